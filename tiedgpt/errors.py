@@ -62,10 +62,11 @@ class Range:
         if self.high < math.inf and not self.open_low and not self.open_high:
             return f"{kind} from {self.low} to {self.high}"
 
-        text = f"{kind} above {self.low}" if self.open_low else f"{kind} of at least {self.low}"
+        lower = f"above {self.low}" if self.open_low else f"of at least {self.low}"
         if self.high == math.inf:
-            return text
-        return text + (" and below " if self.open_high else " and at most ") + str(self.high)
+            return f"{kind} {lower}"
+        upper = f"below {self.high}" if self.open_high else f"at most {self.high}"
+        return f"{kind} {lower} and {upper}"
 
     def __contains__(self, value: Any) -> bool:
         kinds = (int, np.integer) if self.whole else (int, float, np.integer, np.floating)
@@ -77,7 +78,9 @@ class Range:
             return False
         if number == math.inf:
             return False
-        if (number == self.low and self.open_low) or (number == self.high and self.open_high):
+        if number == self.low and self.open_low:
+            return False
+        if number == self.high and self.open_high:
             return False
         return bool(self.low <= number <= self.high)
 

@@ -26,8 +26,10 @@ from .inference.documents import generate_documents
 
 @register_model("tiedgpt")
 class TiedGPT(TemplateLM):
-    """`pretrained` and `head` are those of tiedgpt.load_model. The last three arguments are not
-    used."""
+    """`pretrained` and `head` are those of tiedgpt.load_model.
+
+    The harness passes the last three arguments to every model. They are not used.
+    """
 
     def __init__(
         self,
@@ -39,10 +41,12 @@ class TiedGPT(TemplateLM):
         device: Any = None,
     ) -> None:
         super().__init__()
-        self.model, self.tokenizer = load_model(pretrained, head), load_tokenizer(pretrained)
-        self.max_length, self.max_gen_toks = self.model.config.n_ctx, max_gen_toks
+        self.model = load_model(pretrained, head)
+        self.tokenizer = load_tokenizer(pretrained)
+        self.max_length = self.model.config.n_ctx
+        self.max_gen_toks = max_gen_toks
         self.cache = self.model.new_cache()
-        self.cached: list[int] = []  # the tokens in it
+        self.cached: list[int] = []  # the tokens in the cache
 
     @property
     def eot_token_id(self) -> int:
@@ -58,11 +62,13 @@ class TiedGPT(TemplateLM):
         return self.tokenizer.encode(string, special="token")
 
     def final(self, ids: list[int], last: int) -> Array:  # [T] -> [last, D]
-        """The input of the output matrix for the last tokens. Tokens in the cache are not read
-        again."""
-        pairs = enumerate(zip(ids, self.cached, strict=False))
-        common = next((n for n, (a, b) in pairs if a != b), min(len(ids), len(self.cached)))
-        self.cache.length = start = min(common, len(ids) - last)
+        """The input of the output matrix for the last tokens.
+
+        The beginning that `ids` shares with the cached tokens is not read again.
+        """
+        # The last tokens are read in any case: the cache holds keys and values, not outputs.
+        start = min(common_length(ids, self.cached), len(ids) - last)
+        self.cache.length = start
         self.cached = []  # if reading is interrupted, the cache holds nothing
         final = self.model.final(ids[start:], self.cache)
         self.cached = ids
@@ -75,7 +81,8 @@ class TiedGPT(TemplateLM):
         # In this order, texts with the same beginning follow each other.
         order = sorted(range(len(requests)), key=lambda n: requests[n][1] + requests[n][2])
         for n in tqdm(order, disable=disable_tqdm, desc="Running loglikelihood requests"):
-            _, context, continuation = requests[n]
+            _, context, continuation = requests[n]  # the first is the text of both
+            # The model does not read the last token, so one more than the context fits.
             ids = (context + continuation)[-(self.max_length + 1) :]
             targets = np.array(continuation[-self.max_length :])
             logits = unembed(self.final(ids[:-1], len(targets)), self.model.W_U)
@@ -86,14 +93,19 @@ class TiedGPT(TemplateLM):
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
         results = []
         for (text,) in (request.args for request in tqdm(requests, disable=disable_tqdm)):
-            ids, prefix = self.tok_encode(text), self.prefix_token_id
             rolling = get_rolling_token_windows(
-                ids, prefix, max_seq_len=self.max_length, context_len=1
+                self.tok_encode(text),
+                self.prefix_token_id,
+                max_seq_len=self.max_length,
+                context_len=1,
             )
-            windows = [(None, *make_disjoint_window(window)) for window in rolling]
-            results.append(
-                sum((nats for nats, _ in self._loglikelihood_tokens(windows, True)), 0.0)
-            )
+            windows: list[tuple[Any, list[int], list[int]]] = []
+            for window in rolling:
+                context, continuation = make_disjoint_window(window)
+                windows.append((None, context, continuation))
+            scores = self._loglikelihood_tokens(windows, disable_tqdm=True)
+            log_likelihoods = [log_likelihood for log_likelihood, _ in scores]
+            results.append(sum(log_likelihoods, 0.0))  # an empty text has no window
         return results
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
@@ -101,21 +113,39 @@ class TiedGPT(TemplateLM):
         progress = tqdm(requests, disable=disable_tqdm, desc="Running generate_until requests")
         for n, (context, settings) in enumerate(request.args for request in progress):
             settings = normalize_gen_kwargs(settings, self.max_gen_toks)
-            count, limit = settings["max_gen_toks"], self.max_length
-            if count >= limit:
+            count = settings["max_gen_toks"]
+            if count >= self.max_length:
                 raise ArgumentError(
-                    f"max_gen_toks is {count}; it must be less than the context of {limit}"
+                    f"max_gen_toks is {count}; it must be less than the context of "
+                    f"{self.max_length}"
                 )
-            how: dict[str, Any] = {"greedy": True}
+            sampling: dict[str, Any] = {"greedy": True}
             if settings["do_sample"] and settings["temperature"]:
-                how = {name: settings.get(name) for name in ("temperature", "top_k", "top_p")}
-            ids = self.tok_encode(context)[count - limit :] or [self.prefix_token_id]
-            how |= {"seed": n, "stop": [text for text in settings["until"] if text]}
-            samples = next(generate_documents(self.model, self.tokenizer, [ids], count, **how))
+                sampling = {name: settings.get(name) for name in ("temperature", "top_k", "top_p")}
+            # The prompt keeps the tokens that fit the context together with the new ones.
+            kept = self.max_length - count
+            ids = self.tok_encode(context)[-kept:]
+            if not ids:
+                ids = [self.prefix_token_id]
+            stop = [text for text in settings["until"] if text]
+            documents = generate_documents(
+                self.model, self.tokenizer, [ids], count, seed=n, stop=stop, **sampling
+            )
+            samples = next(documents)
             if isinstance(samples, TiedGPTError):
                 raise samples
             results.append(samples[0].text)
         return results
+
+
+def common_length(first: list[int], second: list[int]) -> int:
+    """The number of tokens with which both lists begin."""
+    length = 0
+    for token, other in zip(first, second, strict=False):
+        if token != other:
+            break
+        length += 1
+    return length
 
 
 if __name__ == "__main__":

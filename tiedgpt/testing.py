@@ -19,8 +19,7 @@ from .gpt2.model import GPT2
 def assert_same_gpt2(
     theirs: Any, model: GPT2 | None = None, ids: Any = None, targets: Any = None
 ) -> None:
-    """Raise AssertionError with the report of `compare`, unless theirs is the same GPT-2 as
-    `model`.
+    """Raise AssertionError with the report of `compare` if `theirs` is not the GPT-2 `model`.
 
     model: random_model() if None. ids: two random sequences if None, as long as the context, at
     most 64.

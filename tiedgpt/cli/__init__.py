@@ -102,7 +102,7 @@ def main(argv: list[str] | None = None) -> int:
             handle_signals()
             run_command(args)
         finally:
-            sys.stdout.flush()  # here, where an error can still be reported
+            sys.stdout.flush()  # here, where the handlers below can report an error
     except SystemExit as stop:
         return int(stop.code or 0)
     except TiedGPTError as error:
@@ -113,14 +113,14 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     except BrokenPipeError:
         discard_unwritten(sys.stdout)
-        return 141
+        return 141  # as a shell reports SIGPIPE
     except OSError as error:  # a full disk, a directory that may not be read, ...
         print_error(os_error_message(error))
         discard_unwritten(sys.stdout)
         return 2
     except KeyboardInterrupt:
         print_line("")  # after the terminal's ^C
-        return 130
+        return 130  # as a shell reports SIGINT
     return 0
 
 
@@ -150,11 +150,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser = parser_of(command)
     check_flags(parser, arguments)
     args, rest = parser.parse_known_args(arguments)
-    has_dashes = "--" in arguments  # after it, nothing is a flag
-    if rest and not has_dashes:
-        args, rest = parser.parse_known_intermixed_args(arguments)  # flags between arguments
-    if rest and rest[0].startswith("-") and not has_dashes:
-        parser.error(f"unknown flag {rest[0]}")
+    # The second way also reads flags between arguments. After "--", nothing is a flag.
+    if rest and "--" not in arguments:
+        args, rest = parser.parse_known_intermixed_args(arguments)
+        if rest and rest[0].startswith("-"):
+            parser.error(f"unknown flag {rest[0]}")
     if rest:
         parser.error(f"unexpected argument {rest[0]}")
     return args
@@ -200,6 +200,7 @@ def check_flags(parser: Any, arguments: list[str]) -> None:
         if argument == "--":  # after it, nothing is a flag
             return
         flag = argument.partition("=")[0]
+        # A text with a space is a prompt that begins with dashes.
         if flag.startswith("--") and " " not in flag and flag not in flags:
             parser.error(f"unknown flag {flag}{did_you_mean(flag, flags)}")
 

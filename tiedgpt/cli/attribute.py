@@ -102,10 +102,12 @@ def run(args: argparse.Namespace) -> None:
         print_report(report, tokenizer)
 
 
-def figures(logits: np.ndarray, tokens: list[int], tokenizer: Tokenizer) -> dict[str, Any]:  # [V]
-    """One or two tokens, and the logit of the first less that of the second."""
+def figures(logits: np.ndarray, tokens: list[int], tokenizer: Tokenizer) -> dict[str, Any]:
+    """One or two tokens, and the logit of the first less that of the second, from logits [V]."""
     listed = [prediction_json(tokenizer, prediction) for prediction in predict(logits, tokens)]
-    total = listed[0]["logit"] - sum(token["logit"] for token in listed[1:])
+    total = listed[0]["logit"]
+    if len(listed) > 1:
+        total -= listed[1]["logit"]
     return {"tokens": listed, "total": total}
 
 

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
         raise ArgumentError(f"{args.file} has no activations beside `ids`")
 
     model = models.load(open_model(args.model, note).checkpoint, args.head)
-    # How many trials there are is known when the first one is done.
+    # Each trial reports how many there are, so a total of 1 lasts until the first is done.
     with ProgressBar("trying known mistakes", total=1, unit="mistake") as bar:
 
         def show_trial(number: int, total: int) -> None:

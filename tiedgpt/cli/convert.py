@@ -96,7 +96,7 @@ def write_copy(model: GPT2, checkpoint: Checkpoint, directory: Path) -> None:
 
 def convert(checkpoint: Checkpoint, source: str, args: argparse.Namespace) -> GPT2:
     """The model of the copy. Raises ArgumentError where a W_U would be thrown away."""
-    load = partial(models.load, checkpoint)
+    load = partial(models.load, checkpoint)  # which head is loaded depends on the command
     if args.command == "tie":
         return tied_model(
             checkpoint, source, load, force=args.force, effect=effect_of_tying, note=note
@@ -140,7 +140,9 @@ def effect_of_tying(model: GPT2) -> str:
     measured = losses(model, np.array(text))
     if measured is None:
         return ""
+    before = measured["own"]
+    after = measured["swapped"]  # with wte.T in place of W_U
     return (
         f": the loss of {measured['tokens']} tokens that the model generates goes from "
-        f"{measured['own']:.2f} to {measured['swapped']:.2f} nats per token"
+        f"{before:.2f} to {after:.2f} nats per token"
     )

@@ -97,10 +97,10 @@ def part(argument: str) -> tuple[int, int]:
 def check_flags(args: argparse.Namespace) -> None:
     """Raise ArgumentError for flags that contradict each other, and for Dask if it is missing."""
     # argparse has groups of flags that exclude each other, but their usage takes 74 columns.
-    given = [value for value in (args.part, args.workers, args.dask) if value]
-    if len(given) > 1:
+    divisions = [value for value in (args.part, args.workers, args.dask) if value]
+    if len(divisions) > 1:
         raise ArgumentError("only one of --workers, --dask and --part can be given")
-    if args.out == "-" and (args.resume or given):
+    if args.out == "-" and (args.resume or divisions):
         raise ArgumentError("--resume, --workers, --dask and --part need a file; --out - is stdout")
     if args.out == "" or args.out.endswith("/"):
         raise ArgumentError(f"--out needs a file, or - for stdout; got {short_repr(args.out)}")
@@ -122,7 +122,7 @@ def open_with_head(args: argparse.Namespace) -> Opened:
 
 
 def settings_of(command: str, args: argparse.Namespace, opened: Opened) -> dict[str, Any]:
-    """All that determines the rows, besides the lines."""
+    """All that determines the rows, besides the lines. --resume refuses a file with others."""
     settings = {
         "model": str(opened.checkpoint.path.absolute()),
         "head": args.head or opened.checkpoint.config.head,
@@ -131,7 +131,8 @@ def settings_of(command: str, args: argparse.Namespace, opened: Opened) -> dict[
         "scores_only": args.scores_only,
         "shard_size": args.shard_size,
     }
-    values = {**vars(args), "special": "token" if args.allow_special else "error"}
+    values = vars(args) | {"special": "token" if args.allow_special else "error"}
+    # ARGUMENTS names the arguments of the function that makes the command's rows.
     for name in ARGUMENTS[command]:
         settings[name] = values[name]
     settings |= identity(opened.checkpoint, opened.tokenizer)

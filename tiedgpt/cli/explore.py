@@ -76,8 +76,9 @@ def run(args: argparse.Namespace) -> None:
     corpus = read_corpus(args.corpus, args.allow_special, tokenizer, vocab_size)
 
     named_models = []
-    for one_opened in opened:
-        named_models.append((one_opened.name, models.load(one_opened.checkpoint, None)))
+    for opened_model in opened:
+        model = models.load(opened_model.checkpoint, head=None)
+        named_models.append((opened_model.name, model))
     shown = ShownModels(named_models, tokenizer, corpus)
     if args.export is not None:
         write_page(shown, args.export)
@@ -108,8 +109,8 @@ def read_corpus(
 ) -> tuple[str, Corpus] | None:
     """The name of the text to compare with, and its counts.
 
-    Without a file, it is the text of the shipped models, whose counts come with tiedgpt, for models
-    with their vocabulary; None for other models.
+    Without a file: the text that the shipped models learned from, whose counts come with tiedgpt.
+    None if the models do not have the shipped vocabulary, or the counts are not on this machine.
     """
     if file is not None:
         source = source_name(file)

@@ -108,7 +108,8 @@ def run(args: argparse.Namespace) -> None:
 
 def sampling_of(args: argparse.Namespace) -> Sampling:
     """The Sampling of the flags. Raises ArgumentError for flags that contradict each other."""
-    if args.greedy and (args.temperature, args.top_k, args.top_p) != (None, None, None):
+    shaping = [args.temperature, args.top_k, args.top_p]
+    if args.greedy and any(value is not None for value in shaping):
         raise ArgumentError(
             "--greedy cannot be given with --temperature, --top-k or --top-p: it never samples"
         )
@@ -236,7 +237,7 @@ class Answer:
 def report(answer: Answer, name: str, prompt: str, load_s: float) -> dict[str, Any]:
     """Generate all samples; return what --json prints of them."""
     generation = answer.generation
-    # The first step reads the prompt and draws one token. Each of the others draws one more.
+    # The first step also reads the prompt, so it is timed alone.
     start = time.perf_counter()
     steps = answer.steps()
     next(steps)
@@ -247,7 +248,7 @@ def report(answer: Answer, name: str, prompt: str, load_s: float) -> dict[str, A
             progress.add(1)
     decode_s = time.perf_counter() - first
 
-    # The first token of each sample came with the logits of the prompt.
+    # The first token of each sample came with the logits of the prompt: it was not decoded.
     decoded = sum(max(0, len(sample.ids) - 1) for sample in generation.samples)
     rate = None
     if decoded > 0:
@@ -305,6 +306,7 @@ def print_samples(answer: Answer, before: str, with_head: bool) -> None:
         print(printable(before + sample.text), end="", flush=True)
         while sample.finish_reason is None:
             index, new_text = next(steps)
+            # The text of another sample is in its `text` when its turn comes.
             if index == number:
                 print(printable(new_text), end="", flush=True)
         print()
@@ -329,6 +331,7 @@ def prompt_loop(answerer: Answerer, opened: Opened, args: argparse.Namespace) ->
             prompt = input("> ").removesuffix("\n")
             if prompt:
                 ids = prompt_ids(prompt, opened, args)
+                # The answer repeats the line that it continues.
                 last_line = prompt.rpartition("\n")[2]
                 print_answers(answerer.answers(ids), before=last_line)
         except EOFError:

@@ -38,7 +38,9 @@ def discard_unwritten(stream: TextIO) -> None:
     try:
         stream.flush()
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        # The next flush writes what is left to the null device, where it always succeeds.
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
 
 
 @contextmanager
@@ -60,10 +62,13 @@ class ProgressBar(AbstractContextManager["ProgressBar"]):
         self._unit = unit
         self._done = 0
         self._start = time.monotonic()
-        self._last_line = self._start  # the time of it
+        self._last_line = self._start  # when the last line was printed
         self._bar: Any = None
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
 
@@ -82,7 +87,7 @@ class ProgressBar(AbstractContextManager["ProgressBar"]):
         elif time.monotonic() - self._start > self.DELAY:
             self._show_bar()
         if self._done >= self._total:
-            self.__exit__()
+            self.close()
 
     def _print_line(self) -> None:
         """Print how far the computation is, unless the last such line is new."""

@@ -132,7 +132,8 @@ def rows_of_two_heads(tokenizer: Tokenizer, k: int, reports: list[dict[str, Any]
     for report in reports:
         titles += [report["head"], "logit", "rank"]
     rows: list[Cells] = [tuple(titles)]
-    for by_head in zip(*(report["next"] for report in reports), strict=True):
+    predictions = [report["next"] for report in reports]
+    for by_head in zip(*predictions, strict=True):  # one token, by each head
         cells = [quoted_token(tokenizer, by_head[0]["id"])]
         if any(prediction["rank"] > k for prediction in by_head):
             cells[0] += " *"
@@ -152,7 +153,7 @@ def print_paths(tokenizer: Tokenizer, k: int, reports: list[dict[str, Any]]) -> 
         for path, predictions in report["paths"].items():
             column = [path]
             for prediction in predictions:
-                if path == "raw":
+                if path == "raw":  # without a layer norm, its logits have no useful scale
                     figure = f"{prediction['logit']:.2f}"
                 else:
                     figure = f"{prediction['probability']:.1%}"

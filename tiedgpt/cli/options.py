@@ -232,8 +232,9 @@ def whole_number(argument: str) -> int:
     try:
         value = int(argument)  # not by way of float, which is exact only up to 2**53
     except ValueError:
-        value = int(float(argument))
-        if value != float(argument):
+        as_float = float(argument)  # 7e9 is a whole number, 7.5 is not
+        value = int(as_float)
+        if value != as_float:
             raise
     if value > 10**18:
         raise argparse.ArgumentTypeError(

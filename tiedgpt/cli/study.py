@@ -142,12 +142,7 @@ def run(args: argparse.Namespace) -> None:
             "no --corpus: only the measurements that need no text, for all tokens of the vocabulary"
         )
     else:
-        source = source_name(args.corpus)
-        for subject in subjects:  # models with the same vocabulary share a corpus
-            subject.corpus = corpus_of_other(subject, subjects)
-            if subject.corpus is None and subject.tokenizer is not None:
-                ids = encode_text(subject.tokenizer, text, args.allow_special, source)
-                subject.corpus = new_corpus(subject, ids, source)
+        set_corpora(subjects, text, source_name(args.corpus), args.allow_special)
         corpus = {"file": args.corpus, "bytes": len(text.encode()), "min_count": MIN_COUNT}
 
     reports = measure_all(subjects)
@@ -155,6 +150,15 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps({"corpus": corpus, "models": reports}))
     else:
         print_reports(reports)
+
+
+def set_corpora(subjects: list[Subject], text: str, source: str, allow_special: bool) -> None:
+    """Give each model the corpus in its tokens; models with the same vocabulary share one."""
+    for subject in subjects:
+        subject.corpus = corpus_of_other(subject, subjects)
+        if subject.corpus is None and subject.tokenizer is not None:
+            ids = encode_text(subject.tokenizer, text, allow_special, source)
+            subject.corpus = new_corpus(subject, ids, source)
 
 
 def open_subject(name: str) -> Subject:
@@ -222,7 +226,7 @@ def measure_all(subjects: list[Subject]) -> list[dict[str, Any]]:
     tied = [subject for subject in subjects if subject.checkpoint.config.tied]
     untied = [subject for subject in subjects if not subject.checkpoint.config.tied]
     embeddings: list[tuple[object, np.ndarray]] = []  # vocabularies and W_E of tied models
-    reports: dict[int, dict[str, Any]] = {}
+    reports: dict[int, dict[str, Any]] = {}  # by id: two subjects may have the same name
     for subject in [*tied, *untied]:
         tied_W_E = embedding_of_tied(subject, embeddings)
         try:
@@ -267,8 +271,9 @@ def print_reports(reports: list[dict[str, Any]]) -> None:
 
 def heading(reports: list[dict[str, Any]]) -> list[Cells]:
     """The names of the models, broken to fit above their columns."""
-    room = (shutil.get_terminal_size().columns - LABEL_WIDTH) // len(reports) - 2
-    width = max(room, MIN_NAME_WIDTH)
+    room = shutil.get_terminal_size().columns - LABEL_WIDTH
+    room_of_each = room // len(reports) - 2  # two spaces stand before a column
+    width = max(room_of_each, MIN_NAME_WIDTH)
     names = [textwrap.wrap(one_line(report["model"]), width) for report in reports]
     return [("", *parts) for parts in zip_longest(*names, fillvalue="")]
 

@@ -26,8 +26,9 @@ def print_table(lines: Sequence[str | Cells]) -> None:
     labels, *columns = zip(*rows, strict=True)
     widths = [max(len(cell) for cell in column) for column in columns]
     # A long label is broken where the widest column would not fit beside it.
+    room_for_label = max(16, terminal - 2 - max(widths))
     longest_label = max(len(label) for label in labels)
-    label_width = min(longest_label, max(16, terminal - 2 - max(widths)))
+    label_width = min(longest_label, room_for_label)
 
     for start, end in column_groups(widths, terminal - label_width):
         if start > 0:
@@ -76,8 +77,10 @@ def print_predictions(
     """
     number_width = max(len(unit), 6)
     room = shutil.get_terminal_size().columns - number_width - 2
+    # The token gets 6 to 14 columns. The others share what is left, each after two spaces.
     token_width = min(14, max(6, room))
-    fitting = max(0, room - token_width) // (OTHER + 2)
+    room_for_others = max(0, room - token_width)
+    fitting = room_for_others // (2 + OTHER)
     title = "likeliest others" if fitting > 0 else ""
     print(f"{unit:>{number_width}}  {'token':{token_width}}  {title}".rstrip())
 

@@ -21,11 +21,11 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -202,19 +202,13 @@ def run(args: argparse.Namespace) -> None:
             others: dict[str, bytes] = {}  # the tokenizer's files are in the directory already
         else:
             trainer, tokenizer, others = new_trainer(args, flags, text)
-        vocab_size = tokenizer.vocab_size
-        if vocab_size < flags.get("vocab_size", 0):
-            note(
-                f"only {vocab_size} tokens can be learned from the text: the vocabulary has no more"
-            )
-        if trainer.step == trainer.settings.steps:
-            note(f"all {trainer.step:,} steps are done; give a larger --steps to train more")
+        note_limits(trainer, tokenizer.vocab_size, flags)
 
         # A loss in nats per token times this factor is in bits per byte. The first token of a text
         # is not predicted.
         factor = bits_per_nat(tokenizer, trainer.held_out[1:])
         start = time.monotonic()
-        with stop_on_signal() as signals:
+        with StopSignals() as signals:
             train(trainer, others, args.out, factor, signals)
         seconds = time.monotonic() - start
         if args.json:
@@ -224,9 +218,22 @@ def run(args: argparse.Namespace) -> None:
         note_without_gain(trainer, args.out)
         if signals:
             note(f"stopped after step {trainer.step}; continue with --resume")
-            if signals[0] == signal.SIGINT:
-                raise KeyboardInterrupt
-            raise SystemExit(128 + signals[0])
+            end_by_signal(signals[0])
+
+
+def note_limits(trainer: Trainer, vocab_size: int, flags: dict[str, Any]) -> None:
+    """Print a note if the vocabulary is smaller than --vocab-size, or if no step remains."""
+    if vocab_size < flags.get("vocab_size", 0):
+        note(f"only {vocab_size} tokens can be learned from the text: the vocabulary has no more")
+    if trainer.step == trainer.settings.steps:
+        note(f"all {trainer.step:,} steps are done; give a larger --steps to train more")
+
+
+def end_by_signal(number: int) -> NoReturn:
+    """End the command as the signal would have ended it without a training."""
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    raise SystemExit(128 + number)
 
 
 def flag(name: str) -> str:
@@ -285,7 +292,7 @@ def new_trainer(
         model = checkpoint_to_train(opened.checkpoint, flags)
         others = copied_files(opened.checkpoint.path, note)
         defaults = {**FROM_CHECKPOINT, "context": min(MAX_CONTEXT, model.config.n_ctx)}
-        all_settings = Settings(**{**defaults, **settings})
+        all_settings = Settings(**(defaults | settings))  # a flag replaces a default
     else:
         all_settings = Settings(**settings)
         shape = {name: flags.get(name, default) for name, default in SHAPE.items()}
@@ -316,14 +323,7 @@ def resumed_trainer(
     """The training in DIR. Raises ArgumentError if the flags are not those that it began with."""
     tokens, held_out = encode_parts(tokenizer, text, args.allow_special)
     trainer = Trainer.resume(args.out, tokens, held_out, flags.get("steps"))
-    config = trainer.model.config
-    former = asdict(trainer.settings)
-    for name in SHAPE:
-        former[name] = getattr(config, name)
-    former["head"] = config.head
-    former["dropout"] = config.resid_pdrop
-    former |= trainer.flags
-
+    former = former_values(trainer)
     for name, value in flags.items():
         if name == "steps" or former.get(name) == value:
             continue
@@ -334,6 +334,17 @@ def resumed_trainer(
             f"{flag(name)} cannot change with --resume: it {before}, now it is {value}"
         )
     return trainer
+
+
+def former_values(trainer: Trainer) -> dict[str, Any]:
+    """The values with which a training began, by flag: those given, and the defaults of others."""
+    config = trainer.model.config
+    values = asdict(trainer.settings)
+    for name in SHAPE:
+        values[name] = getattr(config, name)
+    values["head"] = config.head
+    values["dropout"] = config.resid_pdrop
+    return values | trainer.flags
 
 
 def split(text: str) -> tuple[str, str]:
@@ -352,26 +363,40 @@ def encode_parts(
     return np.array(ids, np.int64), np.array(held_out_ids, np.int64)
 
 
-@contextmanager
-def stop_on_signal() -> Iterator[list[int]]:
-    """A list to which the first Ctrl-C or SIGTERM is appended. A second one ends the process."""
-    signals: list[int] = []
-    with ExitStack() as former_handlers:  # closing it restores them
+class StopSignals:
+    """Ctrl-C and SIGTERM during a training. A second one ends the process.
 
-        def stop(number: int, _: Any) -> None:
-            signals.append(number)
-            former_handlers.close()
-            # Not by print: Python refuses a print in the middle of another one.
-            line = b"\ntiedgpt: note: stopping after this step; again to stop at once\n"
-            with suppress(OSError):  # a full disk behind stderr
-                os.write(sys.stderr.fileno(), line)
+    `with` gives a list to which the first one is appended.
+    """
 
+    def __init__(self) -> None:
+        self.received: list[int] = []
+        self.former_handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> list[int]:
         for number in (signal.SIGINT, signal.SIGTERM):
             former = signal.getsignal(number)
             if former != signal.SIG_IGN:  # it is ignored in a script's `tiedgpt ... &`
-                former_handlers.callback(signal.signal, number, former)
-                signal.signal(number, stop)
-        yield signals
+                self.former_handlers[number] = former
+                signal.signal(number, self.receive)
+        return self.received
+
+    def __exit__(self, *_: object) -> None:
+        self.restore()
+
+    def receive(self, number: int, _: object) -> None:
+        """Note the signal. The next one has the handler from before the training."""
+        self.received.append(number)
+        self.restore()
+        # Not by print: Python refuses a print in the middle of another one.
+        line = b"\ntiedgpt: note: stopping after this step; again to stop at once\n"
+        with suppress(OSError):  # a full disk behind stderr
+            os.write(sys.stderr.fileno(), line)
+
+    def restore(self) -> None:
+        while self.former_handlers:
+            number, former = self.former_handlers.popitem()
+            signal.signal(number, former)
 
 
 def train(
@@ -419,7 +444,7 @@ class Display:
     def show_held_out(self, tokens: int) -> None:
         """Show how far an evaluation is: a large model takes minutes for the held-out text."""
         length = len(self.trainer.held_out)
-        if self.held_out_read >= length:  # that was the evaluation before
+        if self.held_out_read >= length:  # the last evaluation is complete: a new one begins
             self.held_out_read = 0
         self.held_out_read += tokens
         self.bar.set_postfix_str(f"held out: {self.held_out_read / length:.0%}")
@@ -483,7 +508,10 @@ def report(trainer: Trainer, out: Path, factor: float, seconds: float) -> dict[s
 
 
 def print_result(trainer: Trainer, out: Path, factor: float) -> None:
-    """Print the curve of the losses, what the model is, and its loss."""
+    """Print the curve of the losses, what the model is, and its loss.
+
+    factor: from nats per token to bits per byte.
+    """
     assert trainer.best is not None  # it is evaluated before the first step
     loss, step = trainer.best
     config = trainer.model.config
@@ -498,13 +526,17 @@ def print_result(trainer: Trainer, out: Path, factor: float) -> None:
 
 
 def loss_curve(evaluations: Sequence[dict[str, float]], height: int = 8) -> str:
-    """The losses against the steps, as text: o held out, . in training."""
+    """The losses against the steps, as text: o held out, . in training.
+
+    There must be an evaluation after step 0.
+    """
     points = points_of(evaluations, "loss", ".") + points_of(evaluations, "val_loss", "o")
     losses = [loss for _, loss, _ in points]
     high = max(losses)
     low = min(losses)
     last_step = evaluations[-1]["step"]
-    width = min(60, max(20, shutil.get_terminal_size().columns - 10))
+    room = shutil.get_terminal_size().columns - 10  # right of the labels
+    width = min(60, max(20, room))
 
     # The highest loss is in the first row, the last step in the last column.
     grid = [[" "] * width for _ in range(height)]
