@@ -1,5 +1,4 @@
-"""Threads: BLAS has one while several Python threads read a text, and results do not depend on
-them."""
+"""How threads share a text or a batch: BLAS has one meanwhile, and results do not change."""
 
 import math
 import subprocess
@@ -24,10 +23,22 @@ from tiedgpt.training.loop import Settings, Trainer
 PIECE_TOKENS = 128
 T = 2 * PIECE_TOKENS + 3  # enough for four threads
 LONG = replace(SMALL, n_ctx=T, n_layer=3)
+DEEP = replace(LONG, n_layer=50)
 IDS = np.random.default_rng(0).integers(0, SMALL.vocab_size, T)
 MODEL = random_model(LONG, dtype=np.float64)
-STARTS = range(0, T, math.ceil(T / 4))  # of four equal pieces
+STARTS = range(0, T, math.ceil(T / 4))  # where each of four equal pieces begins
+SHARED = [  # how many threads read how many sequences
+    pytest.param(1, 2, id="1-thread-2-sequences"),
+    pytest.param(2, 1, id="2-threads-1-sequence"),
+    pytest.param(3, 2, id="3-threads-2-sequences"),
+    pytest.param(4, 1, id="4-threads-1-sequence"),
+]
 assert_close = partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-10)
+
+
+def logits_in_one_pass(ids):
+    """The logits of MODEL, which reads no pieces when it keeps a tape."""
+    return MODEL(ids, tape={})
 
 
 @pytest.fixture(autouse=True)
@@ -38,166 +49,269 @@ def small_pieces(monkeypatch):
 
 @pytest.fixture
 def blas_threads():
-    """How many threads BLAS has, as a function; two at first, whatever the machine has."""
-    get, set_ = map(blas.openblas, ("get_num_threads", "set_num_threads"))
-    if get is None:
+    """A function that returns how many threads BLAS has. It has two at first, on any machine."""
+    get_threads = blas.openblas("get_num_threads")
+    set_threads = blas.openblas("set_num_threads")
+    if get_threads is None:
         pytest.skip("this NumPy does not bring an OpenBLAS")
-    before = get()
-    set_(2)
-    yield get
-    set_(before)
+    before = get_threads()
+    set_threads(2)
+    yield get_threads
+    set_threads(before)
 
 
 @pytest.fixture
 def on_threads(monkeypatch):
-    """on_threads(n): as on a machine with n cores."""
+    """on_threads(n): let n Python threads read a text, as on a machine with n cores."""
     return lambda n: monkeypatch.setattr(threads, "reading_threads", lambda: n)
 
 
+# How many threads there are
+
+
 def test_blas_has_one_thread_until_the_last_of_several_contexts_ends(blas_threads):
-    """As when one program reads two texts at once, and one of them is interrupted."""
+    """As when one program reads two texts at once, and the first is interrupted."""
     with ExitStack() as second:
         with suppress(KeyboardInterrupt), blas.one_blas_thread():
             second.enter_context(blas.one_blas_thread())
-            assert threads.reading_threads() == 2, "as many as BLAS has when it is left alone"
             raise KeyboardInterrupt
         assert blas_threads() == 1
     assert blas_threads() == 2
 
 
-def test_with_more_than_max_threads_cores_one_python_thread_reads(monkeypatch):
-    most = threads.MAX_THREADS
-    for cores, ours in ((1, 1), (2, 2), (most, most), (most + 1, 1)):
-        monkeypatch.setattr(blas, "openblas", lambda _, cores=cores: lambda: cores)
-        assert threads.reading_threads() == ours
-    monkeypatch.setattr(blas, "openblas", lambda _: None)
-    assert threads.reading_threads() == 1
+@pytest.mark.usefixtures("blas_threads")
+def test_while_blas_has_one_thread_as_many_read_as_it_had_before():
+    with blas.one_blas_thread(), blas.one_blas_thread():
+        assert threads.reading_threads() == 2
 
 
-def test_blas_has_one_thread_while_threads_share_a_batch(blas_threads, monkeypatch):
-    seen, find = set(), loop.write_gradients
-    monkeypatch.setattr(
-        loop, "write_gradients", lambda *args: seen.add(blas_threads()) or find(*args)
-    )
-    for n, left in ((2, 1), (1, 2)):
-        seen.clear()
-        settings = Settings(steps=2, batch=2, context=8, warm_up=0, threads=n)
-        list(Trainer(random_model(), IDS % 7, IDS[:40], settings).run())
-        assert (seen, blas_threads()) == ({left}, 2)
+@pytest.mark.parametrize(
+    ("of_blas", "expected"),
+    [
+        pytest.param(1, 1, id="1-core"),
+        pytest.param(2, 2, id="2-cores"),
+        pytest.param(threads.MAX_THREADS, threads.MAX_THREADS, id="max-threads-cores"),
+        pytest.param(threads.MAX_THREADS + 1, 1, id="more-cores"),
+        pytest.param(None, 1, id="another-blas"),
+    ],
+)
+def test_how_many_python_threads_read_a_text(monkeypatch, of_blas, expected):
+    def openblas(function):
+        if of_blas is None:
+            return None
+        return lambda: of_blas
+
+    monkeypatch.setattr(blas, "openblas", openblas)
+    assert threads.reading_threads() == expected
 
 
-@pytest.mark.parametrize(("threads", "B"), [(1, 2), (2, 1), (3, 2), (4, 1)])
-def test_threads_change_no_more_than_rounding(threads, B, on_threads):
-    on_threads(threads)
+@pytest.mark.parametrize(
+    ("python_threads", "expected"),
+    [pytest.param(2, 1, id="shared"), pytest.param(1, 2, id="not-shared")],
+)
+def test_blas_has_one_thread_while_threads_share_a_batch(
+    blas_threads, monkeypatch, python_threads, expected
+):
+    write_gradients = loop.write_gradients
+    seen = set()
+
+    def look_and_write_gradients(*arguments):
+        seen.add(blas_threads())
+        return write_gradients(*arguments)
+
+    monkeypatch.setattr(loop, "write_gradients", look_and_write_gradients)
+    settings = Settings(steps=2, batch=2, context=8, warm_up=0, threads=python_threads)
+    list(Trainer(random_model(), IDS % 7, IDS[:40], settings).run())
+    assert seen == {expected}
+    assert blas_threads() == 2
+
+
+# Texts that are read in pieces
+
+
+@pytest.mark.parametrize(("n_threads", "B"), SHARED)
+def test_threads_change_no_more_than_rounding(on_threads, n_threads, B):
+    on_threads(n_threads)
     ids = np.stack([IDS, IDS[::-1]])[:B]
-    cache, pieces = MODEL.new_cache(B), []
-    final = MODEL.final(ids, cache, progress=pieces.append)
-    assert_close(final @ MODEL.W_U, MODEL(ids, tape={}))
-    assert cache.length == sum(pieces) == T
-    assert len(pieces) % threads == 0, "none has more than another"
-    assert max(pieces) <= PIECE_TOKENS
-    assert max(pieces) - min(pieces) < len(pieces)
+    cache = MODEL.new_cache(B)
+    final = MODEL.final(ids, cache)
+    assert_close(final @ MODEL.W_U, logits_in_one_pass(ids))
+    assert cache.length == T
+
+
+@pytest.mark.parametrize(("n_threads", "B"), SHARED)
+def test_all_threads_read_as_many_pieces_of_about_the_same_length(on_threads, n_threads, B):
+    on_threads(n_threads)
+    ids = np.stack([IDS, IDS[::-1]])[:B]
+    lengths = []
+    MODEL.final(ids, MODEL.new_cache(B), progress=lengths.append)
+    assert sum(lengths) == T
+    assert len(lengths) % n_threads == 0
+    assert max(lengths) <= PIECE_TOKENS
+    # Lengths are rounded up, so the last piece lacks less than one token for each piece.
+    assert max(lengths) - min(lengths) < len(lengths)
 
 
 def test_pieces_continue_a_cache_that_is_not_empty(on_threads):
     on_threads(2)
     cache = MODEL.new_cache()
-    parts = [MODEL(IDS[a:b], cache) for a, b in ((0, 5), (5, T - 3), (T - 3, T))]
-    assert_close(np.concatenate(parts), MODEL(IDS, tape={}))
+    first = MODEL(IDS[:5], cache)
+    middle = MODEL(IDS[5:-3], cache)
+    last = MODEL(IDS[-3:], cache)
+    assert_close(np.concatenate([first, middle, last]), logits_in_one_pass(IDS))
 
 
 def test_long_sequences_of_unequal_lengths_are_read_in_pieces(on_threads):
     on_threads(2)
-    ids, cache = np.stack([IDS, IDS[::-1]]), MODEL.new_cache(2)
-    MODEL(ids[:, :9], cache, lengths=[9, 2])
-    logits = MODEL(ids[:, 9:], cache, lengths=[T - 9, T - 99])
-    assert_close(logits[0], MODEL(IDS, tape={})[9:])
-    second = np.concatenate([ids[1, :2], ids[1, 9:-90]])
-    assert_close(logits[1, : T - 99], MODEL(second, tape={})[2:])
+    one = IDS
+    other = IDS[::-1]
+    cache = MODEL.new_cache(2)
+    MODEL(np.stack([one[:9], other[:9]]), cache, lengths=[9, 2])
+    new = T - 99  # tokens of the other that the second call reads
+    logits = MODEL(np.stack([one[9:], other[9:]]), cache, lengths=[T - 9, new])
+    assert_close(logits[0], logits_in_one_pass(one)[9:])
+    other_without_padding = np.concatenate([other[:2], other[9 : 9 + new]])
+    assert_close(logits[1, :new], logits_in_one_pass(other_without_padding)[2:])
 
 
 @pytest.mark.parametrize("slow", [0, 1, 2])
-def test_a_piece_waits_for_the_one_before(slow, on_threads, monkeypatch):
-    """Whichever dawdles: all keys that a token may see are there when it looks."""
+def test_a_piece_waits_for_the_one_before(on_threads, monkeypatch, slow):
+    """Whichever is slow, all keys that a token may see are there when it looks."""
     on_threads(4)
-    extend, dawdled = KVCache.extend, []
+    extend = KVCache.extend
+    slow_layers = []
 
-    def dawdle(self, layer, k, v):
+    def extend_slowly(self, layer, k, v):
         if self.length == STARTS[slow]:
-            dawdled.append(layer)
+            slow_layers.append(layer)
             time.sleep(0.05)
         return extend(self, layer, k, v)
 
-    monkeypatch.setattr(KVCache, "extend", dawdle)
+    monkeypatch.setattr(KVCache, "extend", extend_slowly)
     cache = MODEL.new_cache()
-    cache.keys[...] = cache.values[...] = np.nan
-    assert_close(MODEL(IDS, cache), MODEL(IDS, tape={}))
-    assert dawdled == [0, 1, 2]
+    # A key or value that is read too early makes the logits NaN.
+    cache.keys[...] = np.nan
+    cache.values[...] = np.nan
+    assert_close(MODEL(IDS, cache), logits_in_one_pass(IDS))
+    assert slow_layers == [0, 1, 2]
 
 
-def test_few_tokens_are_not_shared(on_threads, monkeypatch):
+@pytest.fixture
+def thread_maps(monkeypatch):
+    """The numbers of threads for which prefill asks."""
+    thread_map = prefill.thread_map
+    numbers = []
+
+    def recorded(n_threads):
+        numbers.append(n_threads)
+        return thread_map(n_threads)
+
+    monkeypatch.setattr(prefill, "thread_map", recorded)
+    return numbers
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        pytest.param(IDS[: 2 * threads.MIN_TOKENS - 1], id="a-short-text"),
+        pytest.param(np.tile(IDS[:1], (500, 1)), id="500-texts-of-one-token"),
+    ],
+)
+def test_few_tokens_are_not_shared(on_threads, thread_maps, ids):
     on_threads(2)
-    monkeypatch.setattr(prefill, "thread_map", lambda _: pytest.fail("threads for nothing"))
-    MODEL(IDS[: 2 * threads.MIN_TOKENS - 1])
-    MODEL(np.tile(IDS[:1], (500, 1)))
-    with pytest.raises(pytest.fail.Exception, match="threads for nothing"):
-        MODEL(IDS[: 2 * threads.MIN_TOKENS])
+    MODEL(ids)
+    assert thread_maps == []
+
+
+def test_min_tokens_for_each_thread_are_shared(on_threads, thread_maps):
+    on_threads(2)
+    MODEL(IDS[: 2 * threads.MIN_TOKENS])
+    assert thread_maps == [2]
 
 
 def test_threads_use_the_callers_errstate(on_threads):
     on_threads(2)
-    parameters = random_model(LONG).parameters
-    large = {
-        name: array * np.float32(1e30 if "c_fc" in name else 1)
-        for name, array in parameters.items()
-    }
-    gpt2 = GPT2(LONG, large)
+    parameters = dict(random_model(LONG).parameters)
+    for name, array in parameters.items():
+        if "c_fc" in name:
+            parameters[name] = array * np.float32(1e30)  # the gelu after it overflows
+    gpt2 = GPT2(LONG, parameters)
     with np.errstate(all="ignore"):
         gpt2(IDS)
     with np.errstate(all="raise"), pytest.raises(FloatingPointError):
         gpt2(IDS)
 
 
+# What is read on a thread after the main thread has ended
+READ_LATE = f"""
+import threading, numpy, tiedgpt
+from tiedgpt.inference.evaluation import token_losses
+config = tiedgpt.Config(
+    vocab_size=7, n_ctx={T}, n_embd=6, n_layer=1, n_head=2, bos_token_id=None, eos_token_id=None
+)
+model = tiedgpt.GPT2.random(config)
+ids = numpy.zeros({T}, int)
+def read():
+    threading.main_thread().join()
+    print(model(ids).shape)
+    print(len(token_losses(model, ids, 9)))
+threading.Thread(target=read).start()
+"""
+
+
 def test_after_the_main_thread_ended_one_thread_reads():
     """Python cannot start the threads of a pool then."""
-    code = f"""if 1:
-        import threading, time, numpy, tiedgpt, tiedgpt.inference.evaluation
-        config = tiedgpt.Config(7, {T}, 6, 1, 2, bos_token_id=None, eos_token_id=None)
-        model = tiedgpt.GPT2.random(config)
-        ids = numpy.zeros({T}, int)
-        def read():
-            threading.main_thread().join()
-            print(model(ids).shape, len(tiedgpt.inference.evaluation.token_losses(model, ids, 9)))
-        threading.Thread(target=read).start()
-    """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == (f"({T}, 7) {T - 1}\n", "")
+    command = [sys.executable, "-c", READ_LATE]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.stdout == f"({T}, 7)\n{T - 1}\n"
 
 
-@pytest.mark.parametrize("fails", [0, 1, 3, "Ctrl-C"])
-def test_an_error_in_one_piece_ends_the_others(fails, on_threads, monkeypatch):
-    """As does a Ctrl-C when the first of four pieces has been read."""
+# Errors while a text is read in four pieces
+
+
+@pytest.mark.parametrize("piece", [0, 1, 3])
+def test_an_error_in_one_piece_ends_the_others(on_threads, monkeypatch, piece):
     on_threads(2)
-    gpt2 = random_model(replace(LONG, n_layer=50))
-    extend, layers, error = (
-        KVCache.extend,
-        [],
-        KeyboardInterrupt if fails == "Ctrl-C" else MemoryError,
-    )
+    gpt2 = random_model(DEEP)
+    extend = KVCache.extend
+    layers = []
 
-    def fail(*_):
-        raise error
-
-    def watched(self, layer, k, v):
+    def extend_or_fail(self, layer, k, v):
         layers.append(layer)
-        if layer == 1 and fails != "Ctrl-C" and self.length == STARTS[fails]:
-            fail()
+        if self.length == STARTS[piece] and layer == 1:
+            raise MemoryError
         return extend(self, layer, k, v)
 
-    monkeypatch.setattr(KVCache, "extend", watched)
-    cache, before = gpt2.new_cache(), threading.active_count()
-    with pytest.raises(error):
-        gpt2.final(IDS, cache, progress=fail if fails == "Ctrl-C" else None)
+    monkeypatch.setattr(KVCache, "extend", extend_or_fail)
+    cache = gpt2.new_cache()
+    threads_before = threading.active_count()
+    with pytest.raises(MemoryError):
+        gpt2.final(IDS, cache)
     assert cache.length == 0
-    assert threading.active_count() == before
-    assert len(layers) < 3 * 50 or fails == 3
+    assert threading.active_count() == threads_before
+    if piece != 3:  # the others may have been read before the last one fails
+        assert len(layers) < 3 * DEEP.n_layer
+
+
+def test_ctrl_c_after_the_first_piece_ends_the_others(on_threads, monkeypatch):
+    on_threads(2)
+    gpt2 = random_model(DEEP)
+    extend = KVCache.extend
+    layers = []
+
+    def extend_and_count(self, layer, k, v):
+        layers.append(layer)
+        return extend(self, layer, k, v)
+
+    def press_ctrl_c(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(KVCache, "extend", extend_and_count)
+    cache = gpt2.new_cache()
+    threads_before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        gpt2.final(IDS, cache, progress=press_ctrl_c)
+    assert cache.length == 0
+    assert threading.active_count() == threads_before
+    assert len(layers) < 3 * DEEP.n_layer

@@ -25,67 +25,126 @@ NO_LIMIT = 10**9
 
 def obvious_merges(text: str, limit: int) -> list[tuple[str, str]]:
     """The definition of learning: count all pairs of all words again for each merge."""
-    spelling = list(byte_alphabet().values())
+    spelling = list(byte_alphabet().values())  # id -> token
     byte_ids = Tokenizer([], {}).encode
-    words = [byte_ids(word) for document in text.split(EOT) for word in WORDS.findall(document)]
+    words = []
+    for document in text.split(EOT):
+        words += [byte_ids(word) for word in WORDS.findall(document)]
     merges: list[tuple[str, str]] = []
     while len(merges) < limit:
-        counts = Counter(pair for word in words for pair in pairwise(word))
-        best = max(counts, key=lambda pair: (counts[pair], -pair[0], -pair[1]), default=None)
-        if best is None or counts[best] == 1:
+        counts: Counter[tuple[int, int]] = Counter()
+        for word in words:
+            counts.update(pairwise(word))
+        highest = max(counts.values(), default=0)
+        if highest < 2:
             break
-        words = [merged_everywhere(word, best, len(spelling)) for word in words]
-        merges.append((spelling[best[0]], spelling[best[1]]))
-        spelling.append("".join(merges[-1]))
+        pair = min(pair for pair, count in counts.items() if count == highest)  # the lowest ids
+        left, right = spelling[pair[0]], spelling[pair[1]]
+        words = [merged_everywhere(word, pair, len(spelling)) for word in words]
+        merges.append((left, right))
+        spelling.append(left + right)
     return merges
 
 
-def test_the_example_of_the_paper():
-    """ "low", "lower", "newest", "widest" come 5, 2, 6 and 3 times [Sennrich et al. 2016, algorithm
-    1].
+# Single texts
 
-    es is as common as st (9), and e is the older token: es. Then est (9), which no other reaches.
-    lo is as common as ow (7): lo, low. ne, ew and west are 6 each: ew, of e, then new, then newest.
-    wi, id and dest are 3 each: dest, of d, then idest (of i, before w), then widest. Of what comes
-    twice, er is older than lowe: er, lower. What is left are whole words.
-    """
+# The example of Sennrich et al. 2016, algorithm 1: "low", "lower", "newest" and "widest" come 5, 2,
+# 6 and 3 times. Each row is a merge, how often its pair occurs then, and why it is the next.
+EXAMPLE = [
+    ("e", "s"),  # 9 times, as often as "st", but "e" has a lower id than "s"
+    ("es", "t"),  # 9 times
+    ("l", "o"),  # 7 times, as often as "ow", but "l" has a lower id than "o"
+    ("lo", "w"),  # 7 times
+    ("e", "w"),  # 6 times, as often as "ne" and "west", but "e" has the lowest id
+    ("n", "ew"),  # 6 times, as often as "ewest", but "n" has a lower id than "ew"
+    ("new", "est"),  # 6 times
+    ("d", "est"),  # 3 times, as often as "wi" and "id", but "d" has the lowest id
+    ("i", "dest"),  # 3 times, as often as "wi", but "i" has a lower id than "w"
+    ("w", "idest"),  # 3 times
+    ("e", "r"),  # 2 times, as often as "lowe", but "e" has a lower id than "low"
+    ("low", "er"),  # 2 times
+]  # now each word is one token
+
+
+@pytest.mark.parametrize("limit", [pytest.param(NO_LIMIT, id="all"), pytest.param(3, id="3")])
+def test_the_example_of_the_paper(limit):
     text = "\n".join(["low"] * 5 + ["lower"] * 2 + ["newest"] * 6 + ["widest"] * 3)
-    merges = "e+s es+t l+o lo+w e+w n+ew new+est d+est i+dest w+idest e+r low+er"
-    assert ["+".join(merge) for merge in learn_merges(text, NO_LIMIT)] == merges.split()
-    assert ["+".join(merge) for merge in learn_merges(text, 3)] == merges.split()[:3]
+    assert learn_merges(text, limit) == EXAMPLE[:limit]
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_merges_are_what_the_definition_says(seed):
-    rng = random.Random(seed)
-    letters = [*"aaabc", " ", "é", EOT][: rng.randrange(1, 9)]
-    texts = ["".join(rng.choices(letters, k=rng.randrange(300))), "".join(random_texts(40, seed))]
-    for text in texts:
-        for limit in (NO_LIMIT, 10):
-            merges = learn_merges(text, limit)
-            assert merges == obvious_merges(text, limit), text
-            assert Tokenizer(merges).merges == merges  # which refuses two merges with one result
+TEXTS_WITHOUT_MERGES = [
+    pytest.param("", id="empty"),
+    pytest.param("a", id="letter"),
+    pytest.param(" ", id="space"),
+    pytest.param("ab", id="a-pair-once"),
+    pytest.param("abc d", id="two-words"),
+    pytest.param("aa", id="a-letter-twice"),
+    pytest.param("👍", id="four-bytes"),
+    pytest.param("é", id="two-bytes"),
+    pytest.param(EOT, id="end-of-text"),
+    pytest.param(EOT * 100, id="end-of-text-100-times"),
+    # Without EOT as a separator, "!<|" and "|>?" would be words. Without it at all, "!?" would be.
+    pytest.param(f"!{EOT}?{EOT}" * 2, id="end-of-text-between"),
+]
+
+
+@pytest.mark.parametrize("text", TEXTS_WITHOUT_MERGES)
+def test_texts_without_a_pair_that_comes_twice(text):
+    assert learn_merges(text, NO_LIMIT) == []
 
 
 @pytest.mark.parametrize(
     ("text", "merges"),
     [
-        *((text, []) for text in ("", "a", " ", "ab", "abc d", "aa", "👍", "é", EOT, EOT * 100)),
-        ("aaa", [("a", "a")]),  # it holds the pair twice, and one of the two becomes a token
-        (" " * 17, [("Ġ", "Ġ"), ("ĠĠ", "ĠĠ"), ("ĠĠĠĠ", "ĠĠĠĠ")]),
-        (f"ab{EOT}" * 2, [("a", "b")]),
-        (f"!{EOT}?{EOT}" * 2, []),  # "!<|" and "|>?" would be words, or "!?"
+        # It holds the pair twice, although only one of the two becomes a token.
+        pytest.param("aaa", [("a", "a")], id="aaa"),
+        pytest.param(" " * 17, [("Ġ", "Ġ"), ("ĠĠ", "ĠĠ"), ("ĠĠĠĠ", "ĠĠĠĠ")], id="spaces"),
+        pytest.param(f"ab{EOT}" * 2, [("a", "b")], id="two-documents"),
     ],
 )
-def test_merges_of_texts_that_hardly_have_any(text, merges):
+def test_texts_with_few_merges(text, merges):
     assert learn_merges(text, NO_LIMIT) == merges
 
 
 def test_half_a_surrogate_pair_is_refused():
-    with pytest.raises(
-        TokenizerError, match=r"character 2 of the text is '\\udcff', .* was not valid UTF-8"
-    ):
+    message = r"character 2 of the text is '\\udcff', .* was not valid UTF-8"
+    with pytest.raises(TokenizerError, match=message):
         learn_merges("ab\udcff", 1)
+
+
+# Random texts
+
+
+def few_letters(seed: int) -> str:
+    """A text of a few different characters, in which pairs overlap and are often equally frequent.
+
+    The smallest alphabet is "a" alone, the largest holds EOT.
+    """
+    rng = random.Random(seed)
+    letters = ["a", "a", "a", "b", "c", " ", "é", EOT]
+    alphabet = letters[: rng.randrange(1, len(letters) + 1)]
+    length = rng.randrange(300)
+    return "".join(rng.choices(alphabet, k=length))
+
+
+def many_characters(seed: int) -> str:
+    return "".join(random_texts(40, seed))
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("limit", [pytest.param(NO_LIMIT, id="all"), pytest.param(10, id="10")])
+@pytest.mark.parametrize("make_text", [few_letters, many_characters])
+def test_merges_are_what_the_definition_says(make_text, limit, seed):
+    text = make_text(seed)
+    assert learn_merges(text, limit) == obvious_merges(text, limit)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("make_text", [few_letters, many_characters])
+def test_a_tokenizer_accepts_the_merges(make_text, seed):
+    """It would refuse two merges that make the same token."""
+    merges = learn_merges(make_text(seed), NO_LIMIT)
+    assert Tokenizer(merges).merges == merges
 
 
 @pytest.mark.parametrize("letters", ["a", "ab", "abcdefghijklmnopqrstuvwxyz"])
@@ -95,25 +154,46 @@ def test_a_huge_word_takes_time_in_proportion(letters):
     assert lines_run(learn_merges, text, NO_LIMIT) < 2.2 * half
 
 
-def test_vocab_size_counts_every_token(corpus):
+# Vocabularies
+
+
+@pytest.mark.parametrize("vocab_size", [257, 300, 1024])
+def test_vocab_size_counts_every_token(corpus, vocab_size):
+    tokenizer = learn_tokenizer(corpus[:200_000], vocab_size)
+    assert tokenizer.vocab_size == vocab_size
+    assert tokenizer.eot_id == vocab_size - 1
+
+
+def test_a_text_in_its_own_tokens(corpus):
     text = corpus[:200_000]
-    for vocab_size in (257, 300, 1024):
-        tokenizer = learn_tokenizer(text, vocab_size)
-        assert (tokenizer.vocab_size, tokenizer.eot_id) == (vocab_size, vocab_size - 1)
+    tokenizer = learn_tokenizer(text, 1024)
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text
-    assert len(ids) == 77_857  # as a vocabulary that Hugging Face's trainer made of it gives
+    assert len(ids) == 77_857  # as with a vocabulary that Hugging Face's trainer learned from it
 
 
-def test_256_is_bytes_alone_and_a_text_with_few_merges_gives_few():
-    tokenizer = learn_tokenizer(f"low low{EOT}", 256)
-    assert (tokenizer.vocab_size, tokenizer.eot_id, tokenizer.merges) == (256, None, [])
-    assert tokenizer.decode(tokenizer.encode(f"low low{EOT}")) == f"low low{EOT}"
+def test_256_tokens_are_the_bytes_alone():
+    text = f"low low{EOT}"
+    tokenizer = learn_tokenizer(text, 256)
+    assert tokenizer.vocab_size == 256
+    assert tokenizer.eot_id is None
+    assert tokenizer.merges == []
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_258_tokens_have_one_merge():
+    assert learn_tokenizer("low low", 258).merges == [("l", "o")]
+
+
+def test_a_text_with_few_merges_gives_a_small_vocabulary():
     tokenizer = learn_tokenizer("low low", 50_000)
-    assert (tokenizer.vocab_size, tokenizer.merges) == (256 + 2 + 1, [("l", "o"), ("lo", "w")])
-    with pytest.raises(
-        ArgumentError, match="vocab_size must be a whole number of at least 256, got 255"
-    ):
+    assert tokenizer.merges == [("l", "o"), ("lo", "w")]
+    assert tokenizer.vocab_size == 256 + 2 + 1  # bytes, merges, EOT
+
+
+def test_fewer_tokens_than_bytes_are_refused():
+    message = "vocab_size must be a whole number of at least 256, got 255"
+    with pytest.raises(ArgumentError, match=message):
         learn_tokenizer("low low", 255)
 
 
@@ -130,12 +210,17 @@ def test_transformers_reads_a_learned_vocabulary(vocab_size, tmp_path):
         assert theirs.encode(f"a{EOT}") == tokenizer.encode(f"a{EOT}", special="token")
 
 
-def test_hugging_faces_trainer_learns_the_same_merges(corpus):
+def assert_hugging_face_learns_the_same(text: str, vocab_size: int) -> None:
+    """Its trainer counts no EOT, so it learns one merge more than learn_tokenizer."""
     tokenizers = pytest.importorskip("tokenizers")
-    for text, vocab_size in [
-        (corpus[:200_000], 5_000),
-        (EOT.join(random_texts(2_000, seed=3)), 3_000),
-    ]:
-        theirs, trainer = byte_level_bpe(tokenizers, vocab_size, min_frequency=2)
-        theirs.train_from_iterator(text.split(EOT), trainer)
-        assert theirs.get_vocab() == spelled_ids(learn_merges(text, vocab_size - 256), first_id=0)
+    theirs, trainer = byte_level_bpe(tokenizers, vocab_size, min_frequency=2)
+    theirs.train_from_iterator(text.split(EOT), trainer)
+    assert theirs.get_vocab() == spelled_ids(learn_merges(text, vocab_size - 256), first_id=0)
+
+
+def test_hugging_faces_trainer_learns_the_same_merges_of_a_book(corpus):
+    assert_hugging_face_learns_the_same(corpus[:200_000], 5_000)
+
+
+def test_hugging_faces_trainer_learns_the_same_merges_of_random_texts():
+    assert_hugging_face_learns_the_same(EOT.join(random_texts(2_000, seed=3)), 3_000)
