@@ -164,14 +164,17 @@ def test_a_head_that_differs_in_one_bit_is_another_one(tmp_path, model):
 
 
 @pytest.mark.parametrize(
-    ("value", "head"),
-    [pytest.param(-0.0, "tied", id="minus-zero"), pytest.param(np.nan, "untied", id="nan")],
+    ("in_wte", "in_head", "head"),
+    [
+        pytest.param(0.0, -0.0, "tied", id="zeros-of-both-signs"),
+        pytest.param(np.nan, np.nan, "untied", id="nan"),
+    ],
 )
-def test_zeros_of_both_signs_are_equal_and_nan_is_not(tmp_path, model, value, head):
-    """As transformers compares them."""
+def test_heads_are_compared_as_numbers(tmp_path, model, in_wte, in_head, head):
+    """As transformers compares them: zeros of both signs are equal, and NaN is not."""
     untied = model.untie("copy")
-    untied.W_E[0, 0] = 0.0 if value == 0 else value
-    untied.parameters["lm_head.weight"][0, 0] = value
+    untied.W_E[0, 0] = in_wte
+    untied.parameters["lm_head.weight"][0, 0] = in_head
     write_tensors(tmp_path, untied.parameters, SMALL)
     assert open_checkpoint(tmp_path).config.head == head
 

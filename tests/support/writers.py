@@ -9,6 +9,7 @@ has `tiny/gpt2`. test_writers.py prepares PLACE.
 """
 
 import importlib
+import math
 import os
 import pkgutil
 import shutil
@@ -98,22 +99,30 @@ class Writer:
         self.changes = Path("../changes").stat().st_size  # a byte for each
 
     def attack(self, points: int) -> None:
-        """Try every fault; POINTS moments, or all of them."""
-        step = -(-self.changes // points) if points else 1
-        moments = range(1, self.changes + 1, step)
-        for number in moments:
+        """Try every fault: at about POINTS moments, or for 0 at each change of files."""
+        moments = range(1, self.changes + 1)
+        largest = max(len(content) for content in self.whole.values())
+        kills = fills = moments
+        sizes = [0, 100, largest // 2, largest - 1]
+        rivals = 10
+        if points:
+            kills = moments[:: math.ceil(self.changes / points)]
+            fills = kills[::2]
+            sizes = [largest - 1]
+            rivals = 1
+
+        for number in kills:
             prepare = partial(act_from, number, kill)
             self.attempt(Fault(f"killed at {number}", prepare, code=-signal.SIGKILL))
-        for number in moments[:: 2 if points else 1]:
+        for number in fills:
             prepare = partial(act_from, number, refuse_growth)
             message = "No space left on device"
             self.attempt(Fault(f"full at {number}", prepare, message=message))
-        largest = max(len(content) for content in self.whole.values())
-        for size in (largest - 1,) if points else (0, 100, largest // 2, largest - 1):
+        for size in sizes:
             prepare = partial(setrlimit, RLIMIT_FSIZE, (size, size))
             self.attempt(Fault(f"no file over {size}", prepare, message="File too large"))
         self.attempt(Fault("no permission", become_nobody, message="Permission denied"))
-        for _ in range(1 if points else 10):
+        for _ in range(rivals):
             self.attempt_twice_at_once()
 
     def attempt(self, fault: Fault) -> None:
@@ -147,12 +156,17 @@ class Writer:
 
     def check_files_and_run_again(self, where: str) -> None:
         self.check_files(where)
-        again = [command for command in (self.continuation, self.command) if command]
-        if all(self.run(command) != 0 for command in again):  # until one works
+        if not self.run_again():  # right only if the first run had completed its files
             printed = self.printed()
             assert "exists" in printed, f"{where}, again: {printed}"
         assert files_here() == self.whole, f"{where}, again: {sorted(files_here())}"
         self.printed()
+
+    def run_again(self) -> bool:
+        """Run the command that continues, or else the same command. Whether one of them works."""
+        if self.continuation and self.run(self.continuation) == 0:
+            return True
+        return self.run(self.command) == 0
 
     def check_files(self, where: str) -> None:
         """Files with their final names are whole; those of a model are one model's."""
@@ -162,16 +176,20 @@ class Writer:
                 tiedgpt.load_tokenizer(config.parent)
         files = visible(files_here())
         whole = visible(self.whole)
+        # These publish all their files at once.
         if self.name in ("save", "save over another", "convert"):
             assert files in (visible(self.before), whole), f"{where}: {sorted(files)}"
+        # These may have published some. Files of out.parts are there only until the end.
         if self.name in ("download", "documents"):
             final = {name: content for name, content in files.items() if "parts" not in name}
             assert final.items() <= whole.items(), f"{where}: {sorted(files)}"
 
     def enter_new_directory(self) -> None:
         """A directory of its own beside the models, in which the command runs."""
-        place = "." if Path("text").exists() else ".."
-        os.chdir(tempfile.mkdtemp(dir=place))
+        is_first = Path("text").exists()  # in PLACE; later, in the directory of the last attempt
+        if not is_first:
+            os.chdir("..")
+        os.chdir(tempfile.mkdtemp(dir="."))
         if self.name == "save over another":
             shutil.copytree("../tied", "out")
 
