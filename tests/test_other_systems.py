@@ -1,5 +1,4 @@
-"""What only Linux, glibc or POSIX has is taken away, as macOS and Windows lack it: everything still
-works."""
+"""What only Linux, glibc or POSIX has is taken away, as macOS and Windows lack it."""
 
 import ctypes
 import json
@@ -17,90 +16,116 @@ from tiedgpt import fast
 from tiedgpt.checkpoints import locks, publishing, safetensors
 from tiedgpt.fast import blas, threads
 
-MACOS = [(os, "sched_getaffinity"), (mmap, "MADV_HUGEPAGE")]
-WINDOWS = [
+fcntl = pytest.importorskip("fcntl")
+
+LACKS_OF_MACOS = [(os, "sched_getaffinity"), (mmap, "MADV_HUGEPAGE")]
+MORE_LACKS_OF_WINDOWS = [
     (signal, "pthread_sigmask"),
     (signal, "SIGHUP"),
     (os, "geteuid"),
     (os, "fork"),
     (os, "O_NOFOLLOW"),
 ]
-MODULES = ["fcntl", "termios", "tty", "pty", "resource", "readline", "grp", "pwd"]
+MODULES_OF_POSIX = ["fcntl", "termios", "tty", "pty", "resource", "readline", "grp", "pwd"]
 
 
-@pytest.fixture(params=["macOS", "Windows"])
-def system(request, monkeypatch):
-    """The name of a system, whose lacks this process now has."""
-    fcntl = pytest.importorskip("fcntl")
+def load_no_library(name):
+    """In place of ctypes.CDLL, which raises TypeError for the name None on Windows."""
+    if name is None:
+        raise TypeError
+    raise OSError
 
-    def locking(fd, mode, size):
-        """Like msvcrt's."""
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise PermissionError from error
 
-    def library(name):
-        raise TypeError if name is None else OSError
+def locking(fd, mode, size):
+    """In place of msvcrt.locking, which raises another error than flock."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise PermissionError from error
 
-    windows = request.param == "Windows"
-    for module, name in MACOS + (WINDOWS if windows else []):
+
+def take_away_what_macos_lacks(monkeypatch):
+    for module, name in LACKS_OF_MACOS:
         monkeypatch.delattr(module, name, raising=False)
-    monkeypatch.setattr(safetensors, "MADV_POPULATE_READ", 12345)
-    monkeypatch.setattr(ctypes, "CDLL", library)
-    if windows:
-        for module in MODULES:
-            monkeypatch.setitem(sys.modules, module, None)
-        monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(locking=locking, LK_NBLCK=2))
-        monkeypatch.setattr(locks, "NO_FOLLOW", 0)
-        monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(safetensors, "MADV_POPULATE_READ", 12345)  # not known to the kernel
+    monkeypatch.setattr(ctypes, "CDLL", load_no_library)
+
+
+def take_away_what_windows_lacks(monkeypatch):
+    take_away_what_macos_lacks(monkeypatch)
+    for module, name in MORE_LACKS_OF_WINDOWS:
+        monkeypatch.delattr(module, name, raising=False)
+    for module in MODULES_OF_POSIX:
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(locking=locking, LK_NBLCK=2))
+    monkeypatch.setattr(locks, "NO_FOLLOW", 0)
+    monkeypatch.setattr(sys, "platform", "win32")
+
+
+@pytest.fixture(
+    autouse=True,
+    params=[
+        pytest.param(take_away_what_macos_lacks, id="macOS"),
+        pytest.param(take_away_what_windows_lacks, id="Windows"),
+    ],
+)
+def another_system(request, monkeypatch):
+    request.param(monkeypatch)
     blas.openblas.cache_clear()  # it keeps what it found, and what it did not find
-    yield request.param
+    yield
     blas.openblas.cache_clear()
 
 
-def test_the_commands_work(system, run, checkpoint, tmp_path):
-    """Without maps of files, locks, masks of signals and so on, where the system has none."""
-    text, lines = tmp_path / "text.txt", tmp_path / "in.jsonl"
-    text.write_text("To be, or not to be. " * 60)
-    lines.write_text(json.dumps({"id": "a", "text": "To be"}) + "\n")
-    model = str(tmp_path / "model")
-    shape = (
-        "--n-layer",
-        "1",
-        "--n-head",
-        "1",
-        "--n-embd",
-        "8",
-        "--context",
-        "8",
-        "--vocab-size",
-        "260",
-    )
-    for arguments in (
-        ("train", str(text), "--out", model, *shape, "--batch", "2", "--steps", "2"),
-        ("train", str(text), "--out", model, "--resume", "--steps", "3"),
-        ("generate", "-m", model, "-n", "5", "To be"),
-        ("score", "-m", model, str(text)),
-        ("untie", model, str(tmp_path / "untied")),
-        ("params", model),
-        ("documents", "score", str(lines), "-m", model, "--out", str(tmp_path / "out.jsonl")),
-    ):
-        code, _, err = run(*arguments)
-        assert code == 0, (arguments, err)
-    assert {*os.listdir(tmp_path)} == {"in.jsonl", "model", "out.jsonl", "text.txt", "untied"}
+COMMANDS = [
+    "train text.txt --out model --n-layer 1 --n-head 1 --n-embd 8 --context 8 --vocab-size 260 "
+    "--batch 2 --steps 2",
+    "train text.txt --out model --resume --steps 3",
+    "generate -m model -n 5 To",
+    "score -m model text.txt",
+    "untie model untied",
+    "params model",
+    "documents score in.jsonl -m model --out out.jsonl",
+]
 
 
-def test_its_own_way(system, monkeypatch, tmp_path, checkpoint):
+def test_the_commands_work(monkeypatch, run, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("To be, or not to be. " * 60)
+    (tmp_path / "in.jsonl").write_text(json.dumps({"id": "a", "text": "To be"}) + "\n")
+    for command in COMMANDS:
+        code, _, err = run(*command.split())
+        assert code == 0, f"{command}: {err}"
+    files = sorted(os.listdir(tmp_path))
+    assert files == ["in.jsonl", "model", "out.jsonl", "text.txt", "untied"]
+
+
+def test_all_cores_are_counted(monkeypatch):
+    """Without sched_getaffinity, which counts those that this process may use."""
     monkeypatch.setattr(os, "cpu_count", lambda: 5)
     assert threads.cores() == 5
-    monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", "7")
-    fast.tune()  # without mallopt
+
+
+def test_tune_without_mallopt(monkeypatch):
+    monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", "7")  # which tune would set for all tests
+    fast.tune()
+
+
+def test_processes_are_started_without_a_mask_of_signals():
     with threads.ctrl_c_for_this_process_only():
         pass
+
+
+def test_a_new_directory_is_this_users(tmp_path):
     assert publishing._is_own_directory(tmp_path)
+
+
+def test_a_file_is_locked_once(tmp_path):
     with open(tmp_path / "lock", "w") as first, open(tmp_path / "lock", "w") as second:
         assert locks.try_lock(first.fileno())
         assert not locks.try_lock(second.fileno())
-    mapped, read = tiedgpt.load_model(checkpoint), tiedgpt.load_model(checkpoint, copy=True)
-    np.testing.assert_array_equal(mapped.W_E, read.W_E)
+
+
+def test_a_mapped_model_is_the_one_that_is_read(checkpoint):
+    mapped = tiedgpt.load_model(checkpoint)
+    copied = tiedgpt.load_model(checkpoint, copy=True)
+    np.testing.assert_array_equal(mapped.W_E, copied.W_E)
