@@ -248,8 +248,8 @@ print(os.environ["OPENBLAS_THREAD_TIMEOUT"], "numpy" in sys.modules)
     ("before", "after"),
     [pytest.param(None, "22", id="not-set"), pytest.param("26", "26", id="set-by-the-user")],
 )
-def test_only_tune_changes_the_environment(monkeypatch, before, after):
-    """OpenBLAS reads the variable when NumPy is imported, which neither of them does."""
+def test_tune_changes_the_environment_and_its_module_does_not(monkeypatch, before, after):
+    """Neither tune nor its module imports NumPy, which is when OpenBLAS reads the variable."""
     monkeypatch.delenv("OPENBLAS_THREAD_TIMEOUT", raising=False)
     if before:
         monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", before)

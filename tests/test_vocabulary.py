@@ -306,7 +306,7 @@ def test_the_added_tokens_of_an_earlier_save_are_gone(tmp_path):
 
 TEXT = f"low! lower!!{EOT}flower low<p>"
 MERGES = [*SMALL_MERGES, ("!", "!")]
-ADDED = [
+ADDED = [  # an added token, and the tokens of TEXT with it
     pytest.param(
         "!",
         ["low", "!", " low", "er", "!", "!", EOT, "f", "low", "er", " low", "<", "p", ">"],
@@ -328,7 +328,8 @@ ADDED = [
 def write_added(directory: Path, token: str) -> Path:
     """A model whose tokenizer.json has <|endoftext|> and this token in added_tokens."""
     ids = spelled_ids(MERGES, 0) | {EOT: 262}
-    ids.setdefault(token, 263)
+    if token not in ids:
+        ids[token] = 263
     file = tokenizer_json(
         model=bpe_model(vocab=ids, merges=[f"{left} {right}" for left, right in MERGES]),
         added_tokens=[added_token(token, ids[token]), added_token(EOT, 262)],
@@ -346,31 +347,32 @@ def test_an_added_token_is_read_as_one_token_before_any_merge(tmp_path, token, p
     assert tokenizer.decode(ids) == TEXT
 
 
-@pytest.mark.parametrize(("token", "pieces"), ADDED)
-def test_an_added_token_is_ordinary_text_if_that_is_asked_for(tmp_path, token, pieces):
+@pytest.mark.parametrize("token", ["!", "low", "<p>"])
+def test_an_added_token_is_ordinary_text_if_that_is_asked_for(tmp_path, token):
     tokenizer = read_tokenizer(write_added(tmp_path, token))
     plain = Tokenizer(MERGES)
     assert tokenizer.encode(TEXT, special="text") == plain.encode(TEXT, special="text")
 
 
-@pytest.mark.parametrize(("token", "pieces"), ADDED[:2])
-def test_an_added_token_that_is_also_an_ordinary_one_is_not_refused(tmp_path, token, pieces):
+@pytest.mark.parametrize("token", ["!", "low"])
+def test_an_added_token_that_is_also_an_ordinary_one_is_not_refused(tmp_path, token):
     tokenizer = read_tokenizer(write_added(tmp_path, token))
     ids = tokenizer.encode(TEXT, special="token")
     message = r"the text contains special token '<\|endoftext\|>' at character"
     refuses(message, tokenizer.encode, TEXT, error=TiedGPTError)
-    assert tokenizer.encode(TEXT.replace(EOT, "")) == [n for n in ids if n != 262]
+    ids_without_eot = [token_id for token_id in ids if token_id != tokenizer.eot_id]
+    assert tokenizer.encode(TEXT.replace(EOT, "")) == ids_without_eot
 
 
-@pytest.mark.parametrize(("token", "pieces"), ADDED)
-def test_an_added_token_comes_back_from_a_saved_model(tmp_path, token, pieces):
+@pytest.mark.parametrize("token", ["!", "low", "<p>"])
+def test_an_added_token_comes_back_from_a_saved_model(tmp_path, token):
     tokenizer = read_tokenizer(write_added(tmp_path / "original", token))
     save(tokenizer, tmp_path / "saved")
     assert_same_tokenizer(read_tokenizer(tmp_path / "saved"), tokenizer)
 
 
-@pytest.mark.parametrize(("token", "pieces"), ADDED)
-def test_transformers_reads_an_added_token_in_the_same_way(tmp_path, token, pieces):
+@pytest.mark.parametrize("token", ["!", "low", "<p>"])
+def test_transformers_reads_an_added_token_in_the_same_way(tmp_path, token):
     transformers = pytest.importorskip("transformers")
     original = write_added(tmp_path / "original", token)
     tokenizer = read_tokenizer(original)
@@ -381,8 +383,8 @@ def test_transformers_reads_an_added_token_in_the_same_way(tmp_path, token, piec
         assert theirs.encode(TEXT, add_special_tokens=False) == ids
 
 
-@pytest.mark.parametrize(("token", "pieces"), ADDED)
-def test_what_transformers_saves_of_an_added_token_is_read(tmp_path, token, pieces):
+@pytest.mark.parametrize("token", ["!", "low", "<p>"])
+def test_what_transformers_saves_of_an_added_token_is_read(tmp_path, token):
     transformers = pytest.importorskip("transformers")
     original = write_added(tmp_path / "original", token)
     theirs = transformers.AutoTokenizer.from_pretrained(original)
@@ -807,10 +809,11 @@ def test_a_tokenizer_that_hugging_face_trained(tmp_path, name):
         theirs.model.save(str(tmp_path))
     ours = read_tokenizer(tmp_path)
     assert ours.special_tokens == {EOT: 0, "<pad>": 1}
-    assert ours.vocab_size == theirs.get_vocab_size() > 600
-    texts += [f"{text}{EOT}<pad>{text}" for text in texts[:50]]
+    assert ours.vocab_size > 600  # it learned many merges
+    assert ours.vocab_size == theirs.get_vocab_size()
+    texts_with_special_tokens = [f"{text}{EOT}<pad>{text}" for text in texts[:50]]
     assert_same_ids(
-        texts,
+        texts + texts_with_special_tokens,
         lambda text: ours.encode(text, special="token"),
         lambda text: theirs.encode(text).ids,
     )

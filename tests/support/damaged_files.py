@@ -113,9 +113,11 @@ def edit_arrays(rng: Rng, content: bytes) -> bytes:
         return edit_data(rng, content)
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
+    # ids and targets come twice in this list, so each is chosen more often than an activation.
     name = rng.choice(["ids.npy", "targets.npy", *members])
-    header = edit_bytes(rng, members[name][:128], SYNTAX_OF_ARRAYS)
-    data = members[name][128:]
+    header_size = 128
+    header = edit_bytes(rng, members[name][:header_size], SYNTAX_OF_ARRAYS)
+    data = members[name][header_size:]
     if rng.randrange(4) == 0:
         data = edit_data(rng, data)
     members[name] = header + data
@@ -143,7 +145,9 @@ def edit_table(rng: Rng, content: bytes) -> bytes:
         blocks[last_key] = edit_data(rng, blocks[last_key])
 
     def edit(name: str, contents: bytes) -> bytes:
-        return edit_data(rng, contents) if name == part else contents
+        if name == part:
+            return edit_data(rng, contents)
+        return contents
 
     edited = table(blocks, edit=edit)
     return edit("file", edited)
@@ -152,13 +156,11 @@ def edit_table(rng: Rng, content: bytes) -> bytes:
 def edit_safetensors(rng: Rng, content: bytes) -> bytes:
     """Mostly the header behind a length that is right; else the length, the data or the end."""
     header, data = split_safetensors(content)
-    length = None  # that of the edited header
     kind = rng.randrange(8)
     if kind == 0:
         header = edit_text(rng, header)
     elif kind == 1:
-        near = (0, 1, len(header) - 1, len(header) + 1, len(content) - 8, len(content) - 7)
-        length = rng.choice((*near, 10**8, 10**8 + 1, 2**31, 2**62, 2**63, 2**64 - 1))
+        return wrong_length(rng, header, content).to_bytes(8, "little") + header + data
     elif kind == 2:
         data = edit_text(rng, data)
     elif kind == 3:
@@ -167,18 +169,35 @@ def edit_safetensors(rng: Rng, content: bytes) -> bytes:
         header = swap_entries(rng, header)
     else:
         header = edit_json(rng, header.decode()).encode()
-    if length is None:
-        length = len(header)
-    return length.to_bytes(8, "little") + header + data
+    return len(header).to_bytes(8, "little") + header + data
+
+
+def wrong_length(rng: Rng, header: bytes, content: bytes) -> int:
+    """A wrong length of the header of a file with this content."""
+    near_zero = (0, 1)
+    near_the_right_one = (len(header) - 1, len(header) + 1)
+    near_the_end_of_the_file = (len(content) - 8, len(content) - 7)
+    near_the_limit = (10**8, 10**8 + 1)
+    near_the_limits_of_integers = (2**31, 2**62, 2**63, 2**64 - 1)
+    return rng.choice(
+        near_zero
+        + near_the_right_one
+        + near_the_end_of_the_file
+        + near_the_limit
+        + near_the_limits_of_integers
+    )
 
 
 def swap_entries(rng: Rng, header: bytes) -> bytes:
-    """The header in which one tensor has a field of another."""
+    """The header in which one tensor has a field of another, or another dtype."""
     entries = json.loads(header)
     names = [name for name in entries if name != "__metadata__"]
     one, other = rng.sample(names, 2)
     field = rng.choice(("dtype", "shape", "data_offsets"))
-    entries[one][field] = "F16" if field == "dtype" else entries[other][field]
+    if field == "dtype":  # all tensors have the same
+        entries[one][field] = "F16"
+    else:
+        entries[one][field] = entries[other][field]
     return json.dumps(entries).encode()
 
 
@@ -192,6 +211,7 @@ def split_safetensors(content: bytes) -> tuple[bytes, bytes]:
 
 
 def write_model(directory: Path) -> None:
+    """A model whose config.json has a dropout rate and an object in an object."""
     tiedgpt.save_model(random_model(TINY), None, directory)
     config = json.loads((directory / "config.json").read_text())
     config |= {"resid_pdrop": 0.1, "task_specific_params": {"text-generation": {"max_length": 50}}}

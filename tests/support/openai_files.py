@@ -36,6 +36,13 @@ def number_field(number: int, value: int) -> bytes:
     return varint(number * 8) + varint(value)
 
 
+def number_field_or_nothing(number: int, value: int) -> bytes:
+    """Such a field, which is left out if its value is 0."""
+    if value == 0:
+        return b""
+    return number_field(number, value)
+
+
 def text_field(number: int, value: bytes) -> bytes:
     """A field of wire type 2: a text, or another message."""
     return varint(number * 8 + 2) + varint(len(value)) + value
@@ -57,15 +64,17 @@ def entry_proto(
     dtype: int = 1,
     shard: int = 0,
 ) -> bytes:
-    """BundleEntryProto, with what is zero left out."""
+    """BundleEntryProto. The default size is that of float32s, of which 1 is the dtype."""
     if size is None:
         size = 4 * int(np.prod(shape, dtype=object))
-    axes = b"".join(text_field(2, number_field(1, n) if n else b"") for n in shape)
-    message = number_field(1, dtype) if dtype else b""
+    axes = b""
+    for length in shape:
+        axes += text_field(2, number_field_or_nothing(1, length))
+    message = number_field_or_nothing(1, dtype)
     message += text_field(2, axes)
-    for number, value in ((3, shard), (4, offset), (5, size)):
-        if value:
-            message += number_field(number, value)
+    message += number_field_or_nothing(3, shard)
+    message += number_field_or_nothing(4, offset)
+    message += number_field_or_nothing(5, size)
     return message + fixed32_field(6, crc)
 
 
@@ -87,8 +96,11 @@ def block(entries: Iterable[Entry], interval: int = 3) -> bytes:
         contents += varint(shared) + varint(len(key) - shared) + varint(len(value))
         contents += key[shared:] + value
         previous = key
-    restarts = restarts or [0]
-    return contents + b"".join(n.to_bytes(4, "little") for n in [*restarts, len(restarts)])
+    if not restarts:  # an empty block has one, too
+        restarts = [0]
+    for number in [*restarts, len(restarts)]:
+        contents += number.to_bytes(4, "little")
+    return contents
 
 
 def shared_length(one: bytes, other: bytes) -> int:
@@ -103,20 +115,26 @@ def no_edit(part: str, contents: bytes) -> bytes:
     return contents
 
 
+def handle(offset: int, contents: bytes) -> bytes:
+    """Where a block is in its table, and how long it is."""
+    return varint(offset) + varint(len(contents))
+
+
 def table(blocks: dict[bytes, bytes], kind: int = 0, edit: Edit = no_edit) -> bytes:
     """A whole table of data blocks, each by its last key. `kind`: their type, 0 for stored."""
     stored = b""
-
-    def add(contents: bytes) -> bytes:
-        """Append a block; return its handle."""
-        nonlocal stored
-        handle = varint(len(stored)) + varint(len(contents))
+    index = []
+    for last_key, contents in blocks.items():
+        index.append((last_key, handle(len(stored), contents)))
         stored += sealed(contents + bytes([kind]))
-        return handle
 
-    handles = [(last_key, add(contents)) for last_key, contents in blocks.items()]
-    footer = add(edit("metaindex block", block([])))
-    footer += add(edit("index block", block(handles, interval=1)))
+    metaindex_block = edit("metaindex block", block([]))
+    footer = handle(len(stored), metaindex_block)
+    stored += sealed(metaindex_block + bytes([kind]))
+
+    index_block = edit("index block", block(index, interval=1))
+    footer += handle(len(stored), index_block)
+    stored += sealed(index_block + bytes([kind]))
     return stored + footer.ljust(40, b"\0") + MAGIC
 
 
@@ -134,7 +152,7 @@ def bundle(model: GPT2) -> tuple[list[Entry], bytes]:
     """A model's entries and data, in the order of OpenAI's names, as TensorFlow has them."""
     arrays = {}
     for name, array in model.parameters.items():
-        if name.startswith("h.") and array.ndim == 2:
+        if name.startswith("h.") and array.ndim == 2:  # OpenAI's is a convolution of width 1
             array = array[np.newaxis]
         arrays[to_tensorflow(name).encode()] = array
 
