@@ -289,7 +289,8 @@ def check_weights(directory: Path) -> None:
         if array is None:
             assert ".attn." in name
         else:
-            assert (entry["dtype"], entry["shape"]) == ("F32", list(array.shape))
+            assert entry["dtype"] == "F32"
+            assert entry["shape"] == list(array.shape)
             assert array.tobytes() == data[begin:end]
     assert covered == len(data)
     assert parameters == {}
@@ -350,13 +351,19 @@ def check_state(directory: Path) -> None:
         assert vector.tobytes() == data[begin:end]
 
 
+def pair_of(merge: str | list[str]) -> list[str]:
+    """The two tokens of a merge in tokenizer.json, which is "a b" or ["a", "b"]."""
+    if isinstance(merge, str):
+        return merge.split(" ")
+    return merge
+
+
 def read_merges_and_ids(directory: Path) -> tuple[list[list[str]], dict[str, int]]:
     """The merges, and the id of each token, of the vocabulary files that are there."""
     files = {path.name: path.read_bytes().decode() for path in directory.iterdir()}
     if "tokenizer.json" in files:
         file = json.loads(files["tokenizer.json"])
-        merges = file["model"]["merges"]
-        merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
+        merges = [pair_of(merge) for merge in file["model"]["merges"]]
         added = {token["content"]: token["id"] for token in file.get("added_tokens") or []}
         return merges, file["model"]["vocab"] | added
 
@@ -365,7 +372,8 @@ def read_merges_and_ids(directory: Path) -> tuple[list[list[str]], dict[str, int
     if "vocab.json" in files:
         added = json.loads(files.get("added_tokens.json", "{}"))
         return merges, json.loads(files["vocab.json"]) | added
-    tokens = [*ALPHABET.values(), *map("".join, merges), EOT]
+    merged = ["".join(merge) for merge in merges]
+    tokens = [*ALPHABET.values(), *merged, EOT]
     return merges, {token: token_id for token_id, token in enumerate(tokens)}
 
 
@@ -375,7 +383,8 @@ def check_tokenizer(directory: Path) -> None:
     merges, ids = read_merges_and_ids(directory)
     assert tokenizer.vocab_size == len(ids)
     byte_of = {character: byte for byte, character in ALPHABET.items()}
-    ordinary = {*ALPHABET.values(), *map("".join, merges)}
+    merged = ["".join(merge) for merge in merges]
+    ordinary = {*ALPHABET.values(), *merged}
     for token, token_id in ids.items():
         if token in ordinary:
             token_bytes = bytes(byte_of[character] for character in token)

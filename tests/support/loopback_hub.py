@@ -146,14 +146,16 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         request = self.read_request()
         self.server.requests.append(request)
-        content = self.server.files.get(re.sub("^/(cdn/)?|/resolve/[^/]+", "", self.path))
+        # A path is /owner/name/resolve/revision/file, after a redirection /cdn/owner/name/...
+        name = re.sub("^/(cdn/)?|/resolve/[^/]+", "", self.path)
+        content = self.server.files.get(name)
         if content is None:
             self.answer(404, {})
             return
 
-        is_redirected = request.file.endswith(".safetensors") and not self.path.startswith("/cdn")
         headers = self.headers_of(content)
-        if is_redirected and not self.server.is_plain:
+        is_weights = request.file.endswith(".safetensors")
+        if is_weights and not self.path.startswith("/cdn") and not self.server.is_plain:
             headers |= {
                 "X-Linked-Size": str(len(content)),
                 "X-Linked-Etag": f'"{hashlib.sha256(content).hexdigest()}"',
@@ -163,8 +165,9 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(302, headers)
             return
 
-        faults = self.server.faults[request.file]
-        fault = faults.pop(0) if faults else Fault()
+        fault = Fault()
+        if self.server.faults[request.file]:
+            fault = self.server.faults[request.file].pop(0)
         wrong_headers = self.wrong_headers(content, fault)
         if fault.is_dropped:
             return
@@ -174,11 +177,14 @@ class Handler(BaseHTTPRequestHandler):
         self.send(request, fault.change(content), headers, wrong_headers, fault)
 
     def read_request(self) -> Request:
-        asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        start = 0
+        match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        if match:
+            start = int(match[1])
         return Request(
             host=self.headers["Host"],
             path=self.path,
-            start=int(asked[1]) if asked else 0,
+            start=start,
             token=self.headers.get("Authorization"),
         )
 
@@ -223,21 +229,27 @@ class Handler(BaseHTTPRequestHandler):
         wrong_headers: dict[str, str | None],
         fault: Fault,
     ) -> None:
-        """Send the content from request.start on."""
+        """Send the content from request.start on, as far as the fault lets it."""
         size = len(content)
-        start = 0 if fault.no_range else request.start
+        start = request.start
+        if fault.no_range:
+            start = 0
         if start >= size > 0:
             self.answer(416, {**headers, "Content-Range": f"bytes */{size}"})
             return
 
+        code = 200
         headers = {"Content-Length": str(size - start), **headers}
-        if start:
+        if start > 0:
+            code = 206
             headers["Content-Range"] = f"bytes {start}-{size - 1}/{size}"
         if fault.chunked:
             headers |= {"Content-Length": None, "Transfer-Encoding": "chunked"}
-        self.answer(206 if start else 200, headers | wrong_headers)
+        self.answer(code, headers | wrong_headers)
 
-        pieces = zeros() if fault.endless else in_pieces(content[start : fault.stop])
+        pieces = in_pieces(content[start : fault.stop])
+        if fault.endless:
+            pieces = zeros()
         for piece in pieces:
             self.send_piece(piece, fault.chunked)
             self.server.served[request.file] += len(piece)
