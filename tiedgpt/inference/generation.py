@@ -93,7 +93,7 @@ def sample_tokens(
 
         tokens = []
         for row, (text, stream) in enumerate(zip(texts, streams, strict=True)):
-            token = sampling.choose(logits[row], stream)
+            token = sampling.choose(logits[row], stream, text)
             if record is not None:
                 record(row, logits[row], token)
             text.append(token)
@@ -126,7 +126,7 @@ class GuessedRow:
         """
         if self.tokens_left == 0:
             return []
-        tokens = choose_tokens(logits, self.guesses, sampling, self.stream)
+        tokens = choose_tokens(logits, self.guesses, sampling, self.stream, self.text)
         self.guesser.learn(tokens)
         self.text += tokens
         self.tokens_left -= len(tokens)

@@ -1,5 +1,6 @@
 """How the next token is chosen from its logits."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,16 +13,21 @@ from ..gpt2.checks import check_logits
 class Sampling:
     """How the next token is chosen from its logits. Raises ArgumentError for a value out of range.
 
-    The steps and their order are those of transformers. Divide the logits by the temperature. Keep
-    the top_k likeliest tokens, and those with the same logit as the last of them. Of these, keep
-    the smallest set whose probabilities add up to top_p or more. Draw from what is left. Greedy
-    takes the likeliest token instead.
+    The steps and their order are those of transformers. Penalise the tokens that the text has
+    already: divide a positive logit by repetition_penalty, and multiply a negative one by it
+    [Keskar et al. 2019]. Divide the logits by the temperature. Keep the top_k likeliest tokens, and
+    those with the same logit as the last of them. Of these, keep the smallest set whose
+    probabilities add up to top_p or more. Of these, keep those that are at least min_p times as
+    likely as the likeliest. Draw from what is left. Greedy takes the likeliest token after the
+    penalty instead.
     """
 
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
     greedy: bool = False
+    min_p: float | None = None
+    repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
         is_0 = self.temperature in AT_LEAST_0 and self.temperature not in ABOVE_0
@@ -34,6 +40,9 @@ class Sampling:
             Range(1).check("top_k", self.top_k)
         if self.top_p is not None:
             FRACTION.check("top_p", self.top_p)
+        if self.min_p is not None:
+            SHARE.check("min_p", self.min_p)
+        ABOVE_0.check("repetition_penalty", self.repetition_penalty)
 
     def probabilities(self, logits: np.ndarray) -> np.ndarray:  # [V] -> [V] float64
         """The probabilities to draw the token from; those of dropped tokens are exactly 0."""
@@ -50,14 +59,21 @@ class Sampling:
         if self.top_p is not None and self.top_p < 1:
             drop_unlikely(p, self.top_p)
             p /= p.sum()
+        if self.min_p is not None:
+            p[p < self.min_p * p.max()] = 0
+            p /= p.sum()
         return p
 
-    def choose(self, logits: np.ndarray, rng: np.random.Generator) -> int:  # [V] -> token id
-        """Choose one token.
+    def choose(  # [V] -> token id
+        self, logits: np.ndarray, rng: np.random.Generator, text: Iterable[int] = ()
+    ) -> int:
+        """Choose the token after `text`, whose ids are needed for the repetition penalty alone.
 
         Raises TiedGPTError for logits that are not finite (a damaged checkpoint).
         """
         check_logits(logits)
+        if self.repetition_penalty != 1:
+            logits = penalised(logits, text, self.repetition_penalty)
         if self.greedy:
             return int(logits.argmax())
         p = self.probabilities(logits)
@@ -65,6 +81,17 @@ class Sampling:
         # The sum is 1 only up to rounding, so the random number is scaled by it and cannot be past
         # the end. side="right" never chooses a token of probability 0.
         return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
+
+
+def penalised(  # [V] -> [V]
+    logits: np.ndarray, text: Iterable[int], penalty: float
+) -> np.ndarray:
+    """The logits with a penalty for each token that is in the text."""
+    logits = logits.copy()
+    repeated = list(set(text))
+    scores = logits[repeated]
+    logits[repeated] = np.where(scores < 0, scores * penalty, scores / penalty)
+    return logits
 
 
 def drop_unlikely(p: np.ndarray, top_p: float) -> None:  # [V], changed in place
