@@ -198,7 +198,7 @@ def no_models(tmp_path, monkeypatch) -> Path:
 
     tiedgpt seems to be in its folder `checkout`, which has no models either.
     """
-    hub_variables = "HF_(?!HUB_OFFLINE)|HUGGINGFACE|XDG_|TIEDGPT_WEIGHTS|NETRC|.*_CA_BUNDLE"
+    hub_variables = "HF_(?!HUB_OFFLINE)|HUGGINGFACE|XDG_|TIEDGPT_|NETRC|.*_CA_BUNDLE"
     for variable in os.environ:
         if re.match(hub_variables, variable):
             monkeypatch.delenv(variable)

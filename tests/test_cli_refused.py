@@ -101,7 +101,7 @@ NAMES = [
     ),
     pytest.param(
         ["generate", "--", "-x", "-n"],
-        "unexpected argument -n (try: tiedgpt generate -h)",
+        "unexpected argument -n: put the prompt in quotes (try: tiedgpt generate -h)",
         id="argument-too-many-after-two-dashes",
     ),
     pytest.param(["download"], "expected one MODEL, got 0", id="download-no-model"),
@@ -111,9 +111,6 @@ NAMES = [
     ),
     pytest.param(
         ["params", "gpt2-xl", "-m", "gpt2"], "expected one MODEL, got 2", id="params-two-models"
-    ),
-    pytest.param(
-        ["study"], "expected at least one MODEL (try: tiedgpt study -h)", id="study-no-model"
     ),
     pytest.param(["score", ""], "'' is not the name of a file", id="score-empty-name-of-a-file"),
 ]
@@ -373,12 +370,12 @@ GENERATE = [
     ),
     pytest.param(
         ["generate", "-m", MODEL, "--greedy", "--top-k", "5", "a"],
-        "--greedy cannot be given with --temperature, --top-k or --top-p",
+        "--greedy cannot be given with --temperature, --top-k, --top-p or --min-p",
         id="greedy-with-top-k",
     ),
     pytest.param(
         ["generate", "-m", MODEL, "--greedy", "-t", "1", "a"],
-        "--greedy cannot be given with --temperature, --top-k or --top-p",
+        "--greedy cannot be given with --temperature, --top-k, --top-p or --min-p",
         id="greedy-with-temperature",
     ),
     pytest.param(

@@ -93,6 +93,7 @@ class Range:
 
 COUNT = Range(0)
 FRACTION = Range(0, 1, whole=False, open_low=True)
+PROBABILITY = Range(0, 1, whole=False)
 RATE = Range(0, 1, whole=False, open_high=True)
 AT_LEAST_0 = Range(0, whole=False)
 ABOVE_0 = Range(0, whole=False, open_low=True)

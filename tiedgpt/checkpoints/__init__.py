@@ -1,5 +1,6 @@
 """Models and tokenizers on disk: `load_model`, `load_tokenizer`, `save_model`, `open_model`."""
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +12,7 @@ from .checkpoint import Checkpoint
 from .formats import open_checkpoint
 from .hub import find_or_download
 from .messages import Note, discard_note
-from .places import find_default
+from .places import DEFAULT_MODEL, find_default, named_in_errors
 from .saving import save_model
 from .vocabulary import read_tokenizer
 
@@ -79,7 +80,8 @@ class Opened:
 def open_model(source: str | Path | None, note: Note = discard_note) -> Opened:
     """Find a model, or download it if it is named and not on this machine, and check its files.
 
-    source: as for load_model; None means gpt2 if it is on this machine, else a shipped model.
+    source: as for load_model; None means the model that the environment variable TIEDGPT_MODEL
+        names, else gpt2 if it is on this machine, else a shipped model.
     note: is called with what the user should know, such as the start of a download.
 
     Raises CheckpointError for a source that cannot be found, downloaded or read, ArgumentError for
@@ -103,6 +105,10 @@ def find_source(
         path = find_or_download(source, note, only_tokenizer)
         return str(source), path
 
+    named = os.environ.get(DEFAULT_MODEL, "")
+    if named != "":
+        with named_in_errors(DEFAULT_MODEL):
+            return named, find_or_download(named, note, only_tokenizer)
     name, path = find_default()
     if name != "gpt2":
         note(

@@ -3,13 +3,15 @@
 import glob
 import os
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..errors import CheckpointError, did_you_mean, short_repr
 from .known_models import ALIASES, MODELS, SHIPPED
 from .reading import read_json
 
+DEFAULT_MODEL = "TIEDGPT_MODEL"  # the environment variable that names the default model
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 # A folder holds a model if it has all files of one of these rows. The Hugging Face cache also has
 # folders with fewer files, for example with a tokenizer alone.
@@ -48,6 +50,15 @@ def find_model(source: str | Path) -> Path:
         f"download it with `tiedgpt download {name}`, put its files in such a folder, or give a "
         f"path{directory_here}"
     )
+
+
+@contextmanager
+def named_in_errors(variable: str) -> Iterator[None]:
+    """Put the name of a variable before the message of a CheckpointError."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f"{variable}: {error}") from error
 
 
 def find_default() -> tuple[str, Path]:

@@ -156,7 +156,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
         if rest and rest[0].startswith("-"):
             parser.error(f"unknown flag {rest[0]}")
     if rest:
-        parser.error(f"unexpected argument {rest[0]}")
+        hint = ""
+        if hasattr(args, "prompt"):
+            hint = ": put the prompt in quotes"
+        parser.error(f"unexpected argument {rest[0]}{hint}")
     return args
 
 

@@ -29,7 +29,7 @@ from ..gpt2.tokenizer import Tokenizer
 from ..inference.prompts import encode_text
 from ..study.corpus import Corpus
 from . import models, options
-from .messages import note
+from .messages import ProgressBar, note
 from .texts import read_text, source_name
 
 
@@ -130,9 +130,10 @@ def read_corpus(
 
 def write_page(shown: Any, file: str) -> None:
     """Write the page to a file that needs no server."""
-    from ..explore.export import write_exported_page
+    from ..explore.export import count_texts, write_exported_page
 
-    size = write_exported_page(shown, Path(file))
+    with ProgressBar("writing the page", count_texts(shown), unit="text") as bar:
+        size = write_exported_page(shown, Path(file), bar.add)
     note(f"{file}: {size / 1e6:.1f} MB; it opens from disk, and on any web server")
 
 

@@ -46,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_sampling(parser)
     options.add_temperature(parser, hint="; for the likeliest token always, use --greedy")
     parser.add_argument("--greedy", action="store_true", help="take the likeliest token every time")
+    options.add_min_p(parser)
+    options.add_repetition_penalty(parser)
     parser.add_argument(
         "-s",
         "--seed",
@@ -63,8 +65,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--logprobs",
         metavar="K",
         type=options.count,
-        help="also list the log probability, before -t, -k and -p, of each token and the K "
-        "likeliest others",
+        help="also list the log probability, before any other flag changes it, of each "
+        "token and the K likeliest others",
+    )
+    parser.add_argument(
+        "--echo", action="store_true", help="print the prompt too, before each sample"
     )
     parser.add_argument(
         "--draft",
@@ -77,6 +82,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     sampling = sampling_of(args)
+    if args.echo and args.json:
+        raise ArgumentError("--echo cannot be given with --json: the document has the prompt")
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     is_interactive = args.prompt is None and on_terminal and not args.json
     prompt = None
@@ -103,18 +110,25 @@ def run(args: argparse.Namespace) -> None:
         answers = answerer.answers(ids)
         print_json([report(answer, opened.name, prompt, load_s) for answer in answers])
     else:
-        print_answers(answerer.answers(ids))
+        print_answers(answerer.answers(ids), before=prompt if args.echo else "")
 
 
 def sampling_of(args: argparse.Namespace) -> Sampling:
     """The Sampling of the flags. Raises ArgumentError for flags that contradict each other."""
-    shaping = [args.temperature, args.top_k, args.top_p]
-    if args.greedy and any(value is not None for value in shaping):
+    sampling_flags = (args.temperature, args.top_k, args.top_p, args.min_p)
+    if args.greedy and any(value is not None for value in sampling_flags):
         raise ArgumentError(
-            "--greedy cannot be given with --temperature, --top-k or --top-p: it never samples"
+            "--greedy cannot be given with --temperature, --top-k, --top-p or --min-p: it never "
+            "samples"
         )
-    temperature = 1.0 if args.temperature is None else args.temperature
-    return Sampling(temperature, args.top_k, args.top_p, args.greedy)
+    return Sampling(
+        temperature=1.0 if args.temperature is None else args.temperature,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        greedy=args.greedy,
+        min_p=args.min_p,
+        repetition_penalty=args.repetition_penalty,
+    )
 
 
 def open_draft(source: str, opened: Opened) -> Opened | None:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from ..errors import ABOVE_0, FRACTION, ArgumentError, Range, short_repr
+from ..errors import ABOVE_0, FRACTION, PROBABILITY, ArgumentError, Range, short_repr
 from .output import fill
 
 MAX_SAMPLES = 10_000  # in one batch; memory runs out long before
@@ -105,8 +105,8 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         "--model",
         metavar="MODEL",
         help="gpt2 or another name, a hub repository owner/name, a directory or a .safetensors "
-        "file; a name that is not on this machine is downloaded (default: gpt2 if it is on this "
-        "machine, else shakespeare-tied)",
+        "file; a name that is not on this machine is downloaded (default: the variable "
+        "TIEDGPT_MODEL, else gpt2 if it is on this machine, else shakespeare-tied)",
     )
 
 
@@ -197,6 +197,26 @@ def add_temperature(
         type=number(ABOVE_0, hint),
         default=default,
         help="divide the logits by T: below 1 sharpens, above 1 flattens (default: 1)",
+    )
+
+
+def add_min_p(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--min-p",
+        metavar="M",
+        type=number(PROBABILITY),
+        help="sample from the tokens that are at least M times as likely as the likeliest",
+    )
+
+
+def add_repetition_penalty(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--repetition-penalty",
+        metavar="R",
+        type=number(ABOVE_0),
+        default=1.0,
+        help="divide the positive logits of tokens that are in the text already by R, multiply "
+        "the negative ones by it (default: 1)",
     )
 
 

@@ -11,12 +11,13 @@ examples:
 
 import argparse
 import json
+import os
 from dataclasses import asdict
 from typing import Any
 
 from ..checkpoints.formats import read_config
 from ..checkpoints.known_models import known_config
-from ..checkpoints.places import find_model
+from ..checkpoints.places import DEFAULT_MODEL, find_model, named_in_errors
 from ..errors import ArgumentError, one_line
 from ..gpt2.config import Config
 from ..gpt2.parameters import count_matrices, count_parameters
@@ -28,7 +29,8 @@ from .tables import Cells, print_table
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_models(
         parser,
-        "a known name, which needs no files, a directory or a .safetensors file (default: gpt2)",
+        "a known name, which needs no files, a directory or a .safetensors file (default: the "
+        "variable TIEDGPT_MODEL, else gpt2)",
     )
     parser.add_argument(
         "--vocab",
@@ -53,7 +55,10 @@ def run(args: argparse.Namespace) -> None:
     if len(models) > 1:
         raise ArgumentError(f"expected one MODEL, got {len(models)}")
     if args.vocab is None and args.dim is None and args.total is None:
-        count_model(models[0] if models else "gpt2", args.json)
+        if models:
+            count_model(models[0], args.json)
+        else:
+            count_default_model(args.json)
         return
     if models:
         raise ArgumentError(
@@ -62,6 +67,16 @@ def run(args: argparse.Namespace) -> None:
     if args.vocab is None or args.dim is None:
         raise ArgumentError("to count without a model, both --vocab and --dim are needed")
     count_two_matrices(args.vocab, args.dim, args.total, args.json)
+
+
+def count_default_model(as_json: bool) -> None:
+    """Print the parameters of the model that the environment names, else of gpt2."""
+    name = os.environ.get(DEFAULT_MODEL, "")
+    if name == "":
+        count_model("gpt2", as_json)
+        return
+    with named_in_errors(DEFAULT_MODEL):
+        count_model(name, as_json)
 
 
 def count_model(name: str, as_json: bool) -> None:

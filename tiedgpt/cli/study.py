@@ -18,6 +18,7 @@ import numpy as np
 
 from ..checkpoints import open_model
 from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.known_models import SHIPPED
 from ..errors import ArgumentError, CheckpointError, TiedGPTError, TokenizerError, one_line
 from ..gpt2.tokenizer import Tokenizer
 from ..inference.prompts import encode_text
@@ -117,7 +118,10 @@ MIN_NAME_WIDTH = 12  # but not to fewer characters than this
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_models(parser, "a name, a directory or a .safetensors file")
+    options.add_models(
+        parser,
+        "a name, a directory or a .safetensors file (default: shakespeare-tied shakespeare-untied)",
+    )
     parser.add_argument(
         "--corpus",
         metavar="FILE",
@@ -128,12 +132,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    if not args.models:
-        raise ArgumentError("expected at least one MODEL (try: tiedgpt study -h)")
+    names = args.models or SHIPPED
     text = None
     if args.corpus is not None:
         text = read_text(args.corpus)
-    subjects = [open_subject(name) for name in args.models]
+    subjects = [open_subject(name) for name in names]
     note_different_vocabularies(subjects)
 
     corpus = None

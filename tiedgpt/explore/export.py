@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints.publishing import StagedFiles
+from ..gpt2.run import OnProgress
 from ..study import toy
 from ..study.paths import paths_of
 from .page_files import MODULES, read_page_file
@@ -32,16 +33,25 @@ IMPORT_OR_EXPORT = re.compile(r'^import\b[^"]*"[^"]*"$|^export ', re.MULTILINE)
 REMOVABLE_IN_PAGE = re.compile(r"head|^mlp\.\d+$")  # the parts that the page has buttons for
 
 
-def write_exported_page(shown: ShownModels, file: Path) -> int:
-    """Write the page to a file, complete or not at all. Returns its size in bytes."""
+def write_exported_page(shown: ShownModels, file: Path, progress: OnProgress = None) -> int:
+    """Write the page to a file, complete or not at all. Returns its size in bytes.
+
+    `progress` is called with 1 after each of the `count_texts` texts.
+    """
     with StagedFiles(file.parent) as files:
-        return files.open(file.name).write(exported_page(shown).encode())
+        return files.open(file.name).write(exported_page(shown, progress).encode())
 
 
-def exported_page(shown: ShownModels) -> str:
+def count_texts(shown: ShownModels) -> int:
+    """How often a text is read: each example by each head of each model."""
+    heads = sum(len(models) for models in shown.by_head)
+    return heads * len(shown.prompts)
+
+
+def exported_page(shown: ShownModels, progress: OnProgress = None) -> str:
     """The page as HTML. It shows the models on the example prompts, and answers no other text."""
     recorded = {}
-    for name, fields in questions(shown):
+    for name, fields in questions(shown, progress):
         key = f"{name} {javascript_json(sorted(fields.items()))}"
         recorded[key] = recorded_answers(name, Query(shown, fields))
     return page_with(javascript_json(recorded))
@@ -77,8 +87,11 @@ def replaced(page: str, old: str, new: str) -> str:
     return page.replace(old, new)
 
 
-def questions(shown: ShownModels) -> Iterator[Question]:
-    """What the page asks for when it shows the example prompts, with each head of each model."""
+def questions(shown: ShownModels, progress: OnProgress = None) -> Iterator[Question]:
+    """What the page asks for when it shows the example prompts, with each head of each model.
+
+    `progress` is called with 1 when the questions of a text are answered.
+    """
     yield "start", {}
     three_words = {
         "W_E": [list(row) for row in toy.EMBEDDING],
@@ -99,6 +112,8 @@ def questions(shown: ShownModels) -> Iterator[Question]:
                 # Each part costs a forward pass and an answer in the file, so one head has them.
                 with_removed = head == own_head
                 yield from questions_of_parts(shown, of_text, with_removed)
+                if progress is not None:
+                    progress(1)
 
 
 def questions_of_text(shown: ShownModels, of_text: Fields) -> Iterator[Question]:

@@ -170,6 +170,8 @@ def generate_documents(  # noqa: PLR0913  (public, with a default for most)
     special: str = "error",
     first: int = 0,
     lookahead: int = 256,
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
 ) -> Iterator[list[TextSample] | TiedGPTError]:
     """`num_samples` samples that continue each prompt (a str, or its token ids), or its error.
 
@@ -179,7 +181,7 @@ def generate_documents(  # noqa: PLR0913  (public, with a default for most)
     those of `generate` and score_documents. Raises ArgumentError at once for one that is not
     allowed.
     """
-    sampling = Sampling(temperature, top_k, top_p, greedy)
+    sampling = Sampling(temperature, top_k, top_p, greedy, min_p, repetition_penalty)
     seed = seed_or_new(seed)
     max_new_tokens = Range(1).check("max_new_tokens", max_new_tokens)
     num_samples = Range(1).check("num_samples", num_samples)

@@ -195,7 +195,7 @@ class ModelGuesser(Guesser):
             final = self.model.final(unread, self.cache)  # [T, D]
             logits = unembed(final[-1], self.model.W_U)  # [V]
             try:
-                token = self.sampling.choose(logits, stream)
+                token = self.sampling.choose(logits, stream, [*text, *self.guessed])
             except TiedGPTError as error:
                 raise TiedGPTError(f"the draft model: {error}") from error
             self.guessed.append(token)

@@ -190,17 +190,21 @@ def read_guesses(  # -> [B, 1 + guesses, V]
 
 
 def choose_tokens(  # [1 + guesses, V] -> ids
-    logits: np.ndarray, guesses: list[int], sampling: Sampling, stream: np.random.Generator
+    logits: np.ndarray,
+    guesses: list[int],
+    sampling: Sampling,
+    stream: np.random.Generator,
+    text: list[int],
 ) -> list[int]:
-    """Choose the next token, and one more after each right guess."""
-    tokens = []
+    """Choose the token after the text, and one more after each right guess."""
+    tokens: list[int] = []
     for position, guess in enumerate(guesses):
-        token = sampling.choose(logits[position], stream)
+        token = sampling.choose(logits[position], stream, [*text, *tokens])
         tokens.append(token)
         if token != guess:
             return tokens
     # All guesses are right: the logits after the last one give a token that was not guessed.
-    tokens.append(sampling.choose(logits[len(guesses)], stream))
+    tokens.append(sampling.choose(logits[len(guesses)], stream, [*text, *tokens]))
     return tokens
 
 
@@ -280,6 +284,8 @@ def generate(  # noqa: PLR0913  (public, with a default for most)
     seed: int | None = None,
     greedy: bool = False,
     draft: GPT2 | str | None = "lookup",
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
 ) -> Iterator[int]:
     """Yield the tokens that follow `ids` [T], up to max_new_tokens or the end-of-text token.
 
@@ -289,7 +295,7 @@ def generate(  # noqa: PLR0913  (public, with a default for most)
     ArgumentError at once, before the first token, for a value that is not allowed, an id outside
     the vocabulary, and a prompt that is empty or longer than the context.
     """
-    sampling = Sampling(temperature, top_k, top_p, greedy)
+    sampling = Sampling(temperature, top_k, top_p, greedy, min_p, repetition_penalty)
     prompt = check_prompt_ids(ids, model.config)
     max_new_tokens = Range(1).check("max_new_tokens", max_new_tokens)
     streams = random_streams(seed_or_new(seed), 1)

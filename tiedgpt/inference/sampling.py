@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import ABOVE_0, AT_LEAST_0, FRACTION, ArgumentError, Range
+from ..errors import ABOVE_0, AT_LEAST_0, FRACTION, PROBABILITY, ArgumentError, Range
 from ..gpt2.checks import check_logits
 
 
@@ -41,7 +41,7 @@ class Sampling:
         if self.top_p is not None:
             FRACTION.check("top_p", self.top_p)
         if self.min_p is not None:
-            SHARE.check("min_p", self.min_p)
+            PROBABILITY.check("min_p", self.min_p)
         ABOVE_0.check("repetition_penalty", self.repetition_penalty)
 
     def probabilities(self, logits: np.ndarray) -> np.ndarray:  # [V] -> [V] float64
