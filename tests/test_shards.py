@@ -5,7 +5,7 @@ test_publishing.py has the locks and links.
 """
 
 import gzip
-import itertools
+import io
 import json
 import os
 import random
@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,8 +26,8 @@ from support.loopback_hub import LoopbackHub, running
 
 import tiedgpt
 from tiedgpt import Tokenizer, cli
-from tiedgpt.checkpoints import publishing
 from tiedgpt.checkpoints.formats import open_checkpoint
+from tiedgpt.checkpoints.publishing import StagedFiles
 from tiedgpt.cli import documents, documents_score, messages
 from tiedgpt.errors import TiedGPTError
 from tiedgpt.fast import blas
@@ -51,10 +50,14 @@ def restored_threads():
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> Path:
-    rng, path = random.Random(0), tmp_path_factory.mktemp("source") / "in.jsonl"
-    texts = ["".join(rng.choices("abc de é", k=rng.choice([3, 10, 40, 150]))) for _ in range(60)]
-    records = ({"id": f"d{n}", "text": text, "prompt": text[:20]} for n, text in enumerate(texts))
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    """A file of 60 records, d0 to d59, each with a text and a prompt."""
+    rng = random.Random(0)
+    path = tmp_path_factory.mktemp("source") / "in.jsonl"
+    with path.open("w") as file:
+        for number in range(60):
+            text = "".join(rng.choices("abc de é", k=rng.choice([3, 10, 40, 150])))
+            record = {"id": f"d{number}", "text": text, "prompt": text[:20]}
+            file.write(json.dumps(record) + "\n")
     return path
 
 
@@ -62,496 +65,820 @@ def read(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def done(result: tuple[int, str, str]) -> None:
+def assert_done(result: tuple[int, str, str]) -> None:
     assert result[0] == 0, result
 
 
-def arguments(model: str, out: Path | str, *flags: str, file: Path | str) -> tuple[str, ...]:
-    return (
-        "documents",
-        "score",
-        str(file),
-        "-m",
-        model,
-        "--shard-size",
-        "1000",
-        "--out",
-        str(out),
-        *flags,
-    )
+def score_command(model: str, out: Path | str, *flags: str, file: Path | str) -> list[str]:
+    """The words of `documents score`, in shards of 1 kB. Of two equal flags, the last one holds."""
+    words = ["documents", "score", str(file), "-m", model, "--shard-size", "1000"]
+    return [*words, "--out", str(out), *flags]
 
 
 @pytest.fixture
 def score(run, checkpoint, source):
-    """score(out, *flags): run `documents score` on the source in shards of 1 kB."""
+    """score(out, *flags, file): run `documents score` on the source, or on another file."""
 
-    def score(
-        out: Path | str, *flags: str, file: Path | str = source, **more
-    ) -> tuple[int, str, str]:
-        return run(*arguments(checkpoint, out, *flags, file=file), **more)
+    def score(out: Path | str, *flags: str, file: Path | str = source) -> tuple[int, str, str]:
+        return run(*score_command(checkpoint, out, *flags, file=file))
 
     return score
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory, checkpoint, source) -> bytes:
-    """The output of one run."""
+def whole_output(tmp_path_factory, checkpoint, source) -> bytes:
+    """The output of a run that nothing has stopped."""
     out = tmp_path_factory.mktemp("whole") / "out.jsonl"
-    assert cli.main([*arguments(checkpoint, out, file=source)]) == 0
+    assert cli.main(score_command(checkpoint, out, file=source)) == 0
     return out.read_bytes()
 
 
-@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
-@pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_shards_hold_every_byte_once_and_whole_lines(tmp_path, end, pack):
-    rng = random.Random(0)
-    for size in (1, 5, 16, 1000) * 30:
-        lines = [
-            bytes(rng.choices(b"ab \r", k=rng.choice([0, 1, 7, 60])))
-            for _ in range(rng.randrange(12))
-        ]
-        data = b"\n".join(lines) + (end if lines else b"")
-        (path := tmp_path / "in").write_bytes(pack(data))
-        found = list(inputs.read_shards(path, size))
-        pieces = [line for _, of_shard in found for line in of_shard]
-        assert b"".join(pieces) == data
-        assert len(pieces) == data.count(b"\n") + (data[-1:] not in (b"", b"\n"))
-        for n, (offset, of_shard) in enumerate(found):
-            assert next(inputs.read_shards(path, size, offset)) == (offset, of_shard)
-            assert (
-                sum(map(len, of_shard)) >= size > sum(map(len, of_shard[:-1]))
-                or n == len(found) - 1
-            )
+# The input in shards
 
 
-BAD = {  # besides the errors of a text, which test_documents.py has
-    b"": "not JSON",
-    b'{"text": "abc"': "not JSON",
-    b'{"text": "abc", "x": NaN}': "not JSON: NaN is not a JSON number",
-    b"1" * 4500: "not JSON: Exceeds the limit",
-    b"null": "expected a JSON object, got None",
-    b"{}": "the record has no field 'text'",
-    b'{"text": 5}': "field 'text' is not a text: 5",
-    b'{"text": "a<|endoftext|>b"}': "special token <|endoftext|>: --allow-special reads it as that "
-    "token",
-    b'{"text": "' + b"z" * 30 + b'"}': "the text has 30 tokens, more than the limit of 20",
-    b'{"text": "a\xffb"}': "not JSON: 'utf-8' codec can't decode byte 0xff in position 11",
-    b'{"text": "abc", "loss": 1}': "the record has a field loss already",
-    b'{"text": "abc", "x": ' + b"[" * 500 + b"]" * 500 + b"}": "nested more than 500 deep",
-    b"[" * 501: "nested more than 500 deep",
-    b'{"text": "' + b"y" * 4988 + b'"}': "the line has 5,000 bytes or more",
-    b"x" * 12_000: "the line has 5,000 bytes or more",
-}
-GOOD = (
-    b' { "text" : "abc" , "id": 7, "x": 1.50 , "e": "\\u00e9" } \r',
-    b'\xef\xbb\xbf{"text": "abc"}',
-    b'{"text": "abc", "x": ' + b"[" * 499 + b"]" * 499 + b"}",
-    b'{"text": "abc", "x": "' + b'\\"[' * 999 + b'"}',
-)
-
-
-@pytest.mark.parametrize(("flags", "stack"), [((), 1000), (["--scores-only"], 700)])
-def test_a_line_with_an_error_is_a_row_with_the_error(
-    score, tmp_path, monkeypatch, request, flags, stack
-):
-    """The errors do not depend on what Python's limit leaves of the stack."""
-    request.addfinalizer(partial(sys.setrecursionlimit, sys.getrecursionlimit()))
-    sys.setrecursionlimit(stack)
-    monkeypatch.setattr(inputs, "MAX_LINE", 5000)
-    lines = [GOOD[0]] + [line for n, bad in enumerate(BAD) for line in (bad, GOOD[n % len(GOOD)])]
-    (path := tmp_path / "in.jsonl").write_bytes(b"\n".join(lines))
-    code, out, err = score(tmp_path / "out", "--max-tokens", "20", *flags, file=path)
-    assert (code, out) == (0, "")
-    assert f"{len(lines)} rows in {tmp_path / 'out'}, {len(BAD) - bool(flags)} with an error" in err
-    found = read(tmp_path / "out")
-    losses = [row["loss"] for row in found[::2]]  # of one text, in different places of batches
-    assert max(losses) - min(losses) < 5e-6
-    for row, (line, message) in zip(found[1::2], BAD.items(), strict=True):
-        if flags and b"loss" in line:
-            assert row["error"] is None
-            continue
-        assert message in row["error"], line[:99]
-        assert [row[name] for name in ("loss", "tokens", "bytes", "bits_per_byte")] == [None] * 4
-        assert flags or "text" not in message or row.items() >= json.loads(line).items()
-    start = b'{ "text" : "abc" , "id": 7, "x": 1.50 , "e": "\\u00e9", "loss": '
-    assert (
-        (tmp_path / "out")
-        .read_bytes()
-        .startswith(b'{"line": 1, "id": 7, "loss": ' if flags else start)
-    )
-    assert not flags or [row["line"] for row in found] == list(range(1, len(found) + 1))
-    assert list(found[0])[-5:] == ["loss", "tokens", "bytes", "bits_per_byte", "error"]
+def random_lines(rng: random.Random) -> list[bytes]:
+    """Up to eleven lines of random lengths, some of them empty."""
+    lines = []
+    for _ in range(rng.randrange(12)):
+        length = rng.choice([0, 1, 7, 60])
+        lines.append(bytes(rng.choices(b"ab \r", k=length)))
+    return lines
 
 
 @pytest.mark.parametrize(
-    ("flags", "code", "tokens"),
+    "end",
     [
-        ("--strict", 2, [7, None]),  # the output is complete all the same
-        ("--strict --max-tokens 4 --cut --allow-special", 0, [3, 2]),
-        ("--strict --field prompt", 0, [2, 1]),
+        pytest.param(b"", id="no-end"),
+        pytest.param(b"\n", id="line-feed"),
+        pytest.param(b"\r\n", id="carriage-return-and-line-feed"),
     ],
 )
-def test_strict_cut_special_tokens_and_fields(score, tmp_path, flags, code, tokens):
-    path, out = tmp_path / "in.jsonl", tmp_path / "out"
+@pytest.mark.parametrize(
+    "pack", [pytest.param(bytes, id="plain"), pytest.param(gzip.compress, id="gzip")]
+)
+def test_shards_hold_every_byte_once_and_whole_lines(tmp_path, end, pack):
+    rng = random.Random(0)
+    path = tmp_path / "in"
+    for size in (1, 5, 16, 1000) * 30:
+        lines = random_lines(rng)
+        data = b"\n".join(lines)
+        if lines:
+            data += end
+        path.write_bytes(pack(data))
+        shards_read = list(inputs.read_shards(path, size))
+
+        lines_read = []
+        for _, shard in shards_read:
+            lines_read += shard
+        assert lines_read == io.BytesIO(data).readlines()
+        for offset, shard in shards_read:
+            assert next(inputs.read_shards(path, size, offset)) == (offset, shard)
+        for _, shard in shards_read[:-1]:  # the last shard has what is left
+            assert len(b"".join(shard)) >= size
+            assert len(b"".join(shard[:-1])) < size
+
+
+# A row for each line
+
+RECORD = b' { "text" : "abc" , "id": 7, "x": 1.50 , "e": "\\u00e9" } \r'
+NESTED_500_DEEP = b'{"text": "abc", "x": ' + b"[" * 499 + b"]" * 499 + b"}"
+NESTED_501_DEEP = b'{"text": "abc", "x": ' + b"[" * 500 + b"]" * 500 + b"}"
+GOOD_LINES = [  # each has the text abc
+    RECORD,
+    b'\xef\xbb\xbf{"text": "abc"}',
+    NESTED_500_DEEP,
+    b'{"text": "abc", "x": "' + b'\\"[' * 999 + b'"}',
+]
+NOT_A_RECORD = [
+    pytest.param(b"", "not JSON", id="empty"),
+    pytest.param(b'{"text": "abc"', "not JSON", id="no-bracket"),
+    pytest.param(
+        b'{"text": "abc", "x": NaN}', "not JSON: NaN is not a JSON number", id="not-a-number"
+    ),
+    pytest.param(b"1" * 4500, "not JSON: Exceeds the limit", id="long-number"),
+    pytest.param(b"null", "expected a JSON object, got None", id="null"),
+    pytest.param(
+        b'{"text": "a\xffb"}',
+        "not JSON: 'utf-8' codec can't decode byte 0xff in position 11",
+        id="not-utf-8",
+    ),
+    pytest.param(NESTED_501_DEEP, "nested more than 500 deep", id="nested-501-deep"),
+    pytest.param(b"[" * 501, "nested more than 500 deep", id="501-brackets"),
+    pytest.param(
+        b'{"text": "' + b"y" * 4988 + b'"}', "the line has 5,000 bytes or more", id="5000-bytes"
+    ),
+    pytest.param(b"x" * 12_000, "the line has 5,000 bytes or more", id="12000-bytes"),
+]
+BAD_TEXT = [  # test_documents.py has more errors of a text
+    pytest.param(b"{}", "the record has no field 'text'", id="no-field"),
+    pytest.param(b'{"text": 5}', "field 'text' is not a text: 5", id="number"),
+    pytest.param(
+        b'{"text": "a<|endoftext|>b"}',
+        "special token <|endoftext|>: --allow-special reads it as that token",
+        id="special-token",
+    ),
+    pytest.param(
+        b'{"text": "' + b"z" * 30 + b'"}',
+        "the text has 30 tokens, more than the limit of 20",
+        id="30-tokens",
+    ),
+]
+
+
+@pytest.fixture
+def score_lines(score, tmp_path, monkeypatch):
+    """score_lines(lines, *flags) -> the rows, if a line of 5,000 bytes is too long."""
+
+    def score_lines(lines: list[bytes], *flags: str) -> list[dict]:
+        path = tmp_path / "in.jsonl"
+        path.write_bytes(b"\n".join(lines))
+        assert_done(score(tmp_path / "out", "--max-tokens", "20", *flags, file=path))
+        return read(tmp_path / "out")
+
+    monkeypatch.setattr(inputs, "MAX_LINE", 5000)
+    return score_lines
+
+
+@pytest.mark.parametrize(
+    "flags", [pytest.param([], id="records"), pytest.param(["--scores-only"], id="scores-only")]
+)
+@pytest.mark.parametrize(("line", "message"), NOT_A_RECORD + BAD_TEXT)
+def test_a_line_with_an_error_is_a_row_with_the_error(score_lines, line, message, flags):
+    before, row, after = score_lines([RECORD, line, RECORD], *flags)
+    assert message in row["error"]
+    for name in ("loss", "tokens", "bytes", "bits_per_byte"):
+        assert row[name] is None
+    assert before["error"] is None
+    assert after["error"] is None
+
+
+@pytest.mark.parametrize(("line", "message"), BAD_TEXT)
+def test_a_record_whose_text_is_an_error_keeps_its_fields(score_lines, line, message):
+    _, row = score_lines([RECORD, line])
+    assert message in row["error"]
+    for name, value in json.loads(line).items():
+        assert row[name] == value
+
+
+def test_a_text_has_one_loss_wherever_it_is_in_a_batch(score_lines):
+    lines = []
+    for number, (bad_line, _) in enumerate(case.values for case in NOT_A_RECORD + BAD_TEXT):
+        good_line = GOOD_LINES[number % len(GOOD_LINES)]
+        lines += [good_line, bad_line]
+    rows = score_lines(lines)
+    losses = [row["loss"] for row in rows[::2]]
+    assert max(losses) - min(losses) < 5e-6
+    assert [row["loss"] for row in rows[1::2]] == [None] * 14
+
+
+@pytest.mark.parametrize("stack", [700, 1000])
+def test_the_depth_of_a_line_is_not_limited_by_pythons_stack(score_lines, stack):
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(stack)
+    try:
+        deep, too_deep = score_lines([NESTED_500_DEEP, NESTED_501_DEEP])
+    finally:
+        sys.setrecursionlimit(limit)
+    assert deep["error"] is None
+    assert "nested more than 500 deep" in too_deep["error"]
+
+
+def test_a_row_is_the_text_of_its_record_with_the_new_fields_at_its_end(score_lines, tmp_path):
+    (row,) = score_lines([RECORD])
+    start = b'{ "text" : "abc" , "id": 7, "x": 1.50 , "e": "\\u00e9", "loss": '
+    assert (tmp_path / "out").read_bytes().startswith(start)
+    assert list(row)[-5:] == ["loss", "tokens", "bytes", "bits_per_byte", "error"]
+
+
+def test_with_scores_only_a_row_begins_with_its_number_and_its_id(score_lines, tmp_path):
+    rows = score_lines([RECORD, b"{}", b'{"text": "abc"}'], "--scores-only")
+    assert (tmp_path / "out").read_bytes().startswith(b'{"line": 1, "id": 7, "loss": ')
+    assert [row["line"] for row in rows] == [1, 2, 3]
+    assert list(rows[1]) == ["line", "loss", "tokens", "bytes", "bits_per_byte", "error"]
+
+
+def test_a_record_that_has_a_field_of_the_row_is_an_error(score_lines):
+    (row,) = score_lines([b'{"text": "abc", "loss": 1}'])
+    assert row["error"] == "the record has a field loss already: rename it"
+
+
+def test_with_scores_only_a_record_may_have_a_field_of_the_row(score_lines):
+    (row,) = score_lines([b'{"text": "abc", "loss": 1}'], "--scores-only")
+    assert row["error"] is None
+    assert row["loss"] != 1
+
+
+# Flags of the rows
+
+
+@pytest.fixture
+def two_records(tmp_path) -> Path:
+    """A text, and a text with a special token, which is an error."""
+    path = tmp_path / "in.jsonl"
     path.write_text(
         '{"text": "abcdefgh", "prompt": "abc"}\n{"text": "ab<|endoftext|>", "prompt": "ab"}\n'
     )
-    found = score(out, *flags.split(), file=path)
-    assert found[:2] == (code, "")
-    assert f"note: 2 rows in {out}, {tokens.count(None)} with an error" in found[2]
-    assert ("error: 1 of 2 rows have an error" in found[2]) == (code == 2)
+    return path
+
+
+def test_a_row_with_an_error_ends_a_strict_run_with_code_2(score, two_records, tmp_path):
+    out = tmp_path / "out"
+    code, _, err = score(out, "--strict", file=two_records)
+    assert code == 2
+    assert f"note: 2 rows in {out}, 1 with an error" in err
+    assert "error: 1 of 2 rows have an error" in err
+    assert [row["tokens"] for row in read(out)] == [7, None]
+
+
+@pytest.mark.parametrize(
+    ("flags", "tokens"),
+    [
+        pytest.param(["--max-tokens", "4", "--cut", "--allow-special"], [3, 2], id="cut"),
+        pytest.param(["--field", "prompt"], [2, 1], id="field"),
+    ],
+)
+def test_strict_cut_special_tokens_and_fields(score, two_records, tmp_path, flags, tokens):
+    out = tmp_path / "out"
+    code, printed, err = score(out, "--strict", *flags, file=two_records)
+    assert code == 0
+    assert printed == ""
+    assert f"note: 2 rows in {out}, 0 with an error" in err
     assert [row["tokens"] for row in read(out)] == tokens
-    path.write_text('{"text": "ab", "prompt": "ab"}')
-    assert f"note: 1 row in {out}1, 0 with" in score(f"{out}1", *flags.split(), file=path)[2]
 
 
-def test_many_inputs_are_one_and_lines_are_counted_through(run, source, tmp_path, checkpoint):
+def test_one_row_is_not_called_rows(score, tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"text": "ab"}')
+    _, _, err = score(tmp_path / "out", file=path)
+    assert f"note: 1 row in {tmp_path / 'out'}, 0 with" in err
+
+
+def test_generated_rows_are_those_of_generate_documents(run, checkpoint, source, tmp_path):
+    out = tmp_path / "out"
+    flags = ["-n", "5", "--num-samples", "2", "-k", "40", "--stop", "é", "--out", str(out)]
+    assert_done(run("documents", "generate", str(source), "-m", checkpoint, *flags))
+    results = tiedgpt.generate_documents(
+        tiedgpt.load_model(checkpoint),
+        TOKENIZER,
+        [record["prompt"] for record in read(source)],
+        max_new_tokens=5,
+        top_k=40,
+        seed=0,
+        num_samples=2,
+        stop=["é"],
+    )
+    for row, samples in zip(read(out), results, strict=True):
+        assert row["error"] is None
+        expected = []
+        for sample in samples:
+            reason = sample.finish_reason
+            expected.append({"ids": sample.ids, "text": sample.text, "finish_reason": reason})
+        assert row["samples"] == expected
+
+
+def test_generated_rows_depend_on_the_seed_and_not_on_the_shards(run, checkpoint, source):
+    def generate(*flags):
+        return run("documents", "generate", str(source), "-m", checkpoint, "--out", "-", *flags)[1]
+
+    rows_of_seed_0 = generate("-n", "5")
+    assert rows_of_seed_0.count("\n") == 60
+    assert generate("-n", "5", "--shard-size", "1kB") == rows_of_seed_0
+    assert generate("-n", "5", "-s", "1") != rows_of_seed_0
+
+
+# Where the lines come from
+
+
+@pytest.fixture
+def several_inputs(source, tmp_path) -> list[str]:
+    """A folder with the first 45 records, an empty file, and twice a file with the last 15."""
     lines = source.read_bytes().splitlines(keepends=True)
-    (folder := tmp_path / "folder").mkdir()
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    # The last line of this file has no line feed.
     (folder / "a.jsonl.gz").write_bytes(gzip.compress(b"".join(lines[:20]).rstrip(b"\n")))
     (folder / "b.jsonl").write_bytes(b"".join(lines[20:45]))
     (folder / "notes.txt").write_text("not JSON")
-    (empty := tmp_path / "empty").touch()
-    (last := tmp_path / "c").write_bytes(b"".join(lines[45:]))
-    inputs = map(str, (folder, empty, last, last))
-    known = ("documents", "score", *inputs, "-m", checkpoint, "--scores-only")
-    done(run(*known, "--out", str(tmp_path / "out")))
-    assert run(*known, "--out", "-")[:2] == (0, (tmp_path / "out").read_text())
-    rows, records = read(tmp_path / "out"), [json.loads(line) for line in lines + lines[45:]]
-    model, texts = tiedgpt.load_model(checkpoint), [record["text"] for record in records]
-    scores = tiedgpt.score_documents(model, TOKENIZER, texts)
-    for number, (record, row, score) in enumerate(zip(records, rows, scores, strict=True), 1):
-        numbers = {name: getattr(score, name) for name in ("tokens", "bytes", "bits_per_byte")}
-        expected = {"line": number, "id": record["id"], "loss": score.nll, **numbers}
-        assert row == pytest.approx(expected | {"error": None}, abs=5e-6)
+    empty = tmp_path / "empty"
+    empty.touch()
+    last = tmp_path / "last"
+    last.write_bytes(b"".join(lines[45:]))
+    return [str(folder), str(empty), str(last), str(last)]
 
 
-def test_generated_rows(run, checkpoint, source, tmp_path):
-    flags = (
-        "-n",
-        "5",
-        "--num-samples",
-        "2",
-        "-k",
-        "40",
-        "--stop",
-        "é",
-        "--out",
-        str(tmp_path / "out"),
-    )
-    written = []
-    for more in (["-s", "0"], ["--shard-size", "1kB"], ["-s", "1"]):
-        done(run("documents", "generate", str(source), "-m", checkpoint, *flags, *more))
-        written.append(read(tmp_path / "out"))
-        (tmp_path / "out").unlink()
-    how = {"top_k": 40, "seed": 0, "num_samples": 2, "stop": ["é"]}
-    prompts = [record["prompt"] for record in read(source)]
-    expected = tiedgpt.generate_documents(
-        tiedgpt.load_model(checkpoint), TOKENIZER, prompts, 5, **how
-    )
-    for row, samples in zip(written[0], expected, strict=True):
+def test_many_inputs_are_one_and_lines_are_counted_through(
+    run, several_inputs, source, tmp_path, checkpoint
+):
+    out = tmp_path / "out"
+    flags = ["-m", checkpoint, "--scores-only", "--out", str(out)]
+    assert_done(run("documents", "score", *several_inputs, *flags))
+
+    records = read(source)
+    records += records[45:]
+    texts = [record["text"] for record in records]
+    scores = tiedgpt.score_documents(tiedgpt.load_model(checkpoint), TOKENIZER, texts)
+    for number, (row, record, score) in enumerate(zip(read(out), records, scores, strict=True), 1):
+        assert row["line"] == number
+        assert row["id"] == record["id"]
         assert row["error"] is None
-        assert row["samples"] == [
-            {name: getattr(s, name) for name in row["samples"][0]} for s in samples
-        ]
-    assert set(row["samples"][0]) == {"ids", "text", "finish_reason"}
-    assert written[0] == written[1] != written[2]
+        assert row["loss"] == pytest.approx(score.nll, abs=5e-6)
+        assert row["tokens"] == score.tokens
+        assert row["bytes"] == score.bytes
+        assert row["bits_per_byte"] == pytest.approx(score.bits_per_byte, abs=5e-6)
+
+
+def test_stdout_gets_the_rows_of_a_file(run, several_inputs, tmp_path, checkpoint):
+    command = ["documents", "score", *several_inputs, "-m", checkpoint, "--scores-only"]
+    assert_done(run(*command, "--out", str(tmp_path / "out")))
+    code, out, _ = run(*command, "--out", "-")
+    assert code == 0
+    assert out == (tmp_path / "out").read_text()
+
+
+@pytest.fixture(params=["file", "pipe", "pipe-of-gzip"])
+def stdin(request, source, tmp_path, monkeypatch):
+    """stdin, which is the source, in a folder with nothing but a directory named -."""
+    if request.param == "file":
+        stdin = source.open()
+    else:
+        data = source.read_bytes()
+        if request.param == "pipe-of-gzip":
+            data = gzip.compress(data)
+        output_end, input_end = os.pipe()
+        os.write(input_end, data)  # a pipe holds more than that
+        os.close(input_end)
+        stdin = os.fdopen(output_end)
+    monkeypatch.chdir(tmp_path)
+    Path("-").mkdir()
+    Path("-", "other.jsonl").touch()
+    monkeypatch.setattr(sys, "stdin", stdin)
+    with stdin:
+        yield SimpleNamespace(is_file=request.param == "file", number=stdin.fileno())
+
+
+@pytest.fixture(params=["-", "/dev/fd/N"])  # a shell makes the second one of <(...)
+def input_name(request, stdin) -> str:
+    return request.param.replace("N", str(stdin.number))
 
 
 @linux
-@pytest.mark.parametrize("out", ["out", "-"])
-@pytest.mark.parametrize("pack", [None, bytes, gzip.compress])  # None: not a pipe
-@pytest.mark.parametrize("name", ["-", "/dev/fd/{}"])  # the second is what a shell makes of <(...)
-def test_an_input_that_is_read_once(  # noqa: PLR0913 (fixtures, and three parameters)
-    checkpoint, source, tmp_path, whole, monkeypatch, capfd, name, pack, out
+def test_an_input_that_is_read_once_is_not_copied_for_stdout(
+    input_name, checkpoint, whole_output, capfd
 ):
-    """A run that is resumed reads the copy that was made when it began."""
-    monkeypatch.chdir(tmp_path)
-    (directory := tmp_path / "-").mkdir()
-    (directory / "other.jsonl").touch()
-    pipe, end = os.pipe()
-    os.write(end, (pack or bytes)(source.read_bytes()))  # less than a pipe holds
-    os.close(end)
-    with open(pipe) as pipe, open(source) as file:
-        monkeypatch.setattr(sys, "stdin", stdin := pipe if pack else file)
-        known = arguments(checkpoint, out, file=name.format(stdin.fileno()))
-        for more in ([],) if out == "-" else (["--part", "0/2"], ["--resume"]):
-            assert cli.main([*known, *more]) == 0
-            rows, err = capfd.readouterr()
-            is_copied = out != "-" and (pack is not None or name == "-")
-            which = "first copy" if "--resume" in more else "copy"
-            assert (f"is read from its {which} in" in err) == is_copied
-    assert (rows.encode() if out == "-" else Path(out).read_bytes()) == whole
-    assert sorted(os.listdir()) == sorted({"-", out})
+    assert cli.main(score_command(checkpoint, "-", file=input_name)) == 0
+    out, err = capfd.readouterr()
+    assert out.encode() == whole_output
+    assert "is read from its copy" not in err
+    assert os.listdir() == ["-"]
+
+
+@linux
+def test_a_resumed_run_reads_the_copy_that_was_made_when_it_began(
+    stdin, input_name, checkpoint, whole_output, capfd
+):
+    # /dev/fd/N of a regular file stands for that file, which can be read again.
+    is_copied = input_name == "-" or not stdin.is_file
+    command = score_command(checkpoint, "out", file=input_name)
+    assert cli.main([*command, "--part", "0/2"]) == 0
+    assert ("is read from its copy in" in capfd.readouterr().err) == is_copied
+    assert cli.main([*command, "--resume"]) == 0
+    assert ("is read from its first copy in" in capfd.readouterr().err) == is_copied
+    assert Path("out").read_bytes() == whole_output
+    assert sorted(os.listdir()) == ["-", "out"]
 
 
 @linux
 def test_an_input_without_an_end_fills_no_disk(score, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10**7))
     with subprocess.Popen("yes", stdout=subprocess.PIPE) as endless:
-        ended = score(tmp_path / "out", file=(file := f"/dev/fd/{endless.stdout.fileno()}"))
+        file = f"/dev/fd/{endless.stdout.fileno()}"
+        code, _, err = score(tmp_path / "out", file=file)
         endless.kill()
-    assert f"{file} takes more than half of the free disk at" in ended[2]
-    assert (ended[0], os.listdir(tmp_path)) == (2, [])
+    assert code == 2
+    assert f"{file} takes more than half of the free disk at" in err
+    assert os.listdir(tmp_path) == []
+
+
+# Runs that were stopped
 
 
 def parts_of(out: Path) -> list[Path]:
+    """The parts that are done, in the order of their shards."""
     return sorted(out.with_name(f"{out.name}.parts").glob("0*.jsonl"))
 
 
 @pytest.fixture
 def stopped(score, tmp_path) -> Path:
-    """An output of which every second part is done."""
+    """The --out of a run that has done every second one of its eight shards."""
     out = tmp_path / "out"
-    done(score(out, "--part", "1/4"))
-    err = score(out, "--part", "1/2")[2]  # which continues it
-    assert "part 1/2 is done, 4 of 8 shards left; with none left, run --resume to join" in err
-    assert [path.name[:7] for path in parts_of(out)] == [f"{n:06}-" for n in (1, 3, 5, 7)]
-    assert len(os.listdir(tmp_path / "out.parts")) == 5, "plan.json, and no temporary file"
+    assert_done(score(out, "--part", "1/2"))
     return out
 
 
-def test_a_stopped_run_is_resumed(stopped, score, whole, monkeypatch):
-    refused = "out.parts holds a run, which --resume continues; to begin a new one, remove it"
-    assert_one_error_line(score(stopped), refused)
-    parts_of(stopped)[2].unlink()
-    done, do_shard = [], shards.do_shard
-    monkeypatch.setattr(
-        shards, "do_shard", lambda *rest: done.append(rest[2].part[:6]) or do_shard(*rest)
-    )
-    assert score(stopped, "--resume", "--shard-size", "1KB")[0] == 0
-    assert done == [f"{n:06}" for n in (0, 2, 4, 5, 6)], "done parts are not done again"
-    assert stopped.read_bytes() == whole
+def test_a_part_of_a_run_goes_on_with_another_part(score, tmp_path):
+    out = tmp_path / "out"
+    assert_done(score(out, "--part", "1/4"))
+    assert [path.name[:6] for path in parts_of(out)] == ["000001", "000005"]
+    _, _, err = score(out, "--part", "1/2")
+    assert "part 1/2 is done, 4 of 8 shards left; with none left, run --resume to join" in err
+    assert [path.name[:6] for path in parts_of(out)] == ["000001", "000003", "000005", "000007"]
+    assert len(os.listdir(tmp_path / "out.parts")) == 5, "plan.json, and no temporary file"
+
+
+def test_a_stopped_run_is_not_taken_for_a_new_one(stopped, score):
+    message = "out.parts holds a run, which --resume continues; to begin a new one, remove it"
+    assert_one_error_line(score(stopped), message)
+
+
+def test_a_resumed_run_does_what_is_missing(stopped, score, whole_output, monkeypatch):
+    fifth_shard = parts_of(stopped)[2]
+    fifth_shard.unlink()
+    do_shard = shards.do_shard
+    shards_done = []
+
+    def recorded(directory, settings, shard, progress):
+        shards_done.append(shard.part[:6])
+        do_shard(directory, settings, shard, progress)
+
+    monkeypatch.setattr(shards, "do_shard", recorded)
+    assert_done(score(stopped, "--resume", "--shard-size", "1KB"))
+    assert shards_done == ["000000", "000002", "000004", "000005", "000006"]
+    assert stopped.read_bytes() == whole_output
     assert os.listdir(stopped.parent) == ["out"]
-    assert_one_error_line(
-        score(stopped, "--resume"), "exists and is not replaced; choose another --out"
-    )
+
+
+def test_a_run_that_is_complete_is_not_resumed(score, tmp_path):
+    out = tmp_path / "out"
+    assert_done(score(out))
+    message = "exists and is not replaced; choose another --out"
+    assert_one_error_line(score(out, "--resume"), message)
+
+
+@pytest.mark.parametrize("plan", ["{", "{}", "[]"])
+def test_a_damaged_plan_is_refused(stopped, score, plan):
+    (stopped.with_name("out.parts") / "plan.json").write_text(plan)
+    assert_one_error_line(score(stopped, "--resume"), "out.parts")
+    assert len(parts_of(stopped)) == 4
+
+
+def test_a_plan_with_any_other_setting_is_refused(stopped, score):
+    """The plan has all that determines a row."""
+    plan = stopped.with_name("out.parts") / "plan.json"
+    settings = json.loads(plan.read_bytes())
+    assert "model_sha256" in settings
+    for name in settings:
+        plan.write_text(json.dumps({**settings, name: "other"}))
+        message = f"out.parts was begun with another {name}: 'other', not"
+        assert_one_error_line(score(stopped, "--resume"), message)
+    assert len(parts_of(stopped)) == 4
+
+
+def test_another_stride_is_refused(stopped, score):
+    result = score(stopped, "--resume", "--stride", "5")
+    assert_one_error_line(result, "stride: 32, not 5; give the same, or")
+    assert len(parts_of(stopped)) == 4
 
 
 def change(file: Path) -> None:
+    """Change a record; the file keeps its size."""
     file.write_bytes(file.read_bytes().replace(b"d50", b"d05"))
 
 
-START = (documents_score, "find_files", lambda *_: True)
-PLAN = (publishing.StagedFiles, "open", lambda _, name: name == "plan.json")
-LINE = (rows, "read_record", lambda line, *_: b'"d40"' in line)
-IN_USE, OTHER_PART = "out.parts is in use by", ("--part", "0/2", "--stride", "5")
-EVENTS = {  # when, what happens in the directory of the run, its exit code, what it prints
-    "Ctrl-C": (
-        LINE,
-        lambda run: signal.default_int_handler(2, None),
-        130,
-        "command with --resume continues",
-    ),
-    "OUT appears": (
-        LINE,
-        lambda run: Path("out").write_text("mine"),
-        2,
-        "out exists now; move it away",
-    ),
-    "another run": (LINE, lambda run: assert_one_error_line(run("--resume"), IN_USE), 0, "60 rows"),
-    "a whole run": (
-        START,
-        lambda run: done(run()),
-        2,
-        "out exists and is not replaced; choose another",
-    ),
-    "a part": (PLAN, lambda run: done(run("--part", "0/2")), 0, "60 rows"),
-    "a part with other settings": (PLAN, lambda run: done(run(*OTHER_PART)), 0, "60 rows"),
-    "another input": (
-        LINE,
-        lambda run: change(Path("in")),
-        2,
-        "in has changed since the run began; remove",
-    ),
-    "another model": (
-        LINE,
-        lambda run: os.utime("model/model.safetensors"),
-        2,
-        "model has changed since",
-    ),
-    "another plan": (
-        LINE,
-        lambda run: Path("out.parts/plan.json").write_text("{}"),
-        2,
-        "of another run now",
-    ),
-    "no directory": (
-        LINE,
-        lambda run: shutil.rmtree("out.parts"),
-        2,
-        "out.parts: No such file or directory",
-    ),
-}
+def test_another_input_of_the_same_size_and_time_is_refused(stopped, score, source, tmp_path):
+    other = Path(shutil.copy(source, tmp_path / "other"))
+    change(other)
+    shutil.copystat(source, other)
+    result = score(stopped, "--resume", file=other)
+    assert_one_error_line(result, "begun with another input_sha256: ")
+    assert len(parts_of(stopped)) == 4
 
 
-@pytest.mark.parametrize("event", EVENTS)
-def test_what_happens_in_a_run_changes_no_row(
-    score, source, checkpoint, whole, tmp_path, monkeypatch, event
+@pytest.mark.parametrize(
+    "bytes_of_last_row", [pytest.param(0, id="row"), pytest.param(-1, id="\\n")]
+)
+def test_a_part_that_was_cut_is_refused_until_it_is_removed(
+    stopped, score, whole_output, bytes_of_last_row
 ):
-    (owner, name, is_now), act, code, message = EVENTS[event]
+    """A row without its end must not be joined with the next part."""
+    part = parts_of(stopped)[1]
+    *first_rows, last_row = part.read_bytes().splitlines(keepends=True)
+    part.write_bytes(b"".join(first_rows) + last_row[:bytes_of_last_row])
+    _, _, err = score(stopped, "--resume")
+    count = len(first_rows)
+    message = f"000003-[0-9a-f]+.jsonl has {count} rows, not {count + 1}: remove it and resume"
+    assert re.search(message, err)
+    part.unlink()
+    assert_done(score(stopped, "--resume"))
+    assert stopped.read_bytes() == whole_output
+
+
+# What happens while a run computes
+
+
+@pytest.fixture
+def run_here(score, source, checkpoint, tmp_path, monkeypatch):
+    """run_here(*flags): score `in` with `model` to `out`, in a folder that has nothing else."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(source, "in")
     shutil.copytree(checkpoint, "model")
-    run, out, original = (
-        partial(score, "out", "-m", "model", file="in"),
-        Path("out"),
-        getattr(owner, name),
-    )
 
-    def once(*rest):
-        if is_now(*rest):
+    def run_here(*flags: str) -> tuple[int, str, str]:
+        return score("out", "-m", "model", *flags, file="in")
+
+    return run_here
+
+
+def call_before(monkeypatch, owner, name, action, is_now) -> None:
+    """Call `action` once, before the first call of owner.name whose arguments `is_now` accepts."""
+    original = getattr(owner, name)
+
+    def watched(*arguments):
+        if is_now(*arguments):
             monkeypatch.setattr(owner, name, original)
-            act(run)
-        return original(*rest)
+            action()
+        return original(*arguments)
 
-    monkeypatch.setattr(owner, name, once)
-    ended = run()
-    assert ended[0] == code, ended
-    assert message in ended[2]
-    if code:
-        assert not out.exists() or out.read_bytes() in (b"mine", whole)
-        out.unlink(missing_ok=True)
-        shutil.copy(source, "in")
-        if event == "another plan":
-            shutil.rmtree("out.parts")
-        done(run("--resume"))
-    assert out.read_bytes() == whole
+    monkeypatch.setattr(owner, name, watched)
+
+
+def call_at_start(monkeypatch, action) -> None:
+    """Call `action` when the command has read its flags."""
+    call_before(monkeypatch, documents_score, "find_files", action, lambda names: True)
+
+
+def call_before_the_plan(monkeypatch, action) -> None:
+    """Call `action` when the run has seen that there is no plan, and writes one."""
+    call_before(monkeypatch, StagedFiles, "open", action, lambda staged, name: name == "plan.json")
+
+
+def call_in_the_run(monkeypatch, action) -> None:
+    """Call `action` when some parts are done and line 41 is read."""
+    call_before(monkeypatch, rows, "read_record", action, lambda line, *others: b'"d40"' in line)
+
+
+def assert_whole(whole_output: bytes) -> None:
+    """The output is complete, and nothing else is in the folder."""
+    assert Path("out").read_bytes() == whole_output
     assert sorted(os.listdir()) == ["in", "model", "out"]
 
 
-def test_another_setting_or_input_and_a_damaged_file_are_refused(
-    stopped, score, source, whole, tmp_path
+def test_ctrl_c_in_a_run(run_here, whole_output, monkeypatch):
+    call_in_the_run(monkeypatch, lambda: signal.default_int_handler(signal.SIGINT, None))
+    code, _, err = run_here()
+    assert code == 130
+    assert "command with --resume continues" in err
+    assert not Path("out").exists()
+    assert_done(run_here("--resume"))
+    assert_whole(whole_output)
+
+
+def test_a_file_that_appears_at_out_is_not_replaced(run_here, whole_output, monkeypatch):
+    call_in_the_run(monkeypatch, lambda: Path("out").write_text("mine"))
+    assert_refused(run_here(), "out exists now; move it away")
+    assert Path("out").read_text() == "mine"
+    Path("out").unlink()
+    assert_done(run_here("--resume"))
+    assert_whole(whole_output)
+
+
+def assert_refused(result: tuple[int, str, str], message: str) -> None:
+    """The run ends with this error. It has written notes before."""
+    code, _, err = result
+    assert code == 2
+    assert message in err
+
+
+def test_a_run_beside_another_is_refused(run_here, whole_output, monkeypatch):
+    def run_beside():
+        assert_one_error_line(run_here("--resume"), "out.parts is in use by")
+
+    call_in_the_run(monkeypatch, run_beside)
+    assert_done(run_here())
+    assert_whole(whole_output)
+
+
+def test_a_whole_run_just_before_this_one_is_not_replaced(run_here, whole_output, monkeypatch):
+    call_at_start(monkeypatch, lambda: assert_done(run_here()))
+    assert_refused(run_here(), "out exists and is not replaced; choose another")
+    assert_whole(whole_output)
+
+
+@pytest.mark.parametrize(
+    "flags", [pytest.param([], id="same-settings"), pytest.param(["--stride", "5"], id="stride")]
+)
+def test_a_part_that_begins_at_the_same_moment_changes_no_row(
+    run_here, whole_output, monkeypatch, flags
 ):
-    part, plan = parts_of(stopped)[1], tmp_path / "out.parts" / "plan.json"
-    settings = json.loads(raw := plan.read_bytes())
-    wrong = dict.fromkeys(("{", "{}", "[]"), "")
-    for name in settings:  # which are all that determines a row
-        wrong[json.dumps(settings | {name: "other"})] = (
-            f" was begun with another {name}: 'other', not"
-        )
-    for text, message in wrong.items():
-        plan.write_text(text)
-        assert_one_error_line(score(stopped, "--resume"), f"out.parts{message}")
-    plan.write_bytes(raw)
-    assert_one_error_line(
-        score(stopped, "--resume", "--stride", "5"), "stride: 32, not 5; give the same, or"
-    )
-    change(same := Path(shutil.copy(source, tmp_path / "of the same size and time")))
-    shutil.copystat(source, same)
-    assert_one_error_line(
-        score(stopped, "--resume", file=same), "begun with another input_sha256: "
-    )
-    assert len(parts_of(stopped)) == 4
-    rows = part.read_bytes().splitlines(keepends=True)
-    for damaged in (
-        rows[:-1],
-        [*rows[:-1], rows[-1][:-1]],
-    ):  # a cut row must not be joined with the next
-        part.write_bytes(b"".join(damaged))
-        err = score(stopped, "--resume")[2]
-        less = f"{len(rows) - 1} rows, not {len(rows)}: remove it and resume"
-        assert re.search(f"000003-[0-9a-f]+.jsonl has {less}", err)
-    part.unlink()
-    done(score(stopped, "--resume"))
-    assert stopped.read_bytes() == whole
+    call_before_the_plan(monkeypatch, lambda: assert_done(run_here("--part", "0/2", *flags)))
+    assert_done(run_here())
+    assert_whole(whole_output)
+
+
+def test_an_input_that_changes_in_a_run(run_here, source, whole_output, monkeypatch):
+    call_in_the_run(monkeypatch, lambda: change(Path("in")))
+    assert_refused(run_here(), "in has changed since the run began; remove")
+    assert not Path("out").exists()
+    shutil.copy(source, "in")
+    assert_done(run_here("--resume"))
+    assert_whole(whole_output)
+
+
+def test_a_model_that_changes_in_a_run(run_here, whole_output, monkeypatch):
+    call_in_the_run(monkeypatch, lambda: os.utime("model/model.safetensors"))
+    assert_refused(run_here(), "model has changed since")
+    assert not Path("out").exists()
+    assert_done(run_here("--resume"))
+    assert_whole(whole_output)
+
+
+def test_another_plan_in_the_directory_of_a_run(run_here, whole_output, monkeypatch):
+    call_in_the_run(monkeypatch, lambda: Path("out.parts/plan.json").write_text("{}"))
+    assert_refused(run_here(), "of another run now")
+    assert not Path("out").exists()
+    shutil.rmtree("out.parts")
+    assert_done(run_here("--resume"))
+    assert_whole(whole_output)
+
+
+def test_a_directory_of_parts_that_is_removed_in_a_run(run_here, whole_output, monkeypatch):
+    call_in_the_run(monkeypatch, lambda: shutil.rmtree("out.parts"))
+    assert_refused(run_here(), "out.parts: No such file or directory")
+    assert not Path("out").exists()
+    assert_done(run_here("--resume"))
+    assert_whole(whole_output)
+
+
+# Workers
 
 
 def test_a_process_that_lives_on_does_each_job_as_a_new_one(score, checkpoint, untied, tmp_path):
-    """With another model in the same place, or other settings, to the same output, with one BLAS
-    thread."""
-    model, out, written = tmp_path / "model", tmp_path / "out", []
+    """The jobs have other models in the same place, or other settings, and the same output."""
+    model = tmp_path / "model"
+    out = tmp_path / "out"
     jobs = [
         (checkpoint, []),
         (untied, []),
         (untied, ["--head", "tied"]),
         (untied, ["--scores-only"]),
     ]
-    for is_new, (source, flags) in itertools.product((False, True), jobs):
-        shutil.copytree(source, model, dirs_exist_ok=True)
-        if is_new:
-            rows._loaded.clear()
-        if blas.blas_threads():
-            blas.openblas("set_num_threads")(2)
-        done(score(out, "-m", str(model), *flags))
-        assert blas.blas_threads() in (1, None)
-        written.append(out.read_bytes())
+
+    def rows_of(model_of_job, flags):
+        shutil.copytree(model_of_job, model, dirs_exist_ok=True)
+        assert_done(score(out, "-m", str(model), *flags))
+        data = out.read_bytes()
         out.unlink()
-    assert written[:4] == written[4:]
-    assert len(set(written)) == 4
+        return data
+
+    by_one_process = [rows_of(*job) for job in jobs]
+    by_new_processes = []
+    for job in jobs:
+        rows._loaded.clear()
+        by_new_processes.append(rows_of(*job))
+    assert by_one_process == by_new_processes
+    assert len(set(by_one_process)) == 4
 
 
-def test_threads_share_one_model_and_another_version_is_refused(monkeypatch, checkpoint):
-    opened, loads = open_checkpoint(Path(checkpoint)), []
-    load = type(opened).load
-    monkeypatch.setattr(type(opened), "load", lambda *rest: loads.append(rest) or load(*rest))
-    settings = rows.identity(opened, TOKENIZER) | {
-        "model": checkpoint,
-        "head": "tied",
-        "some": "run",
-    }
+def test_each_job_sets_blas_to_one_thread(score, tmp_path):
+    if not blas.blas_threads():
+        pytest.skip("the number of BLAS's threads cannot be set here")
+    for name in ("first", "second"):
+        blas.openblas("set_num_threads")(2)
+        assert_done(score(tmp_path / name))
+        assert blas.blas_threads() == 1
+
+
+@pytest.fixture
+def settings(checkpoint) -> dict:
+    """Settings of a run, as `rows.load` needs them."""
+    opened = open_checkpoint(Path(checkpoint))
+    return {**rows.identity(opened, TOKENIZER), "model": checkpoint, "head": "tied", "some": "run"}
+
+
+def test_threads_share_one_model(settings, checkpoint, monkeypatch):
+    checkpoint_class = type(open_checkpoint(Path(checkpoint)))
+    load = checkpoint_class.load
+    heads_loaded = []
+
+    def recorded(opened, head):
+        heads_loaded.append(head)
+        return load(opened, head)
+
+    monkeypatch.setattr(checkpoint_class, "load", recorded)
     with ThreadPoolExecutor(8) as pool:
-        assert len(set(map(id, pool.map(rows.load, [settings] * 8)))) == len(loads) == 1
+        results = list(pool.map(rows.load, [settings] * 8))
+    assert heads_loaded == ["tied"]
+    for result in results:
+        assert result is results[0]
+
+
+def test_a_worker_with_another_version_is_refused(settings):
+    settings["tiedgpt"] = "0.0.9"
     message = r"this worker has another tiedgpt: '.*', not '0\.0\.9'"
-    refuses(message, rows.load, settings | {"tiedgpt": "0.0.9"}, error=TiedGPTError)
+    refuses(message, rows.load, settings, error=TiedGPTError)
 
 
-@pytest.mark.parametrize(
-    "address", ["missing.json", __file__, "what://x", "tcp://127.0.0.1:1", "tcp://{}"]
-)
-def test_no_scheduler_there(score, tmp_path, monkeypatch, address):
+@pytest.fixture
+def one_second_to_connect(monkeypatch) -> None:
     pytest.importorskip("distributed")
     from tiedgpt.scale import dask
 
     monkeypatch.setattr(dask, "CONNECT", 1)
+
+
+@pytest.mark.usefixtures("one_second_to_connect")
+@pytest.mark.parametrize(
+    "address",
+    [
+        pytest.param("missing.json", id="no-file"),
+        pytest.param(__file__, id="file-of-another-kind"),
+        pytest.param("what://x", id="unknown-protocol"),
+        pytest.param("tcp://127.0.0.1:1", id="closed-port"),
+    ],
+)
+def test_an_address_without_a_scheduler(score, tmp_path, address):
+    result = score(tmp_path / "out", "--dask", address)
+    assert_refused(result, f"error: no Dask scheduler at {address}: ")
+
+
+@pytest.mark.usefixtures("one_second_to_connect")
+def test_the_address_of_a_web_server_is_not_that_of_a_scheduler(score, tmp_path):
     with running(LoopbackHub()) as server:
-        code, _, err = score(tmp_path / "out", "--dask", address := address.format(server.host))
-    assert code == 2
-    assert f"error: no Dask scheduler at {address}: " in err
+        address = f"tcp://{server.host}"
+        result = score(tmp_path / "out", "--dask", address)
+    assert_refused(result, f"error: no Dask scheduler at {address}: ")
+
+
+# Flags, the bar, and memory
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("IN", "the following arguments are required: --out"),
-        ("IN --out x --part 2/2", "--part: expected I/N"),
-        (
+        pytest.param("IN", "the following arguments are required: --out", id="no-out"),
+        pytest.param("IN --out x --part 2/2", "--part: expected I/N", id="part-2-of-2"),
+        pytest.param(
             "IN --out x --part 0/2 --workers 2",
             "only one of --workers, --dask and --part can be given",
+            id="part-and-workers",
         ),
-        ("IN --out x --shard-size 0", "--shard-size: expected a size"),
-        ("IN --out x --stride 999", "stride must be a whole number from 1 to"),
-        ("IN --out x --cut", "--cut needs --max-tokens"),
-        ("IN --out x --max-tokens 1", "--max-tokens: expected a whole number of at least 2"),
-        ("IN --out - --resume", "--out - is stdout"),
-        ("IN --out x/", "--out needs a file, or - for stdout; got 'x/'"),
-        ("IN --out ''", "--out needs a file, or - for stdout; got ''"),
-        ("IN --out /dev/stdout", "/dev/stdout exists and is not replaced; choose another --out"),
-        ("no-such-file --out x", "no-such-file: No such file"),
-        ("'' --out x", "error: '': No such file"),
-        (
+        pytest.param("IN --out x --shard-size 0", "--shard-size: expected a size", id="shard-size"),
+        pytest.param(
+            "IN --out x --stride 999", "stride must be a whole number from 1 to", id="stride"
+        ),
+        pytest.param("IN --out x --cut", "--cut needs --max-tokens", id="cut"),
+        pytest.param(
+            "IN --out x --max-tokens 1",
+            "--max-tokens: expected a whole number of at least 2",
+            id="max-tokens",
+        ),
+        pytest.param("IN --out - --resume", "--out - is stdout", id="resume-stdout"),
+        pytest.param(
+            "IN --out x/", "--out needs a file, or - for stdout; got 'x/'", id="out-directory"
+        ),
+        pytest.param("IN --out ''", "--out needs a file, or - for stdout; got ''", id="out-empty"),
+        pytest.param(
+            "IN --out /dev/stdout",
+            "/dev/stdout exists and is not replaced; choose another --out",
+            id="out-dev-stdout",
+        ),
+        pytest.param("no-such-file --out x", "no-such-file: No such file", id="in-missing"),
+        pytest.param("'' --out x", "error: '': No such file", id="in-without-a-name"),
+        pytest.param(
             "/dev/null --out x",
             "/dev/null is no file, pipe, or directory of .jsonl or .jsonl.gz files",
+            id="in-dev-null",
         ),
-        ("EMPTY --out x", "EMPTY is no file, pipe, or directory of .jsonl"),
-        ("GZ --out x", "GZ cannot be read: Compressed file ended before"),
-        (
+        pytest.param(
+            "EMPTY --out x",
+            "EMPTY is no file, pipe, or directory of .jsonl",
+            id="in-empty-directory",
+        ),
+        pytest.param(
+            "CUT.gz --out x", "CUT.gz cannot be read: Compressed file ended before", id="in-cut"
+        ),
+        pytest.param(
             "IN --out FULL --resume",
             "FULL.parts holds mine, but no run; to begin a new one, remove it",
+            id="parts-of-no-run",
         ),
-        ("IN --out x --dask y -q", "--workers and --dask need Dask: pip install"),
+        pytest.param(
+            "IN --out x --dask y -q",
+            "--workers and --dask need Dask: pip install",
+            id="without-dask",
+        ),
     ],
 )
 def test_wrong_flags(run, checkpoint, source, tmp_path, monkeypatch, flags, message):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(documents, "find_spec", lambda name: None)
+    monkeypatch.setattr(documents, "find_spec", lambda name: None)  # as if Dask were missing
     Path("EMPTY").mkdir()
     Path("FULL.parts").mkdir()
     Path("FULL.parts/mine").touch()
     Path("IN").write_bytes(source.read_bytes())
-    Path("GZ").write_bytes(gzip.compress(source.read_bytes())[:-20])
+    Path("CUT.gz").write_bytes(gzip.compress(source.read_bytes())[:-20])
     before = sorted(os.listdir())
-    assert_one_error_line(run("documents", "score", "-m", checkpoint, *shlex.split(flags)), message)
+    result = run("documents", "score", "-m", checkpoint, *shlex.split(flags))
+    assert_one_error_line(result, message)
     assert sorted(os.listdir()) == before
 
 
@@ -560,28 +887,53 @@ def test_the_bar_counts_rows_and_fits_80_columns(score, tmp_path, monkeypatch):
     monkeypatch.setattr(messages.ProgressBar, "DELAY", 0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
-    bars = re.findall(r"\r(score: [^\r\n]*)", score(tmp_path / "out")[2])
+    _, _, err = score(tmp_path / "out")
+    bars = re.findall(r"\r(score: [^\r\n]*)", err)
     assert re.search(r"\d+/60 \[\d\d:\d\d<.*row/s\]", bars[-1])
     assert max(map(len, bars)) <= 80
 
 
+# Runs the command on a line of at most 512 KB, and prints the most memory that it took, in kB.
+# (Python's resource.getrusage shows at least what the parent took.)
+PRINT_PEAK_MEMORY = """
+import sys
+from tiedgpt.cli import main
+from tiedgpt.scale import inputs
+
+inputs.MAX_LINE = 2**19
+assert main(sys.argv[1:]) == 0
+status = open("/proc/self/status").read()
+print(status.split("VmHWM:")[1].split()[0])
+"""
+
+
+def write_odd_lines(path: Path, zeros: int, quotes: int, empty_lines: int) -> None:
+    """Two records, and between them a line of zeros, one of quotes, and empty lines."""
+    with path.open("wb") as file:
+        file.write(b'{"text": "abc"}\n')
+        file.seek(zeros, os.SEEK_CUR)  # what is left out reads as zeros, and takes no disk
+        file.write(b"\n")
+        file.write(b'"' * quotes + b"\n")
+        file.write(b"\n" * (empty_lines - 1))
+        file.write(b'{"text": "abc"}\n')
+
+
 @linux
 def test_memory_does_not_grow_with_the_file_or_the_number_of_its_lines(checkpoint, tmp_path):
-    """A sparse line of 300 MB, a line of quotes, and 100,000 empty lines, whose part has 13 MB."""
-    code = "import sys; from tiedgpt.cli import main; from tiedgpt.scale import inputs; "
-    code += "inputs.MAX_LINE = 1 << 19; assert main(sys.argv[1:]) == 0; "
-    code += "print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])"
-    peaks = []  # in kB. (Python's resource.getrusage shows at least what the parent took.)
-    for zeros, quotes, empty in ((1, 1, 1), (300_000_000, 500_000, 100_000)):
-        with open(tmp_path / f"{empty}.jsonl", "wb") as file:
-            file.write(b'{"text": "abc"}\n')
-            file.seek(zeros, os.SEEK_CUR)
-            file.write(b"\n" + b'"' * quotes + b"\n" * empty + b'{"text": "abc"}\n')
-        known = arguments(checkpoint, tmp_path / "out", "-q", "--shard-size", "1MB", file=file.name)
-        peaks.append(
-            int(subprocess.check_output([sys.executable, "-c", code, *known], timeout=100))
+    def peak_memory(name, zeros, quotes, empty_lines):
+        path = tmp_path / name
+        out = tmp_path / f"{name}.out"
+        write_odd_lines(path, zeros, quotes, empty_lines)
+        words = score_command(checkpoint, out, "-q", "--shard-size", "1MB", file=path)
+        printed = subprocess.check_output(
+            [sys.executable, "-c", PRINT_PEAK_MEMORY, *words], timeout=100
         )
-        rows = (tmp_path / "out").read_bytes()
-        assert (rows.count(b"\n"), rows.count(b'"error": null}\n')) == (empty + 3, 2)
-        (tmp_path / "out").unlink()
-    assert peaks[1] - peaks[0] < 6000
+        rows = out.read_bytes()
+        assert rows.count(b"\n") == empty_lines + 3
+        assert rows.count(b'"error": null}\n') == 2
+        return int(printed)
+
+    small = peak_memory("small", zeros=1, quotes=1, empty_lines=1)
+    # The rows of the empty lines take 13 MB.
+    large = peak_memory("large", zeros=300_000_000, quotes=500_000, empty_lines=100_000)
+    assert large - small < 6000
