@@ -1,5 +1,4 @@
-"""benchmark.py, benchmark_sides.py, make_goldens.py, train_shakespeare.py: what they report; their
-errors."""
+"""What benchmark.py reports; errors of the scripts benchmark, make_goldens, train_shakespeare."""
 
 import itertools
 import os
@@ -7,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import benchmark  # of scripts/
@@ -19,10 +19,11 @@ import tiedgpt
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "scripts"
-RUN = "runpy.run_path(sys.argv.pop(1), run_name='__main__')"
-WITHOUT_TORCH = [
+# make_goldens.py where torch is not installed
+MAKE_GOLDENS_WITHOUT_TORCH = [
     "-c",
-    f"import sys, runpy; sys.modules['torch'] = None; {RUN}",
+    "import runpy, sys; sys.modules['torch'] = None; "
+    "runpy.run_path(sys.argv.pop(1), run_name='__main__')",
     SCRIPTS / "make_goldens.py",
 ]
 
@@ -50,19 +51,37 @@ def checkpoint(tmp_path_factory) -> str:
     return str(path)
 
 
-def test_profile_names_functions_that_exist_and_counts_no_time_twice(checkpoint, monkeypatch):
-    side = benchmark_sides.TiedGPT(checkpoint)
+@pytest.fixture
+def side_with_a_clock(checkpoint, monkeypatch):
+    """The library, on a clock that is one second later each time that it is read."""
     monkeypatch.setattr(benchmark_sides.time, "perf_counter", itertools.count().__next__)
-    for arguments in (("prompt", list(range(90))), ("decode", [1, 2, 3], 8)):
-        parts = side.profile(*arguments)
-        assert parts.keys() == set(benchmark_sides.PROFILED.values())
-        assert min(parts.values()) > 0
-        assert sum(parts.values()) == pytest.approx(100)
-    # A call takes one tick, and one more for the start and the end of each call inside it.
-    unit = parts["softmax"]
-    assert parts["products by weights"] == pytest.approx(4 * unit)  # four calls
-    assert parts["attention's products"] == pytest.approx((7 - 3) * unit)  # three calls inside
-    assert parts["activation"] == pytest.approx((5 - 2) * unit)  # two calls inside
+    return benchmark_sides.TiedGPT(checkpoint)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(["prompt", list(range(90))], id="prompt"),
+        pytest.param(["decode", [1, 2, 3], 8], id="decode"),
+    ],
+)
+def test_a_profile_has_each_part_in_percent(side_with_a_clock, call):
+    parts = side_with_a_clock.profile(*call)
+    assert parts.keys() == set(benchmark_sides.PROFILED.values())
+    assert min(parts.values()) > 0
+    assert sum(parts.values()) == pytest.approx(100)
+
+
+def test_a_profile_counts_no_time_twice(side_with_a_clock):
+    """Each call reads the clock when it begins and when it ends."""
+    parts = side_with_a_clock.profile("decode", [1, 2, 3], 8)
+    # A block has one softmax, which takes 1 s, and four products by weights.
+    second = parts["softmax"]
+    assert parts["products by weights"] == pytest.approx(4 * second)
+    # Attention calls three of them. It lasts 7 s, of which they take 3 s.
+    assert parts["attention's products"] == pytest.approx((7 - 3) * second)
+    # The MLP calls two of them. It lasts 5 s, of which they take 2 s.
+    assert parts["activation"] == pytest.approx((5 - 2) * second)
 
 
 def test_products_are_compared_for_all_matrices_of_the_blocks(checkpoint):
@@ -87,29 +106,33 @@ def test_profile_refuses_a_function_that_is_gone(checkpoint, monkeypatch):
 
 def test_plain_torch_decodes_the_same_tokens(checkpoint):
     pytest.importorskip("torch")
-    ours, theirs = benchmark_sides.TiedGPT(checkpoint), benchmark_sides.PyTorch(checkpoint)
-    tokens = ours.decode([1, 2, 3, 4], 40)[1]
+    ours = benchmark_sides.TiedGPT(checkpoint)
+    theirs = benchmark_sides.PyTorch(checkpoint)
+    prompt = [1, 2, 3, 4]
+    _, tokens = ours.decode(prompt, 40)
     assert len(set(tokens)) > 5
-    assert theirs.decode([1, 2, 3, 4], 40)[1] == tokens
-    assert theirs.decode_untied([1, 2, 3, 4], 40)[1] == tokens
-    assert (
-        theirs.decode_batch([1, 2, 3, 4], 40, 3)[1]
-        == ours.decode_batch([1, 2, 3, 4], 40, 3)[1]
-        == tokens
-    )
+    assert theirs.decode(prompt, 40)[1] == tokens
+    assert theirs.decode_untied(prompt, 40)[1] == tokens
+    assert theirs.decode_batch(prompt, 40, 3)[1] == tokens
+    assert ours.decode_batch(prompt, 40, 3)[1] == tokens
 
 
-def test_a_library_that_fails_has_no_figure_and_a_note():
-    def fail() -> float:
-        raise benchmark.Failure("out of memory")
+def fail() -> float:
+    raise benchmark.Failure("out of memory")
 
+
+def test_another_library_that_fails_has_no_figure_and_a_note():
     notes: list[str] = []
     row = benchmark.Row("decode", "ms", {"tiedgpt": lambda: 1.0, "other": fail})
     benchmark.measure([row], 2, notes)
     assert row.runs == {"tiedgpt": [1.0, 1.0]}
     assert notes == ["other failed at 'decode': out of memory"]
+
+
+def test_a_failure_of_tiedgpt_ends_the_benchmark():
+    row = benchmark.Row("decode", "ms", {"tiedgpt": fail})
     with pytest.raises(benchmark.Failure, match="out of memory"):
-        benchmark.measure([benchmark.Row("decode", "ms", {"tiedgpt": fail})], 2, notes)
+        benchmark.measure([row], repeats=2, notes=[])
 
 
 def test_a_worker_reports_exceptions_and_its_own_end():
@@ -122,24 +145,46 @@ def test_a_worker_reports_exceptions_and_its_own_end():
         worker.call("get", "a")
 
 
-def test_ratios_are_computed_in_each_round():
-    one, many = benchmark.Row("1", "ms"), benchmark.Row("8", "ms")
-    one.runs = {"tiedgpt": [1.0, 2.0, 4.0], "other": [1.0, 1.0, 1.0]}
-    many.runs = {"tiedgpt": [4.0, 2.0, 8.0], "third": [1.0, 1.0, 1.0]}
-    multiple, share = benchmark.multiple(many, one), benchmark.share("limit", many, 4e4, one)
-    for row in (multiple, share):
-        row.derive()
-    assert multiple.runs == {"tiedgpt": [4.0, 1.0, 2.0]}
-    assert share.runs == {"tiedgpt": [1.0, 1.0, 0.125], "third": [4.0, 2.0, 1.0]}
-    assert (one.figure("tiedgpt"), one.ratio("other"), many.figure("other")) == (2.0, 2.0, None)
+@pytest.fixture
+def one_text() -> benchmark.Row:
+    """What one text takes, in three rounds."""
+    row = benchmark.Row("1", "ms")
+    row.runs = {"tiedgpt": [1.0, 2.0, 4.0], "other": [1.0, 1.0, 1.0]}
+    return row
 
 
-def test_markdown_replaces_the_readme_table():
-    rows = [benchmark.Row("decode", "ms/token"), benchmark.Row("  share", "%")]
-    rows[0].runs = {"tiedgpt": [1234.0], "other": [12.34]}
-    rows[1].runs = {"tiedgpt": [9.876]}
-    new = benchmark.markdown("a machine", ["a note"], rows, ["tiedgpt", "other"])
-    assert new.splitlines() == [
+@pytest.fixture
+def eight_texts() -> benchmark.Row:
+    row = benchmark.Row("8", "ms")
+    row.runs = {"tiedgpt": [4.0, 2.0, 8.0], "third": [1.0, 1.0, 1.0]}
+    return row
+
+
+def test_a_figure_is_the_median_of_the_rounds(one_text):
+    assert one_text.figure("tiedgpt") == 2.0
+    assert one_text.ratio("other") == 2.0
+    assert one_text.figure("third") is None
+
+
+def test_a_multiple_is_computed_in_each_round_for_who_has_both_rows(one_text, eight_texts):
+    row = benchmark.multiple(eight_texts, one_text)
+    row.derive()
+    assert row.runs == {"tiedgpt": [4.0, 1.0, 2.0]}
+
+
+def test_a_share_of_tiedgpts_limit_is_computed_in_each_round(one_text, eight_texts):
+    row = benchmark.share("limit", eight_texts, 4e4, one_text)
+    row.derive()
+    assert row.runs == {"tiedgpt": [1.0, 1.0, 0.125], "third": [4.0, 2.0, 1.0]}
+
+
+def test_the_table_in_markdown():
+    decode = benchmark.Row("decode", "ms/token")
+    decode.runs = {"tiedgpt": [1234.0], "other": [12.34]}
+    share = benchmark.Row("  share", "%")
+    share.runs = {"tiedgpt": [9.876]}
+    table = benchmark.markdown("a machine", ["a note"], [decode, share], ["tiedgpt", "other"])
+    assert table.splitlines() == [
         "a machine.",
         "",
         "| | tiedgpt | other |",
@@ -149,106 +194,169 @@ def test_markdown_replaces_the_readme_table():
         "",
         "- a note",
     ]
-    readme = (SCRIPTS / "README.md").read_text(encoding="utf-8")
-    assert benchmark.marked_file(str(SCRIPTS / "README.md"))
-    once = benchmark.replace_between_markers(readme, new)
-    assert benchmark.replace_between_markers(once, new) == once
-    before, after = readme.split(benchmark.BEGIN)[0], readme.split(benchmark.END)[1]
-    assert once == f"{before}{benchmark.BEGIN}\n{new}\n{benchmark.END}{after}"
 
 
-FLAGS = [
-    ("--repeats", "0"),
-    ("--threads", "two"),
-    ("--json", "no/such/file"),
-    ("--markdown", "no-such-file"),
-    ("--markdown", str(ROOT / "LICENSE")),
-]
+def test_the_table_of_the_readme_is_replaced():
+    path = SCRIPTS / "README.md"
+    assert benchmark.marked_file(str(path)) == path
+    readme = path.read_text(encoding="utf-8")
+    before, _ = readme.split(benchmark.BEGIN)
+    _, after = readme.split(benchmark.END)
+    text = benchmark.replace_between_markers(readme, "a table")
+    assert text == f"{before}{benchmark.BEGIN}\na table\n{benchmark.END}{after}"
+    assert benchmark.replace_between_markers(text, "a table") == text
 
 
-@pytest.mark.parametrize(("flag", "value"), FLAGS)
-def test_a_flag_is_refused_in_one_line(monkeypatch, capsys, flag, value):
-    monkeypatch.setattr(sys, "argv", ["benchmark.py", flag, value])
+def refusal(monkeypatch, capsys, *arguments: str) -> str:
+    """The one line with which benchmark.py refuses its arguments."""
+    monkeypatch.setattr(sys, "argv", ["benchmark.py", *arguments])
     monkeypatch.setattr(sys, "path", [*sys.path])  # which main changes
     with pytest.raises(SystemExit, match="2"):
         benchmark.main()
     out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert err.startswith(f"benchmark.py: error: argument {flag}: ")
-    assert repr(value) in err
-    assert "LICENSE" not in value or benchmark.BEGIN in err
+    assert out == ""
+    assert err.count("\n") == 1
+    return err
 
 
-REFUSED = [
-    ([SCRIPTS / "benchmark.py", "--model", "no-such"], ["benchmark.py: error: ", "no-such"]),
-    ([*WITHOUT_TORCH, "nowhere"], ["make_goldens.py: error: ", "torch", "pip install"]),
-    (
-        [SCRIPTS / "train_shakespeare.py", "no", "x"],
-        ["train_shakespeare.py: error: no: No such file"],
-    ),
-]
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        pytest.param("--repeats", "0", id="repeats"),
+        pytest.param("--threads", "two", id="threads"),
+        pytest.param("--json", "no/such/file", id="json"),
+        pytest.param("--markdown", "no-such-file", id="markdown"),
+    ],
+)
+def test_a_flag_is_refused_in_one_line(monkeypatch, capsys, flag, value):
+    line = refusal(monkeypatch, capsys, flag, value)
+    assert line.startswith(f"benchmark.py: error: argument {flag}: ")
+    assert repr(value) in line
 
 
-@pytest.mark.parametrize(("arguments", "parts"), REFUSED)
+def test_a_file_without_markers_for_the_table_is_refused(monkeypatch, capsys):
+    file = str(ROOT / "LICENSE")
+    line = refusal(monkeypatch, capsys, "--markdown", file)
+    assert line.startswith("benchmark.py: error: argument --markdown: ")
+    assert repr(file) in line
+    assert benchmark.BEGIN in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        pytest.param(
+            [SCRIPTS / "benchmark.py", "--model", "no-such"],
+            ["benchmark.py: error: ", "no-such"],
+            id="benchmark",
+        ),
+        pytest.param(
+            [*MAKE_GOLDENS_WITHOUT_TORCH, "nowhere"],
+            ["make_goldens.py: error: ", "torch", "pip install"],
+            id="make_goldens",
+        ),
+        pytest.param(
+            [SCRIPTS / "train_shakespeare.py", "no", "x"],
+            ["train_shakespeare.py: error: no: No such file"],
+            id="train_shakespeare",
+        ),
+    ],
+)
 def test_a_script_refuses_in_one_line(arguments, parts):
     done = python(*arguments)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert [part for part in parts if part not in done.stderr] == []
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    for part in parts:
+        assert part in done.stderr
 
 
-def test_benchmark_refuses_other_arithmetic_and_a_short_context(tmp_path):
-    sizes = {"vocab_size": 50, "n_layer": 1, "n_head": 1, "n_embd": 4, "eos_token_id": None}
-    for change, part in (({"activation_function": "relu"}, "relu"), ({"n_ctx": 64}, "64")):
-        config = tiedgpt.Config(**sizes, **change)
-        with pytest.raises(benchmark.Failure, match=part):
-            benchmark.check_config(vars(config))
-    benchmark.check_config(vars(tiedgpt.Config(**sizes)))
+BENCHMARK_CONFIG = tiedgpt.Config(vocab_size=50, n_layer=1, n_head=1, n_embd=4, eos_token_id=None)
+
+
+def test_the_benchmark_takes_models_with_the_arithmetic_of_gpt2():
+    benchmark.check_config(vars(BENCHMARK_CONFIG))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        pytest.param({"activation_function": "relu"}, "relu", id="relu"),
+        pytest.param({"n_ctx": 64}, "64", id="short-context"),
+    ],
+)
+def test_the_benchmark_refuses_other_arithmetic_and_a_short_context(change, message):
+    config = replace(BENCHMARK_CONFIG, **change)
+    with pytest.raises(benchmark.Failure, match=message):
+        benchmark.check_config(vars(config))
 
 
 def test_help_without_torch():
-    done = python(*WITHOUT_TORCH, "-h")
-    assert (done.returncode, done.stderr, done.stdout[:6]) == (0, "", "usage:")
+    done = python(*MAKE_GOLDENS_WITHOUT_TORCH, "-h")
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert done.stdout.startswith("usage:")
+
+
+# Ctrl-C
+
+
+def start(script: str, *arguments: object, directory: Path) -> subprocess.Popen[bytes]:
+    """Start a script in a directory that is also the one for temporary files."""
+    root = str(Path(tiedgpt.__file__).parents[1])
+    return subprocess.Popen(
+        [sys.executable, SCRIPTS / script, *map(str, arguments)],
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(directory), "PYTHONPATH": root},
+        cwd=directory,
+    )
+
+
+def interrupt(process: subprocess.Popen[bytes]) -> bytes:
+    """What a script prints on stderr after Ctrl-C."""
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"Traceback" not in err
+    return err
+
+
+def wait_for_temporary_file(process: subprocess.Popen[bytes], directory: Path) -> None:
+    """Wait until a temporary directory has a file: tempfile first tries one beside it."""
+    while process.poll() is None and not list(directory.glob("*/*")):
+        time.sleep(0.01)
+
+
+sends_sigint = pytest.mark.skipif(
+    os.name == "nt", reason="Windows cannot send SIGINT to one process"
+)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="Windows cannot send SIGINT to one process")
-@pytest.mark.parametrize(
-    ("script", "arguments", "before"),
-    [
-        ("benchmark.py", [], b""),
-        ("make_goldens.py", ["goldens"], b""),
-        (
-            "train_shakespeare.py",
-            [ROOT / "weights" / "sonnets.txt", "."],
-            b"\n",
-        ),  # after the progress bar
-    ],
-)
-def test_ctrl_c_is_one_line(script, arguments, before, tmp_path):
-    if script == "make_goldens.py":
-        pytest.importorskip("transformers")
-    environment = os.environ | {
-        "TMPDIR": str(tmp_path),
-        "PYTHONPATH": str(Path(tiedgpt.__file__).parents[1]),
-    }
-    command = [sys.executable, SCRIPTS / script, *arguments]
-    with subprocess.Popen(
-        command, stderr=subprocess.PIPE, env=environment, cwd=tmp_path
-    ) as process:
-        while before and process.stderr.read(1) not in (
-            b"t",
-            b"",
-        ):  # until "tied:", the progress bar's name
-            pass
-        # tempfile tries the directory with a file of its own first, so wait for a file in a
-        # directory
-        while not before and not list(tmp_path.glob("*/*")) and process.poll() is None:
-            time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-    says = f"{script}: interrupted\n".encode()
-    assert process.returncode == 130
-    assert errors.endswith(before + says) if before else errors == says
-    assert b"Traceback" not in errors
-    if script == "benchmark.py":
-        assert not list(tmp_path.iterdir())  # the temporary directory is gone
+@sends_sigint
+def test_ctrl_c_ends_the_benchmark_and_removes_its_temporary_directory(tmp_path):
+    with start("benchmark.py", directory=tmp_path) as process:
+        wait_for_temporary_file(process, tmp_path)
+        assert interrupt(process) == b"benchmark.py: interrupted\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@sends_sigint
+def test_ctrl_c_ends_make_goldens(tmp_path):
+    pytest.importorskip("transformers")
+    with start("make_goldens.py", "goldens", directory=tmp_path) as process:
+        wait_for_temporary_file(process, tmp_path)
+        assert interrupt(process) == b"make_goldens.py: interrupted\n"
+
+
+@pytest.mark.slow
+@sends_sigint
+def test_ctrl_c_ends_train_shakespeare_below_its_progress_bar(tmp_path):
+    text = ROOT / "weights" / "sonnets.txt"
+    with start("train_shakespeare.py", text, ".", directory=tmp_path) as process:
+        # The first letter is that of "tied:", with which the bar begins.
+        letter = process.stderr.read(1)
+        while letter not in (b"t", b""):
+            letter = process.stderr.read(1)
+        assert interrupt(process).endswith(b"\ntrain_shakespeare.py: interrupted\n")

@@ -1,5 +1,4 @@
-"""Few rows times a weight: the numbers of one matrix product, from any thread and in a forked
-process."""
+"""Few rows times a weight: the numbers of one matrix product, from threads and after a fork."""
 
 import os
 import signal
@@ -31,22 +30,26 @@ def blocks_on_any_machine(monkeypatch):
 
 @pytest.fixture
 def no_product_of_blas(monkeypatch):
-    """In blocks, however many rows there are."""
+    """Products are made in blocks, however many rows there are."""
     monkeypatch.setattr(products, "few_rows", lambda weight: 10**6)
 
 
 @pytest.fixture
-def products_made(monkeypatch):
-    """The operands of each product by a part of a weight: (the factor, the weight)."""
-    made = []
+def stacks(monkeypatch):
+    """The operands of each product by a stack of blocks of a weight: (the blocks, the factor).
+
+    The outputs that do not fill a block are one product of two matrices. It is not recorded.
+    """
+    recorded = []
     matmul = np.matmul
 
     def watched(first, second, out=None):
-        made.append((first, second))
+        if first.ndim > 2:
+            recorded.append((first, second))
         return matmul(first, second, out=out)
 
     monkeypatch.setattr(np, "matmul", watched)
-    return made
+    return recorded
 
 
 def case(rows, inputs, outputs, order="F", dtype=np.float64):
@@ -58,7 +61,15 @@ def case(rows, inputs, outputs, order="F", dtype=np.float64):
 
 @pytest.mark.parametrize(
     ("inputs", "outputs"),
-    [(5, 3), (96, 1), (128, 64), (768, 2304), (3072, 77), (9000, 24), (7, 1000)],
+    [
+        pytest.param(5, 3, id="small"),
+        pytest.param(96, 1, id="one-output"),
+        pytest.param(128, 64, id="whole-blocks"),
+        pytest.param(768, 2304, id="c_attn-of-GPT-2"),
+        pytest.param(3072, 77, id="part-of-a-block-of-outputs"),
+        pytest.param(9000, 24, id="many-inputs"),
+        pytest.param(7, 1000, id="few-inputs"),
+    ],
 )
 @ORDERS
 @KERNELS
@@ -76,61 +87,76 @@ def test_the_numbers_of_one_product(inputs, outputs, order, small_kernels, monke
 @ORDERS
 @KERNELS
 @pytest.mark.usefixtures("no_product_of_blas")
-def test_the_dtype_is_that_of_a_product_wherever_the_rows_lie(order, small_kernels, monkeypatch):
+def test_rows_that_are_not_side_by_side_in_memory(order, small_kernels, monkeypatch):
     monkeypatch.setattr(blas, "has_small_kernels", lambda: small_kernels)
     x, weight = case(80, 50, 400, order)
+    every_second_row_mirrored = x[::2, ::-1]
     for n in (1, 2, 40):
-        rows = x[: 2 * n : 2, ::-1]
-        assert product(rows, weight.astype(np.float32)).dtype == np.float64
-        assert product(rows.astype(np.float32), weight).dtype == np.float64
+        rows = every_second_row_mirrored[:n]
         np.testing.assert_allclose(product(rows, weight), rows @ weight, rtol=1e-10, atol=1e-10)
 
 
+@ORDERS
+@KERNELS
+@pytest.mark.usefixtures("no_product_of_blas")
+@pytest.mark.parametrize("n", [1, 2, 40])
+def test_a_product_with_one_operand_in_float64_is_float64(order, small_kernels, monkeypatch, n):
+    monkeypatch.setattr(blas, "has_small_kernels", lambda: small_kernels)
+    x, weight = case(n, 50, 400, order)
+    assert product(x, weight.astype(np.float32)).dtype == np.float64
+    assert product(x.astype(np.float32), weight).dtype == np.float64
+
+
 def test_each_thread_reads_half_of_the_weights_in_row_order(monkeypatch):
-    read = []
+    halves = []
     sum_of_blocks = products.sum_of_blocks
 
     def watched(rows, weight):
-        read.append((rows, weight))
+        halves.append(weight)
         return sum_of_blocks(rows, weight)
 
     monkeypatch.setattr(products, "sum_of_blocks", watched)
     x, weight = case(4, 768, 2304, "C")
     product(x, weight)
-    assert sorted(half.shape for _, half in read) == [(384, 2304), (384, 2304)]
-    first, second = (half for _, half in read)
+    first, second = halves
+    assert first.shape == (384, 2304)
+    assert second.shape == (384, 2304)
     assert not np.shares_memory(first, second)
 
 
 @KERNELS
-def test_weights_in_column_order_are_read_once_in_blocks(products_made, small_kernels, monkeypatch):
+def test_weights_in_column_order_are_read_once_in_blocks(stacks, small_kernels, monkeypatch):
     monkeypatch.setattr(blas, "has_small_kernels", lambda: small_kernels)
     x, weight = case(5, 768, 5003)
     product(x, weight)
-    assert sum(blocks.size for blocks, _ in products_made) == weight.size
-    in_blocks = [blocks for blocks, _ in products_made if blocks.ndim > 2]
-    assert sum(blocks.size for blocks in in_blocks) > 0.98 * weight.size
-    assert all(blocks.shape[-2:] == (products.BLOCK_OUTPUTS, 768) for blocks in in_blocks)
+    weights_read = 0
+    for blocks, _ in stacks:
+        assert blocks.shape[-2:] == (products.BLOCK_OUTPUTS, 768)
+        weights_read += blocks.size
+    # Each thread has 2501 or 2502 outputs; the last 5 or 6 of them do not fill a block.
+    assert weights_read == (5003 - 5 - 6) * 768
 
 
-def test_with_avx_512_each_product_is_small_enough_to_be_made_without_a_copy(products_made):
-    for inputs in (768, 1600):  # GPT-2 124M and XL
-        _, weight = case(1, inputs, 400)
-        x, _ = case(few_rows(weight), inputs, 1)
-        product(x, weight)
-        small = [(blocks, factor) for blocks, factor in products_made if blocks.ndim > 2]
-        assert len(small) == 2
-        for blocks, columns in small:
-            assert blocks[0].size * columns.shape[1] <= 10**6
-        products_made.clear()
+@pytest.mark.parametrize(
+    "inputs", [pytest.param(768, id="GPT-2-124M"), pytest.param(1600, id="GPT-2-XL")]
+)
+def test_with_avx_512_each_product_is_small_enough_to_be_made_without_a_copy(stacks, inputs):
+    _, weight = case(1, inputs, 400)
+    x, _ = case(few_rows(weight), inputs, 1)
+    product(x, weight)
+    assert len(stacks) == 2, "one of each thread"
+    for blocks, columns in stacks:
+        multiplications = blocks[0].size * columns.shape[1]
+        assert multiplications <= 10**6
 
 
-def test_with_other_kernels_each_product_is_by_one_row(products_made, monkeypatch):
+def test_with_other_kernels_each_product_is_by_one_row(stacks, monkeypatch):
     monkeypatch.setattr(blas, "has_small_kernels", lambda: False)
     x, weight = case(5, 768, 5003)
     product(x, weight)
-    factors = [factor for blocks, factor in products_made if blocks.ndim > 2]
-    assert [factor.shape for factor in factors] == [(5, 768, 1), (5, 768, 1)]
+    assert len(stacks) == 2, "one of each thread"
+    for _, factor in stacks:
+        assert factor.shape == (5, 768, 1)
 
 
 @pytest.mark.parametrize(
@@ -190,21 +216,23 @@ def test_two_threads_return_their_results_in_order():
         assert threads.in_two_threads(lambda: 1, lambda: 2) == (1, 2)
 
 
-def test_an_error_in_either_half_is_raised_and_the_next_call_works():
-    def fail():
-        raise MemoryError
+def fail():
+    raise MemoryError
 
-    for halves in ((fail, int), (int, fail)):
-        with pytest.raises(MemoryError):
-            threads.in_two_threads(*halves)
-        x, weight = case(3, 100, 200)
-        np.testing.assert_allclose(product(x, weight), x @ weight, rtol=1e-10)
+
+@pytest.mark.parametrize(
+    "halves", [pytest.param((fail, int), id="first"), pytest.param((int, fail), id="second")]
+)
+def test_an_error_in_either_half_is_raised_and_the_next_call_works(halves):
+    with pytest.raises(MemoryError):
+        threads.in_two_threads(*halves)
+    x, weight = case(3, 100, 200)
+    np.testing.assert_allclose(product(x, weight), x @ weight, rtol=1e-10)
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs pthread_kill")
 def test_an_interrupt_while_waiting_leaves_the_next_calls_right():
-    """As after a Ctrl-C at a prompt: the answer of the interrupted call is not that of the next
-    one."""
+    """The next call does not get the results of the interrupted one."""
 
     def interrupted():
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
@@ -217,21 +245,26 @@ def test_an_interrupt_while_waiting_leaves_the_next_calls_right():
     assert threads.in_two_threads(lambda: 3, lambda: 4) == (3, 4)
 
 
-@pytest.mark.parametrize("interrupted", ["entering", "leaving"])
-def test_an_interrupt_while_the_thread_count_is_set_leaves_it_as_it_was(monkeypatch, interrupted):
-    counts = [2]
+@pytest.mark.parametrize(
+    "interrupted_call", [pytest.param(1, id="entering"), pytest.param(2, id="leaving")]
+)
+def test_an_interrupt_while_the_thread_count_is_set_leaves_it_as_it_was(
+    monkeypatch, interrupted_call
+):
+    counts = [2]  # that of BLAS at first, and each that it was given
 
-    def set_count(n):
-        counts.append(n)
-        if len(counts) == {"entering": 2, "leaving": 3}[interrupted]:
+    def set_num_threads(count):
+        counts.append(count)
+        if len(counts) == 1 + interrupted_call:
             raise KeyboardInterrupt
 
-    functions = {"get_num_threads": lambda: counts[-1], "set_num_threads": set_count}
-    monkeypatch.undo()
+    functions = {"get_num_threads": lambda: counts[-1], "set_num_threads": set_num_threads}
+    monkeypatch.undo()  # the blas_threads of the other tests
     monkeypatch.setattr(blas, "openblas", functions.get)
     with pytest.raises(KeyboardInterrupt), blas.one_blas_thread():
         assert blas.is_limited()
-    assert counts[-1] == blas.blas_threads() == 2
+    assert counts[-1] == 2
+    assert blas.blas_threads() == 2
     assert not blas.is_limited()
 
 
@@ -243,14 +276,9 @@ def test_the_callers_errstate_holds_in_both_threads():
         assert threads.in_two_threads(setting, setting) == ("raise", "raise")
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
-def test_a_forked_process_has_threads_of_its_own(monkeypatch):
-    """Although another thread of its parent has limited BLAS to one."""
-    x, weight = case(3, 100, 200)
-    expected = product(x, weight)
-    monkeypatch.undo()
-    count = blas.blas_threads()
+@pytest.fixture
+def other_thread_limits_blas():
+    """Another thread is inside one_blas_thread during the test."""
     entered = threading.Event()
     leave = threading.Event()
 
@@ -262,13 +290,28 @@ def test_a_forked_process_has_threads_of_its_own(monkeypatch):
     thread = threading.Thread(target=limit)
     thread.start()
     assert entered.wait(5)
-    pid = os.fork()
-    if pid == 0:
-        try:
-            same = not blas.is_limited() and blas.blas_threads() == count
-            os._exit(0 if same and np.array_equal(product(x, weight), expected) else 1)
-        finally:
-            os._exit(2)
+    yield
     leave.set()
     thread.join()
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
+@pytest.mark.usefixtures("other_thread_limits_blas")
+def test_a_forked_process_has_threads_of_its_own(monkeypatch):
+    x, weight = case(3, 100, 200)
+    expected = product(x, weight)
+    monkeypatch.undo()  # the blas_threads of the other tests
+    thread_count = blas.blas_threads()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            assert not blas.is_limited()
+            assert blas.blas_threads() == thread_count
+            np.testing.assert_array_equal(product(x, weight), expected)
+            code = 0
+        finally:
+            os._exit(code)  # this process is not to run the other tests
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0

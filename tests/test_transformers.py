@@ -1,5 +1,4 @@
-"""Live parity with transformers: both load the same files. transformers in float64 is the
-reference.
+"""Live parity with transformers: both load the same files; transformers in float64 is right.
 
 Needs torch and transformers (pip install torch==2.13.0, then the extra `parity`); without them
 test_goldens.py compares with what transformers computed before.
@@ -8,6 +7,7 @@ test_goldens.py compares with what transformers computed before.
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import astuple, dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -126,51 +126,82 @@ FIELDS: dict[str, dict[str, Any]] = {
     "upcast": {"reorder_and_upcast_attn": True},  # in half precision alone it would change anything
 }
 STORED = ["float32", "float16", "bfloat16", "float32 shards", "bfloat16 shards"]
-USUAL = ("small", "defaults", "gelu_new", "float32")
-GRID = list(product(HEADS, SHAPES, FIELDS, ACTIVATIONS, STORED))
-CASES = [  # with one thing that is not usual, and a random forty of all
-    *(case for case in GRID if sum(map(str.__ne__, case[1:], USUAL)) < 2),
-    *(GRID[at] for at in np.random.default_rng(3).choice(len(GRID), 40, replace=False)),
-]
 
 
-@pytest.mark.parametrize("case", dict.fromkeys(CASES), ids=", ".join)
-def test_there_and_back(tmp_path: Path, case: tuple[str, ...]) -> None:
-    """transformers -> load_model -> save_model -> transformers, for a batch that fills the
-    context."""
-    head, shape, fields, activation, stored = case
-    dtype, _, shards = stored.partition(" ")
-    sharded = bool(shards) and shape != "no block"  # which is too small to be divided
-    settings: dict[str, Any] = {
-        **SHAPES[shape],
-        **FIELDS[fields],
-        "activation_function": activation,
-    }
-    tied = head == "tied"
-    config = GPT2Config(bos_token_id=0, eos_token_id=[0, 1], tie_word_embeddings=tied, **settings)
+@dataclass(frozen=True)
+class Case:
+    """A checkpoint of transformers: two keys of the tables above, and how it is stored."""
+
+    head: str
+    shape: str = "small"
+    fields: str = "defaults"
+    activation: str = "gelu_new"
+    stored: str = "float32"
+
+    def __str__(self) -> str:
+        return ", ".join(astuple(self))
+
+    def is_nearly_usual(self) -> bool:
+        """Whether at most one thing, besides the head, is not the default."""
+        unusual = set(astuple(self)) - set(astuple(Case(self.head)))
+        return len(unusual) <= 1
+
+    def has_shards(self) -> bool:
+        # The model without a block is too small to be divided.
+        return "shards" in self.stored and self.shape != "no block"
+
+    def dtype(self) -> Any:
+        name = self.stored.removesuffix(" shards")
+        return getattr(torch, name)
+
+    def config(self) -> Any:
+        return GPT2Config(
+            **SHAPES[self.shape],
+            **FIELDS[self.fields],
+            activation_function=self.activation,
+            tie_word_embeddings=self.head == "tied",
+            bos_token_id=0,
+            eos_token_id=[0, 1],
+        )
+
+
+def chosen_cases() -> list[Case]:
+    """All that are nearly usual, and a random forty."""
+    every_case = [Case(*keys) for keys in product(HEADS, SHAPES, FIELDS, ACTIVATIONS, STORED)]
+    forty = np.random.default_rng(3).choice(len(every_case), 40, replace=False)
+    chosen = []
+    for number, case in enumerate(every_case):
+        if case.is_nearly_usual() or number in forty:
+            chosen.append(case)
+    return chosen
+
+
+@pytest.mark.parametrize("case", chosen_cases(), ids=str)
+def test_there_and_back(tmp_path: Path, case: Case) -> None:
+    """transformers -> load_model -> save_model -> transformers, for a batch as long as n_ctx."""
+    config = case.config()
     ids = np.random.default_rng(0).integers(config.vocab_size, size=(3, config.n_positions))
-    written = random_transformers_model(config, ids).to(getattr(torch, dtype))
+    written = random_transformers_model(config, ids).to(case.dtype())
+    theirs = tmp_path / "theirs"
     with third_party():
-        written.save_pretrained(tmp_path / "theirs", max_shard_size=4000 if sharded else "1GB")
-    assert (tmp_path / "theirs" / "model.safetensors.index.json").exists() == sharded
+        written.save_pretrained(theirs, max_shard_size=4000 if case.has_shards() else "1GB")
+    assert (theirs / "model.safetensors.index.json").exists() == case.has_shards()
 
     expected = transformers_logits(written.double(), ids)
     assert 9 < np.abs(expected).max() < 11
-    model = tiedgpt.load_model(tmp_path / "theirs")
-    assert model.config.head == head
+    model = tiedgpt.load_model(theirs)
+    assert model.config.head == case.head
     assert_close(model(ids[1]), expected[1], 1e-4)
     assert_close(logits_when_saved(model, ids, tmp_path), expected, 1e-12)
 
 
-def logits_when_saved(
+def logits_when_saved(  # ids [B, T] -> [B, T, V]
     model: GPT2, ids: np.ndarray, directory: Path
-) -> np.ndarray:  # [B, T] -> [B, T, V]
-    """Save the model, let transformers load it without a complaint, save it again and compute its
-    logits.
+) -> np.ndarray:
+    """Save the model; transformers loads it without a complaint, and computes the same logits.
 
-    They are the model's, and the two files have the same names: what loading forgives, a prefix too
-    many for one, other readers of the format need not. From half precision also the file is
-    float32, and config.json must not say otherwise.
+    What transformers saves has the same names, also where its loading would forgive another one.
+    Both files are float32, whatever the model was loaded from.
     """
     tiedgpt.save_model(model, None, directory / "saved")
     with third_party():
@@ -181,18 +212,22 @@ def logits_when_saved(
     assert complaints.keys() >= {"missing_keys", "unexpected_keys", "mismatched_keys"}
     assert not any(complaints.values()), complaints
     assert (loaded.lm_head.weight is loaded.transformer.wte.weight) == model.config.tied
-    saved, again = (
-        {name: (tensor.dtype, tensor.shape) for name, tensor in read_header(path).items()}
-        for path in (directory / name / "model.safetensors" for name in ("saved", "again"))
-    )
-    assert saved == again
+    assert dtypes_and_shapes(directory / "saved") == dtypes_and_shapes(directory / "again")
+
     logits = transformers_logits(loaded.eval().double(), ids)
     assert_close(model(ids), logits, 1e-4)
     assert_close(model.astype(np.float64)(ids), logits, 1e-9)
     return logits
 
 
-TIED, UNTIED = random_model(SMALL, seed=1), random_model(SMALL.with_head("untied"), seed=2)
+def dtypes_and_shapes(directory: Path) -> dict[str, tuple[Any, Any]]:
+    """By the name of the tensor in model.safetensors."""
+    header = read_header(directory / "model.safetensors")
+    return {name: (tensor.dtype, tensor.shape) for name, tensor in header.items()}
+
+
+TIED = random_model(SMALL, seed=1)
+UNTIED = random_model(SMALL.with_head("untied"), seed=2)
 GOLDENS = Path(__file__).parent / "goldens"
 SAVED = {
     "untied by copy": TIED.untie("copy"),
@@ -212,39 +247,50 @@ def test_transformers_reads_what_is_saved(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_goldens_are_what_the_script_writes(tmp_path: Path) -> None:
-    assert {path.parent.name for path in GOLDENS.glob("*/config.json")} == set(make_goldens.CASES)
-    for name in make_goldens.CASES:
-        with third_party():
-            make_goldens.write_case(name, tmp_path / name)
-        old, new = (tiedgpt.load_model(directory / name) for directory in (GOLDENS, tmp_path))
-        assert old.config == new.config
-        assert all(
-            np.array_equal(old.parameters[key], new.parameters[key]) for key in new.parameters
-        )
+def test_each_golden_is_a_case_of_the_script() -> None:
+    folders = {path.parent.name for path in GOLDENS.glob("*/config.json")}
+    assert folders == set(make_goldens.CASES)
 
 
-@pytest.mark.parametrize("eos", [5, [3, 5]])
-def test_greedy_ends_where_transformers_ends(tmp_path: Path, eos: Any) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("name", make_goldens.CASES)
+def test_make_goldens_writes_the_goldens_again(tmp_path: Path, name: str) -> None:
+    with third_party():
+        make_goldens.write_case(name, tmp_path)
+    written = tiedgpt.load_model(tmp_path)
+    golden = tiedgpt.load_model(GOLDENS / name)
+    assert written.config == golden.config
+    for tensor, array in written.parameters.items():
+        np.testing.assert_array_equal(array, golden.parameters[tensor], tensor)
+
+
+@pytest.mark.parametrize("is_list", [False, True], ids=["one-end-token", "two-end-tokens"])
+def test_greedy_ends_where_transformers_ends(tmp_path: Path, is_list: bool) -> None:
     """transformers gives the end-of-text token, generate does not."""
     ids = np.arange(7)
     config = GPT2Config(**SHAPES["small"], bos_token_id=None, eos_token_id=None)
     random_transformers_model(config, ids[None]).save_pretrained(tmp_path)
-    free = transformers_greedy(transformers_model(tmp_path), ids, 12)
-    # the ids at which this continuation is to end
-    config.eos_token_id = free[eos] if isinstance(eos, int) else [free[at] for at in eos]
+    without_end = transformers_greedy(transformers_model(tmp_path), ids, 12)
+    assert len(without_end) == 12
+
+    # Now the model ends at a token that it writes.
+    config.eos_token_id = without_end[5]
+    if is_list:
+        config.eos_token_id = [without_end[3], without_end[5]]
     config.save_pretrained(tmp_path)
-    (tmp_path / "generation_config.json").unlink()
+    (tmp_path / "generation_config.json").unlink()  # it says that there is no end of text
     *expected, _ = transformers_greedy(transformers_model(tmp_path), ids, 12)
-    assert len(expected) + 1 < len(free) == 12
+    assert len(expected) < 11
     tokens = tiedgpt.generate(tiedgpt.load_model(tmp_path), ids, max_new_tokens=12, greedy=True)
     assert list(tokens) == expected
 
 
 def transformers_probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarray:  # [V] -> [V]
-    warpers = [TemperatureLogitsWarper(sampling.temperature)]
-    warpers += [TopKLogitsWarper(sampling.top_k)] if sampling.top_k is not None else []
-    warpers += [TopPLogitsWarper(sampling.top_p)] if sampling.top_p is not None else []
+    warpers: list[Any] = [TemperatureLogitsWarper(sampling.temperature)]
+    if sampling.top_k is not None:
+        warpers.append(TopKLogitsWarper(sampling.top_k))
+    if sampling.top_p is not None:
+        warpers.append(TopPLogitsWarper(sampling.top_p))
     scores = torch.from_numpy(logits)[None].double()
     for warper in warpers:
         scores = warper(None, scores)
@@ -263,40 +309,45 @@ LOGITS = {
 }
 
 
+TOP_K = [None, 1, 2, 40, 1008, 1009, 5000]
+TOP_P = [None, 1e-6, 0.1, 0.5, 0.9, 0.999, 1]
+
+
 @pytest.mark.parametrize("kind", LOGITS)
 @pytest.mark.parametrize("temperature", [0.01, 0.7, 1.0, 1.3, 5.0])
 def test_sampling_distribution(kind: str, temperature: float) -> None:
-    """top_k keeps all that equal the last one kept. top_p keeps as many, but which is the sort's
-    affair."""
     logits = LOGITS[kind]
-    for top_k, top_p in product(
-        [None, 1, 2, 40, 1008, 1009, 5000], [None, 1e-6, 0.1, 0.5, 0.9, 0.999, 1]
-    ):
+    for top_k, top_p in product(TOP_K, TOP_P):
         sampling = Sampling(temperature, top_k, top_p)
-        p, expected = sampling.probabilities(logits), transformers_probabilities(logits, sampling)
+        p = sampling.probabilities(logits)
+        expected = transformers_probabilities(logits, sampling)
+        # Of equal tokens, top_p keeps as many in both libraries, but not the same ones.
         if kind == "equal" and top_p not in (None, 1.0):
-            p, expected = np.sort(p), np.sort(expected)
+            p = np.sort(p)
+            expected = np.sort(expected)
         assert np.array_equal(p > 0, expected > 0), sampling
         np.testing.assert_allclose(p, expected, rtol=1e-11, atol=0, err_msg=f"{sampling}")
 
 
 def recipe(model: Any, ids: np.ndarray, max_length: int, stride: int) -> float:  # ids [N]
-    """The sliding windows of transformers' documentation: their means, weighted by the tokens
-    predicted."""
-    sums, counts = [], []
+    """The mean loss of a text by the sliding windows of transformers' documentation."""
+    losses = []
+    counts = []
     previous_end = 0
     for start in range(0, ids.size, stride):
         end = min(start + max_length, ids.size)
         labels = torch.from_numpy(ids[None, start:end]).clone()
         inputs = labels.clone()
+        # Only what the windows before have not predicted counts: -100 is not a label.
         labels[:, : -(end - previous_end)] = -100
         with third_party():
-            sums.append(model(inputs, labels=labels).loss.item())
+            losses.append(model(inputs, labels=labels).loss.item())
+        # The first token of a window is not predicted.
         counts.append(int((labels[:, 1:] != -100).sum()))
         previous_end = end
         if end == ids.size:
             break
-    return float(np.average(sums, weights=counts))
+    return float(np.average(losses, weights=counts))
 
 
 @pytest.mark.parametrize("stride", [1, 10, 15, 30, 31])
@@ -307,62 +358,112 @@ def test_score_is_the_recipes(tmp_path: Path, tied: bool, stride: int) -> None:
     random_transformers_model(config, ids[None, :31], seed=8).save_pretrained(tmp_path)
     expected = recipe(transformers_model(tmp_path), ids, 31, stride)
     model = tiedgpt.load_model(tmp_path)
+    in_float32 = token_losses(model, ids, stride).mean()
+    in_float64 = token_losses(model.astype(np.float64), ids, stride).mean()
+    assert in_float32 == pytest.approx(expected, rel=1e-6)
     # Not closer: transformers makes the logits float32 before it takes their loss.
-    assert token_losses(model.astype(np.float64), ids, stride).mean() == pytest.approx(
-        expected, rel=1e-7
+    assert in_float64 == pytest.approx(expected, rel=1e-7)
+
+
+# GPT-2 124M's sizes, at random
+
+
+@dataclass
+class FullSize:
+    """A model, two prompts [1, T], and what transformers computed from them in float64."""
+
+    model: GPT2
+    prompt: np.ndarray
+    logits: np.ndarray  # of the prompt: [1, T, V]
+    logits_in_float32: np.ndarray  # by transformers too
+    greedy: list[int]  # the continuation of the prompt
+    greedy_logits: np.ndarray  # from which each of its tokens was chosen: [T, V]
+    long_prompt: np.ndarray
+    long_last_logits: np.ndarray  # of its last token: [V]
+
+
+@pytest.fixture(scope="module", params=HEADS)
+def full_size(request: pytest.FixtureRequest, tmp_path_factory: Any) -> FullSize:
+    directory = tmp_path_factory.mktemp("full-size")
+    config = GPT2Config(tie_word_embeddings=request.param == "tied")
+    rng = np.random.default_rng(5)
+    prompt = rng.integers(config.vocab_size, size=(1, 64))
+    long_prompt = rng.integers(config.vocab_size, size=(1, 600))
+    random_transformers_model(config, prompt, seed=6, positions=7).save_pretrained(directory)
+
+    in_float32 = transformers_model(directory, torch.float32)
+    logits_in_float32 = transformers_logits(in_float32, prompt)
+    del in_float32
+    theirs = transformers_model(directory)
+    greedy = transformers_greedy(theirs, prompt[0], 20)
+    continued = np.append(prompt, [greedy], axis=1)
+    return FullSize(
+        model=tiedgpt.load_model(directory),
+        prompt=prompt,
+        logits=transformers_logits(theirs, prompt),
+        logits_in_float32=logits_in_float32,
+        greedy=greedy,
+        greedy_logits=transformers_logits(theirs, continued)[0, prompt.size - 1 : -1],
+        long_prompt=long_prompt,
+        long_last_logits=transformers_logits(theirs, long_prompt)[0, -1].copy(),
     )
-    assert token_losses(model, ids, stride).mean() == pytest.approx(expected, rel=1e-6)
 
 
 def rounding_of_products(product: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> float:
     """The root mean square error of a matrix product of the model's size in float32."""
     rng = np.random.default_rng(7)
-    x, W = rng.standard_normal((64, 768), np.float32), rng.standard_normal((768, 3072), np.float32)
-    return np.sqrt(np.square(product(x, W) - x.astype(np.float64) @ W.astype(np.float64)).mean())
+    x = rng.standard_normal((64, 768), np.float32)
+    W = rng.standard_normal((768, 3072), np.float32)
+    errors = product(x, W) - x.astype(np.float64) @ W.astype(np.float64)
+    return np.sqrt(np.mean(errors**2))
+
+
+def product_of_torch(x: np.ndarray, W: np.ndarray) -> np.ndarray:
+    return (torch.from_numpy(x) @ torch.from_numpy(W)).numpy()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("head", HEADS)
-def test_full_size(head: str, tmp_path: Path) -> None:
-    """GPT-2 124M's sizes: at most 1.5 times transformers' error, if both libraries' products are as
-    exact.
+def test_full_size_logits_are_as_exact_as_those_of_transformers(full_size: FullSize) -> None:
+    """At most 1.5 times transformers' error, if both libraries' products are as exact.
 
     They need not be: NumPy's OpenBLAS on AVX-512 rounds 1.4 times as much as torch does. With
     torch's products in the place of NumPy's, the whole model's errors were measured equal.
     """
-    rng = np.random.default_rng(5)
-    config = GPT2Config(tie_word_embeddings=head == "tied")
-    ids, long_ids = (rng.integers(config.vocab_size, size=(1, T)) for T in (64, 600))
-    random_transformers_model(config, ids, seed=6, positions=7).save_pretrained(tmp_path)
-    float32 = transformers_logits(transformers_model(tmp_path, torch.float32), ids)
-    referee = transformers_model(tmp_path)
-    expected = transformers_logits(referee, ids)
-    long_last = transformers_logits(referee, long_ids)[0, -1].copy()
-    greedy = transformers_greedy(referee, ids[0], 20)
-    chosen_from = transformers_logits(referee, np.append(ids, [greedy], axis=1))[
-        0, ids.size - 1 : -1
-    ]
-    del referee
-    model = tiedgpt.load_model(tmp_path)
+    by_numpy = rounding_of_products(np.matmul)
+    by_torch = rounding_of_products(product_of_torch)
+    allowed = 1.5 * max(1, by_numpy / by_torch)
+    error = np.abs(full_size.model(full_size.prompt) - full_size.logits).max()
+    their_error = np.abs(full_size.logits_in_float32 - full_size.logits).max()
+    assert 9 < np.abs(full_size.logits).max() < 11
+    assert error <= allowed * their_error
 
-    by_numpy = rounding_of_products(lambda x, W: x @ W)
-    by_torch = rounding_of_products(
-        lambda x, W: (torch.from_numpy(x) @ torch.from_numpy(W)).numpy()
-    )
-    rival, error = np.abs(float32 - expected).max(), np.abs(model(ids) - expected).max()
-    assert 9 < np.abs(expected).max() < 11
-    assert error <= 1.5 * rival * max(1, by_numpy / by_torch)
 
-    second, first = np.sort(chosen_from, axis=-1)[:, -2:].T
-    assert (first - second).min() > 1e-3  # each token is decided well above rounding
-    assert len(set(greedy)) > 5  # and they are not one token repeated
-    assert list(tiedgpt.generate(model, ids[0], max_new_tokens=20, greedy=True)) == greedy
+@pytest.mark.slow
+def test_full_size_greedy_tokens_are_those_of_transformers(full_size: FullSize) -> None:
+    sorted_logits = np.sort(full_size.greedy_logits, axis=-1)
+    margins = sorted_logits[:, -1] - sorted_logits[:, -2]
+    assert margins.min() > 1e-3, "rounding decides a token"
+    assert len(set(full_size.greedy)) > 5, "one token is repeated"
+    tokens = tiedgpt.generate(full_size.model, full_size.prompt[0], max_new_tokens=20, greedy=True)
+    assert list(tokens) == full_size.greedy
 
-    cases = ((ids, range(1, 64), expected[0, -1]), (long_ids, (256, 512, 513, 590), long_last))
-    for prompt, cuts, last in cases:
-        cache = model.new_cache()
-        logits = np.concatenate(
-            [model(piece, cache) for piece in np.split(prompt, cuts, axis=1)], axis=1
-        )
-        assert_close(logits, model(prompt), 1e-4)
-        assert_close(logits[0, -1], last, 1e-4)
+
+def logits_of_pieces(model: GPT2, ids: np.ndarray, cuts: Any) -> np.ndarray:
+    """The logits of a text that is read with a cache, and cut before these places."""
+    cache = model.new_cache()
+    logits = [model(piece, cache) for piece in np.split(ids, cuts, axis=1)]
+    return np.concatenate(logits, axis=1)
+
+
+@pytest.mark.slow
+def test_full_size_logits_token_by_token(full_size: FullSize) -> None:
+    logits = logits_of_pieces(full_size.model, full_size.prompt, range(1, 64))
+    assert_close(logits, full_size.model(full_size.prompt), 1e-4)
+    assert_close(logits[0, -1], full_size.logits[0, -1], 1e-4)
+
+
+@pytest.mark.slow
+def test_full_size_logits_of_a_long_text_in_pieces(full_size: FullSize) -> None:
+    logits = logits_of_pieces(full_size.model, full_size.long_prompt, [256, 512, 513, 590])
+    assert_close(logits, full_size.model(full_size.long_prompt), 1e-4)
+    assert_close(logits[0, -1], full_size.long_last_logits, 1e-4)
