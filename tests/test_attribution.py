@@ -1,5 +1,4 @@
-"""Where a logit comes from, what the model is without some parts, and how single tokens are
-predicted."""
+"""Where a logit comes from, the model without some parts, and how single tokens are predicted."""
 
 from dataclasses import replace
 
@@ -25,137 +24,234 @@ UNTIED = SMALL.with_head("untied")
 IDS = [5, 17, 3, 3, 88, 100, 42]
 
 
-@pytest.mark.parametrize("config", [SMALL, UNTIED, replace(UNTIED, n_layer=0)])
-@pytest.mark.parametrize("against", [None, 9])
-@pytest.mark.parametrize("ids", [IDS, IDS[:1]])
-def test_each_part_is_the_vector_that_it_adds_read_by_the_head(config, against, ids):
-    """Each vector by itself, through the whole of ln_f in float64, in the order of the forward
-    pass."""
-    model = random_model(config, dtype=np.float64)
-    p, tape = model.parameters, {}
-    logits = model(ids, tape=tape)[-1]
-    u, logit = model.W_U[:, 7], logits[7]
-    if against:
-        u, logit = u - model.W_U[:, against], logit - logits[against]
+def added_vectors(model, ids) -> dict[str, np.ndarray]:
+    """What each part adds to the residual stream of the last token, in the order of the model."""
+    p = model.parameters
+    config = model.config
+    tape = {}
+    model(ids, tape=tape)
     vectors = {"wte": p["wte.weight"][ids[-1]], "wpe": p["wpe.weight"][len(ids) - 1]}
     for layer in range(config.n_layer):
-        weight = p[f"h.{layer}.attn.c_proj.weight"]
+        head_outputs = tape[f"attn.{layer}.heads"][0, :, -1]  # [H, K]
+        c_proj = p[f"h.{layer}.attn.c_proj.weight"]
         for head in range(config.n_head):
-            alone = np.zeros((config.n_head, config.head_width))
-            alone[head] = tape[f"attn.{layer}.heads"][0, head, -1]
-            vectors[f"attn.{layer}.head.{head}"] = alone.ravel() @ weight
+            only_this_head = np.zeros_like(head_outputs)
+            only_this_head[head] = head_outputs[head]
+            vectors[f"attn.{layer}.head.{head}"] = only_this_head.ravel() @ c_proj
         vectors[f"attn.{layer}.bias"] = p[f"h.{layer}.attn.c_proj.bias"]
-        vectors[f"mlp.{layer}"] = (
-            tape[f"mlp.{layer}.post"][0, -1] @ p[f"h.{layer}.mlp.c_proj.weight"]
-        )
+        hidden = tape[f"mlp.{layer}.post"][0, -1]
+        vectors[f"mlp.{layer}"] = hidden @ p[f"h.{layer}.mlp.c_proj.weight"]
         vectors[f"mlp.{layer}.bias"] = p[f"h.{layer}.mlp.c_proj.bias"]
+    return vectors
+
+
+each_config = pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(SMALL, id="tied"),
+        pytest.param(UNTIED, id="untied"),
+        pytest.param(replace(UNTIED, n_layer=0), id="no-layers"),
+    ],
+)
+each_text = pytest.mark.parametrize(
+    "ids", [pytest.param(IDS, id="text"), pytest.param(IDS[:1], id="one-token")]
+)
+each_other_token = pytest.mark.parametrize(
+    "against", [pytest.param(None, id="logit"), pytest.param(9, id="difference-of-logits")]
+)
+
+
+@each_config
+@each_other_token
+@each_text
+def test_each_part_is_the_vector_that_it_adds_read_by_the_head(config, against, ids):
+    model = random_model(config, dtype=np.float64)
+    u = model.W_U[:, 7]
+    if against is not None:
+        u = u - model.W_U[:, against]
+
+    # ln_f divides each vector, less its mean, by the standard deviation of their sum.
+    vectors = added_vectors(model, ids)
     resid = sum(vectors.values())
-    scale = np.sqrt(np.mean((resid - resid.mean()) ** 2) + config.layer_norm_epsilon)
-    expected = {
-        name: (vector - vector.mean()) / scale * p["ln_f.weight"] @ u
-        for name, vector in vectors.items()
-    }
-    expected["ln_f.bias"] = p["ln_f.bias"] @ u
+    deviation = np.sqrt(resid.var() + config.layer_norm_epsilon)
+    expected = {}
+    for name, vector in vectors.items():
+        normed = (vector - vector.mean()) / deviation * model.parameters["ln_f.weight"]
+        expected[name] = normed @ u
+    expected["ln_f.bias"] = model.parameters["ln_f.bias"] @ u
+
     parts = attribute(model, ids, 7, against)
     assert list(parts) == list(expected)
-    assert sum(parts.values()) == pytest.approx(logit, rel=0, abs=1e-10)
     assert list(parts.values()) == pytest.approx(list(expected.values()), rel=1e-10, abs=1e-12)
-    single = attribute(random_model(config), ids, 7, against)
-    assert list(single.values()) == pytest.approx(list(parts.values()), rel=0, abs=1e-4), (
-        "of float32"
-    )
+
+
+@each_config
+@each_other_token
+@each_text
+def test_the_parts_add_up_to_the_logit(config, against, ids):
+    model = random_model(config, dtype=np.float64)
+    logits = model(ids)[-1]
+    expected = logits[7]
+    if against is not None:
+        expected -= logits[against]
+    parts = attribute(model, ids, 7, against)
+    assert sum(parts.values()) == pytest.approx(expected, rel=0, abs=1e-10)
+
+
+@each_config
+@each_other_token
+@each_text
+def test_the_parts_of_a_float32_model(config, against, ids):
+    parts = attribute(random_model(config), ids, 7, against)
+    expected = attribute(random_model(config, dtype=np.float64), ids, 7, against)
+    assert parts == pytest.approx(expected, rel=0, abs=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("ids", "token", "message"),
+    ("ids", "message"),
     [
-        ([], 1, "the prompt is empty"),
-        (IDS * 9, 1, "63 tokens, more than the model's context of 31"),
-        (IDS, 101, r"token id 101 is outside the vocabulary of 101"),
-        (IDS, -1, r"token id -1 is outside"),
-        (IDS, [1], r"must be one sequence of ids|ids must be \[T\]"),
+        pytest.param([], "the prompt is empty", id="empty"),
+        pytest.param(IDS * 9, "63 tokens, more than the model's context of 31", id="long"),
     ],
 )
-def test_what_cannot_be_attributed(model, ids, token, message):
+def test_a_prompt_that_is_refused(model, ids, message):
     with pytest.raises(ArgumentError, match=message):
-        attribute(model, ids, token)
-    if ids == IDS:
-        with pytest.raises(ArgumentError, match=message):
-            attribute(model, ids, 1, against=token)
+        attribute(model, ids, 1)
 
 
-EVERY = slice(None)
+@pytest.mark.parametrize(
+    ("token", "message"),
+    [
+        pytest.param(101, "token id 101 is outside the vocabulary of 101", id="too-large"),
+        pytest.param(-1, "token id -1 is outside", id="negative"),
+        pytest.param([1], r"must be one sequence of ids|ids must be \[T\]", id="list"),
+    ],
+)
+def test_a_token_that_is_refused(model, token, message):
+    with pytest.raises(ArgumentError, match=message):
+        attribute(model, IDS, token)
+    with pytest.raises(ArgumentError, match=message):
+        attribute(model, IDS, 1, against=token)
+
+
 K = SMALL.head_width
-# The part -> a module, and the rows of its weight that are set to 0; its bias too if all are.
-ABLATIONS = {
-    "attn.1.head.2": ("h.1.attn.c_proj", slice(2 * K, 3 * K)),
-    "attn.0": ("h.0.attn.c_proj", EVERY),
-    "mlp.1": ("h.1.mlp.c_proj", EVERY),
-    "attn.1.head.0": ("h.1.attn.c_proj", slice(0, K)),
+
+
+def zero_a_head(p, layer: int, head: int) -> None:
+    p[f"h.{layer}.attn.c_proj.weight"][head * K : (head + 1) * K] = 0
+
+
+def zero_a_module(p, name: str) -> None:
+    p[f"{name}.weight"][:] = 0
+    p[f"{name}.bias"][:] = 0
+
+
+# For each part, what changes the parameters so that the part adds nothing.
+ZEROS = {
+    "attn.1.head.2": lambda p: zero_a_head(p, layer=1, head=2),
+    "attn.0": lambda p: zero_a_module(p, "h.0.attn.c_proj"),
+    "mlp.1": lambda p: zero_a_module(p, "h.1.mlp.c_proj"),
+    "attn.1.head.0": lambda p: zero_a_head(p, layer=1, head=0),
 }
 
 
 @pytest.mark.parametrize(
-    "names", [*([name] for name in ABLATIONS), ["attn.1.head.2", "attn.1.head.0", "mlp.1"]]
+    "names",
+    [
+        pytest.param(["attn.1.head.2"], id="head"),
+        pytest.param(["attn.0"], id="attention"),
+        pytest.param(["mlp.1"], id="mlp"),
+        pytest.param(["attn.1.head.0"], id="first-head"),
+        pytest.param(["attn.1.head.2", "attn.1.head.0", "mlp.1"], id="two-heads-and-an-mlp"),
+    ],
 )
 def test_an_ablated_model_is_one_whose_weights_are_zero_there(names):
-    model, zeroed = random_model(dtype=np.float64), random_model(dtype=np.float64)
-    for module, rows in (ABLATIONS[name] for name in names):
-        zeroed.parameters[f"{module}.weight"][rows] = 0
-        if rows is EVERY:
-            zeroed.parameters[f"{module}.bias"][:] = 0
+    model = random_model(dtype=np.float64)
+    zeroed = random_model(dtype=np.float64)
+    for name in names:
+        ZEROS[name](zeroed.parameters)
     without = model(IDS, edit=ablation(SMALL, names))
     np.testing.assert_allclose(without, zeroed(IDS), rtol=1e-10)
     assert np.abs(without - model(IDS)).max() > 1e-2
 
 
 @pytest.mark.parametrize(
-    ("n_layer", "name", "nearest"),
+    ("name", "nearest"),
     [
-        (2, "attn.1.head.3", r".*attn\.1\.head\.2"),
-        (2, "mlp.2", r"mlp\.[01], mlp\.[01], "),
-        (2, "resid_mid.0", ""),
-        (2, "", ""),
-        (0, "mlp.0", "none, for it has no layers"),
+        pytest.param("attn.1.head.3", r".*attn\.1\.head\.2", id="head-3-of-3"),
+        pytest.param("mlp.2", r"mlp\.[01], mlp\.[01], ", id="layer-2-of-2"),
+        pytest.param("resid_mid.0", "", id="not-a-part"),
+        pytest.param("", "", id="empty"),
     ],
 )
-def test_names_that_are_no_parts(n_layer, name, nearest):
+def test_a_name_that_is_not_a_part(name, nearest):
     message = f"^{name!r} is not a part that can be removed; the nearest are {nearest}"
     with pytest.raises(ArgumentError, match=message):
-        ablation(replace(SMALL, n_layer=n_layer), [*["mlp.0"] * (n_layer > 0), name])
+        ablation(SMALL, ["mlp.0", name])
 
 
-@pytest.mark.parametrize("name", [*activation_shapes(SMALL), *ABLATIONS])
-def test_edits_hold_while_a_cache_grows(name):
-    """Token by token, or a few at once, an edited model's logits are those of one edited pass."""
+def test_a_model_without_layers_has_no_parts_to_remove():
+    message = "^'mlp.0' is not a part that can be removed; the nearest are none, for it has no lay"
+    with pytest.raises(ArgumentError, match=message):
+        ablation(replace(SMALL, n_layer=0), ["mlp.0"])
+
+
+EDITS = {name: {name: np.tanh} for name in activation_shapes(SMALL)}
+for name in ZEROS:
+    EDITS[name] = ablation(SMALL, [name])
+
+
+@pytest.mark.parametrize("name", EDITS)
+@pytest.mark.parametrize(
+    "cuts",
+    [pytest.param([1, 2, 3, 4, 5, 6], id="token-by-token"), pytest.param([3, 4, 5], id="pieces")],
+)
+def test_edits_hold_while_a_cache_grows(name, cuts):
     model = random_model(dtype=np.float64)
-    edit = ablation(SMALL, [name]) if name in ABLATIONS else {name: np.tanh}
+    edit = EDITS[name]
     expected = model(IDS, edit=edit)
     assert np.abs(expected - model(IDS)).max() > 1e-3
-    for cuts in (range(1, len(IDS)), [3, 4, 5]):
-        cache = model.new_cache()
-        rows = [model(piece, cache, edit=edit) for piece in np.split(IDS, cuts)]
-        np.testing.assert_allclose(np.concatenate(rows), expected, rtol=1e-9, atol=1e-9)
+    cache = model.new_cache()
+    logits = [model(piece, cache, edit=edit) for piece in np.split(IDS, cuts)]
+    np.testing.assert_allclose(np.concatenate(logits), expected, rtol=1e-9, atol=1e-9)
+
+
+LOGITS = np.array([1.0, 3.0, 2.0, 3.0, -1.0])  # two are the likeliest
 
 
 def test_a_prediction_is_that_of_the_definitions():
-    logits = np.array([1.0, 3.0, 2.0, 3.0, -1.0])
-    p = np.exp(logits) / np.exp(logits).sum()
-    (second,) = predict(logits, [2], k=3)
-    assert (second.token, second.logit, second.rank) == (2, 2.0, 3)
-    assert second.probability == pytest.approx(p[2])
-    assert [token for token, _ in second.alternatives] == [1, 3, 0]
-    assert [log_p for _, log_p in second.alternatives] == pytest.approx(np.log(p[[1, 3, 0]]))
-    assert [one.rank for one in predict(logits, range(5))] == [4, 1, 3, 1, 5], (
-        "two are the likeliest"
-    )
-    both = predict(logits, [3, 1], k=9)
-    assert [[token for token, _ in one.alternatives] for one in both] == [
-        [1, 2, 0, 4],
-        [3, 2, 0, 4],
-    ]
-    assert predict(logits, [3])[0].alternatives == []
+    p = np.exp(LOGITS) / np.exp(LOGITS).sum()
+    (prediction,) = predict(LOGITS, [2])
+    assert prediction.token == 2
+    assert prediction.logit == 2.0
+    assert prediction.probability == pytest.approx(p[2])
+    assert prediction.rank == 3
+    assert prediction.alternatives == []
+
+
+def test_tokens_with_equal_logits_have_one_rank():
+    assert [prediction.rank for prediction in predict(LOGITS, range(5))] == [4, 1, 3, 1, 5]
+
+
+def test_the_alternatives_are_the_likeliest_tokens():
+    p = np.exp(LOGITS) / np.exp(LOGITS).sum()
+    (prediction,) = predict(LOGITS, [2], k=3)
+    assert [token for token, _ in prediction.alternatives] == [1, 3, 0]
+    expected = [np.log(p[1]), np.log(p[3]), np.log(p[0])]
+    assert [log_p for _, log_p in prediction.alternatives] == pytest.approx(expected)
+
+
+def test_the_token_itself_is_not_among_its_alternatives():
+    first, second = predict(LOGITS, [3, 1], k=9)
+    assert [token for token, _ in first.alternatives] == [1, 2, 0, 4]
+    assert [token for token, _ in second.alternatives] == [3, 2, 0, 4]
+
+
+def test_surprisal_is_in_bits():
     assert surprisal(np.log(1 / 8)) == pytest.approx(3)
+
+
+def test_logits_that_are_not_finite_predict_nothing():
     with pytest.raises(TiedGPTError, match="not finite numbers"):
         predict(np.array([1.0, np.nan]), [0])
 
@@ -163,14 +259,26 @@ def test_a_prediction_is_that_of_the_definitions():
 def test_next_tokens_are_the_likeliest_of_either_head():
     untied = random_model(UNTIED, dtype=np.float64)
     models = [untied.tie(), untied]
-    logits = [model(IDS)[-1] for model in models]
-    order = [np.argsort(-row)[:3].tolist() for row in logits]
-    tokens = list(dict.fromkeys(token for pair in zip(*order, strict=True) for token in pair))
-    assert next_tokens(models, IDS, k=3) == [
-        predict(last_logits(model, IDS), tokens) for model in models
-    ]
-    for model, row in zip(models, logits, strict=True):
-        np.testing.assert_allclose(last_logits(model, IDS), row, rtol=1e-9)
+    tied_likeliest = np.argsort(-models[0](IDS)[-1])[:3].tolist()
+    untied_likeliest = np.argsort(-models[1](IDS)[-1])[:3].tolist()
+    tokens = []  # the likeliest of either, then the second of either, and so on
+    for pair in zip(tied_likeliest, untied_likeliest, strict=True):
+        for token in pair:
+            if token not in tokens:
+                tokens.append(token)
+    expected = [predict(last_logits(model, IDS), tokens) for model in models]
+    assert next_tokens(models, IDS, k=3) == expected
+
+
+@pytest.mark.parametrize("config", [SMALL, UNTIED], ids=["tied", "untied"])
+def test_last_logits_are_the_last_row(config):
+    model = random_model(config, dtype=np.float64)
+    np.testing.assert_allclose(last_logits(model, IDS), model(IDS)[-1], rtol=1e-9)
+
+
+def test_the_first_of_the_next_tokens_is_the_greedy_one(model):
+    ((prediction,),) = next_tokens([model], IDS, k=1)
+    assert prediction.token == next(generate(model, IDS, greedy=True))
 
 
 @pytest.mark.parametrize("stride", [1, 15, 31])
@@ -179,30 +287,70 @@ def test_token_predictions_are_of_the_tokens_that_are_scored(stride):
     ids = np.random.default_rng(3).integers(0, SMALL.vocab_size, 100)
     predictions = token_predictions(model, ids, stride, k=4)
     places = predicted_places(ids.size, SMALL.n_ctx, stride)
-    assert [one.token for one in predictions] == ids[places].tolist()
-    losses = token_losses(model, ids, stride)
-    np.testing.assert_allclose([-one.log_probability for one in predictions], losses, rtol=1e-12)
-    row = model(ids[: places[4]])[-1]
-    others = [token for token in np.argsort(-row).tolist() if token != ids[places[4]]][:4]
-    assert [token for token, _ in predictions[4].alternatives] == others
+    assert [prediction.token for prediction in predictions] == ids[places].tolist()
+    losses = [-prediction.log_probability for prediction in predictions]
+    np.testing.assert_allclose(losses, token_losses(model, ids, stride), rtol=1e-12)
 
 
-@pytest.mark.parametrize("settings", [{}, {"greedy": True}, {"temperature": 0.5, "top_k": 3}])
-def test_the_models_own_logits_are_recorded_past_the_context(model, settings):
-    """Whatever the temperature."""
-    recorded = [], []
+def test_token_predictions_have_the_likeliest_other_tokens():
+    model = random_model(dtype=np.float64)
+    prediction = token_predictions(model, IDS, stride=1, k=4)[-1]
+    likeliest = np.argsort(-model(IDS[:-1])[-1]).tolist()
+    likeliest.remove(IDS[-1])
+    assert [token for token, _ in prediction.alternatives] == likeliest[:4]
 
-    def record(row, logits, token):
-        recorded[row].extend(predict(logits, [token], k=2))
 
-    sampling, streams = Sampling(**settings), random_streams(1, 2)
-    steps = list(sample_steps(model, [IDS, IDS], 40, sampling, streams, record=record))
-    for row in range(2):
-        assert [one.token for one in recorded[row]] == [step[row][0] for step in steps]
-    read = list(IDS)
-    for ((token,), _), one in zip(steps[:20], recorded[0], strict=False):
-        (expected,) = predict(last_logits(model, read), [token], k=2)
-        assert one.log_probability == pytest.approx(expected.log_probability, rel=1e-4, abs=1e-6)
-        assert one.rank == expected.rank
-        read.append(token)
-    assert next(generate(model, IDS, greedy=True)) == next_tokens([model], IDS, 1)[0][0].token
+each_sampling = pytest.mark.parametrize(
+    "sampling",
+    [
+        pytest.param(Sampling(), id="sampling"),
+        pytest.param(Sampling(greedy=True), id="greedy"),
+        pytest.param(Sampling(temperature=0.5, top_k=3), id="temperature-and-top-k"),
+    ],
+)
+
+
+@pytest.fixture
+def sampled_and_recorded(model):
+    """sampled_and_recorded(sampling) -> two rows of 40 tokens, and what was recorded of them.
+
+    The rows go past the context.
+    """
+
+    def sampled_and_recorded(sampling):
+        predictions = [[], []]
+
+        def record(row, logits, token):
+            predictions[row] += predict(logits, [token], k=2)
+
+        rows = [[], []]
+        for chosen in sample_steps(
+            model, [IDS, IDS], 40, sampling, random_streams(1, 2), record=record
+        ):
+            for row, tokens in zip(rows, chosen, strict=True):
+                row += tokens
+        return rows, predictions
+
+    return sampled_and_recorded
+
+
+@each_sampling
+def test_each_chosen_token_is_recorded_for_its_row(sampled_and_recorded, sampling):
+    rows, predictions = sampled_and_recorded(sampling)
+    for row, predictions_of_row in zip(rows, predictions, strict=True):
+        assert len(row) == 40
+        assert [prediction.token for prediction in predictions_of_row] == row
+
+
+@each_sampling
+def test_the_models_own_logits_are_recorded(model, sampled_and_recorded, sampling):
+    """Neither the temperature nor top-k changes them."""
+    rows, predictions = sampled_and_recorded(sampling)
+    ids = list(IDS)
+    for token, prediction in zip(rows[0][:20], predictions[0][:20], strict=True):
+        (expected,) = predict(last_logits(model, ids), [token], k=2)
+        assert prediction.log_probability == pytest.approx(
+            expected.log_probability, rel=1e-4, abs=1e-6
+        )
+        assert prediction.rank == expected.rank
+        ids.append(token)

@@ -10,7 +10,9 @@ from support.models import SMALL, random_model, some_corpus
 
 from tiedgpt import GPT2
 from tiedgpt.errors import ArgumentError, TiedGPTError
+from tiedgpt.gpt2.ops import cross_entropy
 from tiedgpt.gpt2.parameters import parameter_shapes
+from tiedgpt.inference import evaluation
 from tiedgpt.study import bigrams, direct_path, paths, predictions, similarity
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.report import losses, sample
@@ -27,121 +29,190 @@ def table_of(ids, vocab_size) -> np.ndarray:
     return table
 
 
-def test_the_sparse_table_is_the_whole_one():
+def test_each_row_of_a_corpus_has_the_successors_of_a_token():
     text = some_corpus()
-    table, every, some = table_of(text.ids, V), np.arange(V), np.array([60, 3, 100, 0])
-    for token, row in enumerate(table):
-        successors, counts = (array.tolist() for array in text.row(token))
-        assert (successors, counts) == (np.flatnonzero(row).tolist(), [*row[row > 0]])
-    assert (text.table(every, every) == table).all()
-    assert (text.table(some, some[1:]) == table[np.ix_(some, some[1:])]).all()
-    assert (text.count(0, 1), text.share(0, 1)) == (table[0, 1], table[0, 1] / table[0].sum())
-    assert text.count(V - 1, 0) == text.share(V - 1, 0) == 0 < text.count(0, 1)
+    for token, row in enumerate(table_of(text.ids, V)):
+        successors, counts = text.row(token)
+        assert successors.tolist() == np.flatnonzero(row).tolist()
+        assert counts.tolist() == row[row > 0].tolist()
+
+
+def test_the_table_of_a_corpus_has_the_chosen_rows_and_columns():
+    text = some_corpus()
+    table = table_of(text.ids, V)
+    every_token = np.arange(V)
+    np.testing.assert_array_equal(text.table(every_token, every_token), table)
+    rows = np.array([60, 3, 100, 0])
+    columns = np.array([3, 100, 0])
+    np.testing.assert_array_equal(text.table(rows, columns), table[np.ix_(rows, columns)])
+
+
+def test_the_count_and_the_share_of_a_pair():
+    text = some_corpus()
+    table = table_of(text.ids, V)
+    assert text.count(0, 1) == table[0, 1] > 0
+    assert text.share(0, 1) == table[0, 1] / table[0].sum()
+
+
+def test_a_token_that_is_not_in_the_corpus_has_no_pairs():
+    text = some_corpus()
+    assert text.count(V - 1, 0) == 0
+    assert text.share(V - 1, 0) == 0
+
+
+def test_frequent_tokens_occur_at_least_100_times():
+    text = some_corpus()
     counts = np.bincount(text.ids, minlength=V)
     assert text.counts.tolist() == counts.tolist()
     assert text.frequent().tolist() == np.flatnonzero(counts >= 100).tolist()
-    assert 1 < text.frequent().size < text.frequent(1).size < V, (
-        "some tokens are frequent and some are not"
-    )
+    assert text.frequent(1).tolist() == np.flatnonzero(counts >= 1).tolist()
+    assert 1 < len(text.frequent()) < len(text.frequent(1)) < V
 
 
-def test_a_corpus_without_pairs_and_ids_of_another_vocabulary():
-    for ids in ([], [4]):
-        text = Corpus.of(ids, 5)
-        assert [array.size for array in text.row(4)] == [0, 0]
-        assert (text.counts.sum(), text.frequent().size, text.self_prediction()) == (
-            len(ids),
-            0,
-            None,
-        )
-    for token in (-1, V):
-        message = f"token id {token} of the corpus is outside the vocabulary of 101"
-        refuses(message, Corpus.of, [0, token, 1], V, error=ArgumentError)
+@pytest.mark.parametrize("ids", [pytest.param([], id="empty"), pytest.param([4], id="one-token")])
+def test_a_corpus_without_pairs(ids):
+    text = Corpus.of(ids, 5)
+    successors, counts = text.row(4)
+    assert successors.size == 0
+    assert counts.size == 0
+    assert text.counts.sum() == len(ids)
+    assert text.frequent().size == 0
+    assert text.self_prediction() is None
+
+
+@pytest.mark.parametrize("token", [-1, V])
+def test_ids_of_another_vocabulary_are_refused(token):
+    message = f"token id {token} of the corpus is outside the vocabulary of 101"
+    refuses(message, Corpus.of, [0, token, 1], V, error=ArgumentError)
 
 
 def test_the_share_of_frequent_tokens_that_follow_themselves():
-    ids = [t for t in range(9) for _ in range(120)]  # 0 to 8 follow themselves,
-    ids += [9, 9, 10] * 60  # and so does 9, although 10 follows it as often
-    ids += [10, 11, 12, 13] * 150 + [14] * 80  # 10 to 13 do not; 14 is not frequent
-    table, frequent = table_of(ids, 15), range(14)
-    expected = np.mean([table[t, t] == table[t].max() for t in frequent])
+    ids = []
+    for token in range(9):
+        ids += [token] * 120  # a token that follows itself
+    ids += [9, 9, 10] * 60  # 9 follows itself as often as 10 follows it
+    ids += [10, 11, 12, 13] * 150  # tokens that do not follow themselves
+    ids += [14] * 80  # not a frequent token
     text = Corpus.of(np.array(ids), 15)
-    assert text.frequent().tolist() == list(frequent)
-    assert text.self_prediction() == expected == 10 / 14
+    assert text.frequent().tolist() == list(range(14))
+    assert text.self_prediction() == 10 / 14
 
 
-def test_an_average_over_too_few_frequent_tokens_is_not_reported():
-    model = random_model()
-    for frequent, reported in ((9, False), (10, True)):
-        text = Corpus.of(np.arange(V).repeat(np.where(np.arange(V) < frequent, 100, 99)), V)
-        assert text.frequent().size == frequent
-        numbers = [
-            direct_path.direct_path(model, text)["self_prediction_frequent"],
-            text.self_prediction(),
-        ]
-        assert [number is not None for number in [*numbers, bigrams.bigrams(model, text)]] == [
-            reported
-        ] * 3
+def corpus_with_frequent(is_frequent) -> Corpus:  # [V] bool
+    """A text in which the chosen tokens occur 100 times, and the others 99 times."""
+    counts = np.where(is_frequent, 100, 99)
+    return Corpus.of(np.repeat(np.arange(V), counts), V)
 
 
-def first_layers(model: GPT2, n_layer: int, **changed) -> GPT2:
+def test_an_average_over_nine_frequent_tokens_is_not_reported(model):
+    text = corpus_with_frequent(np.arange(V) < 9)
+    assert direct_path.direct_path(model, text)["self_prediction_frequent"] is None
+    assert text.self_prediction() is None
+    assert bigrams.bigrams(model, text) is None
+
+
+def test_an_average_over_ten_frequent_tokens_is_reported(model):
+    text = corpus_with_frequent(np.arange(V) < 10)
+    assert direct_path.direct_path(model, text)["self_prediction_frequent"] is not None
+    assert text.self_prediction() is not None
+    assert bigrams.bigrams(model, text) is not None
+
+
+def first_layers(model: GPT2, n_layer: int) -> GPT2:
+    """A model of the first layers, with the same embeddings, ln_f and head."""
     config = replace(model.config, n_layer=n_layer)
-    parameters = model.parameters | changed
-    return GPT2(config, {name: parameters[name] for name in parameter_shapes(config)})
+    return GPT2(config, {name: model.parameters[name] for name in parameter_shapes(config)})
 
 
-@pytest.mark.parametrize("config", [SMALL, UNTIED])
-def test_each_path_is_a_smaller_model(config):
-    """normed has no layers, mlp0 has one whose attention adds nothing; both have no position."""
-    model = random_model(config, dtype=np.float64)
-    zeros = {name: np.zeros_like(array) for name, array in model.parameters.items()}
-    absent = {
-        name: zeros[name]
-        for name in ("wpe.weight", "h.0.attn.c_proj.weight", "h.0.attn.c_proj.bias")
-    }
-    no_layers, one_layer = (first_layers(model, n_layer, **absent) for n_layer in (0, 1))
-    expected = {
-        "raw": (model.W_E @ model.W_U)[TOKENS],
-        "normed": no_layers(TOKENS[:, None])[:, 0],
-        "mlp0": one_layer(TOKENS[:, None])[:, 0],
-        "model": [model([token])[0] for token in TOKENS],
-    }
-    for name, path in paths.paths_of(model).items():
-        np.testing.assert_allclose(
-            path(model, TOKENS), expected[name], rtol=1e-12, atol=1e-12, err_msg=name
-        )
-        assert path(random_model(config), TOKENS).dtype == np.float32, name
+def without_position_and_attention(model: GPT2) -> GPT2:
+    """A copy of which wpe and the first layer's attention add nothing."""
+    parameters = dict(model.parameters)
+    for name in ("wpe.weight", "h.0.attn.c_proj.weight", "h.0.attn.c_proj.bias"):
+        parameters[name] = np.zeros_like(parameters[name])
+    return GPT2(model.config, parameters)
+
+
+def logits_of_single_tokens(model: GPT2) -> np.ndarray:  # -> [n, V]
+    """After each of TOKENS, by itself."""
+    return model(TOKENS[:, np.newaxis])[:, 0]
+
+
+each_head = pytest.mark.parametrize("head", ["tied", "untied"])
+
+
+@each_head
+def test_the_raw_path_is_the_product_of_embedding_and_output_matrix(head):
+    model = random_model(SMALL.with_head(head), dtype=np.float64)
+    expected = (model.W_E @ model.W_U)[TOKENS]
+    np.testing.assert_allclose(paths.PATHS["raw"](model, TOKENS), expected, rtol=1e-12, atol=1e-12)
+
+
+@each_head
+@pytest.mark.parametrize(
+    ("path", "n_layer"),
+    [pytest.param("normed", 0, id="normed"), pytest.param("mlp0", 1, id="mlp0")],
+)
+def test_the_path_is_a_model_without_positions_and_attention(head, path, n_layer):
+    model = random_model(SMALL.with_head(head), dtype=np.float64)
+    smaller = first_layers(without_position_and_attention(model), n_layer)
+    logits = paths.PATHS[path](model, TOKENS)
+    np.testing.assert_allclose(logits, logits_of_single_tokens(smaller), rtol=1e-12, atol=1e-12)
+
+
+@each_head
+def test_the_path_of_the_model_has_all_layers_and_a_position(head):
+    model = random_model(SMALL.with_head(head), dtype=np.float64)
+    logits = paths.PATHS["model"](model, TOKENS)
+    for row, token in zip(logits, TOKENS, strict=True):
+        np.testing.assert_allclose(row, model([token])[0], rtol=1e-12, atol=1e-12)
+    normed = paths.PATHS["normed"](model, TOKENS)
+    without_layers = paths.whole_model(first_layers(model, 0), TOKENS)
+    assert np.abs(without_layers - normed).max() > 0.1, "the position changes nothing"
+
+
+@pytest.mark.parametrize("path", paths.PATHS)
+def test_a_float32_model_has_float32_paths(model, path):
+    assert paths.PATHS[path](model, TOKENS).dtype == np.float32
+
+
+def test_a_model_without_layers_has_no_first_mlp(model):
     assert list(paths.paths_of(model)) == ["raw", "normed", "mlp0", "model"]
-    assert list(paths.paths_of(no_layers)) == ["raw", "normed", "model"]
-    assert (
-        np.abs(paths.whole_model(first_layers(model, 0), TOKENS) - expected["normed"]).max() > 0.1
-    )
+    assert list(paths.paths_of(first_layers(model, 0))) == ["raw", "normed", "model"]
 
 
 def test_log_softmax_of_very_large_logits():
-    log_p = paths.log_probabilities(
-        np.array([[0.0, -5000.0, 0.0], [-np.inf, 1.0, 1.0]], np.float32)
-    )
-    log_half = -math.log(2)
-    np.testing.assert_allclose(
-        log_p, [[log_half, -5000 + log_half, log_half], [-np.inf, log_half, log_half]]
-    )
+    logits = np.array([[0.0, -5000.0, 0.0], [-np.inf, 1.0, 1.0]], np.float32)
+    log_half = math.log(1 / 2)
+    expected = [[log_half, -5000 + log_half, log_half], [-np.inf, log_half, log_half]]
+    np.testing.assert_allclose(paths.log_probabilities(logits), expected)
+
+
+def test_log_softmax_of_logits_that_are_not_finite():
     with pytest.raises(TiedGPTError, match="not finite numbers: its checkpoint is damaged"):
         paths.log_probabilities(np.array([1.0, np.nan]))
 
 
-@pytest.mark.parametrize("nearly_tied", [False, True])
-def test_asymmetry_is_that_of_the_whole_matrix(monkeypatch, nearly_tied):
+def relative_asymmetry(model: GPT2) -> float:
+    """From the whole matrix in float64."""
+    A = model.W_E.astype(np.float64) @ model.W_U.astype(np.float64)
+    return np.linalg.norm(A - A.T) / np.linalg.norm(A)
+
+
+def test_asymmetry_is_that_of_the_whole_matrix(monkeypatch):
     monkeypatch.setattr(direct_path, "ROWS_AT_ONCE", 17)
     model = random_model(UNTIED)
-    if nearly_tied:  # rounding must not drown what is left
-        model.parameters["lm_head.weight"][:] = model.W_E
-        model.parameters["lm_head.weight"][5, 3] += 1e-6
-    A = model.W_E.astype(np.float64) @ model.W_U.astype(np.float64)
-    expected = np.linalg.norm(A - A.T) / np.linalg.norm(A)
-    assert (1e-9 < expected < 1e-7) == nearly_tied
-    found = direct_path.asymmetry(model.W_E, model.W_U)
-    assert found == pytest.approx(expected, rel=1e-6 if nearly_tied else 1e-12)
+    asymmetry = direct_path.asymmetry(model.W_E, model.W_U)
+    assert asymmetry == pytest.approx(relative_asymmetry(model), rel=1e-12)
+
+
+def test_asymmetry_of_a_nearly_tied_model_is_not_lost_in_rounding(monkeypatch):
+    monkeypatch.setattr(direct_path, "ROWS_AT_ONCE", 17)
+    model = random_model(UNTIED)
+    model.parameters["lm_head.weight"][:] = model.W_E
+    model.parameters["lm_head.weight"][5, 3] += 1e-6
+    expected = relative_asymmetry(model)
+    assert 1e-9 < expected < 1e-7
+    assert direct_path.asymmetry(model.W_E, model.W_U) == pytest.approx(expected, rel=1e-6)
 
 
 def test_tied_is_exactly_symmetric(model):
@@ -149,174 +220,260 @@ def test_tied_is_exactly_symmetric(model):
         assert direct_path.asymmetry(tied.W_E, tied.W_U) == 0.0
 
 
-def test_self_prediction_is_that_of_the_whole_matrix(monkeypatch):
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(random_model(), id="tied"),
+        pytest.param(random_model(UNTIED), id="untied"),
+        pytest.param(random_model(seed=2), id="another-tied"),
+    ],
+)
+def test_self_prediction_is_that_of_the_whole_matrix(monkeypatch, model):
     monkeypatch.setattr(paths, "MAX_LOGITS", 7 * V)
-    for model in (random_model(), random_model(UNTIED), random_model(SMALL, seed=2)):
-        best = (model.W_E @ model.W_U).argmax(axis=1)
-        done = []
-        text = Corpus.of(
-            np.repeat(np.arange(V), np.where(np.arange(V) % 2, 100, 99)), V
-        )  # odd ones frequent
-        report = direct_path.direct_path(model, text, done.append)
-        itself = best == np.arange(V)
-        assert report["self_prediction"] == itself.mean()
-        assert report["self_prediction_frequent"] == itself[1::2].mean()
-        assert sum(done) == V
-    assert direct_path.direct_path(model, Corpus.of([0, 1], V))["self_prediction_frequent"] is None
+    predicts_itself = (model.W_E @ model.W_U).argmax(axis=1) == np.arange(V)
+    is_odd = np.arange(V) % 2 == 1
+    tokens_done = []
+    report = direct_path.direct_path(model, corpus_with_frequent(is_odd), tokens_done.append)
+    assert report["self_prediction"] == predicts_itself.mean()
+    assert report["self_prediction_frequent"] == predicts_itself[is_odd].mean()
+    assert sum(tokens_done) == V
 
 
 def test_a_damaged_matrix_is_an_error(model):
     model.parameters["wte.weight"][7, 2] = np.nan
-    with pytest.raises(
-        TiedGPTError, match="holds a number that is not finite: the checkpoint is damaged"
-    ):
+    message = "holds a number that is not finite: the checkpoint is damaged"
+    with pytest.raises(TiedGPTError, match=message):
         direct_path.direct_path(model)
 
 
 def brute_force(logits, table, token):
-    """The four measures of one row, from whole arrays and their definitions."""
+    """The four measures of one token, from whole arrays and their definitions."""
     p = np.exp(logits - logits.max())
     p /= p.sum()
     counts = table[token]
     q = counts / counts.sum()
-    there = counts > 0
-    answer = {"kl": (q[there] * np.log(q[there] / p[there])).sum()}
-    answer["mrr"] = sum(share / (1 + sum(p > p[t])) for t, share in enumerate(q))
-    for k in (1, 5):
-        least = max(np.sort(counts)[-k], 1)
-        of = min(k, np.count_nonzero(there))
-        answer[f"top{k}"] = sum(counts[t] >= least for t in np.argsort(-p)[:k]) / of
-    return answer
+    ranks = np.array([1 + sum(p > p_of_token) for p_of_token in p])
+    in_text = counts > 0
+    kl = q[in_text] * np.log(q[in_text] / p[in_text])
+    return {
+        "top1": share_of_most_common(p, counts, 1),
+        "top5": share_of_most_common(p, counts, 5),
+        "mrr": (q / ranks).sum(),
+        "kl": kl.sum(),
+    }
 
 
-@pytest.mark.parametrize("head", ["tied", "untied"])
-def test_bigrams_are_those_of_the_definitions(head, monkeypatch):
+def share_of_most_common(p, counts, k):
+    """The share of the k most common successors that are among the k likeliest tokens."""
+    kth_count = np.sort(counts)[-k]
+    hits = 0
+    for token in np.argsort(-p)[:k]:
+        if counts[token] > 0 and counts[token] >= kth_count:
+            hits += 1
+    return hits / min(k, np.count_nonzero(counts))
+
+
+PATHS_WITH_UNIGRAM = ["unigram", "raw", "normed", "mlp0", "model"]
+
+
+def logits_of_path(path, model, text, token):
+    if path == "unigram":
+        with np.errstate(divide="ignore"):  # some tokens are not in the text
+            return np.log(np.bincount(text.ids, minlength=V))
+    return paths.PATHS[path](model, np.array([token]))[0]
+
+
+@pytest.mark.parametrize("path", PATHS_WITH_UNIGRAM)
+@each_head
+def test_bigrams_are_those_of_the_definitions(head, path, monkeypatch):
     monkeypatch.setattr(paths, "MAX_LOGITS", 4 * V)
     text = some_corpus()
-    table, model = table_of(text.ids, V), random_model(SMALL.with_head(head), dtype=np.float64)
-    done = []
-    report = bigrams.bigrams(model, text, done.append)
-    assert list(report) == ["unigram", "raw", "normed", "mlp0", "model"]
-    assert sum(done) == 5 * text.frequent().size
-    with np.errstate(divide="ignore"):
-        unigram = np.log(np.bincount(text.ids, minlength=V))
-    known = {**paths.PATHS, "unigram": lambda _, tokens: [unigram] * tokens.size}
-    for name, scores in report.items():
-        rows = [
-            brute_force(known[name](model, np.array([t]))[0], table, t) for t in text.frequent()
-        ]
-        assert list(scores) == ["top1", "top5", "mrr", "kl"]
-        for measure, value in scores.items():
-            expected = np.mean([row[measure] for row in rows])
-            assert value == pytest.approx(expected, rel=1e-9), (name, measure)
+    table = table_of(text.ids, V)
+    model = random_model(SMALL.with_head(head), dtype=np.float64)
+    scores = bigrams.bigrams(model, text)[path]
+    expected = []
+    for token in text.frequent():
+        logits = logits_of_path(path, model, text, token)
+        expected.append(brute_force(logits, table, token))
+    assert list(scores) == ["top1", "top5", "mrr", "kl"]
+    for measure, score in scores.items():
+        mean = np.mean([measures[measure] for measures in expected])
+        assert score == pytest.approx(mean, rel=1e-9), measure
 
 
-def test_ties_and_tokens_with_few_successors():
+def test_each_path_is_compared_with_each_frequent_token(model, monkeypatch):
+    monkeypatch.setattr(paths, "MAX_LOGITS", 4 * V)
+    text = some_corpus()
+    tokens_done = []
+    report = bigrams.bigrams(model, text, tokens_done.append)
+    assert list(report) == PATHS_WITH_UNIGRAM
+    assert sum(tokens_done) == 5 * len(text.frequent())
+
+
+@pytest.mark.parametrize(
+    ("successors", "k", "expected"),
+    [
+        pytest.param([1, 5], 1, 0, id="none-is-the-likeliest"),
+        pytest.param([0, 3], 1, 1, id="either-is-the-most-common"),
+        pytest.param([1, 5], 5, 1 / 2, id="one-of-two-is-among-the-likeliest-five"),
+    ],
+)
+def test_overlap_with_two_successors_that_are_equally_common(successors, k, expected):
     log_p = np.log([0.4, 0.3, 0.15, 0.1, 0.04, 0.01])
-    tie = np.array([1, 5]), np.array([50, 50])
-    assert bigrams.overlap(log_p, *tie, 1) == 0
-    assert bigrams.overlap(log_p, *tie, 5) == 1 / 2, "two successors are asked for, one is found"
-    assert bigrams.overlap(log_p, np.array([0, 3]), np.array([50, 50]), 1) == 1, (
-        "either is the commonest"
-    )
+    counts = np.array([50, 50])
+    assert bigrams.overlap(log_p, np.array(successors), counts, k) == expected
 
 
-def test_spearman_is_pearson_of_average_ranks():
+def test_spearman_is_pearson_of_ranks_where_equal_numbers_have_the_mean_of_theirs():
     rng = np.random.default_rng(0)
-    x, y = rng.integers(0, 9, 60), rng.standard_normal(60)
-    place = [(x < a).sum() + ((x == a).sum() + 1) / 2 for a in x]
-    rank_y = np.argsort(np.argsort(y))
-    assert similarity.spearman(x, y) == pytest.approx(np.corrcoef(place, rank_y)[0, 1], rel=1e-12)
-    assert similarity.spearman(y, -(y**3)) == pytest.approx(-1)
-    for nothing in ((y, np.ones(60)), (np.ones(60), y), (y[:0], y[:0])):
-        assert similarity.spearman(*nothing) is None
+    x = rng.integers(0, 9, 60)
+    y = rng.standard_normal(60)
+    ranks_of_x = []
+    for number in x:
+        smaller = (x < number).sum()
+        equal = (x == number).sum()
+        ranks_of_x.append(smaller + (equal + 1) / 2)
+    ranks_of_y = np.argsort(np.argsort(y))
+    pearson = np.corrcoef(ranks_of_x, ranks_of_y)[0, 1]
+    assert similarity.spearman(x, y) == pytest.approx(pearson, rel=1e-12)
+
+
+def test_spearman_of_a_falling_function_is_minus_1():
+    x = np.random.default_rng(0).standard_normal(60)
+    assert similarity.spearman(x, -(x**3)) == pytest.approx(-1)
+
+
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [
+        pytest.param(np.arange(60), np.ones(60), id="second-constant"),
+        pytest.param(np.ones(60), np.arange(60), id="first-constant"),
+        pytest.param(np.empty(0), np.empty(0), id="empty"),
+    ],
+)
+def test_spearman_that_is_not_defined(x, y):
+    assert similarity.spearman(x, y) is None
 
 
 def test_the_cosines_of_a_row_of_zeros_are_0():
-    assert similarity.cosines(np.array([[3.0, 4.0], [0.0, 0.0], [6.0, 8.0]])) == pytest.approx(
-        [0, 1, 0]
-    )
+    rows = np.array([[3.0, 4.0], [0.0, 0.0], [6.0, 8.0]])
+    assert similarity.cosines(rows) == pytest.approx([0, 1, 0])
 
 
 def test_similarity_is_invariant_to_rotation():
-    """In out_tied's place W_U is the tied matrix in other coordinates; in in_tied's, W_E is
-    unrelated."""
+    """W_U is the tied matrix in other coordinates; W_E has nothing to do with it."""
     model = random_model(replace(UNTIED, vocab_size=211), dtype=np.float64)
-    tied = np.random.default_rng(1).standard_normal(model.W_E.shape)
-    rotation = np.linalg.qr(model.W_E[: SMALL.n_embd])[0]
-    model.parameters["lm_head.weight"][:] = tied @ rotation
-    report = similarity.embeddings(model, tied_W_E=tied)
+    tied_W_E = np.random.default_rng(1).standard_normal(model.W_E.shape)
+    rotation, _ = np.linalg.qr(model.W_E[: SMALL.n_embd])
+    model.parameters["lm_head.weight"][:] = tied_W_E @ rotation
+    report = similarity.embeddings(model, tied_W_E=tied_W_E)
     assert report["out_tied"] == pytest.approx(1)
     assert abs(report["in_tied"]) < 0.05
     assert report["in_out"] == pytest.approx(report["in_tied"])
-    report = similarity.embeddings(model.tie(), some_corpus())
+
+
+def test_similarity_of_a_tied_model(model):
+    report = similarity.embeddings(model, some_corpus())
     assert report["in_out"] == pytest.approx(1)
-    assert report["in_tied"] is report["out_tied"] is None
+    assert report["in_tied"] is None
+    assert report["out_tied"] is None
 
 
-def test_the_tokens_compared_are_of_the_corpus_and_at_most_max_tokens():
+def test_all_tokens_of_a_small_vocabulary_are_compared():
     assert similarity.sampled_tokens(5).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_only_tokens_of_the_corpus_are_compared():
     assert similarity.sampled_tokens(5, Corpus.of([3, 1, 3], 5)).tolist() == [1, 3]
-    drawn = similarity.sampled_tokens(50257)
-    assert drawn.tolist() == sorted(set(drawn.tolist()))
-    assert (drawn.size, drawn.tolist()) == (2048, similarity.sampled_tokens(50257).tolist())
 
 
-@pytest.mark.parametrize("config", [SMALL, UNTIED])
-def test_each_layer_predicts_as_a_model_of_the_layers_up_to_it(config):
-    model = random_model(config, dtype=np.float64)
+def test_2048_tokens_of_a_large_vocabulary_are_compared():
+    tokens = similarity.sampled_tokens(50257).tolist()
+    assert len(tokens) == 2048
+    assert tokens == sorted(set(tokens))
+    assert tokens == similarity.sampled_tokens(50257).tolist()
+
+
+@each_head
+def test_each_layer_predicts_as_a_model_of_the_layers_up_to_it(head):
+    model = random_model(SMALL.with_head(head), dtype=np.float64)
     layers = predictions.lens(model, TOKENS, k=4)
     assert [layer.name for layer in layers] == ["resid_pre.0", "resid_post.0", "resid_post.1"]
     for n_layer, layer in enumerate(layers):
         logits = first_layers(model, n_layer)(TOKENS)
-        expected = np.argsort(-logits, axis=1)[:, :4]
-        np.testing.assert_array_equal(layer.tokens, expected)
+        likeliest = np.argsort(-logits, axis=1)[:, :4]
+        np.testing.assert_array_equal(layer.tokens, likeliest)
         p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-        np.testing.assert_allclose(
-            layer.probabilities, np.take_along_axis(p, expected, axis=1), rtol=1e-9
-        )
+        expected = np.take_along_axis(p, likeliest, axis=1)
+        np.testing.assert_allclose(layer.probabilities, expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_end_of_a_lens_is_the_end_of_the_whole_one(model, monkeypatch, threads):
-    monkeypatch.setattr(
-        "tiedgpt.inference.evaluation.split_work", lambda *_: (threads, 4)
-    )  # four rows each
-    both = zip(
-        predictions.lens(model, TOKENS, 3), predictions.lens(model, TOKENS, 3, last=2), strict=True
-    )
-    for whole, end in both:
-        assert (whole.name, whole.tokens[-2:].tolist()) == (end.name, end.tokens.tolist())
-        np.testing.assert_allclose(whole.probabilities[-2:], end.probabilities, rtol=1e-5)
-    (layer,) = predictions.lens(GPT2.random(replace(SMALL, n_layer=0, vocab_size=3)), [0, 2], k=5)
-    assert layer.tokens.shape == layer.probabilities.shape == (2, 3)
+    rows_at_once = 4
+    monkeypatch.setattr(evaluation, "split_work", lambda *_: (threads, rows_at_once))
+    all_layers = predictions.lens(model, TOKENS, 3)
+    ends = predictions.lens(model, TOKENS, 3, last=2)
+    for layer, end in zip(all_layers, ends, strict=True):
+        assert layer.name == end.name
+        np.testing.assert_array_equal(layer.tokens[-2:], end.tokens)
+        np.testing.assert_allclose(layer.probabilities[-2:], end.probabilities, rtol=1e-5)
+
+
+def test_a_lens_has_no_more_tokens_than_the_vocabulary():
+    model = GPT2.random(replace(SMALL, n_layer=0, vocab_size=3))
+    (layer,) = predictions.lens(model, [0, 2], k=5)
+    assert layer.tokens.shape == (2, 3)
+    assert layer.probabilities.shape == (2, 3)
 
 
 def test_losses_under_both_heads():
     model = random_model(UNTIED, dtype=np.float64)
     ids = some_corpus().ids[:30]
-    done = []
-    report = losses(model, ids, done.append)
+    report = losses(model, ids)
     final = model.final(ids[:-1])
-    for name, W_U in (("own", model.W_U), ("swapped", model.W_E.T)):
-        logits = final @ W_U
-        p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-        assert report[name] == pytest.approx(-np.log(p[np.arange(29), ids[1:]]).mean(), rel=1e-9)
-    assert (report["tokens"], report["uniform"]) == (29, pytest.approx(math.log(V)))
-    tied = {**report, "own": pytest.approx(report["swapped"]), "swapped": None}
-    assert losses(model.tie(), ids) == tied
-    assert sum(done) == 2 * 30, "once for each head"
-    assert losses(model, ids[:1]) is None
+    own = cross_entropy(final @ model.W_U, ids[1:]).mean()
+    swapped = cross_entropy(final @ model.W_E.T, ids[1:]).mean()
+    assert report["own"] == pytest.approx(own, rel=1e-9)
+    assert report["swapped"] == pytest.approx(swapped, rel=1e-9)
+    assert report["tokens"] == 29
+    assert report["uniform"] == pytest.approx(math.log(V))
 
 
-def test_the_sample_of_a_long_text_is_windows_of_its_end(monkeypatch):
+def test_losses_of_a_tied_model_have_one_head():
+    model = random_model(UNTIED, dtype=np.float64)
+    ids = some_corpus().ids[:30]
+    untied_report = losses(model, ids)
+    report = losses(model.tie(), ids)
+    assert report["own"] == pytest.approx(untied_report["swapped"])
+    assert report["swapped"] is None
+    assert report["tokens"] == 29
+    assert report["uniform"] == untied_report["uniform"]
+
+
+def test_losses_count_the_tokens_once_for_each_head():
+    tokens_read = []
+    losses(random_model(UNTIED), some_corpus().ids[:30], tokens_read.append)
+    assert sum(tokens_read) == 2 * 30
+
+
+def test_one_token_has_no_losses(model):
+    assert losses(model, [5]) is None
+
+
+def test_a_short_text_is_read_whole_or_to_its_last_tokens(monkeypatch):
     monkeypatch.setattr("tiedgpt.study.report.MAX_LOSS_TOKENS", 40)
     assert sample(np.arange(30), 8).tolist() == list(range(30))
     assert sample(np.arange(300), 8).tolist() == list(range(260, 300))
+
+
+def test_the_sample_of_a_long_text_is_windows_of_its_last_tenth(monkeypatch):
+    monkeypatch.setattr("tiedgpt.study.report.MAX_LOSS_TOKENS", 40)
     windows = sample(np.arange(1000), 8).reshape(5, 8)
-    assert (windows[0, 0], windows[-1, -1]) == (900, 999)
-    assert (np.diff(windows) == 1).all(), "whole windows"
-    assert set(np.diff(windows[:, 0])) == {23}, "evenly spread"
+    for window in windows:
+        assert np.diff(window).tolist() == [1] * 7
+    # The starts are evenly spread.
+    assert windows[:, 0].tolist() == [900, 923, 946, 969, 992]
 
 
 def test_logits_that_are_not_finite_are_an_error(model):
