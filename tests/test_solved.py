@@ -1,58 +1,86 @@
-"""The best output matrix, the toy of three words and the two gradients, against plain
-computations."""
+"""The best output matrix, the toy of three words, the two gradients, and the nearest tokens."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from support.models import SMALL, random_model, some_corpus
 
+from tiedgpt import GPT2
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.gpt2.backward import loss_and_gradients
 from tiedgpt.gpt2.ops import log_softmax, softmax
 from tiedgpt.study import solved, toy
 from tiedgpt.study.bigrams import bigrams
 from tiedgpt.study.corpus import MIN_COUNT, Corpus
-from tiedgpt.study.gradients import gradients
-from tiedgpt.study.paths import final_norm
+from tiedgpt.study.gradients import Gradients, gradients
+from tiedgpt.study.paths import Path, final_norm
 from tiedgpt.study.similarity import nearest
 
 
-def problem(n=9, D=4, S=7, seed=0):
-    rng = np.random.default_rng(seed)
-    X, Q = rng.standard_normal((n, D)), rng.random((n, S)) ** 3
-    return X, Q / Q.sum(axis=1, keepdims=True), rng.standard_normal((D, S))
+def problem(n=9, D=4, S=7):
+    """Inputs X [n, D], a distribution in each row of Q [n, S], and a first matrix W [D, S]."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, D))
+    Q = rng.random((n, S)) ** 3
+    Q /= Q.sum(axis=1, keepdims=True)
+    W = rng.standard_normal((D, S))
+    return X, Q, W
 
 
-def mean_kl(X, Q, W):
+def mean_kl(X, Q, W) -> float:
+    """The mean of KL(Q || softmax(X W)) over the rows."""
     log_Q = np.log(np.where(Q > 0, Q, 1))
-    return float((Q * (log_Q - log_softmax(X @ W))).sum(axis=1).mean())
+    kl = (Q * (log_Q - log_softmax(X @ W))).sum(axis=1)
+    return float(kl.mean())
 
 
-def test_the_fit_is_where_the_gradient_is_0_and_no_other_matrix_is_better():
+def test_the_fit_is_where_the_gradient_is_0():
     X, Q, W = problem()
     best = solved.fit_softmax(X, Q, W, steps=4000)
-    assert abs(X.T @ (softmax(X @ best) - Q)).max() < 1e-6
-    rng = np.random.default_rng(1)
-    for size in (1e-3, 0.1, 1):
-        assert mean_kl(X, Q, best + size * rng.standard_normal(W.shape)) > mean_kl(X, Q, best)
-    assert (
-        mean_kl(X, Q, solved.fit_softmax(X, Q, 0 * W)) < mean_kl(X, Q, best) + 1e-3
-    )  # the usual steps
+    gradient = X.T @ (softmax(X @ best) - Q)
+    assert np.abs(gradient).max() < 1e-6
 
 
-def test_the_fit_does_not_depend_on_the_coordinates_or_the_start():
+@pytest.mark.parametrize("distance", [1e-3, 0.1, 1])
+def test_no_matrix_near_the_fit_is_better(distance):
     X, Q, W = problem()
-    turned = X @ np.diag([1e-3, 1.0, 30.0, 1e3])
-    one, other = solved.fit_softmax(X, Q, W, 3000), solved.fit_softmax(turned, Q, -W, 3000)
-    np.testing.assert_allclose(softmax(X @ one), softmax(turned @ other), atol=1e-4)
+    best = solved.fit_softmax(X, Q, W, steps=4000)
+    other = best + distance * np.random.default_rng(1).standard_normal(W.shape)
+    assert mean_kl(X, Q, other) > mean_kl(X, Q, best)
 
 
-def test_with_enough_dimensions_nothing_is_missed_and_with_0_all_is():
+def test_the_usual_number_of_steps_is_enough():
+    X, Q, W = problem()
+    best = solved.fit_softmax(X, Q, W, steps=4000)
+    usual = solved.fit_softmax(X, Q, np.zeros_like(W))
+    assert mean_kl(X, Q, usual) < mean_kl(X, Q, best) + 1e-3
+
+
+def test_the_fit_does_not_depend_on_the_start():
+    X, Q, W = problem()
+    first = solved.fit_softmax(X, Q, W, steps=3000)
+    second = solved.fit_softmax(X, Q, -W, steps=3000)
+    np.testing.assert_allclose(softmax(X @ first), softmax(X @ second), atol=1e-4)
+
+
+def test_the_fit_does_not_depend_on_the_coordinates():
+    X, Q, W = problem()
+    scaled_X = X @ np.diag([1e-3, 1.0, 30.0, 1e3])
+    fit = solved.fit_softmax(X, Q, W, steps=3000)
+    scaled_fit = solved.fit_softmax(scaled_X, Q, W, steps=3000)
+    np.testing.assert_allclose(softmax(X @ fit), softmax(scaled_X @ scaled_fit), atol=1e-4)
+
+
+def test_with_more_dimensions_than_rows_no_kl_is_left():
     X, Q, W = problem(n=5, D=8)
-    assert mean_kl(X, Q, solved.fit_softmax(X, Q, W, 3000)) < 1e-3
+    assert mean_kl(X, Q, solved.fit_softmax(X, Q, W, steps=3000)) < 1e-3
     assert mean_kl(X, Q, solved.least_squares(X, solved.centred_log(Q))) < 1e-12
-    assert not solved.fit_softmax(0 * X, Q, W).any()
+
+
+def test_inputs_of_zeros_are_fitted_by_zeros():
+    X, Q, W = problem()
+    np.testing.assert_array_equal(solved.fit_softmax(np.zeros_like(X), Q, W), np.zeros_like(W))
 
 
 @pytest.mark.parametrize("factor", [1e-3, 0.5, 1.0, 40.0])
@@ -60,47 +88,101 @@ def test_the_best_factor_is_found(factor):
     scores = np.random.default_rng(0).standard_normal((30, 9)).astype(np.float32)
     Q = softmax(factor * scores)
     assert solved.best_factor(scores, Q) == pytest.approx(factor, rel=1e-3, abs=1e-5)
-    assert solved.best_factor(-scores, Q) == 0
 
 
-@pytest.mark.parametrize("head", ["tied", "untied"])
-def test_the_paths_and_what_normed_misses(head):
-    model, text = random_model(SMALL.with_head(head)), some_corpus()
+def test_the_best_factor_is_not_negative():
+    scores = np.random.default_rng(0).standard_normal((30, 9)).astype(np.float32)
+    assert solved.best_factor(-scores, softmax(scores)) == 0
+
+
+@dataclass
+class SolvedPaths:
+    """A model, a text, and the paths that were solved for them."""
+
+    model: GPT2
+    text: Corpus
+    paths: dict[str, Path]
+    steps: list[int]  # of the fit, as they were reported
+    kls: dict[str, float]  # of each path, those of the model too
+
+
+@pytest.fixture(scope="module", params=["tied", "untied"])
+def solved_paths(request) -> SolvedPaths:
+    model = random_model(SMALL.with_head(request.param))
+    text = some_corpus()
     steps = []
     paths = solved.solved_paths(model, text, steps.append)
-    assert sum(steps) == solved.STEPS
-    assert list(paths) == ["scaled", "least_squares", "solved"]
-    scores = bigrams(model, text, None, paths)
-    kls = [scores[path]["kl"] for path in ("normed", "scaled", "solved")]
-    assert kls == sorted(kls, reverse=True)
-    assert scores["solved"]["kl"] <= scores["least_squares"]["kl"]
+    scores = bigrams(model, text, others=paths)
+    kls = {name: measures["kl"] for name, measures in scores.items()}
+    return SolvedPaths(model, text, paths, steps, kls)
+
+
+def test_three_paths_are_solved(solved_paths):
+    assert list(solved_paths.paths) == ["scaled", "least_squares", "solved"]
+    assert sum(solved_paths.steps) == solved.STEPS
+
+
+def test_each_freedom_of_the_head_leaves_less_kl(solved_paths):
+    kls = solved_paths.kls
+    assert kls["normed"] >= kls["scaled"] >= kls["solved"]
+    assert kls["least_squares"] >= kls["solved"]
+
+
+def test_what_normed_misses_has_parts_that_add_up(solved_paths):
+    scores = {name: {"kl": kl} for name, kl in solved_paths.kls.items()}
     parts = solved.missing(scores)
-    assert sum(parts.values()) == pytest.approx(kls[0])
+    assert sum(parts.values()) == pytest.approx(solved_paths.kls["normed"])
     assert min(parts.values()) >= 0
 
-    # solved again, by hand, with the whole table
-    tokens, seen = text.frequent(), text.frequent(1)
-    Q = np.array([[text.share(t, s) for s in seen] for t in tokens])
+
+def inputs_and_shares(model, text):
+    """X and Q of solved.py's docstring, from the model and from each pair of tokens."""
+    tokens = text.frequent()
     X = final_norm(model, model.W_E[tokens]).astype(np.float64)
-    W = solved.fit_softmax(X, Q, np.zeros((X.shape[1], seen.size)), 3000)
-    assert scores["solved"]["kl"] == pytest.approx(mean_kl(X, Q, W), abs=0.01)
-    logits = paths["solved"](model, tokens)
-    assert np.isneginf(np.delete(logits, seen, axis=1)).all()
-    own = X @ model.W_U[:, seen]
-    by_hand = min(float((Q * -log_softmax(a * own)).sum()) for a in np.geomspace(1e-3, 10, 4000))
-    found = -float(
-        (Q * log_softmax(paths["scaled"](model, tokens)[:, seen].astype(np.float64))).sum()
-    )
-    assert found == pytest.approx(by_hand, rel=1e-4)
+    Q = [[text.share(token, successor) for successor in text.frequent(1)] for token in tokens]
+    return X, np.array(Q)
 
 
-def test_a_damaged_layer_norm_is_an_error_and_a_corpus_too_large_is_not_solved(model, monkeypatch):
+def test_the_solved_path_is_the_fit_of_the_whole_table(solved_paths):
+    X, Q = inputs_and_shares(solved_paths.model, solved_paths.text)
+    start = np.zeros((X.shape[1], Q.shape[1]))
+    W = solved.fit_softmax(X, Q, start, steps=3000)
+    assert solved_paths.kls["solved"] == pytest.approx(mean_kl(X, Q, W), abs=0.01)
+
+
+def test_a_token_that_is_not_in_the_text_is_impossible(solved_paths):
+    logits = solved_paths.paths["solved"](solved_paths.model, solved_paths.text.frequent())
+    of_others = np.delete(logits, solved_paths.text.frequent(1), axis=1)
+    assert of_others.size > 0
+    assert np.isneginf(of_others).all()
+
+
+def test_the_scaled_path_is_the_best_of_many_factors(solved_paths):
+    model = solved_paths.model
+    seen = solved_paths.text.frequent(1)
+    X, Q = inputs_and_shares(model, solved_paths.text)
+    scores = X @ model.W_U[:, seen]
+    losses = []
+    for factor in np.geomspace(1e-3, 10, 4000):
+        losses.append(-(Q * log_softmax(factor * scores)).sum())
+    logits = solved_paths.paths["scaled"](model, solved_paths.text.frequent())[:, seen]
+    loss = -(Q * log_softmax(logits.astype(np.float64))).sum()
+    assert loss == pytest.approx(min(losses), rel=1e-4)
+
+
+def test_nothing_is_missed_where_nothing_is_solved(model):
     assert solved.missing(bigrams(model, some_corpus())) is None
+
+
+def test_a_damaged_layer_norm_is_an_error(model):
     model.parameters["ln_f.bias"][0] = np.nan
     with pytest.raises(TiedGPTError, match="not finite: the checkpoint is damaged"):
         solved.solved_paths(model, some_corpus())
+
+
+def test_a_corpus_that_is_too_large_is_not_solved(model, monkeypatch):
     monkeypatch.setattr(solved, "MAX_PRODUCTS", 10)
-    assert solved.solved_paths(random_model(), some_corpus()) == {}
+    assert solved.solved_paths(model, some_corpus()) == {}
 
 
 def test_the_counts_of_a_corpus_in_a_file(tmp_path):
@@ -113,24 +195,44 @@ def test_the_counts_of_a_corpus_in_a_file(tmp_path):
     assert again.frequent(MIN_COUNT).tolist() == text.frequent(MIN_COUNT).tolist()
 
 
-def test_the_toy_by_hand():
-    W_E, P, ways = np.array(toy.EMBEDDING), np.array(toy.TABLE), toy.solve()
-    for name, way in ways.items():
-        p = np.exp(way.scores) / np.exp(way.scores).sum(axis=1, keepdims=True)
-        np.testing.assert_allclose(way.probabilities, p)
-        assert way.kl == pytest.approx((P * np.log(P / p)).sum() / 3)
-        norms = [np.linalg.norm(matrix) for matrix in (way.scores - way.scores.T, way.scores)]
-        assert way.asymmetry == pytest.approx(norms[0] / norms[1])
-        assert (way.asymmetry == 0) == (name == "tied")
-    log_P = np.log(P) - np.log(P).mean(axis=1, keepdims=True)
-    np.testing.assert_allclose(ways["untied"].W_U, np.linalg.solve(W_E.T @ W_E, W_E.T @ log_P))
-    np.testing.assert_allclose(ways["tied"].scores, W_E @ W_E.T)
-    kls = [ways[name].kl for name in ("tied", "untied", "fitted", "mlp0")]
-    assert kls == sorted(kls, reverse=True), "each has more freedom"
-    assert np.round(kls, 2).tolist() == [0.54, 0.31, 0.29, 0.26], "the first two are published"
+@pytest.mark.parametrize("name", ["tied", "untied", "fitted", "mlp0"])
+def test_the_numbers_of_each_way_are_those_of_its_scores(name):
+    way = toy.solve()[name]
+    P = np.array(toy.TABLE)
+    p = np.exp(way.scores) / np.exp(way.scores).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(way.probabilities, p)
+    assert way.kl == pytest.approx((P * np.log(P / p)).sum() / 3)
+    difference = np.linalg.norm(way.scores - way.scores.T)
+    assert way.asymmetry == pytest.approx(difference / np.linalg.norm(way.scores))
+    assert (way.asymmetry == 0) == (name == "tied")
 
 
-@pytest.mark.parametrize("W_E", [np.eye(3), toy.embedding_of(toy.TABLE, 2)])
+def test_the_scores_of_the_tied_toy():
+    W_E = np.array(toy.EMBEDDING)
+    np.testing.assert_allclose(toy.solve()["tied"].scores, W_E @ W_E.T)
+
+
+def test_the_output_matrix_of_the_untied_toy_is_that_of_least_squares():
+    W_E = np.array(toy.EMBEDDING)
+    P = np.array(toy.TABLE)
+    centred_log_P = np.log(P) - np.log(P).mean(axis=1, keepdims=True)
+    W_U = np.linalg.solve(W_E.T @ W_E, W_E.T @ centred_log_P)
+    np.testing.assert_allclose(toy.solve()["untied"].W_U, W_U)
+
+
+def test_each_freedom_of_the_toy_leaves_less_kl():
+    kls = {name: round(way.kl, 2) for name, way in toy.solve().items()}
+    # The first two are published.
+    assert kls == {"tied": 0.54, "untied": 0.31, "fitted": 0.29, "mlp0": 0.26}
+
+
+@pytest.mark.parametrize(
+    "W_E",
+    [
+        pytest.param(np.eye(3), id="three-dimensions"),
+        pytest.param(toy.embedding_of(toy.TABLE, 2), id="solved-embedding"),
+    ],
+)
 def test_with_three_dimensions_or_a_solved_embedding_the_untied_toy_fits(W_E):
     ways = toy.solve(W_E, 10 * np.array(toy.TABLE))  # rows are divided by their sums
     assert ways["untied"].kl < 1e-12
@@ -140,11 +242,13 @@ def test_with_three_dimensions_or_a_solved_embedding_the_untied_toy_fits(W_E):
 @pytest.mark.parametrize(
     ("W_E", "P", "message"),
     [
-        ([[1, 2]], toy.TABLE, r"got \(1, 2\) and \(3, 3\)"),
-        (toy.EMBEDDING, [[0.5, 0.5], [1, 1]], "W_E must be"),
-        (toy.EMBEDDING, [[0, 1, 0]] * 3, "above 0"),
-        ([[1, np.nan]] * 3, toy.TABLE, "W_E must be a matrix of finite numbers"),
-        ("x", toy.TABLE, "W_E must be a matrix"),
+        pytest.param([[1, 2]], toy.TABLE, r"got \(1, 2\) and \(3, 3\)", id="one-word"),
+        pytest.param(toy.EMBEDDING, [[0.5, 0.5], [1, 1]], "W_E must be", id="two-words"),
+        pytest.param(toy.EMBEDDING, [[0, 1, 0]] * 3, "above 0", id="share-of-0"),
+        pytest.param(
+            [[1, np.nan]] * 3, toy.TABLE, "W_E must be a matrix of finite numbers", id="nan"
+        ),
+        pytest.param("x", toy.TABLE, "W_E must be a matrix", id="text"),
     ],
 )
 def test_matrices_that_the_toy_refuses(W_E, P, message):
@@ -152,39 +256,109 @@ def test_matrices_that_the_toy_refuses(W_E, P, message):
         toy.solve(W_E, P)
 
 
-@pytest.mark.parametrize("head", ["tied", "untied"])
-def test_the_two_gradients_are_those_of_an_untied_copy(head):
-    model = random_model(replace(SMALL, tied=head == "tied", embd_pdrop=0.5), dtype=np.float64)
-    ids = np.array([5, 9, 5, 100, 7])
-    found = gradients(model, ids)
-    untied = model.untie() if model.config.tied else model
-    loss, expected = loss_and_gradients(untied, ids[:-1], ids[1:])
-    assert found.loss == pytest.approx(loss)
-    assert found.tokens.tolist() == [5, 9, 100]
-    np.testing.assert_allclose(found.d_embed, expected["wte.weight"][found.tokens], atol=1e-12)
-    np.testing.assert_allclose(found.d_head, expected["lm_head.weight"][found.tokens], atol=1e-12)
-    embed, head_ = expected["wte.weight"], expected["lm_head.weight"]
-    rows = found.by_row()
-    np.testing.assert_allclose(
-        rows[:3], [np.linalg.norm(g, axis=1) for g in (embed, head_, embed + head_)]
+READ = np.array([5, 9, 5, 100, 7])  # the last token is only predicted
+
+
+@dataclass
+class TwoGradients:
+    """The gradients of a text, and those of an untied copy of the model: [V, D]."""
+
+    gradients: Gradients
+    loss: float
+    of_embedding: np.ndarray
+    of_output_matrix: np.ndarray
+
+
+@pytest.fixture(params=["tied", "untied"])
+def two_gradients(request) -> TwoGradients:
+    # There is no dropout, although the model was trained with it.
+    config = replace(SMALL.with_head(request.param), embd_pdrop=0.5)
+    model = random_model(config, dtype=np.float64)
+    untied = model
+    if model.config.tied:
+        untied = model.untie()
+    loss, of_copy = loss_and_gradients(untied, READ[:-1], READ[1:])
+    return TwoGradients(
+        gradients=gradients(model, READ),
+        loss=loss,
+        of_embedding=of_copy["wte.weight"],
+        of_output_matrix=of_copy["lm_head.weight"],
     )
-    assert rows[3, 9] == pytest.approx(embed[9] @ head_[9] / rows[0, 9] / rows[1, 9])
-    assert rows[3, 8] == 0
-    sizes = {"embed": np.linalg.norm(embed), "head": np.linalg.norm(head_)}
-    cosine = (embed * head_).sum() / sizes["embed"] / sizes["head"]
-    assert found.whole() == pytest.approx({**sizes, "cosine": cosine})
-    assert replace(found, d_embed=0 * found.d_embed).whole()["cosine"] == 0
 
 
-def test_gradients_refuse_what_has_no_loss():
-    for T, message in ((1, "two tokens or more"), (SMALL.n_ctx + 2, "more than the context")):
-        with pytest.raises(ArgumentError, match=message):
-            gradients(random_model(), [1] * T)
-    assert gradients(random_model(), [1] * (SMALL.n_ctx + 1)).loss > 0
+def test_the_two_gradients_are_those_of_an_untied_copy(two_gradients):
+    computed = two_gradients.gradients
+    assert computed.loss == pytest.approx(two_gradients.loss)
+    assert computed.tokens.tolist() == [5, 9, 100]
+    rows = [5, 9, 100]
+    np.testing.assert_allclose(computed.d_embed, two_gradients.of_embedding[rows], atol=1e-12)
+    np.testing.assert_allclose(computed.d_head, two_gradients.of_output_matrix[rows], atol=1e-12)
+
+
+def test_the_lengths_of_the_gradients_of_each_row(two_gradients):
+    of_embedding = two_gradients.of_embedding
+    of_output_matrix = two_gradients.of_output_matrix
+    embed_lengths, head_lengths, sum_lengths, _ = two_gradients.gradients.by_row()
+    np.testing.assert_allclose(embed_lengths, np.linalg.norm(of_embedding, axis=1))
+    np.testing.assert_allclose(head_lengths, np.linalg.norm(of_output_matrix, axis=1))
+    both = np.linalg.norm(of_embedding + of_output_matrix, axis=1)
+    np.testing.assert_allclose(sum_lengths, both)
+
+
+def test_the_cosine_of_the_gradients_of_a_row_is_0_if_the_token_was_not_read(two_gradients):
+    embed = two_gradients.of_embedding[9]
+    head = two_gradients.of_output_matrix[9]
+    _, _, _, cosines = two_gradients.gradients.by_row()
+    expected = embed @ head / np.linalg.norm(embed) / np.linalg.norm(head)
+    assert cosines[9] == pytest.approx(expected)
+    assert cosines[8] == 0
+
+
+def test_the_gradients_as_wholes(two_gradients):
+    embed = two_gradients.of_embedding.ravel()
+    head = two_gradients.of_output_matrix.ravel()
+    whole = two_gradients.gradients.whole()
+    assert whole["embed"] == pytest.approx(np.linalg.norm(embed))
+    assert whole["head"] == pytest.approx(np.linalg.norm(head))
+    cosine = embed @ head / np.linalg.norm(embed) / np.linalg.norm(head)
+    assert whole["cosine"] == pytest.approx(cosine)
+
+
+def test_the_cosine_with_a_gradient_of_zeros_is_0(two_gradients):
+    computed = two_gradients.gradients
+    without_embed = replace(computed, d_embed=np.zeros_like(computed.d_embed))
+    assert without_embed.whole()["cosine"] == 0
+
+
+@pytest.mark.parametrize(
+    ("token_count", "message"),
+    [
+        pytest.param(1, "two tokens or more", id="one-token"),
+        pytest.param(SMALL.n_ctx + 2, "more than the context", id="more-than-the-context-and-one"),
+    ],
+)
+def test_gradients_refuse_what_has_no_loss(model, token_count, message):
+    with pytest.raises(ArgumentError, match=message):
+        gradients(model, [1] * token_count)
+
+
+def test_gradients_of_the_context_and_one(model):
+    assert gradients(model, [1] * (SMALL.n_ctx + 1)).loss > 0
+
+
+def test_gradients_without_layers():
     assert gradients(random_model(replace(SMALL, n_layer=0)), [1, 2, 3]).loss > 0
 
 
+ROWS = np.array([[1.0, 0.0], [0.0, 0.0], [-3.0, 4.0], [5.0, 0.0]])
+
+
+def test_the_nearest_rows_by_their_cosine():
+    tokens, cosines = nearest(ROWS, 0, 9)
+    assert tokens.tolist() == [3, 1, 2]
+    assert cosines.tolist() == [1.0, 0.0, -0.6]
+
+
 def test_no_token_is_near_a_row_of_zeros():
-    rows = np.array([[1.0, 0.0], [0.0, 0.0], [-3.0, 4.0], [5.0, 0.0]])
-    assert [x.tolist() for x in nearest(rows, 0, 9)] == [[3, 1, 2], [1.0, 0.0, -0.6]]
-    assert nearest(rows, 1, 2)[1].tolist() == [0, 0]
+    _, cosines = nearest(ROWS, 1, 2)
+    assert cosines.tolist() == [0, 0]

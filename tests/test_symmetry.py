@@ -17,19 +17,27 @@ from tiedgpt.study.direct_path import jsd_floor
 V = SMALL.vocab_size
 
 
-def random_pairs(n=9, seed=0, ids=400) -> np.ndarray:
-    """The counts of pairs in a closed walk: each token is as often the first as the second."""
+def random_pairs(V=9, seed=0) -> np.ndarray:
+    """Counts of pairs of neighbours, some of them frequent, in a closed walk of 400 tokens.
+
+    In a closed walk each token is as often the first of a pair as the second.
+    """
     rng = np.random.default_rng(seed)
-    walk = ((rng.random(ids) ** 2 * n).astype(int).cumsum() + rng.integers(0, 2, ids)) % n
-    pairs = np.zeros((n, n))
-    np.add.at(pairs, (walk, np.roll(walk, -1)), 1)
+    steps = (V * rng.random(400) ** 2).astype(int)  # short ones are likelier
+    walk = (steps.cumsum() + rng.integers(0, 2, 400)) % V
+    pairs = np.zeros((V, V))
+    for first, second in zip(walk, np.roll(walk, -1), strict=True):
+        pairs[first, second] += 1
     return pairs
 
 
 def excess_of(pairs, A) -> float:
-    """The excess from its definition."""
-    M, there = pairs / pairs.sum(), pairs > 0
-    return float(M[there] @ np.log((M / M.sum(axis=1, keepdims=True))[there] / softmax(A)[there]))
+    """The mean KL(p(b|a) || softmax(A)[a]) from its definition; each pair has its share."""
+    shares = pairs / pairs.sum()
+    p = shares / shares.sum(axis=1, keepdims=True)
+    occurs = shares > 0
+    log_ratios = np.log(p[occurs] / softmax(A)[occurs])
+    return float(shares[occurs] @ log_ratios)
 
 
 def corpus_of(pairs, counts) -> Corpus:
@@ -43,150 +51,277 @@ def floor_of(pairs) -> float:
     return jsd_floor(corpus_of(pairs, pairs.sum(axis=1)))
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_the_floor_is_what_a_convex_fit_of_all_symmetric_matrices_finds(seed):
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_best_symmetric_matrix_in_closed_form_has_the_floor(seed):
     pairs = random_pairs(6, seed) + 1
-    M = pairs / pairs.sum()
-    m, floor = M.sum(axis=1, keepdims=True), floor_of(pairs)
-    assert excess_of(pairs, np.log(M + M.T)) == pytest.approx(floor, abs=1e-12)
-    assert floor > 0.005
-    A, bias = (
-        np.zeros_like(M),
-        np.random.default_rng(seed).standard_normal(6),
-    )  # the next token's: no help
+    A = np.log(pairs + pairs.T)
+    assert floor_of(pairs) > 0.005
+    assert excess_of(pairs, A) == pytest.approx(floor_of(pairs), abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_fit_of_all_symmetric_matrices_finds_the_floor(seed):
+    """The loss is convex. A bias for each next token does not help."""
+    pairs = random_pairs(6, seed) + 1
+    shares = pairs / pairs.sum()
+    token_shares = shares.sum(axis=1, keepdims=True)
+    A = np.zeros((6, 6))
+    bias = np.random.default_rng(seed).standard_normal(6)
     for _ in range(2_000):
-        dA = m * softmax(A + bias) - M
-        A -= (dA + dA.T) / (m + m.T)
-        bias -= dA.sum(axis=0) / m[:, 0] / 4
-    assert excess_of(pairs, A + bias) == pytest.approx(floor, abs=1e-9)
+        gradient = token_shares * softmax(A + bias) - shares
+        symmetric_gradient = gradient + gradient.T
+        A -= symmetric_gradient / (token_shares + token_shares.T)
+        bias -= gradient.sum(axis=0) / (4 * token_shares[:, 0])
+    assert excess_of(pairs, A + bias) == pytest.approx(floor_of(pairs), abs=1e-9)
 
 
-def test_the_floor_of_known_tables_and_its_bounds():
+def test_the_floor_by_its_definition():
+    """The KL of the shares of pairs from their mean with those of the reversed pairs."""
     pairs = random_pairs()
     M = pairs / pairs.sum()
-    there = (M > 0) & (M != M.T)
-    by_definition = (M[there] * np.log(2 * M[there] / (M + M.T)[there])).sum()
-    assert floor_of(pairs) == pytest.approx(by_definition) == pytest.approx(floor_of(7 * M))
-    assert floor_of(pairs.T) == pytest.approx(by_definition)
+    mean = (M + M.T) / 2
+    occurs = M > 0
+    definition = (M[occurs] * np.log(M[occurs] / mean[occurs])).sum()
+    assert floor_of(pairs) == pytest.approx(definition)
+
+
+def test_the_floor_depends_on_the_shares_of_pairs_alone():
+    pairs = random_pairs()
+    assert floor_of(7 * pairs) == pytest.approx(floor_of(pairs))
+
+
+def test_the_floor_is_the_same_for_the_reversed_text():
+    pairs = random_pairs()
+    assert floor_of(pairs.T) == pytest.approx(floor_of(pairs))
+
+
+def test_the_floor_of_a_text_that_is_its_own_mirror_image_is_0():
+    pairs = random_pairs()
     assert floor_of(pairs + pairs.T) == 0
-    assert floor_of(np.roll(np.eye(7), 1, axis=1)) == pytest.approx(math.log(2))
+
+
+def test_the_floor_of_pairs_in_one_order_only_is_ln_2():
+    circle = np.roll(np.eye(7), 1, axis=1)  # token n is followed by token n + 1
+    assert floor_of(circle) == pytest.approx(math.log(2))
+
+
+def test_the_floor_without_pairs_is_0():
     assert floor_of(np.zeros((3, 3))) == 0
-    text, every = some_corpus(), np.arange(V)
-    assert jsd_floor(text) == pytest.approx(
-        floor_of(text.table(every, every).astype(float)), rel=1e-12
-    )
+
+
+def test_the_floor_of_a_sparse_corpus_is_that_of_its_table():
+    text = some_corpus()
+    table = text.table(np.arange(V), np.arange(V)).astype(np.float64)
+    assert jsd_floor(text) == pytest.approx(floor_of(table), rel=1e-12)
     assert 0.05 < jsd_floor(text) < math.log(2)
 
 
-@pytest.mark.parametrize(("D", "seed"), [(2, 0), (12, 0), (12, 1)])
-def test_no_symmetric_fit_is_below_the_floor_and_each_freedom_helps(D, seed):
+@pytest.mark.parametrize(
+    ("D", "seed"),
+    [
+        pytest.param(2, 0, id="rank-2"),
+        pytest.param(12, 0, id="full-rank"),
+        pytest.param(12, 1, id="full-rank-of-another-text"),
+    ],
+)
+def test_no_symmetric_fit_is_below_the_floor(D, seed):
     pairs = random_pairs(12, seed)
-    floor = floor_of(pairs)
     kls = fits.fit_families(pairs, D, seed=seed, steps=600)
     assert list(kls) == list(fits.FAMILIES)
-    assert min(kls["signed"], kls["tied"]) > floor - 1e-5
+    assert kls["signed"] > floor_of(pairs) - 1e-5
+    assert kls["tied"] > floor_of(pairs) - 1e-5
     assert kls["untied"] > -1e-5
-    if D == 12:
-        assert kls["untied"] < 5e-3
-        assert kls["signed"] == pytest.approx(floor, abs=0.02)
-        assert kls["tied"] > floor + 0.02, "it is positive semi-definite"
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_at_full_rank_each_freedom_helps(seed):
+    pairs = random_pairs(12, seed)
+    floor = floor_of(pairs)
+    kls = fits.fit_families(pairs, D=12, seed=seed, steps=600)
+    assert kls["untied"] < 5e-3
+    assert kls["signed"] == pytest.approx(floor, abs=0.02)
+    # W_E W_E^T has no negative eigenvalue.
+    assert kls["tied"] > floor + 0.02
 
 
 def test_a_tied_model_without_layers_is_not_bound_by_the_floor_because_of_ln_f():
     pairs = random_pairs(12, 1)
-    parts, found = fits.fit("ln_f", pairs / pairs.sum(), 12, 600)
-    config = Config(vocab_size=12, n_embd=12, n_head=1, n_layer=0, n_ctx=8)
-    norm = {"ln_f.weight": parts["gains"], "ln_f.bias": parts["bias"]}
-    model = GPT2(config, {"wte.weight": parts["W_E"], "wpe.weight": np.zeros((8, 12)), **norm})
-    kl = excess_of(pairs, model(np.arange(12)[:, None])[:, 0])
-    assert kl == pytest.approx(found)
+    parts, kl = fits.fit("ln_f", pairs / pairs.sum(), 12, 600)
+    parameters = {
+        "wte.weight": parts["W_E"],
+        "wpe.weight": np.zeros((8, 12)),
+        "ln_f.weight": parts["gains"],
+        "ln_f.bias": parts["bias"],
+    }
+    model = GPT2(Config(vocab_size=12, n_embd=12, n_head=1, n_layer=0, n_ctx=8), parameters)
+    every_token = np.arange(12)
+    logits = model(every_token[:, np.newaxis])[:, 0]
+    assert excess_of(pairs, logits) == pytest.approx(kl)
     assert kl < floor_of(pairs) / 2
-    assert excess_of(pairs, paths.raw(model, np.arange(12))) > floor_of(pairs)
+    assert excess_of(pairs, paths.raw(model, every_token)) > floor_of(pairs)
 
 
-@pytest.mark.parametrize(
-    ("size", "jsd"), [(24, 0), (33, 0.05), (24, 0.3), (33, 0.6), (24, math.log(2))]
+each_chain = pytest.mark.parametrize(
+    ("size", "jsd"),
+    [
+        pytest.param(24, 0, id="24-reversible"),
+        pytest.param(33, 0.05, id="33-nearly-reversible"),
+        pytest.param(24, 0.3, id="24-middle"),
+        pytest.param(33, 0.6, id="33-nearly-one-sided"),
+        pytest.param(24, math.log(2), id="24-one-sided"),
+    ],
 )
-def test_a_chain_has_the_chosen_jsd_and_all_have_one_entropy(size, jsd):
-    P = chains.markov_chain(size, jsd, np.random.default_rng(size))
-    np.testing.assert_allclose([P.sum(axis=0), P.sum(axis=1)], 1, atol=1e-9)
+
+
+def chain_of(size, jsd) -> np.ndarray:  # -> [size, size]
+    return chains.markov_chain(size, jsd, np.random.default_rng(4))
+
+
+@each_chain
+def test_a_chain_has_shares_whose_rows_and_columns_add_up_to_1(size, jsd):
+    P = chain_of(size, jsd)
     assert P.min() >= 0
-    assert floor_of(P) == pytest.approx(jsd, abs=1e-9)
-    by_row = [-(row[row > 0] * np.log(row[row > 0])).sum() for row in P]
-    assert np.mean(by_row) == pytest.approx(math.log(size) / 2, abs=1e-9)
-    assert chains.entropy(P) == pytest.approx(np.sum(by_row))
+    np.testing.assert_allclose(P.sum(axis=0), 1, atol=1e-9)
+    np.testing.assert_allclose(P.sum(axis=1), 1, atol=1e-9)
 
 
-def test_chains_of_one_seed_have_the_same_pairs_which_follow_no_circle():
-    """On a circle, the tokens that follow a token are in one order, so no three of them are in a
-    triangle."""
-    reversible, cyclic = (
-        chains.markov_chain(17, jsd, np.random.default_rng(4)) for jsd in (0, math.log(2))
-    )
+@each_chain
+def test_a_chain_has_the_chosen_jsd(size, jsd):
+    assert floor_of(chain_of(size, jsd)) == pytest.approx(jsd, abs=1e-9)
+
+
+@each_chain
+def test_all_chains_of_a_size_have_one_entropy(size, jsd):
+    P = chain_of(size, jsd)
+    entropies = []
+    for row in P:
+        p = row[row > 0]
+        entropies.append(-(p * np.log(p)).sum())
+    assert np.mean(entropies) == pytest.approx(math.log(size) / 2, abs=1e-9)
+    assert chains.entropy(P) == pytest.approx(sum(entropies))
+
+
+def test_chains_of_one_seed_have_the_same_pairs():
+    reversible = chain_of(17, 0)
+    one_sided = chain_of(17, math.log(2))
     np.testing.assert_allclose(reversible, reversible.T)
-    allowed = cyclic > 1e-12
-    assert (allowed <= (reversible > 0)).all()
-    for size in (17, 24):
-        allowed = chains.tournament(size, np.random.default_rng(4))
-        assert size != 17 or ((cyclic > 1e-12) <= allowed).all()
-        assert not (allowed & allowed.T).any()
-        assert {*allowed.sum(axis=0)} == {*allowed.sum(axis=1)} == {(size - 1) // 2}
-        for row in allowed:
-            among = allowed[np.ix_(row, row)].astype(int)
-            assert np.trace(among @ among @ among) > 0
+    occurs = one_sided > 1e-12
+    assert (reversible[occurs] > 0).all()
+    allowed = chains.tournament(17, np.random.default_rng(4))
+    assert allowed[occurs].all()
+
+
+@pytest.mark.parametrize("size", [17, 24])
+def test_the_allowed_pairs_are_in_one_order_and_as_many_for_each_token(size):
+    allowed = chains.tournament(size, np.random.default_rng(4))
+    assert not (allowed & allowed.T).any()
+    assert set(allowed.sum(axis=0)) == {(size - 1) // 2}
+    assert set(allowed.sum(axis=1)) == {(size - 1) // 2}
+
+
+@pytest.mark.parametrize("size", [17, 24])
+def test_the_allowed_pairs_do_not_follow_a_circle(size):
+    """On a circle, the tokens after a token are in one order: no three of them are a triangle."""
+    allowed = chains.tournament(size, np.random.default_rng(4))
+    for is_successor in allowed:
+        among_successors = allowed[np.ix_(is_successor, is_successor)].astype(int)
+        closed_walks_of_three_steps = np.trace(np.linalg.matrix_power(among_successors, 3))
+        assert closed_walks_of_three_steps > 0
 
 
 def test_a_long_sample_has_the_chains_pairs():
     P = chains.markov_chain(16, 0.4, np.random.default_rng(0))
     ids = chains.sample(P, 100_000, np.random.default_rng(1))
     text = Corpus.of(ids, 16)
+    shares = text.table(np.arange(16), np.arange(16)) / text.pair_counts.sum()
+    np.testing.assert_allclose(shares, P / 16, atol=0.003)
     assert jsd_floor(text) == pytest.approx(0.4, abs=0.01)
-    every = np.arange(16)
-    np.testing.assert_allclose(
-        text.table(every, every) / text.pair_counts.sum(), P / 16, atol=0.003
-    )
+
+
+def path_and_unigram() -> tuple[np.ndarray, np.ndarray]:
+    """Logits of a path [40, 9], and the logarithm of each token's share, up to a constant [9]."""
+    rng = np.random.default_rng(0)
+    x = 50 * rng.standard_normal((40, 9)).astype(np.float32)
+    log_u = rng.standard_normal(9).astype(np.float32)
+    return x, log_u
 
 
 def test_the_scale_and_the_weight_are_those_that_made_the_table():
-    rng = np.random.default_rng(0)
-    x, log_u = (
-        50 * rng.standard_normal((40, 9)).astype(np.float32),
-        rng.standard_normal(9).astype(np.float32),
-    )
+    x, log_u = path_and_unigram()
     Q = softmax(0.03 * x + 0.7 * log_u)
-    np.testing.assert_allclose(calibrated.fit(x, log_u, Q), [0.03, 0.7], rtol=0.01)
+    scale, weight = calibrated.fit(x, log_u, Q)
+    assert scale == pytest.approx(0.03, rel=0.01)
+    assert weight == pytest.approx(0.7, rel=0.01)
+
+
+def test_a_path_that_does_not_help_gets_the_scale_0_and_the_unigram_its_best_weight():
+    x, log_u = path_and_unigram()
+    Q = softmax(0.03 * x + 0.7 * log_u)
     scale, weight = calibrated.fit(-x, log_u, Q)
     assert scale == 0
-    grid = [(excess_of(Q, np.tile(w * log_u, (40, 1))), w) for w in np.linspace(0, 2, 401)]
-    assert weight == pytest.approx(min(grid)[1], abs=0.01), "the best without the path"
+    weights = np.linspace(0, 2, 401)
+    excesses = [excess_of(Q, np.tile(w * log_u, (40, 1))) for w in weights]
+    assert weight == pytest.approx(weights[np.argmin(excesses)], abs=0.01)
 
 
 def test_each_half_of_the_tokens_is_calibrated_by_the_other():
-    model, text = random_model(SMALL.with_head("untied")), some_corpus()
-    tokens = text.frequent()
-    before = calibrated.calibrate(paths.raw, model, text)(model, tokens)
-    # shuffle what follows each token of the second half; the counts of tokens stay
-    table, seen = text.table(np.arange(V), np.arange(V)), text.frequent(1)
-    rng = np.random.default_rng(0)
-    for token in tokens[1::2]:
-        table[token, seen] = rng.permutation(table[token, seen])
-    shuffled = corpus_of(table.astype(int), text.counts)
-    after = calibrated.calibrate(paths.raw, model, shuffled)(model, tokens)
-    np.testing.assert_array_equal(before[1::2], after[1::2])
-    assert not np.allclose(before[::2], after[::2])
-
-
-def test_a_path_that_has_the_pairs_at_another_scale_has_no_kl_left():
+    model = random_model(SMALL.with_head("untied"))
     text = some_corpus()
-    seen, A = text.frequent(1), np.zeros((V, V))
-    A[np.ix_(seen, seen)] = 7 * np.log(text.table(seen, seen) / text.counts[seen] + 1e-3)
+    tokens = text.frequent()
+    first_half = slice(0, None, 2)  # every second one of the frequent tokens
+    second_half = slice(1, None, 2)
+    before = calibrated.calibrate(paths.raw, model, text)(model, tokens)
+
+    # Shuffle what follows each token of the second half; the counts of tokens stay.
+    table = text.table(np.arange(V), np.arange(V)).astype(int)
+    seen = text.frequent(1)
+    rng = np.random.default_rng(0)
+    for token in tokens[second_half]:
+        table[token, seen] = rng.permutation(table[token, seen])
+    shuffled = corpus_of(table, text.counts)
+    after = calibrated.calibrate(paths.raw, model, shuffled)(model, tokens)
+    np.testing.assert_array_equal(before[second_half], after[second_half])
+    assert not np.allclose(before[first_half], after[first_half])
+
+
+def model_with_the_pairs_at_another_scale(text) -> GPT2:
+    """Its raw path lacks the counts of the second tokens, which the unigram adds."""
+    seen = text.frequent(1)
+    ratios = text.table(seen, seen) / text.counts[seen]  # to the count of the second token
+    A = np.zeros((V, V))
+    A[np.ix_(seen, seen)] = 7 * np.log(ratios + 1e-3)  # some pairs do not occur
     config = Config(vocab_size=V, n_embd=V, n_head=1, n_layer=0, n_ctx=8, tied=False)
-    others = random_model(config, dtype=np.float64).parameters
-    model = GPT2(config, {**others, "wte.weight": np.eye(V), "lm_head.weight": A.T.copy()})
-    found = calibrated.calibrated_paths(model, text)
-    assert list(found) == ["raw+unigram", "normed+unigram", "model+unigram"]
-    scores = bigrams(model, text, None, found)
-    assert scores["raw"]["kl"] > 1 > 0.05 > scores["raw+unigram"]["kl"]
-    assert scores["raw+unigram"]["top1"] > 0.95 > scores["unigram"]["top1"]
-    logits = found["raw+unigram"](model, text.frequent())
-    assert np.isneginf(np.delete(logits, seen, axis=1)).all(), "tokens that are not in the text"
+    parameters = dict(random_model(config, dtype=np.float64).parameters)
+    parameters["wte.weight"] = np.eye(V)
+    parameters["lm_head.weight"] = A.T.copy()
+    return GPT2(config, parameters)
+
+
+@pytest.fixture(scope="module")
+def calibrated_case():
+    """A text, a model whose raw path has the text's pairs, and its calibrated paths."""
+    text = some_corpus()
+    model = model_with_the_pairs_at_another_scale(text)
+    return text, model, calibrated.calibrated_paths(model, text)
+
+
+def test_a_path_that_has_the_pairs_at_another_scale_has_no_kl_left(calibrated_case):
+    text, model, calibrated_paths = calibrated_case
+    scores = bigrams(model, text, others=calibrated_paths)
+    assert scores["raw"]["kl"] > 1
+    assert scores["raw+unigram"]["kl"] < 0.05
+    assert scores["raw+unigram"]["top1"] > 0.95
+    assert scores["unigram"]["top1"] < 0.95
+
+
+def test_each_path_of_the_model_is_calibrated(calibrated_case):
+    _, _, calibrated_paths = calibrated_case
+    assert list(calibrated_paths) == ["raw+unigram", "normed+unigram", "model+unigram"]
+
+
+def test_tokens_that_are_not_in_the_text_are_impossible(calibrated_case):
+    text, model, calibrated_paths = calibrated_case
+    logits = calibrated_paths["raw+unigram"](model, text.frequent())
+    of_others = np.delete(logits, text.frequent(1), axis=1)
+    assert of_others.size > 0
+    assert np.isneginf(of_others).all()
