@@ -145,7 +145,7 @@ def test_documents_are_read_when_they_are_needed():
     results = score_documents(random_model(CONFIG), TOKENIZER, endless(), lookahead=10)
     assert len(taken) == 0
     assert len(list(islice(results, 11))) == 11
-    assert len(taken) == 20
+    assert len(taken) == 20, "two times ten"
 
 
 def test_an_error_of_the_iterable_is_raised():
@@ -228,13 +228,14 @@ def test_samples_are_those_of_one_prompt_at_a_time(num_samples):
         seed=4,
         num_samples=num_samples,
         stop=["lo"],
-        first=5,
+        first=5,  # the number of the first prompt
     )
     reasons = set()
     for number, (prompt, samples) in enumerate(zip(prompts, results, strict=True), start=5):
         assert len(samples) == num_samples
         for index, sample in enumerate(samples[:4]):  # a few are enough
-            alone = sample_alone(model, prompt, np.random.default_rng([4, number, index]))
+            stream = np.random.default_rng([4, number, index])  # 4 is the seed
+            alone = sample_alone(model, prompt, stream)
             assert sample.ids == alone.ids
             assert sample.text == alone.text
             assert sample.finish_reason == alone.finish_reason
@@ -288,11 +289,20 @@ def test_an_error_of_a_prompt_stands_in_its_place(prompt):
 def test_a_long_prompt_is_cut_to_its_end():
     model = random_model(replace(CONFIG, n_ctx=31))
     (samples,) = generate_documents(model, TOKENIZER, [LONG_PROMPT], 10, greedy=True, on_long="cut")
-    kept = TOKENIZER.encode("er" * 21)  # so that 10 new tokens fit
+    kept = TOKENIZER.encode("er" * 21)
+    assert len(kept) == 31 - 10, "10 new tokens fit into the context"
     assert samples[0].ids == list(generate(model, kept, 10, greedy=True))
 
 
-@pytest.mark.parametrize("prompt", ["", [1, 300], None, ((1, 2), (3, 4))])
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        pytest.param("", id="empty"),
+        pytest.param([1, 300], id="id-of-no-token"),
+        pytest.param(None, id="none"),
+        pytest.param(((1, 2), (3, 4)), id="batch"),
+    ],
+)
 def test_cutting_makes_no_other_prompt_right(prompt):
     model = random_model(replace(CONFIG, n_ctx=31))
     (result,) = generate_documents(model, TOKENIZER, [prompt], 10, greedy=True, on_long="cut")

@@ -50,7 +50,7 @@ PROMPTS = [
 
 
 def assert_same_tokens(model, draft, prompts, sampling):
-    """With the draft and without, past the context."""
+    """The tokens are the same with the draft and without, past the context too."""
     plain = sampled_rows(
         model, prompts, sampling, tokens=90, streams=random_streams(7, len(prompts))
     )
@@ -131,7 +131,7 @@ def test_a_draft_saves_steps(model, shapes_read):
 def last_new_token(model):
     """The token of a greedy text that comes up last for the first time."""
     tokens = list(generate(model, PROMPT, 60, greedy=True, draft=None))
-    return max(set(tokens), key=tokens.index)
+    return max(tokens, key=tokens.index)  # `index` is that of the first time
 
 
 def sampled_texts(model, stops, draft):
@@ -153,7 +153,14 @@ def sampled_texts(model, stops, draft):
     return [(sample.ids, sample.text, sample.finish_reason) for sample in samples]
 
 
-@pytest.mark.parametrize("stops", [[], ["e"], ["lo"]])
+@pytest.mark.parametrize(
+    "stops",
+    [
+        pytest.param([], id="no-stop"),
+        pytest.param(["e"], id="one-letter"),
+        pytest.param(["lo"], id="two-letters"),
+    ],
+)
 def test_stops_end_a_sample_inside_checked_tokens(model, stops):
     plain = sampled_texts(model, stops, draft=None)
     assert sampled_texts(model, stops, Draft("lookup", model)) == plain
@@ -188,22 +195,27 @@ def test_the_lookup_goes_on_with_a_loop():
     assert LookupGuesser(batch=1).guess([5] * 9, 15)[:2] == [5, 5]
 
 
+def right_guesses(guesses: list[int], tokens: list[int]) -> int:
+    """How many guesses are right before the first wrong one."""
+    for count, (guess, token) in enumerate(zip(guesses, tokens, strict=False)):
+        if guess != token:
+            return count
+    return len(guesses)
+
+
 def lookup_steps(prompt: list[int], answer: list[int]) -> tuple[int, int]:
-    """How many steps a model takes that writes `answer`, and how many tokens are guessed."""
+    """The number of steps in which a model writes `answer`, and of all guessed tokens."""
     guesser = LookupGuesser(batch=1)
     text = list(prompt)
-    left = list(answer)
     step_count = 0
     guess_total = 0
-    while left:
-        guesses = guesser.guess(text, min(MOST_GUESSES, len(left) - 1))
-        right_count = 0
-        while right_count < len(guesses) and guesses[right_count] == left[right_count]:
-            right_count += 1
-        tokens = left[: right_count + 1]
+    while len(text) < len(prompt) + len(answer):
+        unwritten = answer[len(text) - len(prompt) :]
+        # A step writes its right guesses and one token more, so the last token is not guessed.
+        guesses = guesser.guess(text, min(MOST_GUESSES, len(unwritten) - 1))
+        tokens = unwritten[: right_guesses(guesses, unwritten) + 1]
         guesser.learn(tokens)
         text += tokens
-        left = left[len(tokens) :]
         step_count += 1
         guess_total += len(guesses)
     return step_count, guess_total
@@ -243,6 +255,7 @@ LOOP = [1, 2] * 20  # the next token is 1
 
 
 def learn_100_times(guesser, text, token):
+    """Let a guesser learn 100 times that this token comes after the text."""
     for _ in range(100):
         guesser.guess(text, 15)
         guesser.learn([token])
@@ -282,10 +295,11 @@ def test_each_guess_is_learned_for_the_match_that_it_follows():
     guesser = sure_guesser()
     text = [*range(30), 99, 3, 4]
     assert guesser.guess(text, 9) == [5, 6, 7, 8, 9, 10, 11, 12, 13]
-    # These guesses follow 2 to 10 equal tokens. Those after 2, 3 and 4 are right, the next wrong.
+    # These guesses follow 2 to 10 equal tokens. Those after 2, 3 and 4 are right.
     guesser.learn([5, 6, 7, 50])
-    is_lower = [rate < 1 for rate in guesser.rates]
-    assert is_lower == [False, False, True, False, False]
+    after_5_equal_tokens = 2  # the index in RATES for 4 to 7 equal tokens
+    for index, rate in enumerate(guesser.rates):
+        assert (rate < 1) == (index == after_5_equal_tokens)
 
 
 def test_the_guess_after_the_last_one_is_learned_too():

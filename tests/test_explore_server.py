@@ -337,7 +337,10 @@ def test_a_client_that_sends_a_byte_now_and_then_is_cut_off(server, monkeypatch,
 
 
 class HeldViews:
-    """Views in place of `lens`, which waits for `go_on`, and of `generate`, which never ends."""
+    """Views in place of `lens`, which ends after `go_on`, and of `generate`, which never ends.
+
+    `begun` and `ended` count the requests.
+    """
 
     def __init__(self):
         self.begun = threading.Semaphore(0)
@@ -354,7 +357,7 @@ class HeldViews:
         try:
             self.begun.release()
             while True:
-                turn.pause()
+                turn.pause()  # it ends this view if nobody waits for it
                 self.go_on.wait(0.01)
                 yield {"text": "x" * 1000}
         finally:

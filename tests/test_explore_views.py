@@ -64,36 +64,31 @@ def shown(models, corpus):
 
 
 def answer(shown, name, **fields):
-    """A view's answer about TEXT, or about what `fields` say."""
+    """A view's answer about TEXT, or about `ids` or another `text` if they are given."""
     return view_answer(shown, name, {"text": TEXT, **fields})
 
 
 @dataclass
 class Asked:
-    """A model with one of its heads; `answer` asks a view about it."""
+    """One of the models shown, with one of its heads; `answer` asks a view about it."""
 
     model: GPT2
     shown: object
-    side: int
+    side: int  # 0 is the tied model, 1 the untied one
     head: str
 
     def answer(self, name, **fields):
         return answer(self.shown, name, side=self.side, head=self.head, **fields)
 
 
-@pytest.fixture(
-    params=[
-        pytest.param((0, "tied"), id="tied"),
-        pytest.param((1, "untied"), id="untied"),
-        pytest.param((1, "tied"), id="untied-with-its-W_E"),
-    ]
-)
+@pytest.fixture(params=["tied", "untied", "untied-with-its-W_E"])
 def asked(request, shown, models):
-    side, head = request.param
-    model = models[side]
-    if model.config.head != head:
-        model = model.tie()
-    return Asked(model, shown, side, head)
+    tied_model, untied_model = models
+    if request.param == "tied":
+        return Asked(tied_model, shown, side=0, head="tied")
+    if request.param == "untied":
+        return Asked(untied_model, shown, side=1, head="untied")
+    return Asked(untied_model.tie(), shown, side=1, head="tied")
 
 
 # A prompt
@@ -177,10 +172,10 @@ def test_generate_ends_with_the_text(models):
     parameters = dict(models[0].parameters)
     parameters["wte.weight"] = np.zeros_like(models[0].W_E)  # all tokens are equally likely
     model = GPT2(replace(CONFIG, eos_token_id=7), parameters)
-    fields = {"text": "a", "n": 200, "seed": 1, "temperature": 100}
+    fields = {"ids": [64], "n": 200, "seed": 1}
     *lines, end = view_answer(shown_models(model), "generate", fields)
-    assert ids_of(lines) == list(tiedgpt.generate(model, [64], 200, 100.0, seed=1))
-    assert len(lines) < 199
+    assert ids_of(lines) == list(tiedgpt.generate(model, [64], 200, seed=1))
+    assert len(lines) < 200
     assert end["end"] == "end of text"
 
 
@@ -299,12 +294,17 @@ class RecordedTurn(Turn):
 
 def test_a_large_vocabulary_is_measured_by_a_sample():
     model = random_model(replace(CONFIG, vocab_size=5000))
-    turn = RecordedTurn()
-    found = view_answer(shown_models(model), "symmetry", {}, turn)
+    found = view_answer(shown_models(model), "symmetry", {})
     sample = measured_tokens(model)
-    assert found["measured"] == SAMPLED_TOKENS == np.unique(sample).size
+    assert found["measured"] == SAMPLED_TOKENS
+    assert np.unique(sample).size == SAMPLED_TOKENS
     assert found["paths"]["raw"]["asymmetry"] < 1e-6
     assert found["paths"]["raw"]["self_prediction"] == predicts_itself(model)[sample].mean()
+
+
+def test_symmetry_reports_at_each_of_four_paths(models):
+    turn = RecordedTurn()
+    view_answer(shown_models(models[0]), "symmetry", {}, turn)
     assert set(turn.reports) == {0, 0.25, 0.5, 0.75}
 
 
@@ -333,7 +333,7 @@ def test_the_gradients_of_rows(asked):
     assert_close(column(rows, "embed"), embed[ids])
     assert_close(column(rows, "head"), head[ids])
     assert_close(column(rows, "cosine"), cosine[ids])
-    assert ids[-1] not in IDS
+    assert ids[-1] not in IDS, "the last row is of a token that was not read"
 
 
 def test_the_gradients_as_wholes(asked):
@@ -433,13 +433,16 @@ def test_nothing_is_solved_without_a_corpus():
 
 def test_path_takes_less_memory_than_a_matrix_of_all_scores():
     large = shown_models(random_model(replace(CONFIG, vocab_size=5000)))
-    assert peak_memory(partial(answer, large, "path", path="model")) < 4 * 5000**2 / 100
+    peak = peak_memory(partial(answer, large, "path", path="model"))
+    bytes_of_all_scores = 4 * 5000**2
+    assert peak < bytes_of_all_scores / 100
 
 
 def test_gradient_takes_less_memory_than_a_matrix_of_the_vocabulary():
     wide = replace(CONFIG, vocab_size=5000, n_embd=192)
     peak = peak_memory(answer, shown_models(random_model(wide)), "gradient")
-    assert peak < 4 * wide.vocab_size * wide.n_embd / 2
+    bytes_of_wte = 4 * wide.vocab_size * wide.n_embd
+    assert peak < bytes_of_wte / 2
 
 
 @pytest.mark.parametrize("name", ["next", "lens", "parts", "attention", "gradient"])
@@ -448,7 +451,8 @@ def test_a_view_takes_less_memory_than_the_attention_of_a_context(name):
     shown = shown_models(random_model(long))
     ids = [n % 256 for n in range(long.n_ctx)]
     peak = peak_memory(partial(answer, shown, name, ids=ids))
-    assert peak < 4 * long.n_layer * long.n_head * long.n_ctx**2 / 2
+    bytes_of_all_patterns = 4 * long.n_layer * long.n_head * long.n_ctx**2
+    assert peak < bytes_of_all_patterns / 2
 
 
 def test_both_heads_of_a_model_read_a_prompt_once(models, monkeypatch):

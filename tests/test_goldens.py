@@ -54,6 +54,7 @@ def test_logits_of_a_batch_and_of_each_row_alone(golden: SimpleNamespace) -> Non
 
 def test_the_cache_changes_nothing(golden: SimpleNamespace) -> None:
     B, T = golden.ids.shape
+    # Token by token, a first or a last token of its own, and three pieces
     for cuts in (range(1, T), [1], [T - 1], [3, 4]):
         cache = golden.model.new_cache(batch=B, capacity=T)
         logits = []
@@ -71,8 +72,7 @@ def test_greedy_continuation(golden: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize("head", ["tied", "untied"])
 def test_saved_files_have_the_tensors_that_transformers_wrote(tmp_path: Path, head: str) -> None:
-    """Names with their prefix, shapes, dtypes and values, and the metadata that transformers
-    needs."""
+    """transformers needs the metadata too."""
     tiedgpt.save_model(tiedgpt.load_model(GOLDENS / head), None, tmp_path)
     written, metadata = read_with_metadata(tmp_path / "model.safetensors")
     expected, their_metadata = read_with_metadata(GOLDENS / head / "model.safetensors")

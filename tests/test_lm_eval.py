@@ -112,7 +112,7 @@ def test_a_common_beginning_is_read_once(models, monkeypatch):
         return final(ids, cache)
 
     monkeypatch.setattr(model.model, "final", recorded)
-    model.cached = []
+    model.cached = []  # what the tests before have left
     requests = [(LONG[:200], " love"), (LONG[:200], " hate"), (LONG[:200], " the")]
     answers(model, "loglikelihood", requests)
     assert read[0] > 50
@@ -183,7 +183,7 @@ def task_directory(tmp_path):
             next_line = lines[number + 1]
             other_line = lines[-number - 1]
             question = {
-                "context": lines[number] or "The",
+                "context": lines[number] or "The",  # some lines are empty
                 "choices": [f" {next_line}", f" {other_line}"],
             }
             file.write(json.dumps(question) + "\n")

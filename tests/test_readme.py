@@ -1,5 +1,4 @@
-"""The README and scripts/lecture.md match the code: quotations, line counts, examples, output; all
-links."""
+"""README.md and scripts/lecture.md match the code: quotations, examples, output; all links."""
 
 import code
 import os
@@ -72,28 +71,37 @@ def test_the_first_commands_output_is_the_one_shown():
     assert done.stdout.lstrip().startswith(shown.removesuffix("...\n"))
 
 
-@pytest.mark.parametrize("name", ["gpt2", "gpt2-xl"])
-def test_what_tying_saves(name):
+@pytest.mark.parametrize(("name", "name_in_text"), [("gpt2", "GPT-2,"), ("gpt2-xl", "gpt2-xl")])
+def test_what_tying_saves(name, name_in_text):
     counts = count_parameters(known_config(name))
-    tied, untied = counts["tied"]["total"], counts["untied"]["total"]
-    (share,) = re.findall(
-        r"([\d.]+) % of an untied " + ("GPT-2," if name == "gpt2" else name), README
-    )
-    assert f"{100 * (untied - tied) / untied:.1f}" == share
+    tied = counts["tied"]["total"]
+    untied = counts["untied"]["total"]
+    percent = f"{100 * (untied - tied) / untied:.1f}"
+    assert re.findall(rf"([\d.]+) % of an untied {name_in_text}", README) == [percent]
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_link_leads_to_a_file_and_a_title(page):
-    links = re.findall(r"\]\((?!http)([^)#]*)#?(.*?)\)", (ROOT / page).read_text(encoding="utf-8"))
+def anchors_of(page: Path) -> set[str]:
+    """The names that GitHub gives to the titles of a page."""
+    anchors = set()
+    for title in re.findall(r"^##? (.*)", page.read_text(encoding="utf-8"), re.M):
+        letters = re.sub(r"[^\w\- ]", "", title.lower())
+        anchors.add(letters.replace(" ", "-"))
+    return anchors
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_link_leads_to_a_file_and_a_title(name):
+    page = ROOT / name
+    links = re.findall(r"\]\((?!http)(.*?)\)", page.read_text(encoding="utf-8"))
     assert links
-    for path, anchor in links:
-        target = (ROOT / page).parent / path if path else ROOT / page
-        assert target.exists(), path
-        titles = (
-            re.findall(r"^##? (.*)", target.read_text(encoding="utf-8"), re.M) if anchor else [""]
-        )
-        anchors = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
-        assert anchor in anchors, path
+    for link in links:
+        path, _, anchor = link.partition("#")
+        target = page
+        if path:
+            target = page.parent / path
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors_of(target), link
 
 
 def test_the_citation_names_the_version():
@@ -102,8 +110,7 @@ def test_the_citation_names_the_version():
 
 
 def test_the_code_prints_what_the_lecture_shows(capsys):
-    """Each block is pasted into a prompt line by line, as Python up to 3.12 reads it: there, a loop
-    ends with an empty line."""
+    """Each block is pasted into a prompt line by line, as Python up to 3.12 reads it."""
     text = (ROOT / "scripts" / "lecture.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, flags=re.S)
     assert len(blocks) == 14
@@ -115,7 +122,7 @@ def test_the_code_prints_what_the_lecture_shows(capsys):
                 prompt.push(line)
                 if line.startswith("#"):
                     shown.append(line[1:].removeprefix(" "))
-            prompt.push("")  # the reader presses Enter
+            prompt.push("")  # the reader presses Enter: a loop ends with an empty line
 
             output = capsys.readouterr()
             assert output.err == ""

@@ -375,11 +375,9 @@ def test_transformers_chooses_the_same_head(folder, says_tied, W_U):
     transformers = pytest.importorskip(
         "transformers", reason="transformers is not installed: the extra `parity`"
     )
-    set_head(folder, says_tied, HEADS_IN_FILES[W_U])
     if says_tied is False and W_U == "none":
-        with pytest.raises(ValueError, match="has no lm_head"):  # transformers: random numbers
-            read(folder)
-        return
+        pytest.skip("tied.py refuses this file, and transformers makes a head of random numbers")
+    set_head(folder, says_tied, HEADS_IN_FILES[W_U])
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         model = transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float64).eval()
