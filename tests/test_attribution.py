@@ -146,7 +146,7 @@ def zero_a_module(p, name: str) -> None:
     p[f"{name}.bias"][:] = 0
 
 
-# For each part, what changes the parameters so that the part adds nothing.
+# Each of these changes the parameters so that the part adds nothing.
 ZEROS = {
     "attn.1.head.2": lambda p: zero_a_head(p, layer=1, head=2),
     "attn.0": lambda p: zero_a_module(p, "h.0.attn.c_proj"),
@@ -261,7 +261,7 @@ def test_next_tokens_are_the_likeliest_of_either_head():
     models = [untied.tie(), untied]
     tied_likeliest = np.argsort(-models[0](IDS)[-1])[:3].tolist()
     untied_likeliest = np.argsort(-models[1](IDS)[-1])[:3].tolist()
-    tokens = []  # the likeliest of either, then the second of either, and so on
+    tokens = []  # the likeliest token of either head comes first, then the second of either
     for pair in zip(tied_likeliest, untied_likeliest, strict=True):
         for token in pair:
             if token not in tokens:

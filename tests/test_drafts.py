@@ -131,7 +131,7 @@ def test_a_draft_saves_steps(model, shapes_read):
 def last_new_token(model):
     """The token of a greedy text that comes up last for the first time."""
     tokens = list(generate(model, PROMPT, 60, greedy=True, draft=None))
-    return max(tokens, key=tokens.index)  # `index` is that of the first time
+    return max(tokens, key=tokens.index)  # index gives the first place
 
 
 def sampled_texts(model, stops, draft):

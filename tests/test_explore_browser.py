@@ -322,9 +322,9 @@ def test_a_path_is_symmetric_or_not(open_page, server, path, sign):
 
 
 def pictures(page, kind):
-    """The pictures of a pair of tokens, and those of its mirror image: each two rows and a product.
+    """The pictures of a pair of tokens, and those of the same tokens in the other order.
 
-    The rows are of W_E and of W_U.
+    Each has a row of W_E, a row of W_U, and their product.
     """
     canvases = page.locator(f"#product .{kind} canvas")
     expect(canvases).to_have_count(6)
@@ -708,7 +708,7 @@ def test_solving_for_the_best_matrix_can_be_cancelled_and_ends(
 
 
 def shown_with_the_token(word):
-    """A model named TAG, of bytes and of tokens that begin `word`, of which the last is `word`."""
+    """A model named TAG. Its tokens are bytes, and each beginning of `word` up to the whole."""
     merges = [(word[:end], word[end]) for end in range(1, len(word))]
     config = replace(CONFIG, vocab_size=CONFIG.vocab_size + len(merges))
     return ShownModels([(TAG, random_model(config))], Tokenizer(merges))
@@ -988,7 +988,7 @@ FOCUSED = """() => {
     const box = element.parentElement.closest("[id]");
     return [element.id, element.dataset.key, box?.id];
 }"""
-# The ids, the keys, and the ids of the boxes around elements that Tab must reach
+# Tab must reach these: each is an element's id, its key, or the id of the box around it.
 CONTROLS = (
     "prompt copy temperature top_k top_p write seed matrices solve dims solveW W00 partsbox heads "
     "cvocab ctotal quit draw0 strip bars turn paths"

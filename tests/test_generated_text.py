@@ -1,6 +1,6 @@
 """Generated tokens as text: what is shown while it grows, stop strings, and how samples end."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from support.generation import sampled_rows
@@ -64,7 +64,7 @@ STOPPED = [
 
 
 def grown(tokens, stop):
-    """A sample of these tokens, and what was shown after each of them."""
+    """A sample of these tokens, and what was shown after each of them, and at the end."""
     sample = TextSample(TOKENIZER, stop, (EOT,))
     steps_of_one_row = ([[token]] for token in tokens)
     shown = [text for _, text in push_steps(steps_of_one_row, [sample])]
@@ -97,9 +97,18 @@ def test_the_end_of_text_token_shows_what_was_held_back():
     assert sample.ids == tokens
 
 
+@dataclass
+class Batch:
+    """Samples of one prompt."""
+
+    samples: list[TextSample]
+    pieces: list[str]  # what was shown of each
+    rows: list[list[int]]  # the tokens of each if nothing ends it
+
+
 @pytest.fixture(scope="module")
-def batch():
-    """Forty samples of one prompt, the pieces that were shown of each, and the rows of tokens."""
+def batch() -> Batch:
+    """Forty samples, of which each stops at one of the letters e, t and a."""
     model = random_model(replace(SMALL, vocab_size=257, n_ctx=64, eos_token_id=EOT))
     samples = [TextSample(TOKENIZER, ["e", "t", "a"], (EOT,)) for _ in range(40)]
     prompts = [[5, 6]] * 40
@@ -114,20 +123,22 @@ def batch():
     for number, text in push_steps(steps, samples):
         pieces[number] += text
     rows = sampled_rows(model, prompts, Sampling(3.0), tokens=30, streams=random_streams(0, 40))
-    return samples, pieces, rows
+    return Batch(samples, pieces, rows)
 
 
 def test_the_pieces_of_each_sample_of_a_batch_are_its_text(batch):
-    samples, pieces, _ = batch
-    assert pieces == [sample.text for sample in samples]
+    assert batch.pieces == [sample.text for sample in batch.samples]
 
 
 def test_each_sample_of_a_batch_ends_by_itself(batch):
-    samples, _, rows = batch
-    assert {sample.finish_reason for sample in samples} == {"length", "stop", "eos"}
-    for sample, tokens in zip(samples, rows, strict=True):
-        assert sample.ids == tokens[: len(sample.ids)]
+    assert {sample.finish_reason for sample in batch.samples} == {"length", "stop", "eos"}
+    for sample, row in zip(batch.samples, batch.rows, strict=True):
+        assert sample.ids == row[: len(sample.ids)]
         if sample.finish_reason == "length":
             assert len(sample.ids) == 30
+
+
+def test_no_sample_of_a_batch_has_a_stop(batch):
+    for sample in batch.samples:
         for stop in ("e", "t", "a"):
             assert stop not in sample.text

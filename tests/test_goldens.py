@@ -54,7 +54,7 @@ def test_logits_of_a_batch_and_of_each_row_alone(golden: SimpleNamespace) -> Non
 
 def test_the_cache_changes_nothing(golden: SimpleNamespace) -> None:
     B, T = golden.ids.shape
-    # Token by token, a first or a last token of its own, and three pieces
+    # The text is cut before each token, after the first, before the last, or into three pieces.
     for cuts in (range(1, T), [1], [T - 1], [3, 4]):
         cache = golden.model.new_cache(batch=B, capacity=T)
         logits = []

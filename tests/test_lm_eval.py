@@ -112,7 +112,7 @@ def test_a_common_beginning_is_read_once(models, monkeypatch):
         return final(ids, cache)
 
     monkeypatch.setattr(model.model, "final", recorded)
-    model.cached = []  # what the tests before have left
+    model.cached = []  # forget what the tests before have read
     requests = [(LONG[:200], " love"), (LONG[:200], " hate"), (LONG[:200], " the")]
     answers(model, "loglikelihood", requests)
     assert read[0] > 50

@@ -251,7 +251,7 @@ def test_an_interrupt_while_waiting_leaves_the_next_calls_right():
 def test_an_interrupt_while_the_thread_count_is_set_leaves_it_as_it_was(
     monkeypatch, interrupted_call
 ):
-    counts = [2]  # that of BLAS at first, and each that it was given
+    counts = [2]  # BLAS has two threads at first; each count that it is given comes after that
 
     def set_num_threads(count):
         counts.append(count)
@@ -259,7 +259,7 @@ def test_an_interrupt_while_the_thread_count_is_set_leaves_it_as_it_was(
             raise KeyboardInterrupt
 
     functions = {"get_num_threads": lambda: counts[-1], "set_num_threads": set_num_threads}
-    monkeypatch.undo()  # the blas_threads of the other tests
+    monkeypatch.undo()  # this test needs the real blas_threads
     monkeypatch.setattr(blas, "openblas", functions.get)
     with pytest.raises(KeyboardInterrupt), blas.one_blas_thread():
         assert blas.is_limited()
@@ -301,7 +301,7 @@ def other_thread_limits_blas():
 def test_a_forked_process_has_threads_of_its_own(monkeypatch):
     x, weight = case(3, 100, 200)
     expected = product(x, weight)
-    monkeypatch.undo()  # the blas_threads of the other tests
+    monkeypatch.undo()  # this test needs the real blas_threads
     thread_count = blas.blas_threads()
     pid = os.fork()
     if pid == 0:

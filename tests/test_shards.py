@@ -416,8 +416,9 @@ def stdin(request, source, tmp_path, monkeypatch):
         yield SimpleNamespace(is_file=request.param == "file", number=stdin.fileno())
 
 
-@pytest.fixture(params=["-", "/dev/fd/N"])  # a shell makes the second one of <(...)
+@pytest.fixture(params=["-", "/dev/fd/N"])
 def input_name(request, stdin) -> str:
+    """A shell writes /dev/fd/N where the reader has written <(...)."""
     return request.param.replace("N", str(stdin.number))
 
 
@@ -893,8 +894,8 @@ def test_the_bar_counts_rows_and_fits_80_columns(score, tmp_path, monkeypatch):
     assert max(map(len, bars)) <= 80
 
 
-# Runs the command on a line of at most 512 KB, and prints the most memory that it took, in kB.
-# (Python's resource.getrusage shows at least what the parent took.)
+# This program runs a command that reads at most 512 KB of a line. Then it prints the most memory
+# that it took, in kB. (Python's resource.getrusage shows at least what the parent took.)
 PRINT_PEAK_MEMORY = """
 import sys
 from tiedgpt.cli import main

@@ -102,8 +102,8 @@ class SolvedPaths:
     model: GPT2
     text: Corpus
     paths: dict[str, Path]
-    steps: list[int]  # of the fit, as they were reported
-    kls: dict[str, float]  # of each path, those of the model too
+    steps: list[int]  # the counts of steps that were reported
+    kls: dict[str, float]  # by path, with the paths of the model itself
 
 
 @pytest.fixture(scope="module", params=["tied", "untied"])

@@ -88,10 +88,10 @@ def test_ids_of_another_vocabulary_are_refused(token):
 def test_the_share_of_frequent_tokens_that_follow_themselves():
     ids = []
     for token in range(9):
-        ids += [token] * 120  # a token that follows itself
+        ids += [token] * 120  # it follows itself
     ids += [9, 9, 10] * 60  # 9 follows itself as often as 10 follows it
-    ids += [10, 11, 12, 13] * 150  # tokens that do not follow themselves
-    ids += [14] * 80  # not a frequent token
+    ids += [10, 11, 12, 13] * 150  # none of them follows itself
+    ids += [14] * 80  # 14 is not frequent
     text = Corpus.of(np.array(ids), 15)
     assert text.frequent().tolist() == list(range(14))
     assert text.self_prediction() == 10 / 14
@@ -132,7 +132,7 @@ def without_position_and_attention(model: GPT2) -> GPT2:
 
 
 def logits_of_single_tokens(model: GPT2) -> np.ndarray:  # -> [n, V]
-    """After each of TOKENS, by itself."""
+    """The logits after each of TOKENS, which is a text by itself."""
     return model(TOKENS[:, np.newaxis])[:, 0]
 
 
@@ -192,7 +192,7 @@ def test_log_softmax_of_logits_that_are_not_finite():
 
 
 def relative_asymmetry(model: GPT2) -> float:
-    """From the whole matrix in float64."""
+    """|A - A^T| / |A|, from the whole matrix in float64."""
     A = model.W_E.astype(np.float64) @ model.W_U.astype(np.float64)
     return np.linalg.norm(A - A.T) / np.linalg.norm(A)
 

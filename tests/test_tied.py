@@ -340,31 +340,55 @@ def set_head(folder, says_tied, make_W_U):
     [
         pytest.param(True, "none", "tied", id="tied"),
         pytest.param(True, "the same", "tied", id="tied-but-the-same-W_U"),
-        pytest.param(True, "another", "untied with a note", id="tied-but-another-W_U"),
-        pytest.param(True, "another in one number", "untied with a note", id="tied-but-one-number"),
+        pytest.param(True, "another", "untied", id="tied-but-another-W_U"),
+        pytest.param(True, "another in one number", "untied", id="tied-but-one-number"),
         pytest.param(None, "none", "tied", id="silent"),
         pytest.param(None, "the same", "tied", id="silent-the-same-W_U"),
-        pytest.param(None, "another", "untied with a note", id="silent-another-W_U"),
+        pytest.param(None, "another", "untied", id="silent-another-W_U"),
         pytest.param(False, "the same", "untied", id="untied-the-same-W_U"),
         pytest.param(False, "another", "untied", id="untied"),
     ],
 )
-def test_the_head_without_a_flag_is_that_of_transformers_5(
-    folder, capsys, says_tied, W_U, expected
-):
+def test_the_head_without_a_flag_is_that_of_transformers_5(folder, says_tied, W_U, expected):
     set_head(folder, says_tied, HEADS_IN_FILES[W_U])
     params, n_head, is_tied = read(folder)
     assert is_tied == (expected == "tied")
+    model = tiedgpt.load_model(folder, head=expected).astype(np.float64)
+    logits = tied.gpt2([1, 2, 3], params, n_head=n_head, tied=is_tied)
+    np.testing.assert_allclose(logits, model([1, 2, 3]), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("says_tied", "W_U"),
+    [
+        pytest.param(True, "another", id="tied"),
+        pytest.param(True, "another in one number", id="tied-and-one-number"),
+        pytest.param(None, "another", id="silent"),
+    ],
+)
+def test_a_note_says_that_config_json_does_not_announce_the_head(folder, capsys, says_tied, W_U):
+    set_head(folder, says_tied, HEADS_IN_FILES[W_U])
+    read(folder)
     note = capsys.readouterr().err
-    if expected == "untied with a note":
-        assert note.startswith("tied.py: config.json does not say that the model is untied")
-        assert note.count("\n") == 1
-    else:
-        assert note == ""
-    if not is_tied:
-        model = tiedgpt.load_model(folder, head="untied").astype(np.float64)
-        logits = tied.gpt2([1, 2, 3], params, n_head=n_head, tied=False)
-        np.testing.assert_allclose(logits, model([1, 2, 3]), rtol=0, atol=1e-12)
+    assert note.startswith("tied.py: config.json does not say that the model is untied")
+    assert note.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("says_tied", "W_U"),
+    [
+        pytest.param(True, "none", id="tied"),
+        pytest.param(True, "the same", id="tied-but-the-same-W_U"),
+        pytest.param(None, "none", id="silent"),
+        pytest.param(None, "the same", id="silent-the-same-W_U"),
+        pytest.param(False, "the same", id="untied-the-same-W_U"),
+        pytest.param(False, "another", id="untied"),
+    ],
+)
+def test_a_head_that_config_json_announces_has_no_note(folder, capsys, says_tied, W_U):
+    set_head(folder, says_tied, HEADS_IN_FILES[W_U])
+    read(folder)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.slow

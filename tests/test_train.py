@@ -34,7 +34,7 @@ def new_trainer(model=None, settings=TINY, only=None, size=400):
     if model is None:
         model = random_model()
     tokens = np.random.default_rng(1).integers(0, SMALL.vocab_size, size)
-    held_out = tokens[:45] // 2
+    held_out = tokens[:45] // 2  # another text, of the lower half of the ids
     return Trainer(model, tokens, held_out, settings, only)
 
 
@@ -315,7 +315,7 @@ def test_the_learning_rate_rises_and_then_falls_to_a_tenth():
     assert rates[:11] == pytest.approx(2 / 11 * np.arange(1, 12))
     assert max(rates) == rates[10] == 2
     assert (np.diff(rates[10:]) < 0).all()
-    assert rates[55] == pytest.approx(0.2 + 0.9), "half way down"
+    assert rates[55] == pytest.approx((2 + 0.2) / 2), "half way down"
     assert rates[100] == pytest.approx(0.2)
 
 
@@ -326,7 +326,7 @@ def test_the_learning_rate_of_a_single_step():
 def test_long_gradients_are_clipped_by_default_to_a_norm_of_1():
     trainer = new_trainer()
     assert train(trainer, 1)[1]["grad_norm"] > 2
-    gradient = 10 * trainer.optimizer.m
+    gradient = 10 * trainer.optimizer.m  # m is a tenth of the first gradient
     assert np.linalg.norm(gradient) == pytest.approx(1, rel=1e-4)
 
 

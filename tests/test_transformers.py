@@ -1,4 +1,4 @@
-"""Live parity with transformers: both load the same files; transformers in float64 is right.
+"""Live parity with transformers: both load the same files. In float64, transformers is right.
 
 Needs torch and transformers (pip install torch==2.13.0, then the extra `parity`); without them
 test_goldens.py compares with what transformers computed before.
@@ -130,7 +130,7 @@ STORED = ["float32", "float16", "bfloat16", "float32 shards", "bfloat16 shards"]
 
 @dataclass(frozen=True)
 class Case:
-    """A checkpoint of transformers: two keys of the tables above, and how it is stored."""
+    """A checkpoint of transformers. `shape` and `fields` are keys of SHAPES and FIELDS."""
 
     head: str
     shape: str = "small"
@@ -221,7 +221,7 @@ def logits_when_saved(  # ids [B, T] -> [B, T, V]
 
 
 def dtypes_and_shapes(directory: Path) -> dict[str, tuple[Any, Any]]:
-    """By the name of the tensor in model.safetensors."""
+    """The dtype and the shape of each tensor in model.safetensors, by its name."""
     header = read_header(directory / "model.safetensors")
     return {name: (tensor.dtype, tensor.shape) for name, tensor in header.items()}
 
@@ -338,7 +338,7 @@ def recipe(model: Any, ids: np.ndarray, max_length: int, stride: int) -> float: 
         end = min(start + max_length, ids.size)
         labels = torch.from_numpy(ids[None, start:end]).clone()
         inputs = labels.clone()
-        # Only what the windows before have not predicted counts: -100 is not a label.
+        # Tokens that the windows before have predicted get -100, which transformers leaves out.
         labels[:, : -(end - previous_end)] = -100
         with third_party():
             losses.append(model(inputs, labels=labels).loss.item())
@@ -365,7 +365,7 @@ def test_score_is_the_recipes(tmp_path: Path, tied: bool, stride: int) -> None:
     assert in_float64 == pytest.approx(expected, rel=1e-7)
 
 
-# GPT-2 124M's sizes, at random
+# A random model of GPT-2 124M's size
 
 
 @dataclass
