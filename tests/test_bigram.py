@@ -188,7 +188,7 @@ def test_training_ends_between_the_bigrams_and_the_token_counts(form):
 
 
 def test_the_steps_are_those_of_adam(monkeypatch):
-    """As the paper writes them, with both betas 0.9 and a rate that falls to 0."""
+    """Both betas are 0.9, and the rate falls to 0."""
     monkeypatch.setattr(bigram, "STEPS", 3)
     pairs = some_pairs()
     W_E = TIED.start(7, 3, np.random.default_rng(0))["W_E"]
@@ -212,7 +212,7 @@ def test_with_a_number_for_each_token_the_untied_form_learns_the_bigrams():
 
 
 def test_the_symmetric_form_stays_above_the_floor_of_symmetric_tables():
-    """By at least the Jensen-Shannon divergence of the pairs and the reversed pairs."""
+    """The floor is the Jensen-Shannon divergence of the pairs and the reversed pairs."""
     pairs = some_pairs(V=12)
     first, second = np.nonzero(pairs)
     starts = np.searchsorted(first, np.arange(13))
@@ -249,7 +249,7 @@ def first_factor(form, weights):  # -> [V, D]
     ],
 )
 def test_how_far_each_form_is_from_the_best_output_matrix(form, least, most):
-    """In nats, for the embedding that the form has learned from the shipped text.
+    """The distance is in nats, for the embedding that the form has learned from the shipped text.
 
     The fit of tiedgpt.study.solved gives each token the same weight, so these pairs do too.
     """
@@ -302,7 +302,7 @@ def torch_scores(torch, form, weights):
 @pytest.mark.slow
 @each_form
 def test_torch_learns_the_same_table(form, monkeypatch):
-    """From the same start, with torch's gradients and torch's Adam."""
+    """The start is the same; the gradients and Adam are torch's."""
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
     torch.set_num_threads(1)  # several wait by spinning, which takes minutes on a busy machine
     monkeypatch.setattr(bigram, "STEPS", 60)

@@ -214,7 +214,7 @@ def sample_alone(model, prompt, stream):
 
 @pytest.mark.parametrize("num_samples", [1, 3, 40])
 def test_samples_are_those_of_one_prompt_at_a_time(num_samples):
-    """In float64, where a batch chooses the same tokens. Some samples pass the context."""
+    """Some samples pass the context. In float64, a batch chooses the same tokens."""
     many_ends = list(range(0, 256, 8))  # so that some samples end early
     config = replace(CONFIG, n_ctx=31, eos_token_id=many_ends)
     model = random_model(config, dtype=np.float64)
@@ -245,7 +245,7 @@ def test_samples_are_those_of_one_prompt_at_a_time(num_samples):
 
 
 def test_batches_of_samples_are_bounded(monkeypatch):
-    """By the tokens in their caches."""
+    """The bound is a number of tokens in their caches."""
     monkeypatch.setattr(documents, "CACHE_TOKENS", 300)
     new_cache = GPT2.new_cache
     sizes = []

@@ -137,7 +137,7 @@ NOT_A_TEXT = [
 
 
 def assert_refused(model, ids, stride, message):
-    """Before any of the text is read."""
+    """Both functions refuse the text, and read nothing of it."""
 
     def read_for_nothing(_):
         pytest.fail("the text was read")

@@ -23,14 +23,14 @@ def endless() -> GPT2:
 
 
 def assert_argmax_of_every_step(model, prompt, tokens):
-    """When n_ctx tokens have been read, half of them is kept."""
+    """Each token is the likeliest one. When n_ctx tokens have been read, half of them is kept."""
     n_ctx = model.config.n_ctx
     ids = list(prompt)
-    start = 0  # of the window
+    window_start = 0
     for token in tokens:
-        if len(ids) - start > n_ctx:
-            start = len(ids) - max(1, n_ctx // 2)
-        assert token == model(ids[start:])[-1].argmax()
+        if len(ids) - window_start > n_ctx:
+            window_start = len(ids) - max(1, n_ctx // 2)
+        assert token == model(ids[window_start:])[-1].argmax()
         ids.append(token)
 
 
@@ -81,7 +81,7 @@ def test_samples_of_one_prompt_differ(endless):
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_sample_i_does_not_depend_on_the_number_of_samples(endless, count):
-    """Past the context too."""
+    """The samples go past the context."""
     many = sampled_rows(
         endless, [PROMPT] * 7, Sampling(1.5), tokens=70, streams=random_streams(5, 7)
     )
@@ -113,8 +113,7 @@ def test_end_of_text_ends_generation_and_is_not_yielded(endless):
     tokens = list(generate(endless, PROMPT, 20, greedy=True))
     end = tokens[6]
     first = tokens.index(end)  # it may come up earlier
-    # A config may name several tokens.
-    for eos_token_id in (end, (99, end)):
+    for eos_token_id in (end, (99, end)):  # a config may name several tokens
         config = replace(endless.config, eos_token_id=eos_token_id)
         model = GPT2(config, endless.parameters)
         assert list(generate(model, PROMPT, 20, greedy=True)) == tokens[:first]
@@ -163,7 +162,7 @@ def test_end_of_text_ends_generation_and_is_not_yielded(endless):
     ],
 )
 def test_bad_arguments_are_refused_at_once(model, wrong, message):
-    """Before a token is asked for."""
+    """The error does not wait until a token is asked for."""
     arguments = {"ids": PROMPT, **wrong}
     with pytest.raises(ArgumentError, match=message):
         generate(model, **arguments)

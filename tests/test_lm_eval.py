@@ -57,7 +57,7 @@ def answers(model, method, requests):
 
 
 def test_loglikelihoods(models):
-    """Contexts with a common beginning, an empty one, and some that are longer than the context."""
+    """Some texts begin alike, one is empty, and some are longer than the model's context."""
     contexts = [
         "",
         "ROMEO:",

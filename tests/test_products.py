@@ -22,7 +22,7 @@ ORDERS = pytest.mark.parametrize(
 
 @pytest.fixture(autouse=True)
 def blocks_on_any_machine(monkeypatch):
-    """Two threads, AVX-512, and blocks of small matrices too."""
+    """The machine has two threads and AVX-512, and small matrices are cut into blocks too."""
     monkeypatch.setattr(products, "MIN_WEIGHT", 0)
     monkeypatch.setattr(blas, "blas_threads", lambda: 2)
     monkeypatch.setattr(blas, "has_small_kernels", lambda: True)

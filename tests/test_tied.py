@@ -282,7 +282,7 @@ def test_a_text_longer_than_the_context_goes_on(folder, run_tied):
 
 
 def test_a_folder_as_that_of_gpt2(tmp_path, gpt2, run_tied, run):
-    """With the names, the causal masks and the other files of openai-community/gpt2."""
+    """The folder has the names, the causal masks and the other files of openai-community/gpt2."""
     config = tiedgpt.Config(n_embd=6, n_layer=1, n_head=2, n_ctx=32)
     tiedgpt.save_model(random_model(config), gpt2, tmp_path)
     added = [{"id": 50256, "content": EOT, "special": True}]

@@ -67,7 +67,7 @@ def assert_same_parameters(model, expected):
     ],
 )
 def test_a_resumed_run_has_the_same_numbers(threads, only, stop, tmp_path):
-    """With dropout, every loss and parameter of a run in two parts is an unbroken run's."""
+    """Every loss and parameter of a run in two parts is that of an unbroken run, with dropout."""
     tiedgpt.save_model(random_model(UNTIED), None, tmp_path / "start")
     model = tiedgpt.load_model(tmp_path / "start")
     settings = replace(TINY, threads=threads)

@@ -424,7 +424,7 @@ def product_of_torch(x: np.ndarray, W: np.ndarray) -> np.ndarray:
 
 @pytest.mark.slow
 def test_full_size_logits_are_as_exact_as_those_of_transformers(full_size: FullSize) -> None:
-    """At most 1.5 times transformers' error, if both libraries' products are as exact.
+    """The error is at most 1.5 times theirs, if both libraries' products are as exact.
 
     They need not be: NumPy's OpenBLAS on AVX-512 rounds 1.4 times as much as torch does. With
     torch's products in the place of NumPy's, the whole model's errors were measured equal.

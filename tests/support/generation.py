@@ -6,7 +6,7 @@ PROMPT = [3, 1, 4, 1, 5]
 
 
 def sampled_rows(model, prompts, sampling, *, tokens, streams, draft=None) -> list[list[int]]:
-    """So many new tokens of each prompt."""
+    """The new tokens of each prompt, as many as `tokens` says."""
     steps = sample_steps(
         model, prompts, max_new_tokens=tokens, sampling=sampling, streams=streams, draft=draft
     )
