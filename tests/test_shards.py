@@ -220,9 +220,10 @@ def test_a_record_whose_text_is_an_error_keeps_its_fields(score_lines, line, mes
         assert row[name] == value
 
 
-def test_a_text_has_one_loss_wherever_it_is_in_a_batch(score_lines):
+def test_a_text_has_one_loss_whatever_the_lines_around_it_are(score_lines):
     lines = []
-    for number, (bad_line, _) in enumerate(case.values for case in NOT_A_RECORD + BAD_TEXT):
+    for number, case in enumerate(NOT_A_RECORD + BAD_TEXT):
+        bad_line, _ = case.values
         good_line = GOOD_LINES[number % len(GOOD_LINES)]
         lines += [good_line, bad_line]
     rows = score_lines(lines)
@@ -534,10 +535,12 @@ def test_a_plan_with_any_other_setting_is_refused(stopped, score):
     assert len(parts_of(stopped)) == 4
 
 
-def test_another_stride_is_refused(stopped, score):
+def test_another_stride_is_refused(stopped, score, whole_output):
     result = score(stopped, "--resume", "--stride", "5")
     assert_one_error_line(result, "stride: 32, not 5; give the same, or")
     assert len(parts_of(stopped)) == 4
+    assert_done(score(stopped, "--resume"))
+    assert stopped.read_bytes() == whole_output
 
 
 def change(file: Path) -> None:
@@ -545,13 +548,17 @@ def change(file: Path) -> None:
     file.write_bytes(file.read_bytes().replace(b"d50", b"d05"))
 
 
-def test_another_input_of_the_same_size_and_time_is_refused(stopped, score, source, tmp_path):
+def test_another_input_of_the_same_size_and_time_is_refused(
+    stopped, score, source, whole_output, tmp_path
+):
     other = Path(shutil.copy(source, tmp_path / "other"))
     change(other)
     shutil.copystat(source, other)
     result = score(stopped, "--resume", file=other)
     assert_one_error_line(result, "begun with another input_sha256: ")
     assert len(parts_of(stopped)) == 4
+    assert_done(score(stopped, "--resume"))
+    assert stopped.read_bytes() == whole_output
 
 
 @pytest.mark.parametrize(
@@ -623,6 +630,13 @@ def assert_whole(whole_output: bytes) -> None:
     assert sorted(os.listdir()) == ["in", "model", "out"]
 
 
+def assert_refused(result: tuple[int, str, str], message: str) -> None:
+    """The run ends with this error, after notes."""
+    code, _, err = result
+    assert code == 2
+    assert message in err
+
+
 def test_ctrl_c_in_a_run(run_here, whole_output, monkeypatch):
     call_in_the_run(monkeypatch, lambda: signal.default_int_handler(signal.SIGINT, None))
     code, _, err = run_here()
@@ -640,13 +654,6 @@ def test_a_file_that_appears_at_out_is_not_replaced(run_here, whole_output, monk
     Path("out").unlink()
     assert_done(run_here("--resume"))
     assert_whole(whole_output)
-
-
-def assert_refused(result: tuple[int, str, str], message: str) -> None:
-    """The run ends with this error. It has written notes before."""
-    code, _, err = result
-    assert code == 2
-    assert message in err
 
 
 def test_a_run_beside_another_is_refused(run_here, whole_output, monkeypatch):
@@ -713,7 +720,7 @@ def test_a_directory_of_parts_that_is_removed_in_a_run(run_here, whole_output, m
 
 
 def test_a_process_that_lives_on_does_each_job_as_a_new_one(score, checkpoint, untied, tmp_path):
-    """The jobs have other models in the same place, or other settings, and the same output."""
+    """The jobs have other models, or other settings. Their models and outputs have one place."""
     model = tmp_path / "model"
     out = tmp_path / "out"
     jobs = [
