@@ -72,17 +72,19 @@ class Range:
         kinds = (int, np.integer) if self.whole else (int, float, np.integer, np.floating)
         if isinstance(value, bool) or not isinstance(value, kinds):
             return False
-        try:
-            number = value if self.whole else float(value)
-        except OverflowError:  # an integer of hundreds of digits
-            return False
-        if number == math.inf:
+        number = value
+        if not self.whole:
+            try:
+                number = float(value)
+            except OverflowError:  # an integer of hundreds of digits
+                return False
+        if number == math.inf:  # which a range without an upper end would contain
             return False
         if number == self.low and self.open_low:
             return False
         if number == self.high and self.open_high:
             return False
-        return bool(self.low <= number <= self.high)
+        return bool(self.low <= number <= self.high)  # False for nan
 
     def check(self, name: str, value: Any, error: type[TiedGPTError] = ArgumentError) -> Any:
         """value as a Python int or float. Raises `error` if it is not in the range."""
@@ -112,10 +114,16 @@ def one_line(text: object) -> str:
     """
     text = str(text)
     if len(text) > MAX_MESSAGE:  # a flag's value may be a whole file
-        text = f"{text[: MAX_MESSAGE // 2]} ... {text[-MAX_MESSAGE // 2 :]}"
-    return "".join(
-        c if c == " " or c.isprintable() else c.encode("unicode_escape").decode() for c in text
-    )
+        half = MAX_MESSAGE // 2
+        text = f"{text[:half]} ... {text[-half:]}"
+    return "".join(escaped(character) for character in text)
+
+
+def escaped(character: str) -> str:
+    """The character, or its escape sequence if it is not printable."""
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape").decode()
 
 
 def short_repr(value: Any, limit: int = 60) -> str:

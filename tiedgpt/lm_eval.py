@@ -59,6 +59,7 @@ class TiedGPT(TemplateLM):
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **_: Any
     ) -> list[int]:
+        """The ids of a text. GPT-2 adds no special tokens, so the flag for them is not used."""
         return self.tokenizer.encode(string, special="token")
 
     def final(self, ids: list[int], last: int) -> Array:  # [T] -> [last, D]
@@ -77,20 +78,27 @@ class TiedGPT(TemplateLM):
     def _loglikelihood_tokens(
         self, requests: list[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **_: Any
     ) -> list[tuple[float, bool]]:
+        """For each request, the log probability of its continuation, and whether it is the greedy
+        one. A request is a pair of texts, the ids of the context and those of the continuation."""
         results: dict[int, tuple[float, bool]] = {}
         # In this order, texts with the same beginning follow each other.
         order = sorted(range(len(requests)), key=lambda n: requests[n][1] + requests[n][2])
         for n in tqdm(order, disable=disable_tqdm, desc="Running loglikelihood requests"):
-            _, context, continuation = requests[n]  # the first is the text of both
+            _, context, continuation = requests[n]
             # The model does not read the last token, so one more than the context fits.
             ids = (context + continuation)[-(self.max_length + 1) :]
             targets = np.array(continuation[-self.max_length :])
             logits = unembed(self.final(ids[:-1], len(targets)), self.model.W_U)
             nats = cross_entropy(logits, targets).sum(dtype=np.float64)
-            results[n] = -float(nats), bool((logits.argmax(axis=-1) == targets).all())
+            is_greedy = bool((logits.argmax(axis=-1) == targets).all())
+            results[n] = (-float(nats), is_greedy)
         return [results[n] for n in range(len(requests))]
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
+        """The log probability of each text, its first token included.
+
+        A text that is longer than the context is read in windows that predict each token once.
+        """
         results = []
         for (text,) in (request.args for request in tqdm(requests, disable=disable_tqdm)):
             rolling = get_rolling_token_windows(
@@ -109,6 +117,7 @@ class TiedGPT(TemplateLM):
         return results
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+        """The text that continues each context. The number of the request is its seed."""
         results = []
         progress = tqdm(requests, disable=disable_tqdm, desc="Running generate_until requests")
         for n, (context, settings) in enumerate(request.args for request in progress):
@@ -119,9 +128,6 @@ class TiedGPT(TemplateLM):
                     f"max_gen_toks is {count}; it must be less than the context of "
                     f"{self.max_length}"
                 )
-            sampling: dict[str, Any] = {"greedy": True}
-            if settings["do_sample"] and settings["temperature"]:
-                sampling = {name: settings.get(name) for name in ("temperature", "top_k", "top_p")}
             # The prompt keeps the tokens that fit the context together with the new ones.
             kept = self.max_length - count
             ids = self.tok_encode(context)[-kept:]
@@ -129,13 +135,20 @@ class TiedGPT(TemplateLM):
                 ids = [self.prefix_token_id]
             stop = [text for text in settings["until"] if text]
             documents = generate_documents(
-                self.model, self.tokenizer, [ids], count, seed=n, stop=stop, **sampling
+                self.model, self.tokenizer, [ids], count, seed=n, stop=stop, **sampling_of(settings)
             )
             samples = next(documents)
             if isinstance(samples, TiedGPTError):
                 raise samples
             results.append(samples[0].text)
         return results
+
+
+def sampling_of(settings: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of generate_documents for the harness's settings."""
+    if settings["do_sample"] and settings["temperature"]:  # a temperature of 0 means greedy
+        return {name: settings.get(name) for name in ("temperature", "top_k", "top_p")}
+    return {"greedy": True}
 
 
 def common_length(first: list[int], second: list[int]) -> int:

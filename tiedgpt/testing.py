@@ -25,15 +25,17 @@ def assert_same_gpt2(
     most 64.
     """
     __tracebackhide__ = True  # pytest shows the line of the test
-    model = random_model() if model is None else model
+    if model is None:
+        model = random_model()
     if ids is None:
         config = model.config
-        ids = np.random.default_rng(0).integers(config.vocab_size, size=(2, min(config.n_ctx, 64)))
+        length = min(config.n_ctx, 64)
+        ids = np.random.default_rng(0).integers(config.vocab_size, size=(2, length))
     report = compare(model, theirs, ids, targets)
     assert report.first is None, f"not the same GPT-2\n\n{report}"
 
 
-with suppress(ImportError):
+with suppress(ImportError):  # only the fixture needs pytest
     import pytest
 
     @pytest.fixture(params=["tied", "untied"])

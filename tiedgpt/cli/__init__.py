@@ -126,7 +126,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def run_command(args: argparse.Namespace) -> None:
     """Run the command of these arguments."""
-    args.error_stream = sys.stderr  # for errors that do not end the command
+    args.error_stream = sys.stderr  # --quiet replaces sys.stderr, but hides no error
     if args.quiet:
         with silent_stderr():
             args.run(args)
@@ -262,7 +262,10 @@ def prepare_streams() -> None:
     # A character that the terminal's encoding lacks becomes "?". A file or a pipe gets UTF-8.
     stdout: Any = sys.stdout
     stderr: Any = sys.stderr
-    stdout.reconfigure(encoding=None if stdout.isatty() else "utf-8", errors="replace")
+    if stdout.isatty():
+        stdout.reconfigure(errors="replace")
+    else:
+        stdout.reconfigure(encoding="utf-8", errors="replace")
     stderr.reconfigure(errors="replace")
     warnings.showwarning = show_warning
 

@@ -78,18 +78,24 @@ def run(args: argparse.Namespace) -> None:
     reports = []
     for model in models.load_heads(opened.checkpoint, args.head):
         logits = last_logits(model, ids)
-        first = int(logits.argmax()) if token is None else token
-        tokens = [first] if against is None else [first, against]
+        # Without TOKEN, each head has a likeliest token of its own.
+        first = token
+        if first is None:
+            first = int(logits.argmax())
+        tokens = [first]
+        if against is not None:
+            tokens.append(against)
         report = {
             "model": opened.name,
             "prompt": prompt,
             "prompt_ids": ids,
             "head": model.config.head,
-            **figures(logits, tokens, tokenizer),
+            **logits_json(logits, tokens, tokenizer),
             "parts": attribute(model, ids, first, against),
         }
         if edit:
-            changed = figures(last_logits(model, ids, edit), tokens, tokenizer)
+            changed_logits = last_logits(model, ids, edit)
+            changed = logits_json(changed_logits, tokens, tokenizer)
             report["ablated"] = {"parts": args.ablate, **changed}
         reports.append(report)
 
@@ -102,8 +108,11 @@ def run(args: argparse.Namespace) -> None:
         print_report(report, tokenizer)
 
 
-def figures(logits: np.ndarray, tokens: list[int], tokenizer: Tokenizer) -> dict[str, Any]:
-    """One or two tokens, and the logit of the first less that of the second, from logits [V]."""
+def logits_json(logits: np.ndarray, tokens: list[int], tokenizer: Tokenizer) -> dict[str, Any]:
+    """What --json prints of one or two tokens, from the logits [V].
+
+    "tokens" lists the numbers of each. "total" is the logit of the first, less that of the second.
+    """
     listed = [prediction_json(tokenizer, prediction) for prediction in predict(logits, tokens)]
     total = listed[0]["logit"]
     if len(listed) > 1:

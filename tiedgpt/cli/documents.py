@@ -135,6 +135,7 @@ def settings_of(command: str, args: argparse.Namespace, opened: Opened) -> dict[
     # ARGUMENTS names the arguments of the function that makes the command's rows.
     for name in ARGUMENTS[command]:
         settings[name] = values[name]
+    # A model that is changed under the same name has another identity.
     settings |= identity(opened.checkpoint, opened.tokenizer)
     return settings
 
@@ -158,7 +159,8 @@ def write_rows(files: list[str], settings: dict[str, Any], args: argparse.Namesp
             progress=ProgressBar,
         )
         if args.part:
-            do_part(job, *args.part)
+            number, parts = args.part
+            do_part(job, number, parts)
             return
         total, errors = write_file(job, args.resume)
 

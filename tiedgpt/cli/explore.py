@@ -88,16 +88,16 @@ def run(args: argparse.Namespace) -> None:
 
 def check_file(name: str) -> None:
     """Raise ArgumentError for a name that no file can be written to."""
-    if Path(name).exists() and not Path(name).is_file():
-        raise ArgumentError(
-            f"--export: {name or repr(name)} is a directory or a device; expected a file"
-        )
+    path = Path(name)  # the working directory for an empty name
+    if path.exists() and not path.is_file():
+        shown_name = name or "''"
+        raise ArgumentError(f"--export: {shown_name} is a directory or a device; expected a file")
 
 
 def open_models(names: list[str]) -> list[Opened]:
     """One or two models. Raises ArgumentError if their vocabularies differ."""
     opened = [open_model(name, note) for name in names]
-    if opened[0].vocabulary != opened[-1].vocabulary:
+    if opened[0].vocabulary != opened[-1].vocabulary:  # the last is the first if there is one
         raise ArgumentError(
             f"{names[0]} and {names[1]} have different vocabularies; expected the same"
         )
@@ -156,4 +156,4 @@ def serve(shown: Any, port: int, with_browser: bool) -> None:
         try:
             server.serve_forever(poll_interval=0.1)
         finally:
-            server.stopping = True
+            server.stopping = True  # requests that are not answered yet end at once

@@ -110,7 +110,10 @@ def run(args: argparse.Namespace) -> None:
         answers = answerer.answers(ids)
         print_json([report(answer, opened.name, prompt, load_s) for answer in answers])
     else:
-        print_answers(answerer.answers(ids), before=prompt if args.echo else "")
+        before = ""
+        if args.echo:
+            before = prompt
+        print_answers(answerer.answers(ids), before)
 
 
 def sampling_of(args: argparse.Namespace) -> Sampling:
@@ -159,7 +162,7 @@ def load_draft(source: str, draft: Opened | None) -> GPT2 | str | None:
     """What guesses tokens: a model, "lookup", or None for nothing."""
     if source == "none":
         return None
-    if draft is None:
+    if draft is None:  # open_draft opens every source but "none" and "lookup"
         return LOOKUP
     return models.load(draft.checkpoint, None)
 
@@ -194,7 +197,7 @@ class Answerer:
     sampling: Sampling
     tokenizer: Tokenizer
     models: list[GPT2]
-    guesses: GPT2 | str | None  # what Draft takes
+    guesses: GPT2 | str | None  # what guesses tokens: see load_draft
 
     def answers(self, ids: list[int]) -> list["Answer"]:
         """The answer of each model to a prompt, all with the same seed.
@@ -236,7 +239,9 @@ class Answer:
 
     def steps(self) -> Iterator[tuple[int, str]]:
         """The steps of the generation, with a progress bar while it reads the prompt."""
-        record = None if self.logprobs is None else self.record
+        record = None  # what the generation calls with the logits of each new token
+        if self.logprobs is not None:
+            record = self.record
         length = len(self.generation.prompt_ids)
         with ProgressBar("reading the prompt", length, "token") as progress:
             yield from self.generation.steps(progress.add, record)
@@ -255,12 +260,12 @@ def report(answer: Answer, name: str, prompt: str, load_s: float) -> dict[str, A
     start = time.perf_counter()
     steps = answer.steps()
     next(steps)
-    first = time.perf_counter()
-    most = generation.max_new_tokens * generation.num_samples
-    with ProgressBar("generating", most, "token") as progress:
+    after_first = time.perf_counter()
+    max_tokens = generation.max_new_tokens * generation.num_samples
+    with ProgressBar("generating", max_tokens, "token") as progress:
         for _ in steps:
             progress.add(1)
-    decode_s = time.perf_counter() - first
+    decode_s = time.perf_counter() - after_first
 
     # The first token of each sample came with the logits of the prompt: it was not decoded.
     decoded = sum(max(0, len(sample.ids) - 1) for sample in generation.samples)
@@ -278,7 +283,11 @@ def report(answer: Answer, name: str, prompt: str, load_s: float) -> dict[str, A
         "seed": generation.seed,
         "samples": samples_json(answer),
         "draft": draft,
-        "timing": {"load_s": load_s, "prefill_s": first - start, "decode_tokens_per_s": rate},
+        "timing": {
+            "load_s": load_s,
+            "prefill_s": after_first - start,
+            "decode_tokens_per_s": rate,
+        },
     }
 
 

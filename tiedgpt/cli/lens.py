@@ -75,9 +75,8 @@ def print_layers(tokenizer: Tokenizer, reports: list[dict[str, Any]]) -> None:
         print()
         if len(reports) > 1:
             print(f"{report['head']}:")
-        rows: list[Cells] = [
-            ("", *(quoted_token(tokenizer, token) for token in report["prompt_ids"]))
-        ]
+        prompt_tokens = [quoted_token(tokenizer, token) for token in report["prompt_ids"]]
+        rows: list[Cells] = [("", *prompt_tokens)]
         for number, layer in enumerate(report["layers"]):
             label = "embedding" if number == 0 else f"block {number - 1}"
             cells = []

@@ -105,7 +105,7 @@ class ProgressBar(AbstractContextManager["ProgressBar"]):
             total=self._total,
             initial=self._done,
             unit=self._unit,
-            unit_scale=self._unit == "B",
+            unit_scale=self._unit == "B",  # bytes are shown as kB, MB and GB
             leave=False,
             file=sys.stderr,
         )

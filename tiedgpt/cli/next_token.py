@@ -149,7 +149,8 @@ def print_paths(tokenizer: Tokenizer, k: int, reports: list[dict[str, Any]]) -> 
     """Print a column for each path, with its k likeliest tokens."""
     for report in reports:
         print(f"Likeliest next tokens after {end_of_prompt(report['prompt'])}, {report['head']}:")
-        columns = [["", *(str(number) for number in range(1, k + 1))]]
+        ranks = [str(rank) for rank in range(1, k + 1)]
+        columns = [["", *ranks]]
         for path, predictions in report["paths"].items():
             column = [path]
             for prediction in predictions:

@@ -105,10 +105,10 @@ def score_of_each_token(
     predictions = token_predictions(model, ids, stride, ALTERNATIVES, progress)
     losses = -np.array([prediction.log_probability for prediction in predictions])
     report = asdict(score_of(losses, tokenizer, ids[places]))
-    report["predictions"] = [
-        {"place": place, **predicted_json(tokenizer, prediction, "bits")}
-        for place, prediction in zip(places.tolist(), predictions, strict=True)
-    ]
+    report["predictions"] = []
+    for place, prediction in zip(places.tolist(), predictions, strict=True):
+        document = {"place": place, **predicted_json(tokenizer, prediction, "bits")}
+        report["predictions"].append(document)
     return report
 
 
@@ -127,14 +127,17 @@ def print_scores(reports: list[dict[str, Any]], source: str) -> None:
     """Print a table with a column for each head, and a paragraph that says what was measured."""
     first = reports[0]
     heads = [report["head"] for report in reports]
-    by = first["head"] if len(reports) == 1 else "both heads"
-    print(one_line(f"{first['model']}, {by}, on {source}"))
+    head = heads[0] if len(reports) == 1 else "both heads"
+    print(one_line(f"{first['model']}, {head}, on {source}"))
     print()
 
+    losses = [f"{report['nll']:.4f}" for report in reports]
+    perplexities = [f"{report['perplexity']:,.2f}" for report in reports]
+    bits_per_byte = [f"{report['bits_per_byte']:.4f}" for report in reports]
     rows: list[str | tuple[str, ...]] = [
-        ("loss", *(f"{report['nll']:.4f}" for report in reports)),
-        ("perplexity", *(f"{report['perplexity']:,.2f}" for report in reports)),
-        ("bits per byte", *(f"{report['bits_per_byte']:.4f}" for report in reports)),
+        ("loss", *losses),
+        ("perplexity", *perplexities),
+        ("bits per byte", *bits_per_byte),
     ]
     if len(reports) > 1:
         rows.insert(0, ("", *heads))

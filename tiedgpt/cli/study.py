@@ -278,7 +278,8 @@ def heading(reports: list[dict[str, Any]]) -> list[Cells]:
     room_of_each = room // len(reports) - 2  # two spaces stand before a column
     width = max(room_of_each, MIN_NAME_WIDTH)
     names = [textwrap.wrap(one_line(report["model"]), width) for report in reports]
-    return [("", *parts) for parts in zip_longest(*names, fillvalue="")]
+    # A row holds one line of each name. A name of fewer lines has empty cells below it.
+    return [("", *lines) for lines in zip_longest(*names, fillvalue="")]
 
 
 def rows_of(labels: dict[str, str], reports: list[dict[str, Any]]) -> list[Cells]:
@@ -302,7 +303,7 @@ def cell(report: dict[str, Any], place: str) -> str:
     value: Any = report
     keys = place.split(".")
     for key in keys:
-        if not value:
+        if not value:  # None for a measurement that was not made
             return "-"
         value = value.get(key)
     if value is None:

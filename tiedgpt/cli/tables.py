@@ -25,7 +25,8 @@ def print_table(lines: Sequence[str | Cells]) -> None:
     rows = [line for line in lines if not isinstance(line, str)]
     labels, *columns = zip(*rows, strict=True)
     widths = [max(len(cell) for cell in column) for column in columns]
-    # A long label is broken where the widest column would not fit beside it.
+    # A long label is broken where the widest column would not fit beside it, but labels have at
+    # least 16 columns, enough for a word.
     room_for_label = max(16, terminal - 2 - max(widths))
     longest_label = max(len(label) for label in labels)
     label_width = min(longest_label, room_for_label)

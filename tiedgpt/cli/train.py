@@ -296,7 +296,7 @@ def new_trainer(
     else:
         all_settings = Settings(**settings)
         shape = {name: flags.get(name, default) for name, default in SHAPE.items()}
-        learned, _ = split(text)
+        learned, _ = split(text)  # the tokenizer too learns from this part alone
         head = flags.get("head", "tied")
         model, tokenizer = new_model(learned, shape, all_settings, head)
         others = tokenizer_files(tokenizer, args.out)
@@ -325,7 +325,7 @@ def resumed_trainer(
     trainer = Trainer.resume(args.out, tokens, held_out, flags.get("steps"))
     former = former_values(trainer)
     for name, value in flags.items():
-        if name == "steps" or former.get(name) == value:
+        if name == "steps" or former.get(name) == value:  # a training may be made longer
             continue
         before = "was not given"
         if name in former:
@@ -344,6 +344,7 @@ def former_values(trainer: Trainer) -> dict[str, Any]:
         values[name] = getattr(config, name)
     values["head"] = config.head
     values["dropout"] = config.resid_pdrop
+    # The vocabulary may be smaller than --vocab-size, so the flags replace the model's values.
     return values | trainer.flags
 
 
@@ -394,6 +395,7 @@ class StopSignals:
             os.write(sys.stderr.fileno(), line)
 
     def restore(self) -> None:
+        """Set the handlers from before the training, each once."""
         while self.former_handlers:
             number, former = self.former_handlers.popitem()
             signal.signal(number, former)
@@ -402,7 +404,11 @@ class StopSignals:
 def train(
     trainer: Trainer, others: dict[str, bytes], out: Path, factor: float, signals: list[int]
 ) -> None:
-    """Train to the end or to a signal, with a progress bar and a line for each evaluation."""
+    """Train to the end or to a signal, with a progress bar and a line for each evaluation.
+
+    others: the files that are saved beside the model. factor: from nats per token to bits per byte.
+    signals: the list to which StopSignals appends.
+    """
     from tqdm import tqdm  # importing it takes longer than most commands wait
 
     with (
@@ -439,7 +445,7 @@ class Display:
         self.factor = factor
         self.bar = bar
         self.held_out_read = 0  # tokens of the evaluation that is running
-        self.last_step = ""  # the loss and the speed of it
+        self.last_step = ""  # the loss and the speed of the newest step
 
     def show_held_out(self, tokens: int) -> None:
         """Show how far an evaluation is: a large model takes minutes for the held-out text."""
