@@ -1,6 +1,7 @@
 """Many documents in batches: the results of one document at a time, in order.
 
-An error of a document stands in its place.
+An error of a document stands in its place. test_shards.py has the tests of the command, and
+test_kills.py those of its processes being killed.
 """
 
 import random
