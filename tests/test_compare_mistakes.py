@@ -311,6 +311,16 @@ WRONG_GPT2S = [
         id="parameters-in-float16",
     ),
     pytest.param(
+        wrong_gpt2s.MatricesInBfloat16,
+        "embed: yours has all matrices rounded to bfloat16, but no bias and no layer norm",
+        id="matrices-in-bfloat16",
+    ),
+    pytest.param(
+        wrong_gpt2s.MatricesInFloat16,
+        "embed: yours has all matrices rounded to float16, but no bias and no layer norm",
+        id="matrices-in-float16",
+    ),
+    pytest.param(
         wrong_gpt2s.BlockSkipped, "resid_post.1: yours skips the block", id="block-skipped"
     ),
     pytest.param(

@@ -171,3 +171,32 @@ def test_a_command_says_that_the_head_of_the_file_is_used(tmp_path):
     assert json.loads(done.stdout)["head"] == "untied"
     assert b"note: " in done.stderr
     assert b"untied, as transformers 5 reads it; transformers 4 reads it as tied" in done.stderr
+
+
+# A damaged model
+
+
+@pytest.mark.parametrize("words", [["untie"], ["resize", "--vocab-size", "300"]], ids=" ".join)
+def test_a_copy_of_a_model_with_nan_is_not_written(run, save, tmp_path, words):
+    model = random_model(CONFIG)
+    model.parameters["wte.weight"][-1, 0] = np.nan
+    with np.errstate(invalid="ignore"):
+        result = run(*words, save("damaged", model), str(tmp_path / "copy"))
+    assert_one_error_line(result, "checkpoint is damaged")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_w_u_with_nan_is_not_resized(run, save, tmp_path):
+    model = random_model(CONFIG.with_head("untied"))
+    model.parameters["lm_head.weight"][-1, 0] = np.inf
+    damaged = save("damaged", model)
+    with np.errstate(invalid="ignore"):
+        result = run("resize", damaged, str(tmp_path / "copy"), "--vocab-size", "300")
+    assert_one_error_line(result, "checkpoint is damaged")
+
+
+def test_next_with_both_heads_of_a_model_with_nan(run, save):
+    model = random_model(CONFIG.with_head("untied"))
+    model.parameters["lm_head.weight"][-1, 0] = np.nan
+    result = run("next", "--head", "both", "-m", save("damaged", model), "a")
+    assert_one_error_line(result, "checkpoint is damaged")

@@ -1,12 +1,14 @@
 """Formats that are not read are named in one line, which says what to do."""
 
 import re
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.checkpoint_files import write_tensors
 from support.checks import refuses
+from support.commands import assert_one_error_line
 from support.models import CONFIG, random_model
 
 import tiedgpt
@@ -78,6 +80,45 @@ def test_any_other_file(tmp_path):
     (tmp_path / "notes.txt").write_text("none")
     message = r"notes\.txt is not a checkpoint: expected a directory or a \.safetensors file$"
     refuses(message, tiedgpt.load_model, tmp_path / "notes.txt")
+
+
+def test_a_folder_without_config_json_whose_weights_have_another_format(tmp_path):
+    """As nanoGPT's out/ is."""
+    (tmp_path / "ckpt.pt").write_bytes(b"PK\x03\x04")
+    message = r"it has no config\.json \(ckpt\.pt is a file of PyTorch"
+    refuses(message, tiedgpt.load_model, tmp_path)
+
+
+def test_a_trainers_other_files_are_not_offered(tmp_path):
+    (tmp_path / "optimizer.pt").write_bytes(b"PK\x03\x04")
+    (tmp_path / "training_args.bin").write_bytes(b"PK\x03\x04")
+    refuses(r"it has no config\.json$", tiedgpt.load_model, tmp_path)
+
+
+def test_an_ending_may_be_in_capitals(tmp_path):
+    (tmp_path / "M.ONNX").write_bytes(b"12345678")
+    refuses("is an ONNX file", tiedgpt.load_model, tmp_path / "M.ONNX")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        pytest.param("x.gguf", b"GGUF1234", "is a GGUF file", id="gguf"),
+        pytest.param("x.onnx", b"12345678", "is an ONNX file", id="onnx"),
+    ],
+)
+def test_compare_names_them_too(run, tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    result = run("compare", "-m", "shakespeare-tied", str(tmp_path / name))
+    assert_one_error_line(result, message)
+
+
+def test_compare_names_a_file_of_pytorch(run, tmp_path):
+    """It is a zip file, as an .npz is."""
+    with zipfile.ZipFile(tmp_path / "ckpt.pt", "w") as archive:
+        archive.writestr("ckpt/data.pkl", b"")
+    result = run("compare", "-m", "shakespeare-tied", str(tmp_path / "ckpt.pt"))
+    assert_one_error_line(result, "is a file of PyTorch")
 
 
 # What the README says

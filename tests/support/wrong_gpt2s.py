@@ -288,6 +288,25 @@ class ParametersInFloat16(OtherGPT2):
         super().__init__(rounded, n_layer, n_head)
 
 
+def matrices_alone(parameters, rounded):
+    """The parameters, of which the matrices are rounded and the vectors are not."""
+    mixed = {}
+    for name, array in parameters.items():
+        mixed[name] = rounded(array) if array.ndim == 2 else array
+    return mixed
+
+
+class MatricesInBfloat16(OtherGPT2):
+    def __init__(self, parameters, n_layer, n_head):
+        super().__init__(matrices_alone(parameters, bfloat16), n_layer, n_head)
+
+
+class MatricesInFloat16(OtherGPT2):
+    def __init__(self, parameters, n_layer, n_head):
+        mixed = matrices_alone(parameters, lambda array: array.astype(np.float16))
+        super().__init__(mixed, n_layer, n_head)
+
+
 def centred(x):
     """Each vector less its mean."""
     return x - x.mean(axis=-1, keepdims=True)

@@ -69,7 +69,9 @@ def read_config_json(model: Path) -> Config:
     directory = directory_of(model)
     path = directory / "config.json"
     if not path.is_file():
-        raise CheckpointError(f"{directory} is not a checkpoint: it has no config.json")
+        raise CheckpointError(
+            f"{directory} is not a checkpoint: it has no config.json{other_weights(directory)}"
+        )
     try:
         config = Config.from_json(read_json(path))
     except ConfigError as error:
@@ -108,9 +110,17 @@ def _find_tensors(path: Path) -> tuple[Path, list[Tensor]]:
     index = path / INDEX
     if index.is_file():
         return index, _find_sharded(index)
-    other = describe_weights(path)
-    hint = f" ({other})" if other else ""
-    raise CheckpointError(f"{path} is not a checkpoint: it has neither {WEIGHTS} nor {INDEX}{hint}")
+    raise CheckpointError(
+        f"{path} is not a checkpoint: it has neither {WEIGHTS} nor {INDEX}{other_weights(path)}"
+    )
+
+
+def other_weights(directory: Path) -> str:
+    """What an error says of weights in a format that is not read; "" if there are none."""
+    description = describe_weights(directory)
+    if description == "":
+        return ""
+    return f" ({description})"
 
 
 def _find_sharded(index: Path) -> list[Tensor]:

@@ -26,6 +26,7 @@ BEGINNINGS = [
 ENDINGS = [
     (".npz", "is an archive of NumPy", CONVERT_PICKLE),
     (".onnx", "is an ONNX file", CONVERT_BACK),
+    (".keras", "is a file of Keras", CONVERT_BACK),
     (".msgpack", "is a file of Flax", CONVERT_BACK),
     (".ckpt.index", "is one of OpenAI's files", "give its directory"),
     (".ckpt.data-00000-of-00001", "is one of OpenAI's files", "give its directory"),
@@ -42,7 +43,11 @@ WEIGHTS_OF_OTHERS = [
     "onnx/*.onnx",
     "*.msgpack",
     "*.bin",
+    "*.npz",
+    "*.keras",
 ]
+# What Hugging Face's Trainer writes beside the weights.
+NOT_WEIGHTS = ["optimizer.pt", "scheduler.pt", "training_args.bin"]
 
 
 def describe(path: Path) -> str:
@@ -51,7 +56,7 @@ def describe(path: Path) -> str:
     For example, "is an ONNX file; load the model.safetensors that it was made from (...)".
     """
     for ending, kind, advice in ENDINGS:
-        if path.name.endswith(ending):
+        if path.name.lower().endswith(ending):
             return f"{kind}; {advice}"
     with open_to_read(path) as file:
         beginning = file.read(8)
@@ -77,7 +82,7 @@ def describe_weights(directory: Path) -> str:
     """What else a directory without model.safetensors has; "" if nothing is known of it."""
     for pattern in WEIGHTS_OF_OTHERS:
         for path in sorted(directory.glob(pattern)):
-            if path.is_file():
+            if path.is_file() and path.name not in NOT_WEIGHTS:
                 description = describe(path)
                 if description:
                     return f"{path.relative_to(directory)} {description}"

@@ -28,6 +28,7 @@ from ..checkpoints.locks import LOCK
 from ..checkpoints.publishing import StagedFiles, lock_directory
 from ..checkpoints.saving import copied_files, write_model
 from ..errors import ArgumentError
+from ..gpt2.checks import check_logits
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count
 from ..inference.generation import generate
@@ -85,7 +86,12 @@ def new_directory(directory: Path) -> Iterator[None]:
 
 
 def write_copy(model: GPT2, checkpoint: Checkpoint, directory: Path) -> None:
-    """Write a changed model, with the files of its checkpoint's tokenizer as they are."""
+    """Write a changed model, with the files of its checkpoint's tokenizer as they are.
+
+    Raises TiedGPTError if the model's logits are not finite.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        check_logits(model([0]))
     others = copied_files(checkpoint.path, note)
     with StagedFiles(directory) as files:
         write_model(files, model, others)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..checkpoints.other_formats import describe
 from ..checkpoints.safetensors import read_header
 from ..errors import ArgumentError, CheckpointError, short_repr
 
@@ -62,6 +63,8 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         raise ArgumentError(f"{path}: {error.strerror or error}") from error
     except Exception as error:
         raise numpy_error(path, name, error) from error
+    if any(name.endswith(".pkl") for name in arrays):  # a file of PyTorch is a zip file, too
+        raise ArgumentError(f"{path} {describe(path)}")
     return arrays
 
 
@@ -72,6 +75,9 @@ def numpy_error(path: Path, name: str, error: Exception) -> ArgumentError:
             f"{path}: {short_repr(name)} is not an array of numbers but of Python objects, "
             "which are not read because that can run code"
         )
+    description = describe(path) if path.is_file() and path.suffix != ".npz" else ""
+    if description:
+        return ArgumentError(f"{path} {description}")
     return ArgumentError(f"{path} is not a {KINDS}: {error!s:.100}")
 
 

@@ -223,6 +223,15 @@ def all_rounded(dtype: str) -> dict[str, Compute]:
     }
 
 
+def matrices_rounded(dtype: str) -> dict[str, Compute]:
+    """As all_rounded, but biases and layer norms are not rounded."""
+    return {
+        "embed": lambda at: embedding_rounded(at, dtype),
+        **in_each(LINEARS, lambda at: linear_with_rounded_weight(at, dtype)),
+        "logits": lambda at: logits_rounded(at, dtype),
+    }
+
+
 def linear_with_transposed_weight(at: Place) -> Array:
     """A linear layer that takes the numbers of its weight for those of the transpose."""
     inputs, outputs = at.weight.shape
@@ -469,6 +478,16 @@ MISTAKES = [
         "has all parameters rounded to bfloat16", all_rounded("bfloat16"), only_everywhere=True
     ),
     Mistake("has all parameters rounded to float16", all_rounded("float16"), only_everywhere=True),
+    Mistake(
+        "has all matrices rounded to bfloat16, but no bias and no layer norm",
+        matrices_rounded("bfloat16"),
+        only_everywhere=True,
+    ),
+    Mistake(
+        "has all matrices rounded to float16, but no bias and no layer norm",
+        matrices_rounded("float16"),
+        only_everywhere=True,
+    ),
     Mistake(
         "has the folded and centred weights that TransformerLens's HookedTransformer makes by "
         "default",

@@ -228,7 +228,7 @@ def next_tokens(models: Sequence[GPT2], ids: Any, k: int) -> list[list[Predictio
     `ids` [T] is the prompt. All lists have the same tokens in the same order: by their best rank,
     the first model's first.
     """
-    logits_of_models = [last_logits(model, ids) for model in models]
+    logits_of_models = [check_logits(last_logits(model, ids)) for model in models]
     likeliest_of_models = [top_k(logits, k).tolist() for logits in logits_of_models]
     tokens_by_rank: list[int] = []
     for tokens_of_one_rank in zip(*likeliest_of_models, strict=True):
