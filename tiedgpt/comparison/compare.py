@@ -40,7 +40,7 @@ class Report:
         return None
 
     def __str__(self) -> str:
-        width = max(len(row.name) for row in self.rows)
+        width = max(len(row.name) for row in self.rows)  # of names; numbers are below their titles
         lines = [f"{'':{width}}  largest error  tolerance  first wrong index"]
         for row in self.rows:
             line = f"{row.name:{width}}  {row.error:13.1e}  {row.tolerance:9.1e}"
