@@ -108,6 +108,7 @@ def compare(
     if gradients and targets is None:
         first_name = sorted(gradients)[0]
         raise ArgumentError(f"{first_name} is a parameter: to compare its gradient, give targets")
+    # Some mistakes compute with ids - 1. Unsigned ids have no -1, so they become signed.
     batch = np.atleast_2d(ids).astype(np.int64)
     comparison = Comparison(model, batch, values)
 

@@ -214,17 +214,13 @@ def try_mistakes(
             return Search(explanations, tried)
         progress(tried, len(trials))
 
-        # The activation that differs is the last of the window. It does not depend on mistakes
-        # after it. So trials with the same mistakes in the window leave the same error in it, and
-        # this is computed once.
-        in_window = set()
-        for name, compute in trial.planted.items():
-            if name in window:
-                in_window.add((name, compute))
-        key = frozenset(in_window)
-        if key not in errors:
-            errors[key] = error_with(comparison, difference, trial)
-        error = errors[key]
+        # The activation that differs is the last of the window, and mistakes after it do not change
+        # it. So trials with the same mistakes in the window leave the same error, which is computed
+        # once.
+        in_window = planted_in(window, trial)
+        if in_window not in errors:
+            errors[in_window] = error_with(comparison, difference, trial)
+        error = errors[in_window]
 
         # To compare all activations takes two whole passes. It is done only if the error is much
         # smaller. The right mistake leaves only rounding, which is less than a quarter of a
@@ -236,6 +232,15 @@ def try_mistakes(
             if difference.name not in still_wrong:
                 explanations.append(Explanation(trial, error, still_wrong))
     return Search(explanations, len(trials))
+
+
+def planted_in(window: list[str], trial: Trial) -> frozenset[tuple[str, Compute]]:
+    """The mistakes of a trial in the window: each activation, and its wrong function."""
+    planted = set()
+    for name, compute in trial.planted.items():
+        if name in window:
+            planted.add((name, compute))
+    return frozenset(planted)
 
 
 def is_explained(explanations: list[Explanation], scope: Scope) -> bool:

@@ -59,7 +59,7 @@ def attention_scale(config: Config, layer: int) -> float:
     if config.scale_attn_weights:
         scale /= math.sqrt(config.head_width)
     if config.scale_attn_by_inverse_layer_idx:
-        scale /= layer + 1
+        scale /= layer + 1  # the layer's number, counted from 1
     return scale
 
 

@@ -113,6 +113,7 @@ class SpecialFinder:
 
     def __init__(self, special_tokens: Collection[str]) -> None:
         self.special_tokens = special_tokens
+        # A first character -> the lengths of the tokens that begin with it.
         lengths: dict[str, set[int]] = {}
         for token in special_tokens:
             lengths.setdefault(token[0], set()).add(len(token))
