@@ -130,7 +130,11 @@ def test_tokens_that_are_not_read_have_a_gradient_from_the_output_matrix_alone()
 
 
 def test_the_gradient_of_the_output_matrix_alone():
-    """It is that of the whole backward pass. Half of a batch has half of the loss and of it."""
+    """It is the one of the whole backward pass.
+
+    These tokens are half of a larger batch here. So the loss is half of their mean loss, and the
+    gradient is half of its gradient.
+    """
     untied = random_model(dtype=np.float64).untie("copy")
     ids, targets = np.random.default_rng(1).integers(0, SMALL.vocab_size, (2, 3, 19))
     loss, gradients = gradients_of(untied, ids, targets)
@@ -143,7 +147,10 @@ def test_the_gradient_of_the_output_matrix_alone():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_gradients_have_the_parameters_dtype(dtype, monkeypatch):
-    """Each derivative is looked at, because writing a float64 into a float32 array hides it."""
+    """What each derivative returns is looked at.
+
+    A float64 result would not show in the gradients: it is written into float32 arrays.
+    """
     dtypes = set()
     derivatives = (
         "layer_norm_backward",

@@ -103,6 +103,7 @@ def test_text_is_utf_8_under_the_c_locale(arguments, stdin, expected):
     ],
 )
 def test_truncate_keeps_the_end_of_a_prompt_and_leaves_room(run, checkpoint, new_tokens, kept):
+    # A prompt of 84 different characters, each of which is a token. The context is 64 tokens.
     prompt = "".join(chr(33 + place) for place in range(84))
     arguments = ("generate", "-m", checkpoint, "-n", new_tokens, "-s", "1", "--truncate")
     code, out, err = run(*arguments, "--json", prompt)
@@ -202,6 +203,7 @@ def test_the_end_of_text_token_ends_the_text(run, checkpoint, save):
 
 # Drafts
 
+# At a low temperature a text repeats itself, so that some guesses are right.
 DRAFTED = ("--seed", "1", "-t", "0.1", "-n", "90", "--num-samples", "2", "--logprobs", "1", "abc")
 
 

@@ -63,9 +63,9 @@ def train(run, corpus, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def unbroken(tmp_path_factory, corpus):
+def short_run(tmp_path_factory, corpus):
     """A directory with what a run of SHORT leaves."""
-    path = tmp_path_factory.mktemp("unbroken") / "model"
+    path = tmp_path_factory.mktemp("short_run") / "model"
     assert cli.main(["train", corpus, "--out", str(path), *SHORT]) == 0
     return path
 
@@ -108,37 +108,40 @@ def assert_same_parameters(model, expected):
 # Output and files
 
 
-def test_the_same_run_leaves_the_same_bytes(train, tmp_path, unbroken):
+def test_the_same_run_leaves_the_same_bytes(train, tmp_path, short_run):
     (tmp_path / "model").mkdir()  # an empty directory is taken
     assert train(*SHORT)[0] == 0
-    assert contents(tmp_path / "model") == contents(unbroken)
+    assert contents(tmp_path / "model") == contents(short_run)
 
 
-def test_the_files_of_a_run(unbroken):
-    assert sorted(contents(unbroken)) == FILES
-    assert evaluated_steps(unbroken) == [0, 2, 4, 6]
+def test_the_files_of_a_run(short_run):
+    assert sorted(contents(short_run)) == FILES
+    assert evaluated_steps(short_run) == [0, 2, 4, 6]
 
 
-def test_stderr_has_a_line_for_each_look_at_held_out_text(train, unbroken):
-    """It has no bar, because it is not a terminal."""
+def test_stderr_has_a_line_for_each_look_at_held_out_text(train, short_run):
+    """It has no bar, because it is not a terminal.
+
+    short_run is another run with the same flags, so its log has the same losses.
+    """
     _, _, err = train(*SHORT)
-    for evaluation, line in zip(evaluations(unbroken), err.splitlines(), strict=True):
+    for evaluation, line in zip(evaluations(short_run), err.splitlines(), strict=True):
         step = evaluation["step"]
         loss = evaluation["val_loss"]
         assert re.match(rf"step +{step}: .*held out {loss:.4f} nats per", line)
 
 
-def test_stdout_ends_with_the_model_and_its_loss(train, tmp_path, unbroken):
+def test_stdout_ends_with_the_model_and_its_loss(train, tmp_path, short_run):
     _, out, _ = train(*SHORT)
     first, second = out.splitlines()[-2:]
     assert first == f"{tmp_path / 'model'}: tied, 3,112 parameters, 270 tokens"
-    lowest = min(evaluation["val_loss"] for evaluation in evaluations(unbroken))
+    lowest = min(evaluation["val_loss"] for evaluation in evaluations(short_run))
     assert second.startswith(f"held out: {lowest:.4f} nats per token, ")
     assert re.search(r", \S+ bits per byte, after step 6$", second)
 
 
-def test_stdout_has_a_curve_of_the_losses(train, unbroken):
-    log = evaluations(unbroken)
+def test_stdout_has_a_curve_of_the_losses(train, short_run):
+    log = evaluations(short_run)
     losses = [evaluation["val_loss"] for evaluation in log]
     losses += [evaluation["loss"] for evaluation in log[1:]]  # step 0 has no training loss
     _, out, _ = train(*SHORT)
@@ -160,7 +163,7 @@ def test_json_of_a_text_from_stdin(train, tmp_path):
     report = json.loads(out)
     assert report["model"] == str(tmp_path / "model")
     assert report["head"] == "untied"
-    assert report["parameters"] == 3112 + 8 * 270
+    assert report["parameters"] == 3112 + 8 * 270, "those of the tied model, and W_U [8, 270]"
     assert report["steps"] == 6
     assert report["best_step"] == 6
 
@@ -170,7 +173,8 @@ def test_score_says_the_same_of_the_end_of_the_text(train, run):
     _, out, _ = train(*SHORT, "--json")
     report = json.loads(out)
     held_out = TEXT[len(TEXT) * 9 // 10 :].encode()
-    # The windows of an evaluation have 8 tokens and share one, so that each token is predicted.
+    # The windows of an evaluation have 8 tokens, the context. Each begins with the last token of
+    # the one before, so that all tokens but the first are predicted. That is a stride of 7.
     score = answer(run, "score", "-m", report["model"], "--stride", "7", stdin=held_out)
     assert report["val_loss"] == pytest.approx(score["nll"], rel=1e-6)
     assert report["val_bits_per_byte"] == pytest.approx(score["bits_per_byte"], rel=1e-6)
@@ -267,6 +271,7 @@ def test_vocabularies_of_hardly_more_than_bytes(train, tmp_path, vocab_size, end
 
 
 def test_a_vocabulary_has_no_more_tokens_than_the_text_gives(train, tmp_path):
+    # From this text come 359 tokens: 256 bytes, 102 merges, and as the last one the end of a text.
     code, out, err = train(*SHORT, "--vocab-size", "5000")
     assert code == 0
     assert "359 tokens\n" in out
@@ -289,20 +294,20 @@ def test_a_new_output_matrix_is_random(train, tmp_path):
     assert abs(correlation) < 0.1
 
 
-def test_an_output_matrix_starts_as_a_copy_of_a_tied_checkpoints(train, tmp_path, unbroken):
-    code, _, err = train("--from", str(unbroken), "--head", "untied", *WITHOUT_LEARNING)
+def test_an_output_matrix_starts_as_a_copy_of_a_tied_checkpoints(train, tmp_path, short_run):
+    code, _, err = train("--from", str(short_run), "--head", "untied", *WITHOUT_LEARNING)
     assert code == 0
     assert "a copy of wte.T is used" in err
-    before = tiedgpt.load_model(unbroken)
+    before = tiedgpt.load_model(short_run)
     after = tiedgpt.load_model(tmp_path / "model")
     assert after.config.head == "untied"
     np.testing.assert_array_equal(after.W_E, before.W_E)
     np.testing.assert_array_equal(after.W_U, before.W_U)
 
 
-def test_an_output_matrix_starts_as_that_of_an_untied_checkpoint(train, tmp_path, unbroken):
-    before = tiedgpt.load_model(unbroken).untie("random", seed=5)
-    tiedgpt.save_model(before, tiedgpt.load_tokenizer(unbroken), tmp_path / "start")
+def test_an_output_matrix_starts_as_that_of_an_untied_checkpoint(train, tmp_path, short_run):
+    before = tiedgpt.load_model(short_run).untie("random", seed=5)
+    tiedgpt.save_model(before, tiedgpt.load_tokenizer(short_run), tmp_path / "start")
     code, _, err = train("--from", str(tmp_path / "start"), "--head", "untied", *WITHOUT_LEARNING)
     assert code == 0
     assert "a copy of wte.T is used" not in err
@@ -386,12 +391,12 @@ def test_a_curve_needs_two_evaluations(step, has_curve, train, at_step):
 @pytest.mark.parametrize("step", [1, 4])
 @pytest.mark.usefixtures("interruptible")
 def test_a_run_that_a_signal_stopped_goes_on(
-    number, code, step, train, tmp_path, at_step, unbroken
+    number, code, step, train, tmp_path, at_step, short_run
 ):
     at_step(step, lambda: send(number))
     assert train(*SHORT)[0] == code
     assert train("--resume")[0] == 0
-    assert contents(tmp_path / "model") == contents(unbroken)
+    assert contents(tmp_path / "model") == contents(short_run)
 
 
 @pytest.mark.parametrize(
@@ -495,8 +500,8 @@ def test_resume_takes_the_same_flags_again(train, tmp_path):
     assert evaluated_steps(tmp_path / "model") == [0, 2, 4, 6]
 
 
-def test_resume_takes_the_same_checkpoint_again(train, unbroken):
-    flags = ["--from", str(unbroken), *WITHOUT_LEARNING]
+def test_resume_takes_the_same_checkpoint_again(train, short_run):
+    flags = ["--from", str(short_run), *WITHOUT_LEARNING]
     assert train(*flags)[0] == 0
     assert train(*flags, "--resume")[0] == 0
 
@@ -542,17 +547,17 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("flags", "message"), CHANGES)
-def test_what_would_change_a_run_is_refused(train, unbroken, flags, message):
-    before = contents(unbroken)
-    assert_one_error_line(train("--resume", *flags, out=str(unbroken)), message)
-    assert contents(unbroken) == before
+def test_what_would_change_a_run_is_refused(train, short_run, flags, message):
+    before = contents(short_run)
+    assert_one_error_line(train("--resume", *flags, out=str(short_run)), message)
+    assert contents(short_run) == before
 
 
-def test_a_new_run_where_there_is_one_is_refused(train, unbroken):
-    before = contents(unbroken)
+def test_a_new_run_where_there_is_one_is_refused(train, short_run):
+    before = contents(short_run)
     message = "model holds a training already: add --resume to continue it"
-    assert_one_error_line(train(out=str(unbroken)), message)
-    assert contents(unbroken) == before
+    assert_one_error_line(train(out=str(short_run)), message)
+    assert contents(short_run) == before
 
 
 def test_resume_with_another_text_is_refused(train):
@@ -576,12 +581,12 @@ def test_resume_without_a_state_is_refused(train, tmp_path):
 
 
 @pytest.mark.parametrize("flags", [SHORT, ["--resume"]], ids=["new", "resumed"])
-def test_a_second_training_in_the_directory_is_refused(train, tmp_path, unbroken, at_step, flags):
+def test_a_second_training_in_the_directory_is_refused(train, tmp_path, short_run, at_step, flags):
     """The first ends as if it had been alone."""
     results_of_the_second = []
     at_step(3, lambda: results_of_the_second.append(train(*flags)))
     assert train(*SHORT)[0] == 0
-    assert contents(tmp_path / "model") == contents(unbroken)
+    assert contents(tmp_path / "model") == contents(short_run)
     assert len(results_of_the_second) == 1
     code, _, err = results_of_the_second[0]
     assert code == 2

@@ -43,6 +43,7 @@ def test_nan_alone_is_explained_with_a_perhaps():
 
 
 def test_nan_among_numbers_is_explained_without_a_perhaps():
+    """The mask leaves the first of 5 tokens no key. So its 5 numbers in each of 3 heads are nan."""
     ids = some_ids(TWO_LAYERS, B=1, T=5)
     sentence = "has a mask that is off by one: a token does not see itself"
     report = compare(TWO_LAYERS, with_mistake(TWO_LAYERS, ids, sentence), ids)
@@ -68,7 +69,7 @@ def test_one_nan_is_not_explained():
     ids = some_ids(TWO_LAYERS, B=1, T=5)
     report = compare(TWO_LAYERS, make(wrong_gpt2s.NanInMLPOfLayer1), ids)
     assert report.diagnosis == [
-        "mlp.1.pre: yours is nan in 1 of 500 places",
+        "mlp.1.pre: yours is nan in 1 of 500 places",  # [T, F] is [5, 100]
         "mlp.1.pre: this is none of the known mistakes",
     ]
     assert report.note == ""
@@ -244,6 +245,7 @@ def test_progress_counts_up_to_the_limit():
 
 def test_the_default_limit_is_one_of_work(monkeypatch):
     """It is not one of time, so that a busy machine tries the same mistakes."""
+    # So small a limit is enough for some of the trials, and not for all.
     monkeypatch.setattr(diagnosis, "MOST_MULTIPLICATIONS", 1e8)
     ids = some_ids(TWO_LAYERS, B=1, T=9)
     logits = distorted(ids)["logits"]
@@ -301,11 +303,15 @@ PLACES = [
 ]
 
 
+# Three ways to change an array by about `size`.
+
+
 def with_noise(array, size, rng):
     return array + size * rng.standard_normal(array.shape, np.float32)
 
 
 def with_one_other_number(array, size, rng):
+    """One number changes by 1, because a change by `size` might be as small as rounding."""
     changed = array.copy()
     changed.flat[rng.integers(array.size)] += 1
     return changed

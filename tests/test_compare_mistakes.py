@@ -403,7 +403,7 @@ def test_the_other_head_is_named():
 
 
 def test_nan_is_counted_and_explained():
-    """A mask that hides the first token from itself leaves it nothing, in 3 heads of 13 keys."""
+    """The mask leaves the first of 13 tokens no key: its 13 numbers in each of 3 heads are nan."""
     model = MODELS["tiny"]
     ids = some_ids(model, B=1, T=13)[0]
     report = compare(model, make(wrong_gpt2s.MaskThatHidesTheTokenItself, model), ids)
@@ -507,5 +507,5 @@ def test_every_mistake_moves_a_logit_of_the_random_model(config, right, seed):
     sentences = [mistake.sentence for mistake in MISTAKES if mistake.sentence not in right]
     for sentence in sentences:
         difference = np.abs(with_mistake(model, ids, sentence)["logits"] - logits).max()
-        # It is nan if the mistake hides every token.
+        # It is nan if the mistake is a mask that hides all keys of a token.
         assert np.isnan(difference) or difference >= 1e-2, sentence

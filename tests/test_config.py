@@ -232,7 +232,15 @@ def test_numpy_scalars_become_numbers_of_python():
         eos_token_id=[np.int64(3), np.int8(4)],
     )
     assert config == Config(
-        activation_function="relu", attn_pdrop=0.5, bos_token_id=5, eos_token_id=(3, 4)
+        vocab_size=50257,
+        n_layer=12,
+        n_inner=3072,
+        activation_function="relu",
+        layer_norm_epsilon=1e-5,
+        tied=True,
+        attn_pdrop=0.5,
+        bos_token_id=5,
+        eos_token_id=(3, 4),
     )
     assert not any(isinstance(value, np.generic) for value in vars(config).values())
     assert [type(token) for token in config.eos_token_ids] == [int, int]

@@ -25,28 +25,29 @@ transformers = pytest.importorskip(
 torch.set_num_threads(1)  # its threads wait for work by spinning, in the way of NumPy's
 
 
-def as_transformers(model, weight_decay=0.1, beta2=0.95):
-    """The same model in transformers, without dropout, and an AdamW that decays its matrices."""
+def as_transformers(model):
+    """The same model in transformers, with a copy of the parameters, and without dropout."""
     config = transformers.GPT2Config(**model.config.to_json(), attn_implementation="eager")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # transformers' own
         theirs = transformers.GPT2LMHeadModel(config).eval()
     theirs = theirs.to(torch.float64 if model.dtype == np.float64 else torch.float32)
-    vectors = []
-    matrices = []
     with torch.no_grad():
         for name, parameter in theirs.named_parameters():
             ours = model.parameters[name.removeprefix("transformer.")]
             parameter.copy_(torch.from_numpy(ours.copy()))
-            if parameter.ndim > 1:
-                matrices.append(parameter)
-            else:
-                vectors.append(parameter)
+    return theirs
+
+
+def torch_adamw(theirs, lr, betas, weight_decay):
+    """torch's AdamW for all parameters. The matrices decay, and the vectors do not."""
+    vectors = [parameter for parameter in theirs.parameters() if parameter.ndim == 1]
+    matrices = [parameter for parameter in theirs.parameters() if parameter.ndim > 1]
     groups = [
         {"params": vectors, "weight_decay": 0.0},
         {"params": matrices, "weight_decay": weight_decay},
     ]
-    return theirs, torch.optim.AdamW(groups, lr=1e-2, betas=(0.9, beta2))
+    return torch.optim.AdamW(groups, lr=lr, betas=betas)
 
 
 def torch_loss(theirs, ids):
@@ -69,7 +70,7 @@ def assert_gradients(gradients, theirs, tolerance):
 
 
 def assert_loss_and_gradients(model, theirs, ids, gradients, tolerance):
-    """The loss of ids [B, T + 1] and its gradients, which are written, are torch's."""
+    """Our loss of ids [B, T + 1] and its gradients are torch's. Ours are left in `gradients`."""
     B, width = ids.shape
     tokens = B * (width - 1)  # the first of each row is not predicted
     loss = write_gradients(model, ids[:, :-1], ids[:, 1:], tokens, gradients)
@@ -91,7 +92,7 @@ TOLERANCES = [(np.float32, 1e-4), (np.float64, 1e-11)]
 @pytest.mark.parametrize("case", CASES)
 def test_gradients_are_torchs(case, head, dtype, tolerance):
     model = random_model(replace(SMALL.with_head(head), **CASES[case]), dtype=dtype)
-    theirs, _ = as_transformers(model)
+    theirs = as_transformers(model)
     ids = np.random.default_rng(0).integers(0, SMALL.vocab_size, (4, 21))
     gradients = {name: np.empty_like(array) for name, array in model.parameters.items()}
     assert_loss_and_gradients(model, theirs, ids, gradients, tolerance)
@@ -102,7 +103,7 @@ def test_gradients_are_torchs(case, head, dtype, tolerance):
 def test_gradients_at_gpt2s_width_are_torchs(head):
     """Two layers of GPT-2, as it was initialised, with its whole vocabulary."""
     model = GPT2.random(Config(n_layer=2).with_head(head))
-    theirs, _ = as_transformers(model)
+    theirs = as_transformers(model)
     ids = np.random.default_rng(0).integers(0, model.config.vocab_size, (2, 33))
     gradients = {name: np.empty_like(array) for name, array in model.parameters.items()}
     assert_loss_and_gradients(model, theirs, ids, gradients, tolerance=1e-4)
@@ -113,7 +114,8 @@ def test_gradients_at_gpt2s_width_are_torchs(head):
 def test_ten_steps_are_torchs(head, dtype, tolerance):
     """With decay of the matrices, and with gradients that are clipped to the norm 1."""
     model = random_model(SMALL.with_head(head), dtype=dtype)
-    theirs, theirs_adamw = as_transformers(model)
+    theirs = as_transformers(model)
+    theirs_adamw = torch_adamw(theirs, lr=1e-2, betas=(0.9, 0.95), weight_decay=0.1)
 
     # All parameters are views of one array, as in a training, and so are the gradients.
     shapes = parameter_shapes(model.config)
@@ -144,6 +146,7 @@ def test_a_run_is_torchs_run():
     """The trainer as a whole, on the batches that it drew and at the rates that it chose."""
     config = replace(SMALL, embd_pdrop=0.0, resid_pdrop=0.0, attn_pdrop=0.0)
     model = random_model(config)
+    theirs = as_transformers(model)
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, 500)
     settings = Settings(steps=30, batch=4, context=16, lr=1e-2, threads=2)
     trainer = Trainer(model, tokens, tokens[:50], settings)
@@ -157,7 +160,12 @@ def test_a_run_is_torchs_run():
 
     trainer._draw = draw_and_keep
     steps = [record for record in trainer.run() if "loss" in record]  # without step 0
-    theirs, adamw = as_transformers(model, settings.weight_decay, settings.beta2)
+    adamw = torch_adamw(
+        theirs,
+        lr=settings.lr,  # each step sets its own
+        betas=(0.9, settings.beta2),
+        weight_decay=settings.weight_decay,
+    )
     for number, (record, ids) in enumerate(zip(steps, batches, strict=True)):
         for group in adamw.param_groups:
             group["lr"] = record["lr"]

@@ -7,16 +7,23 @@ from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
+# An edit leaves out or repeats at most so many bytes, so that most of a file stays as it is.
+MOST_BYTES = 20
+
 
 def edit_bytes(rng: random.Random, raw: bytes, interesting: Sequence[bytes]) -> bytes:
-    """The bytes with some of them changed, left out, put in, repeated or moved."""
+    """The bytes with some of them changed, left out or repeated, or with others among them.
+
+    interesting: the others, of which an edit puts in one, or writes it over what is there.
+    """
     edited = bytearray(raw)
-    for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
+    for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):  # the number of edits is 1 half of the time
         places = [rng.randrange(len(edited) + 1), rng.randrange(len(edited) + 1)]
         start, end = sorted(places)
-        part = bytes(edited[start : min(end, start + 20)])
+        part = bytes(edited[start : min(end, start + MOST_BYTES)])
         new = rng.choice(interesting)
         edit = rng.choice(("a byte", "a bit", "leave out", "repeat", "put in", "overwrite"))
+        # If start is the end of all bytes, % makes it the first byte.
         if edit == "a byte" and edited:
             edited[start % len(edited)] = rng.randrange(256)
         elif edit == "a bit" and edited:
@@ -32,11 +39,20 @@ def edit_bytes(rng: random.Random, raw: bytes, interesting: Sequence[bytes]) -> 
     return bytes(edited)
 
 
-# Marks in a text of the edited JSON. What is between the first two is written as it stands, JSON or
-# not. The third is left out, so that an object can have a name twice.
+# Marks in the texts of a document that is edited. edit_json writes what is between the first two as
+# it stands, JSON or not. It does not write the third.
 RAW_BEGINS = "\ue000"
 RAW_ENDS = "\ue001"
-TWICE = "\ue002"
+NOT_WRITTEN = "\ue002"
+
+
+def same_name(name: str) -> str:
+    """Another name for a dict, which is written as the same name.
+
+    So an object in the JSON can have a name twice, though a dict of Python cannot.
+    """
+    return name + NOT_WRITTEN
+
 
 RAW = [  # values to write as they stand
     "null",
@@ -141,18 +157,19 @@ def edit_json(rng: random.Random, text: str) -> str:
 
     It may be no JSON then.
     """
-    # The whole document is a value in a list, so that it can be replaced, too.
+    # edit_a_value changes the values of a list or dict. The whole document is a value in a list
+    # here, so that it can be replaced, too.
     root: list[Any] = [json.loads(text)]
-    for _ in range(rng.choice((1, 1, 1, 2, 3))):
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):  # the number of edits is mostly 1
         edit_a_value(rng, root)
 
-    # json.dumps writes the marks as escapes.
+    # json.dumps writes the marks as escapes, such as \ue002.
     edited = json.dumps(root[0]).replace(r"\ue002", "")
     return re.sub(r'"\\ue000(.*?)\\ue001"', as_it_stands, edited)
 
 
 def as_it_stands(match: re.Match[str]) -> str:
-    """The text between the marks, without the escapes of json.dumps."""
+    """The text between RAW_BEGINS and RAW_ENDS, without the escapes of json.dumps."""
     return json.loads(f'"{match[1]}"')
 
 
@@ -168,11 +185,14 @@ EDITS = (
 
 
 def edit_a_value(rng: random.Random, root: list[Any]) -> None:
-    """Change a value, or the name of one, somewhere in root. Some edits are not possible there."""
+    """Change a value, or the name of one, somewhere in root [document].
+
+    Nothing changes if the edit that was drawn is not possible at the place that was drawn.
+    """
     node, key = some_place(rng, root)
     other_key = rng.choice(keys_of(node))
     is_object = isinstance(node, dict)
-    is_root = node is root  # of which only the value changes
+    is_root = node is root  # the document is not left out, and there is only one
     edit = rng.choice(EDITS)
     if edit == "a new value":
         node[key] = new_value(rng)
@@ -181,7 +201,7 @@ def edit_a_value(rng: random.Random, root: list[Any]) -> None:
     elif edit == "leave out" and not is_root:
         del node[key]
     elif edit == "repeat" and is_object:
-        node[key + TWICE] = node[other_key]
+        node[same_name(key)] = node[other_key]
     elif edit == "repeat" and not is_root:
         node.insert(other_key, node[key])
     elif edit == "swap":
@@ -193,12 +213,16 @@ def edit_a_value(rng: random.Random, root: list[Any]) -> None:
         if rng.choice(("that of another value", "a similar one")) == "a similar one":
             new_name = similar_value(rng, key)
         else:
-            new_name = other_key + TWICE
+            new_name = same_name(other_key)
         node[new_name] = node.pop(key)
 
 
 def some_place(rng: random.Random, root: list[Any]) -> tuple[Any, Any]:
-    """An array or object and a key of it, as likely near the root as deep in a large branch."""
+    """An array or object, and a key or index of it.
+
+    It goes down from the root, and may stop in each array or object. So a place near the root is
+    found as often as one of the many places deep in a document.
+    """
     node: Any = root
     while True:
         key = rng.choice(keys_of(node))
@@ -212,6 +236,7 @@ def some_place(rng: random.Random, root: list[Any]) -> tuple[Any, Any]:
 
 
 def keys_of(node: Any) -> Sequence[Any]:
+    """The names in an object, or the indices of an array."""
     if isinstance(node, dict):
         return list(node)
     return range(len(node))
@@ -221,6 +246,7 @@ def new_value(rng: random.Random) -> str:
     """A text that is written as it stands: JSON of any kind, or nearly JSON."""
     value = rng.choice(RAW)
     if rng.randrange(8) == 0:
+        # Python's limit for nested calls is 1,000. Some depths are near it, one is far beyond.
         depth = rng.choice((2, 100, rng.randrange(200, 1000), 100_000))
         if rng.choice(("arrays", "objects")) == "arrays":
             value = "[" * depth + "0" + "]" * depth

@@ -252,10 +252,10 @@ def whole_number(argument: str) -> int:
     try:
         value = int(argument)  # not by way of float, which is exact only up to 2**53
     except ValueError:
-        as_float = float(argument)  # 7e9 is a whole number, 7.5 is not
+        as_float = float(argument)  # such as 7e9, which int does not read
+        if not as_float.is_integer():
+            raise ValueError(f"{argument} is not a whole number") from None
         value = int(as_float)
-        if value != as_float:
-            raise
     if value > 10**18:
         raise argparse.ArgumentTypeError(
             f"expected a whole number of at most 10^18, got {short_repr(argument)}"

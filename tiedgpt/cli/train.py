@@ -204,8 +204,8 @@ def run(args: argparse.Namespace) -> None:
             trainer, tokenizer, others = new_trainer(args, flags, text)
         note_limits(trainer, tokenizer.vocab_size, flags)
 
-        # A loss in nats per token times this factor is in bits per byte. The first token of a text
-        # is not predicted.
+        # A loss in nats per token times this factor is in bits per byte. The first token of the
+        # held-out text is not predicted, so its bytes do not count.
         factor = bits_per_nat(tokenizer, trainer.held_out[1:])
         start = time.monotonic()
         with StopSignals() as signals:
@@ -349,7 +349,7 @@ def former_values(trainer: Trainer) -> dict[str, Any]:
 
 
 def split(text: str) -> tuple[str, str]:
-    """The text to train on, and the last tenth, which is held out."""
+    """The text to train on, nine tenths of all characters, and the rest, which is held out."""
     end = len(text) * 9 // 10
     return text[:end], text[end:]
 
@@ -486,7 +486,7 @@ class Display:
 
 
 def note_without_gain(trainer: Trainer, out: Path) -> None:
-    """Print a note if the model before the first step is still the best."""
+    """Print a note if a training has made no model better than the one before its first step."""
     was_evaluated_again = len(trainer.evaluations) > 1
     if was_evaluated_again and trainer.best is not None and trainer.best.step == 0:
         note(
@@ -534,17 +534,20 @@ def print_result(trainer: Trainer, out: Path, factor: float) -> None:
 def loss_curve(evaluations: Sequence[dict[str, float]], height: int = 8) -> str:
     """The losses against the steps, as text: o held out, . in training.
 
-    There must be an evaluation after step 0.
+    evaluations: dicts with "step", and "val_loss" and "loss" if they were measured, in the order of
+    the steps. The last one must be after step 0. height: the rows of the curve.
     """
     points = points_of(evaluations, "loss", ".") + points_of(evaluations, "val_loss", "o")
     losses = [loss for _, loss, _ in points]
     high = max(losses)
     low = min(losses)
     last_step = evaluations[-1]["step"]
-    room = shutil.get_terminal_size().columns - 10  # right of the labels
+    # A label and the axis take 9 columns, and one stays free. The curve has 20 to 60 columns.
+    room = shutil.get_terminal_size().columns - 10
     width = min(60, max(20, room))
 
-    # The highest loss is in the first row, the last step in the last column.
+    # The highest loss is in the first row, the lowest in the last one. The last step is in the last
+    # column. Where two points meet, the later one of `points` is shown.
     grid = [[" "] * width for _ in range(height)]
     for step, loss, mark in points:
         row = 0
@@ -559,9 +562,12 @@ def loss_curve(evaluations: Sequence[dict[str, float]], height: int = 8) -> str:
     lines = []
     for label, marks in zip(labels, grid, strict=True):
         lines.append(f"{label:>7} |{''.join(marks).rstrip()}")
-    lines.append(f"{'':8}+{'-' * width}")
-    lines.append(f"{'':9}0{last_step:>{width - 1},}")
-    lines.append(f"{'':9}o held out, . training: nats per token, by step")
+    # Below the curve: the other axis, its first and last step, and what the marks mean.
+    margin = " " * 8  # as wide as a label and the space after it
+    last_label = f"{last_step:,}".rjust(width - 1)  # it ends below the last column
+    lines.append(f"{margin}+{'-' * width}")
+    lines.append(f"{margin} 0{last_label}")
+    lines.append(f"{margin} o held out, . training: nats per token, by step")
     lines.append("")
     return "\n".join(lines)
 

@@ -14,7 +14,7 @@ from ..gpt2.parameters import Parameters
 from .agreement import Comparison, ReportRow, compare_arrays
 from .conventions import is_parameter, our_name, shape_error, translate_parameters
 from .diagnosis import Diagnosis, OnTrial, diagnose
-from .recording import own_unembedding_sentences, record
+from .recording import record, untied_module_sentences
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Report:
         return None
 
     def __str__(self) -> str:
-        width = max(len(row.name) for row in self.rows)
+        width = max(len(row.name) for row in self.rows)  # of names; numbers are below their titles
         lines = [f"{'':{width}}  largest error  tolerance  first wrong index"]
         for row in self.rows:
             line = f"{row.name:{width}}  {row.error:13.1e}  {row.tolerance:9.1e}"
@@ -108,11 +108,14 @@ def compare(
     if gradients and targets is None:
         first_name = sorted(gradients)[0]
         raise ArgumentError(f"{first_name} is a parameter: to compare its gradient, give targets")
+    # Some mistakes compute with ids - 1. Unsigned ids have no -1, so they become signed.
     batch = np.atleast_2d(ids).astype(np.int64)
     comparison = Comparison(model, batch, values)
 
     # Our model computes all activations from the ids, with nothing given and no mistake planted.
     rows = comparison.rows(given={}, planted={})
+    if not rows and not gradients:
+        raise ArgumentError("there is nothing to compare: no activation of the model was given")
     if any(row.differs for row in rows):
         diagnosis = diagnose(comparison, progress, trials)
     else:
@@ -120,13 +123,11 @@ def compare(
 
     sentences = diagnosis.sentences
     if any(row.name == "logits" and row.differs for row in rows):
-        sentences = sentences + own_unembedding_sentences(theirs, model)
+        sentences = sentences + untied_module_sentences(theirs, model)
     if gradients:
         rows += gradient_rows(comparison, gradients, targets)
         if not sentences:  # else a wrong activation explains wrong gradients
-            sentences = half_gradient_sentences(comparison, gradients, targets)
-    if not rows:
-        raise ArgumentError("there is nothing to compare: no activation of the model was given")
+            sentences = missing_part_sentences(comparison, gradients, targets)
     not_given = len(comparison.names) - len(comparison.theirs)
     return Report(
         rows,
@@ -150,11 +151,11 @@ def gradients_among(values: Mapping[Any, Any]) -> Parameters:
 def rounding_note(rows: list[ReportRow], theirs: Mapping[str, Array]) -> str:
     """A note on the first float64 array with the precision of float32, or "" if there is none."""
     for row in rows:
-        # A tolerance is some roundings of float32. One of float64 is 2**29 times smaller. This
-        # limit is between the two.
-        float64_tolerance = row.tolerance / 2**24
+        # The tolerance is for rounding to float32. Rounding to float64 is 2**29 times finer. An
+        # error above this limit, which is between the two, cannot be rounding to float64.
+        limit = row.tolerance / 2**24
         is_float64 = theirs[row.name].dtype == np.float64
-        if is_float64 and row.error > float64_tolerance:
+        if is_float64 and row.error > limit:
             return (
                 f"{row.name} is float64 and has float32's rounding: something before it is float32"
             )
@@ -178,14 +179,18 @@ def gradient_rows(comparison: Comparison, gradients: Parameters, targets: Array)
     return rows
 
 
-def half_gradient_sentences(
+def missing_part_sentences(
     comparison: Comparison, gradients: Parameters, targets: Array
 ) -> list[str]:
-    """What is said of a gradient of a tied wte that is one of the two that meet in it."""
+    """A sentence if their gradient of a tied wte lacks one of its two parts; else none.
+
+    The right gradient is that of the embedding plus that of the output matrix.
+    """
     model = comparison.model64
     if not model.config.tied or "wte.weight" not in gradients:
         return []
-    # A copy of wte as output matrix has the same activations, and keeps the two gradients apart.
+    # An untied model with a copy of wte as output matrix has the same activations, and an array for
+    # each of the two parts.
     _, apart64 = loss_and_gradients(model.untie("copy"), comparison.ids, targets)
     _, apart32 = loss_and_gradients(comparison.model32.untie("copy"), comparison.ids, targets)
     for name, part in (

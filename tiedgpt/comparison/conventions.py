@@ -246,8 +246,8 @@ def translate_activations(
     """Their activations under our names, in the layouts of `tape` and in its order.
 
     tape: the same activations of our model, in the order of the forward pass. If several arrays are
-    for one activation, the last counts: a module's output is recorded before the input of the
-    module that reads it.
+    for one activation, such as the output of ln_1 and the input of attention, the last one counts,
+    because it is what the other model goes on with.
     """
     arrays = {}
     for theirs, value in values.items():
@@ -260,7 +260,7 @@ def translate_activations(
                     f"{ours} was given, but the model's layers are 0 to {config.n_layer - 1}"
                 )
             shape = tape[ours].shape
-            check_tokens(ours, array, shape, T=tape["embed"].shape[1])
+            refuse_one_more_token(ours, array, shape, T=tape["embed"].shape[1])
             # An array that was given under our name, "attn.0.q", has our layout, [B, H, T, K].
             is_our_name = theirs == ours
             has_heads = ours.endswith((".q", ".k", ".v", ".heads"))
@@ -273,12 +273,21 @@ def translate_activations(
     return {name: arrays[name] for name in tape if name in arrays}
 
 
-def check_tokens(name: str, array: Array, shape: tuple[int, ...], T: int) -> None:
-    """Raise ArgumentError for an array of T + 1 tokens in the place of one of `shape`, with T."""
-    longer = tuple(T + 1 if length == T else length for length in shape)
-    B = shape[0]
-    is_sequence = B == 1 and array.shape == longer[1:]
-    if array.shape == longer or is_sequence:
+def refuse_one_more_token(name: str, array: Array, shape: tuple[int, ...], T: int) -> None:
+    """Raise ArgumentError if the array has T + 1 tokens in place of the T of `shape` [B, ...].
+
+    An array of any other shape passes, because a later check refuses it.
+    """
+    # Every axis of length T is taken for tokens: the scores [B, H, T, T] have two.
+    shape_with_one_more = []
+    for length in shape:
+        if length == T:
+            shape_with_one_more.append(T + 1)
+        else:
+            shape_with_one_more.append(length)
+    is_batch = list(array.shape) == shape_with_one_more
+    is_one_sequence = shape[0] == 1 and list(array.shape) == shape_with_one_more[1:]
+    if is_batch or is_one_sequence:
         raise ArgumentError(
             f"{name} has {T + 1} tokens, and ids has {T}: a token was added. TransformerLens "
             "prepends one (BOS) unless prepend_bos=False is given"
@@ -349,7 +358,8 @@ def with_transposed_matrices(arrays: Parameters) -> Parameters:
 def has_transposed_matrices(arrays: Mapping[Any, Any]) -> bool:
     """Whether the matrices of the blocks are [out, in], as in nanoGPT and llm.c, not [in, out].
 
-    The shape of c_attn tells: it is [3 D, D] or [D, 3 D]. It is not looked for under llm.c's name.
+    The shape of c_attn tells: it is [3 D, D] or [D, 3 D]. It is found under our name, which nanoGPT
+    has too, but not under llm.c's, qkvw: translate_parameters gives it our name before.
     """
     for name, array in arrays.items():
         is_c_attn = str(name).endswith("c_attn.weight")
@@ -383,8 +393,9 @@ def from_state_dict(state: Mapping[str, Any], n_head: int | None = None, **field
             raise ArgumentError(f"this is not the state dict of a GPT-2: it has no matrix {name}")
     wte = arrays["wte.weight"]
     # A tied model may come with lm_head.weight, a copy of wte.weight.
-    if np.array_equal(arrays.get("lm_head.weight", wte), wte):
-        arrays.pop("lm_head.weight", None)
+    lm_head = arrays.get("lm_head.weight")
+    if lm_head is not None and np.array_equal(lm_head, wte):
+        del arrays["lm_head.weight"]
     config = config_of_shapes(arrays, n_head, fields)
     add_biases_if_none(arrays, config)
     # A transposed matrix is a view. A model's arrays are in C order, as those of a checkpoint.
@@ -416,7 +427,10 @@ def config_of_shapes(arrays: Parameters, n_head: int | None, fields: dict[str, A
 
 
 def add_biases_if_none(arrays: Parameters, config: Config) -> None:
-    """Add biases of 0 to the parameters if they have no bias. If a few are missing, add none."""
+    """Add biases of 0 to the parameters of a model that was made without biases.
+
+    If there is a bias, none is added: the missing ones are an error that GPT2 raises.
+    """
     shapes = parameter_shapes(config)
     biases = [name for name in shapes if name.endswith(".bias")]
     if any(name in arrays for name in biases):

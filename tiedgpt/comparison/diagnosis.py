@@ -214,24 +214,33 @@ def try_mistakes(
             return Search(explanations, tried)
         progress(tried, len(trials))
 
-        # What is planted after the window does not change the error at its end. So trials that are
-        # the same in the window have one error, which is computed once.
-        in_window = frozenset(
-            (name, compute) for name, compute in trial.planted.items() if name in window
-        )
+        # The activation that differs is the last of the window, and mistakes after it do not change
+        # it. So trials with the same mistakes in the window leave the same error, which is computed
+        # once.
+        in_window = planted_in(window, trial)
         if in_window not in errors:
             errors[in_window] = error_with(comparison, difference, trial)
         error = errors[in_window]
 
-        # To compare all activations takes two whole passes. It is done only for a trial that makes
-        # the error much smaller.
-        is_near = error < difference.error / 4
-        if is_near:
+        # To compare all activations takes two whole passes. It is done only if the error is much
+        # smaller. The right mistake leaves only rounding, which is less than a quarter of a
+        # difference beyond the tolerance.
+        is_much_smaller = error < difference.error / 4
+        if is_much_smaller:
             rows = comparison.rows(difference.given, trial.planted)
             still_wrong = [row.name for row in rows if row.differs]
             if difference.name not in still_wrong:
                 explanations.append(Explanation(trial, error, still_wrong))
     return Search(explanations, len(trials))
+
+
+def planted_in(window: list[str], trial: Trial) -> frozenset[tuple[str, Compute]]:
+    """The mistakes of a trial in the window: each activation, and its wrong function."""
+    planted = set()
+    for name, compute in trial.planted.items():
+        if name in window:
+            planted.add((name, compute))
+    return frozenset(planted)
 
 
 def is_explained(explanations: list[Explanation], scope: Scope) -> bool:
@@ -257,16 +266,16 @@ def error_with(comparison: Comparison, difference: Difference, trial: Trial) -> 
 def best_of(explanations: list[Explanation]) -> list[Explanation]:
     """The best explanation, and those that cannot be told apart from it.
 
-    They have the same rank: so many activations are still wrong, and the scope. They are in the
-    order of the list of mistakes.
+    They have its rank: they leave as many activations wrong, and their scope is as wide. They are
+    in the order of the list of mistakes.
     """
     best_rank = min(explanation.rank for explanation in explanations)
     best = [explanation for explanation in explanations if explanation.rank == best_rank]
     best.sort(key=lambda explanation: explanation.trial.number)
     smallest_error = min(explanation.error for explanation in best)
 
-    # Rounding may make an error twice as large as another. A mistake that can be made in two places
-    # with the same result is named once.
+    # If an error is at most twice the smallest one, the two may differ by rounding alone.
+    # A mistake that can be made in two places with the same result is named once.
     by_sentence: dict[str, Explanation] = {}
     for explanation in best:
         sentence = explanation.trial.sentence

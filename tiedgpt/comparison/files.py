@@ -52,7 +52,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     arrays = {}
     name = ""  # the array that is being read, for an error
     try:
-        # np.load takes a file that is not an .npz for an .npy or a pickle. This refuses it.
+        # NpzFile refuses a file that is not an .npz. np.load would take it for an .npy or a pickle.
         with (
             path.open("rb") as stream,
             np.lib.npyio.NpzFile(stream, allow_pickle=False) as archive,

@@ -105,8 +105,8 @@ class ForwardPass:
         n_layer = self.model.config.n_layer
         layers = layers_between(self.planted, name, n_layer)
         if "embed" in self.planted:
-            # `tap` calls the edit of "embed", which is `compute`. From the right embedding, it
-            # computes the wrong one.
+            # The layers go on with what `tap` returns. It calls self.compute, the edit of "embed",
+            # which makes the wrong embedding from the right one.
             resid = self.run.tap("embed", without_mistakes["embed"])
         else:
             resid = self.copy_to_tape(layers.start, without_mistakes)

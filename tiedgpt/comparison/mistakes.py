@@ -233,7 +233,7 @@ def matrices_rounded(dtype: str) -> dict[str, Compute]:
 
 
 def linear_with_transposed_weight(at: Place) -> Array:
-    """A linear layer that takes the numbers of its weight for those of the transpose."""
+    """A linear layer that reads its weight [in, out] as if the same numbers were [out, in]."""
     inputs, outputs = at.weight.shape
     return at.x @ at.weight.reshape(outputs, inputs).T + at.bias
 
@@ -281,9 +281,14 @@ def part_reshaped(at: Place) -> Array:  # -> [B, H, T, K]
 
 
 def heads_joined_wrongly(at: Place) -> Array:  # -> [B, H, T, K]
-    """The heads that, joined rightly, are these heads reshaped from [B, H, T, K] to [B, T, D]."""
+    """The heads, in an order from which the right join makes what the wrong join would make.
+
+    The wrong join is heads.reshape(B, T, D), without a transpose. `merge_heads`, the right one,
+    swaps axes first, so the axes are swapped back here.
+    """
     B, H, T, K = at.right.shape
-    return at.right.reshape(B, T, H, K).swapaxes(1, 2)
+    wrongly_joined = at.right.reshape(B, T, H, K)  # as [B, T, D], in heads of width K
+    return wrongly_joined.swapaxes(1, 2)
 
 
 def out_of_heads_joined_wrongly(at: Place) -> Array:  # -> [B, T, D]
@@ -304,7 +309,7 @@ def unscaled_scores(at: Place) -> Array:  # -> [B, H, T, T]
 def hide(scores: Array, first_hidden: int = 1, fill: float = -np.inf) -> Array:
     """Scores [..., T, T] with `fill` where a key is `first_hidden` tokens or more after its query.
 
-    The defaults are those of the causal mask.
+    With the defaults, it is the causal mask.
     """
     is_hidden = np.triu(np.ones(scores.shape[-2:], bool), k=first_hidden)
     return np.where(is_hidden, fill, scores).astype(scores.dtype)
@@ -312,8 +317,9 @@ def hide(scores: Array, first_hidden: int = 1, fill: float = -np.inf) -> Array:
 
 def pattern_of_the_future(at: Place) -> Array:  # -> [B, H, T, T]
     """The pattern if a mask hides the keys before the query, not those after it."""
-    by_key = at.x.swapaxes(2, 3)  # `hide` works on the upper triangle, so rows are keys here
-    without_past = hide(by_key).swapaxes(2, 3)
+    T = at.x.shape[-1]
+    is_past = np.tril(np.ones((T, T), bool), k=-1)  # the key comes before the query
+    without_past = np.where(is_past, -np.inf, at.x).astype(at.x.dtype)
     return softmax(without_past)
 
 

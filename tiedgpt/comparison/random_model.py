@@ -27,8 +27,11 @@ def scale_of(name: str, config: Config) -> tuple[float, float]:
     """The mean and the standard deviation of a parameter. No gain is near 1 and no bias near 0."""
     D = config.n_embd
     F = config.n_inner or 4 * D  # always n_inner: Config puts 4 D in the place of None
-    large = 12 / SMALL / np.sqrt(D)  # with this in ln_f, the logits' standard deviation is about 15
-    scales = {  # the first key that is a part of the name counts
+    # wte has the deviation SMALL. With this factor in ln_f, that of the logits is about 15.
+    large = 12 / SMALL / np.sqrt(D)
+    # The first key that is a part of the name counts. A matrix adds up D or F products, so the root
+    # of that number keeps the scale of its results the same for all sizes.
+    scales = {
         "ln_f.weight": (1.3 * large, 0.4 * large),
         "ln_f.bias": (0, 0.4 * large),
         "c_proj.bias": (0, SMALL / 2),

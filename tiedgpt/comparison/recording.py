@@ -59,8 +59,11 @@ def check_module(module: Any, with_gradients: bool) -> None:
         )
 
 
-def own_unembedding_sentences(theirs: Any, model: GPT2) -> list[str]:
-    """What is said of a torch module whose output matrix is not its wte, if our model is tied."""
+def untied_module_sentences(theirs: Any, model: GPT2) -> list[str]:
+    """A sentence if our model is tied and `theirs` is a torch module that is not; else none.
+
+    The module is untied if its lm_head.weight differs from its wte.weight.
+    """
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(theirs, torch.nn.Module) or not model.config.tied:
         return []

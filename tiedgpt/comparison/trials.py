@@ -68,8 +68,8 @@ def trials_in(window: list[str], names: list[str]) -> list[Trial]:
     that they compute, so that the quick ones come first. Of trials that plant the same functions in
     the same places, the first is kept.
     """
-    blocks = [name for name in names if kind_of(name) == "resid_post.N"]
-    n_layer = len(blocks)
+    outputs_of_layers = [name for name in names if kind_of(name) == "resid_post.N"]
+    n_layer = len(outputs_of_layers)  # each layer has one
     mistakes = mistakes_in(n_layer)
     trials: dict[frozenset[tuple[str, Compute]], Trial] = {}
     for scope in Scope:
@@ -79,7 +79,7 @@ def trials_in(window: list[str], names: list[str]) -> list[Trial]:
                     continue
                 planted = planted_from(mistake, scope, start, names)
                 key = frozenset(planted.items())
-                if key in trials:
+                if key in trials:  # a trial that plants the same
                     continue
                 trials[key] = Trial(
                     number=len(trials),
@@ -90,6 +90,7 @@ def trials_in(window: list[str], names: list[str]) -> list[Trial]:
                     planted=planted,
                     layers=len(layers_between(planted, window[-1], n_layer)),
                 )
+    # A wider scope is a smaller number, so the widest comes first.
     return sorted(trials.values(), key=lambda trial: (trial.scope, trial.layers))
 
 

@@ -60,8 +60,10 @@ def exact_model(config: Config = VECTORS, seed: int = 0) -> GPT2:
     parameters = {}
     for name, shape in parameter_shapes(config).items():
         mean, deviation = scale_of(name, config)
-        # Numbers from -1 to 1 have the standard deviation 1 / sqrt(3).
-        numbers = np.float32(rng.integers(-(2**20), 2**20, shape)) / np.float32(2**20)
+        # Whole numbers below 2**24, and their quotients by a power of 2, are exact in float32.
+        integers = rng.integers(-(2**20), 2**20, shape)
+        numbers = np.float32(integers) / np.float32(2**20)  # from -1 to 1
+        # Such numbers have the standard deviation 1 / sqrt(3).
         width = np.float32(deviation * np.sqrt(3))
         parameters[name] = np.float32(mean) + width * numbers
     return GPT2(config, parameters)

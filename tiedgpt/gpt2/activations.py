@@ -40,8 +40,8 @@ def erfc(z: np.ndarray) -> np.ndarray:  # [...] -> [...]
     arrays.
     """
     z = np.minimum(z, 8.0)  # erfc(8) is 1e-29
-    t = 2.0 / (2.0 + z)
-    u = (t - 0.6) / 0.4
+    t = 2.0 / (2.0 + z)  # in [0.2, 1]
+    u = (t - 0.6) / 0.4  # in [-1, 1], where a Chebyshev series is defined
     P = np.polynomial.chebyshev.chebval(u, P_coefficients())
     return (t * np.exp(P - z * z)).astype(z.dtype)
 

@@ -57,11 +57,12 @@ def write_gradients(
     gradients: Parameters,
     rng: Generator | None = None,
 ) -> float:
-    """As loss_and_gradients, for a part of a batch of `total` tokens.
+    """As loss_and_gradients, for a part of a batch. `total` is the tokens of the whole batch.
 
-    The losses of the parts add up to the mean loss of the batch, and so do their gradients. These
-    are written into the arrays of `gradients`. `targets` and `ids` are [B, T] and are not checked.
-    `rng` is for the dropout of the config; without it there is none.
+    The losses of the part's tokens are added up and divided by `total`. So the results of the parts
+    add up to the mean loss of the batch, and so do their gradients. These are written into the
+    arrays of `gradients`. `targets` and `ids` are [B, T] and are not checked. `rng` is for the
+    dropout of the config; without it there is none.
     """
     grad = nest(gradients)
     tape: Tape = {}
@@ -92,10 +93,13 @@ def unembed_backward(  # [B, T, D], [D, V], [B, T] -> loss, [B, T, D]
 ) -> tuple[float, Array]:
     """The loss and dfinal. Writes the gradient of the output matrix, as W_U.T, into dhead [V, D].
 
+    `total` is the tokens of the whole batch, of which these B T may be a part. The loss is the sum
+    of these tokens' losses divided by `total`, so that the parts add up to the mean of the batch.
+
     The logits are V / D times as large as `final`, 65 times for GPT-2. So they are computed for
     LOGIT_ROWS tokens at a time.
     """
-    N = targets.size
+    N = targets.size  # B T
     D = final.shape[-1]
     rows = final.reshape(N, D)
     flat_targets = targets.reshape(N)

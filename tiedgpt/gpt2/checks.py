@@ -101,7 +101,8 @@ def check_text_ids(ids: Any, config: Config) -> np.ndarray:  # -> [N]
         )
     if config.n_ctx < 2:
         raise ArgumentError("the model's context is 1 token, so it predicts no token from another")
-    check_ids(array[:, None], config)  # one token per row: any length fits into the context
+    # Each token is a row of its own here, so that check_ids accepts a text longer than the context.
+    check_ids(array[:, None], config)
     return array
 
 
@@ -125,10 +126,11 @@ def seed_or_new(seed: Any) -> int:
 
 
 def check_vocab_size(vocab_size: Any, config: Config) -> int:
-    """The number of tokens that a model is resized to, if its end of a text is among them."""
+    """vocab_size as an int, if a model of that size still has the tokens that end a text."""
     vocab_size = SIZE.check("vocab_size", vocab_size)
     for token in config.eos_token_ids:
-        if vocab_size <= token < config.vocab_size:
+        is_in_model = token < config.vocab_size  # a config.json may name a token that is not
+        if is_in_model and token >= vocab_size:
             raise ArgumentError(
                 f"vocab_size must be at least {token + 1}: token {token} ends a text "
                 f"(eos_token_id), got {vocab_size}"
@@ -165,7 +167,7 @@ def check_edits(edits: Any, config: Config) -> Any:
         raise ArgumentError(
             f"edit must map names of activations to functions, got {short_repr(edits)}"
         )
-    if not edits:  # without edits, the table of a large model need not be made
+    if not edits:  # the names of a large model's activations need not be listed then
         return edits
     names = activation_shapes(config)
     for name, function in edits.items():

@@ -37,8 +37,10 @@ ALIASES = {
     "num_attention_heads": "n_head",
     "num_hidden_layers": "n_layer",
 }
-# Fields that describe the file itself and are not copied to another.
-FIELDS_OF_THE_FILE = (
+# Fields of config.json that are not kept. `to_json` writes the first two itself, the same for every
+# GPT-2. The others describe one file, and do not hold for another one.
+FIELDS_NOT_KEPT = (
+    "model_type",
     "architectures",
     "dtype",
     "torch_dtype",
@@ -154,8 +156,8 @@ class Config:
     def from_json(cls, data: Any) -> "Config":
         """A Config from the parsed config.json of a transformers checkpoint.
 
-        Unknown fields are in `others`. Raises ConfigError that names a field of another model, or
-        of arithmetic that is not implemented here.
+        Fields that Config does not have are in `others`. Raises ConfigError that names a field of
+        another model, or of arithmetic that is not implemented here.
         """
         _check_json(data)
         values: dict[str, Any] = {}
@@ -166,7 +168,7 @@ class Config:
             json_name = ALIASES.get(key, key)  # the usual one of several names for a field
             if json_name in field_names:
                 values[field_names[json_name]] = value
-            elif json_name != "model_type" and json_name not in FIELDS_OF_THE_FILE:
+            elif json_name not in FIELDS_NOT_KEPT:
                 others[json_name] = value
         return cls(others=others, **values)
 

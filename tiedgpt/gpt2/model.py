@@ -59,7 +59,7 @@ def attention_scale(config: Config, layer: int) -> float:
     if config.scale_attn_weights:
         scale /= math.sqrt(config.head_width)
     if config.scale_attn_by_inverse_layer_idx:
-        scale /= layer + 1
+        scale /= layer + 1  # the layer's number, counted from 1
     return scale
 
 
@@ -195,7 +195,8 @@ class GPT2:
         Radford et al. 2019, section 2.3. (OpenAI drew wpe with 0.01.) Raises ArgumentError for a
         seed that is not a whole number of at least 0.
         """
-        # `untie` and `resize` draw from streams 1 and 2 of the same seed.
+        # This is stream 0 of the seed. `untie` and `resize` draw from streams 1 and 2, so that the
+        # same seed gives them other numbers.
         rng = np.random.default_rng([COUNT.check("seed", seed), 0])
         parameters = {}
         for name, shape in parameter_shapes(config).items():
@@ -238,7 +239,7 @@ class GPT2:
         none, or more than the context has room for.
         """
         logits = unembed(self.final(ids, cache, tape, lengths, edit), self.W_U)
-        if tape is not None:
+        if tape is not None:  # its arrays are [B, T, ...], also for a single sequence [T]
             tape["logits"] = logits.reshape(-1, *logits.shape[-2:])
         return logits
 
@@ -300,11 +301,12 @@ class GPT2:
             raise ArgumentError(
                 "the model is untied already; to start W_U anew, use model.tie().untie(init)"
             )
-        lm_head = aligned(self.W_E.shape, self.dtype)
+        lm_head = aligned(self.W_E.shape, self.dtype)  # products with an aligned matrix are faster
         if init == "copy":
             lm_head[...] = self.W_E
         elif init == "random":
-            # `random` drew wte from stream 0 of the same seed, so this is stream 1.
+            # This is stream 1 of the seed. `random` draws wte from stream 0, so that the same seed
+            # gives W_U other numbers than wte.
             rng = np.random.default_rng([COUNT.check("seed", seed), 1])
             std = np.float32(self.config.initializer_range)
             lm_head[...] = rng.standard_normal(lm_head.shape, np.float32) * std
@@ -327,7 +329,8 @@ class GPT2:
         vocab_size = check_vocab_size(vocab_size, self.config)
         if init not in ("mean", "random"):
             raise ArgumentError(f'init must be "mean" or "random", got {short_repr(init)}')
-        # `random` and `untie` draw from streams 0 and 1 of the same seed, so this is stream 2.
+        # This is stream 2 of the seed. `random` and `untie` draw from streams 0 and 1, so that the
+        # same seed gives new rows other numbers.
         rng = np.random.default_rng([COUNT.check("seed", seed), 2])
         std = 0.0
         if init == "random":

@@ -101,15 +101,16 @@ def unflatten(flat: np.ndarray, shapes: dict[str, tuple[int, ...]]) -> Parameter
 def resize_rows(  # [V, D] -> [rows, D]
     matrix: np.ndarray, rows: int, rng: np.random.Generator, std: float
 ) -> np.ndarray:
-    """A copy with so many rows: the last ones are left out, or new ones are added.
+    """A copy with this number of rows: the last ones are left out, or new ones are added.
 
     A new row is the mean of the old ones, plus normal random numbers with standard deviation `std`.
     """
     V, D = matrix.shape
     kept = min(V, rows)
-    resized = aligned((rows, D), matrix.dtype)
+    resized = aligned((rows, D), matrix.dtype)  # products with an aligned matrix are faster
     resized[:kept] = matrix[:kept]
     if rows > V:
+        # In float32, the sum of 50,000 rows would lose digits.
         resized[V:] = matrix.mean(axis=0, dtype=np.float64)
         resized[V:] += std * rng.standard_normal((rows - V, D))
     return resized
@@ -173,8 +174,10 @@ def count_parameters(config: Config) -> dict[str, dict[str, Any]]:
 def count_matrices(vocab: int, dim: int, total: int | None = None) -> dict[str, Any]:
     """The size of the matrices of a vocabulary, and their share of a model of `total` parameters.
 
-    Returns {"tied": count, "untied": count, "difference": n, "saving_percent": share}; the counts
-    are those of count_parameters. Raises ArgumentError for a total that is less than one matrix.
+    vocab and dim are the V and D of a matrix. Returns {"tied": count, "untied": count,
+    "difference": n, "saving_percent": share}. The counts are as those of count_parameters, of the
+    two matrices alone. The difference is one matrix, which a tie saves. The share is None without a
+    total. Raises ArgumentError for a total that is less than one matrix.
 
     >>> sizes = count_matrices(50_000, 4_096, 7_000_000_000)
     >>> sizes["difference"], round(sizes["saving_percent"], 1)
@@ -185,9 +188,12 @@ def count_matrices(vocab: int, dim: int, total: int | None = None) -> dict[str, 
         raise ArgumentError(f"total {total:,} is less than the token embedding alone, {matrix:,}")
     tied = ParameterCount({"token embedding": matrix, "output head": 0})
     untied = ParameterCount({"token embedding": matrix, "output head": matrix})
+    saving_percent = None
+    if total is not None:
+        saving_percent = 100 * matrix / total
     return {
         "tied": tied.to_json(),
         "untied": untied.to_json(),
         "difference": matrix,
-        "saving_percent": None if total is None else 100 * matrix / total,
+        "saving_percent": saving_percent,
     }

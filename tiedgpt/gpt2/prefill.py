@@ -111,9 +111,10 @@ def in_pieces(  # [B, T] -> [B, T, D]
 ) -> Array:
     """forward(ids, tree, run), in pieces if there are many tokens.
 
-    Many means more than PIECE_TOKENS in a sequence, or MIN_TOKENS for each thread in the whole
-    batch. With a tape or edits it is one call, because they are about the activations of all
-    tokens. `progress` is called with the length of each piece.
+    A sequence of more than PIECE_TOKENS tokens is read in pieces. So is a shorter one, if the whole
+    batch has enough tokens to keep several threads busy. With a tape or edits it is one call,
+    because they are about the activations of all tokens. `progress` is called with the length of
+    each piece.
     """
     B, T = ids.shape
     threads, piece_tokens = split_work(T, PIECE_TOKENS, B * T)

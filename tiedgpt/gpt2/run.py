@@ -133,7 +133,7 @@ class KVCache:
 
         `other` has as many sequences as there are rows, or one, which is copied to each of them.
         """
-        n = int(np.max(other.length))
+        n = int(np.max(other.length))  # the longest sequence's, if they are unequal
         self.keys[:, rows, :, :n] = other.keys[:, :, :, :n]
         self.values[:, rows, :, :n] = other.values[:, :, :, :n]
 

@@ -113,6 +113,7 @@ class SpecialFinder:
 
     def __init__(self, special_tokens: Collection[str]) -> None:
         self.special_tokens = special_tokens
+        # A first character -> the lengths of the tokens that begin with it.
         lengths: dict[str, set[int]] = {}
         for token in special_tokens:
             lengths.setdefault(token[0], set()).add(len(token))
@@ -178,10 +179,10 @@ class Tokenizer:
     ) -> None:
         self.merges = merges
         self.first_id = first_id
-        # The ids of all ordinary tokens by spelling, and their bytes in the order of the ids. The
-        # 256 bytes come first, and `_add_merges` appends the merged tokens to both.
-        alphabet = byte_alphabet()
-        self._spelled_ids = spelled_ids([], first_id)
+        # _spelled_ids: spelling -> id of each ordinary token. _tokens: their bytes, in the order of
+        # the ids. Both have the 256 bytes at first, and `_add_merges` adds the merged tokens.
+        self._spelled_ids = spelled_ids(merges=[], first_id=first_id)
+        alphabet = byte_alphabet()  # byte -> spelling, in the order of the bytes' ids
         self._tokens = [bytes([byte]) for byte in alphabet]
 
         # (left id, right id) -> the id of the merged token. Ids are in the order of the merges, so
@@ -200,6 +201,7 @@ class Tokenizer:
         self.plain_tokens = frozenset(plain_tokens)
         self._special_finder = SpecialFinder(self.special_tokens)
         self._plain_finder = SpecialFinder(self.plain_tokens)
+        # The id of byte b is _byte_ids[b].
         self._byte_ids = [self._spelled_ids[alphabet[byte]] for byte in range(256)]
         self._cache = WordCache(self._word_ids)
 
@@ -234,8 +236,9 @@ class Tokenizer:
     def _add_special_tokens(self) -> None:
         """Check the ids of the special tokens, and put their bytes into `_tokens`.
 
-        Those that are not ordinary tokens have the ids below first_id, then those after the last
-        merge. Until this is called, `_tokens` begins with the token of id first_id.
+        A special token that is an ordinary one, too, has the ordinary token's id. The others have
+        the ids below first_id, then those after the last merge. Until this is called, `_tokens`
+        begins with the token of id first_id.
         """
         ids = self._spelled_ids  # spelling -> id, of the bytes and the merged tokens
         first_id = self.first_id
@@ -245,21 +248,19 @@ class Tokenizer:
                 f"the first byte has id {short_repr(first_id)}, expected 0 to {most_before}: "
                 "only special tokens come before it"
             )
-        self._tokens = [b""] * first_id + self._tokens  # the loop puts in what is missing
+        self._tokens = [b""] * first_id + self._tokens  # the loop fills the first places
         ids_before_the_bytes = range(first_id)
         ids_after_the_merges = count(len(self._tokens))
         free_ids = chain(ids_before_the_bytes, ids_after_the_merges)
-        for text, token_id in self.special_tokens.items():
-            if text in ids:
-                expected_id = ids[text]
-            else:
-                expected_id = next(free_ids)
-            text_bytes = self._check_special_token(text, token_id, expected_id)
-            is_after_the_merges = token_id == len(self._tokens)
-            if is_after_the_merges:
-                self._tokens.append(text_bytes)
-            else:
+        for text, token_id in self.special_tokens.items():  # in the order of the ids
+            if text in ids:  # an ordinary token, which is in _tokens already
+                self._check_special_token(text, token_id, ids[text])
+                continue
+            text_bytes = self._check_special_token(text, token_id, next(free_ids))
+            if token_id < first_id:
                 self._tokens[token_id] = text_bytes
+            else:
+                self._tokens.append(text_bytes)
 
     def _check_special_token(self, text: str, token_id: int, expected_id: int) -> bytes:
         """The bytes of a special token. Raises TokenizerError if its id or its text is wrong."""
@@ -300,6 +301,7 @@ class Tokenizer:
         utf8(text, "the text")  # raises an error for anything but Unicode text
         if special == "error":
             self._refuse_special(text)
+        # Even as ordinary characters, the text may contain plain_tokens, which are always tokens.
         finder = self._special_finder
         if special == "text":
             finder = self._plain_finder
@@ -354,8 +356,9 @@ class Tokenizer:
         n = len(ids)
 
         # A token is known by the position of its first byte. The tokens next to the one at
-        # position p are at after[p] and before[p]. Position n is after the last token, and as -1
-        # before the first. It has GONE, which merges with nothing.
+        # position p are at after[p] and before[p]. One more entry, GONE, merges with nothing. It is
+        # at position n, after the last token. It is also before the first token, whose `before` is
+        # -1, because ids[-1] is the last entry.
         ids.append(GONE)
         after = list(range(1, n + 1))
         after.append(n)
