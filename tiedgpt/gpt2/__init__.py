@@ -2,8 +2,10 @@
 
 Read the modules in this order:
 
-    model.py       the forward pass, from token ids to logits, and the switch: tied or untied
-    ops.py         the functions that it is made of, each with its derivative
+    model.py       the forward pass, from token ids to logits: attention and its causal mask, the
+                   MLP, the blocks, and the switch: tied or untied
+    ops.py         the functions that it is made of (gelu, softmax, layer norm, ...), each with its
+                   derivative
     backward.py    the gradient of every parameter; a tied matrix receives two
     tokenizer.py   text to token ids, and back
 
