@@ -218,7 +218,7 @@ def test_predictions_without_some_parts(asked):
 
     (likeliest,) = predictions.predict(without, [without.argmax()])
     assert found["change"][0]["id"] == likeliest.token
-    assert_close(found["change"][0]["drawn"], likeliest.probability)
+    assert_close(found["change"][0]["without"], likeliest.probability)
     assert set(ids_of(found["change"])) >= set(top_k(logits, 8).tolist())
 
 
@@ -341,7 +341,7 @@ def test_the_gradients_as_wholes(asked):
     expected = gradients.gradients(asked.model, IDS)
     assert found["loss"] == pytest.approx(expected.loss)
     assert found["reached"] == [len(set(IDS[:-1])), CONFIG.vocab_size]
-    for name, value in expected.whole().items():
+    for name, value in expected.lengths_and_cosine().items():
         assert found[name] == pytest.approx(value)
 
 

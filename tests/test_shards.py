@@ -4,6 +4,7 @@ test_kills.py kills its workers. support/writers.py kills a run at any moment an
 test_publishing.py has the locks and links.
 """
 
+import asyncio
 import gzip
 import io
 import json
@@ -806,6 +807,18 @@ def one_second_to_connect(monkeypatch) -> None:
 def test_an_address_without_a_scheduler(score, tmp_path, address):
     result = score(tmp_path / "out", "--dask", address)
     assert_refused(result, f"error: no Dask scheduler at {address}: ")
+
+
+def test_a_scheduler_that_does_not_answer(monkeypatch):
+    pytest.importorskip("distributed")
+    from tiedgpt.scale import dask
+
+    async def time_out(_):
+        raise asyncio.TimeoutError
+
+    monkeypatch.setattr(dask, "_ask_identity", time_out)
+    message = "^no Dask scheduler at tcp://host: no answer$"
+    refuses(message, dask.find_scheduler, "tcp://host", error=TiedGPTError)
 
 
 @pytest.mark.usefixtures("one_second_to_connect")

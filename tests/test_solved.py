@@ -317,7 +317,7 @@ def test_the_cosine_of_the_gradients_of_a_row_is_0_if_the_token_was_not_read(two
 def test_the_gradients_as_wholes(two_gradients):
     embed = two_gradients.of_embedding.ravel()
     head = two_gradients.of_output_matrix.ravel()
-    whole = two_gradients.gradients.whole()
+    whole = two_gradients.gradients.lengths_and_cosine()
     assert whole["embed"] == pytest.approx(np.linalg.norm(embed))
     assert whole["head"] == pytest.approx(np.linalg.norm(head))
     cosine = embed @ head / np.linalg.norm(embed) / np.linalg.norm(head)
@@ -327,7 +327,7 @@ def test_the_gradients_as_wholes(two_gradients):
 def test_the_cosine_with_a_gradient_of_zeros_is_0(two_gradients):
     computed = two_gradients.gradients
     without_embed = replace(computed, d_embed=np.zeros_like(computed.d_embed))
-    assert without_embed.whole()["cosine"] == 0
+    assert without_embed.lengths_and_cosine()["cosine"] == 0
 
 
 @pytest.mark.parametrize(

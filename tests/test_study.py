@@ -14,7 +14,7 @@ from tiedgpt.gpt2.parameters import parameter_shapes
 from tiedgpt.inference import evaluation
 from tiedgpt.study import bigrams, direct_path, paths, predictions, similarity
 from tiedgpt.study.corpus import Corpus
-from tiedgpt.study.report import losses, sample
+from tiedgpt.study.report import end_of_text, losses
 
 V = SMALL.vocab_size
 UNTIED = SMALL.with_head("untied")
@@ -465,13 +465,13 @@ def test_one_token_has_no_losses(model):
 
 def test_a_short_text_is_read_whole_or_to_its_last_tokens(monkeypatch):
     monkeypatch.setattr("tiedgpt.study.report.MAX_LOSS_TOKENS", 40)
-    assert sample(np.arange(30), 8).tolist() == list(range(30))
-    assert sample(np.arange(300), 8).tolist() == list(range(260, 300))
+    assert end_of_text(np.arange(30), 8).tolist() == list(range(30))
+    assert end_of_text(np.arange(300), 8).tolist() == list(range(260, 300))
 
 
 def test_the_sample_of_a_long_text_is_windows_of_its_last_tenth(monkeypatch):
     monkeypatch.setattr("tiedgpt.study.report.MAX_LOSS_TOKENS", 40)
-    windows = sample(np.arange(1000), 8).reshape(5, 8)
+    windows = end_of_text(np.arange(1000), 8).reshape(5, 8)
     for window in windows:
         assert np.diff(window).tolist() == [1] * 7
     # The starts are evenly spread.

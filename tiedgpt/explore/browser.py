@@ -15,9 +15,11 @@ def open_browser(url: str) -> bool:
     except webbrowser.Error:
         return False
 
-    # lynx or w3m would take the terminal. But the reader's own choice is never refused.
+    # Browsers for the terminal, such as w3m, are of this class itself, not of a class below it.
+    # One is opened only if the reader has chosen it.
     takes_the_terminal = type(browser) is webbrowser.GenericBrowser
-    if takes_the_terminal and not os.environ.get("BROWSER"):
+    is_readers_choice = bool(os.environ.get("BROWSER"))
+    if takes_the_terminal and not is_readers_choice:
         return False
     threading.Thread(target=browser.open, args=(url,), daemon=True).start()
     return True

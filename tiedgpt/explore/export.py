@@ -23,7 +23,7 @@ from .views.registry import Answer, Turn, to_json
 Fields = dict[str, Any]  # of a request
 Question = tuple[str, Fields]  # the name of a view, and the fields that the page sends it
 
-# What the page asks for at its start.
+# The settings of the page at its start, as fields of its questions.
 SAMPLING = {"temperature": 1, "top_k": None, "top_p": 1}
 WRITING = {**SAMPLING, "n": 40, "seed": 1}
 COST = {"vocab": 50_000, "dim": 4096, "total": 7 * 10**9}
@@ -52,6 +52,7 @@ def exported_page(shown: ShownModels, progress: OnProgress = None) -> str:
     """The page as HTML. It shows the models on the example prompts, and answers no other text."""
     recorded = {}
     for name, fields in questions(shown, progress):
+        # The page's script looks an answer up by this key, so it must make the same text of it.
         key = f"{name} {javascript_json(sorted(fields.items()))}"
         recorded[key] = recorded_answers(name, Query(shown, fields))
     return page_with(javascript_json(recorded))
@@ -68,8 +69,9 @@ def recorded_answers(name: str, query: Query) -> list[Answer]:
 def page_with(recorded: str) -> str:
     """page.html with its style, its scripts and the recorded answers inside."""
     style = read_page_file("page.css").decode()
+    # The modules become one, so nothing is imported or exported.
     modules = [read_page_file(name).decode() for name in MODULES]
-    script = IMPORT_OR_EXPORT.sub("", "".join(modules))  # one module in place of many
+    script = IMPORT_OR_EXPORT.sub("", "".join(modules))
     policy = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
     recording = f'<script type="application/json" id="recorded">{recorded}</script>\n'
 
@@ -104,12 +106,14 @@ def questions(shown: ShownModels, progress: OnProgress = None) -> Iterator[Quest
         for head in models:
             of_model: Fields = {"side": side, "head": head}
             yield "symmetry", of_model
+            # The fit takes minutes. So the page has it for the model's own head only.
             if shown.corpus is not None and head == own_head:
                 yield "solved", of_model
             for text in shown.prompts:
                 of_text = {**of_model, "text": text, "ids": None, "place": None}
                 yield from questions_of_text(shown, of_text)
-                # Each part costs a forward pass and an answer in the file, so one head has them.
+                # Each part that is removed costs a forward pass and an answer in the file. So the
+                # reader can remove parts only with the model's own head.
                 with_removed = head == own_head
                 yield from questions_of_parts(shown, of_text, with_removed)
                 if progress is not None:
@@ -134,13 +138,14 @@ def questions_of_parts(
     shown: ShownModels, of_text: Fields, with_removed: bool
 ) -> Iterator[Question]:
     """The parts of a logit and, `with_removed`, the predictions without each one of them."""
-    with_all_parts = {**of_text, "token": None, "removed": []}  # of the likeliest token
+    with_all_parts = {**of_text, "token": None, "removed": []}  # None is the likeliest token
     yield "parts", with_all_parts
     if with_removed:
         (answer,) = recorded_answers("parts", Query(shown, with_all_parts))
         for part in answer["parts"]:
             if REMOVABLE_IN_PAGE.search(part):
-                yield "parts", {**with_all_parts, "removed": [part]}
+                without_part = {**with_all_parts, "removed": [part]}
+                yield "parts", without_part
 
 
 def javascript_json(document: Any) -> str:
@@ -153,4 +158,6 @@ def javascript_json(document: Any) -> str:
 def five_digits(number: str) -> float:
     """A number with five digits; a whole one as an int, because JavaScript writes no ".0"."""
     x = float(f"{float(number):.5g}")
-    return int(x) if x.is_integer() else x
+    if x.is_integer():
+        return int(x)
+    return x

@@ -42,6 +42,8 @@ from .views import VIEWS
 from .views.query import Query
 from .views.registry import Answer, View, to_json
 
+# A body of up to this size is read before it is refused as too large.
+MAX_REFUSED_BODY = 64 * MAX_BODY  # 4 MB, which a client on this machine sends at once
 QUIT = "quit"  # the name of the request that stops the server
 PATHS = {*FILE_OF_PATH, *VIEWS, QUIT}  # below the secret
 MAX_CONNECTIONS = 128
@@ -110,7 +112,7 @@ class Server(ThreadingHTTPServer):
             "Connection: close\r\n\r\n"
         )
         with suppress(OSError):
-            request.settimeout(0.2)
+            request.settimeout(0.2)  # seconds; no other connection is accepted meanwhile
             request.recv(MAX_BODY)  # a socket that is closed before it is read loses its answer
             request.sendall((head + BUSY).encode())
         self.shutdown_request(request)
@@ -160,17 +162,18 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.respond(self.send_page)
 
-    do_HEAD = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_GET  # refused, for each path
+    # send_page refuses these, whatever their path.
+    do_HEAD = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_GET
 
     def do_POST(self) -> None:
         self.respond(self.send_view)
 
     def respond(self, send: Callable[[], None]) -> None:
         """Send an answer, or an error."""
-        self.streaming = False
+        self.head_is_sent = False
         try:
-            if self.server.stopping:  # close the connection, as the end of the process will
-                raise ConnectionAbortedError
+            if self.server.stopping:
+                raise ConnectionAbortedError  # the connection is closed without an answer
             send()
         except (ConnectionError, TimeoutError):
             self.close_connection = True
@@ -183,6 +186,7 @@ class Handler(BaseHTTPRequestHandler):
     def send_page(self) -> None:
         """Send a file of the page, or lead to the secret address."""
         if self.path == "/ask.js":
+            # This is the script of ask.html, which a browser gets that does not know the secret.
             loopback_host(self.headers)
             self.send_file("ask.js")
             return
@@ -190,10 +194,11 @@ class Handler(BaseHTTPRequestHandler):
         if path is None:
             self.send_redirect(f"/{self.server.secret}/")
             return
-        of_method = FILE_OF_PATH
-        if self.command != "GET":  # do_GET is called for these too, and each path is refused
-            of_method = {}
-        refuse_unknown_path(self.command, path, of_method, of_any_method=PATHS)
+        paths_of_method = FILE_OF_PATH
+        if self.command != "GET":
+            # do_GET is called for HEAD and PUT too, and no path accepts these.
+            paths_of_method = {}
+        refuse_unknown_path(self.command, path, paths_of_method, of_any_method=PATHS)
         self.send_file(FILE_OF_PATH[path])
 
     def send_view(self) -> None:
@@ -207,13 +212,18 @@ class Handler(BaseHTTPRequestHandler):
             self.send_answer(VIEWS[str(name)], Query(self.server.shown, fields))
 
     def send_answer(self, view: View, query: Query) -> None:
-        """Compute an answer in turns and send it: at its end, or line by line if it has several."""
+        """Compute a view's answer in turns, and send it: a line, or several from an iterator.
+
+        The computation may call `send_part`, whose lines come before the answer's own.
+        """
         turn = QueuedTurn(self.server.turns, self.check_is_wanted, self.send_part)
         with turn:
             answer = view(query, turn)
             if not isinstance(answer, dict):
-                for line in answer:
+                for line in answer:  # the iterator computes each line, so it needs the turn
                     self.send_line(line)
+
+        # A single line is complete. It is sent after the turn, so that no request waits for that.
         if isinstance(answer, dict):
             self.send_line(answer)
         self.end_lines()
@@ -243,8 +253,10 @@ class Handler(BaseHTTPRequestHandler):
             message = (
                 f"this is a bug in tiedgpt, or too little memory: {type(error).__name__}: {error}"
             )
+        # A bad request was read to its end. Other errors may come before that, and then the next
+        # request would begin in the middle of this one.
         if status != HTTPStatus.BAD_REQUEST:
-            self.close_connection = True  # what the client still sends is not read
+            self.close_connection = True
 
         wants_html = "text/html" in self.headers.get("Accept", "")
         if status == HTTPStatus.NOT_FOUND and wants_html:
@@ -277,9 +289,9 @@ class Handler(BaseHTTPRequestHandler):
         """The fields of a POST. Raises Refusal for one that the page did not send."""
         refuse_other_pages(self.headers)
         size = content_length(self.headers)
-        # A client that is still writing would miss the answer. So a body that is too large is read
-        # before it is refused, unless that would take long.
-        if MAX_BODY < size <= 64 * MAX_BODY:
+        # A client that is still writing would miss the refusal. So a body that is too large is read
+        # first, unless that would take long.
+        if MAX_BODY < size <= MAX_REFUSED_BODY:
             self.rfile.read(size)
         refuse_large_body(size)
         return fields_of(self.rfile.read(size))
@@ -319,16 +331,16 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def send_line(self, answer: Answer, status: HTTPStatus = HTTPStatus.OK) -> None:
-        """Send one line of an answer at once.
+        """Send one line of an answer at once, after the head if it is the first one.
 
-        An error before the first line has its own status; after it, the error is a line too.
+        `status` is that of the first line. An error after it is a line like the others.
         """
-        if not self.streaming:
-            media_type = "application/json"
+        if not self.head_is_sent:
+            media_type = "application/json"  # of an error, which is one line
             if status == HTTPStatus.OK:
-                media_type = "application/x-ndjson"
+                media_type = "application/x-ndjson"  # of lines of JSON
             self.send_head(status, media_type, Transfer_Encoding="chunked")
-            self.streaming = True
+            self.head_is_sent = True
         line = to_json(answer).encode() + b"\n"
         # A chunk is its length in hexadecimal digits, and its bytes.
         self.wfile.write(b"%x\r\n%b\r\n" % (len(line), line))

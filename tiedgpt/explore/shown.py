@@ -15,7 +15,7 @@ from ..study import predictions
 from ..study.bigrams import Scores
 from ..study.corpus import Corpus
 
-ATTENTION_TOKENS = 32  # of the prompt, the most that the tape of an answer has
+ATTENTION_TOKENS = 32  # the most tokens of a prompt that a tape has
 SHAKESPEARE_PROMPTS = (
     "ROMEO:\nMy lord, I will not",
     "to be, or not to be",
@@ -73,10 +73,13 @@ class ShownModels:
         if named_corpus is not None:
             self.corpus_name, self.corpus = named_corpus
 
-        # The text of each example must be made of words that are tokens.
-        self.prompts = SHAKESPEARE_PROMPTS
-        if len(tokenizer.encode(" York")) == 1:
+        # GPT-2's vocabulary has a token for a name such as " York", and can predict it. The small
+        # vocabulary of the Shakespeare models splits the name.
+        york_tokens = tokenizer.encode(" York")
+        if len(york_tokens) == 1:
             self.prompts = OTHER_PROMPTS
+        else:
+            self.prompts = SHAKESPEARE_PROMPTS
 
         # The views ask for these again and again while the reader changes one thing.
         self.tapes = ResultCache[Tape](size=4)
@@ -86,7 +89,7 @@ class ShownModels:
 
     def tape(self, model: GPT2, ids: list[int], progress: OnProgress) -> Tape:
         """The activations of a prompt's last tokens. Both heads of a model read the prompt once."""
-        W_E_id, _ = matrix_ids(model)
+        W_E_id, _ = matrix_ids(model)  # a tape ends before W_U, so that both heads share it
         key = (W_E_id, *ids)
         return self.tapes.get_or_compute(key, lambda: read_tape(model, ids, progress))
 
@@ -117,7 +120,8 @@ def read_tape(model: GPT2, ids: list[int], progress: OnProgress) -> Tape:
     with blas_threads_for(ids):
         tape = predictions.last_tape(model, ids, ATTENTION_TOKENS, progress)
 
-    # A copy of the last columns frees the patterns, which are as wide as the prompt is long.
+    # A pattern has a column for each token of the prompt. The copy has the last columns only, and
+    # the memory of the whole pattern is freed.
     for name in tape:
         if "pattern" in name:
             tape[name] = tape[name][..., -ATTENTION_TOKENS:].copy()

@@ -28,7 +28,7 @@ class TurnQueue:
             while self._requests[0] is not request:
                 self._changed.wait(CHECK_SECONDS)
                 check()
-        check()
+        check()  # for a request that did not wait too
 
     def end_turn(self, request: object) -> None:
         """Give the turn to the next request, or leave the queue before the turn."""
@@ -64,12 +64,12 @@ class QueuedTurn(Turn):
         self.queue.end_turn(self)
 
     def pause(self, _: int = 0) -> None:
-        """As Turn.pause."""
+        """Let the requests that wait compute first. The argument is not needed: see Turn.pause."""
         self.queue.end_turn(self)
         self.queue.wait_for_turn(self, self.check)
 
     def report(self, part: float) -> None:
-        """As Turn.report; what comes too soon after the last report is not sent."""
+        """Pause, and tell the page which part is done. A report too soon after one is not sent."""
         self.pause()
         now = time.monotonic()
         if now - self.last_report > PROGRESS_SECONDS:

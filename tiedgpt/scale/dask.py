@@ -30,7 +30,7 @@ from .shards import Shard
 # Dask's setting for an environment variable of new workers, which says what they log.
 WORKERS_LOG = "distributed.nanny.pre-spawn-environ.DASK_LOGGING__DISTRIBUTED"
 CONNECT = 10  # seconds to wait for a scheduler, and at the end for workers
-# What is raised if another kind of server answers, if none does, or if a file is not a scheduler's.
+# The errors if no server answers, if it is of another kind, or if a file is not a scheduler's.
 NO_SCHEDULER = (
     OSError,
     ValueError,
@@ -47,18 +47,31 @@ def connect(workers: int | None, address: str | None) -> Iterator[Client]:
 
     Raises TiedGPTError if the workers cannot be started, or if there is no scheduler.
     """
-    # When the stack closes, the last callback is called first.
-    with ExitStack() as stack:
-        logging.disable()  # what matters is raised
-        stack.callback(logging.disable, logging.NOTSET)
-        if workers:
-            cluster = start_workers(workers)
-            stack.callback(_quietly, cluster.close)
+    logging.disable()  # what matters is raised
+    try:
+        with ExitStack() as stack:
+            if workers:
+                cluster = stack.enter_context(new_workers(workers))
+                address = cluster.scheduler_address
+            scheduler = find_scheduler(str(address))
+            # do_at_once is given this client, so it need not be the default of the process.
+            yield stack.enter_context(Client(scheduler, set_as_default=False, timeout=CONNECT))
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+@contextmanager
+def new_workers(count: int) -> Iterator[LocalCluster]:
+    """New processes on this machine, which end with the block."""
+    cluster = start_workers(count)
+    try:
+        try:
+            yield cluster
+        finally:
             # A worker that is just being started again would print errors if the cluster closed.
-            stack.callback(_quietly, cluster.wait_for_workers, workers, CONNECT)
-            address = cluster.scheduler_address
-        scheduler = find_scheduler(str(address))
-        yield stack.enter_context(Client(scheduler, set_as_default=False, timeout=CONNECT))
+            _quietly(cluster.wait_for_workers, count, CONNECT)
+    finally:
+        _quietly(cluster.close)
 
 
 def find_scheduler(address: str) -> str:
@@ -74,7 +87,8 @@ def find_scheduler(address: str) -> str:
             scheduler = str(description["address"])
         asyncio.run(_ask_identity(scheduler))
     except NO_SCHEDULER as error:
-        raise TiedGPTError(f"no Dask scheduler at {scheduler}: {error or 'no answer'}") from error
+        reason = str(error) or "no answer"  # asyncio's TimeoutError has no text
+        raise TiedGPTError(f"no Dask scheduler at {scheduler}: {reason}") from error
     return scheduler
 
 
@@ -88,7 +102,7 @@ def start_workers(count: int) -> LocalCluster:
                 silence_logs=logging.CRITICAL,
                 host="127.0.0.1",
                 dashboard_address=None,
-                memory_limit=0,  # none: Dask would stop a worker whose model takes much memory
+                memory_limit=0,  # 0 is no limit, at which Dask would stop a worker
             )
     except (RuntimeError, OSError) as error:  # a worker was killed while it started
         raise TiedGPTError(f"the workers cannot be started: {error}") from error
@@ -117,11 +131,13 @@ def do_shards(
     """
     try:
         killers = []
-        for shard in do_at_once(client, task, shards, progress):
+        suspects = do_at_once(client, task, shards, progress)
+        for shard in suspects:
             killers += do_at_once(client, task, [shard], progress)
     except (CommClosedError, ClosedClientError, CancelledError) as error:
         raise TiedGPTError("the connection to the Dask scheduler is lost") from error
-    except (AttributeError, ImportError, pickle.PickleError) as error:  # another version, or none
+    except (AttributeError, ImportError, pickle.PickleError) as error:
+        # The worker has another version of tiedgpt, or none.
         raise TiedGPTError(f"a worker cannot run tiedgpt {__version__}: {error}") from error
     if killers:
         names = ", ".join(f"{shard.part} (from line {shard.line})" for shard in killers)
@@ -131,7 +147,7 @@ def do_shards(
 def do_at_once(
     client: Client, task: Callable[[Shard], None], shards: list[Shard], progress: OnProgress
 ) -> list[Shard]:
-    """Do shards at the same time. Returns those whose workers died."""
+    """Do shards at the same time. Returns those that are not done, because their workers died."""
     # pure=False: the result of an equal task of an earlier run does not count.
     futures = client.map(task, shards, pure=False)
     shard_of_future = dict(zip(futures, shards, strict=True))
@@ -139,6 +155,7 @@ def do_at_once(
     # Dask keeps a result as long as there is a name for its future. So `futures` goes, and each
     # future leaves the dict when it is done.
     del futures
+    # Without `loop`, as_completed would look for the process's default client, and there is none.
     for future in as_completed(list(shard_of_future), loop=client.loop):
         shard = shard_of_future.pop(future)
         try:

@@ -29,7 +29,7 @@ def find_files(names: list[str]) -> Iterator[str]:
         if name != "-" and os.path.isdir(name):
             files = [str(path) for path in Path(name).iterdir() if path.name.endswith(SUFFIXES)]
         if not files:
-            files = [name]  # check_file refuses a directory that holds no such files
+            files = [name]  # a directory without such files, which check_file refuses
         for file in sorted(files):
             yield check_file(file)
 
@@ -57,8 +57,8 @@ def open_input(file: str | Path) -> BufferedReader:
 def read_shards(file: str | Path, size: int, offset: int = 0) -> Iterator[tuple[int, list[bytes]]]:
     """The offset and the lines of each shard of a file: whole lines of `size` bytes or more.
 
-    Offsets are those after decompression; reading begins at `offset`. Of a line of MAX_LINE bytes
-    or more, only the beginning is there. Raises TiedGPTError for a damaged file.
+    Offsets are those after decompression; reading begins at `offset`. A line of MAX_LINE bytes or
+    more is cut: only its first MAX_LINE bytes are there. Raises TiedGPTError for a damaged file.
     """
     try:
         with open_input(file) as packed:
@@ -69,15 +69,14 @@ def read_shards(file: str | Path, size: int, offset: int = 0) -> Iterator[tuple[
                 stream.seek(offset)
             yield from cut_into_shards(stream, size, offset)
     except (OSError, EOFError, zlib.error) as error:
-        reason = (
-            getattr(error, "strerror", None) or error
-        )  # without the path, which is said already
+        # An OSError's own text has the path again, so only its strerror is said. Others have none.
+        reason = getattr(error, "strerror", None) or error
         raise TiedGPTError(f"{file} cannot be read: {reason}") from error
 
 
 def cut_into_shards(stream: BinaryIO, size: int, offset: int) -> Iterator[tuple[int, list[bytes]]]:
     """The shards of a stream that stands at `offset`, as read_shards yields them."""
-    start = offset  # of this shard; `offset` is where the next piece begins
+    start = offset  # where this shard begins; `offset` is where the next piece begins
     lines: list[bytes] = []
     at_line_start = True
     while True:
@@ -99,7 +98,7 @@ def cut_into_shards(stream: BinaryIO, size: int, offset: int) -> Iterator[tuple[
 
 def hash_lines(lines: list[bytes]) -> str:
     """The SHA-256 of all lines together."""
-    total = hashlib.sha256()
+    joined_hash = hashlib.sha256()
     for line in lines:  # a shard is large, and joining its lines first would copy it
-        total.update(line)
-    return total.hexdigest()
+        joined_hash.update(line)
+    return joined_hash.hexdigest()

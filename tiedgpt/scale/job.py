@@ -32,7 +32,8 @@ class Job:
 def write_file(job: Job, resume: bool) -> tuple[int, int]:
     """Write all rows to the file `out`; count them, and those with an error.
 
-    resume: whether a run that was interrupted may be continued.
+    `resume` allows it to continue a run that was interrupted. No other process can do all parts of
+    the same run meanwhile.
     """
     output = Output(job.out, job.note)
     with lock_directory(output.directory):

@@ -32,7 +32,7 @@ class Output:
     """OUT, and the directory of its parts. `note` is called with each message for the user."""
 
     def __init__(self, out: str, note: Callable[[str], Any]) -> None:
-        self.path = Path(os.path.abspath(out))  # a worker's working directory may be another one
+        self.path = Path(os.path.abspath(out))  # a worker may run in another directory
         self.note = note
         self.directory = self.path.with_name(f"{self.path.name}.parts")
         # Where the directory is moved before it is removed. Any process may remove it.
@@ -55,7 +55,10 @@ class Output:
 
         with StagedFiles(self.directory) as staged:
             sources = self._sources(files, staged, has_begun)
-            copies = self.directory if has_begun else staged.new
+            if has_begun:
+                copies = self.directory
+            else:
+                copies = staged.new  # the copies are moved from there at the end of this block
             shards = [shard for shard, _ in read_all(sources, settings["shard_size"], copies)]
             hashes = [shard.sha256.encode() for shard in shards]
             settings = settings | {"input_sha256": hash_lines(hashes)}
@@ -86,7 +89,8 @@ class Output:
         """Whether there is a run to continue. Raises ArgumentError if it may not be continued."""
         # The lock and the copies of inputs, whose names begin with a point, are not a run yet.
         names = [path.name for path in self.directory.glob("[!.]*")]
-        # The plan is looked for after the names, because another process may begin the run between.
+        # The plan is looked for last. If another process begins a run between the two looks, the
+        # other order would find its files and no plan.
         has_begun = (self.directory / PLAN).exists()
         if names and not has_begun:
             raise ArgumentError(
@@ -102,7 +106,8 @@ class Output:
     def _sources(self, files: list[str], staged: StagedFiles, has_begun: bool) -> list[str]:
         """The files to read: a copy in place of each that can be read once, such as a pipe.
 
-        A run that has begun has the copies already.
+        Copies are named relative to the directory of the parts. They are made in `staged`; a run
+        that has begun has them already.
         """
         sources = []
         for number, file in enumerate(files):
@@ -123,11 +128,11 @@ class Output:
 
         Raises TiedGPTError for one that takes half of the free disk; it may have no end.
         """
-        most_bytes = shutil.disk_usage(copy.name).free // 2
+        max_bytes = shutil.disk_usage(copy.name).free // 2
         with open_input(file) as source:
             while block := source.read1():
                 copy.write(block)
-                if copy.tell() > most_bytes:
+                if copy.tell() > max_bytes:
                     raise TiedGPTError(
                         f"{file} takes more than half of the free disk at {self.directory}"
                     )
@@ -154,15 +159,15 @@ class Output:
     def _rows(self, shards: list[Shard]) -> Iterator[Row]:
         """The rows of all parts. Raises TiedGPTError for a part with too few or too many."""
         for shard in shards:
-            rows = 0  # complete ones: a part that was cut ends within a row
+            complete_rows = 0  # a part that was cut may end within a row
             with open(self.directory / shard.part, "rb") as part:
                 for line in part:  # one at a time: a part may be much larger than its shard
                     yield Row.read(line)
                     if line.endswith(b"\n"):
-                        rows += 1
-            if rows != shard.lines:
+                        complete_rows += 1
+            if complete_rows != shard.lines:
                 raise TiedGPTError(
-                    f"{part.name} has {rows} rows, not {shard.lines}: remove it and resume"
+                    f"{part.name} has {complete_rows} rows, not {shard.lines}: remove it and resume"
                 )
 
     def _remove_parts(self) -> None:
@@ -179,7 +184,7 @@ def with_part_names(shards: list[Shard], settings: Settings) -> list[Shard]:
     parts of each need names of their own.
     """
     tag = hash_lines([json.dumps(settings, sort_keys=True).encode()])[:16]
-    named = []
+    named_shards = []
     for number, shard in enumerate(shards):
-        named.append(shard._replace(part=f"{number:06}-{tag}.jsonl"))
-    return named
+        named_shards.append(shard._replace(part=f"{number:06}-{tag}.jsonl"))
+    return named_shards

@@ -54,7 +54,9 @@ FIELDS = {
 # Nested lists and objects. Python's own limit depends on its version and on the caller.
 MAX_DEPTH = 500
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-
+# A string, or a bracket outside of strings. A string that does not end goes on to the end of the
+# text: this is not JSON, and its brackets are not nested.
+STRING_OR_BRACKET = regex.compile(rb'"[^"]*"?|[][{}]')
 
 # How a row without an error ends: `make_row` puts the error last.
 NO_ERROR = b'"error": null}\n'
@@ -87,21 +89,21 @@ def identity(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Settings:
     Python's version is among them, because the words of JSON's errors are Python's.
     """
     configuration = [checkpoint.config.to_json(), vocabulary_files(tokenizer)]
-    total = hashlib.sha256(json.dumps(configuration, sort_keys=True).encode())
-    for path in sorted(checkpoint.file_states):
-        total.update(np.memmap(path, np.uint8, "r").data)  # mapped, so not in memory as a whole
+    model_hash = hashlib.sha256(json.dumps(configuration, sort_keys=True).encode())
+    for path in sorted(checkpoint.file_states):  # the files of tensors
+        model_hash.update(np.memmap(path, np.uint8, "r").data)  # mapped: not in memory as a whole
     return {
         "tiedgpt": __version__,
         "numpy": np.__version__,
         "regex": regex.__version__,
         "python": sys.version.split()[0],
-        "model_sha256": total.hexdigest(),
+        "model_sha256": model_hash.hexdigest(),
     }
 
 
 def first_difference(settings: Settings, wanted: Settings) -> str | None:
     """The first setting that is not the wanted one, and both values; None if there is none."""
-    for name in settings | wanted:
+    for name in settings | wanted:  # a setting may be in one of them only
         value = settings.get(name)
         wanted_value = wanted.get(name)
         if value != wanted_value:
@@ -112,27 +114,35 @@ def first_difference(settings: Settings, wanted: Settings) -> str | None:
 def read_record(line: bytes, number: int, settings: Settings, tokenizer: Tokenizer) -> Record:
     """Read one line. An error of the line is in the record.
 
-    With "scores_only", the row begins with the line's number, and the record's id if it has one.
-    Else it begins with the whole line, or with {} for a line that is not a record.
+    With "scores_only", the row begins with `short_opening`. Else it begins with the whole line, or
+    with {} for a line that is not a record.
     """
     scores_only = settings["scores_only"]
     record = Record(opening=b"{}")
     if scores_only:
-        record.opening = json.dumps({"line": number}).encode()
+        record.opening = short_opening(number, fields={})
     try:
         fields = parse_line(line)
-        has_id = isinstance(fields.get("id"), (str, int))
-        if not scores_only:
+        if scores_only:
+            record.opening = short_opening(number, fields)
+        else:
             check_free_fields(fields, settings["command"])
             record.opening = line.removeprefix(BYTE_ORDER_MARK)
-        elif has_id:
-            record.opening = json.dumps({"line": number, "id": fields["id"]}).encode()
         record.text = text_of(fields, settings, tokenizer)
     except TiedGPTError as error:
         record.error = str(error)
     except ValueError as error:
         record.error = f"not JSON: {error}"
     return record
+
+
+def short_opening(number: int, fields: dict[str, Any]) -> bytes:
+    """A JSON object: the line's number, and the record's id if that is a text or a whole number."""
+    opening: dict[str, Any] = {"line": number}
+    record_id = fields.get("id")
+    if isinstance(record_id, (str, int)):
+        opening["id"] = record_id
+    return json.dumps(opening).encode()
 
 
 def parse_line(line: bytes) -> dict[str, Any]:
@@ -170,7 +180,7 @@ def text_of(fields: dict[str, Any], settings: Settings, tokenizer: Tokenizer) ->
 
 
 def nesting(line: bytes) -> int:
-    """How deeply lists and objects are nested in a JSON text.
+    """How deeply lists and objects are nested in a text that should be JSON.
 
     >>> nesting(b'{"a": [1, []], "[[": 2}')
     3
@@ -180,7 +190,7 @@ def nesting(line: bytes) -> int:
     depth = 0
     deepest = 0
     # The pattern matches a string as a whole, so brackets in it are not counted.
-    for match in regex.finditer(rb'"[^"]*"?|[][{}]', without_escapes):
+    for match in STRING_OR_BRACKET.finditer(without_escapes):
         if match[0] in b"[{":
             depth += 1
             deepest = max(deepest, depth)
@@ -196,12 +206,13 @@ def make_rows(settings: Settings, lines: list[bytes], first: int) -> Iterator[Ro
     weights, which are mapped, were changed meanwhile.
     """
     checkpoint, model, tokenizer = load(settings)
-    # Each record is needed twice: the model reads the texts of many records before it gives the
-    # result of the first one, and the rows are made of records and results.
+    # Each record is needed twice: for its text, and with the result for its row. The model reads
+    # the texts of many records before it gives the first result; `tee` keeps these records.
     records, records_ahead = tee(
         read_record(line, number, settings, tokenizer) for number, line in enumerate(lines, first)
     )
-    # The text of a line with an error is None, which has an error as its result.
+    # The text of a line with an error is None. Its result is an error too, but make_row takes the
+    # record's.
     texts = (record.text for record in records_ahead)
     results = results_of(texts, settings, model, tokenizer, first)
     for record, result in zip(records, results, strict=True):
@@ -263,10 +274,12 @@ def load(settings: Settings) -> tuple[Checkpoint, GPT2, Tokenizer]:
     """
     checkpoint = open_checkpoint(Path(settings["model"]))
     key = repr((settings, checkpoint.file_states))
-    single_thread()  # each time: something else in a worker that lives on may have changed it
+    # The number of BLAS's threads changes the rounding. Other code may have set it since.
+    single_thread()
     with _lock:  # so that two threads of one process share a model
         if key not in _loaded:
             tokenizer = read_tokenizer(checkpoint.path)
+            # The settings have the identity with which the run began; these have the one here.
             settings_here = settings | identity(checkpoint, tokenizer)
             difference = first_difference(settings_here, settings)
             if difference is not None:

@@ -50,7 +50,7 @@ def attribute(
         u = u - unembedding_of(model, against)
 
     if tape is None:
-        tape = last_tape(model, prompt, 1)
+        tape = last_tape(model, prompt, n=1)  # of the last token only
     if config.n_layer == 0:
         last_resid = "embed"
     else:
@@ -69,7 +69,8 @@ def attribute(
         heads = tape[f"attn.{layer}.heads"][0, :, -1]  # [H, K], of the last token
         # c_proj multiplies the heads' outputs, one after the other. So each head has K of its rows.
         directions = (attn_proj["weight"] @ d).reshape(heads.shape)  # [H, K]
-        for head, part in enumerate((heads * directions).sum(axis=1)):
+        head_parts = (heads * directions).sum(axis=1)  # [H]
+        for head, part in enumerate(head_parts):
             parts[f"attn.{layer}.head.{head}"] = part
         parts[f"attn.{layer}.bias"] = attn_proj["bias"] @ d
         mlp_out = tape[f"mlp.{layer}.out"][0, -1]  # [D], with the bias
@@ -92,7 +93,7 @@ def ablation(config: Config, names: Iterable[str]) -> Edits:
     for others.
     """
     removable = removable_parts(config)
-    places_by_activation = defaultdict(list)
+    places_by_activation = defaultdict(list)  # several heads of a layer are in one activation
     for name in names:
         if name not in removable:
             alike = nearest_names(name, removable) or "none, for it has no layers"

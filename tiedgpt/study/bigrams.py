@@ -35,8 +35,9 @@ def bigrams(
 ) -> dict[str, Scores] | None:
     """{path: {"top1", "top5", "mrr", "kl"}} for "unigram", each path of the model, and `others`.
 
-    None if the corpus has fewer than MIN_TOKENS frequent tokens. `progress` is called with the
-    number of tokens scored; every path scores all frequent tokens.
+    `others` are paths by name. The result is None if the corpus has fewer than MIN_TOKENS frequent
+    tokens. `progress` is called with the number of tokens scored; every path scores all frequent
+    tokens.
     """
     tokens = corpus.frequent()
     if tokens.size < MIN_TOKENS:
@@ -45,10 +46,14 @@ def bigrams(
         log_counts = np.log(corpus.counts)  # [V]
 
     def unigram(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
-        """A path that predicts the same after every token, by any model."""
+        """A path whose logits are the same after every token. It does not use the model."""
         return np.broadcast_to(log_counts, (tokens.size, log_counts.size))
 
-    paths: dict[str, Path] = {"unigram": unigram, **paths_of(model), **(others or {})}
+    paths: dict[str, Path] = {"unigram": unigram}
+    paths.update(paths_of(model))
+    if others is not None:
+        paths.update(others)
+
     report = {}
     for name, path in paths.items():
         scores: list[Scores] = []
@@ -83,7 +88,7 @@ def score_row(log_p: np.ndarray, successors: np.ndarray, counts: np.ndarray) -> 
     1.0
     """
     q = counts / counts.sum()
-    # The likelier tokens come after a successor, and after those as likely, in ascending order.
+    # For each successor, this counts the tokens that are as likely or less likely, itself included.
     as_likely_or_less = np.searchsorted(np.sort(log_p), log_p[successors], side="right")
     likelier = log_p.size - as_likely_or_less
     ranks = 1 + likelier
@@ -100,8 +105,8 @@ def overlap(log_p: np.ndarray, successors: np.ndarray, counts: np.ndarray, k: in
 
     With fewer than k successors, it is the share of all of them.
     """
-    most = min(k, counts.size)  # as many hits are possible
-    kth_count = np.sort(counts)[-most]
+    possible_hits = min(k, counts.size)
+    kth_count = np.sort(counts)[-possible_hits]
     most_common = successors[counts >= kth_count]  # more than k if several are equally common
     is_hit = np.isin(top_k(log_p, k), most_common)
-    return int(is_hit.sum()) / most
+    return int(is_hit.sum()) / possible_hits

@@ -49,10 +49,14 @@ class Corpus:
         # their first token.
         pairs, pair_counts = np.unique(ids[:-1] * V + ids[1:], return_counts=True)
         first_tokens, successors = np.divmod(pairs, V)
+
+        # For each token, starts has the place of the first pair that begins with it or with a
+        # higher one. Token V does not exist; its place is the end of the last token's pairs.
+        starts = np.searchsorted(first_tokens, np.arange(V + 1))
         return cls(
             ids=ids,
             counts=np.bincount(ids, minlength=V),
-            starts=np.searchsorted(first_tokens, np.arange(V + 1)),
+            starts=starts,
             successors=successors,
             pair_counts=pair_counts,
         )
@@ -92,9 +96,9 @@ class Corpus:
         table = np.empty((rows.size, columns.size), np.float32)
         for number, token in enumerate(rows):
             successors, counts = self.row(token)
-            counts_of_all_tokens = np.zeros(self.counts.size)
-            counts_of_all_tokens[successors] = counts
-            table[number] = counts_of_all_tokens[columns]
+            full_row = np.zeros(self.counts.size)  # [V]
+            full_row[successors] = counts
+            table[number] = full_row[columns]
         return table
 
     def count(self, first: int, second: int) -> int:

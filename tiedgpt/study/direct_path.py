@@ -57,14 +57,16 @@ def asymmetry(W_E: np.ndarray, W_U: np.ndarray) -> float:  # [V, D], [D, V] -> i
     It is 0 for a symmetric A and for A = 0, and sqrt(2) for unrelated matrices. Raises TiedGPTError
     for numbers that are not finite.
 
-    With N = W_U^T - W_E, which is 0 in a tied model, A is W_E W_E^T + W_E N^T, and the first of
-    these is symmetric. Since |X|^2 = tr(X X^T) and tr(X Y) = tr(Y X), D x D matrices are enough:
+    With N = W_U^T - W_E, which is 0 in a tied model, A = W_E W_E^T + X, where X = W_E N^T. The
+    first of these is symmetric, so A - A^T = X - X^T, and |X - X^T|^2 = 2 |X|^2 - 2 tr(X X).
+    Since |X|^2 = tr(X X^T), and tr(Y Z) = tr(Z Y), D x D matrices are enough:
 
-        |A|^2 = tr((W_E^T W_E) (W_U W_U^T))
-        |A - A^T|^2 = |W_E N^T - N W_E^T|^2 = 2 tr((W_E^T W_E) (N^T N)) - 2 tr((N^T W_E) (N^T W_E))
+        |A|^2   = tr(W_E W_U W_U^T W_E^T) = tr((W_E^T W_E) (W_U W_U^T))
+        |X|^2   = tr(W_E N^T N W_E^T)     = tr((W_E^T W_E) (N^T N))
+        tr(X X) = tr(W_E N^T W_E N^T)     = tr((N^T W_E) (N^T W_E))
 
-    Without N, |A - A^T|^2 = 2 |A|^2 - 2 tr(A A). If A is nearly symmetric, this is a difference of
-    two large numbers, whose rounding error would look like an asymmetry of 1e-8.
+    From A itself, |A - A^T|^2 is 2 |A|^2 - 2 tr(A A). If A is nearly symmetric, this is a
+    difference of two large numbers, whose rounding error would look like an asymmetry of 1e-8.
     """
     D = W_E.shape[1]
     EE = np.zeros((D, D))  # W_E^T W_E, in float64
@@ -77,17 +79,20 @@ def asymmetry(W_E: np.ndarray, W_U: np.ndarray) -> float:  # [V, D], [D, V] -> i
         EE += E.T @ E
         NE += N.T @ E
         NN += N.T @ N
-    UU = EE + NE + NE.T + NN  # W_U W_U^T, because W_U^T = W_E + N
-    # tr(X Y) is the sum of X * Y^T, so a product of two D x D matrices need not be computed.
-    norm = (EE * UU.T).sum()  # |A|^2
-    difference = 2 * (EE * NN.T).sum() - 2 * (NE * NE.T).sum()  # |A - A^T|^2
-    if not math.isfinite(norm):
+    UU = EE + NE + NE.T + NN  # W_U W_U^T = (W_E + N)^T (W_E + N), multiplied out
+
+    # tr(Y Z) is the sum of Y * Z^T, so a product of two D x D matrices need not be computed.
+    A_squared = (EE * UU.T).sum()  # |A|^2
+    X_squared = (EE * NN.T).sum()  # |X|^2
+    trace_of_XX = (NE * NE.T).sum()  # tr(X X)
+    difference_squared = 2 * X_squared - 2 * trace_of_XX  # |A - A^T|^2
+    if not math.isfinite(A_squared):
         raise TiedGPTError(
             "wte or lm_head holds a number that is not finite: the checkpoint is damaged"
         )
-    if norm <= 0:
+    if A_squared <= 0:
         return 0.0
-    return math.sqrt(max(difference, 0.0) / norm)  # rounding may make it less than 0
+    return math.sqrt(max(difference_squared, 0.0) / A_squared)  # rounding may give less than 0
 
 
 def matrix_asymmetry(A: np.ndarray) -> float:  # [n, n] -> in [0, 2]
@@ -117,8 +122,8 @@ def jsd_floor(corpus: Corpus) -> float:
     if counts.size == 0:
         return 0.0
     reversed_counts = counts_in_opposite_order(corpus)  # [P], the numbers of M^T at these places
-    divergence = counts @ np.log(2 * counts / (counts + reversed_counts))
-    return float(divergence / counts.sum())
+    ratios = 2 * counts / (counts + reversed_counts)  # [P], M / S: the number of pairs cancels
+    return float(counts @ np.log(ratios) / counts.sum())
 
 
 def counts_in_opposite_order(corpus: Corpus) -> np.ndarray:  # -> [P]

@@ -47,14 +47,17 @@ class Gradients:
         embed_lengths[self.tokens] = lengths(self.d_embed)
         sum_lengths[self.tokens] = lengths(self.d_embed + self.d_head)
         products = lengths(self.d_embed) * lengths(self.d_head)  # [n]
-        inner = (self.d_embed * self.d_head).sum(axis=1)  # [n]
+        inner = (self.d_embed * self.d_head).sum(axis=1)  # [n], 0 where a product is 0
         cosines[self.tokens] = inner / np.where(products > 0, products, 1)
         return np.stack([embed_lengths, self.head_lengths, sum_lengths, cosines])
 
-    def whole(self) -> dict[str, float]:
-        """The lengths of d_embed and d_head as wholes, and the cosine between them."""
+    def lengths_and_cosine(self) -> dict[str, float]:
+        """The Frobenius norms "embed" and "head" of both gradients, and the "cosine" between them.
+
+        The cosine is 0 if one of the gradients is 0.
+        """
         embed = float(np.linalg.norm(self.d_embed))
-        head = float(np.linalg.norm(self.head_lengths))
+        head = float(np.linalg.norm(self.head_lengths))  # d_head has only some of the rows
         cosine = 0.0
         if embed > 0 and head > 0:
             cosine = float(np.vdot(self.d_embed, self.d_head)) / (embed * head)
@@ -73,7 +76,8 @@ def gradients(model: GPT2, ids: Any) -> Gradients:
             f"{ids.size} tokens are more than the context of {model.config.n_ctx} and one"
         )
     tape: Tape = {}
-    unrecorded = in_each_layer(["attn.N.scores"], model.config)  # the backward pass reads none
+    # The backward pass reads all activations but the attention scores.
+    unrecorded = in_each_layer(["attn.N.scores"], model.config)
     run = Run(model.config, tape=tape, unrecorded=unrecorded)
     final = transformer(ids[None, :-1], model.tree, run)  # [1, T - 1, D]
 
@@ -82,10 +86,13 @@ def gradients(model: GPT2, ids: Any) -> Gradients:
     tokens, numbers = np.unique(ids[:-1], return_inverse=True)
     loss, dfinal, d_head, head_lengths = head_backward(final[0], model.W_U, ids[1:], tokens)
 
-    # The backward pass of the blocks and the embedding fills d_embed.
+    # The backward pass writes each gradient into an array that it is given: d_embed for wte, and
+    # others, which are not used, for the blocks and ln_f. It takes a batch, here of one text.
     d_embed = np.zeros((tokens.size, model.config.n_embd), model.dtype)
     arrays = nest(gradient_arrays(model, d_embed))
-    transformer_backward(dfinal[None], numbers[None], model.tree, model.config, tape, arrays)
+    dfinals = dfinal[None]  # [1, T - 1, D]
+    batch = numbers[None]  # [1, T - 1]
+    transformer_backward(dfinals, batch, model.tree, model.config, tape, arrays)
     return Gradients(loss, tokens, d_embed, d_head, head_lengths)
 
 
@@ -94,13 +101,13 @@ def gradient_arrays(model: GPT2, d_embed: np.ndarray) -> Parameters:
 
     The gradients of the blocks are not used. So all layers share the arrays of one.
     """
-    shared: Parameters = {"wte.weight": d_embed}
+    shared_arrays: Parameters = {"wte.weight": d_embed}
     arrays: Parameters = {}
-    for name, parameter in model.tie().parameters.items():
-        name_in_block = re.sub(r"h\.\d+", "h", name)
-        if name_in_block not in shared:
-            shared[name_in_block] = np.empty_like(parameter)
-        arrays[name] = shared[name_in_block]
+    for name, parameter in model.tie().parameters.items():  # a tied model has no W_U of its own
+        name_without_layer = re.sub(r"h\.\d+", "h", name)
+        if name_without_layer not in shared_arrays:
+            shared_arrays[name_without_layer] = np.empty_like(parameter)
+        arrays[name] = shared_arrays[name_without_layer]
     return arrays
 
 
@@ -123,5 +130,6 @@ def head_backward(  # [N, D], [D, V], [N], [n] -> loss, [N, D], [n, D], [V]
     head_lengths = []
     for start in range(0, V, ROWS_AT_ONCE):
         piece = dlogits[:, start : start + ROWS_AT_ONCE]
-        head_lengths.append(lengths(piece.T @ final))  # no name keeps these rows in memory
+        # The rows of d_head have no name, so that they are freed before the next ones.
+        head_lengths.append(lengths(piece.T @ final))
     return float(losses.mean()), dfinal, d_head, np.concatenate(head_lengths)

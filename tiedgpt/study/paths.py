@@ -45,7 +45,8 @@ def mlp0(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
 
 def whole_model(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
     """The model's logits for a prompt of one token."""
-    return unembed(model.final(tokens[:, None])[:, 0], model.W_U)
+    final = model.final(tokens[:, None])  # [n, 1, D]: each token is a prompt
+    return unembed(final[:, 0], model.W_U)
 
 
 def final_logits(model: GPT2, resid: np.ndarray) -> np.ndarray:  # [..., D] -> [..., V]
@@ -90,7 +91,8 @@ def log_probabilities(logits: np.ndarray) -> np.ndarray:  # [..., V] -> [..., V]
 
     Raises TiedGPTError for a row with nan or inf.
     """
-    check_logits(logits.max(axis=-1))  # nan or inf would be the highest of its row
+    # The highest logit of a row with nan or inf is nan or inf.
+    check_logits(logits.max(axis=-1))
     return log_softmax(logits.astype(np.float64))
 
 
@@ -102,7 +104,8 @@ def top_k(scores: np.ndarray, k: int) -> np.ndarray:  # [V] -> [k]
     >>> top_k(np.array([0.5, 3.0, 1.0, 2.0]), 3).tolist(), top_k(np.zeros(9), 2).tolist()
     ([1, 3, 2], [0, 1])
     """
-    # A partition finds the k-th highest score without sorting the whole vocabulary.
+    # A partition finds the k-th highest score without sorting the whole vocabulary. If there are
+    # not more than k scores, all are above -inf or equal to it.
     kth_highest = -np.inf
     if k < scores.size:
         kth_highest = np.partition(scores, -k)[-k]

@@ -26,7 +26,7 @@ from ..gpt2.tokenizer import Tokenizer
 from ..inference.evaluation import measure_rows, measure_tokens
 from .paths import final_norm, log_probabilities, top_k
 
-# The kinds of activations that nothing here reads. They take most of a tape's memory.
+# The kinds of activations that nothing here reads; N is a layer. They take most of a tape's memory.
 UNREAD = (
     "attn.N.in",
     "attn.N.qkv",
@@ -177,9 +177,11 @@ def lens(
     has read them already (`last_tape`). Raises ArgumentError for ids that the model cannot read.
     """
     if tape is None:
-        tape = last_tape(model, ids, last or model.config.n_ctx)
+        tape = last_tape(model, ids, last or model.config.n_ctx)  # n_ctx: all tokens
     streams = residual_streams(tape)
-    first_shown = 0 if last is None else -last  # a tape may have more tokens than `last`
+    first_shown = 0
+    if last is not None:
+        first_shown = -last  # the tape that is passed in may have more tokens
     shown = [stream[0, first_shown:] for stream in streams.values()]
 
     # The tokens of all layers are rows of one matrix, so the output matrix is read once for all.
@@ -195,7 +197,7 @@ def lens(
     tokens = np.concatenate([piece_tokens for piece_tokens, _ in pieces])  # [layers * T, k]
     probabilities = np.concatenate([piece_probabilities for _, piece_probabilities in pieces])
 
-    # Each layer has T of the rows.
+    # T rows after T rows belong to the layers, in their order.
     layers = []
     T = len(shown[0])
     for number, name in enumerate(streams):
@@ -242,7 +244,8 @@ def token_predictions(
 ) -> list[Prediction]:
     """The prediction of each token of a text [N] that a score predicts, with k alternatives.
 
-    These are the tokens at evaluation.predicted_places.
+    The model reads the text in windows of its context, which begin `stride` tokens apart. A token
+    is predicted once, if it is not the first token of every window that it is in.
     """
 
     def measure(logits: np.ndarray, targets: np.ndarray) -> list[Prediction]:  # [R, V], [R]

@@ -60,17 +60,18 @@ def measure(
     if has_frequent_tokens(corpus):
         scores = measure_bigrams(name, model, corpus, progress, note)
         report["bigrams"] = scores
-        # This is what the output matrix lacks to predict the bigrams (solved.py).
-        report["missing"] = missing(scores or {})
+        report["missing"] = missing(scores)  # what the model lacks to predict the bigrams
 
-    text = sample(corpus.ids, config.n_ctx)
-    heads = 1 if config.tied else 2  # an untied model is also scored with the tied head
+    text = end_of_text(corpus.ids, config.n_ctx)
+    heads = 1
+    if not config.tied:
+        heads = 2  # an untied model is also scored with the tied head
     with progress(f"{name}: loss", heads * text.size, "token") as bar:
         report["loss"] = losses(model, text, bar.add)
-    if report["loss"]:  # without a loss there is nothing to differentiate
+    if report["loss"] is not None:  # without a loss there is nothing to differentiate
         tokens = min(MAX_GRADIENT_TOKENS, config.n_ctx)
         last_ids = corpus.ids[-tokens - 1 :]  # one more, because the first is not predicted
-        report["gradients"] = gradients(model, last_ids).whole()
+        report["gradients"] = gradients(model, last_ids).lengths_and_cosine()
     return report
 
 
@@ -80,11 +81,14 @@ def has_frequent_tokens(corpus: Corpus) -> bool:
 
 
 def corpus_numbers(corpus: Corpus) -> dict[str, float | int | None]:
-    """What the report says of the text itself."""
+    """What the report says of the text itself. "tokens" and "frequent" are numbers of tokens."""
+    floor = None
+    if has_frequent_tokens(corpus):
+        floor = jsd_floor(corpus)
     return {
         "tokens": corpus.ids.size,
         "frequent": corpus.frequent().size,
-        "jsd_floor": jsd_floor(corpus) if has_frequent_tokens(corpus) else None,
+        "jsd_floor": floor,
         "self_prediction": corpus.self_prediction(),
     }
 
@@ -95,21 +99,26 @@ def measure_bigrams(
     corpus: Corpus,
     progress: OpenProgress,
     note: Callable[[str], Any],
-) -> dict[str, Scores] | None:
-    """The scores of every path, and of the best output matrices, against the corpus's bigrams."""
+) -> dict[str, Scores]:
+    """The scores of every path, and of the best output matrices, against the corpus's bigrams.
+
+    The corpus must have frequent tokens (has_frequent_tokens).
+    """
     with progress(f"{name}: the best W_U", STEPS, "step") as bar:
         solved = solved_paths(model, corpus, bar.add)
     if not solved:
         note(f"{name}: the corpus has too many different tokens to solve for the best W_U")
-    paths = 1 + len(paths_of(model)) + len(solved)  # the first is the token counts
+    paths = 1 + len(paths_of(model)) + len(solved)  # 1 for "unigram"
     with progress(f"{name}: bigrams", paths * corpus.frequent().size, "token") as bar:
-        return bigrams(model, corpus, bar.add, solved)
+        scores = bigrams(model, corpus, bar.add, solved)
+    assert scores is not None  # it is None only for a corpus without frequent tokens
+    return scores
 
 
-def sample(ids: np.ndarray, n_ctx: int) -> np.ndarray:  # [N] -> [n]
-    """The end of a text, for a loss: its last MAX_LOSS_TOKENS tokens.
+def end_of_text(ids: np.ndarray, n_ctx: int) -> np.ndarray:  # [N] -> [n]
+    """The tokens of a text's end on which the loss is measured: the last MAX_LOSS_TOKENS.
 
-    If the last tenth of the text has more, these are windows spread evenly over that tenth.
+    If the last tenth of the text has more, they are windows of n_ctx tokens, spread evenly over it.
     """
     last_tenth = ids.size // 10
     end = ids[-max(MAX_LOSS_TOKENS, last_tenth) :]

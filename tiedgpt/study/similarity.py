@@ -42,7 +42,10 @@ def embeddings(
 
 
 def sampled_tokens(vocab_size: int, corpus: Corpus | None = None) -> np.ndarray:  # -> [n]
-    """The tokens to compare in pairs: all, or those of the corpus; at most MAX_TOKENS of them."""
+    """The tokens to compare in pairs: all, or those of the corpus; at most MAX_TOKENS of them.
+
+    A sample of more tokens is always the same, and in the order of the ids.
+    """
     if corpus is None:
         tokens = np.arange(vocab_size)
     else:

@@ -30,7 +30,7 @@ from .corpus import Corpus
 from .paths import Path, final_norm
 
 STEPS = 300  # the KL of the shipped models is then 0.02 nats above that after 1,000
-MAX_PRODUCTS = 2**35  # of a step: n D S. A larger fit would take more than half an hour
+MAX_PRODUCTS = 2**35  # n D S, for a step. A larger fit would take more than half an hour
 # Pairs that are added to each row in proportion to the corpus's tokens, so that log Q is finite.
 PRIOR = 10.0
 
@@ -54,10 +54,12 @@ def solved_paths(model: GPT2, corpus: Corpus, progress: OnProgress = None) -> di
     pairs_of_row = pair_counts.sum(axis=1, keepdims=True)  # 0 for a token that nothing follows
     Q = pair_counts / np.maximum(pairs_of_row, 1)
 
-    # The prior adds a little to every count, because a pair that never occurs has no logarithm. The
-    # rows are centred, because a constant in a row of logits changes no probability.
+    # The prior adds a little to every count, because a pair that never occurs has no logarithm. A
+    # row of Q is a row of counts divided by its sum, so log Q and the log of the counts differ by a
+    # constant in each row. Centred, they are equal.
     prior = PRIOR * corpus.counts[seen] / corpus.counts.sum()  # [S]
-    W = least_squares(X, centred_log(pair_counts + prior.astype(np.float32)))
+    smoothed_counts = pair_counts + prior.astype(np.float32)  # [n, S]
+    W = least_squares(X, centred_log(smoothed_counts))
 
     solved = fit_softmax(X, Q, W, progress=progress)
     scaled = model.W_U[:, seen]  # [D, S], a copy
@@ -114,18 +116,20 @@ def fit_softmax(  # [n, D], [n, S], [D, S] -> [D, S]
 def descend(  # [n, r], [n, S], [r, S] -> [r, S]
     U: np.ndarray, Q: np.ndarray, M: np.ndarray, steps: int, progress: OnProgress
 ) -> np.ndarray:
-    """The M with the lowest KL(Q || softmax(U M)), from a first M. U has orthonormal columns.
+    """The M with the lowest KL(Q || softmax(U M)), from a first M.
 
-    Gradient descent with Nesterov's momentum: the gradient is computed at a point ahead of M, to
-    which the last change is carried on.
+    U has orthonormal columns, so the second derivative of the KL is at most 1/2, and a step of 2
+    times the gradient never overshoots. With Nesterov's momentum, the gradient is computed at a
+    point ahead of M, to which the last change is carried on.
     """
+    step = 2  # the inverse of the highest second derivative
     ahead = M
     t = 1.0  # Nesterov's sequence 1, 1.6, 2.2, ...; with it the momentum grows from 0 towards 1
     for _ in range(steps):
-        difference = softmax(U @ ahead)
+        difference = softmax(U @ ahead)  # [n, S]
         difference -= Q
-        gradient = U.T @ difference
-        new_M = ahead - 2 * gradient
+        gradient = U.T @ difference  # [r, S], of the KL
+        new_M = ahead - step * gradient
         change = new_M - M
         M = new_M
 
@@ -157,15 +161,17 @@ def missing(scores: dict[str, Scores]) -> dict[str, float] | None:
 def best_factor(scores: np.ndarray, Q: np.ndarray) -> float:  # [n, S], [n, S]
     """The factor a of at least 0 for which KL(Q || softmax(a scores)), summed over rows, is lowest.
 
-    KL is convex in a. So its derivative, the mean score by softmax less that by Q, is bisected.
+    KL is convex in a, and its derivative is the mean score by softmax less that by Q. So the factor
+    is where both means are equal, which bisection finds.
     """
     mean_by_Q = float((Q * scores).sum())
     low = 0.0
-    high = 2.0**20
-    for _ in range(50):
+    high = 2.0**20  # no factor of a model's logits comes near it
+    for _ in range(50):  # the last interval is 1e-9 wide
         middle = (low + high) / 2
         p = softmax(np.float32(middle) * scores)
-        if float((p * scores).sum()) > mean_by_Q:
+        mean_by_softmax = float((p * scores).sum())
+        if mean_by_softmax > mean_by_Q:
             high = middle
         else:
             low = middle

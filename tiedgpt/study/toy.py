@@ -74,14 +74,21 @@ def mlp0(W_E: np.ndarray, P: np.ndarray) -> np.ndarray:  # [n, D], [n, n] -> [n,
         "bias": rng.standard_normal(UNITS),
     }
     post = gelu_new(linear(W_E, **c_fc))  # [n, UNITS], the same for every P
-    # The x [n, D] for which x W_E^T is nearest to log P. Transposed, it is W_E x^T that is fitted.
-    best_input = least_squares(W_E, centred_log(P).T).T
-    # The MLP's output is added to W_E.
-    return post @ least_squares(post, best_input - W_E)
+
+    # The head's best input x [n, D] has x W_E^T nearest to the best scores, log P. least_squares
+    # solves for the second factor of a product, so both sides are transposed: W_E x^T = scores^T.
+    best_scores = centred_log(P)  # a constant in a row of scores changes no probability
+    best_input = least_squares(W_E, best_scores.T).T
+
+    # The MLP's output is added to W_E, so the output must be what W_E lacks.
+    c_proj = least_squares(post, best_input - W_E)  # [UNITS, D]
+    return post @ c_proj
 
 
 def embedding_of(P: Any, D: int) -> np.ndarray:  # [n, n] -> [n, D]
     """The W_E whose least-squares W_U comes nearest to log P, from its singular vectors."""
+    # The D highest singular values make the product of rank D that is nearest to log P. Its first
+    # factor may have any scale; here both factors get the square roots of the values.
     U, s, _ = np.linalg.svd(centred_log(as_matrix("P", P)))
     return U[:, :D] * np.sqrt(s[:D])
 
@@ -99,11 +106,11 @@ def solution(scores: np.ndarray, P: np.ndarray, W_U: np.ndarray | None = None) -
 
 
 def as_matrix(name: str, values: Any) -> np.ndarray:
-    """values as a matrix of finite float64 numbers."""
+    """values as a matrix of finite float64 numbers. Raises ArgumentError if they are not one."""
     try:
         matrix = np.asarray(values, np.float64)
     except (TypeError, ValueError):
-        matrix = np.empty(0)
-    if matrix.ndim != 2 or not matrix.size or not np.isfinite(matrix).all():
+        matrix = np.empty(0)  # not a matrix, so it is refused below
+    if matrix.ndim != 2 or matrix.size == 0 or not np.isfinite(matrix).all():
         raise ArgumentError(f"{name} must be a matrix of finite numbers, got {short_repr(values)}")
     return matrix

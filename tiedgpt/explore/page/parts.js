@@ -104,13 +104,13 @@ function partButton(name, value, digits) {
 	return button(fixed(value, digits), () => set({removed}, "parts"), attributes)
 }
 function drawChange(change) {
-	const most = Math.max(...change.flatMap(row => [row.probability, row.drawn]))
-	const rows = change.map(({text, probability, drawn}) =>
+	const most = Math.max(...change.flatMap(row => [row.probability, row.without]))
+	const rows = change.map(({text, probability, without}) =>
 		el(
 			"div.row",
 			el("span.t", plain(text)),
-			bars(probability, drawn, most),
-			el("span.p", becomes(probability, drawn))
+			bars(probability, without, most),
+			el("span.p", becomes(probability, without))
 		)
 	)
 	return side(headOf(), note("Outline: with all parts. Bar: without what is removed."), rows)

@@ -19,7 +19,8 @@ def cost(query: Query, turn: Turn) -> Answer:
         config = known_model.config
         tied_total = parameter_count(config.with_head("tied")).total
         models.append({"name": name, **sizes(config.vocab_size, config.n_embd, tied_total)})
-    tied_total = max(total, vocab * dim)  # at least its matrix
+    # A model has at least the parameters of its embedding.
+    tied_total = max(total, vocab * dim)
     return {**sizes(vocab, dim, tied_total), "models": models}
 
 

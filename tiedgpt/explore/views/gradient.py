@@ -19,13 +19,12 @@ def gradient(query: Query, turn: Turn) -> Answer:
     ids = query.prompt_ids[-GRADIENT_TOKENS:]
     with one_blas_thread():
         step = gradients.gradients(query.model, ids)
-    rows = step.by_row()  # [4, V]
-    embed_lengths, head_lengths, _, cosines = rows
+    embed_lengths, head_lengths, _, cosines = step.by_row()  # [V] each
 
-    # The absent tokens with the longest gradients are among so many tokens, even if all tokens of
-    # the prompt have longer ones.
+    # The table lists tokens of the prompt, and the absent tokens with the longest gradients. Any
+    # token of the prompt may have a longer one than these, so that many more tokens are ranked.
     prompt_tokens = list(dict.fromkeys(ids))  # each once
-    longest = paths.top_k(head_lengths, len(prompt_tokens) + LISTED_ABSENT).tolist()
+    longest = paths.top_k(head_lengths, LISTED_ABSENT + len(prompt_tokens)).tolist()
     absent_tokens = [token for token in longest if token not in prompt_tokens]
     listed_absent = absent_tokens[:LISTED_ABSENT]
     listed = prompt_tokens[-LISTED:] + listed_absent
@@ -40,8 +39,8 @@ def gradient(query: Query, turn: Turn) -> Answer:
     return {
         "loss": step.loss,
         "rows": table,
-        "reached": np.count_nonzero(rows[:2], axis=1),  # by each of the two gradients
+        "reached": [np.count_nonzero(embed_lengths), np.count_nonzero(head_lengths)],  # rows
         "read": len(ids),
         "absent": len(listed_absent),
-        **step.whole(),
+        **step.lengths_and_cosine(),
     }

@@ -24,29 +24,35 @@ def next_tokens(query: Query, turn: Turn) -> Answer:
     sampling = query.sampling
 
     logits = query.shown.logits(query.model, prompt_ids, turn.pause)
-    probabilities = np.exp(paths.log_probabilities(logits))
-    drawn = sampling.probabilities(logits)
+    probabilities = np.exp(paths.log_probabilities(logits))  # [V], by the model alone
+    drawn_probabilities = sampling.probabilities(logits)  # [V], 0 for a token that is not kept
 
     rows = []
     for prediction in predictions.predict(logits, paths.top_k(logits, LISTED)):
         row = displayed_prediction(tokenizer, prediction)
-        row["drawn"] = drawn[prediction.token]
+        row["drawn"] = drawn_probabilities[prediction.token]
         rows.append(row)
 
+    # The other ids only pad the model's vocabulary: its matrix may have more rows than the
+    # tokenizer has tokens.
     ids_with_text = [token for token in text_ids if token < tokenizer.vocab_size]
     return {
         "text": tokenizer.decode(ids_with_text),
         "tokens": displayed_tokens(tokenizer, text_ids),
         "place": len(prompt_ids) - 1,
         "rows": rows,
-        "kept": np.count_nonzero(drawn),
-        "kept_probability": probabilities[drawn > 0].sum(),
+        "kept": np.count_nonzero(drawn_probabilities),
+        "kept_probability": probabilities[drawn_probabilities > 0].sum(),
     }
 
 
 @view("generate")
 def generate(query: Query, turn: Turn) -> Iterator[Answer]:
-    """Each token with how likely it was, and at last the reason why there are no more."""
+    """Each token with how likely it was, and at last the reason why there are no more.
+
+    The last answer also has the mean surprisal of the tokens. An end-of-text token counts in it,
+    but has no answer of its own.
+    """
     tokenizer = query.shown.tokenizer
     generation = TextGeneration(
         model=query.model,
@@ -57,22 +63,23 @@ def generate(query: Query, turn: Turn) -> Iterator[Answer]:
         seed=query.seed,
     )
     sample = generation.samples[0]
-    lines: list[dict[str, Any]] = []
+    tokens: list[dict[str, Any]] = []  # all that were drawn
 
-    # `steps` calls it for each token that is drawn, before it yields the token's text.
-    def record(_: int, logits: np.ndarray, token: int) -> None:
+    # `steps` calls this for each token that is drawn, and then yields.
+    def record(sample_number: int, logits: np.ndarray, token: int) -> None:
         (prediction,) = predictions.predict(logits, [token])
-        line = displayed_prediction(tokenizer, prediction)
-        line["bits"] = predictions.surprisal(prediction.log_probability)
-        lines.append(line)
+        displayed = displayed_prediction(tokenizer, prediction)
+        displayed["bits"] = predictions.surprisal(prediction.log_probability)
+        tokens.append(displayed)
 
     with blas_threads_for(query.prompt_ids):
         for _ in generation.steps(progress=turn.pause, record=record):
-            if sample.finish_reason is None:  # the end of a text is not a line
-                yield lines[-1]
+            # The last step only ends the sample. It has drawn an end-of-text token, or none.
+            if sample.finish_reason is None:
+                yield tokens[-1]
                 turn.pause()
 
     reason = "length"
     if sample.finish_reason == "eos":
         reason = "end of text"
-    yield {"end": reason, "bits_per_token": np.mean([line["bits"] for line in lines])}
+    yield {"end": reason, "bits_per_token": np.mean([token["bits"] for token in tokens])}

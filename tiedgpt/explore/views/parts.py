@@ -21,7 +21,7 @@ def parts(query: Query, turn: Turn) -> Answer:
     tokenizer = query.shown.tokenizer
     model = query.model
     ids = query.prompt_ids
-    edit = attribution.ablation(model.config, query.removed_parts)
+    edit = attribution.ablation(model.config, query.removed_parts)  # {} if none is removed
 
     logits = query.shown.logits(model, ids, turn.pause)
     likeliest = paths.top_k(logits, LISTED)
@@ -30,7 +30,7 @@ def parts(query: Query, turn: Turn) -> Answer:
         token = likeliest[0]
     tape = query.shown.tape(model, ids, turn.pause)
     answer = {
-        "parts": attribution.attribute(model, ids, token, tape=tape),  # checks the token
+        "parts": attribution.attribute(model, ids, token, tape=tape),  # refuses a wrong token
         "before": prediction_of(tokenizer, logits, token),
         "likeliest": displayed_tokens(tokenizer, likeliest),
     }
@@ -52,7 +52,10 @@ def prediction_of(tokenizer: Tokenizer, logits: np.ndarray, token: int) -> dict[
 def compared_predictions(
     tokenizer: Tokenizer, logits: np.ndarray, logits_without: np.ndarray
 ) -> list[dict[str, Any]]:
-    """How both logits [V] predict the tokens that are likeliest by either of them."""
+    """How both logits [V] predict the tokens that are likeliest by either of them.
+
+    Each row has a token's prediction by `logits`, and its probability `without` the removed parts.
+    """
     likeliest_without = paths.top_k(logits_without, COMPARED)
     likeliest = paths.top_k(logits, COMPARED)
     tokens = list(dict.fromkeys([*likeliest_without, *likeliest]))  # each once
@@ -62,6 +65,6 @@ def compared_predictions(
     rows = []
     for prediction, prediction_without in zip(before, after, strict=True):
         row = displayed_prediction(tokenizer, prediction)
-        row["drawn"] = prediction_without.probability
+        row["without"] = prediction_without.probability
         rows.append(row)
     return rows

@@ -19,8 +19,9 @@ MATRIX_TOKENS = 7  # rows and columns of a matrix of scores, at most
 NEAREST = 8  # tokens
 LARGE_VOCABULARY = 1024  # larger ones are measured by a sample of their tokens
 SAMPLED_TOKENS = 512
-PIECE_TOKENS = 128  # tokens whose logits are computed between two pauses, at most,
-PIECE_LOGITS = 2**20  # and their logits
+# The most tokens whose logits are computed between two pauses, and the most of these logits.
+PIECE_TOKENS = 128
+PIECE_LOGITS = 2**20
 
 
 @view("path")
@@ -46,9 +47,9 @@ def path(query: Query, turn: Turn) -> Answer:
 def last_different_tokens(ids: list[int]) -> list[int]:
     """The last MATRIX_TOKENS different tokens of a text, in the order of the text."""
     from_the_end = list(dict.fromkeys(reversed(ids)))  # each once
-    last = from_the_end[:MATRIX_TOKENS]
-    last.reverse()
-    return last
+    last_tokens = from_the_end[:MATRIX_TOKENS]
+    last_tokens.reverse()
+    return last_tokens
 
 
 def text_counts(corpus: Corpus, tokens: list[int]) -> dict[str, Any]:
@@ -70,9 +71,10 @@ def symmetry(query: Query, turn: Turn) -> Answer:
 
     symmetries: dict[str, dict[str, float]] = {}
     for name, path_to_measure in model_paths.items():
+        # While a path is measured, the page is told which part of all paths was done before it.
         part_done = len(symmetries) / len(model_paths)
         compute = partial(symmetry_of, path_to_measure, model, tokens, turn, part_done)
-        key = (*matrix_ids(model), name)
+        key = (*matrix_ids(model), name)  # a model with another head has another W_U
         symmetries[name] = query.shown.symmetries.get_or_compute(key, compute)
 
     self_prediction = None
@@ -90,7 +92,8 @@ def symmetry_of(  # tokens [n]
     """
     scores = []
     self_predicted = 0
-    piece_size = min(PIECE_TOKENS, max(1, PIECE_LOGITS // model.config.vocab_size))
+    tokens_of_logits = max(1, PIECE_LOGITS // model.config.vocab_size)
+    piece_size = min(PIECE_TOKENS, tokens_of_logits)
     pieces = math.ceil(tokens.size / piece_size)
     for piece in np.array_split(tokens, pieces):
         logits = path(model, piece)  # [m, V]
@@ -122,7 +125,7 @@ def solved_differences(query: Query, turn: Turn) -> Answer:
     corpus = query.shown.corpus
     if corpus is None:
         raise ArgumentError("there is no text to compare with; start with --corpus FILE")
-    key = matrix_ids(model)
+    key = matrix_ids(model)  # a model with another head has another W_U
     scores = query.shown.solutions.get_or_compute(key, lambda: solve(model, corpus, turn))
     return {"missing": solved.missing(scores)}
 
