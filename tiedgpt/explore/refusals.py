@@ -52,7 +52,7 @@ def content_length(headers: Message) -> int:
     length = headers.get("Content-Length", "")
     if not (length.isascii() and length.isdigit()):
         raise Refusal(HTTPStatus.LENGTH_REQUIRED, "expected a Content-Length")
-    # Twelve digits are enough for a size to be refused. Python takes long to read millions of them.
+    # `int` refuses thousands of digits. The first twelve are enough for a size that is too large.
     return int(length[:12])
 
 

@@ -111,7 +111,7 @@ def models_by_head(model: GPT2) -> dict[str, GPT2]:
 
 def matrix_ids(model: GPT2) -> tuple[int, int]:
     """Numbers that are equal for models with the same W_E, and with the same W_U."""
-    W_U = model.parameters.get("lm_head.weight", model.W_E)
+    W_U = model.parameters.get("lm_head.weight", model.W_E)  # a tied model has W_E only
     return id(model.W_E), id(W_U)
 
 

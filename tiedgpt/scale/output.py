@@ -183,7 +183,8 @@ def with_part_names(shards: list[Shard], settings: Settings) -> list[Shard]:
     The names depend on the settings: two runs may begin in a directory at the same moment, and the
     parts of each need names of their own.
     """
-    tag = hash_lines([json.dumps(settings, sort_keys=True).encode()])[:16]
+    settings_hash = hash_lines([json.dumps(settings, sort_keys=True).encode()])
+    tag = settings_hash[:16]  # enough digits to tell two runs apart, in a name that can be read
     named_shards = []
     for number, shard in enumerate(shards):
         named_shards.append(shard._replace(part=f"{number:06}-{tag}.jsonl"))

@@ -177,7 +177,8 @@ def lens(
     has read them already (`last_tape`). Raises ArgumentError for ids that the model cannot read.
     """
     if tape is None:
-        tape = last_tape(model, ids, last or model.config.n_ctx)  # n_ctx: all tokens
+        # Without `last`, these are all tokens, because a prompt has at most n_ctx.
+        tape = last_tape(model, ids, last or model.config.n_ctx)
     streams = residual_streams(tape)
     first_shown = 0
     if last is not None:

@@ -26,7 +26,7 @@ def cost(query: Query, turn: Turn) -> Answer:
 
 def sizes(vocab: int, dim: int, tied_total: int) -> dict[str, Any]:
     """The parameters of a model with either head. The saving is in percent of the untied model."""
-    matrix = count_matrices(vocab, dim)["difference"]
+    matrix = count_matrices(vocab, dim)["difference"]  # the parameters of the second matrix
     untied_total = tied_total + matrix
     return {
         "tied": tied_total,

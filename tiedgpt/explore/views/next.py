@@ -33,8 +33,8 @@ def next_tokens(query: Query, turn: Turn) -> Answer:
         row["drawn"] = drawn_probabilities[prediction.token]
         rows.append(row)
 
-    # The other ids only pad the model's vocabulary: its matrix may have more rows than the
-    # tokenizer has tokens.
+    # A model may have more rows in its matrix than the tokenizer has tokens. The ids of these rows
+    # have no text.
     ids_with_text = [token for token in text_ids if token < tokenizer.vocab_size]
     return {
         "text": tokenizer.decode(ids_with_text),

@@ -88,7 +88,8 @@ def symmetry_of(  # tokens [n]
 ) -> dict[str, float]:
     """|A - A^T| / |A| of a path's scores A; the share of tokens that score themselves highest.
 
-    part_done: of the work for all paths, which the page is told after each piece of this one.
+    After each piece of tokens, the page is told `part_done`, the part of all paths that was done
+    before this one.
     """
     scores = []
     self_predicted = 0

@@ -37,7 +37,7 @@ class Query:
 
     @cached_property
     def model(self) -> GPT2:
-        """The model that the page asks about, with the head that it asks for."""
+        """The model that the page asks about, "side" 0 or 1, with the "head" that it asks for."""
         last_side = len(self.shown.models) - 1
         side = Range(0, last_side).check("side", self.fields.get("side", 0))
         models = self.shown.by_head[side]

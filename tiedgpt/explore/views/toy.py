@@ -10,7 +10,7 @@ def toy_solutions(query: Query, turn: Turn) -> Answer:
     """What each way to score predicts, for the reader's W_E or for the best one."""
     W_E = query.toy_matrix("W_E")
     P = query.toy_matrix("P")
-    solutions = toy.solve(W_E, P)  # raises for numbers that have no solution
+    solutions = toy.solve(W_E, P)  # it also checks the numbers, for the best W_E too
     if query.solves_W_E:
         W_E = toy.embedding_of(P, W_E.shape[1])
         solutions = toy.solve(W_E, P)
