@@ -76,7 +76,7 @@ def gradients(model: GPT2, ids: Any) -> Gradients:
             f"{ids.size} tokens are more than the context of {model.config.n_ctx} and one"
         )
     tape: Tape = {}
-    # The backward pass reads all activations but the attention scores.
+    # The backward pass does not read the attention scores.
     unrecorded = in_each_layer(["attn.N.scores"], model.config)
     run = Run(model.config, tape=tape, unrecorded=unrecorded)
     final = transformer(ids[None, :-1], model.tree, run)  # [1, T - 1, D]
@@ -86,8 +86,8 @@ def gradients(model: GPT2, ids: Any) -> Gradients:
     tokens, numbers = np.unique(ids[:-1], return_inverse=True)
     loss, dfinal, d_head, head_lengths = head_backward(final[0], model.W_U, ids[1:], tokens)
 
-    # The backward pass writes each gradient into an array that it is given: d_embed for wte, and
-    # others, which are not used, for the blocks and ln_f. It takes a batch, here of one text.
+    # The backward pass writes each gradient into an array that it is given. That of wte is d_embed;
+    # the arrays of the other parameters are not used. It takes a batch, here of one text.
     d_embed = np.zeros((tokens.size, model.config.n_embd), model.dtype)
     arrays = nest(gradient_arrays(model, d_embed))
     dfinals = dfinal[None]  # [1, T - 1, D]

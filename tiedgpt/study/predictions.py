@@ -198,7 +198,7 @@ def lens(
     tokens = np.concatenate([piece_tokens for piece_tokens, _ in pieces])  # [layers * T, k]
     probabilities = np.concatenate([piece_probabilities for _, piece_probabilities in pieces])
 
-    # T rows after T rows belong to the layers, in their order.
+    # The first T rows are those of the first layer, the next T those of the second, and so on.
     layers = []
     T = len(shown[0])
     for number, name in enumerate(streams):
