@@ -133,8 +133,8 @@ class Words:
         for left in self.places.pop(pair):
             # `left`, `right`, `previous` and `following` are positions in `ids`.
             right = self.after[left]
-            # A merge may have taken one of the two tokens before. In "aaa" it is this one: it makes
-            # "aa", "a" of the pair at the first place, and the pair at the second is gone.
+            # A merge may have taken one of the two tokens. It may be this merge: in "aaa" it makes
+            # a token of the first two letters, and the pair of the last two is gone.
             if ids[left] != left_id or ids[right] != right_id:
                 continue
             previous = self.before[left]
@@ -144,8 +144,8 @@ class Words:
             self.after[left] = following
             self.before[following] = left
 
-            # Each neighbour leaves an old pair and gets a new one. `previous` may be a token that
-            # was merged just now: then its new pair with `left` is the old one here.
+            # Each neighbour leaves an old pair and gets a new one. In the tokens l r l r, the pair
+            # (lr, l) is new at the first merge and old at the second.
             word_count = self.word_counts[left]
             previous_id = ids[previous]
             if previous_id != GAP:
