@@ -72,7 +72,7 @@ class Opened:
 
     @property
     def vocabulary(self) -> object:
-        """Equal for two models in which each id is the same token."""
+        """A value that is equal for two models if each id is the same token in both."""
         tokenizer = self.tokenizer
         return tokenizer.merges, tokenizer.special_tokens, self.checkpoint.config.vocab_size
 

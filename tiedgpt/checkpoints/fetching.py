@@ -69,8 +69,12 @@ class DownloadClient:
         return True
 
     def _receive_whole(self, file: str, folder: Path) -> Path | None:
-        """The verified part, after as many attempts as bring data. None if the server lacks it."""
-        most_bytes = 0
+        """The verified part. None if the server lacks the file.
+
+        A failed attempt is repeated, until ATTEMPTS in a row brought no new byte. Then
+        CheckpointError is raised.
+        """
+        most_bytes = 0  # the largest size of the part after a failed attempt
         failures = 0  # attempts in a row without a new byte
         while True:
             try:

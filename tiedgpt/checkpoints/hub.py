@@ -78,7 +78,7 @@ def download(name: str, source: str = "hub", note: Note = discard_note) -> Path:
     Raises CheckpointError.
     """
     name = check_name(name)
-    if name in SHIPPED:
+    if name in SHIPPED:  # it comes with the package
         return find_model(name)
     model = remote_model(name, source, note)
     complete = _find_complete(model, source)
@@ -110,7 +110,7 @@ def _check_has_no_others(folder: Path, model: RemoteModel) -> None:
     has_files = any(os.path.isfile(path) for path in folder.glob("[!.]*"))
     if has_files:
         fault = model.find_fault(folder)
-        if fault:
+        if fault:  # without one, another process has just completed the model
             raise CheckpointError(f"{fault}; to download {model.name}, move {folder} away")
 
 
@@ -164,7 +164,7 @@ def _download_to(folder: Path, model: RemoteModel) -> None:
         note(f"another process is downloading {model.label}: waiting for it")
 
     with lock_directory(folder, waiting, OTHER_FOLDER):
-        if (folder / model.config_file).exists():
+        if (folder / model.config_file).exists():  # it did not before this process had the lock
             note(f"the other process has completed {model.label}")
             return
         with StagedFiles(folder, OTHER_FOLDER) as files:
@@ -176,12 +176,15 @@ def _download_to(folder: Path, model: RemoteModel) -> None:
                 staging = one_line(f"{files.new}{os.sep}")
                 message = str(error).replace(staging, f"{model.client.label}/")
                 raise CheckpointError(message) from error
-            remove_parts(files.new)
-        remove_parts(folder)
+            remove_parts(files.new)  # those of the small files, so that they do not appear
+        remove_parts(folder)  # those of the weights
 
 
 def _fetch(model: RemoteModel, new: Path, folder: Path) -> None:
-    """Download to `new`, small files first. The parts of the weights are in `folder`."""
+    """Download all files to `new`, small ones first, and check them.
+
+    The parts of the weights are in `folder`, where the next download finds them after a failure.
+    """
     client = model.client
     if not client.fetch(model.config_file, new):
         raise CheckpointError(

@@ -47,8 +47,8 @@ def openblas_libraries() -> Iterator[ctypes.CDLL]:
 def openblas(function: str) -> Any:
     """A function of NumPy's OpenBLAS, such as "get_num_threads". None with another BLAS."""
     for library in openblas_libraries():
-        # NumPy 2 has the first prefix, NumPy 1 the second. "64_" is at the end of all names, because
-        # both builds have 64-bit integers.
+        # NumPy 2 has the first prefix, NumPy 1 the second. All names end with "64_", because both
+        # builds have 64-bit integers.
         for prefix in ("scipy_openblas", "openblas"):
             name = f"{prefix}_{function}64_"
             if hasattr(library, name):
@@ -98,7 +98,10 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def _begin(block: object) -> None:
-    """Enter a block of one_blas_thread: BLAS gets one thread. BLAS must be OpenBLAS."""
+    """Enter a block of one_blas_thread: BLAS gets one thread.
+
+    The caller has checked that BLAS is OpenBLAS.
+    """
     with _running.lock:
         if not _running.blocks:
             _running.usual_threads = openblas("get_num_threads")()
@@ -109,7 +112,7 @@ def _begin(block: object) -> None:
 def _end(block: object) -> None:
     """Leave a block of one_blas_thread: BLAS gets its threads again, if this is the last block.
 
-    BLAS must be OpenBLAS. After a Ctrl-C, the block may be in `blocks` or not.
+    The caller has checked that BLAS is OpenBLAS.
     """
     with _running.lock:
         is_last = _running.blocks == {block}
@@ -146,7 +149,7 @@ def _after_fork() -> None:
     The threads in which they ran do not exist in the new process, and the lock of one of them would
     never be released.
     """
-    if _running.blocks:
+    if _running.blocks:  # there are blocks with OpenBLAS only
         openblas("set_num_threads")(_running.usual_threads)
     _running.lock = Lock()
     _running.blocks.clear()

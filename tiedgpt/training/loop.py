@@ -69,7 +69,8 @@ class Trainer:
         for name, view in views.items():
             view[...] = model.parameters[name]
         self.model = GPT2(config, {**model.parameters, **views})
-        self.optimizer = AdamW(self.flat, self.shapes, (0.9, settings.beta2), settings.weight_decay)
+        betas = (0.9, settings.beta2)  # Adam's usual beta1 is not a setting
+        self.optimizer = AdamW(self.flat, self.shapes, betas, settings.weight_decay)
 
         # Each thread writes the gradient of its share of the batch to one row.
         self._gradients = np.empty((self.settings.threads, size), model.dtype)

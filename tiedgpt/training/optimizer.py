@@ -37,18 +37,20 @@ class AdamW:
         self.m = np.zeros_like(self.flat)  # moving average of the gradients
         self.v = np.zeros_like(self.flat)  # moving average of their squares
         views = unflatten(self.flat, self.shapes).values()
-        self.decayed = [view for view in views if view.ndim > 1]  # biases and layer norms are 1-D
+        # Only matrices are decayed. Biases and layer norms have one axis.
+        self.decayed = [view for view in views if view.ndim > 1]
 
     def step(
         self,
         gradient: np.ndarray,
         lr: float,
         scale: float = 1.0,
-        each: Callable[..., Iterable[None]] = map,
+        map_parts: Callable[..., Iterable[None]] = map,
     ) -> None:
         """Update the parameters for the gradient `scale * gradient` [P].
 
-        `each` is Python's `map`, or that of a thread pool, which updates several parts at once.
+        `map_parts` is Python's `map`, or that of a thread pool, which updates several parts of the
+        parameters at once.
         """
         self.steps += 1
         for matrix in self.decayed:
@@ -58,7 +60,8 @@ class AdamW:
             part = slice(start, start + PARAMETERS_AT_A_TIME)
             self._update(part, gradient[part], lr, scale)
 
-        for _ in each(update, range(0, self.flat.size, PARAMETERS_AT_A_TIME)):
+        starts = range(0, self.flat.size, PARAMETERS_AT_A_TIME)
+        for _ in map_parts(update, starts):
             pass  # Python's `map` calls `update` only when it is asked for the next item
 
     def _update(self, part: slice, g: np.ndarray, lr: float, scale: float) -> None:
