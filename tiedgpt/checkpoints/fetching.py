@@ -222,7 +222,7 @@ class DownloadClient:
         """
         # For a large file, the hub gives the ETag of the content another name.
         etag = self._header(response, "X-Linked-Etag") or self._header(response, "ETag")
-        etag = etag.removeprefix("W/").strip('"')
+        etag = etag.removeprefix("W/").strip('"')  # W/"..." is a weak ETag
         digest = self._find_digest(file, etag)
         size = self._find_size(file, response)
         if size is None and digest == "":

@@ -54,11 +54,11 @@ def _open_and_lock(path: Path, waiting: Waiting, lock_is_optional: bool) -> int:
         os.lseek(lock, 0, os.SEEK_SET)  # on Windows, try_lock moves the position
         if is_locked and links == 1:
             return lock
-        # The process that has the lock wrote its id into the file.
+        # The process that has the lock wrote its id into the file, unless it got the lock just now.
         owner = os.read(lock, ID_BYTES).decode(errors="replace").strip()
         os.close(lock)
 
-        if links > 1:
+        if links > 1:  # the id would be written into the other file
             raise CheckpointError(f"{path} is a link to another file; remove it")
         if links == 0:  # the process that had the lock removed the file just now
             continue

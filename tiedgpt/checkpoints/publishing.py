@@ -125,9 +125,9 @@ def finish_saves(directory: Path) -> None:
         try:
             _move_out(ready, directory)
         except OSError as error:
-            # A file that is gone was moved by another process, and one that is new was saved by it.
-            # While others make progress there is no limit. Any other error may pass, for example
-            # when a program closes a file, and counts after MAX_WAIT.
+            # Another process moved a file before this one did, or has saved again. While others
+            # make progress, this one waits without a limit. After any other error, it tries again
+            # for MAX_WAIT: the error may pass, for example when a program closes a file.
             is_progress_of_another = error.errno in (errno.ENOENT, *NOT_EMPTY)
             if is_progress_of_another:
                 deadline = time.monotonic() + MAX_WAIT

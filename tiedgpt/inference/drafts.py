@@ -135,7 +135,7 @@ class LookupGuesser(Guesser):
         distance = len(text) - start
         guesses = []
         self.kinds = []
-        for i in range(most + 1):  # one more than `most`, which only `learn` gets
+        for i in range(most + 1):  # one more than `most`, for `learn` alone
             guesses.append(text[start + i % distance])
             # If the i guesses before this one are right, it follows a match that is i longer.
             self.kinds.append(kind_of_guess(match + i, distance))
