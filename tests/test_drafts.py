@@ -9,7 +9,7 @@ from support.models import SMALL, random_model
 
 from tiedgpt import GPT2, Tokenizer, generate
 from tiedgpt.errors import ArgumentError, TiedGPTError
-from tiedgpt.inference.drafts import MOST_GUESSES, RATES, Draft, LookupGuesser, guess_count
+from tiedgpt.inference.drafts import HIT_RATES, MOST_GUESSES, Draft, LookupGuesser, guess_count
 from tiedgpt.inference.generation import random_streams, sample_steps
 from tiedgpt.inference.sampling import Sampling
 from tiedgpt.inference.text import TextSample, push_steps
@@ -179,7 +179,7 @@ def test_the_end_of_text_ends_a_sample_inside_checked_tokens(model):
 def sure_guesser():
     """A LookupGuesser that takes all its guesses for right."""
     guesser = LookupGuesser(batch=1)
-    guesser.rates = [1.0] * len(RATES)
+    guesser.hit_rates = [1.0] * len(HIT_RATES)
     return guesser
 
 
@@ -280,7 +280,7 @@ def test_a_draft_model_that_was_wrong_is_tried_again_later(model, similar):
     stream = random_streams(7, 1)[0]
     guesser = Draft(similar, model).guesser(Sampling(greedy=True), stream, batch=1)
     guesser.guess_cost = 0.0
-    guesser.rates = [1.0]
+    guesser.hit_rates = [1.0]
     guess_counts = []
     for _ in range(200):
         guesser.guess(PROMPT, 15)
@@ -297,8 +297,8 @@ def test_each_guess_is_learned_for_the_match_that_it_follows():
     assert guesser.guess(text, 9) == [5, 6, 7, 8, 9, 10, 11, 12, 13]
     # These guesses follow 2 to 10 equal tokens. Those after 2, 3 and 4 are right.
     guesser.learn([5, 6, 7, 50])
-    after_5_equal_tokens = 2  # the index in RATES for 4 to 7 equal tokens
-    for index, rate in enumerate(guesser.rates):
+    after_5_equal_tokens = 2  # the index in HIT_RATES for 4 to 7 equal tokens
+    for index, rate in enumerate(guesser.hit_rates):
         assert (rate < 1) == (index == after_5_equal_tokens)
 
 
@@ -307,7 +307,7 @@ def test_the_guess_after_the_last_one_is_learned_too():
     text = [*range(30), 99, 3, 4]
     assert guesser.guess(text, 2) == [5, 6]
     guesser.learn([5, 6, 50])  # 7 would have been the next guess
-    assert guesser.rates[2] < 1
+    assert guesser.hit_rates[2] < 1
 
 
 # How many tokens are guessed

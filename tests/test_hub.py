@@ -377,7 +377,7 @@ def test_the_pins_of_openais_files_are_the_facts(shared, file, pin):
     assert pin.digest in text
     path = shared / "gpt2" / "124M" / file
     if path.exists():
-        assert pin.why_not(path) == ""
+        assert pin.find_difference(path) == ""
     else:
         assert f"data {pin.size} B {pin.digest}" in text
 

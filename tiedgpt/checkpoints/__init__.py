@@ -50,7 +50,7 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
 
     Raises what load_model raises, and TokenizerError for a vocabulary that contradicts itself.
     """
-    if source is None:
+    if source is None:  # the default model is for commands
         raise ArgumentError("a model must be a name or a path, got None")
     return open_tokenizer(source)
 
@@ -72,7 +72,7 @@ class Opened:
 
     @property
     def vocabulary(self) -> object:
-        """Equal for two models in which each id is the same token."""
+        """A value that is equal for two models if each id is the same token in both."""
         tokenizer = self.tokenizer
         return tokenizer.merges, tokenizer.special_tokens, self.checkpoint.config.vocab_size
 
@@ -100,7 +100,10 @@ def open_tokenizer(source: str | Path | None, note: Note = discard_note) -> Toke
 def find_source(
     source: str | Path | None, note: Note, only_tokenizer: bool = False
 ) -> tuple[str, Path]:
-    """The name and the path of a source, which is downloaded if it is named and not here."""
+    """The name and the path of a source, which is downloaded if it is named and not here.
+
+    None is the default model: the one in TIEDGPT_MODEL, else one that is on this machine.
+    """
     if source is not None:
         path = find_or_download(source, note, only_tokenizer)
         return str(source), path

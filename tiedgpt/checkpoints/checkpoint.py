@@ -31,7 +31,8 @@ class Checkpoint:
     path: Path
     config: Config  # with the head that is loaded if no other is asked for
     tensors: dict[str, Tensor]
-    heads_differ: bool = False  # config.json says tied, but the files contain a W_U that is not wte
+    # Whether config.json says tied, but the files contain a W_U that is not wte.T.
+    contradicts_tied: bool = False
     file_states: dict[Path, FileState] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -53,15 +54,17 @@ class Checkpoint:
     ) -> GPT2:
         """The model, in float32, as `load_model` loads it.
 
-        `progress` is called with the number of bytes of each tensor that is there. Raises
-        ArgumentError for another `head`, CheckpointError if config.json says untied and there is no
-        W_U, or if the files changed since they were checked.
+        head: "tied", "untied", or None for that of `config`. progress: is called with the number of
+            bytes of each tensor that was read. copy: True reads the values; False maps the files
+            where possible.
+        Raises ArgumentError for another `head`, CheckpointError if config.json says untied and
+        there is no W_U, or if the files changed since they were checked.
         """
         if head is None:
             self._check_has_head()
-            if self.heads_differ:
-                # The warning names the line that called load_model.
-                warnings.warn(self._two_readings(), TiedGPTWarning, stacklevel=3)
+            if self.contradicts_tied:
+                # The warning names the line that called load_model, which called this method.
+                warnings.warn(self._contradiction(), TiedGPTWarning, stacklevel=3)
             head = self.config.head
         config = self.config.with_head(head)
         if head == "untied" and not self.has_own_unembedding:
@@ -75,19 +78,20 @@ class Checkpoint:
         reader = TensorReader(self.tensors, copy)
         parameters = reader.read_all(parameter_shapes(config), progress)
         for file, state in self.file_states.items():
-            if file_state(file) != state:  # the parameters may be those of two files
+            if file_state(file) != state:  # some parameters may be from the file before
                 raise replaced(file)
         return GPT2(config, parameters)
 
     def _check_has_head(self) -> None:
+        """Raise CheckpointError if the head that config.json names is not in the files."""
         if self.lacks_unembedding:
             raise CheckpointError(
                 f'{self.path}: config.json says "tie_word_embeddings": false but there is no '
                 f'{HEAD}; load it with head "tied", or "untied" to start from a copy of wte.T'
             )
 
-    def _two_readings(self) -> str:
-        """What a user must know of a checkpoint whose heads differ."""
+    def _contradiction(self) -> str:
+        """The warning of a checkpoint that says tied and has another W_U."""
         return (
             f"{self.path}: config.json says tied, but the file has another {HEAD}, which is used: "
             "untied, as transformers 5 reads it; transformers 4 reads it as tied, as head "
@@ -101,10 +105,13 @@ class TensorReader:
 
     def __init__(self, tensors: dict[str, Tensor], copy: bool) -> None:
         self.tensors = tensors
+        # The tensors that become views of a mapped file. The values of the others are not aligned
+        # float32 numbers in the file, or have a checksum to be tested, so they are read.
         self.mapped: set[Tensor] = set()
-        if not copy and os.name != "nt":  # on Windows, a mapped file could not be replaced
+        is_windows = os.name == "nt"  # where a mapped file could not be replaced
+        if not copy and not is_windows:
             self.mapped = {tensor for tensor in tensors.values() if tensor.can_be_mapped}
-        self.memory: dict[Path, mmap.mmap] = {}
+        self.memory: dict[Path, mmap.mmap] = {}  # each file that has mapped tensors
         for file in {tensor.file for tensor in self.mapped}:
             self.memory[file] = map_file(file, self.mapped)
 
@@ -116,9 +123,10 @@ class TensorReader:
         return tensor.read()
 
     def read_all(self, names: Collection[str], progress: OnProgress) -> Parameters:
-        """The values of several tensors. `progress` is called with the bytes of each."""
+        """The values of several tensors, by name. `progress` is called with the bytes of each."""
         parameters = {}
-        # Two threads: most of the time of reading is spent on new memory, which comes page by page.
+        # Most of the time of reading is spent on new memory, which comes page by page. Two threads
+        # get it faster.
         pool = ThreadPoolExecutor(2)
         try:
             for name, array in zip(names, pool.map(self.read, names), strict=True):
@@ -138,7 +146,9 @@ def check_tensor_shapes(
     listing: the file that lists the tensors. describing: the name of the configuration's file.
     Raises CheckpointError.
     """
-    expected = parameter_shapes(config.with_head("untied"))  # a W_U is checked even if not used
+    # These are the parameters with a W_U. Its shape is checked even if it is not used, and it may
+    # be missing.
+    expected = parameter_shapes(config.with_head("untied"))
     described = f"the {config.n_layer}-layer GPT-2 that {describing} describes"
     missing = [name for name in expected if name not in tensors and name != HEAD]
     if missing:

@@ -39,7 +39,7 @@ def untied_model(
         know of the W_U.
     Raises ArgumentError for a model that is untied already, and where a W_U would be thrown away.
     """
-    if checkpoint.heads_differ:
+    if checkpoint.contradicts_tied:
         if init is None:
             note(
                 f"config.json of {name} says tied, but the file holds a W_U that is not "

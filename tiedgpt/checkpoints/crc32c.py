@@ -24,6 +24,8 @@ ALL_ONES = 0xFFFFFFFF
 def crc32c(data: bytes | np.ndarray) -> int:
     """The CRC-32C of bytes.
 
+    A long message is first shortened to at most 6777 bytes with the same remainder.
+
     >>> f"{crc32c(b'123456789'):08x}"
     'e3069283'
     """
@@ -34,47 +36,52 @@ def crc32c(data: bytes | np.ndarray) -> int:
         distances = [factor * distance for distance in DISTANCES]
         if message.size > distances[-1]:
             message = _fold(message, distances, register)
-            register = 0  # it is in the folded message now
-    for byte in message.tobytes():  # the usual CRC, byte by byte
+            register = 0  # the folded message contains it now
+    # What is left is read byte by byte, as in the usual computation.
+    for byte in message.tobytes():
         register = register >> 8 ^ REMAINDERS[(register ^ byte) & 0xFF]
     return register ^ ALL_ONES
 
 
 def mask(crc: int) -> int:
-    """A CRC in the form in which it is stored.
+    """A CRC in the form in which TensorFlow and LevelDB store it.
 
-    A CRC of bytes that contain their own CRC would be weak.
+    The CRC of bytes that contain a plain CRC would be weak. So its bits are rotated and LevelDB's
+    constant is added.
     """
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & ALL_ONES
+    rotated = crc >> 15 | crc << 17
+    return (rotated + 0xA282EAD8) & ALL_ONES
 
 
 def _fold(message: np.ndarray, distances: list[int], register: int) -> np.ndarray:
     """As many bytes as the last distance, with the same remainder as the message.
 
+    distances: removing a byte XORs it into the bytes so many places after it; ascending.
     register: the CRC's state before the message, ALL_ONES or 0.
     """
-    step = distances[0]  # the bytes that can be removed at once
+    step = distances[0]  # so many bytes can be removed at once: none of them is XORed into another
     kept = distances[-1]
-    # `work` holds what the blocks so far leave, then a new block. The zeros that it starts with do
-    # not change the remainder.
-    work = np.zeros(kept + step, np.uint8)
+    # The first `kept` bytes of the buffer are what the blocks so far leave. The next block comes
+    # after them. The zeros at first do not change the remainder.
+    buffer = np.zeros(kept + step, np.uint8)
     for position in range(0, message.size, step):
         block = message[position : position + step]
         size = len(block)  # less than `step` for the last block
-        work[kept : kept + size] = block
+        buffer[kept : kept + size] = block
         if position == 0:
-            # A CRC XORs its register into the next four bytes. All four of the register are equal.
-            work[kept : kept + 4] ^= register & 0xFF
+            # A CRC XORs the four bytes of its register into the next four of the message. Here the
+            # register's bytes are equal, so one of them is enough.
+            buffer[kept : kept + 4] ^= register & 0xFF
 
         # Remove the first `size` bytes, then move the rest to the front.
         for distance in distances:
-            work[distance : distance + size] ^= work[:size]
-        work[:kept] = work[size : size + kept]
-    return work[:kept]
+            buffer[distance : distance + size] ^= buffer[:size]
+        buffer[:kept] = buffer[size : size + kept]
+    return buffer[:kept]
 
 
 def _remainder(byte: int) -> int:
-    """What is XORed into the register when a byte is shifted out."""
+    """What is XORed into the register when this byte is shifted out: its remainder modulo P."""
     for _ in range(8):
         is_odd = byte & 1
         byte >>= 1

@@ -52,7 +52,7 @@ class DownloadClient:
     token: str | None  # "": no token is set; None: the server does not use tokens
     note: Note
     pins: dict[str, Version]  # the files whose content is known in advance
-    commit: str = ""  # the commit of the files, if the server named it
+    commit: str = ""  # the commit of the last file, if the server named it
     was_reached: bool = False
     parts_without_hash: list[Path] = field(default_factory=list)  # complete, as far as is known
 
@@ -69,8 +69,12 @@ class DownloadClient:
         return True
 
     def _receive_whole(self, file: str, folder: Path) -> Path | None:
-        """The verified part, after as many attempts as bring data. None if the server lacks it."""
-        most_bytes = 0
+        """The verified part. None if the server lacks the file.
+
+        A failed attempt is repeated, until ATTEMPTS in a row brought no new byte. Then
+        CheckpointError is raised.
+        """
+        most_bytes = 0  # the largest size of the part after a failed attempt
         failures = 0  # attempts in a row without a new byte
         while True:
             try:
@@ -90,7 +94,7 @@ class DownloadClient:
                         f"brought no data{continues}"
                     ) from interruption
                 wait = min(interruption.wait, MAX_DELAY)
-                if wait == 0:
+                if wait == 0:  # the server named no time
                     wait = DELAY * 2**failures
                 self.note(f"{file}: {interruption.reason}; trying again in {wait:g} s")
                 time.sleep(wait)
@@ -114,6 +118,7 @@ class DownloadClient:
                 part.unlink()
                 raise Interrupted("it changed on the server")
             self._check_status(file, response)
+            self.commit = self._header(response, "X-Repo-Commit")
             version, key = self._describe(file, response)
             target = folder / f".{file}.{key}.part"
             if part and part != target:  # the part is of another version
@@ -129,18 +134,23 @@ class DownloadClient:
 
     def _verify(self, file: str, part: Path, version: Version) -> None:
         """Delete a complete part that is not the version it should be, and raise."""
-        difference = version.why_not(part)
+        difference = version.find_difference(part)
         if difference:
             part.unlink()
             raise CheckpointError(
                 f"{self.label}/{file}: {difference}; the part is deleted, the next download starts "
                 "over"
             )
-        if version.digest == "":  # it may still turn out to be wrong, when it is read (hub.py)
+        if version.digest == "":
+            # Such a part may be wrong all the same. This is seen when the file is read, and the
+            # caller then deletes the part.
             self.parts_without_hash.append(part)
 
     def stay_at_commit(self) -> None:
-        """Fetch all later files from the commit of the last one, if the server named it."""
+        """Fetch all later files from the commit of the last one, if the server named it.
+
+        A URL of the hub ends with a revision: "main", or a commit.
+        """
         if re.fullmatch("[0-9a-f]{40}", self.commit):
             self.base = re.sub("/main$", f"/{self.commit}", self.base)
 
@@ -148,6 +158,7 @@ class DownloadClient:
         """The response, whose body, from byte `start` of the file on, is not read yet."""
         import requests
 
+        # "identity": positions and sizes are those of the file, so it must not come compressed.
         headers = {"User-Agent": "tiedgpt", "Accept-Encoding": "identity"}
         if start:
             headers["Range"] = f"bytes={start}-"
@@ -172,11 +183,11 @@ class DownloadClient:
         message = re.sub(r"//[^/\s]*@", "//", str(error))  # without a password
         reason = _reason(error, message)
         if "certificate" in message.lower():
-            # The server's is not trusted, or (an OSError) there is no file of those to trust.
+            # The server's certificate is not trusted, or the file of trusted ones is missing.
             reason += "; the variable REQUESTS_CA_BUNDLE can name a file of certificates to trust"
         elif _is_lost_connection(error):
-            # Without any connection, the address or the network is wrong, and another attempt
-            # would fail too. These two errors come after a connection.
+            # If there never was a connection, the address or the network is wrong, and another
+            # attempt would fail too. A timeout of reading and a cut connection show that there was.
             timed_out = isinstance(error, requests.ReadTimeout)
             was_cut = "aborted" in message
             if self.was_reached or timed_out or was_cut:
@@ -190,7 +201,9 @@ class DownloadClient:
             return
         # The hub redirects to a link that is valid for a while. The next attempt gets a new one.
         link_expired = code == 403 and not self._is_of_this_server(response)
-        if code in (408, 429) or code >= 500 or link_expired:
+        # 408 means too slow a request, 429 too many of them, 500 and above a fault of the server.
+        is_temporary = code in (408, 429) or code >= 500
+        if is_temporary or link_expired:
             wait = response.headers.get("Retry-After", "")
             seconds = float(wait) if re.fullmatch(r"[0-9]{1,9}", wait) else 0.0
             raise Interrupted(f"the server answers {code}", seconds)
@@ -203,35 +216,47 @@ class DownloadClient:
         raise CheckpointError(f"{self.label}/{file}: the server answers {code}{advice}")
 
     def _describe(self, file: str, response: "requests.Response") -> tuple[Version, str]:
-        """The version that the server and the pin describe, and a key that names this version.
+        """The version of the file that the server has, and a key that names this version.
 
-        The key is a part of a file's name, so it has no other characters than a name may have.
+        Raises CheckpointError if the server describes it in no way that could be verified.
         """
+        # For a large file, the hub gives the ETag of the content another name.
         etag = self._header(response, "X-Linked-Etag") or self._header(response, "ETag")
-        etag = etag.removeprefix("W/").strip('"')
-        self.commit = self._header(response, "X-Repo-Commit")
-        pin = self.pins.get(file, Version())
-        digest = pin.digest
-        is_hash = re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", etag)
-        if digest == "" and self.commit and is_hash:  # the hub's ETag is a hash of the file
-            digest = etag
-        size = self._find_size(file, response, pin.size)
+        etag = etag.removeprefix("W/").strip('"')  # W/"..." is a weak ETag
+        digest = self._find_digest(file, etag)
+        size = self._find_size(file, response)
         if size is None and digest == "":
             raise CheckpointError(f"{self.label}/{file}: expected one number of bytes, got none")
 
-        key = digest or etag or self._header(response, "Last-Modified")
-        key = re.sub(r"[^\w-]", "", key, flags=re.ASCII)[:40]
-        if key == "":  # no other process can know that its part is of this version
+        # The most exact name that this version has. The key is a part of a file's name, so other
+        # characters are left out.
+        version_name = digest or etag or self._header(response, "Last-Modified")
+        key = re.sub(r"[^\w-]", "", version_name, flags=re.ASCII)[:40]
+        if key == "":
+            # Nothing names the version, so no other process may continue the part.
             key = f"process-{os.getpid()}"
         return Version(size, digest), key
 
-    def _find_size(
-        self, file: str, response: "requests.Response", known_size: int | None
-    ) -> int | None:
-        """The size of the whole file, the same wherever it is given; None if it is not given."""
+    def _find_digest(self, file: str, etag: str) -> str:
+        """The hash that the file should have: its pin's, else the hub's ETag. "" if unknown."""
+        pin = self.pins.get(file, Version())
+        if pin.digest != "":
+            return pin.digest
+        is_of_hub = self.commit != ""  # only the hub names a commit
+        is_hash = re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", etag)
+        if is_of_hub and is_hash:
+            return etag
+        return ""
+
+    def _find_size(self, file: str, response: "requests.Response") -> int | None:
+        """The size of the whole file, from its pin and the response; None if neither gives it.
+
+        Raises CheckpointError if they give different sizes.
+        """
+        pin = self.pins.get(file, Version())
         sizes = set()
-        if known_size is not None:
-            sizes.add(known_size)
+        if pin.size is not None:
+            sizes.add(pin.size)
         for text in (self._header(response, "X-Linked-Size"), _size_of_whole(response)):
             if re.fullmatch("[0-9]{1,18}", text):
                 sizes.add(int(text))
@@ -243,10 +268,10 @@ class DownloadClient:
         return sizes.pop() if sizes else None
 
     def _header(self, response: "requests.Response", name: str) -> str:
-        """A header of this server's answers, the first that has it; "" if none has.
+        """A header of the first answer of this server that has it; "" if none has.
 
-        The host to which the hub redirects has an ETag of another kind, so its headers do not
-        count.
+        The hub redirects to another host, whose ETag is not a hash of the file. So the headers of
+        other hosts do not count.
         """
         for answer in (*response.history, response):
             if name in answer.headers and self._is_of_this_server(answer):
@@ -260,7 +285,10 @@ class DownloadClient:
         return (answering.hostname, answering.port) == (asked.hostname, asked.port)
 
     def _first_byte(self, file: str, response: "requests.Response", start: int) -> int:
-        """The position in the file of the first byte of the body: `start`, or 0 of a whole file."""
+        """The position in the file of the body's first byte: `start`, or 0 if the whole file came.
+
+        Raises CheckpointError if the body is another part.
+        """
         if response.status_code == 200:
             return 0
         content_range = response.headers.get("Content-Range", "")
@@ -287,7 +315,7 @@ class DownloadClient:
         import requests
 
         most_bytes = MAX_TEXT if size is None else size  # only a small file has no known size
-        mode = "rb+" if start else "wb"
+        mode = "rb+" if start else "wb"  # "wb" would delete the bytes before `start`
         with open(part, mode) as out, progress_bar(file, size, start) as bar:
             out.seek(start)
             try:
@@ -303,7 +331,7 @@ class DownloadClient:
 
 
 def _find_part(file: str, folder: Path) -> Path | None:
-    """The part of a file that an earlier attempt left, of any version."""
+    """The part of a file that an earlier attempt left, of any version; None if there is none."""
     for path in sorted(folder.iterdir()):
         if re.fullmatch(rf"\.{re.escape(file)}\.[\w-]+\.part", path.name):
             return path

@@ -16,7 +16,14 @@ from .fetching import remove_parts
 from .known_models import SHIPPED
 from .locks import LOCK, locked_file
 from .messages import Note, discard_note, megabytes
-from .places import check_name, find_model, folders_of, package_folder, weight_folders
+from .places import (
+    check_name,
+    find_model,
+    folders_of,
+    own_folders,
+    package_folder,
+    weight_folders,
+)
 from .publishing import StagedFiles, finish_saves, lock_directory
 from .reading import directory_of, named_errors
 from .remote_models import RemoteModel, remote_model
@@ -27,10 +34,10 @@ OTHER_FOLDER = "; to download to another folder, name it in TIEDGPT_WEIGHTS"
 def find_or_download(
     source: str | Path, note: Note = discard_note, only_tokenizer: bool = False
 ) -> Path:
-    """The path that `find_model` returns. A name that it does not find is downloaded, a Path not.
+    """The path of a model on this machine. A name that is not here is downloaded, a Path is not.
 
-    only_tokenizer: download the tokenizer without the weights. `find_model` does not find its
-    directory.
+    only_tokenizer: download the tokenizer without the weights, to a folder of its own, unless the
+    model or its tokenizer is here.
     """
     if not isinstance(source, str | Path):
         raise ArgumentError(f"a model must be a name or a path, got {short_repr(source)}")
@@ -48,7 +55,7 @@ def find_or_download(
     if isinstance(source, Path) or name in SHIPPED:
         raise not_here
     if only_tokenizer:
-        for folder in folders_of(name, "tokenizer"):
+        for folder in own_folders(name, "tokenizer"):
             if os.path.isfile(folder / "config.json"):
                 return folder
     if is_offline():
@@ -71,12 +78,13 @@ def download(name: str, source: str = "hub", note: Note = discard_note) -> Path:
     Raises CheckpointError.
     """
     name = check_name(name)
-    if name in SHIPPED:
+    if name in SHIPPED:  # it comes with the package
         return find_model(name)
     model = remote_model(name, source, note)
     complete = _find_complete(model, source)
     if complete is not None:
-        # _find_complete has compared every file whose hash is known.
+        # Every file whose hash is known was compared just now. The note says "verified" if that is
+        # the case for all files whose content is known.
         pins = model.client.pins.values()
         is_verified = bool(pins) and all(pin.digest for pin in pins)
         verified = " and verified" if is_verified else ""
@@ -98,37 +106,44 @@ def download(name: str, source: str = "hub", note: Note = discard_note) -> Path:
 
 def _check_has_no_others(folder: Path, model: RemoteModel) -> None:
     """Refuse a folder with files of something else, which would be mixed with the model's."""
-    has_files = any(os.path.isfile(path) for path in folder.glob("[!.]*"))  # .* are a download's
+    # Files whose names begin with a dot are those of a download that was interrupted.
+    has_files = any(os.path.isfile(path) for path in folder.glob("[!.]*"))
     if has_files:
-        fault = model.why_not(folder)
-        if fault:
+        fault = model.find_fault(folder)
+        if fault:  # without one, another process has just completed the model
             raise CheckpointError(f"{fault}; to download {model.name}, move {folder} away")
 
 
 def _find_complete(model: RemoteModel, source: str) -> Path | None:
-    """The first folder with the complete model. Parts that a killed download left are removed."""
-    folders = folders_of(model.name, source)
-    own_folders = folders[: len(weight_folders())]  # the others are Hugging Face's
-    for folder in folders:
+    """The first folder with the complete model; None if none is complete.
+
+    If there is one, the parts that killed downloads of the model left are removed.
+    """
+    for folder in folders_of(model.name, source):
         with suppress(CheckpointError):
             finish_saves(folder)
-        is_complete = model.why_not(folder) == ""
+        is_complete = model.find_fault(folder) == ""
         if is_complete:
-            for own_folder in own_folders:
-                # A process that is downloading to the folder has the lock, and keeps its parts.
-                with suppress(OSError, CheckpointError), locked_file(own_folder / LOCK):
-                    remove_parts(own_folder)
+            _remove_abandoned_parts(own_folders(model.name, source))
             return folder
     return None
+
+
+def _remove_abandoned_parts(folders: list[Path]) -> None:
+    """Delete the parts in each folder, unless a process is downloading to it."""
+    for folder in folders:
+        # A process that is downloading has the lock, so locked_file raises.
+        with suppress(OSError, CheckpointError), locked_file(folder / LOCK):
+            remove_parts(folder)
 
 
 def _folder_to_fill(name: str, source: str) -> Path:
     """The model's folder in TIEDGPT_WEIGHTS, else in the first weight folder to write to."""
     roots = weight_folders()
-    own_folders = folders_of(name, source)[: len(roots)]  # the others are Hugging Face's
-    if os.environ.get("TIEDGPT_WEIGHTS"):
-        return own_folders[0]
-    for root, folder in zip(roots, own_folders, strict=True):
+    model_folders = own_folders(name, source)
+    if os.environ.get("TIEDGPT_WEIGHTS"):  # it is the first weight folder
+        return model_folders[0]
+    for root, folder in zip(roots, model_folders, strict=True):
         if package_folder() in root.parents:  # an upgrade of tiedgpt would delete it
             continue
         # The root, or the folder in which it would be made.
@@ -149,30 +164,34 @@ def _download_to(folder: Path, model: RemoteModel) -> None:
         note(f"another process is downloading {model.label}: waiting for it")
 
     with lock_directory(folder, waiting, OTHER_FOLDER):
-        if (folder / model.config_file).exists():
+        if (folder / model.config_file).exists():  # it did not before this process had the lock
             note(f"the other process has completed {model.label}")
             return
         with StagedFiles(folder, OTHER_FOLDER) as files:
             try:
                 _fetch(model, files.new, folder)
             except TiedGPTError as error:
-                # The message names the server, not the staging directory, which it has on one line.
+                # A message may begin with a path in the staging directory, which the user does not
+                # know. The server's name replaces it. Messages have paths as one_line writes them.
                 staging = one_line(f"{files.new}{os.sep}")
                 message = str(error).replace(staging, f"{model.client.label}/")
                 raise CheckpointError(message) from error
-            remove_parts(files.new)
-        remove_parts(folder)
+            remove_parts(files.new)  # those of the small files, so that they do not appear
+        remove_parts(folder)  # those of the weights
 
 
 def _fetch(model: RemoteModel, new: Path, folder: Path) -> None:
-    """Download to `new`, small files first. The parts of the weights are in `folder`."""
+    """Download all files to `new`, small ones first, and check them.
+
+    The parts of the weights are in `folder`, where the next download finds them after a failure.
+    """
     client = model.client
     if not client.fetch(model.config_file, new):
         raise CheckpointError(
             f"{client.label}: no such repository, or no {model.config_file} in it (404)"
         )
-    model.check_small_files(new)
-    client.stay_at_commit()
+    model.check_small_files(new)  # the configuration, which is the only one so far
+    client.stay_at_commit()  # the repository may change during the download
 
     size = sum(pin.size or 0 for pin in client.pins.values())
     size_known = f" ({megabytes(size)})" if size else ""
@@ -182,7 +201,8 @@ def _fetch(model: RemoteModel, new: Path, folder: Path) -> None:
     try:
         model.check_weights(new)
     except CheckpointError as error:
-        # A server without hashes may have sent a part of a file as the whole.
+        # A server without hashes may have sent a part of a file as the whole. It must not be kept
+        # as the beginning of the next download.
         for part in client.parts_without_hash:
             part.unlink(missing_ok=True)
         raise CheckpointError(f"{error}; the next download starts over") from error

@@ -33,14 +33,14 @@ def open_directory(path: Path) -> Checkpoint:
     check_tensor_shapes(by_name, config, listing, "config.json")
 
     checkpoint = Checkpoint(path, config, by_name)
-    # The checkpoint has noted the states of the files after their headers were read. No file may
-    # have been replaced between.
+    # The checkpoint noted the states of the files only after their headers were read. A file that
+    # was replaced between these two steps has another header now.
     _, tensors_now = _find_tensors(path)
     if tensors_now != tensors or read_config_json(path) != config:
         raise replaced(listing)
     if config.tied and HEAD in by_name:
-        checkpoint.heads_differ = not by_name[HEAD].has_values_of(by_name["wte.weight"])
-    if checkpoint.heads_differ:  # transformers 5 does not tie them either
+        checkpoint.contradicts_tied = not by_name[HEAD].has_values_of(by_name["wte.weight"])
+    if checkpoint.contradicts_tied:  # transformers 5 does not tie them either
         checkpoint.config = config.with_head("untied")
     return checkpoint
 
@@ -50,7 +50,7 @@ def _by_our_names(tensors: list[Tensor]) -> dict[str, Tensor]:
     by_name: dict[str, Tensor] = {}
     for tensor in tensors:
         name = from_transformers(tensor.name)
-        if name is None:  # a mask
+        if name is None:  # the causal mask of a layer, which is not a parameter
             continue
         if name in by_name:
             raise CheckpointError(
@@ -62,9 +62,10 @@ def _by_our_names(tensors: list[Tensor]) -> dict[str, Tensor]:
 
 
 def read_config_json(model: Path) -> Config:
-    """The Config of a directory, or of a file's directory. Raises CheckpointError.
+    """The Config of a model: the directory itself, or the one of its file. Raises CheckpointError.
 
-    The end of a text is that of generation_config.json if it has one, as in transformers.
+    As in transformers, generation_config.json is preferred for the token that ends a text, if that
+    file names one.
     """
     directory = directory_of(model)
     path = directory / "config.json"
@@ -90,7 +91,10 @@ def read_config_json(model: Path) -> Config:
 
 
 def read_weight_map(index: Path) -> dict[str, str]:
-    """Tensor -> its file, from the index of several files. No file lies in another directory."""
+    """Tensor name -> file name, from the index of several files, which lie beside the index.
+
+    Raises CheckpointError for another index.
+    """
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f'{index}: "weight_map" must map tensor names to files')
@@ -103,8 +107,11 @@ def read_weight_map(index: Path) -> dict[str, str]:
 
 
 def _find_tensors(path: Path) -> tuple[Path, list[Tensor]]:
-    """The file that lists the tensors (the weights, or an index), and the tensors."""
-    for file in (path, path / WEIGHTS):  # the path may be the file itself
+    """The file that lists the tensors (the weights, or an index), and the tensors.
+
+    `path` is a directory, or a file of weights itself. Raises CheckpointError if it is neither.
+    """
+    for file in (path, path / WEIGHTS):
         if file.is_file():
             return file, list(read_header(file).values())
     index = path / INDEX
@@ -124,7 +131,10 @@ def other_weights(directory: Path) -> str:
 
 
 def _find_sharded(index: Path) -> list[Tensor]:
-    """The tensors of all files that an index names, which must be those that it lists."""
+    """The tensors of all files that an index names.
+
+    Raises CheckpointError if a file has other tensors than the index lists for it.
+    """
     weight_map = read_weight_map(index)
     tensors: list[Tensor] = []
     for file in sorted(set(weight_map.values())):

@@ -16,21 +16,23 @@ from ..errors import CheckpointError
 
 LOCK = ".lock"  # a file that a process keeps locked while it uses the directory
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has none
-ID_BYTES = 20  # of the process id in the file, which is padded to overwrite a longer one
-Waiting = Callable[[], Any] | None  # called once, when a lock is another process's
+ID_BYTES = 20  # of the process id in the file; spaces after it overwrite a longer one
+Waiting = Callable[[], Any] | None  # called once, when another process has the lock
 
 
 @contextmanager
-def locked_file(path: Path, waiting: Waiting = None, without_locks: bool = True) -> Iterator[None]:
+def locked_file(
+    path: Path, waiting: Waiting = None, lock_is_optional: bool = True
+) -> Iterator[None]:
     """Make and lock a file that holds this process's id; remove it at the end.
 
-    waiting: is called if another process has the lock, which is then waited for. None: that is an
-        error.
-    without_locks: whether to go on where the file system has no locks.
+    waiting: is called if another process has the lock, which is then waited for. If it is None,
+        CheckpointError is raised.
+    lock_is_optional: whether to go on without a lock where the file system has none.
     """
-    lock = _open_and_lock(path, waiting, without_locks)
+    lock = _open_and_lock(path, waiting, lock_is_optional)
     try:
-        with suppress(OSError):  # a full disk
+        with suppress(OSError):  # a full disk: the id is only for another process's message
             os.write(lock, str(os.getpid()).ljust(ID_BYTES).encode())
         yield
     finally:
@@ -39,22 +41,26 @@ def locked_file(path: Path, waiting: Waiting = None, without_locks: bool = True)
         os.close(lock)
 
 
-def _open_and_lock(path: Path, waiting: Waiting, without_locks: bool) -> int:
-    """The descriptor of the file when it is locked."""
+def _open_and_lock(path: Path, waiting: Waiting, lock_is_optional: bool) -> int:
+    """Open and lock the file, for `locked_file`, whose arguments these are.
+
+    Returns its descriptor, at position 0.
+    """
     is_waiting = False
     while True:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | NO_FOLLOW, 0o666)
-        is_locked = try_lock(lock, without_locks)
+        is_locked = try_lock(lock, lock_is_optional)
         links = os.fstat(lock).st_nlink  # the number of names that the file has
         os.lseek(lock, 0, os.SEEK_SET)  # on Windows, try_lock moves the position
         if is_locked and links == 1:
             return lock
+        # The process that has the lock wrote its id into the file, unless it got the lock just now.
         owner = os.read(lock, ID_BYTES).decode(errors="replace").strip()
         os.close(lock)
 
-        if links > 1:
+        if links > 1:  # the id would be written into the other file
             raise CheckpointError(f"{path} is a link to another file; remove it")
-        if links == 0:  # its process removed the file just now
+        if links == 0:  # the process that had the lock removed the file just now
             continue
         if waiting is None:
             process = f"process {owner}" if owner.isdecimal() else "another process"
@@ -67,16 +73,18 @@ def _open_and_lock(path: Path, waiting: Waiting, without_locks: bool) -> int:
         time.sleep(0.01)
 
 
-def try_lock(descriptor: int, without_locks: bool = True) -> bool:
-    """Lock an open file unless another process has.
+def try_lock(descriptor: int, lock_is_optional: bool = True) -> bool:
+    """Lock an open file; False if another process has locked it.
 
-    Where the file system has no locks, it returns `without_locks`.
+    Where the file system has no locks, `lock_is_optional` is returned.
     """
     try:
         if sys.platform == "win32":
             import msvcrt
 
-            os.lseek(descriptor, 1 << 30, os.SEEK_SET)  # beyond the content, which others may read
+            # Windows locks bytes, and nobody else can read them. A byte far after the content is
+            # locked, so that other processes can read the content.
+            os.lseek(descriptor, 1 << 30, os.SEEK_SET)
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         else:
             import fcntl
@@ -85,5 +93,5 @@ def try_lock(descriptor: int, without_locks: bool = True) -> bool:
     except (BlockingIOError, PermissionError):
         return False
     except OSError:
-        return without_locks
+        return lock_is_optional
     return True

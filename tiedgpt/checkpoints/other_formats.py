@@ -79,7 +79,7 @@ def check_format(path: Path) -> None:
 
 
 def describe_weights(directory: Path) -> str:
-    """What else a directory without model.safetensors has; "" if nothing is known of it."""
+    """The first file of weights in a directory that `describe` knows, and what to do; else ""."""
     for pattern in WEIGHTS_OF_OTHERS:
         for path in sorted(directory.glob(pattern)):
             if path.is_file() and path.name not in NOT_WEIGHTS:

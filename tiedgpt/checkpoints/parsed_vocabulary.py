@@ -11,11 +11,13 @@ Merges = list[tuple[str, str]]
 
 @dataclass
 class ParsedVocabulary:
-    """A vocabulary from one or several files. `name` is what errors call them."""
+    """A vocabulary from one or several files. `name` is what errors call the files."""
 
     name: str
     merges: Merges
-    ids: dict[str, Any]  # of all tokens that a file lists; a file may give an id that is no number
+    ids: dict[
+        str, Any
+    ]  # of all tokens that a file lists; a file may give an id that is not a number
     added: set[str] = field(default_factory=set)  # read as one token, before any merge
     plain: set[str] = field(default_factory=set)  # those of `added` that any text may contain
 
@@ -54,20 +56,20 @@ class ParsedVocabulary:
             raise TokenizerError(f"{self.name}: {error}") from None
 
     def _ordinary_ids(self) -> dict[str, int]:
-        """The ids of bytes and merges, if a file says the same. Raises TokenizerError.
+        """The ids of bytes and merges. Raises TokenizerError if the files give others.
 
-        They follow from the merges and from the first one, that of "!".
+        The ids follow from the merges and from the first id, which is that of the byte "!".
         """
         for token, token_id in self.ids.items():
             if type(token_id) is not int:
                 raise TokenizerError(
                     f"token {short_repr(token)} has id {short_repr(token_id)}, expected an integer"
                 )
-        ordinary = spelled_ids(self.merges, self.ids.get("!", 0))
+        first_id = self.ids.get("!", 0)  # if there is no "!", the loop raises
+        ordinary = spelled_ids(self.merges, first_id)
         for token, token_id in ordinary.items():
             if self.ids.get(token) != token_id:
-                # Merges that contradict themselves are the first error. A Tokenizer refuses them.
-                Tokenizer(self.merges)
+                self._check_merges()  # wrong merges make wrong ids, so they are the first error
                 id_in_file = f"id {short_repr(self.ids[token])}" if token in self.ids else "no id"
                 raise TokenizerError(
                     f"token {short_repr(token)} has {id_in_file}, expected {token_id}"
@@ -80,9 +82,16 @@ class ParsedVocabulary:
                 )
         return ordinary
 
+    def _check_merges(self) -> None:
+        """Raise TokenizerError if the merges contradict themselves. Tokenizer's checks do so."""
+        Tokenizer(self.merges)
+
 
 def parse_merges(spelled: list[Any], name: str, first: int) -> Merges:
-    """Merges from "a b" or ["a", "b"]. Errors number the merges from `first`, after `name`."""
+    """The merges from a list of "a b" or ["a", "b"]. Raises TokenizerError.
+
+    An error calls the first merge f"{name} {first}".
+    """
     merges = []
     for number, merge in enumerate(spelled, first):
         pair = merge.split(" ") if isinstance(merge, str) else merge

@@ -30,7 +30,7 @@ def find_model(source: str | Path) -> Path:
     """
     text = str(source)
     is_known = ALIASES.get(text, text) in (*MODELS, *SHIPPED)
-    if text and not is_known:
+    if text and not is_known:  # "" is not a path, although Path("") is the working directory
         path = Path(os.path.expanduser(source))
         if os.path.exists(path):
             return path
@@ -81,7 +81,7 @@ def models_here() -> dict[str, Path]:
 
 
 def _repositories_in_weight_folders() -> set[str]:
-    """The subfolders owner/name, with a model or without."""
+    """The names OWNER/NAME of the subfolders two levels down, with a model or without."""
     names = set()
     for root in weight_folders():
         for path in glob.glob("*/*", root_dir=root):
@@ -92,7 +92,7 @@ def _repositories_in_weight_folders() -> set[str]:
 
 
 def _repositories_in_hugging_face_cache() -> set[str]:
-    """The repositories whose configuration is that of a GPT-2."""
+    """The names OWNER/NAME of the repositories whose configuration is that of a GPT-2."""
     names = set()
     for folder in glob.glob("models--*--*", root_dir=_hugging_face_cache()):
         name = folder.removeprefix("models--").replace("--", "/")
@@ -106,7 +106,7 @@ def _repositories_in_hugging_face_cache() -> set[str]:
 
 
 def _find_name(name: str) -> Path | None:
-    """The first folder of a name that holds a model."""
+    """The first folder of a name that holds a model, the hub's or OpenAI's; None without one."""
     for folder in [*folders_of(name), *folders_of(name, "openai")]:
         for files in FILES_OF_A_MODEL:
             # os.path.isfile, unlike Path.is_file, is False for a folder that may not be read.
@@ -132,24 +132,38 @@ def check_name(text: str) -> str:
     )
 
 
-def folders_of(name: str, source: str = "hub") -> list[Path]:
-    """The folders where the files of a model may be, in the order in which they are searched.
+def own_folders(name: str, source: str = "hub") -> list[Path]:
+    """The folders in which tiedgpt keeps a model: one in each weight folder, in the same order.
 
-    source: as for `download`. Each has its own folder: files of one do not change how another is
-    loaded.
+    source: "hub", "openai" for OpenAI's TensorFlow files, or "tokenizer" for the hub's files
+        without the weights. Each has its own folder, so its files do not change how another is
+        loaded.
     """
     roots = weight_folders()
     if source == "tokenizer":
         return [root / name / ".tokenizer" for root in roots]
     if source == "openai":
         return [root / f"{name}-openai" for root in roots]
+    return [root / name for root in roots]
 
+
+def folders_of(name: str, source: str = "hub") -> list[Path]:
+    """The folders where the files of a model may be, in the order in which they are searched.
+
+    source: as for own_folders. Hugging Face's cache comes last.
+    """
+    folders = own_folders(name, source)
+    if source != "hub":  # the cache has files of the hub only
+        return folders
     repositories = [name]
     if name in MODELS:
         # The cache calls a model as the user called it: gpt2, or openai-community/gpt2.
         repositories = [MODELS[name].repository, name]
-    snapshots = [_snapshot(repository) for repository in repositories]
-    return [root / name for root in roots] + [path for path in snapshots if path is not None]
+    for repository in repositories:
+        snapshot = _snapshot(repository)
+        if snapshot is not None:
+            folders.append(snapshot)
+    return folders
 
 
 def weight_folders() -> list[Path]:
@@ -159,9 +173,13 @@ def weight_folders() -> list[Path]:
     if variable:
         folders.append(Path(os.path.expanduser(variable)))
 
+    # In a checkout, weights/ is beside the package; in an installation it is inside.
     package = package_folder()
     is_checkout = (package.parent / "pyproject.toml").is_file()
-    folders.append((package.parent if is_checkout else package) / "weights")
+    if is_checkout:
+        folders.append(package.parent / "weights")
+    else:
+        folders.append(package / "weights")
 
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folders.append(Path(os.path.expanduser(cache)) / "tiedgpt")
@@ -174,7 +192,10 @@ def package_folder() -> Path:
 
 
 def _snapshot(repository: str) -> Path | None:
-    """The folder of a repository's main snapshot in the Hugging Face cache, if it has one."""
+    """The folder of a repository's main snapshot in the Hugging Face cache; None without one.
+
+    The files are in models--OWNER--NAME/snapshots/COMMIT, and refs/main holds the commit.
+    """
     folder = _hugging_face_cache() / f"models--{repository.replace('/', '--')}"
     try:
         commit = (folder / "refs" / "main").read_text(encoding="ascii").strip()

@@ -18,7 +18,8 @@ from .reading import named_errors
 
 READY = ".save.ready"  # a directory of complete files, until they are moved
 MAX_WAIT = 1  # seconds to try to move them
-NOT_EMPTY = errno.EEXIST, errno.ENOTEMPTY  # the errors of a directory that is not empty
+# The errors, on different systems, of replacing or removing a directory that is not empty.
+NOT_EMPTY = (errno.EEXIST, errno.ENOTEMPTY)
 
 
 class StagedFiles:
@@ -43,8 +44,8 @@ class StagedFiles:
         self._advice = advice
 
     def __enter__(self) -> "StagedFiles":
-        # An error or Ctrl-C here calls what is on `undo`, the last one first. Without one, pop_all
-        # hands it on to __exit__.
+        # After an error or Ctrl-C in this block, the callbacks on `undo` run, the last one first.
+        # Otherwise pop_all hands them on to __exit__.
         with ExitStack() as undo:
             undo.enter_context(named_errors(f"cannot write to {self.directory}", self._advice))
             if os.path.lexists(self.directory) and not self.directory.is_dir():
@@ -53,8 +54,11 @@ class StagedFiles:
                 )
             _make_directory(self.directory, undo)
             finish_saves(self.directory)
-            # It is called again at the end: Ctrl-C may come between two moves, or in mkdtemp.
+            # On `undo`, it is called again at the end of the save, because Ctrl-C may come between
+            # two moves, or in mkdtemp.
             undo.callback(finish_saves, self.directory)
+            # Another process may remove the staging directory before it is locked, or the empty
+            # directory in which it would be. Both are then made again.
             while not self._stage(undo):
                 _make_directory(self.directory, undo)
             self._files = undo.enter_context(ExitStack())  # the open files, which it closes
@@ -66,7 +70,7 @@ class StagedFiles:
             with self._undo:
                 self._publish()
         else:
-            # named_errors, which is on it too, makes a CheckpointError of an OSError.
+            # named_errors, which is on `undo` too, turns an OSError into a CheckpointError.
             self._undo.__exit__(kind, error, trace)
 
     def open(self, name: str) -> BinaryIO:
@@ -75,9 +79,9 @@ class StagedFiles:
         return self._files.enter_context(open(self.new / name, "xb"))
 
     def _stage(self, undo: ExitStack) -> bool:
-        """Make and lock a staging directory.
+        """Make and lock a staging directory; False if another process is removing it.
 
-        It returns False if another process took the directory for abandoned before it was locked.
+        Until it is locked, another process takes it for one that a killed process left.
         """
         with suppress(FileNotFoundError, CheckpointError):
             staging = Path(tempfile.mkdtemp(".tmp", ".save.", self.directory))
@@ -121,9 +125,11 @@ def finish_saves(directory: Path) -> None:
         try:
             _move_out(ready, directory)
         except OSError as error:
-            # Another process moves the same files, or has saved again. It may take its time.
-            another_is_at_work = error.errno in (errno.ENOENT, *NOT_EMPTY)
-            if another_is_at_work:
+            # Another process moved a file before this one did, or has saved again. While others
+            # make progress, this one waits without a limit. After any other error, it tries again
+            # for MAX_WAIT: the error may pass, for example when a program closes a file.
+            is_progress_of_another = error.errno in (errno.ENOENT, *NOT_EMPTY)
+            if is_progress_of_another:
                 deadline = time.monotonic() + MAX_WAIT
             elif time.monotonic() > deadline:
                 raise CheckpointError(
@@ -148,31 +154,35 @@ def _move_out(ready: Path, directory: Path) -> None:
 
 def _remove_abandoned(staging: Path) -> None:
     """Remove the staging directory of a killed process. Raises if its process is running."""
-    with locked_file(staging / LOCK, without_locks=False):
-        # The directory's process may be about to lock it. The process then finds no directory of
-        # that name, and makes another.
+    # Without a lock, nothing shows that the process was killed.
+    with locked_file(staging / LOCK, lock_is_optional=False):
+        # The process may have made the directory just now and be about to lock it. After the rename
+        # it finds no directory of that name, and makes another.
         abandoned = staging.with_suffix(".old.tmp")
-        with suppress(PermissionError):  # on Windows, because a file in it is open: the lock
+        try:
             os.rename(staging, abandoned)
-        shutil.rmtree(abandoned if abandoned.exists() else staging, ignore_errors=True)
-    # Elsewhere all is removed now, and this raises an OSError that the caller ignores. On Windows
-    # the lock, which was open, and its directory are still there.
+        except PermissionError:  # on Windows, because the lock in it is open
+            abandoned = staging
+        shutil.rmtree(abandoned, ignore_errors=True)
+    # On Windows, the lock was open and is still there, and so is its directory. On other systems
+    # this raises an OSError, because both are gone, and the caller ignores it.
     (staging / LOCK).unlink()
     staging.rmdir()
 
 
 def link_new(path: Path, new: Path) -> None:
-    """Give a complete file the name `new` too, or instead where the file system has no hard links.
+    """Give a complete file the name `new` too. Without hard links it is moved to that name.
 
-    Raises FileExistsError if there is a file of that name; it is never replaced.
+    Raises FileExistsError if there is a file of that name, which is never replaced.
     """
     try:
         os.link(path, new)
     except FileExistsError:
         raise
-    except OSError:
+    except OSError:  # the file system has no hard links
         # An empty file reserves the name, so that no other process's file is replaced.
-        os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        empty_file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        os.close(empty_file)
         try:
             os.replace(path, new)
         except BaseException:

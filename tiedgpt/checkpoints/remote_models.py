@@ -87,13 +87,13 @@ class RemoteModel(ABC):
         if any(os.path.isfile(folder / file) for file in VOCABULARIES):
             read_tokenizer(folder)
 
-    def why_not(self, folder: Path) -> str:
+    def find_fault(self, folder: Path) -> str:
         """Why `folder` is not this model, complete and as published; "" if it is."""
         try:
             self.check_small_files(folder)
             self.check_weights(folder)
             for file, pin in self.client.pins.items():
-                difference = pin.why_not(folder / file)
+                difference = pin.find_difference(folder / file)
                 if difference:
                     return f"{folder / file}: {difference}"
         except (TiedGPTError, OSError) as error:
@@ -101,7 +101,7 @@ class RemoteModel(ABC):
         return ""
 
     def fetch_all(self, files: Iterable[str], new: Path, parts: Path | None = None) -> bool:
-        """Download files; False as soon as the server lacks one."""
+        """Download files, one after the other; stop and return False if the server lacks one."""
         return all(self.client.fetch(file, new, parts) for file in files)
 
 
@@ -116,8 +116,8 @@ class HubModel(RemoteModel):
 
     def fetch_small_files(self, new: Path) -> None:
         has_pair = self.fetch_all(["vocab.json", "merges.txt"], new)
-        # The known models need no more than these two. Others may have tokens that these files do
-        # not have, and settings.
+        # For the known models these two files are enough. Another model may have more tokens, in
+        # other files, and settings.
         is_known = self.name in MODELS
         has_json = not is_known and self.client.fetch("tokenizer.json", new)
         has_tokenizer = has_pair or has_json
@@ -195,7 +195,10 @@ class OpenAIModel(RemoteModel):
 
 
 def _hub_client(name: str, weights: dict[str, Version], note: Note) -> DownloadClient:
-    """The client for a repository; `weights` are the known versions of its weights, by file."""
+    """The client for a repository. Raises CheckpointError for a wrong HF_TOKEN.
+
+    weights: the versions of the weights that are known, by file.
+    """
     endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
     token = os.environ.get("HF_TOKEN", "").strip()
     if not re.fullmatch("[!-~]*", token):  # ASCII without spaces and control characters

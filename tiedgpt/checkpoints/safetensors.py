@@ -60,7 +60,7 @@ DTYPE_BITS = {
     "C64": 64,
 }
 STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # NumPy has no bfloat16, so its bits are read
-# NumPy's types of those that are numbers and have no more or fewer bits there.
+# NumPy's names of the dtypes that it has too: real numbers with the same number of bits.
 NUMBERS = {
     "BOOL": "?",
     "U8": "u1",
@@ -75,8 +75,9 @@ NUMBERS = {
     "U64": "<u8",
     "F64": "<f8",
 }
-EXACT = {"float64": "F64", "int64": "I64"}  # what `write` does not have to round to F32
-VALUES_PER_READ = 1 << 17
+# NumPy's names of types that F32 would round -> the dtype in which `write` can store them exactly.
+EXACT = {"float64": "F64", "int64": "I64"}
+VALUES_PER_READ = 1 << 17  # half a megabyte of float32: a small buffer for tensors of any size
 U64 = Range(0, 2**64 - 1)
 MADV_POPULATE_READ = 22  # Linux's number; Python has no name for it
 
@@ -99,7 +100,7 @@ class Tensor:
 
     def view(self, memory: mmap.mmap) -> np.ndarray:
         """The values in the mapped file. Its pages are read from the disk now, where possible."""
-        # madvise wants the start of a page.
+        # madvise accepts only an address where a page starts.
         page_start = self.start // mmap.PAGESIZE * mmap.PAGESIZE
         # The system refuses on macOS, on Linux before 5.14, and for a tensor without values.
         with suppress(AttributeError, OSError, ValueError):
@@ -117,9 +118,9 @@ class Tensor:
         return array
 
     def read_exactly(self) -> np.ndarray:
-        """The values in the type that the file has, but bfloat16 as float32.
+        """The values in the type that the file has. Only bfloat16 becomes float32.
 
-        Raises CheckpointError for a type of fewer bits.
+        Raises CheckpointError for the other types that NumPy does not have, such as 8-bit floats.
         """
         if self.dtype == "BF16":
             return self.read()
@@ -152,7 +153,7 @@ class Tensor:
         return True
 
     def _read_into(self, part: np.ndarray, file: BufferedReader) -> None:
-        """Read the next values of the file, as many as `part` has, and move on in the file."""
+        """Fill `part` (float32) with the next values of the file, and move on in the file."""
         stored = np.dtype(STORED[self.dtype])
         if stored == part.dtype:
             buffer = part
@@ -160,7 +161,7 @@ class Tensor:
             buffer = np.empty(part.shape, stored)
         if file.readinto(buffer.data) != buffer.nbytes:
             raise OSError(f"it is too short for tensor {short_repr(self.name)}")
-        if self.dtype == "BF16":  # the upper half of a float32
+        if self.dtype == "BF16":  # its 16 bits are the upper half of a float32
             part[...] = (buffer.astype(np.uint32) << 16).view(np.float32)
         elif buffer is not part:
             part[...] = buffer
@@ -169,10 +170,11 @@ class Tensor:
 def map_file(path: Path, tensors: Iterable[Tensor]) -> mmap.mmap:
     """The bytes of a file, mapped. A page that is written to is copied first.
 
-    Raises CheckpointError if the file cannot be mapped, or lacks one of `tensors` that is its own.
+    tensors: those of this file, and of other files, were found in the headers before. Raises
+    CheckpointError if this file cannot be mapped, or no longer has one of them.
     """
     with open_to_read(path) as file:
-        if os.fstat(file.fileno()).st_size == 0:
+        if os.fstat(file.fileno()).st_size == 0:  # mmap refuses it; it had a header before
             raise replaced(path)
         memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     with suppress(AttributeError, OSError):  # not Linux, or without huge pages
@@ -180,9 +182,9 @@ def map_file(path: Path, tensors: Iterable[Tensor]) -> mmap.mmap:
         # faster.
         memory.madvise(mmap.MADV_HUGEPAGE)
     # The file may have been replaced since its header was read.
-    in_file = read_header(path)
+    present_tensors = read_header(path)
     for tensor in tensors:
-        if tensor.file == path and in_file.get(tensor.name) != tensor:
+        if tensor.file == path and present_tensors.get(tensor.name) != tensor:
             raise replaced(path)
     return memory
 
@@ -236,10 +238,10 @@ def check_places(
     There is no overlap, no hole and no remainder. Raises CheckpointError that names `listing`,
     which has the positions, or `file`, which has the data.
     """
-    end = data_start  # of the tensor before
+    end = data_start  # where the tensor before ends
     for tensor in sorted(tensors, key=lambda tensor: (tensor.start, tensor.end)):
         where = f"{listing}: tensor {short_repr(tensor.name)}"
-        shape = list(tensor.shape)
+        shape = list(tensor.shape)  # as JSON writes it, for the messages
         if len(shape) > MAX_RANK:
             raise CheckpointError(f"{where}: {len(shape)} axes; expected at most {MAX_RANK}")
         bits_needed = prod(shape) * DTYPE_BITS[tensor.dtype]
@@ -279,10 +281,10 @@ def write(
     """Write arrays of any shape as F32, in the order given.
 
     With `exact`, arrays of float64 and int64 are written as such. transformers and safetensors read
-    them back. Raises CheckpointError for names and metadata that `read_header` would refuse.
+    the file. Raises CheckpointError for names and metadata that `read_header` would refuse.
 
-    subtle: an array's values are written in the order of its indices, not of its memory. These
-    differ for a transposed view, which safetensors.numpy.save writes wrongly.
+    subtle: an array's values are written in the order of its indices. For a transposed view this is
+    not the order of its memory, in which safetensors.numpy.save would write them.
     """
     tensors = list(tensors)
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers needs "pt"
@@ -294,15 +296,16 @@ def write(
                 f"tensor {short_repr(name)} cannot be written: the header has that name"
             )
         dtype = EXACT.get(array.dtype.name, "F32") if exact else "F32"
+        bytes_per_value = DTYPE_BITS[dtype] // 8
         begin = end
-        end = begin + DTYPE_BITS[dtype] // 8 * array.size
+        end = begin + bytes_per_value * array.size
         header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [begin, end]}
     header_bytes = json.dumps(header, separators=(",", ":")).encode()
-    # Spaces align the data: they begin at a multiple of CACHE_LINE.
+    # Spaces after the header make the data begin at a multiple of CACHE_LINE.
     remainder = (8 + len(header_bytes)) % CACHE_LINE
     if remainder > 0:
         header_bytes += b" " * (CACHE_LINE - remainder)
-    # What would be refused in a file is not written.
+    # A header that would be refused when the file is read raises now.
     _parse_header(header_bytes, Path("the file to be written"))
     file.write(len(header_bytes).to_bytes(8, "little"))
     file.write(header_bytes)
@@ -312,9 +315,9 @@ def write(
 
 
 def _parse_header(header_bytes: bytes, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and the metadata of a header. `path` is the file's.
+    """The tensors and the metadata of a header. `path` is its file, for the tensors and errors.
 
-    Raises CheckpointError if the header breaks a rule. `write` calls it before a file is written.
+    Raises CheckpointError if the header breaks a rule.
     """
     if len(header_bytes) > MAX_HEADER:
         raise CheckpointError(

@@ -23,6 +23,7 @@ from .tokenizer_json import TOKENIZER_JSON, tokenizer_json
 from .vocabulary import ADDED, SETTINGS, read_tokenizer, vocabulary_files
 
 SPECIAL_TOKENS_MAP = "special_tokens_map.json"
+# What describes the tokenizer and the generation of a model, and is copied with it if it is there.
 COPIED = (
     "merges.txt",
     "vocab.json",
@@ -72,7 +73,7 @@ def save_model(model: GPT2, tokenizer: Tokenizer | None, directory: str | Path) 
 
 def write_model(files: StagedFiles, model: GPT2, others: Mapping[str, bytes]) -> None:
     """Write config.json and model.safetensors to `files`, and other files beside them."""
-    # This may fail, so it comes before the weights, which take long to write.
+    # The text of config.json comes before the weights, because it may fail and they take long.
     try:
         config = json.dumps(model.config.to_json(), indent=2, sort_keys=True) + "\n"
     except (RecursionError, TypeError, ValueError) as error:  # in Config.others
@@ -83,10 +84,12 @@ def write_model(files: StagedFiles, model: GPT2, others: Mapping[str, bytes]) ->
     safetensors.write(files.open(WEIGHTS), tensors.items())
     for name, content in others.items():
         files.open(name).write(content)
+
+    # An earlier model may have left a generation_config.json here. transformers prefers what it
+    # says of the end of a text, so one that says something else is replaced.
     path = files.directory / GENERATION_CONFIG
     is_kept = path.exists() and GENERATION_CONFIG not in others
     if is_kept and _contradicts(path, model.config):
-        # transformers prefers what this file says of the end of a text.
         tokens = {
             "bos_token_id": model.config.bos_token_id,
             "eos_token_id": model.config.eos_token_id,
@@ -96,9 +99,9 @@ def write_model(files: StagedFiles, model: GPT2, others: Mapping[str, bytes]) ->
 
 
 def _contradicts(path: Path, config: Config) -> bool:
-    """Whether a generation_config.json says another end of a text than a configuration.
+    """Whether a generation_config.json names another token for the end of a text than `config`.
 
-    One that cannot be read does.
+    A file that cannot be read counts as one that does, so that it is replaced.
     """
     try:
         eos_token_id = read_json(path).get("eos_token_id")
@@ -131,8 +134,9 @@ def tokenizer_files(tokenizer: Tokenizer, directory: Path) -> dict[str, bytes]:
 def copied_files(model: Path, note: Note = discard_note) -> dict[str, bytes]:
     """The tokenizer's files and generation_config.json of a checkpoint, as they are, by name.
 
-    Where transformers could not read a vocabulary from them, its files are added. If there is no
-    vocabulary at all, `note` is called. Raises CheckpointError for a file that cannot be read.
+    If transformers could not read the vocabulary from them, files that it can read are added. If
+    there is no vocabulary at all, `note` is called. Raises CheckpointError for a file that cannot
+    be read.
     """
     directory = directory_of(model)
     contents = {}
@@ -150,5 +154,6 @@ def copied_files(model: Path, note: Note = discard_note) -> dict[str, bytes]:
         except CheckpointError as error:
             note(f"{error}; the copy is written without a tokenizer")
             return contents
-        contents = {name: text.encode() for name, text in texts.items()} | contents
+        for name, text in texts.items():
+            contents.setdefault(name, text.encode())  # a file that is there stays as it is
     return contents

@@ -22,7 +22,7 @@ from .tensorflow_index import read_index
 HPARAMS = "hparams.json"
 INDEX = "model.ckpt.index"
 DATA = "model.ckpt.data-00000-of-00001"
-HEAD_WIDTH = 64
+HEAD_WIDTH = 64  # n_embd / n_head, in all of OpenAI's models
 
 
 def open_directory(directory: Path) -> Checkpoint:
@@ -38,13 +38,14 @@ def open_directory(directory: Path) -> Checkpoint:
         if len(shape) == 3 and shape[0] == 1:
             # A block's matrix is stored as the kernel of a convolution of width 1: [1, in, out].
             shape = shape[1:]
-        tensors[our_names.get(name, name)] = replace(tensor, shape=shape)
+        our_name = our_names.get(name, name)  # an unknown name is refused below
+        tensors[our_name] = replace(tensor, shape=shape)
     check_tensor_shapes(tensors, config, listing=directory / INDEX, describing=HPARAMS)
     return Checkpoint(directory, config, tensors)
 
 
 def read_hparams(directory: Path) -> Config:
-    """The Config of hparams.json. Raises CheckpointError that names the file."""
+    """The Config of hparams.json. Raises a CheckpointError that names the file."""
     path = directory / HPARAMS
     hparams = read_json(path)
     try:

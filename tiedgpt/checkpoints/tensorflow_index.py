@@ -57,7 +57,7 @@ class CheckedTensor(Tensor):
         """The values, as Tensor.read does. Raises CheckpointError also if the checksum differs."""
         array = super().read()
         all_bytes = array.reshape(-1).view(np.uint8)
-        masked_crc = mask(crc32c(all_bytes))  # in the form that the index has
+        masked_crc = mask(crc32c(all_bytes))  # the index holds the CRC in this form
         if masked_crc != self.masked_crc:
             raise CheckpointError(
                 f"{self.file}: tensor {short_repr(self.name)} is damaged: its masked CRC-32C is "
@@ -130,6 +130,7 @@ def _parse_tensor(message: "ByteReader", file: Path, name: str) -> CheckedTensor
     if 7 in fields.texts:
         raise message.error("stored in slices; expected one piece")
 
+    # Protocol buffers may give a message in several pieces, which are joined.
     shape_message = b"".join(fields.texts.get(2, []))
     axes = message.part(shape_message).fields().texts.get(2, [])
     shape = []
@@ -177,8 +178,9 @@ def _read_table(path: Path) -> Iterator[Entry]:
 
 def _check_blocks(path: Path, handles: list[Handle], footer_start: int) -> None:
     """Check that the blocks lie one after the other, from the first byte to the footer."""
-    end = 0
-    for start, size in [*handles, Handle(footer_start, 0)]:
+    end = 0  # where the block before ends
+    footer = Handle(footer_start, 0)  # only its start is checked, so any size will do
+    for start, size in [*handles, footer]:
         if start != end:
             raise CheckpointError(
                 f"{path}: a block or the footer starts at byte {start}, expected {end}"
@@ -207,12 +209,13 @@ def _read_block(path: Path, table: bytes, handle: Handle) -> "ByteReader":
 
 
 def _read_entries(block: "ByteReader") -> Iterator[Entry]:
-    """The entries of a block's contents, without the restarts after them."""
+    """The entries of a block's contents, in their order. Raises CheckpointError."""
     contents = block.take(block.remaining)
-    restarts = int.from_bytes(contents[-4:], "little")
-    end = len(contents) - 4 - 4 * restarts
+    # The contents end with the restarts, which are not needed here, and their number, 4 bytes each.
+    n_restarts = int.from_bytes(contents[-4:], "little")
+    end = len(contents) - 4 * n_restarts - 4
     if end < 0:
-        raise block.error(f"{len(contents)} bytes do not hold {restarts} restarts")
+        raise block.error(f"{len(contents)} bytes do not hold {n_restarts} restarts")
     entries = block.part(contents[:end])
     key = b""
     while entries.remaining:
@@ -259,7 +262,7 @@ class ByteReader:
         return len(self.data) - self.position
 
     def part(self, data: bytes) -> "ByteReader":
-        """A reader of bytes that were taken from these."""
+        """A reader of bytes that were taken from these, with the same `where`."""
         return ByteReader(data, self.where)
 
     def error(self, fault: str) -> CheckpointError:
@@ -288,7 +291,7 @@ class ByteReader:
             value |= (byte & 0x7F) << shift
             is_last = byte < 0x80
             if is_last:
-                is_too_long = byte == 0 and shift > 0  # it adds nothing to the bytes before
+                is_too_long = byte == 0 and shift > 0  # this byte adds nothing to those before
                 if is_too_long or value >= 1 << 64:
                     break
                 return value
@@ -303,13 +306,13 @@ class ByteReader:
         return Handle(offset, size)
 
     def fields(self) -> Fields:
-        """The fields of the message, by wire type.
+        """The fields of a message, which fills the remaining bytes, by wire type.
 
         A field of another wire type than is read later counts as left out.
         """
         fields = Fields()
         while self.remaining:
-            number, wire_type = divmod(self.varint(), 8)
+            number, wire_type = divmod(self.varint(), 8)  # the varint is number << 3 | wire_type
             if wire_type == 0:
                 fields.numbers.setdefault(number, []).append(self.varint())
             elif wire_type == 2:

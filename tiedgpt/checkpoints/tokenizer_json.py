@@ -50,15 +50,16 @@ def parse_tokenizer_json(path: Path) -> ParsedVocabulary:
         )
     vocabulary = ParsedVocabulary(f"{path}", parse_merges(merges, f"{path}, merge", 1), ids)
     for token in added:
-        token_id = token.get("id") if isinstance(token, dict) else None
+        token_id = token.get("id") if isinstance(token, dict) else None  # add_token refuses None
         add_token(vocabulary, token, token_id, path)
     return vocabulary
 
 
 def add_token(vocabulary: ParsedVocabulary, token: Any, token_id: Any, path: Path) -> None:
-    """Add a token as Hugging Face's files describe it. Raises TokenizerError.
+    """Add a token as Hugging Face's files describe it: {"content": text, "special": true, ...}.
 
-    A token without the field "special" is taken for a special one.
+    A token without the field "special" is taken for a special one. `path` is the file. Raises
+    TokenizerError for a token of another form, and an id that is not an integer or another one.
     """
     if not _is_supported(token):
         raise TokenizerError(
@@ -70,14 +71,18 @@ def add_token(vocabulary: ParsedVocabulary, token: Any, token_id: Any, path: Pat
 
 
 def _is_supported(token: Any) -> bool:
-    """Whether a token has a text, and takes no text around it away."""
+    """Whether a token has a text and is found as it is, wherever it stands.
+
+    With lstrip or rstrip, it would take the spaces around it away. With single_word, it would not
+    be found inside a word.
+    """
     if not isinstance(token, dict) or not isinstance(token.get("content"), str):
         return False
     return not (token.get("lstrip") or token.get("rstrip") or token.get("single_word"))
 
 
 def _adds_tokens(post_processor: Any) -> bool:
-    """Whether a post_processor puts tokens into a text."""
+    """Whether a post_processor adds tokens to a text, for example at its beginning."""
     if not isinstance(post_processor, dict):
         return False
     if isinstance(post_processor.get("processors"), list):  # a sequence
@@ -91,16 +96,19 @@ def _adds_tokens(post_processor: Any) -> bool:
 def _check_neutral(file: dict[str, Any], path: Path) -> None:
     """Raise TokenizerError for a setting that would give other ids."""
     pre_tokenizer = file.get("pre_tokenizer")
-    match pre_tokenizer:  # a sequence of one is that one
+    # A sequence of one pre-tokenizer does what that one does.
+    match pre_tokenizer:
         case {"type": "Sequence", "pretokenizers": [only]}:
             pre_tokenizer = only
+    # A name in NEUTRAL_VALUES is a section and a key. The section of the file's own fields is "".
     sections = {"": file, "model": file.get("model"), "pre_tokenizer": pre_tokenizer}
     for name, accepted in NEUTRAL_VALUES.items():
         section_name, _, key = name.rpartition(".")  # "model.type" -> "model", "type"
         value = sections[section_name]
         if isinstance(value, dict):
             value = value.get(key)
-        if value not in accepted:  # also a section that is not an object
+        # A section that is missing or not an object stands for its fields: None, or a wrong value.
+        if value not in accepted:
             raise TokenizerError(
                 f"{path}: {name} is {short_repr(value)}, expected {accepted[0]!r}, as in GPT-2"
             )

@@ -1,6 +1,6 @@
 """Verify a downloaded file: its size and its hash are those that were published.
 
-fetching.py does so with every file that it receives, hub.py again with a file that is here already.
+Every file is verified when it is received, and again when it is asked for and is here already.
 """
 
 import hashlib
@@ -20,16 +20,21 @@ class Version:
     size: int | None = None
     digest: str = ""  # 64 digits: SHA-256; 40 digits: SHA-1 of a git blob; "": unknown
 
-    def why_not(self, path: Path) -> str:
-        """Why a file is not this version, for an error; "" if it is. Raises OSError."""
+    def find_difference(self, path: Path) -> str:
+        """In what a file differs from this version, for an error; "" if in nothing.
+
+        Raises OSError.
+        """
         size = path.stat().st_size
         if self.size is not None and self.size != size:
             return f"it has {size} bytes, expected {self.size}"
         if self.digest == "":
             return ""
 
-        if len(self.digest) == 40:
-            name = "git's SHA-1"  # of these bytes, then the content
+        is_git_hash = len(self.digest) == 40
+        if is_git_hash:
+            name = "git's SHA-1"
+            # git hashes "blob", the size and a zero byte before the content.
             hasher: Any = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
         else:
             name = "SHA-256"

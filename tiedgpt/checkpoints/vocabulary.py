@@ -42,35 +42,46 @@ def read_tokenizer(model: Path) -> Tokenizer:
 
 def _parse_vocabulary(directory: Path) -> ParsedVocabulary:
     """The vocabulary of tokenizer.json or of merges, without the tokens that other files add."""
-    vocabulary = None
+    merges_and_vocab = _find_merges_and_vocab(directory)
     if (directory / TOKENIZER_JSON).is_file():
         vocabulary = parse_tokenizer_json(directory / TOKENIZER_JSON)
-    for merges, vocab in MERGES_AND_VOCAB:  # under Hugging Face's names, else under OpenAI's
-        if not (directory / merges).is_file():
-            continue
-        if vocabulary is None:
-            return _parse_merges_and_vocab(directory / merges, directory / vocab)
-        _check_same_merges(vocabulary, directory / merges, directory / vocab)
+        if merges_and_vocab is not None:
+            _check_same_merges(vocabulary, *merges_and_vocab)
         return vocabulary
-    if vocabulary is None:
-        raise CheckpointError(
-            f"{directory} has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json"
-        )
-    return vocabulary
+    if merges_and_vocab is not None:
+        return _parse_merges_and_vocab(*merges_and_vocab)
+    raise CheckpointError(
+        f"{directory} has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json"
+    )
+
+
+def _find_merges_and_vocab(directory: Path) -> tuple[Path, Path] | None:
+    """The paths of merges.txt and vocab.json under either name; None if there are no merges.
+
+    vocab.json itself may be missing.
+    """
+    for merges, vocab in MERGES_AND_VOCAB:
+        if (directory / merges).is_file():
+            return directory / merges, directory / vocab
+    return None
 
 
 def read_merges(path: Path, vocab_path: Path | None = None) -> Tokenizer:
-    """From merges.txt (OpenAI: vocab.bpe), and vocab.json (encoder.json) if it is given."""
+    """The tokenizer of merges.txt (OpenAI: vocab.bpe) and, if given, vocab.json (encoder.json)."""
     return _parse_merges_and_vocab(path, vocab_path).tokenizer()
 
 
 def read_tokenizer_json(path: Path) -> Tokenizer:
-    """From tokenizer.json alone."""
+    """The tokenizer of tokenizer.json alone."""
     return parse_tokenizer_json(path).tokenizer()
 
 
 def _parse_merges_and_vocab(path: Path, vocab_path: Path | None) -> ParsedVocabulary:
-    """The vocabulary of two files; of the merges alone if the other one is not there."""
+    """The vocabulary of merges.txt and vocab.json, or of merges.txt alone.
+
+    `path` is merges.txt. `vocab_path` may be None or missing: the ids then follow from the merges,
+    and <|endoftext|> is the last token.
+    """
     merges = _parse_merges_txt(path)
     if vocab_path is None or not vocab_path.is_file():
         ids = spelled_ids(merges, 0) | {EOT: 256 + len(merges)}
@@ -83,8 +94,8 @@ def _parse_merges_txt(path: Path) -> list[tuple[str, str]]:
     lines = read_text(path).replace("\r\n", "\n").rstrip("\n").split("\n")
     is_empty = lines == [""]
     has_version = lines[0].startswith("#version")
-    first_line = 1  # the number of the line of the first merge
-    if has_version or is_empty:
+    first_line = 1  # the number of the line with the first merge
+    if has_version or is_empty:  # an empty text is one empty line, which is not a merge
         first_line = 2
     return parse_merges(lines[first_line - 1 :], f"{path}, line", first_line)
 
@@ -100,9 +111,10 @@ def _check_same_merges(vocabulary: ParsedVocabulary, path: Path, vocab_path: Pat
     if not vocab_path.is_file():
         return
     for token, token_id in read_json(vocab_path).items():
-        # A token that tokenizer.json does not have is no contradiction.
-        expected = vocabulary.ids.get(token, token_id)
-        if token not in vocabulary.added and token_id != expected:
+        # Only ordinary tokens are compared, if both files have them.
+        is_ordinary = token in vocabulary.ids and token not in vocabulary.added
+        if is_ordinary and token_id != vocabulary.ids[token]:
+            expected = vocabulary.ids[token]
             raise TokenizerError(
                 f"{vocabulary.name}: token {short_repr(token)} has id {short_repr(expected)}, but "
                 f"{short_repr(token_id)} in {vocab_path.name} beside it; remove the file that is "
@@ -113,13 +125,18 @@ def _check_same_merges(vocabulary: ParsedVocabulary, path: Path, vocab_path: Pat
 def _add_from_added_tokens(vocabulary: ParsedVocabulary, path: Path) -> None:
     """Add the tokens of added_tokens.json: text -> id."""
     for text, token_id in read_json(path).items():
-        if text not in vocabulary.added:  # else tokenizer.json has it, and says more of it
+        # A token that is there already is from tokenizer.json, which also says if it is special.
+        if text not in vocabulary.added:
             vocabulary.add_token(text, token_id, is_special=True, name=f"{path}")
     vocabulary.name += f" and {path.name}"
 
 
 def _apply_settings(vocabulary: ParsedVocabulary, path: Path) -> None:
-    """Add the tokens of tokenizer_config.json. Refuse or name what would give other ids."""
+    """Add the tokens of tokenizer_config.json.
+
+    Raises TokenizerError for a prefix space, which would give other ids, and warns of a first token
+    that other programs would add.
+    """
     settings = read_json(path)
     if settings.get("add_prefix_space"):
         raise TokenizerError(f"{path}: add_prefix_space is true, expected false, as in GPT-2")
@@ -128,7 +145,7 @@ def _apply_settings(vocabulary: ParsedVocabulary, path: Path) -> None:
             f"{path}: add_bos_token is true, but tiedgpt puts no token before a text: write "
             "<|endoftext|> there, and allow special tokens",
             TiedGPTWarning,
-            stacklevel=3,
+            stacklevel=3,  # the line that called read_tokenizer
         )
     decoder = settings.get("added_tokens_decoder") or {}
     if not isinstance(decoder, dict):
@@ -136,7 +153,8 @@ def _apply_settings(vocabulary: ParsedVocabulary, path: Path) -> None:
             f"{path}: added_tokens_decoder must be an object, got {short_repr(decoder)}"
         )
     for key, token in decoder.items():  # "50257": {"content": "<pad>", ...}
-        token_id = int(key) if re.fullmatch("[0-9]{1,19}", key) else None
+        is_number = re.fullmatch("[0-9]{1,19}", key)
+        token_id = int(key) if is_number else None  # add_token refuses None
         add_token(vocabulary, token, token_id, path)
     if decoder:
         vocabulary.name += f" and {path.name}"
@@ -155,8 +173,11 @@ def vocabulary_files(tokenizer: Tokenizer) -> dict[str, str]:
         "merges.txt": "".join(f"{line}\n" for line in lines),
         "vocab.json": json.dumps(vocab),
     }
-    added = {token: n for token, n in tokenizer.special_tokens.items() if token != EOT}
-    if added:
-        files[ADDED] = json.dumps(added)
+    added_ids = {}
+    for token, token_id in tokenizer.special_tokens.items():
+        if token != EOT:
+            added_ids[token] = token_id
+    if added_ids:
+        files[ADDED] = json.dumps(added_ids)
         files[TOKENIZER_JSON] = json.dumps(tokenizer_json(tokenizer))
     return files

@@ -305,7 +305,7 @@ def new_trainer(
 
     tokens, held_out = encode_parts(tokenizer, text, args.allow_special)
     trainer = Trainer(model, tokens, held_out, all_settings, flags.get("only"))
-    trainer.flags = flags
+    trainer.command_flags = flags
     return trainer, tokenizer, others
 
 
@@ -345,7 +345,7 @@ def former_values(trainer: Trainer) -> dict[str, Any]:
     values["head"] = config.head
     values["dropout"] = config.resid_pdrop
     # The vocabulary may be smaller than --vocab-size, so the flags replace the model's values.
-    return values | trainer.flags
+    return values | trainer.command_flags
 
 
 def split(text: str) -> tuple[str, str]:

@@ -29,5 +29,5 @@ def tune() -> None:
     except (AttributeError, OSError, TypeError):  # not glibc
         return
     mallopt(M_MMAP_THRESHOLD, 32 * 2**20)  # the largest value that is allowed
-    mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+    mallopt(M_TRIM_THRESHOLD, 2**31 - 1)  # the same: so much memory is never free
     mallopt(M_ARENA_MAX, 1)  # one arena: those of other threads always return memory

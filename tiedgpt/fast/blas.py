@@ -17,20 +17,20 @@ import numpy as np
 AVX512_KERNELS = ("SkylakeX", "Cooperlake", "Sapphirerapids")
 
 
-class Limit:
+class RunningBlocks:
     """Which `with one_blas_thread()` blocks are running, in any Python thread.
 
-    BLAS has one thread as long as there is a block. `usual_threads` is the thread count that it had
-    before the first, and gets after the last.
+    BLAS has one thread as long as a block runs. `usual_threads` is the thread count that BLAS had
+    before the first block, and gets again after the last.
     """
 
     def __init__(self) -> None:
         self.lock = Lock()
-        self.blocks: set[object] = set()  # one object for each that is running
+        self.blocks: set[object] = set()  # one object for each block that is running
         self.usual_threads = 0
 
 
-_limit = Limit()
+_running = RunningBlocks()
 
 
 def openblas_libraries() -> Iterator[ctypes.CDLL]:
@@ -47,8 +47,8 @@ def openblas_libraries() -> Iterator[ctypes.CDLL]:
 def openblas(function: str) -> Any:
     """A function of NumPy's OpenBLAS, such as "get_num_threads". None with another BLAS."""
     for library in openblas_libraries():
-        # NumPy 2 has a build with the first prefix, NumPy 1 one with the second. "64_" is for their
-        # 64-bit integers.
+        # NumPy 2 has the first prefix, NumPy 1 the second. All names end with "64_", because both
+        # builds have 64-bit integers.
         for prefix in ("scipy_openblas", "openblas"):
             name = f"{prefix}_{function}64_"
             if hasattr(library, name):
@@ -68,9 +68,9 @@ def blas_threads() -> int | None:
     get_threads = openblas("get_num_threads")
     if get_threads is None:
         return None
-    with _limit.lock:
-        if _limit.blocks:  # a `with one_blas_thread()` block is running, so BLAS itself has one
-            return _limit.usual_threads
+    with _running.lock:
+        if _running.blocks:  # BLAS itself has one thread now
+            return _running.usual_threads
         return get_threads()
 
 
@@ -92,33 +92,40 @@ def one_blas_thread() -> Iterator[None]:
     finally:
         try:
             _end(block)
-        except KeyboardInterrupt:  # in the middle of _end, which can be repeated
+        except KeyboardInterrupt:  # Ctrl-C in the middle of _end, which can be repeated
             _end(block)
             raise
 
 
 def _begin(block: object) -> None:
-    """Enter a block of one_blas_thread: BLAS gets one thread, if it has more."""
-    with _limit.lock:
-        if not _limit.blocks:
-            _limit.usual_threads = openblas("get_num_threads")()
-        _limit.blocks.add(block)
+    """Enter a block of one_blas_thread: BLAS gets one thread.
+
+    The caller has checked that BLAS is OpenBLAS.
+    """
+    with _running.lock:
+        if not _running.blocks:
+            _running.usual_threads = openblas("get_num_threads")()
+        _running.blocks.add(block)
         openblas("set_num_threads")(1)
 
 
 def _end(block: object) -> None:
-    """Leave a block of one_blas_thread: BLAS gets its threads again, if this is the last block."""
-    with _limit.lock:
-        is_last = _limit.blocks == {block}
+    """Leave a block of one_blas_thread: BLAS gets its threads again, if this is the last block.
+
+    The caller has checked that BLAS is OpenBLAS.
+    """
+    with _running.lock:
+        is_last = _running.blocks == {block}
         if is_last:
-            openblas("set_num_threads")(_limit.usual_threads)
-        # After a Ctrl-C before this line, the block is still there, and _end can be repeated.
-        _limit.blocks.discard(block)
+            openblas("set_num_threads")(_running.usual_threads)
+        # This comes last. After a Ctrl-C before it, the block is still there, and _end can be
+        # repeated.
+        _running.blocks.discard(block)
 
 
 def is_limited() -> bool:
     """Whether BLAS has one thread now, inside one_blas_thread."""
-    return len(_limit.blocks) > 0
+    return len(_running.blocks) > 0
 
 
 def kernels() -> str | None:
@@ -139,12 +146,13 @@ def has_small_kernels() -> bool:
 def _after_fork() -> None:
     """In a forked process, end the blocks of one_blas_thread that were running in the parent.
 
-    It has none of the other threads in which they were, nor one that would release the lock.
+    The threads in which they ran do not exist in the new process, and the lock of one of them would
+    never be released.
     """
-    if _limit.blocks:
-        openblas("set_num_threads")(_limit.usual_threads)
-    _limit.lock = Lock()
-    _limit.blocks.clear()
+    if _running.blocks:  # there are blocks with OpenBLAS only
+        openblas("set_num_threads")(_running.usual_threads)
+    _running.lock = Lock()
+    _running.blocks.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -47,8 +47,8 @@ def product(rows: Array, weight: Array) -> Array:  # [R, in], [in, out] -> [R, o
 def few_rows(weight: Array) -> int:  # [in, out]
     """The most rows for which blocks of this weight take less time than BLAS's own product.
 
-    It is 1 where BLAS's own product is used always: for a small matrix, with another BLAS than
-    OpenBLAS, and on many cores, because the blocks use two.
+    It is 1 where BLAS's own product is always used: for a small matrix, with another BLAS than
+    OpenBLAS, and on many cores, because the blocks are computed on two cores only.
     """
     blas_threads = blas.blas_threads()
     if blas_threads is None or blas_threads > threads.MAX_THREADS or weight.size < MIN_WEIGHT:
@@ -105,19 +105,16 @@ def multiply_blocks(transposed: Array, rows: Array, out: Array) -> None:
     R, inputs = rows.shape
     columns = np.ascontiguousarray(rows.T)  # [in, R], the order in which the kernels are fastest
     n_blocks = len(transposed) // BLOCK_OUTPUTS
-    whole = n_blocks * BLOCK_OUTPUTS  # outputs in whole blocks
-    blocks = transposed[:whole].reshape(n_blocks, BLOCK_OUTPUTS, inputs)
-    products = out[:whole].reshape(n_blocks, BLOCK_OUTPUTS, R)  # a view: what is written is in out
+    blocks_end = n_blocks * BLOCK_OUTPUTS
+    blocks = transposed[:blocks_end].reshape(n_blocks, BLOCK_OUTPUTS, inputs)
+    products = out[:blocks_end].reshape(n_blocks, BLOCK_OUTPUTS, R)  # a view of `out`
     if blas.has_small_kernels():
         np.matmul(blocks, columns, out=products)
     else:
-        # NumPy multiplies a stack of blocks [n_blocks, 1, BLOCK_OUTPUTS, inputs] by a stack of rows
-        # [R, inputs, 1]: each block by one row after the other.
+        # NumPy's matmul takes each block, and multiplies it by one row after the other.
+        each_block = blocks[:, np.newaxis]  # [n_blocks, 1, BLOCK_OUTPUTS, inputs]
+        each_row = rows[:, :, np.newaxis]  # [R, inputs, 1]
         by_row = products.swapaxes(1, 2)  # [n_blocks, R, BLOCK_OUTPUTS]
-        np.matmul(
-            blocks[:, np.newaxis],
-            rows[:, :, np.newaxis],
-            out=by_row[:, :, :, np.newaxis],
-        )
-    # The outputs after the last whole block are fewer than BLOCK_OUTPUTS.
-    np.matmul(transposed[whole:], columns, out=out[whole:])
+        np.matmul(each_block, each_row, out=by_row[..., np.newaxis])
+    # Fewer than BLOCK_OUTPUTS outputs remain after the blocks.
+    np.matmul(transposed[blocks_end:], columns, out=out[blocks_end:])

@@ -33,7 +33,10 @@ def _with_errstate_of_caller(function: Callable[..., Any]) -> Callable[..., Any]
 
 
 def _answer_calls(calls: SimpleQueue[Any]) -> None:
-    """What the second thread runs. A call is (function, queue for its result and its error)."""
+    """What the second thread runs.
+
+    A call is (function, queue for the answer). An answer is (result, None) or (None, error).
+    """
     while True:
         function, answers = calls.get()
         try:
@@ -48,7 +51,7 @@ def _answer_calls(calls: SimpleQueue[Any]) -> None:
 def _second_thread() -> SimpleQueue[Any]:
     """The queue of the second thread's calls. A ThreadPoolExecutor would take longer.
 
-    @cache makes one thread for the whole process, at the first call.
+    `cache` makes one thread for the whole process, at the first call.
     """
     calls: SimpleQueue[Any] = SimpleQueue()
     Thread(target=_answer_calls, args=(calls,), daemon=True).start()
@@ -62,7 +65,8 @@ if hasattr(os, "register_at_fork"):  # a forked process has only the thread that
 def in_two_threads(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]:
     """Call both functions at the same time, with one BLAS thread each, and return their results.
 
-    They are called one after the other if BLAS has one thread already, or more than MAX_THREADS.
+    They are called one after the other if BLAS has one thread already or more than MAX_THREADS, or
+    is not OpenBLAS. An error of either function is raised.
     """
     if blas.is_limited() or reading_threads() == 1:
         return first(), second()
@@ -100,13 +104,13 @@ def split_work(rows: int, most_rows: int, tokens: int) -> tuple[int, int]:
     """How many threads share the rows of a text or batch, and how many rows are in a piece.
 
     The rows have `tokens` tokens in all. A piece has at most `most_rows`, and each thread gets the
-    same number of pieces. All threads are used, or one: BLAS has one thread while several Python
-    threads run, so a core without a Python thread would be idle.
+    same number of pieces. Either all threads are used or one: while several Python threads run,
+    BLAS has one thread, so a core without a Python thread would be idle.
     """
     threads = reading_threads()
     if tokens < MIN_TOKENS * threads:
         threads = 1
-    # As few pieces as possible, with equally many rows in each (the last one may have fewer).
+    # There are as few pieces as possible, with equally many rows in each (the last may have fewer).
     pieces_per_thread = math.ceil(rows / (threads * most_rows))
     pieces = threads * pieces_per_thread
     return threads, math.ceil(rows / pieces)
@@ -156,8 +160,8 @@ def ctrl_c_for_this_process_only() -> Iterator[None]:
     """Block SIGINT in the processes that are started inside the `with` block.
 
     On Ctrl-C the terminal sends SIGINT to all processes, and this one ends the others. They inherit
-    the block from the thread that starts them. The resource tracker of multiprocessing would
-    unblock SIGINT in that thread when it starts, so it is started before.
+    the blocked signal from the thread that starts them. The resource tracker of multiprocessing
+    unblocks SIGINT in that thread when the tracker starts, so it is started before.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield

@@ -29,7 +29,7 @@ from .prompts import kept_tokens
 from .sampling import Sampling
 from .text import TextSample, push_steps
 
-SHORT = 128  # tokens: from this length on, a batch is no faster than one document at a time
+SHORT = 128  # tokens: longer documents are as fast one at a time as in a batch
 # Tokens of short documents that are read together. 256 to 512 are fastest, for small models and for
 # 124M.
 BATCH_TOKENS = 384
@@ -51,7 +51,7 @@ class Encoder:
     def __post_init__(self) -> None:
         if self.on_long not in ("error", "cut"):
             raise ArgumentError(f'on_long must be "error" or "cut", got {short_repr(self.on_long)}')
-        self.tokenizer.encode("", self.special)  # raises for a wrong `special`
+        self.tokenizer.encode("", self.special)  # this call only checks `special`
 
     def text_ids(self, text: Text, max_tokens: int | None) -> np.ndarray:  # -> [N]
         """The ids of a text to score. With on_long="cut" they are the first `max_tokens`."""
@@ -70,9 +70,9 @@ class Encoder:
     def prompt_ids(self, prompt: Text, kept: int) -> np.ndarray:  # -> [T]
         """The ids of a prompt to continue. With on_long="cut" they are the last `kept`."""
         ids = self.encode(prompt)
-        if self.on_long == "cut" and ids.ndim > 0:  # as in text_ids
+        if self.on_long == "cut" and ids.ndim > 0:  # a number cannot be cut; it is refused below
             ids = ids[-kept:]
-        ids = np.array(check_prompt_ids(ids, self.config))
+        ids = np.array(check_prompt_ids(ids, self.config))  # from a list, so a copy
         self.check_tokens(ids)
         return ids
 
@@ -255,7 +255,10 @@ def numbered_chunks(
 
 
 def batches(lengths: dict[int, int], tokens: int, rows: int) -> Iterator[list[int]]:
-    """Group documents {number: length} by length, up to `rows` each, and `tokens` with padding.
+    """Yield lists of document numbers, of similar length, from {number: length}.
+
+    A list has up to `rows` documents, and up to `tokens` tokens with the padding. A document longer
+    than `tokens` is alone.
 
     >>> list(batches({0: 5, 1: 2, 2: 9, 3: 2}, tokens=6, rows=9))
     [[1, 3], [0], [2]]
@@ -291,7 +294,7 @@ def short_document_losses(model: GPT2, documents: dict[int, np.ndarray]) -> dict
 
 
 def batch_losses(model: GPT2, documents: list[np.ndarray]) -> list[np.ndarray]:
-    """For each document, the losses of all tokens but its first. It must fit into the context."""
+    """For each document, the losses of all tokens but its first. All must fit into the context."""
     inputs = [ids[:-1] for ids in documents]
     lengths = [len(ids) for ids in inputs]
     final = model.final(padded(inputs), lengths=np.array(lengths))  # [B, T, D]

@@ -20,13 +20,16 @@ from .sampling import Sampling
 LOOKUP = "lookup"
 MOST_GUESSES = 15  # in a step
 MATCH_LENGTHS = (1, 2, 4, 8)  # how many of the last tokens the lookup searches the text for
-# The lookup's probabilities of a right guess at first: one after a match of each of MATCH_LENGTHS,
-# and the last one in a loop, where the end of the text repeats the tokens directly before it.
-# Measured on verse, prose, Python and Markdown in GPT-2's tokens.
-RATES = (0.15, 0.4, 0.6, 0.75, 0.85)
-MODEL_RATE = 0.7  # the same for a draft model
+# A hit rate is the probability that a guess is right. These are the lookup's at first: one after a
+# match of each of MATCH_LENGTHS, and the last one in a loop, where the end of the text repeats the
+# tokens directly before it. Measured on verse, prose, Python and Markdown in GPT-2's tokens.
+HIT_RATES = (0.15, 0.4, 0.6, 0.75, 0.85)
+MODEL_HIT_RATE = 0.7  # of a draft model at first
 LEAST_GAIN = 1.05  # guess only if that makes generation so many times faster
-RATE_UPDATE = 0.1  # weight of the newest guess in the rate of right guesses
+GUESS_WEIGHT = 0.1  # of the newest guess in a hit rate
+# How fast the hit rate of a draft model rises towards 1 while it makes no guesses. It is slow, so a
+# model that guesses badly is tried again only after dozens of tokens.
+RISE_WEIGHT = GUESS_WEIGHT**2
 
 
 def step_time(rows: int) -> float:
@@ -41,21 +44,24 @@ def step_time(rows: int) -> float:
     return 2.0 + 0.055 * rows
 
 
-def guess_count(rates: list[float], guess_cost: float, batch: int) -> int:
-    """How many guesses give the most tokens per time: 0 to len(rates).
+def guess_count(hit_rates: list[float], guess_cost: float, batch: int) -> int:
+    """How many guesses give the most tokens per time: 0 to len(hit_rates).
 
-    rates: the probability that each guess is right if those before it are. guess_cost: the time of
-    making a guess. All times are in steps of one row.
+    hit_rates: the probability that each guess is right if those before it are. guess_cost: the time
+    of making a guess. batch: how many samples are read together; each gets so many guesses. All
+    times are in steps of one row.
     """
     best_count = 0
     best_speed = LEAST_GAIN / step_time(batch)  # the tokens per time that guessing must exceed
-    expected_tokens = 1.0  # each row gains one token in a step, and one more for each right guess
+    expected_tokens = 1.0  # a sample gains one token in a step, and one more for each right guess
     chance_all_right = 1.0
-    for count, rate in enumerate(rates, start=1):
-        chance_all_right *= rate
+    for count, hit_rate in enumerate(hit_rates, start=1):
+        chance_all_right *= hit_rate
         expected_tokens += chance_all_right
+        # The samples' guesses are made one after another, and read together in one step.
+        time_to_guess = count * guess_cost * batch
         rows_read = batch * (1 + count)
-        duration = step_time(rows_read) + count * guess_cost * batch
+        duration = step_time(rows_read) + time_to_guess
         speed = expected_tokens / duration
         if speed > best_speed:
             best_speed = speed
@@ -66,40 +72,40 @@ def guess_count(rates: list[float], guess_cost: float, batch: int) -> int:
 class Guesser:
     """Guesses the tokens of one sample, and learns how often the guesses are right.
 
-    batch: how many samples are read together. rates: the probability of a right guess at first, for
-    each kind of guess.
+    batch: how many samples are read together. hit_rates: the probability that a guess is right, at
+    first, for each kind of guess.
     """
 
-    def __init__(self, batch: int, rates: Iterable[float]) -> None:
+    def __init__(self, batch: int, hit_rates: Iterable[float]) -> None:
         self.batch = batch
-        self.rates = list(rates)
-        # What `guess` guessed last, and for each of these its kind, which is an index of `rates`.
+        self.hit_rates = list(hit_rates)
+        # What `guess` guessed last, and the kind of each guess, which is an index of `hit_rates`.
         self.guessed: list[int] = []
-        self.rate_indices: list[int] = []
+        self.kinds: list[int] = []
 
     def guess(self, text: list[int], most: int) -> list[int]:
         """Up to `most` tokens that may follow `text`; fewer if more would take longer."""
         raise NotImplementedError
 
     def learn(self, tokens: list[int]) -> None:
-        """Update the rates: `tokens` followed the text of the last call of `guess`."""
+        """Update the hit rates: `tokens` followed the text of the last call of `guess`."""
         # After a wrong guess there are fewer tokens than guesses: the others are not judged.
-        for index, guess, token in zip(self.rate_indices, self.guessed, tokens, strict=False):
+        for kind, guess, token in zip(self.kinds, self.guessed, tokens, strict=False):
             is_right = guess == token
-            self.rates[index] += RATE_UPDATE * (is_right - self.rates[index])
+            self.hit_rates[kind] += GUESS_WEIGHT * (is_right - self.hit_rates[kind])
 
 
-def rate_index(match: int, distance: int) -> int:
-    """The index in RATES for a guess that follows a match of `match` tokens, one or more.
+def kind_of_guess(match: int, distance: int) -> int:
+    """The index in HIT_RATES for a guess that follows a match of `match` tokens, one or more.
 
-    `distance` is from the match to its earlier occurrence. If the match is as long as that, the
-    text is in a loop: its end repeats the tokens directly before it.
+    `distance` is from the match back to its earlier occurrence. If the match is as long as that, or
+    longer, the text is in a loop: its end repeats the tokens directly before it.
     """
     is_loop = match >= distance
     if is_loop:
-        return len(RATES) - 1
-    fitting = [length for length in MATCH_LENGTHS if length <= match]
-    return len(fitting) - 1
+        return len(HIT_RATES) - 1  # the last one
+    lengths_reached = [length for length in MATCH_LENGTHS if length <= match]
+    return len(lengths_reached) - 1  # the index of the longest of them
 
 
 class LookupGuesser(Guesser):
@@ -110,46 +116,48 @@ class LookupGuesser(Guesser):
     """
 
     def __init__(self, batch: int) -> None:
-        super().__init__(batch, RATES)
+        super().__init__(batch, HIT_RATES)
         # Where each run of 1, 2, 4 or 8 tokens last ended in the text.
         self.ends: dict[tuple[int, ...], int] = {}
-        self.indexed = 0  # the runs that end before this position are in self.ends
+        self.ends_are_complete_to = 0  # `ends` has the runs that end before this position
 
     def guess(self, text: list[int], most: int) -> list[int]:
-        """As Guesser.guess."""
-        self.index(text)
+        """As Guesser.guess; no tokens if the last token of `text` did not occur before."""
+        self.add_new_runs(text)
         match = self.longest_match(text)
         if match == 0:
             self.guessed = []
             return []
 
-        # The guesses are the tokens that followed the earlier occurrence. They end where the text
-        # ends; from there on, it is taken for a loop and they begin again.
+        # The earlier occurrence of the match ends at `start`. The tokens from there to the end of
+        # the text are the guesses. If more are needed, they begin again at `start`, as in a loop.
         start = self.ends[tuple(text[-match:])]
         distance = len(text) - start
-        likely = [text[start + i % distance] for i in range(most + 1)]
+        guesses = []
+        self.kinds = []
+        for i in range(most + 1):  # one more than `most`, for `learn` alone
+            guesses.append(text[start + i % distance])
+            # If the i guesses before this one are right, it follows a match that is i longer.
+            self.kinds.append(kind_of_guess(match + i, distance))
 
-        # If the i guesses before a guess are right, it follows a match that is i tokens longer.
-        self.rate_indices = [rate_index(match + i, distance) for i in range(most + 1)]
-        rates = [self.rates[index] for index in self.rate_indices[:most]]
-        count = guess_count(rates, guess_cost=0, batch=self.batch)
+        hit_rates = [self.hit_rates[kind] for kind in self.kinds[:most]]
+        count = guess_count(hit_rates, guess_cost=0, batch=self.batch)
+        # `learn` gets one guess more than the model. So a hit rate that is too low for a guess can
+        # still rise, until guessing pays again.
+        self.guessed = guesses[: count + 1]
+        return guesses[:count]
 
-        # `learn` gets one guess more than the model. So the rates change even while they are too
-        # low for a guess, and it is seen when guessing pays again.
-        self.guessed = likely[: count + 1]
-        return likely[:count]
-
-    def index(self, text: list[int]) -> None:
+    def add_new_runs(self, text: list[int]) -> None:
         """Add to `ends` the runs that are new in `text`, which has grown since the last call.
 
-        The runs at its very end are left out: they are what `longest_match` searches for, and must
-        not be found as their own earlier occurrence.
+        The runs at its very end are left out until the next call. They are what `longest_match`
+        searches for, and must not be found as their own earlier occurrence.
         """
-        for end in range(self.indexed, len(text)):
+        for end in range(self.ends_are_complete_to, len(text)):
             for length in MATCH_LENGTHS:
                 if length <= end:
                     self.ends[tuple(text[end - length : end])] = end
-        self.indexed = len(text)
+        self.ends_are_complete_to = len(text)
 
     def longest_match(self, text: list[int]) -> int:
         """How many of the last tokens occurred before: the largest of MATCH_LENGTHS, or 0."""
@@ -174,7 +182,7 @@ class ModelGuesser(Guesser):
         sampling: Sampling,
         stream: np.random.Generator,
     ) -> None:
-        super().__init__(batch, [MODEL_RATE])
+        super().__init__(batch, hit_rates=[MODEL_HIT_RATE])  # all guesses are of one kind
         self.model = model
         self.guess_cost = guess_cost
         self.sampling = sampling
@@ -183,10 +191,10 @@ class ModelGuesser(Guesser):
         self.start = 0  # index in the text of the first cached token
 
     def guess(self, text: list[int], most: int) -> list[int]:
-        """As Guesser.guess."""
-        rate = self.rates[0]
-        count = guess_count([rate] * most, self.guess_cost, self.batch)
-        self.rate_indices = [0] * count
+        """As Guesser.guess: the tokens that the smaller model chooses after `text`."""
+        hit_rates = [self.hit_rates[0]] * most  # all guesses are of one kind
+        count = guess_count(hit_rates, self.guess_cost, self.batch)
+        self.kinds = [0] * count
         self.guessed = []
 
         unread = self.unread_tokens(text, count)
@@ -203,13 +211,16 @@ class ModelGuesser(Guesser):
         return self.guessed
 
     def unread_tokens(self, text: list[int], count: int) -> list[int]:
-        """The last tokens of `text`, which are not cached; the cache has room for `count` more."""
-        # The last token was never read. If the cache holds more than the tokens before it, the rest
-        # are wrong guesses, which are dropped.
+        """The tokens at the end of `text` that are not in the cache, at least one.
+
+        The cache gets room for them and for `count` guesses.
+        """
+        # The last token of the text was never read. Tokens that the cache holds beyond those before
+        # it are wrong guesses, which are dropped.
         most_cached = len(text) - 1 - self.start
         self.cache.length = min(self.cache.length, most_cached)
 
-        # A full cache begins again with half a context.
+        # When the cache would be full, it begins again with half a context of tokens.
         n_ctx = self.model.config.n_ctx
         if len(text) - self.start + count > n_ctx:
             self.start = len(text) - n_ctx // 2
@@ -217,12 +228,12 @@ class ModelGuesser(Guesser):
         return text[self.start + self.cache.length :]
 
     def learn(self, tokens: list[int]) -> None:
-        """As Guesser.learn."""
+        """Update the hit rate, as Guesser.learn, and also if there were no guesses."""
         super().learn(tokens)
-        # Without guesses there is nothing to learn from. The rate rises slowly, until it is high
-        # enough to try a guess again.
+        # Without guesses there is nothing to learn from. The hit rate rises until it is high enough
+        # to try a guess again.
         if not self.guessed:
-            self.rates[0] += RATE_UPDATE**2 * (1 - self.rates[0])
+            self.hit_rates[0] += RISE_WEIGHT * (1 - self.hit_rates[0])
 
 
 class Draft:
@@ -239,8 +250,8 @@ class Draft:
         self.guess_cost = 0.0  # the time of a guess, in steps of the model
         if isinstance(source, GPT2):
             check_draft_model(source, model)
-            # Most of the time of a token is reading the weights. An untied model reads only one of
-            # its two large matrices: of wte, it reads a row.
+            # Most of the time of a token is reading the weights. An untied model reads all of W_U,
+            # but only one row of wte, so it reads as much as a tied model.
             draft_total = parameter_count(source.config.with_head("tied")).total
             model_total = parameter_count(model.config.with_head("tied")).total
             self.guess_cost = draft_total / model_total
@@ -250,7 +261,7 @@ class Draft:
             )
 
     def guesser(self, sampling: Sampling, stream: np.random.Generator, batch: int) -> Guesser:
-        """A guesser for one sample of a batch, which is chosen by `sampling` and `stream`."""
+        """A guesser for one sample of a batch, whose tokens `sampling` and `stream` choose."""
         if isinstance(self.source, GPT2):
             return ModelGuesser(self.source, self.guess_cost, batch, sampling, stream)
         return LookupGuesser(batch)

@@ -61,8 +61,8 @@ def windows(n: int, n_ctx: int, stride: int) -> list[Window]:
     start = 0
     end = 0
     while end < n:
-        # A window cannot predict its own first token, and need not predict those before `end`,
-        # which is still the end of the previous window.
+        # A window cannot predict its own first token. It need not predict those before `end`, which
+        # is here still the end of the previous window.
         first = max(start + 1, end)
         end = min(start + n_ctx, n)
         text_windows.append(Window(start, first, end))
@@ -111,7 +111,10 @@ def measure_tokens(
 
 
 def window_batches(text_windows: list[Window], n_ctx: int) -> list[list[Window]]:
-    """The windows in batches that are read together. Windows of a batch have the same length."""
+    """The windows in batches that are read together, in order.
+
+    The windows of a batch have the same length. Several have up to BATCH_TOKENS tokens together.
+    """
     batch_size = max(1, BATCH_TOKENS // n_ctx)
     full_windows = text_windows[:-1]
     batches = []
@@ -203,7 +206,8 @@ def score_of(losses: np.ndarray, tokenizer: Tokenizer, predicted: np.ndarray) ->
     """The score of the `predicted` tokens from their losses."""
     nats = float(losses.sum())
     nll = nats / losses.size
-    if not nll < 700:  # the perplexity would be larger than any float, or the loss is nan
+    # From 709 on, the perplexity exp(nll) is larger than any float. nan is not below 700 either.
+    if not nll < 700:
         raise TiedGPTError(
             f"the loss is {nll:.4g} nats per token: the model's checkpoint is damaged"
         )
@@ -218,7 +222,7 @@ def score_of(losses: np.ndarray, tokenizer: Tokenizer, predicted: np.ndarray) ->
 
 
 def count_bytes(tokenizer: Tokenizer, ids: np.ndarray) -> int:  # [N]
-    """The number of UTF-8 bytes of the text of all tokens together."""
+    """The number of UTF-8 bytes of all tokens together."""
     tokens, counts = np.unique(ids, return_counts=True)
     total = 0
     for token, count in zip(tokens, counts, strict=True):

@@ -113,10 +113,14 @@ class GuessedRow:
 
     def next_ids(self, room: int) -> list[int]:
         """The ids to read next, at most `room`: the newest token of the text, then guesses."""
-        if self.tokens_left == 0:  # a row of a batch reads something; its logits are not used
+        if self.tokens_left == 0:
+            # The sample is complete. It must read an id all the same, because the other rows of the
+            # batch do. The id's logits are not used.
             return [self.text[-1]]
-        most_ids = min(room, self.tokens_left, MOST_GUESSES + 1)
-        self.guesses = self.guesser.guess(self.text, most_ids - 1)
+        # The newest token takes one place of the room. A step chooses one token more than its right
+        # guesses, so tokens_left - 1 guesses are enough.
+        most_guesses = min(room - 1, self.tokens_left - 1, MOST_GUESSES)
+        self.guesses = self.guesser.guess(self.text, most_guesses)
         return [self.text[-1], *self.guesses]
 
     def choose(self, logits: np.ndarray, sampling: Sampling) -> list[int]:  # [1 + guesses, V]
@@ -143,18 +147,22 @@ def sample_guessed(
     progress: OnProgress = None,
     record: Record | None = None,
 ) -> Iterator[list[list[int]]]:
-    """As sample_tokens, with guesses: a step gives one more token for each right guess."""
+    """Yield the next tokens of each prompt [B][T], until each has max_new_tokens.
+
+    The lists of a step have one token, and one more for each right guess. After max_new_tokens they
+    are empty.
+    """
     rows = []
     for prompt, stream in zip(prompts, streams, strict=True):
         guesser = draft.guesser(sampling, stream, len(prompts))
         rows.append(GuessedRow(list(prompt), max_new_tokens, stream, guesser))
 
-    # Each step reads equally many ids of all rows. So a row that is complete, or nearly so, reads
-    # up to MOST_GUESSES ids more than it needs.
+    # A step reads equally many ids of all rows, with padding. So a row that is complete, or nearly
+    # so, reads up to MOST_GUESSES ids more than it needs, and the cache must hold them.
     longest = max(len(prompt) for prompt in prompts)
     capacity = min(model.config.n_ctx, longest + max_new_tokens + MOST_GUESSES)
     cache, logits_of_prompts = read_prompts(model, prompts, capacity, progress)  # [B, V]
-    logits = logits_of_prompts[:, None]  # [B, 1 + guesses, V]
+    logits = logits_of_prompts[:, None]  # [B, 1 + guesses, V], here without guesses
 
     while True:
         chosen: list[list[int]] = []
@@ -171,17 +179,19 @@ def sample_guessed(
         if all(row.tokens_left == 0 for row in rows):
             return
 
-        # A row keeps the first id that it read and its right guesses: together they are as many as
-        # its new tokens. Wrong guesses are forgotten, and the padding of rows with fewer guesses.
+        # A row read `ids_read` ids: the newest token, then guesses, then padding. The newest token
+        # and the right guesses stay in its cache. They are as many as the tokens that the row then
+        # chose. (A complete row chose none, and none stays. After the prompts, both are 1.)
         ids_read = logits.shape[1]
-        cache.drop_last([ids_read - len(tokens) for tokens in chosen])
+        wrong_counts = [ids_read - len(tokens) for tokens in chosen]
+        cache.drop_last(wrong_counts)
         logits = read_guesses(model, cache, rows)
 
 
 def read_guesses(  # -> [B, 1 + guesses, V]
     model: GPT2, cache: KVCache, rows: list[GuessedRow]
 ) -> np.ndarray:
-    """Guess the next tokens of each row; read its newest token and its guesses."""
+    """Guess the next tokens of each row. Read its newest token and its guesses, with padding."""
     if np.any(cache.length == model.config.n_ctx):
         slide(model, cache, [row.text for row in rows])
     room = cache.capacity - int(np.max(cache.length))
@@ -196,7 +206,10 @@ def choose_tokens(  # [1 + guesses, V] -> ids
     stream: np.random.Generator,
     text: list[int],
 ) -> list[int]:
-    """Choose the token after the text, and one more after each right guess."""
+    """Choose the token after the text, and one more after each right guess.
+
+    Row i of the logits is for the token that follows the text and i guesses.
+    """
     tokens: list[int] = []
     for position, guess in enumerate(guesses):
         token = sampling.choose(logits[position], stream, [*text, *tokens])
@@ -234,7 +247,7 @@ def read_one_prompt(
     if copies == 1:
         return cache, logits
     copied = model.new_cache(copies, capacity)
-    copied.copy_rows(slice(None), cache)  # to all rows
+    copied.copy_rows(slice(None), cache)  # the one row of `cache`, to all rows
     copied.length = cache.length
     return copied, logits.repeat(copies, axis=0)
 
@@ -242,7 +255,8 @@ def read_one_prompt(
 def slide(model: GPT2, cache: KVCache, texts: list[list[int]]) -> None:
     """For each text whose cache is full, cache only the last half of its tokens again.
 
-    The newest token of a text is not among them: the next step reads it.
+    Their positions then count from 0. The newest token of a text is not cached: the next step reads
+    it.
     """
     n_ctx = model.config.n_ctx
     kept_tokens = max(1, n_ctx // 2)

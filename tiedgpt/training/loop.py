@@ -41,7 +41,7 @@ class Trainer:
 
     `model` is the model as it is now; its trained parameters are views of `flat` [P]. `evaluations`
     are {"step", "loss", "val_loss"}, where loss is the mean over the steps since the last
-    evaluation (step 0 has none). `flags` is saved for the caller and not used.
+    evaluation (step 0 has none). `command_flags` are saved for `tiedgpt train` and not used here.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Trainer:
         self.only = only
         self.tokens = tokens
         self.held_out = held_out
-        self.step_tokens = settings.batch * settings.context  # tokens that a step predicts
+        self.step_tokens = settings.batch * settings.context  # how many tokens a step predicts
 
         # The trained parameters are copied into one vector; the model has views of it.
         self.shapes = trained_shapes(config, only)
@@ -69,15 +69,16 @@ class Trainer:
         for name, view in views.items():
             view[...] = model.parameters[name]
         self.model = GPT2(config, {**model.parameters, **views})
-        self.optimizer = AdamW(self.flat, self.shapes, (0.9, settings.beta2), settings.weight_decay)
+        betas = (0.9, settings.beta2)  # Adam's usual beta1 is not a setting
+        self.optimizer = AdamW(self.flat, self.shapes, betas, settings.weight_decay)
 
         # Each thread writes the gradient of its share of the batch to one row.
         self._gradients = np.empty((self.settings.threads, size), model.dtype)
         self._gradient_views = [unflatten(row, self.shapes) for row in self._gradients]
 
-        self.step = 0  # how many are done
+        self.step = 0  # how many steps are done
         self.evaluations: list[dict[str, float]] = []
-        self.flags: dict[str, Any] = {}
+        self.command_flags: dict[str, Any] = {}  # `tiedgpt train` sets them, to resume with
         self.losses: list[float] = []  # those of the steps since the last evaluation
         self.best: Best | None = None
         self._best_flat = self.flat.copy()  # `flat` as it was after the best step
@@ -93,7 +94,8 @@ class Trainer:
         """
         if self.best is None:
             yield {"step": 0, "val_loss": self.evaluate(progress)}
-        # The threads for the gradient also update the parameters, with one thread for each core.
+        # The pool computes the gradient, on as many threads as the settings say, and then updates
+        # the parameters, on a thread for each core.
         most_threads = max(self.settings.threads, cores())
         with ThreadPoolExecutor(most_threads) as pool:
             while self.step < self.settings.steps:
@@ -147,7 +149,7 @@ class Trainer:
             best=self.best,
             evaluations=self.evaluations,
             losses=self.losses,
-            flags=self.flags,
+            flags=self.command_flags,
             settings=self.settings,
             text=[checksum(self.tokens), checksum(self.held_out)],
         )
@@ -178,6 +180,8 @@ class Trainer:
                 f"{directory} was trained on another text: give the same text again"
             )
 
+        # The directory holds the model of the best step, with which the trainer begins. Then the
+        # parameters of the last step replace its parameters, and the best ones stay as the best.
         best_model = open_checkpoint(directory).load()
         trainer = cls(best_model, tokens, held_out, settings, state.only)
         for name, vector in trainer._vectors().items():
@@ -186,7 +190,7 @@ class Trainer:
         trainer.best = state.best
         trainer.evaluations = state.evaluations
         trainer.losses = state.losses
-        trainer.flags = state.flags
+        trainer.command_flags = state.flags
         trainer.optimizer.steps = state.step
         return trainer
 
@@ -210,7 +214,7 @@ class Trainer:
                 f"{self._why_not_finite()}"
             )
 
-        warm_up = min(settings.warm_up, settings.steps // 10)  # a short training has a shorter one
+        warm_up = min(settings.warm_up, settings.steps // 10)  # a short training warms up shorter
         lr = learning_rate(self.step, settings.steps, settings.lr, warm_up)
         self.optimizer.step(gradient, lr, scale, pool.map)
         self.step += 1
@@ -243,7 +247,7 @@ class Trainer:
         threads = self.settings.threads
         shares = np.array_split(self._draw(), threads)
         loss = sum(pool.map(self._share_loss, range(threads), shares))
-        gradient = self._gradients[0]
+        gradient = self._gradients[0]  # the other shares' gradients are added to the first one's
         for share_gradient in self._gradients[1:]:
             gradient += share_gradient
         return loss, gradient
@@ -256,21 +260,23 @@ class Trainer:
         if self.only == "head":
             head = gradients["lm_head.weight"]
             return write_head_gradient(self.model, ids, targets, self.step_tokens, head)
-        rng = self._stream(1 + share)
+        rng = self._stream(1 + share)  # stream 0 drew the sequences
         return write_gradients(self.model, ids, targets, self.step_tokens, gradients, rng)
 
     def _draw(self) -> np.ndarray:  # -> [batch, context + 1]
         """The sequences of this step, from random places of the text."""
         rng = self._stream(0)
-        # A start is from 0 to N - context - 1, so that the last sequence ends with the text.
         context = self.settings.context
-        starts = rng.integers(0, len(self.tokens) - context, self.settings.batch)
-        return np.stack([self.tokens[start : start + context + 1] for start in starts])
+        length = context + 1  # the inputs, and the token that follows the last of them
+        number_of_starts = len(self.tokens) - length + 1  # the last sequence ends with the text
+        starts = rng.integers(0, number_of_starts, self.settings.batch)
+        return np.stack([self.tokens[start : start + length] for start in starts])
 
     def _stream(self, number: int) -> np.random.Generator:
         """A random stream of this step: 0 draws the sequences, 1 + i is for the dropout of share i.
 
-        The seed's third number has no meaning, but without it old runs would not repeat.
+        The third number of the seed, 0, is always the same. Without it, the runs of older versions
+        would not repeat.
         """
         return np.random.default_rng([self.settings.seed, self.step, 0, number])
 
@@ -285,7 +291,6 @@ def check_only(only: str | None, config: Config) -> None:
 
 def check_texts(tokens: np.ndarray, held_out: np.ndarray, context: int, config: Config) -> None:
     """Raise ArgumentError if the model cannot read the texts, or one is too short."""
-    # The texts may be longer than the model's context, so check_ids gets each token as a sequence.
     if context > config.n_ctx:
         raise ArgumentError(f"a context of {context} tokens exceeds the model's {config.n_ctx}")
     if len(tokens) <= context:
@@ -293,6 +298,7 @@ def check_texts(tokens: np.ndarray, held_out: np.ndarray, context: int, config: 
             f"the text to train on must have at least {context + 1} tokens, a context and the "
             f"token after it, got {len(tokens)}"
         )
+    # The texts may be longer than the model's context, so check_ids gets each token as a sequence.
     check_ids(tokens[:, None], config)
     if len(held_out) < 2:
         raise ArgumentError(
@@ -305,8 +311,9 @@ def check_texts(tokens: np.ndarray, held_out: np.ndarray, context: int, config: 
 def with_defaults(settings: Settings, config: Config) -> Settings:
     """The settings with numbers in place of each 0 that means a default."""
     threads = settings.threads or training_threads(config.n_embd)
+    threads = min(threads, settings.batch)  # each thread has at least one sequence
     eval_every = settings.eval_every or max(1, settings.steps // 10)
-    return replace(settings, threads=min(threads, settings.batch), eval_every=eval_every)
+    return replace(settings, threads=threads, eval_every=eval_every)
 
 
 def trained_shapes(config: Config, only: str | None) -> dict[str, tuple[int, ...]]:

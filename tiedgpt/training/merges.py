@@ -34,7 +34,8 @@ def learn_tokenizer(text: str, vocab_size: int) -> Tokenizer:
     Range(256).check("vocab_size", vocab_size)
     if vocab_size == 256:
         return Tokenizer([], special_tokens={})
-    return Tokenizer(learn_merges(text, vocab_size - 257))
+    merge_count = vocab_size - 257  # without the bytes and "<|endoftext|>"
+    return Tokenizer(learn_merges(text, merge_count))
 
 
 def learn_merges(text: str, limit: int) -> list[tuple[str, str]]:
@@ -75,30 +76,34 @@ class Words:
     """
 
     def __init__(self, words: Counter[str]) -> None:
-        # The tokens of single bytes have ids in the order of byte_alphabet, not of the bytes.
-        id_of_byte = bytes.maketrans(bytes(byte_alphabet()), bytes(range(256)))
+        # The n-th byte of byte_alphabet has id n. This table translates a byte to its id.
+        bytes_in_order_of_ids = bytes(byte_alphabet())
+        ids_of_bytes = bytes(range(256))
+        table = bytes.maketrans(bytes_in_order_of_ids, ids_of_bytes)
         self.ids = [GAP]
         self.word_counts = [0]  # how often the word at each position occurs in the text
         for word, count in words.items():
-            word_ids = word.encode().translate(id_of_byte)
+            word_ids = word.encode().translate(table)
             self.ids.extend(word_ids)
             self.ids.append(GAP)
-            self.word_counts += [count] * (len(word_ids) + 1)
+            self.word_counts += [count] * (len(word_ids) + 1)  # at its GAP too
 
         # The position of the next token or GAP after each token, and of the one before it.
         self.after = list(range(1, len(self.ids) + 1))
         self.before = list(range(-1, len(self.ids) - 1))
 
         self.counts: Counter[Pair] = Counter()
-        # The positions of each pair's left token, ascending. Some may hold the pair no more.
+        # The positions of each pair's left token, ascending. Later merges may have changed some of
+        # these tokens, so `merge` looks whether the pair is still there.
         self.places: defaultdict[Pair, list[int]] = defaultdict(list)
         for left, pair in enumerate(pairwise(self.ids)):
             if GAP not in pair:
                 self.counts[pair] += self.word_counts[left]
                 self.places[pair].append(left)
 
-        # heappop gives the smallest item: the most frequent pair, and of equally frequent ones the
-        # one with the lowest ids. A count may be out of date: later merges can only lower it.
+        # heappop gives the smallest item. That is the most frequent pair, and of equally frequent
+        # pairs the one with the lowest ids. A later merge can lower a pair's count, but its item
+        # stays.
         self.heap = [(-count, pair) for pair, count in self.counts.items()]
         heapify(self.heap)
 
@@ -108,7 +113,7 @@ class Words:
             negative_count, pair = heappop(self.heap)
             count = self.counts[pair]
             if count != -negative_count:
-                # Merges took some of its tokens since it was inserted. Its count is lower now.
+                # Merges took some of its tokens since it was inserted, so its count is lower now.
                 heappush(self.heap, (-count, pair))
             elif count < 2:
                 return None
@@ -117,14 +122,19 @@ class Words:
         return None
 
     def merge(self, pair: Pair, merged_id: int) -> None:
-        """Make one token of the pair everywhere, and count the pairs that this changes."""
+        """Make one token of the pair everywhere, and count the pairs that this changes.
+
+        Where the tokens p, left, right, f become p, merged, f, the pairs (p, left) and (right, f)
+        become (p, merged) and (merged, f).
+        """
         ids = self.ids
         left_id, right_id = pair
         new_places: defaultdict[Pair, list[int]] = defaultdict(list)
         for left in self.places.pop(pair):
             # `left`, `right`, `previous` and `following` are positions in `ids`.
             right = self.after[left]
-            # Another merge may have taken one of the two. In "aaa", this merge does: "aa", "a".
+            # A merge may have taken one of the two tokens. It may be this merge: in "aaa" it makes
+            # a token of the first two letters, and the pair of the last two is gone.
             if ids[left] != left_id or ids[right] != right_id:
                 continue
             previous = self.before[left]
@@ -134,7 +144,8 @@ class Words:
             self.after[left] = following
             self.before[following] = left
 
-            # The tokens on both sides are in a new pair each, and not in an old one any more.
+            # Each neighbour leaves an old pair and gets a new one. In the tokens l r l r, the pair
+            # (lr, l) is new at the first merge and old at the second.
             word_count = self.word_counts[left]
             previous_id = ids[previous]
             if previous_id != GAP:

@@ -37,18 +37,20 @@ class AdamW:
         self.m = np.zeros_like(self.flat)  # moving average of the gradients
         self.v = np.zeros_like(self.flat)  # moving average of their squares
         views = unflatten(self.flat, self.shapes).values()
-        self.decayed = [view for view in views if view.ndim > 1]  # biases and layer norms are 1-D
+        # Only matrices are decayed. Biases and layer norms have one axis.
+        self.decayed = [view for view in views if view.ndim > 1]
 
     def step(
         self,
         gradient: np.ndarray,
         lr: float,
         scale: float = 1.0,
-        each: Callable[..., Iterable[None]] = map,
+        map_parts: Callable[..., Iterable[None]] = map,
     ) -> None:
         """Update the parameters for the gradient `scale * gradient` [P].
 
-        `each` is Python's `map`, or that of a thread pool, which updates several parts at once.
+        `map_parts` is Python's `map`, or that of a thread pool, which updates several parts of the
+        parameters at once.
         """
         self.steps += 1
         for matrix in self.decayed:
@@ -58,7 +60,8 @@ class AdamW:
             part = slice(start, start + PARAMETERS_AT_A_TIME)
             self._update(part, gradient[part], lr, scale)
 
-        for _ in each(update, range(0, self.flat.size, PARAMETERS_AT_A_TIME)):
+        starts = range(0, self.flat.size, PARAMETERS_AT_A_TIME)
+        for _ in map_parts(update, starts):
             pass  # Python's `map` calls `update` only when it is asked for the next item
 
     def _update(self, part: slice, g: np.ndarray, lr: float, scale: float) -> None:
@@ -70,7 +73,8 @@ class AdamW:
         w = self.flat[part]
         m = self.m[part]
         v = self.v[part]
-        # m and v start at 0, so they are too small at first. These two factors are how much.
+        # m and v start at 0, so they are too small at first. m / m_factor and
+        # sqrt(v) / root_v_factor are not.
         m_factor = 1 - beta1**self.steps
         root_v_factor = math.sqrt(1 - beta2**self.steps)
 
@@ -83,12 +87,14 @@ class AdamW:
         x *= (1 - beta2) * scale**2
         v *= beta2
         v += x
-        # w = w - lr (m / m_factor) / (sqrt(v) / root_v_factor + eps)
-        #   = w - (lr root_v_factor / m_factor) m / (sqrt(v) + eps root_v_factor)
+        # Adam's update is w = w - lr (m / m_factor) / (sqrt(v) / root_v_factor + eps). Multiplying
+        # the fraction's two sides by root_v_factor leaves one factor for m and saves a division:
+        # w = w - step_size m / (sqrt(v) + eps root_v_factor)
+        step_size = lr * root_v_factor / m_factor
         np.sqrt(v, out=x)
         x += self.eps * root_v_factor
         np.divide(m, x, out=x)
-        x *= lr * root_v_factor / m_factor
+        x *= step_size
         w -= x
 
 
@@ -101,11 +107,11 @@ def clip(gradient: np.ndarray, limit: float) -> tuple[float, float]:
 
 
 def learning_rate(step: int, steps: int, peak: float, warm_up: int) -> float:
-    """Linear warm-up to `peak` over `warm_up` steps, then cosine decay to a tenth.
+    """The rate of a step, counted from 0, of `steps` in all.
 
-    Steps count from 0.
+    It rises in a straight line to `peak` over `warm_up` steps, and falls to a tenth as a cosine.
     """
     if step < warm_up:
-        return peak * (step + 1) / (warm_up + 1)
-    progress = (step - warm_up) / max(1, steps - warm_up)
-    return peak * (0.1 + 0.45 * (1 + math.cos(math.pi * progress)))
+        return peak * (step + 1) / (warm_up + 1)  # step 0 is above 0, and step `warm_up` the peak
+    progress = (step - warm_up) / max(1, steps - warm_up)  # from 0 to 1
+    return peak * (0.1 + 0.45 * (1 + math.cos(math.pi * progress)))  # the cosine is from 1 to -1

@@ -26,7 +26,7 @@ def train_and_save(
     Raises TiedGPTError for a loss that is not finite, files that cannot be written and a batch that
     does not fit into memory. The message says which model the directory holds.
     """
-    saved = trainer.best
+    saved = trainer.best  # the evaluation of the model in the directory; None if there is none
     try:
         for record in trainer.run(progress):
             is_last = should_stop()

@@ -19,10 +19,12 @@ def new_model(
 ) -> tuple[GPT2, Tokenizer]:
     """A random model, and the tokenizer that is learned from the text.
 
-    shape: the fields of SHAPE. The text may have fewer tokens than `vocab_size`. Raises MemoryError
-    for a model that does not fit into memory.
+    shape: the fields of SHAPE. The vocabulary is smaller than its `vocab_size` if the text has too
+    few pairs to merge. Raises MemoryError for a model that does not fit into memory.
     """
     tokenizer = learn_tokenizer(text, shape["vocab_size"])
+    # The other rates of dropout are GPT-2's, 0.1. That of the attention pattern is 0, because the
+    # pattern [B, H, T, T] would take most of the random numbers of a step.
     config = Config(
         vocab_size=tokenizer.vocab_size,
         n_ctx=settings.context,

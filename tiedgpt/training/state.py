@@ -37,7 +37,7 @@ class TrainingState:
     best: Best | None  # None before the first evaluation; then nothing can be resumed
     evaluations: list[dict[str, float]]
     losses: list[float]
-    flags: dict[str, Any]
+    flags: dict[str, Any]  # those of `tiedgpt train`
     settings: Settings
     text: list[int]  # the checksums of the two texts
 
@@ -48,7 +48,7 @@ def checksum(ids: np.ndarray) -> int:  # [N]
 
 
 def write_state(files: StagedFiles, state: TrainingState, vectors: dict[str, np.ndarray]) -> None:
-    """Write STATE. `vectors` are the arrays [P] that a step changes, by their names in it."""
+    """Write STATE. `vectors` are the arrays [P] that a step changes, by their names in STATE."""
     metadata = {"training": json.dumps(asdict(state))}
     safetensors.write(files.open(STATE), vectors.items(), metadata)
 
@@ -63,9 +63,9 @@ def write_log(files: StagedFiles, evaluations: list[dict[str, float]]) -> None:
 def read_state(directory: Path) -> tuple[TrainingState, dict[str, safetensors.Tensor]]:
     """The state in a directory, and its tensors, which are not read and not checked yet.
 
-    Raises CheckpointError if there is none, or if it is damaged.
+    Raises CheckpointError if there is no state, or if it is damaged.
     """
-    finish_saves(directory)
+    finish_saves(directory)  # a save that was killed at its end may not be in place yet
     path = directory / STATE
     tensors, metadata = safetensors.read_with_metadata(path)
     try:
