@@ -15,9 +15,8 @@ class ParsedVocabulary:
 
     name: str
     merges: Merges
-    ids: dict[
-        str, Any
-    ]  # of all tokens that a file lists; a file may give an id that is not a number
+    # The ids of all tokens that a file lists. A file may give an id that is not a number.
+    ids: dict[str, Any]
     added: set[str] = field(default_factory=set)  # read as one token, before any merge
     plain: set[str] = field(default_factory=set)  # those of `added` that any text may contain
 
