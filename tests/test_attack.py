@@ -64,11 +64,7 @@ PLANTED = [  # in a copy of the repository: file, text, its replacement
     ("tiedgpt/checkpoints/publishing.py", 'directory.glob(".save.*.tmp")', "()"),
     ("tiedgpt/checkpoints/publishing.py", "undo.callback(shutil.rmtree,", "(lambda *a, **b: 0)("),
     ("tiedgpt/errors.py", 'else c.encode("unicode_escape").decode() for', "else c for"),
-    (
-        "scripts/attack.py",
-        "TRY_SECONDS, PROCESS_SECONDS = 20,",
-        "TRY_SECONDS, PROCESS_SECONDS = 1,",
-    ),
+    ("scripts/attack.py", "TRY_SECONDS = 20", "TRY_SECONDS = 1"),
 ]
 
 
