@@ -16,7 +16,7 @@ two at once    two processes convert to one directory, train in one, continue on
 
 What breaks is counted as:
 
-traceback      an exception that is no TiedGPTError, or an exit code that is not documented
+traceback      an exception that is not a TiedGPTError, or an exit code that is not documented
 hang           more than 20 s for a file or a command line, more than 100 s for any other command
 wrong model    An edited file is read as something else than what it says now; a TensorFlow file,
                which has checksums, as another model. (safetensors has none: other numbers in its
@@ -48,13 +48,13 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -62,7 +62,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 # ruff: noqa: E402
-from support.damaged_files import CASES, OPENAIS, write_model
+from support.damaged_files import CASES, OPENAIS, Case, write_model
 from support.edits import HOSTILE
 from support.loopback_hub import LoopbackHub, running
 from support.models import SMALL, random_model
@@ -70,22 +70,25 @@ from support.models import SMALL, random_model
 from tiedgpt import TiedGPTError, Tokenizer, cli, load_model, load_tokenizer, save_model
 from tiedgpt.checkpoints import tensorflow
 
-# kind -> tries in a round, and how many of them one process or thread does
-KINDS = {"files": (400, 200), "signals": (4, 1), "two at once": (1, 1), "command lines": (200, 200)}
-PROBLEMS = ("traceback", "hang", "wrong model", "leftover", "message")
-TRY_SECONDS, PROCESS_SECONDS = 20, 100
+TRIES_IN_ROUND = {"files": 400, "signals": 4, "two at once": 1, "command lines": 200}
+TRIES_IN_WORKER = {"files": 200, "command lines": 200}  # the other kinds use no worker
+KINDS_OF_PROBLEMS = ("traceback", "hang", "wrong model", "leftover", "message")
+MOST_PRINTED = 10  # problems of one kind
+TRY_SECONDS = 20
+PROCESS_SECONDS = 100
 WORKER_MEMORY = 1 << 29  # bytes that a worker may take beyond what it has when it begins
-CODES = (0, 1, 2, 129, 130, 141, 143)
-TEXT = "".join(
-    f"Each of {n} tokens was read {n * n} times, and not once too often.\n" for n in range(40)
-)
+EXIT_CODES = (0, 1, 2, 129, 130, 141, 143)  # all that a command may have
+LINES = [f"Each of {n} tokens was read {n * n} times, and not once too often.\n" for n in range(40)]
+TEXT = "".join(LINES)
 NAME = "someone/tiny"
 TRAIN = (
     "train ../text --out out --n-layer 1 --n-head 1 --n-embd 8 --context 8 --vocab-size 260 "
     "--batch 2 "
 )
 DOCUMENTS = "../lines.jsonl -m ../bytes --out out/rows.jsonl --resume --shard-size 200"
-COMMANDS = {  # each runs in an empty directory beside the models
+
+# Commands that write files. Each command runs in an empty directory beside the models.
+WRITERS = {
     "untie": "untie ../bytes out",
     "tie": "tie --force ../bytes-untied out",
     "resize": "resize ../bytes out --vocab-size 260",
@@ -94,6 +97,8 @@ COMMANDS = {  # each runs in an empty directory beside the models
     "download": f"download {NAME}",
     "documents score": f"documents score {DOCUMENTS}",
     "documents generate": f"documents generate {DOCUMENTS} -n 4",
+}
+COMMANDS = WRITERS | {
     "generate": "generate -m ../bytes -n 50 a",
     "score": "score -m ../bytes ../text",
     "params": "params -m ../bytes",
@@ -105,20 +110,20 @@ COMMANDS = {  # each runs in an empty directory beside the models
     "attribute": "attribute -m ../bytes ab",
     "compare": "compare -m ../bytes ../mine.npz",
 }
-WRITERS = [*COMMANDS][:8]  # of files
 READERS = (  # of a directory with an edited file
-    *(
-        "params -m {}",
-        "tokenize -m {} lower",
-        "generate -m {} -n 2 a",
-        "score -m {} text",
-        "untie {} untied",
-    ),
-    *("train text --resume --out {}", "compare -m {0} {0}/mine.npz", "list"),
+    "params -m {}",
+    "tokenize -m {} lower",
+    "generate -m {} -n 2 a",
+    "score -m {} text",
+    "untie {} untied",
+    "train text --resume --out {}",
+    "compare -m {0} {0}/mine.npz",
+    "list",
 )
 
 # A command in a process that sends itself a signal at its n-th import or operation on files. The
-# start of Python itself is left out: there, Ctrl-C ends any program with a traceback.
+# start of Python itself is left out: there, Ctrl-C ends any program with a traceback. The last
+# thing that it prints is the number of these events, if it was started with n = 0.
 PROGRAM = """
 import os, signal, sys
 root, left, number = sys.argv.pop(1), int(sys.argv.pop(1)), int(sys.argv.pop(1))
@@ -138,35 +143,96 @@ code = main()
 os.write(1, b" %d\\n" % -left)
 sys.exit(code)
 """
-Problem = tuple[str, str]  # one of PROBLEMS, and what happened
-Start = Callable[..., subprocess.Popen[bytes]]
-Try = tuple[str, int, list[Problem]]  # its kind and its number
+
+
+@dataclass(frozen=True)
+class Problem:
+    kind: str  # one of KINDS_OF_PROBLEMS
+    text: str  # what happened
+
+
+@dataclass(frozen=True)
+class Try:
+    """A try that has been made, and what it found."""
+
+    kind: str
+    number: int
+    problems: list[Problem]
+
+
+@dataclass(frozen=True)
+class Task:
+    """`count` tries of a kind, from the number `first` on."""
+
+    kind: str
+    first: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    exit_code: int | None  # None if it did not end in time
+    stdout: str
+    stderr: str
+
+
+def random_of_try(kind: str, seed: int | str, number: int) -> random.Random:
+    return random.Random(f"{kind} {seed} {number}")
 
 
 # Tries in a worker process, with limits on its memory and on the time of each try
 
 
 def work(kind: str, seed: str, first: str, last: str, place: str) -> None:
-    """Print the problems of each try when it ends: a line of JSON."""
-    out = os.fdopen(os.dup(1), "w")  # a command may close or replace stdout
-    attempt: Any = Files(Path(place)) if kind == "files" else CommandLines(Path(place))
-    with suppress(ValueError, OSError):  # on macOS there is no such limit
-        limit = (
-            int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-            + WORKER_MEMORY
-        )
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    """Make the tries from `first` to before `last`, and print the problems of each as JSON.
+
+    A try's line is printed when the try ends, so the lines say how many have ended.
+    """
+    results = os.fdopen(os.dup(1), "w")  # a command may close or replace stdout
+    attack: Files | CommandLines
+    if kind == "files":
+        attack = Files(Path(place))
+    else:
+        attack = CommandLines(Path(place))
+    limit_memory()
     for number in range(int(first), int(last)):
+        # A try that takes too long ends this process, with "Timeout (" on stderr.
         faulthandler.dump_traceback_later(TRY_SECONDS, exit=True)
         try:
-            problems = list(attempt(random.Random(f"{kind} {seed} {number}"), number))
+            problems = list(attack.make_try(random_of_try(kind, seed, number), number))
         except BaseException as error:
-            text = "".join(traceback.format_exception(error))
-            problems = [
-                ("traceback" if f'"{ROOT / "tiedgpt"}' in text else "wrong model", text[-2000:])
-            ]
+            problems = [problem_of_exception(error)]
         faulthandler.cancel_dump_traceback_later()
-        print(json.dumps(problems), file=out, flush=True)
+        line = json.dumps([asdict(problem) for problem in problems])
+        print(line, file=results, flush=True)
+
+
+def limit_memory() -> None:
+    """Let this process take WORKER_MEMORY more than it has now, on systems with such a limit."""
+    with suppress(ValueError, OSError):  # macOS has none
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + WORKER_MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def problem_of_exception(error: BaseException) -> Problem:
+    """If no line of tiedgpt is in the traceback, a check has found numbers that are wrong."""
+    text = "".join(traceback.format_exception(error))
+    kind = "wrong model"
+    if f'"{ROOT / "tiedgpt"}' in text:
+        kind = "traceback"
+    return Problem(kind, text[-2000:])
+
+
+@dataclass(frozen=True)
+class WrittenCase:
+    """A case of damaged_files.py, with its directory and the bytes of its file before edits."""
+
+    case: Case
+    directory: Path
+    original: bytes
 
 
 class Files:
@@ -176,24 +242,30 @@ class Files:
         tensorflow.HEAD_WIDTH = OPENAIS.head_width  # OpenAI's own heads are 64 wide
         self.cases = []
         for number, case in enumerate(CASES):
-            (directory := place / str(number)).mkdir()
+            directory = place / str(number)
+            directory.mkdir()
             case.write(directory)
             case.check(directory)
-            self.cases.append((case, directory, (directory / case.file).read_bytes()))
+            original = (directory / case.file).read_bytes()
+            self.cases.append(WrittenCase(case, directory, original))
         os.chdir(place)
         Path("text").write_text(TEXT)
 
-    def __call__(self, rng: random.Random, number: int) -> Iterator[Problem]:
-        case, directory, original = self.cases[number % len(self.cases)]
-        (directory / case.file).write_bytes(case.edit(rng, original))
-        if rng.randrange(8) == 0:
+    def make_try(self, rng: random.Random, number: int) -> Iterator[Problem]:
+        written = self.cases[number % len(self.cases)]
+        case = written.case
+        directory = written.directory
+        (directory / case.file).write_bytes(case.edit(rng, written.original))
+        if rng.randrange(8) == 0:  # a command takes longer than a check
             yield from call(rng.choice(READERS).format(directory).split())
-            shutil.rmtree("untied", ignore_errors=True)
+            shutil.rmtree("untied", ignore_errors=True)  # what the command untie writes
         try:
             case.check(directory)
         except TiedGPTError as error:
-            if fault := case.message_fault(directory, str(error)):
-                yield "message", f"the message {fault}: {str(error)!r}"
+            # Refusing the file is right. The message may be wrong.
+            fault = case.message_fault(directory, str(error))
+            if fault:
+                yield Problem("message", f"the message {fault}: {str(error)!r}")
 
 
 class CommandLines:
@@ -201,77 +273,145 @@ class CommandLines:
 
     PATHS = ("bytes", "bytes-untied", "tiny", "text", "lines.jsonl", "new")
     USUAL = (*PATHS, "1", "2", "3", "0.5", "tied", "Each of")
-    LARGE = (
-        "1e18",
-        "999999999999",
-        "2147483648",
-    )  # not for a number of steps, which may be as large
-    SLOW = ("-n", "--steps", "--workers", "--num-samples")
+    LARGE = ("1e18", "999999999999", "2147483648")
+    # With a large number these flags ask for work that may take as long as it likes.
+    FLAGS_OF_WORK = ("-n", "--steps", "--workers", "--num-samples")
 
     def __init__(self, place: Path) -> None:
         os.chdir(place)
         write_model(place / "tiny")  # without a tokenizer
         write_models(place)
-        self.given = {*Path().iterdir()}
+        self.inputs = set(Path().iterdir())
 
-    def __call__(self, rng: random.Random, number: int) -> Iterator[Problem]:
-        command = rng.choice([*COMMANDS])
+    def make_try(self, rng: random.Random, number: int) -> Iterator[Problem]:
+        argv = self.random_command_line(rng)
+        stdout = rng.choice((os.devnull, "/dev/full"))  # to /dev/full nothing can be written
+        yield from call(argv, stdout)
+        for path in set(Path().iterdir()) - self.inputs:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+    def random_command_line(self, rng: random.Random) -> list[str]:
+        command = rng.choice(list(COMMANDS))
         actions = cli.parser_of(command)._actions
-        argv = command.split() if rng.randrange(20) else [rng.choice(HOSTILE)]
-        for action in rng.sample(actions, rng.randrange(min(6, len(actions)))):
-            argv += rng.sample(action.option_strings, min(1, len(action.option_strings)))
+        if rng.randrange(20) == 0:
+            argv = [rng.choice(HOSTILE)]
+        else:
+            argv = command.split()
+
+        # Up to five flags and arguments of the command. Some flags without a value get one.
+        count = rng.randrange(min(6, len(actions)))
+        for action in rng.sample(actions, count):
+            if action.option_strings:
+                argv.append(rng.choice(action.option_strings))
             if action.nargs != 0 or rng.randrange(10) == 0:
-                large = () if {*self.SLOW} & {*action.option_strings} else self.LARGE
-                known = (*(action.choices or ()), *self.USUAL)
-                argv.append(rng.choice(rng.choice((known, HOSTILE, (*known, *large)))))
-        argv += rng.choices((*HOSTILE, *self.USUAL), k=rng.randrange(3))
-        argv += ["--steps", "2"] if command == "train" and "--steps" not in argv else []
-        yield from call(argv, rng.choice((os.devnull, "/dev/full")))
-        for path in {*Path().iterdir()} - self.given:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+                argv.append(self.random_value(rng, action))
+
+        # Up to two values that belong to no flag.
+        count = rng.randrange(3)
+        argv += rng.choices((*HOSTILE, *self.USUAL), k=count)
+        if command == "train" and "--steps" not in argv:
+            argv += ["--steps", "2"]
+        return argv
+
+    def random_value(self, rng: random.Random, action: argparse.Action) -> str:
+        """A value for a flag or an argument: a usual, a hostile, or a usual or large one."""
+        usual = [*(action.choices or ()), *self.USUAL]
+        usual_or_large = usual
+        if not set(self.FLAGS_OF_WORK) & set(action.option_strings):
+            usual_or_large = [*usual, *self.LARGE]
+        values = rng.choice((usual, HOSTILE, usual_or_large))
+        return rng.choice(values)
 
 
 def call(argv: list[str], stdout: str = os.devnull) -> Iterator[Problem]:
     """Run a command in this process."""
-    err = TextIOWrapper(BytesIO(), "utf-8", write_through=True)
-    sys.stdin = TextIOWrapper(BytesIO(TEXT[:300].encode()))  # score reads it, also with --stride 1
+    stderr = TextIOWrapper(BytesIO(), "utf-8", write_through=True)
+    # `score` reads stdin. The text is short, because --stride 1 takes a step for each token.
+    sys.stdin = TextIOWrapper(BytesIO(TEXT[:300].encode()))
     try:
-        with open(stdout, "w", encoding="utf-8") as out, redirect_stdout(out), redirect_stderr(err):
-            code = cli.main(argv)
+        with (
+            open(stdout, "w", encoding="utf-8") as out,
+            redirect_stdout(out),
+            redirect_stderr(stderr),
+        ):
+            exit_code = cli.main(argv)
     except BaseException as error:
         raise RuntimeError(f"tiedgpt {argv!r:.500}") from error
-    err.seek(0)
-    for kind, text in judge((code, "", err.read()), CODES):
-        yield kind, f"tiedgpt {argv!r:.500}: {text}"
+    stderr.seek(0)
+    for problem in judge(Ended(exit_code, "", stderr.read()), EXIT_CODES):
+        yield Problem(problem.kind, f"tiedgpt {argv!r:.500}: {problem.text}")
 
 
 # Tries with processes
 
-Done = tuple[int | None, str, str]  # exit code, or None if it did not end in time; stdout; stderr
 
-
-def finish(process: subprocess.Popen[bytes]) -> Done:
+def finish(process: subprocess.Popen[bytes]) -> Ended:
+    """Wait until a command ends. It is killed if it takes too long."""
     try:
         out, err = process.communicate(timeout=PROCESS_SECONDS)
-        return process.returncode, out.decode(), err.decode(errors="replace")
+        return Ended(process.returncode, out.decode(), err.decode(errors="replace"))
     except subprocess.TimeoutExpired:
         process.kill()
-        return None, "", process.communicate()[1].decode(errors="replace")
+        _, err = process.communicate()
+        return Ended(None, "", err.decode(errors="replace"))
 
 
-def judge(done: Done, codes: Any) -> Iterator[Problem]:
-    """What is wrong with how a command ended and with what it said."""
-    code, _, err = done
-    lines = err.split("\n")
-    errors = [line for line in lines if line.startswith("tiedgpt: error: ")]
-    # An error is the last line, and the only one.
-    as_documented = lines[-2:] == [*errors, ""] if code == 2 else not errors
+def judge(ended: Ended, exit_codes: Collection[int]) -> Iterator[Problem]:
+    """What is wrong with how a command ended and with what it said on stderr."""
+    code = ended.exit_code
+    err = ended.stderr
     if code is None:
-        yield "hang", f"not ended after {PROCESS_SECONDS} s: {err[-500:]!r}"
-    elif code not in codes or re.search("Traceback|Exception ignored|Fatal Python", err):
-        yield "traceback", f"exit code {code}: {err[-2000:]}"
-    elif not as_documented or not all(map(str.isprintable, lines)) or len(err) > 5000:
-        yield "message", f"exit code {code}: {err[-500:]!r}"
+        yield Problem("hang", f"not ended after {PROCESS_SECONDS} s: {err[-500:]!r}")
+    elif code not in exit_codes or re.search("Traceback|Exception ignored|Fatal Python", err):
+        yield Problem("traceback", f"exit code {code}: {err[-2000:]}")
+    elif not is_documented(code, err):
+        yield Problem("message", f"exit code {code}: {err[-500:]!r}")
+
+
+def is_documented(exit_code: int, err: str) -> bool:
+    """Whether stderr has short printable lines, and one error, the last line, if the code is 2."""
+    lines = err.split("\n")
+    if len(err) > 5000 or not all(line.isprintable() for line in lines):
+        return False
+    errors = [line for line in lines if line.startswith("tiedgpt: error: ")]
+    if exit_code != 2:
+        return errors == []
+    return lines[-2:] == [*errors, ""]  # "" is what follows the last line break
+
+
+@dataclass(frozen=True)
+class Home:
+    """An empty directory beside the models, where commands run."""
+
+    path: Path
+    environment: dict[str, str]
+
+    def start(self, command: str, event: int = 0, number: int = 0) -> subprocess.Popen[bytes]:
+        """Start a command. At that event (the first is 1), it sends itself the signal `number`."""
+        settings = [str(ROOT), str(event), str(int(number))]
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *settings, *command.split()],
+            cwd=self.path,
+            env=self.environment,
+            start_new_session=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        process.stdout.readline()  # "started"
+        return process
+
+
+@dataclass(frozen=True)
+class Duration:
+    """How long an uninterrupted command runs."""
+
+    seconds: float
+    events: int  # of PROGRAM
 
 
 class Processes:
@@ -279,150 +419,176 @@ class Processes:
 
     def __init__(self, place: Path) -> None:
         # explore runs until it is stopped: its own tests attack it.
-        assert {*cli.COMMANDS} - {"explore"} == {*COMMANDS}, "a command that is not attacked"
+        assert set(cli.COMMANDS) - {"explore"} == set(COMMANDS), "a command that is not attacked"
         write_models(place)
-        self.place, self.model = place, files(place / "bytes")
-        self.length: dict[str, tuple[float, int]] = {}  # of a command: seconds, events
+        self.place = place
+        self.model = files(place / "bytes")
+        self.durations: dict[str, Duration] = {}
         self.expected: dict[str, list[dict[str, bytes]]] = {}  # the files that a writer may leave
-        for name, command in [*COMMANDS.items(), ("train", COMMANDS["train"] + " --seed 2")]:
-            with self.directory() as (directory, start):
+        for name, command in COMMANDS.items():
+            with self.new_home() as home:
                 began = time.monotonic()
-                done = finish(start(command))
-                assert done[0] == (name == "compare"), (name, done)  # 1: something differs
-                self.length.setdefault(name, (time.monotonic() - began, int(done[1].split()[-1])))
-                self.expected.setdefault(name, []).append(files(out_of(name, directory)))
+                ended = run_uninterrupted(name, command, home)
+                seconds = time.monotonic() - began
+                events = int(ended.stdout.split()[-1])
+                self.durations[name] = Duration(seconds, events)
+                self.expected[name] = [files(out_of(name, home.path))]
+
+        # If two processes train at once, the second one has another seed.
+        with self.new_home() as home:
+            run_uninterrupted("train", COMMANDS["train"] + " --seed 2", home)
+            self.expected["train"].append(files(out_of("train", home.path)))
 
     @contextmanager
-    def directory(self, pause: float = 0) -> Iterator[tuple[Path, Start]]:
-        """An empty directory beside the models, with a hub that has one of them; and how to start a
-        command.
-
-        start(command, event, signal): at that event, the command sends itself the signal.
-        """
+    def new_home(self, pause: float = 0) -> Iterator[Home]:
+        """An empty directory, and a hub that has a model and waits `pause` s between pieces."""
         with tempfile.TemporaryDirectory(dir=self.place) as place, running(LoopbackHub()) as server:
-            server.files = {f"{NAME}/{file}": data for file, data in self.model.items()}
+            server.files = {f"{NAME}/{file}": content for file, content in self.model.items()}
             server.pause = pause
             (Path(place) / "tmp").mkdir()
-            hub = {"HF_ENDPOINT": f"http://{server.host}", "NO_PROXY": "127.0.0.1,localhost"}
-            folders = {
+            environment = {
+                "PATH": os.environ["PATH"],
+                "OPENBLAS_NUM_THREADS": "1",
+                "HF_ENDPOINT": f"http://{server.host}",
+                "NO_PROXY": "127.0.0.1,localhost",
                 "HOME": place,
                 "TMPDIR": f"{place}/tmp",
                 "TIEDGPT_WEIGHTS": f"{place}/weights",
             }
-            env = {"PATH": os.environ["PATH"], "OPENBLAS_NUM_THREADS": "1", **hub, **folders}
+            yield Home(Path(place), environment)
 
-            def start(command: str, event: int = 0, sent: int = 0) -> subprocess.Popen[bytes]:
-                argv = [
-                    sys.executable,
-                    "-c",
-                    PROGRAM,
-                    str(ROOT),
-                    str(event),
-                    str(sent),
-                    *command.split(),
-                ]
-                pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-                process: Any = subprocess.Popen(
-                    argv, cwd=place, env=env, start_new_session=True, **pipes
-                )
-                process.stdout.readline()  # "started"
-                return process
-
-            yield Path(place), start
-
-    def __call__(self, kind: str, rng: random.Random, number: int) -> Iterator[Problem]:
-        attack, turns = self.interrupt, [*COMMANDS, *WRITERS, *WRITERS]
+    def make_try(self, kind: str, rng: random.Random, number: int) -> Iterator[Problem]:
+        """A try of the kind "signals" or "two at once"."""
         if kind == "two at once":
-            attack, turns = self.two_at_once, WRITERS
-        name = turns[number % len(turns)]
-        with self.directory(rng.choice((0, 0.005))) as (directory, start):
-            yield from attack(name, rng, start)
-            if name in WRITERS:
-                yield from self.again(name, directory, start)
-
-    def interrupt(self, name: str, rng: random.Random, start: Start) -> Iterator[Problem]:
-        """Send a command a signal at a random moment."""
-        codes: dict[int, tuple[int, ...]] = {
-            # -SIGINT: while modules are imported
-            signal.SIGINT: (0, 130, -signal.SIGINT, int(name == "compare"))
-        }
-        if name in WRITERS:
-            codes[signal.SIGKILL] = (0, -signal.SIGKILL)
-            codes[signal.SIGTERM] = (
-                0,
-                143,
-                -signal.SIGTERM,
-            )  # -SIGTERM: before anything is written
-        sent, (seconds, events) = rng.choice([*codes]), self.length[name]
-        if rng.randrange(2):
-            process = start(COMMANDS[name], rng.randrange(1, events), sent)
+            names = list(WRITERS)
         else:
-            process = start(COMMANDS[name])
-            time.sleep(rng.uniform(0, 1.2 * seconds))
+            names = [*COMMANDS, *WRITERS, *WRITERS]  # writers have more to lose
+        name = names[number % len(names)]
+        with self.new_home(pause=rng.choice((0, 0.005))) as home:
+            if kind == "two at once":
+                yield from self.run_two(name, rng, home)
+            else:
+                yield from self.interrupt(name, rng, home)
+            if name in WRITERS:
+                yield from self.check_files(name, home)
+                yield from self.run_again(name, home)
+
+    def interrupt(self, name: str, rng: random.Random, home: Home) -> Iterator[Problem]:
+        """Send a command a signal, at a random event or at a random time."""
+        # A command that has ended before the signal has its own exit code. The negative ones are
+        # those of a signal that no handler gets: while modules are imported, or before anything is
+        # written.
+        exit_codes = {signal.SIGINT: [0, 130, -signal.SIGINT]}
+        if name == "compare":
+            exit_codes[signal.SIGINT].append(1)  # something differs
+        if name in WRITERS:
+            exit_codes[signal.SIGKILL] = [0, -signal.SIGKILL]
+            exit_codes[signal.SIGTERM] = [0, 143, -signal.SIGTERM]
+        sent = rng.choice(list(exit_codes))
+        duration = self.durations[name]
+        if rng.randrange(2) == 1:
+            process = home.start(COMMANDS[name], rng.randrange(1, duration.events), sent)
+        else:
+            process = home.start(COMMANDS[name])
+            time.sleep(rng.uniform(0, 1.2 * duration.seconds))
             process.send_signal(sent)
-        yield from judge(finish(process), codes[sent])
+        yield from judge(finish(process), exit_codes[sent])
 
-    def two_at_once(self, name: str, rng: random.Random, start: Start) -> Iterator[Problem]:
-        """Run a writer twice at once, and sometimes kill one."""
-        kill = rng.randrange(3) == 0
-        one = start(COMMANDS[name])
-        time.sleep(rng.choice((0, 0, rng.uniform(0, 0.5 * self.length[name][0]))))
-        two = start(COMMANDS[name] + " --seed 2" * (name == "train"))
-        if kill:
-            time.sleep(rng.uniform(0, self.length[name][0]))
-            one.kill()
-        done = finish(one), finish(two)
-        codes = (0,) if name == "download" else (0, 2)
-        yield from judge(done[0], (*codes, *[-signal.SIGKILL] * kill))
-        yield from judge(done[1], codes)
-        if not kill and 0 not in (done[0][0], done[1][0]):
-            yield "wrong model", f"neither process made it: {done}"
+    def run_two(self, name: str, rng: random.Random, home: Home) -> Iterator[Problem]:
+        """Run a writer twice at once, and in a third of the tries kill the first one."""
+        is_killed = rng.randrange(3) == 0
+        seconds = self.durations[name].seconds
+        process = home.start(COMMANDS[name])
+        delay = rng.uniform(0, 0.5 * seconds)
+        time.sleep(rng.choice((0, 0, delay)))
+        second_command = COMMANDS[name]
+        if name == "train":
+            second_command += " --seed 2"  # another model, so that a mixture is seen
+        second_process = home.start(second_command)
+        if is_killed:
+            time.sleep(rng.uniform(0, seconds))
+            process.kill()
+        first = finish(process)
+        second = finish(second_process)
 
-    def again(self, name: str, directory: Path, start: Start) -> Iterator[Problem]:
-        """What a writer left is whole or absent. The same command again completes it and cleans
-        up."""
-        out, expected = out_of(name, directory), self.expected[name]
-        try:
-            if (out / "config.json").exists():
-                load_model(out), load_tokenizer(out)
-        except TiedGPTError as error:
-            yield "wrong model", f"{name} left what is refused: {error}"
-        complete = (out / "config.json").exists() or (out / "rows.jsonl").exists()
-        if complete and name != "train" and files(out) not in expected:
-            yield "wrong model", f"{name} left {[*files(out)]}"
-        if complete and name not in ("train", "download"):  # it would not be replaced
+        # A writer refuses a directory that another one writes to. A second download waits.
+        exit_codes = [0, 2]
+        if name == "download":
+            exit_codes = [0]
+        first_exit_codes = list(exit_codes)
+        if is_killed:
+            first_exit_codes.append(-signal.SIGKILL)
+        yield from judge(first, first_exit_codes)
+        yield from judge(second, exit_codes)
+        if not is_killed and first.exit_code != 0 and second.exit_code != 0:
+            yield Problem("wrong model", f"neither process made it: {first}, {second}")
+
+    def check_files(self, name: str, home: Home) -> Iterator[Problem]:
+        """What a writer left is whole or absent."""
+        out = out_of(name, home.path)
+        if (out / "config.json").exists():
+            try:
+                load_model(out)
+                if name != "vectors":  # it writes a model without a tokenizer
+                    load_tokenizer(out)
+            except TiedGPTError as error:
+                yield Problem("wrong model", f"{name} left what is refused: {error}")
+        # A training also writes a model before its last step.
+        if is_complete(out) and name != "train" and files(out) not in self.expected[name]:
+            yield Problem("wrong model", f"{name} left {list(files(out))}")
+
+    def run_again(self, name: str, home: Home) -> Iterator[Problem]:
+        """The same command again completes what a writer left, and cleans up."""
+        out = out_of(name, home.path)
+        # These two commands go on from what is there. The others refuse to replace it.
+        if is_complete(out) and name not in ("train", "download"):
             shutil.rmtree(out)
-        done = finish(start(COMMANDS[name]))
-        if name == "train" and done[0] == 2 and "add --resume" in done[2]:
-            done = finish(start("train ../text --out out --resume"))
-        yield from judge(done, (0,))
-        if files(out) not in expected:
-            yield "wrong model", f"{name} again made other files: {[*files(out)]}"
-        hidden = [
-            path
-            for path in directory.rglob("*")
-            if path.name[0] == "." or path.parent.name == "tmp"
-        ]
-        if hidden:
-            yield "leftover", ", ".join(str(path.relative_to(directory)) for path in hidden)
+        ended = finish(home.start(COMMANDS[name]))
+        if name == "train" and ended.exit_code == 2 and "add --resume" in ended.stderr:
+            ended = finish(home.start("train ../text --out out --resume"))
+        yield from judge(ended, [0])
+        if files(out) not in self.expected[name]:
+            yield Problem("wrong model", f"{name} again made other files: {list(files(out))}")
+
+        leftovers = []
+        for path in home.path.rglob("*"):
+            if path.name.startswith(".") or path.parent.name == "tmp":
+                leftovers.append(str(path.relative_to(home.path)))
+        if leftovers:
+            yield Problem("leftover", ", ".join(leftovers))
+
+
+def run_uninterrupted(name: str, command: str, home: Home) -> Ended:
+    ended = finish(home.start(command))
+    expected = 0
+    if name == "compare":
+        expected = 1  # something differs
+    assert ended.exit_code == expected, (name, ended)
+    return ended
 
 
 def write_models(place: Path) -> None:
-    """Texts, and two small models whose tokens are bytes."""
+    """Write texts, and two small models whose tokens are bytes."""
     (place / "text").write_text(TEXT)
-    documents = (json.dumps({"text": line, "prompt": line[:9]}) for line in TEXT.splitlines())
+    documents = [json.dumps({"text": line, "prompt": line[:9]}) for line in TEXT.splitlines()]
     (place / "lines.jsonl").write_text("\n".join(documents))
     np.savez(place / "mine.npz", ids=[1, 2], logits=np.zeros((1, 2, 257)))
-    model = random_model(
-        replace(SMALL, vocab_size=257, n_ctx=16, bos_token_id=256, eos_token_id=256)
-    )
+    config = replace(SMALL, vocab_size=257, n_ctx=16, bos_token_id=256, eos_token_id=256)
+    model = random_model(config)
     save_model(model, Tokenizer([]), place / "bytes")
     save_model(model.untie("random"), Tokenizer([]), place / "bytes-untied")
 
 
 def out_of(name: str, directory: Path) -> Path:
     """Where a writer writes."""
-    return directory / "weights" / NAME if name == "download" else directory / "out"
+    if name == "download":
+        return directory / "weights" / NAME
+    return directory / "out"
+
+
+def is_complete(out: Path) -> bool:
+    """Whether a writer's directory has what is written last: a model, or the rows of documents."""
+    return (out / "config.json").exists() or (out / "rows.jsonl").exists()
 
 
 def files(directory: Path) -> dict[str, bytes]:
@@ -433,44 +599,102 @@ def files(directory: Path) -> dict[str, bytes]:
 # The whole attack
 
 
-def attempt(processes: Processes, seed: int, kind: str, first: int, count: int) -> Iterator[Try]:
-    """Try a signal or two at once; the others `count` times, in a worker, and after its end in
-    another."""
-    if kind in ("signals", "two at once"):
-        yield kind, first, [*processes(kind, random.Random(f"{kind} {seed} {first}"), first)]
-        return
-    last = first + count
-    while first < last:
-        with tempfile.TemporaryDirectory(dir=processes.place) as place:
-            weights = {
-                "HOME": place,
-                "XDG_CACHE_HOME": place,
-                "TIEDGPT_WEIGHTS": f"{place}/weights",
-            }
-            worker = subprocess.run(
-                [sys.executable, __file__, "--worker", kind, *map(str, (seed, first, last)), place],
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **weights},
-                start_new_session=True,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-            )
+def make_tries(processes: Processes, seed: int, task: Task) -> list[Try]:
+    """Make the tries of a task."""
+    if task.kind not in TRIES_IN_WORKER:
+        rng = random_of_try(task.kind, seed, task.first)
+        problems = list(processes.make_try(task.kind, rng, task.first))
+        return [Try(task.kind, task.first, problems)]
+
+    # A try may end its worker. Then another worker goes on with the next try.
+    tries: list[Try] = []
+    while len(tries) < task.count:
+        first = task.first + len(tries)
+        worker = run_worker(processes.place, task.kind, seed, first, task.first + task.count)
         for line in worker.stdout.decode().splitlines():
-            yield kind, first, json.loads(line)
-            first += 1
-        if first < last:
+            problems = [Problem(**fields) for fields in json.loads(line)]
+            tries.append(Try(task.kind, task.first + len(tries), problems))
+        if len(tries) < task.count:
             text = worker.stderr.decode(errors="replace")
-            what = "hang" if "Timeout (" in text else "traceback"
-            yield (
-                kind,
-                first,
-                [(what, f"the worker's exit code is {worker.returncode}: {text[-2000:]}")],
+            kind = "traceback"
+            if "Timeout (" in text:
+                kind = "hang"
+            problem = Problem(
+                kind, f"the worker's exit code is {worker.returncode}: {text[-2000:]}"
             )
-            first += 1
+            tries.append(Try(task.kind, task.first + len(tries), [problem]))
+    return tries
+
+
+def run_worker(
+    place: Path, kind: str, seed: int, first: int, last: int
+) -> subprocess.CompletedProcess[bytes]:
+    """Run `work` in a process with a home of its own."""
+    with tempfile.TemporaryDirectory(dir=place) as home:
+        environment = os.environ | {
+            "OPENBLAS_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "HOME": home,
+            "XDG_CACHE_HOME": home,
+            "TIEDGPT_WEIGHTS": f"{home}/weights",
+        }
+        command = [sys.executable, __file__, "--worker", kind, str(seed), str(first), str(last)]
+        return subprocess.run(
+            [*command, home],
+            env=environment,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+        )
+
+
+def tasks_of_round(number: int) -> list[Task]:
+    """The tasks of a round, the first of which has the number 0."""
+    tasks = []
+    for kind, count in TRIES_IN_ROUND.items():
+        size = TRIES_IN_WORKER.get(kind, 1)
+        for first in range(number * count, (number + 1) * count, size):
+            tasks.append(Task(kind, first, size))
+    return tasks
+
+
+def parse_task(text: str) -> Task:
+    """The one try that is written "files 1234"."""
+    kind, _, number = text.rpartition(" ")
+    return Task(kind, int(number), 1)
+
+
+class Report:
+    """The numbers of tries and problems. The first problems of each kind are printed at once."""
+
+    def __init__(self) -> None:
+        self.tries: Counter[str] = Counter()
+        self.problems: Counter[tuple[str, str]] = Counter()  # kinds of the try and of the problem
+
+    def add(self, made: Try) -> None:
+        self.tries[made.kind] += 1
+        for problem in made.problems:
+            self.problems[made.kind, problem.kind] += 1
+            if self.problems[made.kind, problem.kind] <= MOST_PRINTED:
+                text = re.sub(r"(.)\1{50,}", r"\1\1...", problem.text)  # shorten long repetitions
+                line = f'"{made.kind} {made.number}" {problem.kind}: {text}'
+                print(line, file=sys.stderr, flush=True)
+
+    def print_table(self) -> None:
+        titles = [f"{title:>13}" for title in ("tries", *KINDS_OF_PROBLEMS)]
+        print(f"{'':<14}" + "".join(titles))
+        for kind in TRIES_IN_ROUND:
+            numbers = [self.tries[kind]]
+            numbers += [self.problems[kind, problem] for problem in KINDS_OF_PROBLEMS]
+            print(f"{kind:<14}" + "".join(f"{number:>13,}" for number in numbers))
 
 
 def main() -> int:
-    about, raw = __doc__, argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=about, formatter_class=raw, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     parser.add_argument(
         "tries", nargs="*", metavar="TRY", help='repeat these alone, as "files 1234"'
     )
@@ -478,39 +702,25 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10, metavar="M", help="(default: 10)")
     args = parser.parse_args()
     warnings.simplefilter("ignore")  # of models whose W_U is not used
-    tries: Counter[str] = Counter()
-    problems: Counter[tuple[str, str]] = Counter()
+    report = Report()
     with (
         tempfile.TemporaryDirectory(prefix="attack-") as place,
         ThreadPoolExecutor(os.cpu_count()) as pool,
     ):
         processes = Processes(Path(place))
         end = time.monotonic() + 60 * args.minutes
-        given = [
-            (kind, int(number), 1)
-            for kind, _, number in (text.rpartition(" ") for text in args.tries)
-        ]
-        for turn in itertools.count():
-            tasks = given or [
-                (kind, first, size)
-                for kind, (count, size) in KINDS.items()
-                for first in range(turn * count, (turn + 1) * count, size)
-            ]
-            done = pool.map(lambda task: [*attempt(processes, args.seed, *task)], tasks)
-            for kind, number, found in itertools.chain.from_iterable(done):
-                tries[kind] += 1
-                for problem, text in found:
-                    problems[kind, problem] += 1
-                    text = re.sub(r"(.)\1{50,}", r"\1\1...", text)
-                    if problems[kind, problem] <= 10:
-                        print(f'"{kind} {number}" {problem}: {text}', file=sys.stderr, flush=True)
-            if given or time.monotonic() > end:
+        for number in itertools.count():
+            if args.tries:
+                tasks = [parse_task(text) for text in args.tries]
+            else:
+                tasks = tasks_of_round(number)
+            for tries in pool.map(partial(make_tries, processes, args.seed), tasks):
+                for made in tries:
+                    report.add(made)
+            if args.tries or time.monotonic() > end:
                 break
-    print(f"{'':<14}" + "".join(f"{title:>13}" for title in ("tries", *PROBLEMS)))
-    for kind in KINDS:
-        numbers = tries[kind], *(problems[kind, problem] for problem in PROBLEMS)
-        print(f"{kind:<14}" + "".join(f"{number:>13,}" for number in numbers))
-    return 1 if problems else 0
+    report.print_table()
+    return int(report.problems.total() > 0)
 
 
 if __name__ == "__main__":

@@ -67,19 +67,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from benchmark_sides import SIDES, TRAINING_SIDES, TRAININGS, Beside, Side, seconds
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[1]
-PINS = (
-    "OPENBLAS_CORETYPE",
-    "OPENBLAS_L2_SIZE",
-)  # these choose OpenBLAS's kernels; most users set neither
+# These choose OpenBLAS's kernels. Most users set neither.
+PINS = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 PAUSE = 0.1  # seconds before each measurement, so that the other libraries' threads stop spinning
-PROMPT, NEW = 10, 64  # tokens, for decoding
+PROMPT = 10  # tokens before those that are decoded
+NEW = 64  # tokens that are decoded
 BATCHES = (2, 4, 8, 16, 32)  # sequences in a step
 PRODUCT_ROWS = (2, 4, 8, 16, 32)  # in a product that is compared with `rows @ weight`
 PROMPTS = (32, 64, 128, 512, 1023)  # tokens
@@ -88,8 +86,10 @@ GPT2_ARITHMETIC = {
     "scale_attn_weights": True,
     "scale_attn_by_inverse_layer_idx": False,
 }
+
 # The lines of a Markdown file between which --markdown writes
-BEGIN, END = "<!-- benchmark.py --markdown: begin -->", "<!-- benchmark.py --markdown: end -->"
+BEGIN = "<!-- benchmark.py --markdown: begin -->"
+END = "<!-- benchmark.py --markdown: end -->"
 
 WRITE_RANDOM = """
 import sys, tiedgpt
@@ -108,12 +108,12 @@ class Failure(Exception):
     """A library or a command failed. The message is one line."""
 
 
-def one_line(text: Any) -> str:
-    """The last line that says something, without control characters."""
+def one_line(text: object) -> str:
+    """The last line that is not blank, without control characters."""
     lines = [line for line in str(text).splitlines() if line.strip()]
-    return (
-        "".join(c if c.isprintable() else " " for c in lines[-1].strip()) if lines else "no message"
-    )
+    if not lines:
+        return "no message"
+    return "".join(c if c.isprintable() else " " for c in lines[-1].strip())
 
 
 # Processes
@@ -136,7 +136,7 @@ class Worker:
         theirs.close()  # so that recv raises EOFError when the process ends
 
     def call(self, method: str, *args: Any) -> Any:
-        """Raises Failure if the method raises an exception or its process ends."""
+        """What the method returns. Raises Failure if it raises an exception or its process ends."""
         try:
             self._ours.send((method, args))
             answer, error = self._ours.recv()
@@ -151,23 +151,32 @@ class Worker:
         self._process.join()
 
 
-def _serve(connection: Any, cls: type[Any], args: Any) -> None:
-    served = None
+def _serve(connection: Any, cls: Any, args: Any) -> None:
+    """Answer the calls of a Worker, in its process, until the other end is closed.
+
+    An answer is what the method returned and an error's message, "" if there was none. The object
+    is constructed at the first call, so that an error of its construction is an answer too.
+    """
+    instance = None
     with suppress(EOFError, OSError):  # the benchmark has ended
         while True:
             method, arguments = connection.recv()
-            answer, message = None, ""
+            answer = None
+            message = ""
             try:
-                served = served or cls(*args)
-                answer = getattr(served, method)(*arguments)
+                if instance is None:
+                    instance = cls(*args)
+                answer = getattr(instance, method)(*arguments)
             except Exception as error:
                 message = f"{type(error).__name__}: {one_line(error)}"
             connection.send((answer, message))
 
 
 def run(*command: str, checkout: str | Path = ROOT) -> str:
-    """Run Python with these arguments, from start to exit, and return what it prints. Raises
-    Failure."""
+    """Run Python with these arguments in a checkout of tiedgpt, and return what it prints.
+
+    Raises Failure if its exit code is not 0.
+    """
     done = subprocess.run([sys.executable, *command], cwd=checkout, capture_output=True, text=True)
     if done.returncode:
         raise Failure(one_line(done.stderr))
@@ -179,10 +188,10 @@ def run(*command: str, checkout: str | Path = ROOT) -> str:
 
 @dataclass
 class Row:
-    """A line of the table. `turns` measures each side once; `runs` has the results, one for each
-    round.
+    """A line of the table. turns: what measures each side once. runs: its figure of each round.
 
-    A row that is computed from another, its `base`, has `of(side, round)` in place of turns.
+    A row that is computed from another one, its `base`, has no turns. `compute(side, round)` is its
+    figure; it raises KeyError if a row that it needs has no figure of the side.
     """
 
     name: str
@@ -190,46 +199,67 @@ class Row:
     turns: dict[str, Callable[[], float]] = field(default_factory=dict)
     runs: dict[str, list[float]] = field(default_factory=dict)
     base: "Row | None" = None
-    of: Callable[[str, int], float] = lambda side, number: 0.0
+    compute: Callable[[str, int], float] | None = None
 
     def derive(self) -> None:
-        """Compute the figures of a row with a base in each round, for the sides that have all it
-        needs."""
-        for side, runs in self.base.runs.items() if self.base else ():
+        """Compute the figures of a row with a base, for the sides that have all it needs."""
+        if self.base is None or self.compute is None:
+            return
+        for side, figures in self.base.runs.items():
+            rounds = range(len(figures))
             with suppress(KeyError):
-                self.runs[side] = [self.of(side, number) for number in range(len(runs))]
+                self.runs[side] = [self.compute(side, number) for number in rounds]
 
     def figure(self, side: str) -> float | None:
         """The median of a side's rounds; None if it has none."""
-        return statistics.median(self.runs[side]) if side in self.runs else None
+        if side not in self.runs:
+            return None
+        return statistics.median(self.runs[side])
 
     def ratio(self, side: str) -> float | None:
-        """tiedgpt's figure / the side's."""
-        ours, theirs = self.figure("tiedgpt"), self.figure(side)
-        return ours / theirs if ours is not None and theirs else None
+        """tiedgpt's figure / the side's; None if one of them is missing."""
+        ours = self.figure("tiedgpt")
+        theirs = self.figure(side)
+        if ours is None or not theirs:  # None or 0
+            return None
+        return ours / theirs
 
     def line(self, sides: list[str]) -> str:
         """The row in the terminal's table, with the ratios in brackets."""
         line = f"{self.name:40}{self.unit:9}"
         for side in sides:
-            figure, ratio = self.figure(side), self.ratio(side)
-            line += f"{digits(figure) or '-':>8}"
-            if side != "tiedgpt":
-                line += "       " if ratio is None else f" ({ratio:.2f})"
+            line += f"{digits(self.figure(side)) or '-':>8}"
+            ratio = self.ratio(side)
+            if side == "tiedgpt":
+                continue
+            if ratio is None:
+                line += f"{'':7}"
+            else:
+                line += f" ({ratio:.2f})"
         return line.rstrip()
 
     def markdown(self, sides: list[str]) -> str:
         """The row in the Markdown table."""
-        name = f"*{self.name.strip()}*" if self.name.startswith(" ") else self.name
-        cells = [f"{name}, {self.unit}" if self.unit else name]
-        return f"| {' | '.join([*cells, *(digits(self.figure(side)) for side in sides)])} |"
+        name = self.name
+        if name.startswith(" "):  # a computed row
+            name = f"*{name.strip()}*"
+        if self.unit:
+            name += f", {self.unit}"
+        cells = [name]
+        for side in sides:
+            cells.append(digits(self.figure(side)))
+        return f"| {' | '.join(cells)} |"
 
 
 def digits(figure: float | None) -> str:
     """Three significant digits: 1,234, 12.3, 1.23."""
-    return (
-        "" if figure is None else f"{figure:,.{0 if figure >= 100 else 1 if figure >= 10 else 2}f}"
-    )
+    if figure is None:
+        return ""
+    if figure >= 100:
+        return f"{figure:,.0f}"
+    if figure >= 10:
+        return f"{figure:,.1f}"
+    return f"{figure:,.2f}"
 
 
 def measure(rows: list[Row], repeats: int, notes: list[str], warm_up: int = 1) -> None:
@@ -239,43 +269,76 @@ def measure(rows: list[Row], repeats: int, notes: list[str], warm_up: int = 1) -
     """
     total = (warm_up + repeats) * sum(len(row.turns) for row in rows)
     with tqdm(total=total, unit=" measurements", leave=False) as progress:
-        for number in range(-warm_up, repeats):
+        for number in range(-warm_up, repeats):  # those below 0 do not count
             for row in rows:
-                turns = list(row.turns.items())
-                begin = number % max(1, len(turns))  # so that no side always follows the same one
-                for side, turn in turns[begin:] + turns[:begin]:
+                for side in sides_in_turn(row, number):
                     time.sleep(PAUSE)
-                    try:
-                        figure = turn()
-                    except Failure as failure:
-                        if side == "tiedgpt":
-                            raise
-                        notes.append(f"{side} failed at {row.name.strip()!r}: {failure}")
-                        del row.turns[side]
-                        row.runs.pop(side, None)
+                    figure = take_turn(row, side, notes)
+                    if figure is None:
                         continue
                     if number >= 0:
                         row.runs.setdefault(side, []).append(figure)
                     progress.update()
 
 
+def sides_in_turn(row: Row, number: int) -> list[str]:
+    """The sides of a round. In each round another one begins, so none always follows the same."""
+    sides = list(row.turns)
+    if not sides:
+        return []
+    begin = number % len(sides)
+    return sides[begin:] + sides[:begin]
+
+
+def take_turn(row: Row, side: str, notes: list[str]) -> float | None:
+    """Measure one side once. If it fails, remove it from the row and return None.
+
+    Raises Failure if tiedgpt fails.
+    """
+    try:
+        return row.turns[side]()
+    except Failure as failure:
+        if side == "tiedgpt":
+            raise
+        notes.append(f"{side} failed at {row.name.strip()!r}: {failure}")
+        del row.turns[side]
+        row.runs.pop(side, None)
+        return None
+
+
 def multiple(row: Row, decode: Row) -> Row:
-    return Row(
-        "  multiple of decode",
-        "",
-        base=row,
-        of=lambda side, n: row.runs[side][n] / decode.runs[side][n],
-    )
+    """A row's time / the time of decoding a token."""
+
+    def compute(side: str, number: int) -> float:
+        return row.runs[side][number] / decode.runs[side][number]
+
+    return Row("  multiple of decode", "", base=row, compute=compute)
 
 
 def share(name: str, row: Row, work: float, limit: Row) -> Row:
-    """How near a row comes to a limit of the machine, which is the highest figure of any side in a
-    round."""
+    """How near a row comes to a limit of the machine, in percent.
 
-    def of(side: str, n: int) -> float:
-        return work / row.runs[side][n] / max(runs[n] for runs in limit.runs.values()) / 1e4
+    work: the operations or bytes of a figure of `row`, which is in ms. limit: a row in 1e9 of them
+    per second. Its highest figure of any side counts.
+    """
 
-    return Row(f"  share of the {name}", "%", base=row, of=of)
+    def compute(side: str, number: int) -> float:
+        highest = max(figures[number] for figures in limit.runs.values())
+        # 1e4 is 1e9 for the limit, / 1e3 for the milliseconds, / 1e2 for the percent.
+        return work / row.runs[side][number] / highest / 1e4
+
+    return Row(f"  share of the {name}", "%", base=row, compute=compute)
+
+
+@dataclass
+class Converter:
+    """What a Worker calls to convert a checkpoint for a side."""
+
+    side: Any
+
+    def convert(self, directory: str, out: Path) -> str:
+        path: str = self.side.convert(directory, out)
+        return path
 
 
 class Bench:
@@ -292,28 +355,33 @@ class Bench:
         self.workers: dict[str, Worker] = {}
         self.paths: dict[str, str] = {}
         for name, side in sides.items():
-            self.paths[name] = directory
             try:
-                if hasattr(side, "convert"):
-                    # In its own process, because a process passes its peak memory on to those it
-                    # starts
-                    converter = Worker(partial(SimpleNamespace, convert=side.convert))
-                    self.paths[name] = converter.call("convert", directory, converted / name)
-                    converter.stop()
-                worker = Worker(side, self.paths[name])
-                self.about |= worker.call("about")
-                self.workers[name] = worker
+                self.start(name, side, converted)
             except Failure as failure:
                 if name == "tiedgpt":
                     raise
                 notes.append(f"{name} could not read the checkpoint: {failure}")
 
+    def start(self, name: str, side: type[Side], converted: Path) -> None:
+        """Start a side's process. If it needs the checkpoint in another format, convert it first.
+
+        A process passes its peak memory on to those that it starts, so another one converts.
+        """
+        self.paths[name] = self.directory
+        if hasattr(side, "convert"):
+            converter = Worker(Converter, side)
+            self.paths[name] = converter.call("convert", self.directory, converted / name)
+            converter.stop()
+        worker = Worker(side, self.paths[name])
+        self.about |= worker.call("about")
+        self.workers[name] = worker
+
     def row(self, name: str, unit: str, method: str, *args: Any) -> Row:
-        """A row of one method, for the sides that have it."""
+        """A row that one method measures, for the sides that have this method."""
         row = Row(name, unit)
         for side, worker in self.workers.items():
             if worker.cls.has(method):
-                row.turns[side] = partial(first, worker, method, *args)
+                row.turns[side] = partial(call_for_figure, worker, method, *args)
         return row
 
     def stop(self) -> None:
@@ -321,10 +389,13 @@ class Bench:
             worker.stop()
 
 
-def first(worker: Worker, *call: Any) -> float:
-    """What a worker's method measured, without the tokens that some return besides."""
-    answer = worker.call(*call)
-    return answer[0] if isinstance(answer, tuple) else answer
+def call_for_figure(worker: Worker, method: str, *args: Any) -> float:
+    """What a worker's method measured, without the tokens that some methods return besides."""
+    answer = worker.call(method, *args)
+    if isinstance(answer, tuple):
+        figure, _ = answer
+        return figure
+    return answer
 
 
 def check_config(config: Mapping[str, Any]) -> None:
@@ -352,65 +423,98 @@ def first_logits_row(bench: Bench) -> Row:
 
 def inference(bench: Bench, repeats: int, notes: list[str]) -> list[Row]:
     """The rows of one model, measured."""
-    ours, row = bench.workers["tiedgpt"], bench.row
+    ours = bench.workers["tiedgpt"]
     config = ours.call("config")
-    some = random.Random(0)
-    ids = [some.randrange(config["vocab_size"]) for _ in range(config["n_ctx"])]
-    text = [some.randrange(config["vocab_size"]) for _ in range(2 * config["n_ctx"])]
+    rng = random.Random(0)
+    ids = [rng.randrange(config["vocab_size"]) for _ in range(config["n_ctx"])]
+    text = [rng.randrange(config["vocab_size"]) for _ in range(2 * config["n_ctx"])]
     start = ids[:PROMPT]
 
-    product = row("matrix product, 2048^3", "GFLOP/s", "matrix_product")
-    bandwidth = row("matrix-vector product, 8192^2", "GB/s", "matrix_vector")
-    decode = row("decode", "ms/token", "decode", start, NEW)
-    weights = ours.call("bytes_per_token")
-    rows = [product, bandwidth, decode, share("bandwidth", decode, weights, bandwidth)]
-
-    def slower(row: Row) -> list[Row]:
-        return [row, multiple(row, decode)]
-
-    rows += slower(row("decode, untied", "ms/token", "decode_untied", start, NEW))
-    rows += slower(row("decode, end of the context", "ms/token", "decode", ids[:-33], 32))
-    rows += [
-        row("decode, lookup drafts", "ms/token", "decode_lookup", start, NEW),
-        row("  tokens per step of the model", "", "lookup_tokens_per_step"),
-        row("decode, first layers draft", "ms/token", "decode_layers", start, NEW),
-        row("  tokens per step of the model", "", "layers_tokens_per_step"),
-        row("decode, llama.cpp f16", "ms/token", "decode_f16", start, NEW),
-    ]
-    for n in BATCHES:
-        rows += slower(row(f"step of {n} sequences", "ms", "decode_batch", start, 16, n))
+    product = bench.row("matrix product, 2048^3", "GFLOP/s", "matrix_product")
+    bandwidth = bench.row("matrix-vector product, 8192^2", "GB/s", "matrix_vector")
+    decode = bench.row("decode", "ms/token", "decode", start, NEW)
+    rows = [product, bandwidth]
+    rows += decode_rows(bench, decode, bandwidth, ids)
     rows += product_rows(bench)
-    rows.append(row("decode without a cache", "ms/token", "decode_without_cache", start, 16))
-    for T in PROMPTS:
-        if len(ids) >= T:
-            prompt = row(f"prompt of {T} tokens", "ms", "prompt", ids[:T])
-            rows += [prompt, share("matrix product", prompt, ours.call("operations", T), product)]
-    first = first_logits_row(bench)
-    version = partial(seconds, partial(run, "-m", "tiedgpt", "--version"))
-    rows += [
-        row(f"all logits of {len(ids) - 1} tokens", "ms", "logits", ids[:-1]),
-        row("score of a text", "tokens/s", "score", text),
-        row("load", "s", "load"),
-        first,
-        Row("--version", "s", {"tiedgpt": version}),
-    ]
+    rows.append(bench.row("decode without a cache", "ms/token", "decode_without_cache", start, 16))
+    rows += prompt_rows(bench, product, ids)
+    rows.append(bench.row(f"all logits of {len(ids) - 1} tokens", "ms", "logits", ids[:-1]))
+    rows.append(bench.row("score of a text", "tokens/s", "score", text))
+    rows.append(bench.row("load", "s", "load"))
+    rows.append(first_logits_row(bench))
+    rows.append(Row("--version", "s", {"tiedgpt": version_seconds}))
     if "beside" in bench.workers:
-        rows = [
-            one for one in rows if one in (product, bandwidth) or one.base or "beside" in one.turns
-        ]
+        rows = rows_of_beside(rows, limits=[product, bandwidth])
     measure(rows, repeats, notes)
-    for one in rows:
-        one.derive()
+    for row in rows:
+        row.derive()
 
-    memory = Row("peak memory", "MB")
-    for side, worker in bench.workers.items():
-        if worker.cls.has("load"):
-            memory.turns[side] = partial(peak_memory, worker.cls, bench.paths[side], start)
+    memory = memory_row(bench, start)
     measure([memory], 1, notes, warm_up=0)
     compare_tokens(bench, decode, start, notes)
     note_profile(ours, "a token", notes, "decode", start, NEW)
     note_profile(ours, f"a prompt of {len(ids) - 1}", notes, "prompt", ids[:-1])
     return [*rows, memory]
+
+
+def rows_of_beside(rows: list[Row], limits: list[Row]) -> list[Row]:
+    """The rows that the other checkout has too, and those that they are computed with."""
+    kept = []
+    for row in rows:
+        # A computed row gets no figure, and is not printed, if its base is not measured.
+        is_computed = row.base is not None
+        if row in limits or is_computed or "beside" in row.turns:
+            kept.append(row)
+    return kept
+
+
+def decode_rows(bench: Bench, decode: Row, bandwidth: Row, ids: list[int]) -> list[Row]:
+    """`decode` and the rows of other ways to decode, each after a start of the text or at its end.
+
+    ids: a text as long as the context.
+    """
+    start = ids[:PROMPT]
+    weights = bench.workers["tiedgpt"].call("bytes_per_token")
+    untied = bench.row("decode, untied", "ms/token", "decode_untied", start, NEW)
+    # The last 32 tokens that fit: the first of them is computed from the prompt's last token.
+    end = bench.row("decode, end of the context", "ms/token", "decode", ids[:-33], 32)
+    rows = [
+        decode,
+        share("bandwidth", decode, weights, bandwidth),
+        untied,
+        multiple(untied, decode),
+        end,
+        multiple(end, decode),
+        bench.row("decode, lookup drafts", "ms/token", "decode_lookup", start, NEW),
+        bench.row("  tokens per step of the model", "", "lookup_tokens_per_step"),
+        bench.row("decode, first layers draft", "ms/token", "decode_layers", start, NEW),
+        bench.row("  tokens per step of the model", "", "layers_tokens_per_step"),
+        bench.row("decode, llama.cpp f16", "ms/token", "decode_f16", start, NEW),
+    ]
+    for n in BATCHES:
+        step = bench.row(f"step of {n} sequences", "ms", "decode_batch", start, 16, n)
+        rows += [step, multiple(step, decode)]
+    return rows
+
+
+def prompt_rows(bench: Bench, product: Row, ids: list[int]) -> list[Row]:
+    """The rows of the prompts that fit into the context, which has the length of ids."""
+    rows = []
+    for T in PROMPTS:
+        if len(ids) >= T:
+            prompt = bench.row(f"prompt of {T} tokens", "ms", "prompt", ids[:T])
+            operations = bench.workers["tiedgpt"].call("operations", T)
+            rows += [prompt, share("matrix product", prompt, operations, product)]
+    return rows
+
+
+def memory_row(bench: Bench, ids: list[int]) -> Row:
+    """The row of the peak memory, of the sides that load the model from a file."""
+    row = Row("peak memory", "MB")
+    for side, worker in bench.workers.items():
+        if worker.cls.has("load"):
+            row.turns[side] = partial(peak_memory, worker.cls, bench.paths[side], ids)
+    return row
 
 
 def product_rows(bench: Bench) -> list[Row]:
@@ -428,6 +532,10 @@ def first_logits(directory: str, checkout: str | Path) -> float:  # s
     return float(run("-c", FIRST_LOGITS, directory, checkout=checkout))
 
 
+def version_seconds() -> float:
+    return seconds(partial(run, "-m", "tiedgpt", "--version"))
+
+
 def peak_memory(side: type[Any], path: str, ids: list[int]) -> float:  # MB
     worker = Worker(side, path)
     worker.call("decode", ids, 20)
@@ -437,38 +545,55 @@ def peak_memory(side: type[Any], path: str, ids: list[int]) -> float:  # MB
 
 
 def compare_tokens(bench: Bench, decode: Row, ids: list[int], notes: list[str]) -> None:
-    """Note how many tokens are tiedgpt's. A random tied model repeats one token, so it tests
-    little."""
-    mine, *others = (bench.workers[side].call("decode", ids, NEW)[1] for side in decode.runs)
-    counts = []
-    for side, theirs in zip(list(decode.runs)[1:], others, strict=True):
-        same = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=True)) if a != b), NEW)
-        counts.append(f"{side} {same}")
-    if counts:
+    """Note how many of each side's first tokens are tiedgpt's.
+
+    A random tied model repeats one token, so there it tests little.
+    """
+    tokens = {}
+    for side in decode.runs:
+        _, tokens[side] = bench.workers[side].call("decode", ids, NEW)
+    ours = tokens.pop("tiedgpt")
+    if tokens:
+        counts = [f"{side} {count_equal(ours, theirs)}" for side, theirs in tokens.items()]
         notes.append(f"number of first tokens equal to tiedgpt's, of {NEW}: {', '.join(counts)}")
 
 
-def note_profile(ours: Worker, what: str, notes: list[str], *call: Any) -> None:
-    """Note what tiedgpt's time is spent on."""
+def count_equal(ours: list[int], theirs: list[int]) -> int:
+    """The number of tokens before the first that differs."""
+    count = 0
+    for our_token, their_token in zip(ours, theirs, strict=True):
+        if our_token != their_token:
+            break
+        count += 1
+    return count
+
+
+def note_profile(ours: Worker, task: str, notes: list[str], method: str, *args: Any) -> None:
+    """Note what the time of a method of tiedgpt is spent on, the largest part first."""
     try:
-        parts = sorted(ours.call("profile", *call).items(), key=lambda part: -part[1])
-        shares = ", ".join(f"{part} {share:.0f} %" for part, share in parts)
-        notes.append(f"tiedgpt's time for {what}: {shares}")
+        profile: dict[str, float] = ours.call("profile", method, *args)
     except Failure as failure:
-        notes.append(f"no profile of {what}: {failure}")
+        notes.append(f"no profile of {task}: {failure}")
+        return
+    parts = sorted(profile, key=lambda part: -profile[part])
+    shares = ", ".join(f"{part} {profile[part]:.0f} %" for part in parts)
+    notes.append(f"tiedgpt's time for {task}: {shares}")
 
 
 def training_steps(sides: Iterable[str], repeats: int, notes: list[str]) -> list[Row]:
+    """The rows of training, measured, for those of the sides that can train."""
     rows = []
     for training in TRAININGS:
-        workers = {
-            side: Worker(cls, training) for side, cls in TRAINING_SIDES.items() if side in sides
-        }
         row = Row(f"training step, {training.name}", "ms")
-        row.turns |= {side: partial(worker.call, "train_step") for side, worker in workers.items()}
-        rows.append(row)
+        workers = []
+        for side, cls in TRAINING_SIDES.items():
+            if side in sides:
+                worker = Worker(cls, training)
+                workers.append(worker)
+                row.turns[side] = partial(worker.call, "train_step")
         measure([row], repeats, notes)
-        for worker in workers.values():
+        rows.append(row)
+        for worker in workers:
             worker.stop()
     return rows
 
@@ -478,23 +603,29 @@ def training_steps(sides: Iterable[str], repeats: int, notes: list[str]) -> list
 
 def processor() -> str:
     """The processor's name, if the system reports it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(": ")[1] for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):  # not Linux, or not x86
-        return platform.processor() or platform.machine()
+    with suppress(OSError):  # not Linux
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):  # on x86
+                return line.split(": ")[1]
+    return platform.processor() or platform.machine()
 
 
 def markdown(described: str, notes: list[str], rows: list[Row], sides: list[str]) -> str:
-    """The text that --markdown writes."""
-    head = [f"| | {' | '.join(sides)} |", "|---" * (len(sides) + 1) + "|"]
-    table = [*head, *(row.markdown(sides) for row in rows)]
-    return "\n".join([f"{described}.", "", *table, "", *(f"- {note}" for note in notes)])
+    """The text that --markdown writes: what was measured, the table, the notes."""
+    lines = [f"{described}.", ""]
+    lines.append(f"| | {' | '.join(sides)} |")
+    lines.append("|---" * (1 + len(sides)) + "|")
+    lines += [row.markdown(sides) for row in rows]
+    lines.append("")
+    lines += [f"- {note}" for note in notes]
+    return "\n".join(lines)
 
 
 def replace_between_markers(text: str, new: str) -> str:
     """`text` with `new` between the two markers."""
-    return f"{text.partition(BEGIN)[0]}{BEGIN}\n{new}\n{END}{text.partition(END)[2]}"
+    before, _, _ = text.partition(BEGIN)
+    _, _, after = text.partition(END)
+    return f"{before}{BEGIN}\n{new}\n{END}{after}"
 
 
 class Parser(argparse.ArgumentParser):
@@ -519,7 +650,7 @@ def marked_file(text: str) -> Path:
         content = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise argparse.ArgumentTypeError(f"cannot read {text!r}: {error}") from None
-    if not 0 <= content.find(BEGIN) < content.find(END):
+    if BEGIN not in content or END not in content.partition(BEGIN)[2]:
         raise argparse.ArgumentTypeError(f"{text!r} must hold the lines {BEGIN} and {END}")
     return path
 
@@ -528,62 +659,90 @@ def parse_arguments() -> argparse.Namespace:
     # Here, because each process of a Worker imports this file, and some of them another tiedgpt
     from tiedgpt.cli.options import positive_int
 
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = Parser(description=__doc__, formatter_class=raw, allow_abbrev=False)
-    add = parser.add_argument
-    add(
+    parser = Parser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
         "--model", metavar="DIR", type=os.path.abspath, help="a checkpoint (default: a random 124M)"
     )
-    add("--json", metavar="FILE", type=output_file, help="also write every measurement there")
-    replaced = "also replace the table between the markers there"
-    add("--markdown", metavar="FILE", type=marked_file, help=replaced)
-    add("--repeats", metavar="N", type=positive_int, default=5, help="rounds (default: 5)")
-    add(
+    parser.add_argument(
+        "--json", metavar="FILE", type=output_file, help="also write every measurement there"
+    )
+    parser.add_argument(
+        "--markdown",
+        metavar="FILE",
+        type=marked_file,
+        help="also replace the table between the markers there",
+    )
+    parser.add_argument(
+        "--repeats", metavar="N", type=positive_int, default=5, help="rounds (default: 5)"
+    )
+    parser.add_argument(
         "--threads",
         metavar="N",
         type=positive_int,
         default=os.cpu_count(),
         help="default: all cores",
     )
-    beside = "measure only the rows that another checkout of tiedgpt has too, beside it"
-    add("--beside", metavar="DIR", type=os.path.abspath, help=beside)
+    parser.add_argument(
+        "--beside",
+        metavar="DIR",
+        type=os.path.abspath,
+        help="measure only the rows that another checkout of tiedgpt has too, beside it",
+    )
     return parser.parse_args()
+
+
+def set_environment(threads: int, beside: str | None) -> list[str]:
+    """Set what the processes inherit and the libraries read, and return notes on what was unset."""
+    notes = []
+    for pin in PINS:
+        if pin in os.environ:
+            notes.append(f"{pin}={os.environ.pop(pin)} was set and has been unset")
+    os.environ["OPENBLAS_NUM_THREADS"] = str(threads)
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+    if beside:
+        os.environ["TIEDGPT_BESIDE"] = beside
+    return notes
+
+
+def installed_sides(notes: list[str]) -> dict[str, type[Side]]:
+    """The libraries that are installed. The others are noted."""
+    sides = {}
+    absent = []
+    for name, side in SIDES.items():
+        if side.is_installed():
+            sides[name] = side
+        else:
+            absent.append(name)
+    if absent:
+        notes.append(f"not installed: {', '.join(absent)}")
+    return sides
 
 
 def main() -> None:
     sys.path.insert(0, str(ROOT))  # this checkout, even if another tiedgpt is installed
     args = parse_arguments()
-    # The processes inherit this environment. The libraries read it when they are imported.
-    notes = [
-        f"{pin}={os.environ.pop(pin)} was set and has been unset"
-        for pin in PINS
-        if pin in os.environ
-    ]
-    os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), str(args.threads)))
-    os.environ.update(
-        HF_HUB_OFFLINE="1", HF_HUB_DISABLE_PROGRESS_BARS="1", TRANSFORMERS_VERBOSITY="error"
-    )
-    sides = {name: side for name, side in SIDES.items() if side.is_installed()}
+    notes = set_environment(args.threads, args.beside)
     if args.beside:
-        os.environ["TIEDGPT_BESIDE"] = args.beside
         sides = {"tiedgpt": SIDES["tiedgpt"], "beside": Beside}
-    if absent := [name for name in SIDES if name not in sides and not args.beside]:
-        notes.append(f"not installed: {', '.join(absent)}")
+    else:
+        sides = installed_sides(notes)
     if hasattr(os, "getloadavg"):  # not on Windows
         notes.append(f"load average before the run: {os.getloadavg()[0]:.1f}")
 
     with tempfile.TemporaryDirectory() as temporary:
-        directory = args.model or f"{temporary}/model"
-        if args.model is None:
+        directory = args.model
+        if directory is None:
+            directory = f"{temporary}/model"
             run("-c", WRITE_RANDOM, directory)
         bench = Bench(directory, sides, Path(temporary), notes)
         check_config(bench.workers["tiedgpt"].call("config"))
-        about = {
-            "processor": processor(),
-            "threads": args.threads,
-            "Python": platform.python_version(),
-        }
-        about |= bench.about
         names = list(bench.workers)
         rows = inference(bench, args.repeats, notes)
         bench.stop()
@@ -594,28 +753,47 @@ def main() -> None:
         "italics) is the median of each round's ratios, which can differ from the ratio of the "
         "medians shown"
     )
-    rows = [row for row in rows if row.runs]
+    about = {
+        "processor": processor(),
+        "threads": args.threads,
+        "Python": platform.python_version(),
+        **bench.about,
+    }
     described = ", ".join(f"{key} {value}" for key, value in about.items())
-    print(described, *notes, "", sep="\n")
-    heads = "".join(f"{name:>8}" if name == "tiedgpt" else f"{name:>15}" for name in names)
-    print(f"{'':49}{heads}   (in brackets: tiedgpt / it)")
-    for row in rows:
-        print(row.line(names))
+    rows = [row for row in rows if row.runs]
+    print_table(described, notes, rows, names)
     if args.json:
-        table = [
-            {
-                "name": row.name.strip(),
-                "unit": row.unit,
-                "figures": {side: row.figure(side) for side in row.runs},
-                "ratios": {side: row.ratio(side) for side in row.runs if side != "tiedgpt"},
-                "rounds": row.runs,
-            }
-            for row in rows
-        ]
-        document = json.dumps({"about": about, "notes": notes, "rows": table}, indent=2)
-        args.json.write_text(document + "\n", encoding="utf-8")
+        write_json(args.json, about, notes, rows)
     if args.markdown:
         replace_table(args.markdown, markdown(described, notes, rows, names))
+
+
+def print_table(described: str, notes: list[str], rows: list[Row], sides: list[str]) -> None:
+    print(described, *notes, "", sep="\n")
+    titles = f"{'':49}"
+    for side in sides:
+        width = 15  # of a figure and a ratio
+        if side == "tiedgpt":
+            width = 8
+        titles += f"{side:>{width}}"
+    print(f"{titles}   (in brackets: tiedgpt / it)")
+    for row in rows:
+        print(row.line(sides))
+
+
+def write_json(file: Path, about: dict[str, Any], notes: list[str], rows: list[Row]) -> None:
+    table = []
+    for row in rows:
+        entry = {
+            "name": row.name.strip(),
+            "unit": row.unit,
+            "figures": {side: row.figure(side) for side in row.runs},
+            "ratios": {side: row.ratio(side) for side in row.runs if side != "tiedgpt"},
+            "rounds": row.runs,
+        }
+        table.append(entry)
+    document = json.dumps({"about": about, "notes": notes, "rows": table}, indent=2)
+    file.write_text(document + "\n", encoding="utf-8")
 
 
 def replace_table(file: Path, table: str) -> None:
@@ -624,8 +802,13 @@ def replace_table(file: Path, table: str) -> None:
     file.write_text(replace_between_markers(text, table), encoding="utf-8")
 
 
+def exit_on_signal(number: int, frame: object) -> NoReturn:
+    """Exit with an exception, which removes the temporary directory."""
+    sys.exit(128 + number)
+
+
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # removes the temporary directory
+    signal.signal(signal.SIGTERM, exit_on_signal)
     try:
         main()
     except (Failure, OSError) as error:

@@ -37,9 +37,15 @@ from tiedgpt.fast.blas import single_thread
 from tiedgpt.inference.evaluation import score
 
 ROUNDS = 2
+PADDED_BATCH = 32  # documents
+SAMPLED = 20  # tokens for each prompt
+TASKS = 300
+RUN_DOCUMENTS = 4000  # in the file that the runs read
+Texts = list[np.ndarray]
+Side = Callable[[tiedgpt.GPT2, tiedgpt.Tokenizer, Texts], Any]
 
 
-def documents(n: int, median: int, spread: float = 0.7, most: int = 1000) -> list[np.ndarray]:
+def documents(n: int, median: int, spread: float = 0.7, most: int = 1000) -> Texts:
     """Random documents of 2 to `most` tokens with ids below 1000."""
     rng = np.random.default_rng(median)
     lengths = np.clip(median * rng.lognormal(0, spread, n), 2, most).astype(int)
@@ -47,15 +53,20 @@ def documents(n: int, median: int, spread: float = 0.7, most: int = 1000) -> lis
 
 
 def compare(name: str, unit: str, work: float, *sides: Callable[[], Any]) -> list[float]:
-    """Print work per second of each side, and the last one's over the first one's."""
+    """Print work per second of each side, and the last one's / the first one's. Return the seconds.
+
+    work: how many units a side does. A side's time is the shortest of the rounds.
+    """
     load = os.getloadavg()[0]
-    wall, cpu = [[float("inf")] * len(sides) for _ in range(2)]
+    wall = [float("inf")] * len(sides)
+    cpu = [float("inf")] * len(sides)
     for _ in range(ROUNDS):
         for n, side in enumerate(sides):
-            start, start_cpu = time.perf_counter(), time.process_time()
+            start = time.perf_counter()
+            cpu_start = time.process_time()
             side()
             wall[n] = min(wall[n], time.perf_counter() - start)
-            cpu[n] = min(cpu[n], time.process_time() - start_cpu)
+            cpu[n] = min(cpu[n], time.process_time() - cpu_start)
     rates = " ".join(f"{work / seconds:10,.1f}" for seconds in wall)
     wall_ratio = wall[0] / wall[-1]
     cpu_ratio = cpu[0] / cpu[-1]
@@ -68,161 +79,168 @@ def compare(name: str, unit: str, work: float, *sides: Callable[[], Any]) -> lis
 
 
 def load(large: bool) -> tuple[tiedgpt.GPT2, tiedgpt.Tokenizer]:
+    """The shipped model, or a random one of 124M; with the shipped tokenizer."""
     tokenizer = tiedgpt.load_tokenizer("shakespeare-tied")
-    model = (
-        tiedgpt.GPT2.random(tiedgpt.Config()) if large else tiedgpt.load_model("shakespeare-tied")
-    )
-    return model, tokenizer
+    if large:
+        return tiedgpt.GPT2.random(tiedgpt.Config()), tokenizer
+    return tiedgpt.load_model("shakespeare-tied"), tokenizer
 
 
-def one_by_one(
-    model: tiedgpt.GPT2, tokenizer: tiedgpt.Tokenizer, texts: list[np.ndarray]
-) -> list[Any]:
+def one_by_one(model: tiedgpt.GPT2, tokenizer: tiedgpt.Tokenizer, texts: Texts) -> list[Any]:
     return [score(model, tokenizer, ids) for ids in texts]
 
 
-def all_at_once(
-    model: tiedgpt.GPT2, tokenizer: tiedgpt.Tokenizer, texts: list[np.ndarray]
-) -> list[Any]:
+def all_at_once(model: tiedgpt.GPT2, tokenizer: tiedgpt.Tokenizer, texts: Texts) -> list[Any]:
     return list(tiedgpt.score_documents(model, tokenizer, texts))
 
 
-def score_texts(
-    large: bool, medians: tuple[int, ...], most: int, *sides: Callable[..., Any]
-) -> None:
+def score_texts(large: bool, medians: tuple[int, ...], most: int, sides: list[Side]) -> None:
+    """Compare the sides on one core, for documents of each median length up to `most` tokens."""
     single_thread()
     model, tokenizer = load(large)
+    count = 300
+    if large:
+        count = 24
     for median in medians:
-        texts = documents(24 if large else 300, median, most=most)
-        tokens = sum(map(len, texts))
-        timed = (partial(side, model, tokenizer, texts) for side in sides)
-        compare(f"median {median} tokens", "tokens/s", tokens, *timed)
+        texts = documents(count, median, most=most)
+        tokens = sum(len(text) for text in texts)
+        calls = [partial(side, model, tokenizer, texts) for side in sides]
+        compare(f"median {median} tokens", "tokens/s", tokens, *calls)
 
 
 def batches(large: bool) -> None:
-    score_texts(large, (8, 16, 32, 64), 127, one_by_one, all_at_once)
+    # From 128 tokens on, documents are not scored in batches.
+    score_texts(large, (8, 16, 32, 64), 127, [one_by_one, all_at_once])
 
 
 def rate(large: bool) -> None:
-    score_texts(large, (32, 300, 1000), 1000, all_at_once)
+    score_texts(large, (32, 300, 1000), 1000, [all_at_once])
+
+
+def padded_losses(torch: Any, model: Any, texts: Texts) -> list[float]:
+    """The mean loss of each document by transformers' GPT-2, in padded batches."""
+    losses = []
+    for start in range(0, len(texts), PADDED_BATCH):
+        batch = texts[start : start + PADDED_BATCH]
+        longest = max(len(text) for text in batch)
+        ids = torch.full((len(batch), longest), 0)
+        mask = torch.zeros_like(ids)  # 1 for tokens, 0 for padding
+        for row, text in enumerate(batch):
+            ids[row, : len(text)] = torch.tensor(text)
+            mask[row, : len(text)] = 1
+        with torch.no_grad():
+            logits = model(ids, attention_mask=mask).logits[:, :-1]
+            token_losses = torch.nn.functional.cross_entropy(
+                logits.transpose(1, 2), ids[:, 1:], reduction="none"
+            )
+        is_target = mask[:, 1:]  # the first token is not predicted
+        means = (token_losses * is_target).sum(1) / is_target.sum(1)
+        losses += means.tolist()
+    return losses
 
 
 def transformers(_large: bool) -> None:
     import torch
     from transformers import GPT2LMHeadModel
 
-    model, tokenizer = load(True)
+    model, tokenizer = load(large=True)
     with tempfile.TemporaryDirectory() as folder:
         tiedgpt.save_model(model, None, folder)
-        other = GPT2LMHeadModel.from_pretrained(folder).eval()
+        torch_model = GPT2LMHeadModel.from_pretrained(folder).eval()
     texts = documents(32, 32)
-    found: list[list[float]] = [[], []]
+    losses: dict[str, list[float]] = {}
 
-    def padded() -> None:
-        found[0] = []
-        for start in range(0, len(texts), 32):
-            part = texts[start : start + 32]
-            ids = torch.full((len(part), max(map(len, part))), 0)
-            mask = torch.zeros_like(ids)
-            for row, kept, text in zip(ids, mask, part, strict=True):
-                row[: len(text)], kept[: len(text)] = torch.tensor(text), 1
-            with torch.no_grad():
-                logits = other(ids, attention_mask=mask).logits[:, :-1]
-                losses = torch.nn.functional.cross_entropy(
-                    logits.transpose(1, 2), ids[:, 1:], reduction="none"
-                )
-            means = (losses * mask[:, 1:]).sum(1) / mask[:, 1:].sum(1)
-            found[0] += means.tolist()
+    def theirs() -> None:
+        losses["transformers"] = padded_losses(torch, torch_model, texts)
 
     def ours() -> None:
-        found[1] = [result.nll for result in all_at_once(model, tokenizer, texts)]
+        losses["tiedgpt"] = [result.nll for result in all_at_once(model, tokenizer, texts)]
 
-    compare("transformers, tiedgpt", "documents/s", len(texts), padded, ours)
-    difference = np.abs(np.subtract(found[0], found[1])).max()
+    compare("transformers, tiedgpt", "documents/s", len(texts), theirs, ours)
+    difference = np.abs(np.subtract(losses["transformers"], losses["tiedgpt"])).max()
     print(f"largest difference of a document's loss: {difference:.1e}")
 
 
 def samples(_large: bool) -> None:
-    model, tokenizer = load(True)
+    model, tokenizer = load(large=True)
     prompts = documents(96, 24, most=200)
-    compare(
-        "one prompt at a time, all",
-        "tokens/s",
-        20 * len(prompts),
-        lambda: [list(tiedgpt.generate(model, ids, 20, seed=1)) for ids in prompts],
-        lambda: list(tiedgpt.generate_documents(model, tokenizer, prompts, 20, seed=1)),
-    )
+
+    def one_prompt_at_a_time() -> None:
+        for ids in prompts:
+            list(tiedgpt.generate(model, ids, SAMPLED, seed=1))
+
+    def all_prompts() -> None:
+        list(tiedgpt.generate_documents(model, tokenizer, prompts, SAMPLED, seed=1))
+
+    tokens = SAMPLED * len(prompts)
+    compare("one prompt at a time, all", "tokens/s", tokens, one_prompt_at_a_time, all_prompts)
+
+
+def run_documents(source: Path, workers: int) -> None:
+    """Run `tiedgpt documents score` on a file, which takes a new output file."""
+    out = source.with_name("out.jsonl")
+    out.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "tiedgpt", "documents", "score", str(source)]
+    command += ["--out", str(out), "-q", "-m", "shakespeare-tied"]
+    command += ["--shard-size", "25kB", "--workers", str(workers)]
+    subprocess.run(command, check=True)
+
+
+def write_random_documents(file: Path) -> None:
+    rng = np.random.default_rng(0)
+    tokenizer = tiedgpt.load_tokenizer("shakespeare-tied")
+    with open(file, "w", encoding="utf-8") as lines:
+        for _ in range(RUN_DOCUMENTS):
+            length = 2 + int(40 * rng.lognormal(0, 0.7))
+            ids = rng.integers(1000, size=length).tolist()
+            lines.write(json.dumps({"text": tokenizer.decode(ids)}) + "\n")
 
 
 def workers(_large: bool) -> None:
     from tiedgpt.scale.dask import connect
 
     with connect(2, None) as client:
-        pool = client.get_executor(pure=False)
-        compare(
-            "empty tasks, one client",
-            "tasks/s",
-            300,
-            lambda: wait([pool.submit(int) for _ in range(300)]),
-        )
-    rng = np.random.default_rng(0)
-    tokenizer = tiedgpt.load_tokenizer("shakespeare-tied")
-    with tempfile.TemporaryDirectory() as folder:
-        source, n = Path(folder, "in.jsonl"), 4000
-        with open(source, "w", encoding="utf-8") as file:
-            for _ in range(n):
-                text = tokenizer.decode(
-                    rng.integers(1000, size=int(40 * rng.lognormal(0, 0.7)) + 2).tolist()
-                )
-                file.write(json.dumps({"text": text}) + "\n")
+        pool = client.get_executor(pure=False)  # pure tasks would be computed once
 
+        def run_empty_tasks() -> None:
+            wait([pool.submit(int) for _ in range(TASKS)])
+
+        compare("empty tasks, one client", "tasks/s", TASKS, run_empty_tasks)
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "in.jsonl")
+        write_random_documents(source)
         small = Path(folder, "small.jsonl")
         small.write_text('{"text": "abc"}\n', encoding="utf-8")
 
-        def run(source: Path, workers: int) -> None:
-            out = Path(folder, "out.jsonl")
-            out.unlink(missing_ok=True)
-            command = [
-                sys.executable,
-                "-m",
-                "tiedgpt",
-                "documents",
-                "score",
-                str(source),
-                "--out",
-                str(out),
-            ]
-            flags = [
-                "-q",
-                "-m",
-                "shakespeare-tied",
-                "--shard-size",
-                "25kB",
-                "--workers",
-                str(workers),
-            ]
-            subprocess.run([*command, *flags], check=True)
-
-        one, two = compare(
-            "one worker, two", "documents/s", n, partial(run, source, 1), partial(run, source, 2)
-        )
-        [start] = compare("start and end of a run", "runs/s", 1, lambda: run(small, 2))
+        one_worker = partial(run_documents, source, workers=1)
+        two_workers = partial(run_documents, source, workers=2)
+        one, two = compare("one worker, two", "documents/s", RUN_DOCUMENTS, one_worker, two_workers)
+        run_small = partial(run_documents, small, workers=2)
+        [start] = compare("start and end of a run", "runs/s", 1, run_small)
         print(f"without start and end: ratio {(one - start) / (two - start):.2f}")
 
 
+ROWS = {
+    "batches": batches,
+    "transformers": transformers,
+    "samples": samples,
+    "rate": rate,
+    "workers": workers,
+}
+
+
 def main() -> None:
-    rows = {f.__name__: f for f in (batches, transformers, samples, rate, workers)}
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("row", choices=rows)
+    parser.add_argument("row", choices=ROWS)
     parser.add_argument(
         "--large", action="store_true", help="with 124M in place of the shipped model"
     )
     args = parser.parse_args()
-    rows[args.row](args.large)
+    ROWS[args.row](args.large)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, nullcontext, suppress
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from importlib import import_module
@@ -30,8 +31,10 @@ def seconds(function: Callable[[], Any]) -> float:
 
 
 def ms_per_step(times: list[float]) -> float:
-    """Milliseconds per token, from the times at which tokens arrived. The first token is the
-    prompt's."""
+    """Milliseconds per token, from the times at which tokens arrived.
+
+    The time until the first token arrives is that of the prompt, and does not count.
+    """
     return 1e3 * (times[-1] - times[0]) / (len(times) - 1)
 
 
@@ -61,15 +64,21 @@ class Side:
 
     packages: tuple[str, ...]  # what pip installs for this side
     lacks: tuple[str, ...] = ()
-    read: Callable[[], Any]  # the model from the files of `path`
-    steps: Callable[
-        [list[list[int]], int], Iterator[int]
-    ]  # rows, n -> the first row's next n tokens
-    all_logits: Callable[[list[int]], Any]  # [T] -> [T, V]
-    untied: (
-        Any  # an object, its attribute, and the value that gives the model a separate output matrix
-    )
-    mode: Callable[[], Any] = nullcontext  # in which the library computes
+
+    # The model from the files of `path`
+    read: Callable[[], Any]
+
+    # rows of ids, n -> the first row's next n tokens, one after the other
+    steps: Callable[[list[list[int]], int], Iterator[int]]
+
+    # ids [T] -> logits [T, V]
+    all_logits: Callable[[list[int]], Any]
+
+    # An object, its attribute, and the value that gives the model a separate output matrix
+    untied: Any
+
+    # The context manager in which the library computes
+    mode: Callable[[], Any] = nullcontext
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -81,21 +90,25 @@ class Side:
 
     @classmethod
     def is_installed(cls) -> bool:
-        with suppress(PackageNotFoundError):
-            return bool([version(package) for package in cls.packages])
-        return False
+        try:
+            for package in cls.packages:
+                version(package)
+        except PackageNotFoundError:
+            return False
+        return True
 
     def about(self) -> dict[str, str]:
         return {package: version(package) for package in self.packages}
 
     def timed(self, tokens: Iterable[int]) -> tuple[float, list[int]]:
         """Milliseconds per token, and the tokens."""
-        found, times = [], []
+        all_tokens = []
+        times = []
         with self.mode():
             for token in tokens:
-                found.append(token)
+                all_tokens.append(token)
                 times.append(time.perf_counter())
-        return ms_per_step(times), found
+        return ms_per_step(times), all_tokens
 
     def second_call_ms(self, function: Callable[[], Any]) -> float:
         """Milliseconds of a second call. The first call allocates memory and wakes threads."""
@@ -129,7 +142,9 @@ class Side:
         return seconds(self.read)
 
     def peak_memory(self) -> float:  # MB, of this process so far
-        unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes
+        unit = 1024  # bytes
+        if sys.platform == "darwin":
+            unit = 1
         resource: Any = import_module("resource")  # not on Windows
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
@@ -140,33 +155,37 @@ class Arrays(Side):
     ones: Callable[..., Any]
 
     def matrix_vector(self, n: int = 8192) -> float:  # GB/s
-        W, x = self.ones((n, n)), self.ones(n)
-        return W.nbytes / statistics.median(seconds(lambda: W @ x) for _ in range(20)) / 1e9
+        W = self.ones((n, n))
+        x = self.ones(n)
+        duration = statistics.median(seconds(lambda: W @ x) for _ in range(20))
+        return W.nbytes / duration / 1e9
 
     def matrix_product(self, n: int = 2048) -> float:  # GFLOP/s
-        a, b = self.ones((n, n)), self.ones((n, n))
-        return 2 * n**3 / statistics.median(seconds(lambda: a @ b) for _ in range(5)) / 1e9
+        a = self.ones((n, n))
+        b = self.ones((n, n))
+        duration = statistics.median(seconds(lambda: a @ b) for _ in range(5))
+        return 2 * n**3 / duration / 1e9
 
     def decode_without_cache(self, ids: list[int], n: int) -> tuple[float, list[int]]:
         """As picoGPT does: compute the logits of the whole text for each new token."""
+        return self.timed(self.steps_without_cache(ids, n))
+
+    def steps_without_cache(self, ids: list[int], n: int) -> Iterator[int]:
         text = list(ids)
-
-        def tokens() -> Iterator[int]:
-            for _ in range(n):
-                text.append(int(self.all_logits(text)[-1].argmax()))
-                yield text[-1]
-
-        return self.timed(tokens())
+        for _ in range(n):
+            token = int(self.all_logits(text)[-1].argmax())
+            text.append(token)
+            yield token
 
 
 class Checkout(Side):
     """A checkout of tiedgpt, by the names that do not change."""
 
     def __init__(self, path: str) -> None:
-        with suppress(ImportError, AttributeError):  # older ones do this when they are imported
-            import_module(
-                "tiedgpt.fast"
-            ).tune()  # before NumPy is imported, as the command line does
+        # Like the command line, tune before NumPy is imported. Older checkouts have no `tune`,
+        # because they do this when they are imported.
+        with suppress(ImportError, AttributeError):
+            import_module("tiedgpt.fast").tune()
         self.tiedgpt = import_module("tiedgpt")
         super().__init__(path)
 
@@ -175,17 +194,19 @@ class Checkout(Side):
         return self.tiedgpt.GPT2(replace(model.config, eos_token_id=None), model.parameters)
 
     def steps(self, rows: Any, n: int) -> Iterator[int]:
-        if len(rows) == 1:
+        if len(rows) == 1:  # the function for one sequence
             yield from self.tiedgpt.generate(self.model, rows[0], n, greedy=True, draft=None)
             return
         cache = self.model.new_cache(len(rows), len(rows[0]) + n)
+        ids = rows
         for _ in range(n):
-            rows = self.model(rows, cache)[:, -1].argmax(axis=1)[:, None]
-            yield int(rows[0, 0])
+            logits = self.model(ids, cache)[:, -1]
+            ids = logits.argmax(axis=1)[:, None]
+            yield int(ids[0, 0])
 
 
 class Beside(Checkout):
-    """The one in the folder $TIEDGPT_BESIDE."""
+    """The checkout in the folder $TIEDGPT_BESIDE."""
 
     packages = ()
     lacks = ("decode_untied", "logits")
@@ -211,17 +232,65 @@ PROFILED = {
 }
 
 
+class Profile:
+    """The time in the functions of PROFILED while they are replaced by timed ones."""
+
+    def __init__(self) -> None:
+        self.durations: list[
+            tuple[str, float]
+        ] = []  # part, seconds of a call apart from those in it
+        self.inner = threading.local()  # .seconds: of the timed calls in the current one so far
+
+    def call(self, part: str, function: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
+        """Call a function and note how long it takes."""
+        seconds_of_outer = getattr(self.inner, "seconds", 0.0)
+        self.inner.seconds = 0.0
+        start = time.perf_counter()
+        result = function(*args, **named)
+        duration = time.perf_counter() - start
+        self.durations.append((part, duration - self.inner.seconds))
+        self.inner.seconds = seconds_of_outer + duration
+        return result
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Time the functions in every module of tiedgpt that has imported them.
+
+        Raises LookupError if a function does not exist any more.
+        """
+        modules = [module for name, module in sys.modules.items() if name.startswith("tiedgpt.")]
+        with ExitStack() as stack:
+            for name, part in PROFILED.items():
+                users = [module for module in modules if callable(vars(module).get(name))]
+                if not users:
+                    raise LookupError(f"no module of tiedgpt has a function {name!r} to profile")
+                for module in users:
+                    timed = partial(self.call, part, vars(module)[name])
+                    stack.enter_context(patch.object(module, name, timed))
+            yield
+
+    def percentages(self) -> dict[str, float]:
+        """The share of each part in the time of all."""
+        totals: dict[str, float] = defaultdict(float)
+        for part, duration in self.durations:
+            totals[part] += duration
+        whole = sum(totals.values())
+        return {part: 100 * totals[part] / whole for part in PROFILED.values()}
+
+
 class TiedGPT(Checkout, Arrays):
     packages = ("NumPy",)
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
-        self.np, self.all_logits = import_module("numpy"), self.model
+        self.np = import_module("numpy")
+        self.all_logits = self.model
         self.ones = partial(self.np.ones, dtype="f4")
 
     def about(self) -> dict[str, str]:
         blas = self.np.show_config(mode="dicts")["Build Dependencies"]["blas"]
-        about = {**super().about(), "BLAS": f"{blas['name']} {blas['version']}"}
+        about = super().about()
+        about["BLAS"] = f"{blas['name']} {blas['version']}"
         kernels = import_module("tiedgpt.fast.blas").kernels()
         if kernels is not None:
             about["BLAS"] += f" with kernels for {kernels}"
@@ -232,12 +301,16 @@ class TiedGPT(Checkout, Arrays):
         return self, "model", self.model.untie("copy")
 
     def decode_drafted(self, ids: list[int], n: int, source: Any) -> tuple[float, list[int]]:
+        """As decode. source: "lookup", or a model that drafts."""
         generation = import_module("tiedgpt.inference.generation")
-        sampling, streams = generation.Sampling(greedy=True), generation.random_streams(0, 1)
+        sampling = generation.Sampling(greedy=True)
+        streams = generation.random_streams(0, 1)
         draft = generation.Draft(source, self.model)
         steps = generation.sample_steps(self.model, [ids], n, sampling, streams, draft)
-        decoded = self.timed(token for (chosen,) in steps for token in chosen)
-        self.tokens_per_step = n / (n - draft.accepted)
+        # A step yields the new tokens of each sequence; here there is one sequence.
+        decoded = self.timed(token for (new_tokens,) in steps for token in new_tokens)
+        steps_of_model = n - draft.accepted
+        self.tokens_per_step = n / steps_of_model
         return decoded
 
     def decode_lookup(self, ids: list[int], n: int) -> tuple[float, list[int]]:
@@ -288,101 +361,31 @@ class TiedGPT(Checkout, Arrays):
     def operations(self, T: int) -> int:
         """Floating-point operations of a prompt's matrix products, with one token's logits."""
         config = self.model.config
-        D, F, L = config.n_embd, config.n_inner, config.n_layer
+        D = config.n_embd
+        F = config.n_inner
+        L = config.n_layer
         weights = L * (4 * D * D + 2 * D * F)
         # Attention has two products, of which the causal mask leaves half.
         return 2 * (T * weights + config.vocab_size * D + L * T * T * D)
 
     def profile(self, method: str, *args: Any) -> dict[str, float]:
         """The parts of one method's time, in percent. The times of threads are added up."""
-        spent: list[tuple[str, float]] = []
-        inner = threading.local()  # .seconds: the timed calls inside the current one
-
-        def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*args: Any, **named: Any) -> Any:
-                before, inner.seconds = getattr(inner, "seconds", 0.0), 0.0
-                start = time.perf_counter()
-                result = function(*args, **named)
-                duration = time.perf_counter() - start
-                spent.append((part, duration - inner.seconds))
-                inner.seconds = before + duration
-                return result
-
-            return call
-
-        modules = [module for name, module in sys.modules.items() if name.startswith("tiedgpt.")]
-        with ExitStack() as stack:
-            for name, part in PROFILED.items():
-                users = [module for module in modules if callable(vars(module).get(name))]
-                if not users:
-                    raise LookupError(f"no module of tiedgpt has a function {name!r} to profile")
-                for module in users:
-                    stack.enter_context(patch.object(module, name, timed(part, vars(module)[name])))
+        profile = Profile()
+        with profile.running():
             getattr(self, method)(*args)
-        whole = sum(duration for _, duration in spent)
-        return {
-            part: 100 * sum(duration for other, duration in spent if other == part) / whole
-            for part in PROFILED.values()
-        }
+        return profile.percentages()
 
 
-def torch_gpt2(torch: Any, config: Any) -> Any:
-    """GPT-2 as a plain torch module whose state_dict has the names of a checkpoint, for tiedgpt's
-    Config.
-
-    `attend(layer, q, k, v)` computes attention. A caller with a KV cache passes its own.
-    """
-    nn, functional = torch.nn, torch.nn.functional
-    Module: Any = nn.Module
-    D, H, F = config.n_embd, config.n_head, config.n_inner
-    LayerNorm = partial(nn.LayerNorm, D, eps=config.layer_norm_epsilon)
-
-    def causal(layer: int, q: Any, k: Any, v: Any) -> Any:
-        return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-    class Block(Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.ln_1, self.ln_2 = LayerNorm(), LayerNorm()
-            self.attn = nn.ModuleDict({"c_attn": nn.Linear(D, 3 * D), "c_proj": nn.Linear(D, D)})
-            self.mlp = nn.ModuleDict({"c_fc": nn.Linear(D, F), "c_proj": nn.Linear(F, D)})
-
-        def forward(self, x: Any, attend: Callable[..., Any]) -> Any:
-            qkv = self.attn["c_attn"](self.ln_1(x)).view(*x.shape[:2], 3, H, D // H)
-            heads = attend(*qkv.permute(2, 0, 3, 1, 4).unbind())
-            x = x + self.attn["c_proj"](heads.transpose(1, 2).reshape(x.shape))
-            hidden = functional.gelu(self.mlp["c_fc"](self.ln_2(x)), approximate="tanh")
-            return x + self.mlp["c_proj"](hidden)
-
-    class GPT2(Module):
-        n_head, head_width = H, D // H
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.wte, self.wpe = nn.Embedding(config.vocab_size, D), nn.Embedding(config.n_ctx, D)
-            self.h = nn.ModuleList(Block() for _ in range(config.n_layer))
-            self.ln_f = LayerNorm()
-
-        def hidden(self, ids: Any, start: int = 0, attend: Callable[..., Any] = causal) -> Any:
-            x = self.wte(ids) + self.wpe.weight[start : start + ids.shape[1]]
-            for layer, block in enumerate(self.h):
-                x = block(x, partial(attend, layer))
-            return self.ln_f(x)
-
-        def forward(self, ids: Any) -> Any:  # [B, T] -> [B, T, V]
-            return functional.linear(self.hidden(ids), self.wte.weight)
-
-    return GPT2()
-
-
-def read_torch_gpt2(torch: Any, path: str) -> Any:
+def read_torch_gpt2(path: str) -> Any:
     """The plain torch module with a checkpoint's weights."""
+    torch = import_module("torch")
     model = import_module("tiedgpt").load_model(path, head="tied")
-    module = torch_gpt2(torch, model.config)
-    weights = {  # nn.Linear keeps a matrix as [out, in], GPT-2 as [in, out]
-        name: torch.from_numpy(array.T if name.startswith("h.") and array.ndim == 2 else array)
-        for name, array in model.parameters.items()
-    }
+    module = import_module("torch_gpt2").GPT2(model.config)
+    weights = {}
+    for name, array in model.parameters.items():
+        if name.startswith("h.") and array.ndim == 2:
+            array = array.T  # nn.Linear keeps a matrix as [out, in], GPT-2 as [in, out]
+        weights[name] = torch.from_numpy(array)
     module.load_state_dict(weights)
     return module.eval()
 
@@ -396,33 +399,29 @@ class PyTorch(Arrays):
 
     def __init__(self, path: str) -> None:
         self.torch = import_module("torch")
-        self.ones, self.mode = self.torch.ones, self.torch.inference_mode
+        self.torch_gpt2 = import_module("torch_gpt2")
+        self.ones = self.torch.ones
+        self.mode = self.torch.inference_mode
         super().__init__(path)
         self.head = self.model.wte.weight
 
     def read(self) -> Any:
-        return read_torch_gpt2(self.torch, self.path)
+        return read_torch_gpt2(self.path)
 
     @cached_property
     def untied(self) -> Any:
         return self, "head", self.head.detach().clone()
 
     def steps(self, rows: Any, n: int) -> Iterator[int]:
-        rows, functional = self.torch.tensor(rows), self.torch.nn.functional
-        shape = (2, len(rows), self.model.n_head, rows.shape[1] + n, self.model.head_width)
-        cache = [self.torch.empty(shape) for _ in self.model.h]  # the keys and values of each layer
-        start = 0
-
-        def attend(layer: int, q: Any, k: Any, v: Any) -> Any:
-            keys, values = cache[layer][:, :, :, :end]
-            keys[:, :, start:], values[:, :, start:] = k, v
-            return functional.scaled_dot_product_attention(q, keys, values, is_causal=start == 0)
-
+        ids = self.torch.tensor(rows)
+        linear = self.torch.nn.functional.linear
+        cache = self.torch_gpt2.Cache(self.model, B=len(rows), T=ids.shape[1] + n)
         for _ in range(n):
-            end = start + rows.shape[1]
-            logits = functional.linear(self.model.hidden(rows, start, attend)[:, -1], self.head)
-            start, rows = end, logits.argmax(dim=1, keepdim=True)
-            yield int(rows[0, 0])
+            hidden = self.model.hidden(ids, cache.length, cache.attend)[:, -1]
+            logits = linear(hidden, self.head)
+            cache.length += ids.shape[1]
+            ids = logits.argmax(dim=1, keepdim=True)
+            yield int(ids[0, 0])
 
     def all_logits(self, ids: list[int]) -> Any:
         return self.model(self.torch.tensor([ids]))[0]
@@ -432,10 +431,11 @@ class Transformers(Side):
     packages = ("torch", "transformers")
 
     def __init__(self, path: str) -> None:
-        self.torch, self.transformers = import_module("torch"), import_module("transformers")
+        self.torch = import_module("torch")
+        self.transformers = import_module("transformers")
         self.mode = self.torch.inference_mode
         super().__init__(path)
-        self.model.generation_config.eos_token_id = None
+        self.model.generation_config.eos_token_id = None  # so that no text ends early
 
     def read(self) -> Any:
         return self.transformers.AutoModelForCausalLM.from_pretrained(
@@ -475,22 +475,36 @@ class Transformers(Side):
 
     def score(self, ids: list[int]) -> float:
         """The recipe of Hugging Face's documentation, "Perplexity of fixed-length models"."""
-        text, n_ctx = self.torch.tensor([ids]), self.model.config.n_positions
-
-        def recipe() -> None:
-            before = 0
-            for start in range(0, len(ids), n_ctx // 2):
-                end = min(start + n_ctx, len(ids))
-                window = text[:, start:end]
-                labels = window.clone()
-                labels[:, : before - end] = -100
-                self.model(window, labels=labels, use_cache=False).loss.item()
-                before = end
-                if end == len(ids):
-                    break
-
+        text = self.torch.tensor([ids])
         with self.mode():
-            return (len(ids) - 1) / seconds(recipe)
+            return (len(ids) - 1) / seconds(lambda: self.score_windows(text))
+
+    def score_windows(self, text: Any) -> None:
+        """Compute the losses of a text [1, T] in windows of which each begins half a context on."""
+        n_ctx = self.model.config.n_positions
+        length = text.shape[1]
+        scored = 0  # tokens
+        for start in range(0, length, n_ctx // 2):
+            end = min(start + n_ctx, length)
+            window = text[:, start:end]
+            labels = window.clone()
+            new = end - scored
+            labels[:, :-new] = -100  # the loss leaves these out, because they are scored already
+            self.model(window, labels=labels, use_cache=False).loss.item()
+            scored = end
+            if end == length:
+                break
+
+
+def set_linear(spec: Any, parameters: Mapping[str, Any], name: str) -> None:
+    """Give a layer of CTranslate2 its matrix, which it keeps as [out, in], and its bias."""
+    spec.weight = import_module("numpy").ascontiguousarray(parameters[f"{name}.weight"].T)
+    spec.bias = parameters[f"{name}.bias"]
+
+
+def set_norm(spec: Any, parameters: Mapping[str, Any], name: str) -> None:
+    spec.gamma = parameters[f"{name}.weight"]
+    spec.beta = parameters[f"{name}.bias"]
 
 
 class CTranslate2(Side):
@@ -499,38 +513,31 @@ class CTranslate2(Side):
 
     @staticmethod
     def convert(directory: str, out: Path) -> str:
-        """Write a CTranslate2 model from tiedgpt's arrays, as the library's converter does from
-        torch's."""
-        specs, tiedgpt = import_module("ctranslate2.specs"), import_module("tiedgpt")
-        np = import_module("numpy")
-        model = tiedgpt.load_model(directory, head="tied")
-        config, p = model.config, model.parameters
+        """Write a CTranslate2 model as the library's converter does, but from tiedgpt's arrays."""
+        specs = import_module("ctranslate2.specs")
+        model = import_module("tiedgpt").load_model(directory, head="tied")
+        config = model.config
+        parameters = model.parameters
         spec = specs.TransformerDecoderModelSpec.from_config(
             config.n_layer, config.n_head, pre_norm=True, activation=specs.Activation.GELUTanh
         )
-
-        def linear(spec: Any, name: str) -> None:
-            spec.weight = np.ascontiguousarray(p[f"{name}.weight"].T)
-            spec.bias = p[f"{name}.bias"]
-
-        def norm(spec: Any, name: str) -> None:
-            spec.gamma, spec.beta = p[f"{name}.weight"], p[f"{name}.bias"]
-
         spec.decoder.scale_embeddings = False
-        spec.decoder.embeddings.weight = p["wte.weight"]
-        spec.decoder.position_encodings.encodings = p["wpe.weight"]
-        norm(spec.decoder.layer_norm, "ln_f")
-        spec.decoder.projection.weight = p["wte.weight"]
+        spec.decoder.embeddings.weight = parameters["wte.weight"]
+        spec.decoder.position_encodings.encodings = parameters["wpe.weight"]
+        set_norm(spec.decoder.layer_norm, parameters, "ln_f")
+        spec.decoder.projection.weight = parameters["wte.weight"]
         for n, layer in enumerate(spec.decoder.layer):
-            norm(layer.self_attention.layer_norm, f"h.{n}.ln_1")
-            linear(layer.self_attention.linear[0], f"h.{n}.attn.c_attn")
-            linear(layer.self_attention.linear[1], f"h.{n}.attn.c_proj")
-            norm(layer.ffn.layer_norm, f"h.{n}.ln_2")
-            linear(layer.ffn.linear_0, f"h.{n}.mlp.c_fc")
-            linear(layer.ffn.linear_1, f"h.{n}.mlp.c_proj")
+            set_norm(layer.self_attention.layer_norm, parameters, f"h.{n}.ln_1")
+            set_linear(layer.self_attention.linear[0], parameters, f"h.{n}.attn.c_attn")
+            set_linear(layer.self_attention.linear[1], parameters, f"h.{n}.attn.c_proj")
+            set_norm(layer.ffn.layer_norm, parameters, f"h.{n}.ln_2")
+            set_linear(layer.ffn.linear_0, parameters, f"h.{n}.mlp.c_fc")
+            set_linear(layer.ffn.linear_1, parameters, f"h.{n}.mlp.c_proj")
         vocabulary = placeholders(config.vocab_size)
         spec.register_vocabulary(vocabulary)
-        spec.config.bos_token = spec.config.eos_token = spec.config.unk_token = vocabulary[-1]
+        spec.config.bos_token = vocabulary[-1]
+        spec.config.eos_token = vocabulary[-1]
+        spec.config.unk_token = vocabulary[-1]
         spec.validate()
         spec.optimize()
         out.mkdir()
@@ -549,13 +556,13 @@ class CTranslate2(Side):
         return self.model.generate_batch(names, sampling_topk=1, **lengths, **more)
 
     def decode_batch(self, ids: list[int], n: int, batch: int) -> tuple[float, list[int]]:
-        times: dict[int, float] = {}
+        times: dict[int, float] = {}  # of each step
 
-        def note(step: Any) -> bool:
+        def note_time(step: Any) -> bool:
             times[step.step] = time.perf_counter()
-            return False
+            return False  # True would end the text
 
-        results = self.generate(prompts(ids, batch), n, callback=note)
+        results = self.generate(prompts(ids, batch), n, callback=note_time)
         return ms_per_step(sorted(times.values())), results[0].sequences_ids[0]
 
     def prompt(self, ids: list[int]) -> float:
@@ -565,76 +572,96 @@ class CTranslate2(Side):
         return self.model.forward_batch([[f"t{token}" for token in ids]])
 
 
+# Names of tiedgpt's modules -> those in GGUF files
+GGUF_NAMES = {
+    "wte": "token_embd",
+    "wpe": "position_embd",
+    "ln_f": "output_norm",
+    "ln_1": "attn_norm",
+    "attn.c_attn": "attn_qkv",
+    "attn.c_proj": "attn_output",
+    "ln_2": "ffn_norm",
+    "mlp.c_fc": "ffn_up",
+    "mlp.c_proj": "ffn_down",
+}
+
+
+def gguf_name(name: str) -> str:
+    """A parameter's name in a GGUF file: blk.0.attn_qkv.weight for h.0.attn.c_attn.weight."""
+    module, _, kind = name.rpartition(".")
+    if not module.startswith("h."):
+        return f"{GGUF_NAMES[module]}.{kind}"
+    _, layer, module = module.split(".", 2)
+    return f"blk.{layer}.{GGUF_NAMES[module]}.{kind}"
+
+
+def write_gguf(path: str, model: Any, dtype: str) -> None:
+    """Write a GGUF file. dtype: "F32", or "F16" for the matrices that tokens are multiplied by."""
+    gguf = import_module("gguf")
+    np = import_module("numpy")
+    config = model.config
+    vocabulary = placeholders(config.vocab_size)
+    end_of_text = config.vocab_size - 1
+    writer = gguf.GGUFWriter(path, "gpt2")
+    writer.add_context_length(config.n_ctx)
+    writer.add_embedding_length(config.n_embd)
+    writer.add_block_count(config.n_layer)
+    writer.add_head_count(config.n_head)
+    writer.add_feed_forward_length(config.n_inner)
+    writer.add_layer_norm_eps(config.layer_norm_epsilon)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(vocabulary)
+    writer.add_token_merges(["t 0"])  # llama.cpp expects merges; no text is tokenized
+    writer.add_bos_token_id(end_of_text)
+    writer.add_eos_token_id(end_of_text)
+    for name, array in model.parameters.items():
+        if name.startswith("h."):
+            array = array.T  # GGUF stores the matrices of the blocks as [out, in]
+        tensor_dtype = gguf.GGMLQuantizationType["F32"]
+        if array.ndim == 2 and name != "wpe.weight":
+            tensor_dtype = gguf.GGMLQuantizationType[dtype]
+        data = gguf.quants.quantize(np.ascontiguousarray(array), tensor_dtype)
+        writer.add_tensor(gguf_name(name), data, raw_dtype=tensor_dtype)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 class LlamaCpp(Side):
     packages = ("llama-cpp-python", "gguf")
     lacks = ("decode_batch", "decode_untied", "logits")
 
     @staticmethod
     def convert(directory: str, out: Path) -> str:
-        """Write two GGUF files, of float32 and of float16 matrices. GGUF stores matrices as [out,
-        in]."""
-        gguf, tiedgpt, np = (import_module(name) for name in ("gguf", "tiedgpt", "numpy"))
-        model = tiedgpt.load_model(directory, head="tied")
-        config, vocabulary = model.config, placeholders(model.config.vocab_size)
-        names = {"wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm"}
-        names |= {"ln_1": "attn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output"}
-        names |= {"ln_2": "ffn_norm", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
+        """Write two GGUF files, of float32 and of float16 matrices."""
+        model = import_module("tiedgpt").load_model(directory, head="tied")
         for dtype in ("F32", "F16"):
-            writer = gguf.GGUFWriter(f"{out}-{dtype}.gguf", "gpt2")
-            end = len(vocabulary) - 1
-            fields = {"context_length": config.n_ctx, "embedding_length": config.n_embd}
-            fields |= {"block_count": config.n_layer, "head_count": config.n_head}
-            fields |= {
-                "feed_forward_length": config.n_inner,
-                "layer_norm_eps": config.layer_norm_epsilon,
-            }
-            fields |= {
-                "tokenizer_model": "gpt2",
-                "tokenizer_pre": "gpt-2",
-                "token_list": vocabulary,
-            }
-            fields |= {"token_merges": ["t 0"], "bos_token_id": end, "eos_token_id": end}
-            for field, value in fields.items():
-                getattr(writer, f"add_{field}")(value)
-            for name, array in model.parameters.items():
-                path, _, last = name.rpartition(".")  # "h.0.attn.c_attn", "weight"
-                block = ""
-                if path.startswith("h."):
-                    _, number, path = path.split(".", 2)
-                    block = f"blk.{number}."
-                matrix = np.ascontiguousarray(array.T if block else array)
-                kind = gguf.GGMLQuantizationType[
-                    dtype if array.ndim == 2 and path != "wpe" else "F32"
-                ]
-                data = gguf.quants.quantize(matrix, kind)
-                writer.add_tensor(f"{block}{names[path]}.{last}", data, raw_dtype=kind)
-            writer.write_header_to_file()
-            writer.write_kv_data_to_file()
-            writer.write_tensors_to_file()
-            writer.close()
+            write_gguf(f"{out}-{dtype}.gguf", model, dtype)
         return str(out)
 
     def read(self, dtype: str = "F32", **options: Any) -> Any:
-        llama_cpp, threads = import_module("llama_cpp"), int(os.environ["OMP_NUM_THREADS"])
-        options |= {
-            "n_threads": threads,
-            "n_threads_batch": threads,
-            "n_batch": 1024,
-            "verbose": False,
-        }
-        return llama_cpp.Llama(
-            f"{self.path}-{dtype}.gguf", n_ctx=0, **options
-        )  # 0 is the file's own
+        threads = int(os.environ["OMP_NUM_THREADS"])
+        return import_module("llama_cpp").Llama(
+            f"{self.path}-{dtype}.gguf",
+            n_ctx=0,  # the length in the file
+            n_threads=threads,
+            n_threads_batch=threads,
+            n_batch=1024,
+            verbose=False,
+            **options,
+        )
 
     def steps(self, rows: list[list[int]], n: int) -> Iterator[int]:
-        llama_cpp, (ids,) = import_module("llama_cpp"), rows
+        llama_cpp = import_module("llama_cpp")
+        ctypeslib = import_module("numpy").ctypeslib
+        (ids,) = rows
         self.model.reset()
         for _ in range(n):
             self.model.eval(ids)
             pointer = llama_cpp.llama_get_logits_ith(self.model.ctx, -1)
-            logits = import_module("numpy").ctypeslib.as_array(
-                pointer, shape=(self.model.n_vocab(),)
-            )
+            logits = ctypeslib.as_array(pointer, shape=(self.model.n_vocab(),))
             ids = [int(logits.argmax())]
             yield ids[0]
 
@@ -648,6 +675,7 @@ class LlamaCpp(Side):
 
     @cached_property
     def lookup_model(self) -> Any:
+        """A model that drafts tokens and counts its steps."""
         lookup = import_module("llama_cpp.llama_speculative").LlamaPromptLookupDecoding()
 
         def draft(ids: Any) -> Any:  # called once after each step of the model
@@ -659,12 +687,47 @@ class LlamaCpp(Side):
     def decode_lookup(self, ids: list[int], n: int) -> tuple[float, list[int]]:
         self.lookup_model.reset()
         self.lookup_steps = 1
-        decoded = self.timed(islice(self.lookup_model.generate(ids, temp=0, repeat_penalty=1.0), n))
+        tokens = self.lookup_model.generate(ids, temp=0, repeat_penalty=1.0)  # does not end
+        decoded = self.timed(islice(tokens, n))
         self.tokens_per_step = n / self.lookup_steps
         return decoded
 
     def lookup_tokens_per_step(self) -> float:
         return self.tokens_per_step
+
+
+def make_stateful(step: Any, L: int, H: int, K: int) -> None:
+    """Let an OpenVINO model of a step keep its keys and values as its state.
+
+    Its inputs are ids, rows, and the past keys and values of each layer, [B, H, S, K]. Its outputs
+    are the logits and the present keys and values.
+    """
+    openvino = import_module("openvino")
+    ops = import_module("openvino.opset13")
+    passes = import_module("openvino.passes")
+
+    shapes = {"ids": [-1, -1], "rows": [-1]}
+    states = {}  # the name of an input -> the name of the output that replaces it
+    for n in range(2 * L):
+        shapes[f"past.{n}"] = [-1, H, -1, K]
+        states[f"past.{n}"] = f"present.{n}"
+    for port, name in zip(step.inputs, shapes, strict=True):
+        port.get_tensor().set_names({name})
+    step.reshape({name: openvino.PartialShape(shape) for name, shape in shapes.items()})
+    for port, name in zip(step.outputs[1:], states.values(), strict=True):
+        port.get_tensor().set_names({name})
+    manager = passes.Manager()
+    manager.register_pass(passes.MakeStateful(states))
+    manager.run_passes(step)
+
+    # Each state starts empty, [B, H, 0, K].
+    batch = ops.gather(ops.shape_of(step.inputs[0]), ops.constant([0]), ops.constant(0))
+    shape = ops.concat([batch, ops.constant([H, 0, K])], 0)
+    empty = ops.broadcast(ops.constant(0.0, openvino.Type.f32), shape)
+    for operation in step.get_ops():
+        if operation.get_type_name() == "ReadValue":
+            operation.set_arguments([empty.output(0)])
+    step.validate_nodes_and_infer_types()
 
 
 class OpenVINO(Side):
@@ -679,101 +742,60 @@ class OpenVINO(Side):
 
     @staticmethod
     def convert(directory: str, out: Path) -> str:
-        openvino, torch = import_module("openvino"), import_module("torch")
-        model = read_torch_gpt2(torch, directory)
-        attention = torch.nn.functional.scaled_dot_product_attention
-        L, H, K = len(model.h), model.n_head, model.head_width
-        Module: Any = torch.nn.Module
-
-        class Cached(Module):
-            """Without `past`, a prompt; else a step, after the keys and values of the tokens before
-            it."""
-
-            def forward(self, ids: Any, rows: Any = None, *past: Any) -> Any:  # [B, T] -> [B, V]
-                present: list[Any] = []
-                before = past[0].shape[2] if past else 0
-                positions = torch.arange(before + ids.shape[1])
-                mask = (
-                    {"attn_mask": positions <= positions[before:, None]}
-                    if past
-                    else {"is_causal": True}
-                )
-
-                def attend(layer: int, q: Any, *new: Any) -> Any:
-                    # `rows` selects sequences of the cache: so OpenVINO fuses cache and attention.
-                    if past:
-                        pairs = zip(past[2 * layer : 2 * layer + 2], new, strict=True)
-                        new = tuple(
-                            torch.cat([old.index_select(0, rows), one], 2) for old, one in pairs
-                        )
-                    present.extend(new)
-                    return attention(q, *new, **mask)
-
-                hidden = self.model.hidden(ids, before, attend)[:, -1]
-                return torch.nn.functional.linear(hidden, self.model.wte.weight), *present
-
-        cached = Cached()
-        cached.model = model
-        ids, rows, past = (torch.zeros(*at, dtype=int) for at in ((1, 2), (1,), (1, H, 3, K)))
-        example = (ids, rows.int(), *[past.float()] * 2 * L)
+        openvino = import_module("openvino")
+        torch = import_module("torch")
+        model = read_torch_gpt2(directory)
+        L = len(model.h)
+        H = model.n_head
+        K = model.head_width
+        module = import_module("torch_gpt2").WithCache(model)
+        ids = torch.zeros(1, 2, dtype=int)
+        rows = torch.zeros(1, dtype=int).int()
+        past = [torch.zeros(1, H, 3, K, dtype=int).float()] * 2 * L
         with torch.no_grad():
-            prompt = openvino.convert_model(cached, example_input=ids)
-            step = openvino.convert_model(cached, example_input=example)
+            prompt = openvino.convert_model(module, example_input=ids)
+            step = openvino.convert_model(module, example_input=(ids, rows, *past))
         prompt.reshape([-1, -1])
         openvino.save_model(prompt, f"{out}-prompt.xml", compress_to_fp16=False)
 
-        shapes = [[-1, -1], [-1], *[[-1, H, -1, K]] * 2 * L]
-        names = ["ids", "rows", *(f"past.{n}" for n in range(2 * L))]
-        for port, name in zip(step.inputs, names, strict=True):
-            port.get_tensor().set_names({name})
-        step.reshape(
-            {name: openvino.PartialShape(at) for name, at in zip(names, shapes, strict=True)}
-        )
-        for n, port in enumerate(step.outputs[1:]):
-            port.get_tensor().set_names({f"present.{n}"})
-        passes, ops = import_module("openvino.passes"), import_module("openvino.opset13")
-        manager = passes.Manager()
-        manager.register_pass(
-            passes.MakeStateful({f"past.{n}": f"present.{n}" for n in range(2 * L)})
-        )
-        manager.run_passes(step)
-        # Each state starts empty, [B, H, 0, K].
-        batch = ops.gather(ops.shape_of(step.inputs[0]), ops.constant([0]), ops.constant(0))
-        shape = ops.concat([batch, ops.constant([H, 0, K])], 0)
-        empty = ops.broadcast(ops.constant(0.0, openvino.Type.f32), shape)
-        for operation in step.get_ops():
-            if operation.get_type_name() == "ReadValue":
-                operation.set_arguments([empty.output(0)])
-        step.validate_nodes_and_infer_types()
+        make_stateful(step, L, H, K)
         openvino.save_model(step, f"{out}.xml", compress_to_fp16=False)
         return str(out)
 
     def __init__(self, path: str) -> None:
-        self.np, self.openvino = import_module("numpy"), import_module("openvino")
+        self.np = import_module("numpy")
+        self.openvino = import_module("openvino")
         super().__init__(path)
 
     def read(self, suffix: str = "") -> Any:
         threads = int(os.environ["OMP_NUM_THREADS"])
-        settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
-        settings |= {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
+        settings = {
+            "INFERENCE_PRECISION_HINT": "f32",
+            "KV_CACHE_PRECISION": "f32",
+            "INFERENCE_NUM_THREADS": threads,
+            "PERFORMANCE_HINT": "LATENCY",
+        }
         model = self.openvino.Core().compile_model(f"{self.path}{suffix}.xml", "CPU", settings)
         return model.create_infer_request()
 
     def steps(self, rows: Any, n: int) -> Iterator[int]:
         self.model.reset_state()
-        inputs = {"ids": self.np.array(rows), "rows": self.np.arange(len(rows), dtype="i4")}
+        ids = self.np.array(rows)
+        all_rows = self.np.arange(len(rows), dtype="i4")
         for _ in range(n):
+            inputs = {"ids": ids, "rows": all_rows}
             logits = self.model.infer(inputs, share_inputs=True, share_outputs=True)[0]
-            inputs["ids"] = logits.argmax(axis=1)[:, None]
-            yield int(inputs["ids"][0, 0])
+            ids = logits.argmax(axis=1)[:, None]
+            yield int(ids[0, 0])
 
     @cached_property
     def prompt_model(self) -> Any:
         return self.read("-prompt")
 
     def prompt(self, ids: list[int]) -> float:
-        array, infer = [self.np.array([ids])], self.prompt_model.infer
-        return self.second_call_ms(lambda: infer(array, share_inputs=True, share_outputs=True))
+        inputs = [self.np.array([ids])]
+        infer = self.prompt_model.infer
+        return self.second_call_ms(lambda: infer(inputs, share_inputs=True, share_outputs=True))
 
 
 SIDES: dict[str, type[Side]] = {
@@ -800,22 +822,23 @@ class Training:
     steps: int
 
     def config(self) -> Any:
-        off = {"embd_pdrop": 0.0, "resid_pdrop": 0.0, "attn_pdrop": 0.0}
         return import_module("tiedgpt").Config(
-            **self.sizes, **off, bos_token_id=None, eos_token_id=None
+            **self.sizes,
+            embd_pdrop=0.0,
+            resid_pdrop=0.0,
+            attn_pdrop=0.0,
+            bos_token_id=None,
+            eos_token_id=None,
         )
 
 
 SMALL = {"n_layer": 4, "n_head": 4, "n_embd": 128}
+BYTES = SMALL | {"vocab_size": 257, "n_ctx": 64}
+SHIPPED = SMALL | {"vocab_size": 1024, "n_ctx": 128}
 TRAININGS = (
-    # nanoGPT's setting for a CPU, on bytes; the shipped models' size; GPT-2 124M on llm.c's batch
-    Training(
-        "d 128, V 257, 12 x 64", SMALL | {"vocab_size": 257, "n_ctx": 64}, B=12, T=64, steps=40
-    ),
-    Training(
-        "d 128, V 1024, 32 x 128", SMALL | {"vocab_size": 1024, "n_ctx": 128}, B=32, T=128, steps=20
-    ),
-    Training("124M, 4 x 64", {}, B=4, T=64, steps=3),
+    Training("d 128, V 257, 12 x 64", BYTES, B=12, T=64, steps=40),  # nanoGPT's setting for a CPU
+    Training("d 128, V 1024, 32 x 128", SHIPPED, B=32, T=128, steps=20),
+    Training("124M, 4 x 64", {}, B=4, T=64, steps=3),  # llm.c's batch
 )
 WARM_UP = 3  # steps before the first that is timed
 
@@ -823,39 +846,46 @@ WARM_UP = 3  # steps before the first that is timed
 class TiedGPTTraining:
     def __init__(self, training: Training) -> None:
         import_module("tiedgpt.fast").tune()  # before NumPy is imported, as the command line does
-        np, tiedgpt = import_module("numpy"), import_module("tiedgpt")
+        np = import_module("numpy")
+        tiedgpt = import_module("tiedgpt")
         loop = import_module("tiedgpt.training.loop")
-        t = self.training = training
-        config = t.config()
-        tokens = np.random.default_rng(0).integers(0, config.vocab_size, 100 * t.B * t.T)
+        self.training = training
+        config = training.config()
+        rng = np.random.default_rng(0)
+        tokens = rng.integers(0, config.vocab_size, 100 * training.B * training.T)
+        held_out = tokens[:2]
         # So many steps that the held-out text is never evaluated here.
-        settings = loop.Settings(steps=10**9, batch=t.B, context=t.T)
-        self.records = loop.Trainer(tiedgpt.GPT2.random(config), tokens, tokens[:2], settings).run()
+        settings = loop.Settings(steps=10**9, batch=training.B, context=training.T)
+        model = tiedgpt.GPT2.random(config)
+        self.records = loop.Trainer(model, tokens, held_out, settings).run()
         for _ in range(WARM_UP):
             next(self.records)
 
     def train_step(self) -> float:  # ms
-        steps = [next(self.records)["tokens_per_s"] for _ in range(self.training.steps)]
-        return 1e3 * self.training.B * self.training.T / statistics.median(steps)
+        speeds = [next(self.records)["tokens_per_s"] for _ in range(self.training.steps)]
+        return 1e3 * self.training.B * self.training.T / statistics.median(speeds)
 
 
 class PyTorchTraining:
     """The plain torch module and torch's fused AdamW."""
 
     def __init__(self, training: Training) -> None:
-        self.torch, self.training, self.config = import_module("torch"), training, training.config()
+        self.torch = import_module("torch")
+        self.training = training
+        self.config = training.config()
         self.model = self.new_model().train()
-        parameters = list(self.model.parameters())
+        matrices = [p for p in self.model.parameters() if p.ndim > 1]
+        vectors = [p for p in self.model.parameters() if p.ndim == 1]
         groups = [
-            {"params": [p for p in parameters if p.ndim > 1], "weight_decay": 0.1},
-            {"params": [p for p in parameters if p.ndim == 1], "weight_decay": 0.0},
+            {"params": matrices, "weight_decay": 0.1},
+            {"params": vectors, "weight_decay": 0.0},
         ]
         self.optimizer = self.torch.optim.AdamW(groups, lr=1e-3, fused=True)
         for _ in range(WARM_UP):
             self.step()
 
     def new_model(self) -> Any:
-        model = torch_gpt2(self.torch, self.config)
+        model = import_module("torch_gpt2").GPT2(self.config)
         # torch draws embeddings with a standard deviation of 1. As an output matrix they give
         # probabilities so small that some processors compute them slowly.
         for parameter in model.parameters():
@@ -867,10 +897,11 @@ class PyTorchTraining:
         return self.model(ids)
 
     def step(self) -> None:
-        V, t = self.config.vocab_size, self.training
-        ids = self.torch.randint(V, (t.B, t.T + 1))
+        V = self.config.vocab_size
+        ids = self.torch.randint(V, (self.training.B, self.training.T + 1))
         logits = self.logits(ids[:, :-1])
-        loss = self.torch.nn.functional.cross_entropy(logits.view(-1, V), ids[:, 1:].reshape(-1))
+        targets = ids[:, 1:]
+        loss = self.torch.nn.functional.cross_entropy(logits.view(-1, V), targets.reshape(-1))
         loss.backward()
         self.torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
@@ -885,7 +916,8 @@ class TransformersTraining(PyTorchTraining):
 
     def new_model(self) -> Any:
         library = import_module("transformers")
-        return library.GPT2LMHeadModel(library.GPT2Config(**self.config.to_json(), use_cache=False))
+        config = library.GPT2Config(**self.config.to_json(), use_cache=False)
+        return library.GPT2LMHeadModel(config)
 
     def logits(self, ids: Any) -> Any:
         return self.model(ids).logits

@@ -1,5 +1,4 @@
-"""Compare the real GPT-2 124M with numbers that others published for it, and print a report to
-send.
+"""Compare the real GPT-2 124M with numbers that others published for it, and print a report.
 
 The numbers are in tests/goldens/gpt2-124M.json, each with its source.
 
@@ -12,6 +11,7 @@ import json
 import platform
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,41 +25,101 @@ from tiedgpt.inference.evaluation import token_losses
 PUBLISHED = Path(__file__).resolve().parents[1] / "tests" / "goldens" / "gpt2-124M.json"
 
 
-def checks(model: tiedgpt.GPT2, published: dict[str, Any]) -> Iterator[tuple[str, float, float]]:
-    """(what is compared, the largest difference, the difference that is allowed) for each entry."""
+@dataclass(frozen=True)
+class Check:
+    """A comparison of the model with published numbers."""
+
+    name: str
+    difference: float  # the largest one
+    allowed: float
+
+    @property
+    def is_right(self) -> bool:
+        return bool(self.difference <= self.allowed)  # nan is not an agreement
+
+
+def checks(model: tiedgpt.GPT2, published: dict[str, Any]) -> Iterator[Check]:
+    """The comparisons with each of the published examples. Some have the same name."""
     prompts = published["last_position_logits"]
     for example in prompts["examples"]:
-        logits = model(example["ids"])[-1].astype(np.float64)
-        top10, _, logits_of_top10 = zip(*example["top10"], strict=True)
-        found = [
-            np.log(np.exp(logits - logits.max()).sum()) + logits.max(),
-            logits.mean(),
-            logits.max(),
-        ]
-        found += [logits.min(), *logits[:8], *logits[list(top10)]]
-        expected = [example[name] for name in ("logsumexp", "mean_logit", "max_logit", "min_logit")]
-        expected += [*example["first8_logits"], *logits_of_top10]
-        difference = np.abs(np.subtract(found, expected)).max()
-        yield "logits after a prompt", difference, prompts["suggested_tolerance"]
-        yield "ten most likely tokens that differ", np.sum(np.argsort(-logits)[:10] != top10), 0
+        yield from check_logits(model, example, prompts["suggested_tolerance"])
     for example in published["greedy"]:
-        new = example["output_ids"][len(example["ids"]) :]
-        tokens = list(tiedgpt.generate(model, example["ids"], max_new_tokens=len(new), greedy=True))
-        yield "greedy tokens that differ", sum(a != b for a, b in zip(tokens, new, strict=True)), 0
-    example = published["final_hidden"]
-    final = model.final(example["ids"])[0, : len(example["values"])]
-    yield "final hidden state", np.abs(final - example["values"]).max(), example["tolerance"]
+        yield check_greedy(model, example)
+    yield check_final_hidden(model, published["final_hidden"])
     for example in published["mean_loss"]:
-        B, T = example.get("batch", (1, len(example["ids"]) - 1))
-        rows = [example["ids"][at : at + T + 1] for at in range(0, B * T, T)]
-        loss = np.mean(
-            [token_losses(model, row, stride=1) for row in rows]
-        )  # a row fits in the context
-        yield (
-            f"loss, {example['source'].split(':')[0]}",
-            abs(loss - example["loss"]),
-            example["tolerance"],
-        )
+        yield check_loss(model, example)
+
+
+def check_logits(model: tiedgpt.GPT2, example: dict[str, Any], tolerance: float) -> Iterator[Check]:
+    """Compare the logits after a prompt: some sums of all, the first 8, and the ten largest."""
+    logits = model(example["ids"])[-1].astype(np.float64)
+    top10 = [token for token, _, _ in example["top10"]]  # token, its text, its logit
+    largest = logits.max()
+    ours = [
+        largest + np.log(np.exp(logits - largest).sum()),
+        logits.mean(),
+        largest,
+        logits.min(),
+        *logits[:8],
+        *logits[top10],
+    ]
+    theirs = [
+        example["logsumexp"],
+        example["mean_logit"],
+        example["max_logit"],
+        example["min_logit"],
+        *example["first8_logits"],
+        *[logit for _, _, logit in example["top10"]],
+    ]
+    difference = np.abs(np.subtract(ours, theirs)).max()
+    yield Check("logits after a prompt", difference, tolerance)
+
+    our_top10 = np.argsort(-logits)[:10]
+    yield Check("ten most likely tokens that differ", np.sum(our_top10 != top10), allowed=0)
+
+
+def check_greedy(model: tiedgpt.GPT2, example: dict[str, Any]) -> Check:
+    """Compare the tokens that follow a prompt. "output_ids" begins with the prompt."""
+    ids = example["ids"]
+    theirs = example["output_ids"][len(ids) :]
+    ours = list(tiedgpt.generate(model, ids, max_new_tokens=len(theirs), greedy=True))
+    count = sum(a != b for a, b in zip(ours, theirs, strict=True))
+    return Check("greedy tokens that differ", count, allowed=0)
+
+
+def check_final_hidden(model: tiedgpt.GPT2, example: dict[str, Any]) -> Check:
+    """Compare the first numbers of the final hidden state of the first token."""
+    values = example["values"]
+    ours = model.final(example["ids"])[0, : len(values)]
+    return Check("final hidden state", np.abs(ours - values).max(), example["tolerance"])
+
+
+def check_loss(model: tiedgpt.GPT2, example: dict[str, Any]) -> Check:
+    """Compare the mean loss of a text, which may be cut into a "batch" of B rows of T tokens."""
+    ids = example["ids"]
+    B, T = example.get("batch", (1, len(ids) - 1))
+    losses = []
+    for start in range(0, B * T, T):
+        row = ids[start : start + T + 1]  # the last one is a target only
+        losses.append(token_losses(model, row, stride=1))  # a row fits in the context
+    source = example["source"].split(":")[0]
+    difference = abs(np.mean(losses) - example["loss"])
+    return Check(f"loss, {source}", difference, example["tolerance"])
+
+
+def print_verdicts(results: list[Check]) -> int:
+    """Print a line for each name, with the largest difference. Return how many do not agree."""
+    allowed = {result.name: result.allowed for result in results}
+    failed = 0
+    for name in allowed:
+        differences = [result.difference for result in results if result.name == name]
+        worst = Check(name, np.max(differences), allowed[name])  # nan if one of them is
+        verdict = "ok"
+        if not worst.is_right:
+            verdict = "DIFFERS"
+            failed += 1
+        print(f"{verdict:<8}{name}: {worst.difference:.2g}, at most {worst.allowed:g}")
+    return failed
 
 
 def main() -> int:
@@ -74,7 +134,10 @@ def main() -> int:
     )
     args = parser.parse_args()
     try:
-        path = hub.find_or_download(args.model, print) if args.download else find_model(args.model)
+        if args.download:
+            path = hub.find_or_download(args.model, print)
+        else:
+            path = find_model(args.model)
         model = tiedgpt.load_model(path)
         print(
             f"tiedgpt {tiedgpt.__version__}, NumPy {np.__version__}, "
@@ -82,17 +145,11 @@ def main() -> int:
         )
         print(path)
         print(repr(model))
-        found = list(checks(model, json.loads(PUBLISHED.read_text(encoding="utf-8"))))
+        published = json.loads(PUBLISHED.read_text(encoding="utf-8"))
+        results = list(checks(model, published))
     except tiedgpt.TiedGPTError as error:
         sys.exit(f"error: {error}")
-    failed = 0
-    for what, allowed in {what: allowed for what, _, allowed in found}.items():
-        largest = np.max([difference for name, difference, _ in found if name == what])
-        verdict = "ok"
-        if not largest <= allowed:  # nan is not an agreement
-            verdict = "DIFFERS"
-            failed += 1
-        print(f"{verdict:<8}{what}: {largest:.2g}, at most {allowed:g}")
+    failed = print_verdicts(results)
     return int(failed > 0)
 
 

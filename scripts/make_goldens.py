@@ -1,5 +1,4 @@
-"""Write tests/goldens: tiny GPT-2 checkpoints saved by transformers, and the outputs it computes
-from them.
+"""Write tests/goldens: tiny GPT-2 checkpoints saved by transformers, and its outputs for them.
 
     pip install torch==2.13.0        (the CPU build is enough)
     pip install -e .[parity]
@@ -30,8 +29,9 @@ BASE: dict[str, Any] = {
     "n_embd": 12,
     "n_layer": 2,
     "n_head": 3,
+    "bos_token_id": None,
+    "eos_token_id": None,
 }
-BASE |= {"bos_token_id": None, "eos_token_id": None}
 
 # name -> the fields of its GPT2Config besides BASE. The default activation is gelu_new.
 CASES: dict[str, dict[str, Any]] = {
@@ -40,10 +40,11 @@ CASES: dict[str, dict[str, Any]] = {
     "n_inner": {"n_inner": 29},
     "one_head": {"n_head": 1},
     "odd_vocabulary": {"vocab_size": 37},
-    **{
-        name: {"activation_function": name}
-        for name in ("gelu", "relu", "silu", "tanh", "quick_gelu")
-    },
+    "gelu": {"activation_function": "gelu"},
+    "relu": {"activation_function": "relu"},
+    "silu": {"activation_function": "silu"},
+    "tanh": {"activation_function": "tanh"},
+    "quick_gelu": {"activation_function": "quick_gelu"},
     "layer_norm_epsilon": {"layer_norm_epsilon": 1e-3},
     "unscaled_attention": {"scale_attn_weights": False},
     "inverse_layer_idx": {"scale_attn_by_inverse_layer_idx": True, "n_layer": 3},
@@ -54,13 +55,15 @@ CASES: dict[str, dict[str, Any]] = {
 }
 SHARD_BYTES = 6000  # splits "sharded" into four files
 
-BATCH, LENGTH, NEW = 2, 8, 12
+BLOCK_MATRICES = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
+BATCH = 2  # prompts
+LENGTH = 8  # tokens of a prompt
+NEW = 12  # tokens of a continuation
 SCALE = 10.0  # the largest |logit|, about the spread of a trained GPT-2's logits
 
 
 def randomise(model: Any, seed: int) -> None:
-    """Fill every parameter, biases and layer norms included, with random numbers that affect the
-    logits."""
+    """Fill every parameter, also biases and layer norms, with numbers that affect the logits."""
     import numpy as np
     import torch
 
@@ -71,11 +74,10 @@ def randomise(model: Any, seed: int) -> None:
             values = rng.standard_normal(tuple(parameter.shape), np.float32)
             # A block's matrices keep the scale of their input. All other parameters are of that
             # scale.
-            values *= (
-                width**-0.5
-                if name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight"))
-                else 0.3
-            )
+            scale = 0.3
+            if name.endswith(BLOCK_MATRICES):
+                scale = width**-0.5
+            values *= scale
             if "ln_" in name and name.endswith("weight"):
                 values += 1
             parameter.copy_(torch.from_numpy(values))
@@ -86,8 +88,9 @@ def scale_logits(model: Any, ids: Any) -> None:
     import torch
 
     with torch.no_grad():
+        largest = model(ids).logits.abs().max().item()
         # Rounded, so that machines that add in another order write the same weights.
-        factor = float(f"{SCALE / model(ids).logits.abs().max().item():.3g}")
+        factor = float(f"{SCALE / largest:.3g}")
         for parameter in model.transformer.ln_f.parameters():
             parameter.mul_(factor)
 
@@ -95,59 +98,73 @@ def scale_logits(model: Any, ids: Any) -> None:
 def save(name: str, model: Any, directory: Path) -> None:
     """Write the checkpoint in the format that the case tests."""
     import torch
-    from safetensors.torch import load_file, save_file
 
-    if name in ("float16", "bfloat16"):
-        model = model.to(getattr(torch, name))
-    if name == "sharded":
+    if name == "float16":
+        model.to(torch.float16).save_pretrained(directory)
+    elif name == "bfloat16":
+        model.to(torch.bfloat16).save_pretrained(directory)
+    elif name == "sharded":
         model.save_pretrained(directory, max_shard_size=SHARD_BYTES)
-    elif (
-        name == "unprefixed"
-    ):  # like the original gpt2: names without `transformer.`, and causal masks
-        model.transformer.save_pretrained(directory)
-        tensors = load_file(directory / "model.safetensors")
-        n_ctx = model.config.n_positions
-        mask = torch.ones(n_ctx, n_ctx).tril().reshape(1, 1, n_ctx, n_ctx)
-        for layer in range(model.config.n_layer):  # float32 in gpt2; later versions wrote bool
-            tensors[f"h.{layer}.attn.bias"] = mask.clone() if layer == 0 else mask.bool()
-            tensors[f"h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
-        save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    elif name == "unprefixed":
+        save_unprefixed(model, directory)
     else:
         model.save_pretrained(directory)
 
 
+def save_unprefixed(model: Any, directory: Path) -> None:
+    """Write names without `transformer.`, and causal masks, as in the original gpt2."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    model.transformer.save_pretrained(directory)
+    tensors = load_file(directory / "model.safetensors")
+    n_ctx = model.config.n_positions
+    mask = torch.ones(n_ctx, n_ctx).tril().reshape(1, 1, n_ctx, n_ctx)
+    for layer in range(model.config.n_layer):
+        # The masks are float32 in gpt2. Later versions of transformers wrote bool.
+        if layer == 0:
+            tensors[f"h.{layer}.attn.bias"] = mask.clone()
+        else:
+            tensors[f"h.{layer}.attn.bias"] = mask.bool()
+        tensors[f"h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+
+
 def expect(directory: Path, ids: Any) -> dict[str, Any] | None:
-    """The outputs of transformers in float64; None if a continuation repeats itself or is nearly a
-    tie."""
+    """The outputs of transformers in float64, for expected.json.
+
+    None if a continuation has fewer than four different tokens, or is nearly a tie: a test with it
+    would show little, or depend on the last digits.
+    """
     import torch
     import transformers
     from transformers import GPT2LMHeadModel
 
     model = GPT2LMHeadModel.from_pretrained(directory, dtype=torch.float64).eval()
     with torch.inference_mode():
-        whole = model.generate(
+        text = model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=NEW,
             do_sample=False,
             use_cache=False,
         )
-        logits = model(whole).logits
-    greedy = whole[:, LENGTH:]
-    best = logits[:, LENGTH - 1 : -1].topk(2).values
-    if (best[..., 0] - best[..., 1]).min() < 0.02 or min(
-        len(set(row)) for row in greedy.tolist()
-    ) < 4:
+        logits = model(text).logits
+    greedy = text[:, LENGTH:]
+    best_two = logits[:, LENGTH - 1 : -1].topk(2).values  # where each new token was chosen
+    margin = (best_two[..., 0] - best_two[..., 1]).min()
+    fewest_tokens = min(len(set(row)) for row in greedy.tolist())
+    if margin < 0.02 or fewest_tokens < 4:
         return None
+    rounded_logits = []  # digits after the twelfth depend on the processor
+    for row in logits[:, :LENGTH].tolist():
+        rounded_logits.append([[round(x, 12) for x in position] for position in row])
     return {
         "transformers": transformers.__version__,
         "torch": torch.__version__,
         "ids": ids.tolist(),
         "greedy": greedy.tolist(),
-        # Digits after the twelfth depend on the processor.
-        "logits": [
-            [[round(x, 12) for x in at] for at in row] for row in logits[:, :LENGTH].tolist()
-        ],
+        "logits": rounded_logits,
     }
 
 
@@ -157,7 +174,7 @@ def write_case(name: str, directory: Path) -> None:
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(**{**BASE, **CASES[name]})
+    config = GPT2Config(**(BASE | CASES[name]))
     for seed in count():
         shutil.rmtree(directory, ignore_errors=True)
         rng = np.random.default_rng(seed)
@@ -166,19 +183,20 @@ def write_case(name: str, directory: Path) -> None:
         randomise(model, seed)
         scale_logits(model, ids)
         save(name, model, directory)
-        if expected := expect(directory, ids):
-            # One row of numbers per line.
-            text = json.dumps(expected).replace("], [", "],\n[").replace(', "', ',\n"')
+        expected = expect(directory, ids)
+        if expected is not None:
+            # Write one row of numbers on a line, and one entry on a line.
+            text = json.dumps(expected)
+            text = text.replace("], [", "],\n[")
+            text = text.replace(', "', ',\n"')
             (directory / "expected.json").write_text(text + "\n", encoding="utf-8")
             return
 
 
 def main() -> int:
     """Write all cases; return the exit code."""
-    parser = argparse.ArgumentParser(
-        description="Write the golden checkpoints that the tests read. "
-        "Needs torch and transformers."
-    )
+    description = "Write the golden checkpoints that the tests read. Needs torch and transformers."
+    parser = argparse.ArgumentParser(description=description)
     goldens = Path(__file__).resolve().parents[1] / "tests" / "goldens"
     replaced = "each case replaces the directory of its name there (default: tests/goldens)"
     parser.add_argument("directory", type=Path, nargs="?", default=goldens, help=replaced)
@@ -198,8 +216,9 @@ def main() -> int:
         )
         return 2
     except OSError as error:
-        where, why = error.filename or directory, error.strerror or error
-        print(f"make_goldens.py: error: cannot write {where}: {why}", file=sys.stderr)
+        path = error.filename or directory
+        reason = error.strerror or error
+        print(f"make_goldens.py: error: cannot write {path}: {reason}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("make_goldens.py: interrupted", file=sys.stderr)

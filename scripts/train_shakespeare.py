@@ -37,37 +37,47 @@ def train(corpus: str, weights: Path) -> None:
     """Train both models and write them."""
     text = read_text(corpus)
     cut = len(text) * 9 // 10
-    tokenizer = learn_tokenizer(text[:cut], 1024)
-    tokens, held_out = (np.array(tokenizer.encode(part)) for part in (text[:cut], text[cut:]))
+    learnt_from = text[:cut]
+    tokenizer = learn_tokenizer(learnt_from, 1024)
+    tokens = np.array(tokenizer.encode(learnt_from))
+    held_out = np.array(tokenizer.encode(text[cut:]))
     for head in HEADS:
-        config = tiedgpt.Config(
-            vocab_size=tokenizer.vocab_size,
-            n_ctx=SETTINGS.context,
-            n_embd=128,
-            n_layer=4,
-            n_head=4,
-            tied=head == "tied",
-            embd_pdrop=DROPOUT,
-            resid_pdrop=DROPOUT,
-            attn_pdrop=0.0,
-            bos_token_id=tokenizer.eot_id,
-            eos_token_id=tokenizer.eot_id,
-        )
-        trainer = Trainer(tiedgpt.GPT2.random(config, SETTINGS.seed), tokens, held_out, SETTINGS)
-        with tqdm(total=SETTINGS.steps, desc=head) as bar:
-            for record in trainer.run():
-                bar.update(record["step"] - bar.n)
-                if "val_loss" in record:
-                    loss = f"{record['val_loss']:.4f} nats per held-out token"
-                    bar.write(f"{head} step {record['step']}: {loss}")
-        best = trainer.best_model()
+        best = train_one(head, tokenizer, tokens, held_out)
         tiedgpt.save_model(best, tokenizer, weights / f"shakespeare-{head}")
         result = score(best, tokenizer, held_out)
         print(
             f"{head}: {result.nll:.4f} nats per token, {result.bits_per_byte:.3f} bits per byte "
             "held out"
         )
+    # `tiedgpt study` compares the models with the bigrams of the text that they have seen.
     Corpus.of(tokens, tokenizer.vocab_size).write(weights / "shakespeare-bigrams.npz")
+
+
+def train_one(
+    head: str, tokenizer: tiedgpt.Tokenizer, tokens: np.ndarray, held_out: np.ndarray
+) -> tiedgpt.GPT2:
+    """Train a model, and return it as it was when its loss on the held-out text was lowest."""
+    config = tiedgpt.Config(
+        vocab_size=tokenizer.vocab_size,
+        n_ctx=SETTINGS.context,
+        n_embd=128,
+        n_layer=4,
+        n_head=4,
+        tied=head == "tied",
+        embd_pdrop=DROPOUT,
+        resid_pdrop=DROPOUT,
+        attn_pdrop=0.0,
+        bos_token_id=tokenizer.eot_id,
+        eos_token_id=tokenizer.eot_id,
+    )
+    trainer = Trainer(tiedgpt.GPT2.random(config, SETTINGS.seed), tokens, held_out, SETTINGS)
+    with tqdm(total=SETTINGS.steps, desc=head) as bar:
+        for record in trainer.run():
+            bar.update(record["step"] - bar.n)
+            if "val_loss" in record:
+                loss = f"{record['val_loss']:.4f} nats per held-out token"
+                bar.write(f"{head} step {record['step']}: {loss}")
+    return trainer.best_model()
 
 
 def main() -> int:
@@ -79,19 +89,23 @@ def main() -> int:
     parser.add_argument("corpus", help="a text in UTF-8")
     parser.add_argument("weights", type=Path, help="the directory to write to")
     try:
-        on_ctrl_c(signal.default_int_handler)
+        on_ctrl_c(signal.default_int_handler)  # from here on, it is an exception
         args = parser.parse_args()
         train(args.corpus, args.weights)
     except KeyboardInterrupt:
         print("\ntrain_shakespeare.py: interrupted", file=sys.stderr)
         return 130
-    except (tiedgpt.TiedGPTError, OSError) as error:
-        message = (
-            f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-        )
-        print(f"train_shakespeare.py: error: {message}", file=sys.stderr)
+    except OSError as error:
+        print_error(f"{error.filename}: {error.strerror}")
+        return 2
+    except tiedgpt.TiedGPTError as error:
+        print_error(str(error))
         return 2
     return 0
+
+
+def print_error(message: str) -> None:
+    print(f"train_shakespeare.py: error: {message}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -35,8 +35,8 @@ def real() -> GPT2:
 
 
 def test_published_numbers(real: GPT2) -> None:
-    for compared, difference, allowed in check_gpt2.checks(real, PUBLISHED):
-        assert difference <= allowed, compared
+    for check in check_gpt2.checks(real, PUBLISHED):
+        assert check.difference <= check.allowed, check.name
 
 
 def recorded(model: GPT2) -> dict[str, Any]:
