@@ -500,7 +500,7 @@ class Processes:
         seconds = self.durations[name].seconds
         process = home.start(COMMANDS[name])
         delay = rng.uniform(0, 0.5 * seconds)
-        time.sleep(rng.choice((0, 0, delay)))
+        time.sleep(rng.choice((0, 0, delay)))  # two times of three, they start together
         second_command = COMMANDS[name]
         if name == "train":
             second_command += " --seed 2"  # another model, so that a mixture is seen

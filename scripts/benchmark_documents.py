@@ -147,7 +147,7 @@ def transformers(_large: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         tiedgpt.save_model(model, None, folder)
         torch_model = GPT2LMHeadModel.from_pretrained(folder).eval()
-    texts = documents(32, 32)
+    texts = documents(n=32, median=32)
     losses: dict[str, list[float]] = {}
 
     def theirs() -> None:

@@ -327,6 +327,8 @@ def print_losses(pairs, D, seed):  # -> {name of a form: its scores [V, V]}
         itself=f"{share_of_itself(pairs):.0%}",
         numbers=f"{np.count_nonzero(pairs):,}",
     )
+    # By the token counts, the same token is the likeliest after each of the V tokens. So one token,
+    # this one, predicts itself.
     print_row(
         "the token counts",
         loss=f"{count_loss(pairs):.2f}",

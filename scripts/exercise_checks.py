@@ -135,14 +135,15 @@ def check_in_model(
     def with_batch(at: Place) -> Array:
         return compute(at)[None]
 
-    # The reader's function takes the place of a known mistake in our forward pass.
+    # Our forward pass calls `with_batch` where it computes these activations. `compare` plants its
+    # known mistakes in the same way.
     planted = {}
     for activation in activation_shapes(model.config):
         if kind_of(activation) in kinds:
             planted[activation] = with_batch
     tape = compute_activations(model, IDS, given={}, planted=planted)
 
-    hidden = kinds_between(source, kinds[0])
+    hidden = kinds_between(source, kinds[0])  # none if the source is None
     activations = {}
     for activation, array in tape.items():
         if kind_of(activation) not in hidden:
@@ -379,7 +380,7 @@ def check_gelu(mine: Mine) -> None:
 
 def check_transformer_block(mine: Mine) -> None:
     def resid_post(at: Place) -> Array:
-        resid = at["resid_pre.N"][0]
+        resid = at["resid_pre.N"][0]  # without the axis B
         block = at.model.tree["h"][at.layer]
         return mine.array("transformer_block", resid.shape, resid, block, H, EPS)
 

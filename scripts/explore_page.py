@@ -143,7 +143,7 @@ def take_picture(path: Path) -> None:
     size = {"width": 1280, "height": 800}
     with serving() as url, browser_page(url, viewport=size, color_scheme="light") as page:
         page.wait_for_selector("#matrices td.on")
-        page.wait_for_timeout(500)
+        page.wait_for_timeout(500)  # milliseconds, in which the other panels are drawn
         page.screenshot(path=path)
     print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
 

@@ -72,11 +72,12 @@ def randomise(model: Any, seed: int) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():  # a tied lm_head is not among them
             values = rng.standard_normal(tuple(parameter.shape), np.float32)
-            # A block's matrices keep the scale of their input. All other parameters are of that
-            # scale.
-            scale = 0.3
+            # With this scale, a block's matrix gives numbers as large as those that it gets.
+            # The embeddings, biases and layer norms get numbers that are neither 0 nor large.
             if name.endswith(BLOCK_MATRICES):
                 scale = width**-0.5
+            else:
+                scale = 0.3
             values *= scale
             if "ln_" in name and name.endswith("weight"):
                 values += 1
@@ -169,7 +170,11 @@ def expect(directory: Path, ids: Any) -> dict[str, Any] | None:
 
 
 def write_case(name: str, directory: Path) -> None:
-    """Write one case with the first seed whose continuations `expect` accepts."""
+    """Write one case, with the first seed whose continuations `expect` accepts.
+
+    It refuses those in which two tokens are nearly equally likely, because rounding could choose
+    the other one.
+    """
     import numpy as np
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel

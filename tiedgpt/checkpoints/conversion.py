@@ -56,7 +56,9 @@ def untied_model(
     elif not checkpoint.config.tied:
         raise ArgumentError(f"{name} is untied already")
     # In all other cases, W_U is new, and one in the file is not read.
-    return load("tied").untie(init or "copy", seed)
+    if init is None:
+        init = "copy"
+    return load("tied").untie(init, seed)
 
 
 def no_effect(model: GPT2) -> str:

@@ -363,6 +363,7 @@ def _reason(error: Exception, message: str) -> str:
     """Why a request failed, in few words. `message` is the error's, without a password."""
     from requests.exceptions import ProxyError
 
+    # requests raises a ValueError for a URL only: it checks nothing else before it connects.
     if isinstance(error, ValueError):
         return (
             "HF_ENDPOINT, a redirect or the proxy is not a valid http URL: "

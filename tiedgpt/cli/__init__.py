@@ -150,7 +150,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser = parser_of(command)
     check_flags(parser, arguments)
     args, rest = parser.parse_known_args(arguments)
-    # The second way also reads flags between arguments. After "--", nothing is a flag.
+    # argparse's usual way leaves arguments over that come after a flag: `study A --json B`. The
+    # other way reads these, but it takes what comes after "--" for flags too.
     if rest and "--" not in arguments:
         args, rest = parser.parse_known_intermixed_args(arguments)
         if rest and rest[0].startswith("-"):

@@ -141,9 +141,10 @@ def settings_of(command: str, args: argparse.Namespace, opened: Opened) -> dict[
 
 
 def write_rows(files: list[str], settings: dict[str, Any], args: argparse.Namespace) -> None:
-    """Write the rows of all files, or of --part; say how many there are.
+    """Write the rows of all files, and say how many there are; with --part, only that part.
 
-    Raises TiedGPTError if a row has an error and --strict is given.
+    Raises TiedGPTError if a row has an error and --strict is given. A part is not judged: that is
+    done when --resume joins all parts.
     """
     if args.out == "-":
         rows = shards.rows_of_files(files, settings)

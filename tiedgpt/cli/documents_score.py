@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-tokens",
         metavar="N",
-        type=options.number(Range(2)),
+        type=options.number(Range(2)),  # the first token is not predicted, so 1 has no loss
         help="a longer text is an error",
     )
     parser.add_argument(

@@ -351,6 +351,7 @@ def prompt_loop(answerer: Answerer, opened: Opened, args: argparse.Namespace) ->
     while True:
         prompt = ""
         try:
+            # A paste of several lines is one input, which may end with a line break.
             prompt = input("> ").removesuffix("\n")
             if prompt:
                 ids = prompt_ids(prompt, opened, args)

@@ -285,27 +285,27 @@ def new_trainer(
     args: argparse.Namespace, flags: dict[str, Any], text: str
 ) -> tuple[Trainer, Tokenizer, dict[str, bytes]]:
     """A training that begins, its tokenizer, and the files that are saved beside the model."""
-    settings = {name: flags[name] for name in SETTINGS if name in flags}
+    given_settings = {name: flags[name] for name in SETTINGS if name in flags}
     if "source" in flags:
         opened = open_model(flags["source"], note)
         tokenizer = opened.tokenizer
         model = checkpoint_to_train(opened.checkpoint, flags)
         others = copied_files(opened.checkpoint.path, note)
         defaults = {**FROM_CHECKPOINT, "context": min(MAX_CONTEXT, model.config.n_ctx)}
-        all_settings = Settings(**(defaults | settings))  # a flag replaces a default
+        settings = Settings(**(defaults | given_settings))  # a flag replaces a default
     else:
-        all_settings = Settings(**settings)
+        settings = Settings(**given_settings)
         shape = {name: flags.get(name, default) for name, default in SHAPE.items()}
         learned, _ = split(text)  # the tokenizer too learns from this part alone
         head = flags.get("head", "tied")
-        model, tokenizer = new_model(learned, shape, all_settings, head)
+        model, tokenizer = new_model(learned, shape, settings, head)
         others = tokenizer_files(tokenizer, args.out)
     if "dropout" in flags:
         model = with_dropout(model, flags["dropout"])
 
     tokens, held_out = encode_parts(tokenizer, text, args.allow_special)
-    trainer = Trainer(model, tokens, held_out, all_settings, flags.get("only"))
-    trainer.command_flags = flags
+    trainer = Trainer(model, tokens, held_out, settings, flags.get("only"))
+    trainer.command_flags = flags  # saved with the training, so that --resume can compare them
     return trainer, tokenizer, others
 
 

@@ -75,9 +75,11 @@ def numpy_error(path: Path, name: str, error: Exception) -> ArgumentError:
             f"{path}: {short_repr(name)} is not an array of numbers but of Python objects, "
             "which are not read because that can run code"
         )
-    description = describe(path) if path.is_file() and path.suffix != ".npz" else ""
-    if description:
-        return ArgumentError(f"{path} {description}")
+    # A damaged .npz is not described: its name says already what it should be.
+    if path.is_file() and path.suffix != ".npz":
+        description = describe(path)
+        if description:
+            return ArgumentError(f"{path} {description}")
     return ArgumentError(f"{path} is not a {KINDS}: {error!s:.100}")
 
 

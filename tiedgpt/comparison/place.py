@@ -68,9 +68,13 @@ class Place:
 
     @property
     def layer(self) -> int:
-        """The number of the activation's layer. For final and logits it is that of the last one."""
+        """The number of the activation's layer.
+
+        For final and logits it is that of the last one, from which they are computed. The mistakes
+        of embed do not ask for it.
+        """
         layer = layer_of(self.name)
-        if layer is None:  # final and logits are computed from the last layer
+        if layer is None:
             return self.n_layer - 1
         return layer
 

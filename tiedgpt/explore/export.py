@@ -102,11 +102,11 @@ def questions(shown: ShownModels, progress: OnProgress = None) -> Iterator[Quest
     yield "toy", three_words
     yield "cost", COST
     for side, models in enumerate(shown.by_head):
-        own_head = next(iter(models))
+        own_head = next(iter(models))  # a model's own head is the first one
         for head in models:
             of_model: Fields = {"side": side, "head": head}
             yield "symmetry", of_model
-            # The fit takes minutes. So the page has it for the model's own head only.
+            # This fit takes longest. So the page has it for the model's own head only.
             if shown.corpus is not None and head == own_head:
                 yield "solved", of_model
             for text in shown.prompts:

@@ -81,15 +81,19 @@ class ShownModels:
         else:
             self.prompts = SHAKESPEARE_PROMPTS
 
-        # The views ask for these again and again while the reader changes one thing.
+        # The views ask for these again and again while the reader changes one thing. A tape takes
+        # much memory, so few are kept. The other results are small.
         self.tapes = ResultCache[Tape](size=4)
         self.last_logits = ResultCache[np.ndarray](size=32)
         self.symmetries = ResultCache[dict[str, float]](size=32)
         self.solutions = ResultCache[dict[str, Scores]](size=8)
 
     def tape(self, model: GPT2, ids: list[int], progress: OnProgress) -> Tape:
-        """The activations of a prompt's last tokens. Both heads of a model read the prompt once."""
-        W_E_id, _ = matrix_ids(model)  # a tape ends before W_U, so that both heads share it
+        """The activations of a prompt's last tokens.
+
+        They do not depend on the head, so a model with either head has the same tape.
+        """
+        W_E_id, _ = matrix_ids(model)
         key = (W_E_id, *ids)
         return self.tapes.get_or_compute(key, lambda: read_tape(model, ids, progress))
 

@@ -28,6 +28,9 @@ def tune() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # not glibc
         return
-    mallopt(M_MMAP_THRESHOLD, 32 * 2**20)  # the largest value that is allowed
-    mallopt(M_TRIM_THRESHOLD, 2**31 - 1)  # the same: so much memory is never free
-    mallopt(M_ARENA_MAX, 1)  # one arena: those of other threads always return memory
+    # Arrays of up to 32 MB, the largest value that glibc allows, are not mapped one by one.
+    mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
+    # Free memory is returned only from 2 GB on.
+    mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+    # All threads use one arena. In the arenas of other threads, the two settings have no effect.
+    mallopt(M_ARENA_MAX, 1)

@@ -85,9 +85,9 @@ def one_blas_thread() -> Iterator[None]:
         yield
         return
 
-    block = object()
+    block = object()  # stands for this `with` block in _running.blocks
     try:
-        _begin(block)
+        _begin(block)  # inside of `try`, because Ctrl-C may come in the middle of it
         yield
     finally:
         try:

@@ -111,10 +111,11 @@ def multiply_blocks(transposed: Array, rows: Array, out: Array) -> None:
     if blas.has_small_kernels():
         np.matmul(blocks, columns, out=products)
     else:
-        # NumPy's matmul takes each block, and multiplies it by one row after the other.
+        # This multiplies each block, [BLOCK_OUTPUTS, inputs], by one row after the other, as a
+        # column [inputs, 1]. matmul runs over all pairs of a block and a row.
         each_block = blocks[:, np.newaxis]  # [n_blocks, 1, BLOCK_OUTPUTS, inputs]
         each_row = rows[:, :, np.newaxis]  # [R, inputs, 1]
-        by_row = products.swapaxes(1, 2)  # [n_blocks, R, BLOCK_OUTPUTS]
-        np.matmul(each_block, each_row, out=by_row[..., np.newaxis])
+        each_product = products.swapaxes(1, 2)[..., np.newaxis]  # [n_blocks, R, BLOCK_OUTPUTS, 1]
+        np.matmul(each_block, each_row, out=each_product)
     # Fewer than BLOCK_OUTPUTS outputs remain after the blocks.
     np.matmul(transposed[blocks_end:], columns, out=out[blocks_end:])

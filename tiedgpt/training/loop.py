@@ -118,7 +118,8 @@ class Trainer:
 
         Adds to `evaluations`, and keeps the parameters if the loss is the lowest so far.
         """
-        # A stride of n_ctx would skip the first token of each window.
+        # The first token of a window is not predicted there. With this stride, it is the last token
+        # of the window before, and was predicted there.
         stride = max(1, self.model.config.n_ctx - 1)
         pieces = measure_tokens(self.model, self.held_out, stride, cross_entropy, progress)
         loss = float(np.concatenate(pieces, dtype=np.float64).mean())
@@ -246,8 +247,10 @@ class Trainer:
         """
         threads = self.settings.threads
         shares = np.array_split(self._draw(), threads)
+        # Each call returns what its share adds to the loss, and writes its share's gradient into a
+        # row of self._gradients. The rows are then added to the first one.
         loss = sum(pool.map(self._share_loss, range(threads), shares))
-        gradient = self._gradients[0]  # the other shares' gradients are added to the first one's
+        gradient = self._gradients[0]
         for share_gradient in self._gradients[1:]:
             gradient += share_gradient
         return loss, gradient

@@ -82,10 +82,10 @@ def parse_state(text: str) -> TrainingState:
     """
     fields = json.loads(text)
     settings = Settings(**fields["settings"])
-    checksums = fields["text"]
     step = fields["step"]
     loss, best_step = fields["best"]
-    if step not in COUNT or best_step not in COUNT or loss not in AT_LEAST_0:
+    are_counts = step in COUNT and best_step in COUNT
+    if not are_counts or loss not in AT_LEAST_0:
         raise ValueError(f"step {short_repr(step)}, best {short_repr(fields['best'])}")
     return TrainingState(
         only=fields["only"],
@@ -95,7 +95,7 @@ def parse_state(text: str) -> TrainingState:
         losses=list(fields["losses"]),
         flags=dict(fields["flags"]),
         settings=settings,
-        text=checksums,
+        text=fields["text"],
     )
 
 

@@ -21,8 +21,8 @@ def gradient(query: Query, turn: Turn) -> Answer:
         step = gradients.gradients(query.model, ids)
     embed_lengths, head_lengths, _, cosines = step.by_row()  # [V] each
 
-    # The table lists tokens of the prompt, and the absent tokens with the longest gradients. Any
-    # token of the prompt may have a longer one than these, so that many more tokens are ranked.
+    # The table lists tokens of the prompt, and the absent tokens with the longest gradients. The
+    # longest of all may be those of the prompt. So as many more are ranked as the prompt has.
     prompt_tokens = list(dict.fromkeys(ids))  # each once
     longest = paths.top_k(head_lengths, LISTED_ABSENT + len(prompt_tokens)).tolist()
     absent_tokens = [token for token in longest if token not in prompt_tokens]

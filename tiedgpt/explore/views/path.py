@@ -30,7 +30,8 @@ def path(query: Query, turn: Turn) -> Answer:
     shown = query.shown
     tokens = last_different_tokens(query.prompt_ids)
     index = np.array(tokens)
-    logits = query.path(query.model, index)  # [n, V]
+    path_function = query.path  # the one that the page names
+    logits = path_function(query.model, index)  # [n, V]
 
     counts_in_text = None
     if shown.corpus is not None:
@@ -39,6 +40,7 @@ def path(query: Query, turn: Turn) -> Answer:
         "tokens": displayed_tokens(shown.tokenizer, tokens),
         "text": counts_in_text,
         "A": logits[:, index],
+        # From these rows the page computes the product of two of them, under the pointer.
         "W_E": base64_floats(query.model.W_E[index]),
         "W_U": base64_floats(query.model.W_U.T[index]),
     }
