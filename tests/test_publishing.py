@@ -98,6 +98,67 @@ def test_after_the_first_rename_all_files_are_moved_though_ctrl_c_comes(
     assert contents(tmp_path / "a") == every(b"new")
 
 
+# Folders, and files that a save removes
+
+
+def save_and_remove(directory: Path) -> None:
+    """Save two files, one of them in a folder, and remove two others."""
+    with StagedFiles(directory) as staged:
+        staged.open("one").write(b"new")
+        staged.open("folder/new").write(b"new")
+        staged.remove("two")
+        staged.remove("folder/old")
+
+
+@pytest.fixture
+def with_folder(tmp_path) -> Path:
+    """A directory of an earlier save, one of whose files is in a folder."""
+    save(tmp_path / "a", b"old", (*NAMES, "folder/old"))
+    return tmp_path / "a"
+
+
+AFTER_REMOVAL = {"one": b"new", "three": b"old", "folder": b""}
+
+
+def test_a_save_removes_files_and_makes_others_in_a_folder(with_folder):
+    save_and_remove(with_folder)
+    assert contents(with_folder) == AFTER_REMOVAL
+    assert contents(with_folder / "folder") == {"new": b"new"}
+
+
+def test_a_file_that_is_to_be_removed_may_be_missing(tmp_path):
+    save_and_remove(tmp_path / "a")
+    assert contents(tmp_path / "a") == {"one": b"new", "folder": b""}
+
+
+def test_a_save_that_fails_removes_no_file(with_folder):
+    with suppress(ZeroDivisionError), StagedFiles(with_folder) as staged:
+        staged.remove("two")
+        raise ZeroDivisionError
+    assert contents(with_folder) == every(b"old") | {"folder": b""}
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 3])
+def test_no_new_file_is_beside_one_that_is_to_be_removed(with_folder, monkeypatch, number):
+    """The process is killed between two renames, and the next one finishes the save."""
+    ready = with_folder / READY
+    for name in ("one", "folder/new", ".removed/two", ".removed/folder/old"):
+        (ready / name).parent.mkdir(parents=True, exist_ok=True)
+        (ready / name).write_bytes(b"new")
+
+    with monkeypatch.context() as patch:
+        interrupt_rename(patch, number)
+        with suppress(KeyboardInterrupt):
+            finish_saves(with_folder)
+    is_new_there = (with_folder / "folder" / "new").exists()
+    is_old_there = (with_folder / "folder" / "old").exists() or (with_folder / "two").exists()
+    assert not (is_new_there and is_old_there)
+
+    finish_saves(with_folder)
+    assert contents(with_folder) == AFTER_REMOVAL
+    assert contents(with_folder / "folder") == {"new": b"new"}
+
+
 # A system that refuses
 
 

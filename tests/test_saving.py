@@ -93,6 +93,25 @@ def test_a_copy_without_a_tokenizer_is_mentioned(tmp_path):
     assert notes[0].endswith("; the copy is written without a tokenizer")
 
 
+MORE_TEMPLATES = {"rag.jinja": b"{{ documents }}", "tool_use.jinja": b"{{ tools }}"}
+
+
+@pytest.fixture
+def with_more_templates(source) -> Path:
+    """The checkpoint with several chat templates, as transformers 5 saves them."""
+    folder = source / "additional_chat_templates"
+    folder.mkdir()
+    for name, content in MORE_TEMPLATES.items():
+        (folder / name).write_bytes(content)
+    return source
+
+
+def test_more_chat_templates_are_copied(with_more_templates):
+    copied = copied_files(with_more_templates)
+    for name, content in MORE_TEMPLATES.items():
+        assert copied[f"additional_chat_templates/{name}"] == content
+
+
 # Commands that copy
 
 
@@ -121,6 +140,29 @@ def test_train_copies_the_tokenizer_of_its_model_as_it_is(run, source, text_file
     assert {name: files[name] for name in copy_of(source)} == copy_of(source)
 
 
+def test_untie_and_tie_copy_more_chat_templates(run, with_more_templates, tmp_path):
+    run("untie", "-q", str(with_more_templates), str(tmp_path / "untied"))
+    run("tie", "-q", str(tmp_path / "untied"), str(tmp_path / "tied"))
+    assert contents(tmp_path / "untied" / "additional_chat_templates") == MORE_TEMPLATES
+    assert contents(tmp_path / "tied" / "additional_chat_templates") == MORE_TEMPLATES
+
+
+def test_resize_copies_more_chat_templates(run, with_more_templates, tmp_path):
+    arguments = ("resize", "-q", str(with_more_templates), str(tmp_path / "out"))
+    code, _, _ = run(*arguments, "--vocab-size", "270")
+    assert code == 0
+    assert contents(tmp_path / "out" / "additional_chat_templates") == MORE_TEMPLATES
+
+
+def test_train_copies_more_chat_templates(run, with_more_templates, text_file, tmp_path):
+    """It saves several times, and the folder is there from the second time on."""
+    out = tmp_path / "out"
+    arguments = ("train", "-q", text_file, "--from", str(with_more_templates), "--out", str(out))
+    code, _, _ = run(*arguments, *TRAIN, "--steps", "2", "--eval-every", "1")
+    assert code == 0
+    assert contents(out / "additional_chat_templates") == MORE_TEMPLATES
+
+
 def test_a_training_that_is_resumed_leaves_these_files(run, source, text_file, tmp_path):
     out = tmp_path / "out"
     run("train", "-q", text_file, "--from", str(source), "--out", str(out), *TRAIN)
@@ -141,6 +183,27 @@ def test_transformers_knows_the_pad_token_of_a_copy(run, source, tmp_path):
 
 
 # What a save does to the files of another model
+
+
+def test_the_chat_templates_of_another_tokenizer_are_removed(with_more_templates):
+    tiedgpt.save_model(random_model(CONFIG), Tokenizer([]), with_more_templates)
+    names = contents(with_more_templates).keys()
+    assert not {"chat_template.jinja", "chat_template.json"} & names
+    assert contents(with_more_templates / "additional_chat_templates") == {}
+
+
+def test_a_save_without_a_tokenizer_leaves_the_chat_templates(with_more_templates):
+    before = contents(with_more_templates)
+    tiedgpt.save_model(random_model(), None, with_more_templates)
+    assert contents(with_more_templates).keys() == before.keys()
+    assert contents(with_more_templates / "additional_chat_templates") == MORE_TEMPLATES
+
+
+def test_transformers_finds_no_chat_template_of_another_tokenizer(with_more_templates):
+    transformers = pytest.importorskip("transformers")
+    tiedgpt.save_model(random_model(CONFIG), Tokenizer([]), with_more_templates)
+    theirs = transformers.AutoTokenizer.from_pretrained(with_more_templates)
+    assert theirs.chat_template is None
 
 
 def test_another_end_of_a_text_is_replaced(tmp_path):

@@ -283,7 +283,8 @@ def test_added_tokens_json_holds_more_special_tokens(tmp_path):
     """As transformers 4 saves a fine-tune that added a token: vocab.json does not know it."""
     save(Tokenizer(SMALL_MERGES), tmp_path)
     (tmp_path / "added_tokens.json").write_text('{"<|pad|>": 262}')
-    expected = Tokenizer(SMALL_MERGES, {EOT: 261, "<|pad|>": 262})
+    ids = {EOT: 261, "<|pad|>": 262}
+    expected = Tokenizer(SMALL_MERGES, ids, normalized_tokens=["<|pad|>"])
     assert_same_tokenizer(read_tokenizer(tmp_path), expected)
 
 
@@ -443,6 +444,67 @@ def test_transformers_knows_which_tokens_of_a_saved_model_are_special(tmp_path):
     assert_same_tokenizer(read_tokenizer(tmp_path), tokenizer)
 
 
+def test_an_added_token_with_the_sign_of_a_space(tmp_path):
+    file = tokenizer_json(added_tokens=[added_token(EOT, 261), added_token("Ġx", 262)])
+    message = r"tokenizer\.json: added token 'Ġx' contains \"Ġ\", which stands for a space in"
+    refuses(message, read_tokenizer_json, write_json(tmp_path, file), error=TiedGPTError)
+
+
+# Tokens that are normalized: transformers searches for them last
+
+USER_AND_END = [
+    added_token(EOT, 261),
+    added_token("<|end|>", 262),
+    added_token("!<", 263, special=False, normalized=True),
+]
+
+
+@pytest.fixture
+def with_normalized_token(tmp_path) -> Path:
+    """A directory whose tokenizer.json has a normalized token that begins before <|end|>."""
+    return write_json(tmp_path, tokenizer_json(added_tokens=USER_AND_END)).parent
+
+
+def test_a_normalized_token_takes_no_part_of_another_one(with_normalized_token):
+    tokenizer = read_tokenizer(with_normalized_token)
+    assert tokenizer.encode("low!<|end|>!<", special="token") == [257, 0, 262, 263]
+
+
+def test_a_normalized_token_does_not_hide_a_special_one(with_normalized_token):
+    tokenizer = read_tokenizer(with_normalized_token)
+    assert tokenizer.find_special("low!<|end|>") == "<|end|>"
+    refuses("special token '<|end|>'", tokenizer.encode, "!<|end|>", error=TiedGPTError)
+
+
+def test_a_special_token_that_is_read_as_text_is_read_whole(tmp_path):
+    """Another token does not begin within it. With transformers it is the same."""
+    tokens = [added_token("<|end|>", 261), added_token("end", 262, special=False)]
+    model = bpe_model(vocab=spelled_ids(SMALL_MERGES, 0))
+    path = write_json(tmp_path, tokenizer_json(added_tokens=tokens, model=model))
+    tokenizer = read_tokenizer_json(path)
+    expected = Tokenizer(SMALL_MERGES).encode("<|end|>", special="text")
+    assert tokenizer.encode("<|end|>end", special="text") == [*expected, 262]
+
+
+def test_normalized_tokens_come_back_from_a_saved_model(with_normalized_token, tmp_path):
+    tokenizer = read_tokenizer(with_normalized_token)
+    save(tokenizer, tmp_path / "saved")
+    read = read_tokenizer(tmp_path / "saved")
+    assert read.normalized_tokens == {"!<"}
+    assert_same_tokenizer(read, tokenizer)
+
+
+@pytest.mark.parametrize("is_split", [False, True], ids=["as-tokens", "as-text"])
+def test_transformers_reads_normalized_tokens_in_the_same_way(with_normalized_token, is_split):
+    transformers = pytest.importorskip("transformers")
+    tokenizer = read_tokenizer(with_normalized_token)
+    tiedgpt.save_model(random_model(), None, with_normalized_token)
+    theirs = transformers.AutoTokenizer.from_pretrained(with_normalized_token)
+    text = "low!<|end|>!<user!<|end|"
+    special = "text" if is_split else "token"
+    assert theirs.encode(text, split_special_tokens=is_split) == tokenizer.encode(text, special)
+
+
 # tokenizer.json beside merges.txt: it comes first, as in transformers
 
 
@@ -567,6 +629,151 @@ def test_a_first_token_that_is_not_put_before_a_text_is_named(vocabulary):
     (vocabulary / "tokenizer_config.json").write_text('{"add_bos_token": true}')
     with pytest.warns(TiedGPTWarning, match=r"tokenizer_config\.json: add_bos_token is true, but"):
         assert read_tokenizer(vocabulary).encode("low") == [257]
+
+
+def test_a_last_token_that_is_not_put_after_a_text_is_named(vocabulary):
+    (vocabulary / "tokenizer_config.json").write_text('{"add_eos_token": true}')
+    with pytest.warns(TiedGPTWarning, match=r"tokenizer_config\.json: add_eos_token is true, but"):
+        assert read_tokenizer(vocabulary).encode("low") == [257]
+
+
+# Special tokens that settings name
+
+USER = added_token("<user>", 262, special=False, normalized=True)
+EOT_AND_USER = [added_token(EOT, 261), USER]
+
+
+def without_id(token: dict) -> dict:
+    """An added token as added_tokens_decoder has it."""
+    return without(token, "id")
+
+
+DECODER = {"261": without_id(added_token(EOT, 261)), "262": without_id(USER)}
+NAMED = {
+    "pad": {"pad_token": "<pad>"},
+    "several": {"pad_token": "<pad>", "mask_token": "<m>", "eos_token": "<e>"},
+    "null": {"pad_token": None, "bos_token": None, "eos_token": "<e>"},
+    "extra": {"extra_special_tokens": ["<x>", "<m>"], "pad_token": "<pad>"},
+    "extra-in-transformers-4": {"additional_special_tokens": ["<x>"], "sep_token": "<pad>"},
+    "extra-twice": {"additional_special_tokens": ["<x>"], "extra_special_tokens": ["<m>"]},
+    "extra-with-names": {"extra_special_tokens": {"image_token": "<x>"}, "cls_token": "<m>"},
+    "another-name": {"image_token": "<x>", "pad_token": "<pad>", "add_bos_token": False},
+    "object": {"pad_token": {**without_id(USER), "content": "<pad>", "__type": "AddedToken"}},
+    "ordinary": {"pad_token": "low", "sep_token": "!"},
+    "plain-token": {"pad_token": "<user>"},
+    "plain-token-of-the-settings": {"pad_token": "<user>", "added_tokens_decoder": DECODER},
+    "plain-token-as-extra": {"extra_special_tokens": ["<user>", "<x>"]},
+    "decoder-makes-special": {
+        "added_tokens_decoder": {**DECODER, "262": {**without_id(USER), "special": True}}
+    },
+    "another-class": {"pad_token": "<pad>", "tokenizer_class": "PreTrainedTokenizerFast"},
+}
+NAMED_TEXT = f"low<pad>! <user><x><e> <m>lower{EOT}<pad><"
+
+
+def write_named(directory: Path, file: str, settings: dict) -> Path:
+    """A directory with a tokenizer.json that has <user>, and with settings in this file."""
+    added = tokenizer_json(added_tokens=EOT_AND_USER, decoder=BYTE_LEVEL)
+    write_json(directory, added)
+    (directory / file).write_text(json.dumps(settings))
+    (directory / "config.json").write_text('{"model_type": "gpt2"}')
+    return directory
+
+
+def assert_reads_as_transformers(directory: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoTokenizer.from_pretrained(directory)
+    tokenizer = read_tokenizer(directory)
+    assert tokenizer.vocab_size == len(theirs)
+    assert tokenizer.encode(NAMED_TEXT, special="token") == theirs.encode(NAMED_TEXT)
+    as_text = theirs.encode(NAMED_TEXT, split_special_tokens=True)
+    assert tokenizer.encode(NAMED_TEXT, special="text") == as_text
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_transformers_reads_named_tokens_in_the_same_way(tmp_path, name):
+    assert_reads_as_transformers(write_named(tmp_path, "tokenizer_config.json", NAMED[name]))
+
+
+@pytest.mark.parametrize("name", ["pad", "several", "extra-in-transformers-4"])
+def test_transformers_reads_the_map_of_special_tokens_in_the_same_way(tmp_path, name):
+    assert_reads_as_transformers(write_named(tmp_path, "special_tokens_map.json", NAMED[name]))
+
+
+@pytest.mark.parametrize("name", ["pad", "several", "extra", "another-name", "ordinary"])
+def test_transformers_reads_them_beside_merges_in_the_same_way(tmp_path, name):
+    tokenizer = Tokenizer(SMALL_MERGES)
+    save(tokenizer, tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(NAMED[name]))
+    assert_reads_as_transformers(tmp_path)
+
+
+@pytest.mark.parametrize("decoder", [{}, {"added_tokens_decoder": DECODER}], ids=["map", "none"])
+def test_transformers_reads_both_files_in_the_same_way(tmp_path, decoder):
+    """The map wins, but is not read beside added_tokens_decoder."""
+    settings = {"pad_token": "<x>", "extra_special_tokens": ["<e>"], **decoder}
+    write_named(tmp_path, "tokenizer_config.json", settings)
+    special_tokens_map = {"pad_token": "<pad>", "extra_special_tokens": ["<m>", "<e>"]}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(special_tokens_map))
+    assert_reads_as_transformers(tmp_path)
+
+
+def test_named_tokens_are_appended_in_the_order_of_the_names(vocabulary):
+    settings = {"extra_special_tokens": ["<x>"], "pad_token": "<pad>", "eos_token": "<e>"}
+    (vocabulary / "tokenizer_config.json").write_text(json.dumps(settings))
+    expected = {EOT: 258, "<e>": 259, "<pad>": 260, "<x>": 261}
+    assert read_tokenizer(vocabulary).special_tokens == expected
+
+
+def test_named_tokens_of_the_map_are_appended(vocabulary):
+    (vocabulary / "special_tokens_map.json").write_text('{"pad_token": "<pad>"}')
+    assert read_tokenizer(vocabulary).encode("low<pad>", special="token") == [257, 259]
+
+
+def test_a_named_token_is_special(tmp_path):
+    write_named(tmp_path, "tokenizer_config.json", {"pad_token": "<user>"})
+    tokenizer = read_tokenizer(tmp_path)
+    assert tokenizer.plain_tokens == set()
+    assert tokenizer.find_special("low<user>") == "<user>"
+
+
+@pytest.mark.parametrize("is_special", [True, False], ids=["special", "plain"])
+def test_the_settings_win_over_tokenizer_json(tmp_path, is_special):
+    token = {**without_id(USER), "special": is_special, "normalized": False}
+    write_named(tmp_path, "tokenizer_config.json", {"added_tokens_decoder": {"262": token}})
+    file = tokenizer_json(added_tokens=[added_token(EOT, 261), {**USER, "special": not is_special}])
+    write_json(tmp_path, file)
+    tokenizer = read_tokenizer(tmp_path)
+    assert ("<user>" not in tokenizer.plain_tokens) == is_special
+    assert tokenizer.normalized_tokens == set()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        pytest.param({"pad_token": 3}, "pad_token is 3, expected the text of a token", id="number"),
+        pytest.param({"pad_token": ""}, "pad_token is '', expected the text", id="empty"),
+        pytest.param(
+            {"extra_special_tokens": 3}, "extra_special_tokens must be a list, got 3", id="no-list"
+        ),
+        pytest.param(
+            {"pad_token": added_token("<pad>", 0, lstrip=True)},
+            "added token .*, and not lstrip",
+            id="lstrip",
+        ),
+    ],
+)
+def test_named_tokens_that_are_wrong(vocabulary, settings, message):
+    (vocabulary / "tokenizer_config.json").write_text(json.dumps(settings))
+    refuses(rf"tokenizer_config\.json: {message}", read_tokenizer, vocabulary, error=TiedGPTError)
+
+
+def test_a_named_token_whose_id_is_not_certain(vocabulary):
+    """GPT2Tokenizer of transformers appends <|endoftext|> before it, TokenizersBackend does not."""
+    (vocabulary / "vocab.json").write_bytes(vocab_without(EOT))
+    (vocabulary / "tokenizer_config.json").write_text('{"pad_token": "<pad>"}')
+    message = r"pad_token is '<pad>', and neither this nor <\|endoftext\|> is in the vocabulary"
+    refuses(message, read_tokenizer, vocabulary, error=TiedGPTError)
 
 
 TEMPLATE = {

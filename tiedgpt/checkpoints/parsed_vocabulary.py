@@ -10,6 +10,15 @@ Merges = list[tuple[str, str]]
 
 
 @dataclass
+class AddedToken:
+    """A token that is read as one, before any merge."""
+
+    text: str
+    is_special: bool  # not every text may contain it
+    is_normalized: bool  # it is searched for last: see Tokenizer
+
+
+@dataclass
 class ParsedVocabulary:
     """A vocabulary from one or several files. `name` is what errors call the files."""
 
@@ -17,11 +26,14 @@ class ParsedVocabulary:
     merges: Merges
     # The ids of all tokens that a file lists. A file may give an id that is not a number.
     ids: dict[str, Any]
-    added: set[str] = field(default_factory=set)  # read as one token, before any merge
-    plain: set[str] = field(default_factory=set)  # those of `added` that any text may contain
+    added: dict[str, AddedToken] = field(default_factory=dict)  # by their texts
 
-    def add_token(self, text: str, token_id: Any, is_special: bool, name: str) -> None:
-        """Add a token of the file `name`. Raises TokenizerError if it has another id already."""
+    def add_token(self, token: AddedToken, token_id: Any, name: str) -> None:
+        """Add a token of the file `name`, which wins over the files before it.
+
+        Raises TokenizerError if the token has another id already.
+        """
+        text = token.text
         if type(token_id) is not int:  # isinstance would accept True
             raise TokenizerError(
                 f"{name}: token {short_repr(text)} has id {short_repr(token_id)}, expected an "
@@ -32,10 +44,7 @@ class ParsedVocabulary:
                 f"{name}: token {short_repr(text)} has two ids, {short_repr(self.ids[text])} and "
                 f"{token_id}"
             )
-        self.added.add(text)
-        # A plain token may be in any text. The end of a document may not, whatever a file says.
-        if not is_special and text != EOT:
-            self.plain.add(text)
+        self.added[text] = token
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer, if the ids are those that follow from the merges.
@@ -50,9 +59,28 @@ class ParsedVocabulary:
             for token, token_id in self.ids.items():
                 if token not in ordinary or token in self.added:
                     special_tokens[token] = token_id
-            return Tokenizer(self.merges, special_tokens, first_id, self.plain)
+            return Tokenizer(
+                merges=self.merges,
+                special_tokens=special_tokens,
+                first_id=first_id,
+                plain_tokens=self._plain_tokens(),
+                normalized_tokens=self._normalized_tokens(),
+            )
         except TokenizerError as error:
             raise TokenizerError(f"{self.name}: {error}") from None
+
+    def _plain_tokens(self) -> list[str]:
+        """The added tokens that any text may contain."""
+        plain = []
+        for text, token in self.added.items():
+            # The end of a document is special, whatever a file says.
+            if not token.is_special and text != EOT:
+                plain.append(text)
+        return plain
+
+    def _normalized_tokens(self) -> list[str]:
+        """The added tokens that are searched for last."""
+        return [text for text, token in self.added.items() if token.is_normalized]
 
     def _ordinary_ids(self) -> dict[str, int]:
         """The ids of bytes and merges. Raises TokenizerError if the files give others.
@@ -73,17 +101,27 @@ class ParsedVocabulary:
                 raise TokenizerError(
                     f"token {short_repr(token)} has {id_in_file}, expected {token_id}"
                 )
-        for token in self.ids:
-            # Only an ordinary token is written with "Ġ": in a special token, a space is a space.
-            if "Ġ" in token and token not in ordinary:
-                raise TokenizerError(
-                    f"no merge makes token {short_repr(token)}: merges are missing"
-                )
+        self._check_spaces(ordinary)
         return ordinary
 
     def _check_merges(self) -> None:
         """Raise TokenizerError if the merges contradict themselves. Tokenizer's checks do so."""
         Tokenizer(self.merges)
+
+    def _check_spaces(self, ordinary: dict[str, int]) -> None:
+        """Raise TokenizerError for a token with "Ġ" that is not ordinary.
+
+        Only an ordinary token is written with "Ġ": in a special token, a space is a space.
+        """
+        for token in self.ids:
+            if "Ġ" not in token or token in ordinary:
+                continue
+            if token in self.added:
+                raise TokenizerError(
+                    f'added token {short_repr(token)} contains "Ġ", which stands for a space in '
+                    "ordinary tokens: such an added token is not read"
+                )
+            raise TokenizerError(f"no merge makes token {short_repr(token)}: merges are missing")
 
 
 def parse_merges(spelled: list[Any], name: str, first: int) -> Merges:

@@ -17,6 +17,7 @@ from .locks import LOCK, Waiting, locked_file
 from .reading import named_errors
 
 READY = ".save.ready"  # a directory of complete files, until they are moved
+REMOVED = ".removed"  # in it: empty files with the names of those that the save removes
 MAX_WAIT = 1  # seconds to try to move them
 # The errors, on different systems, of replacing or removing a directory that is not empty.
 NOT_EMPTY = (errno.EEXIST, errno.ENOTEMPTY)
@@ -37,6 +38,7 @@ class StagedFiles:
             .lock           locked by it
             new/            the files; renamed to .save.ready when complete
         .save.ready/        complete files that are not moved yet
+            .removed/       empty files that have the names of those to be removed
     """
 
     def __init__(self, directory: Path, advice: str = "") -> None:
@@ -74,9 +76,16 @@ class StagedFiles:
             self._undo.__exit__(kind, error, trace)
 
     def open(self, name: str) -> BinaryIO:
-        """A new file that will be called `name`."""
+        """A new file that will be called `name`, which may be in a folder: "a/b"."""
+        path = self.new / name
+        if path.parent != self.new:
+            path.parent.mkdir(parents=True, exist_ok=True)
         # "x" is O_CREAT | O_EXCL: the open fails if the name exists, as a symbolic link too.
-        return self._files.enter_context(open(self.new / name, "xb"))
+        return self._files.enter_context(open(path, "xb"))
+
+    def remove(self, name: str) -> None:
+        """Remove an earlier file, too, when the files of the block appear."""
+        self.open(f"{REMOVED}/{name}")
 
     def _stage(self, undo: ExitStack) -> bool:
         """Make and lock a staging directory; False if another process is removing it.
@@ -95,7 +104,7 @@ class StagedFiles:
     def _publish(self) -> None:
         """Flush the files to disk, mark them as complete with one rename, and move them."""
         self._files.close()
-        for path in self.new.iterdir():
+        for path in _files_in(self.new):
             with open(path, "rb+") as file:
                 os.fsync(file.fileno())
         while not self._mark_as_ready():
@@ -144,12 +153,35 @@ def finish_saves(directory: Path) -> None:
 
 
 def _move_out(ready: Path, directory: Path) -> None:
-    """Move the files of a complete save to their directory."""
+    """Move the files of a complete save to their directory, after those that it removes."""
     if not _is_own_directory(ready):
         raise PermissionError(errno.EPERM, "it is not this user's directory")
-    for path in sorted(ready.iterdir()):
-        os.replace(path, directory / path.name)
+    removed = ready / REMOVED
+    for marker in _files_in(removed):
+        # The file goes to where its marker is. Unlike an unlink, this does nothing if another
+        # process has done so, and has moved this save.
+        with suppress(FileNotFoundError):
+            os.replace(directory / marker.relative_to(removed), marker)
+    if removed.exists():
+        shutil.rmtree(removed)
+
+    for path in _files_in(ready):
+        if removed in path.parents:
+            continue  # another process has saved again
+        new_path = directory / path.relative_to(ready)
+        if path.parent != ready:
+            with suppress(FileExistsError):  # if it is a file, os.replace raises
+                new_path.parent.mkdir()
+        os.replace(path, new_path)
+    for folder in list(ready.iterdir()):
+        if folder.is_dir():
+            folder.rmdir()
     ready.rmdir()
+
+
+def _files_in(directory: Path) -> list[Path]:
+    """The files of a directory and of its folders, in the order of their names."""
+    return sorted(path for path in directory.rglob("*") if not path.is_dir())
 
 
 def _remove_abandoned(staging: Path) -> None:

@@ -20,9 +20,10 @@ from .publishing import StagedFiles
 from .reading import directory_of, open_to_read, read_json
 from .tensor_names import to_transformers
 from .tokenizer_json import TOKENIZER_JSON, tokenizer_json
-from .vocabulary import ADDED, SETTINGS, read_tokenizer, vocabulary_files
+from .vocabulary import ADDED, SETTINGS, SPECIAL_TOKENS_MAP, read_tokenizer, vocabulary_files
 
-SPECIAL_TOKENS_MAP = "special_tokens_map.json"
+CHAT_TEMPLATES = ("chat_template.jinja", "chat_template.json")
+MORE_CHAT_TEMPLATES = "additional_chat_templates/*.jinja"  # where a tokenizer has several
 # What describes the tokenizer and the generation of a model, and is copied with it if it is there.
 COPIED = (
     "merges.txt",
@@ -31,8 +32,7 @@ COPIED = (
     TOKENIZER_JSON,
     SETTINGS,
     SPECIAL_TOKENS_MAP,
-    "chat_template.jinja",
-    "chat_template.json",
+    *CHAT_TEMPLATES,
     GENERATION_CONFIG,
 )
 OPENAIS_NAMES = {
@@ -46,9 +46,10 @@ def save_model(model: GPT2, tokenizer: Tokenizer | None, directory: str | Path) 
 
     transformers' from_pretrained reads the result with either head; a tied one has no
     lm_head.weight. The files appear together or not at all (see StagedFiles). Files of an earlier
-    model that would contradict them are replaced. A tokenizer with another number of tokens than
-    the model is written with a TiedGPTWarning. Raises ArgumentError for other arguments,
-    CheckpointError if the files cannot be written.
+    model that would contradict them are replaced or removed; so are chat templates, if a tokenizer
+    is written. A tokenizer with another number of tokens than the model is written with a
+    TiedGPTWarning. Raises ArgumentError for other arguments, CheckpointError if the files cannot be
+    written.
     """
     if not isinstance(model, GPT2):
         raise ArgumentError(f"the model must be a GPT2, got {short_repr(model)}")
@@ -67,7 +68,11 @@ def save_model(model: GPT2, tokenizer: Tokenizer | None, directory: str | Path) 
             stacklevel=2,
         )
     with StagedFiles(Path(directory)) as files:
-        others = {} if tokenizer is None else tokenizer_files(tokenizer, files.directory)
+        others = {}
+        if tokenizer is not None:
+            others = tokenizer_files(tokenizer, files.directory)
+            for name in _chat_templates(files.directory):  # of an earlier tokenizer
+                files.remove(name)
         write_model(files, model, others)
 
 
@@ -131,6 +136,16 @@ def tokenizer_files(tokenizer: Tokenizer, directory: Path) -> dict[str, bytes]:
     return {name: text.encode() for name, text in texts.items()}
 
 
+def _chat_templates(directory: Path) -> list[str]:
+    """The names of the files of chat templates in a directory."""
+    names = []
+    for pattern in (*CHAT_TEMPLATES, MORE_CHAT_TEMPLATES):
+        for path in sorted(directory.glob(pattern)):
+            if path.is_file():
+                names.append(path.relative_to(directory).as_posix())
+    return names
+
+
 def copied_files(model: Path, note: Note = discard_note) -> dict[str, bytes]:
     """The tokenizer's files and generation_config.json of a checkpoint, as they are, by name.
 
@@ -140,7 +155,7 @@ def copied_files(model: Path, note: Note = discard_note) -> dict[str, bytes]:
     """
     directory = directory_of(model)
     contents = {}
-    for name in COPIED:
+    for name in [*COPIED, *_chat_templates(directory)]:
         path = directory / name
         if not path.is_file() and name in OPENAIS_NAMES:
             path = directory / OPENAIS_NAMES[name]

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import TiedGPTWarning, TokenizerError, short_repr
 from ..gpt2.tokenizer import Tokenizer, spelled_ids
-from .parsed_vocabulary import ParsedVocabulary, parse_merges
+from .parsed_vocabulary import AddedToken, ParsedVocabulary, parse_merges
 from .reading import read_json
 
 TOKENIZER_JSON = "tokenizer.json"
@@ -56,18 +56,31 @@ def parse_tokenizer_json(path: Path) -> ParsedVocabulary:
 
 
 def add_token(vocabulary: ParsedVocabulary, token: Any, token_id: Any, path: Path) -> None:
-    """Add a token as Hugging Face's files describe it: {"content": text, "special": true, ...}.
+    """Add a token as Hugging Face's files describe it, of the file `path`.
+
+    Raises TokenizerError as parse_added_token does, and for an id that is not an integer or not the
+    token's id in another file.
+    """
+    added = parse_added_token(token, path)
+    vocabulary.add_token(added, token_id, f"{path}")
+
+
+def parse_added_token(token: Any, path: Path) -> AddedToken:
+    """A token as Hugging Face's files describe it: {"content": text, "special": true, ...}.
 
     A token without the field "special" is taken for a special one. `path` is the file. Raises
-    TokenizerError for a token of another form, and an id that is not an integer or another one.
+    TokenizerError for a token of another form.
     """
     if not _is_supported(token):
         raise TokenizerError(
             f"{path}: added token {short_repr(token)}: expected content, and not lstrip, rstrip or "
             "single_word, which change ids"
         )
-    is_special = bool(token.get("special", True))
-    vocabulary.add_token(token["content"], token_id, is_special, f"{path}")
+    return AddedToken(
+        text=token["content"],
+        is_special=bool(token.get("special", True)),
+        is_normalized=bool(token.get("normalized", not token.get("special"))),
+    )
 
 
 def _is_supported(token: Any) -> bool:
@@ -131,7 +144,7 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
                 "single_word": False,
                 "lstrip": False,
                 "rstrip": False,
-                "normalized": False,
+                "normalized": text in tokenizer.normalized_tokens,
                 "special": text not in tokenizer.plain_tokens,
             }
         )

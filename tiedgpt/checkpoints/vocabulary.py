@@ -3,22 +3,26 @@
 tokenizer.json comes first, as in transformers; else merges.txt with vocab.json, as OpenAI published
 them. The ids of ordinary tokens follow from the merges. They are compared with vocab.json
 nevertheless, and tokenizer.json with merges.txt, because files that disagree do not describe one
-vocabulary. added_tokens.json and tokenizer_config.json may add tokens to both.
+vocabulary. added_tokens.json, tokenizer_config.json and special_tokens_map.json may add tokens to
+both.
 """
 
 import json
 import re
 import warnings
 from pathlib import Path
+from typing import Any
 
 from ..errors import CheckpointError, TiedGPTWarning, TokenizerError, short_repr
 from ..gpt2.tokenizer import EOT, Tokenizer, spelled_ids
-from .parsed_vocabulary import ParsedVocabulary, parse_merges
+from .named_tokens import NamedTokens, merged_settings, parse_named_tokens
+from .parsed_vocabulary import AddedToken, ParsedVocabulary, parse_merges
 from .reading import directory_of, read_json, read_text
 from .tokenizer_json import TOKENIZER_JSON, add_token, parse_tokenizer_json, tokenizer_json
 
 ADDED = "added_tokens.json"
 SETTINGS = "tokenizer_config.json"
+SPECIAL_TOKENS_MAP = "special_tokens_map.json"
 MERGES_AND_VOCAB = (
     ("merges.txt", "vocab.json"),  # Hugging Face's names
     ("vocab.bpe", "encoder.json"),  # OpenAI's
@@ -33,10 +37,15 @@ def read_tokenizer(model: Path) -> Tokenizer:
     """
     directory = directory_of(model)
     vocabulary = _parse_vocabulary(directory)
-    if (directory / ADDED).is_file():
-        _add_from_added_tokens(vocabulary, directory / ADDED)
+    settings = {}
     if (directory / SETTINGS).is_file():
-        _apply_settings(vocabulary, directory / SETTINGS)
+        settings = read_json(directory / SETTINGS)
+        _check_settings(settings, directory / SETTINGS)
+    named_tokens = _named_tokens(settings, directory)
+    if (directory / ADDED).is_file():
+        _add_from_added_tokens(vocabulary, directory / ADDED, named_tokens.texts())
+    _add_from_decoder(vocabulary, settings, directory / SETTINGS)
+    named_tokens.add_to(vocabulary)
     return vocabulary.tokenizer()
 
 
@@ -122,22 +131,32 @@ def _check_same_merges(vocabulary: ParsedVocabulary, path: Path, vocab_path: Pat
             )
 
 
-def _add_from_added_tokens(vocabulary: ParsedVocabulary, path: Path) -> None:
-    """Add the tokens of added_tokens.json: text -> id."""
+def _add_from_added_tokens(vocabulary: ParsedVocabulary, path: Path, named: set[str]) -> None:
+    """Add the tokens of added_tokens.json: text -> id. `named` are the texts of named tokens."""
     for text, token_id in read_json(path).items():
         # A token that is there already is from tokenizer.json, which also says if it is special.
         if text not in vocabulary.added:
-            vocabulary.add_token(text, token_id, is_special=True, name=f"{path}")
+            token = AddedToken(text, is_special=True, is_normalized=text not in named)
+            vocabulary.add_token(token, token_id, f"{path}")
     vocabulary.name += f" and {path.name}"
 
 
-def _apply_settings(vocabulary: ParsedVocabulary, path: Path) -> None:
-    """Add the tokens of tokenizer_config.json.
+def _named_tokens(settings: dict[str, Any], directory: Path) -> NamedTokens:
+    """The tokens that tokenizer_config.json or special_tokens_map.json name.
 
-    Raises TokenizerError for a prefix space, which would give other ids, and warns of a first token
-    that other programs would add.
+    transformers reads the second file only if the first has no added_tokens_decoder.
     """
-    settings = read_json(path)
+    path = directory / SPECIAL_TOKENS_MAP
+    if "added_tokens_decoder" in settings or not path.is_file():
+        return parse_named_tokens(settings, directory / SETTINGS)
+    return parse_named_tokens(merged_settings(settings, read_json(path)), path)
+
+
+def _check_settings(settings: dict[str, Any], path: Path) -> None:
+    """Raise TokenizerError for a prefix space, which would give other ids.
+
+    A first or a last token that other programs would add is named in a warning.
+    """
     if settings.get("add_prefix_space"):
         raise TokenizerError(f"{path}: add_prefix_space is true, expected false, as in GPT-2")
     if settings.get("add_bos_token"):
@@ -147,6 +166,17 @@ def _apply_settings(vocabulary: ParsedVocabulary, path: Path) -> None:
             TiedGPTWarning,
             stacklevel=3,  # the line that called read_tokenizer
         )
+    if settings.get("add_eos_token"):
+        warnings.warn(
+            f"{path}: add_eos_token is true, but tiedgpt puts no token after a text: write "
+            "<|endoftext|> there, and allow special tokens",
+            TiedGPTWarning,
+            stacklevel=3,
+        )
+
+
+def _add_from_decoder(vocabulary: ParsedVocabulary, settings: dict[str, Any], path: Path) -> None:
+    """Add the tokens of added_tokens_decoder. What it says of them wins, as in transformers."""
     decoder = settings.get("added_tokens_decoder") or {}
     if not isinstance(decoder, dict):
         raise TokenizerError(

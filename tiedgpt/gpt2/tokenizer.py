@@ -160,6 +160,8 @@ class Tokenizer:
         first.
     plain_tokens: those of special_tokens that any text may contain. They are always read as tokens,
         whatever `special` says.
+    normalized_tokens: those of special_tokens that are searched for last, in what the others leave
+        of a text. Hugging Face's files call them "normalized".
 
     The bytes have the ids from `first_id` on, followed by the merges in their order. Special tokens
     have the remaining ids of 0 to vocab_size - 1. A special token that is also an ordinary one has
@@ -176,6 +178,7 @@ class Tokenizer:
         special_tokens: dict[str, int] | None = None,
         first_id: int = 0,
         plain_tokens: Collection[str] = (),
+        normalized_tokens: Collection[str] = (),
     ) -> None:
         self.merges = merges
         self.first_id = first_id
@@ -199,8 +202,10 @@ class Tokenizer:
         self.vocab_size = len(self._tokens)
         self.eot_id = special_tokens.get(EOT)
         self.plain_tokens = frozenset(plain_tokens)
-        self._special_finder = SpecialFinder(self.special_tokens)
-        self._plain_finder = SpecialFinder(self.plain_tokens)
+        self.normalized_tokens = frozenset(normalized_tokens)
+        found_first = self.special_tokens.keys() - self.normalized_tokens
+        self._first_finder = SpecialFinder(found_first)
+        self._last_finder = SpecialFinder(self.normalized_tokens)
         # The id of byte b is _byte_ids[b].
         self._byte_ids = [self._spelled_ids[alphabet[byte]] for byte in range(256)]
         self._cache = WordCache(self._word_ids)
@@ -302,17 +307,39 @@ class Tokenizer:
         if special == "error":
             self._refuse_special(text)
         # Even as ordinary characters, the text may contain plain_tokens, which are always tokens.
-        finder = self._special_finder
-        if special == "text":
-            finder = self._plain_finder
-
         ids: list[int] = []
+        for piece, is_token in self._split(text, special):
+            if is_token:
+                ids.append(self.special_tokens[piece])
+            else:
+                ids += self._encode_words(piece)
+        return ids
+
+    def _split(self, text: str, special: str) -> Iterator[tuple[str, bool]]:
+        """The pieces of a text, each with whether it is one of `special_tokens`.
+
+        As in transformers, the text is searched twice: a normalized token cannot take a part of
+        another one.
+        """
+        for piece, is_token in self._split_once(text, special, self._first_finder):
+            if is_token:
+                yield piece, True
+            else:
+                yield from self._split_once(piece, special, self._last_finder)
+
+    def _split_once(
+        self, text: str, special: str, finder: SpecialFinder
+    ) -> Iterator[tuple[str, bool]]:
+        """The pieces of a text as `_split` has them, with the tokens of one finder."""
         done = 0
         for start, end in finder.spans(text):
-            ids += self._encode_words(text[done:start])
-            ids.append(self.special_tokens[text[start:end]])
+            token = text[start:end]
+            if special == "text" and token not in self.plain_tokens:
+                continue  # it remains a part of the text around it
+            yield text[done:start], False
+            yield token, True
             done = end
-        return ids + self._encode_words(text[done:])
+        yield text[done:], False
 
     def _refuse_special(self, text: str) -> None:
         """Raise TokenizerError if there is a token in `text` that not every text may contain."""
@@ -330,8 +357,9 @@ class Tokenizer:
         >>> Tokenizer([]).find_special("one<|endoftext|>two")
         '<|endoftext|>'
         """
-        for start, end in self._special_finder.spans(text):
-            token = text[start:end]
+        for token, is_token in self._split(text, special="token"):
+            if not is_token:
+                continue
             # The text of an ordinary token may be anywhere, but that of EOT ends a document.
             is_ordinary = token in self._spelled_ids and token != EOT
             if not is_ordinary and token not in self.plain_tokens:
