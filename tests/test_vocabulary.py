@@ -708,7 +708,9 @@ def test_transformers_reads_them_beside_merges_in_the_same_way(tmp_path, name):
     assert_reads_as_transformers(tmp_path)
 
 
-@pytest.mark.parametrize("decoder", [{}, {"added_tokens_decoder": DECODER}], ids=["map", "none"])
+@pytest.mark.parametrize(
+    "decoder", [{}, {"added_tokens_decoder": DECODER}], ids=["merged", "decoder"]
+)
 def test_transformers_reads_both_files_in_the_same_way(tmp_path, decoder):
     """The map wins, but is not read beside added_tokens_decoder."""
     settings = {"pad_token": "<x>", "extra_special_tokens": ["<e>"], **decoder}

@@ -23,7 +23,7 @@ NAMES = (
     "cls_token",
     "mask_token",
 )
-# Those that stand for <|endoftext|> where the settings lack them.
+# Those that stand for <|endoftext|> if the settings lack them.
 NAMES_OF_EOT = ("bos_token", "eos_token", "unk_token")
 EXTRA = "extra_special_tokens"
 EXTRA_IN_4 = "additional_special_tokens"  # their name in transformers 4
@@ -36,7 +36,7 @@ class NamedTokens:
     path: Path
     named: dict[str, AddedToken]  # by name
     extra: list[AddedToken]  # without names
-    names_eot: bool  # whether a name stands for <|endoftext|> because it is missing
+    implies_eot: bool  # a name is missing that stands for <|endoftext|> then
 
     def texts(self) -> set[str]:
         """The texts of all tokens."""
@@ -60,7 +60,8 @@ class NamedTokens:
         """Add a token with its id in the vocabulary, or else with the next id."""
         ids = vocabulary.ids
         is_new = token.text not in ids and token.text != EOT
-        if is_new and self.names_eot and EOT not in ids:
+        # GPT2Tokenizer would append <|endoftext|> before it, TokenizersBackend would not.
+        if is_new and self.implies_eot and EOT not in ids:
             raise TokenizerError(
                 f"{self.path}: {name} is {short_repr(token.text)}, and neither this nor {EOT} is "
                 "in the vocabulary: which ids transformers gives them depends on tokenizer_class; "
@@ -107,7 +108,7 @@ def parse_named_tokens(settings: dict[str, Any], path: Path) -> NamedTokens:
         path=path,
         named=named,
         extra=[_parse_token(value, EXTRA, path) for value in extra],
-        names_eot=any(name not in settings for name in NAMES_OF_EOT),
+        implies_eot=any(name not in settings for name in NAMES_OF_EOT),
     )
 
 

@@ -306,7 +306,7 @@ class Tokenizer:
         utf8(text, "the text")  # raises an error for anything but Unicode text
         if special == "error":
             self._refuse_special(text)
-        # Even as ordinary characters, the text may contain plain_tokens, which are always tokens.
+
         ids: list[int] = []
         for piece, is_token in self._split(text, special):
             if is_token:
@@ -334,8 +334,9 @@ class Tokenizer:
         done = 0
         for start, end in finder.spans(text):
             token = text[start:end]
+            # plain_tokens are always tokens. Others may remain a part of the text around them.
             if special == "text" and token not in self.plain_tokens:
-                continue  # it remains a part of the text around it
+                continue
             yield text[done:start], False
             yield token, True
             done = end
