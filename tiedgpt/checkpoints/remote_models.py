@@ -27,8 +27,8 @@ OPENAI = "https://openaipublic.blob.core.windows.net/gpt-2/models"
 TOKENIZER_SETTINGS = (
     "tokenizer_config.json",
     "added_tokens.json",
-    "special_tokens_map.json",  # this one and the next are for copies of the model
-    "chat_template.jinja",
+    "special_tokens_map.json",
+    "chat_template.jinja",  # for copies of the model
 )
 VOCABULARIES = ("merges.txt", "vocab.bpe", "tokenizer.json")  # each makes a tokenizer
 
