@@ -380,8 +380,8 @@ def main():
     )
     args = parser.parse_args()
     try:
-        if args.dim < 1:
-            raise ValueError("--dim must be at least 1")
+        if args.dim < 1 or args.seed < 0:
+            raise ValueError("--dim must be at least 1, and --seed at least 0")
         counts, texts = read_bigrams(args.text)
         pairs = counts / counts.sum()
         scores_of_forms = print_losses(pairs, D=args.dim, seed=args.seed)
@@ -389,7 +389,8 @@ def main():
         print(f"bigram.py: error: {error}", file=sys.stderr)
         sys.exit(2)
     print_pairs(scores_of_forms, pairs, texts)
-    print(WHAT_TO_SEE)
+    if args.text is None and args.dim == parser.get_default("dim"):
+        print(WHAT_TO_SEE)
 
 
 if __name__ == "__main__":

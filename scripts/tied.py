@@ -403,6 +403,8 @@ def main():
     parser.add_argument("--seed", type=int, default=0, help="another seed gives another text")
     args = parser.parse_args()
     try:
+        if args.n < 0 or args.seed < 0:
+            raise ValueError("-n and --seed must be at least 0")
         text = continue_text(
             args.folder,
             args.prompt,

@@ -359,6 +359,7 @@ def test_the_tables_of_a_text(run_bigram, text_file, monkeypatch):
     monkeypatch.setattr(bigram, "STEPS", 30)
     code, out, err = run_bigram("--text", text_file, "--dim", "4", "--seed", "2")
     assert (code, err) == (0, "")
+    assert "Shakespeare" not in out
     counts, texts = bigram.read_bigrams(text_file)
     pairs = counts / counts.sum()
     V = len(texts)
@@ -413,7 +414,7 @@ def test_the_pairs_of_a_text(run_bigram, text_file, monkeypatch):
     [
         pytest.param(["--text", "no-such-file"], "no-such-file", id="no-file"),
         pytest.param(["--dim", "0"], "--dim must be at least 1", id="dim-0"),
-        pytest.param(["--seed", "-1"], "non-negative", id="seed"),
+        pytest.param(["--seed", "-1"], "--seed at least 0", id="seed"),
     ],
 )
 def test_arguments_that_are_refused(run_bigram, arguments, message):

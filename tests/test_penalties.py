@@ -21,6 +21,14 @@ def test_a_repeated_token_is_penalised_once():
     np.testing.assert_array_equal(penalised(logits, [0, 0, 1, 3], penalty=2), [1, -4, 1, 0])
 
 
+@pytest.mark.parametrize("penalty", [1e-308, 1e308])
+def test_a_penalty_of_any_size_gives_finite_logits(penalty):
+    logits = np.array([2.0, -2.0, 0.0], np.float32)
+    assert np.isfinite(penalised(logits, [0, 1, 2], penalty)).all()
+    token = Sampling(repetition_penalty=penalty).choose(logits, np.random.default_rng(0), [0, 1, 2])
+    assert token in (0, 1, 2)
+
+
 def test_the_logits_do_not_change():
     before = LOGITS.copy()
     penalised(LOGITS, TEXT, penalty=1.5)

@@ -100,6 +100,12 @@ def test_the_end_of_a_text_is_not_removed():
         model.resize(V - 2)
 
 
+def test_the_beginning_of_a_text_is_not_removed():
+    model = random_model(replace(SMALL, bos_token_id=V - 2, eos_token_id=0))
+    with pytest.raises(ArgumentError, match=f"at least {V - 1}: token {V - 2} begins a text"):
+        model.resize(V - 2)
+
+
 @pytest.mark.parametrize("head", HEADS)
 def test_transformers_reads_the_copy(head, run, tmp_path):
     transformers = pytest.importorskip("transformers", reason="needs pip install -e .[parity]")

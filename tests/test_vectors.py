@@ -85,6 +85,17 @@ def test_the_step_is_that_of_torch(folder):
         np.testing.assert_allclose(after, parameter.detach().numpy(), rtol=0, atol=1e-12)
 
 
+def test_rounding_does_not_show_in_the_step(folder):
+    """The gradient of the keys' biases is 0, so it is nothing but rounding errors."""
+    expected = read(folder / "expected.safetensors")
+    after = read(folder / "after_step.safetensors")
+    parameters = tiedgpt.load_model(folder).parameters
+    D = VECTORS.n_embd
+    name = "h.0.attn.c_attn.bias"
+    np.testing.assert_allclose(expected[name][D : 2 * D], 0, atol=1e-14)
+    np.testing.assert_allclose(after[name][D : 2 * D], parameters[name][D : 2 * D], atol=1e-14)
+
+
 # The command
 
 
@@ -148,6 +159,14 @@ def test_null_in_json_is_nan(run, tmp_path):
         pytest.param("a.json", '{"ids": {"0": 1}}', "'ids' is not lists of numbers", id="object"),
         pytest.param("a.json", '{"ids": [1' + "0" * 400 + "]}", "'ids' is not", id="huge-number"),
         pytest.param("a.safetensors", "x", "not a safetensors file", id="not-safetensors"),
+        pytest.param("a.SAFETENSORS", "x", "not a safetensors file", id="capitals"),
+        pytest.param("a.json", '{"ids": [1], "ids": [2]}', "'ids' is in it twice", id="twice"),
+        pytest.param(
+            "a.json",
+            '{"ids": [1], "attn.0.qkv": [[1]], "h.0.attn.c_attn": [[2]]}',
+            "'attn.0.qkv' and 'h.0.attn.c_attn' are both attn.0.qkv, and they differ",
+            id="two-names",
+        ),
     ],
 )
 def test_files_that_are_refused(name, content, message, run, tmp_path):

@@ -12,6 +12,7 @@ import numpy as np
 from ..checkpoints.other_formats import describe
 from ..checkpoints.safetensors import read_header
 from ..errors import ArgumentError, CheckpointError, short_repr
+from .conventions import NOT_COMPARED, our_name
 
 KINDS = ".npz, .safetensors or .json file, or a directory of .npy files"
 
@@ -23,15 +24,36 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """
     if path.is_dir():
         arrays = read_directory(path)
-    elif path.suffix == ".safetensors":
+    elif path.suffix.lower() == ".safetensors":
         arrays = read_safetensors(path)
-    elif path.suffix == ".json":
+    elif path.suffix.lower() == ".json":
         arrays = read_json_arrays(path)
     else:
         arrays = read_npz(path)
     if not arrays:
         raise ArgumentError(f"{path}: there are no arrays in it")
+    refuse_two_of_one_kind(arrays, path)
     return arrays
+
+
+def refuse_two_of_one_kind(arrays: dict[str, np.ndarray], path: Path) -> None:
+    """Raise ArgumentError if two names stand for one activation or parameter, and differ.
+
+    Only one of them could be compared, and the other one might be wrong.
+    """
+    first_names: dict[str, str] = {}
+    for name in arrays:
+        ours = our_name(name)
+        if ours in ("", NOT_COMPARED):
+            continue
+        first = first_names.setdefault(ours, name)
+        if first == name:
+            continue
+        if not np.array_equal(arrays[first].ravel(), arrays[name].ravel()):
+            raise ArgumentError(
+                f"{path}: {short_repr(first)} and {short_repr(name)} are both {ours}, and they "
+                "differ: give one of them"
+            )
 
 
 def read_directory(path: Path) -> dict[str, np.ndarray]:
@@ -98,7 +120,7 @@ def read_json_arrays(path: Path) -> dict[str, np.ndarray]:
     null is nan, because JavaScript writes nan and infinity so.
     """
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(path.read_bytes(), object_pairs_hook=without_repeated_names)
     except OSError as error:
         raise ArgumentError(f"{path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
@@ -109,6 +131,16 @@ def read_json_arrays(path: Path) -> dict[str, np.ndarray]:
             f"got {short_repr(document)}"
         )
     return {name: array_of(lists, name, path) for name, lists in document.items()}
+
+
+def without_repeated_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object as a dict. Raises ValueError for a name that it has twice."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{short_repr(name)} is in it twice")
+        found[name] = value
+    return found
 
 
 def array_of(lists: Any, name: str, path: Path) -> np.ndarray:

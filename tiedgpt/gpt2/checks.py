@@ -126,14 +126,17 @@ def seed_or_new(seed: Any) -> int:
 
 
 def check_vocab_size(vocab_size: Any, config: Config) -> int:
-    """vocab_size as an int, if a model of that size still has the tokens that end a text."""
+    """vocab_size as an int, if a model of that size has the tokens that begin and end a text."""
     vocab_size = SIZE.check("vocab_size", vocab_size)
-    for token in config.eos_token_ids:
+    needed = [(token, "ends a text (eos_token_id)") for token in config.eos_token_ids]
+    if config.bos_token_id is not None:
+        needed.append((config.bos_token_id, "begins a text (bos_token_id)"))
+    for token, purpose in needed:
         is_in_model = token < config.vocab_size  # a config.json may name a token that is not
         if is_in_model and token >= vocab_size:
             raise ArgumentError(
-                f"vocab_size must be at least {token + 1}: token {token} ends a text "
-                f"(eos_token_id), got {vocab_size}"
+                f"vocab_size must be at least {token + 1}: token {token} {purpose}, "
+                f"got {vocab_size}"
             )
     return vocab_size
 

@@ -87,10 +87,14 @@ def penalised(  # [V] -> [V]
     logits: np.ndarray, text: Iterable[int], penalty: float
 ) -> np.ndarray:
     """The logits with a penalty for each token that is in the text."""
-    logits = logits.copy()
     repeated = list(set(text))
-    scores = logits[repeated]
-    logits[repeated] = np.where(scores < 0, scores * penalty, scores / penalty)
+    scores = logits[repeated].astype(np.float64)
+    # A penalty near 0 or a huge one makes logits that float32 cannot hold.
+    limit = np.finfo(logits.dtype).max
+    with np.errstate(over="ignore"):
+        scores = np.where(scores < 0, scores * penalty, scores / penalty)
+    logits = logits.copy()
+    logits[repeated] = scores.clip(-limit, limit)
     return logits
 
 
