@@ -184,7 +184,7 @@ def test_a_shard_that_kills_its_workers_is_named_and_the_others_are_done(kills):
     assert "workers died at 1 shards: 000002-" in err
     assert "the others are done" in err
     shards_done = set()
-    for part in Path("out.parts").glob("0*.jsonl"):  # names such as 000000-1a2b3c.jsonl
+    for part in Path("out.parts").glob("0*.jsonl"):  # 000000-TAG.jsonl for shard 0
         number, _, _ = part.name.partition("-")
         shards_done.add(number)
     assert shards_done == {"000000", "000001"}
