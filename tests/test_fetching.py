@@ -1,6 +1,12 @@
 """A download over a network that fails in every way it can: interruptions, lies, wrong addresses.
 
 After each fault the right file is there under its final name, or no file is.
+
+The fixture hub_server is a hub on the loopback interface that has a small model, NAME, whose files
+are hub_files. `hub_server.faults[file]` lists what is wrong with its next answers to requests for a
+file; after them the answers are right. The hub keeps the first byte of each request, and counts the
+bytes of each file that it has served. weights_folder is where downloads go, and a download waits
+0.001 s before the second attempt.
 """
 
 import json

@@ -1,6 +1,8 @@
 """Downloads: which files, from where, to which folder, and what is refused.
 
-The hub is one on the loopback interface. test_fetching.py has the faults of the network.
+The fixture hub_server is a hub on the loopback interface. It has a small model, NAME, whose files
+are hub_files and whose tokens are 256 bytes and EOT. weights_folder is where downloads go.
+test_fetching.py has the faults of the network.
 """
 
 import json

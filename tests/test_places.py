@@ -1,4 +1,8 @@
-"""Names: where on a machine a model is searched, and which models are found there."""
+"""Names: where on a machine a model is searched, and which models are found there.
+
+`home` is the home directory of a machine without models. `snapshot` names the folder of a
+repository in its Hugging Face cache.
+"""
 
 import importlib.util
 import runpy
