@@ -104,7 +104,10 @@ MORE_TEMPLATES = {"rag.jinja": b"{{ documents }}", "tool_use.jinja": b"{{ tools 
 
 @pytest.fixture
 def with_more_templates(source) -> Path:
-    """The checkpoint with several chat templates, as transformers 5 saves them."""
+    """The checkpoint `source` with two more chat templates in additional_chat_templates/.
+
+    transformers 5 saves them so.
+    """
     folder = source / "additional_chat_templates"
     folder.mkdir()
     for name, content in MORE_TEMPLATES.items():
@@ -170,10 +173,11 @@ def test_resize_copies_more_chat_templates(run, with_more_templates, tmp_path):
 
 
 def test_train_copies_more_chat_templates(run, with_more_templates, text_file, tmp_path):
-    """It saves several times, and the folder is there from the second time on."""
+    """It saves after each of two steps, and the folder is there from the second time on."""
     out = tmp_path / "out"
     arguments = ("train", "-q", text_file, "--from", str(with_more_templates), "--out", str(out))
-    code, _, _ = run(*arguments, *TRAIN, "--steps", "2", "--eval-every", "1")
+    two_saves = ("--steps", "2", "--eval-every", "1")
+    code, _, _ = run(*arguments, *SHORT_TRAINING, *two_saves)
     assert code == 0
     assert contents(out / "additional_chat_templates") == MORE_TEMPLATES
 
@@ -202,9 +206,11 @@ def test_transformers_knows_the_pad_token_of_a_copy(run, source, tmp_path):
 
 
 def test_the_chat_templates_of_another_tokenizer_are_removed(with_more_templates):
+    """A new tokenizer is saved to the directory; those were of the one that it replaces."""
     tiedgpt.save_model(random_model(CONFIG), Tokenizer([]), with_more_templates)
     names = contents(with_more_templates).keys()
-    assert not {"chat_template.jinja", "chat_template.json"} & names
+    assert "chat_template.jinja" not in names
+    assert "chat_template.json" not in names
     assert contents(with_more_templates / "additional_chat_templates") == {}
 
 

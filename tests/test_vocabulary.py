@@ -416,13 +416,13 @@ def test_what_transformers_saves_of_an_added_token_is_read(tmp_path, token):
 
 # Added tokens that are not special
 
-EOT_AND_USER = [added_token(EOT, 261), added_token("<user>", 262, special=False)]
+EOT_AND_PLAIN_USER = [added_token(EOT, 261), added_token("<user>", 262, special=False)]
 
 
 @pytest.fixture
 def with_plain_token(tmp_path) -> Path:
     """A directory whose tokenizer.json has <user>, with id 262, which is not special."""
-    write_json(tmp_path, tokenizer_json(added_tokens=EOT_AND_USER))
+    write_json(tmp_path, tokenizer_json(added_tokens=EOT_AND_PLAIN_USER))
     return tmp_path
 
 
@@ -479,25 +479,30 @@ def test_an_added_token_with_the_sign_of_a_space(tmp_path):
 
 # Tokens that are normalized: transformers searches for them last
 
-USER_AND_END = [
-    added_token(EOT, 261),
-    added_token("<|end|>", 262),
-    added_token("!<", 263, special=False, normalized=True),
-]
-
 
 @pytest.fixture
 def with_normalized_token(tmp_path) -> Path:
-    """A directory whose tokenizer.json has a normalized token that begins before <|end|>."""
-    return write_json(tmp_path, tokenizer_json(added_tokens=USER_AND_END)).parent
+    """A directory whose tokenizer.json has <|end|> (262) and the normalized token "!<" (263).
+
+    In "!<|end|>" the second begins before the first, and takes its first character.
+    """
+    added_tokens = [
+        added_token(EOT, 261),
+        added_token("<|end|>", 262),
+        added_token("!<", 263, special=False, normalized=True),
+    ]
+    write_json(tmp_path, tokenizer_json(added_tokens=added_tokens))
+    return tmp_path
 
 
 def test_a_normalized_token_takes_no_part_of_another_one(with_normalized_token):
+    """<|end|> is 262, and the normalized token "!<" is 263. In "!<|end|>" it is not read."""
     tokenizer = read_tokenizer(with_normalized_token)
     assert tokenizer.encode("low!<|end|>!<", special="token") == [257, 0, 262, 263]
 
 
 def test_a_normalized_token_does_not_hide_a_special_one(with_normalized_token):
+    """The normalized token "!<" begins before <|end|>."""
     tokenizer = read_tokenizer(with_normalized_token)
     assert tokenizer.find_special("low!<|end|>") == "<|end|>"
     refuses("special token '<|end|>'", tokenizer.encode, "!<|end|>", error=TiedGPTError)
@@ -523,13 +528,17 @@ def test_normalized_tokens_come_back_from_a_saved_model(with_normalized_token, t
 
 @pytest.mark.parametrize("is_split", [False, True], ids=["as-tokens", "as-text"])
 def test_transformers_reads_normalized_tokens_in_the_same_way(with_normalized_token, is_split):
+    """The tokens are <|end|>, and the normalized one "!<"."""
     transformers = pytest.importorskip("transformers")
     tokenizer = read_tokenizer(with_normalized_token)
     tiedgpt.save_model(random_model(), None, with_normalized_token)
     theirs = transformers.AutoTokenizer.from_pretrained(with_normalized_token)
     text = "low!<|end|>!<user!<|end|"
-    special = "text" if is_split else "token"
-    assert theirs.encode(text, split_special_tokens=is_split) == tokenizer.encode(text, special)
+    if is_split:
+        ids = tokenizer.encode(text, special="text")
+    else:
+        ids = tokenizer.encode(text, special="token")
+    assert theirs.encode(text, split_special_tokens=is_split) == ids
 
 
 # tokenizer.json beside merges.txt: it comes first, as in transformers
@@ -543,7 +552,7 @@ def saved_in_place(tmp_path) -> Path:
     are those from before.
     """
     save(Tokenizer(SMALL_MERGES), tmp_path)
-    added_tokens = [*EOT_AND_USER, added_token("<pad>", 263)]
+    added_tokens = [*EOT_AND_PLAIN_USER, added_token("<pad>", 263)]
     write_json(tmp_path, tokenizer_json(added_tokens=added_tokens))
     return tmp_path
 
@@ -689,7 +698,7 @@ def without_id(token: dict) -> dict:
 
 
 DECODER = {"261": without_id(added_token(EOT, 261)), "262": without_id(USER)}
-NAMED = {
+NAMED = {  # settings that name special tokens, each with an id for tests
     "pad": {"pad_token": "<pad>"},
     "several": {"pad_token": "<pad>", "mask_token": "<m>", "eos_token": "<e>"},
     "null": {"pad_token": None, "bos_token": None, "eos_token": "<e>"},
@@ -712,15 +721,15 @@ NAMED_TEXT = f"low<pad>! <user><x><e> <m>lower{EOT}<pad><"
 
 
 def write_named(directory: Path, file: str, settings: dict) -> Path:
-    """A directory with a tokenizer.json that has <user>, and with settings in this file."""
-    added = tokenizer_json(added_tokens=EOT_AND_USER, decoder=BYTE_LEVEL)
-    write_json(directory, added)
+    """A directory with a tokenizer.json that has <user>, 262, and with settings in this file."""
+    write_json(directory, tokenizer_json(added_tokens=EOT_AND_USER, decoder=BYTE_LEVEL))
     (directory / file).write_text(json.dumps(settings))
     (directory / "config.json").write_text('{"model_type": "gpt2"}')
     return directory
 
 
 def assert_reads_as_transformers(directory: Path) -> None:
+    """Both read NAMED_TEXT as the same ids, with special tokens as tokens and as text."""
     transformers = pytest.importorskip("transformers")
     theirs = transformers.AutoTokenizer.from_pretrained(directory)
     tokenizer = read_tokenizer(directory)
@@ -761,6 +770,7 @@ def test_transformers_reads_both_files_in_the_same_way(tmp_path, decoder):
 
 
 def test_named_tokens_are_appended_in_the_order_of_the_names(vocabulary):
+    """The order is that of transformers: eos, pad, extra. The vocabulary ends with EOT, 258."""
     settings = {"extra_special_tokens": ["<x>"], "pad_token": "<pad>", "eos_token": "<e>"}
     (vocabulary / "tokenizer_config.json").write_text(json.dumps(settings))
     expected = {EOT: 258, "<e>": 259, "<pad>": 260, "<x>": 261}
@@ -768,6 +778,7 @@ def test_named_tokens_are_appended_in_the_order_of_the_names(vocabulary):
 
 
 def test_named_tokens_of_the_map_are_appended(vocabulary):
+    """The vocabulary has "low", 257, and ends with EOT, 258."""
     (vocabulary / "special_tokens_map.json").write_text('{"pad_token": "<pad>"}')
     assert read_tokenizer(vocabulary).encode("low<pad>", special="token") == [257, 259]
 
@@ -781,12 +792,18 @@ def test_a_named_token_is_special(tmp_path):
 
 @pytest.mark.parametrize("is_special", [True, False], ids=["special", "plain"])
 def test_the_settings_win_over_tokenizer_json(tmp_path, is_special):
-    token = {**without_id(USER), "special": is_special, "normalized": False}
-    write_named(tmp_path, "tokenizer_config.json", {"added_tokens_decoder": {"262": token}})
-    file = tokenizer_json(added_tokens=[added_token(EOT, 261), {**USER, "special": not is_special}])
-    write_json(tmp_path, file)
+    """They disagree whether <user> is special. tokenizer.json says that it is normalized, too."""
+    in_settings = {**without_id(USER), "special": is_special, "normalized": False}
+    settings = {"added_tokens_decoder": {"262": in_settings}}
+    write_named(tmp_path, "tokenizer_config.json", settings)
+    in_tokenizer_json = {**USER, "special": not is_special}
+    added_tokens = [added_token(EOT, 261), in_tokenizer_json]
+    write_json(tmp_path, tokenizer_json(added_tokens=added_tokens))
     tokenizer = read_tokenizer(tmp_path)
-    assert ("<user>" not in tokenizer.plain_tokens) == is_special
+    if is_special:
+        assert tokenizer.plain_tokens == set()
+    else:
+        assert tokenizer.plain_tokens == {"<user>"}
     assert tokenizer.normalized_tokens == set()
 
 
