@@ -52,6 +52,7 @@ def some_texts(B):
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
+    """Pieces, and the blocks of queries in them, are so small that a short text has several."""
     monkeypatch.setattr(prefill, "PIECE_TOKENS", PIECE_TOKENS)
     monkeypatch.setattr(prefill, "QUERY_TOKENS", PIECE_TOKENS // 4)
 
@@ -155,6 +156,7 @@ def test_threads_change_no_more_than_rounding(on_threads, n_threads, B):
 
 @pytest.mark.parametrize(("n_threads", "B"), SHARED)
 def test_all_threads_read_as_many_pieces_of_about_the_same_length(on_threads, n_threads, B):
+    """`progress` is called with the length of each piece. The texts have T tokens."""
     on_threads(n_threads)
     lengths = []  # of the pieces
     MODEL.final(some_texts(B), MODEL.new_cache(B), progress=lengths.append)
@@ -255,6 +257,7 @@ def test_min_tokens_for_each_thread_are_shared(on_threads, thread_maps):
 
 
 def test_threads_use_the_callers_errstate(on_threads):
+    """np.errstate, which says whether an overflow is an error, is set for each thread alone."""
     on_threads(2)
     parameters = dict(random_model(LONG).parameters)
     for name, array in parameters.items():
@@ -302,6 +305,7 @@ CALLS_OF_A_PIECE = DEEP.n_layer
 
 @pytest.mark.parametrize("failing_piece", [0, 1, N_PIECES - 1])
 def test_an_error_in_one_piece_ends_the_others(on_threads, monkeypatch, failing_piece):
+    """Two threads read N_PIECES, which are four. One piece fails in layer 1 of 50."""
     on_threads(2)
     gpt2 = random_model(DEEP)
     extend = KVCache.extend
@@ -328,7 +332,7 @@ def test_an_error_in_one_piece_ends_the_others(on_threads, monkeypatch, failing_
 
 
 def test_ctrl_c_after_the_first_piece_ends_the_others(on_threads, monkeypatch):
-    """`progress` is called as soon as the first piece is read."""
+    """Two threads read four pieces. `progress` is called as soon as the first is read."""
     on_threads(2)
     gpt2 = random_model(DEEP)
     extend = KVCache.extend

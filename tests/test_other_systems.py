@@ -52,6 +52,7 @@ def take_away_what_macos_lacks(monkeypatch):
 
 
 def take_away_what_windows_lacks(monkeypatch):
+    """Windows lacks what macOS lacks, and more. It has msvcrt, which locks files."""
     take_away_what_macos_lacks(monkeypatch)
     for module, name in MORE_LACKS_OF_WINDOWS:
         monkeypatch.delattr(module, name, raising=False)

@@ -565,6 +565,7 @@ def test_the_added_tokens_of_tokenizer_json_are_read(saved_in_place):
 
 
 def test_transformers_adds_tokens_in_place_and_they_are_read(tmp_path):
+    """It adds <user>, a plain token, and the special token <pad> to a saved tokenizer."""
     transformers = pytest.importorskip("transformers")
     save(Tokenizer(SMALL_MERGES), tmp_path)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)

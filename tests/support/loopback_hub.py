@@ -148,6 +148,7 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
+        """Answer with the file, a redirection to it, the file's next fault, or 404."""
         self.close_connection = True
         request = self.read_request()
         self.server.requests.append(request)
