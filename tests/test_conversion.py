@@ -61,8 +61,8 @@ def test_untie_starts_as_it_is_told(open_, model):
 def test_untie_keeps_another_head_of_the_file(open_):
     notes = []
     assert_same(untie(open_("tied", UNTIED), note=notes.append), UNTIED)
-    assert len(notes) == 1
-    assert "says tied, but the file holds a W_U that is not wte.T: the copy has this" in notes[0]
+    (note,) = notes
+    assert "says tied, but the file holds a W_U that is not wte.T: the copy has this" in note
 
 
 def test_untie_drops_another_head_of_the_file_if_it_must(open_):
@@ -73,8 +73,8 @@ def test_untie_drops_another_head_of_the_file_if_it_must(open_):
 def test_untie_without_the_head_that_config_json_promises(open_):
     notes = []
     assert_same(untie(open_("untied", TIED), note=notes.append), COPY)
-    assert len(notes) == 1
-    assert "says untied, but the file holds no W_U: the copy begins with wte.T" in notes[0]
+    (note,) = notes
+    assert "says untied, but the file holds no W_U: the copy begins with wte.T" in note
 
 
 def test_tie_drops_a_copy(open_):
@@ -89,7 +89,8 @@ def test_tie_drops_another_head_if_it_must(open_, said):
 def test_tie_without_the_head_that_config_json_promises(open_):
     notes = []
     assert_same(tie(open_("untied", TIED), note=notes.append), TIED)
-    assert "says untied, but the file holds no W_U" in notes[0]
+    (note,) = notes
+    assert "says untied, but the file holds no W_U" in note
 
 
 # What needs force

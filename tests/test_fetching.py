@@ -362,7 +362,8 @@ def test_a_file_that_changes_during_a_download_is_not_joined(hub_server, hub_fil
 def test_weights_that_a_mirror_has_cut_short_are_not_kept(weights_folder, hub_server, hub_files):
     """Without a hash, only reading the file shows that it is not whole."""
     hub_server.is_plain = True
-    hub_server.put(NAME, {WEIGHTS: hub_files[WEIGHTS][:-4000]})
+    without_the_end = hub_files[WEIGHTS][:-4000]
+    hub_server.put(NAME, {WEIGHTS: without_the_end})
     error = fail(rf"{NAME}/{WEIGHTS}: truncated: the tensors end at byte .*; the next download")
     assert error.startswith(f"{hub_server.host}/")
     assert not weights_folder.exists()
@@ -372,8 +373,10 @@ def test_weights_that_a_mirror_has_cut_short_are_not_kept(weights_folder, hub_se
 
 @pytest.mark.parametrize("file", ["config.json", "vocab.json", "merges.txt"])
 def test_a_small_file_that_a_mirror_has_cut_short_is_not_kept(hub_server, hub_files, file):
+    """A plain server sends no hash. Reading the file shows that it is not whole."""
     hub_server.is_plain = True
-    hub_server.put(NAME, {file: hub_files[file][:-9]})
+    without_the_end = hub_files[file][:-9]
+    hub_server.put(NAME, {file: without_the_end})
     fail(rf"{NAME}/{file}")
     hub_server.put(NAME, hub_files)
     assert_whole(hub.download(NAME), hub_files)
@@ -586,7 +589,7 @@ def test_a_redirect_to_what_is_not_a_url(weights_folder, hub_server, monkeypatch
 def closed_port():
     """The address of a port on which nobody listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+        _host, port = listener.getsockname()
     return f"http://127.0.0.1:{port}"
 
 

@@ -416,7 +416,8 @@ def test_a_directory_called_gpt2_is_mentioned_and_not_meant(weights_folder, monk
     Path("gpt2").mkdir()
     notes = []
     assert hub.find_or_download("gpt2", notes.append) == weights_folder / "gpt2"
-    assert notes[0] == "gpt2 is not on this machine (for the directory here, write ./gpt2)"
+    missing, _downloading = notes
+    assert missing == "gpt2 is not on this machine (for the directory here, write ./gpt2)"
 
 
 def test_a_gpt2_that_is_here_is_verified(weights_folder, hub_server, pinned_gpt2):

@@ -193,10 +193,12 @@ def test_long_sequences_of_unequal_lengths_are_read_in_pieces(on_threads):
     rest = T - 9
     part = rest - 90
     second_ids = np.stack([one[9:], other[9:]])
-    logits = MODEL(second_ids, cache, lengths=[rest, part])
-    assert_close(logits[0], logits_in_one_pass(one)[9:])
+    logits_of_one, logits_of_other = MODEL(second_ids, cache, lengths=[rest, part])
+    expected_of_one = logits_in_one_pass(one)
+    assert_close(logits_of_one, expected_of_one[9:])
     other_without_padding = np.concatenate([other[:2], other[9 : 9 + part]])
-    assert_close(logits[1, :part], logits_in_one_pass(other_without_padding)[2:])
+    expected_of_other = logits_in_one_pass(other_without_padding)
+    assert_close(logits_of_other[:part], expected_of_other[2:])
 
 
 @pytest.mark.parametrize("slow_piece", [0, 1, 2])

@@ -545,7 +545,8 @@ for n in range(40):
             files.open(f"{os.getpid()}-{n}{part}").write(part.encode())
 with suppress(ChildProcessError):
     while True:
-        assert os.wait()[1] == 0
+        _process, status = os.wait()
+        assert status == 0
 """
 
 

@@ -94,9 +94,9 @@ def test_a_copy_without_a_tokenizer_is_mentioned(tmp_path):
     (tmp_path / "generation_config.json").write_text("{}")
     notes = []
     assert copied_files(tmp_path, notes.append) == {"generation_config.json": b"{}"}
-    assert len(notes) == 1
-    assert "has no tokenizer" in notes[0]
-    assert notes[0].endswith("; the copy is written without a tokenizer")
+    (note,) = notes
+    assert "has no tokenizer" in note
+    assert note.endswith("; the copy is written without a tokenizer")
 
 
 MORE_TEMPLATES = {"rag.jinja": b"{{ documents }}", "tool_use.jinja": b"{{ tools }}"}

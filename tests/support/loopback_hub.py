@@ -162,8 +162,8 @@ class Handler(BaseHTTPRequestHandler):
 
         headers = self.headers_of(content)
         is_weights = request.file.endswith(".safetensors")
-        was_redirected = self.path.startswith("/cdn")
-        if is_weights and not was_redirected and not self.server.is_plain:
+        is_at_hub = not self.path.startswith("/cdn") and not self.server.is_plain
+        if is_weights and is_at_hub:
             # A redirection's own ETag is not that of the file: the client must use X-Linked-Etag.
             headers |= {
                 "X-Linked-Size": str(len(content)),
