@@ -16,30 +16,35 @@ pytestmark = [
 ]
 
 
-def attack(script: Path, *arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, script, *arguments], capture_output=True, text=True, timeout=600
-    )
+N_PROBLEMS = 5  # the kinds of problems that attack.py counts
+
+
+def attack(script: Path, seed: int) -> subprocess.CompletedProcess:
+    """Run a script attack.py for one round, which is the fewest: that of 0 minutes."""
+    command = [sys.executable, script, "--minutes", "0", "--seed", str(seed)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
 def read_table(printed: str) -> tuple[dict[str, int], list[list[int]]]:
-    """The table that attack.py prints: how many tries of each kind, and each kind's problems.
+    """The table that attack.py prints.
 
-    A kind's row is its name, the number of its tries and those of five problems.
+    After a header there is a row for each kind of tries: its name, which may be several words, the
+    number of tries, and the number of each of the five problems. Returns the numbers of tries by
+    the name, and those of the problems row by row.
     """
     tries = {}
     problems = []
-    _, *lines = printed.splitlines()
-    for line in lines:
-        kind, *numbers = line.rsplit(maxsplit=6)
-        counts = [int(number.replace(",", "")) for number in numbers]
-        tries[kind] = counts[0]
-        problems.append(counts[1:])
+    _header, *rows = printed.splitlines()
+    for row in rows:
+        kind, *numbers = row.rsplit(maxsplit=1 + N_PROBLEMS)
+        n_tries, *n_problems = [int(number.replace(",", "")) for number in numbers]
+        tries[kind] = n_tries
+        problems.append(n_problems)
     return tries, problems
 
 
 def test_an_attack_of_one_round():
-    done = attack(ROOT / "scripts" / "attack.py", "--minutes", "0", "--seed", "0")
+    done = attack(ROOT / "scripts" / "attack.py", seed=0)
     assert done.stderr == "", done.stdout
     assert done.returncode == 0, done.stdout
     tries, _ = read_table(done.stdout)
@@ -69,14 +74,17 @@ PLANTED = [  # in a copy of the repository: file, text, its replacement
 
 
 def test_an_attack_finds_a_fault_of_every_kind(tmp_path):
+    """It runs in a copy of the repository with faults, and finds some of each of five problems."""
     not_needed = shutil.ignore_patterns("goldens", "__pycache__")
     for folder in ("tiedgpt", "tests", "scripts"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=not_needed)
     for file, text, replacement in PLANTED:
         content = (tmp_path / file).read_text()
-        assert content.count(text) >= 1, text
+        assert text in content, text
         (tmp_path / file).write_text(content.replace(text, replacement))
-    done = attack(tmp_path / "scripts" / "attack.py", "--minutes", "0", "--seed", "2")
+    done = attack(tmp_path / "scripts" / "attack.py", seed=2)
     assert done.returncode == 1, done.stderr
     _, problems = read_table(done.stdout)
-    assert np.sum(problems, axis=0).all(), done.stdout  # some of each of the five
+    total_of_each_problem = np.sum(problems, axis=0)
+    assert len(total_of_each_problem) == N_PROBLEMS
+    assert total_of_each_problem.all(), done.stdout

@@ -37,21 +37,23 @@ def test_a_model_is_read_from_its_file_too(tmp_path, model):
 
 
 def test_the_files_of_a_saved_model(tmp_path):
+    """The directory and the one above it are made, too."""
     tiedgpt.save_model(random_model(CONFIG), Tokenizer([]), tmp_path / "new" / "folder")
     files = ["config.json", "merges.txt", "model.safetensors", "vocab.json"]
     assert sorted(os.listdir(tmp_path / "new" / "folder")) == files
 
 
 def test_arrays_in_another_order_and_float64_are_written_with_their_values(tmp_path, model):
-    """wte.T in memory is wte's numbers in another order: the file must not show which it was."""
+    """An array may be in memory column by column, as wte.T is. A file has it row by row."""
     parameters = {}
     for name, array in model.parameters.items():
-        parameters[name] = np.asfortranarray(array.astype(float))
+        parameters[name] = np.asfortranarray(array.astype(np.float64))
     tiedgpt.save_model(tiedgpt.GPT2(SMALL, parameters), None, tmp_path)
     assert_same(tiedgpt.load_model(tmp_path), model)
 
 
 def test_numbers_of_numpy_in_a_configuration_are_written(tmp_path, model):
+    """json.dumps alone would refuse them."""
     config = replace(
         SMALL,
         vocab_size=np.int64(SMALL.vocab_size),
@@ -65,6 +67,7 @@ def test_numbers_of_numpy_in_a_configuration_are_written(tmp_path, model):
 
 
 def test_a_field_of_a_configuration_that_cannot_be_written(tmp_path):
+    """Fields that tiedgpt does not use are given to json.dumps, which refuses numbers of NumPy."""
     model = random_model(replace(SMALL, others={"pad_token_id": np.int64(7)}))
     message = r"new: config\.json cannot be written: "
     refuses(message, tiedgpt.save_model, model, None, tmp_path / "new")
@@ -89,9 +92,9 @@ def test_a_field_of_a_configuration_that_cannot_be_written(tmp_path):
 )
 def test_arguments_that_cannot_be_saved(tmp_path, monkeypatch, model, arguments, message):
     monkeypatch.chdir(tmp_path)
-    usual = {"model": model, "tokenizer": None, "directory": "new"}
+    right = {"model": model, "tokenizer": None, "directory": "new"}
     with pytest.raises(ArgumentError, match=f"^{message}$"):
-        tiedgpt.save_model(**{**usual, **arguments})
+        tiedgpt.save_model(**(right | arguments))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -100,9 +103,11 @@ def test_arguments_that_cannot_be_saved(tmp_path, monkeypatch, model, arguments,
 
 @pytest.mark.parametrize("prefix", ["", "transformer."])
 def test_names_with_and_without_a_prefix_and_masks(tmp_path, model, prefix):
+    """Older files hold the causal mask of each layer, and what it adds. They are not parameters."""
     tensors = {f"{prefix}{name}": array for name, array in model.parameters.items()}
+    causal_mask = np.ones((1, 1, SMALL.n_ctx, SMALL.n_ctx), np.float32)
     for layer in range(SMALL.n_layer):
-        tensors[f"{prefix}h.{layer}.attn.bias"] = np.ones((1, 1, 31, 31), np.float32)
+        tensors[f"{prefix}h.{layer}.attn.bias"] = causal_mask
         tensors[f"{prefix}h.{layer}.attn.masked_bias"] = np.float32([-1e4])
     assert_same(tiedgpt.load_model(write_tensors(tmp_path, tensors)), model)
 
@@ -116,20 +121,20 @@ def test_several_files_of_weights(tmp_path, model):
 
 @pytest.fixture
 def no_head(tmp_path, model):
-    """write(head): a checkpoint whose config.json says this, and whose file has no W_U."""
+    """no_head(head) -> a checkpoint without W_U, whose config.json says this head."""
     return lambda head: write_tensors(tmp_path, model.parameters, SMALL.with_head(head))
 
 
 @pytest.fixture
 def copied_head(tmp_path, model):
-    """The same with a file that holds wte again as W_U, as many do."""
+    """copied_head(head) -> the same with wte.T as W_U, as many files have it."""
     parameters = model.untie("copy").parameters
     return lambda head: write_tensors(tmp_path, parameters, SMALL.with_head(head))
 
 
 @pytest.fixture
 def other_head(tmp_path):
-    """The same with a file that holds a W_U that is not wte.T."""
+    """other_head(head) -> the same with a W_U that is not wte.T: that of random_model(UNTIED)."""
     parameters = random_model(UNTIED).parameters
     return lambda head: write_tensors(tmp_path, parameters, SMALL.with_head(head))
 
@@ -148,13 +153,15 @@ def test_tied_with_another_matrix_in_the_file(other_head):
     path = other_head("tied")
     with pytest.warns(TiedGPTWarning) as caught:
         assert_same(tiedgpt.load_model(path), random_model(UNTIED))
-    message = str(caught[0].message)
+    warning = caught[0]
+    message = str(warning.message)
     assert "untied, as transformers 5 reads it; transformers 4 reads it as tied" in message
     assert 'write "tie_word_embeddings": false into config.json' in message
-    assert caught[0].filename == __file__  # the warning is about the call of load_model
+    assert warning.filename == __file__  # the warning is about the call of load_model
 
 
 def test_a_head_that_differs_in_one_bit_is_another_one(tmp_path, model):
+    """One of its numbers is the next float32 after that of wte. config.json says tied."""
     untied = model.untie("copy")
     W_U = untied.parameters["lm_head.weight"]
     W_U[3, 4] = np.nextafter(W_U[3, 4], np.float32(np.inf))
@@ -171,7 +178,10 @@ def test_a_head_that_differs_in_one_bit_is_another_one(tmp_path, model):
     ],
 )
 def test_heads_are_compared_as_numbers(tmp_path, model, in_wte, in_head, head):
-    """As transformers compares them: zeros of both signs are equal, and NaN is not."""
+    """As transformers compares them: zeros of both signs are equal, and NaN does not equal NaN.
+
+    The first number of wte and that of the head are replaced. config.json says tied.
+    """
     untied = model.untie("copy")
     untied.W_E[0, 0] = in_wte
     untied.parameters["lm_head.weight"][0, 0] = in_head
@@ -185,6 +195,7 @@ def test_a_head_that_is_asked_for_is_loaded_without_a_warning(other_head, head):
 
 
 def test_the_configuration_that_is_read_has_the_head_that_is_loaded(other_head, copied_head):
+    """Whatever config.json says, here tied."""
     assert read_config(other_head("tied")).head == "untied"
     assert read_config(copied_head("tied")).head == "tied"
 
@@ -196,14 +207,16 @@ def test_a_configuration_is_read_without_weights(other_head):
 
 
 def test_transformers_reads_the_same_head(other_head, copied_head):
+    """The file's, if it is not wte.T. Otherwise the model is tied, as config.json says."""
     transformers = pytest.importorskip("transformers")
-    if int(transformers.__version__.split(".")[0]) < 5:
+    major, _, _ = transformers.__version__.partition(".")
+    if int(major) < 5:
         pytest.skip("transformers 4 reads another head")
-    theirs = transformers.GPT2LMHeadModel.from_pretrained(other_head("tied"))
+    untied = transformers.GPT2LMHeadModel.from_pretrained(other_head("tied"))
     W_U = random_model(UNTIED).parameters["lm_head.weight"]
-    np.testing.assert_array_equal(theirs.lm_head.weight.detach().numpy(), W_U)
-    theirs = transformers.GPT2LMHeadModel.from_pretrained(copied_head("tied"))
-    assert theirs.lm_head.weight is theirs.transformer.wte.weight
+    np.testing.assert_array_equal(untied.lm_head.weight.detach().numpy(), W_U)
+    tied = transformers.GPT2LMHeadModel.from_pretrained(copied_head("tied"))
+    assert tied.lm_head.weight is tied.transformer.wte.weight
 
 
 def test_untied_as_the_checkpoint_says(other_head):
@@ -246,7 +259,7 @@ def test_a_head_that_is_neither(no_head):
 
 @pytest.fixture
 def refuses_tensors(tmp_path, model, monkeypatch):
-    """refuses_tensors(message, change): the error for the model's tensors after the change.
+    """refuses_tensors(message, change): a file of the model's tensors is refused after a change.
 
     `change` gets the tensors by name. Nothing may be read before all is checked.
     """
@@ -257,11 +270,12 @@ def refuses_tensors(tmp_path, model, monkeypatch):
     monkeypatch.setattr(safetensors.Tensor, "read", fail)
 
     def refuses_tensors(message, change) -> None:
-        tensors = dict(reversed(model.parameters.items()))
+        tensors = dict(reversed(model.parameters.items()))  # any order is right
         change(tensors)
-        path = write_tensors(tmp_path, tensors) / "model.safetensors"
+        write_tensors(tmp_path, tensors)
         error = refuses(message, lambda: tiedgpt.load_model(tmp_path, copy=True))
-        assert f"{path}: " in error
+        file = tmp_path / "model.safetensors"
+        assert f"{file}: " in error
 
     return refuses_tensors
 
@@ -302,8 +316,10 @@ def test_a_head_of_another_shape(refuses_tensors):
 
 
 def test_a_dtype_that_is_not_read(tmp_path, model):
+    """The dtype of the first tensor in the header is changed."""
     path = write_tensors(tmp_path, model.parameters) / "model.safetensors"
-    path.write_bytes(path.read_bytes().replace(b'"F32"', b'"I32"', 1))
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b'"F32"', b'"I32"', 1))
     message = r"tensor 'wte\.weight' is I32; expected one of F32, F16, BF16"
     refuses(message, tiedgpt.load_model, tmp_path)
 
@@ -349,8 +365,9 @@ def test_a_file_that_is_wrong_is_named(tmp_path, model, file, content, message):
 
 def test_a_text_file_that_is_too_large(tmp_path, model):
     write_tensors(tmp_path, model.parameters)
-    os.truncate(tmp_path / "config.json", 2**40)  # it takes no room on the disk
-    refuses(rf"config\.json: {2**40} bytes; expected at most \d+", tiedgpt.load_model, tmp_path)
+    size = 2**40  # bytes, which take no room on the disk
+    os.truncate(tmp_path / "config.json", size)
+    refuses(rf"config\.json: {size} bytes; expected at most \d+", tiedgpt.load_model, tmp_path)
 
 
 def test_a_directory_without_a_configuration(tmp_path, model):
@@ -404,6 +421,7 @@ def read_weight_map(directory) -> dict[str, str]:
     ],
 )
 def test_an_index_that_names_another_place(tmp_path, model, file):
+    """The index says that wte is in this file. It may name .safetensors files beside it alone."""
     write_shards(tmp_path, model)
     write_index(tmp_path, {**read_weight_map(tmp_path), "wte.weight": file})
     message = f"{re.escape(short_repr(file))} names no .safetensors file beside it"
@@ -425,6 +443,7 @@ def test_an_index_that_names_a_missing_file(tmp_path, model):
 
 
 def test_a_tensor_that_is_in_another_file_than_the_index_says(tmp_path, model):
+    """wte is in a.safetensors."""
     write_shards(tmp_path, model)
     write_index(tmp_path, {**read_weight_map(tmp_path), "wte.weight": "b.safetensors"})
     message = r"b\.safetensors: tensor 'wte\.weight' is in the index but not in the file"

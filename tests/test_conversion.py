@@ -15,24 +15,32 @@ from tiedgpt.checkpoints.conversion import tied_model, untied_model
 from tiedgpt.checkpoints.formats import open_checkpoint
 from tiedgpt.errors import ArgumentError
 
-TIED = random_model(SMALL)
-UNTIED = random_model(SMALL.with_head("untied"))
-COPY = TIED.untie("copy")
+TIED = random_model(SMALL)  # without a W_U in its file
+UNTIED = random_model(SMALL.with_head("untied"))  # its W_U is not wte.T
+COPY = TIED.untie("copy")  # its W_U is wte.T
 
 
 @pytest.fixture
 def open_(tmp_path):
-    """open_(said, model): a checkpoint whose config.json says this head, with a model's tensors."""
-    return lambda said, model: open_checkpoint(
-        write_tensors(tmp_path, model.parameters, SMALL.with_head(said))
-    )
+    """open_(said, model) -> a checkpoint with a model's tensors, whose config.json says this head.
+
+    The two may contradict each other.
+    """
+
+    def open_(said, model):
+        config = SMALL.with_head(said)
+        return open_checkpoint(write_tensors(tmp_path, model.parameters, config))
+
+    return open_
 
 
 def untie(checkpoint, **options):
+    """The untied model of a checkpoint. Messages call the checkpoint "mine"."""
     return untied_model(checkpoint, "mine", checkpoint.load, **options)
 
 
 def tie(checkpoint, **options):
+    """The tied model of a checkpoint. Messages call the checkpoint "mine"."""
     return tied_model(checkpoint, "mine", checkpoint.load, **options)
 
 
@@ -53,8 +61,8 @@ def test_untie_starts_as_it_is_told(open_, model):
 def test_untie_keeps_another_head_of_the_file(open_):
     notes = []
     assert_same(untie(open_("tied", UNTIED), note=notes.append), UNTIED)
-    assert len(notes) == 1
-    assert "says tied, but the file holds a W_U that is not wte.T: the copy has this" in notes[0]
+    (note,) = notes
+    assert "says tied, but the file holds a W_U that is not wte.T: the copy has this" in note
 
 
 def test_untie_drops_another_head_of_the_file_if_it_must(open_):
@@ -65,8 +73,8 @@ def test_untie_drops_another_head_of_the_file_if_it_must(open_):
 def test_untie_without_the_head_that_config_json_promises(open_):
     notes = []
     assert_same(untie(open_("untied", TIED), note=notes.append), COPY)
-    assert len(notes) == 1
-    assert "says untied, but the file holds no W_U: the copy begins with wte.T" in notes[0]
+    (note,) = notes
+    assert "says untied, but the file holds no W_U: the copy begins with wte.T" in note
 
 
 def test_tie_drops_a_copy(open_):
@@ -81,7 +89,8 @@ def test_tie_drops_another_head_if_it_must(open_, said):
 def test_tie_without_the_head_that_config_json_promises(open_):
     notes = []
     assert_same(tie(open_("untied", TIED), note=notes.append), TIED)
-    assert "says untied, but the file holds no W_U" in notes[0]
+    (note,) = notes
+    assert "says untied, but the file holds no W_U" in note
 
 
 # What needs force
@@ -99,10 +108,13 @@ def test_tie_does_not_drop_another_head_without_force(open_, said):
 
 
 def test_the_error_says_what_dropping_the_head_does(open_):
-    def effect(model):
-        return f": its {model.config.n_head} heads suffer"
+    """The text is that of the argument `effect`, which is called with the model."""
 
-    message = "is not wte.T: its 3 heads suffer; to drop it"
+    def effect(model):
+        return f": its {model.config.n_embd} numbers for each token are lost"
+
+    numbers = SMALL.n_embd
+    message = f"is not wte.T: its {numbers} numbers for each token are lost; to drop it"
     refuses(message, lambda: tie(open_("untied", UNTIED), effect=effect), error=ArgumentError)
 
 
@@ -147,10 +159,11 @@ def test_tie_needs_force(run, tmp_path):
     assert_same(load_model(tmp_path / "copy"), UNTIED.tie())
 
 
-@pytest.mark.parametrize(("name", "copy"), [("tie", TIED), ("untie", COPY)])
-def test_a_command_mends_a_checkpoint_without_its_head(run, tmp_path, name, copy):
+@pytest.mark.parametrize(("command_name", "copy"), [("tie", TIED), ("untie", COPY)])
+def test_a_command_mends_a_checkpoint_without_its_head(run, tmp_path, command_name, copy):
+    """config.json says untied, and there is no W_U in the file."""
     write_tensors(tmp_path / "source", TIED.parameters, UNTIED.config)
-    code, out, err = run(name, str(tmp_path / "source"), str(tmp_path / "copy"))
+    code, out, err = run(command_name, str(tmp_path / "source"), str(tmp_path / "copy"))
     assert (code, out) == (0, "")
     assert "says untied, but the file holds no W_U" in err
     assert_same(load_model(tmp_path / "copy"), copy)
@@ -163,9 +176,10 @@ def test_params_shows_the_head_that_is_loaded(run, tmp_path):
 
 
 def test_a_command_says_that_the_head_of_the_file_is_used(tmp_path):
+    """config.json says tied, and the file holds a W_U that is not wte.T."""
     save_model(random_model(CONFIG), Tokenizer([]), tmp_path)
     untied = random_model(CONFIG.with_head("untied"), seed=1)
-    write_tensors(tmp_path, untied.parameters, CONFIG)
+    write_tensors(tmp_path, untied.parameters, CONFIG)  # the tokenizer's files stay
     arguments = command("score", "-m", str(tmp_path), "--json")
     done = subprocess.run(arguments, input=b"abcdef", capture_output=True, check=True)
     assert json.loads(done.stdout)["head"] == "untied"
@@ -178,15 +192,17 @@ def test_a_command_says_that_the_head_of_the_file_is_used(tmp_path):
 
 @pytest.mark.parametrize("words", [["untie"], ["resize", "--vocab-size", "300"]], ids=" ".join)
 def test_a_copy_of_a_model_with_nan_is_not_written(run, save, tmp_path, words):
+    """NumPy's own warnings about NaN would be errors here."""
     model = random_model(CONFIG)
     model.parameters["wte.weight"][-1, 0] = np.nan
+    damaged = save("damaged", model)
     with np.errstate(invalid="ignore"):
-        result = run(*words, save("damaged", model), str(tmp_path / "copy"))
+        result = run(*words, damaged, str(tmp_path / "copy"))
     assert_one_error_line(result, "checkpoint is damaged")
     assert not (tmp_path / "copy").exists()
 
 
-def test_a_w_u_with_nan_is_not_resized(run, save, tmp_path):
+def test_a_w_u_with_infinity_is_not_resized(run, save, tmp_path):
     model = random_model(CONFIG.with_head("untied"))
     model.parameters["lm_head.weight"][-1, 0] = np.inf
     damaged = save("damaged", model)

@@ -1,6 +1,12 @@
 """A download over a network that fails in every way it can: interruptions, lies, wrong addresses.
 
 After each fault the right file is there under its final name, or no file is.
+
+The fixture hub_server is a hub on the loopback interface that has a small model, NAME, whose files
+are hub_files. `hub_server.faults[file]` lists what is wrong with its next answers to requests for a
+file; after them the answers are right. The hub keeps the first byte of each request, and counts the
+bytes of each file that it has served. weights_folder is where downloads go, and a download waits
+0.001 s before the second attempt.
 """
 
 import json
@@ -9,6 +15,7 @@ import socket
 import ssl
 import subprocess
 
+import numpy as np
 import pytest
 from support.loopback_hub import (
     BLOCK,
@@ -34,8 +41,8 @@ from tiedgpt.checkpoints import fetching, hub
 # Faults of one response
 
 DROPPED = Fault(is_dropped=True)
-BUSY = Fault(503)
-HALFWAY = Fault(stop=HALF)
+BUSY = Fault(503)  # a status: the service is not available now
+HALFWAY = Fault(stop=HALF)  # the connection is cut in the middle of the weights
 
 
 def lasting(fault: Fault) -> list[Fault]:
@@ -77,10 +84,11 @@ PASSING = [  # the faults of the first requests for the weights
 
 @pytest.mark.parametrize("faults", PASSING)
 def test_after_an_interruption_the_download_continues(hub_server, hub_files, faults):
+    """A note says that the download begins, and one after each fault that it is tried again."""
     hub_server.faults[WEIGHTS] = list(faults)
     notes = []
     assert_whole(hub.download(NAME, note=notes.append), hub_files)
-    assert hub_server.faults[WEIGHTS] == []
+    assert hub_server.faults[WEIGHTS] == []  # each was met
     assert len(notes) == 1 + len(faults)
 
 
@@ -92,6 +100,7 @@ def test_a_small_file_is_asked_for_again_too(hub_server, hub_files, file):
 
 
 def test_a_server_that_stalls_is_asked_again(hub_server, hub_files, monkeypatch):
+    """It is waited for 0.2 seconds: the second number is that for more data."""
     monkeypatch.setattr(fetching, "TIMEOUT", (5, 0.2))
     hub_server.faults[WEIGHTS] = [Fault(stop=HALF, then=stall)]
     assert_whole(hub.download(NAME), hub_files)
@@ -125,19 +134,26 @@ def test_a_response_without_its_length(hub_server, hub_files, file):
 
 
 def test_a_plain_server_of_files(hub_server, hub_files):
-    """It sends sizes but no hashes. A part is continued as long as the ETag stays the same."""
+    """It sends sizes but no hashes. A part is continued as long as the ETag stays the same.
+
+    There are four requests. The first, second and third are interrupted.
+    """
     hub_server.is_plain = True
-    hub_server.faults[WEIGHTS] = [Fault(stop=100 * BLOCK), DROPPED, Fault(stop=200 * BLOCK + 7)]
+    first_cut = 100 * BLOCK
+    third_cut = 200 * BLOCK + 7
+    hub_server.faults[WEIGHTS] = [Fault(stop=first_cut), DROPPED, Fault(stop=third_cut)]
     assert_whole(hub.download(NAME), hub_files)
 
-    # The last byte of a part is asked for again. A cut connection loses less than a block: the
-    # third response begins a byte before a block, so 8 bytes are left after its last whole block.
-    first_part = 100 * BLOCK
-    second_part = 200 * BLOCK - 1
-    assert hub_server.first_bytes() == [0, first_part - 1, first_part - 1, second_part - 1]
+    # Each later request begins with the last byte of the part. The third response begins a byte
+    # before a block, and the client reads whole blocks from there on. So the 8 bytes after the last
+    # of them are lost.
+    second_start = first_cut - 1
+    third_start = second_start  # the second request brought nothing
     lost = 8
-    asked_for_again = 2
-    assert hub_server.served[WEIGHTS] == len(hub_files[WEIGHTS]) + lost + asked_for_again
+    fourth_start = third_cut - lost - 1
+    assert hub_server.first_bytes() == [0, second_start, third_start, fourth_start]
+    sent_twice = 2  # bytes: the first byte of the third response, and that of the fourth
+    assert hub_server.served[WEIGHTS] == len(hub_files[WEIGHTS]) + lost + sent_twice
 
 
 # How long it waits, and when it gives up
@@ -157,23 +173,31 @@ def test_it_waits_as_long_as_the_server_says(hub_server, monkeypatch):
 def test_it_waits_twice_as_long_after_each_attempt_without_a_new_byte(
     weights_folder, hub_server, hub_files, monkeypatch
 ):
+    """The fixtures set fetching.DELAY to 0.001 s, which is doubled after each such attempt.
+
+    The server is busy three times, sends a block of data in each of 19 answers, and is busy until
+    the download gives up.
+    """
     slept = []
     notes = []
     monkeypatch.setattr(fetching.time, "sleep", slept.append)
-    progress = [Fault(stop=BLOCK * n) for n in range(1, 20)]
+    n_blocks = 19
+    progress = [Fault(stop=BLOCK * n) for n in range(1, n_blocks + 1)]
     hub_server.faults[WEIGHTS] = [BUSY, BUSY, BUSY, *progress, *lasting(BUSY)]
     fail(
         rf"{NAME}/{WEIGHTS}: the server answers 503; 6 attempts in a row brought no data",
         note=notes.append,
     )
     before_progress = [0.002, 0.004, 0.008]
-    during_progress = [0.001] * len(progress)
-    after_progress = [0.002, 0.004, 0.008, 0.016, 0.032]
+    during_progress = [0.001] * n_blocks
+    after_progress = [0.002, 0.004, 0.008, 0.016, 0.032]  # six attempts, with five waits between
     assert slept == [*before_progress, *during_progress, *after_progress]
     assert notes[-1] == f"{WEIGHTS}: the server answers 503; trying again in 0.032 s"
     assert len(hub_server.faults[WEIGHTS]) == len(lasting(BUSY)) - 6
-    # Each of 19 responses brought a block, which began with the last byte of the one before.
-    assert part_of(weights_folder / NAME).stat().st_size == 19 * BLOCK - 18
+    # Each block but the first begins with the last byte of the one before, which is not new.
+    bytes_received_again = n_blocks - 1
+    part = part_of(weights_folder / NAME)
+    assert part.stat().st_size == n_blocks * BLOCK - bytes_received_again
     hub_server.faults.clear()
     assert_whole(hub.download(NAME), hub_files)
 
@@ -198,7 +222,8 @@ def test_it_waits_twice_as_long_after_each_attempt_without_a_new_byte(
     ],
 )
 def test_an_interruption_without_end(hub_server, hub_files, monkeypatch, fault, message):
-    monkeypatch.setattr(fetching, "TIMEOUT", (5, 0.1))
+    """It is an error, and when the interruption is over, the next download succeeds."""
+    monkeypatch.setattr(fetching, "TIMEOUT", (5, 0.1))  # seconds to connect, and for more data
     hub_server.faults[WEIGHTS] = lasting(fault)
     assert fail(message).startswith(f"{hub_server.host}/{NAME}")
     monkeypatch.setattr(fetching, "TIMEOUT", (5, 5))
@@ -211,7 +236,9 @@ def test_a_server_that_stops_during_the_download_is_waited_for(hub_server):
     hub_server.faults[WEIGHTS] = [Fault(stop=HALF, then=lambda _: hub_server.socket.close())]
     notes = []
     fail(f"{WEIGHTS}: Connection refused; 6 attempts in a row brought no data", note=notes.append)
-    assert len(notes) == 1 + 6
+    downloading = 1
+    trying_again = 6  # after the cut, and after each attempt in vain but the last
+    assert len(notes) == downloading + trying_again
 
 
 # The part that a download left
@@ -225,22 +252,25 @@ def end_at(server, stop: int) -> None:
 
 
 def fill_disk_at(stop: int) -> None:
-    """A download to a disk that is full after this many bytes of the weights."""
+    """A download to a disk that is full after this many bytes of the weights.
+
+    In place of the disk, this process may not make a file larger.
+    """
     resource = pytest.importorskip("resource")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (stop, limits[1]))
+    soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (stop, hard_limit))
     try:
         fail(r"cannot write to .*: File too large; .*TIEDGPT_WEIGHTS")
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft_limit, hard_limit))
 
 
 def assert_continues(server, part, content: bytes) -> None:
     """The next download asks for the rest of the file and the last byte of the part."""
-    received = part.read_bytes()
-    before = server.served[WEIGHTS]
+    rest = len(content) - part.stat().st_size
+    sent_before = server.served[WEIGHTS]
     hub.download(NAME)
-    assert server.served[WEIGHTS] - before == len(content) - len(received) + 1
+    assert server.served[WEIGHTS] - sent_before == 1 + rest
 
 
 def test_the_next_download_continues_after_a_cut(weights_folder, hub_server, hub_files):
@@ -268,6 +298,7 @@ def test_a_complete_part_is_only_verified(weights_folder, hub_server, hub_files)
 
 
 def test_a_damaged_part_is_deleted(weights_folder, hub_server, hub_files):
+    """The part is the weights without their first byte, so the whole is not the right file."""
     end_at(hub_server, HALF)
     part = part_of(weights_folder / NAME)
     part.write_bytes(hub_files[WEIGHTS][1:HALF])
@@ -277,26 +308,24 @@ def test_a_damaged_part_is_deleted(weights_folder, hub_server, hub_files):
 
 
 def other_weights(dtype: str) -> bytes:
-    """The file of another model, in float32 or float16."""
+    """The model.safetensors of another model, in F32 or F16."""
     tensors = {}
-    values = []
-    end = 0
+    data = b""
     for name, array in random_model(CONFIG, seed=1).parameters.items():
-        stored = array.astype(dtype)
-        offsets = [end, end + stored.nbytes]
-        kind = {"<f4": "F32", "<f2": "F16"}[dtype]
-        tensors[name] = {"dtype": kind, "shape": array.shape, "data_offsets": offsets}
-        values.append(stored.tobytes())
-        end += stored.nbytes
+        if dtype == "F16":
+            array = array.astype(np.float16)
+        offsets = [len(data), len(data) + array.nbytes]
+        tensors[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": offsets}
+        data += array.tobytes()
     header = json.dumps(tensors).encode()
-    return len(header).to_bytes(8, "little") + header + b"".join(values)
+    return len(header).to_bytes(8, "little") + header + data
 
 
-# The dtype of the new file, and how much of the old one was received.
+# The dtype of the new file, and how many bytes of the old one were received. The old one is F32.
 NEW_SIZES = [
-    pytest.param("<f2", 2 * HALF, id="shorter-than-the-part"),
-    pytest.param("<f2", len(other_weights("<f2")), id="as-long-as-the-part"),
-    pytest.param("<f4", HALF, id="longer"),
+    pytest.param("F16", 2 * HALF, id="shorter-than-the-part"),
+    pytest.param("F16", len(other_weights("F16")), id="as-long-as-the-part"),
+    pytest.param("F32", HALF, id="longer"),
 ]
 
 
@@ -304,6 +333,7 @@ NEW_SIZES = [
 def test_a_file_that_changes_between_two_downloads_is_not_joined(
     hub_server, hub_files, dtype, stop
 ):
+    """The old file is sent up to the byte `stop`, and then the server has the new one."""
     end_at(hub_server, stop)
     new_files = {**hub_files, WEIGHTS: other_weights(dtype)}
     hub_server.put(NAME, new_files)
@@ -314,10 +344,13 @@ def test_a_file_that_changes_between_two_downloads_is_not_joined(
 
 @pytest.mark.parametrize(("dtype", "stop"), NEW_SIZES)
 def test_a_file_that_changes_during_a_download_is_not_joined(hub_server, hub_files, dtype, stop):
+    """The old file is sent up to the byte `stop`, and then the server has the new one."""
     new_files = {**hub_files, WEIGHTS: other_weights(dtype)}
-    hub_server.faults[WEIGHTS] = [
-        Fault(stop=stop, then=lambda _: hub_server.put(NAME, new_files)),
-    ]
+
+    def put_new_files(_):
+        hub_server.put(NAME, new_files)
+
+    hub_server.faults[WEIGHTS] = [Fault(stop=stop, then=put_new_files)]
     notes = []
     assert_whole(hub.download(NAME, note=notes.append), new_files)
     assert f"{WEIGHTS}: it changed on the server; trying again in 0.00" in notes[-1]
@@ -327,8 +360,10 @@ def test_a_file_that_changes_during_a_download_is_not_joined(hub_server, hub_fil
 
 
 def test_weights_that_a_mirror_has_cut_short_are_not_kept(weights_folder, hub_server, hub_files):
+    """Without a hash, only reading the file shows that it is not whole."""
     hub_server.is_plain = True
-    hub_server.put(NAME, {WEIGHTS: hub_files[WEIGHTS][:-4000]})
+    without_the_end = hub_files[WEIGHTS][:-4000]
+    hub_server.put(NAME, {WEIGHTS: without_the_end})
     error = fail(rf"{NAME}/{WEIGHTS}: truncated: the tensors end at byte .*; the next download")
     assert error.startswith(f"{hub_server.host}/")
     assert not weights_folder.exists()
@@ -338,8 +373,10 @@ def test_weights_that_a_mirror_has_cut_short_are_not_kept(weights_folder, hub_se
 
 @pytest.mark.parametrize("file", ["config.json", "vocab.json", "merges.txt"])
 def test_a_small_file_that_a_mirror_has_cut_short_is_not_kept(hub_server, hub_files, file):
+    """A plain server sends no hash. Reading the file shows that it is not whole."""
     hub_server.is_plain = True
-    hub_server.put(NAME, {file: hub_files[file][:-9]})
+    without_the_end = hub_files[file][:-9]
+    hub_server.put(NAME, {file: without_the_end})
     fail(rf"{NAME}/{file}")
     hub_server.put(NAME, hub_files)
     assert_whole(hub.download(NAME), hub_files)
@@ -353,7 +390,8 @@ def add_a_byte(content: bytes) -> bytes:
 
 
 def add_many_bytes(content: bytes) -> bytes:
-    return content + b"!" * 9000
+    """More than a client reads at once, so that it has read too many before the end."""
+    return content + b"!" * (3 * BLOCK)
 
 
 def drop_a_byte(content: bytes) -> bytes:
@@ -361,7 +399,7 @@ def drop_a_byte(content: bytes) -> bytes:
 
 
 SIZES_DIFFER = r"expected one number of bytes, got \d+ and \d+"
-WRONG_ANSWERS = [  # the file, the fault of each request for it, the error
+WRONG_ANSWERS = [  # the file, what is wrong with each answer to a request for it, the error
     pytest.param(
         WEIGHTS,
         Fault(302, {"Location": "{path}"}),
@@ -432,6 +470,7 @@ WRONG_ANSWERS = [  # the file, the fault of each request for it, the error
 def test_a_wrong_answer_is_an_error_and_publishes_nothing(
     hub_server, hub_files, file, fault, message
 ):
+    """`fail` sees that no file is there. When the answers are right, the download succeeds."""
     hub_server.faults[file] = lasting(fault)
     assert fail(message).startswith(f"{hub_server.host}/{NAME}")
     hub_server.faults.clear()
@@ -439,10 +478,15 @@ def test_a_wrong_answer_is_an_error_and_publishes_nothing(
 
 
 def test_wrong_bytes_from_the_host_to_which_the_hub_redirects(hub_server, hub_files):
+    """The hub's redirection has the right hash, and the other host sends other bytes."""
     headers = {"Location": "{elsewhere}{path}", "ETag": '"{hash}"', "X-Repo-Commit": COMMIT}
-    hub_server.faults["vocab.json"] = [Fault(302, headers), Fault(change=flip_bit)]
+    redirection = Fault(302, headers)
+    hub_server.faults["vocab.json"] = [redirection, Fault(change=flip_bit)]
     fail(r"vocab\.json: its git's SHA-1 is .*, expected .*; the part is deleted")
     assert_whole(hub.download(NAME), hub_files)
+
+
+START = HALF - 1  # the first byte that a download asks for after HALFWAY: the last of its part
 
 
 @pytest.mark.parametrize(
@@ -450,24 +494,25 @@ def test_wrong_bytes_from_the_host_to_which_the_hub_redirects(hub_server, hub_fi
     [
         pytest.param(
             "bytes 0-{size}/{size}",
-            rf"asked for bytes {HALF - 1}-, the server sends 'bytes 0-\d+/\d+'",
+            rf"asked for bytes {START}-, the server sends 'bytes 0-\d+/\d+'",
             id="from-the-start",
         ),
         pytest.param(
-            f"bytes {HALF}-{{size}}/{{size}}",
-            rf"asked for bytes {HALF - 1}-, the server sends 'bytes {HALF}-",
+            f"bytes {START + 1}-{{size}}/{{size}}",
+            rf"asked for bytes {START}-, the server sends 'bytes {START + 1}-",
             id="a-byte-later",
         ),
         pytest.param(
             "{size}/{size}",
-            rf"asked for bytes {HALF - 1}-, the server sends '\d+/",
+            rf"asked for bytes {START}-, the server sends '\d+/",
             id="no-unit",
         ),
-        pytest.param(f"bytes {HALF - 1}-99/9", SIZES_DIFFER, id="another-size"),
-        pytest.param(None, rf"asked for bytes {HALF - 1}-, the server sends ''", id="none"),
+        pytest.param(f"bytes {START}-99/9", SIZES_DIFFER, id="another-size"),
+        pytest.param(None, rf"asked for bytes {START}-, the server sends ''", id="none"),
     ],
 )
 def test_another_range_than_was_asked_for(hub_server, hub_files, content_range, message):
+    """The first answer is cut, and the second has a wrong Content-Range or none."""
     hub_server.faults[WEIGHTS] = [HALFWAY, Fault(headers={"Content-Range": content_range})]
     fail(message)
     hub_server.faults.clear()
@@ -477,6 +522,7 @@ def test_another_range_than_was_asked_for(hub_server, hub_files, content_range, 
 def test_a_disk_that_is_too_small_is_an_error_before_the_download(
     weights_folder, hub_server, monkeypatch
 ):
+    """The weights have 1.1 MB, and the disk has 0.9 MB free."""
     usage = shutil.disk_usage(weights_folder.parent)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=900_000))
     folder = weights_folder / NAME
@@ -512,6 +558,7 @@ NOT_URLS = [
     ],
 )
 def test_an_endpoint_that_is_not_a_url(weights_folder, hub_server, monkeypatch, run, url):
+    """The error does not show a password: u:p is a user and a password in some of the URLs."""
     monkeypatch.setenv("HF_ENDPOINT", url)
     error = fail_in_one_line(run, "download", NAME)
     assert " cannot be reached: " in error
@@ -529,7 +576,8 @@ def test_an_endpoint_that_is_not_a_url(weights_folder, hub_server, monkeypatch, 
     ],
 )
 def test_a_redirect_to_what_is_not_a_url(weights_folder, hub_server, monkeypatch, run, file, url):
-    monkeypatch.setenv("NO_PROXY", "*")
+    """The error does not show a password: u:p is a user and a password in one of the URLs."""
+    monkeypatch.setenv("NO_PROXY", "*")  # so the hosts in these URLs are asked without a proxy
     hub_server.faults[file] = [Fault(302, {"Location": url})]
     error = fail_in_one_line(run, "download", NAME)
     assert " cannot be reached: " in error
@@ -541,7 +589,7 @@ def test_a_redirect_to_what_is_not_a_url(weights_folder, hub_server, monkeypatch
 def closed_port():
     """The address of a port on which nobody listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+        _host, port = listener.getsockname()
     return f"http://127.0.0.1:{port}"
 
 
@@ -563,6 +611,7 @@ def test_a_server_without_encryption(hub_server, monkeypatch):
 
 @pytest.mark.usefixtures("weights_folder")
 def test_a_proxy_that_refuses(closed_port, monkeypatch):
+    """A host with a proxy is asked through it, so no address of hub.invalid is needed."""
     monkeypatch.setenv("HF_ENDPOINT", "http://hub.invalid")
     monkeypatch.setenv("HTTP_PROXY", closed_port)
     fail(r"hub\.invalid/.* cannot be reached: Connection refused by the proxy")
@@ -582,20 +631,20 @@ def certificate(tmp_path):
         pytest.skip("makes a certificate with openssl")
     path = tmp_path / "certificate"
     subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
-    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]  # no password
     files = ["-keyout", tmp_path / "key", "-out", path]
-    command = ["openssl", "req", "-x509", *key, *files, *subject]
+    command = ["openssl", "req", "-x509", *new_key, *files, *subject]  # signed by itself
     subprocess.run(command, check=True, capture_output=True)
     return path
 
 
 @pytest.fixture
 def secure_server(hub_server, certificate, monkeypatch):
-    """The hub behind TLS."""
+    """The hub behind TLS, with a certificate that nobody trusts."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, certificate.parent / "key")
     hub_server.socket = context.wrap_socket(hub_server.socket, server_side=True)
-    hub_server.is_plain = True
+    hub_server.is_plain = True  # it does not redirect to http://localhost
     monkeypatch.setenv("HF_ENDPOINT", f"https://{hub_server.host}")
     return hub_server
 
@@ -636,6 +685,7 @@ def test_the_token_goes_to_the_hub_and_to_no_other_host(hub_server, hub_files, m
 
 
 def test_the_token_stays_when_the_hub_redirects_to_itself(hub_server, monkeypatch):
+    """127.0.0.1 is the hub, which redirects to another path of 127.0.0.1."""
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     location = f"/{NAME}/resolve/{COMMIT}/config.json"
     hub_server.faults["config.json"] = [Fault(307, {"Location": location})]

@@ -15,7 +15,7 @@ from support.damaged_files import CASES, OPENAIS
 from tiedgpt import TiedGPTError
 from tiedgpt.checkpoints import tensorflow
 
-EDITS = 50
+EDITS = 50  # of each file
 # An edited file may be one of which the user should know something.
 pytestmark = pytest.mark.filterwarnings("ignore::tiedgpt.errors.TiedGPTWarning")
 
@@ -37,34 +37,45 @@ def refusal(case, directory) -> str | None:
 
 @pytest.fixture(params=CASES, ids=lambda case: case.file)
 def case(request, tmp_path):
-    request.param.write(tmp_path)
-    request.param.check(tmp_path)
-    return request.param
+    """A case whose file has been written to tmp_path, and is read rightly before any edit."""
+    case = request.param
+    case.write(tmp_path)
+    case.check(tmp_path)
+    return case
 
 
 @pytest.fixture
 def edits(case, tmp_path):
-    """Edited contents of the file, the same in each run."""
+    """The contents of the case's file after each of EDITS edits, the same in each run."""
     original = (tmp_path / case.file).read_bytes()
-    return [case.edit(random.Random(f"{case.file} {seed}"), original) for seed in range(EDITS)]
+    edits = []
+    for seed in range(EDITS):
+        rng = random.Random(f"{case.file} {seed}")
+        edits.append(case.edit(rng, original))
+    return edits
 
 
 def test_an_edited_file_is_read_as_what_it_says_or_refused(tmp_path, case, edits):
-    refused = 0
+    """`refusal` fails if an edited file is read as something else."""
+    n_refused = 0
     for number, edited in enumerate(edits):
         (tmp_path / case.file).write_bytes(edited)
         start = time.process_time()
         message = refusal(case, tmp_path)
-        assert time.process_time() - start < 5, number
+        seconds = time.process_time() - start
+        assert seconds < 5, number
         if message is not None:
-            refused += 1
+            n_refused += 1
             fault = case.message_fault(tmp_path, message)
             assert fault == "", f"{number}: the message {fault}: {message}"
-    assert refused > 0.3 * EDITS
+    assert n_refused > 0.3 * EDITS  # otherwise the edits would test little
 
 
 def test_an_edited_file_takes_little_memory(tmp_path, case, edits):
-    """Of every tenth edit, because tracing takes ten times as long."""
+    """Every tenth edit is tried, because tracing takes ten times as long.
+
+    A reader may take 10 MB, and 50 times the size of the file for Python's objects.
+    """
     for number in range(0, EDITS, 10):
         (tmp_path / case.file).write_bytes(edits[number])
         tracemalloc.start()

@@ -1,6 +1,8 @@
 """Downloads: which files, from where, to which folder, and what is refused.
 
-The hub is one on the loopback interface. test_fetching.py has the faults of the network.
+The fixture hub_server is a hub on the loopback interface. It has a small model, NAME, whose files
+are hub_files and whose tokens are 256 bytes and EOT. weights_folder is where downloads go.
+test_fetching.py has the faults of the network.
 """
 
 import json
@@ -51,20 +53,21 @@ from tiedgpt.checkpoints.known_models import MODELS
 from tiedgpt.gpt2.tokenizer import EOT, spelled_ids
 
 GPT2 = "openai-community/gpt2"
+GPT2_COMMIT = "f" * 40  # of the small gpt2 on the loopback hub
 
 
 @pytest.fixture
-def pinned(hub_server, hub_files, monkeypatch):
-    """The same small model as gpt2 on this hub, with pins of its files."""
+def pinned_gpt2(hub_server, hub_files, monkeypatch):
+    """The hub has the small model as gpt2, too, whose commit, size and hash are pinned."""
     hub_server.put(GPT2, hub_files)
     weights = version(hub_files[WEIGHTS])
-    model = replace(MODELS["gpt2"], commit="f" * 40, weights=weights)
+    model = replace(MODELS["gpt2"], commit=GPT2_COMMIT, weights=weights)
     monkeypatch.setitem(MODELS, "gpt2", model)
 
 
 @pytest.fixture
 def openai_files(hub_server, hub_files, monkeypatch, tmp_path):
-    """A small gpt2 on OpenAI's server, with pins of its files; the files."""
+    """The files of a small gpt2, which OpenAI's server has. Their sizes and hashes are pinned."""
     monkeypatch.setattr(tensorflow, "HEAD_WIDTH", SMALL.head_width)
     config = replace(
         SMALL, vocab_size=257, n_inner=4 * SMALL.n_embd, bos_token_id=256, eos_token_id=256
@@ -129,6 +132,7 @@ def test_a_repository_with_tokens_that_tokenizer_json_adds(hub_server, hub_files
 
 
 def test_a_repository_with_special_tokens(hub_server, hub_files):
+    """The first id after those of vocab.json, 257, is free for an added token."""
     settings = {
         "tokenizer_config.json": b'{"model_max_length": 9}',
         "added_tokens.json": b'{"<pad>": 257}',
@@ -146,14 +150,18 @@ def test_a_repository_with_a_generation_config(hub_server, hub_files):
 
 def test_a_repository_without_a_tokenizer(hub_server, hub_files):
     notes = assert_downloads(hub_server, without(hub_files, "vocab.json", "merges.txt"))
-    missing = "has no tokenizer: neither vocab.json and merges.txt nor tokenizer.json"
-    assert notes[1].endswith(missing)
+    _downloading, missing = notes
+    assert missing.endswith(
+        "has no tokenizer: neither vocab.json and merges.txt nor tokenizer.json"
+    )
 
 
 def test_a_repository_with_half_a_tokenizer(hub_server, hub_files):
     notes = assert_downloads(hub_server, without(hub_files, "merges.txt"))
-    missing = "has no tokenizer: neither vocab.json and merges.txt nor tokenizer.json"
-    assert notes[1].endswith(missing)
+    _downloading, missing = notes
+    assert missing.endswith(
+        "has no tokenizer: neither vocab.json and merges.txt nor tokenizer.json"
+    )
 
 
 def test_a_repository_with_several_files_of_weights(hub_server, hub_files, tmp_path):
@@ -164,10 +172,14 @@ def test_a_repository_with_several_files_of_weights(hub_server, hub_files, tmp_p
 
 
 def test_all_files_are_of_the_commit_that_main_was_at_first(hub_server):
+    """A path is /owner/name/resolve/REVISION/file. The first answer names the commit of main."""
     hub.download(NAME)
-    revisions = [re.findall("/resolve/([^/]+)/", r.path)[0] for r in hub_server.requests]
-    assert revisions[0] == "main"
-    assert set(revisions[1:]) == {COMMIT}
+    revisions = []
+    for request in hub_server.requests:
+        revisions.append(re.search("/resolve/([^/]+)/", request.path)[1])
+    first, *later = revisions
+    assert first == "main"
+    assert set(later) == {COMMIT}
 
 
 def test_a_complete_model_is_not_asked_for_again(weights_folder, hub_server):
@@ -297,8 +309,9 @@ def test_after_a_refusal_the_right_files_are_downloaded(hub_server, hub_files):
 
 
 def test_a_command_that_needs_the_tokenizer_alone(
-    weights_folder, hub_server, pinned, hub_files, run
+    weights_folder, hub_server, pinned_gpt2, hub_files, run
 ):
+    """The model's tokens are bytes, so "é" has two: their ids are 127 and 102 in GPT-2's order."""
     code, out, err = run("tokenize", "--model", "124M", "é")
     assert (code, out) == (0, "   127  b'\\xc3'\n   102  b'\\xa9'\n")
     folder = weights_folder / "gpt2" / ".tokenizer"
@@ -308,12 +321,12 @@ def test_a_command_that_needs_the_tokenizer_alone(
         f"tiedgpt: note: downloading the tokenizer of gpt2 ({size / 1e6:.1f} MB) from "
         f"{hub_server.host}/{GPT2} to {folder}\n"
     )
-    tokenizer_files = without(hub_files, WEIGHTS)
-    assert_whole(folder, tokenizer_files)
-    assert {request.file for request in hub_server.requests} == tokenizer_files.keys()
+    all_but_weights = without(hub_files, WEIGHTS)
+    assert_whole(folder, all_but_weights)
+    assert {request.file for request in hub_server.requests} == all_but_weights.keys()
 
 
-@pytest.mark.usefixtures("pinned")
+@pytest.mark.usefixtures("pinned_gpt2")
 def test_a_tokenizer_alone_is_used_offline_and_is_not_a_model(monkeypatch, run):
     tiedgpt.load_tokenizer("gpt2")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -324,7 +337,7 @@ def test_a_tokenizer_alone_is_used_offline_and_is_not_a_model(monkeypatch, run):
     assert error.endswith("; HF_HUB_OFFLINE is set, so it is not downloaded\n")
 
 
-@pytest.mark.usefixtures("pinned")
+@pytest.mark.usefixtures("pinned_gpt2")
 def test_a_model_completes_its_tokenizer(weights_folder, hub_files):
     tiedgpt.load_tokenizer("gpt2")
     assert tiedgpt.load_model("gpt2").config == CONFIG
@@ -344,7 +357,10 @@ def test_a_vocabulary_that_a_repository_lacks(hub_server, hub_files):
 
 
 def row_of_facts(shared, name: str) -> list[str]:
-    """The row of a model in FACTS.md: name, repository, commit, size and SHA-256 of its weights."""
+    """The row of a model in FACTS.md: name, repository, commit, size and SHA-256 of its weights.
+
+    A row is a line of a table, such as "| gpt2, 124M | openai-community/gpt2 | ... |".
+    """
     text = (shared / "FACTS.md").read_text()
     (row,) = re.findall(rf"^\| {name}, .*$", text, re.MULTILINE)
     return row.strip("| ").split(" | ")
@@ -352,13 +368,14 @@ def row_of_facts(shared, name: str) -> list[str]:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_pins_of_weights_are_the_facts(shared, name):
+    """FACTS.md has the exact size of some models. The others have no pin of the size."""
     _, repository, commit, size, digest = row_of_facts(shared, name)
     model = MODELS[name]
     assert model.repository == repository
     assert model.commit == commit
     assert model.weights.digest == digest
     if model.weights.size is None:
-        assert "(" in size  # for example "(derived)"
+        assert "(" in size  # for example "3247159078 (derived)"
     else:
         assert size.startswith(str(model.weights.size))
 
@@ -382,26 +399,28 @@ def test_the_pins_of_openais_files_are_the_facts(shared, file, pin):
         assert f"data {pin.size} B {pin.digest}" in text
 
 
-def test_gpt2_comes_from_its_commit(weights_folder, hub_server, pinned, hub_files):
+def test_gpt2_comes_from_its_commit(weights_folder, hub_server, pinned_gpt2, hub_files):
     notes = []
     assert hub.find_or_download("gpt2", notes.append) == weights_folder / "gpt2"
     assert_whole(weights_folder / "gpt2", hub_files)
     for request in hub_server.requests:
-        assert f"/{GPT2}/resolve/{'f' * 40}/" in request.path
-    assert notes[0] == "gpt2 is not on this machine"
-    assert re.match(rf"downloading gpt2 \(1\.\d MB\) from \S+/{GPT2} to \S+/gpt2$", notes[1])
+        assert f"/{GPT2}/resolve/{GPT2_COMMIT}/" in request.path
+    missing, downloading = notes
+    assert missing == "gpt2 is not on this machine"
+    assert re.match(rf"downloading gpt2 \(1\.\d MB\) from \S+/{GPT2} to \S+/gpt2$", downloading)
 
 
-@pytest.mark.usefixtures("pinned")
+@pytest.mark.usefixtures("pinned_gpt2")
 def test_a_directory_called_gpt2_is_mentioned_and_not_meant(weights_folder, monkeypatch):
     monkeypatch.chdir(weights_folder.parent)
     Path("gpt2").mkdir()
     notes = []
     assert hub.find_or_download("gpt2", notes.append) == weights_folder / "gpt2"
-    assert notes[0] == "gpt2 is not on this machine (for the directory here, write ./gpt2)"
+    missing, _downloading = notes
+    assert missing == "gpt2 is not on this machine (for the directory here, write ./gpt2)"
 
 
-def test_a_gpt2_that_is_here_is_verified(weights_folder, hub_server, pinned):
+def test_a_gpt2_that_is_here_is_verified(weights_folder, hub_server, pinned_gpt2):
     hub.download("gpt2")
     hub_server.requests.clear()
     notes = []
@@ -410,7 +429,7 @@ def test_a_gpt2_that_is_here_is_verified(weights_folder, hub_server, pinned):
     assert hub_server.requests == []
 
 
-@pytest.mark.usefixtures("pinned")
+@pytest.mark.usefixtures("pinned_gpt2")
 def test_a_gpt2_that_is_damaged_is_not_complete(weights_folder):
     path = hub.download("gpt2") / WEIGHTS
     path.write_bytes(flip_bit(path.read_bytes()))
@@ -420,7 +439,7 @@ def test_a_gpt2_that_is_damaged_is_not_complete(weights_folder):
     refuses(message, hub.download, "gpt2")
 
 
-@pytest.mark.usefixtures("pinned")
+@pytest.mark.usefixtures("pinned_gpt2")
 def test_a_gpt2_that_lacks_a_file_is_not_complete(weights_folder):
     (hub.download("gpt2") / "merges.txt").unlink()
     message = r"No such file .*gpt2/merges\.txt'.*; to download gpt2, move .* away"
@@ -437,10 +456,10 @@ PINNED_FILES = [  # the source, the folder on its server, the file
 ]
 
 
-@pytest.mark.usefixtures("pinned", "openai_files")
+@pytest.mark.usefixtures("pinned_gpt2", "openai_files")
 @pytest.mark.parametrize(("source", "folder", "file"), PINNED_FILES)
 def test_another_file_than_the_pinned_one_is_refused(hub_server, source, folder, file):
-    """Even if the server describes its other file correctly."""
+    """Even if the server describes its other file correctly: first other bytes, then one more."""
     right = hub_server.files[f"{folder}/{file}"]
     hub_server.put(folder, {file: flip_bit(right)})
     fail(rf"/{file}: its SHA-256 is .*, expected .*; the part is deleted", "gpt2", source)
@@ -448,7 +467,7 @@ def test_another_file_than_the_pinned_one_is_refused(hub_server, source, folder,
     fail(rf"/{file}: expected one number of bytes, got \d+ and \d+", "gpt2", source)
 
 
-@pytest.mark.usefixtures("pinned", "openai_files")
+@pytest.mark.usefixtures("pinned_gpt2", "openai_files")
 @pytest.mark.parametrize(
     ("source", "path", "message"),
     [
@@ -470,6 +489,7 @@ def test_a_file_that_the_server_lacks(hub_server, source, path, message):
 def test_openais_files_have_a_folder_for_themselves(
     weights_folder, hub_server, openai_files, monkeypatch
 ):
+    """After two interruptions it is complete. OpenAI's server is not sent the hub's token."""
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     hub_server.faults[tensorflow.DATA] = [Fault(stop=5 * BLOCK), Fault(503)]
     assert hub.download("124M", "openai") == weights_folder / "gpt2-openai"
@@ -478,6 +498,7 @@ def test_openais_files_have_a_folder_for_themselves(
 
 
 def test_openais_files_are_a_gpt2(weights_folder, hub_server, openai_files):
+    """When they are here, the name gpt2 means them, and nothing is asked for."""
     hub.download("gpt2", "openai")
     hub_server.requests.clear()
     notes = []
@@ -489,7 +510,7 @@ def test_openais_files_are_a_gpt2(weights_folder, hub_server, openai_files):
     assert hub_server.requests == []
 
 
-@pytest.mark.usefixtures("openai_files", "pinned")
+@pytest.mark.usefixtures("openai_files", "pinned_gpt2")
 def test_if_the_hubs_files_are_here_too_the_name_means_those(weights_folder):
     hub.download("gpt2", "openai")
     assert hub.download("gpt2") == weights_folder / "gpt2"
@@ -497,12 +518,10 @@ def test_if_the_hubs_files_are_here_too_the_name_means_those(weights_folder):
 
 
 def test_openais_larger_models_are_known_by_their_size(hub_server, openai_files):
+    """A small file in the place of the data of gpt2-medium, of 1,419,292,672 bytes, is refused."""
     hub_server.put("openai/355M", openai_files)
-    fail(
-        r"00000-of-00001: expected one number of bytes, got \d+ and 1419292672",
-        "gpt2-medium",
-        "openai",
-    )
+    message = r"00000-of-00001: expected one number of bytes, got \d+ and 1419292672"
+    fail(message, "gpt2-medium", "openai")
 
 
 @pytest.mark.usefixtures("openai_files")
@@ -515,7 +534,10 @@ def test_a_model_that_openai_did_not_release(name):
 
 
 def leave_files(folder: Path) -> Path:
-    """Leave what a killed download leaves; returns a part of a file that is not wanted any more."""
+    """Leave what a killed download leaves: a staging directory, and a part of a file of weights.
+
+    No model here has that file, so its part is not continued. Returns the part.
+    """
     staging = folder / ".save.x1y2.tmp"
     (staging / "new").mkdir(parents=True)
     (staging / "new" / "vocab.json").write_bytes(b"left")
@@ -526,23 +548,31 @@ def leave_files(folder: Path) -> Path:
 
 
 def interrupt_download(server, name: str, source: str, file: str) -> None:
-    """A download that gives up after some bytes of the weights."""
-    server.faults[file] = [Fault(stop=BLOCK), *[Fault(is_dropped=True)] * fetching.ATTEMPTS]
+    """A download of a model that gives up when it has the first BLOCK bytes of a file."""
+    dropped = Fault(is_dropped=True)
+    server.faults[file] = [Fault(stop=BLOCK), *[dropped] * fetching.ATTEMPTS]
     fail("; the next download continues from here", name, source)
 
 
+# A part is continued with its own last byte, so that there is something to ask for even if the
+# part is complete. interrupt_download leaves a part of BLOCK bytes.
+CONTINUED_AT = BLOCK - 1
+
+
 def test_only_a_part_of_the_weights_is_continued(weights_folder, hub_server, hub_files):
+    """Another file's part and a staging directory are there, too, and are removed."""
     leave_files(weights_folder / NAME)
     interrupt_download(hub_server, NAME, "hub", WEIGHTS)
     assert_whole(hub.download(NAME), hub_files)
-    assert BLOCK - 1 in hub_server.first_bytes()
+    assert CONTINUED_AT in hub_server.first_bytes()
 
 
 def test_only_a_part_of_openais_weights_is_continued(weights_folder, hub_server, openai_files):
+    """Another file's part and a staging directory are there, too, and are removed."""
     leave_files(weights_folder / "gpt2-openai")
     interrupt_download(hub_server, "gpt2", "openai", tensorflow.DATA)
     assert_whole(hub.download("gpt2", "openai"), openai_files)
-    assert BLOCK - 1 in hub_server.first_bytes(tensorflow.DATA)
+    assert CONTINUED_AT in hub_server.first_bytes(tensorflow.DATA)
 
 
 @pytest.mark.usefixtures("hub_server")
@@ -556,6 +586,7 @@ def test_what_is_left_beside_a_complete_model_is_removed(weights_folder, hub_fil
 
 @pytest.mark.usefixtures("hub_server")
 def test_a_part_is_not_removed_while_another_process_has_the_lock():
+    """The process with the lock may be receiving the part."""
     folder = hub.download(NAME)
     part = leave_files(folder)
     with locks.locked_file(folder / locks.LOCK):
@@ -601,7 +632,7 @@ def test_the_name_that_was_meant(name):
 
 
 @pytest.mark.parametrize("path", [Path(NAME), Path("gpt2")])
-def test_a_path_is_never_downloaded(hub_server, pinned, path):
+def test_a_path_is_never_downloaded(hub_server, pinned_gpt2, path):
     refuses(f"{path} is not on this machine", tiedgpt.load_model, path)
     assert hub_server.requests == []
 
@@ -612,7 +643,7 @@ def test_a_shipped_model_is_never_downloaded(hub_server, function):
     assert hub_server.requests == []
 
 
-def test_gpt2_is_not_downloaded_if_nobody_named_it(hub_server, pinned, run):
+def test_gpt2_is_not_downloaded_if_nobody_named_it(hub_server, pinned_gpt2, run):
     assert "gpt2 is not on this machine" in fail_in_one_line(run, "tokenize", "a")
     assert hub_server.requests == []
 
@@ -649,13 +680,15 @@ def write_snapshot(home: Path, repository: str, files: dict[str, bytes]) -> Path
     return folder
 
 
-@pytest.mark.usefixtures("pinned")
+@pytest.mark.usefixtures("pinned_gpt2")
 @pytest.mark.parametrize(("name", "repository"), [(NAME, NAME), ("gpt2", GPT2), ("124M", "gpt2")])
 def test_a_model_in_the_hugging_face_cache_is_used(
     weights_folder, tmp_path, hub_server, hub_files, name, repository
 ):
+    """Nothing is downloaded, and the part that an earlier download has left is removed."""
     folder = write_snapshot(tmp_path, repository, hub_files)
-    part = leave_files(weights_folder / places.check_name(name))  # by a download that was stopped
+    folder_of_download = weights_folder / places.check_name(name)
+    part = leave_files(folder_of_download)
     assert hub.find_or_download(name) == folder
     assert hub.download(name) == folder
     assert hub_server.requests == []
@@ -696,8 +729,8 @@ def test_a_snapshot_without_the_files_of_its_index_is_not_complete(
 
 
 @pytest.fixture
-def no_folder_named(hub_server, tmp_path, monkeypatch):
-    """A machine where TIEDGPT_WEIGHTS is not set; tiedgpt is in its folder `checkout`."""
+def home(hub_server, tmp_path, monkeypatch):
+    """A home in whose folder `checkout` tiedgpt is. TIEDGPT_WEIGHTS, a folder, is not set."""
     monkeypatch.delenv("TIEDGPT_WEIGHTS")
     return tmp_path
 
@@ -711,30 +744,31 @@ def make_checkout(home: Path) -> Path:
 
 
 def forbid_writing(monkeypatch, *folders: Path) -> None:
+    """Let the system say that files may be written to all folders but these."""
     monkeypatch.setattr(os, "access", lambda path, mode: path not in folders)
 
 
-def test_an_installed_tiedgpt_downloads_to_the_users_cache(no_folder_named):
-    """Not to the package, which an upgrade deletes."""
-    cache = no_folder_named / ".cache" / "tiedgpt"
-    package = no_folder_named / "checkout" / "tiedgpt"
+def test_an_installed_tiedgpt_downloads_to_the_users_cache(home):
+    """Not to the package, which an upgrade deletes. Models are searched in both."""
+    cache = home / ".cache" / "tiedgpt"
+    package = home / "checkout" / "tiedgpt"
     assert places.weight_folders() == [package / "weights", cache]
     assert hub.download(NAME) == cache / NAME
 
 
-def test_a_checkout_downloads_to_its_weights(no_folder_named):
-    checkout = make_checkout(no_folder_named)
+def test_a_checkout_downloads_to_its_weights(home):
+    checkout = make_checkout(home)
     assert hub.download(NAME) == checkout / "weights" / NAME
 
 
-def test_a_checkout_that_cannot_be_written(no_folder_named, monkeypatch):
-    forbid_writing(monkeypatch, make_checkout(no_folder_named))
-    assert hub.download(NAME) == no_folder_named / ".cache" / "tiedgpt" / NAME
+def test_a_checkout_that_cannot_be_written(home, monkeypatch):
+    forbid_writing(monkeypatch, make_checkout(home))
+    assert hub.download(NAME) == home / ".cache" / "tiedgpt" / NAME
 
 
-def test_no_folder_can_be_written(no_folder_named, monkeypatch):
-    checkout = make_checkout(no_folder_named)
-    cache = no_folder_named / ".cache"
+def test_no_folder_can_be_written(home, monkeypatch):
+    checkout = make_checkout(home)
+    cache = home / ".cache"
     cache.mkdir(exist_ok=True)
     forbid_writing(monkeypatch, checkout, cache)
     message = rf"cannot write to {checkout}/weights or {cache}/tiedgpt: name a folder"
@@ -790,7 +824,10 @@ def start_download() -> subprocess.Popen:
 
 
 def test_two_at_once(weights_folder, hub_server, hub_files):
-    """One downloads, the other says that it waits. (writers.py kills one.)"""
+    """One downloads, the other says that it waits.
+
+    The server makes a pause after each piece, so the download lasts until the other waits.
+    """
     hub_server.pause = 0.2
     with start_download() as first:
         assert f"downloading {NAME}" in first.stderr.readline()
@@ -808,11 +845,17 @@ def test_two_at_once(weights_folder, hub_server, hub_files):
 
 
 def test_ctrl_c_on_a_terminal_and_again(weights_folder, hub_server, hub_files):
-    """The bar shows speed and time left. Ctrl-C leaves the part, which is then continued."""
+    """The bar shows speed and time left. Ctrl-C leaves the part, which is then continued.
+
+    The server makes a pause after each piece, so Ctrl-C comes in the middle of the file.
+    """
     hub_server.pause = 0.1
     with Terminal("download", NAME) as terminal:
-        shown = terminal.type("", "kB/s]") + terminal.type(CTRL_C)
+        bar = terminal.type("", "kB/s]")  # typing nothing, until the speed is shown
+        rest = terminal.type(CTRL_C)
+        shown = bar + rest
         assert terminal.process.wait(timeout=20) == 130
+    # The bar looks like this: model.safetensors:  12%|###    | ... [00:01<00:07, 130kB/s]
     assert re.search(r"model.safetensors: +\d+%\|.*\[\d\d:\d\d<\d\d:\d\d, +[\d.]+kB/s\]", shown)
     assert "tiedgpt: note: stopped; the same command continues from here" in shown
     assert "Traceback" not in shown
@@ -822,4 +865,5 @@ def test_ctrl_c_on_a_terminal_and_again(weights_folder, hub_server, hub_files):
     assert received > 0
     hub_server.pause = 0
     assert_whole(hub.download(NAME), hub_files)
-    assert hub_server.first_bytes()[-1] == received - 1
+    last_request = hub_server.first_bytes()[-1]
+    assert last_request == received - 1  # the last byte of the part is asked for again

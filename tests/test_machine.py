@@ -20,13 +20,16 @@ from tiedgpt.gpt2.run import KVCache
 from tiedgpt.training import loop
 from tiedgpt.training.loop import Settings, Trainer
 
-PIECE_TOKENS = 128
-T = 2 * PIECE_TOKENS + 3  # enough for four threads
-LONG = replace(SMALL, n_ctx=T, n_layer=3)
-DEEP = replace(LONG, n_layer=50)
+PIECE_TOKENS = 128  # the most tokens of a piece, which the fixture small_pieces sets
+# Three tokens more than two pieces hold. Each thread reads the same number of pieces, so two
+# threads read four pieces of these tokens, and four threads read four, too.
+T = 2 * PIECE_TOKENS + 3
+N_PIECES = 4
+PIECE_STARTS = range(0, T, math.ceil(T / N_PIECES))
 IDS = np.random.default_rng(0).integers(0, SMALL.vocab_size, T)
+LONG = replace(SMALL, n_ctx=T, n_layer=3)
+DEEP = replace(LONG, n_layer=50)  # so many layers that a piece is not read in a moment
 MODEL = random_model(LONG, dtype=np.float64)
-STARTS = range(0, T, math.ceil(T / 4))  # where each of four equal pieces begins
 SHARED = [  # how many threads read how many sequences
     pytest.param(1, 2, id="1-thread-2-sequences"),
     pytest.param(2, 1, id="2-threads-1-sequence"),
@@ -41,8 +44,15 @@ def logits_in_one_pass(ids):
     return MODEL(ids, tape={})
 
 
+def some_texts(B):
+    """B texts of T tokens, one or two: IDS, and IDS from the last token to the first."""
+    two_texts = np.stack([IDS, IDS[::-1]])
+    return two_texts[:B]
+
+
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
+    """Pieces, and the blocks of queries in them, are so small that a short text has several."""
     monkeypatch.setattr(prefill, "PIECE_TOKENS", PIECE_TOKENS)
     monkeypatch.setattr(prefill, "QUERY_TOKENS", PIECE_TOKENS // 4)
 
@@ -62,7 +72,7 @@ def blas_threads():
 
 @pytest.fixture
 def on_threads(monkeypatch):
-    """on_threads(n): let n Python threads read a text, as on a machine with n cores."""
+    """on_threads(n) lets n Python threads read a text, as on a machine with n cores."""
     return lambda n: monkeypatch.setattr(threads, "reading_threads", lambda: n)
 
 
@@ -71,22 +81,23 @@ def on_threads(monkeypatch):
 
 def test_blas_has_one_thread_until_the_last_of_several_contexts_ends(blas_threads):
     """As when one program reads two texts at once, and the first is interrupted."""
-    with ExitStack() as second:
-        with suppress(KeyboardInterrupt), blas.one_blas_thread():
-            second.enter_context(blas.one_blas_thread())
+    with ExitStack() as second_text:
+        with suppress(KeyboardInterrupt), blas.one_blas_thread():  # for the first text
+            second_text.enter_context(blas.one_blas_thread())
             raise KeyboardInterrupt
         assert blas_threads() == 1
-    assert blas_threads() == 2
+    assert blas_threads() == 2  # as many as at first
 
 
 @pytest.mark.usefixtures("blas_threads")
 def test_while_blas_has_one_thread_as_many_read_as_it_had_before():
+    """It had two, which the fixture blas_threads has set."""
     with blas.one_blas_thread(), blas.one_blas_thread():
         assert threads.reading_threads() == 2
 
 
 @pytest.mark.parametrize(
-    ("of_blas", "expected"),
+    ("n_blas_threads", "n_reading_threads"),
     [
         pytest.param(1, 1, id="1-core"),
         pytest.param(2, 2, id="2-cores"),
@@ -95,14 +106,16 @@ def test_while_blas_has_one_thread_as_many_read_as_it_had_before():
         pytest.param(None, 1, id="another-blas"),
     ],
 )
-def test_how_many_python_threads_read_a_text(monkeypatch, of_blas, expected):
+def test_how_many_python_threads_read_a_text(monkeypatch, n_blas_threads, n_reading_threads):
+    """None stands for a BLAS that is not OpenBLAS, so that its threads are not known."""
+
     def openblas(function):
-        if of_blas is None:
+        if n_blas_threads is None:
             return None
-        return lambda: of_blas
+        return lambda: n_blas_threads
 
     monkeypatch.setattr(blas, "openblas", openblas)
-    assert threads.reading_threads() == expected
+    assert threads.reading_threads() == n_reading_threads
 
 
 @pytest.mark.parametrize(
@@ -112,17 +125,19 @@ def test_how_many_python_threads_read_a_text(monkeypatch, of_blas, expected):
 def test_blas_has_one_thread_while_threads_share_a_batch(
     blas_threads, monkeypatch, python_threads, expected
 ):
+    """A batch that is not shared leaves BLAS the two threads that it has at first."""
     write_gradients = loop.write_gradients
-    seen = set()
+    numbers_of_threads = set()
 
     def look_and_write_gradients(*arguments):
-        seen.add(blas_threads())
+        numbers_of_threads.add(blas_threads())
         return write_gradients(*arguments)
 
     monkeypatch.setattr(loop, "write_gradients", look_and_write_gradients)
     settings = Settings(steps=2, batch=2, context=8, warm_up=0, threads=python_threads)
-    list(Trainer(random_model(), IDS % 7, IDS[:40], settings).run())
-    assert seen == {expected}
+    trainer = Trainer(random_model(), IDS, IDS[:40], settings)
+    list(trainer.run())
+    assert numbers_of_threads == {expected}
     assert blas_threads() == 2
 
 
@@ -132,7 +147,7 @@ def test_blas_has_one_thread_while_threads_share_a_batch(
 @pytest.mark.parametrize(("n_threads", "B"), SHARED)
 def test_threads_change_no_more_than_rounding(on_threads, n_threads, B):
     on_threads(n_threads)
-    ids = np.stack([IDS, IDS[::-1]])[:B]
+    ids = some_texts(B)
     cache = MODEL.new_cache(B)
     final = MODEL.final(ids, cache)
     assert_close(final @ MODEL.W_U, logits_in_one_pass(ids))
@@ -141,18 +156,20 @@ def test_threads_change_no_more_than_rounding(on_threads, n_threads, B):
 
 @pytest.mark.parametrize(("n_threads", "B"), SHARED)
 def test_all_threads_read_as_many_pieces_of_about_the_same_length(on_threads, n_threads, B):
+    """`progress` is called with the length of each piece. The texts have T tokens."""
     on_threads(n_threads)
-    ids = np.stack([IDS, IDS[::-1]])[:B]
-    lengths = []
-    MODEL.final(ids, MODEL.new_cache(B), progress=lengths.append)
+    lengths = []  # of the pieces
+    MODEL.final(some_texts(B), MODEL.new_cache(B), progress=lengths.append)
     assert sum(lengths) == T
     assert len(lengths) % n_threads == 0
     assert max(lengths) <= PIECE_TOKENS
-    # Lengths are rounded up, so the last piece lacks less than one token for each piece.
-    assert max(lengths) - min(lengths) < len(lengths)
+    # Lengths are rounded up, so the last piece is shorter by less than one token for each piece.
+    n_pieces = len(lengths)
+    assert max(lengths) - min(lengths) < n_pieces
 
 
 def test_pieces_continue_a_cache_that_is_not_empty(on_threads):
+    """The tokens in the middle are read in pieces; the first five and the last three are few."""
     on_threads(2)
     cache = MODEL.new_cache()
     first = MODEL(IDS[:5], cache)
@@ -162,27 +179,38 @@ def test_pieces_continue_a_cache_that_is_not_empty(on_threads):
 
 
 def test_long_sequences_of_unequal_lengths_are_read_in_pieces(on_threads):
+    """The ids of the other text are padding from the lengths on that each call is given."""
     on_threads(2)
     one = IDS
     other = IDS[::-1]
     cache = MODEL.new_cache(2)
-    MODEL(np.stack([one[:9], other[:9]]), cache, lengths=[9, 2])
-    new = T - 99  # tokens of the other that the second call reads
-    logits = MODEL(np.stack([one[9:], other[9:]]), cache, lengths=[T - 9, new])
-    assert_close(logits[0], logits_in_one_pass(one)[9:])
-    other_without_padding = np.concatenate([other[:2], other[9 : 9 + new]])
-    assert_close(logits[1, :new], logits_in_one_pass(other_without_padding)[2:])
+
+    # The first call reads 9 tokens of the one and 2 of the other.
+    first_ids = np.stack([one[:9], other[:9]])
+    MODEL(first_ids, cache, lengths=[9, 2])
+
+    # The second call reads the rest of the one, and many tokens of the other, but fewer.
+    rest = T - 9
+    part = rest - 90
+    second_ids = np.stack([one[9:], other[9:]])
+    logits_of_one, logits_of_other = MODEL(second_ids, cache, lengths=[rest, part])
+    expected_of_one = logits_in_one_pass(one)
+    assert_close(logits_of_one, expected_of_one[9:])
+    other_without_padding = np.concatenate([other[:2], other[9 : 9 + part]])
+    expected_of_other = logits_in_one_pass(other_without_padding)
+    assert_close(logits_of_other[:part], expected_of_other[2:])
 
 
-@pytest.mark.parametrize("slow", [0, 1, 2])
-def test_a_piece_waits_for_the_one_before(on_threads, monkeypatch, slow):
+@pytest.mark.parametrize("slow_piece", [0, 1, 2])
+def test_a_piece_waits_for_the_one_before(on_threads, monkeypatch, slow_piece):
     """Whichever is slow, all keys that a token may see are there when it looks."""
     on_threads(4)
     extend = KVCache.extend
     slow_layers = []
 
     def extend_slowly(self, layer, k, v):
-        if self.length == STARTS[slow]:
+        tokens_before = self.length
+        if tokens_before == PIECE_STARTS[slow_piece]:
             slow_layers.append(layer)
             time.sleep(0.05)
         return extend(self, layer, k, v)
@@ -193,12 +221,12 @@ def test_a_piece_waits_for_the_one_before(on_threads, monkeypatch, slow):
     cache.keys[...] = np.nan
     cache.values[...] = np.nan
     assert_close(MODEL(IDS, cache), logits_in_one_pass(IDS))
-    assert slow_layers == [0, 1, 2]
+    assert slow_layers == list(range(LONG.n_layer))
 
 
 @pytest.fixture
 def thread_maps(monkeypatch):
-    """The numbers of threads for which prefill asks."""
+    """The numbers of threads for which prefill asks: none for a text that is one piece."""
     thread_map = prefill.thread_map
     numbers = []
 
@@ -218,6 +246,7 @@ def thread_maps(monkeypatch):
     ],
 )
 def test_few_tokens_are_not_shared(on_threads, thread_maps, ids):
+    """Two threads need MIN_TOKENS each. A text is divided between tokens, so one is too few."""
     on_threads(2)
     MODEL(ids)
     assert thread_maps == []
@@ -230,6 +259,7 @@ def test_min_tokens_for_each_thread_are_shared(on_threads, thread_maps):
 
 
 def test_threads_use_the_callers_errstate(on_threads):
+    """np.errstate, which says whether an overflow is an error, is set for each thread alone."""
     on_threads(2)
     parameters = dict(random_model(LONG).parameters)
     for name, array in parameters.items():
@@ -254,7 +284,8 @@ ids = numpy.zeros({T}, int)
 def read():
     threading.main_thread().join()
     print(model(ids).shape)
-    print(len(token_losses(model, ids, 9)))
+    stride = 9
+    print(len(token_losses(model, ids, stride)))
 threading.Thread(target=read).start()
 """
 
@@ -264,22 +295,28 @@ def test_after_the_main_thread_ended_one_thread_reads():
     command = [sys.executable, "-c", READ_LATE]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stderr == ""
-    assert done.stdout == f"({T}, 7)\n{T - 1}\n"
+    logits_shape = (T, 7)
+    n_losses = T - 1  # of all tokens but the first
+    assert done.stdout == f"{logits_shape}\n{n_losses}\n"
 
 
-# Errors while a text is read in four pieces
+# Errors while a text is read in four pieces by two threads. KVCache.extend is called in each layer
+# of each piece.
+CALLS_OF_A_PIECE = DEEP.n_layer
 
 
-@pytest.mark.parametrize("piece", [0, 1, 3])
-def test_an_error_in_one_piece_ends_the_others(on_threads, monkeypatch, piece):
+@pytest.mark.parametrize("failing_piece", [0, 1, N_PIECES - 1])
+def test_an_error_in_one_piece_ends_the_others(on_threads, monkeypatch, failing_piece):
+    """Two threads read N_PIECES, which are four. One piece fails in layer 1 of 50."""
     on_threads(2)
     gpt2 = random_model(DEEP)
     extend = KVCache.extend
-    layers = []
+    calls = []
 
     def extend_or_fail(self, layer, k, v):
-        layers.append(layer)
-        if self.length == STARTS[piece] and layer == 1:
+        calls.append(layer)
+        tokens_before = self.length
+        if tokens_before == PIECE_STARTS[failing_piece] and layer == 1:
             raise MemoryError
         return extend(self, layer, k, v)
 
@@ -290,21 +327,24 @@ def test_an_error_in_one_piece_ends_the_others(on_threads, monkeypatch, piece):
         gpt2.final(IDS, cache)
     assert cache.length == 0
     assert threading.active_count() == threads_before
-    if piece != 3:  # the others may have been read before the last one fails
-        assert len(layers) < 3 * DEEP.n_layer
+    # The pieces after the one that fails wait for it in an early layer. So fewer than three pieces
+    # are read to the end, unless it is the last one that fails.
+    if failing_piece < N_PIECES - 1:
+        assert len(calls) < 3 * CALLS_OF_A_PIECE
 
 
 def test_ctrl_c_after_the_first_piece_ends_the_others(on_threads, monkeypatch):
+    """Two threads read four pieces. `progress` is called as soon as the first is read."""
     on_threads(2)
     gpt2 = random_model(DEEP)
     extend = KVCache.extend
-    layers = []
+    calls = []
 
     def extend_and_count(self, layer, k, v):
-        layers.append(layer)
+        calls.append(layer)
         return extend(self, layer, k, v)
 
-    def press_ctrl_c(_):
+    def press_ctrl_c(piece_length):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(KVCache, "extend", extend_and_count)
@@ -314,4 +354,5 @@ def test_ctrl_c_after_the_first_piece_ends_the_others(on_threads, monkeypatch):
         gpt2.final(IDS, cache, progress=press_ctrl_c)
     assert cache.length == 0
     assert threading.active_count() == threads_before
-    assert len(layers) < 3 * DEEP.n_layer
+    # Two threads have read the first piece and perhaps the second by then, but not a third.
+    assert len(calls) < 3 * CALLS_OF_A_PIECE

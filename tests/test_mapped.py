@@ -34,15 +34,19 @@ def file(model, tmp_path) -> Path:
 
 
 def move_data(file: Path, spaces: int) -> None:
-    """Let the data start so many bytes later."""
+    """Let the data start so many bytes later, by spaces after the header.
+
+    The first eight bytes of the file are the length of the header, which the data follows.
+    """
     content = file.read_bytes()
     data_start = 8 + int.from_bytes(content[:8], "little")
     header = content[8:data_start] + b" " * spaces
-    file.write_bytes(len(header).to_bytes(8, "little") + header + content[data_start:])
+    data = content[data_start:]
+    file.write_bytes(len(header).to_bytes(8, "little") + header + data)
 
 
 def memory_of(array: np.ndarray) -> object:
-    """What the array is a view of in the end."""
+    """What the array is a view of in the end: a mapped file, or an array of its own."""
     memory: object = array
     while isinstance(memory, np.ndarray) and memory.base is not None:
         memory = memory.base
@@ -54,7 +58,8 @@ def assert_loads(loaded: tiedgpt.GPT2, model: tiedgpt.GPT2, is_mapped: bool) -> 
     assert loaded.config == model.config
     for name, array in loaded.parameters.items():
         np.testing.assert_array_equal(array, model.parameters[name])
-        assert isinstance(memory_of(array), mmap.mmap) == is_mapped, name
+        is_in_file = isinstance(memory_of(array), mmap.mmap)
+        assert is_in_file == is_mapped, name
         assert array.flags.carray, name  # writeable, aligned, in row order
     np.testing.assert_allclose(loaded(IDS), model(IDS), atol=1e-4)
 
@@ -67,6 +72,7 @@ def test_a_file_is_mapped(file, model):
 
 
 def test_a_file_whose_data_starts_four_bytes_later_is_mapped(file, model):
+    """A float32 may start at any multiple of four bytes."""
     move_data(file, 4)
     assert_loads(open_checkpoint(file).load(), model, is_mapped=True)
 
@@ -88,6 +94,7 @@ def test_on_windows_a_file_is_read(file, model, monkeypatch):
 
 
 def test_a_system_without_these_kinds_of_advice_maps_too(file, model, monkeypatch):
+    """madvise fails for an advice that the system does not know, such as number 12345."""
     monkeypatch.setattr(safetensors, "MADV_POPULATE_READ", 12345)
     monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
     assert_loads(open_checkpoint(file).load(), model, is_mapped=True)
@@ -107,30 +114,32 @@ def test_a_mapped_model_can_be_tied_and_untied(file, model):
 
 
 def test_what_is_written_to_parameters_stays_in_the_model(file):
+    """Neither the file nor another model of it changes, loaded before or after."""
     before = file.read_bytes()
     first = tiedgpt.load_model(file)
     second = tiedgpt.load_model(file)
     logits = second(IDS)
     for array in first.parameters.values():
-        array[...] = 7
+        array[...] = 7  # any other number
     np.testing.assert_array_equal(second(IDS), logits)
     np.testing.assert_array_equal(tiedgpt.load_model(file)(IDS), logits)
     assert file.read_bytes() == before
 
 
 def test_training_the_head_leaves_the_mapped_file_as_it_is(tmp_path):
+    """The head that is trained is a copy. The other parameters stay those of the file."""
     tiedgpt.save_model(OTHER, None, tmp_path)
     before = (tmp_path / "model.safetensors").read_bytes()
     model = tiedgpt.load_model(tmp_path)
     settings = Settings(steps=1, batch=2, context=9)
-    trainer = Trainer(model, np.arange(200), np.arange(50), settings, "head")
+    trainer = Trainer(model, np.arange(200), np.arange(50), settings, only="head")
     list(trainer.run())
     assert memory_of(trainer.model.W_U) is not memory_of(model.W_U)
     assert (tmp_path / "model.safetensors").read_bytes() == before
 
 
 def test_a_file_may_be_replaced_while_it_is_mapped(file, model):
-    """By one of the same size and time, too."""
+    """By one of the same size and time, too: a model that was loaded before stays as it was."""
     times = (os.stat(file).st_atime_ns, os.stat(file).st_mtime_ns)
     old = tiedgpt.load_model(file)
     new = random_model(model.config, seed=1)
@@ -162,14 +171,17 @@ def test_a_file_that_is_replaced_while_it_is_opened(file, monkeypatch):
 
 
 def empty(file: Path) -> None:
+    """Change it in place: leave nothing in it."""
     file.write_bytes(b"")
 
 
 def move(file: Path) -> None:
+    """Change it in place: let the data start at the next cache line."""
     move_data(file, 64)
 
 
 def replace(file: Path) -> None:
+    """Put another file in its place."""
     tiedgpt.save_model(OTHER, None, file.parent)
 
 
@@ -195,14 +207,17 @@ def test_a_file_that_is_changed_before_it_is_loaded(file, change, copy):
     ],
 )
 def test_a_file_that_is_changed_while_it_is_loaded(file, change, copy):
+    """The change comes when `progress` is called for the first time."""
     opened = open_checkpoint(file)
-    changes = [change]
+    calls = []
 
-    def change_once(_):
-        if changes:
-            changes.pop()(file)
+    def change_once(n):
+        calls.append(n)
+        if len(calls) == 1:
+            change(file)
 
     refuses(REPLACED, lambda: opened.load(progress=change_once, copy=copy))
+    assert calls != []
 
 
 # What it is good for
@@ -212,25 +227,38 @@ PRIVATE_MEMORY = """
 import sys, tiedgpt
 model = tiedgpt.load_model(sys.argv[1], copy=sys.argv[2] == "copied")
 model([1] * 20)
+kilobytes = 0
 with open("/proc/self/smaps_rollup") as file:
-    rows = [line.split() for line in file if line.startswith("Private")]
-print(sum(int(row[1]) for row in rows) // 1024)
+    for line in file:  # such as "Private_Dirty:    1234 kB"
+        if line.startswith("Private"):
+            _, number, _ = line.split()
+            kilobytes += int(number)
+print(kilobytes // 1024)
 """
 
 
 def private_memory(path: Path, how: str) -> int:
+    """The megabytes that a process with the model of `path` does not share.
+
+    how: "mapped", or "copied" for a model that is read.
+    """
     command = [sys.executable, "-c", PRIVATE_MEMORY, path, how]
     return int(subprocess.run(command, capture_output=True, check=True).stdout)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_processes_share_the_pages(tmp_path):
-    """Pages that it reads but shares do not count as its own."""
-    config = tiedgpt.Config(vocab_size=20_000, n_embd=512, n_layer=2, n_head=8)  # 68 MB
+    """A process that maps a model of 68 MB has at least 60 MB less of its own than with a copy.
+
+    This process has the pages too, because it has read all parameters.
+    """
+    config = tiedgpt.Config(vocab_size=20_000, n_embd=512, n_layer=2, n_head=8)
     tiedgpt.save_model(tiedgpt.GPT2.random(config), None, tmp_path)
     model = tiedgpt.load_model(tmp_path)
-    assert all(np.isfinite(array).all() for array in model.parameters.values())
-    assert private_memory(tmp_path, "copied") - private_memory(tmp_path, "mapped") > 60
+    for array in model.parameters.values():
+        assert np.isfinite(array).all()  # reads them
+    saved = private_memory(tmp_path, "copied") - private_memory(tmp_path, "mapped")
+    assert saved > 60
 
 
 # A process that prints a variable of OpenBLAS after tune, and whether NumPy was imported.
@@ -249,7 +277,10 @@ print(os.environ["OPENBLAS_THREAD_TIMEOUT"], "numpy" in sys.modules)
     [pytest.param(None, "22", id="not-set"), pytest.param("26", "26", id="set-by-the-user")],
 )
 def test_tune_changes_the_environment_and_its_module_does_not(monkeypatch, before, after):
-    """Neither tune nor its module imports NumPy, which is when OpenBLAS reads the variable."""
+    """tune sets OPENBLAS_THREAD_TIMEOUT to 22, or leaves the user's own value.
+
+    Neither tune nor its module imports NumPy, which is when OpenBLAS reads the variable.
+    """
     monkeypatch.delenv("OPENBLAS_THREAD_TIMEOUT", raising=False)
     if before:
         monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", before)

@@ -20,16 +20,21 @@ from tiedgpt.errors import ArgumentError, TokenizerError
 from tiedgpt.gpt2.tokenizer import EOT, WORDS, Tokenizer, byte_alphabet, spelled_ids
 from tiedgpt.training.merges import learn_merges, learn_tokenizer
 
-NO_LIMIT = 10**9
+NO_LIMIT = 10**9  # more merges than any text here has
 
 
 def obvious_merges(text: str, limit: int) -> list[tuple[str, str]]:
-    """The definition of learning: count all pairs of all words again for each merge."""
-    spelling = list(byte_alphabet().values())  # id -> token
-    byte_ids = Tokenizer([], {}).encode
-    words = []
+    """The definition of learning: count all pairs of all words again for each merge.
+
+    The most frequent pair is merged, and of several the one with the lowest ids. A pair that comes
+    once is not merged.
+    """
+    spellings = list(byte_alphabet().values())  # id -> token, as text
+    bytes_alone = Tokenizer([], {})
+    words = []  # each as a list of ids
     for document in text.split(EOT):
-        words += [byte_ids(word) for word in WORDS.findall(document)]
+        for word in WORDS.findall(document):
+            words.append(bytes_alone.encode(word))
     merges: list[tuple[str, str]] = []
     while len(merges) < limit:
         counts: Counter[tuple[int, int]] = Counter()
@@ -38,11 +43,13 @@ def obvious_merges(text: str, limit: int) -> list[tuple[str, str]]:
         highest = max(counts.values(), default=0)
         if highest < 2:
             break
-        pair = min(pair for pair, count in counts.items() if count == highest)  # the lowest ids
-        left, right = spelling[pair[0]], spelling[pair[1]]
-        words = [merged_everywhere(word, pair, len(spelling)) for word in words]
+        pair = min(pair for pair, count in counts.items() if count == highest)
+        new_id = len(spellings)
+        words = [merged_everywhere(word, pair, new_id) for word in words]
+        left = spellings[pair[0]]
+        right = spellings[pair[1]]
         merges.append((left, right))
-        spelling.append(left + right)
+        spellings.append(left + right)
     return merges
 
 
@@ -149,9 +156,11 @@ def test_a_tokenizer_accepts_the_merges(make_text, seed):
 
 @pytest.mark.parametrize("letters", ["a", "ab", "abcdefghijklmnopqrstuvwxyz"])
 def test_a_huge_word_takes_time_in_proportion(letters):
-    text = "".join(random.Random(0).choices(letters, k=2_000))
-    half = lines_run(learn_merges, text[:1_000], NO_LIMIT)
-    assert lines_run(learn_merges, text, NO_LIMIT) < 2.2 * half
+    """A word of twice the length takes about twice as many lines of Python."""
+    word = "".join(random.Random(0).choices(letters, k=2_000))
+    half_of_it = word[:1_000]
+    lines_for_half = lines_run(learn_merges, half_of_it, NO_LIMIT)
+    assert lines_run(learn_merges, word, NO_LIMIT) < 2.2 * lines_for_half
 
 
 # Vocabularies
@@ -159,6 +168,7 @@ def test_a_huge_word_takes_time_in_proportion(letters):
 
 @pytest.mark.parametrize("vocab_size", [257, 300, 1024])
 def test_vocab_size_counts_every_token(corpus, vocab_size):
+    """The last token is <|endoftext|>."""
     tokenizer = learn_tokenizer(corpus[:200_000], vocab_size)
     assert tokenizer.vocab_size == vocab_size
     assert tokenizer.eot_id == vocab_size - 1
@@ -182,10 +192,12 @@ def test_256_tokens_are_the_bytes_alone():
 
 
 def test_258_tokens_have_one_merge():
+    """They are 256 bytes, one merged token and <|endoftext|>."""
     assert learn_tokenizer("low low", 258).merges == [("l", "o")]
 
 
 def test_a_text_with_few_merges_gives_a_small_vocabulary():
+    """After two merges no pair comes twice in the text."""
     tokenizer = learn_tokenizer("low low", 50_000)
     assert tokenizer.merges == [("l", "o"), ("lo", "w")]
     assert tokenizer.vocab_size == 256 + 2 + 1  # bytes, merges, EOT
@@ -206,16 +218,19 @@ def test_transformers_reads_a_learned_vocabulary(vocab_size, tmp_path):
     tiedgpt.save_model(model, tokenizer, tmp_path)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert_same_ids(texts, tokenizer.encode, theirs.encode)
-    if vocab_size > 256:
+    has_eot = vocab_size > 256  # 256 tokens are the bytes alone
+    if has_eot:
         assert theirs.encode(f"a{EOT}") == tokenizer.encode(f"a{EOT}", special="token")
 
 
 def assert_hugging_face_learns_the_same(text: str, vocab_size: int) -> None:
-    """Its trainer counts no EOT, so it learns one merge more than learn_tokenizer."""
+    """Its trainer learns a vocabulary of bytes and merged tokens, without EOT, as learn_merges."""
     tokenizers = pytest.importorskip("tokenizers")
     theirs, trainer = byte_level_bpe(tokenizers, vocab_size, min_frequency=2)
     theirs.train_from_iterator(text.split(EOT), trainer)
-    assert theirs.get_vocab() == spelled_ids(learn_merges(text, vocab_size - 256), first_id=0)
+    n_merges = vocab_size - 256
+    merges = learn_merges(text, n_merges)
+    assert theirs.get_vocab() == spelled_ids(merges, first_id=0)
 
 
 def test_hugging_faces_trainer_learns_the_same_merges_of_a_book(corpus):

@@ -37,7 +37,7 @@ def load_no_library(name):
 
 
 def locking(fd, mode, size):
-    """In place of msvcrt.locking, which raises another error than flock."""
+    """In place of msvcrt.locking: flock, but with Windows's error if another has the lock."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -52,13 +52,15 @@ def take_away_what_macos_lacks(monkeypatch):
 
 
 def take_away_what_windows_lacks(monkeypatch):
+    """Windows lacks what macOS lacks, and more. It has msvcrt, which locks files."""
     take_away_what_macos_lacks(monkeypatch)
     for module, name in MORE_LACKS_OF_WINDOWS:
         monkeypatch.delattr(module, name, raising=False)
     for module in MODULES_OF_POSIX:
-        monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(locking=locking, LK_NBLCK=2))
-    monkeypatch.setattr(locks, "NO_FOLLOW", 0)
+        monkeypatch.setitem(sys.modules, module, None)  # an import of it raises ImportError
+    msvcrt = SimpleNamespace(locking=locking, LK_NBLCK=2)
+    monkeypatch.setitem(sys.modules, "msvcrt", msvcrt)
+    monkeypatch.setattr(locks, "NO_FOLLOW", 0)  # there is no such flag of os.open
     monkeypatch.setattr(sys, "platform", "win32")
 
 
@@ -70,7 +72,9 @@ def take_away_what_windows_lacks(monkeypatch):
     ],
 )
 def another_system(request, monkeypatch):
-    request.param(monkeypatch)
+    """Every test runs without what macOS lacks, and without what Windows lacks."""
+    take_away = request.param
+    take_away(monkeypatch)
     blas.openblas.cache_clear()  # it keeps what it found, and what it did not find
     yield
     blas.openblas.cache_clear()
@@ -89,6 +93,7 @@ COMMANDS = [
 
 
 def test_the_commands_work(monkeypatch, run, tmp_path):
+    """They leave their results and no other files."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("To be, or not to be. " * 60)
     (tmp_path / "in.jsonl").write_text(json.dumps({"id": "a", "text": "To be"}) + "\n")
@@ -100,13 +105,13 @@ def test_the_commands_work(monkeypatch, run, tmp_path):
 
 
 def test_all_cores_are_counted(monkeypatch):
-    """Without sched_getaffinity, which counts those that this process may use."""
+    """sched_getaffinity, which counts those that this process may use, is not there."""
     monkeypatch.setattr(os, "cpu_count", lambda: 5)
     assert threads.cores() == 5
 
 
 def test_tune_without_mallopt(monkeypatch):
-    monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", "7")  # which tune would set for all tests
+    monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", "7")  # otherwise tune sets it for all tests
     fast.tune()
 
 
@@ -126,6 +131,7 @@ def test_a_file_is_locked_once(tmp_path):
 
 
 def test_a_mapped_model_is_the_one_that_is_read(checkpoint):
+    """A copy is always read; without `copy`, macOS maps the file."""
     mapped = tiedgpt.load_model(checkpoint)
     copied = tiedgpt.load_model(checkpoint, copy=True)
     np.testing.assert_array_equal(mapped.W_E, copied.W_E)

@@ -1,4 +1,8 @@
-"""Names: where on a machine a model is searched, and which models are found there."""
+"""Names: where on a machine a model is searched, and which models are found there.
+
+`home` is the home directory of a machine without models. `snapshot` names the folder of a
+repository in its Hugging Face cache.
+"""
 
 import importlib.util
 import runpy
@@ -12,7 +16,7 @@ import tiedgpt
 from tiedgpt.checkpoints import places
 from tiedgpt.checkpoints.known_models import ALIASES, MODELS
 
-# Folders of models by name, in the home; the last one comes first in a search.
+# Folders of models by name, in the home directory. The last of them is searched first.
 DOWNLOADS = ".cache/tiedgpt"
 SHIPPED = "checkout/weights"
 CHOSEN = "elsewhere"  # named by TIEDGPT_WEIGHTS
@@ -20,7 +24,10 @@ CHOSEN = "elsewhere"  # named by TIEDGPT_WEIGHTS
 
 @pytest.fixture
 def home(no_models, tmp_path, monkeypatch):
-    """A machine without models: tiedgpt is a checkout, TIEDGPT_WEIGHTS names a folder."""
+    """The home of a machine without models, and the working directory.
+
+    tiedgpt is a checkout in its folder `checkout`. TIEDGPT_WEIGHTS names its folder `elsewhere`.
+    """
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("TIEDGPT_WEIGHTS", str(tmp_path / CHOSEN))
     (tmp_path / "checkout").mkdir()
@@ -50,25 +57,30 @@ def write_files(folder: Path, *files: str) -> Path:
 
 @pytest.mark.parametrize(("alias", "name"), ALIASES.items())
 def test_where_a_name_is_searched(home, model, alias, name):
-    """The later places first, so each new one must take precedence over those before it."""
+    """A model is saved to one place after another, and the one that was saved last is found.
+
+    So each place comes before those above it in the list, and all come before OpenAI's files.
+    """
     write_files(home / DOWNLOADS / f"{name}-openai", "hparams.json", "model.ckpt.index")
     by_its_short_name = snapshot(home / CACHE, name)  # as from_pretrained("gpt2") makes it
     by_its_repository = snapshot(home / CACHE, MODELS[name].repository)
     write_files(by_its_repository, "config.json")  # without weights, it does not hide another one
-    for place in (
+    places_from_last_to_first = [
         by_its_short_name,
         by_its_repository,
         home / DOWNLOADS / name,
         home / SHIPPED / name,
         home / CHOSEN / name,
-    ):
+    ]
+    for place in places_from_last_to_first:
         tiedgpt.save_model(model, None, place)
         assert places.find_model(name) == place
         assert places.find_model(alias) == place
     assert tiedgpt.load_model(name).config == model.config
 
 
-# Variables of the environment, and the folder that they name; HOME stands for the home directory
+# Variables of the environment, and the folder that they name. HOME stands for the home directory,
+# and the variable SUB is "sub".
 VARIABLES = [
     pytest.param({}, "HOME/.cache/huggingface/hub", id="none"),
     pytest.param({"XDG_CACHE_HOME": "HOME/xdg"}, "HOME/xdg/huggingface/hub", id="xdg"),
@@ -98,12 +110,16 @@ VARIABLES = [
 
 @pytest.fixture
 def set_variables(home, monkeypatch):
-    """set_variables(variables): HOME in a value becomes the home directory, $HOME stays."""
+    """set_variables(variables): set them, and SUB. HOME in a value becomes the home directory.
+
+    A value with "$", such as ${HOME}/$SUB, stays as it is.
+    """
 
     def set_variables(variables):
         monkeypatch.setenv("SUB", "sub")
         for variable, value in variables.items():
-            if "$" not in value:
+            has_variables = "$" in value
+            if not has_variables:
                 value = value.replace("HOME", str(home))
             monkeypatch.setenv(variable, value)
 
@@ -123,10 +139,12 @@ def test_the_variables_that_name_the_hugging_face_cache(home, set_variables, var
 def test_huggingface_hub_reads_these_variables_in_the_same_order(
     home, set_variables, variables, cache
 ):
+    """Its module `constants` reads them when it is run. It may be imported already."""
     pytest.importorskip("huggingface_hub")
     set_variables(variables)
     constants = importlib.util.find_spec("huggingface_hub.constants")
-    folder = runpy.run_path(constants.origin)["HF_HUB_CACHE"]
+    variables_of_module = runpy.run_path(constants.origin)
+    folder = variables_of_module["HF_HUB_CACHE"]
     assert folder == cache.replace("HOME", str(home))
 
 
@@ -140,6 +158,7 @@ def test_huggingface_hub_reads_these_variables_in_the_same_order(
     ],
 )
 def test_a_hostile_ref_is_ignored(home, ref):
+    """refs/main holds a commit, which names a folder. A path would lead to another folder."""
     folder = home / CACHE / "models--openai-community--gpt2"
     (folder / "refs").mkdir(parents=True)
     (folder / "refs" / "main").write_text(ref, encoding="latin-1")
@@ -157,6 +176,7 @@ def test_a_model_that_is_not_here_is_an_error(home, name):
 
 @pytest.mark.parametrize("name", ["gpt2", "124M"])
 def test_a_known_name_is_never_a_directory_by_accident(home, model, name):
+    """A model is in a directory of this name in the working directory."""
     tiedgpt.save_model(model, None, home / name)
     refuses(rf"for the directory here, write \./{name}", tiedgpt.load_model, name)
     assert tiedgpt.load_model(f"./{name}").config == model.config
@@ -166,8 +186,11 @@ def test_a_known_name_is_never_a_directory_by_accident(home, model, name):
 
 
 @pytest.fixture
-def found(home):
-    """A model in each place, by the name that finds it, in the order of a list."""
+def all_models(home):
+    """Models in all places: the name that finds each -> its folder.
+
+    They are in the order of models_here: known names, shipped models, then the others.
+    """
     openai = ("hparams.json", "model.ckpt.index")
     sharded = ("config.json", "model.safetensors.index.json")
     return {
@@ -183,25 +206,27 @@ def found(home):
     }
 
 
-def test_models_here_are_in_the_same_order_on_every_disk(found):
-    assert list(places.models_here().items()) == list(found.items())
-    for name, path in found.items():
+def test_models_here_are_in_the_same_order_on_every_disk(all_models):
+    assert list(places.models_here().items()) == list(all_models.items())
+    for name, path in all_models.items():
         assert places.find_model(name) == path
 
 
-def test_models_here_are_found_once(home, found):
+def test_models_here_are_found_once(home, all_models):
+    """gpt2 and z/b are in other places, too, which are searched later."""
     write_model(home / DOWNLOADS / "gpt2")
     write_files(home / CHOSEN / "gpt2-openai", "hparams.json", "model.ckpt.index")
     write_model(snapshot(home / CACHE, "z/b"))
-    assert list(places.models_here().items()) == list(found.items())
+    assert list(places.models_here().items()) == list(all_models.items())
 
 
-def test_models_here_are_whole_and_have_a_name(home, found):
+def test_models_here_are_whole_and_have_a_name(home, all_models):
+    """Folders without weights are not found, nor one whose name is neither known nor OWNER/NAME."""
     write_model(home / DOWNLOADS / "gpt2-large" / ".tokenizer")
-    write_files(home / DOWNLOADS / "gpt2-large", "config.json")  # without weights
-    write_model(home / DOWNLOADS / "my-model")  # not a name
+    write_files(home / DOWNLOADS / "gpt2-large", "config.json")
+    write_model(home / DOWNLOADS / "my-model")
     write_files(snapshot(home / CACHE, "tokenizer/alone"), "config.json", "merges.txt")
-    assert list(places.models_here().items()) == list(found.items())
+    assert list(places.models_here().items()) == list(all_models.items())
 
 
 @pytest.mark.parametrize(
@@ -213,18 +238,20 @@ def test_models_here_are_whole_and_have_a_name(home, found):
         pytest.param(b"\xff", id="not-utf-8"),
     ],
 )
-def test_models_here_are_gpt2s(home, found, config):
+def test_models_here_are_gpt2s(home, all_models, config):
+    """A model with this config.json is not found."""
     other = write_model(snapshot(home / CACHE, "bert/other"))
     (other / "config.json").write_bytes(config)
-    assert list(places.models_here().items()) == list(found.items())
+    assert list(places.models_here().items()) == list(all_models.items())
 
 
-def test_models_here_beside_files_and_hostile_names(home, found):
-    write_model(snapshot(home / CACHE, "b/ref", "../../.."))
+def test_models_here_beside_files_and_hostile_names(home, all_models):
+    """A commit that is a path, files in place of folders, and ".." as an owner: none is found."""
+    write_model(snapshot(home / CACHE, "b/ref", commit="../../.."))
     (home / CACHE / "models--a--file").touch()
     (home / CACHE / "models--..--x").mkdir()
     (home / CHOSEN / "file").touch()
-    assert list(places.models_here().items()) == list(found.items())
+    assert list(places.models_here().items()) == list(all_models.items())
 
 
 # Damaged places hide no other model
@@ -232,11 +259,12 @@ def test_models_here_beside_files_and_hostile_names(home, found):
 
 @pytest.fixture
 def gpt2_alone(home):
-    """A machine with a gpt2, as models_here says it."""
+    """What models_here returns on a machine that has a gpt2 alone, which it makes."""
     return {"gpt2": write_model(home / DOWNLOADS / "gpt2")}
 
 
 def test_a_folder_of_models_that_is_a_file(home, gpt2_alone, monkeypatch):
+    """First the one that TIEDGPT_WEIGHTS names, then the Hugging Face cache, too."""
     (home / CHOSEN).write_text("a file")
     assert places.models_here() == gpt2_alone
     monkeypatch.setenv("HF_HUB_CACHE", str(home / CHOSEN))
@@ -244,6 +272,7 @@ def test_a_folder_of_models_that_is_a_file(home, gpt2_alone, monkeypatch):
 
 
 def test_a_folder_of_models_that_is_a_link_to_itself(home, gpt2_alone):
+    """The folder of the shipped models is such a link, and that of a repository in the cache."""
     weights = home / SHIPPED
     weights.symlink_to(weights)
     snapshot(home / CACHE, "a/b").mkdir(parents=True)
@@ -255,8 +284,8 @@ def test_a_folder_of_models_that_is_a_link_to_itself(home, gpt2_alone):
 def test_a_folder_of_models_that_may_not_be_read(home, gpt2_alone):
     closed = home / DOWNLOADS / "someone"
     closed.mkdir()
-    closed.chmod(0)
+    closed.chmod(0)  # nobody may read it
     try:
         assert places.models_here() == gpt2_alone
     finally:
-        closed.chmod(0o700)
+        closed.chmod(0o700)  # so that pytest can remove it

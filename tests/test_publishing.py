@@ -28,28 +28,28 @@ posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX's files and s
 
 
 def save(directory: Path, text: bytes, names: tuple[str, ...] = NAMES) -> None:
-    """Save files of these names, each with the same text."""
+    """Save files of these names, by default "one", "two" and "three", each with the same text."""
     with StagedFiles(directory) as staged:
         for name in names:
             staged.open(name).write(text)
 
 
-def every(text: bytes) -> dict[str, bytes]:
-    """The contents of a directory after `save`."""
-    return dict.fromkeys(NAMES, text)
+def files_with(text: bytes) -> dict[str, bytes]:
+    """The contents of a directory to which `save` has saved this text."""
+    return {"one": text, "two": text, "three": text}
 
 
 # Interruptions
 
 
-@pytest.mark.parametrize("made", ["a", "b"])
-def test_an_interruption_while_directories_are_made_leaves_none(tmp_path, monkeypatch, made):
+@pytest.mark.parametrize("last_made", ["a", "b"])
+def test_an_interruption_while_directories_are_made_leaves_none(tmp_path, monkeypatch, last_made):
     """SIGTERM, too, is an exception, and may come as soon as a directory is there."""
 
     def interrupted(path, **_):
         os.mkdir(path)
-        if path.name == made:
-            raise SystemExit(143)
+        if path.name == last_made:
+            raise SystemExit(143)  # the exit code after SIGTERM
 
     monkeypatch.setattr(Path, "mkdir", interrupted)
     with pytest.raises(SystemExit), StagedFiles(tmp_path / "a" / "b"):
@@ -58,13 +58,16 @@ def test_an_interruption_while_directories_are_made_leaves_none(tmp_path, monkey
 
 
 def interrupt_rename(monkeypatch, number: int) -> None:
-    """Let Ctrl-C come in place of a rename, the first of which has number 0."""
+    """Let Ctrl-C come in place of a rename, the first of which has number 1.
+
+    A save has four: the directory gets the name .save.ready, then each of three files is moved.
+    """
     replace = os.replace
     calls = []
 
     def interrupted(source, target):
         calls.append(target)
-        if len(calls) == number + 1:
+        if len(calls) == number:
             raise KeyboardInterrupt
         replace(source, target)
 
@@ -73,7 +76,7 @@ def interrupt_rename(monkeypatch, number: int) -> None:
 
 
 def test_ctrl_c_before_the_first_rename_leaves_no_directory(tmp_path, monkeypatch):
-    interrupt_rename(monkeypatch, 0)
+    interrupt_rename(monkeypatch, 1)
     with suppress(KeyboardInterrupt):
         save(tmp_path / "a", b"new")
     assert contents(tmp_path) == {}
@@ -81,28 +84,29 @@ def test_ctrl_c_before_the_first_rename_leaves_no_directory(tmp_path, monkeypatc
 
 def test_ctrl_c_before_the_first_rename_leaves_the_old_files(tmp_path, monkeypatch):
     save(tmp_path / "a", b"old")
-    interrupt_rename(monkeypatch, 0)
+    interrupt_rename(monkeypatch, 1)
     with suppress(KeyboardInterrupt):
         save(tmp_path / "a", b"new")
-    assert contents(tmp_path / "a") == every(b"old")
+    assert contents(tmp_path / "a") == files_with(b"old")
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 4])
+@pytest.mark.parametrize("number", [2, 3, 4, 5])
 def test_after_the_first_rename_all_files_are_moved_though_ctrl_c_comes(
     tmp_path, monkeypatch, number
 ):
+    """A save has four renames, so Ctrl-C does not come at the fifth."""
     save(tmp_path / "a", b"old")
     interrupt_rename(monkeypatch, number)
     with suppress(KeyboardInterrupt):
         save(tmp_path / "a", b"new")
-    assert contents(tmp_path / "a") == every(b"new")
+    assert contents(tmp_path / "a") == files_with(b"new")
 
 
 # Folders, and files that a save removes
 
 
 def save_and_remove(directory: Path) -> None:
-    """Save two files, one of them in a folder, and remove two others."""
+    """Save the files one and folder/new, and remove the files two and folder/old."""
     with StagedFiles(directory) as staged:
         staged.open("one").write(b"new")
         staged.open("folder/new").write(b"new")
@@ -112,21 +116,24 @@ def save_and_remove(directory: Path) -> None:
 
 @pytest.fixture
 def with_folder(tmp_path) -> Path:
-    """A directory of an earlier save, one of whose files is in a folder."""
+    """A directory of an earlier save with the files one, two, three and folder/old."""
     save(tmp_path / "a", b"old", (*NAMES, "folder/old"))
     return tmp_path / "a"
 
 
-AFTER_REMOVAL = {"one": b"new", "three": b"old", "folder": b""}
+def assert_saved_and_removed(directory: Path) -> None:
+    """The directory `with_folder` is as save_and_remove leaves it."""
+    assert contents(directory) == {"one": b"new", "three": b"old", "folder": b""}
+    assert contents(directory / "folder") == {"new": b"new"}
 
 
 def test_a_save_removes_files_and_makes_others_in_a_folder(with_folder):
     save_and_remove(with_folder)
-    assert contents(with_folder) == AFTER_REMOVAL
-    assert contents(with_folder / "folder") == {"new": b"new"}
+    assert_saved_and_removed(with_folder)
 
 
 def test_a_file_that_is_to_be_removed_may_be_missing(tmp_path):
+    """There is no earlier save, so save_and_remove makes two files and has none to remove."""
     save_and_remove(tmp_path / "a")
     assert contents(tmp_path / "a") == {"one": b"new", "folder": b""}
 
@@ -135,12 +142,16 @@ def test_a_save_that_fails_removes_no_file(with_folder):
     with suppress(ZeroDivisionError), StagedFiles(with_folder) as staged:
         staged.remove("two")
         raise ZeroDivisionError
-    assert contents(with_folder) == every(b"old") | {"folder": b""}
+    assert contents(with_folder) == files_with(b"old") | {"folder": b""}
 
 
-@pytest.mark.parametrize("number", [0, 1, 2, 3])
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
 def test_no_new_file_is_beside_one_that_is_to_be_removed(with_folder, monkeypatch, number):
-    """The process is killed between two renames, and the next one finishes the save."""
+    """The process is killed in place of one of four renames, and the next one finishes the save.
+
+    The save is complete, but none of its files is moved. It is that of save_and_remove: a file in
+    .save.ready/.removed stands for one that is to be removed.
+    """
     ready = with_folder / READY
     for name in ("one", "folder/new", ".removed/two", ".removed/folder/old"):
         (ready / name).parent.mkdir(parents=True, exist_ok=True)
@@ -150,39 +161,50 @@ def test_no_new_file_is_beside_one_that_is_to_be_removed(with_folder, monkeypatc
         interrupt_rename(patch, number)
         with suppress(KeyboardInterrupt):
             finish_saves(with_folder)
-    is_new_there = (with_folder / "folder" / "new").exists()
-    is_old_there = (with_folder / "folder" / "old").exists() or (with_folder / "two").exists()
-    assert not (is_new_there and is_old_there)
+    new_file = with_folder / "folder" / "new"
+    files_to_remove = [with_folder / "two", with_folder / "folder" / "old"]
+    if new_file.exists():
+        for file in files_to_remove:
+            assert not file.exists()
 
     finish_saves(with_folder)
-    assert contents(with_folder) == AFTER_REMOVAL
-    assert contents(with_folder / "folder") == {"new": b"new"}
+    assert_saved_and_removed(with_folder)
 
 
 # A system that refuses
 
 
 @pytest.fixture
-def blocked(tmp_path, monkeypatch) -> Path:
-    """A directory to save to, in which a directory `two` is in the way of the file."""
+def short_wait(monkeypatch) -> None:
+    """A save that cannot be moved out is given up after 0.01 s."""
     monkeypatch.setattr(publishing, "MAX_WAIT", 0.01)
-    (tmp_path / "a" / "two" / "x").mkdir(parents=True)
-    return tmp_path / "a"
 
 
-def test_files_that_cannot_all_be_moved_are_kept_for_the_next_save(blocked):
+def put_directory_in_the_way(directory: Path) -> None:
+    """Make a directory `two`, not empty, so that no file of that name can be moved there."""
+    (directory / "two" / "x").mkdir(parents=True)
+
+
+@pytest.mark.usefixtures("short_wait")
+def test_files_that_cannot_all_be_moved_are_kept_for_the_next_save(tmp_path):
+    directory = tmp_path / "a"
+    put_directory_in_the_way(directory)
     message = "/a/.save.ready: this save cannot be moved out: Is a dir"
-    refuses(message, save, blocked, b"new")
-    refuses(message, save, blocked, b"newer")
-    shutil.rmtree(blocked / "two")
-    finish_saves(blocked)
-    assert contents(blocked) == every(b"new")
+    refuses(message, save, directory, b"new")
+    refuses(message, save, directory, b"newer")  # the files of the first save are still there
+    shutil.rmtree(directory / "two")
+    finish_saves(directory)
+    assert contents(directory) == files_with(b"new")
 
 
-def test_a_model_is_not_read_while_its_files_cannot_be_moved(blocked):
-    with suppress(CheckpointError):
-        save(blocked, b"new")
-    refuses("/a/.save.ready: this save cannot be moved out", tiedgpt.load_model, blocked)
+@pytest.mark.usefixtures("short_wait")
+def test_a_model_is_not_read_while_its_files_cannot_be_moved(tmp_path):
+    """A save whose files cannot be moved fails, and leaves them in .save.ready."""
+    directory = tmp_path / "a"
+    put_directory_in_the_way(directory)
+    message = "/a/.save.ready: this save cannot be moved out"
+    refuses(message, save, directory, b"new")
+    refuses(message, tiedgpt.load_model, directory)
 
 
 def test_a_file_in_the_place_of_a_directory(tmp_path, model):
@@ -204,17 +226,21 @@ def test_the_working_directory_was_removed(tmp_path, monkeypatch, writer):
 
 
 def test_the_staging_directory_of_a_running_save_is_left_alone(tmp_path):
+    """The first save ends after the second one, so its files are the last."""
     with StagedFiles(tmp_path / "a") as staged:
         for name in NAMES:
             staged.open(name).write(b"first")
         finish_saves(tmp_path / "a")
         save(tmp_path / "a", b"second")
         assert (tmp_path / "a" / "one").read_bytes() == b"second"
-    assert contents(tmp_path / "a") == every(b"first")
+    assert contents(tmp_path / "a") == files_with(b"first")
 
 
 def test_a_save_moves_the_files_that_another_has_completed(tmp_path, monkeypatch):
-    """That process was killed after its first rename."""
+    """The other process was killed when it had given its files the name .save.ready.
+
+    It has saved "one" and "four". They are moved, and then this save replaces "one".
+    """
     rename = os.rename
 
     def rename_after_another_save(source, target):
@@ -224,19 +250,23 @@ def test_a_save_moves_the_files_that_another_has_completed(tmp_path, monkeypatch
 
     monkeypatch.setattr(os, "rename", rename_after_another_save)
     save(tmp_path / "a", b"first")
-    assert contents(tmp_path / "a") == every(b"first") | {"four": b"second"}
+    assert contents(tmp_path / "a") == files_with(b"first") | {"four": b"second"}
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_another_save_moves_the_files_that_this_one_has_not_moved_yet(
     tmp_path, monkeypatch, number
 ):
+    """The other save comes before one of the three moves of this one, and saves "one" and "four".
+
+    It moves all files of this save first, so its own "one" is the last.
+    """
     replace = os.replace
-    calls = []
+    moves = []
 
     def replace_after_another_save(source, target):
-        calls.append(target)
-        if len(calls) == number:
+        moves.append(target)
+        if len(moves) == number:
             save(tmp_path / "a", b"second", ("one", "four"))
         replace(source, target)
 
@@ -254,16 +284,16 @@ def test_a_staging_directory_that_was_removed_before_it_was_locked(tmp_path, mon
     """Another process may take it for abandoned; then a second one is made."""
     removed = []
 
-    def remove_and_lock(descriptor, *options):
+    def remove_once_and_lock(descriptor, *options):
         if not removed:
             removed.extend((tmp_path / "a").iterdir())
             shutil.rmtree(tmp_path / "a")
         return try_lock(descriptor, *options)
 
-    monkeypatch.setattr(locks, "try_lock", remove_and_lock)
+    monkeypatch.setattr(locks, "try_lock", remove_once_and_lock)
     save(tmp_path / "a", b"new")
-    assert len(removed) == 1
-    assert contents(tmp_path / "a") == every(b"new")
+    assert len(removed) == 1  # the first staging directory
+    assert contents(tmp_path / "a") == files_with(b"new")
 
 
 # What a killed save left
@@ -280,32 +310,35 @@ def killed_save(tmp_path) -> Path:
 
 def test_what_a_killed_save_left_is_removed(killed_save):
     save(killed_save, b"newer")
-    assert contents(killed_save) == every(b"newer")
+    assert contents(killed_save) == files_with(b"newer")
 
 
 def test_what_a_killed_save_left_is_removed_on_windows(killed_save, monkeypatch):
-    """There, a directory with an open file cannot be renamed."""
+    """There, a directory with an open file cannot be renamed, such as a staging directory."""
     rename = os.rename
 
-    def refuse(old, new):
-        if str(new).endswith(".tmp"):
+    def rename_unless_open(old, new):
+        is_staging_directory = str(new).endswith(".tmp")
+        if is_staging_directory:
             raise PermissionError(13, "Access is denied")
         rename(old, new)
 
-    monkeypatch.setattr(os, "rename", refuse)
+    monkeypatch.setattr(os, "rename", rename_unless_open)
     save(killed_save, b"newer")
-    assert contents(killed_save) == every(b"newer")
+    assert contents(killed_save) == files_with(b"newer")
 
 
 def test_what_a_killed_save_left_stays_where_there_are_no_locks(killed_save, monkeypatch):
+    """Without a lock, nothing shows that the process of the staging directory was killed."""
     fcntl = pytest.importorskip("fcntl")
 
-    def refuse(*_):
+    def refuse_to_lock(*_):
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", refuse_to_lock)
     save(killed_save, b"newer")
-    assert contents(killed_save) == every(b"newer") | {".save.0.tmp": b""}
+    staging_directory = {".save.0.tmp": b""}
+    assert contents(killed_save) == files_with(b"newer") | staging_directory
 
 
 # Other users
@@ -313,7 +346,8 @@ def test_what_a_killed_save_left_stays_where_there_are_no_locks(killed_save, mon
 
 @posix
 def test_the_staging_directory_is_private_and_the_files_are_not(tmp_path):
-    mask = os.umask(0o027)
+    """Files and their directory have the permissions that the user's mask leaves them."""
+    mask = os.umask(0o027)  # the group may not write, and others may do nothing
     try:
         with StagedFiles(tmp_path / "a") as staged:
             (staging,) = (tmp_path / "a").iterdir()
@@ -335,11 +369,13 @@ def victim(tmp_path) -> Path:
 
 
 @pytest.fixture
-def shared_directory(tmp_path, victim, monkeypatch) -> Path:
-    """A directory in which others can make files, and know the names of staging directories."""
+def shared_directory(tmp_path, victim, short_wait, monkeypatch) -> Path:
+    """A directory in which others can make files, and know the names of staging directories.
+
+    The first is .save.00.tmp. If that exists, .save.01.tmp is used.
+    """
     names = iter(["00", "01"])
     monkeypatch.setattr(tempfile, "_get_candidate_names", lambda: names)
-    monkeypatch.setattr(publishing, "MAX_WAIT", 0.01)
     (tmp_path / "shared").mkdir()
     return tmp_path / "shared"
 
@@ -350,12 +386,13 @@ def plant_directory(path: Path, victim: Path, monkeypatch) -> None:
     (path / "one").write_bytes(b"forged")
     os.symlink(victim / "one", path / LOCK)
     lstat = os.lstat
-    of_another_user = SimpleNamespace(st_mode=stat.S_IFDIR, st_uid=os.getuid() + 1)
+    another_user = os.getuid() + 1
+    status = SimpleNamespace(st_mode=stat.S_IFDIR, st_uid=another_user)
 
-    def forged_lstat(asked, **options):
-        if asked == path:
-            return of_another_user
-        return lstat(asked, **options)
+    def forged_lstat(asked_path, **options):
+        if asked_path == path:
+            return status
+        return lstat(asked_path, **options)
 
     monkeypatch.setattr(os, "lstat", forged_lstat)
 
@@ -366,10 +403,12 @@ def files_below(directory: Path) -> dict[Path, bytes]:
 
 @posix
 def test_a_planted_link_is_not_used_as_a_staging_directory(shared_directory, victim):
+    """The link has the name that a staging directory gets first."""
     before = files_below(victim)
     (shared_directory / ".save.00.tmp").symlink_to(victim)
     save(shared_directory, b"new")
-    assert contents(shared_directory) == every(b"new") | {".save.00.tmp": b""}
+    planted = {".save.00.tmp": b""}
+    assert contents(shared_directory) == files_with(b"new") | planted
     assert files_below(victim) == before
 
 
@@ -377,10 +416,12 @@ def test_a_planted_link_is_not_used_as_a_staging_directory(shared_directory, vic
 def test_a_planted_directory_is_not_used_as_a_staging_directory(
     shared_directory, victim, monkeypatch
 ):
+    """The directory has the name that a staging directory gets first."""
     before = files_below(victim)
     plant_directory(shared_directory / ".save.00.tmp", victim, monkeypatch)
     save(shared_directory, b"new")
-    assert contents(shared_directory) == every(b"new") | {".save.00.tmp": b""}
+    planted = {".save.00.tmp": b""}
+    assert contents(shared_directory) == files_with(b"new") | planted
     assert files_below(victim) == before
 
 
@@ -407,6 +448,7 @@ def test_nothing_is_moved_out_of_a_planted_directory(shared_directory, victim, m
 @posix
 @pytest.mark.parametrize("link", [os.symlink, os.link])
 def test_a_link_in_the_place_of_a_new_file_is_not_followed(tmp_path, link):
+    """The save is then left without a file, so its directory is removed again."""
     (tmp_path / "victim").write_bytes(b"precious")
     with StagedFiles(tmp_path / "a") as staged:
         link(tmp_path / "victim", staged.new / "one")
@@ -435,6 +477,7 @@ def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path, link, message):
 
 # Locks of directories
 
+# A process that locks a directory, says so, and holds the lock for a minute.
 HOLD = """
 import sys, time
 from pathlib import Path
@@ -452,8 +495,9 @@ def start(script: str, directory: Path) -> subprocess.Popen:
 
 
 def test_a_directory_is_locked_for_one_process(tmp_path):
+    """An attempt that is refused changes nothing: the next one gets the same error."""
     with start(HOLD, tmp_path / "a") as process:
-        process.stdout.readline()
+        process.stdout.readline()  # "held"
         message = f"a is in use by process {process.pid}; wait, or choose another directory"
         for _ in range(2):
             with pytest.raises(CheckpointError, match=message), lock_directory(tmp_path / "a"):
@@ -463,10 +507,10 @@ def test_a_directory_is_locked_for_one_process(tmp_path):
 
 def test_a_directory_is_free_when_its_process_is_killed(tmp_path):
     with start(HOLD, tmp_path / "a") as process:
-        process.stdout.readline()
+        process.stdout.readline()  # "held"
         process.kill()
     with lock_directory(tmp_path / "a"):
-        assert (tmp_path / "a" / LOCK).read_text().split() == [str(os.getpid())]
+        assert (tmp_path / "a" / LOCK).read_text().strip() == str(os.getpid())
     assert contents(tmp_path / "a") == {}
 
 
@@ -476,7 +520,8 @@ def test_an_empty_directory_that_was_made_is_removed(tmp_path):
     assert contents(tmp_path) == {}
 
 
-# Four processes lock a directory in turn, and save to one directory at once.
+# Four processes, of two forks, lock a directory in turn. Each then makes 40 saves of two files, a
+# and b, to one directory, and waits for its children.
 FOUR_PROCESSES = """
 import os, sys
 from contextlib import suppress
@@ -500,7 +545,8 @@ for n in range(40):
             files.open(f"{os.getpid()}-{n}{part}").write(part.encode())
 with suppress(ChildProcessError):
     while True:
-        assert os.wait()[1] == 0
+        _process, status = os.wait()
+        assert status == 0
 """
 
 
@@ -511,11 +557,11 @@ def test_many_processes_take_turns_and_lose_no_file_that_they_save(tmp_path):
     (tmp_path / "a").mkdir()
     with start(FOUR_PROCESSES, tmp_path / "a") as process:
         assert process.communicate() == (b"", b"")
-    saved = contents(tmp_path / "a" / "saved")
-    processes = {name.partition("-")[0] for name in saved}
-    assert len(processes) == 4
+    saved = contents(tmp_path / "a" / "saved")  # names such as 4711-0a: process, save, file
+    process_ids = {name.partition("-")[0] for name in saved}
+    assert len(process_ids) == 4
     expected = {}
-    for process_id in processes:
+    for process_id in process_ids:
         for n in range(40):
             expected[f"{process_id}-{n}a"] = b"a"
             expected[f"{process_id}-{n}b"] = b"b"

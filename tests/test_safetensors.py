@@ -14,23 +14,24 @@ from tiedgpt.gpt2.parameters import parameter_shapes
 
 
 def file_of(header: bytes, data: bytes = b"") -> bytes:
-    """A file with this header and this data."""
+    """A file with this header and this data: first the length of the header in eight bytes."""
     return len(header).to_bytes(8, "little") + header + data
 
 
 def tensor(dtype="F32", shape=(1,), offsets=(0, 4)) -> dict:
-    """An entry of the header."""
+    """The entry of a tensor in the header: by default, one float32 at the start of the data."""
     return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
 
 
 def header_of(**tensors: dict) -> bytes:
-    """The header of these tensors."""
+    """The header of these tensors, each by its name."""
     return json.dumps(tensors).encode()
 
 
-A = header_of(a=tensor())
-A_TWICE = A[:-1] + b"," + A[1:]
+A = header_of(a=tensor())  # 61 bytes, so the data of a file with it starts at byte 69
+A_TWICE = A.removesuffix(b"}") + b"," + A.removeprefix(b"{")
 A_AND_B_AT_ONE_PLACE = header_of(a=tensor(), b=tensor())
+CACHE_LINE = 64  # bytes
 
 
 @pytest.fixture
@@ -185,6 +186,7 @@ def read(tmp_path):
     ],
 )
 def test_every_rule_is_enforced_by_name(read, content, message):
+    """The error names the file, and is short although a name or number in it may be long."""
     error = refuses(message, read, content)
     assert "model.safetensors: " in error
     assert len(error) < 400
@@ -194,17 +196,20 @@ def test_every_rule_is_enforced_by_name(read, content, message):
 
 
 def every_dtype() -> bytes:
-    """A file with a tensor of each dtype, and then one of a single float32, 7."""
+    """A file with a tensor of each dtype, all zeros, and then one of a single float32, 7."""
     header = {}
     end = 0
     for dtype, bits in safetensors.DTYPE_BITS.items():
-        header[dtype] = tensor(dtype, [2, 4], [end, end + bits])
-        end += bits
+        size = bits  # bytes: eight values of so many bits
+        header[dtype] = tensor(dtype, [2, 4], [end, end + size])
+        end += size
     header["a"] = tensor("F32", [1], [end, end + 4])
-    return file_of(json.dumps(header).encode(), bytes(end) + np.float32(7).tobytes())
+    zeros = bytes(end)
+    return file_of(json.dumps(header).encode(), zeros + np.float32(7).tobytes())
 
 
 def test_every_dtype_has_its_size(read):
+    """If one had another size, the last tensor, whose value is 7, would be at another place."""
     tensors = read(every_dtype())
     assert list(tensors) == [*safetensors.DTYPE_BITS, "a"]
     np.testing.assert_array_equal(tensors["a"].read(), [7])
@@ -225,7 +230,10 @@ def test_the_formats_own_reader_knows_the_same_dtypes():
     ],
 )
 def test_white_space_around_the_header(read, before, after):
-    """The format's own reader accepts it, although its specification forbids it."""
+    """The format's own reader accepts it, although its specification forbids it before the header.
+
+    The file holds one tensor, a, whose only value is 7.
+    """
     content = file_of(before.encode() + A + after.encode(), np.float32(7).tobytes())
     np.testing.assert_array_equal(read(content)["a"].read(), [7])
     official = pytest.importorskip("safetensors")
@@ -248,7 +256,12 @@ def test_tensors_may_be_in_another_order_than_their_values(read):
 
 
 def test_the_header_of_the_deepest_gpt2_is_short_enough(read):
-    config = Config(n_layer=config_module.RANGES["n_layer"].high, n_embd=1, n_head=1, vocab_size=1)
+    """It has as many layers as a configuration may have, and the mask buffers of old files.
+
+    Its header has less than half of the length that is read, because numbers may be longer.
+    """
+    most_layers = config_module.RANGES["n_layer"].high
+    config = Config(n_layer=most_layers, n_embd=1, n_head=1, vocab_size=1)
     arrays = {}
     for name, shape in parameter_shapes(config).items():
         arrays[f"transformer.{name}"] = np.zeros(shape)
@@ -257,18 +270,21 @@ def test_the_header_of_the_deepest_gpt2_is_short_enough(read):
         arrays[f"transformer.h.{layer}.attn.masked_bias"] = np.zeros((1, 1))
     file = io.BytesIO()
     safetensors.write(file, arrays.items())
-    header_size = int.from_bytes(file.getvalue()[:8], "little")
+    content = file.getvalue()
+    header_size = int.from_bytes(content[:8], "little")
     assert header_size < safetensors.MAX_HEADER // 2
-    assert len(read(file.getvalue())) == len(arrays)
+    assert len(read(content)) == len(arrays)
 
 
 def test_a_header_takes_little_memory(read):
-    """Nothing takes more memory than brackets.
+    """Nothing takes more memory than brackets: about 25 times their size.
 
     It is traced at a tenth of the longest header, because tracing is slow.
     """
-    pairs = safetensors.MAX_HEADER // 60
-    header = b'{"a":[' + b"[],[]," * (pairs - 2) + b"[]]}"
+    longest = safetensors.MAX_HEADER // 10
+    brackets = b"[],[],"
+    header = b'{"a":[' + brackets * (longest // len(brackets) - 2) + b"[]]}"
+    assert len(header) <= longest
     message = "tensor 'a': expected an object"
     assert peak_memory(refuses, message, read, file_of(header)) < 13_000_000
 
@@ -279,25 +295,29 @@ def test_a_header_takes_little_memory(read):
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
 @pytest.mark.parametrize("shape", [(3, 70), (70, 3), (50, 50), (70,)])
 def test_values_in_row_order_at_a_cache_line(read, dtype, shape, monkeypatch):
-    """Wherever they start: gpt2's own start at byte 14291, where no float32 can be read in
-    place."""
-    monkeypatch.setattr(safetensors, "VALUES_PER_READ", 125)  # several reads each
+    """Wherever they start in the file: spaces after the header move them.
+
+    gpt2's own start at byte 14291, where no float32 can be read in place.
+    """
+    monkeypatch.setattr(safetensors, "VALUES_PER_READ", 125)  # so most shapes take several reads
     rng = np.random.default_rng(0)
-    values = rng.integers(-128, 128, shape).astype(np.float32)  # exact in all three
+    values = rng.integers(-128, 128, shape).astype(np.float32)  # exact in all three dtypes
     if dtype == "F32":
         stored = values
     elif dtype == "F16":
         stored = values.astype("<f2")
     else:
-        stored = (values.view(np.uint32) >> 16).astype("<u2")  # the upper half
+        # BF16 is the upper half of the bits of a float32.
+        stored = (values.view(np.uint32) >> 16).astype("<u2")
     header = header_of(a=tensor(dtype, shape, (0, stored.nbytes)))
-    for spaces in range(9):
-        array = read(file_of(header + b" " * spaces, stored.tobytes()))["a"].read()
+    for n_spaces in range(9):
+        content = file_of(header + b" " * n_spaces, stored.tobytes())
+        array = read(content)["a"].read()
         np.testing.assert_array_equal(array, values)
         assert array.dtype == np.float32
         assert array.flags.c_contiguous
         address, _ = array.__array_interface__["data"]
-        assert address % 64 == 0
+        assert address % CACHE_LINE == 0
 
 
 def test_a_file_that_shrank_since_it_was_checked(read, tmp_path):
@@ -310,7 +330,8 @@ def test_a_file_that_shrank_since_it_was_checked(read, tmp_path):
 
 
 def test_tensors_of_two_dtypes_may_have_the_same_values(read, monkeypatch):
-    monkeypatch.setattr(safetensors, "VALUES_PER_READ", 4)  # several reads
+    """Ten values are stored as float32, in 40 bytes, and as float16, in 20."""
+    monkeypatch.setattr(safetensors, "VALUES_PER_READ", 4)  # so three reads of each
     values = np.arange(10, dtype=np.float32)
     halves = values.astype("<f2")
     header = header_of(single=tensor("F32", [10], [0, 40]), half=tensor("F16", [2, 5], [40, 60]))
@@ -320,7 +341,8 @@ def test_tensors_of_two_dtypes_may_have_the_same_values(read, monkeypatch):
 
 @pytest.mark.parametrize("place", [0, 9])
 def test_tensors_that_differ_in_one_place(read, monkeypatch, place):
-    monkeypatch.setattr(safetensors, "VALUES_PER_READ", 4)
+    """Each has ten float32s, and the place is the first one or the last."""
+    monkeypatch.setattr(safetensors, "VALUES_PER_READ", 4)  # so three reads of each
     a = np.arange(10, dtype=np.float32)
     b = a.copy()
     b[place] += 1
@@ -335,9 +357,15 @@ def test_tensors_that_differ_in_one_place(read, monkeypatch, place):
 
 
 def test_the_writer_follows_indices_not_memory(read):
-    """The bug of safetensors.numpy.save: a transposed view written in the order of its memory."""
+    """safetensors.numpy.save has the bug that it writes a transposed view as it is in memory."""
     a = np.arange(6, dtype=np.float32).reshape(2, 3)
-    arrays = {"plain": a, "transposed": a.T, "strided": a[:, ::2], "wide": a.astype(float)}
+    every_second_column = a[:, ::2]
+    arrays = {
+        "plain": a,
+        "transposed": a.T,
+        "strided": every_second_column,
+        "float64": a.astype(np.float64),
+    }
     file = io.BytesIO()
     safetensors.write(file, arrays.items())
     tensors = read(file.getvalue())
@@ -349,7 +377,8 @@ def test_the_writer_follows_indices_not_memory(read):
 def test_the_data_starts_at_a_cache_line(read):
     file = io.BytesIO()
     safetensors.write(file, [("a", np.zeros(1))])
-    assert read(file.getvalue())["a"].start % 64 == 0
+    tensors = read(file.getvalue())
+    assert tensors["a"].start % CACHE_LINE == 0
 
 
 @pytest.mark.parametrize(
@@ -380,5 +409,6 @@ def test_the_data_starts_at_a_cache_line(read):
 )
 def test_nothing_is_written_that_would_not_be_read(names, metadata, message):
     file = io.BytesIO()
-    refuses(message, safetensors.write, file, [(name, np.zeros(1)) for name in names], metadata)
+    tensors = [(name, np.zeros(1)) for name in names]
+    refuses(message, safetensors.write, file, tensors, metadata)
     assert file.getvalue() == b""

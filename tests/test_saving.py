@@ -30,10 +30,13 @@ OTHER_FILES = {
 
 @pytest.fixture
 def source(tmp_path) -> Path:
-    """A tied checkpoint with all files that a tokenizer has."""
+    """A tied checkpoint with a tokenizer.json of 263 tokens, of which <pad> is the last.
+
+    The files of OTHER_FILES are there, too.
+    """
     folder = tmp_path / "source"
-    tiedgpt.save_model(random_model(replace(SMALL, vocab_size=263)), None, folder)
     added = [added_token(EOT, 261), added_token("<pad>", 262)]
+    tiedgpt.save_model(random_model(replace(SMALL, vocab_size=263)), None, folder)
     text = json.dumps(tokenizer_json(added_tokens=added))
     (folder / "tokenizer.json").write_text(text)
     for name, content in OTHER_FILES.items():
@@ -41,7 +44,7 @@ def source(tmp_path) -> Path:
     return folder
 
 
-def copy_of(folder: Path) -> dict[str, bytes]:
+def files_beside_model(folder: Path) -> dict[str, bytes]:
     """The contents of a checkpoint's folder but the model's own files."""
     files = contents(folder)
     for name in ("config.json", "model.safetensors"):
@@ -53,21 +56,23 @@ def copy_of(folder: Path) -> dict[str, bytes]:
 
 
 def test_the_files_of_a_tokenizer_are_copied_as_they_are(source):
-    assert copied_files(source) == copy_of(source)
+    assert copied_files(source) == files_beside_model(source)
 
 
 def test_the_files_beside_a_file_of_weights_are_copied(source):
-    assert copied_files(source / "model.safetensors") == copy_of(source)
+    assert copied_files(source / "model.safetensors") == files_beside_model(source)
 
 
 def test_a_tokenizer_that_is_not_read_here_is_copied(source):
+    """A tokenizer.json with a normalizer is refused by read_tokenizer."""
     normalizer = {"type": "NFC"}
     (source / "tokenizer.json").write_text(json.dumps(tokenizer_json(normalizer=normalizer)))
     refuses("normalizer is", read_tokenizer, source, error=TokenizerError)
-    assert copied_files(source) == copy_of(source)
+    assert copied_files(source) == files_beside_model(source)
 
 
 def test_openais_files_get_the_names_that_transformers_knows(tmp_path, monkeypatch):
+    """They are vocab.bpe, which becomes merges.txt, and encoder.json, which becomes vocab.json."""
     monkeypatch.setattr(tensorflow, "HEAD_WIDTH", SMALL.head_width)
     write_openai_model(tmp_path, random_model(replace(SMALL, n_inner=4 * SMALL.n_embd)))
     files = vocabulary_files(Tokenizer(SMALL_MERGES))
@@ -78,6 +83,7 @@ def test_openais_files_get_the_names_that_transformers_knows(tmp_path, monkeypat
 
 
 def test_a_vocabulary_that_transformers_cannot_read_is_completed(tmp_path):
+    """tiedgpt reads merges.txt alone. transformers needs vocab.json, too, which the copy gets."""
     files = vocabulary_files(Tokenizer(SMALL_MERGES))
     (tmp_path / "merges.txt").write_text(files["merges.txt"])
     copied = copied_files(tmp_path)
@@ -88,9 +94,9 @@ def test_a_copy_without_a_tokenizer_is_mentioned(tmp_path):
     (tmp_path / "generation_config.json").write_text("{}")
     notes = []
     assert copied_files(tmp_path, notes.append) == {"generation_config.json": b"{}"}
-    assert len(notes) == 1
-    assert "has no tokenizer" in notes[0]
-    assert notes[0].endswith("; the copy is written without a tokenizer")
+    (note,) = notes
+    assert "has no tokenizer" in note
+    assert note.endswith("; the copy is written without a tokenizer")
 
 
 MORE_TEMPLATES = {"rag.jinja": b"{{ documents }}", "tool_use.jinja": b"{{ tools }}"}
@@ -98,7 +104,10 @@ MORE_TEMPLATES = {"rag.jinja": b"{{ documents }}", "tool_use.jinja": b"{{ tools 
 
 @pytest.fixture
 def with_more_templates(source) -> Path:
-    """The checkpoint with several chat templates, as transformers 5 saves them."""
+    """The checkpoint `source` with two more chat templates in additional_chat_templates/.
+
+    transformers 5 saves them so.
+    """
     folder = source / "additional_chat_templates"
     folder.mkdir()
     for name, content in MORE_TEMPLATES.items():
@@ -116,28 +125,37 @@ def test_more_chat_templates_are_copied(with_more_templates):
 
 
 def test_untie_and_tie_copy_the_tokenizer_as_it_is(run, source, tmp_path):
-    assert run("untie", "-q", str(source), str(tmp_path / "untied")) == (0, "", "")
-    assert run("tie", "-q", str(tmp_path / "untied"), str(tmp_path / "tied")) == (0, "", "")
-    assert copy_of(tmp_path / "untied") == copy_of(source)
-    assert copy_of(tmp_path / "tied") == copy_of(source)
+    untied = tmp_path / "untied"
+    tied = tmp_path / "tied"
+    assert run("untie", "-q", str(source), str(untied)) == (0, "", "")
+    assert run("tie", "-q", str(untied), str(tied)) == (0, "", "")
+    assert files_beside_model(untied) == files_beside_model(source)
+    assert files_beside_model(tied) == files_beside_model(source)
 
 
-TRAIN = ("--steps", "1", "--batch", "1", "--context", "4")
+SHORT_TRAINING = ("--steps", "1", "--batch", "1", "--context", "4")
 
 
 @pytest.fixture
 def text_file(tmp_path) -> str:
+    """The path of a text to train on."""
     (tmp_path / "text").write_text("lower, low and lowlow. " * 20)
     return str(tmp_path / "text")
 
 
+def assert_has_files_of(source: Path, out: Path) -> None:
+    """The directory `out` has the files beside the model in `source`, and perhaps others."""
+    files = files_beside_model(out)
+    for name, content in files_beside_model(source).items():
+        assert files[name] == content, name
+
+
 def test_train_copies_the_tokenizer_of_its_model_as_it_is(run, source, text_file, tmp_path):
     out = tmp_path / "out"
-    arguments = ("train", "-q", text_file, "--from", str(source), "--out", str(out), *TRAIN)
-    code, _, err = run(*arguments)
+    arguments = ["train", "-q", text_file, "--from", str(source), "--out", str(out)]
+    code, _, err = run(*arguments, *SHORT_TRAINING)
     assert (code, err) == (0, "")
-    files = copy_of(out)
-    assert {name: files[name] for name in copy_of(source)} == copy_of(source)
+    assert_has_files_of(source, out)
 
 
 def test_untie_and_tie_copy_more_chat_templates(run, with_more_templates, tmp_path):
@@ -155,26 +173,28 @@ def test_resize_copies_more_chat_templates(run, with_more_templates, tmp_path):
 
 
 def test_train_copies_more_chat_templates(run, with_more_templates, text_file, tmp_path):
-    """It saves several times, and the folder is there from the second time on."""
+    """It saves after each of two steps, and the folder is there from the second time on."""
     out = tmp_path / "out"
     arguments = ("train", "-q", text_file, "--from", str(with_more_templates), "--out", str(out))
-    code, _, _ = run(*arguments, *TRAIN, "--steps", "2", "--eval-every", "1")
+    two_saves = ("--steps", "2", "--eval-every", "1")
+    code, _, _ = run(*arguments, *SHORT_TRAINING, *two_saves)
     assert code == 0
     assert contents(out / "additional_chat_templates") == MORE_TEMPLATES
 
 
 def test_a_training_that_is_resumed_leaves_these_files(run, source, text_file, tmp_path):
     out = tmp_path / "out"
-    run("train", "-q", text_file, "--from", str(source), "--out", str(out), *TRAIN)
-    before = copy_of(out)
+    arguments = ["train", "-q", text_file, "--from", str(source), "--out", str(out)]
+    run(*arguments, *SHORT_TRAINING)
+    before = files_beside_model(out)
     code, _, _ = run("train", "-q", text_file, "--out", str(out), "--resume", "--steps", "2")
     assert code == 0
-    files = copy_of(out)
-    assert {name: files[name] for name in copy_of(source)} == copy_of(source)
-    assert files.keys() == before.keys()
+    assert_has_files_of(source, out)
+    assert files_beside_model(out).keys() == before.keys()
 
 
 def test_transformers_knows_the_pad_token_of_a_copy(run, source, tmp_path):
+    """Token 257 of `source` is "low", and 262 is <pad>."""
     transformers = pytest.importorskip("transformers")
     run("untie", "-q", str(source), str(tmp_path / "untied"))
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "untied")
@@ -186,9 +206,11 @@ def test_transformers_knows_the_pad_token_of_a_copy(run, source, tmp_path):
 
 
 def test_the_chat_templates_of_another_tokenizer_are_removed(with_more_templates):
+    """A new tokenizer is saved to the directory; those were of the one that it replaces."""
     tiedgpt.save_model(random_model(CONFIG), Tokenizer([]), with_more_templates)
     names = contents(with_more_templates).keys()
-    assert not {"chat_template.jinja", "chat_template.json"} & names
+    assert "chat_template.jinja" not in names
+    assert "chat_template.json" not in names
     assert contents(with_more_templates / "additional_chat_templates") == {}
 
 
@@ -207,7 +229,10 @@ def test_transformers_finds_no_chat_template_of_another_tokenizer(with_more_temp
 
 
 def test_another_end_of_a_text_is_replaced(tmp_path):
-    """transformers would prefer that of generation_config.json, and so does load_model."""
+    """A model with other ends of a text is saved where a generation_config.json is.
+
+    transformers and load_model prefer the ends in that file, so it is written anew.
+    """
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": 5, "temperature": 0.7}')
     model = random_model(replace(SMALL, eos_token_id=(3, 4)))
     tiedgpt.save_model(model, None, tmp_path)
@@ -218,6 +243,7 @@ def test_another_end_of_a_text_is_replaced(tmp_path):
 
 @pytest.mark.parametrize("text", ['{"temperature": 0.7}', '{"eos_token_id": 0, "top_k": 9}'])
 def test_a_generation_config_that_contradicts_nothing_stays(tmp_path, text):
+    """It gives no end of a text, or the model's own, which is token 0."""
     (tmp_path / "generation_config.json").write_text(text)
     tiedgpt.save_model(random_model(), None, tmp_path)
     assert (tmp_path / "generation_config.json").read_text() == text
@@ -230,6 +256,7 @@ def test_a_generation_config_that_is_damaged_is_replaced(tmp_path):
 
 
 def test_a_tokenizer_of_another_size_is_written_with_a_warning(tmp_path):
+    """The warning is about the line that calls save_model, which is in this file."""
     message = "^the tokenizer has 257 tokens, and the model has 101$"
     with pytest.warns(TiedGPTWarning, match=message) as caught:
         tiedgpt.save_model(random_model(), Tokenizer([]), tmp_path)
@@ -238,4 +265,5 @@ def test_a_tokenizer_of_another_size_is_written_with_a_warning(tmp_path):
 
 
 def test_a_tokenizer_of_the_models_size_is_written_without(tmp_path):
+    """A warning would be an error."""
     tiedgpt.save_model(random_model(CONFIG), Tokenizer([]), tmp_path)

@@ -37,7 +37,8 @@ from tiedgpt.checkpoints.tensorflow import DATA, HPARAMS, INDEX, open_directory
 from tiedgpt.checkpoints.tensorflow_index import FOOTER, MAGIC, MAX_INDEX, MAX_KEY, read_index
 from tiedgpt.gpt2.parameters import parameter_shapes
 
-HEAD_WIDTH = tensorflow.HEAD_WIDTH  # of OpenAI's models
+OPENAIS_HEAD_WIDTH = tensorflow.HEAD_WIDTH
+OPENAIS_DATA_SIZE = 497_759_232  # bytes of the tensors of 124M
 # OpenAI's files fix n_inner and the id of the last token.
 TINY = Config(vocab_size=5, n_ctx=3, n_embd=2, n_layer=1, n_head=1, bos_token_id=4, eos_token_id=4)
 MODEL = random_model(TINY)
@@ -45,7 +46,7 @@ MODEL = random_model(TINY)
 
 @pytest.fixture(autouse=True)
 def heads_of_width_2(monkeypatch):
-    """The small models of this module have heads of width 2."""
+    """The reader refuses heads of another width than OpenAI's. Those of TINY have width 2."""
     monkeypatch.setattr(tensorflow, "HEAD_WIDTH", TINY.head_width)
 
 
@@ -54,16 +55,18 @@ def heads_of_width_2(monkeypatch):
 
 def slow_crcs(data: bytes) -> Iterator[int]:
     """The CRC-32C of the first 0, 1, 2 ... bytes, by the definition, bit by bit."""
-    register = 0xFFFFFFFF
-    yield 0
+    all_ones = 0xFFFFFFFF
+    polynomial = 0x82F63B78  # of CRC-32C
+    register = all_ones
+    yield 0  # of no bytes
     for byte in data:
         register ^= byte
         for _ in range(8):
             is_odd = register & 1
             register >>= 1
             if is_odd:
-                register ^= 0x82F63B78
-        yield register ^ 0xFFFFFFFF
+                register ^= polynomial
+        yield register ^ all_ones
 
 
 PUBLISHED = [  # RFC 3720, B.4, and the catalogue's check value
@@ -79,7 +82,8 @@ PUBLISHED = [  # RFC 3720, B.4, and the catalogue's check value
 @pytest.mark.parametrize(("data", "crc"), PUBLISHED)
 def test_the_crc_is_the_published_one(data, crc):
     assert crc32c(data) == crc
-    assert list(slow_crcs(data))[-1] == crc
+    *_, slow_crc = slow_crcs(data)
+    assert slow_crc == crc
 
 
 def lengths_to_check() -> set[int]:
@@ -97,17 +101,20 @@ def lengths_to_check() -> set[int]:
 
 
 def test_the_crc_is_that_of_its_definition_at_every_kind_of_length():
-    data = np.random.default_rng(0).bytes(30 * max(DISTANCES) + 5)
-    lengths = lengths_to_check() | {len(data)}
+    longest = 30 * max(DISTANCES) + 5  # longer than any length at which another step is taken
+    data = np.random.default_rng(0).bytes(longest)
+    lengths = lengths_to_check() | {longest}
     for length, crc in enumerate(slow_crcs(data)):
         if length in lengths:
             assert crc32c(data[:length]) == crc, length
 
 
 def test_498_megabytes_take_less_than_three_seconds():
-    """Measured on an eighth of them. It takes 0.02 s on an idle machine."""
-    data = np.random.default_rng(0).integers(0, 2**63, 497_759_232 // 64, np.int64)
-    assert min(timeit.repeat(lambda: crc32c(data), number=1, repeat=3)) < 3 / 8
+    """Measured on an eighth of OpenAI's data. It takes 0.02 s on an idle machine."""
+    n_int64s = OPENAIS_DATA_SIZE // 8 // 8  # an eighth, in integers of eight bytes
+    data = np.random.default_rng(0).integers(0, 2**63, n_int64s, np.int64)
+    seconds = min(timeit.repeat(lambda: crc32c(data), number=1, repeat=3))
+    assert seconds < 3 / 8
 
 
 # OpenAI's own index
@@ -115,26 +122,32 @@ def test_498_megabytes_take_less_than_three_seconds():
 
 @pytest.fixture
 def openais_124m(shared, tmp_path, monkeypatch) -> Path:
-    """OpenAI's hparams.json and index, with an empty data file of the right size."""
-    monkeypatch.setattr(tensorflow, "HEAD_WIDTH", HEAD_WIDTH)
+    """A directory with OpenAI's hparams.json and index, and a data file of the right size.
+
+    The data is zeros, which take no room on the disk.
+    """
+    monkeypatch.setattr(tensorflow, "HEAD_WIDTH", OPENAIS_HEAD_WIDTH)
     for name in (HPARAMS, INDEX):
         shutil.copy(shared / "gpt2" / "124M" / name, tmp_path)
     (tmp_path / DATA).touch()
-    os.truncate(tmp_path / DATA, 497759232)  # it takes no room on the disk
+    os.truncate(tmp_path / DATA, OPENAIS_DATA_SIZE)
     return tmp_path
 
 
 def test_openais_index(openais_124m):
+    """The data is in the order of the names. The numbers are those of two tensors in the file."""
     tensors = read_index(openais_124m / INDEX, openais_124m / DATA)
     assert tensors["model/h0/attn/c_attn/w"].shape == (1, 768, 2304)
     assert tensors["model/wte"].start == 343369728
     assert tensors["model/wte"].masked_crc == 0x0E298522
     names = sorted(tensors)
+    names_by_start = sorted(tensors, key=lambda name: tensors[name].start)
     assert list(tensors) == names
-    assert sorted(tensors, key=lambda name: tensors[name].start) == names
+    assert names_by_start == names
 
 
 def test_openais_names_and_shapes(openais_124m):
+    """Config() is the configuration of 124M."""
     checkpoint = open_directory(openais_124m)
     assert checkpoint.config == Config()
     assert not checkpoint.has_own_unembedding
@@ -144,7 +157,7 @@ def test_openais_names_and_shapes(openais_124m):
 
 
 def test_all_of_openais_models_have_heads_of_one_width():
-    assert {model.config.head_width for model in MODELS.values()} == {HEAD_WIDTH}
+    assert {model.config.head_width for model in MODELS.values()} == {OPENAIS_HEAD_WIDTH}
 
 
 # Files of other writers
@@ -153,9 +166,10 @@ def test_all_of_openais_models_have_heads_of_one_width():
 def test_a_checkpoint_that_tensorflow_wrote(tmp_path):
     """Its tensors' CRCs are TensorFlow's own, and the data is in another order than the names.
 
-    TensorFlow 2.21 (tf.raw_ops.SaveV2) wrote goldens/tensorflow for TINY's tensors with the numbers
-    0, 1, 2 ... in this order.
+    TensorFlow 2.21 (tf.raw_ops.SaveV2) wrote goldens/tensorflow for TINY's tensors, in the order of
+    `written`. TINY has 94 parameters, which are the numbers 0, 1, 2 ... in this order.
     """
+    numbers = np.arange(94, dtype="<f4")
     written = [
         "wte.weight",
         "wpe.weight",
@@ -175,10 +189,10 @@ def test_a_checkpoint_that_tensorflow_wrote(tmp_path):
         "h.0.mlp.c_proj.bias",
     ]
     index = (Path(__file__).parent / "goldens" / "tensorflow" / INDEX).read_bytes()
-    write_openai_files(tmp_path, index, np.arange(94, dtype="<f4").tobytes(), TINY)
+    write_openai_files(tmp_path, index, numbers.tobytes(), TINY)
     parameters = open_directory(tmp_path).load().parameters
     values = np.concatenate([parameters[name].ravel() for name in written])
-    np.testing.assert_array_equal(values, np.arange(94))
+    np.testing.assert_array_equal(values, numbers)
 
 
 @pytest.fixture
@@ -203,11 +217,11 @@ def test_other_files_of_openais_are_not_read(openais_model):
 # Each rule of the index
 
 NAME = b"model/wte"
-ENTRY = entry_proto()
+ENTRY = entry_proto()  # a tensor of one float32
 
 
 def with_block(contents: bytes) -> bytes:
-    """An index of one block."""
+    """An index of one block, whose last key is NAME."""
     return table({NAME: contents})
 
 
@@ -226,11 +240,12 @@ HANDLES = GOOD[-FOOTER : -len(MAGIC)].rstrip(b"\0")  # the two handles in the fo
 
 
 def with_footer(handles: bytes) -> bytes:
+    """The index GOOD with these bytes as the two handles, which zeros fill up to 40 bytes."""
     return GOOD[:-FOOTER] + handles.ljust(40, b"\0") + MAGIC
 
 
 B_TWICE = block([(b"", HEADER), (b"b", ENTRY), (b"b", entry_proto(offset=4))])
-RULES = [
+RULES = [  # a wrong index, and the error
     # The table
     pytest.param(b"", "truncated, or not an index: 0 bytes that end with ''", id="empty"),
     pytest.param(
@@ -363,9 +378,13 @@ RULES = [
 ]
 
 
+ONE_FLOAT = bytes(4)  # the data of an index with one tensor, ENTRY
+
+
 @pytest.mark.parametrize(("index", "message"), RULES)
 def test_every_rule_is_enforced_by_name(tmp_path, index, message):
-    write_openai_files(tmp_path, index, bytes(4), TINY)
+    """The error names the index or the data, and is short."""
+    write_openai_files(tmp_path, index, ONE_FLOAT, TINY)
     error = refuses(message, open_directory, tmp_path)
     assert str(tmp_path / "model.ckpt.") in error
     assert len(error) < 300 + len(str(tmp_path))
@@ -379,9 +398,10 @@ def write_shapes(directory: Path, shapes: dict[bytes, tuple[int, ...]]) -> Path:
     entries = [(b"", HEADER)]
     end = 0
     for key, shape in sorted(shapes.items()):
-        entries.append((key, entry_proto(shape, end)))
-        end += 4 * int(np.prod(shape))
-    return write_openai_files(directory, table(in_blocks(entries)), bytes(end), TINY)
+        entries.append((key, entry_proto(shape, offset=end)))
+        end += 4 * int(np.prod(shape))  # four bytes for each float32
+    index = table(in_blocks(entries))
+    return write_openai_files(directory, index, bytes(end), TINY)
 
 
 @pytest.fixture
@@ -491,11 +511,17 @@ def test_a_fifo_has_no_data(openais_model):
     ],
 )
 def test_a_flipped_bit_in_any_byte_is_caught(tmp_path, name, message):
+    """Every seventh bit is flipped, so at least one of each byte. A model without layers is small.
+
+    Different rules refuse a damaged index; a checksum refuses damaged data.
+    """
     path = write_openai_model(tmp_path, random_model(replace(TINY, n_layer=0))) / name
     content = path.read_bytes()
-    for bit in range(0, 8 * len(content), 7):  # at least one of each byte
+    for bit in range(0, 8 * len(content), 7):
+        byte = bit // 8
+        bit_of_byte = bit % 8
         damaged = bytearray(content)
-        damaged[bit // 8] ^= 1 << bit % 8
+        damaged[byte] ^= 1 << bit_of_byte
         path.write_bytes(damaged)
         refuses(f"{name}: {message}", lambda: open_directory(tmp_path).load())
 
@@ -506,25 +532,30 @@ NO_VALUES = number_field(1, 1) + text_field(2, text_field(2, b""))  # a tensor o
 
 
 def long_keys(times: int) -> bytes:
-    """Keys of the largest length, with only four bytes of each in the file."""
+    """So many keys of the largest length, with only the last four bytes of each in the file."""
     first_entries = block([(b"", HEADER), (b"k" * MAX_KEY, NO_VALUES)])
-    contents = first_entries[:-8]  # without the restarts
+    contents = first_entries[:-8]  # without the eight bytes of restarts at its end
+    # All but four bytes of a key are those of the key before it.
     lengths = varint(MAX_KEY - 4) + varint(4) + varint(len(NO_VALUES))
     for n in range(times):
-        contents += lengths + b"l" + n.to_bytes(3, "big") + NO_VALUES
-    return with_block(contents + block([]))
+        last_four_bytes = b"l" + n.to_bytes(3, "big")
+        contents += lengths + last_four_bytes + NO_VALUES
+    restarts = block([])  # an empty block is nothing else
+    return with_block(contents + restarts)
 
 
 def many_axes(times: int) -> bytes:
-    """A tensor of so many axes of length 0."""
-    return with_entry(NO_VALUES + text_field(2, text_field(2, b"") * times))
+    """A tensor of so many axes of length 0, beside one."""
+    axis = text_field(2, b"")
+    return with_entry(NO_VALUES + text_field(2, axis * times))
 
 
 def long_varint(times: int) -> bytes:
+    """A header that is one number of so many bytes: bit 8 of each says that more bytes follow."""
     return with_header(b"\x80" * times)
 
 
-GROWING = [
+GROWING = [  # a function that makes an index, how often something comes in it, the error
     pytest.param(long_keys, 10_000, "00001: bytes after the last tensor", id="long-keys"),
     pytest.param(many_axes, 50_000, "50+1 axes; expected at most", id="many-axes"),
     pytest.param(
@@ -537,18 +568,21 @@ GROWING = [
 def test_a_small_file_takes_little_time(
     tmp_path, make_index: Callable[[int], bytes], times, message
 ):
+    """No index here is longer than the longest that is read."""
     index = make_index(times)
     assert len(index) <= MAX_INDEX
-    write_openai_files(tmp_path, index, bytes(4), TINY)
+    write_openai_files(tmp_path, index, ONE_FLOAT, TINY)
     start = time.process_time()
     refuses(message, open_directory, tmp_path)
-    assert time.process_time() - start < 2
+    seconds = time.process_time() - start
+    assert seconds < 2
 
 
 @pytest.mark.parametrize(("make_index", "times", "message"), GROWING)
 def test_a_small_file_takes_little_memory(
     tmp_path, make_index: Callable[[int], bytes], times, message
 ):
-    """Of a tenth of the file, because tracing is slow."""
-    write_openai_files(tmp_path, make_index(times // 10), bytes(4), TINY)
+    """It is traced with a tenth of the times, because tracing is slow."""
+    index = make_index(times // 10)
+    write_openai_files(tmp_path, index, ONE_FLOAT, TINY)
     assert peak_memory(refuses, message, open_directory, tmp_path) < 12_000_000

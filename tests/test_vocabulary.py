@@ -1,4 +1,8 @@
-"""Vocabulary files: every form is read, they are checked against each other, and written again."""
+"""Vocabulary files: every form is read, they are checked against each other, and written again.
+
+Most tests use a tokenizer of SMALL_MERGES: the bytes, of which "!" has id 0, then 256 "lo", 257
+"low", 258 " low", 259 "er" and 260 "é". By default, <|endoftext|> (EOT) is 261.
+"""
 
 import json
 from dataclasses import replace
@@ -30,14 +34,14 @@ def assert_same_tokenizer(read: Tokenizer, tokenizer: Tokenizer) -> None:
 
 
 def save(tokenizer: Tokenizer, directory: Path) -> None:
-    """Save a model of the tokenizer's size."""
+    """Save the tokenizer, with a model of its size."""
     config = replace(SMALL, vocab_size=tokenizer.vocab_size)
     tiedgpt.save_model(random_model(config), tokenizer, directory)
 
 
 # Special tokens
 
-SPECIAL_TOKENS = [
+SPECIAL_TOKENS = [  # the special tokens, the id of the first byte, the id of EOT
     pytest.param(None, 0, 261, id="eot-by-default"),
     pytest.param({}, 0, None, id="none"),
     pytest.param({"<pad>": 261}, 0, None, id="after"),
@@ -48,12 +52,16 @@ SPECIAL_TOKENS = [
 
 @pytest.mark.parametrize(("special_tokens", "first_id", "eot_id"), SPECIAL_TOKENS)
 def test_special_tokens_before_and_after(special_tokens, first_id, eot_id):
+    """Special tokens before the bytes move the ids of all ordinary tokens by first_id."""
     tokenizer = Tokenizer(SMALL_MERGES, special_tokens, first_id)
     assert tokenizer.eot_id == eot_id
-    assert tokenizer.vocab_size == 261 + len(tokenizer.special_tokens)
-    assert tokenizer.encode("low!") == [first_id + 257, first_id]
+    n_ordinary = 256 + len(SMALL_MERGES)
+    assert tokenizer.vocab_size == n_ordinary + len(tokenizer.special_tokens)
+    low = first_id + 257
+    exclamation_mark = first_id  # the first byte
+    assert tokenizer.encode("low!") == [low, exclamation_mark]
     for text, token_id in tokenizer.special_tokens.items():
-        assert tokenizer.encode(f"!{text}", special="token") == [first_id, token_id]
+        assert tokenizer.encode(f"!{text}", special="token") == [exclamation_mark, token_id]
         assert tokenizer.decode([token_id]) == text
 
 
@@ -103,6 +111,7 @@ def test_a_saved_tokenizer_comes_back(tmp_path, special_tokens, first_id, eot_id
     ],
 )
 def test_special_tokens_that_do_not_fit(special_tokens, first_id, message):
+    """The tokenizer has no merges, so a special token after the bytes has id 256 or more."""
     refuses(message, Tokenizer, [], special_tokens, first_id, error=TiedGPTError)
 
 
@@ -178,6 +187,7 @@ def test_forms_of_merges_txt(text, merges, tmp_path):
     ],
 )
 def test_merges_that_contradict_themselves(merges, message, tmp_path):
+    """They are refused as an argument and in a file, which the error then names."""
     refuses(f"^{message}$", Tokenizer, merges, error=TiedGPTError)
     path = tmp_path / "merges.txt"
     path.write_text("".join(f"{left} {right}\n" for left, right in merges))
@@ -194,17 +204,20 @@ def test_a_merge_with_a_space():
 
 
 def vocab_with(**changes: object) -> bytes:
-    """The vocab.json of bytes, "lo", "low" and <|endoftext|>, with some ids changed."""
-    return json.dumps(spelled_ids(LOW, 0) | {EOT: 258} | changes).encode()
+    """The vocab.json of bytes, "lo", "low" and <|endoftext|> (258), with some ids changed."""
+    ids = spelled_ids(LOW, first_id=0) | {EOT: 258} | changes
+    return json.dumps(ids).encode()
 
 
 def vocab_without(token: str) -> bytes:
-    return json.dumps(without(json.loads(vocab_with()), token)).encode()
+    """The same vocab.json without a token."""
+    ids = json.loads(vocab_with())
+    return json.dumps(without(ids, token)).encode()
 
 
 @pytest.fixture
 def vocabulary(tmp_path) -> Path:
-    """A directory with merges.txt and vocab.json."""
+    """A directory with merges.txt and vocab.json of bytes, "lo", "low" (257) and EOT (258)."""
     (tmp_path / "merges.txt").write_text("#version: 0.2\nl o\nlo w\n")
     (tmp_path / "vocab.json").write_bytes(vocab_with())
     return tmp_path
@@ -296,17 +309,17 @@ def test_more_files_are_written_where_there_are_more_special_tokens():
 
 
 def test_the_added_tokens_of_an_earlier_save_are_gone(tmp_path):
-    added = Tokenizer(SMALL_MERGES, {EOT: 261, "<|pad|>": 262})
-    plain = Tokenizer(SMALL_MERGES)
-    save(added, tmp_path)
-    save(plain, tmp_path)
-    assert_same_tokenizer(tiedgpt.load_tokenizer(tmp_path), plain)
+    with_pad = Tokenizer(SMALL_MERGES, {EOT: 261, "<|pad|>": 262})
+    without_pad = Tokenizer(SMALL_MERGES)
+    save(with_pad, tmp_path)
+    save(without_pad, tmp_path)
+    assert_same_tokenizer(tiedgpt.load_tokenizer(tmp_path), without_pad)
 
 
 # Added tokens that may also be ordinary ones
 
 TEXT = f"low! lower!!{EOT}flower low<p>"
-MERGES = [*SMALL_MERGES, ("!", "!")]
+MERGES = [*SMALL_MERGES, ("!", "!")]  # "!!" has id 261, so EOT has 262
 ADDED = [  # an added token, and the tokens of TEXT with it
     pytest.param(
         "!",
@@ -327,12 +340,16 @@ ADDED = [  # an added token, and the tokens of TEXT with it
 
 
 def write_added(directory: Path, token: str) -> Path:
-    """A model whose tokenizer.json has <|endoftext|> and this token in added_tokens."""
-    ids = spelled_ids(MERGES, 0) | {EOT: 262}
+    """A model whose tokenizer.json has <|endoftext|> and this token in added_tokens.
+
+    A token that is also an ordinary one keeps its id.
+    """
+    ids = spelled_ids(MERGES, first_id=0) | {EOT: 262}
     if token not in ids:
         ids[token] = 263
+    merges = [f"{left} {right}" for left, right in MERGES]
     file = tokenizer_json(
-        model=bpe_model(vocab=ids, merges=[f"{left} {right}" for left, right in MERGES]),
+        model=bpe_model(vocab=ids, merges=merges),
         added_tokens=[added_token(token, ids[token]), added_token(EOT, 262)],
     )
     tiedgpt.save_model(random_model(), None, directory)
@@ -351,12 +368,14 @@ def test_an_added_token_is_read_as_one_token_before_any_merge(tmp_path, token, p
 @pytest.mark.parametrize("token", ["!", "low", "<p>"])
 def test_an_added_token_is_ordinary_text_if_that_is_asked_for(tmp_path, token):
     tokenizer = read_tokenizer(write_added(tmp_path, token))
-    plain = Tokenizer(MERGES)
-    assert tokenizer.encode(TEXT, special="text") == plain.encode(TEXT, special="text")
+    without_token = Tokenizer(MERGES)
+    ids = without_token.encode(TEXT, special="text")
+    assert tokenizer.encode(TEXT, special="text") == ids
 
 
 @pytest.mark.parametrize("token", ["!", "low"])
 def test_an_added_token_that_is_also_an_ordinary_one_is_not_refused(tmp_path, token):
+    """By default, `encode` refuses special tokens in a text. This one is read; EOT is refused."""
     tokenizer = read_tokenizer(write_added(tmp_path, token))
     ids = tokenizer.encode(TEXT, special="token")
     message = r"the text contains special token '<\|endoftext\|>' at character"
@@ -374,6 +393,7 @@ def test_an_added_token_comes_back_from_a_saved_model(tmp_path, token):
 
 @pytest.mark.parametrize("token", ["!", "low", "<p>"])
 def test_transformers_reads_an_added_token_in_the_same_way(tmp_path, token):
+    """From the directory that tiedgpt reads, and from one to which it saves the tokenizer."""
     transformers = pytest.importorskip("transformers")
     original = write_added(tmp_path / "original", token)
     tokenizer = read_tokenizer(original)
@@ -396,16 +416,18 @@ def test_what_transformers_saves_of_an_added_token_is_read(tmp_path, token):
 
 # Added tokens that are not special
 
-PLAIN = [added_token(EOT, 261), added_token("<user>", 262, special=False)]
+EOT_AND_PLAIN_USER = [added_token(EOT, 261), added_token("<user>", 262, special=False)]
 
 
 @pytest.fixture
 def with_plain_token(tmp_path) -> Path:
-    """A directory whose tokenizer.json has <user>, which is not special."""
-    return write_json(tmp_path, tokenizer_json(added_tokens=PLAIN)).parent
+    """A directory whose tokenizer.json has <user>, with id 262, which is not special."""
+    write_json(tmp_path, tokenizer_json(added_tokens=EOT_AND_PLAIN_USER))
+    return tmp_path
 
 
 def test_a_plain_token_is_read_in_any_text(with_plain_token):
+    """It is <user>, with id 262."""
     tokenizer = read_tokenizer(with_plain_token)
     for special in ("error", "token", "text"):
         assert tokenizer.encode("low<user>!", special) == [257, 262, 0]
@@ -413,6 +435,7 @@ def test_a_plain_token_is_read_in_any_text(with_plain_token):
 
 
 def test_a_plain_token_does_not_hide_a_special_one(with_plain_token):
+    """<user>, a plain token of six characters, comes before EOT."""
     tokenizer = read_tokenizer(with_plain_token)
     message = r"the text contains special token '<\|endoftext\|>' at character 6"
     refuses(message, tokenizer.encode, f"<user>{EOT}", error=TiedGPTError)
@@ -425,6 +448,7 @@ def test_the_end_of_text_is_special_whatever_the_file_says(tmp_path):
 
 
 def test_transformers_reads_a_plain_token_in_the_same_way(with_plain_token):
+    """It is <user>. transformers wants the configuration of a model beside a tokenizer."""
     transformers = pytest.importorskip("transformers")
     tokenizer = read_tokenizer(with_plain_token)
     tiedgpt.save_model(random_model(), None, with_plain_token)
@@ -435,12 +459,15 @@ def test_transformers_reads_a_plain_token_in_the_same_way(with_plain_token):
 
 
 def test_transformers_knows_which_tokens_of_a_saved_model_are_special(tmp_path):
+    """<user> is not, so it is not skipped."""
     transformers = pytest.importorskip("transformers")
-    special_tokens = {EOT: 261, "<pad>": 262, "<user>": 263}
-    tokenizer = Tokenizer(SMALL_MERGES, special_tokens, plain_tokens=["<user>"])
+    added_tokens = {EOT: 261, "<pad>": 262, "<user>": 263}
+    tokenizer = Tokenizer(SMALL_MERGES, added_tokens, plain_tokens=["<user>"])
     save(tokenizer, tmp_path)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    assert theirs.decode([262, 263, 257, 261], skip_special_tokens=True) == "<user>low"
+    low = 257
+    ids = [added_tokens["<pad>"], added_tokens["<user>"], low, added_tokens[EOT]]
+    assert theirs.decode(ids, skip_special_tokens=True) == "<user>low"
     assert_same_tokenizer(read_tokenizer(tmp_path), tokenizer)
 
 
@@ -452,25 +479,30 @@ def test_an_added_token_with_the_sign_of_a_space(tmp_path):
 
 # Tokens that are normalized: transformers searches for them last
 
-USER_AND_END = [
-    added_token(EOT, 261),
-    added_token("<|end|>", 262),
-    added_token("!<", 263, special=False, normalized=True),
-]
-
 
 @pytest.fixture
 def with_normalized_token(tmp_path) -> Path:
-    """A directory whose tokenizer.json has a normalized token that begins before <|end|>."""
-    return write_json(tmp_path, tokenizer_json(added_tokens=USER_AND_END)).parent
+    """A directory whose tokenizer.json has <|end|> (262) and the normalized token "!<" (263).
+
+    In "!<|end|>" the second begins before the first, and takes its first character.
+    """
+    added_tokens = [
+        added_token(EOT, 261),
+        added_token("<|end|>", 262),
+        added_token("!<", 263, special=False, normalized=True),
+    ]
+    write_json(tmp_path, tokenizer_json(added_tokens=added_tokens))
+    return tmp_path
 
 
 def test_a_normalized_token_takes_no_part_of_another_one(with_normalized_token):
+    """<|end|> is 262, and the normalized token "!<" is 263. In "!<|end|>" it is not read."""
     tokenizer = read_tokenizer(with_normalized_token)
     assert tokenizer.encode("low!<|end|>!<", special="token") == [257, 0, 262, 263]
 
 
 def test_a_normalized_token_does_not_hide_a_special_one(with_normalized_token):
+    """The normalized token "!<" begins before <|end|>."""
     tokenizer = read_tokenizer(with_normalized_token)
     assert tokenizer.find_special("low!<|end|>") == "<|end|>"
     refuses("special token '<|end|>'", tokenizer.encode, "!<|end|>", error=TiedGPTError)
@@ -496,13 +528,17 @@ def test_normalized_tokens_come_back_from_a_saved_model(with_normalized_token, t
 
 @pytest.mark.parametrize("is_split", [False, True], ids=["as-tokens", "as-text"])
 def test_transformers_reads_normalized_tokens_in_the_same_way(with_normalized_token, is_split):
+    """The tokens are <|end|>, and the normalized one "!<"."""
     transformers = pytest.importorskip("transformers")
     tokenizer = read_tokenizer(with_normalized_token)
     tiedgpt.save_model(random_model(), None, with_normalized_token)
     theirs = transformers.AutoTokenizer.from_pretrained(with_normalized_token)
     text = "low!<|end|>!<user!<|end|"
-    special = "text" if is_split else "token"
-    assert theirs.encode(text, split_special_tokens=is_split) == tokenizer.encode(text, special)
+    if is_split:
+        ids = tokenizer.encode(text, special="text")
+    else:
+        ids = tokenizer.encode(text, special="token")
+    assert theirs.encode(text, split_special_tokens=is_split) == ids
 
 
 # tokenizer.json beside merges.txt: it comes first, as in transformers
@@ -510,22 +546,26 @@ def test_transformers_reads_normalized_tokens_in_the_same_way(with_normalized_to
 
 @pytest.fixture
 def saved_in_place(tmp_path) -> Path:
-    """A directory as transformers 5 leaves it when a token is added to a model that has none.
+    """A directory as transformers 5 leaves it when tokens are added to a model that has none.
 
-    merges.txt and vocab.json are those from before.
+    tokenizer.json has <user>, 262, which is not special, and <pad>, 263. merges.txt and vocab.json
+    are those from before.
     """
     save(Tokenizer(SMALL_MERGES), tmp_path)
-    write_json(tmp_path, tokenizer_json(added_tokens=[*PLAIN, added_token("<pad>", 263)]))
+    added_tokens = [*EOT_AND_PLAIN_USER, added_token("<pad>", 263)]
+    write_json(tmp_path, tokenizer_json(added_tokens=added_tokens))
     return tmp_path
 
 
 def test_the_added_tokens_of_tokenizer_json_are_read(saved_in_place):
+    """They are <user>, with id 262, and the special token <pad>."""
     tokenizer = read_tokenizer(saved_in_place)
     assert tokenizer.encode("<user>low") == [262, 257]
     assert tokenizer.find_special("<user>low<pad>") == "<pad>"
 
 
 def test_transformers_adds_tokens_in_place_and_they_are_read(tmp_path):
+    """It adds <user>, a plain token, and the special token <pad> to a saved tokenizer."""
     transformers = pytest.importorskip("transformers")
     save(Tokenizer(SMALL_MERGES), tmp_path)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
@@ -552,13 +592,14 @@ def test_two_files_with_other_ids(saved_in_place):
 
 
 def test_the_id_of_an_added_token_in_vocab_json_does_not_matter(saved_in_place):
-    """It is no ordinary token, and transformers reads tokenizer.json."""
+    """<pad> is not an ordinary token, and tokenizer.json, which is read, says 263."""
     vocab = spelled_ids(SMALL_MERGES, 0) | {"<pad>": 261}
     (saved_in_place / "vocab.json").write_text(json.dumps(vocab))
     assert read_tokenizer(saved_in_place).special_tokens["<pad>"] == 263
 
 
 def test_added_tokens_json_adds_to_tokenizer_json(saved_in_place):
+    """tokenizer.json has <user>, which is not special, and <pad>, 263, but no <b>."""
     (saved_in_place / "added_tokens.json").write_text('{"<user>": 262, "<b>": 264}')
     tokenizer = read_tokenizer(saved_in_place)
     assert tokenizer.special_tokens["<b>"] == 264
@@ -566,7 +607,7 @@ def test_added_tokens_json_adds_to_tokenizer_json(saved_in_place):
 
 
 def test_the_files_of_an_earlier_tokenizer_are_replaced(saved_in_place):
-    """transformers would read tokenizer.json first."""
+    """transformers would read tokenizer.json first, and its settings, in which <pad> is special."""
     names = ["special_tokens_map.json", "tokenizer_config.json"]
     for name in names:
         (saved_in_place / name).write_text('{"pad_token": "<pad>", "add_prefix_space": true}')
@@ -575,21 +616,25 @@ def test_the_files_of_an_earlier_tokenizer_are_replaced(saved_in_place):
     assert_same_tokenizer(read_tokenizer(saved_in_place), tokenizer)
     transformers = pytest.importorskip("transformers")
     theirs = transformers.AutoTokenizer.from_pretrained(saved_in_place)
-    assert theirs.encode("he<pad>") == tokenizer.encode("he<pad>")
+    assert theirs.encode("he<pad>") == tokenizer.encode("he<pad>")  # ordinary text
 
 
 # tokenizer_config.json
 
 
-def decoder(**tokens: dict) -> bytes:
-    """A tokenizer_config.json with these added tokens by id: _262={...}."""
-    by_id = {key.removeprefix("_"): token for key, token in tokens.items()}
-    return json.dumps({"added_tokens_decoder": by_id}).encode()
+def settings_with(added_tokens: dict[str, object]) -> bytes:
+    """A tokenizer_config.json with these added tokens, each by its id."""
+    return json.dumps({"added_tokens_decoder": added_tokens}).encode()
 
 
 def test_added_tokens_of_the_settings(vocabulary):
-    user = added_token("<user>", 259, special=False)
-    settings = decoder(_258=added_token(EOT, 258), _259=user, _260=added_token("<pad>", 260))
+    """The vocabulary itself ends with EOT, whose id is 258."""
+    added_tokens = {
+        "258": added_token(EOT, 258),
+        "259": added_token("<user>", 259, special=False),
+        "260": added_token("<pad>", 260),
+    }
+    settings = settings_with(added_tokens)
     (vocabulary / "tokenizer_config.json").write_bytes(settings)
     tokenizer = read_tokenizer(vocabulary)
     assert tokenizer.special_tokens == {EOT: 258, "<user>": 259, "<pad>": 260}
@@ -604,23 +649,28 @@ def test_added_tokens_of_the_settings(vocabulary):
             r"added_tokens_decoder must be an object, got \[1\]",
             id="list",
         ),
-        pytest.param(decoder(_259="<user>"), "added token '<user>': expected content", id="text"),
         pytest.param(
-            decoder(_a=added_token("<user>", 259)),
+            settings_with({"259": "<user>"}), "added token '<user>': expected content", id="text"
+        ),
+        pytest.param(
+            settings_with({"a": added_token("<user>", 259)}),
             "token '<user>' has id None, expected an integer",
             id="no-number",
         ),
         pytest.param(
-            decoder(_261=added_token("low", 261)), "token 'low' has two ids, 257 and 261", id="two"
+            settings_with({"261": added_token("low", 261)}),
+            "token 'low' has two ids, 257 and 261",
+            id="two",
         ),
         pytest.param(
-            decoder(_259=added_token("<user>", 259, lstrip=True)),
+            settings_with({"259": added_token("<user>", 259, lstrip=True)}),
             "added token .*, and not lstrip, rstrip or single_word",
             id="lstrip",
         ),
     ],
 )
 def test_added_tokens_of_the_settings_that_are_wrong(vocabulary, settings, message):
+    """The vocabulary has the tokens "low", 257, and EOT, 258, which is the last."""
     (vocabulary / "tokenizer_config.json").write_bytes(settings)
     refuses(rf"tokenizer_config\.json: {message}", read_tokenizer, vocabulary, error=TiedGPTError)
 
@@ -649,7 +699,7 @@ def without_id(token: dict) -> dict:
 
 
 DECODER = {"261": without_id(added_token(EOT, 261)), "262": without_id(USER)}
-NAMED = {
+NAMED = {  # settings that name special tokens, each with an id for tests
     "pad": {"pad_token": "<pad>"},
     "several": {"pad_token": "<pad>", "mask_token": "<m>", "eos_token": "<e>"},
     "null": {"pad_token": None, "bos_token": None, "eos_token": "<e>"},
@@ -672,15 +722,15 @@ NAMED_TEXT = f"low<pad>! <user><x><e> <m>lower{EOT}<pad><"
 
 
 def write_named(directory: Path, file: str, settings: dict) -> Path:
-    """A directory with a tokenizer.json that has <user>, and with settings in this file."""
-    added = tokenizer_json(added_tokens=EOT_AND_USER, decoder=BYTE_LEVEL)
-    write_json(directory, added)
+    """A directory with a tokenizer.json that has <user>, 262, and with settings in this file."""
+    write_json(directory, tokenizer_json(added_tokens=EOT_AND_USER, decoder=BYTE_LEVEL))
     (directory / file).write_text(json.dumps(settings))
     (directory / "config.json").write_text('{"model_type": "gpt2"}')
     return directory
 
 
 def assert_reads_as_transformers(directory: Path) -> None:
+    """Both read NAMED_TEXT as the same ids, with special tokens as tokens and as text."""
     transformers = pytest.importorskip("transformers")
     theirs = transformers.AutoTokenizer.from_pretrained(directory)
     tokenizer = read_tokenizer(directory)
@@ -721,6 +771,7 @@ def test_transformers_reads_both_files_in_the_same_way(tmp_path, decoder):
 
 
 def test_named_tokens_are_appended_in_the_order_of_the_names(vocabulary):
+    """The order is that of transformers: eos, pad, extra. The vocabulary ends with EOT, 258."""
     settings = {"extra_special_tokens": ["<x>"], "pad_token": "<pad>", "eos_token": "<e>"}
     (vocabulary / "tokenizer_config.json").write_text(json.dumps(settings))
     expected = {EOT: 258, "<e>": 259, "<pad>": 260, "<x>": 261}
@@ -728,6 +779,7 @@ def test_named_tokens_are_appended_in_the_order_of_the_names(vocabulary):
 
 
 def test_named_tokens_of_the_map_are_appended(vocabulary):
+    """The vocabulary has "low", 257, and ends with EOT, 258."""
     (vocabulary / "special_tokens_map.json").write_text('{"pad_token": "<pad>"}')
     assert read_tokenizer(vocabulary).encode("low<pad>", special="token") == [257, 259]
 
@@ -741,12 +793,18 @@ def test_a_named_token_is_special(tmp_path):
 
 @pytest.mark.parametrize("is_special", [True, False], ids=["special", "plain"])
 def test_the_settings_win_over_tokenizer_json(tmp_path, is_special):
-    token = {**without_id(USER), "special": is_special, "normalized": False}
-    write_named(tmp_path, "tokenizer_config.json", {"added_tokens_decoder": {"262": token}})
-    file = tokenizer_json(added_tokens=[added_token(EOT, 261), {**USER, "special": not is_special}])
-    write_json(tmp_path, file)
+    """They disagree whether <user> is special. tokenizer.json says that it is normalized, too."""
+    in_settings = {**without_id(USER), "special": is_special, "normalized": False}
+    settings = {"added_tokens_decoder": {"262": in_settings}}
+    write_named(tmp_path, "tokenizer_config.json", settings)
+    in_tokenizer_json = {**USER, "special": not is_special}
+    added_tokens = [added_token(EOT, 261), in_tokenizer_json]
+    write_json(tmp_path, tokenizer_json(added_tokens=added_tokens))
     tokenizer = read_tokenizer(tmp_path)
-    assert ("<user>" not in tokenizer.plain_tokens) == is_special
+    if is_special:
+        assert tokenizer.plain_tokens == set()
+    else:
+        assert tokenizer.plain_tokens == {"<user>"}
     assert tokenizer.normalized_tokens == set()
 
 
@@ -1005,20 +1063,20 @@ def test_a_tokenizer_json_that_is_malformed(tmp_path, file, message):
 # Hugging Face's own tokenizers
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "merges.txt"])
-def test_a_tokenizer_that_hugging_face_trained(tmp_path, name):
-    """Special tokens are first, as its trainer puts them."""
+@pytest.mark.parametrize("file", ["tokenizer.json", "merges.txt"])
+def test_a_tokenizer_that_hugging_face_trained(tmp_path, file):
+    """Special tokens are first, as its trainer puts them: EOT is 0 and <pad> is 1."""
     tokenizers = pytest.importorskip("tokenizers")
     theirs, trainer = byte_level_bpe(tokenizers, 700, special_tokens=[EOT, "<pad>"])
     texts = random_texts(500, seed=8)
     theirs.train_from_iterator(texts, trainer)
-    if name == "tokenizer.json":
-        theirs.save(str(tmp_path / name))
+    if file == "tokenizer.json":
+        theirs.save(str(tmp_path / "tokenizer.json"))
     else:
-        theirs.model.save(str(tmp_path))
+        theirs.model.save(str(tmp_path))  # merges.txt and vocab.json
     ours = read_tokenizer(tmp_path)
     assert ours.special_tokens == {EOT: 0, "<pad>": 1}
-    assert ours.vocab_size > 600  # it learned many merges
+    assert ours.vocab_size > 600  # of at most 700, so it learned many merges
     assert ours.vocab_size == theirs.get_vocab_size()
     texts_with_special_tokens = [f"{text}{EOT}<pad>{text}" for text in texts[:50]]
     assert_same_ids(

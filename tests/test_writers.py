@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.checks import contents
 from support.loopback_hub import LoopbackHub, running
 from support.models import SMALL, random_model
 
@@ -21,10 +22,15 @@ SCRIPT = Path(__file__).parent / "support" / "writers.py"
 
 @pytest.fixture
 def place(tmp_path) -> Path:
-    """A directory with two models, a text to train on and documents to score."""
+    """A directory with two models, a text to train on and documents to score.
+
+    The models have different tokenizers of 257 tokens, so that files of both are not mixed up.
+    """
+    bytes_and_eot = Tokenizer([])
+    bytes_and_ab = Tokenizer([("a", "b")], special_tokens={})
     model = random_model(replace(SMALL, vocab_size=257))
-    tiedgpt.save_model(model, Tokenizer([]), tmp_path / "tied")
-    tiedgpt.save_model(model.untie("zeros"), Tokenizer([("a", "b")], {}), tmp_path / "untied")
+    tiedgpt.save_model(model, bytes_and_eot, tmp_path / "tied")
+    tiedgpt.save_model(model.untie("zeros"), bytes_and_ab, tmp_path / "untied")
     (tmp_path / "text").write_text("".join(f"{n} is {n * n}.\n" for n in range(200)))
     documents = [{"text": "abc" * (n % 5 + 1), "n": n} for n in range(30)]
     lines = [json.dumps(document) for document in documents]
@@ -34,9 +40,12 @@ def place(tmp_path) -> Path:
 
 @pytest.fixture
 def hub_environment(place):
-    """The variables for a hub that has the tied model."""
+    """The variables for a hub that has the tied model, which is asked without a proxy.
+
+    BLAS has one thread in the script, which forks.
+    """
     server = LoopbackHub()
-    server.put("tiny/gpt2", {path.name: path.read_bytes() for path in (place / "tied").iterdir()})
+    server.put("tiny/gpt2", contents(place / "tied"))
     with running(server):
         yield {"HF_ENDPOINT": f"http://{server.host}", "NO_PROXY": "*", "OPENBLAS_NUM_THREADS": "1"}
 
@@ -48,7 +57,8 @@ def hub_environment(place):
 def test_what_is_written_is_whole_or_absent_and_can_be_written_again(
     place, hub_environment, points
 ):
+    """Each writer is killed at about so many moments; 0 stands for all moments."""
     command = [sys.executable, SCRIPT, place, str(points)]
     environment = os.environ | hub_environment
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.returncode == 0, done.stderr[-3000:]  # the end of a long traceback

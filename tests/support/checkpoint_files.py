@@ -24,14 +24,19 @@ def write_tensors(directory: Path, tensors: dict[str, np.ndarray], config: Confi
 
 
 def write_shards(directory: Path, model: GPT2) -> Path:
-    """A model in two files, a.safetensors and b.safetensors, and an index."""
+    """A model in two files and an index.
+
+    a.safetensors has the first five tensors, of which wte.weight is the first. b.safetensors has
+    the others.
+    """
     write_config(directory, model.config)
     tensors = list(model.parameters.items())
+    files = {"a.safetensors": tensors[:5], "b.safetensors": tensors[5:]}
     weight_map = {}
-    for file, part in (("a.safetensors", tensors[:5]), ("b.safetensors", tensors[5:])):
+    for file, tensors_in_file in files.items():
         with open(directory / file, "wb") as out:
-            safetensors.write(out, part)
-        for name, _ in part:
+            safetensors.write(out, tensors_in_file)
+        for name, _ in tensors_in_file:
             weight_map[name] = file
     index = json.dumps({"weight_map": weight_map})
     (directory / "model.safetensors.index.json").write_text(index)
@@ -39,7 +44,7 @@ def write_shards(directory: Path, model: GPT2) -> Path:
 
 
 def assert_same(loaded: GPT2, model: GPT2) -> None:
-    """The same head and numbers, bit by bit, and the same logits.
+    """The same configuration and numbers, bit by bit, and the same logits.
 
     The logits may differ by rounding, because the order of the arrays in memory may differ.
     """
@@ -48,5 +53,5 @@ def assert_same(loaded: GPT2, model: GPT2) -> None:
     for name, array in model.parameters.items():
         assert loaded.parameters[name].dtype == np.float32
         np.testing.assert_array_equal(loaded.parameters[name], array, name)
-    ids = np.arange(model.config.n_ctx) % model.config.vocab_size
+    ids = np.arange(model.config.n_ctx) % model.config.vocab_size  # a text of n_ctx tokens
     np.testing.assert_allclose(loaded(ids), model(ids), rtol=1e-3, atol=1e-4)

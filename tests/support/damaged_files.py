@@ -34,9 +34,11 @@ from tiedgpt.training.state import STATE
 TINY = Config(
     vocab_size=7, n_ctx=5, n_embd=4, n_layer=1, n_head=2, n_inner=3, bos_token_id=6, eos_token_id=6
 )
-OPENAIS = replace(TINY, n_inner=16)  # OpenAI's format has no n_inner: it is 4 n_embd
-ENTRIES, _ = bundle(random_model(OPENAIS))
+OPENAIS = replace(TINY, n_inner=4 * TINY.n_embd)  # OpenAI's format has no other n_inner
+ENTRIES, _ = bundle(random_model(OPENAIS))  # of OpenAI's index: keys and values
+DROPOUT = 0.1  # resid_pdrop in the config.json that write_model makes; TINY has none
 IDS = np.arange(40) % TINY.vocab_size  # a text to train on
+VALIDATION_IDS = IDS[:9]
 ALPHABET = byte_alphabet()
 Rng = random.Random
 
@@ -59,6 +61,7 @@ class Case:
             return "does not name the file"
         if not message.isprintable():
             return "holds a line break or a control character"
+        # The directory may be named twice, beside at most 400 characters of the message's own.
         if len(message) >= 400 + 2 * len(str(directory)):
             return "is too long"
         return ""
@@ -90,7 +93,9 @@ SYNTAX_OF_ARRAYS = [  # in the header of a .npy file
     b"\0",
     b"\xff",
 ]
-INTERESTING = [b"\0", b"\1", b"\x7f", b"\x80", b"\xff", b"\xff" * 9 + b"\1", varint(2**62)]
+LONGEST_VARINT = b"\xff" * 9 + b"\1"  # ten bytes for 64 bits
+# Bytes that are special in numbers: of one byte, or of several bytes with 7 bits each.
+INTERESTING = [b"\0", b"\1", b"\x7f", b"\x80", b"\xff", LONGEST_VARINT, varint(2**62)]
 
 
 def edit_text(rng: Rng, content: bytes) -> bytes:
@@ -102,20 +107,21 @@ def edit_data(rng: Rng, content: bytes) -> bytes:
 
 
 def edit_json_file(rng: Rng, content: bytes) -> bytes:
+    """The text of a JSON file, one time in four, or else its values and names."""
     if rng.randrange(4) == 0:
         return edit_text(rng, content)
     return edit_json(rng, content.decode()).encode()
 
 
 def edit_arrays(rng: Rng, content: bytes) -> bytes:
-    """The archive, or the beginning of a file in it behind a checksum that is right."""
+    """The archive, one time in three, or else a file in it behind a checksum that is right."""
     if rng.randrange(3) == 0:
         return edit_data(rng, content)
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     # ids and targets come twice in this list, so each is chosen more often than an activation.
     name = rng.choice(["ids.npy", "targets.npy", *members])
-    header_size = 128
+    header_size = 128  # bytes: np.save pads the short header of these arrays to this size
     header = edit_bytes(rng, members[name][:header_size], SYNTAX_OF_ARRAYS)
     data = members[name][header_size:]
     if rng.randrange(4) == 0:
@@ -129,23 +135,27 @@ def edit_arrays(rng: Rng, content: bytes) -> bytes:
 
 
 def edit_table(rng: Rng, content: bytes) -> bytes:
-    """One of the parts of OpenAI's index behind checksums that are right, or the whole file."""
-    part = rng.choice(("value", "key", "block", "index block", "metaindex block", "file"))
+    """OpenAI's index with one part edited behind checksums that are right, or the whole file.
+
+    The index is written again from ENTRIES, which are also the entries of `content`.
+    """
+    edited_part = rng.choice(("value", "key", "block", "index block", "metaindex block", "file"))
     entries = list(ENTRIES)
     number = rng.randrange(len(entries))
     key, value = entries[number]
-    if part == "key":
+    if edited_part == "key":
         entries[number] = (edit_data(rng, key), value)
-    if part == "value":
+    if edited_part == "value":
         entries[number] = (key, edit_data(rng, value))
 
     blocks = in_blocks(entries)
-    if part == "block":
+    if edited_part == "block":
         last_key = rng.choice(list(blocks))
         blocks[last_key] = edit_data(rng, blocks[last_key])
 
-    def edit(name: str, contents: bytes) -> bytes:
-        if name == part:
+    # `table` calls this for the two blocks that it makes itself.
+    def edit(part: str, contents: bytes) -> bytes:
+        if part == edited_part:
             return edit_data(rng, contents)
         return contents
 
@@ -153,37 +163,53 @@ def edit_table(rng: Rng, content: bytes) -> bytes:
     return edit("file", edited)
 
 
+EDITS_OF_SAFETENSORS = (
+    "text of the header",
+    "length of the header",
+    "data",
+    "end of the file",
+    "entries",
+    "JSON of the header",  # three times, so that it is chosen more often
+    "JSON of the header",
+    "JSON of the header",
+)
+
+
 def edit_safetensors(rng: Rng, content: bytes) -> bytes:
     """Mostly the header behind a length that is right; else the length, the data or the end."""
     header, data = split_safetensors(content)
-    kind = rng.randrange(8)
-    if kind == 0:
-        header = edit_text(rng, header)
-    elif kind == 1:
-        return wrong_length(rng, header, content).to_bytes(8, "little") + header + data
-    elif kind == 2:
-        data = edit_text(rng, data)
-    elif kind == 3:
+    header_length = None
+    edit = rng.choice(EDITS_OF_SAFETENSORS)
+    if edit == "end of the file":
         return content[: rng.randrange(len(content))]
-    elif kind == 4:
+    if edit == "text of the header":
+        header = edit_text(rng, header)
+    elif edit == "length of the header":
+        header_length = wrong_length(rng, header, content)
+    elif edit == "data":
+        data = edit_text(rng, data)
+    elif edit == "entries":
         header = swap_entries(rng, header)
     else:
         header = edit_json(rng, header.decode()).encode()
-    return len(header).to_bytes(8, "little") + header + data
+    if header_length is None:
+        header_length = len(header)
+    return header_length.to_bytes(8, "little") + header + data
 
 
 def wrong_length(rng: Rng, header: bytes, content: bytes) -> int:
     """A wrong length of the header of a file with this content."""
+    longest = len(content) - 8  # the header would be all that comes after the length
     near_zero = (0, 1)
     near_the_right_one = (len(header) - 1, len(header) + 1)
-    near_the_end_of_the_file = (len(content) - 8, len(content) - 7)
-    near_the_limit = (10**8, 10**8 + 1)
+    near_the_end_of_the_file = (longest, longest + 1)
+    near_the_limit_of_other_readers = (10**8, 10**8 + 1)
     near_the_limits_of_integers = (2**31, 2**62, 2**63, 2**64 - 1)
     return rng.choice(
         near_zero
         + near_the_right_one
         + near_the_end_of_the_file
-        + near_the_limit
+        + near_the_limit_of_other_readers
         + near_the_limits_of_integers
     )
 
@@ -202,7 +228,7 @@ def swap_entries(rng: Rng, header: bytes) -> bytes:
 
 
 def split_safetensors(content: bytes) -> tuple[bytes, bytes]:
-    """The header and the data."""
+    """The header and the data of a file, which begins with 8 bytes for the header's length."""
     data_start = 8 + int.from_bytes(content[:8], "little")
     return content[8:data_start], content[data_start:]
 
@@ -211,14 +237,16 @@ def split_safetensors(content: bytes) -> tuple[bytes, bytes]:
 
 
 def write_model(directory: Path) -> None:
-    """A model whose config.json has a dropout rate and an object in an object."""
+    """The model TINY; its config.json has a dropout rate and an object in an object, too."""
     tiedgpt.save_model(random_model(TINY), None, directory)
     config = json.loads((directory / "config.json").read_text())
-    config |= {"resid_pdrop": 0.1, "task_specific_params": {"text-generation": {"max_length": 50}}}
+    config["resid_pdrop"] = DROPOUT
+    config["task_specific_params"] = {"text-generation": {"max_length": 50}}
     (directory / "config.json").write_text(json.dumps(config))
 
 
 def write_generation_config(directory: Path) -> None:
+    """The same model with a file that gives two ends of a text, 6 and 5; config.json gives 6."""
     write_model(directory)
     file = {"bos_token_id": 6, "eos_token_id": [6, 5], "transformers_version": "4.57.0"}
     (directory / "generation_config.json").write_text(json.dumps(file))
@@ -230,7 +258,7 @@ def write_several_files(directory: Path) -> None:
 
 def write_training(directory: Path) -> None:
     settings = Settings(steps=2, batch=2, context=4, threads=1)
-    trainer = Trainer(random_model(TINY), IDS, IDS[:9], settings)
+    trainer = Trainer(random_model(TINY), IDS, VALIDATION_IDS, settings)
     for _ in trainer.run():
         trainer.save(directory)
 
@@ -265,10 +293,13 @@ def write_tokenizer_json(directory: Path) -> None:
 
 
 def write_arrays(directory: Path) -> None:
+    """A model, and a file of its activations for a text, with the text and its targets."""
     write_model(directory)
+    ids = IDS[: TINY.n_ctx]
+    targets = IDS[1 : TINY.n_ctx + 1]  # the token that comes after each
     tape = {}
-    tiedgpt.load_model(directory)(IDS[:5], tape=tape)
-    np.savez(directory / "mine.npz", ids=IDS[:5], targets=IDS[1:6], **tape)
+    tiedgpt.load_model(directory)(ids, tape=tape)
+    np.savez(directory / "mine.npz", ids=ids, targets=targets, **tape)
 
 
 # What was read
@@ -280,20 +311,21 @@ def check_weights(directory: Path) -> None:
     header, data = split_safetensors((directory / "model.safetensors").read_bytes())
     entries = json.loads(header)
     entries.pop("__metadata__", None)
-    covered = 0
-    for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
-        begin, end = entry["data_offsets"]
-        assert begin == covered
-        covered = end
-        array = parameters.pop(name.removeprefix("transformer."), None)
-        if array is None:
-            assert ".attn." in name
+    names = sorted(entries, key=lambda name: entries[name]["data_offsets"])
+    previous_end = 0
+    for name in names:
+        begin, end = entries[name]["data_offsets"]
+        assert begin == previous_end
+        previous_end = end
+        parameter = parameters.pop(name.removeprefix("transformer."), None)
+        if parameter is None:
+            assert ".attn." in name  # a mask, such as h.0.attn.bias, is not a parameter
         else:
-            assert entry["dtype"] == "F32"
-            assert entry["shape"] == list(array.shape)
-            assert array.tobytes() == data[begin:end]
-    assert covered == len(data)
-    assert parameters == {}
+            assert entries[name]["dtype"] == "F32"
+            assert entries[name]["shape"] == list(parameter.shape)
+            assert parameter.tobytes() == data[begin:end]
+    assert previous_end == len(data)
+    assert parameters == {}  # each one was in the file
 
 
 def check_parameters(directory: Path) -> GPT2:
@@ -305,21 +337,25 @@ def check_parameters(directory: Path) -> GPT2:
 
 
 def check_config(directory: Path) -> None:
-    """Every field is what config.json says, or GPT-2's own value."""
+    """Every field is what config.json says, or GPT-2's own value if it is not there."""
     model = check_parameters(directory)
     file = json.loads((directory / "config.json").read_text())
-    expected = Config().to_json() | file
+    expected = Config().to_json() | file  # Config() is GPT-2's own
     if file.get("n_inner") is None:
         expected["n_inner"] = 4 * model.config.n_embd
     if isinstance(expected["eos_token_id"], list):
         expected["eos_token_id"] = tuple(expected["eos_token_id"])
     read = model.config.to_json()
-    for name in Config().to_json().keys() - {"architectures"}:
-        assert read[name] == expected[name]
+    fields = Config().to_json().keys() - {"architectures"}  # which names a class of transformers
+    for field in fields:
+        assert read[field] == expected[field]
 
 
 def check_generation_config(directory: Path) -> None:
-    """The file says what ends a text, if it says anything of it."""
+    """The end of a text is that of generation_config.json, or of config.json if it has none.
+
+    The rest of the configuration is that of config.json, as `write_model` makes it.
+    """
     model = check_parameters(directory)
     file = json.loads((directory / "generation_config.json").read_text())
     eos = file.get("eos_token_id")
@@ -327,7 +363,8 @@ def check_generation_config(directory: Path) -> None:
         eos = TINY.eos_token_id
     if isinstance(eos, list):
         eos = tuple(eos)
-    assert model.config == replace(TINY, resid_pdrop=0.1, eos_token_id=eos)
+    config_of_write_model = replace(TINY, resid_pdrop=DROPOUT)
+    assert model.config == replace(config_of_write_model, eos_token_id=eos)
 
 
 def check_openai(directory: Path) -> None:
@@ -336,8 +373,8 @@ def check_openai(directory: Path) -> None:
 
 
 def check_state(directory: Path) -> None:
-    """The trainer is as the file says. With another text, it would be refused."""
-    trainer = Trainer.resume(directory, IDS, IDS[:9])
+    """A resumed trainer has the step, settings and vectors that are in the file."""
+    trainer = Trainer.resume(directory, IDS, VALIDATION_IDS)
     header, data = split_safetensors((directory / STATE).read_bytes())
     entries = json.loads(header)
     state = json.loads(entries["__metadata__"]["training"])
@@ -359,7 +396,11 @@ def pair_of(merge: str | list[str]) -> list[str]:
 
 
 def read_merges_and_ids(directory: Path) -> tuple[list[list[str]], dict[str, int]]:
-    """The merges, and the id of each token, of the vocabulary files that are there."""
+    """The merges, and the id of each token, of the vocabulary files that are there.
+
+    tokenizer.json comes first. Without it there is merges.txt. Without a vocab.json beside that,
+    the ids are counted: the bytes, the merged tokens, EOT.
+    """
     files = {path.name: path.read_bytes().decode() for path in directory.iterdir()}
     if "tokenizer.json" in files:
         file = json.loads(files["tokenizer.json"])
@@ -378,10 +419,12 @@ def read_merges_and_ids(directory: Path) -> tuple[list[list[str]], dict[str, int
 
 
 def check_tokenizer(directory: Path) -> None:
-    """Ids, merges and texts are those of the file or files that are there."""
+    """The tokens, and the ids of some texts, are those of the files that are there."""
     tokenizer = tiedgpt.load_tokenizer(directory)
     merges, ids = read_merges_and_ids(directory)
     assert tokenizer.vocab_size == len(ids)
+
+    # An ordinary token is spelled with a character for each byte, a special token with its text.
     byte_of = {character: byte for byte, character in ALPHABET.items()}
     merged = ["".join(merge) for merge in merges]
     ordinary = {*ALPHABET.values(), *merged}
@@ -393,7 +436,10 @@ def check_tokenizer(directory: Path) -> None:
             assert tokenizer.token_bytes(token_id) == token.encode()
             assert tokenizer.encode(token, special="token") == [token_id]
 
-    merge_ids = {(ids[left], ids[right]): ids[left + right] for left, right in merges}
+    # The texts have words that are merged, bytes that are not, and a special token as plain text.
+    merge_ids = {}
+    for left, right in merges:
+        merge_ids[ids[left], ids[right]] = ids[left + right]
     for text in ("lower, low é", "a\n\n  \x00lo lowlow", EOT):
         expected = []
         for word in WORDS.findall(text):
@@ -404,11 +450,12 @@ def check_tokenizer(directory: Path) -> None:
 
 
 def check_arrays(directory: Path) -> None:
-    """The arrays can be compared with a model's, whatever they are."""
+    """The arrays can be compared with a model's, and the result printed, whatever they are."""
     arrays = read_arrays(directory / "mine.npz")
-    ids = arrays.pop("ids", IDS[:5])
+    ids = arrays.pop("ids", IDS[: TINY.n_ctx])
     targets = arrays.pop("targets", None)
-    str(compare(tiedgpt.load_model(directory), arrays, ids, targets))
+    comparison = compare(tiedgpt.load_model(directory), arrays, ids, targets)
+    str(comparison)
 
 
 CASES = [

@@ -24,12 +24,14 @@ def do_nothing(*_: object) -> None:
 
 
 def import_that_fails_in_another_way(*_: object) -> None:
+    """Ctrl-C ends an import, and Python reports that the import failed."""
     with suppress(BaseException):
         press_ctrl_c()
     raise ImportError
 
 
 def press_it_twice(*_: object) -> None:
+    """The second Ctrl-C comes while the first is handled."""
     try:
         press_ctrl_c()
     finally:
@@ -40,7 +42,8 @@ def press_it_at_exit(*_: object) -> None:
     atexit.register(press_ctrl_c)
 
 
-# A moment -> what happens when the command's module is imported, and when the command runs
+# A moment -> the functions that are called when the command's module is imported, and when the
+# command runs
 MOMENTS = {
     "import": (import_that_fails_in_another_way, do_nothing),
     "twice": (do_nothing, press_it_twice),
@@ -50,13 +53,14 @@ MOMENTS = {
 
 
 def run(moment: str) -> int:
-    import_module, run_command = MOMENTS[moment]
+    """Run the command of sys.argv, and return its exit code."""
+    while_imported, while_run = MOMENTS[moment]
 
-    def imported(*_: object) -> SimpleNamespace:
-        import_module()
-        return SimpleNamespace(run=run_command, add_arguments=do_nothing)
+    def import_command(*_: object) -> SimpleNamespace:
+        while_imported()
+        return SimpleNamespace(run=while_run, add_arguments=do_nothing)
 
-    tiedgpt.cli.import_module = imported
+    tiedgpt.cli.import_module = import_command
     if moment == "ignored":
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a script's `tiedgpt ... &`
     else:

@@ -64,9 +64,10 @@ class Request:
 class Fault:
     """What is wrong with one response; without arguments, nothing."""
 
-    code: int = 0  # the status of a response without content; 0: the usual response
-    # Headers in place of the right ones; None: left out. {size}, {hash} and {path} are those of the
-    # file that was asked for, {elsewhere} is the host to which the hub redirects.
+    code: int = 0  # the status of a response without the file; 0: the usual response
+    # Headers in place of the right ones. A header with the value None is not sent. {size}, {hash}
+    # and {path} are those of the file that was asked for, {elsewhere} is the URL to which the hub
+    # redirects.
     headers: dict[str, str | None] = field(default_factory=dict)
     is_dropped: bool = False  # the connection is closed without a response
     no_range: bool = False  # the whole file is sent, whatever range was asked for
@@ -80,7 +81,11 @@ class Fault:
 def reset(handler: BaseHTTPRequestHandler) -> None:
     """Reset the connection, as a router does that has lost its state."""
     time.sleep(0.05)  # until the client has received what was sent
-    handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    # A connection that lingers for 0 seconds is not ended in order, but reset.
+    lingers = 1
+    seconds = 0
+    linger = struct.pack("ii", lingers, seconds)
+    handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     handler.connection.close()
 
 
@@ -143,10 +148,12 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
+        """Answer with the file, a redirection to it, the file's next fault, or 404."""
         self.close_connection = True
         request = self.read_request()
         self.server.requests.append(request)
         # A path is /owner/name/resolve/revision/file, after a redirection /cdn/owner/name/...
+        # Without /cdn and /resolve/revision it is a key of server.files.
         name = re.sub("^/(cdn/)?|/resolve/[^/]+", "", self.path)
         content = self.server.files.get(name)
         if content is None:
@@ -155,7 +162,9 @@ class Handler(BaseHTTPRequestHandler):
 
         headers = self.headers_of(content)
         is_weights = request.file.endswith(".safetensors")
-        if is_weights and not self.path.startswith("/cdn") and not self.server.is_plain:
+        is_at_hub = not self.path.startswith("/cdn") and not self.server.is_plain
+        if is_weights and is_at_hub:
+            # A redirection's own ETag is not that of the file: the client must use X-Linked-Etag.
             headers |= {
                 "X-Linked-Size": str(len(content)),
                 "X-Linked-Etag": f'"{hashlib.sha256(content).hexdigest()}"',
@@ -165,9 +174,11 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(302, headers)
             return
 
-        fault = Fault()
-        if self.server.faults[request.file]:
-            fault = self.server.faults[request.file].pop(0)
+        faults = self.server.faults[request.file]
+        if faults:
+            fault = faults.pop(0)
+        else:
+            fault = Fault()
         wrong_headers = self.wrong_headers(content, fault)
         if fault.is_dropped:
             return
@@ -177,6 +188,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send(request, fault.change(content), headers, wrong_headers, fault)
 
     def read_request(self) -> Request:
+        """The request. The header Range, as in "bytes=7-", says at which byte to start."""
         start = 0
         match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
         if match:
@@ -189,17 +201,22 @@ class Handler(BaseHTTPRequestHandler):
         )
 
     def headers_of(self, content: bytes) -> dict[str, str | None]:
-        """The headers of the hub, of the host to which it redirects, or of a plain server."""
+        """The headers of the hub, of the host to which it redirects, or of a plain server.
+
+        The ETag of the hub is the hash of the file. The ETags of the two others are not.
+        """
         if self.server.is_plain:
             return {"ETag": '"5f-abc"'}
         if self.path.startswith("/cdn"):
-            return {"ETag": f'"{"0" * 40}"'}  # not the hash of a git blob
+            like_a_hash = "0" * 40  # a client that believes it would refuse the file
+            return {"ETag": f'"{like_a_hash}"'}
         headers: dict[str, str | None] = {"ETag": f'W/"{git_hash(content)}"'}
         if "/resolve/" in self.path:
             headers["X-Repo-Commit"] = COMMIT
         return headers
 
     def wrong_headers(self, content: bytes, fault: Fault) -> dict[str, str | None]:
+        """The headers of the fault, with what {size}, {hash}, {path} and {elsewhere} stand for."""
         headers = {}
         for header, value in fault.headers.items():
             if value is not None:
@@ -213,6 +230,7 @@ class Handler(BaseHTTPRequestHandler):
         return headers
 
     def answer(self, code: int, headers: dict[str, str | None], body: bytes = b"") -> None:
+        """Send a status, the headers whose value is not None, and the body."""
         self.send_response(code)
         usual = {"Content-Length": str(len(body)), "Connection": "close"}
         for header, value in {**usual, **headers}.items():
@@ -234,17 +252,21 @@ class Handler(BaseHTTPRequestHandler):
         start = request.start
         if fault.no_range:
             start = 0
-        if start >= size > 0:
+        if start > 0 and start >= size:  # there is no such byte
             self.answer(416, {**headers, "Content-Range": f"bytes */{size}"})
             return
 
-        code = 200
-        headers = {"Content-Length": str(size - start), **headers}
-        if start > 0:
+        if start == 0:
+            code = 200
+        else:
             code = 206
-            headers["Content-Range"] = f"bytes {start}-{size - 1}/{size}"
+            last = size - 1
+            headers["Content-Range"] = f"bytes {start}-{last}/{size}"
         if fault.chunked:
-            headers |= {"Content-Length": None, "Transfer-Encoding": "chunked"}
+            headers["Content-Length"] = None  # so the client does not know the size
+            headers["Transfer-Encoding"] = "chunked"
+        else:
+            headers["Content-Length"] = str(size - start)
         self.answer(code, headers | wrong_headers)
 
         pieces = in_pieces(content[start : fault.stop])
@@ -260,6 +282,7 @@ class Handler(BaseHTTPRequestHandler):
         fault.then(self)
 
     def send_piece(self, piece: bytes, chunked: bool) -> None:
+        """Send a piece; a chunk begins with its length in hexadecimal digits."""
         if chunked:
             piece = b"%x\r\n%s\r\n" % (len(piece), piece)
         self.wfile.write(piece)
@@ -299,7 +322,9 @@ def version(content: bytes) -> Version:
 
 def assert_whole(folder: Path, files: dict[str, bytes]) -> None:
     """The folder has exactly these files with exactly these contents, and nothing hidden."""
-    assert {path.name: path.is_file() and path.read_bytes() for path in folder.iterdir()} == files
+    assert sorted(path.name for path in folder.iterdir()) == sorted(files)
+    for name, content in files.items():
+        assert (folder / name).read_bytes() == content, name
 
 
 def visible(folder: Path) -> set[str]:
@@ -316,10 +341,17 @@ def fail(message: str, name: str = NAME, source: str = "hub", note=discard_note)
 
 
 def fail_in_one_line(run, *arguments: str) -> str:
-    """A command prints one error line on stderr, which is returned, and nothing on stdout."""
+    """A command prints one error line on stderr and nothing on stdout. Returns all of stderr.
+
+    Lines that are notes may come before the error.
+    """
     code, out, err = run(*arguments)
     assert (code, out) == (2, "")
-    assert re.fullmatch(r"(tiedgpt: note: [^\n]*\n)*tiedgpt: error: [^\n]*\n", err)
+    *notes, error = err.splitlines()
+    for note in notes:
+        assert note.startswith("tiedgpt: note: ")
+    assert error.startswith("tiedgpt: error: ")
+    assert err.endswith("\n")
     return err
 
 

@@ -25,14 +25,17 @@ def sealed(stored: bytes) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """A number, 7 bits a byte, lowest first. Bit 8 means that more bytes follow."""
+    """A number, 7 bits a byte, lowest first. The highest bit says that more bytes follow."""
     if value < 128:
         return bytes([value])
     return bytes([value % 128 + 128]) + varint(value // 128)
 
 
+# A message is a sequence of fields. A field begins with 8 * its number + its wire type.
+
+
 def number_field(number: int, value: int) -> bytes:
-    """A field of a message, of wire type 0."""
+    """A field of wire type 0: a number."""
     return varint(number * 8) + varint(value)
 
 
@@ -53,7 +56,8 @@ def fixed32_field(number: int, value: bytes) -> bytes:
     return varint(number * 8 + 5) + value
 
 
-HEADER = number_field(1, 1) + text_field(3, number_field(1, 1))  # BundleHeaderProto
+# BundleHeaderProto: num_shards is 1, and the version's producer is 1.
+HEADER = number_field(1, 1) + text_field(3, number_field(1, 1))
 
 
 def entry_proto(
@@ -64,7 +68,11 @@ def entry_proto(
     dtype: int = 1,
     shard: int = 0,
 ) -> bytes:
-    """BundleEntryProto. The default size is that of float32s, of which 1 is the dtype."""
+    """A BundleEntryProto, which describes a tensor. Its fields have the numbers 1 to 6.
+
+    The default dtype 1 is float32, and the default size is that of such a tensor of this shape.
+    Fields that are 0 are left out.
+    """
     if size is None:
         size = 4 * int(np.prod(shape, dtype=object))
     axes = b""
@@ -79,28 +87,29 @@ def entry_proto(
 
 
 def block(entries: Iterable[Entry], interval: int = 3) -> bytes:
-    """The contents of a block.
+    """The contents of a block: its entries, then the positions of whole keys, and their number.
 
-    Each `interval`-th key is whole. Of the others, what they share with the key before them is left
-    out.
+    Each `interval`-th key is whole. A key between them is written without the bytes with which the
+    key before it begins, too.
     """
     contents = b""
-    previous = b""
+    previous_key = b""
     restarts = []  # the positions of whole keys
-    for i, (key, value) in enumerate(entries):
-        shared = 0
-        if i % interval == 0:
+    for number, (key, value) in enumerate(entries):
+        is_whole = number % interval == 0
+        if is_whole:
             restarts.append(len(contents))
+            shared = 0
         else:
-            shared = shared_length(key, previous)
+            shared = shared_length(key, previous_key)
         contents += varint(shared) + varint(len(key) - shared) + varint(len(value))
         contents += key[shared:] + value
-        previous = key
+        previous_key = key
     if not restarts:  # an empty block has one, too
         restarts = [0]
-    for number in [*restarts, len(restarts)]:
-        contents += number.to_bytes(4, "little")
-    return contents
+    for position in restarts:
+        contents += position.to_bytes(4, "little")
+    return contents + len(restarts).to_bytes(4, "little")
 
 
 def shared_length(one: bytes, other: bytes) -> int:
@@ -121,20 +130,25 @@ def handle(offset: int, contents: bytes) -> bytes:
 
 
 def table(blocks: dict[bytes, bytes], kind: int = 0, edit: Edit = no_edit) -> bytes:
-    """A whole table of data blocks, each by its last key. `kind`: their type, 0 for stored."""
+    """A whole table: data blocks, each by its last key, then the metaindex, the index, the footer.
+
+    kind: the type of all blocks, a byte after the contents; 0 for not compressed.
+    edit: called with the name and contents of the metaindex and index block, which it may change.
+    """
+    kind_byte = bytes([kind])
     stored = b""
-    index = []
+    index = []  # the last key of each data block, and where the block is
     for last_key, contents in blocks.items():
         index.append((last_key, handle(len(stored), contents)))
-        stored += sealed(contents + bytes([kind]))
+        stored += sealed(contents + kind_byte)
 
     metaindex_block = edit("metaindex block", block([]))
     footer = handle(len(stored), metaindex_block)
-    stored += sealed(metaindex_block + bytes([kind]))
+    stored += sealed(metaindex_block + kind_byte)
 
     index_block = edit("index block", block(index, interval=1))
     footer += handle(len(stored), index_block)
-    stored += sealed(index_block + bytes([kind]))
+    stored += sealed(index_block + kind_byte)
     return stored + footer.ljust(40, b"\0") + MAGIC
 
 
@@ -149,19 +163,20 @@ def in_blocks(entries: list[Entry]) -> dict[bytes, bytes]:
 
 
 def bundle(model: GPT2) -> tuple[list[Entry], bytes]:
-    """A model's entries and data, in the order of OpenAI's names, as TensorFlow has them."""
+    """A model's entries in the index, and its data, in the order of OpenAI's names."""
     arrays = {}
     for name, array in model.parameters.items():
-        if name.startswith("h.") and array.ndim == 2:  # OpenAI's is a convolution of width 1
-            array = array[np.newaxis]
+        is_weight_of_a_layer = name.startswith("h.") and array.ndim == 2
+        if is_weight_of_a_layer:
+            array = array[np.newaxis]  # OpenAI's is a convolution of width 1
         arrays[to_tensorflow(name).encode()] = array
 
     entries = [(b"", HEADER)]
     data = b""
     for key, array in sorted(arrays.items()):
         values = np.ascontiguousarray(array, "<f4").tobytes()
-        crc = sealed(values)[-4:]
-        entries.append((key, entry_proto(array.shape, len(data), crc=crc)))
+        crc = sealed(values)[-4:]  # the checksum comes after the values
+        entries.append((key, entry_proto(array.shape, offset=len(data), crc=crc)))
         data += values
     return entries, data
 

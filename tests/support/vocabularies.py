@@ -26,7 +26,10 @@ def added_token(content: str, token_id: int, **changes: object) -> dict:
 
 
 def tokenizer_json(**changes: object) -> dict:
-    """What Hugging Face writes for SMALL_MERGES and <|endoftext|>, with some fields changed."""
+    """What Hugging Face writes for SMALL_MERGES and <|endoftext|>, with some fields changed.
+
+    The ids are those of 256 bytes, five merged tokens and <|endoftext|>, which has 261.
+    """
     file = {
         "version": "1.0",
         "added_tokens": [added_token(EOT, 261)],
@@ -39,11 +42,11 @@ def tokenizer_json(**changes: object) -> dict:
 
 
 def bpe_model(**changes: object) -> dict:
-    """The field "model" of that file, with some of its fields changed."""
+    """The field "model" of tokenizer_json(), with some of its own fields changed."""
     model = {
         "type": "BPE",
         "dropout": None,
-        "vocab": spelled_ids(SMALL_MERGES, 0) | {EOT: 261},
+        "vocab": spelled_ids(SMALL_MERGES, first_id=0) | {EOT: 261},
         "merges": [f"{left} {right}" for left, right in SMALL_MERGES],
     }
     return model | changes

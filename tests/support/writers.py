@@ -8,6 +8,7 @@ and nothing else. POINTS is the number of moments to try, 0 for all. HF_ENDPOINT
 has `tiny/gpt2`. test_writers.py prepares PLACE.
 """
 
+import errno
 import importlib
 import math
 import os
@@ -51,8 +52,9 @@ Prepare = Callable[[], object]  # called in the fork before the command
 
 
 def main(place: str, points: str, *names: str) -> None:
+    """Attack the writers of these names, or all."""
     os.chdir(place)
-    os.chmod(".", 0o755)  # for another user
+    os.chmod(".", 0o755)  # become_nobody runs a command as another user, who must come in here
     os.environ |= {"TIEDGPT_WEIGHTS": "weights", "XDG_CACHE_HOME": "nowhere", "HF_HUB_OFFLINE": "0"}
     import_what_writers_use()
     for name in names or WRITERS:
@@ -60,10 +62,14 @@ def main(place: str, points: str, *names: str) -> None:
 
 
 def import_what_writers_use() -> None:
-    """An import in a fork would open files, which would be counted as changes."""
-    rooms = ("cli", "checkpoints", "training", "inference")
+    """Import all modules before the first fork.
+
+    An import in a fork would open files, which would be counted as changes.
+    """
+    packages = ("cli", "checkpoints", "training", "inference")
     for module in pkgutil.walk_packages(tiedgpt.__path__, "tiedgpt."):
-        if module.name.split(".")[1] in rooms:
+        _tiedgpt, package, *_ = module.name.split(".")
+        if package in packages:
             importlib.import_module(module.name)
     for name in ("tqdm", "requests", "tiedgpt.scale.output"):
         importlib.import_module(name)
@@ -89,57 +95,68 @@ class Writer:
     def __init__(self, name: str) -> None:
         self.name = name
         self.command, self.continuation = WRITERS[name]
-        self.pipe = os.pipe()  # not a file, whose size would be limited too
-        os.set_blocking(self.pipe[0], False)
+        # What a command prints goes to a pipe: the size of a file is limited in some tries.
+        self.read_end, self.write_end = os.pipe()
+        os.set_blocking(self.read_end, False)
+        # This run is not interrupted. Every try must end with its files.
         self.enter_new_directory()
         self.before = files_here()
         code = self.run(self.command, count_changes)
         assert code == 0, self.printed()
         self.whole = files_here()
-        self.changes = Path("../changes").stat().st_size  # a byte for each
+        self.changes = Path("../changes").stat().st_size  # count_changes writes a byte for each
 
     def attack(self, points: int) -> None:
-        """Try every fault: at about POINTS moments, or for 0 at each change of files."""
-        moments = range(1, self.changes + 1)
-        largest = max(len(content) for content in self.whole.values())
-        kills = fills = moments
-        sizes = [0, 100, largest // 2, largest - 1]
-        rivals = 10
-        if points:
-            kills = moments[:: math.ceil(self.changes / points)]
-            fills = kills[::2]
-            sizes = [largest - 1]
-            rivals = 1
+        """Try every fault: at about POINTS moments, or for 0 at each change of files.
 
-        for number in kills:
-            prepare = partial(act_from, number, kill)
-            self.attempt(Fault(f"killed at {number}", prepare, code=-signal.SIGKILL))
-        for number in fills:
-            prepare = partial(act_from, number, refuse_growth)
+        A moment is the number of a change, from 1 on. The disk is full from a moment on.
+        """
+        every_change = range(1, self.changes + 1)
+        largest = max(len(content) for content in self.whole.values())
+        if points == 0:
+            kill_moments = every_change
+            full_moments = every_change
+            size_limits = [0, 100, largest // 2, largest - 1]
+            n_rivals = 10
+        else:
+            step = math.ceil(self.changes / points)
+            kill_moments = every_change[::step]
+            full_moments = kill_moments[::2]
+            size_limits = [largest - 1]
+            n_rivals = 1
+
+        for moment in kill_moments:
+            prepare = partial(act_from, moment, kill)
+            self.attempt(Fault(f"killed at {moment}", prepare, code=-signal.SIGKILL))
+        for moment in full_moments:
+            prepare = partial(act_from, moment, refuse_growth)
             message = "No space left on device"
-            self.attempt(Fault(f"full at {number}", prepare, message=message))
-        for size in sizes:
+            self.attempt(Fault(f"full at {moment}", prepare, message=message))
+        for size in size_limits:
             prepare = partial(setrlimit, RLIMIT_FSIZE, (size, size))
             self.attempt(Fault(f"no file over {size}", prepare, message="File too large"))
         self.attempt(Fault("no permission", become_nobody, message="Permission denied"))
-        for _ in range(rivals):
+        for _ in range(n_rivals):
             self.attempt_twice_at_once()
 
     def attempt(self, fault: Fault) -> None:
-        """Run the command with a fault, and check how it ends and what is there."""
+        """Run the command with a fault, and check how it ends and what is there.
+
+        A command to which the fault does not matter any more may succeed.
+        """
         self.enter_new_directory()
         code = self.run(self.command, fault.prepare)
         printed = self.printed()
-        where = f"{self.name}, {fault.name}: {code}, {printed[-500:]}"
+        report = f"{self.name}, {fault.name}: {code}, {printed[-500:]}"
         if fault.code is not None:
-            assert code == fault.code, where
-        elif code != 0:  # a full disk may not matter any more
-            assert code == 2, where
+            assert code == fault.code, report
+        elif code != 0:
+            assert code == 2, report
             last_line = printed.splitlines()[-1]
-            assert last_line.startswith("tiedgpt: error: "), where
-            assert fault.message in last_line, where
-        assert "Traceback" not in printed, where
-        self.check_files_and_run_again(where)
+            assert last_line.startswith("tiedgpt: error: "), report
+            assert fault.message in last_line, report
+        assert "Traceback" not in printed, report
+        self.check_files_and_run_again(report)
 
     def attempt_twice_at_once(self) -> None:
         """Run the command in two processes. One may refuse, because the other has the lock."""
@@ -148,19 +165,24 @@ class Writer:
         code = self.run(self.command)
         codes = {code, exit_code(rival)}
         printed = self.printed()
-        where = f"{self.name}, two at once: {codes}, {printed[-500:]}"
-        assert 0 in codes, where
-        assert codes <= {0, 2}, where
-        assert "Traceback" not in printed, where
-        self.check_files_and_run_again(where)
+        report = f"{self.name}, two at once: {codes}, {printed[-500:]}"
+        assert 0 in codes, report
+        assert codes <= {0, 2}, report
+        assert "Traceback" not in printed, report
+        self.check_files_and_run_again(report)
 
-    def check_files_and_run_again(self, where: str) -> None:
-        self.check_files(where)
-        if not self.run_again():  # right only if the first run had completed its files
-            printed = self.printed()
-            assert "exists" in printed, f"{where}, again: {printed}"
-        assert files_here() == self.whole, f"{where}, again: {sorted(files_here())}"
-        self.printed()
+    def check_files_and_run_again(self, report: str) -> None:
+        """Check what a try has left, and that running again makes the whole files.
+
+        `report` is what an error says of the try. Running again may fail only because the try had
+        completed its files.
+        """
+        self.check_files(report)
+        works = self.run_again()
+        printed = self.printed()
+        if not works:
+            assert "exists" in printed, f"{report}, again: {printed}"
+        assert files_here() == self.whole, f"{report}, again: {sorted(files_here())}"
 
     def run_again(self) -> bool:
         """Run the command that continues, or else the same command. Whether one of them works."""
@@ -168,24 +190,31 @@ class Writer:
             return True
         return self.run(self.command) == 0
 
-    def check_files(self, where: str) -> None:
-        """Files with their final names are whole; those of a model are one model's."""
+    def check_files(self, report: str) -> None:
+        """Files with their final names are whole; those of a model are one model's.
+
+        A model that can be loaded is whole. What `train` writes is not compared: it may be that of
+        an earlier step.
+        """
         for config in Path().rglob("config.json"):
             if not is_hidden(config):
                 tiedgpt.load_model(config.parent)
                 tiedgpt.load_tokenizer(config.parent)
         files = visible(files_here())
+        files_before = visible(self.before)
         whole = visible(self.whole)
         # These publish all their files at once.
         if self.name in ("save", "save over another", "convert"):
-            assert files in (visible(self.before), whole), f"{where}: {sorted(files)}"
+            assert files in (files_before, whole), f"{report}: {sorted(files)}"
         # These may have published some. Files of out.parts are there only until the end.
         if self.name in ("download", "documents"):
-            final = {name: content for name, content in files.items() if "parts" not in name}
-            assert final.items() <= whole.items(), f"{where}: {sorted(files)}"
+            for name, content in files.items():
+                is_part = "parts" in name
+                if not is_part:
+                    assert whole.get(name) == content, f"{report}: {name}"
 
     def enter_new_directory(self) -> None:
-        """A directory of its own beside the models, in which the command runs."""
+        """Make a directory beside the models, in which the next command runs, and enter it."""
         is_first = Path("text").exists()  # in PLACE; later, in the directory of the last attempt
         if not is_first:
             os.chdir("..")
@@ -194,17 +223,19 @@ class Writer:
             shutil.copytree("../tied", "out")
 
     def run(self, command: str, prepare: Prepare = do_nothing) -> int:
+        """Run a command in a fork. Returns its exit code, or minus the signal that killed it."""
         return exit_code(self.start(command, prepare))
 
     def start(self, command: str, prepare: Prepare = do_nothing) -> int:
         """Run a command in a fork, whose process id is returned."""
         process = os.fork()
-        if process:
+        if process != 0:  # in this process; in the fork it is 0
             return process
-        code = 99
+        code = 99  # if the command raises an error
         try:
-            os.dup2(self.pipe[1], 1)
-            os.dup2(self.pipe[1], 2)
+            # stdout and stderr are the pipe.
+            os.dup2(self.write_end, 1)
+            os.dup2(self.write_end, 2)
             prepare()
             code = run_command(command.split())
         except BaseException:
@@ -214,8 +245,8 @@ class Writer:
 
     def printed(self) -> str:
         """What was printed since the last call."""
-        with suppress(BlockingIOError):
-            return os.read(self.pipe[0], 1 << 16).decode()
+        with suppress(BlockingIOError):  # nothing was printed
+            return os.read(self.read_end, 1 << 16).decode()
         return ""
 
 
@@ -243,8 +274,14 @@ def exit_code(process: int) -> int:
 
 
 def is_change(event: str, arguments: tuple) -> bool:
-    """Whether an audit event is a change of files."""
-    if event not in CHANGES or str(arguments[0]).startswith("/dev"):
+    """Whether an audit event is a change of files: for `open`, whether it opens one to write.
+
+    The first argument of these events is a path, and the third of `open` has the flags.
+    """
+    if event not in CHANGES:
+        return False
+    path = str(arguments[0])
+    if path.startswith("/dev"):
         return False
     if event == "open":
         flags = arguments[2] or 0
@@ -263,15 +300,15 @@ def count_changes() -> None:
     sys.addaudithook(hook)
 
 
-def act_from(number: int, act: Callable[[str], object]) -> None:
-    """Act before the `number`-th change of files, and before each one after it."""
-    changes = 0
+def act_from(moment: int, act: Callable[[str], object]) -> None:
+    """Act before the change of files of this number, the first being 1, and before later ones."""
+    n_changes = 0
 
     def hook(event: str, arguments: tuple) -> None:
-        nonlocal changes
+        nonlocal n_changes
         if is_change(event, arguments):
-            changes += 1
-            if changes >= number:
+            n_changes += 1
+            if n_changes >= moment:
                 act(event)
 
     sys.addaudithook(hook)
@@ -284,13 +321,13 @@ def kill(event: str) -> None:
 def refuse_growth(event: str) -> None:
     """The disk is full."""
     if event in GROWTH:
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def become_nobody() -> None:
     """Have no permission to write here."""
     os.chmod(".", 0o555)
-    if os.geteuid() == 0:
+    if os.geteuid() == 0:  # root has every permission, so the fork becomes the user nobody
         os.seteuid(65534)
 
 
@@ -298,12 +335,15 @@ def become_nobody() -> None:
 
 
 def files_here() -> Files:
-    """All files here, hidden ones too."""
+    """All files and directories here, hidden ones too."""
     with suppress(OSError):
-        os.chmod(".", 0o755)
+        os.chmod(".", 0o755)  # become_nobody has forbidden to write
     files = {}
     for path in Path().rglob("*"):
-        files[str(path)] = b"" if path.is_dir() else path.read_bytes()
+        if path.is_dir():
+            files[str(path)] = b""
+        else:
+            files[str(path)] = path.read_bytes()
     return files
 
 
