@@ -105,7 +105,7 @@ def test_the_text_of_both_heads_names_both(run, untied, monkeypatch, command, wi
 def test_a_long_prompt_is_shown_by_its_end(run, untied, monkeypatch, command, width, head):
     monkeypatch.setenv("COLUMNS", str(width))
     out = output(run, *command, "-m", untied, "--head", head)
-    end = LONG_PROMPT[-27:]  # the longest end that a title shows
+    end = LONG_PROMPT[-27:]  # with the three dots, 30 characters
     assert f" after ...{end!r}" in " ".join(out.split())
 
 
