@@ -518,7 +518,8 @@ def test_the_exercises_are_listed(capsys):
     assert main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 12
-    assert " 6  gelu" in lines
+    line_of_exercise_6 = lines[6 - 1]
+    assert line_of_exercise_6 == " 6  gelu"
 
 
 @pytest.mark.parametrize("number", range(1, 13))
