@@ -309,7 +309,7 @@ def test_too_many_connections_are_refused(server, monkeypatch):
         patch.setattr(server_module, "MAX_CONNECTIONS", 0)
         status, body, _ = get(server, f"/{server.secret}/")
     assert status == 503
-    assert b"Close other pages" in body
+    assert b"Close other pages" in body  # it says what to do
 
 
 def is_closed(connection):
@@ -429,6 +429,7 @@ def test_a_request_goes_on_when_that_of_another_page_ends(held_server, held, poo
         held.wait_until_begun()
         other_page = pool.submit(post, held_server, "lens")
         held.wait_until_begun()
+    # The first page has gone, so its request ends.
     held.wait_until_ended()
     held.go_on.set()
     assert other_page.result(30) == (200, {"done": True})

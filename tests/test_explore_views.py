@@ -213,7 +213,8 @@ def test_predictions_without_some_parts(asked):
     removed = ["attn.0.head.1", "mlp.1"]
     found = asked.answer("parts", removed=removed, token=70)
     logits = predictions.last_logits(asked.model, IDS)
-    without = predictions.last_logits(asked.model, IDS, attribution.ablation(CONFIG, removed))
+    edit = attribution.ablation(CONFIG, removed)
+    without = predictions.last_logits(asked.model, IDS, edit)
     (prediction,) = predictions.predict(without, [70])
     assert_close(found["after"]["logit"], prediction.logit)
     assert found["after"]["rank"] == prediction.rank
@@ -390,9 +391,10 @@ def test_the_cost_of_a_model_of_any_size(shown):
 
 
 def test_the_cost_of_gpt2(shown):
+    """The sizes that are asked for do not matter. The answer has GPT-2's models, too."""
     found = answer(shown, "cost", vocab=1, dim=1, total=1)
-    gpt2 = found["models"][0]
-    matrix = 50257 * 768
+    gpt2, *_ = found["models"]
+    matrix = 50257 * 768  # vocab_size * n_embd
     tied = count_parameters(tiedgpt.Config())["tied"]["total"]
     assert gpt2["name"] == "gpt2"
     assert gpt2["tied"] == tied
@@ -454,7 +456,7 @@ def test_path_takes_less_memory_than_a_matrix_of_all_scores():
 def test_gradient_takes_less_memory_than_a_matrix_of_the_vocabulary():
     wide = replace(CONFIG, vocab_size=5000, n_embd=192)
     peak = peak_memory(answer, shown_models(random_model(wide)), "gradient")
-    bytes_of_wte = 4 * wide.vocab_size * wide.n_embd
+    bytes_of_wte = 4 * wide.vocab_size * wide.n_embd  # float32
     assert peak < bytes_of_wte / 2
 
 
@@ -464,7 +466,7 @@ def test_a_view_takes_less_memory_than_the_attention_of_a_context(name):
     shown = shown_models(random_model(long))
     ids = [n % 256 for n in range(long.n_ctx)]
     peak = peak_memory(partial(answer, shown, name, ids=ids))
-    bytes_of_all_patterns = 4 * long.n_layer * long.n_head * long.n_ctx**2
+    bytes_of_all_patterns = 4 * long.n_layer * long.n_head * long.n_ctx**2  # float32
     assert peak < bytes_of_all_patterns / 2
 
 
@@ -485,6 +487,7 @@ def test_both_heads_of_a_model_read_a_prompt_once(models, monkeypatch):
 
 
 def test_results_are_kept_for_the_last_prompts_only(models):
+    """The activations of four prompts, and the last logits of 32."""
     shown = shown_models(models[1])
     for token in range(40):
         answer(shown, "next", ids=[token])
