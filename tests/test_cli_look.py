@@ -84,8 +84,9 @@ def test_both_heads_in_the_json_are_each_head_alone(run, untied, command, head):
 def test_the_text_fits_the_terminal(run, untied, monkeypatch, command, width, head):
     monkeypatch.setenv("COLUMNS", str(width))
     out = output(run, *command, "-m", untied, "--head", head, stdin=TEXT)
-    # The model's name is long, and a score's paragraph has a test of its own.
-    listing = out.partition("\nloss ")[0].replace(untied, "MODEL")
+    # The model's name is long. The score of a text, which comes last, has a test of its own.
+    before_the_score, _, _ = out.partition("\nloss ")
+    listing = before_the_score.replace(untied, "MODEL")
     assert max(len(line) for line in listing.splitlines()) <= width
 
 
@@ -269,7 +270,8 @@ def test_lens_for_people(run, untied, monkeypatch):
     assert rows[2].startswith("block 1 ")
 
     last_layer = document["layers"][-1]
-    likeliest = last_layer["positions"][-1][0]
+    tokens_at_last_position = last_layer["positions"][-1]
+    likeliest = tokens_at_last_position[0]
     last_cell = rows[-1].split()[-1]
     assert last_cell == f"{likeliest['probability']:.0%}"
 
@@ -352,8 +354,10 @@ def test_attribute_without_some_parts_json(run, untied):
     ablated = document["ablated"]
     assert ablated["parts"] == PARTS
     assert ablated["total"] == pytest.approx(after[A] - after[B], abs=1e-4)
-    assert document["tokens"][0]["logit"] == pytest.approx(before[A], abs=1e-4)
-    assert ablated["tokens"][0]["logit"] == pytest.approx(after[A], abs=1e-4)
+    token_before, _against = document["tokens"]
+    token_after, _against = ablated["tokens"]
+    assert token_before["logit"] == pytest.approx(before[A], abs=1e-4)
+    assert token_after["logit"] == pytest.approx(after[A], abs=1e-4)
 
 
 def test_attribute_without_some_parts_for_people(run, untied):

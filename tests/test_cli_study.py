@@ -258,7 +258,8 @@ def test_study_takes_a_model_as_a_flag(run, checkpoint, untied):
 
 
 def test_study_json_without_a_corpus(run, checkpoint):
-    document = json.loads(run("study", checkpoint, "--json")[1])
+    _, out, _ = run("study", checkpoint, "--json")
+    document = json.loads(out)
     (report,) = document["models"]
     assert document["corpus"] is None
     assert report["corpus"] is None

@@ -19,14 +19,17 @@ SCRIPT = ROOT / "scripts" / "exercises.py"
 
 
 def message_of(number: int, name: str, function) -> list[str]:
-    """What the check of an exercise says of the solutions if this one replaces the right `name`.
-
-    Mostly, the first line tells a number that is wrong, and the second one the mistake.
-    """
+    """What the check of an exercise says of the solutions if this one replaces the right `name`."""
     functions = {**vars(exercise_solutions), name: function}
     with np.errstate(all="ignore"), pytest.raises(Wrong) as caught:
         CHECKS[number](Mine(functions))
     return str(caught.value).split("\n")
+
+
+def mistake_in(number: int, name: str, function) -> str:
+    """The line of the message that names the mistake. It comes after that of the wrong number."""
+    _wrong_number, mistake, *_ = message_of(number, name, function)
+    return mistake
 
 
 @pytest.mark.parametrize("number", range(1, 13))
@@ -92,7 +95,7 @@ MERGE = [
 
 @pytest.mark.parametrize(("wrong", "sentence"), MERGE)
 def test_merge(wrong, sentence):
-    assert message_of(1, "merge", wrong)[1] == sentence
+    assert mistake_in(1, "merge", wrong) == sentence
 
 
 def test_merge_in_place():
@@ -116,7 +119,7 @@ def test_merge_to_a_number():
 def test_layer_norm():
     wrong = wrong_solutions.norm_with_an_epsilon_of_its_own
     sentence = "yours has a layer norm with epsilon 1e-06"
-    assert message_of(2, "layer_norm", wrong)[1] == sentence
+    assert mistake_in(2, "layer_norm", wrong) == sentence
 
 
 SOFTMAX = [
@@ -140,7 +143,7 @@ SOFTMAX = [
 
 @pytest.mark.parametrize(("wrong", "sentence"), SOFTMAX)
 def test_softmax(wrong, sentence):
-    assert message_of(3, "softmax", wrong)[1] == sentence
+    assert mistake_in(3, "softmax", wrong) == sentence
 
 
 CROSS_ENTROPY = [
@@ -165,7 +168,7 @@ CROSS_ENTROPY = [
 
 @pytest.mark.parametrize(("wrong", "sentence"), CROSS_ENTROPY)
 def test_cross_entropy(wrong, sentence):
-    assert message_of(3, "cross_entropy", wrong)[1] == sentence
+    assert mistake_in(3, "cross_entropy", wrong) == sentence
 
 
 HEAD = [
@@ -192,7 +195,7 @@ HEAD = [
 
 @pytest.mark.parametrize(("wrong", "sentence"), HEAD)
 def test_head(wrong, sentence):
-    assert message_of(4, "head", wrong)[1] == sentence
+    assert mistake_in(4, "head", wrong) == sentence
 
 
 def test_attention():
@@ -220,7 +223,7 @@ def test_gelu(wrong, sentence):
 def test_transformer_block():
     wrong = wrong_solutions.block_without_a_residual_connection
     sentence = "yours lacks the residual connection"
-    assert message_of(7, "transformer_block", wrong)[1] == sentence
+    assert mistake_in(7, "transformer_block", wrong) == sentence
 
 
 OUTPUT_MATRIX = [
@@ -289,7 +292,7 @@ CACHED_ATTENTION = [
 
 @pytest.mark.parametrize(("wrong", "sentence"), CACHED_ATTENTION)
 def test_cached_attention(wrong, sentence):
-    assert message_of(9, "cached_attention", wrong)[1] == sentence
+    assert mistake_in(9, "cached_attention", wrong) == sentence
 
 
 TOP_P = [
@@ -316,7 +319,7 @@ TOP_P = [
 
 @pytest.mark.parametrize(("wrong", "sentence"), TOP_P)
 def test_top_p(wrong, sentence):
-    assert message_of(10, "top_p", wrong)[1] == sentence
+    assert mistake_in(10, "top_p", wrong) == sentence
 
 
 LAYER_NORM_BACKWARD = [
@@ -356,7 +359,7 @@ LAYER_NORM_BACKWARD = [
 
 @pytest.mark.parametrize(("wrong", "sentence"), LAYER_NORM_BACKWARD)
 def test_layer_norm_backward(wrong, sentence):
-    assert message_of(11, "layer_norm_backward", wrong)[1] == sentence
+    assert mistake_in(11, "layer_norm_backward", wrong) == sentence
 
 
 TIED_GRADIENT = [
@@ -380,7 +383,7 @@ TIED_GRADIENT = [
 
 @pytest.mark.parametrize(("wrong", "sentence"), TIED_GRADIENT)
 def test_tied_gradient(wrong, sentence):
-    assert message_of(12, "tied_gradient", wrong)[1] == sentence
+    assert mistake_in(12, "tied_gradient", wrong) == sentence
 
 
 # Files

@@ -55,6 +55,12 @@ def is_alive(server):
     assert answer["text"] == "still here"
 
 
+def status_of(server, path, **headers):
+    """The status of a GET request with these headers."""
+    status, _, _ = get(server, path, **headers)
+    return status
+
+
 def with_port(text, server):
     return text.replace("PORT", str(server.server_port))
 
@@ -117,22 +123,17 @@ def test_the_headers_of_a_file(server, path):
 
 def test_the_address_in_the_browsers_command_line_works_once(shown):
     """It leads to the address with the secret, which other users must not see there."""
-
-    def status_of(path, **headers):
-        status, _, _ = get(server, path, **headers)
-        return status
-
     with serving(shown) as server:
         path_once = f"/{server.ticket}/"
         home = f"/{server.secret}/"
         assert server.url_once.endswith(path_once)
-        assert status_of(path_once, Host="evil.example") == 403
+        assert status_of(server, path_once, Host="evil.example") == 403
         status, _, response = get(server, path_once)
         assert status == 302
         assert response.getheader("Location") == home
-        assert status_of(path_once) == 404
-        assert status_of("//") == 404, "the ticket is not replaced by an empty one"
-        assert status_of(home) == 200
+        assert status_of(server, path_once) == 404
+        assert status_of(server, "//") == 404, "the ticket is not replaced by an empty one"
+        assert status_of(server, home) == 200
 
 
 def test_an_address_without_its_slash_leads_to_the_page(server):
@@ -156,8 +157,8 @@ def test_the_address_of_an_earlier_run_does_not_tell_the_secret(server, accept, 
 
 
 def test_the_script_of_the_page_that_asks_is_for_this_machine_only(server):
-    assert get(server, "/ask.js")[0] == 200
-    assert get(server, "/ask.js", Host="evil.example")[0] == 403
+    assert status_of(server, "/ask.js") == 200
+    assert status_of(server, "/ask.js", Host="evil.example") == 403
 
 
 # Which requests are refused
@@ -404,7 +405,8 @@ def pool():
 def test_other_requests_are_answered_while_one_computes(held_server, held, pool, name):
     waiting = pool.submit(post, held_server, name)
     held.wait_until_begun()
-    assert post(held_server, "next", FIELDS)[0] == 200
+    status, _ = post(held_server, "next", FIELDS)
+    assert status == 200
     assert not waiting.done()
     post(held_server, "quit")
 
