@@ -297,14 +297,14 @@ def copy_without_tokenizer(model, folder):
 
 
 @pytest.fixture
-def bare(untied, tmp_path):
+def untied_without_tokenizer(untied, tmp_path):
     """The folder of an untied model without a tokenizer."""
     copy_without_tokenizer(untied, tmp_path / "bare")
     return tmp_path / "bare"
 
 
-def test_study_without_a_tokenizer(run, checkpoint, bare, text_file):
-    (_, report), err = study(run, checkpoint, str(bare), "--corpus", text_file)
+def test_study_without_a_tokenizer(run, checkpoint, untied_without_tokenizer, text_file):
+    (_, report), err = study(run, checkpoint, str(untied_without_tokenizer), "--corpus", text_file)
     assert "has no tokenizer" in err
     assert "is not measured on the corpus or compared with other models" in err
     assert report["bigrams"] is None
@@ -314,23 +314,25 @@ def test_study_without_a_tokenizer(run, checkpoint, bare, text_file):
 
 
 def test_study_of_two_models_without_tokenizers_compares_no_embeddings(
-    run, checkpoint, bare, tmp_path
+    run, checkpoint, untied_without_tokenizer, tmp_path
 ):
     """Their vocabularies are not known to be the same."""
     tied = tmp_path / "tied"
     copy_without_tokenizer(checkpoint, tied)
-    (_, report), _ = study(run, str(tied), str(bare))
+    (_, report), _ = study(run, str(tied), str(untied_without_tokenizer))
     assert report["embeddings"]["out_tied"] is None
 
 
-def test_study_with_a_damaged_tokenizer_between_two_others(run, checkpoint, bare, save):
+def test_study_with_a_damaged_tokenizer_between_two_others(
+    run, checkpoint, untied_without_tokenizer, save
+):
     """The two others are compared with each other."""
     # A merge of two tokens that are not there
-    (bare / "merges.txt").write_text("#version: 0.2\nab cd\n", encoding="utf-8")
-    (bare / "vocab.json").write_text("{}")
+    (untied_without_tokenizer / "merges.txt").write_text("#version: 0.2\nab cd\n", encoding="utf-8")
+    (untied_without_tokenizer / "vocab.json").write_text("{}")
     other = save("other", random_model(CONFIG), Tokenizer([("a", "b")], {}))
-    _, err = study(run, checkpoint, str(bare), other)
-    assert f"{bare} is not measured on the corpus" in err
+    _, err = study(run, checkpoint, str(untied_without_tokenizer), other)
+    assert f"{untied_without_tokenizer} is not measured on the corpus" in err
     assert f"{checkpoint} and {other} have different vocabularies" in err
 
 

@@ -28,7 +28,7 @@ def model() -> GPT2:
 
 
 @pytest.fixture(scope="module")
-def similar(model) -> GPT2:
+def similar_model(model) -> GPT2:
     """A model that predicts nearly the same."""
     rng = np.random.default_rng(1)
     noisy = {}
@@ -75,8 +75,8 @@ def test_lookup_changes_no_token(model, prompts, sampling):
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("prompts", PROMPTS)
-def test_a_draft_model_changes_no_token(model, similar, prompts, sampling):
-    draft = Draft(similar, model)
+def test_a_draft_model_changes_no_token(model, similar_model, prompts, sampling):
+    draft = Draft(similar_model, model)
     draft.guess_cost = 0.1  # as if it were a tenth of the model's size
     assert_same_tokens(model, draft, prompts, sampling)
     # Some guesses are right and some wrong.
@@ -286,9 +286,9 @@ def test_what_would_have_paid_is_guessed_again():
     assert len(guesser.guess(LOOP, 15)) == 15
 
 
-def test_a_draft_model_that_was_wrong_is_tried_again_later(model, similar):
+def test_a_draft_model_that_was_wrong_is_tried_again_later(model, similar_model):
     stream = random_streams(7, 1)[0]
-    guesser = Draft(similar, model).guesser(Sampling(greedy=True), stream, batch=1)
+    guesser = Draft(similar_model, model).guesser(Sampling(greedy=True), stream, batch=1)
     # At first, it guesses as many as it may.
     guesser.guess_cost = 0.0
     guesser.hit_rates = [1.0]
@@ -394,8 +394,8 @@ def test_a_draft_that_is_the_model(model):
         generate(model, PROMPT, draft=model)
 
 
-def test_a_damaged_draft_model_is_named(model, similar):
-    damaged = {**similar.parameters, "ln_f.bias": np.full(SMALL.n_embd, np.nan)}
+def test_a_damaged_draft_model_is_named(model, similar_model):
+    damaged = {**similar_model.parameters, "ln_f.bias": np.full(SMALL.n_embd, np.nan)}
     draft = Draft(GPT2(model.config, damaged), model)
     draft.guess_cost = 0.0  # so it is used, although it is as large as the model
     with (

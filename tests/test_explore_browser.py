@@ -625,7 +625,7 @@ def wait_for(event, turn):
 
 
 @pytest.fixture
-def go_on(monkeypatch):
+def go_on_after_three_tokens(monkeypatch):
     """An event. Until it is set, each model writes three tokens and waits."""
     go_on = threading.Event()
     generate = VIEWS["generate"]
@@ -640,8 +640,8 @@ def go_on(monkeypatch):
     return go_on
 
 
-def test_stop_stops_the_text(open_page, server, go_on):
-    """Each of the two models has written three tokens by then, and waits for `go_on`."""
+def test_stop_stops_the_text(open_page, server, go_on_after_three_tokens):
+    """Each of the two models has written three tokens by then, and waits for the event."""
     page = open_page(server, allowed_errors=["Failed to load", "ERR_"])
     page.click("#write")
     expect(page.locator("#written .w")).to_have_count(2 * 3)
@@ -649,11 +649,11 @@ def test_stop_stops_the_text(open_page, server, go_on):
     expect(page.locator("#write")).to_have_text("Write 40 tokens")
     expect_written(page, 3)
     expect(page.locator("#written .note").first).to_have_text("3 tokens; stopped")
-    go_on.set()
+    go_on_after_three_tokens.set()
     write(page)
 
 
-@pytest.mark.usefixtures("go_on")
+@pytest.mark.usefixtures("go_on_after_three_tokens")
 def test_quit_stops_the_server_and_the_page_stays(open_page, serve):
     """Each of the two models has written three tokens by then, and waits."""
     page = open_page(serve(shakespeare()), allowed_errors=["Failed to load", "ERR_"])

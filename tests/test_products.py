@@ -35,7 +35,7 @@ def no_product_of_blas(monkeypatch):
 
 
 @pytest.fixture
-def stacks(monkeypatch):
+def stacked_products(monkeypatch):
     """The operands of each product by a stack of blocks of a weight: (the blocks, the factor).
 
     The outputs that do not fill a block are one product of two matrices. It is not recorded.
@@ -126,12 +126,14 @@ def test_each_thread_reads_half_of_the_weights_in_row_order(monkeypatch):
 
 
 @KERNELS
-def test_weights_in_column_order_are_read_once_in_blocks(stacks, small_kernels, monkeypatch):
+def test_weights_in_column_order_are_read_once_in_blocks(
+    stacked_products, small_kernels, monkeypatch
+):
     monkeypatch.setattr(blas, "has_small_kernels", lambda: small_kernels)
     x, weight = case(5, 768, 5003)
     product(x, weight)
     weights_read = 0
-    for blocks, _ in stacks:
+    for blocks, _ in stacked_products:
         assert blocks.shape[-2:] == (products.BLOCK_OUTPUTS, 768)
         weights_read += blocks.size
     # One thread has 2501 outputs, and the other one 2502. Those that do not fill a block are left.
@@ -142,24 +144,26 @@ def test_weights_in_column_order_are_read_once_in_blocks(stacks, small_kernels, 
 @pytest.mark.parametrize(
     "inputs", [pytest.param(768, id="GPT-2-124M"), pytest.param(1600, id="GPT-2-XL")]
 )
-def test_with_avx_512_each_product_is_small_enough_to_be_made_without_a_copy(stacks, inputs):
+def test_with_avx_512_each_product_is_small_enough_to_be_made_without_a_copy(
+    stacked_products, inputs
+):
     _, weight = case(1, inputs, 400)
     x, _ = case(few_rows(weight), inputs, 1)
     product(x, weight)
-    assert len(stacks) == 2, "one of each thread"
-    for blocks, factor in stacks:
+    assert len(stacked_products) == 2, "one of each thread"
+    for blocks, factor in stacked_products:
         one_block = blocks[0]
         columns = factor.shape[1]
         multiplications = one_block.size * columns
         assert multiplications <= 10**6, "OpenBLAS copies larger matrices"
 
 
-def test_with_other_kernels_each_product_is_by_one_row(stacks, monkeypatch):
+def test_with_other_kernels_each_product_is_by_one_row(stacked_products, monkeypatch):
     monkeypatch.setattr(blas, "has_small_kernels", lambda: False)
     x, weight = case(5, 768, 5003)
     product(x, weight)
-    assert len(stacks) == 2, "one of each thread"
-    for _, factor in stacks:
+    assert len(stacked_products) == 2, "one of each thread"
+    for _, factor in stacked_products:
         assert factor.shape == (5, 768, 1)  # a column for each of the five rows of x
 
 
