@@ -319,7 +319,7 @@ each_sampling = pytest.mark.parametrize(
 def sampled_and_recorded(model):
     """sampled_and_recorded(sampling) -> two rows of 40 tokens, and what was recorded of them.
 
-    The rows go past the context.
+    With the prompt, a row has 47 tokens, more than the context of 31.
     """
 
     def sampled_and_recorded(sampling):

@@ -50,7 +50,7 @@ def alike(numbers):
 
 def test_study_json_says_what_was_studied(run, checkpoint, untied, text_file):
     document = answer(run, "study", untied, checkpoint, "--corpus", text_file)
-    assert document["corpus"] == {"file": text_file, "bytes": 1309, "min_count": 100}
+    assert document["corpus"] == {"file": text_file, "bytes": len(TEXT), "min_count": 100}
     first, second = document["models"]
     assert first["model"] == untied
     assert first["head"] == "untied"
@@ -67,10 +67,10 @@ def test_study_json_has_what_the_library_measures(run, checkpoint, untied, text_
     (report,) = [report for report in reports if report["head"] == head]
     model = tiedgpt.load_model(report["model"])
     ids = tiedgpt.load_tokenizer(checkpoint).encode(TEXT)
-    corpus = Corpus.of(ids, 257)
+    corpus = Corpus.of(ids, CONFIG.vocab_size)
 
     assert report["corpus"] == {
-        "tokens": 1309,
+        "tokens": len(TEXT),  # the tokens are bytes
         "frequent": 12,
         "self_prediction": 0.0,
         "jsd_floor": pytest.approx(direct_path.jsd_floor(corpus)),
@@ -86,7 +86,7 @@ def test_study_json_has_the_bigrams_of_each_path(run, checkpoint, untied, text_f
     reports, _ = study(run, untied, checkpoint, "--corpus", text_file)
     (report,) = [report for report in reports if report["head"] == head]
     model = tiedgpt.load_model(report["model"])
-    corpus = Corpus.of(tiedgpt.load_tokenizer(checkpoint).encode(TEXT), 257)
+    corpus = Corpus.of(tiedgpt.load_tokenizer(checkpoint).encode(TEXT), CONFIG.vocab_size)
 
     paths = bigrams.bigrams(model, corpus, None, solved.solved_paths(model, corpus))
     for name, scores in paths.items():
@@ -100,7 +100,7 @@ def test_study_compares_embeddings_with_those_of_the_tied_model(run, checkpoint,
     of_tied = report_of_tied["embeddings"]
     untied_model = tiedgpt.load_model(untied)
     tied_model = tiedgpt.load_model(checkpoint)
-    corpus = Corpus.of(tiedgpt.load_tokenizer(checkpoint).encode(TEXT), 257)
+    corpus = Corpus.of(tiedgpt.load_tokenizer(checkpoint).encode(TEXT), CONFIG.vocab_size)
 
     assert of_tied == alike(similarity.embeddings(tied_model, corpus, None))
     assert of_untied == alike(similarity.embeddings(untied_model, corpus, tied_model.W_E))
@@ -268,8 +268,9 @@ def test_study_json_without_a_corpus(run, checkpoint):
 
 
 def test_study_of_other_vocabularies(run, checkpoint, save, text_file):
-    model = random_model(replace(CONFIG.with_head("untied"), vocab_size=258))
-    other = save("other", model, Tokenizer([("a", "b")]))
+    # The other model has one token more, the two letters "ab".
+    config = replace(CONFIG.with_head("untied"), vocab_size=CONFIG.vocab_size + 1)
+    other = save("other", random_model(config), Tokenizer([("a", "b")]))
     (report, other_report), err = study(run, checkpoint, other, "--corpus", text_file)
     assert f"{checkpoint} and {other} have different vocabularies" in err
     assert "do not compare their losses and other numbers per token" in err

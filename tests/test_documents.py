@@ -48,9 +48,9 @@ def test_scores_are_those_of_score_in_order(n_ctx, lookahead, dtype, tolerance):
     long_texts = random_texts(5, longest=700, seed=1)
     texts = short_texts + long_texts
     random.Random(2).shuffle(texts)
-    results = score_documents(model, TOKENIZER, texts, 20, lookahead=lookahead)
+    results = score_documents(model, TOKENIZER, texts, stride=20, lookahead=lookahead)
     for text, result in zip(texts, results, strict=True):
-        expected = score(model, TOKENIZER, TOKENIZER.encode(text), 20)
+        expected = score(model, TOKENIZER, TOKENIZER.encode(text), stride=20)
         assert result.tokens == expected.tokens
         assert result.bytes == expected.bytes
         assert result.nll == pytest.approx(expected.nll, abs=tolerance)

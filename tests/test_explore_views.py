@@ -327,7 +327,7 @@ def test_solved(asked, corpus):
 
 
 def test_nearest(asked):
-    """Those of the last token of the prompt."""
+    """They are the nearest to the last token of the prompt, 40."""
     found = asked.answer("nearest", ids=[1, 40])
     matrices = {"W_E": asked.model.W_E, "W_U": asked.model.W_U.T}
     for name, rows in matrices.items():

@@ -120,8 +120,8 @@ def test_each_thread_reads_half_of_the_weights_in_row_order(monkeypatch):
     x, weight = case(4, 768, 2304, "C")
     product(x, weight)
     first, second = halves
-    assert first.shape == (384, 2304)
-    assert second.shape == (384, 2304)
+    assert first.shape == (768 / 2, 2304)
+    assert second.shape == (768 / 2, 2304)
     assert not np.shares_memory(first, second)
 
 

@@ -149,7 +149,8 @@ def test_at_full_rank_each_freedom_helps(seed):
 
 
 def test_a_tied_model_without_layers_is_not_bound_by_the_floor_because_of_ln_f():
-    pairs = random_pairs(12, 1)
+    """Its position embedding is 0, and it has a dimension for each of its 12 tokens."""
+    pairs = random_pairs(12, seed=1)
     shares = pairs / pairs.sum()
     parts, kl = fits.fit("ln_f", shares, D=12, steps=600)
     parameters = {

@@ -409,7 +409,7 @@ def test_transformers_chooses_the_same_head(folder, says_tied, W_U):
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         model = transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float64).eval()
-        batch_of_one = torch.arange(20)[None]
+        batch_of_one = torch.arange(20)[None]  # the tokens 0 to 19
         (expected,) = model(batch_of_one).logits.numpy()
     params, n_head, is_tied = read(folder)
     assert is_tied == (model.lm_head.weight is model.transformer.wte.weight)
