@@ -65,6 +65,7 @@ each_other_token = pytest.mark.parametrize(
 @each_other_token
 @each_text
 def test_each_part_is_the_vector_that_it_adds_read_by_the_head(config, against, ids):
+    """The logit is that of token 7, or the difference of its logit and another one's."""
     model = random_model(config, dtype=np.float64)
     u = model.W_U[:, 7]
     if against is not None:
@@ -196,6 +197,7 @@ def test_a_model_without_layers_has_no_parts_to_remove():
         ablation(replace(SMALL, n_layer=0), ["mlp.0"])
 
 
+# An edit of each activation, by tanh, and of each part, which is removed
 EDITS = {name: {name: np.tanh} for name in activation_shapes(SMALL)}
 for name in ZEROS:
     EDITS[name] = ablation(SMALL, [name])
@@ -207,16 +209,17 @@ for name in ZEROS:
     [pytest.param([1, 2, 3, 4, 5, 6], id="token-by-token"), pytest.param([3, 4, 5], id="pieces")],
 )
 def test_edits_hold_while_a_cache_grows(name, cuts):
+    """The seven tokens are read in one pass, or in pieces that are cut at these places."""
     model = random_model(dtype=np.float64)
     edit = EDITS[name]
     expected = model(IDS, edit=edit)
-    assert np.abs(expected - model(IDS)).max() > 1e-3
+    assert np.abs(expected - model(IDS)).max() > 1e-3, "the edit changes the logits"
     cache = model.new_cache()
     logits = [model(piece, cache, edit=edit) for piece in np.split(IDS, cuts)]
     np.testing.assert_allclose(np.concatenate(logits), expected, rtol=1e-9, atol=1e-9)
 
 
-LOGITS = np.array([1.0, 3.0, 2.0, 3.0, -1.0])  # two are the likeliest
+LOGITS = np.array([1.0, 3.0, 2.0, 3.0, -1.0])  # tokens 1 and 3 are the likeliest
 
 
 def test_a_prediction_is_that_of_the_definitions():
@@ -258,16 +261,17 @@ def test_logits_that_are_not_finite_predict_nothing():
 
 def test_next_tokens_are_the_likeliest_of_either_head():
     untied = random_model(UNTIED, dtype=np.float64)
-    models = [untied.tie(), untied]
-    tied_likeliest = np.argsort(-models[0](IDS)[-1])[:3].tolist()
-    untied_likeliest = np.argsort(-models[1](IDS)[-1])[:3].tolist()
+    tied = untied.tie()
+    tied_likeliest = np.argsort(-tied(IDS)[-1])[:3].tolist()
+    untied_likeliest = np.argsort(-untied(IDS)[-1])[:3].tolist()
     tokens = []  # the likeliest token of either head comes first, then the second of either
     for pair in zip(tied_likeliest, untied_likeliest, strict=True):
         for token in pair:
             if token not in tokens:
                 tokens.append(token)
-    expected = [predict(last_logits(model, IDS), tokens) for model in models]
-    assert next_tokens(models, IDS, k=3) == expected
+    by_tied = predict(last_logits(tied, IDS), tokens)
+    by_untied = predict(last_logits(untied, IDS), tokens)
+    assert next_tokens([tied, untied], IDS, k=3) == [by_tied, by_untied]
 
 
 @pytest.mark.parametrize("config", [SMALL, UNTIED], ids=["tied", "untied"])
@@ -294,9 +298,10 @@ def test_token_predictions_are_of_the_tokens_that_are_scored(stride):
 
 def test_token_predictions_have_the_likeliest_other_tokens():
     model = random_model(dtype=np.float64)
+    *before, last_token = IDS
     prediction = token_predictions(model, IDS, stride=1, k=4)[-1]
-    likeliest = np.argsort(-model(IDS[:-1])[-1]).tolist()
-    likeliest.remove(IDS[-1])
+    likeliest = np.argsort(-model(before)[-1]).tolist()
+    likeliest.remove(last_token)
     assert [token for token, _ in prediction.alternatives] == likeliest[:4]
 
 
@@ -314,7 +319,7 @@ each_sampling = pytest.mark.parametrize(
 def sampled_and_recorded(model):
     """sampled_and_recorded(sampling) -> two rows of 40 tokens, and what was recorded of them.
 
-    The rows go past the context.
+    With the prompt, a row has 47 tokens, more than the context of 31.
     """
 
     def sampled_and_recorded(sampling):
@@ -344,10 +349,10 @@ def test_each_chosen_token_is_recorded_for_its_row(sampled_and_recorded, samplin
 
 @each_sampling
 def test_the_models_own_logits_are_recorded(model, sampled_and_recorded, sampling):
-    """Neither the temperature nor top-k changes them."""
-    rows, predictions = sampled_and_recorded(sampling)
+    """Neither the temperature nor top-k changes them. The first 20 tokens fit the context."""
+    (first_row, _), (first_predictions, _) = sampled_and_recorded(sampling)
     ids = list(IDS)
-    for token, prediction in zip(rows[0][:20], predictions[0][:20], strict=True):
+    for token, prediction in zip(first_row[:20], first_predictions[:20], strict=True):
         (expected,) = predict(last_logits(model, ids), [token], k=2)
         assert prediction.log_probability == pytest.approx(
             expected.log_probability, rel=1e-4, abs=1e-6

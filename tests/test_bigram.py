@@ -20,6 +20,7 @@ from tiedgpt.study.solved import fit_softmax
 
 WEIGHTS = Path(__file__).resolve().parents[1] / "weights"
 TIED, LN_F, MLP, UNTIED = bigram.FORMS
+NAME_WIDTH = 24  # a row that bigram.py prints begins with a name in so many columns
 TEXT = "Yes, my lord. No, my lord. O my lord, O my king! The lord is my king. " * 3
 
 
@@ -27,7 +28,10 @@ each_form = pytest.mark.parametrize("form", bigram.FORMS, ids=["tied", "ln_f", "
 
 
 def some_pairs(V=7, seed=0):
-    """Shares of pairs of neighbours in a closed walk, most of them 0."""
+    """Shares of pairs of neighbours in a random text of 4 V tokens, most of them 0.
+
+    Each token occurs. The last one of the text is followed by the first one.
+    """
     walk = np.random.default_rng(seed).integers(0, V, 4 * V)
     walk[:V] = np.arange(V)
     pairs = np.zeros((V, V))
@@ -78,14 +82,19 @@ def test_the_gradients_are_central_differences(form):
     dscores = bigram.loss_gradient(pairs, form.scores(**weights))
     gradients = form.gradients(dscores, **weights)
     assert gradients.keys() == weights.keys()
+
+    def loss_with(name, place, change):
+        """The loss if this number of a weight is changed by so much."""
+        changed = {**weights, name: weights[name].copy()}
+        changed[name][place] += change
+        return bigram.loss(pairs, form.scores(**changed))
+
+    step = 1e-5
     for name, weight in weights.items():
         for place in np.ndindex(weight.shape):
-            losses = []
-            for step in (1e-5, -1e-5):
-                changed = {**weights, name: weight.copy()}
-                changed[name][place] += step
-                losses.append(bigram.loss(pairs, form.scores(**changed)))
-            difference = (losses[0] - losses[1]) / 2e-5
+            loss_above = loss_with(name, place, step)
+            loss_below = loss_with(name, place, -step)
+            difference = (loss_above - loss_below) / (2 * step)
             assert gradients[name][place] == pytest.approx(difference, abs=1e-8), (name, place)
 
 
@@ -114,26 +123,34 @@ def model_without_layers(weights):
     return GPT2(config, parameters)
 
 
+def table_of(model):  # -> [V, V]
+    """The logits after each token alone."""
+    texts_of_one_token = np.arange(model.config.vocab_size)[:, None]
+    logits = model(texts_of_one_token)  # [V, 1, V]
+    return logits[:, 0]
+
+
 def test_the_form_with_ln_f_is_a_tied_gpt2_without_layers():
     weights = some_weights(LN_F)
-    logits = model_without_layers(weights)(np.arange(7)[:, None])[:, 0]
+    logits = table_of(model_without_layers(weights))
     np.testing.assert_allclose(LN_F.scores(**weights), logits, atol=1e-12)
 
 
 def test_the_loss_is_that_of_the_package():
     text = np.random.default_rng(0).integers(0, 7, 50)
-    pairs = bigram.count_pairs(text, 7) / 49
+    counts = bigram.count_pairs(text, 7)
+    pairs = counts / counts.sum()
     model = model_without_layers(some_weights(LN_F))
     losses = []
     for first, second in pairwise(text):
         logits = model([first])[0]
         losses.append(np.log(np.exp(logits).sum()) - logits[second])
-    scores = model(np.arange(7)[:, None])[:, 0]
+    scores = table_of(model)
     assert bigram.loss(pairs, scores) == pytest.approx(np.mean(losses), rel=1e-12)
 
 
 def test_no_table_has_a_lower_loss_than_the_bigrams():
-    pairs = some_pairs() + 1e-3
+    pairs = some_pairs() + 1e-3  # no share is 0, so each has a logarithm
     pairs /= pairs.sum()
     best = np.log(pairs)
     assert bigram.loss(pairs, best) == pytest.approx(bigram.bigram_loss(pairs), rel=1e-12)
@@ -144,30 +161,33 @@ def test_no_table_has_a_lower_loss_than_the_bigrams():
 
 
 def test_the_losses_of_the_shipped_text_are_its_entropies():
-    """3.61 nats after the token before, 5.76 nats without it, from the package's counts."""
+    """3.61 nats if the token before is known, 5.76 nats if not, from the package's counts."""
     corpus = Corpus.read(WEIGHTS / "shakespeare-bigrams.npz")
     surprises = []
-    after_counts = np.zeros(1024)
+    after_counts = np.zeros(1024)  # how often each of the vocabulary's 1,024 tokens is the second
     for token in range(1024):
         successors, counts = corpus.row(token)
         after_counts[successors] += counts
         surprises.append(-(counts * np.log(counts / counts.sum())).sum())
     total = corpus.pair_counts.sum()
+    entropy_after_a_token = sum(surprises) / total
     shares = after_counts[after_counts > 0] / total
+    entropy_of_counts = -(shares * np.log(shares)).sum()
 
     counts, texts = bigram.read_bigrams(None)
     pairs = counts / counts.sum()
-    assert len(texts) == 808
-    assert bigram.bigram_loss(pairs) == pytest.approx(sum(surprises) / total, rel=1e-12)
-    assert bigram.count_loss(pairs) == pytest.approx(-(shares * np.log(shares)).sum(), rel=1e-12)
-    assert f"{bigram.bigram_loss(pairs):.2f} {bigram.count_loss(pairs):.2f}" == "3.61 5.76"
+    assert len(texts) == 808  # the other tokens of the vocabulary do not occur in the plays
+    assert bigram.bigram_loss(pairs) == pytest.approx(entropy_after_a_token, rel=1e-12)
+    assert bigram.count_loss(pairs) == pytest.approx(entropy_of_counts, rel=1e-12)
+    assert f"{bigram.bigram_loss(pairs):.2f}" == "3.61"
+    assert f"{bigram.count_loss(pairs):.2f}" == "5.76"
 
 
 def test_the_counts_of_a_text_are_the_packages(text_file):
     counts, texts = bigram.read_bigrams(text_file)
     tokenizer = tiedgpt.load_tokenizer(WEIGHTS / "shakespeare-tied")
     corpus = Corpus.of(tokenizer.encode(TEXT), tokenizer.vocab_size)
-    present = corpus.frequent(1)
+    present = corpus.frequent(1)  # the tokens that occur once or more
     assert texts == [tokenizer.decode([token]) for token in present]
     np.testing.assert_array_equal(counts, corpus.table(present, present))
 
@@ -184,11 +204,12 @@ def test_training_ends_between_the_bigrams_and_the_token_counts(form):
         losses.append(bigram.loss(pairs, form.scores(**weights)))
     assert losses[0] != losses[1]
     for loss in losses:
-        assert bigram.bigram_loss(pairs) <= loss < bigram.count_loss(pairs)
+        assert loss >= bigram.bigram_loss(pairs)
+        assert loss < bigram.count_loss(pairs)
 
 
 def test_the_steps_are_those_of_adam(monkeypatch):
-    """Both betas are 0.9, and the rate falls to 0."""
+    """Both betas are 0.9. In three steps, the rate is 3/3, 2/3 and 1/3 of the first one."""
     monkeypatch.setattr(bigram, "STEPS", 3)
     pairs = some_pairs()
     W_E = TIED.start(7, 3, np.random.default_rng(0))["W_E"]
@@ -199,8 +220,11 @@ def test_the_steps_are_those_of_adam(monkeypatch):
         g = TIED.gradients(dscores, W_E)["W_E"]
         m = 0.9 * m + 0.1 * g
         v = 0.9 * v + 0.1 * g**2
-        rate = bigram.FIRST_RATE * (4 - t) / 3
-        W_E = W_E - rate * (m / (1 - 0.9**t)) / np.sqrt(v / (1 - 0.9**t))
+        m_corrected = m / (1 - 0.9**t)
+        v_corrected = v / (1 - 0.9**t)
+        steps_left = 3 - (t - 1)
+        rate = bigram.FIRST_RATE * steps_left / 3
+        W_E = W_E - rate * m_corrected / np.sqrt(v_corrected)
     np.testing.assert_allclose(bigram.train(TIED, pairs, D=3, seed=0)["W_E"], W_E, atol=1e-9)
 
 
@@ -216,7 +240,8 @@ def test_the_symmetric_form_stays_above_the_floor_of_symmetric_tables():
     pairs = some_pairs(V=12)
     first, second = np.nonzero(pairs)
     starts = np.searchsorted(first, np.arange(13))
-    corpus = Corpus(np.empty(0), pairs.sum(axis=1), starts, second, pairs[first, second])
+    no_ids = np.empty(0)
+    corpus = Corpus(no_ids, pairs.sum(axis=1), starts, second, pairs[first, second])
     floor = bigram.bigram_loss(pairs) + jsd_floor(corpus)
     losses = {}
     for form in bigram.FORMS:
@@ -251,7 +276,8 @@ def first_factor(form, weights):  # -> [V, D]
 def test_how_far_each_form_is_from_the_best_output_matrix(form, least, most):
     """The distance is in nats, for the embedding that the form has learned from the shipped text.
 
-    The fit of tiedgpt.study.solved gives each token the same weight, so these pairs do too.
+    fit_softmax gives each row of the table the same weight. So each token is here the first one of
+    the same share of the pairs.
     """
     corpus = Corpus.read(WEIGHTS / "shakespeare-bigrams.npz")
     tokens = corpus.frequent(300)
@@ -267,13 +293,28 @@ def test_how_far_each_form_is_from_the_best_output_matrix(form, least, most):
     assert least <= bigram.loss(pairs, scores) - best <= most
 
 
+def rows_of_losses(out):
+    """The table of losses that bigram.py prints first: {name of the row: its other cells}."""
+    _header, *rows = out.splitlines()[:7]  # the text, the token counts and four forms
+    return {name_of_row(row): cells_after_the_name(row) for row in rows}
+
+
+def name_of_row(line):
+    return line[:NAME_WIDTH].strip()
+
+
+def cells_after_the_name(line):
+    return line[NAME_WIDTH:].split()
+
+
 @pytest.mark.slow
 def test_the_losses_of_the_four_forms_on_the_shipped_text(tmp_path):
     script = str(WEIGHTS.parent / "scripts" / "bigram.py")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    rows = done.stdout.splitlines()[1:7]
-    losses = {row[:24].strip(): row[24:].split()[0] for row in rows}
+    losses = {}
+    for name, (loss, *_) in rows_of_losses(done.stdout).items():
+        losses[name] = loss
     assert losses == {
         "the bigrams themselves": "3.61",
         "the token counts": "5.76",
@@ -302,7 +343,7 @@ def torch_scores(torch, form, weights):
 @pytest.mark.slow
 @each_form
 def test_torch_learns_the_same_table(form, monkeypatch):
-    """The start is the same; the gradients and Adam are torch's."""
+    """The start and the learning rates are the same; the gradients and Adam are torch's."""
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
     torch.set_num_threads(1)  # several wait by spinning, which takes minutes on a busy machine
     monkeypatch.setattr(bigram, "STEPS", 60)
@@ -312,7 +353,7 @@ def test_torch_learns_the_same_table(form, monkeypatch):
     weights = {name: torch.tensor(array, requires_grad=True) for name, array in start.items()}
     optimizer = torch.optim.Adam(weights.values(), betas=(0.9, 0.9), eps=1e-12)
     for step in range(bigram.STEPS):
-        optimizer.param_groups[0]["lr"] = 0.06 * (1 - step / bigram.STEPS)
+        optimizer.param_groups[0]["lr"] = bigram.FIRST_RATE * (1 - step / bigram.STEPS)
         optimizer.zero_grad()
         scores = torch_scores(torch, form, weights)
         loss = -(pairs * torch.log_softmax(scores, dim=1)).sum()
@@ -329,7 +370,8 @@ def test_torch_learns_the_same_table(form, monkeypatch):
 
 def test_the_asymmetry_is_that_of_study():
     W_E = some_weights(TIED)["W_E"]
-    assert bigram.asymmetry(W_E @ W_E.T) == asymmetry(W_E, W_E.T) == 0
+    assert asymmetry(W_E, W_E.T) == 0
+    assert bigram.asymmetry(W_E @ W_E.T) == 0
     weights = some_weights(UNTIED)
     expected = asymmetry(**weights)
     assert bigram.asymmetry(UNTIED.scores(**weights)) == pytest.approx(expected, rel=1e-12)
@@ -337,6 +379,7 @@ def test_the_asymmetry_is_that_of_study():
 
 def test_the_share_of_tokens_that_predict_themselves():
     table = np.array([[2.0, 1.0, 0.0], [3.0, 1.0, 2.0], [0.0, 1.0, 5.0]])
+    # Tokens 0 and 2 predict themselves, token 1 predicts token 0.
     assert bigram.share_of_itself(table) == pytest.approx(2 / 3)
 
 
@@ -348,7 +391,8 @@ def test_the_most_one_sided_pairs():
     counts[2, 3] = 6  # 2 is in the first pair
     counts[4, 3] = 5
     counts[3, 4] = 2
-    counts[4, 5] = counts[5, 4] = 9  # frequent in both orders
+    counts[4, 5] = 9
+    counts[5, 4] = 9  # frequent in both orders
     counts[5, 2] = 4  # 2 is in the first pair
     is_word = np.array([False, True, True, True, True, True])
     assert bigram.one_sided_pairs(counts, is_word) == [(1, 2), (4, 3)]
@@ -362,18 +406,21 @@ def test_the_tables_of_a_text(run_bigram, text_file, monkeypatch):
     assert "Shakespeare" not in out
     counts, texts = bigram.read_bigrams(text_file)
     pairs = counts / counts.sum()
-    V = len(texts)
-    rows = {line[:24].strip(): line[24:].split() for line in out.splitlines()[1:7]}
+    rows = rows_of_losses(out)
     assert rows["the bigrams themselves"] == [
         f"{bigram.bigram_loss(pairs):.2f}",
         f"{bigram.share_of_itself(pairs):.0%}",
         f"{np.count_nonzero(pairs)}",
     ]
+
+    V = len(texts)
+    D = 4
+    n_inner = 4 * D  # the width of the MLP
     numbers = {
-        TIED.name: 4 * V,
-        LN_F.name: 4 * V + 4 + 4,
-        MLP.name: 4 * V + 4 * 16 + 16 + 16 * 4 + 4,
-        UNTIED.name: 2 * 4 * V,
+        TIED.name: V * D,
+        LN_F.name: V * D + D + D,
+        MLP.name: V * D + D * n_inner + n_inner + n_inner * D + D,
+        UNTIED.name: V * D + D * V,
     }
     for form in bigram.FORMS:
         scores = form.scores(**bigram.train(form, pairs, D=4, seed=2))
@@ -386,22 +433,23 @@ def test_the_tables_of_a_text(run_bigram, text_file, monkeypatch):
 
 
 def test_the_pairs_of_a_text(run_bigram, text_file, monkeypatch):
+    """The table of "my lord" has a row of the text, and then one of each form."""
     monkeypatch.setattr(bigram, "STEPS", 30)
     _, out, _ = run_bigram("--text", text_file)
     lines = out.splitlines()
     (header,) = [n for n, line in enumerate(lines) if line.split() == ["my", "lord", "lord", "my"]]
-    # In the text, "lord" comes after three of five "my".
-    assert lines[header + 1].split()[-2:] == ["60.0%", "0.0%"]
+    row_of_the_text, *rows_of_forms = lines[header + 1 : header + 6]
+    # In the text, "lord" comes after three of five "my", and "my" never after "lord".
+    assert cells_after_the_name(row_of_the_text) == ["60.0%", "0.0%"]
 
     counts, texts = bigram.read_bigrams(text_file)
     my = texts.index(" my")
     lord = texts.index(" lord")
-    for number, form in enumerate(bigram.FORMS):
-        line = lines[header + 2 + number]
+    for form, row in zip(bigram.FORMS, rows_of_forms, strict=True):
         scores = form.scores(**bigram.train(form, counts / counts.sum(), D=64, seed=0))
         p = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
-        assert line[:24].strip() == form.name
-        assert line[24:].split() == [
+        assert name_of_row(row) == form.name
+        assert cells_after_the_name(row) == [
             f"{scores[my, lord]:.1f}",
             f"({p[my, lord]:.1%})",
             f"{scores[lord, my]:.1f}",

@@ -16,7 +16,7 @@ from tiedgpt.gpt2.ops import log_softmax
 from tiedgpt.study.attribution import ablation, attribute
 
 PROMPT = "abcdefgh"
-IDS = [64, 65, 66, 67, 68, 69, 70, 71]
+IDS = [64, 65, 66, 67, 68, 69, 70, 71]  # of PROMPT, where tokens are bytes
 A = 64  # the id of "a"
 B = 65
 LONG_PROMPT = PROMPT * 7
@@ -84,8 +84,9 @@ def test_both_heads_in_the_json_are_each_head_alone(run, untied, command, head):
 def test_the_text_fits_the_terminal(run, untied, monkeypatch, command, width, head):
     monkeypatch.setenv("COLUMNS", str(width))
     out = output(run, *command, "-m", untied, "--head", head, stdin=TEXT)
-    # The model's name is long, and a score's paragraph has a test of its own.
-    listing = out.partition("\nloss ")[0].replace(untied, "MODEL")
+    # The model's name is long. The score of a text, which comes last, has a test of its own.
+    before_the_score, _, _ = out.partition("\nloss ")
+    listing = before_the_score.replace(untied, "MODEL")
     assert max(len(line) for line in listing.splitlines()) <= width
 
 
@@ -105,7 +106,7 @@ def test_the_text_of_both_heads_names_both(run, untied, monkeypatch, command, wi
 def test_a_long_prompt_is_shown_by_its_end(run, untied, monkeypatch, command, width, head):
     monkeypatch.setenv("COLUMNS", str(width))
     out = output(run, *command, "-m", untied, "--head", head)
-    end = LONG_PROMPT[-27:]
+    end = LONG_PROMPT[-27:]  # with the three dots, 30 characters
     assert f" after ...{end!r}" in " ".join(out.split())
 
 
@@ -136,11 +137,12 @@ def test_next_json(run, untied):
 def test_next_for_people(run, untied):
     document = answer(run, "next", "-m", untied, "-k", "3", PROMPT)
     lines = output(run, "next", "-m", untied, "-k", "3", PROMPT).splitlines()
-    rows = [line.split() for line in lines if "%" in line]
+    rows = [line for line in lines if "%" in line]
     assert len(rows) == 3
-    for cells, row in zip(rows, document["next"], strict=True):
-        assert cells[-2] == f"{row['probability']:.2%}"
-        assert cells[-1] == f"{row['logit']:.2f}"
+    for row, expected in zip(rows, document["next"], strict=True):
+        *_, probability, logit = row.split()
+        assert probability == f"{expected['probability']:.2%}"
+        assert logit == f"{expected['logit']:.2f}"
 
 
 def test_next_by_both_heads_marks_the_tokens_of_one_head(run, untied):
@@ -158,6 +160,7 @@ def test_next_by_both_heads_marks_the_tokens_of_one_head(run, untied):
 
 
 def test_next_of_all_tokens_by_both_heads_marks_none(run, untied):
+    """The model has 257 tokens: the 256 bytes and the end of a text."""
     out = output(run, "next", "-m", untied, "--head", "both", "-k", "257", PROMPT)
     assert " * " not in out
 
@@ -186,20 +189,23 @@ def test_next_by_paths_json(checkpoint, by_paths):
 
 
 def test_next_by_paths_for_people(run, checkpoint, by_paths, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "90")
-    title, header, *lines = output(run, "next", "-m", checkpoint, "--paths", "a").splitlines()
+    monkeypatch.setenv("COLUMNS", "1000")  # each row and the legend are one line
+    lines = output(run, "next", "-m", checkpoint, "--paths", "a").splitlines()
+    title, header, *rows, empty, legend = lines
     assert title == "Likeliest next tokens after 'a', tied:"
     assert header.split() == ["raw", "normed", "mlp0", "model"]
-    rows = lines[: lines.index("")]
     assert len(rows) == 10
-    legend = " ".join(lines[-2:])
+    assert empty == ""
     assert legend.startswith("raw: W_E, W_U; normed: ")
 
     # In the first column is a score, in the last one a probability.
-    raw = by_paths["paths"]["raw"][0]
-    by_model = by_paths["paths"]["model"][0]
-    assert rows[0].split()[:3] == ["1", repr(raw["token"]), f"{raw['logit']:.2f}"]
-    assert rows[0].endswith(f"{by_model['probability']:.1%}")
+    likeliest_by_raw = by_paths["paths"]["raw"][0]
+    likeliest_by_model = by_paths["paths"]["model"][0]
+    rank, token_by_raw, score, *_, probability = rows[0].split()
+    assert rank == "1"
+    assert token_by_raw == repr(likeliest_by_raw["token"])
+    assert score == f"{likeliest_by_raw['logit']:.2f}"
+    assert probability == f"{likeliest_by_model['probability']:.1%}"
 
 
 def test_next_by_paths_as_its_help_shows_it_works_with_the_shipped_model(run):
@@ -217,6 +223,7 @@ def test_next_by_paths_of_a_token_that_the_model_does_not_have(run, save):
 def padded(save):
     """The path of a model with more tokens than its tokenizer; the last is likely after "b"."""
     model = random_model(replace(CONFIG, vocab_size=300))
+    # The more alike two rows of wte are, the higher is the score of one token after the other.
     model.parameters["wte.weight"][299] = 40 * model.parameters["wte.weight"][B]
     return save("padded", model)
 
@@ -253,8 +260,8 @@ def test_lens_json(run, untied):
 
 def test_lens_for_people(run, untied, monkeypatch):
     document = answer(run, "lens", "-m", untied, PROMPT)
-    monkeypatch.setenv("COLUMNS", "1000")
-    title, _, header, *rows = output(run, "lens", "-m", untied, PROMPT).splitlines()
+    monkeypatch.setenv("COLUMNS", "1000")  # the table has all columns side by side
+    title, _empty, header, *rows = output(run, "lens", "-m", untied, PROMPT).splitlines()
     assert title.startswith("The likeliest next token and its probability")
     assert header.split() == [repr(letter) for letter in PROMPT]
     assert len(rows) == 3
@@ -263,7 +270,8 @@ def test_lens_for_people(run, untied, monkeypatch):
     assert rows[2].startswith("block 1 ")
 
     last_layer = document["layers"][-1]
-    likeliest = last_layer["positions"][-1][0]
+    tokens_at_last_position = last_layer["positions"][-1]
+    likeliest = tokens_at_last_position[0]
     last_cell = rows[-1].split()[-1]
     assert last_cell == f"{likeliest['probability']:.0%}"
 
@@ -314,14 +322,18 @@ def test_attribute_for_people(run, untied, arguments):
     parts = document["parts"]
     largest = sorted(parts, key=lambda part: -abs(parts[part]))[:10]
 
-    *rows, others, everything = [line.rsplit(maxsplit=1) for line in lines[-12:]]
+    last_lines = lines[-(10 + 1 + 1) :]
+    *rows, others, everything = [line.rsplit(maxsplit=1) for line in last_lines]
     assert rows == [[part, f"{parts[part]:+.3f}"] for part in largest]
-    assert others[0] == f"other parts ({len(parts) - 10})"
-    assert everything[0] == "all parts"
+    others_label, sum_of_others = others
+    assert others_label == f"other parts ({len(parts) - 10})"
+    total_label, total = everything
+    assert total_label == "all parts"
     # Each number is rounded to three decimals, so it is wrong by 5e-4 at most. The errors of eleven
     # add up to 5.5e-3.
-    assert float(everything[1]) == pytest.approx(document["total"], abs=6e-4)
-    shown = [float(number) for _, number in [*rows, others]]
+    assert float(total) == pytest.approx(document["total"], abs=6e-4)
+    shown = [float(number) for _, number in rows]
+    shown.append(float(sum_of_others))
     assert sum(shown) == pytest.approx(document["total"], abs=6e-3)
 
 
@@ -342,8 +354,10 @@ def test_attribute_without_some_parts_json(run, untied):
     ablated = document["ablated"]
     assert ablated["parts"] == PARTS
     assert ablated["total"] == pytest.approx(after[A] - after[B], abs=1e-4)
-    assert document["tokens"][0]["logit"] == pytest.approx(before[A], abs=1e-4)
-    assert ablated["tokens"][0]["logit"] == pytest.approx(after[A], abs=1e-4)
+    token_before, _against = document["tokens"]
+    token_after, _against = ablated["tokens"]
+    assert token_before["logit"] == pytest.approx(before[A], abs=1e-4)
+    assert token_after["logit"] == pytest.approx(after[A], abs=1e-4)
 
 
 def test_attribute_without_some_parts_for_people(run, untied):
@@ -375,6 +389,7 @@ def test_score_tokens_json_has_the_score_of_the_text_too(run, untied):
 
 
 def test_score_tokens_json_has_all_tokens_but_the_first_of_each_window(run, untied):
+    """The context is 64 tokens, so windows begin at places 0 and 64."""
     document = answer(run, "score", "-m", untied, "--tokens", "--stride", "64", stdin=TEXT)
     places = [prediction["place"] for prediction in document["predictions"]]
     assert places == [*range(1, 64), *range(65, len(TEXT))]
@@ -383,21 +398,27 @@ def test_score_tokens_json_has_all_tokens_but_the_first_of_each_window(run, unti
 def test_score_tokens_json_has_what_the_model_predicts(run, untied):
     document = answer(run, "score", "-m", untied, "--tokens", stdin=TEXT)
     ids = tiedgpt.load_tokenizer(untied).encode(TEXT.decode())
-    log_p = log_softmax(tiedgpt.load_model(untied)(ids[:9])[-1])
-    prediction = document["predictions"][8]
-    assert prediction["place"] == 9
-    assert_predicted(prediction, log_p, ids[9], k=5, unit="bits")
+    place = 9
+    log_p = log_softmax(tiedgpt.load_model(untied)(ids[:place])[-1])
+    prediction = document["predictions"][place - 1]  # the first token is not predicted
+    assert prediction["place"] == place
+    assert_predicted(prediction, log_p, ids[place], k=5, unit="bits")
 
 
 def test_score_tokens_for_people(run, untied):
-    """It has a line for each token, also for the first one of a window, which is not predicted."""
+    """It has a line for each token, also for the first one of a window, which is not predicted.
+
+    The windows are 64 tokens long.
+    """
     arguments = ("score", "-m", untied, "--stride", "64")
     document = answer(run, *arguments, "--tokens", stdin=TEXT)
     out = output(run, *arguments, "--tokens", stdin=TEXT)
     header, *lines = out.splitlines()
     assert header.split() == ["bits", "token", "likeliest", "others"]
-    assert lines[0].split() == ["-", "'T'"]
-    assert lines[64].split()[0] == "-"
+    first_of_window_1 = lines[0]
+    first_of_window_2 = lines[64]
+    assert first_of_window_1.split() == ["-", "'T'"]
+    assert first_of_window_2.split()[0] == "-"
     for prediction in document["predictions"]:
         line = lines[prediction["place"]]
         assert line.split()[0] == f"{prediction['bits']:.2f}"
@@ -411,19 +432,19 @@ def test_score_tokens_for_people_ends_with_the_score_of_the_text(run, untied):
 
 @pytest.fixture
 def coloured(run, untied, monkeypatch):
-    """coloured(**environment) -> the tokens of a text's score, as on a terminal."""
+    """coloured(**environment) -> what `score --tokens` prints on a terminal."""
 
     def coloured(**environment):
         for variable, value in environment.items():
             monkeypatch.setenv(variable, value)
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-        return run("score", "-m", untied, "--tokens", stdin=TEXT)[1]
+        return output(run, "score", "-m", untied, "--tokens", stdin=TEXT)
 
     return coloured
 
 
 def test_colours_on_a_terminal_tell_the_surprisal(run, untied, coloured):
-    plain = run("score", "-m", untied, "--tokens", stdin=TEXT)[1]
+    plain = output(run, "score", "-m", untied, "--tokens", stdin=TEXT)
     out = coloured(NO_COLOR="", TERM="xterm")
     assert re.sub(r"\x1b\[\d+m", "", out) == plain
     rows = re.findall(r"^\x1b\[(\d+)m *([\d.]+)(.*)$", out, re.M)  # colour, number, the rest
@@ -445,6 +466,7 @@ def test_there_are_no_colours_where_they_are_not_wanted(coloured):
 
 # generate --logprobs
 
+# Two samples of six tokens
 SAMPLED = ("-n", "6", "-s", "3", "--num-samples", "2", "-t", "0.7")
 
 
@@ -465,11 +487,11 @@ def test_generate_logprobs_json(run, untied):
 
 def test_generate_logprobs_for_people(run, untied):
     arguments = ("generate", PROMPT, "-m", untied, *SAMPLED, "--logprobs", "2")
-    second = answer(run, *arguments)["samples"][1]
-    after_the_first = output(run, *arguments).partition("--- 2 of 2 ---")[2]
-    table = after_the_first.partition("others\n")[2]
-    numbers = [line.split()[0] for line in table.splitlines()]
-    assert numbers == [f"{token['logprob']:.2f}" for token in second["logprobs"]]
+    _, second = answer(run, *arguments)["samples"]
+    _, _, after_the_first = output(run, *arguments).partition("--- 2 of 2 ---")
+    _header, _, table = after_the_first.partition("others\n")  # the header ends with "others"
+    first_cells = [line.split()[0] for line in table.splitlines()]
+    assert first_cells == [f"{token['logprob']:.2f}" for token in second["logprobs"]]
 
 
 def test_logprobs_end_with_the_sample(run, untied, save):
@@ -481,6 +503,7 @@ def test_logprobs_end_with_the_sample(run, untied, save):
     ending = save("ending", tiedgpt.GPT2(config, model.parameters))
     flags = ("-n", "90", "-s", "1", "--num-samples", "4", "--logprobs", "0")
     samples = answer(run, "generate", PROMPT, "-m", ending, *flags)["samples"]
+    assert len(samples) == 4
     lengths = {len(sample["ids"]) for sample in samples}
     assert len(lengths) > 1
     for sample in samples:
@@ -494,11 +517,12 @@ def test_logprobs_end_with_the_sample(run, untied, save):
 @pytest.mark.parametrize(
     ("width", "lines"),
     [
-        pytest.param(13, "x  aaaa  bbbb\n\nx  cccc\n", id="two-columns-fit"),
-        pytest.param(12, "x  aaaa\n\nx  bbbb\n\nx  cccc\n", id="one-column-fits"),
+        pytest.param(13, ["x  aaaa  bbbb", "", "x  cccc"], id="two-columns-fit"),
+        pytest.param(12, ["x  aaaa", "", "x  bbbb", "", "x  cccc"], id="one-column-fits"),
     ],
 )
-def test_a_table_has_as_many_columns_as_the_terminal(monkeypatch, capsys, width, lines):
+def test_columns_that_do_not_fit_the_terminal_are_below(monkeypatch, capsys, width, lines):
+    """The label of the row, x, is repeated."""
     monkeypatch.setenv("COLUMNS", str(width))
     tables.print_table([("x", "aaaa", "bbbb", "cccc")])
-    assert capsys.readouterr().out == lines
+    assert capsys.readouterr().out.splitlines() == lines

@@ -15,13 +15,13 @@ from tiedgpt.study import bigrams, direct_path, gradients, similarity, solved
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.report import losses
 
-# a, b and d to m are frequent: each occurs 100 times or more.
+# Of these 1309 bytes, twelve are frequent: a, b and d to m occur 100 times or more.
 TEXT = "aab" + "ab" * 119 + "aac" * 20 + "defghijklm" * 100 + "the end\n"
 
 
 @pytest.fixture
 def text_file(tmp_path):
-    """The path of a text of 1309 bytes, of which twelve are frequent."""
+    """The path of TEXT."""
     path = tmp_path / "text.txt"
     path.write_text(TEXT, encoding="utf-8")
     return str(path)
@@ -50,7 +50,7 @@ def alike(numbers):
 
 def test_study_json_says_what_was_studied(run, checkpoint, untied, text_file):
     document = answer(run, "study", untied, checkpoint, "--corpus", text_file)
-    assert document["corpus"] == {"file": text_file, "bytes": 1309, "min_count": 100}
+    assert document["corpus"] == {"file": text_file, "bytes": len(TEXT), "min_count": 100}
     first, second = document["models"]
     assert first["model"] == untied
     assert first["head"] == "untied"
@@ -67,17 +67,17 @@ def test_study_json_has_what_the_library_measures(run, checkpoint, untied, text_
     (report,) = [report for report in reports if report["head"] == head]
     model = tiedgpt.load_model(report["model"])
     ids = tiedgpt.load_tokenizer(checkpoint).encode(TEXT)
-    corpus = Corpus.of(ids, 257)
+    corpus = Corpus.of(ids, CONFIG.vocab_size)
 
     assert report["corpus"] == {
-        "tokens": 1309,
+        "tokens": len(TEXT),  # the tokens are bytes
         "frequent": 12,
         "self_prediction": 0.0,
         "jsd_floor": pytest.approx(direct_path.jsd_floor(corpus)),
     }
     assert report["direct_path"] == alike(direct_path.direct_path(model, corpus))
     assert report["loss"] == alike(losses(model, corpus.ids))
-    end = corpus.ids[-65:]  # a context of 64 tokens, and the token after it
+    end = corpus.ids[-(CONFIG.n_ctx + 1) :]  # a whole context, and the token after it
     assert report["gradients"] == alike(gradients.gradients(model, end).lengths_and_cosine())
 
 
@@ -86,7 +86,7 @@ def test_study_json_has_the_bigrams_of_each_path(run, checkpoint, untied, text_f
     reports, _ = study(run, untied, checkpoint, "--corpus", text_file)
     (report,) = [report for report in reports if report["head"] == head]
     model = tiedgpt.load_model(report["model"])
-    corpus = Corpus.of(tiedgpt.load_tokenizer(checkpoint).encode(TEXT), 257)
+    corpus = Corpus.of(tiedgpt.load_tokenizer(checkpoint).encode(TEXT), CONFIG.vocab_size)
 
     paths = bigrams.bigrams(model, corpus, None, solved.solved_paths(model, corpus))
     for name, scores in paths.items():
@@ -95,12 +95,12 @@ def test_study_json_has_the_bigrams_of_each_path(run, checkpoint, untied, text_f
 
 
 def test_study_compares_embeddings_with_those_of_the_tied_model(run, checkpoint, untied, text_file):
-    reports, _ = study(run, untied, checkpoint, "--corpus", text_file)
-    of_untied = reports[0]["embeddings"]
-    of_tied = reports[1]["embeddings"]
+    (report_of_untied, report_of_tied), _ = study(run, untied, checkpoint, "--corpus", text_file)
+    of_untied = report_of_untied["embeddings"]
+    of_tied = report_of_tied["embeddings"]
     untied_model = tiedgpt.load_model(untied)
     tied_model = tiedgpt.load_model(checkpoint)
-    corpus = Corpus.of(tiedgpt.load_tokenizer(checkpoint).encode(TEXT), 257)
+    corpus = Corpus.of(tiedgpt.load_tokenizer(checkpoint).encode(TEXT), CONFIG.vocab_size)
 
     assert of_tied == alike(similarity.embeddings(tied_model, corpus, None))
     assert of_untied == alike(similarity.embeddings(untied_model, corpus, tied_model.W_E))
@@ -166,34 +166,35 @@ def assert_shows(cell, value):
 
 
 def test_study_table_has_the_values_of_the_json(run, checkpoint, untied, text_file, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "400")
-    lines = output(run, "study", checkpoint, untied, "--corpus", text_file).splitlines()
-    reports, _ = study(run, checkpoint, untied, "--corpus", text_file)
-    assert lines[0].split() == [checkpoint, untied]
+    monkeypatch.setenv("COLUMNS", "400")  # each row is one line
+    header, *lines = output(run, "study", checkpoint, untied, "--corpus", text_file).splitlines()
+    (tied_report, untied_report), _ = study(run, checkpoint, untied, "--corpus", text_file)
+    assert header.split() == [checkpoint, untied]
 
     labels = []
     for line in lines:
         cells = re.split(" {2,}", line.strip())  # no label and no number has two spaces in it
-        if len(cells) == 3:
+        is_row = len(cells) == 3  # the other lines are questions and readings
+        if is_row:
             label, tied_cell, untied_cell = cells
             labels.append(label)
-            assert_shows(tied_cell, value_at(reports[0], ROWS[label]))
-            assert_shows(untied_cell, value_at(reports[1], ROWS[label]))
+            assert_shows(tied_cell, value_at(tied_report, ROWS[label]))
+            assert_shows(untied_cell, value_at(untied_report, ROWS[label]))
     assert labels == list(ROWS)
 
 
 def test_study_table_has_a_question_above_and_a_reading_below_its_rows(
     run, checkpoint, untied, text_file, monkeypatch
 ):
-    monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.setenv("COLUMNS", "400")  # each row and each reading is one line
     out = output(run, "study", checkpoint, untied, "--corpus", text_file)
     assert out.count("\n") <= 40, "it fits a screen"
-    groups = out.removesuffix("\n").split("\n\n")[1:]
+    _rows_about_the_models, *groups = out.removesuffix("\n").split("\n\n")
     assert len(groups) == 6
     for group in groups:
-        lines = group.split("\n")
-        assert lines[0].endswith("?")
-        assert lines[-1].endswith(".")
+        question, *_rows, reading = group.split("\n")
+        assert question.endswith("?")
+        assert reading.endswith(".")
 
 
 def study_of_four(run, checkpoint, untied, text_file):
@@ -217,8 +218,7 @@ def test_study_has_the_same_numbers_on_narrow_terminals(
     monkeypatch.setenv("COLUMNS", "30")
     narrow = numbers_in(study_of_four(run, checkpoint, untied, text_file))
     assert narrow == wide
-    models = 4
-    assert len(wide) >= 9 * models, "each model has at least nine such numbers"
+    assert len(wide) >= 4 * 9, "each of four models has at least nine such numbers"
 
 
 def numbers_in(table):
@@ -227,7 +227,7 @@ def numbers_in(table):
 
 
 def test_study_wraps_the_names_of_models(run, checkpoint, untied):
-    out = run("study", checkpoint, untied)[1]
+    _, out, _ = run("study", checkpoint, untied)
     header = out.partition("  Output head")[0].splitlines()
     # The pieces of a name are one below the other. The second column begins behind the first piece.
     end_of_first_column = re.match(" +[^ ]+", header[0]).end()
@@ -248,8 +248,8 @@ def test_study_without_a_corpus(run, checkpoint, untied):
     assert "symmetric?" in out
     assert "All tokens, by A" in out
     assert "W_U and the tied model's W_E" in out
-    of_a_text = "requent|mlp0|Nats|normed|Loss|corpus"
-    assert not re.search(of_a_text, out)
+    words_of_rows_about_a_text = "requent|mlp0|Nats|normed|Loss|corpus"
+    assert not re.search(words_of_rows_about_a_text, out)
 
 
 def test_study_takes_a_model_as_a_flag(run, checkpoint, untied):
@@ -258,7 +258,8 @@ def test_study_takes_a_model_as_a_flag(run, checkpoint, untied):
 
 
 def test_study_json_without_a_corpus(run, checkpoint):
-    document = json.loads(run("study", checkpoint, "--json")[1])
+    _, out, _ = run("study", checkpoint, "--json")
+    document = json.loads(out)
     (report,) = document["models"]
     assert document["corpus"] is None
     assert report["corpus"] is None
@@ -267,19 +268,21 @@ def test_study_json_without_a_corpus(run, checkpoint):
 
 
 def test_study_of_other_vocabularies(run, checkpoint, save, text_file):
-    model = random_model(replace(CONFIG.with_head("untied"), vocab_size=258))
-    other = save("other", model, Tokenizer([("a", "b")]))
+    # The other model has one token more, the two letters "ab".
+    config = replace(CONFIG.with_head("untied"), vocab_size=CONFIG.vocab_size + 1)
+    other = save("other", random_model(config), Tokenizer([("a", "b")]))
     (report, other_report), err = study(run, checkpoint, other, "--corpus", text_file)
     assert f"{checkpoint} and {other} have different vocabularies" in err
     assert "do not compare their losses and other numbers per token" in err
     assert err.count("\n") == 1
-    assert report["corpus"]["tokens"] == 1309
-    assert other_report["corpus"]["tokens"] == 1189, "ab is one token"
+    assert report["corpus"]["tokens"] == len(TEXT)
+    assert other_report["corpus"]["tokens"] == len(TEXT) - TEXT.count("ab"), "ab is one token"
     assert other_report["embeddings"]["out_tied"] is None
     assert other_report["bigrams"] is not None
 
 
 def test_study_of_a_model_with_fewer_tokens_than_its_tokenizer(run, checkpoint, save, text_file):
+    """The text has letters whose ids the small model does not have."""
     small = save("small", random_model(replace(CONFIG, vocab_size=70)))
     (report, other_report), err = study(run, small, checkpoint, "--corpus", text_file)
     assert f"{text_file} in the tokens of {small}: token id " in err
@@ -295,14 +298,14 @@ def copy_without_tokenizer(model, folder):
 
 
 @pytest.fixture
-def bare(untied, tmp_path):
+def untied_without_tokenizer(untied, tmp_path):
     """The folder of an untied model without a tokenizer."""
     copy_without_tokenizer(untied, tmp_path / "bare")
     return tmp_path / "bare"
 
 
-def test_study_without_a_tokenizer(run, checkpoint, bare, text_file):
-    (_, report), err = study(run, checkpoint, str(bare), "--corpus", text_file)
+def test_study_without_a_tokenizer(run, checkpoint, untied_without_tokenizer, text_file):
+    (_, report), err = study(run, checkpoint, str(untied_without_tokenizer), "--corpus", text_file)
     assert "has no tokenizer" in err
     assert "is not measured on the corpus or compared with other models" in err
     assert report["bigrams"] is None
@@ -312,22 +315,25 @@ def test_study_without_a_tokenizer(run, checkpoint, bare, text_file):
 
 
 def test_study_of_two_models_without_tokenizers_compares_no_embeddings(
-    run, checkpoint, bare, tmp_path
+    run, checkpoint, untied_without_tokenizer, tmp_path
 ):
     """Their vocabularies are not known to be the same."""
     tied = tmp_path / "tied"
     copy_without_tokenizer(checkpoint, tied)
-    (_, report), _ = study(run, str(tied), str(bare))
+    (_, report), _ = study(run, str(tied), str(untied_without_tokenizer))
     assert report["embeddings"]["out_tied"] is None
 
 
-def test_study_with_a_damaged_tokenizer_between_two_others(run, checkpoint, bare, save):
+def test_study_with_a_damaged_tokenizer_between_two_others(
+    run, checkpoint, untied_without_tokenizer, save
+):
     """The two others are compared with each other."""
-    (bare / "merges.txt").write_text("#version: 0.2\nab cd\n", encoding="utf-8")
-    (bare / "vocab.json").write_text("{}")
+    # A merge of two tokens that are not there
+    (untied_without_tokenizer / "merges.txt").write_text("#version: 0.2\nab cd\n", encoding="utf-8")
+    (untied_without_tokenizer / "vocab.json").write_text("{}")
     other = save("other", random_model(CONFIG), Tokenizer([("a", "b")], {}))
-    _, err = study(run, checkpoint, str(bare), other)
-    assert f"{bare} is not measured on the corpus" in err
+    _, err = study(run, checkpoint, str(untied_without_tokenizer), other)
+    assert f"{untied_without_tokenizer} is not measured on the corpus" in err
     assert f"{checkpoint} and {other} have different vocabularies" in err
 
 
@@ -335,7 +341,7 @@ def test_study_of_a_text_without_frequent_tokens(run, checkpoint):
     (report,), err = study(run, checkpoint, "--corpus", "-", stdin=b"a" * 99)
     assert "stdin is too small for the rows about frequent tokens: 0 of the tokens of" in err
     assert report["bigrams"] is None
-    # 98 tokens follow another. One of them is the first of the second window.
+    # 98 of 99 tokens follow another. One of them is not predicted: the first of the second window.
     assert report["loss"]["tokens"] == 97
 
 

@@ -24,7 +24,7 @@ TOKENIZER = Tokenizer(SMALL_MERGES)  # 256 bytes, 5 merges, <|endoftext|>
 
 
 def random_texts(n: int, longest: int, seed: int = 0) -> list[str]:
-    """Texts of 2 to `longest` characters."""
+    """`n` texts of 2 to `longest` characters."""
     rng = random.Random(seed)
     return ["".join(rng.choices("low er é", k=rng.randint(2, longest))) for _ in range(n)]
 
@@ -44,11 +44,13 @@ def random_texts(n: int, longest: int, seed: int = 0) -> list[str]:
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 5e-5)])
 def test_scores_are_those_of_score_in_order(n_ctx, lookahead, dtype, tolerance):
     model = random_model(replace(CONFIG, n_ctx=n_ctx), dtype=dtype)
-    texts = random_texts(60, 50) + random_texts(5, 700, seed=1)
+    short_texts = random_texts(60, longest=50)
+    long_texts = random_texts(5, longest=700, seed=1)
+    texts = short_texts + long_texts
     random.Random(2).shuffle(texts)
-    results = score_documents(model, TOKENIZER, texts, 20, lookahead=lookahead)
+    results = score_documents(model, TOKENIZER, texts, stride=20, lookahead=lookahead)
     for text, result in zip(texts, results, strict=True):
-        expected = score(model, TOKENIZER, TOKENIZER.encode(text), 20)
+        expected = score(model, TOKENIZER, TOKENIZER.encode(text), stride=20)
         assert result.tokens == expected.tokens
         assert result.bytes == expected.bytes
         assert result.nll == pytest.approx(expected.nll, abs=tolerance)
@@ -58,7 +60,10 @@ def test_scores_are_those_of_score_in_order(n_ctx, lookahead, dtype, tolerance):
 
 
 def test_batches_of_texts_are_of_similar_lengths_and_bounded(monkeypatch, shapes_read):
-    """No loss of padding is computed, and there is little padding."""
+    """No loss of padding is computed, and there is little padding.
+
+    shapes_read has the [B, T] of each forward pass.
+    """
     monkeypatch.setattr(documents, "BATCH_TOKENS", 100)
     row_losses = documents.row_losses
     loss_counts = []
@@ -69,12 +74,14 @@ def test_batches_of_texts_are_of_similar_lengths_and_bounded(monkeypatch, shapes
 
     monkeypatch.setattr(documents, "row_losses", recorded)
     results = list(score_documents(random_model(CONFIG), TOKENIZER, random_texts(50, 60)))
-    assert sum(B for B, T in shapes_read) == 50
-    assert max(B for B, T in shapes_read) > 5
-    tokens = [B * T for B, T in shapes_read]
-    assert max(tokens) <= 100
-    assert sum(loss_counts) == sum(result.tokens for result in results)
-    assert sum(tokens) < 1.1 * sum(loss_counts)
+    batch_sizes = [B for B, T in shapes_read]
+    assert sum(batch_sizes) == 50, "each text is read once"
+    assert max(batch_sizes) > 5
+    tokens_of_batches = [B * T for B, T in shapes_read]
+    assert max(tokens_of_batches) <= 100
+    losses_computed = sum(loss_counts)
+    assert losses_computed == sum(result.tokens for result in results)
+    assert sum(tokens_of_batches) < 1.1 * losses_computed
 
 
 WRONG_TEXTS = [
@@ -110,6 +117,7 @@ def test_a_text_has_the_same_loss_in_each_row_of_a_batch():
 
 
 def test_documents_are_texts_or_ids_and_are_cut():
+    """One text in four forms. The last one is three tokens too long, which are cut."""
     model = random_model(CONFIG)
     text = "lower<|endoftext|>low"
     ids = TOKENIZER.encode(text, special="token")
@@ -145,8 +153,9 @@ def test_documents_are_read_when_they_are_needed():
 
     results = score_documents(random_model(CONFIG), TOKENIZER, endless(), lookahead=10)
     assert len(taken) == 0
-    assert len(list(islice(results, 11))) == 11
-    assert len(taken) == 20, "two times ten"
+    eleven_results = list(islice(results, 11))
+    assert len(eleven_results) == 11
+    assert len(taken) == 20, "two times the ten that are read together"
 
 
 def test_an_error_of_the_iterable_is_raised():
@@ -291,7 +300,7 @@ def test_a_long_prompt_is_cut_to_its_end():
     model = random_model(replace(CONFIG, n_ctx=31))
     (samples,) = generate_documents(model, TOKENIZER, [LONG_PROMPT], 10, greedy=True, on_long="cut")
     kept = TOKENIZER.encode("er" * 21)
-    assert len(kept) == 31 - 10, "10 new tokens fit into the context"
+    assert len(kept) == 31 - 10, "so that 10 new tokens fit into the context of 31"
     assert samples[0].ids == list(generate(model, kept, 10, greedy=True))
 
 

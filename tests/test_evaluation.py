@@ -56,6 +56,7 @@ def test_each_token_is_predicted_as_by_brute_force(head, n, stride):
 
 @pytest.mark.parametrize("n", [2, C, C + 1, 2 * C, 3 * C + 2])
 def test_one_token_is_not_predicted_or_one_of_each_window(model, n):
+    """The first token of a window is predicted in the window before it, if they overlap."""
     ids = some_ids(n)
     assert token_losses(model, ids, 1).size == n - 1
     assert token_losses(model, ids, C - 1).size == n - 1
@@ -65,17 +66,18 @@ def test_one_token_is_not_predicted_or_one_of_each_window(model, n):
 
 @pytest.mark.parametrize("stride", [1, C // 2, C])
 def test_progress_counts_the_tokens_that_are_read(model, stride):
-    read = []
-    token_losses(model, some_ids(3 * C + 2), stride, read.append)
-    assert sum(read) == 3 * C + 2
-    assert len(read) > 1
-    assert min(read) > 0
+    n = 3 * C + 2
+    counts_reported = []
+    token_losses(model, some_ids(n), stride, counts_reported.append)
+    assert sum(counts_reported) == n
+    assert len(counts_reported) > 1
+    assert min(counts_reported) > 0
 
 
 def test_progress_of_a_text_of_one_window(model):
-    read = []
-    token_losses(model, some_ids(C), 1, read.append)
-    assert read == [C]
+    counts_reported = []
+    token_losses(model, some_ids(C), 1, counts_reported.append)
+    assert counts_reported == [C]
 
 
 @pytest.mark.parametrize("batch", [1, 2 * C, 10_000])
@@ -91,7 +93,7 @@ def test_batch_and_piece_sizes_do_not_change_losses(model, monkeypatch, batch, r
 
 
 @pytest.mark.parametrize(
-    ("thread_count", "pieces"),
+    ("thread_count", "pieces_of_batch"),
     [
         pytest.param(1, 4, id="one-thread"),
         pytest.param(2, 4, id="two-threads"),
@@ -99,15 +101,16 @@ def test_batch_and_piece_sizes_do_not_change_losses(model, monkeypatch, batch, r
     ],
 )
 def test_logits_are_computed_for_predicted_tokens_only_in_pieces(
-    model, monkeypatch, thread_count, pieces
+    model, monkeypatch, thread_count, pieces_of_batch
 ):
+    """The first of 2,000 tokens is not predicted. unembed computes the logits of a piece."""
     ids = some_ids(2000)
     expected = token_losses(model.astype(np.float64), ids, C - 1)
     unembed = evaluation.unembed
-    rows = []
+    piece_sizes = []
 
     def recorded(final, W_U):
-        rows.append(len(final))
+        piece_sizes.append(len(final))
         return unembed(final, W_U)
 
     monkeypatch.setattr(threads, "reading_threads", lambda: thread_count)
@@ -115,10 +118,10 @@ def test_logits_are_computed_for_predicted_tokens_only_in_pieces(
     losses = token_losses(model, ids, C - 1)
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
     assert losses.size == 1999
-    assert sum(rows) == 1999
-    assert max(rows) <= evaluation.LOGIT_ROWS
+    assert sum(piece_sizes) == 1999
+    assert max(piece_sizes) <= evaluation.LOGIT_ROWS
     # Two batches of 33 windows are computed in pieces. The last window is a piece of its own.
-    assert len(rows) == 2 * pieces + 1
+    assert len(piece_sizes) == 2 * pieces_of_batch + 1
 
 
 # Texts that cannot be scored
@@ -177,6 +180,7 @@ TOKENS = ["low", " low", "er", " ", "é", "<|endoftext|>", "low", " low"]
         pytest.param(20, 20, TOKENS[1:], id="one-window-as-long-as-the-stride"),
         pytest.param(4, None, TOKENS[1:], id="overlapping-windows"),
         pytest.param(4, 1, TOKENS[1:], id="stride-1"),
+        # The last window begins with TOKENS[4], which follows nothing there.
         pytest.param(4, 4, TOKENS[1:4] + TOKENS[5:], id="windows-without-overlap"),
         # The last window is one token, which follows nothing there.
         pytest.param(7, 7, TOKENS[1:7], id="last-window-of-one-token"),

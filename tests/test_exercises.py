@@ -26,6 +26,12 @@ def message_of(number: int, name: str, function) -> list[str]:
     return str(caught.value).split("\n")
 
 
+def mistake_in(number: int, name: str, function) -> str:
+    """The line of the message that names the mistake. It comes after that of the wrong number."""
+    _wrong_number, mistake, *_ = message_of(number, name, function)
+    return mistake
+
+
 @pytest.mark.parametrize("number", range(1, 13))
 def test_the_solution_is_right(capsys, number):
     assert main([str(number), exercise_solutions.__file__]) == 0
@@ -47,11 +53,11 @@ def test_all_exercises_of_a_file_with_one_function(capsys, tmp_path):
     file.write_text(inspect.getsource(exercise_solutions.merge), encoding="utf-8")
     assert main(["all", str(file)]) == 1
     out, err = capsys.readouterr()
-    lines = out.splitlines()
-    assert lines[0] == "exercise 1, a merge of byte-pair encoding: right"
-    assert lines[1] == "exercise 2, layer norm: wrong"
-    assert lines[2] == f"{file} has no function layer_norm"
-    assert out.count(": wrong\n") == 11
+    of_exercise_1, of_exercise_2, reason, *_ = out.splitlines()
+    assert of_exercise_1 == "exercise 1, a merge of byte-pair encoding: right"
+    assert of_exercise_2 == "exercise 2, layer norm: wrong"
+    assert reason == f"{file} has no function layer_norm"
+    assert out.count(": wrong\n") == 11, "exercises 2 to 12"
     assert err == ""
 
 
@@ -89,7 +95,7 @@ MERGE = [
 
 @pytest.mark.parametrize(("wrong", "sentence"), MERGE)
 def test_merge(wrong, sentence):
-    assert message_of(1, "merge", wrong)[1] == sentence
+    assert mistake_in(1, "merge", wrong) == sentence
 
 
 def test_merge_in_place():
@@ -113,7 +119,7 @@ def test_merge_to_a_number():
 def test_layer_norm():
     wrong = wrong_solutions.norm_with_an_epsilon_of_its_own
     sentence = "yours has a layer norm with epsilon 1e-06"
-    assert message_of(2, "layer_norm", wrong)[1] == sentence
+    assert mistake_in(2, "layer_norm", wrong) == sentence
 
 
 SOFTMAX = [
@@ -137,7 +143,7 @@ SOFTMAX = [
 
 @pytest.mark.parametrize(("wrong", "sentence"), SOFTMAX)
 def test_softmax(wrong, sentence):
-    assert message_of(3, "softmax", wrong)[1] == sentence
+    assert mistake_in(3, "softmax", wrong) == sentence
 
 
 CROSS_ENTROPY = [
@@ -162,7 +168,7 @@ CROSS_ENTROPY = [
 
 @pytest.mark.parametrize(("wrong", "sentence"), CROSS_ENTROPY)
 def test_cross_entropy(wrong, sentence):
-    assert message_of(3, "cross_entropy", wrong)[1] == sentence
+    assert mistake_in(3, "cross_entropy", wrong) == sentence
 
 
 HEAD = [
@@ -189,7 +195,7 @@ HEAD = [
 
 @pytest.mark.parametrize(("wrong", "sentence"), HEAD)
 def test_head(wrong, sentence):
-    assert message_of(4, "head", wrong)[1] == sentence
+    assert mistake_in(4, "head", wrong) == sentence
 
 
 def test_attention():
@@ -217,7 +223,7 @@ def test_gelu(wrong, sentence):
 def test_transformer_block():
     wrong = wrong_solutions.block_without_a_residual_connection
     sentence = "yours lacks the residual connection"
-    assert message_of(7, "transformer_block", wrong)[1] == sentence
+    assert mistake_in(7, "transformer_block", wrong) == sentence
 
 
 OUTPUT_MATRIX = [
@@ -286,7 +292,7 @@ CACHED_ATTENTION = [
 
 @pytest.mark.parametrize(("wrong", "sentence"), CACHED_ATTENTION)
 def test_cached_attention(wrong, sentence):
-    assert message_of(9, "cached_attention", wrong)[1] == sentence
+    assert mistake_in(9, "cached_attention", wrong) == sentence
 
 
 TOP_P = [
@@ -313,7 +319,7 @@ TOP_P = [
 
 @pytest.mark.parametrize(("wrong", "sentence"), TOP_P)
 def test_top_p(wrong, sentence):
-    assert message_of(10, "top_p", wrong)[1] == sentence
+    assert mistake_in(10, "top_p", wrong) == sentence
 
 
 LAYER_NORM_BACKWARD = [
@@ -353,7 +359,7 @@ LAYER_NORM_BACKWARD = [
 
 @pytest.mark.parametrize(("wrong", "sentence"), LAYER_NORM_BACKWARD)
 def test_layer_norm_backward(wrong, sentence):
-    assert message_of(11, "layer_norm_backward", wrong)[1] == sentence
+    assert mistake_in(11, "layer_norm_backward", wrong) == sentence
 
 
 TIED_GRADIENT = [
@@ -377,7 +383,7 @@ TIED_GRADIENT = [
 
 @pytest.mark.parametrize(("wrong", "sentence"), TIED_GRADIENT)
 def test_tied_gradient(wrong, sentence):
-    assert message_of(12, "tied_gradient", wrong)[1] == sentence
+    assert mistake_in(12, "tied_gradient", wrong) == sentence
 
 
 # Files
@@ -405,8 +411,9 @@ def check(capsys, tmp_path):
 def test_a_wrong_file(check):
     code, out, err = check("import numpy as np\ndef gelu(x): return np.maximum(x, 0)\n")
     assert code == 1
-    assert out[0] == "exercise 6, gelu: wrong"
-    assert out[2] == "yours is relu"
+    result, _wrong_number, mistake, *_ = out
+    assert result == "exercise 6, gelu: wrong"
+    assert mistake == "yours is relu"
     assert err == []
 
 
@@ -488,7 +495,7 @@ def test_an_endless_recursion_is_shown_in_a_few_lines(check):
     code, out, err = check("def gelu(x):\n    return gelu(x)\n")
     assert code == 2
     assert out == []
-    assert len(err) == 6
+    assert len(err) == 6, "the error and five lines about where it is"
     assert err[0].startswith("exercise 6, gelu: mine.py: RecursionError: ")
 
 
@@ -514,7 +521,8 @@ def test_the_exercises_are_listed(capsys):
     assert main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 12
-    assert lines[5] == " 6  gelu"
+    line_of_exercise_6 = lines[6 - 1]
+    assert line_of_exercise_6 == " 6  gelu"
 
 
 @pytest.mark.parametrize("number", range(1, 13))
@@ -534,7 +542,8 @@ def test_a_hint_is_printed_if_it_is_asked_for(capsys, number):
     assert main([str(number), "--hint"]) == 0
     hint = capsys.readouterr().out
     assert len(hint) > 50
-    assert "<" not in hint.replace("`<", "")
+    without_code = hint.replace("`<", "")
+    assert "<" not in without_code, "a tag of HTML"
 
 
 def test_a_hint_needs_an_exercise(capsys):
@@ -573,7 +582,7 @@ def test_ctrl_c_ends_an_endless_loop_in_one_line(tmp_path):
             out, err = process.communicate(timeout=60)
         finally:
             process.kill()
-    assert process.returncode == 130
+    assert process.returncode == 130  # as a shell reports Ctrl-C
     assert out == ""
     assert re.fullmatch(
         rf"exercise 6, gelu: {file}: stopped by Ctrl-C\n  line \d, in gelu: .*\n", err

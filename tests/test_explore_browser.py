@@ -19,6 +19,7 @@ from tiedgpt.explore import turns
 from tiedgpt.explore.export import exported_page
 from tiedgpt.explore.shown import ShownModels
 from tiedgpt.explore.views import VIEWS
+from tiedgpt.explore.views.next import LISTED  # how many of the likeliest tokens have a bar
 from tiedgpt.study.corpus import Corpus
 
 try:
@@ -141,7 +142,7 @@ def open_page(pages):
 
 
 def bars(page, side=0):
-    """The likeliest next tokens of a model."""
+    """The likeliest next tokens of a model: side 0 is the tied one, 1 the untied one."""
     return page.locator("#bars .side").nth(side).locator(".row")
 
 
@@ -176,8 +177,10 @@ def write(page):
 
 
 def remove_mlp_of_block_3(page):
+    """Click the button of this part, and wait until the bars show what that changes."""
     button(page, MLP_OF_BLOCK_3).click()
-    expect(page.locator("#partsbars .ghost").first).to_be_visible()
+    outline_of_a_bar_before = page.locator("#partsbars .ghost").first
+    expect(outline_of_a_bar_before).to_be_visible()
 
 
 # What a student asks, and the words of the answer
@@ -298,7 +301,8 @@ def test_the_parts_are_those_of_the_chosen_model(open_page, server):
     page = open_page(server)
     show(page, "parts")
     expect(page.locator("#partsbox .side.tied")).to_have_count(1)
-    page.locator("#parts .which button").nth(1).click()
+    button_of_untied_model = page.locator("#parts .which button").nth(1)
+    button_of_untied_model.click()
     expect(page.locator("#partsbox .side.untied")).to_have_count(1)
 
 
@@ -324,10 +328,10 @@ def test_a_path_is_symmetric_or_not(open_page, server, path, sign):
 def pictures(page, kind):
     """The pictures of a pair of tokens, and those of the same tokens in the other order.
 
-    Each has a row of W_E, a row of W_U, and their product.
+    Each has a row of W_E, a row of W_U, and their product. `kind` is "tied" or "untied".
     """
     canvases = page.locator(f"#product .{kind} canvas")
-    expect(canvases).to_have_count(6)
+    expect(canvases).to_have_count(3 + 3)
     data = [canvas.evaluate("canvas => canvas.toDataURL()") for canvas in canvases.all()]
     return data[:3], data[3:]
 
@@ -353,11 +357,14 @@ def test_a_product_of_two_rows_is_another_in_the_other_order_if_untied(open_page
 
 
 def test_a_product_begins_with_the_numbers_of_the_matrices(open_page, server):
+    """The page shows the pair "My" and " lord" of PROMPT."""
     page = open_page(server, "#path")
-    model = server.shown.by_head[1]["untied"]
-    encode = server.shown.tokenizer.encode
-    first = model.W_E[encode("My")[0], 0]
-    second = model.W_U[0, encode(" lord")[0]]
+    _tied_model, untied_model = server.shown.by_head
+    model = untied_model["untied"]
+    (my,) = server.shown.tokenizer.encode("My")
+    (lord,) = server.shown.tokenizer.encode(" lord")
+    first = model.W_E[my, 0]
+    second = model.W_U[0, lord]
     numbers = f"{first:.2f} \u00d7 {second:.2f}".replace("-", "\u2212")
     expect(page.locator("#product .untied p").first).to_contain_text(numbers)
 
@@ -389,7 +396,7 @@ def test_a_token_is_drawn_after_the_chosen_place(open_page, server):
     expect(tokens_of_prompt(page).first).to_have_attribute("aria-pressed", "true")
     button(page, "Draw one").click()
     expect(tokens_of_prompt(page)).to_have_count(2)
-    expect(page.locator("#seed")).to_have_value("2")
+    expect(page.locator("#seed")).to_have_value("2")  # it was 1; the next draw is another
 
 
 def test_an_untied_model_can_use_its_embedding_as_output_matrix(open_page, server):
@@ -404,7 +411,7 @@ def test_an_untied_model_can_use_its_embedding_as_output_matrix(open_page, serve
 
 def test_an_earlier_token_moves_every_panel_of_the_text(open_page, server):
     page = open_page(server)
-    boxes = {
+    boxes = {  # a panel, and what it shows of the text
         "path": "#nearto",
         "lens": "#lensbox",
         "parts": "#partsout",
@@ -467,17 +474,29 @@ def test_the_sampling_is_folded_at_first(open_page, server):
 
 def test_top_k_drops_tokens(open_page, server):
     page = open_page(server)
-    expect(page.locator("#bars .ghost")).to_have_count(0)
+    bars_of_one_model = page.locator("#bars .side").first
+    kept = bars_of_one_model.locator(".row:not(.out)")
+    dropped = page.locator("#bars .row.out")
+    line_below_the_kept = bars_of_one_model.locator(".cut")
     page.click("#sampling summary")
     page.fill("#top_k", "3")
-    kept = page.locator("#bars .side").first.locator(".row:not(.out)")
     expect(kept).to_have_count(3)
-    expect(page.locator("#bars .cut").first).to_contain_text("3 kept")
+    expect(line_below_the_kept).to_contain_text("3 kept")
     expect(page.locator("#barsnote")).to_be_visible()
 
-    page.fill("#top_k", "0")
-    expect(page.locator("#bars .row.out")).to_have_count(0)
-    expect(page.locator("#sliders output").nth(1)).to_contain_text("off")
+    page.fill("#top_k", "0")  # this turns top-k off
+    expect(dropped).to_have_count(0)
+    value_of_top_k = page.locator("#sliders output").nth(1)
+    expect(value_of_top_k).to_contain_text("off")
+
+
+def test_a_probability_that_sampling_changes_has_an_outline(open_page, server):
+    page = open_page(server)
+    outlines = page.locator("#bars .ghost")
+    expect(outlines).to_have_count(0)
+    page.click("#sampling summary")
+    page.fill("#top_k", "3")
+    expect(outlines.first).to_be_visible()
 
 
 def test_the_cost_follows_its_sliders(open_page, server):
@@ -548,7 +567,7 @@ def test_a_character_of_several_tokens_is_explained(open_page, server):
 
 def test_names_that_every_object_has_are_ignored_in_a_link(open_page, server):
     page = open_page(server, "#constructor?constructor=1&seed=7")
-    expect(bars(page)).to_have_count(14)
+    expect(bars(page)).to_have_count(LISTED)
     expect(page.locator("#seed")).to_have_value("7")
     expect(page.locator("#problem")).not_to_be_visible()
 
@@ -572,7 +591,8 @@ def test_both_models_write_what_the_library_generates(open_page, server):
     expect(page.locator("#written .note").first).to_contain_text("mean surprisal")
     words = page.locator("#written .page").first.locator(".w").all_text_contents()
     ids = server.shown.tokenizer.encode(PROMPT)
-    expected = tiedgpt.generate(server.shown.by_head[0]["tied"], ids, 40, seed=1)
+    first_model, _second_model = server.shown.by_head
+    expected = tiedgpt.generate(first_model["tied"], ids, 40, seed=1)
     assert "".join(words) == server.shown.tokenizer.decode(list(expected))
 
 
@@ -592,7 +612,8 @@ def test_what_is_written_can_be_selected(open_page, server):
 def test_a_written_token_goes_back_to_the_text_before_it(open_page, server):
     page = open_page(server)
     write(page)
-    page.locator("#written .w").nth(5).click()
+    sixth_written_token = page.locator("#written .w").nth(5)
+    sixth_written_token.click()
     prompt_tokens = len(server.shown.tokenizer.encode(PROMPT))
     expect(tokens_of_prompt(page)).to_have_count(prompt_tokens + 5)
 
@@ -604,7 +625,7 @@ def wait_for(event, turn):
 
 
 @pytest.fixture
-def go_on(monkeypatch):
+def go_on_after_three_tokens(monkeypatch):
     """An event. Until it is set, each model writes three tokens and waits."""
     go_on = threading.Event()
     generate = VIEWS["generate"]
@@ -619,7 +640,8 @@ def go_on(monkeypatch):
     return go_on
 
 
-def test_stop_stops_the_text(open_page, server, go_on):
+def test_stop_stops_the_text(open_page, server, go_on_after_three_tokens):
+    """Each of the two models has written three tokens by then, and waits for the event."""
     page = open_page(server, allowed_errors=["Failed to load", "ERR_"])
     page.click("#write")
     expect(page.locator("#written .w")).to_have_count(2 * 3)
@@ -627,11 +649,13 @@ def test_stop_stops_the_text(open_page, server, go_on):
     expect(page.locator("#write")).to_have_text("Write 40 tokens")
     expect_written(page, 3)
     expect(page.locator("#written .note").first).to_have_text("3 tokens; stopped")
-    go_on.set()
+    go_on_after_three_tokens.set()
     write(page)
 
 
-def test_quit_stops_the_server_and_the_page_stays(open_page, serve, go_on):
+@pytest.mark.usefixtures("go_on_after_three_tokens")
+def test_quit_stops_the_server_and_the_page_stays(open_page, serve):
+    """Each of the two models has written three tokens by then, and waits."""
     page = open_page(serve(shakespeare()), allowed_errors=["Failed to load", "ERR_"])
     shown = bars(page).all_inner_texts()
     page.click("#write")
@@ -641,7 +665,7 @@ def test_quit_stops_the_server_and_the_page_stays(open_page, serve, go_on):
     expect(page.locator("#write")).to_have_text("Write 40 tokens")
     page.fill("#prompt", "another")
     expect(page.locator("#stopped")).to_be_visible()
-    expect(page.locator("main .figure").first).to_have_css("opacity", "0.45")
+    expect(page.locator("main .figure").first).to_have_css("opacity", "0.45")  # it is dimmed
     assert bars(page).all_inner_texts() == shown
 
 
@@ -656,7 +680,7 @@ def test_a_page_whose_server_has_gone_says_so(open_page):
 def test_fourteen_pages_of_which_one_is_closed_while_it_writes(open_page, server):
     first, *others = [open_page(server) for _ in range(14)]
     for page in others:
-        expect(bars(page)).to_have_count(14)
+        expect(bars(page)).to_have_count(LISTED)
     first.click("#write")
     expect(first.locator("#written .w").first).to_be_visible()
     first.close()
@@ -681,8 +705,8 @@ def go_on_solving(monkeypatch):
 
 @pytest.fixture
 def small_server(serve):
-    """A server of a tied and an untied model, and of a text of 40 frequent tokens."""
-    ids = [(7 * n + n // 11) % 40 + 60 for n in range(6000)]
+    """A server of a tied and an untied model, and of a text of 40 frequent tokens, 60 to 99."""
+    ids = [(7 * n + n // 11) % 40 + 60 for n in range(6000)]  # each has several successors
     tied_model = random_model(CONFIG)
     untied_model = random_model(replace(CONFIG, tied=False))
     corpus = Corpus.of(ids, CONFIG.vocab_size)
@@ -700,7 +724,8 @@ def test_solving_for_the_best_matrix_can_be_cancelled_and_ends(
 
     go_on_solving.set()
     page.click("#solve")
-    expect(page.locator("#solved tbody tr")).to_have_count(3)
+    rows = page.locator("#solved tbody tr")
+    expect(rows).to_have_count(3)  # what one factor gains, what the best W_U gains, and the rest
     expect(page.locator("#solvednote")).to_contain_text("at most the difference is due to the tie")
 
 
@@ -725,7 +750,7 @@ def test_script_in_the_prompt_and_in_a_token_and_in_a_name(open_page, serve):
     expect(page.locator("#strip")).to_contain_text("/")
     show_all(page)
     expect(page).to_have_title("tiedgpt explore")
-    expect(page.locator("script")).to_have_count(1)
+    expect(page.locator("script")).to_have_count(1)  # that of the page
     expect(page.locator("#models")).to_contain_text(TAG)
 
 
@@ -760,11 +785,13 @@ def test_without_a_corpus_the_page_says_how_to_give_one(open_page, serve):
 
 
 def assert_is_below_the_header(page, panel):
-    header = page.locator("header").bounding_box()["height"]
-    top = page.locator(f"#{panel}").bounding_box()["y"]
-    assert -2 <= top - header <= 12
+    """The panel begins where the header ends, or a little lower. Two pixels are for rounding."""
+    header_height = page.locator("header").bounding_box()["height"]
+    top_of_panel = page.locator(f"#{panel}").bounding_box()["y"]
+    assert header_height - 2 <= top_of_panel <= header_height + 12
 
 
+# The page is scrolled to its end; two pixels are for rounding.
 IS_AT_END = "scrollY + innerHeight >= document.documentElement.scrollHeight - 2"
 
 
@@ -775,6 +802,7 @@ def test_the_menu_lands_on_the_panel_the_first_time(open_page, server, panel):
     # It stays there while the panels above it grow.
     for _ in range(2):
         page.wait_for_timeout(150)
+        # At the end of the page, a low panel cannot be scrolled up to the header.
         if not page.evaluate(IS_AT_END):
             assert_is_below_the_header(page, panel)
     expect(page).to_have_url(re.compile(f"#{panel}"))
@@ -802,7 +830,8 @@ def test_back_undoes(open_page, server):
     page.go_back()
     expect(page).to_have_url(server.url)
     page.go_forward()
-    expect(page.locator("#lens > :focus")).to_be_attached()
+    focus_in_lens = page.locator("#lens > :focus")
+    expect(focus_in_lens).to_be_attached()
 
 
 # A reader scrolls to the top by hand, and goes back as soon as the menu has followed.
@@ -872,7 +901,8 @@ def test_a_link_shows_the_same_even_after_a_restart_on_its_port(open_page):
 
 # Other sites
 
-# The type and the status of the response: opaque0 tells the site nothing about it.
+# Send a request, and return the type and the status of the response, as "basic200". "opaque0" tells
+# the site nothing about it.
 POST = """async ([url, mode, type]) => {
     const headers = {"Content-Type": type};
     try {
@@ -900,10 +930,11 @@ def other_site(chromium):
 
 
 def test_a_rebound_name_gets_nothing_even_if_it_knows_the_secret(chromium, server):
-    """The name evil.example now has this machine's address."""
+    """The browser of this test finds evil.example at this machine's own address."""
     page = chromium.new_page()
     url = f"http://evil.example:{server.server_port}/{server.secret}/"
     assert page.goto(url).status == 403
+    # "basic" is a response that the page may read, 403 its status.
     assert page.evaluate(POST, [url + "next", "cors", "application/json"]) == "basic403"
     page.close()
 
@@ -982,6 +1013,7 @@ def test_axe_finds_nothing_and_no_control_is_small(open_page, server, scheme, si
     assert controls.evaluate_all(SMALL_CONTROLS) == []
 
 
+# [id, key, id of the box around it] of the element that has the focus; [] if none has it.
 FOCUSED = """() => {
     const element = document.activeElement;
     if (element === document.body) return [];
@@ -999,7 +1031,7 @@ def reached_by_tab(page):
     """[id, key, id of the box around it] of each element that has the focus, one after another."""
     page.locator(".skip").focus()
     reached = []
-    for _ in range(400):
+    for _ in range(400):  # more than the page has elements for the focus
         page.keyboard.press("Tab")
         focused = page.evaluate(FOCUSED)
         if not focused:
@@ -1020,7 +1052,10 @@ def test_tab_reaches_every_control_and_leaves_the_page(open_page, server):
 
 def test_tab_stops_once_at_the_bars_of_each_model(open_page, server):
     page = open_page(server, reduced_motion="reduce")
-    bars_reached = [key for _, key, _ in reached_by_tab(page) if key and key.startswith("bar")]
+    bars_reached = []
+    for _id, key, _box in reached_by_tab(page):
+        if key is not None and key.startswith("bar"):
+            bars_reached.append(key)
     assert len(bars_reached) == 2
 
 
@@ -1054,7 +1089,10 @@ def exported(server, tmp_path_factory):
 
 @pytest.fixture
 def open_exported(pages, exported):
-    """open_exported(example): the exported page, opened from disk, with one of its examples."""
+    """open_exported(example): the exported page, opened from disk, with one of its examples.
+
+    `example` is the number of its button, from 0 to 3.
+    """
 
     def open_exported(example):
         page = pages.open(f"file://{exported}", "file:", offline=True)
@@ -1089,8 +1127,8 @@ def test_the_exported_page_has_each_head(open_exported, server, example):
     untied_model.get_by_text("W_E.T").click()
     expect(page.locator("#bars .side.tied")).to_have_count(2)
     fields = {"text": page.input_value("#prompt"), "side": 1, "head": "tied"}
-    likeliest = view_answer(server.shown, "next", fields)["rows"][0]["text"]
-    text = likeliest.replace(" ", "·").replace("\n", "⏎")
+    first_row, *_ = view_answer(server.shown, "next", fields)["rows"]
+    text = first_row["text"].replace(" ", "·").replace("\n", "⏎")
     expect(bars(page, side=1).first.locator(".t")).to_have_text(text)
 
 
@@ -1110,4 +1148,5 @@ def test_the_exported_page_has_the_predictions_without_a_part(open_exported, exa
 def test_the_exported_page_has_the_solved_matrix(open_exported):
     page = open_exported(0)
     page.click("#solve")
+    # The best W_U gains so many nats for the tied model.
     expect(page.locator("#solved")).to_contain_text("3.37")

@@ -36,7 +36,7 @@ def process(checkpoint, tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     )
-    address = process.stdout.readline().strip()
+    address = process.stdout.readline().strip()  # http://127.0.0.1:PORT/SECRET/
     origin, secret = address.rstrip("/").rsplit("/", 1)
     port = int(origin.removeprefix("http://127.0.0.1:"))
     process.server = SimpleNamespace(server_port=port, secret=secret, origin=origin)
@@ -45,16 +45,23 @@ def process(checkpoint, tmp_path):
     process.kill()
 
 
+def assert_answers(server):
+    status, answer = post(server, "next", {"text": TEXT})
+    assert status == 200
+    assert answer["text"] == TEXT
+
+
 def test_the_command_serves_until_quit_even_if_the_model_is_deleted(process):
-    assert post(process.server, "next", {"text": TEXT})[1]["text"] == TEXT
-    assert post(process.server, "quit")[0] == 200
+    assert_answers(process.server)
+    status, _ = post(process.server, "quit")
+    assert status == 200
     _, err = process.communicate(timeout=30)
     assert process.returncode == 0
     assert "Traceback" not in err
 
 
 def test_the_command_serves_until_ctrl_c(process):
-    assert post(process.server, "next", {"text": TEXT})[1]["text"] == TEXT
+    assert_answers(process.server)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
@@ -75,9 +82,9 @@ def test_the_command_writes_the_page_to_a_file(run, checkpoint, tmp_path):
 
 
 def test_a_port_that_is_taken_is_refused(run, checkpoint):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        result = run("explore", "-q", "--port", port, checkpoint)
+    with socket.create_server(("127.0.0.1", 0)) as other_server:
+        _, port = other_server.getsockname()
+        result = run("explore", "-q", "--port", str(port), checkpoint)
     message = f"port {port}: Address already in use; choose another or leave"
     assert_one_error_line(result, message)
 
@@ -100,8 +107,10 @@ def test_three_models_are_refused(run):
 def test_the_shipped_counts_are_those_of_the_shipped_vocabulary():
     tokenizer = tiedgpt.load_tokenizer("shakespeare-tied")
     name, corpus = read_corpus(None, False, tokenizer, 1024)
-    assert name
-    assert corpus.count(tokenizer.encode("My")[0], tokenizer.encode(" lord")[0]) > 50
+    assert name != ""
+    (my,) = tokenizer.encode("My")
+    (lord,) = tokenizer.encode(" lord")
+    assert corpus.count(my, lord) > 50
 
 
 def test_a_model_with_another_vocabulary_has_no_corpus():

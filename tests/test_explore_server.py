@@ -7,6 +7,7 @@ import time
 import webbrowser
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import cycle
 
 import pytest
 from support.explore_server import (
@@ -54,6 +55,12 @@ def is_alive(server):
     assert answer["text"] == "still here"
 
 
+def status_of(server, path, **headers):
+    """The status of a GET request with these headers."""
+    status, _, _ = get(server, path, **headers)
+    return status
+
+
 def with_port(text, server):
     return text.replace("PORT", str(server.server_port))
 
@@ -69,7 +76,7 @@ def test_a_view_of_several_answers_is_a_line_for_each(server, shown):
     fields = {"text": TEXT, "n": 9, "seed": 5}
     status, lines = post_lines(server, "generate", fields)
     assert status == 200
-    assert len(lines) == 10
+    assert len(lines) == 9 + 1, "one for each token, and one that says why the text ends"
     assert lines == view_answer(shown, "generate", fields)
 
 
@@ -115,17 +122,18 @@ def test_the_headers_of_a_file(server, path):
 
 
 def test_the_address_in_the_browsers_command_line_works_once(shown):
+    """It leads to the address with the secret, which other users must not see there."""
     with serving(shown) as server:
-        path = f"/{server.ticket}/"
+        path_once = f"/{server.ticket}/"
         home = f"/{server.secret}/"
-        assert server.url_once.endswith(path)
-        assert get(server, path, Host="evil.example")[0] == 403
-        status, _, response = get(server, path)
+        assert server.url_once.endswith(path_once)
+        assert status_of(server, path_once, Host="evil.example") == 403
+        status, _, response = get(server, path_once)
         assert status == 302
         assert response.getheader("Location") == home
-        assert get(server, path)[0] == 404
-        assert get(server, "//")[0] == 404
-        assert get(server, home)[0] == 200
+        assert status_of(server, path_once) == 404
+        assert status_of(server, "//") == 404, "the ticket is not replaced by an empty one"
+        assert status_of(server, home) == 200
 
 
 def test_an_address_without_its_slash_leads_to_the_page(server):
@@ -149,8 +157,8 @@ def test_the_address_of_an_earlier_run_does_not_tell_the_secret(server, accept, 
 
 
 def test_the_script_of_the_page_that_asks_is_for_this_machine_only(server):
-    assert get(server, "/ask.js")[0] == 200
-    assert get(server, "/ask.js", Host="evil.example")[0] == 403
+    assert status_of(server, "/ask.js") == 200
+    assert status_of(server, "/ask.js", Host="evil.example") == 403
 
 
 # Which requests are refused
@@ -302,11 +310,11 @@ def test_too_many_connections_are_refused(server, monkeypatch):
         patch.setattr(server_module, "MAX_CONNECTIONS", 0)
         status, body, _ = get(server, f"/{server.secret}/")
     assert status == 503
-    assert b"Close other pages" in body
+    assert b"Close other pages" in body  # it says what to do
 
 
 def is_closed(connection):
-    """Whether the server has closed a connection; it sends nothing else."""
+    """Whether the server closes a connection within its timeout; it sends nothing else."""
     try:
         return connection.recv(1) == b""
     except TimeoutError:
@@ -322,15 +330,15 @@ def send_if_open(connection, data):
 
 @pytest.mark.parametrize("text", [pytest.param("", id="nothing"), "GET /a"])
 def test_a_client_that_sends_a_byte_now_and_then_is_cut_off(server, monkeypatch, text):
+    """It sends the letters of the text again and again, one every 0.05 seconds."""
     monkeypatch.setattr(server_module, "REQUEST_SECONDS", 0.3)
+    letters = cycle(text)
     begun = time.monotonic()
-    sent = 0
     with socket.create_connection(("127.0.0.1", server.server_port), timeout=0.05) as connection:
-        while not is_closed(connection) and time.monotonic() - begun < 20:
+        while not is_closed(connection):
+            assert time.monotonic() - begun < 5
             if text:
-                send_if_open(connection, text[sent % len(text)].encode())
-                sent += 1
-    assert time.monotonic() - begun < 5
+                send_if_open(connection, next(letters).encode())
 
 
 # Turns
@@ -372,6 +380,7 @@ class HeldViews:
 
 @pytest.fixture
 def held(monkeypatch):
+    """The two views of HeldViews, which every server of the test has then."""
     held = HeldViews()
     monkeypatch.setitem(VIEWS, "lens", held.lens)
     monkeypatch.setitem(VIEWS, "generate", held.generate)
@@ -380,6 +389,7 @@ def held(monkeypatch):
 
 @pytest.fixture
 def held_server(held, shown):
+    """A server with the two views of HeldViews. They end with the test."""
     with serving(shown) as server:
         yield server
         held.go_on.set()
@@ -395,19 +405,22 @@ def pool():
 def test_other_requests_are_answered_while_one_computes(held_server, held, pool, name):
     waiting = pool.submit(post, held_server, name)
     held.wait_until_begun()
-    assert post(held_server, "next", FIELDS)[0] == 200
+    status, _ = post(held_server, "next", FIELDS)
+    assert status == 200
     assert not waiting.done()
     post(held_server, "quit")
 
 
 @pytest.mark.parametrize("name", ["lens", "generate"])
 def test_a_request_whose_page_has_gone_ends(held_server, held, name):
+    """The page goes while a view computes. That of `generate` has read a line before."""
     with connect(held_server) as connection:
         path = f"/{held_server.secret}/{name}"
         connection.request("POST", path, "{}", page_headers(held_server))
         held.wait_until_begun()
         if name == "generate":
-            assert connection.getresponse().readline()
+            first_line = connection.getresponse().readline()
+            assert first_line != b""
     held.wait_until_ended()
 
 
@@ -418,6 +431,7 @@ def test_a_request_goes_on_when_that_of_another_page_ends(held_server, held, poo
         held.wait_until_begun()
         other_page = pool.submit(post, held_server, "lens")
         held.wait_until_begun()
+    # The first page has gone, so its request ends.
     held.wait_until_ended()
     held.go_on.set()
     assert other_page.result(30) == (200, {"done": True})
@@ -449,7 +463,7 @@ def test_quit_ends_what_computes(held_server, held, pool):
 
 @pytest.fixture
 def opened(monkeypatch):
-    """An event that is set when a browser opens the page."""
+    """An event that is set when a browser opens the page. Nobody has chosen a browser."""
     opened = threading.Event()
 
     def open_url(self, url, *_):

@@ -54,6 +54,7 @@ def models():
 
 @pytest.fixture(scope="module")
 def corpus():
+    # Tokens 60 to 123; Zipf's law makes some of them frequent.
     ids = np.random.default_rng(0).zipf(1.2, 6000) % 64 + 60
     return Corpus.of(ids, CONFIG.vocab_size)
 
@@ -160,6 +161,7 @@ def test_generate_writes_what_the_library_generates(shown, models, side, fields,
     assert end["end"] == "length"
     assert_close(end["bits_per_token"], np.mean(column(lines, "bits")))
 
+    # The first token is predicted after the last one of the prompt.
     logits = model([*prompt, *expected])[len(prompt) - 1 : -1]
     for line, row in zip(lines, logits, strict=True):
         (prediction,) = predictions.predict(row, [line["id"]])
@@ -211,30 +213,39 @@ def test_predictions_without_some_parts(asked):
     removed = ["attn.0.head.1", "mlp.1"]
     found = asked.answer("parts", removed=removed, token=70)
     logits = predictions.last_logits(asked.model, IDS)
-    without = predictions.last_logits(asked.model, IDS, attribution.ablation(CONFIG, removed))
+    edit = attribution.ablation(CONFIG, removed)
+    without = predictions.last_logits(asked.model, IDS, edit)
     (prediction,) = predictions.predict(without, [70])
     assert_close(found["after"]["logit"], prediction.logit)
     assert found["after"]["rank"] == prediction.rank
 
     (likeliest,) = predictions.predict(without, [without.argmax()])
-    assert found["change"][0]["id"] == likeliest.token
-    assert_close(found["change"][0]["without"], likeliest.probability)
-    assert set(ids_of(found["change"])) >= set(top_k(logits, 8).tolist())
+    first_row = found["change"][0]
+    assert first_row["id"] == likeliest.token
+    assert_close(first_row["without"], likeliest.probability)
+    likeliest_before = top_k(logits, 8).tolist()
+    assert set(ids_of(found["change"])) >= set(likeliest_before)
 
 
 @pytest.mark.parametrize(
     "ids", [pytest.param(IDS, id="short"), pytest.param([*range(60)], id="long")]
 )
 def test_attention_of_the_last_tokens(asked, ids):
+    """The weights 0 to 1 are sent as whole numbers of 16 bits, so they are rounded."""
     found = asked.answer("attention", ids=ids)
     last = slice(-ATTENTION_TOKENS, None)
     assert ids_of(found["tokens"]) == ids[last]
 
     tape = {}
     asked.model(ids, tape=tape)
-    expected = np.stack([tape[f"attn.{layer}.pattern"][0, :, last, last] for layer in range(2)])
-    patterns = np.frombuffer(base64.b64decode(found["patterns"]), "<u2").reshape(expected.shape)
-    assert abs(patterns / 65535 - expected).max() <= 0.51 / 65535
+    patterns_of_layers = []
+    for layer in range(CONFIG.n_layer):
+        pattern = tape[f"attn.{layer}.pattern"][0]  # [H, T, T]
+        patterns_of_layers.append(pattern[:, last, last])
+    expected = np.stack(patterns_of_layers)
+    whole_numbers = np.frombuffer(base64.b64decode(found["patterns"]), "<u2")
+    patterns = whole_numbers.reshape(expected.shape) / 65535
+    assert abs(patterns - expected).max() <= 0.51 / 65535
 
 
 # path, symmetry, solved, nearest
@@ -244,7 +255,8 @@ def test_attention_of_the_last_tokens(asked, ids):
 def test_the_scores_of_a_path(asked, path):
     found = asked.answer("path", path=path)
     tokens = ids_of(found["tokens"])
-    assert len(tokens) == len(set(tokens)) == MATRIX_TOKENS
+    assert len(tokens) == MATRIX_TOKENS
+    assert len(set(tokens)) == MATRIX_TOKENS, "each token is there once"
     assert set(tokens) <= set(IDS)
     assert_close(found["A"], PATHS[path](asked.model, np.array(tokens))[:, tokens])
 
@@ -265,7 +277,7 @@ def test_the_text_beside_a_path(shown, corpus):
     percents = [[100 * corpus.share(a, b) for b in tokens] for a in tokens]
     assert found["text"]["counts"] == counts
     assert_close(found["text"]["percent"], percents)
-    assert max(sum(row) for row in percents) <= 100 + 1e-9
+    assert max(sum(row) for row in percents) <= 100 + 1e-9, "up to rounding"
 
 
 def test_symmetry_of_each_path(asked, corpus):
@@ -315,6 +327,7 @@ def test_solved(asked, corpus):
 
 
 def test_nearest(asked):
+    """They are the nearest to the last token of the prompt, 40."""
     found = asked.answer("nearest", ids=[1, 40])
     matrices = {"W_E": asked.model.W_E, "W_U": asked.model.W_U.T}
     for name, rows in matrices.items():
@@ -346,6 +359,7 @@ def test_the_gradients_as_wholes(asked):
 
 
 def test_the_gradient_reads_the_last_tokens_of_a_long_text():
+    """The first rows are those of the last tokens that are read."""
     long = shown_models(random_model(replace(CONFIG, n_ctx=512)))
     ids = [n % 256 for n in range(512)]
     found = answer(long, "gradient", ids=ids)
@@ -377,9 +391,10 @@ def test_the_cost_of_a_model_of_any_size(shown):
 
 
 def test_the_cost_of_gpt2(shown):
+    """The sizes that are asked for do not matter. The answer has GPT-2's models, too."""
     found = answer(shown, "cost", vocab=1, dim=1, total=1)
-    gpt2 = found["models"][0]
-    matrix = 50257 * 768
+    gpt2, *_ = found["models"]
+    matrix = 50257 * 768  # vocab_size * n_embd
     tied = count_parameters(tiedgpt.Config())["tied"]["total"]
     assert gpt2["name"] == "gpt2"
     assert gpt2["tied"] == tied
@@ -434,14 +449,14 @@ def test_nothing_is_solved_without_a_corpus():
 def test_path_takes_less_memory_than_a_matrix_of_all_scores():
     large = shown_models(random_model(replace(CONFIG, vocab_size=5000)))
     peak = peak_memory(partial(answer, large, "path", path="model"))
-    bytes_of_all_scores = 4 * 5000**2
+    bytes_of_all_scores = 4 * 5000**2  # a number of float32 has four bytes
     assert peak < bytes_of_all_scores / 100
 
 
 def test_gradient_takes_less_memory_than_a_matrix_of_the_vocabulary():
     wide = replace(CONFIG, vocab_size=5000, n_embd=192)
     peak = peak_memory(answer, shown_models(random_model(wide)), "gradient")
-    bytes_of_wte = 4 * wide.vocab_size * wide.n_embd
+    bytes_of_wte = 4 * wide.vocab_size * wide.n_embd  # float32
     assert peak < bytes_of_wte / 2
 
 
@@ -451,7 +466,7 @@ def test_a_view_takes_less_memory_than_the_attention_of_a_context(name):
     shown = shown_models(random_model(long))
     ids = [n % 256 for n in range(long.n_ctx)]
     peak = peak_memory(partial(answer, shown, name, ids=ids))
-    bytes_of_all_patterns = 4 * long.n_layer * long.n_head * long.n_ctx**2
+    bytes_of_all_patterns = 4 * long.n_layer * long.n_head * long.n_ctx**2  # float32
     assert peak < bytes_of_all_patterns / 2
 
 
@@ -465,13 +480,14 @@ def test_both_heads_of_a_model_read_a_prompt_once(models, monkeypatch):
         return last_tape(model, ids, *arguments)
 
     monkeypatch.setattr(predictions, "last_tape", recorded)
-    for head in ("untied", "tied"):
-        for name in ("next", "lens", "parts", "attention"):
-            answer(shown, name, head=head)
+    for name in ("next", "lens", "parts", "attention"):
+        answer(shown, name, head="untied")
+        answer(shown, name, head="tied")
     assert read_prompts == [IDS]
 
 
 def test_results_are_kept_for_the_last_prompts_only(models):
+    """The activations of four prompts, and the last logits of 32."""
     shown = shown_models(models[1])
     for token in range(40):
         answer(shown, "next", ids=[token])

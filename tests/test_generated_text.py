@@ -82,7 +82,7 @@ def test_text_is_shown_as_soon_as_it_is_certain(tokens, stop, pieces):
 
 @pytest.mark.parametrize(("tokens", "stop", "pieces"), STOPPED)
 def test_text_is_shown_up_to_a_stop_string(tokens, stop, pieces):
-    """The tokens after it are dropped."""
+    """The tokens after it are dropped. There is a piece for each token up to it."""
     sample, shown = grown(tokens, stop)
     assert shown == pieces
     assert sample.finish_reason == "stop"
@@ -90,6 +90,7 @@ def test_text_is_shown_up_to_a_stop_string(tokens, stop, pieces):
 
 
 def test_the_end_of_text_token_shows_what_was_held_back():
+    """The letters "no" are held back, because they may be the beginning of "not"."""
     tokens = encode("a no")
     sample, shown = grown([*tokens, EOT], ["not"])
     assert shown == ["a", " ", "", "", "no"]

@@ -62,14 +62,14 @@ def test_without_a_seed_each_call_draws_another(endless):
 
 
 def test_prompts_of_unequal_lengths_are_continued_as_if_each_were_alone(endless):
-    """The window of each slides at another step."""
+    """The context is 31 tokens, so the window of each slides at another step."""
     model = endless.astype(np.float64)
     prompts = [PROMPT, PROMPT[:1], list(range(31)), [9] * 17]
     together = sampled_rows(model, prompts, Sampling(1.5), tokens=70, streams=random_streams(3, 4))
     for row, prompt in enumerate(prompts):
         stream = random_streams(3, 4)[row]
-        alone = sampled_rows(model, [prompt], Sampling(1.5), tokens=70, streams=[stream])
-        assert together[row] == alone[0]
+        (alone,) = sampled_rows(model, [prompt], Sampling(1.5), tokens=70, streams=[stream])
+        assert together[row] == alone
 
 
 def test_samples_of_one_prompt_differ(endless):
@@ -92,14 +92,17 @@ def test_sample_i_does_not_depend_on_the_number_of_samples(endless, count):
 
 
 def test_generate_gives_sample_0_of_its_seed(endless):
-    sample = sampled_rows(
+    (sample,) = sampled_rows(
         endless, [PROMPT], Sampling(1.5), tokens=70, streams=random_streams(5, 1)
-    )[0]
+    )
     assert list(generate(endless, PROMPT, 70, temperature=1.5, seed=5)) == sample
 
 
 def test_no_step_is_computed_beyond_the_tokens_asked_for(endless, shapes_read):
-    """The prompt is read once, and each token but the last one."""
+    """The prompt, of five tokens, is read once, and each new token but the last one.
+
+    shapes_read has the [B, T] of each forward pass.
+    """
     list(generate(endless, PROMPT, 4, greedy=True))
     assert shapes_read == [(1, 5), (1, 1), (1, 1), (1, 1)]
 
@@ -110,13 +113,14 @@ def test_an_unused_generator_computes_no_more(endless, shapes_read):
 
 
 def test_end_of_text_ends_generation_and_is_not_yielded(endless):
+    """The model is made to end at a token that it writes."""
     tokens = list(generate(endless, PROMPT, 20, greedy=True))
     end = tokens[6]
-    first = tokens.index(end)  # it may come up earlier
+    tokens_before_end = tokens[: tokens.index(end)]  # the token may come up earlier, too
     for eos_token_id in (end, (99, end)):  # a config may name several tokens
         config = replace(endless.config, eos_token_id=eos_token_id)
         model = GPT2(config, endless.parameters)
-        assert list(generate(model, PROMPT, 20, greedy=True)) == tokens[:first]
+        assert list(generate(model, PROMPT, 20, greedy=True)) == tokens_before_end
 
 
 @pytest.mark.parametrize(
@@ -172,7 +176,7 @@ def test_bad_arguments_are_refused_at_once(model, wrong, message):
 @pytest.mark.parametrize("name", ["ln_f.bias", "wte.weight"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_damaged_model_is_an_error(model, greedy, name, bad):
-    """One number of a tensor is wrong. An inf in W_U makes one logit inf or -inf."""
+    """The last number of a tensor is wrong. An inf in W_U makes one logit inf or -inf."""
     damaged = model.parameters[name].copy()
     damaged.flat[-1] = bad
     damaged_model = GPT2(SMALL, {**model.parameters, name: damaged})

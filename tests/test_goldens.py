@@ -54,8 +54,11 @@ def test_logits_of_a_batch_and_of_each_row_alone(golden: SimpleNamespace) -> Non
 
 def test_the_cache_changes_nothing(golden: SimpleNamespace) -> None:
     B, T = golden.ids.shape
-    # The text is cut before each token, after the first, before the last, or into three pieces.
-    for cuts in (range(1, T), [1], [T - 1], [3, 4]):
+    before_each_token = range(1, T)
+    after_the_first = [1]
+    before_the_last = [T - 1]
+    into_three_pieces = [3, 4]
+    for cuts in (before_each_token, after_the_first, before_the_last, into_three_pieces):
         cache = golden.model.new_cache(batch=B, capacity=T)
         logits = []
         for piece in np.split(golden.ids, cuts, axis=1):
@@ -76,9 +79,11 @@ def test_saved_files_have_the_tensors_that_transformers_wrote(tmp_path: Path, he
     tiedgpt.save_model(tiedgpt.load_model(GOLDENS / head), None, tmp_path)
     written, metadata = read_with_metadata(tmp_path / "model.safetensors")
     expected, their_metadata = read_with_metadata(GOLDENS / head / "model.safetensors")
-    assert metadata == their_metadata == {"format": "pt"}
+    assert their_metadata == {"format": "pt"}
+    assert metadata == their_metadata
     assert written.keys() == expected.keys()
     assert ("lm_head.weight" in written) == (head == "untied")
     for name, tensor in expected.items():
-        assert (written[name].dtype, written[name].shape) == (tensor.dtype, tensor.shape)
+        assert written[name].dtype == tensor.dtype
+        assert written[name].shape == tensor.shape
         np.testing.assert_array_equal(written[name].read(), tensor.read(), name)

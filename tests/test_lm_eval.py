@@ -105,18 +105,20 @@ def test_rolling_loglikelihoods(models):
 def test_a_common_beginning_is_read_once(models, monkeypatch):
     model = models.tiedgpt
     final = model.model.final
-    read = []
+    token_counts = []
 
     def recorded(ids, cache):
-        read.append(len(ids))
+        token_counts.append(len(ids))
         return final(ids, cache)
 
     monkeypatch.setattr(model.model, "final", recorded)
     model.cached = []  # forget what the tests before have read
-    requests = [(LONG[:200], " love"), (LONG[:200], " hate"), (LONG[:200], " the")]
+    beginning = LONG[:200]
+    requests = [(beginning, " love"), (beginning, " hate"), (beginning, " the")]
     answers(model, "loglikelihood", requests)
-    assert read[0] > 50
-    assert max(read[1:]) < 9
+    first_count, *later_counts = token_counts
+    assert first_count > 50
+    assert max(later_counts) < 9
 
 
 # Generated texts
@@ -176,10 +178,13 @@ metric_list:
 
 @pytest.fixture
 def task_directory(tmp_path):
-    """A folder with a task of our own: which line of a sonnet comes next?"""
+    """A folder with a task of our own: which line of a sonnet comes next?
+
+    The choices are the next line, and a line of the end of the sonnets.
+    """
     lines = TEXT.splitlines()
     with (tmp_path / "sonnets.jsonl").open("w", encoding="utf-8") as file:
-        for number in range(0, 60, 5):
+        for number in range(0, 60, 5):  # twelve questions
             next_line = lines[number + 1]
             other_line = lines[-number - 1]
             question = {

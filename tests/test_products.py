@@ -35,7 +35,7 @@ def no_product_of_blas(monkeypatch):
 
 
 @pytest.fixture
-def stacks(monkeypatch):
+def stacked_products(monkeypatch):
     """The operands of each product by a stack of blocks of a weight: (the blocks, the factor).
 
     The outputs that do not fill a block are one product of two matrices. It is not recorded.
@@ -44,7 +44,8 @@ def stacks(monkeypatch):
     matmul = np.matmul
 
     def watched(first, second, out=None):
-        if first.ndim > 2:
+        is_stack = first.ndim > 2
+        if is_stack:
             recorded.append((first, second))
         return matmul(first, second, out=out)
 
@@ -53,7 +54,7 @@ def stacks(monkeypatch):
 
 
 def case(rows, inputs, outputs, order="F", dtype=np.float64):
-    """Rows [R, in] and a weight [in, out]."""
+    """Random rows [R, in] and a random weight [in, out]."""
     rng = np.random.default_rng(rows + outputs)
     weight = np.asarray(rng.standard_normal((inputs, outputs)), dtype, order=order)
     return rng.standard_normal((rows, inputs)).astype(dtype), weight
@@ -119,44 +120,51 @@ def test_each_thread_reads_half_of_the_weights_in_row_order(monkeypatch):
     x, weight = case(4, 768, 2304, "C")
     product(x, weight)
     first, second = halves
-    assert first.shape == (384, 2304)
-    assert second.shape == (384, 2304)
+    assert first.shape == (768 / 2, 2304)
+    assert second.shape == (768 / 2, 2304)
     assert not np.shares_memory(first, second)
 
 
 @KERNELS
-def test_weights_in_column_order_are_read_once_in_blocks(stacks, small_kernels, monkeypatch):
+def test_weights_in_column_order_are_read_once_in_blocks(
+    stacked_products, small_kernels, monkeypatch
+):
     monkeypatch.setattr(blas, "has_small_kernels", lambda: small_kernels)
     x, weight = case(5, 768, 5003)
     product(x, weight)
     weights_read = 0
-    for blocks, _ in stacks:
+    for blocks, _ in stacked_products:
         assert blocks.shape[-2:] == (products.BLOCK_OUTPUTS, 768)
         weights_read += blocks.size
-    # Each thread has 2501 or 2502 outputs; the last 5 or 6 of them do not fill a block.
-    assert weights_read == (5003 - 5 - 6) * 768
+    # One thread has 2501 outputs, and the other one 2502. Those that do not fill a block are left.
+    outputs_left = 2501 % products.BLOCK_OUTPUTS + 2502 % products.BLOCK_OUTPUTS
+    assert weights_read == (5003 - outputs_left) * 768
 
 
 @pytest.mark.parametrize(
     "inputs", [pytest.param(768, id="GPT-2-124M"), pytest.param(1600, id="GPT-2-XL")]
 )
-def test_with_avx_512_each_product_is_small_enough_to_be_made_without_a_copy(stacks, inputs):
+def test_with_avx_512_each_product_is_small_enough_to_be_made_without_a_copy(
+    stacked_products, inputs
+):
     _, weight = case(1, inputs, 400)
     x, _ = case(few_rows(weight), inputs, 1)
     product(x, weight)
-    assert len(stacks) == 2, "one of each thread"
-    for blocks, columns in stacks:
-        multiplications = blocks[0].size * columns.shape[1]
-        assert multiplications <= 10**6
+    assert len(stacked_products) == 2, "one of each thread"
+    for blocks, factor in stacked_products:
+        one_block = blocks[0]
+        columns = factor.shape[1]
+        multiplications = one_block.size * columns
+        assert multiplications <= 10**6, "OpenBLAS copies larger matrices"
 
 
-def test_with_other_kernels_each_product_is_by_one_row(stacks, monkeypatch):
+def test_with_other_kernels_each_product_is_by_one_row(stacked_products, monkeypatch):
     monkeypatch.setattr(blas, "has_small_kernels", lambda: False)
     x, weight = case(5, 768, 5003)
     product(x, weight)
-    assert len(stacks) == 2, "one of each thread"
-    for _, factor in stacks:
-        assert factor.shape == (5, 768, 1)
+    assert len(stacked_products) == 2, "one of each thread"
+    for _, factor in stacked_products:
+        assert factor.shape == (5, 768, 1)  # a column for each of the five rows of x
 
 
 @pytest.mark.parametrize(
@@ -170,6 +178,7 @@ def test_with_other_kernels_each_product_is_by_one_row(stacks, monkeypatch):
 )
 def test_more_rows_are_left_to_blas(order, small_kernels, most, monkeypatch):
     monkeypatch.setattr(blas, "has_small_kernels", lambda: small_kernels)
+    # The products of one row and of many rows are BLAS's. The others would be made in blocks.
     monkeypatch.setattr(threads, "in_two_threads", lambda *_: pytest.fail("in blocks"))
     x, weight = case(most + 1, 768, 400, order)
     for n in (1, most + 1):
@@ -194,16 +203,19 @@ def test_blocks_are_used_where_they_were_measured(blas_threads, most, monkeypatc
 
 
 def test_small_weights_and_strided_ones_are_left_to_blas(monkeypatch):
-    monkeypatch.setattr(products, "MIN_WEIGHT", 2**18)
+    """few_rows is the most rows for which a product is made in blocks; 1 is for none."""
+    monkeypatch.setattr(products, "MIN_WEIGHT", 512 * 512)
     assert few_rows(np.zeros((512, 512))) > 1
     assert few_rows(np.zeros((512, 511))) == 1
-    assert few_rows(np.zeros((1024, 1024))[::2, ::2]) == 1
+    every_second_row_and_column = np.zeros((1024, 1024))[::2, ::2]
+    assert few_rows(every_second_row_and_column) == 1
 
 
 @pytest.mark.usefixtures("no_product_of_blas")
 @ORDERS
 def test_several_threads_of_the_user(order):
-    cases = [case(2 + n, 300, 900, order) for n in range(6)] * 10
+    cases_of_2_to_7_rows = [case(rows, 300, 900, order) for rows in range(2, 8)]
+    cases = cases_of_2_to_7_rows * 10
     with ThreadPoolExecutor(6) as pool:
         computed = [pool.submit(product, x, weight) for x, weight in cases]
     for (x, weight), future in zip(cases, computed, strict=True):
@@ -251,19 +263,30 @@ def test_an_interrupt_while_waiting_leaves_the_next_calls_right():
 def test_an_interrupt_while_the_thread_count_is_set_leaves_it_as_it_was(
     monkeypatch, interrupted_call
 ):
-    counts = [2]  # BLAS has two threads at first; each count that it is given comes after that
+    """one_blas_thread sets the count when it is entered, and again when it is left.
+
+    The interrupt comes in the first or the second of these calls, after the count is set.
+    """
+    thread_counts = [2]  # BLAS has two threads at first
+    counts_set = []
+
+    def get_num_threads():
+        return thread_counts[-1]
 
     def set_num_threads(count):
-        counts.append(count)
-        if len(counts) == 1 + interrupted_call:
+        thread_counts.append(count)
+        counts_set.append(count)
+        if len(counts_set) == interrupted_call:
             raise KeyboardInterrupt
 
-    functions = {"get_num_threads": lambda: counts[-1], "set_num_threads": set_num_threads}
+    def function_of_blas(name):
+        return {"get_num_threads": get_num_threads, "set_num_threads": set_num_threads}[name]
+
     monkeypatch.undo()  # this test needs the real blas_threads
-    monkeypatch.setattr(blas, "openblas", functions.get)
+    monkeypatch.setattr(blas, "openblas", function_of_blas)
     with pytest.raises(KeyboardInterrupt), blas.one_blas_thread():
         assert blas.is_limited()
-    assert counts[-1] == 2
+    assert get_num_threads() == 2
     assert blas.blas_threads() == 2
     assert not blas.is_limited()
 
@@ -299,12 +322,14 @@ def other_thread_limits_blas():
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
 @pytest.mark.usefixtures("other_thread_limits_blas")
 def test_a_forked_process_has_threads_of_its_own(monkeypatch):
+    """Not the one BLAS thread to which another thread of the parent limits it."""
     x, weight = case(3, 100, 200)
     expected = product(x, weight)
     monkeypatch.undo()  # this test needs the real blas_threads
     thread_count = blas.blas_threads()
     pid = os.fork()
-    if pid == 0:
+    is_child = pid == 0
+    if is_child:
         code = 1
         try:
             assert not blas.is_limited()

@@ -61,9 +61,9 @@ def test_the_python_examples_run(example, tmp_path, monkeypatch):
 
 
 def test_the_first_commands_output_is_the_one_shown():
-    command, shown = re.search(
-        r"&& (tiedgpt generate .*?)\n```\n\n```text\n(.*?)```", README, re.S
-    ).groups()
+    # The command ends a block of commands. The next block has its output.
+    command_and_output = r"&& (tiedgpt generate .*?)\n```\n\n```text\n(.*?)```"
+    command, shown = re.search(command_and_output, README, re.S).groups()
     argv = [sys.executable, "-m", *shlex.split(command)]
     env = {**os.environ, "HOME": os.devnull, "TIEDGPT_WEIGHTS": str(ROOT / "weights")}
     done = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=ROOT, env=env)
@@ -113,7 +113,7 @@ def test_the_code_prints_what_the_lecture_shows(capsys):
     """Each block is pasted into a prompt line by line, as Python up to 3.12 reads it."""
     text = (ROOT / "scripts" / "lecture.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, flags=re.S)
-    assert len(blocks) == 14
+    assert len(blocks) == 14, "the expression finds all of them"
     prompt = code.InteractiveConsole()
     with np.printoptions():  # which the lecture changes
         for block in blocks:
@@ -136,8 +136,10 @@ def assert_same_but_for_rounding(printed: list[str], shown: list[str]) -> None:
     numbers_printed = NUMBER.findall("\n".join(printed))
     numbers_shown = NUMBER.findall("\n".join(shown))
     for number, number_shown in zip(numbers_printed, numbers_shown, strict=True):
-        decimals = len(number_shown.partition(".")[2])
-        assert abs(float(number) - float(number_shown)) < 1.01 * 10.0**-decimals, number_shown
+        _, _, decimals = number_shown.partition(".")
+        one_in_the_last_digit = 10.0 ** -len(decimals)
+        difference = abs(float(number) - float(number_shown))
+        assert difference < 1.01 * one_in_the_last_digit, number_shown
 
 
 @pytest.mark.parametrize(

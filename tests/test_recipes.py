@@ -12,7 +12,7 @@ import pytest
 import tiedgpt
 
 README = (Path(tiedgpt.__file__).parent / "scale" / "README.md").read_text(encoding="utf-8")
-PANDAS, DATATROVE, OTHERS = re.findall(r"```python\n(.*?)```", README, re.S)
+PANDAS, DATATROVE, SPARK_AND_RAY = re.findall(r"```python\n(.*?)```", README, re.S)
 
 # What a user adds to a recipe, to see that it ran
 SHOW_PANDAS = """
@@ -33,6 +33,7 @@ import ray
 texts = ray.data.from_items([{"text": text} for text in ["To be, or not to be", "x"] * 50])
 found = texts.map_batches(Scorer, concurrency=2, batch_size=256).to_pandas()
 """
+# How many rows there are, and how many of them have the loss of "To be, or not to be"
 COUNT = """
 print(len(found), (found.loss.astype(float).round(3) == 3.606).sum())
 """
@@ -83,10 +84,10 @@ def test_datatrove(output_of):
 @needs("pyspark")
 @needs("pyarrow")
 def test_spark(output_of):
-    assert output_of(OTHERS + RUN_SPARK + COUNT).startswith("100 50")
+    assert output_of(SPARK_AND_RAY + RUN_SPARK + COUNT).startswith("100 50")
 
 
 @pytest.mark.slow
 @needs("ray")
 def test_ray(output_of):
-    assert output_of(OTHERS + RUN_RAY + COUNT).startswith("100 50")
+    assert output_of(SPARK_AND_RAY + RUN_RAY + COUNT).startswith("100 50")

@@ -21,6 +21,7 @@ FILTERED = [
     # 0.4 + 0.3 is less than 0.75, so 0.15 stays.
     pytest.param(Sampling(top_p=0.75), P, [0, 8 / 17, 0, 6 / 17, 3 / 17], id="top-p"),
     pytest.param(Sampling(top_k=3, top_p=0.5), P, [0, 4 / 7, 0, 3 / 7, 0], id="top-k-and-top-p"),
+    # P is 2, 8, 1, 6 and 3 twentieths. The squares of these numbers add up to 114.
     pytest.param(
         Sampling(0.5), P, [4 / 114, 64 / 114, 1 / 114, 36 / 114, 9 / 114], id="temperature-squares"
     ),
@@ -80,6 +81,7 @@ def test_draws_follow_the_distribution():
     ],
 )
 def test_no_draw_falls_on_a_dropped_token_or_off_the_end(number, token):
-    logits = np.array([0.0, 5.0, 5.0, 0.0, 5.0, 0.0])  # tokens 1, 2 and 4 stay, with a third each
+    """`number` is from 0 to 1, as the draw is. Tokens 1, 2 and 4 stay, with a third each."""
+    logits = np.array([0.0, 5.0, 5.0, 0.0, 5.0, 0.0])
     stream = SimpleNamespace(random=lambda: number)
     assert Sampling(top_k=3).choose(logits, stream) == token

@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -120,7 +121,7 @@ def random_lines(rng: random.Random) -> list[bytes]:
 def test_shards_hold_every_byte_once_and_whole_lines(tmp_path, end, pack):
     rng = random.Random(0)
     path = tmp_path / "in"
-    for size in (1, 5, 16, 1000) * 30:
+    for size in (1, 5, 16, 1000) * 30:  # each size with 30 random files
         lines = random_lines(rng)
         data = b"\n".join(lines)
         if lines:
@@ -132,11 +133,16 @@ def test_shards_hold_every_byte_once_and_whole_lines(tmp_path, end, pack):
         for _, shard in shards_read:
             lines_read += shard
         assert lines_read == io.BytesIO(data).readlines()
+
+        # The offset at which a shard begins is enough to read it.
         for offset, shard in shards_read:
             assert next(inputs.read_shards(path, size, offset)) == (offset, shard)
-        for _, shard in shards_read[:-1]:  # the last shard has what is left
+
+        # A shard ends with the line that fills it. The last shard has what is left.
+        for _, shard in shards_read[:-1]:
             assert len(b"".join(shard)) >= size
-            assert len(b"".join(shard[:-1])) < size
+            all_but_the_last_line = shard[:-1]
+            assert len(b"".join(all_but_the_last_line)) < size
 
 
 # A row for each line
@@ -222,15 +228,19 @@ def test_a_record_whose_text_is_an_error_keeps_its_fields(score_lines, line, mes
 
 
 def test_a_text_has_one_loss_whatever_the_lines_around_it_are(score_lines):
+    """Each bad line comes after a good one. All good lines have the text abc."""
+    bad_lines = [case.values[0] for case in NOT_A_RECORD + BAD_TEXT]
     lines = []
-    for number, case in enumerate(NOT_A_RECORD + BAD_TEXT):
-        bad_line, _ = case.values
-        good_line = GOOD_LINES[number % len(GOOD_LINES)]
+    for bad_line, good_line in zip(bad_lines, cycle(GOOD_LINES), strict=False):
         lines += [good_line, bad_line]
     rows = score_lines(lines)
-    losses = [row["loss"] for row in rows[::2]]
+    rows_of_good_lines = rows[0::2]
+    rows_of_bad_lines = rows[1::2]
+    losses = [row["loss"] for row in rows_of_good_lines]
     assert max(losses) - min(losses) < 5e-6
-    assert [row["loss"] for row in rows[1::2]] == [None] * 14
+    assert len(rows_of_bad_lines) == len(bad_lines)
+    for row in rows_of_bad_lines:
+        assert row["loss"] is None
 
 
 @pytest.mark.parametrize("stack", [700, 1000])
@@ -249,14 +259,17 @@ def test_a_row_is_the_text_of_its_record_with_the_new_fields_at_its_end(score_li
     (row,) = score_lines([RECORD])
     start = b'{ "text" : "abc" , "id": 7, "x": 1.50 , "e": "\\u00e9", "loss": '
     assert (tmp_path / "out").read_bytes().startswith(start)
-    assert list(row)[-5:] == ["loss", "tokens", "bytes", "bits_per_byte", "error"]
+    fields_of_the_record = ["text", "id", "x", "e"]
+    new_fields = ["loss", "tokens", "bytes", "bits_per_byte", "error"]
+    assert list(row) == fields_of_the_record + new_fields
 
 
 def test_with_scores_only_a_row_begins_with_its_number_and_its_id(score_lines, tmp_path):
     rows = score_lines([RECORD, b"{}", b'{"text": "abc"}'], "--scores-only")
     assert (tmp_path / "out").read_bytes().startswith(b'{"line": 1, "id": 7, "loss": ')
     assert [row["line"] for row in rows] == [1, 2, 3]
-    assert list(rows[1]) == ["line", "loss", "tokens", "bytes", "bits_per_byte", "error"]
+    _, row_without_id, _ = rows
+    assert list(row_without_id) == ["line", "loss", "tokens", "bytes", "bits_per_byte", "error"]
 
 
 def test_a_record_that_has_a_field_of_the_row_is_an_error(score_lines):
@@ -275,7 +288,10 @@ def test_with_scores_only_a_record_may_have_a_field_of_the_row(score_lines):
 
 @pytest.fixture
 def two_records(tmp_path) -> Path:
-    """A text, and a text with a special token, which is an error."""
+    """A text of eight tokens, and a text with a special token, which is an error.
+
+    Their prompts have three tokens and two. The first token of a text has no loss.
+    """
     path = tmp_path / "in.jsonl"
     path.write_text(
         '{"text": "abcdefgh", "prompt": "abc"}\n{"text": "ab<|endoftext|>", "prompt": "ab"}\n'
@@ -340,10 +356,13 @@ def test_generated_rows_are_those_of_generate_documents(run, checkpoint, source,
 
 def test_generated_rows_depend_on_the_seed_and_not_on_the_shards(run, checkpoint, source):
     def generate(*flags):
-        return run("documents", "generate", str(source), "-m", checkpoint, "--out", "-", *flags)[1]
+        words = ["documents", "generate", str(source), "-m", checkpoint, "--out", "-"]
+        code, out, _ = run(*words, *flags)
+        assert code == 0
+        return out
 
     rows_of_seed_0 = generate("-n", "5")
-    assert rows_of_seed_0.count("\n") == 60
+    assert rows_of_seed_0.count("\n") == 60, "one for each record"
     assert generate("-n", "5", "--shard-size", "1kB") == rows_of_seed_0
     assert generate("-n", "5", "-s", "1") != rows_of_seed_0
 
@@ -379,9 +398,10 @@ def test_many_inputs_are_one_and_lines_are_counted_through(
     records += records[45:]
     texts = [record["text"] for record in records]
     scores = tiedgpt.score_documents(tiedgpt.load_model(checkpoint), TOKENIZER, texts)
-    for number, (row, record, score) in enumerate(zip(read(out), records, scores, strict=True), 1):
-        assert row["line"] == number
-        assert row["id"] == record["id"]
+    rows = read(out)
+    assert [row["line"] for row in rows] == list(range(1, 60 + 15 + 1))
+    assert [row["id"] for row in rows] == [record["id"] for record in records]
+    for row, score in zip(rows, scores, strict=True):
         assert row["error"] is None
         assert row["loss"] == pytest.approx(score.nll, abs=5e-6)
         assert row["tokens"] == score.tokens
@@ -399,7 +419,7 @@ def test_stdout_gets_the_rows_of_a_file(run, several_inputs, tmp_path, checkpoin
 
 @pytest.fixture(params=["file", "pipe", "pipe-of-gzip"])
 def stdin(request, source, tmp_path, monkeypatch):
-    """stdin, which is the source, in a folder with nothing but a directory named -."""
+    """stdin, which is the source. The current folder has nothing but a directory named -."""
     if request.param == "file":
         stdin = source.open()
     else:
@@ -470,22 +490,32 @@ def parts_of(out: Path) -> list[Path]:
     return sorted(out.with_name(f"{out.name}.parts").glob("0*.jsonl"))
 
 
+def shard_number(part: str) -> int:
+    """The number with which the name of a part begins."""
+    return int(part[:6])
+
+
+def shards_done_of(out: Path) -> list[int]:
+    return [shard_number(part.name) for part in parts_of(out)]
+
+
 @pytest.fixture
 def stopped(score, tmp_path) -> Path:
-    """The --out of a run that has done every second one of its eight shards."""
+    """The --out of a run that has done shards 1, 3, 5 and 7 of its eight."""
     out = tmp_path / "out"
     assert_done(score(out, "--part", "1/2"))
     return out
 
 
 def test_a_part_of_a_run_goes_on_with_another_part(score, tmp_path):
+    """Shards 1 and 5 of the eight are part 1/4, and shards 1, 3, 5 and 7 are part 1/2."""
     out = tmp_path / "out"
     assert_done(score(out, "--part", "1/4"))
-    assert [path.name[:6] for path in parts_of(out)] == ["000001", "000005"]
+    assert shards_done_of(out) == [1, 5]
     _, _, err = score(out, "--part", "1/2")
     assert "part 1/2 is done, 4 of 8 shards left; with none left, run --resume to join" in err
-    assert [path.name[:6] for path in parts_of(out)] == ["000001", "000003", "000005", "000007"]
-    assert len(os.listdir(tmp_path / "out.parts")) == 5, "plan.json, and no temporary file"
+    assert shards_done_of(out) == [1, 3, 5, 7]
+    assert len(os.listdir(tmp_path / "out.parts")) == 4 + 1, "plan.json, and no temporary file"
 
 
 def test_a_stopped_run_is_not_taken_for_a_new_one(stopped, score):
@@ -494,18 +524,18 @@ def test_a_stopped_run_is_not_taken_for_a_new_one(stopped, score):
 
 
 def test_a_resumed_run_does_what_is_missing(stopped, score, whole_output, monkeypatch):
-    fifth_shard = parts_of(stopped)[2]
-    fifth_shard.unlink()
+    _shard_1, _shard_3, shard_5, _shard_7 = parts_of(stopped)
+    shard_5.unlink()
     do_shard = shards.do_shard
     shards_done = []
 
     def recorded(directory, settings, shard, progress):
-        shards_done.append(shard.part[:6])
+        shards_done.append(shard_number(shard.part))
         do_shard(directory, settings, shard, progress)
 
     monkeypatch.setattr(shards, "do_shard", recorded)
     assert_done(score(stopped, "--resume", "--shard-size", "1KB"))
-    assert shards_done == ["000000", "000002", "000004", "000005", "000006"]
+    assert shards_done == [0, 2, 4, 5, 6]
     assert stopped.read_bytes() == whole_output
     assert os.listdir(stopped.parent) == ["out"]
 
@@ -538,6 +568,7 @@ def test_a_plan_with_any_other_setting_is_refused(stopped, score):
 
 def test_another_stride_is_refused(stopped, score, whole_output):
     result = score(stopped, "--resume", "--stride", "5")
+    # The run was begun with the default, half the context of 64.
     assert_one_error_line(result, "stride: 32, not 5; give the same, or")
     assert len(parts_of(stopped)) == 4
     assert_done(score(stopped, "--resume"))
@@ -568,8 +599,8 @@ def test_another_input_of_the_same_size_and_time_is_refused(
 def test_a_part_that_was_cut_is_refused_until_it_is_removed(
     stopped, score, whole_output, bytes_of_last_row
 ):
-    """A row without its end must not be joined with the next part."""
-    part = parts_of(stopped)[1]
+    """A row without its end must not be joined with the next part. The part is that of shard 3."""
+    _shard_1, part, _shard_5, _shard_7 = parts_of(stopped)
     *first_rows, last_row = part.read_bytes().splitlines(keepends=True)
     part.write_bytes(b"".join(first_rows) + last_row[:bytes_of_last_row])
     _, _, err = score(stopped, "--resume")
@@ -598,7 +629,10 @@ def run_here(score, source, checkpoint, tmp_path, monkeypatch):
 
 
 def call_before(monkeypatch, owner, name, action, is_now) -> None:
-    """Call `action` once, before the first call of owner.name whose arguments `is_now` accepts."""
+    """Call `action` once, just before a call of owner.name.
+
+    This is the first call for whose arguments `is_now` is true.
+    """
     original = getattr(owner, name)
 
     def watched(*arguments):
@@ -741,7 +775,7 @@ def test_a_process_that_lives_on_does_each_job_as_a_new_one(score, checkpoint, u
     by_one_process = [rows_of(*job) for job in jobs]
     by_new_processes = []
     for job in jobs:
-        rows._loaded.clear()
+        rows._loaded.clear()  # a new process has loaded no model
         by_new_processes.append(rows_of(*job))
     assert by_one_process == by_new_processes
     assert len(set(by_one_process)) == 4
@@ -910,8 +944,9 @@ def test_the_bar_counts_rows_and_fits_80_columns(score, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     _, _, err = score(tmp_path / "out")
     bars = re.findall(r"\r(score: [^\r\n]*)", err)
-    assert re.search(r"\d+/60 \[\d\d:\d\d<.*row/s\]", bars[-1])
-    assert max(map(len, bars)) <= 80
+    last_bar = bars[-1]
+    assert re.search(r"\d+/60 \[\d\d:\d\d<.*row/s\]", last_bar)
+    assert max(len(bar) for bar in bars) <= 80
 
 
 # This program runs a command that reads at most 512 KB of a line. Then it prints the most memory
@@ -935,7 +970,7 @@ def write_odd_lines(path: Path, zeros: int, quotes: int, empty_lines: int) -> No
         file.seek(zeros, os.SEEK_CUR)  # what is left out reads as zeros, and takes no disk
         file.write(b"\n")
         file.write(b'"' * quotes + b"\n")
-        file.write(b"\n" * (empty_lines - 1))
+        file.write(b"\n" * empty_lines)
         file.write(b'{"text": "abc"}\n')
 
 
@@ -950,11 +985,12 @@ def test_memory_does_not_grow_with_the_file_or_the_number_of_its_lines(checkpoin
             [sys.executable, "-c", PRINT_PEAK_MEMORY, *words], timeout=100
         )
         rows = out.read_bytes()
-        assert rows.count(b"\n") == empty_lines + 3
-        assert rows.count(b'"error": null}\n') == 2
+        odd_lines = empty_lines + 2  # with that of zeros and that of quotes
+        assert rows.count(b"\n") == 2 + odd_lines
+        assert rows.count(b'"error": null}\n') == 2, "the records"
         return int(printed)
 
     small = peak_memory("small", zeros=1, quotes=1, empty_lines=1)
     # The rows of the empty lines take 13 MB.
     large = peak_memory("large", zeros=300_000_000, quotes=500_000, empty_lines=100_000)
-    assert large - small < 6000
+    assert large - small < 6000  # kB

@@ -66,7 +66,7 @@ def test_the_fit_does_not_depend_on_the_start():
 
 def test_the_fit_does_not_depend_on_the_coordinates():
     X, Q, W = problem()
-    scaled_X = X @ np.diag([1e-3, 1.0, 30.0, 1e3])
+    scaled_X = X * [1e-3, 1.0, 30.0, 1e3]  # each of the four columns has another scale
     fit = solved.fit_softmax(X, Q, W, steps=3000)
     scaled_fit = solved.fit_softmax(scaled_X, Q, W, steps=3000)
     np.testing.assert_allclose(softmax(X @ fit), softmax(scaled_X @ scaled_fit), atol=1e-4)
@@ -74,8 +74,10 @@ def test_the_fit_does_not_depend_on_the_coordinates():
 
 def test_with_more_dimensions_than_rows_no_kl_is_left():
     X, Q, W = problem(n=5, D=8)
-    assert mean_kl(X, Q, solved.fit_softmax(X, Q, W, steps=3000)) < 1e-3
-    assert mean_kl(X, Q, solved.least_squares(X, solved.centred_log(Q))) < 1e-12
+    fit = solved.fit_softmax(X, Q, W, steps=3000)
+    assert mean_kl(X, Q, fit) < 1e-3
+    least_squares_fit = solved.least_squares(X, solved.centred_log(Q))
+    assert mean_kl(X, Q, least_squares_fit) < 1e-12
 
 
 def test_inputs_of_zeros_are_fitted_by_zeros():
@@ -124,7 +126,8 @@ def test_three_paths_are_solved(solved_paths):
 
 def test_each_freedom_of_the_head_leaves_less_kl(solved_paths):
     kls = solved_paths.kls
-    assert kls["normed"] >= kls["scaled"] >= kls["solved"]
+    assert kls["normed"] >= kls["scaled"]
+    assert kls["scaled"] >= kls["solved"]
     assert kls["least_squares"] >= kls["solved"]
 
 
@@ -136,11 +139,21 @@ def test_what_normed_misses_has_parts_that_add_up(solved_paths):
 
 
 def inputs_and_shares(model, text):
-    """X and Q of solved.py's docstring, from the model and from each pair of tokens."""
+    """The problem that the path "solved" solves.
+
+    X [n, D] is what ln_f makes of the embeddings of the n frequent tokens. Q [n, S] is the share of
+    each of the S tokens that occur among the tokens that follow a frequent one.
+    """
     tokens = text.frequent()
     X = final_norm(model, model.W_E[tokens]).astype(np.float64)
-    Q = [[text.share(token, successor) for successor in text.frequent(1)] for token in tokens]
+    Q = []
+    for token in tokens:
+        Q.append([text.share(token, successor) for successor in tokens_that_occur(text)])
     return X, np.array(Q)
+
+
+def tokens_that_occur(text):
+    return text.frequent(1)  # once or more
 
 
 def test_the_solved_path_is_the_fit_of_the_whole_table(solved_paths):
@@ -151,21 +164,22 @@ def test_the_solved_path_is_the_fit_of_the_whole_table(solved_paths):
 
 
 def test_a_token_that_is_not_in_the_text_is_impossible(solved_paths):
-    logits = solved_paths.paths["solved"](solved_paths.model, solved_paths.text.frequent())
-    of_others = np.delete(logits, solved_paths.text.frequent(1), axis=1)
-    assert of_others.size > 0
-    assert np.isneginf(of_others).all()
+    text = solved_paths.text
+    logits = solved_paths.paths["solved"](solved_paths.model, text.frequent())  # [n, V]
+    logits_of_absent_tokens = np.delete(logits, tokens_that_occur(text), axis=1)
+    assert logits_of_absent_tokens.size > 0
+    assert np.isneginf(logits_of_absent_tokens).all()
 
 
 def test_the_scaled_path_is_the_best_of_many_factors(solved_paths):
     model = solved_paths.model
-    seen = solved_paths.text.frequent(1)
-    X, Q = inputs_and_shares(model, solved_paths.text)
-    scores = X @ model.W_U[:, seen]
+    text = solved_paths.text
+    X, Q = inputs_and_shares(model, text)
+    scores = X @ model.W_U[:, tokens_that_occur(text)]
     losses = []
     for factor in np.geomspace(1e-3, 10, 4000):
         losses.append(-(Q * log_softmax(factor * scores)).sum())
-    logits = solved_paths.paths["scaled"](model, solved_paths.text.frequent())[:, seen]
+    logits = solved_paths.paths["scaled"](model, text.frequent())[:, tokens_that_occur(text)]
     loss = -(Q * log_softmax(logits.astype(np.float64))).sum()
     assert loss == pytest.approx(min(losses), rel=1e-4)
 
@@ -191,7 +205,7 @@ def test_the_counts_of_a_corpus_in_a_file(tmp_path):
     again = Corpus.read(tmp_path / "counts.npz")
     for name in ("counts", "starts", "successors", "pair_counts"):
         np.testing.assert_array_equal(getattr(again, name), getattr(text, name))
-    assert again.ids.size == 0
+    assert again.ids.size == 0, "the file has no text"
     assert again.frequent(MIN_COUNT).tolist() == text.frequent(MIN_COUNT).tolist()
 
 
@@ -201,10 +215,14 @@ def test_the_numbers_of_each_way_are_those_of_its_scores(name):
     P = np.array(toy.TABLE)
     p = np.exp(way.scores) / np.exp(way.scores).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(way.probabilities, p)
-    assert way.kl == pytest.approx((P * np.log(P / p)).sum() / 3)
+    kl_of_each_word = (P * np.log(P / p)).sum(axis=1)
+    assert way.kl == pytest.approx(kl_of_each_word.mean())
     difference = np.linalg.norm(way.scores - way.scores.T)
     assert way.asymmetry == pytest.approx(difference / np.linalg.norm(way.scores))
-    assert (way.asymmetry == 0) == (name == "tied")
+    if name == "tied":
+        assert way.asymmetry == 0
+    else:
+        assert way.asymmetry > 0
 
 
 def test_the_scores_of_the_tied_toy():
@@ -234,7 +252,9 @@ def test_each_freedom_of_the_toy_leaves_less_kl():
     ],
 )
 def test_with_three_dimensions_or_a_solved_embedding_the_untied_toy_fits(W_E):
-    ways = toy.solve(W_E, 10 * np.array(toy.TABLE))  # rows are divided by their sums
+    """The rows of the table may be counts: each is divided by its sum."""
+    counts = 10 * np.array(toy.TABLE)
+    ways = toy.solve(W_E, counts)
     assert ways["untied"].kl < 1e-12
     assert ways["tied"].kl > 0.5
 
@@ -261,12 +281,12 @@ READ = np.array([5, 9, 5, 100, 7])  # the last token is only predicted
 
 @dataclass
 class TwoGradients:
-    """The gradients of a text, and those of an untied copy of the model: [V, D]."""
+    """The gradients of the text READ as the study computes them, and those of an untied copy."""
 
     gradients: Gradients
     loss: float
-    of_embedding: np.ndarray
-    of_output_matrix: np.ndarray
+    of_embedding: np.ndarray  # [V, D]
+    of_output_matrix: np.ndarray  # [V, D]
 
 
 @pytest.fixture(params=["tied", "untied"])
@@ -289,8 +309,8 @@ def two_gradients(request) -> TwoGradients:
 def test_the_two_gradients_are_those_of_an_untied_copy(two_gradients):
     computed = two_gradients.gradients
     assert computed.loss == pytest.approx(two_gradients.loss)
-    assert computed.tokens.tolist() == [5, 9, 100]
-    rows = [5, 9, 100]
+    rows = [5, 9, 100]  # the tokens that are read, each once; only their rows can differ from 0
+    assert computed.tokens.tolist() == rows
     np.testing.assert_allclose(computed.d_embed, two_gradients.of_embedding[rows], atol=1e-12)
     np.testing.assert_allclose(computed.d_head, two_gradients.of_output_matrix[rows], atol=1e-12)
 
@@ -306,6 +326,7 @@ def test_the_lengths_of_the_gradients_of_each_row(two_gradients):
 
 
 def test_the_cosine_of_the_gradients_of_a_row_is_0_if_the_token_was_not_read(two_gradients):
+    """Token 9 is in the text, and token 8 is not."""
     embed = two_gradients.of_embedding[9]
     head = two_gradients.of_output_matrix[9]
     _, _, _, cosines = two_gradients.gradients.by_row()
@@ -354,6 +375,7 @@ ROWS = np.array([[1.0, 0.0], [0.0, 0.0], [-3.0, 4.0], [5.0, 0.0]])
 
 
 def test_the_nearest_rows_by_their_cosine():
+    """Those of row 0. There are three others, although nine are asked for."""
     tokens, cosines = nearest(ROWS, 0, 9)
     assert tokens.tolist() == [3, 1, 2]
     assert cosines.tolist() == [1.0, 0.0, -0.6]

@@ -18,7 +18,7 @@ from tiedgpt.study.report import end_of_text, losses
 
 V = SMALL.vocab_size
 UNTIED = SMALL.with_head("untied")
-TOKENS = np.array([3, 100, 0, 57, 3])
+TOKENS = np.array([3, 100, 0, 57, 3])  # a text of SMALL's tokens
 
 
 def table_of(ids, vocab_size) -> np.ndarray:
@@ -49,7 +49,8 @@ def test_the_table_of_a_corpus_has_the_chosen_rows_and_columns():
 def test_the_count_and_the_share_of_a_pair():
     text = some_corpus()
     table = table_of(text.ids, V)
-    assert text.count(0, 1) == table[0, 1] > 0
+    assert table[0, 1] > 0
+    assert text.count(0, 1) == table[0, 1]
     assert text.share(0, 1) == table[0, 1] / table[0].sum()
 
 
@@ -65,7 +66,10 @@ def test_frequent_tokens_occur_at_least_100_times():
     assert text.counts.tolist() == counts.tolist()
     assert text.frequent().tolist() == np.flatnonzero(counts >= 100).tolist()
     assert text.frequent(1).tolist() == np.flatnonzero(counts >= 1).tolist()
-    assert 1 < len(text.frequent()) < len(text.frequent(1)) < V
+    # Some tokens are frequent, some are only in the text, and some are not.
+    assert len(text.frequent()) > 1
+    assert len(text.frequent(1)) > len(text.frequent())
+    assert len(text.frequent(1)) < V
 
 
 @pytest.mark.parametrize("ids", [pytest.param([], id="empty"), pytest.param([4], id="one-token")])
@@ -94,7 +98,7 @@ def test_the_share_of_frequent_tokens_that_follow_themselves():
     ids += [14] * 80  # 14 is not frequent
     text = Corpus.of(np.array(ids), 15)
     assert text.frequent().tolist() == list(range(14))
-    assert text.self_prediction() == 10 / 14
+    assert text.self_prediction() == 10 / 14, "tokens 0 to 9"
 
 
 def corpus_with_frequent(is_frequent) -> Corpus:  # [V] bool
@@ -215,8 +219,9 @@ def test_asymmetry_of_a_nearly_tied_model_is_not_lost_in_rounding(monkeypatch):
 
 
 def test_tied_is_exactly_symmetric(model):
-    for tied in (model, model.untie("copy"), model.untie("zeros")):  # 0 = 0^T
-        assert direct_path.asymmetry(tied.W_E, tied.W_U) == 0.0
+    """So are an untied copy, and a model whose W_U is 0."""
+    for symmetric in (model, model.untie("copy"), model.untie("zeros")):
+        assert direct_path.asymmetry(symmetric.W_E, symmetric.W_U) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -228,7 +233,7 @@ def test_tied_is_exactly_symmetric(model):
     ],
 )
 def test_self_prediction_is_that_of_the_whole_matrix(monkeypatch, model):
-    monkeypatch.setattr(paths, "MAX_LOGITS", 7 * V)
+    monkeypatch.setattr(paths, "MAX_LOGITS", 7 * V)  # seven rows of A at a time
     predicts_itself = (model.W_E @ model.W_U).argmax(axis=1) == np.arange(V)
     is_odd = np.arange(V) % 2 == 1
     tokens_done = []
@@ -263,7 +268,10 @@ def brute_force(logits, table, token):
 
 
 def share_of_most_common(p, counts, k):
-    """The share of the k most common successors that are among the k likeliest tokens."""
+    """The share of the k most common successors that are among the k likeliest tokens.
+
+    Those that are as common as the k-th one count, too.
+    """
     kth_count = np.sort(counts)[-k]
     hits = 0
     for token in np.argsort(-p)[:k]:
@@ -285,7 +293,7 @@ def logits_of_path(path, model, text, token):
 @pytest.mark.parametrize("path", PATHS_WITH_UNIGRAM)
 @each_head
 def test_bigrams_are_those_of_the_definitions(head, path, monkeypatch):
-    monkeypatch.setattr(paths, "MAX_LOGITS", 4 * V)
+    monkeypatch.setattr(paths, "MAX_LOGITS", 4 * V)  # the logits of four tokens at a time
     text = some_corpus()
     table = table_of(text.ids, V)
     model = random_model(SMALL.with_head(head), dtype=np.float64)
@@ -301,12 +309,12 @@ def test_bigrams_are_those_of_the_definitions(head, path, monkeypatch):
 
 
 def test_each_path_is_compared_with_each_frequent_token(model, monkeypatch):
-    monkeypatch.setattr(paths, "MAX_LOGITS", 4 * V)
+    monkeypatch.setattr(paths, "MAX_LOGITS", 4 * V)  # the logits of four tokens at a time
     text = some_corpus()
     tokens_done = []
     report = bigrams.bigrams(model, text, tokens_done.append)
     assert list(report) == PATHS_WITH_UNIGRAM
-    assert sum(tokens_done) == 5 * len(text.frequent())
+    assert sum(tokens_done) == len(PATHS_WITH_UNIGRAM) * len(text.frequent())
 
 
 @pytest.mark.parametrize(
@@ -318,6 +326,7 @@ def test_each_path_is_compared_with_each_frequent_token(model, monkeypatch):
     ],
 )
 def test_overlap_with_two_successors_that_are_equally_common(successors, k, expected):
+    """The likeliest five of six tokens are 0 to 4."""
     log_p = np.log([0.4, 0.3, 0.15, 0.1, 0.04, 0.01])
     counts = np.array([50, 50])
     assert bigrams.overlap(log_p, np.array(successors), counts, k) == expected
@@ -438,7 +447,7 @@ def test_losses_under_both_heads():
     final = model.final(ids[:-1])
     assert report["own"] == pytest.approx(mean_loss(final @ model.W_U, ids[1:]), rel=1e-9)
     assert report["swapped"] == pytest.approx(mean_loss(final @ model.W_E.T, ids[1:]), rel=1e-9)
-    assert report["tokens"] == 29
+    assert report["tokens"] == 29, "all but the first one"
     assert report["uniform"] == pytest.approx(math.log(V))
 
 
@@ -464,18 +473,22 @@ def test_one_token_has_no_losses(model):
 
 
 def test_a_short_text_is_read_whole_or_to_its_last_tokens(monkeypatch):
+    """A text of 300 tokens is short, because its last tenth has fewer than 40."""
     monkeypatch.setattr("tiedgpt.study.report.MAX_LOSS_TOKENS", 40)
-    assert end_of_text(np.arange(30), 8).tolist() == list(range(30))
-    assert end_of_text(np.arange(300), 8).tolist() == list(range(260, 300))
+    assert end_of_text(np.arange(30), n_ctx=8).tolist() == list(range(30))
+    assert end_of_text(np.arange(300), n_ctx=8).tolist() == list(range(260, 300))
 
 
 def test_the_sample_of_a_long_text_is_windows_of_its_last_tenth(monkeypatch):
+    """Five windows of eight tokens have the 40 tokens of a sample."""
     monkeypatch.setattr("tiedgpt.study.report.MAX_LOSS_TOKENS", 40)
-    windows = end_of_text(np.arange(1000), 8).reshape(5, 8)
+    windows = end_of_text(np.arange(1000), n_ctx=8).reshape(5, 8)
     for window in windows:
-        assert np.diff(window).tolist() == [1] * 7
-    # The starts are evenly spread.
-    assert windows[:, 0].tolist() == [900, 923, 946, 969, 992]
+        first = window[0]
+        assert window.tolist() == list(range(first, first + 8))
+    # The first one begins with the last tenth, and the last one ends with the text.
+    starts = windows[:, 0].tolist()
+    assert starts == [900, 923, 946, 969, 992], "evenly spread"
 
 
 def test_logits_that_are_not_finite_are_an_error(model):

@@ -23,7 +23,7 @@ def random_pairs(V=9, seed=0) -> np.ndarray:
     In a closed walk each token is as often the first of a pair as the second.
     """
     rng = np.random.default_rng(seed)
-    steps = (V * rng.random(400) ** 2).astype(int)  # short ones are likelier
+    steps = (V * rng.random(400) ** 2).astype(int)  # the square makes short ones likelier
     walk = (steps.cumsum() + rng.integers(0, 2, 400)) % V
     pairs = np.zeros((V, V))
     for first, second in zip(walk, np.roll(walk, -1), strict=True):
@@ -41,10 +41,11 @@ def excess_of(pairs, A) -> float:
 
 
 def corpus_of(pairs, counts) -> Corpus:
-    """A text with these counts, or shares, of pairs and of tokens."""
+    """A text with these counts, or shares, of pairs and of tokens. It has no ids."""
     first, second = np.nonzero(pairs)
     starts = np.searchsorted(first, np.arange(len(pairs) + 1))
-    return Corpus(np.empty(0), counts, starts, second, pairs[first, second])
+    no_ids = np.empty(0)
+    return Corpus(no_ids, counts, starts, second, pairs[first, second])
 
 
 def floor_of(pairs) -> float:
@@ -53,7 +54,7 @@ def floor_of(pairs) -> float:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_best_symmetric_matrix_in_closed_form_has_the_floor(seed):
-    pairs = random_pairs(6, seed) + 1
+    pairs = random_pairs(6, seed) + 1  # no count is 0, so each has a logarithm
     A = np.log(pairs + pairs.T)
     assert floor_of(pairs) > 0.005
     assert excess_of(pairs, A) == pytest.approx(floor_of(pairs), abs=1e-12)
@@ -128,9 +129,11 @@ def test_no_symmetric_fit_is_below_the_floor(D, seed):
     pairs = random_pairs(12, seed)
     kls = fits.fit_families(pairs, D, seed=seed, steps=600)
     assert list(kls) == list(fits.FAMILIES)
-    assert kls["signed"] > floor_of(pairs) - 1e-5
-    assert kls["tied"] > floor_of(pairs) - 1e-5
-    assert kls["untied"] > -1e-5
+    # "tied" is W_E W_E^T, and "signed" is W_E G W_E^T, where G has a gain for each dimension.
+    rounding = 1e-5
+    assert kls["signed"] > floor_of(pairs) - rounding
+    assert kls["tied"] > floor_of(pairs) - rounding
+    assert kls["untied"] > -rounding
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -138,15 +141,18 @@ def test_at_full_rank_each_freedom_helps(seed):
     pairs = random_pairs(12, seed)
     floor = floor_of(pairs)
     kls = fits.fit_families(pairs, D=12, seed=seed, steps=600)
+    # "untied" is any table, and "signed", W_E G W_E^T with gains of either sign, any symmetric one.
+    # But "tied", W_E W_E^T, has no negative eigenvalue.
     assert kls["untied"] < 5e-3
     assert kls["signed"] == pytest.approx(floor, abs=0.02)
-    # W_E W_E^T has no negative eigenvalue.
     assert kls["tied"] > floor + 0.02
 
 
 def test_a_tied_model_without_layers_is_not_bound_by_the_floor_because_of_ln_f():
-    pairs = random_pairs(12, 1)
-    parts, kl = fits.fit("ln_f", pairs / pairs.sum(), 12, 600)
+    """Its position embedding is 0, and it has a dimension for each of its 12 tokens."""
+    pairs = random_pairs(12, seed=1)
+    shares = pairs / pairs.sum()
+    parts, kl = fits.fit("ln_f", shares, D=12, steps=600)
     parameters = {
         "wte.weight": parts["W_E"],
         "wpe.weight": np.zeros((8, 12)),
@@ -197,6 +203,7 @@ def test_all_chains_of_a_size_have_one_entropy(size, jsd):
     for row in P:
         p = row[row > 0]
         entropies.append(-(p * np.log(p)).sum())
+    # It is half that of equal shares of all tokens.
     assert np.mean(entropies) == pytest.approx(math.log(size) / 2, abs=1e-9)
     assert chains.entropy(P) == pytest.approx(sum(entropies))
 
@@ -215,8 +222,9 @@ def test_chains_of_one_seed_have_the_same_pairs():
 def test_the_allowed_pairs_are_in_one_order_and_as_many_for_each_token(size):
     allowed = chains.tournament(size, np.random.default_rng(4))
     assert not (allowed & allowed.T).any()
-    assert set(allowed.sum(axis=0)) == {(size - 1) // 2}
-    assert set(allowed.sum(axis=1)) == {(size - 1) // 2}
+    half_of_the_others = (size - 1) // 2
+    assert set(allowed.sum(axis=0)) == {half_of_the_others}
+    assert set(allowed.sum(axis=1)) == {half_of_the_others}
 
 
 @pytest.mark.parametrize("size", [17, 24])
@@ -260,8 +268,12 @@ def test_a_path_that_does_not_help_gets_the_scale_0_and_the_unigram_its_best_wei
     scale, weight = calibrated.fit(-x, log_u, Q)
     assert scale == 0
     weights = np.linspace(0, 2, 401)
-    excesses = [excess_of(Q, np.tile(w * log_u, (40, 1))) for w in weights]
-    assert weight == pytest.approx(weights[np.argmin(excesses)], abs=0.01)
+    excesses = []
+    for other_weight in weights:
+        logits_of_each_row = np.tile(other_weight * log_u, (40, 1))  # [40, 9]
+        excesses.append(excess_of(Q, logits_of_each_row))
+    best_weight = weights[np.argmin(excesses)]
+    assert weight == pytest.approx(best_weight, abs=0.01)
 
 
 def test_each_half_of_the_tokens_is_calibrated_by_the_other():
@@ -285,11 +297,14 @@ def test_each_half_of_the_tokens_is_calibrated_by_the_other():
 
 
 def model_with_the_pairs_at_another_scale(text) -> GPT2:
-    """Its raw path lacks the counts of the second tokens, which the unigram adds."""
+    """Its raw path lacks the counts of the second tokens, which the unigram adds.
+
+    Its scores are seven times as large as the logarithms of the pairs.
+    """
     seen = text.frequent(1)
     ratios = text.table(seen, seen) / text.counts[seen]  # to the count of the second token
     A = np.zeros((V, V))
-    A[np.ix_(seen, seen)] = 7 * np.log(ratios + 1e-3)  # some pairs do not occur
+    A[np.ix_(seen, seen)] = 7 * np.log(ratios + 1e-3)  # some pairs do not occur: 0 has no logarithm
     config = Config(vocab_size=V, n_embd=V, n_head=1, n_layer=0, n_ctx=8, tied=False)
     parameters = dict(random_model(config, dtype=np.float64).parameters)
     parameters["wte.weight"] = np.eye(V)
@@ -322,6 +337,7 @@ def test_each_path_of_the_model_is_calibrated(calibrated_case):
 def test_tokens_that_are_not_in_the_text_are_impossible(calibrated_case):
     text, model, calibrated_paths = calibrated_case
     logits = calibrated_paths["raw+unigram"](model, text.frequent())
-    of_others = np.delete(logits, text.frequent(1), axis=1)
-    assert of_others.size > 0
-    assert np.isneginf(of_others).all()
+    tokens_of_the_text = text.frequent(1)
+    logits_of_absent_tokens = np.delete(logits, tokens_of_the_text, axis=1)
+    assert logits_of_absent_tokens.size > 0
+    assert np.isneginf(logits_of_absent_tokens).all()

@@ -138,9 +138,8 @@ def test_it_runs_as_a_script(tmp_path):
 
 
 def test_softmax_of_large_numbers():
-    np.testing.assert_allclose(
-        tied.softmax(np.array([[1e4, 1e4], [-1e4, 0]])), [[0.5, 0.5], [0, 1]]
-    )
+    x = np.array([[1e4, 1e4], [-1e4, 0]])
+    np.testing.assert_allclose(tied.softmax(x), [[0.5, 0.5], [0, 1]])
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -226,7 +225,8 @@ def test_ids_are_decoded_as_the_package_does():
     tokenizer = tiedgpt.load_tokenizer(SHAKESPEARE)
     rng = np.random.default_rng(0)
     for _ in range(20):
-        ids = rng.integers(0, 1024, 30).tolist()  # with parts of characters and end of text
+        # Some of these are parts of characters, or the end of a text.
+        ids = rng.integers(0, 1024, 30).tolist()
         assert tied.decode(ids, vocabulary) == tokenizer.decode(ids)
 
 
@@ -238,7 +238,9 @@ def test_ids_are_decoded_as_the_package_does():
 def test_greedy_ids_are_those_of_generate(name, head, run, run_tied, monkeypatch):
     prompt = "ROMEO:\nI'll be"
     options = ["--head", head, "--greedy", "-n", "12"]
-    report = json.loads(run("generate", "-m", name, *options, "--json", prompt)[1])
+    _, document, _ = run("generate", "-m", name, *options, "--json", prompt)
+    report = json.loads(document)
+    (sample,) = report["samples"]
 
     written = []
 
@@ -250,8 +252,8 @@ def test_greedy_ids_are_those_of_generate(name, head, run, run_tied, monkeypatch
     monkeypatch.setattr(tied, "decode", record)
     code, out, _ = run_tied(WEIGHTS / name, prompt, *options)
     assert code == 0
-    assert written == report["prompt_ids"] + report["samples"][0]["ids"]
-    assert out == prompt + report["samples"][0]["text"] + "\n"
+    assert written == report["prompt_ids"] + sample["ids"]
+    assert out == prompt + sample["text"] + "\n"
 
 
 def test_without_a_flag_the_untied_model_writes_the_packages_text(run, run_tied):
@@ -274,7 +276,7 @@ def test_a_text_longer_than_the_context_goes_on(folder, run_tied):
     code, out, _ = run_tied(folder, "a" * CONFIG.n_ctx, "-n", "3", "--greedy")
     assert code == 0
     model = tiedgpt.load_model(folder)
-    ids = [64] * CONFIG.n_ctx
+    ids = [64] * CONFIG.n_ctx  # 64 is the id of "a"
     for _ in range(3):
         logits = model(ids[-CONFIG.n_ctx :])
         ids.append(int(logits[-1].argmax()))
@@ -291,6 +293,7 @@ def test_a_folder_as_that_of_gpt2(tmp_path, gpt2, run_tied, run):
 
     def as_openais(arrays):
         arrays = {name.removeprefix("transformer."): array for name, array in arrays.items()}
+        # A causal mask, which is not a bias
         arrays["h.0.attn.bias"] = np.tril(np.ones((1, 1, 32, 32), np.float32))
         return arrays
 
@@ -314,6 +317,7 @@ def change_one_number(array):
     return array
 
 
+# What is in a file as W_U, made from the wte that is in it; None for no W_U
 HEADS_IN_FILES = {
     "none": lambda wte: None,
     "the same": lambda wte: wte.copy(),
@@ -405,7 +409,8 @@ def test_transformers_chooses_the_same_head(folder, says_tied, W_U):
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         model = transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float64).eval()
-        expected = model(torch.arange(20)[None]).logits[0].numpy()
+        batch_of_one = torch.arange(20)[None]  # the tokens 0 to 19
+        (expected,) = model(batch_of_one).logits.numpy()
     params, n_head, is_tied = read(folder)
     assert is_tied == (model.lm_head.weight is model.transformer.wte.weight)
     logits = tied.gpt2(np.arange(20), params, n_head=n_head, tied=is_tied)
@@ -419,17 +424,19 @@ def test_a_head_that_is_said_to_be_there_and_is_not(folder, run_tied):
 
 
 def test_a_copied_head_is_said_and_changes_nothing(folder, run_tied):
-    text = run_tied(folder, "Hello", "--greedy")
+    tied_code, tied_out, _ = run_tied(folder, "Hello", "--greedy")
     code, out, err = run_tied(folder, "Hello", "--greedy", "--head", "untied")
-    assert (code, out) == text[:2]
+    assert (code, out) == (tied_code, tied_out)
     assert err == "tied.py: the file has no W_U, so a copy of wte.T is used\n"
 
 
 def test_a_forced_head_is_that_of_the_file(folder, run_tied):
+    """The folder's model is untied, although config.json says that it is tied."""
     set_head(folder, True, HEADS_IN_FILES["another"])
     code, out, err = run_tied(folder, "Hello", "--greedy", "--head", "untied")
     assert (code, err) == (0, "")
-    assert run_tied(folder, "Hello", "--greedy")[:2] == (0, out)
+    code, out_without_a_flag, _ = run_tied(folder, "Hello", "--greedy")
+    assert (code, out_without_a_flag) == (0, out)
     code, tied_out, err = run_tied(folder, "Hello", "--greedy", "--head", "tied")
     assert (code, err) == (0, "")
     assert tied_out != out

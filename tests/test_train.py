@@ -26,6 +26,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 UNTIED = replace(SMALL, tied=False)
 WITHOUT_DROPOUT = {"embd_pdrop": 0.0, "resid_pdrop": 0.0, "attn_pdrop": 0.0}
+# It evaluates at steps 0, 4 and 6, the last one.
 TINY = Settings(steps=6, batch=5, context=11, warm_up=2, eval_every=4, threads=1)
 
 
@@ -34,7 +35,7 @@ def new_trainer(model=None, settings=TINY, only=None, size=400):
     if model is None:
         model = random_model()
     tokens = np.random.default_rng(1).integers(0, SMALL.vocab_size, size)
-    held_out = tokens[:45] // 2  # another text, of the lower half of the ids
+    held_out = tokens[:45] // 2  # another text of 45 tokens, of the lower half of the ids
     return Trainer(model, tokens, held_out, settings, only)
 
 
@@ -74,8 +75,9 @@ def test_a_resumed_run_has_the_same_numbers(threads, only, stop, tmp_path):
     unbroken = new_trainer(model, settings, only)
     expected = train(unbroken)
     losses = {record["loss"] for record in expected[1:]}
-    assert len(losses) == 6, "each step has a loss of its own"
-    assert [record["step"] for record in expected if "val_loss" in record] == [0, 4, 6]
+    assert len(losses) == settings.steps, "each step has a loss of its own"
+    evaluated_steps = [record["step"] for record in expected if "val_loss" in record]
+    assert evaluated_steps == [0, settings.eval_every, settings.steps]
 
     # The first part ends after a step, and is saved.
     first = new_trainer(model, settings, only)
@@ -94,6 +96,7 @@ def test_a_resumed_run_has_the_same_numbers(threads, only, stop, tmp_path):
 
 
 def test_resume_with_more_steps(tmp_path):
+    """Nine steps are too few for a warm-up, which is at most a tenth of all."""
     numpys_numbers = replace(TINY, steps=np.int64(6), lr=np.float32(0.5))
     first = new_trainer(settings=numpys_numbers)
     train(first)
@@ -101,10 +104,11 @@ def test_resume_with_more_steps(tmp_path):
     second = Trainer.resume(tmp_path, first.tokens, first.held_out, steps=9)
     assert second.settings == replace(first.settings, steps=9)
     rates = {record["step"]: record["lr"] for record in train(second)}
+    # A record has the number of steps that are done, and learning_rate counts steps from 0.
     assert rates == {
-        7: learning_rate(6, 9, 0.5, 0),
-        8: learning_rate(7, 9, 0.5, 0),
-        9: learning_rate(8, 9, 0.5, 0),
+        7: learning_rate(6, steps=9, peak=0.5, warm_up=0),
+        8: learning_rate(7, steps=9, peak=0.5, warm_up=0),
+        9: learning_rate(8, steps=9, peak=0.5, warm_up=0),
     }
 
 
@@ -162,12 +166,15 @@ def test_a_damaged_state_is_refused(tmp_path, damage, message):
 @pytest.mark.parametrize("only", [None, "head"])
 @pytest.mark.parametrize("threads", [2, 3, 5])
 def test_the_shares_of_threads_add_up(threads, only):
+    """Without clipping, several threads have the loss and the gradient of one."""
     model = random_model(replace(UNTIED, **WITHOUT_DROPOUT), dtype=np.float64)
-    settings = replace(TINY, batch=6, steps=1, clip=1e9)
+    no_clipping = 1e9
+    settings = replace(TINY, batch=6, steps=1, clip=no_clipping)
     whole = new_trainer(model, replace(settings, threads=1), only)
     shared = new_trainer(model, replace(settings, threads=threads), only)
-    loss = train(whole)[1]["loss"]
-    assert train(shared)[1]["loss"] == pytest.approx(loss, rel=1e-13)
+    _, expected = train(whole)  # the records of the start and of the step
+    _, record = train(shared)
+    assert record["loss"] == pytest.approx(expected["loss"], rel=1e-13)
     # m is a tenth of the first gradient.
     gradient = 10 * whole.optimizer.m
     added_gradient = 10 * shared.optimizer.m
@@ -191,6 +198,7 @@ def test_the_shares_of_threads_have_dropout_of_their_own(monkeypatch):
 
 
 def test_batches_come_from_all_over_the_text_and_are_never_the_same(monkeypatch):
+    """A window is `context` tokens and the one after them. Every window of the text is drawn."""
     batches = []
     draw = Trainer._draw
 
@@ -200,11 +208,14 @@ def test_batches_come_from_all_over_the_text_and_are_never_the_same(monkeypatch)
         return batch
 
     monkeypatch.setattr(Trainer, "_draw", recorded)
-    train(new_trainer(settings=replace(TINY, steps=80), size=40))
+    text_size = 40
+    train(new_trainer(settings=replace(TINY, steps=80), size=text_size))
     assert len(batches) == 80
-    assert len({batch.tobytes() for batch in batches}) == 80
+    different_batches = {batch.tobytes() for batch in batches}
+    assert len(different_batches) == 80
     windows = {window.tobytes() for batch in batches for window in batch}
-    assert len(windows) == 40 - TINY.context
+    window_size = TINY.context + 1
+    assert len(windows) == text_size - window_size + 1
 
 
 def test_a_text_of_one_window_is_read_whole():
@@ -212,7 +223,8 @@ def test_a_text_of_one_window_is_read_whole():
     model = random_model(replace(SMALL, **WITHOUT_DROPOUT), dtype=np.float64)
     trainer = new_trainer(model, size=TINY.context + 1)
     losses = cross_entropy(model(trainer.tokens[:-1]), trainer.tokens[1:])
-    assert train(trainer, 1)[1]["loss"] == pytest.approx(losses.mean(), rel=1e-12)
+    _, record = train(trainer, until=1)
+    assert record["loss"] == pytest.approx(losses.mean(), rel=1e-12)
 
 
 # Evaluations
@@ -224,7 +236,7 @@ def test_the_log_has_the_mean_loss_of_the_steps_between_evaluations():
     losses = [record["loss"] for record in records]
     assert "loss" not in start
     assert [evaluation.get("loss") for evaluation in trainer.evaluations] == [
-        None,
+        None,  # the start
         pytest.approx((losses[0] + losses[1]) / 2),
         pytest.approx((losses[2] + losses[3]) / 2),
         pytest.approx((losses[4] + losses[5]) / 2),
@@ -297,8 +309,8 @@ def test_settings_out_of_their_range(name, value):
 @pytest.mark.parametrize("norm", [math.nan, math.inf])
 def test_a_gradient_that_is_not_a_number_stops_before_the_step(norm, monkeypatch):
     trainer = new_trainer()
-    train(trainer, 2)
-    before = trainer.flat.copy()
+    train(trainer, until=2)
+    before = trainer.flat.copy()  # all parameters
     monkeypatch.setattr(loop, "clip", lambda gradient, limit: (norm, 1.0))
     message = f"step 3 has loss .*, norm of the gradient {norm}: the learning rate is too high"
     with pytest.raises(TiedGPTError, match=message):
@@ -311,21 +323,24 @@ def test_a_gradient_that_is_not_a_number_stops_before_the_step(norm, monkeypatch
 
 
 def test_the_learning_rate_rises_and_then_falls_to_a_tenth():
-    rates = [learning_rate(step, 100, 2.0, 10) for step in range(101)]
+    """From 2/11 at step 0 to 2 at step 10, and then to 0.2 at the end of 100 steps."""
+    rates = [learning_rate(step, steps=100, peak=2.0, warm_up=10) for step in range(101)]
     assert rates[:11] == pytest.approx(2 / 11 * np.arange(1, 12))
-    assert max(rates) == rates[10] == 2
+    assert rates[10] == 2
     assert (np.diff(rates[10:]) < 0).all()
-    assert rates[55] == pytest.approx((2 + 0.2) / 2), "half way down"
+    half_way_down = (10 + 100) // 2
+    assert rates[half_way_down] == pytest.approx((2 + 0.2) / 2)
     assert rates[100] == pytest.approx(0.2)
 
 
 def test_the_learning_rate_of_a_single_step():
-    assert learning_rate(0, 1, 2.0, 0) == 2
+    assert learning_rate(0, steps=1, peak=2.0, warm_up=0) == 2
 
 
 def test_long_gradients_are_clipped_by_default_to_a_norm_of_1():
     trainer = new_trainer()
-    assert train(trainer, 1)[1]["grad_norm"] > 2
+    _, record = train(trainer, until=1)
+    assert record["grad_norm"] > 2
     gradient = 10 * trainer.optimizer.m  # m is a tenth of the first gradient
     assert np.linalg.norm(gradient) == pytest.approx(1, rel=1e-4)
 
@@ -339,6 +354,7 @@ def test_long_gradients_are_clipped_by_default_to_a_norm_of_1():
     ],
 )
 def test_clip_gives_the_norm_and_a_scale(limit, scale):
+    """The norm of 3 and -4 is 5."""
     assert clip(np.array([3.0, -4.0]), limit) == (5, scale)
 
 

@@ -52,7 +52,10 @@ def test_the_learning_rate_is_not_blamed_for_a_damaged_model():
     ],
 )
 def test_a_damaged_token_of_the_training_text_alone(places, step):
-    """The held-out loss of the untied model is finite, because only wte's row is damaged."""
+    """The held-out text does not have the token.
+
+    The model is untied, because W_U has a row for each token in every loss. Only wte is damaged.
+    """
     tokens = TOKENS.copy()
     tokens[places] = RARE
     model = with_nan(random_model(replace(SMALL, tied=False)), "wte.weight", RARE)

@@ -64,11 +64,11 @@ def transformers_logits(model: Any, ids: np.ndarray) -> np.ndarray:  # [B, T] ->
 
 def transformers_greedy(model: Any, ids: np.ndarray, new: int) -> list[int]:  # [T] -> new ids
     """The greedy continuation by transformers' own generate, its end-of-text token included."""
-    whole = torch.from_numpy(ids)[None]
+    batch_of_one = torch.from_numpy(ids)[None]
     with third_party():
         out = model.generate(
-            whole,
-            attention_mask=torch.ones_like(whole),
+            batch_of_one,
+            attention_mask=torch.ones_like(batch_of_one),
             max_new_tokens=new,
             do_sample=False,
             pad_token_id=0,
@@ -183,12 +183,15 @@ def test_there_and_back(tmp_path: Path, case: Case) -> None:
     ids = np.random.default_rng(0).integers(config.vocab_size, size=(3, config.n_positions))
     written = random_transformers_model(config, ids).to(case.dtype())
     theirs = tmp_path / "theirs"
+    shard_size = "1GB"
+    if case.has_shards():
+        shard_size = 4000  # bytes: less than any model here, so it is divided
     with third_party():
-        written.save_pretrained(theirs, max_shard_size=4000 if case.has_shards() else "1GB")
+        written.save_pretrained(theirs, max_shard_size=shard_size)
     assert (theirs / "model.safetensors.index.json").exists() == case.has_shards()
 
     expected = transformers_logits(written.double(), ids)
-    assert 9 < np.abs(expected).max() < 11
+    assert 9 < np.abs(expected).max() < 11, "the scale that the tolerances assume"
     model = tiedgpt.load_model(theirs)
     assert model.config.head == case.head
     assert_close(model(ids[1]), expected[1], 1e-4)
@@ -279,8 +282,8 @@ def test_greedy_ends_where_transformers_ends(tmp_path: Path, is_list: bool) -> N
         config.eos_token_id = [without_end[3], without_end[5]]
     config.save_pretrained(tmp_path)
     (tmp_path / "generation_config.json").unlink()  # it says that there is no end of text
-    *expected, _ = transformers_greedy(transformers_model(tmp_path), ids, 12)
-    assert len(expected) < 11
+    *expected, _end = transformers_greedy(transformers_model(tmp_path), ids, 12)
+    assert len(expected) < 11, "the text ends before the twelfth token"
     tokens = tiedgpt.generate(tiedgpt.load_model(tmp_path), ids, max_new_tokens=12, greedy=True)
     assert list(tokens) == expected
 
@@ -297,8 +300,9 @@ def transformers_probabilities(logits: np.ndarray, sampling: Sampling) -> np.nda
     return scores.softmax(-1)[0].numpy()
 
 
+# Of 1009 tokens
 NORMAL = np.random.default_rng(4).standard_normal(1009, np.float32)
-PEAK = np.float32(np.arange(1009) == 500)
+PEAK = np.float32(np.arange(1009) == 500)  # 1 for token 500, and 0 for the others
 LOGITS = {
     "random": NORMAL,
     "peaked": NORMAL + 25 * PEAK,  # one token has almost everything
@@ -339,7 +343,8 @@ def recipe(model: Any, ids: np.ndarray, max_length: int, stride: int) -> float: 
         labels = torch.from_numpy(ids[None, start:end]).clone()
         inputs = labels.clone()
         # Tokens that the windows before have predicted get -100, which transformers leaves out.
-        labels[:, : -(end - previous_end)] = -100
+        new_tokens = end - previous_end
+        labels[:, :-new_tokens] = -100
         with third_party():
             losses.append(model(inputs, labels=labels).loss.item())
         # The first token of a window is not predicted.
@@ -354,9 +359,11 @@ def recipe(model: Any, ids: np.ndarray, max_length: int, stride: int) -> float: 
 @pytest.mark.parametrize("tied", [True, False], ids=HEADS)
 def test_score_is_the_recipes(tmp_path: Path, tied: bool, stride: int) -> None:
     config = GPT2Config(**SHAPES["small"], tie_word_embeddings=tied, bos_token_id=0, eos_token_id=0)
-    ids = np.random.default_rng(8).integers(config.vocab_size, size=31 * 3 + 5)
-    random_transformers_model(config, ids[None, :31], seed=8).save_pretrained(tmp_path)
-    expected = recipe(transformers_model(tmp_path), ids, 31, stride)
+    n_ctx = config.n_positions
+    ids = np.random.default_rng(8).integers(config.vocab_size, size=3 * n_ctx + 5)
+    first_window = ids[None, :n_ctx]
+    random_transformers_model(config, first_window, seed=8).save_pretrained(tmp_path)
+    expected = recipe(transformers_model(tmp_path), ids, n_ctx, stride)
     model = tiedgpt.load_model(tmp_path)
     in_float32 = token_losses(model, ids, stride).mean()
     in_float64 = token_losses(model.astype(np.float64), ids, stride).mean()
@@ -424,7 +431,7 @@ def product_of_torch(x: np.ndarray, W: np.ndarray) -> np.ndarray:
 
 @pytest.mark.slow
 def test_full_size_logits_are_as_exact_as_those_of_transformers(full_size: FullSize) -> None:
-    """The error is at most 1.5 times theirs, if both libraries' products are as exact.
+    """The error is at most 1.5 times theirs, where NumPy's products are as exact as torch's.
 
     They need not be: NumPy's OpenBLAS on AVX-512 rounds 1.4 times as much as torch does. With
     torch's products in the place of NumPy's, the whole model's errors were measured equal.
@@ -434,14 +441,16 @@ def test_full_size_logits_are_as_exact_as_those_of_transformers(full_size: FullS
     allowed = 1.5 * max(1, by_numpy / by_torch)
     error = np.abs(full_size.model(full_size.prompt) - full_size.logits).max()
     their_error = np.abs(full_size.logits_in_float32 - full_size.logits).max()
-    assert 9 < np.abs(full_size.logits).max() < 11
+    assert 9 < np.abs(full_size.logits).max() < 11, "the usual scale"
     assert error <= allowed * their_error
 
 
 @pytest.mark.slow
 def test_full_size_greedy_tokens_are_those_of_transformers(full_size: FullSize) -> None:
     sorted_logits = np.sort(full_size.greedy_logits, axis=-1)
-    margins = sorted_logits[:, -1] - sorted_logits[:, -2]
+    highest = sorted_logits[:, -1]
+    second_highest = sorted_logits[:, -2]
+    margins = highest - second_highest
     assert margins.min() > 1e-3, "rounding decides a token"
     assert len(set(full_size.greedy)) > 5, "one token is repeated"
     tokens = tiedgpt.generate(full_size.model, full_size.prompt[0], max_new_tokens=20, greedy=True)

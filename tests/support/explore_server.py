@@ -15,7 +15,10 @@ from tiedgpt.explore.views.registry import Turn, to_json
 
 
 def shown_models(*models, corpus=None):
-    """Models whose tokens are bytes, named "a" and "b", and a corpus named "a text"."""
+    """Models whose tokens are bytes, named "a" and "b", and a corpus named "a text".
+
+    Without models: one tied model.
+    """
     if not models:
         models = (random_model(CONFIG),)
     named_models = list(zip("ab", models, strict=False))
@@ -26,7 +29,10 @@ def shown_models(*models, corpus=None):
 
 
 def view_answer(shown, name, fields, turn=None):
-    """The answer of a view without a server, as the page gets it; a list if there are several."""
+    """The answer of a view without a server, as the page gets it.
+
+    It is a list if the view gives several answers.
+    """
     answer = VIEWS[name](Query(shown, fields), turn or Turn())
     if not isinstance(answer, dict):
         answer = list(answer)
@@ -48,6 +54,7 @@ def serving(shown, port=0):
 
 
 def connect(server):
+    """A connection to the server that is closed at the end of a `with` block."""
     return closing(http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30))
 
 

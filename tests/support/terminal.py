@@ -14,8 +14,8 @@ from support.commands import command
 CTRL_C = "\x03"
 CTRL_D = "\x04"
 
-# This starts a command that has the terminal, of 40 lines and 100 columns, as its session's own.
-# Without a session of its own, Ctrl-C would be no signal.
+# This program makes its terminal, of 40 lines and 100 columns, that of its session. Otherwise,
+# Ctrl-C would send no signal. Then it becomes the command in its arguments.
 START = """
 import fcntl, os, struct, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -41,7 +41,7 @@ class Terminal(AbstractContextManager):
             stdin=command_side,
             stdout=command_side,
             stderr=command_side,
-            start_new_session=True,
+            start_new_session=True,  # which has no terminal yet
             env={**os.environ, "TERM": term},
         )
         os.close(command_side)
@@ -52,19 +52,20 @@ class Terminal(AbstractContextManager):
         With `until`, wait until the output ends with it. Without it, wait until the command ends.
         """
         shown = ""
-        has_ended = False
         deadline = time.monotonic() + SECONDS
         os.write(self.user_side, keys.encode())
-        while not has_ended and (until is None or not shown.endswith(until)):
+        while until is None or not shown.endswith(until):
             assert time.monotonic() < deadline, shown
-            if self.has_output():
-                chunk = self.read()
-                has_ended = chunk == b""
-                shown += chunk.decode(errors="replace").replace("\r\n", "\n")
-            else:
+            if not self.has_output():
                 # A Ctrl-C that comes just before readline waits is lost, so it is typed again.
                 os.write(self.user_side, keys.encode())
-        assert until is None or shown.endswith(until), shown
+                continue
+
+            chunk = self.read()
+            if chunk == b"":  # the command has ended
+                assert until is None, shown
+                break
+            shown += chunk.decode(errors="replace").replace("\r\n", "\n")
         self.text += shown
         return shown
 

@@ -121,7 +121,7 @@ def head_that_hides_the_token_itself(x, W_q, b_q, W_k, b_k, W_v, b_v):
     k = x @ W_k + b_k
     v = x @ W_v + b_v
     scores = q @ k.T / np.sqrt(q.shape[-1])
-    is_hidden = np.triu(np.ones(scores.shape, bool), k=0)
+    is_hidden = np.triu(np.ones(scores.shape, bool), k=0)  # k=1 would leave the token itself
     return right.softmax(np.where(is_hidden, -1e9, scores)) @ v
 
 
@@ -198,7 +198,7 @@ def cache_that_is_not_read(x, c_attn, c_proj, n_head, cache):
 
 
 def cache_of_the_first_piece(x, c_attn, c_proj, n_head, cache):
-    first_piece = dict(cache)
+    first_piece = dict(cache)  # empty at the first call
     out = right.cached_attention(x, c_attn, c_proj, n_head, cache)
     if first_piece:
         cache.update(first_piece)
@@ -239,9 +239,11 @@ def cache_without_a_mask(x, c_attn, c_proj, n_head, cache):
 def cache_with_scores_not_scaled(x, c_attn, c_proj, n_head, cache):
     def pattern_of(scores):
         T, S = scores.shape
+        past = S - T  # the first query comes after so many tokens
+        is_later = np.triu(np.ones((T, S), bool), k=past + 1)
         K = x.shape[-1] // n_head
-        is_later = np.triu(np.ones((T, S), bool), k=1 + S - T)
-        return right.softmax(np.where(is_later, -np.inf, scores * np.sqrt(K)))
+        unscaled_scores = scores * np.sqrt(K)  # attend_with has divided them
+        return right.softmax(np.where(is_later, -np.inf, unscaled_scores))
 
     return attend_with(pattern_of, x, c_attn, c_proj, n_head, cache)
 
@@ -274,7 +276,7 @@ def top_p_with_a_token_too_many(probabilities, p):
 
 
 def top_p_from_the_unlikeliest(probabilities, p):
-    order = np.argsort(probabilities)
+    order = np.argsort(probabilities)  # the unlikeliest first
     sums_before = np.cumsum(probabilities[order]) - probabilities[order]
     kept = probabilities.copy()
     kept[order[sums_before >= p]] = 0
@@ -285,7 +287,7 @@ def top_p_from_the_unlikeliest(probabilities, p):
 
 
 def normalised(x, eps):
-    """The normalised x, and its standard deviation with eps."""
+    """The normalised x, and the standard deviation by which it was divided, with eps."""
     s = np.sqrt(x.var(axis=-1, keepdims=True) + eps)
     return (x - x.mean(axis=-1, keepdims=True)) / s, s
 
