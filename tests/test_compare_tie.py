@@ -44,6 +44,20 @@ def test_the_embeddings_gradient_alone_is_named():
     ]
 
 
+def test_gradients_of_the_sum_of_the_losses_are_named():
+    _, gradients = tiedgpt.loss_and_gradients(MODEL, IDS, TARGETS)
+    n = TARGETS.size
+    summed = {name: n * gradient for name, gradient in gradients.items()}
+    report = compare(MODEL, summed, IDS, TARGETS)
+    assert report.diagnosis == [
+        f"gradients: yours are {n} times as large, those of the sum of the {n} losses; "
+        "expected those of their mean"
+    ]
+
+    one_is_right = {**summed, "ln_f.bias": gradients["ln_f.bias"]}
+    assert compare(MODEL, one_is_right, IDS, TARGETS).diagnosis == []
+
+
 def test_another_wrong_gradient_is_not_explained():
     as_embedding, as_output = gradients_apart()
     report = compare(MODEL, {"wte.weight": as_embedding + 2 * as_output}, IDS, TARGETS)

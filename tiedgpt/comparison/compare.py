@@ -125,9 +125,12 @@ def compare(
     if any(row.name == "logits" and row.differs for row in rows):
         sentences = sentences + untied_module_sentences(theirs, model)
     if gradients:
-        rows += gradient_rows(comparison, gradients, targets)
+        rows_of_gradients = gradient_rows(comparison, gradients, targets)
+        rows += rows_of_gradients
         if not sentences:  # else a wrong activation explains wrong gradients
             sentences = missing_part_sentences(comparison, gradients, targets)
+            if all(row.differs for row in rows_of_gradients):
+                sentences += sum_sentences(comparison, gradients, targets)
     not_given = len(comparison.names) - len(comparison.theirs)
     return Report(
         rows,
@@ -177,6 +180,20 @@ def gradient_rows(comparison: Comparison, gradients: Parameters, targets: Array)
         if name in gradients:
             rows.append(compare_arrays(name, gradients[name], ours64[name], ours32[name]))
     return rows
+
+
+def sum_sentences(comparison: Comparison, gradients: Parameters, targets: Array) -> list[str]:
+    """A sentence if their gradients are those of the sum of the losses; else none."""
+    n = targets.size
+    _, ours64 = loss_and_gradients(comparison.model64, comparison.ids, targets)
+    _, ours32 = loss_and_gradients(comparison.model32, comparison.ids, targets)
+    for name, theirs in gradients.items():
+        if compare_arrays(name, theirs / n, ours64[name], ours32[name]).differs:
+            return []
+    return [
+        f"gradients: yours are {n} times as large, those of the sum of the {n} losses; "
+        "expected those of their mean"
+    ]
 
 
 def missing_part_sentences(
