@@ -129,8 +129,7 @@ def compare(
         rows += rows_of_gradients
         if not sentences:  # else a wrong activation explains wrong gradients
             sentences = missing_part_sentences(comparison, gradients, targets)
-            if all(row.differs for row in rows_of_gradients):
-                sentences += sum_sentences(comparison, gradients, targets)
+            sentences += sum_sentences(comparison, gradients, targets, rows_of_gradients)
     not_given = len(comparison.names) - len(comparison.theirs)
     return Report(
         rows,
@@ -182,8 +181,15 @@ def gradient_rows(comparison: Comparison, gradients: Parameters, targets: Array)
     return rows
 
 
-def sum_sentences(comparison: Comparison, gradients: Parameters, targets: Array) -> list[str]:
-    """A sentence if their gradients are those of the sum of the losses; else none."""
+def sum_sentences(
+    comparison: Comparison, gradients: Parameters, targets: Array, rows: list[ReportRow]
+) -> list[str]:
+    """A sentence if their gradients are those of the sum of the losses; else none.
+
+    rows: those of the gradients, which all differ then.
+    """
+    if not all(row.differs for row in rows):
+        return []
     n = targets.size
     _, ours64 = loss_and_gradients(comparison.model64, comparison.ids, targets)
     _, ours32 = loss_and_gradients(comparison.model32, comparison.ids, targets)
