@@ -24,7 +24,6 @@ from tiedgpt.study.solved import best_factor
 from tiedgpt.training.loop import Settings, Trainer
 from tiedgpt.training.merges import learn_tokenizer
 
-from .apart import train_tied_then_untied, train_with_two_gradients
 from .calibrated import calibrated_paths, fit
 from .chains import markov_chain, sample
 from .engine import Line
@@ -150,10 +149,6 @@ def trained(run: Run, data: Data) -> tuple[tiedgpt.GPT2, Line]:
     Raises FloatingPointError if a loss or a gradient is not finite.
     """
     model, fixed = start(run)
-    if run.input_factor is not None:
-        return train_with_two_gradients(model, run, data)
-    if run.untie_after:
-        return train_tied_then_untied(model, run, data)
     settings = Settings(
         run.steps, run.batch, run.context, lr=run.lr, eval_every=run.steps, seed=run.seed, threads=1
     )

@@ -78,25 +78,12 @@ def compare(untied: Run, tied: Run, out: Path, text: str) -> Line:
     """
     data, corpus = read_data(data_path(out, text, untied.vocab_size))
     seen, (a, b) = corpus.frequent(1), (trained(run, data)[0] for run in (untied, tied))
-    if not b.config.tied:
-        return compare_untied(a, b, seen)
     matrices = {"in": a.W_E, "out": a.W_U.T, "tied": b.W_E}
     result: dict[str, Any] = {}
     for k in REMOVED:
         of = {name: cosines(without_components(rows[seen], k)) for name, rows in matrices.items()}
         for name in ("in",) if a.config.tied else ("in", "out"):
             result[f"{name} and tied, {k} removed"] = spearman(of[name], of["tied"])
-    return result
-
-
-def compare_untied(a: Any, b: Any, seen: np.ndarray) -> Line:
-    """How similar the matrices of two untied models are, as in `compare`."""
-    result: dict[str, Any] = {}
-    for k in REMOVED:
-        for name, one, other in (("in", a.W_E, b.W_E), ("out", a.W_U.T, b.W_U.T)):
-            first = cosines(without_components(one[seen], k))
-            second = cosines(without_components(other[seen], k))
-            result[f"{name} and {name}, {k} removed"] = spearman(first, second)
     return result
 
 
