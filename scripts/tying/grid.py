@@ -25,7 +25,7 @@ class Run:
     layers: int = 0
     head: str = "tied"  # a key of HEADS
     only: str = ""  # "attention" or "MLP": the layers are without the other one
-    text: str = "whole"  # "tenth", the first tenth of it; "chain", a Markov chain
+    text: str = "whole"  # "tenth", the first tenth of it; "chain" or "classes", a Markov chain
     jsd: float = 0.0  # of the chain
     steps: int = 800
     lr: float = 0.0
@@ -35,12 +35,17 @@ class Run:
     heads: int = 2
     context: int = 64
     batch: int = 16
+    input_gradient: float | None = None  # a factor on the input's part of the tied gradient
+    untie_after: int = 0  # steps; 0 means never
+    new_averages: bool = False  # AdamW's m and v of W_U start at 0 when it is untied
+    shared: float = 0.0  # of a chain of classes: see class_chain
+    noise: float = 0.0  # of a chain of classes
 
     def work(self, held_out: int) -> int:
         """The run's time in seconds on one core, roughly, if the text has so many held-out
         tokens."""
         scored = (
-            0 if self.text == "chain" else held_out
+            0 if self.text in ("chain", "classes") else held_out
         )  # once or four times, but without gradients
         tokens = self.steps * self.batch * self.context + scored
         per_token = self.width * (self.vocab_size + self.layers * (600 + 5 * self.width)) / 7e9

@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from hashlib import sha256
@@ -15,19 +14,18 @@ import tiedgpt
 from tiedgpt.checkpoints.publishing import StagedFiles
 from tiedgpt.checkpoints.reading import open_to_read
 from tiedgpt.gpt2.ops import cross_entropy
-from tiedgpt.gpt2.parameters import unflatten
 from tiedgpt.inference.evaluation import measure_tokens, token_losses
 from tiedgpt.study.bigrams import bigrams
 from tiedgpt.study.corpus import MIN_TOKENS, Corpus
 from tiedgpt.study.paths import paths_of
 from tiedgpt.study.solved import best_factor
-from tiedgpt.training.loop import Settings, Trainer
 from tiedgpt.training.merges import learn_tokenizer
 
 from .calibrated import calibrated_paths, fit
-from .chains import markov_chain, sample
+from .chains import class_chain, markov_chain, sample
 from .engine import Line
-from .grid import PILOT_SEEDS, Run, config
+from .grid import PILOT_SEEDS, Run
+from .training import train
 
 EARLY_TOKENS = 4097  # of the held-out text, for the loss after a tenth of the steps
 TRAIN_TOKENS = 16_385  # of the text to train on, for the training loss
@@ -92,6 +90,8 @@ def read_data(path: Path) -> tuple[Data, Corpus]:
 def data_of(run: Run, out: Path, text: str) -> Data:
     if run.text == "chain":
         return chain_data(run.vocab_size, run.jsd, run.seed)
+    if run.text == "classes":
+        return class_data(run.shared, run.noise, run.seed)
     data = read_data(data_path(out, text, run.vocab_size))[0]
     return replace(
         data, tokens=data.tokens[: len(data.tokens) // (10 if run.text == "tenth" else 1)]
@@ -100,42 +100,19 @@ def data_of(run: Run, out: Path, text: str) -> Data:
 
 @lru_cache(maxsize=1)
 def chain_data(vocab_size: int, jsd: float, seed: int) -> Data:
-    chain = markov_chain(vocab_size, jsd, np.random.default_rng([seed, 2]))
+    return walk(markov_chain(vocab_size, jsd, np.random.default_rng([seed, 2])), seed)
+
+
+@lru_cache(maxsize=1)
+def class_data(shared: float, noise: float, seed: int) -> Data:
+    return walk(class_chain(shared, noise, np.random.default_rng([seed, 6])), seed)
+
+
+def walk(chain: np.ndarray, seed: int) -> Data:
+    """Tokens of a walk through a chain."""
     rng = np.random.default_rng([seed, 3])
     tokens, held_out = (sample(chain, n, rng) for n in (CHAIN_TOKENS, CHAIN_TOKENS // 10))
     return Data(tokens, held_out, float(-np.log(chain[held_out[:-1], held_out[1:]]).mean()))
-
-
-class PartTrainer(Trainer):
-    """A Trainer that leaves the parameters named in `fixed` as they are: their gradient is 0."""
-
-    fixed: tuple[str, ...] = ()
-
-    def _loss_and_gradient(self, pool: ThreadPoolExecutor) -> tuple[float, np.ndarray]:
-        loss, gradient = super()._loss_and_gradient(pool)
-        views = unflatten(gradient, self.shapes)
-        for name in self.fixed:
-            views[name][...] = 0
-        return loss, gradient
-
-
-def start(run: Run) -> tuple[tiedgpt.GPT2, tuple[str, ...]]:
-    """The initial model of a run, and the names of the parameters that are not trained."""
-    model = tiedgpt.GPT2.random(config(run), run.seed)
-    fixed: tuple[str, ...] = ()
-    if (
-        run.only
-    ):  # with weights and biases of 0 a sublayer's output is 0; weight decay does not change a 0
-        off = {"attention": ".mlp.", "MLP": ".attn."}[run.only]
-        fixed = tuple(name for name in model.parameters if off in name)
-        for name in fixed:
-            model.parameters[name][...] = 0
-    if run.head == "signs":
-        gains = model.parameters["ln_f.weight"]
-        gains[...] = np.random.default_rng([run.seed, 4]).choice([-1.0, 1.0], gains.size)
-    if run.head not in ("tied", "signs"):
-        model = model.untie("random" if run.head == "untied" else run.head, run.seed)
-    return model, fixed
 
 
 def loss_of(model: tiedgpt.GPT2, ids: np.ndarray) -> float:
@@ -144,40 +121,37 @@ def loss_of(model: tiedgpt.GPT2, ids: np.ndarray) -> float:
 
 
 def trained(run: Run, data: Data) -> tuple[tiedgpt.GPT2, Line]:
-    """The model of a run, and its loss after a tenth of the steps.
+    """The model of a run, its loss after a tenth of the steps, and the ratios of its gradients.
 
     Raises FloatingPointError if a loss or a gradient is not finite.
     """
-    model, fixed = start(run)
-    settings = Settings(
-        run.steps, run.batch, run.context, lr=run.lr, eval_every=run.steps, seed=run.seed, threads=1
-    )
-    early, result = data.held_out[:EARLY_TOKENS], Line()
-    trainer = PartTrainer(model, data.tokens, early, settings)
-    trainer.fixed = fixed
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", RuntimeWarning
-            )  # overflow, if the rate is much too high
-            for record in trainer.run():
-                if record["step"] == round(run.steps / 10):
-                    result["early loss"] = loss_of(trainer.model, early)
-    except tiedgpt.TiedGPTError as error:
-        raise FloatingPointError from error
-    return trainer.model, result
+    model, early_model, ratios = train(run, data.tokens)
+    early = data.held_out[:EARLY_TOKENS]
+    result = Line()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        result["early loss"] = loss_of(early_model, early)
+        if not math.isfinite(loss_of(model, early)):
+            raise FloatingPointError
+    if ratios:
+        tenth = run.steps // 10
+        for part in range(10):
+            result[f"ratio, tenth {part + 1}"] = float(np.mean(ratios[part * tenth :][:tenth]))
+        result["ratio, peak"] = max(ratios)
+        result["ratio, after a tenth"] = float(np.mean(ratios[tenth:]))
+    return model, result
 
 
-def do_run(run: Run, out: Path, text: str) -> Line:
+def do_run(run: Run, out: Path, text: str, with_paths: bool = True) -> Line:
     """Train and measure one model, and compare its paths with the bigrams if it is for the page."""
     data = data_of(run, out, text)
     model, result = trained(run, data)
     result["loss"] = loss_of(model, data.held_out)
     result["training loss"] = loss_of(model, data.tokens[:TRAIN_TOKENS])
     result["negative gains"] = float((model.parameters["ln_f.weight"] < 0).mean())
-    if run.text == "chain":
+    if run.text in ("chain", "classes"):
         result["excess"] = result["loss"] - data.best_loss
-    if run.text == "whole" and run.seed not in PILOT_SEEDS:
+    if with_paths and run.text == "whole" and run.seed not in PILOT_SEEDS:
         result |= study(model, data, read_data(data_path(out, text, run.vocab_size))[1])
     return result
 

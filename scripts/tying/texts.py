@@ -18,7 +18,8 @@ from .chains import entropy
 from .engine import Line
 from .fits import fit_families
 from .grid import Run
-from .job import data_path, read_data, start, trained
+from .job import data_path, read_data, trained
+from .training import model_of, start
 
 STRENGTHS = (1, 2, 4, 8, 16, 32, 64)  # of the unigram in the smoothed bigrams, in tokens
 REMOVED = (0, 1, 2, 4)  # principal components that are removed from a matrix before it is compared
@@ -82,6 +83,12 @@ def compare(untied: Run, tied: Run, out: Path, text: str) -> Line:
     result: dict[str, Any] = {}
     for k in REMOVED:
         of = {name: cosines(without_components(rows[seen], k)) for name, rows in matrices.items()}
+        if not b.config.tied:  # two untied models: how far do two seeds agree?
+            other = {"in": b.W_E, "out": b.W_U.T}
+            for name in ("in", "out"):
+                there = cosines(without_components(other[name][seen], k))
+                result[f"{name} and {name}, {k} removed"] = spearman(of[name], there)
+            continue
         for name in ("in",) if a.config.tied else ("in", "out"):
             result[f"{name} and tied, {k} removed"] = spearman(of[name], of["tied"])
     return result
@@ -104,7 +111,7 @@ def time_steps(small: Run, vocab_size: int) -> Line:
     tokens = np.random.default_rng(0).integers(0, vocab_size, 10_000)
     run = replace(small, layers=1, vocab_size=vocab_size, seed=1)
     settings = Settings(TIMED_STEPS, run.batch, run.context, eval_every=TIMED_STEPS, threads=1)
-    models = start(run)[0], start(replace(run, head="untied"))[0]
+    models = model_of(start(run)), model_of(start(replace(run, head="untied")))
     trainings = [Trainer(model, tokens, tokens[: run.context], settings).run() for model in models]
     seconds = np.zeros((2, TIMED_STEPS))
     for step in range(TIMED_STEPS):
