@@ -22,6 +22,7 @@ from tying.job import do_run, prepare, text_name
 from tying.texts import compare, measure_text
 from tying.grid import SMALL
 
+WORKERS = 1
 WIDTH_RATES = {  # width, layers, head: where the pilot starts
     (16, 1, "tied"): (0.004, 0.008, 0.016),
     (16, 1, "signs"): (0.008, 0.016, 0.032),
@@ -65,10 +66,22 @@ class Queue:
         self.out = out
         self.texts = texts
         self.lines = {}
+        self.others = []
+
+    def read_others(self):
+        """Take the lines that another process has written: its keys and measures are the same."""
+        for path in self.others:
+            for key, result in engine.read_lines(path).items():
+                if key not in self.lines:
+                    self.lines[key] = result
+                    run, text = json.loads(key)
+                    line = json.dumps({"run": run, "text": text, "result": result})
+                    with open(self.out / "runs.jsonl", "a", encoding="utf-8") as file:
+                        file.write(line + "\n")
 
     def job(self, run, text):
         name = "" if run.text == "chain" else text
-        return Job(run.as_json, name, do_run, (run, self.out, text), run.work(59436))
+        return Job(run.as_json, name, do_run, (run, self.out, text, False), run.work(59436))
 
     def compare(self, one, other, text):
         key = {"compare": one.as_json, "with": other.as_json}
@@ -120,18 +133,7 @@ class Queue:
 
     def plan(self):
         first, second = self.texts
-        for seeds in (SEEDS[:6], SEEDS):
-            for width, layers in WIDTHS:
-                for head in HEADS3:
-                    kind = Run(width=width, layers=layers, head=head)
-                    yield "width", self.kind(kind, first, WIDTH_RATES[width, layers, head], seeds)
-            if seeds == SEEDS[:6]:
-                for width, layers in WIDTHS:
-                    full = Run(width=width, layers=layers, head="untied")
-                    _, best = self.pilot(full, first, WIDTH_RATES[width, layers, "untied"])
-                    if best is not None:
-                        kind = replace(full, width=EQUAL[width, layers], lr=best)
-                        yield "equal", [self.job(replace(kind, seed=s), first) for s in seeds]
+        # Another process trains the widths at the same time, so they are last here.
         for seeds in (SEEDS[:6], SEEDS):
             for head, rates in STABLE_RATES.items():
                 kind = Run(layers=1, head=head)
@@ -152,19 +154,19 @@ class Queue:
             for after in (267, 533):
                 run = Run(layers=1, lr=0.004, seed=seed, untie_after=after)
                 jobs.append(self.job(run, first))
-                jobs.append(self.job(replace(run, fresh_moments=True), first))
+                jobs.append(self.job(replace(run, new_averages=True), first))
             yield "untie later", jobs
         tied = Run(layers=1, lr=0.004)
         untied = Run(layers=1, lr=0.008, head="untied")
         for factor in (1.0, 5.0, 0.2, 25.0, 0.0):
-            kind = replace(tied, input_factor=factor)
+            kind = replace(tied, input_gradient=factor)
             yield "gradients", [self.job(replace(kind, seed=s), first) for s in SEEDS[:6]]
             yield "gradients", [
                 self.compare(replace(untied, seed=a), replace(kind, seed=b), first)
                 for a, b in PAIRS
             ]
         for batch in (4, 64):
-            kind = replace(tied, input_factor=1.0, batch=batch)
+            kind = replace(tied, input_gradient=1.0, batch=batch)
             yield "gradients", [self.job(replace(kind, seed=s), first) for s in SEEDS[:6]]
         yield "ceilings", [
             self.compare(replace(untied, seed=a), replace(untied, seed=b), first)
@@ -175,6 +177,18 @@ class Queue:
             if run.text != "tenth":
                 jobs += [self.job(replace(run, seed=seed), first) for seed in PILOT_SEEDS]
         yield "pilots of the first grid", jobs
+        for seeds in (SEEDS[:6], SEEDS):
+            for width, layers in WIDTHS:
+                for head in HEADS3:
+                    kind = Run(width=width, layers=layers, head=head)
+                    yield "width", self.kind(kind, first, WIDTH_RATES[width, layers, head], seeds)
+            if seeds == SEEDS[:6]:
+                for width, layers in WIDTHS:
+                    full = Run(width=width, layers=layers, head="untied")
+                    _, best = self.pilot(full, first, WIDTH_RATES[width, layers, "untied"])
+                    if best is not None:
+                        kind = replace(full, width=EQUAL[width, layers], lr=best)
+                        yield "equal", [self.job(replace(kind, seed=s), first) for s in seeds]
         for head in HEADS3:
             kind = Run(width=256, layers=1, head=head)
             yield "256", self.kind(
@@ -182,6 +196,7 @@ class Queue:
             )
 
     def missing(self):
+        self.read_others()
         seen = set()
         for stage, jobs in self.plan():
             for job in jobs:
@@ -206,6 +221,7 @@ def main():
         prepare(each, 512, out)
     queue = Queue(out, (text_name(text), text_name(second)))
     queue.lines = engine.read_lines(file)
+    queue.others = [Path(path) for path in sys.argv[3:] if path.endswith("jsonl")]
     if "--list" in sys.argv:
         totals = {}
         for stage, job in queue.missing():
@@ -214,12 +230,12 @@ def main():
         for stage, (n, work) in totals.items():
             print(stage, n, "runs", round(work / 60), "minutes of one core")
         return
-    with engine.processes(2) as pool:
+    with engine.processes(WORKERS) as pool:
         running = {}
         while True:
             keys = {job.key for job in running.values()}
             for stage, job in queue.missing():
-                if len(running) == 2:
+                if len(running) == WORKERS:
                     break
                 if job.key not in keys:
                     running[pool.submit(engine.measured, job)] = job

@@ -67,7 +67,7 @@ HEADS = {
     "zeros": "untied; W_U starts at 0",
 }
 SEEDS = (1, 2, 3, 4, 5, 6, 7, 8, 1001, 1002, 1003, 1004)
-PILOT_SEEDS = (101, 102)
+PILOT_SEEDS = (101, 102, 103, 104)
 JSDS = (0.0, 0.15, 0.3, 0.45, 0.65)
 VOCABULARIES = (1024, 16384)  # for the time of a step
 TIMINGS = 8

@@ -33,9 +33,9 @@ class Run:
     heads: int = 2
     context: int = 64
     batch: int = 16
-    input_factor: float | None = None  # the input's gradient is multiplied by it before the sum
+    input_gradient: float | None = None  # the input's gradient is multiplied by it before the sum
     untie_after: int = 0  # steps; the model is tied before
-    fresh_moments: bool = False  # W_U has moments of 0 after it is untied, not those of W_E
+    new_averages: bool = False  # W_U has moments of 0 after it is untied, not those of W_E
 
     def seconds(self, held_out: int) -> int:
         """The run's time on one core, roughly, for a text with so many held-out tokens."""
