@@ -70,14 +70,15 @@ class Queue:
 
     def read_others(self):
         """Take the lines that another process has written: its keys and measures are the same."""
+        # engine.read_lines would cut off a line that the other process is writing.
         for path in self.others:
-            for key, result in engine.read_lines(path).items():
+            for row in path.read_text(encoding="utf-8").split("\n")[:-1]:
+                line = json.loads(row)
+                key = engine.key_of(line["run"], line["text"])
                 if key not in self.lines:
-                    self.lines[key] = result
-                    run, text = json.loads(key)
-                    line = json.dumps({"run": run, "text": text, "result": result})
+                    self.lines[key] = line["result"]
                     with open(self.out / "runs.jsonl", "a", encoding="utf-8") as file:
-                        file.write(line + "\n")
+                        file.write(row + "\n")
 
     def job(self, run, text):
         name = "" if run.text == "chain" else text
