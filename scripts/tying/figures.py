@@ -19,7 +19,7 @@ import numpy as np
 from scipy import stats
 
 from .engine import Line, key_of
-from .settings import MODELS, ONE, SEEDS, Run
+from .settings import MODELS, ONE, PILOT_SEEDS, SEEDS, Model, Run, pilot_rates
 
 Seed = int | tuple[int, int]  # a pair for two models that are compared
 UNKNOWN = "not known yet"
@@ -34,6 +34,14 @@ class Term:
     run: Line  # as in runs.jsonl, without the seed
     text: str
     measure: str
+    above: float | None = None  # if it is given, the value is 1 where the measure is above it, else 0
+
+    def value(self, result: Line) -> float:
+        default = math.inf if "diverged" in result else math.nan
+        measured = float(result.get(self.measure, default))
+        if self.above is None:
+            return self.sign * measured
+        return float(measured > self.above)
 
 
 @dataclass(frozen=True)
@@ -89,6 +97,12 @@ class Figure:
         if self.n < self.expected:
             text += f" (n {self.n})"
         return text
+
+    def as_count(self) -> str:
+        """The number of seeds with the value 1."""
+        if self.n < self.expected:
+            return UNKNOWN
+        return f"{sum(self.values):.0f} of {self.n}"
 
     def words(self, below: str, above: str, none: str) -> str:
         """The words for the verdict."""
@@ -189,13 +203,22 @@ class Runs:
         return self.run_term(sign, row.run(head), measure, text)
 
     def run_term(self, sign: int, run: Run, measure: str, text: str = "") -> Term:
-        if run.text == "chain":
+        if run.text in ("chain", "classes"):
             return Term(sign, run.as_json, "", measure)
         return Term(sign, run.as_json, text or self.text, measure)
 
     def text_term(self, sign: int, measure: str) -> Term:
         """A measure of the text itself. It is the same for every seed."""
         return Term(sign, {"measure": "text"}, self.text, measure)
+
+    def comparison_term(self, sign: int, untied: Run, tied: Run, measure: str) -> Term:
+        """A similarity of the matrices of two models."""
+        pair = {"compare": untied.as_json, "with": tied.as_json}
+        return Term(sign, pair, self.text, measure)
+
+    def time_term(self, vocab_size: int) -> Term:
+        """The CPU time of a training step, untied over tied."""
+        return Term(1, {"measure": "step time", "vocab_size": vocab_size}, "", "ratio")
 
     def figure(self, *terms: Term, seeds: Sequence[Seed] = SEEDS) -> Figure:
         """The sum of the terms for the seeds whose runs are all done."""
@@ -205,13 +228,8 @@ class Runs:
             results = [self.result(term, seed) for term in terms]
             if all(result is not None for result in results):
                 done.append(seed)
-                values.append(
-                    sum(
-                        term.sign * result.get(term.measure, math.nan)
-                        for term, result in zip(terms, results, strict=True)
-                        if result is not None
-                    )
-                )
+                pairs = zip(terms, results, strict=True)
+                values.append(sum(term.value(result) for term, result in pairs if result))
         return with_interval(Figure(terms, tuple(done), len(seeds), tuple(values)))
 
     def result(self, term: Term, seed: Seed) -> Line | None:
@@ -267,13 +285,25 @@ class Runs:
         """A measure of the text itself, one number."""
         return self.figure(self.text_term(1, measure), seeds=(0,))
 
-    def failing(self, rate: float, head: str, limit: float) -> list[float] | None:
-        """The losses above `limit` of a model with one layer; None if a run is missing."""
-        losses = []
-        for seed in SEEDS:
-            run = replace(ONE, head=head, lr=rate, seed=seed)
-            line = self.lines.get(key_of(run.as_json, self.text))
-            if line is None:
-                return None
-            losses.append(line.get("loss", math.inf))
-        return [loss for loss in losses if not loss <= limit]
+    def failing(self, head: str, rate: float, limit: float) -> Figure:
+        """Of the trainings with one layer: the share whose loss ends above `limit`."""
+        run = replace(ONE, head=head, lr=rate)
+        return self.figure(Term(1, run.as_json, self.text, "loss", above=round(limit, 6)))
+
+    def pilot_means(self, model: Model, head: str) -> dict[float, float]:
+        """The mean loss of the pilot's seeds at each rate for which all are done."""
+        measure = "excess" if model.size.text == "chain" else "loss"
+        text = self.second_text if model.second_text else self.text
+        rates = list(pilot_rates(model, head))
+        means: dict[float, float] = {}
+        for rate in rates:
+            term = self.run_term(1, model.run(head, rate), measure, text)
+            figure = self.figure(term, seeds=PILOT_SEEDS)
+            if figure.n == figure.expected:
+                means[rate] = sum(figure.values) / figure.n
+            # The pilot goes on while the best rate is at an edge.
+            if rate == rates[-1] and len(means) == len(rates):
+                best = min(means, key=means.__getitem__)
+                if best in (min(rates), max(rates)):
+                    rates.append(best / 2 if best == min(rates) else 2 * best)
+        return dict(sorted(means.items()))

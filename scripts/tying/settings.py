@@ -23,7 +23,7 @@ class Run:
     layers: int = 0
     head: str = "tied"  # a key of HEADS
     only: str = ""  # "attention" or "MLP": the layers are without the other one
-    text: str = "whole"  # "tenth", the first tenth of it; "chain", a Markov chain
+    text: str = "whole"  # "tenth", the first tenth of it; "chain" or "classes", a Markov chain
     jsd: float = 0.0  # of the chain
     steps: int = 800
     lr: float = 0.0
@@ -33,9 +33,11 @@ class Run:
     heads: int = 2
     context: int = 64
     batch: int = 16
-    input_gradient: float | None = None  # the input's gradient is multiplied by it before the sum
-    untie_after: int = 0  # steps; the model is tied before
-    new_averages: bool = False  # W_U has moments of 0 after it is untied, not those of W_E
+    input_gradient: float | None = None  # a factor on the input's part of the tied gradient
+    untie_after: int = 0  # steps; 0 means never
+    new_averages: bool = False  # AdamW's m and v of W_U start at 0 when it is untied
+    shared: float = 0.0  # of a chain of classes: see class_chain
+    noise: float = 0.0  # of a chain of classes
 
     def seconds(self, held_out: int) -> int:
         """The run's time on one core, roughly, for a text with so many held-out tokens."""
@@ -210,7 +212,7 @@ TENTH_PILOT: dict[str, tuple[tuple[float, int], ...]] = {
 STABILITY_RATES = (0.004, 0.008, 0.016)
 
 # What the two gradients of the tied matrix do: one layer, the usual rate of the tied model.
-INPUT_FACTORS = (0.0, 0.2, 1.0, 5.0, 25.0)
+INPUT_GRADIENTS = (0.0, 0.2, 1.0, 5.0, 25.0)
 BATCHES = (4, 64)
 SIMILARITY_PAIRS = ((1, 2), (2, 1), (3, 4), (4, 3), (5, 6), (6, 5))
 
