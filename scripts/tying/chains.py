@@ -131,9 +131,7 @@ def class_chain(shared: float, noise: float, rng: np.random.Generator) -> np.nda
         )
         return class_table(shared, angle, unevenness, classes, tokens)
 
-    angle = bisect(
-        lambda x: jsd_of(with_entropy(x)), wanted_jsd, high=math.pi / 2, steps=25
-    )
+    angle = bisect(lambda x: jsd_of(with_entropy(x)), wanted_jsd, high=math.pi / 2, steps=25)
     return with_entropy(angle)
 
 

@@ -270,10 +270,12 @@ symmetric `A` has to be unlearned.
             "it makes no difference that we could see whether `W_U` starts as a copy or at random",
         )
     }; at zero it is {n["zeros, end"].words("better", "worse", "not found to differ")} by
-  {n["zeros, end"].show(2)}, and by {n["zeros, longer"].show(2)} after twice the steps. After a tenth
-  of the steps a copy is {
-        n["copy, early"].words("better", "worse", "not found to differ")
-    } by {n["copy, early"].show(2)}.
+  {n["zeros, end"].show(2)}, and by {
+        n["zeros, longer"].show(2)
+    } after twice the steps. After a tenth
+  of the steps a copy is {n["copy, early"].words("better", "worse", "not found to differ")} by {
+        n["copy, early"].show(2)
+    }.
 - Varied: the start, and for zeros the steps. A copy has the learning rate of random numbers. Not
   varied: the scale of the start, a learning rate for `W_U` alone.
 """
@@ -451,9 +453,7 @@ cosines of all pairs of tokens, between two models with one layer and different 
 
 
 def saving_numbers(runs: Runs) -> Numbers:
-    return {
-        f"time {V}": runs.figure(runs.time_term(V), seeds=tuple(TIMINGS)) for V in VOCABULARIES
-    }
+    return {f"time {V}": runs.figure(runs.time_term(V), seeds=tuple(TIMINGS)) for V in VOCABULARIES}
 
 
 def saving_text(n: Numbers) -> str:

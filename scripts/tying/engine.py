@@ -40,9 +40,6 @@ class Job:
         return key_of(self.run, self.text)
 
 
-Plan = dict[str, dict[str, list[Job]]]  # set, kind, and a job for each seed
-
-
 def key_of(run: Line, text: str) -> str:
     return json.dumps([run, text], sort_keys=True)
 

@@ -19,7 +19,7 @@ import numpy as np
 from scipy import stats
 
 from .engine import Line, key_of
-from .settings import MODELS, ONE, PILOT_SEEDS, SEEDS, Model, Run, pilot_rates
+from .settings import MODELS, ONE, OPEN, PILOT_SEEDS, SEEDS, Model, Run, pilot_rates
 
 Seed = int | tuple[int, int]  # a pair for two models that are compared
 UNKNOWN = "not known yet"
@@ -34,7 +34,9 @@ class Term:
     run: Line  # as in runs.jsonl, without the seed
     text: str
     measure: str
-    above: float | None = None  # if it is given, the value is 1 where the measure is above it, else 0
+    above: float | None = (
+        None  # if it is given, the value is 1 where the measure is above it, else 0
+    )
 
     def value(self, result: Line) -> float:
         default = math.inf if "diverged" in result else math.nan
@@ -49,8 +51,8 @@ class Figure:
     """The mean over n seeds of a sum of terms, its 95 % interval, and p for a mean of 0."""
 
     terms: tuple[Term, ...]
-    seeds: tuple[Seed, ...]  # those for which all runs are there
-    expected: int  # the number of seeds when all runs are done
+    seeds: tuple[Seed, ...]  # those for which all runs are done
+    all_seeds: tuple[Seed, ...]
     values: tuple[float, ...]
     mean: float = math.nan
     low: float = math.nan
@@ -58,6 +60,10 @@ class Figure:
     sd: float = 0.0
     p: float = 1.0
     corrected: float = 1.0  # p after Holm's correction
+
+    @property
+    def expected(self) -> int:
+        return len(self.all_seeds)
 
     @property
     def n(self) -> int:
@@ -200,7 +206,17 @@ class Runs:
         """A measure of a model of the table."""
         row = MODELS[model]
         text = self.second_text if row.second_text else self.text
-        return self.run_term(sign, row.run(head), measure, text)
+        run = row.run(head, self.rate(row, head))
+        return self.run_term(sign, run, measure, text)
+
+    def rate(self, model: Model, head: str) -> float:
+        """The rate of the table; where that is OPEN, the pilot's, if it is finished."""
+        rate: float = getattr(model, head)
+        if rate != OPEN:
+            return rate
+        if model.rates_of:
+            return self.rate(MODELS[model.rates_of], head)
+        return self.best_rate(model, head) or OPEN
 
     def run_term(self, sign: int, run: Run, measure: str, text: str = "") -> Term:
         if run.text in ("chain", "classes"):
@@ -230,7 +246,7 @@ class Runs:
                 done.append(seed)
                 pairs = zip(terms, results, strict=True)
                 values.append(sum(term.value(result) for term, result in pairs if result))
-        return with_interval(Figure(terms, tuple(done), len(seeds), tuple(values)))
+        return with_interval(Figure(terms, tuple(done), tuple(seeds), tuple(values)))
 
     def result(self, term: Term, seed: Seed) -> Line | None:
         return self.lines.get(key_of(with_seed(term.run, seed), term.text))
@@ -290,20 +306,40 @@ class Runs:
         run = replace(ONE, head=head, lr=rate)
         return self.figure(Term(1, run.as_json, self.text, "loss", above=round(limit, 6)))
 
-    def pilot_means(self, model: Model, head: str) -> dict[float, float]:
-        """The mean loss of the pilot's seeds at each rate for which all are done."""
+    def pilot_mean(self, model: Model, head: str, rate: float) -> float | None:
+        """The mean loss of the pilot's seeds at one rate; None while some are missing."""
         measure = "excess" if model.size.text == "chain" else "loss"
         text = self.second_text if model.second_text else self.text
-        rates = list(pilot_rates(model, head))
-        means: dict[float, float] = {}
-        for rate in rates:
-            term = self.run_term(1, model.run(head, rate), measure, text)
-            figure = self.figure(term, seeds=PILOT_SEEDS)
-            if figure.n == figure.expected:
-                means[rate] = sum(figure.values) / figure.n
-            # The pilot goes on while the best rate is at an edge.
-            if rate == rates[-1] and len(means) == len(rates):
-                best = min(means, key=means.__getitem__)
-                if best in (min(rates), max(rates)):
-                    rates.append(best / 2 if best == min(rates) else 2 * best)
-        return dict(sorted(means.items()))
+        term = self.run_term(1, model.run(head, rate), measure, text)
+        figure = self.figure(term, seeds=PILOT_SEEDS[: model.pilot_seeds])
+        if figure.n < figure.expected:
+            return None
+        return sum(figure.values) / figure.n
+
+    def tried_rates(self, model: Model, head: str) -> list[float]:
+        """The rates of a pilot so far. It goes on while the best rate is at an edge."""
+        rates = sorted(pilot_rates(model, head))
+        while True:
+            means = self.pilot_means(model, head, rates)
+            if len(means) < len(rates):
+                return rates
+            best = min(means, key=means.__getitem__)
+            if best == rates[0]:
+                rates.insert(0, best / 2)
+            elif best == rates[-1]:
+                rates.append(2 * best)
+            else:
+                return rates
+
+    def pilot_means(self, model: Model, head: str, rates: list[float]) -> dict[float, float]:
+        """The mean loss at each of the rates that the pilot has finished."""
+        means = {rate: self.pilot_mean(model, head, rate) for rate in rates}
+        return {rate: mean for rate, mean in means.items() if mean is not None}
+
+    def best_rate(self, model: Model, head: str) -> float | None:
+        """The rate with the lowest mean loss of the pilot; None while the pilot is not finished."""
+        rates = self.tried_rates(model, head)
+        means = self.pilot_means(model, head, rates)
+        if len(means) < len(rates):
+            return None
+        return min(means, key=means.__getitem__)

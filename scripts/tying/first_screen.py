@@ -1,9 +1,10 @@
 """The first screen of the page: "should I tie?", with a bar for each pair of models."""
 
+import math
 from dataclasses import dataclass
 
 from .figures import Figure, Numbers, Runs
-from .settings import MODELS, STABILITY_RATES
+from .settings import STABILITY_RATES
 
 FAST = STABILITY_RATES[1]  # the rate at which the heads differ most
 
@@ -146,29 +147,20 @@ def missing_bars(n: Numbers) -> str:
     return f"Not trained yet: {'; '.join(missing)}."
 
 
-def repeat(bar: Bar, runs: Runs, published: Figure, seeds: tuple[int, ...]) -> str:
+def repeat(label: str, found: Figure, published: Figure) -> str:
     """Whether new seeds of a bar give a cost in the published interval, in words."""
-    terms = (
-        runs.term(1, bar.tied, "tied", "loss"),
-        runs.term(-1, bar.untied, "untied", "loss"),
-    )
-    found = runs.figure(*terms, seeds=seeds)
-    is_inside = published.low <= found.mean <= published.high
-    # The mean of a few seeds scatters more than that of all, so it also gets an interval.
-    half = (published.high - published.low) / 2 * (1 + published.n / found.n) ** 0.5
-    is_likely = abs(found.mean - published.mean) <= half
-    return "\n".join(
-        [
-            f"{bar.label}: the cost of the tie is {found.mean:.3f} with {found.n} new seeds",
-            f"in the published interval [{published.low:.3f}, {published.high:.3f}]: "
-            f"{'yes' if is_inside else 'no'}",
-            f"in [{published.mean - half:.3f}, {published.mean + half:.3f}], where 95 of 100 means "
-            f"of {found.n} seeds lie: {'yes' if is_likely else 'no'}",
-        ]
+    # A mean of a few seeds scatters more than the published one, so it also gets an interval.
+    half = (published.high - published.low) / 2 * math.sqrt(1 + published.n / found.n)
+    low = published.mean - half
+    high = published.mean + half
+    return (
+        f"{label}: the cost of the tie is {found.mean:.3f} with {found.n} new seeds.\n"
+        f"The published cost is {published}. "
+        f"It lies {in_or_outside(found.mean, published.low, published.high)} that interval, and "
+        f"{in_or_outside(found.mean, low, high)} [{low:.3f}, {high:.3f}], where 95 of 100 such "
+        f"means of {found.n} seeds lie."
     )
 
 
-def model_names() -> set[str]:
-    """The models that the bars need."""
-    names = {bar.tied for bar in BARS} | {bar.untied for bar in BARS}
-    return names & MODELS.keys()
+def in_or_outside(x: float, low: float, high: float) -> str:
+    return "in" if low <= x <= high else "outside"

@@ -24,7 +24,7 @@ from tiedgpt.training.merges import learn_tokenizer
 from .calibrated import calibrated_paths, fit
 from .chains import class_chain, markov_chain, sample
 from .engine import Line
-from .grid import PILOT_SEEDS, Run
+from .settings import PILOT_SEEDS, Run
 from .training import train
 
 EARLY_TOKENS = 4097  # of the held-out text, for the loss after a tenth of the steps

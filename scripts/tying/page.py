@@ -85,18 +85,19 @@ def models(runs: Runs) -> str:
         for head in model.heads:
             figure = runs.measure(model.name, head, measure)
             training = runs.measure(model.name, head, "training loss")
-            rate = getattr(model, head)
+            rate = runs.rate(model, head)
             rows.append([model.name, head, f"{rate:g}" if rate else "open", figure, training])
-    return table(["model", "head", "rate", "held-out loss (chains: excess)", "training loss"], *rows)
+    return table(
+        ["model", "head", "rate", "held-out loss (chains: excess)", "training loss"], *rows
+    )
 
 
 def pilots(runs: Runs) -> str:
     """The mean loss of the pilot's seeds by rate."""
     rows: list[list[object]] = []
     for model, head in pilot_models():
-        losses = [
-            f"{rate:g}: {mean:.3f}" for rate, mean in runs.pilot_means(model, head).items()
-        ]
+        means = runs.pilot_means(model, head, runs.tried_rates(model, head))
+        losses = [f"{rate:g}: {mean:.3f}" for rate, mean in means.items()]
         rows.append([model.name, head, "; ".join(losses)])
     return table(["model", "head", "mean held-out loss (chains: excess) by rate"], *rows)
 
@@ -157,5 +158,3 @@ def bar(runs: Runs, name: str) -> tuple[first_screen.Bar, Figure]:
     """A bar of the first screen by its name, and its published cost."""
     chosen = next(bar for bar in first_screen.BARS if bar.name == name)
     return chosen, first_screen.bar_costs(runs)[name]
-
-

@@ -86,6 +86,8 @@ class Model:
     seeds: int = 12  # it is trained with the first so many of SEEDS
     second_text: bool = False  # it is trained on the documentation of Python
     rates_of: str = ""  # the model whose pilot chose its rates, if it has no pilot
+    pilot_seeds: int = 4
+    shows_paths: bool = False  # its paths are compared with the bigrams
 
     @property
     def heads(self) -> list[str]:
@@ -106,54 +108,65 @@ def narrow(name: str, size: Run, width: int, rates_of: str, untied: float) -> Mo
 # fmt: off  (one row for each model)
 TABLE = [
     # One layer, by width            size                          tied   signs  untied
-    Model("width 16",                replace(ONE, width=16),       OPEN,  OPEN,  OPEN),
-    Model("width 32",                replace(ONE, width=32),       OPEN,  OPEN,  OPEN),
-    Model("one layer",               ONE,                          0.004, 0.008, 0.008,
-                                                                   copy=0.008, zeros=0.002),
-    Model("width 128",               replace(ONE, width=128),      OPEN,  OPEN,  OPEN),
-    Model("width 256",               replace(ONE, width=256),      OPEN,  OPEN,  OPEN, seeds=3),
+    Model("width 16", replace(ONE, width=16), OPEN, OPEN, OPEN),
+    Model("width 32", replace(ONE, width=32), OPEN, OPEN, OPEN),
+    Model("one layer", ONE, 0.004, 0.008, 0.008, copy=0.008, zeros=0.002, shows_paths=True),
+    Model("width 128", replace(ONE, width=128), OPEN, OPEN, OPEN),
+    Model("width 256", replace(ONE, width=256), OPEN, OPEN, OPEN, seeds=3, pilot_seeds=2),
     # No layers, by width
-    Model("no layers, width 16",     Run(width=16),                OPEN,  OPEN,  OPEN),
-    Model("no layers, width 32",     Run(width=32),                OPEN,  OPEN,  OPEN),
-    Model("no layers",               Run(),                        0.032, 0.008, 0.004),
-    Model("no layers, width 128",    Run(width=128),               OPEN,  OPEN,  OPEN),
+    Model("no layers, width 16", Run(width=16), OPEN, OPEN, OPEN),
+    Model("no layers, width 32", Run(width=32), OPEN, OPEN, OPEN),
+    Model("no layers", Run(), 0.032, 0.008, 0.004, shows_paths=True),
+    Model("no layers, width 128", Run(width=128), OPEN, OPEN, OPEN),
     # A second text
-    Model("second text",             ONE,                          OPEN,  OPEN,  OPEN,
-                                                                   second_text=True),
-    Model("second text, width 128",  replace(ONE, width=128),      OPEN,  OPEN,  OPEN,
-                                                                   second_text=True),
+    Model("second text", ONE, OPEN, OPEN, OPEN, second_text=True),
+    Model("second text, width 128", replace(ONE, width=128), OPEN, OPEN, OPEN, second_text=True),
     # Parts of a layer, more steps, less text, one low rate
-    Model("attention",               Run(layers=1, only="attention"), 0.004, 0.004, 0.008),
-    Model("MLP",                     Run(layers=1, only="MLP"),    0.008, None,  0.004),
-    Model("longer",                  Run(layers=1, steps=1600),    0.004, None,  0.008,
-                                                                   zeros=0.002,
-                                                                   rates_of="one layer"),
-    Model("tenth",                   Run(layers=1, steps=1600, text="tenth"), 0.001, None, 0.0005),
-    Model("low rate",                Run(),                        0.002, None,  0.002,
-                                                                   rates_of="no layers"),
+    Model("attention", Run(layers=1, only="attention"), 0.004, 0.004, 0.008, shows_paths=True),
+    Model("MLP", Run(layers=1, only="MLP"), 0.008, None, 0.004, shows_paths=True),
+    Model(
+        "longer",
+        Run(layers=1, steps=1600),
+        0.004,
+        None,
+        0.008,
+        zeros=0.002,
+        shows_paths=True,
+        rates_of="one layer",
+    ),
+    Model("tenth", Run(layers=1, steps=1600, text="tenth"), 0.001, None, 0.0005),
+    Model("low rate", Run(), 0.002, None, 0.002, shows_paths=True, rates_of="no layers"),
     # An untied model with about as many parameters as the tied one
-    narrow("width 16, narrower",            ONE,   10,  rates_of="width 16",       untied=OPEN),
-    narrow("width 32, narrower",            ONE,   22,  rates_of="width 32",       untied=OPEN),
-    Model("one layer, narrower", replace(ONE, width=50), untied=0.008, rates_of="one layer"),
-    narrow("width 128, narrower",           ONE,   112, rates_of="width 128",      untied=OPEN),
-    narrow("no layers, width 16, narrower", Run(), 8,   rates_of="no layers, width 16",
-           untied=OPEN),
-    narrow("no layers, width 32, narrower", Run(), 16,  rates_of="no layers, width 32",
-           untied=OPEN),
-    narrow("no layers, narrower",           Run(), 34,  rates_of="no layers",      untied=0.004),
-    narrow("no layers, width 128, narrower", Run(), 68, rates_of="no layers, width 128",
-           untied=OPEN),
+    narrow("width 16, narrower", ONE, 10, rates_of="width 16", untied=OPEN),
+    narrow("width 32, narrower", ONE, 22, rates_of="width 32", untied=OPEN),
+    Model(
+        "one layer, narrower",
+        replace(ONE, width=50),
+        untied=0.008,
+        rates_of="one layer",
+        shows_paths=True,
+    ),
+    narrow("width 128, narrower", ONE, 112, rates_of="width 128", untied=OPEN),
+    narrow("no layers, width 16, narrower", Run(), 8, rates_of="no layers, width 16", untied=OPEN),
+    narrow("no layers, width 32, narrower", Run(), 16, rates_of="no layers, width 32", untied=OPEN),
+    narrow("no layers, narrower", Run(), 34, rates_of="no layers", untied=0.004),
+    narrow(
+        "no layers, width 128, narrower", Run(), 68, rates_of="no layers, width 128", untied=OPEN
+    ),
     # Markov chains, by their asymmetry. The pilot is that of the middle one.
-    Model("chain 0",     replace(CHAIN, jsd=0.0),  0.064, 0.016, 0.004, rates_of="chain 0.3"),
-    Model("chain 0.15",  replace(CHAIN, jsd=0.15), 0.064, 0.016, 0.004, rates_of="chain 0.3"),
-    Model("chain 0.3",   replace(CHAIN, jsd=0.3),  0.064, 0.016, 0.004),
-    Model("chain 0.45",  replace(CHAIN, jsd=0.45), 0.064, 0.016, 0.004, rates_of="chain 0.3"),
-    Model("chain 0.65",  replace(CHAIN, jsd=0.65), 0.064, 0.016, 0.004, rates_of="chain 0.3"),
-    Model("chain 0, one layer",    replace(CHAIN, layers=1),            0.008,
-          rates_of="chain 0.3, one layer"),
-    Model("chain 0.3, one layer",  replace(CHAIN, layers=1, jsd=0.3),   0.008, seeds=0),
-    Model("chain 0.65, one layer", replace(CHAIN, layers=1, jsd=0.65),  0.008,
-          rates_of="chain 0.3, one layer"),
+    Model("chain 0", replace(CHAIN, jsd=0.0), 0.064, 0.016, 0.004, rates_of="chain 0.3"),
+    Model("chain 0.15", replace(CHAIN, jsd=0.15), 0.064, 0.016, 0.004, rates_of="chain 0.3"),
+    Model("chain 0.3", replace(CHAIN, jsd=0.3), 0.064, 0.016, 0.004),
+    Model("chain 0.45", replace(CHAIN, jsd=0.45), 0.064, 0.016, 0.004, rates_of="chain 0.3"),
+    Model("chain 0.65", replace(CHAIN, jsd=0.65), 0.064, 0.016, 0.004, rates_of="chain 0.3"),
+    Model("chain 0, one layer", replace(CHAIN, layers=1), 0.008, rates_of="chain 0.3, one layer"),
+    Model("chain 0.3, one layer", replace(CHAIN, layers=1, jsd=0.3), 0.008, seeds=0),
+    Model(
+        "chain 0.65, one layer",
+        replace(CHAIN, layers=1, jsd=0.65),
+        0.008,
+        rates_of="chain 0.3, one layer",
+    ),
 ]
 # fmt: on
 MODELS = {model.name: model for model in TABLE}

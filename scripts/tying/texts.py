@@ -17,13 +17,25 @@ from tiedgpt.training.loop import Settings, Trainer
 from .chains import entropy
 from .engine import Line
 from .fits import fit_families
-from .grid import Run
+from .settings import Run
 from .job import data_path, read_data, trained
 from .training import model_of, start
 
 STRENGTHS = (1, 2, 4, 8, 16, 32, 64)  # of the unigram in the smoothed bigrams, in tokens
 REMOVED = (0, 1, 2, 4)  # principal components that are removed from a matrix before it is compared
 TIMED_STEPS = 20
+
+
+def documentation() -> str:
+    """The second text: the help texts of the language that this Python brings.
+
+    Some are parts of others, so a paragraph that occurs more than once is kept once.
+    """
+    from pydoc_data.topics import topics
+
+    together = "\n\n".join(topics[name] for name in sorted(topics))
+    paragraphs = dict.fromkeys(together.split("\n\n"))
+    return "\n\n".join(paragraphs)
 
 
 def measure_text(out: Path, text: str, small: Run) -> Line:

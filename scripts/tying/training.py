@@ -22,7 +22,7 @@ from tiedgpt.gpt2.parameters import Parameters, unflatten
 from tiedgpt.training.optimizer import AdamW, clip, learning_rate
 from tiedgpt.training.settings import Settings
 
-from .grid import Run, config
+from .settings import Run, config
 
 MAPS = ("rotation", "identity")  # heads with W_U = M W_E^T, by the start of M
 MAP = "map"  # the name of M among the parameters
