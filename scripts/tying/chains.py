@@ -24,7 +24,7 @@ def markov_chain(V: int, jsd: float, rng: np.random.Generator) -> np.ndarray:  #
     chains that differ in the JSD alone.
     """
     coin = math.log(2) - jsd
-    t = bisect(lambda t: -entropy(np.array([1 + t, 1 - t]) / 2), -coin)
+    t = asymmetry(jsd)
     allowed = tournament(V, rng)
     noise = rng.standard_normal((V, V))
 
@@ -35,6 +35,12 @@ def markov_chain(V: int, jsd: float, rng: np.random.Generator) -> np.ndarray:  #
     unevenness = bisect(lambda x: -entropy(circulation(x)) / V, -wanted, high=20.0)
     C = circulation(unevenness)
     return (1 + t) / 2 * C + (1 - t) / 2 * C.T
+
+
+def asymmetry(jsd: float) -> float:
+    """The t of a chain with this JSD; a share of (1 + t) / 2 of its pairs has the usual order."""
+    coin = math.log(2) - jsd
+    return bisect(lambda t: -entropy(np.array([1 + t, 1 - t]) / 2), -coin)
 
 
 def tournament(V: int, rng: np.random.Generator) -> np.ndarray:  # -> [V, V] bool

@@ -4,9 +4,11 @@ A text is in Markdown. Its figures and the words of its verdicts follow from the
 right for any text, and says "not known yet" where runs are missing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
+from .chains import asymmetry
 from .figures import Figure, Numbers, Runs
 from .settings import (
     BATCHES,
@@ -43,10 +45,17 @@ class Claim:
     text: Callable[[Numbers], str]
 
 
-def table(head: list[str], *rows: list[object]) -> str:
+def table(head: Sequence[str], *rows: Sequence[object]) -> str:
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     lines += [f"| {' | '.join(map(str, row))} |" for row in rows]
     return "\n".join(lines)
+
+
+def if_known(figures: list[Figure], sentence: str, otherwise: str) -> str:
+    """The sentence, if something can be said of all of its figures."""
+    if all(figure.verdict != "unknown" for figure in figures):
+        return sentence
+    return otherwise
 
 
 # 1
@@ -126,8 +135,8 @@ itself (Elhage et al. 2021).
             "much nearer to the bigrams than the token counts, through ln_f",
             "not found to differ in its distance from the token counts",
         )
-    }. With one layer, and without its MLP, a tied model's path from token to next token knows almost
-  no bigrams ({without.show(2)}); with it, most of them ({through.show(2)} of {
+    }. With one layer, and without its MLP, a tied model's path from token to next token knows
+  almost no bigrams ({without.show(2)}); with it, most of them ({through.show(2)} of {
         n["bigrams"].show(2)
     } nats). The share of frequent tokens that have the highest score for themselves is
   {n["self, no layers"]} in a tied `A` without layers, {n["self, one layer"]} with one layer,
@@ -175,8 +184,8 @@ def bigram_model_text(n: Numbers) -> str:
         row("cost of tied with signs", "cost of signs"),
     )
     return f"""\
-The claim is that without layers an untied model is a bigram model, and that a first MLP is enough to
-break the symmetry (Elhage et al. 2021).
+The claim is that without layers an untied model is a bigram model, and that a first MLP is enough
+to break the symmetry (Elhage et al. 2021).
 
 {losses}
 
@@ -190,8 +199,8 @@ break the symmetry (Elhage et al. 2021).
         n["MLP less"].words("less", "more", "about as much")
     }. A part of that fall is an untied model that gets worse: with the MLP alone its loss is higher
   than without layers by {n["worse untied MLP"]}.
-- Varied: the sublayers, the signs, one low learning rate. Not resolved: the best rate with attention
-  alone, where runs of one rate differ much.
+- Varied: the sublayers, the signs, one low learning rate. Not resolved: the best rate with
+  attention alone, where runs of one rate differ much.
 """
 
 
@@ -222,13 +231,14 @@ def layers_text(n: Numbers) -> str:
         + [n[f"{model}, model"] for model in models],
     )
     return f"""\
-The claim is that the direct path of a model with layers still contains bigrams (Elhage et al. 2021).
+The claim is that the direct path of a model with layers still contains bigrams (Elhage et al.
+2021).
 
 {rows}
 
-- Verdict: read alone, `W_E` and `W_U` of an untied model with one layer still predict the next token
-  {n["one layer, path"].show(2)} nats better than the token counts do. After twice the steps the
-  distance to the bigrams is {
+- Verdict: read alone, `W_E` and `W_U` of an untied model with one layer still predict the next
+  token {n["one layer, path"].show(2)} nats better than the token counts do. After twice the steps
+  the distance to the bigrams is {
         n["longer, further"].words("shorter", "longer", "not found to differ")
     }, by {n["longer, further"]} nats of KL divergence.
 - Varied: the steps. Not varied: more layers than one, so nothing here is about depth.
@@ -322,8 +332,8 @@ The claim is that untied learns faster at first, and that tying regularises ([Pr
     }.
 - Varied: the steps, the amount of text, the number of parameters. For the tenth the pilot chose the
   rate and the number of steps together: 1,600 steps, the most that it tried, were best. Not varied:
-  dropout, weight decay. [MobileLLM](https://arxiv.org/abs/2402.14905) ties and spends the parameters
-  on layers.
+  dropout, weight decay. [MobileLLM](https://arxiv.org/abs/2402.14905) ties and spends the
+  parameters on layers.
 """
 
 
@@ -427,11 +437,18 @@ def similarity_text(n: Numbers) -> str:
             for batch in (16, *BATCHES)
         ),
     )
+    factor = if_known(
+        [n["factor 5"], n["loss 5"]],
+        f"With the input's gradient times 5 the difference is {n['factor 5']}, and the loss "
+        f"changes by {n['loss 5']}.",
+        "Whether that is due to the larger gradient is not known yet.",
+    )
     return f"""\
-The claim is that the tied matrix becomes more like the output matrix of an untied model than like its
-input matrix (Press & Wolf 2017), because the output's gradient is larger: 83 % of the sum, a ratio of
-6 ([Lopardo et al. 2026](https://arxiv.org/abs/2603.26663)). A number is the rank correlation of the
-cosines of all pairs of tokens, between two models with one layer and different seeds.
+The claim is that the tied matrix becomes more like the output matrix of an untied model than like
+its input matrix (Press & Wolf 2017), because the output's gradient is larger: 83 % of the sum, a
+ratio of 6 ([Lopardo et al. 2026](https://arxiv.org/abs/2603.26663)). A number is the rank
+correlation of the cosines of all pairs of tokens, between two models with one layer and different
+seeds.
 
 {rows}
 
@@ -441,9 +458,7 @@ cosines of all pairs of tokens, between two models with one layer and different 
 
 - Verdict: tokens that are close in the tied matrix are close in `W_U` ({n["out 0"].show(2)}) {
         n["out - in 0"].words("less than", "more than", "as much as")
-    } in `W_E` ({n["in 0"].show(2)}). Without layers the difference is {n["no layers"]}. With the
-  input's gradient times 5 the difference is {n["factor 5"]}, and the loss changes by
-  {n["loss 5"]}.
+    } in `W_E` ({n["in 0"].show(2)}). Without layers the difference is {n["no layers"]}. {factor}
 - Varied: one layer or none, the components that are removed, the factor, the batch. Not varied: the
   width.
 """
@@ -559,16 +574,21 @@ def width_text(n: Numbers) -> str:
         ["", "cost of the tie", "cost of tied with signs", "cost at equal numbers of parameters"],
         *rows,
     )
+    narrow = n["16 to 64"]
+    wide = n["64 to 128"]
+    verbs = ("falls", "rises", "is not found to change")
+    by_width = if_known(
+        [narrow, wide],
+        f"from width 16 to 64 the cost with one layer {narrow.words(*verbs)} (by {narrow}), and "
+        f"from 64 to 128 it {wide.words(*verbs)} (by {wide}).",
+        "how the cost changes with the width is not known yet.",
+    )
     return f"""\
 The question is whether the cost of the tie depends on the width, or on the text.
 
 {costs}
 
-- Verdict: from width 16 to 64 the cost with one layer {
-        n["16 to 64"].words("falls", "rises", "is not found to change")
-    } (by {n["16 to 64"]}), and from 64 to 128 it {
-        n["64 to 128"].words("falls", "rises", "is not found to change")
-    } (by {n["64 to 128"]}).
+- Verdict: {by_width}
 - Varied: the width, one layer or none, the text, and whether the untied model is as wide or has as
   many parameters. All have two heads. The narrower untied models have the rate of the wider ones.
 """
@@ -595,15 +615,23 @@ def stability_text(n: Numbers) -> str:
         ["one layer, trainings that fail, by rate", *(f"{rate:g}" for rate in STABILITY_RATES)],
         *rows,
     )
+    fast = STABILITY_RATES[1]
+    tied = n[f"tied, {fast:g}"]
+    untied = n[f"untied, {fast:g}"]
+    if tied.n == tied.expected and untied.n == untied.expected:
+        verdict = (
+            f"at a rate of {fast:g}, {tied.as_count()} tied trainings fail and "
+            f"{untied.as_count()} untied ones."
+        )
+    else:
+        verdict = "not known yet."
     return f"""\
-The question is whether a tied model bears the same learning rates. A training fails if it ends worse
-than the best model without layers ({n["limit"].show(3)}), so that its layer is of no use.
+The question is whether a tied model bears the same learning rates. A training fails if it ends
+worse than the best model without layers ({n["limit"].show(3)}), so that its layer is of no use.
 
 {failures}
 
-- Verdict: at a rate of {STABILITY_RATES[1]:g}, {
-        n[f"tied, {STABILITY_RATES[1]:g}"].as_count()
-    } tied trainings fail and {n[f"untied, {STABILITY_RATES[1]:g}"].as_count()} untied ones.
+- Verdict: {verdict}
 - Varied: the rate and the head. Not varied: warm-up, clipping, the width.
 """
 
@@ -640,16 +668,21 @@ def later_text(n: Numbers) -> str:
         ["two thirds", n[f"{two_thirds}"]],
         ["all steps", n["never"]],
     )
+    comparison = n[f"{third}"].words("better than", "worse than", "not found to differ from")
+    verdict = if_known(
+        [n[f"{third}"]],
+        f"a model that is tied for a third of the steps is {comparison} one that is untied from "
+        f"the start. If AdamW's averages for `W_U` start at 0 when it is untied, the loss changes "
+        f"by {n[f'{third}, new']} (a third) and {n[f'{two_thirds}, new']} (two thirds).",
+        "not known yet.",
+    )
     return f"""\
 The [speedrun of GPT-2](https://github.com/KellerJordan/modded-nanogpt) untied its head in 2024
 (record 8), and since December 2025 ties it again, and unties it late.
 
 {rows}
 
-- Verdict: a model that is tied for a third of the steps is {
-        n[f"{third}"].words("better than", "worse than", "not found to differ from")
-    } one that is untied from the start. If AdamW's averages for `W_U` start at 0 when it is untied,
-  the loss changes by {n[f"{third}, new"]} (a third) and {n[f"{two_thirds}, new"]} (two thirds).
+- Verdict: {verdict}
 - Varied: when the model is untied, and AdamW's averages. All have one learning rate,
   {UNTIE_RATE:g}. Not varied: the rate, the width.
 """
@@ -665,7 +698,7 @@ def asymmetry_numbers(runs: Runs) -> Numbers:
         numbers[f"{jsd:g}, cost"] = runs.cost(model, measure="excess")
         numbers[f"{jsd:g}, signs"] = runs.cost(model, tied="signs", measure="excess")
         numbers[f"{jsd:g}, by signs"] = runs.cost(model, untied="signs", measure="excess")
-    for before, after in zip(JSDS[:-1], JSDS[1:], strict=True):
+    for before, after in pairwise(JSDS):
         numbers[f"{before:g} to {after:g}"] = runs.change(
             (f"chain {before:g}", "signs", "untied"), (f"chain {after:g}", "signs", "untied")
         )
@@ -678,11 +711,12 @@ def asymmetry_text(n: Numbers) -> str:
         ["cost of the tie"] + [n[f"{jsd:g}, cost"] for jsd in JSDS],
         ["cost of tied with signs"] + [n[f"{jsd:g}, signs"] for jsd in JSDS],
     )
-    steps = [f"{a:g} to {b:g}" for a, b in zip(JSDS[:-1], JSDS[1:], strict=True)]
+    steps = [f"{a:g} to {b:g}" for a, b in pairwise(JSDS)]
     if all(n[step].verdict == "above" for step in steps):
         growth = "grows with every step"
     else:
         growth = "does not grow with every step"
+    share = 50 * (1 + asymmetry(JSDS[-1]))
     signs = ", ".join(n[f"{jsd:g}, signs"].show(2).partition(" ")[0] for jsd in JSDS)
     return f"""\
 The claim is that the tie costs what the asymmetry of the text costs a symmetric table.
@@ -693,12 +727,13 @@ The claim is that the tie costs what the asymmetry of the text costs a symmetric
 
 - Verdict: for tied models with signs, the cost {growth} of the asymmetry: {signs}. On the symmetric
   chain they are {n["0, signs"].words("better than", "worse than", "not found to differ from")}
-  untied ones, by {n["0, signs"]}. Without signs two costs are mixed: a tied model also has to unlearn
-  the high score of each token for itself, which costs {n["0, by signs"]} on the symmetric chain and
-  {n["0.65, by signs"]} on the most asymmetric one, where 99.3 % of the pairs have one order.
-- Varied: the asymmetry. Each seed has a chain of its own, so the intervals are also about chains. The
-  rates are those of the middle chain. Not varied: how well rows and columns agree, which falls as the
-  asymmetry rises.
+  untied ones, by {n["0, signs"]}. Without signs two costs are mixed: a tied model also has to
+  unlearn the high score of each token for itself, which costs {n["0, by signs"]} on the symmetric
+  chain and {n["0.65, by signs"]} on the most asymmetric one, where {share:.1f} % of the pairs
+  have one order.
+- Varied: the asymmetry. Each seed has a chain of its own, so the intervals are also about chains.
+  The rates are those of the middle chain. Not varied: how well rows and columns agree, which
+  falls as the asymmetry rises.
 """
 
 

@@ -160,7 +160,7 @@ def correct(sections: dict[str, Numbers]) -> dict[str, Numbers]:
 
     A test that two sections have is counted once.
     """
-    tests: dict[tuple[Term, ...], float] = {}
+    tests: dict[str, float] = {}
     for numbers in sections.values():
         for figure in numbers.values():
             if figure.is_test:

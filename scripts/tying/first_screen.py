@@ -83,7 +83,8 @@ def text(n: Numbers) -> str:
 
 A tied model computes its logits with its token embedding `W_E` (wte): `x @ W_E.T`. An untied model
 has a second matrix for it: `x @ W_U`. GPT-2 is tied. **The cost of the tie** is the held-out loss
-of a tied model minus that of an untied one, in nats per token. Where it is positive, tying is worse.
+of a tied model minus that of an untied one, in nats per token. Where it is positive, tying is
+worse.
 
 **Should I tie?**
 
@@ -96,24 +97,27 @@ of a tied model minus that of an untied one, in nats per token. Where it is posi
 
 ![The cost of the tie for each pair of models](costs.png)
 
-*The cost of the tie, with 95 % intervals over the seeds. To the right of 0, tying is worse. Each head
-has its own best learning rate. "With signs" is a tied model without a second matrix, in which half of
-ln_f's gains start at -1.*
+*The cost of the tie, with 95 % intervals over the seeds. To the right of 0, tying is worse. Each
+head has its own best learning rate. "With signs" is a tied model without a second matrix, in
+which half of ln_f's gains start at -1.*
 """
 
 
 def answer_by_width(n: Numbers) -> str:
-    widths = ", ".join(f"{width}: {n[f'width {width}']}" for width in (16, 32, 64, 128, 256))
-    at_128 = n["width 128"].words(
-        below="At width 128 tying is better: tie.",
-        above="At width 128 tying still costs something.",
+    narrow = n["width 64"].words(
+        below="With one layer, a model of width 64 is better tied.",
+        above="With one layer, a model of width 64 is better untied.",
+        none="With one layer, no cost is found at width 64.",
+    )
+    wide = n["width 128"].words(
+        below="At width 128 it is better tied.",
+        above="At width 128 it is better untied, too.",
         none="At width 128 no cost is found: tie, it saves a matrix.",
     )
     if n["width 128"].verdict == "unknown":
-        at_128 = "What it costs at width 128 is not known yet."
-    return (
-        f"With one layer, a narrow model is better untied. {at_128} (The cost by width: {widths}.)"
-    )
+        wide = "At width 128 it is not known yet."
+    costs = "; ".join(f"width {width}, {n[f'width {width}']}" for width in (16, 32, 64, 128, 256))
+    return f"**{narrow} {wide}** The cost is: {costs}."
 
 
 def answer_by_parts(n: Numbers) -> str:
@@ -123,8 +127,9 @@ def answer_by_parts(n: Numbers) -> str:
         none="is not found to cost more or less than with one layer",
     )
     return (
-        f"Without layers the tie {layer}: {n['no layers 64']} at width 64. It costs least in a layer "
-        f"with only an MLP, {n['MLP']}, and most in one with only attention, {n['attention']}."
+        f"Without layers the tie {layer}: {n['no layers 64']} at width 64. It costs least in a "
+        f"layer with only an MLP, {n['MLP']}, and most in one with only attention, "
+        f"{n['attention']}."
     )
 
 

@@ -6,6 +6,8 @@ computed from runs.jsonl without this code, as tests/test_tying_figures.py does 
 
 import json
 import math
+import re
+import textwrap
 from dataclasses import asdict
 
 from . import first_screen
@@ -14,6 +16,12 @@ from .figures import Figure, Numbers, Runs, correct
 from .settings import HEADS, TABLE, pilot_models
 
 FIRST = "first screen"
+COMMANDS = """\
+```console
+$ python scripts/tying_experiment.py tinyshakespeare.txt OUT                    # trains all
+$ python scripts/tying_experiment.py tinyshakespeare.txt OUT --bar "width 64"   # repeats one bar
+$ python scripts/tying_experiment.py some-text.txt OUT --claim 3                # one claim
+```"""
 WORDS = {"below": "below 0", "above": "above 0", "none": "no difference found", "unknown": ""}
 
 
@@ -31,7 +39,37 @@ def page(runs: Runs) -> str:
     for number, claim in CLAIMS.items():
         text = claim.text(sections[f"claim {number}"])
         parts.append(f"## Claim {number}: {claim.title}\n\n{text}")
-    return "\n".join(parts)
+    return wrapped("\n".join(parts))
+
+
+def wrapped(text: str) -> str:
+    """The text with lines of at most 110 columns. Tables and commands stay as they are."""
+    blocks: list[str] = []
+    for block in text.strip().split("\n\n"):
+        if block.startswith(("|", "```", "#")):
+            blocks.append(block)
+            continue
+        # A list has one item after the other, and an item begins with "- " or "1. ".
+        items = re.split(r"\n(?=- |\d\. )", block)
+        blocks.append("\n".join(wrapped_item(item) for item in items))
+    return "\n\n".join(blocks) + "\n"
+
+
+def wrapped_item(item: str) -> str:
+    if item.startswith("- "):
+        indent = "  "
+    elif item[0].isdigit():
+        indent = "   "
+    else:
+        indent = ""
+    words = " ".join(item.split())
+    return textwrap.fill(
+        words,
+        width=110,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def how_to_read(runs: Runs) -> str:
@@ -45,22 +83,19 @@ def how_to_read(runs: Runs) -> str:
 - *Tied with signs* is a control: half of ln_f's gains start at -1. Then no token favours itself at
   the start, and no number is added.
 - A difference is taken seed by seed, between models with the same batches. "No difference found"
-  means that it is not significant at 5 % after Holm's correction for all differences on this page. An
-  interval is not corrected. "Not known yet": runs are missing, or the interval holds 0 and is wide.
-- Each head has the learning rate with the lowest mean loss of pilot seeds. [tables.md](tables.md) has
-  all rates and all losses.
-- "The direct path" is `A = W_E W_U` ([tiedgpt/study/paths.py](../../tiedgpt/study/paths.py)); *normed*
-  is the same with ln_f, *mlp0* also has the first MLP. Before a path is scored it may be stretched and
-  mixed with the token counts; both numbers are fitted on other tokens.
-- Left out: "the head destroys 95 to 99 % of the gradient" (Godey & Artzi 2026). A random subspace of
-  as many directions loses as much.
+  means that it is not significant at 5 % after Holm's correction for all differences on this
+  page. An interval is not corrected. "Not known yet": runs are missing, or the interval holds 0
+  and is wide.
+- Each head has the learning rate with the lowest mean loss of pilot seeds. [tables.md](tables.md)
+  has all rates and all losses.
+- "The direct path" is `A = W_E W_U` ([tiedgpt/study/paths.py](../../tiedgpt/study/paths.py));
+  *normed* is the same with ln_f, *mlp0* also has the first MLP. Before a path is scored it may be
+  stretched and mixed with the token counts; both numbers are fitted on other tokens.
+- Left out: "the head destroys 95 to 99 % of the gradient" (Godey & Artzi 2026). A random subspace
+  of as many directions loses as much.
 - [runs.jsonl](runs.jsonl) has every run, [figures.json](figures.json) what each figure is made of:
 
-```console
-$ python scripts/tying_experiment.py tinyshakespeare.txt scripts/tying_results      # trains what is missing
-$ python scripts/tying_experiment.py tinyshakespeare.txt OUT --bar "width 64"       # repeats one bar
-$ python scripts/tying_experiment.py some-text.txt OUT --claim 3                    # one claim, for any text
-```
+{COMMANDS}
 """
 
 

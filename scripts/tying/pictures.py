@@ -57,7 +57,7 @@ def chains_picture(runs: Runs) -> Any:
     ax.set_xlabel("JSD of pairs and reversed pairs, nats")
     ax.set_ylabel("loss above the chain's own, nats")
     for name, head, color, line, marker, label in CHAIN_MODELS:
-        jsds = JSDS
+        jsds: tuple[float, ...] = JSDS
         if "one layer" in name:
             jsds = (JSDS[0], JSDS[-1])
         figures = [runs.measure(name.format(jsd=jsd), head, "excess") for jsd in jsds]

@@ -17,8 +17,8 @@ from tiedgpt.training.loop import Settings, Trainer
 from .chains import entropy
 from .engine import Line
 from .fits import fit_families
-from .settings import Run
 from .job import data_path, read_data, trained
+from .settings import Run
 from .training import model_of, start
 
 STRENGTHS = (1, 2, 4, 8, 16, 32, 64)  # of the unigram in the smoothed bigrams, in tokens
