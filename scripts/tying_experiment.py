@@ -33,7 +33,7 @@ from tying import engine, first_screen, page, pictures, plan
 from tying.engine import Job
 from tying.figures import Runs
 from tying.job import prepare, text_name
-from tying.settings import NEW_SEEDS, Run
+from tying.settings import NEW_SEEDS, SECOND_TEXT, Run
 from tying.texts import documentation
 
 import tiedgpt
@@ -52,10 +52,11 @@ class Experiment:
         self.out = out
         self.workers = workers
         self.second_text = documentation()
+        self.second_name = text_name(self.second_text)
 
     def runs(self) -> Runs:
         lines = engine.read_lines(self.out / "runs.jsonl")
-        return Runs(lines, self.name, text_name(self.second_text))
+        return Runs(lines, self.name, self.second_name)
 
     def do(self, jobs: list[Job]) -> bool:
         """Do the jobs that have no line. Returns whether there were any."""
@@ -93,7 +94,7 @@ class Experiment:
     def bar(self, name: str) -> str:
         """Repeat a bar with new seeds; say whether it lies in the published interval."""
         lines = engine.read_lines(RESULTS / "runs.jsonl")
-        published = Runs(lines, PUBLISHED, text_name(self.second_text))
+        published = Runs(lines, PUBLISHED, self.second_name)
         bar, cost = page.bar(published, name)
         if not cost.is_known:
             raise tiedgpt.TiedGPTError(f"{bar.label}: the published cost is not known yet")
@@ -193,7 +194,10 @@ def run(experiment: Experiment, args: argparse.Namespace) -> None:
     if args.bar:
         print(experiment.bar(args.bar))
         return
-    if not args.no_training:
+    if args.no_training:
+        # Another version of Python has other documentation, which was not trained on.
+        experiment.second_name = SECOND_TEXT
+    else:
         experiment.train_all()
     files = files_of(experiment.runs(), published=experiment.name == PUBLISHED)
     with StagedFiles(experiment.out) as staged:

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from . import first_screen
 from .claims import CLAIMS, table
 from .figures import Figure, Numbers, Runs, correct
-from .settings import HEADS, TABLE, pilot_models
+from .settings import HEADS, SECOND_TEXT, SECOND_TEXT_PYTHON, TABLE, pilot_models
 
 FIRST = "first screen"
 COMMANDS = """\
@@ -86,11 +86,14 @@ def how_to_read(runs: Runs) -> str:
   means that it is not significant at 5 % after Holm's correction for all differences on this
   page. An interval is not corrected. "Not known yet": runs are missing, or the interval holds 0
   and is wide.
+- *Python's documentation* is `pydoc_data.topics` of Python {SECOND_TEXT_PYTHON}, each paragraph
+  once (SHA-256 {SECOND_TEXT}...).
 - Each head has the learning rate with the lowest mean loss of pilot seeds. [tables.md](tables.md)
   has all rates and all losses.
 - "The direct path" is `A = W_E W_U` ([tiedgpt/study/paths.py](../../tiedgpt/study/paths.py));
   *normed* is the same with ln_f, *mlp0* also has the first MLP. Before a path is scored it may be
-  stretched and mixed with the token counts; both numbers are fitted on other tokens.
+  stretched and mixed with the token counts; both numbers are fitted on other tokens. The tokens
+  are those that occur at least 100 times.
 - Left out: "the head destroys 95 to 99 % of the gradient" (Godey & Artzi 2026). A random subspace
   of as many directions loses as much.
 - [runs.jsonl](runs.jsonl) has every run, [figures.json](figures.json) what each figure is made of:

@@ -30,7 +30,8 @@ def costs_picture(runs: Runs) -> Any:
     ax.invert_yaxis()
     ax.axvline(0, color="grey", lw=0.8)
     ax.set_xlabel("cost of the tie, nats per token (to the right of 0, tying is worse)")
-    ax.legend(frameon=False, loc="lower right")
+    if any(figure.is_known for figure in numbers.values()):
+        ax.legend(frameon=False, loc="lower right")
     for row, bar in enumerate(BARS):
         if not numbers[bar.name].is_known:
             ax.text(0.002, row, "not known yet", va="center", color="grey", fontsize=8)

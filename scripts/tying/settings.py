@@ -63,6 +63,8 @@ HEADS = {
 }
 SEEDS = (1, 2, 3, 4, 5, 6, 7, 8, 1001, 1002, 1003, 1004)
 PILOT_SEEDS = (101, 102, 103, 104)
+SECOND_TEXT = "6d5b0d1e6aed"  # the name of the documentation of this Python
+SECOND_TEXT_PYTHON = "3.11.7"
 NEW_SEEDS = (2001, 2002, 2003)  # of --bar
 OPEN = 0.0  # in place of a rate that the pilot has not chosen yet
 ONE = Run(layers=1)
@@ -100,73 +102,71 @@ class Model:
         return replace(self.size, head=head, lr=rate)
 
 
-def narrow(name: str, size: Run, width: int, rates_of: str, untied: float) -> Model:
-    """An untied model that has about as many parameters as a wider tied one."""
-    return Model(name, replace(size, width=width), untied=untied, seeds=6, rates_of=rates_of)
-
-
-# fmt: off  (one row for each model)
+# One row for each model, so it is not formatted.
+# fmt: off
 TABLE = [
-    # One layer, by width            size                          tied   signs  untied
-    Model("width 16", replace(ONE, width=16), OPEN, OPEN, OPEN),
-    Model("width 32", replace(ONE, width=32), OPEN, OPEN, OPEN),
-    Model("one layer", ONE, 0.004, 0.008, 0.008, copy=0.008, zeros=0.002, shows_paths=True),
-    Model("width 128", replace(ONE, width=128), OPEN, OPEN, OPEN),
-    Model("width 256", replace(ONE, width=256), OPEN, OPEN, OPEN, seeds=3, pilot_seeds=2),
+    # One layer, by width                  size                      tied   signs  untied
+    Model("width 16",                      replace(ONE, width=16),   OPEN,  OPEN,  OPEN),
+    Model("width 32",                      replace(ONE, width=32),   OPEN,  OPEN,  OPEN),
+    Model("one layer",                     ONE,                      0.004, 0.008, 0.008,
+          copy=0.008, zeros=0.002, shows_paths=True),
+    Model("width 128",                     replace(ONE, width=128),  OPEN,  OPEN,  OPEN),
+    Model("width 256",                     replace(ONE, width=256),  OPEN,  OPEN,  OPEN,
+          seeds=3, pilot_seeds=2),
     # No layers, by width
-    Model("no layers, width 16", Run(width=16), OPEN, OPEN, OPEN),
-    Model("no layers, width 32", Run(width=32), OPEN, OPEN, OPEN),
-    Model("no layers", Run(), 0.032, 0.008, 0.004, shows_paths=True),
-    Model("no layers, width 128", Run(width=128), OPEN, OPEN, OPEN),
+    Model("no layers, width 16",           Run(width=16),            OPEN,  OPEN,  OPEN),
+    Model("no layers, width 32",           Run(width=32),            OPEN,  OPEN,  OPEN),
+    Model("no layers",                     Run(),                    0.032, 0.008, 0.004,
+          shows_paths=True),
+    Model("no layers, width 128",          Run(width=128),           OPEN,  OPEN,  OPEN),
     # A second text
-    Model("second text", ONE, OPEN, OPEN, OPEN, second_text=True),
-    Model("second text, width 128", replace(ONE, width=128), OPEN, OPEN, OPEN, second_text=True),
+    Model("second text",                   ONE,                      OPEN,  OPEN,  OPEN,
+          second_text=True),
+    Model("second text, width 128",        replace(ONE, width=128),  OPEN,  OPEN,  OPEN,
+          second_text=True),
     # Parts of a layer, more steps, less text, one low rate
-    Model("attention", Run(layers=1, only="attention"), 0.004, 0.004, 0.008, shows_paths=True),
-    Model("MLP", Run(layers=1, only="MLP"), 0.008, None, 0.004, shows_paths=True),
-    Model(
-        "longer",
-        Run(layers=1, steps=1600),
-        0.004,
-        None,
-        0.008,
-        zeros=0.002,
-        shows_paths=True,
-        rates_of="one layer",
-    ),
-    Model("tenth", Run(layers=1, steps=1600, text="tenth"), 0.001, None, 0.0005),
-    Model("low rate", Run(), 0.002, None, 0.002, shows_paths=True, rates_of="no layers"),
-    # An untied model with about as many parameters as the tied one
-    narrow("width 16, narrower", ONE, 10, rates_of="width 16", untied=OPEN),
-    narrow("width 32, narrower", ONE, 22, rates_of="width 32", untied=OPEN),
-    Model(
-        "one layer, narrower",
-        replace(ONE, width=50),
-        untied=0.008,
-        rates_of="one layer",
-        shows_paths=True,
-    ),
-    narrow("width 128, narrower", ONE, 112, rates_of="width 128", untied=OPEN),
-    narrow("no layers, width 16, narrower", Run(), 8, rates_of="no layers, width 16", untied=OPEN),
-    narrow("no layers, width 32, narrower", Run(), 16, rates_of="no layers, width 32", untied=OPEN),
-    narrow("no layers, narrower", Run(), 34, rates_of="no layers", untied=0.004),
-    narrow(
-        "no layers, width 128, narrower", Run(), 68, rates_of="no layers, width 128", untied=OPEN
-    ),
+    Model("attention",                     replace(ONE, only="attention"), 0.004, 0.004, 0.008,
+          shows_paths=True),
+    Model("MLP",                           replace(ONE, only="MLP"), 0.008, None,  0.004,
+          shows_paths=True),
+    Model("longer",                        replace(ONE, steps=1600), 0.004, None,  0.008,
+          zeros=0.002, rates_of="one layer", shows_paths=True),
+    Model("tenth",                         Run(layers=1, steps=1600, text="tenth"),
+                                                                     0.001, None,  0.0005),
+    Model("low rate",                      Run(),                    0.002, None,  0.002,
+          rates_of="no layers", shows_paths=True),
+    # An untied model with about as many parameters as the tied one of `rates_of`
+    Model("width 16, narrower",            replace(ONE, width=10),   None,  None,  OPEN,
+          seeds=6, rates_of="width 16"),
+    Model("width 32, narrower",            replace(ONE, width=22),   None,  None,  OPEN,
+          seeds=6, rates_of="width 32"),
+    Model("one layer, narrower",           replace(ONE, width=50),   None,  None,  0.008,
+          rates_of="one layer", shows_paths=True),
+    Model("width 128, narrower",           replace(ONE, width=112),  None,  None,  OPEN,
+          seeds=6, rates_of="width 128"),
+    Model("no layers, width 16, narrower", Run(width=8),             None,  None,  OPEN,
+          seeds=6, rates_of="no layers, width 16"),
+    Model("no layers, width 32, narrower", Run(width=16),            None,  None,  OPEN,
+          seeds=6, rates_of="no layers, width 32"),
+    Model("no layers, narrower",           Run(width=34),            None,  None,  0.004,
+          seeds=6, rates_of="no layers"),
+    Model("no layers, width 128, narrower", Run(width=68),           None,  None,  OPEN,
+          seeds=6, rates_of="no layers, width 128"),
     # Markov chains, by their asymmetry. The pilot is that of the middle one.
-    Model("chain 0", replace(CHAIN, jsd=0.0), 0.064, 0.016, 0.004, rates_of="chain 0.3"),
-    Model("chain 0.15", replace(CHAIN, jsd=0.15), 0.064, 0.016, 0.004, rates_of="chain 0.3"),
-    Model("chain 0.3", replace(CHAIN, jsd=0.3), 0.064, 0.016, 0.004),
-    Model("chain 0.45", replace(CHAIN, jsd=0.45), 0.064, 0.016, 0.004, rates_of="chain 0.3"),
-    Model("chain 0.65", replace(CHAIN, jsd=0.65), 0.064, 0.016, 0.004, rates_of="chain 0.3"),
-    Model("chain 0, one layer", replace(CHAIN, layers=1), 0.008, rates_of="chain 0.3, one layer"),
-    Model("chain 0.3, one layer", replace(CHAIN, layers=1, jsd=0.3), 0.008, seeds=0),
-    Model(
-        "chain 0.65, one layer",
-        replace(CHAIN, layers=1, jsd=0.65),
-        0.008,
-        rates_of="chain 0.3, one layer",
-    ),
+    Model("chain 0",     replace(CHAIN, jsd=0.0),                    0.064, 0.016, 0.004,
+          rates_of="chain 0.3"),
+    Model("chain 0.15",  replace(CHAIN, jsd=0.15),                   0.064, 0.016, 0.004,
+          rates_of="chain 0.3"),
+    Model("chain 0.3",   replace(CHAIN, jsd=0.3),                    0.064, 0.016, 0.004),
+    Model("chain 0.45",  replace(CHAIN, jsd=0.45),                   0.064, 0.016, 0.004,
+          rates_of="chain 0.3"),
+    Model("chain 0.65",  replace(CHAIN, jsd=0.65),                   0.064, 0.016, 0.004,
+          rates_of="chain 0.3"),
+    Model("chain 0, one layer",    replace(CHAIN, layers=1),         0.008,
+          rates_of="chain 0.3, one layer"),
+    Model("chain 0.3, one layer",  replace(CHAIN, layers=1, jsd=0.3), 0.008, seeds=0),
+    Model("chain 0.65, one layer", replace(CHAIN, layers=1, jsd=0.65), 0.008,
+          rates_of="chain 0.3, one layer"),
 ]
 # fmt: on
 MODELS = {model.name: model for model in TABLE}
