@@ -33,7 +33,9 @@ NO_LAYER_WIDTHS = {
     64: "no layers",
     128: "no layers, width 128",
 }
-NARROWER = {16: (10, 8), 32: (22, 16), 64: (50, 34), 128: (112, 68)}  # one layer, no layers
+CLASS_SHARES = (0.0, 0.5, 1.0)
+CLASS_NOISES = ("", ", noise")  # what the name of a model of the table has
+CLASS_LAYERS = ("", ", one layer")
 
 
 @dataclass(frozen=True)
@@ -737,6 +739,95 @@ The claim is that the tie costs what the asymmetry of the text costs a symmetric
 """
 
 
+# 14
+
+
+def classes_numbers(runs: Runs) -> Numbers:
+    numbers: Numbers = {}
+    for layers in CLASS_LAYERS:
+        for shared in CLASS_SHARES:
+            for noise in CLASS_NOISES:
+                model = f"classes {shared:g}{noise}{layers}"
+                numbers[f"{model}, cost"] = runs.cost(model, measure="excess")
+                if not layers:
+                    numbers[f"{model}, signs"] = runs.cost(model, tied="signs", measure="excess")
+    numbers["apart"] = runs.change(("classes 1", "tied", "untied"), ("classes 0", "tied", "untied"))
+    return numbers
+
+
+def classes_text(n: Numbers) -> str:
+    rows: list[list[object]] = []
+    for layers in CLASS_LAYERS:
+        for noise in CLASS_NOISES:
+            label = f"cost of the tie{noise}{layers or ', no layers'}"
+            rows.append([label] + [n[f"classes {x:g}{noise}{layers}, cost"] for x in CLASS_SHARES])
+    costs = table(
+        [
+            "tokens whose successors and predecessors go together",
+            *(f"{100 * x:.0f} %" for x in CLASS_SHARES),
+        ],
+        *rows,
+    )
+    verbs = ("costs less", "costs more", "is not found to cost more or less")
+    verdict = if_known(
+        [n["apart"]],
+        f"at the same asymmetry, entropy and counts the tie {n['apart'].words(*verbs)} where "
+        f"tokens with the same successors do not have the same predecessors, by {n['apart']}.",
+        "not known yet.",
+    )
+    return f"""\
+The claim is that a tied model needs tokens that are alike as input to be alike as output
+([Bertolotti & Cazzola 2024](https://proceedings.mlr.press/v235/bertolotti24a.html)). In the
+chains of claim 13 this and the asymmetry change together. Here tokens have classes: one decides
+the successors, one the predecessors, and for a share of the tokens both are the same. With noise,
+the tokens of a class differ.
+
+{costs}
+
+- Verdict: {verdict}
+- Varied: the share, the noise, one layer or none. The rates are those of a share of 50 % with
+  noise.
+"""
+
+
+# 15
+
+
+def map_numbers(runs: Runs) -> Numbers:
+    numbers: Numbers = {"tied": runs.cost("no layers"), "signs": runs.cost("no layers", "signs")}
+    for head in ("rotation", "identity"):
+        numbers[head] = runs.difference(("map", head), ("no layers", "untied"))
+    return numbers
+
+
+def map_text(n: Numbers) -> str:
+    rows = table(
+        ["no layers", "loss minus that of untied"],
+        ["tied", n["tied"]],
+        ["tied with signs", n["signs"]],
+        ["`M W_E^T`, M starts as the identity", n["identity"]],
+        ["`M W_E^T`, M starts as a random rotation", n["rotation"]],
+    )
+    rotation = n["rotation"]
+    if rotation.is_known:
+        share = 100 * (1 - rotation.mean / n["tied"].mean)
+        verdict = (
+            f"a map that starts as a random rotation recovers {share:.0f} % of the cost of the tie, "
+            "with an eighth of the numbers of a second matrix."
+        )
+    else:
+        verdict = "not known yet."
+    return f"""\
+The question is how much of a second matrix is needed. `W_U = M W_E^T` has a D x D matrix M more
+than a tied model ([Gulordava et al. 2018](https://aclanthology.org/D18-1323/)).
+
+{rows}
+
+- Verdict: {verdict}
+- Varied: the start of M. Not varied: layers, the width.
+"""
+
+
 CLAIMS = {
     1: Claim("the direct path of a tied model is symmetric", symmetric_numbers, symmetric_text),
     2: Claim("the direct path learns bigrams", direct_path_numbers, direct_path_text),
@@ -753,4 +844,6 @@ CLAIMS = {
     11: Claim("tied models need lower rates", stability_numbers, stability_text),
     12: Claim("tie first, untie later", later_numbers, later_text),
     13: Claim("the cost is that of the asymmetry", asymmetry_numbers, asymmetry_text),
+    14: Claim("alike as input, alike as output", classes_numbers, classes_text),
+    15: Claim("a map in place of a matrix", map_numbers, map_text),
 }

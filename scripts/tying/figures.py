@@ -219,7 +219,7 @@ class Runs:
         return self.best_rate(model, head) or OPEN
 
     def run_term(self, sign: int, run: Run, measure: str, text: str = "") -> Term:
-        if run.text in ("chain", "classes"):
+        if run.is_chain:
             return Term(sign, run.as_json, "", measure)
         return Term(sign, run.as_json, text or self.text, measure)
 
@@ -280,7 +280,7 @@ class Runs:
     def change(self, before: tuple[str, str, str], after: tuple[str, str, str]) -> Figure:
         """How much higher the cost is in the second (model, tied head, untied head) than in the
         first."""
-        measure = "excess" if before[0].startswith("chain") else "loss"
+        measure = "excess" if MODELS[before[0]].size.is_chain else "loss"
         return self.figure(
             self.term(1, after[0], after[1], measure),
             self.term(-1, after[0], after[2], measure),
@@ -308,7 +308,7 @@ class Runs:
 
     def pilot_mean(self, model: Model, head: str, rate: float) -> float | None:
         """The mean loss of the pilot's seeds at one rate; None while some are missing."""
-        measure = "excess" if model.size.text == "chain" else "loss"
+        measure = "excess" if model.size.is_chain else "loss"
         text = self.second_text if model.second_text else self.text
         term = self.run_term(1, model.run(head, rate), measure, text)
         figure = self.figure(term, seeds=PILOT_SEEDS[: model.pilot_seeds])

@@ -119,7 +119,7 @@ def models(runs: Runs) -> str:
     """The losses of each model of the table."""
     rows: list[list[object]] = []
     for model in TABLE:
-        measure = "excess" if model.size.text == "chain" else "loss"
+        measure = "excess" if model.size.is_chain else "loss"
         for head in model.heads:
             figure = runs.measure(model.name, head, measure)
             training = runs.measure(model.name, head, "training loss")

@@ -15,7 +15,7 @@ HELD_OUT = 60_000  # tokens, for the estimate of the time
 
 def run_job(run: Run, out: Path, text: str) -> Job:
     """Train and measure one model. The paths are compared with the bigrams at width 64 alone."""
-    name = "" if run.text in ("chain", "classes") else text
+    name = "" if run.is_chain else text
     with_paths = is_of_first_grid(run)
     return Job(run.as_json, name, do_run, (run, out, text, with_paths), run.seconds(HELD_OUT))
 

@@ -42,11 +42,16 @@ class Run:
     def seconds(self, held_out: int) -> int:
         """The run's time on one core, roughly, for a text with so many held-out tokens."""
         tokens = self.steps * self.batch * self.context
-        if self.text != "chain":
+        if not self.is_chain:
             tokens += held_out  # scored once or four times, but without gradients
         per_layer = 600 + 5 * self.width
         per_token = self.width * (self.vocab_size + self.layers * per_layer) / 7e9
         return 1 + round(self.steps / 1000 + tokens * per_token)
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether it is trained on a chain, which is drawn anew for each seed."""
+        return self.text in ("chain", "classes")
 
     @property
     def as_json(self) -> dict[str, Any]:
@@ -60,6 +65,8 @@ HEADS = {
     "untied": "W_U starts from random numbers with a standard deviation of 0.02",
     "copy": "untied; W_U starts as a copy of W_E^T",
     "zeros": "untied; W_U starts at 0",
+    "rotation": "W_U = M W_E^T; M [D, D] is trained, and starts as a random rotation",
+    "identity": "W_U = M W_E^T; M starts as the identity",
 }
 SEEDS = (1, 2, 3, 4, 5, 6, 7, 8, 1001, 1002, 1003, 1004)
 PILOT_SEEDS = (101, 102, 103, 104)
@@ -69,6 +76,7 @@ NEW_SEEDS = (2001, 2002, 2003)  # of --bar
 OPEN = 0.0  # in place of a rate that the pilot has not chosen yet
 ONE = Run(layers=1)
 CHAIN = Run(text="chain", vocab_size=64, context=32, batch=32)
+CLASSES = Run(text="classes", vocab_size=64, context=32, batch=32)
 JSDS = (0.0, 0.15, 0.3, 0.45, 0.65)
 VOCABULARIES = (1024, 16384)  # for the time of a step
 TIMINGS = range(1, 9)
@@ -85,6 +93,8 @@ class Model:
     untied: float | None = None
     copy: float | None = None
     zeros: float | None = None
+    rotation: float | None = None
+    identity: float | None = None
     seeds: int = 12  # it is trained with the first so many of SEEDS
     second_text: bool = False  # it is trained on the documentation of Python
     rates_of: str = ""  # the model whose pilot chose its rates, if it has no pilot
@@ -124,6 +134,9 @@ TABLE = [
           second_text=True),
     Model("second text, width 128",        replace(ONE, width=128),  OPEN,  OPEN,  OPEN,
           second_text=True),
+    # A map in place of the second matrix
+    Model("map",                           Run(),                    None,  None,  None,
+          rotation=OPEN, identity=OPEN, seeds=6),
     # Parts of a layer, more steps, less text, one low rate
     Model("attention",                     replace(ONE, only="attention"), 0.004, 0.004, 0.008,
           shows_paths=True),
@@ -167,6 +180,31 @@ TABLE = [
     Model("chain 0.3, one layer",  replace(CHAIN, layers=1, jsd=0.3), 0.008, seeds=0),
     Model("chain 0.65, one layer", replace(CHAIN, layers=1, jsd=0.65), 0.008,
           rates_of="chain 0.3, one layer"),
+    # Chains of classes: the share of tokens with the same successors and the same predecessors
+    Model("classes 0", replace(CLASSES, shared=0.0, noise=0.0),
+          OPEN, OPEN, OPEN, rates_of="classes 0.5, noise", seeds=6),
+    Model("classes 0.5", replace(CLASSES, shared=0.5, noise=0.0),
+          OPEN, OPEN, OPEN, rates_of="classes 0.5, noise", seeds=6),
+    Model("classes 1", replace(CLASSES, shared=1.0, noise=0.0),
+          OPEN, OPEN, OPEN, rates_of="classes 0.5, noise", seeds=6),
+    Model("classes 0, noise", replace(CLASSES, shared=0.0, noise=0.5),
+          OPEN, OPEN, OPEN, rates_of="classes 0.5, noise", seeds=6),
+    Model("classes 0.5, noise", replace(CLASSES, shared=0.5, noise=0.5),
+          OPEN, OPEN, OPEN, seeds=6),
+    Model("classes 1, noise", replace(CLASSES, shared=1.0, noise=0.5),
+          OPEN, OPEN, OPEN, rates_of="classes 0.5, noise", seeds=6),
+    Model("classes 0, one layer", replace(CLASSES, layers=1, shared=0.0, noise=0.0),
+          OPEN, None, OPEN, rates_of="classes 0.5, noise, one layer", seeds=6),
+    Model("classes 0.5, one layer", replace(CLASSES, layers=1, shared=0.5, noise=0.0),
+          OPEN, None, OPEN, rates_of="classes 0.5, noise, one layer", seeds=6),
+    Model("classes 1, one layer", replace(CLASSES, layers=1, shared=1.0, noise=0.0),
+          OPEN, None, OPEN, rates_of="classes 0.5, noise, one layer", seeds=6),
+    Model("classes 0, noise, one layer", replace(CLASSES, layers=1, shared=0.0, noise=0.5),
+          OPEN, None, OPEN, rates_of="classes 0.5, noise, one layer", seeds=6),
+    Model("classes 0.5, noise, one layer", replace(CLASSES, layers=1, shared=0.5, noise=0.5),
+          OPEN, None, OPEN, seeds=6),
+    Model("classes 1, noise, one layer", replace(CLASSES, layers=1, shared=1.0, noise=0.5),
+          OPEN, None, OPEN, rates_of="classes 0.5, noise, one layer", seeds=6),
 ]
 # fmt: on
 MODELS = {model.name: model for model in TABLE}
@@ -197,6 +235,13 @@ PILOT_RATES: dict[tuple[str, str], tuple[float, ...]] = {
     ("no layers, width 128", "tied"): (0.008, 0.016, 0.032),
     ("no layers, width 128", "signs"): (0.004, 0.008, 0.016),
     ("no layers, width 128", "untied"): (0.002, 0.004, 0.008),
+    ("map", "rotation"): (0.004, 0.008, 0.016),
+    ("map", "identity"): (0.004, 0.008, 0.016),
+    ("classes 0.5, noise", "tied"): (0.032, 0.064, 0.128),
+    ("classes 0.5, noise", "signs"): (0.008, 0.016, 0.032),
+    ("classes 0.5, noise", "untied"): (0.002, 0.004, 0.008),
+    ("classes 0.5, noise, one layer", "tied"): (0.004, 0.008, 0.016),
+    ("classes 0.5, noise, one layer", "untied"): (0.002, 0.004, 0.008),
     ("second text", "tied"): (0.002, 0.004, 0.008),
     ("second text", "signs"): (0.004, 0.008, 0.016),
     ("second text", "untied"): (0.004, 0.008, 0.016),
