@@ -30,9 +30,9 @@ from io import BytesIO
 from pathlib import Path
 
 from tying import engine, first_screen, page, pictures, plan
+from tying.data import prepare, text_name
 from tying.engine import Job
 from tying.figures import Runs
-from tying.job import prepare, text_name
 from tying.settings import NEW_SEEDS, SECOND_TEXT, Run
 from tying.texts import documentation
 

@@ -23,7 +23,19 @@ import pytest
 pytest.importorskip("scipy", reason="scipy is not installed: pip install -e .[tying]")
 
 import tying_experiment
-from tying import claims, engine, figures, first_screen, job, page, plan, settings, texts, training
+from tying import (
+    claims,
+    data,
+    engine,
+    figures,
+    first_screen,
+    job,
+    page,
+    plan,
+    settings,
+    texts,
+    training,
+)
 from tying.claims import Claim
 from tying.figures import Figure, Runs, Term
 from tying.settings import Run
@@ -88,7 +100,7 @@ def inline():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "processes", lambda workers: nullcontext(executor))
         patch.setattr(tying_experiment, "Run", lambda: TINY)
-        patch.setattr(job, "CHAIN_TOKENS", 2000)
+        patch.setattr(data, "CHAIN_TOKENS", 2000)
         patch.setattr(job, "FITTED_TOKENS", 400)
         patch.setattr(plan, "whole_plan", tiny_plan)
         patch.setitem(page.CLAIMS, 1, Claim("tiny models", tiny_numbers, tiny_text))
@@ -142,7 +154,7 @@ def copied(done, tmp_path, inline) -> Path:
 
 
 def name_of(text: Path) -> str:
-    return job.text_name(text.read_text(encoding="utf-8"))
+    return data.text_name(text.read_text(encoding="utf-8"))
 
 
 def results_in(out: Path) -> dict:
@@ -277,11 +289,11 @@ def test_what_cannot_be_done_is_one_line(inline, tmp_path, capsys, file, line, m
     "damage", [lambda data: b"", lambda data: data[:99], lambda data: b"x" + data[1:]]
 )
 def test_damaged_tokens_are_an_error_that_names_the_file(corpus, tmp_path, damage):
-    job.prepare(text := corpus.read_text(encoding="utf-8"), 270, tmp_path)
-    path = job.data_path(tmp_path, job.text_name(text), 270)
+    data.prepare(text := corpus.read_text(encoding="utf-8"), 270, tmp_path)
+    path = data.data_path(tmp_path, data.text_name(text), 270)
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(tiedgpt.TiedGPTError, match=f"{path.name} is damaged: remove it"):
-        job.read_data(path)
+        data.read_data(path)
 
 
 STOPS = [
@@ -356,7 +368,7 @@ def test_models_of_one_seed_start_from_the_same_other_weights():
 )
 def test_a_sublayer_that_is_off_stays_off(only, off, on):
     tokens = np.random.default_rng(0).integers(0, 280, 500)
-    model, _ = job.trained(replace(TINY, layers=1, only=only, seed=1), job.Data(tokens, tokens))
+    model, _ = job.trained(replace(TINY, layers=1, only=only, seed=1), data.Data(tokens, tokens))
     tape: dict = {}
     model(tokens[:7], tape=tape)
     assert not tape[f"{off}.0.out"].any()
@@ -370,19 +382,19 @@ def test_a_line_has_the_numbers_of_its_model(done, corpus):
     untied = replace(TINY, layers=1, head="untied", seed=1)
     name = name_of(corpus)
     result = job.do_run(untied, done, name)
-    data, counts = job.read_data(job.data_path(done, name, 280))
+    text, counts = data.read_data(data.data_path(done, name, 280))
     model = tiedgpt.GPT2.random(settings.config(untied), 1).untie("random", 1)
     trainer_settings = Settings(steps=20, batch=3, context=7, lr=untied.lr, seed=1, threads=1)
-    trainer = Trainer(model, data.tokens, data.held_out, trainer_settings)
+    trainer = Trainer(model, text.tokens, text.held_out, trainer_settings)
     for record in trainer.run():
         if record["step"] == 2:
-            early = token_losses(trainer.model, data.held_out[: job.EARLY_TOKENS], 6).mean()
+            early = token_losses(trainer.model, text.held_out[: job.EARLY_TOKENS], 6).mean()
     model = trainer.model
     expected = {
-        "loss": token_losses(model, data.held_out, 6).mean(),
+        "loss": token_losses(model, text.held_out, 6).mean(),
         "early loss": early,
-        "training loss": token_losses(model, data.tokens[: job.TRAIN_TOKENS], 6).mean(),
-        "swapped": token_losses(model.tie(), data.held_out, 6).mean(),
+        "training loss": token_losses(model, text.tokens[: job.TRAIN_TOKENS], 6).mean(),
+        "swapped": token_losses(model.tie(), text.held_out, 6).mean(),
         "raw.self": ((model.W_E @ model.W_U).argmax(axis=1) == np.arange(280))[
             counts.frequent()
         ].mean(),
@@ -394,8 +406,8 @@ def test_a_line_has_the_numbers_of_its_model(done, corpus):
 def test_a_swapped_head_has_the_best_scale(done, corpus):
     name = name_of(corpus)
     untied = replace(UNTIED, seed=1)
-    data, counts = job.read_data(job.data_path(done, name, 280))
-    tied = job.trained(untied, data)[0].tie()
+    text, counts = data.read_data(data.data_path(done, name, 280))
+    tied = job.trained(untied, text)[0].tie()
     result = job.do_run(untied, done, name)
 
     def scaled_loss(factor, ids):  # a scale of the logits is one of ln_f
@@ -405,18 +417,18 @@ def test_a_swapped_head_has_the_best_scale(done, corpus):
         return token_losses(tiedgpt.GPT2(tied.config, tied.parameters | ln_f), ids, 6).mean()
 
     factors = np.exp(np.linspace(-3, 5, 81))
-    fitted = data.tokens[: job.FITTED_TOKENS]
+    fitted = text.tokens[: job.FITTED_TOKENS]
     best = min(factors, key=lambda factor: scaled_loss(factor, fitted))
-    assert result["swapped, scaled"] == pytest.approx(scaled_loss(best, data.held_out), abs=0.01)
-    counted = -np.log((counts.counts + 1) / (counts.counts + 1).sum())[data.held_out[1:]].mean()
+    assert result["swapped, scaled"] == pytest.approx(scaled_loss(best, text.held_out), abs=0.01)
+    counted = -np.log((counts.counts + 1) / (counts.counts + 1).sum())[text.held_out[1:]].mean()
     assert result["swapped, scaled, with counts"] < min(result["swapped, scaled"], counted + 0.02)
 
 
 def test_a_factor_of_one_changes_nothing_but_the_rounding(done, corpus):
-    data, _ = job.read_data(job.data_path(done, name_of(corpus), 280))
-    usual = training.train(replace(TINY, layers=1, seed=1), data.tokens)[0]
+    text, _ = data.read_data(data.data_path(done, name_of(corpus), 280))
+    usual = training.train(replace(TINY, layers=1, seed=1), text.tokens)[0]
     apart, _, ratios = training.train(
-        replace(TINY, layers=1, seed=1, input_gradient=1.0), data.tokens
+        replace(TINY, layers=1, seed=1, input_gradient=1.0), text.tokens
     )
     assert len(ratios) == TINY.steps
     for name, array in usual.parameters.items():
@@ -425,10 +437,10 @@ def test_a_factor_of_one_changes_nothing_but_the_rounding(done, corpus):
 
 def test_a_factor_of_zero_leaves_the_output_part(done, corpus):
     """The rows of the tied matrix have then the gradient that W_U of an untied copy has."""
-    data, _ = job.read_data(job.data_path(done, name_of(corpus), 280))
+    text, _ = data.read_data(data.data_path(done, name_of(corpus), 280))
     run = replace(TINY, layers=1, seed=1, input_gradient=0.0)
     begun = training.start(run)
-    ids, targets = training.draw(data.tokens, run, step=0)
+    ids, targets = training.draw(text.tokens, run, step=0)
     training.write_weighted_gradients(begun, ids, targets)
     untied = training.model_of(begun).untie("copy")
     _, gradients = tiedgpt.loss_and_gradients(untied, ids, targets)
@@ -438,10 +450,10 @@ def test_a_factor_of_zero_leaves_the_output_part(done, corpus):
 
 
 def test_a_model_is_untied_after_some_steps(done, corpus):
-    data, _ = job.read_data(job.data_path(done, name_of(corpus), 280))
+    text, _ = data.read_data(data.data_path(done, name_of(corpus), 280))
     run = replace(TINY, layers=1, seed=1)
-    never = training.train(run, data.tokens)[0]
-    late = training.train(replace(run, untie_after=19), data.tokens)[0]
+    never = training.train(run, text.tokens)[0]
+    late = training.train(replace(run, untie_after=19), text.tokens)[0]
     assert never.config.tied
     assert not late.config.tied
     # The matrices differ by one step, which is about as long as the rate.
@@ -453,8 +465,8 @@ def test_two_matrices_are_compared_as_study_compares_them(done, corpus):
     tied = replace(TINY, seed=1)
     pair = {"compare": untied.as_json, "with": tied.as_json}
     found = results_in(done)[engine.key_of(pair, name_of(corpus))]
-    data, counts = job.read_data(job.data_path(done, name_of(corpus), 280))
-    models = [job.trained(run, data)[0] for run in (untied, tied)]
+    text, counts = data.read_data(data.data_path(done, name_of(corpus), 280))
+    models = [job.trained(run, text)[0] for run in (untied, tied)]
     expected = embeddings(models[0], counts, models[1].W_E)
     assert found["in and tied, 0 removed"] == pytest.approx(expected["in_tied"], rel=1e-5)
     assert found["out and tied, 0 removed"] == pytest.approx(expected["out_tied"], rel=1e-5)
@@ -488,7 +500,7 @@ def test_a_run_that_diverges_fails_and_has_no_loss():
 def test_paths_are_not_scored_by_a_text_with_few_frequent_tokens():
     tokens = np.arange(600) % 3
     model = training.model_of(training.start(TINY))
-    assert job.study(model, job.Data(tokens, tokens), Corpus.of(tokens, 280)) == {}
+    assert job.study(model, data.Data(tokens, tokens), Corpus.of(tokens, 280)) == {}
 
 
 def test_smoothed_bigrams_are_those_of_the_best_strength():

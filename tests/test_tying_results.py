@@ -12,9 +12,9 @@ pytest.importorskip("scipy", reason="scipy is not installed: pip install -e .[ty
 import tying_experiment
 from tying import engine, page, pictures, settings
 from tying.claims import CLAIMS
+from tying.data import text_name
 from tying.figures import Runs
 from tying.first_screen import BARS
-from tying.job import text_name
 from tying.texts import documentation
 
 from tiedgpt import cli

@@ -80,7 +80,10 @@ def bisect(
     """The x in [low, high] for which increasing(x) = wanted, by bisection."""
     for _ in range(steps):
         middle = (low + high) / 2
-        low, high = (middle, high) if increasing(middle) < wanted else (low, middle)
+        if increasing(middle) < wanted:
+            low = middle
+        else:
+            high = middle
     return (low + high) / 2
 
 
@@ -90,8 +93,7 @@ def entropy(p: np.ndarray) -> float:
 
 
 def sample(chain: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:  # [V, V] -> [n]
-    """n token ids of a walk through the chain. The first token is drawn from all, each equally
-    likely."""
+    """n token ids of a walk through the chain, from a token that is drawn evenly from all."""
     limits = chain.cumsum(axis=1)
     limits[:, -1] = 1
     ids = np.empty(n, np.int64)

@@ -812,8 +812,8 @@ def map_text(n: Numbers) -> str:
     if rotation.is_known:
         share = 100 * (1 - rotation.mean / n["tied"].mean)
         verdict = (
-            f"a map that starts as a random rotation recovers {share:.0f} % of the cost of the tie, "
-            "with an eighth of the numbers of a second matrix."
+            f"a map that starts as a random rotation recovers {share:.0f} % of the cost of the "
+            "tie, with an eighth of the numbers of a second matrix."
         )
     else:
         verdict = "not known yet."
