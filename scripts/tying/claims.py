@@ -25,6 +25,9 @@ from .settings import (
     Run,
 )
 
+# The words for a loss that is lower, higher, or not found to differ
+BETTER = ("better", "worse", "not found to differ")
+BETTER_THAN = ("better than", "worse than", "not found to differ from")
 MEASURED_ON = ("no layers", "MLP", "one layer")
 WIDTHS = {16: "width 16", 32: "width 32", 64: "one layer", 128: "width 128"}
 NO_LAYER_WIDTHS = {
@@ -125,24 +128,24 @@ def direct_path_text(n: Numbers) -> str:
     )
     without = n["one layer, tied, normed"]
     through = n["one layer, tied, mlp0"]
+    all_bigrams = n["bigrams"].show(2)
+    path = n["no layers, tied, normed"].words(
+        below="further from the bigrams than the token counts",
+        above="nearer to the bigrams than the token counts, through ln_f",
+        none="not found to differ in its distance from the token counts",
+    )
     return f"""\
 The claim is that the direct path learns bigrams, and that a tied one cannot, and predicts the token
 itself (Elhage et al. 2021).
 
 {gains}
 
-- Verdict: without layers a tied path is {
-        n["no layers, tied, normed"].words(
-            "further from the bigrams than the token counts",
-            "much nearer to the bigrams than the token counts, through ln_f",
-            "not found to differ in its distance from the token counts",
-        )
-    }. With one layer, and without its MLP, a tied model's path from token to next token knows
-  almost no bigrams ({without.show(2)}); with it, most of them ({through.show(2)} of {
-        n["bigrams"].show(2)
-    } nats). The share of frequent tokens that have the highest score for themselves is
-  {n["self, no layers"]} in a tied `A` without layers, {n["self, one layer"]} with one layer,
-  {n["self, mlp0"]} through its MLP, and {n["self, text"]} in the text.
+- Verdict: without layers a tied path is {path}. With one layer, and without its MLP, a tied model's
+  path from token to next token knows almost no bigrams ({without.show(2)}); with it, most of them
+  ({through.show(2)} of {all_bigrams} nats). The share of frequent tokens that have the highest
+  score for themselves is {n["self, no layers"]} in a tied `A` without layers,
+  {n["self, one layer"]} with one layer, {n["self, mlp0"]} through its MLP, and {n["self, text"]}
+  in the text.
 - Varied: one layer or none, the sublayers, the path.
 """
 
@@ -185,21 +188,20 @@ def bigram_model_text(n: Numbers) -> str:
         row("cost of the tie", "cost"),
         row("cost of tied with signs", "cost of signs"),
     )
+    untied = n["above bigrams"].words(*BETTER_THAN)
+    attention = n["attention more"].words("less than", "more than", "about as much as")
+    mlp = n["MLP less"].words("less", "more", "about as much")
     return f"""\
 The claim is that without layers an untied model is a bigram model, and that a first MLP is enough
 to break the symmetry (Elhage et al. 2021).
 
 {losses}
 
-- Verdict: an untied model without layers is {
-        n["above bigrams"].words("better than", "worse than", "not found to differ from")
-    } smoothed bigram counts ({n["smoothed bigrams"]}), by {n["above bigrams"]}. Tying costs
-  {n["no layers, cost"]} nats there. At one low learning rate it seems to cost {n["low rate"]}: most
-  of that is the rate. With attention alone it costs {n["attention, cost"]}, {
-        n["attention more"].words("less than", "more than", "about as much as")
-    } without layers, and with an MLP alone {n["MLP, cost"]}, {
-        n["MLP less"].words("less", "more", "about as much")
-    }. A part of that fall is an untied model that gets worse: with the MLP alone its loss is higher
+- Verdict: an untied model without layers is {untied} smoothed bigram counts
+  ({n["smoothed bigrams"]}), by {n["above bigrams"]}. Tying costs {n["no layers, cost"]} nats there.
+  At one low learning rate it seems to cost {n["low rate"]}: most of that is the rate. With
+  attention alone it costs {n["attention, cost"]}, {attention} without layers, and with an MLP alone
+  {n["MLP, cost"]}, {mlp}. A part of that is the untied model: with the MLP alone its loss is higher
   than without layers by {n["worse untied MLP"]}.
 - Varied: the sublayers, the signs, one low learning rate. Not resolved: the best rate with
   attention alone, where runs of one rate differ much.
@@ -232,6 +234,7 @@ def layers_text(n: Numbers) -> str:
         ["whole model, nats nearer to the bigrams than the token counts"]
         + [n[f"{model}, model"] for model in models],
     )
+    distance = n["longer, further"].words("shorter", "longer", "not found to differ")
     return f"""\
 The claim is that the direct path of a model with layers still contains bigrams (Elhage et al.
 2021).
@@ -240,9 +243,7 @@ The claim is that the direct path of a model with layers still contains bigrams 
 
 - Verdict: read alone, `W_E` and `W_U` of an untied model with one layer still predict the next
   token {n["one layer, path"].show(2)} nats better than the token counts do. After twice the steps
-  the distance to the bigrams is {
-        n["longer, further"].words("shorter", "longer", "not found to differ")
-    }, by {n["longer, further"]} nats of KL divergence.
+  the distance to the bigrams is {distance}, by {n["longer, further"]} nats of KL divergence.
 - Varied: the steps. Not varied: more layers than one, so nothing here is about depth.
 """
 
@@ -269,25 +270,22 @@ def start_text(n: Numbers) -> str:
         ["minus random, after a tenth", "", *(n[f"{head}, early"] for head in heads)],
         ["minus random, at the end", "", *(n[f"{head}, end"] for head in heads)],
     )
+    copy = n["copy, end"].words(
+        below="a copy ends better than random numbers",
+        above="a copy ends worse than random numbers",
+        none="it makes no difference that we could see whether `W_U` starts as a copy or at random",
+    )
+    zeros = n["zeros, end"].words(*BETTER)
+    early_copy = n["copy, early"].words(*BETTER)
     return f"""\
 The claim is that a `W_U` that starts as a copy of `W_E^T` is worse than a random one, because its
 symmetric `A` has to be unlearned.
 
 {rows}
 
-- Verdict: {
-        n["copy, end"].words(
-            "a copy ends better than random numbers",
-            "a copy ends worse than random numbers",
-            "it makes no difference that we could see whether `W_U` starts as a copy or at random",
-        )
-    }; at zero it is {n["zeros, end"].words("better", "worse", "not found to differ")} by
-  {n["zeros, end"].show(2)}, and by {
-        n["zeros, longer"].show(2)
-    } after twice the steps. After a tenth
-  of the steps a copy is {n["copy, early"].words("better", "worse", "not found to differ")} by {
-        n["copy, early"].show(2)
-    }.
+- Verdict: {copy}; at zero it is {zeros} by {n["zeros, end"].show(2)}, and by
+  {n["zeros, longer"].show(2)} after twice the steps. After a tenth of the steps a copy is
+  {early_copy} by {n["copy, early"].show(2)}.
 - Varied: the start, and for zeros the steps. A copy has the learning rate of random numbers. Not
   varied: the scale of the start, a learning rate for `W_U` alone.
 """
@@ -317,21 +315,19 @@ def regular_text(n: Numbers) -> str:
         ["as many parameters (untied is narrower)", n["parameters"], n["parameters, training"]],
         ["a tenth of the text, each at its best", n["tenth"], n["tenth, training"]],
     )
+    early = n["early"].words("ahead", "behind", "not found to differ")
+    at_the_end = n["one layer"].words(*BETTER)
+    tenth = n["tenth"].words(*BETTER)
+    training = n["tenth, training"].words("lower", "higher", "not found to differ")
     return f"""\
 The claim is that untied learns faster at first, and that tying regularises ([Press & Wolf
 2017](https://arxiv.org/abs/1608.05859), [Inan et al. 2017](https://arxiv.org/abs/1611.01462)).
 
 {rows}
 
-- Verdict: tied is {
-        n["early"].words("ahead", "behind", "not found to differ")
-    } after a tenth of the steps and {
-        n["one layer"].words("better", "worse", "not found to differ")
-    } at the end. On a tenth of the text, where a regulariser would help most, tied is {
-        n["tenth"].words("better", "worse", "not found to differ")
-    } too, although its loss on the training text is {
-        n["tenth, training"].words("lower", "higher", "not found to differ")
-    }.
+- Verdict: tied is {early} after a tenth of the steps and {at_the_end} at the end. On a tenth of the
+  text, where a regulariser would help most, tied is {tenth}; its loss on the training text is
+  {training}.
 - Varied: the steps, the amount of text, the number of parameters. For the tenth the pilot chose the
   rate and the number of steps together: 1,600 steps, the most that it tried, were best. Not varied:
   dropout, weight decay. [MobileLLM](https://arxiv.org/abs/2402.14905) ties and spends the
@@ -439,6 +435,7 @@ def similarity_text(n: Numbers) -> str:
             for batch in (16, *BATCHES)
         ),
     )
+    nearer = n["out - in 0"].words("less than", "more than", "as much as")
     factor = if_known(
         [n["factor 5"], n["loss 5"]],
         f"With the input's gradient times 5 the difference is {n['factor 5']}, and the loss "
@@ -458,9 +455,9 @@ seeds.
 
 {ratios}
 
-- Verdict: tokens that are close in the tied matrix are close in `W_U` ({n["out 0"].show(2)}) {
-        n["out - in 0"].words("less than", "more than", "as much as")
-    } in `W_E` ({n["in 0"].show(2)}). Without layers the difference is {n["no layers"]}. {factor}
+- Verdict: tokens that are close in the tied matrix are close in `W_U` ({n["out 0"].show(2)})
+  {nearer} in `W_E` ({n["in 0"].show(2)}). Without layers the difference is {n["no layers"]}.
+  {factor}
 - Varied: one layer or none, the components that are removed, the factor, the batch. Not varied: the
   width.
 """
@@ -521,20 +518,17 @@ def swap_text(n: Numbers) -> str:
         row("with a fitted scale", "swapped, scaled"),
         row("with a fitted scale, and the token counts", "swapped, scaled, with counts"),
     )
+    plain = n["swapped - uniform loss"].words(*BETTER_THAN)
+    scaled = n["swapped, scaled - uniform loss"].words(*BETTER)
+    with_counts = n["swapped, scaled, with counts - unigram loss"].words(*BETTER_THAN)
     return f"""\
 The claim is that after training, `x @ wte.T` can replace `x @ W_U`.
 
 {rows}
 
-- Verdict: the swapped head is {
-        n["swapped - uniform loss"].words("better than", "worse than", "not found to differ from")
-    } a guess among all tokens ({n["uniform loss"]}); with a fitted scale it is {
-        n["swapped, scaled - uniform loss"].words("better", "worse", "not found to differ")
-    }. With a fitted scale and the token counts it is {
-        n["swapped, scaled, with counts - unigram loss"].words(
-            "better than", "worse than", "not found to differ from"
-        )
-    } the counts alone ({n["unigram loss"]}).
+- Verdict: the swapped head is {plain} a guess among all tokens ({n["uniform loss"]}); with a fitted
+  scale it is {scaled}. With a fitted scale and the token counts it is {with_counts} the counts
+  alone ({n["unigram loss"]}).
 - Varied: the start of `W_U`, the scale, the counts.
 """
 
@@ -670,7 +664,7 @@ def later_text(n: Numbers) -> str:
         ["two thirds", n[f"{two_thirds}"]],
         ["all steps", n["never"]],
     )
-    comparison = n[f"{third}"].words("better than", "worse than", "not found to differ from")
+    comparison = n[f"{third}"].words(*BETTER_THAN)
     verdict = if_known(
         [n[f"{third}"]],
         f"a model that is tied for a third of the steps is {comparison} one that is untied from "
@@ -728,7 +722,7 @@ The claim is that the tie costs what the asymmetry of the text costs a symmetric
 {rows}
 
 - Verdict: for tied models with signs, the cost {growth} of the asymmetry: {signs}. On the symmetric
-  chain they are {n["0, signs"].words("better than", "worse than", "not found to differ from")}
+  chain they are {n["0, signs"].words(*BETTER_THAN)}
   untied ones, by {n["0, signs"]}. Without signs two costs are mixed: a tied model also has to
   unlearn the high score of each token for itself, which costs {n["0, by signs"]} on the symmetric
   chain and {n["0.65, by signs"]} on the most asymmetric one, where {share:.1f} % of the pairs

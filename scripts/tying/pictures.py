@@ -34,7 +34,7 @@ def costs_picture(runs: Runs) -> Any:
         ax.legend(frameon=False, loc="lower right")
     for row, bar in enumerate(BARS):
         if not numbers[bar.name].is_known:
-            ax.text(0.002, row, "not known yet", va="center", color="grey", fontsize=8)
+            ax.text(0.002, row - 0.18, "not known yet", va="center", color="grey", fontsize=8)
     return drawing
 
 
