@@ -127,9 +127,8 @@ def answer_by_parts(n: Numbers) -> str:
         none="is not found to cost more or less than with one layer",
     )
     return (
-        f"Without layers the tie {layer}: {n['no layers 64']} at width 64. It costs least in a "
-        f"layer with only an MLP, {n['MLP']}, and most in one with only attention, "
-        f"{n['attention']}."
+        f"Without layers the tie {layer}: {n['no layers 64']} at width 64. In a layer with only an "
+        f"MLP it costs {n['MLP']}, in one with only attention {n['attention']}."
     )
 
 
@@ -138,11 +137,16 @@ def answer_by_stability(n: Numbers) -> str:
     untied = n["untied fails"]
     if tied.n < tied.expected or untied.n < untied.expected:
         return "Whether a tied model needs a lower learning rate is not known yet."
-    return (
-        f"A tied model needs a lower learning rate. With one layer and a rate of {FAST:g}, "
-        f"{tied.as_count()} tied trainings and {untied.as_count()} untied ones end worse than a "
-        "model without layers. So a part of the cost is the price of a safe rate."
+    counts = (
+        f"With one layer and a rate of {FAST:g}, {tied.as_count()} tied trainings and "
+        f"{untied.as_count()} untied ones end worse than a model without layers."
     )
+    if tied.mean > untied.mean:
+        return (
+            f"A tied model needs a lower learning rate. {counts} "
+            "So a part of the cost is the price of a safe rate."
+        )
+    return f"A tied model is not found to need a lower learning rate. {counts}"
 
 
 def missing_bars(n: Numbers) -> str:

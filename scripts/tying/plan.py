@@ -10,6 +10,7 @@ from .job import do_run
 from .settings import PILOT_SEEDS, TABLE, TENTH_PILOT, Run, pilot_models
 from .texts import compare, measure_text, time_steps
 
+WIDEST = max(model.size.width for model in TABLE)
 HELD_OUT = 60_000  # tokens, for the estimate of the time
 
 
@@ -72,7 +73,8 @@ def whole_plan(runs: Runs, numbers: dict[str, Numbers], out: Path) -> list[Job]:
             figures.append(runs.measure(model.name, head))
     for job in jobs_of(figures, out):
         jobs.setdefault(job.key, job)
-    return list(jobs.values())
+    # The widest models take most of the time, and come last.
+    return sorted(jobs.values(), key=lambda job: job.run.get("width", 0) == WIDEST)
 
 
 def pilot_jobs(runs: Runs, out: Path) -> Iterator[Job]:
