@@ -583,6 +583,22 @@ def test_a_pilot_goes_on_while_the_best_rate_is_at_an_edge():
     assert runs.best_rate(model, "tied") == 0.008
 
 
+@pytest.mark.parametrize(
+    ("loss_at_0_002", "chosen"),
+    [
+        pytest.param(1.0 + 0.9 * settings.CLOSE, 0.002, id="close-to-the-best"),
+        pytest.param(1.0 + 1.1 * settings.CLOSE, 0.004, id="not-close"),
+    ],
+)
+def test_of_rates_with_almost_the_same_loss_the_lowest_is_taken(loss_at_0_002, chosen):
+    model = settings.Model("a", Run(), tied=0.004)
+    lines = {}
+    for rate, loss in ((0.002, loss_at_0_002), (0.004, 1.0), (0.008, 2.0)):
+        for seed in settings.PILOT_SEEDS:
+            lines[engine.key_of({"lr": rate, "seed": seed}, "text")] = {"loss": loss}
+    assert Runs(lines, "text").best_rate(model, "tied") == chosen
+
+
 def test_no_figure_of_the_page_is_written_by_hand():
     for module in (claims, first_screen):
         source = Path(module.__file__).read_text(encoding="utf-8")

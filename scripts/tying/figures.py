@@ -19,7 +19,7 @@ import numpy as np
 from scipy import stats
 
 from .engine import Line, key_of
-from .settings import MODELS, ONE, OPEN, PILOT_SEEDS, SEEDS, Model, Run, pilot_rates
+from .settings import CLOSE, MODELS, ONE, OPEN, PILOT_SEEDS, SEEDS, Model, Run, pilot_rates
 
 Seed = int | tuple[int, int]  # a pair for two models that are compared
 UNKNOWN = "not known yet"
@@ -337,9 +337,13 @@ class Runs:
         return {rate: mean for rate, mean in means.items() if mean is not None}
 
     def best_rate(self, model: Model, head: str) -> float | None:
-        """The rate with the lowest mean loss of the pilot; None while the pilot is not finished."""
+        """The lowest rate whose mean loss in the pilot is within CLOSE of the lowest one.
+
+        None while the pilot is not finished.
+        """
         rates = self.tried_rates(model, head)
         means = self.pilot_means(model, head, rates)
         if len(means) < len(rates):
             return None
-        return min(means, key=means.__getitem__)
+        lowest_loss = min(means.values())
+        return min(rate for rate, mean in means.items() if mean <= lowest_loss + CLOSE)

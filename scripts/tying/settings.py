@@ -5,8 +5,11 @@ seed have the same batches, and the same initial weights where their shapes are 
 are compared seed by seed.
 
 A rate that suits one head may not suit another. So a pilot trains each model at several rates, with
-four seeds that are used for nothing else, and the rate with the lowest mean held-out loss is taken.
-Where the table has OPEN, the pilot is not finished. A test compares the table with the pilot.
+four seeds that are used for nothing else. Of the rates whose mean held-out loss is within CLOSE of
+the lowest, the lowest rate is taken: at a high rate some trainings fail, and four seeds may miss
+them. CLOSE was added after the first runs of width 32, where 0.016 was better than 0.008 by 0.004
+in the pilot, and then failed for some seeds. It changed the rates of tied and untied there, and no
+other. Where the table has OPEN, the pilot is not finished. A test compares the table with the pilot.
 """
 
 from collections.abc import Iterator
@@ -73,6 +76,7 @@ PILOT_SEEDS = (101, 102, 103, 104)
 SECOND_TEXT = "6d5b0d1e6aed"  # the name of the documentation of this Python
 SECOND_TEXT_PYTHON = "3.11.7"
 NEW_SEEDS = (2001, 2002, 2003)  # of --bar
+CLOSE = 0.01  # nats; see above
 OPEN = 0.0  # in place of a rate that the pilot has not chosen yet
 ONE = Run(layers=1)
 CHAIN = Run(text="chain", vocab_size=64, context=32, batch=32)
