@@ -9,7 +9,8 @@ four seeds that are used for nothing else. Of the rates whose mean held-out loss
 the lowest, the lowest rate is taken: at a high rate some trainings fail, and four seeds may miss
 them. CLOSE was added after the first runs of width 32, where 0.016 was better than 0.008 by 0.004
 in the pilot, and then failed for some seeds. It changed the rates of tied and untied there, and no
-other. Where the table has OPEN, the pilot is not finished. A test compares the table with the pilot.
+other. Where the table has OPEN, the pilot is not finished. A test compares the table with the
+pilot.
 """
 
 from collections.abc import Iterator
