@@ -573,18 +573,22 @@ def width_text(n: Numbers) -> str:
     narrow = n["16 to 64"]
     wide = n["64 to 128"]
     verbs = ("falls", "rises", "is not found to change")
-    by_width = if_known(
-        [narrow, wide],
-        f"from width 16 to 64 the cost with one layer {narrow.words(*verbs)} (by {narrow}), and "
-        f"from 64 to 128 it {wide.words(*verbs)} (by {wide}).",
-        "how the cost changes with the width is not known yet.",
+    to_64 = if_known(
+        [narrow],
+        f"From width 16 to 64 it {narrow.words(*verbs)} (the change is {narrow}).",
+        f"How it changes from width 16 to 64 is not known yet ({narrow}).",
+    )
+    to_128 = if_known(
+        [wide],
+        f"from width 64 to 128 the cost with one layer {wide.words(*verbs)} (the change is {wide}).",
+        f"how the cost with one layer changes from width 64 to 128 is not known yet ({wide}).",
     )
     return f"""\
 The question is whether the cost of the tie depends on the width, or on the text.
 
 {costs}
 
-- Verdict: {by_width}
+- Verdict: {to_128} {to_64}
 - Varied: the width, one layer or none, the text, and whether the untied model is as wide or has as
   many parameters. All have two heads. The narrower untied models have the rate of the wider ones.
 """

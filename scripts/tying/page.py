@@ -89,7 +89,8 @@ def how_to_read(runs: Runs) -> str:
 - *Python's documentation* is `pydoc_data.topics` of Python {SECOND_TEXT_PYTHON}, each paragraph
   once (SHA-256 {SECOND_TEXT}...).
 - Each head has the learning rate with the lowest mean loss of pilot seeds; of rates within
-  {CLOSE:g} nats of it, the lowest. [tables.md](tables.md) has all rates and all losses.
+  {CLOSE:g} nats of it, the lowest. The rates that were tried are a factor of 2 apart, so a cost of
+  a few hundredths may be that of the rate. [tables.md](tables.md) has all rates and all losses.
 - "The direct path" is `A = W_E W_U` ([tiedgpt/study/paths.py](../../tiedgpt/study/paths.py));
   *normed* is the same with ln_f, *mlp0* also has the first MLP. Before a path is scored it may be
   stretched and mixed with the token counts; both numbers are fitted on other tokens. The tokens
