@@ -580,7 +580,8 @@ def width_text(n: Numbers) -> str:
     )
     to_128 = if_known(
         [wide],
-        f"from width 64 to 128 the cost with one layer {wide.words(*verbs)} (the change is {wide}).",
+        f"from width 64 to 128 the cost with one layer {wide.words(*verbs)} (the change is "
+        f"{wide}).",
         f"how the cost with one layer changes from width 64 to 128 is not known yet ({wide}).",
     )
     return f"""\

@@ -121,11 +121,11 @@ class Model:
 # fmt: off
 TABLE = [
     # One layer, by width                  size                      tied   signs  untied
-    Model("width 16",                      replace(ONE, width=16),   OPEN,  OPEN,  OPEN),
-    Model("width 32",                      replace(ONE, width=32),   OPEN,  OPEN,  OPEN),
+    Model("width 16",                      replace(ONE, width=16),   0.032, 0.032, 0.016),
+    Model("width 32",                      replace(ONE, width=32),   0.008, 0.016, 0.008),
     Model("one layer",                     ONE,                      0.004, 0.008, 0.008,
           copy=0.008, zeros=0.002, shows_paths=True),
-    Model("width 128",                     replace(ONE, width=128),  OPEN,  OPEN,  OPEN),
+    Model("width 128",                     replace(ONE, width=128),  0.004, 0.004, 0.004),
     Model("width 256",                     replace(ONE, width=256),  OPEN,  OPEN,  OPEN,
           seeds=3, pilot_seeds=2),
     # No layers, by width
@@ -154,13 +154,13 @@ TABLE = [
     Model("low rate",                      Run(),                    0.002, None,  0.002,
           rates_of="no layers", shows_paths=True),
     # An untied model with about as many parameters as the tied one of `rates_of`
-    Model("width 16, narrower",            replace(ONE, width=10),   None,  None,  OPEN,
+    Model("width 16, narrower",            replace(ONE, width=10),   None,  None,  0.016,
           seeds=6, rates_of="width 16"),
-    Model("width 32, narrower",            replace(ONE, width=22),   None,  None,  OPEN,
+    Model("width 32, narrower",            replace(ONE, width=22),   None,  None,  0.008,
           seeds=6, rates_of="width 32"),
     Model("one layer, narrower",           replace(ONE, width=50),   None,  None,  0.008,
           rates_of="one layer", shows_paths=True),
-    Model("width 128, narrower",           replace(ONE, width=112),  None,  None,  OPEN,
+    Model("width 128, narrower",           replace(ONE, width=112),  None,  None,  0.004,
           seeds=6, rates_of="width 128"),
     Model("no layers, width 16, narrower", Run(width=8),             None,  None,  OPEN,
           seeds=6, rates_of="no layers, width 16"),
