@@ -1,169 +1,183 @@
-"""The tying experiment: train small models, tied and untied, with one thing varied at a time, on
-one text.
+"""The tying experiment: train small models, tied and untied, with one thing varied at a time.
 
-    python scripts/tying_experiment.py tinyshakespeare.txt OUT          the whole grid
-    python scripts/tying_experiment.py some-text.txt OUT --claim 3      claim 3 of the page alone
+    python scripts/tying_experiment.py tinyshakespeare.txt OUT                   the whole page
+    python scripts/tying_experiment.py tinyshakespeare.txt OUT --bar "width 64"  one bar of it again
+    python scripts/tying_experiment.py some-text.txt OUT --claim 3               claim 3, any text
 
-It says first how long it will take. It does two runs at a time, one thread each. Ctrl-C stops it;
-the same command then continues with the runs that are missing. It writes to OUT:
+It needs `pip install -e .[tying]`. It says first how long it will take. It does two runs at a time,
+one thread each. Ctrl-C stops it; the same command then continues with the runs that are missing. It
+writes to OUT:
 
     runs.jsonl       one line for each finished run: its settings and what was measured
-    tables.md        means, 95 % intervals and standard deviations of each set and the pilot, and
-                     all verdicts
-    README.md        for the published text: the page, and its pictures (`pip install -e .[plot]`)
+    tables.md        all models, the pilot, and all figures with their tests
+    figures.json     what each figure is computed from
+    README.md        for the published text: the page, and its pictures
 
-With scripts/tying_results as OUT, nothing is missing, and it writes the page again. --claim writes
-only runs.jsonl, and prints the table and the figures of one claim; Holm's correction then counts
-the tests of that claim alone. The learning rates are the pilot's, for the published text. Paths are
-compared with bigrams if at least 10 tokens occur 100 times.
+With scripts/tying_results as OUT and --no-training it writes the page again from the runs that are
+there. --claim and --bar write only runs.jsonl, and print what they find. Holm's correction then
+counts the tests of that claim alone. The learning rates are those of the published text.
 """
 
 import signal
 
-from tiedgpt.__main__ import on_ctrl_c
-
-if __name__ == "__main__":
-    on_ctrl_c(signal.SIG_DFL)  # while the rest is imported, there is nothing to clean up
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+    # While the rest is imported, there is nothing to clean up.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import argparse
 import sys
-from dataclasses import replace
-from importlib.util import find_spec
 from io import BytesIO
-from itertools import zip_longest
 from pathlib import Path
 
-from tying import engine, grid, page
-from tying.engine import Job, Plan
-from tying.grid import Run
-from tying.job import do_run, prepare, text_name
-from tying.results import Found, collect
-from tying.texts import compare, measure_text, time_steps
+from tying import engine, first_screen, page, pictures, plan
+from tying.data import prepare, text_name
+from tying.engine import Job
+from tying.figures import Runs
+from tying.settings import NEW_SEEDS, SECOND_TEXT, Run
+from tying.texts import documentation
 
 import tiedgpt
 from tiedgpt.checkpoints.publishing import StagedFiles, lock_directory
-from tiedgpt.cli import handle_termination
-from tiedgpt.cli.options import positive_int
-from tiedgpt.cli.texts import read_text
 
 PUBLISHED = "86c4e6aa9db7"  # the name of tinyshakespeare.txt
+RESULTS = Path(__file__).with_name("tying_results")
 
 
-def plan(text: str, out: Path, claim: int | None, held_out: int = 0) -> Plan:
-    """What the grid needs, or one claim of the page. `held_out`: tokens, for the time that runs
-    take."""
+class Experiment:
+    """A text, a directory, and the runs that are in it."""
 
-    def training(run: Run, seed: int) -> Job:
-        run, name = replace(run, seed=seed), "" if run.text == "chain" else text
-        return Job(run.as_json, name, do_run, (run, out, text), run.work(held_out))
+    def __init__(self, text: str, out: Path, workers: int) -> None:
+        self.text = text
+        self.name = text_name(text)
+        self.out = out
+        self.workers = workers
+        self.second_text = documentation()
+        self.second_name = text_name(self.second_text)
 
-    def comparison(one: Run, other: Run, seeds: tuple[int, int]) -> Job:
-        pair = replace(one, seed=seeds[0]), replace(other, seed=seeds[1])
-        of = {"compare": pair[0].as_json, "with": pair[1].as_json}
-        return Job(of, text, compare, (*pair, out, text), one.work(held_out) + other.work(held_out))
+    def runs(self) -> Runs:
+        lines = engine.read_lines(self.out / "runs.jsonl")
+        return Runs(lines, self.name, self.second_name)
 
-    found = {
-        name: {kind: [training(run, seed) for seed in grid.SEEDS] for kind, run in kinds.items()}
-        for name, kinds in grid.sets().items()
+    def do(self, jobs: list[Job]) -> bool:
+        """Do the jobs that have no line. Returns whether there were any."""
+        lines = self.runs().lines
+        missing = [job for job in jobs if job.key not in lines]
+        seconds = [job.work for job in missing]
+        minutes = max(sum(seconds) / self.workers, *seconds, 0) / 60
+        print(
+            f"{len(missing)} of {len(jobs)} runs are missing: about {minutes:.1f} minutes",
+            file=sys.stderr,
+        )
+        if not missing:
+            return False
+        vocab_size = Run().vocab_size
+        for text in (self.text, self.second_text):
+            if any(job.text == text_name(text) for job in missing):
+                prepare(text, vocab_size, self.out)
+        engine.do_jobs(missing, self.out / "runs.jsonl", self.workers)
+        return True
+
+    def train_all(self) -> None:
+        """Train what is missing, until the pilots have no more rates to try."""
+        while True:
+            runs = self.runs()
+            jobs = plan.whole_plan(runs, page.all_numbers(runs), self.out)
+            if not self.do(jobs):
+                return
+
+    def claim(self, number: int) -> str:
+        numbers = page.CLAIMS[number].numbers(self.runs())
+        jobs = {job.key: job for job in plan.jobs_of(numbers.values(), self.out)}
+        self.do(list(jobs.values()))
+        return page.claim(self.runs(), number)
+
+    def bar(self, name: str) -> str:
+        """Repeat a bar with new seeds; say whether it lies in the published interval."""
+        lines = engine.read_lines(RESULTS / "runs.jsonl")
+        published = Runs(lines, PUBLISHED, self.second_name)
+        bar, cost = page.bar(published, name)
+        if not cost.is_known:
+            raise tiedgpt.TiedGPTError(f"{bar.label}: the published cost is not known yet")
+        new = published.figure(*cost.terms, seeds=NEW_SEEDS)
+        self.do(list(plan.jobs_of([new], self.out)))
+        found = self.runs().figure(*cost.terms, seeds=NEW_SEEDS)
+        return first_screen.repeat(bar.label, found, cost)
+
+
+def files_of(runs: Runs, published: bool) -> dict[str, bytes]:
+    """The tables and figures; for the published text also the page and its pictures."""
+    files = {
+        "tables.md": page.tables(runs).encode(),
+        "figures.json": page.figures_json(runs).encode(),
     }
-    pairs = list(zip(grid.SEEDS[::2], grid.SEEDS[1::2], strict=False))  # no model is used twice
-    both = [pair for a, b in pairs for pair in ((a, b), (b, a))]
-    of = found["similarity"] = {}
-    for place in grid.COMPARED:
-        tied, untied = (grid.sets()["models"][f"{place}/{head}"] for head in ("tied", "untied"))
-        of[place] = [comparison(untied, tied, pair) for pair in both]
-        of[f"{place}, two tied"] = [comparison(tied, tied, pair) for pair in pairs]
-    kinds = {
-        ", ".join(f"{name} {x}" for name, x in run.as_json.items()): run for run in grid.pilot()
-    }
-    found["pilot"] = {
-        kind: [training(run, seed) for seed in grid.PILOT_SEEDS] for kind, run in kinds.items()
-    }
-    for V in grid.VOCABULARIES:
-        timed = [
-            {"measure": "step time", "vocab_size": V, "timing": n}
-            for n in range(1, grid.TIMINGS + 1)
-        ]
-        found.setdefault("step time", {})[f"{V}"] = [
-            Job(of, "", time_steps, (grid.SMALL, V), V // 2000) for of in timed
-        ]
-    if claim:
-        named = page.kinds_of(page.section(claim))
-        found = {
-            name: {kind: of[kind] for kind in of if (name, kind) in named}
-            for name, of in found.items()
-        }
-    work = 40 + held_out // 20_000  # with the vocabulary, which is learned before
-    found["text"] = {
-        "whole": [Job({"measure": "text"}, text, measure_text, (out, text, grid.SMALL), work)]
-    }
-    return found
-
-
-def do_all(text: str, out: Path, claim: int | None, workers: int) -> Found:
-    """Do the jobs that have no line, the first seed of each first. Returns what all of them
-    measured."""
-    held_out = len(text) // 20  # tokens: a tenth of the text, and a token has about two characters
-    of_plan = plan(text_name(text), out, claim, held_out)
-    by_seed = zip_longest(*(jobs for kinds in of_plan.values() for jobs in kinds.values()))
-    jobs = {job.key: job for of_seed in by_seed for job in of_seed if job}
-    lines = engine.read_lines(file := out / "runs.jsonl")
-    missing = [job for job in jobs.values() if job.key not in lines]
-    minutes = max(sum(work := [job.work for job in missing]) / workers, *work, 0) / 60
-    print(
-        f"{len(missing)} of {len(jobs)} runs are missing: about {minutes:.1f} minutes",
-        file=sys.stderr,
-    )
-    prepare(text, grid.SMALL.vocab_size, out)
-    engine.do_jobs(missing, file, workers)
-    return collect(of_plan, engine.read_lines(file))
-
-
-def files_of(found: Found, published: bool) -> dict[str, bytes]:
-    """The tables; for the published text also the page and its pictures."""
-    shown = page.Page(found)
-    files = {"tables.md": f"{page.tables(found)}\n{shown.listing()}\n".encode()}
-    if not published:
-        return files
-    if find_spec("matplotlib"):
-        for name, picture in page.PICTURES.items():
-            picture(found).savefig(drawn := BytesIO())
+    if published:
+        files["README.md"] = page.page(runs).encode()
+        for name, picture in pictures.PICTURES.items():
+            drawn = BytesIO()
+            picture(runs).savefig(drawn)
             files[name] = drawn.getvalue()
-    else:
-        print("no pictures: they need matplotlib, `pip install -e .[plot]`", file=sys.stderr)
-    return {**files, "README.md": shown.render().encode()}
+    return files
 
 
-def main(arguments: list[str] | None = None) -> int:
+def read_text(path: Path) -> str:
+    """The text of a file, with its line ends as they are."""
+    try:
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise tiedgpt.TiedGPTError(f"{path} is not UTF-8 text at byte {error.start}") from error
+
+
+def interrupt_on_ctrl_c() -> None:
+    """Make Ctrl-C raise KeyboardInterrupt, unless it is ignored, as in a script's `... &`."""
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def end_on_sigterm() -> None:
+    """Make SIGTERM raise SystemExit, with the exit code of a process that a signal ended."""
+
+    def end(number: int, _: object) -> None:
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+
+
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("corpus", help="a text in UTF-8")
+    parser.add_argument("corpus", type=Path, help="a text in UTF-8")
     parser.add_argument(
         "out", metavar="OUT", type=Path, help="a directory, new or of an interrupted run"
     )
-    parser.add_argument(
-        "--claim", type=int, choices=range(1, 10), help="only what one claim needs; print it"
+    parts = parser.add_mutually_exclusive_group()
+    parts.add_argument(
+        "--claim", type=int, choices=page.CLAIMS, help="only what one claim needs; print it"
+    )
+    parts.add_argument(
+        "--bar",
+        choices=[bar.name for bar in first_screen.BARS],
+        help="a bar of the first screen again, with three new seeds",
+    )
+    parts.add_argument(
+        "--no-training", action="store_true", help="write the files from the runs that are there"
     )
     parser.add_argument(
-        "--workers", type=positive_int, default=2, help="runs at a time (default: 2)"
+        "--workers", type=int, choices=range(1, 65), metavar="N", default=2, help="runs at a time"
     )
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
     try:
-        on_ctrl_c(signal.default_int_handler)
-        args = parser.parse_args(arguments)
-        text, out, claim = read_text(args.corpus), args.out.absolute(), args.claim
-        handle_termination()
-        with lock_directory(out):
-            found = do_all(text, out, claim, args.workers)
-            if claim:
-                print(page.claim(found, claim))
-                return 0
-            with StagedFiles(out) as staged:
-                for file, data in files_of(found, text_name(text) == PUBLISHED).items():
-                    staged.open(file).write(data)
-                    print(f"wrote {args.out / file}", file=sys.stderr)
+        interrupt_on_ctrl_c()
+        args = parser().parse_args(arguments)
+        end_on_sigterm()
+        experiment = Experiment(read_text(args.corpus), args.out.absolute(), args.workers)
+        with lock_directory(experiment.out):
+            run(experiment, args)
     except KeyboardInterrupt:
         print("\nstopped; the same command continues with the missing runs", file=sys.stderr)
         return 130
@@ -171,6 +185,25 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"tying_experiment: error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def run(experiment: Experiment, args: argparse.Namespace) -> None:
+    if args.claim:
+        print(experiment.claim(args.claim))
+        return
+    if args.bar:
+        print(experiment.bar(args.bar))
+        return
+    if args.no_training:
+        # Another version of Python has other documentation, which was not trained on.
+        experiment.second_name = SECOND_TEXT
+    else:
+        experiment.train_all()
+    files = files_of(experiment.runs(), published=experiment.name == PUBLISHED)
+    with StagedFiles(experiment.out) as staged:
+        for file, data in files.items():
+            staged.open(file).write(data)
+            print(f"wrote {args.out / file}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ EXTRAS = {
     "distributed": "test",
     "lm_eval": "eval",
     "matplotlib": "plot",
+    "scipy": "tying",
 }
 
 

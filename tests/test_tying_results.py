@@ -1,143 +1,130 @@
 """What scripts/tying_results has: the page, its tables, and the runs that both are made of."""
 
-import json
-import math
 import re
 import shlex
 from pathlib import Path
 from statistics import fmean
 
-import numpy as np
 import pytest
+
+pytest.importorskip("scipy", reason="scipy is not installed: pip install -e .[tying]")
+
 import tying_experiment
-from tying import engine, grid, page, results
+from tying import engine, page, pictures, settings
+from tying.claims import CLAIMS
+from tying.data import text_name
+from tying.figures import Runs
+from tying.first_screen import BARS
+from tying.texts import documentation
 
 from tiedgpt import cli
 from tiedgpt.gpt2.parameters import count_parameters
 from tiedgpt.study.corpus import MIN_COUNT
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS, README = (
-    ROOT / "scripts" / "tying_results",
-    (ROOT / "README.md").read_text(encoding="utf-8"),
-)
+RESULTS = ROOT / "scripts" / "tying_results"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE = (RESULTS / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
-def published() -> results.Found:
-    plan = tying_experiment.plan(tying_experiment.PUBLISHED, RESULTS, None)
-    return results.collect(plan, engine.read_lines(RESULTS / "runs.jsonl"))
+def published() -> Runs:
+    lines = engine.read_lines(RESULTS / "runs.jsonl")
+    return Runs(lines, tying_experiment.PUBLISHED, settings.SECOND_TEXT)
 
 
-def test_the_published_page_and_tables_are_made_of_the_published_runs(published):
-    files = tying_experiment.files_of(published, published=True)
-    for name in ("README.md", "tables.md"):
-        assert files[name] == (RESULTS / name).read_bytes()
-    readme = files["README.md"].decode()
-    assert len(readme.splitlines()) <= 150
-    assert len(re.findall(r"^\| -", readme, re.M)) <= 8
-    shown = [
-        readme,
-        files["tables.md"].decode(),
-        *(page.claim(published, claim) for claim in range(1, 10)),
-    ]
-    assert not any("not measured" in text for text in shown)
-    of = grid.SMALL
-    sizes = f"width {of.width}, {of.vocab_size} tokens, context {of.context}, "
-    sizes += f"{of.steps} steps of {of.batch} "
-    named = [
-        sizes,
-        f"rank {of.width}",
-        f"{MIN_COUNT} times or more",
-        *map("{:,}".format, grid.VOCABULARIES),
-    ]
-    assert [each for each in named if each not in readme] == []
-    assert (
-        {grid.MODELS[kind][0]["steps"] for kind in ("longer", "tenth")} == {2 * of.steps} == {1600}
-    )
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [("README.md", page.page), ("tables.md", page.tables), ("figures.json", page.figures_json)],
+)
+def test_the_published_files_are_made_of_the_published_runs(name, write, published):
+    assert write(published) == (RESULTS / name).read_text(encoding="utf-8")
+
+
+def test_the_page_names_the_usual_sizes():
+    run = settings.Run()
+    text = " ".join(PAGE.split())
+    assert f"width {run.width}, {run.vocab_size} tokens, context {run.context}" in text
+    assert f"{run.steps} steps of {run.batch} sequences" in text
+    assert f"rank {run.width}" in text
+    assert f"at least {MIN_COUNT} times" in text
+
+
+def test_the_first_screen_is_the_first_screen():
+    """The answers and the picture come before all else, in less than 30 lines."""
+    first, _, _ = PAGE.partition("## How to read")
+    assert len(first.splitlines()) < 30
+    assert len(re.findall(r"^\d\. ", first, re.M)) == 3
+    assert "costs.png" in first
 
 
 def test_the_pictures_show_the_runs(published):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install -e .[plot]")
-    chains, tenth = (picture(published).axes[0].lines for picture in page.PICTURES.values())
-    assert chains[3].get_label() == "one layer, tied"
+    lines = pictures.chains_picture(published).axes[0].lines
+    assert lines[3].get_label() == "one layer, tied"
     excess = [
-        fmean(of["excess"] for of in published["chains"][f"1/{jsd}/tied"]) for jsd in ("0", "0.65")
+        published.measure(f"chain {jsd}, one layer", "tied", "excess").mean for jsd in ("0", "0.65")
     ]
-    assert chains[3].get_ydata() == pytest.approx(excess)
-    untied, tied = (published["models"][f"tenth/{head}"] for head in ("untied", "tied"))
-    assert [*tenth[0].get_ydata()] == [
-        a["loss"] - b["loss"] for a, b in zip(untied, tied, strict=True)
-    ]
+    assert lines[3].get_ydata() == pytest.approx(excess)
+
+    ax = pictures.costs_picture(published).axes[0]
+    labels = [label.get_text() for label in ax.get_yticklabels()]
+    assert labels == [bar.label for bar in BARS]
+    widths = [bar.get_width() for bar in ax.patches]
+    assert published.cost("one layer").mean in widths
 
 
-def test_the_grid_has_its_seeds_and_controls_and_each_claim_its_part():
-    assert not {*grid.SEEDS} & {*grid.PILOT_SEEDS}
-    models = grid.sets()["models"]
-    assert all(run.lr for run in models.values())
-    assert models["one layer/copy"].lr == models["one layer/untied"].lr
-    tied, untied = (
-        count_parameters(grid.config(models[of])) for of in ("one layer/tied", "narrow/untied")
-    )
-    assert tied["tied"]["total"] == pytest.approx(untied["untied"]["total"], rel=0.06)
-    plans = {claim: tying_experiment.plan("", RESULTS, claim) for claim in range(1, 10)}
-    assert {kind for plan in plans.values() for kind in plan["models"]} == {*models}
-    assert [*plans[9]["models"]] == [f"one layer/{head}" for head in ("untied", "copy", "zeros")]
-    assert len(plans[3]["chains"]) == 6
-    for number, name in ((7, "similarity"), (8, "step time")):
-        assert [claim for claim, plan in plans.items() if plan[name]] == [number]
+def test_pilot_and_page_have_no_seed_in_common():
+    assert not {*settings.SEEDS} & {*settings.PILOT_SEEDS}
+    assert not {*settings.SEEDS, *settings.PILOT_SEEDS} & {*settings.NEW_SEEDS}
 
 
-def test_numpy_finds_the_same_verdicts(published):
-    """From the lines of runs.jsonl alone."""
+@pytest.mark.parametrize(
+    "model", [model for model in settings.TABLE if model.name.endswith("narrower")], ids=str
+)
+def test_a_narrower_untied_model_has_as_many_parameters(model):
+    tied = settings.MODELS[model.rates_of].size
+    wide = count_parameters(settings.config(tied))["tied"]["total"]
+    narrow = count_parameters(settings.config(model.size))["untied"]["total"]
+    assert narrow == pytest.approx(wide, rel=0.06)
+
+
+def pilots() -> list:
+    rows = []
+    for model, head in settings.pilot_models():
+        if getattr(model, head) != settings.OPEN:
+            rows.append(pytest.param(model, head, id=f"{model.name}-{head}"))
+    return rows
+
+
+@pytest.mark.parametrize(("model", "head"), pilots())
+def test_the_rate_is_the_best_of_a_finished_pilot(model, head, published):
+    best = published.best_rate(model, head)
+    assert best in (None, getattr(model, head))
+
+
+@pytest.mark.parametrize("head", settings.TENTH_PILOT)
+def test_the_rate_and_the_steps_for_a_tenth_are_the_best_of_the_pilot(head, published):
     losses = {}
-    for line in map(json.loads, (RESULTS / "runs.jsonl").read_text(encoding="utf-8").splitlines()):
-        of = line["run"]
-        if "seed" in of and of.get("text", "whole") == "whole":
-            what = (
-                of.get("layers", 0),
-                of.get("head", "tied"),
-                of.get("only", ""),
-                of["lr"],
-                of["seed"],
-            )
-            losses.setdefault(
-                (what, of.get("steps", 800), of.get("width", 64)), line["result"]["loss"]
-            )
-    shown = page.Page(published)
-    for only, name, rates in (("", "one layer", (0.008, 0.004)), ("MLP", "MLP", (0.004, 0.008))):
-        pairs = [
-            [losses[(1, head, only, rate, seed), 800, 64] for seed in grid.SEEDS]
-            for head, rate in zip(("untied", "tied"), rates, strict=True)
-        ]
-        difference = np.subtract(*pairs)
-        test = shown.tests["models", f"{name}/untied - {name}/tied", "loss"]
-        assert test.mean == pytest.approx(difference.mean(), abs=1e-9)
-        assert test.sd == pytest.approx(difference.std(ddof=1))
-    ps = np.array(sorted(test.p for test in shown.tests.values()))
-    corrected = np.maximum.accumulate(np.minimum(1, ps * np.arange(len(ps), 0, -1)))
-    np.testing.assert_allclose(sorted(shown.corrected.values()), corrected)
-
-
-def test_the_rates_are_the_best_of_the_pilot(published):
-    losses: dict = {}
-    for run, of in zip(grid.pilot(), published["pilot"].values(), strict=True):
-        assert len(of) == len(grid.PILOT_SEEDS)
-        kind = run.text, run.layers, run.only, run.head
-        losses.setdefault(kind, {})[run.steps, run.lr] = fmean(r.get("loss", math.inf) for r in of)
-    for (text, layers, only, head), tried in losses.items():
-        rate = grid.RATES[text, layers, only][head]
-        steps = grid.MODELS["tenth"][0]["steps"] if text == "tenth" else 800
-        assert min(tried, key=tried.get) == (steps, rate), (text, layers, only, head)
-        assert steps == max(steps for steps, _ in tried), "the page says that it is the longest"
+    for rate, steps in settings.TENTH_PILOT[head]:
+        run = settings.Run(layers=1, head=head, text="tenth", steps=steps, lr=rate)
+        figure = published.figure(
+            published.run_term(1, run, "loss"), seeds=settings.PILOT_SEEDS[:2]
+        )
+        losses[rate, steps] = fmean(figure.values)
+    chosen = settings.MODELS["tenth"]
+    assert min(losses, key=losses.get) == (getattr(chosen, head), chosen.size.steps)
+    assert chosen.size.steps == max(steps for _, steps in losses), (
+        "the page says that it is longest"
+    )
 
 
 def test_the_readme_has_published_figures(published):
     table = README[README.index("| small models") :].partition("\n\n")[0]
-    figures = re.findall(r"[+-]?\d\.\d{3} \[.*?\]", table)
+    figures = re.findall(r"-?\d\.\d{3} \[.*?\]", table)
     assert len(figures) >= 5
-    known = page.Page(published).render()
-    assert [each for each in figures if each not in known] == []
+    text = " ".join(PAGE.split())
+    assert [figure for figure in figures if figure not in text] == []
 
 
 def test_the_readme_has_the_output_of_study(capsys, monkeypatch):
@@ -148,12 +135,23 @@ def test_the_readme_has_the_output_of_study(capsys, monkeypatch):
     assert shown.count("\n") > 1
 
 
-@pytest.mark.parametrize(
-    "line", re.findall(r"^\$ (tiedgpt .*)$", page.PAGE.read_text(encoding="utf-8"), re.M)
-)
+@pytest.mark.parametrize("line", re.findall(r"^\$ (tiedgpt .*)$", PAGE, re.M))
 def test_the_commands_of_the_page(line, capsys):
-    line, _, comment = line.partition("#")
-    assert cli.main(shlex.split(line)[1:]) == 0
+    command, _, comment = line.partition("#")
+    assert cli.main(shlex.split(command)[1:]) == 0
     out = capsys.readouterr().out
     for figure in re.search(r"tying saves (\S+), (\S+ %)", comment).groups():
         assert figure in out
+
+
+@pytest.mark.parametrize("number", CLAIMS)
+def test_a_claim_is_shown_alone(number, published):
+    shown = page.claim(published, number)
+    assert shown.startswith(f"# Claim {number}: ")
+    assert "| p, Holm |" in shown
+
+
+def test_the_second_text_is_that_of_its_python():
+    """Another version of Python has other help texts."""
+    if text_name(documentation()) != settings.SECOND_TEXT:
+        pytest.skip(f"the published runs are from Python {settings.SECOND_TEXT_PYTHON}")

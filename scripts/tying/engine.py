@@ -40,9 +40,6 @@ class Job:
         return key_of(self.run, self.text)
 
 
-Plan = dict[str, dict[str, list[Job]]]  # set, kind, and a job for each seed
-
-
 def key_of(run: Line, text: str) -> str:
     return json.dumps([run, text], sort_keys=True)
 
@@ -54,18 +51,26 @@ def measured(job: Job) -> Line:
         result = job.function(*job.arguments)
     except FloatingPointError:
         result = {"diverged": 1}
-    rounded = {name: float(f"{x:.6g}") if isinstance(x, float) else x for name, x in result.items()}
+    rounded = {name: six_digits(value) for name, value in result.items()}
     return {"run": job.run, "text": job.text, "result": rounded}
+
+
+def six_digits(value: float) -> float:
+    """A number as runs.jsonl has it. A count, an int, stays as it is."""
+    if isinstance(value, int):
+        return value
+    return float(f"{value:.6g}")
 
 
 @contextmanager
 def processes(workers: int) -> Iterator[Executor]:
-    """Processes of this machine. They end with the block or this process, also in the middle of a
-    job."""
+    """Processes of this machine.
+
+    They end with the block or this process, also in the middle of a job.
+    """
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # the new processes inherit it
-    context = multiprocessing.get_context(
-        "spawn"
-    )  # a forked process would have this one's threads and locks
+    # A forked process would have this one's threads and locks.
+    context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, start_new_thread, (end_with_parent, ())) as pool:
         try:
             yield pool
@@ -76,17 +81,19 @@ def processes(workers: int) -> Iterator[Executor]:
 
 
 def end_with_parent() -> None:
-    """In a thread: wait until the process that started this one ends or is killed, and end this
-    one."""
-    if parent := multiprocessing.parent_process():
+    """In a thread: wait until the process that started this one has ended, and end this one."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
         parent.join()
     os._exit(1)
 
 
 @contextmanager
 def signals_later() -> Iterator[None]:
-    """Handle Ctrl-C and SIGTERM at the end of the block: a half-started process would print a
-    traceback."""
+    """Handle Ctrl-C and SIGTERM at the end of the block.
+
+    A half-started process would print a traceback.
+    """
     noted: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, lambda number, _: noted.append(number)) for number in numbers]
@@ -133,14 +140,21 @@ def read_lines(path: Path) -> dict[str, Line]:
     results: dict[str, Line] = {}
     for number, text in enumerate(data[:size].splitlines(), 1):
         try:
-            line = json.loads(text)
-            result = {name: float(x) for name, x in line["result"].items()}
-            if (
-                not result
-                or results.setdefault(key_of(line["run"], line["text"]), result) != result
-            ):
-                raise ValueError("no result, or two of one run")
+            add_line(results, text)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            message = f"{path}, line {number}: expected a run of this script"
-            raise TiedGPTError(f"{message}; remove the line to do its run again") from error
+            raise TiedGPTError(
+                f"{path}, line {number}: expected a run of this script; "
+                "remove the line to do its run again"
+            ) from error
     return results
+
+
+def add_line(results: dict[str, Line], text: bytes) -> None:
+    """Add the result of a line. Raises ValueError for two different results of one run."""
+    line = json.loads(text)
+    result = {name: float(value) for name, value in line["result"].items()}
+    if not result:
+        raise ValueError("there is no result")
+    key = key_of(line["run"], line["text"])
+    if results.setdefault(key, result) != result:
+        raise ValueError("there are two results of one run")

@@ -44,10 +44,11 @@ def fit(family: str, M: np.ndarray, D: int, steps: int, seed: int = 0) -> tuple[
     parts = unflatten(flat, shapes)
     optimizer = AdamW(flat, shapes, betas=(0.9, 0.99), weight_decay=0.0)
     for step in range(steps):
-        grad = excess_and_gradients(M, parts)[1]
+        _, grad = excess_and_gradients(M, parts)
         rate = RATE * (1 + math.cos(math.pi * step / steps)) / 2
         optimizer.step(np.concatenate([grad[name].ravel() for name in shapes]), rate)
-    return parts, excess_and_gradients(M, parts)[0]
+    excess, _ = excess_and_gradients(M, parts)
+    return parts, excess
 
 
 def first_parts(family: str, V: int, D: int, rng: np.random.Generator) -> Parameters:
@@ -62,7 +63,7 @@ def first_parts(family: str, V: int, D: int, rng: np.random.Generator) -> Parame
     return parts
 
 
-def left(parts: Parameters) -> np.ndarray:  # -> [V, D]
+def left_factor(parts: Parameters) -> np.ndarray:  # -> [V, D]
     """The left factor of A; the right one is W_U if there is one, or else W_E^T."""
     if "bias" in parts:
         return layer_norm(parts["W_E"], parts["gains"], parts["bias"], EPS)
@@ -71,12 +72,19 @@ def left(parts: Parameters) -> np.ndarray:  # -> [V, D]
 
 def excess_and_gradients(M: np.ndarray, parts: Parameters) -> tuple[float, Parameters]:
     """The excess of softmax(A) over the bigrams of M [V, V], and the gradient of each part."""
-    m, there = M.sum(axis=1, keepdims=True), M > 0
-    W_E, right = parts["W_E"], parts.get("W_U", parts["W_E"])
-    p = softmax(left(parts) @ right.T)
-    excess = float(M[there] @ np.log(M[there] / (m * np.maximum(p, 1e-300))[there]))
+    m = M.sum(axis=1, keepdims=True)
+    occurs = M > 0
+    W_E = parts["W_E"]
+    left = left_factor(parts)
+    right = parts.get("W_U", W_E)
+    p = softmax(left @ right.T)
+    bounded = np.maximum(p, 1e-300)  # so that the logarithm is finite
+    excess = float(M[occurs] @ np.log(M[occurs] / (m * bounded)[occurs]))
+
+    # A = left right^T, and the gradient of the excess is m p - M.
     dA = m * p - M
-    dleft, dright = dA @ right, dA.T @ left(parts)
+    dleft = dA @ right
+    dright = dA.T @ left
     grad = {name: np.empty_like(part) for name, part in parts.items()}
     if "bias" in parts:
         norm = {"weight": grad["gains"], "bias": grad["bias"]}

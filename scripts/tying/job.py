@@ -2,37 +2,27 @@
 
 import math
 import warnings
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import cache, lru_cache
-from hashlib import sha256
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 
-import tiedgpt
-from tiedgpt.checkpoints.publishing import StagedFiles
-from tiedgpt.checkpoints.reading import open_to_read
+from tiedgpt import GPT2
 from tiedgpt.gpt2.ops import cross_entropy
-from tiedgpt.gpt2.parameters import unflatten
 from tiedgpt.inference.evaluation import measure_tokens, token_losses
 from tiedgpt.study.bigrams import bigrams
 from tiedgpt.study.corpus import MIN_TOKENS, Corpus
 from tiedgpt.study.paths import paths_of
 from tiedgpt.study.solved import best_factor
-from tiedgpt.training.loop import Settings, Trainer
-from tiedgpt.training.merges import learn_tokenizer
 
 from .calibrated import calibrated_paths, fit
-from .chains import markov_chain, sample
+from .data import Data, data_of, data_path, read_data
 from .engine import Line
-from .grid import PILOT_SEEDS, Run, config
+from .settings import PILOT_SEEDS, Run
+from .training import train
 
 EARLY_TOKENS = 4097  # of the held-out text, for the loss after a tenth of the steps
 TRAIN_TOKENS = 16_385  # of the text to train on, for the training loss
 FITTED_TOKENS = 4097  # of the text to train on, to fit the scale of a swapped head
-CHAIN_TOKENS = 200_000  # to train on; a tenth as many are held out
 SCORES = (
     "unigram.kl",
     "normed+unigram.kl",
@@ -42,175 +32,101 @@ SCORES = (
 )
 
 
-@dataclass(frozen=True)
-class Data:
-    """Tokens to train on and tokens held out."""
-
-    tokens: np.ndarray
-    held_out: np.ndarray
-    best_loss: float = (
-        math.nan
-    )  # of a chain's own probabilities on the held-out tokens, in nats per token
-
-
-def text_name(text: str) -> str:
-    return sha256(text.encode()).hexdigest()[:12]
-
-
-def prepare(text: str, vocab_size: int, out: Path) -> None:
-    """Write a text as tokens, unless that was done. Its last tenth is held out, and gives no
-    merges."""
-    path = data_path(out, text_name(text), vocab_size)
-    if path.exists():
-        return
-    cut = len(text) * 9 // 10
-    tokenizer = learn_tokenizer(text[:cut], vocab_size)
-    if tokenizer.vocab_size < vocab_size:
-        found = f"the text has merges for {tokenizer.vocab_size} tokens only"
-        raise tiedgpt.TiedGPTError(f"{found}; expected {vocab_size}: give a longer text")
-    tokens, held_out = (
-        np.array(tokenizer.encode(part), np.int64) for part in (text[:cut], text[cut:])
-    )
-    with StagedFiles(path.parent) as files:
-        np.savez(files.open(path.name), tokens=tokens, held_out=held_out)
-
-
-def data_path(out: Path, text: str, vocab_size: int) -> Path:
-    return out / "texts" / f"{text}-{vocab_size}.npz"
-
-
-@cache
-def read_data(path: Path) -> tuple[Data, Corpus]:
-    try:
-        with open_to_read(path) as opened, np.load(opened) as file:
-            data = Data(file["tokens"], file["held_out"])
-    except (OSError, EOFError, ValueError, LookupError, BadZipFile) as error:
-        raise tiedgpt.TiedGPTError(f"{path} is damaged: remove it to make it again") from error
-    return data, Corpus.of(data.tokens, int(path.stem.rpartition("-")[2]))
-
-
-def data_of(run: Run, out: Path, text: str) -> Data:
-    if run.text == "chain":
-        return chain_data(run.vocab_size, run.jsd, run.seed)
-    data = read_data(data_path(out, text, run.vocab_size))[0]
-    return replace(
-        data, tokens=data.tokens[: len(data.tokens) // (10 if run.text == "tenth" else 1)]
-    )
-
-
-@lru_cache(maxsize=1)
-def chain_data(vocab_size: int, jsd: float, seed: int) -> Data:
-    chain = markov_chain(vocab_size, jsd, np.random.default_rng([seed, 2]))
-    rng = np.random.default_rng([seed, 3])
-    tokens, held_out = (sample(chain, n, rng) for n in (CHAIN_TOKENS, CHAIN_TOKENS // 10))
-    return Data(tokens, held_out, float(-np.log(chain[held_out[:-1], held_out[1:]]).mean()))
-
-
-class PartTrainer(Trainer):
-    """A Trainer that leaves the parameters named in `fixed` as they are: their gradient is 0."""
-
-    fixed: tuple[str, ...] = ()
-
-    def _loss_and_gradient(self, pool: ThreadPoolExecutor) -> tuple[float, np.ndarray]:
-        loss, gradient = super()._loss_and_gradient(pool)
-        views = unflatten(gradient, self.shapes)
-        for name in self.fixed:
-            views[name][...] = 0
-        return loss, gradient
-
-
-def start(run: Run) -> tuple[tiedgpt.GPT2, tuple[str, ...]]:
-    """The initial model of a run, and the names of the parameters that are not trained."""
-    model = tiedgpt.GPT2.random(config(run), run.seed)
-    fixed: tuple[str, ...] = ()
-    if (
-        run.only
-    ):  # with weights and biases of 0 a sublayer's output is 0; weight decay does not change a 0
-        off = {"attention": ".mlp.", "MLP": ".attn."}[run.only]
-        fixed = tuple(name for name in model.parameters if off in name)
-        for name in fixed:
-            model.parameters[name][...] = 0
-    if run.head == "signs":
-        gains = model.parameters["ln_f.weight"]
-        gains[...] = np.random.default_rng([run.seed, 4]).choice([-1.0, 1.0], gains.size)
-    if run.head not in ("tied", "signs"):
-        model = model.untie("random" if run.head == "untied" else run.head, run.seed)
-    return model, fixed
-
-
-def loss_of(model: tiedgpt.GPT2, ids: np.ndarray) -> float:
+def loss_of(model: GPT2, ids: np.ndarray) -> float:
     """Nats per token; every token but the first is predicted once."""
     return float(token_losses(model, ids, model.config.n_ctx - 1).mean())
 
 
-def trained(run: Run, data: Data) -> tuple[tiedgpt.GPT2, Line]:
-    """The model of a run, and its loss after a tenth of the steps.
+def trained(run: Run, data: Data) -> tuple[GPT2, Line]:
+    """The model of a run, its loss after a tenth of the steps, and the ratios of its gradients.
 
     Raises FloatingPointError if a loss or a gradient is not finite.
     """
-    model, fixed = start(run)
-    settings = Settings(
-        run.steps, run.batch, run.context, lr=run.lr, eval_every=run.steps, seed=run.seed, threads=1
-    )
-    early, result = data.held_out[:EARLY_TOKENS], Line()
-    trainer = PartTrainer(model, data.tokens, early, settings)
-    trainer.fixed = fixed
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", RuntimeWarning
-            )  # overflow, if the rate is much too high
-            for record in trainer.run():
-                if record["step"] == round(run.steps / 10):
-                    result["early loss"] = loss_of(trainer.model, early)
-    except tiedgpt.TiedGPTError as error:
-        raise FloatingPointError from error
-    return trainer.model, result
+    model, early_model, ratios = train(run, data.tokens)
+    early = data.held_out[:EARLY_TOKENS]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        result: Line = {"early loss": loss_of(early_model, early)}
+        if not math.isfinite(loss_of(model, early)):
+            raise FloatingPointError
+    if ratios:
+        result |= summary_of(ratios)
+    return model, result
 
 
-def do_run(run: Run, out: Path, text: str) -> Line:
-    """Train and measure one model, and compare its paths with the bigrams if it is for the page."""
+def summary_of(ratios: list[float]) -> Line:
+    """The mean ratio of the two gradients in each tenth of the steps, and the highest."""
+    tenth = len(ratios) // 10
+    summary: Line = {}
+    for part in range(10):
+        start = part * tenth
+        summary[f"ratio, tenth {part + 1}"] = float(np.mean(ratios[start : start + tenth]))
+    summary["ratio, peak"] = max(ratios)
+    summary["ratio, after a tenth"] = float(np.mean(ratios[tenth:]))
+    return summary
+
+
+def do_run(run: Run, out: Path, text: str, with_paths: bool = True) -> Line:
+    """Train and measure one model. Its paths are compared with the bigrams, if that is wanted."""
     data = data_of(run, out, text)
     model, result = trained(run, data)
     result["loss"] = loss_of(model, data.held_out)
     result["training loss"] = loss_of(model, data.tokens[:TRAIN_TOKENS])
     result["negative gains"] = float((model.parameters["ln_f.weight"] < 0).mean())
-    if run.text == "chain":
+    if run.is_chain:
         result["excess"] = result["loss"] - data.best_loss
-    if run.text == "whole" and run.seed not in PILOT_SEEDS:
-        result |= study(model, data, read_data(data_path(out, text, run.vocab_size))[1])
+    if with_paths and run.text == "whole" and run.seed not in PILOT_SEEDS:
+        _, corpus = read_data(data_path(out, text, run.vocab_size))
+        result |= study(model, data, corpus)
     return result
 
 
-def study(model: tiedgpt.GPT2, data: Data, corpus: Corpus) -> Line:
+def study(model: GPT2, data: Data, corpus: Corpus) -> Line:
     """How each path compares with the bigrams, and how often it predicts the token itself."""
-    frequent, result = corpus.frequent(), Line()
-    if frequent.size >= MIN_TOKENS:
-        paths = bigrams(model, corpus, others=calibrated_paths(model, corpus)) or {}
-        scores = {
-            f"{path}.{name}": score for path, of in paths.items() for name, score in of.items()
-        }
-        result |= {name: scores[name] for name in SCORES if name in scores}
-        for name, path in paths_of(model).items():
-            if name in ("raw", "mlp0"):
-                result[f"{name}.self"] = float(
-                    (path(model, frequent).argmax(axis=1) == frequent).mean()
-                )
-    return result if model.config.tied else {**result, **swapped(model, data, corpus)}
+    result: Line = {}
+    if corpus.frequent().size >= MIN_TOKENS:
+        result |= path_scores(model, corpus)
+        result |= self_predictions(model, corpus)
+    if not model.config.tied:
+        result |= swapped(model, data, corpus)
+    return result
 
 
-def swapped(model: tiedgpt.GPT2, data: Data, corpus: Corpus) -> dict[str, float]:
-    """The held-out loss with `x @ wte.T` as the head: as it is, with a fitted scale, and with the
-    counts.
+def path_scores(model: GPT2, corpus: Corpus) -> Line:
+    """The scores of SCORES that the model's paths have."""
+    paths = bigrams(model, corpus, others=calibrated_paths(model, corpus)) or {}
+    result: Line = {}
+    for score in SCORES:
+        path, measure = score.rsplit(".", 1)
+        if measure in paths.get(path, {}):
+            result[score] = paths[path][measure]
+    return result
+
+
+def self_predictions(model: GPT2, corpus: Corpus) -> Line:
+    """The share of frequent tokens to which a path gives the highest logit for themselves."""
+    frequent = corpus.frequent()
+    result: Line = {}
+    for name, path in paths_of(model).items():
+        if name in ("raw", "mlp0"):
+            is_itself = path(model, frequent).argmax(axis=1) == frequent
+            result[f"{name}.self"] = float(is_itself.mean())
+    return result
+
+
+def swapped(model: GPT2, data: Data, corpus: Corpus) -> Line:
+    """The held-out loss with `x @ wte.T` as the head: plain, with a scale, and with the counts.
 
     The scale, and the weight of the token counts, are fitted to the text that the model was trained
     on.
     """
-    tied, stride = model.tie(), model.config.n_ctx - 1
-    some = data.tokens[:FITTED_TOKENS]
-    x = np.concatenate(measure_tokens(tied, some, stride, lambda logits, _: logits))
-    Q = np.eye(model.config.vocab_size, dtype=np.float32)[some[1:]]
-    log_u = np.log((corpus.counts + 1) / (corpus.counts + 1).sum()).astype(np.float32)
+    tied = model.tie()
+    stride = model.config.n_ctx - 1
+    fitted = data.tokens[:FITTED_TOKENS]
+    x = np.concatenate(measure_tokens(tied, fitted, stride, lambda logits, _: logits))
+    Q = np.eye(model.config.vocab_size, dtype=np.float32)[fitted[1:]]
+    counts = corpus.counts + 1
+    log_u = np.log(counts / counts.sum()).astype(np.float32)
 
     def loss(scale: float, weight: float) -> float:
         def losses(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
@@ -219,5 +135,9 @@ def swapped(model: tiedgpt.GPT2, data: Data, corpus: Corpus) -> dict[str, float]
         parts = measure_tokens(tied, data.held_out, stride, losses)
         return float(np.concatenate(parts, dtype=np.float64).mean())
 
-    found = {"swapped": loss(1, 0), "swapped, scaled": loss(best_factor(x, Q), 0)}
-    return {**found, "swapped, scaled, with counts": loss(*fit(x, log_u, Q))}
+    scale, weight = fit(x, log_u, Q)
+    return {
+        "swapped": loss(scale=1, weight=0),
+        "swapped, scaled": loss(scale=best_factor(x, Q), weight=0),
+        "swapped, scaled, with counts": loss(scale, weight),
+    }

@@ -1,217 +1,199 @@
-"""The page: page.md with the figures of the runs in the place of their names; the tables; the
-pictures.
+"""The files of the results: the page, the tables, the figures with their terms.
 
-A name is in double braces, and its parts are separated by ": ":
-
-    {{models: one layer/untied: loss}}            set, kind, measure: 3.012 [2.998, 3.026]
-    {{models: a/untied - a/tied: loss}}           a sum has a sign, and words if it may be 0
-    {{models: a/tied: unigram.kl - mlp0+unigram.kl}}    so has a sum of measures
-    {{text: whole: jsd: mean}}                    the mean alone; d: a whole number, .2f: two digits
-    {{models: one layer/untied: loss: n}}         the number of values
-    {{models: a/untied - a/tied: loss? lower | higher | not different}}    words by the verdict
-
-Every sum of the page is one of the tests that Holm's correction counts.
+README.md is for readers. figures.json has each figure of the page with its terms, so that it can be
+computed from runs.jsonl without this code, as tests/test_tying_figures.py does with scipy.
 """
 
+import json
+import math
 import re
-from math import isfinite, nan
-from pathlib import Path
-from typing import Any
+import textwrap
+from dataclasses import asdict
 
-from . import grid
-from .grid import HEADS, JSDS
-from .results import Figure, Found, figure, holm, terms, values
+from . import first_screen
+from .claims import CLAIMS, table
+from .figures import Figure, Numbers, Runs, correct
+from .settings import CLOSE, HEADS, SECOND_TEXT, SECOND_TEXT_PYTHON, TABLE, pilot_models
 
-PAGE = Path(__file__).with_name("page.md")
-NONE_FOUND = "no difference found"
-NAME = re.compile(r"\{\{(.*?)\}\}")
-Reference = tuple[str, str, str]  # set, kinds, measures
-
-
-class Page:
-    """A page, or a section of it, with the figures that it names and the tests among them."""
-
-    def __init__(self, found: Found, template: str | None = None) -> None:
-        self.text = PAGE.read_text(encoding="utf-8") if template is None else template
-        names = dict.fromkeys(reference(name) for name in NAME.findall(self.text))
-        self.figures = {name: figure(values(found, *name)) for name in names}
-        self.tests = {name: of for name, of in self.figures.items() if is_sum(name)}
-        corrected = holm([of.p for of in self.tests.values()])
-        self.corrected = dict(zip(self.tests, corrected, strict=True))
-
-    def sign(self, name: Reference) -> str:
-        """The verdict: "-", "+", or "0" if no difference is found."""
-        if self.corrected[name] >= 0.05:
-            return "0"
-        return "-" if self.tests[name].mean < 0 else "+"
-
-    def render(self) -> str:
-        return NAME.sub(lambda match: self.replacement(match[1]), self.text)
-
-    def replacement(self, name: str) -> str:
-        of, form = self.figures[reference(name)], [*name.split(": "), ".3f"][3]
-        if "?" in name:
-            words = [word.strip() for word in name.partition("?")[2].split("|")]
-            return words["-+0".index(self.sign(reference(name)))]
-        if not is_sum(reference(name)) or not isfinite(of.mean):
-            return show(of, form)
-        return show(of, form, "+") + f" ({NONE_FOUND})" * (self.sign(reference(name)) == "0")
-
-    def listing(self) -> str:
-        """A table of all figures, with a verdict for each test."""
-        lines = ["## figures", "", *table_head(["", "mean", "n", "p", "p, Holm", "verdict"])]
-        words = {"-": "below 0", "+": "above 0", "0": NONE_FOUND}
-        for name, of in self.figures.items():
-            test = [
-                f"{p:.1g}" if p >= 1e-12 else "< 1e-12"
-                for p in (of.p, self.corrected.get(name, 1.0))
-            ]
-            test = (
-                [*test, words[self.sign(name)]] if is_sum(name) and isfinite(of.mean) else [""] * 3
-            )
-            lines.append(
-                as_row([": ".join(name), with_sd(of, "+" * is_sum(name)), str(of.n), *test])
-            )
-        return "\n".join(lines)
+FIRST = "first screen"
+COMMANDS = """\
+```console
+$ python scripts/tying_experiment.py tinyshakespeare.txt OUT                    # trains all
+$ python scripts/tying_experiment.py tinyshakespeare.txt OUT --bar "width 64"   # repeats one bar
+$ python scripts/tying_experiment.py some-text.txt OUT --claim 3                # one claim
+```"""
+WORDS = {"below": "below 0", "above": "above 0", "none": "no difference found", "unknown": ""}
 
 
-def section(claim: int) -> str:
-    return PAGE.read_text(encoding="utf-8").split("\n## ")[claim + 1]
+def all_numbers(runs: Runs) -> dict[str, Numbers]:
+    """The figures of the first screen and of each claim. Holm's correction counts all tests."""
+    sections = {FIRST: first_screen.numbers(runs)}
+    for number, claim in CLAIMS.items():
+        sections[f"claim {number}"] = claim.numbers(runs)
+    return correct(sections)
 
 
-def kinds_of(text: str) -> set[tuple[str, str]]:
-    """The sets and kinds that a text names."""
-    names = [reference(name) for name in NAME.findall(text)]
-    return {(name, kind) for name, kinds, _ in names for kind, _ in terms(kinds)}
+def page(runs: Runs) -> str:
+    sections = all_numbers(runs)
+    parts = [first_screen.text(sections[FIRST]), how_to_read(runs)]
+    for number, claim in CLAIMS.items():
+        text = claim.text(sections[f"claim {number}"])
+        parts.append(f"## Claim {number}: {claim.title}\n\n{text}")
+    return wrapped("\n".join(parts))
 
 
-def claim(found: Found, number: int) -> str:
-    """The table and the figures of a section, without its sentences."""
-    page = Page(found, section(number))
-    title, *lines = page.render().splitlines()
-    table = [line for line in lines if line.startswith("|")]
-    return "\n\n".join(filter(None, [f"# {title}", "\n".join(table), page.listing()]))
+def wrapped(text: str) -> str:
+    """The text with lines of at most 110 columns. Tables and commands stay as they are."""
+    blocks: list[str] = []
+    for block in text.strip().split("\n\n"):
+        if block.startswith(("|", "```", "#")):
+            blocks.append(block)
+            continue
+        # A list has one item after the other, and an item begins with "- " or "1. ".
+        items = re.split(r"\n(?=- |\d\. )", block)
+        blocks.append("\n".join(wrapped_item(item) for item in items))
+    return "\n\n".join(blocks) + "\n"
 
 
-def reference(name: str) -> Reference:
-    set_name, kinds, measures = name.partition("?")[0].split(": ")[:3]
-    return set_name, kinds, measures
-
-
-def is_sum(name: Reference) -> bool:
-    return len(terms(name[1])) * len(terms(name[2])) > 1
-
-
-def as_row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def table_head(cells: list[str]) -> list[str]:
-    return [as_row(cells), as_row(["---"] * len(cells))]
-
-
-def show(of: Figure, form: str = ".3f", sign: str = "") -> str:
-    """A figure as text.
-
-    >>> show(Figure(1.0, 0.5, 1.5, 1.0, 0.001, 4))
-    '1.000 [0.500, 1.500]'
-    >>> show(Figure(-0.1, -0.5, 0.3, 1.0, 0.5, 4), ".1f", "+")
-    '-0.1 [-0.5, +0.3]'
-    """
-    if form == "n" or not isfinite(of.mean):
-        return str(of.n) if form == "n" else "not measured with every seed"
-    alone, form = form in ("mean", "d"), {"mean": ".3f", "d": ",.0f"}.get(form, form)
-    mean, low, high = (format(x, sign + form) for x in (of.mean, of.low, of.high))
-    return mean if alone or low == high else f"{mean} [{low}, {high}]"
-
-
-def with_sd(of: Figure, sign: str = "") -> str:
-    return show(of, sign=sign) + (f", sd {of.sd:.3f}" if of.sd else "")
-
-
-def tables(found: Found) -> str:
-    """Every set and the pilot as tables of means, intervals and standard deviations, for any
-    text."""
-    lines = [
-        "# The tables",
-        "",
-        "In a cell: mean over n seeds, 95 % interval, standard deviation (sd).",
-    ]
-    lines += [
-        "Losses are in nats per token. The heads:",
-        "",
-        *(f"- {x}: {how}" for x, how in HEADS.items()),
-    ]
-    rates = {
-        name: {kind: run.lr for kind, run in kinds.items()} for name, kinds in grid.sets().items()
-    }
-    for name, kinds in found.items():
-        measures = list(dict.fromkeys(m for of in kinds.values() for result in of for m in result))
-        lines += ["", f"## {name}", "", *table_head(["", "n", *measures])]
-        for kind, of in kinds.items():
-            rate = f", rate {rates[name][kind]:g}" if name in rates else ""
-            there = {m: [result.get(m, nan) for result in of] for m in measures}
-            cells = [
-                with_sd(figure(there[m])) if any(m in result for result in of) else ""
-                for m in measures
-            ]
-            lines.append(as_row([kind + rate, str(len(of)), *cells]))
-    return "\n".join([*lines, ""])
-
-
-# Okabe and Ito's colours, for colour-blind readers; the line styles are for printing in grey
-STYLES = {
-    "0/*/tied": ("#000000", "-", "o", "no layers, tied"),
-    "0/*/signs": ("#CC79A7", "-.", "D", "no layers, tied with signs"),
-    "0/*/untied": ("#D55E00", "--", "s", "no layers, untied"),
-    "1/*/tied": ("#0072B2", ":", "^", "one layer, tied"),
-}
-
-
-def chains_picture(found: Found) -> Any:
-    """What the tie costs on a Markov chain, by its asymmetry."""
-    drawing, ax = panel("JSD of pairs and reversed pairs, nats", "loss above the chain's own, nats")
-    for name, (color, line, marker, label) in STYLES.items():
-        kinds = {
-            jsd: kind for jsd in JSDS if (kind := name.replace("*", f"{jsd:g}")) in found["chains"]
-        }
-        jsds, of = (
-            [*kinds],
-            [figure(values(found, "chains", kind, "excess")) for kind in kinds.values()],
-        )
-        ax.plot(
-            jsds, [f.mean for f in of], line, color=color, marker=marker, ms=4, lw=1.3, label=label
-        )
-        ax.fill_between(
-            jsds, [f.low for f in of], [f.high for f in of], color=color, alpha=0.15, lw=0
-        )
-    ax.plot(JSDS, JSDS, color="grey", lw=0.8, label="the best symmetric table: loss = JSD")
-    drawing.legend(frameon=False, loc="outside right center")
-    return drawing
-
-
-def tenth_picture(found: Found) -> Any:
-    """Untied minus tied on a tenth of the text: a point for each seed."""
-    drawing, ax = panel(
-        "training text: untied minus tied, nats", "held out: untied minus tied, nats"
+def wrapped_item(item: str) -> str:
+    if item.startswith("- "):
+        indent = "  "
+    elif item[0].isdigit():
+        indent = "   "
+    else:
+        indent = ""
+    words = " ".join(item.split())
+    return textwrap.fill(
+        words,
+        width=110,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
-    x, y = (
-        values(found, "models", "tenth/untied - tenth/tied", m) for m in ("training loss", "loss")
+
+
+def how_to_read(runs: Runs) -> str:
+    tokens = runs.of_text("tokens").mean
+    held_out = runs.of_text("held out").mean
+    return f"""\
+## How to read this page
+
+- Models: width 64, 512 tokens, context 64, 800 steps of 16 sequences, no dropout, tinyshakespeare:
+  {tokens:,.0f} tokens to train on, {held_out:,.0f} held out. What differs is said.
+- *Tied with signs* is a control: half of ln_f's gains start at -1. Then no token favours itself at
+  the start, and no number is added.
+- A difference is taken seed by seed, between models with the same batches. "No difference found"
+  means that it is not significant at 5 % after Holm's correction for all differences on this
+  page. An interval is not corrected. "Not known yet": runs are missing, or the interval holds 0
+  and is wide.
+- *Python's documentation* is `pydoc_data.topics` of Python {SECOND_TEXT_PYTHON}, each paragraph
+  once (SHA-256 {SECOND_TEXT}...).
+- Each head has the learning rate with the lowest mean loss of pilot seeds; of rates within
+  {CLOSE:g} nats of it, the lowest. The rates that were tried are a factor of 2 apart, so a cost of
+  a few hundredths may be that of the rate. [tables.md](tables.md) has all rates and all losses.
+- "The direct path" is `A = W_E W_U` ([tiedgpt/study/paths.py](../../tiedgpt/study/paths.py));
+  *normed* is the same with ln_f, *mlp0* also has the first MLP. Before a path is scored it may be
+  stretched and mixed with the token counts; both numbers are fitted on other tokens. The tokens
+  are those that occur at least 100 times.
+- Left out: "the head destroys 95 to 99 % of the gradient" (Godey & Artzi 2026). A random subspace
+  of as many directions loses as much.
+- [runs.jsonl](runs.jsonl) has every run, [figures.json](figures.json) what each figure is made of:
+
+{COMMANDS}
+"""
+
+
+def tables(runs: Runs) -> str:
+    """All figures with their tests, all models with their losses, the pilot."""
+    parts = ["# The tables", "", heads(), "", "## models", "", models(runs), ""]
+    parts += ["## the pilot", "", pilots(runs), ""]
+    for name, numbers in all_numbers(runs).items():
+        parts += [f"## {name}", "", listing(numbers), ""]
+    return "\n".join(parts)
+
+
+def heads() -> str:
+    return "\n".join(f"- {head}: {start}" for head, start in HEADS.items())
+
+
+def models(runs: Runs) -> str:
+    """The losses of each model of the table."""
+    rows: list[list[object]] = []
+    for model in TABLE:
+        measure = "excess" if model.size.is_chain else "loss"
+        for head in model.heads:
+            figure = runs.measure(model.name, head, measure)
+            training = runs.measure(model.name, head, "training loss")
+            rate = runs.rate(model, head)
+            rows.append([model.name, head, f"{rate:g}" if rate else "open", figure, training])
+    return table(
+        ["model", "head", "rate", "held-out loss (chains: excess)", "training loss"], *rows
     )
-    ax.plot(x, y, "o", color="#0072B2")
-    ax.axhline(0, color="grey", lw=0.8)
-    return drawing
 
 
-def panel(xlabel: str, ylabel: str) -> tuple[Any, Any]:
-    """A drawing with one panel. Needs matplotlib."""
-    from matplotlib.figure import Figure as Drawing
+def pilots(runs: Runs) -> str:
+    """The mean loss of the pilot's seeds by rate."""
+    rows: list[list[object]] = []
+    for model, head in pilot_models():
+        means = runs.pilot_means(model, head, runs.tried_rates(model, head))
+        losses = [f"{rate:g}: {mean:.3f}" for rate, mean in means.items()]
+        rows.append([model.name, head, "; ".join(losses)])
+    return table(["model", "head", "mean held-out loss (chains: excess) by rate"], *rows)
 
-    drawing = Drawing(figsize=(9, 3.4), dpi=100, layout="constrained")
-    ax = drawing.subplots()
-    ax.set(xlabel=xlabel, ylabel=ylabel)
-    ax.spines[["top", "right"]].set_visible(False)
-    return drawing, ax
+
+def listing(numbers: Numbers) -> str:
+    """A table of figures, with a verdict for each test."""
+    rows = [figure_row(name, figure) for name, figure in numbers.items()]
+    return table(["", "mean", "sd", "n", "p", "p, Holm", "verdict"], *rows)
 
 
-PICTURES = {"chains.png": chains_picture, "tenth.png": tenth_picture}
+def figure_row(name: str, figure: Figure) -> list[object]:
+    sd = f"{figure.sd:.3f}" if figure.sd else ""
+    if not figure.is_test:
+        return [name, figure, sd, figure.n, "", "", ""]
+    ps = [as_p(figure.p), as_p(figure.corrected)]
+    return [name, figure, sd, figure.n, *ps, WORDS[figure.verdict]]
+
+
+def as_p(p: float) -> str:
+    if p < 1e-12:
+        return "< 1e-12"
+    return f"{p:.1g}"
+
+
+def figures_json(runs: Runs) -> str:
+    """Each known figure on a line: its terms and seeds, and what was computed from them."""
+    lines = []
+    for section, numbers in all_numbers(runs).items():
+        for name, figure in numbers.items():
+            if figure.is_known:
+                lines.append(json.dumps(figure_json(section, name, figure)))
+    return "[\n" + ",\n".join(lines) + "\n]\n"
+
+
+def figure_json(section: str, name: str, figure: Figure) -> dict[str, object]:
+    found: dict[str, object] = {"section": section, "name": name}
+    terms = [asdict(term) for term in figure.terms]
+    for term in terms:
+        if term["above"] is None:
+            del term["above"]
+    found |= {"terms": terms, "seeds": figure.seeds}
+    found |= {"mean": figure.mean, "low": figure.low, "high": figure.high, "sd": figure.sd}
+    if figure.is_test:
+        found |= {"p": figure.p, "holm": figure.corrected}
+    if math.isfinite(figure.mean):
+        return found
+    raise ValueError(f"{section}, {name} is not finite")
+
+
+def claim(runs: Runs, number: int) -> str:
+    """A section with its figures. Holm's correction counts the tests of the section alone."""
+    chosen = CLAIMS[number]
+    numbers = correct({"claim": chosen.numbers(runs)})["claim"]
+    return f"# Claim {number}: {chosen.title}\n\n{chosen.text(numbers)}\n{listing(numbers)}"
+
+
+def bar(runs: Runs, name: str) -> tuple[first_screen.Bar, Figure]:
+    """A bar of the first screen by its name, and its published cost."""
+    chosen = next(bar for bar in first_screen.BARS if bar.name == name)
+    return chosen, first_screen.bar_costs(runs)[name]

@@ -1,0 +1,175 @@
+"""The first screen of the page: "should I tie?", with a bar for each pair of models."""
+
+import math
+from dataclasses import dataclass
+
+from .figures import Figure, Numbers, Runs
+from .settings import STABILITY_RATES
+
+FAST = STABILITY_RATES[1]  # the rate at which the heads differ most
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A pair of models whose losses are compared; `tied` and `untied` are names of the table."""
+
+    name: str  # for --bar
+    label: str
+    tied: str
+    untied: str
+    signs: bool = True  # tied with signs is trained too
+
+
+BARS = (
+    Bar("width 16", "one layer, width 16", "width 16", "width 16"),
+    Bar("width 32", "one layer, width 32", "width 32", "width 32"),
+    Bar("width 64", "one layer, width 64", "one layer", "one layer"),
+    Bar("width 128", "one layer, width 128", "width 128", "width 128"),
+    Bar("width 256", "one layer, width 256", "width 256", "width 256"),
+    Bar("no layers 16", "no layers, width 16", "no layers, width 16", "no layers, width 16"),
+    Bar("no layers 32", "no layers, width 32", "no layers, width 32", "no layers, width 32"),
+    Bar("no layers 64", "no layers, width 64", "no layers", "no layers"),
+    Bar("no layers 128", "no layers, width 128", "no layers, width 128", "no layers, width 128"),
+    Bar("attention", "a layer with attention only", "attention", "attention"),
+    Bar("MLP", "a layer with an MLP only", "MLP", "MLP", signs=False),
+    Bar("longer", "one layer, 1,600 steps", "longer", "longer", signs=False),
+    Bar("tenth", "one layer, a tenth of the text", "tenth", "tenth", signs=False),
+    Bar("second text", "one layer, Python's documentation", "second text", "second text"),
+    Bar(
+        "second text 128",
+        "one layer, width 128, Python's documentation",
+        "second text, width 128",
+        "second text, width 128",
+    ),
+    Bar(
+        "parameters",
+        "one layer, as many parameters (untied has width 50)",
+        "one layer",
+        "one layer, narrower",
+    ),
+)
+
+
+def bar_costs(runs: Runs) -> Numbers:
+    """The cost of each bar, under its name; that of tied with signs under "NAME, signs"."""
+    costs: Numbers = {}
+    for bar in BARS:
+        costs[bar.name] = runs.difference((bar.tied, "tied"), (bar.untied, "untied"))
+        if bar.signs:
+            costs[f"{bar.name}, signs"] = runs.difference(
+                (bar.tied, "signs"), (bar.untied, "untied")
+            )
+    return costs
+
+
+def numbers(runs: Runs) -> Numbers:
+    found = bar_costs(runs)
+    found["width change"] = runs.change(
+        ("one layer", "tied", "untied"), ("width 128", "tied", "untied")
+    )
+    found["layer change"] = runs.change(
+        ("no layers", "tied", "untied"), ("one layer", "tied", "untied")
+    )
+    # A training fails if its layer is of no use: the best model without layers is better.
+    limit = runs.measure("no layers", "untied").mean
+    found["tied fails"] = runs.failing("tied", FAST, limit)
+    found["untied fails"] = runs.failing("untied", FAST, limit)
+    return found
+
+
+def text(n: Numbers) -> str:
+    return f"""\
+# To tie or not to tie
+
+A tied model computes its logits with its token embedding `W_E` (wte): `x @ W_E.T`. An untied model
+has a second matrix for it: `x @ W_U`. GPT-2 is tied. **The cost of the tie** is the held-out loss
+of a tied model minus that of an untied one, in nats per token. Where it is positive, tying is
+worse.
+
+**Should I tie?**
+
+1. {answer_by_width(n)}
+2. {answer_by_parts(n)}
+3. {answer_by_stability(n)}
+
+**Not known:** what the tie costs in a model with two layers or more, with a larger vocabulary than
+512 tokens, or after more than 1,600 steps. {missing_bars(n)}
+
+![The cost of the tie for each pair of models](costs.png)
+
+*The cost of the tie, with 95 % intervals over the seeds. To the right of 0, tying is worse. Each
+head has its own best learning rate. "With signs" is a tied model without a second matrix, in
+which half of ln_f's gains start at -1.*
+"""
+
+
+def answer_by_width(n: Numbers) -> str:
+    narrow = n["width 64"].words(
+        below="With one layer, a model of width 64 is better tied.",
+        above="With one layer, a model of width 64 is better untied.",
+        none="With one layer, no cost is found at width 64.",
+    )
+    wide = n["width 128"].words(
+        below="At width 128 it is better tied.",
+        above="At width 128 it is better untied, too.",
+        none="At width 128 no cost is found: tie, it saves a matrix.",
+    )
+    if n["width 128"].verdict == "unknown":
+        wide = "At width 128 it is not known yet."
+    costs = "; ".join(f"width {width}, {n[f'width {width}']}" for width in (16, 32, 64, 128, 256))
+    return f"**{narrow} {wide}** The cost is: {costs}."
+
+
+def answer_by_parts(n: Numbers) -> str:
+    layer = n["layer change"].words(
+        below="costs more than with one layer",
+        above="costs less than with one layer",
+        none="is not found to cost more or less than with one layer",
+    )
+    return (
+        f"Without layers the tie {layer}: {n['no layers 64']} at width 64. In a layer with only an "
+        f"MLP it costs {n['MLP']}, in one with only attention {n['attention']}."
+    )
+
+
+def answer_by_stability(n: Numbers) -> str:
+    tied = n["tied fails"]
+    untied = n["untied fails"]
+    if tied.n < tied.expected or untied.n < untied.expected:
+        return "Whether a tied model needs a lower learning rate is not known yet."
+    counts = (
+        f"With one layer and a rate of {FAST:g}, {tied.as_count()} tied trainings and "
+        f"{untied.as_count()} untied ones end worse than a model without layers."
+    )
+    if tied.mean > untied.mean:
+        return (
+            f"A tied model needs a lower learning rate. {counts} "
+            "So a part of the cost is the price of a safe rate."
+        )
+    return f"A tied model is not found to need a lower learning rate. {counts}"
+
+
+def missing_bars(n: Numbers) -> str:
+    missing = [bar.label for bar in BARS if not n[bar.name].is_known]
+    if not missing:
+        return ""
+    return f"Not trained yet: {'; '.join(missing)}."
+
+
+def repeat(label: str, found: Figure, published: Figure) -> str:
+    """Whether new seeds of a bar give a cost in the published interval, in words."""
+    # A mean of a few seeds scatters more than the published one, so it also gets an interval.
+    half = (published.high - published.low) / 2 * math.sqrt(1 + published.n / found.n)
+    low = published.mean - half
+    high = published.mean + half
+    return (
+        f"{label}: the cost of the tie is {found.mean:.3f} with {found.n} new seeds.\n"
+        f"The published cost is {published}. "
+        f"It lies {in_or_outside(found.mean, published.low, published.high)} that interval, and "
+        f"{in_or_outside(found.mean, low, high)} [{low:.3f}, {high:.3f}], where 95 of 100 such "
+        f"means of {found.n} seeds lie."
+    )
+
+
+def in_or_outside(x: float, low: float, high: float) -> str:
+    return "in" if low <= x <= high else "outside"

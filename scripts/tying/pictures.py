@@ -1,0 +1,85 @@
+"""The pictures of the page. They need matplotlib."""
+
+from typing import Any
+
+from .figures import Numbers, Runs
+from .first_screen import BARS, bar_costs
+from .settings import JSDS
+
+# Okabe and Ito's colours, for colour-blind readers; markers and lines are for printing in grey.
+BLACK = "#000000"
+BLUE = "#0072B2"
+ORANGE = "#D55E00"
+PINK = "#CC79A7"
+CHAIN_MODELS = (
+    # model, head, colour, line, marker, label
+    ("chain {jsd:g}", "tied", BLACK, "-", "o", "no layers, tied"),
+    ("chain {jsd:g}", "signs", PINK, "-.", "D", "no layers, tied with signs"),
+    ("chain {jsd:g}", "untied", ORANGE, "--", "s", "no layers, untied"),
+    ("chain {jsd:g}, one layer", "tied", BLUE, ":", "^", "one layer, tied"),
+)
+
+
+def costs_picture(runs: Runs) -> Any:
+    """The first screen's bars: the cost of the tie, and that of tied with signs under it."""
+    numbers = bar_costs(runs)
+    drawing, ax = panel(width=9, height=0.36 * len(BARS) + 1)
+    draw_bars(ax, numbers, suffix="", offset=-0.18, color=BLUE, label="tied")
+    draw_bars(ax, numbers, suffix=", signs", offset=0.18, color=PINK, label="tied with signs")
+    ax.set_yticks(range(len(BARS)), [bar.label for bar in BARS])
+    ax.invert_yaxis()
+    ax.axvline(0, color="grey", lw=0.8)
+    ax.set_xlabel("cost of the tie, nats per token (to the right of 0, tying is worse)")
+    if any(figure.is_known for figure in numbers.values()):
+        ax.legend(frameon=False, loc="lower right")
+    for row, bar in enumerate(BARS):
+        if not numbers[bar.name].is_known:
+            ax.text(0.002, row - 0.18, "not known yet", va="center", color="grey", fontsize=8)
+    return drawing
+
+
+def draw_bars(
+    ax: Any, numbers: Numbers, suffix: str, offset: float, color: str, label: str
+) -> None:
+    """One bar with its interval for each known cost."""
+    for row, bar in enumerate(BARS):
+        figure = numbers.get(bar.name + suffix)
+        if figure is None or not figure.is_known:
+            continue
+        interval = [[figure.mean - figure.low], [figure.high - figure.mean]]
+        ax.barh(row + offset, figure.mean, height=0.34, color=color, label=label)
+        ax.errorbar(figure.mean, row + offset, xerr=interval, color="black", lw=1, capsize=2)
+        label = "_"  # matplotlib leaves out labels that begin so: the legend names each once
+
+
+def chains_picture(runs: Runs) -> Any:
+    """What the tie costs on a Markov chain, by its asymmetry."""
+    drawing, ax = panel(width=9, height=3.4)
+    ax.set_xlabel("JSD of pairs and reversed pairs, nats")
+    ax.set_ylabel("loss above the chain's own, nats")
+    for name, head, color, line, marker, label in CHAIN_MODELS:
+        jsds: tuple[float, ...] = JSDS
+        if "one layer" in name:
+            jsds = (JSDS[0], JSDS[-1])
+        figures = [runs.measure(name.format(jsd=jsd), head, "excess") for jsd in jsds]
+        means = [figure.mean for figure in figures]
+        ax.plot(jsds, means, line, color=color, marker=marker, ms=4, lw=1.3, label=label)
+        lows = [figure.low for figure in figures]
+        highs = [figure.high for figure in figures]
+        ax.fill_between(jsds, lows, highs, color=color, alpha=0.15, lw=0)
+    ax.plot(JSDS, JSDS, color="grey", lw=0.8, label="the best symmetric table: loss = JSD")
+    drawing.legend(frameon=False, loc="outside right center")
+    return drawing
+
+
+def panel(width: float, height: float) -> tuple[Any, Any]:
+    """A drawing with one panel, in inches."""
+    from matplotlib.figure import Figure as Drawing
+
+    drawing = Drawing(figsize=(width, height), dpi=100, layout="constrained")
+    ax = drawing.subplots()
+    ax.spines[["top", "right"]].set_visible(False)
+    return drawing, ax
+
+
+PICTURES = {"costs.png": costs_picture, "chains.png": chains_picture}

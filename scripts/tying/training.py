@@ -1,0 +1,209 @@
+"""Train one model: the package's training step, and what the experiment changes in it.
+
+A step draws a batch, computes and clips its gradient, and updates the parameters with AdamW, as
+tiedgpt.training.loop does with one thread. Four things can be added to it:
+
+    fixed parameters        the gradient of a sublayer that is left out is set to 0
+    a factor                the input's part of the tied matrix's gradient is multiplied by it
+    untying                 W_U becomes a matrix of its own after some steps
+    a map                   W_U = M W_E^T, with a trained matrix M [D, D]
+"""
+
+import math
+import warnings
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+
+from tiedgpt import GPT2
+from tiedgpt.gpt2.backward import write_gradients
+from tiedgpt.gpt2.parameters import Parameters, unflatten
+from tiedgpt.training.optimizer import AdamW, clip, learning_rate
+from tiedgpt.training.settings import Settings
+
+from .settings import Run, config
+
+MAPS = ("rotation", "identity")  # heads with W_U = M W_E^T, by the start of M
+MAP = "map"  # the name of M among the parameters
+USUAL = Settings()  # for the warm-up, the weight decay, beta2 and the clipping
+
+
+@dataclass
+class Training:
+    """The trained parameters as views of one vector, their gradients, and the optimizer."""
+
+    run: Run
+    parameters: Parameters
+    gradients: Parameters
+    flat_gradient: np.ndarray  # [P]
+    optimizer: AdamW
+    fixed: tuple[str, ...] = ()  # the names of parameters that are not trained
+    ratios: list[float] = field(default_factory=list)  # of the two gradients, by step
+
+
+def new_training(run: Run, parameters: Parameters, fixed: tuple[str, ...] = ()) -> Training:
+    """A training that starts from copies of `parameters`."""
+    shapes = {name: array.shape for name, array in parameters.items()}
+    size = sum(prod(shape) for shape in shapes.values())
+    flat = np.empty(size, np.float32)
+    views = unflatten(flat, shapes)
+    for name, view in views.items():
+        view[...] = parameters[name]
+    flat_gradient = np.empty(size, np.float32)
+    gradients = unflatten(flat_gradient, shapes)
+    optimizer = AdamW(flat, shapes, (0.9, USUAL.beta2), USUAL.weight_decay)
+    return Training(run, views, gradients, flat_gradient, optimizer, fixed)
+
+
+def start(run: Run) -> Training:
+    """The training of a run before its first step."""
+    model = GPT2.random(config(run), run.seed)
+    parameters = {name: array.copy() for name, array in model.parameters.items()}
+
+    # With weights and biases of 0 the output of a sublayer is 0. Weight decay does not change a 0.
+    fixed: tuple[str, ...] = ()
+    if run.only:
+        left_out = {"attention": ".mlp.", "MLP": ".attn."}[run.only]
+        fixed = tuple(name for name in parameters if left_out in name)
+        for name in fixed:
+            parameters[name][...] = 0
+
+    if run.head == "signs":
+        gains = parameters["ln_f.weight"]
+        gains[...] = np.random.default_rng([run.seed, 4]).choice([-1.0, 1.0], gains.size)
+    elif run.head in MAPS:
+        parameters[MAP] = first_map(run)
+    elif run.head != "tied":
+        init = "random" if run.head == "untied" else run.head
+        parameters = GPT2(model.config, parameters).untie(init, run.seed).parameters
+    return new_training(run, parameters, fixed)
+
+
+def first_map(run: Run) -> np.ndarray:  # -> [D, D]
+    """The start of M: a random rotation, or the identity."""
+    if run.head == "identity":
+        return np.eye(run.width, dtype=np.float32)
+    normal = np.random.default_rng([run.seed, 5]).standard_normal((run.width, run.width))
+    Q, R = np.linalg.qr(normal)
+    rotation = Q * np.sign(np.diag(R))  # without the signs, not all rotations are equally likely
+    return rotation.astype(np.float32)
+
+
+def model_of(training: Training) -> GPT2:
+    """The model with the parameters as they are now."""
+    parameters = dict(training.parameters)
+    tied = config(training.run)
+    if MAP in parameters:
+        M = parameters.pop(MAP)
+        parameters["lm_head.weight"] = parameters["wte.weight"] @ M.T  # W_U = M W_E^T, transposed
+    if "lm_head.weight" in parameters:
+        return GPT2(tied.with_head("untied"), parameters)
+    return GPT2(tied, parameters)
+
+
+def do_step(training: Training, tokens: np.ndarray, step: int) -> None:
+    """One step of training, counted from 0.
+
+    Raises FloatingPointError if the loss or the gradient is not finite.
+    """
+    run = training.run
+    ids, targets = draw(tokens, run, step)
+    if MAP in training.parameters:
+        loss = write_map_gradients(training, ids, targets)
+    elif run.input_gradient is not None:
+        loss = write_weighted_gradients(training, ids, targets)
+    else:
+        loss = write_gradients(model_of(training), ids, targets, ids.size, training.gradients)
+    for name in training.fixed:
+        training.gradients[name][...] = 0
+
+    norm, scale = clip(training.flat_gradient, USUAL.clip)
+    if not math.isfinite(loss) or not math.isfinite(norm):
+        raise FloatingPointError
+    warm_up = min(USUAL.warm_up, run.steps // 10)
+    rate = learning_rate(step, run.steps, run.lr, warm_up)
+    training.optimizer.step(training.flat_gradient, rate, scale)
+
+
+def draw(  # [N] -> [batch, context], [batch, context]
+    tokens: np.ndarray, run: Run, step: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The sequences of a step, from random places of the text, and the token after each token.
+
+    They depend on the seed and the step only, so runs with the same seed have the same batches.
+    """
+    rng = np.random.default_rng([run.seed, step, 0, 0])
+    starts = rng.integers(0, len(tokens) - run.context, run.batch)
+    sequences = tokens[starts[:, None] + np.arange(run.context + 1)]
+    return sequences[:, :-1], sequences[:, 1:]
+
+
+def write_weighted_gradients(training: Training, ids: np.ndarray, targets: np.ndarray) -> float:
+    """The gradients of a tied model, with a factor on the input's part of wte's gradient.
+
+    The two parts are those of an untied model whose two matrices are equal. The ratio of their
+    lengths, output to input, is noted before the factor is applied.
+    """
+    model = model_of(training).untie("copy")
+    output_part = np.empty_like(model.W_E)
+    gradients = {**training.gradients, "lm_head.weight": output_part}
+    loss = write_gradients(model, ids, targets, ids.size, gradients)
+    input_part = training.gradients["wte.weight"]
+    training.ratios.append(float(np.linalg.norm(output_part) / np.linalg.norm(input_part)))
+    input_part *= np.float32(training.run.input_gradient)
+    input_part += output_part
+    return loss
+
+
+def write_map_gradients(training: Training, ids: np.ndarray, targets: np.ndarray) -> float:
+    """The gradients of a model with W_U = M W_E^T, for W_E, M and the others."""
+    W_E = training.parameters["wte.weight"]
+    M = training.parameters[MAP]
+    head = np.empty_like(W_E)  # the gradient of W_U, transposed
+    gradients = {name: array for name, array in training.gradients.items() if name != MAP}
+    gradients["lm_head.weight"] = head
+    loss = write_gradients(model_of(training), ids, targets, ids.size, gradients)
+    training.gradients[MAP][...] = head.T @ W_E
+    training.gradients["wte.weight"] += head @ M
+    return loss
+
+
+def untied(training: Training) -> Training:
+    """The training of a tied model, continued with a W_U of its own that starts as W_E^T.
+
+    AdamW's averages m and v for W_U start as those of W_E, or at 0 if the run says so.
+    """
+    run = training.run
+    parameters = model_of(training).untie("copy").parameters
+    following = new_training(run, parameters)
+    before = training.optimizer
+    after = following.optimizer
+    after.steps = before.steps
+    for old, new in ((before.m, after.m), (before.v, after.v)):
+        old_views = unflatten(old, before.shapes)
+        new_views = unflatten(new, after.shapes)
+        for name, view in new_views.items():
+            if name != "lm_head.weight":
+                view[...] = old_views[name]
+            elif not run.new_averages:
+                view[...] = old_views["wte.weight"]
+    return following
+
+
+def train(run: Run, tokens: np.ndarray) -> tuple[GPT2, GPT2, list[float]]:
+    """The model at the end, a copy of it after a tenth of the steps, and the ratios of gradients.
+
+    Raises FloatingPointError if a loss or a gradient is not finite.
+    """
+    training = start(run)
+    early = model_of(training)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # overflow, if the rate is much too high
+        for step in range(run.steps):
+            if step == run.untie_after and run.untie_after > 0:
+                training = untied(training)
+            do_step(training, tokens, step)
+            if step + 1 == round(run.steps / 10):
+                early = model_of(training).astype(np.float32)
+    return model_of(training), early, training.ratios
