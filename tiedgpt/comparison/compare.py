@@ -125,11 +125,10 @@ def compare(
     if any(row.name == "logits" and row.differs for row in rows):
         sentences = sentences + untied_module_sentences(theirs, model)
     if gradients:
-        rows_of_gradients = gradient_rows(comparison, gradients, targets)
+        rows_of_gradients, of_gradients = compare_gradients(comparison, gradients, targets)
         rows += rows_of_gradients
         if not sentences:  # else a wrong activation explains wrong gradients
-            sentences = missing_part_sentences(comparison, gradients, targets)
-            sentences += sum_sentences(comparison, gradients, targets, rows_of_gradients)
+            sentences = of_gradients
     not_given = len(comparison.names) - len(comparison.theirs)
     return Report(
         rows,
@@ -164,13 +163,27 @@ def rounding_note(rows: list[ReportRow], theirs: Mapping[str, Array]) -> str:
     return ""
 
 
-def gradient_rows(comparison: Comparison, gradients: Parameters, targets: Array) -> list[ReportRow]:
-    """A row for each of their gradients, under our names, in the order of the backward pass."""
+def compare_gradients(
+    comparison: Comparison, gradients: Parameters, targets: Array
+) -> tuple[list[ReportRow], list[str]]:
+    """A row for each of their gradients, and sentences on what is wrong with them."""
     _, ours64 = loss_and_gradients(comparison.model64, comparison.ids, targets)
     _, ours32 = loss_and_gradients(comparison.model32, comparison.ids, targets)
+    rows = gradient_rows(gradients, ours64, ours32)
+    differing = [row.name for row in rows if row.differs]
+    sentences: list[str] = []
+    if "wte.weight" in differing and comparison.model64.config.tied:
+        sentences += missing_part_sentences(comparison, gradients, targets)
+    if len(differing) == len(rows):
+        sentences += sum_sentences(gradients, ours64, ours32, n=targets.size)
+    return rows, sentences
+
+
+def gradient_rows(gradients: Parameters, ours64: Parameters, ours32: Parameters) -> list[ReportRow]:
+    """A row for each of their gradients, under our names, in the order of the backward pass."""
     for name, gradient in gradients.items():
         if name not in ours64:
-            head = comparison.model64.config.head
+            head = "untied" if "lm_head.weight" in ours64 else "tied"
             raise ArgumentError(f"{name} is not a parameter of this {head} model")
         if gradient.shape != ours64[name].shape:
             raise shape_error(f"the gradient of {name}", gradient.shape, ours64[name].shape)
@@ -182,17 +195,9 @@ def gradient_rows(comparison: Comparison, gradients: Parameters, targets: Array)
 
 
 def sum_sentences(
-    comparison: Comparison, gradients: Parameters, targets: Array, rows: list[ReportRow]
+    gradients: Parameters, ours64: Parameters, ours32: Parameters, n: int
 ) -> list[str]:
-    """A sentence if their gradients are those of the sum of the losses; else none.
-
-    rows: those of the gradients, which all differ then.
-    """
-    if not all(row.differs for row in rows):
-        return []
-    n = targets.size
-    _, ours64 = loss_and_gradients(comparison.model64, comparison.ids, targets)
-    _, ours32 = loss_and_gradients(comparison.model32, comparison.ids, targets)
+    """A sentence if their gradients are those of the sum of the n losses; else none."""
     for name, theirs in gradients.items():
         if compare_arrays(name, theirs / n, ours64[name], ours32[name]).differs:
             return []
@@ -210,8 +215,6 @@ def missing_part_sentences(
     The right gradient is that of the embedding plus that of the output matrix.
     """
     model = comparison.model64
-    if not model.config.tied or "wte.weight" not in gradients:
-        return []
     # An untied model with a copy of wte as output matrix has the same activations, and an array for
     # each of the two parts.
     _, apart64 = loss_and_gradients(model.untie("copy"), comparison.ids, targets)
