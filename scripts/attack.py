@@ -85,7 +85,7 @@ TRAIN = (
     "train ../text --out out --n-layer 1 --n-head 1 --n-embd 8 --context 8 --vocab-size 260 "
     "--batch 2 "
 )
-DOCUMENTS = "../lines.jsonl -m ../bytes --out out/rows.jsonl --resume --shard-size 200"
+DOCUMENTS = "../lines.jsonl -m ../bytes --out out/rows.jsonl --resume"
 
 # Commands that write files. Each command runs in an empty directory beside the models.
 WRITERS = {
@@ -95,7 +95,7 @@ WRITERS = {
     "vectors": "vectors out",
     "train": TRAIN + "--steps 6 --eval-every 2",
     "download": f"download {NAME}",
-    "documents score": f"documents score {DOCUMENTS}",
+    "documents score": f"documents score {DOCUMENTS} --shard-size 200",
     "documents generate": f"documents generate {DOCUMENTS} -n 4",
 }
 COMMANDS = WRITERS | {

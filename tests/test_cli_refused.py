@@ -379,6 +379,11 @@ GENERATE = [
         id="greedy-with-temperature",
     ),
     pytest.param(
+        ["documents", "generate", "IN", "--out", "OUT", "-m", MODEL, "--greedy", "-t", "1"],
+        "--greedy cannot be given with --temperature, --top-k, --top-p or --min-p",
+        id="documents-greedy-with-temperature",
+    ),
+    pytest.param(
         ["generate", "-m", MODEL, "--head", "neither", "a"],
         "--head: invalid choice: 'neither'",
         id="head-unknown",

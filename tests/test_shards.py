@@ -30,7 +30,7 @@ import tiedgpt
 from tiedgpt import Tokenizer, cli
 from tiedgpt.checkpoints.formats import open_checkpoint
 from tiedgpt.checkpoints.publishing import StagedFiles
-from tiedgpt.cli import documents, documents_score, messages
+from tiedgpt.cli import documents, documents_generate, documents_score, messages
 from tiedgpt.errors import TiedGPTError
 from tiedgpt.fast import blas
 from tiedgpt.scale import inputs, rows, shards
@@ -333,16 +333,18 @@ def test_one_row_is_not_called_rows(score, tmp_path):
 
 def test_generated_rows_are_those_of_generate_documents(run, checkpoint, source, tmp_path):
     out = tmp_path / "out"
-    flags = ["-n", "5", "--num-samples", "2", "-k", "40", "--stop", "é", "--out", str(out)]
-    assert_done(run("documents", "generate", str(source), "-m", checkpoint, *flags))
+    flags = ["-n", "5", "-k", "40", "--min-p", "0.01", "--repetition-penalty", "1.5"]
+    command = ["documents", "generate", str(source), "-m", checkpoint, "--out", str(out)]
+    assert_done(run(*command, *flags, "--stop", "é"))
     results = tiedgpt.generate_documents(
         tiedgpt.load_model(checkpoint),
         TOKENIZER,
         [record["prompt"] for record in read(source)],
         max_new_tokens=5,
         top_k=40,
+        min_p=0.01,
+        repetition_penalty=1.5,
         seed=0,
-        num_samples=2,
         stop=["é"],
     )
     for row, samples in zip(read(out), results, strict=True):
@@ -354,17 +356,32 @@ def test_generated_rows_are_those_of_generate_documents(run, checkpoint, source,
         assert row["samples"] == expected
 
 
-def test_generated_rows_depend_on_the_seed_and_not_on_the_shards(run, checkpoint, source):
+@pytest.fixture
+def generate(run, checkpoint, source):
+    """generate(*flags): what `documents generate` prints for the source."""
+
     def generate(*flags):
         words = ["documents", "generate", str(source), "-m", checkpoint, "--out", "-"]
         code, out, _ = run(*words, *flags)
         assert code == 0
         return out
 
+    return generate
+
+
+def test_generated_rows_depend_on_the_seed_and_not_on_the_shards(generate, monkeypatch):
     rows_of_seed_0 = generate("-n", "5")
     assert rows_of_seed_0.count("\n") == 60, "one for each record"
-    assert generate("-n", "5", "--shard-size", "1kB") == rows_of_seed_0
     assert generate("-n", "5", "-s", "1") != rows_of_seed_0
+
+    monkeypatch.setattr(documents_generate, "SHARD_SIZE", 1000)
+    assert generate("-n", "5") == rows_of_seed_0
+
+
+def test_greedy_rows_do_not_depend_on_the_seed(generate):
+    rows_of_seed_0 = generate("-n", "5", "--greedy")
+    assert generate("-n", "5", "--greedy", "-s", "1") == rows_of_seed_0
+    assert generate("-n", "5") != rows_of_seed_0
 
 
 # Where the lines come from

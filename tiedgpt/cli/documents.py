@@ -7,14 +7,12 @@ from importlib.util import find_spec
 from typing import Any
 
 from ..checkpoints import Opened, open_model
-from ..errors import ArgumentError, TiedGPTError, short_repr
+from ..errors import ArgumentError, short_repr
 from ..scale import shards
 from ..scale.job import Job, do_part, write_file
 from ..scale.rows import ARGUMENTS, identity
 from . import options
 from .messages import ProgressBar, note
-
-UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3}  # of --shard-size, in bytes
 
 
 def add_arguments(parser: argparse.ArgumentParser, field: str) -> None:
@@ -43,21 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser, field: str) -> None:
         help="continue an interrupted run; start one if there is none",
     )
     parser.add_argument(
-        "--strict", action="store_true", help="exit with code 2 if a row has an error"
-    )
-    add_work_options(parser)
-
-
-def add_work_options(parser: argparse.ArgumentParser) -> None:
-    """Add how the work is divided, and who does it."""
-    parser.add_argument(
-        "--shard-size",
-        metavar="SIZE",
-        type=shard_size,
-        default=10**6,
-        help="input of a part (default: 1MB)",
-    )
-    parser.add_argument(
         "--workers", metavar="N", type=options.positive_int, help="processes here; needs Dask"
     )
     parser.add_argument(
@@ -71,17 +54,6 @@ def add_work_options(parser: argparse.ArgumentParser) -> None:
         type=part,
         help="do part I, from 0, of N; then --resume joins all parts",
     )
-
-
-def shard_size(argument: str) -> int:
-    """The type of --shard-size: a number of bytes, with an optional unit."""
-    match = re.fullmatch(r"([1-9][0-9]{0,11})([KMG]?)B?", argument.upper())
-    if match is None:
-        raise argparse.ArgumentTypeError(
-            f"expected a size such as 500kB or 2MB, got {short_repr(argument)}"
-        )
-    number, unit = match.groups()
-    return int(number) * UNITS[unit]
 
 
 def part(argument: str) -> tuple[int, int]:
@@ -140,11 +112,12 @@ def settings_of(command: str, args: argparse.Namespace, opened: Opened) -> dict[
     return settings
 
 
-def write_rows(files: list[str], settings: dict[str, Any], args: argparse.Namespace) -> None:
-    """Write the rows of all files, and say how many there are; with --part, only that part.
+def write_rows(
+    files: list[str], settings: dict[str, Any], args: argparse.Namespace
+) -> tuple[int, int]:
+    """Write the rows of all files; count them, and those with an error.
 
-    Raises TiedGPTError if a row has an error and --strict is given. A part is not judged: that is
-    done when --resume joins all parts.
+    With --part, only that part is done. Its rows are counted when --resume joins all parts.
     """
     if args.out == "-":
         rows = shards.rows_of_files(files, settings)
@@ -162,10 +135,9 @@ def write_rows(files: list[str], settings: dict[str, Any], args: argparse.Namesp
         if args.part:
             number, parts = args.part
             do_part(job, number, parts)
-            return
+            return 0, 0
         total, errors = write_file(job, args.resume)
 
     plural = "" if total == 1 else "s"
     note(f"{total:,} row{plural} in {args.out}, {errors:,} with an error")
-    if args.strict and errors > 0:
-        raise TiedGPTError(f"{errors:,} of {total:,} rows have an error")
+    return total, errors

@@ -1,7 +1,10 @@
 """Continue many texts: JSON lines in, a row for each out.
 
+For several samples of a prompt, repeat its line: each line has its own random numbers.
+
 examples:
   tiedgpt documents generate prompts.jsonl --out samples.jsonl -n 20
+  tiedgpt documents generate prompts.jsonl --out samples.jsonl --greedy --repetition-penalty 1.2
 """
 
 import argparse
@@ -9,11 +12,13 @@ import argparse
 from ..scale.inputs import find_files
 from . import documents, options
 
+# Bytes of the input in a shard. A prompt takes far more time than its bytes take to be scored.
+SHARD_SIZE = 25_000
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     documents.add_arguments(parser, field="prompt")
     options.add_sampling(parser)
-    options.add_temperature(parser, default=1.0)
     parser.add_argument(
         "-s",
         "--seed",
@@ -22,10 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0,
         help="the same S gives the same text (default: 0)",
     )
-    parser.set_defaults(scores_only=False)  # a flag of `documents score`, which settings_of reads
+    # settings_of reads flags that only `documents score` or `generate` has.
+    parser.set_defaults(scores_only=False, shard_size=SHARD_SIZE, num_samples=1)
 
 
 def run(args: argparse.Namespace) -> None:
+    sampling = options.sampling_of(args)
+    args.temperature = sampling.temperature  # 1 if the flag is not given
     documents.check_flags(args)
     files = list(find_files(args.inputs))
     opened = documents.open_with_head(args)

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from ..checkpoints import Opened, open_model
-from ..errors import ArgumentError, TiedGPTError, short_repr
+from ..errors import ArgumentError, Range, TiedGPTError, short_repr
 from ..gpt2.checks import check_prompt_ids, seed_or_new
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import EOT, Tokenizer
@@ -39,15 +39,20 @@ from .output import print_json, printable
 from .tables import print_predictions
 from .texts import read_prompt
 
+MAX_SAMPLES = 10_000  # in one batch; memory runs out long before
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_prompt(parser)
     options.add_question(parser)
     options.add_sampling(parser)
-    options.add_temperature(parser, hint="; for the likeliest token always, use --greedy")
-    parser.add_argument("--greedy", action="store_true", help="take the likeliest token every time")
-    options.add_min_p(parser)
-    options.add_repetition_penalty(parser)
+    parser.add_argument(
+        "--num-samples",
+        metavar="N",
+        type=options.number(Range(1, MAX_SAMPLES)),
+        default=1,
+        help="samples of the prompt (default: 1)",
+    )
     parser.add_argument(
         "-s",
         "--seed",
@@ -81,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    sampling = sampling_of(args)
+    sampling = options.sampling_of(args)
     if args.echo and args.json:
         raise ArgumentError("--echo cannot be given with --json: the document has the prompt")
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
@@ -114,24 +119,6 @@ def run(args: argparse.Namespace) -> None:
         if args.echo:
             before = prompt
         print_answers(answerer.answers(ids), before)
-
-
-def sampling_of(args: argparse.Namespace) -> Sampling:
-    """The Sampling of the flags. Raises ArgumentError for flags that contradict each other."""
-    sampling_flags = (args.temperature, args.top_k, args.top_p, args.min_p)
-    if args.greedy and any(value is not None for value in sampling_flags):
-        raise ArgumentError(
-            "--greedy cannot be given with --temperature, --top-k, --top-p or --min-p: it never "
-            "samples"
-        )
-    return Sampling(
-        temperature=1.0 if args.temperature is None else args.temperature,
-        top_k=args.top_k,
-        top_p=args.top_p,
-        greedy=args.greedy,
-        min_p=args.min_p,
-        repetition_penalty=args.repetition_penalty,
-    )
 
 
 def open_draft(source: str, opened: Opened) -> Opened | None:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ..errors import ABOVE_0, FRACTION, PROBABILITY, ArgumentError, Range, short_repr
+from ..inference.sampling import Sampling
 from .output import fill
 
-MAX_SAMPLES = 10_000  # in one batch; memory runs out long before
 STDIN_TOO = "- or nothing for stdin"
 
 
@@ -146,7 +146,7 @@ def add_question(parser: argparse.ArgumentParser) -> None:
 
 
 def add_sampling(parser: argparse.ArgumentParser) -> None:
-    """The options of a command that generates text, but for the temperature and the seed."""
+    """The options of a command that generates text, but for the seed."""
     parser.add_argument(
         "-n",
         "--max-new-tokens",
@@ -170,11 +170,26 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
         help="sample from the smallest set of tokens whose probabilities add up to P",
     )
     parser.add_argument(
-        "--num-samples",
-        metavar="N",
-        type=number(Range(1, MAX_SAMPLES)),
-        default=1,
-        help="samples for each prompt (default: 1)",
+        "--min-p",
+        metavar="M",
+        type=number(PROBABILITY),
+        help="sample from the tokens that are at least M times as likely as the likeliest",
+    )
+    parser.add_argument(
+        "-t",
+        "--temperature",
+        metavar="T",
+        type=number(ABOVE_0, hint="; for the likeliest token always, use --greedy"),
+        help="divide the logits by T: below 1 sharpens, above 1 flattens (default: 1)",
+    )
+    parser.add_argument("--greedy", action="store_true", help="take the likeliest token every time")
+    parser.add_argument(
+        "--repetition-penalty",
+        metavar="R",
+        type=number(ABOVE_0),
+        default=1.0,
+        help="divide the positive logits of tokens that are in the text already by R, multiply "
+        "the negative ones by it (default: 1)",
     )
     parser.add_argument(
         "--stop",
@@ -186,37 +201,24 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_temperature(
-    parser: argparse.ArgumentParser, default: float | None = None, hint: str = ""
-) -> None:
-    """-t. `hint` is the end of the error for a number that is refused."""
-    parser.add_argument(
-        "-t",
-        "--temperature",
-        metavar="T",
-        type=number(ABOVE_0, hint),
-        default=default,
-        help="divide the logits by T: below 1 sharpens, above 1 flattens (default: 1)",
-    )
-
-
-def add_min_p(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--min-p",
-        metavar="M",
-        type=number(PROBABILITY),
-        help="sample from the tokens that are at least M times as likely as the likeliest",
-    )
-
-
-def add_repetition_penalty(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--repetition-penalty",
-        metavar="R",
-        type=number(ABOVE_0),
-        default=1.0,
-        help="divide the positive logits of tokens that are in the text already by R, multiply "
-        "the negative ones by it (default: 1)",
+def sampling_of(args: argparse.Namespace) -> Sampling:
+    """The Sampling of the flags. Raises ArgumentError for flags that contradict each other."""
+    sampling_flags = (args.temperature, args.top_k, args.top_p, args.min_p)
+    if args.greedy and any(value is not None for value in sampling_flags):
+        raise ArgumentError(
+            "--greedy cannot be given with --temperature, --top-k, --top-p or --min-p: it never "
+            "samples"
+        )
+    temperature = args.temperature
+    if temperature is None:
+        temperature = 1.0
+    return Sampling(
+        temperature=temperature,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        greedy=args.greedy,
+        min_p=args.min_p,
+        repetition_penalty=args.repetition_penalty,
     )
 
 
