@@ -1,4 +1,16 @@
-"""Models and tokenizers on disk: `load_model`, `load_tokenizer`, `save_model`, `open_model`."""
+"""Models and tokenizers on disk: `load_model`, `load_tokenizer`, `save_model`, `open_model`.
+
+checkpoint.py       what every format is opened as
+formats.py          the formats that are read; here a new one is added
+tensor_names.py     the names of tensors in the files of other programs
+vocabulary.py       tokenizers: the files that are read
+saving.py           models and tokenizers are written
+hub.py              finds a model on this machine, or downloads it: fetching.py. Each file is
+                    verified: verification.py
+reading.py, publishing.py, locks.py
+                    open a file; write one that is complete or absent; keep two processes apart.
+                    The other folders use these too.
+"""
 
 import os
 from dataclasses import dataclass

@@ -15,13 +15,13 @@ from ..errors import CheckpointError
 from ..gpt2.config import Config
 from . import huggingface, tensorflow
 from .checkpoint import Checkpoint
-from .other_formats import check_format
+from .unread_formats import check_format
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
     """Check the files of a checkpoint. Its weights are not read. Raises CheckpointError.
 
-    A file in a format that is not read is named (other_formats.py).
+    A file in a format that is not read is named (unread_formats.py).
     """
     check_format(path)
     if is_openais(path):

@@ -10,10 +10,10 @@ from pathlib import Path
 from ..errors import CheckpointError, ConfigError, short_repr
 from ..gpt2.config import Config
 from .checkpoint import Checkpoint, check_tensor_shapes
-from .other_formats import describe_weights
 from .reading import directory_of, read_json
 from .safetensors import Tensor, read_header, replaced
 from .tensor_names import HEAD, TRANSFORMERS_PREFIX, from_transformers
+from .unread_formats import describe_weights
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -18,7 +18,7 @@ from . import huggingface, tensorflow
 from .fetching import DownloadClient
 from .known_models import MERGES, MODELS, OPENAI_124M, RELEASED_BY_OPENAI, VOCAB
 from .messages import Note
-from .other_formats import PICKLE
+from .unread_formats import PICKLE
 from .verification import Version
 from .vocabulary import read_tokenizer
 

@@ -1,6 +1,7 @@
 """Verify a downloaded file: its size and its hash are those that were published.
 
-Every file is verified when it is received, and again when it is asked for and is here already.
+Every file is verified when it is received (fetching.py), and again when it is asked for and is here
+already (remote_models.py).
 """
 
 import hashlib

@@ -2,7 +2,9 @@
 
 MISTAKES is the list. To add one, add a row: what to say of it, and for each kind of activation that
 it changes the function that computes the wrong one. A mistake of one expression is a lambda in its
-row; one of two steps or more is a function with a name. What is right is in model.py alone.
+row; one of two steps or more is a function with a name. What is right is in model.py alone. The
+mistake's test is a GPT-2 that makes it, in tests/support/wrong_gpt2s.py, and what is said of it, in
+tests/test_compare_mistakes.py.
 
 A function gets the place where the mistake is made, and returns the wrong activation of this place.
 at.x is the activation that the wrong one is computed from, at.weight and at.bias are the parameters

@@ -1,1 +1,4 @@
-"""Train a GPT-2, and learn the vocabulary of its tokenizer."""
+"""Train a GPT-2, and learn the vocabulary of its tokenizer.
+
+loop.py is the training loop, optimizer.py AdamW's step, merges.py learns the vocabulary.
+"""
