@@ -37,7 +37,7 @@ def markov_chain(V: int, jsd: float, rng: np.random.Generator) -> np.ndarray:  #
     noise = rng.standard_normal((V, V))
 
     def circulation(unevenness: float) -> np.ndarray:
-        weights = np.exp(unevenness * (noise - noise.max()))  # at most 1
+        weights = np.exp(unevenness * (noise - noise.max()))  # at most 1, so that none overflows
         return balance(np.where(allowed, weights, 0))
 
     # The entropy of the chain is that of C and that of the order of a pair.

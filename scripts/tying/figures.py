@@ -288,7 +288,7 @@ class Runs:
         return Term(run=run, text="", measure="ratio")
 
     def figure(self, *terms: Term, seeds: Sequence[Seed] = SEEDS) -> Figure:
-        """The sum of the terms for the seeds whose runs are all done."""
+        """The sum of the terms for each seed whose runs are all done; its mean and interval."""
         done: list[Seed] = []
         values: list[float] = []
         for seed in seeds:

@@ -130,8 +130,9 @@ def path_scores(model: GPT2, corpus: Corpus) -> Line:
 
     The corpus must have enough frequent tokens. A model without layers has no path "mlp0".
     """
+    # {path: {"kl": ..., "top1": ...}} for the unigram, the plain and the calibrated paths
     numbers_by_path = bigrams(model, corpus, others=calibrated_paths(model, corpus))
-    assert numbers_by_path is not None  # as it would be with few frequent tokens
+    assert numbers_by_path is not None  # it is None only for few frequent tokens
     result: Line = {}
     for score in SCORES:
         path, measure = score.rsplit(".", 1)

@@ -41,7 +41,7 @@ def all_numbers(runs: Runs) -> dict[str, Numbers]:
 
 
 def page(runs: Runs) -> str:
-    """README.md."""
+    """The text of README.md."""
     sections = all_numbers(runs)
     parts = [first_screen.text(sections[FIRST]), how_to_read(runs)]
     for number, claim in CLAIMS.items():
