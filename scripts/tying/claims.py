@@ -61,7 +61,7 @@ NO_LAYER_WIDTHS = {
     64: "no layers",
     128: "no layers, width 128",
 }
-# Claim 14: a model is named "classes SHARE", and then has one of each of these.
+# Claim 14: the name of a model is "classes" and one of each of these.
 CLASS_SHARES = (0.0, 0.5, 1.0)
 CLASS_NOISES = ("", ", noise")
 CLASS_LAYERS = ("", ", one layer")
@@ -906,10 +906,10 @@ The claim is that the tie costs what the asymmetry of the text costs a symmetric
 
 
 def classes_numbers(runs: Runs) -> Numbers:
-    """The cost of the tie on chains whose tokens have classes.
+    """The cost of the tie on chains whose tokens have classes: models "classes SHARE".
 
-    A class of its own decides what follows a token, and one what it follows. For a share of the
-    tokens both are the same. With noise, the tokens of a class differ.
+    One class of a token decides what follows it, another what it follows. For a share of the tokens
+    both are the same class. With noise, the tokens of a class differ.
     """
     numbers: Numbers = {}
     for layers in CLASS_LAYERS:
@@ -919,7 +919,7 @@ def classes_numbers(runs: Runs) -> Numbers:
                 numbers[f"{model}, cost"] = runs.cost(model, measure="excess")
                 if layers == "":  # signs are not trained with a layer
                     numbers[f"{model}, signs"] = runs.cost(model, tied="signs", measure="excess")
-    # What it costs more if no token has the same class for both than if all have.
+    # How much more it costs if no token has the same class for both than if all have.
     numbers["apart"] = runs.rise_of_cost(before="classes 1", after="classes 0")
     return numbers
 
