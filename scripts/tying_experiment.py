@@ -50,11 +50,12 @@ class Experiment:
         self.text = text
         self.name = text_name(text)
         self.out = out
-        self.workers = workers
-        self.second_text = documentation()
+        self.workers = workers  # runs at a time
+        self.second_text = documentation()  # some models are trained on it
         self.second_name = text_name(self.second_text)
 
     def runs(self) -> Runs:
+        """The runs that are done."""
         lines = engine.read_lines(self.out / "runs.jsonl")
         return Runs(lines, self.name, self.second_name)
 
@@ -62,18 +63,23 @@ class Experiment:
         """Do the jobs that have no line. Returns whether there were any."""
         lines = self.runs().lines
         missing = [job for job in jobs if job.key not in lines]
-        seconds = [job.work for job in missing]
-        minutes = max(sum(seconds) / self.workers, *seconds, 0) / 60
+
+        # The workers share the jobs, but the longest one is done by one worker.
+        seconds = sum(job.work for job in missing) / self.workers
+        longest = max((job.work for job in missing), default=0)
+        minutes = max(seconds, longest) / 60
         print(
             f"{len(missing)} of {len(jobs)} runs are missing: about {minutes:.1f} minutes",
             file=sys.stderr,
         )
         if not missing:
             return False
-        vocab_size = Run().vocab_size
+
+        # The texts that these jobs read are written as tokens.
+        names = {job.text for job in missing}
         for text in (self.text, self.second_text):
-            if any(job.text == text_name(text) for job in missing):
-                prepare(text, vocab_size, self.out)
+            if text_name(text) in names:
+                prepare(text, Run().vocab_size, self.out)
         engine.do_jobs(missing, self.out / "runs.jsonl", self.workers)
         return True
 
@@ -82,11 +88,14 @@ class Experiment:
         while True:
             runs = self.runs()
             jobs = plan.whole_plan(runs, page.all_numbers(runs), self.out)
-            if not self.do(jobs):
+            did_some = self.do(jobs)
+            if not did_some:
                 return
 
     def claim(self, number: int) -> str:
+        """Train what one claim needs; its section of the page."""
         numbers = page.CLAIMS[number].numbers(self.runs())
+        # Several figures need the same run, and a key has one job.
         jobs = {job.key: job for job in plan.jobs_of(numbers.values(), self.out)}
         self.do(list(jobs.values()))
         return page.claim(self.runs(), number)
@@ -105,7 +114,10 @@ class Experiment:
 
 
 def files_of(runs: Runs, published: bool) -> dict[str, bytes]:
-    """The tables and figures; for the published text also the page and its pictures."""
+    """The contents of the files of OUT by name, but for runs.jsonl.
+
+    The page and its pictures are only for the published text.
+    """
     files = {
         "tables.md": page.tables(runs).encode(),
         "figures.json": page.figures_json(runs).encode(),
@@ -113,9 +125,9 @@ def files_of(runs: Runs, published: bool) -> dict[str, bytes]:
     if published:
         files["README.md"] = page.page(runs).encode()
         for name, picture in pictures.PICTURES.items():
-            drawn = BytesIO()
-            picture(runs).savefig(drawn)
-            files[name] = drawn.getvalue()
+            png = BytesIO()
+            picture(runs).savefig(png)
+            files[name] = png.getvalue()
     return files
 
 
@@ -128,7 +140,7 @@ def read_text(path: Path) -> str:
 
 
 def interrupt_on_ctrl_c() -> None:
-    """Make Ctrl-C raise KeyboardInterrupt, unless it is ignored, as in a script's `... &`."""
+    """Make Ctrl-C raise KeyboardInterrupt again, unless it is ignored, as in a script's `... &`."""
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -143,6 +155,7 @@ def end_on_sigterm() -> None:
 
 
 def parser() -> argparse.ArgumentParser:
+    """The arguments of the command; the text above is its help."""
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -171,16 +184,17 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """The command. Returns its exit code."""
     try:
         interrupt_on_ctrl_c()
         args = parser().parse_args(arguments)
         end_on_sigterm()
         experiment = Experiment(read_text(args.corpus), args.out.absolute(), args.workers)
-        with lock_directory(experiment.out):
+        with lock_directory(experiment.out):  # two processes would do the same runs
             run(experiment, args)
     except KeyboardInterrupt:
         print("\nstopped; the same command continues with the missing runs", file=sys.stderr)
-        return 130
+        return 130  # as for a process that SIGINT ended
     except (tiedgpt.TiedGPTError, OSError) as error:
         print(f"tying_experiment: error: {error}", file=sys.stderr)
         return 2
@@ -188,6 +202,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(experiment: Experiment, args: argparse.Namespace) -> None:
+    """Do what the arguments ask for: one claim, one bar, or all the files."""
     if args.claim:
         print(experiment.claim(args.claim))
         return

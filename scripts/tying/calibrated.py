@@ -1,5 +1,11 @@
 """Each path after one fitted scale and the token counts: what does it add to the unigram?
 
+A path is a function path(model, tokens [n]) -> logits [n, V]: a way through the model from a token
+to scores of the next one, such as the direct path W_E W_U (tiedgpt/study/paths.py). It is compared
+with the bigrams of a text, for its frequent tokens, by KL: the divergence of the path's
+probabilities from the shares of the tokens that follow. The unigram, the same prediction after
+every token, is the counts of the tokens.
+
 The KL of a path (tiedgpt/study/bigrams.py) depends on the scale of its logits. A path may also lack
 the frequencies of the tokens, which other parts of the model can add. Here the logits x_t [V] of a
 path become
@@ -8,7 +14,7 @@ path become
 
 with the scale of at least 0 and the weight that have the lowest mean KL. They are fitted to one
 half of the frequent tokens and used for the other half, so no token is scored by numbers that were
-fitted to it.
+fitted to it. S is the number of tokens that the corpus has, of all V.
 """
 
 import numpy as np
@@ -18,7 +24,7 @@ from tiedgpt.gpt2.ops import softmax
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.paths import Path, paths_of
 
-STEPS = 20  # of Newton's method, each of a length of at most 1
+STEPS = 20  # of Newton's method
 
 
 def calibrated_paths(model: GPT2, corpus: Corpus) -> dict[str, Path]:
@@ -37,26 +43,30 @@ def calibrate(path: Path, model: GPT2, corpus: Corpus) -> Path:
     Each half of the frequent tokens has those that are fitted to the other half.
     """
     tokens = corpus.frequent()
-    seen = corpus.frequent(1)
+    seen = corpus.frequent(min_count=1)
     first_half = tokens[::2]
     second_half = tokens[1::2]
     log_u = np.log(corpus.counts[seen] / corpus.counts.sum()).astype(np.float32)
 
     def fitted(half: np.ndarray) -> np.ndarray:  # [n] -> [2]
-        table = corpus.table(half, seen)
-        bigrams = table / table.sum(axis=1, keepdims=True)
-        return fit(path(model, half)[:, seen], log_u, bigrams)
+        """The scale and the weight that fit the tokens of one half best."""
+        pair_counts = corpus.table(half, seen)
+        bigrams = pair_counts / pair_counts.sum(axis=1, keepdims=True)
+        logits = path(model, half)[:, seen]
+        return fit(logits, log_u, bigrams)
 
-    # Row 0 is for the tokens of the first half, row 1 for those of the second.
-    scale, weight = np.array([fitted(second_half), fitted(first_half)], np.float32).T
-    in_second = np.zeros(model.config.vocab_size, bool)
-    in_second[second_half] = True
+    # A token gets the numbers that are fitted to the other half: first all, then the second half.
+    V = model.config.vocab_size
+    scale = np.empty((V, 1), np.float32)
+    weight = np.empty((V, 1), np.float32)
+    scale[...], weight[...] = fitted(second_half)
+    scale[second_half], weight[second_half] = fitted(first_half)
 
     def calibrated(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
-        row = in_second[tokens].astype(int)
-        logits = np.full((tokens.size, model.config.vocab_size), -np.inf, np.float32)
-        scaled = path(model, tokens)[:, seen] * scale[row, None]
-        logits[:, seen] = scaled + weight[row, None] * log_u
+        """The calibrated path: one row of logits for each token."""
+        logits = np.full((tokens.size, V), -np.inf, np.float32)
+        scaled = path(model, tokens)[:, seen] * scale[tokens]
+        logits[:, seen] = scaled + weight[tokens] * log_u
         return logits
 
     return calibrated
@@ -67,36 +77,51 @@ def fit(  # [n, S], [S], [n, S] -> [2]
 ) -> np.ndarray:
     """The scale and the weight with the lowest mean KL(Q || softmax(scale x + weight log_u)).
 
-    KL is convex in both, so Newton's method finds the only minimum. If that has a scale below 0,
-    the best scale is 0.
+    Q has the probabilities of the next token. KL is convex in both numbers, so Newton's method
+    finds the only minimum. If that has a scale below 0, the best scale is 0.
     """
     # The scale is fitted in units in which x has a standard deviation of 1.
-    spread = np.float32(x.std()) or np.float32(1)
+    spread = np.float32(x.std())
+    if spread == 0:
+        spread = np.float32(1)
     unit_x = x / spread
     scale, weight = newton(unit_x, log_u, Q)
     if scale < 0:
-        return fit(np.zeros_like(x), log_u, Q)
+        return fit(np.zeros_like(x), log_u, Q)  # the best weight without x
     return np.array([scale / spread, weight])
 
 
 def newton(  # [n, S], [S], [n, S] -> [2]
     x: np.ndarray, log_u: np.ndarray, Q: np.ndarray
 ) -> np.ndarray:
-    """The scale and the weight where the gradient of the mean KL is 0."""
+    """The scale and the weight where the gradient of the mean KL of `fit` is 0.
+
+    For each row, the gradient is the mean of the two features x and log_u by softmax, less that by
+    Q. The Hessian is the covariance of the two features by softmax.
+    """
     n = len(x)
-    wanted = np.array([(Q * x).sum(), (Q @ log_u).sum()], np.float64) / n
-    numbers = np.array([0.0, 1.0])
+    means_by_Q = np.array([(Q * x).sum(), (Q @ log_u).sum()], np.float64) / n
+    numbers = np.array([0.0, 1.0])  # the scale and the weight of the unigram alone
     for _ in range(STEPS):
         scale = np.float32(numbers[0])
         weight = np.float32(numbers[1])
         p = softmax(scale * x + weight * log_u)
         px = p * x
 
-        # The gradient is the difference of means, the Hessian the mean covariance.
+        # The means of the features in each row, and the sums of their products over all rows.
         means = np.stack([px.sum(axis=1), p @ log_u], axis=1).astype(np.float64)  # [n, 2]
-        both = float((px @ log_u).sum())
-        squares = np.array([[float((px * x).sum()), both], [both, float((p @ log_u**2).sum())]])
-        hessian = (squares - means.T @ means) / n
-        step = np.linalg.solve(hessian + 1e-9 * np.eye(2), means.mean(axis=0) - wanted)
+        x_x = float((px * x).sum())
+        x_u = float((px @ log_u).sum())
+        u_u = float((p @ log_u**2).sum())
+        sums_of_products = np.array([[x_x, x_u], [x_u, u_u]])
+
+        # A covariance is the mean of the products less the product of the means.
+        sums_of_mean_products = means.T @ means
+        hessian = (sums_of_products - sums_of_mean_products) / n
+        gradient = means.mean(axis=0) - means_by_Q
+        invertible = hessian + 1e-9 * np.eye(2)  # for x = 0, or u the same for all tokens
+        step = np.linalg.solve(invertible, gradient)
+
+        # Far from the minimum a whole step may go too far, so it is at most 1 long.
         numbers -= step / max(1.0, float(np.linalg.norm(step)))
     return numbers

@@ -1,7 +1,33 @@
 """The claims of the page: for each, a function of its numbers and a function of its text.
 
-A text is in Markdown. Its figures and the words of its verdicts follow from the numbers, so it is
-right for any text, and says "not known yet" where runs are missing.
+CLAIM_numbers(runs) returns the figures that a claim needs, by name. A figure is the mean over seeds
+of a measure of a model, or of a difference of two. CLAIM_text(n) returns the section of the page in
+Markdown: n["NAME"] prints a figure as its mean and 95 % interval, and `words` are chosen by its
+verdict: significantly below 0, above 0, or no difference found. So figures and verdicts are right
+for any text that models are trained on, and are "not known yet" where runs are missing.
+
+A model is named as in the table of settings.py, such as "one layer"; "longer" is the same with
+twice the steps, "tenth" with a tenth of the text. It is trained with several heads. The head says
+how the output matrix W_U comes from the token embedding W_E:
+
+    tied             W_U = W_E^T
+    signs            tied, and each gain of ln_f starts at 1 or -1 at random
+    untied           W_U is a matrix of its own, and starts from random numbers
+    copy, zeros      untied, and W_U starts as a copy of W_E^T, or at 0
+
+The cost of the tie is the held-out loss of tied minus that of untied: above 0, tying is worse. A
+model without a name in the table is a Run, such as replace(ONE, lr=...); ONE has one layer.
+
+A path is a way through a model from one token to scores of the next: "raw" is the direct path
+A = W_E W_U, "normed" the same with ln_f, "mlp0" the same with ln_f and the first MLP, "model" the
+whole model. The unigram, the same prediction after every token, is the token counts. The measure
+"unigram.kl" is its distance from the bigrams of the text, in nats of KL; "PATH+unigram.kl" is that
+of a path whose scores were stretched and mixed with the token counts, "PATH+unigram.top1" the share
+of tokens whose most common successor it makes the likeliest. "PATH.self" is the share of tokens
+that get the highest score for themselves.
+
+A chain is a Markov chain with a chosen asymmetry, on which models are trained in place of a text;
+"excess" is the loss above that of the chain's own probabilities.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,11 +35,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from .chains import asymmetry
-from .figures import Figure, Numbers, Runs
+from .figures import Figure, Numbers, Runs, Seed, subtracted
 from .settings import (
     BATCHES,
     INPUT_GRADIENTS,
     JSDS,
+    MODELS,
     ONE,
     SEEDS,
     SIMILARITY_PAIRS,
@@ -25,10 +52,8 @@ from .settings import (
     Run,
 )
 
-# The words for a loss that is lower, higher, or not found to differ
-BETTER = ("better", "worse", "not found to differ")
-BETTER_THAN = ("better than", "worse than", "not found to differ from")
-MEASURED_ON = ("no layers", "MLP", "one layer")
+PATH_MODELS = ("no layers", "MLP", "one layer")  # those of claim 2
+# The models by their width
 WIDTHS = {16: "width 16", 32: "width 32", 64: "one layer", 128: "width 128"}
 NO_LAYER_WIDTHS = {
     16: "no layers, width 16",
@@ -36,9 +61,12 @@ NO_LAYER_WIDTHS = {
     64: "no layers",
     128: "no layers, width 128",
 }
+# Claim 14: the name of a model is "classes" and one of each of these.
 CLASS_SHARES = (0.0, 0.5, 1.0)
-CLASS_NOISES = ("", ", noise")  # what the name of a model of the table has
+CLASS_NOISES = ("", ", noise")
 CLASS_LAYERS = ("", ", one layer")
+# Claims 7 and 12 need trainings that no other claim needs, so they have fewer seeds.
+SIX_SEEDS = SEEDS[:6]
 
 
 @dataclass(frozen=True)
@@ -51,9 +79,24 @@ class Claim:
 
 
 def table(head: Sequence[str], *rows: Sequence[object]) -> str:
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    lines += [f"| {' | '.join(map(str, row))} |" for row in rows]
+    """A table in Markdown."""
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for row in rows:
+        cells = [str(cell) for cell in row]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def better_or_worse(difference: Figure) -> str:
+    """What a difference of two losses says of the first: better if it is below 0."""
+    return difference.words(below="better", above="worse", none="not found to differ")
+
+
+def better_or_worse_than(difference: Figure) -> str:
+    """As better_or_worse, for a sentence that names the second next."""
+    return difference.words(
+        below="better than", above="worse than", none="not found to differ from"
+    )
 
 
 def if_known(figures: list[Figure], sentence: str, otherwise: str) -> str:
@@ -67,11 +110,23 @@ def if_known(figures: list[Figure], sentence: str, otherwise: str) -> str:
 
 
 def symmetric_numbers(runs: Runs) -> Numbers:
-    measures = ("jsd", "fit untied", "fit ln_f", "fit signed", "fit tied", "unigram excess")
+    """What a symmetric table of scores costs, from the text alone; no model is trained.
+
+    Each number is a loss above that of the text's own bigrams.
+    """
+    measures = (
+        "jsd",  # the lowest that a symmetric table can have
+        "fit untied",  # the best fits of four forms of a table
+        "fit ln_f",
+        "fit signed",
+        "fit tied",
+        "unigram excess",  # of the token counts, after every token
+    )
     return {measure: runs.of_text(measure) for measure in measures}
 
 
 def symmetric_text(n: Numbers) -> str:
+    """Claim 1: the table of scores of a tied model is symmetric, and what that costs."""
     fits = table(
         ["form of the table, rank 64", "loss above the text's own bigrams, best fit"],
         ["`W_E W_U`", n["fit untied"]],
@@ -101,35 +156,42 @@ after "York" (the zero-layer model of [Elhage et al.
 
 
 def direct_path_numbers(runs: Runs) -> Numbers:
+    """How much nearer to the bigrams than the token counts the paths of three models are.
+
+    Also how often a token gets the highest score for itself, in tied models and in the text.
+    """
     numbers: Numbers = {}
-    for model in MEASURED_ON:
+    for model in PATH_MODELS:
         for head in ("tied", "untied"):
-            numbers[f"{model}, {head}, normed"] = runs.gain(model, head, "normed")
-            if model != "no layers":
-                numbers[f"{model}, {head}, mlp0"] = runs.gain(model, head, "mlp0")
+            numbers[f"{model}, {head}, normed"] = runs.nearer_to_bigrams(model, head, "normed")
+            if model != "no layers":  # it has no MLP
+                numbers[f"{model}, {head}, mlp0"] = runs.nearer_to_bigrams(model, head, "mlp0")
+    # The distance of the tied path minus that of the untied one.
     numbers["untied nearer"] = runs.cost("one layer", measure="normed+unigram.kl")
     numbers["self, no layers"] = runs.measure("no layers", "tied", "raw.self")
     numbers["self, one layer"] = runs.measure("one layer", "tied", "raw.self")
     numbers["self, mlp0"] = runs.measure("one layer", "tied", "mlp0.self")
     numbers["self, text"] = runs.of_text("self")
+    # The distance of the token counts, so the most by which a path can be nearer.
     numbers["bigrams"] = runs.measure("one layer", "tied", "unigram.kl")
     return numbers
 
 
 def direct_path_text(n: Numbers) -> str:
+    """Claim 2: the direct path learns bigrams, but a tied one predicts the token itself."""
     rows = []
     for head in ("tied", "untied"):
-        rows.append([f"{head}, normed"] + [n[f"{model}, {head}, normed"] for model in MEASURED_ON])
-        rows.append(
-            [f"{head}, mlp0", ""] + [n[f"{model}, {head}, mlp0"] for model in MEASURED_ON[1:]]
-        )
-    gains = table(
-        ["nats nearer to the bigrams than the token counts", "no layers", "MLP", "one layer"], *rows
-    )
-    without = n["one layer, tied, normed"]
-    through = n["one layer, tied, mlp0"]
+        for path in ("normed", "mlp0"):
+            row = [f"{head}, {path}"]
+            for model in PATH_MODELS:
+                # Without layers there is no mlp0, and the cell stays empty.
+                row.append(str(n.get(f"{model}, {head}, {path}", "")))
+            rows.append(row)
+    gains = table(["nats nearer to the bigrams than the token counts", *PATH_MODELS], *rows)
+    without_mlp = n["one layer, tied, normed"]
+    through_mlp = n["one layer, tied, mlp0"]
     all_bigrams = n["bigrams"].show(2)
-    path = n["no layers, tied, normed"].words(
+    tied_path_is = n["no layers, tied, normed"].words(
         below="further from the bigrams than the token counts",
         above="nearer to the bigrams than the token counts, through ln_f",
         none="not found to differ in its distance from the token counts",
@@ -140,10 +202,10 @@ itself (Elhage et al. 2021).
 
 {gains}
 
-- Verdict: without layers a tied path is {path}. With one layer, and without its MLP, a tied model's
-  path from token to next token knows almost no bigrams ({without.show(2)}); with it, most of them
-  ({through.show(2)} of {all_bigrams} nats). The share of frequent tokens that have the highest
-  score for themselves is {n["self, no layers"]} in a tied `A` without layers,
+- Verdict: without layers a tied path is {tied_path_is}. With one layer, and without its MLP, a tied
+  model's path from token to next token knows almost no bigrams ({without_mlp.show(2)}); with it,
+  most of them ({through_mlp.show(2)} of {all_bigrams} nats). The share of frequent tokens that have
+  the highest score for themselves is {n["self, no layers"]} in a tied `A` without layers,
   {n["self, one layer"]} with one layer, {n["self, mlp0"]} through its MLP, and {n["self, text"]}
   in the text.
 - Varied: one layer or none, the sublayers, the path.
@@ -154,30 +216,35 @@ itself (Elhage et al. 2021).
 
 
 def bigram_model_numbers(runs: Runs) -> Numbers:
+    """The losses and costs of models without layers, with parts of a layer, and with a layer.
+
+    An untied model without layers is compared with the smoothed bigram counts of the text.
+    """
     numbers: Numbers = {"smoothed bigrams": runs.of_text("smoothed bigrams loss")}
     numbers["above bigrams"] = runs.figure(
-        runs.term(1, "no layers", "untied", "loss"), runs.text_term(-1, "smoothed bigrams loss")
+        runs.term("no layers", "untied", "loss"),
+        subtracted(runs.text_term("smoothed bigrams loss")),
     )
     for model in ("no layers", "attention", "MLP", "one layer"):
         for head in ("tied", "signs", "untied"):
-            if (model, head) != ("MLP", "signs"):
+            if (model, head) != ("MLP", "signs"):  # which is not trained
                 numbers[f"{model}, {head}"] = runs.measure(model, head)
         numbers[f"{model}, cost"] = runs.cost(model)
         if model != "MLP":
             numbers[f"{model}, cost of signs"] = runs.cost(model, tied="signs")
-    numbers["attention more"] = runs.change(
-        ("no layers", "tied", "untied"), ("attention", "tied", "untied")
-    )
-    numbers["MLP less"] = runs.change(("attention", "tied", "untied"), ("MLP", "tied", "untied"))
-    numbers["worse untied MLP"] = runs.difference(("MLP", "untied"), ("no layers", "untied"))
-    numbers["low rate"] = runs.cost("low rate")
+    numbers["attention more"] = runs.rise_of_cost(before="no layers", after="attention")
+    numbers["MLP less"] = runs.rise_of_cost(before="attention", after="MLP")
+    numbers["worse untied MLP"] = runs.difference(("MLP", "untied"), minus=("no layers", "untied"))
+    numbers["low rate"] = runs.cost("low rate")  # without layers, one rate for both heads
     return numbers
 
 
 def bigram_model_text(n: Numbers) -> str:
+    """Claim 3: an untied model without layers is a bigram model; an MLP breaks the symmetry."""
     models = ("no layers", "attention", "MLP", "one layer")
 
     def row(label: str, what: str) -> list[object]:
+        # The MLP alone is not trained with signs, and its cell stays empty.
         return [label] + [n.get(f"{model}, {what}", "") for model in models]
 
     losses = table(
@@ -188,21 +255,23 @@ def bigram_model_text(n: Numbers) -> str:
         row("cost of the tie", "cost"),
         row("cost of tied with signs", "cost of signs"),
     )
-    untied = n["above bigrams"].words(*BETTER_THAN)
-    attention = n["attention more"].words("less than", "more than", "about as much as")
-    mlp = n["MLP less"].words("less", "more", "about as much")
+    untied_is = better_or_worse_than(n["above bigrams"])
+    attention_costs = n["attention more"].words(
+        below="less than", above="more than", none="about as much as"
+    )
+    mlp_costs = n["MLP less"].words(below="less", above="more", none="about as much")
     return f"""\
 The claim is that without layers an untied model is a bigram model, and that a first MLP is enough
 to break the symmetry (Elhage et al. 2021).
 
 {losses}
 
-- Verdict: an untied model without layers is {untied} smoothed bigram counts
+- Verdict: an untied model without layers is {untied_is} smoothed bigram counts
   ({n["smoothed bigrams"]}), by {n["above bigrams"]}. Tying costs {n["no layers, cost"]} nats there.
   At one low learning rate it seems to cost {n["low rate"]}: most of that is the rate. With
-  attention alone it costs {n["attention, cost"]}, {attention} without layers, and with an MLP alone
-  {n["MLP, cost"]}, {mlp}. A part of that is the untied model: with the MLP alone its loss is higher
-  than without layers by {n["worse untied MLP"]}.
+  attention alone it costs {n["attention, cost"]}, {attention_costs} without layers, and with an MLP
+  alone {n["MLP, cost"]}, {mlp_costs}. A part of that is the untied model: with the MLP alone its
+  loss is higher than without layers by {n["worse untied MLP"]}.
 - Varied: the sublayers, the signs, one low learning rate. Not resolved: the best rate with
   attention alone, where runs of one rate differ much.
 """
@@ -212,18 +281,24 @@ to break the symmetry (Elhage et al. 2021).
 
 
 def layers_numbers(runs: Runs) -> Numbers:
+    """How near the direct path and the whole of untied models are to the bigrams of the text.
+
+    Without layers, with one, and with one after twice the steps.
+    """
     numbers: Numbers = {}
     for model in ("no layers", "one layer", "longer"):
-        numbers[f"{model}, path"] = runs.gain(model, "untied", "normed")
+        numbers[f"{model}, path"] = runs.nearer_to_bigrams(model, "untied", "normed")
         numbers[f"{model}, top"] = runs.measure(model, "untied", "normed+unigram.top1")
-        numbers[f"{model}, model"] = runs.gain(model, "untied", "model")
+        numbers[f"{model}, model"] = runs.nearer_to_bigrams(model, "untied", "model")
+    # How much greater the distance of the direct path is after twice the steps.
     numbers["longer, further"] = runs.difference(
-        ("longer", "untied"), ("one layer", "untied"), "normed+unigram.kl"
+        ("longer", "untied"), minus=("one layer", "untied"), measure="normed+unigram.kl"
     )
     return numbers
 
 
 def layers_text(n: Numbers) -> str:
+    """Claim 4: the direct path of a model with layers still contains bigrams."""
     models = ("no layers", "one layer", "longer")
     rows = table(
         ["untied", "no layers", "one layer", "one layer, twice the steps"],
@@ -234,7 +309,9 @@ def layers_text(n: Numbers) -> str:
         ["whole model, nats nearer to the bigrams than the token counts"]
         + [n[f"{model}, model"] for model in models],
     )
-    distance = n["longer, further"].words("shorter", "longer", "not found to differ")
+    distance = n["longer, further"].words(
+        below="shorter", above="longer", none="not found to differ"
+    )
     return f"""\
 The claim is that the direct path of a model with layers still contains bigrams (Elhage et al.
 2021).
@@ -252,17 +329,26 @@ The claim is that the direct path of a model with layers still contains bigrams 
 
 
 def start_numbers(runs: Runs) -> Numbers:
+    """The losses of models with one layer by the start of W_U, and minus that of a random start.
+
+    "early loss" is the loss after a tenth of the steps.
+    """
     numbers: Numbers = {}
+    random_start = ("one layer", "untied")
     for head in ("untied", "copy", "zeros", "tied"):
-        numbers[f"{head}"] = runs.measure("one layer", head)
+        numbers[head] = runs.measure("one layer", head)
         if head != "untied":
-            numbers[f"{head}, early"] = runs.cost("one layer", tied=head, measure="early loss")
-            numbers[f"{head}, end"] = runs.cost("one layer", tied=head)
-    numbers["zeros, longer"] = runs.cost("longer", tied="zeros")
+            start = ("one layer", head)
+            numbers[f"{head}, early"] = runs.difference(
+                start, minus=random_start, measure="early loss"
+            )
+            numbers[f"{head}, end"] = runs.difference(start, minus=random_start)
+    numbers["zeros, longer"] = runs.difference(("longer", "zeros"), minus=("longer", "untied"))
     return numbers
 
 
 def start_text(n: Numbers) -> str:
+    """Claim 5: a W_U that starts as a copy of W_E^T is worse than a random one."""
     heads = ("copy", "zeros", "tied")
     rows = table(
         ["one layer", "untied, random start", "copy", "zeros", "tied"],
@@ -270,22 +356,22 @@ def start_text(n: Numbers) -> str:
         ["minus random, after a tenth", "", *(n[f"{head}, early"] for head in heads)],
         ["minus random, at the end", "", *(n[f"{head}, end"] for head in heads)],
     )
-    copy = n["copy, end"].words(
+    copy_verdict = n["copy, end"].words(
         below="a copy ends better than random numbers",
         above="a copy ends worse than random numbers",
         none="it makes no difference that we could see whether `W_U` starts as a copy or at random",
     )
-    zeros = n["zeros, end"].words(*BETTER)
-    early_copy = n["copy, early"].words(*BETTER)
+    zeros_is = better_or_worse(n["zeros, end"])
+    early_copy_is = better_or_worse(n["copy, early"])
     return f"""\
 The claim is that a `W_U` that starts as a copy of `W_E^T` is worse than a random one, because its
 symmetric `A` has to be unlearned.
 
 {rows}
 
-- Verdict: {copy}; at zero it is {zeros} by {n["zeros, end"].show(2)}, and by
+- Verdict: {copy_verdict}; at zero it is {zeros_is} by {n["zeros, end"].show(2)}, and by
   {n["zeros, longer"].show(2)} after twice the steps. After a tenth of the steps a copy is
-  {early_copy} by {n["copy, early"].show(2)}.
+  {early_copy_is} by {n["copy, early"].show(2)}.
 - Varied: the start, and for zeros the steps. A copy has the learning rate of random numbers. Not
   varied: the scale of the start, a learning rate for `W_U` alone.
 """
@@ -295,18 +381,24 @@ symmetric `A` has to be unlearned.
 
 
 def regular_numbers(runs: Runs) -> Numbers:
+    """The cost of the tie on the held-out text and on the text that models are trained on.
+
+    With one layer: early, at the end, after twice the steps, on a tenth of the text, and against an
+    untied model that is narrower, so that it has as many parameters.
+    """
     numbers: Numbers = {"early": runs.cost("one layer", measure="early loss")}
     for model in ("one layer", "longer", "tenth"):
         numbers[model] = runs.cost(model)
         numbers[f"{model}, training"] = runs.cost(model, measure="training loss")
-    for measure, name in (("loss", "parameters"), ("training loss", "parameters, training")):
-        numbers[name] = runs.difference(
-            ("one layer", "tied"), ("one layer, narrower", "untied"), measure
-        )
+    tied = ("one layer", "tied")
+    narrower = ("one layer, narrower", "untied")
+    numbers["parameters"] = runs.difference(tied, minus=narrower)
+    numbers["parameters, training"] = runs.difference(tied, minus=narrower, measure="training loss")
     return numbers
 
 
 def regular_text(n: Numbers) -> str:
+    """Claim 6: untied learns faster at first; tying regularises, so it helps with little text."""
     rows = table(
         ["one layer, cost of the tie", "held out", "training text"],
         ["after a tenth of the steps", n["early"], ""],
@@ -315,10 +407,11 @@ def regular_text(n: Numbers) -> str:
         ["as many parameters (untied is narrower)", n["parameters"], n["parameters, training"]],
         ["a tenth of the text, each at its best", n["tenth"], n["tenth, training"]],
     )
-    early = n["early"].words("ahead", "behind", "not found to differ")
-    at_the_end = n["one layer"].words(*BETTER)
-    tenth = n["tenth"].words(*BETTER)
-    training = n["tenth, training"].words("lower", "higher", "not found to differ")
+    early = n["early"].words(below="ahead", above="behind", none="not found to differ")
+    at_the_end = better_or_worse(n["one layer"])
+    tenth = better_or_worse(n["tenth"])
+    training = n["tenth, training"].words(below="lower", above="higher", none="not found to differ")
+    steps = MODELS["tenth"].size.steps  # a test says that the pilot tried no more
     return f"""\
 The claim is that untied learns faster at first, and that tying regularises ([Press & Wolf
 2017](https://arxiv.org/abs/1608.05859), [Inan et al. 2017](https://arxiv.org/abs/1611.01462)).
@@ -329,8 +422,8 @@ The claim is that untied learns faster at first, and that tying regularises ([Pr
   text, where a regulariser would help most, tied is {tenth}; its loss on the training text is
   {training}.
 - Varied: the steps, the amount of text, the number of parameters. For the tenth the pilot chose the
-  rate and the number of steps together: 1,600 steps, the most that it tried, were best. Not varied:
-  dropout, weight decay. [MobileLLM](https://arxiv.org/abs/2402.14905) ties and spends the
+  rate and the number of steps together: {steps:,} steps, the most that it tried, were best. Not
+  varied: dropout, weight decay. [MobileLLM](https://arxiv.org/abs/2402.14905) ties and spends the
   parameters on layers.
 """
 
@@ -338,74 +431,98 @@ The claim is that untied learns faster at first, and that tying regularises ([Pr
 # 7
 
 
-def similarity(
-    runs: Runs, untied: Run, tied: Run, seeds: list[tuple[int, int]], *measures: tuple[int, str]
-) -> Figure:
-    """A similarity of the matrices of two models, or a difference of two similarities."""
-    terms = [runs.comparison_term(sign, untied, tied, measure) for sign, measure in measures]
-    return runs.figure(*terms, seeds=seeds)
-
-
 def similarity_numbers(runs: Runs) -> Numbers:
-    neighbours = list(zip(SEEDS[::2], SEEDS[1::2], strict=True))
-    both_ways = [pair for a, b in neighbours for pair in ((a, b), (b, a))]
-    tied = replace(ONE, lr=0.004)
-    untied = replace(ONE, head="untied", lr=0.008)
-    plain_tied = Run(lr=0.032)
-    plain_untied = Run(head="untied", lr=0.004)
+    """How similar the tied matrix is to W_U ("out") and to W_E ("in") of an untied model.
+
+    The similarity of two matrices is the rank correlation of the cosines of all pairs of tokens,
+    without the first 0 or 2 principal components of each. The two models have different seeds, so
+    each value has a pair of seeds. The models have the rates of the table.
+    """
+    tied = MODELS["one layer"].run("tied")
+    untied = MODELS["one layer"].run("untied")
+    neighbours = list(zip(SEEDS[::2], SEEDS[1::2], strict=True))  # (1, 2), (3, 4), ...
+    both_ways: list[Seed] = []
+    for a, b in neighbours:
+        both_ways += [(a, b), (b, a)]
+
     numbers: Numbers = {}
     for removed in (0, 2):
-        out = f"out and tied, {removed} removed"
-        into = f"in and tied, {removed} removed"
-        numbers[f"out {removed}"] = similarity(runs, untied, tied, both_ways, (1, out))
-        numbers[f"in {removed}"] = similarity(runs, untied, tied, both_ways, (1, into))
-        numbers[f"out - in {removed}"] = similarity(
-            runs, untied, tied, both_ways, (1, out), (-1, into)
-        )
-        numbers[f"two tied {removed}"] = similarity(runs, tied, tied, neighbours, (1, into))
-        for which in ("out", "in"):
-            numbers[f"two untied, {which} {removed}"] = similarity(
-                runs, untied, untied, neighbours, (1, f"{which} and {which}, {removed} removed")
-            )
-    numbers["no layers"] = similarity(
+        out = runs.similarity_term(untied, tied, "out and tied", removed=removed)
+        into = runs.similarity_term(untied, tied, "in and tied", removed=removed)
+        numbers[f"out {removed}"] = runs.figure(out, seeds=both_ways)
+        numbers[f"in {removed}"] = runs.figure(into, seeds=both_ways)
+        numbers[f"out - in {removed}"] = runs.figure(out, subtracted(into), seeds=both_ways)
+
+        # Ceilings: the same matrix in two models that differ in the seed alone. That of a first
+        # tied model is called "in".
+        two_tied = runs.similarity_term(tied, tied, "in and tied", removed=removed)
+        two_out = runs.similarity_term(untied, untied, "out and out", removed=removed)
+        two_in = runs.similarity_term(untied, untied, "in and in", removed=removed)
+        numbers[f"two tied {removed}"] = runs.figure(two_tied, seeds=neighbours)
+        numbers[f"two untied, out {removed}"] = runs.figure(two_out, seeds=neighbours)
+        numbers[f"two untied, in {removed}"] = runs.figure(two_in, seeds=neighbours)
+
+    numbers["no layers"] = nearer_to_output(
         runs,
-        plain_untied,
-        plain_tied,
-        both_ways,
-        (1, "out and tied, 0 removed"),
-        (-1, "in and tied, 0 removed"),
+        untied=MODELS["no layers"].run("untied"),
+        tied=MODELS["no layers"].run("tied"),
+        seeds=both_ways,
     )
-    numbers |= gradient_numbers(runs, tied, untied)
+    return numbers | factor_numbers(runs, tied, untied) | ratio_numbers(runs, tied)
+
+
+def nearer_to_output(runs: Runs, untied: Run, tied: Run, seeds: Sequence[Seed]) -> Figure:
+    """How much more similar the tied matrix is to W_U of an untied model than to its W_E."""
+    return runs.figure(
+        runs.similarity_term(untied, tied, "out and tied"),
+        subtracted(runs.similarity_term(untied, tied, "in and tied")),
+        seeds=seeds,
+    )
+
+
+def factor_numbers(runs: Runs, tied: Run, untied: Run) -> Numbers:
+    """What a factor on the input's part of the tied matrix's gradient changes.
+
+    How much more similar the tied matrix then is to W_U than to W_E of an untied model, and the
+    loss minus that of the usual tied model.
+    """
+    numbers: Numbers = {}
+    for factor in INPUT_GRADIENTS:
+        changed = replace(tied, input_gradient=factor)
+        numbers[f"factor {factor:g}"] = nearer_to_output(
+            runs, untied=untied, tied=changed, seeds=SIMILARITY_PAIRS
+        )
+        numbers[f"loss {factor:g}"] = runs.figure(
+            runs.run_term(changed, "loss"),
+            subtracted(runs.run_term(tied, "loss")),
+            seeds=SIX_SEEDS,
+        )
     return numbers
 
 
-def gradient_numbers(runs: Runs, tied: Run, untied: Run) -> Numbers:
-    """The similarity and the loss for each factor on the input's gradient; the ratios of norms."""
+def ratio_numbers(runs: Runs, tied: Run) -> Numbers:
+    """The norm of the output's part of the tied matrix's gradient over that of the input's part.
+
+    It is measured for several numbers of sequences in a batch.
+    """
+    ratios = (
+        "ratio, tenth 1",  # the mean over the first tenth of the steps
+        "ratio, after a tenth",  # the mean over the other steps
+        "ratio, peak",  # the highest
+    )
     numbers: Numbers = {}
-    six = SEEDS[:6]
-    for factor in INPUT_GRADIENTS:
-        run = replace(tied, input_gradient=factor)
-        numbers[f"factor {factor:g}"] = similarity(
-            runs,
-            untied,
-            run,
-            list(SIMILARITY_PAIRS),
-            (1, "out and tied, 0 removed"),
-            (-1, "in and tied, 0 removed"),
-        )
-        numbers[f"loss {factor:g}"] = runs.figure(
-            runs.run_term(1, run, "loss"), runs.run_term(-1, tied, "loss"), seeds=six
-        )
-    for batch in (16, *BATCHES):
+    for batch in (tied.batch, *BATCHES):
+        # Only with a factor on the input's part are the parts computed apart. 1 changes nothing.
         run = replace(tied, input_gradient=1.0, batch=batch)
-        for measure in ("ratio, tenth 1", "ratio, after a tenth", "ratio, peak"):
-            numbers[f"batch {batch}, {measure}"] = runs.figure(
-                runs.run_term(1, run, measure), seeds=six
+        for ratio in ratios:
+            numbers[f"batch {batch}, {ratio}"] = runs.figure(
+                runs.run_term(run, ratio), seeds=SIX_SEEDS
             )
     return numbers
 
 
 def similarity_text(n: Numbers) -> str:
+    """Claim 7: the tied matrix is like an output matrix, as the output's gradient is larger."""
     rows = table(
         ["principal components removed (with the mean)", "0", "2"],
         ["`W_U` and the tied matrix", n["out 0"], n["out 2"]],
@@ -415,28 +532,29 @@ def similarity_text(n: Numbers) -> str:
         ["ceiling: `W_U` of two untied models", n["two untied, out 0"], n["two untied, out 2"]],
         ["ceiling: `W_E` of two untied models", n["two untied, in 0"], n["two untied, in 2"]],
     )
+    factor_rows = []
+    for x in INPUT_GRADIENTS:
+        factor_rows.append([f"{x:g}", n[f"factor {x:g}"], n[f"loss {x:g}"]])
     factors = table(
         [
             "the input's gradient times",
             "nearer to `W_U` than to `W_E`, by",
             "loss, minus that of the usual tied model",
         ],
-        *([f"{x:g}", n[f"factor {x:g}"], n[f"loss {x:g}"]] for x in INPUT_GRADIENTS),
+        *factor_rows,
     )
+    ratio_rows = []
+    for batch in (ONE.batch, *BATCHES):
+        early = n[f"batch {batch}, ratio, tenth 1"].show(2)
+        later = n[f"batch {batch}, ratio, after a tenth"].show(2)
+        highest = n[f"batch {batch}, ratio, peak"].show(1)
+        ratio_rows.append([f"batches of {batch}", early, later, highest])
     ratios = table(
         ["output's gradient over input's", "first tenth of the steps", "later", "highest"],
-        *(
-            [
-                f"batches of {batch}",
-                n[f"batch {batch}, ratio, tenth 1"].show(2),
-                n[f"batch {batch}, ratio, after a tenth"].show(2),
-                n[f"batch {batch}, ratio, peak"].show(1),
-            ]
-            for batch in (16, *BATCHES)
-        ),
+        *ratio_rows,
     )
-    nearer = n["out - in 0"].words("less than", "more than", "as much as")
-    factor = if_known(
+    nearer = n["out - in 0"].words(below="less than", above="more than", none="as much as")
+    effect_of_factor = if_known(
         [n["factor 5"], n["loss 5"]],
         f"With the input's gradient times 5 the difference is {n['factor 5']}, and the loss "
         f"changes by {n['loss 5']}.",
@@ -457,7 +575,7 @@ seeds.
 
 - Verdict: tokens that are close in the tied matrix are close in `W_U` ({n["out 0"].show(2)})
   {nearer} in `W_E` ({n["in 0"].show(2)}). Without layers the difference is {n["no layers"]}.
-  {factor}
+  {effect_of_factor}
 - Varied: one layer or none, the components that are removed, the factor, the batch. Not varied: the
   width.
 """
@@ -467,10 +585,16 @@ seeds.
 
 
 def saving_numbers(runs: Runs) -> Numbers:
-    return {f"time {V}": runs.figure(runs.time_term(V), seeds=tuple(TIMINGS)) for V in VOCABULARIES}
+    """The time of a training step, untied over tied, for two sizes of the vocabulary."""
+    numbers: Numbers = {}
+    for V in VOCABULARIES:
+        # A timing was repeated; the number of the repetition stands in place of a seed.
+        numbers[f"time {V}"] = runs.figure(runs.time_term(V), seeds=tuple(TIMINGS))
+    return numbers
 
 
 def saving_text(n: Numbers) -> str:
+    """Claim 8: tying saves one matrix, and time."""
     return f"""\
 The claim is that tying saves one matrix, and time.
 
@@ -491,23 +615,30 @@ $ tiedgpt params --vocab 128256 --dim 8192 --total 70.6e9    # tying saves 1.1B,
 
 
 def swap_numbers(runs: Runs) -> Numbers:
+    """The losses of untied models with one layer, with `x @ wte.T` in place of their own head.
+
+    "swapped" is that loss; it also may be scaled, and then the token counts added, as fits best.
+    The loss is compared with that of a prediction without a model.
+    """
     numbers: Numbers = {}
     for head in ("untied", "copy", "zeros"):
         for measure in ("loss", "swapped", "swapped, scaled", "swapped, scaled, with counts"):
             numbers[f"{head}, {measure}"] = runs.measure("one layer", head, measure)
-    for measure, other in (
-        ("swapped", "uniform loss"),
+    for measure, without_model in (
+        ("swapped", "uniform loss"),  # all tokens are equally likely
         ("swapped, scaled", "uniform loss"),
-        ("swapped, scaled, with counts", "unigram loss"),
+        ("swapped, scaled, with counts", "unigram loss"),  # the token counts alone
     ):
-        numbers[f"{measure} - {other}"] = runs.figure(
-            runs.term(1, "one layer", "untied", measure), runs.text_term(-1, other)
+        numbers[f"{measure} - {without_model}"] = runs.figure(
+            runs.term("one layer", "untied", measure), subtracted(runs.text_term(without_model))
         )
-        numbers[other] = runs.of_text(other)
+        numbers[without_model] = runs.of_text(without_model)
     return numbers
 
 
 def swap_text(n: Numbers) -> str:
+    """Claim 9: after training, `x @ wte.T` can replace the head `x @ W_U` of an untied model."""
+
     def row(label: str, measure: str) -> list[object]:
         return [label] + [n[f"{head}, {measure}"] for head in ("untied", "copy", "zeros")]
 
@@ -518,17 +649,17 @@ def swap_text(n: Numbers) -> str:
         row("with a fitted scale", "swapped, scaled"),
         row("with a fitted scale, and the token counts", "swapped, scaled, with counts"),
     )
-    plain = n["swapped - uniform loss"].words(*BETTER_THAN)
-    scaled = n["swapped, scaled - uniform loss"].words(*BETTER)
-    with_counts = n["swapped, scaled, with counts - unigram loss"].words(*BETTER_THAN)
+    plain_is = better_or_worse_than(n["swapped - uniform loss"])
+    scaled_is = better_or_worse(n["swapped, scaled - uniform loss"])
+    with_counts_is = better_or_worse_than(n["swapped, scaled, with counts - unigram loss"])
     return f"""\
 The claim is that after training, `x @ wte.T` can replace `x @ W_U`.
 
 {rows}
 
-- Verdict: the swapped head is {plain} a guess among all tokens ({n["uniform loss"]}); with a fitted
-  scale it is {scaled}. With a fitted scale and the token counts it is {with_counts} the counts
-  alone ({n["unigram loss"]}).
+- Verdict: the swapped head is {plain_is} a guess among all tokens ({n["uniform loss"]}); with a
+  fitted scale it is {scaled_is}. With a fitted scale and the token counts it is {with_counts_is}
+  the counts alone ({n["unigram loss"]}).
 - Varied: the start of `W_U`, the scale, the counts.
 """
 
@@ -537,30 +668,40 @@ The claim is that after training, `x @ wte.T` can replace `x @ W_U`.
 
 
 def width_numbers(runs: Runs) -> Numbers:
+    """The cost of the tie by width, with one layer and without, and on a second text.
+
+    "LAYERS, WIDTH, cost" is the cost, "signs" that of tied with signs, and "parameters" the cost
+    against an untied model that is narrower, so that it has as many parameters.
+    """
     numbers: Numbers = {}
     for layers, models in ((1, WIDTHS), (0, NO_LAYER_WIDTHS)):
         for width, model in models.items():
             name = f"{layers}, {width}"
+            narrower = (f"{model}, narrower", "untied")
             numbers[f"{name}, cost"] = runs.cost(model)
             numbers[f"{name}, signs"] = runs.cost(model, tied="signs")
-            numbers[f"{name}, parameters"] = runs.difference(
-                (model, "tied"), (f"{model}, narrower", "untied")
-            )
-    for name, model in (("second text", "second text"), ("second, 128", "second text, width 128")):
+            numbers[f"{name}, parameters"] = runs.difference((model, "tied"), minus=narrower)
+    second_text = {"second text": "second text", "second, 128": "second text, width 128"}
+    for name, model in second_text.items():
         numbers[f"{name}, cost"] = runs.cost(model)
         numbers[f"{name}, signs"] = runs.cost(model, tied="signs")
-    numbers["16 to 64"] = runs.change(
-        ("width 16", "tied", "untied"), ("one layer", "tied", "untied")
-    )
-    numbers["64 to 128"] = runs.change(
-        ("one layer", "tied", "untied"), ("width 128", "tied", "untied")
-    )
+    # "one layer" has the width 64.
+    numbers["16 to 64"] = runs.rise_of_cost(before="width 16", after="one layer")
+    numbers["64 to 128"] = runs.rise_of_cost(before="one layer", after="width 128")
     return numbers
 
 
 def width_text(n: Numbers) -> str:
+    """Claim 10: the cost of the tie depends on the width, and on the text."""
+
     def row(label: str, name: str) -> list[object]:
-        return [label] + [n.get(f"{name}, {x}", "") for x in ("cost", "signs", "parameters")]
+        # On the second text no narrower model is trained, and its cell stays empty.
+        return [
+            label,
+            n[f"{name}, cost"],
+            n[f"{name}, signs"],
+            n.get(f"{name}, parameters", ""),
+        ]
 
     rows = [row(f"one layer, width {width}", f"1, {width}") for width in WIDTHS]
     rows += [row(f"no layers, width {width}", f"0, {width}") for width in NO_LAYER_WIDTHS]
@@ -570,17 +711,20 @@ def width_text(n: Numbers) -> str:
         ["", "cost of the tie", "cost of tied with signs", "cost at equal numbers of parameters"],
         *rows,
     )
+
+    def falls_or_rises(change: Figure) -> str:
+        return change.words(below="falls", above="rises", none="is not found to change")
+
     narrow = n["16 to 64"]
     wide = n["64 to 128"]
-    verbs = ("falls", "rises", "is not found to change")
     to_64 = if_known(
         [narrow],
-        f"From width 16 to 64 it {narrow.words(*verbs)} (the change is {narrow}).",
+        f"From width 16 to 64 it {falls_or_rises(narrow)} (the change is {narrow}).",
         f"How it changes from width 16 to 64 is not known yet ({narrow}).",
     )
     to_128 = if_known(
         [wide],
-        f"from width 64 to 128 the cost with one layer {wide.words(*verbs)} (the change is "
+        f"from width 64 to 128 the cost with one layer {falls_or_rises(wide)} (the change is "
         f"{wide}).",
         f"how the cost with one layer changes from width 64 to 128 is not known yet ({wide}).",
     )
@@ -599,6 +743,11 @@ The question is whether the cost of the tie depends on the width, or on the text
 
 
 def stability_numbers(runs: Runs) -> Numbers:
+    """How many trainings with one layer fail, by head and learning rate.
+
+    A training fails if it ends worse than the best model without layers, the untied one. "limit" is
+    the loss of that.
+    """
     numbers: Numbers = {"limit": runs.measure("no layers", "untied")}
     limit = numbers["limit"].mean
     for head in ("tied", "signs", "untied"):
@@ -608,6 +757,7 @@ def stability_numbers(runs: Runs) -> Numbers:
 
 
 def stability_text(n: Numbers) -> str:
+    """Claim 11: tied models need lower learning rates."""
     rows = [
         [head] + [n[f"{head}, {rate:g}"].as_count() for rate in STABILITY_RATES]
         for head in ("tied", "signs", "untied")
@@ -616,7 +766,7 @@ def stability_text(n: Numbers) -> str:
         ["one layer, trainings that fail, by rate", *(f"{rate:g}" for rate in STABILITY_RATES)],
         *rows,
     )
-    fast = STABILITY_RATES[1]
+    fast = STABILITY_RATES[1]  # the rate at which the heads differ most
     tied = n[f"tied, {fast:g}"]
     untied = n[f"untied, {fast:g}"]
     if tied.n == tied.expected and untied.n == untied.expected:
@@ -641,27 +791,30 @@ worse than the best model without layers ({n["limit"].show(3)}), so that its lay
 
 
 def later_numbers(runs: Runs) -> Numbers:
+    """The loss of a model with one layer that is untied after some steps of its training.
+
+    "STEPS" is that loss minus the loss of a model that is untied from the start, "never" the same
+    for a model that stays tied. "STEPS, new" is what changes if AdamW's averages for W_U start at 0
+    when the model is untied.
+    """
     tied = replace(ONE, lr=UNTIE_RATE)
     untied = replace(tied, head="untied")
-    six = SEEDS[:6]
-    numbers: Numbers = {}
-    numbers["never"] = runs.figure(
-        runs.run_term(1, tied, "loss"), runs.run_term(-1, untied, "loss"), seeds=six
-    )
-    for after in UNTIE_AFTER:
-        later = replace(tied, untie_after=after)
-        numbers[f"{after}"] = runs.figure(
-            runs.run_term(1, later, "loss"), runs.run_term(-1, untied, "loss"), seeds=six
-        )
-        numbers[f"{after}, new"] = runs.figure(
-            runs.run_term(1, replace(later, new_averages=True), "loss"),
-            runs.run_term(-1, later, "loss"),
-            seeds=six,
-        )
+
+    def difference(first: Run, minus: Run) -> Figure:
+        terms = (runs.run_term(first, "loss"), subtracted(runs.run_term(minus, "loss")))
+        return runs.figure(*terms, seeds=SIX_SEEDS)
+
+    numbers: Numbers = {"never": difference(tied, minus=untied)}
+    for steps in UNTIE_AFTER:
+        later = replace(tied, untie_after=steps)
+        with_new_averages = replace(later, new_averages=True)
+        numbers[f"{steps}"] = difference(later, minus=untied)
+        numbers[f"{steps}, new"] = difference(with_new_averages, minus=later)
     return numbers
 
 
 def later_text(n: Numbers) -> str:
+    """Claim 12: tie first, untie later."""
     third, two_thirds = UNTIE_AFTER
     rows = table(
         ["one layer, tied for", "loss minus that of untied from the start"],
@@ -669,7 +822,7 @@ def later_text(n: Numbers) -> str:
         ["two thirds", n[f"{two_thirds}"]],
         ["all steps", n["never"]],
     )
-    comparison = n[f"{third}"].words(*BETTER_THAN)
+    comparison = better_or_worse_than(n[f"{third}"])
     verdict = if_known(
         [n[f"{third}"]],
         f"a model that is tied for a third of the steps is {comparison} one that is untied from "
@@ -693,20 +846,29 @@ The [speedrun of GPT-2](https://github.com/KellerJordan/modded-nanogpt) untied i
 
 
 def asymmetry_numbers(runs: Runs) -> Numbers:
+    """The cost of the tie on Markov chains, by the JSD of the chain, and how it grows with that.
+
+    The JSD is the divergence of pairs from reversed pairs: what the asymmetry of the chain costs a
+    symmetric table of scores. The models have no layers.
+    """
     numbers: Numbers = {}
     for jsd in JSDS:
         model = f"chain {jsd:g}"
         numbers[f"{jsd:g}, cost"] = runs.cost(model, measure="excess")
         numbers[f"{jsd:g}, signs"] = runs.cost(model, tied="signs", measure="excess")
-        numbers[f"{jsd:g}, by signs"] = runs.cost(model, untied="signs", measure="excess")
+        # What a tied model without signs costs more than one with signs.
+        numbers[f"{jsd:g}, by signs"] = runs.difference(
+            (model, "tied"), minus=(model, "signs"), measure="excess"
+        )
     for before, after in pairwise(JSDS):
-        numbers[f"{before:g} to {after:g}"] = runs.change(
-            (f"chain {before:g}", "signs", "untied"), (f"chain {after:g}", "signs", "untied")
+        numbers[f"{before:g} to {after:g}"] = runs.rise_of_cost(
+            before=f"chain {before:g}", after=f"chain {after:g}", tied="signs"
         )
     return numbers
 
 
 def asymmetry_text(n: Numbers) -> str:
+    """Claim 13: the tie costs what the asymmetry of the text costs a symmetric table."""
     rows = table(
         ["Markov chain without layers, by its asymmetry (JSD)", *(f"{jsd:g}" for jsd in JSDS)],
         ["cost of the tie"] + [n[f"{jsd:g}, cost"] for jsd in JSDS],
@@ -717,8 +879,11 @@ def asymmetry_text(n: Numbers) -> str:
         growth = "grows with every step"
     else:
         growth = "does not grow with every step"
-    share = 50 * (1 + asymmetry(JSDS[-1]))
-    signs = ", ".join(n[f"{jsd:g}, signs"].show(2).partition(" ")[0] for jsd in JSDS)
+    # With the asymmetry t, (1 + t) / 2 of the pairs have one order, the others the other.
+    t = asymmetry(JSDS[-1])
+    share_of_one_order = 100 * (1 + t) / 2
+    costs_of_signs = ", ".join(n[f"{jsd:g}, signs"].show_mean(2) for jsd in JSDS)
+    symmetric_is = better_or_worse_than(n["0, signs"])
     return f"""\
 The claim is that the tie costs what the asymmetry of the text costs a symmetric table.
 
@@ -726,12 +891,11 @@ The claim is that the tie costs what the asymmetry of the text costs a symmetric
 
 {rows}
 
-- Verdict: for tied models with signs, the cost {growth} of the asymmetry: {signs}. On the symmetric
-  chain they are {n["0, signs"].words(*BETTER_THAN)}
-  untied ones, by {n["0, signs"]}. Without signs two costs are mixed: a tied model also has to
-  unlearn the high score of each token for itself, which costs {n["0, by signs"]} on the symmetric
-  chain and {n["0.65, by signs"]} on the most asymmetric one, where {share:.1f} % of the pairs
-  have one order.
+- Verdict: for tied models with signs, the cost {growth} of the asymmetry: {costs_of_signs}. On the
+  symmetric chain they are {symmetric_is} untied ones, by {n["0, signs"]}. Without signs two costs
+  are mixed: a tied model also has to unlearn the high score of each token for itself, which costs
+  {n["0, by signs"]} on the symmetric chain and {n["0.65, by signs"]} on the most asymmetric one,
+  where {share_of_one_order:.1f} % of the pairs have one order.
 - Varied: the asymmetry. Each seed has a chain of its own, so the intervals are also about chains.
   The rates are those of the middle chain. Not varied: how well rows and columns agree, which
   falls as the asymmetry rises.
@@ -742,35 +906,45 @@ The claim is that the tie costs what the asymmetry of the text costs a symmetric
 
 
 def classes_numbers(runs: Runs) -> Numbers:
+    """The cost of the tie on chains whose tokens have classes: models "classes SHARE".
+
+    One class of a token decides what follows it, another what it follows. For a share of the tokens
+    both are the same class. With noise, the tokens of a class differ.
+    """
     numbers: Numbers = {}
     for layers in CLASS_LAYERS:
         for shared in CLASS_SHARES:
             for noise in CLASS_NOISES:
                 model = f"classes {shared:g}{noise}{layers}"
                 numbers[f"{model}, cost"] = runs.cost(model, measure="excess")
-                if not layers:
+                if layers == "":  # signs are not trained with a layer
                     numbers[f"{model}, signs"] = runs.cost(model, tied="signs", measure="excess")
-    numbers["apart"] = runs.change(("classes 1", "tied", "untied"), ("classes 0", "tied", "untied"))
+    # How much more it costs if no token has the same class for both than if all have.
+    numbers["apart"] = runs.rise_of_cost(before="classes 1", after="classes 0")
     return numbers
 
 
 def classes_text(n: Numbers) -> str:
+    """Claim 14: tokens that are alike as input must be alike as output."""
     rows: list[list[object]] = []
     for layers in CLASS_LAYERS:
         for noise in CLASS_NOISES:
-            label = f"cost of the tie{noise}{layers or ', no layers'}"
-            rows.append([label] + [n[f"classes {x:g}{noise}{layers}, cost"] for x in CLASS_SHARES])
-    costs = table(
-        [
-            "tokens whose successors and predecessors go together",
-            *(f"{100 * x:.0f} %" for x in CLASS_SHARES),
-        ],
-        *rows,
+            if layers == "":
+                label = f"cost of the tie{noise}, no layers"
+            else:
+                label = f"cost of the tie{noise}{layers}"
+            row: list[object] = [label]
+            for share in CLASS_SHARES:
+                row.append(n[f"classes {share:g}{noise}{layers}, cost"])
+            rows.append(row)
+    percentages = [f"{100 * share:.0f} %" for share in CLASS_SHARES]
+    costs = table(["tokens whose successors and predecessors go together", *percentages], *rows)
+    costs_more = n["apart"].words(
+        below="costs less", above="costs more", none="is not found to cost more or less"
     )
-    verbs = ("costs less", "costs more", "is not found to cost more or less")
     verdict = if_known(
         [n["apart"]],
-        f"at the same asymmetry, entropy and counts the tie {n['apart'].words(*verbs)} where "
+        f"at the same asymmetry, entropy and counts the tie {costs_more} where "
         f"tokens with the same successors do not have the same predecessors, by {n['apart']}.",
         "not known yet.",
     )
@@ -793,13 +967,21 @@ the tokens of a class differ.
 
 
 def map_numbers(runs: Runs) -> Numbers:
-    numbers: Numbers = {"tied": runs.cost("no layers"), "signs": runs.cost("no layers", "signs")}
-    for head in ("rotation", "identity"):
-        numbers[head] = runs.difference(("map", head), ("no layers", "untied"))
+    """The loss of models without layers and with W_U = M W_E^T, minus that of untied ones.
+
+    M is trained. It starts as a random rotation or as the identity. A tied model has no M.
+    """
+    numbers: Numbers = {
+        "tied": runs.cost("no layers"),
+        "signs": runs.cost("no layers", tied="signs"),
+    }
+    for start in ("rotation", "identity"):
+        numbers[start] = runs.difference(("map", start), minus=("no layers", "untied"))
     return numbers
 
 
 def map_text(n: Numbers) -> str:
+    """Claim 15: a trained map M in place of a second matrix, W_U = M W_E^T."""
     rows = table(
         ["no layers", "loss minus that of untied"],
         ["tied", n["tied"]],
@@ -809,9 +991,11 @@ def map_text(n: Numbers) -> str:
     )
     rotation = n["rotation"]
     if rotation.is_known:
-        share = 100 * (1 - rotation.mean / n["tied"].mean)
+        # M has D x D numbers, a second matrix V x D, with D = 64 and V = 512.
+        cost_left = rotation.mean / n["tied"].mean
+        recovered = 100 * (1 - cost_left)
         verdict = (
-            f"a map that starts as a random rotation recovers {share:.0f} % of the cost of the "
+            f"a map that starts as a random rotation recovers {recovered:.0f} % of the cost of the "
             "tie, with an eighth of the numbers of a second matrix."
         )
     else:

@@ -1,4 +1,8 @@
-"""What the models are trained on: a text as tokens, or a walk through a Markov chain."""
+"""What the models are trained on: a text as tokens, or a walk through a Markov chain.
+
+A chain is a table of the probabilities of the next token. There are two kinds (chains.py): one with
+a chosen asymmetry, its JSD, and one whose tokens have classes. Each seed has a chain of its own.
+"""
 
 import math
 from dataclasses import dataclass, replace
@@ -19,6 +23,10 @@ from .chains import class_chain, markov_chain, sample
 from .settings import Run
 
 CHAIN_TOKENS = 200_000  # to train on; a tenth as many are held out
+# What is drawn at random has a stream of its own, so that a draw does not change the others.
+CHAIN_STREAM = 2
+WALK_STREAM = 3
+CLASSES_STREAM = 6
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,7 @@ def prepare(text: str, vocab_size: int, out: Path) -> None:
 
 
 def data_path(out: Path, text: str, vocab_size: int) -> Path:
+    """Where the tokens of a text are, by its name."""
     return out / "texts" / f"{text}-{vocab_size}.npz"
 
 
@@ -69,8 +78,8 @@ def read_data(path: Path) -> tuple[Data, Corpus]:
             data = Data(file["tokens"], file["held_out"])
     except (OSError, EOFError, ValueError, LookupError, BadZipFile) as error:
         raise TiedGPTError(f"{path} is damaged: remove it to make it again") from error
-    vocab_size = int(path.stem.rpartition("-")[2])
-    return data, Corpus.of(data.tokens, vocab_size)
+    _, _, vocab_size = path.stem.rpartition("-")  # as data_path has it
+    return data, Corpus.of(data.tokens, int(vocab_size))
 
 
 def data_of(run: Run, out: Path, text: str) -> Data:
@@ -88,17 +97,21 @@ def data_of(run: Run, out: Path, text: str) -> Data:
 # The runs of one seed follow each other, so one chain is kept.
 @lru_cache(maxsize=1)
 def chain_data(vocab_size: int, jsd: float, seed: int) -> Data:
-    return walk(markov_chain(vocab_size, jsd, np.random.default_rng([seed, 2])), seed)
+    """A walk through a chain with this asymmetry."""
+    rng = np.random.default_rng([seed, CHAIN_STREAM])
+    return walk(markov_chain(vocab_size, jsd, rng), seed)
 
 
 @lru_cache(maxsize=1)
 def class_data(shared: float, noise: float, seed: int) -> Data:
-    return walk(class_chain(shared, noise, np.random.default_rng([seed, 6])), seed)
+    """A walk through a chain of classes."""
+    rng = np.random.default_rng([seed, CLASSES_STREAM])
+    return walk(class_chain(shared, noise, rng), seed)
 
 
 def walk(chain: np.ndarray, seed: int) -> Data:  # [V, V]
     """Tokens of a walk through a chain."""
-    rng = np.random.default_rng([seed, 3])
+    rng = np.random.default_rng([seed, WALK_STREAM])
     tokens = sample(chain, CHAIN_TOKENS, rng)
     held_out = sample(chain, CHAIN_TOKENS // 10, rng)
     best_losses = -np.log(chain[held_out[:-1], held_out[1:]])

@@ -1,6 +1,8 @@
 """Do the jobs that are missing, several at a time, and append what each returns to runs.jsonl.
 
 A job whose line is in the file is not done again. A job's result does not depend on the other jobs.
+A line is JSON: {"run": what determines the result, "text": the name of the text, "result": numbers
+by name}. Its key is made of the first two.
 """
 
 import json
@@ -29,7 +31,7 @@ Line = dict[str, Any]
 class Job:
     """A call that measures something, and what determines its result."""
 
-    run: Line  # as JSON
+    run: Line  # what the line of runs.jsonl has as "run"
     text: str  # the name of the text, "" if it needs none
     function: Callable[..., Line]
     arguments: tuple[Any, ...]
@@ -41,6 +43,7 @@ class Job:
 
 
 def key_of(run: Line, text: str) -> str:
+    """What tells one line of runs.jsonl from the others."""
     return json.dumps([run, text], sort_keys=True)
 
 
@@ -56,7 +59,7 @@ def measured(job: Job) -> Line:
 
 
 def six_digits(value: float) -> float:
-    """A number as runs.jsonl has it. A count, an int, stays as it is."""
+    """A number as runs.jsonl has it. A count, which is an int, stays as it is."""
     if isinstance(value, int):
         return value
     return float(f"{value:.6g}")
@@ -69,12 +72,17 @@ def processes(workers: int) -> Iterator[Executor]:
     They end with the block or this process, also in the middle of a job.
     """
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # the new processes inherit it
-    # A forked process would have this one's threads and locks.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, start_new_thread, (end_with_parent, ())) as pool:
+    pool = ProcessPoolExecutor(
+        workers,
+        mp_context=multiprocessing.get_context("spawn"),  # a fork would copy threads and locks
+        initializer=start_new_thread,  # each process begins with end_with_parent in a thread
+        initargs=(end_with_parent, ()),
+    )
+    with pool:
         try:
             yield pool
         except BaseException:
+            # The end of `with pool` would wait for the jobs that are running.
             for process in multiprocessing.active_children():
                 process.terminate()
             raise
@@ -84,37 +92,42 @@ def end_with_parent() -> None:
     """In a thread: wait until the process that started this one has ended, and end this one."""
     parent = multiprocessing.parent_process()
     if parent is not None:
-        parent.join()
-    os._exit(1)
+        parent.join()  # returns when it has ended, also by a signal
+    os._exit(1)  # sys.exit would end the thread alone
 
 
 @contextmanager
 def signals_later() -> Iterator[None]:
-    """Handle Ctrl-C and SIGTERM at the end of the block.
+    """Handle Ctrl-C and SIGTERM at the end of the block, if one comes in the block.
 
-    A half-started process would print a traceback.
+    A process that is started in the block and stopped halfway would print a traceback.
     """
     noted: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda number, _: noted.append(number)) for number in numbers]
+
+    def note(number: int, _: object) -> None:
+        noted.append(number)
+
+    usual_handlers = {
+        number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:
-        for number, handler in zip(numbers, before, strict=True):
+        for number, handler in usual_handlers.items():
             signal.signal(number, handler)
-    for first in noted[:1]:
-        signal.raise_signal(first)
+    if noted:
+        signal.raise_signal(noted[0])  # its usual handler ends this process
 
 
 def do_jobs(jobs: list[Job], path: Path, workers: int) -> None:
     """Do the jobs in their order, and append a line for each to the file `path`."""
     if not jobs:
         return
+    seconds = sum(job.work for job in jobs)
     form = "{desc} {percentage:3.0f} % |{bar}| {elapsed}, {remaining} left"
-    with (
-        processes(workers) as executor,
-        tqdm(total=sum(job.work for job in jobs), bar_format=form) as bar,
-    ):
+    with processes(workers) as executor, tqdm(total=seconds, bar_format=form) as bar:
+        # `submit` starts the processes. They inherit that Ctrl-C does not reach them: this process
+        # ends them. A signal that comes now is handled when all have been started.
         with signals_later(), ctrl_c_for_this_process_only():
             futures = {executor.submit(measured, job): job for job in jobs}
         try:
@@ -130,11 +143,14 @@ def do_jobs(jobs: list[Job], path: Path, workers: int) -> None:
 
 
 def read_lines(path: Path) -> dict[str, Line]:
-    """The results of runs.jsonl by key. An incomplete last line is removed."""
+    """The results of runs.jsonl by key.
+
+    An incomplete last line, which a killed process leaves, is removed from the file.
+    """
     if not path.exists():
         return {}
     data = path.read_bytes()
-    size = data.rfind(b"\n") + 1
+    size = data.rfind(b"\n") + 1  # of the complete lines
     if size < len(data):
         os.truncate(path, size)
     results: dict[str, Line] = {}
@@ -156,5 +172,6 @@ def add_line(results: dict[str, Line], text: bytes) -> None:
     if not result:
         raise ValueError("there is no result")
     key = key_of(line["run"], line["text"])
-    if results.setdefault(key, result) != result:
+    if key in results and results[key] != result:
         raise ValueError("there are two results of one run")
+    results[key] = result

@@ -1,9 +1,18 @@
 """From the lines of runs.jsonl to means, 95 % intervals and tests.
 
-A figure is a sum of measures of runs, such as "the loss of the tied model minus that of the untied
-one", taken seed by seed. Its interval is Student's t interval over the seeds, and its p is that of
-the two-sided t test of a mean of 0. Many differences are tested, so a verdict needs more than
-p < 0.05: Holm's correction keeps the probability of any wrong verdict below 5 %.
+A line of runs.jsonl is one run and its result: numbers by the names of their measures, such as
+"loss", the held-out loss. A run with a text that is drawn from a Markov chain also has "excess",
+the loss above that of the chain's own probabilities. A run whose training diverged, so that a
+number was not finite, has the result {"diverged": 1}.
+
+A term is a measure of a run, added or subtracted. A figure is the mean over seeds of a sum of
+terms, such as "the loss of the tied model minus that of the untied one", taken seed by seed. Its
+interval is Student's t interval over the seeds, and its p is that of the two-sided t test of a mean
+of 0. Many differences are tested, so a verdict needs more than p < 0.05: Holm's correction keeps
+the probability of any wrong verdict below 5 %.
+
+A model is a row of the table of settings.py, by its name. A pilot trains it at several learning
+rates, with seeds of its own; the best is the rate of the table, which says OPEN until then.
 
 figures.json has the terms and the seeds of each figure, so that others can compute it from
 runs.jsonl without this code.
@@ -21,29 +30,38 @@ from scipy import stats
 from .engine import Line, key_of
 from .settings import CLOSE, MODELS, ONE, OPEN, PILOT_SEEDS, SEEDS, Model, Run, pilot_rates
 
-Seed = int | tuple[int, int]  # a pair for two models that are compared
+Seed = int | tuple[int, int]  # a pair for two models whose matrices are compared
 UNKNOWN = "not known yet"
-WIDE = 0.02  # an interval that holds 0 and is wider than this on a side says nothing
+WIDE = 0.02  # an interval around 0 that is wider than this on a side says nothing
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Term:
-    """A measure of a run, which is added (sign 1) or subtracted (sign -1)."""
+    """A measure of a run, which is added (sign 1) or subtracted (sign -1).
 
-    sign: int
+    With `above` it is a count instead: 1 for a run whose measure is above that number, else 0.
+    """
+
+    sign: int = 1
     run: Line  # as in runs.jsonl, without the seed
-    text: str
+    text: str  # the name of the text
     measure: str
-    above: float | None = (
-        None  # if it is given, the value is 1 where the measure is above it, else 0
-    )
+    above: float | None = None
 
     def value(self, result: Line) -> float:
-        default = math.inf if "diverged" in result else math.nan
-        measured = float(result.get(self.measure, default))
+        """What the term adds for a run with this result."""
+        if "diverged" in result:
+            measured = math.inf  # above every limit
+        else:
+            measured = float(result.get(self.measure, math.nan))
         if self.above is None:
             return self.sign * measured
         return float(measured > self.above)
+
+
+def subtracted(term: Term) -> Term:
+    """The term, with the sign -1."""
+    return replace(term, sign=-1)
 
 
 @dataclass(frozen=True)
@@ -71,8 +89,9 @@ class Figure:
 
     @property
     def is_known(self) -> bool:
-        """Whether the runs are there. At least three seeds are needed, if there is to be more."""
-        return self.n >= min(3, self.expected) and math.isfinite(self.mean)
+        """Whether three seeds are done, or all if fewer are expected, and none diverged."""
+        needed = min(3, self.expected)
+        return self.n >= needed and math.isfinite(self.mean)
 
     @property
     def is_test(self) -> bool:
@@ -81,12 +100,18 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        """ "below", "above", "none" if no difference is found, "unknown" if none can be said."""
+        """Where the mean is: "below" 0, "above" it, or "none" if no difference from 0 is found.
+
+        "unknown" if runs are missing, or if the interval is too wide to tell.
+        """
         if not self.is_known:
             return "unknown"
         if self.corrected < 0.05:
-            return "below" if self.mean < 0 else "above"
-        if max(self.high, -self.low) > WIDE:
+            if self.mean < 0:
+                return "below"
+            return "above"
+        furthest_from_0 = max(self.high, -self.low)
+        if furthest_from_0 > WIDE:
             return "unknown"
         return "none"
 
@@ -97,21 +122,27 @@ class Figure:
         """The mean and the interval; the number of seeds if some are missing."""
         if not self.is_known:
             return UNKNOWN
-        text = f"{self.mean:.{digits}f}"
+        text = self.show_mean(digits)
         if self.high > self.low:
             text += f" [{self.low:.{digits}f}, {self.high:.{digits}f}]"
         if self.n < self.expected:
             text += f" (n {self.n})"
         return text
 
+    def show_mean(self, digits: int) -> str:
+        """The mean without its interval."""
+        if not self.is_known:
+            return UNKNOWN
+        return f"{self.mean:.{digits}f}"
+
     def as_count(self) -> str:
-        """The number of seeds with the value 1."""
+        """How many seeds have the value 1, for a figure whose term has `above`."""
         if self.n < self.expected:
             return UNKNOWN
         return f"{sum(self.values):.0f} of {self.n}"
 
     def words(self, below: str, above: str, none: str) -> str:
-        """The words for the verdict."""
+        """The words for the verdict; "not known yet" where that is "unknown"."""
         words = {"below": below, "above": above, "none": none, "unknown": UNKNOWN}
         return words[self.verdict]
 
@@ -146,11 +177,12 @@ def holm(ps: Sequence[float]) -> list[float]:
     >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
     [0.03, 0.06, 0.06]
     """
-    order = np.argsort(ps, kind="stable")
+    lowest_first = np.argsort(ps, kind="stable")
     corrected = np.zeros(len(ps))
     highest = 0.0
-    for rank, place in enumerate(order):
-        highest = max(highest, min(1.0, ps[place] * (len(ps) - rank)))
+    for tests_before, place in enumerate(lowest_first):
+        factor = len(ps) - tests_before
+        highest = max(highest, min(1.0, ps[place] * factor))  # never below that of a lower p
         corrected[place] = highest
     return [float(p) for p in corrected]
 
@@ -158,39 +190,42 @@ def holm(ps: Sequence[float]) -> list[float]:
 def correct(sections: dict[str, Numbers]) -> dict[str, Numbers]:
     """The numbers of all sections, with Holm's correction for all tests among them.
 
-    A test that two sections have is counted once.
+    A test that two sections have is counted once: it has the same terms in both.
     """
-    tests: dict[str, float] = {}
+    ps: dict[str, float] = {}
     for numbers in sections.values():
         for figure in numbers.values():
             if figure.is_test:
-                tests[terms_key(figure)] = figure.p
-    corrected = dict(zip(tests, holm(list(tests.values())), strict=True))
-    return {
-        name: {
-            label: replace(figure, corrected=corrected.get(terms_key(figure), 1.0))
-            for label, figure in numbers.items()
-        }
-        for name, numbers in sections.items()
-    }
+                ps[terms_key(figure)] = figure.p
+    corrected_ps = dict(zip(ps, holm(list(ps.values())), strict=True))
+
+    corrected_sections: dict[str, Numbers] = {}
+    for section, numbers in sections.items():
+        corrected_sections[section] = {}
+        for name, figure in numbers.items():
+            p = corrected_ps.get(terms_key(figure), 1.0)  # 1 if it is no test
+            corrected_sections[section][name] = replace(figure, corrected=p)
+    return corrected_sections
 
 
 def terms_key(figure: Figure) -> str:
+    """The terms of a figure, as a key of a dictionary."""
     return json.dumps([asdict(term) for term in figure.terms], sort_keys=True)
 
 
 def with_seed(run: Line, seed: Seed) -> Line:
-    """The run of one seed, as in runs.jsonl."""
+    """The run of one seed, as in runs.jsonl. Not every run is a training."""
     if "compare" in run:
+        # The matrices of two models are compared, each with a seed of its own.
         first, second = cast(tuple[int, int], seed)
         return {
             "compare": {**run["compare"], "seed": first},
             "with": {**run["with"], "seed": second},
         }
     if run.get("measure") == "step time":
-        return {**run, "timing": seed}
+        return {**run, "timing": seed}  # the number of the repetition
     if run.get("measure") == "text":
-        return run
+        return run  # the same for every seed
     return {**run, "seed": seed}
 
 
@@ -198,16 +233,21 @@ class Runs:
     """What was measured: the lines of runs.jsonl, by the models of the table."""
 
     def __init__(self, lines: dict[str, Line], text: str, second_text: str = "") -> None:
-        self.lines = lines
+        self.lines = lines  # the results, by engine.key_of
         self.text = text  # the names of the texts
         self.second_text = second_text
 
-    def term(self, sign: int, model: str, head: str, measure: str) -> Term:
-        """A measure of a model of the table."""
+    def term(self, model: str, head: str, measure: str) -> Term:
+        """A measure of a model of the table, trained with one of its heads."""
         row = MODELS[model]
-        text = self.second_text if row.second_text else self.text
         run = row.run(head, self.rate(row, head))
-        return self.run_term(sign, run, measure, text)
+        return self.run_term(run, measure, self.text_of(row))
+
+    def text_of(self, model: Model) -> str:
+        """The name of the text that a model is trained on."""
+        if model.second_text:
+            return self.second_text
+        return self.text
 
     def rate(self, model: Model, head: str) -> float:
         """The rate of the table; where that is OPEN, the pilot's, if it is finished."""
@@ -216,39 +256,60 @@ class Runs:
             return rate
         if model.rates_of:
             return self.rate(MODELS[model.rates_of], head)
-        return self.best_rate(model, head) or OPEN
+        best = self.best_rate(model, head)
+        if best is None:
+            return OPEN
+        return best
 
-    def run_term(self, sign: int, run: Run, measure: str, text: str = "") -> Term:
+    def run_term(self, run: Run, measure: str, text: str = "") -> Term:
+        """A measure of a run that need not be in the table; by default, of the first text."""
         if run.is_chain:
-            return Term(sign, run.as_json, "", measure)
-        return Term(sign, run.as_json, text or self.text, measure)
+            name = ""  # no text is read
+        else:
+            name = text or self.text
+        return Term(run=run.as_json, text=name, measure=measure)
 
-    def text_term(self, sign: int, measure: str) -> Term:
+    def text_term(self, measure: str) -> Term:
         """A measure of the text itself. It is the same for every seed."""
-        return Term(sign, {"measure": "text"}, self.text, measure)
+        return Term(run={"measure": "text"}, text=self.text, measure=measure)
 
-    def comparison_term(self, sign: int, untied: Run, tied: Run, measure: str) -> Term:
-        """A similarity of the matrices of two models."""
-        pair = {"compare": untied.as_json, "with": tied.as_json}
-        return Term(sign, pair, self.text, measure)
+    def similarity_term(self, first: Run, second: Run, matrices: str, removed: int = 0) -> Term:
+        """How similar a matrix of one model is to a matrix of another.
+
+        `matrices` is such as "out and tied": the first model's output matrix and the second's tied
+        matrix; "in" is W_E. From both matrices, `removed` principal components are removed.
+        """
+        pair = {"compare": first.as_json, "with": second.as_json}
+        return Term(run=pair, text=self.text, measure=f"{matrices}, {removed} removed")
 
     def time_term(self, vocab_size: int) -> Term:
         """The CPU time of a training step, untied over tied."""
-        return Term(1, {"measure": "step time", "vocab_size": vocab_size}, "", "ratio")
+        run = {"measure": "step time", "vocab_size": vocab_size}
+        return Term(run=run, text="", measure="ratio")
 
     def figure(self, *terms: Term, seeds: Sequence[Seed] = SEEDS) -> Figure:
-        """The sum of the terms for the seeds whose runs are all done."""
+        """The sum of the terms for each seed whose runs are all done; its mean and interval."""
         done: list[Seed] = []
         values: list[float] = []
         for seed in seeds:
-            results = [self.result(term, seed) for term in terms]
-            if all(result is not None for result in results):
+            value = self.sum_of(terms, seed)
+            if value is not None:
                 done.append(seed)
-                pairs = zip(terms, results, strict=True)
-                values.append(sum(term.value(result) for term, result in pairs if result))
+                values.append(value)
         return with_interval(Figure(terms, tuple(done), tuple(seeds), tuple(values)))
 
+    def sum_of(self, terms: Sequence[Term], seed: Seed) -> float | None:
+        """The sum of the terms for one seed; None if a run is missing."""
+        total = 0.0
+        for term in terms:
+            result = self.result(term, seed)
+            if result is None:
+                return None
+            total += term.value(result)
+        return total
+
     def result(self, term: Term, seed: Seed) -> Line | None:
+        """What was measured in the run of a term with one seed; None if the run is missing."""
         return self.lines.get(key_of(with_seed(term.run, seed), term.text))
 
     def seeds(self, *models: str) -> tuple[int, ...]:
@@ -256,73 +317,83 @@ class Runs:
         return SEEDS[: min(MODELS[model].seeds for model in models)]
 
     def measure(self, model: str, head: str, measure: str = "loss") -> Figure:
-        return self.figure(self.term(1, model, head, measure), seeds=self.seeds(model))
+        """The mean of a measure of a model with one of its heads."""
+        return self.figure(self.term(model, head, measure), seeds=self.seeds(model))
 
-    def cost(
-        self, model: str, tied: str = "tied", untied: str = "untied", measure: str = "loss"
-    ) -> Figure:
+    def cost(self, model: str, tied: str = "tied", measure: str = "loss") -> Figure:
         """The cost of the tie: the loss of the tied model minus that of the untied one.
 
-        `tied` may also be another head that is compared with `untied`.
+        `tied` may be "signs", for the cost of a tied model with signs.
         """
-        return self.difference((model, tied), (model, untied), measure)
+        return self.difference((model, tied), minus=(model, "untied"), measure=measure)
 
     def difference(
-        self, first: tuple[str, str], second: tuple[str, str], measure: str = "loss"
+        self, first: tuple[str, str], minus: tuple[str, str], measure: str = "loss"
     ) -> Figure:
         """The measure of the first (model, head) minus that of the second."""
+        first_model, first_head = first
+        second_model, second_head = minus
         return self.figure(
-            self.term(1, *first, measure),
-            self.term(-1, *second, measure),
-            seeds=self.seeds(first[0], second[0]),
+            self.term(first_model, first_head, measure),
+            subtracted(self.term(second_model, second_head, measure)),
+            seeds=self.seeds(first_model, second_model),
         )
 
-    def change(self, before: tuple[str, str, str], after: tuple[str, str, str]) -> Figure:
-        """How much higher the cost is in the second (model, tied head, untied head) than in the
-        first."""
-        measure = "excess" if MODELS[before[0]].size.is_chain else "loss"
+    def rise_of_cost(self, before: str, after: str, tied: str = "tied") -> Figure:
+        """How much higher the cost of the tie is with the model `after` than with `before`.
+
+        `tied` is the head that is compared with "untied" in both.
+        """
+        measure = MODELS[before].loss_measure
         return self.figure(
-            self.term(1, after[0], after[1], measure),
-            self.term(-1, after[0], after[2], measure),
-            self.term(-1, before[0], before[1], measure),
-            self.term(1, before[0], before[2], measure),
-            seeds=self.seeds(before[0], after[0]),
+            self.term(after, tied, measure),
+            subtracted(self.term(after, "untied", measure)),
+            subtracted(self.term(before, tied, measure)),
+            self.term(before, "untied", measure),
+            seeds=self.seeds(before, after),
         )
 
-    def gain(self, model: str, head: str, path: str) -> Figure:
-        """How much nearer a path is to the bigrams than the token counts, in nats of KL."""
+    def nearer_to_bigrams(self, model: str, head: str, path: str) -> Figure:
+        """How much nearer a path through a model is to the text's bigrams than the token counts.
+
+        In nats of KL divergence. The scores of the path are stretched and mixed with the token
+        counts so that they come as near as they can: "PATH+unigram.kl".
+        """
         return self.figure(
-            self.term(1, model, head, "unigram.kl"),
-            self.term(-1, model, head, f"{path}+unigram.kl"),
+            self.term(model, head, "unigram.kl"),
+            subtracted(self.term(model, head, f"{path}+unigram.kl")),
             seeds=self.seeds(model),
         )
 
     def of_text(self, measure: str) -> Figure:
         """A measure of the text itself, one number."""
-        return self.figure(self.text_term(1, measure), seeds=(0,))
+        return self.figure(self.text_term(measure), seeds=(0,))
 
     def failing(self, head: str, rate: float, limit: float) -> Figure:
         """Of the trainings with one layer: the share whose loss ends above `limit`."""
         run = replace(ONE, head=head, lr=rate)
-        return self.figure(Term(1, run.as_json, self.text, "loss", above=round(limit, 6)))
+        short_limit = round(limit, 6)  # for figures.json
+        return self.figure(Term(run=run.as_json, text=self.text, measure="loss", above=short_limit))
 
     def pilot_mean(self, model: Model, head: str, rate: float) -> float | None:
         """The mean loss of the pilot's seeds at one rate; None while some are missing."""
-        measure = "excess" if model.size.is_chain else "loss"
-        text = self.second_text if model.second_text else self.text
-        term = self.run_term(1, model.run(head, rate), measure, text)
+        term = self.run_term(model.run(head, rate), model.loss_measure, self.text_of(model))
         figure = self.figure(term, seeds=PILOT_SEEDS[: model.pilot_seeds])
         if figure.n < figure.expected:
             return None
         return sum(figure.values) / figure.n
 
     def tried_rates(self, model: Model, head: str) -> list[float]:
-        """The rates of a pilot so far. It goes on while the best rate is at an edge."""
+        """The rates of a pilot so far, from low to high.
+
+        While the best rate is the lowest or the highest that was tried, the pilot goes on with half
+        of it or double.
+        """
         rates = sorted(pilot_rates(model, head))
         while True:
             means = self.pilot_means(model, head, rates)
             if len(means) < len(rates):
-                return rates
+                return rates  # which is the best is not known yet
             best = min(means, key=means.__getitem__)
             if best == rates[0]:
                 rates.insert(0, best / 2)
@@ -333,8 +404,12 @@ class Runs:
 
     def pilot_means(self, model: Model, head: str, rates: list[float]) -> dict[float, float]:
         """The mean loss at each of the rates that the pilot has finished."""
-        means = {rate: self.pilot_mean(model, head, rate) for rate in rates}
-        return {rate: mean for rate, mean in means.items() if mean is not None}
+        means: dict[float, float] = {}
+        for rate in rates:
+            mean = self.pilot_mean(model, head, rate)
+            if mean is not None:
+                means[rate] = mean
+        return means
 
     def best_rate(self, model: Model, head: str) -> float | None:
         """The lowest rate whose mean loss in the pilot is within CLOSE of the lowest one.

@@ -1,4 +1,12 @@
-"""The first screen of the page: "should I tie?", with a bar for each pair of models."""
+"""The first screen of the page: "should I tie?", with a bar for each pair of models.
+
+The cost of the tie is the held-out loss of a tied model minus that of an untied one, above 0 where
+tying is worse. A tied model "with signs" has gains of ln_f that start at 1 or -1 at random. Names
+such as "one layer" are those of the models in the table of settings.py.
+
+In a text, n["NAME"] prints a figure: its mean and 95 % interval over seeds, or "not known yet". Its
+`words` are chosen by the verdict on its mean: below 0, above 0, or no difference found.
+"""
 
 import math
 from dataclasses import dataclass
@@ -54,22 +62,19 @@ def bar_costs(runs: Runs) -> Numbers:
     """The cost of each bar, under its name; that of tied with signs under "NAME, signs"."""
     costs: Numbers = {}
     for bar in BARS:
-        costs[bar.name] = runs.difference((bar.tied, "tied"), (bar.untied, "untied"))
+        untied = (bar.untied, "untied")
+        costs[bar.name] = runs.difference((bar.tied, "tied"), minus=untied)
         if bar.signs:
-            costs[f"{bar.name}, signs"] = runs.difference(
-                (bar.tied, "signs"), (bar.untied, "untied")
-            )
+            costs[f"{bar.name}, signs"] = runs.difference((bar.tied, "signs"), minus=untied)
     return costs
 
 
 def numbers(runs: Runs) -> Numbers:
+    """The figures of the first screen: the bars, how costs change, and how many trainings fail."""
     found = bar_costs(runs)
-    found["width change"] = runs.change(
-        ("one layer", "tied", "untied"), ("width 128", "tied", "untied")
-    )
-    found["layer change"] = runs.change(
-        ("no layers", "tied", "untied"), ("one layer", "tied", "untied")
-    )
+    found["width change"] = runs.rise_of_cost(before="one layer", after="width 128")
+    found["layer change"] = runs.rise_of_cost(before="no layers", after="one layer")
+
     # A training fails if its layer is of no use: the best model without layers is better.
     limit = runs.measure("no layers", "untied").mean
     found["tied fails"] = runs.failing("tied", FAST, limit)
@@ -78,6 +83,7 @@ def numbers(runs: Runs) -> Numbers:
 
 
 def text(n: Numbers) -> str:
+    """The first screen in Markdown."""
     return f"""\
 # To tie or not to tie
 
@@ -104,6 +110,7 @@ which half of ln_f's gains start at -1.*
 
 
 def answer_by_width(n: Numbers) -> str:
+    """Whether a model with one layer should be tied, by its width."""
     narrow = n["width 64"].words(
         below="With one layer, a model of width 64 is better tied.",
         above="With one layer, a model of width 64 is better untied.",
@@ -121,18 +128,22 @@ def answer_by_width(n: Numbers) -> str:
 
 
 def answer_by_parts(n: Numbers) -> str:
-    layer = n["layer change"].words(
+    """What the tie costs without layers, and in a layer of which one half is left out."""
+    # The figure is the cost with one layer minus that without layers.
+    without_layers = n["layer change"].words(
         below="costs more than with one layer",
         above="costs less than with one layer",
         none="is not found to cost more or less than with one layer",
     )
     return (
-        f"Without layers the tie {layer}: {n['no layers 64']} at width 64. In a layer with only an "
-        f"MLP it costs {n['MLP']}, in one with only attention {n['attention']}."
+        f"Without layers the tie {without_layers}: {n['no layers 64']} at width 64. "
+        f"In a layer with only an MLP it costs {n['MLP']}, "
+        f"in one with only attention {n['attention']}."
     )
 
 
 def answer_by_stability(n: Numbers) -> str:
+    """Whether a tied model needs a lower learning rate: how many trainings fail at a high one."""
     tied = n["tied fails"]
     untied = n["untied fails"]
     if tied.n < tied.expected or untied.n < untied.expected:
@@ -150,6 +161,7 @@ def answer_by_stability(n: Numbers) -> str:
 
 
 def missing_bars(n: Numbers) -> str:
+    """A sentence that names the bars without a known cost; "" if there are none."""
     missing = [bar.label for bar in BARS if not n[bar.name].is_known]
     if not missing:
         return ""
@@ -158,8 +170,11 @@ def missing_bars(n: Numbers) -> str:
 
 def repeat(label: str, found: Figure, published: Figure) -> str:
     """Whether new seeds of a bar give a cost in the published interval, in words."""
-    # A mean of a few seeds scatters more than the published one, so it also gets an interval.
-    half = (published.high - published.low) / 2 * math.sqrt(1 + published.n / found.n)
+    # The published interval is for the true mean. The mean of a few new seeds lies around that with
+    # a variance of its own, which is published.n / found.n times that of the published mean. So
+    # its interval is wider.
+    published_half = (published.high - published.low) / 2
+    half = published_half * math.sqrt(1 + published.n / found.n)
     low = published.mean - half
     high = published.mean + half
     return (

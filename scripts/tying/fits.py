@@ -1,7 +1,7 @@
 """What each form of A costs before any training: the best fit of rank D to a text's bigrams.
 
-p(b|a) = softmax(A[a])[b] is fitted to the shares M [V, V] of a text's pairs, by AdamW from a random
-start:
+A [V, V] has the score of each token b after each token a. p(b|a) = softmax(A[a])[b] is fitted to
+the shares M [V, V] of a text's pairs, by AdamW from a random start, for four families of tables:
 
     untied      A = W_E W_U                any A of rank D
     signed      A = W_E G W_E^T            symmetric; G is diagonal, its gains of either sign
@@ -9,9 +9,9 @@ start:
     ln_f        A = ln_f(W_E) W_E^T        a tied GPT-2 without layers and positions
 
 A fit's cost is its excess: sum_ab M[a, b] log(M[b|a] / p(b|a)) nats per token, 0 for the text's own
-bigrams. For signed and tied it is at least the floor of scripts/tying_results/floor.md, which does
-not hold for ln_f. The fits are not convex, so a result is the best that was found; it depends on
-the `seed` of its start.
+bigrams. For signed and tied it is at least a floor, which holds for any symmetric A but not for
+ln_f (scripts/tying_results/floor.md). The fits are not convex, so a result is the best that was
+found; it depends on the `seed` of its start.
 """
 
 import math
@@ -29,11 +29,14 @@ EPS = 1e-5  # of ln_f
 
 
 def fit_families(pairs: np.ndarray, D: int, steps: int = STEPS, seed: int = 0) -> dict[str, float]:
-    """{family: the excess of the best rank-D fit to the counts of pairs [V, V], in nats per
-    token}."""
-    seen = np.flatnonzero(pairs.sum(axis=0) + pairs.sum(axis=1))
+    """The excess of the best fit of rank D to the counts of pairs [V, V], by family."""
+    count_in_pairs = pairs.sum(axis=0) + pairs.sum(axis=1)
+    seen = np.flatnonzero(count_in_pairs)  # a token without pairs has no shares to fit
     M = pairs[np.ix_(seen, seen)] / pairs.sum()
-    return {family: fit(family, M, D, steps, seed)[1] for family in FAMILIES}
+    excesses: dict[str, float] = {}
+    for family in FAMILIES:
+        _, excesses[family] = fit(family, M, D, steps, seed)
+    return excesses
 
 
 def fit(family: str, M: np.ndarray, D: int, steps: int, seed: int = 0) -> tuple[Parameters, float]:
@@ -41,21 +44,25 @@ def fit(family: str, M: np.ndarray, D: int, steps: int, seed: int = 0) -> tuple[
     first = first_parts(family, len(M), D, np.random.default_rng(seed))
     shapes = {name: part.shape for name, part in first.items()}
     flat = np.concatenate([part.ravel() for part in first.values()])
-    parts = unflatten(flat, shapes)
+    parts = unflatten(flat, shapes)  # views of `flat`, which the optimizer changes
     optimizer = AdamW(flat, shapes, betas=(0.9, 0.99), weight_decay=0.0)
     for step in range(steps):
         _, grad = excess_and_gradients(M, parts)
+        flat_grad = np.concatenate([grad[name].ravel() for name in shapes])
         rate = RATE * (1 + math.cos(math.pi * step / steps)) / 2
-        optimizer.step(np.concatenate([grad[name].ravel() for name in shapes]), rate)
+        optimizer.step(flat_grad, rate)
     excess, _ = excess_and_gradients(M, parts)
     return parts, excess
 
 
 def first_parts(family: str, V: int, D: int, rng: np.random.Generator) -> Parameters:
-    """Where a fit starts: small random matrices; half of the gains are 1, the other half -1."""
+    """Where a fit starts: small random matrices; half of the gains are 1, the other half -1.
+
+    W_U is transposed, [V, D] like W_E. ln_f has the gains and the bias.
+    """
     parts = {"W_E": 0.1 * rng.standard_normal((V, D))}
     if family == "untied":
-        parts["W_U"] = 0.1 * rng.standard_normal((V, D))  # transposed
+        parts["W_U"] = 0.1 * rng.standard_normal((V, D))
     if family in ("signed", "ln_f"):
         parts["gains"] = np.where(np.arange(D) % 2, -1.0, 1.0)
     if family == "ln_f":
@@ -64,36 +71,48 @@ def first_parts(family: str, V: int, D: int, rng: np.random.Generator) -> Parame
 
 
 def left_factor(parts: Parameters) -> np.ndarray:  # -> [V, D]
-    """The left factor of A; the right one is W_U if there is one, or else W_E^T."""
-    if "bias" in parts:
+    """The left factor of A: ln_f(W_E), W_E G or W_E. The right one is W_U or W_E^T."""
+    if "bias" in parts:  # of ln_f
         return layer_norm(parts["W_E"], parts["gains"], parts["bias"], EPS)
-    return parts["W_E"] * parts.get("gains", 1)
+    if "gains" in parts:
+        return parts["W_E"] * parts["gains"]
+    return parts["W_E"]
 
 
 def excess_and_gradients(M: np.ndarray, parts: Parameters) -> tuple[float, Parameters]:
     """The excess of softmax(A) over the bigrams of M [V, V], and the gradient of each part."""
-    m = M.sum(axis=1, keepdims=True)
-    occurs = M > 0
+    m = M.sum(axis=1, keepdims=True)  # the share of each first token
     W_E = parts["W_E"]
     left = left_factor(parts)
     right = parts.get("W_U", W_E)
     p = softmax(left @ right.T)
+
+    # M[b|a] / p(b|a) is M / (m p). Pairs that do not occur add nothing.
+    occurs = M > 0
     bounded = np.maximum(p, 1e-300)  # so that the logarithm is finite
     excess = float(M[occurs] @ np.log(M[occurs] / (m * bounded)[occurs]))
 
-    # A = left right^T, and the gradient of the excess is m p - M.
+    # A = left right^T. The gradient of the excess for A is that of a cross entropy, m p - M.
     dA = m * p - M
     dleft = dA @ right
     dright = dA.T @ left
-    grad = {name: np.empty_like(part) for name, part in parts.items()}
+
+    # From the left factor to W_E, and to the gains and the bias if there are any.
+    grad: Parameters = {}
     if "bias" in parts:
-        norm = {"weight": grad["gains"], "bias": grad["bias"]}
-        grad["W_E"] = layer_norm_backward(dleft, W_E, parts["gains"], EPS, norm)
-    else:
-        grad["W_E"] = dleft * parts.get("gains", 1)
+        grad["gains"] = np.empty_like(parts["gains"])
+        grad["bias"] = np.empty_like(parts["bias"])
+        written = {"weight": grad["gains"], "bias": grad["bias"]}
+        grad["W_E"] = layer_norm_backward(dleft, W_E, parts["gains"], EPS, written)
+    elif "gains" in parts:
         grad["gains"] = (dleft * W_E).sum(axis=0)
+        grad["W_E"] = dleft * parts["gains"]
+    else:
+        grad["W_E"] = dleft
+
+    # The right factor is W_U, or W_E again, whose two gradients are added.
     if "W_U" in parts:
         grad["W_U"] = dright
     else:
-        grad["W_E"] += dright
+        grad["W_E"] = grad["W_E"] + dright
     return excess, grad

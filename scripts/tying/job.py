@@ -1,4 +1,19 @@
-"""One run: train a small model and measure it."""
+"""One run: train a small model and measure it.
+
+A path is a way through a model from one token to logits for the next (tiedgpt/study/paths.py):
+
+    raw      the direct path A = W_E W_U: the token embedding times the output matrix
+    normed   the same with ln_f between the two
+    mlp0     the same with the first MLP and ln_f between the two, if there is a layer
+    model    the whole model
+
+A path is compared with the bigrams of the text it was trained on: by "kl", the KL divergence from
+the shares of the tokens that follow, and by "top1", how often the most common successor is the
+likeliest by the path. "PATH+unigram" is a calibrated path: its logits are stretched by a factor,
+and the token counts, the unigram, are added with a weight; both are fitted (calibrated.py).
+
+A swapped head is the matrix wte.T, used in an untied model in place of its own W_U.
+"""
 
 import math
 import warnings
@@ -23,7 +38,7 @@ from .training import train
 EARLY_TOKENS = 4097  # of the held-out text, for the loss after a tenth of the steps
 TRAIN_TOKENS = 16_385  # of the text to train on, for the training loss
 FITTED_TOKENS = 4097  # of the text to train on, to fit the scale of a swapped head
-SCORES = (
+SCORES = (  # "PATH.MEASURE"
     "unigram.kl",
     "normed+unigram.kl",
     "normed+unigram.top1",
@@ -34,7 +49,15 @@ SCORES = (
 
 def loss_of(model: GPT2, ids: np.ndarray) -> float:
     """Nats per token; every token but the first is predicted once."""
-    return float(token_losses(model, ids, model.config.n_ctx - 1).mean())
+    return float(token_losses(model, ids, stride_of(model)).mean())
+
+
+def stride_of(model: GPT2) -> int:
+    """How far apart the windows begin in which a text is scored.
+
+    A window of n_ctx tokens predicts all but its first, which the window before it predicts.
+    """
+    return model.config.n_ctx - 1
 
 
 def trained(run: Run, data: Data) -> tuple[GPT2, Line]:
@@ -43,11 +66,12 @@ def trained(run: Run, data: Data) -> tuple[GPT2, Line]:
     Raises FloatingPointError if a loss or a gradient is not finite.
     """
     model, early_model, ratios = train(run, data.tokens)
-    early = data.held_out[:EARLY_TOKENS]
+    scored = data.held_out[:EARLY_TOKENS]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        result: Line = {"early loss": loss_of(early_model, early)}
-        if not math.isfinite(loss_of(model, early)):
+        warnings.simplefilter("ignore", RuntimeWarning)  # overflow, if the rate is much too high
+        result: Line = {"early loss": loss_of(early_model, scored)}
+        # The last step may have spoilt the parameters, and its own loss does not show that.
+        if not math.isfinite(loss_of(model, scored)):
             raise FloatingPointError
     if ratios:
         result |= summary_of(ratios)
@@ -55,12 +79,16 @@ def trained(run: Run, data: Data) -> tuple[GPT2, Line]:
 
 
 def summary_of(ratios: list[float]) -> Line:
-    """The mean ratio of the two gradients in each tenth of the steps, and the highest."""
+    """The ratios of the two parts of the tied gradient, one for each step, in a few numbers.
+
+    They are the mean of each tenth of the steps, the highest, and the mean of all steps after the
+    first tenth.
+    """
     tenth = len(ratios) // 10
     summary: Line = {}
-    for part in range(10):
-        start = part * tenth
-        summary[f"ratio, tenth {part + 1}"] = float(np.mean(ratios[start : start + tenth]))
+    for number in range(1, 11):
+        end = number * tenth
+        summary[f"ratio, tenth {number}"] = float(np.mean(ratios[end - tenth : end]))
     summary["ratio, peak"] = max(ratios)
     summary["ratio, after a tenth"] = float(np.mean(ratios[tenth:]))
     return summary
@@ -76,13 +104,18 @@ def do_run(run: Run, out: Path, text: str, with_paths: bool = True) -> Line:
     if run.is_chain:
         result["excess"] = result["loss"] - data.best_loss
     if with_paths and run.text == "whole" and run.seed not in PILOT_SEEDS:
+        # The bigrams are those of the whole text, so only a model of all of it is compared.
         _, corpus = read_data(data_path(out, text, run.vocab_size))
         result |= study(model, data, corpus)
     return result
 
 
 def study(model: GPT2, data: Data, corpus: Corpus) -> Line:
-    """How each path compares with the bigrams, and how often it predicts the token itself."""
+    """How each path compares with the bigrams, and how often it predicts the token itself.
+
+    For an untied model also: the loss with a swapped head. A text with few frequent tokens has no
+    bigrams to compare with.
+    """
     result: Line = {}
     if corpus.frequent().size >= MIN_TOKENS:
         result |= path_scores(model, corpus)
@@ -93,51 +126,72 @@ def study(model: GPT2, data: Data, corpus: Corpus) -> Line:
 
 
 def path_scores(model: GPT2, corpus: Corpus) -> Line:
-    """The scores of SCORES that the model's paths have."""
-    paths = bigrams(model, corpus, others=calibrated_paths(model, corpus)) or {}
+    """Of the model's paths, plain and calibrated, and of the unigram: the numbers in SCORES.
+
+    The corpus must have enough frequent tokens. A model without layers has no path "mlp0".
+    """
+    # {path: {"kl": ..., "top1": ...}} for the unigram, the plain and the calibrated paths
+    numbers_by_path = bigrams(model, corpus, others=calibrated_paths(model, corpus))
+    assert numbers_by_path is not None  # it is None only for few frequent tokens
     result: Line = {}
     for score in SCORES:
         path, measure = score.rsplit(".", 1)
-        if measure in paths.get(path, {}):
-            result[score] = paths[path][measure]
+        if path in numbers_by_path:
+            result[score] = numbers_by_path[path][measure]
     return result
 
 
 def self_predictions(model: GPT2, corpus: Corpus) -> Line:
-    """The share of frequent tokens to which a path gives the highest logit for themselves."""
+    """The share of frequent tokens to which a path gives the highest logit for themselves.
+
+    It is measured for the paths that claim 2 asks about: the direct path, and, if there is a layer,
+    that through the first MLP.
+    """
     frequent = corpus.frequent()
+    paths = paths_of(model)
     result: Line = {}
-    for name, path in paths_of(model).items():
-        if name in ("raw", "mlp0"):
-            is_itself = path(model, frequent).argmax(axis=1) == frequent
+    for name in ("raw", "mlp0"):
+        if name in paths:
+            logits = paths[name](model, frequent)
+            is_itself = logits.argmax(axis=1) == frequent
             result[f"{name}.self"] = float(is_itself.mean())
     return result
 
 
 def swapped(model: GPT2, data: Data, corpus: Corpus) -> Line:
-    """The held-out loss with `x @ wte.T` as the head: plain, with a scale, and with the counts.
+    """The held-out loss with the head `x @ wte.T`: plain, with a scale, and with the counts too.
 
     The scale, and the weight of the token counts, are fitted to the text that the model was trained
     on.
     """
     tied = model.tie()
-    stride = model.config.n_ctx - 1
     fitted = data.tokens[:FITTED_TOKENS]
-    x = np.concatenate(measure_tokens(tied, fitted, stride, lambda logits, _: logits))
-    Q = np.eye(model.config.vocab_size, dtype=np.float32)[fitted[1:]]
-    counts = corpus.counts + 1
+    logits_of_fitted = logits_of(tied, fitted)
+    next_is = np.eye(model.config.vocab_size, dtype=np.float32)[fitted[1:]]  # [n, V], one-hot
+    counts = corpus.counts + 1  # so that each has a logarithm
     log_u = np.log(counts / counts.sum()).astype(np.float32)
 
-    def loss(scale: float, weight: float) -> float:
+    def held_out_loss(scale: float, weight: float) -> float:
         def losses(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
-            return cross_entropy(np.float32(scale) * logits + np.float32(weight) * log_u, targets)
+            mixed = np.float32(scale) * logits + np.float32(weight) * log_u
+            return cross_entropy(mixed, targets)
 
-        parts = measure_tokens(tied, data.held_out, stride, losses)
+        parts = measure_tokens(tied, data.held_out, stride_of(tied), losses)
         return float(np.concatenate(parts, dtype=np.float64).mean())
 
-    scale, weight = fit(x, log_u, Q)
+    scale_alone = best_factor(logits_of_fitted, next_is)
+    scale, weight = fit(logits_of_fitted, log_u, next_is)
     return {
-        "swapped": loss(scale=1, weight=0),
-        "swapped, scaled": loss(scale=best_factor(x, Q), weight=0),
-        "swapped, scaled, with counts": loss(scale, weight),
+        "swapped": held_out_loss(scale=1, weight=0),
+        "swapped, scaled": held_out_loss(scale_alone, weight=0),
+        "swapped, scaled, with counts": held_out_loss(scale, weight),
     }
+
+
+def logits_of(model: GPT2, ids: np.ndarray) -> np.ndarray:  # [N] -> [N - 1, V]
+    """The logits from which each token of a text but the first is predicted."""
+
+    def keep_logits(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        return logits
+
+    return np.concatenate(measure_tokens(model, ids, stride_of(model), keep_logits))

@@ -1,7 +1,14 @@
 """The files of the results: the page, the tables, the figures with their terms.
 
-README.md is for readers. figures.json has each figure of the page with its terms, so that it can be
-computed from runs.jsonl without this code, as tests/test_tying_figures.py does with scipy.
+README.md, the page, is for readers. It has a first screen and a section for each claim. tables.md
+lists all figures. figures.json has each figure with its terms, so that it can be computed from
+runs.jsonl without this code, as tests/test_tying_figures.py does with scipy.
+
+A figure is the mean over seeds of a sum of terms; a term is a measure of a run, added or
+subtracted. With "above" a term is a count instead: 1 where the measure is above that number. A
+figure of two terms or more is a test of whether the mean is 0. A model is a row of the table of
+settings.py. Its pilot is the trainings that choose its learning rates; a rate is open until then.
+The excess is the loss of a model of a Markov chain, above that of the chain's own probabilities.
 """
 
 import json
@@ -12,8 +19,8 @@ from dataclasses import asdict
 
 from . import first_screen
 from .claims import CLAIMS, table
-from .figures import Figure, Numbers, Runs, correct
-from .settings import CLOSE, HEADS, SECOND_TEXT, SECOND_TEXT_PYTHON, TABLE, pilot_models
+from .figures import Figure, Numbers, Runs, Term, correct
+from .settings import CLOSE, HEADS, OPEN, SECOND_TEXT, SECOND_TEXT_PYTHON, TABLE, pilot_models
 
 FIRST = "first screen"
 COMMANDS = """\
@@ -22,7 +29,7 @@ $ python scripts/tying_experiment.py tinyshakespeare.txt OUT                    
 $ python scripts/tying_experiment.py tinyshakespeare.txt OUT --bar "width 64"   # repeats one bar
 $ python scripts/tying_experiment.py some-text.txt OUT --claim 3                # one claim
 ```"""
-WORDS = {"below": "below 0", "above": "above 0", "none": "no difference found", "unknown": ""}
+VERDICTS = {"below": "below 0", "above": "above 0", "none": "no difference found", "unknown": ""}
 
 
 def all_numbers(runs: Runs) -> dict[str, Numbers]:
@@ -34,6 +41,7 @@ def all_numbers(runs: Runs) -> dict[str, Numbers]:
 
 
 def page(runs: Runs) -> str:
+    """The text of README.md."""
     sections = all_numbers(runs)
     parts = [first_screen.text(sections[FIRST]), how_to_read(runs)]
     for number, claim in CLAIMS.items():
@@ -49,13 +57,14 @@ def wrapped(text: str) -> str:
         if block.startswith(("|", "```", "#")):
             blocks.append(block)
             continue
-        # A list has one item after the other, and an item begins with "- " or "1. ".
+        # The block may be a list. Its items begin with "- " or "1. "; other text is one item.
         items = re.split(r"\n(?=- |\d\. )", block)
         blocks.append("\n".join(wrapped_item(item) for item in items))
     return "\n\n".join(blocks) + "\n"
 
 
 def wrapped_item(item: str) -> str:
+    """A paragraph, or an item of a list whose later lines are indented as its text is."""
     if item.startswith("- "):
         indent = "  "
     elif item[0].isdigit():
@@ -73,6 +82,7 @@ def wrapped_item(item: str) -> str:
 
 
 def how_to_read(runs: Runs) -> str:
+    """The section of the page that explains its words and how its figures were made."""
     tokens = runs.of_text("tokens").mean
     held_out = runs.of_text("held out").mean
     return f"""\
@@ -104,35 +114,40 @@ def how_to_read(runs: Runs) -> str:
 
 
 def tables(runs: Runs) -> str:
-    """All figures with their tests, all models with their losses, the pilot."""
-    parts = ["# The tables", "", heads(), "", "## models", "", models(runs), ""]
-    parts += ["## the pilot", "", pilots(runs), ""]
-    for name, numbers in all_numbers(runs).items():
-        parts += [f"## {name}", "", listing(numbers), ""]
-    return "\n".join(parts)
+    """tables.md: all models with their losses, the pilot, all figures with their tests."""
+    parts = ["# The tables", list_of_heads()]
+    parts += ["## models", table_of_models(runs)]
+    parts += ["## the pilot", table_of_pilots(runs)]
+    for section, numbers in all_numbers(runs).items():
+        parts += [f"## {section}", table_of_figures(numbers)]
+    return "\n\n".join(parts) + "\n"
 
 
-def heads() -> str:
+def list_of_heads() -> str:
+    """The heads: how the output matrix comes from the token embedding."""
     return "\n".join(f"- {head}: {start}" for head, start in HEADS.items())
 
 
-def models(runs: Runs) -> str:
+def table_of_models(runs: Runs) -> str:
     """The losses of each model of the table."""
     rows: list[list[object]] = []
     for model in TABLE:
-        measure = "excess" if model.size.is_chain else "loss"
         for head in model.heads:
-            figure = runs.measure(model.name, head, measure)
+            held_out = runs.measure(model.name, head, model.loss_measure)
             training = runs.measure(model.name, head, "training loss")
             rate = runs.rate(model, head)
-            rows.append([model.name, head, f"{rate:g}" if rate else "open", figure, training])
+            if rate == OPEN:
+                shown_rate = "open"
+            else:
+                shown_rate = f"{rate:g}"
+            rows.append([model.name, head, shown_rate, held_out, training])
     return table(
         ["model", "head", "rate", "held-out loss (chains: excess)", "training loss"], *rows
     )
 
 
-def pilots(runs: Runs) -> str:
-    """The mean loss of the pilot's seeds by rate."""
+def table_of_pilots(runs: Runs) -> str:
+    """The mean loss of the pilot's seeds by rate; only those rates whose seeds are all done."""
     rows: list[list[object]] = []
     for model, head in pilot_models():
         means = runs.pilot_means(model, head, runs.tried_rates(model, head))
@@ -141,28 +156,33 @@ def pilots(runs: Runs) -> str:
     return table(["model", "head", "mean held-out loss (chains: excess) by rate"], *rows)
 
 
-def listing(numbers: Numbers) -> str:
-    """A table of figures, with a verdict for each test."""
+def table_of_figures(numbers: Numbers) -> str:
+    """The figures of a section, with a verdict for each test."""
     rows = [figure_row(name, figure) for name, figure in numbers.items()]
     return table(["", "mean", "sd", "n", "p", "p, Holm", "verdict"], *rows)
 
 
 def figure_row(name: str, figure: Figure) -> list[object]:
-    sd = f"{figure.sd:.3f}" if figure.sd else ""
+    """The cells of a figure: name, mean, sd, n, p, p after Holm's correction, verdict."""
+    if figure.sd == 0:
+        sd = ""  # one seed, or the same value for all
+    else:
+        sd = f"{figure.sd:.3f}"
+    cells: list[object] = [name, figure, sd, figure.n]
     if not figure.is_test:
-        return [name, figure, sd, figure.n, "", "", ""]
-    ps = [as_p(figure.p), as_p(figure.corrected)]
-    return [name, figure, sd, figure.n, *ps, WORDS[figure.verdict]]
+        return [*cells, "", "", ""]
+    return [*cells, show_p(figure.p), show_p(figure.corrected), VERDICTS[figure.verdict]]
 
 
-def as_p(p: float) -> str:
+def show_p(p: float) -> str:
+    """A p with one digit; those below 1e-12 are not told apart."""
     if p < 1e-12:
         return "< 1e-12"
     return f"{p:.1g}"
 
 
 def figures_json(runs: Runs) -> str:
-    """Each known figure on a line: its terms and seeds, and what was computed from them."""
+    """figures.json, with each known figure on a line."""
     lines = []
     for section, numbers in all_numbers(runs).items():
         for name, figure in numbers.items():
@@ -172,25 +192,36 @@ def figures_json(runs: Runs) -> str:
 
 
 def figure_json(section: str, name: str, figure: Figure) -> dict[str, object]:
+    """A figure as figures.json has it: its terms and seeds, and what was computed from them.
+
+    Raises ValueError for a mean that is not finite, which JSON cannot have.
+    """
+    if not math.isfinite(figure.mean):
+        raise ValueError(f"{section}, {name} is not finite")
+    terms = [term_json(term) for term in figure.terms]
     found: dict[str, object] = {"section": section, "name": name}
-    terms = [asdict(term) for term in figure.terms]
-    for term in terms:
-        if term["above"] is None:
-            del term["above"]
     found |= {"terms": terms, "seeds": figure.seeds}
     found |= {"mean": figure.mean, "low": figure.low, "high": figure.high, "sd": figure.sd}
     if figure.is_test:
         found |= {"p": figure.p, "holm": figure.corrected}
-    if math.isfinite(figure.mean):
-        return found
-    raise ValueError(f"{section}, {name} is not finite")
+    return found
+
+
+def term_json(term: Term) -> dict[str, object]:
+    """The fields of a term; "above" only if the term is a count."""
+    fields = asdict(term)
+    if term.above is None:
+        del fields["above"]
+    return fields
 
 
 def claim(runs: Runs, number: int) -> str:
     """A section with its figures. Holm's correction counts the tests of the section alone."""
     chosen = CLAIMS[number]
-    numbers = correct({"claim": chosen.numbers(runs)})["claim"]
-    return f"# Claim {number}: {chosen.title}\n\n{chosen.text(numbers)}\n{listing(numbers)}"
+    sections = correct({"claim": chosen.numbers(runs)})
+    numbers = sections["claim"]
+    title = f"# Claim {number}: {chosen.title}"
+    return f"{title}\n\n{chosen.text(numbers)}\n{table_of_figures(numbers)}"
 
 
 def bar(runs: Runs, name: str) -> tuple[first_screen.Bar, Figure]:

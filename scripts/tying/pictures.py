@@ -1,5 +1,12 @@
-"""The pictures of the page. They need matplotlib."""
+"""The pictures of the page. They need matplotlib.
 
+The cost of the tie is the held-out loss of a tied model minus that of an untied one. A bar of the
+page is such a cost, of one pair of models; "with signs" is a tied model of which half of ln_f's
+gains start at -1. A chain is a Markov chain whose asymmetry was chosen; its JSD, in nats, is what
+the asymmetry costs a symmetric table of scores.
+"""
+
+from dataclasses import dataclass
 from typing import Any
 
 from .figures import Numbers, Runs
@@ -11,12 +18,36 @@ BLACK = "#000000"
 BLUE = "#0072B2"
 ORANGE = "#D55E00"
 PINK = "#CC79A7"
-CHAIN_MODELS = (
-    # model, head, colour, line, marker, label
-    ("chain {jsd:g}", "tied", BLACK, "-", "o", "no layers, tied"),
-    ("chain {jsd:g}", "signs", PINK, "-.", "D", "no layers, tied with signs"),
-    ("chain {jsd:g}", "untied", ORANGE, "--", "s", "no layers, untied"),
-    ("chain {jsd:g}, one layer", "tied", BLUE, ":", "^", "one layer, tied"),
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A kind of model, by the JSD of the chain that it is trained on."""
+
+    label: str
+    model: str  # its name in the table of settings.py, for each JSD
+    head: str
+    color: str
+    line: str
+    marker: str
+    jsds: tuple[float, ...] = JSDS
+
+
+CURVES = (
+    Curve("no layers, tied", "chain {jsd:g}", "tied", color=BLACK, line="-", marker="o"),
+    Curve(
+        "no layers, tied with signs", "chain {jsd:g}", "signs", color=PINK, line="-.", marker="D"
+    ),
+    Curve("no layers, untied", "chain {jsd:g}", "untied", color=ORANGE, line="--", marker="s"),
+    Curve(
+        "one layer, tied",
+        "chain {jsd:g}, one layer",
+        "tied",
+        color=BLUE,
+        line=":",
+        marker="^",
+        jsds=(JSDS[0], JSDS[-1]),  # it is trained on these two only
+    ),
 )
 
 
@@ -24,6 +55,7 @@ def costs_picture(runs: Runs) -> Any:
     """The first screen's bars: the cost of the tie, and that of tied with signs under it."""
     numbers = bar_costs(runs)
     drawing, ax = panel(width=9, height=0.36 * len(BARS) + 1)
+    # The two bars of a row stand above and below its middle.
     draw_bars(ax, numbers, suffix="", offset=-0.18, color=BLUE, label="tied")
     draw_bars(ax, numbers, suffix=", signs", offset=0.18, color=PINK, label="tied with signs")
     ax.set_yticks(range(len(BARS)), [bar.label for bar in BARS])
@@ -34,6 +66,7 @@ def costs_picture(runs: Runs) -> Any:
         ax.legend(frameon=False, loc="lower right")
     for row, bar in enumerate(BARS):
         if not numbers[bar.name].is_known:
+            # In place of the bar, beside the line at 0.
             ax.text(0.002, row - 0.18, "not known yet", va="center", color="grey", fontsize=8)
     return drawing
 
@@ -41,7 +74,10 @@ def costs_picture(runs: Runs) -> Any:
 def draw_bars(
     ax: Any, numbers: Numbers, suffix: str, offset: float, color: str, label: str
 ) -> None:
-    """One bar with its interval for each known cost."""
+    """One bar with its interval for each known cost: numbers["NAME" + suffix] for the bar NAME.
+
+    The rows are numbered from 0, and `offset` is from the middle of a row.
+    """
     for row, bar in enumerate(BARS):
         figure = numbers.get(bar.name + suffix)
         if figure is None or not figure.is_known:
@@ -57,23 +93,32 @@ def chains_picture(runs: Runs) -> Any:
     drawing, ax = panel(width=9, height=3.4)
     ax.set_xlabel("JSD of pairs and reversed pairs, nats")
     ax.set_ylabel("loss above the chain's own, nats")
-    for name, head, color, line, marker, label in CHAIN_MODELS:
-        jsds: tuple[float, ...] = JSDS
-        if "one layer" in name:
-            jsds = (JSDS[0], JSDS[-1])
-        figures = [runs.measure(name.format(jsd=jsd), head, "excess") for jsd in jsds]
+    for curve in CURVES:
+        figures = []
+        for jsd in curve.jsds:
+            figures.append(runs.measure(curve.model.format(jsd=jsd), curve.head, "excess"))
         means = [figure.mean for figure in figures]
-        ax.plot(jsds, means, line, color=color, marker=marker, ms=4, lw=1.3, label=label)
+        ax.plot(
+            curve.jsds,
+            means,
+            linestyle=curve.line,
+            color=curve.color,
+            marker=curve.marker,
+            markersize=4,
+            linewidth=1.3,
+            label=curve.label,
+        )
+        # The intervals are a band around the curve.
         lows = [figure.low for figure in figures]
         highs = [figure.high for figure in figures]
-        ax.fill_between(jsds, lows, highs, color=color, alpha=0.15, lw=0)
+        ax.fill_between(curve.jsds, lows, highs, color=curve.color, alpha=0.15, lw=0)
     ax.plot(JSDS, JSDS, color="grey", lw=0.8, label="the best symmetric table: loss = JSD")
     drawing.legend(frameon=False, loc="outside right center")
     return drawing
 
 
 def panel(width: float, height: float) -> tuple[Any, Any]:
-    """A drawing with one panel, in inches."""
+    """A drawing of so many inches with one panel, without the upper and the right edge."""
     from matplotlib.figure import Figure as Drawing
 
     drawing = Drawing(figsize=(width, height), dpi=100, layout="constrained")

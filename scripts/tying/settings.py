@@ -1,8 +1,12 @@
 """What is trained: one table of models, with the learning rate of each head.
 
-A Run says everything about one training. A Model is a size and a rate for each head. Runs of one
-seed have the same batches, and the same initial weights where their shapes are the same, so models
-are compared seed by seed.
+A Run says everything about one training. A head says how the output matrix W_U comes from the token
+embedding W_E: HEADS has all of them. A Model is a size and a rate for each head. Runs of one seed
+have the same batches, and the same initial weights where their shapes are the same, so models are
+compared seed by seed.
+
+Some models are trained on a walk through a Markov chain in place of a text: a chain with a chosen
+asymmetry, or one whose tokens have classes (chains.py).
 
 A rate that suits one head may not suit another. So a pilot trains each model at several rates, with
 four seeds that are used for nothing else. Of the rates whose mean held-out loss is within CLOSE of
@@ -48,9 +52,13 @@ class Run:
         tokens = self.steps * self.batch * self.context
         if not self.is_chain:
             tokens += held_out  # scored once or four times, but without gradients
-        per_layer = 600 + 5 * self.width
-        per_token = self.width * (self.vocab_size + self.layers * per_layer) / 7e9
-        return 1 + round(self.steps / 1000 + tokens * per_token)
+
+        # The numbers are rough: of what a layer does, of a core's speed, and 1 ms for each step.
+        work_of_layer = self.width * (600 + 5 * self.width)
+        work_of_head = self.width * self.vocab_size
+        seconds_of_token = (work_of_head + self.layers * work_of_layer) / 7e9
+        seconds_of_steps = self.steps / 1000
+        return 1 + round(seconds_of_steps + tokens * seconds_of_token)
 
     @property
     def is_chain(self) -> bool:
@@ -107,7 +115,20 @@ class Model:
     shows_paths: bool = False  # its paths are compared with the bigrams
 
     @property
+    def loss_measure(self) -> str:
+        """The name of its held-out loss in runs.jsonl.
+
+        Each seed has a chain of its own, and some chains are harder to predict than others. So a
+        model of a chain is measured by its excess: the loss above that of the chain's own
+        probabilities.
+        """
+        if self.size.is_chain:
+            return "excess"
+        return "loss"
+
+    @property
     def heads(self) -> list[str]:
+        """The heads that it is trained with."""
         return [head for head in HEADS if getattr(self, head) is not None]
 
     def run(self, head: str, rate: float | None = None) -> Run:
@@ -255,7 +276,8 @@ PILOT_RATES: dict[tuple[str, str], tuple[float, ...]] = {
     ("second text, width 128", "untied"): (0.002, 0.004, 0.008),
 }
 
-# On a tenth of the text the pilot chooses the number of steps too. It has two seeds.
+# On a tenth of the text the pilot chooses the number of steps too.
+TENTH_PILOT_SEEDS = 2
 TENTH_PILOT: dict[str, tuple[tuple[float, int], ...]] = {
     "tied": (
         (0.0005, 1600), (0.001, 800), (0.001, 1600),
@@ -276,7 +298,8 @@ STABILITY_RATES = (0.004, 0.008, 0.016)
 
 # What the two gradients of the tied matrix do: one layer, the usual rate of the tied model.
 INPUT_GRADIENTS = (0.0, 0.2, 1.0, 5.0, 25.0)
-BATCHES = (4, 64)
+BATCHES = (4, 64)  # beside the usual batch of 16
+# The seeds of an untied model and a tied one whose matrices are compared
 SIMILARITY_PAIRS = ((1, 2), (2, 1), (3, 4), (4, 3), (5, 6), (6, 5))
 
 # Tied first, untied after so many of 800 steps. The rate does not change where the head does.
@@ -293,12 +316,14 @@ def pilot_rates(model: Model, head: str) -> tuple[float, ...]:
 
 
 def pilot_models() -> Iterator[tuple[Model, str]]:
-    """The models and heads for which a pilot chooses the rate alone."""
+    """The models and heads for which a pilot chooses the rate and nothing else."""
     for model in TABLE:
-        if model.rates_of or model.name == "tenth":
-            continue
+        if model.rates_of:
+            continue  # another model's pilot chose its rates
+        if model.name == "tenth":
+            continue  # its pilot, TENTH_PILOT, chooses the number of steps too
         for head in model.heads:
-            if head != "copy":  # it has the rate of the random start
+            if head != "copy":  # it has the rate of "untied", which starts at random
                 yield model, head
 
 

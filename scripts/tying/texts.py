@@ -1,5 +1,9 @@
-"""What is measured without training: the text itself, two trained models side by side, the time of
-a step."""
+"""What is measured beside single models: the text itself, two models compared, the time of a step.
+
+A loss is in nats per token. The excess of some probabilities is their loss on the text's pairs of
+neighbours above that of the text's own bigrams. The floor is the lowest excess of a symmetric table
+of scores, in which "b after a" has the same score as "a after b" (tying_results/floor.md).
+"""
 
 import math
 from dataclasses import replace
@@ -22,9 +26,10 @@ from .job import trained
 from .settings import Run
 from .training import model_of, start
 
-STRENGTHS = (1, 2, 4, 8, 16, 32, 64)  # of the unigram in the smoothed bigrams, in tokens
+STRENGTHS = (1, 2, 4, 8, 16, 32, 64)  # of the token counts in the smoothed bigrams
 REMOVED = (0, 1, 2, 4)  # principal components that are removed from a matrix before it is compared
 TIMED_STEPS = 20
+FIRST_STEPS = 6  # of these; they are not counted, since they may be slower
 
 
 def documentation() -> str:
@@ -40,25 +45,37 @@ def documentation() -> str:
 
 
 def measure_text(out: Path, text: str, small: Run) -> Line:
-    """What the text itself says: entropies, the floor of a symmetric table, the best fits of each
-    family."""
+    """What the text itself says, without a model.
+
+    Its size, the floor, the losses of some simple predictions on held-out tokens, and the excess of
+    the token counts and of the best fit of each family of tables (fits.py). `small` has the size of
+    the vocabulary and the rank of the fits.
+    """
     data, corpus = read_data(data_path(out, text, small.vocab_size))
     every = np.arange(small.vocab_size)
-    pairs = corpus.table(every, every).astype(np.float64)
+    pairs = corpus.table(every, every).astype(np.float64)  # [V, V], row: the first of a pair
+
+    # The loss of the text's own bigrams is the entropy of the next token, if the first is known.
     shares = pairs / pairs.sum()
+    shares_of_first = shares.sum(axis=1)
+    shares_of_next = shares.sum(axis=0)
+    bigram_loss_on_pairs = entropy(shares) - entropy(shares_of_first)
+    unigram_loss_on_pairs = entropy(shares_of_next)
+
     counts = corpus.counts + 1.0  # so that every held-out token has a share
-    entropy_of_next = entropy(shares) - entropy(shares.sum(axis=1))
+    unigram_losses = -np.log(counts / counts.sum())
     result = {
         "tokens": data.tokens.size,
         "held out": data.held_out.size,
         "tokens that occur": int((corpus.counts > 0).sum()),
         "frequent tokens": int(corpus.frequent().size),
         "jsd": jsd_floor(corpus),
-        "unigram excess": entropy(shares.sum(axis=0)) - entropy_of_next,
-        "unigram loss": float(-np.log(counts / counts.sum())[data.held_out].mean()),
+        "unigram excess": unigram_loss_on_pairs - bigram_loss_on_pairs,
+        "unigram loss": float(unigram_losses[data.held_out].mean()),
         "uniform loss": math.log(small.vocab_size),
         "smoothed bigrams loss": smoothed_bigrams(data.tokens, data.held_out, small.vocab_size),
     }
+    # The share of frequent tokens that are their own most common successor.
     self_prediction = corpus.self_prediction()
     if self_prediction is not None:
         result["self"] = self_prediction
@@ -68,22 +85,24 @@ def measure_text(out: Path, text: str, small: Run) -> Line:
 
 
 def smoothed_bigrams(tokens: np.ndarray, held_out: np.ndarray, V: int) -> float:
-    """The held-out loss of bigram counts with a multiple of the token counts added to each row.
+    """The held-out loss of the bigram counts of `tokens`, smoothed with the best of STRENGTHS.
 
-    The multiple is that of STRENGTHS which is best for the last tenth of `tokens` by the counts of
-    the rest.
+    The best is chosen without the held-out tokens: by the counts of nine tenths of `tokens`, for
+    the last tenth.
     """
-
     cut = len(tokens) * 9 // 10
-    losses = {
-        strength: bigram_loss(tokens[:cut], tokens[cut:], V, strength) for strength in STRENGTHS
-    }
+    losses: dict[float, float] = {}
+    for strength in STRENGTHS:
+        losses[strength] = bigram_loss(tokens[:cut], tokens[cut:], V, strength)
     best = min(losses, key=losses.__getitem__)
     return bigram_loss(tokens, held_out, V, best)
 
 
 def bigram_loss(counted: np.ndarray, scored: np.ndarray, V: int, strength: float) -> float:
-    """The loss on one text of the bigram counts of another, smoothed."""
+    """The loss on one text of the bigram counts of another, smoothed.
+
+    To each row of counts `strength` tokens are added, in proportion to the counts of all tokens.
+    """
     corpus = Corpus.of(counted, V)
     every = np.arange(V)
     unigram = (corpus.counts + 1) / (corpus.counts + 1).sum()
@@ -92,34 +111,43 @@ def bigram_loss(counted: np.ndarray, scored: np.ndarray, V: int, strength: float
     return float(-np.log(p[scored[:-1], scored[1:]]).mean())
 
 
-def compare(untied: Run, other: Run, out: Path, text: str) -> Line:
-    """How similar the matrices of two runs with different seeds are.
+def compare(first_run: Run, second_run: Run, out: Path, text: str) -> Line:
+    """How similar the matrices of two models with different seeds are.
 
-    The other run is tied, or both are untied, or both are tied. A similarity is the rank
-    correlation of the cosines of all pairs of tokens of the text, with the mean and the first
-    principal components of each matrix removed. With the same seed both runs would start from the
-    same W_E.
+    The second is tied, and its only matrix is compared with both matrices of the first. Or both are
+    untied, and "in" is compared with "in", "out" with "out". If both are tied, that of the first is
+    called "in". A similarity is the rank correlation of the cosines of all pairs of tokens of the
+    text, with the mean and the first principal components of each matrix removed. With the same
+    seed both runs would start from the same W_E.
     """
-    data, corpus = read_data(data_path(out, text, untied.vocab_size))
-    seen = corpus.frequent(1)
-    first, _ = trained(untied, data)
-    second, _ = trained(other, data)
+    data, corpus = read_data(data_path(out, text, first_run.vocab_size))
+    seen = corpus.frequent(min_count=1)
+    first, _ = trained(first_run, data)
+    second, _ = trained(second_run, data)
+    if first.config.tied:
+        names = ["in"]
+    else:
+        names = ["in", "out"]
+
     result: Line = {}
     for removed in REMOVED:
-        for name in ("in", "out"):
-            if name == "out" and first.config.tied:
-                continue
-            other_name = "tied" if second.config.tied else name
-            similarity = spearman(
-                cosines(without_components(matrix_of(first, name)[seen], removed)),
-                cosines(without_components(matrix_of(second, other_name)[seen], removed)),
-            )
-            result[f"{name} and {other_name}, {removed} removed"] = similarity
+        for name in names:
+            if second.config.tied:
+                second_name = "tied"
+            else:
+                second_name = name
+            first_rows = without_components(matrix_of(first, name)[seen], removed)
+            second_rows = without_components(matrix_of(second, second_name)[seen], removed)
+            similarity = spearman(cosines(first_rows), cosines(second_rows))
+            result[f"{name} and {second_name}, {removed} removed"] = similarity
     return result
 
 
 def matrix_of(model: GPT2, name: str) -> np.ndarray:  # -> [V, D]
-    """The input matrix of a model, "in" or "tied", or its output matrix, "out"."""
+    """The input matrix of a model, "in" or "tied", or its output matrix, "out".
+
+    Row t is the vector of token t.
+    """
     if name == "out":
         return model.W_U.T
     return model.W_E
@@ -127,30 +155,42 @@ def matrix_of(model: GPT2, name: str) -> np.ndarray:  # -> [V, D]
 
 def without_components(rows: np.ndarray, k: int) -> np.ndarray:  # [n, D] -> [n, D]
     """The rows without their mean and their first k principal components; as they are for k = 0."""
-    if not k:
+    if k == 0:
         return rows
     centred = rows - rows.mean(axis=0)
-    first = np.linalg.svd(centred, full_matrices=False)[2][:k]
-    return centred - centred @ first.T @ first
+    _, _, directions = np.linalg.svd(centred, full_matrices=False)  # rows, the largest first
+    removed = directions[:k]
+    coordinates = centred @ removed.T
+    return centred - coordinates @ removed
 
 
 def time_steps(small: Run, vocab_size: int) -> Line:
     """The CPU time of a training step, untied over tied.
 
-    The two trainings take turns. Their first steps are not counted.
+    The two trainings take turns, so that what else the machine does slows both. Their first steps
+    are not counted.
     """
     tokens = np.random.default_rng(0).integers(0, vocab_size, 10_000)
     run = replace(small, layers=1, vocab_size=vocab_size, seed=1)
-    settings = Settings(TIMED_STEPS, run.batch, run.context, eval_every=TIMED_STEPS, threads=1)
+    settings = Settings(
+        steps=TIMED_STEPS,
+        batch=run.batch,
+        context=run.context,
+        eval_every=TIMED_STEPS,  # none of the steps that are timed is followed by an evaluation
+        threads=1,
+    )
     trainings = []
     for head in ("tied", "untied"):
         model = model_of(start(replace(run, head=head)))
-        trainings.append(Trainer(model, tokens, tokens[: run.context], settings).run())
+        held_out = tokens[: run.context]
+        trainings.append(Trainer(model, tokens, held_out, settings).run())
+
     seconds = np.zeros((2, TIMED_STEPS))
     for step in range(TIMED_STEPS):
         for row, training in enumerate(trainings):
             begin = process_time()
-            next(training)
+            next(training)  # the first only evaluates; each later one does a step
             seconds[row, step] = process_time() - begin
-    tied, untied = seconds[:, 6:].sum(axis=1)  # the clock may be too coarse for one step
+    # Sums are compared: the clock may be too coarse for one step.
+    tied, untied = seconds[:, FIRST_STEPS:].sum(axis=1)
     return {"ratio": float(untied / tied)}

@@ -1,5 +1,9 @@
 """Train one model: the package's training step, and what the experiment changes in it.
 
+The head of a run says how the output matrix W_U comes from the token embedding W_E. In a tied model
+both are one matrix, wte; an untied one also has W_U, whose parameter is its transpose,
+lm_head.weight. The gradient of a tied matrix has two parts: one by its use as input, one as output.
+
 A step draws a batch, computes and clips its gradient, and updates the parameters with AdamW, as
 tiedgpt.training.loop does with one thread. Four things can be added to it:
 
@@ -26,6 +30,10 @@ from .settings import Run, config
 
 MAPS = ("rotation", "identity")  # heads with W_U = M W_E^T, by the start of M
 MAP = "map"  # the name of M among the parameters
+STARTS_OF_W_U = {"untied": "random", "copy": "copy", "zeros": "zeros"}  # by head, for GPT2.untie
+# What is drawn at random has a stream of its own, so that a draw does not change the others.
+SIGNS_STREAM = 4
+MAP_STREAM = 5
 USUAL = Settings()  # for the warm-up, the weight decay, beta2 and the clipping
 
 
@@ -44,6 +52,7 @@ class Training:
 
 def new_training(run: Run, parameters: Parameters, fixed: tuple[str, ...] = ()) -> Training:
     """A training that starts from copies of `parameters`."""
+    # The optimizer changes one vector, and the parameters are views of it.
     shapes = {name: array.shape for name, array in parameters.items()}
     size = sum(prod(shape) for shape in shapes.values())
     flat = np.empty(size, np.float32)
@@ -52,7 +61,7 @@ def new_training(run: Run, parameters: Parameters, fixed: tuple[str, ...] = ()) 
         view[...] = parameters[name]
     flat_gradient = np.empty(size, np.float32)
     gradients = unflatten(flat_gradient, shapes)
-    optimizer = AdamW(flat, shapes, (0.9, USUAL.beta2), USUAL.weight_decay)
+    optimizer = AdamW(flat, shapes, betas=(0.9, USUAL.beta2), weight_decay=USUAL.weight_decay)
     return Training(run, views, gradients, flat_gradient, optimizer, fixed)
 
 
@@ -70,13 +79,14 @@ def start(run: Run) -> Training:
             parameters[name][...] = 0
 
     if run.head == "signs":
+        rng = np.random.default_rng([run.seed, SIGNS_STREAM])
         gains = parameters["ln_f.weight"]
-        gains[...] = np.random.default_rng([run.seed, 4]).choice([-1.0, 1.0], gains.size)
+        gains[...] = rng.choice([-1.0, 1.0], gains.size)
     elif run.head in MAPS:
         parameters[MAP] = first_map(run)
-    elif run.head != "tied":
-        init = "random" if run.head == "untied" else run.head
-        parameters = GPT2(model.config, parameters).untie(init, run.seed).parameters
+    elif run.head in STARTS_OF_W_U:
+        tied = GPT2(model.config, parameters)
+        parameters = tied.untie(STARTS_OF_W_U[run.head], run.seed).parameters
     return new_training(run, parameters, fixed)
 
 
@@ -84,14 +94,18 @@ def first_map(run: Run) -> np.ndarray:  # -> [D, D]
     """The start of M: a random rotation, or the identity."""
     if run.head == "identity":
         return np.eye(run.width, dtype=np.float32)
-    normal = np.random.default_rng([run.seed, 5]).standard_normal((run.width, run.width))
+    rng = np.random.default_rng([run.seed, MAP_STREAM])
+    normal = rng.standard_normal((run.width, run.width))
     Q, R = np.linalg.qr(normal)
     rotation = Q * np.sign(np.diag(R))  # without the signs, not all rotations are equally likely
     return rotation.astype(np.float32)
 
 
 def model_of(training: Training) -> GPT2:
-    """The model with the parameters as they are now."""
+    """The model with the parameters as they are now.
+
+    It shares their arrays, so a step changes it. One with a map is an untied model.
+    """
     parameters = dict(training.parameters)
     tied = config(training.run)
     if MAP in parameters:
@@ -133,6 +147,7 @@ def draw(  # [N] -> [batch, context], [batch, context]
 
     They depend on the seed and the step only, so runs with the same seed have the same batches.
     """
+    # The seed and zeros are those of the package's training, which then draws the same batches.
     rng = np.random.default_rng([run.seed, step, 0, 0])
     starts = rng.integers(0, len(tokens) - run.context, run.batch)
     sequences = tokens[starts[:, None] + np.arange(run.context + 1)]
@@ -142,30 +157,39 @@ def draw(  # [N] -> [batch, context], [batch, context]
 def write_weighted_gradients(training: Training, ids: np.ndarray, targets: np.ndarray) -> float:
     """The gradients of a tied model, with a factor on the input's part of wte's gradient.
 
-    The two parts are those of an untied model whose two matrices are equal. The ratio of their
-    lengths, output to input, is noted before the factor is applied.
+    Returns the loss. The two parts are those of an untied model whose two matrices are equal. The
+    ratio of their lengths, output to input, is added to training.ratios, before the factor is
+    applied.
     """
     model = model_of(training).untie("copy")
     output_part = np.empty_like(model.W_E)
     gradients = {**training.gradients, "lm_head.weight": output_part}
     loss = write_gradients(model, ids, targets, ids.size, gradients)
-    input_part = training.gradients["wte.weight"]
-    training.ratios.append(float(np.linalg.norm(output_part) / np.linalg.norm(input_part)))
-    input_part *= np.float32(training.run.input_gradient)
-    input_part += output_part
+
+    # Untied, the gradient of wte is the input's part alone. It becomes the weighted sum in place.
+    wte_gradient = training.gradients["wte.weight"]
+    ratio = np.linalg.norm(output_part) / np.linalg.norm(wte_gradient)
+    training.ratios.append(float(ratio))
+    wte_gradient *= np.float32(training.run.input_gradient)
+    wte_gradient += output_part
     return loss
 
 
 def write_map_gradients(training: Training, ids: np.ndarray, targets: np.ndarray) -> float:
-    """The gradients of a model with W_U = M W_E^T, for W_E, M and the others."""
+    """The gradients of a model with W_U = M W_E^T, for W_E, M and the others. Returns the loss."""
     W_E = training.parameters["wte.weight"]
     M = training.parameters[MAP]
-    head = np.empty_like(W_E)  # the gradient of W_U, transposed
-    gradients = {name: array for name, array in training.gradients.items() if name != MAP}
-    gradients["lm_head.weight"] = head
+
+    # First those of an untied model with this W_U, which has no M.
+    gradients = dict(training.gradients)
+    del gradients[MAP]
+    dW_U = np.empty_like(W_E)  # [V, D], the gradient of W_U, transposed
+    gradients["lm_head.weight"] = dW_U
     loss = write_gradients(model_of(training), ids, targets, ids.size, gradients)
-    training.gradients[MAP][...] = head.T @ W_E
-    training.gradients["wte.weight"] += head @ M
+
+    # W_U, transposed, is W_E M^T. So W_E is used twice, and its gradients are added.
+    training.gradients[MAP][...] = dW_U.T @ W_E
+    training.gradients["wte.weight"] += dW_U @ M
     return loss
 
 
@@ -176,18 +200,17 @@ def untied(training: Training) -> Training:
     """
     run = training.run
     parameters = model_of(training).untie("copy").parameters
-    following = new_training(run, parameters)
+    following = new_training(run, parameters)  # its averages are 0
     before = training.optimizer
     after = following.optimizer
     after.steps = before.steps
     for old, new in ((before.m, after.m), (before.v, after.v)):
         old_views = unflatten(old, before.shapes)
         new_views = unflatten(new, after.shapes)
-        for name, view in new_views.items():
-            if name != "lm_head.weight":
-                view[...] = old_views[name]
-            elif not run.new_averages:
-                view[...] = old_views["wte.weight"]
+        for name, old_view in old_views.items():
+            new_views[name][...] = old_view
+        if not run.new_averages:
+            new_views["lm_head.weight"][...] = old_views["wte.weight"]
     return following
 
 
@@ -197,7 +220,7 @@ def train(run: Run, tokens: np.ndarray) -> tuple[GPT2, GPT2, list[float]]:
     Raises FloatingPointError if a loss or a gradient is not finite.
     """
     training = start(run)
-    early = model_of(training)
+    early = model_of(training)  # if there are too few steps for a tenth
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # overflow, if the rate is much too high
         for step in range(run.steps):
@@ -205,5 +228,5 @@ def train(run: Run, tokens: np.ndarray) -> tuple[GPT2, GPT2, list[float]]:
                 training = untied(training)
             do_step(training, tokens, step)
             if step + 1 == round(run.steps / 10):
-                early = model_of(training).astype(np.float32)
+                early = model_of(training).astype(np.float32)  # a copy
     return model_of(training), early, training.ratios
