@@ -443,13 +443,33 @@ def inference(bench: Bench, repeats: int, notes: list[str]) -> list[Row]:
     n_ctx = config["n_ctx"]
     rng = random.Random(0)
     ids = [rng.randrange(V) for _ in range(n_ctx)]
-    long_text = [rng.randrange(V) for _ in range(2 * n_ctx)]  # for score, in several windows
+    long_text = [rng.randrange(V) for _ in range(2 * n_ctx)]
+    start = ids[:PROMPT]
+    decode = bench.row("decode", "ms/token", "decode", start, NEW)
+    rows = rows_of_inference(bench, decode, ids, long_text)
+    measure(rows, repeats, notes)
+    for row in rows:
+        row.derive()
+
+    # Once without a warm-up, because each measurement takes a new process.
+    memory = memory_row(bench, start)
+    measure([memory], repeats=1, notes=notes, warm_up=0)
+    compare_tokens(bench, decode, start, notes)
+    note_profile(ours, "decode", start, NEW, task="a token", notes=notes)
+    prompt = ids[:-1]
+    note_profile(ours, "prompt", prompt, task=f"a prompt of {len(prompt)}", notes=notes)
+    return [*rows, memory]
+
+
+def rows_of_inference(bench: Bench, decode: Row, ids: list[int], long_text: list[int]) -> list[Row]:
+    """All rows of one model but its memory, in the order of the table.
+
+    ids: a text as long as the context. long_text: one that is read in several windows.
+    """
     start = ids[:PROMPT]
     longest_prompt = ids[:-1]  # after it, the context has room for a token
-
     product = bench.row("matrix product, 2048^3", "GFLOP/s", "matrix_product")
     bandwidth = bench.row("matrix-vector product, 8192^2", "GB/s", "matrix_vector")
-    decode = bench.row("decode", "ms/token", "decode", start, NEW)
     rows = [product, bandwidth]
     rows += decode_rows(bench, decode, bandwidth, ids)
     rows += product_rows(bench)
@@ -465,18 +485,7 @@ def inference(bench: Bench, repeats: int, notes: list[str]) -> list[Row]:
     if "beside" in bench.workers:
         # The shares are computed from these two rows, which the other checkout does not have.
         rows = rows_that_beside_has(rows, also=[product, bandwidth])
-    measure(rows, repeats, notes)
-    for row in rows:
-        row.derive()
-
-    # Once without a warm-up, because each measurement takes a new process.
-    memory = memory_row(bench, start)
-    measure([memory], repeats=1, notes=notes, warm_up=0)
-    compare_tokens(bench, decode, start, notes)
-    note_profile(ours, "decode", start, NEW, task="a token", notes=notes)
-    task = f"a prompt of {len(longest_prompt)}"
-    note_profile(ours, "prompt", longest_prompt, task=task, notes=notes)
-    return [*rows, memory]
+    return rows
 
 
 def rows_that_beside_has(rows: list[Row], also: list[Row]) -> list[Row]:
@@ -769,7 +778,6 @@ def main() -> None:
         load_of_last_minute, _, _ = os.getloadavg()
         notes.append(f"load average before the run: {load_of_last_minute:.1f}")
 
-    # Measure.
     with tempfile.TemporaryDirectory() as temporary:
         directory = args.model
         if directory is None:
@@ -782,8 +790,17 @@ def main() -> None:
         bench.stop()
         if not args.beside:
             rows += training_steps(names, args.repeats, notes)
+    report(args, bench.about, notes, rows, sides=names)
 
-    # Print and write the table.
+
+def report(
+    args: argparse.Namespace,
+    about_sides: dict[str, str],
+    notes: list[str],
+    rows: list[Row],
+    sides: list[str],
+) -> None:
+    """Print the table, and write it to the files that the flags name."""
     notes.append(
         f"rounds: {args.repeats}; each figure is their median; an indented row (in Markdown, "
         "italics) is the median of each round's ratios, which can differ from the ratio of the "
@@ -793,15 +810,15 @@ def main() -> None:
         "processor": processor(),
         "threads": args.threads,
         "Python": platform.python_version(),
-        **bench.about,
+        **about_sides,
     }
     described = ", ".join(f"{key} {value}" for key, value in about.items())
     rows = [row for row in rows if row.runs]  # a row without figures is left out
-    print_table(described, notes, rows, names)
+    print_table(described, notes, rows, sides)
     if args.json:
         write_json(args.json, about, notes, rows)
     if args.markdown:
-        replace_table(args.markdown, markdown(described, notes, rows, names))
+        replace_table(args.markdown, markdown(described, notes, rows, sides))
 
 
 def print_table(described: str, notes: list[str], rows: list[Row], sides: list[str]) -> None:

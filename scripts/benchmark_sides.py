@@ -910,9 +910,9 @@ class TiedGPTTraining:
         config = training.config()
         rng = np.random.default_rng(0)
         tokens = rng.integers(0, config.vocab_size, 100 * training.B * training.T)
-        held_out = tokens[
-            :2
-        ]  # evaluated before the first step, and then after a tenth of all steps
+        # The held-out text is short: it is evaluated before the first step, and then not again
+        # before a tenth of all steps.
+        held_out = tokens[:2]
         settings = loop.Settings(steps=10**9, batch=training.B, context=training.T)
         model = tiedgpt.GPT2.random(config)
         # A step is computed when its record is asked for.

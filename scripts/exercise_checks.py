@@ -153,20 +153,19 @@ def check_in_model(
     """
     model = read_only_model()
     activations = activations_with(model, kinds, compute)
-    # The function does not return what is between its source and its result, so that is not
-    # compared.
-    compared = {}
+    # What is between the source and the result is not compared: the function does not return it.
     hidden = kinds_between(source, kinds[0])
+    compared = {}
     for activation, array in activations.items():
         if kind_of(activation) not in hidden:
             compared[activation] = array
     report = compare(model, compared, IDS)
     differing = report.first  # the first activation that differs
-    if differing is None or differing.first_wrong is None:
+    if differing is None:
         return
 
-    # The index of an activation has more axes before those of the function's result.
-    index = differing.first_wrong[-ndim:]
+    assert differing.first_wrong is not None  # the index of its first wrong number
+    index = differing.first_wrong[-ndim:]  # without the axis B, which comes first
     lines = [number_at(name, index, differing.yours, differing.expected)]
     # The same mistake may be named in several places. The reader has one function.
     for sentence in report.diagnosis:
@@ -264,7 +263,7 @@ def first_pair_merged(ids: list[int], pair: tuple[int, int], new_id: int) -> lis
 
 def check_merge(mine: Mine) -> None:
     for ids, pair in MERGES:
-        given = list(ids)
+        given = list(ids)  # a copy, which the reader's function may change
         result = mine.call("merge", given, pair, NEW_ID)
         if not isinstance(result, list):
             raise Wrong(f"merge returned {short_repr(result)}; expected a list")
@@ -495,7 +494,8 @@ def visible_with_wrong_caches() -> dict[str, Array]:
     is_past = np.tri(T, dtype=bool)  # [T, T], what the right mask lets a token see
     piece = np.repeat(np.arange(len(PIECES)), PIECES)  # [T], the number of each token's piece
 
-    # How many pieces the column's token comes before the row's; it is negative if it comes later.
+    # How many pieces the column's token comes before the row's; negative if it comes later. The
+    # tokens of its own piece are seen without the cache.
     pieces_before = piece[:, None] - piece  # [T, T]
     is_same_piece = pieces_before == 0
     is_in_first_piece = piece == 0  # [T], of the column
