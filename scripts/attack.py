@@ -265,7 +265,7 @@ class Files:
             yield from call(command.split())
             shutil.rmtree("untied", ignore_errors=True)  # what the command untie writes
         try:
-            case.check(directory)
+            case.check(directory)  # any other exception is a problem, which `work` prints
         except TiedGPTError as error:
             # Refusing the file is right. The message may be wrong.
             fault = case.message_fault(directory, str(error))
@@ -561,6 +561,7 @@ class Processes:
         if is_complete(out) and not continues:
             shutil.rmtree(out)
         ended = finish(home.start(COMMANDS[name]))
+        # A training that has begun goes on with --resume only.
         if name == "train" and ended.exit_code == 2 and "add --resume" in ended.stderr:
             ended = finish(home.start("train ../text --out out --resume"))
         yield from judge(ended, [0])
@@ -569,7 +570,9 @@ class Processes:
 
         leftovers = []
         for path in home.path.rglob("*"):
-            if path.name.startswith(".") or path.parent.name == "tmp":
+            is_hidden = path.name.startswith(".")
+            is_temporary = path.parent.name == "tmp"
+            if is_hidden or is_temporary:
                 leftovers.append(str(path.relative_to(home.path)))
         if leftovers:
             yield Problem("leftover", ", ".join(leftovers))

@@ -284,7 +284,7 @@ def measure(rows: list[Row], repeats: int, notes: list[str], warm_up: int = 1) -
                 for side in sides_in_turn(row, number):
                     time.sleep(PAUSE)
                     figure = take_turn(row, side, notes)
-                    if figure is None:
+                    if figure is None:  # it has failed, and takes no more turns
                         continue
                     if number >= 0:
                         row.runs.setdefault(side, []).append(figure)

@@ -176,7 +176,8 @@ class Arrays(Side):
         a = self.ones((n, n))
         b = self.ones((n, n))
         duration = statistics.median(seconds(lambda: a @ b) for _ in range(5))
-        return 2 * n**3 / duration / 1e9
+        operations = 2 * n**3  # multiplications and additions
+        return operations / duration / 1e9
 
     def decode_without_cache(self, ids: list[int], n: int) -> tuple[float, list[int]]:
         """As picoGPT does: compute the logits of the whole text for each new token."""
@@ -501,7 +502,8 @@ class Transformers(Side):
         inputs = {"input_ids": rows, "attention_mask": self.torch.ones_like(rows)}
         settings = {"do_sample": False, "max_new_tokens": n, "min_new_tokens": n}
         out = self.model.generate(**inputs, **settings, stopping_criteria=[NotingTimes()])
-        return ms_per_step(times), out[0, len(ids) :].tolist()
+        text = out[0].tolist()  # the first prompt and what follows it
+        return ms_per_step(times), text[len(ids) :]
 
     def prompt(self, ids: list[int]) -> float:
         array = self.torch.tensor([ids])
@@ -660,7 +662,7 @@ def write_gguf(path: str, model: Any, dtype: str) -> None:
     writer.add_eos_token_id(end_of_text)
     for name, array in model.parameters.items():
         if name.startswith("h."):
-            array = array.T  # GGUF stores the matrices of the blocks as [out, in]
+            array = array.T  # GGUF stores a matrix as [out, in]; a vector stays as it is
         is_multiplied = array.ndim == 2 and name != "wpe.weight"
         if is_multiplied:
             tensor_dtype = gguf.GGMLQuantizationType[dtype]
@@ -693,7 +695,7 @@ class LlamaCpp(Side):
             n_ctx=0,  # the length in the file
             n_threads=threads,
             n_threads_batch=threads,
-            n_batch=1024,
+            n_batch=1024,  # tokens of a prompt that are read at once: all
             verbose=False,
             **options,
         )
@@ -824,6 +826,7 @@ class OpenVINO(Side):
         super().__init__(path)
 
     def read(self, suffix: str = "") -> Any:
+        """The model that is used for steps, or with the suffix "-prompt" that for prompts."""
         threads = int(os.environ["OMP_NUM_THREADS"])
         settings = {
             "INFERENCE_PRECISION_HINT": "f32",

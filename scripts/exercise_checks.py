@@ -165,7 +165,8 @@ def check_in_model(
         return
 
     assert differing.first_wrong is not None  # the index of its first wrong number
-    index = differing.first_wrong[-ndim:]  # without the axis B, which comes first
+    # The activation may have more axes than the function's result: B, and H for a single head.
+    index = differing.first_wrong[-ndim:]
     lines = [number_at(name, index, differing.yours, differing.expected)]
     # The same mistake may be named in several places. The reader has one function.
     for sentence in report.diagnosis:
