@@ -190,7 +190,8 @@ def work(kind: str, seed: str, first: str, last: str, place: str) -> None:
 
     A try's line is printed when the try ends, so the lines say how many have ended.
     """
-    results = os.fdopen(os.dup(1), "w")  # a command may close or replace stdout
+    # The lines go to a copy of stdout, because a command may close or replace stdout itself.
+    results = os.fdopen(os.dup(1), "w")
     attack: Files | CommandLines
     if kind == "files":
         attack = Files(Path(place))
@@ -212,17 +213,19 @@ def work(kind: str, seed: str, first: str, last: str, place: str) -> None:
 def limit_memory() -> None:
     """Let this process take WORKER_MEMORY more than it has now, on systems with such a limit."""
     with suppress(ValueError, OSError):  # macOS has none
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        limit = pages * resource.getpagesize() + WORKER_MEMORY
+        pages, *_ = Path("/proc/self/statm").read_text().split()
+        limit = int(pages) * resource.getpagesize() + WORKER_MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def problem_of_exception(error: BaseException) -> Problem:
-    """If no line of tiedgpt is in the traceback, a check has found numbers that are wrong."""
+    """If no file of tiedgpt is in the traceback, a check has found numbers that are wrong."""
     text = "".join(traceback.format_exception(error))
-    kind = "wrong model"
-    if f'"{ROOT / "tiedgpt"}' in text:
+    file_of_tiedgpt = f'"{ROOT / "tiedgpt"}'  # how such a file's name begins in a traceback
+    if file_of_tiedgpt in text:
         kind = "traceback"
+    else:
+        kind = "wrong model"
     return Problem(kind, text[-2000:])
 
 
@@ -245,7 +248,7 @@ class Files:
             directory = place / str(number)
             directory.mkdir()
             case.write(directory)
-            case.check(directory)
+            case.check(directory)  # the file is read rightly before it is edited
             original = (directory / case.file).read_bytes()
             self.cases.append(WrittenCase(case, directory, original))
         os.chdir(place)
@@ -255,12 +258,14 @@ class Files:
         written = self.cases[number % len(self.cases)]
         case = written.case
         directory = written.directory
-        (directory / case.file).write_bytes(case.edit(rng, written.original))
-        if rng.randrange(8) == 0:  # a command takes longer than a check
-            yield from call(rng.choice(READERS).format(directory).split())
+        edited = case.edit(rng, written.original)
+        (directory / case.file).write_bytes(edited)
+        if rng.randrange(8) == 0:  # one time in eight, because a command takes longer than a check
+            command = rng.choice(READERS).format(directory)
+            yield from call(command.split())
             shutil.rmtree("untied", ignore_errors=True)  # what the command untie writes
         try:
-            case.check(directory)
+            case.check(directory)  # any other exception is a problem, which `work` prints
         except TiedGPTError as error:
             # Refusing the file is right. The message may be wrong.
             fault = case.message_fault(directory, str(error))
@@ -295,39 +300,43 @@ class CommandLines:
 
     def random_command_line(self, rng: random.Random) -> list[str]:
         command = rng.choice(list(COMMANDS))
-        actions = cli.parser_of(command)._actions
-        if rng.randrange(20) == 0:
+        actions = cli.parser_of(command)._actions  # the command's flags and arguments
+        if rng.randrange(20) == 0:  # now and then there is no such command
             argv = [rng.choice(HOSTILE)]
         else:
             argv = command.split()
 
-        # Up to five flags and arguments of the command. Some flags without a value get one.
+        # Up to five flags and arguments of the command.
         count = rng.randrange(min(6, len(actions)))
         for action in rng.sample(actions, count):
-            if action.option_strings:
+            if action.option_strings:  # a flag, with its short and its long name
                 argv.append(rng.choice(action.option_strings))
-            if action.nargs != 0 or rng.randrange(10) == 0:
+            takes_value = action.nargs != 0
+            if takes_value or rng.randrange(10) == 0:
                 argv.append(self.random_value(rng, action))
 
         # Up to two values that belong to no flag.
         count = rng.randrange(3)
         argv += rng.choices((*HOSTILE, *self.USUAL), k=count)
-        if command == "train" and "--steps" not in argv:
+        if command == "train" and "--steps" not in argv:  # or else it takes thousands of steps
             argv += ["--steps", "2"]
         return argv
 
     def random_value(self, rng: random.Random, action: argparse.Action) -> str:
         """A value for a flag or an argument: a usual, a hostile, or a usual or large one."""
-        usual = [*(action.choices or ()), *self.USUAL]
-        usual_or_large = usual
-        if not set(self.FLAGS_OF_WORK) & set(action.option_strings):
-            usual_or_large = [*usual, *self.LARGE]
+        usual = list(self.USUAL)
+        if action.choices:
+            usual = [*action.choices, *usual]
+        usual_or_large = list(usual)
+        is_of_work = bool(set(self.FLAGS_OF_WORK) & set(action.option_strings))
+        if not is_of_work:
+            usual_or_large += self.LARGE
         values = rng.choice((usual, HOSTILE, usual_or_large))
         return rng.choice(values)
 
 
 def call(argv: list[str], stdout: str = os.devnull) -> Iterator[Problem]:
-    """Run a command in this process."""
+    """Run a command in this process. Problems are told with at most 500 characters of it."""
     stderr = TextIOWrapper(BytesIO(), "utf-8", write_through=True)
     # `score` reads stdin. The text is short, because --stride 1 takes a step for each token.
     sys.stdin = TextIOWrapper(BytesIO(TEXT[:300].encode()))
@@ -341,7 +350,8 @@ def call(argv: list[str], stdout: str = os.devnull) -> Iterator[Problem]:
     except BaseException as error:
         raise RuntimeError(f"tiedgpt {argv!r:.500}") from error
     stderr.seek(0)
-    for problem in judge(Ended(exit_code, "", stderr.read()), EXIT_CODES):
+    ended = Ended(exit_code, stdout="", stderr=stderr.read())
+    for problem in judge(ended, EXIT_CODES):
         yield Problem(problem.kind, f"tiedgpt {argv!r:.500}: {problem.text}")
 
 
@@ -379,7 +389,8 @@ def is_documented(exit_code: int, err: str) -> bool:
     errors = [line for line in lines if line.startswith("tiedgpt: error: ")]
     if exit_code != 2:
         return errors == []
-    return lines[-2:] == [*errors, ""]  # "" is what follows the last line break
+    last_two_lines = lines[-2:]  # the very last one is "", which follows the last line break
+    return last_two_lines == [*errors, ""]
 
 
 @dataclass(frozen=True)
@@ -390,7 +401,10 @@ class Home:
     environment: dict[str, str]
 
     def start(self, command: str, event: int = 0, number: int = 0) -> subprocess.Popen[bytes]:
-        """Start a command. At that event (the first is 1), it sends itself the signal `number`."""
+        """Start a command that sends itself the signal `number` at an event: 1, 2, ... or 0, never.
+
+        The events are those of PROGRAM.
+        """
         settings = [str(ROOT), str(event), str(int(number))]
         process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, *settings, *command.split()],
@@ -402,7 +416,7 @@ class Home:
             stderr=subprocess.PIPE,
         )
         assert process.stdout is not None
-        process.stdout.readline()  # "started"
+        process.stdout.readline()  # wait for "started"
         return process
 
 
@@ -430,8 +444,8 @@ class Processes:
                 began = time.monotonic()
                 ended = run_uninterrupted(name, command, home)
                 seconds = time.monotonic() - began
-                events = int(ended.stdout.split()[-1])
-                self.durations[name] = Duration(seconds, events)
+                *_, events = ended.stdout.split()  # PROGRAM prints their number last
+                self.durations[name] = Duration(seconds, int(events))
                 self.expected[name] = [files(out_of(name, home.path))]
 
         # If two processes train at once, the second one has another seed.
@@ -462,9 +476,10 @@ class Processes:
         if kind == "two at once":
             names = list(WRITERS)
         else:
-            names = [*COMMANDS, *WRITERS, *WRITERS]  # writers have more to lose
+            names = [*COMMANDS, *WRITERS, *WRITERS]  # writers come more often: they can lose more
         name = names[number % len(names)]
-        with self.new_home(pause=rng.choice((0, 0.005))) as home:
+        pause = rng.choice((0, 0.005))  # with a pause, a download takes longer
+        with self.new_home(pause) as home:
             if kind == "two at once":
                 yield from self.run_two(name, rng, home)
             else:
@@ -487,10 +502,11 @@ class Processes:
         sent = rng.choice(list(exit_codes))
         duration = self.durations[name]
         if rng.randrange(2) == 1:
-            process = home.start(COMMANDS[name], rng.randrange(1, duration.events), sent)
+            event = rng.randrange(1, duration.events)
+            process = home.start(COMMANDS[name], event=event, number=sent)
         else:
             process = home.start(COMMANDS[name])
-            time.sleep(rng.uniform(0, 1.2 * duration.seconds))
+            time.sleep(rng.uniform(0, 1.2 * duration.seconds))  # sometimes until after its end
             process.send_signal(sent)
         yield from judge(finish(process), exit_codes[sent])
 
@@ -498,7 +514,7 @@ class Processes:
         """Run a writer twice at once, and in a third of the tries kill the first one."""
         is_killed = rng.randrange(3) == 0
         seconds = self.durations[name].seconds
-        process = home.start(COMMANDS[name])
+        first_process = home.start(COMMANDS[name])
         delay = rng.uniform(0, 0.5 * seconds)
         time.sleep(rng.choice((0, 0, delay)))  # two times of three, they start together
         second_command = COMMANDS[name]
@@ -507,8 +523,8 @@ class Processes:
         second_process = home.start(second_command)
         if is_killed:
             time.sleep(rng.uniform(0, seconds))
-            process.kill()
-        first = finish(process)
+            first_process.kill()
+        first = finish(first_process)
         second = finish(second_process)
 
         # A writer refuses a directory that another one writes to. A second download waits.
@@ -533,17 +549,19 @@ class Processes:
                     load_tokenizer(out)
             except TiedGPTError as error:
                 yield Problem("wrong model", f"{name} left what is refused: {error}")
-        # A training also writes a model before its last step.
-        if is_complete(out) and name != "train" and files(out) not in self.expected[name]:
+        if name == "train":  # it also writes a model before its last step
+            return
+        if is_complete(out) and files(out) not in self.expected[name]:
             yield Problem("wrong model", f"{name} left {list(files(out))}")
 
     def run_again(self, name: str, home: Home) -> Iterator[Problem]:
         """The same command again completes what a writer left, and cleans up."""
         out = out_of(name, home.path)
-        # These two commands go on from what is there. The others refuse to replace it.
-        if is_complete(out) and name not in ("train", "download"):
+        continues = name in ("train", "download")  # the others refuse to replace what is there
+        if is_complete(out) and not continues:
             shutil.rmtree(out)
         ended = finish(home.start(COMMANDS[name]))
+        # A training that has begun goes on with --resume only.
         if name == "train" and ended.exit_code == 2 and "add --resume" in ended.stderr:
             ended = finish(home.start("train ../text --out out --resume"))
         yield from judge(ended, [0])
@@ -552,7 +570,9 @@ class Processes:
 
         leftovers = []
         for path in home.path.rglob("*"):
-            if path.name.startswith(".") or path.parent.name == "tmp":
+            is_hidden = path.name.startswith(".")
+            is_temporary = path.parent.name == "tmp"
+            if is_hidden or is_temporary:
                 leftovers.append(str(path.relative_to(home.path)))
         if leftovers:
             yield Problem("leftover", ", ".join(leftovers))
@@ -609,19 +629,24 @@ def make_tries(processes: Processes, seed: int, task: Task) -> list[Try]:
     # A try may end its worker. Then another worker goes on with the next try.
     tries: list[Try] = []
     while len(tries) < task.count:
-        first = task.first + len(tries)
-        worker = run_worker(processes.place, task.kind, seed, first, task.first + task.count)
+        worker = run_worker(
+            processes.place,
+            task.kind,
+            seed,
+            first=task.first + len(tries),
+            last=task.first + task.count,
+        )
         for line in worker.stdout.decode().splitlines():
             problems = [Problem(**fields) for fields in json.loads(line)]
             tries.append(Try(task.kind, task.first + len(tries), problems))
         if len(tries) < task.count:
-            text = worker.stderr.decode(errors="replace")
-            kind = "traceback"
-            if "Timeout (" in text:
+            stderr = worker.stderr.decode(errors="replace")
+            if "Timeout (" in stderr:  # `work` tells of it
                 kind = "hang"
-            problem = Problem(
-                kind, f"the worker's exit code is {worker.returncode}: {text[-2000:]}"
-            )
+            else:
+                kind = "traceback"
+            text = f"the worker's exit code is {worker.returncode}: {stderr[-2000:]}"
+            problem = Problem(kind, text)
             tries.append(Try(task.kind, task.first + len(tries), [problem]))
     return tries
 
@@ -629,7 +654,7 @@ def make_tries(processes: Processes, seed: int, task: Task) -> list[Try]:
 def run_worker(
     place: Path, kind: str, seed: int, first: int, last: int
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run `work` in a process with a home of its own."""
+    """Run `work` in a process with a home of its own. It makes the tries up to before `last`."""
     with tempfile.TemporaryDirectory(dir=place) as home:
         environment = os.environ | {
             "OPENBLAS_NUM_THREADS": "1",
@@ -652,8 +677,9 @@ def tasks_of_round(number: int) -> list[Task]:
     """The tasks of a round, the first of which has the number 0."""
     tasks = []
     for kind, count in TRIES_IN_ROUND.items():
-        size = TRIES_IN_WORKER.get(kind, 1)
-        for first in range(number * count, (number + 1) * count, size):
+        size = TRIES_IN_WORKER.get(kind, 1)  # of a task
+        first_of_round = number * count
+        for first in range(first_of_round, first_of_round + count, size):
             tasks.append(Task(kind, first, size))
     return tasks
 
@@ -676,7 +702,8 @@ class Report:
         for problem in made.problems:
             self.problems[made.kind, problem.kind] += 1
             if self.problems[made.kind, problem.kind] <= MOST_PRINTED:
-                text = re.sub(r"(.)\1{50,}", r"\1\1...", problem.text)  # shorten long repetitions
+                # A character that is repeated more than 50 times is printed twice, with dots.
+                text = re.sub(r"(.)\1{50,}", r"\1\1...", problem.text)
                 line = f'"{made.kind} {made.number}" {problem.kind}: {text}'
                 print(line, file=sys.stderr, flush=True)
 

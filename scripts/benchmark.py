@@ -78,9 +78,18 @@ PINS = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 PAUSE = 0.1  # seconds before each measurement, so that the other libraries' threads stop spinning
 PROMPT = 10  # tokens before those that are decoded
 NEW = 64  # tokens that are decoded
+NEW_IN_BATCH = 16  # tokens that are decoded for each sequence of a batch, whose steps take longer
 BATCHES = (2, 4, 8, 16, 32)  # sequences in a step
 PRODUCT_ROWS = (2, 4, 8, 16, 32)  # in a product that is compared with `rows @ weight`
 PROMPTS = (32, 64, 128, 512, 1023)  # tokens
+NEW_FOR_MEMORY = 20  # tokens that are decoded before the peak memory is read
+
+# Characters of the terminal's table
+NAME_WIDTH = 40
+UNIT_WIDTH = 9
+FIGURE_WIDTH = 8
+RATIO_WIDTH = 7
+
 GPT2_ARITHMETIC = {
     "activation_function": "gelu_new",
     "scale_attn_weights": True,
@@ -127,7 +136,7 @@ class Worker:
         self.cls = cls
         self._ours, theirs = spawn.Pipe()
         self._process = spawn.Process(target=_serve, args=(theirs, cls, args), daemon=True)
-        # The new process ignores Ctrl-C; this one receives it, and ends that one.
+        # The new process inherits that Ctrl-C is ignored. This one receives it, and ends that one.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             self._process.start()
@@ -158,7 +167,7 @@ def _serve(connection: Any, cls: Any, args: Any) -> None:
     is constructed at the first call, so that an error of its construction is an answer too.
     """
     instance = None
-    with suppress(EOFError, OSError):  # the benchmark has ended
+    with suppress(EOFError, OSError):  # of a connection whose other end is closed
         while True:
             method, arguments = connection.recv()
             answer = None
@@ -205,9 +214,9 @@ class Row:
         """Compute the figures of a row with a base, for the sides that have all it needs."""
         if self.base is None or self.compute is None:
             return
-        for side, figures in self.base.runs.items():
-            rounds = range(len(figures))
-            with suppress(KeyError):
+        for side, figures_of_base in self.base.runs.items():
+            rounds = range(len(figures_of_base))
+            with suppress(KeyError):  # the side has no figure in another row that is needed
                 self.runs[side] = [self.compute(side, number) for number in rounds]
 
     def figure(self, side: str) -> float | None:
@@ -226,14 +235,15 @@ class Row:
 
     def line(self, sides: list[str]) -> str:
         """The row in the terminal's table, with the ratios in brackets."""
-        line = f"{self.name:40}{self.unit:9}"
+        line = self.name.ljust(NAME_WIDTH) + self.unit.ljust(UNIT_WIDTH)
         for side in sides:
-            line += f"{digits(self.figure(side)) or '-':>8}"
-            ratio = self.ratio(side)
-            if side == "tiedgpt":
+            figure = digits(self.figure(side)) or "-"
+            line += figure.rjust(FIGURE_WIDTH)
+            if side == "tiedgpt":  # it has no ratio to itself
                 continue
+            ratio = self.ratio(side)
             if ratio is None:
-                line += f"{'':7}"
+                line += " " * RATIO_WIDTH
             else:
                 line += f" ({ratio:.2f})"
         return line.rstrip()
@@ -274,7 +284,7 @@ def measure(rows: list[Row], repeats: int, notes: list[str], warm_up: int = 1) -
                 for side in sides_in_turn(row, number):
                     time.sleep(PAUSE)
                     figure = take_turn(row, side, notes)
-                    if figure is None:
+                    if figure is None:  # it has failed, and takes no more turns
                         continue
                     if number >= 0:
                         row.runs.setdefault(side, []).append(figure)
@@ -323,16 +333,17 @@ def share(name: str, row: Row, work: float, limit: Row) -> Row:
     """
 
     def compute(side: str, number: int) -> float:
-        highest = max(figures[number] for figures in limit.runs.values())
-        # 1e4 is 1e9 for the limit, / 1e3 for the milliseconds, / 1e2 for the percent.
-        return work / row.runs[side][number] / highest / 1e4
+        per_ms = work / row.runs[side][number]
+        highest_limit = max(figures[number] for figures in limit.runs.values())
+        limit_per_ms = highest_limit * 1e6
+        return 100 * per_ms / limit_per_ms
 
     return Row(f"  share of the {name}", "%", base=row, compute=compute)
 
 
 @dataclass
 class Converter:
-    """What a Worker calls to convert a checkpoint for a side."""
+    """What a Worker calls to convert a checkpoint for a side that has no object yet."""
 
     side: Any
 
@@ -350,10 +361,10 @@ class Bench:
     def __init__(
         self, directory: str, sides: Mapping[str, type[Side]], converted: Path, notes: list[str]
     ) -> None:
-        self.directory = directory
+        self.directory = directory  # of the checkpoint
         self.about: dict[str, str] = {}  # what is measured: names and versions
         self.workers: dict[str, Worker] = {}
-        self.paths: dict[str, str] = {}
+        self.paths: dict[str, str] = {}  # what each side reads: the checkpoint, or a converted one
         for name, side in sides.items():
             try:
                 self.start(name, side, converted)
@@ -365,15 +376,18 @@ class Bench:
     def start(self, name: str, side: type[Side], converted: Path) -> None:
         """Start a side's process. If it needs the checkpoint in another format, convert it first.
 
-        A process passes its peak memory on to those that it starts, so another one converts.
+        converted: the directory for what is converted.
         """
-        self.paths[name] = self.directory
+        path = self.directory
         if hasattr(side, "convert"):
+            # A new process inherits the peak memory of the one that starts it. So this one, which
+            # starts the sides, does not convert.
             converter = Worker(Converter, side)
-            self.paths[name] = converter.call("convert", self.directory, converted / name)
+            path = converter.call("convert", self.directory, converted / name)
             converter.stop()
-        worker = Worker(side, self.paths[name])
+        worker = Worker(side, path)
         self.about |= worker.call("about")
+        self.paths[name] = path
         self.workers[name] = worker
 
     def row(self, name: str, unit: str, method: str, *args: Any) -> Row:
@@ -412,7 +426,7 @@ def check_config(config: Mapping[str, Any]) -> None:
 
 
 def first_logits_row(bench: Bench) -> Row:
-    """From the start of a new process to its first logits, of this checkout and of --beside."""
+    """From the import in a new process to its first logits, of this checkout and of --beside."""
     row = Row("import to first logits", "s")
     row.turns["tiedgpt"] = partial(first_logits, bench.directory, ROOT)
     beside = os.environ.get("TIEDGPT_BESIDE")
@@ -422,70 +436,86 @@ def first_logits_row(bench: Bench) -> Row:
 
 
 def inference(bench: Bench, repeats: int, notes: list[str]) -> list[Row]:
-    """The rows of one model, measured."""
+    """The rows of one model, measured. What the sides' tokens and times tell besides is noted."""
     ours = bench.workers["tiedgpt"]
     config = ours.call("config")
+    V = config["vocab_size"]
+    n_ctx = config["n_ctx"]
     rng = random.Random(0)
-    ids = [rng.randrange(config["vocab_size"]) for _ in range(config["n_ctx"])]
-    text = [rng.randrange(config["vocab_size"]) for _ in range(2 * config["n_ctx"])]
+    ids = [rng.randrange(V) for _ in range(n_ctx)]
+    long_text = [rng.randrange(V) for _ in range(2 * n_ctx)]
     start = ids[:PROMPT]
+    decode = bench.row("decode", "ms/token", "decode", start, NEW)
+    rows = rows_of_inference(bench, decode, ids, long_text)
+    measure(rows, repeats, notes)
+    for row in rows:
+        row.derive()
 
+    # Once without a warm-up, because each measurement takes a new process.
+    memory = memory_row(bench, start)
+    measure([memory], repeats=1, notes=notes, warm_up=0)
+    compare_tokens(bench, decode, start, notes)
+    note_profile(ours, "decode", start, NEW, task="a token", notes=notes)
+    prompt = ids[:-1]
+    note_profile(ours, "prompt", prompt, task=f"a prompt of {len(prompt)}", notes=notes)
+    return [*rows, memory]
+
+
+def rows_of_inference(bench: Bench, decode: Row, ids: list[int], long_text: list[int]) -> list[Row]:
+    """All rows of one model but its memory, in the order of the table.
+
+    ids: a text as long as the context. long_text: one that is read in several windows.
+    """
+    start = ids[:PROMPT]
+    longest_prompt = ids[:-1]  # after it, the context has room for a token
     product = bench.row("matrix product, 2048^3", "GFLOP/s", "matrix_product")
     bandwidth = bench.row("matrix-vector product, 8192^2", "GB/s", "matrix_vector")
-    decode = bench.row("decode", "ms/token", "decode", start, NEW)
     rows = [product, bandwidth]
     rows += decode_rows(bench, decode, bandwidth, ids)
     rows += product_rows(bench)
     few = 16  # tokens: without a cache, each one takes as long as the whole text
     rows.append(bench.row("decode without a cache", "ms/token", "decode_without_cache", start, few))
     rows += prompt_rows(bench, product, ids)
-    prompt = ids[:-1]  # the longest one after which a token has room in the context
-    rows.append(bench.row(f"all logits of {len(prompt)} tokens", "ms", "logits", prompt))
-    rows.append(bench.row("score of a text", "tokens/s", "score", text))
+    name = f"all logits of {len(longest_prompt)} tokens"
+    rows.append(bench.row(name, "ms", "logits", longest_prompt))
+    rows.append(bench.row("score of a text", "tokens/s", "score", long_text))
     rows.append(bench.row("load", "s", "load"))
     rows.append(first_logits_row(bench))
     rows.append(Row("--version", "s", {"tiedgpt": version_seconds}))
     if "beside" in bench.workers:
-        rows = rows_of_beside(rows, limits=[product, bandwidth])
-    measure(rows, repeats, notes)
-    for row in rows:
-        row.derive()
-
-    memory = memory_row(bench, start)
-    measure([memory], 1, notes, warm_up=0)
-    compare_tokens(bench, decode, start, notes)
-    note_profile(ours, "a token", notes, "decode", start, NEW)
-    note_profile(ours, f"a prompt of {len(prompt)}", notes, "prompt", prompt)
-    return [*rows, memory]
+        # The shares are computed from these two rows, which the other checkout does not have.
+        rows = rows_that_beside_has(rows, also=[product, bandwidth])
+    return rows
 
 
-def rows_of_beside(rows: list[Row], limits: list[Row]) -> list[Row]:
-    """The rows that the other checkout has too, and those that they are computed with."""
+def rows_that_beside_has(rows: list[Row], also: list[Row]) -> list[Row]:
+    """The rows that the other checkout has too, the computed ones, and those in `also`."""
     kept = []
     for row in rows:
         # A computed row gets no figure, and is not printed, if its base is not measured.
         is_computed = row.base is not None
-        if row in limits or is_computed or "beside" in row.turns:
+        if "beside" in row.turns or is_computed or row in also:
             kept.append(row)
     return kept
 
 
 def decode_rows(bench: Bench, decode: Row, bandwidth: Row, ids: list[int]) -> list[Row]:
-    """`decode` and the rows of other ways to decode, each after a start of the text or at its end.
+    """`decode`, which comes after the start of a text, and the rows of other ways to decode.
 
-    ids: a text as long as the context.
+    bandwidth: the row of the machine's limit. ids: a text as long as the context.
     """
     start = ids[:PROMPT]
-    weights = bench.workers["tiedgpt"].call("bytes_per_token")
+    bytes_of_weights = bench.workers["tiedgpt"].call("bytes_per_token")
     untied = bench.row("decode, untied", "ms/token", "decode_untied", start, NEW)
     # The context has room for a prompt, 32 tokens after it, and one more: some libraries want room
     # for a token after the last one.
-    new = 32
-    long_prompt = ids[: -(new + 1)]
-    end = bench.row("decode, end of the context", "ms/token", "decode", long_prompt, new)
+    new_at_end = 32
+    long_prompt = ids[: -(new_at_end + 1)]
+    end = bench.row("decode, end of the context", "ms/token", "decode", long_prompt, new_at_end)
+    # The rows of tokens per step ask each side for those of the row before, which it decoded last.
     rows = [
         decode,
-        share("bandwidth", decode, weights, bandwidth),
+        share("bandwidth", decode, work=bytes_of_weights, limit=bandwidth),
         untied,
         multiple(untied, decode),
         end,
@@ -497,7 +527,8 @@ def decode_rows(bench: Bench, decode: Row, bandwidth: Row, ids: list[int]) -> li
         bench.row("decode, llama.cpp f16", "ms/token", "decode_f16", start, NEW),
     ]
     for n in BATCHES:
-        step = bench.row(f"step of {n} sequences", "ms", "decode_batch", start, 16, n)
+        name = f"step of {n} sequences"
+        step = bench.row(name, "ms", "decode_batch", start, NEW_IN_BATCH, n)
         rows += [step, multiple(step, decode)]
     return rows
 
@@ -509,7 +540,7 @@ def prompt_rows(bench: Bench, product: Row, ids: list[int]) -> list[Row]:
         if len(ids) >= T:
             prompt = bench.row(f"prompt of {T} tokens", "ms", "prompt", ids[:T])
             operations = bench.workers["tiedgpt"].call("operations", T)
-            rows += [prompt, share("matrix product", prompt, operations, product)]
+            rows += [prompt, share("matrix product", prompt, work=operations, limit=product)]
     return rows
 
 
@@ -543,7 +574,7 @@ def version_seconds() -> float:
 
 def peak_memory(side: type[Any], path: str, ids: list[int]) -> float:  # MB
     worker = Worker(side, path)
-    worker.call("decode", ids, 20)
+    worker.call("decode", ids, NEW_FOR_MEMORY)
     peak = worker.call("peak_memory")
     worker.stop()
     return peak
@@ -554,12 +585,12 @@ def compare_tokens(bench: Bench, decode: Row, ids: list[int], notes: list[str]) 
 
     A random tied model repeats one token, so there it tests little.
     """
-    tokens = {}
+    tokens = {}  # of each side that has figures
     for side in decode.runs:
-        _, tokens[side] = bench.workers[side].call("decode", ids, NEW)
+        _time, tokens[side] = bench.workers[side].call("decode", ids, NEW)
     ours = tokens.pop("tiedgpt")
-    if tokens:
-        counts = [f"{side} {count_equal(ours, theirs)}" for side, theirs in tokens.items()]
+    counts = [f"{side} {count_equal(ours, theirs)}" for side, theirs in tokens.items()]
+    if counts:
         notes.append(f"number of first tokens equal to tiedgpt's, of {NEW}: {', '.join(counts)}")
 
 
@@ -573,10 +604,13 @@ def count_equal(ours: list[int], theirs: list[int]) -> int:
     return count
 
 
-def note_profile(ours: Worker, task: str, notes: list[str], method: str, *args: Any) -> None:
-    """Note what the time of a method of tiedgpt is spent on, the largest part first."""
+def note_profile(ours: Worker, method: str, *args: Any, task: str, notes: list[str]) -> None:
+    """Note what the time of a method of tiedgpt is spent on, the largest part first.
+
+    task: what the method does, in the words of the note.
+    """
     try:
-        profile: dict[str, float] = ours.call("profile", method, *args)
+        profile: dict[str, float] = ours.call("profile", method, *args)  # in percent
     except Failure as failure:
         notes.append(f"no profile of {task}: {failure}")
         return
@@ -590,7 +624,7 @@ def training_steps(sides: Iterable[str], repeats: int, notes: list[str]) -> list
     rows = []
     for training in TRAININGS:
         row = Row(f"training step, {training.name}", "ms")
-        workers = []
+        workers = []  # which end before the next training, so that memory is free
         for side, cls in TRAINING_SIDES.items():
             if side in sides:
                 worker = Worker(cls, training)
@@ -610,16 +644,18 @@ def processor() -> str:
     """The processor's name, if the system reports it."""
     with suppress(OSError):  # not Linux
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):  # on x86
-                return line.split(": ")[1]
+            if line.startswith("model name"):  # on x86: "model name : AMD EPYC"
+                _, name = line.split(": ", maxsplit=1)
+                return name
     return platform.processor() or platform.machine()
 
 
 def markdown(described: str, notes: list[str], rows: list[Row], sides: list[str]) -> str:
     """The text that --markdown writes: what was measured, the table, the notes."""
+    columns = 1 + len(sides)  # the first one has the names of the rows
     lines = [f"{described}.", ""]
     lines.append(f"| | {' | '.join(sides)} |")
-    lines.append("|---" * (1 + len(sides)) + "|")
+    lines.append("|---" * columns + "|")
     lines += [row.markdown(sides) for row in rows]
     lines.append("")
     lines += [f"- {note}" for note in notes]
@@ -703,7 +739,7 @@ def parse_arguments() -> argparse.Namespace:
 def set_environment(threads: int, beside: str | None) -> list[str]:
     """Set what the processes inherit and the libraries read, and return notes on what was unset."""
     notes = []
-    for pin in PINS:
+    for pin in PINS:  # most users set none
         if pin in os.environ:
             notes.append(f"{pin}={os.environ.pop(pin)} was set and has been unset")
     os.environ["OPENBLAS_NUM_THREADS"] = str(threads)
@@ -739,20 +775,32 @@ def main() -> None:
     else:
         sides = installed_sides(notes)
     if hasattr(os, "getloadavg"):  # not on Windows
-        notes.append(f"load average before the run: {os.getloadavg()[0]:.1f}")
+        load_of_last_minute, _, _ = os.getloadavg()
+        notes.append(f"load average before the run: {load_of_last_minute:.1f}")
 
     with tempfile.TemporaryDirectory() as temporary:
         directory = args.model
         if directory is None:
             directory = f"{temporary}/model"
             run("-c", WRITE_RANDOM, directory)
-        bench = Bench(directory, sides, Path(temporary), notes)
+        bench = Bench(directory, sides, converted=Path(temporary), notes=notes)
         check_config(bench.workers["tiedgpt"].call("config"))
         names = list(bench.workers)
         rows = inference(bench, args.repeats, notes)
         bench.stop()
         if not args.beside:
             rows += training_steps(names, args.repeats, notes)
+    report(args, bench.about, notes, rows, sides=names)
+
+
+def report(
+    args: argparse.Namespace,
+    about_sides: dict[str, str],
+    notes: list[str],
+    rows: list[Row],
+    sides: list[str],
+) -> None:
+    """Print the table, and write it to the files that the flags name."""
     notes.append(
         f"rounds: {args.repeats}; each figure is their median; an indented row (in Markdown, "
         "italics) is the median of each round's ratios, which can differ from the ratio of the "
@@ -762,25 +810,25 @@ def main() -> None:
         "processor": processor(),
         "threads": args.threads,
         "Python": platform.python_version(),
-        **bench.about,
+        **about_sides,
     }
     described = ", ".join(f"{key} {value}" for key, value in about.items())
-    rows = [row for row in rows if row.runs]
-    print_table(described, notes, rows, names)
+    rows = [row for row in rows if row.runs]  # a row without figures is left out
+    print_table(described, notes, rows, sides)
     if args.json:
         write_json(args.json, about, notes, rows)
     if args.markdown:
-        replace_table(args.markdown, markdown(described, notes, rows, names))
+        replace_table(args.markdown, markdown(described, notes, rows, sides))
 
 
 def print_table(described: str, notes: list[str], rows: list[Row], sides: list[str]) -> None:
     print(described, *notes, "", sep="\n")
-    titles = f"{'':49}"
+    titles = " " * (NAME_WIDTH + UNIT_WIDTH)
     for side in sides:
-        width = 15  # of a figure and a ratio
-        if side == "tiedgpt":
-            width = 8
-        titles += f"{side:>{width}}"
+        width = FIGURE_WIDTH
+        if side != "tiedgpt":
+            width += RATIO_WIDTH
+        titles += side.rjust(width)
     print(f"{titles}   (in brackets: tiedgpt / it)")
     for row in rows:
         print(row.line(sides))
@@ -790,11 +838,11 @@ def write_json(file: Path, about: dict[str, Any], notes: list[str], rows: list[R
     table = []
     for row in rows:
         entry = {
-            "name": row.name.strip(),
+            "name": row.name.strip(),  # that of a computed row is indented
             "unit": row.unit,
             "figures": {side: row.figure(side) for side in row.runs},
             "ratios": {side: row.ratio(side) for side in row.runs if side != "tiedgpt"},
-            "rounds": row.runs,
+            "rounds": row.runs,  # the figures of each round
         }
         table.append(entry)
     document = json.dumps({"about": about, "notes": notes, "rows": table}, indent=2)

@@ -46,18 +46,23 @@ Side = Callable[[tiedgpt.GPT2, tiedgpt.Tokenizer, Texts], Any]
 
 
 def documents(n: int, median: int, spread: float = 0.7, most: int = 1000) -> Texts:
-    """Random documents of 2 to `most` tokens with ids below 1000."""
+    """Random documents of 2 to `most` tokens with ids below 1000.
+
+    spread: the standard deviation of the logarithm of a length.
+    """
     rng = np.random.default_rng(median)
-    lengths = np.clip(median * rng.lognormal(0, spread, n), 2, most).astype(int)
-    return [rng.integers(1000, size=length) for length in lengths]
+    lengths = median * rng.lognormal(mean=0, sigma=spread, size=n)
+    allowed_lengths = np.clip(lengths, 2, most).astype(int)
+    return [rng.integers(1000, size=length) for length in allowed_lengths]
 
 
 def compare(name: str, unit: str, work: float, *sides: Callable[[], Any]) -> list[float]:
     """Print work per second of each side, and the last one's / the first one's. Return the seconds.
 
-    work: how many units a side does. A side's time is the shortest of the rounds.
+    work: how many units a side does. A side's time is the shortest of the rounds. CPU time adds up
+    all threads of this process.
     """
-    load = os.getloadavg()[0]
+    load_of_last_minute, _, _ = os.getloadavg()
     wall = [float("inf")] * len(sides)
     cpu = [float("inf")] * len(sides)
     for _ in range(ROUNDS):
@@ -72,7 +77,7 @@ def compare(name: str, unit: str, work: float, *sides: Callable[[], Any]) -> lis
     cpu_ratio = cpu[0] / cpu[-1]
     print(
         f"{name:36} {rates} {unit}; ratio {wall_ratio:.2f}, of CPU time {cpu_ratio:.2f} "
-        f"(load {load:.1f})",
+        f"(load {load_of_last_minute:.1f})",
         flush=True,
     )
     return wall
@@ -98,9 +103,10 @@ def score_texts(large: bool, medians: tuple[int, ...], most: int, sides: list[Si
     """Compare the sides on one core, for documents of each median length up to `most` tokens."""
     single_thread()
     model, tokenizer = load(large)
-    count = 300
     if large:
         count = 24
+    else:
+        count = 300
     for median in medians:
         texts = documents(count, median, most=most)
         tokens = sum(len(text) for text in texts)
@@ -109,12 +115,12 @@ def score_texts(large: bool, medians: tuple[int, ...], most: int, sides: list[Si
 
 
 def batches(large: bool) -> None:
-    # From 128 tokens on, documents are not scored in batches.
-    score_texts(large, (8, 16, 32, 64), 127, [one_by_one, all_at_once])
+    most = 127  # longer documents are not scored in batches
+    score_texts(large, medians=(8, 16, 32, 64), most=most, sides=[one_by_one, all_at_once])
 
 
 def rate(large: bool) -> None:
-    score_texts(large, (32, 300, 1000), 1000, [all_at_once])
+    score_texts(large, medians=(32, 300, 1000), most=1000, sides=[all_at_once])
 
 
 def padded_losses(torch: Any, model: Any, texts: Texts) -> list[float]:
@@ -123,7 +129,7 @@ def padded_losses(torch: Any, model: Any, texts: Texts) -> list[float]:
     for start in range(0, len(texts), PADDED_BATCH):
         batch = texts[start : start + PADDED_BATCH]
         longest = max(len(text) for text in batch)
-        ids = torch.full((len(batch), longest), 0)
+        ids = torch.zeros((len(batch), longest), dtype=torch.int64)
         mask = torch.zeros_like(ids)  # 1 for tokens, 0 for padding
         for row, text in enumerate(batch):
             ids[row, : len(text)] = torch.tensor(text)
@@ -148,7 +154,7 @@ def transformers(_large: bool) -> None:
         tiedgpt.save_model(model, None, folder)
         torch_model = GPT2LMHeadModel.from_pretrained(folder).eval()
     texts = documents(n=32, median=32)
-    losses: dict[str, list[float]] = {}
+    losses: dict[str, list[float]] = {}  # the functions below fill it
 
     def theirs() -> None:
         losses["transformers"] = padded_losses(torch, torch_model, texts)
@@ -163,7 +169,7 @@ def transformers(_large: bool) -> None:
 
 def samples(_large: bool) -> None:
     model, tokenizer = load(large=True)
-    prompts = documents(96, 24, most=200)
+    prompts = documents(n=96, median=24, most=200)
 
     def one_prompt_at_a_time() -> None:
         for ids in prompts:
@@ -177,9 +183,9 @@ def samples(_large: bool) -> None:
 
 
 def run_documents(source: Path, workers: int) -> None:
-    """Run `tiedgpt documents score` on a file, which takes a new output file."""
+    """Run `tiedgpt documents score` on a file."""
     out = source.with_name("out.jsonl")
-    out.unlink(missing_ok=True)
+    out.unlink(missing_ok=True)  # the command refuses to replace it
     command = [sys.executable, "-m", "tiedgpt", "documents", "score", str(source)]
     command += ["--out", str(out), "-q", "-m", "shakespeare-tied"]
     command += ["--shard-size", "25kB", "--workers", str(workers)]
@@ -191,7 +197,7 @@ def write_random_documents(file: Path) -> None:
     tokenizer = tiedgpt.load_tokenizer("shakespeare-tied")
     with open(file, "w", encoding="utf-8") as lines:
         for _ in range(RUN_DOCUMENTS):
-            length = 2 + int(40 * rng.lognormal(0, 0.7))
+            length = 2 + int(40 * rng.lognormal(mean=0, sigma=0.7))  # about 42 tokens
             ids = rng.integers(1000, size=length).tolist()
             lines.write(json.dumps({"text": tokenizer.decode(ids)}) + "\n")
 
@@ -199,13 +205,14 @@ def write_random_documents(file: Path) -> None:
 def workers(_large: bool) -> None:
     from tiedgpt.scale.dask import connect
 
-    with connect(2, None) as client:
+    with connect(workers=2, address=None) as client:
         pool = client.get_executor(pure=False)  # pure tasks would be computed once
 
         def run_empty_tasks() -> None:
-            wait([pool.submit(int) for _ in range(TASKS)])
+            wait([pool.submit(int) for _ in range(TASKS)])  # int() does nothing
 
         compare("empty tasks, one client", "tasks/s", TASKS, run_empty_tasks)
+
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "in.jsonl")
         write_random_documents(source)
@@ -216,8 +223,9 @@ def workers(_large: bool) -> None:
         two_workers = partial(run_documents, source, workers=2)
         one, two = compare("one worker, two", "documents/s", RUN_DOCUMENTS, one_worker, two_workers)
         run_small = partial(run_documents, small, workers=2)
-        [start] = compare("start and end of a run", "runs/s", 1, run_small)
-        print(f"without start and end: ratio {(one - start) / (two - start):.2f}")
+        [start_and_end] = compare("start and end of a run", "runs/s", 1, run_small)
+        ratio = (one - start_and_end) / (two - start_and_end)
+        print(f"without start and end: ratio {ratio:.2f}")
 
 
 ROWS = {

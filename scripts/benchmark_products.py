@@ -34,6 +34,7 @@ def seconds(product: Product, rows: dict[int, Any], weights: list[Any]) -> float
 
 def compare(weights: list[Any], R: int, turns: int) -> tuple[float, float]:
     """The milliseconds of R rows' products by all weights; their time / that of `rows @ weight`."""
+    # Imported here, because `tune` comes before NumPy.
     import numpy as np
 
     from tiedgpt.fast.products import product
@@ -41,7 +42,10 @@ def compare(weights: list[Any], R: int, turns: int) -> tuple[float, float]:
     def plain(rows: Any, weight: Any) -> Any:
         return rows @ weight
 
-    rows = {len(weight): np.ones((R, len(weight)), weight.dtype) for weight in weights}
+    rows = {}  # the number of inputs of a weight -> rows for it
+    for weight in weights:
+        inputs = len(weight)
+        rows[inputs] = np.ones((R, inputs), weight.dtype)
     times = []
     ratios = []
     for number in range(1 + turns):

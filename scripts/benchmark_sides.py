@@ -3,6 +3,17 @@
 Each side runs in its own process and is constructed from the path of a checkpoint in transformers'
 layout. If a library cannot read that layout, `convert` first writes a file for it, in float32. All
 sides get the same weights and token ids.
+
+A line of benchmark.py's table is measured by one method of each side. Most sides have these three,
+which the other methods use:
+
+    read()           -> the model, from the files at self.path
+    steps(rows, n)   -> the next n tokens of the first of B rows of ids, one after the other. The
+                        other rows are continued with it. All are greedy; no token ends a text
+    all_logits(ids)  -> the logits after each token
+
+The libraries are imported where they are used, because not all of them are installed. Shapes: B
+texts of T tokens, V tokens of vocabulary, L layers, H heads of K numbers, D numbers for each token.
 """
 
 import os
@@ -43,9 +54,9 @@ def prompts(ids: list[int], batch: int) -> list[list[int]]:
     return [[*ids[n:], *ids[:n]] for n in range(batch)]
 
 
-def placeholders(V: int) -> list[str]:
+def placeholders(ids: Iterable[int]) -> list[str]:
     """A name for each token. Some libraries require names; speed does not depend on them."""
-    return [f"t{n}" for n in range(V)]
+    return [f"t{token}" for token in ids]
 
 
 class Side:
@@ -142,11 +153,12 @@ class Side:
         return seconds(self.read)
 
     def peak_memory(self) -> float:  # MB, of this process so far
-        unit = 1024  # bytes
-        if sys.platform == "darwin":
-            unit = 1
+        bytes_per_unit = 1024
+        if sys.platform == "darwin":  # macOS counts bytes, Linux kilobytes
+            bytes_per_unit = 1
         resource: Any = import_module("resource")  # not on Windows
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak * bytes_per_unit / 1e6
 
 
 class Arrays(Side):
@@ -164,7 +176,8 @@ class Arrays(Side):
         a = self.ones((n, n))
         b = self.ones((n, n))
         duration = statistics.median(seconds(lambda: a @ b) for _ in range(5))
-        return 2 * n**3 / duration / 1e9
+        operations = 2 * n**3  # multiplications and additions
+        return operations / duration / 1e9
 
     def decode_without_cache(self, ids: list[int], n: int) -> tuple[float, list[int]]:
         """As picoGPT does: compute the logits of the whole text for each new token."""
@@ -173,7 +186,8 @@ class Arrays(Side):
     def steps_without_cache(self, ids: list[int], n: int) -> Iterator[int]:
         text = list(ids)
         for _ in range(n):
-            token = int(self.all_logits(text)[-1].argmax())
+            next_logits = self.all_logits(text)[-1]
+            token = int(next_logits.argmax())
             text.append(token)
             yield token
 
@@ -191,17 +205,20 @@ class Checkout(Side):
 
     def read(self) -> Any:
         model = self.tiedgpt.load_model(self.path, head="tied")
-        return self.tiedgpt.GPT2(replace(model.config, eos_token_id=None), model.parameters)
+        config = replace(model.config, eos_token_id=None)  # so that no token ends a text
+        return self.tiedgpt.GPT2(config, model.parameters)
 
     def steps(self, rows: Any, n: int) -> Iterator[int]:
-        if len(rows) == 1:  # the function for one sequence
+        if len(rows) == 1:  # the package has a function for one sequence
             yield from self.tiedgpt.generate(self.model, rows[0], n, greedy=True, draft=None)
             return
-        cache = self.model.new_cache(len(rows), len(rows[0]) + n)
-        ids = rows
+        B = len(rows)
+        T = len(rows[0])
+        cache = self.model.new_cache(B, T + n)
+        ids = rows  # the whole prompts, and from the second step on the newest tokens
         for _ in range(n):
-            logits = self.model(ids, cache)[:, -1]
-            ids = logits.argmax(axis=1)[:, None]
+            next_logits = self.model(ids, cache)[:, -1]  # [B, V]
+            ids = next_logits.argmax(axis=1)[:, None]  # [B, 1]
             yield int(ids[0, 0])
 
 
@@ -236,20 +253,21 @@ class Profile:
     """The time in the functions of PROFILED while they are replaced by timed ones."""
 
     def __init__(self) -> None:
-        self.durations: list[
-            tuple[str, float]
-        ] = []  # part, seconds of a call apart from those in it
-        self.inner = threading.local()  # .seconds: of the timed calls in the current one so far
+        # For each call: its part, and its seconds without those of the timed calls in it
+        self.durations: list[tuple[str, float]] = []
+        self.of_thread = threading.local()
 
     def call(self, part: str, function: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
-        """Call a function and note how long it takes."""
-        seconds_of_outer = getattr(self.inner, "seconds", 0.0)
-        self.inner.seconds = 0.0
+        """Call a function, and note how long it takes without the timed calls in it."""
+        # In each thread, `seconds_inside` adds up the timed calls in the one that runs now. While
+        # this call runs, its caller's sum waits here.
+        seconds_inside_caller = getattr(self.of_thread, "seconds_inside", 0.0)
+        self.of_thread.seconds_inside = 0.0
         start = time.perf_counter()
         result = function(*args, **named)
         duration = time.perf_counter() - start
-        self.durations.append((part, duration - self.inner.seconds))
-        self.inner.seconds = seconds_of_outer + duration
+        self.durations.append((part, duration - self.of_thread.seconds_inside))
+        self.of_thread.seconds_inside = seconds_inside_caller + duration
         return result
 
     @contextmanager
@@ -259,13 +277,14 @@ class Profile:
         Raises LookupError if a function does not exist any more.
         """
         modules = [module for name, module in sys.modules.items() if name.startswith("tiedgpt.")]
-        with ExitStack() as stack:
+        with ExitStack() as stack:  # at its end, the modules get their own functions back
             for name, part in PROFILED.items():
                 users = [module for module in modules if callable(vars(module).get(name))]
                 if not users:
                     raise LookupError(f"no module of tiedgpt has a function {name!r} to profile")
                 for module in users:
-                    timed = partial(self.call, part, vars(module)[name])
+                    function = vars(module)[name]
+                    timed = partial(self.call, part, function)
                     stack.enter_context(patch.object(module, name, timed))
             yield
 
@@ -304,11 +323,18 @@ class TiedGPT(Checkout, Arrays):
         """As decode. source: "lookup", or a model that drafts."""
         generation = import_module("tiedgpt.inference.generation")
         sampling = generation.Sampling(greedy=True)
-        streams = generation.random_streams(0, 1)
+        streams = generation.random_streams(seed=0, n=1)  # greedy text draws nothing from them
         draft = generation.Draft(source, self.model)
-        steps = generation.sample_steps(self.model, [ids], n, sampling, streams, draft)
-        # A step yields the new tokens of each sequence; here there is one sequence.
-        decoded = self.timed(token for (new_tokens,) in steps for token in new_tokens)
+        batch = [ids]
+        steps = generation.sample_steps(self.model, batch, n, sampling, streams, draft)
+
+        def tokens() -> Iterator[int]:
+            for tokens_of_prompts in steps:
+                (new_tokens,) = tokens_of_prompts  # of the only prompt
+                yield from new_tokens
+
+        decoded = self.timed(tokens())
+        # Each step gives one token of the model's own, besides the drafted ones that are right.
         steps_of_model = n - draft.accepted
         self.tokens_per_step = n / steps_of_model
         return decoded
@@ -323,8 +349,9 @@ class TiedGPT(Checkout, Arrays):
     def first_layers(self) -> Any:
         """The first quarter of the model's layers, as a model."""
         config = replace(self.model.config, n_layer=self.model.config.n_layer // 4)
-        shapes = import_module("tiedgpt.gpt2.parameters").parameter_shapes(config)
-        return self.tiedgpt.GPT2(config, {name: self.model.parameters[name] for name in shapes})
+        names = import_module("tiedgpt.gpt2.parameters").parameter_shapes(config).keys()
+        parameters = {name: self.model.parameters[name] for name in names}
+        return self.tiedgpt.GPT2(config, parameters)
 
     def lookup_tokens_per_step(self) -> float:
         return self.tokens_per_step
@@ -332,20 +359,24 @@ class TiedGPT(Checkout, Arrays):
     layers_tokens_per_step = lookup_tokens_per_step
 
     def score(self, ids: list[int]) -> float:
-        losses = import_module("tiedgpt.inference.evaluation").token_losses
+        token_losses = import_module("tiedgpt.inference.evaluation").token_losses
         stride = self.model.config.n_ctx // 2
-        return (len(ids) - 1) / seconds(lambda: losses(self.model, ids, stride))
+        duration = seconds(lambda: token_losses(self.model, ids, stride))
+        predicted = len(ids) - 1  # all tokens but the first
+        return predicted / duration
 
     def products_by_blocks(self, rows: int) -> float:
         """The time of a step's products by the blocks' matrices / that of `rows @ weight`."""
         products = import_module("benchmark_products")
         weights = products.block_weights(self.model)
-        return products.compare(weights, rows, turns=5)[1]
+        _time, ratio = products.compare(weights, rows, turns=5)
+        return ratio
 
     def product_by_output_matrix(self, rows: int) -> float:
         """The time of the product by the output matrix / that of `rows @ weight`."""
         products = import_module("benchmark_products")
-        return products.compare([self.model.W_U], rows, turns=5)[1]
+        _time, ratio = products.compare([self.model.W_U], rows, turns=5)
+        return ratio
 
     # What benchmark.py needs to know about the model
 
@@ -353,26 +384,34 @@ class TiedGPT(Checkout, Arrays):
         return asdict(self.model.config)
 
     def bytes_per_token(self) -> int:
-        """Bytes of all weights but the position embedding. The token embedding is also the output
-        matrix."""
+        """Bytes of all weights but the position embedding, of which a token reads one row.
+
+        The token embedding is read as the output matrix.
+        """
         parameters = self.model.parameters
-        return sum(array.nbytes for array in parameters.values()) - parameters["wpe.weight"].nbytes
+        bytes_of_all = sum(array.nbytes for array in parameters.values())
+        return bytes_of_all - parameters["wpe.weight"].nbytes
 
     def operations(self, T: int) -> int:
         """Floating-point operations of a prompt's matrix products, with one token's logits."""
         config = self.model.config
+        V = config.vocab_size
         D = config.n_embd
         F = config.n_inner
         L = config.n_layer
-        weights = L * (4 * D * D + 2 * D * F)
-        # Attention has two products, of which the causal mask leaves half.
-        return 2 * (T * weights + config.vocab_size * D + L * T * T * D)
+        # The number of multiplications. Each comes with an addition.
+        of_blocks = T * L * (4 * D * D + 2 * D * F)
+        of_output_matrix = V * D
+        # Attention has two products of T * T * D, of which the causal mask leaves half.
+        of_attention = L * T * T * D
+        return 2 * (of_blocks + of_output_matrix + of_attention)
 
     def profile(self, method: str, *args: Any) -> dict[str, float]:
         """The parts of one method's time, in percent. The times of threads are added up."""
+        measure = getattr(self, method)
         profile = Profile()
         with profile.running():
-            getattr(self, method)(*args)
+            measure(*args)
         return profile.percentages()
 
 
@@ -415,12 +454,13 @@ class PyTorch(Arrays):
     def steps(self, rows: Any, n: int) -> Iterator[int]:
         ids = self.torch.tensor(rows)
         linear = self.torch.nn.functional.linear
-        cache = self.torch_gpt2.Cache(self.model, B=len(rows), T=ids.shape[1] + n)
+        B, T = ids.shape
+        cache = self.torch_gpt2.Cache(self.model, B=B, T=T + n)
         for _ in range(n):
-            hidden = self.model.hidden(ids, cache.length, cache.attend)[:, -1]
-            logits = linear(hidden, self.head)
+            hidden = self.model.hidden(ids, start=cache.length, attend=cache.attend)
             cache.length += ids.shape[1]
-            ids = logits.argmax(dim=1, keepdim=True)
+            next_logits = linear(hidden[:, -1], self.head)  # [B, V]
+            ids = next_logits.argmax(dim=1, keepdim=True)  # [B, 1]
             yield int(ids[0, 0])
 
     def all_logits(self, ids: list[int]) -> Any:
@@ -452,7 +492,7 @@ class Transformers(Side):
         StoppingCriteria: Any = self.transformers.StoppingCriteria
 
         class NotingTimes(StoppingCriteria):
-            """Called after each step. Never stops."""
+            """Called after each step. Its answer, False for each sequence, does not stop any."""
 
             def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
                 times.append(time.perf_counter())
@@ -462,7 +502,8 @@ class Transformers(Side):
         inputs = {"input_ids": rows, "attention_mask": self.torch.ones_like(rows)}
         settings = {"do_sample": False, "max_new_tokens": n, "min_new_tokens": n}
         out = self.model.generate(**inputs, **settings, stopping_criteria=[NotingTimes()])
-        return ms_per_step(times), out[0, len(ids) :].tolist()
+        text = out[0].tolist()  # the first prompt and what follows it
+        return ms_per_step(times), text[len(ids) :]
 
     def prompt(self, ids: list[int]) -> float:
         array = self.torch.tensor([ids])
@@ -477,10 +518,12 @@ class Transformers(Side):
         """The recipe of Hugging Face's documentation, "Perplexity of fixed-length models"."""
         text = self.torch.tensor([ids])
         with self.mode():
-            return (len(ids) - 1) / seconds(lambda: self.score_windows(text))
+            duration = seconds(lambda: self.score_windows(text))
+        predicted = len(ids) - 1  # all tokens but the first
+        return predicted / duration
 
     def score_windows(self, text: Any) -> None:
-        """Compute the losses of a text [1, T] in windows of which each begins half a context on."""
+        """Compute the losses of a text [1, T] in windows, each half a context after the last."""
         n_ctx = self.model.config.n_positions
         length = text.shape[1]
         scored = 0  # tokens
@@ -533,11 +576,13 @@ class CTranslate2(Side):
             set_norm(layer.ffn.layer_norm, parameters, f"h.{n}.ln_2")
             set_linear(layer.ffn.linear_0, parameters, f"h.{n}.mlp.c_fc")
             set_linear(layer.ffn.linear_1, parameters, f"h.{n}.mlp.c_proj")
-        vocabulary = placeholders(config.vocab_size)
+        vocabulary = placeholders(range(config.vocab_size))
         spec.register_vocabulary(vocabulary)
-        spec.config.bos_token = vocabulary[-1]
-        spec.config.eos_token = vocabulary[-1]
-        spec.config.unk_token = vocabulary[-1]
+        # The library requires these. The last token is GPT-2's <|endoftext|>.
+        end_of_text = vocabulary[-1]
+        spec.config.bos_token = end_of_text
+        spec.config.eos_token = end_of_text
+        spec.config.unk_token = end_of_text
         spec.validate()
         spec.optimize()
         out.mkdir()
@@ -551,25 +596,26 @@ class CTranslate2(Side):
         )
 
     def generate(self, rows: list[list[int]], n: int, **more: Any) -> Any:
-        names = [[f"t{token}" for token in row] for row in rows]
+        names = [placeholders(row) for row in rows]
         lengths = {"max_length": n, "min_length": n, "include_prompt_in_result": False}
         return self.model.generate_batch(names, sampling_topk=1, **lengths, **more)
 
     def decode_batch(self, ids: list[int], n: int, batch: int) -> tuple[float, list[int]]:
-        times: dict[int, float] = {}  # of each step
+        times: dict[int, float] = {}  # the number of a step -> when its last sequence was done
 
-        def note_time(step: Any) -> bool:
-            times[step.step] = time.perf_counter()
+        def note_time(token: Any) -> bool:
+            times[token.step] = time.perf_counter()
             return False  # True would end the text
 
         results = self.generate(prompts(ids, batch), n, callback=note_time)
-        return ms_per_step(sorted(times.values())), results[0].sequences_ids[0]
+        [tokens] = results[0].sequences_ids  # one text for each prompt
+        return ms_per_step(sorted(times.values())), tokens
 
     def prompt(self, ids: list[int]) -> float:
         return self.second_call_ms(lambda: self.generate([ids], 1))
 
     def all_logits(self, ids: list[int]) -> Any:
-        return self.model.forward_batch([[f"t{token}" for token in ids]])
+        return self.model.forward_batch([placeholders(ids)])
 
 
 # Names of tiedgpt's modules -> those in GGUF files
@@ -600,7 +646,6 @@ def write_gguf(path: str, model: Any, dtype: str) -> None:
     gguf = import_module("gguf")
     np = import_module("numpy")
     config = model.config
-    vocabulary = placeholders(config.vocab_size)
     end_of_text = config.vocab_size - 1
     writer = gguf.GGUFWriter(path, "gpt2")
     writer.add_context_length(config.n_ctx)
@@ -611,16 +656,18 @@ def write_gguf(path: str, model: Any, dtype: str) -> None:
     writer.add_layer_norm_eps(config.layer_norm_epsilon)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(vocabulary)
+    writer.add_token_list(placeholders(range(config.vocab_size)))
     writer.add_token_merges(["t 0"])  # llama.cpp expects merges; no text is tokenized
     writer.add_bos_token_id(end_of_text)
     writer.add_eos_token_id(end_of_text)
     for name, array in model.parameters.items():
         if name.startswith("h."):
-            array = array.T  # GGUF stores the matrices of the blocks as [out, in]
-        tensor_dtype = gguf.GGMLQuantizationType["F32"]
-        if array.ndim == 2 and name != "wpe.weight":
+            array = array.T  # GGUF stores a matrix as [out, in]; a vector stays as it is
+        is_multiplied = array.ndim == 2 and name != "wpe.weight"
+        if is_multiplied:
             tensor_dtype = gguf.GGMLQuantizationType[dtype]
+        else:
+            tensor_dtype = gguf.GGMLQuantizationType["F32"]
         data = gguf.quants.quantize(np.ascontiguousarray(array), tensor_dtype)
         writer.add_tensor(gguf_name(name), data, raw_dtype=tensor_dtype)
     writer.write_header_to_file()
@@ -648,7 +695,7 @@ class LlamaCpp(Side):
             n_ctx=0,  # the length in the file
             n_threads=threads,
             n_threads_batch=threads,
-            n_batch=1024,
+            n_batch=1024,  # tokens of a prompt that are read at once: all
             verbose=False,
             **options,
         )
@@ -656,14 +703,16 @@ class LlamaCpp(Side):
     def steps(self, rows: list[list[int]], n: int) -> Iterator[int]:
         llama_cpp = import_module("llama_cpp")
         ctypeslib = import_module("numpy").ctypeslib
-        (ids,) = rows
+        (ids,) = rows  # this side has no batches
         self.model.reset()
         for _ in range(n):
             self.model.eval(ids)
-            pointer = llama_cpp.llama_get_logits_ith(self.model.ctx, -1)
-            logits = ctypeslib.as_array(pointer, shape=(self.model.n_vocab(),))
-            ids = [int(logits.argmax())]
-            yield ids[0]
+            last = -1
+            pointer = llama_cpp.llama_get_logits_ith(self.model.ctx, last)
+            next_logits = ctypeslib.as_array(pointer, shape=(self.model.n_vocab(),))
+            token = int(next_logits.argmax())
+            yield token
+            ids = [token]
 
     @cached_property
     def f16(self) -> Any:
@@ -678,7 +727,7 @@ class LlamaCpp(Side):
         """A model that drafts tokens and counts its steps."""
         lookup = import_module("llama_cpp.llama_speculative").LlamaPromptLookupDecoding()
 
-        def draft(ids: Any) -> Any:  # called once after each step of the model
+        def draft(ids: Any) -> Any:  # called before each step of the model but the first
             self.lookup_steps += 1
             return lookup(ids)
 
@@ -686,9 +735,9 @@ class LlamaCpp(Side):
 
     def decode_lookup(self, ids: list[int], n: int) -> tuple[float, list[int]]:
         self.lookup_model.reset()
-        self.lookup_steps = 1
-        tokens = self.lookup_model.generate(ids, temp=0, repeat_penalty=1.0)  # does not end
-        decoded = self.timed(islice(tokens, n))
+        self.lookup_steps = 1  # the first step, before which nothing is drafted
+        endless_tokens = self.lookup_model.generate(ids, temp=0, repeat_penalty=1.0)
+        decoded = self.timed(islice(endless_tokens, n))
         self.tokens_per_step = n / self.lookup_steps
         return decoded
 
@@ -699,30 +748,36 @@ class LlamaCpp(Side):
 def make_stateful(step: Any, L: int, H: int, K: int) -> None:
     """Let an OpenVINO model of a step keep its keys and values as its state.
 
-    Its inputs are ids, rows, and the past keys and values of each layer, [B, H, S, K]. Its outputs
-    are the logits and the present keys and values.
+    Its inputs are ids, rows, and the past keys and values of each layer, [B, H, S, K] for S past
+    tokens. Its outputs are the logits and the present keys and values.
     """
     openvino = import_module("openvino")
     ops = import_module("openvino.opset13")
     passes = import_module("openvino.passes")
 
-    shapes = {"ids": [-1, -1], "rows": [-1]}
-    states = {}  # the name of an input -> the name of the output that replaces it
-    for n in range(2 * L):
+    # The names of all inputs and outputs but the logits. An axis of -1 may have any length.
+    shapes = {"ids": [-1, -1], "rows": [-1]}  # of the inputs
+    present_of_past = {}
+    for n in range(2 * L):  # the keys and the values of each layer
         shapes[f"past.{n}"] = [-1, H, -1, K]
-        states[f"past.{n}"] = f"present.{n}"
+        present_of_past[f"past.{n}"] = f"present.{n}"
     for port, name in zip(step.inputs, shapes, strict=True):
         port.get_tensor().set_names({name})
     step.reshape({name: openvino.PartialShape(shape) for name, shape in shapes.items()})
-    for port, name in zip(step.outputs[1:], states.values(), strict=True):
+    _logits, *present_ports = step.outputs
+    for port, name in zip(present_ports, present_of_past.values(), strict=True):
         port.get_tensor().set_names({name})
+
+    # Each pair of a past input and its present output becomes a state.
     manager = passes.Manager()
-    manager.register_pass(passes.MakeStateful(states))
+    manager.register_pass(passes.MakeStateful(present_of_past))
     manager.run_passes(step)
 
-    # Each state starts empty, [B, H, 0, K].
-    batch = ops.gather(ops.shape_of(step.inputs[0]), ops.constant([0]), ops.constant(0))
-    shape = ops.concat([batch, ops.constant([H, 0, K])], 0)
+    # Let each state start empty, [B, H, 0, K]. An operation ReadValue reads a state, and its
+    # argument is what the state starts with.
+    shape_of_ids = ops.shape_of(step.inputs[0])
+    B = ops.gather(shape_of_ids, ops.constant([0]), ops.constant(0))  # number 0 of axis 0
+    shape = ops.concat([B, ops.constant([H, 0, K])], 0)
     empty = ops.broadcast(ops.constant(0.0, openvino.Type.f32), shape)
     for operation in step.get_ops():
         if operation.get_type_name() == "ReadValue":
@@ -748,14 +803,17 @@ class OpenVINO(Side):
         L = len(model.h)
         H = model.n_head
         K = model.head_width
+
+        # OpenVINO follows a call of the module with examples of its inputs: one text of two tokens,
+        # and the keys and values of three tokens before it.
         module = import_module("torch_gpt2").WithCache(model)
-        ids = torch.zeros(1, 2, dtype=int)
-        rows = torch.zeros(1, dtype=int).int()
-        past = [torch.zeros(1, H, 3, K, dtype=int).float()] * 2 * L
+        ids = torch.zeros(1, 2, dtype=torch.int64)
+        rows = torch.zeros(1, dtype=torch.int32)
+        past = [torch.zeros(1, H, 3, K)] * 2 * L  # the keys and the values of each layer
         with torch.no_grad():
             prompt = openvino.convert_model(module, example_input=ids)
             step = openvino.convert_model(module, example_input=(ids, rows, *past))
-        prompt.reshape([-1, -1])
+        prompt.reshape([-1, -1])  # any number of texts and of tokens
         openvino.save_model(prompt, f"{out}-prompt.xml", compress_to_fp16=False)
 
         make_stateful(step, L, H, K)
@@ -768,6 +826,7 @@ class OpenVINO(Side):
         super().__init__(path)
 
     def read(self, suffix: str = "") -> Any:
+        """The model that is used for steps, or with the suffix "-prompt" that for prompts."""
         threads = int(os.environ["OMP_NUM_THREADS"])
         settings = {
             "INFERENCE_PRECISION_HINT": "f32",
@@ -784,8 +843,9 @@ class OpenVINO(Side):
         all_rows = self.np.arange(len(rows), dtype="i4")
         for _ in range(n):
             inputs = {"ids": ids, "rows": all_rows}
-            logits = self.model.infer(inputs, share_inputs=True, share_outputs=True)[0]
-            ids = logits.argmax(axis=1)[:, None]
+            outputs = self.model.infer(inputs, share_inputs=True, share_outputs=True)
+            next_logits = outputs[0]  # [B, V]
+            ids = next_logits.argmax(axis=1)[:, None]  # [B, 1]
             yield int(ids[0, 0])
 
     @cached_property
@@ -853,17 +913,20 @@ class TiedGPTTraining:
         config = training.config()
         rng = np.random.default_rng(0)
         tokens = rng.integers(0, config.vocab_size, 100 * training.B * training.T)
+        # The held-out text is short: it is evaluated before the first step, and then not again
+        # before a tenth of all steps.
         held_out = tokens[:2]
-        # So many steps that the held-out text is never evaluated here.
         settings = loop.Settings(steps=10**9, batch=training.B, context=training.T)
         model = tiedgpt.GPT2.random(config)
+        # A step is computed when its record is asked for.
         self.records = loop.Trainer(model, tokens, held_out, settings).run()
         for _ in range(WARM_UP):
             next(self.records)
 
     def train_step(self) -> float:  # ms
         speeds = [next(self.records)["tokens_per_s"] for _ in range(self.training.steps)]
-        return 1e3 * self.training.B * self.training.T / statistics.median(speeds)
+        tokens = self.training.B * self.training.T  # of a step
+        return 1e3 * tokens / statistics.median(speeds)
 
 
 class PyTorchTraining:
@@ -874,6 +937,7 @@ class PyTorchTraining:
         self.training = training
         self.config = training.config()
         self.model = self.new_model().train()
+        # As in tiedgpt, matrices decay, and vectors do not.
         matrices = [p for p in self.model.parameters() if p.ndim > 1]
         vectors = [p for p in self.model.parameters() if p.ndim == 1]
         groups = [
@@ -899,11 +963,11 @@ class PyTorchTraining:
     def step(self) -> None:
         V = self.config.vocab_size
         ids = self.torch.randint(V, (self.training.B, self.training.T + 1))
+        targets = ids[:, 1:]  # each token predicts the next one
         logits = self.logits(ids[:, :-1])
-        targets = ids[:, 1:]
         loss = self.torch.nn.functional.cross_entropy(logits.view(-1, V), targets.reshape(-1))
         loss.backward()
-        self.torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.torch.nn.utils.clip_grad_norm_(self.model.parameters(), max_norm=1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 

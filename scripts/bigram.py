@@ -21,6 +21,7 @@ Shapes: V tokens that occur in the text, D numbers for each of them, F = 4 D num
 import argparse
 import math
 import os
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -394,4 +395,6 @@ def main():
 
 
 if __name__ == "__main__":
+    if hasattr(signal, "SIGPIPE"):  # not on Windows
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # after `| head -1`, end without an error
     main()

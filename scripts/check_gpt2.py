@@ -53,15 +53,19 @@ def checks(model: tiedgpt.GPT2, published: dict[str, Any]) -> Iterator[Check]:
 def check_logits(model: tiedgpt.GPT2, example: dict[str, Any], tolerance: float) -> Iterator[Check]:
     """Compare the logits after a prompt: some sums of all, the first 8, and the ten largest."""
     logits = model(example["ids"])[-1].astype(np.float64)
-    top10 = [token for token, _, _ in example["top10"]]  # token, its text, its logit
     largest = logits.max()
+    their_top10 = []
+    their_top10_logits = []
+    for token, _text, logit in example["top10"]:  # the most likely first
+        their_top10.append(token)
+        their_top10_logits.append(logit)
     ours = [
         largest + np.log(np.exp(logits - largest).sum()),
         logits.mean(),
         largest,
         logits.min(),
         *logits[:8],
-        *logits[top10],
+        *logits[their_top10],
     ]
     theirs = [
         example["logsumexp"],
@@ -69,13 +73,14 @@ def check_logits(model: tiedgpt.GPT2, example: dict[str, Any], tolerance: float)
         example["max_logit"],
         example["min_logit"],
         *example["first8_logits"],
-        *[logit for _, _, logit in example["top10"]],
+        *their_top10_logits,
     ]
     difference = np.abs(np.subtract(ours, theirs)).max()
     yield Check("logits after a prompt", difference, tolerance)
 
     our_top10 = np.argsort(-logits)[:10]
-    yield Check("ten most likely tokens that differ", np.sum(our_top10 != top10), allowed=0)
+    count = np.sum(our_top10 != their_top10)
+    yield Check("ten most likely tokens that differ", count, allowed=0)
 
 
 def check_greedy(model: tiedgpt.GPT2, example: dict[str, Any]) -> Check:
@@ -83,39 +88,50 @@ def check_greedy(model: tiedgpt.GPT2, example: dict[str, Any]) -> Check:
     ids = example["ids"]
     theirs = example["output_ids"][len(ids) :]
     ours = list(tiedgpt.generate(model, ids, max_new_tokens=len(theirs), greedy=True))
-    count = sum(a != b for a, b in zip(ours, theirs, strict=True))
+    count = sum(our != their for our, their in zip(ours, theirs, strict=True))
     return Check("greedy tokens that differ", count, allowed=0)
 
 
 def check_final_hidden(model: tiedgpt.GPT2, example: dict[str, Any]) -> Check:
     """Compare the first numbers of the final hidden state of the first token."""
-    values = example["values"]
-    ours = model.final(example["ids"])[0, : len(values)]
-    return Check("final hidden state", np.abs(ours - values).max(), example["tolerance"])
+    theirs = example["values"]
+    of_first_token = model.final(example["ids"])[0]
+    ours = of_first_token[: len(theirs)]
+    return Check("final hidden state", np.abs(ours - theirs).max(), example["tolerance"])
 
 
 def check_loss(model: tiedgpt.GPT2, example: dict[str, Any]) -> Check:
     """Compare the mean loss of a text, which may be cut into a "batch" of B rows of T tokens."""
     ids = example["ids"]
-    B, T = example.get("batch", (1, len(ids) - 1))
+    if "batch" in example:
+        B, T = example["batch"]
+    else:
+        B = 1
+        T = len(ids) - 1
     losses = []
     for start in range(0, B * T, T):
         row = ids[start : start + T + 1]  # the last one is a target only
-        losses.append(token_losses(model, row, stride=1))  # a row fits in the context
-    source = example["source"].split(":")[0]
+        # A row fits in the context, so it is one window, and the stride does not matter.
+        losses.append(token_losses(model, row, stride=1))
+    source, _, _ = example["source"].partition(":")  # without the details
     difference = abs(np.mean(losses) - example["loss"])
     return Check(f"loss, {source}", difference, example["tolerance"])
 
 
 def print_verdicts(results: list[Check]) -> int:
-    """Print a line for each name, with the largest difference. Return how many do not agree."""
+    """Print a line for each name, with the largest difference. Return how many do not agree.
+
+    Checks with the same name allow the same difference.
+    """
     allowed = {result.name: result.allowed for result in results}
     failed = 0
     for name in allowed:
         differences = [result.difference for result in results if result.name == name]
-        worst = Check(name, np.max(differences), allowed[name])  # nan if one of them is
-        verdict = "ok"
-        if not worst.is_right:
+        largest = np.max(differences)  # nan if one of them is
+        worst = Check(name, largest, allowed[name])
+        if worst.is_right:
+            verdict = "ok"
+        else:
             verdict = "DIFFERS"
             failed += 1
         print(f"{verdict:<8}{name}: {worst.difference:.2g}, at most {worst.allowed:g}")
@@ -135,7 +151,7 @@ def main() -> int:
     args = parser.parse_args()
     try:
         if args.download:
-            path = hub.find_or_download(args.model, print)
+            path = hub.find_or_download(args.model, print)  # its notes are printed
         else:
             path = find_model(args.model)
         model = tiedgpt.load_model(path)

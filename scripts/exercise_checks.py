@@ -3,8 +3,21 @@
 CHECKS has them by number. A check calls the reader's functions through `Mine`, and raises Wrong if
 one of them is wrong. Some compare arrays (check_numbers); the others put the reader's function into
 a forward pass of a small random model, and ask `tiedgpt.compare` what is wrong with it
-(check_in_model). For that, a function from a `Place` (comparison/place.py) calls the reader's
-function with the arrays of this place: at.x is what its activation is computed from.
+(check_in_model).
+
+For that, a function such as `heads(at)` computes an activation of the model with the reader's
+function. `at` is the place of this activation in the forward pass (comparison/place.py):
+
+    at.x                        the activation that this one is computed from
+    at.right                    what the model itself computes here
+    at["attn.N.in"]             an earlier activation of the same layer, whose number N stands for
+    at["h.N.attn.c_attn.bias"]  a parameter of this layer
+
+The kind of an activation is its name with N for the number of its layer. The checks in the model
+read one text, so an activation is [B, ...] with B = 1; the reader's functions know no axis B.
+Shapes: T tokens, V tokens of vocabulary, D numbers for each token, H heads of K = D / H numbers.
+
+`wrong_results` are the results of known mistakes: what is said of a mistake -> its result.
 """
 
 import re
@@ -28,8 +41,6 @@ from tiedgpt.testing import TINY, random_model
 Array = np.ndarray
 # The ids of all checks in a model, one sequence [1, T]
 IDS = np.random.default_rng(0).integers(TINY.vocab_size, size=(1, 21))
-H = TINY.n_head
-EPS = TINY.layer_norm_epsilon
 NO_KNOWN_MISTAKE = "this is none of the known mistakes"
 
 
@@ -94,6 +105,17 @@ def as_array(name: str, result: Any, shape: tuple[int, ...]) -> Array:
     return array
 
 
+def without_batch(activation: Array) -> Array:  # [1, ...] -> [...]
+    """The activation of the only text."""
+    return activation[0]
+
+
+def parameters_of_layer(at: Place) -> dict[str, Any]:
+    """The parameters of the layer of a place: {"ln_1": {"weight": array, "bias": array}, ...}."""
+    parameters: dict[str, Any] = at.model.tree["h"][at.layer]
+    return parameters
+
+
 def number_at(name: str, index: Iterable[int], number: float | None, right: float | None) -> str:
     """The line of a message that tells a wrong number and the right one."""
     return f"{name}: {list(index)} is {number:.9g}, expected {right:.9g}"
@@ -104,20 +126,20 @@ def check_numbers(
 ) -> None:
     """Compare an array with the right one. If it differs, compare it with those of known mistakes.
 
-    wrong_results: what is said of a mistake, after "yours" -> the array that has it. Raises Wrong,
-    or Unknown if it is none of these.
+    What is said of a mistake follows the word "yours". Raises Wrong for one of these mistakes, and
+    Unknown for another one.
     """
     tolerance = 1e-5 * np.abs(right).max()
     is_wrong = distance(name, result, right) > tolerance
     if not is_wrong.any():
         return
-    first_wrong = int(is_wrong.argmax())  # in the flattened array
+    first_wrong = int(is_wrong.argmax())  # the place of the first True in the flattened array
     index = np.unravel_index(first_wrong, is_wrong.shape)
-    first = number_at(name, [int(n) for n in index], result[index], right[index])
+    wrong_number = number_at(name, [int(n) for n in index], result[index], right[index])
     for sentence, wrong in wrong_results.items():
         if distance(name, result, wrong).max() <= tolerance:
-            raise Wrong(f"{first}\nyours {sentence}")
-    raise Unknown(f"{first}\n{NO_KNOWN_MISTAKE}")
+            raise Wrong(f"{wrong_number}\nyours {sentence}")
+    raise Unknown(f"{wrong_number}\n{NO_KNOWN_MISTAKE}")
 
 
 def check_in_model(
@@ -126,36 +148,27 @@ def check_in_model(
     """Compare a forward pass that uses the reader's function `name` with one that does not.
 
     kinds: the activations that the function computes. compute: calls it for one of them, without
-    the axis B. source: the kind that the function reads, if it is not the one just before. What is
-    between the two is not compared, because the function does not return it. ndim: the number of
-    axes of the function's result, for the index of a wrong number. Raises Wrong.
+    the axis B. source: the kind that the function reads, if it is not the one just before. ndim:
+    the number of axes of the function's result. Raises Wrong.
     """
     model = read_only_model()
-
-    def with_batch(at: Place) -> Array:
-        return compute(at)[None]
-
-    # Our forward pass calls `with_batch` where it computes these activations. `compare` plants its
-    # known mistakes in the same way.
-    planted = {}
-    for activation in activation_shapes(model.config):
-        if kind_of(activation) in kinds:
-            planted[activation] = with_batch
-    tape = compute_activations(model, IDS, given={}, planted=planted)
-
-    hidden = kinds_between(source, kinds[0])  # none if the source is None
-    activations = {}
-    for activation, array in tape.items():
+    activations = activations_with(model, kinds, compute)
+    # What is between the source and the result is not compared: the function does not return it.
+    hidden = kinds_between(source, kinds[0])
+    compared = {}
+    for activation, array in activations.items():
         if kind_of(activation) not in hidden:
-            activations[activation] = array
-    report = compare(model, activations, IDS)
-    first = report.first
-    if first is None or first.first_wrong is None:
+            compared[activation] = array
+    report = compare(model, compared, IDS)
+    differing = report.first  # the first activation that differs
+    if differing is None:
         return
 
+    assert differing.first_wrong is not None  # the index of its first wrong number
+    # The activation may have more axes than the function's result: B, and H for a single head.
+    index = differing.first_wrong[-ndim:]
+    lines = [number_at(name, index, differing.yours, differing.expected)]
     # The same mistake may be named in several places. The reader has one function.
-    index = first.first_wrong[-ndim:]  # without the axis B
-    lines = [number_at(name, index, first.yours, first.expected)]
     for sentence in report.diagnosis:
         line = without_place(sentence)
         if line not in lines:
@@ -163,8 +176,22 @@ def check_in_model(
     raise Wrong("\n".join(lines))
 
 
+def activations_with(model: GPT2, kinds: list[str], compute: Compute) -> dict[str, Array]:
+    """All activations of a forward pass in which `compute` computes those of these kinds."""
+
+    def with_batch(at: Place) -> Array:
+        return compute(at)[None]
+
+    # The forward pass calls what is planted in place of its own code.
+    planted = {}
+    for activation in activation_shapes(model.config):
+        if kind_of(activation) in kinds:
+            planted[activation] = with_batch
+    return compute_activations(model, IDS, given={}, planted=planted)
+
+
 def kinds_between(source: str | None, end: str) -> list[str]:
-    """The kinds of activations of a block after `source` and before `end`."""
+    """The kinds of activations of a block after `source` and before `end`; none for no source."""
     if source is None:
         return []
     kinds = list(BLOCK_SHAPES)  # in the order of the forward pass
@@ -182,6 +209,19 @@ def without_place(sentence: str) -> str:
 
 
 # Exercise 1
+
+NEW_ID = 9  # what a pair becomes
+MERGES = [  # ids, and the pair to merge in them
+    ([5, 6, 7, 5, 6], (5, 6)),
+    ([5], (5, 6)),
+    ([], (5, 6)),
+    ([6, 5, 5, 6, 6], (5, 6)),
+    ([1, 2, 3], (5, 6)),
+    # In these, pairs could overlap.
+    ([5, 5, 5], (5, 5)),
+    ([5, 5, 5, 5, 5, 5], (5, 5)),
+    ([1, 5, 5, 5, 5, 5, 2], (5, 5)),
+]
 
 
 def merged(ids: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
@@ -210,8 +250,9 @@ def merged_with_overlaps(ids: list[int], pair: tuple[int, int], new_id: int) -> 
 
 def merged_from_the_right(ids: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
     first, second = pair
-    from_right = merged(ids[::-1], (second, first), new_id)
-    return from_right[::-1]
+    reversed_ids = ids[::-1]
+    reversed_result = merged(reversed_ids, (second, first), new_id)
+    return reversed_result[::-1]
 
 
 def first_pair_merged(ids: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
@@ -222,39 +263,31 @@ def first_pair_merged(ids: list[int], pair: tuple[int, int], new_id: int) -> lis
 
 
 def check_merge(mine: Mine) -> None:
-    cases = [
-        ([5, 6, 7, 5, 6], (5, 6)),
-        ([5], (5, 6)),
-        ([], (5, 6)),
-        ([6, 5, 5, 6, 6], (5, 6)),
-        ([1, 2, 3], (5, 6)),
-        ([5, 5, 5], (5, 5)),
-        ([5, 5, 5, 5, 5, 5], (5, 5)),
-        ([1, 5, 5, 5, 5, 5, 2], (5, 5)),
-    ]
-    for ids, pair in cases:
-        copy = list(ids)
-        result = mine.call("merge", copy, pair, 9)
+    for ids, pair in MERGES:
+        given = list(ids)  # a copy, which the reader's function may change
+        result = mine.call("merge", given, pair, NEW_ID)
         if not isinstance(result, list):
             raise Wrong(f"merge returned {short_repr(result)}; expected a list")
-        if copy != ids or result is copy:
+        is_changed = given != ids
+        if is_changed or result is given:
             raise Wrong("merge changes the list that it gets, or returns it; expected a new list")
-        expected = merged(ids, pair, 9)
+        expected = merged(ids, pair, NEW_ID)
         if result != expected:
             raise Wrong(
-                f"merge({ids}, {pair}, 9) is {short_repr(result)}, expected {expected}\n"
+                f"merge({ids}, {pair}, {NEW_ID}) is {short_repr(result)}, expected {expected}\n"
                 f"{mistake_in_merge(result, ids, pair)}"
             )
 
 
 def mistake_in_merge(result: list[int], ids: list[int], pair: tuple[int, int]) -> str:
     """The sentence on the mistake that has this result, or NO_KNOWN_MISTAKE."""
+    right = merged(ids, pair, NEW_ID)
     wrong_results = {
-        "yours merges from right to left": merged_from_the_right(ids, pair, 9),
-        "yours lets pairs overlap": merged_with_overlaps(ids, pair, 9),
-        "yours loses the last token": merged(ids, pair, 9)[:-1],
+        "yours merges from right to left": merged_from_the_right(ids, pair, NEW_ID),
+        "yours lets pairs overlap": merged_with_overlaps(ids, pair, NEW_ID),
+        "yours loses the last token": right[:-1],
         "yours merges nothing": ids,
-        "yours merges the first pair only": first_pair_merged(ids, pair, 9),
+        "yours merges the first pair only": first_pair_merged(ids, pair, NEW_ID),
     }
     for sentence, wrong in wrong_results.items():
         if result == wrong:
@@ -267,8 +300,8 @@ def mistake_in_merge(result: list[int], ids: list[int], pair: tuple[int, int]) -
 
 def check_layer_norm(mine: Mine) -> None:
     def normed(at: Place) -> Array:
-        x = at.x[0]
-        return mine.array("layer_norm", x.shape, x, at.weight, at.bias, EPS)
+        x = without_batch(at.x)
+        return mine.array("layer_norm", x.shape, x, at.weight, at.bias, at.eps)
 
     check_in_model("layer_norm", ["attn.N.in", "mlp.N.in", "final"], normed)
 
@@ -278,16 +311,19 @@ def check_layer_norm(mine: Mine) -> None:
 
 def check_softmax_and_cross_entropy(mine: Mine) -> None:
     def pattern(at: Place) -> Array:
-        scores = at["attn.N.scores"][0]  # [H, T, T]
+        scores = without_batch(at["attn.N.scores"])  # [H, T, T]
         T = scores.shape[-1]
-        return mine.array("softmax", scores.shape, scores + causal_mask(T, scores.dtype))
+        masked_scores = scores + causal_mask(T, scores.dtype)
+        return mine.array("softmax", scores.shape, masked_scores)
 
     check_softmax_of_large_numbers(mine)
     check_in_model("softmax", ["attn.N.pattern"], pattern, ndim=3)
 
+    T = 9
+    V = 31
     rng = np.random.default_rng(3)
-    logits = rng.standard_normal((9, 31))
-    targets = rng.integers(31, size=9)
+    logits = rng.standard_normal((T, V))
+    targets = rng.integers(V, size=T)
     targets[0] = logits[0].argmax()  # so that one loss is small, even of large numbers
     check_cross_entropy(mine, "cross_entropy", logits, targets)
     check_cross_entropy(mine, "cross_entropy of large numbers", 1000 * logits, targets)
@@ -296,14 +332,13 @@ def check_softmax_and_cross_entropy(mine: Mine) -> None:
 def check_softmax_of_large_numbers(mine: Mine) -> None:
     """Check numbers whose exponentials are inf or 0, unless the maximum is subtracted before."""
     large = np.array([[1000.0, 999.0, -np.inf], [-1000.0, -1000.0, -1001.0]])
-    exponentials = np.exp(large)
-    without_maximum = exponentials / exponentials.sum(axis=-1, keepdims=True)
-    exponentials = np.exp(large - large.max(axis=-1, keepdims=True))
-    sum_over_axis_0 = exponentials / exponentials.sum(axis=0)
+    too_large = np.exp(large)
+    powers = np.exp(large - large.max(axis=-1, keepdims=True))
+    over_axis_0 = softmax(large.T).T
     wrong_results = {
-        "does not subtract the maximum before exp": without_maximum,
-        "is over axis 0, not over the last axis": softmax(large.T).T,
-        "divides by the sum over axis 0, not over the last axis": sum_over_axis_0,
+        "does not subtract the maximum before exp": too_large / too_large.sum(-1, keepdims=True),
+        "is over axis 0, not over the last axis": over_axis_0,
+        "divides by the sum over axis 0, not over the last axis": powers / powers.sum(axis=0),
     }
     result = mine.array("softmax", large.shape, large)
     check_numbers("softmax of large numbers", result, softmax(large), wrong_results)
@@ -335,15 +370,17 @@ def check_cross_entropy(mine: Mine, name: str, logits: Array, targets: Array) ->
 def check_head(mine: Mine) -> None:
     def heads(at: Place) -> Array:
         """The outputs of all heads, [H, T, K]. The reader's function computes one of them."""
-        x = at["attn.N.in"][0]
-        W_q, W_k, W_v = np.split(at["h.N.attn.c_attn.weight"], 3, axis=1)
-        b_q, b_k, b_v = np.split(at["h.N.attn.c_attn.bias"], 3)
+        x = without_batch(at["attn.N.in"])  # [T, D]
+        T = len(x)
+        K = at.K
+        W_q, W_k, W_v = np.split(at["h.N.attn.c_attn.weight"], 3, axis=1)  # each [D, D]
+        b_q, b_k, b_v = np.split(at["h.N.attn.c_attn.bias"], 3)  # each [D]
         outputs = []
-        for n in range(H):
-            columns = slice(n * at.K, (n + 1) * at.K)
+        for head in range(at.H):
+            columns = slice(head * K, (head + 1) * K)  # those of this head
             output = mine.array(
                 "head",
-                (len(x), at.K),
+                (T, K),
                 x,
                 W_q[:, columns],
                 b_q[columns],
@@ -360,9 +397,9 @@ def check_head(mine: Mine) -> None:
 
 def check_attention(mine: Mine) -> None:
     def out(at: Place) -> Array:
-        x = at["attn.N.in"][0]
-        attn = at.model.tree["h"][at.layer]["attn"]
-        return mine.array("attention", x.shape, x, attn["c_attn"], attn["c_proj"], H)
+        x = without_batch(at["attn.N.in"])
+        attn = parameters_of_layer(at)["attn"]
+        return mine.array("attention", x.shape, x, attn["c_attn"], attn["c_proj"], at.H)
 
     check_in_model("attention", ["attn.N.out"], out, source="attn.N.in")
 
@@ -372,7 +409,7 @@ def check_attention(mine: Mine) -> None:
 
 def check_gelu(mine: Mine) -> None:
     def post(at: Place) -> Array:
-        x = at.x[0]
+        x = without_batch(at.x)
         return mine.array("gelu", x.shape, x)
 
     check_in_model("gelu", ["mlp.N.post"], post)
@@ -380,9 +417,9 @@ def check_gelu(mine: Mine) -> None:
 
 def check_transformer_block(mine: Mine) -> None:
     def resid_post(at: Place) -> Array:
-        resid = at["resid_pre.N"][0]  # without the axis B
-        block = at.model.tree["h"][at.layer]
-        return mine.array("transformer_block", resid.shape, resid, block, H, EPS)
+        resid = without_batch(at["resid_pre.N"])
+        block = parameters_of_layer(at)
+        return mine.array("transformer_block", resid.shape, resid, block, at.H, at.eps)
 
     check_in_model("transformer_block", ["resid_post.N"], resid_post, source="resid_pre.N")
 
@@ -419,21 +456,23 @@ PIECES = np.array([7, 1, 1, 6, 1, 5])  # the lengths of the pieces in which a te
 def check_cached_attention(mine: Mine) -> None:
     def out(at: Place) -> Array:
         """The output of attention, from the reader's function, which gets one piece in a call."""
-        x = at["attn.N.in"][0]
-        attn = at.model.tree["h"][at.layer]["attn"]
+        x = without_batch(at["attn.N.in"])
+        attn = parameters_of_layer(at)["attn"]
+        c_attn = attn["c_attn"]
+        c_proj = attn["c_proj"]
         cache: dict[Any, Any] = {}  # the reader's function fills it
         outputs = []
         ends = np.cumsum(PIECES)
         for piece in np.split(x, ends[:-1]):  # np.split takes the places where to cut
-            output = mine.array(
-                "cached_attention", piece.shape, piece, attn["c_attn"], attn["c_proj"], H, cache
-            )
+            output = mine.array("cached_attention", piece.shape, piece, c_attn, c_proj, at.H, cache)
             outputs.append(output)
         result = np.concatenate(outputs)
-        # If it is none of the mistakes with a cache, check_in_model looks for another one.
+
+        # For a mistake with the cache, this raises Wrong. It raises Unknown for another mistake,
+        # which check_in_model looks for: it compares what is returned here.
+        wrong_results = outputs_of_wrong_caches(at, c_proj)
         with suppress(Unknown):
-            wrong_results = outputs_of_wrong_caches(at, attn["c_proj"])
-            check_numbers("cached_attention", result, at.right[0], wrong_results)
+            check_numbers("cached_attention", result, without_batch(at.right), wrong_results)
         return result
 
     check_in_model("cached_attention", ["attn.N.out"], out, source="attn.N.in")
@@ -445,7 +484,8 @@ def outputs_of_wrong_caches(at: Place, c_proj: dict[str, Array]) -> dict[str, Ar
     for sentence, is_visible in visible_with_wrong_caches().items():
         scores = np.where(is_visible, at["attn.N.scores"], -np.inf)
         heads = softmax(scores) @ at["attn.N.v"]
-        outputs[sentence] = linear(merge_heads(heads), **c_proj)[0]
+        output = linear(merge_heads(heads), **c_proj)
+        outputs[sentence] = without_batch(output)
     return outputs
 
 
@@ -453,20 +493,25 @@ def visible_with_wrong_caches() -> dict[str, Array]:
     """A mistake with a cache -> whether it lets the token of a row see that of a column, [T, T]."""
     T = PIECES.sum()
     is_past = np.tri(T, dtype=bool)  # [T, T], what the right mask lets a token see
-    starts = np.cumsum(PIECES) - PIECES
     piece = np.repeat(np.arange(len(PIECES)), PIECES)  # [T], the number of each token's piece
-    index_in_piece = np.arange(T) - starts[piece]  # [T]
 
-    # How many pieces the column's token comes before the row's; it is negative if it comes later.
+    # How many pieces the column's token comes before the row's; negative if it comes later. The
+    # tokens of its own piece are seen without the cache.
     pieces_before = piece[:, None] - piece  # [T, T]
     is_same_piece = pieces_before == 0
     is_in_first_piece = piece == 0  # [T], of the column
+
+    # With a mask that begins anew in each piece, the first token of each piece gets the first row
+    # of the mask, the second token the second row.
+    starts = np.cumsum(PIECES) - PIECES  # of the pieces
+    index_in_piece = np.arange(T) - starts[piece]  # [T]
+    begins_anew = is_past[index_in_piece]
     return {
         "forgets the tokens before the piece": is_past & is_same_piece,
         "keeps the first piece only": is_past & (is_same_piece | is_in_first_piece),
         "keeps the last piece only": is_past & (pieces_before <= 1),
         "lets a token see the later ones of its piece": pieces_before >= 0,
-        "has a mask that begins at position 0 in each piece": is_past[index_in_piece],
+        "has a mask that begins at position 0 in each piece": begins_anew,
     }
 
 
@@ -475,7 +520,7 @@ def visible_with_wrong_caches() -> dict[str, Array]:
 
 def check_top_p(mine: Mine) -> None:
     rng = np.random.default_rng(10)
-    for p in (0.5, 0.9, 1.0, 0.01):
+    for p in (0.5, 0.9, 1.0, 0.01):  # with 1.0 all tokens are kept, with 0.01 one
         probabilities = softmax(rng.standard_normal(29))
         check_one_top_p(mine, probabilities, p)
     # Sums of these are exactly p. The token with which the sum reaches p is the last that is kept.
@@ -488,16 +533,18 @@ def check_one_top_p(mine: Mine, probabilities: Array, p: float) -> None:
     order = np.argsort(-probabilities)  # the tokens, the likeliest first
     rank = np.argsort(order)  # of each token, from 0 for the likeliest
     # A token is kept if the sum of the likelier ones has not reached p.
-    sums_before = np.cumsum(probabilities[order]) - probabilities[order]
-    count = np.count_nonzero(sums_before < p)
-    kept = probabilities * (rank < count)
+    ordered = probabilities[order]
+    sums_of_likelier = np.cumsum(ordered) - ordered
+    count = np.count_nonzero(sums_of_likelier < p)
 
     def divided(is_kept: Array) -> Array:
-        """The probabilities if these tokens are kept."""
-        return probabilities * is_kept / np.sum(probabilities * is_kept)
+        """The probabilities if these tokens are kept; nan if none is."""
+        kept = probabilities * is_kept
+        return kept / kept.sum()
 
+    right = divided(rank < count)
     wrong_results = {
-        "does not divide by the sum": kept,
+        "does not divide by the sum": probabilities * (rank < count),
         "keeps all tokens": probabilities,
         "drops the token with which the sum reaches p": divided(rank < count - 1),
         "keeps a token too many": divided(rank <= count),
@@ -505,7 +552,7 @@ def check_one_top_p(mine: Mine, probabilities: Array, p: float) -> None:
         "keeps the tokens whose own probability is p or more": divided(probabilities >= p),
     }
     result = mine.array("top_p", probabilities.shape, probabilities, p)
-    check_numbers(f"top_p(probabilities, {p})", result, kept / kept.sum(), wrong_results)
+    check_numbers(f"top_p(probabilities, {p})", result, right, wrong_results)
 
 
 # Exercise 11

@@ -95,7 +95,8 @@ def main(argv: list[str] | None = None) -> int:
         print("\n\n".join(exercise.page for exercise in chosen))
         return 0
 
-    # With this name, what stands under `if __name__ == "__main__"` is not run.
+    # The file's globals, to which its functions are added. With this name, what stands under
+    # `if __name__ == "__main__"` is not run.
     names: dict[str, Any] = {"__name__": "mine", "__file__": args.file}
     exit_code = run_file(label, args.file, names)
     if exit_code > 0:
@@ -120,7 +121,7 @@ def run_file(label: str, file: str, names: dict[str, Any]) -> int:
         print_error(f"{label}: {file}: {error}")
         return 2
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"):  # NumPy's warnings are not errors of the reader's
             exec(code, names)
     except BaseException as error:  # also a SystemExit and a Ctrl-C
         return print_traceback(label, file, error)
@@ -143,9 +144,10 @@ def check_all(exercises: list[Exercise], mine: Mine) -> int:
 
 def check(exercise: Exercise, mine: Mine) -> int:
     """Check the functions of an exercise, print what came of it, and return the exit code."""
+    run_check = CHECKS[exercise.number]
     try:
-        with np.errstate(all="ignore"):
-            CHECKS[exercise.number](mine)
+        with np.errstate(all="ignore"):  # known mistakes overflow, too
+            run_check(mine)
     except Wrong as wrong:
         print(f"{exercise.label}: wrong")
         for line in str(wrong).split("\n"):
@@ -163,8 +165,8 @@ def print_traceback(label: str, file: str, error: BaseException) -> int:
     An error that is not from the reader's file is raised again: it is ours.
     """
     all_frames = traceback.extract_tb(error.__traceback__)
-    frames = [frame for frame in all_frames if frame.filename == file]
-    if not frames:
+    readers_frames = [frame for frame in all_frames if frame.filename == file]
+    if not readers_frames:
         raise error
     if isinstance(error, KeyboardInterrupt):
         print_error(f"{label}: {file}: stopped by Ctrl-C")
@@ -172,7 +174,7 @@ def print_traceback(label: str, file: str, error: BaseException) -> int:
     else:
         print_error(f"{label}: {file}: {type(error).__name__}: {error}")
         exit_code = 2
-    for frame in frames[-5:]:  # the last ones are nearest to the error
+    for frame in readers_frames[-5:]:  # the last ones are nearest to the error
         print_error(f"  line {frame.lineno}, in {frame.name}: {frame.line}")
     return exit_code
 

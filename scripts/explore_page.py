@@ -95,9 +95,9 @@ def print_peak_memory(pid: int) -> None:
     if not status.is_file():
         return
     for line in status.read_text().splitlines():
-        if line.startswith("VmHWM"):
-            megabytes = int(line.split()[1]) / 1000
-            print(f"peak memory of the server: {megabytes:.0f} MB")
+        if line.startswith("VmHWM"):  # "VmHWM: 123456 kB"
+            _, kilobytes, _ = line.split()
+            print(f"peak memory of the server: {int(kilobytes) / 1000:.0f} MB")
 
 
 def random_model(size: str, directory: str) -> str:
@@ -116,6 +116,7 @@ def browser_page(url: str, **options: Any) -> Iterator[Any]:
 
     with sync_playwright() as playwright:
         path = shutil.which("chromium")
+        # With its sandbox, Chromium does not start as root.
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         page = browser.new_page(**options)
         page.goto(url)
@@ -142,7 +143,7 @@ def take_picture(path: Path) -> None:
     """Write a picture of the top of the page with the shipped models: the drawing, its switch."""
     size = {"width": 1280, "height": 800}
     with serving() as url, browser_page(url, viewport=size, color_scheme="light") as page:
-        page.wait_for_selector("#matrices td.on")
+        page.wait_for_selector("#matrices td.on")  # a cell of the scores is chosen
         page.wait_for_timeout(500)  # milliseconds, in which the other panels are drawn
         page.screenshot(path=path)
     print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
@@ -184,7 +185,10 @@ class MeasuredPage:
                 return
 
     def change(self, selector: str, values: Iterable[Any], watched: str, view: str) -> Latencies:
-        """Set an input to one value after another, and time the changes of what is watched."""
+        """Set an input to one value after another, and time the changes of what is watched.
+
+        selector, watched: the input and a panel, as in CSS. view: the name of the panel's request.
+        """
         latencies = Latencies([], [])
         for number, value in enumerate(islice(values, self.repeats + WARM_UP)):
             arguments = [selector, value, watched, view]
@@ -218,7 +222,8 @@ def print_latencies(models: list[str], repeats: int, busy: bool) -> None:
     with ExitStack() as stack:
         url = stack.enter_context(serving(*models))
         page = stack.enter_context(browser_page(url, viewport=size))
-        page.wait_for_selector("#repair td", timeout=PATIENCE)  # the four paths are measured
+        # Now the page has measured how symmetric the models are, and computes nothing more.
+        page.wait_for_selector("#repair td", timeout=PATIENCE)
         if busy:
             stack.enter_context(busy_cores())
         measured = MeasuredPage(page, repeats)
@@ -227,13 +232,14 @@ def print_latencies(models: list[str], repeats: int, busy: bool) -> None:
 
 
 def new_prompts(first: int) -> Iterator[str]:
-    """Prompts of 10 tokens."""
+    """1000 prompts of 10 tokens, which differ in their numbers, from `first` on."""
     for number in range(first, first + 1000):
         yield f"{number:04} abcde"
 
 
 def print_latencies_of_bars(measured: MeasuredPage) -> None:
-    temperatures = [0.5 + 0.05 * number for number in range(measured.repeats + WARM_UP)]
+    changes = measured.repeats + WARM_UP
+    temperatures = [0.5 + 0.05 * number for number in range(changes)]
     slider = measured.change("#temperature", temperatures, watched="#bars", view="next")
     print_times("slider to bars", slider.since_event)
 
@@ -242,20 +248,29 @@ def print_latencies_of_bars(measured: MeasuredPage) -> None:
     print_times("first token of a text", measured.first_tokens())
 
 
+@dataclass(frozen=True)
+class Panel:
+    view: str  # the panel's id, which is also the name of its request
+    name: str  # in the output
+    watched: str  # what is drawn in it, as in CSS
+
+
+PANELS = (
+    Panel("lens", f"lens of {LENS_TOKENS} positions", "#lensbox"),
+    Panel("attention", "attention", "#heads"),
+    Panel("parts", "parts", "#partsbox"),
+)
+
+
 def print_latencies_of_panels(measured: MeasuredPage) -> None:
-    prompts = new_prompts(first=1000)
-    panels = [
-        ("lens", f"lens of {LENS_TOKENS} positions", "#lensbox"),
-        ("attention", "attention", "#heads"),
-        ("parts", "parts", "#partsbox"),
-    ]
-    for panel, name, watched in panels:
-        measured.show(panel, watched)
+    prompts = new_prompts(first=1000)  # after those of the bars
+    for panel in PANELS:
+        measured.show(panel.view, panel.watched)
         # The page draws the bars, waits up to 120 ms in case more is typed, and draws the panels
         # in view in their order.
-        latencies = measured.change("#prompt", prompts, watched, panel)
-        print_times(f"typing to {panel}", latencies.since_event)
-        print_times(f"{name} (its own request)", latencies.since_request)
+        latencies = measured.change("#prompt", prompts, watched=panel.watched, view=panel.view)
+        print_times(f"typing to {panel.view}", latencies.since_event)
+        print_times(f"{panel.name} (its own request)", latencies.since_request)
 
 
 def main() -> int:

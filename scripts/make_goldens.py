@@ -72,14 +72,14 @@ def randomise(model: Any, seed: int) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():  # a tied lm_head is not among them
             values = rng.standard_normal(tuple(parameter.shape), np.float32)
-            # With this scale, a block's matrix gives numbers as large as those that it gets.
-            # The embeddings, biases and layer norms get numbers that are neither 0 nor large.
             if name.endswith(BLOCK_MATRICES):
-                scale = width**-0.5
+                # With this scale, a matrix gives numbers as large as those that it gets.
+                values *= width**-0.5
             else:
-                scale = 0.3
-            values *= scale
-            if "ln_" in name and name.endswith("weight"):
+                # Numbers that are neither 0 nor large
+                values *= 0.3
+            is_weight_of_layer_norm = "ln_" in name and name.endswith("weight")
+            if is_weight_of_layer_norm:
                 values += 1
             parameter.copy_(torch.from_numpy(values))
 
@@ -90,7 +90,7 @@ def scale_logits(model: Any, ids: Any) -> None:
 
     with torch.no_grad():
         largest = model(ids).logits.abs().max().item()
-        # Rounded, so that machines that add in another order write the same weights.
+        # Three digits, so that machines that add in another order write the same weights.
         factor = float(f"{SCALE / largest:.3g}")
         for parameter in model.transformer.ln_f.parameters():
             parameter.mul_(factor)
@@ -120,7 +120,7 @@ def save_unprefixed(model: Any, directory: Path) -> None:
     model.transformer.save_pretrained(directory)
     tensors = load_file(directory / "model.safetensors")
     n_ctx = model.config.n_positions
-    mask = torch.ones(n_ctx, n_ctx).tril().reshape(1, 1, n_ctx, n_ctx)
+    mask = torch.ones(n_ctx, n_ctx).tril().reshape(1, 1, n_ctx, n_ctx)  # as stored in gpt2
     for layer in range(model.config.n_layer):
         # The masks are float32 in gpt2. Later versions of transformers wrote bool.
         if layer == 0:
@@ -152,14 +152,21 @@ def expect(directory: Path, ids: Any) -> dict[str, Any] | None:
         )
         logits = model(text).logits
     greedy = text[:, LENGTH:]
-    best_two = logits[:, LENGTH - 1 : -1].topk(2).values  # where each new token was chosen
-    margin = (best_two[..., 0] - best_two[..., 1]).min()
+
+    # Each new token was chosen by the logits of the position before it.
+    best_two = logits[:, LENGTH - 1 : -1].topk(2).values
+    smallest_margin = (best_two[..., 0] - best_two[..., 1]).min()
     fewest_tokens = min(len(set(row)) for row in greedy.tolist())
-    if margin < 0.02 or fewest_tokens < 4:
+    if smallest_margin < 0.02 or fewest_tokens < 4:
         return None
-    rounded_logits = []  # digits after the twelfth depend on the processor
+
+    # Digits after the twelfth depend on the processor.
+    rounded_logits = []
     for row in logits[:, :LENGTH].tolist():
-        rounded_logits.append([[round(x, 12) for x in position] for position in row])
+        rounded_row = []
+        for logits_of_position in row:
+            rounded_row.append([round(x, 12) for x in logits_of_position])
+        rounded_logits.append(rounded_row)
     return {
         "transformers": transformers.__version__,
         "torch": torch.__version__,

@@ -35,8 +35,9 @@ def notebook_of(markdown: str) -> Any:
         cell.metadata = {}
         if cell.cell_type == "code":
             cell.source = without_shown_output(cell.source)
-    NotebookClient(notebook, kernel_name="python3", record_timing=False).execute(cwd=str(SCRIPTS))
-    # What depends on the machine is left out.
+    client = NotebookClient(notebook, kernel_name="python3", record_timing=False)
+    client.execute(cwd=str(SCRIPTS))  # puts the output into the cells of `notebook`
+    # Running it has added what depends on the machine, which is left out.
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}
     }

@@ -18,6 +18,7 @@ numbers, F numbers inside the MLP.
 import argparse
 import json
 import math
+import signal
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -420,4 +421,6 @@ def main():
 
 
 if __name__ == "__main__":
+    if hasattr(signal, "SIGPIPE"):  # not on Windows
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # after `| head -1`, end without an error
     main()

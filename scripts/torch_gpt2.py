@@ -3,6 +3,9 @@
 The module's state_dict has the names of a checkpoint. `attend(layer, q, k, v)` computes the
 attention of one layer, from q, k, v [B, H, T, K] to [B, H, T, K]; a caller with a KV cache passes
 its own.
+
+Shapes: B sequences of T tokens, after S - T tokens before them if there is a cache; H heads of K
+numbers, D numbers for each token, F numbers inside the MLP.
 """
 
 from collections.abc import Callable
@@ -26,8 +29,8 @@ class Block(Module):
         super().__init__()
         D = config.n_embd
         F = config.n_inner
-        self.D = D
         self.H = config.n_head
+        self.K = D // config.n_head
         self.ln_1 = nn.LayerNorm(D, eps=config.layer_norm_epsilon)
         self.ln_2 = nn.LayerNorm(D, eps=config.layer_norm_epsilon)
         self.attn = nn.ModuleDict({"c_attn": nn.Linear(D, 3 * D), "c_proj": nn.Linear(D, D)})
@@ -35,11 +38,11 @@ class Block(Module):
 
     def forward(self, x: Any, attend: Callable[..., Any]) -> Any:  # x [B, T, D] -> [B, T, D]
         B, T = x.shape[:2]
-        qkv = self.attn["c_attn"](self.ln_1(x))
-        qkv = qkv.view(B, T, 3, self.H, self.D // self.H)
+        qkv = self.attn["c_attn"](self.ln_1(x)).view(B, T, 3, self.H, self.K)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind()  # each [B, H, T, K]
         heads = attend(q, k, v)
-        x = x + self.attn["c_proj"](heads.transpose(1, 2).reshape(x.shape))
+        merged_heads = heads.transpose(1, 2).reshape(x.shape)
+        x = x + self.attn["c_proj"](merged_heads)
         hidden = functional.gelu(self.mlp["c_fc"](self.ln_2(x)), approximate="tanh")
         return x + self.mlp["c_proj"](hidden)
 
@@ -59,7 +62,8 @@ class GPT2(Module):
 
     def hidden(self, ids: Any, start: int = 0, attend: Callable[..., Any] = causal) -> Any:
         """The final hidden states [B, T, D] of ids [B, T]. start: the first token's position."""
-        x = self.wte(ids) + self.wpe.weight[start : start + ids.shape[1]]
+        T = ids.shape[1]
+        x = self.wte(ids) + self.wpe.weight[start : start + T]
         for layer, block in enumerate(self.h):
             x = block(x, partial(attend, layer))
         return self.ln_f(x)
@@ -72,13 +76,14 @@ class Cache:
     """The keys and values of B sequences of at most T tokens. The memory is allocated once."""
 
     def __init__(self, model: GPT2, B: int, T: int) -> None:
-        shape = (2, B, model.n_head, T, model.head_width)
+        shape = (2, B, model.n_head, T, model.head_width)  # 2: keys and values
         self.layers = [torch.empty(shape) for _ in model.h]
         self.length = 0  # tokens whose keys and values are there; the caller adds to it
 
     def attend(self, layer: int, q: Any, k: Any, v: Any) -> Any:
         """Write new keys and values, and attend to all so far."""
-        end = self.length + q.shape[2]
+        T = q.shape[2]
+        end = self.length + T
         keys, values = self.layers[layer][:, :, :, :end]
         keys[:, :, self.length :] = k
         values[:, :, self.length :] = v
@@ -104,19 +109,23 @@ class StepAttention:
     """Attention that also sees the keys and values of the tokens before, `past`."""
 
     def __init__(self, ids: Any, rows: Any, past: tuple[Any, ...]) -> None:
+        T = ids.shape[1]
         self.rows = rows
         self.past = past
-        self.start = past[0].shape[2]
-        positions = torch.arange(self.start + ids.shape[1])
-        self.mask = positions <= positions[self.start :, None]  # [T, S]
+        self.start = past[0].shape[2]  # the number of tokens before
+        positions = torch.arange(self.start + T)  # [S]
+        positions_of_ids = positions[self.start :, None]  # [T, 1]
+        # A token of ids sees those up to itself.
+        self.mask = positions <= positions_of_ids  # [T, S]
         self.present: list[Any] = []
 
     def attend(self, layer: int, q: Any, k: Any, v: Any) -> Any:
-        # `rows` selects sequences of the cache: so OpenVINO fuses cache and attention.
+        # `past` has the keys and the values of each layer in turn. `rows` selects sequences of the
+        # cache: so OpenVINO fuses cache and attention.
         past_k = self.past[2 * layer].index_select(0, self.rows)
         past_v = self.past[2 * layer + 1].index_select(0, self.rows)
-        k = torch.cat([past_k, k], 2)
-        v = torch.cat([past_v, v], 2)
+        k = torch.cat([past_k, k], dim=2)
+        v = torch.cat([past_v, v], dim=2)
         self.present += [k, v]
         return functional.scaled_dot_product_attention(q, k, v, attn_mask=self.mask)
 
@@ -139,6 +148,6 @@ class WithCache(Module):
             attention = StepAttention(ids, rows, past)
         else:
             attention = PromptAttention()
-        hidden = self.model.hidden(ids, attention.start, attention.attend)[:, -1]
-        logits = functional.linear(hidden, self.model.wte.weight)
+        hidden = self.model.hidden(ids, attention.start, attention.attend)
+        logits = functional.linear(hidden[:, -1], self.model.wte.weight)  # of the last position
         return logits, *attention.present

@@ -29,6 +29,7 @@ from tiedgpt.study.corpus import Corpus
 from tiedgpt.training.loop import Settings, Trainer
 from tiedgpt.training.merges import learn_tokenizer
 
+VOCABULARY = 1024  # tokens
 DROPOUT = 0.2  # of the embedding and of each layer's outputs
 SETTINGS = Settings(steps=4500, batch=32, context=128, lr=3e-3, eval_every=250, seed=1, threads=2)
 
@@ -38,7 +39,7 @@ def train(corpus: str, weights: Path) -> None:
     text = read_text(corpus)
     cut = len(text) * 9 // 10
     learnt_from = text[:cut]
-    tokenizer = learn_tokenizer(learnt_from, 1024)
+    tokenizer = learn_tokenizer(learnt_from, VOCABULARY)
     tokens = np.array(tokenizer.encode(learnt_from))
     held_out = np.array(tokenizer.encode(text[cut:]))
     for head in HEADS:
@@ -73,7 +74,7 @@ def train_one(
     trainer = Trainer(tiedgpt.GPT2.random(config, SETTINGS.seed), tokens, held_out, SETTINGS)
     with tqdm(total=SETTINGS.steps, desc=head) as bar:
         for record in trainer.run():
-            bar.update(record["step"] - bar.n)
+            bar.update(record["step"] - bar.n)  # bar.n is the step of the record before
             if "val_loss" in record:
                 loss = f"{record['val_loss']:.4f} nats per held-out token"
                 bar.write(f"{head} step {record['step']}: {loss}")
