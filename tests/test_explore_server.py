@@ -1,4 +1,8 @@
-"""The server of `tiedgpt explore`: what it answers and refuses, and how requests take turns."""
+"""The server of `tiedgpt explore`: what it answers and refuses, and how requests take turns.
+
+A view computes the answer to one kind of request, such as "lens". The address of the server has a
+secret as its path, which another program or site does not know.
+"""
 
 import json
 import socket
