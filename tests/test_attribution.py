@@ -1,7 +1,7 @@
 """Where a logit comes from, the model without some parts, and how single tokens are predicted.
 
-A part adds a vector to the residual stream: an embedding, a head, an MLP or a bias. An ablated model
-is one without some of them.
+A part adds a vector to the residual stream: an embedding, a head, an MLP or a bias. An ablated
+model is one without some of them.
 """
 
 from dataclasses import replace

@@ -32,6 +32,7 @@ def test_each_activations_derivative(name):
 
     slope = (activation.forward(x + STEP) - activation.forward(x - STEP)) / (2 * STEP)
     np.testing.assert_allclose(activation.backward(dout, x), dout * slope, rtol=1e-6, atol=1e-8)
+    # Neither argument was changed.
     np.testing.assert_array_equal(x, x_before)
     np.testing.assert_array_equal(dout, dout_before)
 

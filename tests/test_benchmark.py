@@ -1,7 +1,7 @@
 """What benchmark.py reports; errors of the scripts benchmark, make_goldens, train_shakespeare.
 
 A row of the benchmark's table is one measurement, and a side is a library that is measured. `runs`
-has the times of each side in all rounds. The figure of a side is their median.
+has the result of each round for each side. The figure of a side is the median of its results.
 """
 
 import itertools

@@ -1,8 +1,8 @@
 """Many documents in batches: the results of one document at a time, in order.
 
 An error of a document stands in its place. `lookahead` documents are read at once, and put into
-batches of similar lengths. test_shards.py has the tests of the command, and
-test_kills.py those of its processes being killed.
+batches of similar lengths. test_shards.py has the tests of the command, and test_kills.py those of
+its processes being killed.
 """
 
 import random

@@ -34,7 +34,7 @@ def alphabets() -> list[str]:
     """
     return [
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ",
-        # Letters, spaces and apostrophes about as often as English has them.
+        # Letters and spaces about as often as English has them, and many apostrophes.
         "the of and ing er tion don't I'll we've she'd it's you're I'm 'S 'LL ''s",
         "0123456789²½Ⅷ٣८",
         "    \n\n\t\r\v\f\x1c\x85\xa0\u1680\u2003\u2028\u3000",
