@@ -71,7 +71,7 @@ TARGETS = np.array([[1, 3, 12, 0], [3, 3, 5, 1]])
 @pytest.mark.parametrize("case", CONFIGS)
 def test_the_models_gradients(case, monkeypatch):
     """The gradient of each parameter gives the slope of the loss in two random directions."""
-    # The eight logits come in pieces of three, so the last piece is shorter.
+    # The eight rows of logits come in pieces of three, so the last piece is shorter.
     monkeypatch.setattr(backward, "LOGIT_ROWS", 3)
     model = random_model(CONFIGS[case], dtype=np.float64)
     seed = 5 if case == "dropout" else None

@@ -182,6 +182,7 @@ def hostile(tmp_path, monkeypatch):
     tokenizer = Tokenizer([], {f"<{HOSTILE}>": 256})
     tiedgpt.save_model(random_model(CONFIG), tokenizer, folder / "model")
     tiedgpt.save_model(random_model(CONFIG), None, folder / "bare")
+    # `list` looks for models of these names.
     shutil.copytree(folder / "model", folder / "gpt2")
     shutil.copytree(folder / "model", folder / "gpt2-xl")
     (folder / "gpt2-xl" / "config.json").write_text(json.dumps({"model_type": HOSTILE}))

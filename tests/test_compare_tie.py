@@ -78,7 +78,8 @@ def test_an_untied_model_has_the_two_gradients():
 )
 @pytest.mark.parametrize("ids", [IDS, IDS[0]], ids=["batch", "sequence"])
 def test_a_token_that_was_prepended_is_named(name, ids):
-    with_bos = np.insert(ids, 0, 0, axis=-1)
+    token_0 = np.zeros_like(ids[..., :1])
+    with_bos = np.concatenate([token_0, ids], axis=-1)
     tape = {}
     MODEL(with_bos, tape=tape)
     message = rf"{name} has 10 tokens, and ids has 9: a token was added. .*prepend_bos=False"

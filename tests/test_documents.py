@@ -103,7 +103,7 @@ WRONG_TEXTS = [
 
 @pytest.mark.parametrize(("wrong", "message"), WRONG_TEXTS)
 def test_an_error_of_a_document_stands_in_its_place(wrong, message):
-    model = random_model(replace(CONFIG, vocab_size=264))  # two rows of wte have no token
+    model = random_model(replace(CONFIG, vocab_size=264))  # the tokenizer has no 262 and no 263
     texts = ["lower", wrong, "lower low"]
     before, error, after = score_documents(model, TOKENIZER, texts, max_tokens=70)
     assert isinstance(error, TiedGPTError)
@@ -211,7 +211,7 @@ def test_one_text_in_place_of_several(function):
 
 def sample_alone(model, prompt, stream):
     """The sample that continues one prompt, with the settings of the next test."""
-    sample = TextSample(TOKENIZER, ["lo"], model.config.eos_token_ids)
+    sample = TextSample(TOKENIZER, stop=["lo"], eos_token_ids=model.config.eos_token_ids)
     steps = sample_steps(
         model,
         [TOKENIZER.encode(prompt)],

@@ -370,7 +370,8 @@ def test_a_product_begins_with_the_numbers_of_the_matrices(open_page, server):
     (lord,) = server.shown.tokenizer.encode(" lord")
     first = model.W_E[my, 0]
     second = model.W_U[0, lord]
-    numbers = f"{first:.2f} \u00d7 {second:.2f}".replace("-", "\u2212")
+    minus_sign = "\u2212"
+    numbers = f"{first:.2f} \u00d7 {second:.2f}".replace("-", minus_sign)
     expect(page.locator("#product .untied p").first).to_contain_text(numbers)
 
 
@@ -880,7 +881,8 @@ def expect_everything_changed(page):
     expect(page).to_have_url(re.compile(r"#toy\?"))
     for field, text in FIELDS.items():
         expect(page.locator(field)).to_have_value(text)
-    expect(page.locator("#bars .side").nth(1)).to_have_class("side tied")
+    untied_model = page.locator("#bars .side").nth(1)
+    expect(untied_model).to_have_class("side tied")  # its embedding is the output matrix
     expect(page.locator("#toyin input").first).to_have_value("2.5")
     show(page, "parts")
     expect(button(page, "head 1 of block 2")).to_have_attribute("aria-pressed", "true")

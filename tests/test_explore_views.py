@@ -269,7 +269,8 @@ def test_the_scores_of_a_path(asked, path):
     assert len(tokens) == MATRIX_TOKENS
     assert len(set(tokens)) == MATRIX_TOKENS, "each token is there once"
     assert set(tokens) <= set(IDS)
-    assert_close(found["A"], PATHS[path](asked.model, np.array(tokens))[:, tokens])
+    scores = PATHS[path](asked.model, np.array(tokens))  # of all tokens after each of these
+    assert_close(found["A"], scores[:, tokens])
 
 
 def test_the_rows_of_the_raw_path(asked):
