@@ -106,7 +106,10 @@ def plural(count: int, noun: str) -> str:
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    """No test downloads a model or waits for the disk. test_hub.py has a hub of its own."""
+    """No test downloads a model or waits for the disk.
+
+    The tests of downloads turn the network on again, for a hub on this machine (weights_folder).
+    """
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(os, "fsync", lambda fd: None)
 
@@ -151,13 +154,13 @@ def model() -> GPT2:
 def shapes_read(monkeypatch) -> list[tuple[int, int]]:
     """The shapes of the ids [B, T] that models have read, in order."""
     shapes = []
-    final = GPT2.final
+    original_final = GPT2.final  # through which whatever reads tokens goes
 
-    def recorded(model, ids, *arguments, **options):
+    def recording_final(model, ids, *arguments, **options):
         shapes.append(np.shape(ids))
-        return final(model, ids, *arguments, **options)
+        return original_final(model, ids, *arguments, **options)
 
-    monkeypatch.setattr(GPT2, "final", recorded)
+    monkeypatch.setattr(GPT2, "final", recording_final)
     return shapes
 
 
@@ -181,7 +184,7 @@ def untied(tmp_path_factory) -> str:
 def save(tmp_path):
     """save(name, model, tokenizer) -> the path of the new checkpoint.
 
-    The tokenizer may have another size than the model.
+    The tokenizer may have another size than the model. The warning about that is left out.
     """
 
     def save(name, model, tokenizer=None) -> str:
@@ -235,7 +238,7 @@ def weights_folder(no_models, tmp_path, monkeypatch) -> Path:
     resolve = socket.getaddrinfo
 
     def guarded_resolve(host, *arguments, **options):
-        if host not in ("127.0.0.1", "localhost", None):
+        if host not in ("127.0.0.1", "localhost", None):  # None is this machine, too
             pytest.fail(f"asks for the address of {host}")
         return resolve(host, *arguments, **options)
 
@@ -243,7 +246,7 @@ def weights_folder(no_models, tmp_path, monkeypatch) -> Path:
 
     # Other processes have no guard. They get a proxy that does not answer.
     for variable in ("http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(variable, raising=False)
+        monkeypatch.delenv(variable, raising=False)  # it would come before that in capital letters
         monkeypatch.setenv(variable.upper(), "http://127.0.0.1:9")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
 
@@ -251,7 +254,7 @@ def weights_folder(no_models, tmp_path, monkeypatch) -> Path:
     monkeypatch.delenv("XDG_CACHE_HOME")  # so the caches are in the folder .cache of HOME
     monkeypatch.setenv("TIEDGPT_WEIGHTS", str(tmp_path / "weights"))
     monkeypatch.setattr(fetching, "DELAY", 0.001)  # seconds between two attempts
-    monkeypatch.setattr(fetching, "TIMEOUT", (5, 5))
+    monkeypatch.setattr(fetching, "TIMEOUT", (5, 5))  # seconds to connect, and for more data
     monkeypatch.setattr(fetching, "BYTES_PER_READ", loopback_hub.BLOCK)
     return tmp_path / "weights"
 
@@ -270,6 +273,7 @@ def hub_server(weights_folder, hub_files, monkeypatch) -> Iterator[LoopbackHub]:
     with running(LoopbackHub()) as server:
         server.put(loopback_hub.NAME, hub_files)
         monkeypatch.setenv("HF_ENDPOINT", f"http://{server.host}")
+        # A download is checked against these pins. Here they are those of the small vocabulary.
         monkeypatch.setattr(remote_models, "VOCAB", version(hub_files["vocab.json"]))
         monkeypatch.setattr(remote_models, "MERGES", version(hub_files["merges.txt"]))
         yield server
@@ -283,6 +287,7 @@ def run(capsys, monkeypatch):
     """run(*arguments, stdin=bytes) -> (exit code, stdout, stderr), in this process."""
 
     def run(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
+        # A file on the disk, because `documents` asks stdin for its file descriptor.
         with io.TextIOWrapper(tempfile.TemporaryFile()) as file:
             file.buffer.write(stdin)
             file.seek(0)

@@ -36,8 +36,9 @@ def read_table(printed: str) -> tuple[dict[str, int], list[list[int]]]:
     problems = []
     _header, *rows = printed.splitlines()
     for row in rows:
-        kind, *numbers = row.rsplit(maxsplit=1 + N_PROBLEMS)
-        n_tries, *n_problems = [int(number.replace(",", "")) for number in numbers]
+        kind, *cells = row.rsplit(maxsplit=1 + N_PROBLEMS)
+        numbers = [int(cell.replace(",", "")) for cell in cells]
+        n_tries, *n_problems = numbers
         tries[kind] = n_tries
         problems.append(n_problems)
     return tries, problems
@@ -52,7 +53,8 @@ def test_an_attack_of_one_round():
     assert min(tries.values()) > 0, done.stdout
 
 
-PLANTED = [  # in a copy of the repository: file, text, its replacement
+# The faults that are planted in a copy of the repository: a file, a text in it, its replacement.
+PLANTED = [
     (
         "tiedgpt/checkpoints/safetensors.py",
         "if 8 + length > file_size:\n            raise CheckpointError(",
@@ -82,6 +84,7 @@ def test_an_attack_finds_a_fault_of_every_kind(tmp_path):
         content = (tmp_path / file).read_text()
         assert text in content, text
         (tmp_path / file).write_text(content.replace(text, replacement))
+    # With this seed, one round meets them all.
     done = attack(tmp_path / "scripts" / "attack.py", seed=2)
     assert done.returncode == 1, done.stderr
     _, problems = read_table(done.stdout)

@@ -1,4 +1,8 @@
-"""Where a logit comes from, the model without some parts, and how single tokens are predicted."""
+"""Where a logit comes from, the model without some parts, and how single tokens are predicted.
+
+A part adds a vector to the residual stream: an embedding, a head, an MLP or a bias. An ablated
+model is one without some of them.
+"""
 
 from dataclasses import replace
 
@@ -31,15 +35,16 @@ def added_vectors(model, ids) -> dict[str, np.ndarray]:
     tape = {}
     model(ids, tape=tape)
     vectors = {"wte": p["wte.weight"][ids[-1]], "wpe": p["wpe.weight"][len(ids) - 1]}
+    sequence = 0  # the only one of the tape, whose arrays have an axis for a batch
     for layer in range(config.n_layer):
-        head_outputs = tape[f"attn.{layer}.heads"][0, :, -1]  # [H, K]
+        head_outputs = tape[f"attn.{layer}.heads"][sequence, :, -1]  # of the last token, [H, K]
         c_proj = p[f"h.{layer}.attn.c_proj.weight"]
         for head in range(config.n_head):
             only_this_head = np.zeros_like(head_outputs)
             only_this_head[head] = head_outputs[head]
             vectors[f"attn.{layer}.head.{head}"] = only_this_head.ravel() @ c_proj
         vectors[f"attn.{layer}.bias"] = p[f"h.{layer}.attn.c_proj.bias"]
-        hidden = tape[f"mlp.{layer}.post"][0, -1]
+        hidden = tape[f"mlp.{layer}.post"][sequence, -1]
         vectors[f"mlp.{layer}"] = hidden @ p[f"h.{layer}.mlp.c_proj.weight"]
         vectors[f"mlp.{layer}.bias"] = p[f"h.{layer}.mlp.c_proj.bias"]
     return vectors
@@ -67,7 +72,7 @@ each_other_token = pytest.mark.parametrize(
 def test_each_part_is_the_vector_that_it_adds_read_by_the_head(config, against, ids):
     """The logit is that of token 7, or the difference of its logit and another one's."""
     model = random_model(config, dtype=np.float64)
-    u = model.W_U[:, 7]
+    u = model.W_U[:, 7]  # the head reads a vector by its product with u
     if against is not None:
         u = u - model.W_U[:, against]
 
@@ -329,9 +334,15 @@ def sampled_and_recorded(model):
             predictions[row] += predict(logits, [token], k=2)
 
         rows = [[], []]
-        for chosen in sample_steps(
-            model, [IDS, IDS], 40, sampling, random_streams(1, 2), record=record
-        ):
+        steps = sample_steps(
+            model,
+            [IDS, IDS],
+            max_new_tokens=40,
+            sampling=sampling,
+            streams=random_streams(seed=1, n=2),
+            record=record,
+        )
+        for chosen in steps:
             for row, tokens in zip(rows, chosen, strict=True):
                 row += tokens
         return rows, predictions

@@ -24,7 +24,7 @@ def test_each_activations_derivative(name):
     rng = np.random.default_rng(0)
     x = 3 * rng.standard_normal((7, 11))
     x += np.sign(x) * 1e-3  # away from 0, where relu has no derivative
-    x[0, 0] = -1e-3
+    x[0, 0] = -1e-3  # but near to it on both sides
     x[0, 1] = 1e-3
     dout = rng.standard_normal((7, 11))
     x_before = x.copy()
@@ -32,17 +32,26 @@ def test_each_activations_derivative(name):
 
     slope = (activation.forward(x + STEP) - activation.forward(x - STEP)) / (2 * STEP)
     np.testing.assert_allclose(activation.backward(dout, x), dout * slope, rtol=1e-6, atol=1e-8)
+    # Neither argument was changed.
     np.testing.assert_array_equal(x, x_before)
     np.testing.assert_array_equal(dout, dout_before)
 
 
 def gradients_of(model, ids, targets, seed=None):
     """The loss and its gradients; `seed` is the dropout's. Without it nothing is dropped."""
-    # A number that is not written stays nan.
+    # write_gradients fills these arrays. A number that it does not write stays nan.
     gradients = {name: np.full_like(array, np.nan) for name, array in model.parameters.items()}
-    rng = None if seed is None else np.random.default_rng(seed)
-    loss = write_gradients(model, ids, targets, targets.size, gradients, rng)
+    rng = None
+    if seed is not None:
+        rng = np.random.default_rng(seed)
+    loss = write_gradients(model, ids, targets, total=targets.size, gradients=gradients, rng=rng)
     return loss, gradients
+
+
+def some_batch():
+    """Random ids and targets of SMALL's vocabulary, [3, 19] each."""
+    ids, targets = np.random.default_rng(1).integers(0, SMALL.vocab_size, (2, 3, 19))
+    return ids, targets
 
 
 TINY = {"vocab_size": 13, "n_ctx": 7, "n_embd": 6, "n_head": 3, "n_inner": 5}
@@ -61,8 +70,8 @@ TARGETS = np.array([[1, 3, 12, 0], [3, 3, 5, 1]])
 
 @pytest.mark.parametrize("case", CONFIGS)
 def test_the_models_gradients(case, monkeypatch):
-    """The gradient of each parameter is the slope of the loss in two random directions."""
-    # The eight logits come in pieces of three, so the last piece is shorter.
+    """The gradient of each parameter gives the slope of the loss in two random directions."""
+    # The eight rows of logits come in pieces of three, so the last piece is shorter.
     monkeypatch.setattr(backward, "LOGIT_ROWS", 3)
     model = random_model(CONFIGS[case], dtype=np.float64)
     seed = 5 if case == "dropout" else None
@@ -85,7 +94,8 @@ def test_the_models_gradients(case, monkeypatch):
 def test_the_loss_is_the_mean_cross_entropy():
     model = random_model(CONFIGS["tied"])
     loss, _ = gradients_of(model, IDS, TARGETS)
-    losses = cross_entropy(model(IDS).reshape(8, -1), TARGETS.reshape(8))
+    logits = model(IDS).reshape(TARGETS.size, -1)  # [B T, V]
+    losses = cross_entropy(logits, TARGETS.ravel())
     assert loss == pytest.approx(losses.mean(), rel=1e-6)
 
 
@@ -94,7 +104,8 @@ def test_a_second_call_gives_the_same_and_changes_no_parameter():
     loss, gradients = gradients_of(model, IDS, TARGETS)
     first_gradients = {name: array.copy() for name, array in gradients.items()}
     parameters = {name: array.copy() for name, array in model.parameters.items()}
-    assert write_gradients(model, IDS, TARGETS, 8, gradients) == loss
+    second_loss = write_gradients(model, IDS, TARGETS, total=TARGETS.size, gradients=gradients)
+    assert second_loss == loss
     for name in parameters:
         np.testing.assert_array_equal(gradients[name], first_gradients[name])
         np.testing.assert_array_equal(model.parameters[name], parameters[name])
@@ -104,7 +115,7 @@ def test_the_two_gradients_of_a_tied_wte_add_up():
     """Untied, with W_U = wte.T, they are apart; their sum is the tied gradient to the last bit."""
     tied = random_model(dtype=np.float64)
     untied = tied.untie("copy")
-    ids, targets = np.random.default_rng(1).integers(0, SMALL.vocab_size, (2, 3, 19))
+    ids, targets = some_batch()
     tied_loss, tied_gradients = gradients_of(tied, ids, targets)
     untied_loss, untied_gradients = gradients_of(untied, ids, targets)
     d_embed = untied_gradients["wte.weight"]
@@ -121,7 +132,7 @@ def test_the_two_gradients_of_a_tied_wte_add_up():
 
 def test_tokens_that_are_not_read_have_a_gradient_from_the_output_matrix_alone():
     untied = random_model(dtype=np.float64).untie("copy")
-    ids, targets = np.random.default_rng(1).integers(0, SMALL.vocab_size, (2, 3, 19))
+    ids, targets = some_batch()
     _, gradients = gradients_of(untied, ids, targets)
     unread = np.setdiff1d(np.arange(SMALL.vocab_size), ids)
     assert unread.size > 0
@@ -136,11 +147,11 @@ def test_the_gradient_of_the_output_matrix_alone():
     gradient is half of its gradient.
     """
     untied = random_model(dtype=np.float64).untie("copy")
-    ids, targets = np.random.default_rng(1).integers(0, SMALL.vocab_size, (2, 3, 19))
+    ids, targets = some_batch()
     loss, gradients = gradients_of(untied, ids, targets)
-    d_head = np.full_like(untied.W_E, np.nan)
+    d_head = np.full_like(untied.W_E, np.nan)  # write_head_gradient fills it
     tokens_of_the_batch = 2 * targets.size
-    half_loss = write_head_gradient(untied, ids, targets, tokens_of_the_batch, d_head)
+    half_loss = write_head_gradient(untied, ids, targets, total=tokens_of_the_batch, dhead=d_head)
     assert 2 * half_loss == loss
     np.testing.assert_array_equal(2 * d_head, gradients["lm_head.weight"])
 

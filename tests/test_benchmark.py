@@ -1,4 +1,8 @@
-"""What benchmark.py reports; errors of the scripts benchmark, make_goldens, train_shakespeare."""
+"""What benchmark.py reports; errors of the scripts benchmark, make_goldens, train_shakespeare.
+
+A row of the benchmark's table is one measurement, and a side is a library that is measured. `runs`
+has the result of each round for each side. The figure of a side is the median of its results.
+"""
 
 import itertools
 import os
@@ -124,8 +128,8 @@ def test_plain_torch_decodes_the_same_tokens(checkpoint):
     decodings = [
         theirs.decode(prompt, 40),
         theirs.decode_untied(prompt, 40),
-        theirs.decode_batch(prompt, 40, 3),
-        ours.decode_batch(prompt, 40, 3),
+        theirs.decode_batch(prompt, 40, batch=3),
+        ours.decode_batch(prompt, 40, batch=3),
     ]
     for _time, other_tokens in decodings:
         assert other_tokens == tokens
@@ -189,9 +193,17 @@ def test_a_multiple_is_computed_in_each_round_for_who_has_both_rows(one_text, ei
 
 
 def test_a_share_of_tiedgpts_limit_is_computed_in_each_round(one_text, eight_texts):
-    row = benchmark.share("limit", eight_texts, 4e4, one_text)
+    """The share is work / (ms * the highest limit of the round) / 1e4.
+
+    Here, `one_text` stands for the limits. The highest ones of the three rounds are 1, 2 and 4, all
+    of tiedgpt. So with a work of 4e4, the share is 4 / (ms * limit).
+    """
+    row = benchmark.share("limit", eight_texts, work=4e4, limit=one_text)
     row.derive()
-    assert row.runs == {"tiedgpt": [1.0, 1.0, 0.125], "third": [4.0, 2.0, 1.0]}
+    assert row.runs == {
+        "tiedgpt": [4 / (4 * 1), 4 / (2 * 2), 4 / (8 * 4)],
+        "third": [4 / (1 * 1), 4 / (1 * 2), 4 / (1 * 4)],
+    }
 
 
 def test_the_table_in_markdown():
@@ -338,7 +350,10 @@ def interrupt(process: subprocess.Popen[bytes]) -> bytes:
 
 
 def wait_for_temporary_file(process: subprocess.Popen[bytes], directory: Path) -> None:
-    """Wait until a temporary directory has a file: tempfile first tries one beside it."""
+    """Wait until there is a file in a temporary directory.
+
+    A file beside that may come first: tempfile tries whether it can write there.
+    """
     while process.poll() is None and not list(directory.glob("*/*")):
         time.sleep(0.01)
 
@@ -371,8 +386,8 @@ def test_ctrl_c_ends_make_goldens(tmp_path):
 def test_ctrl_c_ends_train_shakespeare_below_its_progress_bar(tmp_path):
     text = ROOT / "weights" / "sonnets.txt"
     with start("train_shakespeare.py", text, ".", directory=tmp_path) as process:
-        # The first letter is that of "tied:", with which the bar begins.
+        # Wait for the first letter of "tied:", with which the bar begins.
         letter = process.stderr.read(1)
-        while letter not in (b"t", b""):
+        while letter not in (b"t", b""):  # b"" if the script has ended
             letter = process.stderr.read(1)
         assert interrupt(process).endswith(b"\ntrain_shakespeare.py: interrupted\n")

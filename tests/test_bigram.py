@@ -1,4 +1,8 @@
-"""scripts/bigram.py: its gradients, its losses, and the numbers that it prints."""
+"""scripts/bigram.py: its gradients, its losses, and the numbers that it prints.
+
+A form computes a table of scores from its weights: how well each token [V] follows each other [V].
+`pairs` [V, V] has the share of each pair of neighbours in a text, with a row for each first token.
+"""
 
 import subprocess
 import sys
@@ -163,7 +167,7 @@ def test_no_table_has_a_lower_loss_than_the_bigrams():
 def test_the_losses_of_the_shipped_text_are_its_entropies():
     """3.61 nats if the token before is known, 5.76 nats if not, from the package's counts."""
     corpus = Corpus.read(WEIGHTS / "shakespeare-bigrams.npz")
-    surprises = []
+    surprises = []  # of each token as the first of a pair: the nats of all tokens after it
     after_counts = np.zeros(1024)  # how often each of the vocabulary's 1,024 tokens is the second
     for token in range(1024):
         successors, counts = corpus.row(token)
@@ -237,19 +241,25 @@ def test_with_a_number_for_each_token_the_untied_form_learns_the_bigrams():
 
 def test_the_symmetric_form_stays_above_the_floor_of_symmetric_tables():
     """The floor is the Jensen-Shannon divergence of the pairs and the reversed pairs."""
-    pairs = some_pairs(V=12)
-    first, second = np.nonzero(pairs)
-    starts = np.searchsorted(first, np.arange(13))
-    no_ids = np.empty(0)
-    corpus = Corpus(no_ids, pairs.sum(axis=1), starts, second, pairs[first, second])
+    V = 12
+    pairs = some_pairs(V)
+    first, second = np.nonzero(pairs)  # in the order of the first token
+    corpus = Corpus(
+        ids=np.empty(0),  # jsd_floor does not need them
+        counts=pairs.sum(axis=1),
+        starts=np.searchsorted(first, np.arange(V + 1)),  # where the pairs of each token begin
+        successors=second,
+        pair_counts=pairs[first, second],
+    )
     floor = bigram.bigram_loss(pairs) + jsd_floor(corpus)
     losses = {}
     for form in bigram.FORMS:
-        weights = bigram.train(form, pairs, D=12, seed=0)
+        weights = bigram.train(form, pairs, D=V, seed=0)
         losses[form.name] = bigram.loss(pairs, form.scores(**weights))
     assert floor > bigram.bigram_loss(pairs) + 0.1
-    assert losses.pop(TIED.name) > floor
-    assert max(losses.values()) < floor
+    loss_of_symmetric_form = losses.pop(TIED.name)
+    assert loss_of_symmetric_form > floor
+    assert max(losses.values()) < floor, "the other forms"
 
 
 def first_factor(form, weights):  # -> [V, D]
@@ -295,7 +305,7 @@ def test_how_far_each_form_is_from_the_best_output_matrix(form, least, most):
 
 def rows_of_losses(out):
     """The table of losses that bigram.py prints first: {name of the row: its other cells}."""
-    _header, *rows = out.splitlines()[:7]  # the text, the token counts and four forms
+    _header, *rows = out.splitlines()[:7]  # of the text, the token counts and four forms
     return {name_of_row(row): cells_after_the_name(row) for row in rows}
 
 
@@ -313,8 +323,8 @@ def test_the_losses_of_the_four_forms_on_the_shipped_text(tmp_path):
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     losses = {}
-    for name, (loss, *_) in rows_of_losses(done.stdout).items():
-        losses[name] = loss
+    for name, cells in rows_of_losses(done.stdout).items():
+        losses[name] = cells[0]
     assert losses == {
         "the bigrams themselves": "3.61",
         "the token counts": "5.76",
@@ -400,8 +410,9 @@ def test_the_most_one_sided_pairs():
 
 
 def test_the_tables_of_a_text(run_bigram, text_file, monkeypatch):
-    monkeypatch.setattr(bigram, "STEPS", 30)
-    code, out, err = run_bigram("--text", text_file, "--dim", "4", "--seed", "2")
+    monkeypatch.setattr(bigram, "STEPS", 30)  # a short training is enough here
+    D = 4
+    code, out, err = run_bigram("--text", text_file, "--dim", str(D), "--seed", "2")
     assert (code, err) == (0, "")
     assert "Shakespeare" not in out
     counts, texts = bigram.read_bigrams(text_file)
@@ -414,31 +425,33 @@ def test_the_tables_of_a_text(run_bigram, text_file, monkeypatch):
     ]
 
     V = len(texts)
-    D = 4
     n_inner = 4 * D  # the width of the MLP
-    numbers = {
+    weight_counts = {  # how many numbers the weights of each form are
         TIED.name: V * D,
         LN_F.name: V * D + D + D,
         MLP.name: V * D + D * n_inner + n_inner + n_inner * D + D,
         UNTIED.name: V * D + D * V,
     }
     for form in bigram.FORMS:
-        scores = form.scores(**bigram.train(form, pairs, D=4, seed=2))
+        scores = form.scores(**bigram.train(form, pairs, D, seed=2))
         assert rows[form.name] == [
             f"{bigram.loss(pairs, scores):.2f}",
             f"{bigram.asymmetry(scores):.2f}",
             f"{bigram.share_of_itself(scores):.0%}",
-            f"{numbers[form.name]:,}",
+            f"{weight_counts[form.name]:,}",
         ]
 
 
 def test_the_pairs_of_a_text(run_bigram, text_file, monkeypatch):
     """The table of "my lord" has a row of the text, and then one of each form."""
-    monkeypatch.setattr(bigram, "STEPS", 30)
+    monkeypatch.setattr(bigram, "STEPS", 30)  # a short training is enough here
     _, out, _ = run_bigram("--text", text_file)
     lines = out.splitlines()
-    (header,) = [n for n, line in enumerate(lines) if line.split() == ["my", "lord", "lord", "my"]]
-    row_of_the_text, *rows_of_forms = lines[header + 1 : header + 6]
+    cells_of_lines = [line.split() for line in lines]
+    both_orders = ["my", "lord", "lord", "my"]
+    assert cells_of_lines.count(both_orders) == 1
+    header = cells_of_lines.index(both_orders)
+    row_of_the_text, *rows_of_forms = lines[header + 1 : header + 1 + 5]
     # In the text, "lord" comes after three of five "my", and "my" never after "lord".
     assert cells_after_the_name(row_of_the_text) == ["60.0%", "0.0%"]
 
@@ -446,7 +459,8 @@ def test_the_pairs_of_a_text(run_bigram, text_file, monkeypatch):
     my = texts.index(" my")
     lord = texts.index(" lord")
     for form, row in zip(bigram.FORMS, rows_of_forms, strict=True):
-        scores = form.scores(**bigram.train(form, counts / counts.sum(), D=64, seed=0))
+        weights = bigram.train(form, counts / counts.sum(), D=64, seed=0)  # the defaults
+        scores = form.scores(**weights)
         p = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
         assert name_of_row(row) == form.name
         assert cells_after_the_name(row) == [

@@ -270,9 +270,10 @@ def refuses_tensors(tmp_path, model, monkeypatch):
     monkeypatch.setattr(safetensors.Tensor, "read", fail)
 
     def refuses_tensors(message, change) -> None:
-        tensors = dict(reversed(model.parameters.items()))  # any order is right
+        tensors = dict(reversed(model.parameters.items()))  # a file may have any order
         change(tensors)
         write_tensors(tmp_path, tensors)
+        # A copy reads each tensor. Without copy=True, the file would be mapped and not read.
         error = refuses(message, lambda: tiedgpt.load_model(tmp_path, copy=True))
         file = tmp_path / "model.safetensors"
         assert f"{file}: " in error

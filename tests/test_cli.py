@@ -73,7 +73,8 @@ def test_examples_of_a_help_page_are_valid(run, name):
     examples = page.partition("\nexamples:\n")[2]
     for line in examples.splitlines():
         # The command may be one of several in a pipe.
-        words = line.rpartition("tiedgpt ")[2].partition(" | ")[0]
+        _before, _, from_the_command_on = line.rpartition("tiedgpt ")
+        words, _, _after = from_the_command_on.partition(" | ")
         assert cli.parse(shlex.split(words))
 
 
@@ -181,6 +182,7 @@ def hostile(tmp_path, monkeypatch):
     tokenizer = Tokenizer([], {f"<{HOSTILE}>": 256})
     tiedgpt.save_model(random_model(CONFIG), tokenizer, folder / "model")
     tiedgpt.save_model(random_model(CONFIG), None, folder / "bare")
+    # `list` looks for models of these names.
     shutil.copytree(folder / "model", folder / "gpt2")
     shutil.copytree(folder / "model", folder / "gpt2-xl")
     (folder / "gpt2-xl" / "config.json").write_text(json.dumps({"model_type": HOSTILE}))
@@ -193,7 +195,7 @@ def test_output_and_messages_hold_no_escape_codes(
     run, hostile, monkeypatch, arguments, expected_code
 ):
     """A message is one line that begins with "tiedgpt: "."""
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)  # a file gets the output unchanged
     code, out, err = run(*[argument.replace(FOLDER, str(hostile)) for argument in arguments])
     assert code == expected_code, err
     for line in out.splitlines():
@@ -435,7 +437,7 @@ def half_loaded(monkeypatch):
         monkeypatch.setattr(sys, "stderr", stderr)
         monkeypatch.setattr(stderr, "isatty", lambda: is_terminal)
         with messages.ProgressBar("loading a\nb", 10, "B") as progress:
-            time.sleep(0.001)
+            time.sleep(0.001)  # longer than a DELAY or an INTERVAL of 0
             progress.add(5)
             return stderr.getvalue()
 

@@ -185,7 +185,7 @@ def greedy_sample(run, model, *flags):
 
 def test_stop_ends_the_text_before_it(run, checkpoint):
     text = greedy_sample(run, checkpoint)["text"]
-    stop = text[4]
+    stop = text[4]  # a character in the middle
     sample = greedy_sample(run, checkpoint, "--stop", stop)
     assert sample["finish_reason"] == "stop"
     assert sample["text"] == text.partition(stop)[0]
@@ -332,14 +332,14 @@ def test_a_closed_pipe_ends_it_quietly(checkpoint):
     """As by `| head -1`."""
     with start_of_a_long_text(checkpoint) as process:
         process.stdout.close()
-        assert process.wait(timeout=60) == 141
+        assert process.wait(timeout=60) == 141  # as a shell reports SIGPIPE
         assert process.stderr.read() == b""
 
 
 def test_ctrl_c_ends_it_quietly(checkpoint):
     with start_of_a_long_text(checkpoint) as process:
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 130
+        assert process.wait(timeout=60) == 130  # as a shell reports Ctrl-C
         assert process.stderr.read() == b"\n"
 
 
@@ -347,8 +347,8 @@ def test_ctrl_c_ends_it_quietly(checkpoint):
 
 
 def continuation(run, checkpoint, prompt):
-    """What the loop prints after a prompt, on a terminal."""
-    out = run("generate", "-m", checkpoint, "--greedy", "-n", "4", prompt)[1]
+    """What the loop prints after a prompt: on a terminal, without control characters."""
+    _, out, _ = run("generate", "-m", checkpoint, "--greedy", "-n", "4", prompt)
     return out.translate(CONTROLS)
 
 
@@ -390,7 +390,7 @@ def test_a_paste_of_several_lines_is_one_prompt_and_only_its_last_line_is_repeat
         assert marks_on in terminal.type("", "> ")
         shown = terminal.type(f"{begin_of_paste}{lines_of_paste}{end_of_paste}\r", "> ")
         # readline shows the paste while it is typed, and turns the marks off when it is read.
-        after_the_paste = shown.replace("\r", "").partition(marks_off)[2]
+        _typed, _, after_the_paste = shown.replace("\r", "").partition(marks_off)
         assert after_the_paste.lstrip("\n") == f"cd{sample}{marks_on}> ", shown
 
 
@@ -403,4 +403,4 @@ def test_ctrl_c_stops_a_text_and_the_loop_goes_on(tmp_path):
         terminal.type(CTRL_C, "\n> ")
         terminal.type(CTRL_D)
         assert terminal.process.wait(timeout=60) == 0
-        assert "To leave" not in terminal.text
+        assert "To leave" not in terminal.text  # which is said only after Ctrl-C at a prompt

@@ -17,8 +17,8 @@ from tiedgpt.study.attribution import ablation, attribute
 
 PROMPT = "abcdefgh"
 IDS = [64, 65, 66, 67, 68, 69, 70, 71]  # of PROMPT, where tokens are bytes
-A = 64  # the id of "a"
-B = 65
+ID_OF_A = 64
+ID_OF_B = 65
 LONG_PROMPT = PROMPT * 7
 TEXT = b"To be, or not to be.\nThat is it. " * 3
 
@@ -224,7 +224,7 @@ def padded(save):
     """The path of a model with more tokens than its tokenizer; the last is likely after "b"."""
     model = random_model(replace(CONFIG, vocab_size=300))
     # The more alike two rows of wte are, the higher is the score of one token after the other.
-    model.parameters["wte.weight"][299] = 40 * model.parameters["wte.weight"][B]
+    model.parameters["wte.weight"][299] = 40 * model.parameters["wte.weight"][ID_OF_B]
     return save("padded", model)
 
 
@@ -281,8 +281,8 @@ def test_lens_for_people(run, untied, monkeypatch):
 # The arguments after the prompt, and the ids of the tokens that they name
 LOGITS = [
     pytest.param([], None, id="likeliest-token"),
-    pytest.param(["a"], [A], id="token"),
-    pytest.param(["a", "--against", "b"], [A, B], id="difference"),
+    pytest.param(["a"], [ID_OF_A], id="token"),
+    pytest.param(["a", "--against", "b"], [ID_OF_A, ID_OF_B], id="difference"),
 ]
 
 
@@ -353,11 +353,11 @@ def test_attribute_without_some_parts_json(run, untied):
     after = ablated_logits(model)
     ablated = document["ablated"]
     assert ablated["parts"] == PARTS
-    assert ablated["total"] == pytest.approx(after[A] - after[B], abs=1e-4)
+    assert ablated["total"] == pytest.approx(after[ID_OF_A] - after[ID_OF_B], abs=1e-4)
     token_before, _against = document["tokens"]
     token_after, _against = ablated["tokens"]
-    assert token_before["logit"] == pytest.approx(before[A], abs=1e-4)
-    assert token_after["logit"] == pytest.approx(after[A], abs=1e-4)
+    assert token_before["logit"] == pytest.approx(before[ID_OF_A], abs=1e-4)
+    assert token_after["logit"] == pytest.approx(after[ID_OF_A], abs=1e-4)
 
 
 def test_attribute_without_some_parts_for_people(run, untied):
@@ -368,7 +368,9 @@ def test_attribute_without_some_parts_for_people(run, untied):
     model = tiedgpt.load_model(untied)
     before = model(IDS)[-1]
     after = ablated_logits(model)
-    change = (after[A] - after[B]) - (before[A] - before[B])
+    difference_before = before[ID_OF_A] - before[ID_OF_B]
+    difference_after = after[ID_OF_A] - after[ID_OF_B]
+    change = difference_after - difference_before
     (row,) = [line for line in out.splitlines() if line.startswith("difference of logits ")]
     shown_change = row.split()[-1]
     assert float(shown_change) == pytest.approx(change, abs=2e-3), "it has three decimals"

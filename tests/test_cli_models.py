@@ -55,7 +55,7 @@ def test_params_fits_narrow_terminals(run, monkeypatch, columns):
     narrow = output(run, "params")
     longest = max(len(line) for line in narrow.splitlines())
     assert longest <= columns
-    assert set(narrow.split()) == set(wide.split())
+    assert set(narrow.split()) == set(wide.split()), "the same words, in other lines"
 
 
 @pytest.mark.parametrize(

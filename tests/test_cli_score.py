@@ -70,7 +70,7 @@ def words_file(tmp_path):
 
 def test_score_for_people(run, checkpoint, words_file):
     document = answer(run, "score", "--model", checkpoint, words_file)
-    title, _, *table = output(run, "score", "--model", checkpoint, words_file).splitlines()
+    title, _empty, *table = output(run, "score", "--model", checkpoint, words_file).splitlines()
     assert title == f"{checkpoint}, tied, on {words_file}"
     assert table[0].split() == ["loss", f"{document['nll']:.4f}"]
     assert table[1].split() == ["perplexity", f"{document['perplexity']:,.2f}"]

@@ -229,7 +229,8 @@ def test_on_a_terminal_there_is_a_bar(tmp_path, corpus):
     # A carriage return begins a line again. What was written after the last one stays to be seen.
     lines = []
     for line in terminal.text.split("\n"):
-        lines.append(line.rstrip("\r").rpartition("\r")[2].rstrip())
+        _overwritten, _, seen = line.rstrip("\r").rpartition("\r")
+        lines.append(seen.rstrip())
     stopping = "tiedgpt: note: stopping after this step; again to stop"
     assert any(line.startswith("step      0: held out 5.") for line in lines), lines
     assert any(line.startswith(stopping) for line in lines), lines
@@ -289,7 +290,7 @@ def test_a_new_output_matrix_is_random(train, tmp_path):
     assert "a copy of wte.T is used" not in err
     model = tiedgpt.load_model(tmp_path / "model")
     assert model.config.head == "untied"
-    assert model.W_U.std() == pytest.approx(0.02, rel=0.05)
+    assert model.W_U.std() == pytest.approx(0.02, rel=0.05)  # as GPT-2 starts
     correlation = np.corrcoef(model.W_U.T.ravel(), model.W_E.ravel())[0, 1]
     assert abs(correlation) < 0.1
 

@@ -265,7 +265,7 @@ def test_a_mistake_in_transformers_is_named(torch, torch_gpt2s):
     theirs = torch_gpt2s.transformers_gpt2(model)
     theirs.transformer.h[2].mlp.act = torch.nn.ReLU()
     assert compare(model, theirs, ids).diagnosis == ["mlp.2.post: yours is relu"]
-    without_head = theirs.transformer
+    without_head = theirs.transformer  # a module without logits, in which it is named, too
     assert compare(model, without_head, ids).diagnosis == ["mlp.2.post: yours is relu"]
 
 
@@ -448,17 +448,20 @@ def test_a_row_agrees_up_to_sixteen_roundings(size, rounding_of_float32):
     ours32 = ours64 + size * rounding_of_float32
     unit = 2.0**-23  # the distance of 1 from the next float32
     rounding = size * max(rounding_of_float32, unit)
+    limit = 16 * rounding
 
+    # One of their numbers, at place 7, is just within the limit.
     theirs = ours64.copy()
-    theirs[7] += 0.99 * 16 * rounding
+    theirs[7] += 0.99 * limit
     row = compare_arrays("embed", theirs, ours64, ours32)
-    assert row.tolerance == pytest.approx(16 * rounding)
-    assert row.error == pytest.approx(0.99 * 16 * rounding)
+    assert row.tolerance == pytest.approx(limit)
+    assert row.error == pytest.approx(0.99 * limit)
     assert not row.differs
 
-    theirs[7] = ours64[7] + 1.01 * 16 * rounding
+    # Then it is just beyond it.
+    theirs[7] = ours64[7] + 1.01 * limit
     row = compare_arrays("embed", theirs, ours64, ours32)
-    assert row.error == pytest.approx(1.01 * 16 * rounding)
+    assert row.error == pytest.approx(1.01 * limit)
     assert row.first_wrong == (7,)
 
 

@@ -1,4 +1,9 @@
-"""What `compare` says if no mistake explains a difference, or several, or if little was given."""
+"""What `compare` says if no mistake explains a difference, or several, or if little was given.
+
+A place is the name of an activation, such as "mlp.0.post"; its kind is "mlp.N.post". A trial plants
+one known mistake in some places: it computes their activations wrongly, and looks whether that
+explains the difference. Its scope says how many places: one, or those of a layer or a kind, or all.
+"""
 
 import numpy as np
 import pytest
@@ -328,7 +333,7 @@ def test_a_random_difference_is_none_of_the_known(name, place, change):
     model = MODELS[name]
     ids = some_ids(model, B=1, T=9)
     tape = tape_of(model, ids)
-    rng = np.random.default_rng(PLACES.index(place))
+    rng = np.random.default_rng(PLACES.index(place))  # another seed for each place
     # The difference is between 1e-4 and 1 of the mean number, in powers of ten.
     fraction = 10.0 ** rng.integers(-4, 1)
     size = np.float32(fraction * np.abs(tape[place]).mean())

@@ -54,6 +54,7 @@ def test_gradients_of_the_sum_of_the_losses_are_named():
         "expected those of their mean"
     ]
 
+    # This explains all gradients or none. If one of them is right, it does not explain the others.
     one_is_right = {**summed, "ln_f.bias": gradients["ln_f.bias"]}
     assert compare(MODEL, one_is_right, IDS, TARGETS).diagnosis == []
 
@@ -77,7 +78,8 @@ def test_an_untied_model_has_the_two_gradients():
 )
 @pytest.mark.parametrize("ids", [IDS, IDS[0]], ids=["batch", "sequence"])
 def test_a_token_that_was_prepended_is_named(name, ids):
-    with_bos = np.insert(ids, 0, 0, axis=-1)
+    token_0 = np.zeros_like(ids[..., :1])
+    with_bos = np.concatenate([token_0, ids], axis=-1)
     tape = {}
     MODEL(with_bos, tape=tape)
     message = rf"{name} has 10 tokens, and ids has 9: a token was added. .*prepend_bos=False"
@@ -86,7 +88,7 @@ def test_a_token_that_was_prepended_is_named(name, ids):
 
 
 def test_a_module_with_another_output_matrix_is_named():
-    """Its config says tied, but the two parameters are two arrays that differ."""
+    """Its config says tied, but its two parameters are two arrays that differ."""
     torch = pytest.importorskip("torch", reason="needs pip install -e .[parity]")
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(**MODEL.config.to_json(), attn_implementation="eager")
@@ -94,9 +96,10 @@ def test_a_module_with_another_output_matrix_is_named():
     state = {}
     for name, array in MODEL.parameters.items():
         state[f"transformer.{name}"] = torch.from_numpy(array)
-    module.load_state_dict(state, strict=False)
+    module.load_state_dict(state, strict=False)  # not strict: lm_head.weight is the module's wte
     assert compare(MODEL, module, IDS).first is None
 
+    # Give the module an output matrix of its own, in which one column is another one.
     with torch.no_grad():
         changed = module.lm_head.weight.clone()
         changed[:, 0] += 1

@@ -1,4 +1,8 @@
-"""The names and layouts of other GPT-2s: their activations, and models from their state dicts."""
+"""The names and layouts of other GPT-2s: their activations, and models from their state dicts.
+
+A kind of activation or parameter has an N in its name if each layer has one: "attn.N.q" is that of
+layer N, and "logits" is in no layer.
+"""
 
 import numpy as np
 import pytest
@@ -9,7 +13,7 @@ from tiedgpt.errors import ArgumentError, TiedGPTWarning
 from tiedgpt.gpt2.parameters import parameter_shapes
 from tiedgpt.testing import TINY, random_model
 
-# Our name -> the name in the other program. N is the number of a layer.
+# Our kind -> its name in the other program
 TRANSFORMERS = {
     "embed": "drop",
     "resid_pre.N": "h.N:in",
@@ -73,14 +77,23 @@ LLM_C_PARAMETERS = {
     "ln_f.weight": "lnfw",
     "ln_f.bias": "lnfb",
 }
-HEADS = ("attn.N.q", "attn.N.k", "attn.N.v", "attn.N.heads")
+HEADS = ("attn.N.q", "attn.N.k", "attn.N.v", "attn.N.heads")  # [B, H, T, K] on our tape
 
 
-def layers_of(tape, kind):
-    """The arrays of a kind of activation, one for each layer, or one if it is in no layer."""
-    if "N" not in kind:
-        return [tape[kind]]
-    return [tape[kind.replace("N", str(layer))] for layer in range(TINY.n_layer)]
+def is_in_each_layer(kind):
+    return "N" in kind
+
+
+def layers_of(arrays, kind):
+    """The arrays of a kind, one for each layer, or one if it is in no layer."""
+    if is_in_each_layer(kind):
+        return [arrays[kind.replace("N", str(layer))] for layer in range(TINY.n_layer)]
+    return [arrays[kind]]
+
+
+def joined_heads(array):  # [B, H, T, K] -> [B, T, D]
+    B, H, T, K = array.shape
+    return array.swapaxes(1, 2).reshape(B, T, H * K)
 
 
 def test_names_of_transformers():
@@ -91,7 +104,7 @@ def test_names_of_transformers():
     for kind, name in TRANSFORMERS.items():
         for layer, array in enumerate(layers_of(tape, kind)):
             if kind in HEADS:
-                array = array.swapaxes(1, 2).reshape(*ids.shape, TINY.n_embd)  # [B, T, D]
+                array = joined_heads(array)
             given["transformer." + name.replace("N", str(layer))] = array
     report = compare(model, given, ids)
     assert report.first is None, str(report)
@@ -106,7 +119,7 @@ def test_names_of_transformer_lens():
     for kind, name in TRANSFORMER_LENS.items():
         for layer, array in enumerate(layers_of(tape, kind)):
             if kind in HEADS:
-                array = array.swapaxes(1, 2)  # [B, T, H, K]
+                array = array.swapaxes(1, 2)  # [B, H, T, K] -> [B, T, H, K]
             given["_original_component." + name.replace("N", str(layer))] = array
     report = compare(model, given, ids)
     assert report.first is None, str(report)
@@ -134,19 +147,19 @@ def test_names_of_llm_c():
     ids = some_ids(model)
     tape = tape_of(model, ids)
     given = {}
+    array_count = 0
     for kind, name in LLM_C.items():
         arrays = layers_of(tape, kind)
+        array_count += len(arrays)
         if kind in HEADS:
-            arrays = [array.swapaxes(1, 2).reshape(*ids.shape, TINY.n_embd) for array in arrays]
-        if "N" in kind:
+            arrays = [joined_heads(array) for array in arrays]
+        if is_in_each_layer(kind):
             given[name] = np.stack(arrays)  # [L, ...]
         else:
             given[name] = arrays[0]
     report = compare(model, given, ids)
     assert report.first is None, str(report)
-    in_each_layer = [kind for kind in LLM_C if "N" in kind]
-    in_no_layer = [kind for kind in LLM_C if "N" not in kind]
-    assert len(report.rows) == len(in_each_layer) * TINY.n_layer + len(in_no_layer)
+    assert len(report.rows) == array_count, "all are compared, each layer in a row of its own"
 
 
 # State dicts
@@ -188,12 +201,11 @@ def llm_c_state(model):
     """The parameters of a block with a first axis of layers, [L, ...]; the others as they are."""
     arrays = transposed(model.parameters)
     state = {}
-    for name, llm_c_name in LLM_C_PARAMETERS.items():
-        if "N" in name:
-            layers = [arrays[name.replace("N", str(layer))] for layer in range(TINY.n_layer)]
-            state[llm_c_name] = np.stack(layers)
+    for kind, name in LLM_C_PARAMETERS.items():
+        if is_in_each_layer(kind):
+            state[name] = np.stack(layers_of(arrays, kind))
         else:
-            state[llm_c_name] = arrays[name]
+            state[name] = arrays[kind]
     return state
 
 

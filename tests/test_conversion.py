@@ -1,4 +1,8 @@
-"""The tied and the untied model of a checkpoint, whatever its config.json and its file say."""
+"""The tied and the untied model of a checkpoint, whatever its config.json and its file say.
+
+config.json says tied or untied. The file of weights may hold no W_U, a copy of wte.T, or another
+head: a W_U that is not wte.T.
+"""
 
 import json
 import subprocess
@@ -21,17 +25,17 @@ COPY = TIED.untie("copy")  # its W_U is wte.T
 
 
 @pytest.fixture
-def open_(tmp_path):
-    """open_(said, model) -> a checkpoint with a model's tensors, whose config.json says this head.
+def checkpoint_that_says(tmp_path):
+    """checkpoint_that_says(head, model) -> a checkpoint with the tensors of the model.
 
-    The two may contradict each other.
+    Its config.json says this head, which may contradict the tensors.
     """
 
-    def open_(said, model):
-        config = SMALL.with_head(said)
+    def checkpoint_that_says(head, model):
+        config = SMALL.with_head(head)
         return open_checkpoint(write_tensors(tmp_path, model.parameters, config))
 
-    return open_
+    return checkpoint_that_says
 
 
 def untie(checkpoint, **options):
@@ -48,47 +52,47 @@ def tie(checkpoint, **options):
 
 
 @pytest.mark.parametrize("model", [TIED, COPY], ids=["no-head", "a-copy"])
-def test_untie_starts_with_a_copy_of_wte(open_, model):
-    assert_same(untie(open_("tied", model)), COPY)
+def test_untie_starts_with_a_copy_of_wte(checkpoint_that_says, model):
+    assert_same(untie(checkpoint_that_says("tied", model)), COPY)
 
 
 @pytest.mark.parametrize("model", [TIED, COPY], ids=["no-head", "a-copy"])
-def test_untie_starts_as_it_is_told(open_, model):
-    untied = untie(open_("tied", model), init="random", seed=3)
+def test_untie_starts_as_it_is_told(checkpoint_that_says, model):
+    untied = untie(checkpoint_that_says("tied", model), init="random", seed=3)
     assert_same(untied, TIED.untie("random", seed=3))
 
 
-def test_untie_keeps_another_head_of_the_file(open_):
+def test_untie_keeps_another_head_of_the_file(checkpoint_that_says):
     notes = []
-    assert_same(untie(open_("tied", UNTIED), note=notes.append), UNTIED)
+    assert_same(untie(checkpoint_that_says("tied", UNTIED), note=notes.append), UNTIED)
     (note,) = notes
     assert "says tied, but the file holds a W_U that is not wte.T: the copy has this" in note
 
 
-def test_untie_drops_another_head_of_the_file_if_it_must(open_):
-    untied = untie(open_("tied", UNTIED), init="zeros", force=True)
+def test_untie_drops_another_head_of_the_file_if_it_must(checkpoint_that_says):
+    untied = untie(checkpoint_that_says("tied", UNTIED), init="zeros", force=True)
     np.testing.assert_array_equal(untied.W_U, 0)
 
 
-def test_untie_without_the_head_that_config_json_promises(open_):
+def test_untie_without_the_head_that_config_json_promises(checkpoint_that_says):
     notes = []
-    assert_same(untie(open_("untied", TIED), note=notes.append), COPY)
+    assert_same(untie(checkpoint_that_says("untied", TIED), note=notes.append), COPY)
     (note,) = notes
     assert "says untied, but the file holds no W_U: the copy begins with wte.T" in note
 
 
-def test_tie_drops_a_copy(open_):
-    assert_same(tie(open_("untied", COPY)), TIED)
+def test_tie_drops_a_copy(checkpoint_that_says):
+    assert_same(tie(checkpoint_that_says("untied", COPY)), TIED)
 
 
 @pytest.mark.parametrize("said", ["tied", "untied"])
-def test_tie_drops_another_head_if_it_must(open_, said):
-    assert_same(tie(open_(said, UNTIED), force=True), UNTIED.tie())
+def test_tie_drops_another_head_if_it_must(checkpoint_that_says, said):
+    assert_same(tie(checkpoint_that_says(said, UNTIED), force=True), UNTIED.tie())
 
 
-def test_tie_without_the_head_that_config_json_promises(open_):
+def test_tie_without_the_head_that_config_json_promises(checkpoint_that_says):
     notes = []
-    assert_same(tie(open_("untied", TIED), note=notes.append), TIED)
+    assert_same(tie(checkpoint_that_says("untied", TIED), note=notes.append), TIED)
     (note,) = notes
     assert "says untied, but the file holds no W_U" in note
 
@@ -96,18 +100,20 @@ def test_tie_without_the_head_that_config_json_promises(open_):
 # What needs force
 
 
-def test_untie_does_not_start_anew_without_force(open_):
+def test_untie_does_not_start_anew_without_force(checkpoint_that_says):
     message = "holds a W_U that is not wte.T, though its config.json says tied: leave out --init"
-    refuses(message, lambda: untie(open_("tied", UNTIED), init="copy"), error=ArgumentError)
+    checkpoint = checkpoint_that_says("tied", UNTIED)
+    refuses(message, lambda: untie(checkpoint, init="copy"), error=ArgumentError)
 
 
 @pytest.mark.parametrize("said", ["tied", "untied"])
-def test_tie_does_not_drop_another_head_without_force(open_, said):
+def test_tie_does_not_drop_another_head_without_force(checkpoint_that_says, said):
     message = "the W_U of mine is not wte.T; to drop it all the same, add --force"
-    refuses(message, lambda: tie(open_(said, UNTIED)), error=ArgumentError)
+    checkpoint = checkpoint_that_says(said, UNTIED)
+    refuses(message, lambda: tie(checkpoint), error=ArgumentError)
 
 
-def test_the_error_says_what_dropping_the_head_does(open_):
+def test_the_error_says_what_dropping_the_head_does(checkpoint_that_says):
     """The text is that of the argument `effect`, which is called with the model."""
 
     def effect(model):
@@ -115,20 +121,23 @@ def test_the_error_says_what_dropping_the_head_does(open_):
 
     numbers = SMALL.n_embd
     message = f"is not wte.T: its {numbers} numbers for each token are lost; to drop it"
-    refuses(message, lambda: tie(open_("untied", UNTIED), effect=effect), error=ArgumentError)
+    checkpoint = checkpoint_that_says("untied", UNTIED)
+    refuses(message, lambda: tie(checkpoint, effect=effect), error=ArgumentError)
 
 
 # What is there already
 
 
 @pytest.mark.parametrize("model", [COPY, UNTIED], ids=["a-copy", "another-head"])
-def test_an_untied_model_is_not_untied_again(open_, model):
-    refuses("is untied already$", lambda: untie(open_("untied", model)), error=ArgumentError)
+def test_an_untied_model_is_not_untied_again(checkpoint_that_says, model):
+    checkpoint = checkpoint_that_says("untied", model)
+    refuses("is untied already$", lambda: untie(checkpoint), error=ArgumentError)
 
 
 @pytest.mark.parametrize("model", [TIED, COPY], ids=["no-head", "a-copy"])
-def test_a_tied_model_is_not_tied_again(open_, model):
-    refuses("is tied already$", lambda: tie(open_("tied", model)), error=ArgumentError)
+def test_a_tied_model_is_not_tied_again(checkpoint_that_says, model):
+    checkpoint = checkpoint_that_says("tied", model)
+    refuses("is tied already$", lambda: tie(checkpoint), error=ArgumentError)
 
 
 # The commands

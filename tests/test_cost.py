@@ -132,13 +132,14 @@ def test_a_step_reads_every_weight_once_whatever_the_batch(loaded, B):
 
 @pytest.mark.parametrize("B", [1, 80])
 def test_a_step_has_few_operations_whatever_the_batch(loaded, B):
-    """Each operation has a price of its own: a microsecond or more, as long as 50 kB of weights."""
+    """Each operation takes a microsecond or more of its own, in which 50 kB of weights are read."""
     operations = operations_of_a_step(loaded, B)
     # The operations of each part.
     layer_norm = 11
     gelu = 8
     linear = 2
-    attend = 3 + 5  # q scaled, scores, heads; five of softmax
+    softmax = 5
+    attend = 3 + softmax  # the three others are: q scaled, scores, heads
     additions = 2  # to the residual stream
     block = 2 * layer_norm + 4 * linear + attend + gelu + additions
     embed_and_unembed = 2
@@ -201,6 +202,7 @@ def test_a_step_copies_no_weights_and_no_cache(loaded):
     vectors = 4 * 8 * CONFIG.n_inner
     scores = 4 * 3 * CONFIG.n_head * 500
     assert peak < 1.5 * logits + vectors + scores
+    # So there was no room for a copy of the keys of a layer, or of W_U.
     assert cache.keys[0].nbytes > 2 * peak
     assert loaded.W_U.nbytes > 10 * peak
 

@@ -1,7 +1,8 @@
 """Many documents in batches: the results of one document at a time, in order.
 
-An error of a document stands in its place. test_shards.py has the tests of the command, and
-test_kills.py those of its processes being killed.
+An error of a document stands in its place. `lookahead` documents are read at once, and put into
+batches of similar lengths. test_shards.py has the tests of the command, and test_kills.py those of
+its processes being killed.
 """
 
 import random
@@ -66,14 +67,15 @@ def test_batches_of_texts_are_of_similar_lengths_and_bounded(monkeypatch, shapes
     """
     monkeypatch.setattr(documents, "BATCH_TOKENS", 100)
     row_losses = documents.row_losses
-    loss_counts = []
+    loss_counts = []  # of each call of row_losses
 
     def recorded(logits, targets):
         loss_counts.append(len(targets))
         return row_losses(logits, targets)
 
     monkeypatch.setattr(documents, "row_losses", recorded)
-    results = list(score_documents(random_model(CONFIG), TOKENIZER, random_texts(50, 60)))
+    texts = random_texts(50, longest=60)
+    results = list(score_documents(random_model(CONFIG), TOKENIZER, texts))
     batch_sizes = [B for B, T in shapes_read]
     assert sum(batch_sizes) == 50, "each text is read once"
     assert max(batch_sizes) > 5
@@ -101,7 +103,7 @@ WRONG_TEXTS = [
 
 @pytest.mark.parametrize(("wrong", "message"), WRONG_TEXTS)
 def test_an_error_of_a_document_stands_in_its_place(wrong, message):
-    model = random_model(replace(CONFIG, vocab_size=264))  # two rows of wte have no token
+    model = random_model(replace(CONFIG, vocab_size=264))  # the tokenizer has no 262 and no 263
     texts = ["lower", wrong, "lower low"]
     before, error, after = score_documents(model, TOKENIZER, texts, max_tokens=70)
     assert isinstance(error, TiedGPTError)
@@ -128,7 +130,7 @@ def test_documents_are_texts_or_ids_and_are_cut():
         max_tokens=len(ids),
         on_long="cut",
         special="token",
-        lookahead=1,
+        lookahead=1,  # one document at a time
     )
     loss = score(model, TOKENIZER, ids).nll
     assert [result.nll for result in results] == pytest.approx([loss] * 4, abs=5e-6)
@@ -209,7 +211,7 @@ def test_one_text_in_place_of_several(function):
 
 def sample_alone(model, prompt, stream):
     """The sample that continues one prompt, with the settings of the next test."""
-    sample = TextSample(TOKENIZER, ["lo"], model.config.eos_token_ids)
+    sample = TextSample(TOKENIZER, stop=["lo"], eos_token_ids=model.config.eos_token_ids)
     steps = sample_steps(
         model,
         [TOKENIZER.encode(prompt)],
@@ -228,7 +230,7 @@ def test_samples_are_those_of_one_prompt_at_a_time(num_samples):
     many_ends = list(range(0, 256, 8))  # so that some samples end early
     config = replace(CONFIG, n_ctx=31, eos_token_id=many_ends)
     model = random_model(config, dtype=np.float64)
-    prompts = random_texts(5, 25)
+    prompts = random_texts(5, longest=25)
     results = generate_documents(
         model,
         TOKENIZER,
@@ -244,13 +246,14 @@ def test_samples_are_those_of_one_prompt_at_a_time(num_samples):
     for number, (prompt, samples) in enumerate(zip(prompts, results, strict=True), start=5):
         assert len(samples) == num_samples
         for index, sample in enumerate(samples[:4]):  # a few are enough
-            stream = np.random.default_rng([4, number, index])  # 4 is the seed
+            # A sample's random numbers depend on the seed, 4, and on these two numbers alone.
+            stream = np.random.default_rng([4, number, index])
             alone = sample_alone(model, prompt, stream)
             assert sample.ids == alone.ids
             assert sample.text == alone.text
             assert sample.finish_reason == alone.finish_reason
             reasons.add(sample.finish_reason)
-    if num_samples == 40:
+    if num_samples == 40:  # enough for one of each kind
         assert reasons == {"length", "stop", "eos"}
 
 
@@ -258,15 +261,16 @@ def test_batches_of_samples_are_bounded(monkeypatch):
     """The bound is a number of tokens in their caches."""
     monkeypatch.setattr(documents, "CACHE_TOKENS", 300)
     new_cache = GPT2.new_cache
-    sizes = []
+    sizes = []  # of each cache: the number of samples, and of the tokens of each
 
     def recorded(model, rows, capacity):
         sizes.append((rows, capacity))
         return new_cache(model, rows, capacity)
 
     monkeypatch.setattr(GPT2, "new_cache", recorded)
-    prompts = random_texts(50, 60)
-    list(generate_documents(random_model(CONFIG), TOKENIZER, prompts, 5, greedy=True))
+    model = random_model(CONFIG)
+    prompts = random_texts(50, longest=60)
+    list(generate_documents(model, TOKENIZER, prompts, max_new_tokens=5, greedy=True))
     assert sum(rows for rows, _ in sizes) == 50
     assert max(rows for rows, _ in sizes) > 5
     assert max(rows * capacity for rows, capacity in sizes) <= 300

@@ -1,4 +1,9 @@
-"""Guessed tokens: whatever is guessed, the text is that of the model without guesses."""
+"""Guessed tokens: whatever is guessed, the text is that of the model without guesses.
+
+A draft has a guesser for each text. It guesses the next tokens, and the model checks them in one
+step. By lookup, the guesses are what followed an equal run of tokens, a match, earlier in the text.
+A hit rate is how often guesses are right; only guesses that are often right are made.
+"""
 
 from dataclasses import replace
 
@@ -105,9 +110,10 @@ class RandomGuesser:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_any_guesses_change_no_token(model, seed):
-    sampling = Sampling(2.0)
+    sampling = Sampling(temperature=2.0)
+    n = len(UNEQUAL_PROMPTS)
     plain = sampled_rows(
-        model, UNEQUAL_PROMPTS, sampling, tokens=150, streams=random_streams(seed, 4)
+        model, UNEQUAL_PROMPTS, sampling, tokens=150, streams=random_streams(seed, n)
     )
     guessers = []
     for number, (prompt, row) in enumerate(zip(UNEQUAL_PROMPTS, plain, strict=True)):
@@ -115,10 +121,10 @@ def test_any_guesses_change_no_token(model, seed):
 
     draft = Draft("lookup", model)
     unused_guessers = iter(guessers)
-    # Each row of the batch gets the next one.
+    # The draft asks for a guesser for each row of the batch, and gets the next one.
     draft.guesser = lambda *_: next(unused_guessers)
     drafted = sampled_rows(
-        model, UNEQUAL_PROMPTS, sampling, tokens=150, streams=random_streams(seed, 4), draft=draft
+        model, UNEQUAL_PROMPTS, sampling, tokens=150, streams=random_streams(seed, n), draft=draft
     )
     assert drafted == plain
     # Many guesses are right, and some are wrong.
@@ -142,20 +148,21 @@ def last_new_token(model):
 
 def sampled_texts(model, stops, draft):
     """Four samples, each with its ids, its text and why it ended."""
+    n = 4
     tokenizer = Tokenizer([])
-    samples = [TextSample(tokenizer, stops, model.config.eos_token_ids) for _ in range(4)]
-    pieces = [""] * 4
+    samples = [TextSample(tokenizer, stops, model.config.eos_token_ids) for _ in range(n)]
     steps = sample_steps(
         model,
-        [PROMPT] * 4,
+        [PROMPT] * n,
         max_new_tokens=90,
-        sampling=Sampling(0.2),
-        streams=random_streams(3, 4),
+        sampling=Sampling(temperature=0.2),
+        streams=random_streams(3, n),
         draft=draft,
     )
-    for number, text in push_steps(steps, samples):
-        pieces[number] += text
-    assert pieces == [sample.text for sample in samples]
+    texts = [""] * n
+    for number, piece in push_steps(steps, samples):
+        texts[number] += piece
+    assert texts == [sample.text for sample in samples]
     return [(sample.ids, sample.text, sample.finish_reason) for sample in samples]
 
 
@@ -193,7 +200,7 @@ def test_the_lookup_guesses_what_followed_the_longest_equal_run():
     guesser = sure_guesser()
     assert guesser.guess([1, 2, 3], 5) == []
     text = [1, 2, 3, 4, 9, 3, 4, 8, 7, 1, 2, 3, 4]
-    assert guesser.guess(text, 3) == [9, 3, 4], "3, 4 alone was followed by 8"
+    assert guesser.guess(text, 3) == [9, 3, 4], "1, 2, 3, 4 was; 3, 4 alone was followed by 8"
     assert guesser.guess([*text, 5, 3, 4], 2) == [5, 3]
 
 
@@ -289,7 +296,7 @@ def test_what_would_have_paid_is_guessed_again():
 def test_a_draft_model_that_was_wrong_is_tried_again_later(model, similar_model):
     stream = random_streams(7, 1)[0]
     guesser = Draft(similar_model, model).guesser(Sampling(greedy=True), stream, batch=1)
-    # At first, it guesses as many as it may.
+    # At first, it guesses as many as it may: guesses cost nothing, and are taken for right.
     guesser.guess_cost = 0.0
     guesser.hit_rates = [1.0]
     guess_counts = []
@@ -399,7 +406,7 @@ def test_a_damaged_draft_model_is_named(model, similar_model):
     draft = Draft(GPT2(model.config, damaged), model)
     draft.guess_cost = 0.0  # so it is used, although it is as large as the model
     with (
-        np.errstate(invalid="ignore"),
+        np.errstate(invalid="ignore"),  # NumPy's own warnings about nan would be errors
         pytest.raises(TiedGPTError, match=r"^the draft model: .* not finite"),
     ):
         sampled_rows(

@@ -1,4 +1,8 @@
-"""Scores against brute force: one full forward pass for every predicted token, in float64."""
+"""Scores against brute force: one full forward pass for every predicted token, in float64.
+
+A long text is read in windows, which are as long as the context. Each begins `stride` tokens after
+the one before. A token is predicted in the first window that holds it.
+"""
 
 import math
 from dataclasses import replace
@@ -105,7 +109,8 @@ def test_logits_are_computed_for_predicted_tokens_only_in_pieces(
 ):
     """The first of 2,000 tokens is not predicted. unembed computes the logits of a piece."""
     ids = some_ids(2000)
-    expected = token_losses(model.astype(np.float64), ids, C - 1)
+    stride = C - 1  # so that each window predicts all its tokens but the first
+    expected = token_losses(model.astype(np.float64), ids, stride)
     unembed = evaluation.unembed
     piece_sizes = []
 
@@ -115,7 +120,7 @@ def test_logits_are_computed_for_predicted_tokens_only_in_pieces(
 
     monkeypatch.setattr(threads, "reading_threads", lambda: thread_count)
     monkeypatch.setattr(evaluation, "unembed", recorded)
-    losses = token_losses(model, ids, C - 1)
+    losses = token_losses(model, ids, stride)
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
     assert losses.size == 1999
     assert sum(piece_sizes) == 1999

@@ -1,9 +1,14 @@
-"""The page of `tiedgpt explore` in Chromium: clicks, keys, links, security, accessibility."""
+"""The page of `tiedgpt explore` in Chromium: clicks, keys, links, security, accessibility.
+
+The page has the panels of DRAWN, one below the other. In a panel, a side is the column of a model:
+the first is the tied one, the second the untied one. Bars show the likeliest next tokens.
+"""
 
 import os
 import re
 import shutil
 import threading
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -365,7 +370,8 @@ def test_a_product_begins_with_the_numbers_of_the_matrices(open_page, server):
     (lord,) = server.shown.tokenizer.encode(" lord")
     first = model.W_E[my, 0]
     second = model.W_U[0, lord]
-    numbers = f"{first:.2f} \u00d7 {second:.2f}".replace("-", "\u2212")
+    minus_sign = "\u2212"
+    numbers = f"{first:.2f} \u00d7 {second:.2f}".replace("-", minus_sign)
     expect(page.locator("#product .untied p").first).to_contain_text(numbers)
 
 
@@ -433,7 +439,7 @@ def test_bars_move_while_typing_faster_than_the_model(open_page, serve, monkeypa
     next_tokens = VIEWS["next"]
 
     def slow(query, turn):
-        threading.Event().wait(0.1)
+        time.sleep(0.1)
         return next_tokens(query, turn)
 
     monkeypatch.setitem(VIEWS, "next", slow)
@@ -747,7 +753,7 @@ def test_script_in_the_prompt_and_in_a_token_and_in_a_name(open_page, serve):
     page.click("#write")
     expect(page.locator("body[data-written]")).to_be_attached()
     page.fill("#prompt", TAG)
-    expect(page.locator("#strip")).to_contain_text("/")
+    expect(page.locator("#strip")).to_contain_text("/")  # of </script>, so this prompt is read
     show_all(page)
     expect(page).to_have_title("tiedgpt explore")
     expect(page.locator("script")).to_have_count(1)  # that of the page
@@ -819,7 +825,7 @@ def test_copy_link_copies_the_address(open_page, server):
     assert link.startswith(f"{server.url}#lens?text=JULIET")
 
 
-def test_back_undoes(open_page, server):
+def test_back_undoes_and_forward_opens_again(open_page, server):
     page = open_page(server)
     show(page, "lens")
     page.fill("#prompt", "JULIET:")
@@ -829,6 +835,8 @@ def test_back_undoes(open_page, server):
     expect(page.locator("#prompt")).to_have_value(PROMPT)
     page.go_back()
     expect(page).to_have_url(server.url)
+
+    # The step forward opens the lens again, with the focus in it.
     page.go_forward()
     focus_in_lens = page.locator("#lens > :focus")
     expect(focus_in_lens).to_be_attached()
@@ -873,7 +881,8 @@ def expect_everything_changed(page):
     expect(page).to_have_url(re.compile(r"#toy\?"))
     for field, text in FIELDS.items():
         expect(page.locator(field)).to_have_value(text)
-    expect(page.locator("#bars .side").nth(1)).to_have_class("side tied")
+    untied_model = page.locator("#bars .side").nth(1)
+    expect(untied_model).to_have_class("side tied")  # its embedding is the output matrix
     expect(page.locator("#toyin input").first).to_have_value("2.5")
     show(page, "parts")
     expect(button(page, "head 1 of block 2")).to_have_attribute("aria-pressed", "true")

@@ -39,6 +39,7 @@ def process(checkpoint, tmp_path):
     address = process.stdout.readline().strip()  # http://127.0.0.1:PORT/SECRET/
     origin, secret = address.rstrip("/").rsplit("/", 1)
     port = int(origin.removeprefix("http://127.0.0.1:"))
+    # What `post` needs of a server.
     process.server = SimpleNamespace(server_port=port, secret=secret, origin=origin)
     shutil.rmtree(copy)
     yield process
@@ -106,7 +107,7 @@ def test_three_models_are_refused(run):
 
 def test_the_shipped_counts_are_those_of_the_shipped_vocabulary():
     tokenizer = tiedgpt.load_tokenizer("shakespeare-tied")
-    name, corpus = read_corpus(None, False, tokenizer, 1024)
+    name, corpus = read_corpus(file=None, allow_special=False, tokenizer=tokenizer, vocab_size=1024)
     assert name != ""
     (my,) = tokenizer.encode("My")
     (lord,) = tokenizer.encode(" lord")
@@ -114,13 +115,16 @@ def test_the_shipped_counts_are_those_of_the_shipped_vocabulary():
 
 
 def test_a_model_with_another_vocabulary_has_no_corpus():
-    assert read_corpus(None, False, Tokenizer([]), 257) is None
+    found = read_corpus(file=None, allow_special=False, tokenizer=Tokenizer([]), vocab_size=257)
+    assert found is None
 
 
 def test_a_corpus_is_read_from_a_file(tmp_path):
     file = tmp_path / "text.txt"
     file.write_text(TEXT, encoding="utf-8")
-    name, corpus = read_corpus(str(file), False, Tokenizer([]), 257)
+    name, corpus = read_corpus(
+        str(file), allow_special=False, tokenizer=Tokenizer([]), vocab_size=257
+    )
     assert name == "text.txt"
     assert corpus.ids.tolist() == Tokenizer([]).encode(TEXT)
 

@@ -1,4 +1,8 @@
-"""The server of `tiedgpt explore`: what it answers and refuses, and how requests take turns."""
+"""The server of `tiedgpt explore`: what it answers and refuses, and how requests take turns.
+
+A view computes the answer to one kind of request, such as "lens". The address of the server has a
+secret as its path, which another program or site does not know.
+"""
 
 import json
 import socket
@@ -335,7 +339,7 @@ def test_a_client_that_sends_a_byte_now_and_then_is_cut_off(server, monkeypatch,
     letters = cycle(text)
     begun = time.monotonic()
     with socket.create_connection(("127.0.0.1", server.server_port), timeout=0.05) as connection:
-        while not is_closed(connection):
+        while not is_closed(connection):  # which waits for the timeout
             assert time.monotonic() - begun < 5
             if text:
                 send_if_open(connection, next(letters).encode())
@@ -434,7 +438,7 @@ def test_a_request_goes_on_when_that_of_another_page_ends(held_server, held, poo
     # The first page has gone, so its request ends.
     held.wait_until_ended()
     held.go_on.set()
-    assert other_page.result(30) == (200, {"done": True})
+    assert other_page.result(timeout=30) == (200, {"done": True})
 
 
 def test_a_long_computation_says_how_far_it_is(server, monkeypatch):
@@ -453,7 +457,7 @@ def test_quit_ends_what_computes(held_server, held, pool):
     waiting = pool.submit(post, held_server, "lens")
     held.wait_until_begun()
     assert post(held_server, "quit") == (200, {})
-    status, answer = waiting.result(30)
+    status, answer = waiting.result(timeout=30)
     assert status == 503
     assert answer["error"]["message"] == "the server is stopping"
 

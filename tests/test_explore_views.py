@@ -1,4 +1,8 @@
-"""Each view of `tiedgpt explore` equals the library call that it names."""
+"""Each view of `tiedgpt explore` equals the library call that it names.
+
+A view computes the answer to one kind of request, such as "lens". A request says which of the shown
+models it is about by its `side`: 0 is the tied model, 1 the untied one.
+"""
 
 import base64
 from dataclasses import dataclass, replace
@@ -195,8 +199,10 @@ def test_lens(asked):
 
 
 def test_parts_of_the_likeliest_token(asked):
+    """No part is removed, so the answer has no prediction "after" that."""
     found = asked.answer("parts")
-    assert found["before"]["id"] == predictions.last_logits(asked.model, IDS).argmax()
+    whole_model = found["before"]
+    assert whole_model["id"] == predictions.last_logits(asked.model, IDS).argmax()
     assert "after" not in found
 
 
@@ -205,8 +211,9 @@ def test_parts_of_a_chosen_token(asked):
     assert found["parts"] == pytest.approx(attribution.attribute(asked.model, IDS, 70), abs=1e-5)
     logits = predictions.last_logits(asked.model, IDS)
     (prediction,) = predictions.predict(logits, [70])
-    assert_close(found["before"]["logit"], prediction.logit)
-    assert found["before"]["rank"] == prediction.rank
+    whole_model = found["before"]  # before parts are removed, which this request does not ask for
+    assert_close(whole_model["logit"], prediction.logit)
+    assert whole_model["rank"] == prediction.rank
 
 
 def test_predictions_without_some_parts(asked):
@@ -214,17 +221,20 @@ def test_predictions_without_some_parts(asked):
     found = asked.answer("parts", removed=removed, token=70)
     logits = predictions.last_logits(asked.model, IDS)
     edit = attribution.ablation(CONFIG, removed)
-    without = predictions.last_logits(asked.model, IDS, edit)
-    (prediction,) = predictions.predict(without, [70])
+    logits_without = predictions.last_logits(asked.model, IDS, edit)
+
+    # The chosen token.
+    (prediction,) = predictions.predict(logits_without, [70])
     assert_close(found["after"]["logit"], prediction.logit)
     assert found["after"]["rank"] == prediction.rank
 
-    (likeliest,) = predictions.predict(without, [without.argmax()])
+    # A table of the eight likeliest tokens without the parts, and of the eight of the whole model.
+    (likeliest,) = predictions.predict(logits_without, [logits_without.argmax()])
     first_row = found["change"][0]
     assert first_row["id"] == likeliest.token
     assert_close(first_row["without"], likeliest.probability)
-    likeliest_before = top_k(logits, 8).tolist()
-    assert set(ids_of(found["change"])) >= set(likeliest_before)
+    likeliest_of_whole_model = top_k(logits, 8).tolist()
+    assert set(ids_of(found["change"])) >= set(likeliest_of_whole_model)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +255,8 @@ def test_attention_of_the_last_tokens(asked, ids):
     expected = np.stack(patterns_of_layers)
     whole_numbers = np.frombuffer(base64.b64decode(found["patterns"]), "<u2")
     patterns = whole_numbers.reshape(expected.shape) / 65535
-    assert abs(patterns - expected).max() <= 0.51 / 65535
+    half_a_step = 0.51 / 65535  # and a little more, for the rounding of float
+    assert abs(patterns - expected).max() <= half_a_step
 
 
 # path, symmetry, solved, nearest
@@ -258,7 +269,8 @@ def test_the_scores_of_a_path(asked, path):
     assert len(tokens) == MATRIX_TOKENS
     assert len(set(tokens)) == MATRIX_TOKENS, "each token is there once"
     assert set(tokens) <= set(IDS)
-    assert_close(found["A"], PATHS[path](asked.model, np.array(tokens))[:, tokens])
+    scores = PATHS[path](asked.model, np.array(tokens))  # of all tokens after each of these
+    assert_close(found["A"], scores[:, tokens])
 
 
 def test_the_rows_of_the_raw_path(asked):

@@ -17,7 +17,7 @@ def edit_bytes(rng: random.Random, raw: bytes, interesting: Sequence[bytes]) -> 
     interesting: the others, of which an edit puts in one, or writes it over what is there.
     """
     edited = bytearray(raw)
-    for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):  # the number of edits is 1 half of the time
+    for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):  # half of the time, there is one edit
         places = [rng.randrange(len(edited) + 1), rng.randrange(len(edited) + 1)]
         start, end = sorted(places)
         part = bytes(edited[start : min(end, start + MOST_BYTES)])
@@ -46,8 +46,8 @@ RAW_ENDS = "\ue001"
 NOT_WRITTEN = "\ue002"
 
 
-def same_name(name: str) -> str:
-    """Another name for a dict, which is written as the same name.
+def written_like(name: str) -> str:
+    """A name that is another key of a dict, and that edit_json writes as `name`.
 
     So an object in the JSON can have a name twice, though a dict of Python cannot.
     """
@@ -160,7 +160,7 @@ def edit_json(rng: random.Random, text: str) -> str:
     # edit_a_value changes the values of a list or dict. The whole document is a value in a list
     # here, so that it can be replaced, too.
     root: list[Any] = [json.loads(text)]
-    for _ in range(rng.choice((1, 1, 1, 2, 3))):  # the number of edits is mostly 1
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):  # mostly, there is one edit
         edit_a_value(rng, root)
 
     # json.dumps writes the marks as escapes, such as \ue002.
@@ -201,9 +201,10 @@ def edit_a_value(rng: random.Random, root: list[Any]) -> None:
     elif edit == "leave out" and not is_root:
         del node[key]
     elif edit == "repeat" and is_object:
-        node[same_name(key)] = node[other_key]
+        # The object then has the name `key` twice, with two values.
+        node[written_like(key)] = node[other_key]
     elif edit == "repeat" and not is_root:
-        node.insert(other_key, node[key])
+        node.insert(other_key, node[key])  # the keys of an array are its indices
     elif edit == "swap":
         node[key], node[other_key] = node[other_key], node[key]
     elif edit == "a value from elsewhere":
@@ -213,7 +214,7 @@ def edit_a_value(rng: random.Random, root: list[Any]) -> None:
         if rng.choice(("that of another value", "a similar one")) == "a similar one":
             new_name = similar_value(rng, key)
         else:
-            new_name = same_name(other_key)
+            new_name = written_like(other_key)
         node[new_name] = node.pop(key)
 
 

@@ -31,7 +31,7 @@ def shown_models(*models, corpus=None):
 def view_answer(shown, name, fields, turn=None):
     """The answer of a view without a server, as the page gets it.
 
-    It is a list if the view gives several answers.
+    It is a list if the view gives several answers. The view reports to `turn`.
     """
     answer = VIEWS[name](Query(shown, fields), turn or Turn())
     if not isinstance(answer, dict):
@@ -48,7 +48,7 @@ def serving(shown, port=0):
         try:
             yield server
         finally:
-            server.stopping = True
+            server.stopping = True  # so that what is computed for a page ends
             server.shutdown()
             thread.join()
 

@@ -149,7 +149,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with the file, a redirection to it, the file's next fault, or 404."""
-        self.close_connection = True
+        self.close_connection = True  # after this answer: each request has its own connection
         request = self.read_request()
         self.server.requests.append(request)
         # A path is /owner/name/resolve/revision/file, after a redirection /cdn/owner/name/...
@@ -252,7 +252,7 @@ class Handler(BaseHTTPRequestHandler):
         start = request.start
         if fault.no_range:
             start = 0
-        if start > 0 and start >= size:  # there is no such byte
+        if start > 0 and start >= size:  # there is no such byte; an empty file is sent from 0
             self.answer(416, {**headers, "Content-Range": f"bytes */{size}"})
             return
 
@@ -269,7 +269,7 @@ class Handler(BaseHTTPRequestHandler):
             headers["Content-Length"] = str(size - start)
         self.answer(code, headers | wrong_headers)
 
-        pieces = in_pieces(content[start : fault.stop])
+        pieces = in_pieces(content[start : fault.stop])  # to its end, if fault.stop is None
         if fault.endless:
             pieces = zeros()
         for piece in pieces:
@@ -279,6 +279,8 @@ class Handler(BaseHTTPRequestHandler):
                 self.server.closing.wait(self.server.pause)
         if fault.chunked:
             self.send_piece(b"", chunked=True)  # the end
+        # The connection is closed when this method returns. The fault may reset it before, or leave
+        # it open for a while; most faults do nothing here.
         fault.then(self)
 
     def send_piece(self, piece: bytes, chunked: bool) -> None:

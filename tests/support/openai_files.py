@@ -89,27 +89,28 @@ def entry_proto(
 def block(entries: Iterable[Entry], interval: int = 3) -> bytes:
     """The contents of a block: its entries, then the positions of whole keys, and their number.
 
-    Each `interval`-th key is whole. A key between them is written without the bytes with which the
-    key before it begins, too.
+    Each `interval`-th key is whole. Of a key between them, only the end is written: the beginning
+    that it shares with the key before it is replaced by the number of shared bytes.
     """
     contents = b""
     previous_key = b""
-    restarts = []  # the positions of whole keys
+    whole_key_positions = []
     for number, (key, value) in enumerate(entries):
         is_whole = number % interval == 0
         if is_whole:
-            restarts.append(len(contents))
+            whole_key_positions.append(len(contents))
             shared = 0
         else:
             shared = shared_length(key, previous_key)
-        contents += varint(shared) + varint(len(key) - shared) + varint(len(value))
-        contents += key[shared:] + value
+        key_end = key[shared:]
+        contents += varint(shared) + varint(len(key_end)) + varint(len(value))
+        contents += key_end + value
         previous_key = key
-    if not restarts:  # an empty block has one, too
-        restarts = [0]
-    for position in restarts:
+    if not whole_key_positions:  # an empty block has one, too
+        whole_key_positions = [0]
+    for position in whole_key_positions:
         contents += position.to_bytes(4, "little")
-    return contents + len(restarts).to_bytes(4, "little")
+    return contents + len(whole_key_positions).to_bytes(4, "little")
 
 
 def shared_length(one: bytes, other: bytes) -> int:
@@ -130,8 +131,9 @@ def handle(offset: int, contents: bytes) -> bytes:
 
 
 def table(blocks: dict[bytes, bytes], kind: int = 0, edit: Edit = no_edit) -> bytes:
-    """A whole table: data blocks, each by its last key, then the metaindex, the index, the footer.
+    """A whole table: data blocks, then the metaindex block, the index block and the footer.
 
+    blocks: the contents of each data block, by the last key in it.
     kind: the type of all blocks, a byte after the contents; 0 for not compressed.
     edit: called with the name and contents of the metaindex and index block, which it may change.
     """
@@ -149,7 +151,8 @@ def table(blocks: dict[bytes, bytes], kind: int = 0, edit: Edit = no_edit) -> by
     index_block = edit("index block", block(index, interval=1))
     footer += handle(len(stored), index_block)
     stored += sealed(index_block + kind_byte)
-    return stored + footer.ljust(40, b"\0") + MAGIC
+    padded_footer = footer.ljust(40, b"\0")
+    return stored + padded_footer + MAGIC
 
 
 def in_blocks(entries: list[Entry]) -> dict[bytes, bytes]:
@@ -171,7 +174,7 @@ def bundle(model: GPT2) -> tuple[list[Entry], bytes]:
             array = array[np.newaxis]  # OpenAI's is a convolution of width 1
         arrays[to_tensorflow(name).encode()] = array
 
-    entries = [(b"", HEADER)]
+    entries = [(b"", HEADER)]  # the key of the header is empty
     data = b""
     for key, array in sorted(arrays.items()):
         values = np.ascontiguousarray(array, "<f4").tobytes()

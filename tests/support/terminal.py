@@ -44,7 +44,7 @@ class Terminal(AbstractContextManager):
             start_new_session=True,  # which has no terminal yet
             env={**os.environ, "TERM": term},
         )
-        os.close(command_side)
+        os.close(command_side)  # here; the command has a copy of it
 
     def type(self, keys: str, until: str | None = None) -> str:
         """Type the keys; return what the command prints then.
@@ -57,7 +57,7 @@ class Terminal(AbstractContextManager):
         while until is None or not shown.endswith(until):
             assert time.monotonic() < deadline, shown
             if not self.has_output():
-                # A Ctrl-C that comes just before readline waits is lost, so it is typed again.
+                # The keys may be lost: a Ctrl-C is, if it comes just before readline waits.
                 os.write(self.user_side, keys.encode())
                 continue
 

@@ -28,9 +28,13 @@ def known_characters() -> list[str]:
 
 @cache
 def alphabets() -> list[str]:
-    """Characters that cut words differently, those of a kind together."""
+    """Characters that cut words differently, those of a kind in one string.
+
+    random_texts draws a string, and then a character of it.
+    """
     return [
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ",
+        # Letters and spaces about as often as English has them, and many apostrophes.
         "the of and ing er tion don't I'll we've she'd it's you're I'm 'S 'LL ''s",
         "0123456789²½Ⅷ٣८",
         "    \n\n\t\r\v\f\x1c\x85\xa0\u1680\u2003\u2028\u3000",
@@ -87,7 +91,7 @@ def merged_everywhere(word: list[int], pair: tuple[int, int], merged: int) -> li
 
 
 def lines_run(function: Callable, *args: object) -> int:
-    """How many lines of Python a call runs. It measures time where a busy machine does not."""
+    """How many lines of Python a call runs: a measure of its work that no busy machine changes."""
     former_trace = sys.gettrace()  # that of a debugger or of coverage
     counter = Trace(trace=False)
     counter.runfunc(function, *args)

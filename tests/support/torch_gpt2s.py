@@ -92,7 +92,7 @@ def nano_gpt(model):
 
 def transformers_gpt2(model):
     """transformers' GPT-2 with the model's parameters."""
-    import transformers
+    import transformers  # nano_gpt works without it
 
     config = transformers.GPT2Config(**model.config.to_json())
     theirs = transformers.GPT2LMHeadModel(config).eval()
@@ -102,10 +102,11 @@ def transformers_gpt2(model):
 
 def state_dict(model, transposed=False):
     """The parameters under transformers' names; the blocks' matrices transposed as in nanoGPT."""
+    # np.array copies, so that torch's training does not change the model.
     state = {"lm_head.weight": torch.from_numpy(np.array(model.W_U.T))}
     for name, array in model.parameters.items():
         if name == "lm_head.weight":
-            continue
+            continue  # it is there already
         if transposed and name.startswith("h.") and array.ndim == 2:
             array = array.T
         state[f"transformer.{name}"] = torch.from_numpy(np.array(array))

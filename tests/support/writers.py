@@ -126,14 +126,15 @@ class Writer:
             n_rivals = 1
 
         for moment in kill_moments:
-            prepare = partial(act_from, moment, kill)
+            prepare = partial(act_from, moment, act=kill)
             self.attempt(Fault(f"killed at {moment}", prepare, code=-signal.SIGKILL))
         for moment in full_moments:
-            prepare = partial(act_from, moment, refuse_growth)
+            prepare = partial(act_from, moment, act=refuse_growth)
             message = "No space left on device"
             self.attempt(Fault(f"full at {moment}", prepare, message=message))
         for size in size_limits:
-            prepare = partial(setrlimit, RLIMIT_FSIZE, (size, size))
+            limits = (size, size)  # the soft and the hard one
+            prepare = partial(setrlimit, RLIMIT_FSIZE, limits)
             self.attempt(Fault(f"no file over {size}", prepare, message="File too large"))
         self.attempt(Fault("no permission", become_nobody, message="Permission denied"))
         for _ in range(n_rivals):

@@ -323,14 +323,17 @@ class FoldedAndCentred(OtherGPT2):
     def __init__(self, parameters, n_layer, n_head):
         super().__init__(parameters, n_layer, n_head)
         p = self.parameters
+        # The output matrix takes in ln_f's weight and bias. The logits then have mean 0.
         head = p.get("lm_head.weight", p["wte.weight"]).T  # [D, V]; a tied model has wte alone
         self.head_bias = centred(p["ln_f.bias"] @ head)
         self.head = centred(p["ln_f.weight"][:, None] * head)
+        # All that is written to the residual stream then has mean 0: first the embedding.
         p["wte.weight"] = centred(p["wte.weight"])
         p["wpe.weight"] = centred(p["wpe.weight"])
         for layer in range(n_layer):
-            self.fold(f"h.{layer}.ln_1", f"h.{layer}.attn.c_attn")
-            self.fold(f"h.{layer}.ln_2", f"h.{layer}.mlp.c_fc")
+            self.fold(norm=f"h.{layer}.ln_1", linear=f"h.{layer}.attn.c_attn")
+            self.fold(norm=f"h.{layer}.ln_2", linear=f"h.{layer}.mlp.c_fc")
+            # These two write to the residual stream.
             for name in (f"h.{layer}.attn.c_proj", f"h.{layer}.mlp.c_proj"):
                 p[f"{name}.weight"] = centred(p[f"{name}.weight"])
                 p[f"{name}.bias"] = centred(p[f"{name}.bias"])
