@@ -348,7 +348,9 @@ def test_a_file_that_changes_between_two_downloads_is_not_joined(
     hub_server.put(NAME, new_files)
     notes = []
     assert_whole(hub.download(NAME, note=notes.append), new_files)
-    assert f"{WEIGHTS}: it changed on the server; trying again in 0.00" in notes[-1]  # 0.001 s or more
+    assert (
+        f"{WEIGHTS}: it changed on the server; trying again in 0.00" in notes[-1]
+    )  # 0.001 s or more
 
 
 @pytest.mark.parametrize(("dtype", "stop"), NEW_SIZES)
@@ -362,7 +364,9 @@ def test_a_file_that_changes_during_a_download_is_not_joined(hub_server, hub_fil
     hub_server.faults[WEIGHTS] = [Fault(stop=stop, then=put_new_files)]
     notes = []
     assert_whole(hub.download(NAME, note=notes.append), new_files)
-    assert f"{WEIGHTS}: it changed on the server; trying again in 0.00" in notes[-1]  # 0.001 s or more
+    assert (
+        f"{WEIGHTS}: it changed on the server; trying again in 0.00" in notes[-1]
+    )  # 0.001 s or more
 
 
 # A mirror without hashes

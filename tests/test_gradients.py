@@ -150,7 +150,7 @@ def test_ten_steps_are_torchs(head, dtype, tolerance):
         theirs_adamw.step()
 
     # Parameters are not compared in float32: a key's bias does not change the loss, so its gradient
-    # is nothing but rounding. Adam divides a gradient by its usual size, and makes a full step of it.
+    # is nothing but rounding. Adam divides a gradient by its usual size, so it makes a full step.
     if dtype == np.float64:
         for name, parameter in theirs.named_parameters():
             ours = model.parameters[name.removeprefix("transformer.")]
