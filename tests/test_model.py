@@ -1,5 +1,8 @@
 """The forward pass, its cache, its tape and the switch, on small models.
 
+The cache keeps the keys and values of the tokens that were read. The tape is a dict to which the
+forward pass writes every activation: attn.0.q are the queries of layer 0. An edit replaces an
+activation by what a function makes of it. The switch is between a tied and an untied output matrix.
 test_goldens.py compares it with transformers.
 """
 
@@ -142,8 +145,12 @@ def test_sequences_of_unequal_lengths_have_the_final_of_each_alone(head, dtype, 
 
 
 def padded_ids(lengths):
-    """Sequences of these lengths in one array, [B, T]. The padding is a token that matters."""
-    ids = np.full((len(lengths), max(lengths)), 7)
+    """Sequences of these lengths in one array, [B, T].
+
+    The padding is an ordinary token, so logits would be wrong if it were read.
+    """
+    padding = 7
+    ids = np.full((len(lengths), max(lengths)), padding)
     for row, length in enumerate(lengths):
         ids[row, :length] = IDS[row, :length]
     return ids
@@ -437,7 +444,12 @@ def test_an_activation_in_its_own_place_changes_nothing(model, name):
 
 def test_an_edit_cannot_change_what_the_tape_recorded(model):
     """Without the edit, resid_pre.1 is the same array as resid_post.0."""
+
+    def set_to_zeros(activation):
+        activation[...] = 0
+        return activation
+
     tape = {}
-    model(IDS, tape=tape, edit={"resid_pre.1": lambda x: np.multiply(x, 0, out=x)})
+    model(IDS, tape=tape, edit={"resid_pre.1": set_to_zeros})
     assert tape["resid_post.0"].any()
     assert not tape["resid_pre.1"].any()
