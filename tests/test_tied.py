@@ -242,13 +242,13 @@ def test_greedy_ids_are_those_of_generate(name, head, run, run_tied, monkeypatch
     report = json.loads(document)
     (sample,) = report["samples"]
 
-    written = []
+    decode = tied.decode
+    written = []  # the ids that tied.py decodes: the prompt and its continuation
 
     def record(ids, vocabulary):
         written.extend(ids)
         return decode(ids, vocabulary)
 
-    decode = tied.decode
     monkeypatch.setattr(tied, "decode", record)
     code, out, _ = run_tied(WEIGHTS / name, prompt, *options)
     assert code == 0
