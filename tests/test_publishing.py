@@ -247,7 +247,7 @@ def test_a_save_moves_the_files_that_another_has_completed(tmp_path, monkeypatch
     rename = os.rename
 
     def rename_after_another_save(source, target):
-        monkeypatch.setattr(os, "rename", rename)
+        monkeypatch.setattr(os, "rename", rename)  # this comes once
         save(tmp_path / "a" / READY, b"second", ("one", "four"))
         rename(source, target)
 
@@ -384,7 +384,10 @@ def shared_directory(tmp_path, victim, short_wait, monkeypatch) -> Path:
 
 
 def plant_directory(path: Path, victim: Path, monkeypatch) -> None:
-    """Make a directory that another user owns, whose lock is a link to a victim's file."""
+    """Make a directory that another user owns, as os.lstat then says.
+
+    Its lock is a link to a victim's file.
+    """
     path.mkdir()
     (path / "one").write_bytes(b"forged")
     os.symlink(victim / "one", path / LOCK)

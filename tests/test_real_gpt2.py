@@ -80,8 +80,8 @@ def numbers_of(model: GPT2) -> dict[str, Any]:
     """The numbers of another model in the form of PUBLISHED, with its tolerances."""
     ids = [3, 1, 4, 1, 5, 9, 2, 6]
     prompt = last_logits(model, ids)
-    first_token = model.final(ids)[0]
-    five_values = first_token[:5]
+    final_of_first_token = model.final(ids)[0]
+    five_values = final_of_first_token[:5]
     loss = mean_loss(model, ids)
     return {
         "last_position_logits": {"suggested_tolerance": 0.005, "examples": [prompt]},
