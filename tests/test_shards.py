@@ -4,6 +4,9 @@ A run reads its input in shards of whole lines. It writes the rows of each shard
 in OUT.parts, where plan.json has the settings of the run. When no part is missing, they are joined
 to OUT. `--part I/N` does the shards I, I + N, I + 2N ... and `--resume` those that are missing.
 
+`score` runs `documents score` on a file of 60 records, in the shards 0 to 7. whole_output is the
+output of a run that nothing stops. `stopped` is the OUT of one that has done shards 1, 3, 5 and 7.
+
 test_kills.py kills its workers. support/writers.py kills a run at any moment and fills its disk.
 test_publishing.py has the locks and links.
 """
@@ -489,7 +492,7 @@ def test_a_resumed_run_reads_the_copy_that_was_made_when_it_began(
     stdin, input_name, checkpoint, whole_output, capfd
 ):
     """An input that can be read once only is copied to OUT.parts. The copy is gone at the end."""
-    # /dev/fd/N of a regular file stands for that file, which can be read again.
+    # One input can be read again: /dev/fd/N of a regular file, which stands for that file.
     is_copied = input_name == "-" or not stdin.is_file
     command = score_command(checkpoint, "out", file=input_name)
     assert cli.main([*command, "--part", "0/2"]) == 0
@@ -1029,7 +1032,7 @@ def test_memory_does_not_grow_with_the_file_or_the_number_of_its_lines(checkpoin
     def peak_memory(name, zeros, quotes, empty_lines):
         path = tmp_path / name
         out = tmp_path / f"{name}.out"
-        write_odd_lines(path, zeros, quotes, empty_lines)
+        write_odd_lines(path, zeros=zeros, quotes=quotes, empty_lines=empty_lines)
         words = score_command(checkpoint, out, "-q", "--shard-size", "1MB", file=path)
         printed = subprocess.check_output(
             [sys.executable, "-c", PRINT_PEAK_MEMORY, *words], timeout=100

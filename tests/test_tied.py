@@ -1,4 +1,9 @@
-"""scripts/tied.py, GPT-2 in one file, computes what the package computes, and refuses the rest."""
+"""scripts/tied.py, GPT-2 in one file, computes what the package computes, and refuses the rest.
+
+`folder` is a small tied checkpoint that a test may change. Its config.json may say that the model
+is tied (True) or untied (False), or be silent (None). Whatever it says, the file of weights may
+have no W_U or any other: HEADS_IN_FILES has a name for each.
+"""
 
 import ast
 import json
