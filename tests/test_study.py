@@ -346,8 +346,10 @@ def test_spearman_is_pearson_of_ranks_where_equal_numbers_have_the_mean_of_their
     for number in x:
         smaller = (x < number).sum()
         equal = (x == number).sum()
-        ranks_of_x.append(smaller + (equal + 1) / 2)
-    ranks_of_y = np.argsort(np.argsort(y))
+        mean_rank_of_equal = (equal + 1) / 2  # of the ranks 1 to `equal`
+        ranks_of_x.append(smaller + mean_rank_of_equal)
+    order = np.argsort(y)
+    ranks_of_y = np.argsort(order)  # the place of each number in this order
     pearson = np.corrcoef(ranks_of_x, ranks_of_y)[0, 1]
     assert similarity.spearman(x, y) == pytest.approx(pearson, rel=1e-12)
 
@@ -375,7 +377,10 @@ def test_the_cosines_of_a_row_of_zeros_are_0():
 
 
 def test_similarity_is_invariant_to_rotation():
-    """W_U is the tied matrix in other coordinates; W_E has nothing to do with it."""
+    """W_U ("out") is the tied matrix ("tied") in other coordinates: their similarity is 1.
+
+    W_E ("in") has nothing to do with either.
+    """
     model = random_model(replace(UNTIED, vocab_size=211), dtype=np.float64)
     tied_W_E = np.random.default_rng(1).standard_normal(model.W_E.shape)
     some_square_matrix = model.W_E[: SMALL.n_embd]

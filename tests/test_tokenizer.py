@@ -345,6 +345,7 @@ def test_the_cache_changes_no_id():
 
 @pytest.mark.usefixtures("small_cache")
 def test_the_cache_keeps_a_word_that_is_used_all_the_time():
+    """The ids of " low" are computed once, although more new words come than the cache keeps."""
     tokenizer = Tokenizer(SMALL_MERGES)
     compute_ids = tokenizer._cache.word_ids
     merged_words = []

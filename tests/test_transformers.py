@@ -71,7 +71,7 @@ def transformers_greedy(model: Any, ids: np.ndarray, new: int) -> list[int]:  # 
             attention_mask=torch.ones_like(batch_of_one),
             max_new_tokens=new,
             do_sample=False,
-            pad_token_id=0,
+            pad_token_id=0,  # it wants one, though a batch of one has no padding
         )
     return out[0, ids.size :].tolist()
 
@@ -297,7 +297,7 @@ def transformers_probabilities(logits: np.ndarray, sampling: Sampling) -> np.nda
         warpers.append(TopPLogitsWarper(sampling.top_p))
     scores = torch.from_numpy(logits)[None].double()
     for warper in warpers:
-        scores = warper(None, scores)
+        scores = warper(None, scores)  # these warpers do not look at the tokens before
     return scores.softmax(-1)[0].numpy()
 
 
