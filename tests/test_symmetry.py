@@ -231,6 +231,7 @@ def test_the_entropy_of_a_table_is_the_sum_of_those_of_its_rows(size, jsd):
 
 
 def test_chains_of_one_seed_have_the_same_pairs():
+    """`tournament` allows one order of each pair. A one-sided chain has no pair in the other."""
     reversible = chain_of(17, 0)
     one_sided = chain_of(17, math.log(2))
     np.testing.assert_allclose(reversible, reversible.T)
@@ -264,6 +265,7 @@ def test_a_long_sample_has_the_chains_pairs():
     ids = chains.sample(P, 100_000, np.random.default_rng(1))
     text = Corpus.of(ids, 16)
     shares = text.table(np.arange(16), np.arange(16)) / text.pair_counts.sum()
+    # All 16 tokens are equally often the first of a pair.
     np.testing.assert_allclose(shares, P / 16, atol=0.003)
     assert jsd_floor(text) == pytest.approx(0.4, abs=0.01)
 

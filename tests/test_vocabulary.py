@@ -2,6 +2,10 @@
 
 Most tests use a tokenizer of SMALL_MERGES: the bytes, of which "!" has id 0, then 256 "lo", 257
 "low", 258 " low", 259 "er" and 260 "é". By default, <|endoftext|> (EOT) is 261.
+
+An added token is none of the bytes and merges, or is one of them that is read before any merge. It
+is special or plain: by default, `encode` refuses a text with a special token, and reads a plain
+token as such. A normalized token is one that transformers searches for last.
 """
 
 import json
