@@ -7,6 +7,12 @@ are hub_files. `hub_server.faults[file]` lists what is wrong with its next answe
 file; after them the answers are right. The hub keeps the first byte of each request, and counts the
 bytes of each file that it has served. weights_folder is where downloads go, and a download waits
 0.001 s before the second attempt.
+
+`Fault(stop=n)` cuts the connection after the first n bytes of the file. What was received by then
+is in a hidden file, the part. The next request is for the last byte of the part and all that follow
+it, so that there is something to ask for even if the part is complete. The client reads BLOCK bytes
+at a time: when the connection is cut, it loses less than a block. HALF is in the middle of the
+weights.
 """
 
 import json
@@ -144,9 +150,8 @@ def test_a_plain_server_of_files(hub_server, hub_files):
     hub_server.faults[WEIGHTS] = [Fault(stop=first_cut), DROPPED, Fault(stop=third_cut)]
     assert_whole(hub.download(NAME), hub_files)
 
-    # Each later request begins with the last byte of the part. The third response begins a byte
-    # before a block, and the client reads whole blocks from there on. So the 8 bytes after the last
-    # of them are lost.
+    # The third response begins one byte before a block, and ends 7 bytes after a block. The client
+    # reads whole blocks from its first byte on, so its last 8 bytes are lost.
     second_start = first_cut - 1
     third_start = second_start  # the second request brought nothing
     lost = 8
@@ -193,8 +198,11 @@ def test_it_waits_twice_as_long_after_each_attempt_without_a_new_byte(
     after_progress = [0.002, 0.004, 0.008, 0.016, 0.032]  # six attempts, with five waits between
     assert slept == [*before_progress, *during_progress, *after_progress]
     assert notes[-1] == f"{WEIGHTS}: the server answers 503; trying again in 0.032 s"
-    assert len(hub_server.faults[WEIGHTS]) == len(lasting(BUSY)) - 6
-    # Each block but the first begins with the last byte of the one before, which is not new.
+    last_attempts = 6
+    assert len(hub_server.faults[WEIGHTS]) == len(lasting(BUSY)) - last_attempts
+
+    # Each answer brought one whole block. The few bytes between its end and `stop` were lost. The
+    # first byte of each block but the first was in the part already.
     bytes_received_again = n_blocks - 1
     part = part_of(weights_folder / NAME)
     assert part.stat().st_size == n_blocks * BLOCK - bytes_received_again
@@ -226,7 +234,7 @@ def test_an_interruption_without_end(hub_server, hub_files, monkeypatch, fault, 
     monkeypatch.setattr(fetching, "TIMEOUT", (5, 0.1))  # seconds to connect, and for more data
     hub_server.faults[WEIGHTS] = lasting(fault)
     assert fail(message).startswith(f"{hub_server.host}/{NAME}")
-    monkeypatch.setattr(fetching, "TIMEOUT", (5, 5))
+    monkeypatch.setattr(fetching, "TIMEOUT", (5, 5))  # on a busy machine, 0.1 s may be too short
     hub_server.faults.clear()
     assert_whole(hub.download(NAME), hub_files)
 
@@ -244,17 +252,17 @@ def test_a_server_that_stops_during_the_download_is_waited_for(hub_server):
 # The part that a download left
 
 
-def end_at(server, stop: int) -> None:
-    """A download that gives up after this many bytes of the weights."""
+def download_until(server, stop: int) -> None:
+    """A download that gives up after this many bytes of the weights, and leaves a part."""
     server.faults[WEIGHTS] = [Fault(stop=stop), *lasting(DROPPED)]
     fail("; the next download continues from here")
     server.faults.clear()
 
 
-def fill_disk_at(stop: int) -> None:
+def download_until_disk_is_full(stop: int) -> None:
     """A download to a disk that is full after this many bytes of the weights.
 
-    In place of the disk, this process may not make a file larger.
+    The disk is not really full: this process may not make any file larger than that.
     """
     resource = pytest.importorskip("resource")
     soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -266,15 +274,16 @@ def fill_disk_at(stop: int) -> None:
 
 
 def assert_continues(server, part, content: bytes) -> None:
-    """The next download asks for the rest of the file and the last byte of the part."""
+    """The next download is sent the last byte of the part again, and the rest of the file."""
     rest = len(content) - part.stat().st_size
     sent_before = server.served[WEIGHTS]
     hub.download(NAME)
-    assert server.served[WEIGHTS] - sent_before == 1 + rest
+    sent = server.served[WEIGHTS] - sent_before
+    assert sent == 1 + rest
 
 
 def test_the_next_download_continues_after_a_cut(weights_folder, hub_server, hub_files):
-    end_at(hub_server, HALF)
+    download_until(hub_server, HALF)
     part = part_of(weights_folder / NAME)
     received = part.read_bytes()
     assert hub_files[WEIGHTS].startswith(received)
@@ -284,13 +293,13 @@ def test_the_next_download_continues_after_a_cut(weights_folder, hub_server, hub
 
 
 def test_the_next_download_continues_after_a_full_disk(weights_folder, hub_server, hub_files):
-    fill_disk_at(HALF)
+    download_until_disk_is_full(HALF)
     assert_continues(hub_server, part_of(weights_folder / NAME), hub_files[WEIGHTS])
     assert_whole(weights_folder / NAME, hub_files)
 
 
 def test_a_complete_part_is_only_verified(weights_folder, hub_server, hub_files):
-    end_at(hub_server, HALF)
+    download_until(hub_server, HALF)
     part = part_of(weights_folder / NAME)
     part.write_bytes(hub_files[WEIGHTS])
     assert_continues(hub_server, part, hub_files[WEIGHTS])
@@ -299,7 +308,7 @@ def test_a_complete_part_is_only_verified(weights_folder, hub_server, hub_files)
 
 def test_a_damaged_part_is_deleted(weights_folder, hub_server, hub_files):
     """The part is the weights without their first byte, so the whole is not the right file."""
-    end_at(hub_server, HALF)
+    download_until(hub_server, HALF)
     part = part_of(weights_folder / NAME)
     part.write_bytes(hub_files[WEIGHTS][1:HALF])
     fail(rf"{WEIGHTS}: its SHA-256 is \w{{64}}, expected \w{{64}}; the part is deleted")
@@ -318,7 +327,8 @@ def other_weights(dtype: str) -> bytes:
         tensors[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": offsets}
         data += array.tobytes()
     header = json.dumps(tensors).encode()
-    return len(header).to_bytes(8, "little") + header + data
+    header_size = len(header).to_bytes(8, "little")
+    return header_size + header + data
 
 
 # The dtype of the new file, and how many bytes of the old one were received. The old one is F32.
@@ -334,12 +344,13 @@ def test_a_file_that_changes_between_two_downloads_is_not_joined(
     hub_server, hub_files, dtype, stop
 ):
     """The old file is sent up to the byte `stop`, and then the server has the new one."""
-    end_at(hub_server, stop)
+    download_until(hub_server, stop)
     new_files = {**hub_files, WEIGHTS: other_weights(dtype)}
     hub_server.put(NAME, new_files)
     notes = []
     assert_whole(hub.download(NAME, note=notes.append), new_files)
-    assert f"{WEIGHTS}: it changed on the server; trying again in 0.00" in notes[-1]
+    expected = f"{WEIGHTS}: it changed on the server; trying again in 0.00"  # 0.001 s or 0.002 s
+    assert expected in notes[-1]
 
 
 @pytest.mark.parametrize(("dtype", "stop"), NEW_SIZES)
@@ -353,7 +364,8 @@ def test_a_file_that_changes_during_a_download_is_not_joined(hub_server, hub_fil
     hub_server.faults[WEIGHTS] = [Fault(stop=stop, then=put_new_files)]
     notes = []
     assert_whole(hub.download(NAME, note=notes.append), new_files)
-    assert f"{WEIGHTS}: it changed on the server; trying again in 0.00" in notes[-1]
+    expected = f"{WEIGHTS}: it changed on the server; trying again in 0.00"  # 0.001 s or 0.002 s
+    assert expected in notes[-1]
 
 
 # A mirror without hashes
@@ -694,6 +706,7 @@ def test_the_token_stays_when_the_hub_redirects_to_itself(hub_server, monkeypatc
 
 
 def test_the_password_of_netrc_is_not_used(hub_server, monkeypatch, tmp_path):
+    """tmp_path is the home directory, in which .netrc is searched."""
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login somebody password else\n")
     hub.download(NAME)

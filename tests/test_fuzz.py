@@ -1,6 +1,9 @@
 """Files that were edited at random are read as they are now, or refused in one line that names
 them.
 
+A case is a kind of file: what writes it, what edits it at random, and a check that fails if it was
+read wrongly. `edits` are the contents of such a file after each of EDITS edits.
+
 What was read is compared with a short second reading of the same file that checks nothing.
 TensorFlow's files have checksums: an edited one is refused or makes no difference.
 """

@@ -63,18 +63,18 @@ STOPPED = [
 ]
 
 
-def grown(tokens, stop):
+def show_token_by_token(tokens, stop):
     """A sample of these tokens, and what was shown after each of them, and at the end."""
     sample = TextSample(TOKENIZER, stop, (EOT,))
-    steps_of_one_row = ([[token]] for token in tokens)
-    shown = [text for _, text in push_steps(steps_of_one_row, [sample])]
+    steps = [[[token]] for token in tokens]  # a step has a list of new tokens for each sample
+    shown = [text for _, text in push_steps(iter(steps), [sample])]
     assert sample.text == "".join(shown)
     return sample, shown
 
 
 @pytest.mark.parametrize(("tokens", "stop", "pieces"), GROWING)
 def test_text_is_shown_as_soon_as_it_is_certain(tokens, stop, pieces):
-    sample, shown = grown(tokens, stop)
+    sample, shown = show_token_by_token(tokens, stop)
     assert shown == pieces
     assert sample.finish_reason == "length"
     assert sample.ids == tokens
@@ -83,7 +83,7 @@ def test_text_is_shown_as_soon_as_it_is_certain(tokens, stop, pieces):
 @pytest.mark.parametrize(("tokens", "stop", "pieces"), STOPPED)
 def test_text_is_shown_up_to_a_stop_string(tokens, stop, pieces):
     """The tokens after it are dropped. There is a piece for each token up to it."""
-    sample, shown = grown(tokens, stop)
+    sample, shown = show_token_by_token(tokens, stop)
     assert shown == pieces
     assert sample.finish_reason == "stop"
     assert sample.ids == tokens[: len(pieces)]
@@ -92,10 +92,13 @@ def test_text_is_shown_up_to_a_stop_string(tokens, stop, pieces):
 def test_the_end_of_text_token_shows_what_was_held_back():
     """The letters "no" are held back, because they may be the beginning of "not"."""
     tokens = encode("a no")
-    sample, shown = grown([*tokens, EOT], ["not"])
+    sample, shown = show_token_by_token([*tokens, EOT], ["not"])
     assert shown == ["a", " ", "", "", "no"]
     assert sample.finish_reason == "eos"
     assert sample.ids == tokens
+
+
+MAX_NEW_TOKENS = 30  # of a sample
 
 
 @dataclass
@@ -113,17 +116,21 @@ def batch() -> Batch:
     model = random_model(replace(SMALL, vocab_size=257, n_ctx=64, eos_token_id=EOT))
     samples = [TextSample(TOKENIZER, ["e", "t", "a"], (EOT,)) for _ in range(40)]
     prompts = [[5, 6]] * 40
-    pieces = [""] * 40
+    sampling = Sampling(temperature=3.0)  # so high that some samples end early, and some do not
     steps = sample_steps(
         model,
         prompts,
-        max_new_tokens=30,
-        sampling=Sampling(3.0),
-        streams=random_streams(0, 40),
+        max_new_tokens=MAX_NEW_TOKENS,
+        sampling=sampling,
+        streams=random_streams(seed=0, n=40),
     )
+    pieces = [""] * 40
     for number, text in push_steps(steps, samples):
         pieces[number] += text
-    rows = sampled_rows(model, prompts, Sampling(3.0), tokens=30, streams=random_streams(0, 40))
+
+    # The same random numbers give the same tokens, which no stop string ends here.
+    streams = random_streams(seed=0, n=40)
+    rows = sampled_rows(model, prompts, sampling, tokens=MAX_NEW_TOKENS, streams=streams)
     return Batch(samples, pieces, rows)
 
 
@@ -136,7 +143,7 @@ def test_each_sample_of_a_batch_ends_by_itself(batch):
     for sample, row in zip(batch.samples, batch.rows, strict=True):
         assert sample.ids == row[: len(sample.ids)]
         if sample.finish_reason == "length":
-            assert len(sample.ids) == 30
+            assert len(sample.ids) == MAX_NEW_TOKENS
 
 
 def test_no_sample_of_a_batch_has_a_stop(batch):

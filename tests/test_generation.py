@@ -35,10 +35,10 @@ def assert_argmax_of_every_step(model, prompt, tokens):
 
 
 @pytest.mark.parametrize("head", ["tied", "untied"])
-@pytest.mark.parametrize("length", [1, 5, 30, 31])
+@pytest.mark.parametrize("length", [1, 5, 30, 31])  # of the prompt; the context is 31 tokens
 def test_greedy_is_the_argmax_of_every_step(head, length):
     model = random_model(replace(SMALL.with_head(head), eos_token_id=None))
-    prompt = [(7 * i) % 101 for i in range(length)]
+    prompt = [(7 * i) % SMALL.vocab_size for i in range(length)]
     tokens = list(generate(model, prompt, max_new_tokens=80, greedy=True))
     assert len(tokens) == 80
     assert len(set(tokens)) > 3, "a model that repeats one token shows nothing"
@@ -49,7 +49,7 @@ def test_greedy_is_the_argmax_of_every_step(head, length):
 @pytest.mark.parametrize("n_ctx", [1, 2])
 def test_greedy_with_a_context_of_one_or_two_tokens(head, n_ctx):
     model = random_model(replace(SMALL.with_head(head), n_ctx=n_ctx, eos_token_id=None))
-    prompt = [0, 7][:n_ctx]
+    prompt = [0, 7][:n_ctx]  # it fills the context
     tokens = list(generate(model, prompt, max_new_tokens=80, greedy=True))
     assert len(tokens) == 80
     assert_argmax_of_every_step(model, prompt, tokens)
@@ -65,10 +65,12 @@ def test_prompts_of_unequal_lengths_are_continued_as_if_each_were_alone(endless)
     """The context is 31 tokens, so the window of each slides at another step."""
     model = endless.astype(np.float64)
     prompts = [PROMPT, PROMPT[:1], list(range(31)), [9] * 17]
-    together = sampled_rows(model, prompts, Sampling(1.5), tokens=70, streams=random_streams(3, 4))
+    sampling = Sampling(temperature=1.5)
+    streams = random_streams(seed=3, n=4)
+    together = sampled_rows(model, prompts, sampling, tokens=70, streams=streams)
     for row, prompt in enumerate(prompts):
-        stream = random_streams(3, 4)[row]
-        (alone,) = sampled_rows(model, [prompt], Sampling(1.5), tokens=70, streams=[stream])
+        stream = random_streams(seed=3, n=4)[row]  # from its beginning
+        (alone,) = sampled_rows(model, [prompt], sampling, tokens=70, streams=[stream])
         assert together[row] == alone
 
 
@@ -115,7 +117,7 @@ def test_an_unused_generator_computes_no_more(endless, shapes_read):
 def test_end_of_text_ends_generation_and_is_not_yielded(endless):
     """The model is made to end at a token that it writes."""
     tokens = list(generate(endless, PROMPT, 20, greedy=True))
-    end = tokens[6]
+    end = tokens[6]  # any of them
     tokens_before_end = tokens[: tokens.index(end)]  # the token may come up earlier, too
     for eos_token_id in (end, (99, end)):  # a config may name several tokens
         config = replace(endless.config, eos_token_id=eos_token_id)

@@ -69,15 +69,28 @@ def assert_gradients(gradients, theirs, tolerance):
     assert set(names) == gradients.keys()
 
 
-def assert_loss_and_gradients(model, theirs, ids, gradients, tolerance):
-    """Our loss of ids [B, T + 1] and its gradients are torch's. Ours are left in `gradients`."""
-    B, width = ids.shape
-    tokens = B * (width - 1)  # the first of each row is not predicted
-    loss = write_gradients(model, ids[:, :-1], ids[:, 1:], tokens, gradients)
-    expected = torch_loss(theirs, ids)
+def write_our_gradients(model, ids, gradients):
+    """Write the gradients for ids [B, T + 1] to `gradients`, and return the mean loss."""
+    tokens = ids[:, :-1]
+    targets = ids[:, 1:]
+    return write_gradients(model, tokens, targets, targets.size, gradients)
+
+
+def write_torch_gradients(theirs, ids):
+    """Write the gradients for ids to `grad` of torch's parameters, and return the mean loss."""
     theirs.zero_grad()
-    expected.backward()
-    assert loss == pytest.approx(expected.item(), rel=tolerance / 10)
+    loss = torch_loss(theirs, ids)
+    loss.backward()
+    return loss.item()
+
+
+def assert_loss_and_gradients(model, theirs, ids, tolerance):
+    """Our mean loss of ids [B, T + 1] and its gradients are torch's."""
+    gradients = {name: np.empty_like(array) for name, array in model.parameters.items()}
+    loss = write_our_gradients(model, ids, gradients)
+    expected_loss = write_torch_gradients(theirs, ids)
+    # A mean of many losses has a smaller rounding error than a gradient.
+    assert loss == pytest.approx(expected_loss, rel=tolerance / 10)
     assert_gradients(gradients, theirs, tolerance)
 
 
@@ -94,8 +107,7 @@ def test_gradients_are_torchs(case, head, dtype, tolerance):
     model = random_model(replace(SMALL.with_head(head), **CASES[case]), dtype=dtype)
     theirs = as_transformers(model)
     ids = np.random.default_rng(0).integers(0, SMALL.vocab_size, (4, 21))
-    gradients = {name: np.empty_like(array) for name, array in model.parameters.items()}
-    assert_loss_and_gradients(model, theirs, ids, gradients, tolerance)
+    assert_loss_and_gradients(model, theirs, ids, tolerance)
 
 
 @pytest.mark.slow
@@ -105,8 +117,7 @@ def test_gradients_at_gpt2s_width_are_torchs(head):
     model = GPT2.random(Config(n_layer=2).with_head(head))
     theirs = as_transformers(model)
     ids = np.random.default_rng(0).integers(0, model.config.vocab_size, (2, 33))
-    gradients = {name: np.empty_like(array) for name, array in model.parameters.items()}
-    assert_loss_and_gradients(model, theirs, ids, gradients, tolerance=1e-4)
+    assert_loss_and_gradients(model, theirs, ids, tolerance=1e-4)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
@@ -127,15 +138,19 @@ def test_ten_steps_are_torchs(head, dtype, tolerance):
 
     for step in range(10):
         ids = np.random.default_rng(step).integers(0, SMALL.vocab_size, (4, 21))
-        assert_loss_and_gradients(model, theirs, ids, gradients, tolerance)
-        norm, scale = clip(gradient, 1.0)
-        adamw.step(gradient, lr=1e-2, scale=scale)
-        expected_norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
-        theirs_adamw.step()
-        assert norm == pytest.approx(expected_norm.item(), rel=tolerance), step
+        loss = write_our_gradients(model, ids, gradients)
+        expected_loss = write_torch_gradients(theirs, ids)
+        assert loss == pytest.approx(expected_loss, rel=tolerance / 10), step
+        assert_gradients(gradients, theirs, tolerance)
 
-    # Not in float32: a key's bias does not change the loss, so its gradient is rounding, which
-    # Adam makes as large as any other.
+        norm, scale = clip(gradient, 1.0)
+        expected_norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
+        assert norm == pytest.approx(expected_norm.item(), rel=tolerance), step
+        adamw.step(gradient, lr=1e-2, scale=scale)
+        theirs_adamw.step()
+
+    # Parameters are not compared in float32: a key's bias does not change the loss, so its gradient
+    # is nothing but rounding. Adam divides a gradient by its usual size, so it makes a full step.
     if dtype == np.float64:
         for name, parameter in theirs.named_parameters():
             ours = model.parameters[name.removeprefix("transformer.")]
@@ -159,7 +174,8 @@ def test_a_run_is_torchs_run():
         return batch
 
     trainer._draw = draw_and_keep
-    steps = [record for record in trainer.run() if "loss" in record]  # without step 0
+    records = list(trainer.run())
+    steps = records[1:]  # the first record is the evaluation at the start
     adamw = torch_adamw(
         theirs,
         lr=settings.lr,  # each step sets its own
@@ -169,9 +185,7 @@ def test_a_run_is_torchs_run():
     for number, (record, ids) in enumerate(zip(steps, batches, strict=True)):
         for group in adamw.param_groups:
             group["lr"] = record["lr"]
-        adamw.zero_grad()
-        loss = torch_loss(theirs, ids)
-        loss.backward()
+        loss = write_torch_gradients(theirs, ids)
         torch.nn.utils.clip_grad_norm_(theirs.parameters(), settings.clip)
         adamw.step()
-        assert record["loss"] == pytest.approx(loss.item(), rel=1e-4), number
+        assert record["loss"] == pytest.approx(loss, rel=1e-4), number

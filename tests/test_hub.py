@@ -69,6 +69,7 @@ def pinned_gpt2(hub_server, hub_files, monkeypatch):
 def openai_files(hub_server, hub_files, monkeypatch, tmp_path):
     """The files of a small gpt2, which OpenAI's server has. Their sizes and hashes are pinned."""
     monkeypatch.setattr(tensorflow, "HEAD_WIDTH", SMALL.head_width)
+    # OpenAI's files always have this n_inner, and the last token begins and ends a text.
     config = replace(
         SMALL, vocab_size=257, n_inner=4 * SMALL.n_embd, bos_token_id=256, eos_token_id=256
     )
@@ -76,7 +77,8 @@ def openai_files(hub_server, hub_files, monkeypatch, tmp_path):
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     for file in known_models.OPENAI_124M:
         monkeypatch.setitem(known_models.OPENAI_124M, file, version(files[file]))
-    files |= {"encoder.json": hub_files["vocab.json"], "vocab.bpe": hub_files["merges.txt"]}
+    files["encoder.json"] = hub_files["vocab.json"]
+    files["vocab.bpe"] = hub_files["merges.txt"]
     hub_server.put("openai/124M", files)
     monkeypatch.setattr(remote_models, "OPENAI", f"http://{hub_server.host}/openai")
     return files
@@ -97,7 +99,7 @@ def without(files: dict[str, bytes], *names: str) -> dict[str, bytes]:
 
 def bytes_alone() -> bytes:
     """A tokenizer.json whose tokens are the bytes."""
-    model = bpe_model(vocab=spelled_ids([], 0), merges=[])
+    model = bpe_model(vocab=spelled_ids([], first_id=0), merges=[])
     return json.dumps(tokenizer_json(model=model, added_tokens=[])).encode()
 
 
@@ -125,7 +127,7 @@ def test_a_repository_with_a_tokenizer_json_alone(hub_server, hub_files):
 
 def test_a_repository_with_tokens_that_tokenizer_json_adds(hub_server, hub_files):
     added = [added_token(EOT, 256), added_token("<pad>", 257)]
-    model = bpe_model(vocab=spelled_ids([], 0), merges=[])
+    model = bpe_model(vocab=spelled_ids([], first_id=0), merges=[])
     file = json.dumps(tokenizer_json(model=model, added_tokens=added))
     assert_downloads(hub_server, {**hub_files, "tokenizer.json": file.encode()})
     assert tiedgpt.load_tokenizer(NAME).special_tokens == {EOT: 256, "<pad>": 257}
@@ -401,7 +403,7 @@ def test_the_pins_of_openais_files_are_the_facts(shared, file, pin):
 
 def test_gpt2_comes_from_its_commit(weights_folder, hub_server, pinned_gpt2, hub_files):
     notes = []
-    assert hub.find_or_download("gpt2", notes.append) == weights_folder / "gpt2"
+    assert hub.find_or_download("gpt2", note=notes.append) == weights_folder / "gpt2"
     assert_whole(weights_folder / "gpt2", hub_files)
     for request in hub_server.requests:
         assert f"/{GPT2}/resolve/{GPT2_COMMIT}/" in request.path
@@ -415,7 +417,7 @@ def test_a_directory_called_gpt2_is_mentioned_and_not_meant(weights_folder, monk
     monkeypatch.chdir(weights_folder.parent)
     Path("gpt2").mkdir()
     notes = []
-    assert hub.find_or_download("gpt2", notes.append) == weights_folder / "gpt2"
+    assert hub.find_or_download("gpt2", note=notes.append) == weights_folder / "gpt2"
     missing, _downloading = notes
     assert missing == "gpt2 is not on this machine (for the directory here, write ./gpt2)"
 
@@ -462,9 +464,11 @@ def test_another_file_than_the_pinned_one_is_refused(hub_server, source, folder,
     """Even if the server describes its other file correctly: first other bytes, then one more."""
     right = hub_server.files[f"{folder}/{file}"]
     hub_server.put(folder, {file: flip_bit(right)})
-    fail(rf"/{file}: its SHA-256 is .*, expected .*; the part is deleted", "gpt2", source)
+    message = rf"/{file}: its SHA-256 is .*, expected .*; the part is deleted"
+    fail(message, name="gpt2", source=source)
     hub_server.put(folder, {file: right + b"!"})
-    fail(rf"/{file}: expected one number of bytes, got \d+ and \d+", "gpt2", source)
+    message = rf"/{file}: expected one number of bytes, got \d+ and \d+"
+    fail(message, name="gpt2", source=source)
 
 
 @pytest.mark.usefixtures("pinned_gpt2", "openai_files")
@@ -480,7 +484,7 @@ def test_another_file_than_the_pinned_one_is_refused(hub_server, source, folder,
 )
 def test_a_file_that_the_server_lacks(hub_server, source, path, message):
     del hub_server.files[path]
-    fail(message, "gpt2", source)
+    fail(message, name="gpt2", source=source)
 
 
 # OpenAI's files
@@ -521,20 +525,21 @@ def test_openais_larger_models_are_known_by_their_size(hub_server, openai_files)
     """A small file in the place of the data of gpt2-medium, of 1,419,292,672 bytes, is refused."""
     hub_server.put("openai/355M", openai_files)
     message = r"00000-of-00001: expected one number of bytes, got \d+ and 1419292672"
-    fail(message, "gpt2-medium", "openai")
+    fail(message, name="gpt2-medium", source="openai")
 
 
 @pytest.mark.usefixtures("openai_files")
 @pytest.mark.parametrize("name", ["distilgpt2", NAME])
 def test_a_model_that_openai_did_not_release(name):
-    fail(f"OpenAI released gpt2, .*, not {name}; download it from the hub", name, "openai")
+    message = f"OpenAI released gpt2, .*, not {name}; download it from the hub"
+    fail(message, name=name, source="openai")
 
 
 # What a killed download leaves
 
 
-def leave_files(folder: Path) -> Path:
-    """Leave what a killed download leaves: a staging directory, and a part of a file of weights.
+def leave_files_of_a_killed_download(folder: Path) -> Path:
+    """A staging directory, and a part of a file of weights.
 
     No model here has that file, so its part is not continued. Returns the part.
     """
@@ -547,11 +552,11 @@ def leave_files(folder: Path) -> Path:
     return part
 
 
-def interrupt_download(server, name: str, source: str, file: str) -> None:
+def interrupt_download(server, *, name: str, source: str, file: str) -> None:
     """A download of a model that gives up when it has the first BLOCK bytes of a file."""
     dropped = Fault(is_dropped=True)
     server.faults[file] = [Fault(stop=BLOCK), *[dropped] * fetching.ATTEMPTS]
-    fail("; the next download continues from here", name, source)
+    fail("; the next download continues from here", name=name, source=source)
 
 
 # A part is continued with its own last byte, so that there is something to ask for even if the
@@ -561,16 +566,16 @@ CONTINUED_AT = BLOCK - 1
 
 def test_only_a_part_of_the_weights_is_continued(weights_folder, hub_server, hub_files):
     """Another file's part and a staging directory are there, too, and are removed."""
-    leave_files(weights_folder / NAME)
-    interrupt_download(hub_server, NAME, "hub", WEIGHTS)
+    leave_files_of_a_killed_download(weights_folder / NAME)
+    interrupt_download(hub_server, name=NAME, source="hub", file=WEIGHTS)
     assert_whole(hub.download(NAME), hub_files)
     assert CONTINUED_AT in hub_server.first_bytes()
 
 
 def test_only_a_part_of_openais_weights_is_continued(weights_folder, hub_server, openai_files):
     """Another file's part and a staging directory are there, too, and are removed."""
-    leave_files(weights_folder / "gpt2-openai")
-    interrupt_download(hub_server, "gpt2", "openai", tensorflow.DATA)
+    leave_files_of_a_killed_download(weights_folder / "gpt2-openai")
+    interrupt_download(hub_server, name="gpt2", source="openai", file=tensorflow.DATA)
     assert_whole(hub.download("gpt2", "openai"), openai_files)
     assert CONTINUED_AT in hub_server.first_bytes(tensorflow.DATA)
 
@@ -579,7 +584,7 @@ def test_only_a_part_of_openais_weights_is_continued(weights_folder, hub_server,
 def test_what_is_left_beside_a_complete_model_is_removed(weights_folder, hub_files):
     """A kill between the last rename and the removal of parts leaves it."""
     folder = hub.download(NAME)
-    leave_files(folder)
+    leave_files_of_a_killed_download(folder)
     hub.download(NAME)
     assert_whole(folder, hub_files)
 
@@ -588,7 +593,7 @@ def test_what_is_left_beside_a_complete_model_is_removed(weights_folder, hub_fil
 def test_a_part_is_not_removed_while_another_process_has_the_lock():
     """The process with the lock may be receiving the part."""
     folder = hub.download(NAME)
-    part = leave_files(folder)
+    part = leave_files_of_a_killed_download(folder)
     with locks.locked_file(folder / locks.LOCK):
         hub.download(NAME)
         assert part.exists()
@@ -655,14 +660,14 @@ def test_gpt2_is_not_downloaded_if_nobody_named_it(hub_server, pinned_gpt2, run)
 def test_offline_nothing_is_asked_for(hub_server, monkeypatch, value):
     monkeypatch.setenv("HF_HUB_OFFLINE", value)
     fail(f"^{NAME} cannot be downloaded: HF_HUB_OFFLINE is set$")
-    fail("gpt2 cannot be downloaded: HF_HUB_OFFLINE is set", "gpt2", "openai")
+    fail("gpt2 cannot be downloaded: HF_HUB_OFFLINE is set", name="gpt2", source="openai")
     error = refuses(f"{NAME} is not on this machine: looked for ", tiedgpt.load_model, NAME)
     assert error.endswith("; HF_HUB_OFFLINE is set, so it is not downloaded")
     assert hub_server.requests == []
 
 
 def test_offline_a_model_that_is_here_is_found(weights_folder, hub_server, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")  # not offline
     hub.download(NAME)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert hub.download(NAME) == weights_folder / NAME
@@ -687,8 +692,8 @@ def test_a_model_in_the_hugging_face_cache_is_used(
 ):
     """Nothing is downloaded, and the part that an earlier download has left is removed."""
     folder = write_snapshot(tmp_path, repository, hub_files)
-    folder_of_download = weights_folder / places.check_name(name)
-    part = leave_files(folder_of_download)
+    folder_of_download = weights_folder / places.check_name(name)  # 124M is another name of gpt2
+    part = leave_files_of_a_killed_download(folder_of_download)
     assert hub.find_or_download(name) == folder
     assert hub.download(name) == folder
     assert hub_server.requests == []

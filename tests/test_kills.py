@@ -36,6 +36,7 @@ class Kills:
         self.processes: list[subprocess.Popen] = []
 
     def start_process(self, *arguments: str) -> subprocess.Popen:
+        """Start a process in a group of its own, so that a test can send a signal to the group."""
         process = subprocess.Popen(
             arguments, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
@@ -169,9 +170,10 @@ def test_the_shard_of_a_killed_worker_is_done_by_another(kills):
     """One worker is killed when it waits at the text "wait". Then another one comes to the text."""
     write_input(*TEXTS, "wait", *TEXTS)
     run = kills.start("--workers", "2")
-    os.kill(kills.waiting_worker(), signal.SIGKILL)
-    kills.waiting_worker()
-    Path("go").touch()  # the other worker does not wait any more
+    first_worker = kills.waiting_worker()
+    os.kill(first_worker, signal.SIGKILL)
+    kills.waiting_worker()  # returns when another worker waits there
+    Path("go").touch()  # that one does not wait any more
     kills.end(run, code=0)
     assert not Path("out.parts").exists()
 

@@ -39,7 +39,7 @@ def models(request):
     from tiedgpt.lm_eval import TiedGPT
 
     path = str(ROOT / "weights" / f"shakespeare-{request.param}")
-    logging.disable(logging.WARNING)
+    logging.disable(logging.WARNING)  # the harness logs much
     yield Models(
         tiedgpt=TiedGPT(path, head=request.param),
         hf=HFLM(path, device="cpu", batch_size=1, dtype="float32"),
@@ -103,19 +103,20 @@ def test_rolling_loglikelihoods(models):
 
 
 def test_a_common_beginning_is_read_once(models, monkeypatch):
-    model = models.tiedgpt
-    final = model.model.final
-    token_counts = []
+    """Three requests have the same context. After the first, only their continuations are read."""
+    gpt2 = models.tiedgpt.model
+    final = gpt2.final
+    token_counts = []  # of each text that the model reads
 
     def recorded(ids, cache):
         token_counts.append(len(ids))
         return final(ids, cache)
 
-    monkeypatch.setattr(model.model, "final", recorded)
-    model.cached = []  # forget what the tests before have read
-    beginning = LONG[:200]
-    requests = [(beginning, " love"), (beginning, " hate"), (beginning, " the")]
-    answers(model, "loglikelihood", requests)
+    monkeypatch.setattr(gpt2, "final", recorded)
+    models.tiedgpt.cached = []  # forget what the tests before have read
+    context = LONG[:200]  # characters, which are more than 50 tokens
+    requests = [(context, " love"), (context, " hate"), (context, " the")]
+    answers(models.tiedgpt, "loglikelihood", requests)
     first_count, *later_counts = token_counts
     assert first_count > 50
     assert max(later_counts) < 9
@@ -222,6 +223,9 @@ def test_the_command_has_the_result_of_hf(models, task_directory):
     ours = accuracy(json.loads(file.read_text(encoding="utf-8")))
 
     tasks = TaskManager(include_path=str(task_directory), include_defaults=False)
-    theirs = simple_evaluate(models.hf, tasks=["sonnets"], task_manager=tasks, bootstrap_iters=0)
+    no_error_bars = 0
+    theirs = simple_evaluate(
+        models.hf, tasks=["sonnets"], task_manager=tasks, bootstrap_iters=no_error_bars
+    )
     assert ours == accuracy(theirs)
-    assert 0 < ours < 1
+    assert 0 < ours < 1, "some questions are answered rightly, and some wrongly"

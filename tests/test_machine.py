@@ -1,4 +1,12 @@
-"""How threads share a text or a batch: BLAS has one meanwhile, and results do not change."""
+"""How threads share a text or a batch: BLAS has one meanwhile, and results do not change.
+
+Several threads read a long text in pieces of at most PIECE_TOKENS tokens. In each layer, a piece
+puts its keys and values into the cache, with KVCache.extend, and then needs those of the pieces
+before it. So a thread waits in each layer until the piece before has come so far.
+
+Here a text has T tokens. Its N_PIECES pieces begin at the places PIECE_STARTS. `on_threads(n)` lets
+n Python threads read it.
+"""
 
 import math
 import subprocess
@@ -82,10 +90,10 @@ def on_threads(monkeypatch):
 def test_blas_has_one_thread_until_the_last_of_several_contexts_ends(blas_threads):
     """As when one program reads two texts at once, and the first is interrupted."""
     with ExitStack() as second_text:
-        with suppress(KeyboardInterrupt), blas.one_blas_thread():  # for the first text
-            second_text.enter_context(blas.one_blas_thread())
-            raise KeyboardInterrupt
-        assert blas_threads() == 1
+        with suppress(KeyboardInterrupt), blas.one_blas_thread():  # the first text begins
+            second_text.enter_context(blas.one_blas_thread())  # the second text begins
+            raise KeyboardInterrupt  # the first text ends
+        assert blas_threads() == 1  # the second text is still read
     assert blas_threads() == 2  # as many as at first
 
 
@@ -107,7 +115,10 @@ def test_while_blas_has_one_thread_as_many_read_as_it_had_before():
     ],
 )
 def test_how_many_python_threads_read_a_text(monkeypatch, n_blas_threads, n_reading_threads):
-    """None stands for a BLAS that is not OpenBLAS, so that its threads are not known."""
+    """On more than MAX_THREADS cores, one Python thread reads, and BLAS uses all cores.
+
+    None stands for a BLAS that is not OpenBLAS, so that its threads are not known.
+    """
 
     def openblas(function):
         if n_blas_threads is None:
@@ -179,7 +190,10 @@ def test_pieces_continue_a_cache_that_is_not_empty(on_threads):
 
 
 def test_long_sequences_of_unequal_lengths_are_read_in_pieces(on_threads):
-    """The ids of the other text are padding from the lengths on that each call is given."""
+    """Two calls read a text and another one. Only as many ids as `lengths` says are of a text.
+
+    The ids after them are padding.
+    """
     on_threads(2)
     one = IDS
     other = IDS[::-1]
@@ -189,19 +203,19 @@ def test_long_sequences_of_unequal_lengths_are_read_in_pieces(on_threads):
     first_ids = np.stack([one[:9], other[:9]])
     MODEL(first_ids, cache, lengths=[9, 2])
 
-    # The second call reads the rest of the one, and many tokens of the other, but fewer.
+    # The second call reads the rest of the one, and 90 tokens fewer of the other.
     rest = T - 9
-    part = rest - 90
+    fewer = rest - 90
     second_ids = np.stack([one[9:], other[9:]])
-    logits_of_one, logits_of_other = MODEL(second_ids, cache, lengths=[rest, part])
+    logits_of_one, logits_of_other = MODEL(second_ids, cache, lengths=[rest, fewer])
     expected_of_one = logits_in_one_pass(one)
     assert_close(logits_of_one, expected_of_one[9:])
-    other_without_padding = np.concatenate([other[:2], other[9 : 9 + part]])
+    other_without_padding = np.concatenate([other[:2], other[9 : 9 + fewer]])
     expected_of_other = logits_in_one_pass(other_without_padding)
-    assert_close(logits_of_other[:part], expected_of_other[2:])
+    assert_close(logits_of_other[:fewer], expected_of_other[2:])
 
 
-@pytest.mark.parametrize("slow_piece", [0, 1, 2])
+@pytest.mark.parametrize("slow_piece", [0, 1, 2])  # no piece waits for the last one, 3
 def test_a_piece_waits_for_the_one_before(on_threads, monkeypatch, slow_piece):
     """Whichever is slow, all keys that a token may see are there when it looks."""
     on_threads(4)
@@ -209,8 +223,8 @@ def test_a_piece_waits_for_the_one_before(on_threads, monkeypatch, slow_piece):
     slow_layers = []
 
     def extend_slowly(self, layer, k, v):
-        tokens_before = self.length
-        if tokens_before == PIECE_STARTS[slow_piece]:
+        start_of_this_piece = self.length  # so many tokens are before it
+        if start_of_this_piece == PIECE_STARTS[slow_piece]:
             slow_layers.append(layer)
             time.sleep(0.05)
         return extend(self, layer, k, v)
@@ -221,7 +235,7 @@ def test_a_piece_waits_for_the_one_before(on_threads, monkeypatch, slow_piece):
     cache.keys[...] = np.nan
     cache.values[...] = np.nan
     assert_close(MODEL(IDS, cache), logits_in_one_pass(IDS))
-    assert slow_layers == list(range(LONG.n_layer))
+    assert slow_layers == list(range(LONG.n_layer)), "the piece was slow in every layer"
 
 
 @pytest.fixture
@@ -315,8 +329,8 @@ def test_an_error_in_one_piece_ends_the_others(on_threads, monkeypatch, failing_
 
     def extend_or_fail(self, layer, k, v):
         calls.append(layer)
-        tokens_before = self.length
-        if tokens_before == PIECE_STARTS[failing_piece] and layer == 1:
+        start_of_this_piece = self.length  # so many tokens are before it
+        if start_of_this_piece == PIECE_STARTS[failing_piece] and layer == 1:
             raise MemoryError
         return extend(self, layer, k, v)
 

@@ -87,7 +87,7 @@ def test_a_copy_is_read(file, model):
 
 
 def test_on_windows_a_file_is_read(file, model, monkeypatch):
-    with monkeypatch.context() as windows:
+    with monkeypatch.context() as windows:  # not longer: pytest needs the real name, too
         windows.setattr(checkpoint.os, "name", "nt")
         loaded = open_checkpoint(file).load()
     assert_loads(loaded, model, is_mapped=False)
@@ -159,12 +159,12 @@ def test_a_mapped_model_can_be_saved_over_its_own_file(file, model):
 
 
 def test_a_file_that_is_replaced_while_it_is_opened(file, monkeypatch):
-    """The header is read before the state of the file is noted."""
+    """It is replaced after its header is read, and before its size and time are noted."""
     check = huggingface.check_tensor_shapes
 
     def check_and_replace(*arguments):
         check(*arguments)
-        move_data(file, 64)
+        move_data(file, 64)  # a file with the same tensors at other places
 
     monkeypatch.setattr(huggingface, "check_tensor_shapes", check_and_replace)
     refuses(r"model\.safetensors: was replaced while", open_checkpoint, file)

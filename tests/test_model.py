@@ -1,5 +1,8 @@
 """The forward pass, its cache, its tape and the switch, on small models.
 
+The cache keeps the keys and values of the tokens that were read. The tape is a dict to which the
+forward pass writes every activation: attn.0.q are the queries of layer 0. An edit replaces an
+activation by what a function makes of it. The switch is between a tied and an untied output matrix.
 test_goldens.py compares it with transformers.
 """
 
@@ -23,14 +26,16 @@ D = SMALL.n_embd
 L = SMALL.n_layer
 H = SMALL.n_head
 F = SMALL.n_inner
-K = D // H
-IDS = np.random.default_rng(7).integers(0, V, (5, 13))  # B = 5, T = 13
+K = D // H  # the width of a head
+B = 5
+T = 13
+IDS = np.random.default_rng(7).integers(0, V, (B, T))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_tape_names_every_activation_and_shape(dtype):
     model = random_model(dtype=dtype)
-    cache = model.new_cache(batch=5)
+    cache = model.new_cache(batch=B)
     tape = {}
     logits = model(IDS, cache, tape)
 
@@ -38,7 +43,7 @@ def test_the_tape_names_every_activation_and_shape(dtype):
     assert len(documented) == 2 + 16 * L, "embed, final, and 16 in each block"
     documented["logits"] = "B T V"
     assert list(tape) == list(documented)
-    sizes = {"B": 5, "T": 13, "S": 13, "D": D, "3D": 3 * D, "H": H, "K": K, "F": F, "V": V}
+    sizes = {"B": B, "T": T, "S": T, "D": D, "3D": 3 * D, "H": H, "K": K, "F": F, "V": V}
     for name, letters in documented.items():
         shape = tuple(sizes[letter] for letter in letters.split())
         assert tape[name].shape == shape, name
@@ -49,9 +54,9 @@ def test_the_tape_names_every_activation_and_shape(dtype):
 
 
 def test_one_sequence_has_no_batch_axis(model):
-    assert model(IDS[0].tolist()).shape == (13, V)
-    assert model.final(IDS[0]).shape == (13, D)
-    assert model.final(IDS).shape == (5, 13, D)
+    assert model(IDS[0].tolist()).shape == (T, V)
+    assert model.final(IDS[0]).shape == (T, D)
+    assert model.final(IDS).shape == (B, T, D)
 
 
 def test_on_the_tape_one_sequence_is_a_batch_of_one(model):
@@ -67,7 +72,7 @@ def test_the_tape_adds_up(model):
     model(IDS, tape=tape)
     wte = model.parameters["wte.weight"]
     wpe = model.parameters["wpe.weight"]
-    np.testing.assert_array_equal(tape["resid_pre.0"], wte[IDS] + wpe[:13])
+    np.testing.assert_array_equal(tape["resid_pre.0"], wte[IDS] + wpe[:T])
     for layer in range(L):
         check_residual_stream(tape, layer)
         check_attention(tape, layer)
@@ -93,7 +98,7 @@ def check_attention(tape, layer):
     merged = np.concatenate([merge_heads(q), merge_heads(k), merge_heads(v)], axis=-1)
     np.testing.assert_array_equal(merged, tape[f"attn.{layer}.qkv"])
     np.testing.assert_allclose(scores, q @ k.swapaxes(2, 3) / math.sqrt(K), rtol=1e-12)
-    mask = causal_mask(13, scores.dtype)
+    mask = causal_mask(T, scores.dtype)
     np.testing.assert_allclose(softmax(scores + mask), pattern, rtol=1e-12)
     np.testing.assert_allclose(tape[f"attn.{layer}.heads"], pattern @ v, rtol=1e-12)
     np.testing.assert_allclose(pattern.sum(-1), 1.0)
@@ -142,8 +147,12 @@ def test_sequences_of_unequal_lengths_have_the_final_of_each_alone(head, dtype, 
 
 
 def padded_ids(lengths):
-    """Sequences of these lengths in one array, [B, T]. The padding is a token that matters."""
-    ids = np.full((len(lengths), max(lengths)), 7)
+    """Sequences of these lengths in one array, [B, T].
+
+    The padding is an ordinary token, so logits would be wrong if it were read.
+    """
+    padding = 7
+    ids = np.full((len(lengths), max(lengths)), padding)
     for row, length in enumerate(lengths):
         ids[row, :length] = IDS[row, :length]
     return ids
@@ -163,7 +172,7 @@ def test_tie_drops_the_output_matrix():
     tied = model.tie()
     assert "lm_head.weight" not in tied.parameters
     assert np.shares_memory(tied.W_U, model.W_E)
-    assert np.abs(tied(IDS) - model(IDS)).max() > 0.1
+    assert np.abs(tied(IDS) - model(IDS)).max() > 0.1, "the output matrix was another one"
 
 
 def test_tie_changes_no_tied_model(model):
@@ -338,10 +347,10 @@ def test_the_cache_of_another_model_is_refused(model):
     with pytest.raises(ArgumentError, match="ids are 5 sequences, the cache holds 1"):
         model(IDS, model.new_cache(1))
     with pytest.raises(ArgumentError, match="the cache was made for another model"):
-        model(IDS, model.astype(np.float64).new_cache(5))
+        model(IDS, model.astype(np.float64).new_cache(B))
     deeper = random_model(replace(SMALL, n_layer=3))
     with pytest.raises(ArgumentError, match="the cache was made for another model"):
-        model(IDS, deeper.new_cache(5))
+        model(IDS, deeper.new_cache(B))
 
 
 @pytest.mark.parametrize("seed", [-1, 0.5, None])
@@ -437,7 +446,12 @@ def test_an_activation_in_its_own_place_changes_nothing(model, name):
 
 def test_an_edit_cannot_change_what_the_tape_recorded(model):
     """Without the edit, resid_pre.1 is the same array as resid_post.0."""
+
+    def set_to_zeros(activation):
+        activation[...] = 0
+        return activation
+
     tape = {}
-    model(IDS, tape=tape, edit={"resid_pre.1": lambda x: np.multiply(x, 0, out=x)})
+    model(IDS, tape=tape, edit={"resid_pre.1": set_to_zeros})
     assert tape["resid_post.0"].any()
     assert not tape["resid_pre.1"].any()

@@ -19,7 +19,10 @@ def printed_by(cell):
 
 
 def test_the_notebook_has_the_code_and_the_output_of_the_lecture():
-    """As tests/test_readme.py has it, the lecture shows what its code prints."""
+    """A block of the lecture is code, and after it what the code prints, as comments.
+
+    tests/test_readme.py checks that this is what the code prints.
+    """
     lecture = (SCRIPTS / "lecture.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)\n```", lecture, flags=re.S)
     for block, cell in zip(blocks, CODE_CELLS, strict=True):

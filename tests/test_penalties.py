@@ -12,11 +12,12 @@ import tiedgpt
 from tiedgpt.errors import ArgumentError
 from tiedgpt.inference.sampling import Sampling, penalised
 
-TEXT = [3, 5, 5, 40, 3]
+TEXT = [3, 5, 5, 40, 3]  # tokens, whose logits a penalty lowers
 LOGITS = np.random.default_rng(1).normal(0, 3, 101).astype(np.float32)
 
 
 def test_a_repeated_token_is_penalised_once():
+    """A logit above 0 is divided by the penalty, and one below 0 is multiplied."""
     logits = np.float32([2.0, -2.0, 1.0, 0.0])
     np.testing.assert_array_equal(penalised(logits, [0, 0, 1, 3], penalty=2), [1, -4, 1, 0])
 
@@ -36,6 +37,7 @@ def test_the_logits_do_not_change():
 
 
 def test_min_p_keeps_what_is_nearly_as_likely_as_the_likeliest():
+    """At least 0.3 of its 0.5, which is 0.15."""
     probabilities = [0.5, 0.3, 0.15, 0.05]
     kept = Sampling(min_p=0.3).probabilities(np.log(probabilities))
     np.testing.assert_allclose(kept, np.array([0.5, 0.3, 0.15, 0]) / 0.95, rtol=1e-12)
@@ -81,9 +83,10 @@ def test_transformers_keeps_the_same_tokens_with_the_same_probabilities(settings
         processors.append(transformers.TopPLogitsWarper(settings["top_p"]))
     if "min_p" in settings:
         processors.append(transformers.MinPLogitsWarper(settings["min_p"]))
+    batch_of_one = torch.tensor([TEXT])
     scores = torch.from_numpy(LOGITS)[None].clone()
     for processor in processors:
-        scores = processor(torch.tensor([TEXT]), scores)
+        scores = processor(batch_of_one, scores)
     expected = torch.softmax(scores.double(), dim=-1)[0].numpy()
 
     sampling = Sampling(**settings)
@@ -116,7 +119,7 @@ def test_greedy_with_a_penalty_gives_transformers_text():
 @pytest.mark.parametrize("settings", [{"greedy": True}, {"seed": 3, "min_p": 0.1}])
 @pytest.mark.parametrize("draft", ["lookup", random_model(SMALL, seed=1)], ids=["lookup", "model"])
 def test_drafts_change_no_token(settings, draft):
-    """Even where the penalty stops a loop, which the lookup takes for granted."""
+    """The prompt is a loop. The lookup guesses that it goes on, and the penalty may end it."""
     model = random_model(SMALL)
     prompt = [1, 2, 3, 1, 2, 3, 1, 2]
     settings = {**settings, "max_new_tokens": 60, "repetition_penalty": 1.1}

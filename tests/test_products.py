@@ -1,4 +1,10 @@
-"""Few rows times a weight: the numbers of one matrix product, from threads and after a fork."""
+"""Few rows times a weight: the numbers of one matrix product, from threads and after a fork.
+
+product(x, weight) is x [R, in] @ weight [in, out]. If x has more than one row, and at most
+few_rows(weight), two threads make the product in blocks of the weight. Other products are left to
+BLAS. A weight is in row order ("C") or in column order ("F"). Small kernels are those of OpenBLAS
+for AVX-512: they multiply small matrices without a copy.
+"""
 
 import os
 import signal
@@ -53,11 +59,12 @@ def stacked_products(monkeypatch):
     return recorded
 
 
-def case(rows, inputs, outputs, order="F", dtype=np.float64):
+def random_operands(*, rows, inputs, outputs, order="F"):
     """Random rows [R, in] and a random weight [in, out]."""
     rng = np.random.default_rng(rows + outputs)
-    weight = np.asarray(rng.standard_normal((inputs, outputs)), dtype, order=order)
-    return rng.standard_normal((rows, inputs)).astype(dtype), weight
+    weight = np.asarray(rng.standard_normal((inputs, outputs)), order=order)
+    x = rng.standard_normal((rows, inputs))
+    return x, weight
 
 
 @pytest.mark.parametrize(
@@ -77,7 +84,7 @@ def case(rows, inputs, outputs, order="F", dtype=np.float64):
 @pytest.mark.usefixtures("no_product_of_blas")
 def test_the_numbers_of_one_product(inputs, outputs, order, small_kernels, monkeypatch):
     monkeypatch.setattr(blas, "has_small_kernels", lambda: small_kernels)
-    x, weight = case(40, inputs, outputs, order)
+    x, weight = random_operands(rows=40, inputs=inputs, outputs=outputs, order=order)
     expected = x @ weight
     for n in (1, 2, 3, 4, 8, 33, 40):
         computed = product(x[:n], weight)
@@ -90,7 +97,7 @@ def test_the_numbers_of_one_product(inputs, outputs, order, small_kernels, monke
 @pytest.mark.usefixtures("no_product_of_blas")
 def test_rows_that_are_not_side_by_side_in_memory(order, small_kernels, monkeypatch):
     monkeypatch.setattr(blas, "has_small_kernels", lambda: small_kernels)
-    x, weight = case(80, 50, 400, order)
+    x, weight = random_operands(rows=80, inputs=50, outputs=400, order=order)
     every_second_row_mirrored = x[::2, ::-1]
     for n in (1, 2, 40):
         rows = every_second_row_mirrored[:n]
@@ -103,7 +110,7 @@ def test_rows_that_are_not_side_by_side_in_memory(order, small_kernels, monkeypa
 @pytest.mark.parametrize("n", [1, 2, 40])
 def test_a_product_with_one_operand_in_float64_is_float64(order, small_kernels, monkeypatch, n):
     monkeypatch.setattr(blas, "has_small_kernels", lambda: small_kernels)
-    x, weight = case(n, 50, 400, order)
+    x, weight = random_operands(rows=n, inputs=50, outputs=400, order=order)
     assert product(x, weight.astype(np.float32)).dtype == np.float64
     assert product(x.astype(np.float32), weight).dtype == np.float64
 
@@ -117,7 +124,7 @@ def test_each_thread_reads_half_of_the_weights_in_row_order(monkeypatch):
         return sum_of_blocks(rows, weight)
 
     monkeypatch.setattr(products, "sum_of_blocks", watched)
-    x, weight = case(4, 768, 2304, "C")
+    x, weight = random_operands(rows=4, inputs=768, outputs=2304, order="C")
     product(x, weight)
     first, second = halves
     assert first.shape == (768 / 2, 2304)
@@ -130,7 +137,7 @@ def test_weights_in_column_order_are_read_once_in_blocks(
     stacked_products, small_kernels, monkeypatch
 ):
     monkeypatch.setattr(blas, "has_small_kernels", lambda: small_kernels)
-    x, weight = case(5, 768, 5003)
+    x, weight = random_operands(rows=5, inputs=768, outputs=5003)
     product(x, weight)
     weights_read = 0
     for blocks, _ in stacked_products:
@@ -147,8 +154,8 @@ def test_weights_in_column_order_are_read_once_in_blocks(
 def test_with_avx_512_each_product_is_small_enough_to_be_made_without_a_copy(
     stacked_products, inputs
 ):
-    _, weight = case(1, inputs, 400)
-    x, _ = case(few_rows(weight), inputs, 1)
+    _, weight = random_operands(rows=1, inputs=inputs, outputs=400)
+    x, _ = random_operands(rows=few_rows(weight), inputs=inputs, outputs=1)
     product(x, weight)
     assert len(stacked_products) == 2, "one of each thread"
     for blocks, factor in stacked_products:
@@ -160,7 +167,7 @@ def test_with_avx_512_each_product_is_small_enough_to_be_made_without_a_copy(
 
 def test_with_other_kernels_each_product_is_by_one_row(stacked_products, monkeypatch):
     monkeypatch.setattr(blas, "has_small_kernels", lambda: False)
-    x, weight = case(5, 768, 5003)
+    x, weight = random_operands(rows=5, inputs=768, outputs=5003)
     product(x, weight)
     assert len(stacked_products) == 2, "one of each thread"
     for _, factor in stacked_products:
@@ -180,7 +187,7 @@ def test_more_rows_are_left_to_blas(order, small_kernels, most, monkeypatch):
     monkeypatch.setattr(blas, "has_small_kernels", lambda: small_kernels)
     # The products of one row and of many rows are BLAS's. The others would be made in blocks.
     monkeypatch.setattr(threads, "in_two_threads", lambda *_: pytest.fail("in blocks"))
-    x, weight = case(most + 1, 768, 400, order)
+    x, weight = random_operands(rows=most + 1, inputs=768, outputs=400, order=order)
     for n in (1, most + 1):
         np.testing.assert_array_equal(product(x[:n], weight), x[:n] @ weight)
     for n in (2, most):
@@ -214,11 +221,13 @@ def test_small_weights_and_strided_ones_are_left_to_blas(monkeypatch):
 @pytest.mark.usefixtures("no_product_of_blas")
 @ORDERS
 def test_several_threads_of_the_user(order):
-    cases_of_2_to_7_rows = [case(rows, 300, 900, order) for rows in range(2, 8)]
-    cases = cases_of_2_to_7_rows * 10
+    operands = []
+    for rows in range(2, 8):
+        operands.append(random_operands(rows=rows, inputs=300, outputs=900, order=order))
+    operands *= 10  # each product is made ten times
     with ThreadPoolExecutor(6) as pool:
-        computed = [pool.submit(product, x, weight) for x, weight in cases]
-    for (x, weight), future in zip(cases, computed, strict=True):
+        computed = [pool.submit(product, x, weight) for x, weight in operands]
+    for (x, weight), future in zip(operands, computed, strict=True):
         np.testing.assert_allclose(future.result(), x @ weight, rtol=1e-10, atol=1e-10)
 
 
@@ -232,13 +241,18 @@ def fail():
     raise MemoryError
 
 
+def succeed():
+    return 0
+
+
 @pytest.mark.parametrize(
-    "halves", [pytest.param((fail, int), id="first"), pytest.param((int, fail), id="second")]
+    ("first", "second"),
+    [pytest.param(fail, succeed, id="first"), pytest.param(succeed, fail, id="second")],
 )
-def test_an_error_in_either_half_is_raised_and_the_next_call_works(halves):
+def test_an_error_in_either_half_is_raised_and_the_next_call_works(first, second):
     with pytest.raises(MemoryError):
-        threads.in_two_threads(*halves)
-    x, weight = case(3, 100, 200)
+        threads.in_two_threads(first, second)
+    x, weight = random_operands(rows=3, inputs=100, outputs=200)
     np.testing.assert_allclose(product(x, weight), x @ weight, rtol=1e-10)
 
 
@@ -251,7 +265,7 @@ def test_an_interrupt_while_waiting_leaves_the_next_calls_right():
         time.sleep(0.5)  # its answer comes after the main thread has left
 
     with pytest.raises(KeyboardInterrupt):
-        threads.in_two_threads(int, interrupted)
+        threads.in_two_threads(succeed, interrupted)
 
     assert threads.in_two_threads(lambda: 1, lambda: 2) == (1, 2)
     assert threads.in_two_threads(lambda: 3, lambda: 4) == (3, 4)
@@ -279,11 +293,10 @@ def test_an_interrupt_while_the_thread_count_is_set_leaves_it_as_it_was(
         if len(counts_set) == interrupted_call:
             raise KeyboardInterrupt
 
-    def function_of_blas(name):
-        return {"get_num_threads": get_num_threads, "set_num_threads": set_num_threads}[name]
+    functions = {"get_num_threads": get_num_threads, "set_num_threads": set_num_threads}
 
-    monkeypatch.undo()  # this test needs the real blas_threads
-    monkeypatch.setattr(blas, "openblas", function_of_blas)
+    monkeypatch.undo()  # of blocks_on_any_machine: this test needs the real blas_threads
+    monkeypatch.setattr(blas, "openblas", lambda name: functions[name])
     with pytest.raises(KeyboardInterrupt), blas.one_blas_thread():
         assert blas.is_limited()
     assert get_num_threads() == 2
@@ -323,9 +336,9 @@ def other_thread_limits_blas():
 @pytest.mark.usefixtures("other_thread_limits_blas")
 def test_a_forked_process_has_threads_of_its_own(monkeypatch):
     """Not the one BLAS thread to which another thread of the parent limits it."""
-    x, weight = case(3, 100, 200)
+    x, weight = random_operands(rows=3, inputs=100, outputs=200)
     expected = product(x, weight)
-    monkeypatch.undo()  # this test needs the real blas_threads
+    monkeypatch.undo()  # of blocks_on_any_machine: this test needs the real blas_threads
     thread_count = blas.blas_threads()
     pid = os.fork()
     is_child = pid == 0

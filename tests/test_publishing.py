@@ -1,5 +1,8 @@
 """Saved files appear together or not at all; planted links; locks of directories.
 
+A save writes its files to a staging directory, .save.RANDOM.tmp/new. When all are there, this gets
+the name .save.ready (READY) by one rename, which makes the save complete. Then each file is moved
+to its place, and the directory is gone. finish_saves does what a killed process has left to do.
 support/writers.py kills writers at any moment.
 """
 
@@ -147,11 +150,11 @@ def test_a_save_that_fails_removes_no_file(with_folder):
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
 def test_no_new_file_is_beside_one_that_is_to_be_removed(with_folder, monkeypatch, number):
-    """The process is killed in place of one of four renames, and the next one finishes the save.
+    """The save of save_and_remove is complete, but none of its files is moved yet.
 
-    The save is complete, but none of its files is moved. It is that of save_and_remove: a file in
-    .save.ready/.removed stands for one that is to be removed.
+    finish_saves is interrupted in place of one of its renames. Called again, it does the rest.
     """
+    # A file in .save.ready/.removed has the name of one that is to be removed.
     ready = with_folder / READY
     for name in ("one", "folder/new", ".removed/two", ".removed/folder/old"):
         (ready / name).parent.mkdir(parents=True, exist_ok=True)
@@ -244,7 +247,7 @@ def test_a_save_moves_the_files_that_another_has_completed(tmp_path, monkeypatch
     rename = os.rename
 
     def rename_after_another_save(source, target):
-        monkeypatch.setattr(os, "rename", rename)
+        monkeypatch.setattr(os, "rename", rename)  # this comes once
         save(tmp_path / "a" / READY, b"second", ("one", "four"))
         rename(source, target)
 
@@ -381,7 +384,10 @@ def shared_directory(tmp_path, victim, short_wait, monkeypatch) -> Path:
 
 
 def plant_directory(path: Path, victim: Path, monkeypatch) -> None:
-    """Make a directory that another user owns, whose lock is a link to a victim's file."""
+    """Make a directory that another user owns, as os.lstat then says.
+
+    Its lock is a link to a victim's file.
+    """
     path.mkdir()
     (path / "one").write_bytes(b"forged")
     os.symlink(victim / "one", path / LOCK)
@@ -535,6 +541,7 @@ os.fork()
 for _ in range(30):
     try:
         with lock_directory(directory):
+            # This fails if another process is inside.
             os.close(os.open(directory / "inside", os.O_CREAT | os.O_EXCL))
             os.unlink(directory / "inside")
     except CheckpointError as error:

@@ -39,43 +39,54 @@ def test_published_numbers(real: GPT2) -> None:
         assert check.difference <= check.allowed, check.name
 
 
-def recorded(model: GPT2) -> dict[str, Any]:
-    """Numbers as in PUBLISHED, of another model, for a text of eight tokens.
-
-    They are the logits after the text, the five tokens that follow it, its final hidden state and
-    its loss.
-    """
-    ids = [3, 1, 4, 1, 5, 9, 2, 6]
-    logits = model(ids).astype(np.float64)
-    last = logits[-1]
-    most_likely_first = np.argsort(-last)
+def last_logits(model: GPT2, ids: list[int]) -> dict[str, Any]:
+    """What PUBLISHED has of the logits after a text."""
+    logits = model(ids)[-1].astype(np.float64)
+    likeliest_first = np.argsort(-logits)
     top10 = []
-    for token in most_likely_first[:10]:
-        top10.append((int(token), "its text", last[token]))
-    prompt = {
+    for token in likeliest_first[:10]:
+        top10.append((int(token), "its text", logits[token]))
+    return {
         "ids": ids,
-        "logsumexp": np.log(np.exp(last).sum()),
-        "mean_logit": last.mean(),
-        "max_logit": last.max(),
-        "min_logit": last.min(),
-        "first8_logits": last[:8],
+        "logsumexp": np.log(np.exp(logits).sum()),
+        "mean_logit": logits.mean(),
+        "max_logit": logits.max(),
+        "min_logit": logits.min(),
+        "first8_logits": logits[:8],
         "top10": top10,
     }
 
-    new_ids: list[int] = []
-    for _ in range(5):
-        most_likely = model(ids + new_ids)[-1].argmax()
-        new_ids.append(int(most_likely))
 
+def greedy_text(model: GPT2, ids: list[int]) -> list[int]:
+    """The text, and the five tokens that follow it."""
+    text = list(ids)
+    for _ in range(5):
+        likeliest = model(text)[-1].argmax()
+        text.append(int(likeliest))
+    return text
+
+
+def mean_loss(model: GPT2, ids: list[int]) -> float:
+    """The mean loss of all tokens but the first."""
+    logits = model(ids).astype(np.float64)
     probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     losses = []
     for position, target in enumerate(ids[1:]):
         losses.append(-np.log(probabilities[position, target]))
-    loss = np.mean(losses)
+    return float(np.mean(losses))
+
+
+def numbers_of(model: GPT2) -> dict[str, Any]:
+    """The numbers of another model in the form of PUBLISHED, with its tolerances."""
+    ids = [3, 1, 4, 1, 5, 9, 2, 6]
+    prompt = last_logits(model, ids)
+    final_of_first_token = model.final(ids)[0]
+    five_values = final_of_first_token[:5]
+    loss = mean_loss(model, ids)
     return {
         "last_position_logits": {"suggested_tolerance": 0.005, "examples": [prompt]},
-        "greedy": [{"ids": ids, "output_ids": ids + new_ids}],
-        "final_hidden": {"ids": ids, "values": model.final(ids)[0, :5], "tolerance": 0.01},
+        "greedy": [{"ids": ids, "output_ids": greedy_text(model, ids)}],
+        "final_hidden": {"ids": ids, "values": five_values, "tolerance": 0.01},
         "mean_loss": [{"source": "here", "ids": ids, "loss": loss, "tolerance": 4e-5}],
     }
 
@@ -87,7 +98,8 @@ def report(tmp_path, monkeypatch, capsys):
     The published numbers, with which it compares the model, are those of random_model().
     """
     published = tmp_path / "published.json"
-    published.write_text(json.dumps(recorded(random_model()), default=np.ndarray.tolist))
+    numbers = numbers_of(random_model())
+    published.write_text(json.dumps(numbers, default=np.ndarray.tolist))
     monkeypatch.setattr(check_gpt2, "PUBLISHED", published)
     monkeypatch.setattr("sys.argv", ["check_gpt2.py", str(tmp_path / "model")])
 
@@ -150,6 +162,7 @@ def test_ten_steps_of_training(real: GPT2) -> None:
     gradients = unflatten(gradient, shapes)  # views of it
     losses = []
     for _ in expected:
-        losses.append(write_gradients(model, ids, targets, targets.size, gradients))
+        loss = write_gradients(model, ids, targets, targets.size, gradients)
+        losses.append(loss)
         adamw.step(gradient, lr=1e-4)
     assert losses == pytest.approx(expected, rel=0, abs=PUBLISHED["training"]["tolerance"])

@@ -41,19 +41,18 @@ print(len(found), (found.loss.astype(float).round(3) == 3.606).sum())
 
 @pytest.fixture
 def output_of(tmp_path):
-    """output_of(recipe) -> what it prints, as a file, because workers import it."""
+    """output_of(recipe) -> what a recipe prints when it is run in a new process."""
 
     def output_of(recipe):
-        path = tmp_path / "recipe.py"
+        path = tmp_path / "recipe.py"  # a file, because the workers import it
         path.write_text(recipe, encoding="utf-8")
+        environment = dict(os.environ)
+        environment["PYTHONPATH"] = str(Path(tiedgpt.__file__).parents[1])  # this tiedgpt
+        environment["PYSPARK_PYTHON"] = sys.executable
         done = subprocess.run(
             [sys.executable, str(path)],
             cwd=tmp_path,
-            env={
-                **os.environ,
-                "PYTHONPATH": str(Path(tiedgpt.__file__).parents[1]),
-                "PYSPARK_PYTHON": sys.executable,
-            },
+            env=environment,
             capture_output=True,
             text=True,
             timeout=200,

@@ -137,11 +137,12 @@ def test_the_command_writes_the_model_and_copies_the_tokenizer(run, tmp_path):
 
 
 def test_the_command_makes_a_tokenizer_with_added_tokens_usable(run, tmp_path):
-    """As transformers saves it: the model has no rows for the new tokens yet."""
+    """transformers saves such a folder: the model has no row for the new token yet."""
     tokenizer = tiedgpt.load_tokenizer("shakespeare-tied")
-    added = tiedgpt.Tokenizer(
-        tokenizer.merges, {**tokenizer.special_tokens, "<|user|>": tokenizer.vocab_size}
-    )
+    new_id = tokenizer.vocab_size
+    assert new_id == 1024
+    special_tokens = {**tokenizer.special_tokens, "<|user|>": new_id}
+    added = tiedgpt.Tokenizer(tokenizer.merges, special_tokens)
     folder = tmp_path / "folder"
     with pytest.warns(TiedGPTWarning, match="the tokenizer has 1025 tokens"):
         tiedgpt.save_model(tiedgpt.load_model("shakespeare-tied"), added, folder)
@@ -151,7 +152,7 @@ def test_the_command_makes_a_tokenizer_with_added_tokens_usable(run, tmp_path):
     assert "the tokenizer has" not in err
     prompt = "<|user|>To be"
     report = json.loads(output(run, "next", "-m", copy, "--allow-special", "--json", prompt))
-    assert report["prompt_ids"][0] == 1024
+    assert report["prompt_ids"][0] == new_id
 
 
 def test_shrink_gives_the_first_tokens(run, tmp_path):

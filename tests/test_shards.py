@@ -1,5 +1,12 @@
 """tiedgpt documents: a row for every line, each once, however often the run is stopped.
 
+A run reads its input in shards of whole lines. It writes the rows of each shard to a part, a file
+in OUT.parts, where plan.json has the settings of the run. When no part is missing, they are joined
+to OUT. `--part I/N` does the shards I, I + N, I + 2N ... and `--resume` those that are missing.
+
+`score` runs `documents score` on a file of 60 records, in the shards 0 to 7. whole_output is the
+output of a run that nothing stops. `stopped` is the OUT of one that has done shards 1, 3, 5 and 7.
+
 test_kills.py kills its workers. support/writers.py kills a run at any moment and fills its disk.
 test_publishing.py has the locks and links.
 """
@@ -68,7 +75,8 @@ def read(path: Path) -> list[dict]:
 
 
 def assert_done(result: tuple[int, str, str]) -> None:
-    assert result[0] == 0, result
+    code, _, _ = result
+    assert code == 0, result
 
 
 def score_command(model: str, out: Path | str, *flags: str, file: Path | str) -> list[str]:
@@ -127,7 +135,7 @@ def test_shards_hold_every_byte_once_and_whole_lines(tmp_path, end, pack):
         if lines:
             data += end
         path.write_bytes(pack(data))
-        shards_read = list(inputs.read_shards(path, size))
+        shards_read = list(inputs.read_shards(path, size))  # pairs of an offset and its lines
 
         lines_read = []
         for _, shard in shards_read:
@@ -136,7 +144,8 @@ def test_shards_hold_every_byte_once_and_whole_lines(tmp_path, end, pack):
 
         # The offset at which a shard begins is enough to read it.
         for offset, shard in shards_read:
-            assert next(inputs.read_shards(path, size, offset)) == (offset, shard)
+            shards_from_here = inputs.read_shards(path, size, offset)
+            assert next(shards_from_here) == (offset, shard)
 
         # A shard ends with the line that fills it. The last shard has what is left.
         for _, shard in shards_read[:-1]:
@@ -152,7 +161,7 @@ NESTED_500_DEEP = b'{"text": "abc", "x": ' + b"[" * 499 + b"]" * 499 + b"}"
 NESTED_501_DEEP = b'{"text": "abc", "x": ' + b"[" * 500 + b"]" * 500 + b"}"
 GOOD_LINES = [  # each has the text abc
     RECORD,
-    b'\xef\xbb\xbf{"text": "abc"}',
+    b'\xef\xbb\xbf{"text": "abc"}',  # after a byte order mark
     NESTED_500_DEEP,
     b'{"text": "abc", "x": "' + b'\\"[' * 999 + b'"}',
 ]
@@ -229,7 +238,10 @@ def test_a_record_whose_text_is_an_error_keeps_its_fields(score_lines, line, mes
 
 def test_a_text_has_one_loss_whatever_the_lines_around_it_are(score_lines):
     """Each bad line comes after a good one. All good lines have the text abc."""
-    bad_lines = [case.values[0] for case in NOT_A_RECORD + BAD_TEXT]
+    bad_lines = []
+    for case in NOT_A_RECORD + BAD_TEXT:
+        line, _message = case.values
+        bad_lines.append(line)
     lines = []
     for bad_line, good_line in zip(bad_lines, cycle(GOOD_LINES), strict=False):
         lines += [good_line, bad_line]
@@ -412,7 +424,7 @@ def test_many_inputs_are_one_and_lines_are_counted_through(
     assert_done(run("documents", "score", *several_inputs, *flags))
 
     records = read(source)
-    records += records[45:]
+    records += records[45:]  # the last file is given twice
     texts = [record["text"] for record in records]
     scores = tiedgpt.score_documents(tiedgpt.load_model(checkpoint), TOKENIZER, texts)
     rows = read(out)
@@ -436,7 +448,10 @@ def test_stdout_gets_the_rows_of_a_file(run, several_inputs, tmp_path, checkpoin
 
 @pytest.fixture(params=["file", "pipe", "pipe-of-gzip"])
 def stdin(request, source, tmp_path, monkeypatch):
-    """stdin, which is the source. The current folder has nothing but a directory named -."""
+    """stdin, which is the source. The current folder has nothing but a directory named -.
+
+    A run that took "-" for the name of an input would read that directory.
+    """
     if request.param == "file":
         stdin = source.open()
     else:
@@ -469,14 +484,15 @@ def test_an_input_that_is_read_once_is_not_copied_for_stdout(
     out, err = capfd.readouterr()
     assert out.encode() == whole_output
     assert "is read from its copy" not in err
-    assert os.listdir() == ["-"]
+    assert os.listdir() == ["-"], "only the directory that the fixture stdin made"
 
 
 @linux
 def test_a_resumed_run_reads_the_copy_that_was_made_when_it_began(
     stdin, input_name, checkpoint, whole_output, capfd
 ):
-    # /dev/fd/N of a regular file stands for that file, which can be read again.
+    """An input that can be read once only is copied to OUT.parts. The copy is gone at the end."""
+    # One input can be read again: /dev/fd/N of a regular file, which stands for that file.
     is_copied = input_name == "-" or not stdin.is_file
     command = score_command(checkpoint, "out", file=input_name)
     assert cli.main([*command, "--part", "0/2"]) == 0
@@ -484,6 +500,7 @@ def test_a_resumed_run_reads_the_copy_that_was_made_when_it_began(
     assert cli.main([*command, "--resume"]) == 0
     assert ("is read from its first copy in" in capfd.readouterr().err) == is_copied
     assert Path("out").read_bytes() == whole_output
+    # "-" is a directory that the fixture stdin made.
     assert sorted(os.listdir()) == ["-", "out"]
 
 
@@ -551,7 +568,8 @@ def test_a_resumed_run_does_what_is_missing(stopped, score, whole_output, monkey
         do_shard(directory, settings, shard, progress)
 
     monkeypatch.setattr(shards, "do_shard", recorded)
-    assert_done(score(stopped, "--resume", "--shard-size", "1KB"))
+    same_size = ("--shard-size", "1KB")  # which is 1000, written in another way
+    assert_done(score(stopped, "--resume", *same_size))
     assert shards_done == [0, 2, 4, 5, 6]
     assert stopped.read_bytes() == whole_output
     assert os.listdir(stopped.parent) == ["out"]
@@ -610,16 +628,18 @@ def test_another_input_of_the_same_size_and_time_is_refused(
     assert stopped.read_bytes() == whole_output
 
 
-@pytest.mark.parametrize(
-    "bytes_of_last_row", [pytest.param(0, id="row"), pytest.param(-1, id="\\n")]
-)
-def test_a_part_that_was_cut_is_refused_until_it_is_removed(
-    stopped, score, whole_output, bytes_of_last_row
-):
-    """A row without its end must not be joined with the next part. The part is that of shard 3."""
+@pytest.mark.parametrize("missing", ["row", "line-feed"])
+def test_a_part_that_was_cut_is_refused_until_it_is_removed(stopped, score, whole_output, missing):
+    """The part of shard 3 lacks its last row, or the line feed at the end of that row.
+
+    A row without its end must not be joined with the next part.
+    """
     _shard_1, part, _shard_5, _shard_7 = parts_of(stopped)
     *first_rows, last_row = part.read_bytes().splitlines(keepends=True)
-    part.write_bytes(b"".join(first_rows) + last_row[:bytes_of_last_row])
+    rows_left = b"".join(first_rows)
+    if missing == "line-feed":
+        rows_left += last_row.removesuffix(b"\n")
+    part.write_bytes(rows_left)
     _, _, err = score(stopped, "--resume")
     count = len(first_rows)
     message = f"000003-[0-9a-f]+.jsonl has {count} rows, not {count + 1}: remove it and resume"
@@ -645,7 +665,7 @@ def run_here(score, source, checkpoint, tmp_path, monkeypatch):
     return run_here
 
 
-def call_before(monkeypatch, owner, name, action, is_now) -> None:
+def call_before(monkeypatch, owner, name, *, action, is_now) -> None:
     """Call `action` once, just before a call of owner.name.
 
     This is the first call for whose arguments `is_now` is true.
@@ -663,17 +683,29 @@ def call_before(monkeypatch, owner, name, action, is_now) -> None:
 
 def call_at_start(monkeypatch, action) -> None:
     """Call `action` when the command has read its flags."""
-    call_before(monkeypatch, documents_score, "find_files", action, lambda names: True)
+
+    def is_now(names):
+        return True
+
+    call_before(monkeypatch, documents_score, "find_files", action=action, is_now=is_now)
 
 
 def call_before_the_plan(monkeypatch, action) -> None:
     """Call `action` when the run has seen that there is no plan, and writes one."""
-    call_before(monkeypatch, StagedFiles, "open", action, lambda staged, name: name == "plan.json")
+
+    def is_now(staged, name):
+        return name == "plan.json"
+
+    call_before(monkeypatch, StagedFiles, "open", action=action, is_now=is_now)
 
 
 def call_in_the_run(monkeypatch, action) -> None:
     """Call `action` when some parts are done and line 41 is read."""
-    call_before(monkeypatch, rows, "read_record", action, lambda line, *others: b'"d40"' in line)
+
+    def is_now(line, *others):
+        return b'"d40"' in line
+
+    call_before(monkeypatch, rows, "read_record", action=action, is_now=is_now)
 
 
 def assert_whole(whole_output: bytes) -> None:
@@ -690,7 +722,10 @@ def assert_refused(result: tuple[int, str, str], message: str) -> None:
 
 
 def test_ctrl_c_in_a_run(run_here, whole_output, monkeypatch):
-    call_in_the_run(monkeypatch, lambda: signal.default_int_handler(signal.SIGINT, None))
+    def press_ctrl_c():
+        signal.default_int_handler(signal.SIGINT, None)  # it raises KeyboardInterrupt
+
+    call_in_the_run(monkeypatch, press_ctrl_c)
     code, _, err = run_here()
     assert code == 130
     assert "command with --resume continues" in err
@@ -811,7 +846,8 @@ def test_each_job_sets_blas_to_one_thread(score, tmp_path):
 def settings(checkpoint) -> dict:
     """Settings of a run, as `rows.load` needs them."""
     opened = open_checkpoint(Path(checkpoint))
-    return {**rows.identity(opened, TOKENIZER), "model": checkpoint, "head": "tied", "some": "run"}
+    identity = rows.identity(opened, TOKENIZER)
+    return {**identity, "model": checkpoint, "head": "tied", "some": "other setting"}
 
 
 def test_threads_share_one_model(settings, checkpoint, monkeypatch):
@@ -996,7 +1032,7 @@ def test_memory_does_not_grow_with_the_file_or_the_number_of_its_lines(checkpoin
     def peak_memory(name, zeros, quotes, empty_lines):
         path = tmp_path / name
         out = tmp_path / f"{name}.out"
-        write_odd_lines(path, zeros, quotes, empty_lines)
+        write_odd_lines(path, zeros=zeros, quotes=quotes, empty_lines=empty_lines)
         words = score_command(checkpoint, out, "-q", "--shard-size", "1MB", file=path)
         printed = subprocess.check_output(
             [sys.executable, "-c", PRINT_PEAK_MEMORY, *words], timeout=100

@@ -1,4 +1,14 @@
-"""The best output matrix, the toy of three words, the two gradients, and the nearest tokens."""
+"""The best output matrix, the toy of three words, the two gradients, and the nearest tokens.
+
+A path is a function from tokens to logits. Its mean KL compares it with a text: with Q, the shares
+of the tokens that follow each frequent token there. The path "normed" of a model is ln_f(W_E) W_U.
+Three paths are solved for a text: "scaled" is "normed" times the best factor; "least_squares" and
+"solved" have another output matrix than W_U, in closed form, and that of the lowest KL.
+
+The toy is a table of the shares with which three words follow each other, and their embeddings. A
+way to score has its own W_U, or none. The two gradients are those of wte as the embedding and as
+the output matrix.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -18,11 +28,11 @@ from tiedgpt.study.paths import Path, final_norm
 from tiedgpt.study.similarity import nearest
 
 
-def problem(n=9, D=4, S=7):
+def random_problem(n=9, D=4, S=7):
     """Inputs X [n, D], a distribution in each row of Q [n, S], and a first matrix W [D, S]."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((n, D))
-    Q = rng.random((n, S)) ** 3
+    Q = rng.random((n, S)) ** 3  # the power makes the shares more unequal
     Q /= Q.sum(axis=1, keepdims=True)
     W = rng.standard_normal((D, S))
     return X, Q, W
@@ -30,13 +40,13 @@ def problem(n=9, D=4, S=7):
 
 def mean_kl(X, Q, W) -> float:
     """The mean of KL(Q || softmax(X W)) over the rows."""
-    log_Q = np.log(np.where(Q > 0, Q, 1))
+    log_Q = np.log(np.where(Q > 0, Q, 1))  # a share of 0 adds nothing, whatever stands for its log
     kl = (Q * (log_Q - log_softmax(X @ W))).sum(axis=1)
     return float(kl.mean())
 
 
 def test_the_fit_is_where_the_gradient_is_0():
-    X, Q, W = problem()
+    X, Q, W = random_problem()
     best = solved.fit_softmax(X, Q, W, steps=4000)
     gradient = X.T @ (softmax(X @ best) - Q)
     assert np.abs(gradient).max() < 1e-6
@@ -44,28 +54,28 @@ def test_the_fit_is_where_the_gradient_is_0():
 
 @pytest.mark.parametrize("distance", [1e-3, 0.1, 1])
 def test_no_matrix_near_the_fit_is_better(distance):
-    X, Q, W = problem()
+    X, Q, W = random_problem()
     best = solved.fit_softmax(X, Q, W, steps=4000)
     other = best + distance * np.random.default_rng(1).standard_normal(W.shape)
     assert mean_kl(X, Q, other) > mean_kl(X, Q, best)
 
 
 def test_the_usual_number_of_steps_is_enough():
-    X, Q, W = problem()
+    X, Q, W = random_problem()
     best = solved.fit_softmax(X, Q, W, steps=4000)
     usual = solved.fit_softmax(X, Q, np.zeros_like(W))
     assert mean_kl(X, Q, usual) < mean_kl(X, Q, best) + 1e-3
 
 
 def test_the_fit_does_not_depend_on_the_start():
-    X, Q, W = problem()
+    X, Q, W = random_problem()
     first = solved.fit_softmax(X, Q, W, steps=3000)
     second = solved.fit_softmax(X, Q, -W, steps=3000)
     np.testing.assert_allclose(softmax(X @ first), softmax(X @ second), atol=1e-4)
 
 
 def test_the_fit_does_not_depend_on_the_coordinates():
-    X, Q, W = problem()
+    X, Q, W = random_problem()
     scaled_X = X * [1e-3, 1.0, 30.0, 1e3]  # each of the four columns has another scale
     fit = solved.fit_softmax(X, Q, W, steps=3000)
     scaled_fit = solved.fit_softmax(scaled_X, Q, W, steps=3000)
@@ -73,7 +83,7 @@ def test_the_fit_does_not_depend_on_the_coordinates():
 
 
 def test_with_more_dimensions_than_rows_no_kl_is_left():
-    X, Q, W = problem(n=5, D=8)
+    X, Q, W = random_problem(n=5, D=8)
     fit = solved.fit_softmax(X, Q, W, steps=3000)
     assert mean_kl(X, Q, fit) < 1e-3
     least_squares_fit = solved.least_squares(X, solved.centred_log(Q))
@@ -81,7 +91,7 @@ def test_with_more_dimensions_than_rows_no_kl_is_left():
 
 
 def test_inputs_of_zeros_are_fitted_by_zeros():
-    X, Q, W = problem()
+    X, Q, W = random_problem()
     np.testing.assert_array_equal(solved.fit_softmax(np.zeros_like(X), Q, W), np.zeros_like(W))
 
 
@@ -330,8 +340,8 @@ def test_the_cosine_of_the_gradients_of_a_row_is_0_if_the_token_was_not_read(two
     embed = two_gradients.of_embedding[9]
     head = two_gradients.of_output_matrix[9]
     _, _, _, cosines = two_gradients.gradients.by_row()
-    expected = embed @ head / np.linalg.norm(embed) / np.linalg.norm(head)
-    assert cosines[9] == pytest.approx(expected)
+    cosine = embed @ head / np.linalg.norm(embed) / np.linalg.norm(head)
+    assert cosines[9] == pytest.approx(cosine)
     assert cosines[8] == 0
 
 

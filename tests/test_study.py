@@ -1,4 +1,10 @@
-"""Each number of the study against a plain computation of it, and on inputs with a known answer."""
+"""Each number of the study against a plain computation of it, and on inputs with a known answer.
+
+A corpus has the counts of a text's tokens and of its pairs of neighbours. A token that is in it 100
+times or more is frequent. A path is a function from tokens to logits, which uses a part of the
+model: "raw" is A = W_E W_U, "normed" has ln_f between the two matrices, "mlp0" also the first MLP
+before it, and "model" is the whole model. "unigram" predicts the counts of all tokens after each.
+"""
 
 import math
 from dataclasses import replace
@@ -256,7 +262,7 @@ def brute_force(logits, table, token):
     p /= p.sum()
     counts = table[token]
     q = counts / counts.sum()
-    ranks = np.array([1 + sum(p > p_of_token) for p_of_token in p])
+    ranks = np.array([1 + sum(p > p_of_token) for p_of_token in p])  # 1 for the likeliest token
     in_text = counts > 0
     kl = q[in_text] * np.log(q[in_text] / p[in_text])
     return {
@@ -340,8 +346,10 @@ def test_spearman_is_pearson_of_ranks_where_equal_numbers_have_the_mean_of_their
     for number in x:
         smaller = (x < number).sum()
         equal = (x == number).sum()
-        ranks_of_x.append(smaller + (equal + 1) / 2)
-    ranks_of_y = np.argsort(np.argsort(y))
+        mean_rank_of_equal = (equal + 1) / 2  # of the ranks 1 to `equal`
+        ranks_of_x.append(smaller + mean_rank_of_equal)
+    order = np.argsort(y)
+    ranks_of_y = np.argsort(order)  # the place of each number in this order
     pearson = np.corrcoef(ranks_of_x, ranks_of_y)[0, 1]
     assert similarity.spearman(x, y) == pytest.approx(pearson, rel=1e-12)
 
@@ -369,10 +377,14 @@ def test_the_cosines_of_a_row_of_zeros_are_0():
 
 
 def test_similarity_is_invariant_to_rotation():
-    """W_U is the tied matrix in other coordinates; W_E has nothing to do with it."""
+    """W_U ("out") is the tied matrix ("tied") in other coordinates: their similarity is 1.
+
+    W_E ("in") has nothing to do with either.
+    """
     model = random_model(replace(UNTIED, vocab_size=211), dtype=np.float64)
     tied_W_E = np.random.default_rng(1).standard_normal(model.W_E.shape)
-    rotation, _ = np.linalg.qr(model.W_E[: SMALL.n_embd])
+    some_square_matrix = model.W_E[: SMALL.n_embd]
+    rotation, _ = np.linalg.qr(some_square_matrix)
     model.parameters["lm_head.weight"][:] = tied_W_E @ rotation
     report = similarity.embeddings(model, tied_W_E=tied_W_E)
     assert report["out_tied"] == pytest.approx(1)
@@ -418,6 +430,7 @@ def test_each_layer_predicts_as_a_model_of_the_layers_up_to_it(head):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_end_of_a_lens_is_the_end_of_the_whole_one(model, monkeypatch, threads):
+    """Several threads compute the logits, four rows at a time."""
     rows_at_once = 4
     monkeypatch.setattr(evaluation, "split_work", lambda *_: (threads, rows_at_once))
     all_layers = predictions.lens(model, TOKENS, 3)

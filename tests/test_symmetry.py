@@ -1,6 +1,17 @@
-"""The floor of a symmetric A; the fits, chains and calibrated paths of the tying experiment."""
+"""The floor of a symmetric A; the fits, chains and calibrated paths of the tying experiment.
+
+A [V, V] has the score of each next token after each token. Its excess is the mean KL of the shares
+of next tokens in a text from softmax(A). The floor is the lowest excess of a symmetric A. It is the
+JSD, the Jensen-Shannon divergence of the pairs of neighbours in the text and the reversed pairs. A
+fit finds the A of the lowest excess that one form allows: "tied" is W_E W_E^T, for one.
+
+A chain is a Markov chain P [V, V], whose rows are the shares of next tokens; its JSD is chosen. A
+path is a function from tokens to logits. The unigram is the share of each token in a text. A path
+is calibrated by a scale of its logits, and a weight of the logarithm of the unigram.
+"""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -42,8 +53,8 @@ def excess_of(pairs, A) -> float:
 
 def corpus_of(pairs, counts) -> Corpus:
     """A text with these counts, or shares, of pairs and of tokens. It has no ids."""
-    first, second = np.nonzero(pairs)
-    starts = np.searchsorted(first, np.arange(len(pairs) + 1))
+    first, second = np.nonzero(pairs)  # in the order of the first tokens
+    starts = np.searchsorted(first, np.arange(len(pairs) + 1))  # where each first token's begin
     no_ids = np.empty(0)
     return Corpus(no_ids, counts, starts, second, pairs[first, second])
 
@@ -71,6 +82,7 @@ def test_a_fit_of_all_symmetric_matrices_finds_the_floor(seed):
     for _ in range(2_000):
         gradient = token_shares * softmax(A + bias) - shares
         symmetric_gradient = gradient + gradient.T
+        # A gradient is in proportion to the share of its tokens, so it is divided by that.
         A -= symmetric_gradient / (token_shares + token_shares.T)
         bias -= gradient.sum(axis=0) / (4 * token_shares[:, 0])
     assert excess_of(pairs, A + bias) == pytest.approx(floor_of(pairs), abs=1e-9)
@@ -196,19 +208,30 @@ def test_a_chain_has_the_chosen_jsd(size, jsd):
     assert floor_of(chain_of(size, jsd)) == pytest.approx(jsd, abs=1e-9)
 
 
-@each_chain
-def test_all_chains_of_a_size_have_one_entropy(size, jsd):
-    P = chain_of(size, jsd)
+def entropies_of_rows(P) -> list[float]:
+    """The entropy of each row of shares, in nats."""
     entropies = []
     for row in P:
         p = row[row > 0]
         entropies.append(-(p * np.log(p)).sum())
-    # It is half that of equal shares of all tokens.
-    assert np.mean(entropies) == pytest.approx(math.log(size) / 2, abs=1e-9)
-    assert chains.entropy(P) == pytest.approx(sum(entropies))
+    return entropies
+
+
+@each_chain
+def test_all_chains_of_a_size_have_one_entropy(size, jsd):
+    """The entropy of the next token is half of log(size), which is that of equal shares."""
+    P = chain_of(size, jsd)
+    assert np.mean(entropies_of_rows(P)) == pytest.approx(math.log(size) / 2, abs=1e-9)
+
+
+@each_chain
+def test_the_entropy_of_a_table_is_the_sum_of_those_of_its_rows(size, jsd):
+    P = chain_of(size, jsd)
+    assert chains.entropy(P) == pytest.approx(sum(entropies_of_rows(P)))
 
 
 def test_chains_of_one_seed_have_the_same_pairs():
+    """`tournament` allows one order of each pair. A one-sided chain has no pair in the other."""
     reversible = chain_of(17, 0)
     one_sided = chain_of(17, math.log(2))
     np.testing.assert_allclose(reversible, reversible.T)
@@ -242,6 +265,7 @@ def test_a_long_sample_has_the_chains_pairs():
     ids = chains.sample(P, 100_000, np.random.default_rng(1))
     text = Corpus.of(ids, 16)
     shares = text.table(np.arange(16), np.arange(16)) / text.pair_counts.sum()
+    # All 16 tokens are equally often the first of a pair.
     np.testing.assert_allclose(shares, P / 16, atol=0.003)
     assert jsd_floor(text) == pytest.approx(0.4, abs=0.01)
 
@@ -312,31 +336,41 @@ def model_with_the_pairs_at_another_scale(text) -> GPT2:
     return GPT2(config, parameters)
 
 
+@dataclass
+class Calibrated:
+    """A text, a model whose raw path has the text's pairs, and its calibrated paths by name."""
+
+    text: Corpus
+    model: GPT2
+    paths: dict[str, paths.Path]
+
+
 @pytest.fixture(scope="module")
-def calibrated_case():
-    """A text, a model whose raw path has the text's pairs, and its calibrated paths."""
+def calibrated_model() -> Calibrated:
     text = some_corpus()
     model = model_with_the_pairs_at_another_scale(text)
-    return text, model, calibrated.calibrated_paths(model, text)
+    return Calibrated(text, model, calibrated.calibrated_paths(model, text))
 
 
-def test_a_path_that_has_the_pairs_at_another_scale_has_no_kl_left(calibrated_case):
-    text, model, calibrated_paths = calibrated_case
-    scores = bigrams(model, text, others=calibrated_paths)
+def test_a_path_that_has_the_pairs_at_another_scale_has_no_kl_left(calibrated_model):
+    """The kl is compared with that of the path itself, and top1 with that of the unigram."""
+    scores = bigrams(calibrated_model.model, calibrated_model.text, others=calibrated_model.paths)
     assert scores["raw"]["kl"] > 1
     assert scores["raw+unigram"]["kl"] < 0.05
     assert scores["raw+unigram"]["top1"] > 0.95
     assert scores["unigram"]["top1"] < 0.95
 
 
-def test_each_path_of_the_model_is_calibrated(calibrated_case):
-    _, _, calibrated_paths = calibrated_case
-    assert list(calibrated_paths) == ["raw+unigram", "normed+unigram", "model+unigram"]
+def test_each_path_of_the_model_is_calibrated(calibrated_model):
+    """The model has no layers, so there is no path "mlp0"."""
+    names = list(calibrated_model.paths)
+    assert names == ["raw+unigram", "normed+unigram", "model+unigram"]
 
 
-def test_tokens_that_are_not_in_the_text_are_impossible(calibrated_case):
-    text, model, calibrated_paths = calibrated_case
-    logits = calibrated_paths["raw+unigram"](model, text.frequent())
+def test_tokens_that_are_not_in_the_text_are_impossible(calibrated_model):
+    text = calibrated_model.text
+    path = calibrated_model.paths["raw+unigram"]
+    logits = path(calibrated_model.model, text.frequent())  # [n, V]
     tokens_of_the_text = text.frequent(1)
     logits_of_absent_tokens = np.delete(logits, tokens_of_the_text, axis=1)
     assert logits_of_absent_tokens.size > 0

@@ -1,4 +1,9 @@
-"""The reader of OpenAI's files: their own index, files from another writer, each rule, damage."""
+"""The reader of OpenAI's files: their own index, files from another writer, each rule, damage.
+
+The index is a table: blocks of keys with their values, and a footer with two handles, which are the
+places of blocks. The value of the key "" is the header. The value of a tensor's name is its entry:
+dtype, shape, and its place in the data. hparams.json has the sizes of the model.
+"""
 
 import json
 import os

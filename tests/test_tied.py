@@ -1,4 +1,9 @@
-"""scripts/tied.py, GPT-2 in one file, computes what the package computes, and refuses the rest."""
+"""scripts/tied.py, GPT-2 in one file, computes what the package computes, and refuses the rest.
+
+`folder` is a small tied checkpoint that a test may change. Its config.json may say that the model
+is tied (True) or untied (False), or be silent (None). Whatever it says, the file of weights may
+have no W_U or any other: HEADS_IN_FILES has a name for each.
+"""
 
 import ast
 import json
@@ -242,13 +247,13 @@ def test_greedy_ids_are_those_of_generate(name, head, run, run_tied, monkeypatch
     report = json.loads(document)
     (sample,) = report["samples"]
 
-    written = []
+    decode = tied.decode
+    written = []  # the ids that tied.py decodes: the prompt and its continuation
 
     def record(ids, vocabulary):
         written.extend(ids)
         return decode(ids, vocabulary)
 
-    decode = tied.decode
     monkeypatch.setattr(tied, "decode", record)
     code, out, _ = run_tied(WEIGHTS / name, prompt, *options)
     assert code == 0

@@ -270,7 +270,8 @@ def test_special_tokens_are_found_as_one_pattern_of_all_would_find_them(characte
     """Always the longest token at the leftmost place."""
     rng = random.Random(0)
     tokens = random_special_tokens(rng, characters)
-    tokenizer = Tokenizer([], {token: token_id for token_id, token in enumerate(tokens, 256)})
+    ids = range(256, 256 + len(tokens))  # after the bytes
+    tokenizer = Tokenizer([], dict(zip(tokens, ids, strict=True)))
     longest_first = sorted(tokens, key=len, reverse=True)
     pattern = re.compile("|".join(re.escape(token) for token in longest_first))
 
@@ -344,6 +345,7 @@ def test_the_cache_changes_no_id():
 
 @pytest.mark.usefixtures("small_cache")
 def test_the_cache_keeps_a_word_that_is_used_all_the_time():
+    """The ids of " low" are computed once, although more new words come than the cache keeps."""
     tokenizer = Tokenizer(SMALL_MERGES)
     compute_ids = tokenizer._cache.word_ids
     merged_words = []

@@ -74,7 +74,8 @@ def test_a_resumed_run_has_the_same_numbers(threads, only, stop, tmp_path):
     settings = replace(TINY, threads=threads)
     unbroken = new_trainer(model, settings, only)
     expected = train(unbroken)
-    losses = {record["loss"] for record in expected[1:]}
+    _start, *steps = expected  # a record of the start, and one of each step
+    losses = {record["loss"] for record in steps}
     assert len(losses) == settings.steps, "each step has a loss of its own"
     evaluated_steps = [record["step"] for record in expected if "val_loss" in record]
     assert evaluated_steps == [0, settings.eval_every, settings.steps]
@@ -97,6 +98,7 @@ def test_a_resumed_run_has_the_same_numbers(threads, only, stop, tmp_path):
 
 def test_resume_with_more_steps(tmp_path):
     """Nine steps are too few for a warm-up, which is at most a tenth of all."""
+    # A user may give numbers of NumPy. They are saved, too.
     numpys_numbers = replace(TINY, steps=np.int64(6), lr=np.float32(0.5))
     first = new_trainer(settings=numpys_numbers)
     train(first)
@@ -175,10 +177,10 @@ def test_the_shares_of_threads_add_up(threads, only):
     _, expected = train(whole)  # the records of the start and of the step
     _, record = train(shared)
     assert record["loss"] == pytest.approx(expected["loss"], rel=1e-13)
-    # m is a tenth of the first gradient.
+    # After one step, AdamW's m is a tenth of the gradient.
     gradient = 10 * whole.optimizer.m
-    added_gradient = 10 * shared.optimizer.m
-    np.testing.assert_allclose(added_gradient, gradient, rtol=1e-9, atol=1e-14)
+    sum_of_shares = 10 * shared.optimizer.m
+    np.testing.assert_allclose(sum_of_shares, gradient, rtol=1e-9, atol=1e-14)
 
 
 def test_the_shares_of_threads_have_dropout_of_their_own(monkeypatch):
@@ -199,7 +201,7 @@ def test_the_shares_of_threads_have_dropout_of_their_own(monkeypatch):
 
 def test_batches_come_from_all_over_the_text_and_are_never_the_same(monkeypatch):
     """A window is `context` tokens and the one after them. Every window of the text is drawn."""
-    batches = []
+    batches = []  # each [B, context + 1]
     draw = Trainer._draw
 
     def recorded(self):
@@ -341,7 +343,7 @@ def test_long_gradients_are_clipped_by_default_to_a_norm_of_1():
     trainer = new_trainer()
     _, record = train(trainer, until=1)
     assert record["grad_norm"] > 2
-    gradient = 10 * trainer.optimizer.m  # m is a tenth of the first gradient
+    gradient = 10 * trainer.optimizer.m  # after one step, AdamW's m is a tenth of the gradient
     assert np.linalg.norm(gradient) == pytest.approx(1, rel=1e-4)
 
 

@@ -37,7 +37,8 @@ def train(trainer: Trainer) -> None:
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_the_learning_rate_is_not_blamed_for_a_damaged_model():
-    trainer = Trainer(with_nan(random_model(), "ln_f.bias", 3), TOKENS, HELD_OUT, SETTINGS)
+    damaged = with_nan(random_model(), "ln_f.bias", row=3)
+    trainer = Trainer(damaged, TOKENS, HELD_OUT, SETTINGS)
     message = r"^the held-out loss after step 0 is nan: the model's checkpoint is damaged$"
     with pytest.raises(TiedGPTError, match=message):
         train(trainer)
@@ -52,13 +53,14 @@ def test_the_learning_rate_is_not_blamed_for_a_damaged_model():
     ],
 )
 def test_a_damaged_token_of_the_training_text_alone(places, step):
-    """The held-out text does not have the token.
+    """The token RARE, whose embedding is damaged, is at these places of the training text.
 
-    The model is untied, because W_U has a row for each token in every loss. Only wte is damaged.
+    The held-out text does not have it. In a tied model its row would also be in W_U, and so in
+    every loss. So the model is untied.
     """
     tokens = TOKENS.copy()
     tokens[places] = RARE
-    model = with_nan(random_model(replace(SMALL, tied=False)), "wte.weight", RARE)
+    model = with_nan(random_model(replace(SMALL, tied=False)), "wte.weight", row=RARE)
     trainer = Trainer(model, tokens, HELD_OUT, SETTINGS)
     message = f"^step {step} has loss nan, .*: the model's checkpoint is damaged$"
     with pytest.raises(TiedGPTError, match=message):
@@ -68,7 +70,8 @@ def test_a_damaged_token_of_the_training_text_alone(places, step):
 def test_the_command_names_a_damaged_checkpoint(run, tmp_path):
     tokenizer = Tokenizer([])
     config = replace(SMALL, vocab_size=tokenizer.vocab_size)
-    tiedgpt.save_model(with_nan(random_model(config), "ln_f.bias", 3), tokenizer, tmp_path / "from")
+    damaged = with_nan(random_model(config), "ln_f.bias", row=3)
+    tiedgpt.save_model(damaged, tokenizer, tmp_path / "from")
     flags = ["--from", str(tmp_path / "from"), "--context", "8", "--steps", "2"]
     result = run("train", "-", "--out", str(tmp_path / "out"), *flags, stdin=TEXT)
     assert_one_error_line(result, "after step 0 is nan: the model's checkpoint is damaged\n")

@@ -71,7 +71,7 @@ def transformers_greedy(model: Any, ids: np.ndarray, new: int) -> list[int]:  # 
             attention_mask=torch.ones_like(batch_of_one),
             max_new_tokens=new,
             do_sample=False,
-            pad_token_id=0,
+            pad_token_id=0,  # it wants one, though a batch of one has no padding
         )
     return out[0, ids.size :].tolist()
 
@@ -194,17 +194,18 @@ def test_there_and_back(tmp_path: Path, case: Case) -> None:
     assert 9 < np.abs(expected).max() < 11, "the scale that the tolerances assume"
     model = tiedgpt.load_model(theirs)
     assert model.config.head == case.head
-    assert_close(model(ids[1]), expected[1], 1e-4)
-    assert_close(logits_when_saved(model, ids, tmp_path), expected, 1e-12)
+    assert_close(model(ids[1]), expected[1], 1e-4)  # one row alone, in float32
+    logits_after_saving = save_and_compare(model, ids, tmp_path)
+    assert_close(logits_after_saving, expected, 1e-12)
 
 
-def logits_when_saved(  # ids [B, T] -> [B, T, V]
+def save_and_compare(  # ids [B, T] -> [B, T, V]
     model: GPT2, ids: np.ndarray, directory: Path
 ) -> np.ndarray:
-    """Save the model; transformers loads it without a complaint, and computes the same logits.
+    """Save the model. transformers loads it without a complaint, and computes the same logits.
 
-    What transformers saves has the same names, also where its loading would forgive another one.
-    Both files are float32, whatever the model was loaded from.
+    These are returned, in float64. What transformers saves again has the same names, also where its
+    loading would forgive another one. Both files are float32, whatever the model was loaded from.
     """
     tiedgpt.save_model(model, None, directory / "saved")
     with third_party():
@@ -246,7 +247,7 @@ SAVED = {
 def test_transformers_reads_what_is_saved(tmp_path: Path, kind: str) -> None:
     config = SAVED[kind].config
     ids = np.random.default_rng(0).integers(config.vocab_size, size=(3, config.n_ctx))
-    logits_when_saved(SAVED[kind], ids, tmp_path)
+    save_and_compare(SAVED[kind], ids, tmp_path)
 
 
 @pytest.mark.slow
@@ -269,23 +270,23 @@ def test_make_goldens_writes_the_goldens_again(tmp_path: Path, name: str) -> Non
 
 @pytest.mark.parametrize("is_list", [False, True], ids=["one-end-token", "two-end-tokens"])
 def test_greedy_ends_where_transformers_ends(tmp_path: Path, is_list: bool) -> None:
-    """transformers gives the end-of-text token, generate does not."""
+    """The end-of-text token is in the continuation by transformers, and not in ours."""
     ids = np.arange(7)
     config = GPT2Config(**SHAPES["small"], bos_token_id=None, eos_token_id=None)
     random_transformers_model(config, ids[None]).save_pretrained(tmp_path)
     without_end = transformers_greedy(transformers_model(tmp_path), ids, 12)
     assert len(without_end) == 12
 
-    # Now the model ends at a token that it writes.
+    # Now a token that the model writes, before the last one, ends the text.
     config.eos_token_id = without_end[5]
     if is_list:
         config.eos_token_id = [without_end[3], without_end[5]]
     config.save_pretrained(tmp_path)
     (tmp_path / "generation_config.json").unlink()  # it says that there is no end of text
-    *expected, _end = transformers_greedy(transformers_model(tmp_path), ids, 12)
-    assert len(expected) < 11, "the text ends before the twelfth token"
+    with_end = transformers_greedy(transformers_model(tmp_path), ids, 12)
+    assert len(with_end) < 12
     tokens = tiedgpt.generate(tiedgpt.load_model(tmp_path), ids, max_new_tokens=12, greedy=True)
-    assert list(tokens) == expected
+    assert list(tokens) == with_end[:-1]
 
 
 def transformers_probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarray:  # [V] -> [V]
@@ -296,7 +297,7 @@ def transformers_probabilities(logits: np.ndarray, sampling: Sampling) -> np.nda
         warpers.append(TopPLogitsWarper(sampling.top_p))
     scores = torch.from_numpy(logits)[None].double()
     for warper in warpers:
-        scores = warper(None, scores)
+        scores = warper(None, scores)  # these warpers do not look at the tokens before
     return scores.softmax(-1)[0].numpy()
 
 
@@ -391,6 +392,7 @@ class FullSize:
 
 @pytest.fixture(scope="module", params=HEADS)
 def full_size(request: pytest.FixtureRequest, tmp_path_factory: Any) -> FullSize:
+    """A random model of GPT-2 124M's size, and what transformers computes from two prompts."""
     directory = tmp_path_factory.mktemp("full-size")
     config = GPT2Config(tie_word_embeddings=request.param == "tied")
     rng = np.random.default_rng(5)
@@ -400,19 +402,25 @@ def full_size(request: pytest.FixtureRequest, tmp_path_factory: Any) -> FullSize
 
     in_float32 = transformers_model(directory, torch.float32)
     logits_in_float32 = transformers_logits(in_float32, prompt)
-    del in_float32
-    theirs = transformers_model(directory)
+    del in_float32  # two models would take much memory
+
+    theirs = transformers_model(directory)  # in float64
     greedy = transformers_greedy(theirs, prompt[0], 20)
     continued = np.append(prompt, [greedy], axis=1)
+    # The logits at a place choose the next token: those at the prompt's last token the first one of
+    # `greedy`. Nothing is chosen by those at the last token of all.
+    logits_of_continued = transformers_logits(theirs, continued)[0]
+    greedy_logits = logits_of_continued[prompt.size - 1 : -1]
+    logits_of_long_prompt = transformers_logits(theirs, long_prompt)[0]
     return FullSize(
         model=tiedgpt.load_model(directory),
         prompt=prompt,
         logits=transformers_logits(theirs, prompt),
         logits_in_float32=logits_in_float32,
         greedy=greedy,
-        greedy_logits=transformers_logits(theirs, continued)[0, prompt.size - 1 : -1],
+        greedy_logits=greedy_logits,
         long_prompt=long_prompt,
-        long_last_logits=transformers_logits(theirs, long_prompt)[0, -1].copy(),
+        long_last_logits=logits_of_long_prompt[-1].copy(),  # without the memory of the others
     )
 
 

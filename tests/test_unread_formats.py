@@ -140,6 +140,7 @@ def test_the_lines_of_the_readme_convert_a_ckpt_pt(tmp_path, monkeypatch):
     state = {name: torch.tensor(array) for name, array in model.parameters.items()}
     torch.save({"model": state, "iter_num": 3}, "ckpt.pt")
     block = re.search(r"```text\n(state = torch\.load.*?)```", README.read_text(), re.DOTALL)
+    # A ckpt.pt does not say how many heads its model has, so the user writes it in these lines.
     lines = block[1].replace("n_head=12", f"n_head={CONFIG.n_head}")
     exec(lines, {"torch": torch, "tiedgpt": tiedgpt})
     converted = tiedgpt.load_model("my-model")

@@ -1,4 +1,9 @@
-"""Reference values for a port: what `tiedgpt vectors` writes, and that they show mistakes."""
+"""Reference values for a port: what `tiedgpt vectors` writes, and that they show mistakes.
+
+It writes a folder with a small model. In float64 there are: ids, targets, each activation and each
+gradient in expected.safetensors, and the parameters after one step of AdamW in
+after_step.safetensors. vectors.json has the loss, a greedy continuation and the settings of AdamW.
+"""
 
 import hashlib
 import json
@@ -17,6 +22,7 @@ NEUTRAL = {"weight": 1.0, "bias": 0.0}  # of a layer norm, and of every bias
 
 
 def read(path):
+    """The arrays of a safetensors file, in the precision of the file."""
     return {name: tensor.read_exactly() for name, tensor in read_header(path).items()}
 
 
@@ -35,9 +41,11 @@ def test_the_parameters_are_the_same_on_every_machine():
 
 
 def test_no_parameter_is_neutral():
+    """So a port that leaves out a bias or a gain gets other numbers."""
     for name, array in exact_model().parameters.items():
         if array.ndim == 1:
-            distance = np.abs(array - NEUTRAL[name.rpartition(".")[2]])
+            _, _, kind = name.rpartition(".")  # such as "weight" of "ln_f.weight"
+            distance = np.abs(array - NEUTRAL[kind])
             assert np.median(distance) > 0.001, name
 
 
@@ -62,7 +70,8 @@ def test_the_values_are_those_of_the_model_in_float64(folder):
         assert expected[name].dtype == np.float64
         scale = np.abs(gradient).max()
         np.testing.assert_allclose(expected[name], gradient, rtol=0, atol=1e-12 * scale)
-    greedy = list(tiedgpt.generate(model, expected["ids"][0], 10, greedy=True))
+    first_row = expected["ids"][0]
+    greedy = list(tiedgpt.generate(model, first_row, max_new_tokens=10, greedy=True))
     assert document["greedy"] == greedy
 
 
@@ -74,12 +83,15 @@ def test_the_step_is_that_of_torch(folder):
     for name, after in read(folder / "after_step.safetensors").items():
         parameter = torch.tensor(parameters[name].astype(np.float64), requires_grad=True)
         parameter.grad = torch.tensor(expected[name])
+        weight_decay = 0.0
+        if parameter.ndim > 1:  # matrices alone decay
+            weight_decay = document["weight_decay"]
         optimizer = torch.optim.AdamW(
             [parameter],
             lr=document["lr"],
             betas=(document["beta1"], document["beta2"]),
             eps=document["eps"],
-            weight_decay=document["weight_decay"] if parameter.ndim > 1 else 0.0,
+            weight_decay=weight_decay,
         )
         optimizer.step()
         np.testing.assert_allclose(after, parameter.detach().numpy(), rtol=0, atol=1e-12)
@@ -91,10 +103,11 @@ def test_rounding_does_not_show_in_the_step(folder):
     after = read(folder / "after_step.safetensors")
     parameters = tiedgpt.load_model(folder).parameters
     D = VECTORS.n_embd
-    name = "h.0.attn.c_attn.bias"
-    np.testing.assert_allclose(expected[name][D : 2 * D], 0, atol=1e-14)
-    before = parameters[name][D : 2 * D]
-    np.testing.assert_allclose(after[name][D : 2 * D], before, rtol=0, atol=1e-14)
+    name = "h.0.attn.c_attn.bias"  # of the queries, the keys and the values
+    keys = slice(D, 2 * D)
+    np.testing.assert_allclose(expected[name][keys], 0, atol=1e-14)
+    before = parameters[name][keys]
+    np.testing.assert_allclose(after[name][keys], before, rtol=0, atol=1e-14)
 
 
 # The command
@@ -115,7 +128,7 @@ def test_a_folder_with_files_is_not_touched(run, tmp_path):
 
 @pytest.mark.parametrize("kind", ["json", "safetensors"])
 def test_the_mistake_of_a_port_is_named(kind, run, tmp_path):
-    """A port has exact gelu, and writes the activations of its first block in a file."""
+    """A port has the exact gelu in place of gelu_new, and writes some activations to a file."""
     folder = tmp_path / "vectors"
     write_vectors(folder, "tied")
     expected = read(folder / "expected.safetensors")
@@ -138,10 +151,10 @@ def test_null_in_json_is_nan(run, tmp_path):
     folder = tmp_path / "vectors"
     write_vectors(folder, "tied")
     expected = read(folder / "expected.safetensors")
-    lists = expected["logits"].tolist()
-    lists[1][8][100] = None
+    logits = expected["logits"].tolist()
+    logits[1][8][100] = None  # one number, which JSON writes as null
     path = tmp_path / "mine.json"
-    path.write_text(json.dumps({"ids": expected["ids"].tolist(), "logits": lists}))
+    path.write_text(json.dumps({"ids": expected["ids"].tolist(), "logits": logits}))
     code, out, _ = run("compare", "-m", str(folder), str(path))
     assert code == 1
     assert "first difference: logits[1, 8, 100] is nan" in out

@@ -2,6 +2,10 @@
 
 Most tests use a tokenizer of SMALL_MERGES: the bytes, of which "!" has id 0, then 256 "lo", 257
 "low", 258 " low", 259 "er" and 260 "é". By default, <|endoftext|> (EOT) is 261.
+
+An added token is none of the bytes and merges, or is one of them that is read before any merge. It
+is special or plain: by default, `encode` refuses a text with a special token, and reads a plain
+token as such. A normalized token is one that transformers searches for last.
 """
 
 import json
@@ -278,7 +282,7 @@ def test_merges_that_are_malformed(vocabulary, content, message):
             vocab_with(Ġlow=258, **{EOT: 259}), ": no merge makes token 'Ġlow'", id="no-merge"
         ),
         pytest.param(
-            json.dumps(spelled_ids(LOW, 1)).encode(),
+            json.dumps(spelled_ids(LOW, first_id=1)).encode(),
             ": the first byte has id 1, expected 0 to 0: only special tokens come",
             id="nothing-before",
         ),
@@ -511,7 +515,7 @@ def test_a_normalized_token_does_not_hide_a_special_one(with_normalized_token):
 def test_a_special_token_that_is_read_as_text_is_read_whole(tmp_path):
     """Another token does not begin within it. With transformers it is the same."""
     tokens = [added_token("<|end|>", 261), added_token("end", 262, special=False)]
-    model = bpe_model(vocab=spelled_ids(SMALL_MERGES, 0))
+    model = bpe_model(vocab=spelled_ids(SMALL_MERGES, first_id=0))
     path = write_json(tmp_path, tokenizer_json(added_tokens=tokens, model=model))
     tokenizer = read_tokenizer_json(path)
     expected = Tokenizer(SMALL_MERGES).encode("<|end|>", special="text")
@@ -585,7 +589,7 @@ def test_two_files_with_other_merges(saved_in_place):
 
 
 def test_two_files_with_other_ids(saved_in_place):
-    vocab = spelled_ids(SMALL_MERGES, 1)
+    vocab = spelled_ids(SMALL_MERGES, first_id=1)
     (saved_in_place / "vocab.json").write_text(json.dumps(vocab))
     message = r"tokenizer\.json: token '!' has id 0, but 1 in vocab\.json beside it"
     refuses(message, read_tokenizer, saved_in_place, error=TiedGPTError)
@@ -593,7 +597,7 @@ def test_two_files_with_other_ids(saved_in_place):
 
 def test_the_id_of_an_added_token_in_vocab_json_does_not_matter(saved_in_place):
     """<pad> is not an ordinary token, and tokenizer.json, which is read, says 263."""
-    vocab = spelled_ids(SMALL_MERGES, 0) | {"<pad>": 261}
+    vocab = spelled_ids(SMALL_MERGES, first_id=0) | {"<pad>": 261}
     (saved_in_place / "vocab.json").write_text(json.dumps(vocab))
     assert read_tokenizer(saved_in_place).special_tokens["<pad>"] == 263
 
@@ -906,7 +910,7 @@ FORMS = [
     pytest.param(tokenizer_json(pre_tokenizer=SEQUENCE), id="sequence-of-one"),
     pytest.param(without(tokenizer_json(), "added_tokens"), id="no-added-tokens"),
     pytest.param(
-        tokenizer_json(model=bpe_model(vocab=spelled_ids(SMALL_MERGES, 0))),
+        tokenizer_json(model=bpe_model(vocab=spelled_ids(SMALL_MERGES, first_id=0))),
         id="eot-in-added-tokens-alone",
     ),
 ]
