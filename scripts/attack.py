@@ -389,8 +389,7 @@ def is_documented(exit_code: int, err: str) -> bool:
     errors = [line for line in lines if line.startswith("tiedgpt: error: ")]
     if exit_code != 2:
         return errors == []
-    last_two_lines = lines[-2:]  # the very last one is "", which follows the last line break
-    return last_two_lines == [*errors, ""]
+    return len(errors) == 1 and err.endswith(f"{errors[0]}\n")
 
 
 @dataclass(frozen=True)
