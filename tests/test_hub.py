@@ -26,13 +26,13 @@ from support.loopback_hub import (
     NAME,
     WEIGHTS,
     Fault,
-    assert_whole,
-    fail,
-    fail_in_one_line,
+    assert_command_fails,
+    assert_download_fails,
+    assert_has_exactly,
     flip_bit,
     part_of,
     version,
-    visible,
+    visible_files,
 )
 from support.models import SMALL, random_model
 from support.openai_files import write_openai_model
@@ -107,7 +107,7 @@ def assert_downloads(server, files: dict[str, bytes]) -> list[str]:
     """The files of a repository are downloaded, and no others. Returns the notes."""
     serve(server, files)
     notes = []
-    assert_whole(hub.download(NAME, note=notes.append), files)
+    assert_has_exactly(hub.download(NAME, note=notes.append), files)
     return notes
 
 
@@ -241,7 +241,7 @@ def test_a_small_file_that_is_wrong(
     weights_folder, hub_server, hub_files, source, file, content, message
 ):
     serve(hub_server, {**hub_files, file: content})
-    fail(f"^{hub_server.host}/{NAME}.*{message}", source=source)
+    assert_download_fails(f"^{hub_server.host}/{NAME}.*{message}", source=source)
     assert WEIGHTS not in {request.file for request in hub_server.requests}
     assert not weights_folder.exists()
 
@@ -249,7 +249,7 @@ def test_a_small_file_that_is_wrong(
 @pytest.mark.parametrize("source", ["hub", "tokenizer"])
 def test_a_tokenizer_json_that_is_wrong(hub_server, hub_files, source):
     serve(hub_server, {**without(hub_files, "merges.txt"), "tokenizer.json": b"{}"})
-    fail(f"^{hub_server.host}/{NAME}.*tokenizer\\.json: ", source=source)
+    assert_download_fails(f"^{hub_server.host}/{NAME}.*tokenizer\\.json: ", source=source)
     assert WEIGHTS not in {request.file for request in hub_server.requests}
 
 
@@ -266,7 +266,7 @@ def test_another_model_is_refused_by_its_configuration_alone(
     weights_folder, hub_server, hub_files, config, message
 ):
     serve(hub_server, {**hub_files, "config.json": config})
-    fail(f"^{hub_server.host}/{NAME}.*{message}")
+    assert_download_fails(f"^{hub_server.host}/{NAME}.*{message}")
     assert {request.file for request in hub_server.requests} == {"config.json"}
     assert not weights_folder.exists()
 
@@ -289,22 +289,24 @@ def test_another_model_is_refused_by_its_configuration_alone(
 )
 def test_an_index_that_names_no_file_here(weights_folder, hub_server, hub_files, index, message):
     serve(hub_server, {**without(hub_files, WEIGHTS), INDEX: index})
-    fail(f"^{hub_server.host}/{NAME}.*{message}")
+    assert_download_fails(f"^{hub_server.host}/{NAME}.*{message}")
     assert not weights_folder.exists()
 
 
 def test_a_pickle_is_not_read(weights_folder, hub_server, hub_files):
     serve(hub_server, {**without(hub_files, WEIGHTS), "pytorch_model.bin": b""})
-    fail(r"has neither model\.safetensors nor .*; a pytorch_model\.bin, if it has one, is a pickle")
+    assert_download_fails(
+        r"has neither model\.safetensors nor .*; a pytorch_model\.bin, if it has one, is a pickle"
+    )
     assert "pytorch_model.bin" not in {request.file for request in hub_server.requests}
     assert not weights_folder.exists()
 
 
 def test_after_a_refusal_the_right_files_are_downloaded(hub_server, hub_files):
     serve(hub_server, {**hub_files, "vocab.json": b"[]"})
-    fail(r"vocab\.json: expected a JSON object")
+    assert_download_fails(r"vocab\.json: expected a JSON object")
     serve(hub_server, hub_files)
-    assert_whole(hub.download(NAME), hub_files)
+    assert_has_exactly(hub.download(NAME), hub_files)
 
 
 # The tokenizer alone
@@ -324,7 +326,7 @@ def test_a_command_that_needs_the_tokenizer_alone(
         f"{hub_server.host}/{GPT2} to {folder}\n"
     )
     all_but_weights = without(hub_files, WEIGHTS)
-    assert_whole(folder, all_but_weights)
+    assert_has_exactly(folder, all_but_weights)
     assert {request.file for request in hub_server.requests} == all_but_weights.keys()
 
 
@@ -334,7 +336,7 @@ def test_a_tokenizer_alone_is_used_offline_and_is_not_a_model(monkeypatch, run):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert tiedgpt.load_tokenizer("gpt2").vocab_size == 257
     refuses("gpt2 is not on this machine", places.find_model, "gpt2")
-    error = fail_in_one_line(run, "generate", "--model", "gpt2", "a")
+    error = assert_command_fails(run, "generate", "--model", "gpt2", "a")
     assert "error: gpt2 is not on this machine: " in error
     assert error.endswith("; HF_HUB_OFFLINE is set, so it is not downloaded\n")
 
@@ -344,13 +346,13 @@ def test_a_model_completes_its_tokenizer(weights_folder, hub_files):
     tiedgpt.load_tokenizer("gpt2")
     assert tiedgpt.load_model("gpt2").config == CONFIG
     shutil.rmtree(weights_folder / "gpt2" / ".tokenizer")
-    assert_whole(weights_folder / "gpt2", hub_files)
+    assert_has_exactly(weights_folder / "gpt2", hub_files)
     assert tiedgpt.load_tokenizer("gpt2").vocab_size == 257
 
 
 def test_a_vocabulary_that_a_repository_lacks(hub_server, hub_files):
     serve(hub_server, {"config.json": hub_files["config.json"]})
-    fail(
+    assert_download_fails(
         "has no tokenizer: neither vocab.json and merges.txt nor tokenizer.json", source="tokenizer"
     )
 
@@ -404,7 +406,7 @@ def test_the_pins_of_openais_files_are_the_facts(shared, file, pin):
 def test_gpt2_comes_from_its_commit(weights_folder, hub_server, pinned_gpt2, hub_files):
     notes = []
     assert hub.find_or_download("gpt2", note=notes.append) == weights_folder / "gpt2"
-    assert_whole(weights_folder / "gpt2", hub_files)
+    assert_has_exactly(weights_folder / "gpt2", hub_files)
     for request in hub_server.requests:
         assert f"/{GPT2}/resolve/{GPT2_COMMIT}/" in request.path
     missing, downloading = notes
@@ -465,10 +467,10 @@ def test_another_file_than_the_pinned_one_is_refused(hub_server, source, folder,
     right = hub_server.files[f"{folder}/{file}"]
     hub_server.put(folder, {file: flip_bit(right)})
     message = rf"/{file}: its SHA-256 is .*, expected .*; the part is deleted"
-    fail(message, name="gpt2", source=source)
+    assert_download_fails(message, name="gpt2", source=source)
     hub_server.put(folder, {file: right + b"!"})
     message = rf"/{file}: expected one number of bytes, got \d+ and \d+"
-    fail(message, name="gpt2", source=source)
+    assert_download_fails(message, name="gpt2", source=source)
 
 
 @pytest.mark.usefixtures("pinned_gpt2", "openai_files")
@@ -484,7 +486,7 @@ def test_another_file_than_the_pinned_one_is_refused(hub_server, source, folder,
 )
 def test_a_file_that_the_server_lacks(hub_server, source, path, message):
     del hub_server.files[path]
-    fail(message, name="gpt2", source=source)
+    assert_download_fails(message, name="gpt2", source=source)
 
 
 # OpenAI's files
@@ -497,7 +499,7 @@ def test_openais_files_have_a_folder_for_themselves(
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     hub_server.faults[tensorflow.DATA] = [Fault(stop=5 * BLOCK), Fault(503)]
     assert hub.download("124M", "openai") == weights_folder / "gpt2-openai"
-    assert_whole(weights_folder / "gpt2-openai", openai_files)
+    assert_has_exactly(weights_folder / "gpt2-openai", openai_files)
     assert {request.token for request in hub_server.requests} == {None}
 
 
@@ -525,14 +527,14 @@ def test_openais_larger_models_are_known_by_their_size(hub_server, openai_files)
     """A small file in the place of the data of gpt2-medium, of 1,419,292,672 bytes, is refused."""
     hub_server.put("openai/355M", openai_files)
     message = r"00000-of-00001: expected one number of bytes, got \d+ and 1419292672"
-    fail(message, name="gpt2-medium", source="openai")
+    assert_download_fails(message, name="gpt2-medium", source="openai")
 
 
 @pytest.mark.usefixtures("openai_files")
 @pytest.mark.parametrize("name", ["distilgpt2", NAME])
 def test_a_model_that_openai_did_not_release(name):
     message = f"OpenAI released gpt2, .*, not {name}; download it from the hub"
-    fail(message, name=name, source="openai")
+    assert_download_fails(message, name=name, source="openai")
 
 
 # What a killed download leaves
@@ -556,7 +558,7 @@ def interrupt_download(server, *, name: str, source: str, file: str) -> None:
     """A download of a model that gives up when it has the first BLOCK bytes of a file."""
     dropped = Fault(is_dropped=True)
     server.faults[file] = [Fault(stop=BLOCK), *[dropped] * fetching.ATTEMPTS]
-    fail("; the next download continues from here", name=name, source=source)
+    assert_download_fails("; the next download continues from here", name=name, source=source)
 
 
 # A part is continued with its own last byte, so that there is something to ask for even if the
@@ -568,7 +570,7 @@ def test_only_a_part_of_the_weights_is_continued(weights_folder, hub_server, hub
     """Another file's part and a staging directory are there, too, and are removed."""
     leave_files_of_a_killed_download(weights_folder / NAME)
     interrupt_download(hub_server, name=NAME, source="hub", file=WEIGHTS)
-    assert_whole(hub.download(NAME), hub_files)
+    assert_has_exactly(hub.download(NAME), hub_files)
     assert CONTINUED_AT in hub_server.first_bytes()
 
 
@@ -576,7 +578,7 @@ def test_only_a_part_of_openais_weights_is_continued(weights_folder, hub_server,
     """Another file's part and a staging directory are there, too, and are removed."""
     leave_files_of_a_killed_download(weights_folder / "gpt2-openai")
     interrupt_download(hub_server, name="gpt2", source="openai", file=tensorflow.DATA)
-    assert_whole(hub.download("gpt2", "openai"), openai_files)
+    assert_has_exactly(hub.download("gpt2", "openai"), openai_files)
     assert CONTINUED_AT in hub_server.first_bytes(tensorflow.DATA)
 
 
@@ -586,7 +588,7 @@ def test_what_is_left_beside_a_complete_model_is_removed(weights_folder, hub_fil
     folder = hub.download(NAME)
     leave_files_of_a_killed_download(folder)
     hub.download(NAME)
-    assert_whole(folder, hub_files)
+    assert_has_exactly(folder, hub_files)
 
 
 @pytest.mark.usefixtures("hub_server")
@@ -649,7 +651,7 @@ def test_a_shipped_model_is_never_downloaded(hub_server, function):
 
 
 def test_gpt2_is_not_downloaded_if_nobody_named_it(hub_server, pinned_gpt2, run):
-    assert "gpt2 is not on this machine" in fail_in_one_line(run, "tokenize", "a")
+    assert "gpt2 is not on this machine" in assert_command_fails(run, "tokenize", "a")
     assert hub_server.requests == []
 
 
@@ -659,8 +661,10 @@ def test_gpt2_is_not_downloaded_if_nobody_named_it(hub_server, pinned_gpt2, run)
 @pytest.mark.parametrize("value", ["1", "true", "ON", "yes"])
 def test_offline_nothing_is_asked_for(hub_server, monkeypatch, value):
     monkeypatch.setenv("HF_HUB_OFFLINE", value)
-    fail(f"^{NAME} cannot be downloaded: HF_HUB_OFFLINE is set$")
-    fail("gpt2 cannot be downloaded: HF_HUB_OFFLINE is set", name="gpt2", source="openai")
+    assert_download_fails(f"^{NAME} cannot be downloaded: HF_HUB_OFFLINE is set$")
+    assert_download_fails(
+        "gpt2 cannot be downloaded: HF_HUB_OFFLINE is set", name="gpt2", source="openai"
+    )
     error = refuses(f"{NAME} is not on this machine: looked for ", tiedgpt.load_model, NAME)
     assert error.endswith("; HF_HUB_OFFLINE is set, so it is not downloaded")
     assert hub_server.requests == []
@@ -705,7 +709,7 @@ def test_a_model_in_the_hugging_face_cache_is_used(
 def test_a_snapshot_that_lacks_a_file_is_not_used(weights_folder, tmp_path, hub_files, file):
     write_snapshot(tmp_path, NAME, without(hub_files, file))
     assert hub.download(NAME) == weights_folder / NAME
-    assert_whole(weights_folder / NAME, hub_files)
+    assert_has_exactly(weights_folder / NAME, hub_files)
 
 
 @pytest.mark.usefixtures("hub_server")
@@ -800,7 +804,7 @@ def test_download_of_a_complete_model_prints_its_directory(weights_folder, run):
 
 @pytest.mark.usefixtures("hub_server")
 def test_download_of_a_name_with_a_typo(weights_folder, run):
-    assert "no such repository" in fail_in_one_line(run, "download", "some/typo")
+    assert "no such repository" in assert_command_fails(run, "download", "some/typo")
     assert not weights_folder.exists()
 
 
@@ -846,7 +850,7 @@ def test_two_at_once(weights_folder, hub_server, hub_files):
     assert second_out == out
     assert second_err == f"tiedgpt: note: the other process has completed {NAME}\n"
     assert hub_server.served[WEIGHTS] == len(hub_files[WEIGHTS])
-    assert_whole(weights_folder / NAME, hub_files)
+    assert_has_exactly(weights_folder / NAME, hub_files)
 
 
 def test_ctrl_c_on_a_terminal_and_again(weights_folder, hub_server, hub_files):
@@ -864,11 +868,11 @@ def test_ctrl_c_on_a_terminal_and_again(weights_folder, hub_server, hub_files):
     assert re.search(r"model.safetensors: +\d+%\|.*\[\d\d:\d\d<\d\d:\d\d, +[\d.]+kB/s\]", shown)
     assert "tiedgpt: note: stopped; the same command continues from here" in shown
     assert "Traceback" not in shown
-    assert visible(weights_folder) == set()
+    assert visible_files(weights_folder) == set()
 
     received = part_of(weights_folder / NAME).stat().st_size
     assert received > 0
     hub_server.pause = 0
-    assert_whole(hub.download(NAME), hub_files)
+    assert_has_exactly(hub.download(NAME), hub_files)
     last_request = hub_server.first_bytes()[-1]
     assert last_request == received - 1  # the last byte of the part is asked for again
