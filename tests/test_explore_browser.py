@@ -606,6 +606,7 @@ def test_a_character_of_several_tokens_is_explained(open_page, server):
 
 
 def test_names_that_every_object_has_are_ignored_in_a_link(open_page, server):
+    """Every object of JavaScript has a property "constructor"."""
     page = open_page(server, "#constructor?constructor=1&seed=7")
     expect(bars(page)).to_have_count(LISTED)
     expect(page.locator("#seed")).to_have_value("7")

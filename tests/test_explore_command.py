@@ -149,6 +149,7 @@ def test_page_html_names_each_source_once():
 
 def test_the_scripts_ask_for_each_view():
     scripts = "".join(file.read_text(encoding="utf-8") for file in PAGE_FOLDER.glob("*.js"))
+    # Calls of the scripts, for example ask("lens"
     names = re.findall(r'(?:ask|answers?|panel)\(\s*"(\w+)"', scripts)
     assert set(names) == {*VIEWS, QUIT}
 

@@ -387,9 +387,7 @@ def row_of_facts(shared, name: str) -> list[str]:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_pins_of_weights_are_the_facts(shared, name):
-    """FACTS.md has the exact size of some weights. The weights of the other models have no pin
-    of the size.
-    """
+    """Weights have a pin of their size only if FACTS.md has the exact size."""
     _, repository, commit, size, digest = row_of_facts(shared, name)
     model = MODELS[name]
     assert model.repository == repository
