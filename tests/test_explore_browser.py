@@ -614,7 +614,7 @@ def test_names_that_every_object_has_are_ignored_in_a_link(open_page, server):
 
 
 def test_a_server_with_too_many_connections_shows_an_error(open_page, server, monkeypatch):
-    monkeypatch.setattr(server_module, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(server_module, "REQUEST_SECONDS", 0.2)  # then it closes idle connections
     page = open_page(server, allowed_errors=["503"])
     expect(page.locator("#repair td").first).to_be_visible()
     monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 0)

@@ -143,7 +143,7 @@ def test_a_response_without_its_length(hub_server, hub_files, file):
     assert_has_exactly(hub.download(NAME), hub_files)
 
 
-def test_a_plain_server_of_files(hub_server, hub_files):
+def test_the_part_of_a_file_from_a_plain_server_is_continued(hub_server, hub_files):
     """A plain server sends no hashes. A part is continued as long as the ETag stays the same.
 
     There are four requests: the first and the third are cut, and the second is not answered.

@@ -148,6 +148,7 @@ def test_ten_steps_are_torchs(head, dtype, tolerance):
         assert loss == pytest.approx(expected_loss, rel=tolerance / 10), step
         assert_gradients(gradients, theirs, tolerance)
 
+        # We scale the gradient in the step. torch scales it at once.
         norm, scale = clip(gradient, 1.0)
         expected_norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
         assert norm == pytest.approx(expected_norm.item(), rel=tolerance), step
