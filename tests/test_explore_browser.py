@@ -1,7 +1,10 @@
 """The page of `tiedgpt explore` in Chromium: clicks, keys, links, security, accessibility.
 
 The page has the panels of DRAWN, one below the other. In a panel, a side is the column of a model:
-the first is the tied one, the second the untied one. Bars show the likeliest next tokens.
+side 0 is the tied model and has the class "tied", side 1 is the untied model and has the class
+"untied". Bars show the likeliest next tokens. Each model can write 40 tokens after the prompt. The
+panel "path" has a table of scores; the mirror image of the score of token b after a is that of a
+after b. A view is a function of VIEWS that computes the answer to one kind of request of the page.
 """
 
 import os
@@ -97,7 +100,11 @@ class Pages:
         self.problems = []
 
     def open(self, address, origin, allowed_errors=(), **options):
-        """A page that is drawn. It may ask `origin` only, and print no error but those allowed."""
+        """Open an address, and return the page when it is drawn.
+
+        Errors of the page are collected in `problems`, but not those that contain a text of
+        `allowed_errors`. So are its requests to other machines than `origin`.
+        """
         options.setdefault("viewport", {"width": 1300, "height": 900})
         context = self.chromium.new_context(**options)
         self.contexts.append(context)
@@ -126,6 +133,7 @@ class Pages:
 
 @pytest.fixture
 def pages(chromium, serve):
+    """Opens pages. A test fails if they have had problems."""
     pages = Pages(chromium)
     yield pages
     for context in pages.contexts:
@@ -135,7 +143,7 @@ def pages(chromium, serve):
 
 @pytest.fixture
 def open_page(pages):
-    """open_page(server, fragment, allowed_errors, **options of a context): a page that is drawn."""
+    """open_page(server, "#path"): the server's page, when it is drawn, at the panel "path"."""
 
     def open_page(server, fragment="", allowed_errors=(), **options):
         return pages.open(server.url + fragment, server.origin, allowed_errors, **options)
@@ -147,7 +155,7 @@ def open_page(pages):
 
 
 def bars(page, side=0):
-    """The likeliest next tokens of a model: side 0 is the tied one, 1 the untied one."""
+    """The likeliest next tokens of a model."""
     return page.locator("#bars .side").nth(side).locator(".row")
 
 
@@ -171,7 +179,7 @@ def show_all(page):
 
 
 def expect_written(page, count):
-    """Expect that each of two models has written so many tokens, and writes no more."""
+    """Wait until each of the two models has written `count` tokens and has stopped."""
     expect(page.locator("body")).to_have_attribute("data-written", f"{count},{count}")
 
 
@@ -184,11 +192,11 @@ def write(page):
 def remove_mlp_of_block_3(page):
     """Click the button of this part, and wait until the bars show what that changes."""
     button(page, MLP_OF_BLOCK_3).click()
-    outline_of_a_bar_before = page.locator("#partsbars .ghost").first
-    expect(outline_of_a_bar_before).to_be_visible()
+    outline_of_a_bar_as_it_was = page.locator("#partsbars .ghost").first
+    expect(outline_of_a_bar_as_it_was).to_be_visible()
 
 
-# What a student asks, and the words of the answer
+# The questions of a student (the ids of the cases), and words of the page that answer them
 
 
 @pytest.fixture(scope="module")
@@ -256,7 +264,7 @@ def student(chromium, server):
         ),
     ],
 )
-def test_the_page_answers(student, panel, place, words):
+def test_a_panel_answers_a_question(student, panel, place, words):
     show(student, panel)
     expect(student.locator(place).first).to_contain_text(words)
 
@@ -269,7 +277,7 @@ def test_the_page_answers_what_an_ablation_changes(student):
 
 def test_a_bar_has_its_token_and_its_probability(student, server):
     row = view_answer(server.shown, "next", {"text": PROMPT})["rows"][0]
-    token = row["text"].replace(" ", "·")
+    token = row["text"].replace(" ", "·")  # the page shows a space as a dot
     percent = f"{100 * row['probability']:.1f} %"
     expect(bars(student).first).to_have_accessible_name(f"{token}, {percent}")
     expect(bars(student).first).to_have_text(token + percent)
@@ -280,6 +288,10 @@ def test_a_bar_has_its_token_and_its_probability(student, server):
 
 
 def test_the_switch_turns_to_the_untied_model(open_page, server):
+    """In the diagram, the arrow to the matrix of the model not shown has the class "other".
+
+    In the code, the words that only the shown model has are bold.
+    """
     page = open_page(server)
     button(page, "untied: W_U").click()
     expect(page.locator("#flow.untied .arrow.untied")).to_have_count(1)
@@ -292,7 +304,11 @@ def test_the_switch_turns_to_the_untied_model(open_page, server):
     )
 
 
-def test_the_switch_turns_back(open_page, server):
+def test_the_switch_turns_back_to_the_tied_model(open_page, server):
+    """In the diagram, the arrow to the matrix of the model not shown has the class "other".
+
+    In the code, the words that only the shown model has are bold.
+    """
     page = open_page(server)
     button(page, "untied: W_U").click()
     button(page, "tied: W_E.T").click()
@@ -323,7 +339,10 @@ def test_the_parts_are_those_of_the_chosen_model(open_page, server):
         pytest.param("W_E, W_U", "=", id="raw"),
     ],
 )
-def test_a_path_is_symmetric_or_not(open_page, server, path, sign):
+def test_the_page_says_if_the_scores_of_a_path_equal_their_mirror_images(
+    open_page, server, path, sign
+):
+    """The page opens with the path mlp0. A click on a button chooses the path of the case."""
     page = open_page(server, "#path?path=mlp0")
     button(page, path).click()
     mirror = re.compile(rf"shakespeare-tied: \S+ {sign}")
@@ -331,9 +350,10 @@ def test_a_path_is_symmetric_or_not(open_page, server, path, sign):
 
 
 def pictures(page, kind):
-    """The pictures of a pair of tokens, and those of the same tokens in the other order.
+    """The three pictures of a pair of tokens, and the three of the same tokens in reverse order.
 
-    Each has a row of W_E, a row of W_U, and their product. `kind` is "tied" or "untied".
+    They are those of a row of W_E, of a row of W_U, and of the product of both. `kind` is "tied" or
+    "untied".
     """
     canvases = page.locator(f"#product .{kind} canvas")
     expect(canvases).to_have_count(3 + 3)
@@ -351,7 +371,7 @@ def test_a_product_of_two_rows_is_the_same_in_either_order_if_tied(open_page, se
     assert second == mirror_first
 
 
-def test_a_product_of_two_rows_is_another_in_the_other_order_if_untied(open_page, server):
+def test_a_product_of_two_rows_changes_with_their_order_if_untied(open_page, server):
     page = open_page(server, "#path")
     pair, mirror = pictures(page, "untied")
     first, second, product = pair
@@ -364,8 +384,8 @@ def test_a_product_of_two_rows_is_another_in_the_other_order_if_untied(open_page
 def test_a_product_begins_with_the_numbers_of_the_matrices(open_page, server):
     """The page shows the pair "My" and " lord" of PROMPT."""
     page = open_page(server, "#path")
-    _tied_model, untied_model = server.shown.by_head
-    model = untied_model["untied"]
+    _heads_of_tied_model, heads_of_untied_model = server.shown.by_head
+    model = heads_of_untied_model["untied"]
     (my,) = server.shown.tokenizer.encode("My")
     (lord,) = server.shown.tokenizer.encode(" lord")
     first = model.W_E[my, 0]
@@ -395,14 +415,15 @@ def test_a_bar_adds_its_token_to_the_text(open_page, server):
     expect(tokens_of_prompt(page)).to_have_count(3)
 
 
-def test_a_token_is_drawn_after_the_chosen_place(open_page, server):
+def test_a_token_is_drawn_after_the_chosen_token(open_page, server):
+    """The first token is chosen. The drawn token replaces all that follow it."""
     page = open_page(server)
     page.fill("#prompt", "ROMEO: the")
     tokens_of_prompt(page).first.click()
     expect(tokens_of_prompt(page).first).to_have_attribute("aria-pressed", "true")
     button(page, "Draw one").click()
     expect(tokens_of_prompt(page)).to_have_count(2)
-    expect(page.locator("#seed")).to_have_value("2")  # it was 1; the next draw is another
+    expect(page.locator("#seed")).to_have_value("2")  # it was 1; each draw has its own seed
 
 
 def test_an_untied_model_can_use_its_embedding_as_output_matrix(open_page, server):
@@ -411,13 +432,13 @@ def test_an_untied_model_can_use_its_embedding_as_output_matrix(open_page, serve
     untied_model = page.locator("#bars .side").nth(1)
     expect(page.locator("#bars .side.untied")).to_have_count(1)
     untied_model.get_by_text("W_E.T").click()
-    expect(page.locator("#bars .side.untied")).to_have_count(0)
-    expect(tied_model.get_by_text("W_U")).to_have_count(0)
+    expect(page.locator("#bars .side.untied")).to_have_count(0)  # its side has the class "tied"
+    expect(tied_model.get_by_text("W_U")).to_have_count(0)  # the tied model has no such choice
 
 
-def test_an_earlier_token_moves_every_panel_of_the_text(open_page, server):
+def test_choosing_an_earlier_token_changes_what_the_panels_show(open_page, server):
     page = open_page(server)
-    boxes = {  # a panel, and what it shows of the text
+    boxes = {  # a panel, and its box that depends on the chosen token
         "path": "#nearto",
         "lens": "#lensbox",
         "parts": "#partsout",
@@ -438,12 +459,13 @@ def test_an_earlier_token_moves_every_panel_of_the_text(open_page, server):
 def test_bars_move_while_typing_faster_than_the_model(open_page, serve, monkeypatch):
     next_tokens = VIEWS["next"]
 
-    def slow(query, turn):
-        time.sleep(0.1)
+    def slow_next_tokens(query, turn):
+        time.sleep(0.1)  # the letters below come every 0.04 seconds
         return next_tokens(query, turn)
 
-    monkeypatch.setitem(VIEWS, "next", slow)
+    monkeypatch.setitem(VIEWS, "next", slow_next_tokens)
     page = open_page(serve(shakespeare()))
+    # Count in window.drawn how often the bars are drawn.
     page.evaluate(
         """() => {
             window.drawn = 0;
@@ -451,10 +473,10 @@ def test_bars_move_while_typing_faster_than_the_model(open_page, serve, monkeypa
             observer.observe(document.querySelector("#bars"), {childList: true});
         }"""
     )
-    # Type until the bars have moved three times; a busy machine takes longer.
+    # Type until the bars have been drawn three times. On a busy machine this takes many letters.
     drawn = 0
     for letter in "my lord and the king " * 10:
-        page.locator("#prompt").press_sequentially(letter, delay=40)
+        page.locator("#prompt").press_sequentially(letter, delay=40)  # milliseconds
         drawn = page.evaluate("window.drawn")
         if drawn >= 3:
             break
@@ -471,7 +493,7 @@ def test_a_screen_reader_hears_the_likeliest_token(open_page, server):
 # Sliders and three words
 
 
-def test_the_sampling_is_folded_at_first(open_page, server):
+def test_the_sliders_of_sampling_are_hidden_until_they_are_unfolded(open_page, server):
     page = open_page(server)
     expect(page.locator("#top_k")).not_to_be_visible()
     page.click("#sampling summary")
@@ -488,7 +510,8 @@ def test_top_k_drops_tokens(open_page, server):
     page.fill("#top_k", "3")
     expect(kept).to_have_count(3)
     expect(line_below_the_kept).to_contain_text("3 kept")
-    expect(page.locator("#barsnote")).to_be_visible()
+    explanation_of_the_bars = page.locator("#barsnote")
+    expect(explanation_of_the_bars).to_be_visible()
 
     page.fill("#top_k", "0")  # this turns top-k off
     expect(dropped).to_have_count(0)
@@ -505,7 +528,7 @@ def test_a_probability_that_sampling_changes_has_an_outline(open_page, server):
     expect(outlines.first).to_be_visible()
 
 
-def test_the_cost_follows_its_sliders(open_page, server):
+def test_the_slider_of_the_vocabulary_changes_the_cost(open_page, server):
     page = open_page(server)
     page.fill("#cvocab", "3")
     expect(page.locator("#costbox .readout")).to_contain_text(
@@ -513,19 +536,28 @@ def test_the_cost_follows_its_sliders(open_page, server):
     )
 
 
-def test_three_words_fit_with_a_solved_embedding_or_three_dimensions(open_page, server):
+def test_the_untied_toy_model_fits_with_a_solved_embedding_or_in_three_dimensions(
+    open_page, server
+):
+    """The toy model has three words. The page says how far its predictions are from the text's.
+
+    At first, W_E has two dimensions and is not solved for. Even the best W_U does not fit then.
+    """
     page = open_page(server, "#toy")
     untied = page.locator("#toyout .side").nth(1)
-    expect(untied).to_contain_text("0.31 nats")
+    does_not_fit = "0.31 nats"
+    fits = "0.00 nats"
+    expect(untied).to_contain_text(does_not_fit)
     button(page, "Solve for W_E").click()
-    expect(untied).to_contain_text("0.00 nats")
+    expect(untied).to_contain_text(fits)
     button(page, "Start again").click()
-    expect(untied).to_contain_text("0.31 nats")
+    expect(untied).to_contain_text(does_not_fit)
     button(page, "Use 3 dimensions").click()
-    expect(untied).to_contain_text("0.00 nats")
+    expect(untied).to_contain_text(fits)
 
 
-def test_a_share_of_zero_is_a_warning_until_it_is_changed(open_page, server):
+def test_a_share_of_zero_shows_a_warning_until_it_is_changed(open_page, server):
+    """A share says how often one of the toy model's words follows another in the text."""
     page = open_page(server, "#toy", allowed_errors=["400 (Bad Request)"])
     share = page.locator("#toyin [data-key=P01]")
     share.fill("0")
@@ -537,7 +569,7 @@ def test_a_share_of_zero_is_a_warning_until_it_is_changed(open_page, server):
 # Problems
 
 
-def test_a_damaged_link_is_said(open_page, server):
+def test_a_damaged_link_shows_an_error_until_a_prompt_is_typed(open_page, server):
     fragment = "#path?ids=1_x&removed=y&side=9&W=1_2*3&top_k=x&path=y"
     page = open_page(server, fragment, allowed_errors=["400 (Bad Request)"])
     expect(page.locator("#problem")).to_contain_text("ids must be")
@@ -554,7 +586,9 @@ def test_a_damaged_link_is_said(open_page, server):
         pytest.param("a" * 70_000, "expected at most 65,536 bytes", id="70-kB"),
     ],
 )
-def test_a_prompt_that_cannot_be_read_is_said(open_page, server, prompt, message):
+def test_a_prompt_that_is_refused_shows_an_error_until_it_is_replaced(
+    open_page, server, prompt, message
+):
     page = open_page(server, allowed_errors=["400 (Bad Request)", "413"])
     page.fill("#prompt", prompt)
     expect(page.locator("#problem")).to_contain_text(message)
@@ -572,18 +606,19 @@ def test_a_character_of_several_tokens_is_explained(open_page, server):
 
 
 def test_names_that_every_object_has_are_ignored_in_a_link(open_page, server):
+    """Every object of JavaScript has a property "constructor"."""
     page = open_page(server, "#constructor?constructor=1&seed=7")
     expect(bars(page)).to_have_count(LISTED)
     expect(page.locator("#seed")).to_have_value("7")
     expect(page.locator("#problem")).not_to_be_visible()
 
 
-def test_a_busy_server_is_said(open_page, server, monkeypatch):
-    monkeypatch.setattr(server_module, "REQUEST_SECONDS", 0.2)
+def test_a_server_with_too_many_connections_shows_an_error(open_page, server, monkeypatch):
+    monkeypatch.setattr(server_module, "REQUEST_SECONDS", 0.2)  # then it closes idle connections
     page = open_page(server, allowed_errors=["503"])
     expect(page.locator("#repair td").first).to_be_visible()
     monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 0)
-    page.wait_for_timeout(400)  # the server closes a connection that has been idle for 200 ms
+    page.wait_for_timeout(400)  # meanwhile the server closes the page's idle connections
     page.fill("#prompt", "ROMEO:\n")
     expect(page.locator("#problem")).to_contain_text("Close other pages of it")
 
@@ -597,8 +632,8 @@ def test_both_models_write_what_the_library_generates(open_page, server):
     expect(page.locator("#written .note").first).to_contain_text("mean surprisal")
     words = page.locator("#written .page").first.locator(".w").all_text_contents()
     ids = server.shown.tokenizer.encode(PROMPT)
-    first_model, _second_model = server.shown.by_head
-    expected = tiedgpt.generate(first_model["tied"], ids, 40, seed=1)
+    heads_of_tied_model, _heads_of_untied_model = server.shown.by_head
+    expected = tiedgpt.generate(heads_of_tied_model["tied"], ids, 40, seed=1)
     assert "".join(words) == server.shown.tokenizer.decode(list(expected))
 
 
@@ -621,13 +656,14 @@ def test_a_written_token_goes_back_to_the_text_before_it(open_page, server):
     sixth_written_token = page.locator("#written .w").nth(5)
     sixth_written_token.click()
     prompt_tokens = len(server.shown.tokenizer.encode(PROMPT))
-    expect(tokens_of_prompt(page)).to_have_count(prompt_tokens + 5)
+    written_tokens_before_the_sixth = 5
+    expect(tokens_of_prompt(page)).to_have_count(prompt_tokens + written_tokens_before_the_sixth)
 
 
 def wait_for(event, turn):
-    """Wait in a view until the event is set. The view ends if the page does not wait for it."""
+    """Wait in a view until the event is set."""
     while not event.wait(0.01):
-        turn.pause()
+        turn.pause()  # this ends the view if the page does not wait for its answer any more
 
 
 @pytest.fixture
@@ -636,18 +672,18 @@ def go_on_after_three_tokens(monkeypatch):
     go_on = threading.Event()
     generate = VIEWS["generate"]
 
-    def held(query, turn):
-        for number, line in enumerate(generate(query, turn)):
-            if number == 3:
+    def held_generate(query, turn):
+        for tokens_written, line in enumerate(generate(query, turn)):
+            if tokens_written == 3:
                 wait_for(go_on, turn)
             yield line
 
-    monkeypatch.setitem(VIEWS, "generate", held)
+    monkeypatch.setitem(VIEWS, "generate", held_generate)
     return go_on
 
 
-def test_stop_stops_the_text(open_page, server, go_on_after_three_tokens):
-    """Each of the two models has written three tokens by then, and waits for the event."""
+def test_the_button_stop_stops_both_models(open_page, server, go_on_after_three_tokens):
+    """When it is clicked, each of the two models has written three tokens and waits."""
     page = open_page(server, allowed_errors=["Failed to load", "ERR_"])
     page.click("#write")
     expect(page.locator("#written .w")).to_have_count(2 * 3)
@@ -661,7 +697,7 @@ def test_stop_stops_the_text(open_page, server, go_on_after_three_tokens):
 
 @pytest.mark.usefixtures("go_on_after_three_tokens")
 def test_quit_stops_the_server_and_the_page_stays(open_page, serve):
-    """Each of the two models has written three tokens by then, and waits."""
+    """When Quit is clicked, each of the two models has written three tokens and waits."""
     page = open_page(serve(shakespeare()), allowed_errors=["Failed to load", "ERR_"])
     shown = bars(page).all_inner_texts()
     page.click("#write")
@@ -678,12 +714,13 @@ def test_quit_stops_the_server_and_the_page_stays(open_page, serve):
 def test_a_page_whose_server_has_gone_says_so(open_page):
     with serving(shakespeare()) as server:
         page = open_page(server, allowed_errors=["Failed to load", "ERR_"])
+    # The server has stopped.
     page.click("#write")
     expect(page.locator("#write")).to_have_text("Write 40 tokens")
     expect(page.locator("#stopped")).to_be_visible()
 
 
-def test_fourteen_pages_of_which_one_is_closed_while_it_writes(open_page, server):
+def test_a_page_can_write_after_another_of_fourteen_is_closed_while_it_writes(open_page, server):
     first, *others = [open_page(server) for _ in range(14)]
     for page in others:
         expect(bars(page)).to_have_count(LISTED)
@@ -699,19 +736,19 @@ def go_on_solving(monkeypatch):
     go_on = threading.Event()
     solved = VIEWS["solved"]
 
-    def held(query, turn):
+    def held_solved(query, turn):
         turn.report(0.25)
         wait_for(go_on, turn)
         return solved(query, turn)
 
     monkeypatch.setattr(turns, "PROGRESS_SECONDS", 0)  # each report is sent
-    monkeypatch.setitem(VIEWS, "solved", held)
+    monkeypatch.setitem(VIEWS, "solved", held_solved)
     return go_on
 
 
 @pytest.fixture
 def small_server(serve):
-    """A server of a tied and an untied model, and of a text of 40 frequent tokens, 60 to 99."""
+    """A server of two small models. Its corpus has 40 tokens, 60 to 99, all of them frequent."""
     ids = [(7 * n + n // 11) % 40 + 60 for n in range(6000)]  # each has several successors
     tied_model = random_model(CONFIG)
     untied_model = random_model(replace(CONFIG, tied=False))
@@ -719,7 +756,7 @@ def small_server(serve):
     return serve(shown_models(tied_model, untied_model, corpus=corpus))
 
 
-def test_solving_for_the_best_matrix_can_be_cancelled_and_ends(
+def test_solving_for_the_best_matrix_can_be_cancelled_and_repeated(
     open_page, small_server, go_on_solving
 ):
     page = open_page(small_server, "#path")
@@ -728,7 +765,7 @@ def test_solving_for_the_best_matrix_can_be_cancelled_and_ends(
     page.click("#solve")
     expect(page.locator("#solved")).to_have_text("Cancelled.")
 
-    go_on_solving.set()
+    go_on_solving.set()  # the next view computes without waiting
     page.click("#solve")
     rows = page.locator("#solved tbody tr")
     expect(rows).to_have_count(3)  # what one factor gains, what the best W_U gains, and the rest
@@ -739,13 +776,14 @@ def test_solving_for_the_best_matrix_can_be_cancelled_and_ends(
 
 
 def shown_with_the_token(word):
-    """A model named TAG. Its tokens are bytes, and each beginning of `word` up to the whole."""
+    """A model named TAG. Its tokens are bytes, and the first two, three, ... letters of `word`."""
     merges = [(word[:end], word[end]) for end in range(1, len(word))]
     config = replace(CONFIG, vocab_size=CONFIG.vocab_size + len(merges))
     return ShownModels([(TAG, random_model(config))], Tokenizer(merges))
 
 
-def test_script_in_the_prompt_and_in_a_token_and_in_a_name(open_page, serve):
+def test_a_script_in_the_prompt_in_a_token_and_in_a_name_is_not_run(open_page, serve):
+    """A script in a name, TAG, would change the title of the page."""
     page = open_page(serve(shown_with_the_token("<script>")))
     # GPT-2's words are split at < and >, so this text is read as eight bytes.
     page.fill("#prompt", "<script>")
@@ -753,10 +791,10 @@ def test_script_in_the_prompt_and_in_a_token_and_in_a_name(open_page, serve):
     page.click("#write")
     expect(page.locator("body[data-written]")).to_be_attached()
     page.fill("#prompt", TAG)
-    expect(page.locator("#strip")).to_contain_text("/")  # of </script>, so this prompt is read
+    expect(page.locator("#strip")).to_contain_text("/")  # of </script>: the new prompt is shown
     show_all(page)
     expect(page).to_have_title("tiedgpt explore")
-    expect(page.locator("script")).to_have_count(1)  # that of the page
+    expect(page.locator("script")).to_have_count(1)  # the page's own script
     expect(page.locator("#models")).to_contain_text(TAG)
 
 
@@ -764,15 +802,17 @@ def test_script_in_the_prompt_and_in_a_token_and_in_a_name(open_page, serve):
 
 
 def test_one_tied_model_is_one_column_without_orange(open_page, serve):
+    """Orange is the colour of untied models. The panel "toy" always has both kinds."""
     page = open_page(serve(shown_models()))
     show_all(page)
     sides = page.locator("#bars .side, #matrices .side, #lensbox .side, #product .side")
-    expect(sides).to_have_count(4)
+    expect(sides).to_have_count(4)  # one in each of these four boxes
     orange = page.locator("main section:not(#toy) .side.untied, #flow .out")
     expect(orange).to_have_count(0)
 
 
 def test_the_switch_of_one_tied_model_turns_to_an_untied_copy(open_page, serve):
+    """The model is named "a". Its copy predicts the same."""
     page = open_page(serve(shown_models()))
     before = bars(page).all_inner_texts()
     button(page, "untied: W_U").click()
@@ -791,7 +831,10 @@ def test_without_a_corpus_the_page_says_how_to_give_one(open_page, serve):
 
 
 def assert_is_below_the_header(page, panel):
-    """The panel begins where the header ends, or a little lower. Two pixels are for rounding."""
+    """The panel begins at the end of the header, or up to 12 pixels lower.
+
+    It may begin two pixels higher because of rounding.
+    """
     header_height = page.locator("header").bounding_box()["height"]
     top_of_panel = page.locator(f"#{panel}").bounding_box()["y"]
     assert header_height - 2 <= top_of_panel <= header_height + 12
@@ -802,10 +845,10 @@ IS_AT_END = "scrollY + innerHeight >= document.documentElement.scrollHeight - 2"
 
 
 @pytest.mark.parametrize("panel", DRAWN)
-def test_the_menu_lands_on_the_panel_the_first_time(open_page, server, panel):
+def test_the_first_click_in_the_menu_scrolls_to_the_panel(open_page, server, panel):
     page = open_page(server)
     show(page, panel)
-    # It stays there while the panels above it grow.
+    # The panel stays below the header while the panels above it are drawn and grow.
     for _ in range(2):
         page.wait_for_timeout(150)
         # At the end of the page, a low panel cannot be scrolled up to the header.
@@ -831,18 +874,18 @@ def test_back_undoes_and_forward_opens_again(open_page, server):
     page.fill("#prompt", "JULIET:")
     expect(tokens_of_prompt(page)).to_have_count(2)
     expect(page).to_have_url(re.compile("JULIET"))
-    page.go_back()
+    page.go_back()  # to the prompt before
     expect(page.locator("#prompt")).to_have_value(PROMPT)
-    page.go_back()
+    page.go_back()  # to the page as it was opened
     expect(page).to_have_url(server.url)
 
-    # The step forward opens the lens again, with the focus in it.
+    # A step forward opens the lens again, with the focus in it.
     page.go_forward()
     focus_in_lens = page.locator("#lens > :focus")
     expect(focus_in_lens).to_be_attached()
 
 
-# A reader scrolls to the top by hand, and goes back as soon as the menu has followed.
+# Scroll to the top as a reader does, and go back as soon as the menu marks the first panel.
 SCROLL_UP_AND_GO_BACK = """async () => {
     dispatchEvent(new Event("pointerdown"));
     scrollTo(0, 0);
@@ -852,11 +895,11 @@ SCROLL_UP_AND_GO_BACK = """async () => {
 }"""
 
 
-def test_back_at_once_after_scrolling(open_page, server):
+def test_going_back_right_after_scrolling_leads_to_the_address_before(open_page, server):
     page = open_page(server)
     show(page, "lens")
     page.evaluate(SCROLL_UP_AND_GO_BACK)
-    page.wait_for_timeout(300)  # the address does not change again
+    page.wait_for_timeout(300)  # a late change of the address would come in this time
     expect(page).to_have_url(server.url)
 
 
@@ -864,7 +907,7 @@ FIELDS = {"#prompt": "JULIET:\nO & =#?\u00e9", "#temperature": "1.5", "#seed": "
 
 
 def change_everything(page):
-    """Change all that a link holds, one thing in each part of the page."""
+    """Change one thing of each kind that a link holds."""
     page.click("#sampling summary")
     for field, text in FIELDS.items():
         page.fill(field, text)
@@ -882,13 +925,13 @@ def expect_everything_changed(page):
     for field, text in FIELDS.items():
         expect(page.locator(field)).to_have_value(text)
     untied_model = page.locator("#bars .side").nth(1)
-    expect(untied_model).to_have_class("side tied")  # its embedding is the output matrix
+    expect(untied_model).to_have_class("side tied")  # it uses W_E.T as its output matrix
     expect(page.locator("#toyin input").first).to_have_value("2.5")
     show(page, "parts")
     expect(button(page, "head 1 of block 2")).to_have_attribute("aria-pressed", "true")
 
 
-def test_a_link_shows_the_same_even_after_a_restart_on_its_port(open_page):
+def test_a_link_shows_the_same_page_after_a_restart_of_the_server_on_its_port(open_page):
     with serving(shakespeare()) as server:
         # The requests that are under way when the server stops may fail.
         page = open_page(server, allowed_errors=["Failed to load", "404 (Not Found)"])
@@ -898,9 +941,9 @@ def test_a_link_shows_the_same_even_after_a_restart_on_its_port(open_page):
         port = server.server_port
 
     with serving(shakespeare(), port) as server:
-        page.goto("about:blank")
+        page.goto("about:blank")  # so that the next line loads the page again
         page.goto(address)
-        # The secret of the old server is refused, and this page asks for the new address.
+        # The link has the secret of the old server. The new one asks for its own address.
         page.get_by_label("Address").fill(server.url)
         button(page, "Open").click()
         page.wait_for_selector("body[data-ready]")
@@ -938,12 +981,12 @@ def other_site(chromium):
     page.close()
 
 
-def test_a_rebound_name_gets_nothing_even_if_it_knows_the_secret(chromium, server):
-    """The browser of this test finds evil.example at this machine's own address."""
+def test_a_site_whose_name_leads_to_this_machine_gets_nothing(chromium, server):
+    """The browser of this test looks for evil.example at 127.0.0.1. The site knows the secret."""
     page = chromium.new_page()
     url = f"http://evil.example:{server.server_port}/{server.secret}/"
     assert page.goto(url).status == 403
-    # "basic" is a response that the page may read, 403 its status.
+    # The site may read this response ("basic"), but its status is 403, too.
     assert page.evaluate(POST, [url + "next", "cors", "application/json"]) == "basic403"
     page.close()
 
@@ -958,13 +1001,13 @@ def test_a_rebound_name_gets_nothing_even_if_it_knows_the_secret(chromium, serve
 )
 def test_another_site_cannot_stop_the_server(other_site, server, mode, content_type):
     response = other_site.evaluate(POST, [server.url + "quit", mode, content_type])
-    assert response in ("refused", "opaque0")
+    assert response in ("refused", "opaque0"), "the site learns nothing"
     assert not server.stopping
 
 
 def test_another_site_cannot_frame_the_page(other_site, server):
     other_site.evaluate(ADD_FRAME, server.url)
-    other_site.wait_for_timeout(300)  # a frame that is allowed has a prompt by then
+    other_site.wait_for_timeout(300)  # in this time, a frame with the page would show its prompt
     expect(other_site.frame_locator("iframe").locator("#prompt")).to_have_count(0)
 
 
@@ -972,7 +1015,7 @@ def test_another_site_cannot_frame_the_page(other_site, server):
 
 
 def violations(page):
-    """What axe finds, with the first elements of each."""
+    """The rules of accessibility that axe finds violated, each with up to three elements."""
     response = Axe().run(page, options={"rules": {"target-size": {"enabled": True}}}).response
     found = []
     for violation in response["violations"]:
@@ -981,6 +1024,7 @@ def violations(page):
     return found
 
 
+# The controls that are less than 24 pixels wide or high.
 SMALL_CONTROLS = """controls => controls
     .filter(control => Math.min(control.offsetWidth, control.offsetHeight) < 24)
     .map(control => control.outerHTML)"""
@@ -1005,7 +1049,7 @@ def test_no_panel_is_wider_than_the_window(open_page, server, size):
 def test_code_is_folded_in_a_narrow_window(open_page, server):
     page = open_page(server, viewport=NARROW)
     show_all(page)
-    expect(page.locator(".code pre:visible")).to_have_count(1)  # that of the first panel
+    expect(page.locator(".code pre:visible")).to_have_count(1)  # the first panel's is not folded
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -1040,7 +1084,7 @@ def reached_by_tab(page):
     """[id, key, id of the box around it] of each element that has the focus, one after another."""
     page.locator(".skip").focus()
     reached = []
-    for _ in range(400):  # more than the page has elements for the focus
+    for _ in range(400):  # the page has fewer elements that Tab can reach
         page.keyboard.press("Tab")
         focused = page.evaluate(FOCUSED)
         if not focused:
@@ -1060,6 +1104,7 @@ def test_tab_reaches_every_control_and_leaves_the_page(open_page, server):
 
 
 def test_tab_stops_once_at_the_bars_of_each_model(open_page, server):
+    """There are two models, so two bars are reached. The key of a bar begins with "bar"."""
     page = open_page(server, reduced_motion="reduce")
     bars_reached = []
     for _id, key, _box in reached_by_tab(page):
@@ -1098,9 +1143,9 @@ def exported(server, tmp_path_factory):
 
 @pytest.fixture
 def open_exported(pages, exported):
-    """open_exported(example): the exported page, opened from disk, with one of its examples.
+    """open_exported(example): the exported page, opened from disk, with an example as the prompt.
 
-    `example` is the number of its button, from 0 to 3.
+    The page has four examples. `example` is the number of the button, from 0 to 3.
     """
 
     def open_exported(example):
@@ -1108,6 +1153,7 @@ def open_exported(pages, exported):
         example_button = page.locator("#examples button").nth(example)
         last_word = example_button.inner_text().split()[-1]
         example_button.click()
+        # The prompt may differ from the text on the button, but not in its last word.
         expect(page.locator("#prompt")).to_have_value(re.compile(re.escape(last_word)))
         return page
 
@@ -1130,14 +1176,16 @@ def test_each_panel_of_the_exported_page_shows_each_example(open_exported, examp
 
 
 @pytest.mark.parametrize("example", range(4))
-def test_the_exported_page_has_each_head(open_exported, server, example):
+def test_the_exported_page_has_the_untied_model_with_its_embedding_as_output_matrix(
+    open_exported, server, example
+):
     page = open_exported(example)
     untied_model = page.locator("#bars .side").nth(1)
     untied_model.get_by_text("W_E.T").click()
-    expect(page.locator("#bars .side.tied")).to_have_count(2)
+    expect(page.locator("#bars .side.tied")).to_have_count(2)  # the classes of both sides
     fields = {"text": page.input_value("#prompt"), "side": 1, "head": "tied"}
     first_row, *_ = view_answer(server.shown, "next", fields)["rows"]
-    text = first_row["text"].replace(" ", "·").replace("\n", "⏎")
+    text = first_row["text"].replace(" ", "·").replace("\n", "⏎")  # as the page shows them
     expect(bars(page, side=1).first.locator(".t")).to_have_text(text)
 
 
@@ -1145,8 +1193,7 @@ def test_the_exported_page_has_each_head(open_exported, server, example):
 def test_the_exported_page_has_the_predictions_without_a_part(open_exported, example):
     page = open_exported(example)
     show(page, "parts")
-    # The panel may be drawn again between press and release of a mouse, and then no button is
-    # clicked.
+    # A real click can miss the button, if the panel is drawn again between press and release.
     button(page, MLP_OF_BLOCK_3).scroll_into_view_if_needed()
     button(page, MLP_OF_BLOCK_3).dispatch_event("click")
     expect(page.locator("#partsout")).to_contain_text("Without the MLP of block 3")
@@ -1157,5 +1204,5 @@ def test_the_exported_page_has_the_predictions_without_a_part(open_exported, exa
 def test_the_exported_page_has_the_solved_matrix(open_exported):
     page = open_exported(0)
     page.click("#solve")
-    # The best W_U gains so many nats for the tied model.
-    expect(page.locator("#solved")).to_contain_text("3.37")
+    nats_that_the_best_W_U_gains = "3.37"  # in the tied model
+    expect(page.locator("#solved")).to_contain_text(nats_that_the_best_W_U_gains)

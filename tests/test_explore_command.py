@@ -1,4 +1,9 @@
-"""The command `tiedgpt explore`, and the files of its page."""
+"""The command `tiedgpt explore`, and the files of its page.
+
+The command serves a page at http://127.0.0.1:PORT/SECRET/. A view is a function of VIEWS that
+computes the answer to one kind of request of the page. A source is a function of the library whose
+code the page shows.
+"""
 
 import re
 import shutil
@@ -28,7 +33,10 @@ PAGE_FILES = sorted(PAGE_FOLDER.iterdir())
 
 @pytest.fixture
 def process(checkpoint, tmp_path):
-    """The command in a process, and the server that it started, of a model that is then deleted."""
+    """A process of the command. Its model is deleted as soon as the server has started.
+
+    `process.server` has what `post` needs to know of the server.
+    """
     copy = shutil.copytree(checkpoint, tmp_path / "model")
     process = subprocess.Popen(
         command("explore", "--no-browser", str(copy)),
@@ -39,21 +47,20 @@ def process(checkpoint, tmp_path):
     address = process.stdout.readline().strip()  # http://127.0.0.1:PORT/SECRET/
     origin, secret = address.rstrip("/").rsplit("/", 1)
     port = int(origin.removeprefix("http://127.0.0.1:"))
-    # What `post` needs of a server.
     process.server = SimpleNamespace(server_port=port, secret=secret, origin=origin)
     shutil.rmtree(copy)
     yield process
     process.kill()
 
 
-def assert_answers(server):
+def assert_answers_a_view(server):
     status, answer = post(server, "next", {"text": TEXT})
     assert status == 200
     assert answer["text"] == TEXT
 
 
 def test_the_command_serves_until_quit_even_if_the_model_is_deleted(process):
-    assert_answers(process.server)
+    assert_answers_a_view(process.server)
     status, _ = post(process.server, "quit")
     assert status == 200
     _, err = process.communicate(timeout=30)
@@ -62,8 +69,8 @@ def test_the_command_serves_until_quit_even_if_the_model_is_deleted(process):
 
 
 def test_the_command_serves_until_ctrl_c(process):
-    assert_answers(process.server)
-    process.send_signal(signal.SIGINT)
+    assert_answers_a_view(process.server)
+    process.send_signal(signal.SIGINT)  # as Ctrl-C does
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "Traceback" not in err
@@ -72,11 +79,11 @@ def test_the_command_serves_until_ctrl_c(process):
 def test_the_command_writes_the_page_to_a_file(run, checkpoint, tmp_path):
     file = tmp_path / "new" / "page.html"
     code, out, err = run("explore", "-m", checkpoint, "--export", str(file))
-    size = file.stat().st_size / 1e6
+    megabytes = file.stat().st_size / 1e6
     assert code == 0
     assert out == ""
     assert err == (
-        f"tiedgpt: note: {file}: {size:.1f} MB; it opens from disk, and on any web server\n"
+        f"tiedgpt: note: {file}: {megabytes:.1f} MB; it opens from disk, and on any web server\n"
     )
     assert list(file.parent.iterdir()) == [file]
     assert file.read_text(encoding="utf-8").lower().startswith("<!doctype html>")
@@ -106,6 +113,7 @@ def test_three_models_are_refused(run):
 
 
 def test_the_shipped_counts_are_those_of_the_shipped_vocabulary():
+    """In the corpus that tiedgpt comes with, "My lord" is frequent."""
     tokenizer = tiedgpt.load_tokenizer("shakespeare-tied")
     name, corpus = read_corpus(file=None, allow_special=False, tokenizer=tokenizer, vocab_size=1024)
     assert name != ""
@@ -114,7 +122,8 @@ def test_the_shipped_counts_are_those_of_the_shipped_vocabulary():
     assert corpus.count(my, lord) > 50
 
 
-def test_a_model_with_another_vocabulary_has_no_corpus():
+def test_without_a_file_a_model_with_a_different_vocabulary_has_no_corpus():
+    """Tokenizer([]) has the 256 bytes and EOT."""
     found = read_corpus(file=None, allow_special=False, tokenizer=Tokenizer([]), vocab_size=257)
     assert found is None
 
@@ -140,11 +149,13 @@ def test_page_html_names_each_source_once():
 
 def test_the_scripts_ask_for_each_view():
     scripts = "".join(file.read_text(encoding="utf-8") for file in PAGE_FOLDER.glob("*.js"))
+    # Calls of the scripts, for example ask("lens"
     names = re.findall(r'(?:ask|answers?|panel)\(\s*"(\w+)"', scripts)
     assert set(names) == {*VIEWS, QUIT}
 
 
 def test_the_server_sends_each_file():
+    """ask.html and ask.js are not among the paths below the secret."""
     assert {file.name for file in PAGE_FILES} == {*FILE_OF_PATH.values(), "ask.html", "ask.js"}
 
 
@@ -163,7 +174,7 @@ def test_the_page_is_small():
         pytest.param(r"\son\w+=\"|\sstyle=|<style|<script>", id="nothing-inline"),
     ],
 )
-def test_a_file_has_no(file, pattern):
+def test_a_file_does_not_contain(file, pattern):
     assert not re.search(pattern, file.read_text(encoding="utf-8"))
 
 
@@ -182,6 +193,7 @@ def modules_of_package():
 
 
 def test_only_the_command_line_imports_the_page():
+    """The page is the package `explore`, the command line the package `cli`."""
     folders = set()
     for file, text in modules_of_package():
         if re.search(r"(from|import) \S*explore", text):

@@ -1,7 +1,11 @@
 """The server of `tiedgpt explore`: what it answers and refuses, and how requests take turns.
 
-A view computes the answer to one kind of request, such as "lens". The address of the server has a
-secret as its path, which another program or site does not know.
+A view is a function of VIEWS that computes the answer to one kind of request, such as "lens". A
+request has its turn while its view computes: `turn.pause()` lets other requests go on, and ends the
+view if nobody waits for its answer. `turn.report(part)` sends how much of the answer is computed.
+
+The address of the server is http://127.0.0.1:PORT/SECRET/. Other programs and sites do not know the
+secret. The functions post, get and status_of send a request, and return its status first.
 """
 
 import json
@@ -52,7 +56,7 @@ def server(shown):
 
 @pytest.fixture
 def is_alive(server):
-    """The server answers after the test."""
+    """Checks after the test that the server still answers."""
     yield
     status, answer = post(server, "next", {"text": "still here"})
     assert status == 200
@@ -76,7 +80,7 @@ def test_a_view_is_answered(server, shown):
     assert post(server, "lens", FIELDS) == (200, view_answer(shown, "lens", FIELDS))
 
 
-def test_a_view_of_several_answers_is_a_line_for_each(server, shown):
+def test_a_view_with_several_answers_sends_a_line_for_each(server, shown):
     fields = {"text": TEXT, "n": 9, "seed": 5}
     status, lines = post_lines(server, "generate", fields)
     assert status == 200
@@ -93,7 +97,7 @@ def test_wrong_fields_are_an_error(server):
 
 
 @pytest.mark.usefixtures("is_alive")
-def test_a_bug_is_an_error(server, monkeypatch):
+def test_an_exception_in_a_view_is_reported_as_a_bug(server, monkeypatch):
     monkeypatch.setitem(VIEWS, "lens", lambda query, turn: 1 / 0)
     status, answer = post(server, "lens", FIELDS)
     assert status == 500
@@ -101,7 +105,7 @@ def test_a_bug_is_an_error(server, monkeypatch):
 
 
 @pytest.mark.parametrize("path", FILE_OF_PATH)
-def test_a_file_of_the_page(server, path):
+def test_each_file_of_the_page_is_sent(server, path):
     status, body, _ = get(server, f"/{server.secret}/{path}")
     assert status == 200
     assert body == read_page_file(FILE_OF_PATH[path])
@@ -126,18 +130,18 @@ def test_the_headers_of_a_file(server, path):
 
 
 def test_the_address_in_the_browsers_command_line_works_once(shown):
-    """It leads to the address with the secret, which other users must not see there."""
+    """Other users can see a command line. So it has a ticket, which leads to the secret once."""
     with serving(shown) as server:
-        path_once = f"/{server.ticket}/"
-        home = f"/{server.secret}/"
-        assert server.url_once.endswith(path_once)
-        assert status_of(server, path_once, Host="evil.example") == 403
-        status, _, response = get(server, path_once)
+        ticket_path = f"/{server.ticket}/"
+        secret_path = f"/{server.secret}/"
+        assert server.url_once.endswith(ticket_path)
+        assert status_of(server, ticket_path, Host="evil.example") == 403
+        status, _, response = get(server, ticket_path)
         assert status == 302
-        assert response.getheader("Location") == home
-        assert status_of(server, path_once) == 404
-        assert status_of(server, "//") == 404, "the ticket is not replaced by an empty one"
-        assert status_of(server, home) == 200
+        assert response.getheader("Location") == secret_path
+        assert status_of(server, ticket_path) == 404
+        assert status_of(server, "//") == 404, "a used ticket is not replaced by an empty one"
+        assert status_of(server, secret_path) == 200
 
 
 def test_an_address_without_its_slash_leads_to_the_page(server):
@@ -160,14 +164,15 @@ def test_the_address_of_an_earlier_run_does_not_tell_the_secret(server, accept, 
     assert server.secret.encode() not in body
 
 
-def test_the_script_of_the_page_that_asks_is_for_this_machine_only(server):
+def test_the_script_that_asks_for_the_address_is_for_this_machine_only(server):
+    """The page with this script answers a path without the right secret."""
     assert status_of(server, "/ask.js") == 200
     assert status_of(server, "/ask.js", Host="evil.example") == 403
 
 
 # Which requests are refused
 
-# Any port, because it may be that of an SSH tunnel.
+# With any port, because the browser may use an SSH tunnel, which has a port of its own.
 OWN_HOSTS = ["127.0.0.1:1", "localhost:8080", "localhost", "[::1]:99"]
 OTHER_HOSTS = [
     pytest.param("", id="empty"),
@@ -182,7 +187,7 @@ OTHER_HOSTS = [
 
 
 @pytest.mark.parametrize("host", OWN_HOSTS)
-def test_a_name_of_this_machine_is_answered(server, host):
+def test_requests_to_a_name_of_this_machine_are_answered(server, host):
     status, _, _ = get(server, f"/{server.secret}/", Host=host)
     assert status == 200
     assert post_body(server, "next", BODY, Host=host, Origin=f"http://{host}") == 200
@@ -190,7 +195,7 @@ def test_a_name_of_this_machine_is_answered(server, host):
 
 @pytest.mark.usefixtures("is_alive")
 @pytest.mark.parametrize("host", OTHER_HOSTS)
-def test_another_host_is_refused(server, host):
+def test_requests_to_the_name_of_another_host_are_refused(server, host):
     host = with_port(host, server)
     status, _, _ = get(server, f"/{server.secret}/", Host=host)
     assert status == 403
@@ -209,7 +214,7 @@ def test_another_host_is_refused(server, host):
         "https://127.0.0.1:PORT",
     ],
 )
-def test_another_origin_is_refused(server, name, origin):
+def test_a_post_from_a_page_of_another_origin_is_refused(server, name, origin):
     if origin is not None:
         origin = with_port(origin, server)
     assert post_body(server, name, BODY, Origin=origin) == 403
@@ -218,7 +223,7 @@ def test_another_origin_is_refused(server, name, origin):
 @pytest.mark.usefixtures("is_alive")
 @pytest.mark.parametrize("name", ["next", "quit"])
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_another_site_is_refused(server, name, site):
+def test_a_post_from_a_page_of_another_site_is_refused(server, name, site):
     assert post_body(server, name, BODY, Sec_Fetch_Site=site) == 403
 
 
@@ -233,7 +238,7 @@ def test_another_site_is_refused(server, name, site):
         "multipart/form-data",
     ],
 )
-def test_a_form_is_refused(server, name, content_type):
+def test_a_content_type_that_a_form_can_send_is_refused(server, name, content_type):
     assert post_body(server, name, BODY, Content_Type=content_type) == 415
 
 
@@ -242,7 +247,7 @@ def test_a_form_is_refused(server, name, content_type):
 @pytest.mark.parametrize(
     "path", ["/", "/x/", "/SECRETx/", "/SECRET/../page.html", "/SECRET/x", "/SECRET/%2e%2e/"]
 )
-def test_another_path_is_not_found(server, method, path):
+def test_a_path_without_the_secret_or_a_file_is_not_found(server, method, path):
     status, _, _ = request(server, method, path.replace("SECRET", server.secret), BODY)
     assert status == 404
 
@@ -262,7 +267,7 @@ def test_another_path_is_not_found(server, method, path):
         ("POST", "page.js"),
     ],
 )
-def test_another_method_is_refused(server, method, path):
+def test_a_method_that_a_path_does_not_have_is_refused(server, method, path):
     status, _, _ = request(server, method, f"/{server.secret}/{path}", BODY)
     assert status == 405
 
@@ -318,9 +323,9 @@ def test_too_many_connections_are_refused(server, monkeypatch):
 
 
 def is_closed(connection):
-    """Whether the server closes a connection within its timeout; it sends nothing else."""
+    """Wait for the timeout of the connection. Returns whether the server closes it meanwhile."""
     try:
-        return connection.recv(1) == b""
+        return connection.recv(1) == b""  # no byte: the connection is closed
     except TimeoutError:
         return False
     except ConnectionError:
@@ -333,13 +338,13 @@ def send_if_open(connection, data):
 
 
 @pytest.mark.parametrize("text", [pytest.param("", id="nothing"), "GET /a"])
-def test_a_client_that_sends_a_byte_now_and_then_is_cut_off(server, monkeypatch, text):
-    """It sends the letters of the text again and again, one every 0.05 seconds."""
+def test_a_client_that_never_completes_its_request_is_cut_off(server, monkeypatch, text):
+    """The client sends the letters of the text again and again, one every 0.05 seconds."""
     monkeypatch.setattr(server_module, "REQUEST_SECONDS", 0.3)
     letters = cycle(text)
     begun = time.monotonic()
     with socket.create_connection(("127.0.0.1", server.server_port), timeout=0.05) as connection:
-        while not is_closed(connection):  # which waits for the timeout
+        while not is_closed(connection):  # this waits for 0.05 seconds
             assert time.monotonic() - begun < 5
             if text:
                 send_if_open(connection, next(letters).encode())
@@ -349,9 +354,9 @@ def test_a_client_that_sends_a_byte_now_and_then_is_cut_off(server, monkeypatch,
 
 
 class HeldViews:
-    """Views in place of `lens`, which ends after `go_on`, and of `generate`, which never ends.
+    """Two views that compute nothing: `lens` ends when `go_on` is set, `generate` never ends.
 
-    `begun` and `ended` count the requests.
+    A test can wait until a view has begun or ended; each wait is for one request more.
     """
 
     def __init__(self):
@@ -369,7 +374,7 @@ class HeldViews:
         try:
             self.begun.release()
             while True:
-                turn.pause()  # it ends this view if nobody waits for it
+                turn.pause()  # this ends the view if nobody waits for its answer
                 self.go_on.wait(0.01)
                 yield {"text": "x" * 1000}
         finally:
@@ -384,7 +389,7 @@ class HeldViews:
 
 @pytest.fixture
 def held(monkeypatch):
-    """The two views of HeldViews, which every server of the test has then."""
+    """HeldViews, whose `lens` and `generate` replace the views of these names."""
     held = HeldViews()
     monkeypatch.setitem(VIEWS, "lens", held.lens)
     monkeypatch.setitem(VIEWS, "generate", held.generate)
@@ -393,10 +398,10 @@ def held(monkeypatch):
 
 @pytest.fixture
 def held_server(held, shown):
-    """A server with the two views of HeldViews. They end with the test."""
+    """A server with the two views of HeldViews."""
     with serving(shown) as server:
         yield server
-        held.go_on.set()
+        held.go_on.set()  # so that `lens` ends with the test
 
 
 @pytest.fixture
@@ -407,17 +412,17 @@ def pool():
 
 @pytest.mark.parametrize("name", ["lens", "generate"])
 def test_other_requests_are_answered_while_one_computes(held_server, held, pool, name):
-    waiting = pool.submit(post, held_server, name)
+    long_request = pool.submit(post, held_server, name)
     held.wait_until_begun()
     status, _ = post(held_server, "next", FIELDS)
     assert status == 200
-    assert not waiting.done()
-    post(held_server, "quit")
+    assert not long_request.done()
+    post(held_server, "quit")  # this ends the long request
 
 
 @pytest.mark.parametrize("name", ["lens", "generate"])
-def test_a_request_whose_page_has_gone_ends(held_server, held, name):
-    """The page goes while a view computes. That of `generate` has read a line before."""
+def test_a_view_ends_when_its_page_closes_the_connection(held_server, held, name):
+    """Before it closes the connection, a page that has asked for `generate` reads a line."""
     with connect(held_server) as connection:
         path = f"/{held_server.secret}/{name}"
         connection.request("POST", path, "{}", page_headers(held_server))
@@ -428,17 +433,17 @@ def test_a_request_whose_page_has_gone_ends(held_server, held, name):
     held.wait_until_ended()
 
 
-def test_a_request_goes_on_when_that_of_another_page_ends(held_server, held, pool):
+def test_a_view_goes_on_when_another_page_closes_its_connection(held_server, held, pool):
     with connect(held_server) as connection:
         path = f"/{held_server.secret}/generate"
         connection.request("POST", path, "{}", page_headers(held_server))
         held.wait_until_begun()
-        other_page = pool.submit(post, held_server, "lens")
+        request_of_second_page = pool.submit(post, held_server, "lens")
         held.wait_until_begun()
-    # The first page has gone, so its request ends.
+    # The connection of the first page is closed now, so its view, `generate`, ends.
     held.wait_until_ended()
     held.go_on.set()
-    assert other_page.result(timeout=30) == (200, {"done": True})
+    assert request_of_second_page.result(timeout=30) == (200, {"done": True})
 
 
 def test_a_long_computation_says_how_far_it_is(server, monkeypatch):
@@ -447,17 +452,17 @@ def test_a_long_computation_says_how_far_it_is(server, monkeypatch):
         turn.report(0.5)
         return {"done": True}
 
-    monkeypatch.setattr(turns, "PROGRESS_SECONDS", 0)
+    monkeypatch.setattr(turns, "PROGRESS_SECONDS", 0)  # send each report
     monkeypatch.setitem(VIEWS, "symmetry", reporting)
     expected = [{"part": 0.25}, {"part": 0.5}, {"done": True}]
     assert post_lines(server, "symmetry") == (200, expected)
 
 
-def test_quit_ends_what_computes(held_server, held, pool):
-    waiting = pool.submit(post, held_server, "lens")
+def test_quit_ends_a_view_that_computes(held_server, held, pool):
+    long_request = pool.submit(post, held_server, "lens")
     held.wait_until_begun()
     assert post(held_server, "quit") == (200, {})
-    status, answer = waiting.result(timeout=30)
+    status, answer = long_request.result(timeout=30)
     assert status == 503
     assert answer["error"]["message"] == "the server is stopping"
 
@@ -467,7 +472,7 @@ def test_quit_ends_what_computes(held_server, held, pool):
 
 @pytest.fixture
 def opened(monkeypatch):
-    """An event that is set when a browser opens the page. Nobody has chosen a browser."""
+    """An event that is set when a browser opens the page. The variable BROWSER names none."""
     opened = threading.Event()
 
     def open_url(self, url, *_):
@@ -481,18 +486,20 @@ def opened(monkeypatch):
 
 
 def test_a_browser_with_windows_is_opened(opened, monkeypatch):
+    """webbrowser's class of such browsers is BackgroundBrowser."""
     monkeypatch.setattr(webbrowser, "get", lambda: webbrowser.BackgroundBrowser("firefox"))
     assert open_browser("http://x/")
     assert opened.wait(30)
 
 
 def test_a_browser_that_takes_the_terminal_is_not_opened(opened, monkeypatch):
+    """webbrowser's class of such browsers is GenericBrowser."""
     monkeypatch.setattr(webbrowser, "get", lambda: webbrowser.GenericBrowser("w3m"))
     assert not open_browser("http://x/")
     assert not opened.is_set()
 
 
-def test_a_browser_that_takes_the_terminal_is_opened_if_it_is_the_readers_choice(
+def test_a_browser_that_takes_the_terminal_is_opened_if_the_variable_browser_names_it(
     opened, monkeypatch
 ):
     monkeypatch.setenv("BROWSER", "w3m")

@@ -1,7 +1,10 @@
-"""Each view of `tiedgpt explore` equals the library call that it names.
+"""Each view of `tiedgpt explore` has the results of the library's own functions.
 
-A view computes the answer to one kind of request, such as "lens". A request says which of the shown
-models it is about by its `side`: 0 is the tied model, 1 the untied one.
+A view computes the answer to one kind of request, such as "lens". The fields of a request say of
+what: `text` or `ids` is the prompt, `side` the model (0 is the tied model, 1 the untied one), and
+`head` the output matrix (an untied model can use "untied", its W_U, or "tied", its W_E.T). `answer`
+asks a view about TEXT, and `asked.answer` about TEXT and one of the models with one of its heads.
+In an answer, a token is a dictionary with its "id" and "text". Large arrays are sent in base64.
 """
 
 import base64
@@ -48,6 +51,7 @@ def ids_of(tokens):
 
 
 def column(tokens, name):
+    """One value of each token."""
     return [token[name] for token in tokens]
 
 
@@ -69,13 +73,13 @@ def shown(models, corpus):
 
 
 def answer(shown, name, **fields):
-    """A view's answer about TEXT, or about `ids` or another `text` if they are given."""
+    """A view's answer about TEXT, or about a different `text` or `ids` in the fields."""
     return view_answer(shown, name, {"text": TEXT, **fields})
 
 
 @dataclass
 class Asked:
-    """One of the models shown, with one of its heads; `answer` asks a view about it."""
+    """One of the shown models with one of its heads. `answer` asks a view about it."""
 
     model: GPT2
     shown: object
@@ -101,9 +105,10 @@ def asked(request, shown, models):
 
 @pytest.mark.parametrize("name", VIEWS_OF_A_TEXT)
 def test_a_view_reads_a_text_up_to_the_chosen_token(shown, name):
+    """Up to token 4 means: the first five tokens. Only the view "path" needs the field `path`."""
     up_to_token_4 = answer(shown, name, place=4, path="raw")
     expected = answer(shown, name, ids=IDS[:5], text=None, path="raw")
-    if name == "next":  # the strip shows the whole text
+    if name == "next":  # this view alone also sends the whole text, which the page shows
         assert ids_of(up_to_token_4.pop("tokens")) == IDS
         assert up_to_token_4.pop("text") == TEXT
         assert up_to_token_4["place"] == 4
@@ -165,18 +170,22 @@ def test_generate_writes_what_the_library_generates(shown, models, side, fields,
     assert end["end"] == "length"
     assert_close(end["bits_per_token"], np.mean(column(lines, "bits")))
 
-    # The first token is predicted after the last one of the prompt.
-    logits = model([*prompt, *expected])[len(prompt) - 1 : -1]
-    for line, row in zip(lines, logits, strict=True):
-        (prediction,) = predictions.predict(row, [line["id"]])
+    # The logits at each token predict the next one. The last token of the prompt predicts the first
+    # new token.
+    last_of_prompt = len(prompt) - 1
+    logits = model([*prompt, *expected])[last_of_prompt:-1]
+    for line, logits_of_line in zip(lines, logits, strict=True):
+        (prediction,) = predictions.predict(logits_of_line, [line["id"]])
         assert_close(line["probability"], prediction.probability)
         assert_close(line["logit"], prediction.logit)
         assert_close(line["bits"], predictions.surprisal(prediction.log_probability))
 
 
-def test_generate_ends_with_the_text(models):
-    parameters = dict(models[0].parameters)
-    parameters["wte.weight"] = np.zeros_like(models[0].W_E)  # all tokens are equally likely
+def test_generate_ends_at_the_end_of_text_token(models):
+    """All tokens are equally likely, so the model soon writes 7, its end-of-text token."""
+    tied_model, _untied_model = models
+    parameters = dict(tied_model.parameters)
+    parameters["wte.weight"] = np.zeros_like(tied_model.W_E)
     model = GPT2(replace(CONFIG, eos_token_id=7), parameters)
     fields = {"ids": [64], "n": 200, "seed": 1}
     *lines, end = view_answer(shown_models(model), "generate", fields)
@@ -188,32 +197,36 @@ def test_generate_ends_with_the_text(models):
 # lens, parts, attention
 
 
-def test_lens(asked):
+def test_lens_shows_the_three_likeliest_tokens_of_each_layer(asked):
+    """It has a row for each layer, and a cell for each of the last LENS_TOKENS tokens."""
+    last = slice(-LENS_TOKENS, None)
     found = asked.answer("lens")
-    assert ids_of(found["tokens"]) == IDS[-LENS_TOKENS:]
+    assert ids_of(found["tokens"]) == IDS[last]
     layers = predictions.lens(asked.model, IDS, 3)
     for row, layer in zip(found["layers"], layers, strict=True):
-        assert [ids_of(cell) for cell in row] == layer.tokens[-LENS_TOKENS:].tolist()
+        assert [ids_of(cell) for cell in row] == layer.tokens[last].tolist()
         probabilities = [column(cell, "probability") for cell in row]
-        assert_close(probabilities, layer.probabilities[-LENS_TOKENS:])
+        assert_close(probabilities, layer.probabilities[last])
 
 
-def test_parts_of_the_likeliest_token(asked):
-    """No part is removed, so the answer has no prediction "after" that."""
+def test_parts_are_those_of_the_likeliest_token_if_none_is_chosen(asked):
+    """Without removed parts, the answer has no prediction "after" the removal."""
     found = asked.answer("parts")
-    whole_model = found["before"]
-    assert whole_model["id"] == predictions.last_logits(asked.model, IDS).argmax()
+    prediction_of_whole_model = found["before"]
+    likeliest = predictions.last_logits(asked.model, IDS).argmax()
+    assert prediction_of_whole_model["id"] == likeliest
     assert "after" not in found
 
 
 def test_parts_of_a_chosen_token(asked):
+    """Each part of the model has its share of the token's logit."""
     found = asked.answer("parts", token=70)
     assert found["parts"] == pytest.approx(attribution.attribute(asked.model, IDS, 70), abs=1e-5)
     logits = predictions.last_logits(asked.model, IDS)
     (prediction,) = predictions.predict(logits, [70])
-    whole_model = found["before"]  # before parts are removed, which this request does not ask for
-    assert_close(whole_model["logit"], prediction.logit)
-    assert whole_model["rank"] == prediction.rank
+    prediction_of_whole_model = found["before"]
+    assert_close(prediction_of_whole_model["logit"], prediction.logit)
+    assert prediction_of_whole_model["rank"] == prediction.rank
 
 
 def test_predictions_without_some_parts(asked):
@@ -223,25 +236,26 @@ def test_predictions_without_some_parts(asked):
     edit = attribution.ablation(CONFIG, removed)
     logits_without = predictions.last_logits(asked.model, IDS, edit)
 
-    # The chosen token.
+    # The prediction of the chosen token "after" the parts are removed.
     (prediction,) = predictions.predict(logits_without, [70])
     assert_close(found["after"]["logit"], prediction.logit)
     assert found["after"]["rank"] == prediction.rank
 
-    # A table of the eight likeliest tokens without the parts, and of the eight of the whole model.
+    # The table "change" begins with the likeliest token without the parts. It also has the eight
+    # likeliest tokens of the whole model.
     (likeliest,) = predictions.predict(logits_without, [logits_without.argmax()])
-    first_row = found["change"][0]
-    assert first_row["id"] == likeliest.token
-    assert_close(first_row["without"], likeliest.probability)
+    table = found["change"]
+    assert table[0]["id"] == likeliest.token
+    assert_close(table[0]["without"], likeliest.probability)
     likeliest_of_whole_model = top_k(logits, 8).tolist()
-    assert set(ids_of(found["change"])) >= set(likeliest_of_whole_model)
+    assert set(ids_of(table)) >= set(likeliest_of_whole_model)
 
 
 @pytest.mark.parametrize(
     "ids", [pytest.param(IDS, id="short"), pytest.param([*range(60)], id="long")]
 )
 def test_attention_of_the_last_tokens(asked, ids):
-    """The weights 0 to 1 are sent as whole numbers of 16 bits, so they are rounded."""
+    """The weights, from 0 to 1, are rounded to the whole numbers 0 to 65535, in 16 bits each."""
     found = asked.answer("attention", ids=ids)
     last = slice(-ATTENTION_TOKENS, None)
     assert ids_of(found["tokens"]) == ids[last]
@@ -255,8 +269,8 @@ def test_attention_of_the_last_tokens(asked, ids):
     expected = np.stack(patterns_of_layers)
     whole_numbers = np.frombuffer(base64.b64decode(found["patterns"]), "<u2")
     patterns = whole_numbers.reshape(expected.shape) / 65535
-    half_a_step = 0.51 / 65535  # and a little more, for the rounding of float
-    assert abs(patterns - expected).max() <= half_a_step
+    largest_difference = 0.51 / 65535  # half a step, and a little more for the rounding of floats
+    assert abs(patterns - expected).max() <= largest_difference
 
 
 # path, symmetry, solved, nearest
@@ -269,11 +283,11 @@ def test_the_scores_of_a_path(asked, path):
     assert len(tokens) == MATRIX_TOKENS
     assert len(set(tokens)) == MATRIX_TOKENS, "each token is there once"
     assert set(tokens) <= set(IDS)
-    scores = PATHS[path](asked.model, np.array(tokens))  # of all tokens after each of these
+    scores = PATHS[path](asked.model, np.array(tokens))  # [MATRIX_TOKENS, vocabulary]
     assert_close(found["A"], scores[:, tokens])
 
 
-def test_the_rows_of_the_raw_path(asked):
+def test_the_raw_path_has_the_rows_of_its_tokens_in_both_matrices(asked):
     found = asked.answer("path", path="raw")
     tokens = ids_of(found["tokens"])
     W_E = np.frombuffer(base64.b64decode(found["W_E"]), "<f4")
@@ -282,7 +296,8 @@ def test_the_rows_of_the_raw_path(asked):
     assert np.array_equal(W_U, asked.model.W_U.T[tokens].ravel())
 
 
-def test_the_text_beside_a_path(shown, corpus):
+def test_a_path_has_the_counts_and_percents_of_the_corpus_beside_it(shown, corpus):
+    """They are of token b after token a, for each a (the row) and b (the column)."""
     found = answer(shown, "path", path="raw")
     tokens = ids_of(found["tokens"])
     counts = [[corpus.count(a, b) for b in tokens] for a in tokens]
@@ -307,7 +322,7 @@ def test_symmetry_of_each_path(asked, corpus):
 
 
 class RecordedTurn(Turn):
-    """A turn that keeps what is reported."""
+    """The turn of a request. It keeps what the view reports: which part of its work is done."""
 
     def __init__(self):
         self.reports = []
@@ -317,6 +332,7 @@ class RecordedTurn(Turn):
 
 
 def test_a_large_vocabulary_is_measured_by_a_sample():
+    """The model is tied, so its raw path is symmetric."""
     model = random_model(replace(CONFIG, vocab_size=5000))
     found = view_answer(shown_models(model), "symmetry", {})
     sample = measured_tokens(model)
@@ -326,24 +342,27 @@ def test_a_large_vocabulary_is_measured_by_a_sample():
     assert found["paths"]["raw"]["self_prediction"] == predicts_itself(model)[sample].mean()
 
 
-def test_symmetry_reports_at_each_of_four_paths(models):
+def test_symmetry_reports_at_each_of_four_paths_what_is_done(models):
     turn = RecordedTurn()
-    view_answer(shown_models(models[0]), "symmetry", {}, turn)
+    tied_model, _untied_model = models
+    view_answer(shown_models(tied_model), "symmetry", {}, turn)
     assert set(turn.reports) == {0, 0.25, 0.5, 0.75}
 
 
-def test_solved(asked, corpus):
+def test_solved_has_the_parts_of_the_kl_of_the_direct_path(asked, corpus):
+    """The KL compares the path's predictions with the corpus. `solved.missing` divides it."""
     model = asked.model
-    scores = bigrams.bigrams(model, corpus, None, solved.solved_paths(model, corpus))
+    paths = solved.solved_paths(model, corpus)
+    scores = bigrams.bigrams(model, corpus, None, paths)
     assert asked.answer("solved")["missing"] == pytest.approx(solved.missing(scores), rel=1e-3)
 
 
-def test_nearest(asked):
-    """They are the nearest to the last token of the prompt, 40."""
-    found = asked.answer("nearest", ids=[1, 40])
+def test_nearest_lists_the_tokens_nearest_to_the_last_one_of_the_prompt(asked):
+    last_token = 40
+    found = asked.answer("nearest", ids=[1, last_token])
     matrices = {"W_E": asked.model.W_E, "W_U": asked.model.W_U.T}
     for name, rows in matrices.items():
-        tokens, cosines = similarity.nearest(rows, 40, NEAREST)
+        tokens, cosines = similarity.nearest(rows, last_token, NEAREST)
         assert ids_of(found[name]) == tokens.tolist()
         assert_close(column(found[name], "cosine"), cosines)
 
@@ -351,7 +370,11 @@ def test_nearest(asked):
 # gradient
 
 
-def test_the_gradients_of_rows(asked):
+def test_gradient_shows_the_gradients_of_some_rows(asked):
+    """W_E has two gradients: "embed" from reading tokens, and "head" from scoring them.
+
+    The answer has the lengths of both in each of its rows, and the cosine between them.
+    """
     rows = asked.answer("gradient")["rows"]
     embed, head, _, cosine = gradients.gradients(asked.model, IDS).by_row()
     ids = ids_of(rows)
@@ -361,17 +384,19 @@ def test_the_gradients_of_rows(asked):
     assert ids[-1] not in IDS, "the last row is of a token that was not read"
 
 
-def test_the_gradients_as_wholes(asked):
+def test_gradient_shows_the_loss_and_the_lengths_of_whole_gradients(asked):
+    """The gradient "embed" reaches the rows of the tokens that were read, and "head" all rows."""
     found = asked.answer("gradient")
     expected = gradients.gradients(asked.model, IDS)
     assert found["loss"] == pytest.approx(expected.loss)
-    assert found["reached"] == [len(set(IDS[:-1])), CONFIG.vocab_size]
+    tokens_read = set(IDS[:-1])  # the last token is predicted alone
+    assert found["reached"] == [len(tokens_read), CONFIG.vocab_size]
     for name, value in expected.lengths_and_cosine().items():
         assert found[name] == pytest.approx(value)
 
 
 def test_the_gradient_reads_the_last_tokens_of_a_long_text():
-    """The first rows are those of the last tokens that are read."""
+    """The first rows of the answer are those of the last tokens."""
     long = shown_models(random_model(replace(CONFIG, n_ctx=512)))
     ids = [n % 256 for n in range(512)]
     found = answer(long, "gradient", ids=ids)
@@ -382,7 +407,7 @@ def test_the_gradient_reads_the_last_tokens_of_a_long_text():
 # toy, cost, start
 
 
-def test_each_way_to_score_three_words(shown):
+def test_toy_has_each_way_to_score_three_words(shown):
     found = answer(shown, "toy", W_E=toy.EMBEDDING, P=toy.TABLE)
     for name, solution in toy.solve().items():
         way = found["ways"][name]
@@ -392,7 +417,7 @@ def test_each_way_to_score_three_words(shown):
         assert_close(way["asymmetry"], solution.asymmetry)
 
 
-def test_the_best_embedding_of_three_words(shown):
+def test_toy_can_solve_for_the_best_embedding(shown):
     found = answer(shown, "toy", W_E=toy.EMBEDDING, P=toy.TABLE, solve_W_E=True)
     assert_close(found["W_E"], toy.embedding_of(toy.TABLE, 2))
 
@@ -403,10 +428,10 @@ def test_the_cost_of_a_model_of_any_size(shown):
 
 
 def test_the_cost_of_gpt2(shown):
-    """The sizes that are asked for do not matter. The answer has GPT-2's models, too."""
+    """Whatever sizes are asked for, the answer has the costs of GPT-2's models, too."""
     found = answer(shown, "cost", vocab=1, dim=1, total=1)
     gpt2, *_ = found["models"]
-    matrix = 50257 * 768  # vocab_size * n_embd
+    matrix = 50257 * 768  # vocab_size * n_embd: the parameters that an untied model has more
     tied = count_parameters(tiedgpt.Config())["tied"]["total"]
     assert gpt2["name"] == "gpt2"
     assert gpt2["tied"] == tied
@@ -423,12 +448,13 @@ def test_start_has_the_models_and_the_examples(shown):
 
 
 def test_start_has_the_source_code_of_functions(shown):
+    """The lines are those of the function's file, perhaps less indented."""
     root = Path(tiedgpt.__file__).parents[1]
     for name, source in answer(shown, "start")["sources"].items():
         assert f"def {name}(" in source["text"]
         lines = source["text"].splitlines()
         lines_of_file = (root / source["file"]).read_text(encoding="utf-8").splitlines()
-        first = source["line"] - 1
+        first = source["line"] - 1  # lines are numbered from 1
         expected = lines_of_file[first : first + len(lines)]
         assert [line.strip() for line in lines] == [line.strip() for line in expected]
 
@@ -441,7 +467,7 @@ def without_layers():
     return shown_models(random_model(replace(CONFIG, n_layer=0)))
 
 
-def test_a_model_without_layers_has_the_views_that_need_none(without_layers):
+def test_a_model_without_layers_has_the_views_that_need_no_layers(without_layers):
     assert len(answer(without_layers, "lens")["layers"]) == 1
     assert answer(without_layers, "parts")["parts"].keys() == {"wte", "wpe", "ln_f.bias"}
     assert answer(without_layers, "gradient")["reached"][1] == CONFIG.vocab_size
@@ -453,7 +479,7 @@ def test_a_model_without_layers_has_no_attention(without_layers):
         answer(without_layers, "attention")
 
 
-def test_nothing_is_solved_without_a_corpus():
+def test_solved_is_an_error_without_a_corpus():
     with pytest.raises(ArgumentError, match="no text to compare"):
         answer(shown_models(), "solved")
 
@@ -483,15 +509,16 @@ def test_a_view_takes_less_memory_than_the_attention_of_a_context(name):
 
 
 def test_both_heads_of_a_model_read_a_prompt_once(models, monkeypatch):
-    shown = shown_models(models[1])
+    _tied_model, untied_model = models
+    shown = shown_models(untied_model)
     read_prompts = []
-    last_tape = predictions.last_tape
+    original_last_tape = predictions.last_tape  # it reads a prompt
 
-    def recorded(model, ids, *arguments):
+    def recording_last_tape(model, ids, *arguments):
         read_prompts.append(ids)
-        return last_tape(model, ids, *arguments)
+        return original_last_tape(model, ids, *arguments)
 
-    monkeypatch.setattr(predictions, "last_tape", recorded)
+    monkeypatch.setattr(predictions, "last_tape", recording_last_tape)
     for name in ("next", "lens", "parts", "attention"):
         answer(shown, name, head="untied")
         answer(shown, name, head="tied")
@@ -499,8 +526,9 @@ def test_both_heads_of_a_model_read_a_prompt_once(models, monkeypatch):
 
 
 def test_results_are_kept_for_the_last_prompts_only(models):
-    """The activations of four prompts, and the last logits of 32."""
-    shown = shown_models(models[1])
+    """A tape has the activations of a prompt. They are kept for four, and the logits for 32."""
+    _tied_model, untied_model = models
+    shown = shown_models(untied_model)
     for token in range(40):
         answer(shown, "next", ids=[token])
     assert len(shown.tapes) == 4

@@ -1,11 +1,9 @@
-"""Files that were edited at random are read as they are now, or refused in one line that names
-them.
+"""A file that is edited at random is read as what it says now, or refused in a line that names it.
 
-A case is a kind of file: what writes it, what edits it at random, and a check that fails if it was
-read wrongly. `edits` are the contents of such a file after each of EDITS edits.
-
-What was read is compared with a short second reading of the same file that checks nothing.
-TensorFlow's files have checksums: an edited one is refused or makes no difference.
+A case is a kind of file. `case.write` writes such a file, and `case.edit` returns its content after
+one random edit. `case.check` reads the file and fails if it was read wrongly: it compares with a
+short second reader, which refuses nothing. TensorFlow's files have checksums, so an edited one is
+refused or makes no difference. `case.message_fault` says what is wrong with a message, or "".
 """
 
 import random
@@ -19,18 +17,18 @@ from tiedgpt import TiedGPTError
 from tiedgpt.checkpoints import tensorflow
 
 EDITS = 50  # of each file
-# An edited file may be one of which the user should know something.
+# Some edited files are read with a warning.
 pytestmark = pytest.mark.filterwarnings("ignore::tiedgpt.errors.TiedGPTWarning")
 
 
 @pytest.fixture(autouse=True)
 def narrow_heads(monkeypatch):
-    """OpenAI's own heads are 64 wide."""
+    """Let the heads of OpenAI's files be as narrow as those of the small model, and not 64."""
     monkeypatch.setattr(tensorflow, "HEAD_WIDTH", OPENAIS.head_width)
 
 
 def refusal(case, directory) -> str | None:
-    """The message with which the edited file is refused; None if it is read as what it says."""
+    """The message with which the file is refused; None if it is read as what it says."""
     try:
         case.check(directory)
     except TiedGPTError as error:
@@ -40,7 +38,7 @@ def refusal(case, directory) -> str | None:
 
 @pytest.fixture(params=CASES, ids=lambda case: case.file)
 def case(request, tmp_path):
-    """A case whose file has been written to tmp_path, and is read rightly before any edit."""
+    """A case whose file is written to tmp_path. Before any edit it is read rightly."""
     case = request.param
     case.write(tmp_path)
     case.check(tmp_path)
@@ -49,7 +47,7 @@ def case(request, tmp_path):
 
 @pytest.fixture
 def edits(case, tmp_path):
-    """The contents of the case's file after each of EDITS edits, the same in each run."""
+    """EDITS contents of the case's file, each after one edit. They are the same in each run."""
     original = (tmp_path / case.file).read_bytes()
     edits = []
     for seed in range(EDITS):
@@ -59,7 +57,7 @@ def edits(case, tmp_path):
 
 
 def test_an_edited_file_is_read_as_what_it_says_or_refused(tmp_path, case, edits):
-    """`refusal` fails if an edited file is read as something else."""
+    """`refusal` calls `case.check`, which fails if an edited file is read wrongly."""
     n_refused = 0
     for number, edited in enumerate(edits):
         (tmp_path / case.file).write_bytes(edited)
@@ -71,14 +69,11 @@ def test_an_edited_file_is_read_as_what_it_says_or_refused(tmp_path, case, edits
             n_refused += 1
             fault = case.message_fault(tmp_path, message)
             assert fault == "", f"{number}: the message {fault}: {message}"
-    assert n_refused > 0.3 * EDITS  # otherwise the edits would test little
+    assert n_refused > 0.3 * EDITS, "fewer refusals would test little"
 
 
 def test_an_edited_file_takes_little_memory(tmp_path, case, edits):
-    """Every tenth edit is tried, because tracing takes ten times as long.
-
-    A reader may take 10 MB, and 50 times the size of the file for Python's objects.
-    """
+    """Every tenth edit is tried, because tracing memory takes ten times as long."""
     for number in range(0, EDITS, 10):
         (tmp_path / case.file).write_bytes(edits[number])
         tracemalloc.start()
@@ -87,4 +82,5 @@ def test_an_edited_file_takes_little_memory(tmp_path, case, edits):
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert peak < 10_000_000 + 50 * len(edits[number]), number
+        for_python_objects = 50 * len(edits[number])
+        assert peak < 10_000_000 + for_python_objects, number

@@ -1,5 +1,9 @@
 """Gradients and AdamW against torch: autograd through transformers' GPT-2, and torch's optimiser.
 
+`theirs` is the same model in transformers: torch keeps the gradient of each parameter in its
+attribute `grad`. `ids` [B, T + 1] are the rows of a batch: from its first T tokens, a model
+predicts the last T.
+
 Needs torch and transformers (pip install torch==2.13.0, then the extra `parity`);
 tests/test_backward.py checks the same gradients by central differences.
 """
@@ -22,7 +26,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed: the extra `parity`"
 )
-torch.set_num_threads(1)  # its threads wait for work by spinning, in the way of NumPy's
+torch.set_num_threads(1)  # more threads of torch, which wait by spinning, would slow NumPy's
 
 
 def as_transformers(model):
@@ -40,7 +44,7 @@ def as_transformers(model):
 
 
 def torch_adamw(theirs, lr, betas, weight_decay):
-    """torch's AdamW for all parameters. The matrices decay, and the vectors do not."""
+    """torch's AdamW for all parameters. Its weight decay is that of the matrices alone."""
     vectors = [parameter for parameter in theirs.parameters() if parameter.ndim == 1]
     matrices = [parameter for parameter in theirs.parameters() if parameter.ndim > 1]
     groups = [
@@ -51,14 +55,14 @@ def torch_adamw(theirs, lr, betas, weight_decay):
 
 
 def torch_loss(theirs, ids):
-    """The mean loss of predicting each row's tokens but the first."""
+    """The mean loss of the predictions of a batch."""
     batch = torch.from_numpy(ids)
     logits = theirs(batch[:, :-1]).logits
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
 
 
 def assert_gradients(gradients, theirs, tolerance):
-    """Each gradient is torch's, up to a fraction of its largest number."""
+    """Each gradient is torch's. `tolerance` is a fraction of the gradient's largest number."""
     names = []
     for their_name, parameter in theirs.named_parameters():
         name = their_name.removeprefix("transformer.")
@@ -70,14 +74,14 @@ def assert_gradients(gradients, theirs, tolerance):
 
 
 def write_our_gradients(model, ids, gradients):
-    """Write the gradients for ids [B, T + 1] to `gradients`, and return the mean loss."""
+    """Write the gradients of a batch to `gradients`, and return the mean loss."""
     tokens = ids[:, :-1]
     targets = ids[:, 1:]
     return write_gradients(model, tokens, targets, targets.size, gradients)
 
 
 def write_torch_gradients(theirs, ids):
-    """Write the gradients for ids to `grad` of torch's parameters, and return the mean loss."""
+    """Write the gradients of a batch to `grad` of torch's parameters, and return the mean loss."""
     theirs.zero_grad()
     loss = torch_loss(theirs, ids)
     loss.backward()
@@ -85,7 +89,7 @@ def write_torch_gradients(theirs, ids):
 
 
 def assert_loss_and_gradients(model, theirs, ids, tolerance):
-    """Our mean loss of ids [B, T + 1] and its gradients are torch's."""
+    """Our mean loss of a batch and its gradients are torch's."""
     gradients = {name: np.empty_like(array) for name, array in model.parameters.items()}
     loss = write_our_gradients(model, ids, gradients)
     expected_loss = write_torch_gradients(theirs, ids)
@@ -113,7 +117,7 @@ def test_gradients_are_torchs(case, head, dtype, tolerance):
 @pytest.mark.slow
 @pytest.mark.parametrize("head", ["tied", "untied"])
 def test_gradients_at_gpt2s_width_are_torchs(head):
-    """Two layers of GPT-2, as it was initialised, with its whole vocabulary."""
+    """A model of two layers, with GPT-2's width, vocabulary and random initial parameters."""
     model = GPT2.random(Config(n_layer=2).with_head(head))
     theirs = as_transformers(model)
     ids = np.random.default_rng(0).integers(0, model.config.vocab_size, (2, 33))
@@ -123,12 +127,13 @@ def test_gradients_at_gpt2s_width_are_torchs(head):
 @pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
 @pytest.mark.parametrize("head", ["tied", "untied"])
 def test_ten_steps_are_torchs(head, dtype, tolerance):
-    """With decay of the matrices, and with gradients that are clipped to the norm 1."""
+    """Each step clips the gradient to the norm 1. The matrices have weight decay."""
     model = random_model(SMALL.with_head(head), dtype=dtype)
     theirs = as_transformers(model)
     theirs_adamw = torch_adamw(theirs, lr=1e-2, betas=(0.9, 0.95), weight_decay=0.1)
 
-    # All parameters are views of one array, as in a training, and so are the gradients.
+    # As in a training, all parameters are views of one array, `flat`, and all gradients are views
+    # of another, `gradient`.
     shapes = parameter_shapes(model.config)
     flat = np.concatenate([array.reshape(-1) for array in model.parameters.values()])
     model = GPT2(model.config, unflatten(flat, shapes))
@@ -143,14 +148,16 @@ def test_ten_steps_are_torchs(head, dtype, tolerance):
         assert loss == pytest.approx(expected_loss, rel=tolerance / 10), step
         assert_gradients(gradients, theirs, tolerance)
 
+        # We scale the gradient in the step. torch scales it at once.
         norm, scale = clip(gradient, 1.0)
         expected_norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
         assert norm == pytest.approx(expected_norm.item(), rel=tolerance), step
         adamw.step(gradient, lr=1e-2, scale=scale)
         theirs_adamw.step()
 
-    # Parameters are not compared in float32: a key's bias does not change the loss, so its gradient
-    # is nothing but rounding. Adam divides a gradient by its usual size, so it makes a full step.
+    # The parameters in float32 are not compared. The bias of the keys does not change the loss, so
+    # its gradient is nothing but rounding errors. Adam makes full steps even of these, because it
+    # divides a gradient by its usual size.
     if dtype == np.float64:
         for name, parameter in theirs.named_parameters():
             ours = model.parameters[name.removeprefix("transformer.")]
@@ -158,14 +165,14 @@ def test_ten_steps_are_torchs(head, dtype, tolerance):
 
 
 def test_a_run_is_torchs_run():
-    """The trainer as a whole, on the batches that it drew and at the rates that it chose."""
+    """torch repeats a run of the Trainer, with the same batches and the same learning rates."""
     config = replace(SMALL, embd_pdrop=0.0, resid_pdrop=0.0, attn_pdrop=0.0)
     model = random_model(config)
     theirs = as_transformers(model)
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, 500)
     settings = Settings(steps=30, batch=4, context=16, lr=1e-2, threads=2)
     trainer = Trainer(model, tokens, tokens[:50], settings)
-    batches = []  # each [B, T + 1], the ids and the targets
+    batches = []
     draw = trainer._draw
 
     def draw_and_keep():
@@ -176,16 +183,16 @@ def test_a_run_is_torchs_run():
     trainer._draw = draw_and_keep
     records = list(trainer.run())
     steps = records[1:]  # the first record is the evaluation at the start
-    adamw = torch_adamw(
+    theirs_adamw = torch_adamw(
         theirs,
-        lr=settings.lr,  # each step sets its own
+        lr=settings.lr,  # replaced below, in each step
         betas=(0.9, settings.beta2),
         weight_decay=settings.weight_decay,
     )
     for number, (record, ids) in enumerate(zip(steps, batches, strict=True)):
-        for group in adamw.param_groups:
+        for group in theirs_adamw.param_groups:
             group["lr"] = record["lr"]
         loss = write_torch_gradients(theirs, ids)
         torch.nn.utils.clip_grad_norm_(theirs.parameters(), settings.clip)
-        adamw.step()
+        theirs_adamw.step()
         assert record["loss"] == pytest.approx(loss, rel=1e-4), number

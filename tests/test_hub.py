@@ -1,8 +1,13 @@
 """Downloads: which files, from where, to which folder, and what is refused.
 
-The fixture hub_server is a hub on the loopback interface. It has a small model, NAME, whose files
-are hub_files and whose tokens are 256 bytes and EOT. weights_folder is where downloads go.
-test_fetching.py has the faults of the network.
+The fixture hub_server is a hub on this machine. It has a small model, NAME. The fixture hub_files
+has the model's files; its tokens are the 256 bytes, and EOT with the id 256. Downloads go to
+weights_folder. A model comes from the source "hub", or "openai" for OpenAI's own server; the source
+"tokenizer" is the hub, for the small files alone. A pin is the size and the hash that a file must
+have. The notes of a download are the lines that it prints for the user.
+
+An interrupted download leaves what it has received in a hidden file, the part. test_fetching.py
+tests the faults of the network.
 """
 
 import json
@@ -26,13 +31,13 @@ from support.loopback_hub import (
     NAME,
     WEIGHTS,
     Fault,
-    assert_whole,
-    fail,
-    fail_in_one_line,
+    assert_command_fails,
+    assert_download_fails,
+    assert_has_exactly,
     flip_bit,
     part_of,
     version,
-    visible,
+    visible_files,
 )
 from support.models import SMALL, random_model
 from support.openai_files import write_openai_model
@@ -58,7 +63,7 @@ GPT2_COMMIT = "f" * 40  # of the small gpt2 on the loopback hub
 
 @pytest.fixture
 def pinned_gpt2(hub_server, hub_files, monkeypatch):
-    """The hub has the small model as gpt2, too, whose commit, size and hash are pinned."""
+    """The hub has the small model a second time, as gpt2. Its commit, size and hash are pinned."""
     hub_server.put(GPT2, hub_files)
     weights = version(hub_files[WEIGHTS])
     model = replace(MODELS["gpt2"], commit=GPT2_COMMIT, weights=weights)
@@ -67,9 +72,12 @@ def pinned_gpt2(hub_server, hub_files, monkeypatch):
 
 @pytest.fixture
 def openai_files(hub_server, hub_files, monkeypatch, tmp_path):
-    """The files of a small gpt2, which OpenAI's server has. Their sizes and hashes are pinned."""
+    """The files of a small gpt2 in OpenAI's format. Their sizes and hashes are pinned.
+
+    hub_server has them in the folder openai/124M, and is asked in the place of OpenAI's server.
+    """
     monkeypatch.setattr(tensorflow, "HEAD_WIDTH", SMALL.head_width)
-    # OpenAI's files always have this n_inner, and the last token begins and ends a text.
+    # OpenAI's format fixes n_inner, and the last token as the begin and end of a text.
     config = replace(
         SMALL, vocab_size=257, n_inner=4 * SMALL.n_embd, bos_token_id=256, eos_token_id=256
     )
@@ -87,8 +95,8 @@ def openai_files(hub_server, hub_files, monkeypatch, tmp_path):
 # Which files a repository has
 
 
-def serve(server, files: dict[str, bytes]) -> None:
-    """Let the repository consist of just these files."""
+def serve_only(server, files: dict[str, bytes]) -> None:
+    """Let the hub have the repository NAME with just these files, and nothing else."""
     server.files.clear()
     server.put(NAME, files)
 
@@ -104,10 +112,13 @@ def bytes_alone() -> bytes:
 
 
 def assert_downloads(server, files: dict[str, bytes]) -> list[str]:
-    """The files of a repository are downloaded, and no others. Returns the notes."""
-    serve(server, files)
+    """Let the repository have these files, and download it. It must bring just these files.
+
+    Returns the notes.
+    """
+    serve_only(server, files)
     notes = []
-    assert_whole(hub.download(NAME, note=notes.append), files)
+    assert_has_exactly(hub.download(NAME, note=notes.append), files)
     return notes
 
 
@@ -174,7 +185,10 @@ def test_a_repository_with_several_files_of_weights(hub_server, hub_files, tmp_p
 
 
 def test_all_files_are_of_the_commit_that_main_was_at_first(hub_server):
-    """A path is /owner/name/resolve/REVISION/file. The first answer names the commit of main."""
+    """The first request asks for main, and its answer names the commit of main, COMMIT.
+
+    The path of a request is /owner/name/resolve/REVISION/file.
+    """
     hub.download(NAME)
     revisions = []
     for request in hub_server.requests:
@@ -209,7 +223,7 @@ def test_a_damaged_model_is_not_complete(weights_folder):
     refuses(rf"^{weights_folder}.*; to download {NAME}, move .* away", hub.download, NAME)
 
 
-# What is refused before its weights are asked for
+# What is refused before the weights are asked for
 
 BAD_SMALL_FILES = [
     pytest.param(
@@ -237,19 +251,19 @@ BAD_SMALL_FILES = [
 
 @pytest.mark.parametrize("source", ["hub", "tokenizer"])
 @pytest.mark.parametrize(("file", "content", "message"), BAD_SMALL_FILES)
-def test_a_small_file_that_is_wrong(
+def test_a_wrong_small_file_is_refused_before_the_weights_are_asked_for(
     weights_folder, hub_server, hub_files, source, file, content, message
 ):
-    serve(hub_server, {**hub_files, file: content})
-    fail(f"^{hub_server.host}/{NAME}.*{message}", source=source)
+    serve_only(hub_server, {**hub_files, file: content})
+    assert_download_fails(f"^{hub_server.host}/{NAME}.*{message}", source=source)
     assert WEIGHTS not in {request.file for request in hub_server.requests}
     assert not weights_folder.exists()
 
 
 @pytest.mark.parametrize("source", ["hub", "tokenizer"])
-def test_a_tokenizer_json_that_is_wrong(hub_server, hub_files, source):
-    serve(hub_server, {**without(hub_files, "merges.txt"), "tokenizer.json": b"{}"})
-    fail(f"^{hub_server.host}/{NAME}.*tokenizer\\.json: ", source=source)
+def test_a_wrong_tokenizer_json_is_refused_before_the_weights(hub_server, hub_files, source):
+    serve_only(hub_server, {**without(hub_files, "merges.txt"), "tokenizer.json": b"{}"})
+    assert_download_fails(f"^{hub_server.host}/{NAME}.*tokenizer\\.json: ", source=source)
     assert WEIGHTS not in {request.file for request in hub_server.requests}
 
 
@@ -262,11 +276,11 @@ def test_a_tokenizer_json_that_is_wrong(hub_server, hub_files, source):
         pytest.param(b"", r"config\.json: not JSON", id="empty"),
     ],
 )
-def test_another_model_is_refused_by_its_configuration_alone(
+def test_a_model_that_is_no_gpt2_is_refused_by_its_configuration_alone(
     weights_folder, hub_server, hub_files, config, message
 ):
-    serve(hub_server, {**hub_files, "config.json": config})
-    fail(f"^{hub_server.host}/{NAME}.*{message}")
+    serve_only(hub_server, {**hub_files, "config.json": config})
+    assert_download_fails(f"^{hub_server.host}/{NAME}.*{message}")
     assert {request.file for request in hub_server.requests} == {"config.json"}
     assert not weights_folder.exists()
 
@@ -288,23 +302,25 @@ def test_another_model_is_refused_by_its_configuration_alone(
     ],
 )
 def test_an_index_that_names_no_file_here(weights_folder, hub_server, hub_files, index, message):
-    serve(hub_server, {**without(hub_files, WEIGHTS), INDEX: index})
-    fail(f"^{hub_server.host}/{NAME}.*{message}")
+    serve_only(hub_server, {**without(hub_files, WEIGHTS), INDEX: index})
+    assert_download_fails(f"^{hub_server.host}/{NAME}.*{message}")
     assert not weights_folder.exists()
 
 
 def test_a_pickle_is_not_read(weights_folder, hub_server, hub_files):
-    serve(hub_server, {**without(hub_files, WEIGHTS), "pytorch_model.bin": b""})
-    fail(r"has neither model\.safetensors nor .*; a pytorch_model\.bin, if it has one, is a pickle")
+    serve_only(hub_server, {**without(hub_files, WEIGHTS), "pytorch_model.bin": b""})
+    assert_download_fails(
+        r"has neither model\.safetensors nor .*; a pytorch_model\.bin, if it has one, is a pickle"
+    )
     assert "pytorch_model.bin" not in {request.file for request in hub_server.requests}
     assert not weights_folder.exists()
 
 
 def test_after_a_refusal_the_right_files_are_downloaded(hub_server, hub_files):
-    serve(hub_server, {**hub_files, "vocab.json": b"[]"})
-    fail(r"vocab\.json: expected a JSON object")
-    serve(hub_server, hub_files)
-    assert_whole(hub.download(NAME), hub_files)
+    serve_only(hub_server, {**hub_files, "vocab.json": b"[]"})
+    assert_download_fails(r"vocab\.json: expected a JSON object")
+    serve_only(hub_server, hub_files)
+    assert_has_exactly(hub.download(NAME), hub_files)
 
 
 # The tokenizer alone
@@ -313,7 +329,7 @@ def test_after_a_refusal_the_right_files_are_downloaded(hub_server, hub_files):
 def test_a_command_that_needs_the_tokenizer_alone(
     weights_folder, hub_server, pinned_gpt2, hub_files, run
 ):
-    """The model's tokens are bytes, so "é" has two: their ids are 127 and 102 in GPT-2's order."""
+    """124M is another name of gpt2. "é" has two bytes, whose ids are 127 and 102 in GPT-2."""
     code, out, err = run("tokenize", "--model", "124M", "é")
     assert (code, out) == (0, "   127  b'\\xc3'\n   102  b'\\xa9'\n")
     folder = weights_folder / "gpt2" / ".tokenizer"
@@ -324,7 +340,7 @@ def test_a_command_that_needs_the_tokenizer_alone(
         f"{hub_server.host}/{GPT2} to {folder}\n"
     )
     all_but_weights = without(hub_files, WEIGHTS)
-    assert_whole(folder, all_but_weights)
+    assert_has_exactly(folder, all_but_weights)
     assert {request.file for request in hub_server.requests} == all_but_weights.keys()
 
 
@@ -334,23 +350,24 @@ def test_a_tokenizer_alone_is_used_offline_and_is_not_a_model(monkeypatch, run):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert tiedgpt.load_tokenizer("gpt2").vocab_size == 257
     refuses("gpt2 is not on this machine", places.find_model, "gpt2")
-    error = fail_in_one_line(run, "generate", "--model", "gpt2", "a")
+    error = assert_command_fails(run, "generate", "--model", "gpt2", "a")
     assert "error: gpt2 is not on this machine: " in error
     assert error.endswith("; HF_HUB_OFFLINE is set, so it is not downloaded\n")
 
 
 @pytest.mark.usefixtures("pinned_gpt2")
-def test_a_model_completes_its_tokenizer(weights_folder, hub_files):
+def test_a_model_is_complete_without_the_tokenizer_that_came_first(weights_folder, hub_files):
+    """The tokenizer that was downloaded alone is in the folder gpt2/.tokenizer."""
     tiedgpt.load_tokenizer("gpt2")
     assert tiedgpt.load_model("gpt2").config == CONFIG
     shutil.rmtree(weights_folder / "gpt2" / ".tokenizer")
-    assert_whole(weights_folder / "gpt2", hub_files)
+    assert_has_exactly(weights_folder / "gpt2", hub_files)
     assert tiedgpt.load_tokenizer("gpt2").vocab_size == 257
 
 
-def test_a_vocabulary_that_a_repository_lacks(hub_server, hub_files):
-    serve(hub_server, {"config.json": hub_files["config.json"]})
-    fail(
+def test_a_tokenizer_of_a_repository_without_a_vocabulary_is_an_error(hub_server, hub_files):
+    serve_only(hub_server, {"config.json": hub_files["config.json"]})
+    assert_download_fails(
         "has no tokenizer: neither vocab.json and merges.txt nor tokenizer.json", source="tokenizer"
     )
 
@@ -370,7 +387,7 @@ def row_of_facts(shared, name: str) -> list[str]:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_pins_of_weights_are_the_facts(shared, name):
-    """FACTS.md has the exact size of some models. The others have no pin of the size."""
+    """Weights have a pin of their size only if FACTS.md has the exact size."""
     _, repository, commit, size, digest = row_of_facts(shared, name)
     model = MODELS[name]
     assert model.repository == repository
@@ -379,7 +396,7 @@ def test_the_pins_of_weights_are_the_facts(shared, name):
     if model.weights.size is None:
         assert "(" in size  # for example "3247159078 (derived)"
     else:
-        assert size.startswith(str(model.weights.size))
+        assert size.startswith(str(model.weights.size))  # a remark may follow
 
 
 @pytest.mark.parametrize(
@@ -391,7 +408,7 @@ def test_the_pins_of_weights_are_the_facts(shared, name):
     ],
 )
 def test_the_pins_of_openais_files_are_the_facts(shared, file, pin):
-    """The large files are not in `shared`, but FACTS.md has their sizes."""
+    """The folder `shared` lacks the large files, but FACTS.md has their sizes."""
     text = (shared / "FACTS.md").read_text()
     assert pin.digest in text
     path = shared / "gpt2" / "124M" / file
@@ -404,7 +421,7 @@ def test_the_pins_of_openais_files_are_the_facts(shared, file, pin):
 def test_gpt2_comes_from_its_commit(weights_folder, hub_server, pinned_gpt2, hub_files):
     notes = []
     assert hub.find_or_download("gpt2", note=notes.append) == weights_folder / "gpt2"
-    assert_whole(weights_folder / "gpt2", hub_files)
+    assert_has_exactly(weights_folder / "gpt2", hub_files)
     for request in hub_server.requests:
         assert f"/{GPT2}/resolve/{GPT2_COMMIT}/" in request.path
     missing, downloading = notes
@@ -413,7 +430,8 @@ def test_gpt2_comes_from_its_commit(weights_folder, hub_server, pinned_gpt2, hub
 
 
 @pytest.mark.usefixtures("pinned_gpt2")
-def test_a_directory_called_gpt2_is_mentioned_and_not_meant(weights_folder, monkeypatch):
+def test_gpt2_is_downloaded_even_if_there_is_a_directory_gpt2(weights_folder, monkeypatch):
+    """A note says how to name the directory."""
     monkeypatch.chdir(weights_folder.parent)
     Path("gpt2").mkdir()
     notes = []
@@ -423,6 +441,7 @@ def test_a_directory_called_gpt2_is_mentioned_and_not_meant(weights_folder, monk
 
 
 def test_a_gpt2_that_is_here_is_verified(weights_folder, hub_server, pinned_gpt2):
+    """124M is another name of gpt2."""
     hub.download("gpt2")
     hub_server.requests.clear()
     notes = []
@@ -460,15 +479,15 @@ PINNED_FILES = [  # the source, the folder on its server, the file
 
 @pytest.mark.usefixtures("pinned_gpt2", "openai_files")
 @pytest.mark.parametrize(("source", "folder", "file"), PINNED_FILES)
-def test_another_file_than_the_pinned_one_is_refused(hub_server, source, folder, file):
-    """Even if the server describes its other file correctly: first other bytes, then one more."""
-    right = hub_server.files[f"{folder}/{file}"]
-    hub_server.put(folder, {file: flip_bit(right)})
+def test_a_file_that_differs_from_its_pin_is_refused(hub_server, source, folder, file):
+    """It is refused even though the server sends the right size and hash of its changed file."""
+    pinned_content = hub_server.files[f"{folder}/{file}"]
+    hub_server.put(folder, {file: flip_bit(pinned_content)})
     message = rf"/{file}: its SHA-256 is .*, expected .*; the part is deleted"
-    fail(message, name="gpt2", source=source)
-    hub_server.put(folder, {file: right + b"!"})
+    assert_download_fails(message, name="gpt2", source=source)
+    hub_server.put(folder, {file: pinned_content + b"!"})
     message = rf"/{file}: expected one number of bytes, got \d+ and \d+"
-    fail(message, name="gpt2", source=source)
+    assert_download_fails(message, name="gpt2", source=source)
 
 
 @pytest.mark.usefixtures("pinned_gpt2", "openai_files")
@@ -484,25 +503,25 @@ def test_another_file_than_the_pinned_one_is_refused(hub_server, source, folder,
 )
 def test_a_file_that_the_server_lacks(hub_server, source, path, message):
     del hub_server.files[path]
-    fail(message, name="gpt2", source=source)
+    assert_download_fails(message, name="gpt2", source=source)
 
 
 # OpenAI's files
 
 
-def test_openais_files_have_a_folder_for_themselves(
+def test_openais_files_are_downloaded_without_the_hubs_token_to_a_folder_of_their_own(
     weights_folder, hub_server, openai_files, monkeypatch
 ):
-    """After two interruptions it is complete. OpenAI's server is not sent the hub's token."""
+    """The download is interrupted twice. 124M is another name of gpt2."""
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     hub_server.faults[tensorflow.DATA] = [Fault(stop=5 * BLOCK), Fault(503)]
     assert hub.download("124M", "openai") == weights_folder / "gpt2-openai"
-    assert_whole(weights_folder / "gpt2-openai", openai_files)
+    assert_has_exactly(weights_folder / "gpt2-openai", openai_files)
     assert {request.token for request in hub_server.requests} == {None}
 
 
-def test_openais_files_are_a_gpt2(weights_folder, hub_server, openai_files):
-    """When they are here, the name gpt2 means them, and nothing is asked for."""
+def test_gpt2_means_openais_files_if_they_alone_are_here(weights_folder, hub_server, openai_files):
+    """Nothing is asked for, because the files are complete."""
     hub.download("gpt2", "openai")
     hub_server.requests.clear()
     notes = []
@@ -515,33 +534,33 @@ def test_openais_files_are_a_gpt2(weights_folder, hub_server, openai_files):
 
 
 @pytest.mark.usefixtures("openai_files", "pinned_gpt2")
-def test_if_the_hubs_files_are_here_too_the_name_means_those(weights_folder):
+def test_gpt2_means_the_hubs_files_if_both_are_here(weights_folder):
     hub.download("gpt2", "openai")
     assert hub.download("gpt2") == weights_folder / "gpt2"
     assert places.find_model("gpt2") == weights_folder / "gpt2"
 
 
-def test_openais_larger_models_are_known_by_their_size(hub_server, openai_files):
-    """A small file in the place of the data of gpt2-medium, of 1,419,292,672 bytes, is refused."""
+def test_the_sizes_of_openais_larger_models_are_pinned(hub_server, openai_files):
+    """The server has the files of a small model in the place of those of gpt2-medium."""
     hub_server.put("openai/355M", openai_files)
     message = r"00000-of-00001: expected one number of bytes, got \d+ and 1419292672"
-    fail(message, name="gpt2-medium", source="openai")
+    assert_download_fails(message, name="gpt2-medium", source="openai")
 
 
 @pytest.mark.usefixtures("openai_files")
 @pytest.mark.parametrize("name", ["distilgpt2", NAME])
 def test_a_model_that_openai_did_not_release(name):
     message = f"OpenAI released gpt2, .*, not {name}; download it from the hub"
-    fail(message, name=name, source="openai")
+    assert_download_fails(message, name=name, source="openai")
 
 
 # What a killed download leaves
 
 
 def leave_files_of_a_killed_download(folder: Path) -> Path:
-    """A staging directory, and a part of a file of weights.
+    """Write a staging directory, and the part of a file that no model of these tests has.
 
-    No model here has that file, so its part is not continued. Returns the part.
+    So this part is not continued. Returns its path.
     """
     staging = folder / ".save.x1y2.tmp"
     (staging / "new").mkdir(parents=True)
@@ -553,45 +572,45 @@ def leave_files_of_a_killed_download(folder: Path) -> Path:
 
 
 def interrupt_download(server, *, name: str, source: str, file: str) -> None:
-    """A download of a model that gives up when it has the first BLOCK bytes of a file."""
+    """Start a download that fails when it has the first BLOCK bytes of a file."""
     dropped = Fault(is_dropped=True)
     server.faults[file] = [Fault(stop=BLOCK), *[dropped] * fetching.ATTEMPTS]
-    fail("; the next download continues from here", name=name, source=source)
+    assert_download_fails("; the next download continues from here", name=name, source=source)
 
 
-# A part is continued with its own last byte, so that there is something to ask for even if the
-# part is complete. interrupt_download leaves a part of BLOCK bytes.
+# The first byte that a download asks for after interrupt_download, which leaves a part of BLOCK
+# bytes: it is the last byte of the part, so that the request is not empty if the part is complete.
 CONTINUED_AT = BLOCK - 1
 
 
-def test_only_a_part_of_the_weights_is_continued(weights_folder, hub_server, hub_files):
-    """Another file's part and a staging directory are there, too, and are removed."""
+def test_a_part_of_the_weights_is_continued(weights_folder, hub_server, hub_files):
+    """The part of a different file and a staging directory are removed."""
     leave_files_of_a_killed_download(weights_folder / NAME)
     interrupt_download(hub_server, name=NAME, source="hub", file=WEIGHTS)
-    assert_whole(hub.download(NAME), hub_files)
+    assert_has_exactly(hub.download(NAME), hub_files)
     assert CONTINUED_AT in hub_server.first_bytes()
 
 
-def test_only_a_part_of_openais_weights_is_continued(weights_folder, hub_server, openai_files):
-    """Another file's part and a staging directory are there, too, and are removed."""
+def test_a_part_of_openais_weights_is_continued(weights_folder, hub_server, openai_files):
+    """The part of a different file and a staging directory are removed."""
     leave_files_of_a_killed_download(weights_folder / "gpt2-openai")
     interrupt_download(hub_server, name="gpt2", source="openai", file=tensorflow.DATA)
-    assert_whole(hub.download("gpt2", "openai"), openai_files)
+    assert_has_exactly(hub.download("gpt2", "openai"), openai_files)
     assert CONTINUED_AT in hub_server.first_bytes(tensorflow.DATA)
 
 
 @pytest.mark.usefixtures("hub_server")
-def test_what_is_left_beside_a_complete_model_is_removed(weights_folder, hub_files):
-    """A kill between the last rename and the removal of parts leaves it."""
+def test_parts_beside_a_complete_model_are_removed(weights_folder, hub_files):
+    """A download that is killed after its last rename leaves its parts."""
     folder = hub.download(NAME)
     leave_files_of_a_killed_download(folder)
     hub.download(NAME)
-    assert_whole(folder, hub_files)
+    assert_has_exactly(folder, hub_files)
 
 
 @pytest.mark.usefixtures("hub_server")
 def test_a_part_is_not_removed_while_another_process_has_the_lock():
-    """The process with the lock may be receiving the part."""
+    """The process that has the lock may still be writing to the part."""
     folder = hub.download(NAME)
     part = leave_files_of_a_killed_download(folder)
     with locks.locked_file(folder / locks.LOCK):
@@ -626,30 +645,33 @@ def test_a_text_that_is_not_a_name(weights_folder, hub_server, function, name):
 
 
 @pytest.mark.usefixtures("hub_server")
-def test_a_file_is_not_a_name():
+def test_the_path_of_a_file_is_not_a_name():
     refuses("^no model '/etc/passwd': the names known are", hub.download, "/etc/passwd")
 
 
 @pytest.mark.usefixtures("hub_server")
 @pytest.mark.parametrize("name", ["gtp2", "GPT2"])
-def test_the_name_that_was_meant(name):
+def test_the_error_suggests_the_name_that_was_meant(name):
     refuses(r"; did you mean gpt2\?$", hub.download, name)
 
 
 @pytest.mark.parametrize("path", [Path(NAME), Path("gpt2")])
 def test_a_path_is_never_downloaded(hub_server, pinned_gpt2, path):
+    """A Path means a folder on this machine, even if the hub has a model of this name."""
     refuses(f"{path} is not on this machine", tiedgpt.load_model, path)
     assert hub_server.requests == []
 
 
 @pytest.mark.parametrize("function", [hub.download, hub.find_or_download])
 def test_a_shipped_model_is_never_downloaded(hub_server, function):
+    """The machine of this test has no models, so the shipped model is missing."""
     refuses("shakespeare-tied comes with tiedgpt but is missing", function, "shakespeare-tied")
     assert hub_server.requests == []
 
 
-def test_gpt2_is_not_downloaded_if_nobody_named_it(hub_server, pinned_gpt2, run):
-    assert "gpt2 is not on this machine" in fail_in_one_line(run, "tokenize", "a")
+def test_a_command_without_a_model_does_not_download_gpt2(hub_server, pinned_gpt2, run):
+    """gpt2 is the model of a command that names none."""
+    assert "gpt2 is not on this machine" in assert_command_fails(run, "tokenize", "a")
     assert hub_server.requests == []
 
 
@@ -659,8 +681,10 @@ def test_gpt2_is_not_downloaded_if_nobody_named_it(hub_server, pinned_gpt2, run)
 @pytest.mark.parametrize("value", ["1", "true", "ON", "yes"])
 def test_offline_nothing_is_asked_for(hub_server, monkeypatch, value):
     monkeypatch.setenv("HF_HUB_OFFLINE", value)
-    fail(f"^{NAME} cannot be downloaded: HF_HUB_OFFLINE is set$")
-    fail("gpt2 cannot be downloaded: HF_HUB_OFFLINE is set", name="gpt2", source="openai")
+    assert_download_fails(f"^{NAME} cannot be downloaded: HF_HUB_OFFLINE is set$")
+    assert_download_fails(
+        "gpt2 cannot be downloaded: HF_HUB_OFFLINE is set", name="gpt2", source="openai"
+    )
     error = refuses(f"{NAME} is not on this machine: looked for ", tiedgpt.load_model, NAME)
     assert error.endswith("; HF_HUB_OFFLINE is set, so it is not downloaded")
     assert hub_server.requests == []
@@ -678,6 +702,7 @@ def test_offline_a_model_that_is_here_is_found(weights_folder, hub_server, monke
 
 
 def write_snapshot(home: Path, repository: str, files: dict[str, bytes]) -> Path:
+    """Write a repository's files to the Hugging Face cache in this home. Returns their folder."""
     folder = snapshot(home / CACHE, repository)
     folder.mkdir(parents=True)
     for file, content in files.items():
@@ -690,7 +715,7 @@ def write_snapshot(home: Path, repository: str, files: dict[str, bytes]) -> Path
 def test_a_model_in_the_hugging_face_cache_is_used(
     weights_folder, tmp_path, hub_server, hub_files, name, repository
 ):
-    """Nothing is downloaded, and the part that an earlier download has left is removed."""
+    """Nothing is downloaded. The part that a killed download has left is removed."""
     folder = write_snapshot(tmp_path, repository, hub_files)
     folder_of_download = weights_folder / places.check_name(name)  # 124M is another name of gpt2
     part = leave_files_of_a_killed_download(folder_of_download)
@@ -705,7 +730,7 @@ def test_a_model_in_the_hugging_face_cache_is_used(
 def test_a_snapshot_that_lacks_a_file_is_not_used(weights_folder, tmp_path, hub_files, file):
     write_snapshot(tmp_path, NAME, without(hub_files, file))
     assert hub.download(NAME) == weights_folder / NAME
-    assert_whole(weights_folder / NAME, hub_files)
+    assert_has_exactly(weights_folder / NAME, hub_files)
 
 
 @pytest.mark.usefixtures("hub_server")
@@ -735,13 +760,16 @@ def test_a_snapshot_without_the_files_of_its_index_is_not_complete(
 
 @pytest.fixture
 def home(hub_server, tmp_path, monkeypatch):
-    """A home in whose folder `checkout` tiedgpt is. TIEDGPT_WEIGHTS, a folder, is not set."""
+    """A home directory. tiedgpt seems to be installed in its folder `checkout`.
+
+    The variable TIEDGPT_WEIGHTS, which would name the folder of downloads, is not set.
+    """
     monkeypatch.delenv("TIEDGPT_WEIGHTS")
     return tmp_path
 
 
 def make_checkout(home: Path) -> Path:
-    """Let tiedgpt be a checkout, and not installed."""
+    """Let tiedgpt seem to be a checkout. A checkout has a pyproject.toml."""
     checkout = home / "checkout"
     checkout.mkdir()
     (checkout / "pyproject.toml").touch()
@@ -749,12 +777,15 @@ def make_checkout(home: Path) -> Path:
 
 
 def forbid_writing(monkeypatch, *folders: Path) -> None:
-    """Let the system say that files may be written to all folders but these."""
+    """Let the system say that these folders cannot be written, and that all others can."""
     monkeypatch.setattr(os, "access", lambda path, mode: path not in folders)
 
 
 def test_an_installed_tiedgpt_downloads_to_the_users_cache(home):
-    """Not to the package, which an upgrade deletes. Models are searched in both."""
+    """It does not download to the package, because an upgrade would delete the model there.
+
+    Models are searched in both folders.
+    """
     cache = home / ".cache" / "tiedgpt"
     package = home / "checkout" / "tiedgpt"
     assert places.weight_folders() == [package / "weights", cache]
@@ -766,12 +797,12 @@ def test_a_checkout_downloads_to_its_weights(home):
     assert hub.download(NAME) == checkout / "weights" / NAME
 
 
-def test_a_checkout_that_cannot_be_written(home, monkeypatch):
+def test_a_checkout_that_cannot_be_written_downloads_to_the_users_cache(home, monkeypatch):
     forbid_writing(monkeypatch, make_checkout(home))
     assert hub.download(NAME) == home / ".cache" / "tiedgpt" / NAME
 
 
-def test_no_folder_can_be_written(home, monkeypatch):
+def test_a_download_fails_if_no_folder_can_be_written(home, monkeypatch):
     checkout = make_checkout(home)
     cache = home / ".cache"
     cache.mkdir(exist_ok=True)
@@ -800,7 +831,7 @@ def test_download_of_a_complete_model_prints_its_directory(weights_folder, run):
 
 @pytest.mark.usefixtures("hub_server")
 def test_download_of_a_name_with_a_typo(weights_folder, run):
-    assert "no such repository" in fail_in_one_line(run, "download", "some/typo")
+    assert "no such repository" in assert_command_fails(run, "download", "some/typo")
     assert not weights_folder.exists()
 
 
@@ -828,35 +859,32 @@ def start_download() -> subprocess.Popen:
     )
 
 
-def test_two_at_once(weights_folder, hub_server, hub_files):
-    """One downloads, the other says that it waits.
-
-    The server makes a pause after each piece, so the download lasts until the other waits.
-    """
-    hub_server.pause = 0.2
+def test_of_two_downloads_at_once_the_second_waits(weights_folder, hub_server, hub_files):
+    """The server makes a pause after each piece until the second download waits."""
+    hub_server.pause = 0.2  # seconds
     with start_download() as first:
         assert f"downloading {NAME}" in first.stderr.readline()
         with start_download() as second:
             waiting = f"another process is downloading {NAME}: waiting for it"
             assert waiting in second.stderr.readline()
             hub_server.pause = 0
-            out, _ = first.communicate(timeout=30)
+            first_out, _ = first.communicate(timeout=30)
             second_out, second_err = second.communicate(timeout=30)
-    assert out == f"{weights_folder / NAME}\n"
-    assert second_out == out
+    assert first_out == f"{weights_folder / NAME}\n"
+    assert second_out == first_out
     assert second_err == f"tiedgpt: note: the other process has completed {NAME}\n"
-    assert hub_server.served[WEIGHTS] == len(hub_files[WEIGHTS])
-    assert_whole(weights_folder / NAME, hub_files)
+    assert hub_server.served[WEIGHTS] == len(hub_files[WEIGHTS])  # they were sent once
+    assert_has_exactly(weights_folder / NAME, hub_files)
 
 
-def test_ctrl_c_on_a_terminal_and_again(weights_folder, hub_server, hub_files):
-    """The bar shows speed and time left. Ctrl-C leaves the part, which is then continued.
+def test_a_download_that_ctrl_c_stops_is_continued(weights_folder, hub_server, hub_files):
+    """Until then, a progress bar shows the speed and the time left.
 
     The server makes a pause after each piece, so Ctrl-C comes in the middle of the file.
     """
-    hub_server.pause = 0.1
+    hub_server.pause = 0.1  # seconds
     with Terminal("download", NAME) as terminal:
-        bar = terminal.type("", "kB/s]")  # typing nothing, until the speed is shown
+        bar = terminal.type("", "kB/s]")  # type nothing, and wait until the speed is shown
         rest = terminal.type(CTRL_C)
         shown = bar + rest
         assert terminal.process.wait(timeout=20) == 130
@@ -864,11 +892,12 @@ def test_ctrl_c_on_a_terminal_and_again(weights_folder, hub_server, hub_files):
     assert re.search(r"model.safetensors: +\d+%\|.*\[\d\d:\d\d<\d\d:\d\d, +[\d.]+kB/s\]", shown)
     assert "tiedgpt: note: stopped; the same command continues from here" in shown
     assert "Traceback" not in shown
-    assert visible(weights_folder) == set()
+    assert visible_files(weights_folder) == set()
 
     received = part_of(weights_folder / NAME).stat().st_size
     assert received > 0
     hub_server.pause = 0
-    assert_whole(hub.download(NAME), hub_files)
-    last_request = hub_server.first_bytes()[-1]
-    assert last_request == received - 1  # the last byte of the part is asked for again
+    assert_has_exactly(hub.download(NAME), hub_files)
+    *_, first_byte_of_last_request = hub_server.first_bytes()
+    last_byte_of_part = received - 1
+    assert first_byte_of_last_request == last_byte_of_part

@@ -1,8 +1,16 @@
 """tiedgpt documents: a run whose processes are killed changes no row and leaves no worker.
 
+A run scores the texts of the file `in` and writes their rows to `out`. It divides `in` into shards,
+which its workers score. Until all shards are done, their rows are in the folder `out.parts`.
+
+Hooks in the workers (support/hooked_workers/) let files and texts decide what happens:
+
+- A worker that comes to the text "wait" writes a file waiting-PID, and waits for a file `go`.
+- A worker that comes to the text "killer" exits, unless there is a file `tame`.
+- A worker that finds a file `die` at its start kills itself.
+
 To add a kill: start a run with `kills.start`, kill a process while a worker waits, and let the run
-continue with `kills.continue_and_compare`. support/hooked_workers/ has what workers wait for.
-support/writers.py kills a run without workers at any moment.
+continue with `kills.continue_and_compare`. support/writers.py kills runs without workers.
 """
 
 import json
@@ -24,12 +32,12 @@ pytestmark = [
 
 HOOKS = Path(__file__).parent / "support" / "hooked_workers"
 ROOT = Path(__file__).resolve().parents[1]
-TEXTS = [f"text {number}" * 9 for number in range(40)]  # 3 kB: three shards of 1000 bytes
+TEXTS = [f"text {number}" * 9 for number in range(40)]  # 3 kB, so three shards of 1000 bytes
 SECONDS = 60  # a busy machine takes long to start a worker
 
 
 class Kills:
-    """Runs of `documents score` on the file `in`, in the working directory."""
+    """Starts runs of `documents score` in the working directory, and waits for their ends."""
 
     def __init__(self, checkpoint: str) -> None:
         self.checkpoint = checkpoint
@@ -52,16 +60,19 @@ class Kills:
         return self.start_process(*self.command("out", "--resume", *flags))
 
     def waiting_worker(self) -> int:
-        """The process id of a worker that has come to the text "wait"; each is returned once."""
+        """Wait until a worker has come to the text "wait", and return its process id.
+
+        A worker is returned only once.
+        """
         wait_until(lambda: list(Path().glob("waiting-*")), SECONDS)
         (file,) = Path().glob("waiting-*")
         file.unlink()
         return int(file.name.removeprefix("waiting-"))
 
     def end(self, run: subprocess.Popen, code: int) -> str:
-        """Wait for the end of a run, which has this exit code.
+        """Wait until a run ends. It must have this exit code, and print no traceback.
 
-        Returns what it printed on stderr: a few lines, and no traceback.
+        Returns what it printed on stderr, which must have fewer than eight lines.
         """
         _, err = run.communicate(timeout=SECONDS)
         assert run.returncode == code, err
@@ -70,11 +81,10 @@ class Kills:
         return err
 
     def continue_and_compare(self) -> None:
-        """Continue the run; the rows are those of one process that nobody killed."""
-        # From here on, no worker kills itself, waits at "wait" or exits at "killer".
-        Path("die").unlink(missing_ok=True)
-        Path("go").touch()
-        Path("tame").touch()
+        """Continue the run to its end. Its rows must be those of a run without workers or kills."""
+        Path("die").unlink(missing_ok=True)  # workers start
+        Path("go").touch()  # workers go on at the text "wait"
+        Path("tame").touch()  # workers go on at the text "killer"
         n_rows = len(Path("in").read_bytes().splitlines())
         continued = self.start("--workers", "2")
         assert f"{n_rows} rows in out" in self.end(continued, code=0)
@@ -86,10 +96,10 @@ class Kills:
 
 @pytest.fixture
 def kills(tmp_path, monkeypatch, checkpoint):
-    """Runs in an empty directory, whose workers have the hooks. All are killed after the test."""
+    """Runs in an empty directory. Their workers have the hooks. All end with the test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HOOKS), str(ROOT)]))
-    # A shard at which one worker has died is not tried again by Dask itself.
+    # Dask itself does not try a shard again after a worker has died at it.
     monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "0")
     kills = Kills(checkpoint)
     yield kills
@@ -99,26 +109,26 @@ def kills(tmp_path, monkeypatch, checkpoint):
 
 
 def write_input(*texts: str) -> None:
-    """Write a document of each text to `in`, a line each."""
+    """Write a line for each text to the file `in`."""
     lines = [json.dumps({"text": text}) for text in texts]
     Path("in").write_text("\n".join(lines))
 
 
 def wait_for_end(pid: int) -> None:
-    """Wait until a process has ended. It has no program then, even if it is a zombie."""
-    program = Path(f"/proc/{pid}/exe")
+    """Wait until a process has ended."""
+    program = Path(f"/proc/{pid}/exe")  # even a zombie has none
     wait_until(lambda: not program.exists(), SECONDS)
 
 
-def test_workers_that_die_when_they_start(kills):
+def test_workers_that_die_when_they_start_are_an_error(kills):
     write_input(*TEXTS)
-    Path("die").touch()  # a worker that finds this file kills itself
+    Path("die").touch()
     run = kills.start("--workers", "2")
     assert "error: the workers cannot be started: " in kills.end(run, code=2)
 
 
 def test_a_run_that_is_killed_leaves_no_worker(kills):
-    """It is killed while its worker waits at the text "wait"."""
+    """The run is killed while its worker waits at the text "wait"."""
     write_input(*TEXTS, "wait", *TEXTS)
     run = kills.start("--workers", "1")
     worker = kills.waiting_worker()
@@ -130,11 +140,11 @@ def test_a_run_that_is_killed_leaves_no_worker(kills):
 
 @pytest.mark.slow
 def test_ctrl_c_ends_the_run_and_its_workers(kills):
-    """It comes while the worker waits at the text "wait"."""
+    """Ctrl-C comes while the worker waits at the text "wait"."""
     write_input(*TEXTS, "wait", *TEXTS)
     run = kills.start("--workers", "1")
     worker = kills.waiting_worker()
-    os.killpg(run.pid, signal.SIGINT)  # as a terminal does, to all processes of the command
+    os.killpg(run.pid, signal.SIGINT)  # to all processes of the command, as a terminal does
     Path("go").touch()  # the worker does not wait any more
     assert "the same command with --resume continues" in kills.end(run, code=130)
     wait_for_end(worker)
@@ -142,11 +152,11 @@ def test_ctrl_c_ends_the_run_and_its_workers(kills):
 
 
 @pytest.mark.slow
-def test_a_scheduler_that_is_killed(kills):
-    """The run uses a scheduler and a worker that were started apart from it.
+def test_a_run_ends_when_its_scheduler_is_killed(kills):
+    """The scheduler and the worker are processes of their own, which the run does not start.
 
-    The scheduler writes its address to scheduler.json, which the others read. It is killed while
-    the worker waits at the text "wait".
+    The scheduler writes its address to scheduler.json, where the worker and the run read it. The
+    scheduler is killed while the worker waits at the text "wait".
     """
     write_input(*TEXTS, "wait", *TEXTS)
     options = ["--scheduler-file", "scheduler.json", "--host", "127.0.0.1", "--no-dashboard"]
@@ -166,20 +176,20 @@ def test_a_scheduler_that_is_killed(kills):
 
 
 @pytest.mark.slow
-def test_the_shard_of_a_killed_worker_is_done_by_another(kills):
-    """One worker is killed when it waits at the text "wait". Then another one comes to the text."""
+def test_the_shard_of_a_killed_worker_is_done_by_a_second_worker(kills):
+    """The first worker is killed while it waits at the text "wait"."""
     write_input(*TEXTS, "wait", *TEXTS)
     run = kills.start("--workers", "2")
     first_worker = kills.waiting_worker()
     os.kill(first_worker, signal.SIGKILL)
-    kills.waiting_worker()  # returns when another worker waits there
-    Path("go").touch()  # that one does not wait any more
+    kills.waiting_worker()  # until a second worker has come to the same text
+    Path("go").touch()  # the second worker does not wait any more
     kills.end(run, code=0)
     assert not Path("out.parts").exists()
 
 
 def test_a_shard_that_kills_its_workers_is_named_and_the_others_are_done(kills):
-    """A worker exits at the text "killer", which is in the last of three shards, number 2."""
+    """The text "killer" is in the last of three shards, which are numbered from 0."""
     write_input(*TEXTS, "killer")
     run = kills.start("--workers", "2")
     err = kills.end(run, code=2)

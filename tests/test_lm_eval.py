@@ -1,5 +1,11 @@
 """lm-evaluation-harness with tiedgpt against its own `hf` models, on the shipped checkpoints.
 
+`hf` is the harness's name of models of transformers. The harness sends a model requests of three
+kinds. "loglikelihood" is (context, continuation); the answer has the log-likelihood of the
+continuation in nats, and whether it is greedy: whether each of its tokens is the likeliest one.
+"loglikelihood_rolling" is (text,); the answer is the log-likelihood of the text, which may be
+longer than the model's context. "generate_until" is (prompt, settings); the answer is a text.
+
 Needs the extra `eval`, and torch and transformers for `hf`.
 """
 
@@ -86,6 +92,7 @@ def test_loglikelihoods(models):
 
 
 def test_likeliest_continuations_are_greedy(models):
+    """A generated text is the likeliest continuation. "zzz" is not."""
     settings = {"until": ["\n\n"], "max_gen_toks": 9}
     (continuation,) = answers(models.tiedgpt, "generate_until", [("ROMEO:", settings)])
     requests = [("ROMEO:", continuation), ("ROMEO:", "zzz")]
@@ -96,6 +103,7 @@ def test_likeliest_continuations_are_greedy(models):
 
 
 def test_rolling_loglikelihoods(models):
+    """Some texts are shorter and some longer than the model's context."""
     requests = [("A",), (LONG,), (TEXT[700:900],), (LONG[:640],)]
     ours = answers(models.tiedgpt, "loglikelihood_rolling", requests)
     theirs = answers(models.hf, "loglikelihood_rolling", requests)
@@ -105,21 +113,21 @@ def test_rolling_loglikelihoods(models):
 def test_a_common_beginning_is_read_once(models, monkeypatch):
     """Three requests have the same context. After the first, only their continuations are read."""
     gpt2 = models.tiedgpt.model
-    final = gpt2.final
-    token_counts = []  # of each text that the model reads
+    original_final = gpt2.final  # the method that reads tokens
+    token_counts = []  # how many tokens each call reads
 
-    def recorded(ids, cache):
+    def counting_final(ids, cache):
         token_counts.append(len(ids))
-        return final(ids, cache)
+        return original_final(ids, cache)
 
-    monkeypatch.setattr(gpt2, "final", recorded)
-    models.tiedgpt.cached = []  # forget what the tests before have read
+    monkeypatch.setattr(gpt2, "final", counting_final)
+    models.tiedgpt.cached = []  # forget what the model has read in earlier tests
     context = LONG[:200]  # characters, which are more than 50 tokens
     requests = [(context, " love"), (context, " hate"), (context, " the")]
     answers(models.tiedgpt, "loglikelihood", requests)
     first_count, *later_counts = token_counts
     assert first_count > 50
-    assert max(later_counts) < 9
+    assert max(later_counts) < 9  # these are the continuations alone
 
 
 # Generated texts
@@ -130,10 +138,10 @@ def test_generated_texts(models):
     requests = [(prompt, settings) for prompt in ("ROMEO:", LONG, "JULIET:\nO", "\n")]
     ours = answers(models.tiedgpt, "generate_until", requests)
     assert ours == answers(models.hf, "generate_until", requests)
-    assert any(ours)
+    assert any(ours), "not all texts are empty"
 
 
-def test_sampled_texts_differ_and_repeat(models):
+def test_sampled_texts_of_equal_requests_differ_and_are_the_same_in_each_call(models):
     settings = {
         "until": ["\n\n", "."],
         "max_gen_toks": 30,
@@ -154,7 +162,7 @@ def test_a_continuation_as_long_as_the_context_is_refused(models):
         answers(models.tiedgpt, "generate_until", [request])
 
 
-def test_a_setting_of_a_wrong_name_is_refused(models):
+def test_a_setting_with_a_typo_in_its_name_is_refused(models):
     with pytest.raises(TypeError, match="pretrianed"):
         type(models.tiedgpt).create_from_arg_string("pretrianed=gpt2")
 
@@ -181,16 +189,16 @@ metric_list:
 def task_directory(tmp_path):
     """A folder with a task of our own: which line of a sonnet comes next?
 
-    The choices are the next line, and a line of the end of the sonnets.
+    A question has two choices: the next line, which is right, and a line from the end of the file.
     """
     lines = TEXT.splitlines()
     with (tmp_path / "sonnets.jsonl").open("w", encoding="utf-8") as file:
         for number in range(0, 60, 5):  # twelve questions
             next_line = lines[number + 1]
-            other_line = lines[-number - 1]
+            wrong_line = lines[-1 - number]
             question = {
                 "context": lines[number] or "The",  # some lines are empty
-                "choices": [f" {next_line}", f" {other_line}"],
+                "choices": [f" {next_line}", f" {wrong_line}"],
             }
             file.write(json.dumps(question) + "\n")
     task = TASK.replace("DIRECTORY", str(tmp_path))
@@ -199,11 +207,13 @@ def task_directory(tmp_path):
 
 
 def accuracy(results):
+    """The share of the questions that are answered rightly."""
     return results["results"]["sonnets"]["acc,none"]
 
 
-@pytest.mark.parametrize("models", ["tied"], indirect=True)  # the model of the command
-def test_the_command_has_the_result_of_hf(models, task_directory):
+@pytest.mark.parametrize("models", ["tied"], indirect=True)
+def test_the_command_has_the_same_accuracy_as_hf(models, task_directory):
+    """The command evaluates tiedgpt, and simple_evaluate the same checkpoint as a `hf` model."""
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
 
@@ -223,9 +233,11 @@ def test_the_command_has_the_result_of_hf(models, task_directory):
     ours = accuracy(json.loads(file.read_text(encoding="utf-8")))
 
     tasks = TaskManager(include_path=str(task_directory), include_defaults=False)
-    no_error_bars = 0
     theirs = simple_evaluate(
-        models.hf, tasks=["sonnets"], task_manager=tasks, bootstrap_iters=no_error_bars
+        models.hf,
+        tasks=["sonnets"],
+        task_manager=tasks,
+        bootstrap_iters=0,  # compute no error bars
     )
     assert ours == accuracy(theirs)
     assert 0 < ours < 1, "some questions are answered rightly, and some wrongly"

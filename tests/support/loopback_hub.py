@@ -322,30 +322,35 @@ def version(content: bytes) -> Version:
     return Version(len(content), hashlib.sha256(content).hexdigest())
 
 
-def assert_whole(folder: Path, files: dict[str, bytes]) -> None:
+def assert_has_exactly(folder: Path, files: dict[str, bytes]) -> None:
     """The folder has exactly these files with exactly these contents, and nothing hidden."""
     assert sorted(path.name for path in folder.iterdir()) == sorted(files)
     for name, content in files.items():
         assert (folder / name).read_bytes() == content, name
 
 
-def visible(folder: Path) -> set[str]:
+def visible_files(folder: Path) -> set[str]:
     """The names of all files in the folder and below it that are not hidden."""
     paths = [path for path in folder.rglob("*") if path.is_file()]
     return {path.name for path in paths if not path.name.startswith(".")}
 
 
-def fail(message: str, name: str = NAME, source: str = "hub", note=discard_note) -> str:
-    """A download is refused with this message, which is returned, and publishes no file."""
+def assert_download_fails(
+    message: str, name: str = NAME, source: str = "hub", note=discard_note
+) -> str:
+    """Start a download of a model. It must fail with this message, and publish no file.
+
+    Returns the whole message.
+    """
     error = refuses(message, hub.download, name, source, note)
-    assert visible(Path(os.environ["TIEDGPT_WEIGHTS"])) == set()
+    assert visible_files(Path(os.environ["TIEDGPT_WEIGHTS"])) == set()
     return error
 
 
-def fail_in_one_line(run, *arguments: str) -> str:
-    """A command prints one error line on stderr and nothing on stdout. Returns all of stderr.
+def assert_command_fails(run, *arguments: str) -> str:
+    """Run a command. It must print one error line on stderr, and nothing on stdout.
 
-    Lines that are notes may come before the error.
+    Lines that are notes may come before the error. Returns all of stderr.
     """
     code, out, err = run(*arguments)
     assert (code, out) == (2, "")
