@@ -205,7 +205,7 @@ def test_next_by_paths_for_people(run, checkpoint, by_paths, monkeypatch):
     assert empty == ""
     assert legend.startswith("raw: W_E, W_U; normed: ")
 
-    # In the first column is a score, in the last one a probability.
+    # A cell of the column "raw" has a token and its score, a cell of "model" a probability.
     likeliest_by_raw = by_paths["paths"]["raw"][0]
     likeliest_by_model = by_paths["paths"]["model"][0]
     rank, token_by_raw, score, *_, probability = rows[0].split()
@@ -329,7 +329,7 @@ def test_attribute_for_people(run, untied, arguments):
     parts = document["parts"]
     largest = sorted(parts, key=lambda part: -abs(parts[part]))[:10]
 
-    last_lines = lines[-(10 + 1 + 1) :]  # as the docstring says
+    last_lines = lines[-(10 + 1 + 1) :]  # the parts, the others, all
     *rows, others, everything = [line.rsplit(maxsplit=1) for line in last_lines]
     assert rows == [[part, f"{parts[part]:+.3f}"] for part in largest]
     others_label, sum_of_others = others

@@ -231,7 +231,7 @@ def test_two_copies_to_one_directory(run, checkpoint, tmp_path, monkeypatch):
     original = tiedgpt.load_model(checkpoint)
     assert tiedgpt.load_model(copy).config == original.config.with_head("untied")
 
-    # The tokenizers differ, too: the tokens of `checkpoint` are bytes, without merges.
+    # The copy has the tokenizer of `checkpoint`, too, which has no merges.
     assert tiedgpt.load_tokenizer("shakespeare-tied").merges != []
     assert tiedgpt.load_tokenizer(checkpoint).merges == []
     assert tiedgpt.load_tokenizer(copy).merges == []

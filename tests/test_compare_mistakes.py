@@ -488,8 +488,8 @@ def test_a_wrong_shakespeare_is_diagnosed_from_logits_alone(wrong_gpt2, diagnosi
     assert_diagnosed_from_logits(MODELS["shakespeare"], wrong_gpt2, diagnosis)
 
 
-# These change nothing in the models of the next test: the models have the first three, and the bias
-# of the keys shifts all scores of a query equally, which changes no softmax.
+# These "mistakes" change nothing in the models of the next test. The models have the first three
+# properties. The bias of the keys shifts all scores of a query equally, which changes no softmax.
 RIGHT = [
     "is gelu_new, the approximation with tanh",
     "has a layer norm with epsilon 1e-05",

@@ -99,7 +99,8 @@ def test_a_module_whose_output_matrix_is_not_its_wte_is_named():
     state = {}
     for name, array in MODEL.parameters.items():
         state[f"transformer.{name}"] = torch.from_numpy(array)
-    module.load_state_dict(state, strict=False)  # not strict: lm_head.weight is the module's wte
+    # Not strict, because the state has no lm_head.weight: in the module, it is wte.
+    module.load_state_dict(state, strict=False)
     assert compare(MODEL, module, IDS).first is None
 
     # Give the module an output matrix of its own, which differs from wte in one column.

@@ -63,7 +63,7 @@ def test_scores_equal_those_of_one_text_at_a_time_in_order(n_ctx, lookahead, dty
 
 
 def test_batches_of_texts_are_of_similar_lengths_and_bounded(monkeypatch, shapes_read):
-    """A batch has at most BATCH_TOKENS tokens, of which few are padding, which has no losses.
+    """A batch has at most BATCH_TOKENS tokens. Few of them are padding, and no loss is of padding.
 
     shapes_read has the [B, T] of each forward pass. row_losses computes the losses of a batch.
     """
@@ -85,7 +85,7 @@ def test_batches_of_texts_are_of_similar_lengths_and_bounded(monkeypatch, shapes
     assert max(tokens_of_batches) <= 100
     losses_computed = sum(loss_counts)
     assert losses_computed == sum(result.tokens for result in results)
-    assert sum(tokens_of_batches) < 1.1 * losses_computed, "a tenth of the tokens or less pads"
+    assert sum(tokens_of_batches) < 1.1 * losses_computed, "there is little padding"
 
 
 WRONG_TEXTS = [

@@ -314,6 +314,7 @@ def test_a_draft_model_that_was_wrong_is_tried_again_later(model, similar_model)
         guesser.learn([SMALL.vocab_size])  # no token has this id, so each guess is wrong
     first_without_guesses = guess_counts.index(0)
     assert 0 < first_without_guesses < 100
+    # Within the next 100 tokens it guesses again.
     next_100_counts = guess_counts[first_without_guesses : first_without_guesses + 100]
     assert any(next_100_counts)
 
