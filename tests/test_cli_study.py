@@ -76,7 +76,7 @@ def test_study_json_has_what_the_library_measures(run, checkpoint, untied, text_
     assert report["corpus"] == {
         "tokens": len(TEXT),  # the tokens are bytes
         "frequent": 12,  # a, b and d to m
-        "self_prediction": 0.0,  # no frequent token follows itself more often than others do
+        "self_prediction": 0.0,  # no frequent token is its own most frequent successor
         "jsd_floor": pytest.approx(direct_path.jsd_floor(corpus)),
     }
     assert report["direct_path"] == approximately(direct_path.direct_path(model, corpus))
