@@ -1,4 +1,8 @@
-"""Checkpoints on disk: every layout that is read, every way to be wrong, and what is written."""
+"""Checkpoints on disk: every layout that is read, every way to be wrong, and what is written.
+
+config.json says that the head is tied or untied. The file of weights may hold no W_U, a copy of
+wte.T as W_U, or a W_U that is not wte.T. `model` is a small tied model, without a W_U.
+"""
 
 import json
 import os
@@ -31,20 +35,20 @@ def test_a_saved_model_comes_back(tmp_path, head):
 
 
 def test_a_model_is_read_from_its_file_too(tmp_path, model):
-    """The configuration is beside it."""
+    """config.json is beside the file."""
     tiedgpt.save_model(model, None, tmp_path)
     assert_same(tiedgpt.load_model(str(tmp_path / "model.safetensors")), model)
 
 
 def test_the_files_of_a_saved_model(tmp_path):
-    """The directory and the one above it are made, too."""
+    """The directory, and the directory above it, are made if they are not there."""
     tiedgpt.save_model(random_model(CONFIG), Tokenizer([]), tmp_path / "new" / "folder")
     files = ["config.json", "merges.txt", "model.safetensors", "vocab.json"]
     assert sorted(os.listdir(tmp_path / "new" / "folder")) == files
 
 
-def test_arrays_in_another_order_and_float64_are_written_with_their_values(tmp_path, model):
-    """An array may be in memory column by column, as wte.T is. A file has it row by row."""
+def test_arrays_in_columns_and_in_float64_are_written_with_their_values(tmp_path, model):
+    """An array may lie in memory column by column, as wte.T does. In a file it is row by row."""
     parameters = {}
     for name, array in model.parameters.items():
         parameters[name] = np.asfortranarray(array.astype(np.float64))
@@ -103,7 +107,10 @@ def test_arguments_that_cannot_be_saved(tmp_path, monkeypatch, model, arguments,
 
 @pytest.mark.parametrize("prefix", ["", "transformer."])
 def test_names_with_and_without_a_prefix_and_masks(tmp_path, model, prefix):
-    """Older files hold the causal mask of each layer, and what it adds. They are not parameters."""
+    """Older files also hold the causal mask of each layer, and the score that hides a token.
+
+    They are not parameters.
+    """
     tensors = {f"{prefix}{name}": array for name, array in model.parameters.items()}
     causal_mask = np.ones((1, 1, SMALL.n_ctx, SMALL.n_ctx), np.float32)
     for layer in range(SMALL.n_layer):
@@ -121,35 +128,41 @@ def test_several_files_of_weights(tmp_path, model):
 
 @pytest.fixture
 def no_head(tmp_path, model):
-    """no_head(head) -> a checkpoint without W_U, whose config.json says this head."""
+    """no_head(head) -> a checkpoint without W_U, whose config.json says that the head is `head`."""
     return lambda head: write_tensors(tmp_path, model.parameters, SMALL.with_head(head))
 
 
 @pytest.fixture
 def copied_head(tmp_path, model):
-    """copied_head(head) -> the same with wte.T as W_U, as many files have it."""
+    """copied_head(head) -> a checkpoint with a copy of wte.T as W_U, as many files have it.
+
+    Its config.json says that the head is `head`.
+    """
     parameters = model.untie("copy").parameters
     return lambda head: write_tensors(tmp_path, parameters, SMALL.with_head(head))
 
 
 @pytest.fixture
 def other_head(tmp_path):
-    """other_head(head) -> the same with a W_U that is not wte.T: that of random_model(UNTIED)."""
+    """other_head(head) -> a checkpoint with the parameters of random_model(UNTIED).
+
+    Its W_U is not wte.T. Its config.json says that the head is `head`.
+    """
     parameters = random_model(UNTIED).parameters
     return lambda head: write_tensors(tmp_path, parameters, SMALL.with_head(head))
 
 
-def test_tied_as_the_checkpoint_says(no_head, model):
+def test_a_checkpoint_that_says_tied_is_loaded_tied(no_head, model):
     assert_same(tiedgpt.load_model(no_head("tied")), model)
 
 
-def test_tied_with_a_copy_of_wte_in_the_file(copied_head, model):
-    """Without a warning, which would be an error."""
+def test_a_checkpoint_that_says_tied_with_a_copy_of_wte_is_loaded_tied(copied_head, model):
+    """There is no warning: in a test it would be an error."""
     assert_same(tiedgpt.load_model(copied_head("tied")), model)
 
 
-def test_tied_with_another_matrix_in_the_file(other_head):
-    """It is used, as transformers 5 does, and the warning names both readings."""
+def test_a_checkpoint_that_says_tied_with_another_matrix_is_loaded_untied(other_head):
+    """transformers 5 does so, too, but transformers 4 does not. A warning says it."""
     path = other_head("tied")
     with pytest.warns(TiedGPTWarning) as caught:
         assert_same(tiedgpt.load_model(path), random_model(UNTIED))
@@ -160,8 +173,8 @@ def test_tied_with_another_matrix_in_the_file(other_head):
     assert warning.filename == __file__  # the warning is about the call of load_model
 
 
-def test_a_head_that_differs_in_one_bit_is_another_one(tmp_path, model):
-    """One of its numbers is the next float32 after that of wte. config.json says tied."""
+def test_a_matrix_that_differs_from_wte_in_one_number_is_used(tmp_path, model):
+    """config.json says tied. The number is the next float32 after that in wte."""
     untied = model.untie("copy")
     W_U = untied.parameters["lm_head.weight"]
     W_U[3, 4] = np.nextafter(W_U[3, 4], np.float32(np.inf))
@@ -178,9 +191,10 @@ def test_a_head_that_differs_in_one_bit_is_another_one(tmp_path, model):
     ],
 )
 def test_heads_are_compared_as_numbers(tmp_path, model, in_wte, in_head, head):
-    """As transformers compares them: zeros of both signs are equal, and NaN does not equal NaN.
+    """Zeros of both signs are equal, and NaN does not equal NaN. transformers does the same.
 
-    The first number of wte and that of the head are replaced. config.json says tied.
+    config.json says tied. W_U is a copy of wte.T, but for the first number of both, which is in_wte
+    and in_head. `head` is how the checkpoint is read.
     """
     untied = model.untie("copy")
     untied.W_E[0, 0] = in_wte
@@ -190,12 +204,12 @@ def test_heads_are_compared_as_numbers(tmp_path, model, in_wte, in_head, head):
 
 
 @pytest.mark.parametrize("head", ["tied", "untied"])
-def test_a_head_that_is_asked_for_is_loaded_without_a_warning(other_head, head):
+def test_a_head_that_load_model_is_given_is_loaded_without_a_warning(other_head, head):
     assert tiedgpt.load_model(other_head("tied"), head).config.head == head
 
 
 def test_the_configuration_that_is_read_has_the_head_that_is_loaded(other_head, copied_head):
-    """Whatever config.json says, here tied."""
+    """config.json says tied in both files."""
     assert read_config(other_head("tied")).head == "untied"
     assert read_config(copied_head("tied")).head == "tied"
 
@@ -207,11 +221,11 @@ def test_a_configuration_is_read_without_weights(other_head):
 
 
 def test_transformers_reads_the_same_head(other_head, copied_head):
-    """The file's, if it is not wte.T. Otherwise the model is tied, as config.json says."""
+    """config.json says tied. But a W_U in the file that is not wte.T is used."""
     transformers = pytest.importorskip("transformers")
     major, _, _ = transformers.__version__.partition(".")
     if int(major) < 5:
-        pytest.skip("transformers 4 reads another head")
+        pytest.skip("transformers 4 ties the model, as config.json says")
     untied = transformers.GPT2LMHeadModel.from_pretrained(other_head("tied"))
     W_U = random_model(UNTIED).parameters["lm_head.weight"]
     np.testing.assert_array_equal(untied.lm_head.weight.detach().numpy(), W_U)
@@ -219,55 +233,56 @@ def test_transformers_reads_the_same_head(other_head, copied_head):
     assert tied.lm_head.weight is tied.transformer.wte.weight
 
 
-def test_untied_as_the_checkpoint_says(other_head):
+def test_a_checkpoint_that_says_untied_is_loaded_untied(other_head):
     assert_same(tiedgpt.load_model(other_head("untied")), random_model(UNTIED))
 
 
-def test_untied_with_a_copy_of_wte_in_the_file(copied_head, model):
+def test_a_checkpoint_that_says_untied_with_a_copy_of_wte_is_loaded_untied(copied_head, model):
     assert_same(tiedgpt.load_model(copied_head("untied")), model.untie("copy"))
 
 
-def test_untied_without_a_matrix(no_head):
+def test_a_checkpoint_that_says_untied_without_a_matrix_is_refused(no_head):
     message = r'no lm_head\.weight; load it with head "tied", or "unt'
     refuses(message, tiedgpt.load_model, no_head("untied"))
 
 
 @pytest.mark.parametrize("said", ["tied", "untied"])
-def test_untied_as_asked_for_starts_with_a_copy(no_head, model, said):
+def test_head_untied_starts_with_a_copy_of_wte_if_the_file_has_no_matrix(no_head, model, said):
     loaded = tiedgpt.load_model(no_head(said), "untied")
     assert_same(loaded, model.untie("copy"))
     assert not np.shares_memory(loaded.W_U, loaded.W_E)
 
 
 @pytest.mark.parametrize("said", ["tied", "untied"])
-def test_untied_as_asked_for_with_the_matrix_of_the_file(other_head, said):
+def test_head_untied_uses_the_matrix_of_the_file(other_head, said):
     assert_same(tiedgpt.load_model(other_head(said), "untied"), random_model(UNTIED))
 
 
 @pytest.mark.parametrize("said", ["tied", "untied"])
-def test_tied_as_asked_for_drops_the_matrix_of_the_file(other_head, said):
+def test_head_tied_drops_the_matrix_of_the_file(other_head, said):
     assert_same(tiedgpt.load_model(other_head(said), "tied"), random_model(UNTIED).tie())
 
 
-def test_a_head_that_is_neither(no_head):
+def test_a_head_that_is_neither_tied_nor_untied(no_head):
     message = 'head must be "tied" or "untied", got \'both\''
     refuses(message, tiedgpt.load_model, no_head("tied"), "both", error=ArgumentError)
 
 
-# Tensors that are not the configuration's
+# Tensors that do not fit the configuration
 
 
 @pytest.fixture
 def refuses_tensors(tmp_path, model, monkeypatch):
-    """refuses_tensors(message, change): a file of the model's tensors is refused after a change.
+    """refuses_tensors(message, change): load_model refuses the model's tensors after the change.
 
-    `change` gets the tensors by name. Nothing may be read before all is checked.
+    `change` gets a dict of the tensors by name, and changes it. load_model must check all tensors
+    before it reads one.
     """
 
-    def fail(*_):
+    def fail_because_a_tensor_was_read(*_):
         pytest.fail("read before the check was over")
 
-    monkeypatch.setattr(safetensors.Tensor, "read", fail)
+    monkeypatch.setattr(safetensors.Tensor, "read", fail_because_a_tensor_was_read)
 
     def refuses_tensors(message, change) -> None:
         tensors = dict(reversed(model.parameters.items()))  # a file may have any order
@@ -317,7 +332,7 @@ def test_a_head_of_another_shape(refuses_tensors):
 
 
 def test_a_dtype_that_is_not_read(tmp_path, model):
-    """The dtype of the first tensor in the header is changed."""
+    """In the file's header, the dtype of the first tensor, wte.weight, is replaced."""
     path = write_tensors(tmp_path, model.parameters) / "model.safetensors"
     content = path.read_bytes()
     path.write_bytes(content.replace(b'"F32"', b'"I32"', 1))
@@ -421,8 +436,8 @@ def read_weight_map(directory) -> dict[str, str]:
         pytest.param("x" * 300 + ".safetensors", id="long"),
     ],
 )
-def test_an_index_that_names_another_place(tmp_path, model, file):
-    """The index says that wte is in this file. It may name .safetensors files beside it alone."""
+def test_an_index_that_names_no_safetensors_file_beside_it(tmp_path, model, file):
+    """The index says that wte is in `file`."""
     write_shards(tmp_path, model)
     write_index(tmp_path, {**read_weight_map(tmp_path), "wte.weight": file})
     message = f"{re.escape(short_repr(file))} names no .safetensors file beside it"
@@ -444,7 +459,7 @@ def test_an_index_that_names_a_missing_file(tmp_path, model):
 
 
 def test_a_tensor_that_is_in_another_file_than_the_index_says(tmp_path, model):
-    """wte is in a.safetensors."""
+    """wte is in a.safetensors, but the index says b.safetensors."""
     write_shards(tmp_path, model)
     write_index(tmp_path, {**read_weight_map(tmp_path), "wte.weight": "b.safetensors"})
     message = r"b\.safetensors: tensor 'wte\.weight' is in the index but not in the file"

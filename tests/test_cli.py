@@ -44,6 +44,7 @@ def test_flags_may_stand_between_an_argument_and_one_that_may_be_left_out(run, c
 
 
 def test_flags_may_stand_between_arguments_of_any_number(run, checkpoint):
+    """The tokens 65 and 66 of the checkpoint are the letters b and c."""
     assert output(run, "tokenize", "--decode", "65", "-m", checkpoint, "66") == "bc\n"
 
 
@@ -177,12 +178,12 @@ HOSTILE_NAMES = [
 
 @pytest.fixture
 def hostile(tmp_path, monkeypatch):
-    """A folder of models. Its name is hostile, and so are those of a special token and a type."""
+    """A folder of models. Its name, a special token and a model type are HOSTILE texts."""
     folder = tmp_path / HOSTILE
     tokenizer = Tokenizer([], {f"<{HOSTILE}>": 256})
     tiedgpt.save_model(random_model(CONFIG), tokenizer, folder / "model")
     tiedgpt.save_model(random_model(CONFIG), None, folder / "bare")
-    # `list` looks for models of these names.
+    # `list` shows the model gpt2, and says that gpt2-xl has an unknown model type.
     shutil.copytree(folder / "model", folder / "gpt2")
     shutil.copytree(folder / "model", folder / "gpt2-xl")
     (folder / "gpt2-xl" / "config.json").write_text(json.dumps({"model_type": HOSTILE}))
@@ -194,8 +195,8 @@ def hostile(tmp_path, monkeypatch):
 def test_output_and_messages_hold_no_escape_codes(
     run, hostile, monkeypatch, arguments, expected_code
 ):
-    """A message is one line that begins with "tiedgpt: "."""
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)  # a file gets the output unchanged
+    """Each message is one line that begins with "tiedgpt: ". stdout is a terminal."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     code, out, err = run(*[argument.replace(FOLDER, str(hostile)) for argument in arguments])
     assert code == expected_code, err
     for line in out.splitlines():
@@ -256,7 +257,7 @@ def test_a_model_with_nan_is_damaged(run, checkpoint, save, tmp_path, monkeypatc
 def test_a_model_with_an_infinite_number_in_the_output_matrix_is_damaged(
     run, checkpoint, save, tmp_path, monkeypatch, arguments, infinity
 ):
-    """One of the two makes the logit of the last token -inf: then the other logits look right."""
+    """With one of the two signs, the last token's logit is -inf, and the others look right."""
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("To be, or not to be")
     model = tiedgpt.load_model(checkpoint, head="untied")
@@ -282,7 +283,7 @@ def test_a_file_that_is_not_a_model(run):
 
 
 def run_in_a_shell(line, tmp_path, checkpoint="", **environment):
-    """Run a line in which `tiedgpt` is the command, and $CHECKPOINT and $OUT are paths."""
+    """Run a line of shell in which `tiedgpt` is our command, and $CHECKPOINT and $OUT are paths."""
     function = f'tiedgpt() {{ {shlex.join(command())} "$@"; }}'
     return subprocess.run(
         f"{function}\n{line}",
@@ -316,7 +317,7 @@ def test_an_answer_that_cannot_be_written_is_an_error(checkpoint, tmp_path, line
     ],
 )
 def test_a_message_that_cannot_be_written_changes_no_exit_code(checkpoint, tmp_path, line, code):
-    # Without buffers, it is known at once that the message cannot be written.
+    # Without buffers, writing the message fails at once and not when the process ends.
     done = run_in_a_shell(line, tmp_path, checkpoint, PYTHONUNBUFFERED="x")
     assert done.returncode == code
     assert done.stderr == ""
@@ -331,8 +332,8 @@ def test_a_message_that_cannot_be_written_changes_no_exit_code(checkpoint, tmp_p
         pytest.param("tiedgpt tokenize -m $CHECKPOINT a 0>/dev/null", id="stdin-not-for-reading"),
     ],
 )
-def test_streams_that_nobody_needs(checkpoint, tmp_path, line):
-    """Under nohup, stdin is open, but not for reading."""
+def test_streams_that_are_not_needed_may_be_closed(checkpoint, tmp_path, line):
+    """nohup starts a program with a stdin that is open, but not for reading."""
     done = run_in_a_shell(line, tmp_path, checkpoint)
     assert done.returncode == 0
     assert done.stderr == ""
@@ -344,19 +345,19 @@ def test_streams_that_nobody_needs(checkpoint, tmp_path, line):
 @pytest.mark.parametrize(
     ("moment", "code", "stderr"),
     [
-        # During an import that fails with ImportError then. The signal itself ends the process,
-        # for which a shell gives the code 130.
+        # Ctrl-C comes during an import, and makes it fail with ImportError. The signal ends the
+        # process.
         pytest.param("import", -signal.SIGINT, "", id="import"),
-        # A second time while the first one is handled
+        # Ctrl-C comes a second time while the first one is handled.
         pytest.param("twice", 130, "\n", id="twice"),
-        # When the command is done and Python ends
+        # Ctrl-C comes when the command is done and Python ends.
         pytest.param("exit", 0, "", id="exit"),
-        # Where the shell has told the process to ignore it
+        # Ctrl-C comes, but the process was started so that it ignores it.
         pytest.param("ignored", 0, "", id="ignored"),
     ],
 )
 def test_ctrl_c_at_moments_that_python_reports_or_drops(moment, code, stderr):
-    """support/interrupted.py sends the signal at each of the moments."""
+    """support/interrupted.py runs a command, and sends the signal at the moment."""
     program = Path(__file__).parent / "support" / "interrupted.py"
     done = subprocess.run(
         [sys.executable, str(program), moment],
@@ -429,31 +430,31 @@ def test_a_program_that_imports_tiedgpt_keeps_its_handler_of_ctrl_c():
 
 
 @pytest.fixture
-def half_loaded(monkeypatch):
-    """half_loaded(is_terminal) -> what is on stderr after half of the work."""
+def stderr_at_half(monkeypatch):
+    """stderr_at_half(is_terminal) -> what is on stderr after half of the work."""
 
-    def half_loaded(is_terminal):
+    def stderr_at_half(is_terminal):
         stderr = io.StringIO()
         monkeypatch.setattr(sys, "stderr", stderr)
         monkeypatch.setattr(stderr, "isatty", lambda: is_terminal)
-        with messages.ProgressBar("loading a\nb", 10, "B") as progress:
-            time.sleep(0.001)  # longer than a DELAY or an INTERVAL of 0
+        with messages.ProgressBar("loading a\nb", total=10, unit="B") as progress:
+            time.sleep(0.001)  # so that more than 0 seconds pass
             progress.add(5)
             return stderr.getvalue()
 
-    return half_loaded
+    return stderr_at_half
 
 
-def test_on_a_terminal_progress_is_a_bar_after_a_delay(half_loaded, monkeypatch):
+def test_on_a_terminal_progress_is_a_bar_after_a_delay(stderr_at_half, monkeypatch):
     monkeypatch.setattr(messages.ProgressBar, "DELAY", 0)
-    assert r"loading a\nb:  50%" in half_loaded(is_terminal=True)
+    assert r"loading a\nb:  50%" in stderr_at_half(is_terminal=True)
     monkeypatch.setattr(messages.ProgressBar, "DELAY", 3600)
-    assert half_loaded(is_terminal=True) == ""
+    assert stderr_at_half(is_terminal=True) == ""
 
 
-def test_elsewhere_progress_is_a_line_after_each_interval(half_loaded, monkeypatch):
+def test_in_a_file_progress_is_a_line_after_each_interval(stderr_at_half, monkeypatch):
     monkeypatch.setattr(messages.ProgressBar, "DELAY", 0)
     monkeypatch.setattr(messages.ProgressBar, "INTERVAL", 3600)
-    assert half_loaded(is_terminal=False) == ""
+    assert stderr_at_half(is_terminal=False) == ""
     monkeypatch.setattr(messages.ProgressBar, "INTERVAL", 0)
-    assert half_loaded(is_terminal=False) == "tiedgpt: note: loading a\\nb: 50% after 0 min\n"
+    assert stderr_at_half(is_terminal=False) == "tiedgpt: note: loading a\\nb: 50% after 0 min\n"

@@ -82,7 +82,7 @@ def test_tokenize_reads_its_argument_or_stdin(run, checkpoint, arguments, stdin,
     ],
 )
 def test_text_is_utf_8_under_the_c_locale(arguments, stdin, expected):
-    """Python would take it for ASCII."""
+    """Under this locale, Python without UTF-8 mode would read and write ASCII."""
     done = subprocess.run(
         command(*arguments.split(), "-m", "shakespeare-tied"),
         input=stdin.encode(),
@@ -97,13 +97,14 @@ def test_text_is_utf_8_under_the_c_locale(arguments, stdin, expected):
 @pytest.mark.parametrize(
     ("new_tokens", "kept"),
     [
-        pytest.param("10", 54, id="the-new-tokens-fit"),
-        pytest.param("50", 32, id="half-the-context-at-least"),
-        pytest.param("64", 32, id="no-room-for-the-new-tokens"),
+        pytest.param("10", 64 - 10, id="the-new-tokens-fit"),
+        pytest.param("50", 64 // 2, id="half-the-context-at-least"),
+        pytest.param("64", 64 // 2, id="no-room-for-the-new-tokens"),
     ],
 )
 def test_truncate_keeps_the_end_of_a_prompt_and_leaves_room(run, checkpoint, new_tokens, kept):
-    # A prompt of 84 different characters, each of which is a token. The context is 64 tokens.
+    """The context is 64 tokens."""
+    # A prompt of 84 different characters, each of which is a token
     prompt = "".join(chr(33 + place) for place in range(84))
     arguments = ("generate", "-m", checkpoint, "-n", new_tokens, "-s", "1", "--truncate")
     code, out, err = run(*arguments, "--json", prompt)
@@ -129,7 +130,7 @@ def without_special_tokens(save):
 
 
 def test_an_empty_prompt_of_a_model_without_special_tokens(run, without_special_tokens):
-    """The message does not advise to start from one."""
+    """The message does not advise to begin the text with a special token."""
     message = "the prompt is empty: GPT-2 needs at least one token to continue\n"
     assert_one_error_line(run("generate", "--model", without_special_tokens, ""), message)
 
@@ -168,7 +169,7 @@ def test_the_seed_in_the_json_repeats_the_samples(run, checkpoint):
     document = answer(run, *arguments)
     again = answer(run, *arguments, "--seed", str(document["seed"]), "--head", "tied")
     assert again["samples"] == document["samples"]
-    assert answer(run, *arguments)["seed"] != document["seed"], "without -s it is a new one"
+    assert answer(run, *arguments)["seed"] != document["seed"], "a run without --seed has a new one"
 
 
 def test_generation_goes_on_past_the_context(run, checkpoint):
@@ -193,7 +194,7 @@ def test_stop_ends_the_text_before_it(run, checkpoint):
 
 def test_the_end_of_text_token_ends_the_text(run, checkpoint, save):
     ids = greedy_sample(run, checkpoint)["ids"]
-    end_of_text = ids[3]
+    end_of_text = ids[3]  # this token is made the one that ends a text
     model = tiedgpt.load_model(checkpoint)
     ending = tiedgpt.GPT2(replace(model.config, eos_token_id=end_of_text), model.parameters)
     sample = greedy_sample(run, save("ending", ending))
@@ -209,7 +210,7 @@ DRAFTED = ("--seed", "1", "-t", "0.1", "-n", "90", "--num-samples", "2", "--logp
 
 @pytest.fixture
 def small(save):
-    """A much smaller model of the checkpoint's vocabulary."""
+    """The path of a much smaller model with the vocabulary of `checkpoint`."""
     return save("small", random_model(replace(CONFIG, n_layer=0, n_embd=2, n_head=1)))
 
 
@@ -240,7 +241,7 @@ def test_drafted_tokens_are_counted(run, checkpoint, small):
     assert by_model["drafted"] > 0
 
 
-def test_the_draft_is_that_by_lookup_if_none_is_named(run, checkpoint):
+def test_lookup_is_the_default_draft(run, checkpoint):
     arguments = ("generate", "-m", checkpoint, *DRAFTED)
     by_lookup = answer(run, *arguments, "--draft", "lookup")["draft"]
     assert answer(run, *arguments)["draft"] == by_lookup
@@ -318,7 +319,7 @@ def test_without_a_model_it_is_gpt2_if_that_is_here(run, checkpoint, weights):
 
 
 def start_of_a_long_text(checkpoint):
-    """A process that has printed its first character, long before its last token."""
+    """A process of `generate` that has printed a character, and has millions of tokens to go."""
     process = subprocess.Popen(
         command("generate", "--model", checkpoint, "--seed", "0", "-n", "10000000", "a"),
         stdout=subprocess.PIPE,
@@ -347,7 +348,10 @@ def test_ctrl_c_ends_it_quietly(checkpoint):
 
 
 def continuation(run, checkpoint, prompt):
-    """What the loop prints after a prompt: on a terminal, without control characters."""
+    """The sample that the prompt loop prints after a prompt.
+
+    On a terminal, control characters are replaced.
+    """
     _, out, _ = run("generate", "-m", checkpoint, "--greedy", "-n", "4", prompt)
     return out.translate(CONTROLS)
 
@@ -356,8 +360,8 @@ def test_the_prompt_loop_prints_samples_one_below_the_other(checkpoint, run):
     sample = continuation(run, checkpoint, "b")
     arguments = ("generate", "-m", checkpoint, "--greedy", "-n", "4", "--num-samples", "2")
     with Terminal(*arguments) as terminal:
-        assert "Ctrl-D leaves" in terminal.type("", "> ")
-        shown = terminal.type("b\r", "> ")
+        assert "Ctrl-D leaves" in terminal.type("", until="> ")
+        shown = terminal.type("b\r", until="> ")
         assert shown == f"b\n--- 1 of 2 ---\nb{sample}--- 2 of 2 ---\nb{sample}> "
         terminal.type(CTRL_D)
         assert terminal.process.wait(timeout=60) == 0, terminal.text
@@ -366,12 +370,12 @@ def test_the_prompt_loop_prints_samples_one_below_the_other(checkpoint, run):
 def test_an_empty_line_a_mistake_and_ctrl_c_do_not_end_the_prompt_loop(checkpoint, run):
     sample = continuation(run, checkpoint, "b")
     with Terminal("generate", "-m", checkpoint, "--greedy", "-n", "4") as terminal:
-        terminal.type("", "> ")
-        assert terminal.type("\r", "> ") == "\n> "
-        shown = terminal.type("<|endoftext|>\r", "> ")
+        terminal.type("", until="> ")
+        assert terminal.type("\r", until="> ") == "\n> "
+        shown = terminal.type("<|endoftext|>\r", until="> ")
         assert "tiedgpt: error: the text holds <|endoftext|>" in shown
-        terminal.type(f"typed{CTRL_C}", "To leave, press Ctrl-D.\n> ")
-        assert terminal.type("b\r", "> ") == f"b\nb{sample}> "
+        terminal.type(f"typed{CTRL_C}", until="To leave, press Ctrl-D.\n> ")
+        assert terminal.type("b\r", until="> ") == f"b\nb{sample}> "
         terminal.type(CTRL_D)
         assert terminal.process.wait(timeout=60) == 0, terminal.text
         assert "Traceback" not in terminal.text
@@ -381,26 +385,28 @@ def test_a_paste_of_several_lines_is_one_prompt_and_only_its_last_line_is_repeat
     readline = pytest.importorskip("readline")
     if "libedit" in readline.__doc__:
         pytest.skip("libedit does not know how terminals mark a paste")
+    # A terminal marks the begin and the end of a paste while a program has turned the marks on.
     begin_of_paste, end_of_paste = "\x1b[200~", "\x1b[201~"
     marks_on, marks_off = "\x1b[?2004h", "\x1b[?2004l"
     lines_of_paste = "a\r\rb\rcd\r"
     sample = continuation(run, checkpoint, "a\n\nb\ncd")
     arguments = ("generate", "-m", checkpoint, "--greedy", "-n", "4")
     with Terminal(*arguments, term="xterm") as terminal:
-        assert marks_on in terminal.type("", "> ")
-        shown = terminal.type(f"{begin_of_paste}{lines_of_paste}{end_of_paste}\r", "> ")
-        # readline shows the paste while it is typed, and turns the marks off when it is read.
+        assert marks_on in terminal.type("", until="> ")
+        shown = terminal.type(f"{begin_of_paste}{lines_of_paste}{end_of_paste}\r", until="> ")
+        # readline shows the paste while it is typed. Then it turns the marks off.
         _typed, _, after_the_paste = shown.replace("\r", "").partition(marks_off)
         assert after_the_paste.lstrip("\n") == f"cd{sample}{marks_on}> ", shown
 
 
 def test_ctrl_c_stops_a_text_and_the_loop_goes_on(tmp_path):
+    # A model that is so slow that the text is not complete before Ctrl-C
     slow = replace(CONFIG, n_layer=4, n_embd=384, n_head=6, n_inner=1536, n_ctx=1024)
     tiedgpt.save_model(tiedgpt.GPT2.random(slow), Tokenizer([]), tmp_path)
     with Terminal("generate", "-m", str(tmp_path), "-n", "1000000", "-s", "1") as terminal:
-        terminal.type("", "> ")
-        terminal.type("a\r", "a\na")
-        terminal.type(CTRL_C, "\n> ")
+        terminal.type("", until="> ")
+        terminal.type("a\r", until="a\na")  # the line that was typed, and the begin of the text
+        terminal.type(CTRL_C, until="\n> ")
         terminal.type(CTRL_D)
         assert terminal.process.wait(timeout=60) == 0
         assert "To leave" not in terminal.text  # which is said only after Ctrl-C at a prompt

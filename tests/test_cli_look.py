@@ -1,4 +1,9 @@
-"""Looking inside a model: next, lens, attribute, score --tokens, generate --logprobs."""
+"""Looking inside a model: next, lens, attribute, score --tokens, generate --logprobs.
+
+Tokens are bytes, and the context is 64 tokens. `untied` is the path of an untied model, and
+`checkpoint` the path of a tied model. With --head both, a command answers once with the tied head
+and once with the untied one.
+"""
 
 import re
 import shlex
@@ -24,9 +29,10 @@ TEXT = b"To be, or not to be.\nThat is it. " * 3
 
 
 def assert_predicted(report, log_p, token, k, unit):
-    """A token's report, with k alternatives, agrees with the log probabilities [V] of all tokens.
+    """A token's report agrees with the log probabilities [V] of all tokens.
 
-    unit: "logprob", in nats, or "bits", which are positive.
+    The report has the token's rank, and the k likeliest of the other tokens: its alternatives.
+    unit: "logprob", a log probability in nats, or "bits", the same in bits with a plus sign.
     """
     order = np.argsort(-log_p).tolist()
     likeliest_others = [other for other in order if other != token][:k]
@@ -67,7 +73,8 @@ def test_the_json_of_both_heads_says_which_is_which(run, untied, command, head):
     assert document[head]["head"] == head
 
 
-# Not `next` without --paths: with both heads, it lists the tokens of both.
+# `next` without --paths is left out: with both heads, it also lists the likeliest tokens of the
+# other head.
 @pytest.mark.parametrize("head", ["tied", "untied"])
 @pytest.mark.parametrize("command", [ATTRIBUTE, *OTHERS])
 def test_both_heads_in_the_json_are_each_head_alone(run, untied, command, head):
@@ -84,7 +91,7 @@ def test_both_heads_in_the_json_are_each_head_alone(run, untied, command, head):
 def test_the_text_fits_the_terminal(run, untied, monkeypatch, command, width, head):
     monkeypatch.setenv("COLUMNS", str(width))
     out = output(run, *command, "-m", untied, "--head", head, stdin=TEXT)
-    # The model's name is long. The score of a text, which comes last, has a test of its own.
+    # Not counted: the lines about the score of a text, which come last, and the model's long path.
     before_the_score, _, _ = out.partition("\nloss ")
     listing = before_the_score.replace(untied, "MODEL")
     assert max(len(line) for line in listing.splitlines()) <= width
@@ -106,12 +113,12 @@ def test_the_text_of_both_heads_names_both(run, untied, monkeypatch, command, wi
 def test_a_long_prompt_is_shown_by_its_end(run, untied, monkeypatch, command, width, head):
     monkeypatch.setenv("COLUMNS", str(width))
     out = output(run, *command, "-m", untied, "--head", head)
-    end = LONG_PROMPT[-27:]  # with the three dots, 30 characters
+    end = LONG_PROMPT[-27:]  # 30 characters are shown, of which three are dots
     assert f" after ...{end!r}" in " ".join(out.split())
 
 
 def test_both_heads_have_one_seed(run, checkpoint):
-    """A copied head gives the same text, from a new seed too."""
+    """Without --seed, a new seed is drawn once. So a copied head gives the same text."""
     code, out, err = run("generate", PROMPT, "-m", checkpoint, "--head", "both", "-n", "9")
     assert code == 0
     assert "no W_U of its own" in err
@@ -198,7 +205,7 @@ def test_next_by_paths_for_people(run, checkpoint, by_paths, monkeypatch):
     assert empty == ""
     assert legend.startswith("raw: W_E, W_U; normed: ")
 
-    # In the first column is a score, in the last one a probability.
+    # A cell of the column "raw" has a token and its score, a cell of "model" a probability.
     likeliest_by_raw = by_paths["paths"]["raw"][0]
     likeliest_by_model = by_paths["paths"]["model"][0]
     rank, token_by_raw, score, *_, probability = rows[0].split()
@@ -223,7 +230,7 @@ def test_next_by_paths_of_a_token_that_the_model_does_not_have(run, save):
 def padded(save):
     """The path of a model with more tokens than its tokenizer; the last is likely after "b"."""
     model = random_model(replace(CONFIG, vocab_size=300))
-    # The more alike two rows of wte are, the higher is the score of one token after the other.
+    # The path "raw" scores a token after b by the product of its row of wte with b's row.
     model.parameters["wte.weight"][299] = 40 * model.parameters["wte.weight"][ID_OF_B]
     return save("padded", model)
 
@@ -287,7 +294,7 @@ LOGITS = [
 
 
 def logit_of(logits, tokens):
-    """The logit of a token, or the first one's less the second one's."""
+    """The logit of one token, or the difference of the logits of two tokens."""
     if len(tokens) == 1:
         return logits[tokens[0]]
     return logits[tokens[0]] - logits[tokens[1]]
@@ -322,15 +329,15 @@ def test_attribute_for_people(run, untied, arguments):
     parts = document["parts"]
     largest = sorted(parts, key=lambda part: -abs(parts[part]))[:10]
 
-    last_lines = lines[-(10 + 1 + 1) :]
+    last_lines = lines[-(10 + 1 + 1) :]  # the parts, the others, all
     *rows, others, everything = [line.rsplit(maxsplit=1) for line in last_lines]
     assert rows == [[part, f"{parts[part]:+.3f}"] for part in largest]
     others_label, sum_of_others = others
     assert others_label == f"other parts ({len(parts) - 10})"
     total_label, total = everything
     assert total_label == "all parts"
-    # Each number is rounded to three decimals, so it is wrong by 5e-4 at most. The errors of eleven
-    # add up to 5.5e-3.
+    # Each number is rounded to three decimals, so its error is 5e-4 at most. The errors of eleven
+    # numbers add up to 5.5e-3 at most.
     assert float(total) == pytest.approx(document["total"], abs=6e-4)
     shown = [float(number) for _, number in rows]
     shown.append(float(sum_of_others))
@@ -342,7 +349,7 @@ ABLATED = ["a", "--against", "b", "--ablate", PARTS[0], "--ablate", PARTS[1]]
 
 
 def ablated_logits(model):
-    """The logits after PROMPT, without PARTS."""
+    """The logits after PROMPT if the outputs of PARTS are set to 0."""
     return model(IDS, edit=ablation(model.config, PARTS))[-1]
 
 
@@ -391,7 +398,7 @@ def test_score_tokens_json_has_the_score_of_the_text_too(run, untied):
 
 
 def test_score_tokens_json_has_all_tokens_but_the_first_of_each_window(run, untied):
-    """The context is 64 tokens, so windows begin at places 0 and 64."""
+    """With a stride of 64, the context, windows begin at the places 0 and 64."""
     document = answer(run, "score", "-m", untied, "--tokens", "--stride", "64", stdin=TEXT)
     places = [prediction["place"] for prediction in document["predictions"]]
     assert places == [*range(1, 64), *range(65, len(TEXT))]
@@ -408,10 +415,7 @@ def test_score_tokens_json_has_what_the_model_predicts(run, untied):
 
 
 def test_score_tokens_for_people(run, untied):
-    """It has a line for each token, also for the first one of a window, which is not predicted.
-
-    The windows are 64 tokens long.
-    """
+    """Each token has a line. The first token of a window of 64 tokens is not predicted."""
     arguments = ("score", "-m", untied, "--stride", "64")
     document = answer(run, *arguments, "--tokens", stdin=TEXT)
     out = output(run, *arguments, "--tokens", stdin=TEXT)
@@ -498,7 +502,7 @@ def test_generate_logprobs_for_people(run, untied):
 
 def test_logprobs_end_with_the_sample(run, untied, save):
     """The end-of-text token is not in the logprobs."""
-    # The likeliest token ends a text. So samples end at different steps, some at once.
+    # The likeliest token is made the one that ends a text. So samples end at different steps.
     model = tiedgpt.load_model(untied)
     likeliest = int(model(IDS)[-1].argmax())
     config = replace(model.config, eos_token_id=likeliest)
@@ -524,7 +528,7 @@ def test_logprobs_end_with_the_sample(run, untied, save):
     ],
 )
 def test_columns_that_do_not_fit_the_terminal_are_below(monkeypatch, capsys, width, lines):
-    """The label of the row, x, is repeated."""
+    """The label x of the row stands before each part of it."""
     monkeypatch.setenv("COLUMNS", str(width))
     tables.print_table([("x", "aaaa", "bbbb", "cccc")])
     assert capsys.readouterr().out.splitlines() == lines

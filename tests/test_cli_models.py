@@ -111,7 +111,7 @@ def test_list_of_the_models_here(run, checkpoint, weights):
 
 
 def models_not_here(run):
-    """What `list --json` says of the models that can be downloaded."""
+    """The models that can be downloaded, as `list --json` describes them."""
     _, out, _ = run("list", "--json")
     return json.loads(out)["not_here"]
 
@@ -209,16 +209,17 @@ def test_tie_undoes_untie(run, checkpoint, tmp_path):
 
 
 def test_two_copies_to_one_directory(run, checkpoint, tmp_path, monkeypatch):
-    """The second is refused while the first writes, and changes nothing in the first one's copy.
+    """While a first `untie` writes, a second `untie` to the same directory is refused.
 
-    The first one copies `checkpoint`, and the second one shakespeare-tied.
+    The first copies `checkpoint`, and the second shakespeare-tied. The copy is that of the first.
     """
     copy = str(tmp_path / "copy")
     write_model = convert.write_model
     second_results = []
 
     def write_after_a_second_copy(*arguments):
-        monkeypatch.setattr(convert, "write_model", write_model)  # the second one starts no third
+        # The second `untie` has the real write_model, so that it does not start a third one.
+        monkeypatch.setattr(convert, "write_model", write_model)
         second_results.append(run("untie", "shakespeare-tied", copy))
         write_model(*arguments)
 
@@ -230,7 +231,7 @@ def test_two_copies_to_one_directory(run, checkpoint, tmp_path, monkeypatch):
     original = tiedgpt.load_model(checkpoint)
     assert tiedgpt.load_model(copy).config == original.config.with_head("untied")
 
-    # The tokenizers differ, too: the tokens of `checkpoint` are bytes, without merges.
+    # The copy has the tokenizer of `checkpoint`, too, which has no merges.
     assert tiedgpt.load_tokenizer("shakespeare-tied").merges != []
     assert tiedgpt.load_tokenizer(checkpoint).merges == []
     assert tiedgpt.load_tokenizer(copy).merges == []
@@ -251,7 +252,7 @@ def test_tie_refuses_to_drop_a_trained_matrix(run, trained, tmp_path):
     losses = re.search(
         r"from (?P<untied>[\d.]+) to (?P<tied>[\d.]+) nats per token; .* --force", err
     )
-    assert float(losses["tied"]) > float(losses["untied"]) + 3
+    assert float(losses["tied"]) > float(losses["untied"]) + 3, "the model is much worse then"
     # Nothing was written beside the model.
     assert [path.name for path in tmp_path.iterdir()] == ["trained"]
 

@@ -1,4 +1,7 @@
-"""`tiedgpt score` as a user meets it."""
+"""`tiedgpt score` as a user meets it.
+
+The tokens of `checkpoint` are bytes, and its context is 64 tokens.
+"""
 
 from dataclasses import asdict
 
@@ -55,9 +58,10 @@ def test_a_special_token_has_the_bytes_of_its_text(run, checkpoint):
     text = b"<|endoftext|>a<|endoftext|>"
     document = answer(run, "score", "-m", checkpoint, "--allow-special", stdin=text)
     assert document["text_tokens"] == 3
-    assert document["text_bytes"] == 27
+    assert document["text_bytes"] == len(text)
+    # All tokens but the first are predicted.
     assert document["tokens"] == 2
-    assert document["bytes"] == 14
+    assert document["bytes"] == len(b"a<|endoftext|>")
 
 
 @pytest.fixture
@@ -80,8 +84,10 @@ def test_score_for_people(run, checkpoint, words_file):
 @pytest.mark.parametrize(
     ("stride", "predicted"),
     [
-        pytest.param("32", 287, id="overlapping-windows"),  # all tokens but the first
-        pytest.param("64", 283, id="windows-without-overlap"),  # all but the first of each of five
+        # All tokens are predicted but the first.
+        pytest.param("32", 288 - 1, id="overlapping-windows"),
+        # All tokens are predicted but the first of each of five windows.
+        pytest.param("64", 288 - 5, id="windows-without-overlap"),
     ],
 )
 def test_score_says_how_much_was_predicted(run, checkpoint, words_file, stride, predicted):
@@ -98,8 +104,9 @@ def test_the_default_stride_is_half_the_context(run, checkpoint, words_file):
 @pytest.mark.slow
 @pytest.mark.parametrize(("head", "limit"), [("tied", 2.15), ("untied", 2.18)])
 def test_score_of_the_shipped_models(run, shared, head, limit):
-    """On the tenth of the corpus that they were not trained on."""
+    """The text is the tenth of the corpus on which the models were not trained."""
     corpus = (shared / "corpus" / "tinyshakespeare.txt").read_bytes()
     held_out = corpus[len(corpus) * 9 // 10 :]
+    # The context is 128 tokens. So each window begins with the last token of the previous window.
     arguments = ("score", "--model", f"shakespeare-{head}", "--stride", "127")
     assert 1.5 < answer(run, *arguments, stdin=held_out)["bits_per_byte"] < limit

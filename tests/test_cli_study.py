@@ -1,4 +1,8 @@
-"""`tiedgpt study`: its JSON, its table, and the notes about what it leaves out."""
+"""`tiedgpt study`: its JSON, its table, and the notes about what it leaves out.
+
+`checkpoint` and `untied` are the paths of a tied and an untied model, whose tokens are bytes. A
+token is frequent if it occurs 100 times or more in the text.
+"""
 
 import json
 import re
@@ -15,7 +19,7 @@ from tiedgpt.study import bigrams, direct_path, gradients, similarity, solved
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.report import losses
 
-# Of these 1309 bytes, twelve are frequent: a, b and d to m occur 100 times or more.
+# Twelve of the characters are frequent: a, b and d to m.
 TEXT = "aab" + "ab" * 119 + "aac" * 20 + "defghijklm" * 100 + "the end\n"
 
 
@@ -28,7 +32,7 @@ def text_file(tmp_path):
 
 
 def study(run, *arguments, stdin=b""):
-    """The reports of the models, and the notes."""
+    """Run `study`: the reports of the models in its JSON, and its notes."""
     code, out, err = run("study", *arguments, "--json", stdin=stdin)
     assert code == 0, err
     return json.loads(out)["models"], err
@@ -37,8 +41,8 @@ def study(run, *arguments, stdin=b""):
 # The JSON
 
 
-def alike(numbers):
-    """Equal to the same numbers up to float32's rounding, and to None where one is None."""
+def approximately(numbers):
+    """What equals the same numbers up to float32's rounding, and None where a number is None."""
     expected = {}
     for name, number in numbers.items():
         if number is None:
@@ -72,13 +76,14 @@ def test_study_json_has_what_the_library_measures(run, checkpoint, untied, text_
     assert report["corpus"] == {
         "tokens": len(TEXT),  # the tokens are bytes
         "frequent": 12,  # a, b and d to m
-        "self_prediction": 0.0,
+        "self_prediction": 0.0,  # no frequent token is its own most frequent successor
         "jsd_floor": pytest.approx(direct_path.jsd_floor(corpus)),
     }
-    assert report["direct_path"] == alike(direct_path.direct_path(model, corpus))
-    assert report["loss"] == alike(losses(model, corpus.ids))
+    assert report["direct_path"] == approximately(direct_path.direct_path(model, corpus))
+    assert report["loss"] == approximately(losses(model, corpus.ids))
     end = corpus.ids[-(CONFIG.n_ctx + 1) :]  # a whole context, and the token after it
-    assert report["gradients"] == alike(gradients.gradients(model, end).lengths_and_cosine())
+    gradients_at_end = gradients.gradients(model, end)
+    assert report["gradients"] == approximately(gradients_at_end.lengths_and_cosine())
 
 
 @pytest.mark.parametrize("head", ["tied", "untied"])
@@ -90,8 +95,8 @@ def test_study_json_has_the_bigrams_of_each_path(run, checkpoint, untied, text_f
 
     paths = bigrams.bigrams(model, corpus, None, solved.solved_paths(model, corpus))
     for name, scores in paths.items():
-        assert report["bigrams"][name] == alike(scores)
-    assert report["missing"] == alike(solved.missing(report["bigrams"]))
+        assert report["bigrams"][name] == approximately(scores)
+    assert report["missing"] == approximately(solved.missing(report["bigrams"]))
 
 
 def test_study_compares_embeddings_with_those_of_the_tied_model(run, checkpoint, untied, text_file):
@@ -102,8 +107,8 @@ def test_study_compares_embeddings_with_those_of_the_tied_model(run, checkpoint,
     tied_model = tiedgpt.load_model(checkpoint)
     corpus = Corpus.of(tiedgpt.load_tokenizer(checkpoint).encode(TEXT), CONFIG.vocab_size)
 
-    assert of_tied == alike(similarity.embeddings(tied_model, corpus, None))
-    assert of_untied == alike(similarity.embeddings(untied_model, corpus, tied_model.W_E))
+    assert of_tied == approximately(similarity.embeddings(tied_model, corpus, None))
+    assert of_untied == approximately(similarity.embeddings(untied_model, corpus, tied_model.W_E))
     assert None not in of_untied.values()
 
 
@@ -153,16 +158,16 @@ def value_at(report, place):
 
 def assert_shows(cell, value):
     """A cell of the table is this value, rounded to three decimals, or to 0.1 %."""
-    half_a_decimal = 5.1e-4  # and a little more, for the rounding of float
+    rounding = 5.1e-4  # half of the third decimal, and a little more for the rounding of float
     if value is None:
         assert cell == "-"
     elif isinstance(value, str):
         assert cell == value
     elif cell.endswith(" %"):
         percent = float(cell.removesuffix(" %"))
-        assert percent / 100 == pytest.approx(value, abs=half_a_decimal)
+        assert percent / 100 == pytest.approx(value, abs=rounding)
     else:
-        assert float(cell.replace(",", "")) == pytest.approx(value, abs=half_a_decimal)
+        assert float(cell.replace(",", "")) == pytest.approx(value, abs=rounding)
 
 
 def test_study_table_has_the_values_of_the_json(run, checkpoint, untied, text_file, monkeypatch):
@@ -174,7 +179,7 @@ def test_study_table_has_the_values_of_the_json(run, checkpoint, untied, text_fi
     labels = []
     for line in lines:
         cells = re.split(" {2,}", line.strip())  # no label and no number has two spaces in it
-        is_row = len(cells) == 3  # the other lines are questions and readings
+        is_row = len(cells) == 3  # other lines are a question or a sentence about the numbers
         if is_row:
             label, tied_cell, untied_cell = cells
             labels.append(label)
@@ -198,7 +203,7 @@ def test_study_table_has_a_question_above_and_a_reading_below_its_rows(
 
 
 def study_of_four(run, checkpoint, untied, text_file):
-    """The table with four columns, which are those of two models."""
+    """The table of four models: two models, each of them twice."""
     models = [checkpoint, untied, checkpoint, untied]
     return output(run, "study", *models, "--corpus", text_file)
 
@@ -229,7 +234,7 @@ def numbers_in(table):
 def test_study_wraps_the_names_of_models(run, checkpoint, untied):
     _, out, _ = run("study", checkpoint, untied)
     header = out.partition("  Output head")[0].splitlines()
-    # The pieces of a name are one below the other. The second column begins behind the first piece.
+    # A name is cut into pieces, one below the other. The first piece fills its column.
     end_of_first_column = re.match(" +[^ ]+", header[0]).end()
     first_column = [line[:end_of_first_column].strip() for line in header]
     second_column = [line[end_of_first_column:].strip() for line in header]
@@ -248,6 +253,7 @@ def test_study_without_a_corpus(run, checkpoint, untied):
     assert "symmetric?" in out
     assert "All tokens, by A" in out
     assert "W_U and the tied model's W_E" in out
+    # "requent" is in "Frequent" and in "frequent".
     words_of_rows_about_a_text = "requent|mlp0|Nats|normed|Loss|corpus"
     assert not re.search(words_of_rows_about_a_text, out)
 
@@ -267,8 +273,8 @@ def test_study_json_without_a_corpus(run, checkpoint):
     assert report["loss"] is None
 
 
-def test_study_of_other_vocabularies(run, checkpoint, save, text_file):
-    # The other model has one token more, the two letters "ab".
+def test_study_of_different_vocabularies(run, checkpoint, save, text_file):
+    # The other model has one more token, the two letters "ab".
     config = replace(CONFIG.with_head("untied"), vocab_size=CONFIG.vocab_size + 1)
     other = save("other", random_model(config), Tokenizer([("a", "b")]))
     (report, other_report), err = study(run, checkpoint, other, "--corpus", text_file)
@@ -311,24 +317,24 @@ def test_study_without_a_tokenizer(run, checkpoint, untied_without_tokenizer, te
     assert report["bigrams"] is None
     assert report["loss"] is None
     assert report["embeddings"]["out_tied"] is None
-    assert report["direct_path"]["asymmetry"] > 1
+    assert report["direct_path"]["asymmetry"] > 1, "what needs no text is measured"
 
 
 def test_study_of_two_models_without_tokenizers_compares_no_embeddings(
     run, checkpoint, untied_without_tokenizer, tmp_path
 ):
-    """Their vocabularies are not known to be the same."""
+    """Their vocabularies may be different."""
     tied = tmp_path / "tied"
     copy_without_tokenizer(checkpoint, tied)
     (_, report), _ = study(run, str(tied), str(untied_without_tokenizer))
     assert report["embeddings"]["out_tied"] is None
 
 
-def test_study_with_a_damaged_tokenizer_between_two_others(
+def test_study_of_three_models_of_which_the_second_has_a_damaged_tokenizer(
     run, checkpoint, untied_without_tokenizer, save
 ):
-    """The two others are compared with each other."""
-    # A merge of two tokens that are not there
+    """The first and the third model are compared with each other."""
+    # The second model gets a merge of the tokens "ab" and "cd", which do not exist.
     (untied_without_tokenizer / "merges.txt").write_text("#version: 0.2\nab cd\n", encoding="utf-8")
     (untied_without_tokenizer / "vocab.json").write_text("{}")
     other = save("other", random_model(CONFIG), Tokenizer([("a", "b")], {}))
@@ -341,8 +347,8 @@ def test_study_of_a_text_without_frequent_tokens(run, checkpoint):
     (report,), err = study(run, checkpoint, "--corpus", "-", stdin=b"a" * 99)
     assert "stdin is too small for the rows about frequent tokens: 0 of the tokens of" in err
     assert report["bigrams"] is None
-    # 98 of 99 tokens follow another. One of them is not predicted: the first of the second window.
-    assert report["loss"]["tokens"] == 97
+    # The context is 64 tokens, so 99 tokens are two windows. Of each, the first is not predicted.
+    assert report["loss"]["tokens"] == 99 - 2
 
 
 def test_study_of_an_empty_text(run, checkpoint):
@@ -353,7 +359,7 @@ def test_study_of_an_empty_text(run, checkpoint):
 
 
 def test_study_of_a_text_with_too_few_frequent_tokens(run, checkpoint):
-    """There is no average over a few tokens."""
+    """Averages over frequent tokens are left out if fewer than ten tokens are frequent."""
     code, out, err = run("study", checkpoint, "--corpus", "-", stdin=b"abc" * 1000)
     assert code == 0
     note = "3 of the tokens of .* occur 100 times or more in it; expected at least 10"
@@ -364,7 +370,7 @@ def test_study_of_a_text_with_too_few_frequent_tokens(run, checkpoint):
 
 
 def test_study_of_a_text_with_just_enough_frequent_tokens(run, checkpoint):
-    """Ten tokens occur 100 times each."""
+    """Ten tokens occur 100 times each, so ten are frequent."""
     (report,), err = study(run, checkpoint, "--corpus", "-", stdin=b"abcdefghij" * 100)
     assert err == ""
     assert report["corpus"]["frequent"] == 10

@@ -23,16 +23,16 @@ from tiedgpt.training.state import LOG, STATE
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-# With a byte order mark, NULs and CRs, which are characters as any other.
+# A text with a byte order mark, NULs and CRs, which are read as any other character.
 TEXT = "\ufeff" + "".join(
     f"Each of {n}\0tokens was read {n * n} times, not once too often.\r\n" for n in range(99)
 )
 SHAPE = ["--n-layer", "1", "--n-head", "2", "--n-embd", "8"]
 FLAGS = [*SHAPE, "--context", "8", "--vocab-size", "270", "--batch", "3"]
-# A save follows each evaluation: after the steps 0, 2, 4 and 6.
+# Flags of a training of 6 steps. After the steps 0, 2, 4 and 6, the model is evaluated and saved.
 SHORT = [*FLAGS, "--steps", "6", "--eval-every", "2"]
 FILES = ["config.json", LOG, "merges.txt", "model.safetensors", STATE, "vocab.json"]
-# With a learning rate at which nothing improves, the model of step 0 is kept.
+# The learning rate is so small that the model of step 0 stays the best, which is kept.
 WITHOUT_LEARNING = ["--lr", "1e-30", "--steps", "1"]
 
 
@@ -46,7 +46,7 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture
 def interruptible():
-    """SIGINT is Ctrl-C also where the tests run in the background of a script, which ignores it."""
+    """Let SIGINT be Ctrl-C, even if a script started the tests so that they ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -64,7 +64,7 @@ def train(run, corpus, tmp_path):
 
 @pytest.fixture(scope="module")
 def short_run(tmp_path_factory, corpus):
-    """A directory with what a run of SHORT leaves."""
+    """The directory of a training with the flags SHORT, which is done."""
     path = tmp_path_factory.mktemp("short_run") / "model"
     assert cli.main(["train", corpus, "--out", str(path), *SHORT]) == 0
     return path
@@ -119,10 +119,10 @@ def test_the_files_of_a_run(short_run):
     assert evaluated_steps(short_run) == [0, 2, 4, 6]
 
 
-def test_stderr_has_a_line_for_each_look_at_held_out_text(train, short_run):
+def test_stderr_has_a_line_for_each_evaluation_on_held_out_text(train, short_run):
     """It has no bar, because it is not a terminal.
 
-    short_run is another run with the same flags, so its log has the same losses.
+    short_run is the directory of an equal training, so its log has the same losses.
     """
     _, _, err = train(*SHORT)
     for evaluation, line in zip(evaluations(short_run), err.splitlines(), strict=True):
@@ -153,6 +153,7 @@ def test_stdout_has_a_curve_of_the_losses(train, short_run):
 
 
 def test_a_curve_of_equal_losses():
+    """Its first and its last row are labelled with the highest and the lowest loss."""
     log = [{"step": 0, "val_loss": 2.0}, {"step": 1, "val_loss": 2.0}, {"step": 2, "val_loss": 2.0}]
     assert loss_curve(log).count("2.00 |") == 2
 
@@ -168,13 +169,13 @@ def test_json_of_a_text_from_stdin(train, tmp_path):
     assert report["best_step"] == 6
 
 
-def test_score_says_the_same_of_the_end_of_the_text(train, run):
-    """The text is read to the byte."""
+def test_score_of_the_held_out_text_equals_the_loss_of_the_training(train, run):
+    """The last tenth of the text is held out, and all its bytes are read."""
     _, out, _ = train(*SHORT, "--json")
     report = json.loads(out)
     held_out = TEXT[len(TEXT) * 9 // 10 :].encode()
     # The windows of an evaluation have 8 tokens, the context. Each begins with the last token of
-    # the one before, so that all tokens but the first are predicted. That is a stride of 7.
+    # the previous window, so that all tokens but the first are predicted: a stride of 7.
     score = answer(run, "score", "-m", report["model"], "--stride", "7", stdin=held_out)
     assert report["val_loss"] == pytest.approx(score["nll"], rel=1e-6)
     assert report["val_bits_per_byte"] == pytest.approx(score["bits_per_byte"], rel=1e-6)
@@ -183,7 +184,7 @@ def test_score_says_the_same_of_the_end_of_the_text(train, run):
 @pytest.fixture
 def evaluated_models(monkeypatch):
     """A list of the models that a SHORT training has evaluated, the second of which is the best."""
-    held_out_losses = iter([3.0, 2.0, 4.0, 5.0])
+    held_out_losses = iter([3.0, 2.0, 4.0, 5.0])  # after the steps 0, 2, 4 and 6
     models = []
 
     def measure_tokens(model, *_):
@@ -217,21 +218,22 @@ def test_the_state_has_the_last_model_and_not_the_best_one(train, tmp_path, eval
 
 
 def test_on_a_terminal_there_is_a_bar(tmp_path, corpus):
-    """Under it the lines about held-out text stay whole, also with a Ctrl-C."""
+    """The bar overwrites no line about held-out text, and no note about Ctrl-C."""
     flags = ("--out", str(tmp_path / "model"), *FLAGS, "--steps", "1000000")
     with Terminal("train", corpus, *flags) as terminal:
-        terminal.type("", " tokens/s]")
+        terminal.type("", until=" tokens/s]")
         terminal.type(CTRL_C)
         assert terminal.process.wait(timeout=60) == 130, terminal.text
     assert "held out: 100%" in terminal.text
     assert "/1000000 [" in terminal.text
 
-    # A carriage return begins a line again. What was written after the last one stays to be seen.
+    # After a carriage return, a line is overwritten. What follows the last one stays to be seen.
     lines = []
     for line in terminal.text.split("\n"):
         _overwritten, _, seen = line.rstrip("\r").rpartition("\r")
         lines.append(seen.rstrip())
     stopping = "tiedgpt: note: stopping after this step; again to stop"
+    # The loss of step 0 is about log(270) = 5.6 nats, which is that of a uniform guess.
     assert any(line.startswith("step      0: held out 5.") for line in lines), lines
     assert any(line.startswith(stopping) for line in lines), lines
     assert any(line.startswith("tiedgpt: note: stopped after step") for line in lines), lines
@@ -246,7 +248,9 @@ def test_only_head_trains_the_output_matrix_alone(train, checkpoint, tmp_path):
     before = tiedgpt.load_model(checkpoint)
     after = tiedgpt.load_model(tmp_path / "model")
     assert not after.config.tied
-    assert after.config.n_ctx == before.config.n_ctx, "the context of the training is another one"
+    assert after.config.n_ctx == before.config.n_ctx, (
+        "the training's context of 8 does not change it"
+    )
     assert not np.array_equal(after.W_U, before.W_U)
     assert_same_parameters(after.tie(), before)
 
@@ -272,7 +276,7 @@ def test_vocabularies_of_hardly_more_than_bytes(train, tmp_path, vocab_size, end
 
 
 def test_a_vocabulary_has_no_more_tokens_than_the_text_gives(train, tmp_path):
-    # From this text come 359 tokens: 256 bytes, 102 merges, and as the last one the end of a text.
+    # The text gives 359 tokens: 256 bytes, 102 merges, and the end of a text, which is the last.
     code, out, err = train(*SHORT, "--vocab-size", "5000")
     assert code == 0
     assert "359 tokens\n" in out
@@ -290,7 +294,7 @@ def test_a_new_output_matrix_is_random(train, tmp_path):
     assert "a copy of wte.T is used" not in err
     model = tiedgpt.load_model(tmp_path / "model")
     assert model.config.head == "untied"
-    assert model.W_U.std() == pytest.approx(0.02, rel=0.05)  # as GPT-2 starts
+    assert model.W_U.std() == pytest.approx(0.02, rel=0.05), "as GPT-2 starts"
     correlation = np.corrcoef(model.W_U.T.ravel(), model.W_E.ravel())[0, 1]
     assert abs(correlation) < 0.1
 
@@ -349,7 +353,7 @@ def send(number):
     ("step", "evaluated"),
     [
         pytest.param(1, [0], id="step-1"),
-        pytest.param(4, [0, 2, 4], id="step-4"),  # which is evaluated before the run ends
+        pytest.param(4, [0, 2, 4], id="step-4"),  # the model is evaluated after it, and saved
     ],
 )
 @pytest.mark.usefixtures("interruptible")
@@ -428,7 +432,7 @@ def test_a_signal_that_is_ignored_stays_so(train, at_step):
     assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
 
-# Errors in mid-training leave the model of the last save
+# An error in mid-training leaves the model of the last save
 
 
 def assert_model_of_step_0(directory):
@@ -474,8 +478,8 @@ def test_memory_that_is_not_enough(train, tmp_path, at_step):
 # --resume
 
 
-def test_a_run_that_is_done(train, tmp_path, monkeypatch):
-    """The directory has a model's name, and is not taken for that model."""
+def test_resume_of_a_run_that_is_done_changes_nothing(train, tmp_path, monkeypatch):
+    """The directory has the name of the model gpt2, but that model is not looked for."""
     monkeypatch.chdir(tmp_path)
     assert train(*SHORT, out="gpt2")[0] == 0
     before = contents(tmp_path / "gpt2")
@@ -583,7 +587,7 @@ def test_resume_without_a_state_is_refused(train, tmp_path):
 
 @pytest.mark.parametrize("flags", [SHORT, ["--resume"]], ids=["new", "resumed"])
 def test_a_second_training_in_the_directory_is_refused(train, tmp_path, short_run, at_step, flags):
-    """The first ends as if it had been alone."""
+    """The first training ends as if there had been no second one."""
     results_of_the_second = []
     at_step(3, lambda: results_of_the_second.append(train(*flags)))
     assert train(*SHORT)[0] == 0

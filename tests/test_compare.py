@@ -105,7 +105,7 @@ class LogitsOnly(AllFloat32):
         return super().__call__(ids)["logits"]
 
 
-# What each of them returns, with a model in float32.
+# The GPT-2s that return float32, and those that return float64, with a model in float32.
 FLOAT32_GPT2S = [AllFloat32, OneTokenAtATime, LogitsOnly]
 FLOAT64_GPT2S = [AdditiveMask, Lists]
 if np.lib.NumpyVersion(np.__version__) >= "2.0.0":
@@ -175,7 +175,7 @@ def test_a_right_gpt2_in_float64_agrees(model_of):
 @pytest.mark.parametrize("model_of", SOME_MODELS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_right_torch_module_agrees(torch, torch_gpt2s, dtype, model_of):
-    """It has dropout and is in training mode, and `compare` turns that off."""
+    """The module has dropout and is in training mode. `compare` turns the dropout off."""
     model = model_of()
     theirs = torch_gpt2s.nano_gpt(model).to(getattr(torch, dtype)).train()
     assert_agrees(model, theirs)
@@ -190,7 +190,7 @@ def test_transformers_agrees(torch_gpt2s, model_of):
 
 
 def padded_logits(model, ids):
-    """The logits and 13 more columns. nanoGPT trains with 50,304 columns in place of 50,257."""
+    """The logits and 13 more columns. nanoGPT, too, has 50,304 columns for 50,257 tokens."""
     padding = np.full((*ids.shape, 13), 100.0, np.float32)
     return np.concatenate([model(ids), padding], axis=-1)
 
@@ -265,8 +265,8 @@ def test_a_mistake_in_transformers_is_named(torch, torch_gpt2s):
     theirs = torch_gpt2s.transformers_gpt2(model)
     theirs.transformer.h[2].mlp.act = torch.nn.ReLU()
     assert compare(model, theirs, ids).diagnosis == ["mlp.2.post: yours is relu"]
-    without_head = theirs.transformer  # a module without logits, in which it is named, too
-    assert compare(model, without_head, ids).diagnosis == ["mlp.2.post: yours is relu"]
+    without_logits = theirs.transformer  # the module without its head
+    assert compare(model, without_logits, ids).diagnosis == ["mlp.2.post: yours is relu"]
 
 
 def test_a_module_in_half_precision_is_named(torch_gpt2s):
@@ -443,7 +443,10 @@ def test_the_assertion_fails_with_the_report_on_a_wrong_gpt2(tiny_gpt2):  # noqa
 @pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
 @pytest.mark.parametrize("rounding_of_float32", [1e-5, 0.0])
 def test_a_row_agrees_up_to_sixteen_roundings(size, rounding_of_float32):
-    """A rounding is that of our float32 or float32's unit, whatever the size of the numbers."""
+    """A rounding is the error of our own float32 numbers, but at least a unit of float32.
+
+    A unit is 2^-23 times the size of the numbers.
+    """
     ours64 = np.linspace(-size, size, 50)
     ours32 = ours64 + size * rounding_of_float32
     unit = 2.0**-23  # the distance of 1 from the next float32
@@ -458,7 +461,7 @@ def test_a_row_agrees_up_to_sixteen_roundings(size, rounding_of_float32):
     assert row.error == pytest.approx(0.99 * limit)
     assert not row.differs
 
-    # Then it is just beyond it.
+    # Then the number is just beyond the limit.
     theirs[7] = ours64[7] + 1.01 * limit
     row = compare_arrays("embed", theirs, ours64, ours32)
     assert row.error == pytest.approx(1.01 * limit)
@@ -582,7 +585,7 @@ def test_the_limit_of_trials_in_json(compared, noise):
     _, out, _ = compared(noise, "--trials", "3", "--json")
     document = json.loads(out)
     assert document["trials"] == 3
-    assert document["all_trials"] > 700  # about 100 mistakes in 4 layers
+    assert document["all_trials"] > 700, "about 100 mistakes, most of them in each of 4 layers"
 
 
 def test_the_command_without_ids(compared, tmp_path):

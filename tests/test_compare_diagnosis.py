@@ -1,8 +1,8 @@
 """What `compare` says if no mistake explains a difference, or several, or if little was given.
 
 A place is the name of an activation, such as "mlp.0.post"; its kind is "mlp.N.post". A trial plants
-one known mistake in some places: it computes their activations wrongly, and looks whether that
-explains the difference. Its scope says how many places: one, or those of a layer or a kind, or all.
+one known mistake in some places: it computes these activations wrongly, and looks whether that
+explains the difference. A trial's scope is one place, or the places of a layer or a kind, or all.
 """
 
 import numpy as np
@@ -36,7 +36,7 @@ def distorted(ids):
 
 
 def test_nan_alone_is_explained_with_a_perhaps():
-    """A mask that hides the first token from itself makes all logits nan; so does much else."""
+    """A mask that hides the first token from itself makes all logits nan. So may other mistakes."""
     ids = some_ids(TWO_LAYERS, B=1, T=5)
     report = compare(TWO_LAYERS, np.full((1, 5, 211), np.nan), ids)
     assert report.diagnosis == [
@@ -48,7 +48,10 @@ def test_nan_alone_is_explained_with_a_perhaps():
 
 
 def test_nan_among_numbers_is_explained_without_a_perhaps():
-    """The mask leaves the first of 5 tokens no key. So its 5 numbers in each of 3 heads are nan."""
+    """The mask leaves the first of 5 tokens no key. So its 5 numbers are nan in each of 3 heads.
+
+    These are 3 * 5 of the 3 * 5 * 5 numbers of the pattern.
+    """
     ids = some_ids(TWO_LAYERS, B=1, T=5)
     sentence = "has a mask that is off by one: a token does not see itself"
     report = compare(TWO_LAYERS, with_mistake(TWO_LAYERS, ids, sentence), ids)
@@ -80,7 +83,7 @@ def test_one_nan_is_not_explained():
     assert report.note == ""
 
 
-def test_blocks_to_give():
+def test_the_note_names_what_comes_before_the_first_difference():
     ids = some_ids(TWO_LAYERS, B=1, T=9)
     tape = distorted(ids)
     given = {name: tape[name] for name in ("resid_post.0", "resid_post.1")}
@@ -91,7 +94,7 @@ def test_blocks_to_give():
     )
 
 
-def test_activations_to_give():
+def test_the_note_names_what_comes_between_the_last_right_and_the_first_wrong_activation():
     ids = some_ids(TWO_LAYERS, B=1, T=9)
     tape = distorted(ids)
     given = {name: tape[name] for name in ("embed", "attn.0.heads")}
@@ -102,7 +105,7 @@ def test_activations_to_give():
     )
 
 
-def test_nothing_more_to_give():
+def test_there_is_no_note_if_nothing_comes_before_the_first_difference():
     """Nothing comes before the embedding."""
     ids = some_ids(TWO_LAYERS, B=1, T=9)
     embed = tape_of(TWO_LAYERS, ids)["embed"]
@@ -158,6 +161,7 @@ def test_a_mistake_is_named_where_it_was_made_from_the_logits_alone(sentence, di
 
 
 def test_the_first_of_two_mistakes_is_named():
+    """The MLP lacks a bias, and then has relu."""
     ids = some_ids(TWO_LAYERS, B=1, T=9)
     report = compare(TWO_LAYERS, make(wrong_gpt2s.ReluWithoutBias), ids)
     assert report.diagnosis == ["mlp.0.pre: yours lacks the bias, in every layer"]
@@ -165,7 +169,7 @@ def test_the_first_of_two_mistakes_is_named():
 
 
 def test_two_mistakes_that_cannot_be_told_apart():
-    """The second token is the last one, so a mask that shows the next token hides nothing."""
+    """There are two tokens. A mask that shows the first one its next token hides nothing."""
     ids = some_ids(TWO_LAYERS, B=1, T=2)
     tape = with_mistake(TWO_LAYERS, ids, "has no causal mask")
     report = compare(TWO_LAYERS, without_hidden_places(tape), ids)
@@ -186,7 +190,7 @@ def test_the_first_difference_is_in_the_text_of_the_report():
 
 
 def test_progress_counts_the_trials():
-    """It is called before each trial with how many were tried, and how many there are."""
+    """`progress` is called before each trial: with how many were tried, and how many there are."""
     ids = some_ids(TWO_LAYERS, B=1, T=9)
     logits = distorted(ids)["logits"]
     calls = []
@@ -248,9 +252,9 @@ def test_progress_counts_up_to_the_limit():
     assert calls == [(0, 5), (1, 5), (2, 5), (3, 5), (4, 5)]
 
 
-def test_the_default_limit_is_one_of_work(monkeypatch):
-    """It is not one of time, so that a busy machine tries the same mistakes."""
-    # So small a limit is enough for some of the trials, and not for all.
+def test_the_default_limit_is_a_number_of_multiplications(monkeypatch):
+    """It is not a time, so that a busy machine tries the same mistakes."""
+    # This limit is so small that it allows some of the trials, but not all.
     monkeypatch.setattr(diagnosis, "MOST_MULTIPLICATIONS", 1e8)
     ids = some_ids(TWO_LAYERS, B=1, T=9)
     logits = distorted(ids)["logits"]
@@ -281,18 +285,18 @@ def test_of_trials_in_one_place_those_that_compute_few_layers_come_first():
 
 
 @pytest.mark.parametrize("name", ["attn.1.in", "mlp.0.out", "final", "logits"])
-def test_a_trial_computes_what_a_whole_pass_does(name):
-    """It begins at the first mistake, and ends at the activation that is asked for."""
+def test_a_trial_computes_the_same_activation_as_a_whole_pass(name):
+    """A trial computes only from its first mistake to the activation that is asked for."""
     ids = some_ids(TWO_LAYERS, B=2, T=9)
-    # The other GPT-2 may give float64. The pass goes on in the dtype of our model.
+    # An activation of the other GPT-2 is given, in float64. Both go on in the model's float32.
     given = {"resid_post.0": distorted(ids)["resid_post.0"].astype(np.float64)}
     without_mistakes = compute_activations(TWO_LAYERS, ids, given, planted={})
     up_to_name = NAMES[: NAMES.index(name) + 1]
     for trial in trials_in(up_to_name, NAMES):
         whole_pass = compute_activations(TWO_LAYERS, ids, given, trial.planted)
         forward_pass = ForwardPass(TWO_LAYERS, ids, given, trial.planted)
-        alone = forward_pass.compute_one(name, without_mistakes)
-        np.testing.assert_array_equal(alone, whole_pass[name], err_msg=trial.sentence)
+        of_trial = forward_pass.compute_one(name, without_mistakes)
+        np.testing.assert_array_equal(of_trial, whole_pass[name], err_msg=trial.sentence)
 
 
 # Random differences, which are not mistakes
@@ -315,7 +319,7 @@ def with_noise(array, size, rng):
     return array + size * rng.standard_normal(array.shape, np.float32)
 
 
-def with_one_other_number(array, size, rng):
+def with_one_changed_number(array, size, rng):
     """One number changes by 1, because a change by `size` might be as small as rounding."""
     changed = array.copy()
     changed.flat[rng.integers(array.size)] += 1
@@ -326,15 +330,15 @@ def with_a_constant(array, size, rng):
     return array + size
 
 
-@pytest.mark.parametrize("change", [with_noise, with_one_other_number, with_a_constant])
+@pytest.mark.parametrize("change", [with_noise, with_one_changed_number, with_a_constant])
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", ["tiny", pytest.param("shakespeare", marks=SLOW)])
-def test_a_random_difference_is_none_of_the_known(name, place, change):
+def test_a_random_difference_is_none_of_the_known_mistakes(name, place, change):
     model = MODELS[name]
     ids = some_ids(model, B=1, T=9)
     tape = tape_of(model, ids)
-    rng = np.random.default_rng(PLACES.index(place))  # another seed for each place
-    # The difference is between 1e-4 and 1 of the mean number, in powers of ten.
+    rng = np.random.default_rng(PLACES.index(place))  # a different seed for each place
+    # The size is a power of ten from 1e-4 to 1, times the mean of the absolute numbers.
     fraction = 10.0 ** rng.integers(-4, 1)
     size = np.float32(fraction * np.abs(tape[place]).mean())
     tape[place] = change(tape[place], size, rng)

@@ -357,8 +357,8 @@ WRONG_GPT2S = [
         id="probabilities-for-logits",
     ),
 ]
-# One for each activation in which a mistake may show first. They are tried with the larger model,
-# too, where a search takes seconds.
+# One mistake for each activation in which a mistake may show first. These are tried with the larger
+# model, too, whose search takes seconds.
 ONE_OF_EACH_PLACE = {
     "exact-gelu-in-layer-1",
     "no-norm",
@@ -395,7 +395,7 @@ def test_a_wrong_gpt2_is_diagnosed(wrong_gpt2, diagnosis, name):
     assert report.diagnosis == [diagnosis], str(report)
 
 
-def test_the_other_head_is_named():
+def test_a_tied_head_in_place_of_an_untied_head_is_named():
     model = MODELS["tiny untied"]
     ids = some_ids(model, B=1, T=13)[0]
     report = compare(model, make(wrong_gpt2s.TiedHead, model), ids)
@@ -403,7 +403,10 @@ def test_the_other_head_is_named():
 
 
 def test_nan_is_counted_and_explained():
-    """The mask leaves the first of 13 tokens no key: its 13 numbers in each of 3 heads are nan."""
+    """The mask leaves the first of 13 tokens no key. So its 13 numbers are nan in each of 3 heads.
+
+    These are 3 * 13 = 39 of the 3 * 13 * 13 = 507 numbers of the pattern.
+    """
     model = MODELS["tiny"]
     ids = some_ids(model, B=1, T=13)[0]
     report = compare(model, make(wrong_gpt2s.MaskThatHidesTheTokenItself, model), ids)
@@ -415,7 +418,7 @@ def test_nan_is_counted_and_explained():
 
 
 @pytest.mark.parametrize("name", BOTH_MODELS)
-def test_the_weights_of_transformer_lens_are_named_and_how_to_get_others(name):
+def test_the_weights_of_transformer_lens_are_named_and_how_to_load_the_trained_ones(name):
     model = MODELS[name]
     ids = some_ids(model, B=1, T=13)[0]
     theirs = make(wrong_gpt2s.FoldedAndCentred, model)
@@ -428,7 +431,7 @@ def test_the_weights_of_transformer_lens_are_named_and_how_to_get_others(name):
         "to compare the weights as they were trained, load the model with "
         "HookedTransformer.from_pretrained_no_processing, or without enable_compatibility_mode"
     )
-    # The logits alone tell it, too.
+    # The logits alone give the same diagnosis.
     from_logits = compare(model, theirs(ids)["logits"], ids)
     assert from_logits.diagnosis == report.diagnosis
     assert from_logits.note == report.note
@@ -461,7 +464,10 @@ def test_the_exact_gelu_of_nano_gpt_is_named_and_how_to_read_it():
 
 
 def assert_diagnosed_from_logits(model, wrong_gpt2, diagnosis):
-    """The mistake is among those that are named. Where it begins may be another place."""
+    """From the logits alone, the report names the mistake, perhaps among others.
+
+    The place where it begins, and in how many places it is, may be wrong.
+    """
     ids = some_ids(model, B=1, T=13)[0]
     logits = make(wrong_gpt2, model)(ids)["logits"].astype(np.float32)
     report = compare(model, logits, ids)
@@ -482,7 +488,8 @@ def test_a_wrong_shakespeare_is_diagnosed_from_logits_alone(wrong_gpt2, diagnosi
     assert_diagnosed_from_logits(MODELS["shakespeare"], wrong_gpt2, diagnosis)
 
 
-# They are right in these models. The bias of the keys shifts all scores of a query equally.
+# These "mistakes" change nothing in the models of the next test. The models have the first three
+# properties. The bias of the keys shifts all scores of a query equally, which changes no softmax.
 RIGHT = [
     "is gelu_new, the approximation with tanh",
     "has a layer norm with epsilon 1e-05",

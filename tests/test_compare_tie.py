@@ -14,9 +14,12 @@ TARGETS = np.random.default_rng(2).integers(TINY.vocab_size, size=(2, 9))
 
 
 def gradients_apart():
-    """The gradients of wte as embedding, and as output matrix."""
-    _, apart = tiedgpt.loss_and_gradients(MODEL.untie("copy"), IDS, TARGETS)
-    return apart["wte.weight"], apart["lm_head.weight"]
+    """The gradients of wte as embedding, and of wte as output matrix.
+
+    In an untied copy of the model, these are the gradients of two parameters.
+    """
+    _, gradients = tiedgpt.loss_and_gradients(MODEL.untie("copy"), IDS, TARGETS)
+    return gradients["wte.weight"], gradients["lm_head.weight"]
 
 
 def test_the_gradient_of_a_tied_wte_is_the_sum():
@@ -54,7 +57,7 @@ def test_gradients_of_the_sum_of_the_losses_are_named():
         "expected those of their mean"
     ]
 
-    # This explains all gradients or none. If one of them is right, it does not explain the others.
+    # If one of the gradients is right, the others cannot be those of the sum of the losses.
     one_is_right = {**summed, "ln_f.bias": gradients["ln_f.bias"]}
     assert compare(MODEL, one_is_right, IDS, TARGETS).diagnosis == []
 
@@ -87,8 +90,8 @@ def test_a_token_that_was_prepended_is_named(name, ids):
         compare(MODEL, {name: tape[name]}, ids)
 
 
-def test_a_module_with_another_output_matrix_is_named():
-    """Its config says tied, but its two parameters are two arrays that differ."""
+def test_a_module_whose_output_matrix_is_not_its_wte_is_named():
+    """The module's config says tied, but its lm_head.weight differs from its wte.weight."""
     torch = pytest.importorskip("torch", reason="needs pip install -e .[parity]")
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(**MODEL.config.to_json(), attn_implementation="eager")
@@ -96,10 +99,11 @@ def test_a_module_with_another_output_matrix_is_named():
     state = {}
     for name, array in MODEL.parameters.items():
         state[f"transformer.{name}"] = torch.from_numpy(array)
-    module.load_state_dict(state, strict=False)  # not strict: lm_head.weight is the module's wte
+    # Not strict, because the state has no lm_head.weight: in the module, it is wte.
+    module.load_state_dict(state, strict=False)
     assert compare(MODEL, module, IDS).first is None
 
-    # Give the module an output matrix of its own, in which one column is another one.
+    # Give the module an output matrix of its own, which differs from wte in one column.
     with torch.no_grad():
         changed = module.lm_head.weight.clone()
         changed[:, 0] += 1

@@ -98,7 +98,7 @@ def test_fields_that_are_not_used_are_kept():
 
 
 def test_fields_about_the_files_beside_it_are_not_kept():
-    """Another file may be written with other numbers, and by another program."""
+    """When the model is saved again, its dtype and the program that writes it may be different."""
     about_the_files = {
         "dtype": "float16",
         "torch_dtype": "float16",
@@ -262,13 +262,13 @@ def test_what_is_not_a_number_of_layers_is_refused(value):
         Config(n_layer=value)
 
 
-def test_with_head_turns_the_switch():
+def test_with_head_sets_whether_the_model_is_tied():
     assert Config().with_head("untied") == Config(tied=False)
     assert Config(tied=False).with_head("tied") == Config()
     assert Config().head == "tied"
     assert Config(tied=False).head == "untied"
 
 
-def test_another_head_is_refused():
+def test_an_unknown_head_is_refused():
     with pytest.raises(ArgumentError, match='head must be "tied" or "untied", got \'both\''):
         Config().with_head("both")

@@ -13,7 +13,8 @@ from tiedgpt.errors import ArgumentError, TiedGPTWarning
 from tiedgpt.gpt2.parameters import parameter_shapes
 from tiedgpt.testing import TINY, random_model
 
-# Our kind -> its name in the other program
+# Our kind -> its name in the other program. In TRANSFORMERS, a module's name stands for its output,
+# with ":in" for its input, and with ":1" for its second output.
 TRANSFORMERS = {
     "embed": "drop",
     "resid_pre.N": "h.N:in",
@@ -104,7 +105,7 @@ def test_names_of_transformers():
     for kind, name in TRANSFORMERS.items():
         for layer, array in enumerate(layers_of(tape, kind)):
             if kind in HEADS:
-                array = joined_heads(array)
+                array = joined_heads(array)  # as transformers has them
             given["transformer." + name.replace("N", str(layer))] = array
     report = compare(model, given, ids)
     assert report.first is None, str(report)
@@ -127,7 +128,7 @@ def test_names_of_transformer_lens():
 
 
 def test_names_of_transformer_lens_that_are_not_compared():
-    """They are parts of the embedding, which our tape does not have. So they may be anything."""
+    """Our tape has no parts of the embedding. So the first three arrays may be wrong."""
     model = MODELS["tiny"]
     ids = some_ids(model)
     tape = tape_of(model, ids)
@@ -187,18 +188,18 @@ def transposed(state):
 
 
 def transformers_state(model):
-    """With a mask, which older versions have among the parameters."""
+    """A state dict of transformers, with a causal mask, which older versions have in it."""
     mask = np.zeros((1, 1, 3, 3))
     return prefixed(model, "transformer.") | {"transformer.h.0.attn.bias": mask}
 
 
 def nano_gpt_state(model):
-    """With the prefix that torch.compile adds."""
+    """A state dict of nanoGPT, with the prefix `_orig_mod.` that torch.compile adds."""
     return transposed(prefixed(model, "_orig_mod.transformer."))
 
 
 def llm_c_state(model):
-    """The parameters of a block with a first axis of layers, [L, ...]; the others as they are."""
+    """The parameters of llm.c: those of all blocks in one array with a first axis of layers."""
     arrays = transposed(model.parameters)
     state = {}
     for kind, name in LLM_C_PARAMETERS.items():
@@ -219,8 +220,8 @@ def assert_read_as(model, read):
         np.testing.assert_array_equal(read.parameters[name], array)
 
 
-# What the arrays of STATES do not tell. TINY has 3 heads, which is in no shape. The function has to
-# be named, because a state dict of nanoGPT without it gives a warning.
+# What no array of a state dict tells. TINY has 3 heads. The activation function is named because
+# from_state_dict warns if a state dict of nanoGPT comes without it.
 NOT_IN_THE_ARRAYS = {"n_head": 3, "activation_function": "gelu_new"}
 STATES = [
     pytest.param(lambda model: model.parameters, id="tiedgpt"),
@@ -237,7 +238,7 @@ def test_from_state_dict(state_of, head):
 
 
 def test_a_state_dict_of_nano_gpt_needs_its_activation_function():
-    """Its models have the exact gelu, which no shape tells."""
+    """Models of nanoGPT have the exact gelu, but no array tells that."""
     state = nano_gpt_state(random_model())
     with pytest.warns(TiedGPTWarning, match='pass activation_function="gelu", or "gelu_new"'):
         model = from_state_dict(state, n_head=3)
@@ -251,7 +252,7 @@ def test_a_state_dict_with_its_activation_function():
 
 
 def test_from_a_state_dict_of_llm_c():
-    """It has no other head than wte."""
+    """Models of llm.c are always tied."""
     model = random_model()
     assert_read_as(model, from_state_dict(llm_c_state(model), n_head=3))
 

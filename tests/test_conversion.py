@@ -1,7 +1,7 @@
 """The tied and the untied model of a checkpoint, whatever its config.json and its file say.
 
-config.json says tied or untied. The file of weights may hold no W_U, a copy of wte.T, or another
-head: a W_U that is not wte.T.
+config.json says tied or untied. The file of weights may hold no W_U (as that of TIED), a copy of
+wte.T as W_U (as that of COPY), or another head: a W_U that is not wte.T (as that of UNTIED).
 """
 
 import json
@@ -28,7 +28,7 @@ COPY = TIED.untie("copy")  # its W_U is wte.T
 def checkpoint_that_says(tmp_path):
     """checkpoint_that_says(head, model) -> a checkpoint with the tensors of the model.
 
-    Its config.json says this head, which may contradict the tensors.
+    Its config.json says that the head is `head`, which may contradict the tensors.
     """
 
     def checkpoint_that_says(head, model):
@@ -57,7 +57,7 @@ def test_untie_starts_with_a_copy_of_wte(checkpoint_that_says, model):
 
 
 @pytest.mark.parametrize("model", [TIED, COPY], ids=["no-head", "a-copy"])
-def test_untie_starts_as_it_is_told(checkpoint_that_says, model):
+def test_untie_starts_with_the_matrix_that_init_names(checkpoint_that_says, model):
     untied = untie(checkpoint_that_says("tied", model), init="random", seed=3)
     assert_same(untied, TIED.untie("random", seed=3))
 
@@ -69,12 +69,14 @@ def test_untie_keeps_another_head_of_the_file(checkpoint_that_says):
     assert "says tied, but the file holds a W_U that is not wte.T: the copy has this" in note
 
 
-def test_untie_drops_another_head_of_the_file_if_it_must(checkpoint_that_says):
+def test_untie_with_force_drops_another_head_of_the_file(checkpoint_that_says):
     untied = untie(checkpoint_that_says("tied", UNTIED), init="zeros", force=True)
     np.testing.assert_array_equal(untied.W_U, 0)
 
 
-def test_untie_without_the_head_that_config_json_promises(checkpoint_that_says):
+def test_untie_copies_wte_if_the_file_lacks_the_head_that_config_json_promises(
+    checkpoint_that_says,
+):
     notes = []
     assert_same(untie(checkpoint_that_says("untied", TIED), note=notes.append), COPY)
     (note,) = notes
@@ -86,11 +88,11 @@ def test_tie_drops_a_copy(checkpoint_that_says):
 
 
 @pytest.mark.parametrize("said", ["tied", "untied"])
-def test_tie_drops_another_head_if_it_must(checkpoint_that_says, said):
+def test_tie_with_force_drops_another_head(checkpoint_that_says, said):
     assert_same(tie(checkpoint_that_says(said, UNTIED), force=True), UNTIED.tie())
 
 
-def test_tie_without_the_head_that_config_json_promises(checkpoint_that_says):
+def test_tie_notes_that_the_file_lacks_the_head_that_config_json_promises(checkpoint_that_says):
     notes = []
     assert_same(tie(checkpoint_that_says("untied", TIED), note=notes.append), TIED)
     (note,) = notes
@@ -114,7 +116,7 @@ def test_tie_does_not_drop_another_head_without_force(checkpoint_that_says, said
 
 
 def test_the_error_says_what_dropping_the_head_does(checkpoint_that_says):
-    """The text is that of the argument `effect`, which is called with the model."""
+    """`effect` is called with the untied model, and returns a part of the message."""
 
     def effect(model):
         return f": its {model.config.n_embd} numbers for each token are lost"
@@ -125,7 +127,7 @@ def test_the_error_says_what_dropping_the_head_does(checkpoint_that_says):
     refuses(message, lambda: tie(checkpoint, effect=effect), error=ArgumentError)
 
 
-# What is there already
+# Models that are untied or tied already
 
 
 @pytest.mark.parametrize("model", [COPY, UNTIED], ids=["a-copy", "another-head"])
@@ -188,7 +190,7 @@ def test_a_command_says_that_the_head_of_the_file_is_used(tmp_path):
     """config.json says tied, and the file holds a W_U that is not wte.T."""
     save_model(random_model(CONFIG), Tokenizer([]), tmp_path)
     untied = random_model(CONFIG.with_head("untied"), seed=1)
-    write_tensors(tmp_path, untied.parameters, CONFIG)  # the tokenizer's files stay
+    write_tensors(tmp_path, untied.parameters, CONFIG)  # beside the tokenizer
     arguments = command("score", "-m", str(tmp_path), "--json")
     done = subprocess.run(arguments, input=b"abcdef", capture_output=True, check=True)
     assert json.loads(done.stdout)["head"] == "untied"
@@ -201,7 +203,7 @@ def test_a_command_says_that_the_head_of_the_file_is_used(tmp_path):
 
 @pytest.mark.parametrize("words", [["untie"], ["resize", "--vocab-size", "300"]], ids=" ".join)
 def test_a_copy_of_a_model_with_nan_is_not_written(run, save, tmp_path, words):
-    """NumPy's own warnings about NaN would be errors here."""
+    """np.errstate is there because NumPy's own warnings about NaN would be errors in a test."""
     model = random_model(CONFIG)
     model.parameters["wte.weight"][-1, 0] = np.nan
     damaged = save("damaged", model)

@@ -1,6 +1,8 @@
 """The cost of a token, counted and not timed: weights read, operations, float64, memory.
 
 The parameters are arrays of a class that records each NumPy operation on them and on the results.
+A prompt is read in pieces of PIECE_TOKENS tokens. A step reads one more token of each sequence of a
+batch, and computes the logits of the next tokens.
 """
 
 import math
@@ -31,12 +33,12 @@ MATRICES = 4 * CONFIG.n_layer + 1  # c_attn, c_proj, c_fc, c_proj; W_U
 
 
 class Operation(NamedTuple):
-    """What an operation was, what it read and what its result is."""
+    """The name of an operation, the weights that it read, and its result."""
 
     name: str  # such as "matmul.__call__"
-    weights: int  # the bytes of parameters that it read, if it is a matrix product
-    shape: tuple[int, ...]
-    dtype: np.dtype
+    weights: int  # the bytes of parameters that it read; 0 if it is no matrix product
+    shape: tuple[int, ...]  # of the result
+    dtype: np.dtype  # of the result
 
 
 class Watched(np.ndarray):
@@ -53,7 +55,7 @@ class Watched(np.ndarray):
 
         NumPy calls this in place of ufunc.method(*inputs), for example np.add.reduce(x).
         """
-        # It runs on plain arrays, because with watched ones NumPy would call this again.
+        # The operation gets plain arrays. With watched arrays, NumPy would call this method again.
         plain = [np.asarray(x) if isinstance(x, Watched) else x for x in inputs]
         if out is not None:
             settings["out"] = tuple(np.asarray(array) for array in out)
@@ -88,7 +90,7 @@ def watched(model: GPT2) -> tuple[GPT2, list[Operation]]:
 
 @pytest.fixture(params=["tied", "untied"])
 def loaded(request, tmp_path) -> GPT2:
-    """A model as it comes from a file, its matrices laid out as loading does it."""
+    """A model that was saved and loaded, which decides how its matrices lie in memory."""
     save_model(random_model(CONFIG.with_head(request.param)), None, tmp_path / "model")
     return load_model(tmp_path / "model")
 
@@ -115,7 +117,7 @@ def read_a_prompt(model: GPT2, B: int, T: int = 10):
 
 
 def operations_of_a_step(loaded: GPT2, B: int) -> list[Operation]:
-    """The operations for the next logits of B sequences, each of which has one more token."""
+    """The operations of a step, for B sequences of which a prompt was read before."""
     model, operations = watched(loaded)
     cache = read_a_prompt(model, B)
     operations.clear()
@@ -156,7 +158,7 @@ def test_no_operation_becomes_float64(loaded, B):
 
 @pytest.fixture(params=[1, 2])
 def threads(request, monkeypatch) -> int:
-    """As on a machine with this number of cores."""
+    """The number of threads that read a prompt, as on a machine with so many cores."""
     monkeypatch.setattr(fast_threads, "reading_threads", lambda: request.param)
     return request.param
 
@@ -196,13 +198,13 @@ def test_a_prompt_computes_scores_for_a_block_of_queries_at_a_time(loaded, threa
 def test_a_step_copies_no_weights_and_no_cache(loaded):
     cache = read_a_prompt(loaded, 1, T=500)
     peak = peak_memory(lambda: next_logits(loaded, np.ones((1, 1), int), cache))
-    # A number has four bytes. Several vectors of the MLP's width are there at once, and the
-    # scores of the 500 keys while the softmax is computed.
+    # A number has four bytes. The bound is for the logits and half as many numbers again, 8
+    # vectors of the MLP's width, and 3 arrays of the scores of the 500 keys, for the softmax.
     logits = 4 * CONFIG.vocab_size
     vectors = 4 * 8 * CONFIG.n_inner
     scores = 4 * 3 * CONFIG.n_head * 500
     assert peak < 1.5 * logits + vectors + scores
-    # So there was no room for a copy of the keys of a layer, or of W_U.
+    # So there was no memory for a copy of the keys of a layer, or of W_U.
     assert cache.keys[0].nbytes > 2 * peak
     assert loaded.W_U.nbytes > 10 * peak
 
@@ -211,8 +213,9 @@ def test_a_prompt_needs_the_memory_of_a_piece_for_each_thread(loaded, threads):
     cache = loaded.new_cache()
     prompt = np.ones((1, 2 * PIECE_TOKENS), int)
     peak = peak_memory(lambda: next_logits(loaded, prompt, cache))
-    # A number has four bytes. A block of queries has scores of all keys, and each token of a piece
-    # has three vectors of the MLP's width and six of the residual stream's.
+    # A number has four bytes. In each thread, a block of queries has scores of all keys, and each
+    # token of a piece has three vectors of the MLP's width and six of the residual stream's. The
+    # bound allows a fifth more for the scores.
     scores = 4 * CONFIG.n_head * QUERY_TOKENS * 2 * PIECE_TOKENS
     activations = 4 * PIECE_TOKENS * (3 * CONFIG.n_inner + 6 * CONFIG.n_embd)
     assert peak < threads * (1.2 * scores + activations)

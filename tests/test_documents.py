@@ -1,8 +1,8 @@
 """Many documents in batches: the results of one document at a time, in order.
 
-An error of a document stands in its place. `lookahead` documents are read at once, and put into
-batches of similar lengths. test_shards.py has the tests of the command, and test_kills.py those of
-its processes being killed.
+If a document causes an error, the error is its result. `lookahead` documents are taken from the
+iterable together, and those of similar lengths are put into a batch. test_shards.py has the tests
+of the command, and test_kills.py has those in which processes of the command are killed.
 """
 
 import random
@@ -43,7 +43,7 @@ def random_texts(n: int, longest: int, seed: int = 0) -> list[str]:
     ],
 )
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 5e-5)])
-def test_scores_are_those_of_score_in_order(n_ctx, lookahead, dtype, tolerance):
+def test_scores_equal_those_of_one_text_at_a_time_in_order(n_ctx, lookahead, dtype, tolerance):
     model = random_model(replace(CONFIG, n_ctx=n_ctx), dtype=dtype)
     short_texts = random_texts(60, longest=50)
     long_texts = random_texts(5, longest=700, seed=1)
@@ -55,19 +55,21 @@ def test_scores_are_those_of_score_in_order(n_ctx, lookahead, dtype, tolerance):
         assert result.tokens == expected.tokens
         assert result.bytes == expected.bytes
         assert result.nll == pytest.approx(expected.nll, abs=tolerance)
-        is_long = result.tokens >= min(documents.SHORT, n_ctx)
+        # A long text is not read in a batch, so its score has the same bits.
+        text_tokens = result.tokens + 1  # the first token is not predicted
+        is_long = text_tokens > min(documents.SHORT, n_ctx)
         if is_long:
-            assert result == expected, "a long document has the same bits"
+            assert result == expected
 
 
 def test_batches_of_texts_are_of_similar_lengths_and_bounded(monkeypatch, shapes_read):
-    """No loss of padding is computed, and there is little padding.
+    """A batch has at most BATCH_TOKENS tokens. Few of them are padding, and no loss is of padding.
 
-    shapes_read has the [B, T] of each forward pass.
+    shapes_read has the [B, T] of each forward pass. row_losses computes the losses of a batch.
     """
     monkeypatch.setattr(documents, "BATCH_TOKENS", 100)
     row_losses = documents.row_losses
-    loss_counts = []  # of each call of row_losses
+    loss_counts = []  # how many losses each call of row_losses computes
 
     def recorded(logits, targets):
         loss_counts.append(len(targets))
@@ -78,12 +80,12 @@ def test_batches_of_texts_are_of_similar_lengths_and_bounded(monkeypatch, shapes
     results = list(score_documents(random_model(CONFIG), TOKENIZER, texts))
     batch_sizes = [B for B, T in shapes_read]
     assert sum(batch_sizes) == 50, "each text is read once"
-    assert max(batch_sizes) > 5
+    assert max(batch_sizes) > 5, "several texts are read together"
     tokens_of_batches = [B * T for B, T in shapes_read]
     assert max(tokens_of_batches) <= 100
     losses_computed = sum(loss_counts)
     assert losses_computed == sum(result.tokens for result in results)
-    assert sum(tokens_of_batches) < 1.1 * losses_computed
+    assert sum(tokens_of_batches) < 1.1 * losses_computed, "there is little padding"
 
 
 WRONG_TEXTS = [
@@ -102,8 +104,8 @@ WRONG_TEXTS = [
 
 
 @pytest.mark.parametrize(("wrong", "message"), WRONG_TEXTS)
-def test_an_error_of_a_document_stands_in_its_place(wrong, message):
-    model = random_model(replace(CONFIG, vocab_size=264))  # the tokenizer has no 262 and no 263
+def test_the_result_of_a_wrong_document_is_its_error(wrong, message):
+    model = random_model(replace(CONFIG, vocab_size=264))  # two more tokens than the tokenizer
     texts = ["lower", wrong, "lower low"]
     before, error, after = score_documents(model, TOKENIZER, texts, max_tokens=70)
     assert isinstance(error, TiedGPTError)
@@ -119,7 +121,7 @@ def test_a_text_has_the_same_loss_in_each_row_of_a_batch():
 
 
 def test_documents_are_texts_or_ids_and_are_cut():
-    """One text in four forms. The last one is three tokens too long, which are cut."""
+    """One text in four forms. The last form has three more tokens, 3, 3, 3, which are cut off."""
     model = random_model(CONFIG)
     text = "lower<|endoftext|>low"
     ids = TOKENIZER.encode(text, special="token")
@@ -157,7 +159,7 @@ def test_documents_are_read_when_they_are_needed():
     assert len(taken) == 0
     eleven_results = list(islice(results, 11))
     assert len(eleven_results) == 11
-    assert len(taken) == 20, "two times the ten that are read together"
+    assert len(taken) == 20, "the first result needs ten documents, the eleventh ten more"
 
 
 def test_an_error_of_the_iterable_is_raised():
@@ -170,7 +172,7 @@ def test_an_error_of_the_iterable_is_raised():
 
 
 @pytest.mark.parametrize("function", [score_documents, generate_documents])
-def test_a_damaged_model_is_raised(function):
+def test_a_damaged_model_raises_an_error_in_place_of_results(function):
     model = random_model(CONFIG)
     model.parameters["wte.weight"][5] = np.nan
     with pytest.raises(TiedGPTError, match="damaged"):
@@ -210,7 +212,7 @@ def test_one_text_in_place_of_several(function):
 
 
 def sample_alone(model, prompt, stream):
-    """The sample that continues one prompt, with the settings of the next test."""
+    """The sample of up to 20 tokens that continues one prompt, until the text "lo" or an end."""
     sample = TextSample(TOKENIZER, stop=["lo"], eos_token_ids=model.config.eos_token_ids)
     steps = sample_steps(
         model,
@@ -225,9 +227,12 @@ def sample_alone(model, prompt, stream):
 
 
 @pytest.mark.parametrize("num_samples", [1, 3, 40])
-def test_samples_are_those_of_one_prompt_at_a_time(num_samples):
-    """Some samples pass the context. In float64, a batch chooses the same tokens."""
-    many_ends = list(range(0, 256, 8))  # so that some samples end early
+def test_samples_equal_those_of_one_prompt_at_a_time(num_samples):
+    """Some samples become longer than the context of 31 tokens.
+
+    The model is in float64, so that the rounding in a batch changes no token.
+    """
+    many_ends = list(range(0, 256, 8))  # many tokens end a sample, so that some samples end early
     config = replace(CONFIG, n_ctx=31, eos_token_id=many_ends)
     model = random_model(config, dtype=np.float64)
     prompts = random_texts(5, longest=25)
@@ -245,7 +250,7 @@ def test_samples_are_those_of_one_prompt_at_a_time(num_samples):
     reasons = set()
     for number, (prompt, samples) in enumerate(zip(prompts, results, strict=True), start=5):
         assert len(samples) == num_samples
-        for index, sample in enumerate(samples[:4]):  # a few are enough
+        for index, sample in enumerate(samples[:4]):  # only a few, to save time
             # A sample's random numbers depend on the seed, 4, and on these two numbers alone.
             stream = np.random.default_rng([4, number, index])
             alone = sample_alone(model, prompt, stream)
@@ -253,15 +258,15 @@ def test_samples_are_those_of_one_prompt_at_a_time(num_samples):
             assert sample.text == alone.text
             assert sample.finish_reason == alone.finish_reason
             reasons.add(sample.finish_reason)
-    if num_samples == 40:  # enough for one of each kind
+    if num_samples == 40:  # with fewer samples, some of the reasons do not occur
         assert reasons == {"length", "stop", "eos"}
 
 
 def test_batches_of_samples_are_bounded(monkeypatch):
-    """The bound is a number of tokens in their caches."""
+    """The cache of a batch has room for at most CACHE_TOKENS tokens."""
     monkeypatch.setattr(documents, "CACHE_TOKENS", 300)
     new_cache = GPT2.new_cache
-    sizes = []  # of each cache: the number of samples, and of the tokens of each
+    sizes = []  # of each cache: how many samples it has, and how many tokens of each sample
 
     def recorded(model, rows, capacity):
         sizes.append((rows, capacity))
@@ -272,7 +277,7 @@ def test_batches_of_samples_are_bounded(monkeypatch):
     prompts = random_texts(50, longest=60)
     list(generate_documents(model, TOKENIZER, prompts, max_new_tokens=5, greedy=True))
     assert sum(rows for rows, _ in sizes) == 50
-    assert max(rows for rows, _ in sizes) > 5
+    assert max(rows for rows, _ in sizes) > 5, "several samples are in a batch"
     assert max(rows * capacity for rows, capacity in sizes) <= 300
 
 
@@ -289,23 +294,26 @@ LONG_PROMPT = "low" + "er" * 40
         pytest.param(((1, 2), (3, 4)), id="batch"),
     ],
 )
-def test_an_error_of_a_prompt_stands_in_its_place(prompt):
+def test_the_result_of_a_wrong_prompt_is_its_error(prompt):
     model = random_model(replace(CONFIG, n_ctx=31))
+    prompts = ["lower", prompt, "lower"]
     before, error, after = generate_documents(
-        model, TOKENIZER, ["lower", prompt, "lower"], 10, greedy=True
+        model, TOKENIZER, prompts, max_new_tokens=10, greedy=True
     )
     assert isinstance(error, ArgumentError)
-    ids = list(generate(model, TOKENIZER.encode("lower"), 10, greedy=True))
+    ids = list(generate(model, TOKENIZER.encode("lower"), max_new_tokens=10, greedy=True))
     assert before[0].ids == ids
     assert after[0].ids == ids
 
 
 def test_a_long_prompt_is_cut_to_its_end():
     model = random_model(replace(CONFIG, n_ctx=31))
-    (samples,) = generate_documents(model, TOKENIZER, [LONG_PROMPT], 10, greedy=True, on_long="cut")
+    (samples,) = generate_documents(
+        model, TOKENIZER, [LONG_PROMPT], max_new_tokens=10, greedy=True, on_long="cut"
+    )
     kept = TOKENIZER.encode("er" * 21)
     assert len(kept) == 31 - 10, "so that 10 new tokens fit into the context of 31"
-    assert samples[0].ids == list(generate(model, kept, 10, greedy=True))
+    assert samples[0].ids == list(generate(model, kept, max_new_tokens=10, greedy=True))
 
 
 @pytest.mark.parametrize(
@@ -317,7 +325,9 @@ def test_a_long_prompt_is_cut_to_its_end():
         pytest.param(((1, 2), (3, 4)), id="batch"),
     ],
 )
-def test_cutting_makes_no_other_prompt_right(prompt):
+def test_a_wrong_prompt_that_is_not_too_long_is_an_error_with_on_long_cut_too(prompt):
     model = random_model(replace(CONFIG, n_ctx=31))
-    (result,) = generate_documents(model, TOKENIZER, [prompt], 10, greedy=True, on_long="cut")
+    (result,) = generate_documents(
+        model, TOKENIZER, [prompt], max_new_tokens=10, greedy=True, on_long="cut"
+    )
     assert isinstance(result, ArgumentError)

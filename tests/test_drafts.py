@@ -1,8 +1,9 @@
 """Guessed tokens: whatever is guessed, the text is that of the model without guesses.
 
-A draft has a guesser for each text. It guesses the next tokens, and the model checks them in one
-step. By lookup, the guesses are what followed an equal run of tokens, a match, earlier in the text.
-A hit rate is how often guesses are right; only guesses that are often right are made.
+A draft makes a guesser for each text. The guesser guesses the next tokens, and the model checks all
+guesses in one step, a forward pass. A lookup guesser searches the text for its last tokens: these
+are the match, and the guesses are the tokens that followed the match earlier. A guesser learns its
+hit rates: how often guesses of each kind are right. It makes only guesses that save time.
 """
 
 from dataclasses import replace
@@ -34,7 +35,7 @@ def model() -> GPT2:
 
 @pytest.fixture(scope="module")
 def similar_model(model) -> GPT2:
-    """A model that predicts nearly the same."""
+    """A model that predicts nearly the same as `model`: its parameters with some noise."""
     rng = np.random.default_rng(1)
     noisy = {}
     for name, array in model.parameters.items():
@@ -56,14 +57,13 @@ PROMPTS = [
 
 
 def assert_same_tokens(model, draft, prompts, sampling):
-    """The tokens are the same with the draft and without. 90 go past the context of 64."""
-    plain = sampled_rows(
-        model, prompts, sampling, tokens=90, streams=random_streams(7, len(prompts))
-    )
+    """Each prompt gets the same 90 tokens with the draft and without. The context is 64 tokens."""
+    n = len(prompts)
+    plain = sampled_rows(model, prompts, sampling, tokens=90, streams=random_streams(7, n))
     drafted = sampled_rows(
-        model, prompts, sampling, tokens=90, streams=random_streams(7, len(prompts)), draft=draft
+        model, prompts, sampling, tokens=90, streams=random_streams(7, n), draft=draft
     )
-    assert [len(row) for row in plain] == [90] * len(prompts)
+    assert [len(row) for row in plain] == [90] * n
     assert drafted == plain
 
 
@@ -73,7 +73,7 @@ def test_lookup_changes_no_token(model, prompts, sampling):
     draft = Draft("lookup", model)
     assert_same_tokens(model, draft, prompts, sampling)
     if sampling.greedy:
-        # Some guesses are right and some wrong. Others would show little.
+        # The text repeats itself. So some guesses were right and some wrong, and both were tested.
         assert draft.accepted > 0
         assert draft.drafted > draft.accepted
 
@@ -82,9 +82,9 @@ def test_lookup_changes_no_token(model, prompts, sampling):
 @pytest.mark.parametrize("prompts", PROMPTS)
 def test_a_draft_model_changes_no_token(model, similar_model, prompts, sampling):
     draft = Draft(similar_model, model)
-    draft.guess_cost = 0.1  # as if it were a tenth of the model's size
+    draft.guess_cost = 0.1  # as if a guess took a tenth of the time that a step of `model` takes
     assert_same_tokens(model, draft, prompts, sampling)
-    # Some guesses are right and some wrong.
+    # Some guesses were right and some wrong, so both were tested.
     assert draft.accepted > 0
     assert draft.drafted > draft.accepted
 
@@ -105,7 +105,7 @@ class RandomGuesser:
         return [*right, *any_tokens][:most]
 
     def learn(self, tokens: list[int]) -> None:
-        assert tokens
+        assert tokens, "each step gives at least one token"
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -127,12 +127,13 @@ def test_any_guesses_change_no_token(model, seed):
         model, UNEQUAL_PROMPTS, sampling, tokens=150, streams=random_streams(seed, n), draft=draft
     )
     assert drafted == plain
-    # Many guesses are right, and some are wrong.
+    # Many guesses were right, and some were wrong.
     assert draft.accepted > 100
     assert draft.drafted > draft.accepted
 
 
 def test_a_draft_saves_steps(model, shapes_read):
+    """shapes_read has an entry for each forward pass. The default draft is by lookup."""
     plain = list(generate(model, PROMPT, 300, greedy=True, draft=None))
     steps_without = len(shapes_read)
     shapes_read.clear()
@@ -141,9 +142,9 @@ def test_a_draft_saves_steps(model, shapes_read):
 
 
 def last_new_token(model):
-    """The token of a greedy text that comes up last for the first time."""
+    """Of the tokens in a greedy text, the one whose first occurrence is the latest."""
     tokens = list(generate(model, PROMPT, 60, greedy=True, draft=None))
-    return max(tokens, key=tokens.index)  # index gives the first place
+    return max(tokens, key=tokens.index)  # tokens.index gives the first occurrence
 
 
 def sampled_texts(model, stops, draft):
@@ -174,12 +175,12 @@ def sampled_texts(model, stops, draft):
         pytest.param(["lo"], id="two-letters"),
     ],
 )
-def test_stops_end_a_sample_inside_checked_tokens(model, stops):
+def test_a_stop_text_among_right_guesses_ends_a_sample(model, stops):
     plain = sampled_texts(model, stops, draft=None)
     assert sampled_texts(model, stops, Draft("lookup", model)) == plain
 
 
-def test_the_end_of_text_ends_a_sample_inside_checked_tokens(model):
+def test_the_end_of_text_among_right_guesses_ends_a_sample(model):
     config = replace(model.config, eos_token_id=last_new_token(model))
     ended = GPT2(config, model.parameters)
     plain = sampled_texts(ended, [], draft=None)
@@ -190,7 +191,7 @@ def test_the_end_of_text_ends_a_sample_inside_checked_tokens(model):
 
 
 def sure_guesser():
-    """A LookupGuesser that takes all its guesses for right."""
+    """A LookupGuesser whose hit rates are all 1, so that it makes as many guesses as it may."""
     guesser = LookupGuesser(batch=1)
     guesser.hit_rates = [1.0] * len(HIT_RATES)
     return guesser
@@ -198,14 +199,20 @@ def sure_guesser():
 
 def test_the_lookup_guesses_what_followed_the_longest_equal_run():
     guesser = sure_guesser()
-    assert guesser.guess([1, 2, 3], 5) == []
+    assert guesser.guess([1, 2, 3], most=5) == [], "no token occurred before"
+
+    # The last four tokens, 1 to 4, occurred before 9, 3, 4. The last two, 3 and 4, occurred again
+    # later, before 8, but a longer match is better.
     text = [1, 2, 3, 4, 9, 3, 4, 8, 7, 1, 2, 3, 4]
-    assert guesser.guess(text, 3) == [9, 3, 4], "1, 2, 3, 4 was; 3, 4 alone was followed by 8"
-    assert guesser.guess([*text, 5, 3, 4], 2) == [5, 3]
+    assert guesser.guess(text, most=3) == [9, 3, 4]
+
+    # Now only the last two tokens, 3 and 4, occurred before, three times. 5, 3 followed the latest.
+    assert guesser.guess([*text, 5, 3, 4], most=2) == [5, 3]
 
 
-def test_the_lookup_goes_on_with_a_loop():
-    assert LookupGuesser(batch=1).guess([5] * 9, 15)[:2] == [5, 5]
+def test_the_lookup_guesses_that_a_loop_goes_on():
+    guesses = LookupGuesser(batch=1).guess([5] * 9, most=15)
+    assert guesses[:2] == [5, 5]
 
 
 def right_guesses(guesses: list[int], tokens: list[int]) -> int:
@@ -217,7 +224,7 @@ def right_guesses(guesses: list[int], tokens: list[int]) -> int:
 
 
 def lookup_steps(prompt: list[int], answer: list[int]) -> tuple[int, int]:
-    """The number of steps in which a model writes `answer`, and how many tokens were guessed."""
+    """Simulate a model that writes `answer`: the number of its steps, and of all guesses."""
     guesser = LookupGuesser(batch=1)
     text = list(prompt)
     step_count = 0
@@ -249,9 +256,10 @@ RUNS_OF_TOKENS = np.repeat(range(20, 28), 16).tolist()
     ],
 )
 def test_a_text_that_repeats_takes_few_steps(answer, most_steps):
+    """Without guesses, each token of the answer takes a step."""
     step_count, guess_total = lookup_steps(list(range(10)), answer)
     assert step_count <= most_steps
-    assert guess_total <= 1.5 * len(answer)
+    assert guess_total <= 1.5 * len(answer), "few guesses are wrong"
 
 
 @pytest.mark.parametrize("vocab_size", [50, 300, 50_000])
@@ -274,48 +282,50 @@ AFTER_4_TO_7_EQUAL_TOKENS = 2
 def learn_100_times(guesser, text, token):
     """Let a guesser learn 100 times that this token comes after the text."""
     for _ in range(100):
-        guesser.guess(text, 15)
+        guesser.guess(text, most=15)
         guesser.learn([token])
 
 
-def test_what_has_not_paid_is_not_guessed():
+def test_a_guesser_that_was_wrong_makes_no_guesses():
     guesser = LookupGuesser(batch=1)
-    assert guesser.guess(LOOP, 15)
-    learn_100_times(guesser, LOOP, 50)  # a wrong token
-    assert not guesser.guess(LOOP, 15)
+    assert guesser.guess(LOOP, most=15) != []
+    learn_100_times(guesser, LOOP, token=50)  # the guess was 1
+    assert guesser.guess(LOOP, most=15) == []
 
 
-def test_what_would_have_paid_is_guessed_again():
-    """The guesser compares it with the text though it does not guess it."""
+def test_a_guesser_guesses_again_when_its_guesses_would_have_been_right():
+    """While it makes no guesses, it still compares what it would have guessed with the text."""
     guesser = LookupGuesser(batch=1)
-    learn_100_times(guesser, LOOP, 50)  # a wrong token
-    learn_100_times(guesser, LOOP, 1)  # the right one
-    assert len(guesser.guess(LOOP, 15)) == 15
+    learn_100_times(guesser, LOOP, token=50)  # the guess was 1
+    learn_100_times(guesser, LOOP, token=1)
+    assert len(guesser.guess(LOOP, most=15)) == 15
 
 
 def test_a_draft_model_that_was_wrong_is_tried_again_later(model, similar_model):
     stream = random_streams(7, 1)[0]
     guesser = Draft(similar_model, model).guesser(Sampling(greedy=True), stream, batch=1)
-    # At first, it guesses as many as it may: guesses cost nothing, and are taken for right.
+    # Guesses cost nothing, and all were right until now. So at first it guesses as many as it may.
     guesser.guess_cost = 0.0
     guesser.hit_rates = [1.0]
     guess_counts = []
     for _ in range(200):
-        guesser.guess(PROMPT, 15)
-        guess_counts.append(len(guesser.guessed))
-        guesser.learn([SMALL.vocab_size])  # no guess is that, so each is wrong
+        guesses = guesser.guess(PROMPT, most=15)
+        guess_counts.append(len(guesses))
+        guesser.learn([SMALL.vocab_size])  # no token has this id, so each guess is wrong
     first_without_guesses = guess_counts.index(0)
     assert 0 < first_without_guesses < 100
+    # Within the next 100 tokens it guesses again.
     next_100_counts = guess_counts[first_without_guesses : first_without_guesses + 100]
     assert any(next_100_counts)
 
 
-def test_each_guess_is_learned_for_the_match_that_it_follows():
+def test_the_hit_rate_of_a_guess_is_that_for_the_length_of_its_match():
+    """A guess that follows right guesses has a longer match: they are equal tokens, too."""
     guesser = sure_guesser()
     text = [*range(30), 99, 3, 4]
-    assert guesser.guess(text, 9) == [5, 6, 7, 8, 9, 10, 11, 12, 13]
-    # These guesses follow 2 to 10 equal tokens. Those after 2, 3 and 4 are right. The one after 5
-    # is wrong, so only its hit rate falls.
+    assert guesser.guess(text, most=9) == [5, 6, 7, 8, 9, 10, 11, 12, 13]
+    # The guesses 5, 6 and 7 are right, after matches of 2, 3 and 4 tokens. The guess 8, after the
+    # match of the 5 tokens 3 to 7, is wrong, because 50 comes. So only its hit rate falls.
     guesser.learn([5, 6, 7, 50])
     for index, rate in enumerate(guesser.hit_rates):
         if index == AFTER_4_TO_7_EQUAL_TOKENS:
@@ -324,11 +334,12 @@ def test_each_guess_is_learned_for_the_match_that_it_follows():
             assert rate == 1
 
 
-def test_the_guess_after_the_last_one_is_learned_too():
+def test_a_guesser_learns_from_the_next_guess_that_it_would_have_made():
     guesser = sure_guesser()
     text = [*range(30), 99, 3, 4]
-    assert guesser.guess(text, 2) == [5, 6]
-    guesser.learn([5, 6, 50])  # 7, after the 4 equal tokens 3 to 6, would have been the next guess
+    assert guesser.guess(text, most=2) == [5, 6]
+    # The next guess would have been 7, after the match of the 4 tokens 3 to 6. But 50 comes.
+    guesser.learn([5, 6, 50])
     assert guesser.hit_rates[AFTER_4_TO_7_EQUAL_TOKENS] < 1
 
 
@@ -352,11 +363,18 @@ def test_the_guess_after_the_last_one_is_learned_too():
     ],
 )
 def test_guess_count(rates, guess_cost, batch, count):
+    """`rates` are the hit rates of the first guess, the second, and so on.
+
+    guess_cost is the time of making a guess; a step of the model takes 1. `batch` is the number of
+    samples that are read together.
+    """
     assert guess_count(rates, guess_cost, batch) == count
 
 
 def test_more_is_guessed_where_guesses_are_more_often_right():
-    counts = [guess_count([rate] * MOST_GUESSES, 0, 1) for rate in np.linspace(0, 1, 50)]
+    counts = []
+    for rate in np.linspace(0, 1, 50):
+        counts.append(guess_count([rate] * MOST_GUESSES, guess_cost=0, batch=1))
     assert counts == sorted(counts)
 
 
@@ -404,7 +422,7 @@ def test_a_draft_that_is_the_model(model):
 def test_a_damaged_draft_model_is_named(model, similar_model):
     damaged = {**similar_model.parameters, "ln_f.bias": np.full(SMALL.n_embd, np.nan)}
     draft = Draft(GPT2(model.config, damaged), model)
-    draft.guess_cost = 0.0  # so it is used, although it is as large as the model
+    draft.guess_cost = 0.0  # so that it makes guesses, although it is as large as the model
     with (
         np.errstate(invalid="ignore"),  # NumPy's own warnings about nan would be errors
         pytest.raises(TiedGPTError, match=r"^the draft model: .* not finite"),

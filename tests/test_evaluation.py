@@ -1,7 +1,8 @@
 """Scores against brute force: one full forward pass for every predicted token, in float64.
 
-A long text is read in windows, which are as long as the context. Each begins `stride` tokens after
-the one before. A token is predicted in the first window that holds it.
+A long text is read in windows, which are as long as the context. Each window begins `stride` tokens
+after the previous window. A token is predicted in the first window that holds it, unless it is the
+first token of that window: it follows nothing there.
 """
 
 import math
@@ -18,7 +19,7 @@ from tiedgpt.gpt2.config import HEADS
 from tiedgpt.inference import evaluation
 from tiedgpt.inference.evaluation import score, token_losses
 
-C = SMALL.n_ctx
+CONTEXT = SMALL.n_ctx
 
 
 def some_ids(n: int) -> np.ndarray:
@@ -31,13 +32,13 @@ def some_ids(n: int) -> np.ndarray:
 def first_window_with(place: int, stride: int) -> int:
     """The start of the first window that holds a place of the text."""
     start = 0
-    while start + C <= place:
+    while start + CONTEXT <= place:
         start += stride
     return start
 
 
 def brute_force(model: GPT2, ids: np.ndarray, stride: int) -> list[float]:
-    """Each token's loss in the first window that holds it, unless that window begins with it."""
+    """Each token's loss in the first window that holds it, unless the window begins with it."""
     losses = []
     for place, target in enumerate(ids):
         start = first_window_with(place, stride)
@@ -48,8 +49,8 @@ def brute_force(model: GPT2, ids: np.ndarray, stride: int) -> list[float]:
     return losses
 
 
-@pytest.mark.parametrize("stride", [1, 2, C // 2, C - 1, C])
-@pytest.mark.parametrize("n", [2, C, C + 1, 2 * C, 3 * C + 2])
+@pytest.mark.parametrize("stride", [1, 2, CONTEXT // 2, CONTEXT - 1, CONTEXT])
+@pytest.mark.parametrize("n", [2, CONTEXT, CONTEXT + 1, 2 * CONTEXT, 3 * CONTEXT + 2])
 @pytest.mark.parametrize("head", HEADS)
 def test_each_token_is_predicted_as_by_brute_force(head, n, stride):
     model = random_model(SMALL.with_head(head), dtype=np.float64)
@@ -58,21 +59,24 @@ def test_each_token_is_predicted_as_by_brute_force(head, n, stride):
     np.testing.assert_allclose(losses, brute_force(model, ids, stride), rtol=1e-11)
 
 
-@pytest.mark.parametrize("n", [2, C, C + 1, 2 * C, 3 * C + 2])
-def test_one_token_is_not_predicted_or_one_of_each_window(model, n):
-    """The first token of a window is predicted in the window before it, if they overlap."""
+@pytest.mark.parametrize("n", [2, CONTEXT, CONTEXT + 1, 2 * CONTEXT, 3 * CONTEXT + 2])
+def test_how_many_tokens_are_predicted(model, n):
+    """The first token of the text is not predicted.
+
+    The first token of a later window is predicted, in the previous window, if the windows overlap.
+    """
     ids = some_ids(n)
-    assert token_losses(model, ids, 1).size == n - 1
-    assert token_losses(model, ids, C - 1).size == n - 1
-    windows = math.ceil(n / C)
-    assert token_losses(model, ids, C).size == n - windows
+    assert token_losses(model, ids, stride=1).size == n - 1
+    assert token_losses(model, ids, stride=CONTEXT - 1).size == n - 1
+    windows_without_overlap = math.ceil(n / CONTEXT)
+    assert token_losses(model, ids, stride=CONTEXT).size == n - windows_without_overlap
 
 
-@pytest.mark.parametrize("stride", [1, C // 2, C])
+@pytest.mark.parametrize("stride", [1, CONTEXT // 2, CONTEXT])
 def test_progress_counts_the_tokens_that_are_read(model, stride):
-    n = 3 * C + 2
+    n = 3 * CONTEXT + 2
     counts_reported = []
-    token_losses(model, some_ids(n), stride, counts_reported.append)
+    token_losses(model, some_ids(n), stride, progress=counts_reported.append)
     assert sum(counts_reported) == n
     assert len(counts_reported) > 1
     assert min(counts_reported) > 0
@@ -80,18 +84,18 @@ def test_progress_counts_the_tokens_that_are_read(model, stride):
 
 def test_progress_of_a_text_of_one_window(model):
     counts_reported = []
-    token_losses(model, some_ids(C), 1, counts_reported.append)
-    assert counts_reported == [C]
+    token_losses(model, some_ids(CONTEXT), stride=1, progress=counts_reported.append)
+    assert counts_reported == [CONTEXT]
 
 
-@pytest.mark.parametrize("batch", [1, 2 * C, 10_000])
+@pytest.mark.parametrize("batch", [1, 2 * CONTEXT, 10_000])
 @pytest.mark.parametrize("rows", [1, 7, 10_000])
 def test_batch_and_piece_sizes_do_not_change_losses(model, monkeypatch, batch, rows):
     ids = some_ids(500)
-    expected = token_losses(model.astype(np.float64), ids, 10)
+    expected = token_losses(model.astype(np.float64), ids, stride=10)
     monkeypatch.setattr(evaluation, "BATCH_TOKENS", batch)
     monkeypatch.setattr(evaluation, "LOGIT_ROWS", rows)
-    losses = token_losses(model, ids, 10)
+    losses = token_losses(model, ids, stride=10)
     assert losses.dtype == np.float64
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
 
@@ -107,9 +111,14 @@ def test_batch_and_piece_sizes_do_not_change_losses(model, monkeypatch, batch, r
 def test_logits_are_computed_for_predicted_tokens_only_in_pieces(
     model, monkeypatch, thread_count, pieces_of_batch
 ):
-    """The first of 2,000 tokens is not predicted. unembed computes the logits of a piece."""
+    """Of 2000 tokens, all but the first are predicted.
+
+    Several windows are read in a batch. The tokens that a batch predicts are cut into as few pieces
+    as possible, of at most LOGIT_ROWS = 256 tokens, with equally many pieces for each thread.
+    `unembed` computes the logits of a piece.
+    """
     ids = some_ids(2000)
-    stride = C - 1  # so that each window predicts all its tokens but the first
+    stride = CONTEXT - 1  # so that each window predicts all its tokens but the first
     expected = token_losses(model.astype(np.float64), ids, stride)
     unembed = evaluation.unembed
     piece_sizes = []
@@ -125,7 +134,8 @@ def test_logits_are_computed_for_predicted_tokens_only_in_pieces(
     assert losses.size == 1999
     assert sum(piece_sizes) == 1999
     assert max(piece_sizes) <= evaluation.LOGIT_ROWS
-    # Two batches of 33 windows are computed in pieces. The last window is a piece of its own.
+    # The text has two batches of 33 windows, and a last window, which is one piece. A batch
+    # predicts 33 * 30 = 990 tokens: 4 pieces, or 2 for each of 3 threads.
     assert len(piece_sizes) == 2 * pieces_of_batch + 1
 
 
@@ -145,23 +155,23 @@ NOT_A_TEXT = [
 
 
 def assert_refused(model, ids, stride, message):
-    """Both functions refuse the text, and read nothing of it."""
+    """token_losses and score refuse the text or the stride, and token_losses reads no token."""
 
-    def read_for_nothing(_):
+    def fail_because_tokens_were_read(_):
         pytest.fail("the text was read")
 
     with pytest.raises(ArgumentError, match=message):
-        token_losses(model, ids, stride, progress=read_for_nothing)
+        token_losses(model, ids, stride, progress=fail_because_tokens_were_read)
     with pytest.raises(ArgumentError, match=message):
         score(model, Tokenizer([]), ids, stride)
 
 
 @pytest.mark.parametrize(("ids", "message"), NOT_A_TEXT)
 def test_texts_that_cannot_be_scored(model, ids, message):
-    assert_refused(model, ids, 8, message)
+    assert_refused(model, ids, stride=8, message=message)
 
 
-@pytest.mark.parametrize("stride", [0, -1, C + 1, 1.5, True, "8"])
+@pytest.mark.parametrize("stride", [0, -1, CONTEXT + 1, 1.5, True, "8"])
 def test_strides_out_of_range(model, stride):
     message = r"^stride must be a whole number from 1 to .* context of 31, got"
     assert_refused(model, [1] * 50, stride, message)
@@ -169,7 +179,7 @@ def test_strides_out_of_range(model, stride):
 
 def test_a_context_of_one_token_has_no_loss():
     with pytest.raises(ArgumentError, match="context is 1 token"):
-        token_losses(GPT2.random(replace(SMALL, n_ctx=1)), [1, 2], 1)
+        token_losses(GPT2.random(replace(SMALL, n_ctx=1)), [1, 2], stride=1)
 
 
 # The score of a text
@@ -185,14 +195,14 @@ TOKENS = ["low", " low", "er", " ", "é", "<|endoftext|>", "low", " low"]
         pytest.param(20, 20, TOKENS[1:], id="one-window-as-long-as-the-stride"),
         pytest.param(4, None, TOKENS[1:], id="overlapping-windows"),
         pytest.param(4, 1, TOKENS[1:], id="stride-1"),
-        # The last window begins with TOKENS[4], which follows nothing there.
+        # The second window begins with TOKENS[4], which is not predicted.
         pytest.param(4, 4, TOKENS[1:4] + TOKENS[5:], id="windows-without-overlap"),
-        # The last window is one token, which follows nothing there.
+        # The second window is TOKENS[7] alone, which is not predicted.
         pytest.param(7, 7, TOKENS[1:7], id="last-window-of-one-token"),
     ],
 )
-def test_a_model_of_zeros_scores_as_guessing(n_ctx, stride, predicted):
-    """W_U = 0: every token is one of V, and costs log2(V) bits."""
+def test_a_model_whose_W_U_is_0_scores_as_a_uniform_guess(n_ctx, stride, predicted):
+    """Each of the V tokens has probability 1 / V, so each costs log(V) nats, or log2(V) bits."""
     tokenizer = Tokenizer(SMALL_MERGES)
     ids = tokenizer.encode(TEXT, special="token")
     assert [tokenizer.token_text(token) for token in ids] == TOKENS
@@ -204,16 +214,16 @@ def test_a_model_of_zeros_scores_as_guessing(n_ctx, stride, predicted):
     assert result.bytes == len("".join(predicted).encode())
     assert result.nll == pytest.approx(math.log(V), rel=1e-6)
     assert result.perplexity == pytest.approx(V, rel=1e-5)
-    bits = len(predicted) * math.log2(V)
-    assert result.bits_per_byte == pytest.approx(bits / result.bytes, rel=1e-6)
+    bits_of_text = len(predicted) * math.log2(V)
+    assert result.bits_per_byte == pytest.approx(bits_of_text / result.bytes, rel=1e-6)
 
 
 def test_the_default_stride_is_half_the_context(model):
     tokenizer = Tokenizer([], {})
     ids = some_ids(200)
     default = score(model, tokenizer, ids)
-    assert default == score(model, tokenizer, ids, C // 2)
-    assert default != score(model, tokenizer, ids, C)
+    assert default == score(model, tokenizer, ids, stride=CONTEXT // 2)
+    assert default != score(model, tokenizer, ids, stride=CONTEXT)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ SCRIPT = ROOT / "scripts" / "exercises.py"
 
 
 def message_of(number: int, name: str, function) -> list[str]:
-    """What the check of an exercise says of the solutions if this one replaces the right `name`."""
+    """The lines that the check of an exercise says if `function` replaces the solution `name`."""
     functions = {**vars(exercise_solutions), name: function}
     with np.errstate(all="ignore"), pytest.raises(Wrong) as caught:
         CHECKS[number](Mine(functions))
@@ -27,7 +27,7 @@ def message_of(number: int, name: str, function) -> list[str]:
 
 
 def mistake_in(number: int, name: str, function) -> str:
-    """The line of the message that names the mistake. It comes after that of the wrong number."""
+    """The second line of the message: the name of the mistake. The first shows a wrong number."""
     _wrong_number, mistake, *_ = message_of(number, name, function)
     return mistake
 
@@ -73,7 +73,7 @@ def test_a_file_that_fails_is_run_once_for_all_exercises(capsys, tmp_path):
     ]
 
 
-# The exercise's function, a wrong one, and what is said of it.
+# A list for each exercise: wrong solutions, and the sentence that names the mistake of each.
 
 MERGE = [
     pytest.param(
@@ -202,7 +202,7 @@ def test_attention():
     wrong = wrong_solutions.attention_joined_without_a_transpose
     sentence = "yours joins the heads without a transpose"
     _wrong_number, *mistakes = message_of(5, "attention", wrong)
-    assert mistakes == [sentence], "once"
+    assert mistakes == [sentence], "the mistake is named once"
 
 
 GELU = [
@@ -216,9 +216,9 @@ GELU = [
 
 @pytest.mark.parametrize(("wrong", "sentence"), GELU)
 def test_gelu(wrong, sentence):
-    first, *rest = message_of(6, "gelu", wrong)  # first, how the first number is wrong
-    assert re.fullmatch(r"gelu: \[0, 0\] is \S+, expected -0\.000273725964", first)
-    assert sentence in rest
+    wrong_number, *explanation = message_of(6, "gelu", wrong)
+    assert re.fullmatch(r"gelu: \[0, 0\] is \S+, expected -0\.000273725964", wrong_number)
+    assert sentence in explanation
 
 
 def test_transformer_block():
@@ -392,14 +392,17 @@ def test_tied_gradient(wrong, sentence):
 
 @pytest.fixture
 def check(capsys, tmp_path):
-    """check(source) -> the exit code of exercise 6 on this file, its lines on stdout and stderr."""
+    """check(source) -> (exit code, lines of stdout, lines of stderr) of exercise 6, gelu.
+
+    The file that is checked, mine.py, has this source.
+    """
 
     def check(source):
         file = tmp_path / "mine.py"
         file.write_text(source, encoding="utf-8")
         code = main(["6", str(file)])
         out, err = capsys.readouterr()
-        assert "\x1b" not in out + err
+        assert "\x1b" not in out + err, "there are no escape codes"
         return (
             code,
             out.replace(str(file), "mine.py").splitlines(),
@@ -443,8 +446,11 @@ WRONG_FILES = [
 
 
 @pytest.mark.parametrize(("source", "message"), WRONG_FILES)
-def test_a_function_that_returns_something_else(check, source, message):
-    assert check(source) == (1, ["exercise 6, gelu: wrong", message], [])
+def test_a_file_without_a_function_that_returns_an_array_of_the_right_shape(check, source, message):
+    code, out, err = check(source)
+    assert code == 1
+    assert out == ["exercise 6, gelu: wrong", message]
+    assert err == []
 
 
 FAILING_FILES = [
@@ -489,7 +495,10 @@ FAILING_FILES = [
 
 @pytest.mark.parametrize(("source", "lines"), FAILING_FILES)
 def test_a_file_that_fails(check, source, lines):
-    assert check(source) == (2, [], lines)
+    code, out, err = check(source)
+    assert code == 2
+    assert out == []
+    assert err == lines
 
 
 def test_an_endless_recursion_is_shown_in_a_few_lines(check):
@@ -543,8 +552,8 @@ def test_a_hint_is_printed_if_it_is_asked_for(capsys, number):
     assert main([str(number), "--hint"]) == 0
     hint = capsys.readouterr().out
     assert len(hint) > 50
-    without_code = hint.replace("`<", "")
-    assert "<" not in without_code, "a tag of HTML"
+    without_code = hint.replace("`<", "")  # a < at the start of code is no tag
+    assert "<" not in without_code, "there are no tags of HTML"
 
 
 def test_a_hint_needs_an_exercise(capsys):
@@ -557,7 +566,7 @@ def test_a_hint_needs_an_exercise(capsys):
 
 
 def heed_ctrl_c():
-    """The tests' own shell may ignore Ctrl-C."""
+    """Let Ctrl-C end this process, even if it was started by a process that ignores Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
