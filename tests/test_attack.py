@@ -1,4 +1,4 @@
-"""scripts/attack.py tries to break tiedgpt, for example with damaged files, and counts the problems.
+"""scripts/attack.py tries to break tiedgpt, as with damaged files, and counts the problems.
 
 It finds no problem in this repository, and finds problems in a copy with planted faults. It works
 in rounds; a round has some tries of each kind.
