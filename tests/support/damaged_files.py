@@ -387,8 +387,8 @@ def check_generation_config(directory: Path) -> None:
 def check_openai(directory: Path) -> None:
     """The model is the one that was written, because checksums would show any change.
 
-    hparams.json has no checksum. But with other sizes, the tensors would not fit. The reader accepts
-    one width of a head alone, so one n_head.
+    hparams.json has no checksum. But with other sizes, the tensors would not fit. And the reader
+    accepts one width of a head alone, so one n_head.
     """
     assert_same(tiedgpt.load_model(directory), random_model(OPENAIS))
 
