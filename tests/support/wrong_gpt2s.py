@@ -291,7 +291,7 @@ class ParametersInFloat16(OtherGPT2):
 
 
 def with_rounded_matrices(parameters, rounded):
-    """The parameters, with the function `rounded` applied to the matrices but not to the vectors."""
+    """The parameters. The function `rounded` is applied to the matrices, not to the vectors."""
     mixed = {}
     for name, array in parameters.items():
         mixed[name] = rounded(array) if array.ndim == 2 else array
