@@ -1,4 +1,8 @@
-"""Fixtures of all tests, and what pytest says at its end. What else tests share is in support/."""
+"""The fixtures of several test modules, and the summary that pytest prints after the tests.
+
+A checkpoint is a directory with a saved model. A hub is a server of models, like huggingface.co.
+The functions that several test modules use are in support/.
+"""
 
 import io
 import os
@@ -25,7 +29,8 @@ from tiedgpt.checkpoints.vocabulary import read_merges
 from tiedgpt.errors import TiedGPTWarning
 from tiedgpt.fast import blas, threads
 
-# The extra that brings a module. A test that needs one calls pytest.importorskip.
+# A module -> the extra of tiedgpt that installs it. A test that needs such a module calls
+# pytest.importorskip.
 EXTRAS = {
     "torch": "parity",
     "transformers": "parity",
@@ -43,15 +48,16 @@ EXTRAS = {
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """Say what was not run: a line for each reason, and one for the slow tests."""
+    """Print a line for each reason for which tests were skipped, and a line for the slow tests."""
     tests = defaultdict(set)  # a reason -> the tests that were skipped for it
-    missing = defaultdict(set)  # the same reason -> the modules that are not installed
+    missing = defaultdict(set)  # a command that installs modules -> those that are not installed
     for report in terminalreporter.stats.get("skipped", []):
         _file, _line, text = report.longrepr
         reason = text.removeprefix("Skipped: ")
         module = missing_module(reason)
         if module in EXTRAS:
-            # All modules of an extra share a line, because one command installs them.
+            # The reason is replaced by the command that installs the module. So all modules that
+            # the same command installs are in one line.
             reason = f"pip install -e '.[{EXTRAS[module]}]'"
             missing[reason].add(module)
         tests[reason].add(report.nodeid)
@@ -65,18 +71,19 @@ def pytest_terminal_summary(terminalreporter, config):
             subject = f"skipped {count_of(nodeids)}"
         terminalreporter.write_line(f"{subject}: {reason}")
 
-    slow_tests = terminalreporter.stats.get("deselected", [])
+    # By default, pytest leaves out the slow tests alone. With -m or -k, it may leave out others.
     has_default_options = config.option.markexpr == "not slow" and config.option.keyword == ""
-    if slow_tests and has_default_options:
+    left_out = terminalreporter.stats.get("deselected", [])
+    if left_out and has_default_options:
         terminalreporter.write_line(
-            f"left out, because they are slow: {len(slow_tests)}; to run them too: pytest -m ''"
+            f"left out, because they are slow: {len(left_out)}; to run them too: pytest -m ''"
         )
 
 
 def missing_module(reason: str) -> str | None:
     """The module that a test was skipped without; None if it was skipped for another reason."""
-    failed_import = re.match(r"could not import '(\w+)", reason)  # pytest.importorskip's words
-    not_installed = re.match(r"(\w+) is not installed", reason)  # our tests' words
+    failed_import = re.match(r"could not import '(\w+)", reason)  # from pytest.importorskip
+    not_installed = re.match(r"(\w+) is not installed", reason)  # from a test's own pytest.skip
     match = failed_import or not_installed
     if match is None:
         return None
@@ -84,9 +91,12 @@ def missing_module(reason: str) -> str | None:
 
 
 def count_of(nodeids: set[str]) -> str:
-    """For example: 1 test and 2 test files."""
+    """The number of tests, such as "1 test and 2 test files".
+
+    The id of a test is FILE::NAME. The id FILE is that of a test file which is skipped as a whole.
+    """
     tests = [nodeid for nodeid in nodeids if "::" in nodeid]
-    files = [nodeid for nodeid in nodeids if "::" not in nodeid]  # skipped as a whole
+    files = [nodeid for nodeid in nodeids if "::" not in nodeid]
     counts = []
     if tests:
         counts.append(plural(len(tests), "test"))
@@ -106,9 +116,9 @@ def plural(count: int, noun: str) -> str:
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    """No test downloads a model or waits for the disk.
+    """In every test, tiedgpt downloads no model, and os.fsync does not wait for the disk.
 
-    The tests of downloads turn the network on again, for a hub on this machine (weights_folder).
+    The fixture weights_folder allows downloads again, from a hub on this machine.
     """
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(os, "fsync", lambda fd: None)
@@ -152,9 +162,9 @@ def model() -> GPT2:
 
 @pytest.fixture
 def shapes_read(monkeypatch) -> list[tuple[int, int]]:
-    """The shapes of the ids [B, T] that models have read, in order."""
+    """A list to which a model adds the shape [B, T] of the ids, each time that it reads some."""
     shapes = []
-    original_final = GPT2.final  # through which whatever reads tokens goes
+    original_final = GPT2.final  # the method with which a model reads ids
 
     def recording_final(model, ids, *arguments, **options):
         shapes.append(np.shape(ids))
@@ -166,7 +176,7 @@ def shapes_read(monkeypatch) -> list[tuple[int, int]]:
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory) -> str:
-    """A small tied checkpoint whose tokens are bytes."""
+    """The path of a small tied checkpoint. Its tokens are bytes."""
     path = tmp_path_factory.mktemp("models") / "bytes"
     tiedgpt.save_model(random_model(CONFIG), Tokenizer([]), path)
     return str(path)
@@ -174,7 +184,7 @@ def checkpoint(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="session")
 def untied(tmp_path_factory) -> str:
-    """A small untied checkpoint of the same vocabulary."""
+    """The path of a small untied checkpoint. Its tokens are bytes, too."""
     path = tmp_path_factory.mktemp("models") / "untied"
     tiedgpt.save_model(random_model(CONFIG.with_head("untied"), seed=1), Tokenizer([]), path)
     return str(path)
@@ -184,7 +194,8 @@ def untied(tmp_path_factory) -> str:
 def save(tmp_path):
     """save(name, model, tokenizer) -> the path of the new checkpoint.
 
-    The tokenizer may have another size than the model. The warning about that is left out.
+    Without a tokenizer, the tokens are bytes. No warning is shown if the vocabularies of the model
+    and the tokenizer have different sizes.
     """
 
     def save(name, model, tokenizer=None) -> str:
@@ -198,10 +209,11 @@ def save(tmp_path):
 
 @pytest.fixture
 def no_models(tmp_path, monkeypatch) -> Path:
-    """The home of a machine without models and without settings for the hub.
+    """The home directory on a machine that has no models, and no settings for the hub.
 
-    tiedgpt seems to be in its folder `checkout`, which has no models either.
+    The source of tiedgpt seems to be in the folder `checkout` of the home directory.
     """
+    # HF_HUB_OFFLINE stays, so that nothing is downloaded.
     hub_variables = "HF_(?!HUB_OFFLINE)|HUGGINGFACE|XDG_|TIEDGPT_|NETRC|.*_CA_BUNDLE"
     for variable in os.environ:
         if re.match(hub_variables, variable):
@@ -209,7 +221,7 @@ def no_models(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path))
 
-    # places.py looks for models beside the file that it is in.
+    # places.py looks for models beside its own file. It finds none beside this one.
     module = tmp_path / "checkout" / "tiedgpt" / "checkpoints" / "places.py"
     monkeypatch.setattr(places, "__file__", str(module))
     return tmp_path
@@ -217,9 +229,10 @@ def no_models(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture(scope="module")
 def one_thread():
-    """A training that repeats: one BLAS thread, which waits for none, and one reading thread.
+    """One BLAS thread and one reading thread, so that a second training gives the same losses.
 
-    The number of reading threads changes the last bits of a loss.
+    The number of reading threads changes the last bits of a loss. Several BLAS threads would wait
+    for each other.
     """
     with blas.one_blas_thread(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(threads, "reading_threads", lambda: 1)
@@ -231,37 +244,42 @@ def one_thread():
 
 @pytest.fixture
 def weights_folder(no_models, tmp_path, monkeypatch) -> Path:
-    """An empty folder for weights, on a machine without models that may download.
+    """The folder for downloaded weights, which does not exist yet. No other models are found.
 
-    A test fails where it asks for an address of the real network.
+    Downloads are allowed, but from this machine alone: a test fails if it looks up the address of
+    another host.
     """
     resolve = socket.getaddrinfo
 
     def guarded_resolve(host, *arguments, **options):
-        if host not in ("127.0.0.1", "localhost", None):  # None is this machine, too
+        if host not in ("127.0.0.1", "localhost", None):  # None means this machine, too
             pytest.fail(f"asks for the address of {host}")
         return resolve(host, *arguments, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", guarded_resolve)
 
-    # Other processes have no guard. They get a proxy that does not answer.
+    # The processes that a test starts look up addresses without this guard. Their proxy is a port
+    # at which nothing answers.
     for variable in ("http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(variable, raising=False)  # it would come before that in capital letters
+        # Where both are set, the variable in small letters would be used.
+        monkeypatch.delenv(variable, raising=False)
         monkeypatch.setenv(variable.upper(), "http://127.0.0.1:9")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
 
-    monkeypatch.delenv("HF_HUB_OFFLINE")  # no_waiting has set it
+    monkeypatch.delenv("HF_HUB_OFFLINE")  # the fixture no_waiting sets it for every test
     monkeypatch.delenv("XDG_CACHE_HOME")  # so the caches are in the folder .cache of HOME
     monkeypatch.setenv("TIEDGPT_WEIGHTS", str(tmp_path / "weights"))
     monkeypatch.setattr(fetching, "DELAY", 0.001)  # seconds between two attempts
-    monkeypatch.setattr(fetching, "TIMEOUT", (5, 5))  # seconds to connect, and for more data
+    connect_seconds = 5
+    read_seconds = 5  # without new data
+    monkeypatch.setattr(fetching, "TIMEOUT", (connect_seconds, read_seconds))
     monkeypatch.setattr(fetching, "BYTES_PER_READ", loopback_hub.BLOCK)
     return tmp_path / "weights"
 
 
 @pytest.fixture(scope="session")
 def hub_files(tmp_path_factory) -> dict[str, bytes]:
-    """A small model's files; the weights have about 1 MB."""
+    """The files of a small model, by name. The file of the weights has about 1 MB."""
     path = tmp_path_factory.mktemp("hub") / "tiny"
     tiedgpt.save_model(random_model(loopback_hub.CONFIG), Tokenizer([]), path)
     return {file.name: file.read_bytes() for file in path.iterdir()}
@@ -269,11 +287,12 @@ def hub_files(tmp_path_factory) -> dict[str, bytes]:
 
 @pytest.fixture
 def hub_server(weights_folder, hub_files, monkeypatch) -> Iterator[LoopbackHub]:
-    """A hub that has the small model as loopback_hub.NAME."""
+    """A hub that runs on this machine. It has hub_files in the repository loopback_hub.NAME."""
     with running(LoopbackHub()) as server:
         server.put(loopback_hub.NAME, hub_files)
         monkeypatch.setenv("HF_ENDPOINT", f"http://{server.host}")
-        # A download is checked against these pins. Here they are those of the small vocabulary.
+        # tiedgpt checks that a vocabulary which it downloads is GPT-2's own: its files must have
+        # these sizes and hashes. Here they are replaced by those of the small vocabulary.
         monkeypatch.setattr(remote_models, "VOCAB", version(hub_files["vocab.json"]))
         monkeypatch.setattr(remote_models, "MERGES", version(hub_files["merges.txt"]))
         yield server
@@ -287,7 +306,7 @@ def run(capsys, monkeypatch):
     """run(*arguments, stdin=bytes) -> (exit code, stdout, stderr), in this process."""
 
     def run(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
-        # A file on the disk, because `documents` asks stdin for its file descriptor.
+        # stdin is a file on the disk, because `documents` asks for its file descriptor.
         with io.TextIOWrapper(tempfile.TemporaryFile()) as file:
             file.buffer.write(stdin)
             file.seek(0)

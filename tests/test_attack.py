@@ -1,4 +1,8 @@
-"""scripts/attack.py finds nothing in one round, and finds what is planted for it."""
+"""scripts/attack.py tries to break tiedgpt, as with damaged files, and counts the problems.
+
+It finds no problem in this repository, and finds problems in a copy with planted faults. It works
+in rounds; a round has some tries of each kind.
+"""
 
 import os
 import shutil
@@ -15,22 +19,21 @@ pytestmark = [
     pytest.mark.skipif(os.name != "posix", reason="needs POSIX's signals"),
 ]
 
-
-N_PROBLEMS = 5  # the kinds of problems that attack.py counts
+N_PROBLEMS = 5  # the kinds of problems that attack.py counts, each in a column of its table
 
 
 def attack(script: Path, seed: int) -> subprocess.CompletedProcess:
-    """Run a script attack.py for one round, which is the fewest: that of 0 minutes."""
+    """Run the script for one round, which it completes even if it has 0 minutes."""
     command = [sys.executable, script, "--minutes", "0", "--seed", str(seed)]
     return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
 def read_table(printed: str) -> tuple[dict[str, int], list[list[int]]]:
-    """The table that attack.py prints.
+    """Read the table that attack.py prints: (the number of tries by kind, the problems by row).
 
-    After a header there is a row for each kind of tries: its name, which may be several words, the
-    number of tries, and the number of each of the five problems. Returns the numbers of tries by
-    the name, and those of the problems row by row.
+    The first line is a header. Each other line is about one kind of tries. It has the name of the
+    kind, which may be several words, the number of tries, and the number of problems of each of the
+    five kinds.
     """
     tries = {}
     problems = []
@@ -44,16 +47,16 @@ def read_table(printed: str) -> tuple[dict[str, int], list[list[int]]]:
     return tries, problems
 
 
-def test_an_attack_of_one_round():
+def test_one_round_finds_no_problem():
     done = attack(ROOT / "scripts" / "attack.py", seed=0)
     assert done.stderr == "", done.stdout
-    assert done.returncode == 0, done.stdout
+    assert done.returncode == 0, done.stdout  # 1 would mean that there were problems
     tries, _ = read_table(done.stdout)
     assert list(tries) == ["files", "signals", "two at once", "command lines"]
     assert min(tries.values()) > 0, done.stdout
 
 
-# The faults that are planted in a copy of the repository: a file, a text in it, its replacement.
+# The faults that are planted in a copy of the repository: (a file, a text in it, its replacement)
 PLANTED = [
     (
         "tiedgpt/checkpoints/safetensors.py",
@@ -75,8 +78,7 @@ PLANTED = [
 ]
 
 
-def test_an_attack_finds_a_fault_of_every_kind(tmp_path):
-    """It runs in a copy of the repository with faults, and finds some of each of five problems."""
+def test_one_round_on_a_copy_with_planted_faults_finds_problems_of_all_five_kinds(tmp_path):
     not_needed = shutil.ignore_patterns("goldens", "__pycache__")
     for folder in ("tiedgpt", "tests", "scripts"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=not_needed)
@@ -84,7 +86,7 @@ def test_an_attack_finds_a_fault_of_every_kind(tmp_path):
         content = (tmp_path / file).read_text()
         assert text in content, text
         (tmp_path / file).write_text(content.replace(text, replacement))
-    # With this seed, one round meets them all.
+    # The seed is one with which a single round finds problems of all kinds.
     done = attack(tmp_path / "scripts" / "attack.py", seed=2)
     assert done.returncode == 1, done.stderr
     _, problems = read_table(done.stdout)

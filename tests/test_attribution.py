@@ -1,7 +1,8 @@
-"""Where a logit comes from, the model without some parts, and how single tokens are predicted.
+"""The parts of a logit, the model with some parts ablated, and the predictions of single tokens.
 
-A part adds a vector to the residual stream: an embedding, a head, an MLP or a bias. An ablated
-model is one without some of them.
+A part of a model adds a vector to the residual stream: an embedding, a head, an MLP or a bias. The
+part of a logit is what this vector contributes to it. An ablated part adds nothing. A prediction
+says how likely a token is after a text, and which other tokens, its alternatives, are likely there.
 """
 
 from dataclasses import replace
@@ -25,21 +26,23 @@ from tiedgpt.study.predictions import (
 )
 
 UNTIED = SMALL.with_head("untied")
-IDS = [5, 17, 3, 3, 88, 100, 42]
+IDS = [5, 17, 3, 3, 88, 100, 42]  # a text of seven tokens
+TOKEN = 7  # the token whose logit is divided into its parts
 
 
 def added_vectors(model, ids) -> dict[str, np.ndarray]:
-    """What each part adds to the residual stream of the last token, in the order of the model."""
+    """The vector that each part adds at the last token, in the order of the forward pass."""
     p = model.parameters
     config = model.config
     tape = {}
     model(ids, tape=tape)
     vectors = {"wte": p["wte.weight"][ids[-1]], "wpe": p["wpe.weight"][len(ids) - 1]}
-    sequence = 0  # the only one of the tape, whose arrays have an axis for a batch
+    sequence = 0  # the arrays of the tape have an axis for a batch, here of one sequence
     for layer in range(config.n_layer):
         head_outputs = tape[f"attn.{layer}.heads"][sequence, :, -1]  # of the last token, [H, K]
         c_proj = p[f"h.{layer}.attn.c_proj.weight"]
         for head in range(config.n_head):
+            # The output of this head, with zeros for those of the other heads.
             only_this_head = np.zeros_like(head_outputs)
             only_this_head[head] = head_outputs[head]
             vectors[f"attn.{layer}.head.{head}"] = only_this_head.ravel() @ c_proj
@@ -61,22 +64,25 @@ each_config = pytest.mark.parametrize(
 each_text = pytest.mark.parametrize(
     "ids", [pytest.param(IDS, id="text"), pytest.param(IDS[:1], id="one-token")]
 )
-each_other_token = pytest.mark.parametrize(
+# attribute(model, ids, token, against) divides the logit of `token` into parts. If `against` is a
+# token, it divides the difference: the logit of `token` less the logit of `against`.
+logit_and_difference = pytest.mark.parametrize(
     "against", [pytest.param(None, id="logit"), pytest.param(9, id="difference-of-logits")]
 )
 
 
 @each_config
-@each_other_token
+@logit_and_difference
 @each_text
-def test_each_part_is_the_vector_that_it_adds_read_by_the_head(config, against, ids):
-    """The logit is that of token 7, or the difference of its logit and another one's."""
+def test_each_part_is_the_product_of_its_normed_vector_and_the_tokens_column(config, against, ids):
+    """With `against`, the parts are those of a difference of two logits, so of two columns."""
     model = random_model(config, dtype=np.float64)
-    u = model.W_U[:, 7]  # the head reads a vector by its product with u
+    u = model.W_U[:, TOKEN]
     if against is not None:
         u = u - model.W_U[:, against]
 
-    # ln_f divides each vector, less its mean, by the standard deviation of their sum.
+    # ln_f subtracts its mean from each vector, and divides it by the standard deviation of the sum
+    # of all vectors.
     vectors = added_vectors(model, ids)
     resid = sum(vectors.values())
     deviation = np.sqrt(resid.var() + config.layer_norm_epsilon)
@@ -86,30 +92,32 @@ def test_each_part_is_the_vector_that_it_adds_read_by_the_head(config, against, 
         expected[name] = normed @ u
     expected["ln_f.bias"] = model.parameters["ln_f.bias"] @ u
 
-    parts = attribute(model, ids, 7, against)
-    assert list(parts) == list(expected)
+    parts = attribute(model, ids, TOKEN, against)
+    assert list(parts) == list(expected), "the names of the parts, in order"
     assert list(parts.values()) == pytest.approx(list(expected.values()), rel=1e-10, abs=1e-12)
 
 
 @each_config
-@each_other_token
+@logit_and_difference
 @each_text
 def test_the_parts_add_up_to_the_logit(config, against, ids):
+    """With `against`, the parts add up to the difference of the logits of two tokens."""
     model = random_model(config, dtype=np.float64)
     logits = model(ids)[-1]
-    expected = logits[7]
+    expected = logits[TOKEN]
     if against is not None:
         expected -= logits[against]
-    parts = attribute(model, ids, 7, against)
+    parts = attribute(model, ids, TOKEN, against)
     assert sum(parts.values()) == pytest.approx(expected, rel=0, abs=1e-10)
 
 
 @each_config
-@each_other_token
+@logit_and_difference
 @each_text
-def test_the_parts_of_a_float32_model(config, against, ids):
-    parts = attribute(random_model(config), ids, 7, against)
-    expected = attribute(random_model(config, dtype=np.float64), ids, 7, against)
+def test_the_parts_of_a_float32_model_are_near_those_of_the_float64_model(config, against, ids):
+    """Without `dtype`, random_model makes a float32 model of the same parameters."""
+    parts = attribute(random_model(config), ids, TOKEN, against)
+    expected = attribute(random_model(config, dtype=np.float64), ids, TOKEN, against)
     assert parts == pytest.approx(expected, rel=0, abs=1e-4)
 
 
@@ -117,12 +125,12 @@ def test_the_parts_of_a_float32_model(config, against, ids):
     ("ids", "message"),
     [
         pytest.param([], "the prompt is empty", id="empty"),
-        pytest.param(IDS * 9, "63 tokens, more than the model's context of 31", id="long"),
+        pytest.param(9 * IDS, "63 tokens, more than the model's context of 31", id="long"),
     ],
 )
-def test_a_prompt_that_is_refused(model, ids, message):
+def test_attribute_refuses_an_empty_and_a_too_long_prompt(model, ids, message):
     with pytest.raises(ArgumentError, match=message):
-        attribute(model, ids, 1)
+        attribute(model, ids, TOKEN)
 
 
 @pytest.mark.parametrize(
@@ -133,17 +141,16 @@ def test_a_prompt_that_is_refused(model, ids, message):
         pytest.param([1], r"must be one sequence of ids|ids must be \[T\]", id="list"),
     ],
 )
-def test_a_token_that_is_refused(model, token, message):
+def test_attribute_refuses_what_is_not_a_token_of_the_vocabulary(model, token, message):
     with pytest.raises(ArgumentError, match=message):
         attribute(model, IDS, token)
     with pytest.raises(ArgumentError, match=message):
-        attribute(model, IDS, 1, against=token)
-
-
-K = SMALL.head_width
+        attribute(model, IDS, TOKEN, against=token)
 
 
 def zero_a_head(p, layer: int, head: int) -> None:
+    """Set the rows of c_proj that read the output of this head to 0."""
+    K = SMALL.head_width
     p[f"h.{layer}.attn.c_proj.weight"][head * K : (head + 1) * K] = 0
 
 
@@ -152,7 +159,7 @@ def zero_a_module(p, name: str) -> None:
     p[f"{name}.bias"][:] = 0
 
 
-# Each of these changes the parameters so that the part adds nothing.
+# A part -> a function that sets parameters p to 0, so that the part adds nothing
 ZEROS = {
     "attn.1.head.2": lambda p: zero_a_head(p, layer=1, head=2),
     "attn.0": lambda p: zero_a_module(p, "h.0.attn.c_proj"),
@@ -171,41 +178,43 @@ ZEROS = {
         pytest.param(["attn.1.head.2", "attn.1.head.0", "mlp.1"], id="two-heads-and-an-mlp"),
     ],
 )
-def test_an_ablated_model_is_one_whose_weights_are_zero_there(names):
+def test_ablating_parts_gives_the_logits_of_a_model_whose_weights_of_these_parts_are_0(names):
     model = random_model(dtype=np.float64)
-    zeroed = random_model(dtype=np.float64)
+    zeroed_model = random_model(dtype=np.float64)
     for name in names:
-        ZEROS[name](zeroed.parameters)
-    without = model(IDS, edit=ablation(SMALL, names))
-    np.testing.assert_allclose(without, zeroed(IDS), rtol=1e-10)
-    assert np.abs(without - model(IDS)).max() > 1e-2
+        set_to_zero = ZEROS[name]
+        set_to_zero(zeroed_model.parameters)
+    logits = model(IDS, edit=ablation(SMALL, names))
+    np.testing.assert_allclose(logits, zeroed_model(IDS), rtol=1e-10)
+    assert np.abs(logits - model(IDS)).max() > 1e-2, "the ablation changes the logits"
 
 
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [
-        pytest.param("attn.1.head.3", r".*attn\.1\.head\.2", id="head-3-of-3"),
-        pytest.param("mlp.2", r"mlp\.[01], mlp\.[01], ", id="layer-2-of-2"),
-        pytest.param("resid_mid.0", "", id="not-a-part"),
+        pytest.param("attn.1.head.3", r".*attn\.1\.head\.2", id="head-3-where-the-last-is-2"),
+        # The two MLPs, in any order, are the nearest names. More names follow.
+        pytest.param("mlp.2", r"mlp\.[01], mlp\.[01], ", id="layer-2-where-the-last-is-1"),
+        pytest.param("resid_mid.0", "", id="an-activation-that-is-not-a-part"),
         pytest.param("", "", id="empty"),
     ],
 )
-def test_a_name_that_is_not_a_part(name, nearest):
+def test_ablation_refuses_a_name_that_is_not_a_part_and_lists_similar_names(name, nearest):
     message = f"^{name!r} is not a part that can be removed; the nearest are {nearest}"
     with pytest.raises(ArgumentError, match=message):
-        ablation(SMALL, ["mlp.0", name])
+        ablation(SMALL, ["mlp.0", name])  # mlp.0 is a part
 
 
-def test_a_model_without_layers_has_no_parts_to_remove():
+def test_ablation_refuses_a_part_of_a_model_without_layers():
     message = "^'mlp.0' is not a part that can be removed; the nearest are none, for it has no lay"
     with pytest.raises(ArgumentError, match=message):
         ablation(replace(SMALL, n_layer=0), ["mlp.0"])
 
 
-# An edit of each activation, by tanh, and of each part, which is removed
-EDITS = {name: {name: np.tanh} for name in activation_shapes(SMALL)}
-for name in ZEROS:
-    EDITS[name] = ablation(SMALL, [name])
+# Edits of the forward pass, by name: each activation replaced by its tanh, and some parts ablated
+EDITS = {activation: {activation: np.tanh} for activation in activation_shapes(SMALL)}
+for part in ZEROS:
+    EDITS[part] = ablation(SMALL, [part])
 
 
 @pytest.mark.parametrize("name", EDITS)
@@ -213,8 +222,8 @@ for name in ZEROS:
     "cuts",
     [pytest.param([1, 2, 3, 4, 5, 6], id="token-by-token"), pytest.param([3, 4, 5], id="pieces")],
 )
-def test_edits_hold_while_a_cache_grows(name, cuts):
-    """The seven tokens are read in one pass, or in pieces that are cut at these places."""
+def test_edits_give_the_same_logits_in_one_pass_and_in_pieces_with_a_cache(name, cuts):
+    """`cuts` has the places at which the seven tokens are cut into pieces."""
     model = random_model(dtype=np.float64)
     edit = EDITS[name]
     expected = model(IDS, edit=edit)
@@ -224,24 +233,26 @@ def test_edits_hold_while_a_cache_grows(name, cuts):
     np.testing.assert_allclose(np.concatenate(logits), expected, rtol=1e-9, atol=1e-9)
 
 
-LOGITS = np.array([1.0, 3.0, 2.0, 3.0, -1.0])  # tokens 1 and 3 are the likeliest
+LOGITS = np.array([1.0, 3.0, 2.0, 3.0, -1.0])  # of five tokens, of which 1 and 3 are the likeliest
 
 
-def test_a_prediction_is_that_of_the_definitions():
+def test_predict_gives_the_logit_probability_and_rank_of_a_token():
     p = np.exp(LOGITS) / np.exp(LOGITS).sum()
     (prediction,) = predict(LOGITS, [2])
     assert prediction.token == 2
-    assert prediction.logit == 2.0
+    assert prediction.logit == LOGITS[2]
     assert prediction.probability == pytest.approx(p[2])
-    assert prediction.rank == 3
-    assert prediction.alternatives == []
+    assert prediction.rank == 3  # two tokens are likelier
+    assert prediction.alternatives == []  # they are given only if k says how many
 
 
-def test_tokens_with_equal_logits_have_one_rank():
-    assert [prediction.rank for prediction in predict(LOGITS, range(5))] == [4, 1, 3, 1, 5]
+def test_tokens_with_equal_logits_have_the_same_rank():
+    """A rank is one more than the number of tokens with a larger logit."""
+    predictions = predict(LOGITS, range(5))
+    assert [prediction.rank for prediction in predictions] == [4, 1, 3, 1, 5]
 
 
-def test_the_alternatives_are_the_likeliest_tokens():
+def test_the_k_alternatives_are_the_likeliest_other_tokens():
     p = np.exp(LOGITS) / np.exp(LOGITS).sum()
     (prediction,) = predict(LOGITS, [2], k=3)
     assert [token for token, _ in prediction.alternatives] == [1, 3, 0]
@@ -249,27 +260,29 @@ def test_the_alternatives_are_the_likeliest_tokens():
     assert [log_p for _, log_p in prediction.alternatives] == pytest.approx(expected)
 
 
-def test_the_token_itself_is_not_among_its_alternatives():
-    first, second = predict(LOGITS, [3, 1], k=9)
-    assert [token for token, _ in first.alternatives] == [1, 2, 0, 4]
-    assert [token for token, _ in second.alternatives] == [3, 2, 0, 4]
+def test_with_a_large_k_the_alternatives_are_all_tokens_but_the_predicted_one():
+    prediction_of_3, prediction_of_1 = predict(LOGITS, [3, 1], k=9)
+    assert [token for token, _ in prediction_of_3.alternatives] == [1, 2, 0, 4]
+    assert [token for token, _ in prediction_of_1.alternatives] == [3, 2, 0, 4]
 
 
-def test_surprisal_is_in_bits():
-    assert surprisal(np.log(1 / 8)) == pytest.approx(3)
+def test_the_surprisal_of_a_log_probability_is_in_bits():
+    assert surprisal(np.log(1 / 8)) == pytest.approx(3)  # 8 is 2**3
 
 
-def test_logits_that_are_not_finite_predict_nothing():
+def test_predict_refuses_logits_that_are_not_finite():
     with pytest.raises(TiedGPTError, match="not finite numbers"):
         predict(np.array([1.0, np.nan]), [0])
 
 
-def test_next_tokens_are_the_likeliest_of_either_head():
+def test_next_tokens_predicts_the_likeliest_tokens_of_two_models_with_both():
     untied = random_model(UNTIED, dtype=np.float64)
     tied = untied.tie()
     tied_likeliest = np.argsort(-tied(IDS)[-1])[:3].tolist()
     untied_likeliest = np.argsort(-untied(IDS)[-1])[:3].tolist()
-    tokens = []  # the likeliest token of either head comes first, then the second of either
+    # The likeliest token of each model, then the second likeliest of each, then the third. A token
+    # that both models have is in the list once.
+    tokens = []
     for pair in zip(tied_likeliest, untied_likeliest, strict=True):
         for token in pair:
             if token not in tokens:
@@ -280,18 +293,19 @@ def test_next_tokens_are_the_likeliest_of_either_head():
 
 
 @pytest.mark.parametrize("config", [SMALL, UNTIED], ids=["tied", "untied"])
-def test_last_logits_are_the_last_row(config):
+def test_last_logits_are_those_of_the_last_token(config):
     model = random_model(config, dtype=np.float64)
     np.testing.assert_allclose(last_logits(model, IDS), model(IDS)[-1], rtol=1e-9)
 
 
-def test_the_first_of_the_next_tokens_is_the_greedy_one(model):
+def test_the_first_of_the_next_tokens_is_the_one_that_greedy_generation_chooses(model):
     ((prediction,),) = next_tokens([model], IDS, k=1)
     assert prediction.token == next(generate(model, IDS, greedy=True))
 
 
 @pytest.mark.parametrize("stride", [1, 15, 31])
-def test_token_predictions_are_of_the_tokens_that_are_scored(stride):
+def test_token_predictions_and_token_losses_are_of_the_same_tokens_and_equal(stride):
+    """The text is longer than the context, so it is read in windows, `stride` tokens apart."""
     model = random_model(dtype=np.float64)
     ids = np.random.default_rng(3).integers(0, SMALL.vocab_size, 100)
     predictions = token_predictions(model, ids, stride, k=4)
@@ -301,13 +315,14 @@ def test_token_predictions_are_of_the_tokens_that_are_scored(stride):
     np.testing.assert_allclose(losses, token_losses(model, ids, stride), rtol=1e-12)
 
 
-def test_token_predictions_have_the_likeliest_other_tokens():
+def test_the_alternatives_of_token_predictions_are_the_likeliest_other_tokens():
     model = random_model(dtype=np.float64)
     *before, last_token = IDS
-    prediction = token_predictions(model, IDS, stride=1, k=4)[-1]
-    likeliest = np.argsort(-model(before)[-1]).tolist()
-    likeliest.remove(last_token)
-    assert [token for token, _ in prediction.alternatives] == likeliest[:4]
+    prediction_of_last_token = token_predictions(model, IDS, stride=1, k=4)[-1]
+    other_tokens = np.argsort(-model(before)[-1]).tolist()  # all tokens, the likeliest first
+    other_tokens.remove(last_token)
+    alternatives = [token for token, _ in prediction_of_last_token.alternatives]
+    assert alternatives == other_tokens[:4]
 
 
 each_sampling = pytest.mark.parametrize(
@@ -322,15 +337,17 @@ each_sampling = pytest.mark.parametrize(
 
 @pytest.fixture
 def sampled_and_recorded(model):
-    """sampled_and_recorded(sampling) -> two rows of 40 tokens, and what was recorded of them.
+    """sampled_and_recorded(sampling) -> (two rows of 40 new tokens, the predictions of each row).
 
-    With the prompt, a row has 47 tokens, more than the context of 31.
+    Both rows continue the same prompt IDS, with different random numbers. With the 7 tokens of the
+    prompt, a row has 47 tokens, more than the context of 31.
     """
 
     def sampled_and_recorded(sampling):
         predictions = [[], []]
 
         def record(row, logits, token):
+            """sample_steps calls this for each token that it chooses."""
             predictions[row] += predict(logits, [token], k=2)
 
         rows = [[], []]
@@ -342,16 +359,16 @@ def sampled_and_recorded(model):
             streams=random_streams(seed=1, n=2),
             record=record,
         )
-        for chosen in steps:
-            for row, tokens in zip(rows, chosen, strict=True):
-                row += tokens
+        for new_tokens in steps:  # a list of tokens for each row
+            for row, new_tokens_of_row in zip(rows, new_tokens, strict=True):
+                row += new_tokens_of_row
         return rows, predictions
 
     return sampled_and_recorded
 
 
 @each_sampling
-def test_each_chosen_token_is_recorded_for_its_row(sampled_and_recorded, sampling):
+def test_record_is_called_with_each_chosen_token_and_its_row(sampled_and_recorded, sampling):
     rows, predictions = sampled_and_recorded(sampling)
     for row, predictions_of_row in zip(rows, predictions, strict=True):
         assert len(row) == 40
@@ -359,10 +376,11 @@ def test_each_chosen_token_is_recorded_for_its_row(sampled_and_recorded, samplin
 
 
 @each_sampling
-def test_the_models_own_logits_are_recorded(model, sampled_and_recorded, sampling):
-    """Neither the temperature nor top-k changes them. The first 20 tokens fit the context."""
+def test_the_recorded_logits_are_the_models_own(model, sampled_and_recorded, sampling):
+    """The logits are recorded before the temperature and top-k change them."""
     (first_row, _), (first_predictions, _) = sampled_and_recorded(sampling)
     ids = list(IDS)
+    # With the first 20 new tokens, the text still fits the context.
     for token, prediction in zip(first_row[:20], first_predictions[:20], strict=True):
         (expected,) = predict(last_logits(model, ids), [token], k=2)
         assert prediction.log_probability == pytest.approx(

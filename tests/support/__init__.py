@@ -7,18 +7,18 @@ interrupted         a command that gets Ctrl-C at a difficult moment
 texts               random texts, and merging by the book
 generation          the tokens of several prompts
 checks              an error of one line, the memory of a call, the files of a directory, waiting
-edits               bytes and JSON with a few changes, for fuzz tests
+edits               bytes and JSON with a few random changes, for fuzz tests
 hub_cache           a Hugging Face cache
 loopback_hub        a hub that can fail, and downloads from it
-writers             every writer of the project, killed at any moment
+writers             every command that writes files, killed at any moment
 checkpoint_files    checkpoints with any tensors; two models that are the same
 openai_files        checkpoints as OpenAI released them
 vocabularies        a tokenizer.json
-damaged_files       files that are edited at random, and a second reading of each
+damaged_files       files that are edited at random, and checks of what tiedgpt reads from them
 reference           where reference data is
 comparing           models to compare, and their activations
 other_gpt2          a GPT-2 written apart from tiedgpt
-wrong_gpt2s         the same with one mistake each
+wrong_gpt2s         the same GPT-2 with one mistake, for many mistakes
 torch_gpt2s         GPT-2 in torch
 exercise_solutions  a solution of each exercise
 wrong_solutions     solutions with one mistake each
@@ -26,7 +26,7 @@ wrong_solutions     solutions with one mistake each
 
 import pytest
 
-# Their assertions say what differs, as those of a test do.
+# The assertions in these modules then say what differs, as the assertions in a test do.
 pytest.register_assert_rewrite(
     "support.checkpoint_files",
     "support.checks",

@@ -16,7 +16,7 @@ def write_config(directory: Path, config: Config) -> None:
 
 
 def write_tensors(directory: Path, tensors: dict[str, np.ndarray], config: Config = SMALL) -> Path:
-    """A checkpoint with just these tensors under just these names."""
+    """Write a checkpoint that has exactly these tensors, under these names."""
     write_config(directory, config)
     with open(directory / "model.safetensors", "wb") as file:
         safetensors.write(file, tensors.items())
@@ -24,10 +24,10 @@ def write_tensors(directory: Path, tensors: dict[str, np.ndarray], config: Confi
 
 
 def write_shards(directory: Path, model: GPT2) -> Path:
-    """A model in two files and an index.
+    """Write a model in two files of weights and an index, which names the file of each tensor.
 
-    a.safetensors has the first five tensors, of which wte.weight is the first. b.safetensors has
-    the others.
+    a.safetensors has the first five tensors. wte.weight is the first of them. b.safetensors has the
+    rest of the tensors.
     """
     write_config(directory, model.config)
     tensors = list(model.parameters.items())
@@ -44,9 +44,10 @@ def write_shards(directory: Path, model: GPT2) -> Path:
 
 
 def assert_same(loaded: GPT2, model: GPT2) -> None:
-    """The same configuration and numbers, bit by bit, and the same logits.
+    """Both models have the same configuration, equal parameters, and nearly equal logits.
 
-    The logits may differ by rounding, because the order of the arrays in memory may differ.
+    The logits may differ by rounding, because the two models may have their arrays in different
+    orders in memory.
     """
     assert loaded.config == model.config
     assert list(loaded.parameters) == list(model.parameters)

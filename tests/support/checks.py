@@ -11,7 +11,10 @@ from tiedgpt.errors import CheckpointError, TiedGPTError
 
 
 def refuses(message: str, function, *arguments, error: type[TiedGPTError] = CheckpointError) -> str:
-    """The call raises this error, of one line, with this message, which is returned."""
+    """Call the function. It must raise this error, whose message has one line and matches.
+
+    message: a regular expression. Returns the whole message.
+    """
     with pytest.raises(error, match=message) as caught:
         function(*arguments)
     assert "\n" not in str(caught.value)
@@ -19,17 +22,18 @@ def refuses(message: str, function, *arguments, error: type[TiedGPTError] = Chec
 
 
 def peak_memory(function, *arguments) -> int:
-    """The bytes that a call takes at once, beside those that are in use before it."""
+    """The most bytes that a call has in use at once, without those in use before the call."""
     tracemalloc.start()
     try:
         function(*arguments)
-        return tracemalloc.get_traced_memory()[1]
+        _now, peak = tracemalloc.get_traced_memory()
+        return peak
     finally:
         tracemalloc.stop()
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """A name in the directory -> the bytes of the file, or b"" if it is not a file."""
+    """{name: content} of the files in the directory; the content of a folder in it is b""."""
     files = {}
     for path in directory.iterdir():
         if path.is_file():
@@ -40,7 +44,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 20) -> None:
-    """Return when the condition is true. The test fails if it is not after so many seconds."""
+    """Wait until the condition is true. The test fails if that takes longer than `seconds`."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"

@@ -1,4 +1,8 @@
-"""Models to compare, and their activations."""
+"""Models and activations for the tests of comparisons.
+
+A tape holds the activations of a forward pass by name, such as "mlp.0.out". The kind of an
+activation is its name with N for the number of the layer: "mlp.N.out".
+"""
 
 from dataclasses import replace
 
@@ -16,7 +20,7 @@ MODELS = {
     "tiny untied": random_model(TINY.with_head("untied")),
     "shakespeare": tiedgpt.load_model("shakespeare-tied"),
 }
-# The end of a text is a token that is not in the vocabulary of this model.
+# The token that ends a text, 50256, is not in the vocabulary of this model.
 TWO_LAYERS = random_model(replace(TINY, n_layer=2, eos_token_id=50256))
 
 
@@ -33,14 +37,16 @@ def tape_of(model: GPT2, ids: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def with_mistake(model: GPT2, ids: np.ndarray, sentence: str) -> dict[str, np.ndarray]:
-    """The activations of the model with a known mistake in every place where it can be made.
+    """The activations of the model with a known mistake at every place where it can be made.
 
-    sentence: what MISTAKES says of it. If several mistakes have the sentence, it is the first one.
+    sentence: the sentence that describes the mistake in MISTAKES. The first mistake that has this
+    sentence is made.
     """
     mistake = next(mistake for mistake in MISTAKES if mistake.sentence == sentence)
-    planted = {}  # the name of an activation -> a function that computes it wrongly
+    wrong_functions = mistake.wrong  # by the kind of the activation that they compute
+    planted = {}  # by the name of the activation
     for name in tape_of(model, ids):
         kind = kind_of(name)
-        if kind in mistake.wrong:
-            planted[name] = mistake.wrong[kind]
+        if kind in wrong_functions:
+            planted[name] = wrong_functions[kind]
     return compute_activations(model, ids, given={}, planted=planted)

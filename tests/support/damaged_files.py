@@ -1,7 +1,9 @@
-"""Files that are edited at random, each with a second, short reading that checks nothing.
+"""Kinds of files that tests edit at random, and checks that tiedgpt reads them rightly.
 
-CASES has a row for each kind of file: what writes it, what edits it, and what fails if it was read
-wrongly. test_fuzz.py tries some edits, scripts/attack.py many more.
+CASES has a row for each kind of file: a function that writes it, a function that edits it, and a
+check. tiedgpt may refuse an edited file. If it reads the file, the check reads the file a second
+time, in a few lines that look for no errors, and fails if tiedgpt has read something else.
+test_fuzz.py tries some edits, scripts/attack.py many more.
 """
 
 import io
@@ -35,7 +37,7 @@ TINY = Config(
     vocab_size=7, n_ctx=5, n_embd=4, n_layer=1, n_head=2, n_inner=3, bos_token_id=6, eos_token_id=6
 )
 OPENAIS = replace(TINY, n_inner=4 * TINY.n_embd)  # OpenAI's format has no other n_inner
-ENTRIES, _ = bundle(random_model(OPENAIS))  # of OpenAI's index: keys and values
+ENTRIES, _ = bundle(random_model(OPENAIS))  # the keys and values in OpenAI's index of this model
 DROPOUT = 0.1  # resid_pdrop in the config.json that write_model makes; TINY has none
 IDS = np.arange(40) % TINY.vocab_size  # a text to train on
 VALIDATION_IDS = IDS[:9]
@@ -45,13 +47,17 @@ Rng = random.Random
 
 @dataclass(frozen=True)
 class Case:
-    """A file that is edited in a directory that `write` makes."""
+    """A kind of file that is edited.
+
+    named: what the message of a refusal must name: "file" for its path; "directory" for the path of
+    any file in the directory; "" for neither.
+    """
 
     file: str
-    write: Callable[[Path], object]
-    edit: Callable[[Rng, bytes], bytes]
+    write: Callable[[Path], object]  # makes a directory with the file
+    edit: Callable[[Rng, bytes], bytes]  # gets the content of the file
     check: Callable[[Path], object]  # fails if the file is read wrongly
-    named: str = "file"  # what a refusal names: "file", "directory" (a file in it) or "" (neither)
+    named: str = "file"
 
     def message_fault(self, directory: Path, message: str) -> str:
         """What is wrong with the message of a refusal; "" if nothing is."""
@@ -107,14 +113,17 @@ def edit_data(rng: Rng, content: bytes) -> bytes:
 
 
 def edit_json_file(rng: Rng, content: bytes) -> bytes:
-    """The text of a JSON file, one time in four, or else its values and names."""
+    """Edit the text of a JSON file one time in four; otherwise edit its values and names."""
     if rng.randrange(4) == 0:
         return edit_text(rng, content)
     return edit_json(rng, content.decode()).encode()
 
 
 def edit_arrays(rng: Rng, content: bytes) -> bytes:
-    """The archive, one time in three, or else a file in it behind a checksum that is right."""
+    """Edit the bytes of a .npz archive one time in three; otherwise edit one file in it.
+
+    An edited file in the archive gets its right checksum, so that its content is read.
+    """
     if rng.randrange(3) == 0:
         return edit_data(rng, content)
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -135,9 +144,9 @@ def edit_arrays(rng: Rng, content: bytes) -> bytes:
 
 
 def edit_table(rng: Rng, content: bytes) -> bytes:
-    """OpenAI's index with one part edited behind checksums that are right, or the whole file.
+    """Edit one part of OpenAI's index, which then gets its right checksum, or edit the whole file.
 
-    The index is written again from ENTRIES, which are also the entries of `content`.
+    The index is written again from ENTRIES, because `content` has the same entries.
     """
     edited_part = rng.choice(("value", "key", "block", "index block", "metaindex block", "file"))
     entries = list(ENTRIES)
@@ -153,14 +162,14 @@ def edit_table(rng: Rng, content: bytes) -> bytes:
         last_key = rng.choice(list(blocks))
         blocks[last_key] = edit_data(rng, blocks[last_key])
 
-    # `table` calls this for the two blocks that it makes itself.
-    def edit(part: str, contents: bytes) -> bytes:
+    def edit_if_chosen(part: str, contents: bytes) -> bytes:
         if part == edited_part:
             return edit_data(rng, contents)
         return contents
 
-    edited = table(blocks, edit=edit)
-    return edit("file", edited)
+    # `table` makes the index block and the metaindex block, and calls edit_if_chosen for them.
+    file = table(blocks, edit=edit_if_chosen)
+    return edit_if_chosen("file", file)
 
 
 EDITS_OF_SAFETENSORS = (
@@ -176,7 +185,10 @@ EDITS_OF_SAFETENSORS = (
 
 
 def edit_safetensors(rng: Rng, content: bytes) -> bytes:
-    """Mostly the header behind a length that is right; else the length, the data or the end."""
+    """Edit the header of a safetensors file, its length, the data, or cut the file off.
+
+    An edited header gets its right length, so that the header is read.
+    """
     header, data = split_safetensors(content)
     header_length = None
     edit = rng.choice(EDITS_OF_SAFETENSORS)
@@ -198,16 +210,16 @@ def edit_safetensors(rng: Rng, content: bytes) -> bytes:
 
 
 def wrong_length(rng: Rng, header: bytes, content: bytes) -> int:
-    """A wrong length of the header of a file with this content."""
-    longest = len(content) - 8  # the header would be all that comes after the length
+    """A wrong length of the header, for the first 8 bytes of a file with this content."""
+    longest = len(content) - 8  # with this length, the header would be the rest of the file
     near_zero = (0, 1)
-    near_the_right_one = (len(header) - 1, len(header) + 1)
+    near_the_right_length = (len(header) - 1, len(header) + 1)
     near_the_end_of_the_file = (longest, longest + 1)
     near_the_limit_of_other_readers = (10**8, 10**8 + 1)
     near_the_limits_of_integers = (2**31, 2**62, 2**63, 2**64 - 1)
     return rng.choice(
         near_zero
-        + near_the_right_one
+        + near_the_right_length
         + near_the_end_of_the_file
         + near_the_limit_of_other_readers
         + near_the_limits_of_integers
@@ -215,20 +227,20 @@ def wrong_length(rng: Rng, header: bytes, content: bytes) -> int:
 
 
 def swap_entries(rng: Rng, header: bytes) -> bytes:
-    """The header in which one tensor has a field of another, or another dtype."""
+    """Replace a field of one tensor: the shape or offsets by another tensor's, the dtype by F16."""
     entries = json.loads(header)
     names = [name for name in entries if name != "__metadata__"]
-    one, other = rng.sample(names, 2)
+    name, other_name = rng.sample(names, 2)
     field = rng.choice(("dtype", "shape", "data_offsets"))
-    if field == "dtype":  # all tensors have the same
-        entries[one][field] = "F16"
+    if field == "dtype":  # F32 in all tensors, so another tensor's would change nothing
+        entries[name][field] = "F16"
     else:
-        entries[one][field] = entries[other][field]
+        entries[name][field] = entries[other_name][field]
     return json.dumps(entries).encode()
 
 
 def split_safetensors(content: bytes) -> tuple[bytes, bytes]:
-    """The header and the data of a file, which begins with 8 bytes for the header's length."""
+    """(the header, the data) of a file. Its first 8 bytes are the length of the header."""
     data_start = 8 + int.from_bytes(content[:8], "little")
     return content[8:data_start], content[data_start:]
 
@@ -237,7 +249,7 @@ def split_safetensors(content: bytes) -> tuple[bytes, bytes]:
 
 
 def write_model(directory: Path) -> None:
-    """The model TINY; its config.json has a dropout rate and an object in an object, too."""
+    """A model of the configuration TINY, whose config.json also has a dropout rate and objects."""
     tiedgpt.save_model(random_model(TINY), None, directory)
     config = json.loads((directory / "config.json").read_text())
     config["resid_pdrop"] = DROPOUT
@@ -246,10 +258,13 @@ def write_model(directory: Path) -> None:
 
 
 def write_generation_config(directory: Path) -> None:
-    """The same model with a file that gives two ends of a text, 6 and 5; config.json gives 6."""
+    """A model with a generation_config.json, in which two tokens end a text: 6 and 5.
+
+    In config.json, token 6 alone ends a text.
+    """
     write_model(directory)
-    file = {"bos_token_id": 6, "eos_token_id": [6, 5], "transformers_version": "4.57.0"}
-    (directory / "generation_config.json").write_text(json.dumps(file))
+    fields = {"bos_token_id": 6, "eos_token_id": [6, 5], "transformers_version": "4.57.0"}
+    (directory / "generation_config.json").write_text(json.dumps(fields))
 
 
 def write_several_files(directory: Path) -> None:
@@ -257,6 +272,7 @@ def write_several_files(directory: Path) -> None:
 
 
 def write_training(directory: Path) -> None:
+    """The files of a training: the model, and the state from which the training resumes."""
     settings = Settings(steps=2, batch=2, context=4, threads=1)
     trainer = Trainer(random_model(TINY), IDS, VALIDATION_IDS, settings)
     for _ in trainer.run():
@@ -306,7 +322,7 @@ def write_arrays(directory: Path) -> None:
 
 
 def check_weights(directory: Path) -> None:
-    """Every parameter is the bytes that the header gives it, and the rest is mask buffers."""
+    """Each parameter has the bytes at its offsets. The other tensors of the file are masks."""
     parameters = tiedgpt.load_model(directory).parameters
     header, data = split_safetensors((directory / "model.safetensors").read_bytes())
     entries = json.loads(header)
@@ -318,18 +334,18 @@ def check_weights(directory: Path) -> None:
         assert begin == previous_end
         previous_end = end
         parameter = parameters.pop(name.removeprefix("transformer."), None)
-        if parameter is None:
-            assert ".attn." in name  # a mask, such as h.0.attn.bias, is not a parameter
+        if parameter is None:  # the tensor is a mask, such as h.0.attn.bias, and is not read
+            assert ".attn." in name
         else:
             assert entries[name]["dtype"] == "F32"
             assert entries[name]["shape"] == list(parameter.shape)
             assert parameter.tobytes() == data[begin:end]
     assert previous_end == len(data)
-    assert parameters == {}  # each one was in the file
+    assert parameters == {}, "all parameters are in the file"
 
 
 def check_parameters(directory: Path) -> GPT2:
-    """The parameters are the same as ever."""
+    """The parameters are those that were written: the edit can have changed nothing in them."""
     model = tiedgpt.load_model(directory)
     for name, array in random_model(TINY).parameters.items():
         np.testing.assert_array_equal(model.parameters[name], array)
@@ -337,30 +353,31 @@ def check_parameters(directory: Path) -> GPT2:
 
 
 def check_config(directory: Path) -> None:
-    """Every field is what config.json says, or GPT-2's own value if it is not there."""
+    """Each field has the value in config.json, or GPT-2's own value if config.json lacks it."""
     model = check_parameters(directory)
-    file = json.loads((directory / "config.json").read_text())
-    expected = Config().to_json() | file  # Config() is GPT-2's own
-    if file.get("n_inner") is None:
+    in_file = json.loads((directory / "config.json").read_text())
+    of_gpt2 = Config().to_json()
+    expected = of_gpt2 | in_file
+    if in_file.get("n_inner") is None:
         expected["n_inner"] = 4 * model.config.n_embd
     if isinstance(expected["eos_token_id"], list):
         expected["eos_token_id"] = tuple(expected["eos_token_id"])
     read = model.config.to_json()
-    fields = Config().to_json().keys() - {"architectures"}  # which names a class of transformers
-    for field in fields:
+    # architectures is not read: it names a class of transformers.
+    for field in of_gpt2.keys() - {"architectures"}:
         assert read[field] == expected[field]
 
 
 def check_generation_config(directory: Path) -> None:
-    """The end of a text is that of generation_config.json, or of config.json if it has none.
+    """eos_token_id has the value in generation_config.json, or else that in config.json.
 
-    The rest of the configuration is that of config.json, as `write_model` makes it.
+    The other fields have the values in config.json, as `write_model` has written it.
     """
     model = check_parameters(directory)
-    file = json.loads((directory / "generation_config.json").read_text())
-    eos = file.get("eos_token_id")
+    in_file = json.loads((directory / "generation_config.json").read_text())
+    eos = in_file.get("eos_token_id")
     if eos is None:
-        eos = TINY.eos_token_id
+        eos = TINY.eos_token_id  # as in config.json
     if isinstance(eos, list):
         eos = tuple(eos)
     config_of_write_model = replace(TINY, resid_pdrop=DROPOUT)
@@ -368,12 +385,16 @@ def check_generation_config(directory: Path) -> None:
 
 
 def check_openai(directory: Path) -> None:
-    """It is this model or none: the files have checksums, and only one n_head is possible."""
+    """The model is the one that was written, because checksums would show any change.
+
+    hparams.json has no checksum. But with other sizes, the tensors would not fit. And the reader
+    accepts one width of a head alone, so one n_head.
+    """
     assert_same(tiedgpt.load_model(directory), random_model(OPENAIS))
 
 
 def check_state(directory: Path) -> None:
-    """A resumed trainer has the step, settings and vectors that are in the file."""
+    """A resumed trainer has the numbers, the settings and the vectors that are in the file."""
     trainer = Trainer.resume(directory, IDS, VALIDATION_IDS)
     header, data = split_safetensors((directory / STATE).read_bytes())
     entries = json.loads(header)
@@ -389,24 +410,24 @@ def check_state(directory: Path) -> None:
 
 
 def pair_of(merge: str | list[str]) -> list[str]:
-    """The two tokens of a merge in tokenizer.json, which is "a b" or ["a", "b"]."""
+    """The two tokens of a merge in tokenizer.json, where it is written "a b" or ["a", "b"]."""
     if isinstance(merge, str):
         return merge.split(" ")
     return merge
 
 
 def read_merges_and_ids(directory: Path) -> tuple[list[list[str]], dict[str, int]]:
-    """The merges, and the id of each token, of the vocabulary files that are there.
+    """(the merges, {token: id}) of the vocabulary files in a directory.
 
-    tokenizer.json comes first. Without it there is merges.txt. Without a vocab.json beside that,
-    the ids are counted: the bytes, the merged tokens, EOT.
+    They are in tokenizer.json if there is one, and otherwise in merges.txt and vocab.json. Without
+    vocab.json, the ids count from 0: first the bytes, then the merged tokens, then EOT.
     """
     files = {path.name: path.read_bytes().decode() for path in directory.iterdir()}
     if "tokenizer.json" in files:
-        file = json.loads(files["tokenizer.json"])
-        merges = [pair_of(merge) for merge in file["model"]["merges"]]
-        added = {token["content"]: token["id"] for token in file.get("added_tokens") or []}
-        return merges, file["model"]["vocab"] | added
+        fields = json.loads(files["tokenizer.json"])
+        merges = [pair_of(merge) for merge in fields["model"]["merges"]]
+        added = {token["content"]: token["id"] for token in fields.get("added_tokens") or []}
+        return merges, fields["model"]["vocab"] | added
 
     lines = files["merges.txt"].replace("\r\n", "\n").rstrip("\n").split("\n")
     merges = [line.split(" ") for line in lines if line and not line.startswith("#version")]
@@ -419,12 +440,13 @@ def read_merges_and_ids(directory: Path) -> tuple[list[list[str]], dict[str, int
 
 
 def check_tokenizer(directory: Path) -> None:
-    """The tokens, and the ids of some texts, are those of the files that are there."""
+    """The tokens, and the ids of some texts, are those that the vocabulary files say."""
     tokenizer = tiedgpt.load_tokenizer(directory)
     merges, ids = read_merges_and_ids(directory)
     assert tokenizer.vocab_size == len(ids)
 
-    # An ordinary token is spelled with a character for each byte, a special token with its text.
+    # In the files, an ordinary token has a character of ALPHABET for each of its bytes. A special
+    # token is written as its text.
     byte_of = {character: byte for byte, character in ALPHABET.items()}
     merged = ["".join(merge) for merge in merges]
     ordinary = {*ALPHABET.values(), *merged}
@@ -436,8 +458,8 @@ def check_tokenizer(directory: Path) -> None:
             assert tokenizer.token_bytes(token_id) == token.encode()
             assert tokenizer.encode(token, special="token") == [token_id]
 
-    # The texts have words that are merged, bytes that are not, and a special token as plain text.
-    merge_ids = {}
+    # Some words of these texts are merged and some bytes are not. EOT is read as ordinary text.
+    merge_ids = {}  # the ids of a merge's two tokens -> the id of the merged token
     for left, right in merges:
         merge_ids[ids[left], ids[right]] = ids[left + right]
     for text in ("lower, low é", "a\n\n  \x00lo lowlow", EOT):
@@ -450,7 +472,10 @@ def check_tokenizer(directory: Path) -> None:
 
 
 def check_arrays(directory: Path) -> None:
-    """The arrays can be compared with a model's, and the result printed, whatever they are."""
+    """The arrays can be compared with the model's activations, and the result can be printed.
+
+    It does not matter what the comparison finds.
+    """
     arrays = read_arrays(directory / "mine.npz")
     ids = arrays.pop("ids", IDS[: TINY.n_ctx])
     targets = arrays.pop("targets", None)

@@ -1,4 +1,9 @@
-"""Edits for fuzz tests: bytes and JSON with a few changes, the same for the same seed."""
+"""Edits for fuzz tests: bytes or JSON texts in which a few things are changed at random.
+
+The same seed gives the same edits. A JSON document is edited as Python's lists and dicts. A text in
+it that stands between the marks RAW_BEGINS and RAW_ENDS is written without quotes, so that anything
+can be written there. The mark NOT_WRITTEN is not written.
+"""
 
 import json
 import random
@@ -7,23 +12,24 @@ from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
-# An edit leaves out or repeats at most so many bytes, so that most of a file stays as it is.
+# The most bytes that an edit leaves out or repeats. So most of a file stays as it is.
 MOST_BYTES = 20
 
 
 def edit_bytes(rng: random.Random, raw: bytes, interesting: Sequence[bytes]) -> bytes:
-    """The bytes with some of them changed, left out or repeated, or with others among them.
+    """The bytes, of which some are changed, left out or repeated, with new bytes put in.
 
-    interesting: the others, of which an edit puts in one, or writes it over what is there.
+    interesting: the new bytes, of which an edit draws one item.
     """
     edited = bytearray(raw)
-    for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):  # half of the time, there is one edit
+    n_edits = rng.choice((1, 1, 1, 2, 3, 8))  # 1 in half of all cases
+    for _ in range(n_edits):
         places = [rng.randrange(len(edited) + 1), rng.randrange(len(edited) + 1)]
         start, end = sorted(places)
         part = bytes(edited[start : min(end, start + MOST_BYTES)])
         new = rng.choice(interesting)
         edit = rng.choice(("a byte", "a bit", "leave out", "repeat", "put in", "overwrite"))
-        # If start is the end of all bytes, % makes it the first byte.
+        # start may be len(edited), where there is no byte. `% len(edited)` then gives byte 0.
         if edit == "a byte" and edited:
             edited[start % len(edited)] = rng.randrange(256)
         elif edit == "a bit" and edited:
@@ -39,17 +45,16 @@ def edit_bytes(rng: random.Random, raw: bytes, interesting: Sequence[bytes]) -> 
     return bytes(edited)
 
 
-# Marks in the texts of a document that is edited. edit_json writes what is between the first two as
-# it stands, JSON or not. It does not write the third.
+# The marks in the texts of a document that is edited
 RAW_BEGINS = "\ue000"
 RAW_ENDS = "\ue001"
 NOT_WRITTEN = "\ue002"
 
 
 def written_like(name: str) -> str:
-    """A name that is another key of a dict, and that edit_json writes as `name`.
+    """A different key for a dict, which edit_json writes as `name`.
 
-    So an object in the JSON can have a name twice, though a dict of Python cannot.
+    With it, an object in the JSON text can have a name twice, although a dict of Python cannot.
     """
     return name + NOT_WRITTEN
 
@@ -153,23 +158,24 @@ HOSTILE = [  # arguments of a command line, for scripts/attack.py
 
 
 def edit_json(rng: random.Random, text: str) -> str:
-    """A JSON text with some values or names replaced, left out, repeated or swapped.
+    """A JSON text in which some values or names are replaced, left out, repeated or swapped.
 
-    It may be no JSON then.
+    The result may be something else than JSON.
     """
-    # edit_a_value changes the values of a list or dict. The whole document is a value in a list
-    # here, so that it can be replaced, too.
+    # edit_a_value edits the values in lists and dicts. The document is put in a list, so that it is
+    # such a value, too, and can be replaced.
     root: list[Any] = [json.loads(text)]
-    for _ in range(rng.choice((1, 1, 1, 2, 3))):  # mostly, there is one edit
+    n_edits = rng.choice((1, 1, 1, 2, 3))  # mostly 1
+    for _ in range(n_edits):
         edit_a_value(rng, root)
 
-    # json.dumps writes the marks as escapes, such as \ue002.
+    # json.dumps writes the marks as the escapes \ue000, \ue001 and \ue002.
     edited = json.dumps(root[0]).replace(r"\ue002", "")
-    return re.sub(r'"\\ue000(.*?)\\ue001"', as_it_stands, edited)
+    return re.sub(r'"\\ue000(.*?)\\ue001"', unescaped, edited)
 
 
-def as_it_stands(match: re.Match[str]) -> str:
-    """The text between RAW_BEGINS and RAW_ENDS, without the escapes of json.dumps."""
+def unescaped(match: re.Match[str]) -> str:
+    """The text between RAW_BEGINS and RAW_ENDS. json.loads removes the escapes of json.dumps."""
     return json.loads(f'"{match[1]}"')
 
 
@@ -185,14 +191,15 @@ EDITS = (
 
 
 def edit_a_value(rng: random.Random, root: list[Any]) -> None:
-    """Change a value, or the name of one, somewhere in root [document].
+    """Edit a value, or the name of a value, anywhere in `root`, a list that holds the document.
 
-    Nothing changes if the edit that was drawn is not possible at the place that was drawn.
+    A node is a list or dict; its keys are the indices or names. The value node[key] is edited.
+    Nothing changes if the edit that was drawn is not possible for this node.
     """
     node, key = some_place(rng, root)
     other_key = rng.choice(keys_of(node))
     is_object = isinstance(node, dict)
-    is_root = node is root  # the document is not left out, and there is only one
+    is_root = node is root  # its only value, the document, is not left out and not repeated
     edit = rng.choice(EDITS)
     if edit == "a new value":
         node[key] = new_value(rng)
@@ -201,17 +208,17 @@ def edit_a_value(rng: random.Random, root: list[Any]) -> None:
     elif edit == "leave out" and not is_root:
         del node[key]
     elif edit == "repeat" and is_object:
-        # The object then has the name `key` twice, with two values.
+        # In the JSON text, the object then has the name `key` twice, with two values.
         node[written_like(key)] = node[other_key]
     elif edit == "repeat" and not is_root:
-        node.insert(other_key, node[key])  # the keys of an array are its indices
+        node.insert(other_key, node[key])  # node is a list, so its keys are indices
     elif edit == "swap":
         node[key], node[other_key] = node[other_key], node[key]
     elif edit == "a value from elsewhere":
-        other_node, place = some_place(rng, root)
-        node[key] = deepcopy(other_node[place])
+        other_node, other_node_key = some_place(rng, root)
+        node[key] = deepcopy(other_node[other_node_key])
     elif edit == "another name" and is_object:
-        if rng.choice(("that of another value", "a similar one")) == "a similar one":
+        if rng.choice(("the name of another value", "a similar name")) == "a similar name":
             new_name = similar_value(rng, key)
         else:
             new_name = written_like(other_key)
@@ -219,10 +226,10 @@ def edit_a_value(rng: random.Random, root: list[Any]) -> None:
 
 
 def some_place(rng: random.Random, root: list[Any]) -> tuple[Any, Any]:
-    """An array or object, and a key or index of it.
+    """(a list or dict of the document, one of its keys), drawn at random.
 
-    It goes down from the root, and may stop in each array or object. So a place near the root is
-    found as often as one of the many places deep in a document.
+    The search goes down from the root and may stop in each list or dict. So places near the root
+    are not rare, although most places are deep in the document.
     """
     node: Any = root
     while True:
@@ -231,23 +238,26 @@ def some_place(rng: random.Random, root: list[Any]) -> tuple[Any, Any]:
         has_children = isinstance(child, list | dict) and len(child) > 0
         if not has_children:
             return node, key
-        if node is not root and rng.random() < 0.3:
+        if node is not root and rng.random() < 0.3:  # stop here
             return node, key
         node = child
 
 
 def keys_of(node: Any) -> Sequence[Any]:
-    """The names in an object, or the indices of an array."""
+    """The names in a dict, or the indices of a list."""
     if isinstance(node, dict):
         return list(node)
     return range(len(node))
 
 
 def new_value(rng: random.Random) -> str:
-    """A text that is written as it stands: JSON of any kind, or nearly JSON."""
+    """A value between the marks that edit_json writes without quotes: JSON, or nearly JSON.
+
+    One time in eight, it is an array in an array in an array and so on, or nested objects.
+    """
     value = rng.choice(RAW)
     if rng.randrange(8) == 0:
-        # Python's limit for nested calls is 1,000. Some depths are near it, one is far beyond.
+        # Python allows 1,000 nested calls. Some depths are near that, and one is far beyond.
         depth = rng.choice((2, 100, rng.randrange(200, 1000), 100_000))
         if rng.choice(("arrays", "objects")) == "arrays":
             value = "[" * depth + "0" + "]" * depth
@@ -257,16 +267,17 @@ def new_value(rng: random.Random) -> str:
 
 
 def similar_value(rng: random.Random, value: Any) -> Any:
-    """A value that is nearly the same: another number or text, or the value in a list."""
+    """A similar value: another number, a text with one character changed, or [value]."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int | float):
         similar = (value + 1, value - 1, value * 2, -value, float(value), str(value), [value])
         return rng.choice(similar)
-    is_raw = isinstance(value, str) and RAW_BEGINS in value  # its marks must stay
-    if isinstance(value, str) and not is_raw:
+    has_marks = isinstance(value, str) and RAW_BEGINS in value  # the marks must stay
+    if isinstance(value, str) and not has_marks:
         start = rng.randrange(len(value) + 1)
         new = rng.choice(("", " ", "\0", "\n", "x", "\ud800", "é", "Ġ"))
-        end = start + rng.randrange(2)  # put in, or in place of a character
+        n_replaced = rng.randrange(2)  # 0: `new` is put in; 1: `new` replaces a character
+        end = start + n_replaced
         return value[:start] + new + value[end:]
     return [value]

@@ -1,4 +1,4 @@
-"""A solution of each exercise of scripts/exercises.md."""
+"""A solution of each exercise of scripts/exercises.md, which gives the names and shapes."""
 
 import numpy as np
 
@@ -45,11 +45,11 @@ def cross_entropy(logits, targets):
 
 
 def attend(q, k, v):
-    """One head. The queries are those of the last T of S tokens: [T, K], [S, K], [S, K]."""
+    """Attention of one head: q is [T, K], of the last T of S tokens; k and v are [S, K]."""
     T, K = q.shape
     S = len(k)
     scores = q @ k.T / np.sqrt(K)
-    past = S - T  # the first query comes after so many tokens
+    past = S - T  # the number of tokens before the first query
     is_later = np.triu(np.ones((T, S), bool), k=past + 1)
     pattern = softmax(np.where(is_later, -np.inf, scores))
     return pattern @ v
@@ -132,7 +132,7 @@ def cached_attention(x, c_attn, c_proj, n_head, cache):
 
 def top_p(probabilities, p):
     order = np.argsort(-probabilities)  # the tokens, the likeliest first
-    # A token is dropped if the likelier ones add up to p already.
+    # A token is dropped if the tokens before it in this order already add up to p.
     sums_before = np.cumsum(probabilities[order]) - probabilities[order]
     kept = probabilities.copy()
     kept[order[sums_before >= p]] = 0
@@ -143,6 +143,7 @@ def top_p(probabilities, p):
 
 
 def layer_norm_backward(dout, x, weight, eps):
+    """The output is n * weight + bias, with n = (x - mean) / s. dn is the gradient of n."""
     mean = x.mean(axis=-1, keepdims=True)
     s = np.sqrt(x.var(axis=-1, keepdims=True) + eps)
     n = (x - mean) / s
@@ -159,7 +160,8 @@ def layer_norm_backward(dout, x, weight, eps):
 
 
 def tied_gradient(ids, dresid, final, dlogits):
-    dwte = dlogits.T @ final  # wte as the output matrix
-    # wte is the embedding, too. A token that occurs several times has several gradients.
+    dwte = dlogits.T @ final  # the gradient of wte as the output matrix
+    # Add the gradient of wte as the embedding. A token that occurs several times has several
+    # gradients. np.add.at adds all of them.
     np.add.at(dwte, ids, dresid)
     return dwte

@@ -1,4 +1,8 @@
-"""The views of `tiedgpt explore`, and its server, in this process."""
+"""Calls of the views of `tiedgpt explore`, and requests to its server, in this process.
+
+A view computes the answer to a request of the page. An answer has one line of JSON or several. The
+server has a secret, with which each path begins.
+"""
 
 import http.client
 import json
@@ -15,9 +19,9 @@ from tiedgpt.explore.views.registry import Turn, to_json
 
 
 def shown_models(*models, corpus=None):
-    """Models whose tokens are bytes, named "a" and "b", and a corpus named "a text".
+    """What the server shows: up to two models, named "a" and "b", and a corpus, named "a text".
 
-    Without models: one tied model.
+    The tokens of the models are bytes. Without models, one small tied model is shown.
     """
     if not models:
         models = (random_model(CONFIG),)
@@ -29,9 +33,9 @@ def shown_models(*models, corpus=None):
 
 
 def view_answer(shown, name, fields, turn=None):
-    """The answer of a view without a server, as the page gets it.
+    """Call a view without a server. Returns its answer as the page would read it from JSON.
 
-    It is a list if the view gives several answers. The view reports to `turn`.
+    The answer is a list if the view yields several. turn: where the view reports its progress.
     """
     answer = VIEWS[name](Query(shown, fields), turn or Turn())
     if not isinstance(answer, dict):
@@ -41,27 +45,28 @@ def view_answer(shown, name, fields, turn=None):
 
 @contextmanager
 def serving(shown, port=0):
-    """A server that answers until the block ends."""
+    """A server that answers, in a thread, until the end of the `with` block."""
     with Server(shown, port) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
             yield server
         finally:
-            server.stopping = True  # so that what is computed for a page ends
+            server.stopping = True  # so that the views that still compute an answer stop
             server.shutdown()
             thread.join()
 
 
 def connect(server):
-    """A connection to the server that is closed at the end of a `with` block."""
+    """A connection to the server, which the end of a `with` block closes."""
     return closing(http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30))
 
 
 def page_headers(server, **changes):
-    """The headers of the page's own requests, with `changes`.
+    """The headers that the page sends with its requests, with changes.
 
-    Content_Type is written Content-Type. None leaves a header out.
+    Each of `changes` replaces or adds a header. The name Content_Type stands for Content-Type. The
+    value None leaves the header out.
     """
     headers = {"Content-Type": "application/json", "Origin": server.origin}
     for name, value in changes.items():
@@ -70,7 +75,7 @@ def page_headers(server, **changes):
 
 
 def request(server, method, path, body=None, **changes):
-    """(status, body, response) of a request with the page's headers and `changes`."""
+    """Send a request with page_headers(server, **changes). Returns (status, body, response)."""
     with connect(server) as connection:
         connection.request(method, path, body, page_headers(server, **changes))
         with connection.getresponse() as response:
@@ -78,24 +83,24 @@ def request(server, method, path, body=None, **changes):
 
 
 def get(server, path, **changes):
-    """(status, body, response) of a request as a browser sends it for an address."""
+    """Send a GET request as a browser does for an address. Returns (status, body, response)."""
     return request(server, "GET", path, Content_Type=None, Origin=None, **changes)
 
 
 def post_body(server, name, body, **changes):
-    """The status of a POST below the secret, with the page's headers and `changes`."""
+    """Send a POST request with page_headers(server, **changes). Returns its status."""
     status, _, _ = request(server, "POST", f"/{server.secret}/{name}", body, **changes)
     return status
 
 
 def post_lines(server, name, fields=None):
-    """(status, the lines of the answer) of a request as the page sends it."""
+    """Send a POST request as the page does. Returns (status, the lines of the answer)."""
     body = json.dumps(fields or {}).encode()
     status, text, _ = request(server, "POST", f"/{server.secret}/{name}", body)
     return status, [json.loads(line) for line in text.splitlines()]
 
 
 def post(server, name, fields=None):
-    """(status, the last line of the answer) of a request as the page sends it."""
+    """Send a POST request as the page does. Returns (status, the last line of the answer)."""
     status, lines = post_lines(server, name, fields)
     return status, lines[-1]

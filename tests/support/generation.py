@@ -6,12 +6,12 @@ PROMPT = [3, 1, 4, 1, 5]
 
 
 def sampled_rows(model, prompts, sampling, *, tokens, streams, draft=None) -> list[list[int]]:
-    """The new tokens of each prompt, as many as `tokens` says."""
+    """The new tokens of each prompt. `tokens` is the largest number of new tokens for a prompt."""
     steps = sample_steps(
         model, prompts, max_new_tokens=tokens, sampling=sampling, streams=streams, draft=draft
     )
     rows: list[list[int]] = [[] for _ in prompts]
-    for chosen in steps:
-        for row, new_tokens in zip(rows, chosen, strict=True):
-            row += new_tokens
+    for new_tokens in steps:  # a list of tokens for each prompt
+        for row, new_tokens_of_row in zip(rows, new_tokens, strict=True):
+            row += new_tokens_of_row
     return rows

@@ -7,9 +7,10 @@ COMMIT = "607a30d783dfa663caf39e06633721c8d4cfcd7e"
 
 
 def snapshot(cache: Path, repository: str, commit: str = COMMIT) -> Path:
-    """The folder of a repository's main snapshot, which is named in the cache but not yet made.
+    """The folder for the files of a repository at a commit, which this does not make.
 
-    refs/main holds the commit, and the files of this commit are in snapshots/COMMIT.
+    It writes the commit into refs/main. A reader of the cache then looks for the files in
+    snapshots/COMMIT.
     """
     folder = cache / f"models--{repository.replace('/', '--')}"
     (folder / "refs").mkdir(parents=True)

@@ -1,8 +1,9 @@
-"""Run a command that gets Ctrl-C at a moment at which Python reports it wrongly or drops it.
+"""Run a command that gets Ctrl-C at a moment at which Python reports it wrongly or ignores it.
 
     python tests/support/interrupted.py MOMENT
 
-The command is `tiedgpt params`, with other code in place of its module.
+The command is `tiedgpt params`. Its module is replaced by two functions of this file: one is called
+while the module is imported, and one when the command runs.
 """
 
 import atexit
@@ -23,15 +24,15 @@ def do_nothing(*_: object) -> None:
     pass
 
 
-def import_that_fails_in_another_way(*_: object) -> None:
-    """Ctrl-C ends an import, and Python reports that the import failed."""
+def raise_import_error_for_ctrl_c(*_: object) -> None:
+    """What Python may do if Ctrl-C ends an import: it reports a failed import."""
     with suppress(BaseException):
         press_ctrl_c()
     raise ImportError
 
 
 def press_it_twice(*_: object) -> None:
-    """The second Ctrl-C comes while the first is handled."""
+    """Press Ctrl-C, and again while the first KeyboardInterrupt is handled."""
     try:
         press_ctrl_c()
     finally:
@@ -39,13 +40,13 @@ def press_it_twice(*_: object) -> None:
 
 
 def press_it_at_exit(*_: object) -> None:
+    """Let Ctrl-C come when Python exits, after the command."""
     atexit.register(press_ctrl_c)
 
 
-# A moment -> the functions that are called when the command's module is imported, and when the
-# command runs
+# A moment -> (the function for the import of the command's module, the function for its run)
 MOMENTS = {
-    "import": (import_that_fails_in_another_way, do_nothing),
+    "import": (raise_import_error_for_ctrl_c, do_nothing),
     "twice": (do_nothing, press_it_twice),
     "exit": (do_nothing, press_it_at_exit),
     "ignored": (press_ctrl_c, press_ctrl_c),
@@ -53,18 +54,18 @@ MOMENTS = {
 
 
 def run(moment: str) -> int:
-    """Run the command of sys.argv, and return its exit code."""
-    while_imported, while_run = MOMENTS[moment]
+    """Run the command in sys.argv with Ctrl-C at this moment. Returns the exit code."""
+    at_import, at_run = MOMENTS[moment]
 
     def import_command(*_: object) -> SimpleNamespace:
-        while_imported()
-        return SimpleNamespace(run=while_run, add_arguments=do_nothing)
+        at_import()
+        return SimpleNamespace(run=at_run, add_arguments=do_nothing)
 
     tiedgpt.cli.import_module = import_command
     if moment == "ignored":
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a script's `tiedgpt ... &`
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # as for `tiedgpt ... &` in a shell script
     else:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a terminal
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # as for a command in a terminal
     return main()
 
 

@@ -1,7 +1,8 @@
-"""A small huggingface.co on the loopback interface, which can fail in every way a network can.
+"""A small huggingface.co (a hub) on this machine, which can fail in every way a network can.
 
-`LoopbackHub` is the server and `Fault` what is wrong with one of its responses. The functions below
-them are about downloads from it; the fixtures that use them are in conftest.py.
+`LoopbackHub` is the server. `Handler` answers its requests. A `Fault` says what is wrong with one
+response. For the weights, the hub redirects a request to another host, here another name of the
+same server, whose paths begin with /cdn. The functions at the end are about downloads from the hub.
 """
 
 import hashlib
@@ -33,13 +34,13 @@ CONFIG = replace(  # of the model in it
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 BLOCK = 1 << 12  # bytes that the client reads at a time
-HALF = 120 * BLOCK  # of the bytes of the weights
+HALF = 120 * BLOCK  # about half the bytes of the weights
 PIECE = 1 << 14  # bytes that the server sends at a time
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 def nothing(handler: BaseHTTPRequestHandler) -> None:
-    """What most faults do before the connection is closed."""
+    """The usual `then` of a fault: the connection is closed at once."""
 
 
 def unchanged(content: bytes) -> bytes:
@@ -52,7 +53,7 @@ class Request:
 
     host: str
     path: str
-    start: int  # of the range in the request, else 0
+    start: int  # the first byte that is asked for; 0 for the whole file
     token: str | None
 
     @property
@@ -62,26 +63,26 @@ class Request:
 
 @dataclass
 class Fault:
-    """What is wrong with one response; without arguments, nothing."""
+    """What is wrong with one response. With the default values, nothing is wrong."""
 
-    code: int = 0  # the status of a response without the file; 0: the usual response
-    # Headers in place of the right ones. A header with the value None is not sent. {size}, {hash}
-    # and {path} are those of the file that was asked for, {elsewhere} is the URL to which the hub
-    # redirects.
+    code: int = 0  # if not 0, the response has this status, and not the file
+    # These headers replace the right ones. A header with the value None is not sent. In a value,
+    # {size}, {hash} and {path} stand for those of the file that was asked for, and {elsewhere} for
+    # the URL to which the hub redirects.
     headers: dict[str, str | None] = field(default_factory=dict)
     is_dropped: bool = False  # the connection is closed without a response
     no_range: bool = False  # the whole file is sent, whatever range was asked for
-    change: Callable[[bytes], bytes] = unchanged  # what is sent instead of what headers describe
-    chunked: bool = False  # without Content-Length
-    endless: bool = False
-    stop: int | None = None  # the connection is closed after this byte of the file
+    change: Callable[[bytes], bytes] = unchanged  # computes the content to send from the right one
+    chunked: bool = False  # the response has no Content-Length
+    endless: bool = False  # zeros are sent without end
+    stop: int | None = None  # the connection is closed after so many bytes of the file
     then: Callable[[BaseHTTPRequestHandler], object] = nothing  # called before it is closed
 
 
 def reset(handler: BaseHTTPRequestHandler) -> None:
     """Reset the connection, as a router does that has lost its state."""
-    time.sleep(0.05)  # until the client has received what was sent
-    # A connection that lingers for 0 seconds is not ended in order, but reset.
+    time.sleep(0.05)  # meanwhile the client receives what was sent
+    # With SO_LINGER and 0 seconds, `close` resets the connection instead of ending it in order.
     lingers = 1
     seconds = 0
     linger = struct.pack("ii", lingers, seconds)
@@ -90,7 +91,7 @@ def reset(handler: BaseHTTPRequestHandler) -> None:
 
 
 def stall(handler: BaseHTTPRequestHandler) -> None:
-    """Send nothing more, but leave the connection open."""
+    """Send nothing more, but leave the connection open: for 5 s, or until the server closes."""
     handler.server.closing.wait(5)
 
 
@@ -101,19 +102,19 @@ def flip_bit(content: bytes) -> bytes:
 
 
 class LoopbackHub(ThreadingHTTPServer):
-    """The server. It redirects to another host name for weights, as the hub does."""
+    """The server, with its files, the faults of its responses, and the requests that it got."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.files: dict[str, bytes] = {}  # "owner/name/file" -> content
-        # file -> one fault for each coming request
+        # file -> the faults of the next responses with this file, one for each
         self.faults: dict[str, list[Fault]] = defaultdict(list)
         self.requests: list[Request] = []
-        # file -> bytes of its content that were sent
+        # file -> the number of bytes of its content that were sent
         self.served: dict[str, int] = defaultdict(int)
-        self.is_plain = False  # like any server of files, without the hub's headers
+        self.is_plain = False  # if true, it does not redirect, and sends no headers of a hub
         self.pause = 0.0  # seconds after every piece
-        self.closing = threading.Event()
+        self.closing = threading.Event()  # set when the server closes
 
     @property
     def host(self) -> str:
@@ -125,10 +126,10 @@ class LoopbackHub(ThreadingHTTPServer):
         return f"http://localhost:{self.server_port}/cdn"
 
     def handle_error(self, request, client_address) -> None:
-        """Clients that close the connection or are killed are expected."""
+        """Print nothing if a client closes the connection or is killed."""
 
     def put(self, folder: str, files: dict[str, bytes]) -> None:
-        """Add files to a folder."""
+        """Add files to a folder, such as "owner/name"."""
         for file, content in files.items():
             self.files[f"{folder}/{file}"] = content
 
@@ -138,7 +139,7 @@ class LoopbackHub(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """It answers one request."""
+    """It answers one request of a client."""
 
     server: LoopbackHub
     protocol_version = "HTTP/1.1"
@@ -148,12 +149,12 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        """Answer with the file, a redirection to it, the file's next fault, or 404."""
+        """Answer with the file, as its next fault says; with a redirection to it; or with 404."""
         self.close_connection = True  # after this answer: each request has its own connection
         request = self.read_request()
         self.server.requests.append(request)
-        # A path is /owner/name/resolve/revision/file, after a redirection /cdn/owner/name/...
-        # Without /cdn and /resolve/revision it is a key of server.files.
+        # The path is /owner/name/resolve/revision/file. After a redirection, /cdn comes before it.
+        # Without "/cdn" and "/resolve/revision", it is "owner/name/file", a key of server.files.
         name = re.sub("^/(cdn/)?|/resolve/[^/]+", "", self.path)
         content = self.server.files.get(name)
         if content is None:
@@ -164,7 +165,7 @@ class Handler(BaseHTTPRequestHandler):
         is_weights = request.file.endswith(".safetensors")
         is_at_hub = not self.path.startswith("/cdn") and not self.server.is_plain
         if is_weights and is_at_hub:
-            # A redirection's own ETag is not that of the file: the client must use X-Linked-Etag.
+            # The client must read the file's hash from X-Linked-Etag. The ETag is not its hash.
             headers |= {
                 "X-Linked-Size": str(len(content)),
                 "X-Linked-Etag": f'"{hashlib.sha256(content).hexdigest()}"',
@@ -188,7 +189,10 @@ class Handler(BaseHTTPRequestHandler):
         self.send(request, fault.change(content), headers, wrong_headers, fault)
 
     def read_request(self) -> Request:
-        """The request. The header Range, as in "bytes=7-", says at which byte to start."""
+        """The request that the client has sent.
+
+        With the header "Range: bytes=7-", for example, it asks for the file from byte 7 on.
+        """
         start = 0
         match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
         if match:
@@ -201,14 +205,17 @@ class Handler(BaseHTTPRequestHandler):
         )
 
     def headers_of(self, content: bytes) -> dict[str, str | None]:
-        """The headers of the hub, of the host to which it redirects, or of a plain server.
+        """The headers that describe a file.
 
-        The ETag of the hub is the hash of the file. The ETags of the two others are not.
+        The hub's ETag is the hash of the file. The ETag of a plain server, or of the host to which
+        the hub redirects, is something else.
         """
         if self.server.is_plain:
             return {"ETag": '"5f-abc"'}
         if self.path.startswith("/cdn"):
-            like_a_hash = "0" * 40  # a client that believes it would refuse the file
+            like_a_hash = (
+                "0" * 40
+            )  # a client that took it for the file's hash would refuse the file
             return {"ETag": f'"{like_a_hash}"'}
         headers: dict[str, str | None] = {"ETag": f'W/"{git_hash(content)}"'}
         if "/resolve/" in self.path:
@@ -216,7 +223,7 @@ class Handler(BaseHTTPRequestHandler):
         return headers
 
     def wrong_headers(self, content: bytes, fault: Fault) -> dict[str, str | None]:
-        """The headers of the fault, with what {size}, {hash}, {path} and {elsewhere} stand for."""
+        """The headers of the fault. {size} and the like are replaced by what they stand for."""
         headers = {}
         for header, value in fault.headers.items():
             if value is not None:
@@ -247,44 +254,49 @@ class Handler(BaseHTTPRequestHandler):
         wrong_headers: dict[str, str | None],
         fault: Fault,
     ) -> None:
-        """Send the content from request.start on, as far as the fault lets it."""
+        """Send the content from byte request.start on. The fault may change how much is sent."""
         size = len(content)
         start = request.start
         if fault.no_range:
             start = 0
-        if start > 0 and start >= size:  # there is no such byte; an empty file is sent from 0
+        if start > 0 and start >= size:
+            # There is no such byte. (An empty file is sent if the start is 0.)
             self.answer(416, {**headers, "Content-Range": f"bytes */{size}"})
             return
 
         if start == 0:
-            code = 200
+            code = 200  # the whole file follows
         else:
-            code = 206
+            code = 206  # a part of the file follows
             last = size - 1
             headers["Content-Range"] = f"bytes {start}-{last}/{size}"
         if fault.chunked:
-            headers["Content-Length"] = None  # so the client does not know the size
+            headers["Content-Length"] = None  # is not sent, so the client does not know the size
             headers["Transfer-Encoding"] = "chunked"
         else:
             headers["Content-Length"] = str(size - start)
         self.answer(code, headers | wrong_headers)
 
-        pieces = in_pieces(content[start : fault.stop])  # to its end, if fault.stop is None
         if fault.endless:
             pieces = zeros()
+        else:
+            pieces = in_pieces(content[start : fault.stop])  # to the end if fault.stop is None
         for piece in pieces:
             self.send_piece(piece, fault.chunked)
             self.server.served[request.file] += len(piece)
             if self.server.pause:
                 self.server.closing.wait(self.server.pause)
         if fault.chunked:
-            self.send_piece(b"", chunked=True)  # the end
-        # The connection is closed when this method returns. The fault may reset it before, or leave
-        # it open for a while; most faults do nothing here.
+            self.send_piece(b"", chunked=True)  # an empty chunk marks the end
+        # The connection is closed when this method returns. Before that, the fault may reset it, or
+        # leave it open for a while. Most faults do nothing here.
         fault.then(self)
 
     def send_piece(self, piece: bytes, chunked: bool) -> None:
-        """Send a piece; a chunk begins with its length in hexadecimal digits."""
+        """Send a piece of the content, as a chunk if the response is chunked.
+
+        A chunk has its length in hexadecimal digits before the piece.
+        """
         if chunked:
             piece = b"%x\r\n%s\r\n" % (len(piece), piece)
         self.wfile.write(piece)
@@ -296,18 +308,18 @@ def in_pieces(content: bytes) -> Iterator[bytes]:
 
 
 def zeros() -> Iterator[bytes]:
-    """Pieces without end."""
+    """Pieces of zeros without end."""
     return itertools.repeat(bytes(PIECE))
 
 
 def git_hash(content: bytes) -> str:
-    """The hash of a git blob."""
+    """The SHA-1 by which git knows a file with this content."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
 @contextmanager
 def running(server: LoopbackHub) -> Iterator[LoopbackHub]:
-    """The server while it answers."""
+    """Let the server answer, in a thread, until the end of the `with` block."""
     with server, ThreadPoolExecutor() as threads:
         threads.submit(server.serve_forever, poll_interval=0.01)
         try:
@@ -318,7 +330,7 @@ def running(server: LoopbackHub) -> Iterator[LoopbackHub]:
 
 
 def version(content: bytes) -> Version:
-    """The pin of a file with this content."""
+    """The size and the SHA-256 of a file with this content, which a download can be checked by."""
     return Version(len(content), hashlib.sha256(content).hexdigest())
 
 
@@ -363,6 +375,6 @@ def assert_command_fails(run, *arguments: str) -> str:
 
 
 def part_of(folder: Path, file: str = WEIGHTS) -> Path:
-    """The part that an interrupted download has left."""
+    """The hidden file with the bytes that an interrupted download has received."""
     (part,) = folder.glob(f".{file}.*.part")
     return part

@@ -1,4 +1,4 @@
-"""Small random models with every size different, and a text in their tokens."""
+"""Small random models, whose sizes are all different, and a text of their tokens."""
 
 from dataclasses import replace
 
@@ -7,8 +7,8 @@ import numpy as np
 from tiedgpt import GPT2, Config
 from tiedgpt.study.corpus import Corpus
 
-# Distinct primes where the model allows it (n_embd has to be a multiple of n_head), so that sizes
-# that are mixed up are noticed.
+# The sizes are different primes, so that a test fails if two sizes are mixed up. Only n_embd is no
+# prime, because it has to be a multiple of n_head.
 SMALL = Config(
     vocab_size=101,
     n_ctx=31,
@@ -26,31 +26,35 @@ CONFIG = replace(SMALL, vocab_size=257, n_ctx=64, bos_token_id=None, eos_token_i
 
 
 def random_model(config: Config = SMALL, seed: int = 0, dtype: type = np.float32) -> GPT2:
-    """A model whose parameters are all random and large enough to matter, biases included."""
+    """A model whose parameters are all random, and large enough to change the logits.
+
+    The weights of the layer norms are near 1. All other parameters, biases too, are near 0.
+    """
     rng = np.random.default_rng(seed)
     parameters = {}
-    for name, array in GPT2.random(config).parameters.items():
-        noise = 0.3 * rng.standard_normal(array.shape)
+    for name, array in GPT2.random(config).parameters.items():  # for the names and shapes
+        values = 0.3 * rng.standard_normal(array.shape)
         is_weight_of_a_norm = "ln_" in name and name.endswith(".weight")
         if is_weight_of_a_norm:
-            noise += 1
-        parameters[name] = noise.astype(dtype)
+            values += 1
+        parameters[name] = values.astype(dtype)
     return GPT2(config, parameters)
 
 
 def some_corpus() -> Corpus:
-    """A text of 70 of SMALL's tokens, some frequent and some not.
+    """The counts of a random text in which 70 tokens of SMALL's vocabulary occur.
 
-    Each has a favourite successor, which follows it six times of ten.
+    Each token has a favourite successor, which follows it in 60 % of all cases. Among the other
+    successors, tokens with low ids are more frequent.
     """
     rng = np.random.default_rng(3)
     is_favourite = rng.random(12_000) < 0.6
-    others = rng.integers(0, 70, 12_000)
+    random_ids = rng.integers(0, 70, 12_000)
     ids = [0]
-    for favourite, other in zip(is_favourite, others, strict=True):
+    for favourite, random_id in zip(is_favourite, random_ids, strict=True):
         if favourite:
             token_id = (3 * ids[-1] + 1) % 70
         else:
-            token_id = int(70 * (other / 70) ** 1.3)  # the power makes low ids more frequent
+            token_id = int(70 * (random_id / 70) ** 1.3)  # the power makes low ids more frequent
         ids.append(token_id)
     return Corpus.of(ids, SMALL.vocab_size)

@@ -1,6 +1,8 @@
-"""Checkpoints as OpenAI released them: a writer of TensorFlow's format.
+"""A writer of checkpoints as OpenAI released them: TensorFlow's format, and hparams.json.
 
-It is written from the specification and independent of the reader.
+It is written from the specification, independently of tiedgpt's reader. A checkpoint has a file of
+data and an index. The index is a table of entries, a key and a value each: the name of a tensor and
+its description. The entries are in blocks. An index block says where each block is.
 """
 
 import json
@@ -16,22 +18,26 @@ from tiedgpt.checkpoints.tensorflow import DATA, HPARAMS, INDEX
 from tiedgpt.checkpoints.tensorflow_index import MAGIC
 
 Entry = tuple[bytes, bytes]  # a key and a value
-Edit = Callable[[str, bytes], bytes]  # of a part of a table, "index block" for one
+Edit = Callable[[str, bytes], bytes]  # (name of a part of a table, its contents) -> new contents
 
 
 def sealed(stored: bytes) -> bytes:
-    """The stored bytes and their checksum."""
+    """The stored bytes, and after them their checksum of 4 bytes."""
     return stored + mask(crc32c(stored)).to_bytes(4, "little")
 
 
 def varint(value: int) -> bytes:
-    """A number, 7 bits a byte, lowest first. The highest bit says that more bytes follow."""
+    """A number with 7 bits in each byte, the lowest bits first.
+
+    The highest bit of a byte says that more bytes follow.
+    """
     if value < 128:
         return bytes([value])
     return bytes([value % 128 + 128]) + varint(value // 128)
 
 
-# A message is a sequence of fields. A field begins with 8 * its number + its wire type.
+# A message of Protocol Buffers is a sequence of fields. A field has a number and a wire type, and
+# begins with 8 * number + wire type.
 
 
 def number_field(number: int, value: int) -> bytes:
@@ -40,7 +46,7 @@ def number_field(number: int, value: int) -> bytes:
 
 
 def number_field_or_nothing(number: int, value: int) -> bytes:
-    """Such a field, which is left out if its value is 0."""
+    """A field of wire type 0, or nothing if its value is 0."""
     if value == 0:
         return b""
     return number_field(number, value)
@@ -56,7 +62,8 @@ def fixed32_field(number: int, value: bytes) -> bytes:
     return varint(number * 8 + 5) + value
 
 
-# BundleHeaderProto: num_shards is 1, and the version's producer is 1.
+# The message BundleHeaderProto: num_shards (field 1) is 1, and version (field 3) is a message whose
+# producer (field 1) is 1.
 HEADER = number_field(1, 1) + text_field(3, number_field(1, 1))
 
 
@@ -68,13 +75,13 @@ def entry_proto(
     dtype: int = 1,
     shard: int = 0,
 ) -> bytes:
-    """A BundleEntryProto, which describes a tensor. Its fields have the numbers 1 to 6.
+    """The message BundleEntryProto, which describes a tensor.
 
-    The default dtype 1 is float32, and the default size is that of such a tensor of this shape.
-    Fields that are 0 are left out.
+    The default dtype, 1, is float32. The default size is that of a float32 tensor of this shape.
     """
     if size is None:
-        size = 4 * int(np.prod(shape, dtype=object))
+        size = 4 * int(np.prod(shape, dtype=object))  # `object`, because it may exceed 64 bits
+    # The shape is a message, too. Each axis is its field 2, a message whose field 1 is the length.
     axes = b""
     for length in shape:
         axes += text_field(2, number_field_or_nothing(1, length))
@@ -87,10 +94,10 @@ def entry_proto(
 
 
 def block(entries: Iterable[Entry], interval: int = 3) -> bytes:
-    """The contents of a block: its entries, then the positions of whole keys, and their number.
+    """The contents of a block: the entries, the positions of its whole keys, and their number.
 
-    Each `interval`-th key is whole. Of a key between them, only the end is written: the beginning
-    that it shares with the key before it is replaced by the number of shared bytes.
+    Keys number 0, interval, 2 * interval, ... are written whole. Any other key begins like the key
+    before it: only the number of shared bytes and the rest of the key are written.
     """
     contents = b""
     previous_key = b""
@@ -106,7 +113,7 @@ def block(entries: Iterable[Entry], interval: int = 3) -> bytes:
         contents += varint(shared) + varint(len(key_end)) + varint(len(value))
         contents += key_end + value
         previous_key = key
-    if not whole_key_positions:  # an empty block has one, too
+    if not whole_key_positions:  # a block without entries has one position, too
         whole_key_positions = [0]
     for position in whole_key_positions:
         contents += position.to_bytes(4, "little")
@@ -114,7 +121,7 @@ def block(entries: Iterable[Entry], interval: int = 3) -> bytes:
 
 
 def shared_length(one: bytes, other: bytes) -> int:
-    """The number of bytes with which both begin."""
+    """The number of bytes that are the same at the beginning of both."""
     length = 0
     while length < min(len(one), len(other)) and one[length] == other[length]:
         length += 1
@@ -126,20 +133,21 @@ def no_edit(part: str, contents: bytes) -> bytes:
 
 
 def handle(offset: int, contents: bytes) -> bytes:
-    """Where a block is in its table, and how long it is."""
+    """A block's position in its table, and its length."""
     return varint(offset) + varint(len(contents))
 
 
 def table(blocks: dict[bytes, bytes], kind: int = 0, edit: Edit = no_edit) -> bytes:
     """A whole table: data blocks, then the metaindex block, the index block and the footer.
 
-    blocks: the contents of each data block, by the last key in it.
-    kind: the type of all blocks, a byte after the contents; 0 for not compressed.
-    edit: called with the name and contents of the metaindex and index block, which it may change.
+    blocks: {the last key of a data block: the contents of the block}.
+    kind: the byte after the contents of each block; 0 means that a block is not compressed.
+    edit: called with the name and the contents of the metaindex block and of the index block. What
+        it returns is written.
     """
     kind_byte = bytes([kind])
     stored = b""
-    index = []  # the last key of each data block, and where the block is
+    index = []  # the entries of the index block: (the last key of a data block, its handle)
     for last_key, contents in blocks.items():
         index.append((last_key, handle(len(stored), contents)))
         stored += sealed(contents + kind_byte)
@@ -151,12 +159,12 @@ def table(blocks: dict[bytes, bytes], kind: int = 0, edit: Edit = no_edit) -> by
     index_block = edit("index block", block(index, interval=1))
     footer += handle(len(stored), index_block)
     stored += sealed(index_block + kind_byte)
-    padded_footer = footer.ljust(40, b"\0")
+    padded_footer = footer.ljust(40, b"\0")  # the handles of both blocks, and zeros to 40 bytes
     return stored + padded_footer + MAGIC
 
 
 def in_blocks(entries: list[Entry]) -> dict[bytes, bytes]:
-    """Data blocks of four entries, each by its last key."""
+    """{the last key of a data block: the contents of the block}, with four entries in a block."""
     blocks = {}
     for start in range(0, len(entries), 4):
         group = entries[start : start + 4]
@@ -166,12 +174,12 @@ def in_blocks(entries: list[Entry]) -> dict[bytes, bytes]:
 
 
 def bundle(model: GPT2) -> tuple[list[Entry], bytes]:
-    """A model's entries in the index, and its data, in the order of OpenAI's names."""
+    """(the entries of the index, the data) of a model, in the order of OpenAI's names."""
     arrays = {}
     for name, array in model.parameters.items():
         is_weight_of_a_layer = name.startswith("h.") and array.ndim == 2
         if is_weight_of_a_layer:
-            array = array[np.newaxis]  # OpenAI's is a convolution of width 1
+            array = array[np.newaxis]  # OpenAI's weight is that of a convolution of width 1
         arrays[to_tensorflow(name).encode()] = array
 
     entries = [(b"", HEADER)]  # the key of the header is empty
@@ -185,7 +193,7 @@ def bundle(model: GPT2) -> tuple[list[Entry], bytes]:
 
 
 def write_openai_files(directory: Path, index: bytes, data: bytes, config: Config) -> Path:
-    """A directory with these files, and the hparams.json of the configuration."""
+    """Write the index, the data, and an hparams.json with the configuration into a directory."""
     directory.mkdir(exist_ok=True)
     hparams = {
         "n_vocab": config.vocab_size,
@@ -201,6 +209,6 @@ def write_openai_files(directory: Path, index: bytes, data: bytes, config: Confi
 
 
 def write_openai_model(directory: Path, model: GPT2) -> Path:
-    """A directory with the model's files."""
+    """Write all files of a model into a directory."""
     entries, data = bundle(model)
     return write_openai_files(directory, table(in_blocks(entries)), data, model.config)

@@ -1,16 +1,17 @@
-"""A GPT-2 in NumPy, written apart from tiedgpt: it imports nothing of it.
+"""A GPT-2 in NumPy that is independent of tiedgpt: it imports nothing of it.
 
-Each step is a method. A test makes a mistake by overriding one.
+Each step is a method. A subclass makes a mistake by overriding the method of one step. A tape is a
+dict of activations by name. S is the number of keys, T that of queries; here both are the tokens.
 """
 
 import numpy as np
 
 
 class OtherGPT2:
-    """A function from ids [T] or [B, T] to activations under the names of tiedgpt's tape.
+    """A function from ids [T] or [B, T] to a tape, with the names that tiedgpt's tape has.
 
-    The methods get one sequence, so the residual stream is [T, D]. `x` of a method is [T, D], too,
-    and `tape` is a dict to which it adds the activations that it computes.
+    The methods get one sequence, so the residual stream and a method's `x` are [T, D]. A method
+    that gets `tape` adds the activations that it computes to it.
     """
 
     def __init__(self, parameters, n_layer, n_head, dtype=np.float32):
@@ -27,9 +28,9 @@ class OtherGPT2:
             batch[name] = np.stack([tape[name] for tape in tapes])
         return batch
 
-    @np.errstate(all="ignore")  # some mistakes make nan
+    @np.errstate(all="ignore")  # no warnings: some mistakes of subclasses make nan
     def forward(self, ids):
-        """The activations of one sequence, ids [T]."""
+        """The tape of one sequence, ids [T]."""
         tape = {}
         resid = self.embed(ids)
         tape["embed"] = resid
@@ -41,11 +42,11 @@ class OtherGPT2:
         return tape
 
     def layers(self):
-        """The numbers of the blocks, in the order in which they run."""
+        """The numbers of the blocks, in the order in which the blocks run."""
         return range(self.n_layer)
 
     def weights(self, layer, name):
-        """The weight and the bias of a part of a block, such as "attn.c_proj" or "ln_1"."""
+        """(the weight, the bias) of a part of a block, such as "attn.c_proj" or "ln_1"."""
         weight = self.parameters[f"h.{layer}.{name}.weight"]
         bias = self.parameters[f"h.{layer}.{name}.bias"]
         return weight, bias
@@ -60,7 +61,7 @@ class OtherGPT2:
         return self.parameters["wte.weight"][ids]
 
     def positions(self, T):
-        """The rows of wpe for the tokens."""
+        """The rows of wpe that are added to the T tokens."""
         return np.arange(T)
 
     def final_norm(self, resid):
@@ -70,7 +71,7 @@ class OtherGPT2:
 
     def logits(self, final):
         wte = self.parameters["wte.weight"]
-        head = self.parameters.get("lm_head.weight", wte)  # a tied model has none
+        head = self.parameters.get("lm_head.weight", wte)  # a tied model has no lm_head
         return final @ head.T
 
     # The block
@@ -137,9 +138,9 @@ class OtherGPT2:
         return np.where(self.is_later(scores), -np.inf, scores)
 
     def is_later(self, scores):  # [H, T, S] -> [T, S]
-        """Where the key comes after the query. The queries are those of the last tokens."""
+        """Whether a key comes after a query. The queries are those of the last T of S tokens."""
         T, S = scores.shape[-2:]
-        past = S - T  # the first query comes after so many tokens
+        past = S - T  # the number of tokens before the first query
         return np.triu(np.ones((T, S), bool), k=past + 1)
 
     def softmax(self, x):

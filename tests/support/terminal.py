@@ -1,4 +1,7 @@
-"""A command on a pseudo-terminal, as a user at a keyboard has it."""
+"""A command on a pseudo-terminal, which looks to the command like a user's terminal.
+
+A pseudo-terminal has two sides. What is written at one side is read at the other.
+"""
 
 import os
 import select
@@ -14,8 +17,9 @@ from support.commands import command
 CTRL_C = "\x03"
 CTRL_D = "\x04"
 
-# This program makes its terminal, of 40 lines and 100 columns, that of its session. Otherwise,
-# Ctrl-C would send no signal. Then it becomes the command in its arguments.
+# This program makes the terminal at its stdin the terminal of its session, because otherwise Ctrl-C
+# would send no signal. It sets the terminal's size to 40 lines and 100 columns. Then the command in
+# its arguments replaces it.
 START = """
 import fcntl, os, struct, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -27,9 +31,10 @@ PATIENCE = 2.0  # seconds without output after which keys are typed again
 
 
 class Terminal(AbstractContextManager):
-    """A command on a pseudo-terminal. `text` is all that it has printed.
+    """A command that runs on a pseudo-terminal.
 
-    user_side is the end at which the user types and reads; the command has the other one.
+    text: all that the command has printed while `type` waited.
+    user_side: the side of the terminal at which a user would type and read.
     """
 
     def __init__(self, *arguments: str, term: str = "dumb") -> None:
@@ -37,19 +42,20 @@ class Terminal(AbstractContextManager):
         self.text = ""
         self.user_side, command_side = pty.openpty()
         self.process = subprocess.Popen(
-            [sys.executable, "-c", START, *command(*arguments)],  # START becomes the command
+            [sys.executable, "-c", START, *command(*arguments)],
             stdin=command_side,
             stdout=command_side,
             stderr=command_side,
-            start_new_session=True,  # which has no terminal yet
+            start_new_session=True,  # a new session has no terminal, so START can give it one
             env={**os.environ, "TERM": term},
         )
-        os.close(command_side)  # here; the command has a copy of it
+        os.close(command_side)  # the command keeps its own copy
 
     def type(self, keys: str, until: str | None = None) -> str:
-        """Type the keys; return what the command prints then.
+        """Type the keys, wait, and return what the command has printed meanwhile.
 
-        With `until`, wait until the output ends with it. Without it, wait until the command ends.
+        With `until`, wait until the printed text ends with it. Without `until`, wait until the
+        command ends.
         """
         shown = ""
         deadline = time.monotonic() + SECONDS
@@ -57,7 +63,8 @@ class Terminal(AbstractContextManager):
         while until is None or not shown.endswith(until):
             assert time.monotonic() < deadline, shown
             if not self.has_output():
-                # The keys may be lost: a Ctrl-C is, if it comes just before readline waits.
+                # The keys may be lost: Ctrl-C is lost if it comes just before readline waits. So
+                # they are typed again.
                 os.write(self.user_side, keys.encode())
                 continue
 
@@ -70,7 +77,7 @@ class Terminal(AbstractContextManager):
         return shown
 
     def has_output(self) -> bool:
-        """Whether the command prints something, or ends, within PATIENCE."""
+        """Wait for PATIENCE seconds at most. Whether the command has printed something or ended."""
         readable, _, _ = select.select([self.user_side], [], [], PATIENCE)
         return bool(readable)
 
@@ -78,7 +85,7 @@ class Terminal(AbstractContextManager):
         """What the command has printed, or b"" if it has ended."""
         try:
             return os.read(self.user_side, 4096)
-        except OSError:  # on Linux, where the other side is closed
+        except OSError:  # Linux raises it if the command's side is closed
             return b""
 
     def __exit__(self, *_: object) -> None:

@@ -1,4 +1,7 @@
-"""Random texts of characters that every tokenizer knows, and merging by the book."""
+"""Random texts whose characters every tokenizer knows, and byte-pair encoding as it is defined.
+
+A word is a list of token ids. To merge a pair is to replace two neighbouring ids by one id.
+"""
 
 import random
 import sys
@@ -8,15 +11,15 @@ from functools import cache
 from itertools import pairwise
 from trace import Trace
 
-# Whether a character is a letter depends on the Unicode version, and regex, tiktoken and Python
-# each bring their own. Characters of Unicode 3.2 are in all of them, and every Python has that
-# table. The two blocks of emoji are younger, but complete since Unicode 8.
+# Whether a character is a letter depends on the version of Unicode. regex, tiktoken and Python have
+# different versions. All of them know the characters of Unicode 3.2, of which every Python has a
+# table. They know the two blocks of emoji, too, which are complete since Unicode 8.
 EMOJI = range(0x1F300, 0x1F650)
 
 
 @cache
 def known_characters() -> list[str]:
-    """All characters that every Unicode table in question knows."""
+    """All characters of Unicode 3.2, and the emoji."""
     characters = []
     for code in range(0x110000):
         category = unicodedata.ucd_3_2_0.category(chr(code))
@@ -28,9 +31,10 @@ def known_characters() -> list[str]:
 
 @cache
 def alphabets() -> list[str]:
-    """Characters that cut words differently, those of a kind in one string.
+    """Strings of characters, one string for each kind: letters, digits, white space and so on.
 
-    random_texts draws a string, and then a character of it.
+    A tokenizer treats these kinds differently where it cuts a text into words. random_texts draws a
+    string, and then a character of it.
     """
     return [
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ",
@@ -50,7 +54,7 @@ def alphabets() -> list[str]:
 
 
 def random_texts(count: int, seed: int) -> list[str]:
-    """Short texts of scripts, digits, white space, apostrophes, marks and emoji."""
+    """Short texts of random characters, each drawn from a random one of the alphabets."""
     rng = random.Random(seed)
     texts = []
     for _ in range(count):
@@ -68,7 +72,7 @@ def assert_same_ids(texts: list[str], ours: Callable, theirs: Callable) -> None:
 
 
 def byte_level_bpe(tokenizers, vocab_size: int, **options) -> tuple:
-    """A tokenizer of Hugging Face's library that knows nothing yet, and its trainer."""
+    """(a tokenizer, its trainer) of Hugging Face's library. The tokenizer has no merges yet."""
     byte_level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.pre_tokenizer = byte_level
@@ -77,7 +81,7 @@ def byte_level_bpe(tokenizers, vocab_size: int, **options) -> tuple:
 
 
 def merged_everywhere(word: list[int], pair: tuple[int, int], merged: int) -> list[int]:
-    """`word` with each `pair` in it merged, from left to right."""
+    """The word after each `pair` in it is replaced by `merged`, from left to right."""
     out: list[int] = []
     place = 0
     while place < len(word):
@@ -91,8 +95,8 @@ def merged_everywhere(word: list[int], pair: tuple[int, int], merged: int) -> li
 
 
 def lines_run(function: Callable, *args: object) -> int:
-    """How many lines of Python a call runs: a measure of its work that no busy machine changes."""
-    former_trace = sys.gettrace()  # that of a debugger or of coverage
+    """How many lines of Python a call runs. A busy machine does not change this measure of work."""
+    former_trace = sys.gettrace()  # a debugger or coverage may have set one
     counter = Trace(trace=False)
     counter.runfunc(function, *args)
     sys.settrace(former_trace)
@@ -100,7 +104,11 @@ def lines_run(function: Callable, *args: object) -> int:
 
 
 def obvious_bpe(ids: list[int], merge_ids: dict[tuple[int, int], int]) -> list[int]:
-    """Byte-pair encoding as it is defined: merge the lowest pair everywhere, until none is left."""
+    """Byte-pair encoding as it is defined.
+
+    merge_ids has the id that replaces each pair. As long as there is such a pair in the ids, the
+    one with the lowest new id is merged everywhere.
+    """
     while True:
         pairs = [pair for pair in pairwise(ids) if pair in merge_ids]
         if not pairs:

@@ -1,4 +1,4 @@
-"""GPT-2 in torch: modules that have the names of nanoGPT's, and transformers' own."""
+"""Two GPT-2 models in torch: modules with the names of nanoGPT, and that of transformers."""
 
 import math
 
@@ -55,7 +55,7 @@ class Block(nn.Module):
 
 
 class NanoGPT(nn.Module):
-    """With dropout, and all logits only if there are targets."""
+    """As in nanoGPT: with dropout, and with the logits of the last token only, without targets."""
 
     def __init__(self, config):
         super().__init__()
@@ -68,7 +68,7 @@ class NanoGPT(nn.Module):
         }
         self.transformer = nn.ModuleDict(modules)
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
-        if config.tied:
+        if config.tied:  # one parameter is both
             self.lm_head.weight = self.transformer.wte.weight
 
     def forward(self, ids, targets=None):
@@ -101,13 +101,17 @@ def transformers_gpt2(model):
 
 
 def state_dict(model, transposed=False):
-    """The parameters under transformers' names; the blocks' matrices transposed as in nanoGPT."""
-    # np.array copies, so that torch's training does not change the model.
+    """The parameters under the names of transformers.
+
+    transposed: the matrices of the blocks are transposed, as nanoGPT has them.
+    """
+    # np.array copies, so that a training in torch does not change the model.
     state = {"lm_head.weight": torch.from_numpy(np.array(model.W_U.T))}
     for name, array in model.parameters.items():
         if name == "lm_head.weight":
-            continue  # it is there already
-        if transposed and name.startswith("h.") and array.ndim == 2:
+            continue  # W_U is in the state already
+        is_matrix_of_a_block = name.startswith("h.") and array.ndim == 2
+        if transposed and is_matrix_of_a_block:
             array = array.T
         state[f"transformer.{name}"] = torch.from_numpy(np.array(array))
     return state

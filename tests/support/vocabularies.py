@@ -1,4 +1,7 @@
-"""A tokenizer.json, as Hugging Face writes it."""
+"""A tokenizer.json of a small vocabulary, as Hugging Face's tokenizers library writes it.
+
+The vocabulary has 256 bytes, the merged tokens of the five SMALL_MERGES, and <|endoftext|> (EOT).
+"""
 
 from support.models import SMALL_MERGES
 from tiedgpt.gpt2.tokenizer import EOT, spelled_ids
@@ -12,7 +15,7 @@ BYTE_LEVEL = {
 
 
 def added_token(content: str, token_id: int, **changes: object) -> dict:
-    """An entry of added_tokens."""
+    """An entry of the field added_tokens, with some of its fields changed."""
     token = {
         "id": token_id,
         "content": content,
@@ -26,10 +29,7 @@ def added_token(content: str, token_id: int, **changes: object) -> dict:
 
 
 def tokenizer_json(**changes: object) -> dict:
-    """What Hugging Face writes for SMALL_MERGES and <|endoftext|>, with some fields changed.
-
-    The ids are those of 256 bytes, five merged tokens and <|endoftext|>, which has 261.
-    """
+    """The document, with some fields changed. EOT has the id 256 + 5 = 261."""
     file = {
         "version": "1.0",
         "added_tokens": [added_token(EOT, 261)],
@@ -42,7 +42,7 @@ def tokenizer_json(**changes: object) -> dict:
 
 
 def bpe_model(**changes: object) -> dict:
-    """The field "model" of tokenizer_json(), with some of its own fields changed."""
+    """The field "model" of the document, with some of its own fields changed."""
     model = {
         "type": "BPE",
         "dropout": None,
@@ -53,5 +53,5 @@ def bpe_model(**changes: object) -> dict:
 
 
 def without(fields: dict, name: str) -> dict:
-    """The fields but one."""
+    """The fields without the one of this name."""
     return {key: value for key, value in fields.items() if key != name}

@@ -1,11 +1,16 @@
-"""Every writer of the project is killed, left without room or permission, and started twice.
+"""Run every command that writes files with faults, and check the files that it leaves.
 
     python tests/support/writers.py PLACE POINTS [WRITER...]
 
-Each try is a fork of this process, in an empty directory beside the models of PLACE. After it, what
-has its final name is whole, and the same command again ends with the files of an uninterrupted run
-and nothing else. POINTS is the number of moments to try, 0 for all. HF_ENDPOINT names a hub that
-has `tiny/gpt2`. test_writers.py prepares PLACE.
+A writer is a command that writes files. A fault is what happens to a run of it: it is killed, or it
+finds the disk full, or it has no permission to write. Or two processes run the writer at once. Each
+try runs in a fork of this process, in a new directory in PLACE, which has the models that are read.
+After a try, each file with its final name must be whole. Then the same command runs again without a
+fault. It must leave the same files as an uninterrupted run, and no others.
+
+A change of files, such as a removal, has a number, from 1 on. This number is the moment of a fault.
+POINTS is how many moments are tried, 0 for all. HF_ENDPOINT names a hub that has `tiny/gpt2`.
+test_writers.py prepares PLACE.
 """
 
 import errno
@@ -34,7 +39,7 @@ TRAIN = (
     "--batch 2 --steps 4 --eval-every 2"
 )
 DOCUMENTS = "documents score ../in.jsonl -m ../tied --shard-size 1KB --out out"
-# Each command, and the one that continues it.
+# A name -> the command, and the command that continues it, if there is one
 WRITERS = {
     "save": ("save ../untied out", ""),
     "save over another": ("save ../untied out", ""),
@@ -43,18 +48,18 @@ WRITERS = {
     "train, with a vocabulary": (TRAIN, f"{TRAIN} --resume"),
     "documents": (DOCUMENTS, f"{DOCUMENTS} --resume"),
 }
-# Python's audit events of a change of files, and those that fail on a full disk.
+# Python's audit events that are changes of files, and those of them that fail on a full disk
 CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "open", "tempfile.mkdtemp"}
 GROWTH = {"os.mkdir", "os.link", "open"}
 
-Files = dict[str, bytes]  # names and contents; for a directory, b""
+Files = dict[str, bytes]  # the path of a file -> its content; of a directory -> b""
 Prepare = Callable[[], object]  # called in the fork before the command
 
 
 def main(place: str, points: str, *names: str) -> None:
-    """Attack the writers of these names, or all."""
+    """Attack the writers with these names; without names, all writers."""
     os.chdir(place)
-    os.chmod(".", 0o755)  # become_nobody runs a command as another user, who must come in here
+    os.chmod(".", 0o755)  # some tries run as another user, who must be able to enter PLACE
     os.environ |= {"TIEDGPT_WEIGHTS": "weights", "XDG_CACHE_HOME": "nowhere", "HF_HUB_OFFLINE": "0"}
     import_what_writers_use()
     for name in names or WRITERS:
@@ -62,9 +67,9 @@ def main(place: str, points: str, *names: str) -> None:
 
 
 def import_what_writers_use() -> None:
-    """Import all modules before the first fork.
+    """Import all modules that the commands use before the first fork.
 
-    An import in a fork would open files, which would be counted as changes.
+    An import in a fork may open files to write, such as byte code. They would count as changes.
     """
     packages = ("cli", "checkpoints", "training", "inference")
     for module in pkgutil.walk_packages(tiedgpt.__path__, "tiedgpt."):
@@ -76,16 +81,20 @@ def import_what_writers_use() -> None:
 
 
 def do_nothing() -> None:
-    """The fork runs the command without a fault."""
+    """The preparation of a run without a fault."""
 
 
 @dataclass
 class Fault:
-    """What happens to a run, and how it must end."""
+    """What happens to a run, and how it must end.
+
+    Without `code`, the run must either succeed, or end with exit code 2 and an error line that
+    contains `message`.
+    """
 
     name: str
-    prepare: Prepare
-    code: int | None = None  # the exit code; None: 2, with `message` in the last line
+    prepare: Prepare  # makes the fault happen
+    code: int | None = None  # the exit code
     message: str = ""
 
 
@@ -95,34 +104,35 @@ class Writer:
     def __init__(self, name: str) -> None:
         self.name = name
         self.command, self.continuation = WRITERS[name]
-        # What a command prints goes to a pipe: the size of a file is limited in some tries.
+        # A command prints to a pipe, not to a file, because some tries limit the size of files.
         self.read_end, self.write_end = os.pipe()
         os.set_blocking(self.read_end, False)
-        # This run is not interrupted. Every try must end with its files.
+        # The first run is not interrupted. Its files are those that every try must end with.
         self.enter_new_directory()
         self.before = files_here()
         code = self.run(self.command, count_changes)
         assert code == 0, self.printed()
         self.whole = files_here()
-        self.changes = Path("../changes").stat().st_size  # count_changes writes a byte for each
+        # count_changes writes one byte to this file for each change.
+        self.n_changes = Path("../changes").stat().st_size
 
     def attack(self, points: int) -> None:
-        """Try every fault: at about POINTS moments, or for 0 at each change of files.
+        """Try every fault: at about `points` moments, or, if that is 0, at each change of files.
 
-        A moment is the number of a change, from 1 on. The disk is full from a moment on.
+        The command is killed at one moment. The disk is full from a moment to the end.
         """
-        every_change = range(1, self.changes + 1)
-        largest = max(len(content) for content in self.whole.values())
+        every_change = range(1, self.n_changes + 1)
+        largest_size = max(len(content) for content in self.whole.values())
         if points == 0:
             kill_moments = every_change
             full_moments = every_change
-            size_limits = [0, 100, largest // 2, largest - 1]
+            size_limits = [0, 100, largest_size // 2, largest_size - 1]
             n_rivals = 10
         else:
-            step = math.ceil(self.changes / points)
+            step = math.ceil(self.n_changes / points)
             kill_moments = every_change[::step]
             full_moments = kill_moments[::2]
-            size_limits = [largest - 1]
+            size_limits = [largest_size - 1]
             n_rivals = 1
 
         for moment in kill_moments:
@@ -141,9 +151,9 @@ class Writer:
             self.attempt_twice_at_once()
 
     def attempt(self, fault: Fault) -> None:
-        """Run the command with a fault, and check how it ends and what is there.
+        """Run the command with a fault, and check how it ends and which files it leaves.
 
-        A command to which the fault does not matter any more may succeed.
+        It may succeed, if what the fault forbids is not needed any more.
         """
         self.enter_new_directory()
         code = self.run(self.command, fault.prepare)
@@ -152,7 +162,7 @@ class Writer:
         if fault.code is not None:
             assert code == fault.code, report
         elif code != 0:
-            assert code == 2, report
+            assert code == 2, report  # an error that the user is told of in one line
             last_line = printed.splitlines()[-1]
             assert last_line.startswith("tiedgpt: error: "), report
             assert fault.message in last_line, report
@@ -160,42 +170,45 @@ class Writer:
         self.check_files_and_run_again(report)
 
     def attempt_twice_at_once(self) -> None:
-        """Run the command in two processes. One may refuse, because the other has the lock."""
+        """Run the command in two processes at once. One may fail because the other has the lock."""
         self.enter_new_directory()
-        rival = self.start(self.command)
+        rival_process = self.start(self.command)
         code = self.run(self.command)
-        codes = {code, exit_code(rival)}
+        codes = {code, exit_code(rival_process)}
         printed = self.printed()
         report = f"{self.name}, two at once: {codes}, {printed[-500:]}"
-        assert 0 in codes, report
+        assert 0 in codes, report  # one of them succeeds
         assert codes <= {0, 2}, report
         assert "Traceback" not in printed, report
         self.check_files_and_run_again(report)
 
     def check_files_and_run_again(self, report: str) -> None:
-        """Check what a try has left, and that running again makes the whole files.
+        """Check the files that a try has left; run the command again, and check its files.
 
-        `report` is what an error says of the try. Running again may fail only because the try had
-        completed its files.
+        The second run may fail, but only because the first has completed the files, so that they
+        exist. `report` describes the first run. It is shown if a check fails.
         """
         self.check_files(report)
-        works = self.run_again()
+        has_succeeded = self.run_again()
         printed = self.printed()
-        if not works:
+        if not has_succeeded:
             assert "exists" in printed, f"{report}, again: {printed}"
         assert files_here() == self.whole, f"{report}, again: {sorted(files_here())}"
 
     def run_again(self) -> bool:
-        """Run the command that continues, or else the same command. Whether one of them works."""
+        """Run the continuation, if there is one. If there is none or it fails, run the command.
+
+        Returns whether one of them has succeeded.
+        """
         if self.continuation and self.run(self.continuation) == 0:
             return True
         return self.run(self.command) == 0
 
     def check_files(self, report: str) -> None:
-        """Files with their final names are whole; those of a model are one model's.
+        """Each file with its final name is whole, and the files of a model belong to one model.
 
-        A model that can be loaded is whole. What `train` writes is not compared: it may be that of
-        an earlier step.
+        A model that can be loaded is whole. The files of `train` are not compared with those of the
+        uninterrupted run, because they may be those of an earlier step.
         """
         for config in Path().rglob("config.json"):
             if not is_hidden(config):
@@ -204,10 +217,11 @@ class Writer:
         files = visible(files_here())
         files_before = visible(self.before)
         whole = visible(self.whole)
-        # These publish all their files at once.
+        # These commands publish all their files at once: all are there, or none.
         if self.name in ("save", "save over another", "convert"):
             assert files in (files_before, whole), f"{report}: {sorted(files)}"
-        # These may have published some. Files of out.parts are there only until the end.
+        # These commands publish one file after the other, so some may be missing. out.parts is a
+        # folder of `documents` that is removed at the end, so its files are not compared.
         if self.name in ("download", "documents"):
             for name, content in files.items():
                 is_part = "parts" in name
@@ -215,24 +229,25 @@ class Writer:
                     assert whole.get(name) == content, f"{report}: {name}"
 
     def enter_new_directory(self) -> None:
-        """Make a directory beside the models, in which the next command runs, and enter it."""
-        is_first = Path("text").exists()  # in PLACE; later, in the directory of the last attempt
-        if not is_first:
+        """Make a directory in PLACE, in which the next command runs, and enter it."""
+        is_in_place = Path("text").exists()  # PLACE has a file `text`; the directory of a try, none
+        if not is_in_place:
             os.chdir("..")
         os.chdir(tempfile.mkdtemp(dir="."))
         if self.name == "save over another":
             shutil.copytree("../tied", "out")
 
     def run(self, command: str, prepare: Prepare = do_nothing) -> int:
-        """Run a command in a fork. Returns its exit code, or minus the signal that killed it."""
+        """Run a command in a fork and wait for it. Returns its `exit_code`."""
         return exit_code(self.start(command, prepare))
 
     def start(self, command: str, prepare: Prepare = do_nothing) -> int:
-        """Run a command in a fork, whose process id is returned."""
+        """Start a command in a fork. Returns the id of its process."""
         process = os.fork()
-        if process != 0:  # in this process; in the fork it is 0
+        is_in_fork = process == 0
+        if not is_in_fork:
             return process
-        code = 99  # if the command raises an error
+        code = 99  # the exit code if the command raises an error
         try:
             # stdout and stderr are the pipe.
             os.dup2(self.write_end, 1)
@@ -266,7 +281,7 @@ def run_command(words: list[str]) -> int:
 
 
 def exit_code(process: int) -> int:
-    """The code with which a process ends; minus the signal that killed it."""
+    """Wait for a process. Returns its exit code; if a signal killed it, minus the signal."""
     _, status = os.waitpid(process, 0)
     return os.waitstatus_to_exitcode(status)
 
@@ -275,17 +290,17 @@ def exit_code(process: int) -> int:
 
 
 def is_change(event: str, arguments: tuple) -> bool:
-    """Whether an audit event is a change of files: for `open`, whether it opens one to write.
+    """Whether an audit event is a change of files. `open` is one if it opens a file to write.
 
-    The first argument of these events is a path, and the third of `open` has the flags.
+    The first argument of these events is a path. The third argument of `open` is its flags.
     """
     if event not in CHANGES:
         return False
     path = str(arguments[0])
-    if path.startswith("/dev"):
+    if path.startswith("/dev"):  # a device, such as /dev/null
         return False
     if event == "open":
-        flags = arguments[2] or 0
+        flags = arguments[2] or 0  # it may be None
         return bool(flags & (os.O_WRONLY | os.O_RDWR))
     return True
 
@@ -302,7 +317,7 @@ def count_changes() -> None:
 
 
 def act_from(moment: int, act: Callable[[str], object]) -> None:
-    """Act before the change of files of this number, the first being 1, and before later ones."""
+    """Call `act` before the change of files with the number `moment`, and before all later ones."""
     n_changes = 0
 
     def hook(event: str, arguments: tuple) -> None:
@@ -320,25 +335,29 @@ def kill(event: str) -> None:
 
 
 def refuse_growth(event: str) -> None:
-    """The disk is full."""
+    """Behave like a full disk."""
     if event in GROWTH:
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def become_nobody() -> None:
-    """Have no permission to write here."""
+    """Take from this process the permission to write in this directory."""
     os.chmod(".", 0o555)
-    if os.geteuid() == 0:  # root has every permission, so the fork becomes the user nobody
-        os.seteuid(65534)
+    if os.geteuid() == 0:  # root may write everywhere
+        nobody = 65534  # the id of a user
+        os.seteuid(nobody)
 
 
 # Files
 
 
 def files_here() -> Files:
-    """All files and directories here, hidden ones too."""
+    """All files and directories in this directory and below it, hidden ones too.
+
+    become_nobody has forbidden to write in this directory. This allows it again.
+    """
     with suppress(OSError):
-        os.chmod(".", 0o755)  # become_nobody has forbidden to write
+        os.chmod(".", 0o755)
     files = {}
     for path in Path().rglob("*"):
         if path.is_dir():
@@ -349,12 +368,12 @@ def files_here() -> Files:
 
 
 def is_hidden(path: str | Path) -> bool:
-    """Whether a part of the path begins with a dot."""
+    """Whether the name of the file, or of a directory in its path, begins with a dot."""
     return "/." in f"/{path}"
 
 
 def visible(files: Files) -> Files:
-    """The files that have their final names and a content."""
+    """The files that are not hidden and have a content, so no directories."""
     return {name: content for name, content in files.items() if content and not is_hidden(name)}
 
 

@@ -1,7 +1,8 @@
-"""OtherGPT2 with one mistake each. The step in which it is made is overridden.
+"""Subclasses of OtherGPT2, a GPT-2 in NumPy. Each makes one mistake, in the step that it overrides.
 
-The name of a class says what the mistake is. As in other_gpt2.py, a method gets one sequence: x is
-[T, D], q, k and v are [H, T, K], scores and patterns are [H, T, T].
+The name of a class says what the mistake is. A method gets one sequence: x is [T, D]; q, k and v
+are [H, T, K]; scores and patterns are [H, T, T]. self.weights(layer, name) is (weight, bias) of a
+part of a block. block() must also record the residual stream on the tape, with record_stream().
 """
 
 import math
@@ -32,7 +33,7 @@ class ExactGeluInLayer1(OtherGPT2):
 
 
 class NearlyExactGelu(OtherGPT2):
-    """Near the exact gelu, but not near enough to be taken for it."""
+    """A function near the exact gelu, but not so near that it should be taken for it."""
 
     def activation(self, x, layer):
         return 1.1 * gelu(x) - 0.1 * super().activation(x, layer)
@@ -110,7 +111,7 @@ class NormDividedByVariance(OtherGPT2):
 
 
 class NormWithUnbiasedVariance(OtherGPT2):
-    """Divided by D - 1, not by D."""
+    """The sum of squares is divided by D - 1, not by D."""
 
     def layer_norm(self, x, weight, bias):
         mean = x.mean(axis=-1, keepdims=True)
@@ -119,7 +120,7 @@ class NormWithUnbiasedVariance(OtherGPT2):
 
 
 class NormOverTokens(OtherGPT2):
-    """Over axis T of [T, D], not over axis D."""
+    """The mean and the variance are over axis T of [T, D], not over axis D."""
 
     def layer_norm(self, x, weight, bias):
         mean = x.mean(axis=0, keepdims=True)
@@ -236,7 +237,7 @@ class MLPReadsLn1(OtherGPT2):
 
 class BlockSkipped(OtherGPT2):
     def layers(self):
-        """0, 2, ..."""
+        """The blocks 0, 2, 3, ..., without block 1."""
         layers = list(range(self.n_layer))
         layers.remove(1)
         return layers
@@ -244,21 +245,21 @@ class BlockSkipped(OtherGPT2):
 
 class BlockTwice(OtherGPT2):
     def layers(self):
-        """0, 1, 1, 2, ..."""
+        """The blocks 0, 1, 1, 2, ..."""
         layers = list(range(self.n_layer))
         layers.insert(1, 1)
         return layers
 
 
 class BlocksReversed(OtherGPT2):
-    """With the activations under the numbers of the blocks, as hooks record them."""
+    """The last block runs first. Each activation has the number of the block that computes it."""
 
     def layers(self):
         return reversed(range(self.n_layer))
 
 
 class WeightsOfBlocksReversed(OtherGPT2):
-    """With the activations numbered in the order in which they are computed."""
+    """The last block's weights come first. The activations are numbered in the order of running."""
 
     def weights(self, layer, name):
         return super().weights(self.n_layer - 1 - layer, name)
@@ -268,8 +269,9 @@ class WeightsOfBlocksReversed(OtherGPT2):
 
 
 def bfloat16(array):
-    """The float32 numbers rounded to the nearest bfloat16, to even in a tie."""
-    # A bfloat16 is the upper half of a float32. 0x7FFF is just less than half of its last bit.
+    """The float32 numbers rounded to the nearest bfloat16; to the even one if two are as near."""
+    # A bfloat16 is the upper 16 bits of a float32. To round, half of the last of these bits is
+    # added, 0x8000, or one less where that bit is 0. Then the lower 16 bits are set to 0.
     bits = array.view(np.uint32)
     last_bit = (bits >> 16) & 1
     rounded_bits = (bits + 0x7FFF + last_bit) & 0xFFFF0000
@@ -288,8 +290,8 @@ class ParametersInFloat16(OtherGPT2):
         super().__init__(rounded, n_layer, n_head)
 
 
-def matrices_alone(parameters, rounded):
-    """The parameters, of which the matrices are rounded and the vectors are not."""
+def with_rounded_matrices(parameters, rounded):
+    """The parameters. The function `rounded` is applied to the matrices, not to the vectors."""
     mixed = {}
     for name, array in parameters.items():
         mixed[name] = rounded(array) if array.ndim == 2 else array
@@ -298,62 +300,65 @@ def matrices_alone(parameters, rounded):
 
 class MatricesInBfloat16(OtherGPT2):
     def __init__(self, parameters, n_layer, n_head):
-        super().__init__(matrices_alone(parameters, bfloat16), n_layer, n_head)
+        super().__init__(with_rounded_matrices(parameters, bfloat16), n_layer, n_head)
 
 
 class MatricesInFloat16(OtherGPT2):
     def __init__(self, parameters, n_layer, n_head):
-        mixed = matrices_alone(parameters, lambda array: array.astype(np.float16))
+        mixed = with_rounded_matrices(parameters, lambda array: array.astype(np.float16))
         super().__init__(mixed, n_layer, n_head)
 
 
 def centred(x):
-    """Each vector less its mean."""
+    """The vectors (the last axis), from each of which its mean is subtracted."""
     return x - x.mean(axis=-1, keepdims=True)
 
 
 class FoldedAndCentred(OtherGPT2):
-    """The weights are those that TransformerLens computes by default.
+    """The weights are changed as TransformerLens does by default.
 
-    The weights and biases of the layer norms are part of the matrices after them, and the biases of
-    the values are part of c_proj's. What is written to the residual stream has mean 0, and so have
-    the logits.
+    To fold the weight and bias of a layer norm is to make them a part of the linear layer that
+    reads its output. The bias of the values is folded into the bias of c_proj. Each vector that is
+    added to the residual stream is centred: its mean is subtracted. So are the logits.
     """
 
     def __init__(self, parameters, n_layer, n_head):
         super().__init__(parameters, n_layer, n_head)
         p = self.parameters
-        # The output matrix takes in ln_f's weight and bias. The logits then have mean 0.
+        # Fold ln_f into the output matrix, and centre the logits.
         head = p.get("lm_head.weight", p["wte.weight"]).T  # [D, V]; a tied model has wte alone
         self.head_bias = centred(p["ln_f.bias"] @ head)
         self.head = centred(p["ln_f.weight"][:, None] * head)
-        # All that is written to the residual stream then has mean 0: first the embedding.
+        # Centre the embeddings.
         p["wte.weight"] = centred(p["wte.weight"])
         p["wpe.weight"] = centred(p["wpe.weight"])
         for layer in range(n_layer):
             self.fold(norm=f"h.{layer}.ln_1", linear=f"h.{layer}.attn.c_attn")
             self.fold(norm=f"h.{layer}.ln_2", linear=f"h.{layer}.mlp.c_fc")
-            # These two write to the residual stream.
+            # Centre what the layer adds to the residual stream: the outputs of these two.
             for name in (f"h.{layer}.attn.c_proj", f"h.{layer}.mlp.c_proj"):
                 p[f"{name}.weight"] = centred(p[f"{name}.weight"])
                 p[f"{name}.bias"] = centred(p[f"{name}.bias"])
             self.fold_bias_of_values(f"h.{layer}.attn")
 
     def fold(self, norm, linear):
-        """Make the weight and bias of a layer norm a part of the linear layer that reads it."""
+        """Fold the weight and bias of a layer norm into the linear layer that reads its output."""
         p = self.parameters
         p[f"{linear}.bias"] = p[f"{linear}.bias"] + p[f"{norm}.bias"] @ p[f"{linear}.weight"]
         p[f"{linear}.weight"] = p[f"{norm}.weight"][:, None] * p[f"{linear}.weight"]
 
     def fold_bias_of_values(self, attn):
-        """Move the bias of the values to c_proj. A pattern adds up to 1, so the output stays."""
+        """Move the bias of the values to c_proj.
+
+        The output of attention stays the same, because each row of a pattern adds up to 1.
+        """
         p = self.parameters
         q_bias, k_bias, v_bias = np.split(p[f"{attn}.c_attn.bias"], 3)
         p[f"{attn}.c_attn.bias"] = np.concatenate([q_bias, k_bias, 0 * v_bias])
         p[f"{attn}.c_proj.bias"] = p[f"{attn}.c_proj.bias"] + v_bias @ p[f"{attn}.c_proj.weight"]
 
     def layer_norm(self, x, weight, bias):
-        """Without weight and bias, which are part of the next matrix."""
+        """Apply no weight and bias, because they are folded into the next linear layer."""
         return super().layer_norm(x, 1, 0)
 
     def logits(self, final):
@@ -417,7 +422,7 @@ class MLPOutInFloat16(OtherGPT2):
 
 
 class KeysFirstInCAttn(OtherGPT2):
-    """c_attn computes k, q, v, and they are taken apart as q, k, v."""
+    """c_attn computes k, q and v in this order, but the model takes them for q, k and v."""
 
     def linear(self, x, layer, name):
         out = super().linear(x, layer, name)
@@ -459,7 +464,7 @@ class ValuesFirst(OtherGPT2):
 
 
 class OneHeadAfterTheOther(OtherGPT2):
-    """The columns are taken for q, k and v of the first head, then of the second, and so on."""
+    """The columns are taken for q, k, v of head 0, then for q, k, v of head 1, and so on."""
 
     def split_heads(self, qkv, layer):
         T, width = qkv.shape
@@ -469,7 +474,7 @@ class OneHeadAfterTheOther(OtherGPT2):
 
 
 class HeadsInterleaved(OtherGPT2):
-    """The first head has columns 0, H, 2 H, ..., the next one 1, H + 1, ..."""
+    """Head 0 gets the columns 0, H, 2 H, ...; head 1 gets the columns 1, H + 1, 2 H + 1, ..."""
 
     def heads_of(self, part):
         T, D = part.shape
@@ -540,7 +545,7 @@ class MaskOfZeros(OtherGPT2):
 
 
 class MaskOfThePast(OtherGPT2):
-    """It hides the keys before the query, not those after it."""
+    """The mask hides the keys before the query, not the keys after it."""
 
     def is_later(self, scores):
         return super().is_later(scores).T
@@ -552,7 +557,7 @@ class MaskAfterSoftmax(OtherGPT2):
 
 
 class SoftmaxOverQueries(OtherGPT2):
-    """Over axis -2 of the scores, not over axis -1."""
+    """The sum is over axis -2 of the scores (the queries), not over axis -1 (the keys)."""
 
     def softmax(self, x):
         exponentials = np.exp(x - x.max(axis=-2, keepdims=True))
@@ -574,7 +579,7 @@ class PositionsFrom1(OtherGPT2):
 
 class PositionsFromMinus1(OtherGPT2):
     def positions(self, T):
-        """-1, 0, 1, ... Position -1 is the last row of wpe."""
+        """-1, 0, 1, ... NumPy takes index -1 for the last row of wpe."""
         return np.arange(T) - 1
 
 
@@ -600,14 +605,14 @@ class IdsMinus1(OtherGPT2):
 
 
 class TokenBeforeLastFirst(OtherGPT2):
-    """Each token is read as the one before it, and the first one as the last one."""
+    """Each token is replaced by the token before it, and the first token by the last token."""
 
     def token_vectors(self, ids):
         return super().token_vectors(np.roll(ids, 1))
 
 
 class TokenBefore0First(OtherGPT2):
-    """Each token is read as the one before it, and the first one as token 0."""
+    """Each token is replaced by the token before it, and the first token by the token with id 0."""
 
     def token_vectors(self, ids):
         before = np.concatenate([[0], ids[:-1]])
@@ -615,7 +620,7 @@ class TokenBefore0First(OtherGPT2):
 
 
 class TokenAfter(OtherGPT2):
-    """Each token is read as the one after it, and the last one as itself."""
+    """Each token is replaced by the token after it. The last token stays."""
 
     def token_vectors(self, ids):
         after = np.concatenate([ids[1:], ids[-1:]])

@@ -1,4 +1,7 @@
-"""Wrong solutions of the exercises of scripts/exercises.md, each with one mistake."""
+"""Wrong solutions of the exercises of scripts/exercises.md, each with one mistake.
+
+The name of a function says what the mistake is. `right` has the right solutions.
+"""
 
 import math
 
@@ -10,11 +13,13 @@ from . import exercise_solutions as right
 
 
 def merge_in_place(ids, pair, new_id):
+    """It changes the list that it gets."""
     ids[:] = right.merge(ids, pair, new_id)
     return ids
 
 
 def merge_with_overlaps(ids, pair, new_id):
+    """It does not skip the second token of a pair that is merged."""
     new_ids = []
     for n in range(len(ids)):
         if tuple(ids[n : n + 2]) == pair:
@@ -68,6 +73,7 @@ def softmax_over_axis_0(x):
 
 
 def softmax_of_large_numbers_overflows(x):
+    """It does not subtract the largest number first."""
     exponentials = np.exp(x)
     return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
@@ -77,6 +83,7 @@ def target_logits_of(logits, targets):
 
 
 def loss_of_large_numbers_overflows(logits, targets):
+    """It does not subtract the largest logit first."""
     return np.log(np.exp(logits).sum(axis=-1)) - target_logits_of(logits, targets)
 
 
@@ -90,6 +97,7 @@ def loss_in_bits(logits, targets):
 
 
 def loss_by_softmax(logits, targets):
+    """The logarithm is infinite where softmax gives 0."""
     return -np.log(target_logits_of(right.softmax(logits), targets))
 
 
@@ -126,7 +134,8 @@ def head_that_hides_the_token_itself(x, W_q, b_q, W_k, b_k, W_v, b_v):
 
 
 def head_without_the_bias_of_queries(x, W_q, b_q, W_k, b_k, W_v, b_v):
-    return right.head(x, W_q, 0, W_k, b_k, W_v, b_v)
+    zero = 0  # in place of b_q
+    return right.head(x, W_q, zero, W_k, b_k, W_v, b_v)
 
 
 # Exercise 5: attention
@@ -198,23 +207,25 @@ def cache_that_is_not_read(x, c_attn, c_proj, n_head, cache):
 
 
 def cache_of_the_first_piece(x, c_attn, c_proj, n_head, cache):
-    first_piece = dict(cache)  # empty at the first call
+    """After the first call, the cache does not grow."""
+    cache_before = dict(cache)  # empty at the first call
     out = right.cached_attention(x, c_attn, c_proj, n_head, cache)
-    if first_piece:
-        cache.update(first_piece)
+    if cache_before:
+        cache.update(cache_before)
     return out
 
 
 def cache_of_the_last_piece(x, c_attn, c_proj, n_head, cache):
+    """The cache holds the keys and values of the last call alone."""
     out = right.cached_attention(x, c_attn, c_proj, n_head, cache)
     _, cache["k"], cache["v"] = queries_keys_values(x, c_attn)
     return out
 
 
 def attend_with(pattern_of, x, c_attn, c_proj, n_head, cache):
-    """Attention with a cache. `pattern_of` computes a head's pattern from its scores."""
+    """Attention with a cache. The function pattern_of computes a pattern from a head's scores."""
     q, k, v = queries_keys_values(x, c_attn)
-    if cache:
+    if cache:  # it is an empty dict at the first call
         k = np.concatenate([cache["k"], k])
         v = np.concatenate([cache["v"], v])
     cache["k"] = k
@@ -229,6 +240,7 @@ def attend_with(pattern_of, x, c_attn, c_proj, n_head, cache):
 
 
 def cache_with_a_mask_from_position_0(x, c_attn, c_proj, n_head, cache):
+    """The mask takes the first query for that of token 0, although tokens came before it."""
     return attend_with(causal_pattern, x, c_attn, c_proj, n_head, cache)
 
 
@@ -239,7 +251,7 @@ def cache_without_a_mask(x, c_attn, c_proj, n_head, cache):
 def cache_with_scores_not_scaled(x, c_attn, c_proj, n_head, cache):
     def pattern_of(scores):
         T, S = scores.shape
-        past = S - T  # the first query comes after so many tokens
+        past = S - T  # the number of tokens before the first query
         is_later = np.triu(np.ones((T, S), bool), k=past + 1)
         K = x.shape[-1] // n_head
         unscaled_scores = scores * np.sqrt(K)  # attend_with has divided them
@@ -252,6 +264,7 @@ def cache_with_scores_not_scaled(x, c_attn, c_proj, n_head, cache):
 
 
 def top_p_not_divided(probabilities, p):
+    """The probabilities that are kept are not divided by their sum."""
     order = np.argsort(-probabilities)
     sums_before = np.cumsum(probabilities[order]) - probabilities[order]
     kept = probabilities.copy()
@@ -260,6 +273,7 @@ def top_p_not_divided(probabilities, p):
 
 
 def top_p_with_a_token_too_few(probabilities, p):
+    """It drops the token with which the sum exceeds p."""
     order = np.argsort(-probabilities)
     sums = np.cumsum(probabilities[order])
     kept = probabilities.copy()
@@ -268,6 +282,7 @@ def top_p_with_a_token_too_few(probabilities, p):
 
 
 def top_p_with_a_token_too_many(probabilities, p):
+    """It keeps one token more if the likeliest ones add up to exactly p."""
     order = np.argsort(-probabilities)
     sums_before = np.cumsum(probabilities[order]) - probabilities[order]
     kept = probabilities.copy()
@@ -287,12 +302,13 @@ def top_p_from_the_unlikeliest(probabilities, p):
 
 
 def normalised(x, eps):
-    """The normalised x, and the standard deviation by which it was divided, with eps."""
+    """(the normalised x, the standard deviation s by which it was divided, which includes eps)."""
     s = np.sqrt(x.var(axis=-1, keepdims=True) + eps)
     return (x - x.mean(axis=-1, keepdims=True)) / s, s
 
 
 def backward_without_s(dout, x, weight, eps):
+    """dx lacks the gradient through s."""
     _, dweight, dbias = right.layer_norm_backward(dout, x, weight, eps)
     _, s = normalised(x, eps)
     dn = dout * weight
@@ -301,6 +317,7 @@ def backward_without_s(dout, x, weight, eps):
 
 
 def backward_without_mean(dout, x, weight, eps):
+    """dx lacks the gradient through the mean."""
     _, dweight, dbias = right.layer_norm_backward(dout, x, weight, eps)
     n, s = normalised(x, eps)
     dn = dout * weight
@@ -309,6 +326,7 @@ def backward_without_mean(dout, x, weight, eps):
 
 
 def backward_without_mean_and_s(dout, x, weight, eps):
+    """dx lacks the gradients through the mean and through s."""
     _, dweight, dbias = right.layer_norm_backward(dout, x, weight, eps)
     _, s = normalised(x, eps)
     return dout * weight / s, dweight, dbias
@@ -320,11 +338,13 @@ def backward_with_dx_plus_1(dout, x, weight, eps):
 
 
 def backward_with_x_for_n(dout, x, weight, eps):
+    """dweight is computed from x instead of the normalised x, n."""
     dx, _, dbias = right.layer_norm_backward(dout, x, weight, eps)
     return dx, (dout * x).sum(axis=0), dbias
 
 
 def backward_with_mean_for_sum(dout, x, weight, eps):
+    """dbias is the mean of dout over the tokens instead of the sum."""
     dx, dweight, _ = right.layer_norm_backward(dout, x, weight, eps)
     return dx, dweight, dout.mean(axis=0)
 
@@ -337,6 +357,7 @@ def backward_without_eps(dout, x, weight, eps):
 
 
 def gradient_of_repeated_tokens_once(ids, dresid, final, dlogits):
+    """Of several gradients of the same token, `+=` adds only the last one."""
     dwte = dlogits.T @ final
     dwte[ids] += dresid
     return dwte

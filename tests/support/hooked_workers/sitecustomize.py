@@ -1,11 +1,11 @@
-"""Hooks for the workers of `tiedgpt documents`, which import this file when they start.
+"""Faults for the worker processes of `tiedgpt documents`, which import this file when they start.
 
-Files in the working directory say what happens:
+Which of these files are in the working directory decides what a worker does:
 
-    die        a worker kills itself when it starts
-    tame       a worker survives the text "killer"; without this file, it exits there
-    go         a worker reads past the text "wait"; without it, the worker writes waiting-PID and
-               waits for it
+    die        With it, a worker kills itself when it starts.
+    tame       Without it, a worker ends at once when it reads the text "killer".
+    go         Without it, a worker that reads the text "wait" writes a file waiting-PID and waits
+               until there is a file `go`.
 """
 
 import os
@@ -16,18 +16,19 @@ from pathlib import Path
 
 
 def hook_read_record():
+    """Replace rows.read_record by a function that looks for the two texts before it reads."""
     from tiedgpt.scale import rows
 
     read_record = rows.read_record
 
-    def hooked(line, *arguments):
+    def hooked_read_record(line, *arguments):
         if b'"wait"' in line:
             wait_for_go()
         if b'"killer"' in line and not os.path.exists("tame"):
             os._exit(1)
         return read_record(line, *arguments)
 
-    rows.read_record = hooked
+    rows.read_record = hooked_read_record
 
 
 def wait_for_go():
