@@ -196,7 +196,7 @@ def test_pieces_continue_a_cache_that_is_not_empty(set_reading_threads):
 
 
 def test_long_sequences_of_unequal_lengths_are_read_in_pieces(set_reading_threads):
-    """Two calls read a long and a short text. `lengths` says how many ids of each are no padding."""
+    """Two calls read a long and a short text. The ids after `lengths` are padding."""
     set_reading_threads(2)
     long_text = IDS
     short_text = IDS[: T - 97][::-1]
