@@ -60,7 +60,8 @@ def obvious_merges(text: str, limit: int) -> list[tuple[str, str]]:
 # Single texts
 
 # The example of Sennrich et al. 2016, algorithm 1. The words "low", "lower", "newest" and "widest"
-# occur 5, 2, 6 and 3 times. Beside each merge is how often its pair occurs then, and why it is the next one.
+# occur 5, 2, 6 and 3 times. Beside each merge is how often its pair occurs then, and why this pair
+# is merged next.
 EXAMPLE = [
     ("e", "s"),  # 9 times, as often as "st", but "e" has a lower id than "s"
     ("es", "t"),  # 9 times
