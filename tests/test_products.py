@@ -143,8 +143,8 @@ def test_weights_in_column_order_are_read_once_in_blocks(
     for blocks, _ in stacked_products:
         assert blocks.shape[-2:] == (products.BLOCK_OUTPUTS, 768)
         weights_read += blocks.size
-    # Of 5003 outputs, one thread has 2501 and the other 2502. The last outputs of each thread do not
-    # fill a block.
+    # One thread has 2501 of the 5003 outputs, and the other has 2502. The last few outputs of each
+    # thread do not fill a block.
     outputs_in_no_block = 2501 % products.BLOCK_OUTPUTS + 2502 % products.BLOCK_OUTPUTS
     assert weights_read == (5003 - outputs_in_no_block) * 768
 
@@ -208,7 +208,7 @@ def test_more_rows_are_left_to_blas(order, small_kernels, most, monkeypatch):
     ],
 )
 def test_on_many_cores_and_with_another_blas_no_rows_are_few(blas_threads, most, monkeypatch):
-    """If few_rows is 1, every product is left to BLAS."""
+    """few_rows is then 1, so that every product is left to BLAS."""
     monkeypatch.setattr(blas, "blas_threads", lambda: blas_threads)
     assert few_rows(np.zeros((768, 2304))) == most
 
