@@ -331,7 +331,7 @@ def test_what_a_killed_save_left_is_removed(killed_save):
 
 
 def test_what_a_killed_save_left_is_removed_on_windows(killed_save, monkeypatch):
-    """Windows cannot rename a directory with an open file, such as the lock in a staging directory."""
+    """On Windows a directory cannot be renamed while a file in it, here the lock, is open."""
     rename = os.rename
 
     def rename_unless_open(old, new):
