@@ -47,6 +47,7 @@ def test_the_tape_names_every_activation_and_shape(dtype):
     assert len(documented) == 2 + 16 * L, "embed, final, and 16 in each block"
     documented["logits"] = "B T V"
     assert list(tape) == list(documented)
+    # S is the number of keys. The cache was empty, so there are T.
     sizes = {"B": B, "T": T, "S": T, "D": D, "3D": 3 * D, "H": H, "K": K, "F": F, "V": V}
     for name, letters in documented.items():
         shape = tuple(sizes[letter] for letter in letters.split())

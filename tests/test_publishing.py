@@ -573,7 +573,7 @@ with suppress(ChildProcessError):
 
 @posix
 def test_four_processes_lock_in_turn_and_lose_no_file_that_they_save(tmp_path):
-    """A process may open a lock file that another process then removes. It has no lock then."""
+    """A process has no lock if another process removes the lock file that it has opened."""
     (tmp_path / "a").mkdir()
     with start(FOUR_PROCESSES, tmp_path / "a") as process:
         assert process.communicate() == (b"", b"")

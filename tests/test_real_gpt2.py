@@ -1,6 +1,6 @@
 """GPT-2 124M against published numbers. Skipped if the checkpoint is not on this machine.
 
-goldens/gpt2-124M.json holds the numbers, each with its source: logits, greedy continuations, a
+goldens/gpt2-124M.json (PUBLISHED) holds the numbers, each with its source: logits, greedy continuations, a
 final hidden state and losses, from transformers, TransformerLens, llm.c, picoGPT and others. So an
 error that this package shares with one other implementation is still found.
 """
@@ -45,7 +45,7 @@ def last_logits(model: GPT2, ids: list[int]) -> dict[str, Any]:
     likeliest_first = np.argsort(-logits)
     top10 = []
     for token in likeliest_first[:10]:
-        top10.append((int(token), "its text", logits[token]))
+        top10.append((int(token), "its text", logits[token]))  # the text is not compared
     return {
         "ids": ids,
         "logsumexp": np.log(np.exp(logits).sum()),

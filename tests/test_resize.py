@@ -66,9 +66,8 @@ def test_random_rows_differ_and_come_from_the_seed(model):
     np.testing.assert_array_equal(resized.W_E, again.W_E)
     assert not np.array_equal(resized.W_E[V:], other.W_E[V:])
     if not model.config.tied:
-        assert not np.array_equal(resized.W_U.T[V:], resized.W_E[V:]), (
-            "W_U and W_E get different rows"
-        )
+        new_rows_of_W_U = resized.W_U.T[V:]
+        assert not np.array_equal(new_rows_of_W_U, resized.W_E[V:])
 
 
 def test_resize_does_not_change_the_model_itself(model):

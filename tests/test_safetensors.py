@@ -264,7 +264,7 @@ def test_the_header_may_have_tensors_in_another_order_than_the_data(read):
 def test_the_header_of_the_deepest_gpt2_is_short_enough(read):
     """The model has as many layers as a configuration may have, and the mask buffers of old files.
 
-    Its header has less than half of the greatest length, because a real one has longer numbers.
+    Its header must have less than half of the greatest length. A real one has longer numbers.
     """
     most_layers = config_module.RANGES["n_layer"].high
     config = Config(n_layer=most_layers, n_embd=1, n_head=1, vocab_size=1)

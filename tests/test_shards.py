@@ -873,6 +873,7 @@ def settings(checkpoint) -> dict:
 
 
 def test_threads_share_one_model(settings, checkpoint, monkeypatch):
+    """Eight threads load the model of a run. It is read from its checkpoint once."""
     checkpoint_class = type(open_checkpoint(Path(checkpoint)))
     load = checkpoint_class.load
     heads_loaded = []
@@ -1056,6 +1057,7 @@ def write_odd_lines(path: Path, zeros: int, quotes: int, empty_lines: int) -> No
 @linux
 def test_memory_does_not_grow_with_the_file_or_the_number_of_its_lines(checkpoint, tmp_path):
     def memory_of_run(name, zeros, quotes, empty_lines):
+        """Score a file of odd lines in a new process. Return the most kB of memory that it took."""
         path = tmp_path / name
         out = tmp_path / f"{name}.out"
         write_odd_lines(path, zeros=zeros, quotes=quotes, empty_lines=empty_lines)
