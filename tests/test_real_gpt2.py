@@ -1,8 +1,8 @@
 """GPT-2 124M against published numbers. Skipped if the checkpoint is not on this machine.
 
-goldens/gpt2-124M.json (PUBLISHED) holds the numbers, each with its source: logits, greedy continuations, a
-final hidden state and losses, from transformers, TransformerLens, llm.c, picoGPT and others. So an
-error that this package shares with one other implementation is still found.
+goldens/gpt2-124M.json holds the numbers, PUBLISHED, each with its source: logits, greedy
+continuations, a final hidden state and losses, from transformers, TransformerLens, llm.c, picoGPT
+and others. So an error that this package shares with one other implementation is still found.
 """
 
 import json
