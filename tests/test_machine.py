@@ -1,11 +1,14 @@
-"""How threads share a text or a batch: BLAS has one meanwhile, and results do not change.
+"""Python threads share a long text, or a batch of training. The results do not change.
 
-Several threads read a long text in pieces of at most PIECE_TOKENS tokens. In each layer, a piece
-puts its keys and values into the cache, with KVCache.extend, and then needs those of the pieces
-before it. So a thread waits in each layer until the piece before has come so far.
+While Python threads share the work, BLAS uses one thread.
 
-Here a text has T tokens. Its N_PIECES pieces begin at the places PIECE_STARTS. `on_threads(n)` lets
-n Python threads read it.
+Several threads read a long text in pieces of at most PIECE_TOKENS tokens. In each layer, the thread
+of a piece puts the keys and values of its tokens into the cache, with KVCache.extend. Then it waits
+until the keys and values of all earlier pieces are there.
+
+The texts of these tests have T tokens. Two threads, or four, read such a text in N_PIECES pieces,
+which begin at the places PIECE_STARTS. `set_reading_threads(n)` makes n the number of Python
+threads that read.
 """
 
 import math
@@ -30,7 +33,7 @@ from tiedgpt.training.loop import Settings, Trainer
 
 PIECE_TOKENS = 128  # the most tokens of a piece, which the fixture small_pieces sets
 # Three tokens more than two pieces hold. Each thread reads the same number of pieces, so two
-# threads read four pieces of these tokens, and four threads read four, too.
+# threads read two pieces each, and four threads read one piece each.
 T = 2 * PIECE_TOKENS + 3
 N_PIECES = 4
 PIECE_STARTS = range(0, T, math.ceil(T / N_PIECES))
@@ -48,26 +51,26 @@ assert_close = partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-10)
 
 
 def logits_in_one_pass(ids):
-    """The logits of MODEL, which reads no pieces when it keeps a tape."""
+    """The logits of MODEL. With a tape, it reads the whole text at once and not in pieces."""
     return MODEL(ids, tape={})
 
 
 def some_texts(B):
-    """B texts of T tokens, one or two: IDS, and IDS from the last token to the first."""
+    """The first B of two texts of T tokens: IDS, and IDS in reverse order."""
     two_texts = np.stack([IDS, IDS[::-1]])
     return two_texts[:B]
 
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    """Pieces, and the blocks of queries in them, are so small that a short text has several."""
+    """Make pieces, and the blocks of queries in them, so small that a short text has several."""
     monkeypatch.setattr(prefill, "PIECE_TOKENS", PIECE_TOKENS)
     monkeypatch.setattr(prefill, "QUERY_TOKENS", PIECE_TOKENS // 4)
 
 
 @pytest.fixture
 def blas_threads():
-    """A function that returns how many threads BLAS has. It has two at first, on any machine."""
+    """blas_threads() -> the number of BLAS threads. It is two when a test begins."""
     get_threads = blas.openblas("get_num_threads")
     set_threads = blas.openblas("set_num_threads")
     if get_threads is None:
@@ -79,8 +82,8 @@ def blas_threads():
 
 
 @pytest.fixture
-def on_threads(monkeypatch):
-    """on_threads(n) lets n Python threads read a text, as on a machine with n cores."""
+def set_reading_threads(monkeypatch):
+    """set_reading_threads(n): n Python threads read a text, as on a machine with n cores."""
     return lambda n: monkeypatch.setattr(threads, "reading_threads", lambda: n)
 
 
@@ -88,7 +91,7 @@ def on_threads(monkeypatch):
 
 
 def test_blas_has_one_thread_until_the_last_of_several_contexts_ends(blas_threads):
-    """As when one program reads two texts at once, and the first is interrupted."""
+    """A program reads two texts at once, and the user interrupts the first one."""
     with ExitStack() as second_text:
         with suppress(KeyboardInterrupt), blas.one_blas_thread():  # the first text begins
             second_text.enter_context(blas.one_blas_thread())  # the second text begins
@@ -98,8 +101,8 @@ def test_blas_has_one_thread_until_the_last_of_several_contexts_ends(blas_thread
 
 
 @pytest.mark.usefixtures("blas_threads")
-def test_while_blas_has_one_thread_as_many_read_as_it_had_before():
-    """It had two, which the fixture blas_threads has set."""
+def test_reading_threads_are_as_many_as_blas_had_before_it_was_limited():
+    """BLAS had two threads. Two contexts limit it, as when a program reads two texts at once."""
     with blas.one_blas_thread(), blas.one_blas_thread():
         assert threads.reading_threads() == 2
 
@@ -136,7 +139,7 @@ def test_how_many_python_threads_read_a_text(monkeypatch, n_blas_threads, n_read
 def test_blas_has_one_thread_while_threads_share_a_batch(
     blas_threads, monkeypatch, python_threads, expected
 ):
-    """A batch that is not shared leaves BLAS the two threads that it has at first."""
+    """BLAS has two threads at first. It keeps both if one Python thread computes the batch."""
     write_gradients = loop.write_gradients
     numbers_of_threads = set()
 
@@ -156,8 +159,8 @@ def test_blas_has_one_thread_while_threads_share_a_batch(
 
 
 @pytest.mark.parametrize(("n_threads", "B"), SHARED)
-def test_threads_change_no_more_than_rounding(on_threads, n_threads, B):
-    on_threads(n_threads)
+def test_threads_compute_the_logits_of_one_pass_up_to_rounding(set_reading_threads, n_threads, B):
+    set_reading_threads(n_threads)
     ids = some_texts(B)
     cache = MODEL.new_cache(B)
     final = MODEL.final(ids, cache)
@@ -166,22 +169,25 @@ def test_threads_change_no_more_than_rounding(on_threads, n_threads, B):
 
 
 @pytest.mark.parametrize(("n_threads", "B"), SHARED)
-def test_all_threads_read_as_many_pieces_of_about_the_same_length(on_threads, n_threads, B):
-    """`progress` is called with the length of each piece. The texts have T tokens."""
-    on_threads(n_threads)
+def test_each_thread_reads_the_same_number_of_pieces_of_about_equal_length(
+    set_reading_threads, n_threads, B
+):
+    """`progress` is called with the length of each piece: the tokens that it has of each text."""
+    set_reading_threads(n_threads)
     lengths = []  # of the pieces
     MODEL.final(some_texts(B), MODEL.new_cache(B), progress=lengths.append)
     assert sum(lengths) == T
     assert len(lengths) % n_threads == 0
     assert max(lengths) <= PIECE_TOKENS
-    # Lengths are rounded up, so the last piece is shorter by less than one token for each piece.
+    # The length of a piece is T / n_pieces, rounded up. The last piece has the tokens that are
+    # left. Each of the others has less than one token more than T / n_pieces.
     n_pieces = len(lengths)
     assert max(lengths) - min(lengths) < n_pieces
 
 
-def test_pieces_continue_a_cache_that_is_not_empty(on_threads):
-    """The tokens in the middle are read in pieces; the first five and the last three are few."""
-    on_threads(2)
+def test_pieces_continue_a_cache_that_is_not_empty(set_reading_threads):
+    """Three calls read a text. Only the second one has enough tokens to read them in pieces."""
+    set_reading_threads(2)
     cache = MODEL.new_cache()
     first = MODEL(IDS[:5], cache)
     middle = MODEL(IDS[5:-3], cache)
@@ -189,41 +195,45 @@ def test_pieces_continue_a_cache_that_is_not_empty(on_threads):
     assert_close(np.concatenate([first, middle, last]), logits_in_one_pass(IDS))
 
 
-def test_long_sequences_of_unequal_lengths_are_read_in_pieces(on_threads):
-    """Two calls read a text and another one. Only as many ids as `lengths` says are of a text.
-
-    The ids after them are padding.
-    """
-    on_threads(2)
-    one = IDS
-    other = IDS[::-1]
+def test_long_sequences_of_unequal_lengths_are_read_in_pieces(set_reading_threads):
+    """Two calls read a long and a short text. The ids after `lengths` are padding."""
+    set_reading_threads(2)
+    long_text = IDS
+    short_text = IDS[97:]  # still too long for one piece
     cache = MODEL.new_cache(2)
 
-    # The first call reads 9 tokens of the one and 2 of the other.
-    first_ids = np.stack([one[:9], other[:9]])
-    MODEL(first_ids, cache, lengths=[9, 2])
+    # The first call reads 9 tokens of the long text and 2 of the short one.
+    ids = padded(long_text[:9], short_text[:2])
+    MODEL(ids, cache, lengths=[9, 2])
 
-    # The second call reads the rest of the one, and 90 tokens fewer of the other.
-    rest = T - 9
-    fewer = rest - 90
-    second_ids = np.stack([one[9:], other[9:]])
-    logits_of_one, logits_of_other = MODEL(second_ids, cache, lengths=[rest, fewer])
-    expected_of_one = logits_in_one_pass(one)
-    assert_close(logits_of_one, expected_of_one[9:])
-    other_without_padding = np.concatenate([other[:2], other[9 : 9 + fewer]])
-    expected_of_other = logits_in_one_pass(other_without_padding)
-    assert_close(logits_of_other[:fewer], expected_of_other[2:])
+    # The second call reads the rest of both texts.
+    rest_of_long = long_text[9:]
+    rest_of_short = short_text[2:]
+    lengths = [len(rest_of_long), len(rest_of_short)]
+    ids = padded(rest_of_long, rest_of_short)
+    logits_of_long, logits_of_short = MODEL(ids, cache, lengths=lengths)
+    logits_of_short = logits_of_short[: len(rest_of_short)]  # without those of the padding
+    assert_close(logits_of_long, logits_in_one_pass(long_text)[9:])
+    assert_close(logits_of_short, logits_in_one_pass(short_text)[2:])
 
 
-@pytest.mark.parametrize("slow_piece", [0, 1, 2])  # no piece waits for the last one, 3
-def test_a_piece_waits_for_the_one_before(on_threads, monkeypatch, slow_piece):
-    """Whichever is slow, all keys that a token may see are there when it looks."""
-    on_threads(4)
+def padded(longer, shorter):
+    """Two texts in one array of two rows. Ordinary tokens after the shorter text are padding."""
+    padding = np.arange(len(longer) - len(shorter)) % SMALL.vocab_size
+    return np.stack([longer, np.concatenate([shorter, padding])])
+
+
+@pytest.mark.parametrize("slow_piece", [0, 1, 2])  # no piece waits for the last piece, 3
+def test_each_piece_waits_for_the_keys_and_values_of_the_piece_before(
+    set_reading_threads, monkeypatch, slow_piece
+):
+    """One piece is slow in each layer. The logits are still those of one pass."""
+    set_reading_threads(4)
     extend = KVCache.extend
     slow_layers = []
 
     def extend_slowly(self, layer, k, v):
-        start_of_this_piece = self.length  # so many tokens are before it
+        start_of_this_piece = self.length  # the number of tokens before it
         if start_of_this_piece == PIECE_STARTS[slow_piece]:
             slow_layers.append(layer)
             time.sleep(0.05)
@@ -240,7 +250,10 @@ def test_a_piece_waits_for_the_one_before(on_threads, monkeypatch, slow_piece):
 
 @pytest.fixture
 def thread_maps(monkeypatch):
-    """The numbers of threads for which prefill asks: none for a text that is one piece."""
+    """The numbers of threads with which prefill calls thread_map, in a list.
+
+    Only a text of several pieces is read by a thread_map.
+    """
     thread_map = prefill.thread_map
     numbers = []
 
@@ -259,22 +272,25 @@ def thread_maps(monkeypatch):
         pytest.param(np.tile(IDS[:1], (500, 1)), id="500-texts-of-one-token"),
     ],
 )
-def test_few_tokens_are_not_shared(on_threads, thread_maps, ids):
-    """Two threads need MIN_TOKENS each. A text is divided between tokens, so one is too few."""
-    on_threads(2)
+def test_few_tokens_are_not_shared(set_reading_threads, thread_maps, ids):
+    """Each of two threads needs MIN_TOKENS tokens.
+
+    Every piece has tokens of all texts, so texts of one token cannot be cut into pieces.
+    """
+    set_reading_threads(2)
     MODEL(ids)
     assert thread_maps == []
 
 
-def test_min_tokens_for_each_thread_are_shared(on_threads, thread_maps):
-    on_threads(2)
+def test_min_tokens_for_each_thread_are_shared(set_reading_threads, thread_maps):
+    set_reading_threads(2)
     MODEL(IDS[: 2 * threads.MIN_TOKENS])
     assert thread_maps == [2]
 
 
-def test_threads_use_the_callers_errstate(on_threads):
-    """np.errstate, which says whether an overflow is an error, is set for each thread alone."""
-    on_threads(2)
+def test_threads_use_the_callers_errstate(set_reading_threads):
+    """np.errstate says whether an overflow is an error. Each thread has its own setting."""
+    set_reading_threads(2)
     parameters = dict(random_model(LONG).parameters)
     for name, array in parameters.items():
         if "c_fc" in name:
@@ -286,7 +302,8 @@ def test_threads_use_the_callers_errstate(on_threads):
         gpt2(IDS)
 
 
-# What is read on a thread after the main thread has ended
+# A program whose thread reads a text after the main thread has ended. It prints the shape of the
+# logits and the number of losses.
 READ_LATE = f"""
 import threading, numpy, tiedgpt
 from tiedgpt.inference.evaluation import token_losses
@@ -304,8 +321,8 @@ threading.Thread(target=read).start()
 """
 
 
-def test_after_the_main_thread_ended_one_thread_reads():
-    """Python cannot start the threads of a pool then."""
+def test_a_thread_reads_a_text_after_the_main_thread_has_ended():
+    """Python cannot start the threads of a pool then, so one thread reads all pieces."""
     command = [sys.executable, "-c", READ_LATE]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stderr == ""
@@ -320,16 +337,16 @@ CALLS_OF_A_PIECE = DEEP.n_layer
 
 
 @pytest.mark.parametrize("failing_piece", [0, 1, N_PIECES - 1])
-def test_an_error_in_one_piece_ends_the_others(on_threads, monkeypatch, failing_piece):
-    """Two threads read N_PIECES, which are four. One piece fails in layer 1 of 50."""
-    on_threads(2)
+def test_an_error_in_one_piece_ends_the_others(set_reading_threads, monkeypatch, failing_piece):
+    """Two threads read four pieces. One of the pieces fails in layer 1 of 50."""
+    set_reading_threads(2)
     gpt2 = random_model(DEEP)
     extend = KVCache.extend
     calls = []
 
     def extend_or_fail(self, layer, k, v):
         calls.append(layer)
-        start_of_this_piece = self.length  # so many tokens are before it
+        start_of_this_piece = self.length  # the number of tokens before it
         if start_of_this_piece == PIECE_STARTS[failing_piece] and layer == 1:
             raise MemoryError
         return extend(self, layer, k, v)
@@ -341,15 +358,15 @@ def test_an_error_in_one_piece_ends_the_others(on_threads, monkeypatch, failing_
         gpt2.final(IDS, cache)
     assert cache.length == 0
     assert threading.active_count() == threads_before
-    # The pieces after the one that fails wait for it in an early layer. So fewer than three pieces
-    # are read to the end, unless it is the last one that fails.
+    # The pieces after the failing piece wait for it in an early layer. So fewer than three pieces
+    # are read to the end. If the last piece fails, the three before it may be read to the end.
     if failing_piece < N_PIECES - 1:
         assert len(calls) < 3 * CALLS_OF_A_PIECE
 
 
-def test_ctrl_c_after_the_first_piece_ends_the_others(on_threads, monkeypatch):
-    """Two threads read four pieces. `progress` is called as soon as the first is read."""
-    on_threads(2)
+def test_ctrl_c_after_the_first_piece_ends_the_others(set_reading_threads, monkeypatch):
+    """Two threads read four pieces. `progress` is called as soon as the first piece is read."""
+    set_reading_threads(2)
     gpt2 = random_model(DEEP)
     extend = KVCache.extend
     calls = []
@@ -368,5 +385,5 @@ def test_ctrl_c_after_the_first_piece_ends_the_others(on_threads, monkeypatch):
         gpt2.final(IDS, cache, progress=press_ctrl_c)
     assert cache.length == 0
     assert threading.active_count() == threads_before
-    # Two threads have read the first piece and perhaps the second by then, but not a third.
+    # By then the two threads have read the first piece, perhaps the second, and not the third.
     assert len(calls) < 3 * CALLS_OF_A_PIECE

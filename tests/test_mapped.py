@@ -1,4 +1,8 @@
-"""The parameters are views of the mapped file: it is never written to, and may be replaced."""
+"""The parameters of a loaded model are views of its file, which is mapped into memory.
+
+The file is never written to. It may be replaced while a model uses it. A file that is not mapped is
+read: the parameters are then arrays with memory of their own. With copy=True every file is read.
+"""
 
 import mmap
 import os
@@ -18,7 +22,7 @@ from tiedgpt.training.loop import Trainer
 from tiedgpt.training.settings import Settings
 
 IDS = list(range(50))
-OTHER = random_model(CONFIG.with_head("untied"), seed=1)
+OTHER_MODEL = random_model(CONFIG.with_head("untied"), seed=1)
 
 
 @pytest.fixture(params=["tied", "untied"])
@@ -34,9 +38,9 @@ def file(model, tmp_path) -> Path:
 
 
 def move_data(file: Path, spaces: int) -> None:
-    """Let the data start so many bytes later, by spaces after the header.
+    """Move the data of the file by so many bytes: add spaces to the end of the header.
 
-    The first eight bytes of the file are the length of the header, which the data follows.
+    The first eight bytes of the file are the length of the header. The data follows the header.
     """
     content = file.read_bytes()
     data_start = 8 + int.from_bytes(content[:8], "little")
@@ -46,15 +50,15 @@ def move_data(file: Path, spaces: int) -> None:
 
 
 def memory_of(array: np.ndarray) -> object:
-    """What the array is a view of in the end: a mapped file, or an array of its own."""
+    """The object that owns the memory of the array: a mapped file, or an array."""
     memory: object = array
     while isinstance(memory, np.ndarray) and memory.base is not None:
         memory = memory.base
     return memory
 
 
-def assert_loads(loaded: tiedgpt.GPT2, model: tiedgpt.GPT2, is_mapped: bool) -> None:
-    """The arrays are the model's, in the file or not, and can be used by BLAS and written to."""
+def assert_same_parameters(loaded: tiedgpt.GPT2, model: tiedgpt.GPT2, is_mapped: bool) -> None:
+    """`loaded` has the parameters of `model`, as views of a mapped file or as arrays of its own."""
     assert loaded.config == model.config
     for name, array in loaded.parameters.items():
         np.testing.assert_array_equal(array, model.parameters[name])
@@ -68,39 +72,39 @@ def assert_loads(loaded: tiedgpt.GPT2, model: tiedgpt.GPT2, is_mapped: bool) -> 
 
 
 def test_a_file_is_mapped(file, model):
-    assert_loads(open_checkpoint(file).load(), model, is_mapped=True)
+    assert_same_parameters(open_checkpoint(file).load(), model, is_mapped=True)
 
 
 def test_a_file_whose_data_starts_four_bytes_later_is_mapped(file, model):
     """A float32 may start at any multiple of four bytes."""
     move_data(file, 4)
-    assert_loads(open_checkpoint(file).load(), model, is_mapped=True)
+    assert_same_parameters(open_checkpoint(file).load(), model, is_mapped=True)
 
 
 def test_floats_that_are_not_aligned_are_read(file, model):
     move_data(file, 3)
-    assert_loads(open_checkpoint(file).load(), model, is_mapped=False)
+    assert_same_parameters(open_checkpoint(file).load(), model, is_mapped=False)
 
 
 def test_a_copy_is_read(file, model):
-    assert_loads(open_checkpoint(file).load(copy=True), model, is_mapped=False)
+    assert_same_parameters(open_checkpoint(file).load(copy=True), model, is_mapped=False)
 
 
 def test_on_windows_a_file_is_read(file, model, monkeypatch):
-    with monkeypatch.context() as windows:  # not longer: pytest needs the real name, too
+    with monkeypatch.context() as windows:  # only for the load: pytest needs the real name
         windows.setattr(checkpoint.os, "name", "nt")
         loaded = open_checkpoint(file).load()
-    assert_loads(loaded, model, is_mapped=False)
+    assert_same_parameters(loaded, model, is_mapped=False)
 
 
-def test_a_system_without_these_kinds_of_advice_maps_too(file, model, monkeypatch):
-    """madvise fails for an advice that the system does not know, such as number 12345."""
+def test_a_file_is_mapped_although_madvise_fails(file, model, monkeypatch):
+    """The system does not know MADV_POPULATE_READ if its number is 12345, nor MADV_HUGEPAGE."""
     monkeypatch.setattr(safetensors, "MADV_POPULATE_READ", 12345)
     monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
-    assert_loads(open_checkpoint(file).load(), model, is_mapped=True)
+    assert_same_parameters(open_checkpoint(file).load(), model, is_mapped=True)
 
 
-def test_a_mapped_model_can_be_tied_and_untied(file, model):
+def test_a_mapped_model_can_be_tied_or_untied(file, model):
     loaded = tiedgpt.load_model(file)
     if loaded.config.tied:
         other = loaded.untie()
@@ -114,7 +118,7 @@ def test_a_mapped_model_can_be_tied_and_untied(file, model):
 
 
 def test_what_is_written_to_parameters_stays_in_the_model(file):
-    """Neither the file nor another model of it changes, loaded before or after."""
+    """The file does not change. Nor do other models that are loaded from it before or after."""
     before = file.read_bytes()
     first = tiedgpt.load_model(file)
     second = tiedgpt.load_model(file)
@@ -128,7 +132,7 @@ def test_what_is_written_to_parameters_stays_in_the_model(file):
 
 def test_training_the_head_leaves_the_mapped_file_as_it_is(tmp_path):
     """The head that is trained is a copy. The other parameters stay those of the file."""
-    tiedgpt.save_model(OTHER, None, tmp_path)
+    tiedgpt.save_model(OTHER_MODEL, None, tmp_path)
     before = (tmp_path / "model.safetensors").read_bytes()
     model = tiedgpt.load_model(tmp_path)
     settings = Settings(steps=1, batch=2, context=9)
@@ -139,7 +143,10 @@ def test_training_the_head_leaves_the_mapped_file_as_it_is(tmp_path):
 
 
 def test_a_file_may_be_replaced_while_it_is_mapped(file, model):
-    """By one of the same size and time, too: a model that was loaded before stays as it was."""
+    """The new file has the size and the time of the old one.
+
+    The model that was loaded from the old file stays as it was. The next load reads the new file.
+    """
     times = (os.stat(file).st_atime_ns, os.stat(file).st_mtime_ns)
     old = tiedgpt.load_model(file)
     new = random_model(model.config, seed=1)
@@ -154,35 +161,35 @@ def test_a_mapped_model_can_be_saved_over_its_own_file(file, model):
     np.testing.assert_array_equal(tiedgpt.load_model(file).W_E, model.W_E)
 
 
-# A file that is replaced while it is opened or loaded. The model could be a mixture of two, and
-# nobody would notice.
+# A file that is changed while it is opened or loaded. Without an error, the loaded model could be a
+# mixture of two models.
 
 
-def test_a_file_that_is_replaced_while_it_is_opened(file, monkeypatch):
+def test_a_file_that_is_replaced_while_it_is_opened_is_refused(file, monkeypatch):
     """It is replaced after its header is read, and before its size and time are noted."""
     check = huggingface.check_tensor_shapes
 
     def check_and_replace(*arguments):
         check(*arguments)
-        move_data(file, 64)  # a file with the same tensors at other places
+        move_data(file, 64)  # the same tensors are 64 bytes further
 
     monkeypatch.setattr(huggingface, "check_tensor_shapes", check_and_replace)
     refuses(r"model\.safetensors: was replaced while", open_checkpoint, file)
 
 
 def empty(file: Path) -> None:
-    """Change it in place: leave nothing in it."""
+    """Remove the content of the file, in place."""
     file.write_bytes(b"")
 
 
 def move(file: Path) -> None:
-    """Change it in place: let the data start at the next cache line."""
+    """Move the data of the file by one cache line, in place."""
     move_data(file, 64)
 
 
 def replace(file: Path) -> None:
-    """Put another file in its place."""
-    tiedgpt.save_model(OTHER, None, file.parent)
+    """Put the file of a different model in its place."""
+    tiedgpt.save_model(OTHER_MODEL, None, file.parent)
 
 
 REPLACED = r"model\.safetensors: (was replaced while|cannot be read: it is too)"
@@ -190,7 +197,7 @@ REPLACED = r"model\.safetensors: (was replaced while|cannot be read: it is too)"
 
 @pytest.mark.parametrize("copy", [False, True])
 @pytest.mark.parametrize("change", [empty, move, replace])
-def test_a_file_that_is_changed_before_it_is_loaded(file, change, copy):
+def test_a_file_that_is_changed_before_it_is_loaded_is_refused(file, change, copy):
     opened = open_checkpoint(file)
     change(file)
     refuses(REPLACED, lambda: opened.load(copy=copy))
@@ -202,12 +209,12 @@ def test_a_file_that_is_changed_before_it_is_loaded(file, change, copy):
         pytest.param(empty, True, id="empty"),
         pytest.param(move, True, id="move"),
         pytest.param(replace, True, id="replace"),
-        # A mapped file that is changed in place, as by the two others, ends the process.
+        # If `empty` or `move` changes a mapped file in place, the system ends the process.
         pytest.param(replace, False, id="replace-mapped"),
     ],
 )
-def test_a_file_that_is_changed_while_it_is_loaded(file, change, copy):
-    """The change comes when `progress` is called for the first time."""
+def test_a_file_that_is_changed_while_it_is_loaded_is_refused(file, change, copy):
+    """The load calls `progress` again and again. The first call changes the file."""
     opened = open_checkpoint(file)
     calls = []
 
@@ -217,12 +224,13 @@ def test_a_file_that_is_changed_while_it_is_loaded(file, change, copy):
             change(file)
 
     refuses(REPLACED, lambda: opened.load(progress=change_once, copy=copy))
-    assert calls != []
+    assert calls != [], "the file was changed"
 
 
-# What it is good for
+# Why files are mapped: processes share memory, and start sooner
 
-# A process that loads a model, uses it, and prints the megabytes of memory that it does not share.
+# A program that loads a model, uses it, and prints how many megabytes of memory it does not share
+# with other processes.
 PRIVATE_MEMORY = """
 import sys, tiedgpt
 model = tiedgpt.load_model(sys.argv[1], copy=sys.argv[2] == "copied")
@@ -238,37 +246,38 @@ print(kilobytes // 1024)
 
 
 def private_memory(path: Path, how: str) -> int:
-    """The megabytes that a process with the model of `path` does not share.
+    """How many megabytes a process that uses the model of `path` does not share.
 
-    how: "mapped", or "copied" for a model that is read.
+    how: "mapped", or "copied" for a file that is read.
     """
     command = [sys.executable, "-c", PRIVATE_MEMORY, path, how]
     return int(subprocess.run(command, capture_output=True, check=True).stdout)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_processes_share_the_pages(tmp_path):
-    """A process that maps a model of 68 MB has at least 60 MB less of its own than with a copy.
+def test_processes_that_map_a_file_share_its_memory(tmp_path):
+    """A process that maps a model of 68 MB has 60 MB less of its own than one that copies it.
 
-    This process has the pages too, because it has read all parameters.
+    This process maps the file, too, and reads all of it. So there are two processes to share it.
     """
     config = tiedgpt.Config(vocab_size=20_000, n_embd=512, n_layer=2, n_head=8)
     tiedgpt.save_model(tiedgpt.GPT2.random(config), None, tmp_path)
     model = tiedgpt.load_model(tmp_path)
     for array in model.parameters.values():
         assert np.isfinite(array).all()  # reads them
-    saved = private_memory(tmp_path, "copied") - private_memory(tmp_path, "mapped")
-    assert saved > 60
+    difference = private_memory(tmp_path, "copied") - private_memory(tmp_path, "mapped")
+    assert difference > 60
 
 
-# A process that prints a variable of OpenBLAS after tune, and whether NumPy was imported.
+# A program that calls tune, and prints a variable of OpenBLAS and whether NumPy was imported.
 TUNE = """
 import os, sys
 before = dict(os.environ)
 import tiedgpt.fast
 assert os.environ == before
 tiedgpt.fast.tune()
-print(os.environ["OPENBLAS_THREAD_TIMEOUT"], "numpy" in sys.modules)
+print("timeout:", os.environ["OPENBLAS_THREAD_TIMEOUT"])
+print("NumPy was imported:", "numpy" in sys.modules)
 """
 
 
@@ -279,11 +288,11 @@ print(os.environ["OPENBLAS_THREAD_TIMEOUT"], "numpy" in sys.modules)
 def test_tune_changes_the_environment_and_its_module_does_not(monkeypatch, before, after):
     """tune sets OPENBLAS_THREAD_TIMEOUT to 22, or leaves the user's own value.
 
-    Neither tune nor its module imports NumPy, which is when OpenBLAS reads the variable.
+    OpenBLAS reads the variable when NumPy is imported. So neither tune nor its module imports it.
     """
     monkeypatch.delenv("OPENBLAS_THREAD_TIMEOUT", raising=False)
     if before:
         monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", before)
     command = [sys.executable, "-c", TUNE]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [after, "False"]
+    assert done.stdout == f"timeout: {after}\nNumPy was imported: False\n"

@@ -1,4 +1,8 @@
-"""Learning merges: by hand, against the definition, and against Hugging Face's trainer."""
+"""Learning merges: by hand, against the definition, and against Hugging Face's trainer.
+
+A merge is a pair of tokens that become one token. learn_merges finds the merges of a text. A
+vocabulary has the 256 bytes, a token for each merge, and EOT, the token <|endoftext|>.
+"""
 
 import random
 from collections import Counter
@@ -26,8 +30,8 @@ NO_LIMIT = 10**9  # more merges than any text here has
 def obvious_merges(text: str, limit: int) -> list[tuple[str, str]]:
     """The definition of learning: count all pairs of all words again for each merge.
 
-    The most frequent pair is merged, and of several the one with the lowest ids. A pair that comes
-    once is not merged.
+    The most frequent pair is merged. If several pairs are equally frequent, the one with the lowest
+    ids is merged. A pair that occurs only once is not merged.
     """
     spellings = list(byte_alphabet().values())  # id -> token, as text
     bytes_alone = Tokenizer([], {})
@@ -55,8 +59,9 @@ def obvious_merges(text: str, limit: int) -> list[tuple[str, str]]:
 
 # Single texts
 
-# The example of Sennrich et al. 2016, algorithm 1: "low", "lower", "newest" and "widest" come 5, 2,
-# 6 and 3 times. Each row is a merge, how often its pair occurs then, and why it is the next.
+# The example of Sennrich et al. 2016, algorithm 1. The words "low", "lower", "newest" and "widest"
+# occur 5, 2, 6 and 3 times. Beside each merge is how often its pair occurs then, and why this pair
+# is merged next.
 EXAMPLE = [
     ("e", "s"),  # 9 times, as often as "st", but "e" has a lower id than "s"
     ("es", "t"),  # 9 times
@@ -90,20 +95,21 @@ TEXTS_WITHOUT_MERGES = [
     pytest.param("é", id="two-bytes"),
     pytest.param(EOT, id="end-of-text"),
     pytest.param(EOT * 100, id="end-of-text-100-times"),
-    # Without EOT as a separator, "!<|" and "|>?" would be words. Without it at all, "!?" would be.
+    # If EOT were part of the text, the word "!<|" would occur twice. If EOT were removed, the pair
+    # "!?" would occur twice.
     pytest.param(f"!{EOT}?{EOT}" * 2, id="end-of-text-between"),
 ]
 
 
 @pytest.mark.parametrize("text", TEXTS_WITHOUT_MERGES)
-def test_texts_without_a_pair_that_comes_twice(text):
+def test_a_text_in_which_no_pair_occurs_twice_has_no_merges(text):
     assert learn_merges(text, NO_LIMIT) == []
 
 
 @pytest.mark.parametrize(
     ("text", "merges"),
     [
-        # It holds the pair twice, although only one of the two becomes a token.
+        # The pair occurs twice, although both have the letter in the middle.
         pytest.param("aaa", [("a", "a")], id="aaa"),
         pytest.param(" " * 17, [("Ġ", "Ġ"), ("ĠĠ", "ĠĠ"), ("ĠĠĠĠ", "ĠĠĠĠ")], id="spaces"),
         pytest.param(f"ab{EOT}" * 2, [("a", "b")], id="two-documents"),
@@ -114,6 +120,7 @@ def test_texts_with_few_merges(text, merges):
 
 
 def test_half_a_surrogate_pair_is_refused():
+    """Python reads a byte that is not valid UTF-8, here 0xff, as half a surrogate pair."""
     message = r"character 2 of the text is '\\udcff', .* was not valid UTF-8"
     with pytest.raises(TokenizerError, match=message):
         learn_merges("ab\udcff", 1)
@@ -123,9 +130,9 @@ def test_half_a_surrogate_pair_is_refused():
 
 
 def few_letters(seed: int) -> str:
-    """A text of a few different characters, in which pairs overlap and are often equally frequent.
+    """A text of few different characters, so that pairs overlap and are often equally frequent.
 
-    The smallest alphabet is "a" alone, the largest holds EOT.
+    The smallest alphabet is "a" alone. The largest has EOT, too.
     """
     rng = random.Random(seed)
     letters = ["a", "a", "a", "b", "c", " ", "é", EOT]
@@ -141,7 +148,7 @@ def many_characters(seed: int) -> str:
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("limit", [pytest.param(NO_LIMIT, id="all"), pytest.param(10, id="10")])
 @pytest.mark.parametrize("make_text", [few_letters, many_characters])
-def test_merges_are_what_the_definition_says(make_text, limit, seed):
+def test_learned_merges_are_those_of_the_definition(make_text, limit, seed):
     text = make_text(seed)
     assert learn_merges(text, limit) == obvious_merges(text, limit)
 
@@ -149,14 +156,14 @@ def test_merges_are_what_the_definition_says(make_text, limit, seed):
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("make_text", [few_letters, many_characters])
 def test_a_tokenizer_accepts_the_merges(make_text, seed):
-    """It would refuse two merges that make the same token."""
+    """A tokenizer refuses merges of which two make the same token."""
     merges = learn_merges(make_text(seed), NO_LIMIT)
     assert Tokenizer(merges).merges == merges
 
 
 @pytest.mark.parametrize("letters", ["a", "ab", "abcdefghijklmnopqrstuvwxyz"])
-def test_a_huge_word_takes_time_in_proportion(letters):
-    """A word of twice the length takes about twice as many lines of Python."""
+def test_the_time_for_a_word_is_proportional_to_its_length(letters):
+    """A word of twice the length takes about twice as many steps (lines of Python that run)."""
     word = "".join(random.Random(0).choices(letters, k=2_000))
     half_of_it = word[:1_000]
     lines_for_half = lines_run(learn_merges, half_of_it, NO_LIMIT)
@@ -174,7 +181,7 @@ def test_vocab_size_counts_every_token(corpus, vocab_size):
     assert tokenizer.eot_id == vocab_size - 1
 
 
-def test_a_text_in_its_own_tokens(corpus):
+def test_a_text_is_encoded_with_the_tokens_that_were_learned_from_it(corpus):
     text = corpus[:200_000]
     tokenizer = learn_tokenizer(text, 1024)
     ids = tokenizer.encode(text)
@@ -197,7 +204,7 @@ def test_258_tokens_have_one_merge():
 
 
 def test_a_text_with_few_merges_gives_a_small_vocabulary():
-    """After two merges no pair comes twice in the text."""
+    """After two merges no pair occurs twice in the text."""
     tokenizer = learn_tokenizer("low low", 50_000)
     assert tokenizer.merges == [("l", "o"), ("lo", "w")]
     assert tokenizer.vocab_size == 256 + 2 + 1  # bytes, merges, EOT
@@ -224,11 +231,11 @@ def test_transformers_reads_a_learned_vocabulary(vocab_size, tmp_path):
 
 
 def assert_hugging_face_learns_the_same(text: str, vocab_size: int) -> None:
-    """Its trainer learns a vocabulary of bytes and merged tokens, without EOT, as learn_merges."""
+    """Hugging Face's trainer learns the same bytes and merged tokens from a text."""
     tokenizers = pytest.importorskip("tokenizers")
     theirs, trainer = byte_level_bpe(tokenizers, vocab_size, min_frequency=2)
     theirs.train_from_iterator(text.split(EOT), trainer)
-    n_merges = vocab_size - 256
+    n_merges = vocab_size - 256  # their vocabulary has no EOT
     merges = learn_merges(text, n_merges)
     assert theirs.get_vocab() == spelled_ids(merges, first_id=0)
 

@@ -1,9 +1,13 @@
-"""The forward pass, its cache, its tape and the switch, on small models.
+"""The forward pass on small models: its cache, its tape and its edits; and how to tie and untie.
 
 The cache keeps the keys and values of the tokens that were read. The tape is a dict to which the
-forward pass writes every activation: attn.0.q are the queries of layer 0. An edit replaces an
-activation by what a function makes of it. The switch is between a tied and an untied output matrix.
-test_goldens.py compares it with transformers.
+forward pass writes every activation: tape["attn.0.q"] are the queries of layer 0. An edit is a
+function that gets an activation and returns another array in its place. `untie` returns a model
+with an output matrix of its own, and `tie` one whose output matrix is the token embedding wte.
+
+IDS are B sequences of T tokens. The fixture `model` is a tied model. Its sizes are those of SMALL:
+V tokens, a context of N, L layers, H heads of width K, and D and F values inside.
+test_goldens.py compares the logits with those of transformers.
 """
 
 import math
@@ -39,10 +43,11 @@ def test_the_tape_names_every_activation_and_shape(dtype):
     tape = {}
     logits = model(IDS, cache, tape)
 
-    documented = activation_shapes(model.config)
+    documented = activation_shapes(model.config)  # a name -> its axes, such as "B T D"
     assert len(documented) == 2 + 16 * L, "embed, final, and 16 in each block"
     documented["logits"] = "B T V"
     assert list(tape) == list(documented)
+    # S is the number of keys. The cache was empty, so there are T.
     sizes = {"B": B, "T": T, "S": T, "D": D, "3D": 3 * D, "H": H, "K": K, "F": F, "V": V}
     for name, letters in documented.items():
         shape = tuple(sizes[letter] for letter in letters.split())
@@ -65,8 +70,8 @@ def test_on_the_tape_one_sequence_is_a_batch_of_one(model):
     assert {array.shape[0] for array in tape.values()} == {1}
 
 
-def test_the_tape_adds_up(model):
-    """Each activation is what the ones before it give, so no later step has changed it."""
+def test_each_activation_on_the_tape_follows_from_those_before_it(model):
+    """So no later step of the forward pass has changed an activation on the tape."""
     model = model.astype(np.float64)
     tape = {}
     model(IDS, tape=tape)
@@ -106,44 +111,52 @@ def check_attention(tape, layer):
 
 
 def test_the_causal_mask_of_unequal_lengths_is_that_of_each_sequence():
-    """The cache holds no token of the first sequence and two of the second; three more come."""
+    """The cache holds no token of the first sequence and two of the second. Both get three more.
+
+    A mask has a row for each of the three new tokens, and a column for each of five keys.
+    """
     masks = causal_mask_unequal(np.array([0, 2]), T=3, S=5, dtype=np.float32)
-    assert masks.shape == (2, 1, 3, 5)
-    np.testing.assert_array_equal(masks[0, 0, :, :3], causal_mask(3, np.float32))
-    assert np.isneginf(masks[0, 0, :, 3:]).all()
-    np.testing.assert_array_equal(masks[1, 0], causal_mask(5, np.float32)[2:])
+    assert masks.shape == (2, 1, 3, 5)  # one mask for all heads of a sequence
+    first_mask = masks[0, 0]
+    second_mask = masks[1, 0]
+
+    # The first sequence has three tokens now. Keys 3 and 4 are not its own.
+    np.testing.assert_array_equal(first_mask[:, :3], causal_mask(3, np.float32))
+    assert np.isneginf(first_mask[:, 3:]).all()
+
+    # The second sequence has five tokens now. The new ones are 2, 3 and 4.
+    np.testing.assert_array_equal(second_mask, causal_mask(5, np.float32)[2:])
 
 
 @pytest.mark.parametrize("head", ["tied", "untied"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-5), (np.float64, 1e-12)])
-def test_sequences_of_unequal_lengths_have_the_logits_of_each_alone(head, dtype, tolerance):
+def test_logits_of_padded_sequences_equal_those_of_each_alone(head, dtype, tolerance):
     model = random_model(SMALL.with_head(head), dtype=dtype)
     cache = model.new_cache(4)
     caches_alone = [model.new_cache() for _ in range(4)]
-    # Each piece continues the sequences, each after its own end: the beginnings, one token,
-    # several, unequal numbers of tokens, and one token again.
-    pieces = ([3, 9, 1, 6], [1, 1, 1, 1], [4, 4, 4, 4], [1, 3, 2, 3], [1, 1, 1, 1])
-    for lengths in pieces:
+    # Each call adds so many tokens to the four sequences.
+    lengths_of_calls = ([3, 9, 1, 6], [1, 1, 1, 1], [4, 4, 4, 4], [1, 3, 2, 3], [1, 1, 1, 1])
+    for lengths in lengths_of_calls:
         ids = padded_ids(lengths)
         logits = model(ids, cache, lengths=lengths)
         for row, length in enumerate(lengths):
             expected = model(ids[row, :length], caches_alone[row])
             np.testing.assert_allclose(logits[row, :length], expected, atol=tolerance, rtol=0)
-    # These are the sums of the pieces' lengths.
-    assert cache.length.tolist() == [10, 18, 9, 15]
-    assert [cache_alone.length for cache_alone in caches_alone] == [10, 18, 9, 15]
+    total_lengths = np.sum(lengths_of_calls, axis=0).tolist()
+    assert cache.length.tolist() == total_lengths
+    assert [cache_alone.length for cache_alone in caches_alone] == total_lengths
 
 
 @pytest.mark.parametrize("head", ["tied", "untied"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-5), (np.float64, 1e-12)])
-def test_sequences_of_unequal_lengths_have_the_final_of_each_alone(head, dtype, tolerance):
+def test_final_states_of_padded_sequences_equal_those_of_each_alone(head, dtype, tolerance):
     model = random_model(SMALL.with_head(head), dtype=dtype)
     lengths = [3, 9, 1, 6]
     ids = padded_ids(lengths)
-    final = model.final(ids, lengths=lengths)
+    final_states = model.final(ids, lengths=lengths)
     for row, length in enumerate(lengths):
         expected = model.final(ids[row, :length])
-        np.testing.assert_allclose(final[row, :length], expected, atol=tolerance, rtol=0)
+        np.testing.assert_allclose(final_states[row, :length], expected, atol=tolerance, rtol=0)
 
 
 def padded_ids(lengths):
@@ -159,7 +172,7 @@ def padded_ids(lengths):
 
 
 @pytest.mark.parametrize(("head", "name"), [("tied", "wte.weight"), ("untied", "lm_head.weight")])
-def test_the_output_matrix(head, name):
+def test_logits_are_the_final_states_times_the_output_matrix(head, name):
     model = random_model(SMALL.with_head(head))
     W_U = model.parameters[name].T
     assert np.shares_memory(model.W_U, model.parameters[name])
@@ -172,27 +185,27 @@ def test_tie_drops_the_output_matrix():
     tied = model.tie()
     assert "lm_head.weight" not in tied.parameters
     assert np.shares_memory(tied.W_U, model.W_E)
-    assert np.abs(tied(IDS) - model(IDS)).max() > 0.1, "the output matrix was another one"
+    assert np.abs(tied(IDS) - model(IDS)).max() > 0.1, "the output matrix was not wte"
 
 
-def test_tie_changes_no_tied_model(model):
+def test_tie_leaves_a_tied_model_as_it_is(model):
     tied = model.tie()
     assert list(tied.parameters) == list(model.parameters)
     np.testing.assert_array_equal(tied(IDS), model(IDS))
 
 
-# A row of wte has 264 bytes, which are not a number of cache lines. So a copy of it that lies
-# elsewhere in memory may change the last bits of a product.
+# A row of wte has 66 * 4 = 264 bytes, which are no multiple of a cache line's 64. So a product with
+# a copy of wte at another address may differ in its last bits.
 ROWS_OFF_CACHE_LINES = replace(SMALL, vocab_size=1000, n_embd=66)
 
 
 @pytest.mark.parametrize("init", ["copy", "random", "zeros"])
-def test_untie_returns_a_new_model(init):
+def test_untie_returns_a_new_model_with_an_output_matrix_of_its_own(init):
     model = random_model(ROWS_OFF_CACHE_LINES)
     untied = model.untie(init)
     assert model.config.tied
     assert not untied.config.tied
-    assert untied.W_E is model.W_E, "wte is untouched"
+    assert untied.W_E is model.W_E, "wte is not copied"
     assert not np.shares_memory(untied.W_U, untied.W_E)
     address = untied.W_U.__array_interface__["data"][0]
     assert address % 64 == 0, "it starts at a cache line"
@@ -204,11 +217,11 @@ def test_untie_by_a_copy_changes_no_bit_of_the_logits(ids):
     np.testing.assert_array_equal(model.untie("copy")(ids), model(ids))
 
 
-def test_untie_by_zeros(model):
+def test_a_model_that_is_untied_with_zeros_has_logits_of_zero(model):
     assert not model.untie("zeros")(IDS).any()
 
 
-def test_untie_at_random(model):
+def test_a_random_output_matrix_repeats_with_its_seed_and_has_gpt2s_deviation(model):
     W_U = model.untie("random", seed=1).W_U
     np.testing.assert_array_equal(W_U, model.untie("random", seed=1).W_U)
     assert np.abs(W_U - model.untie("random", seed=2).W_U).max() > 0.01
@@ -238,7 +251,8 @@ def test_random_is_gpt2s_initialisation():
         elif "ln_" in name:
             assert (array == 1).all()
         elif name.endswith("c_proj.weight"):
-            # Of the 2 L matrices that write to the residual stream, divided by sqrt(2 L) = 4.
+            # 16 matrices, two in each of 8 layers, write to the residual stream. So their
+            # standard deviation is divided by sqrt(16) = 4.
             assert array.std() == pytest.approx(0.02 / 4, rel=0.05), name
         else:
             assert array.std() == pytest.approx(0.02, rel=0.05), name
@@ -343,7 +357,7 @@ def test_what_is_not_a_cache_or_a_tape_is_refused(model):
         model(IDS[0], tape=[])
 
 
-def test_the_cache_of_another_model_is_refused(model):
+def test_a_cache_of_another_batch_or_another_model_is_refused(model):
     with pytest.raises(ArgumentError, match="ids are 5 sequences, the cache holds 1"):
         model(IDS, model.new_cache(1))
     with pytest.raises(ArgumentError, match="the cache was made for another model"):
@@ -362,7 +376,7 @@ def test_what_is_not_a_seed_is_refused(model, seed):
         model.untie("random", seed)
 
 
-def test_untie_refuses_an_untied_model_and_another_start(model):
+def test_untie_refuses_an_untied_model_and_an_unknown_init(model):
     with pytest.raises(ArgumentError, match=r"untied already; .*model\.tie\(\)\.untie"):
         model.untie().untie()
     with pytest.raises(ArgumentError, match=r'init must be "copy", .*, got .ones.'):
@@ -387,6 +401,7 @@ def test_a_missing_parameter_is_refused(model):
 def test_of_several_missing_parameters_the_first_of_the_table_is_named(model):
     names = list(parameter_shapes(SMALL))
     parameters = {name: model.parameters[name] for name in names[:3]}
+    assert names[3] == "h.0.ln_1.bias"
     with pytest.raises(ArgumentError, match=r"parameter h\.0\.ln_1\.bias is missing"):
         GPT2(SMALL, parameters)
 
@@ -420,13 +435,14 @@ def test_a_wrong_parameter_is_refused(model, name, array, message):
         GPT2(SMALL, parameters)
 
 
-def test_the_order_of_parameters_is_the_tables(model):
+def test_parameters_are_put_into_the_order_of_the_table(model):
     shuffled = dict(reversed(model.parameters.items()))
     assert list(GPT2(SMALL, shuffled).parameters) == list(parameter_shapes(SMALL))
 
 
 @pytest.mark.parametrize("name", activation_shapes(SMALL))
-def test_every_activation_can_be_patched_from_another_run(model, name):
+def test_every_activation_can_be_replaced_by_that_of_another_text(model, name):
+    """The other text is IDS in reverse order."""
     clean_logits = model(IDS)
     other_tape = {}
     model(IDS[:, ::-1], tape=other_tape)
@@ -437,7 +453,7 @@ def test_every_activation_can_be_patched_from_another_run(model, name):
 
 
 @pytest.mark.parametrize("name", activation_shapes(SMALL))
-def test_an_activation_in_its_own_place_changes_nothing(model, name):
+def test_an_edit_that_returns_the_same_values_changes_no_logit(model, name):
     tape = {}
     clean_logits = model(IDS, tape=tape)
     patched_logits = model(IDS, edit={name: lambda x: tape[name]})

@@ -1,4 +1,4 @@
-"""scripts/lecture.ipynb is the lecture, with what its code prints."""
+"""scripts/lecture.ipynb has the text and the code of scripts/lecture.md, and the code's output."""
 
 import json
 import re
@@ -14,20 +14,20 @@ CODE_CELLS = [cell for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
 
 
 def printed_by(cell):
-    """The text that a code cell shows below it. It may be stored in several parts."""
+    """The output that the notebook shows below a code cell. It may be stored in several parts."""
     return "".join("".join(output["text"]) for output in cell["outputs"])
 
 
 def test_the_notebook_has_the_code_and_the_output_of_the_lecture():
-    """A block of the lecture is code, and after it what the code prints, as comments.
+    """A block of the lecture has code, and after the code its output, as comments.
 
-    tests/test_readme.py checks that this is what the code prints.
+    tests/test_readme.py checks that the code prints this output.
     """
     lecture = (SCRIPTS / "lecture.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)\n```", lecture, flags=re.S)
     for block, cell in zip(blocks, CODE_CELLS, strict=True):
         shown = re.findall(r"^# ?(.*)", block, flags=re.M)
-        code = block[: block.find("\n#")]
+        code = block[: block.find("\n#")]  # what comes before the first comment
         assert "".join(cell["source"]) == code
         printed = printed_by(cell).splitlines()
         assert [line.rstrip() for line in printed] == shown

@@ -1,4 +1,4 @@
-"""The operations against their definitions, number by number, and in both precisions."""
+"""Activation functions, softmax and cross-entropy against their definitions, in both precisions."""
 
 import math
 
@@ -8,7 +8,7 @@ import pytest
 from tiedgpt.gpt2 import ops
 from tiedgpt.gpt2.activations import ACTIVATIONS
 
-# Numbers near 0, and some for which an exponential is 0 or infinite.
+# Numbers near 0, and some whose exponential is 0 or infinite in float32.
 X = np.concatenate([np.linspace(-12, 12, 4001), [-300.0, -40.0, 40.0, 300.0]])
 
 # The definitions, on one Python float at a time.
@@ -20,7 +20,7 @@ DEFINITIONS = {
     "silu": lambda x: x / (1 + math.exp(-x)),
     "tanh": math.tanh,
 }
-# Some of them have several names.
+# Some functions have several names.
 for name in ("gelu_accurate", "gelu_fast", "gelu_pytorch_tanh", "gelu_python_tanh"):
     DEFINITIONS[name] = DEFINITIONS["gelu_new"]
 DEFINITIONS["gelu_python"] = DEFINITIONS["gelu"]
@@ -36,7 +36,7 @@ def test_activations_follow_their_definitions(name, dtype, tolerance):
     expected = [DEFINITIONS[name](float(number)) for number in x]
     np.testing.assert_allclose(y, expected, rtol=tolerance, atol=tolerance)
     assert y.dtype == dtype
-    np.testing.assert_array_equal(x, before)
+    np.testing.assert_array_equal(x, before)  # the input has not changed
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -44,10 +44,11 @@ def test_softmax(dtype):
     x = np.array([[0.0, math.log(3.0), -np.inf], [1000.0, 1000.0, 1000.0]], dtype)
     before = x.copy()
     p = ops.softmax(x)
-    np.testing.assert_allclose(p, [[0.25, 0.75, 0.0], [1 / 3, 1 / 3, 1 / 3]], rtol=1e-6)
+    # The exponentials of the first row are 1, 3 and 0.
+    np.testing.assert_allclose(p, [[1 / 4, 3 / 4, 0.0], [1 / 3, 1 / 3, 1 / 3]], rtol=1e-6)
     assert p.dtype == dtype
     assert p[0, 2] == 0
-    np.testing.assert_array_equal(x, before)
+    np.testing.assert_array_equal(x, before)  # the input has not changed
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -65,8 +66,8 @@ def test_cross_entropy(dtype):
     )
     before = logits.copy()
     losses = ops.cross_entropy(logits, targets=np.array([1, 0, 2]))
-    # The target has a share of 3/4; a logit 1000 below each of two others; a share of 1/3.
-    expected = [math.log(4 / 3), 1000 + math.log(2), math.log(3)]
+    # The probabilities of the targets are 3/4, exp(-1000) / 2 and 1/3.
+    expected = [-math.log(3 / 4), 1000 + math.log(2), -math.log(1 / 3)]
     np.testing.assert_allclose(losses, expected, rtol=1e-6)
     assert losses.dtype == dtype
     np.testing.assert_array_equal(logits, before)

@@ -1,4 +1,7 @@
-"""What only Linux, glibc or POSIX has is taken away, as macOS and Windows lack it."""
+"""tiedgpt works without the functions and modules of Linux that macOS or Windows lack.
+
+Each test runs twice: without what macOS lacks, and without what Windows lacks.
+"""
 
 import ctypes
 import json
@@ -30,14 +33,17 @@ MODULES_OF_POSIX = ["fcntl", "termios", "tty", "pty", "resource", "readline", "g
 
 
 def load_no_library(name):
-    """In place of ctypes.CDLL, which raises TypeError for the name None on Windows."""
+    """A replacement of ctypes.CDLL that finds no library.
+
+    For the name None it raises TypeError, as ctypes.CDLL does on Windows.
+    """
     if name is None:
         raise TypeError
     raise OSError
 
 
 def locking(fd, mode, size):
-    """In place of msvcrt.locking: flock, but with Windows's error if another has the lock."""
+    """A replacement of msvcrt.locking, by flock. If the file is locked, the error is Windows's."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -47,12 +53,12 @@ def locking(fd, mode, size):
 def take_away_what_macos_lacks(monkeypatch):
     for module, name in LACKS_OF_MACOS:
         monkeypatch.delattr(module, name, raising=False)
-    monkeypatch.setattr(safetensors, "MADV_POPULATE_READ", 12345)  # not known to the kernel
+    monkeypatch.setattr(safetensors, "MADV_POPULATE_READ", 12345)  # the kernel does not know it
     monkeypatch.setattr(ctypes, "CDLL", load_no_library)
 
 
 def take_away_what_windows_lacks(monkeypatch):
-    """Windows lacks what macOS lacks, and more. It has msvcrt, which locks files."""
+    """Windows lacks what macOS lacks, and more. It has the module msvcrt, which locks files."""
     take_away_what_macos_lacks(monkeypatch)
     for module, name in MORE_LACKS_OF_WINDOWS:
         monkeypatch.delattr(module, name, raising=False)
@@ -72,10 +78,9 @@ def take_away_what_windows_lacks(monkeypatch):
     ],
 )
 def another_system(request, monkeypatch):
-    """Every test runs without what macOS lacks, and without what Windows lacks."""
     take_away = request.param
     take_away(monkeypatch)
-    blas.openblas.cache_clear()  # it keeps what it found, and what it did not find
+    blas.openblas.cache_clear()  # so that it searches the library anew
     yield
     blas.openblas.cache_clear()
 
@@ -93,7 +98,7 @@ COMMANDS = [
 
 
 def test_the_commands_work(monkeypatch, run, tmp_path):
-    """They leave their results and no other files."""
+    """The commands end with code 0. They leave their results and no other files."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("To be, or not to be. " * 60)
     (tmp_path / "in.jsonl").write_text(json.dumps({"id": "a", "text": "To be"}) + "\n")
@@ -104,34 +109,35 @@ def test_the_commands_work(monkeypatch, run, tmp_path):
     assert files == ["in.jsonl", "model", "out.jsonl", "text.txt", "untied"]
 
 
-def test_all_cores_are_counted(monkeypatch):
-    """sched_getaffinity, which counts those that this process may use, is not there."""
+def test_all_cores_of_the_machine_are_counted(monkeypatch):
+    """os.sched_getaffinity, which names the cores that this process may use, is missing."""
     monkeypatch.setattr(os, "cpu_count", lambda: 5)
     assert threads.cores() == 5
 
 
-def test_tune_without_mallopt(monkeypatch):
+def test_tune_raises_no_error_without_mallopt(monkeypatch):
     monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", "7")  # otherwise tune sets it for all tests
     fast.tune()
 
 
-def test_processes_are_started_without_a_mask_of_signals():
+def test_ctrl_c_for_this_process_only_raises_no_error():
+    """It blocks a signal with pthread_sigmask, which Windows lacks."""
     with threads.ctrl_c_for_this_process_only():
         pass
 
 
-def test_a_new_directory_is_this_users(tmp_path):
+def test_a_new_directory_belongs_to_this_user(tmp_path):
     assert publishing._is_own_directory(tmp_path)
 
 
-def test_a_file_is_locked_once(tmp_path):
+def test_a_file_that_is_locked_cannot_be_locked_again(tmp_path):
     with open(tmp_path / "lock", "w") as first, open(tmp_path / "lock", "w") as second:
         assert locks.try_lock(first.fileno())
         assert not locks.try_lock(second.fileno())
 
 
-def test_a_mapped_model_is_the_one_that_is_read(checkpoint):
-    """A copy is always read; without `copy`, macOS maps the file."""
+def test_a_mapped_model_equals_a_copied_one(checkpoint):
+    """With copy=True the file is always read. Without it, macOS maps the file into memory."""
     mapped = tiedgpt.load_model(checkpoint)
     copied = tiedgpt.load_model(checkpoint, copy=True)
     np.testing.assert_array_equal(mapped.W_E, copied.W_E)

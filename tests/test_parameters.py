@@ -1,4 +1,4 @@
-"""The table of parameters, and the counts that follow from it."""
+"""count_parameters: how many parameters a configuration has, by group, tied and untied."""
 
 import pytest
 from support.models import SMALL
@@ -7,7 +7,8 @@ from tiedgpt import Config, count_parameters
 from tiedgpt.checkpoints.known_models import known_config
 
 
-# The tied counts are published ones; the untied ones have V D more.
+# The tied counts were published. An untied model has an output matrix, of vocab_size * n_embd
+# parameters, more.
 @pytest.mark.parametrize(
     ("name", "tied", "untied"),
     [
@@ -40,8 +41,8 @@ def test_groups_cover_every_parameter_once(config, head):
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_the_difference_is_the_output_head(config):
-    """Whichever head the configuration has itself."""
+def test_the_difference_of_tied_and_untied_is_the_output_head(config):
+    """Both counts are given, whether the configuration is tied or untied."""
     counts = count_parameters(config)
     embedding = config.vocab_size * config.n_embd
     assert counts["untied"]["total"] - counts["tied"]["total"] == embedding

@@ -1,5 +1,9 @@
-"""The repetition penalty and min-p: as transformers defines them, with drafts and on the command
-line."""
+"""The repetition penalty and min-p: as transformers defines them, with drafts, in the commands.
+
+The repetition penalty lowers the logits of the tokens that the text has already. min-p drops tokens
+whose probability is less than min_p times that of the likeliest token. The end of the file tests
+how the commands choose their default model.
+"""
 
 import json
 
@@ -12,12 +16,15 @@ import tiedgpt
 from tiedgpt.errors import ArgumentError
 from tiedgpt.inference.sampling import Sampling, penalised
 
-TEXT = [3, 5, 5, 40, 3]  # tokens, whose logits a penalty lowers
+TEXT = [3, 5, 5, 40, 3]  # the tokens whose logits a penalty lowers
 LOGITS = np.random.default_rng(1).normal(0, 3, 101).astype(np.float32)
 
 
 def test_a_repeated_token_is_penalised_once():
-    """A logit above 0 is divided by the penalty, and one below 0 is multiplied."""
+    """A logit above 0 is divided by the penalty. A logit below 0 is multiplied by it.
+
+    The text has token 0 twice, and not token 2.
+    """
     logits = np.float32([2.0, -2.0, 1.0, 0.0])
     np.testing.assert_array_equal(penalised(logits, [0, 0, 1, 3], penalty=2), [1, -4, 1, 0])
 
@@ -25,25 +32,27 @@ def test_a_repeated_token_is_penalised_once():
 @pytest.mark.parametrize("penalty", [1e-308, 1e308])
 def test_a_penalty_of_any_size_gives_finite_logits(penalty):
     logits = np.array([2.0, -2.0, 0.0], np.float32)
-    assert np.isfinite(penalised(logits, [0, 1, 2], penalty)).all()
-    token = Sampling(repetition_penalty=penalty).choose(logits, np.random.default_rng(0), [0, 1, 2])
+    text = [0, 1, 2]
+    assert np.isfinite(penalised(logits, text, penalty)).all()
+    sampling = Sampling(repetition_penalty=penalty)
+    token = sampling.choose(logits, np.random.default_rng(0), text)
     assert token in (0, 1, 2)
 
 
-def test_the_logits_do_not_change():
+def test_penalised_does_not_change_its_argument():
     before = LOGITS.copy()
     penalised(LOGITS, TEXT, penalty=1.5)
     np.testing.assert_array_equal(LOGITS, before)
 
 
-def test_min_p_keeps_what_is_nearly_as_likely_as_the_likeliest():
-    """At least 0.3 of its 0.5, which is 0.15."""
+def test_min_p_drops_tokens_that_are_much_less_likely_than_the_likeliest():
+    """The limit is 0.3 times 0.5, which is 0.15. The three tokens that stay have 0.95 in all."""
     probabilities = [0.5, 0.3, 0.15, 0.05]
     kept = Sampling(min_p=0.3).probabilities(np.log(probabilities))
     np.testing.assert_allclose(kept, np.array([0.5, 0.3, 0.15, 0]) / 0.95, rtol=1e-12)
 
 
-def test_min_p_of_1_keeps_the_likeliest():
+def test_min_p_of_1_keeps_the_likeliest_token_alone():
     kept = Sampling(min_p=1).probabilities(LOGITS)
     assert np.flatnonzero(kept).tolist() == [LOGITS.argmax()]
 
@@ -103,7 +112,7 @@ def test_greedy_takes_the_likeliest_token_after_the_penalty():
     assert sampling.choose(LOGITS, np.random.default_rng(0), [likeliest]) != likeliest
 
 
-def test_greedy_with_a_penalty_gives_transformers_text():
+def test_greedy_text_with_a_penalty_is_that_of_transformers():
     transformers = pytest.importorskip("transformers", reason="needs pip install -e .[parity]")
     torch = pytest.importorskip("torch")
     theirs = transformers.GPT2LMHeadModel.from_pretrained("weights/shakespeare-tied")
@@ -118,8 +127,8 @@ def test_greedy_with_a_penalty_gives_transformers_text():
 
 @pytest.mark.parametrize("settings", [{"greedy": True}, {"seed": 3, "min_p": 0.1}])
 @pytest.mark.parametrize("draft", ["lookup", random_model(SMALL, seed=1)], ids=["lookup", "model"])
-def test_drafts_change_no_token(settings, draft):
-    """The prompt is a loop. The lookup guesses that it goes on, and the penalty may end it."""
+def test_drafts_change_no_token_of_a_text_with_a_penalty(settings, draft):
+    """The prompt repeats 1, 2, 3. The lookup guesses that this goes on; the penalty may end it."""
     model = random_model(SMALL)
     prompt = [1, 2, 3, 1, 2, 3, 1, 2]
     settings = {**settings, "max_new_tokens": 60, "repetition_penalty": 1.1}
@@ -127,7 +136,7 @@ def test_drafts_change_no_token(settings, draft):
     assert list(tiedgpt.generate(model, prompt, draft=draft, **settings)) == plain
 
 
-def test_documents_have_the_texts_of_generate():
+def test_generate_documents_and_generate_return_the_same_tokens():
     model = tiedgpt.load_model("shakespeare-tied")
     tokenizer = tiedgpt.load_tokenizer("shakespeare-tied")
     ids = tokenizer.encode("To be")
@@ -147,7 +156,7 @@ def test_documents_have_the_texts_of_generate():
         pytest.param({"repetition_penalty": float("nan")}, id="penalty-nan"),
     ],
 )
-def test_a_value_out_of_range(settings):
+def test_a_value_out_of_range_is_refused(settings):
     (name,) = settings
     with pytest.raises(ArgumentError, match=f"{name} must be"):
         Sampling(**settings)
@@ -156,10 +165,12 @@ def test_a_value_out_of_range(settings):
 # The command
 
 
-def test_the_flags_of_generate(run):
+def test_the_flags_of_the_command_do_what_the_arguments_of_generate_do(run):
     arguments = ["generate", "-m", "shakespeare-tied", "--seed", "1", "-n", "20", "To be", "--json"]
     plain = json.loads(output(run, *arguments))
-    changed = json.loads(output(run, *arguments, "--repetition-penalty", "1.5", "--min-p", "0.2"))
+    with_flags = json.loads(
+        output(run, *arguments, "--repetition-penalty", "1.5", "--min-p", "0.2")
+    )
     tokens = tiedgpt.generate(
         tiedgpt.load_model("shakespeare-tied"),
         plain["prompt_ids"],
@@ -168,8 +179,8 @@ def test_the_flags_of_generate(run):
         min_p=0.2,
         repetition_penalty=1.5,
     )
-    assert changed["samples"][0]["ids"] == list(tokens)
-    assert changed["samples"][0]["ids"] != plain["samples"][0]["ids"]
+    assert with_flags["samples"][0]["ids"] == list(tokens)
+    assert with_flags["samples"][0]["ids"] != plain["samples"][0]["ids"]
 
 
 def test_echo_prints_the_prompt_before_each_sample(run):
@@ -194,24 +205,25 @@ def test_refused_command_lines(run, arguments, message):
 # The default model
 
 
-def test_the_variable_names_the_default_model(run, monkeypatch):
+def test_tiedgpt_model_names_the_default_model(run, monkeypatch):
     monkeypatch.setenv("TIEDGPT_MODEL", "shakespeare-untied")
     assert json.loads(output(run, "params", "--json"))["model"] == "shakespeare-untied"
-    assert json.loads(output(run, "tokenize", "--json", "To be"))["ids"] == [396, 304]
+    ids_of_shakespeare = [396, 304]
+    assert json.loads(output(run, "tokenize", "--json", "To be"))["ids"] == ids_of_shakespeare
 
 
-def test_a_flag_comes_before_the_variable(run, monkeypatch):
+def test_the_flag_of_a_model_is_preferred_to_tiedgpt_model(run, monkeypatch):
     monkeypatch.setenv("TIEDGPT_MODEL", "shakespeare-untied")
     report = json.loads(output(run, "params", "--json", "-m", "shakespeare-tied"))
     assert report["model"] == "shakespeare-tied"
 
 
-def test_a_wrong_variable_is_named(run, monkeypatch):
+def test_an_unknown_model_in_tiedgpt_model_is_an_error_that_names_the_variable(run, monkeypatch):
     monkeypatch.setenv("TIEDGPT_MODEL", "shakespear")
     assert_one_error_line(run("params"), "TIEDGPT_MODEL: no model 'shakespear'")
 
 
-def test_study_takes_the_shipped_pair_without_models(run):
+def test_without_models_study_compares_the_two_shipped_ones(run):
     names = ["shakespeare-tied", "shakespeare-untied"]
     _, out, _ = run("study", "--json")
     assert json.loads(out) == json.loads(run("study", "--json", *names)[1])

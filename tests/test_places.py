@@ -1,7 +1,8 @@
 """Names: where on a machine a model is searched, and which models are found there.
 
-`home` is the home directory of a machine without models. `snapshot` names the folder of a
-repository in its Hugging Face cache.
+`home` is the home directory of a machine without models. `snapshot(cache, repository)` returns the
+folder in a Hugging Face cache that the files of a repository belong in. find_model(name) returns
+the folder of a model. models_here() returns all models of the machine: name -> folder.
 """
 
 import importlib.util
@@ -16,7 +17,7 @@ import tiedgpt
 from tiedgpt.checkpoints import places
 from tiedgpt.checkpoints.known_models import ALIASES, MODELS
 
-# Folders of models by name, in the home directory. The last of them is searched first.
+# Folders in the home directory which hold models by name. The last of these is searched first.
 DOWNLOADS = ".cache/tiedgpt"
 SHIPPED = "checkout/weights"
 CHOSEN = "elsewhere"  # named by TIEDGPT_WEIGHTS
@@ -37,7 +38,7 @@ def home(no_models, tmp_path, monkeypatch):
 
 
 def write_model(folder: Path) -> Path:
-    """A folder with the files of a model, as far as a search by name looks at them."""
+    """Make a folder with the files of a model that a search by name looks at."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text('{"model_type": "gpt2"}')
     (folder / "model.safetensors").touch()
@@ -45,7 +46,7 @@ def write_model(folder: Path) -> Path:
 
 
 def write_files(folder: Path, *files: str) -> Path:
-    """A folder with files of these names; config.json is that of a GPT-2."""
+    """Make a folder with files of these names. Each has the text of a GPT-2's config.json."""
     folder.mkdir(parents=True, exist_ok=True)
     for file in files:
         (folder / file).write_text('{"model_type": "gpt2"}')
@@ -56,15 +57,15 @@ def write_files(folder: Path, *files: str) -> Path:
 
 
 @pytest.mark.parametrize(("alias", "name"), ALIASES.items())
-def test_where_a_name_is_searched(home, model, alias, name):
-    """A model is saved to one place after another, and the one that was saved last is found.
+def test_the_places_of_a_name_are_searched_in_this_order(home, model, alias, name):
+    """The place that is searched last gets a model first. The place of the newest model is found.
 
-    So each place comes before those above it in the list, and all come before OpenAI's files.
+    OpenAI's files, which are there from the start, are found in none of these steps.
     """
     write_files(home / DOWNLOADS / f"{name}-openai", "hparams.json", "model.ckpt.index")
     by_its_short_name = snapshot(home / CACHE, name)  # as from_pretrained("gpt2") makes it
     by_its_repository = snapshot(home / CACHE, MODELS[name].repository)
-    write_files(by_its_repository, "config.json")  # without weights, it does not hide another one
+    write_files(by_its_repository, "config.json")  # without weights, so it is not found
     places_from_last_to_first = [
         by_its_short_name,
         by_its_repository,
@@ -79,8 +80,8 @@ def test_where_a_name_is_searched(home, model, alias, name):
     assert tiedgpt.load_model(name).config == model.config
 
 
-# Variables of the environment, and the folder that they name. HOME stands for the home directory,
-# and the variable SUB is "sub".
+# Variables of the environment, and the cache folder that they name. HOME stands for the home
+# directory. The variable SUB is "sub".
 VARIABLES = [
     pytest.param({}, "HOME/.cache/huggingface/hub", id="none"),
     pytest.param({"XDG_CACHE_HOME": "HOME/xdg"}, "HOME/xdg/huggingface/hub", id="xdg"),
@@ -110,9 +111,9 @@ VARIABLES = [
 
 @pytest.fixture
 def set_variables(home, monkeypatch):
-    """set_variables(variables): set them, and SUB. HOME in a value becomes the home directory.
+    """set_variables(variables): set these variables of the environment, and SUB.
 
-    A value with "$", such as ${HOME}/$SUB, stays as it is.
+    HOME in a value is replaced by the home directory, unless the value has a "$": ${HOME}/$SUB.
     """
 
     def set_variables(variables):
@@ -129,8 +130,8 @@ def set_variables(home, monkeypatch):
 @pytest.mark.parametrize(("variables", "cache"), VARIABLES)
 def test_the_variables_that_name_the_hugging_face_cache(home, set_variables, variables, cache):
     set_variables(variables)
-    folder = Path(cache.replace("HOME", str(home)))
-    path = write_model(snapshot(folder, "someone/tiny-gpt2"))
+    cache_folder = Path(cache.replace("HOME", str(home)))
+    path = write_model(snapshot(cache_folder, "someone/tiny-gpt2"))
     assert places.find_model("someone/tiny-gpt2") == path
     assert places.models_here() == {"someone/tiny-gpt2": path}
 
@@ -139,7 +140,10 @@ def test_the_variables_that_name_the_hugging_face_cache(home, set_variables, var
 def test_huggingface_hub_reads_these_variables_in_the_same_order(
     home, set_variables, variables, cache
 ):
-    """Its module `constants` reads them when it is run. It may be imported already."""
+    """huggingface_hub.constants reads the variables when it is imported.
+
+    It may be imported already, so the test runs its file.
+    """
     pytest.importorskip("huggingface_hub")
     set_variables(variables)
     constants = importlib.util.find_spec("huggingface_hub.constants")
@@ -158,11 +162,14 @@ def test_huggingface_hub_reads_these_variables_in_the_same_order(
     ],
 )
 def test_a_hostile_ref_is_ignored(home, ref):
-    """refs/main holds a commit, which names a folder. A path would lead to another folder."""
+    """The file refs/main holds a commit, whose files are in snapshots/COMMIT.
+
+    The ref leads to a folder with a model. It is still ignored, because it is not a commit.
+    """
     folder = home / CACHE / "models--openai-community--gpt2"
     (folder / "refs").mkdir(parents=True)
     (folder / "refs" / "main").write_text(ref, encoding="latin-1")
-    write_model(home / CHOSEN)
+    write_model(folder / "snapshots" / ref)
     refuses("gpt2 is not on this machine: looked for", places.find_model, "gpt2")
     assert places.models_here() == {}
 
@@ -175,8 +182,8 @@ def test_a_model_that_is_not_here_is_an_error(home, name):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "124M"])
-def test_a_known_name_is_never_a_directory_by_accident(home, model, name):
-    """A model is in a directory of this name in the working directory."""
+def test_a_known_name_does_not_stand_for_a_directory_of_that_name(home, model, name):
+    """The working directory has a model in such a directory. ./NAME stands for that."""
     tiedgpt.save_model(model, None, home / name)
     refuses(rf"for the directory here, write \./{name}", tiedgpt.load_model, name)
     assert tiedgpt.load_model(f"./{name}").config == model.config
@@ -187,9 +194,9 @@ def test_a_known_name_is_never_a_directory_by_accident(home, model, name):
 
 @pytest.fixture
 def all_models(home):
-    """Models in all places: the name that finds each -> its folder.
+    """Make models in all places. The value is their names -> their folders.
 
-    They are in the order of models_here: known names, shipped models, then the others.
+    The names are in the order of models_here: known names, shipped models, then all others.
     """
     openai = ("hparams.json", "model.ckpt.index")
     sharded = ("config.json", "model.safetensors.index.json")
@@ -206,22 +213,22 @@ def all_models(home):
     }
 
 
-def test_models_here_are_in_the_same_order_on_every_disk(all_models):
+def test_models_here_finds_all_models_in_a_fixed_order(all_models):
     assert list(places.models_here().items()) == list(all_models.items())
     for name, path in all_models.items():
         assert places.find_model(name) == path
 
 
-def test_models_here_are_found_once(home, all_models):
-    """gpt2 and z/b are in other places, too, which are searched later."""
+def test_models_here_has_each_name_once(home, all_models):
+    """gpt2 and z/b are in more than one place. The place that is searched first counts."""
     write_model(home / DOWNLOADS / "gpt2")
     write_files(home / CHOSEN / "gpt2-openai", "hparams.json", "model.ckpt.index")
     write_model(snapshot(home / CACHE, "z/b"))
     assert list(places.models_here().items()) == list(all_models.items())
 
 
-def test_models_here_are_whole_and_have_a_name(home, all_models):
-    """Folders without weights are not found, nor one whose name is neither known nor OWNER/NAME."""
+def test_models_here_leaves_out_folders_without_weights_and_unusual_names(home, all_models):
+    """A name is a known one or OWNER/NAME."""
     write_model(home / DOWNLOADS / "gpt2-large" / ".tokenizer")
     write_files(home / DOWNLOADS / "gpt2-large", "config.json")
     write_model(home / DOWNLOADS / "my-model")
@@ -238,15 +245,18 @@ def test_models_here_are_whole_and_have_a_name(home, all_models):
         pytest.param(b"\xff", id="not-utf-8"),
     ],
 )
-def test_models_here_are_gpt2s(home, all_models, config):
-    """A model with this config.json is not found."""
+def test_models_here_leaves_out_models_that_are_not_gpt2s(home, all_models, config):
+    """A folder with this config.json is not found."""
     other = write_model(snapshot(home / CACHE, "bert/other"))
     (other / "config.json").write_bytes(config)
     assert list(places.models_here().items()) == list(all_models.items())
 
 
-def test_models_here_beside_files_and_hostile_names(home, all_models):
-    """A commit that is a path, files in place of folders, and ".." as an owner: none is found."""
+def test_models_here_leaves_out_files_and_hostile_names(home, all_models):
+    """The cache has a commit that is a path, a file in place of a folder, and an owner named "..".
+
+    The folder `elsewhere` has a file in place of a folder, too.
+    """
     write_model(snapshot(home / CACHE, "b/ref", commit="../../.."))
     (home / CACHE / "models--a--file").touch()
     (home / CACHE / "models--..--x").mkdir()
@@ -259,20 +269,23 @@ def test_models_here_beside_files_and_hostile_names(home, all_models):
 
 @pytest.fixture
 def gpt2_alone(home):
-    """What models_here returns on a machine that has a gpt2 alone, which it makes."""
+    """Make a gpt2, the only model of the machine. The value is what models_here returns then."""
     return {"gpt2": write_model(home / DOWNLOADS / "gpt2")}
 
 
-def test_a_folder_of_models_that_is_a_file(home, gpt2_alone, monkeypatch):
-    """First the one that TIEDGPT_WEIGHTS names, then the Hugging Face cache, too."""
+def test_models_are_found_although_a_folder_of_models_is_a_file(home, gpt2_alone, monkeypatch):
+    """TIEDGPT_WEIGHTS names a file. Then HF_HUB_CACHE, the Hugging Face cache, names it too."""
     (home / CHOSEN).write_text("a file")
     assert places.models_here() == gpt2_alone
     monkeypatch.setenv("HF_HUB_CACHE", str(home / CHOSEN))
     assert places.models_here() == gpt2_alone
 
 
-def test_a_folder_of_models_that_is_a_link_to_itself(home, gpt2_alone):
-    """The folder of the shipped models is such a link, and that of a repository in the cache."""
+def test_models_are_found_although_a_folder_of_models_is_a_link_to_itself(home, gpt2_alone):
+    """The folder of the shipped models is such a link. So is a repository's folder in the cache.
+
+    A second repository in the cache has no files.
+    """
     weights = home / SHIPPED
     weights.symlink_to(weights)
     snapshot(home / CACHE, "a/b").mkdir(parents=True)
@@ -281,7 +294,7 @@ def test_a_folder_of_models_that_is_a_link_to_itself(home, gpt2_alone):
     assert places.models_here() == gpt2_alone
 
 
-def test_a_folder_of_models_that_may_not_be_read(home, gpt2_alone):
+def test_models_are_found_although_a_folder_of_models_may_not_be_read(home, gpt2_alone):
     closed = home / DOWNLOADS / "someone"
     closed.mkdir()
     closed.chmod(0)  # nobody may read it

@@ -1,9 +1,9 @@
-"""Few rows times a weight: the numbers of one matrix product, from threads and after a fork.
+"""product(x, weight), a matrix product of few rows, in two threads and after a fork.
 
 product(x, weight) is x [R, in] @ weight [in, out]. If x has more than one row, and at most
-few_rows(weight), two threads make the product in blocks of the weight. Other products are left to
-BLAS. A weight is in row order ("C") or in column order ("F"). Small kernels are those of OpenBLAS
-for AVX-512: they multiply small matrices without a copy.
+few_rows(weight), two threads make the product in blocks of the weight. All other products are left
+to BLAS. A weight is in row order ("C") or in column order ("F"). Small kernels are OpenBLAS's
+kernels for AVX-512, which multiply small matrices without a copy.
 """
 
 import os
@@ -35,16 +35,16 @@ def blocks_on_any_machine(monkeypatch):
 
 
 @pytest.fixture
-def no_product_of_blas(monkeypatch):
-    """Products are made in blocks, however many rows there are."""
+def blocks_for_any_number_of_rows(monkeypatch):
+    """All products of more than one row are made in blocks."""
     monkeypatch.setattr(products, "few_rows", lambda weight: 10**6)
 
 
 @pytest.fixture
 def stacked_products(monkeypatch):
-    """The operands of each product by a stack of blocks of a weight: (the blocks, the factor).
+    """A list to which each np.matmul of a stack of blocks adds its operands: (blocks, factor).
 
-    The outputs that do not fill a block are one product of two matrices. It is not recorded.
+    The outputs that do not fill a block are a product of two matrices, which is not recorded.
     """
     recorded = []
     matmul = np.matmul
@@ -60,7 +60,7 @@ def stacked_products(monkeypatch):
 
 
 def random_operands(*, rows, inputs, outputs, order="F"):
-    """Random rows [R, in] and a random weight [in, out]."""
+    """Random rows x [rows, inputs] and a random weight [inputs, outputs]."""
     rng = np.random.default_rng(rows + outputs)
     weight = np.asarray(rng.standard_normal((inputs, outputs)), order=order)
     x = rng.standard_normal((rows, inputs))
@@ -81,8 +81,8 @@ def random_operands(*, rows, inputs, outputs, order="F"):
 )
 @ORDERS
 @KERNELS
-@pytest.mark.usefixtures("no_product_of_blas")
-def test_the_numbers_of_one_product(inputs, outputs, order, small_kernels, monkeypatch):
+@pytest.mark.usefixtures("blocks_for_any_number_of_rows")
+def test_product_equals_numpys_and_repeats(inputs, outputs, order, small_kernels, monkeypatch):
     monkeypatch.setattr(blas, "has_small_kernels", lambda: small_kernels)
     x, weight = random_operands(rows=40, inputs=inputs, outputs=outputs, order=order)
     expected = x @ weight
@@ -94,8 +94,8 @@ def test_the_numbers_of_one_product(inputs, outputs, order, small_kernels, monke
 
 @ORDERS
 @KERNELS
-@pytest.mark.usefixtures("no_product_of_blas")
-def test_rows_that_are_not_side_by_side_in_memory(order, small_kernels, monkeypatch):
+@pytest.mark.usefixtures("blocks_for_any_number_of_rows")
+def test_rows_need_not_be_side_by_side_in_memory(order, small_kernels, monkeypatch):
     monkeypatch.setattr(blas, "has_small_kernels", lambda: small_kernels)
     x, weight = random_operands(rows=80, inputs=50, outputs=400, order=order)
     every_second_row_mirrored = x[::2, ::-1]
@@ -106,7 +106,7 @@ def test_rows_that_are_not_side_by_side_in_memory(order, small_kernels, monkeypa
 
 @ORDERS
 @KERNELS
-@pytest.mark.usefixtures("no_product_of_blas")
+@pytest.mark.usefixtures("blocks_for_any_number_of_rows")
 @pytest.mark.parametrize("n", [1, 2, 40])
 def test_a_product_with_one_operand_in_float64_is_float64(order, small_kernels, monkeypatch, n):
     monkeypatch.setattr(blas, "has_small_kernels", lambda: small_kernels)
@@ -143,9 +143,10 @@ def test_weights_in_column_order_are_read_once_in_blocks(
     for blocks, _ in stacked_products:
         assert blocks.shape[-2:] == (products.BLOCK_OUTPUTS, 768)
         weights_read += blocks.size
-    # One thread has 2501 outputs, and the other one 2502. Those that do not fill a block are left.
-    outputs_left = 2501 % products.BLOCK_OUTPUTS + 2502 % products.BLOCK_OUTPUTS
-    assert weights_read == (5003 - outputs_left) * 768
+    # One thread has 2501 of the 5003 outputs, and the other has 2502. The last few outputs of each
+    # thread do not fill a block.
+    outputs_in_no_block = 2501 % products.BLOCK_OUTPUTS + 2502 % products.BLOCK_OUTPUTS
+    assert weights_read == (5003 - outputs_in_no_block) * 768
 
 
 @pytest.mark.parametrize(
@@ -160,12 +161,14 @@ def test_with_avx_512_each_product_is_small_enough_to_be_made_without_a_copy(
     assert len(stacked_products) == 2, "one of each thread"
     for blocks, factor in stacked_products:
         one_block = blocks[0]
-        columns = factor.shape[1]
+        columns = factor.shape[1]  # one for each row of x
         multiplications = one_block.size * columns
         assert multiplications <= 10**6, "OpenBLAS copies larger matrices"
 
 
-def test_with_other_kernels_each_product_is_by_one_row(stacked_products, monkeypatch):
+def test_with_other_kernels_each_block_is_multiplied_by_one_row_at_a_time(
+    stacked_products, monkeypatch
+):
     monkeypatch.setattr(blas, "has_small_kernels", lambda: False)
     x, weight = random_operands(rows=5, inputs=768, outputs=5003)
     product(x, weight)
@@ -204,7 +207,8 @@ def test_more_rows_are_left_to_blas(order, small_kernels, most, monkeypatch):
         pytest.param(None, 1, id="another-BLAS"),
     ],
 )
-def test_blocks_are_used_where_they_were_measured(blas_threads, most, monkeypatch):
+def test_on_many_cores_and_with_another_blas_no_rows_are_few(blas_threads, most, monkeypatch):
+    """few_rows is then 1, so that every product is left to BLAS."""
     monkeypatch.setattr(blas, "blas_threads", lambda: blas_threads)
     assert few_rows(np.zeros((768, 2304))) == most
 
@@ -218,9 +222,9 @@ def test_small_weights_and_strided_ones_are_left_to_blas(monkeypatch):
     assert few_rows(every_second_row_and_column) == 1
 
 
-@pytest.mark.usefixtures("no_product_of_blas")
+@pytest.mark.usefixtures("blocks_for_any_number_of_rows")
 @ORDERS
-def test_several_threads_of_the_user(order):
+def test_several_threads_may_call_product_at_once(order):
     operands = []
     for rows in range(2, 8):
         operands.append(random_operands(rows=rows, inputs=300, outputs=900, order=order))
@@ -237,17 +241,20 @@ def test_two_threads_return_their_results_in_order():
         assert threads.in_two_threads(lambda: 1, lambda: 2) == (1, 2)
 
 
-def fail():
+def raise_memory_error():
     raise MemoryError
 
 
-def succeed():
+def return_zero():
     return 0
 
 
 @pytest.mark.parametrize(
     ("first", "second"),
-    [pytest.param(fail, succeed, id="first"), pytest.param(succeed, fail, id="second")],
+    [
+        pytest.param(raise_memory_error, return_zero, id="first"),
+        pytest.param(return_zero, raise_memory_error, id="second"),
+    ],
 )
 def test_an_error_in_either_half_is_raised_and_the_next_call_works(first, second):
     with pytest.raises(MemoryError):
@@ -257,15 +264,15 @@ def test_an_error_in_either_half_is_raised_and_the_next_call_works(first, second
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs pthread_kill")
-def test_an_interrupt_while_waiting_leaves_the_next_calls_right():
-    """The next call does not get the results of the interrupted one."""
+def test_the_calls_after_an_interrupted_call_return_their_own_results():
+    """Ctrl-C comes while the main thread waits for the other thread."""
 
-    def interrupted():
+    def interrupt_main_thread():
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-        time.sleep(0.5)  # its answer comes after the main thread has left
+        time.sleep(0.5)  # so that the interrupted call ends before this function returns
 
     with pytest.raises(KeyboardInterrupt):
-        threads.in_two_threads(succeed, interrupted)
+        threads.in_two_threads(return_zero, interrupt_main_thread)
 
     assert threads.in_two_threads(lambda: 1, lambda: 2) == (1, 2)
     assert threads.in_two_threads(lambda: 3, lambda: 4) == (3, 4)
@@ -274,28 +281,27 @@ def test_an_interrupt_while_waiting_leaves_the_next_calls_right():
 @pytest.mark.parametrize(
     "interrupted_call", [pytest.param(1, id="entering"), pytest.param(2, id="leaving")]
 )
-def test_an_interrupt_while_the_thread_count_is_set_leaves_it_as_it_was(
+def test_after_an_interrupt_in_one_blas_thread_blas_has_all_its_threads(
     monkeypatch, interrupted_call
 ):
-    """one_blas_thread sets the count when it is entered, and again when it is left.
+    """one_blas_thread sets the number of BLAS threads when it is entered, and when it is left.
 
-    The interrupt comes in the first or the second of these calls, after the count is set.
+    The interrupt comes in the first or the second of these calls, after the number is set.
     """
-    thread_counts = [2]  # BLAS has two threads at first
-    counts_set = []
+    thread_counts = [2]  # BLAS has two threads at first. Each number that is set is appended.
 
     def get_num_threads():
         return thread_counts[-1]
 
     def set_num_threads(count):
         thread_counts.append(count)
-        counts_set.append(count)
-        if len(counts_set) == interrupted_call:
+        calls = len(thread_counts) - 1  # the first number was not set by a call
+        if calls == interrupted_call:
             raise KeyboardInterrupt
 
     functions = {"get_num_threads": get_num_threads, "set_num_threads": set_num_threads}
-
-    monkeypatch.undo()  # of blocks_on_any_machine: this test needs the real blas_threads
+    # The fixture blocks_on_any_machine has patched blas_threads. This test needs the real one.
+    monkeypatch.undo()
     monkeypatch.setattr(blas, "openblas", lambda name: functions[name])
     with pytest.raises(KeyboardInterrupt), blas.one_blas_thread():
         assert blas.is_limited()
@@ -305,29 +311,30 @@ def test_an_interrupt_while_the_thread_count_is_set_leaves_it_as_it_was(
 
 
 def test_the_callers_errstate_holds_in_both_threads():
-    def setting():
+    def overflow_setting():
         return np.geterr()["over"]
 
     with np.errstate(over="raise"):
-        assert threads.in_two_threads(setting, setting) == ("raise", "raise")
+        settings = threads.in_two_threads(overflow_setting, overflow_setting)
+    assert settings == ("raise", "raise")
 
 
 @pytest.fixture
 def other_thread_limits_blas():
-    """Another thread is inside one_blas_thread during the test."""
-    entered = threading.Event()
-    leave = threading.Event()
+    """During the test, another thread limits BLAS to one thread."""
+    blas_is_limited = threading.Event()
+    test_has_ended = threading.Event()
 
     def limit():
         with blas.one_blas_thread():
-            entered.set()
-            leave.wait(5)
+            blas_is_limited.set()
+            test_has_ended.wait(5)
 
     thread = threading.Thread(target=limit)
     thread.start()
-    assert entered.wait(5)
+    assert blas_is_limited.wait(5)
     yield
-    leave.set()
+    test_has_ended.set()
     thread.join()
 
 
@@ -335,10 +342,11 @@ def other_thread_limits_blas():
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
 @pytest.mark.usefixtures("other_thread_limits_blas")
 def test_a_forked_process_has_threads_of_its_own(monkeypatch):
-    """Not the one BLAS thread to which another thread of the parent limits it."""
+    """Another thread of the parent limits BLAS to one thread. In the child, BLAS is not limited."""
     x, weight = random_operands(rows=3, inputs=100, outputs=200)
     expected = product(x, weight)
-    monkeypatch.undo()  # of blocks_on_any_machine: this test needs the real blas_threads
+    # The fixture blocks_on_any_machine has patched blas_threads. This test needs the real one.
+    monkeypatch.undo()
     thread_count = blas.blas_threads()
     pid = os.fork()
     is_child = pid == 0

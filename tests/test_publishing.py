@@ -1,9 +1,12 @@
 """Saved files appear together or not at all; planted links; locks of directories.
 
-A save writes its files to a staging directory, .save.RANDOM.tmp/new. When all are there, this gets
-the name .save.ready (READY) by one rename, which makes the save complete. Then each file is moved
-to its place, and the directory is gone. finish_saves does what a killed process has left to do.
-support/writers.py kills writers at any moment.
+A save of StagedFiles writes its files to the folder `new` of a staging directory, .save.RANDOM.tmp.
+When all files are written, one rename gives `new` the name .save.ready (READY). Then the save is
+complete. Each file is moved from .save.ready to its place, and .save.ready is removed.
+
+If a process is killed, finish_saves moves the files of its complete save, and removes its staging
+directory. Every save calls finish_saves. A planted link or directory is one that another user has
+put where a save makes its own. support/writers.py kills writers at any moment.
 """
 
 import os
@@ -47,35 +50,35 @@ def files_with(text: bytes) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("last_made", ["a", "b"])
 def test_an_interruption_while_directories_are_made_leaves_none(tmp_path, monkeypatch, last_made):
-    """SIGTERM, too, is an exception, and may come as soon as a directory is there."""
+    """SIGTERM raises SystemExit, here just after a directory was made."""
 
-    def interrupted(path, **_):
+    def make_and_interrupt(path, **_):
         os.mkdir(path)
         if path.name == last_made:
             raise SystemExit(143)  # the exit code after SIGTERM
 
-    monkeypatch.setattr(Path, "mkdir", interrupted)
+    monkeypatch.setattr(Path, "mkdir", make_and_interrupt)
     with pytest.raises(SystemExit), StagedFiles(tmp_path / "a" / "b"):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
 def interrupt_rename(monkeypatch, number: int) -> None:
-    """Let Ctrl-C come in place of a rename, the first of which has number 1.
+    """Raise KeyboardInterrupt in place of the rename with this number. The first one is number 1.
 
-    A save has four: the directory gets the name .save.ready, then each of three files is moved.
+    A save of three files has four renames: of the directory to .save.ready, and of each file.
     """
     replace = os.replace
     calls = []
 
-    def interrupted(source, target):
+    def rename_or_interrupt(source, target):
         calls.append(target)
         if len(calls) == number:
             raise KeyboardInterrupt
         replace(source, target)
 
-    monkeypatch.setattr(os, "replace", interrupted)
-    monkeypatch.setattr(os, "rename", interrupted)
+    monkeypatch.setattr(os, "replace", rename_or_interrupt)
+    monkeypatch.setattr(os, "rename", rename_or_interrupt)
 
 
 def test_ctrl_c_before_the_first_rename_leaves_no_directory(tmp_path, monkeypatch):
@@ -93,13 +96,13 @@ def test_ctrl_c_before_the_first_rename_leaves_the_old_files(tmp_path, monkeypat
     assert contents(tmp_path / "a") == files_with(b"old")
 
 
-@pytest.mark.parametrize("number", [2, 3, 4, 5])
-def test_after_the_first_rename_all_files_are_moved_though_ctrl_c_comes(
-    tmp_path, monkeypatch, number
+@pytest.mark.parametrize("interrupted_rename", [2, 3, 4, 5])
+def test_ctrl_c_after_the_first_rename_leaves_the_new_files(
+    tmp_path, monkeypatch, interrupted_rename
 ):
-    """A save has four renames, so Ctrl-C does not come at the fifth."""
+    """A save has four renames. So with 5, Ctrl-C does not come at all."""
     save(tmp_path / "a", b"old")
-    interrupt_rename(monkeypatch, number)
+    interrupt_rename(monkeypatch, interrupted_rename)
     with suppress(KeyboardInterrupt):
         save(tmp_path / "a", b"new")
     assert contents(tmp_path / "a") == files_with(b"new")
@@ -118,60 +121,66 @@ def save_and_remove(directory: Path) -> None:
 
 
 @pytest.fixture
-def with_folder(tmp_path) -> Path:
+def earlier_save(tmp_path) -> Path:
     """A directory of an earlier save with the files one, two, three and folder/old."""
     save(tmp_path / "a", b"old", (*NAMES, "folder/old"))
     return tmp_path / "a"
 
 
 def assert_saved_and_removed(directory: Path) -> None:
-    """The directory `with_folder` is as save_and_remove leaves it."""
+    """The directory of `earlier_save` is as save_and_remove leaves it."""
     assert contents(directory) == {"one": b"new", "three": b"old", "folder": b""}
     assert contents(directory / "folder") == {"new": b"new"}
 
 
-def test_a_save_removes_files_and_makes_others_in_a_folder(with_folder):
-    save_and_remove(with_folder)
-    assert_saved_and_removed(with_folder)
+def test_a_save_can_remove_files_and_make_files_in_a_folder(earlier_save):
+    save_and_remove(earlier_save)
+    assert_saved_and_removed(earlier_save)
 
 
 def test_a_file_that_is_to_be_removed_may_be_missing(tmp_path):
-    """There is no earlier save, so save_and_remove makes two files and has none to remove."""
+    """Without an earlier save, save_and_remove makes its two files and has none to remove."""
     save_and_remove(tmp_path / "a")
     assert contents(tmp_path / "a") == {"one": b"new", "folder": b""}
 
 
-def test_a_save_that_fails_removes_no_file(with_folder):
-    with suppress(ZeroDivisionError), StagedFiles(with_folder) as staged:
+def test_a_save_that_fails_removes_no_file(earlier_save):
+    with suppress(ZeroDivisionError), StagedFiles(earlier_save) as staged:
         staged.remove("two")
         raise ZeroDivisionError
-    assert contents(with_folder) == files_with(b"old") | {"folder": b""}
+    assert contents(earlier_save) == files_with(b"old") | {"folder": b""}
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 4])
-def test_no_new_file_is_beside_one_that_is_to_be_removed(with_folder, monkeypatch, number):
-    """The save of save_and_remove is complete, but none of its files is moved yet.
+@pytest.mark.parametrize("interrupted_rename", [1, 2, 3, 4])
+def test_files_to_remove_are_gone_before_a_new_file_appears(
+    earlier_save, monkeypatch, interrupted_rename
+):
+    """save_and_remove was killed when its save was complete and none of its files was moved.
 
-    finish_saves is interrupted in place of one of its renames. Called again, it does the rest.
+    finish_saves has four renames: of two files to remove, and of two new files. It is interrupted
+    in place of one of them. Called again, it does the rest.
     """
-    # A file in .save.ready/.removed has the name of one that is to be removed.
-    ready = with_folder / READY
-    for name in ("one", "folder/new", ".removed/two", ".removed/folder/old"):
-        (ready / name).parent.mkdir(parents=True, exist_ok=True)
-        (ready / name).write_bytes(b"new")
+    ready = earlier_save / READY
+    (ready / "folder").mkdir(parents=True)
+    (ready / "one").write_bytes(b"new")
+    (ready / "folder" / "new").write_bytes(b"new")
+    # An empty file .removed/NAME says that the file NAME is to be removed.
+    (ready / ".removed" / "folder").mkdir(parents=True)
+    (ready / ".removed" / "two").touch()
+    (ready / ".removed" / "folder" / "old").touch()
 
     with monkeypatch.context() as patch:
-        interrupt_rename(patch, number)
+        interrupt_rename(patch, interrupted_rename)
         with suppress(KeyboardInterrupt):
-            finish_saves(with_folder)
-    new_file = with_folder / "folder" / "new"
-    files_to_remove = [with_folder / "two", with_folder / "folder" / "old"]
+            finish_saves(earlier_save)
+    new_file = earlier_save / "folder" / "new"
+    files_to_remove = [earlier_save / "two", earlier_save / "folder" / "old"]
     if new_file.exists():
         for file in files_to_remove:
             assert not file.exists()
 
-    finish_saves(with_folder)
-    assert_saved_and_removed(with_folder)
+    finish_saves(earlier_save)
+    assert_saved_and_removed(earlier_save)
 
 
 # A system that refuses
@@ -179,7 +188,7 @@ def test_no_new_file_is_beside_one_that_is_to_be_removed(with_folder, monkeypatc
 
 @pytest.fixture
 def short_wait(monkeypatch) -> None:
-    """A save that cannot be moved out is given up after 0.01 s."""
+    """finish_saves raises an error after 0.01 s if it cannot move a file."""
     monkeypatch.setattr(publishing, "MAX_WAIT", 0.01)
 
 
@@ -194,7 +203,7 @@ def test_files_that_cannot_all_be_moved_are_kept_for_the_next_save(tmp_path):
     put_directory_in_the_way(directory)
     message = "/a/.save.ready: this save cannot be moved out: Is a dir"
     refuses(message, save, directory, b"new")
-    refuses(message, save, directory, b"newer")  # the files of the first save are still there
+    refuses(message, save, directory, b"newer")  # .save.ready has the files of the first save
     shutil.rmtree(directory / "two")
     finish_saves(directory)
     assert contents(directory) == files_with(b"new")
@@ -210,14 +219,14 @@ def test_a_model_is_not_read_while_its_files_cannot_be_moved(tmp_path):
     refuses(message, tiedgpt.load_model, directory)
 
 
-def test_a_file_in_the_place_of_a_directory(tmp_path, model):
+def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path, model):
     (tmp_path / "file").write_text("in the way")
     refuses("is a file; expected a directory", tiedgpt.save_model, model, None, tmp_path / "file")
 
 
 @posix
 @pytest.mark.parametrize("writer", [StagedFiles, lock_directory])
-def test_the_working_directory_was_removed(tmp_path, monkeypatch, writer):
+def test_a_working_directory_that_was_removed_is_refused(tmp_path, monkeypatch, writer):
     (tmp_path / "a").mkdir()
     monkeypatch.chdir(tmp_path / "a")
     (tmp_path / "a").rmdir()
@@ -229,7 +238,10 @@ def test_the_working_directory_was_removed(tmp_path, monkeypatch, writer):
 
 
 def test_the_staging_directory_of_a_running_save_is_left_alone(tmp_path):
-    """The first save ends after the second one, so its files are the last."""
+    """A second save begins and ends while the first one runs. Then the first save ends.
+
+    So the files of the first save are there in the end.
+    """
     with StagedFiles(tmp_path / "a") as staged:
         for name in NAMES:
             staged.open(name).write(b"first")
@@ -239,15 +251,15 @@ def test_the_staging_directory_of_a_running_save_is_left_alone(tmp_path):
     assert contents(tmp_path / "a") == files_with(b"first")
 
 
-def test_a_save_moves_the_files_that_another_has_completed(tmp_path, monkeypatch):
-    """The other process was killed when it had given its files the name .save.ready.
+def test_a_save_moves_the_files_that_another_process_has_completed(tmp_path, monkeypatch):
+    """While this save runs, another process completes a save of "one" and "four", and is killed.
 
-    It has saved "one" and "four". They are moved, and then this save replaces "one".
+    This save moves the files of the other process first. Then it moves its own, "one" included.
     """
     rename = os.rename
 
     def rename_after_another_save(source, target):
-        monkeypatch.setattr(os, "rename", rename)  # this comes once
+        monkeypatch.setattr(os, "rename", rename)  # the other save comes once
         save(tmp_path / "a" / READY, b"second", ("one", "four"))
         rename(source, target)
 
@@ -256,20 +268,20 @@ def test_a_save_moves_the_files_that_another_has_completed(tmp_path, monkeypatch
     assert contents(tmp_path / "a") == files_with(b"first") | {"four": b"second"}
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_another_save_moves_the_files_that_this_one_has_not_moved_yet(
-    tmp_path, monkeypatch, number
+@pytest.mark.parametrize("interrupted_move", [1, 2, 3])
+def test_another_save_moves_the_files_that_this_save_has_not_moved_yet(
+    tmp_path, monkeypatch, interrupted_move
 ):
-    """The other save comes before one of the three moves of this one, and saves "one" and "four".
+    """Just before one of the three moves of this save, another one saves "one" and "four".
 
-    It moves all files of this save first, so its own "one" is the last.
+    The other save moves all files of this save first. Then it moves its own, "one" included.
     """
     replace = os.replace
     moves = []
 
     def replace_after_another_save(source, target):
         moves.append(target)
-        if len(moves) == number:
+        if len(moves) == interrupted_move:
             save(tmp_path / "a", b"second", ("one", "four"))
         replace(source, target)
 
@@ -283,8 +295,10 @@ def test_another_save_moves_the_files_that_this_one_has_not_moved_yet(
     }
 
 
-def test_a_staging_directory_that_was_removed_before_it_was_locked(tmp_path, monkeypatch):
-    """Another process may take it for abandoned; then a second one is made."""
+def test_a_staging_directory_that_is_removed_before_it_is_locked_is_made_again(
+    tmp_path, monkeypatch
+):
+    """Another process takes it for the staging directory of a killed process, and removes it."""
     removed = []
 
     def remove_once_and_lock(descriptor, *options):
@@ -317,7 +331,7 @@ def test_what_a_killed_save_left_is_removed(killed_save):
 
 
 def test_what_a_killed_save_left_is_removed_on_windows(killed_save, monkeypatch):
-    """There, a directory with an open file cannot be renamed, such as a staging directory."""
+    """On Windows a directory cannot be renamed while a file in it, here the lock, is open."""
     rename = os.rename
 
     def rename_unless_open(old, new):
@@ -332,7 +346,7 @@ def test_what_a_killed_save_left_is_removed_on_windows(killed_save, monkeypatch)
 
 
 def test_what_a_killed_save_left_stays_where_there_are_no_locks(killed_save, monkeypatch):
-    """Without a lock, nothing shows that the process of the staging directory was killed."""
+    """Without locks, nothing shows whether the process of a staging directory still runs."""
     fcntl = pytest.importorskip("fcntl")
 
     def refuse_to_lock(*_):
@@ -349,7 +363,7 @@ def test_what_a_killed_save_left_stays_where_there_are_no_locks(killed_save, mon
 
 @posix
 def test_the_staging_directory_is_private_and_the_files_are_not(tmp_path):
-    """Files and their directory have the permissions that the user's mask leaves them."""
+    """Files and their directory get the permissions that the user's mask allows."""
     mask = os.umask(0o027)  # the group may not write, and others may do nothing
     try:
         with StagedFiles(tmp_path / "a") as staged:
@@ -365,7 +379,7 @@ def test_the_staging_directory_is_private_and_the_files_are_not(tmp_path):
 
 @pytest.fixture
 def victim(tmp_path) -> Path:
-    """A directory of another place, whose files must stay as they are."""
+    """A directory to which planted links lead. Its files must stay as they are."""
     save(tmp_path / "victim", b"precious", ("one", LOCK))
     save(tmp_path / "victim" / "new", b"forged", ("one",))
     return tmp_path / "victim"
@@ -373,9 +387,9 @@ def victim(tmp_path) -> Path:
 
 @pytest.fixture
 def shared_directory(tmp_path, victim, short_wait, monkeypatch) -> Path:
-    """A directory in which others can make files, and know the names of staging directories.
+    """A directory in which other users can make files. They know the names of staging directories.
 
-    The first is .save.00.tmp. If that exists, .save.01.tmp is used.
+    A save makes .save.00.tmp, or .save.01.tmp if the first name is taken.
     """
     names = iter(["00", "01"])
     monkeypatch.setattr(tempfile, "_get_candidate_names", lambda: names)
@@ -384,9 +398,9 @@ def shared_directory(tmp_path, victim, short_wait, monkeypatch) -> Path:
 
 
 def plant_directory(path: Path, victim: Path, monkeypatch) -> None:
-    """Make a directory that another user owns, as os.lstat then says.
+    """Make a directory of which os.lstat says that another user owns it.
 
-    Its lock is a link to a victim's file.
+    Its lock is a link to a file of the victim.
     """
     path.mkdir()
     (path / "one").write_bytes(b"forged")
@@ -409,7 +423,7 @@ def files_below(directory: Path) -> dict[Path, bytes]:
 
 @posix
 def test_a_planted_link_is_not_used_as_a_staging_directory(shared_directory, victim):
-    """The link has the name that a staging directory gets first."""
+    """The link has the first name of a staging directory."""
     before = files_below(victim)
     (shared_directory / ".save.00.tmp").symlink_to(victim)
     save(shared_directory, b"new")
@@ -422,7 +436,7 @@ def test_a_planted_link_is_not_used_as_a_staging_directory(shared_directory, vic
 def test_a_planted_directory_is_not_used_as_a_staging_directory(
     shared_directory, victim, monkeypatch
 ):
-    """The directory has the name that a staging directory gets first."""
+    """The planted directory has the first name of a staging directory."""
     before = files_below(victim)
     plant_directory(shared_directory / ".save.00.tmp", victim, monkeypatch)
     save(shared_directory, b"new")
@@ -454,13 +468,13 @@ def test_nothing_is_moved_out_of_a_planted_directory(shared_directory, victim, m
 @posix
 @pytest.mark.parametrize("link", [os.symlink, os.link])
 def test_a_link_in_the_place_of_a_new_file_is_not_followed(tmp_path, link):
-    """The save is then left without a file, so its directory is removed again."""
+    """The save has no other file. So the directory that it has made is removed again."""
     (tmp_path / "victim").write_bytes(b"precious")
     with StagedFiles(tmp_path / "a") as staged:
         link(tmp_path / "victim", staged.new / "one")
         with pytest.raises(FileExistsError):
             staged.open("one")
-        (staged.new / "one").unlink()
+        (staged.new / "one").unlink()  # remove the link
     assert contents(tmp_path) == {"victim": b"precious"}
 
 
@@ -483,7 +497,7 @@ def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path, link, message):
 
 # Locks of directories
 
-# A process that locks a directory, says so, and holds the lock for a minute.
+# A program that locks a directory, prints "held", and keeps the lock for a minute.
 HOLD = """
 import sys, time
 from pathlib import Path
@@ -501,9 +515,9 @@ def start(script: str, directory: Path) -> subprocess.Popen:
 
 
 def test_a_directory_is_locked_for_one_process(tmp_path):
-    """An attempt that is refused changes nothing: the next one gets the same error."""
+    """A second process cannot lock the directory. When it tries again, it gets the same error."""
     with start(HOLD, tmp_path / "a") as process:
-        process.stdout.readline()  # "held"
+        process.stdout.readline()  # wait for "held"
         message = f"a is in use by process {process.pid}; wait, or choose another directory"
         for _ in range(2):
             with pytest.raises(CheckpointError, match=message), lock_directory(tmp_path / "a"):
@@ -513,21 +527,21 @@ def test_a_directory_is_locked_for_one_process(tmp_path):
 
 def test_a_directory_is_free_when_its_process_is_killed(tmp_path):
     with start(HOLD, tmp_path / "a") as process:
-        process.stdout.readline()  # "held"
+        process.stdout.readline()  # wait for "held"
         process.kill()
     with lock_directory(tmp_path / "a"):
         assert (tmp_path / "a" / LOCK).read_text().strip() == str(os.getpid())
     assert contents(tmp_path / "a") == {}
 
 
-def test_an_empty_directory_that_was_made_is_removed(tmp_path):
+def test_a_directory_that_was_made_for_a_lock_is_removed_if_it_stays_empty(tmp_path):
     with pytest.raises(ZeroDivisionError), lock_directory(tmp_path / "new" / "b"):
         _ = 1 / 0
     assert contents(tmp_path) == {}
 
 
-# Four processes, of two forks, lock a directory in turn. Each then makes 40 saves of two files, a
-# and b, to one directory, and waits for its children.
+# Two forks make four processes. Each process tries 30 times to lock a directory. Then it makes 40
+# saves of two files, a and b, to the folder `saved` in it, and waits for its children.
 FOUR_PROCESSES = """
 import os, sys
 from contextlib import suppress
@@ -558,9 +572,8 @@ with suppress(ChildProcessError):
 
 
 @posix
-def test_many_processes_take_turns_and_lose_no_file_that_they_save(tmp_path):
-    """A process that opened a lock file which was then removed must not think that it has the
-    lock."""
+def test_four_processes_lock_in_turn_and_lose_no_file_that_they_save(tmp_path):
+    """A process has no lock if another process removes the lock file that it has opened."""
     (tmp_path / "a").mkdir()
     with start(FOUR_PROCESSES, tmp_path / "a") as process:
         assert process.communicate() == (b"", b"")

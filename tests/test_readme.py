@@ -1,4 +1,4 @@
-"""README.md and scripts/lecture.md match the code: quotations, examples, output; all links."""
+"""What README.md and scripts/lecture.md quote is right: code, commands and output. Links work."""
 
 import code
 import os
@@ -19,16 +19,19 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.S)
 QUOTED = [block for block in PYTHON if block.startswith("def ")]
+# The commands of README.md that generate a text with scripts/tied.py, each with its text
 TEXTS_OF_TIED = re.findall(r"\$ python (scripts/tied.py [^\n]*)\n(.*?)```", README, flags=re.S)
 NUMBER = re.compile(r"-?\d+\.\d*")
 PAGES = ["README.md", "scripts/README.md", "scripts/lecture.md", "scripts/exercises.md"]
 PAGES += ["scripts/tying_results/README.md", "scripts/tying_results/floor.md"]
 PAGES += [".github/CONTRIBUTING.md", "scripts/ports.md"]
+# The commands after a prompt, without a `cat FILE |` before them and a comment after them
+COMMANDS = re.findall(r"^\$ (?:cat \S+ \| )?(tiedgpt .*?)(?: +#.*)?$", README, re.M)
 
 
-def test_the_forward_pass_is_the_one_of_tied_py():
+def test_the_quoted_forward_pass_is_that_of_tied_py():
     source = (ROOT / "scripts" / "tied.py").read_text(encoding="utf-8")
-    two_empty_lines = "\n\n\n"  # they are between two functions
+    two_empty_lines = "\n\n\n"  # they separate two functions
     functions = source.split(two_empty_lines)
     (quotation,) = QUOTED
     for function in quotation.strip().split(two_empty_lines):
@@ -36,7 +39,7 @@ def test_the_forward_pass_is_the_one_of_tied_py():
 
 
 @pytest.mark.parametrize(("command", "shown"), TEXTS_OF_TIED)
-def test_the_texts_of_tied_py_are_those_shown(command, shown):
+def test_tied_py_generates_the_texts_shown(command, shown):
     done = subprocess.run(
         [sys.executable, *shlex.split(command)],
         capture_output=True,
@@ -44,12 +47,12 @@ def test_the_texts_of_tied_py_are_those_shown(command, shown):
         check=True,
         cwd=ROOT,
     )
-    beginning = shown.rstrip().removesuffix("...")  # some texts are shown up to three dots
+    beginning = shown.rstrip().removesuffix("...")  # README.md leaves out the end of some texts
     assert done.stdout.startswith(beginning)
 
 
 @pytest.mark.slow
-def test_the_table_of_bigrams_is_the_one_shown():
+def test_bigram_py_prints_the_table_shown():
     (shown,) = re.findall(r"\$ python scripts/bigram.py\n(.*?)```", README, re.S)
     arguments = [sys.executable, "scripts/bigram.py"]
     done = subprocess.run(arguments, capture_output=True, text=True, check=True, cwd=ROOT)
@@ -62,12 +65,12 @@ def test_the_python_examples_run(example, tmp_path, monkeypatch):
     exec(example, {})
 
 
-def test_the_first_commands_output_is_the_one_shown():
-    # The command ends a block of commands. The next block has its output.
+def test_the_first_command_prints_the_text_shown():
+    # The command is the last of a block of commands. The next block is its output.
     command_and_output = r"&& (tiedgpt generate .*?)\n```\n\n```text\n(.*?)```"
     command, shown = re.search(command_and_output, README, re.S).groups()
     argv = [sys.executable, "-m", *shlex.split(command)]
-    # The shipped models alone are found, whatever the user has.
+    # With these variables, the command finds the shipped models alone.
     env = {**os.environ, "HOME": os.devnull, "TIEDGPT_WEIGHTS": str(ROOT / "weights")}
     done = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=ROOT, env=env)
     assert shown.endswith("\n...\n")  # the text goes on
@@ -75,7 +78,7 @@ def test_the_first_commands_output_is_the_one_shown():
 
 
 @pytest.mark.parametrize(("name", "name_in_text"), [("gpt2", "GPT-2,"), ("gpt2-xl", "gpt2-xl")])
-def test_what_tying_saves(name, name_in_text):
+def test_the_percentage_that_tying_saves_is_right(name, name_in_text):
     counts = count_parameters(known_config(name))
     tied = counts["tied"]["total"]
     untied = counts["untied"]["total"]
@@ -84,7 +87,7 @@ def test_what_tying_saves(name, name_in_text):
 
 
 def anchors_of(page: Path) -> set[str]:
-    """The names that GitHub gives to the titles of a page."""
+    """The names that GitHub gives to the titles of a page, for links."""
     anchors = set()
     for title in re.findall(r"^##? (.*)", page.read_text(encoding="utf-8"), re.M):
         letters = re.sub(r"[^\w\- ]", "", title.lower())
@@ -113,19 +116,19 @@ def test_the_citation_names_the_version():
 
 
 def test_the_code_prints_what_the_lecture_shows(capsys):
-    """Each block is pasted into a prompt line by line, as Python up to 3.12 reads it."""
+    """Each block is entered at a Python prompt, line by line. Its comments show the output."""
     text = (ROOT / "scripts" / "lecture.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, flags=re.S)
-    assert len(blocks) == 14, "the expression finds all of them"
+    assert len(blocks) == 14, "the lecture has 14 blocks"
     prompt = code.InteractiveConsole()
-    with np.printoptions():  # which the lecture changes
+    with np.printoptions():  # restores the options, which the lecture changes
         for block in blocks:
             shown = []
             for line in block.splitlines():
                 prompt.push(line)
                 if line.startswith("#"):
                     shown.append(line[1:].removeprefix(" "))
-            prompt.push("")  # the reader presses Enter: a loop ends with an empty line
+            prompt.push("")  # an empty line ends a loop
 
             output = capsys.readouterr()
             assert output.err == ""
@@ -147,9 +150,7 @@ def assert_same_but_for_rounding(printed: list[str], shown: list[str]) -> None:
         assert difference < 1.01 * one_in_the_last_digit, number_shown
 
 
-@pytest.mark.parametrize(
-    "command", re.findall(r"^\$ (?:cat \S+ \| )?(tiedgpt .*?)(?: +#.*)?$", README, re.M)
-)
-def test_every_command_shown_is_one(command):
-    argv = shlex.split(command)[1:]
-    cli.parse(argv)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_tiedgpt_accepts_every_command_shown(command):
+    _tiedgpt, *arguments = shlex.split(command)
+    cli.parse(arguments)

@@ -1,8 +1,8 @@
 """GPT-2 124M against published numbers. Skipped if the checkpoint is not on this machine.
 
-goldens/gpt2-124M.json holds the numbers, each with its source: logits, greedy continuations, a
-final hidden state and losses, from transformers, TransformerLens, llm.c, picoGPT and others. So an
-error that this package shares with one other implementation is still found.
+goldens/gpt2-124M.json holds the numbers, PUBLISHED, each with its source: logits, greedy
+continuations, a final hidden state and losses, from transformers, TransformerLens, llm.c, picoGPT
+and others. So an error that this package shares with one other implementation is still found.
 """
 
 import json
@@ -40,12 +40,12 @@ def test_published_numbers(real: GPT2) -> None:
 
 
 def last_logits(model: GPT2, ids: list[int]) -> dict[str, Any]:
-    """What PUBLISHED has of the logits after a text."""
+    """Numbers of the logits after a text, in the form of PUBLISHED."""
     logits = model(ids)[-1].astype(np.float64)
     likeliest_first = np.argsort(-logits)
     top10 = []
     for token in likeliest_first[:10]:
-        top10.append((int(token), "its text", logits[token]))
+        top10.append((int(token), "its text", logits[token]))  # the text is not compared
     return {
         "ids": ids,
         "logsumexp": np.log(np.exp(logits).sum()),
@@ -77,7 +77,7 @@ def mean_loss(model: GPT2, ids: list[int]) -> float:
 
 
 def numbers_of(model: GPT2) -> dict[str, Any]:
-    """The numbers of another model in the form of PUBLISHED, with its tolerances."""
+    """Numbers of any model in the form of PUBLISHED, with the tolerances of PUBLISHED."""
     ids = [3, 1, 4, 1, 5, 9, 2, 6]
     prompt = last_logits(model, ids)
     final_of_first_token = model.final(ids)[0]
@@ -95,7 +95,7 @@ def numbers_of(model: GPT2) -> dict[str, Any]:
 def report(tmp_path, monkeypatch, capsys):
     """report(model) -> the exit code of check_gpt2.py for this model, and the lines it prints.
 
-    The published numbers, with which it compares the model, are those of random_model().
+    check_gpt2.py compares the model with the numbers of random_model() in place of PUBLISHED.
     """
     published = tmp_path / "published.json"
     numbers = numbers_of(random_model())
@@ -114,14 +114,14 @@ def report(tmp_path, monkeypatch, capsys):
 def verdicts(lines: list[str]) -> list[str]:
     """The verdict, "ok" or "DIFFERS", of each of the five comparisons in a report.
 
-    It is the first word of a line. Three lines before them say what was checked.
+    A comparison has one line, which begins with the verdict. They come after three other lines.
     """
     _versions, _path, _model, *comparisons = lines
     assert len(comparisons) == 5
     return [line.split()[0] for line in comparisons]
 
 
-def test_the_report_of_the_model_of_which_the_numbers_are(report, tmp_path):
+def test_the_report_of_a_model_with_the_published_numbers_says_ok(report, tmp_path):
     code, lines = report(random_model())
     assert code == 0
     versions, path, *_ = lines
@@ -131,8 +131,8 @@ def test_the_report_of_the_model_of_which_the_numbers_are(report, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["wte.weight", "wpe.weight", "h.1.mlp.c_proj.weight", "ln_f.bias"])
-def test_the_report_of_a_model_with_one_other_number(report, name):
-    """The fourth number of the parameter is another one."""
+def test_the_report_of_a_model_with_one_wrong_number_says_differs(report, name):
+    """The fourth number of the parameter is wrong."""
     model = random_model()
     model.parameters[name].flat[3] += 0.5
     code, lines = report(model)
@@ -141,9 +141,9 @@ def test_the_report_of_a_model_with_one_other_number(report, name):
 
 
 @pytest.mark.slow
-def test_ten_steps_of_training(real: GPT2) -> None:
+def test_ten_steps_of_training_have_the_losses_of_llm_c(real: GPT2) -> None:
     """llm.c's ten steps of AdamW on one batch of 4 x 64 tokens, with its settings."""
-    # The goldens have the batch as one of the texts whose loss llm.c published.
+    # The batch is one of the texts in PUBLISHED. Its source says which tokens it has.
     (batch,) = [text for text in PUBLISHED["mean_loss"] if "x = val[0:256]" in text["source"]]
     B, T = batch["batch"]
     ids = np.array(batch["ids"][: B * T]).reshape(B, T)
@@ -154,12 +154,12 @@ def test_ten_steps_of_training(real: GPT2) -> None:
     flat = np.concatenate([array.reshape(-1) for array in real.parameters.values()])
     model = GPT2(real.config, unflatten(flat, shapes))
     adamw = AdamW(flat, shapes, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
-    # llm.c's weight decay is on every parameter, and AdamW's on weight matrices alone.
+    # llm.c decays every parameter. Without this line, AdamW decays weight matrices alone.
     adamw.decayed = list(unflatten(flat, shapes).values())
 
     expected = PUBLISHED["training"]["losses"]
     gradient = np.empty_like(flat)
-    gradients = unflatten(gradient, shapes)  # views of it
+    gradients = unflatten(gradient, shapes)  # views of `gradient`
     losses = []
     for _ in expected:
         loss = write_gradients(model, ids, targets, targets.size, gradients)

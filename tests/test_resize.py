@@ -1,4 +1,7 @@
-"""A model with more tokens, or with fewer."""
+"""model.resize and the command `tiedgpt resize`: a model gets more tokens, or fewer.
+
+Models have V tokens at first, so V is the id of the first new token.
+"""
 
 import json
 from dataclasses import replace
@@ -34,16 +37,18 @@ def test_a_tied_model_stays_tied():
     assert "lm_head.weight" not in resized.parameters
 
 
-def test_a_new_token_has_the_mean_of_all_logits(model):
-    logits = model(IDS)
+def test_the_logit_of_a_new_token_is_the_mean_of_the_old_ones(model):
+    mean = model(IDS).mean(axis=-1)
     resized_logits = model.resize(V + 2)(IDS)
     for new_token in (V, V + 1):
-        mean = logits.mean(axis=-1)
         np.testing.assert_allclose(resized_logits[:, new_token], mean, rtol=1e-4, atol=1e-4)
 
 
 def test_a_new_token_is_not_likelier_than_an_average_one():
-    """All logits are below 0, as GPT-2's often are. A row of zeros would be the likeliest token."""
+    """All logits are below 0, as GPT-2's often are.
+
+    If the new token's row were zeros, its logit would be 0, and it would be the likeliest token.
+    """
     model = random_model(SMALL.with_head("untied"))
     final = model.final([5])[0]
     model.parameters["lm_head.weight"] -= 50 * final / (final @ final)  # each logit falls by 50
@@ -61,10 +66,11 @@ def test_random_rows_differ_and_come_from_the_seed(model):
     np.testing.assert_array_equal(resized.W_E, again.W_E)
     assert not np.array_equal(resized.W_E[V:], other.W_E[V:])
     if not model.config.tied:
-        assert not np.array_equal(resized.W_U.T[V:], resized.W_E[V:]), "each has its own numbers"
+        new_rows_of_W_U = resized.W_U.T[V:]
+        assert not np.array_equal(new_rows_of_W_U, resized.W_E[V:])
 
 
-def test_the_model_itself_does_not_change(model):
+def test_resize_does_not_change_the_model_itself(model):
     before = {name: array.copy() for name, array in model.parameters.items()}
     resized = model.resize(V + 1)
     resized.parameters["wte.weight"][:] = 0
@@ -72,7 +78,7 @@ def test_the_model_itself_does_not_change(model):
         np.testing.assert_array_equal(model.parameters[name], array)
 
 
-def test_removing_what_was_added_gives_the_model_back(model):
+def test_a_model_that_is_enlarged_and_shrunk_again_is_the_same(model):
     back = model.resize(V + 5, init="random").resize(V)
     assert back.config == model.config
     for name, array in model.parameters.items():
@@ -88,26 +94,26 @@ def test_removing_what_was_added_gives_the_model_back(model):
         pytest.param({"vocab_size": V, "seed": -1}, "seed must be", id="seed"),
     ],
 )
-def test_wrong_arguments(arguments, message):
+def test_wrong_arguments_are_refused(arguments, message):
     with pytest.raises(ArgumentError, match=message):
         random_model(SMALL).resize(**arguments)
 
 
-def test_the_end_of_a_text_is_not_removed():
+def test_the_token_that_ends_a_text_cannot_be_removed():
     model = random_model(replace(SMALL, eos_token_id=V - 2))
     assert model.resize(V - 1).config.vocab_size == V - 1
     with pytest.raises(ArgumentError, match=f"at least {V - 1}: token {V - 2} ends a text"):
         model.resize(V - 2)
 
 
-def test_the_beginning_of_a_text_is_not_removed():
+def test_the_token_that_begins_a_text_cannot_be_removed():
     model = random_model(replace(SMALL, bos_token_id=V - 2, eos_token_id=0))
     with pytest.raises(ArgumentError, match=f"at least {V - 1}: token {V - 2} begins a text"):
         model.resize(V - 2)
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_transformers_reads_the_copy(head, run, tmp_path):
+def test_transformers_computes_the_logits_of_a_resized_copy(head, run, tmp_path):
     transformers = pytest.importorskip("transformers", reason="needs pip install -e .[parity]")
     torch = pytest.importorskip("torch")
     name = f"shakespeare-{head}"
@@ -137,15 +143,19 @@ def test_the_command_writes_the_model_and_copies_the_tokenizer(run, tmp_path):
 
 
 def test_the_command_makes_a_tokenizer_with_added_tokens_usable(run, tmp_path):
-    """transformers saves such a folder: the model has no row for the new token yet."""
+    """The folder has a tokenizer with a new token, for which the model has no row.
+
+    transformers saves such a folder when a token is added to the tokenizer.
+    """
     tokenizer = tiedgpt.load_tokenizer("shakespeare-tied")
     new_id = tokenizer.vocab_size
     assert new_id == 1024
     special_tokens = {**tokenizer.special_tokens, "<|user|>": new_id}
-    added = tiedgpt.Tokenizer(tokenizer.merges, special_tokens)
+    tokenizer_with_new_token = tiedgpt.Tokenizer(tokenizer.merges, special_tokens)
+    model = tiedgpt.load_model("shakespeare-tied")
     folder = tmp_path / "folder"
     with pytest.warns(TiedGPTWarning, match="the tokenizer has 1025 tokens"):
-        tiedgpt.save_model(tiedgpt.load_model("shakespeare-tied"), added, folder)
+        tiedgpt.save_model(model, tokenizer_with_new_token, folder)
     copy = str(tmp_path / "copy")
     code, _, err = run("resize", str(folder), copy, "--vocab-size", "1025")
     assert code == 0
@@ -155,7 +165,7 @@ def test_the_command_makes_a_tokenizer_with_added_tokens_usable(run, tmp_path):
     assert report["prompt_ids"][0] == new_id
 
 
-def test_shrink_gives_the_first_tokens(run, tmp_path):
+def test_the_command_shrinks_an_enlarged_model_to_the_original(run, tmp_path):
     larger = str(tmp_path / "larger")
     back = str(tmp_path / "back")
     run("resize", "-q", "shakespeare-untied", larger, "--vocab-size", "1026")

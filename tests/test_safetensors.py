@@ -1,4 +1,9 @@
-"""The safetensors reader, rule by rule in the order of the file, on raw bytes; and the writer."""
+"""The safetensors reader, rule by rule in the order of the file, on raw bytes; and the writer.
+
+A file has the length of the header in eight bytes, then the header, then the data. The header is a
+JSON object: the name of each tensor -> its entry. An entry has the dtype, the shape, and the
+data_offsets, between which the tensor's values are in the data.
+"""
 
 import io
 import json
@@ -28,7 +33,8 @@ def header_of(**tensors: dict) -> bytes:
     return json.dumps(tensors).encode()
 
 
-A = header_of(a=tensor())  # 61 bytes, so the data of a file with it starts at byte 69
+A = header_of(a=tensor())  # 61 bytes, so the data after it starts at byte 8 + 61 = 69
+# The header with the entry of the tensor a twice
 A_TWICE = A.removesuffix(b"}") + b"," + A.removeprefix(b"{")
 A_AND_B_AT_ONE_PLACE = header_of(a=tensor(), b=tensor())
 CACHE_LINE = 64  # bytes
@@ -185,8 +191,8 @@ def read(tmp_path):
         ),
     ],
 )
-def test_every_rule_is_enforced_by_name(read, content, message):
-    """The error names the file, and is short although a name or number in it may be long."""
+def test_a_file_that_breaks_a_rule_is_refused(read, content, message):
+    """The error names the file. It is short, although names and numbers in the file may be long."""
     error = refuses(message, read, content)
     assert "model.safetensors: " in error
     assert len(error) < 400
@@ -200,7 +206,7 @@ def every_dtype() -> bytes:
     header = {}
     end = 0
     for dtype, bits in safetensors.DTYPE_BITS.items():
-        size = bits  # bytes: eight values of so many bits
+        size = 8 * bits // 8  # bytes of eight values
         header[dtype] = tensor(dtype, [2, 4], [end, end + size])
         end += size
     header["a"] = tensor("F32", [1], [end, end + 4])
@@ -209,13 +215,13 @@ def every_dtype() -> bytes:
 
 
 def test_every_dtype_has_its_size(read):
-    """If one had another size, the last tensor, whose value is 7, would be at another place."""
+    """With a wrong size, the last tensor, whose value is 7, would be read from a wrong place."""
     tensors = read(every_dtype())
     assert list(tensors) == [*safetensors.DTYPE_BITS, "a"]
     np.testing.assert_array_equal(tensors["a"].read(), [7])
 
 
-def test_the_formats_own_reader_knows_the_same_dtypes():
+def test_the_official_reader_knows_the_same_dtypes():
     official = pytest.importorskip("safetensors")
     names = {name for name, _ in official.deserialize(every_dtype())}
     assert names == {*safetensors.DTYPE_BITS, "a"}
@@ -229,8 +235,8 @@ def test_the_formats_own_reader_knows_the_same_dtypes():
         pytest.param("\r\n\t ", "", id="lines-before"),
     ],
 )
-def test_white_space_around_the_header(read, before, after):
-    """The format's own reader accepts it, although its specification forbids it before the header.
+def test_white_space_around_the_header_is_accepted(read, before, after):
+    """The official reader accepts white space, although the specification forbids it at the start.
 
     The file holds one tensor, a, whose only value is 7.
     """
@@ -245,7 +251,7 @@ def test_a_tensor_without_values_takes_no_room(read):
     assert read(file_of(header, bytes(4)))["none"].read().shape == (0,)
 
 
-def test_tensors_may_be_in_another_order_than_their_values(read):
+def test_the_header_may_have_tensors_in_another_order_than_the_data(read):
     header = header_of(second=tensor(offsets=[4, 8]), first=tensor(offsets=[0, 4]))
     tensors = read(file_of(header, np.float32([1, 2]).tobytes()))
     assert list(tensors) == ["second", "first"]
@@ -256,9 +262,9 @@ def test_tensors_may_be_in_another_order_than_their_values(read):
 
 
 def test_the_header_of_the_deepest_gpt2_is_short_enough(read):
-    """It has as many layers as a configuration may have, and the mask buffers of old files.
+    """The model has as many layers as a configuration may have, and the mask buffers of old files.
 
-    Its header has less than half of the length that is read, because numbers may be longer.
+    Its header must have less than half of the greatest length. A real one has longer numbers.
     """
     most_layers = config_module.RANGES["n_layer"].high
     config = Config(n_layer=most_layers, n_embd=1, n_head=1, vocab_size=1)
@@ -277,16 +283,16 @@ def test_the_header_of_the_deepest_gpt2_is_short_enough(read):
 
 
 def test_a_header_takes_little_memory(read):
-    """Nothing takes more memory than brackets: about 25 times their size.
+    """No header takes more memory than one of brackets, which takes about 25 times its size.
 
-    It is traced at a tenth of the longest header, because tracing is slow.
+    Tracing memory is slow, so this header has a tenth of the greatest length.
     """
-    longest = safetensors.MAX_HEADER // 10
+    length = safetensors.MAX_HEADER // 10
     brackets = b"[],[],"
-    # So many that the beginning and the end of the header have room, too.
-    count = longest // len(brackets) - 2
+    # Two fewer than fit, so that the beginning and the end of the header fit, too.
+    count = length // len(brackets) - 2
     header = b'{"a":[' + brackets * count + b"[]]}"
-    assert len(header) <= longest
+    assert len(header) <= length
     message = "tensor 'a': expected an object"
     assert peak_memory(refuses, message, read, file_of(header)) < 13_000_000
 
@@ -296,12 +302,14 @@ def test_a_header_takes_little_memory(read):
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
 @pytest.mark.parametrize("shape", [(3, 70), (70, 3), (50, 50), (70,)])
-def test_values_in_row_order_at_a_cache_line(read, dtype, shape, monkeypatch):
-    """Wherever they start in the file: spaces after the header move them.
+def test_values_are_read_into_an_array_in_row_order_at_a_cache_line(
+    read, dtype, shape, monkeypatch
+):
+    """Values may start at any byte of the file. Spaces after the header move them.
 
-    gpt2's own start at byte 14291, where no float32 can be read in place.
+    In the file of gpt2 they start at byte 14291, which is no multiple of the 4 bytes of a float32.
     """
-    monkeypatch.setattr(safetensors, "VALUES_PER_READ", 125)  # so most shapes take several reads
+    monkeypatch.setattr(safetensors, "VALUES_PER_READ", 125)  # most shapes take several reads
     rng = np.random.default_rng(0)
     values = rng.integers(-128, 128, shape).astype(np.float32)  # exact in all three dtypes
     if dtype == "F32":
@@ -322,7 +330,7 @@ def test_values_in_row_order_at_a_cache_line(read, dtype, shape, monkeypatch):
         assert address % CACHE_LINE == 0
 
 
-def test_a_file_that_shrank_since_it_was_checked(read, tmp_path):
+def test_a_file_that_shrank_since_its_header_was_read_is_refused(read, tmp_path):
     a = read(file_of(A, bytes(4)))["a"]
     (tmp_path / "model.safetensors").write_bytes(b"")
     refuses("model.safetensors: cannot be read: it is too short for tensor 'a'", a.read)
@@ -333,7 +341,7 @@ def test_a_file_that_shrank_since_it_was_checked(read, tmp_path):
 
 def test_tensors_of_two_dtypes_may_have_the_same_values(read, monkeypatch):
     """Ten values are stored as float32, in 40 bytes, and as float16, in 20."""
-    monkeypatch.setattr(safetensors, "VALUES_PER_READ", 4)  # so three reads of each
+    monkeypatch.setattr(safetensors, "VALUES_PER_READ", 4)  # ten values take three reads
     values = np.arange(10, dtype=np.float32)
     halves = values.astype("<f2")
     header = header_of(single=tensor("F32", [10], [0, 40]), half=tensor("F16", [2, 5], [40, 60]))
@@ -342,9 +350,9 @@ def test_tensors_of_two_dtypes_may_have_the_same_values(read, monkeypatch):
 
 
 @pytest.mark.parametrize("place", [0, 9])
-def test_tensors_that_differ_in_one_place(read, monkeypatch, place):
-    """Each has ten float32s, and the place is the first one or the last."""
-    monkeypatch.setattr(safetensors, "VALUES_PER_READ", 4)  # so three reads of each
+def test_tensors_that_differ_in_one_value_have_not_the_same_values(read, monkeypatch, place):
+    """Each tensor has ten float32s, in 40 bytes. The first or the last one differs."""
+    monkeypatch.setattr(safetensors, "VALUES_PER_READ", 4)  # ten values take three reads
     a = np.arange(10, dtype=np.float32)
     b = a.copy()
     b[place] += 1
@@ -358,8 +366,8 @@ def test_tensors_that_differ_in_one_place(read, monkeypatch, place):
 # The writer
 
 
-def test_the_writer_follows_indices_not_memory(read):
-    """safetensors.numpy.save has the bug that it writes a transposed view as it is in memory."""
+def test_values_are_written_in_row_order_whatever_their_order_in_memory(read):
+    """safetensors.numpy.save has a bug: it writes a transposed view in the order of memory."""
     a = np.arange(6, dtype=np.float32).reshape(2, 3)
     every_second_column = a[:, ::2]
     arrays = {
@@ -409,7 +417,7 @@ def test_the_data_starts_at_a_cache_line(read):
         ),
     ],
 )
-def test_nothing_is_written_that_would_not_be_read(names, metadata, message):
+def test_the_writer_refuses_what_the_reader_would_refuse(names, metadata, message):
     file = io.BytesIO()
     tensors = [(name, np.zeros(1)) for name in names]
     refuses(message, safetensors.write, file, tensors, metadata)

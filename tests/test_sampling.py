@@ -10,11 +10,12 @@ import pytest
 
 from tiedgpt.inference.sampling import Sampling
 
+# Distributions
 P = [0.1, 0.4, 0.05, 0.3, 0.15]
 EVEN = [1 / 8, 1 / 8, 1 / 8, 1 / 8, 1 / 8, 1 / 8, 1 / 8, 1 / 8]
 LIKELIEST = [0, 1, 0, 0, 0]  # of P
 
-# The distribution before and after; those after were computed by hand
+# A filter, the distribution before it, and that after it, which was computed by hand
 FILTERED = [
     pytest.param(Sampling(), P, P, id="no-filter"),
     pytest.param(Sampling(top_k=2), P, [0, 4 / 7, 0, 3 / 7, 0], id="top-k"),
@@ -31,7 +32,7 @@ FILTERED = [
     pytest.param(Sampling(top_p=1e-9), P, LIKELIEST, id="least-top-p"),
     pytest.param(Sampling(top_k=1), P, LIKELIEST, id="least-top-k"),
     pytest.param(Sampling(1e-300), P, LIKELIEST, id="least-temperature"),
-    # All that tie with the last one stay, as in transformers.
+    # Tokens as likely as the third likeliest stay, too, as in transformers.
     pytest.param(Sampling(top_k=3), EVEN, EVEN, id="top-k-of-equal-tokens"),
     pytest.param(
         Sampling(top_p=0.5),
@@ -48,22 +49,22 @@ FILTERED = [
 
 @pytest.mark.parametrize(("dtype", "rtol"), [(np.float32, 1e-6), (np.float64, 1e-14)])
 @pytest.mark.parametrize(("sampling", "before", "after"), FILTERED)
-def test_filters_on_distributions_checked_by_hand(sampling, before, after, dtype, rtol):
+def test_filters_give_the_distributions_computed_by_hand(sampling, before, after, dtype, rtol):
     logits = np.log(before).astype(dtype)
     p = sampling.probabilities(logits)
     assert p.dtype == np.float64
     np.testing.assert_allclose(p, after, rtol=rtol)
 
 
-def test_of_equal_tokens_top_p_keeps_one_at_least():
-    """1 / V, summed and divided, may come out a little below 1 / V."""
+def test_the_least_top_p_keeps_one_of_several_equal_tokens():
+    """Rounding may make the probability of each of V tokens a little less than 1 / V."""
     for V in range(1, 200):
         p = Sampling(top_p=1e-300).probabilities(np.zeros(V))
         assert np.count_nonzero(p) == 1
 
 
 def test_draws_follow_the_distribution():
-    """Chi-squared over 20,000 draws; the 0.9999 quantile of 4 degrees of freedom is 23.5."""
+    """Chi-squared of 20,000 draws is below 23.5, the 0.9999 quantile of 4 degrees of freedom."""
     rng = np.random.default_rng(0)
     draws = [Sampling().choose(np.log(P), rng) for _ in range(20_000)]
     counts = np.bincount(draws, minlength=5)
@@ -81,7 +82,10 @@ def test_draws_follow_the_distribution():
     ],
 )
 def test_no_draw_falls_on_a_dropped_token_or_off_the_end(number, token):
-    """`number` is from 0 to 1, as the draw is. Tokens 1, 2 and 4 stay, with a third each."""
+    """`number` is the random number from 0 to 1 that decides which token is drawn.
+
+    top_k=3 keeps tokens 1, 2 and 4, each with a probability of 1/3.
+    """
     logits = np.array([0.0, 5.0, 5.0, 0.0, 5.0, 0.0])
-    stream = SimpleNamespace(random=lambda: number)
-    assert Sampling(top_k=3).choose(logits, stream) == token
+    rng = SimpleNamespace(random=lambda: number)
+    assert Sampling(top_k=3).choose(logits, rng) == token

@@ -1,4 +1,7 @@
-"""What is written beside a model: new files of a tokenizer, or those of another checkpoint."""
+"""What is written beside a model: new files of a tokenizer, or copies of a checkpoint's files.
+
+copied_files(checkpoint) returns the files to copy: name -> content.
+"""
 
 import json
 from dataclasses import replace
@@ -18,7 +21,7 @@ from tiedgpt.checkpoints.vocabulary import read_tokenizer, vocabulary_files
 from tiedgpt.errors import TiedGPTWarning, TokenizerError
 from tiedgpt.gpt2.tokenizer import EOT
 
-# Files of a tokenizer that this code does not read, or not wholly.
+# Files beside a model that tiedgpt does not read, or does not read completely.
 OTHER_FILES = {
     "tokenizer_config.json": b'{"pad_token": "<pad>", "model_max_length": 9}',
     "special_tokens_map.json": b'{"pad_token": "<pad>"}',
@@ -45,7 +48,7 @@ def source(tmp_path) -> Path:
 
 
 def files_beside_model(folder: Path) -> dict[str, bytes]:
-    """The contents of a checkpoint's folder but the model's own files."""
+    """The contents of a checkpoint's folder, without the files of the model itself."""
     files = contents(folder)
     for name in ("config.json", "model.safetensors"):
         del files[name]
@@ -55,15 +58,15 @@ def files_beside_model(folder: Path) -> dict[str, bytes]:
 # Copies
 
 
-def test_the_files_of_a_tokenizer_are_copied_as_they_are(source):
+def test_the_files_beside_a_model_are_copied_as_they_are(source):
     assert copied_files(source) == files_beside_model(source)
 
 
-def test_the_files_beside_a_file_of_weights_are_copied(source):
+def test_the_files_beside_a_model_that_is_named_by_its_file_are_copied(source):
     assert copied_files(source / "model.safetensors") == files_beside_model(source)
 
 
-def test_a_tokenizer_that_is_not_read_here_is_copied(source):
+def test_a_tokenizer_that_tiedgpt_cannot_read_is_copied(source):
     """A tokenizer.json with a normalizer is refused by read_tokenizer."""
     normalizer = {"type": "NFC"}
     (source / "tokenizer.json").write_text(json.dumps(tokenizer_json(normalizer=normalizer)))
@@ -73,7 +76,7 @@ def test_a_tokenizer_that_is_not_read_here_is_copied(source):
 
 def test_openais_files_get_the_names_that_transformers_knows(tmp_path, monkeypatch):
     """They are vocab.bpe, which becomes merges.txt, and encoder.json, which becomes vocab.json."""
-    monkeypatch.setattr(tensorflow, "HEAD_WIDTH", SMALL.head_width)
+    monkeypatch.setattr(tensorflow, "HEAD_WIDTH", SMALL.head_width)  # OpenAI's is 64
     write_openai_model(tmp_path, random_model(replace(SMALL, n_inner=4 * SMALL.n_embd)))
     files = vocabulary_files(Tokenizer(SMALL_MERGES))
     (tmp_path / "vocab.bpe").write_text(files["merges.txt"])
@@ -83,14 +86,14 @@ def test_openais_files_get_the_names_that_transformers_knows(tmp_path, monkeypat
 
 
 def test_a_vocabulary_that_transformers_cannot_read_is_completed(tmp_path):
-    """tiedgpt reads merges.txt alone. transformers needs vocab.json, too, which the copy gets."""
+    """For tiedgpt, merges.txt is enough. transformers needs vocab.json, too. The copy has both."""
     files = vocabulary_files(Tokenizer(SMALL_MERGES))
     (tmp_path / "merges.txt").write_text(files["merges.txt"])
     copied = copied_files(tmp_path)
     assert copied == {name: text.encode() for name, text in files.items()}
 
 
-def test_a_copy_without_a_tokenizer_is_mentioned(tmp_path):
+def test_a_note_says_that_the_copy_has_no_tokenizer(tmp_path):
     (tmp_path / "generation_config.json").write_text("{}")
     notes = []
     assert copied_files(tmp_path, notes.append) == {"generation_config.json": b"{}"}
@@ -106,7 +109,7 @@ MORE_TEMPLATES = {"rag.jinja": b"{{ documents }}", "tool_use.jinja": b"{{ tools 
 def with_more_templates(source) -> Path:
     """The checkpoint `source` with two more chat templates in additional_chat_templates/.
 
-    transformers 5 saves them so.
+    transformers 5 saves them in this folder.
     """
     folder = source / "additional_chat_templates"
     folder.mkdir()
@@ -173,7 +176,7 @@ def test_resize_copies_more_chat_templates(run, with_more_templates, tmp_path):
 
 
 def test_train_copies_more_chat_templates(run, with_more_templates, text_file, tmp_path):
-    """It saves after each of two steps, and the folder is there from the second time on."""
+    """It saves after each of two steps. At the second save the folder of templates is there."""
     out = tmp_path / "out"
     arguments = ("train", "-q", text_file, "--from", str(with_more_templates), "--out", str(out))
     two_saves = ("--steps", "2", "--eval-every", "1")
@@ -182,7 +185,9 @@ def test_train_copies_more_chat_templates(run, with_more_templates, text_file, t
     assert contents(out / "additional_chat_templates") == MORE_TEMPLATES
 
 
-def test_a_training_that_is_resumed_leaves_these_files(run, source, text_file, tmp_path):
+def test_a_training_that_is_resumed_keeps_the_files_beside_the_model(
+    run, source, text_file, tmp_path
+):
     out = tmp_path / "out"
     arguments = ["train", "-q", text_file, "--from", str(source), "--out", str(out)]
     run(*arguments, *SHORT_TRAINING)
@@ -206,7 +211,7 @@ def test_transformers_knows_the_pad_token_of_a_copy(run, source, tmp_path):
 
 
 def test_the_chat_templates_of_another_tokenizer_are_removed(with_more_templates):
-    """A new tokenizer is saved to the directory; those were of the one that it replaces."""
+    """A new tokenizer is saved to the directory. The templates there belong to the old one."""
     tiedgpt.save_model(random_model(CONFIG), Tokenizer([]), with_more_templates)
     names = contents(with_more_templates).keys()
     assert "chat_template.jinja" not in names
@@ -228,10 +233,10 @@ def test_transformers_finds_no_chat_template_of_another_tokenizer(with_more_temp
     assert theirs.chat_template is None
 
 
-def test_another_end_of_a_text_is_replaced(tmp_path):
-    """A model with other ends of a text is saved where a generation_config.json is.
+def test_a_generation_config_with_another_end_of_a_text_is_replaced(tmp_path):
+    """Tokens 3 and 4 end a text of the model that is saved. In the file, token 5 ends a text.
 
-    transformers and load_model prefer the ends in that file, so it is written anew.
+    transformers and load_model prefer the end in this file to that in config.json.
     """
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": 5, "temperature": 0.7}')
     model = random_model(replace(SMALL, eos_token_id=(3, 4)))
@@ -243,7 +248,7 @@ def test_another_end_of_a_text_is_replaced(tmp_path):
 
 @pytest.mark.parametrize("text", ['{"temperature": 0.7}', '{"eos_token_id": 0, "top_k": 9}'])
 def test_a_generation_config_that_contradicts_nothing_stays(tmp_path, text):
-    """It gives no end of a text, or the model's own, which is token 0."""
+    """It does not say which token ends a text, or it says the same as the model: token 0."""
     (tmp_path / "generation_config.json").write_text(text)
     tiedgpt.save_model(random_model(), None, tmp_path)
     assert (tmp_path / "generation_config.json").read_text() == text
@@ -256,7 +261,7 @@ def test_a_generation_config_that_is_damaged_is_replaced(tmp_path):
 
 
 def test_a_tokenizer_of_another_size_is_written_with_a_warning(tmp_path):
-    """The warning is about the line that calls save_model, which is in this file."""
+    """The warning names the file of the line that calls save_model, which is this file."""
     message = "^the tokenizer has 257 tokens, and the model has 101$"
     with pytest.warns(TiedGPTWarning, match=message) as caught:
         tiedgpt.save_model(random_model(), Tokenizer([]), tmp_path)
@@ -264,6 +269,6 @@ def test_a_tokenizer_of_another_size_is_written_with_a_warning(tmp_path):
     assert tiedgpt.load_tokenizer(tmp_path).vocab_size == 257
 
 
-def test_a_tokenizer_of_the_models_size_is_written_without(tmp_path):
-    """A warning would be an error."""
+def test_a_tokenizer_of_the_models_size_is_written_without_a_warning(tmp_path):
+    """In these tests, a warning is an error."""
     tiedgpt.save_model(random_model(CONFIG), Tokenizer([]), tmp_path)

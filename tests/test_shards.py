@@ -1,11 +1,13 @@
 """tiedgpt documents: a row for every line, each once, however often the run is stopped.
 
 A run reads its input in shards of whole lines. It writes the rows of each shard to a part, a file
-in OUT.parts, where plan.json has the settings of the run. When no part is missing, they are joined
-to OUT. `--part I/N` does the shards I, I + N, I + 2N ... and `--resume` those that are missing.
+in OUT.parts, where plan.json has the settings of the run. When no part is missing, the parts are
+joined to OUT. A run with `--part I/N` does the shards I, I + N, I + 2N ... A run with `--resume`
+does the shards whose parts are missing.
 
-`score` runs `documents score` on a file of 60 records, in the shards 0 to 7. whole_output is the
-output of a run that nothing stops. `stopped` is the OUT of one that has done shards 1, 3, 5 and 7.
+The fixture `score` runs `documents score` on `source`, a file of 60 records in the shards 0 to 7.
+whole_output is the output of a run that nothing has stopped. `stopped` is the path OUT of a run
+that has done shards 1, 3, 5 and 7.
 
 test_kills.py kills its workers. support/writers.py kills a run at any moment and fills its disk.
 test_publishing.py has the locks and links.
@@ -80,7 +82,7 @@ def assert_done(result: tuple[int, str, str]) -> None:
 
 
 def score_command(model: str, out: Path | str, *flags: str, file: Path | str) -> list[str]:
-    """The words of `documents score`, in shards of 1 kB. Of two equal flags, the last one holds."""
+    """The words of `documents score`, in shards of 1 kB. A later flag replaces an earlier one."""
     words = ["documents", "score", str(file), "-m", model, "--shard-size", "1000"]
     return [*words, "--out", str(out), *flags]
 
@@ -127,22 +129,23 @@ def random_lines(rng: random.Random) -> list[bytes]:
     "pack", [pytest.param(bytes, id="plain"), pytest.param(gzip.compress, id="gzip")]
 )
 def test_shards_hold_every_byte_once_and_whole_lines(tmp_path, end, pack):
+    """`end` is the end of the last line of the file."""
     rng = random.Random(0)
     path = tmp_path / "in"
-    for size in (1, 5, 16, 1000) * 30:  # each size with 30 random files
+    for size in (1, 5, 16, 1000) * 30:  # each size of a shard with 30 random files
         lines = random_lines(rng)
         data = b"\n".join(lines)
         if lines:
             data += end
         path.write_bytes(pack(data))
-        shards_read = list(inputs.read_shards(path, size))  # pairs of an offset and its lines
+        shards_read = list(inputs.read_shards(path, size))  # pairs (offset of a shard, its lines)
 
         lines_read = []
         for _, shard in shards_read:
             lines_read += shard
         assert lines_read == io.BytesIO(data).readlines()
 
-        # The offset at which a shard begins is enough to read it.
+        # A shard can be read from its offset alone.
         for offset, shard in shards_read:
             shards_from_here = inputs.read_shards(path, size, offset)
             assert next(shards_from_here) == (offset, shard)
@@ -181,11 +184,13 @@ NOT_A_RECORD = [
     pytest.param(NESTED_501_DEEP, "nested more than 500 deep", id="nested-501-deep"),
     pytest.param(b"[" * 501, "nested more than 500 deep", id="501-brackets"),
     pytest.param(
-        b'{"text": "' + b"y" * 4988 + b'"}', "the line has 5,000 bytes or more", id="5000-bytes"
+        b'{"text": "' + b"y" * (5000 - 12) + b'"}',  # the other characters are 12 bytes
+        "the line has 5,000 bytes or more",
+        id="5000-bytes",
     ),
     pytest.param(b"x" * 12_000, "the line has 5,000 bytes or more", id="12000-bytes"),
 ]
-BAD_TEXT = [  # test_documents.py has more errors of a text
+BAD_TEXT = [  # records with errors; test_documents.py has more of them
     pytest.param(b"{}", "the record has no field 'text'", id="no-field"),
     pytest.param(b'{"text": 5}', "field 'text' is not a text: 5", id="number"),
     pytest.param(
@@ -203,7 +208,10 @@ BAD_TEXT = [  # test_documents.py has more errors of a text
 
 @pytest.fixture
 def score_lines(score, tmp_path, monkeypatch):
-    """score_lines(lines, *flags) -> the rows, if a line of 5,000 bytes is too long."""
+    """score_lines(lines, *flags) -> the rows of these lines.
+
+    A line of 5,000 bytes or more is an error, and so is a text of more than 20 tokens.
+    """
 
     def score_lines(lines: list[bytes], *flags: str) -> list[dict]:
         path = tmp_path / "in.jsonl"
@@ -229,15 +237,15 @@ def test_a_line_with_an_error_is_a_row_with_the_error(score_lines, line, message
 
 
 @pytest.mark.parametrize(("line", "message"), BAD_TEXT)
-def test_a_record_whose_text_is_an_error_keeps_its_fields(score_lines, line, message):
+def test_a_record_with_an_error_keeps_its_fields(score_lines, line, message):
     _, row = score_lines([RECORD, line])
     assert message in row["error"]
     for name, value in json.loads(line).items():
         assert row[name] == value
 
 
-def test_a_text_has_one_loss_whatever_the_lines_around_it_are(score_lines):
-    """Each bad line comes after a good one. All good lines have the text abc."""
+def test_the_loss_of_a_text_does_not_depend_on_the_lines_around_it(score_lines):
+    """Good lines, which all have the text abc, take turns with bad lines."""
     bad_lines = []
     for case in NOT_A_RECORD + BAD_TEXT:
         line, _message = case.values
@@ -257,12 +265,12 @@ def test_a_text_has_one_loss_whatever_the_lines_around_it_are(score_lines):
 
 @pytest.mark.parametrize("stack", [700, 1000])
 def test_the_depth_of_a_line_is_not_limited_by_pythons_stack(score_lines, stack):
-    limit = sys.getrecursionlimit()
+    former_limit = sys.getrecursionlimit()
     sys.setrecursionlimit(stack)
     try:
         deep, too_deep = score_lines([NESTED_500_DEEP, NESTED_501_DEEP])
     finally:
-        sys.setrecursionlimit(limit)
+        sys.setrecursionlimit(former_limit)
     assert deep["error"] is None
     assert "nested more than 500 deep" in too_deep["error"]
 
@@ -300,9 +308,10 @@ def test_with_scores_only_a_record_may_have_a_field_of_the_row(score_lines):
 
 @pytest.fixture
 def two_records(tmp_path) -> Path:
-    """A text of eight tokens, and a text with a special token, which is an error.
+    """A text of 8 tokens, and a text of 3, one of them a special token, which is an error.
 
-    Their prompts have three tokens and two. The first token of a text has no loss.
+    Their prompts have 3 tokens and 2. A row has the number of tokens that have a loss. The first
+    token of a text has none.
     """
     path = tmp_path / "in.jsonl"
     path.write_text(
@@ -317,17 +326,19 @@ def test_a_row_with_an_error_ends_a_strict_run_with_code_2(score, two_records, t
     assert code == 2
     assert f"note: 2 rows in {out}, 1 with an error" in err
     assert "error: 1 of 2 rows have an error" in err
-    assert [row["tokens"] for row in read(out)] == [7, None]
+    assert [row["tokens"] for row in read(out)] == [8 - 1, None]
 
 
 @pytest.mark.parametrize(
     ("flags", "tokens"),
     [
-        pytest.param(["--max-tokens", "4", "--cut", "--allow-special"], [3, 2], id="cut"),
-        pytest.param(["--field", "prompt"], [2, 1], id="field"),
+        pytest.param(["--max-tokens", "4", "--cut", "--allow-special"], [4 - 1, 3 - 1], id="cut"),
+        pytest.param(["--field", "prompt"], [3 - 1, 2 - 1], id="field"),
     ],
 )
-def test_strict_cut_special_tokens_and_fields(score, two_records, tmp_path, flags, tokens):
+def test_a_strict_run_whose_flags_avoid_the_error_ends_with_code_0(
+    score, two_records, tmp_path, flags, tokens
+):
     out = tmp_path / "out"
     code, printed, err = score(out, "--strict", *flags, file=two_records)
     assert code == 0
@@ -336,14 +347,14 @@ def test_strict_cut_special_tokens_and_fields(score, two_records, tmp_path, flag
     assert [row["tokens"] for row in read(out)] == tokens
 
 
-def test_one_row_is_not_called_rows(score, tmp_path):
+def test_the_note_about_one_row_has_the_singular(score, tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_text('{"text": "ab"}')
     _, _, err = score(tmp_path / "out", file=path)
     assert f"note: 1 row in {tmp_path / 'out'}, 0 with" in err
 
 
-def test_generated_rows_are_those_of_generate_documents(run, checkpoint, source, tmp_path):
+def test_generated_rows_have_the_samples_of_generate_documents(run, checkpoint, source, tmp_path):
     out = tmp_path / "out"
     flags = ["-n", "5", "-k", "40", "--min-p", "0.01", "--repetition-penalty", "1.5"]
     command = ["documents", "generate", str(source), "-m", checkpoint, "--out", str(out)]
@@ -401,7 +412,7 @@ def test_greedy_rows_do_not_depend_on_the_seed(generate):
 
 @pytest.fixture
 def several_inputs(source, tmp_path) -> list[str]:
-    """A folder with the first 45 records, an empty file, and twice a file with the last 15."""
+    """A folder with the first 45 records, an empty file, and a file with the last 15, twice."""
     lines = source.read_bytes().splitlines(keepends=True)
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -416,7 +427,7 @@ def several_inputs(source, tmp_path) -> list[str]:
     return [str(folder), str(empty), str(last), str(last)]
 
 
-def test_many_inputs_are_one_and_lines_are_counted_through(
+def test_the_lines_of_several_inputs_are_numbered_like_those_of_one_file(
     run, several_inputs, source, tmp_path, checkpoint
 ):
     out = tmp_path / "out"
@@ -448,9 +459,10 @@ def test_stdout_gets_the_rows_of_a_file(run, several_inputs, tmp_path, checkpoin
 
 @pytest.fixture(params=["file", "pipe", "pipe-of-gzip"])
 def stdin(request, source, tmp_path, monkeypatch):
-    """stdin, which is the source. The current folder has nothing but a directory named -.
+    """stdin, which has the content of `source`.
 
-    A run that took "-" for the name of an input would read that directory.
+    The current folder has nothing but a directory named "-". A run that took "-" for the name of a
+    file would read that directory.
     """
     if request.param == "file":
         stdin = source.open()
@@ -459,7 +471,7 @@ def stdin(request, source, tmp_path, monkeypatch):
         if request.param == "pipe-of-gzip":
             data = gzip.compress(data)
         output_end, input_end = os.pipe()
-        os.write(input_end, data)  # a pipe holds more than that
+        os.write(input_end, data)  # a pipe has room for it
         os.close(input_end)
         stdin = os.fdopen(output_end)
     monkeypatch.chdir(tmp_path)
@@ -472,27 +484,27 @@ def stdin(request, source, tmp_path, monkeypatch):
 
 @pytest.fixture(params=["-", "/dev/fd/N"])
 def input_name(request, stdin) -> str:
-    """A shell writes /dev/fd/N where the reader has written <(...)."""
+    """The name of stdin as an input: "-", or /dev/fd/N, which a shell writes in place of <(...)."""
     return request.param.replace("N", str(stdin.number))
 
 
 @linux
-def test_an_input_that_is_read_once_is_not_copied_for_stdout(
+def test_a_run_that_writes_to_stdout_does_not_copy_its_input(
     input_name, checkpoint, whole_output, capfd
 ):
     assert cli.main(score_command(checkpoint, "-", file=input_name)) == 0
     out, err = capfd.readouterr()
     assert out.encode() == whole_output
     assert "is read from its copy" not in err
-    assert os.listdir() == ["-"], "only the directory that the fixture stdin made"
+    assert os.listdir() == ["-"], "the directory that was there before"
 
 
 @linux
 def test_a_resumed_run_reads_the_copy_that_was_made_when_it_began(
     stdin, input_name, checkpoint, whole_output, capfd
 ):
-    """An input that can be read once only is copied to OUT.parts. The copy is gone at the end."""
-    # One input can be read again: /dev/fd/N of a regular file, which stands for that file.
+    """An input that can be read only once is copied to OUT.parts. The copy is gone at the end."""
+    # /dev/fd/N of a regular file can be read again, because it stands for that file.
     is_copied = input_name == "-" or not stdin.is_file
     command = score_command(checkpoint, "out", file=input_name)
     assert cli.main([*command, "--part", "0/2"]) == 0
@@ -500,12 +512,13 @@ def test_a_resumed_run_reads_the_copy_that_was_made_when_it_began(
     assert cli.main([*command, "--resume"]) == 0
     assert ("is read from its first copy in" in capfd.readouterr().err) == is_copied
     assert Path("out").read_bytes() == whole_output
-    # "-" is a directory that the fixture stdin made.
+    # The directory "-" was there before.
     assert sorted(os.listdir()) == ["-", "out"]
 
 
 @linux
-def test_an_input_without_an_end_fills_no_disk(score, tmp_path, monkeypatch):
+def test_an_input_without_an_end_does_not_fill_the_disk(score, tmp_path, monkeypatch):
+    """The command `yes` writes lines until it is killed. The disk seems to have 10 MB free."""
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10**7))
     with subprocess.Popen("yes", stdout=subprocess.PIPE) as endless:
         file = f"/dev/fd/{endless.stdout.fileno()}"
@@ -535,14 +548,14 @@ def shards_done_of(out: Path) -> list[int]:
 
 @pytest.fixture
 def stopped(score, tmp_path) -> Path:
-    """The --out of a run that has done shards 1, 3, 5 and 7 of its eight."""
+    """The path OUT of a run that has done shards 1, 3, 5 and 7 of eight shards."""
     out = tmp_path / "out"
     assert_done(score(out, "--part", "1/2"))
     return out
 
 
-def test_a_part_of_a_run_goes_on_with_another_part(score, tmp_path):
-    """Shards 1 and 5 of the eight are part 1/4, and shards 1, 3, 5 and 7 are part 1/2."""
+def test_a_run_that_did_one_part_continues_with_another_part(score, tmp_path):
+    """Part 1/4 of eight shards has shards 1 and 5. Part 1/2 has shards 1, 3, 5 and 7."""
     out = tmp_path / "out"
     assert_done(score(out, "--part", "1/4"))
     assert shards_done_of(out) == [1, 5]
@@ -552,12 +565,14 @@ def test_a_part_of_a_run_goes_on_with_another_part(score, tmp_path):
     assert len(os.listdir(tmp_path / "out.parts")) == 4 + 1, "plan.json, and no temporary file"
 
 
-def test_a_stopped_run_is_not_taken_for_a_new_one(stopped, score):
+def test_a_stopped_run_is_continued_with_resume_only(stopped, score):
     message = "out.parts holds a run, which --resume continues; to begin a new one, remove it"
     assert_one_error_line(score(stopped), message)
 
 
-def test_a_resumed_run_does_what_is_missing(stopped, score, whole_output, monkeypatch):
+def test_a_resumed_run_does_the_shards_whose_parts_are_missing(
+    stopped, score, whole_output, monkeypatch
+):
     _shard_1, _shard_3, shard_5, _shard_7 = parts_of(stopped)
     shard_5.unlink()
     do_shard = shards.do_shard
@@ -568,7 +583,7 @@ def test_a_resumed_run_does_what_is_missing(stopped, score, whole_output, monkey
         do_shard(directory, settings, shard, progress)
 
     monkeypatch.setattr(shards, "do_shard", recorded)
-    same_size = ("--shard-size", "1KB")  # which is 1000, written in another way
+    same_size = ("--shard-size", "1KB")  # the run was begun with 1000
     assert_done(score(stopped, "--resume", *same_size))
     assert shards_done == [0, 2, 4, 5, 6]
     assert stopped.read_bytes() == whole_output
@@ -590,7 +605,7 @@ def test_a_damaged_plan_is_refused(stopped, score, plan):
 
 
 def test_a_plan_with_any_other_setting_is_refused(stopped, score):
-    """The plan has all that determines a row."""
+    """The plan has all settings that determine a row, and the hash of the model."""
     plan = stopped.with_name("out.parts") / "plan.json"
     settings = json.loads(plan.read_bytes())
     assert "model_sha256" in settings
@@ -610,8 +625,8 @@ def test_another_stride_is_refused(stopped, score, whole_output):
     assert stopped.read_bytes() == whole_output
 
 
-def change(file: Path) -> None:
-    """Change a record; the file keeps its size."""
+def change_one_record(file: Path) -> None:
+    """Change the id of a record. The file keeps its size."""
     file.write_bytes(file.read_bytes().replace(b"d50", b"d05"))
 
 
@@ -619,7 +634,7 @@ def test_another_input_of_the_same_size_and_time_is_refused(
     stopped, score, source, whole_output, tmp_path
 ):
     other = Path(shutil.copy(source, tmp_path / "other"))
-    change(other)
+    change_one_record(other)
     shutil.copystat(source, other)
     result = score(stopped, "--resume", file=other)
     assert_one_error_line(result, "begun with another input_sha256: ")
@@ -632,7 +647,7 @@ def test_another_input_of_the_same_size_and_time_is_refused(
 def test_a_part_that_was_cut_is_refused_until_it_is_removed(stopped, score, whole_output, missing):
     """The part of shard 3 lacks its last row, or the line feed at the end of that row.
 
-    A row without its end must not be joined with the next part.
+    Without the line feed, the row and the first row of the next part would be joined to one line.
     """
     _shard_1, part, _shard_5, _shard_7 = parts_of(stopped)
     *first_rows, last_row = part.read_bytes().splitlines(keepends=True)
@@ -666,9 +681,9 @@ def run_here(score, source, checkpoint, tmp_path, monkeypatch):
 
 
 def call_before(monkeypatch, owner, name, *, action, is_now) -> None:
-    """Call `action` once, just before a call of owner.name.
+    """Call `action` once, just before owner.name is called with arguments for which is_now is true.
 
-    This is the first call for whose arguments `is_now` is true.
+    `is_now` is called with the arguments of each call of owner.name.
     """
     original = getattr(owner, name)
 
@@ -682,7 +697,7 @@ def call_before(monkeypatch, owner, name, *, action, is_now) -> None:
 
 
 def call_at_start(monkeypatch, action) -> None:
-    """Call `action` when the command has read its flags."""
+    """Call `action` when the command has read its flags, before it looks for its input."""
 
     def is_now(names):
         return True
@@ -691,7 +706,7 @@ def call_at_start(monkeypatch, action) -> None:
 
 
 def call_before_the_plan(monkeypatch, action) -> None:
-    """Call `action` when the run has seen that there is no plan, and writes one."""
+    """Call `action` when the run has seen that there is no plan, just before it writes one."""
 
     def is_now(staged, name):
         return name == "plan.json"
@@ -700,7 +715,7 @@ def call_before_the_plan(monkeypatch, action) -> None:
 
 
 def call_in_the_run(monkeypatch, action) -> None:
-    """Call `action` when some parts are done and line 41 is read."""
+    """Call `action` when the run reads line 41, the record d40. Some parts are done then."""
 
     def is_now(line, *others):
         return b'"d40"' in line
@@ -715,13 +730,13 @@ def assert_whole(whole_output: bytes) -> None:
 
 
 def assert_refused(result: tuple[int, str, str], message: str) -> None:
-    """The run ends with this error, after notes."""
+    """The run ended with this error. There may be notes before it."""
     code, _, err = result
     assert code == 2
     assert message in err
 
 
-def test_ctrl_c_in_a_run(run_here, whole_output, monkeypatch):
+def test_a_run_that_ctrl_c_ends_can_be_resumed(run_here, whole_output, monkeypatch):
     def press_ctrl_c():
         signal.default_int_handler(signal.SIGINT, None)  # it raises KeyboardInterrupt
 
@@ -752,7 +767,8 @@ def test_a_run_beside_another_is_refused(run_here, whole_output, monkeypatch):
     assert_whole(whole_output)
 
 
-def test_a_whole_run_just_before_this_one_is_not_replaced(run_here, whole_output, monkeypatch):
+def test_the_output_of_a_run_that_was_faster_is_not_replaced(run_here, whole_output, monkeypatch):
+    """A second run begins and ends while the first one reads its flags."""
     call_at_start(monkeypatch, lambda: assert_done(run_here()))
     assert_refused(run_here(), "out exists and is not replaced; choose another")
     assert_whole(whole_output)
@@ -764,13 +780,14 @@ def test_a_whole_run_just_before_this_one_is_not_replaced(run_here, whole_output
 def test_a_part_that_begins_at_the_same_moment_changes_no_row(
     run_here, whole_output, monkeypatch, flags
 ):
+    """Part 0/2 writes its plan just before this run writes its own."""
     call_before_the_plan(monkeypatch, lambda: assert_done(run_here("--part", "0/2", *flags)))
     assert_done(run_here())
     assert_whole(whole_output)
 
 
-def test_an_input_that_changes_in_a_run(run_here, source, whole_output, monkeypatch):
-    call_in_the_run(monkeypatch, lambda: change(Path("in")))
+def test_a_run_whose_input_changes_is_refused(run_here, source, whole_output, monkeypatch):
+    call_in_the_run(monkeypatch, lambda: change_one_record(Path("in")))
     assert_refused(run_here(), "in has changed since the run began; remove")
     assert not Path("out").exists()
     shutil.copy(source, "in")
@@ -778,7 +795,7 @@ def test_an_input_that_changes_in_a_run(run_here, source, whole_output, monkeypa
     assert_whole(whole_output)
 
 
-def test_a_model_that_changes_in_a_run(run_here, whole_output, monkeypatch):
+def test_a_run_whose_model_changes_is_refused(run_here, whole_output, monkeypatch):
     call_in_the_run(monkeypatch, lambda: os.utime("model/model.safetensors"))
     assert_refused(run_here(), "model has changed since")
     assert not Path("out").exists()
@@ -786,7 +803,7 @@ def test_a_model_that_changes_in_a_run(run_here, whole_output, monkeypatch):
     assert_whole(whole_output)
 
 
-def test_another_plan_in_the_directory_of_a_run(run_here, whole_output, monkeypatch):
+def test_a_run_whose_plan_is_replaced_is_refused(run_here, whole_output, monkeypatch):
     call_in_the_run(monkeypatch, lambda: Path("out.parts/plan.json").write_text("{}"))
     assert_refused(run_here(), "of another run now")
     assert not Path("out").exists()
@@ -795,7 +812,7 @@ def test_another_plan_in_the_directory_of_a_run(run_here, whole_output, monkeypa
     assert_whole(whole_output)
 
 
-def test_a_directory_of_parts_that_is_removed_in_a_run(run_here, whole_output, monkeypatch):
+def test_a_run_whose_directory_of_parts_is_removed_is_refused(run_here, whole_output, monkeypatch):
     call_in_the_run(monkeypatch, lambda: shutil.rmtree("out.parts"))
     assert_refused(run_here(), "out.parts: No such file or directory")
     assert not Path("out").exists()
@@ -806,8 +823,13 @@ def test_a_directory_of_parts_that_is_removed_in_a_run(run_here, whole_output, m
 # Workers
 
 
-def test_a_process_that_lives_on_does_each_job_as_a_new_one(score, checkpoint, untied, tmp_path):
-    """The jobs have other models, or other settings. Their models and outputs have one place."""
+def test_one_process_does_several_jobs_as_new_processes_do_them(
+    score, checkpoint, untied, tmp_path
+):
+    """The jobs differ in their model or in their flags.
+
+    Each job copies its model to the same path, and writes to the same output file.
+    """
     model = tmp_path / "model"
     out = tmp_path / "out"
     jobs = [
@@ -817,20 +839,20 @@ def test_a_process_that_lives_on_does_each_job_as_a_new_one(score, checkpoint, u
         (untied, ["--scores-only"]),
     ]
 
-    def rows_of(model_of_job, flags):
+    def output_of_job(model_of_job, flags):
         shutil.copytree(model_of_job, model, dirs_exist_ok=True)
         assert_done(score(out, "-m", str(model), *flags))
         data = out.read_bytes()
         out.unlink()
         return data
 
-    by_one_process = [rows_of(*job) for job in jobs]
+    by_one_process = [output_of_job(*job) for job in jobs]
     by_new_processes = []
     for job in jobs:
-        rows._loaded.clear()  # a new process has loaded no model
-        by_new_processes.append(rows_of(*job))
+        rows._loaded.clear()  # as in a new process, which has loaded no model
+        by_new_processes.append(output_of_job(*job))
     assert by_one_process == by_new_processes
-    assert len(set(by_one_process)) == 4
+    assert len(set(by_one_process)) == 4, "no two jobs have the same output"
 
 
 def test_each_job_sets_blas_to_one_thread(score, tmp_path):
@@ -851,6 +873,7 @@ def settings(checkpoint) -> dict:
 
 
 def test_threads_share_one_model(settings, checkpoint, monkeypatch):
+    """Eight threads load the model of a run. It is read from its checkpoint once."""
     checkpoint_class = type(open_checkpoint(Path(checkpoint)))
     load = checkpoint_class.load
     heads_loaded = []
@@ -875,6 +898,7 @@ def test_a_worker_with_another_version_is_refused(settings):
 
 @pytest.fixture
 def one_second_to_connect(monkeypatch) -> None:
+    """A Dask scheduler that does not answer within a second is an error."""
     pytest.importorskip("distributed")
     from tiedgpt.scale import dask
 
@@ -891,12 +915,12 @@ def one_second_to_connect(monkeypatch) -> None:
         pytest.param("tcp://127.0.0.1:1", id="closed-port"),
     ],
 )
-def test_an_address_without_a_scheduler(score, tmp_path, address):
+def test_an_address_without_a_scheduler_is_an_error(score, tmp_path, address):
     result = score(tmp_path / "out", "--dask", address)
     assert_refused(result, f"error: no Dask scheduler at {address}: ")
 
 
-def test_a_scheduler_that_does_not_answer(monkeypatch):
+def test_a_scheduler_that_does_not_answer_is_an_error(monkeypatch):
     pytest.importorskip("distributed")
     from tiedgpt.scale import dask
 
@@ -976,7 +1000,10 @@ def test_the_address_of_a_web_server_is_not_that_of_a_scheduler(score, tmp_path)
         ),
     ],
 )
-def test_wrong_flags(run, checkpoint, source, tmp_path, monkeypatch, flags, message):
+def test_wrong_flags_are_refused_and_no_file_is_written(
+    run, checkpoint, source, tmp_path, monkeypatch, flags, message
+):
+    """The folder has the files and directories that are named in capital letters."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(documents, "find_spec", lambda name: None)  # as if Dask were missing
     Path("EMPTY").mkdir()
@@ -992,7 +1019,7 @@ def test_wrong_flags(run, checkpoint, source, tmp_path, monkeypatch, flags, mess
 
 @linux
 def test_the_bar_counts_rows_and_fits_80_columns(score, tmp_path, monkeypatch):
-    monkeypatch.setattr(messages.ProgressBar, "DELAY", 0)
+    monkeypatch.setattr(messages.ProgressBar, "DELAY", 0)  # it is shown at once
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
     _, _, err = score(tmp_path / "out")
@@ -1002,8 +1029,8 @@ def test_the_bar_counts_rows_and_fits_80_columns(score, tmp_path, monkeypatch):
     assert max(len(bar) for bar in bars) <= 80
 
 
-# This program runs a command that reads at most 512 KB of a line. Then it prints the most memory
-# that it took, in kB. (Python's resource.getrusage shows at least what the parent took.)
+# A program that runs a command, which reads at most 512 KB of a line. Then it prints the most kB of
+# memory that it took. (resource.getrusage would not do: its number is at least the parent's.)
 PRINT_PEAK_MEMORY = """
 import sys
 from tiedgpt.cli import main
@@ -1017,10 +1044,10 @@ print(status.split("VmHWM:")[1].split()[0])
 
 
 def write_odd_lines(path: Path, zeros: int, quotes: int, empty_lines: int) -> None:
-    """Two records, and between them a line of zeros, one of quotes, and empty lines."""
+    """Write two records, and between them a line of zeros, a line of quotes, and empty lines."""
     with path.open("wb") as file:
         file.write(b'{"text": "abc"}\n')
-        file.seek(zeros, os.SEEK_CUR)  # what is left out reads as zeros, and takes no disk
+        file.seek(zeros, os.SEEK_CUR)  # the bytes left out are zeros, and take no room on the disk
         file.write(b"\n")
         file.write(b'"' * quotes + b"\n")
         file.write(b"\n" * empty_lines)
@@ -1029,7 +1056,8 @@ def write_odd_lines(path: Path, zeros: int, quotes: int, empty_lines: int) -> No
 
 @linux
 def test_memory_does_not_grow_with_the_file_or_the_number_of_its_lines(checkpoint, tmp_path):
-    def peak_memory(name, zeros, quotes, empty_lines):
+    def memory_of_run(name, zeros, quotes, empty_lines):
+        """Score a file of odd lines in a new process. Return the most kB of memory that it took."""
         path = tmp_path / name
         out = tmp_path / f"{name}.out"
         write_odd_lines(path, zeros=zeros, quotes=quotes, empty_lines=empty_lines)
@@ -1038,12 +1066,13 @@ def test_memory_does_not_grow_with_the_file_or_the_number_of_its_lines(checkpoin
             [sys.executable, "-c", PRINT_PEAK_MEMORY, *words], timeout=100
         )
         rows = out.read_bytes()
-        odd_lines = empty_lines + 2  # with that of zeros and that of quotes
-        assert rows.count(b"\n") == 2 + odd_lines
-        assert rows.count(b'"error": null}\n') == 2, "the records"
+        records = 2
+        odd_lines = empty_lines + 1 + 1  # and the line of zeros, and the line of quotes
+        assert rows.count(b"\n") == records + odd_lines
+        assert rows.count(b'"error": null}\n') == records
         return int(printed)
 
-    small = peak_memory("small", zeros=1, quotes=1, empty_lines=1)
-    # The rows of the empty lines take 13 MB.
-    large = peak_memory("large", zeros=300_000_000, quotes=500_000, empty_lines=100_000)
+    small = memory_of_run("small", zeros=1, quotes=1, empty_lines=1)
+    # The rows of the empty lines have 13 MB.
+    large = memory_of_run("large", zeros=300_000_000, quotes=500_000, empty_lines=100_000)
     assert large - small < 6000  # kB
