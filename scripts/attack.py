@@ -362,7 +362,7 @@ def finish(process: subprocess.Popen[bytes]) -> Ended:
     """Wait until a command ends. It is killed if it takes too long."""
     try:
         out, err = process.communicate(timeout=PROCESS_SECONDS)
-        return Ended(process.returncode, out.decode(), err.decode(errors="replace"))
+        return Ended(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
     except subprocess.TimeoutExpired:
         process.kill()
         _, err = process.communicate()

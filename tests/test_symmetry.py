@@ -273,6 +273,7 @@ def test_a_long_sample_has_the_chains_pairs():
 def path_and_unigram() -> tuple[np.ndarray, np.ndarray]:
     """Logits of a path [40, 9], and the logarithm of each token's share, up to a constant [9]."""
     rng = np.random.default_rng(0)
+    # Large logits, so that the scales in these tests are small.
     x = 50 * rng.standard_normal((40, 9)).astype(np.float32)
     log_u = rng.standard_normal(9).astype(np.float32)
     return x, log_u

@@ -410,8 +410,8 @@ def test_running_jobs_end_with_the_block():
     assert process.exitcode == -signal.SIGTERM
 
 
-def test_models_of_one_seed_start_from_the_same_other_weights():
-    """All but W_U, and the gains of ln_f of a model with signs."""
+def test_models_of_one_seed_differ_at_the_start_in_W_U_alone():
+    """A model with signs differs from a tied one in the gains of ln_f instead."""
     run = replace(ONE_LAYER, seed=5)
     tied = training.model_of(training.start(run))
     starts_of_W_U = {
@@ -434,7 +434,7 @@ def test_models_of_one_seed_start_from_the_same_other_weights():
     ("only", "off", "on"), [("MLP", "attn", "mlp"), ("attention", "mlp", "attn")]
 )
 def test_a_sublayer_that_is_off_stays_off(only, off, on):
-    """The names of a sublayer are those of its parameters. Only the other one has an output."""
+    """A model with a layer that has only an MLP, or only attention: `off` is the part it lacks."""
     tokens = np.random.default_rng(0).integers(0, V, 500)
     model, _ = job.trained(replace(ONE_LAYER, only=only), data.Data(tokens, tokens))
     tape: dict = {}
@@ -482,7 +482,7 @@ def test_a_swapped_head_has_the_best_scale(finished_out, text_file, tokens_and_c
     tied = model.tie()
 
     def scaled_loss(factor, ids):
-        # A scale of the logits is one of the gains and the bias of ln_f.
+        # Scaling ln_f's gains and bias scales the logits.
         scaled = dict(tied.parameters)
         for key in ("ln_f.weight", "ln_f.bias"):
             scaled[key] = np.float32(factor) * tied.parameters[key]
@@ -493,7 +493,8 @@ def test_a_swapped_head_has_the_best_scale(finished_out, text_file, tokens_and_c
     best = min(factors, key=lambda factor: scaled_loss(factor, fitted))
     assert result["swapped, scaled"] == pytest.approx(scaled_loss(best, text.held_out), abs=0.01)
 
-    # With the counts, the loss is lower than with the scale alone, and not above the counts' own.
+    # With the counts, the loss is lower than with the scale alone. It is not above the loss of the
+    # counts alone; 0.02 is for the held-out text, to which nothing is fitted.
     shares = (counts.counts + 1) / (counts.counts + 1).sum()
     loss_of_counts = -np.log(shares)[text.held_out[1:]].mean()
     with_counts = result["swapped, scaled, with counts"]

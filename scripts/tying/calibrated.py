@@ -96,8 +96,9 @@ def newton(  # [n, S], [S], [n, S] -> [2]
 ) -> np.ndarray:
     """The scale and the weight where the gradient of the mean KL of `fit` is 0.
 
-    For each row, the gradient is the mean of the two features x and log_u by softmax, less that by
-    Q. The Hessian is the covariance of the two features by softmax.
+    Q: in each row, the probabilities of the next token. The two features of a token are its x and
+    its log_u. The gradient is their mean under the softmax minus their mean under Q. The Hessian is
+    their covariance under the softmax.
     """
     n = len(x)
     means_by_Q = np.array([(Q * x).sum(), (Q @ log_u).sum()], np.float64) / n

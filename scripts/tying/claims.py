@@ -453,8 +453,8 @@ def similarity_numbers(runs: Runs) -> Numbers:
         numbers[f"in {removed}"] = runs.figure(into, seeds=both_ways)
         numbers[f"out - in {removed}"] = runs.figure(out, subtracted(into), seeds=both_ways)
 
-        # Ceilings: the same matrix in two models that differ in the seed alone. That of a first
-        # tied model is called "in".
+        # Ceilings: the same matrix in two models that differ in the seed alone. The matrix of a
+        # tied model is also its W_E, so that of the first model is asked for as "in".
         two_tied = runs.similarity_term(tied, tied, "in and tied", removed=removed)
         two_out = runs.similarity_term(untied, untied, "out and out", removed=removed)
         two_in = runs.similarity_term(untied, untied, "in and in", removed=removed)
@@ -879,7 +879,7 @@ def asymmetry_text(n: Numbers) -> str:
         growth = "grows with every step"
     else:
         growth = "does not grow with every step"
-    # With the asymmetry t, (1 + t) / 2 of the pairs have one order, the others the other.
+    # `asymmetry` is from 0 to 1. A share (1 + t) / 2 of the pairs is in the more common order.
     t = asymmetry(JSDS[-1])
     share_of_one_order = 100 * (1 + t) / 2
     costs_of_signs = ", ".join(n[f"{jsd:g}, signs"].show_mean(2) for jsd in JSDS)

@@ -166,8 +166,9 @@ def swapped(model: GPT2, data: Data, corpus: Corpus) -> Line:
     """
     tied = model.tie()
     fitted = data.tokens[:FITTED_TOKENS]
+    # Both are [n, V]: a row for each token but the last, which has no next token.
     logits_of_fitted = logits_of(tied, fitted)
-    next_is = np.eye(model.config.vocab_size, dtype=np.float32)[fitted[1:]]  # [n, V], one-hot
+    next_is = np.eye(model.config.vocab_size, dtype=np.float32)[fitted[1:]]  # one-hot
     counts = corpus.counts + 1  # so that each has a logarithm
     log_u = np.log(counts / counts.sum()).astype(np.float32)
 

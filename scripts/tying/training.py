@@ -104,16 +104,17 @@ def first_map(run: Run) -> np.ndarray:  # -> [D, D]
 def model_of(training: Training) -> GPT2:
     """The model with the parameters as they are now.
 
-    It shares their arrays, so a step changes it. One with a map is an untied model.
+    The model has the same arrays as the training, so a step changes the model. With a map the model
+    is untied, and its W_U is computed here: a step does not change it.
     """
     parameters = dict(training.parameters)
-    tied = config(training.run)
+    tied_config = config(training.run)
     if MAP in parameters:
         M = parameters.pop(MAP)
         parameters["lm_head.weight"] = parameters["wte.weight"] @ M.T  # W_U = M W_E^T, transposed
     if "lm_head.weight" in parameters:
-        return GPT2(tied.with_head("untied"), parameters)
-    return GPT2(tied, parameters)
+        return GPT2(tied_config.with_head("untied"), parameters)
+    return GPT2(tied_config, parameters)
 
 
 def do_step(training: Training, tokens: np.ndarray, step: int) -> None:
