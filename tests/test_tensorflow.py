@@ -45,7 +45,7 @@ from tiedgpt.gpt2.parameters import parameter_shapes
 
 OPENAIS_HEAD_WIDTH = tensorflow.HEAD_WIDTH
 OPENAIS_DATA_SIZE = 497_759_232  # bytes of the tensors of 124M
-# OpenAI's files fix n_inner and the id of the last token.
+# OpenAI's files hold neither n_inner, which is 4 n_embd, nor the id of <|endoftext|>, the last one.
 TINY = Config(vocab_size=5, n_ctx=3, n_embd=2, n_layer=1, n_head=1, bos_token_id=4, eos_token_id=4)
 MODEL = random_model(TINY)
 
