@@ -260,7 +260,7 @@ CHARACTERS = [
 
 
 def random_special_tokens(rng, characters):
-    """Sorted tokens: some of two to five random characters, and each character repeated six times."""
+    """Random tokens of two to five characters, and each character repeated six times; sorted."""
     tokens = set()
     for _ in range(3 * len(characters)):
         length = rng.randrange(2, 6)
