@@ -1,6 +1,7 @@
-"""Run support/writers.py: it kills every writer of the project at many moments, and fills the disk.
+"""Run support/writers.py, which runs every command that writes files, with faults.
 
-After each fault, what was written must be whole or absent, and it must be possible to write again.
+For example, it kills a command, or fills the disk. After each fault, every file must be whole or
+absent, and the same command must succeed when it runs again.
 """
 
 import json
