@@ -261,8 +261,8 @@ def test_an_evaluation_has_the_mean_loss_of_the_steps_since_the_last_one():
         pytest.param(100, 10, id="100-steps"),
     ],
 )
-def test_by_default_every_tenth_of_the_steps_ends_with_an_evaluation(steps, eval_every):
-    """The default is written as 0."""
+def test_by_default_there_are_ten_evaluations_or_one_for_each_step(steps, eval_every):
+    """An eval_every of 0 stands for the default."""
     trainer = new_trainer(settings=replace(TINY, steps=steps, eval_every=0))
     assert trainer.settings.eval_every == eval_every
 
@@ -370,7 +370,7 @@ def test_clip_gives_the_norm_and_a_scale(limit, scale):
 
 
 def test_three_steps_of_adamw_are_those_of_its_definition():
-    """`flat` has the six numbers of a matrix, which decays, and the two of a bias, which does not."""
+    """The six numbers of the matrix "weight" decay; the two numbers of "bias" do not."""
     rng = np.random.default_rng(0)
     flat = rng.standard_normal(8)
     shapes = {"weight": (2, 3), "bias": (2,)}
