@@ -1,13 +1,15 @@
 """The best output matrix, the toy of three words, the two gradients, and the nearest tokens.
 
-A path is a function from tokens to logits. Its mean KL compares it with a text: with Q, the shares
-of the tokens that follow each frequent token there. The path "normed" of a model is ln_f(W_E) W_U.
-Three paths are solved for a text: "scaled" is "normed" times the best factor; "least_squares" and
-"solved" have another output matrix than W_U, in closed form, and that of the lowest KL.
+A path is a function from tokens to logits. A row of Q has the shares of the tokens that follow a
+frequent token in a text. The KL of a path is the mean of KL(Q || softmax(logits)) over the frequent
+tokens. The path "normed" of a model is ln_f(W_E) W_U. Three paths are solved for a text: "scaled"
+multiplies the logits of "normed" by the best factor, "least_squares" replaces W_U by a matrix in
+closed form, and "solved" replaces W_U by the matrix with the lowest KL, a fit in many steps.
 
-The toy is a table of the shares with which three words follow each other, and their embeddings. A
-way to score has its own W_U, or none. The two gradients are those of wte as the embedding and as
-the output matrix.
+The toy has an embedding W_E of three words, and a table P: the share with which each word follows
+each word. Four ways give it scores: "tied", W_E W_E^T; "untied", W_E W_U with the W_U of least
+squares; "fitted", with the W_U of the lowest KL; and "mlp0", tied with an MLP. A matrix wte that is
+tied has two gradients: that of the embedding, and that of the output matrix.
 """
 
 from dataclasses import dataclass, replace
@@ -40,7 +42,7 @@ def random_problem(n=9, D=4, S=7):
 
 def mean_kl(X, Q, W) -> float:
     """The mean of KL(Q || softmax(X W)) over the rows."""
-    log_Q = np.log(np.where(Q > 0, Q, 1))  # a share of 0 adds nothing, whatever stands for its log
+    log_Q = np.log(np.where(Q > 0, Q, 1))  # 0 has no logarithm; its factor Q is 0 below
     kl = (Q * (log_Q - log_softmax(X @ W))).sum(axis=1)
     return float(kl.mean())
 
@@ -60,11 +62,11 @@ def test_no_matrix_near_the_fit_is_better(distance):
     assert mean_kl(X, Q, other) > mean_kl(X, Q, best)
 
 
-def test_the_usual_number_of_steps_is_enough():
+def test_the_default_number_of_steps_is_enough():
     X, Q, W = random_problem()
     best = solved.fit_softmax(X, Q, W, steps=4000)
-    usual = solved.fit_softmax(X, Q, np.zeros_like(W))
-    assert mean_kl(X, Q, usual) < mean_kl(X, Q, best) + 1e-3
+    by_default = solved.fit_softmax(X, Q, np.zeros_like(W))
+    assert mean_kl(X, Q, by_default) < mean_kl(X, Q, best) + 1e-3
 
 
 def test_the_fit_does_not_depend_on_the_start():
@@ -74,9 +76,9 @@ def test_the_fit_does_not_depend_on_the_start():
     np.testing.assert_allclose(softmax(X @ first), softmax(X @ second), atol=1e-4)
 
 
-def test_the_fit_does_not_depend_on_the_coordinates():
+def test_the_fit_does_not_depend_on_the_scales_of_the_columns():
     X, Q, W = random_problem()
-    scaled_X = X * [1e-3, 1.0, 30.0, 1e3]  # each of the four columns has another scale
+    scaled_X = X * [1e-3, 1.0, 30.0, 1e3]  # one factor for each of the four columns
     fit = solved.fit_softmax(X, Q, W, steps=3000)
     scaled_fit = solved.fit_softmax(scaled_X, Q, W, steps=3000)
     np.testing.assert_allclose(softmax(X @ fit), softmax(scaled_X @ scaled_fit), atol=1e-4)
@@ -109,13 +111,13 @@ def test_the_best_factor_is_not_negative():
 
 @dataclass
 class SolvedPaths:
-    """A model, a text, and the paths that were solved for them."""
+    """A model, a text, and the three paths that were solved for them."""
 
     model: GPT2
     text: Corpus
     paths: dict[str, Path]
-    steps: list[int]  # the counts of steps that were reported
-    kls: dict[str, float]  # by path, with the paths of the model itself
+    steps: list[int]  # the numbers of steps that the fit reported; their sum is all its steps
+    kls: dict[str, float]  # of the solved paths and of the model's own paths, by name
 
 
 @pytest.fixture(scope="module", params=["tied", "untied"])
@@ -134,16 +136,16 @@ def test_three_paths_are_solved(solved_paths):
     assert sum(solved_paths.steps) == solved.STEPS
 
 
-def test_each_freedom_of_the_head_leaves_less_kl(solved_paths):
+def test_a_path_with_more_freedom_has_no_higher_kl(solved_paths):
     kls = solved_paths.kls
     assert kls["normed"] >= kls["scaled"]
     assert kls["scaled"] >= kls["solved"]
     assert kls["least_squares"] >= kls["solved"]
 
 
-def test_what_normed_misses_has_parts_that_add_up(solved_paths):
+def test_the_parts_of_the_kl_of_normed_add_up(solved_paths):
     scores = {name: {"kl": kl} for name, kl in solved_paths.kls.items()}
-    parts = solved.missing(scores)
+    parts = solved.missing(scores)  # the scale's part, the head's part and the rank's part
     assert sum(parts.values()) == pytest.approx(solved_paths.kls["normed"])
     assert min(parts.values()) >= 0
 
@@ -151,8 +153,8 @@ def test_what_normed_misses_has_parts_that_add_up(solved_paths):
 def inputs_and_shares(model, text):
     """The problem that the path "solved" solves.
 
-    X [n, D] is what ln_f makes of the embeddings of the n frequent tokens. Q [n, S] is the share of
-    each of the S tokens that occur among the tokens that follow a frequent one.
+    X [n, D] is ln_f of the embeddings of the n frequent tokens. S is the number of tokens that
+    occur in the text. Q [n, S] has the share with which each of them follows a frequent token.
     """
     tokens = text.frequent()
     X = final_norm(model, model.W_E[tokens]).astype(np.float64)
@@ -166,7 +168,7 @@ def tokens_that_occur(text):
     return text.frequent(1)  # once or more
 
 
-def test_the_solved_path_is_the_fit_of_the_whole_table(solved_paths):
+def test_the_solved_path_has_the_kl_of_a_fit_of_its_problem(solved_paths):
     X, Q = inputs_and_shares(solved_paths.model, solved_paths.text)
     start = np.zeros((X.shape[1], Q.shape[1]))
     W = solved.fit_softmax(X, Q, start, steps=3000)
@@ -185,16 +187,16 @@ def test_the_scaled_path_is_the_best_of_many_factors(solved_paths):
     model = solved_paths.model
     text = solved_paths.text
     X, Q = inputs_and_shares(model, text)
-    scores = X @ model.W_U[:, tokens_that_occur(text)]
+    logits_of_normed = X @ model.W_U[:, tokens_that_occur(text)]
     losses = []
     for factor in np.geomspace(1e-3, 10, 4000):
-        losses.append(-(Q * log_softmax(factor * scores)).sum())
+        losses.append(-(Q * log_softmax(factor * logits_of_normed)).sum())
     logits = solved_paths.paths["scaled"](model, text.frequent())[:, tokens_that_occur(text)]
     loss = -(Q * log_softmax(logits.astype(np.float64))).sum()
     assert loss == pytest.approx(min(losses), rel=1e-4)
 
 
-def test_nothing_is_missed_where_nothing_is_solved(model):
+def test_the_kl_of_normed_has_no_parts_without_solved_paths(model):
     assert solved.missing(bigrams(model, some_corpus())) is None
 
 
@@ -204,19 +206,19 @@ def test_a_damaged_layer_norm_is_an_error(model):
         solved.solved_paths(model, some_corpus())
 
 
-def test_a_corpus_that_is_too_large_is_not_solved(model, monkeypatch):
+def test_no_path_is_solved_for_a_corpus_that_is_too_large(model, monkeypatch):
     monkeypatch.setattr(solved, "MAX_PRODUCTS", 10)
     assert solved.solved_paths(model, some_corpus()) == {}
 
 
-def test_the_counts_of_a_corpus_in_a_file(tmp_path):
+def test_the_counts_of_a_corpus_come_back_from_a_file(tmp_path):
     text = some_corpus()
     text.write(tmp_path / "counts.npz")
-    again = Corpus.read(tmp_path / "counts.npz")
+    read = Corpus.read(tmp_path / "counts.npz")
     for name in ("counts", "starts", "successors", "pair_counts"):
-        np.testing.assert_array_equal(getattr(again, name), getattr(text, name))
-    assert again.ids.size == 0, "the file has no text"
-    assert again.frequent(MIN_COUNT).tolist() == text.frequent(MIN_COUNT).tolist()
+        np.testing.assert_array_equal(getattr(read, name), getattr(text, name))
+    assert read.ids.size == 0, "the file has no text"
+    assert read.frequent(MIN_COUNT).tolist() == text.frequent(MIN_COUNT).tolist()
 
 
 @pytest.mark.parametrize("name", ["tied", "untied", "fitted", "mlp0"])
@@ -227,8 +229,9 @@ def test_the_numbers_of_each_way_are_those_of_its_scores(name):
     np.testing.assert_allclose(way.probabilities, p)
     kl_of_each_word = (P * np.log(P / p)).sum(axis=1)
     assert way.kl == pytest.approx(kl_of_each_word.mean())
-    difference = np.linalg.norm(way.scores - way.scores.T)
-    assert way.asymmetry == pytest.approx(difference / np.linalg.norm(way.scores))
+    difference_from_transposed = np.linalg.norm(way.scores - way.scores.T)
+    asymmetry = difference_from_transposed / np.linalg.norm(way.scores)
+    assert way.asymmetry == pytest.approx(asymmetry)
     if name == "tied":
         assert way.asymmetry == 0
     else:
@@ -248,9 +251,9 @@ def test_the_output_matrix_of_the_untied_toy_is_that_of_least_squares():
     np.testing.assert_allclose(toy.solve()["untied"].W_U, W_U)
 
 
-def test_each_freedom_of_the_toy_leaves_less_kl():
+def test_the_kl_of_each_way_of_the_toy():
+    """The numbers of "tied" and "untied" are published."""
     kls = {name: round(way.kl, 2) for name, way in toy.solve().items()}
-    # The first two are published.
     assert kls == {"tied": 0.54, "untied": 0.31, "fitted": 0.29, "mlp0": 0.26}
 
 
@@ -262,7 +265,7 @@ def test_each_freedom_of_the_toy_leaves_less_kl():
     ],
 )
 def test_with_three_dimensions_or_a_solved_embedding_the_untied_toy_fits(W_E):
-    """The rows of the table may be counts: each is divided by its sum."""
+    """The table has counts in place of shares; `solve` divides each row by its sum."""
     counts = 10 * np.array(toy.TABLE)
     ways = toy.solve(W_E, counts)
     assert ways["untied"].kl < 1e-12
@@ -286,30 +289,31 @@ def test_matrices_that_the_toy_refuses(W_E, P, message):
         toy.solve(W_E, P)
 
 
-READ = np.array([5, 9, 5, 100, 7])  # the last token is only predicted
+# A text. The model reads all tokens but the last one, and predicts all tokens but the first one.
+IDS = np.array([5, 9, 5, 100, 7])
 
 
 @dataclass
 class TwoGradients:
-    """The gradients of the text READ as the study computes them, and those of an untied copy."""
+    """What the study computes for the text IDS, and what an untied copy of the model computes."""
 
-    gradients: Gradients
-    loss: float
+    gradients: Gradients  # of the study
+    loss: float  # of the untied copy, as all that follows
     of_embedding: np.ndarray  # [V, D]
     of_output_matrix: np.ndarray  # [V, D]
 
 
 @pytest.fixture(params=["tied", "untied"])
 def two_gradients(request) -> TwoGradients:
-    # There is no dropout, although the model was trained with it.
+    # The study computes the gradients without dropout, whatever the configuration says.
     config = replace(SMALL.with_head(request.param), embd_pdrop=0.5)
     model = random_model(config, dtype=np.float64)
     untied = model
     if model.config.tied:
         untied = model.untie()
-    loss, of_copy = loss_and_gradients(untied, READ[:-1], READ[1:])
+    loss, of_copy = loss_and_gradients(untied, IDS[:-1], IDS[1:])
     return TwoGradients(
-        gradients=gradients(model, READ),
+        gradients=gradients(model, IDS),
         loss=loss,
         of_embedding=of_copy["wte.weight"],
         of_output_matrix=of_copy["lm_head.weight"],
@@ -319,10 +323,14 @@ def two_gradients(request) -> TwoGradients:
 def test_the_two_gradients_are_those_of_an_untied_copy(two_gradients):
     computed = two_gradients.gradients
     assert computed.loss == pytest.approx(two_gradients.loss)
-    rows = [5, 9, 100]  # the tokens that are read, each once; only their rows can differ from 0
+    rows = [5, 9, 100]  # the tokens of IDS that are read, without the repetition
     assert computed.tokens.tolist() == rows
     np.testing.assert_allclose(computed.d_embed, two_gradients.of_embedding[rows], atol=1e-12)
     np.testing.assert_allclose(computed.d_head, two_gradients.of_output_matrix[rows], atol=1e-12)
+
+
+def cosine_of(a, b) -> float:
+    return a @ b / np.linalg.norm(a) / np.linalg.norm(b)
 
 
 def test_the_lengths_of_the_gradients_of_each_row(two_gradients):
@@ -331,28 +339,25 @@ def test_the_lengths_of_the_gradients_of_each_row(two_gradients):
     embed_lengths, head_lengths, sum_lengths, _ = two_gradients.gradients.by_row()
     np.testing.assert_allclose(embed_lengths, np.linalg.norm(of_embedding, axis=1))
     np.testing.assert_allclose(head_lengths, np.linalg.norm(of_output_matrix, axis=1))
-    both = np.linalg.norm(of_embedding + of_output_matrix, axis=1)
-    np.testing.assert_allclose(sum_lengths, both)
+    expected_sum_lengths = np.linalg.norm(of_embedding + of_output_matrix, axis=1)
+    np.testing.assert_allclose(sum_lengths, expected_sum_lengths)
 
 
 def test_the_cosine_of_the_gradients_of_a_row_is_0_if_the_token_was_not_read(two_gradients):
     """Token 9 is in the text, and token 8 is not."""
-    embed = two_gradients.of_embedding[9]
-    head = two_gradients.of_output_matrix[9]
     _, _, _, cosines = two_gradients.gradients.by_row()
-    cosine = embed @ head / np.linalg.norm(embed) / np.linalg.norm(head)
+    cosine = cosine_of(two_gradients.of_embedding[9], two_gradients.of_output_matrix[9])
     assert cosines[9] == pytest.approx(cosine)
     assert cosines[8] == 0
 
 
-def test_the_gradients_as_wholes(two_gradients):
+def test_the_lengths_and_the_cosine_of_whole_gradients(two_gradients):
     embed = two_gradients.of_embedding.ravel()
     head = two_gradients.of_output_matrix.ravel()
-    whole = two_gradients.gradients.lengths_and_cosine()
-    assert whole["embed"] == pytest.approx(np.linalg.norm(embed))
-    assert whole["head"] == pytest.approx(np.linalg.norm(head))
-    cosine = embed @ head / np.linalg.norm(embed) / np.linalg.norm(head)
-    assert whole["cosine"] == pytest.approx(cosine)
+    computed = two_gradients.gradients.lengths_and_cosine()
+    assert computed["embed"] == pytest.approx(np.linalg.norm(embed))
+    assert computed["head"] == pytest.approx(np.linalg.norm(head))
+    assert computed["cosine"] == pytest.approx(cosine_of(embed, head))
 
 
 def test_the_cosine_with_a_gradient_of_zeros_is_0(two_gradients):
@@ -368,12 +373,13 @@ def test_the_cosine_with_a_gradient_of_zeros_is_0(two_gradients):
         pytest.param(SMALL.n_ctx + 2, "more than the context", id="more-than-the-context-and-one"),
     ],
 )
-def test_gradients_refuse_what_has_no_loss(model, token_count, message):
+def test_gradients_of_texts_that_are_too_short_or_too_long(model, token_count, message):
     with pytest.raises(ArgumentError, match=message):
         gradients(model, [1] * token_count)
 
 
-def test_gradients_of_the_context_and_one(model):
+def test_gradients_of_the_longest_text(model):
+    """The model reads n_ctx tokens, and one more is predicted."""
     assert gradients(model, [1] * (SMALL.n_ctx + 1)).loss > 0
 
 
@@ -385,12 +391,12 @@ ROWS = np.array([[1.0, 0.0], [0.0, 0.0], [-3.0, 4.0], [5.0, 0.0]])
 
 
 def test_the_nearest_rows_by_their_cosine():
-    """Those of row 0. There are three others, although nine are asked for."""
+    """Nine rows are asked for, but only three rows are not row 0 itself."""
     tokens, cosines = nearest(ROWS, 0, 9)
     assert tokens.tolist() == [3, 1, 2]
     assert cosines.tolist() == [1.0, 0.0, -0.6]
 
 
 def test_no_token_is_near_a_row_of_zeros():
-    _, cosines = nearest(ROWS, 1, 2)
+    _, cosines = nearest(ROWS, 1, 2)  # two rows; row 1 is zeros
     assert cosines.tolist() == [0, 0]

@@ -1,9 +1,10 @@
 """Each number of the study against a plain computation of it, and on inputs with a known answer.
 
-A corpus has the counts of a text's tokens and of its pairs of neighbours. A token that is in it 100
-times or more is frequent. A path is a function from tokens to logits, which uses a part of the
-model: "raw" is A = W_E W_U, "normed" has ln_f between the two matrices, "mlp0" also the first MLP
-before it, and "model" is the whole model. "unigram" predicts the counts of all tokens after each.
+A corpus has the counts of a text's tokens and of its pairs of neighbours. A token that occurs in it
+100 times or more is frequent. A path is a function from tokens to logits, which uses a part of the
+model: "raw" is A = W_E W_U; "normed" has ln_f between the two matrices; "mlp0" has the first MLP,
+and then ln_f, between them; and "model" is the whole model. The path "unigram" uses no model: after
+every token, it predicts the shares of all tokens in the text.
 """
 
 import math
@@ -28,7 +29,7 @@ TOKENS = np.array([3, 100, 0, 57, 3])  # a text of SMALL's tokens
 
 
 def table_of(ids, vocab_size) -> np.ndarray:
-    """The whole [V, V] table that Corpus keeps sparse."""
+    """How often each token (a column) follows each token (a row): [vocab_size, vocab_size]."""
     table = np.zeros((vocab_size, vocab_size), int)
     np.add.at(table, (ids[:-1], ids[1:]), 1)
     return table
@@ -72,7 +73,7 @@ def test_frequent_tokens_occur_at_least_100_times():
     assert text.counts.tolist() == counts.tolist()
     assert text.frequent().tolist() == np.flatnonzero(counts >= 100).tolist()
     assert text.frequent(1).tolist() == np.flatnonzero(counts >= 1).tolist()
-    # Some tokens are frequent, some are only in the text, and some are not.
+    # Some tokens are frequent, some occur but are not frequent, and some do not occur.
     assert len(text.frequent()) > 1
     assert len(text.frequent(1)) > len(text.frequent())
     assert len(text.frequent(1)) < V
@@ -95,32 +96,33 @@ def test_ids_of_another_vocabulary_are_refused(token):
     refuses(message, Corpus.of, [0, token, 1], V, error=ArgumentError)
 
 
-def test_the_share_of_frequent_tokens_that_follow_themselves():
+def test_the_share_of_frequent_tokens_whose_commonest_successor_is_themselves():
+    """Tokens 0 to 9 of the frequent tokens 0 to 13."""
     ids = []
     for token in range(9):
         ids += [token] * 120  # it follows itself
-    ids += [9, 9, 10] * 60  # 9 follows itself as often as 10 follows it
+    ids += [9, 9, 10] * 60  # after 9, 9 is as common as 10
     ids += [10, 11, 12, 13] * 150  # none of them follows itself
     ids += [14] * 80  # 14 is not frequent
     text = Corpus.of(np.array(ids), 15)
     assert text.frequent().tolist() == list(range(14))
-    assert text.self_prediction() == 10 / 14, "tokens 0 to 9"
+    assert text.self_prediction() == 10 / 14
 
 
 def corpus_with_frequent(is_frequent) -> Corpus:  # [V] bool
-    """A text in which the chosen tokens occur 100 times, and the others 99 times."""
+    """A text in which frequent tokens occur 100 times, and all other tokens 99 times."""
     counts = np.where(is_frequent, 100, 99)
     return Corpus.of(np.repeat(np.arange(V), counts), V)
 
 
-def test_an_average_over_nine_frequent_tokens_is_not_reported(model):
+def test_with_nine_frequent_tokens_no_mean_over_them_is_reported(model):
     text = corpus_with_frequent(np.arange(V) < 9)
     assert direct_path.direct_path(model, text)["self_prediction_frequent"] is None
     assert text.self_prediction() is None
     assert bigrams.bigrams(model, text) is None
 
 
-def test_an_average_over_ten_frequent_tokens_is_reported(model):
+def test_with_ten_frequent_tokens_the_means_over_them_are_reported(model):
     text = corpus_with_frequent(np.arange(V) < 10)
     assert direct_path.direct_path(model, text)["self_prediction_frequent"] is not None
     assert text.self_prediction() is not None
@@ -128,7 +130,7 @@ def test_an_average_over_ten_frequent_tokens_is_reported(model):
 
 
 def first_layers(model: GPT2, n_layer: int) -> GPT2:
-    """A model of the first layers, with the same embeddings, ln_f and head."""
+    """A model with only the first `n_layer` layers, and the same embeddings, ln_f and head."""
     config = replace(model.config, n_layer=n_layer)
     return GPT2(config, {name: model.parameters[name] for name in parameter_shapes(config)})
 
@@ -142,7 +144,7 @@ def without_position_and_attention(model: GPT2) -> GPT2:
 
 
 def logits_of_single_tokens(model: GPT2) -> np.ndarray:  # -> [n, V]
-    """The logits after each of TOKENS, which is a text by itself."""
+    """The logits after each of TOKENS, where each token is a text of its own."""
     return model(TOKENS[:, np.newaxis])[:, 0]
 
 
@@ -161,7 +163,8 @@ def test_the_raw_path_is_the_product_of_embedding_and_output_matrix(head):
     ("path", "n_layer"),
     [pytest.param("normed", 0, id="normed"), pytest.param("mlp0", 1, id="mlp0")],
 )
-def test_the_path_is_a_model_without_positions_and_attention(head, path, n_layer):
+def test_normed_and_mlp0_are_models_without_positions_and_attention(head, path, n_layer):
+    """The path "normed" is such a model without layers, "mlp0" such a model with the first one."""
     model = random_model(SMALL.with_head(head), dtype=np.float64)
     smaller = first_layers(without_position_and_attention(model), n_layer)
     logits = paths.PATHS[path](model, TOKENS)
@@ -169,11 +172,13 @@ def test_the_path_is_a_model_without_positions_and_attention(head, path, n_layer
 
 
 @each_head
-def test_the_path_of_the_model_has_all_layers_and_a_position(head):
+def test_the_path_model_has_all_layers_and_the_first_position(head):
     model = random_model(SMALL.with_head(head), dtype=np.float64)
     logits = paths.PATHS["model"](model, TOKENS)
     for row, token in zip(logits, TOKENS, strict=True):
         np.testing.assert_allclose(row, model([token])[0], rtol=1e-12, atol=1e-12)
+
+    # Without layers, the position embedding is all that "model" has and "normed" has not.
     normed = paths.PATHS["normed"](model, TOKENS)
     without_layers = paths.whole_model(first_layers(model, 0), TOKENS)
     assert np.abs(without_layers - normed).max() > 0.1, "the position changes nothing"
@@ -184,7 +189,7 @@ def test_a_float32_model_has_float32_paths(model, path):
     assert paths.PATHS[path](model, TOKENS).dtype == np.float32
 
 
-def test_a_model_without_layers_has_no_first_mlp(model):
+def test_a_model_without_layers_has_no_path_mlp0(model):
     assert list(paths.paths_of(model)) == ["raw", "normed", "mlp0", "model"]
     assert list(paths.paths_of(first_layers(model, 0))) == ["raw", "normed", "model"]
 
@@ -207,7 +212,7 @@ def relative_asymmetry(model: GPT2) -> float:
     return np.linalg.norm(A - A.T) / np.linalg.norm(A)
 
 
-def test_asymmetry_is_that_of_the_whole_matrix(monkeypatch):
+def test_asymmetry_computed_in_blocks_of_rows_is_that_of_the_whole_matrix(monkeypatch):
     monkeypatch.setattr(direct_path, "ROWS_AT_ONCE", 17)
     model = random_model(UNTIED)
     asymmetry = direct_path.asymmetry(model.W_E, model.W_U)
@@ -215,6 +220,7 @@ def test_asymmetry_is_that_of_the_whole_matrix(monkeypatch):
 
 
 def test_asymmetry_of_a_nearly_tied_model_is_not_lost_in_rounding(monkeypatch):
+    """In this model, one number of W_U differs from that of W_E^T, by 1e-6."""
     monkeypatch.setattr(direct_path, "ROWS_AT_ONCE", 17)
     model = random_model(UNTIED)
     model.parameters["lm_head.weight"][:] = model.W_E
@@ -224,8 +230,8 @@ def test_asymmetry_of_a_nearly_tied_model_is_not_lost_in_rounding(monkeypatch):
     assert direct_path.asymmetry(model.W_E, model.W_U) == pytest.approx(expected, rel=1e-6)
 
 
-def test_tied_is_exactly_symmetric(model):
-    """So are an untied copy, and a model whose W_U is 0."""
+def test_the_asymmetry_is_0_if_W_U_is_the_transposed_W_E_or_zeros(model):
+    """`model` is tied."""
     for symmetric in (model, model.untie("copy"), model.untie("zeros")):
         assert direct_path.asymmetry(symmetric.W_E, symmetric.W_U) == 0.0
 
@@ -239,10 +245,11 @@ def test_tied_is_exactly_symmetric(model):
     ],
 )
 def test_self_prediction_is_that_of_the_whole_matrix(monkeypatch, model):
+    """A token predicts itself if it has the highest score of its row of A."""
     monkeypatch.setattr(paths, "MAX_LOGITS", 7 * V)  # seven rows of A at a time
     predicts_itself = (model.W_E @ model.W_U).argmax(axis=1) == np.arange(V)
     is_odd = np.arange(V) % 2 == 1
-    tokens_done = []
+    tokens_done = []  # the numbers of tokens that are reported as done
     report = direct_path.direct_path(model, corpus_with_frequent(is_odd), tokens_done.append)
     assert report["self_prediction"] == predicts_itself.mean()
     assert report["self_prediction_frequent"] == predicts_itself[is_odd].mean()
@@ -256,15 +263,14 @@ def test_a_damaged_matrix_is_an_error(model):
         direct_path.direct_path(model)
 
 
-def brute_force(logits, table, token):
-    """The four measures of one token, from whole arrays and their definitions."""
+def measures_by_definition(logits, counts):
+    """How well the logits after a token [V] predict the counts of its successors [V]."""
     p = np.exp(logits - logits.max())
     p /= p.sum()
-    counts = table[token]
     q = counts / counts.sum()
     ranks = np.array([1 + sum(p > p_of_token) for p_of_token in p])  # 1 for the likeliest token
-    in_text = counts > 0
-    kl = q[in_text] * np.log(q[in_text] / p[in_text])
+    follows = counts > 0
+    kl = q[follows] * np.log(q[follows] / p[follows])
     return {
         "top1": share_of_most_common(p, counts, 1),
         "top5": share_of_most_common(p, counts, 5),
@@ -276,14 +282,15 @@ def brute_force(logits, table, token):
 def share_of_most_common(p, counts, k):
     """The share of the k most common successors that are among the k likeliest tokens.
 
-    Those that are as common as the k-th one count, too.
+    All successors that are as common as the k-th most common one count as most common.
     """
     kth_count = np.sort(counts)[-k]
     hits = 0
     for token in np.argsort(-p)[:k]:
         if counts[token] > 0 and counts[token] >= kth_count:
             hits += 1
-    return hits / min(k, np.count_nonzero(counts))
+    number_of_successors = np.count_nonzero(counts)
+    return hits / min(k, number_of_successors)
 
 
 PATHS_WITH_UNIGRAM = ["unigram", "raw", "normed", "mlp0", "model"]
@@ -291,14 +298,16 @@ PATHS_WITH_UNIGRAM = ["unigram", "raw", "normed", "mlp0", "model"]
 
 def logits_of_path(path, model, text, token):
     if path == "unigram":
-        with np.errstate(divide="ignore"):  # some tokens are not in the text
+        with np.errstate(divide="ignore"):  # log(0) = -inf for a token that does not occur
             return np.log(np.bincount(text.ids, minlength=V))
     return paths.PATHS[path](model, np.array([token]))[0]
 
 
 @pytest.mark.parametrize("path", PATHS_WITH_UNIGRAM)
 @each_head
-def test_bigrams_are_those_of_the_definitions(head, path, monkeypatch):
+def test_the_scores_of_a_path_are_the_means_of_its_measures_for_each_frequent_token(
+    head, path, monkeypatch
+):
     monkeypatch.setattr(paths, "MAX_LOGITS", 4 * V)  # the logits of four tokens at a time
     text = some_corpus()
     table = table_of(text.ids, V)
@@ -307,17 +316,17 @@ def test_bigrams_are_those_of_the_definitions(head, path, monkeypatch):
     expected = []
     for token in text.frequent():
         logits = logits_of_path(path, model, text, token)
-        expected.append(brute_force(logits, table, token))
+        expected.append(measures_by_definition(logits, counts=table[token]))
     assert list(scores) == ["top1", "top5", "mrr", "kl"]
     for measure, score in scores.items():
         mean = np.mean([measures[measure] for measures in expected])
         assert score == pytest.approx(mean, rel=1e-9), measure
 
 
-def test_each_path_is_compared_with_each_frequent_token(model, monkeypatch):
+def test_bigrams_reports_each_frequent_token_once_for_each_path(model, monkeypatch):
     monkeypatch.setattr(paths, "MAX_LOGITS", 4 * V)  # the logits of four tokens at a time
     text = some_corpus()
-    tokens_done = []
+    tokens_done = []  # the numbers of tokens that are reported as done
     report = bigrams.bigrams(model, text, tokens_done.append)
     assert list(report) == PATHS_WITH_UNIGRAM
     assert sum(tokens_done) == len(PATHS_WITH_UNIGRAM) * len(text.frequent())
@@ -332,13 +341,14 @@ def test_each_path_is_compared_with_each_frequent_token(model, monkeypatch):
     ],
 )
 def test_overlap_with_two_successors_that_are_equally_common(successors, k, expected):
-    """The likeliest five of six tokens are 0 to 4."""
-    log_p = np.log([0.4, 0.3, 0.15, 0.1, 0.04, 0.01])
+    """The overlap is the share of the k most common successors among the k likeliest tokens."""
+    log_p = np.log([0.4, 0.3, 0.15, 0.1, 0.04, 0.01])  # so token 0 is the likeliest, 5 the last
     counts = np.array([50, 50])
     assert bigrams.overlap(log_p, np.array(successors), counts, k) == expected
 
 
-def test_spearman_is_pearson_of_ranks_where_equal_numbers_have_the_mean_of_theirs():
+def test_spearman_is_the_pearson_correlation_of_ranks():
+    """Equal numbers all have the mean of their ranks. Only x has equal numbers."""
     rng = np.random.default_rng(0)
     x = rng.integers(0, 9, 60)
     y = rng.standard_normal(60)
@@ -346,10 +356,11 @@ def test_spearman_is_pearson_of_ranks_where_equal_numbers_have_the_mean_of_their
     for number in x:
         smaller = (x < number).sum()
         equal = (x == number).sum()
-        mean_rank_of_equal = (equal + 1) / 2  # of the ranks 1 to `equal`
-        ranks_of_x.append(smaller + mean_rank_of_equal)
-    order = np.argsort(y)
-    ranks_of_y = np.argsort(order)  # the place of each number in this order
+        # The equal numbers have the ranks smaller + 1 to smaller + equal.
+        ranks_of_x.append(smaller + (1 + equal) / 2)
+    ranks_of_y = []
+    for number in y:
+        ranks_of_y.append(1 + (y < number).sum())
     pearson = np.corrcoef(ranks_of_x, ranks_of_y)[0, 1]
     assert similarity.spearman(x, y) == pytest.approx(pearson, rel=1e-12)
 
@@ -377,9 +388,9 @@ def test_the_cosines_of_a_row_of_zeros_are_0():
 
 
 def test_similarity_is_invariant_to_rotation():
-    """W_U ("out") is the tied matrix ("tied") in other coordinates: their similarity is 1.
+    """W_U ("out") is the tied matrix ("tied"), rotated, so their similarity is 1.
 
-    W_E ("in") has nothing to do with either.
+    W_E ("in") is independent of both.
     """
     model = random_model(replace(UNTIED, vocab_size=211), dtype=np.float64)
     tied_W_E = np.random.default_rng(1).standard_normal(model.W_E.shape)
@@ -393,8 +404,9 @@ def test_similarity_is_invariant_to_rotation():
 
 
 def test_similarity_of_a_tied_model(model):
+    """No tied matrix of another model is given, so that its similarities are None."""
     report = similarity.embeddings(model, some_corpus())
-    assert report["in_out"] == pytest.approx(1)
+    assert report["in_out"] == pytest.approx(1), "W_U is the transposed W_E"
     assert report["in_tied"] is None
     assert report["out_tied"] is None
 
@@ -415,7 +427,7 @@ def test_2048_tokens_of_a_large_vocabulary_are_compared():
 
 
 @each_head
-def test_each_layer_predicts_as_a_model_of_the_layers_up_to_it(head):
+def test_the_lens_of_a_layer_predicts_as_a_model_that_ends_with_this_layer(head):
     model = random_model(SMALL.with_head(head), dtype=np.float64)
     layers = predictions.lens(model, TOKENS, k=4)
     assert [layer.name for layer in layers] == ["resid_pre.0", "resid_post.0", "resid_post.1"]
@@ -429,19 +441,22 @@ def test_each_layer_predicts_as_a_model_of_the_layers_up_to_it(head):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_the_end_of_a_lens_is_the_end_of_the_whole_one(model, monkeypatch, threads):
-    """Several threads compute the logits, four rows at a time."""
+def test_a_lens_of_the_last_two_tokens_has_the_last_two_rows_of_a_whole_lens(
+    model, monkeypatch, threads
+):
+    """The threads compute the logits of four rows at a time."""
     rows_at_once = 4
     monkeypatch.setattr(evaluation, "split_work", lambda *_: (threads, rows_at_once))
-    all_layers = predictions.lens(model, TOKENS, 3)
-    ends = predictions.lens(model, TOKENS, 3, last=2)
-    for layer, end in zip(all_layers, ends, strict=True):
-        assert layer.name == end.name
-        np.testing.assert_array_equal(layer.tokens[-2:], end.tokens)
-        np.testing.assert_allclose(layer.probabilities[-2:], end.probabilities, rtol=1e-5)
+    whole_lens = predictions.lens(model, TOKENS, 3)
+    short_lens = predictions.lens(model, TOKENS, 3, last=2)
+    for whole, short in zip(whole_lens, short_lens, strict=True):  # layer by layer
+        assert whole.name == short.name
+        np.testing.assert_array_equal(whole.tokens[-2:], short.tokens)
+        np.testing.assert_allclose(whole.probabilities[-2:], short.probabilities, rtol=1e-5)
 
 
 def test_a_lens_has_no_more_tokens_than_the_vocabulary():
+    """Five are asked for, of three."""
     model = GPT2.random(replace(SMALL, n_layer=0, vocab_size=3))
     (layer,) = predictions.lens(model, [0, 2], k=5)
     assert layer.tokens.shape == (2, 3)
@@ -453,7 +468,7 @@ def mean_loss(logits, targets) -> float:  # [N, V], [N]
     return np.mean([-np.log(row[target]) for row, target in zip(p, targets, strict=True)])
 
 
-def test_losses_under_both_heads():
+def test_losses_of_an_untied_model_with_its_own_head_and_with_the_tied_head():
     model = random_model(UNTIED, dtype=np.float64)
     ids = some_corpus().ids[:30]
     report = losses(model, ids)
@@ -464,7 +479,8 @@ def test_losses_under_both_heads():
     assert report["uniform"] == pytest.approx(math.log(V))
 
 
-def test_losses_of_a_tied_model_have_one_head():
+def test_losses_of_a_tied_model_have_no_swapped_head():
+    """Its own head is the swapped head of the untied model that is tied here."""
     model = random_model(UNTIED, dtype=np.float64)
     ids = some_corpus().ids[:30]
     untied_report = losses(model, ids)
@@ -475,8 +491,9 @@ def test_losses_of_a_tied_model_have_one_head():
     assert report["uniform"] == untied_report["uniform"]
 
 
-def test_losses_count_the_tokens_once_for_each_head():
-    tokens_read = []
+def test_losses_report_the_tokens_once_for_each_head():
+    """An untied model has two: its own head and the tied head."""
+    tokens_read = []  # the numbers of tokens that are reported
     losses(random_model(UNTIED), some_corpus().ids[:30], tokens_read.append)
     assert sum(tokens_read) == 2 * 30
 
@@ -485,21 +502,21 @@ def test_one_token_has_no_losses(model):
     assert losses(model, np.array([5])) is None
 
 
-def test_a_short_text_is_read_whole_or_to_its_last_tokens(monkeypatch):
+def test_of_a_short_text_at_most_the_last_40_tokens_are_read(monkeypatch):
     """A text of 300 tokens is short, because its last tenth has fewer than 40."""
     monkeypatch.setattr("tiedgpt.study.report.MAX_LOSS_TOKENS", 40)
     assert end_of_text(np.arange(30), n_ctx=8).tolist() == list(range(30))
     assert end_of_text(np.arange(300), n_ctx=8).tolist() == list(range(260, 300))
 
 
-def test_the_sample_of_a_long_text_is_windows_of_its_last_tenth(monkeypatch):
-    """Five windows of eight tokens have the 40 tokens of a sample."""
+def test_of_a_long_text_windows_of_its_last_tenth_are_read(monkeypatch):
+    """At most 40 tokens are read: five windows of eight tokens."""
     monkeypatch.setattr("tiedgpt.study.report.MAX_LOSS_TOKENS", 40)
     windows = end_of_text(np.arange(1000), n_ctx=8).reshape(5, 8)
     for window in windows:
         first = window[0]
         assert window.tolist() == list(range(first, first + 8))
-    # The first one begins with the last tenth, and the last one ends with the text.
+    # The first window begins at 900, with the last tenth; the last one ends with the text, at 1000.
     starts = windows[:, 0].tolist()
     assert starts == [900, 923, 946, 969, 992], "evenly spread"
 
@@ -514,7 +531,7 @@ def test_a_loss_that_is_not_finite_is_an_error():
     model = random_model(UNTIED)
     logits = model([0])[-1]
     unlikeliest = int(logits.argmin())
-    # All logits are finite, but the difference of the highest and the lowest is not.
+    # All logits are finite, at most 3e38, but float32 cannot hold the highest minus the lowest.
     model.parameters["lm_head.weight"] *= 3e38 / np.abs(logits).max()
     message = r"the loss is not a finite number: .* damaged"
     with np.errstate(over="ignore"), pytest.raises(TiedGPTError, match=message):

@@ -1,8 +1,9 @@
-"""The reader of OpenAI's files: their own index, files from another writer, each rule, damage.
+"""The reader of OpenAI's files: OpenAI's own index, files of other writers, each rule, and damage.
 
-The index is a table: blocks of keys with their values, and a footer with two handles, which are the
-places of blocks. The value of the key "" is the header. The value of a tensor's name is its entry:
-dtype, shape, and its place in the data. hparams.json has the sizes of the model.
+A checkpoint has three files. HPARAMS, hparams.json, has the sizes of the model. DATA has the
+numbers of all tensors. INDEX is a table: blocks of keys with their values, and then a footer with
+two handles, which are the places of two blocks. The value of the key "" is the header. The value of
+a tensor's name is its entry: its dtype, its shape, its place in DATA, and its checksum.
 """
 
 import json
@@ -44,14 +45,14 @@ from tiedgpt.gpt2.parameters import parameter_shapes
 
 OPENAIS_HEAD_WIDTH = tensorflow.HEAD_WIDTH
 OPENAIS_DATA_SIZE = 497_759_232  # bytes of the tensors of 124M
-# OpenAI's files fix n_inner and the id of the last token.
+# OpenAI's files hold neither n_inner, which is 4 n_embd, nor the id of <|endoftext|>, the last one.
 TINY = Config(vocab_size=5, n_ctx=3, n_embd=2, n_layer=1, n_head=1, bos_token_id=4, eos_token_id=4)
 MODEL = random_model(TINY)
 
 
 @pytest.fixture(autouse=True)
 def heads_of_width_2(monkeypatch):
-    """The reader refuses heads of another width than OpenAI's. Those of TINY have width 2."""
+    """Make the reader accept the heads of TINY, of width 2, and no other width."""
     monkeypatch.setattr(tensorflow, "HEAD_WIDTH", TINY.head_width)
 
 
@@ -92,10 +93,10 @@ def test_the_crc_is_the_published_one(data, crc):
 
 
 def lengths_to_check() -> set[int]:
-    """Short ones, and those about which crc32c takes another step.
+    """Short lengths, and lengths near those at which crc32c begins to work differently.
 
-    A message longer than `kept` bytes loses `step` bytes at a time. One longer than 8 * `kept`
-    loses 8 * `step` bytes at a time before that.
+    crc32c shortens a message in steps. While more than 8 * `kept` bytes are left, a step removes
+    8 * `step` bytes. Then, while more than `kept` bytes are left, a step removes `step` bytes.
     """
     lengths = set(range(40))
     step, _, kept = DISTANCES
@@ -106,7 +107,7 @@ def lengths_to_check() -> set[int]:
 
 
 def test_the_crc_is_that_of_its_definition_at_every_kind_of_length():
-    longest = 30 * max(DISTANCES) + 5  # longer than any length at which another step is taken
+    longest = 30 * max(DISTANCES) + 5  # so long that there are several steps of both sizes
     data = np.random.default_rng(0).bytes(longest)
     lengths = lengths_to_check() | {longest}
     for length, crc in enumerate(slow_crcs(data)):
@@ -114,10 +115,10 @@ def test_the_crc_is_that_of_its_definition_at_every_kind_of_length():
             assert crc32c(data[:length]) == crc, length
 
 
-def test_498_megabytes_take_less_than_three_seconds():
-    """Measured on an eighth of OpenAI's data. It takes 0.02 s on an idle machine."""
-    n_int64s = OPENAIS_DATA_SIZE // 8 // 8  # an eighth, in integers of eight bytes
-    data = np.random.default_rng(0).integers(0, 2**63, n_int64s, np.int64)
+def test_the_crc_of_498_megabytes_takes_less_than_three_seconds():
+    """Only an eighth of these bytes is measured. It takes 0.02 s on an idle machine."""
+    an_eighth = OPENAIS_DATA_SIZE // 8  # bytes
+    data = np.random.default_rng(0).integers(0, 2**63, an_eighth // 8, np.int64)  # 8 bytes each
     seconds = min(timeit.repeat(lambda: crc32c(data), number=1, repeat=3))
     assert seconds < 3 / 8
 
@@ -129,7 +130,7 @@ def test_498_megabytes_take_less_than_three_seconds():
 def openais_124m(shared, tmp_path, monkeypatch) -> Path:
     """A directory with OpenAI's hparams.json and index, and a data file of the right size.
 
-    The data is zeros, which take no room on the disk.
+    The data file is all zeros, and takes no room on the disk.
     """
     monkeypatch.setattr(tensorflow, "HEAD_WIDTH", OPENAIS_HEAD_WIDTH)
     for name in (HPARAMS, INDEX):
@@ -140,7 +141,10 @@ def openais_124m(shared, tmp_path, monkeypatch) -> Path:
 
 
 def test_openais_index(openais_124m):
-    """The data is in the order of the names. The numbers are those of two tensors in the file."""
+    """The shape, the place and the checksum of two tensors are those in OpenAI's file.
+
+    The tensors are in the order of their names, in the index and in the data.
+    """
     tensors = read_index(openais_124m / INDEX, openais_124m / DATA)
     assert tensors["model/h0/attn/c_attn/w"].shape == (1, 768, 2304)
     assert tensors["model/wte"].start == 343369728
@@ -151,7 +155,7 @@ def test_openais_index(openais_124m):
     assert names_by_start == names
 
 
-def test_openais_names_and_shapes(openais_124m):
+def test_openais_tensors_are_the_parameters_of_gpt2(openais_124m):
     """Config() is the configuration of 124M."""
     checkpoint = open_directory(openais_124m)
     assert checkpoint.config == Config()
@@ -168,14 +172,14 @@ def test_all_of_openais_models_have_heads_of_one_width():
 # Files of other writers
 
 
-def test_a_checkpoint_that_tensorflow_wrote(tmp_path):
-    """Its tensors' CRCs are TensorFlow's own, and the data is in another order than the names.
+def test_a_checkpoint_that_tensorflow_wrote_is_read(tmp_path):
+    """TensorFlow 2.21 (tf.raw_ops.SaveV2) wrote its index, goldens/tensorflow, with checksums.
 
-    TensorFlow 2.21 (tf.raw_ops.SaveV2) wrote goldens/tensorflow for TINY's tensors, in the order of
-    `written`. TINY has 94 parameters, which are the numbers 0, 1, 2 ... in this order.
+    TINY has 94 parameters. TensorFlow was given the numbers 0, 1, 2 ... as its tensors, and wrote
+    them to the data in the order of this list, which is not the order of the names in the index.
     """
     numbers = np.arange(94, dtype="<f4")
-    written = [
+    order_in_data = [
         "wte.weight",
         "wpe.weight",
         "ln_f.weight",
@@ -196,7 +200,7 @@ def test_a_checkpoint_that_tensorflow_wrote(tmp_path):
     index = (Path(__file__).parent / "goldens" / "tensorflow" / INDEX).read_bytes()
     write_openai_files(tmp_path, index, numbers.tobytes(), TINY)
     parameters = open_directory(tmp_path).load().parameters
-    values = np.concatenate([parameters[name].ravel() for name in written])
+    values = np.concatenate([parameters[name].ravel() for name in order_in_data])
     np.testing.assert_array_equal(values, numbers)
 
 
@@ -207,13 +211,14 @@ def openais_model(tmp_path, monkeypatch) -> Path:
     return write_openai_model(tmp_path / "gpt2", MODEL)
 
 
-def test_openais_files_are_found_and_loaded_like_any_others(openais_model):
+def test_openais_files_are_loaded_by_a_models_name_and_by_their_directory(openais_model):
     for source in ("gpt2", "124M", openais_model):
         assert_same(tiedgpt.load_model(source), MODEL)
     assert read_config(openais_model) == TINY
 
 
-def test_other_files_of_openais_are_not_read(openais_model):
+def test_only_the_three_files_are_read(openais_model):
+    """OpenAI's folders also have model.ckpt.meta and checkpoint, which cannot be read here."""
     (openais_model / "model.ckpt.meta").mkdir()
     (openais_model / "checkpoint").write_bytes(b"\xff\0 no text")
     assert_same(tiedgpt.load_model(openais_model), MODEL)
@@ -226,7 +231,7 @@ ENTRY = entry_proto()  # a tensor of one float32
 
 
 def with_block(contents: bytes) -> bytes:
-    """An index of one block, whose last key is NAME."""
+    """An index with one block of these contents, whose last key is NAME."""
     return table({NAME: contents})
 
 
@@ -245,7 +250,7 @@ HANDLES = GOOD[-FOOTER : -len(MAGIC)].rstrip(b"\0")  # the two handles in the fo
 
 
 def with_footer(handles: bytes) -> bytes:
-    """The index GOOD with these bytes as the two handles, which zeros fill up to 40 bytes."""
+    """The index GOOD with another footer: these handles, zeros up to 40 bytes, and MAGIC."""
     return GOOD[:-FOOTER] + handles.ljust(40, b"\0") + MAGIC
 
 
@@ -387,8 +392,8 @@ ONE_FLOAT = bytes(4)  # the data of an index with one tensor, ENTRY
 
 
 @pytest.mark.parametrize(("index", "message"), RULES)
-def test_every_rule_is_enforced_by_name(tmp_path, index, message):
-    """The error names the index or the data, and is short."""
+def test_an_index_that_breaks_a_rule_is_refused(tmp_path, index, message):
+    """The error names the rule and the file, the index or the data, and is short."""
     write_openai_files(tmp_path, index, ONE_FLOAT, TINY)
     error = refuses(message, open_directory, tmp_path)
     assert str(tmp_path / "model.ckpt.") in error
@@ -401,7 +406,7 @@ def test_every_rule_is_enforced_by_name(tmp_path, index, message):
 def write_shapes(directory: Path, shapes: dict[bytes, tuple[int, ...]]) -> Path:
     """OpenAI's files with tensors of these shapes, full of zeros."""
     entries = [(b"", HEADER)]
-    end = 0
+    end = 0  # of the data so far
     for key, shape in sorted(shapes.items()):
         entries.append((key, entry_proto(shape, offset=end)))
         end += 4 * int(np.prod(shape))  # four bytes for each float32
@@ -417,13 +422,13 @@ def shapes(tmp_path) -> dict[bytes, tuple[int, ...]]:
     return {name.encode(): tensor.shape for name, tensor in tensors.items()}
 
 
-def test_a_tensor_that_is_missing(tmp_path, shapes):
+def test_a_missing_tensor_is_refused(tmp_path, shapes):
     del shapes[b"model/h0/attn/c_proj/w"]
     message = r"model.ckpt.index: .*h\.0\.attn\.c_proj\.weight of the 1-layer .* is missing"
     refuses(message, open_directory, write_shapes(tmp_path, shapes))
 
 
-def test_a_tensor_too_many(tmp_path, shapes):
+def test_a_tensor_that_the_model_does_not_have_is_refused(tmp_path, shapes):
     shapes[b"model/wte\n\xff"] = (2,)
     message = r"model.ckpt.index: .*tensor 'model/wte\\nÿ' is not a parameter"
     refuses(message, open_directory, write_shapes(tmp_path, shapes))
@@ -446,7 +451,7 @@ def test_a_tensor_too_many(tmp_path, shapes):
         ),
     ],
 )
-def test_a_tensor_of_another_shape(tmp_path, shapes, name, shape, message):
+def test_a_tensor_of_a_wrong_shape_is_refused(tmp_path, shapes, name, shape, message):
     shapes[name] = shape
     refuses(f"model.ckpt.index: .*{message}", open_directory, write_shapes(tmp_path, shapes))
 
@@ -471,8 +476,8 @@ def hparams(**changes) -> str:
         ),
         pytest.param(hparams(n_layer=10**9), "n_layer must be a whole number", id="large"),
         pytest.param(hparams(n_head=3), "n_embd 2 does not divide into n_head 3", id="n_head-3"),
-        # One flipped bit makes 16 of OpenAI's n_head 12. The tensors' shapes are the same, so they
-        # tell nothing.
+        # The shapes of the tensors do not depend on n_head, so that only the heads' width, n_embd /
+        # n_head, shows a wrong one.
         pytest.param(
             hparams(n_head=2),
             "n_embd 2 with n_head 2 makes heads of width 1, expected 2 as in all of OpenAI's",
@@ -480,7 +485,7 @@ def hparams(**changes) -> str:
         ),
     ],
 )
-def test_hparams_that_are_wrong(openais_model, content, message):
+def test_a_wrong_hparams_json_is_refused(openais_model, content, message):
     (openais_model / HPARAMS).write_text(content)
     refuses(f"{HPARAMS}: {message}", open_directory, openais_model)
 
@@ -493,13 +498,14 @@ def test_each_of_the_three_files_is_needed(openais_model, file):
 
 @pytest.mark.parametrize("file", [HPARAMS, INDEX])
 def test_a_fifo_is_not_opened(openais_model, file):
-    """Opening it would wait for a writer."""
+    """To open it would wait for a writer, without end."""
     (openais_model / file).unlink()
     os.mkfifo(openais_model / file)
     refuses(f"{file}: is not a regular file", open_directory, openais_model)
 
 
-def test_a_fifo_has_no_data(openais_model):
+def test_a_fifo_in_place_of_the_data_is_refused(openais_model):
+    """Its size is 0, so that it is too short."""
     (openais_model / DATA).unlink()
     os.mkfifo(openais_model / DATA)
     refuses(f"{DATA}: truncated: .* the file at 0", open_directory, openais_model)
@@ -516,15 +522,16 @@ def test_a_fifo_has_no_data(openais_model):
     ],
 )
 def test_a_flipped_bit_in_any_byte_is_caught(tmp_path, name, message):
-    """Every seventh bit is flipped, so at least one of each byte. A model without layers is small.
+    """Every seventh bit is flipped, one at a time, so that each byte is damaged once or twice.
 
-    Different rules refuse a damaged index; a checksum refuses damaged data.
+    Different rules refuse a damaged index, with different messages, and a checksum refuses damaged
+    data.
     """
-    path = write_openai_model(tmp_path, random_model(replace(TINY, n_layer=0))) / name
+    small_model = random_model(replace(TINY, n_layer=0))
+    path = write_openai_model(tmp_path, small_model) / name
     content = path.read_bytes()
     for bit in range(0, 8 * len(content), 7):
-        byte = bit // 8
-        bit_of_byte = bit % 8
+        byte, bit_of_byte = divmod(bit, 8)
         damaged = bytearray(content)
         damaged[byte] ^= 1 << bit_of_byte
         path.write_bytes(damaged)
@@ -533,34 +540,37 @@ def test_a_flipped_bit_in_any_byte_is_caught(tmp_path, name, message):
 
 # Small files that could grow large in memory
 
-NO_VALUES = number_field(1, 1) + text_field(2, text_field(2, b""))  # a tensor of shape [0]
+AXIS_OF_LENGTH_0 = text_field(2, b"")
+EMPTY_TENSOR = number_field(1, 1) + text_field(2, AXIS_OF_LENGTH_0)  # the entry of a [0] float32
 
 
 def long_keys(times: int) -> bytes:
-    """So many keys of the largest length, with only the last four bytes of each in the file."""
-    first_entries = block([(b"", HEADER), (b"k" * MAX_KEY, NO_VALUES)])
+    """An index with `times` keys of the largest length, of which it holds four bytes each.
+
+    All other bytes of a key are shared: they are those of the key before it.
+    """
+    first_entries = block([(b"", HEADER), (b"k" * MAX_KEY, EMPTY_TENSOR)])
     contents = first_entries[:-8]  # without the eight bytes of restarts at its end
-    # All but four bytes of a key are those of the key before it.
-    lengths = varint(MAX_KEY - 4) + varint(4) + varint(len(NO_VALUES))
+    lengths = varint(MAX_KEY - 4) + varint(4) + varint(len(EMPTY_TENSOR))  # shared, new, value
     for n in range(times):
         last_four_bytes = b"l" + n.to_bytes(3, "big")
-        contents += lengths + last_four_bytes + NO_VALUES
-    restarts = block([])  # an empty block is nothing else
+        contents += lengths + last_four_bytes + EMPTY_TENSOR
+    restarts = block([])  # a block without entries has only these
     return with_block(contents + restarts)
 
 
 def many_axes(times: int) -> bytes:
-    """A tensor of so many axes of length 0, beside one."""
-    axis = text_field(2, b"")
-    return with_entry(NO_VALUES + text_field(2, axis * times))
+    """An index whose tensor has `times` axes more than EMPTY_TENSOR, all of length 0."""
+    return with_entry(EMPTY_TENSOR + text_field(2, AXIS_OF_LENGTH_0 * times))
 
 
 def long_varint(times: int) -> bytes:
-    """A header that is one number of so many bytes: bit 8 of each says that more bytes follow."""
-    return with_header(b"\x80" * times)
+    """An index whose header is one number of `times` bytes: each says that more bytes follow."""
+    says_that_more_follow = b"\x80"
+    return with_header(says_that_more_follow * times)
 
 
-GROWING = [  # a function that makes an index, how often something comes in it, the error
+GROWING = [  # a function that makes an index, its argument `times`, the error
     pytest.param(long_keys, 10_000, "00001: bytes after the last tensor", id="long-keys"),
     pytest.param(many_axes, 50_000, "50+1 axes; expected at most", id="many-axes"),
     pytest.param(
@@ -573,9 +583,8 @@ GROWING = [  # a function that makes an index, how often something comes in it, 
 def test_a_small_file_takes_little_time(
     tmp_path, make_index: Callable[[int], bytes], times, message
 ):
-    """No index here is longer than the longest that is read."""
     index = make_index(times)
-    assert len(index) <= MAX_INDEX
+    assert len(index) <= MAX_INDEX, "the index is refused because it is too long"
     write_openai_files(tmp_path, index, ONE_FLOAT, TINY)
     start = time.process_time()
     refuses(message, open_directory, tmp_path)
@@ -587,7 +596,7 @@ def test_a_small_file_takes_little_time(
 def test_a_small_file_takes_little_memory(
     tmp_path, make_index: Callable[[int], bytes], times, message
 ):
-    """It is traced with a tenth of the times, because tracing is slow."""
+    """The index has a tenth of `times`, because to trace the memory is slow."""
     index = make_index(times // 10)
     write_openai_files(tmp_path, index, ONE_FLOAT, TINY)
     assert peak_memory(refuses, message, open_directory, tmp_path) < 12_000_000

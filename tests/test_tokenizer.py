@@ -1,4 +1,8 @@
-"""The tokenizer against published ids and against tiktoken; its files are in test_vocabulary.py."""
+"""The tokenizer against published ids and against tiktoken; its files are in test_vocabulary.py.
+
+EOT is <|endoftext|>. The bytes have the ids 0 to 255, in the order of byte_alphabet(). SMALL_MERGES
+makes 256 "lo", 257 "low", 258 " low", 259 "er" and 260 "é", so that EOT has id 261.
+"""
 
 import json
 import pickle
@@ -35,7 +39,7 @@ def tiktoken_gpt2(gpt2: Tokenizer):
 
 
 def random_merges(rng: random.Random, letters: str, count: int) -> list[tuple[str, str]]:
-    """Merges of two letters or of tokens that earlier merges have made."""
+    """`count` merges, each of two parts: letters, or tokens that earlier merges make."""
     merges: dict[str, tuple[str, str]] = {}  # a new token -> its two parts
     while len(merges) < count:
         left, right = rng.choices([*letters, *merges], k=2)
@@ -51,7 +55,7 @@ def test_byte_alphabet_is_256_printable_characters_in_order():
     assert "".join(alphabet.values()).isprintable()
     assert alphabet[0] == "Ā"
     assert alphabet[ord(" ")] == "Ġ"
-    assert alphabet[0xAD] == "Ń"  # the soft hyphen, the last that is not printable
+    assert alphabet[0xAD] == "Ń"  # the soft hyphen, the last byte that is not printable
 
 
 def test_published_ids(gpt2):
@@ -68,7 +72,7 @@ def test_sizes_of_gpt2s_vocabulary(gpt2):
 
 
 def test_published_token_count_of_the_corpus(gpt2, corpus):
-    """The counts of nanoGPT's data/shakespeare/readme.md, for training and validation."""
+    """nanoGPT's data/shakespeare/readme.md has the counts of its training and validation texts."""
     split = int(len(corpus) * 0.9)
     assert len(gpt2.encode(corpus[:split])) == 301_966
     assert len(gpt2.encode(corpus[split:])) == 36_059
@@ -80,9 +84,9 @@ def test_repr_says_how_large_it_is():
 
 
 def test_wikipedia_example():
-    """ "aaabdaaabac" [Wikipedia, "Byte-pair encoding"], with Z = aa, Y = ab and X = ZY.
+    """The merges of Wikipedia's "Byte-pair encoding" turn "aaabdaaabac" into XdXac.
 
-    aa is its commonest pair; then, of ZabdZabac, ab (as common as Za); then, of ZYdZYac, ZY.
+    First aa becomes Z: ZabdZabac. Then ab becomes Y: ZYdZYac. Then ZY becomes X.
     """
     tokenizer = Tokenizer([("a", "a"), ("a", "b"), ("aa", "ab")])
     ids = tokenizer.encode("aaabdaaabac")
@@ -97,7 +101,7 @@ def test_words_are_cut_as_gpt2_does():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_merging_is_what_the_definition_says(seed):
+def test_random_merges_are_applied_as_the_definition_says(seed):
     rng = random.Random(seed)
     tokenizer = Tokenizer(random_merges(rng, "abc", 40))
     for length in [*range(20), 50, 100, 200]:
@@ -116,7 +120,7 @@ def test_tiktoken_gives_the_same_ids_for_every_character(gpt2, tiktoken_gpt2):
     assert len(known_characters()) > 95_000
     texts = []
     for character in known_characters():
-        # After a letter, before a digit, after a space, doubled, and after an apostrophe.
+        # Between a letter and a digit, doubled after a space, and after an apostrophe.
         texts.append(f"a{character}1 {character}{character} '{character}")
     assert_same_ids(texts, gpt2.encode, tiktoken_gpt2.encode_ordinary)
 
@@ -136,7 +140,7 @@ def test_tiktoken_gives_the_same_ids_for_special_tokens(gpt2, tiktoken_gpt2):
     assert_same_ids(texts, as_text, tiktoken_gpt2.encode_ordinary)
 
 
-def test_text_comes_back_from_gpt2s_ids(gpt2):
+def test_decode_gives_back_an_encoded_text_with_gpt2s_vocabulary(gpt2):
     for text in ["", *random_texts(500, seed=6)]:
         assert gpt2.decode(gpt2.encode(text)) == text
 
@@ -144,14 +148,13 @@ def test_text_comes_back_from_gpt2s_ids(gpt2):
 @pytest.mark.parametrize(
     "merges", [pytest.param([], id="bytes"), pytest.param(SMALL_MERGES, id="small")]
 )
-def test_text_comes_back(merges):
+def test_decode_gives_back_an_encoded_text(merges):
     tokenizer = Tokenizer(merges)
     for text in ["", *random_texts(500, seed=6)]:
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_every_id_comes_back(gpt2):
-    """Each id has the bytes that its spelling in encoder.json says."""
+def test_each_id_has_the_bytes_of_its_spelling_in_the_file_of_the_vocabulary(gpt2):
     bytes_by_character = {character: byte for byte, character in byte_alphabet().items()}
     vocabulary = json.loads(GPT2_VOCAB.read_text(encoding="utf-8"))
     assert vocabulary.pop(EOT) == 50256
@@ -162,13 +165,14 @@ def test_every_id_comes_back(gpt2):
         assert gpt2.decode_bytes([token_id]) == token
 
 
-def test_the_text_of_all_ids_comes_back(gpt2):
+def test_the_decoded_text_of_all_ids(gpt2):
+    """Bytes that are not a whole character are the replacement character in it."""
     text = gpt2.decode(range(50257))
     assert text == gpt2.decode_bytes(range(50257)).decode(errors="replace")
     assert gpt2.decode(gpt2.encode(text, special="token")) == text
 
 
-def test_decode_takes_lists_and_arrays():
+def test_decode_takes_lists_tuples_iterators_and_arrays():
     tokenizer = Tokenizer(SMALL_MERGES)
     ids = tokenizer.encode("low lower")
     assert tokenizer.decode(ids) == "low lower"
@@ -179,13 +183,13 @@ def test_decode_takes_lists_and_arrays():
     assert tokenizer.decode(list(np.array(ids))) == "low lower"
 
 
-def test_no_ids_are_an_empty_text():
+def test_decode_of_no_ids_is_an_empty_text():
     tokenizer = Tokenizer(SMALL_MERGES)
     assert tokenizer.decode([]) == ""
     assert tokenizer.decode(np.array([], np.int64)) == ""
 
 
-def test_half_a_character_is_the_replacement_character_in_a_text():
+def test_decode_shows_half_a_character_as_the_replacement_character():
     tokenizer = Tokenizer([])
     first_byte, second_byte = tokenizer.encode("é")
     (x,) = tokenizer.encode("x")
@@ -193,7 +197,7 @@ def test_half_a_character_is_the_replacement_character_in_a_text():
     assert tokenizer.decode_bytes([first_byte]) == b"\xc3"
 
 
-def test_the_text_of_a_token_shows_the_bytes_of_half_a_character(gpt2):
+def test_token_text_shows_a_part_of_a_character_as_escaped_bytes(gpt2):
     texts = [gpt2.token_text(token_id) for token_id in gpt2.encode("né 👍!")]
     assert texts == ["n", "é", " \\xf0\\x9f\\x91", "\\x8d", "!"]
     assert gpt2.token_text(50256) == EOT
@@ -245,7 +249,8 @@ def test_a_special_token_in_a_text_is_ordinary_characters_if_asked_for():
 
 
 MARKS = [chr(code) for code in range(33, 127) if not chr(code).isalnum()]
-# Characters of special tokens. If more than 100 begin a token, every character of a text is tried.
+# Characters of which special tokens are made. The tokenizer searches in another way if its special
+# tokens begin with more than 100 different characters.
 CHARACTERS = [
     pytest.param("ab", id="two-letters"),
     pytest.param("ab<\n", id="a-mark-and-a-line-break"),
@@ -255,7 +260,7 @@ CHARACTERS = [
 
 
 def random_special_tokens(rng, characters):
-    """Tokens of two to five of the characters, and one of each character six times, sorted."""
+    """Random tokens of two to five characters, and each character repeated six times; sorted."""
     tokens = set()
     for _ in range(3 * len(characters)):
         length = rng.randrange(2, 6)
@@ -266,12 +271,12 @@ def random_special_tokens(rng, characters):
 
 
 @pytest.mark.parametrize("characters", CHARACTERS)
-def test_special_tokens_are_found_as_one_pattern_of_all_would_find_them(characters):
-    """Always the longest token at the leftmost place."""
+def test_special_tokens_are_found_from_left_to_right_and_the_longest_first(characters):
+    """A regular expression finds the same ones: its alternatives are the tokens, by length."""
     rng = random.Random(0)
     tokens = random_special_tokens(rng, characters)
-    ids = range(256, 256 + len(tokens))  # after the bytes
-    tokenizer = Tokenizer([], dict(zip(tokens, ids, strict=True)))
+    special_ids = range(256, 256 + len(tokens))  # the bytes have the ids 0 to 255
+    tokenizer = Tokenizer([], dict(zip(tokens, special_ids, strict=True)))
     longest_first = sorted(tokens, key=len, reverse=True)
     pattern = re.compile("|".join(re.escape(token) for token in longest_first))
 
@@ -282,8 +287,8 @@ def test_special_tokens_are_found_as_one_pattern_of_all_would_find_them(characte
         assert list(tokenizer._first_finder.spans(text)) == spans, text
         ids = tokenizer.encode(text, special="token")
         assert tokenizer.decode(ids) == text
-        special_ids = [token_id for token_id in ids if token_id >= 256]
-        assert len(special_ids) == len(spans)
+        special_ids_of_text = [token_id for token_id in ids if token_id in special_ids]
+        assert len(special_ids_of_text) == len(spans)
 
 
 @pytest.mark.parametrize("special", ["error", "token", "text"])
@@ -300,7 +305,7 @@ def test_what_is_not_a_text_is_refused(value, special):
         Tokenizer([]).encode(value, special=special)
 
 
-def test_another_special_is_refused():
+def test_an_unknown_value_of_special_is_refused():
     message = r"special must be 'error', 'token' or 'text', got 'all'"
     with pytest.raises(ArgumentError, match=message):
         Tokenizer([]).encode("", special="all")
@@ -313,30 +318,30 @@ def test_another_special_is_refused():
         pytest.param("".join(random.Random(1).choices("abcd", k=20_000)), id="random-letters"),
     ],
 )
-def test_long_words_take_time_in_proportion(word):
+def test_a_word_of_twice_the_length_takes_twice_the_time(word):
+    """The time is measured as the number of lines of Python that are run."""
     doublings = [("a" * 2**n, "a" * 2**n) for n in range(10)]  # aa, aaaa, ...
     tokenizer = Tokenizer(doublings + random_merges(random.Random(0), "bcd", 300))
-    whole = lines_run(tokenizer.encode, word)
-    half = lines_run(tokenizer.encode, word[:10_000])
-    # A search of the whole word for each merge would run four times as many lines for twice the
-    # letters. A loop runs a few dozen lines for a letter.
-    assert whole < 2.1 * half
-    assert whole < 60 * len(word)
+    lines = lines_run(tokenizer.encode, word)
+    lines_for_half = lines_run(tokenizer.encode, word[:10_000])
+    assert lines < 2.1 * lines_for_half
+    assert lines < 60 * len(word)
 
 
-# " low" is used all the time, other words only now and then.
+# " low" comes again and again, and between its occurrences come many words that the cache lacks.
 TEXT_OF_MANY_WORDS = "".join(f" low {letter}" for letter in "abcdefghijklmnopqrstuvwxyz")
 TEXT_OF_MANY_WORDS += " lower slow lo rerer lower slow lo rerer"
 
 
 @pytest.fixture
 def small_cache(monkeypatch):
-    """A cache of words keeps five new ones and five older ones."""
+    """The cache of a tokenizer holds the ids of at most five new words and five older words."""
     monkeypatch.setattr(module, "MAX_CACHED_WORDS", 5)
 
 
 @pytest.mark.usefixtures("small_cache")
-def test_the_cache_changes_no_id():
+def test_a_text_has_the_ids_of_its_words_encoded_without_a_cache():
+    """A new tokenizer for each word has an empty cache."""
     expected = []
     for word in WORDS.findall(TEXT_OF_MANY_WORDS):
         expected += Tokenizer(SMALL_MERGES).encode(word)
@@ -344,30 +349,30 @@ def test_the_cache_changes_no_id():
 
 
 @pytest.mark.usefixtures("small_cache")
-def test_the_cache_keeps_a_word_that_is_used_all_the_time():
-    """The ids of " low" are computed once, although more new words come than the cache keeps."""
+def test_the_cache_keeps_a_frequent_word():
+    """The ids of " low" are computed once, although more new words come than the cache holds."""
     tokenizer = Tokenizer(SMALL_MERGES)
     compute_ids = tokenizer._cache.word_ids
-    merged_words = []
+    computed_words = []
 
     def word_ids(word):
-        merged_words.append(word)
+        computed_words.append(word)
         return compute_ids(word)
 
     tokenizer._cache.word_ids = word_ids
     tokenizer.encode(TEXT_OF_MANY_WORDS)
-    assert merged_words.count(" low") == 1
+    assert computed_words.count(" low") == 1
 
 
 @pytest.mark.usefixtures("small_cache")
-def test_the_cache_is_bounded():
+def test_the_cache_holds_at_most_five_new_and_five_older_words():
     tokenizer = Tokenizer(SMALL_MERGES)
     tokenizer.encode(TEXT_OF_MANY_WORDS)
     assert 0 < len(tokenizer._cache) <= 5
     assert len(tokenizer._cache.older) == 5
 
 
-def test_a_long_word_is_not_kept():
+def test_the_cache_does_not_keep_a_word_above_the_longest_length():
     tokenizer = Tokenizer(SMALL_MERGES)
     longest = "a" * module.LONGEST_CACHED_WORD
     tokenizer.encode(longest)
@@ -375,20 +380,21 @@ def test_a_long_word_is_not_kept():
     assert list(tokenizer._cache) == [longest]
 
 
-def test_a_tokenizer_can_be_sent_to_another_process():
+def test_a_pickled_tokenizer_encodes_as_the_original():
     tokenizer = Tokenizer(SMALL_MERGES)
     copy = pickle.loads(pickle.dumps(tokenizer))
     assert copy.encode("hello lower") == tokenizer.encode("hello lower")
 
 
-def test_the_cache_of_a_copy_computes_the_ids_with_the_copy():
+def test_the_cache_of_a_pickled_tokenizer_computes_ids_with_that_tokenizer():
+    """`word_ids`, which the cache calls, is a method of a tokenizer."""
     tokenizer = Tokenizer(SMALL_MERGES)
     copy = pickle.loads(pickle.dumps(tokenizer))
     tokenizer_of_the_cache = copy._cache.word_ids.__self__
     assert tokenizer_of_the_cache is copy
 
 
-def test_ids_can_be_changed_without_changing_the_next():
+def test_changing_the_list_of_ids_does_not_change_the_cache():
     tokenizer = Tokenizer(SMALL_MERGES)
     tokenizer.encode("low").clear()
     assert tokenizer.encode("low") == [257]

@@ -1,6 +1,7 @@
 """Trainer and AdamW: numbers, threads, resuming, errors. test_cli_train.py has the command.
 
-support/writers.py kills a training at any moment and fills the disk.
+A trainer's run gives a record of the start, step 0, and a record of each step: a dict with its
+numbers. An evaluation measures the held-out loss, "val_loss". The best model is that of the lowest.
 """
 
 import json
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 UNTIED = replace(SMALL, tied=False)
 WITHOUT_DROPOUT = {"embd_pdrop": 0.0, "resid_pdrop": 0.0, "attn_pdrop": 0.0}
-# It evaluates at steps 0, 4 and 6, the last one.
+# Settings of six steps, with evaluations at steps 0, 4 and 6.
 TINY = Settings(steps=6, batch=5, context=11, warm_up=2, eval_every=4, threads=1)
 
 
@@ -35,12 +36,12 @@ def new_trainer(model=None, settings=TINY, only=None, size=400):
     if model is None:
         model = random_model()
     tokens = np.random.default_rng(1).integers(0, SMALL.vocab_size, size)
-    held_out = tokens[:45] // 2  # another text of 45 tokens, of the lower half of the ids
+    held_out = tokens[:45] // 2  # halved ids, so that it is a different text
     return Trainer(model, tokens, held_out, settings, only)
 
 
 def train(trainer, until=None):
-    """The records of a run up to a step, without what they say about time."""
+    """Train to the step `until`, or to the end. The records of this part, without their speed."""
     records = []
     for record in trainer.run():
         record.pop("tokens_per_s", None)
@@ -68,7 +69,7 @@ def assert_same_parameters(model, expected):
     ],
 )
 def test_a_resumed_run_has_the_same_numbers(threads, only, stop, tmp_path):
-    """Every loss and parameter of a run in two parts is that of an unbroken run, with dropout."""
+    """A run in two parts has all losses and parameters of an unbroken run, also with dropout."""
     tiedgpt.save_model(random_model(UNTIED), None, tmp_path / "start")
     model = tiedgpt.load_model(tmp_path / "start")
     settings = replace(TINY, threads=threads)
@@ -76,37 +77,40 @@ def test_a_resumed_run_has_the_same_numbers(threads, only, stop, tmp_path):
     expected = train(unbroken)
     _start, *steps = expected  # a record of the start, and one of each step
     losses = {record["loss"] for record in steps}
-    assert len(losses) == settings.steps, "each step has a loss of its own"
+    assert len(losses) == settings.steps, "two steps have the same loss"
     evaluated_steps = [record["step"] for record in expected if "val_loss" in record]
     assert evaluated_steps == [0, settings.eval_every, settings.steps]
 
-    # The first part ends after a step, and is saved.
+    # The first part ends after step `stop`, and is saved.
     first = new_trainer(model, settings, only)
-    assert train(first, stop) == expected[: stop + 1]
+    records_of_first = 1 + stop  # of the start, and of each step
+    assert train(first, until=stop) == expected[:records_of_first]
     first.save(tmp_path)
 
-    # The second part goes on from there, and ends as the unbroken run did.
+    # The second part begins there, and ends as the unbroken run did.
     second = Trainer.resume(tmp_path, first.tokens, first.held_out)
     assert second.settings == first.settings
     assert second.only == only
     assert second.best == first.best
-    assert train(second) == expected[stop + 1 :]
+    assert train(second) == expected[records_of_first:]
     assert second.best == unbroken.best
     assert_same_parameters(second.model, unbroken.model)
     assert_same_parameters(second.best_model(), unbroken.best_model())
 
 
-def test_resume_with_more_steps(tmp_path):
-    """Nine steps are too few for a warm-up, which is at most a tenth of all."""
-    # A user may give numbers of NumPy. They are saved, too.
-    numpys_numbers = replace(TINY, steps=np.int64(6), lr=np.float32(0.5))
-    first = new_trainer(settings=numpys_numbers)
+def test_a_run_of_six_steps_is_resumed_with_nine(tmp_path):
+    """Its learning rates are then those of a run of nine steps.
+
+    The warm-up is at most a tenth of the steps, and a tenth of nine is less than one step.
+    """
+    numbers_of_numpy = replace(TINY, steps=np.int64(6), lr=np.float32(0.5))  # these are saved too
+    first = new_trainer(settings=numbers_of_numpy)
     train(first)
     first.save(tmp_path)
     second = Trainer.resume(tmp_path, first.tokens, first.held_out, steps=9)
     assert second.settings == replace(first.settings, steps=9)
     rates = {record["step"]: record["lr"] for record in train(second)}
-    # A record has the number of steps that are done, and learning_rate counts steps from 0.
+    # Records count the steps from 1, and learning_rate counts them from 0.
     assert rates == {
         7: learning_rate(6, steps=9, peak=0.5, warm_up=0),
         8: learning_rate(7, steps=9, peak=0.5, warm_up=0),
@@ -114,7 +118,7 @@ def test_resume_with_more_steps(tmp_path):
     }
 
 
-# How a saved state (JSON) and its arrays are damaged, and what the error says
+# A function that damages a saved state (JSON) or its arrays, and what the error says
 DAMAGES = [
     pytest.param(lambda state, arrays: state.pop("step"), "KeyError", id="no-step"),
     pytest.param(lambda state, arrays: state.update(step=-1), ".*step -1", id="step-below-0"),
@@ -157,9 +161,10 @@ def test_a_damaged_state_is_refused(tmp_path, damage, message):
     with (tmp_path / STATE).open("wb") as file:
         safetensors.write(file, arrays.items(), {"training": json.dumps(state)})
 
-    # The error is about the JSON, or about one of the tensors.
-    problem = rf"{STATE}( does not hold the state of a training: |: expected ){message}"
-    refuses(problem, Trainer.resume, tmp_path, trainer.tokens, trainer.held_out)
+    wrong_json = " does not hold the state of a training: "
+    wrong_tensor = ": expected "
+    error = f"{STATE}({wrong_json}|{wrong_tensor}){message}"
+    refuses(error, Trainer.resume, tmp_path, trainer.tokens, trainer.held_out)
 
 
 # Batches and threads
@@ -167,24 +172,25 @@ def test_a_damaged_state_is_refused(tmp_path, damage, message):
 
 @pytest.mark.parametrize("only", [None, "head"])
 @pytest.mark.parametrize("threads", [2, 3, 5])
-def test_the_shares_of_threads_add_up(threads, only):
-    """Without clipping, several threads have the loss and the gradient of one."""
+def test_several_threads_have_the_loss_and_the_gradient_of_one_thread(threads, only):
     model = random_model(replace(UNTIED, **WITHOUT_DROPOUT), dtype=np.float64)
     no_clipping = 1e9
     settings = replace(TINY, batch=6, steps=1, clip=no_clipping)
-    whole = new_trainer(model, replace(settings, threads=1), only)
-    shared = new_trainer(model, replace(settings, threads=threads), only)
-    _, expected = train(whole)  # the records of the start and of the step
-    _, record = train(shared)
+    with_one_thread = new_trainer(model, replace(settings, threads=1), only)
+    with_several = new_trainer(model, replace(settings, threads=threads), only)
+    _, expected = train(with_one_thread)  # the records of the start and of the step
+    _, record = train(with_several)
     assert record["loss"] == pytest.approx(expected["loss"], rel=1e-13)
     # After one step, AdamW's m is a tenth of the gradient.
-    gradient = 10 * whole.optimizer.m
-    sum_of_shares = 10 * shared.optimizer.m
-    np.testing.assert_allclose(sum_of_shares, gradient, rtol=1e-9, atol=1e-14)
+    expected_gradient = 10 * with_one_thread.optimizer.m
+    gradient = 10 * with_several.optimizer.m
+    np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-9, atol=1e-14)
 
 
-def test_the_shares_of_threads_have_dropout_of_their_own(monkeypatch):
-    trainer = new_trainer(settings=replace(TINY, steps=3, threads=2))
+def test_each_thread_has_a_different_seed_for_dropout_in_each_step(monkeypatch):
+    steps = 3
+    threads = 2
+    trainer = new_trainer(settings=replace(TINY, steps=steps, threads=threads))
     new_generator = np.random.default_rng
     seeds = []
 
@@ -194,14 +200,14 @@ def test_the_shares_of_threads_have_dropout_of_their_own(monkeypatch):
 
     monkeypatch.setattr(np.random, "default_rng", default_rng)
     train(trainer)
-    # In each of three steps, one draws the batch, and one is for each of the two threads.
-    assert len(seeds) == 3 * (1 + 2)
+    # Each step has one seed that draws the batch, and one for the dropout of each thread.
+    assert len(seeds) == steps * (1 + threads)
     assert len(set(seeds)) == len(seeds)
 
 
-def test_batches_come_from_all_over_the_text_and_are_never_the_same(monkeypatch):
-    """A window is `context` tokens and the one after them. Every window of the text is drawn."""
-    batches = []  # each [B, context + 1]
+def test_80_batches_are_all_different_and_hold_every_window_of_the_text(monkeypatch):
+    """A window is `context` tokens and the token after them. A row of a batch is a window."""
+    batches = []  # each [batch, context + 1]
     draw = Trainer._draw
 
     def recorded(self):
@@ -215,13 +221,14 @@ def test_batches_come_from_all_over_the_text_and_are_never_the_same(monkeypatch)
     assert len(batches) == 80
     different_batches = {batch.tobytes() for batch in batches}
     assert len(different_batches) == 80
-    windows = {window.tobytes() for batch in batches for window in batch}
+    different_windows = {window.tobytes() for batch in batches for window in batch}
     window_size = TINY.context + 1
-    assert len(windows) == text_size - window_size + 1
+    windows_of_text = text_size - window_size + 1
+    assert len(different_windows) == windows_of_text
 
 
-def test_a_text_of_one_window_is_read_whole():
-    """Its first token is only read, and its last one is only predicted."""
+def test_the_loss_of_a_text_of_one_window_is_its_mean_cross_entropy():
+    """The model reads all its tokens but the last, and predicts all but the first."""
     model = random_model(replace(SMALL, **WITHOUT_DROPOUT), dtype=np.float64)
     trainer = new_trainer(model, size=TINY.context + 1)
     losses = cross_entropy(model(trainer.tokens[:-1]), trainer.tokens[1:])
@@ -232,7 +239,7 @@ def test_a_text_of_one_window_is_read_whole():
 # Evaluations
 
 
-def test_the_log_has_the_mean_loss_of_the_steps_between_evaluations():
+def test_an_evaluation_has_the_mean_loss_of_the_steps_since_the_last_one():
     trainer = new_trainer(settings=replace(TINY, eval_every=2))
     start, *records = train(trainer)
     losses = [record["loss"] for record in records]
@@ -247,16 +254,17 @@ def test_the_log_has_the_mean_loss_of_the_steps_between_evaluations():
 
 
 @pytest.mark.parametrize(
-    ("steps", "every"),
+    ("steps", "eval_every"),
     [
         pytest.param(6, 1, id="fewer-steps-than-ten"),
         pytest.param(40, 4, id="40-steps"),
         pytest.param(100, 10, id="100-steps"),
     ],
 )
-def test_by_default_there_are_ten_evaluations(steps, every):
+def test_by_default_there_are_ten_evaluations_or_one_for_each_step(steps, eval_every):
+    """An eval_every of 0 stands for the default."""
     trainer = new_trainer(settings=replace(TINY, steps=steps, eval_every=0))
-    assert trainer.settings.eval_every == every
+    assert trainer.settings.eval_every == eval_every
 
 
 # Errors
@@ -309,11 +317,12 @@ def test_settings_out_of_their_range(name, value):
 
 
 @pytest.mark.parametrize("norm", [math.nan, math.inf])
-def test_a_gradient_that_is_not_a_number_stops_before_the_step(norm, monkeypatch):
+def test_a_gradient_that_is_not_finite_stops_the_training_before_its_step(norm, monkeypatch):
     trainer = new_trainer()
     train(trainer, until=2)
     before = trainer.flat.copy()  # all parameters
-    monkeypatch.setattr(loop, "clip", lambda gradient, limit: (norm, 1.0))
+    scale = 1.0
+    monkeypatch.setattr(loop, "clip", lambda gradient, limit: (norm, scale))
     message = f"step 3 has loss .*, norm of the gradient {norm}: the learning rate is too high"
     with pytest.raises(TiedGPTError, match=message):
         train(trainer)
@@ -325,12 +334,12 @@ def test_a_gradient_that_is_not_a_number_stops_before_the_step(norm, monkeypatch
 
 
 def test_the_learning_rate_rises_and_then_falls_to_a_tenth():
-    """From 2/11 at step 0 to 2 at step 10, and then to 0.2 at the end of 100 steps."""
+    """It rises evenly from 2/11 at step 0 to 22/11 = 2 at step 10, and falls to 0.2 at step 100."""
     rates = [learning_rate(step, steps=100, peak=2.0, warm_up=10) for step in range(101)]
     assert rates[:11] == pytest.approx(2 / 11 * np.arange(1, 12))
     assert rates[10] == 2
     assert (np.diff(rates[10:]) < 0).all()
-    half_way_down = (10 + 100) // 2
+    half_way_down = (10 + 100) // 2  # a step
     assert rates[half_way_down] == pytest.approx((2 + 0.2) / 2)
     assert rates[100] == pytest.approx(0.2)
 
@@ -339,7 +348,7 @@ def test_the_learning_rate_of_a_single_step():
     assert learning_rate(0, steps=1, peak=2.0, warm_up=0) == 2
 
 
-def test_long_gradients_are_clipped_by_default_to_a_norm_of_1():
+def test_by_default_a_long_gradient_is_clipped_to_a_norm_of_1():
     trainer = new_trainer()
     _, record = train(trainer, until=1)
     assert record["grad_norm"] > 2
@@ -360,8 +369,8 @@ def test_clip_gives_the_norm_and_a_scale(limit, scale):
     assert clip(np.array([3.0, -4.0]), limit) == (5, scale)
 
 
-def test_adamw_is_its_definition():
-    """Three steps; the matrix, of six numbers, decays, and the bias, of two, does not."""
+def test_three_steps_of_adamw_are_those_of_its_definition():
+    """The six numbers of the matrix "weight" decay; the two numbers of "bias" do not."""
     rng = np.random.default_rng(0)
     flat = rng.standard_normal(8)
     shapes = {"weight": (2, 3), "bias": (2,)}
@@ -372,7 +381,7 @@ def test_adamw_is_its_definition():
     v = np.zeros(8)
     for t in (1, 2, 3):
         g = rng.standard_normal(8)
-        adamw.step(2 * g, lr=0.01, scale=0.5)  # the gradient is scaled first, so this is g
+        adamw.step(2 * g, lr=0.01, scale=0.5)  # AdamW multiplies the gradient by `scale`: 0.5 * 2 g
 
         # The definition of Loshchilov and Hutter, with epsilon 1e-8.
         m = 0.9 * m + 0.1 * g

@@ -1,4 +1,7 @@
-"""What a training says when it fails, or does not help."""
+"""What a training says when it fails, or does not lower the held-out loss.
+
+A damaged model is one with a nan in its parameters.
+"""
 
 from dataclasses import replace
 
@@ -16,7 +19,7 @@ from tiedgpt.training.settings import Settings
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 SETTINGS = Settings(steps=40, batch=2, context=5, eval_every=2, threads=1)
-RARE = 100  # a token of SMALL that is in no text below, unless a test puts it there
+RARE = 100  # a token of SMALL that is neither in TOKENS nor in HELD_OUT, whose ids are lower
 TOKENS = np.random.default_rng(1).integers(0, RARE, 60)
 HELD_OUT = np.random.default_rng(2).integers(0, RARE, 20)
 TEXT = b"To be, or not to be, that is the question. " * 9
@@ -36,7 +39,7 @@ def train(trainer: Trainer) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_the_learning_rate_is_not_blamed_for_a_damaged_model():
+def test_a_damaged_model_is_named_before_the_first_step():
     damaged = with_nan(random_model(), "ln_f.bias", row=3)
     trainer = Trainer(damaged, TOKENS, HELD_OUT, SETTINGS)
     message = r"^the held-out loss after step 0 is nan: the model's checkpoint is damaged$"
@@ -48,15 +51,15 @@ def test_the_learning_rate_is_not_blamed_for_a_damaged_model():
 @pytest.mark.parametrize(
     ("places", "step"),
     [
-        pytest.param(slice(0, None, 2), 1, id="in-the-first-batch"),
-        pytest.param(slice(40, 41), "[2-9]", id="in-a-later-batch"),
+        pytest.param(slice(0, None, 2), 1, id="every-second-place-so-in-the-first-batch"),
+        pytest.param(slice(40, 41), "[2-9]", id="one-place-so-in-a-later-batch"),
     ],
 )
-def test_a_damaged_token_of_the_training_text_alone(places, step):
-    """The token RARE, whose embedding is damaged, is at these places of the training text.
+def test_a_damaged_embedding_is_named_at_the_step_that_first_reads_its_token(places, step):
+    """The embedding of the token RARE is damaged, and RARE is at `places` of the training text.
 
-    The held-out text does not have it. In a tied model its row would also be in W_U, and so in
-    every loss. So the model is untied.
+    The held-out text does not have RARE. The model is untied, because in a tied model the damaged
+    row would also be in W_U, and so in every loss.
     """
     tokens = TOKENS.copy()
     tokens[places] = RARE
@@ -92,15 +95,15 @@ def train_small(run, tmp_path):
     return train_small
 
 
-def test_a_wild_learning_rate_is_noted(train_small, tmp_path):
+def test_a_note_says_that_a_learning_rate_of_30_has_not_lowered_the_loss(train_small, tmp_path):
     code, out, err = train_small("--steps", "4", "--lr", "30")
     assert code == 0
     assert out.endswith("after step 0\n")
-    kept = f"{tmp_path / 'out'} holds the model before step 1"
-    assert err.endswith(f"{NO_GAIN}{kept}; try another --lr than 30\n")
+    saved_model = f"{tmp_path / 'out'} holds the model before step 1"
+    assert err.endswith(f"{NO_GAIN}{saved_model}; try another --lr than 30\n")
 
 
-def test_a_training_that_helps_has_no_note(train_small):
+def test_a_training_that_lowers_the_loss_has_no_note(train_small):
     code, out, err = train_small("--steps", "4", "--lr", "0.003")
     assert code == 0
     assert out.endswith("after step 4\n")

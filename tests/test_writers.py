@@ -1,4 +1,8 @@
-"""What support/writers.py does to every writer of the project."""
+"""Run support/writers.py, which runs every command that writes files, with faults.
+
+For example, it kills a command, or fills the disk. After each fault, every file must be whole or
+absent, and the same command must succeed when it runs again.
+"""
 
 import json
 import os
@@ -24,7 +28,7 @@ SCRIPT = Path(__file__).parent / "support" / "writers.py"
 def place(tmp_path) -> Path:
     """A directory with two models, a text to train on and documents to score.
 
-    The models have different tokenizers of 257 tokens, so that files of both are not mixed up.
+    The tokenizers of the two models differ, so that mixing up their files is noticed.
     """
     bytes_and_eot = Tokenizer([])
     bytes_and_ab = Tokenizer([("a", "b")], special_tokens={})
@@ -40,9 +44,9 @@ def place(tmp_path) -> Path:
 
 @pytest.fixture
 def hub_environment(place):
-    """The variables for a hub that has the tied model, which is asked without a proxy.
+    """The environment variables with which the script asks a local hub, which has the tied model.
 
-    BLAS has one thread in the script, which forks.
+    NO_PROXY makes it ask without a proxy. BLAS has one thread, because the script forks.
     """
     server = LoopbackHub()
     server.put("tiny/gpt2", contents(place / "tied"))
@@ -51,14 +55,14 @@ def hub_environment(place):
 
 
 @pytest.mark.parametrize(
-    "points",
+    "moments",
     [pytest.param(3, id="some-moments"), pytest.param(0, id="all", marks=pytest.mark.slow)],
 )
 def test_what_is_written_is_whole_or_absent_and_can_be_written_again(
-    place, hub_environment, points
+    place, hub_environment, moments
 ):
-    """Each writer is killed at about so many moments; 0 stands for all moments."""
-    command = [sys.executable, SCRIPT, place, str(points)]
+    """Each writer is killed at about `moments` moments; 0 stands for all moments."""
+    command = [sys.executable, SCRIPT, place, str(moments)]
     environment = os.environ | hub_environment
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]  # the end of a long traceback
