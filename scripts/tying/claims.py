@@ -7,9 +7,9 @@ verdict: significantly below 0, above 0, or no difference found. So figures and 
 for any text that models are trained on, and are "not known yet" where runs are missing.
 
 A model is named as in the table of settings.py, such as "one layer"; "longer" has twice the steps,
-"tenth" a tenth of the text. "NAME, narrower" has so small a width that it has, untied, about as many
-parameters as the model NAME has tied. Each model is trained with several heads. A head says how the
-output matrix W_U comes from the token embedding W_E:
+"tenth" a tenth of the text. "NAME, narrower" is an untied model of a smaller width, which has about
+as many parameters as the tied model NAME. Each model is trained with several heads. A head says how
+the output matrix W_U comes from the token embedding W_E:
 
     tied             W_U = W_E^T
     signs            tied, and each gain of ln_f starts at 1 or -1 at random
