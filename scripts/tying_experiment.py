@@ -107,8 +107,9 @@ class Experiment:
         bar, cost = page.bar(published, name)
         if not cost.is_known:
             raise tiedgpt.TiedGPTError(f"{bar.label}: the published cost is not known yet")
-        new = published.figure(*cost.terms, seeds=NEW_SEEDS)
-        self.do(list(plan.jobs_of([new], self.out)))
+        # The same terms with the new seeds. This figure has no runs yet; it says which are needed.
+        needed = published.figure(*cost.terms, seeds=NEW_SEEDS)
+        self.do(list(plan.jobs_of([needed], self.out)))
         found = self.runs().figure(*cost.terms, seeds=NEW_SEEDS)
         return first_screen.repeat(bar.label, found, cost)
 

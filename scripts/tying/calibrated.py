@@ -57,15 +57,16 @@ def calibrate(path: Path, model: GPT2, corpus: Corpus) -> Path:
         logits = path(model, half)[:, seen]
         return fit(logits, log_u, bigrams)
 
-    # The numbers of each token of the vocabulary. Those of rare tokens are not used.
+    # All tokens get the numbers that are fitted to the second half. Then the tokens of the second
+    # half get those that are fitted to the first half instead.
     V = model.config.vocab_size
     scale = np.empty((V, 1), np.float32)
     weight = np.empty((V, 1), np.float32)
-    scale[...], weight[...] = fitted(second_half)  # also of the second half: replaced below
+    scale[...], weight[...] = fitted(second_half)
     scale[second_half], weight[second_half] = fitted(first_half)
 
     def calibrated(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
-        """Scale times the path's logits plus weight times log u, for the seen tokens."""
+        """The logits scale x + weight log u; -inf for tokens that are not in the corpus."""
         logits = np.full((tokens.size, V), -np.inf, np.float32)
         scaled = path(model, tokens)[:, seen] * scale[tokens]
         logits[:, seen] = scaled + weight[tokens] * log_u

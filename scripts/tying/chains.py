@@ -178,7 +178,7 @@ def class_chain(shared: float, noise: float, rng: np.random.Generator) -> np.nda
             lambda x: -entropy(chain_of(shared, angle, unevenness=x)),
             wanted=-entropy(reference),
             high=3 * UNEVENNESS,
-            steps=25,
+            steps=25,  # fewer than usual: each step of the search below makes this whole search
         )
         return chain_of(shared, angle, unevenness)
 

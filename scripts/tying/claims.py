@@ -726,6 +726,7 @@ def width_text(n: Numbers) -> str:
     def falls_or_rises(change: Figure) -> str:
         return change.words(below="falls", above="rises", none="is not found to change")
 
+    # The page begins with the sentence about 128, after "Verdict:".
     narrow = n["16 to 64"]
     wide = n["64 to 128"]
     to_64 = if_known(
@@ -780,7 +781,7 @@ def stability_text(n: Numbers) -> str:
     fast = STABILITY_RATES[1]  # the rate at which the heads differ most
     tied = n[f"tied, {fast:g}"]
     untied = n[f"untied, {fast:g}"]
-    if tied.n == tied.expected and untied.n == untied.expected:
+    if tied.n == tied.expected and untied.n == untied.expected:  # all trainings are done
         verdict = (
             f"at a rate of {fast:g}, {tied.as_count()} tied trainings fail and "
             f"{untied.as_count()} untied ones."
