@@ -329,7 +329,7 @@ def pilot_models() -> Iterator[tuple[Model, str]]:
 
 
 def config(run: Run) -> Config:
-    """The configuration of a run's model, tied: `start` of training.py unties it."""
+    """The configuration of a run's model, as a tied model. training.py unties it for some heads."""
     return Config(
         n_ctx=run.context,
         n_embd=run.width,
