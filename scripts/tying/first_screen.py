@@ -124,7 +124,11 @@ def answer_by_width(n: Numbers) -> str:
     if n["width 128"].verdict == "unknown":
         wide = "At width 128 it is not known yet."
     costs = "; ".join(f"width {width}, {n[f'width {width}']}" for width in (16, 32, 64, 128, 256))
-    return f"**{narrow} {wide}** The cost is: {costs}."
+    return (
+        f"**{narrow} {wide}** The cost is: {costs}. "
+        f"On a second text, Python's documentation, it is {n['second text']} at width 64 and "
+        f"{n['second text 128']} at width 128."
+    )
 
 
 def answer_by_parts(n: Numbers) -> str:
@@ -136,7 +140,8 @@ def answer_by_parts(n: Numbers) -> str:
         none="is not found to cost more or less than with one layer",
     )
     return (
-        f"Without layers the tie {without_layers}: {n['no layers 64']} at width 64. "
+        f"Without layers the tie {without_layers}: {n['no layers 64']} at width 64, and "
+        f"{n['no layers 128']} at width 128. "
         f"In a layer with only an MLP it costs {n['MLP']}, "
         f"in one with only attention {n['attention']}."
     )
