@@ -123,7 +123,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "unscaled": {"scale_attn_weights": False},
     "by layer": {"scale_attn_by_inverse_layer_idx": True},
     "unscaled, by layer": {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True},
-    "upcast": {"reorder_and_upcast_attn": True},  # in half precision alone it would change anything
+    "upcast": {"reorder_and_upcast_attn": True},  # changes nothing but in half precision
 }
 STORED = ["float32", "float16", "bfloat16", "float32 shards", "bfloat16 shards"]
 
@@ -339,7 +339,7 @@ def test_sampling_probabilities_are_those_of_transformers(kind: str, temperature
 
 
 def recipe(model: Any, ids: np.ndarray, max_length: int, stride: int) -> float:  # ids [N]
-    """The mean loss of a text, by the recipe with sliding windows in transformers' documentation."""
+    """The mean loss of a text, by the sliding windows in the documentation of transformers."""
     losses = []  # the mean of each window
     counts = []  # the number of tokens in this mean
     previous_end = 0
