@@ -1,10 +1,13 @@
 """The tying experiment with tiny models: interruption, one run, statistics, the page.
 
-The script runs in this process, with an executor that can stop it as Ctrl-C would. It then trains
-three tiny models with three seeds each: a tied and an untied one, and one on a Markov chain. It
-also compares the matrices of the tied and the untied one, for two pairs of seeds. A figure is a
-mean over seeds; a term is a measure of a run, of which a figure is a sum. A path is a way through a
-model from one token to scores of the next.
+The script runs in this process, with an executor that can stop it as Ctrl-C would. It trains three
+tiny models with three seeds each: a tied model, an untied model, and a tied model on a text from a
+Markov chain. It also compares the matrices of the tied and the untied model, for two pairs of
+seeds. Each training and each comparison is a job; its result is a line of runs.jsonl.
+
+A term is a measure of a run, such as its loss. A figure is the mean over seeds of a sum of terms.
+A bar is a figure that the page shows as a bar of a picture. A path is a way through a model from
+one token to the scores of the next token.
 """
 
 import doctest
@@ -63,7 +66,7 @@ TINY_CHAIN = Run(
 )
 SEEDS = (1, 2, 3)
 PAIRS_OF_SEEDS = ((1, 2), (2, 1))
-TEXT_JOBS = 2 * len(SEEDS) + len(PAIRS_OF_SEEDS)  # trainings with two models, and comparisons
+TEXT_JOBS = 2 * len(SEEDS) + len(PAIRS_OF_SEEDS)  # trainings of two models, and comparisons
 CHAIN_JOBS = len(SEEDS)
 JOBS = TEXT_JOBS + CHAIN_JOBS
 STRIDE = TINY.context - 1  # a window predicts all tokens but its first
@@ -71,9 +74,9 @@ real_processes = engine.processes  # the fixture `inline_executor` replaces it
 
 
 class Inline(Executor):
-    """Does each job when its result is asked for, in this process.
+    """An executor that does a job in this process, when its result is asked for.
 
-    After `stop_after` jobs it stops, as Ctrl-C would.
+    After `stop_after` jobs it raises KeyboardInterrupt, as Ctrl-C would.
     """
 
     def __init__(self) -> None:
@@ -92,13 +95,13 @@ class Inline(Executor):
             return function(job)
 
         future: Future = Future()
-        future.set_result(None)  # so that nothing waits for it
+        future.set_result(None)  # it counts as finished, so that the script asks for its result
         future.result = result
         return future
 
 
 def tiny_numbers(runs: Runs) -> figures.Numbers:
-    """The cost of the tie for tiny models, a chain, and a similarity."""
+    """Three figures: the cost of the tie, the excess on the chain, and the similarity."""
     cost = (runs.run_term(TINY, "loss"), subtracted(runs.run_term(UNTIED, "loss")))
     chain = runs.run_term(TINY_CHAIN, "excess")
     similarity = runs.similarity_term(UNTIED, TINY, "out and tied")
@@ -119,7 +122,7 @@ def tiny_plan(runs: Runs, numbers: dict, out: Path) -> list[engine.Job]:
 
 @pytest.fixture(scope="module")
 def inline_executor():
-    """The executor of every experiment of this file, whose claim 1 needs the tiny models."""
+    """The executor of every experiment here. The experiment is patched to have tiny models only."""
     executor = Inline()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "processes", lambda workers: nullcontext(executor))
@@ -169,7 +172,7 @@ def name_of(text_file: Path) -> str:
 
 @pytest.fixture(scope="module")
 def tokens_and_counts(finished_out, text_file) -> tuple[data.Data, Corpus]:
-    """The tokens of the text, to train on and held out, and the counts of those to train on."""
+    """The tokens of the text (for training, and held out), and the counts of those for training."""
     return data.read_data(data.data_path(finished_out, name_of(text_file), V))
 
 
@@ -181,7 +184,7 @@ def contents_of(out: Path) -> list[bytes]:
     return [path.read_bytes() for path in out.glob("*.*")]
 
 
-def test_an_interrupted_experiment_goes_on_and_does_nothing_twice(
+def test_an_experiment_interrupted_after_2_and_after_6_jobs_goes_on_and_does_no_job_twice(
     finished_out, text_file, tmp_path, inline_executor, capsys
 ):
     out = tmp_path / "out"
@@ -193,7 +196,7 @@ def test_an_interrupted_experiment_goes_on_and_does_nothing_twice(
         assert not (out / "tables.md").exists()
         assert len(results_in(out)) == stop_after
     with open(out / "runs.jsonl", "a", encoding="utf-8") as file:
-        file.write('{"run": {"lr": 0.0')  # the machine went off
+        file.write('{"run": {"lr": 0.0')  # as if the machine had gone off while it wrote a line
 
     inline_executor.stop_after = math.inf
     assert run_script(text_file, out) == 0
@@ -201,7 +204,7 @@ def test_an_interrupted_experiment_goes_on_and_does_nothing_twice(
     keys = [job.key for job in inline_executor.done_jobs]
     assert len(keys) == len(set(keys)) == JOBS
 
-    # Once more: nothing is missing.
+    # The finished experiment is run once more. It has nothing to do.
     capsys.readouterr()
     assert run_script(text_file, out) == 0
     assert len(inline_executor.done_jobs) == JOBS
@@ -216,10 +219,10 @@ def test_another_text_repeats_all_but_the_chains(copied_out, text_file, tmp_path
     assert not any(job.run.get("text") == "chain" for job in inline_executor.done_jobs)
 
 
-def test_the_published_text_has_a_page(copied_out, text_file, inline_executor, monkeypatch):
+def test_only_the_published_text_has_a_page(copied_out, text_file, inline_executor, monkeypatch):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install -e .[plot]")
-    assert not (copied_out / "README.md").exists(), "it is not the published text"
-    monkeypatch.setattr(tying_experiment, "PUBLISHED", name_of(text_file))
+    assert not (copied_out / "README.md").exists()
+    monkeypatch.setattr(tying_experiment, "PUBLISHED", name_of(text_file))  # now it is this text
     assert run_script(text_file, copied_out) == 0
     assert not inline_executor.done_jobs
     assert "Should I tie?" in (copied_out / "README.md").read_text(encoding="utf-8")
@@ -283,7 +286,7 @@ def test_a_repeated_bar_is_inside_or_outside(mean, words):
 
 
 def figure_of(values: list[float], **numbers: float) -> Figure:
-    """A figure with a value for each of the seeds 0, 1, ..., and with these numbers."""
+    """A figure with these values, of the seeds 0, 1, ..., and with these numbers."""
     seeds = tuple(range(len(values)))
     return Figure((), seeds, seeds, tuple(values), **numbers)
 
@@ -330,8 +333,8 @@ def test_a_text_that_is_too_short_is_refused(inline_executor, tmp_path, capsys):
 
 def only_error(err: str) -> str:
     """The last line of stderr. The lines before it say how many runs are missing."""
-    *first, last = err.splitlines()
-    assert all("runs are missing" in line for line in first)
+    *other_lines, last = err.splitlines()
+    assert all("runs are missing" in line for line in other_lines)
     return last
 
 
@@ -352,7 +355,7 @@ def test_damaged_tokens_are_an_error_that_names_the_file(text_file, tmp_path, da
         data.read_data(path)
 
 
-TRAINING = "\r1 of"  # the progress bar, when a first run is done
+TRAINING = "\r1 of"  # the progress bar shows this when the first run is done
 
 
 @pytest.mark.parametrize(
@@ -364,15 +367,15 @@ TRAINING = "\r1 of"  # the progress bar, when a first run is done
         pytest.param(signal.SIGKILL, TRAINING, -signal.SIGKILL, id="SIGKILL"),
     ],
 )
-def test_a_signal_ends_it_and_its_workers(tmp_path, number, shown, code):
-    """The signal is sent when the script has printed `shown`."""
+def test_a_signal_ends_the_script_and_its_workers(tmp_path, number, shown, code):
+    """The signal is sent when the script has printed `shown`. The script must end with `code`."""
     text = tmp_path / "text"
     enough_for_512_tokens = " ".join(str(n * n) for n in range(8000))
     text.write_text(enough_for_512_tokens, encoding="utf-8")
     script = Path(tying_experiment.__file__)
     path = [str(script.parents[1])]
     if shown == "importing":
-        # A module in place of NumPy, whose import takes long.
+        # The script imports this slow module in place of NumPy.
         slow_import = "print('importing', flush=True); import time; time.sleep(60)"
         (tmp_path / "numpy.py").write_text(slow_import)
         path.append(str(tmp_path))
@@ -433,8 +436,8 @@ def test_models_of_one_seed_start_from_the_same_other_weights():
 @pytest.mark.parametrize(
     ("only", "off", "on"), [("MLP", "attn", "mlp"), ("attention", "mlp", "attn")]
 )
-def test_a_sublayer_that_is_off_stays_off(only, off, on):
-    """The names of a sublayer are those of its parameters. Only the other one has an output."""
+def test_with_only_one_sublayer_the_other_has_no_output_and_parameters_of_zero(only, off, on):
+    """`off` and `on` are the names of the two sublayers among the model's parameters."""
     tokens = np.random.default_rng(0).integers(0, V, 500)
     model, _ = job.trained(replace(ONE_LAYER, only=only), data.Data(tokens, tokens))
     tape: dict = {}
@@ -456,7 +459,7 @@ def test_a_line_has_the_numbers_of_its_model(finished_out, text_file, tokens_and
     trainer_settings = Settings(steps=20, batch=3, context=7, lr=untied.lr, seed=1, threads=1)
     trainer = Trainer(model, text.tokens, text.held_out, trainer_settings)
     for record in trainer.run():
-        if record["step"] == 2:  # a tenth of the steps
+        if record["step"] == 2:  # a tenth of the 20 steps; the early loss is measured here
             early_tokens = text.held_out[: job.EARLY_TOKENS]
             early_loss = token_losses(trainer.model, early_tokens, STRIDE).mean()
     model = trainer.model
@@ -482,7 +485,7 @@ def test_a_swapped_head_has_the_best_scale(finished_out, text_file, tokens_and_c
     tied = model.tie()
 
     def scaled_loss(factor, ids):
-        # A scale of the logits is one of the gains and the bias of ln_f.
+        # To multiply the logits by a factor, multiply the weight and the bias of ln_f.
         scaled = dict(tied.parameters)
         for key in ("ln_f.weight", "ln_f.bias"):
             scaled[key] = np.float32(factor) * tied.parameters[key]
@@ -524,15 +527,15 @@ def test_a_factor_of_zero_leaves_the_output_part(tokens_and_counts):
     )
 
 
-def test_a_model_is_untied_after_some_steps(tokens_and_counts):
+def test_a_model_is_untied_before_its_last_step(tokens_and_counts):
     text, _ = tokens_and_counts
-    never, _, _ = training.train(ONE_LAYER, text.tokens)
+    tied, _, _ = training.train(ONE_LAYER, text.tokens)
     before_the_last_step = TINY.steps - 1
-    late, _, _ = training.train(replace(ONE_LAYER, untie_after=before_the_last_step), text.tokens)
-    assert never.config.tied
-    assert not late.config.tied
-    # The matrices differ by one step, which is about as long as the rate.
-    assert 0 < abs(late.W_U.T - late.W_E).max() < 3 * TINY.lr
+    untied, _, _ = training.train(replace(ONE_LAYER, untie_after=before_the_last_step), text.tokens)
+    assert tied.config.tied
+    assert not untied.config.tied
+    # W_U and W_E have had one step apart. A step changes a number by about the learning rate.
+    assert 0 < abs(untied.W_U.T - untied.W_E).max() < 3 * TINY.lr
 
 
 def test_two_matrices_are_compared_as_study_compares_them(
@@ -600,19 +603,21 @@ def test_smoothed_bigrams_are_those_of_the_best_strength():
     assert texts.smoothed_bigrams(cycle, cycle[:100], 5) < 0.01
 
 
-def test_the_time_of_a_step_is_untied_over_tied(monkeypatch):
-    """By a clock that gives 2 s to each step of the tied model, and 3 s to the untied one's."""
-    # The two take turns. The clock is read before and after each step, and does not run between.
-    passing = itertools.cycle([0.0, 2.0, 0.0, 3.0])
-    times = itertools.accumulate(passing)
+def test_the_ratio_of_step_times_is_untied_over_tied(monkeypatch):
+    """By the clock of this test, a tied step takes 2 s and an untied step 3 s.
+
+    The tied and the untied model take turns. The clock is read before and after each step.
+    """
+    seconds_since_last_reading = itertools.cycle([0.0, 2.0, 0.0, 3.0])
+    times = itertools.accumulate(seconds_since_last_reading)
     monkeypatch.setattr(texts, "process_time", lambda: next(times))
-    assert texts.time_steps(TINY, 300) == {"ratio": 1.5}
+    assert texts.time_steps(TINY, 300) == {"ratio": 3 / 2}
 
 
-def lines_of(values: list[float], **run: object) -> dict:
-    """Lines of one kind of run, with the loss of each of the seeds 0, 1, ..."""
+def lines_of(losses: list[float], **run: object) -> dict:
+    """Lines of runs with these settings and the seeds 0, 1, ..., which have these losses."""
     lines = {}
-    for seed, loss in enumerate(values):
+    for seed, loss in enumerate(losses):
         lines[engine.key_of({**run, "seed": seed}, "text")] = {"loss": loss}
     return lines
 
@@ -660,7 +665,7 @@ def test_an_interval_holds_the_mean_of_95_of_100_samples():
     ],
 )
 def test_a_verdict_needs_holms_correction(mean, half, corrected, verdict):
-    """`half` is half of the interval, `corrected` is p after the correction. p itself is low."""
+    """`half` is half the width of the interval. p is low; `corrected` is p after the correction."""
     low = mean - half
     high = mean + half
     figure = figure_of([mean] * 3, mean=mean, low=low, high=high, p=0.001, corrected=corrected)
@@ -668,7 +673,7 @@ def test_a_verdict_needs_holms_correction(mean, half, corrected, verdict):
 
 
 def pilot_lines(losses: dict[float, float]) -> dict:
-    """Lines of a pilot, with this loss of all its seeds for each rate."""
+    """Lines of a pilot: for each learning rate, all its seeds have the same loss."""
     lines = {}
     for rate, loss in losses.items():
         for seed in settings.PILOT_SEEDS:
@@ -711,7 +716,7 @@ def test_no_figure_of_the_page_is_written_by_hand():
     computed = r"\{.*?\}|\]\(.*?\)|lr=[\d.]+|\+ [\d.]+|^\$.*?$"
     for module in (claims, first_screen):
         source = Path(module.__file__).read_text(encoding="utf-8")
-        sentences = re.sub(computed, "", source, flags=re.M)
+        sentences = re.sub(left_out, "", source, flags=re.M)
         assert not re.findall(r"\d+\.\d{3}", sentences)
 
 
