@@ -460,7 +460,7 @@ def test_the_end_of_text_is_special_whatever_the_file_says(tmp_path):
 
 
 def test_transformers_reads_a_plain_token_in_the_same_way(with_plain_token):
-    """The plain token is <user>. A model is saved too, because transformers reads its config.json."""
+    """The plain token is <user>. transformers also needs the config.json of a saved model."""
     transformers = pytest.importorskip("transformers")
     tokenizer = read_tokenizer(with_plain_token)
     tiedgpt.save_model(random_model(), None, with_plain_token)
@@ -618,8 +618,8 @@ def test_added_tokens_json_adds_to_tokenizer_json(saved_in_place):
     assert tokenizer.plain_tokens == {"<user>"}
 
 
-def test_a_save_removes_all_files_of_the_earlier_tokenizer(saved_in_place):
-    """transformers would read its tokenizer.json and its settings, in which <pad> is special."""
+def test_a_save_replaces_the_files_of_the_earlier_tokenizer(saved_in_place):
+    """From the earlier tokenizer.json and settings, transformers would read <pad> as special."""
     names = ["special_tokens_map.json", "tokenizer_config.json"]
     for name in names:
         (saved_in_place / name).write_text('{"pad_token": "<pad>", "add_prefix_space": true}')
