@@ -135,6 +135,9 @@ def count(event, _):
             os.kill(os.getpid(), number)
 sys.path.insert(0, root)
 from tiedgpt.__main__ import main
+if sys.argv[1:3] == ["documents", "generate"]:
+    from tiedgpt.cli import documents_generate
+    documents_generate.SHARD_SIZE = 200  # bytes, so that a run has several shards
 EVENTS = "import open rename mkdir remove rmdir listdir truncate socket.connect".split()
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 os.write(1, b"started\\n")
@@ -362,7 +365,7 @@ def finish(process: subprocess.Popen[bytes]) -> Ended:
     """Wait until a command ends. It is killed if it takes too long."""
     try:
         out, err = process.communicate(timeout=PROCESS_SECONDS)
-        return Ended(process.returncode, out.decode(), err.decode(errors="replace"))
+        return Ended(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
     except subprocess.TimeoutExpired:
         process.kill()
         _, err = process.communicate()

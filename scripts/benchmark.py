@@ -697,7 +697,8 @@ def marked_file(text: str) -> Path:
 
 
 def parse_arguments() -> argparse.Namespace:
-    # Here, because each process of a Worker imports this file, and some of them another tiedgpt
+    # Imported here and not at the top: the process of a Worker imports this file too, and it may
+    # use another checkout of tiedgpt.
     from tiedgpt.cli.options import positive_int
 
     parser = Parser(

@@ -153,7 +153,7 @@ def check_in_model(
     """
     model = read_only_model()
     activations = activations_with(model, kinds, compute)
-    # What is between the source and the result is not compared: the function does not return it.
+    # The function computes activations between its source and its result, but does not return them.
     hidden = kinds_between(source, kinds[0])
     compared = {}
     for activation, array in activations.items():
@@ -165,7 +165,7 @@ def check_in_model(
         return
 
     assert differing.first_wrong is not None  # the index of its first wrong number
-    # The activation may have more axes than the function's result: B, and H for a single head.
+    # Drop the first axes, which the function's result lacks: B, and H if it computes a single head.
     index = differing.first_wrong[-ndim:]
     lines = [number_at(name, index, differing.yours, differing.expected)]
     # The same mistake may be named in several places. The reader has one function.
@@ -606,6 +606,7 @@ def wrong_dx(dout: Array, x: Array, weight: Array, eps: float) -> dict[str, Arra
     through_mean = dn.mean(axis=-1, keepdims=True)
     through_s = n * (dn * n).mean(axis=-1, keepdims=True)
     ones = np.ones(D)
+    # layer_norm_backward writes the gradients of the weight and the bias here.
     unused = {"weight": np.empty(D), "bias": np.empty(D)}
     return {
         "lacks the gradient through the standard deviation": (dn - through_mean) / s,

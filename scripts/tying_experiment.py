@@ -60,11 +60,11 @@ class Experiment:
         return Runs(lines, self.name, self.second_name)
 
     def do(self, jobs: list[Job]) -> bool:
-        """Do the jobs that have no line. Returns whether there were any."""
+        """Do the jobs that have no line in runs.jsonl. Returns whether there were such jobs."""
         lines = self.runs().lines
         missing = [job for job in jobs if job.key not in lines]
 
-        # The workers share the jobs, but the longest one is done by one worker.
+        # The workers share the jobs, but one worker does the whole of the longest job.
         seconds = sum(job.work for job in missing) / self.workers
         longest = max((job.work for job in missing), default=0)
         minutes = max(seconds, longest) / 60
@@ -75,7 +75,7 @@ class Experiment:
         if not missing:
             return False
 
-        # The texts that these jobs read are written as tokens.
+        # Write the tokens of the texts that these jobs read.
         names = {job.text for job in missing}
         for text in (self.text, self.second_text):
             if text_name(text) in names:
@@ -93,30 +93,31 @@ class Experiment:
                 return
 
     def claim(self, number: int) -> str:
-        """Train what one claim needs; its section of the page."""
+        """Train what one claim needs, and return its section of the page."""
         numbers = page.CLAIMS[number].numbers(self.runs())
-        # Several figures need the same run, and a key has one job.
+        # Several figures may need one run. It becomes one job, because its key is the same.
         jobs = {job.key: job for job in plan.jobs_of(numbers.values(), self.out)}
         self.do(list(jobs.values()))
         return page.claim(self.runs(), number)
 
     def bar(self, name: str) -> str:
-        """Repeat a bar with new seeds; say whether it lies in the published interval."""
+        """Repeat a bar with new seeds, and say whether its cost lies in the published interval."""
         lines = engine.read_lines(RESULTS / "runs.jsonl")
         published = Runs(lines, PUBLISHED, self.second_name)
         bar, cost = page.bar(published, name)
         if not cost.is_known:
             raise tiedgpt.TiedGPTError(f"{bar.label}: the published cost is not known yet")
-        new = published.figure(*cost.terms, seeds=NEW_SEEDS)
-        self.do(list(plan.jobs_of([new], self.out)))
+        # The same terms with the new seeds. This figure has no runs yet; it says which are needed.
+        needed = published.figure(*cost.terms, seeds=NEW_SEEDS)
+        self.do(list(plan.jobs_of([needed], self.out)))
         found = self.runs().figure(*cost.terms, seeds=NEW_SEEDS)
         return first_screen.repeat(bar.label, found, cost)
 
 
 def files_of(runs: Runs, published: bool) -> dict[str, bytes]:
-    """The contents of the files of OUT by name, but for runs.jsonl.
+    """The contents of the files of OUT by name, without runs.jsonl.
 
-    The page and its pictures are only for the published text.
+    The page and its pictures are written for the published text only.
     """
     files = {
         "tables.md": page.tables(runs).encode(),
@@ -210,7 +211,8 @@ def run(experiment: Experiment, args: argparse.Namespace) -> None:
         print(experiment.bar(args.bar))
         return
     if args.no_training:
-        # Another version of Python has other documentation, which was not trained on.
+        # The runs were trained on the documentation of one version of Python. This version may have
+        # a different documentation, with a different name.
         experiment.second_name = SECOND_TEXT
     else:
         experiment.train_all()

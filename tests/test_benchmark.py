@@ -97,6 +97,14 @@ def test_a_profile_counts_no_time_twice(side_with_a_counting_clock):
     assert parts["activation"] == pytest.approx((5 - 2) * second)
 
 
+def test_the_first_layers_draft_in_the_row_of_this_name(checkpoint, monkeypatch):
+    side = benchmark_sides.TiedGPT(checkpoint)
+    sources = []
+    monkeypatch.setattr(side, "decode_drafted", lambda ids, n, source: sources.append(source))
+    side.decode_layers([1, 2, 3], 8)
+    assert sources == [side.first_layers]
+
+
 def test_block_weights_are_all_matrices_of_all_blocks(checkpoint):
     model = tiedgpt.load_model(checkpoint)
     shapes = [weight.shape for weight in benchmark_products.block_weights(model)]

@@ -282,8 +282,11 @@ def test_a_file_that_is_not_a_model(run):
 # Streams that are full or closed
 
 
-def run_in_a_shell(line, tmp_path, checkpoint="", **environment):
-    """Run a line of shell in which `tiedgpt` is our command, and $CHECKPOINT and $OUT are paths."""
+def run_in_a_shell(line, tmp_path, checkpoint="", unbuffered=""):
+    """Run a line of shell in which `tiedgpt` is our command, and $CHECKPOINT and $OUT are paths.
+
+    With `unbuffered` writing fails at once, and else only when the process ends.
+    """
     function = f'tiedgpt() {{ {shlex.join(command())} "$@"; }}'
     return subprocess.run(
         f"{function}\n{line}",
@@ -291,7 +294,12 @@ def run_in_a_shell(line, tmp_path, checkpoint="", **environment):
         capture_output=True,
         text=True,
         timeout=60,
-        env={**os.environ, "CHECKPOINT": checkpoint, "OUT": f"{tmp_path}/out", **environment},
+        env={
+            **os.environ,
+            "CHECKPOINT": checkpoint,
+            "OUT": f"{tmp_path}/out",
+            "PYTHONUNBUFFERED": unbuffered,
+        },
     )
 
 
@@ -317,8 +325,7 @@ def test_an_answer_that_cannot_be_written_is_an_error(checkpoint, tmp_path, line
     ],
 )
 def test_a_message_that_cannot_be_written_changes_no_exit_code(checkpoint, tmp_path, line, code):
-    # Without buffers, writing the message fails at once and not when the process ends.
-    done = run_in_a_shell(line, tmp_path, checkpoint, PYTHONUNBUFFERED="x")
+    done = run_in_a_shell(line, tmp_path, checkpoint, unbuffered="yes")
     assert done.returncode == code
     assert done.stderr == ""
 

@@ -418,6 +418,18 @@ def test_a_module_and_targets(torch_gpt2s):
         compare(model, torch_gpt2s.nano_gpt(model), ids, targets=ids)
 
 
+def test_the_note_names_the_first_array_with_the_rounding_of_float32():
+    model = random_model(SMALL)
+    float64_model = tiedgpt.GPT2(
+        model.config, {k: a.astype(np.float64) for k, a in model.parameters.items()}
+    )
+    ids = some_ids(model, B=2, T=9)
+    theirs = tape_of(float64_model, ids)
+    for name in ("resid_mid.1", "mlp.1.post", "logits"):
+        theirs[name] = theirs[name].astype(np.float32).astype(np.float64)
+    assert compare(model, theirs, ids).note.startswith("resid_mid.1 is float64")
+
+
 # The report
 
 

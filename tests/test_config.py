@@ -247,6 +247,11 @@ def test_numpy_scalars_become_numbers_of_python():
     assert Config.from_json(json.loads(json.dumps(config.to_json()))) == config
 
 
+def test_token_0_can_end_a_text():
+    assert Config(eos_token_id=0).eos_token_ids == (0,)
+    assert Config(eos_token_id=None).eos_token_ids == ()
+
+
 @pytest.mark.parametrize(
     "value",
     [

@@ -162,6 +162,21 @@ def test_documents_are_read_when_they_are_needed():
     assert len(taken) == 20, "the first result needs ten documents, the eleventh ten more"
 
 
+def test_an_array_of_ids_may_be_reused_for_the_next_document():
+    documents = [[108, 111, 119], [101, 114, 32], [119, 101, 114]]
+
+    def ids_in_one_array():
+        array = np.zeros(3, int)
+        for ids in documents:
+            array[:] = ids
+            yield array
+
+    model = random_model(CONFIG)
+    expected = [result.nll for result in score_documents(model, TOKENIZER, documents)]
+    results = score_documents(model, TOKENIZER, ids_in_one_array())
+    assert [result.nll for result in results] == expected
+
+
 def test_an_error_of_the_iterable_is_raised():
     def broken():
         yield "lower"

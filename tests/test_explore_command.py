@@ -21,6 +21,7 @@ import tiedgpt
 from tiedgpt import Tokenizer
 from tiedgpt import explore as explore_package
 from tiedgpt.cli.explore import read_corpus
+from tiedgpt.explore import export
 from tiedgpt.explore.page_files import FILE_OF_PATH
 from tiedgpt.explore.server import QUIT
 from tiedgpt.explore.views import VIEWS
@@ -87,6 +88,18 @@ def test_the_command_writes_the_page_to_a_file(run, checkpoint, tmp_path):
     )
     assert list(file.parent.iterdir()) == [file]
     assert file.read_text(encoding="utf-8").lower().startswith("<!doctype html>")
+
+
+def test_a_page_that_cannot_be_written_leaves_the_file_as_it_was(
+    run, checkpoint, monkeypatch, tmp_path
+):
+    surrogate = "\ud800"  # a character that UTF-8 cannot write
+    monkeypatch.setattr(export, "exported_page", lambda shown, progress: surrogate)
+    file = tmp_path / "page.html"
+    file.write_text("the page before")
+    with pytest.raises(UnicodeEncodeError):
+        run("explore", "-m", checkpoint, "--export", str(file))
+    assert file.read_text() == "the page before"
 
 
 def test_a_port_that_is_taken_is_refused(run, checkpoint):

@@ -350,6 +350,18 @@ def test_a_client_that_never_completes_its_request_is_cut_off(server, monkeypatc
                 send_if_open(connection, next(letters).encode())
 
 
+def test_a_client_that_does_not_send_the_body_of_its_request_gets_no_answer(server, monkeypatch):
+    monkeypatch.setattr(server_module, "REQUEST_SECONDS", 0.3)
+    with connect(server) as connection:
+        connection.putrequest("POST", f"/{server.secret}/next")
+        for name, value in page_headers(server).items():
+            connection.putheader(name, value)
+        connection.putheader("Content-Length", str(len(BODY)))
+        connection.endheaders()
+        with pytest.raises(ConnectionError):  # the connection is closed
+            connection.getresponse()
+
+
 # Turns
 
 

@@ -229,6 +229,12 @@ def test_parts_of_a_chosen_token(asked):
     assert prediction_of_whole_model["rank"] == prediction.rank
 
 
+def test_parts_of_token_0(asked):
+    """0 is an id like any other, and not a missing one."""
+    found = asked.answer("parts", token=0)
+    assert found["parts"] == pytest.approx(attribution.attribute(asked.model, IDS, 0), abs=1e-5)
+
+
 def test_predictions_without_some_parts(asked):
     removed = ["attn.0.head.1", "mlp.1"]
     found = asked.answer("parts", removed=removed, token=70)

@@ -517,6 +517,15 @@ def test_a_resumed_run_reads_the_copy_that_was_made_when_it_began(
 
 
 @linux
+@pytest.mark.usefixtures("stdin")
+def test_a_file_named_minus_is_not_read_in_place_of_stdin(checkpoint, whole_output):
+    shutil.rmtree("-")
+    Path("-").write_text('{"text": "a text of the file"}\n')
+    assert cli.main(score_command(checkpoint, "out", file="-")) == 0
+    assert Path("out").read_bytes() == whole_output
+
+
+@linux
 def test_an_input_without_an_end_does_not_fill_the_disk(score, tmp_path, monkeypatch):
     """The command `yes` writes lines until it is killed. The disk seems to have 10 MB free."""
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10**7))
@@ -793,6 +802,17 @@ def test_a_run_whose_input_changes_is_refused(run_here, source, whole_output, mo
     shutil.copy(source, "in")
     assert_done(run_here("--resume"))
     assert_whole(whole_output)
+
+
+def test_a_run_whose_input_becomes_shorter_is_refused(run_here, monkeypatch):
+    """The file ends before the second shard begins."""
+
+    def keep_one_line():
+        first_line, *_ = Path("in").read_bytes().splitlines(keepends=True)
+        Path("in").write_bytes(first_line)
+
+    call_in_the_run(monkeypatch, keep_one_line)
+    assert_refused(run_here(), "in has changed since the run began; remove")
 
 
 def test_a_run_whose_model_changes_is_refused(run_here, whole_output, monkeypatch):

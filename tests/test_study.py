@@ -15,7 +15,7 @@ import pytest
 from support.checks import refuses
 from support.models import SMALL, random_model, some_corpus
 
-from tiedgpt import GPT2
+from tiedgpt import GPT2, Tokenizer
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.gpt2.parameters import parameter_shapes
 from tiedgpt.inference import evaluation
@@ -536,3 +536,12 @@ def test_a_loss_that_is_not_finite_is_an_error():
     message = r"the loss is not a finite number: .* damaged"
     with np.errstate(over="ignore"), pytest.raises(TiedGPTError, match=message):
         losses(model, np.array([0, unlikeliest]))
+
+
+# Reports
+
+
+def test_a_token_that_only_pads_the_vocabulary_has_no_text():
+    tokenizer = Tokenizer([])  # the 256 bytes, and <|endoftext|>
+    assert predictions.token_json(tokenizer, 256) == {"id": 256, "token": "<|endoftext|>"}
+    assert predictions.token_json(tokenizer, 257) == {"id": 257, "token": None}

@@ -285,6 +285,7 @@ def path_and_unigram() -> tuple[np.ndarray, np.ndarray]:
     The logits are large, so that the best scale is small.
     """
     rng = np.random.default_rng(0)
+    # Large logits, so that the scales in these tests are small.
     x = 50 * rng.standard_normal((40, 9)).astype(np.float32)
     log_u = rng.standard_normal(9).astype(np.float32)
     return x, log_u

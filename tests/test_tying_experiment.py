@@ -416,7 +416,7 @@ def test_an_exception_in_the_block_of_processes_ends_the_running_jobs():
 
 
 def test_models_of_one_seed_with_different_heads_differ_at_the_start_in_W_U_alone():
-    """A model with the head "signs" also differs in the gains of ln_f, ln_f.weight."""
+    """A model with the head "signs" differs from a tied one in the gains of ln_f instead."""
     run = replace(ONE_LAYER, seed=5)
     tied = training.model_of(training.start(run))
     starts_of_W_U = {
@@ -439,7 +439,7 @@ def test_models_of_one_seed_with_different_heads_differ_at_the_start_in_W_U_alon
     ("only", "off", "on"), [("MLP", "attn", "mlp"), ("attention", "mlp", "attn")]
 )
 def test_with_only_one_sublayer_the_other_has_no_output_and_parameters_of_zero(only, off, on):
-    """`off` and `on` are the names of the two sublayers among the model's parameters."""
+    """`on` is the sublayer that the model has, `off` the one that it lacks."""
     tokens = np.random.default_rng(0).integers(0, V, 500)
     model, _ = job.trained(replace(ONE_LAYER, only=only), data.Data(tokens, tokens))
     tape: dict = {}
@@ -505,8 +505,8 @@ def test_the_losses_of_a_swapped_head_are_those_of_the_best_scale(
     best = min(factors, key=lambda factor: scaled_loss(factor, fitted))
     assert result["swapped, scaled"] == pytest.approx(scaled_loss(best, text.held_out), abs=0.01)
 
-    # With counts, the loss is lower than with the scale alone, and not higher than the loss of the
-    # counts alone. 0.02 allows for the fit, which is to other tokens than the loss.
+    # With the counts, the loss is lower than with the scale alone. It is not above the loss of the
+    # counts alone; 0.02 is for the held-out text, to which nothing is fitted.
     shares = (counts.counts + 1) / (counts.counts + 1).sum()
     loss_of_counts = -np.log(shares)[text.held_out[1:]].mean()
     with_counts = result["swapped, scaled, with counts"]

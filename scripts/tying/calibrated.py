@@ -28,9 +28,10 @@ STEPS = 20  # of Newton's method
 
 
 def calibrated_paths(model: GPT2, corpus: Corpus) -> dict[str, Path]:
-    """ "NAME+unigram" for each path of the model, as `others` of bigrams.bigrams.
+    """The calibrated paths of a model, named "NAME+unigram" after the path NAME.
 
-    They are for the frequent tokens, and give the logit -inf to tokens that are not in the corpus.
+    A calibrated path is called with frequent tokens only. It gives the logit -inf to tokens that
+    are not in the corpus.
     """
     return {
         f"{name}+unigram": calibrate(path, model, corpus) for name, path in paths_of(model).items()
@@ -38,24 +39,26 @@ def calibrated_paths(model: GPT2, corpus: Corpus) -> dict[str, Path]:
 
 
 def calibrate(path: Path, model: GPT2, corpus: Corpus) -> Path:
-    """A path with a scale and a weight of the unigram.
+    """The calibrated path: `path` with a scale, and with a weight of the unigram.
 
-    Each half of the frequent tokens has those that are fitted to the other half.
+    The tokens of each half of the frequent tokens have the two numbers that are fitted to the other
+    half.
     """
     tokens = corpus.frequent()
-    seen = corpus.frequent(min_count=1)
+    seen = corpus.frequent(min_count=1)  # [S]
     first_half = tokens[::2]
     second_half = tokens[1::2]
     log_u = np.log(corpus.counts[seen] / corpus.counts.sum()).astype(np.float32)
 
     def fitted(half: np.ndarray) -> np.ndarray:  # [n] -> [2]
         """The scale and the weight that fit the tokens of one half best."""
-        pair_counts = corpus.table(half, seen)
+        pair_counts = corpus.table(half, seen)  # [n, S]
         bigrams = pair_counts / pair_counts.sum(axis=1, keepdims=True)
         logits = path(model, half)[:, seen]
         return fit(logits, log_u, bigrams)
 
-    # A token gets the numbers that are fitted to the other half: first all, then the second half.
+    # All tokens get the numbers that are fitted to the second half. Then the tokens of the second
+    # half get those that are fitted to the first half instead.
     V = model.config.vocab_size
     scale = np.empty((V, 1), np.float32)
     weight = np.empty((V, 1), np.float32)
@@ -63,7 +66,7 @@ def calibrate(path: Path, model: GPT2, corpus: Corpus) -> Path:
     scale[second_half], weight[second_half] = fitted(first_half)
 
     def calibrated(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
-        """The calibrated path: one row of logits for each token."""
+        """The logits scale x + weight log u; -inf for tokens that are not in the corpus."""
         logits = np.full((tokens.size, V), -np.inf, np.float32)
         scaled = path(model, tokens)[:, seen] * scale[tokens]
         logits[:, seen] = scaled + weight[tokens] * log_u
@@ -78,12 +81,12 @@ def fit(  # [n, S], [S], [n, S] -> [2]
     """The scale and the weight with the lowest mean KL(Q || softmax(scale x + weight log_u)).
 
     Q has the probabilities of the next token. KL is convex in both numbers, so Newton's method
-    finds the only minimum. If that has a scale below 0, the best scale is 0.
+    finds the only minimum. If the scale of the minimum is below 0, the best allowed scale is 0.
     """
-    # The scale is fitted in units in which x has a standard deviation of 1.
+    # Newton's method gets x in units in which its standard deviation is 1.
     spread = np.float32(x.std())
     if spread == 0:
-        spread = np.float32(1)
+        spread = np.float32(1)  # x cannot be divided by 0
     unit_x = x / spread
     scale, weight = newton(unit_x, log_u, Q)
     if scale < 0:
@@ -96,8 +99,9 @@ def newton(  # [n, S], [S], [n, S] -> [2]
 ) -> np.ndarray:
     """The scale and the weight where the gradient of the mean KL of `fit` is 0.
 
-    For each row, the gradient is the mean of the two features x and log_u by softmax, less that by
-    Q. The Hessian is the covariance of the two features by softmax.
+    Q: in each row, the probabilities of the next token. The two features of a token are its x and
+    its log_u. The gradient is their mean under the softmax minus their mean under Q. The Hessian is
+    their covariance under the softmax.
     """
     n = len(x)
     means_by_Q = np.array([(Q * x).sum(), (Q @ log_u).sum()], np.float64) / n
@@ -115,11 +119,13 @@ def newton(  # [n, S], [S], [n, S] -> [2]
         u_u = float((p @ log_u**2).sum())
         sums_of_products = np.array([[x_x, x_u], [x_u, u_u]])
 
-        # A covariance is the mean of the products less the product of the means.
+        # In each row, a covariance is the mean of the products minus the product of the means. The
+        # Hessian is the mean of the rows' covariances.
         sums_of_mean_products = means.T @ means
         hessian = (sums_of_products - sums_of_mean_products) / n
         gradient = means.mean(axis=0) - means_by_Q
-        invertible = hessian + 1e-9 * np.eye(2)  # for x = 0, or u the same for all tokens
+        # If x is 0, or u is the same for all tokens, the Hessian alone has no inverse.
+        invertible = hessian + 1e-9 * np.eye(2)
         step = np.linalg.solve(invertible, gradient)
 
         # Far from the minimum a whole step may go too far, so it is at most 1 long.

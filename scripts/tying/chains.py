@@ -11,13 +11,16 @@ The chain
     M = (1 + t) / 2 C + (1 - t) / 2 C^T        t in [0, 1]
 
 has the pairs of C with probability (1 + t) / 2, else the reversed pairs. Its JSD is ln 2 minus the
-entropy of these two probabilities. All chains of one size have the same entropy rate, ln(V) / 2,
-and all tokens are equally often. They differ in the JSD, and in how even C is: with more unevenness
-a few successors of a token are likelier than the others, and the entropy is lower.
+entropy of these two probabilities. All tokens are equally often. All chains of one size have the
+same entropy rate, ln(V) / 2: that is the entropy of the next token after a known one. The chains
+differ in the JSD, and in the unevenness of C: if it is higher, a few successors of a token are
+likelier than its other successors, and the entropy is lower.
 
-A second kind are chains of classes: a first class of a token decides its successors, a second class
-its predecessors. The functions return tables whose rows and columns add up to 1: V times the share
-of each pair, which is the probability P[a, b] = p(b|a).
+A second kind are chains of classes. Each token has a first class, which decides its successors, and
+a second class, which decides its predecessors.
+
+The functions return tables P [V, V] of the probabilities P[a, b] = p(b|a). Their rows and columns
+add up to 1. Because all tokens are equally often, P / V has the shares of the pairs.
 """
 
 import math
@@ -40,14 +43,15 @@ def markov_chain(V: int, jsd: float, rng: np.random.Generator) -> np.ndarray:  #
         weights = np.exp(unevenness * (noise - noise.max()))  # at most 1, so that none overflows
         return balance(np.where(allowed, weights, 0))
 
-    # The entropy of the chain is that of C and that of the order of a pair.
-    wanted_entropy = math.log(V) / 2 - entropy_of_order(jsd)
+    # The chain's entropy rate, ln(V) / 2, is that of C plus the entropy of a pair's order.
+    wanted_rate_of_C = math.log(V) / 2 - entropy_of_order(jsd)
 
     # The entropy falls with the unevenness, so its negative increases, as `bisect` needs.
-    def negative_entropy(unevenness: float) -> float:
-        return -entropy(circulation(unevenness)) / V
+    def negative_rate_of_C(unevenness: float) -> float:
+        rows = circulation(unevenness)
+        return -entropy(rows) / V  # the mean over the rows, because all tokens are equally often
 
-    unevenness = bisect(negative_entropy, wanted=-wanted_entropy, high=20.0)
+    unevenness = bisect(negative_rate_of_C, wanted=-wanted_rate_of_C, high=20.0)
     C = circulation(unevenness)
     return (1 + t) / 2 * C + (1 - t) / 2 * C.T
 
@@ -58,7 +62,7 @@ def entropy_of_order(jsd: float) -> float:
 
 
 def asymmetry(jsd: float) -> float:
-    """The t of a chain with this JSD; a share of (1 + t) / 2 of its pairs has the usual order."""
+    """The t of a chain with this JSD: a share (1 + t) / 2 of its pairs has the order of C."""
 
     # The entropy falls from t = 0 to t = 1, so its negative increases, as `bisect` needs.
     def negative_entropy(t: float) -> float:
@@ -68,18 +72,18 @@ def asymmetry(jsd: float) -> float:
 
 
 def tournament(V: int, rng: np.random.Generator) -> np.ndarray:  # -> [V, V] bool
-    """Pairs of which none is there in both orders, with each token as often first as second.
+    """Which pairs may occur: none in both orders, and each token as often first as second.
 
-    On a circle of tokens, each leads to the (V - 1) // 2 after it. Then triangles are reversed at
-    random, until no order of the tokens explains the pairs: a tied model with ln_f can learn those
-    that follow a circle (scripts/tying_results/floor.md).
+    The tokens stand in a circle, and at first each of them is followed by the (V - 1) // 2 tokens
+    after it. A tied model with ln_f can learn such pairs (scripts/tying_results/floor.md). So
+    triangles a -> b -> c -> a, drawn at random, are reversed until nothing of the circle is left.
     """
     first_tokens = np.arange(V)[:, None]
     second_tokens = np.arange(V)
     steps_on_circle = (second_tokens - first_tokens) % V  # [V, V]
     allowed = (steps_on_circle > 0) & (steps_on_circle <= (V - 1) // 2)
 
-    # Many are tried, so that nothing of the circle is left.
+    # Reversing a triangle leaves each token as often first as it was.
     for a, b, c in rng.integers(V, size=(8 * V * V, 3)).tolist():
         is_triangle = allowed[a, b] and allowed[b, c] and allowed[c, a]
         if is_triangle:
@@ -119,13 +123,14 @@ def bisect(
 
 
 def entropy(p: np.ndarray) -> float:
-    """Of the probabilities in p, in nats. A probability of 0 adds 0."""
+    """The entropy of the probabilities in p, in nats. A probability of 0 adds 0."""
     return -float((p * np.log(np.where(p > 0, p, 1))).sum())
 
 
 def sample(chain: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:  # [V, V] -> [n]
     """n token ids of a walk through the chain, from a token that is drawn evenly from all."""
-    # A draw from [0, 1) between two limits of a row chooses the token between them.
+    # limits[a, b] is the probability that a token up to b follows a. The next token is the first
+    # one whose limit is above a number drawn from [0, 1).
     limits = chain.cumsum(axis=1)
     limits[:, -1] = 1  # exactly, without rounding
     ids = np.empty(n, np.int64)
@@ -144,13 +149,12 @@ UNEVENNESS = 2.0  # of the probabilities between classes, for shared = 0
 def class_chain(shared: float, noise: float, rng: np.random.Generator) -> np.ndarray:  # -> [V, V]
     """A transition matrix P[a, b] of a chain of classes.
 
-    Tokens have a first class, which decides their successors, and a second class, which decides
-    their predecessors: P[a, b] depends on the first class of a and the second class of b. For a
-    share `shared` of the tokens both classes are the same one. The other tokens are spread evenly:
-    as many of each first class have each second class. `noise` makes the tokens of a class differ.
+    P[a, b] depends on the first class of a and the second class of b. For a share `shared` of the
+    tokens, the second class is the same as the first. The other tokens of a first class are spread
+    evenly over the second classes. `noise` makes the tokens of a class differ.
 
-    Chains of the same generator and noise have the same entropy and JSD for each share, and all
-    tokens are equally often.
+    Chains of one seed and one noise have the same entropy and the same JSD for every `shared`, and
+    all their tokens are equally often.
     """
     V = CLASSES * CLASS_SIZE
     class_noise = rng.standard_normal((2, CLASSES, CLASSES))
@@ -161,22 +165,25 @@ def class_chain(shared: float, noise: float, rng: np.random.Generator) -> np.nda
         first_class, second_class = classes_of_tokens(share)
         return balance(np.exp(scores[first_class[:, None], second_class] + token_noise))
 
-    # For shared = 0, the probability between two classes and that of its reverse are independent.
+    # The chain with shared = 0. With this angle, the scores of "b after a" and "a after b" are
+    # independent.
     reference = chain_of(0.0, angle=math.pi / 4, unevenness=UNEVENNESS)
     if shared == 0:
         return reference
 
-    # For another share, the unevenness and the angle are searched that give the same entropy and
-    # the same JSD. The entropy falls with the unevenness, so its negative increases.
+    # For each angle, search the unevenness that gives the entropy of the reference. The entropy
+    # falls with the unevenness, so its negative increases, as `bisect` needs.
     def with_same_entropy(angle: float) -> np.ndarray:
         unevenness = bisect(
             lambda x: -entropy(chain_of(shared, angle, unevenness=x)),
             wanted=-entropy(reference),
             high=3 * UNEVENNESS,
-            steps=25,
+            steps=25,  # fewer than usual: each step of the search below makes this whole search
         )
         return chain_of(shared, angle, unevenness)
 
+    # Among these chains, search the angle that gives the JSD of the reference. The JSD increases
+    # with the angle.
     angle = bisect(
         lambda x: jsd_of(with_same_entropy(x)),
         wanted=jsd_of(reference),
@@ -189,9 +196,11 @@ def class_chain(shared: float, noise: float, rng: np.random.Generator) -> np.nda
 def class_scores(angle: float, class_noise: np.ndarray) -> np.ndarray:  # -> [CLASSES, CLASSES]
     """The score of each second class after each first class.
 
-    The angle is the asymmetry: at 0 the scores are symmetric, at pi / 2 antisymmetric.
+    The angle sets the asymmetry: at 0 the scores are symmetric, at pi / 2 antisymmetric.
+    `class_noise` has random numbers for the symmetric part and for the antisymmetric part.
     """
-    # A sum of two random numbers, divided by sqrt(2), has the variance of one.
+    # The sum of two independent random numbers has twice the variance of one. The division by
+    # sqrt(2) halves it again.
     symmetric = (class_noise[0] + class_noise[0].T) / math.sqrt(2)
     antisymmetric = (class_noise[1] - class_noise[1].T) / math.sqrt(2)
     return math.cos(angle) * symmetric + math.sin(angle) * antisymmetric
@@ -200,8 +209,8 @@ def class_scores(angle: float, class_noise: np.ndarray) -> np.ndarray:  # -> [CL
 def classes_of_tokens(shared: float) -> tuple[np.ndarray, np.ndarray]:  # -> [V], [V]
     """The first and the second class of each token.
 
-    In each first class, a share of the tokens has the same second class; the others are spread over
-    the second classes.
+    In each first class, the second class of a share `shared` of the tokens is the same class. The
+    other tokens are spread over the second classes.
     """
     token = np.arange(CLASSES * CLASS_SIZE)
     first_class = token // CLASS_SIZE
@@ -214,4 +223,6 @@ def classes_of_tokens(shared: float) -> tuple[np.ndarray, np.ndarray]:  # -> [V]
 def jsd_of(P: np.ndarray) -> float:
     """The JSD of the pairs and the reversed pairs of a chain whose tokens are equally often."""
     M = P / len(P)  # the shares of pairs
+    # The JSD of two distributions is the entropy of their mean minus the mean of their entropies.
+    # Pairs and reversed pairs have the same entropy.
     return entropy((M + M.T) / 2) - entropy(M)

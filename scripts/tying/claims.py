@@ -6,9 +6,10 @@ Markdown: n["NAME"] prints a figure as its mean and 95 % interval, and `words` a
 verdict: significantly below 0, above 0, or no difference found. So figures and verdicts are right
 for any text that models are trained on, and are "not known yet" where runs are missing.
 
-A model is named as in the table of settings.py, such as "one layer"; "longer" is the same with
-twice the steps, "tenth" with a tenth of the text. It is trained with several heads. The head says
-how the output matrix W_U comes from the token embedding W_E:
+A model is named as in the table of settings.py, such as "one layer"; "longer" has twice the steps,
+"tenth" a tenth of the text. "NAME, narrower" is an untied model of a smaller width, which has about
+as many parameters as the tied model NAME. Each model is trained with several heads. A head says how
+the output matrix W_U comes from the token embedding W_E:
 
     tied             W_U = W_E^T
     signs            tied, and each gain of ln_f starts at 1 or -1 at random
@@ -20,14 +21,17 @@ model without a name in the table is a Run, such as replace(ONE, lr=...); ONE ha
 
 A path is a way through a model from one token to scores of the next: "raw" is the direct path
 A = W_E W_U, "normed" the same with ln_f, "mlp0" the same with ln_f and the first MLP, "model" the
-whole model. The unigram, the same prediction after every token, is the token counts. The measure
-"unigram.kl" is its distance from the bigrams of the text, in nats of KL; "PATH+unigram.kl" is that
-of a path whose scores were stretched and mixed with the token counts, "PATH+unigram.top1" the share
-of tokens whose most common successor it makes the likeliest. "PATH.self" is the share of tokens
-that get the highest score for themselves.
+whole model. The unigram predicts by the token counts alone, so it is the same after every token.
+These are measures of a path, for the frequent tokens of the text:
+
+    unigram.kl           the distance of the unigram from the text's bigrams, in nats of KL
+    PATH+unigram.kl      the distance of a path, after its scores were stretched and mixed with the
+                         token counts
+    PATH+unigram.top1    the share of tokens whose most common successor is this path's likeliest
+    PATH.self            the share of tokens that have the highest score after themselves
 
 A chain is a Markov chain with a chosen asymmetry, on which models are trained in place of a text;
-"excess" is the loss above that of the chain's own probabilities.
+"excess" is the loss minus that of the chain's own probabilities.
 """
 
 from collections.abc import Callable, Sequence
@@ -61,7 +65,7 @@ NO_LAYER_WIDTHS = {
     64: "no layers",
     128: "no layers, width 128",
 }
-# Claim 14: the name of a model is "classes" and one of each of these.
+# Claim 14: a model is named by one of each of these, such as "classes 0.5, noise, one layer".
 CLASS_SHARES = (0.0, 0.5, 1.0)
 CLASS_NOISES = ("", ", noise")
 CLASS_LAYERS = ("", ", one layer")
@@ -93,7 +97,7 @@ def better_or_worse(difference: Figure) -> str:
 
 
 def better_or_worse_than(difference: Figure) -> str:
-    """As better_or_worse, for a sentence that names the second next."""
+    """As better_or_worse, for a sentence that goes on with the second model's name."""
     return difference.words(
         below="better than", above="worse than", none="not found to differ from"
     )
@@ -156,9 +160,10 @@ after "York" (the zero-layer model of [Elhage et al.
 
 
 def direct_path_numbers(runs: Runs) -> Numbers:
-    """How much nearer to the bigrams than the token counts the paths of three models are.
+    """How much nearer the paths of three models are to the text's bigrams than the token counts.
 
-    Also how often a token gets the highest score for itself, in tied models and in the text.
+    Also the share of tokens that have the highest score after themselves, in tied models, and the
+    share that follow themselves most often in the text.
     """
     numbers: Numbers = {}
     for model in PATH_MODELS:
@@ -166,13 +171,13 @@ def direct_path_numbers(runs: Runs) -> Numbers:
             numbers[f"{model}, {head}, normed"] = runs.nearer_to_bigrams(model, head, "normed")
             if model != "no layers":  # it has no MLP
                 numbers[f"{model}, {head}, mlp0"] = runs.nearer_to_bigrams(model, head, "mlp0")
-    # The distance of the tied path minus that of the untied one.
+    # The distance of the tied model's path minus that of the untied model's path.
     numbers["untied nearer"] = runs.cost("one layer", measure="normed+unigram.kl")
     numbers["self, no layers"] = runs.measure("no layers", "tied", "raw.self")
     numbers["self, one layer"] = runs.measure("one layer", "tied", "raw.self")
     numbers["self, mlp0"] = runs.measure("one layer", "tied", "mlp0.self")
     numbers["self, text"] = runs.of_text("self")
-    # The distance of the token counts, so the most by which a path can be nearer.
+    # The distance of the token counts from the bigrams: no path can be nearer by more.
     numbers["bigrams"] = runs.measure("one layer", "tied", "unigram.kl")
     return numbers
 
@@ -227,7 +232,7 @@ def bigram_model_numbers(runs: Runs) -> Numbers:
     )
     for model in ("no layers", "attention", "MLP", "one layer"):
         for head in ("tied", "signs", "untied"):
-            if (model, head) != ("MLP", "signs"):  # which is not trained
+            if (model, head) != ("MLP", "signs"):  # no MLP model is trained with signs
                 numbers[f"{model}, {head}"] = runs.measure(model, head)
         numbers[f"{model}, cost"] = runs.cost(model)
         if model != "MLP":
@@ -235,7 +240,8 @@ def bigram_model_numbers(runs: Runs) -> Numbers:
     numbers["attention more"] = runs.rise_of_cost(before="no layers", after="attention")
     numbers["MLP less"] = runs.rise_of_cost(before="attention", after="MLP")
     numbers["worse untied MLP"] = runs.difference(("MLP", "untied"), minus=("no layers", "untied"))
-    numbers["low rate"] = runs.cost("low rate")  # without layers, one rate for both heads
+    # This model has no layers, and the same low learning rate for both heads.
+    numbers["low rate"] = runs.cost("low rate")
     return numbers
 
 
@@ -281,16 +287,16 @@ to break the symmetry (Elhage et al. 2021).
 
 
 def layers_numbers(runs: Runs) -> Numbers:
-    """How near the direct path and the whole of untied models are to the bigrams of the text.
+    """How near the direct path and the whole model are to the bigrams of the text.
 
-    Without layers, with one, and with one after twice the steps.
+    The models are untied, and have no layers, one layer, or one layer and twice the steps.
     """
     numbers: Numbers = {}
     for model in ("no layers", "one layer", "longer"):
         numbers[f"{model}, path"] = runs.nearer_to_bigrams(model, "untied", "normed")
         numbers[f"{model}, top"] = runs.measure(model, "untied", "normed+unigram.top1")
         numbers[f"{model}, model"] = runs.nearer_to_bigrams(model, "untied", "model")
-    # How much greater the distance of the direct path is after twice the steps.
+    # The distance of the direct path after twice the steps, minus its distance after the steps.
     numbers["longer, further"] = runs.difference(
         ("longer", "untied"), minus=("one layer", "untied"), measure="normed+unigram.kl"
     )
@@ -329,9 +335,10 @@ The claim is that the direct path of a model with layers still contains bigrams 
 
 
 def start_numbers(runs: Runs) -> Numbers:
-    """The losses of models with one layer by the start of W_U, and minus that of a random start.
+    """The losses of models with one layer, by the start of W_U or tied.
 
-    "early loss" is the loss after a tenth of the steps.
+    Also each loss minus the loss with a random start, early (after a tenth of the steps) and at the
+    end.
     """
     numbers: Numbers = {}
     random_start = ("one layer", "untied")
@@ -383,8 +390,8 @@ symmetric `A` has to be unlearned.
 def regular_numbers(runs: Runs) -> Numbers:
     """The cost of the tie on the held-out text and on the text that models are trained on.
 
-    With one layer: early, at the end, after twice the steps, on a tenth of the text, and against an
-    untied model that is narrower, so that it has as many parameters.
+    The models have one layer. The cost is measured early (after a tenth of the steps), at the end,
+    after twice the steps, with a tenth of the text, and against the narrower untied model.
     """
     numbers: Numbers = {"early": runs.cost("one layer", measure="early loss")}
     for model in ("one layer", "longer", "tenth"):
@@ -411,7 +418,7 @@ def regular_text(n: Numbers) -> str:
     at_the_end = better_or_worse(n["one layer"])
     tenth = better_or_worse(n["tenth"])
     training = n["tenth, training"].words(below="lower", above="higher", none="not found to differ")
-    steps = MODELS["tenth"].size.steps  # a test says that the pilot tried no more
+    steps = MODELS["tenth"].size.steps  # a test checks that the pilot tried no more steps
     return f"""\
 The claim is that untied learns faster at first, and that tying regularises ([Press & Wolf
 2017](https://arxiv.org/abs/1608.05859), [Inan et al. 2017](https://arxiv.org/abs/1611.01462)).
@@ -435,11 +442,12 @@ def similarity_numbers(runs: Runs) -> Numbers:
     """How similar the tied matrix is to W_U ("out") and to W_E ("in") of an untied model.
 
     The similarity of two matrices is the rank correlation of the cosines of all pairs of tokens,
-    without the first 0 or 2 principal components of each. The two models have different seeds, so
-    each value has a pair of seeds. The models have the rates of the table.
+    after the first 0 or 2 principal components of each matrix are removed. The two models have
+    different seeds, so each value has a pair of seeds. The models have the rates of the table.
     """
     tied = MODELS["one layer"].run("tied")
     untied = MODELS["one layer"].run("untied")
+    # The untied model may have either seed of a pair. Two models of one kind need only one way.
     neighbours = list(zip(SEEDS[::2], SEEDS[1::2], strict=True))  # (1, 2), (3, 4), ...
     both_ways: list[Seed] = []
     for a, b in neighbours:
@@ -453,8 +461,8 @@ def similarity_numbers(runs: Runs) -> Numbers:
         numbers[f"in {removed}"] = runs.figure(into, seeds=both_ways)
         numbers[f"out - in {removed}"] = runs.figure(out, subtracted(into), seeds=both_ways)
 
-        # Ceilings: the same matrix in two models that differ in the seed alone. That of a first
-        # tied model is called "in".
+        # Ceilings: the same matrix in two models that differ in the seed alone. Of two tied models,
+        # the first model's matrix is named "in", the second model's matrix "tied".
         two_tied = runs.similarity_term(tied, tied, "in and tied", removed=removed)
         two_out = runs.similarity_term(untied, untied, "out and out", removed=removed)
         two_in = runs.similarity_term(untied, untied, "in and in", removed=removed)
@@ -483,8 +491,8 @@ def nearer_to_output(runs: Runs, untied: Run, tied: Run, seeds: Sequence[Seed]) 
 def factor_numbers(runs: Runs, tied: Run, untied: Run) -> Numbers:
     """What a factor on the input's part of the tied matrix's gradient changes.
 
-    How much more similar the tied matrix then is to W_U than to W_E of an untied model, and the
-    loss minus that of the usual tied model.
+    "factor FACTOR" is how much more similar the tied matrix is to W_U than to W_E of an untied
+    model. "loss FACTOR" is the loss minus the loss of the usual tied model.
     """
     numbers: Numbers = {}
     for factor in INPUT_GRADIENTS:
@@ -512,7 +520,8 @@ def ratio_numbers(runs: Runs, tied: Run) -> Numbers:
     )
     numbers: Numbers = {}
     for batch in (tied.batch, *BATCHES):
-        # Only with a factor on the input's part are the parts computed apart. 1 changes nothing.
+        # The two parts are computed apart only if the input's part has a factor. The factor 1
+        # changes nothing.
         run = replace(tied, input_gradient=1.0, batch=batch)
         for ratio in ratios:
             numbers[f"batch {batch}, {ratio}"] = runs.figure(
@@ -588,7 +597,7 @@ def saving_numbers(runs: Runs) -> Numbers:
     """The time of a training step, untied over tied, for two sizes of the vocabulary."""
     numbers: Numbers = {}
     for V in VOCABULARIES:
-        # A timing was repeated; the number of the repetition stands in place of a seed.
+        # A timing has no seed. It was repeated, and has the number of the repetition.
         numbers[f"time {V}"] = runs.figure(runs.time_term(V), seeds=tuple(TIMINGS))
     return numbers
 
@@ -617,8 +626,9 @@ $ tiedgpt params --vocab 128256 --dim 8192 --total 70.6e9    # tying saves 1.1B,
 def swap_numbers(runs: Runs) -> Numbers:
     """The losses of untied models with one layer, with `x @ wte.T` in place of their own head.
 
-    "swapped" is that loss; it also may be scaled, and then the token counts added, as fits best.
-    The loss is compared with that of a prediction without a model.
+    "swapped" has the logits of `x @ wte.T`. "swapped, scaled" multiplies them by a fitted scale,
+    and ", with counts" also adds the token counts. With a random start of W_U, each of these losses
+    is compared with the loss of a prediction without a model.
     """
     numbers: Numbers = {}
     for head in ("untied", "copy", "zeros"):
@@ -670,8 +680,8 @@ The claim is that after training, `x @ wte.T` can replace `x @ W_U`.
 def width_numbers(runs: Runs) -> Numbers:
     """The cost of the tie by width, with one layer and without, and on a second text.
 
-    "LAYERS, WIDTH, cost" is the cost, "signs" that of tied with signs, and "parameters" the cost
-    against an untied model that is narrower, so that it has as many parameters.
+    "LAYERS, WIDTH, cost" is the cost of the tie, "LAYERS, WIDTH, signs" the cost of tied with
+    signs, and "LAYERS, WIDTH, parameters" the cost against the narrower untied model.
     """
     numbers: Numbers = {}
     for layers, models in ((1, WIDTHS), (0, NO_LAYER_WIDTHS)):
@@ -681,6 +691,7 @@ def width_numbers(runs: Runs) -> Numbers:
             numbers[f"{name}, cost"] = runs.cost(model)
             numbers[f"{name}, signs"] = runs.cost(model, tied="signs")
             numbers[f"{name}, parameters"] = runs.difference((model, "tied"), minus=narrower)
+    # The models of the second text, by the names of their numbers.
     second_text = {"second text": "second text", "second, 128": "second text, width 128"}
     for name, model in second_text.items():
         numbers[f"{name}, cost"] = runs.cost(model)
@@ -715,6 +726,7 @@ def width_text(n: Numbers) -> str:
     def falls_or_rises(change: Figure) -> str:
         return change.words(below="falls", above="rises", none="is not found to change")
 
+    # The page begins with the sentence about 128, after "Verdict:".
     narrow = n["16 to 64"]
     wide = n["64 to 128"]
     to_64 = if_known(
@@ -745,8 +757,8 @@ The question is whether the cost of the tie depends on the width, or on the text
 def stability_numbers(runs: Runs) -> Numbers:
     """How many trainings with one layer fail, by head and learning rate.
 
-    A training fails if it ends worse than the best model without layers, the untied one. "limit" is
-    the loss of that.
+    A training fails if its loss ends above "limit", the loss of the best model without layers. That
+    model is the untied one.
     """
     numbers: Numbers = {"limit": runs.measure("no layers", "untied")}
     limit = numbers["limit"].mean
@@ -769,7 +781,7 @@ def stability_text(n: Numbers) -> str:
     fast = STABILITY_RATES[1]  # the rate at which the heads differ most
     tied = n[f"tied, {fast:g}"]
     untied = n[f"untied, {fast:g}"]
-    if tied.n == tied.expected and untied.n == untied.expected:
+    if tied.n == tied.expected and untied.n == untied.expected:  # all trainings are done
         verdict = (
             f"at a rate of {fast:g}, {tied.as_count()} tied trainings fail and "
             f"{untied.as_count()} untied ones."
@@ -791,11 +803,12 @@ worse than the best model without layers ({n["limit"].show(3)}), so that its lay
 
 
 def later_numbers(runs: Runs) -> Numbers:
-    """The loss of a model with one layer that is untied after some steps of its training.
+    """The loss of a model with one layer that is tied first and untied later.
 
-    "STEPS" is that loss minus the loss of a model that is untied from the start, "never" the same
-    for a model that stays tied. "STEPS, new" is what changes if AdamW's averages for W_U start at 0
-    when the model is untied.
+    "STEPS" is the loss of a model that is untied after so many steps, minus the loss of one that is
+    untied from the start. "never" is the same difference for a model that stays tied. "STEPS, new"
+    is how the loss changes if AdamW's averages for W_U start at 0 when the model is untied, and not
+    as the averages for W_E.
     """
     tied = replace(ONE, lr=UNTIE_RATE)
     untied = replace(tied, head="untied")
@@ -846,17 +859,17 @@ The [speedrun of GPT-2](https://github.com/KellerJordan/modded-nanogpt) untied i
 
 
 def asymmetry_numbers(runs: Runs) -> Numbers:
-    """The cost of the tie on Markov chains, by the JSD of the chain, and how it grows with that.
+    """The cost of the tie on Markov chains, by the JSD of the chain, and how it grows with the JSD.
 
-    The JSD is the divergence of pairs from reversed pairs: what the asymmetry of the chain costs a
-    symmetric table of scores. The models have no layers.
+    The JSD is the divergence of the chain's pairs from the reversed pairs: what the asymmetry of
+    the chain costs a symmetric table of scores. The models have no layers.
     """
     numbers: Numbers = {}
     for jsd in JSDS:
         model = f"chain {jsd:g}"
         numbers[f"{jsd:g}, cost"] = runs.cost(model, measure="excess")
         numbers[f"{jsd:g}, signs"] = runs.cost(model, tied="signs", measure="excess")
-        # What a tied model without signs costs more than one with signs.
+        # The loss of a tied model without signs minus the loss of a tied model with signs.
         numbers[f"{jsd:g}, by signs"] = runs.difference(
             (model, "tied"), minus=(model, "signs"), measure="excess"
         )
@@ -879,9 +892,11 @@ def asymmetry_text(n: Numbers) -> str:
         growth = "grows with every step"
     else:
         growth = "does not grow with every step"
-    # With the asymmetry t, (1 + t) / 2 of the pairs have one order, the others the other.
-    t = asymmetry(JSDS[-1])
-    share_of_one_order = 100 * (1 + t) / 2
+    # A chain with a JSD has a number t from 0 to 1, by which it is made: a share (1 + t) / 2 of its
+    # pairs has one order, the rest has the reverse.
+    highest_jsd = JSDS[-1]
+    t = asymmetry(highest_jsd)
+    percentage_of_one_order = 100 * (1 + t) / 2
     costs_of_signs = ", ".join(n[f"{jsd:g}, signs"].show_mean(2) for jsd in JSDS)
     symmetric_is = better_or_worse_than(n["0, signs"])
     return f"""\
@@ -894,8 +909,8 @@ The claim is that the tie costs what the asymmetry of the text costs a symmetric
 - Verdict: for tied models with signs, the cost {growth} of the asymmetry: {costs_of_signs}. On the
   symmetric chain they are {symmetric_is} untied ones, by {n["0, signs"]}. Without signs two costs
   are mixed: a tied model also has to unlearn the high score of each token for itself, which costs
-  {n["0, by signs"]} on the symmetric chain and {n["0.65, by signs"]} on the most asymmetric one,
-  where {share_of_one_order:.1f} % of the pairs have one order.
+  {n["0, by signs"]} on the symmetric chain and {n[f"{highest_jsd:g}, by signs"]} on the most
+  asymmetric one, where {percentage_of_one_order:.1f} % of the pairs have one order.
 - Varied: the asymmetry. Each seed has a chain of its own, so the intervals are also about chains.
   The rates are those of the middle chain. Not varied: how well rows and columns agree, which
   falls as the asymmetry rises.
@@ -908,8 +923,8 @@ The claim is that the tie costs what the asymmetry of the text costs a symmetric
 def classes_numbers(runs: Runs) -> Numbers:
     """The cost of the tie on chains whose tokens have classes: models "classes SHARE".
 
-    One class of a token decides what follows it, another what it follows. For a share of the tokens
-    both are the same class. With noise, the tokens of a class differ.
+    The first class of a token decides its successors, the second class its predecessors. For a
+    share of the tokens both classes are the same. With noise, the tokens of a class differ.
     """
     numbers: Numbers = {}
     for layers in CLASS_LAYERS:
@@ -917,9 +932,9 @@ def classes_numbers(runs: Runs) -> Numbers:
             for noise in CLASS_NOISES:
                 model = f"classes {shared:g}{noise}{layers}"
                 numbers[f"{model}, cost"] = runs.cost(model, measure="excess")
-                if layers == "":  # signs are not trained with a layer
+                if layers == "":  # on these chains, no model with a layer is trained with signs
                     numbers[f"{model}, signs"] = runs.cost(model, tied="signs", measure="excess")
-    # How much more it costs if no token has the same class for both than if all have.
+    # The cost with a share of 0 minus the cost with a share of 1.
     numbers["apart"] = runs.rise_of_cost(before="classes 1", after="classes 0")
     return numbers
 
@@ -969,7 +984,8 @@ the tokens of a class differ.
 def map_numbers(runs: Runs) -> Numbers:
     """The loss of models without layers and with W_U = M W_E^T, minus that of untied ones.
 
-    M is trained. It starts as a random rotation or as the identity. A tied model has no M.
+    M is trained, and starts as a random rotation or as the identity. "tied" and "signs" are the
+    costs of models without M.
     """
     numbers: Numbers = {
         "tied": runs.cost("no layers"),
@@ -991,7 +1007,7 @@ def map_text(n: Numbers) -> str:
     )
     rotation = n["rotation"]
     if rotation.is_known:
-        # M has D x D numbers, a second matrix V x D, with D = 64 and V = 512.
+        # M has D x D numbers and a second matrix V x D. With D = 64 and V = 512, D / V is 1 / 8.
         cost_left = rotation.mean / n["tied"].mean
         recovered = 100 * (1 - cost_left)
         verdict = (

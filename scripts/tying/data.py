@@ -45,9 +45,9 @@ def text_name(text: str) -> str:
 
 
 def prepare(text: str, vocab_size: int, out: Path) -> None:
-    """Write a text as tokens, unless that was done.
+    """Write the tokens of a text to its file, unless the file exists.
 
-    Its last tenth is held out, and gives no merges.
+    The last tenth of the text is held out. The tokenizer learns its merges from the rest.
     """
     path = data_path(out, text_name(text), vocab_size)
     if path.exists():
@@ -66,7 +66,7 @@ def prepare(text: str, vocab_size: int, out: Path) -> None:
 
 
 def data_path(out: Path, text: str, vocab_size: int) -> Path:
-    """Where the tokens of a text are, by its name."""
+    """The file with the tokens of a text. `text` is the name of the text."""
     return out / "texts" / f"{text}-{vocab_size}.npz"
 
 

@@ -43,7 +43,7 @@ class Job:
 
 
 def key_of(run: Line, text: str) -> str:
-    """What tells one line of runs.jsonl from the others."""
+    """What tells a line of runs.jsonl from all other lines: its run and its text."""
     return json.dumps([run, text], sort_keys=True)
 
 
@@ -67,9 +67,9 @@ def six_digits(value: float) -> float:
 
 @contextmanager
 def processes(workers: int) -> Iterator[Executor]:
-    """Processes of this machine.
+    """Processes of this machine, which end with the `with` block.
 
-    They end with the block or this process, also in the middle of a job.
+    If the block raises, or this process ends, they end in the middle of their jobs.
     """
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # the new processes inherit it
     pool = ProcessPoolExecutor(
@@ -100,7 +100,7 @@ def end_with_parent() -> None:
 def signals_later() -> Iterator[None]:
     """Handle Ctrl-C and SIGTERM at the end of the block, if one comes in the block.
 
-    A process that is started in the block and stopped halfway would print a traceback.
+    The block starts processes. A process that is stopped while it starts would print a traceback.
     """
     noted: list[int] = []
 
@@ -126,8 +126,8 @@ def do_jobs(jobs: list[Job], path: Path, workers: int) -> None:
     seconds = sum(job.work for job in jobs)
     form = "{desc} {percentage:3.0f} % |{bar}| {elapsed}, {remaining} left"
     with processes(workers) as executor, tqdm(total=seconds, bar_format=form) as bar:
-        # `submit` starts the processes. They inherit that Ctrl-C does not reach them: this process
-        # ends them. A signal that comes now is handled when all have been started.
+        # `submit` starts the processes. They inherit that SIGINT is blocked, so that this process
+        # ends them on Ctrl-C. This process handles a signal when all of them have been started.
         with signals_later(), ctrl_c_for_this_process_only():
             futures = {executor.submit(measured, job): job for job in jobs}
         try:

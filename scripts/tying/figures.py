@@ -151,7 +151,10 @@ Numbers = dict[str, Figure]
 
 
 def with_interval(figure: Figure) -> Figure:
-    """The figure with what Student's t says of its values."""
+    """The figure with its mean and, from Student's t distribution, its interval and p.
+
+    The interval is only the mean if there is one value, or if all values are the same.
+    """
     values = np.array(figure.values)
     if values.size == 0 or not np.isfinite(values).all():
         return figure
@@ -190,7 +193,7 @@ def holm(ps: Sequence[float]) -> list[float]:
 def correct(sections: dict[str, Numbers]) -> dict[str, Numbers]:
     """The numbers of all sections, with Holm's correction for all tests among them.
 
-    A test that two sections have is counted once: it has the same terms in both.
+    A test may stand in two sections. It is counted once, by its terms.
     """
     ps: dict[str, float] = {}
     for numbers in sections.values():
@@ -214,9 +217,12 @@ def terms_key(figure: Figure) -> str:
 
 
 def with_seed(run: Line, seed: Seed) -> Line:
-    """The run of one seed, as in runs.jsonl. Not every run is a training."""
+    """The run with a seed, as in runs.jsonl.
+
+    Most runs are trainings. The others compare two models, time a step or measure the text.
+    """
     if "compare" in run:
-        # The matrices of two models are compared, each with a seed of its own.
+        # Two trained models are compared, and each has a seed of its own.
         first, second = cast(tuple[int, int], seed)
         return {
             "compare": {**run["compare"], "seed": first},
@@ -250,7 +256,7 @@ class Runs:
         return self.text
 
     def rate(self, model: Model, head: str) -> float:
-        """The rate of the table; where that is OPEN, the pilot's, if it is finished."""
+        """The rate of the table. If it is OPEN: the rate of the pilot, once that is finished."""
         rate: float = getattr(model, head)
         if rate != OPEN:
             return rate
@@ -262,9 +268,12 @@ class Runs:
         return best
 
     def run_term(self, run: Run, measure: str, text: str = "") -> Term:
-        """A measure of a run that need not be in the table; by default, of the first text."""
+        """A measure of any run, also of one that is not in the table.
+
+        `text` is the name of the text that it is trained on, by default the first text.
+        """
         if run.is_chain:
-            name = ""  # no text is read
+            name = ""  # a chain takes the place of the text
         else:
             name = text or self.text
         return Term(run=run.as_json, text=name, measure=measure)
@@ -276,8 +285,9 @@ class Runs:
     def similarity_term(self, first: Run, second: Run, matrices: str, removed: int = 0) -> Term:
         """How similar a matrix of one model is to a matrix of another.
 
-        `matrices` is such as "out and tied": the first model's output matrix and the second's tied
-        matrix; "in" is W_E. From both matrices, `removed` principal components are removed.
+        `matrices` is such as "out and tied": the output matrix of the first model and the tied
+        matrix of the second. "in" is W_E. From both matrices, `removed` principal components are
+        removed.
         """
         pair = {"compare": first.as_json, "with": second.as_json}
         return Term(run=pair, text=self.text, measure=f"{matrices}, {removed} removed")
@@ -356,8 +366,8 @@ class Runs:
     def nearer_to_bigrams(self, model: str, head: str, path: str) -> Figure:
         """How much nearer a path through a model is to the text's bigrams than the token counts.
 
-        In nats of KL divergence. The scores of the path are stretched and mixed with the token
-        counts so that they come as near as they can: "PATH+unigram.kl".
+        A distance is the KL divergence in nats. The path's scores are first stretched and mixed
+        with the token counts, so that the path comes as near as it can.
         """
         return self.figure(
             self.term(model, head, "unigram.kl"),
@@ -372,7 +382,7 @@ class Runs:
     def failing(self, head: str, rate: float, limit: float) -> Figure:
         """Of the trainings with one layer: the share whose loss ends above `limit`."""
         run = replace(ONE, head=head, lr=rate)
-        short_limit = round(limit, 6)  # for figures.json
+        short_limit = round(limit, 6)  # figures.json shows it
         return self.figure(Term(run=run.as_json, text=self.text, measure="loss", above=short_limit))
 
     def pilot_mean(self, model: Model, head: str, rate: float) -> float | None:
@@ -386,8 +396,8 @@ class Runs:
     def tried_rates(self, model: Model, head: str) -> list[float]:
         """The rates of a pilot so far, from low to high.
 
-        While the best rate is the lowest or the highest that was tried, the pilot goes on with half
-        of it or double.
+        If the best rate is the lowest that was tried, the pilot goes on with half of it. If it is
+        the highest, the pilot goes on with double.
         """
         rates = sorted(pilot_rates(model, head))
         while True:

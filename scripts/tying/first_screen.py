@@ -59,7 +59,7 @@ BARS = (
 
 
 def bar_costs(runs: Runs) -> Numbers:
-    """The cost of each bar, under its name; that of tied with signs under "NAME, signs"."""
+    """The cost of each bar by the bar's name; "NAME, signs" is the cost of tied with signs."""
     costs: Numbers = {}
     for bar in BARS:
         untied = (bar.untied, "untied")
@@ -124,11 +124,15 @@ def answer_by_width(n: Numbers) -> str:
     if n["width 128"].verdict == "unknown":
         wide = "At width 128 it is not known yet."
     costs = "; ".join(f"width {width}, {n[f'width {width}']}" for width in (16, 32, 64, 128, 256))
-    return f"**{narrow} {wide}** The cost is: {costs}."
+    return (
+        f"**{narrow} {wide}** The cost is: {costs}. "
+        f"On a second text, Python's documentation, it is {n['second text']} at width 64 and "
+        f"{n['second text 128']} at width 128."
+    )
 
 
 def answer_by_parts(n: Numbers) -> str:
-    """What the tie costs without layers, and in a layer of which one half is left out."""
+    """What the tie costs without layers, and with a layer that has only an MLP or attention."""
     # The figure is the cost with one layer minus that without layers.
     without_layers = n["layer change"].words(
         below="costs more than with one layer",
@@ -136,7 +140,8 @@ def answer_by_parts(n: Numbers) -> str:
         none="is not found to cost more or less than with one layer",
     )
     return (
-        f"Without layers the tie {without_layers}: {n['no layers 64']} at width 64. "
+        f"Without layers the tie {without_layers}: {n['no layers 64']} at width 64, and "
+        f"{n['no layers 128']} at width 128. "
         f"In a layer with only an MLP it costs {n['MLP']}, "
         f"in one with only attention {n['attention']}."
     )
@@ -170,9 +175,9 @@ def missing_bars(n: Numbers) -> str:
 
 def repeat(label: str, found: Figure, published: Figure) -> str:
     """Whether new seeds of a bar give a cost in the published interval, in words."""
-    # The published interval is for the true mean. The mean of a few new seeds lies around that with
-    # a variance of its own, which is published.n / found.n times that of the published mean. So
-    # its interval is wider.
+    # The published interval is for the true mean. The interval for the mean of the new seeds is
+    # wider, because that mean has an error too. The variance of this error is published.n / found.n
+    # times the variance of the published mean, and the two variances are added.
     published_half = (published.high - published.low) / 2
     half = published_half * math.sqrt(1 + published.n / found.n)
     low = published.mean - half

@@ -9,9 +9,9 @@ the shares M [V, V] of a text's pairs, by AdamW from a random start, for four fa
     ln_f        A = ln_f(W_E) W_E^T        a tied GPT-2 without layers and positions
 
 A fit's cost is its excess: sum_ab M[a, b] log(M[b|a] / p(b|a)) nats per token, 0 for the text's own
-bigrams. For signed and tied it is at least a floor, which holds for any symmetric A but not for
-ln_f (scripts/tying_results/floor.md). The fits are not convex, so a result is the best that was
-found; it depends on the `seed` of its start.
+bigrams. For signed and tied, whose A is symmetric, it is at least the floor of symmetric tables
+(scripts/tying_results/floor.md). The fits are not convex, so a result is the best that was found;
+it depends on the `seed` of its start.
 """
 
 import math
@@ -58,7 +58,7 @@ def fit(family: str, M: np.ndarray, D: int, steps: int, seed: int = 0) -> tuple[
 def first_parts(family: str, V: int, D: int, rng: np.random.Generator) -> Parameters:
     """Where a fit starts: small random matrices; half of the gains are 1, the other half -1.
 
-    W_U is transposed, [V, D] like W_E. ln_f has the gains and the bias.
+    W_U is transposed, [V, D] like W_E. The gains are those of G or of ln_f.
     """
     parts = {"W_E": 0.1 * rng.standard_normal((V, D))}
     if family == "untied":
@@ -81,13 +81,13 @@ def left_factor(parts: Parameters) -> np.ndarray:  # -> [V, D]
 
 def excess_and_gradients(M: np.ndarray, parts: Parameters) -> tuple[float, Parameters]:
     """The excess of softmax(A) over the bigrams of M [V, V], and the gradient of each part."""
-    m = M.sum(axis=1, keepdims=True)  # the share of each first token
+    m = M.sum(axis=1, keepdims=True)  # [V, 1], the share of each first token
     W_E = parts["W_E"]
     left = left_factor(parts)
     right = parts.get("W_U", W_E)
     p = softmax(left @ right.T)
 
-    # M[b|a] / p(b|a) is M / (m p). Pairs that do not occur add nothing.
+    # M[b|a] is M[a, b] / m[a]. Pairs that do not occur add nothing.
     occurs = M > 0
     bounded = np.maximum(p, 1e-300)  # so that the logarithm is finite
     excess = float(M[occurs] @ np.log(M[occurs] / (m * bounded)[occurs]))
@@ -102,6 +102,7 @@ def excess_and_gradients(M: np.ndarray, parts: Parameters) -> tuple[float, Param
     if "bias" in parts:
         grad["gains"] = np.empty_like(parts["gains"])
         grad["bias"] = np.empty_like(parts["bias"])
+        # layer_norm_backward returns the gradient of W_E and writes the two others.
         written = {"weight": grad["gains"], "bias": grad["bias"]}
         grad["W_E"] = layer_norm_backward(dleft, W_E, parts["gains"], EPS, written)
     elif "gains" in parts:
@@ -110,7 +111,7 @@ def excess_and_gradients(M: np.ndarray, parts: Parameters) -> tuple[float, Param
     else:
         grad["W_E"] = dleft
 
-    # The right factor is W_U, or W_E again, whose two gradients are added.
+    # The right factor is W_U, or W_E again. Then the two gradients of W_E are added.
     if "W_U" in parts:
         grad["W_U"] = dright
     else:

@@ -95,7 +95,7 @@ def summary_of(ratios: list[float]) -> Line:
 
 
 def do_run(run: Run, out: Path, text: str, with_paths: bool = True) -> Line:
-    """Train and measure one model. Its paths are compared with the bigrams, if that is wanted."""
+    """Train and measure one model. With `with_paths`, its paths are compared with the bigrams."""
     data = data_of(run, out, text)
     model, result = trained(run, data)
     result["loss"] = loss_of(model, data.held_out)
@@ -103,8 +103,9 @@ def do_run(run: Run, out: Path, text: str, with_paths: bool = True) -> Line:
     result["negative gains"] = float((model.parameters["ln_f.weight"] < 0).mean())
     if run.is_chain:
         result["excess"] = result["loss"] - data.best_loss
+    # The bigrams are those of the whole text, so only models that are trained on the whole text are
+    # compared with them. The runs of a pilot only choose a rate.
     if with_paths and run.text == "whole" and run.seed not in PILOT_SEEDS:
-        # The bigrams are those of the whole text, so only a model of all of it is compared.
         _, corpus = read_data(data_path(out, text, run.vocab_size))
         result |= study(model, data, corpus)
     return result
@@ -113,8 +114,8 @@ def do_run(run: Run, out: Path, text: str, with_paths: bool = True) -> Line:
 def study(model: GPT2, data: Data, corpus: Corpus) -> Line:
     """How each path compares with the bigrams, and how often it predicts the token itself.
 
-    For an untied model also: the loss with a swapped head. A text with few frequent tokens has no
-    bigrams to compare with.
+    For an untied model, also the loss with a swapped head. If the text has few frequent tokens, the
+    paths are not compared.
     """
     result: Line = {}
     if corpus.frequent().size >= MIN_TOKENS:
@@ -126,7 +127,7 @@ def study(model: GPT2, data: Data, corpus: Corpus) -> Line:
 
 
 def path_scores(model: GPT2, corpus: Corpus) -> Line:
-    """Of the model's paths, plain and calibrated, and of the unigram: the numbers in SCORES.
+    """The numbers in SCORES: of the model's paths, plain and calibrated, and of the unigram.
 
     The corpus must have enough frequent tokens. A model without layers has no path "mlp0".
     """
@@ -142,10 +143,10 @@ def path_scores(model: GPT2, corpus: Corpus) -> Line:
 
 
 def self_predictions(model: GPT2, corpus: Corpus) -> Line:
-    """The share of frequent tokens to which a path gives the highest logit for themselves.
+    """The share of frequent tokens that have the highest logit after themselves.
 
-    It is measured for the paths that claim 2 asks about: the direct path, and, if there is a layer,
-    that through the first MLP.
+    It is measured for the paths that claim 2 of the page asks about: "raw", and "mlp0" if the model
+    has a layer.
     """
     frequent = corpus.frequent()
     paths = paths_of(model)
@@ -159,16 +160,18 @@ def self_predictions(model: GPT2, corpus: Corpus) -> Line:
 
 
 def swapped(model: GPT2, data: Data, corpus: Corpus) -> Line:
-    """The held-out loss with the head `x @ wte.T`: plain, with a scale, and with the counts too.
+    """The held-out losses of an untied model with the swapped head, x @ wte.T.
 
-    The scale, and the weight of the token counts, are fitted to the text that the model was trained
-    on.
+    "swapped" has the logits as they are. "swapped, scaled" has them times a scale, and the last
+    loss also adds the token counts with a weight. The scale and the weight are fitted to the text
+    that the model was trained on.
     """
-    tied = model.tie()
+    swapped_model = model.tie()
     fitted = data.tokens[:FITTED_TOKENS]
-    logits_of_fitted = logits_of(tied, fitted)
-    next_is = np.eye(model.config.vocab_size, dtype=np.float32)[fitted[1:]]  # [n, V], one-hot
-    counts = corpus.counts + 1  # so that each has a logarithm
+    # Both are [n, V]: a row for each token but the last, which has no next token.
+    logits_of_fitted = logits_of(swapped_model, fitted)
+    next_is = np.eye(model.config.vocab_size, dtype=np.float32)[fitted[1:]]  # one-hot
+    counts = corpus.counts + 1  # so that no count is 0, which has no logarithm
     log_u = np.log(counts / counts.sum()).astype(np.float32)
 
     def held_out_loss(scale: float, weight: float) -> float:
@@ -176,7 +179,8 @@ def swapped(model: GPT2, data: Data, corpus: Corpus) -> Line:
             mixed = np.float32(scale) * logits + np.float32(weight) * log_u
             return cross_entropy(mixed, targets)
 
-        parts = measure_tokens(tied, data.held_out, stride_of(tied), losses)
+        stride = stride_of(swapped_model)
+        parts = measure_tokens(swapped_model, data.held_out, stride, losses)
         return float(np.concatenate(parts, dtype=np.float64).mean())
 
     scale_alone = best_factor(logits_of_fitted, next_is)

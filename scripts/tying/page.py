@@ -64,10 +64,10 @@ def wrapped(text: str) -> str:
 
 
 def wrapped_item(item: str) -> str:
-    """A paragraph, or an item of a list whose later lines are indented as its text is."""
+    """A paragraph or an item of a list, wrapped. All lines of an item begin in one column."""
     if item.startswith("- "):
         indent = "  "
-    elif item[0].isdigit():
+    elif item[0].isdigit():  # "1. "
         indent = "   "
     else:
         indent = ""
@@ -91,7 +91,7 @@ def how_to_read(runs: Runs) -> str:
 - Models: width 64, 512 tokens, context 64, 800 steps of 16 sequences, no dropout, tinyshakespeare:
   {tokens:,.0f} tokens to train on, {held_out:,.0f} held out. What differs is said.
 - *Tied with signs* is a control: half of ln_f's gains start at -1. Then no token favours itself at
-  the start, and no number is added.
+  the start, and the model has no additional parameters.
 - A difference is taken seed by seed, between models with the same batches. "No difference found"
   means that it is not significant at 5 % after Holm's correction for all differences on this
   page. An interval is not corrected. "Not known yet": runs are missing, or the interval holds 0
@@ -129,7 +129,7 @@ def list_of_heads() -> str:
 
 
 def table_of_models(runs: Runs) -> str:
-    """The losses of each model of the table."""
+    """The rate and the losses of each model of the table, with each of its heads."""
     rows: list[list[object]] = []
     for model in TABLE:
         for head in model.heads:
@@ -175,7 +175,7 @@ def figure_row(name: str, figure: Figure) -> list[object]:
 
 
 def show_p(p: float) -> str:
-    """A p with one digit; those below 1e-12 are not told apart."""
+    """A p with one digit; "< 1e-12" for all that are lower."""
     if p < 1e-12:
         return "< 1e-12"
     return f"{p:.1g}"

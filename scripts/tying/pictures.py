@@ -30,7 +30,7 @@ class Curve:
     color: str
     line: str
     marker: str
-    jsds: tuple[float, ...] = JSDS
+    jsds: tuple[float, ...] = JSDS  # of the chains that it is trained on
 
 
 CURVES = (
@@ -66,7 +66,7 @@ def costs_picture(runs: Runs) -> Any:
         ax.legend(frameon=False, loc="lower right")
     for row, bar in enumerate(BARS):
         if not numbers[bar.name].is_known:
-            # In place of the bar, beside the line at 0.
+            # The words stand in place of the upper bar, beside the line at 0.
             ax.text(0.002, row - 0.18, "not known yet", va="center", color="grey", fontsize=8)
     return drawing
 

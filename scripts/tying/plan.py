@@ -47,7 +47,10 @@ def shows_paths(run: Run) -> bool:
 
 
 def job_of(line: Line, out: Path, text: str) -> Job:
-    """The job that measures a run, given as it is in runs.jsonl. Its `work` is a rough estimate."""
+    """The job that measures a run, given as it is in runs.jsonl.
+
+    The `work` of the job is its time in seconds, roughly.
+    """
     if "compare" in line:
         first = Run(**line["compare"])
         second = Run(**line["with"])
@@ -67,12 +70,12 @@ def is_training(line: Line) -> bool:
 
 
 def jobs_of(figures: Iterable[Figure], out: Path) -> Iterator[Job]:
-    """The jobs of all terms of some figures: first those of the first seed of each, and so on."""
+    """The jobs of all terms of the figures: first with each figure's first seed, and so on."""
     jobs_by_place: dict[int, list[Job]] = {}  # by the place of the seed among the figure's seeds
     for figure in figures:
         for term in figure.terms:
             if is_training(term.run) and "lr" not in term.run:
-                continue  # the pilot has not chosen the rate yet
+                continue  # the rate is OPEN: the pilot has not chosen it yet
             for place, seed in enumerate(figure.all_seeds):
                 job = job_of(with_seed(term.run, seed), out, term.text)
                 jobs_by_place.setdefault(place, []).append(job)
@@ -89,26 +92,26 @@ def whole_plan(runs: Runs, numbers: dict[str, Numbers], out: Path) -> list[Job]:
         for head in model.heads:
             figures.append(runs.measure(model.name, head))
 
-    # Several figures need the same run, and a key has one job.
+    # Several figures may need one run. It becomes one job, because its key is the same.
     jobs = {job.key: job for job in pilot_jobs(runs, out)}
     for job in jobs_of(figures, out):
         jobs.setdefault(job.key, job)
 
-    # The widest models take most of the time, and come last.
+    # The widest models take most of the time, so they come last. The sort keeps the other order.
     ordered = list(jobs.values())
     ordered.sort(key=lambda job: job.run.get("width") == WIDEST)
     return ordered
 
 
 def pilot_jobs(runs: Runs, out: Path) -> Iterator[Job]:
-    """Each model at each rate that its pilot tries, with the pilot's seeds."""
+    """The jobs of all pilots: each model and head, at each rate that is tried, with each seed."""
     for model, head in pilot_models():
         for rate in runs.tried_rates(model, head):
             for seed in PILOT_SEEDS[: model.pilot_seeds]:
                 run = replace(model.run(head, rate), seed=seed)
                 yield run_job(run, out, runs.text_of(model))
 
-    # On a tenth of the text the pilot also tries several numbers of steps.
+    # The pilot of the model "tenth" tries pairs of a rate and a number of steps.
     for head, tries in TENTH_PILOT.items():
         for rate, steps in tries:
             for seed in PILOT_SEEDS[:TENTH_PILOT_SEEDS]:

@@ -51,9 +51,10 @@ class Run:
         """The run's time on one core, roughly, for a text with so many held-out tokens."""
         tokens = self.steps * self.batch * self.context
         if not self.is_chain:
-            tokens += held_out  # scored once or four times, but without gradients
+            tokens += held_out  # they are scored, which takes less time than training
 
-        # The numbers are rough: of what a layer does, of a core's speed, and 1 ms for each step.
+        # Rough numbers: the multiplications of a layer and of the head for a token, 7e9 of them in
+        # a second, and 1 ms for each step.
         work_of_layer = self.width * (600 + 5 * self.width)
         work_of_head = self.width * self.vocab_size
         seconds_of_token = (work_of_head + self.layers * work_of_layer) / 7e9
@@ -328,7 +329,7 @@ def pilot_models() -> Iterator[tuple[Model, str]]:
 
 
 def config(run: Run) -> Config:
-    """The configuration of a run's model, tied: `start` of training.py unties it."""
+    """The configuration of a run's model, as a tied model. training.py unties it for some heads."""
     return Config(
         n_ctx=run.context,
         n_embd=run.width,

@@ -29,7 +29,7 @@ from .training import model_of, start
 STRENGTHS = (1, 2, 4, 8, 16, 32, 64)  # of the token counts in the smoothed bigrams
 REMOVED = (0, 1, 2, 4)  # principal components that are removed from a matrix before it is compared
 TIMED_STEPS = 20
-FIRST_STEPS = 6  # of these; they are not counted, since they may be slower
+FIRST_STEPS = 6  # of the timed steps; they are not counted, since they may be slower
 
 
 def documentation() -> str:
@@ -45,17 +45,18 @@ def documentation() -> str:
 
 
 def measure_text(out: Path, text: str, small: Run) -> Line:
-    """What the text itself says, without a model.
+    """What is known of a text without a model.
 
-    Its size, the floor, the losses of some simple predictions on held-out tokens, and the excess of
-    the token counts and of the best fit of each family of tables (fits.py). `small` has the size of
-    the vocabulary and the rank of the fits.
+    The result has the text's size, the floor, the held-out losses of some simple predictions, and
+    the excess of the token counts and of the best fit of each family of tables (fits.py). The
+    vocabulary has the size small.vocab_size. The fits have the rank small.width.
     """
     data, corpus = read_data(data_path(out, text, small.vocab_size))
     every = np.arange(small.vocab_size)
     pairs = corpus.table(every, every).astype(np.float64)  # [V, V], row: the first of a pair
 
-    # The loss of the text's own bigrams is the entropy of the next token, if the first is known.
+    # On the pairs themselves, the loss of the text's own bigrams is the entropy of a pair minus the
+    # entropy of its first token. The loss of the token counts is the entropy of the next token.
     shares = pairs / pairs.sum()
     shares_of_first = shares.sum(axis=1)
     shares_of_next = shares.sum(axis=0)
@@ -69,7 +70,7 @@ def measure_text(out: Path, text: str, small: Run) -> Line:
         "held out": data.held_out.size,
         "tokens that occur": int((corpus.counts > 0).sum()),
         "frequent tokens": int(corpus.frequent().size),
-        "jsd": jsd_floor(corpus),
+        "jsd": jsd_floor(corpus),  # the floor
         "unigram excess": unigram_loss_on_pairs - bigram_loss_on_pairs,
         "unigram loss": float(unigram_losses[data.held_out].mean()),
         "uniform loss": math.log(small.vocab_size),
@@ -87,8 +88,8 @@ def measure_text(out: Path, text: str, small: Run) -> Line:
 def smoothed_bigrams(tokens: np.ndarray, held_out: np.ndarray, V: int) -> float:
     """The held-out loss of the bigram counts of `tokens`, smoothed with the best of STRENGTHS.
 
-    The best is chosen without the held-out tokens: by the counts of nine tenths of `tokens`, for
-    the last tenth.
+    The best is chosen without the held-out tokens: the counts of nine tenths of `tokens` are scored
+    on the last tenth.
     """
     cut = len(tokens) * 9 // 10
     losses: dict[float, float] = {}
@@ -112,16 +113,18 @@ def bigram_loss(counted: np.ndarray, scored: np.ndarray, V: int, strength: float
 
 
 def compare(first_run: Run, second_run: Run, out: Path, text: str) -> Line:
-    """How similar the matrices of two models with different seeds are.
+    """How similar each matrix of the first model is to a matrix of the second.
 
-    The second is tied, and its only matrix is compared with both matrices of the first. Or both are
-    untied, and "in" is compared with "in", "out" with "out". If both are tied, that of the first is
-    called "in". A similarity is the rank correlation of the cosines of all pairs of tokens of the
-    text, with the mean and the first principal components of each matrix removed. With the same
-    seed both runs would start from the same W_E.
+    The first model's matrices are W_E, "in", and W_U, "out". If it is tied, "in" is its only one. A
+    tied second model has one matrix, "tied", which is compared with each of them. If the second
+    model is untied, "in" is compared with its "in" and "out" with its "out".
+
+    A similarity is the rank correlation of the cosines of all pairs of tokens of the text, with the
+    mean and the first principal components of each matrix removed. The models have different seeds,
+    because with one seed they would start from the same W_E.
     """
     data, corpus = read_data(data_path(out, text, first_run.vocab_size))
-    seen = corpus.frequent(min_count=1)
+    seen = corpus.frequent(min_count=1)  # the tokens that occur in the text
     first, _ = trained(first_run, data)
     second, _ = trained(second_run, data)
     if first.config.tied:
@@ -167,7 +170,7 @@ def without_components(rows: np.ndarray, k: int) -> np.ndarray:  # [n, D] -> [n,
 def time_steps(small: Run, vocab_size: int) -> Line:
     """The CPU time of a training step, untied over tied.
 
-    The two trainings take turns, so that what else the machine does slows both. Their first steps
+    The two trainings take turns, so that other work of the machine slows both. Their first steps
     are not counted.
     """
     tokens = np.random.default_rng(0).integers(0, vocab_size, 10_000)
@@ -185,7 +188,7 @@ def time_steps(small: Run, vocab_size: int) -> Line:
         held_out = tokens[: run.context]
         trainings.append(Trainer(model, tokens, held_out, settings).run())
 
-    seconds = np.zeros((2, TIMED_STEPS))
+    seconds = np.zeros((2, TIMED_STEPS))  # row 0: tied, row 1: untied
     for step in range(TIMED_STEPS):
         for row, training in enumerate(trainings):
             begin = process_time()

@@ -70,10 +70,11 @@ def start(run: Run) -> Training:
     model = GPT2.random(config(run), run.seed)
     parameters = {name: array.copy() for name, array in model.parameters.items()}
 
-    # With weights and biases of 0 the output of a sublayer is 0. Weight decay does not change a 0.
+    # run.only names the one sublayer that the layers have. The parameters of the other sublayer are
+    # 0, so that its output is 0. They are not trained, and weight decay does not change a 0.
     fixed: tuple[str, ...] = ()
     if run.only:
-        left_out = {"attention": ".mlp.", "MLP": ".attn."}[run.only]
+        left_out = {"attention": ".mlp.", "MLP": ".attn."}[run.only]  # a part of their names
         fixed = tuple(name for name in parameters if left_out in name)
         for name in fixed:
             parameters[name][...] = 0
@@ -104,16 +105,17 @@ def first_map(run: Run) -> np.ndarray:  # -> [D, D]
 def model_of(training: Training) -> GPT2:
     """The model with the parameters as they are now.
 
-    It shares their arrays, so a step changes it. One with a map is an untied model.
+    The model has the same arrays as the training, so a step changes the model. With a map the model
+    is untied, and its W_U is computed here: a step does not change it.
     """
     parameters = dict(training.parameters)
-    tied = config(training.run)
+    tied_config = config(training.run)
     if MAP in parameters:
         M = parameters.pop(MAP)
         parameters["lm_head.weight"] = parameters["wte.weight"] @ M.T  # W_U = M W_E^T, transposed
     if "lm_head.weight" in parameters:
-        return GPT2(tied.with_head("untied"), parameters)
-    return GPT2(tied, parameters)
+        return GPT2(tied_config.with_head("untied"), parameters)
+    return GPT2(tied_config, parameters)
 
 
 def do_step(training: Training, tokens: np.ndarray, step: int) -> None:
@@ -123,12 +125,15 @@ def do_step(training: Training, tokens: np.ndarray, step: int) -> None:
     """
     run = training.run
     ids, targets = draw(tokens, run, step)
+
+    # The gradients are written into training.gradients, which are views of flat_gradient.
     if MAP in training.parameters:
         loss = write_map_gradients(training, ids, targets)
     elif run.input_gradient is not None:
         loss = write_weighted_gradients(training, ids, targets)
     else:
-        loss = write_gradients(model_of(training), ids, targets, ids.size, training.gradients)
+        model = model_of(training)
+        loss = write_gradients(model, ids, targets, total=ids.size, gradients=training.gradients)
     for name in training.fixed:
         training.gradients[name][...] = 0
 
@@ -155,19 +160,18 @@ def draw(  # [N] -> [batch, context], [batch, context]
 
 
 def write_weighted_gradients(training: Training, ids: np.ndarray, targets: np.ndarray) -> float:
-    """The gradients of a tied model, with a factor on the input's part of wte's gradient.
+    """Write the gradients of a tied model, with a factor on the input's part of wte's gradient.
 
-    Returns the loss. The two parts are those of an untied model whose two matrices are equal. The
-    ratio of their lengths, output to input, is added to training.ratios, before the factor is
-    applied.
+    Returns the loss. The norm of the output's part divided by the norm of the input's part, before
+    the factor, is added to training.ratios.
     """
-    model = model_of(training).untie("copy")
-    output_part = np.empty_like(model.W_E)
+    # In an untied model whose two matrices are equal, each part is the gradient of one matrix.
+    untied_model = model_of(training).untie("copy")
+    output_part = np.empty_like(untied_model.W_E)
     gradients = {**training.gradients, "lm_head.weight": output_part}
-    loss = write_gradients(model, ids, targets, ids.size, gradients)
+    loss = write_gradients(untied_model, ids, targets, total=ids.size, gradients=gradients)
 
-    # Untied, the gradient of wte is the input's part alone. It becomes the weighted sum in place.
-    wte_gradient = training.gradients["wte.weight"]
+    wte_gradient = training.gradients["wte.weight"]  # so far the input's part alone
     ratio = np.linalg.norm(output_part) / np.linalg.norm(wte_gradient)
     training.ratios.append(float(ratio))
     wte_gradient *= np.float32(training.run.input_gradient)
@@ -176,31 +180,34 @@ def write_weighted_gradients(training: Training, ids: np.ndarray, targets: np.nd
 
 
 def write_map_gradients(training: Training, ids: np.ndarray, targets: np.ndarray) -> float:
-    """The gradients of a model with W_U = M W_E^T, for W_E, M and the others. Returns the loss."""
+    """Write the gradients of a model with a map, W_U = M W_E^T. Returns the loss."""
     W_E = training.parameters["wte.weight"]
     M = training.parameters[MAP]
 
-    # First those of an untied model with this W_U, which has no M.
+    # First the gradients of an untied model with this W_U. The untied model has no M.
+    untied_model = model_of(training)
     gradients = dict(training.gradients)
     del gradients[MAP]
-    dW_U = np.empty_like(W_E)  # [V, D], the gradient of W_U, transposed
-    gradients["lm_head.weight"] = dW_U
-    loss = write_gradients(model_of(training), ids, targets, ids.size, gradients)
+    lm_head_gradient = np.empty_like(W_E)  # [V, D]
+    gradients["lm_head.weight"] = lm_head_gradient
+    loss = write_gradients(untied_model, ids, targets, total=ids.size, gradients=gradients)
 
-    # W_U, transposed, is W_E M^T. So W_E is used twice, and its gradients are added.
-    training.gradients[MAP][...] = dW_U.T @ W_E
-    training.gradients["wte.weight"] += dW_U @ M
+    # lm_head.weight is W_E M^T. So W_E has a second gradient, which is added to the first.
+    training.gradients[MAP][...] = lm_head_gradient.T @ W_E
+    training.gradients["wte.weight"] += lm_head_gradient @ M
     return loss
 
 
 def untied(training: Training) -> Training:
-    """The training of a tied model, continued with a W_U of its own that starts as W_E^T.
+    """The training of a tied model, continued as that of an untied one. W_U starts as W_E^T.
 
-    AdamW's averages m and v for W_U start as those of W_E, or at 0 if the run says so.
+    AdamW's averages m and v for W_U start as the averages for W_E, or at 0 with run.new_averages.
     """
     run = training.run
     parameters = model_of(training).untie("copy").parameters
-    following = new_training(run, parameters)  # its averages are 0
+    following = new_training(run, parameters)  # all of its averages are 0
+
+    # Copy the optimizer's averages, parameter by parameter.
     before = training.optimizer
     after = following.optimizer
     after.steps = before.steps
@@ -220,7 +227,7 @@ def train(run: Run, tokens: np.ndarray) -> tuple[GPT2, GPT2, list[float]]:
     Raises FloatingPointError if a loss or a gradient is not finite.
     """
     training = start(run)
-    early = model_of(training)  # if there are too few steps for a tenth
+    early = model_of(training)  # remains if a tenth of the steps is less than one
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # overflow, if the rate is much too high
         for step in range(run.steps):

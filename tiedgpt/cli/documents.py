@@ -101,14 +101,15 @@ def settings_of(command: str, args: argparse.Namespace, opened: Opened) -> dict[
         "command": command,
         "field": args.field,
         "scores_only": args.scores_only,
-        "shard_size": args.shard_size,
     }
+    # A model that is changed under the same name has another identity. The versions come before the
+    # settings that depend on them, because --resume names the first setting that differs.
+    settings |= identity(opened.checkpoint, opened.tokenizer)
+    settings["shard_size"] = args.shard_size
     values = vars(args) | {"special": "token" if args.allow_special else "error"}
     # ARGUMENTS names the arguments of the function that makes the command's rows.
     for name in ARGUMENTS[command]:
         settings[name] = values[name]
-    # A model that is changed under the same name has another identity.
-    settings |= identity(opened.checkpoint, opened.tokenizer)
     return settings
 
 

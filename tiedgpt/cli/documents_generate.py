@@ -13,7 +13,7 @@ from ..scale.inputs import find_files
 from . import documents, options
 
 # Bytes of the input in a shard. A prompt takes far more time than its bytes take to be scored.
-SHARD_SIZE = 25_000
+SHARD_SIZE = 250_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

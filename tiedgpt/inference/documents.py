@@ -13,6 +13,7 @@ random stream, default_rng([seed, n, i]).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import islice
 
@@ -62,8 +63,7 @@ class Encoder:
             raise ArgumentError(
                 f"the text has {ids.size} tokens, more than the limit of {max_tokens}"
             )
-        # A copy, because the caller may use the memory of its array for the next document.
-        ids = np.array(check_text_ids(ids, self.config))
+        ids = check_text_ids(ids, self.config)
         self.check_tokens(ids)
         return ids
 
@@ -72,7 +72,7 @@ class Encoder:
         ids = self.encode(prompt)
         if self.on_long == "cut" and ids.ndim > 0:  # a number cannot be cut; it is refused below
             ids = ids[-kept:]
-        ids = np.array(check_prompt_ids(ids, self.config))  # from a list, so a copy
+        ids = np.array(check_prompt_ids(ids, self.config))  # from a list
         self.check_tokens(ids)
         return ids
 
@@ -249,7 +249,8 @@ def numbered_chunks(
     >>> list(numbered_chunks(["a", "b", "c"], size=2))
     [[(0, 'a'), (1, 'b')], [(2, 'c')]]
     """
-    numbered = enumerate(texts, first)
+    # Each is copied, because the caller may use the memory of its array for the next document.
+    numbered = enumerate(map(copy, texts), first)
     while chunk := list(islice(numbered, size)):
         yield chunk
 
