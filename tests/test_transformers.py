@@ -1,7 +1,8 @@
-"""Live parity with transformers: both load the same files. In float64, transformers is right.
+"""Live parity with transformers: both libraries load the same files and compute the same numbers.
 
-Needs torch and transformers (pip install torch==2.13.0, then the extra `parity`); without them
-test_goldens.py compares with what transformers computed before.
+What transformers computes in float64 is taken as the right result. The tests need torch and
+transformers (pip install torch==2.13.0, then the extra `parity`). Without them, test_goldens.py
+compares with saved results of transformers. `theirs` and `expected` are of transformers.
 """
 
 import warnings
@@ -46,13 +47,12 @@ with third_party():
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
 
-# torch's threads wait for work by spinning, in the way of NumPy's: on a busy machine a minute
-# becomes many.
+# Several threads of torch and of NumPy would take the processors from each other while they wait.
 torch.set_num_threads(1)
 
 
 def transformers_model(directory: Path, dtype: Any = None) -> Any:
-    """A checkpoint as transformers loads it, in float64 if not told otherwise."""
+    """A checkpoint as transformers loads it, by default in float64."""
     with third_party():
         return GPT2LMHeadModel.from_pretrained(directory, dtype=dtype or torch.float64).eval()
 
@@ -71,7 +71,7 @@ def transformers_greedy(model: Any, ids: np.ndarray, new: int) -> list[int]:  # 
             attention_mask=torch.ones_like(batch_of_one),
             max_new_tokens=new,
             do_sample=False,
-            pad_token_id=0,  # it wants one, though a batch of one has no padding
+            pad_token_id=0,  # generate asks for one, although there is no padding here
         )
     return out[0, ids.size :].tolist()
 
@@ -79,10 +79,10 @@ def transformers_greedy(model: Any, ids: np.ndarray, new: int) -> list[int]:  # 
 def random_transformers_model(
     config: Any, ids: np.ndarray, seed: int = 0, positions: float = 1.0
 ) -> Any:
-    """A model whose every parameter matters, with logits for `ids` up to make_goldens.SCALE, 10.
+    """A model with random parameters, whose largest logit for `ids` is about 10.
 
-    The larger `positions`, the more its continuations depend on them instead of repeating one
-    token.
+    positions: a factor of the position embedding. With a large one, a greedy continuation does not
+    repeat one token.
     """
     with third_party():
         model = GPT2LMHeadModel(config).eval()
@@ -123,7 +123,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "unscaled": {"scale_attn_weights": False},
     "by layer": {"scale_attn_by_inverse_layer_idx": True},
     "unscaled, by layer": {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True},
-    "upcast": {"reorder_and_upcast_attn": True},  # in half precision alone it would change anything
+    "upcast": {"reorder_and_upcast_attn": True},  # changes nothing but in half precision
 }
 STORED = ["float32", "float16", "bfloat16", "float32 shards", "bfloat16 shards"]
 
@@ -141,13 +141,13 @@ class Case:
     def __str__(self) -> str:
         return ", ".join(astuple(self))
 
-    def is_nearly_usual(self) -> bool:
-        """Whether at most one thing, besides the head, is not the default."""
-        unusual = set(astuple(self)) - set(astuple(Case(self.head)))
-        return len(unusual) <= 1
+    def differs_in_one_field(self) -> bool:
+        """Whether at most one field differs from its default; the head has no default."""
+        different = set(astuple(self)) - set(astuple(Case(self.head)))
+        return len(different) <= 1
 
     def has_shards(self) -> bool:
-        # The model without a block is too small to be divided.
+        # The file of the model without a block is too small to be divided.
         return "shards" in self.stored and self.shape != "no block"
 
     def dtype(self) -> Any:
@@ -166,26 +166,29 @@ class Case:
 
 
 def chosen_cases() -> list[Case]:
-    """All that are nearly usual, and a random forty."""
+    """All cases that differ from the defaults in one field, and forty random cases."""
     every_case = [Case(*keys) for keys in product(HEADS, SHAPES, FIELDS, ACTIVATIONS, STORED)]
-    forty = np.random.default_rng(3).choice(len(every_case), 40, replace=False)
+    random_numbers = np.random.default_rng(3).choice(len(every_case), 40, replace=False)
     chosen = []
     for number, case in enumerate(every_case):
-        if case.is_nearly_usual() or number in forty:
+        if case.differs_in_one_field() or number in random_numbers:
             chosen.append(case)
     return chosen
 
 
 @pytest.mark.parametrize("case", chosen_cases(), ids=str)
-def test_there_and_back(tmp_path: Path, case: Case) -> None:
-    """transformers -> load_model -> save_model -> transformers, for a batch as long as n_ctx."""
+def test_a_checkpoint_of_transformers_is_loaded_and_saved_again(tmp_path: Path, case: Case) -> None:
+    """The logits of a batch of n_ctx tokens stay the same in all these steps:
+
+    transformers -> load_model -> save_model -> transformers
+    """
     config = case.config()
     ids = np.random.default_rng(0).integers(config.vocab_size, size=(3, config.n_positions))
     written = random_transformers_model(config, ids).to(case.dtype())
     theirs = tmp_path / "theirs"
     shard_size = "1GB"
     if case.has_shards():
-        shard_size = 4000  # bytes: less than any model here, so it is divided
+        shard_size = 4000  # bytes, so that the file is divided into shards
     with third_party():
         written.save_pretrained(theirs, max_shard_size=shard_size)
     assert (theirs / "model.safetensors.index.json").exists() == case.has_shards()
@@ -195,7 +198,7 @@ def test_there_and_back(tmp_path: Path, case: Case) -> None:
     assert 9 < np.abs(expected).max() < 11, "the tolerances below are for logits of this size"
     model = tiedgpt.load_model(theirs)
     assert model.config.head == case.head
-    assert_close(model(ids[1]), expected[1], 1e-4)  # one row alone, in float32
+    assert_close(model(ids[1]), expected[1], 1e-4)  # a single sequence, in float32
     logits_after_saving = save_and_compare(model, ids, tmp_path)
     assert_close(logits_after_saving, expected, 1e-12)
 
@@ -203,10 +206,10 @@ def test_there_and_back(tmp_path: Path, case: Case) -> None:
 def save_and_compare(  # ids [B, T] -> [B, T, V]
     model: GPT2, ids: np.ndarray, directory: Path
 ) -> np.ndarray:
-    """Save the model. transformers loads it without a complaint, and computes the same logits.
+    """Save the model. transformers must load it without a complaint and compute the same logits.
 
-    These are returned, in float64. What transformers saves again has the same names, also where its
-    loading would forgive another one. Both files are float32, whatever the model was loaded from.
+    Returns the logits that transformers computes in float64. transformers also saves the model
+    again: both files must have the same names, dtypes and shapes of tensors.
     """
     tiedgpt.save_model(model, None, directory / "saved")
     with third_party():
@@ -245,21 +248,21 @@ SAVED = {
 
 
 @pytest.mark.parametrize("kind", SAVED)
-def test_transformers_reads_what_is_saved(tmp_path: Path, kind: str) -> None:
+def test_transformers_reads_a_saved_model_whose_head_was_changed(tmp_path: Path, kind: str) -> None:
     config = SAVED[kind].config
     ids = np.random.default_rng(0).integers(config.vocab_size, size=(3, config.n_ctx))
     save_and_compare(SAVED[kind], ids, tmp_path)
 
 
 @pytest.mark.slow
-def test_each_golden_is_a_case_of_the_script() -> None:
+def test_each_golden_is_a_case_of_make_goldens() -> None:
     folders = {path.parent.name for path in GOLDENS.glob("*/config.json")}
     assert folders == set(make_goldens.CASES)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", make_goldens.CASES)
-def test_make_goldens_writes_the_goldens_again(tmp_path: Path, name: str) -> None:
+def test_make_goldens_writes_the_same_checkpoint_again(tmp_path: Path, name: str) -> None:
     with third_party():
         make_goldens.write_case(name, tmp_path)
     written = tiedgpt.load_model(tmp_path)
@@ -269,21 +272,21 @@ def test_make_goldens_writes_the_goldens_again(tmp_path: Path, name: str) -> Non
         np.testing.assert_array_equal(array, golden.parameters[tensor], tensor)
 
 
-@pytest.mark.parametrize("is_list", [False, True], ids=["one-end-token", "two-end-tokens"])
-def test_greedy_ends_where_transformers_ends(tmp_path: Path, is_list: bool) -> None:
-    """The end-of-text token is in the continuation by transformers, and not in ours."""
+@pytest.mark.parametrize("has_two", [False, True], ids=["one-end-token", "two-end-tokens"])
+def test_a_greedy_text_ends_where_that_of_transformers_ends(tmp_path: Path, has_two: bool) -> None:
+    """The text of transformers includes the token that ends it; the text of tiedgpt does not."""
     ids = np.arange(7)
     config = GPT2Config(**SHAPES["small"], bos_token_id=None, eos_token_id=None)
     random_transformers_model(config, ids[None]).save_pretrained(tmp_path)
     without_end = transformers_greedy(transformers_model(tmp_path), ids, 12)
     assert len(without_end) == 12
 
-    # Now a token that the model writes, before the last one, ends the text.
+    # Make one or two of these twelve tokens end the text.
     config.eos_token_id = without_end[5]
-    if is_list:
+    if has_two:
         config.eos_token_id = [without_end[3], without_end[5]]
     config.save_pretrained(tmp_path)
-    (tmp_path / "generation_config.json").unlink()  # it says that there is no end of text
+    (tmp_path / "generation_config.json").unlink()  # it says that no token ends the text
     with_end = transformers_greedy(transformers_model(tmp_path), ids, 12)
     assert len(with_end) < 12
     tokens = tiedgpt.generate(tiedgpt.load_model(tmp_path), ids, max_new_tokens=12, greedy=True)
@@ -298,20 +301,20 @@ def transformers_probabilities(logits: np.ndarray, sampling: Sampling) -> np.nda
         warpers.append(TopPLogitsWarper(sampling.top_p))
     scores = torch.from_numpy(logits)[None].double()
     for warper in warpers:
-        scores = warper(None, scores)  # these warpers do not look at the tokens before
+        scores = warper(None, scores)  # None for the ids before, which these warpers do not use
     return scores.softmax(-1)[0].numpy()
 
 
-# Of 1009 tokens
+# Logits of 1009 tokens
 NORMAL = np.random.default_rng(4).standard_normal(1009, np.float32)
-PEAK = np.float32(np.arange(1009) == 500)  # 1 for token 500, and 0 for the others
+PEAK = np.float32(np.arange(1009) == 500)  # 1 for token 500, and 0 for all other tokens
 LOGITS = {
     "random": NORMAL,
-    "peaked": NORMAL + 25 * PEAK,  # one token has almost everything
+    "peaked": NORMAL + 25 * PEAK,  # token 500 has almost all the probability
     "two peaks": NORMAL + 12 * PEAK + 11 * np.roll(PEAK, 100),
     "steep": 10 * NORMAL,
-    "as GPT-2's": 3 * NORMAL - 100,  # far from zero, as the real model's are
-    "equal": np.round(2 * NORMAL),  # many tokens have the same
+    "as GPT-2's": 3 * NORMAL - 100,  # the logits of GPT-2 are as far from 0
+    "equal": np.round(2 * NORMAL),  # many tokens have the same logit
 }
 
 
@@ -321,13 +324,14 @@ TOP_P = [None, 1e-6, 0.1, 0.5, 0.9, 0.999, 1]
 
 @pytest.mark.parametrize("kind", LOGITS)
 @pytest.mark.parametrize("temperature", [0.01, 0.7, 1.0, 1.3, 5.0])
-def test_sampling_distribution(kind: str, temperature: float) -> None:
+def test_sampling_probabilities_are_those_of_transformers(kind: str, temperature: float) -> None:
     logits = LOGITS[kind]
     for top_k, top_p in product(TOP_K, TOP_P):
         sampling = Sampling(temperature, top_k, top_p)
         p = sampling.probabilities(logits)
         expected = transformers_probabilities(logits, sampling)
-        # Of equal tokens, top_p keeps as many in both libraries, but not the same ones.
+        # If several tokens have the same logit, top_p may keep only some of them. Both libraries
+        # keep the same number of tokens, but not the same tokens.
         if kind == "equal" and top_p not in (None, 1.0):
             p = np.sort(p)
             expected = np.sort(expected)
@@ -336,15 +340,15 @@ def test_sampling_distribution(kind: str, temperature: float) -> None:
 
 
 def recipe(model: Any, ids: np.ndarray, max_length: int, stride: int) -> float:  # ids [N]
-    """The mean loss of a text by the sliding windows of transformers' documentation."""
-    losses = []
-    counts = []
+    """The mean loss of a text, by the sliding windows in the documentation of transformers."""
+    losses = []  # the mean of each window
+    counts = []  # the number of tokens in this mean
     previous_end = 0
     for start in range(0, ids.size, stride):
         end = min(start + max_length, ids.size)
         labels = torch.from_numpy(ids[None, start:end]).clone()
         inputs = labels.clone()
-        # Tokens that the windows before have predicted get -100, which transformers leaves out.
+        # The label -100 leaves out the tokens that earlier windows have predicted.
         new_tokens = end - previous_end
         labels[:, :-new_tokens] = -100
         with third_party():
@@ -359,7 +363,7 @@ def recipe(model: Any, ids: np.ndarray, max_length: int, stride: int) -> float: 
 
 @pytest.mark.parametrize("stride", [1, 10, 15, 30, 31])
 @pytest.mark.parametrize("tied", [True, False], ids=HEADS)
-def test_score_is_the_recipes(tmp_path: Path, tied: bool, stride: int) -> None:
+def test_the_mean_loss_is_that_of_the_recipe(tmp_path: Path, tied: bool, stride: int) -> None:
     config = GPT2Config(**SHAPES["small"], tie_word_embeddings=tied, bos_token_id=0, eos_token_id=0)
     n_ctx = config.n_positions
     ids = np.random.default_rng(8).integers(config.vocab_size, size=3 * n_ctx + 5)
@@ -370,7 +374,7 @@ def test_score_is_the_recipes(tmp_path: Path, tied: bool, stride: int) -> None:
     in_float32 = token_losses(model, ids, stride).mean()
     in_float64 = token_losses(model.astype(np.float64), ids, stride).mean()
     assert in_float32 == pytest.approx(expected, rel=1e-6)
-    # Not closer: transformers makes the logits float32 before it takes their loss.
+    # transformers computes the loss from logits in float32, so that a lower tolerance would fail.
     assert in_float64 == pytest.approx(expected, rel=1e-7)
 
 
@@ -384,11 +388,11 @@ class FullSize:
     model: GPT2
     prompt: np.ndarray
     logits: np.ndarray  # of the prompt: [1, T, V]
-    logits_in_float32: np.ndarray  # by transformers too
-    greedy: list[int]  # the continuation of the prompt
-    greedy_logits: np.ndarray  # from which each of its tokens was chosen: [T, V]
+    logits_in_float32: np.ndarray  # the same by transformers in float32
+    greedy: list[int]  # the greedy continuation of the prompt
+    greedy_logits: np.ndarray  # [n, V]: each row chose one token of `greedy`
     long_prompt: np.ndarray
-    long_last_logits: np.ndarray  # of its last token: [V]
+    long_last_logits: np.ndarray  # of the last token of the long prompt: [V]
 
 
 @pytest.fixture(scope="module", params=HEADS)
@@ -403,13 +407,13 @@ def full_size(request: pytest.FixtureRequest, tmp_path_factory: Any) -> FullSize
 
     in_float32 = transformers_model(directory, torch.float32)
     logits_in_float32 = transformers_logits(in_float32, prompt)
-    del in_float32  # two models would take much memory
+    del in_float32  # frees its memory
 
     theirs = transformers_model(directory)  # in float64
     greedy = transformers_greedy(theirs, prompt[0], 20)
     continued = np.append(prompt, [greedy], axis=1)
-    # The logits at a place choose the next token: those at the prompt's last token the first one of
-    # `greedy`. Nothing is chosen by those at the last token of all.
+    # The logits after a token choose the next token. So the first token of `greedy` is chosen after
+    # the last token of the prompt, and its last token after the last but one of the whole text.
     logits_of_continued = transformers_logits(theirs, continued)[0]
     greedy_logits = logits_of_continued[prompt.size - 1 : -1]
     logits_of_long_prompt = transformers_logits(theirs, long_prompt)[0]
@@ -421,12 +425,12 @@ def full_size(request: pytest.FixtureRequest, tmp_path_factory: Any) -> FullSize
         greedy=greedy,
         greedy_logits=greedy_logits,
         long_prompt=long_prompt,
-        long_last_logits=logits_of_long_prompt[-1].copy(),  # without the memory of the others
+        long_last_logits=logits_of_long_prompt[-1].copy(),  # a view would keep all rows in memory
     )
 
 
 def rounding_of_products(product: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> float:
-    """The root mean square error of a matrix product of the model's size in float32."""
+    """The root mean square error of `product` for two float32 matrices as in the model's MLP."""
     rng = np.random.default_rng(7)
     x = rng.standard_normal((64, 768), np.float32)
     W = rng.standard_normal((768, 3072), np.float32)
@@ -440,17 +444,17 @@ def product_of_torch(x: np.ndarray, W: np.ndarray) -> np.ndarray:
 
 @pytest.mark.slow
 def test_full_size_logits_are_as_exact_as_those_of_transformers(full_size: FullSize) -> None:
-    """The error is at most 1.5 times theirs, where NumPy's products are as exact as torch's.
+    """The error in float32 is at most 1.5 times that of transformers.
 
-    They need not be: NumPy's OpenBLAS on AVX-512 rounds 1.4 times as much as torch does. With
-    torch's products in the place of NumPy's, the whole model's errors were measured equal.
+    Where NumPy's matrix products have larger errors than torch's, the allowed error is larger by
+    the same factor. With OpenBLAS on AVX-512, this factor is 1.4.
     """
     by_numpy = rounding_of_products(np.matmul)
     by_torch = rounding_of_products(product_of_torch)
     allowed = 1.5 * max(1, by_numpy / by_torch)
     error = np.abs(full_size.model(full_size.prompt) - full_size.logits).max()
     their_error = np.abs(full_size.logits_in_float32 - full_size.logits).max()
-    assert 9 < np.abs(full_size.logits).max() < 11, "the usual scale"
+    assert 9 < np.abs(full_size.logits).max() < 11, "the model was scaled to logits of about 10"
     assert error <= allowed * their_error
 
 
@@ -467,7 +471,7 @@ def test_full_size_greedy_tokens_are_those_of_transformers(full_size: FullSize) 
 
 
 def logits_of_pieces(model: GPT2, ids: np.ndarray, cuts: Any) -> np.ndarray:
-    """The logits of a text that is read with a cache, and cut before these places."""
+    """The logits of a text that is cut before the tokens `cuts` and read piece by piece."""
     cache = model.new_cache()
     logits = [model(piece, cache) for piece in np.split(ids, cuts, axis=1)]
     return np.concatenate(logits, axis=1)
@@ -475,7 +479,8 @@ def logits_of_pieces(model: GPT2, ids: np.ndarray, cuts: Any) -> np.ndarray:
 
 @pytest.mark.slow
 def test_full_size_logits_token_by_token(full_size: FullSize) -> None:
-    logits = logits_of_pieces(full_size.model, full_size.prompt, range(1, 64))
+    before_each_token_but_the_first = range(1, full_size.prompt.size)
+    logits = logits_of_pieces(full_size.model, full_size.prompt, before_each_token_but_the_first)
     assert_close(logits, full_size.model(full_size.prompt), 1e-4)
     assert_close(logits[0, -1], full_size.logits[0, -1], 1e-4)
 

@@ -1,10 +1,10 @@
 """The figures of scripts/tying_results, computed again from runs.jsonl with scipy alone.
 
-Nothing of scripts/tying is imported. figures.json says which runs a figure is made of: a figure is
-the mean over seeds of a sum of terms, and a term is a measure of a run, added or subtracted by its
-sign. With "above" a term is a count instead: 1 where the measure is above that number, else 0. A
-figure of two terms or more is a test of whether the mean is 0; "holm" is its p after Holm's
-correction for all tests.
+Nothing of scripts/tying is imported. A figure in figures.json is the mean over its seeds of a sum
+of terms. A term is a measure of a run, times a sign: 1 or -1. A term with "above" is a count
+instead: 1 if the measure is above that number, else 0. A figure of two terms or more is also a
+statistical test of whether its mean is 0: "p" is the p of this test, and "holm" is p after Holm's
+correction for all tests. PAGE is the README.md of the results, which prints figures.
 """
 
 import json
@@ -20,18 +20,18 @@ stats = pytest.importorskip("scipy.stats", reason="scipy is not installed: pip i
 RESULTS = Path(__file__).resolve().parents[1] / "scripts" / "tying_results"
 FIGURES = json.loads((RESULTS / "figures.json").read_text(encoding="utf-8"))
 PAGE = (RESULTS / "README.md").read_text(encoding="utf-8")
-SHAKESPEARE = "86c4e6aa9db7"
-TWELVE = [1, 2, 3, 4, 5, 6, 7, 8, 1001, 1002, 1003, 1004]
+SHAKESPEARE = "86c4e6aa9db7"  # the name of the text in runs.jsonl
+TWELVE_SEEDS = [1, 2, 3, 4, 5, 6, 7, 8, 1001, 1002, 1003, 1004]
 
 
 def key_of(run: dict, text: str) -> str:
-    """What tells one line of runs.jsonl from the others: the settings of its run, and its text."""
+    """The key of a line of runs.jsonl: the settings of its run, and the name of its text."""
     return json.dumps([run, text], sort_keys=True)
 
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, dict]:
-    """What was measured, by key_of."""
+    """The measures of each run in runs.jsonl, by its key."""
     lines = (RESULTS / "runs.jsonl").read_text(encoding="utf-8").splitlines()
     found = {}
     for text in lines:
@@ -44,14 +44,14 @@ def run_of(term: dict, seed) -> dict:
     """The settings of a term's run with one seed."""
     run = term["run"]
     if "compare" in run:
-        # The matrices of two models are compared, each with a seed of its own.
+        # Two models are compared, and `seed` is a pair of seeds, one for each model.
         first_seed, second_seed = seed
         return {
             "compare": {**run["compare"], "seed": first_seed},
             "with": {**run["with"], "seed": second_seed},
         }
     if run.get("measure") == "text":
-        return run  # the same for every seed
+        return run  # a measure of the text has no seed
     if run.get("measure") == "step time":
         return {**run, "timing": seed}  # the number of the repetition
     return {**run, "seed": seed}
@@ -65,8 +65,8 @@ def values_of(figure: dict, results: dict[str, dict]) -> np.ndarray:  # -> [n]
         for term in figure["terms"]:
             result = results[key_of(run_of(term, seed), term["text"])]
             if "above" in term:
-                # A run that diverged has no such measure, and counts as above.
-                total += result.get(term["measure"], math.inf) > term["above"]
+                measure = result.get(term["measure"], math.inf)  # missing if the run diverged
+                total += measure > term["above"]
             else:
                 total += term["sign"] * result[term["measure"]]
         values.append(total)
@@ -78,7 +78,7 @@ def name_of(figure: dict) -> str:
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=name_of)
-def test_a_figure_is_what_scipy_finds(figure, results):
+def test_a_figure_is_the_mean_interval_and_p_that_scipy_computes(figure, results):
     values = values_of(figure, results)
     assert figure["mean"] == pytest.approx(values.mean(), abs=1e-9)
     if np.ptp(values) == 0:
@@ -94,25 +94,25 @@ def test_a_figure_is_what_scipy_finds(figure, results):
 
 
 def test_holms_correction_counts_each_test_once():
-    """Two sections of the page may have the same test."""
+    """If two sections of the page have the same figure, it is one test."""
     tests = {}
     for figure in FIGURES:
         if len(figure["terms"]) > 1:
             tests[json.dumps(figure["terms"])] = figure
-    ps_as_shown = np.array([test["p"] for test in tests.values()])
-    corrected_as_shown = np.array([test["holm"] for test in tests.values()])
+    p = np.array([test["p"] for test in tests.values()])
+    holm = np.array([test["holm"] for test in tests.values()])
 
-    # The lowest p is multiplied by the number of tests, the next by one less, and so on. No p is
-    # then above 1, or below that of a lower p.
-    lowest_first = np.argsort(ps_as_shown)
+    # Holm multiplies the lowest p by the number n of tests, the next p by n - 1, and so on, to at
+    # most 1. A corrected p is at least as high as the corrected p before it.
+    lowest_first = np.argsort(p)
     factors = np.arange(len(tests), 0, -1)
-    multiplied = np.minimum(1, ps_as_shown[lowest_first] * factors)
+    multiplied = np.minimum(1, p[lowest_first] * factors)
     corrected = np.maximum.accumulate(multiplied)
-    np.testing.assert_allclose(corrected_as_shown[lowest_first], corrected)
+    np.testing.assert_allclose(holm[lowest_first], corrected)
 
 
 def test_the_cost_is_the_loss_of_tied_minus_that_of_untied(results):
-    """Two bars of the page, whose settings are written out here."""
+    """For two figures of the page, the settings of both runs are written out here."""
     bars = {figure["name"]: figure for figure in FIGURES if figure["section"] == "first screen"}
     cases = {
         "width 64": ({"layers": 1, "lr": 0.004}, {"layers": 1, "head": "untied", "lr": 0.008}),
@@ -120,7 +120,7 @@ def test_the_cost_is_the_loss_of_tied_minus_that_of_untied(results):
     }
     for name, (tied, untied) in cases.items():
         costs = []
-        for seed in TWELVE:
+        for seed in TWELVE_SEEDS:
             tied_loss = results[key_of({**tied, "seed": seed}, SHAKESPEARE)]["loss"]
             untied_loss = results[key_of({**untied, "seed": seed}, SHAKESPEARE)]["loss"]
             costs.append(tied_loss - untied_loss)
@@ -145,21 +145,24 @@ def settings_of(run: dict) -> set[str]:
 
 
 def share_of_one_order(jsd: float) -> float:
-    """The share of the more frequent order among the pairs of a chain, from its JSD.
+    """The share of pairs of a chain that have the more frequent of their two orders.
 
-    The JSD is ln 2 minus the entropy of the two orders of a pair.
+    The JSD of the chain is ln 2 minus the entropy of the shares of the two orders.
     """
     from scipy.optimize import brentq
 
-    def too_much(share: float) -> float:
+    def difference_of_jsd(share: float) -> float:
         jsd_of_share = math.log(2) - stats.entropy([share, 1 - share])
         return jsd_of_share - jsd
 
-    return brentq(too_much, 0.5, 1 - 1e-12)
+    return brentq(difference_of_jsd, 0.5, 1 - 1e-12)  # the share for which this is 0
 
 
 def test_every_number_on_the_page_is_a_figure(results):
-    """Or a setting of a run, or the share of one order in the most asymmetric chain, JSD 0.65."""
+    """Two other kinds are allowed: settings of runs, and the share of one order in a chain.
+
+    This share is that of the chain with the highest JSD, 0.65, in percent.
+    """
     known = {f"{100 * share_of_one_order(0.65):.1f}"}
     for figure in FIGURES:
         known |= printed(figure)
@@ -175,8 +178,8 @@ def test_every_number_on_the_page_is_a_figure(results):
     assert [number for number in numbers if number not in known] == []
 
 
-def test_the_shares_of_failures_are_counts(results):
-    """Such as "2 of 12" in the table of claim 11; with fewer seeds nothing is printed."""
+def test_the_page_prints_counts_of_runs_above_a_limit_as_n_of_12(results):
+    """For example "2 of 12". A count with fewer than twelve seeds is not printed."""
     for figure in FIGURES:
         is_count = "above" in figure["terms"][0]
         if is_count and len(figure["seeds"]) == 12:

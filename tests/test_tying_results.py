@@ -1,8 +1,9 @@
-"""What scripts/tying_results has: the page, its tables, and the runs that both are made of.
+"""scripts/tying_results: its page and tables agree with its runs, runs.jsonl.
 
-PAGE is README.md there, README the one of the package. A model is a row of settings.TABLE; its
-pilot is trainings with seeds of their own that choose the learning rate of each head, such as tied
-or untied.
+PAGE is the README.md of the results, README that of the repository. The first screen of PAGE has
+the answers and a picture whose bars are costs. A model is a row of settings.TABLE, with a learning
+rate for each head ("tied", "untied"). A pilot chooses this rate: trainings with several rates, with
+seeds that are used for nothing else.
 """
 
 import re
@@ -46,8 +47,8 @@ def test_the_published_files_are_made_of_the_published_runs(name, write, publish
     assert write(published) == (RESULTS / name).read_text(encoding="utf-8")
 
 
-def test_the_page_names_the_usual_sizes():
-    """They are written by hand in the page's text."""
+def test_the_page_has_the_default_settings_of_a_run():
+    """The page has them as text, which is not computed from the settings."""
     run = settings.Run()
     text = " ".join(PAGE.split())
     assert f"width {run.width}, {run.vocab_size} tokens, context {run.context}" in text
@@ -56,8 +57,7 @@ def test_the_page_names_the_usual_sizes():
     assert f"at least {MIN_COUNT} times" in text
 
 
-def test_the_first_screen_is_the_first_screen():
-    """The answers and the picture come before all else, in less than 30 lines."""
+def test_the_page_begins_with_three_answers_and_the_picture_in_less_than_30_lines():
     first, _, _ = PAGE.partition("## How to read")
     assert len(first.splitlines()) < 30
     assert len(re.findall(r"^\d\. ", first, re.M)) == 3
@@ -66,7 +66,7 @@ def test_the_first_screen_is_the_first_screen():
 
 def test_the_pictures_show_the_runs(published):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install -e .[plot]")
-    # One curve of the one picture, and all labels and one bar of the other.
+    # Of the picture of chains, one curve is compared; of the picture of costs, labels and one bar.
     (chains_panel,) = pictures.chains_picture(published).axes
     curves = {line.get_label(): line for line in chains_panel.lines}
     excesses = []
@@ -81,7 +81,7 @@ def test_the_pictures_show_the_runs(published):
     assert published.cost("one layer").mean in widths
 
 
-def test_pilot_and_page_have_no_seed_in_common():
+def test_the_page_the_pilots_and_repetitions_have_no_seed_in_common():
     assert not {*settings.SEEDS} & {*settings.PILOT_SEEDS}
     assert not {*settings.SEEDS, *settings.PILOT_SEEDS} & {*settings.NEW_SEEDS}
 
@@ -89,16 +89,16 @@ def test_pilot_and_page_have_no_seed_in_common():
 @pytest.mark.parametrize(
     "model", [model for model in settings.TABLE if model.name.endswith("narrower")], ids=str
 )
-def test_a_narrower_untied_model_has_as_many_parameters(model):
-    """As the tied one from which it has its rates, but for 6 %: the width is a whole number."""
-    tied = settings.MODELS[model.rates_of].size
-    wide = count_parameters(settings.config(tied))["tied"]["total"]
-    narrow = count_parameters(settings.config(model.size))["untied"]["total"]
-    assert narrow == pytest.approx(wide, rel=0.06)
+def test_a_narrower_untied_model_has_as_many_parameters_as_the_tied_model(model):
+    """The numbers differ by at most 6 %, because the width must be a whole number."""
+    tied_model = settings.MODELS[model.rates_of]
+    tied = count_parameters(settings.config(tied_model.size))["tied"]["total"]
+    untied = count_parameters(settings.config(model.size))["untied"]["total"]
+    assert untied == pytest.approx(tied, rel=0.06)
 
 
 def models_with_a_rate() -> list:
-    """The models and heads that have a pilot, and for which the table has a rate."""
+    """Each model and head with a pilot. OPEN stands for a rate that is not chosen yet."""
     params = []
     for model, head in settings.pilot_models():
         if getattr(model, head) != settings.OPEN:
@@ -107,15 +107,15 @@ def models_with_a_rate() -> list:
 
 
 @pytest.mark.parametrize(("model", "head"), models_with_a_rate())
-def test_the_rate_is_the_best_of_a_finished_pilot(model, head, published):
+def test_the_rate_in_the_table_is_the_best_rate_of_a_finished_pilot(model, head, published):
     rate_of_table = getattr(model, head)
     best = published.best_rate(model, head)  # None if the pilot is not finished
     assert best in (None, rate_of_table)
 
 
 @pytest.mark.parametrize("head", settings.TENTH_PILOT)
-def test_the_rate_and_the_steps_for_a_tenth_are_the_best_of_the_pilot(head, published):
-    """The pilot has tried pairs of a rate and a number of steps."""
+def test_for_a_tenth_of_the_text_the_rate_and_the_steps_are_the_best_of_the_pilot(head, published):
+    """This pilot has tried pairs of a learning rate and a number of steps."""
     seeds = settings.PILOT_SEEDS[: settings.TENTH_PILOT_SEEDS]
     losses = {}
     for rate, steps in settings.TENTH_PILOT[head]:
@@ -127,10 +127,10 @@ def test_the_rate_and_the_steps_for_a_tenth_are_the_best_of_the_pilot(head, publ
     assert min(losses, key=losses.get) == chosen
 
     most_steps = max(steps for _, steps in losses)
-    assert model.size.steps == most_steps, "the page says so"
+    assert model.size.steps == most_steps, "the page says that the most steps are best"
 
 
-def test_the_readme_has_published_figures(published):
+def test_the_figures_in_the_readme_are_on_the_page(published):
     """A figure is a mean and an interval, such as 0.107 [0.098, 0.115]."""
     table, _, _ = README[README.index("| small models") :].partition("\n\n")
     figures = re.findall(r"-?\d\.\d{3} \[.*?\]", table)
@@ -140,7 +140,7 @@ def test_the_readme_has_published_figures(published):
 
 
 def test_the_readme_has_the_output_of_study(capsys, monkeypatch):
-    """The README has some lines of it, and "..." for others."""
+    """In the README, "..." stands for lines that are left out."""
     monkeypatch.setenv("COLUMNS", "100")
     # The command, and the lines after it to the end of the block.
     command, shown = re.search(r"^\$ tiedgpt (study .*)\n((?:.*\n)*?)```", README, re.M).groups()
@@ -152,8 +152,8 @@ def test_the_readme_has_the_output_of_study(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("line", re.findall(r"^\$ tiedgpt (.*)$", PAGE, re.M))
-def test_the_commands_of_the_page(line, capsys):
-    """Each has a comment with two numbers that it prints: how many parameters, and the share."""
+def test_a_command_of_the_page_prints_the_numbers_in_its_comment(line, capsys):
+    """They are the number and the share of the parameters that tying saves."""
     arguments, _, comment = line.partition("#")
     assert cli.main(shlex.split(arguments)) == 0
     out = capsys.readouterr().out
@@ -169,7 +169,7 @@ def test_a_claim_is_shown_alone(number, published):
     assert "| p, Holm |" in shown
 
 
-def test_the_second_text_is_that_of_its_python():
-    """Another version of Python has other help texts."""
+def test_the_second_text_is_the_documentation_of_python():
+    """Each version of Python has a different documentation."""
     if text_name(documentation()) != settings.SECOND_TEXT:
         pytest.skip(f"the published runs are from Python {settings.SECOND_TEXT_PYTHON}")

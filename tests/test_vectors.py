@@ -1,8 +1,9 @@
-"""Reference values for a port: what `tiedgpt vectors` writes, and that they show mistakes.
+"""Reference values for a port (GPT-2 in another language): `tiedgpt vectors` writes them.
 
-It writes a folder with a small model. In float64 there are: ids, targets, each activation and each
-gradient in expected.safetensors, and the parameters after one step of AdamW in
-after_step.safetensors. vectors.json has the loss, a greedy continuation and the settings of AdamW.
+It writes a folder with a small model. expected.safetensors has ids, targets, and each activation
+and each gradient in float64. after_step.safetensors has the parameters after one step of AdamW.
+vectors.json has the loss, a greedy continuation and the settings of AdamW. `tiedgpt compare`
+compares a file of a port with this folder and names the first difference.
 """
 
 import hashlib
@@ -18,7 +19,7 @@ from tiedgpt.comparison.vectors import VECTORS, exact_model, write_vectors
 from tiedgpt.gpt2.activations import ACTIVATIONS
 
 HEADS = ["tied", "untied"]
-NEUTRAL = {"weight": 1.0, "bias": 0.0}  # of a layer norm, and of every bias
+NEUTRAL = {"weight": 1.0, "bias": 0.0}  # values that change nothing: a layer norm's weight, a bias
 
 
 def read(path):
@@ -41,7 +42,7 @@ def test_the_parameters_are_the_same_on_every_machine():
 
 
 def test_no_parameter_is_neutral():
-    """So a port that leaves out a bias or a gain gets other numbers."""
+    """So a port that leaves out a bias, or the weight of a layer norm, gets different numbers."""
     for name, array in exact_model().parameters.items():
         if array.ndim == 1:
             _, _, kind = name.rpartition(".")  # such as "weight" of "ln_f.weight"
@@ -75,9 +76,9 @@ def test_the_values_are_those_of_the_model_in_float64(folder):
     assert document["greedy"] == greedy
 
 
-def test_the_step_is_that_of_torch(folder):
+def test_the_parameters_after_one_step_are_those_of_adamw_in_torch(folder):
     torch = pytest.importorskip("torch", reason="needs pip install -e .[parity]")
-    document = json.loads((folder / "vectors.json").read_text())["adamw"]
+    settings = json.loads((folder / "vectors.json").read_text())["adamw"]
     expected = read(folder / "expected.safetensors")
     parameters = tiedgpt.load_model(folder).parameters
     for name, after in read(folder / "after_step.safetensors").items():
@@ -85,20 +86,20 @@ def test_the_step_is_that_of_torch(folder):
         parameter.grad = torch.tensor(expected[name])
         weight_decay = 0.0
         if parameter.ndim > 1:  # matrices alone decay
-            weight_decay = document["weight_decay"]
+            weight_decay = settings["weight_decay"]
         optimizer = torch.optim.AdamW(
             [parameter],
-            lr=document["lr"],
-            betas=(document["beta1"], document["beta2"]),
-            eps=document["eps"],
+            lr=settings["lr"],
+            betas=(settings["beta1"], settings["beta2"]),
+            eps=settings["eps"],
             weight_decay=weight_decay,
         )
         optimizer.step()
         np.testing.assert_allclose(after, parameter.detach().numpy(), rtol=0, atol=1e-12)
 
 
-def test_rounding_does_not_show_in_the_step(folder):
-    """The gradient of the keys' biases is 0, so it is nothing but rounding errors."""
+def test_the_step_does_not_change_the_biases_of_the_keys(folder):
+    """Their gradient is 0 but for rounding errors, which AdamW must not make large."""
     expected = read(folder / "expected.safetensors")
     after = read(folder / "after_step.safetensors")
     parameters = tiedgpt.load_model(folder).parameters
@@ -113,7 +114,7 @@ def test_rounding_does_not_show_in_the_step(folder):
 # The command
 
 
-def test_the_command_writes_what_compare_reads(run, tmp_path):
+def test_compare_finds_no_difference_in_what_the_command_writes(run, tmp_path):
     folder = str(tmp_path / "vectors")
     assert run("vectors", "-q", folder, "--head", "untied", "--seed", "3") == (0, "", "")
     report = output(run, "compare", "-m", folder, f"{folder}/expected.safetensors")
@@ -128,7 +129,7 @@ def test_a_folder_with_files_is_not_touched(run, tmp_path):
 
 @pytest.mark.parametrize("kind", ["json", "safetensors"])
 def test_the_mistake_of_a_port_is_named(kind, run, tmp_path):
-    """A port has the exact gelu in place of gelu_new, and writes some activations to a file."""
+    """This port computes the exact gelu in place of gelu_new. Its file has some activations."""
     folder = tmp_path / "vectors"
     write_vectors(folder, "tied")
     expected = read(folder / "expected.safetensors")
@@ -146,13 +147,13 @@ def test_the_mistake_of_a_port_is_named(kind, run, tmp_path):
     assert "exact gelu" in out
 
 
-def test_null_in_json_is_nan(run, tmp_path):
-    """JavaScript writes nan so."""
+def test_null_in_json_is_read_as_nan(run, tmp_path):
+    """JavaScript writes a nan as null."""
     folder = tmp_path / "vectors"
     write_vectors(folder, "tied")
     expected = read(folder / "expected.safetensors")
     logits = expected["logits"].tolist()
-    logits[1][8][100] = None  # one number, which JSON writes as null
+    logits[1][8][100] = None  # json.dumps writes null
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({"ids": expected["ids"].tolist(), "logits": logits}))
     code, out, _ = run("compare", "-m", str(folder), str(path))
@@ -183,7 +184,7 @@ def test_null_in_json_is_nan(run, tmp_path):
         ),
     ],
 )
-def test_files_that_are_refused(name, content, message, run, tmp_path):
+def test_compare_refuses_a_wrong_file(name, content, message, run, tmp_path):
     path = tmp_path / name
     path.write_text(content)
     assert_one_error_line(run("compare", "-m", "shakespeare-tied", str(path)), message)

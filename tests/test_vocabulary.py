@@ -3,9 +3,14 @@
 Most tests use a tokenizer of SMALL_MERGES: the bytes, of which "!" has id 0, then 256 "lo", 257
 "low", 258 " low", 259 "er" and 260 "é". By default, <|endoftext|> (EOT) is 261.
 
-An added token is none of the bytes and merges, or is one of them that is read before any merge. It
-is special or plain: by default, `encode` refuses a text with a special token, and reads a plain
-token as such. A normalized token is one that transformers searches for last.
+An ordinary token is a byte or a merge. An added token is found in a text before any merge; it is a
+new token, or also an ordinary one. An added token is special or plain. By default, `encode` refuses
+a text with a special token; a plain token it always reads as one token. A normalized token is an
+added token for which transformers searches after the others.
+
+The settings are the file tokenizer_config.json. They may hold added tokens by id, in
+added_tokens_decoder, and they may name tokens ("pad_token": "<pad>"), which makes them special. The
+map, special_tokens_map.json, may name tokens too.
 """
 
 import json
@@ -32,6 +37,7 @@ from tiedgpt.gpt2.tokenizer import EOT, Tokenizer, spelled_ids
 
 
 def assert_same_tokenizer(read: Tokenizer, tokenizer: Tokenizer) -> None:
+    """Both are written as the same files, and encode a text to the same ids."""
     assert vocabulary_files(read) == vocabulary_files(tokenizer)
     assert read.plain_tokens == tokenizer.plain_tokens
     assert read.encode("a lower low é") == tokenizer.encode("a lower low é")
@@ -55,8 +61,8 @@ SPECIAL_TOKENS = [  # the special tokens, the id of the first byte, the id of EO
 
 
 @pytest.mark.parametrize(("special_tokens", "first_id", "eot_id"), SPECIAL_TOKENS)
-def test_special_tokens_before_and_after(special_tokens, first_id, eot_id):
-    """Special tokens before the bytes move the ids of all ordinary tokens by first_id."""
+def test_special_tokens_come_before_or_after_the_ordinary_tokens(special_tokens, first_id, eot_id):
+    """Special tokens before the bytes add first_id to the ids of all ordinary tokens."""
     tokenizer = Tokenizer(SMALL_MERGES, special_tokens, first_id)
     assert tokenizer.eot_id == eot_id
     n_ordinary = 256 + len(SMALL_MERGES)
@@ -114,12 +120,12 @@ def test_a_saved_tokenizer_comes_back(tmp_path, special_tokens, first_id, eot_id
         ),
     ],
 )
-def test_special_tokens_that_do_not_fit(special_tokens, first_id, message):
+def test_special_tokens_that_do_not_fit_are_refused(special_tokens, first_id, message):
     """The tokenizer has no merges, so a special token after the bytes has id 256 or more."""
     refuses(message, Tokenizer, [], special_tokens, first_id, error=TiedGPTError)
 
 
-def test_a_special_token_with_another_id_than_its_merge():
+def test_a_special_token_with_another_id_than_its_merge_is_refused():
     message = r"special token 'lo' has id 257, expected 256"
     refuses(message, Tokenizer, [("l", "o")], {"lo": 257}, error=TiedGPTError)
 
@@ -127,7 +133,7 @@ def test_a_special_token_with_another_id_than_its_merge():
 # merges.txt
 
 
-def test_the_files_of_gpt2_come_back_byte_for_byte(gpt2):
+def test_the_files_of_gpt2_are_written_again_byte_for_byte(gpt2):
     files = vocabulary_files(gpt2)
     assert files["merges.txt"].encode() == GPT2_MERGES.read_bytes()
     assert files["vocab.json"].encode() == GPT2_VOCAB.read_bytes()
@@ -190,16 +196,15 @@ def test_forms_of_merges_txt(text, merges, tmp_path):
         ),
     ],
 )
-def test_merges_that_contradict_themselves(merges, message, tmp_path):
-    """They are refused as an argument and in a file, which the error then names."""
+def test_wrong_merges_are_refused_as_an_argument_and_in_a_file(merges, message, tmp_path):
     refuses(f"^{message}$", Tokenizer, merges, error=TiedGPTError)
     path = tmp_path / "merges.txt"
     path.write_text("".join(f"{left} {right}\n" for left, right in merges))
     refuses(rf"merges\.txt: {message}", read_merges, path, error=TiedGPTError)
 
 
-def test_a_merge_with_a_space():
-    """merges.txt writes it as "Ġ"."""
+def test_a_merge_with_a_space_is_refused():
+    """Merges spell a space as "Ġ"."""
     message = "^merge 1, 'l  ': ' ' is no byte and no earlier merge$"
     refuses(message, Tokenizer, [("l", " ")], error=TiedGPTError)
 
@@ -214,7 +219,7 @@ def vocab_with(**changes: object) -> bytes:
 
 
 def vocab_without(token: str) -> bytes:
-    """The same vocab.json without a token."""
+    """The vocab.json of vocab_with(), without one token."""
     ids = json.loads(vocab_with())
     return json.dumps(without(ids, token)).encode()
 
@@ -250,7 +255,7 @@ def test_merges_and_vocab(vocabulary):
         ),
     ],
 )
-def test_merges_that_are_malformed(vocabulary, content, message):
+def test_a_malformed_merges_txt_is_refused(vocabulary, content, message):
     (vocabulary / "merges.txt").write_bytes(content)
     refuses(rf"merges\.txt{message}", read_tokenizer, vocabulary, error=TiedGPTError)
 
@@ -288,7 +293,9 @@ def test_merges_that_are_malformed(vocabulary, content, message):
         ),
     ],
 )
-def test_a_vocab_that_is_malformed_or_contradicts_the_merges(vocabulary, content, message):
+def test_a_vocab_that_is_malformed_or_contradicts_the_merges_is_refused(
+    vocabulary, content, message
+):
     (vocabulary / "vocab.json").write_bytes(content)
     refuses(rf"vocab\.json{message}", read_tokenizer, vocabulary, error=TiedGPTError)
 
@@ -297,7 +304,7 @@ def test_a_vocab_that_is_malformed_or_contradicts_the_merges(vocabulary, content
 
 
 def test_added_tokens_json_holds_more_special_tokens(tmp_path):
-    """As transformers 4 saves a fine-tune that added a token: vocab.json does not know it."""
+    """transformers 4 saves a token that was added to a model only in this file."""
     save(Tokenizer(SMALL_MERGES), tmp_path)
     (tmp_path / "added_tokens.json").write_text('{"<|pad|>": 262}')
     ids = {EOT: 261, "<|pad|>": 262}
@@ -305,14 +312,15 @@ def test_added_tokens_json_holds_more_special_tokens(tmp_path):
     assert_same_tokenizer(read_tokenizer(tmp_path), expected)
 
 
-def test_more_files_are_written_where_there_are_more_special_tokens():
-    """transformers would not know them from vocab.json alone."""
-    plain = vocabulary_files(Tokenizer(SMALL_MERGES))
-    more = vocabulary_files(Tokenizer(SMALL_MERGES, {EOT: 261, "<|pad|>": 262}))
-    assert more.keys() - plain.keys() == {"added_tokens.json", "tokenizer.json"}
+def test_with_more_special_tokens_than_eot_two_more_files_are_written():
+    """From vocab.json alone, transformers would not know that they are special."""
+    files_with_eot = vocabulary_files(Tokenizer(SMALL_MERGES))
+    files_with_pad = vocabulary_files(Tokenizer(SMALL_MERGES, {EOT: 261, "<|pad|>": 262}))
+    new_files = files_with_pad.keys() - files_with_eot.keys()
+    assert new_files == {"added_tokens.json", "tokenizer.json"}
 
 
-def test_the_added_tokens_of_an_earlier_save_are_gone(tmp_path):
+def test_a_second_save_removes_the_added_tokens_of_the_first_save(tmp_path):
     with_pad = Tokenizer(SMALL_MERGES, {EOT: 261, "<|pad|>": 262})
     without_pad = Tokenizer(SMALL_MERGES)
     save(with_pad, tmp_path)
@@ -324,7 +332,7 @@ def test_the_added_tokens_of_an_earlier_save_are_gone(tmp_path):
 
 TEXT = f"low! lower!!{EOT}flower low<p>"
 MERGES = [*SMALL_MERGES, ("!", "!")]  # "!!" has id 261, so EOT has 262
-ADDED = [  # an added token, and the tokens of TEXT with it
+ADDED = [  # an added token, and the tokens of which TEXT then consists
     pytest.param(
         "!",
         ["low", "!", " low", "er", "!", "!", EOT, "f", "low", "er", " low", "<", "p", ">"],
@@ -370,16 +378,16 @@ def test_an_added_token_is_read_as_one_token_before_any_merge(tmp_path, token, p
 
 
 @pytest.mark.parametrize("token", ["!", "low", "<p>"])
-def test_an_added_token_is_ordinary_text_if_that_is_asked_for(tmp_path, token):
+def test_with_special_text_an_added_token_is_read_as_ordinary_text(tmp_path, token):
     tokenizer = read_tokenizer(write_added(tmp_path, token))
-    without_token = Tokenizer(MERGES)
-    ids = without_token.encode(TEXT, special="text")
-    assert tokenizer.encode(TEXT, special="text") == ids
+    without_added_token = Tokenizer(MERGES)
+    expected = without_added_token.encode(TEXT, special="text")
+    assert tokenizer.encode(TEXT, special="text") == expected
 
 
 @pytest.mark.parametrize("token", ["!", "low"])
 def test_an_added_token_that_is_also_an_ordinary_one_is_not_refused(tmp_path, token):
-    """By default, `encode` refuses special tokens in a text. This one is read; EOT is refused."""
+    """By default, `encode` refuses EOT in a text, but reads "!" or "low" as the added token."""
     tokenizer = read_tokenizer(write_added(tmp_path, token))
     ids = tokenizer.encode(TEXT, special="token")
     message = r"the text contains special token '<\|endoftext\|>' at character"
@@ -397,7 +405,7 @@ def test_an_added_token_comes_back_from_a_saved_model(tmp_path, token):
 
 @pytest.mark.parametrize("token", ["!", "low", "<p>"])
 def test_transformers_reads_an_added_token_in_the_same_way(tmp_path, token):
-    """From the directory that tiedgpt reads, and from one to which it saves the tokenizer."""
+    """It reads the directory that tiedgpt read, and the directory that tiedgpt saved."""
     transformers = pytest.importorskip("transformers")
     original = write_added(tmp_path / "original", token)
     tokenizer = read_tokenizer(original)
@@ -430,8 +438,8 @@ def with_plain_token(tmp_path) -> Path:
     return tmp_path
 
 
-def test_a_plain_token_is_read_in_any_text(with_plain_token):
-    """It is <user>, with id 262."""
+def test_a_plain_token_is_read_with_each_value_of_special(with_plain_token):
+    """The plain token is <user>, with id 262."""
     tokenizer = read_tokenizer(with_plain_token)
     for special in ("error", "token", "text"):
         assert tokenizer.encode("low<user>!", special) == [257, 262, 0]
@@ -452,7 +460,7 @@ def test_the_end_of_text_is_special_whatever_the_file_says(tmp_path):
 
 
 def test_transformers_reads_a_plain_token_in_the_same_way(with_plain_token):
-    """It is <user>. transformers wants the configuration of a model beside a tokenizer."""
+    """The plain token is <user>. transformers also needs the config.json of a saved model."""
     transformers = pytest.importorskip("transformers")
     tokenizer = read_tokenizer(with_plain_token)
     tiedgpt.save_model(random_model(), None, with_plain_token)
@@ -463,7 +471,7 @@ def test_transformers_reads_a_plain_token_in_the_same_way(with_plain_token):
 
 
 def test_transformers_knows_which_tokens_of_a_saved_model_are_special(tmp_path):
-    """<user> is not, so it is not skipped."""
+    """<user> is plain, so that it is not skipped."""
     transformers = pytest.importorskip("transformers")
     added_tokens = {EOT: 261, "<pad>": 262, "<user>": 263}
     tokenizer = Tokenizer(SMALL_MERGES, added_tokens, plain_tokens=["<user>"])
@@ -475,7 +483,7 @@ def test_transformers_knows_which_tokens_of_a_saved_model_are_special(tmp_path):
     assert_same_tokenizer(read_tokenizer(tmp_path), tokenizer)
 
 
-def test_an_added_token_with_the_sign_of_a_space(tmp_path):
+def test_an_added_token_with_the_spelling_of_a_space_is_refused(tmp_path):
     file = tokenizer_json(added_tokens=[added_token(EOT, 261), added_token("Ġx", 262)])
     message = r"tokenizer\.json: added token 'Ġx' contains \"Ġ\", which stands for a space in"
     refuses(message, read_tokenizer_json, write_json(tmp_path, file), error=TiedGPTError)
@@ -488,7 +496,7 @@ def test_an_added_token_with_the_sign_of_a_space(tmp_path):
 def with_normalized_token(tmp_path) -> Path:
     """A directory whose tokenizer.json has <|end|> (262) and the normalized token "!<" (263).
 
-    In "!<|end|>" the second begins before the first, and takes its first character.
+    In the text "!<|end|>" the two tokens overlap in "<", and the normalized token begins first.
     """
     added_tokens = [
         added_token(EOT, 261),
@@ -499,8 +507,8 @@ def with_normalized_token(tmp_path) -> Path:
     return tmp_path
 
 
-def test_a_normalized_token_takes_no_part_of_another_one(with_normalized_token):
-    """<|end|> is 262, and the normalized token "!<" is 263. In "!<|end|>" it is not read."""
+def test_a_normalized_token_takes_no_part_of_another_added_token(with_normalized_token):
+    """<|end|> is 262, and the normalized token "!<" is 263. "!<|end|>" is read as "!", <|end|>."""
     tokenizer = read_tokenizer(with_normalized_token)
     assert tokenizer.encode("low!<|end|>!<", special="token") == [257, 0, 262, 263]
 
@@ -513,7 +521,7 @@ def test_a_normalized_token_does_not_hide_a_special_one(with_normalized_token):
 
 
 def test_a_special_token_that_is_read_as_text_is_read_whole(tmp_path):
-    """Another token does not begin within it. With transformers it is the same."""
+    """The plain token "end" is not read within <|end|>. transformers does the same."""
     tokens = [added_token("<|end|>", 261), added_token("end", 262, special=False)]
     model = bpe_model(vocab=spelled_ids(SMALL_MERGES, first_id=0))
     path = write_json(tmp_path, tokenizer_json(added_tokens=tokens, model=model))
@@ -550,10 +558,10 @@ def test_transformers_reads_normalized_tokens_in_the_same_way(with_normalized_to
 
 @pytest.fixture
 def saved_in_place(tmp_path) -> Path:
-    """A directory as transformers 5 leaves it when tokens are added to a model that has none.
+    """A directory in which transformers 5 added tokens to a saved tokenizer.
 
-    tokenizer.json has <user>, 262, which is not special, and <pad>, 263. merges.txt and vocab.json
-    are those from before.
+    tokenizer.json has the plain token <user>, 262, and the special token <pad>, 263. merges.txt and
+    vocab.json are unchanged, and have neither.
     """
     save(Tokenizer(SMALL_MERGES), tmp_path)
     added_tokens = [*EOT_AND_PLAIN_USER, added_token("<pad>", 263)]
@@ -568,7 +576,7 @@ def test_the_added_tokens_of_tokenizer_json_are_read(saved_in_place):
     assert tokenizer.find_special("<user>low<pad>") == "<pad>"
 
 
-def test_transformers_adds_tokens_in_place_and_they_are_read(tmp_path):
+def test_tokens_that_transformers_adds_to_a_saved_tokenizer_are_read(tmp_path):
     """It adds <user>, a plain token, and the special token <pad> to a saved tokenizer."""
     transformers = pytest.importorskip("transformers")
     save(Tokenizer(SMALL_MERGES), tmp_path)
@@ -582,13 +590,13 @@ def test_transformers_adds_tokens_in_place_and_they_are_read(tmp_path):
     assert tokenizer.plain_tokens == {"<user>"}
 
 
-def test_two_files_with_other_merges(saved_in_place):
+def test_different_merges_in_tokenizer_json_and_merges_txt_are_refused(saved_in_place):
     (saved_in_place / "merges.txt").write_text("l o\n")
     message = r"tokenizer\.json: its 5 merges are not the 1 of merges\.txt beside it"
     refuses(message, read_tokenizer, saved_in_place, error=TiedGPTError)
 
 
-def test_two_files_with_other_ids(saved_in_place):
+def test_different_ids_in_tokenizer_json_and_vocab_json_are_refused(saved_in_place):
     vocab = spelled_ids(SMALL_MERGES, first_id=1)
     (saved_in_place / "vocab.json").write_text(json.dumps(vocab))
     message = r"tokenizer\.json: token '!' has id 0, but 1 in vocab\.json beside it"
@@ -596,22 +604,22 @@ def test_two_files_with_other_ids(saved_in_place):
 
 
 def test_the_id_of_an_added_token_in_vocab_json_does_not_matter(saved_in_place):
-    """<pad> is not an ordinary token, and tokenizer.json, which is read, says 263."""
+    """The id of <pad> is 263, as in tokenizer.json."""
     vocab = spelled_ids(SMALL_MERGES, first_id=0) | {"<pad>": 261}
     (saved_in_place / "vocab.json").write_text(json.dumps(vocab))
     assert read_tokenizer(saved_in_place).special_tokens["<pad>"] == 263
 
 
 def test_added_tokens_json_adds_to_tokenizer_json(saved_in_place):
-    """tokenizer.json has <user>, which is not special, and <pad>, 263, but no <b>."""
+    """tokenizer.json has the plain token <user>, 262, and <pad>, 263, but not <b>."""
     (saved_in_place / "added_tokens.json").write_text('{"<user>": 262, "<b>": 264}')
     tokenizer = read_tokenizer(saved_in_place)
     assert tokenizer.special_tokens["<b>"] == 264
     assert tokenizer.plain_tokens == {"<user>"}
 
 
-def test_the_files_of_an_earlier_tokenizer_are_replaced(saved_in_place):
-    """transformers would read tokenizer.json first, and its settings, in which <pad> is special."""
+def test_a_save_replaces_the_files_of_the_earlier_tokenizer(saved_in_place):
+    """From the earlier tokenizer.json and settings, transformers would read <pad> as special."""
     names = ["special_tokens_map.json", "tokenizer_config.json"]
     for name in names:
         (saved_in_place / name).write_text('{"pad_token": "<pad>", "add_prefix_space": true}')
@@ -620,7 +628,7 @@ def test_the_files_of_an_earlier_tokenizer_are_replaced(saved_in_place):
     assert_same_tokenizer(read_tokenizer(saved_in_place), tokenizer)
     transformers = pytest.importorskip("transformers")
     theirs = transformers.AutoTokenizer.from_pretrained(saved_in_place)
-    assert theirs.encode("he<pad>") == tokenizer.encode("he<pad>")  # ordinary text
+    assert theirs.encode("he<pad>") == tokenizer.encode("he<pad>")  # <pad> is ordinary text
 
 
 # tokenizer_config.json
@@ -631,8 +639,8 @@ def settings_with(added_tokens: dict[str, object]) -> bytes:
     return json.dumps({"added_tokens_decoder": added_tokens}).encode()
 
 
-def test_added_tokens_of_the_settings(vocabulary):
-    """The vocabulary itself ends with EOT, whose id is 258."""
+def test_added_tokens_of_the_settings_are_read(vocabulary):
+    """Without them, the vocabulary ends with EOT, whose id is 258."""
     added_tokens = {
         "258": added_token(EOT, 258),
         "259": added_token("<user>", 259, special=False),
@@ -673,19 +681,19 @@ def test_added_tokens_of_the_settings(vocabulary):
         ),
     ],
 )
-def test_added_tokens_of_the_settings_that_are_wrong(vocabulary, settings, message):
+def test_wrong_added_tokens_of_the_settings_are_refused(vocabulary, settings, message):
     """The vocabulary has the tokens "low", 257, and EOT, 258, which is the last."""
     (vocabulary / "tokenizer_config.json").write_bytes(settings)
     refuses(rf"tokenizer_config\.json: {message}", read_tokenizer, vocabulary, error=TiedGPTError)
 
 
-def test_a_first_token_that_is_not_put_before_a_text_is_named(vocabulary):
+def test_a_warning_says_that_add_bos_token_has_no_effect(vocabulary):
     (vocabulary / "tokenizer_config.json").write_text('{"add_bos_token": true}')
     with pytest.warns(TiedGPTWarning, match=r"tokenizer_config\.json: add_bos_token is true, but"):
         assert read_tokenizer(vocabulary).encode("low") == [257]
 
 
-def test_a_last_token_that_is_not_put_after_a_text_is_named(vocabulary):
+def test_a_warning_says_that_add_eos_token_has_no_effect(vocabulary):
     (vocabulary / "tokenizer_config.json").write_text('{"add_eos_token": true}')
     with pytest.warns(TiedGPTWarning, match=r"tokenizer_config\.json: add_eos_token is true, but"):
         assert read_tokenizer(vocabulary).encode("low") == [257]
@@ -726,7 +734,7 @@ NAMED_TEXT = f"low<pad>! <user><x><e> <m>lower{EOT}<pad><"
 
 
 def write_named(directory: Path, file: str, settings: dict) -> Path:
-    """A directory with a tokenizer.json that has <user>, 262, and with settings in this file."""
+    """A directory with a tokenizer.json that has <user>, 262, and with these settings in `file`."""
     write_json(directory, tokenizer_json(added_tokens=EOT_AND_USER, decoder=BYTE_LEVEL))
     (directory / file).write_text(json.dumps(settings))
     (directory / "config.json").write_text('{"model_type": "gpt2"}')
@@ -755,7 +763,7 @@ def test_transformers_reads_the_map_of_special_tokens_in_the_same_way(tmp_path, 
 
 
 @pytest.mark.parametrize("name", ["pad", "several", "extra", "another-name", "ordinary"])
-def test_transformers_reads_them_beside_merges_in_the_same_way(tmp_path, name):
+def test_transformers_reads_named_tokens_beside_merges_txt_in_the_same_way(tmp_path, name):
     tokenizer = Tokenizer(SMALL_MERGES)
     save(tokenizer, tmp_path)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(NAMED[name]))
@@ -763,10 +771,10 @@ def test_transformers_reads_them_beside_merges_in_the_same_way(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "decoder", [{}, {"added_tokens_decoder": DECODER}], ids=["merged", "decoder"]
+    "decoder", [{}, {"added_tokens_decoder": DECODER}], ids=["no-decoder", "decoder"]
 )
-def test_transformers_reads_both_files_in_the_same_way(tmp_path, decoder):
-    """The map wins, but is not read beside added_tokens_decoder."""
+def test_transformers_reads_the_settings_and_the_map_in_the_same_way(tmp_path, decoder):
+    """If they name different tokens, the map is right. With added_tokens_decoder it is not read."""
     settings = {"pad_token": "<x>", "extra_special_tokens": ["<e>"], **decoder}
     write_named(tmp_path, "tokenizer_config.json", settings)
     special_tokens_map = {"pad_token": "<pad>", "extra_special_tokens": ["<m>", "<e>"]}
@@ -774,8 +782,8 @@ def test_transformers_reads_both_files_in_the_same_way(tmp_path, decoder):
     assert_reads_as_transformers(tmp_path)
 
 
-def test_named_tokens_are_appended_in_the_order_of_the_names(vocabulary):
-    """The order is that of transformers: eos, pad, extra. The vocabulary ends with EOT, 258."""
+def test_named_tokens_are_appended_in_the_order_of_transformers(vocabulary):
+    """The order is: eos, pad, extra. Without these tokens, the vocabulary ends with EOT, 258."""
     settings = {"extra_special_tokens": ["<x>"], "pad_token": "<pad>", "eos_token": "<e>"}
     (vocabulary / "tokenizer_config.json").write_text(json.dumps(settings))
     expected = {EOT: 258, "<e>": 259, "<pad>": 260, "<x>": 261}
@@ -797,7 +805,7 @@ def test_a_named_token_is_special(tmp_path):
 
 @pytest.mark.parametrize("is_special", [True, False], ids=["special", "plain"])
 def test_the_settings_win_over_tokenizer_json(tmp_path, is_special):
-    """They disagree whether <user> is special. tokenizer.json says that it is normalized, too."""
+    """The two disagree on <user>: whether it is special, and whether it is normalized."""
     in_settings = {**without_id(USER), "special": is_special, "normalized": False}
     settings = {"added_tokens_decoder": {"262": in_settings}}
     write_named(tmp_path, "tokenizer_config.json", settings)
@@ -827,13 +835,13 @@ def test_the_settings_win_over_tokenizer_json(tmp_path, is_special):
         ),
     ],
 )
-def test_named_tokens_that_are_wrong(vocabulary, settings, message):
+def test_wrong_named_tokens_are_refused(vocabulary, settings, message):
     (vocabulary / "tokenizer_config.json").write_text(json.dumps(settings))
     refuses(rf"tokenizer_config\.json: {message}", read_tokenizer, vocabulary, error=TiedGPTError)
 
 
-def test_a_named_token_whose_id_is_not_certain(vocabulary):
-    """GPT2Tokenizer of transformers appends <|endoftext|> before it, TokenizersBackend does not."""
+def test_a_named_token_in_a_vocabulary_without_eot_is_refused(vocabulary):
+    """Its id is not certain: of two classes of transformers, one would append EOT before it."""
     (vocabulary / "vocab.json").write_bytes(vocab_without(EOT))
     (vocabulary / "tokenizer_config.json").write_text('{"pad_token": "<pad>"}')
     message = r"pad_token is '<pad>', and neither this nor <\|endoftext\|> is in the vocabulary"
@@ -859,25 +867,26 @@ TEMPLATE = {
         ),
     ],
 )
-def test_a_post_processor_that_adds_tokens_is_named(tmp_path, post_processor):
+def test_a_warning_says_that_a_post_processor_adds_no_tokens_here(tmp_path, post_processor):
     path = write_json(tmp_path, tokenizer_json(post_processor=post_processor))
     with pytest.warns(TiedGPTWarning, match=r"tokenizer\.json: post_processor adds tokens"):
         assert read_tokenizer_json(path).encode("low") == [257]
 
 
-def test_a_post_processor_that_adds_none_is_not_mentioned(tmp_path):
-    """transformers 5 writes it. A warning would be an error."""
+def test_a_post_processor_without_tokens_has_no_warning(tmp_path):
+    """transformers 5 writes such a one. A warning would fail this test."""
     template = {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A"}}]}
     path = write_json(tmp_path, tokenizer_json(post_processor=template))
     assert read_tokenizer_json(path).encode("low") == [257]
 
 
-def test_without_a_prefix_space(vocabulary):
+def test_settings_without_a_prefix_space_are_read(vocabulary):
     (vocabulary / "tokenizer_config.json").write_text('{"add_prefix_space": false}')
     assert read_tokenizer(vocabulary).encode("low") == [257]
 
 
-def test_a_prefix_space_would_give_other_ids(vocabulary):
+def test_settings_with_a_prefix_space_are_refused(vocabulary):
+    """A space before every text would change its ids."""
     (vocabulary / "tokenizer_config.json").write_text('{"add_prefix_space": true}')
     message = r"tokenizer_config\.json: add_prefix_space is true, expected false"
     refuses(message, read_tokenizer, vocabulary, error=TiedGPTError)
@@ -1000,7 +1009,7 @@ OTHER_IDS = [  # settings that would give other ids
 
 
 @pytest.mark.parametrize(("file", "message"), OTHER_IDS)
-def test_a_tokenizer_json_that_gives_other_ids(tmp_path, file, message):
+def test_a_tokenizer_json_that_would_give_other_ids_is_refused(tmp_path, file, message):
     path = write_json(tmp_path, file)
     refuses(rf"tokenizer\.json.*{message}", read_tokenizer_json, path, error=TiedGPTError)
 
@@ -1059,7 +1068,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize(("file", "message"), MALFORMED)
-def test_a_tokenizer_json_that_is_malformed(tmp_path, file, message):
+def test_a_malformed_tokenizer_json_is_refused(tmp_path, file, message):
     path = write_json(tmp_path, file)
     refuses(rf"tokenizer\.json.*{message}", read_tokenizer_json, path, error=TiedGPTError)
 
@@ -1068,8 +1077,8 @@ def test_a_tokenizer_json_that_is_malformed(tmp_path, file, message):
 
 
 @pytest.mark.parametrize("file", ["tokenizer.json", "merges.txt"])
-def test_a_tokenizer_that_hugging_face_trained(tmp_path, file):
-    """Special tokens are first, as its trainer puts them: EOT is 0 and <pad> is 1."""
+def test_a_tokenizer_trained_by_hugging_faces_library_is_read(tmp_path, file):
+    """The trainer puts special tokens first: EOT has id 0 and <pad> id 1."""
     tokenizers = pytest.importorskip("tokenizers")
     theirs, trainer = byte_level_bpe(tokenizers, 700, special_tokens=[EOT, "<pad>"])
     texts = random_texts(500, seed=8)
@@ -1080,7 +1089,7 @@ def test_a_tokenizer_that_hugging_face_trained(tmp_path, file):
         theirs.model.save(str(tmp_path))  # merges.txt and vocab.json
     ours = read_tokenizer(tmp_path)
     assert ours.special_tokens == {EOT: 0, "<pad>": 1}
-    assert ours.vocab_size > 600  # of at most 700, so it learned many merges
+    assert ours.vocab_size > 600, "few merges were learned"  # of at most 700 tokens
     assert ours.vocab_size == theirs.get_vocab_size()
     texts_with_special_tokens = [f"{text}{EOT}<pad>{text}" for text in texts[:50]]
     assert_same_ids(
@@ -1091,7 +1100,7 @@ def test_a_tokenizer_that_hugging_face_trained(tmp_path, file):
 
 
 @pytest.mark.slow
-def test_transformers_tokenizer_json_of_gpt2(gpt2, tmp_path):
+def test_the_tokenizer_json_that_transformers_saves_for_gpt2_is_read(gpt2, tmp_path):
     transformers = pytest.importorskip("transformers")
     theirs = transformers.GPT2TokenizerFast(vocab=str(GPT2_VOCAB), merges=str(GPT2_MERGES))
     theirs.save_pretrained(tmp_path)
