@@ -443,6 +443,14 @@ def test_the_assertion_accepts_a_right_gpt2(tiny_gpt2):  # noqa: F811 - a fixtur
     assert_same_gpt2(right, model=tiny_gpt2)
 
 
+def test_the_assertion_accepts_right_gradients(tiny_gpt2):  # noqa: F811
+    ids = some_ids(tiny_gpt2)
+    targets = some_ids(tiny_gpt2, seed=1)
+    _, gradients = tiedgpt.loss_and_gradients(tiny_gpt2, ids, targets)
+    theirs = {**tape_of(tiny_gpt2, ids), **gradients}
+    assert_same_gpt2(theirs, model=tiny_gpt2, ids=ids, targets=targets)
+
+
 def test_the_assertion_fails_with_the_report_on_a_wrong_gpt2(tiny_gpt2):  # noqa: F811
     def wrong(ids):
         return with_mistake(tiny_gpt2, ids, "is relu")
