@@ -104,8 +104,8 @@ worse.
 ![The cost of the tie for each pair of models](costs.png)
 
 *The cost of the tie, with 95 % intervals over the seeds. To the right of 0, tying is worse. Each
-head has its own best learning rate. "With signs" is a tied model without a second matrix, in
-which half of ln_f's gains start at -1.*
+head has its own best learning rate. "With signs" is a tied model in which half of ln_f's gains
+start at -1, so that no token favours itself at the start.*
 """
 
 
@@ -142,8 +142,8 @@ def answer_by_parts(n: Numbers) -> str:
     return (
         f"Without layers the tie {without_layers}: {n['no layers 64']} at width 64, and "
         f"{n['no layers 128']} at width 128. "
-        f"In a layer with only an MLP it costs {n['MLP']}, "
-        f"in one with only attention {n['attention']}."
+        f"At width 64 it costs {n['MLP']} in a layer with only an MLP, {n['attention']} in one "
+        f"with only attention, and {n['width 64']} in one with both."
     )
 
 
@@ -160,7 +160,7 @@ def answer_by_stability(n: Numbers) -> str:
     if tied.mean > untied.mean:
         return (
             f"A tied model needs a lower learning rate. {counts} "
-            "So a part of the cost is the price of a safe rate."
+            "So tied models are trained at a lower rate, and a part of their cost is due to that."
         )
     return f"A tied model is not found to need a lower learning rate. {counts}"
 
