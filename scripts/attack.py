@@ -446,7 +446,7 @@ class Processes:
                 began = time.monotonic()
                 ended = run_uninterrupted(name, command, home)
                 seconds = time.monotonic() - began
-                *_, events = ended.stdout.split()  # PROGRAM prints their number last
+                *_, events = ended.stdout.split()  # PROGRAM prints the number of events last
                 self.durations[name] = Duration(seconds, int(events))
                 self.expected[name] = [files(out_of(name, home.path))]
 

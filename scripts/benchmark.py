@@ -429,7 +429,7 @@ def first_logits_row(bench: Bench) -> Row:
     """From the import in a new process to its first logits, of this checkout and of --beside."""
     row = Row("import to first logits", "s")
     row.turns["tiedgpt"] = partial(first_logits, bench.directory, ROOT)
-    beside = os.environ.get("TIEDGPT_BESIDE")
+    beside = os.environ.get("TIEDGPT_BESIDE")  # the directory of --beside: see set_environment
     if beside:
         row.turns["beside"] = partial(first_logits, bench.directory, beside)
     return row

@@ -204,6 +204,7 @@ class Checkout(Side):
         super().__init__(path)
 
     def read(self) -> Any:
+        # All rows but "decode, untied" measure the tied model. That row unties it.
         model = self.tiedgpt.load_model(self.path, head="tied")
         config = replace(model.config, eos_token_id=None)  # so that no token ends a text
         return self.tiedgpt.GPT2(config, model.parameters)
@@ -320,7 +321,7 @@ class TiedGPT(Checkout, Arrays):
         return self, "model", self.model.untie("copy")
 
     def decode_drafted(self, ids: list[int], n: int, source: Any) -> tuple[float, list[int]]:
-        """As decode. source: "lookup", or a model that drafts."""
+        """The milliseconds of a token, and the tokens. source: "lookup", or a model that drafts."""
         generation = import_module("tiedgpt.inference.generation")
         sampling = generation.Sampling(greedy=True)
         streams = generation.random_streams(seed=0, n=1)  # greedy text draws nothing from them
@@ -478,6 +479,7 @@ class Transformers(Side):
         self.model.generation_config.eos_token_id = None  # so that no text ends early
 
     def read(self) -> Any:
+        # All rows but "decode, untied" measure the tied model.
         return self.transformers.AutoModelForCausalLM.from_pretrained(
             self.path, dtype=self.torch.float32, tie_word_embeddings=True
         )
@@ -596,7 +598,7 @@ class CTranslate2(Side):
         )
 
     def generate(self, rows: list[list[int]], n: int, **more: Any) -> Any:
-        names = [placeholders(row) for row in rows]
+        names = [placeholders(row) for row in rows]  # CTranslate2 takes tokens as strings
         lengths = {"max_length": n, "min_length": n, "include_prompt_in_result": False}
         return self.model.generate_batch(names, sampling_topk=1, **lengths, **more)
 

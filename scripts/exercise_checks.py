@@ -168,7 +168,8 @@ def check_in_model(
     # Drop the first axes, which the function's result lacks: B, and H if it computes a single head.
     index = differing.first_wrong[-ndim:]
     lines = [number_at(name, index, differing.yours, differing.expected)]
-    # The same mistake may be named in several places. The reader has one function.
+    # The report names a mistake at each activation that it changes. Here one function makes it, so
+    # the places are left out, and each sentence is printed once.
     for sentence in report.diagnosis:
         line = without_place(sentence)
         if line not in lines:

@@ -205,7 +205,10 @@ class MeasuredPage:
         return times[WARM_UP:]
 
     def show(self, panel: str, watched: str) -> None:
-        """Go to a panel, and wait until it and the others in view are drawn."""
+        """Go to a panel, and wait until it and the others in view are drawn.
+
+        watched: a CSS selector of the part that the panel's answer fills with a table or buttons.
+        """
         self.page.evaluate("panel => document.getElementById(panel).scrollIntoView()", panel)
         self.page.wait_for_selector(f"{watched} td, {watched} button", timeout=PATIENCE)
         self.settle()

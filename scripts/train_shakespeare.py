@@ -90,7 +90,7 @@ def main() -> int:
     parser.add_argument("corpus", help="a text in UTF-8")
     parser.add_argument("weights", type=Path, help="the directory to write to")
     try:
-        on_ctrl_c(signal.default_int_handler)  # from here on, it is an exception
+        on_ctrl_c(signal.default_int_handler)  # until here, Ctrl-C ends the process
         args = parser.parse_args()
         train(args.corpus, args.weights)
     except KeyboardInterrupt:

@@ -94,6 +94,7 @@ class Experiment:
 
     def claim(self, number: int) -> str:
         """Train what one claim needs, and return its section of the page."""
+        # Each figure names the runs that it needs, also before they are there.
         numbers = page.CLAIMS[number].numbers(self.runs())
         # Several figures may need one run. It becomes one job, because its key is the same.
         jobs = {job.key: job for job in plan.jobs_of(numbers.values(), self.out)}

@@ -49,11 +49,12 @@ def shows_paths(run: Run) -> bool:
 def job_of(line: Line, out: Path, text: str) -> Job:
     """The job that measures a run, given as it is in runs.jsonl.
 
-    The `work` of the job is its time in seconds, roughly.
+    The `work` of the job is its time in seconds, roughly, as it was measured on one core.
     """
     if "compare" in line:
         first = Run(**line["compare"])
         second = Run(**line["with"])
+        # Both are trained again, and no held-out text is scored.
         seconds = first.seconds(held_out=0) + second.seconds(held_out=0)
         return Job(line, text, compare, arguments=(first, second, out, text), work=seconds)
     if line.get("measure") == "step time":
