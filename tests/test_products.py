@@ -235,6 +235,13 @@ def test_several_threads_may_call_product_at_once(order):
         np.testing.assert_allclose(future.result(), x @ weight, rtol=1e-10, atol=1e-10)
 
 
+def test_a_training_has_no_more_than_four_threads(monkeypatch):
+    monkeypatch.setattr(threads, "cores", lambda: 64)
+    assert threads.training_threads(n_embd=64) == 4
+    monkeypatch.setattr(threads, "cores", lambda: 3)
+    assert threads.training_threads(n_embd=64) == 3
+
+
 def test_two_threads_return_their_results_in_order():
     assert threads.in_two_threads(lambda: 1, lambda: 2) == (1, 2)
     with blas.one_blas_thread():
