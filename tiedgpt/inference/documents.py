@@ -13,7 +13,6 @@ random stream, default_rng([seed, n, i]).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from copy import copy
 from dataclasses import dataclass
 from itertools import islice
 
@@ -249,10 +248,22 @@ def numbered_chunks(
     >>> list(numbered_chunks(["a", "b", "c"], size=2))
     [[(0, 'a'), (1, 'b')], [(2, 'c')]]
     """
-    # Each is copied, because the caller may use the memory of its array for the next document.
-    numbered = enumerate(map(copy, texts), first)
+    numbered = enumerate(map(own_copy, texts), first)
     while chunk := list(islice(numbered, size)):
         yield chunk
+
+
+def own_copy(text: Text) -> Text:
+    """A copy of a document's ids, whose memory the caller may use for the next document.
+
+    What is no array of ids is returned as it is: `encode` raises the document's error later.
+    """
+    if isinstance(text, str):
+        return text
+    try:
+        return np.array(as_array(text))
+    except TiedGPTError:
+        return text
 
 
 def batches(lengths: dict[int, int], tokens: int, rows: int) -> Iterator[list[int]]:
