@@ -1,10 +1,12 @@
 """The claims of the page: for each, a function of its numbers and a function of its text.
 
-CLAIM_numbers(runs) returns the figures that a claim needs, by name. A figure is the mean over seeds
-of a measure of a model, or of a difference of two. CLAIM_text(n) returns the section of the page in
-Markdown: n["NAME"] prints a figure as its mean and 95 % interval, and `words` are chosen by its
-verdict: significantly below 0, above 0, or no difference found. So figures and verdicts are right
-for any text that models are trained on, and are "not known yet" where runs are missing.
+CLAIM_numbers(runs) returns the figures that a claim needs, by name; tables.md has the same names. A
+figure is the mean over seeds of a measure of a model, or of a sum or difference of measures.
+CLAIM_text(n) returns the section of the page in Markdown. n["NAME"] prints a figure as its mean and
+95 % interval; show(2) does so with two digits. `words` are chosen by the figure's verdict:
+significantly below 0, above 0, or no difference found. So figures and verdicts are right for any
+text that models are trained on, and are "not known yet" where runs are missing. All other words
+were written for the published text.
 
 A model is named as in the table of settings.py, such as "one layer"; "longer" has twice the steps,
 "tenth" a tenth of the text. "NAME, narrower" is an untied model of a smaller width, which has about
@@ -16,8 +18,18 @@ the output matrix W_U comes from the token embedding W_E:
     untied           W_U is a matrix of its own, and starts from random numbers
     copy, zeros      untied, and W_U starts as a copy of W_E^T, or at 0
 
-The cost of the tie is the held-out loss of tied minus that of untied: above 0, tying is worse. A
-model without a name in the table is a Run, such as replace(ONE, lr=...); ONE has one layer.
+A measure is the held-out loss at the end, unless another one is named. These make a figure:
+
+    runs.measure(MODEL, HEAD)               the measure of a model with this head
+    runs.difference(PAIR, minus=PAIR)       of the first minus that of the second; a pair such as
+                                            ("one layer", "tied") is a model with a head
+    runs.cost(MODEL)                        the cost of the tie: the measure of the tied model minus
+                                            that of the untied one. Above 0, tying is worse
+    runs.rise_of_cost(before=A, after=B)    the cost with model B minus the cost with model A
+    runs.of_text(MEASURE)                   a measure of the text itself, without a model
+    runs.figure(A, subtracted(B))           A minus B, where A and B are terms: measures of any runs
+
+A model without a name in the table is a Run, such as replace(ONE, lr=...); ONE has one layer.
 
 A path is a way through a model from one token to scores of the next: "raw" is the direct path
 A = W_E W_U, "normed" the same with ln_f, "mlp0" the same with ln_f and the first MLP, "model" the
@@ -30,8 +42,10 @@ These are measures of a path, for the frequent tokens of the text:
     PATH+unigram.top1    the share of tokens whose most common successor is this path's likeliest
     PATH.self            the share of tokens that have the highest score after themselves
 
-A chain is a Markov chain with a chosen asymmetry, on which models are trained in place of a text;
-"excess" is the loss minus that of the chain's own probabilities.
+A symmetric table of scores gives "b after a" the score of "a after b". The JSD of a text, in nats,
+is its asymmetry: the loss of a symmetric table is at least so much above that of the text's bigrams
+(tying_results/floor.md). A chain is a Markov chain with a chosen JSD, on which models are trained
+in place of a text; "excess" is the loss minus that of the chain's own probabilities.
 """
 
 from collections.abc import Callable, Sequence
@@ -57,7 +71,7 @@ from .settings import (
 )
 
 PATH_MODELS = ("no layers", "MLP", "one layer")  # those of claim 2
-# The models by their width
+# The models with one layer, by their width, and those without layers
 WIDTHS = {16: "width 16", 32: "width 32", 64: "one layer", 128: "width 128"}
 NO_LAYER_WIDTHS = {
     16: "no layers, width 16",
@@ -65,10 +79,11 @@ NO_LAYER_WIDTHS = {
     64: "no layers",
     128: "no layers, width 128",
 }
-# Claim 14: a model is named by one of each of these, such as "classes 0.5, noise, one layer".
+# Claim 14: a model's name is "classes SHARE" and two endings: "classes 0.5, noise, one layer". The
+# ending "" stands for no noise, or for no layers.
 CLASS_SHARES = (0.0, 0.5, 1.0)
-CLASS_NOISES = ("", ", noise")
-CLASS_LAYERS = ("", ", one layer")
+NOISE_ENDINGS = ("", ", noise")
+LAYER_ENDINGS = ("", ", one layer")
 # Claims 7 and 12 need trainings that no other claim needs, so they have fewer seeds.
 SIX_SEEDS = SEEDS[:6]
 
@@ -104,7 +119,7 @@ def better_or_worse_than(difference: Figure) -> str:
 
 
 def if_known(figures: list[Figure], sentence: str, otherwise: str) -> str:
-    """The sentence, if something can be said of all of its figures."""
+    """The sentence, if the verdicts of all these figures are known; else the text `otherwise`."""
     if all(figure.verdict != "unknown" for figure in figures):
         return sentence
     return otherwise
@@ -116,15 +131,15 @@ def if_known(figures: list[Figure], sentence: str, otherwise: str) -> str:
 def symmetric_numbers(runs: Runs) -> Numbers:
     """What a symmetric table of scores costs, from the text alone; no model is trained.
 
-    Each number is a loss above that of the text's own bigrams.
+    Each number is the loss of a table of scores, above the loss of the text's own bigrams.
     """
     measures = (
-        "jsd",  # the lowest that a symmetric table can have
-        "fit untied",  # the best fits of four forms of a table
-        "fit ln_f",
-        "fit signed",
-        "fit tied",
-        "unigram excess",  # of the token counts, after every token
+        "jsd",  # the lowest loss that a symmetric table can have
+        "fit untied",  # the best table of the form W_E W_U that was found
+        "fit ln_f",  # ln_f(W_E) W_E^T
+        "fit signed",  # W_E G W_E^T, where G is diagonal and may have negative numbers
+        "fit tied",  # W_E W_E^T
+        "unigram excess",  # the token counts, in every row
     )
     return {measure: runs.of_text(measure) for measure in measures}
 
@@ -139,6 +154,7 @@ def symmetric_text(n: Numbers) -> str:
         ["`W_E W_E^T`", n["fit tied"]],
         ["the token counts, after every token", n["unigram excess"]],
     )
+    lowest_of_symmetric = n["jsd"]
     return f"""\
 With `W_U = W_E^T` the direct path `A` is symmetric, so "York" after "New" scores the same as "New"
 after "York" (the zero-layer model of [Elhage et al.
@@ -146,10 +162,10 @@ after "York" (the zero-layer model of [Elhage et al.
 
 {fits}
 
-- Verdict: if "b after a" must score the same as "a after b", the loss is at least {n["jsd"]} above
-  the best ([proof](floor.md)). Without ln_f it is {n["fit tied"]}: every token must then also give
-  itself a score that is not negative. A tied GPT-2 escapes the bound through ln_f, which divides
-  each embedding by its own standard deviation.
+- Verdict: if "b after a" must score the same as "a after b", the loss is at least
+  {lowest_of_symmetric} above the best ([proof](floor.md)). Without ln_f it is {n["fit tied"]}:
+  every token must then also give itself a score that is not negative. A tied GPT-2 escapes the
+  bound through ln_f, which divides each embedding by its own standard deviation.
 - Varied: the form of the table. Not varied: the start of each fit, so a better fit may exist.
   ([Wolfer & Watanabe 2021](https://arxiv.org/abs/2106.05669) derive the best reversible chain in
   closed form.)
@@ -162,14 +178,14 @@ after "York" (the zero-layer model of [Elhage et al.
 def direct_path_numbers(runs: Runs) -> Numbers:
     """How much nearer the paths of three models are to the text's bigrams than the token counts.
 
-    Also the share of tokens that have the highest score after themselves, in tied models, and the
-    share that follow themselves most often in the text.
+    "self, ..." is the share of tokens that have the highest score after themselves, in tied models.
+    "self, text" is the share of tokens that are their own most common successor in the text.
     """
     numbers: Numbers = {}
     for model in PATH_MODELS:
         for head in ("tied", "untied"):
             numbers[f"{model}, {head}, normed"] = runs.nearer_to_bigrams(model, head, "normed")
-            if model != "no layers":  # it has no MLP
+            if model != "no layers":  # this model has no MLP
                 numbers[f"{model}, {head}, mlp0"] = runs.nearer_to_bigrams(model, head, "mlp0")
     # The distance of the tied model's path minus that of the untied model's path.
     numbers["untied nearer"] = runs.cost("one layer", measure="normed+unigram.kl")
@@ -177,7 +193,8 @@ def direct_path_numbers(runs: Runs) -> Numbers:
     numbers["self, one layer"] = runs.measure("one layer", "tied", "raw.self")
     numbers["self, mlp0"] = runs.measure("one layer", "tied", "mlp0.self")
     numbers["self, text"] = runs.of_text("self")
-    # The distance of the token counts from the bigrams: no path can be nearer by more.
+    # The distance of the token counts from the bigrams. It is the same for every model, and no path
+    # can be nearer to the bigrams by more.
     numbers["bigrams"] = runs.measure("one layer", "tied", "unigram.kl")
     return numbers
 
@@ -193,14 +210,17 @@ def direct_path_text(n: Numbers) -> str:
                 row.append(str(n.get(f"{model}, {head}, {path}", "")))
             rows.append(row)
     gains = table(["nats nearer to the bigrams than the token counts", *PATH_MODELS], *rows)
-    without_mlp = n["one layer, tied, normed"]
-    through_mlp = n["one layer, tied, mlp0"]
-    all_bigrams = n["bigrams"].show(2)
+
+    # All these paths go through ln_f. Without ln_f a tied path is symmetric.
     tied_path_is = n["no layers, tied, normed"].words(
         below="further from the bigrams than the token counts",
         above="nearer to the bigrams than the token counts, through ln_f",
         none="not found to differ in its distance from the token counts",
     )
+    # With one layer, the words "almost no bigrams" and "most of them" are fixed.
+    without_mlp = n["one layer, tied, normed"].show(2)
+    with_mlp = n["one layer, tied, mlp0"].show(2)
+    most_possible = n["bigrams"].show(2)
     return f"""\
 The claim is that the direct path learns bigrams, and that a tied one cannot, and predicts the token
 itself (Elhage et al. 2021).
@@ -208,9 +228,9 @@ itself (Elhage et al. 2021).
 {gains}
 
 - Verdict: without layers a tied path is {tied_path_is}. With one layer, and without its MLP, a tied
-  model's path from token to next token knows almost no bigrams ({without_mlp.show(2)}); with it,
-  most of them ({through_mlp.show(2)} of {all_bigrams} nats). The share of frequent tokens that have
-  the highest score for themselves is {n["self, no layers"]} in a tied `A` without layers,
+  model's path from token to next token knows almost no bigrams ({without_mlp}); with it, most of
+  them ({with_mlp} of {most_possible} nats). The share of frequent tokens that have the highest
+  score for themselves is {n["self, no layers"]} in a tied `A` without layers,
   {n["self, one layer"]} with one layer, {n["self, mlp0"]} through its MLP, and {n["self, text"]}
   in the text.
 - Varied: one layer or none, the sublayers, the path.
@@ -226,6 +246,7 @@ def bigram_model_numbers(runs: Runs) -> Numbers:
     An untied model without layers is compared with the smoothed bigram counts of the text.
     """
     numbers: Numbers = {"smoothed bigrams": runs.of_text("smoothed bigrams loss")}
+    # The loss of the untied model without layers minus that of the smoothed bigram counts.
     numbers["above bigrams"] = runs.figure(
         runs.term("no layers", "untied", "loss"),
         subtracted(runs.text_term("smoothed bigrams loss")),
@@ -237,8 +258,11 @@ def bigram_model_numbers(runs: Runs) -> Numbers:
         numbers[f"{model}, cost"] = runs.cost(model)
         if model != "MLP":
             numbers[f"{model}, cost of signs"] = runs.cost(model, tied="signs")
+    # The cost with attention alone minus the cost without layers.
     numbers["attention more"] = runs.rise_of_cost(before="no layers", after="attention")
+    # The cost with an MLP alone minus the cost with attention alone.
     numbers["MLP less"] = runs.rise_of_cost(before="attention", after="MLP")
+    # Both models are untied: one with an MLP alone, and one without layers.
     numbers["worse untied MLP"] = runs.difference(("MLP", "untied"), minus=("no layers", "untied"))
     # This model has no layers, and the same low learning rate for both heads.
     numbers["low rate"] = runs.cost("low rate")
@@ -249,22 +273,24 @@ def bigram_model_text(n: Numbers) -> str:
     """Claim 3: an untied model without layers is a bigram model; an MLP breaks the symmetry."""
     models = ("no layers", "attention", "MLP", "one layer")
 
-    def row(label: str, what: str) -> list[object]:
+    def row(label: str, number: str) -> list[object]:
+        """A row with the figure "MODEL, NUMBER" of each model."""
         # The MLP alone is not trained with signs, and its cell stays empty.
-        return [label] + [n.get(f"{model}, {what}", "") for model in models]
+        return [label] + [n.get(f"{model}, {number}", "") for model in models]
 
     losses = table(
         ["held-out loss", *models],
-        row("tied", "tied"),
-        row("tied with signs", "signs"),
-        row("untied", "untied"),
-        row("cost of the tie", "cost"),
-        row("cost of tied with signs", "cost of signs"),
+        row("tied", number="tied"),
+        row("tied with signs", number="signs"),
+        row("untied", number="untied"),
+        row("cost of the tie", number="cost"),
+        row("cost of tied with signs", number="cost of signs"),
     )
     untied_is = better_or_worse_than(n["above bigrams"])
     attention_costs = n["attention more"].words(
         below="less than", above="more than", none="about as much as"
     )
+    # The cost with an MLP alone is compared with the cost with attention alone.
     mlp_costs = n["MLP less"].words(below="less", above="more", none="about as much")
     return f"""\
 The claim is that without layers an untied model is a bigram model, and that a first MLP is enough
@@ -289,14 +315,15 @@ to break the symmetry (Elhage et al. 2021).
 def layers_numbers(runs: Runs) -> Numbers:
     """How near the direct path and the whole model are to the bigrams of the text.
 
-    The models are untied, and have no layers, one layer, or one layer and twice the steps.
+    Three untied models are measured: without layers, with one layer, and with one layer and twice
+    the steps.
     """
     numbers: Numbers = {}
     for model in ("no layers", "one layer", "longer"):
         numbers[f"{model}, path"] = runs.nearer_to_bigrams(model, "untied", "normed")
         numbers[f"{model}, top"] = runs.measure(model, "untied", "normed+unigram.top1")
         numbers[f"{model}, model"] = runs.nearer_to_bigrams(model, "untied", "model")
-    # The distance of the direct path after twice the steps, minus its distance after the steps.
+    # The direct path's distance to the bigrams after twice the steps, minus that after the steps.
     numbers["longer, further"] = runs.difference(
         ("longer", "untied"), minus=("one layer", "untied"), measure="normed+unigram.kl"
     )
@@ -306,14 +333,16 @@ def layers_numbers(runs: Runs) -> Numbers:
 def layers_text(n: Numbers) -> str:
     """Claim 4: the direct path of a model with layers still contains bigrams."""
     models = ("no layers", "one layer", "longer")
+
+    def row(label: str, number: str) -> list[object]:
+        """A row with the figure "MODEL, NUMBER" of each model."""
+        return [label] + [n[f"{model}, {number}"] for model in models]
+
     rows = table(
         ["untied", "no layers", "one layer", "one layer, twice the steps"],
-        ["direct path, nats nearer to the bigrams than the token counts"]
-        + [n[f"{model}, path"] for model in models],
-        ["direct path, most common successor is likeliest"]
-        + [n[f"{model}, top"] for model in models],
-        ["whole model, nats nearer to the bigrams than the token counts"]
-        + [n[f"{model}, model"] for model in models],
+        row("direct path, nats nearer to the bigrams than the token counts", number="path"),
+        row("direct path, most common successor is likeliest", number="top"),
+        row("whole model, nats nearer to the bigrams than the token counts", number="model"),
     )
     distance = n["longer, further"].words(
         below="shorter", above="longer", none="not found to differ"
@@ -335,21 +364,22 @@ The claim is that the direct path of a model with layers still contains bigrams 
 
 
 def start_numbers(runs: Runs) -> Numbers:
-    """The losses of models with one layer, by the start of W_U or tied.
+    """The losses of models with one layer: untied with three starts of W_U, and tied.
 
-    Also each loss minus the loss with a random start, early (after a tenth of the steps) and at the
-    end.
+    "HEAD, early" and "HEAD, end" are the loss of that head minus the loss with a random start,
+    after a tenth of the steps and at the end.
     """
     numbers: Numbers = {}
     random_start = ("one layer", "untied")
     for head in ("untied", "copy", "zeros", "tied"):
         numbers[head] = runs.measure("one layer", head)
         if head != "untied":
-            start = ("one layer", head)
+            model = ("one layer", head)
             numbers[f"{head}, early"] = runs.difference(
-                start, minus=random_start, measure="early loss"
+                model, minus=random_start, measure="early loss"
             )
-            numbers[f"{head}, end"] = runs.difference(start, minus=random_start)
+            numbers[f"{head}, end"] = runs.difference(model, minus=random_start)
+    # The same for zeros at the end of twice the steps.
     numbers["zeros, longer"] = runs.difference(("longer", "zeros"), minus=("longer", "untied"))
     return numbers
 
@@ -390,8 +420,9 @@ symmetric `A` has to be unlearned.
 def regular_numbers(runs: Runs) -> Numbers:
     """The cost of the tie on the held-out text and on the text that models are trained on.
 
-    The models have one layer. The cost is measured early (after a tenth of the steps), at the end,
-    after twice the steps, with a tenth of the text, and against the narrower untied model.
+    The models have one layer. "early" is the cost after a tenth of the steps. "parameters" is the
+    loss of the tied model minus that of the narrower untied model. "NAME, training" is measured on
+    the training text.
     """
     numbers: Numbers = {"early": runs.cost("one layer", measure="early loss")}
     for model in ("one layer", "longer", "tenth"):
@@ -414,10 +445,12 @@ def regular_text(n: Numbers) -> str:
         ["as many parameters (untied is narrower)", n["parameters"], n["parameters, training"]],
         ["a tenth of the text, each at its best", n["tenth"], n["tenth, training"]],
     )
-    early = n["early"].words(below="ahead", above="behind", none="not found to differ")
-    at_the_end = better_or_worse(n["one layer"])
-    tenth = better_or_worse(n["tenth"])
-    training = n["tenth, training"].words(below="lower", above="higher", none="not found to differ")
+    early_tied_is = n["early"].words(below="ahead", above="behind", none="not found to differ")
+    tied_is = better_or_worse(n["one layer"])
+    tied_on_a_tenth_is = better_or_worse(n["tenth"])
+    training_loss_is = n["tenth, training"].words(
+        below="lower", above="higher", none="not found to differ"
+    )
     steps = MODELS["tenth"].size.steps  # a test checks that the pilot tried no more steps
     return f"""\
 The claim is that untied learns faster at first, and that tying regularises ([Press & Wolf
@@ -425,9 +458,9 @@ The claim is that untied learns faster at first, and that tying regularises ([Pr
 
 {rows}
 
-- Verdict: tied is {early} after a tenth of the steps and {at_the_end} at the end. On a tenth of the
-  text, where a regulariser would help most, tied is {tenth}; its loss on the training text is
-  {training}.
+- Verdict: tied is {early_tied_is} after a tenth of the steps and {tied_is} at the end. On a tenth
+  of the text, where a regulariser would help most, tied is {tied_on_a_tenth_is}; its loss on the
+  training text is {training_loss_is}.
 - Varied: the steps, the amount of text, the number of parameters. For the tenth the pilot chose the
   rate and the number of steps together: {steps:,} steps, the most that it tried, were best. Not
   varied: dropout, weight decay. [MobileLLM](https://arxiv.org/abs/2402.14905) ties and spends the
@@ -441,46 +474,47 @@ The claim is that untied learns faster at first, and that tying regularises ([Pr
 def similarity_numbers(runs: Runs) -> Numbers:
     """How similar the tied matrix is to W_U ("out") and to W_E ("in") of an untied model.
 
-    The similarity of two matrices is the rank correlation of the cosines of all pairs of tokens,
-    after the first 0 or 2 principal components of each matrix are removed. The two models have
-    different seeds, so each value has a pair of seeds. The models have the rates of the table.
+    The similarity of two matrices is the rank correlation of the cosines of all pairs of tokens. It
+    is measured for the matrices as they are ("out 0"), and without their mean and first two
+    principal components ("out 2"). The models have the rates of the table.
     """
     tied = MODELS["one layer"].run("tied")
     untied = MODELS["one layer"].run("untied")
-    # The untied model may have either seed of a pair. Two models of one kind need only one way.
-    neighbours = list(zip(SEEDS[::2], SEEDS[1::2], strict=True))  # (1, 2), (3, 4), ...
-    both_ways: list[Seed] = []
-    for a, b in neighbours:
-        both_ways += [(a, b), (b, a)]
+    # The two models have different seeds. A pair of seeds has the first model's seed and the
+    # second's. For two models of one kind, (2, 1) would compare the same models as (1, 2).
+    one_order = list(zip(SEEDS[::2], SEEDS[1::2], strict=True))  # (1, 2), (3, 4), ...
+    both_orders: list[Seed] = []
+    for a, b in one_order:
+        both_orders += [(a, b), (b, a)]
 
     numbers: Numbers = {}
     for removed in (0, 2):
         out = runs.similarity_term(untied, tied, "out and tied", removed=removed)
         into = runs.similarity_term(untied, tied, "in and tied", removed=removed)
-        numbers[f"out {removed}"] = runs.figure(out, seeds=both_ways)
-        numbers[f"in {removed}"] = runs.figure(into, seeds=both_ways)
-        numbers[f"out - in {removed}"] = runs.figure(out, subtracted(into), seeds=both_ways)
+        numbers[f"out {removed}"] = runs.figure(out, seeds=both_orders)
+        numbers[f"in {removed}"] = runs.figure(into, seeds=both_orders)
+        numbers[f"out - in {removed}"] = runs.figure(out, subtracted(into), seeds=both_orders)
 
-        # Ceilings: the same matrix in two models that differ in the seed alone. Of two tied models,
-        # the first model's matrix is named "in", the second model's matrix "tied".
+        # Ceilings: how similar the same matrix is in two models that differ in the seed alone. If
+        # the first model is tied, "in" is its one matrix. If the second is tied, "tied" is.
         two_tied = runs.similarity_term(tied, tied, "in and tied", removed=removed)
         two_out = runs.similarity_term(untied, untied, "out and out", removed=removed)
         two_in = runs.similarity_term(untied, untied, "in and in", removed=removed)
-        numbers[f"two tied {removed}"] = runs.figure(two_tied, seeds=neighbours)
-        numbers[f"two untied, out {removed}"] = runs.figure(two_out, seeds=neighbours)
-        numbers[f"two untied, in {removed}"] = runs.figure(two_in, seeds=neighbours)
+        numbers[f"two tied {removed}"] = runs.figure(two_tied, seeds=one_order)
+        numbers[f"two untied, out {removed}"] = runs.figure(two_out, seeds=one_order)
+        numbers[f"two untied, in {removed}"] = runs.figure(two_in, seeds=one_order)
 
     numbers["no layers"] = nearer_to_output(
         runs,
         untied=MODELS["no layers"].run("untied"),
         tied=MODELS["no layers"].run("tied"),
-        seeds=both_ways,
+        seeds=both_orders,
     )
     return numbers | factor_numbers(runs, tied, untied) | ratio_numbers(runs, tied)
 
 
 def nearer_to_output(runs: Runs, untied: Run, tied: Run, seeds: Sequence[Seed]) -> Figure:
-    """How much more similar the tied matrix is to W_U of an untied model than to its W_E."""
+    """The similarity of the tied matrix to an untied model's W_U, minus that to its W_E."""
     return runs.figure(
         runs.similarity_term(untied, tied, "out and tied"),
         subtracted(runs.similarity_term(untied, tied, "in and tied")),
@@ -489,10 +523,10 @@ def nearer_to_output(runs: Runs, untied: Run, tied: Run, seeds: Sequence[Seed]) 
 
 
 def factor_numbers(runs: Runs, tied: Run, untied: Run) -> Numbers:
-    """What a factor on the input's part of the tied matrix's gradient changes.
+    """What changes if the input's part of the tied matrix's gradient is multiplied by a factor.
 
     "factor FACTOR" is how much more similar the tied matrix is to W_U than to W_E of an untied
-    model. "loss FACTOR" is the loss minus the loss of the usual tied model.
+    model. "loss FACTOR" is the loss with the factor minus the loss of the usual tied model.
     """
     numbers: Numbers = {}
     for factor in INPUT_GRADIENTS:
@@ -509,9 +543,10 @@ def factor_numbers(runs: Runs, tied: Run, untied: Run) -> Numbers:
 
 
 def ratio_numbers(runs: Runs, tied: Run) -> Numbers:
-    """The norm of the output's part of the tied matrix's gradient over that of the input's part.
+    """How much larger the output's part of the tied matrix's gradient is than the input's part.
 
-    It is measured for several numbers of sequences in a batch.
+    A ratio is the norm of the output's part, divided by the norm of the input's part. BATCHES has
+    numbers of sequences in a batch.
     """
     ratios = (
         "ratio, tenth 1",  # the mean over the first tenth of the steps
@@ -520,8 +555,7 @@ def ratio_numbers(runs: Runs, tied: Run) -> Numbers:
     )
     numbers: Numbers = {}
     for batch in (tied.batch, *BATCHES):
-        # The two parts are computed apart only if the input's part has a factor. The factor 1
-        # changes nothing.
+        # Only a training with a factor computes the two parts apart. The factor 1 changes nothing.
         run = replace(tied, input_gradient=1.0, batch=batch)
         for ratio in ratios:
             numbers[f"batch {batch}, {ratio}"] = runs.figure(
@@ -541,33 +575,14 @@ def similarity_text(n: Numbers) -> str:
         ["ceiling: `W_U` of two untied models", n["two untied, out 0"], n["two untied, out 2"]],
         ["ceiling: `W_E` of two untied models", n["two untied, in 0"], n["two untied, in 2"]],
     )
-    factor_rows = []
-    for x in INPUT_GRADIENTS:
-        factor_rows.append([f"{x:g}", n[f"factor {x:g}"], n[f"loss {x:g}"]])
-    factors = table(
-        [
-            "the input's gradient times",
-            "nearer to `W_U` than to `W_E`, by",
-            "loss, minus that of the usual tied model",
-        ],
-        *factor_rows,
+    more_than_in_W_E = n["out - in 0"].words(
+        below="less than", above="more than", none="as much as"
     )
-    ratio_rows = []
-    for batch in (ONE.batch, *BATCHES):
-        early = n[f"batch {batch}, ratio, tenth 1"].show(2)
-        later = n[f"batch {batch}, ratio, after a tenth"].show(2)
-        highest = n[f"batch {batch}, ratio, peak"].show(1)
-        ratio_rows.append([f"batches of {batch}", early, later, highest])
-    ratios = table(
-        ["output's gradient over input's", "first tenth of the steps", "later", "highest"],
-        *ratio_rows,
-    )
-    nearer = n["out - in 0"].words(below="less than", above="more than", none="as much as")
     effect_of_factor = if_known(
         [n["factor 5"], n["loss 5"]],
         f"With the input's gradient times 5 the difference is {n['factor 5']}, and the loss "
         f"changes by {n['loss 5']}.",
-        "Whether that is due to the larger gradient is not known yet.",
+        otherwise="Whether that is due to the larger gradient is not known yet.",
     )
     return f"""\
 The claim is that the tied matrix becomes more like the output matrix of an untied model than like
@@ -578,32 +593,60 @@ seeds.
 
 {rows}
 
-{factors}
+{table_of_factors(n)}
 
-{ratios}
+{table_of_ratios(n)}
 
 - Verdict: tokens that are close in the tied matrix are close in `W_U` ({n["out 0"].show(2)})
-  {nearer} in `W_E` ({n["in 0"].show(2)}). Without layers the difference is {n["no layers"]}.
-  {effect_of_factor}
+  {more_than_in_W_E} in `W_E` ({n["in 0"].show(2)}). Without layers the difference is
+  {n["no layers"]}. {effect_of_factor}
 - Varied: one layer or none, the components that are removed, the factor, the batch. Not varied: the
   width.
 """
+
+
+def table_of_factors(n: Numbers) -> str:
+    """What changes if the input's part of the gradient is multiplied by a factor."""
+    rows = []
+    for factor in INPUT_GRADIENTS:
+        rows.append([f"{factor:g}", n[f"factor {factor:g}"], n[f"loss {factor:g}"]])
+    return table(
+        [
+            "the input's gradient times",
+            "nearer to `W_U` than to `W_E`, by",
+            "loss, minus that of the usual tied model",
+        ],
+        *rows,
+    )
+
+
+def table_of_ratios(n: Numbers) -> str:
+    """The norm of the output's part of the gradient, divided by that of the input's part."""
+    rows = []
+    for batch in (ONE.batch, *BATCHES):
+        first_tenth = n[f"batch {batch}, ratio, tenth 1"].show(2)
+        later = n[f"batch {batch}, ratio, after a tenth"].show(2)
+        highest = n[f"batch {batch}, ratio, peak"].show(1)
+        rows.append([f"batches of {batch}", first_tenth, later, highest])
+    return table(
+        ["output's gradient over input's", "first tenth of the steps", "later", "highest"], *rows
+    )
 
 
 # 8
 
 
 def saving_numbers(runs: Runs) -> Numbers:
-    """The time of a training step, untied over tied, for two sizes of the vocabulary."""
+    """The CPU time of an untied training step, divided by that of a tied one; two vocabularies."""
     numbers: Numbers = {}
     for V in VOCABULARIES:
-        # A timing has no seed. It was repeated, and has the number of the repetition.
+        # A timing has no seed. It is repeated, and the number of the repetition takes its place.
         numbers[f"time {V}"] = runs.figure(runs.time_term(V), seeds=tuple(TIMINGS))
     return numbers
 
 
 def saving_text(n: Numbers) -> str:
-    """Claim 8: tying saves one matrix, and time."""
+    """Claim 8: tying saves one matrix, and time. A test checks the numbers of the commands."""
     return f"""\
 The claim is that tying saves one matrix, and time.
 
@@ -624,25 +667,26 @@ $ tiedgpt params --vocab 128256 --dim 8192 --total 70.6e9    # tying saves 1.1B,
 
 
 def swap_numbers(runs: Runs) -> Numbers:
-    """The losses of untied models with one layer, with `x @ wte.T` in place of their own head.
+    """The losses of untied models with one layer, if `x @ wte.T` replaces their head `x @ W_U`.
 
-    "swapped" has the logits of `x @ wte.T`. "swapped, scaled" multiplies them by a fitted scale,
-    and ", with counts" also adds the token counts. With a random start of W_U, each of these losses
-    is compared with the loss of a prediction without a model.
+    "swapped" has the logits of `x @ wte.T`, "swapped, scaled" these logits times a fitted scale.
+    "swapped, scaled, with counts" also adds the token counts. For the model whose W_U starts at
+    random, "A - B" is one of these losses minus the loss of a prediction without a model.
     """
     numbers: Numbers = {}
     for head in ("untied", "copy", "zeros"):
         for measure in ("loss", "swapped", "swapped, scaled", "swapped, scaled, with counts"):
             numbers[f"{head}, {measure}"] = runs.measure("one layer", head, measure)
-    for measure, without_model in (
-        ("swapped", "uniform loss"),  # all tokens are equally likely
-        ("swapped, scaled", "uniform loss"),
-        ("swapped, scaled, with counts", "unigram loss"),  # the token counts alone
-    ):
-        numbers[f"{measure} - {without_model}"] = runs.figure(
-            runs.term("one layer", "untied", measure), subtracted(runs.text_term(without_model))
+    without_model = {
+        "swapped": "uniform loss",  # all tokens are equally likely
+        "swapped, scaled": "uniform loss",
+        "swapped, scaled, with counts": "unigram loss",  # the token counts alone
+    }
+    for swapped, simple in without_model.items():
+        numbers[f"{swapped} - {simple}"] = runs.figure(
+            runs.term("one layer", "untied", swapped), subtracted(runs.text_term(simple))
         )
-        numbers[without_model] = runs.of_text(without_model)
+        numbers[simple] = runs.of_text(simple)
     return numbers
 
 
@@ -650,16 +694,17 @@ def swap_text(n: Numbers) -> str:
     """Claim 9: after training, `x @ wte.T` can replace the head `x @ W_U` of an untied model."""
 
     def row(label: str, measure: str) -> list[object]:
+        """A row with a measure of the three models."""
         return [label] + [n[f"{head}, {measure}"] for head in ("untied", "copy", "zeros")]
 
     rows = table(
         ["one layer, by the start of `W_U`", "untied", "copy", "zeros"],
-        row("own head", "loss"),
-        row("`x @ wte.T`", "swapped"),
-        row("with a fitted scale", "swapped, scaled"),
-        row("with a fitted scale, and the token counts", "swapped, scaled, with counts"),
+        row("own head", measure="loss"),
+        row("`x @ wte.T`", measure="swapped"),
+        row("with a fitted scale", measure="swapped, scaled"),
+        row("with a fitted scale, and the token counts", measure="swapped, scaled, with counts"),
     )
-    plain_is = better_or_worse_than(n["swapped - uniform loss"])
+    swapped_is = better_or_worse_than(n["swapped - uniform loss"])
     scaled_is = better_or_worse(n["swapped, scaled - uniform loss"])
     with_counts_is = better_or_worse_than(n["swapped, scaled, with counts - unigram loss"])
     return f"""\
@@ -667,7 +712,7 @@ The claim is that after training, `x @ wte.T` can replace `x @ W_U`.
 
 {rows}
 
-- Verdict: the swapped head is {plain_is} a guess among all tokens ({n["uniform loss"]}); with a
+- Verdict: the swapped head is {swapped_is} a guess among all tokens ({n["uniform loss"]}); with a
   fitted scale it is {scaled_is}. With a fitted scale and the token counts it is {with_counts_is}
   the counts alone ({n["unigram loss"]}).
 - Varied: the start of `W_U`, the scale, the counts.
@@ -681,19 +726,22 @@ def width_numbers(runs: Runs) -> Numbers:
     """The cost of the tie by width, with one layer and without, and on a second text.
 
     "LAYERS, WIDTH, cost" is the cost of the tie, "LAYERS, WIDTH, signs" the cost of tied with
-    signs, and "LAYERS, WIDTH, parameters" the cost against the narrower untied model.
+    signs. "LAYERS, WIDTH, parameters" is the loss of the tied model minus that of the narrower
+    untied model, which has about as many parameters.
     """
     numbers: Numbers = {}
-    for layers, models in ((1, WIDTHS), (0, NO_LAYER_WIDTHS)):
+    models_by_layers = {1: WIDTHS, 0: NO_LAYER_WIDTHS}
+    for layers, models in models_by_layers.items():
         for width, model in models.items():
             name = f"{layers}, {width}"
+            tied = (model, "tied")
             narrower = (f"{model}, narrower", "untied")
             numbers[f"{name}, cost"] = runs.cost(model)
             numbers[f"{name}, signs"] = runs.cost(model, tied="signs")
-            numbers[f"{name}, parameters"] = runs.difference((model, "tied"), minus=narrower)
-    # The models of the second text, by the names of their numbers.
-    second_text = {"second text": "second text", "second, 128": "second text, width 128"}
-    for name, model in second_text.items():
+            numbers[f"{name}, parameters"] = runs.difference(tied, minus=narrower)
+    # The models of the second text, and what their figures are called.
+    called = {"second text": "second text", "second text, width 128": "second, 128"}
+    for model, name in called.items():
         numbers[f"{name}, cost"] = runs.cost(model)
         numbers[f"{name}, signs"] = runs.cost(model, tied="signs")
     # "one layer" has the width 64.
@@ -706,6 +754,7 @@ def width_text(n: Numbers) -> str:
     """Claim 10: the cost of the tie depends on the width, and on the text."""
 
     def row(label: str, name: str) -> list[object]:
+        """A row with the costs whose names begin with `name`: "LAYERS, WIDTH" or a second text."""
         # On the second text no narrower model is trained, and its cell stays empty.
         return [
             label,
@@ -726,26 +775,27 @@ def width_text(n: Numbers) -> str:
     def falls_or_rises(change: Figure) -> str:
         return change.words(below="falls", above="rises", none="is not found to change")
 
-    # The page begins with the sentence about 128, after "Verdict:".
-    narrow = n["16 to 64"]
-    wide = n["64 to 128"]
-    to_64 = if_known(
-        [narrow],
-        f"From width 16 to 64 it {falls_or_rises(narrow)} (the change is {narrow}).",
-        f"How it changes from width 16 to 64 is not known yet ({narrow}).",
+    # This sentence has a small letter, because it follows "Verdict:".
+    to_128 = n["64 to 128"]
+    sentence_to_128 = if_known(
+        [to_128],
+        f"from width 64 to 128 the cost with one layer {falls_or_rises(to_128)} (the change is "
+        f"{to_128}).",
+        otherwise="how the cost with one layer changes from width 64 to 128 is not known yet "
+        f"({to_128}).",
     )
-    to_128 = if_known(
-        [wide],
-        f"from width 64 to 128 the cost with one layer {falls_or_rises(wide)} (the change is "
-        f"{wide}).",
-        f"how the cost with one layer changes from width 64 to 128 is not known yet ({wide}).",
+    to_64 = n["16 to 64"]
+    sentence_to_64 = if_known(
+        [to_64],
+        f"From width 16 to 64 it {falls_or_rises(to_64)} (the change is {to_64}).",
+        otherwise=f"How it changes from width 16 to 64 is not known yet ({to_64}).",
     )
     return f"""\
 The question is whether the cost of the tie depends on the width, or on the text.
 
 {costs}
 
-- Verdict: {to_128} {to_64}
+- Verdict: {sentence_to_128} {sentence_to_64}
 - Varied: the width, one layer or none, the text, and whether the untied model is as wide or has as
   many parameters. All have two heads. The narrower untied models have the rate of the wider ones.
 """
@@ -757,31 +807,32 @@ The question is whether the cost of the tie depends on the width, or on the text
 def stability_numbers(runs: Runs) -> Numbers:
     """How many trainings with one layer fail, by head and learning rate.
 
-    A training fails if its loss ends above "limit", the loss of the best model without layers. That
-    model is the untied one.
+    A training fails if its loss ends above "limit", the mean loss of the best model without layers.
     """
+    # The untied model is the best one.
     numbers: Numbers = {"limit": runs.measure("no layers", "untied")}
     limit = numbers["limit"].mean
     for head in ("tied", "signs", "untied"):
         for rate in STABILITY_RATES:
-            numbers[f"{head}, {rate:g}"] = runs.failing(head, rate, limit)
+            numbers[f"{head}, {rate:g}"] = runs.failing(head, rate, limit=limit)
     return numbers
 
 
 def stability_text(n: Numbers) -> str:
     """Claim 11: tied models need lower learning rates."""
-    rows = [
-        [head] + [n[f"{head}, {rate:g}"].as_count() for rate in STABILITY_RATES]
-        for head in ("tied", "signs", "untied")
-    ]
-    failures = table(
-        ["one layer, trainings that fail, by rate", *(f"{rate:g}" for rate in STABILITY_RATES)],
-        *rows,
-    )
+    # as_count() is such as "2 of 12".
+    rows = []
+    for head in ("tied", "signs", "untied"):
+        counts = [n[f"{head}, {rate:g}"].as_count() for rate in STABILITY_RATES]
+        rows.append([head, *counts])
+    rates = [f"{rate:g}" for rate in STABILITY_RATES]
+    failures = table(["one layer, trainings that fail, by rate", *rates], *rows)
+
     fast = STABILITY_RATES[1]  # the rate at which the heads differ most
     tied = n[f"tied, {fast:g}"]
     untied = n[f"untied, {fast:g}"]
-    if tied.n == tied.expected and untied.n == untied.expected:  # all trainings are done
+    all_are_done = tied.n == tied.expected and untied.n == untied.expected  # numbers of seeds
+    if all_are_done:
         verdict = (
             f"at a rate of {fast:g}, {tied.as_count()} tied trainings fail and "
             f"{untied.as_count()} untied ones."
@@ -806,42 +857,44 @@ def later_numbers(runs: Runs) -> Numbers:
     """The loss of a model with one layer that is tied first and untied later.
 
     "STEPS" is the loss of a model that is untied after so many steps, minus the loss of one that is
-    untied from the start. "never" is the same difference for a model that stays tied. "STEPS, new"
-    is how the loss changes if AdamW's averages for W_U start at 0 when the model is untied, and not
-    as the averages for W_E.
+    untied from the start. "never" is the same difference for a model that stays tied.
+
+    When a model is untied, W_U starts with the averages that AdamW has for W_E. "STEPS, new" is the
+    loss if they start at 0 instead, minus the loss without this change.
     """
     tied = replace(ONE, lr=UNTIE_RATE)
     untied = replace(tied, head="untied")
 
-    def difference(first: Run, minus: Run) -> Figure:
+    def difference_of_losses(first: Run, minus: Run) -> Figure:
         terms = (runs.run_term(first, "loss"), subtracted(runs.run_term(minus, "loss")))
         return runs.figure(*terms, seeds=SIX_SEEDS)
 
-    numbers: Numbers = {"never": difference(tied, minus=untied)}
+    numbers: Numbers = {"never": difference_of_losses(tied, minus=untied)}
     for steps in UNTIE_AFTER:
         later = replace(tied, untie_after=steps)
         with_new_averages = replace(later, new_averages=True)
-        numbers[f"{steps}"] = difference(later, minus=untied)
-        numbers[f"{steps}, new"] = difference(with_new_averages, minus=later)
+        numbers[f"{steps}"] = difference_of_losses(later, minus=untied)
+        numbers[f"{steps}, new"] = difference_of_losses(with_new_averages, minus=later)
     return numbers
 
 
 def later_text(n: Numbers) -> str:
     """Claim 12: tie first, untie later."""
-    third, two_thirds = UNTIE_AFTER
+    third, two_thirds = UNTIE_AFTER  # numbers of steps
+    after_third = n[f"{third}"]
     rows = table(
         ["one layer, tied for", "loss minus that of untied from the start"],
-        ["a third of the steps", n[f"{third}"]],
+        ["a third of the steps", after_third],
         ["two thirds", n[f"{two_thirds}"]],
         ["all steps", n["never"]],
     )
-    comparison = better_or_worse_than(n[f"{third}"])
     verdict = if_known(
-        [n[f"{third}"]],
-        f"a model that is tied for a third of the steps is {comparison} one that is untied from "
-        f"the start. If AdamW's averages for `W_U` start at 0 when it is untied, the loss changes "
-        f"by {n[f'{third}, new']} (a third) and {n[f'{two_thirds}, new']} (two thirds).",
-        "not known yet.",
+        [after_third],
+        f"a model that is tied for a third of the steps is {better_or_worse_than(after_third)} one "
+        f"that is untied from the start. If AdamW's averages for `W_U` start at 0 when it is "
+        f"untied, the loss changes by {n[f'{third}, new']} (a third) and "
+        f"{n[f'{two_thirds}, new']} (two thirds).",
+        otherwise="not known yet.",
     )
     return f"""\
 The [speedrun of GPT-2](https://github.com/KellerJordan/modded-nanogpt) untied its head in 2024
@@ -861,8 +914,8 @@ The [speedrun of GPT-2](https://github.com/KellerJordan/modded-nanogpt) untied i
 def asymmetry_numbers(runs: Runs) -> Numbers:
     """The cost of the tie on Markov chains, by the JSD of the chain, and how it grows with the JSD.
 
-    The JSD is the divergence of the chain's pairs from the reversed pairs: what the asymmetry of
-    the chain costs a symmetric table of scores. The models have no layers.
+    The models have no layers. "JSD, cost" is the cost of the tie, "JSD, signs" the cost of tied
+    with signs. "JSD to JSD" is the rise of the second cost from one JSD to the next.
     """
     numbers: Numbers = {}
     for jsd in JSDS:
@@ -887,18 +940,19 @@ def asymmetry_text(n: Numbers) -> str:
         ["cost of the tie"] + [n[f"{jsd:g}, cost"] for jsd in JSDS],
         ["cost of tied with signs"] + [n[f"{jsd:g}, signs"] for jsd in JSDS],
     )
-    steps = [f"{a:g} to {b:g}" for a, b in pairwise(JSDS)]
-    if all(n[step].verdict == "above" for step in steps):
+    costs_of_signs = ", ".join(n[f"{jsd:g}, signs"].show_mean(2) for jsd in JSDS)
+    rises = [n[f"{before:g} to {after:g}"] for before, after in pairwise(JSDS)]
+    if all(rise.verdict == "above" for rise in rises):
         growth = "grows with every step"
     else:
         growth = "does not grow with every step"
-    # A chain with a JSD has a number t from 0 to 1, by which it is made: a share (1 + t) / 2 of its
-    # pairs has one order, the rest has the reverse.
+    signs_are = better_or_worse_than(n["0, signs"])  # on the chain with the JSD 0
+
+    # In a chain, a share of the pairs has one order, and the rest has the reverse. The share is
+    # (1 + t) / 2, where t is from 0 to 1 and follows from the JSD.
     highest_jsd = JSDS[-1]
     t = asymmetry(highest_jsd)
     percentage_of_one_order = 100 * (1 + t) / 2
-    costs_of_signs = ", ".join(n[f"{jsd:g}, signs"].show_mean(2) for jsd in JSDS)
-    symmetric_is = better_or_worse_than(n["0, signs"])
     return f"""\
 The claim is that the tie costs what the asymmetry of the text costs a symmetric table.
 
@@ -907,7 +961,7 @@ The claim is that the tie costs what the asymmetry of the text costs a symmetric
 {rows}
 
 - Verdict: for tied models with signs, the cost {growth} of the asymmetry: {costs_of_signs}. On the
-  symmetric chain they are {symmetric_is} untied ones, by {n["0, signs"]}. Without signs two costs
+  symmetric chain they are {signs_are} untied ones, by {n["0, signs"]}. Without signs two costs
   are mixed: a tied model also has to unlearn the high score of each token for itself, which costs
   {n["0, by signs"]} on the symmetric chain and {n[f"{highest_jsd:g}, by signs"]} on the most
   asymmetric one, where {percentage_of_one_order:.1f} % of the pairs have one order.
@@ -921,20 +975,23 @@ The claim is that the tie costs what the asymmetry of the text costs a symmetric
 
 
 def classes_numbers(runs: Runs) -> Numbers:
-    """The cost of the tie on chains whose tokens have classes: models "classes SHARE".
+    """The cost of the tie on chains whose tokens have classes.
 
     The first class of a token decides its successors, the second class its predecessors. For a
     share of the tokens both classes are the same. With noise, the tokens of a class differ.
+
+    A model is named by the share and two endings: "classes 0.5, noise, one layer".
     """
     numbers: Numbers = {}
-    for layers in CLASS_LAYERS:
-        for shared in CLASS_SHARES:
-            for noise in CLASS_NOISES:
-                model = f"classes {shared:g}{noise}{layers}"
+    for layer_ending in LAYER_ENDINGS:
+        for share in CLASS_SHARES:
+            for noise_ending in NOISE_ENDINGS:
+                model = f"classes {share:g}{noise_ending}{layer_ending}"
                 numbers[f"{model}, cost"] = runs.cost(model, measure="excess")
-                if layers == "":  # on these chains, no model with a layer is trained with signs
+                has_layer = layer_ending != ""
+                if not has_layer:  # models with a layer are not trained with signs here
                     numbers[f"{model}, signs"] = runs.cost(model, tied="signs", measure="excess")
-    # The cost with a share of 0 minus the cost with a share of 1.
+    # The cost with a share of 0 minus the cost with a share of 1, without noise and layers.
     numbers["apart"] = runs.rise_of_cost(before="classes 1", after="classes 0")
     return numbers
 
@@ -942,26 +999,25 @@ def classes_numbers(runs: Runs) -> Numbers:
 def classes_text(n: Numbers) -> str:
     """Claim 14: tokens that are alike as input must be alike as output."""
     rows: list[list[object]] = []
-    for layers in CLASS_LAYERS:
-        for noise in CLASS_NOISES:
-            if layers == "":
-                label = f"cost of the tie{noise}, no layers"
-            else:
-                label = f"cost of the tie{noise}{layers}"
-            row: list[object] = [label]
+    for layer_ending in LAYER_ENDINGS:
+        for noise_ending in NOISE_ENDINGS:
+            layers = layer_ending or ", no layers"
+            row: list[object] = [f"cost of the tie{noise_ending}{layers}"]
             for share in CLASS_SHARES:
-                row.append(n[f"classes {share:g}{noise}{layers}, cost"])
+                row.append(n[f"classes {share:g}{noise_ending}{layer_ending}, cost"])
             rows.append(row)
     percentages = [f"{100 * share:.0f} %" for share in CLASS_SHARES]
     costs = table(["tokens whose successors and predecessors go together", *percentages], *rows)
-    costs_more = n["apart"].words(
+    # The cost where no token has two equal classes, minus the cost where each token has.
+    rise = n["apart"]
+    costs_more = rise.words(
         below="costs less", above="costs more", none="is not found to cost more or less"
     )
     verdict = if_known(
-        [n["apart"]],
+        [rise],
         f"at the same asymmetry, entropy and counts the tie {costs_more} where "
-        f"tokens with the same successors do not have the same predecessors, by {n['apart']}.",
-        "not known yet.",
+        f"tokens with the same successors do not have the same predecessors, by {rise}.",
+        otherwise="not known yet.",
     )
     return f"""\
 The claim is that a tied model needs tokens that are alike as input to be alike as output
@@ -985,13 +1041,13 @@ def map_numbers(runs: Runs) -> Numbers:
     """The loss of models without layers and with W_U = M W_E^T, minus that of untied ones.
 
     M is trained, and starts as a random rotation or as the identity. "tied" and "signs" are the
-    costs of models without M.
+    costs of tied models, which have no M.
     """
     numbers: Numbers = {
         "tied": runs.cost("no layers"),
         "signs": runs.cost("no layers", tied="signs"),
     }
-    for start in ("rotation", "identity"):
+    for start in ("rotation", "identity"):  # heads of the model "map"
         numbers[start] = runs.difference(("map", start), minus=("no layers", "untied"))
     return numbers
 
@@ -1007,9 +1063,11 @@ def map_text(n: Numbers) -> str:
     )
     rotation = n["rotation"]
     if rotation.is_known:
-        # M has D x D numbers and a second matrix V x D. With D = 64 and V = 512, D / V is 1 / 8.
-        cost_left = rotation.mean / n["tied"].mean
-        recovered = 100 * (1 - cost_left)
+        # The part of the cost of the tie that M does not recover.
+        share_left = rotation.mean / n["tied"].mean
+        recovered = 100 * (1 - share_left)
+        # "An eighth": M has D x D numbers and a second matrix V x D. With D = 64 and V = 512 the
+        # ratio is D / V = 1 / 8.
         verdict = (
             f"a map that starts as a random rotation recovers {recovered:.0f} % of the cost of the "
             "tie, with an eighth of the numbers of a second matrix."
