@@ -154,7 +154,7 @@ def symmetric_text(n: Numbers) -> str:
         ["`W_E W_E^T`", n["fit tied"]],
         ["the token counts, after every token", n["unigram excess"]],
     )
-    lowest_of_symmetric = n["jsd"]
+    lowest = n["jsd"]  # no symmetric table has a lower loss
     return f"""\
 With `W_U = W_E^T` the direct path `A` is symmetric, so "York" after "New" scores the same as "New"
 after "York" (the zero-layer model of [Elhage et al.
@@ -162,10 +162,10 @@ after "York" (the zero-layer model of [Elhage et al.
 
 {fits}
 
-- Verdict: if "b after a" must score the same as "a after b", the loss is at least
-  {lowest_of_symmetric} above the best ([proof](floor.md)). Without ln_f it is {n["fit tied"]}:
-  every token must then also give itself a score that is not negative. A tied GPT-2 escapes the
-  bound through ln_f, which divides each embedding by its own standard deviation.
+- Verdict: if "b after a" must score the same as "a after b", the loss is at least {lowest} above
+  the best ([proof](floor.md)). Without ln_f it is {n["fit tied"]}: every token must then also give
+  itself a score that is not negative. A tied GPT-2 escapes the bound through ln_f, which divides
+  each embedding by its own standard deviation.
 - Varied: the form of the table. Not varied: the start of each fit, so a better fit may exist.
   ([Wolfer & Watanabe 2021](https://arxiv.org/abs/2106.05669) derive the best reversible chain in
   closed form.)
@@ -228,9 +228,9 @@ itself (Elhage et al. 2021).
 {gains}
 
 - Verdict: without layers a tied path is {tied_path_is}. With one layer, and without its MLP, a tied
-  model's path from token to next token knows almost no bigrams ({without_mlp}); with it, most of
-  them ({with_mlp} of {most_possible} nats). The share of frequent tokens that have the highest
-  score for themselves is {n["self, no layers"]} in a tied `A` without layers,
+  model's path from token to next token knows almost no bigrams ({without_mlp}); with it,
+  most of them ({with_mlp} of {most_possible} nats). The share of frequent tokens that have
+  the highest score for themselves is {n["self, no layers"]} in a tied `A` without layers,
   {n["self, one layer"]} with one layer, {n["self, mlp0"]} through its MLP, and {n["self, text"]}
   in the text.
 - Varied: one layer or none, the sublayers, the path.
@@ -445,10 +445,10 @@ def regular_text(n: Numbers) -> str:
         ["as many parameters (untied is narrower)", n["parameters"], n["parameters, training"]],
         ["a tenth of the text, each at its best", n["tenth"], n["tenth, training"]],
     )
-    early_tied_is = n["early"].words(below="ahead", above="behind", none="not found to differ")
-    tied_is = better_or_worse(n["one layer"])
-    tied_on_a_tenth_is = better_or_worse(n["tenth"])
-    training_loss_is = n["tenth, training"].words(
+    early = n["early"].words(below="ahead", above="behind", none="not found to differ")
+    at_the_end = better_or_worse(n["one layer"])
+    on_a_tenth = better_or_worse(n["tenth"])
+    training_loss = n["tenth, training"].words(
         below="lower", above="higher", none="not found to differ"
     )
     steps = MODELS["tenth"].size.steps  # a test checks that the pilot tried no more steps
@@ -458,9 +458,9 @@ The claim is that untied learns faster at first, and that tying regularises ([Pr
 
 {rows}
 
-- Verdict: tied is {early_tied_is} after a tenth of the steps and {tied_is} at the end. On a tenth
-  of the text, where a regulariser would help most, tied is {tied_on_a_tenth_is}; its loss on the
-  training text is {training_loss_is}.
+- Verdict: tied is {early} after a tenth of the steps and {at_the_end} at the end. On a tenth of the
+  text, where a regulariser would help most, tied is {on_a_tenth}; its loss on the training text is
+  {training_loss}.
 - Varied: the steps, the amount of text, the number of parameters. For the tenth the pilot chose the
   rate and the number of steps together: {steps:,} steps, the most that it tried, were best. Not
   varied: dropout, weight decay. [MobileLLM](https://arxiv.org/abs/2402.14905) ties and spends the
@@ -575,9 +575,8 @@ def similarity_text(n: Numbers) -> str:
         ["ceiling: `W_U` of two untied models", n["two untied, out 0"], n["two untied, out 2"]],
         ["ceiling: `W_E` of two untied models", n["two untied, in 0"], n["two untied, in 2"]],
     )
-    more_than_in_W_E = n["out - in 0"].words(
-        below="less than", above="more than", none="as much as"
-    )
+    # Whether the tied matrix is more like W_U than like W_E.
+    more_than = n["out - in 0"].words(below="less than", above="more than", none="as much as")
     effect_of_factor = if_known(
         [n["factor 5"], n["loss 5"]],
         f"With the input's gradient times 5 the difference is {n['factor 5']}, and the loss "
@@ -598,8 +597,8 @@ seeds.
 {table_of_ratios(n)}
 
 - Verdict: tokens that are close in the tied matrix are close in `W_U` ({n["out 0"].show(2)})
-  {more_than_in_W_E} in `W_E` ({n["in 0"].show(2)}). Without layers the difference is
-  {n["no layers"]}. {effect_of_factor}
+  {more_than} in `W_E` ({n["in 0"].show(2)}). Without layers the difference is {n["no layers"]}.
+  {effect_of_factor}
 - Varied: one layer or none, the components that are removed, the factor, the batch. Not varied: the
   width.
 """
