@@ -26,6 +26,7 @@ A measure is the held-out loss at the end, unless another one is named. These ma
     runs.cost(MODEL)                        the cost of the tie: the measure of the tied model minus
                                             that of the untied one. Above 0, tying is worse
     runs.rise_of_cost(before=A, after=B)    the cost with model B minus the cost with model A
+    runs.nearer_to_bigrams(MODEL, HEAD, PATH)    unigram.kl minus PATH+unigram.kl (see below)
     runs.of_text(MEASURE)                   a measure of the text itself, without a model
     runs.figure(A, subtracted(B))           A minus B, where A and B are terms: measures of any runs
 
@@ -217,7 +218,7 @@ def direct_path_text(n: Numbers) -> str:
         above="nearer to the bigrams than the token counts, through ln_f",
         none="not found to differ in its distance from the token counts",
     )
-    # With one layer, the words "almost no bigrams" and "most of them" are fixed.
+    # The words "almost no bigrams" and "most of them" below do not depend on these figures.
     without_mlp = n["one layer, tied, normed"].show(2)
     with_mlp = n["one layer, tied, mlp0"].show(2)
     most_possible = n["bigrams"].show(2)
@@ -323,7 +324,7 @@ def layers_numbers(runs: Runs) -> Numbers:
         numbers[f"{model}, path"] = runs.nearer_to_bigrams(model, "untied", "normed")
         numbers[f"{model}, top"] = runs.measure(model, "untied", "normed+unigram.top1")
         numbers[f"{model}, model"] = runs.nearer_to_bigrams(model, "untied", "model")
-    # The direct path's distance to the bigrams after twice the steps, minus that after the steps.
+    # By how much the direct path is further from the bigrams after twice the steps.
     numbers["longer, further"] = runs.difference(
         ("longer", "untied"), minus=("one layer", "untied"), measure="normed+unigram.kl"
     )
@@ -379,7 +380,7 @@ def start_numbers(runs: Runs) -> Numbers:
                 model, minus=random_start, measure="early loss"
             )
             numbers[f"{head}, end"] = runs.difference(model, minus=random_start)
-    # The same for zeros at the end of twice the steps.
+    # The loss with zeros minus the loss with a random start, after twice the steps.
     numbers["zeros, longer"] = runs.difference(("longer", "zeros"), minus=("longer", "untied"))
     return numbers
 
@@ -480,11 +481,10 @@ def similarity_numbers(runs: Runs) -> Numbers:
     """
     tied = MODELS["one layer"].run("tied")
     untied = MODELS["one layer"].run("untied")
-    # The two models have different seeds. A pair of seeds has the first model's seed and the
-    # second's. For two models of one kind, (2, 1) would compare the same models as (1, 2).
-    one_order = list(zip(SEEDS[::2], SEEDS[1::2], strict=True))  # (1, 2), (3, 4), ...
+    # The two models have different seeds. In the pair (1, 2), 1 is the seed of the first model.
+    seed_pairs = list(zip(SEEDS[::2], SEEDS[1::2], strict=True))  # (1, 2), (3, 4), ...
     both_orders: list[Seed] = []
-    for a, b in one_order:
+    for a, b in seed_pairs:
         both_orders += [(a, b), (b, a)]
 
     numbers: Numbers = {}
@@ -494,15 +494,7 @@ def similarity_numbers(runs: Runs) -> Numbers:
         numbers[f"out {removed}"] = runs.figure(out, seeds=both_orders)
         numbers[f"in {removed}"] = runs.figure(into, seeds=both_orders)
         numbers[f"out - in {removed}"] = runs.figure(out, subtracted(into), seeds=both_orders)
-
-        # Ceilings: how similar the same matrix is in two models that differ in the seed alone. If
-        # the first model is tied, "in" is its one matrix. If the second is tied, "tied" is.
-        two_tied = runs.similarity_term(tied, tied, "in and tied", removed=removed)
-        two_out = runs.similarity_term(untied, untied, "out and out", removed=removed)
-        two_in = runs.similarity_term(untied, untied, "in and in", removed=removed)
-        numbers[f"two tied {removed}"] = runs.figure(two_tied, seeds=one_order)
-        numbers[f"two untied, out {removed}"] = runs.figure(two_out, seeds=one_order)
-        numbers[f"two untied, in {removed}"] = runs.figure(two_in, seeds=one_order)
+        numbers |= ceilings(runs, tied=tied, untied=untied, removed=removed, seeds=seed_pairs)
 
     numbers["no layers"] = nearer_to_output(
         runs,
@@ -511,6 +503,22 @@ def similarity_numbers(runs: Runs) -> Numbers:
         seeds=both_orders,
     )
     return numbers | factor_numbers(runs, tied, untied) | ratio_numbers(runs, tied)
+
+
+def ceilings(runs: Runs, tied: Run, untied: Run, removed: int, seeds: Sequence[Seed]) -> Numbers:
+    """How similar a matrix is to the same matrix of a model that differs in the seed alone.
+
+    Each pair of seeds is in `seeds` in one order: the other order compares the same two models.
+    """
+    # The tied matrix of the first model is called "in", the tied matrix of the second "tied".
+    two_tied = runs.similarity_term(tied, tied, "in and tied", removed=removed)
+    two_out = runs.similarity_term(untied, untied, "out and out", removed=removed)
+    two_in = runs.similarity_term(untied, untied, "in and in", removed=removed)
+    return {
+        f"two tied {removed}": runs.figure(two_tied, seeds=seeds),
+        f"two untied, out {removed}": runs.figure(two_out, seeds=seeds),
+        f"two untied, in {removed}": runs.figure(two_in, seeds=seeds),
+    }
 
 
 def nearer_to_output(runs: Runs, untied: Run, tied: Run, seeds: Sequence[Seed]) -> Figure:
@@ -545,8 +553,7 @@ def factor_numbers(runs: Runs, tied: Run, untied: Run) -> Numbers:
 def ratio_numbers(runs: Runs, tied: Run) -> Numbers:
     """How much larger the output's part of the tied matrix's gradient is than the input's part.
 
-    A ratio is the norm of the output's part, divided by the norm of the input's part. BATCHES has
-    numbers of sequences in a batch.
+    A ratio is the norm of the output's part, divided by the norm of the input's part.
     """
     ratios = (
         "ratio, tenth 1",  # the mean over the first tenth of the steps
@@ -554,7 +561,7 @@ def ratio_numbers(runs: Runs, tied: Run) -> Numbers:
         "ratio, peak",  # the highest
     )
     numbers: Numbers = {}
-    for batch in (tied.batch, *BATCHES):
+    for batch in (tied.batch, *BATCHES):  # numbers of sequences
         # Only a training with a factor computes the two parts apart. The factor 1 changes nothing.
         run = replace(tied, input_gradient=1.0, batch=batch)
         for ratio in ratios:
@@ -583,6 +590,7 @@ def similarity_text(n: Numbers) -> str:
         f"changes by {n['loss 5']}.",
         otherwise="Whether that is due to the larger gradient is not known yet.",
     )
+    # The numbers 83 % and 6 are quoted from the paper.
     return f"""\
 The claim is that the tied matrix becomes more like the output matrix of an untied model than like
 its input matrix (Press & Wolf 2017), because the output's gradient is larger: 83 % of the sum, a
@@ -762,10 +770,10 @@ def width_text(n: Numbers) -> str:
             n.get(f"{name}, parameters", ""),
         ]
 
-    rows = [row(f"one layer, width {width}", f"1, {width}") for width in WIDTHS]
-    rows += [row(f"no layers, width {width}", f"0, {width}") for width in NO_LAYER_WIDTHS]
-    rows.append(row("one layer, width 64, Python's documentation", "second text"))
-    rows.append(row("one layer, width 128, Python's documentation", "second, 128"))
+    rows = [row(f"one layer, width {width}", name=f"1, {width}") for width in WIDTHS]
+    rows += [row(f"no layers, width {width}", name=f"0, {width}") for width in NO_LAYER_WIDTHS]
+    rows.append(row("one layer, width 64, Python's documentation", name="second text"))
+    rows.append(row("one layer, width 128, Python's documentation", name="second, 128"))
     costs = table(
         ["", "cost of the tie", "cost of tied with signs", "cost at equal numbers of parameters"],
         *rows,
@@ -914,7 +922,7 @@ def asymmetry_numbers(runs: Runs) -> Numbers:
     """The cost of the tie on Markov chains, by the JSD of the chain, and how it grows with the JSD.
 
     The models have no layers. "JSD, cost" is the cost of the tie, "JSD, signs" the cost of tied
-    with signs. "JSD to JSD" is the rise of the second cost from one JSD to the next.
+    with signs. "JSD to JSD" is how much this cost of tied with signs rises between the two JSDs.
     """
     numbers: Numbers = {}
     for jsd in JSDS:
@@ -1007,7 +1015,7 @@ def classes_text(n: Numbers) -> str:
             rows.append(row)
     percentages = [f"{100 * share:.0f} %" for share in CLASS_SHARES]
     costs = table(["tokens whose successors and predecessors go together", *percentages], *rows)
-    # The cost where no token has two equal classes, minus the cost where each token has.
+    # The cost with a share of 0 % minus the cost with a share of 100 %.
     rise = n["apart"]
     costs_more = rise.words(
         below="costs less", above="costs more", none="is not found to cost more or less"
