@@ -5,7 +5,9 @@ tying is worse. A tied model "with signs" has gains of ln_f that start at 1 or -
 such as "one layer" are those of the models in the table of settings.py.
 
 In a text, n["NAME"] prints a figure: its mean and 95 % interval over seeds, or "not known yet". Its
-`words` are chosen by the verdict on its mean: below 0, above 0, or no difference found.
+`words` are chosen by the verdict on its mean: below 0, above 0, or no difference found. If runs are
+missing, or the interval is too wide to tell, the verdict is "unknown" and the words are "not known
+yet".
 """
 
 import math
@@ -19,13 +21,13 @@ FAST = STABILITY_RATES[1]  # the rate at which the heads differ most
 
 @dataclass(frozen=True)
 class Bar:
-    """A pair of models whose losses are compared; `tied` and `untied` are names of the table."""
+    """A tied model and an untied one whose losses are compared."""
 
     name: str  # for --bar
-    label: str
-    tied: str
+    label: str  # in the picture
+    tied: str  # the names of the two models in the table
     untied: str
-    signs: bool = True  # tied with signs is trained too
+    signs: bool = True  # whether the model `tied` is trained with signs too
 
 
 BARS = (
@@ -72,13 +74,15 @@ def bar_costs(runs: Runs) -> Numbers:
 def numbers(runs: Runs) -> Numbers:
     """The figures of the first screen: the bars, how costs change, and how many trainings fail."""
     found = bar_costs(runs)
+    # A change is the cost of the tie with the second model minus the cost with the first.
     found["width change"] = runs.rise_of_cost(before="one layer", after="width 128")
     found["layer change"] = runs.rise_of_cost(before="no layers", after="one layer")
 
-    # A training fails if its layer is of no use: the best model without layers is better.
+    # A training with one layer fails if its layer is of no use: if its loss ends above that of the
+    # best model without layers, which is untied.
     limit = runs.measure("no layers", "untied").mean
-    found["tied fails"] = runs.failing("tied", FAST, limit)
-    found["untied fails"] = runs.failing("untied", FAST, limit)
+    found["tied fails"] = runs.failing("tied", rate=FAST, limit=limit)
+    found["untied fails"] = runs.failing("untied", rate=FAST, limit=limit)
     return found
 
 
@@ -121,6 +125,7 @@ def answer_by_width(n: Numbers) -> str:
         above="At width 128 it is better untied, too.",
         none="At width 128 no cost is found: tie, it saves a matrix.",
     )
+    # The words "not known yet" are no sentence. At width 64 the published verdict is known.
     if n["width 128"].verdict == "unknown":
         wide = "At width 128 it is not known yet."
     costs = "; ".join(f"width {width}, {n[f'width {width}']}" for width in (16, 32, 64, 128, 256))
@@ -133,7 +138,7 @@ def answer_by_width(n: Numbers) -> str:
 
 def answer_by_parts(n: Numbers) -> str:
     """What the tie costs without layers, and with a layer that has only an MLP or attention."""
-    # The figure is the cost with one layer minus that without layers.
+    # "layer change" is the cost with one layer minus the cost without layers.
     without_layers = n["layer change"].words(
         below="costs more than with one layer",
         above="costs less than with one layer",
@@ -151,13 +156,14 @@ def answer_by_stability(n: Numbers) -> str:
     """Whether a tied model needs a lower learning rate: how many trainings fail at a high one."""
     tied = n["tied fails"]
     untied = n["untied fails"]
-    if tied.n < tied.expected or untied.n < untied.expected:
+    some_are_missing = tied.n < tied.expected or untied.n < untied.expected  # numbers of seeds
+    if some_are_missing:
         return "Whether a tied model needs a lower learning rate is not known yet."
     counts = (
         f"With one layer and a rate of {FAST:g}, {tied.as_count()} tied trainings and "
         f"{untied.as_count()} untied ones end worse than a model without layers."
     )
-    if tied.mean > untied.mean:
+    if tied.mean > untied.mean:  # the shares of trainings that fail
         return (
             f"A tied model needs a lower learning rate. {counts} "
             "So tied models are trained at a lower rate, and a part of their cost is due to that."
@@ -175,9 +181,10 @@ def missing_bars(n: Numbers) -> str:
 
 def repeat(label: str, found: Figure, published: Figure) -> str:
     """Whether new seeds of a bar give a cost in the published interval, in words."""
-    # The published interval is for the true mean. The interval for the mean of the new seeds is
-    # wider, because that mean has an error too. The variance of this error is published.n / found.n
-    # times the variance of the published mean, and the two variances are added.
+    # The published interval is for the true mean. The mean of the new seeds differs from the true
+    # mean too, so the interval for this mean is wider. The variance of a mean is proportional to
+    # 1 / n, so the variance of the new mean is published.n / found.n times that of the published
+    # mean. The variance of the difference of both means is the sum of their variances.
     published_half = (published.high - published.low) / 2
     half = published_half * math.sqrt(1 + published.n / found.n)
     low = published.mean - half
@@ -192,4 +199,5 @@ def repeat(label: str, found: Figure, published: Figure) -> str:
 
 
 def in_or_outside(x: float, low: float, high: float) -> str:
+    """Whether x lies in the interval [low, high]: "in" or "outside"."""
     return "in" if low <= x <= high else "outside"
