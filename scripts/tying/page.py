@@ -6,9 +6,14 @@ runs.jsonl without this code, as tests/test_tying_figures.py does with scipy.
 
 A figure is the mean over seeds of a sum of terms; a term is a measure of a run, added or
 subtracted. With "above" a term is a count instead: 1 where the measure is above that number. A
-figure of two terms or more is a test of whether the mean is 0. A model is a row of the table of
-settings.py. Its pilot is the trainings that choose its learning rates; a rate is open until then.
-The excess is the loss of a model of a Markov chain, above that of the chain's own probabilities.
+figure of two terms or more is a test of whether the mean is 0. Holm's correction raises the p of
+each test, because many tests are done.
+
+A model is a row of the table of settings.py, with a learning rate for each head: "tied", "untied"
+and others. Its pilot is trainings at several rates, with seeds of their own. Of the rates whose
+mean loss is within CLOSE nats of the lowest mean loss, the pilot chooses the lowest rate. Until
+then the rate of the table is OPEN. The excess is the loss of a model of a Markov chain, above that
+of the chain's own probabilities.
 """
 
 import json
@@ -33,7 +38,10 @@ VERDICTS = {"below": "below 0", "above": "above 0", "none": "no difference found
 
 
 def all_numbers(runs: Runs) -> dict[str, Numbers]:
-    """The figures of the first screen and of each claim. Holm's correction counts all tests."""
+    """The figures of each section by name: the first screen and the claims.
+
+    Holm's correction counts the tests of all sections.
+    """
     sections = {FIRST: first_screen.numbers(runs)}
     for number, claim in CLAIMS.items():
         sections[f"claim {number}"] = claim.numbers(runs)
@@ -57,17 +65,18 @@ def wrapped(text: str) -> str:
         if block.startswith(("|", "```", "#")):
             blocks.append(block)
             continue
-        # The block may be a list. Its items begin with "- " or "1. "; other text is one item.
+        # If the block is a list, it is split before each line that begins with "- " or "1. ". Else
+        # it is one item.
         items = re.split(r"\n(?=- |\d\. )", block)
         blocks.append("\n".join(wrapped_item(item) for item in items))
     return "\n\n".join(blocks) + "\n"
 
 
 def wrapped_item(item: str) -> str:
-    """A paragraph or an item of a list, wrapped. All lines of an item begin in one column."""
+    """A paragraph or an item of a list, wrapped. All lines of its text begin in one column."""
     if item.startswith("- "):
         indent = "  "
-    elif item[0].isdigit():  # "1. "
+    elif item[0].isdigit():  # the item begins with "1. "
         indent = "   "
     else:
         indent = ""
@@ -82,7 +91,10 @@ def wrapped_item(item: str) -> str:
 
 
 def how_to_read(runs: Runs) -> str:
-    """The section of the page that explains its words and how its figures were made."""
+    """The section of the page that explains its words and how its figures were made.
+
+    The numbers of tokens come from the runs. The other settings are fixed words.
+    """
     tokens = runs.of_text("tokens").mean
     held_out = runs.of_text("held out").mean
     return f"""\
@@ -148,7 +160,7 @@ def table_of_models(runs: Runs) -> str:
 
 
 def table_of_pilots(runs: Runs) -> str:
-    """The mean loss of the pilot's seeds by rate; only those rates whose seeds are all done."""
+    """The mean loss of each pilot's seeds by rate, for the rates whose seeds are all done."""
     rows: list[list[object]] = []
     for model, head in pilot_models():
         means = runs.pilot_means(model, head, runs.tried_rates(model, head))
@@ -165,8 +177,8 @@ def table_of_figures(numbers: Numbers) -> str:
 
 def figure_row(name: str, figure: Figure) -> list[object]:
     """The cells of a figure: name, mean, sd, n, p, p after Holm's correction, verdict."""
-    if figure.sd == 0:
-        sd = ""  # one seed, or the same value for all
+    if figure.sd == 0:  # it has one seed, or the same value for all seeds
+        sd = ""
     else:
         sd = f"{figure.sd:.3f}"
     cells: list[object] = [name, figure, sd, figure.n]
@@ -176,7 +188,7 @@ def figure_row(name: str, figure: Figure) -> list[object]:
 
 
 def show_p(p: float) -> str:
-    """A p with one digit; "< 1e-12" for all that are lower."""
+    """A p with one significant digit, or "< 1e-12"."""
     if p < 1e-12:
         return "< 1e-12"
     return f"{p:.1g}"
@@ -195,7 +207,7 @@ def figures_json(runs: Runs) -> str:
 def figure_json(section: str, name: str, figure: Figure) -> dict[str, object]:
     """A figure as figures.json has it: its terms and seeds, and what was computed from them.
 
-    Raises ValueError for a mean that is not finite, which JSON cannot have.
+    Raises ValueError for a mean that is not finite, because JSON has no such number.
     """
     if not math.isfinite(figure.mean):
         raise ValueError(f"{section}, {name} is not finite")
@@ -209,7 +221,7 @@ def figure_json(section: str, name: str, figure: Figure) -> dict[str, object]:
 
 
 def term_json(term: Term) -> dict[str, object]:
-    """The fields of a term; "above" only if the term is a count."""
+    """The fields of a term. Only a count has "above"."""
     fields = asdict(term)
     if term.above is None:
         del fields["above"]
@@ -217,15 +229,18 @@ def term_json(term: Term) -> dict[str, object]:
 
 
 def claim(runs: Runs, number: int) -> str:
-    """A section with its figures. Holm's correction counts the tests of the section alone."""
+    """The section of one claim, and its table of figures.
+
+    Holm's correction counts the tests of this section alone.
+    """
     chosen = CLAIMS[number]
-    sections = correct({"claim": chosen.numbers(runs)})
-    numbers = sections["claim"]
+    corrected = correct({"claim": chosen.numbers(runs)})
+    numbers = corrected["claim"]
     title = f"# Claim {number}: {chosen.title}"
     return f"{title}\n\n{chosen.text(numbers)}\n{table_of_figures(numbers)}"
 
 
 def bar(runs: Runs, name: str) -> tuple[first_screen.Bar, Figure]:
-    """A bar of the first screen by its name, and its published cost."""
+    """The bar of the first screen with this name, and its cost."""
     chosen = next(bar for bar in first_screen.BARS if bar.name == name)
     return chosen, first_screen.bar_costs(runs)[name]
