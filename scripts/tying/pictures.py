@@ -1,9 +1,10 @@
 """The pictures of the page. They need matplotlib.
 
-The cost of the tie is the held-out loss of a tied model minus that of an untied one. A bar of the
-page is such a cost, of one pair of models; "with signs" is a tied model of which half of ln_f's
-gains start at -1. A chain is a Markov chain whose asymmetry was chosen; its JSD, in nats, is what
-the asymmetry costs a symmetric table of scores.
+The cost of the tie is the held-out loss of a tied model minus that of an untied one. BARS are the
+pairs of models whose costs are drawn; numbers["NAME"] is the cost of the bar NAME. "with signs" is
+a tied model of which half of ln_f's gains start at -1; numbers["NAME, signs"] is its cost. A chain
+is a Markov chain whose asymmetry was chosen; its JSD, in nats, is what the asymmetry costs a
+symmetric table of scores. The excess is the loss above that of the chain's own probabilities.
 """
 
 from dataclasses import dataclass
@@ -18,14 +19,17 @@ BLACK = "#000000"
 BLUE = "#0072B2"
 ORANGE = "#D55E00"
 PINK = "#CC79A7"
+# A row of the picture of costs has the height 1, and two bars.
+BAR_HEIGHT = 0.34
+BAR_OFFSET = 0.18  # of the middle of a bar from the middle of its row
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A kind of model, by the JSD of the chain that it is trained on."""
+    """A kind of model that is trained on chains with several JSDs."""
 
     label: str
-    model: str  # its name in the table of settings.py, for each JSD
+    name: str  # the name of the model in the table of settings.py, with {jsd:g} for the JSD
     head: str
     color: str
     line: str
@@ -46,7 +50,7 @@ CURVES = (
         color=BLUE,
         line=":",
         marker="^",
-        jsds=(JSDS[0], JSDS[-1]),  # it is trained on these two only
+        jsds=(JSDS[0], JSDS[-1]),
     ),
 )
 
@@ -54,38 +58,39 @@ CURVES = (
 def costs_picture(runs: Runs) -> Any:
     """The first screen's bars: the cost of the tie, and that of tied with signs under it."""
     numbers = bar_costs(runs)
-    drawing, ax = panel(width=9, height=0.36 * len(BARS) + 1)
-    # The two bars of a row stand above and below its middle.
-    draw_bars(ax, numbers, suffix="", offset=-0.18, color=BLUE, label="tied")
-    draw_bars(ax, numbers, suffix=", signs", offset=0.18, color=PINK, label="tied with signs")
+    drawing, ax = panel(width=9, height=0.36 * len(BARS) + 1)  # inches
+    draw_bars(ax, numbers, suffix="", offset=-BAR_OFFSET, color=BLUE, label="tied")
+    draw_bars(ax, numbers, suffix=", signs", offset=BAR_OFFSET, color=PINK, label="tied with signs")
     ax.set_yticks(range(len(BARS)), [bar.label for bar in BARS])
-    ax.invert_yaxis()
+    ax.invert_yaxis()  # row 0 is at the top
     ax.axvline(0, color="grey", lw=0.8)
     ax.set_xlabel("cost of the tie, nats per token (to the right of 0, tying is worse)")
     if any(figure.is_known for figure in numbers.values()):
         ax.legend(frameon=False, loc="lower right")
     for row, bar in enumerate(BARS):
         if not numbers[bar.name].is_known:
-            # The words stand in place of the upper bar, beside the line at 0.
-            ax.text(0.002, row - 0.18, "not known yet", va="center", color="grey", fontsize=8)
+            # The words take the place of the upper bar. 0.002 nats are a gap to the line at 0.
+            ax.text(0.002, row - BAR_OFFSET, "not known yet", va="center", color="grey", fontsize=8)
     return drawing
 
 
 def draw_bars(
     ax: Any, numbers: Numbers, suffix: str, offset: float, color: str, label: str
 ) -> None:
-    """One bar with its interval for each known cost: numbers["NAME" + suffix] for the bar NAME.
+    """Draw a bar and its interval for each known cost: numbers["NAME" + suffix] for the bar NAME.
 
-    The rows are numbered from 0, and `offset` is from the middle of a row.
+    The middle of a bar is at the number of its row plus `offset`.
     """
     for row, bar in enumerate(BARS):
         figure = numbers.get(bar.name + suffix)
         if figure is None or not figure.is_known:
             continue
-        interval = [[figure.mean - figure.low], [figure.high - figure.mean]]
-        ax.barh(row + offset, figure.mean, height=0.34, color=color, label=label)
-        ax.errorbar(figure.mean, row + offset, xerr=interval, color="black", lw=1, capsize=2)
-        label = "_"  # matplotlib leaves out labels that begin so: the legend names each once
+        # How far the interval goes to the left and to the right of the mean.
+        lengths = [[figure.mean - figure.low], [figure.high - figure.mean]]
+        ax.barh(row + offset, figure.mean, height=BAR_HEIGHT, color=color, label=label)
+        ax.errorbar(figure.mean, row + offset, xerr=lengths, color="black", lw=1, capsize=2)
+        # The legend names the first bar for all: matplotlib leaves out labels that begin with "_".
+        label = "_"
 
 
 def chains_picture(runs: Runs) -> Any:
@@ -96,7 +101,8 @@ def chains_picture(runs: Runs) -> Any:
     for curve in CURVES:
         figures = []
         for jsd in curve.jsds:
-            figures.append(runs.measure(curve.model.format(jsd=jsd), curve.head, "excess"))
+            model = curve.name.format(jsd=jsd)
+            figures.append(runs.measure(model, curve.head, "excess"))
         means = [figure.mean for figure in figures]
         ax.plot(
             curve.jsds,
@@ -112,13 +118,17 @@ def chains_picture(runs: Runs) -> Any:
         lows = [figure.low for figure in figures]
         highs = [figure.high for figure in figures]
         ax.fill_between(curve.jsds, lows, highs, color=curve.color, alpha=0.15, lw=0)
+    # The excess of the best symmetric table is the JSD itself.
     ax.plot(JSDS, JSDS, color="grey", lw=0.8, label="the best symmetric table: loss = JSD")
     drawing.legend(frameon=False, loc="outside right center")
     return drawing
 
 
 def panel(width: float, height: float) -> tuple[Any, Any]:
-    """A drawing of so many inches with one panel, without the upper and the right edge."""
+    """A drawing of this size in inches, and its one panel.
+
+    The panel has no upper and no right edge.
+    """
     from matplotlib.figure import Figure as Drawing
 
     drawing = Drawing(figsize=(width, height), dpi=100, layout="constrained")
