@@ -21,7 +21,7 @@ counts the tests of that claim alone. The learning rates are those of the publis
 import signal
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-    # While the rest is imported, there is nothing to clean up.
+    # While the rest is imported, Ctrl-C ends the script at once: there is nothing to clean up.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import argparse
@@ -64,10 +64,11 @@ class Experiment:
         lines = self.runs().lines
         missing = [job for job in jobs if job.key not in lines]
 
-        # The workers share the jobs, but one worker does the whole of the longest job.
-        seconds = sum(job.work for job in missing) / self.workers
+        # The workers share the jobs, but one worker alone does the longest job. `work` is the time
+        # of a job in seconds, roughly.
+        seconds_if_shared = sum(job.work for job in missing) / self.workers
         longest = max((job.work for job in missing), default=0)
-        minutes = max(seconds, longest) / 60
+        minutes = max(seconds_if_shared, longest) / 60
         print(
             f"{len(missing)} of {len(jobs)} runs are missing: about {minutes:.1f} minutes",
             file=sys.stderr,
@@ -75,7 +76,7 @@ class Experiment:
         if not missing:
             return False
 
-        # Write the tokens of the texts that these jobs read.
+        # Write files with the tokens of the texts that these jobs read. A job has a text's name.
         names = {job.text for job in missing}
         for text in (self.text, self.second_text):
             if text_name(text) in names:
@@ -84,7 +85,11 @@ class Experiment:
         return True
 
     def train_all(self) -> None:
-        """Train what is missing, until the pilots have no more rates to try."""
+        """Do all jobs of the page that are missing.
+
+        When the pilots have tried some learning rates, they may need other rates, or choose the
+        rates of other jobs. So the plan is made again until no job is missing.
+        """
         while True:
             runs = self.runs()
             jobs = plan.whole_plan(runs, page.all_numbers(runs), self.out)
@@ -94,31 +99,34 @@ class Experiment:
 
     def claim(self, number: int) -> str:
         """Train what one claim needs, and return its section of the page."""
-        # Each figure names the runs that it needs, also before they are there.
-        numbers = page.CLAIMS[number].numbers(self.runs())
+        # These figures may not be known yet. They say which runs they need.
+        needed = page.CLAIMS[number].numbers(self.runs())
         # Several figures may need one run. It becomes one job, because its key is the same.
-        jobs = {job.key: job for job in plan.jobs_of(numbers.values(), self.out)}
+        jobs = {job.key: job for job in plan.jobs_of(needed.values(), self.out)}
         self.do(list(jobs.values()))
+        # Now the figures are computed again, with the new runs.
         return page.claim(self.runs(), number)
 
     def bar(self, name: str) -> str:
         """Repeat a bar with new seeds, and say whether its cost lies in the published interval."""
         lines = engine.read_lines(RESULTS / "runs.jsonl")
         published = Runs(lines, PUBLISHED, self.second_name)
-        bar, cost = page.bar(published, name)
-        if not cost.is_known:
+        bar, published_cost = page.bar(published, name)
+        if not published_cost.is_known:
             raise tiedgpt.TiedGPTError(f"{bar.label}: the published cost is not known yet")
-        # The same terms with the new seeds. This figure has no runs yet; it says which are needed.
-        needed = published.figure(*cost.terms, seeds=NEW_SEEDS)
+        # The terms of a figure are the measures that it adds and subtracts. A figure of the same
+        # terms with the new seeds says which runs are needed.
+        terms = published_cost.terms
+        needed = published.figure(*terms, seeds=NEW_SEEDS)
         self.do(list(plan.jobs_of([needed], self.out)))
-        found = self.runs().figure(*cost.terms, seeds=NEW_SEEDS)
-        return first_screen.repeat(bar.label, found, cost)
+        found = self.runs().figure(*terms, seeds=NEW_SEEDS)
+        return first_screen.repeat(bar.label, found=found, published=published_cost)
 
 
 def files_of(runs: Runs, published: bool) -> dict[str, bytes]:
     """The contents of the files of OUT by name, without runs.jsonl.
 
-    The page and its pictures are written for the published text only.
+    Only the published text has a page with pictures.
     """
     files = {
         "tables.md": page.tables(runs).encode(),
@@ -126,9 +134,9 @@ def files_of(runs: Runs, published: bool) -> dict[str, bytes]:
     }
     if published:
         files["README.md"] = page.page(runs).encode()
-        for name, picture in pictures.PICTURES.items():
+        for name, draw in pictures.PICTURES.items():
             png = BytesIO()
-            picture(runs).savefig(png)
+            draw(runs).savefig(png)
             files[name] = png.getvalue()
     return files
 
@@ -142,13 +150,19 @@ def read_text(path: Path) -> str:
 
 
 def interrupt_on_ctrl_c() -> None:
-    """Make Ctrl-C raise KeyboardInterrupt again, unless it is ignored, as in a script's `... &`."""
+    """Make Ctrl-C raise KeyboardInterrupt, as it does in Python by default.
+
+    In a job that a shell script started with `&`, Ctrl-C is ignored. This stays so.
+    """
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def end_on_sigterm() -> None:
-    """Make SIGTERM raise SystemExit, with the exit code of a process that a signal ended."""
+    """Make SIGTERM raise SystemExit, with the exit code of a process that a signal ended.
+
+    This code is 128 plus the number of the signal.
+    """
 
     def end(number: int, _: object) -> None:
         sys.exit(128 + number)
@@ -157,7 +171,7 @@ def end_on_sigterm() -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The arguments of the command; the text above is its help."""
+    """The arguments of the command. Its help begins with the module's docstring."""
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -192,7 +206,7 @@ def main(arguments: list[str] | None = None) -> int:
         args = parser().parse_args(arguments)
         end_on_sigterm()
         experiment = Experiment(read_text(args.corpus), args.out.absolute(), args.workers)
-        with lock_directory(experiment.out):  # two processes would do the same runs
+        with lock_directory(experiment.out):  # or two processes would do the same runs
             run(experiment, args)
     except KeyboardInterrupt:
         print("\nstopped; the same command continues with the missing runs", file=sys.stderr)
@@ -212,8 +226,8 @@ def run(experiment: Experiment, args: argparse.Namespace) -> None:
         print(experiment.bar(args.bar))
         return
     if args.no_training:
-        # The runs were trained on the documentation of one version of Python. This version may have
-        # a different documentation, with a different name.
+        # The runs may be of the documentation of a different version of Python. Its text has a
+        # different name.
         experiment.second_name = SECOND_TEXT
     else:
         experiment.train_all()
