@@ -18,15 +18,16 @@ the output matrix W_U comes from the token embedding W_E:
     untied           W_U is a matrix of its own, and starts from random numbers
     copy, zeros      untied, and W_U starts as a copy of W_E^T, or at 0
 
-A measure is the held-out loss at the end, unless another one is named. These make a figure:
+These make a figure. The measure is the held-out loss at the end, unless another one is named:
 
     runs.measure(MODEL, HEAD)               the measure of a model with this head
-    runs.difference(PAIR, minus=PAIR)       of the first minus that of the second; a pair such as
-                                            ("one layer", "tied") is a model with a head
+    runs.difference(PAIR, minus=PAIR)       the measure of the first pair minus that of the second;
+                                            a pair is a model with a head: ("one layer", "tied")
     runs.cost(MODEL)                        the cost of the tie: the measure of the tied model minus
                                             that of the untied one. Above 0, tying is worse
     runs.rise_of_cost(before=A, after=B)    the cost with model B minus the cost with model A
-    runs.nearer_to_bigrams(MODEL, HEAD, PATH)    unigram.kl minus PATH+unigram.kl (see below)
+    runs.nearer_to_bigrams(MODEL, HEAD, PATH)
+                                            unigram.kl minus PATH+unigram.kl (see below)
     runs.of_text(MEASURE)                   a measure of the text itself, without a model
     runs.figure(A, subtracted(B))           A minus B, where A and B are terms: measures of any runs
 
@@ -779,12 +780,26 @@ def width_text(n: Numbers) -> str:
         *rows,
     )
 
+    return f"""\
+The question is whether the cost of the tie depends on the width, or on the text.
+
+{costs}
+
+- Verdict: {width_verdict(n)}
+- Varied: the width, one layer or none, the text, and whether the untied model is as wide or has as
+  many parameters. All have two heads. The narrower untied models have the rate of the wider ones.
+"""
+
+
+def width_verdict(n: Numbers) -> str:
+    """How the cost with one layer changes with the width."""
+
     def falls_or_rises(change: Figure) -> str:
         return change.words(below="falls", above="rises", none="is not found to change")
 
-    # This sentence has a small letter, because it follows "Verdict:".
+    # The first sentence follows "Verdict:", so it begins with a small letter.
     to_128 = n["64 to 128"]
-    sentence_to_128 = if_known(
+    first = if_known(
         [to_128],
         f"from width 64 to 128 the cost with one layer {falls_or_rises(to_128)} (the change is "
         f"{to_128}).",
@@ -792,20 +807,12 @@ def width_text(n: Numbers) -> str:
         f"({to_128}).",
     )
     to_64 = n["16 to 64"]
-    sentence_to_64 = if_known(
+    second = if_known(
         [to_64],
         f"From width 16 to 64 it {falls_or_rises(to_64)} (the change is {to_64}).",
         otherwise=f"How it changes from width 16 to 64 is not known yet ({to_64}).",
     )
-    return f"""\
-The question is whether the cost of the tie depends on the width, or on the text.
-
-{costs}
-
-- Verdict: {sentence_to_128} {sentence_to_64}
-- Varied: the width, one layer or none, the text, and whether the untied model is as wide or has as
-  many parameters. All have two heads. The narrower untied models have the rate of the wider ones.
-"""
+    return f"{first} {second}"
 
 
 # 11
