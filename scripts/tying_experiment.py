@@ -206,7 +206,7 @@ def main(arguments: list[str] | None = None) -> int:
         args = parser().parse_args(arguments)
         end_on_sigterm()
         experiment = Experiment(read_text(args.corpus), args.out.absolute(), args.workers)
-        with lock_directory(experiment.out):  # or two processes would do the same runs
+        with lock_directory(experiment.out):  # so that no other process does the same runs
             run(experiment, args)
     except KeyboardInterrupt:
         print("\nstopped; the same command continues with the missing runs", file=sys.stderr)

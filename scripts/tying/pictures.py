@@ -58,7 +58,7 @@ CURVES = (
 def costs_picture(runs: Runs) -> Any:
     """The first screen's bars: the cost of the tie, and that of tied with signs under it."""
     numbers = bar_costs(runs)
-    drawing, ax = panel(width=9, height=0.36 * len(BARS) + 1)  # inches
+    drawing, ax = panel(width=9, height=1 + 0.36 * len(BARS))  # 0.36 inches for a row
     draw_bars(ax, numbers, suffix="", offset=-BAR_OFFSET, color=BLUE, label="tied")
     draw_bars(ax, numbers, suffix=", signs", offset=BAR_OFFSET, color=PINK, label="tied with signs")
     ax.set_yticks(range(len(BARS)), [bar.label for bar in BARS])
