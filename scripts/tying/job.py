@@ -168,9 +168,9 @@ def self_predictions(model: GPT2, corpus: Corpus) -> Line:
 def swapped_losses(model: GPT2, data: Data, corpus: Corpus) -> Line:
     """The held-out losses of an untied model with a swapped head.
 
-    For "swapped" the logits are used as they are, for "swapped, scaled" times a scale. For the
-    third loss, the logarithm of the token counts is added with a weight. The scale and the weight
-    are fitted to the text that the model was trained on.
+    "swapped" is the loss of the logits as they are, "swapped, scaled" that of the logits times a
+    scale. For the third loss, the logarithm of the tokens' shares, times a weight, is added too.
+    The scale and the weight are fitted to the text that the model was trained on.
     """
     swapped_model = model.tie()
     counts = corpus.counts + 1  # so that no count is 0, which has no logarithm
@@ -187,14 +187,16 @@ def swapped_losses(model: GPT2, data: Data, corpus: Corpus) -> Line:
         parts = measure_tokens(swapped_model, data.held_out, stride, losses)
         return float(np.concatenate(parts, dtype=np.float64).mean())
 
-    # Fit the scale alone, and then the scale and the weight. Both arrays are [n, V], with a row for
-    # each token but the last, which has no next token.
+    # The logits and the one-hot next tokens are [n, V], with a row for each token but the last,
+    # which has no next token.
     fitted_tokens = data.tokens[:FITTED_TOKENS]
-    logits = logits_of(swapped_model, fitted_tokens)
+    fitted_logits = logits_of(swapped_model, fitted_tokens)
     one_hot = np.eye(model.config.vocab_size, dtype=np.float32)
     next_tokens = one_hot[fitted_tokens[1:]]
-    scale_alone = best_factor(logits, next_tokens)
-    scale, weight = fit(logits, log_u, next_tokens)
+
+    # Fit the scale alone, and then the scale and the weight together.
+    scale_alone = best_factor(fitted_logits, next_tokens)
+    scale, weight = fit(fitted_logits, log_u, next_tokens)
     return {
         "swapped": held_out_loss(scale=1, weight=0),
         "swapped, scaled": held_out_loss(scale_alone, weight=0),

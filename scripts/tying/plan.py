@@ -22,7 +22,6 @@ WIDEST = max(model.size.width for model in TABLE)
 # For the `work` of a job, roughly
 HELD_OUT = 60_000  # tokens of a text
 TEXT_SECONDS = 43  # to measure a text
-TOKENS_PER_SECOND = 2000  # the size of a vocabulary whose steps are timed in a second
 
 
 def run_job(run: Run, out: Path, text: str) -> Job:
@@ -60,8 +59,9 @@ def job_of(line: Line, out: Path, text: str) -> Job:
         return Job(line, text, compare, arguments=(first, second, out, text), work=seconds)
     if line.get("measure") == "step time":
         V = line["vocab_size"]
-        no_text = ""  # the steps are timed with random tokens
-        return Job(line, no_text, time_steps, arguments=(Run(), V), work=V // TOKENS_PER_SECOND)
+        no_text = ""  # the timed steps train on random tokens
+        seconds = V // 2000  # roughly: the time of a step grows with the vocabulary
+        return Job(line, no_text, time_steps, arguments=(Run(), V), work=seconds)
     if line.get("measure") == "text":
         return Job(line, text, measure_text, arguments=(out, text, Run()), work=TEXT_SECONDS)
     return run_job(Run(**line), out, text)
@@ -81,7 +81,7 @@ def jobs_of(figures: Iterable[Figure], out: Path) -> Iterator[Job]:
     for figure in figures:
         for term in figure.terms:
             if is_training(term.run) and "lr" not in term.run:
-                continue  # a rate that is OPEN is not written
+                continue  # its rate is still OPEN, which a run leaves out
             for place, seed in enumerate(figure.all_seeds):
                 job = job_of(with_seed(term.run, seed), out, term.text)
                 jobs_by_place.setdefault(place, []).append(job)

@@ -3,7 +3,8 @@
 A loss is in nats per token. The excess of a prediction is its loss on the text's pairs of
 neighbours minus the loss of the text's own bigrams on them. The floor is the lowest excess of a
 symmetric table of scores, in which "b after a" has the same score as "a after b"
-(tying_results/floor.md). A text is given by its name; its tokens are in the directory `out`.
+(tying_results/floor.md). The unigram is the prediction of the token counts, the same after every
+token. A text is given by its name; its tokens are in the directory `out`.
 """
 
 import math
@@ -120,13 +121,14 @@ def compare(first_run: Run, second_run: Run, out: Path, text: str) -> Line:
     """How similar each matrix of the first model is to a matrix of the second.
 
     An untied model has two matrices: W_E is "in", and W_U is "out". A tied model has one matrix. It
-    is "in" in the first model and "tied" in the second. Each matrix of the first model is compared
-    with the "tied" of the second; if the second is untied, with its matrix of the same name.
+    is called "in" if it is the first model, and "tied" if it is the second. A tied second model is
+    compared with each matrix of the first model. Of two untied models, the matrices of the same
+    name are compared.
 
-    A similarity is the rank correlation of the cosines of all pairs of tokens of the text. Before,
-    the mean and the first principal components of each matrix are removed: 0, 1, 2 or 4 components,
-    and with 0 the mean stays. The runs have different seeds, because with one seed the models would
-    start from the same W_E.
+    A similarity is the rank correlation of the cosines of all pairs of tokens of the text. It is
+    measured for the matrices as they are, and with their mean and some principal components
+    removed. The two runs have different seeds, because with one seed the models would start from
+    the same W_E.
     """
     data, corpus = read_data(data_path(out, text, first_run.vocab_size))
     seen = corpus.frequent(min_count=1)  # the tokens that occur in the text
