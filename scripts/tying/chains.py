@@ -53,7 +53,7 @@ def markov_chain(V: int, jsd: float, rng: np.random.Generator) -> np.ndarray:  #
         rows = circulation(unevenness)
         return -entropy(rows) / V  # the mean over the rows, because all tokens are equally often
 
-    # At an unevenness of 20, almost every token has one likely successor only.
+    # At an unevenness of 20, the rate is far below the wanted one.
     unevenness = bisect(negative_rate_of_C, wanted=-wanted_rate_of_C, high=20.0)
     C = circulation(unevenness)
     return (1 + t) / 2 * C + (1 - t) / 2 * C.T

@@ -53,8 +53,8 @@ class Run:
         if not self.is_chain:
             tokens += held_out  # they are only scored, but count as if they were trained on
 
-        # The formula and its numbers are a rough fit to measured times. A token costs work in each
-        # layer and in the head, and each step takes a millisecond more.
+        # The formula and its numbers are rough. A token costs work in each layer and in the head,
+        # and each step takes a millisecond more.
         work_of_layer = self.width * (600 + 5 * self.width)
         work_of_head = self.width * self.vocab_size
         work_per_second = 7e9
