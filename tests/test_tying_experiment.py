@@ -610,11 +610,11 @@ def test_the_loss_of_smoothed_bigrams_is_that_of_the_best_strength():
     rng = np.random.default_rng(0)
     tokens = rng.integers(0, 5, 400)
     held_out = rng.integers(0, 5, 100)
-    assert texts.smoothed_bigrams(tokens, held_out, 5) == pytest.approx(math.log(5), abs=0.05)
+    assert texts.smoothed_loss(tokens, held_out, 5) == pytest.approx(math.log(5), abs=0.05)
 
     # In a cycle each token decides the next token, so that the lowest strength is best.
     cycle = np.arange(1000) % 5
-    assert texts.smoothed_bigrams(cycle, cycle[:100], 5) < 0.01
+    assert texts.smoothed_loss(cycle, cycle[:100], 5) < 0.01
 
 
 def test_the_ratio_of_step_times_is_untied_over_tied(monkeypatch):

@@ -1,20 +1,21 @@
-"""Each path after one fitted scale and the token counts: what does it add to the unigram?
+"""Calibrated paths: what does a path add to the unigram, if its logits have the best scale?
 
 A path is a function path(model, tokens [n]) -> logits [n, V]: a way through the model from a token
-to scores of the next one, such as the direct path W_E W_U (tiedgpt/study/paths.py). It is compared
-with the bigrams of a text, for its frequent tokens, by KL: the divergence of the path's
-probabilities from the shares of the tokens that follow. The unigram, the same prediction after
-every token, is the counts of the tokens.
+to scores of the next one, such as the direct path W_E W_U (tiedgpt/study/paths.py). A corpus is a
+text with the counts of its tokens and of its pairs of neighbours. Q [V] has, for one token of the
+corpus, the share of each token among those that follow it. A path is compared with the corpus by
+the KL divergence of the path's probabilities from Q, for the frequent tokens of the corpus.
 
 The KL of a path (tiedgpt/study/bigrams.py) depends on the scale of its logits. A path may also lack
-the frequencies of the tokens, which other parts of the model can add. Here the logits x_t [V] of a
-path become
+the frequencies of the tokens, which other parts of the model can add. The unigram u [V] has the
+share of each token in the corpus, and predicts the same after every token. A calibrated path has,
+in place of the logits x [V] of a path after one token, the logits
 
-    scale x_t + weight log u        u: the shares of the tokens in the corpus
+    scale x + weight log u
 
-with the scale of at least 0 and the weight that have the lowest mean KL. They are fitted to one
-half of the frequent tokens and used for the other half, so no token is scored by numbers that were
-fitted to it. S is the number of tokens that the corpus has, of all V.
+The scale, of at least 0, and the weight are those with the lowest mean KL. They are fitted to one
+half of the frequent tokens and used for the other half. So a token is scored by numbers that were
+not fitted to it. Of the V tokens of the vocabulary, S are seen: they occur in the corpus.
 """
 
 import numpy as np
@@ -39,30 +40,25 @@ def calibrated_paths(model: GPT2, corpus: Corpus) -> dict[str, Path]:
 
 
 def calibrate(path: Path, model: GPT2, corpus: Corpus) -> Path:
-    """The calibrated path: `path` with a scale, and with a weight of the unigram.
-
-    The tokens of each half of the frequent tokens have the two numbers that are fitted to the other
-    half.
-    """
-    tokens = corpus.frequent()
+    """The calibrated path that is made of `path`."""
+    frequent = corpus.frequent()
     seen = corpus.frequent(min_count=1)  # [S]
-    first_half = tokens[::2]
-    second_half = tokens[1::2]
+    first_half = frequent[::2]
+    second_half = frequent[1::2]
     log_u = np.log(corpus.counts[seen] / corpus.counts.sum()).astype(np.float32)
 
     def fitted(half: np.ndarray) -> np.ndarray:  # [n] -> [2]
-        """The scale and the weight that fit the tokens of one half best."""
+        """The scale and the weight that are the best for the tokens of one half."""
         pair_counts = corpus.table(half, seen)  # [n, S]
-        bigrams = pair_counts / pair_counts.sum(axis=1, keepdims=True)
+        Q = pair_counts / pair_counts.sum(axis=1, keepdims=True)
         logits = path(model, half)[:, seen]
-        return fit(logits, log_u, bigrams)
+        return fit(logits, log_u, Q)
 
-    # All tokens get the numbers that are fitted to the second half. Then the tokens of the second
-    # half get those that are fitted to the first half instead.
+    # The scale and the weight of each frequent token are fitted to the half without the token.
     V = model.config.vocab_size
-    scale = np.empty((V, 1), np.float32)
-    weight = np.empty((V, 1), np.float32)
-    scale[...], weight[...] = fitted(second_half)
+    scale = np.full((V, 1), np.nan, np.float32)  # remains nan for tokens that are not frequent
+    weight = np.full((V, 1), np.nan, np.float32)
+    scale[first_half], weight[first_half] = fitted(second_half)
     scale[second_half], weight[second_half] = fitted(first_half)
 
     def calibrated(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
@@ -80,32 +76,33 @@ def fit(  # [n, S], [S], [n, S] -> [2]
 ) -> np.ndarray:
     """The scale and the weight with the lowest mean KL(Q || softmax(scale x + weight log_u)).
 
-    Q has the probabilities of the next token. KL is convex in both numbers, so Newton's method
-    finds the only minimum. If the scale of the minimum is below 0, the best allowed scale is 0.
+    x has the logits of a path, and Q the probabilities of the next token: one row for each token.
+    KL is convex in both numbers, so Newton's method finds the only minimum. If the scale at the
+    minimum is below 0, the best allowed scale is 0.
     """
-    # Newton's method gets x in units in which its standard deviation is 1.
+    # Newton's method gets x divided by its standard deviation.
     spread = np.float32(x.std())
     if spread == 0:
-        spread = np.float32(1)  # x cannot be divided by 0
-    unit_x = x / spread
-    scale, weight = newton(unit_x, log_u, Q)
+        spread = np.float32(1)  # all of x is the same; it cannot be divided by 0
+    scale, weight = newton(x / spread, log_u, Q)
     if scale < 0:
-        return fit(np.zeros_like(x), log_u, Q)  # the best weight without x
+        # Fit the weight alone: with an x of 0, the scale that is found is 0.
+        return fit(np.zeros_like(x), log_u, Q)
     return np.array([scale / spread, weight])
 
 
 def newton(  # [n, S], [S], [n, S] -> [2]
     x: np.ndarray, log_u: np.ndarray, Q: np.ndarray
 ) -> np.ndarray:
-    """The scale and the weight where the gradient of the mean KL of `fit` is 0.
+    """The scale and the weight with the lowest mean KL(Q || softmax(scale x + weight log_u)).
 
-    Q: in each row, the probabilities of the next token. The two features of a token are its x and
-    its log_u. The gradient is their mean under the softmax minus their mean under Q. The Hessian is
-    their covariance under the softmax.
+    Each row has the probabilities Q of the next token. The two features of a next token are its x
+    and its log_u. The gradient of the KL is the mean of the features under the softmax minus their
+    mean under Q. The Hessian is the covariance of the features under the softmax.
     """
     n = len(x)
-    means_by_Q = np.array([(Q * x).sum(), (Q @ log_u).sum()], np.float64) / n
-    numbers = np.array([0.0, 1.0])  # the scale and the weight of the unigram alone
+    means_under_Q = np.array([(Q * x).sum(), (Q @ log_u).sum()], np.float64) / n
+    numbers = np.array([0.0, 1.0])  # the scale and the weight; at the start, the unigram alone
     for _ in range(STEPS):
         scale = np.float32(numbers[0])
         weight = np.float32(numbers[1])
@@ -123,8 +120,8 @@ def newton(  # [n, S], [S], [n, S] -> [2]
         # Hessian is the mean of the rows' covariances.
         sums_of_mean_products = means.T @ means
         hessian = (sums_of_products - sums_of_mean_products) / n
-        gradient = means.mean(axis=0) - means_by_Q
-        # If x is 0, or u is the same for all tokens, the Hessian alone has no inverse.
+        gradient = means.mean(axis=0) - means_under_Q
+        # The Hessian has no inverse if x is 0, or u is the same for all tokens. The sum has one.
         invertible = hessian + 1e-9 * np.eye(2)
         step = np.linalg.solve(invertible, gradient)
 

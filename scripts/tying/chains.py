@@ -1,26 +1,28 @@
 """Markov chains whose asymmetry is chosen: texts on which the cost of a symmetric A is known.
 
-A symmetric table A of scores gives "b after a" the score of "a after b". What that costs at least
-is the JSD, the Jensen-Shannon divergence of a chain's pairs of neighbours from the reversed pairs
-(scripts/tying_results/floor.md). It is the asymmetry of the chain: 0 if each pair is as often in
-one order as in the other, ln 2 if no pair occurs in both.
+A symmetric table A of scores gives "b after a" the score of "a after b". A model with such a table
+has a loss above that of the chain's own probabilities by at least the JSD: the Jensen-Shannon
+divergence of the chain's pairs of neighbours from the reversed pairs (tying_results/floor.md). The
+JSD measures the asymmetry of the chain. It is 0 if each pair occurs as often in one order as in the
+other, and ln 2 if no pair occurs in both orders.
 
-A circulation C [V, V] has the shares of pairs of a chain in which no pair occurs in both orders.
-The chain
+A chain is a table P [V, V] of the probabilities P[a, b] = p(b|a). Its rows and its columns add up
+to 1, so all tokens are equally frequent, and P / V has the shares of the pairs.
 
-    M = (1 + t) / 2 C + (1 - t) / 2 C^T        t in [0, 1]
+The first kind of chain is made from a circulation C [V, V]: a chain in which no pair occurs in both
+orders. The chain
 
-has the pairs of C with probability (1 + t) / 2, else the reversed pairs. Its JSD is ln 2 minus the
-entropy of these two probabilities. All tokens are equally often. All chains of one size have the
-same entropy rate, ln(V) / 2: that is the entropy of the next token after a known one. The chains
-differ in the JSD, and in the unevenness of C: if it is higher, a few successors of a token are
-likelier than its other successors, and the entropy is lower.
+    P = (1 + t) / 2 C + (1 - t) / 2 C^T        t in [0, 1]
 
-A second kind are chains of classes. Each token has a first class, which decides its successors, and
-a second class, which decides its predecessors.
+has the pairs of C with probability (1 + t) / 2, and the reversed pairs with probability
+(1 - t) / 2. Its JSD is ln 2 minus the entropy of these two probabilities. Its entropy rate, the
+entropy of the next token after a known one, is the same for all chains of one size: ln(V) / 2. It
+is set by the unevenness of C. If the unevenness is higher, a few successors of a token are likelier
+than its other successors, and the entropy is lower.
 
-The functions return tables P [V, V] of the probabilities P[a, b] = p(b|a). Their rows and columns
-add up to 1. Because all tokens are equally often, P / V has the shares of the pairs.
+The second kind are chains of classes. Each token has a first class, which decides its successors,
+and a second class, which decides its predecessors. There are CLASSES classes of each sort, with
+CLASS_SIZE tokens each.
 """
 
 import math
@@ -30,10 +32,10 @@ import numpy as np
 
 
 def markov_chain(V: int, jsd: float, rng: np.random.Generator) -> np.ndarray:  # -> [V, V]
-    """A transition matrix P[a, b] = p(b|a) with a JSD of `jsd` nats, from 0 to ln 2; V at least 16.
+    """A chain of the first kind with a JSD of `jsd` nats, from 0 to ln 2.
 
-    The pairs and their order by frequency depend on `rng` only, so generators of the same seed make
-    chains that differ in the JSD alone.
+    Generators of the same seed make chains from the same random numbers for every JSD. V must be at
+    least 16: in a smaller chain there may be too few pairs for the entropy ln(V) / 2.
     """
     t = asymmetry(jsd)
     allowed = tournament(V, rng)
@@ -51,13 +53,14 @@ def markov_chain(V: int, jsd: float, rng: np.random.Generator) -> np.ndarray:  #
         rows = circulation(unevenness)
         return -entropy(rows) / V  # the mean over the rows, because all tokens are equally often
 
+    # At an unevenness of 20, the rate is far below the wanted one.
     unevenness = bisect(negative_rate_of_C, wanted=-wanted_rate_of_C, high=20.0)
     C = circulation(unevenness)
     return (1 + t) / 2 * C + (1 - t) / 2 * C.T
 
 
 def entropy_of_order(jsd: float) -> float:
-    """The entropy of whether a pair has the order of C or the reverse, in nats."""
+    """In nats, the entropy of the order of a pair: that of C, or the reverse."""
     return math.log(2) - jsd
 
 
@@ -72,19 +75,21 @@ def asymmetry(jsd: float) -> float:
 
 
 def tournament(V: int, rng: np.random.Generator) -> np.ndarray:  # -> [V, V] bool
-    """Which pairs may occur: none in both orders, and each token as often first as second.
+    """Which pairs may occur in a circulation: none in both orders.
 
-    The tokens stand in a circle, and at first each of them is followed by the (V - 1) // 2 tokens
-    after it. A tied model with ln_f can learn such pairs (scripts/tying_results/floor.md). So
-    triangles a -> b -> c -> a, drawn at random, are reversed until nothing of the circle is left.
+    Each token is the first one of as many pairs as it is the second one of. To begin with, the
+    tokens stand in a circle, and each may be followed by the (V - 1) // 2 tokens after it. A tied
+    model with ln_f can learn these pairs (tying_results/floor.md). So random triangles of pairs,
+    a -> b -> c -> a, are reversed, so often that the pairs do not show the circle any more.
     """
     first_tokens = np.arange(V)[:, None]
     second_tokens = np.arange(V)
     steps_on_circle = (second_tokens - first_tokens) % V  # [V, V]
     allowed = (steps_on_circle > 0) & (steps_on_circle <= (V - 1) // 2)
 
-    # Reversing a triangle leaves each token as often first as it was.
-    for a, b, c in rng.integers(V, size=(8 * V * V, 3)).tolist():
+    # A reversed triangle has each of its tokens once as first and once as second, as before.
+    draws = 8 * V * V  # many more than there are pairs; most draws are not a triangle
+    for a, b, c in rng.integers(V, size=(draws, 3)).tolist():
         is_triangle = allowed[a, b] and allowed[b, c] and allowed[c, a]
         if is_triangle:
             for first, second in ((a, b), (b, c), (c, a)):
@@ -94,7 +99,7 @@ def tournament(V: int, rng: np.random.Generator) -> np.ndarray:  # -> [V, V] boo
 
 
 def balance(table: np.ndarray) -> np.ndarray:  # [V, V] -> [V, V]
-    """The table with its rows and columns scaled until both add up to 1 [Sinkhorn 1964]."""
+    """The table, its columns and rows scaled in turn until both add up to 1 [Sinkhorn 1964]."""
     for _ in range(10_000):
         table = table / table.sum(axis=0)
         row_sums = table.sum(axis=1, keepdims=True)
@@ -112,7 +117,7 @@ def bisect(
     high: float = 1.0,
     steps: int = 45,
 ) -> float:
-    """The x in [low, high] for which increasing(x) = wanted, by bisection."""
+    """The x in [low, high] for which increasing(x) = wanted. Each step halves the interval."""
     for _ in range(steps):
         middle = (low + high) / 2
         if increasing(middle) < wanted:
@@ -128,11 +133,11 @@ def entropy(p: np.ndarray) -> float:
 
 
 def sample(chain: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:  # [V, V] -> [n]
-    """n token ids of a walk through the chain, from a token that is drawn evenly from all."""
-    # limits[a, b] is the probability that a token up to b follows a. The next token is the first
-    # one whose limit is above a number drawn from [0, 1).
+    """n token ids of a walk through the chain. At the start, all tokens are equally likely."""
+    # limits[a, b] is the probability that one of the tokens 0 to b follows a. The next token is the
+    # first one whose limit is above a number drawn from [0, 1).
     limits = chain.cumsum(axis=1)
-    limits[:, -1] = 1  # exactly, without rounding
+    limits[:, -1] = 1  # the sum is rounded, and may be below 1
     ids = np.empty(n, np.int64)
     token = int(rng.integers(len(chain)))
     for place, draw in enumerate(rng.random(n)):
@@ -147,49 +152,50 @@ UNEVENNESS = 2.0  # of the probabilities between classes, for shared = 0
 
 
 def class_chain(shared: float, noise: float, rng: np.random.Generator) -> np.ndarray:  # -> [V, V]
-    """A transition matrix P[a, b] of a chain of classes.
+    """A chain of classes.
 
-    P[a, b] depends on the first class of a and the second class of b. For a share `shared` of the
-    tokens, the second class is the same as the first. The other tokens of a first class are spread
-    evenly over the second classes. `noise` makes the tokens of a class differ.
-
-    Chains of one seed and one noise have the same entropy and the same JSD for every `shared`, and
-    all their tokens are equally often.
+    P[a, b] depends on the first class of a and the second class of b. A share `shared` of the
+    tokens has the same class as first and as second class. `noise` makes the tokens of a class
+    differ. Chains of one seed and one noise have the same entropy and the same JSD for every
+    `shared`.
     """
     V = CLASSES * CLASS_SIZE
     class_noise = rng.standard_normal((2, CLASSES, CLASSES))
     token_noise = noise * rng.standard_normal((V, V))
 
-    def chain_of(share: float, angle: float, unevenness: float) -> np.ndarray:
-        scores = unevenness * class_scores(angle, class_noise)
-        first_class, second_class = classes_of_tokens(share)
-        return balance(np.exp(scores[first_class[:, None], second_class] + token_noise))
+    def chain_of(shared: float, angle: float, unevenness: float) -> np.ndarray:
+        """A chain of classes. The angle sets the asymmetry of the scores between classes."""
+        scores_of_classes = unevenness * class_scores(angle, class_noise)
+        first_class, second_class = classes_of_tokens(shared)
+        scores = scores_of_classes[first_class[:, None], second_class] + token_noise  # [V, V]
+        return balance(np.exp(scores))
 
-    # The chain with shared = 0. With this angle, the scores of "b after a" and "a after b" are
-    # independent.
-    reference = chain_of(0.0, angle=math.pi / 4, unevenness=UNEVENNESS)
+    # The reference has shared = 0. All other chains get its entropy and its JSD. With its angle,
+    # the scores of "b after a" and "a after b" are independent.
+    reference = chain_of(shared=0.0, angle=math.pi / 4, unevenness=UNEVENNESS)
     if shared == 0:
         return reference
 
-    # For each angle, search the unevenness that gives the entropy of the reference. The entropy
-    # falls with the unevenness, so its negative increases, as `bisect` needs.
     def with_same_entropy(angle: float) -> np.ndarray:
+        """The chain with this angle and the unevenness that gives the entropy of the reference."""
+
+        # The entropy falls with the unevenness, so its negative increases, as `bisect` needs.
+        def negative_entropy(unevenness: float) -> float:
+            return -entropy(chain_of(shared, angle, unevenness))
+
         unevenness = bisect(
-            lambda x: -entropy(chain_of(shared, angle, unevenness=x)),
+            negative_entropy,
             wanted=-entropy(reference),
             high=3 * UNEVENNESS,
             steps=25,  # fewer than usual: each step of the search below makes this whole search
         )
         return chain_of(shared, angle, unevenness)
 
-    # Among these chains, search the angle that gives the JSD of the reference. The JSD increases
-    # with the angle.
-    angle = bisect(
-        lambda x: jsd_of(with_same_entropy(x)),
-        wanted=jsd_of(reference),
-        high=math.pi / 2,
-        steps=25,
-    )
+    def jsd_at(angle: float) -> float:
+        return jsd_of(with_same_entropy(angle))
+
+    # Search the angle that gives the JSD of the reference. The JSD increases with the angle.
+    angle = bisect(jsd_at, wanted=jsd_of(reference), high=math.pi / 2, steps=25)
     return with_same_entropy(angle)
 
 
@@ -197,10 +203,10 @@ def class_scores(angle: float, class_noise: np.ndarray) -> np.ndarray:  # -> [CL
     """The score of each second class after each first class.
 
     The angle sets the asymmetry: at 0 the scores are symmetric, at pi / 2 antisymmetric.
-    `class_noise` has random numbers for the symmetric part and for the antisymmetric part.
+    `class_noise` has a table of random numbers for each of these two parts of the scores.
     """
-    # The sum of two independent random numbers has twice the variance of one. The division by
-    # sqrt(2) halves it again.
+    # The sum or difference of two independent random numbers has twice the variance of one number.
+    # The division by sqrt(2) halves the variance again.
     symmetric = (class_noise[0] + class_noise[0].T) / math.sqrt(2)
     antisymmetric = (class_noise[1] - class_noise[1].T) / math.sqrt(2)
     return math.cos(angle) * symmetric + math.sin(angle) * antisymmetric
@@ -209,8 +215,8 @@ def class_scores(angle: float, class_noise: np.ndarray) -> np.ndarray:  # -> [CL
 def classes_of_tokens(shared: float) -> tuple[np.ndarray, np.ndarray]:  # -> [V], [V]
     """The first and the second class of each token.
 
-    In each first class, the second class of a share `shared` of the tokens is the same class. The
-    other tokens are spread over the second classes.
+    In each first class, a share `shared` of the tokens has the same class as second class. The
+    second classes of the other tokens are different classes, in turn.
     """
     token = np.arange(CLASSES * CLASS_SIZE)
     first_class = token // CLASS_SIZE
@@ -221,8 +227,8 @@ def classes_of_tokens(shared: float) -> tuple[np.ndarray, np.ndarray]:  # -> [V]
 
 
 def jsd_of(P: np.ndarray) -> float:
-    """The JSD of the pairs and the reversed pairs of a chain whose tokens are equally often."""
-    M = P / len(P)  # the shares of pairs
+    """The JSD of a chain: the divergence of its pairs from the reversed pairs."""
+    M = P / len(P)  # the shares of the pairs
     # The JSD of two distributions is the entropy of their mean minus the mean of their entropies.
-    # Pairs and reversed pairs have the same entropy.
+    # Here the two are M and M^T, which have the same entropy.
     return entropy((M + M.T) / 2) - entropy(M)

@@ -1,7 +1,8 @@
 """What the models are trained on: a text as tokens, or a walk through a Markov chain.
 
-A chain is a table of the probabilities of the next token. There are two kinds (chains.py): one with
-a chosen asymmetry, its JSD, and one whose tokens have classes. Each seed has a chain of its own.
+A chain is a table [V, V] of the probabilities of each next token after each token. There are two
+kinds of chains (chains.py): one with a chosen asymmetry, its JSD, and one whose tokens have
+classes. Each seed has a chain of its own.
 """
 
 import math
@@ -72,13 +73,13 @@ def data_path(out: Path, text: str, vocab_size: int) -> Path:
 
 @cache
 def read_data(path: Path) -> tuple[Data, Corpus]:
-    """The tokens of a text, and the counts of those to train on."""
+    """The tokens of a text, and the counts of the tokens to train on."""
     try:
         with open_to_read(path) as opened, np.load(opened) as file:
             data = Data(file["tokens"], file["held_out"])
     except (OSError, EOFError, ValueError, LookupError, BadZipFile) as error:
         raise TiedGPTError(f"{path} is damaged: remove it to make it again") from error
-    _, _, vocab_size = path.stem.rpartition("-")  # as data_path has it
+    _, _, vocab_size = path.stem.rpartition("-")  # data_path puts it at the end of the name
     return data, Corpus.of(data.tokens, int(vocab_size))
 
 
@@ -94,10 +95,10 @@ def data_of(run: Run, out: Path, text: str) -> Data:
     return data
 
 
-# The runs of one seed follow each other, so one chain is kept.
+# The runs of one seed follow each other, so the last chain of each kind is kept.
 @lru_cache(maxsize=1)
 def chain_data(vocab_size: int, jsd: float, seed: int) -> Data:
-    """A walk through a chain with this asymmetry."""
+    """A walk through a chain with the asymmetry `jsd`."""
     rng = np.random.default_rng([seed, CHAIN_STREAM])
     return walk(markov_chain(vocab_size, jsd, rng), seed)
 
@@ -110,9 +111,10 @@ def class_data(shared: float, noise: float, seed: int) -> Data:
 
 
 def walk(chain: np.ndarray, seed: int) -> Data:  # [V, V]
-    """Tokens of a walk through a chain."""
+    """A walk through a chain to train on, and another one that is held out."""
     rng = np.random.default_rng([seed, WALK_STREAM])
     tokens = sample(chain, CHAIN_TOKENS, rng)
     held_out = sample(chain, CHAIN_TOKENS // 10, rng)
-    best_losses = -np.log(chain[held_out[:-1], held_out[1:]])
-    return Data(tokens, held_out, float(best_losses.mean()))
+    probabilities = chain[held_out[:-1], held_out[1:]]  # of each held-out token but the first
+    best_losses = -np.log(probabilities)
+    return Data(tokens, held_out, best_loss=float(best_losses.mean()))

@@ -1,8 +1,10 @@
 """Do the jobs that are missing, several at a time, and append what each returns to runs.jsonl.
 
-A job whose line is in the file is not done again. A job's result does not depend on the other jobs.
-A line is JSON: {"run": what determines the result, "text": the name of the text, "result": numbers
-by name}. Its key is made of the first two.
+A job is a call that measures something, such as the training of one model. Its result does not
+depend on the other jobs. A job whose line is in the file is not done again.
+
+A line of runs.jsonl is JSON: {"run": what determines the result, "text": the name of the text,
+"result": numbers by name}. The key of a line is made of its "run" and its "text".
 """
 
 import json
@@ -67,7 +69,7 @@ def six_digits(value: float) -> float:
 
 @contextmanager
 def processes(workers: int) -> Iterator[Executor]:
-    """Processes of this machine, which end with the `with` block.
+    """Processes on this machine. At the end of the `with` block they finish their jobs and end.
 
     If the block raises, or this process ends, they end in the middle of their jobs.
     """
@@ -92,7 +94,7 @@ def end_with_parent() -> None:
     """In a thread: wait until the process that started this one has ended, and end this one."""
     parent = multiprocessing.parent_process()
     if parent is not None:
-        parent.join()  # returns when it has ended, also by a signal
+        parent.join()  # returns when the parent has ended, also if a signal ended it
     os._exit(1)  # sys.exit would end the thread alone
 
 
@@ -126,8 +128,8 @@ def do_jobs(jobs: list[Job], path: Path, workers: int) -> None:
     seconds = sum(job.work for job in jobs)
     form = "{desc} {percentage:3.0f} % |{bar}| {elapsed}, {remaining} left"
     with processes(workers) as executor, tqdm(total=seconds, bar_format=form) as bar:
-        # `submit` starts the processes. They inherit that SIGINT is blocked, so that this process
-        # ends them on Ctrl-C. This process handles a signal when all of them have been started.
+        # `submit` starts the processes. SIGINT is blocked in them, so on Ctrl-C only this process
+        # gets it, and ends them. It handles a signal only when all of them have been started.
         with signals_later(), ctrl_c_for_this_process_only():
             futures = {executor.submit(measured, job): job for job in jobs}
         try:
@@ -150,11 +152,11 @@ def read_lines(path: Path) -> dict[str, Line]:
     if not path.exists():
         return {}
     data = path.read_bytes()
-    size = data.rfind(b"\n") + 1  # of the complete lines
-    if size < len(data):
-        os.truncate(path, size)
+    complete_size = data.rfind(b"\n") + 1  # the bytes up to the last line break
+    if complete_size < len(data):
+        os.truncate(path, complete_size)
     results: dict[str, Line] = {}
-    for number, text in enumerate(data[:size].splitlines(), 1):
+    for number, text in enumerate(data[:complete_size].splitlines(), 1):
         try:
             add_line(results, text)
         except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -5,17 +5,20 @@ A line of runs.jsonl is one run and its result: numbers by the names of their me
 the loss above that of the chain's own probabilities. A run whose training diverged, so that a
 number was not finite, has the result {"diverged": 1}.
 
-A term is a measure of a run, added or subtracted. A figure is the mean over seeds of a sum of
-terms, such as "the loss of the tied model minus that of the untied one", taken seed by seed. Its
-interval is Student's t interval over the seeds, and its p is that of the two-sided t test of a mean
-of 0. Many differences are tested, so a verdict needs more than p < 0.05: Holm's correction keeps
-the probability of any wrong verdict below 5 %.
+A term is a measure of a run, added or subtracted. A figure is a sum of terms, such as "the loss of
+the tied model minus that of the untied one": it has the sum for each seed, and their mean over the
+seeds. Its interval is Student's t interval over the seeds, and its p is that of the two-sided t
+test of a mean of 0. A figure of two or more terms is a difference, and is tested. Because many
+differences are tested, a verdict needs more than p < 0.05: Holm's correction keeps the probability
+of any wrong verdict below 5 %.
 
-A model is a row of the table of settings.py, by its name. A pilot trains it at several learning
-rates, with seeds of its own; the best is the rate of the table, which says OPEN until then.
+A model is a row of the table of settings.py, by its name. Its heads are the output matrices that it
+is trained with, such as "tied" and "untied". A pilot trains it with each head at several learning
+rates, with seeds that are used for nothing else, and chooses the rate of the table. The table says
+OPEN, which is 0, until the rate is chosen.
 
-figures.json has the terms and the seeds of each figure, so that others can compute it from
-runs.jsonl without this code.
+figures.json has the terms and the seeds of each figure, so that a reader can compute the figure
+from runs.jsonl without this code.
 """
 
 import json
@@ -39,7 +42,7 @@ WIDE = 0.02  # an interval around 0 that is wider than this on a side says nothi
 class Term:
     """A measure of a run, which is added (sign 1) or subtracted (sign -1).
 
-    With `above` it is a count instead: 1 for a run whose measure is above that number, else 0.
+    With `above` it is 1 instead for a run whose measure is above that number, and 0 for any other.
     """
 
     sign: int = 1
@@ -71,7 +74,7 @@ class Figure:
     terms: tuple[Term, ...]
     seeds: tuple[Seed, ...]  # those for which all runs are done
     all_seeds: tuple[Seed, ...]
-    values: tuple[float, ...]
+    values: tuple[float, ...]  # the sum of the terms for each of `seeds`
     mean: float = math.nan
     low: float = math.nan
     high: float = math.nan
@@ -89,7 +92,7 @@ class Figure:
 
     @property
     def is_known(self) -> bool:
-        """Whether three seeds are done, or all if fewer are expected, and none diverged."""
+        """Whether at least three seeds are done, or all if there are fewer, and none diverged."""
         needed = min(3, self.expected)
         return self.n >= needed and math.isfinite(self.mean)
 
@@ -100,9 +103,10 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        """Where the mean is: "below" 0, "above" it, or "none" if no difference from 0 is found.
+        """Where the mean is: "below" 0, "above" 0, or "none" if no difference from 0 is found.
 
-        "unknown" if runs are missing, or if the interval is too wide to tell.
+        The verdict is "unknown" if runs are missing, or if no difference is found but the interval
+        reaches further than WIDE from 0, so that a difference may have been missed.
         """
         if not self.is_known:
             return "unknown"
@@ -119,7 +123,7 @@ class Figure:
         return self.show(digits=3)
 
     def show(self, digits: int) -> str:
-        """The mean and the interval; the number of seeds if some are missing."""
+        """The mean and the interval, and the number of seeds if some are missing."""
         if not self.is_known:
             return UNKNOWN
         text = self.show_mean(digits)
@@ -136,7 +140,7 @@ class Figure:
         return f"{self.mean:.{digits}f}"
 
     def as_count(self) -> str:
-        """How many seeds have the value 1, for a figure whose term has `above`."""
+        """How many seeds have the value 1, such as "3 of 12", if the figure's term has `above`."""
         if self.n < self.expected:
             return UNKNOWN
         return f"{sum(self.values):.0f} of {self.n}"
@@ -153,16 +157,16 @@ Numbers = dict[str, Figure]
 def with_interval(figure: Figure) -> Figure:
     """The figure with its mean and, from Student's t distribution, its interval and p.
 
-    The interval is only the mean if there is one value, or if all values are the same.
+    A figure without values, or with one that is not finite, stays without a mean.
     """
     values = np.array(figure.values)
     if values.size == 0 or not np.isfinite(values).all():
         return figure
     mean = float(values.mean())
-    if values.size == 1 or np.ptp(values) == 0:
+    if np.ptp(values) == 0:  # there is one value, or all are the same: nothing to test
         return replace(figure, mean=mean, low=mean, high=mean)
-    error = stats.sem(values)
-    low, high = stats.t.interval(0.95, df=values.size - 1, loc=mean, scale=error)
+    standard_error = stats.sem(values)
+    low, high = stats.t.interval(0.95, df=values.size - 1, loc=mean, scale=standard_error)
     test = stats.ttest_1samp(values, 0)
     return replace(
         figure,
@@ -175,7 +179,7 @@ def with_interval(figure: Figure) -> Figure:
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """The p of each test after Holm's correction for their number [Holm 1979].
+    """The p of each test after Holm's correction for the number of tests [Holm 1979].
 
     >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
     [0.03, 0.06, 0.06]
@@ -185,15 +189,16 @@ def holm(ps: Sequence[float]) -> list[float]:
     highest = 0.0
     for tests_before, place in enumerate(lowest_first):
         factor = len(ps) - tests_before
-        highest = max(highest, min(1.0, ps[place] * factor))  # never below that of a lower p
+        # A corrected p is at most 1, and at least the corrected p of the test before.
+        highest = max(highest, min(1.0, ps[place] * factor))
         corrected[place] = highest
     return [float(p) for p in corrected]
 
 
 def correct(sections: dict[str, Numbers]) -> dict[str, Numbers]:
-    """The numbers of all sections, with Holm's correction for all tests among them.
+    """The figures of all sections, with p corrected by Holm for the number of all tests.
 
-    A test may stand in two sections. It is counted once, by its terms.
+    A test may be in two sections. It is counted once: figures with the same terms are one test.
     """
     ps: dict[str, float] = {}
     for numbers in sections.values():
@@ -206,7 +211,7 @@ def correct(sections: dict[str, Numbers]) -> dict[str, Numbers]:
     for section, numbers in sections.items():
         corrected_sections[section] = {}
         for name, figure in numbers.items():
-            p = corrected_ps.get(terms_key(figure), 1.0)  # 1 if it is no test
+            p = corrected_ps.get(terms_key(figure), 1.0)  # 1 if the figure is not a test
             corrected_sections[section][name] = replace(figure, corrected=p)
     return corrected_sections
 
@@ -219,7 +224,7 @@ def terms_key(figure: Figure) -> str:
 def with_seed(run: Line, seed: Seed) -> Line:
     """The run with a seed, as in runs.jsonl.
 
-    Most runs are trainings. The others compare two models, time a step or measure the text.
+    Most runs are trainings. The other runs compare two models, time a step or measure the text.
     """
     if "compare" in run:
         # Two trained models are compared, and each has a seed of its own.
@@ -229,7 +234,7 @@ def with_seed(run: Line, seed: Seed) -> Line:
             "with": {**run["with"], "seed": second},
         }
     if run.get("measure") == "step time":
-        return {**run, "timing": seed}  # the number of the repetition
+        return {**run, "timing": seed}  # here the "seed" is the number of the repetition
     if run.get("measure") == "text":
         return run  # the same for every seed
     return {**run, "seed": seed}
@@ -256,11 +261,11 @@ class Runs:
         return self.text
 
     def rate(self, model: Model, head: str) -> float:
-        """The rate of the table. If it is OPEN: the rate of the pilot, once that is finished."""
+        """The rate of the table. If it is OPEN, the pilot's choice; OPEN if there is none yet."""
         rate: float = getattr(model, head)
         if rate != OPEN:
             return rate
-        if model.rates_of:
+        if model.rates_of:  # it has no pilot, but the rates of this model
             return self.rate(MODELS[model.rates_of], head)
         best = self.best_rate(model, head)
         if best is None:
@@ -273,7 +278,7 @@ class Runs:
         `text` is the name of the text that it is trained on, by default the first text.
         """
         if run.is_chain:
-            name = ""  # a chain takes the place of the text
+            name = ""  # it is trained on a Markov chain in place of a text
         else:
             name = text or self.text
         return Term(run=run.as_json, text=name, measure=measure)
@@ -285,20 +290,20 @@ class Runs:
     def similarity_term(self, first: Run, second: Run, matrices: str, removed: int = 0) -> Term:
         """How similar a matrix of one model is to a matrix of another.
 
-        `matrices` is such as "out and tied": the output matrix of the first model and the tied
-        matrix of the second. "in" is W_E. From both matrices, `removed` principal components are
-        removed.
+        `matrices` names the two. "out and tied" is the output matrix of the first model and the one
+        matrix of the second, which is tied. "in" is W_E. From both matrices, the first `removed`
+        principal components are removed.
         """
         pair = {"compare": first.as_json, "with": second.as_json}
         return Term(run=pair, text=self.text, measure=f"{matrices}, {removed} removed")
 
     def time_term(self, vocab_size: int) -> Term:
-        """The CPU time of a training step, untied over tied."""
+        """The CPU time of an untied training step divided by that of a tied one."""
         run = {"measure": "step time", "vocab_size": vocab_size}
         return Term(run=run, text="", measure="ratio")
 
     def figure(self, *terms: Term, seeds: Sequence[Seed] = SEEDS) -> Figure:
-        """The sum of the terms for each seed whose runs are all done; its mean and interval."""
+        """The sum of the terms for each seed whose runs are all done, with mean and interval."""
         done: list[Seed] = []
         values: list[float] = []
         for seed in seeds:
@@ -306,7 +311,8 @@ class Runs:
             if value is not None:
                 done.append(seed)
                 values.append(value)
-        return with_interval(Figure(terms, tuple(done), tuple(seeds), tuple(values)))
+        figure = Figure(terms, seeds=tuple(done), all_seeds=tuple(seeds), values=tuple(values))
+        return with_interval(figure)
 
     def sum_of(self, terms: Sequence[Term], seed: Seed) -> float | None:
         """The sum of the terms for one seed; None if a run is missing."""
@@ -323,7 +329,7 @@ class Runs:
         return self.lines.get(key_of(with_seed(term.run, seed), term.text))
 
     def seeds(self, *models: str) -> tuple[int, ...]:
-        """The seeds that all of some models are trained with."""
+        """The seeds that each of these models is trained with."""
         return SEEDS[: min(MODELS[model].seeds for model in models)]
 
     def measure(self, model: str, head: str, measure: str = "loss") -> Figure:
@@ -333,14 +339,14 @@ class Runs:
     def cost(self, model: str, tied: str = "tied", measure: str = "loss") -> Figure:
         """The cost of the tie: the loss of the tied model minus that of the untied one.
 
-        `tied` may be "signs", for the cost of a tied model with signs.
+        `tied` is the head of the tied model: "tied", or "signs", whose gains have random signs.
         """
         return self.difference((model, tied), minus=(model, "untied"), measure=measure)
 
     def difference(
         self, first: tuple[str, str], minus: tuple[str, str], measure: str = "loss"
     ) -> Figure:
-        """The measure of the first (model, head) minus that of the second."""
+        """The measure of `first` minus that of `minus`, each a (model, head)."""
         first_model, first_head = first
         second_model, second_head = minus
         return self.figure(
@@ -350,9 +356,9 @@ class Runs:
         )
 
     def rise_of_cost(self, before: str, after: str, tied: str = "tied") -> Figure:
-        """How much higher the cost of the tie is with the model `after` than with `before`.
+        """The cost of the tie for the model `after` minus the cost for the model `before`.
 
-        `tied` is the head that is compared with "untied" in both.
+        A cost is the loss with the head `tied` minus the loss with the head "untied".
         """
         measure = MODELS[before].loss_measure
         return self.figure(
@@ -366,8 +372,8 @@ class Runs:
     def nearer_to_bigrams(self, model: str, head: str, path: str) -> Figure:
         """How much nearer a path through a model is to the text's bigrams than the token counts.
 
-        A distance is the KL divergence in nats. The path's scores are first stretched and mixed
-        with the token counts, so that the path comes as near as it can.
+        A distance is a KL divergence in nats: "unigram.kl" is that of the token counts. The path's
+        scores are calibrated: times the best factor, and with the best weight of the token counts.
         """
         return self.figure(
             self.term(model, head, "unigram.kl"),
@@ -382,7 +388,7 @@ class Runs:
     def failing(self, head: str, rate: float, limit: float) -> Figure:
         """Of the trainings with one layer: the share whose loss ends above `limit`."""
         run = replace(ONE, head=head, lr=rate)
-        short_limit = round(limit, 6)  # figures.json shows it
+        short_limit = round(limit, 6)  # figures.json shows the limit, with few digits
         return self.figure(Term(run=run.as_json, text=self.text, measure="loss", above=short_limit))
 
     def pilot_mean(self, model: Model, head: str, rate: float) -> float | None:
@@ -394,16 +400,16 @@ class Runs:
         return sum(figure.values) / figure.n
 
     def tried_rates(self, model: Model, head: str) -> list[float]:
-        """The rates of a pilot so far, from low to high.
+        """The rates of a pilot so far, from low to high, with the next ones that are to be tried.
 
-        If the best rate is the lowest that was tried, the pilot goes on with half of it. If it is
-        the highest, the pilot goes on with double.
+        If the best rate is the lowest that was tried, half of it is tried next. If it is the
+        highest that was tried, double is tried next.
         """
         rates = sorted(pilot_rates(model, head))
         while True:
             means = self.pilot_means(model, head, rates)
             if len(means) < len(rates):
-                return rates  # which is the best is not known yet
+                return rates  # some are not finished, so the best is not known yet
             best = min(means, key=means.__getitem__)
             if best == rates[0]:
                 rates.insert(0, best / 2)
@@ -422,7 +428,7 @@ class Runs:
         return means
 
     def best_rate(self, model: Model, head: str) -> float | None:
-        """The lowest rate whose mean loss in the pilot is within CLOSE of the lowest one.
+        """The lowest rate whose mean loss in the pilot is within CLOSE of the lowest mean loss.
 
         None while the pilot is not finished.
         """

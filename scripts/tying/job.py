@@ -7,12 +7,15 @@ A path is a way through a model from one token to logits for the next (tiedgpt/s
     mlp0     the same with the first MLP and ln_f between the two, if there is a layer
     model    the whole model
 
-A path is compared with the bigrams of the text it was trained on: by "kl", the KL divergence from
-the shares of the tokens that follow, and by "top1", how often the most common successor is the
-likeliest by the path. "PATH+unigram" is a calibrated path: its logits are stretched by a factor,
-and the token counts, the unigram, are added with a weight; both are fitted (calibrated.py).
+A path is compared with the bigrams of the text that the model was trained on: by "kl", the KL
+divergence of its probabilities from the shares of the tokens that follow, and by "top1", how often
+the most common successor is the likeliest by the path. The unigram predicts the token counts after
+every token. "PATH+unigram" is a calibrated path: its logits times a factor, plus the logarithm of
+the token counts times a weight; the factor and the weight are fitted (calibrated.py).
 
-A swapped head is the matrix wte.T, used in an untied model in place of its own W_U.
+A swapped head is the matrix W_E^T, used in an untied model in place of its own W_U.
+
+A run's result is a Line: numbers by name, as in runs.jsonl.
 """
 
 import math
@@ -37,7 +40,7 @@ from .training import train
 
 EARLY_TOKENS = 4097  # of the held-out text, for the loss after a tenth of the steps
 TRAIN_TOKENS = 16_385  # of the text to train on, for the training loss
-FITTED_TOKENS = 4097  # of the text to train on, to fit the scale of a swapped head
+FITTED_TOKENS = 4097  # of the text to train on, to fit the scale for a swapped head
 SCORES = (  # "PATH.MEASURE"
     "unigram.kl",
     "normed+unigram.kl",
@@ -48,14 +51,15 @@ SCORES = (  # "PATH.MEASURE"
 
 
 def loss_of(model: GPT2, ids: np.ndarray) -> float:
-    """Nats per token; every token but the first is predicted once."""
+    """The loss in nats per token. Every token but the first is predicted once."""
     return float(token_losses(model, ids, stride_of(model)).mean())
 
 
 def stride_of(model: GPT2) -> int:
     """How far apart the windows begin in which a text is scored.
 
-    A window of n_ctx tokens predicts all but its first, which the window before it predicts.
+    A window of n_ctx tokens predicts all of them but its first one. The window before it predicts
+    that one.
     """
     return model.config.n_ctx - 1
 
@@ -70,7 +74,7 @@ def trained(run: Run, data: Data) -> tuple[GPT2, Line]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # overflow, if the rate is much too high
         result: Line = {"early loss": loss_of(early_model, scored)}
-        # The last step may have spoilt the parameters, and its own loss does not show that.
+        # The last step may have spoilt the parameters. Its own loss, from before, does not show it.
         if not math.isfinite(loss_of(model, scored)):
             raise FloatingPointError
     if ratios:
@@ -79,10 +83,10 @@ def trained(run: Run, data: Data) -> tuple[GPT2, Line]:
 
 
 def summary_of(ratios: list[float]) -> Line:
-    """The ratios of the two parts of the tied gradient, one for each step, in a few numbers.
+    """A few numbers that sum up the ratios, one for each step, of the two parts of wte's gradient.
 
-    They are the mean of each tenth of the steps, the highest, and the mean of all steps after the
-    first tenth.
+    They are the mean of each tenth of the steps, the highest ratio, and the mean of all steps after
+    the first tenth.
     """
     tenth = len(ratios) // 10
     summary: Line = {}
@@ -95,7 +99,10 @@ def summary_of(ratios: list[float]) -> Line:
 
 
 def do_run(run: Run, out: Path, text: str, with_paths: bool = True) -> Line:
-    """Train and measure one model. With `with_paths`, its paths are compared with the bigrams."""
+    """Train a model and measure it. With `with_paths`, its paths are compared with the bigrams.
+
+    `text` is the name of the text, whose tokens are in the directory `out`.
+    """
     data = data_of(run, out, text)
     model, result = trained(run, data)
     result["loss"] = loss_of(model, data.held_out)
@@ -104,7 +111,7 @@ def do_run(run: Run, out: Path, text: str, with_paths: bool = True) -> Line:
     if run.is_chain:
         result["excess"] = result["loss"] - data.best_loss
     # The bigrams are those of the whole text, so only models that are trained on the whole text are
-    # compared with them. The runs of a pilot only choose a rate.
+    # compared with them. The runs of a pilot are not studied: they only choose a rate.
     if with_paths and run.text == "whole" and run.seed not in PILOT_SEEDS:
         _, corpus = read_data(data_path(out, text, run.vocab_size))
         result |= study(model, data, corpus)
@@ -112,26 +119,25 @@ def do_run(run: Run, out: Path, text: str, with_paths: bool = True) -> Line:
 
 
 def study(model: GPT2, data: Data, corpus: Corpus) -> Line:
-    """How each path compares with the bigrams, and how often it predicts the token itself.
+    """The measures of the paths and, for an untied model, the losses with a swapped head.
 
-    For an untied model, also the loss with a swapped head. If the text has few frequent tokens, the
-    paths are not compared.
+    If the text has few frequent tokens, the paths are not measured.
     """
     result: Line = {}
     if corpus.frequent().size >= MIN_TOKENS:
         result |= path_scores(model, corpus)
         result |= self_predictions(model, corpus)
     if not model.config.tied:
-        result |= swapped(model, data, corpus)
+        result |= swapped_losses(model, data, corpus)
     return result
 
 
 def path_scores(model: GPT2, corpus: Corpus) -> Line:
-    """The numbers in SCORES: of the model's paths, plain and calibrated, and of the unigram.
+    """The numbers in SCORES, such as "normed+unigram.kl", the KL of a calibrated path.
 
     The corpus must have enough frequent tokens. A model without layers has no path "mlp0".
     """
-    # {path: {"kl": ..., "top1": ...}} for the unigram, the plain and the calibrated paths
+    # {path: {"kl": ..., "top1": ...}} for the unigram, the paths and the calibrated paths
     numbers_by_path = bigrams(model, corpus, others=calibrated_paths(model, corpus))
     assert numbers_by_path is not None  # it is None only for few frequent tokens
     result: Line = {}
@@ -159,22 +165,20 @@ def self_predictions(model: GPT2, corpus: Corpus) -> Line:
     return result
 
 
-def swapped(model: GPT2, data: Data, corpus: Corpus) -> Line:
-    """The held-out losses of an untied model with the swapped head, x @ wte.T.
+def swapped_losses(model: GPT2, data: Data, corpus: Corpus) -> Line:
+    """The held-out losses of an untied model with a swapped head.
 
-    "swapped" has the logits as they are. "swapped, scaled" has them times a scale, and the last
-    loss also adds the token counts with a weight. The scale and the weight are fitted to the text
-    that the model was trained on.
+    "swapped" is the loss of the logits as they are, "swapped, scaled" that of the logits times a
+    scale. For the third loss, the logarithm of the tokens' shares, times a weight, is added too.
+    The scale and the weight are fitted to the text that the model was trained on.
     """
     swapped_model = model.tie()
-    fitted = data.tokens[:FITTED_TOKENS]
-    # Both are [n, V]: a row for each token but the last, which has no next token.
-    logits_of_fitted = logits_of(swapped_model, fitted)
-    next_is = np.eye(model.config.vocab_size, dtype=np.float32)[fitted[1:]]  # one-hot
     counts = corpus.counts + 1  # so that no count is 0, which has no logarithm
     log_u = np.log(counts / counts.sum()).astype(np.float32)
 
     def held_out_loss(scale: float, weight: float) -> float:
+        """The mean loss of the logits scale x + weight log u."""
+
         def losses(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
             mixed = np.float32(scale) * logits + np.float32(weight) * log_u
             return cross_entropy(mixed, targets)
@@ -183,8 +187,16 @@ def swapped(model: GPT2, data: Data, corpus: Corpus) -> Line:
         parts = measure_tokens(swapped_model, data.held_out, stride, losses)
         return float(np.concatenate(parts, dtype=np.float64).mean())
 
-    scale_alone = best_factor(logits_of_fitted, next_is)
-    scale, weight = fit(logits_of_fitted, log_u, next_is)
+    # The logits and the one-hot next tokens are [n, V], with a row for each token but the last,
+    # which has no next token.
+    fitted_tokens = data.tokens[:FITTED_TOKENS]
+    fitted_logits = logits_of(swapped_model, fitted_tokens)
+    one_hot = np.eye(model.config.vocab_size, dtype=np.float32)
+    next_tokens = one_hot[fitted_tokens[1:]]
+
+    # Fit the scale alone, and then the scale and the weight together.
+    scale_alone = best_factor(fitted_logits, next_tokens)
+    scale, weight = fit(fitted_logits, log_u, next_tokens)
     return {
         "swapped": held_out_loss(scale=1, weight=0),
         "swapped, scaled": held_out_loss(scale_alone, weight=0),

@@ -1,10 +1,11 @@
 """The jobs that the page needs, or one claim or bar of it.
 
-A job is the call that makes one line of runs.jsonl. A figure of the page is a sum of terms, each a
-measure of a run, for several seeds; so its jobs are the runs of its terms with each seed. A model
-is a row of the table of settings.py. Its pilot is trainings with seeds of their own, at several
-learning rates. A path is a way through a model from one token to scores of the next, which is
-compared with the bigrams of the text.
+A job is the call that makes one line of runs.jsonl. Its `work` is its time in seconds on one core,
+roughly, for the estimate that is printed. A figure of the page is a sum of terms, each a measure of
+a run, for several seeds; so its jobs are the runs of its terms with each seed. A model is a row of
+the table of settings.py, whose learning rate for a head is OPEN until a pilot has chosen it. The
+pilot is trainings with seeds of their own, at several rates. A path is a way through a model from
+one token to scores of the next; the path is compared with the bigrams of the text.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,11 +19,13 @@ from .settings import PILOT_SEEDS, TABLE, TENTH_PILOT, TENTH_PILOT_SEEDS, Run, p
 from .texts import compare, measure_text, time_steps
 
 WIDEST = max(model.size.width for model in TABLE)
-HELD_OUT = 60_000  # tokens of a text, roughly, for the estimate of the time
+# For the `work` of a job, roughly
+HELD_OUT = 60_000  # tokens of a text
+TEXT_SECONDS = 43  # to measure a text
 
 
 def run_job(run: Run, out: Path, text: str) -> Job:
-    """Train and measure one model; its paths only if the page shows them."""
+    """The job that trains a model and measures it, and its paths only if the page shows them."""
     if run.is_chain:
         name = ""  # no text is read, so the line holds for every text
     else:
@@ -47,21 +50,20 @@ def shows_paths(run: Run) -> bool:
 
 
 def job_of(line: Line, out: Path, text: str) -> Job:
-    """The job that measures a run, given as it is in runs.jsonl.
-
-    The `work` of the job is its time in seconds, roughly, as it was measured on one core.
-    """
+    """The job that measures a run, given as the "run" of its line in runs.jsonl."""
     if "compare" in line:
         first = Run(**line["compare"])
         second = Run(**line["with"])
-        # Both are trained again, and no held-out text is scored.
+        # Both models are trained for the comparison. No held-out text is scored.
         seconds = first.seconds(held_out=0) + second.seconds(held_out=0)
         return Job(line, text, compare, arguments=(first, second, out, text), work=seconds)
     if line.get("measure") == "step time":
         V = line["vocab_size"]
-        return Job(line, "", time_steps, arguments=(Run(), V), work=V // 2000)
+        no_text = ""  # the timed steps train on random tokens
+        seconds = V // 2000  # roughly: the time of a step grows with the vocabulary
+        return Job(line, no_text, time_steps, arguments=(Run(), V), work=seconds)
     if line.get("measure") == "text":
-        return Job(line, text, measure_text, arguments=(out, text, Run()), work=43)
+        return Job(line, text, measure_text, arguments=(out, text, Run()), work=TEXT_SECONDS)
     return run_job(Run(**line), out, text)
 
 
@@ -71,12 +73,15 @@ def is_training(line: Line) -> bool:
 
 
 def jobs_of(figures: Iterable[Figure], out: Path) -> Iterator[Job]:
-    """The jobs of all terms of the figures: first with each figure's first seed, and so on."""
-    jobs_by_place: dict[int, list[Job]] = {}  # by the place of the seed among the figure's seeds
+    """The jobs of all terms of the figures, with all seeds of each figure.
+
+    Those with the first seed of any figure come first, then those with a second seed, and so on.
+    """
+    jobs_by_place: dict[int, list[Job]] = {}  # 0: with the first seed of a figure
     for figure in figures:
         for term in figure.terms:
             if is_training(term.run) and "lr" not in term.run:
-                continue  # the rate is OPEN: the pilot has not chosen it yet
+                continue  # its rate is still OPEN, which a run leaves out
             for place, seed in enumerate(figure.all_seeds):
                 job = job_of(with_seed(term.run, seed), out, term.text)
                 jobs_by_place.setdefault(place, []).append(job)
@@ -85,7 +90,10 @@ def jobs_of(figures: Iterable[Figure], out: Path) -> Iterator[Job]:
 
 
 def whole_plan(runs: Runs, numbers: dict[str, Numbers], out: Path) -> list[Job]:
-    """The jobs of the page: what its figures and the tables are made of, and the pilot."""
+    """The jobs of the pilots, and of all figures of the page and of its tables, each job once.
+
+    `numbers` has the figures of each section of the page.
+    """
     figures: list[Figure] = []
     for section in numbers.values():
         figures += section.values()
@@ -98,14 +106,15 @@ def whole_plan(runs: Runs, numbers: dict[str, Numbers], out: Path) -> list[Job]:
     for job in jobs_of(figures, out):
         jobs.setdefault(job.key, job)
 
-    # The widest models take most of the time, so they come last. The sort keeps the other order.
+    # The widest models take most of the time, so they come last. The sort is stable, so the order
+    # of all other jobs stays.
     ordered = list(jobs.values())
     ordered.sort(key=lambda job: job.run.get("width") == WIDEST)
     return ordered
 
 
 def pilot_jobs(runs: Runs, out: Path) -> Iterator[Job]:
-    """The jobs of all pilots: each model and head, at each rate that is tried, with each seed."""
+    """The jobs of all pilots: each model with each head, at each rate that is tried so far."""
     for model, head in pilot_models():
         for rate in runs.tried_rates(model, head):
             for seed in PILOT_SEEDS[: model.pilot_seeds]:

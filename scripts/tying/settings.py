@@ -1,20 +1,20 @@
 """What is trained: one table of models, with the learning rate of each head.
 
 A Run says everything about one training. A head says how the output matrix W_U comes from the token
-embedding W_E: HEADS has all of them. A Model is a size and a rate for each head. Runs of one seed
-have the same batches, and the same initial weights where their shapes are the same, so models are
-compared seed by seed.
+embedding W_E: HEADS has all of them. A Model is a size and a learning rate for each head. Runs of
+one seed have the same batches, and the same initial weights where their shapes are the same, so
+models are compared seed by seed.
 
 Some models are trained on a walk through a Markov chain in place of a text: a chain with a chosen
-asymmetry, or one whose tokens have classes (chains.py).
+asymmetry, or a chain whose tokens have classes (chains.py).
 
 A rate that suits one head may not suit another. So a pilot trains each model at several rates, with
-four seeds that are used for nothing else. Of the rates whose mean held-out loss is within CLOSE of
-the lowest, the lowest rate is taken: at a high rate some trainings fail, and four seeds may miss
-them. CLOSE was added after the first runs of width 32, where 0.016 was better than 0.008 by 0.004
-in the pilot, and then failed for some seeds. It changed the rates of tied and untied there, and no
-other. Where the table has OPEN, the pilot is not finished. A test compares the table with the
-pilot.
+seeds that are used for nothing else, and chooses a rate for each head. Of the rates whose mean
+held-out loss is within CLOSE of the lowest such loss, the lowest rate is chosen: at a high rate
+some trainings fail, and the few seeds of a pilot may miss them. CLOSE was added after the first
+runs of width 32, where 0.016 was better than 0.008 by 0.004 in the pilot, and then failed for some
+seeds. It changed the rates of tied and untied there, and no other rate. Where the table has OPEN,
+the pilot is not finished. A test compares the table with the pilot.
 """
 
 from collections.abc import Iterator
@@ -26,12 +26,12 @@ from tiedgpt import Config
 
 @dataclass(frozen=True)
 class Run:
-    """One training. What is not the default is its key in runs.jsonl."""
+    """One training. Its fields that are not the default are its key in runs.jsonl."""
 
     layers: int = 0
     head: str = "tied"  # a key of HEADS
-    only: str = ""  # "attention" or "MLP": the layers are without the other one
-    text: str = "whole"  # "tenth", the first tenth of it; "chain" or "classes", a Markov chain
+    only: str = ""  # "attention" or "MLP": the only sublayer that the layers have
+    text: str = "whole"  # or "tenth", its first tenth; or "chain" or "classes", a Markov chain
     jsd: float = 0.0  # of the chain
     steps: int = 800
     lr: float = 0.0
@@ -51,13 +51,14 @@ class Run:
         """The run's time on one core, roughly, for a text with so many held-out tokens."""
         tokens = self.steps * self.batch * self.context
         if not self.is_chain:
-            tokens += held_out  # they are scored, which takes less time than training
+            tokens += held_out  # they are only scored, but count as if they were trained on
 
-        # Rough numbers: the multiplications of a layer and of the head for a token, 7e9 of them in
-        # a second, and 1 ms for each step.
+        # The formula and its numbers are rough. A token costs work in each layer and in the head,
+        # and each step takes a millisecond more.
         work_of_layer = self.width * (600 + 5 * self.width)
         work_of_head = self.width * self.vocab_size
-        seconds_of_token = (work_of_head + self.layers * work_of_layer) / 7e9
+        work_per_second = 7e9
+        seconds_of_token = (work_of_head + self.layers * work_of_layer) / work_per_second
         seconds_of_steps = self.steps / 1000
         return 1 + round(seconds_of_steps + tokens * seconds_of_token)
 
@@ -133,7 +134,7 @@ class Model:
         return [head for head in HEADS if getattr(self, head) is not None]
 
     def run(self, head: str, rate: float | None = None) -> Run:
-        """The training without a seed, at the rate of the table or another one."""
+        """The training without a seed, at `rate`; by default at the rate of the table."""
         if rate is None:
             rate = getattr(self, head)
         return replace(self.size, head=head, lr=rate)
@@ -309,11 +310,11 @@ UNTIE_RATE = 0.004
 
 
 def pilot_rates(model: Model, head: str) -> tuple[float, ...]:
-    """The rates that the pilot of a model tries first."""
+    """The rates that the pilot of a model tries first: by default those around the chosen rate."""
     if (model.name, head) in PILOT_RATES:
         return PILOT_RATES[model.name, head]
-    rate = getattr(model, head)
-    return (rate / 2, rate, 2 * rate)
+    chosen = getattr(model, head)
+    return (chosen / 2, chosen, 2 * chosen)
 
 
 def pilot_models() -> Iterator[tuple[Model, str]]:
@@ -324,7 +325,7 @@ def pilot_models() -> Iterator[tuple[Model, str]]:
         if model.name == "tenth":
             continue  # its pilot, TENTH_PILOT, chooses the number of steps too
         for head in model.heads:
-            if head != "copy":  # it has the rate of "untied", which starts at random
+            if head != "copy":  # it has the rate of "untied", and is different only at the start
                 yield model, head
 
 

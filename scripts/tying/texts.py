@@ -1,8 +1,10 @@
 """What is measured beside single models: the text itself, two models compared, the time of a step.
 
-A loss is in nats per token. The excess of some probabilities is their loss on the text's pairs of
-neighbours above that of the text's own bigrams. The floor is the lowest excess of a symmetric table
-of scores, in which "b after a" has the same score as "a after b" (tying_results/floor.md).
+A loss is in nats per token. The excess of a prediction is its loss on the text's pairs of
+neighbours minus the loss of the text's own bigrams on them. The floor is the lowest excess of a
+symmetric table of scores, in which "b after a" has the same score as "a after b"
+(tying_results/floor.md). The unigram is the prediction of the token counts, the same after every
+token. A text is given by its name; its tokens are in the directory `out`.
 """
 
 import math
@@ -35,7 +37,7 @@ FIRST_STEPS = 6  # of the timed steps; they are not counted, since they may be s
 def documentation() -> str:
     """The second text: the help texts of the language that this Python brings.
 
-    Some are parts of others, so a paragraph that occurs more than once is kept once.
+    Some of these texts repeat parts of other ones, so each different paragraph is kept once.
     """
     from pydoc_data.topics import topics
 
@@ -53,18 +55,19 @@ def measure_text(out: Path, text: str, small: Run) -> Line:
     """
     data, corpus = read_data(data_path(out, text, small.vocab_size))
     every = np.arange(small.vocab_size)
-    pairs = corpus.table(every, every).astype(np.float64)  # [V, V], row: the first of a pair
+    pairs = corpus.table(every, every).astype(np.float64)  # [a, b]: how often b follows a
 
-    # On the pairs themselves, the loss of the text's own bigrams is the entropy of a pair minus the
-    # entropy of its first token. The loss of the token counts is the entropy of the next token.
+    # On the pairs themselves, the loss of the text's own bigrams is the entropy of the pairs minus
+    # the entropy of their first tokens. The loss of the unigram is the entropy of their second
+    # tokens.
     shares = pairs / pairs.sum()
     shares_of_first = shares.sum(axis=1)
-    shares_of_next = shares.sum(axis=0)
+    shares_of_second = shares.sum(axis=0)
     bigram_loss_on_pairs = entropy(shares) - entropy(shares_of_first)
-    unigram_loss_on_pairs = entropy(shares_of_next)
+    unigram_loss_on_pairs = entropy(shares_of_second)
 
-    counts = corpus.counts + 1.0  # so that every held-out token has a share
-    unigram_losses = -np.log(counts / counts.sum())
+    counts = corpus.counts + 1.0  # so that no held-out token has the probability 0
+    unigram_losses = -np.log(counts / counts.sum())  # [V], of each token
     result = {
         "tokens": data.tokens.size,
         "held out": data.held_out.size,
@@ -74,9 +77,10 @@ def measure_text(out: Path, text: str, small: Run) -> Line:
         "unigram excess": unigram_loss_on_pairs - bigram_loss_on_pairs,
         "unigram loss": float(unigram_losses[data.held_out].mean()),
         "uniform loss": math.log(small.vocab_size),
-        "smoothed bigrams loss": smoothed_bigrams(data.tokens, data.held_out, small.vocab_size),
+        "smoothed bigrams loss": smoothed_loss(data.tokens, data.held_out, small.vocab_size),
     }
-    # The share of frequent tokens that are their own most common successor.
+    # The share of frequent tokens that are their own most common successor. It is None if the text
+    # has too few frequent tokens.
     self_prediction = corpus.self_prediction()
     if self_prediction is not None:
         result["self"] = self_prediction
@@ -85,11 +89,11 @@ def measure_text(out: Path, text: str, small: Run) -> Line:
     return result
 
 
-def smoothed_bigrams(tokens: np.ndarray, held_out: np.ndarray, V: int) -> float:
+def smoothed_loss(tokens: np.ndarray, held_out: np.ndarray, V: int) -> float:
     """The held-out loss of the bigram counts of `tokens`, smoothed with the best of STRENGTHS.
 
-    The best is chosen without the held-out tokens: the counts of nine tenths of `tokens` are scored
-    on the last tenth.
+    The best strength is chosen without the held-out tokens: the counts of nine tenths of `tokens`
+    are scored on the last tenth.
     """
     cut = len(tokens) * 9 // 10
     losses: dict[float, float] = {}
@@ -100,28 +104,31 @@ def smoothed_bigrams(tokens: np.ndarray, held_out: np.ndarray, V: int) -> float:
 
 
 def bigram_loss(counted: np.ndarray, scored: np.ndarray, V: int, strength: float) -> float:
-    """The loss on one text of the bigram counts of another, smoothed.
+    """The loss on the text `scored` of the smoothed bigram counts of the text `counted`.
 
-    To each row of counts `strength` tokens are added, in proportion to the counts of all tokens.
+    To the counts after each token, `strength` times the unigram is added: the shares of all tokens.
     """
     corpus = Corpus.of(counted, V)
     every = np.arange(V)
-    unigram = (corpus.counts + 1) / (corpus.counts + 1).sum()
-    table = corpus.table(every, every) + strength * unigram
-    p = table / table.sum(axis=1, keepdims=True)
+    counts = corpus.counts + 1  # so that no probability is 0
+    unigram = counts / counts.sum()
+    smoothed = corpus.table(every, every) + strength * unigram
+    p = smoothed / smoothed.sum(axis=1, keepdims=True)  # p[a, b] is p(b|a)
     return float(-np.log(p[scored[:-1], scored[1:]]).mean())
 
 
 def compare(first_run: Run, second_run: Run, out: Path, text: str) -> Line:
     """How similar each matrix of the first model is to a matrix of the second.
 
-    The first model's matrices are W_E, "in", and W_U, "out". If it is tied, "in" is its only one. A
-    tied second model has one matrix, "tied", which is compared with each of them. If the second
-    model is untied, "in" is compared with its "in" and "out" with its "out".
+    An untied model has two matrices: W_E is "in", and W_U is "out". A tied model has one matrix. It
+    is called "in" if it is the first model, and "tied" if it is the second. A tied second model is
+    compared with each matrix of the first model. Of two untied models, the matrices of the same
+    name are compared.
 
-    A similarity is the rank correlation of the cosines of all pairs of tokens of the text, with the
-    mean and the first principal components of each matrix removed. The models have different seeds,
-    because with one seed they would start from the same W_E.
+    A similarity is the rank correlation of the cosines of all pairs of tokens of the text. It is
+    measured for the matrices as they are, and with their mean and some principal components
+    removed. The two runs have different seeds, because with one seed the models would start from
+    the same W_E.
     """
     data, corpus = read_data(data_path(out, text, first_run.vocab_size))
     seen = corpus.frequent(min_count=1)  # the tokens that occur in the text
@@ -147,33 +154,31 @@ def compare(first_run: Run, second_run: Run, out: Path, text: str) -> Line:
 
 
 def matrix_of(model: GPT2, name: str) -> np.ndarray:  # -> [V, D]
-    """The input matrix of a model, "in" or "tied", or its output matrix, "out".
-
-    Row t is the vector of token t.
-    """
+    """W_E for the names "in" and "tied", or W_U for "out". Row t is the vector of token t."""
     if name == "out":
         return model.W_U.T
     return model.W_E
 
 
 def without_components(rows: np.ndarray, k: int) -> np.ndarray:  # [n, D] -> [n, D]
-    """The rows without their mean and their first k principal components; as they are for k = 0."""
+    """The rows without their mean and their first k principal components. With k = 0, all stays."""
     if k == 0:
         return rows
     centred = rows - rows.mean(axis=0)
-    _, _, directions = np.linalg.svd(centred, full_matrices=False)  # rows, the largest first
+    # The rows of `directions` are the principal directions, the one of the largest variance first.
+    _, _, directions = np.linalg.svd(centred, full_matrices=False)
     removed = directions[:k]
     coordinates = centred @ removed.T
     return centred - coordinates @ removed
 
 
 def time_steps(small: Run, vocab_size: int) -> Line:
-    """The CPU time of a training step, untied over tied.
+    """The CPU time of an untied training step divided by that of a tied one.
 
-    The two trainings take turns, so that other work of the machine slows both. Their first steps
-    are not counted.
+    The sizes are those of `small`, but with one layer and this vocabulary. The two trainings take
+    turns, so that other work of the machine slows both. Their first steps are not counted.
     """
-    tokens = np.random.default_rng(0).integers(0, vocab_size, 10_000)
+    tokens = np.random.default_rng(0).integers(0, vocab_size, 10_000)  # any tokens do
     run = replace(small, layers=1, vocab_size=vocab_size, seed=1)
     settings = Settings(
         steps=TIMED_STEPS,
@@ -182,7 +187,7 @@ def time_steps(small: Run, vocab_size: int) -> Line:
         eval_every=TIMED_STEPS,  # none of the steps that are timed is followed by an evaluation
         threads=1,
     )
-    trainings = []
+    trainings = []  # generators: each `next` of one does a step, but the first only evaluates
     for head in ("tied", "untied"):
         model = model_of(start(replace(run, head=head)))
         held_out = tokens[: run.context]
@@ -192,8 +197,8 @@ def time_steps(small: Run, vocab_size: int) -> Line:
     for step in range(TIMED_STEPS):
         for row, training in enumerate(trainings):
             begin = process_time()
-            next(training)  # the first only evaluates; each later one does a step
+            next(training)
             seconds[row, step] = process_time() - begin
-    # Sums are compared: the clock may be too coarse for one step.
+    # Sums of steps are compared, because the clock may be too coarse for one step.
     tied, untied = seconds[:, FIRST_STEPS:].sum(axis=1)
     return {"ratio": float(untied / tied)}

@@ -1,14 +1,15 @@
 """Train one model: the package's training step, and what the experiment changes in it.
 
-The head of a run says how the output matrix W_U comes from the token embedding W_E. In a tied model
-both are one matrix, wte; an untied one also has W_U, whose parameter is its transpose,
-lm_head.weight. The gradient of a tied matrix has two parts: one by its use as input, one as output.
+The head of a run says how the output matrix W_U comes from the token embedding W_E. W_E is the
+parameter wte.weight. In a tied model, W_U is W_E^T. An untied model has another parameter for it,
+lm_head.weight, which is W_U^T. The gradient of a tied W_E has two parts: the input's part, from its
+use as token embedding, and the output's part, from its use as output matrix.
 
 A step draws a batch, computes and clips its gradient, and updates the parameters with AdamW, as
 tiedgpt.training.loop does with one thread. Four things can be added to it:
 
     fixed parameters        the gradient of a sublayer that is left out is set to 0
-    a factor                the input's part of the tied matrix's gradient is multiplied by it
+    a factor                the input's part of the gradient of a tied W_E is multiplied by it
     untying                 W_U becomes a matrix of its own after some steps
     a map                   W_U = M W_E^T, with a trained matrix M [D, D]
 """
@@ -47,12 +48,13 @@ class Training:
     flat_gradient: np.ndarray  # [P]
     optimizer: AdamW
     fixed: tuple[str, ...] = ()  # the names of parameters that are not trained
-    ratios: list[float] = field(default_factory=list)  # of the two gradients, by step
+    # By step, the norm of the output's part of the gradient divided by that of the input's part
+    ratios: list[float] = field(default_factory=list)
 
 
 def new_training(run: Run, parameters: Parameters, fixed: tuple[str, ...] = ()) -> Training:
     """A training that starts from copies of `parameters`."""
-    # The optimizer changes one vector, and the parameters are views of it.
+    # The parameters are views of one vector, which the optimizer changes, and so are the gradients.
     shapes = {name: array.shape for name, array in parameters.items()}
     size = sum(prod(shape) for shape in shapes.values())
     flat = np.empty(size, np.float32)
@@ -74,7 +76,8 @@ def start(run: Run) -> Training:
     # 0, so that its output is 0. They are not trained, and weight decay does not change a 0.
     fixed: tuple[str, ...] = ()
     if run.only:
-        left_out = {"attention": ".mlp.", "MLP": ".attn."}[run.only]  # a part of their names
+        names_of_other = {"attention": ".mlp.", "MLP": ".attn."}  # parts of parameter names
+        left_out = names_of_other[run.only]
         fixed = tuple(name for name in parameters if left_out in name)
         for name in fixed:
             parameters[name][...] = 0
@@ -98,15 +101,16 @@ def first_map(run: Run) -> np.ndarray:  # -> [D, D]
     rng = np.random.default_rng([run.seed, MAP_STREAM])
     normal = rng.standard_normal((run.width, run.width))
     Q, R = np.linalg.qr(normal)
-    rotation = Q * np.sign(np.diag(R))  # without the signs, not all rotations are equally likely
+    # Without these signs, not all rotations would be equally likely.
+    rotation = Q * np.sign(np.diag(R))
     return rotation.astype(np.float32)
 
 
 def model_of(training: Training) -> GPT2:
     """The model with the parameters as they are now.
 
-    The model has the same arrays as the training, so a step changes the model. With a map the model
-    is untied, and its W_U is computed here: a step does not change it.
+    The model has the same arrays as the training, so a later step changes the model too. With a map
+    the model is untied. Its W_U is computed here, and a later step does not change it.
     """
     parameters = dict(training.parameters)
     tied_config = config(training.run)
@@ -137,6 +141,7 @@ def do_step(training: Training, tokens: np.ndarray, step: int) -> None:
     for name in training.fixed:
         training.gradients[name][...] = 0
 
+    # `scale` is the factor of a clipped gradient, which the optimizer multiplies it by.
     norm, scale = clip(training.flat_gradient, USUAL.clip)
     if not math.isfinite(loss) or not math.isfinite(norm):
         raise FloatingPointError
@@ -150,9 +155,9 @@ def draw(  # [N] -> [batch, context], [batch, context]
 ) -> tuple[np.ndarray, np.ndarray]:
     """The sequences of a step, from random places of the text, and the token after each token.
 
-    They depend on the seed and the step only, so runs with the same seed have the same batches.
+    The places depend on the seed and the step only, so runs of one seed have the same batches.
     """
-    # The seed and zeros are those of the package's training, which then draws the same batches.
+    # The package's training has the same four numbers as seed, so it draws the same batches.
     rng = np.random.default_rng([run.seed, step, 0, 0])
     starts = rng.integers(0, len(tokens) - run.context, run.batch)
     sequences = tokens[starts[:, None] + np.arange(run.context + 1)]
@@ -160,12 +165,13 @@ def draw(  # [N] -> [batch, context], [batch, context]
 
 
 def write_weighted_gradients(training: Training, ids: np.ndarray, targets: np.ndarray) -> float:
-    """Write the gradients of a tied model, with a factor on the input's part of wte's gradient.
+    """Write the gradients of a tied model, with a factor on the input's part of W_E's gradient.
 
-    Returns the loss. The norm of the output's part divided by the norm of the input's part, before
-    the factor, is added to training.ratios.
+    Returns the loss. training.ratios gets one ratio more: the norm of the output's part divided by
+    that of the input's part, before the factor.
     """
-    # In an untied model whose two matrices are equal, each part is the gradient of one matrix.
+    # Take an untied model with the same W_E and W_U. The input's part is the gradient of its W_E,
+    # and the output's part is that of its lm_head.weight.
     untied_model = model_of(training).untie("copy")
     output_part = np.empty_like(untied_model.W_E)
     gradients = {**training.gradients, "lm_head.weight": output_part}
@@ -192,22 +198,23 @@ def write_map_gradients(training: Training, ids: np.ndarray, targets: np.ndarray
     gradients["lm_head.weight"] = lm_head_gradient
     loss = write_gradients(untied_model, ids, targets, total=ids.size, gradients=gradients)
 
-    # lm_head.weight is W_E M^T. So W_E has a second gradient, which is added to the first.
+    # lm_head.weight is W_E M^T. So M gets a gradient, and W_E a second one, added to its first.
     training.gradients[MAP][...] = lm_head_gradient.T @ W_E
     training.gradients["wte.weight"] += lm_head_gradient @ M
     return loss
 
 
-def untied(training: Training) -> Training:
+def continue_untied(training: Training) -> Training:
     """The training of a tied model, continued as that of an untied one. W_U starts as W_E^T.
 
-    AdamW's averages m and v for W_U start as the averages for W_E, or at 0 with run.new_averages.
+    AdamW has averages m and v of the gradients. Those of W_U start as copies of those of W_E, or at
+    0 if run.new_averages is set.
     """
     run = training.run
     parameters = model_of(training).untie("copy").parameters
     following = new_training(run, parameters)  # all of its averages are 0
 
-    # Copy the optimizer's averages, parameter by parameter.
+    # Copy AdamW's number of steps, and its averages parameter by parameter.
     before = training.optimizer
     after = following.optimizer
     after.steps = before.steps
@@ -227,13 +234,13 @@ def train(run: Run, tokens: np.ndarray) -> tuple[GPT2, GPT2, list[float]]:
     Raises FloatingPointError if a loss or a gradient is not finite.
     """
     training = start(run)
-    early = model_of(training)  # remains if a tenth of the steps is less than one
+    early = model_of(training)  # replaced after a tenth of the steps, if that is a step or more
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # overflow, if the rate is much too high
         for step in range(run.steps):
             if step == run.untie_after and run.untie_after > 0:
-                training = untied(training)
+                training = continue_untied(training)
             do_step(training, tokens, step)
             if step + 1 == round(run.steps / 10):
-                early = model_of(training).astype(np.float32)  # a copy
+                early = model_of(training).astype(np.float32)  # a copy, which no step changes
     return model_of(training), early, training.ratios
