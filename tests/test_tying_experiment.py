@@ -7,7 +7,8 @@ seeds. Each training and each comparison is a job; its result is a line of runs.
 
 A term is a measure of a run, such as its loss. A figure is the mean over seeds of a sum of terms.
 A bar is a figure that the page shows as a bar of a picture. A path is a way through a model from
-one token to the scores of the next token.
+one token to the scores of the next token. A pilot trains a model with several learning rates, to
+choose its rate for the experiment.
 """
 
 import doctest
@@ -293,7 +294,7 @@ def test_a_repeated_bar_says_whether_its_mean_lies_in_two_intervals(mean, words)
 def figure_of(values: list[float], **numbers: float) -> Figure:
     """A figure with these values, of the seeds 0, 1, ..., and with these numbers."""
     seeds = tuple(range(len(values)))
-    return Figure((), seeds, seeds, tuple(values), **numbers)
+    return Figure(terms=(), seeds=seeds, all_seeds=seeds, values=tuple(values), **numbers)
 
 
 def test_two_runs_into_one_directory_are_refused(copied_out, text_file, capsys):
@@ -664,8 +665,8 @@ def test_a_figure_says_how_many_seeds_it_has_if_some_are_missing():
 
 def test_a_figure_of_a_measure_that_no_run_has_is_not_known():
     runs = Runs(lines_of([1.0, 2.0, 3.0, 2.0], lr=1.0), "text")
-    other = Term(run={"lr": 1.0}, text="text", measure="x")
-    assert str(runs.figure(other, seeds=range(4))) == figures.UNKNOWN
+    not_measured = Term(run={"lr": 1.0}, text="text", measure="x")
+    assert str(runs.figure(not_measured, seeds=range(4))) == figures.UNKNOWN
 
 
 def test_95_of_100_intervals_contain_the_true_mean():
@@ -689,7 +690,11 @@ def test_95_of_100_intervals_contain_the_true_mean():
     ],
 )
 def test_a_verdict_needs_holms_correction(mean, half, corrected, verdict):
-    """`half` is half the width of the interval. p is low; `corrected` is p after the correction."""
+    """`half` is half the width of the interval. `corrected` is p after the correction.
+
+    The verdict says where the mean lies: above 0, below 0, or neither ("none"). It is "unknown" if
+    the interval is wide. p is low in all cases, and the verdict must not use it.
+    """
     low = mean - half
     high = mean + half
     figure = figure_of([mean] * 3, mean=mean, low=low, high=high, p=0.001, corrected=corrected)
@@ -713,7 +718,7 @@ def test_a_pilot_goes_on_while_the_best_rate_is_the_lowest_or_the_highest():
     # The highest rate is the best, so its double is tried too.
     lines = pilot_lines({0.002: 3.0, 0.004: 2.0, 0.008: 1.0})
     runs = Runs(lines, "text")
-    assert runs.tried_rates(model, "tied") == [*first_rates, 0.016]
+    assert runs.tried_rates(model, "tied") == [*first_rates, 2 * 0.008]
     assert runs.best_rate(model, "tied") is None
 
     # The double is worse, so the pilot is finished.
