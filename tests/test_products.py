@@ -307,7 +307,8 @@ def test_after_an_interrupt_in_one_blas_thread_blas_has_all_its_threads(
             raise KeyboardInterrupt
 
     functions = {"get_num_threads": get_num_threads, "set_num_threads": set_num_threads}
-    # The fixture blocks_on_any_machine has patched blas_threads. This test needs the real one.
+    # Every test uses the fixture blocks_on_any_machine, which has patched blas_threads. This test
+    # needs the real function.
     monkeypatch.undo()
     monkeypatch.setattr(blas, "openblas", lambda name: functions[name])
     with pytest.raises(KeyboardInterrupt), blas.one_blas_thread():
