@@ -405,7 +405,7 @@ class Home:
     def start(self, command: str, event: int = 0, number: int = 0) -> subprocess.Popen[bytes]:
         """Start a command that sends itself the signal `number` at an event: 1, 2, ... or 0, never.
 
-        The events are those of PROGRAM.
+        The events are the imports and the operations on files that PROGRAM counts.
         """
         settings = [str(ROOT), str(event), str(int(number))]
         process = subprocess.Popen(
@@ -427,7 +427,7 @@ class Duration:
     """How long an uninterrupted command runs."""
 
     seconds: float
-    events: int  # of PROGRAM
+    events: int  # imports and operations on files; PROGRAM can send itself a signal at each
 
 
 class Processes:
@@ -446,7 +446,9 @@ class Processes:
                 began = time.monotonic()
                 ended = run_uninterrupted(name, command, home)
                 seconds = time.monotonic() - began
-                *_, events = ended.stdout.split()  # PROGRAM prints the number of events last
+                # The last thing that PROGRAM prints is how many events there were at which it
+                # could have sent itself a signal.
+                *_, events = ended.stdout.split()
                 self.durations[name] = Duration(seconds, int(events))
                 self.expected[name] = [files(out_of(name, home.path))]
 

@@ -57,10 +57,10 @@ def documents(n: int, median: int, spread: float = 0.7, most: int = 1000) -> Tex
 
 
 def compare(name: str, unit: str, work: float, *sides: Callable[[], Any]) -> list[float]:
-    """Print work per second of each side, and the last one's / the first one's. Return the seconds.
+    """Print the rate of each side, and the last side's rate / the first side's. Return the seconds.
 
-    work: how many units a side does. A side's time is the shortest of the rounds. CPU time adds up
-    all threads of this process.
+    A rate is work per second. work: how many units each side does. A side's time is the shortest of
+    the rounds. CPU time adds up all threads of this process.
     """
     load_of_last_minute, _, _ = os.getloadavg()
     wall = [float("inf")] * len(sides)
@@ -73,6 +73,7 @@ def compare(name: str, unit: str, work: float, *sides: Callable[[], Any]) -> lis
             wall[n] = min(wall[n], time.perf_counter() - start)
             cpu[n] = min(cpu[n], time.process_time() - cpu_start)
     rates = " ".join(f"{work / seconds:10,.1f}" for seconds in wall)
+    # The sides do the same work, so a ratio of rates is the inverse ratio of times.
     wall_ratio = wall[0] / wall[-1]
     cpu_ratio = cpu[0] / cpu[-1]
     print(

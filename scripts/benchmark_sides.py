@@ -334,11 +334,11 @@ class TiedGPT(Checkout, Arrays):
                 (new_tokens,) = tokens_of_prompts  # of the only prompt
                 yield from new_tokens
 
-        decoded = self.timed(tokens())
+        ms_and_tokens = self.timed(tokens())
         # Each step gives one token of the model's own, besides the drafted ones that are right.
         steps_of_model = n - draft.accepted
         self.tokens_per_step = n / steps_of_model
-        return decoded
+        return ms_and_tokens
 
     def decode_lookup(self, ids: list[int], n: int) -> tuple[float, list[int]]:
         return self.decode_drafted(ids, n, "lookup")
@@ -739,9 +739,9 @@ class LlamaCpp(Side):
         self.lookup_model.reset()
         self.lookup_steps = 1  # the first step, before which nothing is drafted
         endless_tokens = self.lookup_model.generate(ids, temp=0, repeat_penalty=1.0)
-        decoded = self.timed(islice(endless_tokens, n))
+        ms_and_tokens = self.timed(islice(endless_tokens, n))
         self.tokens_per_step = n / self.lookup_steps
-        return decoded
+        return ms_and_tokens
 
     def lookup_tokens_per_step(self) -> float:
         return self.tokens_per_step
@@ -751,7 +751,8 @@ def make_stateful(step: Any, L: int, H: int, K: int) -> None:
     """Let an OpenVINO model of a step keep its keys and values as its state.
 
     Its inputs are ids, rows, and the past keys and values of each layer, [B, H, S, K] for S past
-    tokens. Its outputs are the logits and the present keys and values.
+    tokens. `rows` has, for each row of ids, the index of its sequence in the past. The outputs are
+    the logits and the present keys and values.
     """
     openvino = import_module("openvino")
     ops = import_module("openvino.opset13")
@@ -915,8 +916,9 @@ class TiedGPTTraining:
         config = training.config()
         rng = np.random.default_rng(0)
         tokens = rng.integers(0, config.vocab_size, 100 * training.B * training.T)
-        # The held-out text is short: it is evaluated before the first step, and then not again
-        # before a tenth of all steps.
+        # The evaluation of the held-out text is not to be measured, so the text is as short as
+        # possible. It is evaluated before the first step, and then after a tenth of all steps.
+        # There are so many steps that this is never reached.
         held_out = tokens[:2]
         settings = loop.Settings(steps=10**9, batch=training.B, context=training.T)
         model = tiedgpt.GPT2.random(config)

@@ -469,8 +469,9 @@ def check_cached_attention(mine: Mine) -> None:
             outputs.append(output)
         result = np.concatenate(outputs)
 
-        # For a mistake with the cache, this raises Wrong. It raises Unknown for another mistake,
-        # which check_in_model looks for: it compares what is returned here.
+        # check_numbers raises Wrong for a known mistake with the cache, and that is the answer. It
+        # raises Unknown for a different mistake. Then the result is returned, and check_in_model
+        # compares it and looks for the mistake.
         wrong_results = outputs_of_wrong_caches(at, c_proj)
         with suppress(Unknown):
             check_numbers("cached_attention", result, without_batch(at.right), wrong_results)

@@ -187,7 +187,8 @@ class MeasuredPage:
     def change(self, selector: str, values: Iterable[Any], watched: str, view: str) -> Latencies:
         """Set an input to one value after another, and time the changes of what is watched.
 
-        selector, watched: the input and a panel, as in CSS. view: the name of the panel's request.
+        selector: the CSS selector of the input. watched: the CSS selector of the part of a panel
+        that changes. view: the name of the panel's request.
         """
         latencies = Latencies([], [])
         for number, value in enumerate(islice(values, self.repeats + WARM_UP)):
@@ -255,7 +256,7 @@ def print_latencies_of_bars(measured: MeasuredPage) -> None:
 class Panel:
     view: str  # the panel's id, which is also the name of its request
     name: str  # in the output
-    watched: str  # what is drawn in it, as in CSS
+    watched: str  # the CSS selector of the part that its answer fills
 
 
 PANELS = (

@@ -331,13 +331,18 @@ def check_prompt(prompt, ids, special, n_positions):
 
 
 def choose_head(arrays, config, head):  # -> whether the model is tied
-    """The head that the user names, or else the one of the checkpoint, as in transformers 5."""
+    """The head that the user names, or else the one of the checkpoint, as in transformers 5.
+
+    A tied model uses wte.T as its output matrix. An untied model has a matrix of its own,
+    "lm_head.weight".
+    """
     if head is not None:
         return head == "tied"
     says_tied = config.get("tie_word_embeddings", True)
     if "lm_head.weight" not in arrays:
         if says_tied:
             return True
+        # With --head untied, read_model copies wte.T, and the model is untied as config.json says.
         raise ValueError(
             "config.json says that the model is untied, but model.safetensors has no "
             "lm_head.weight; choose --head tied, or --head untied for a copy of wte.T"

@@ -131,18 +131,19 @@ class StepAttention:
 
 
 class WithCache(Module):
-    """What OpenVINO converts: a prompt without `past`, else a step after the tokens of `past`.
-
-    rows [B]: which sequences of `past` the ids [B, T] continue. past: the keys and the values of
-    each layer, [B, H, S, K]. Returns the logits of the last position, [B, V], and all keys and
-    values.
-    """
+    """What OpenVINO converts. It reads a prompt, or the tokens after a prompt."""
 
     def __init__(self, model: GPT2) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, ids: Any, rows: Any = None, *past: Any) -> Any:
+        """The logits of the last position, [B, V], and the keys and values of all tokens.
+
+        ids [B, T]: the tokens to read. past: the keys and the values of the tokens before, for each
+        layer in turn, [B, H, S, K]; none for a prompt. rows [B]: for each row of ids, the index of
+        its sequence in `past`.
+        """
         attention: PromptAttention | StepAttention
         if past:
             attention = StepAttention(ids, rows, past)

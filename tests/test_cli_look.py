@@ -329,7 +329,7 @@ def test_attribute_for_people(run, untied, arguments):
     parts = document["parts"]
     largest = sorted(parts, key=lambda part: -abs(parts[part]))[:10]
 
-    last_lines = lines[-(10 + 1 + 1) :]  # the parts, the others, all
+    last_lines = lines[-(len(largest) + 2) :]  # a line each, then the others, then all
     *rows, others, everything = [line.rsplit(maxsplit=1) for line in last_lines]
     assert rows == [[part, f"{parts[part]:+.3f}"] for part in largest]
     others_label, sum_of_others = others

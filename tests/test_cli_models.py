@@ -218,7 +218,8 @@ def test_two_copies_to_one_directory(run, checkpoint, tmp_path, monkeypatch):
     second_results = []
 
     def write_after_a_second_copy(*arguments):
-        # The second `untie` has the real write_model, so that it does not start a third one.
+        """Replaces write_model in the first `untie`. Runs the second `untie`, and then writes."""
+        # The second `untie` gets the real write_model, because with this one it would run a third.
         monkeypatch.setattr(convert, "write_model", write_model)
         second_results.append(run("untie", "shakespeare-tied", copy))
         write_model(*arguments)

@@ -26,8 +26,8 @@ def make(wrong_gpt2):
     return wrong_gpt2(TWO_LAYERS.parameters, n_layer=2, n_head=TWO_LAYERS.config.n_head)
 
 
-def distorted(ids):
-    """Activations that are all wrong but the embedding, in a way that no known mistake explains."""
+def with_an_unknown_mistake(ids):
+    """The activations of TWO_LAYERS. All but the embedding have a mistake that is not known."""
     tape = tape_of(TWO_LAYERS, ids)
     for name, array in tape.items():
         if name != "embed":
@@ -84,8 +84,9 @@ def test_one_nan_is_not_explained():
 
 
 def test_the_note_names_what_comes_before_the_first_difference():
+    """Both activations that are given are wrong. The mistake may begin before the first of them."""
     ids = some_ids(TWO_LAYERS, B=1, T=9)
-    tape = distorted(ids)
+    tape = with_an_unknown_mistake(ids)
     given = {name: tape[name] for name in ("resid_post.0", "resid_post.1")}
     report = compare(TWO_LAYERS, given, ids)
     assert report.diagnosis == ["resid_post.0: this is none of the known mistakes"]
@@ -95,8 +96,9 @@ def test_the_note_names_what_comes_before_the_first_difference():
 
 
 def test_the_note_names_what_comes_between_the_last_right_and_the_first_wrong_activation():
+    """The activation embed is right, and attn.0.heads is wrong."""
     ids = some_ids(TWO_LAYERS, B=1, T=9)
-    tape = distorted(ids)
+    tape = with_an_unknown_mistake(ids)
     given = {name: tape[name] for name in ("embed", "attn.0.heads")}
     report = compare(TWO_LAYERS, given, ids)
     assert report.diagnosis == ["attn.0.heads: this is none of the known mistakes"]
@@ -192,7 +194,7 @@ def test_the_first_difference_is_in_the_text_of_the_report():
 def test_progress_counts_the_trials():
     """`progress` is called before each trial: with how many were tried, and how many there are."""
     ids = some_ids(TWO_LAYERS, B=1, T=9)
-    logits = distorted(ids)["logits"]
+    logits = with_an_unknown_mistake(ids)["logits"]
     calls = []
     compare(TWO_LAYERS, logits, ids, progress=lambda *counts: calls.append(counts))
     assert len(calls) > 0
@@ -215,7 +217,7 @@ def test_a_gpt2_that_overwrites_its_ids_does_not_change_ours():
 def test_the_trials_do_not_change_the_model():
     ids = some_ids(TWO_LAYERS, B=1, T=9)
     logits_before = TWO_LAYERS(ids)
-    compare(TWO_LAYERS, distorted(ids)["logits"], ids)
+    compare(TWO_LAYERS, with_an_unknown_mistake(ids)["logits"], ids)
     np.testing.assert_array_equal(TWO_LAYERS(ids), logits_before)
 
 
@@ -224,14 +226,14 @@ def test_the_trials_do_not_change_the_model():
 
 def test_the_number_of_trials_is_in_the_report():
     ids = some_ids(TWO_LAYERS, B=1, T=9)
-    report = compare(TWO_LAYERS, distorted(ids)["logits"], ids)
+    report = compare(TWO_LAYERS, with_an_unknown_mistake(ids)["logits"], ids)
     assert report.trials == report.all_trials > 300
     assert f"; {report.trials} of {report.trials} mistakes were tried)" in str(report)
 
 
 def test_trials_can_be_limited():
     ids = some_ids(TWO_LAYERS, B=1, T=9)
-    logits = distorted(ids)["logits"]
+    logits = with_an_unknown_mistake(ids)["logits"]
     total = compare(TWO_LAYERS, logits, ids, trials=0).all_trials
     report = compare(TWO_LAYERS, logits, ids, trials=5)
     assert report.trials == 5
@@ -246,7 +248,7 @@ def test_trials_can_be_limited():
 
 def test_progress_counts_up_to_the_limit():
     ids = some_ids(TWO_LAYERS, B=1, T=9)
-    logits = distorted(ids)["logits"]
+    logits = with_an_unknown_mistake(ids)["logits"]
     calls = []
     compare(TWO_LAYERS, logits, ids, progress=lambda *counts: calls.append(counts), trials=5)
     assert calls == [(0, 5), (1, 5), (2, 5), (3, 5), (4, 5)]
@@ -257,7 +259,7 @@ def test_the_default_limit_is_a_number_of_multiplications(monkeypatch):
     # This limit is so small that it allows some of the trials, but not all.
     monkeypatch.setattr(diagnosis, "MOST_MULTIPLICATIONS", 1e8)
     ids = some_ids(TWO_LAYERS, B=1, T=9)
-    logits = distorted(ids)["logits"]
+    logits = with_an_unknown_mistake(ids)["logits"]
     report = compare(TWO_LAYERS, logits, ids)
     assert 20 < report.trials < report.all_trials
     assert compare(TWO_LAYERS, logits, ids).trials == report.trials
@@ -289,7 +291,7 @@ def test_a_trial_computes_the_same_activation_as_a_whole_pass(name):
     """A trial computes only from its first mistake to the activation that is asked for."""
     ids = some_ids(TWO_LAYERS, B=2, T=9)
     # An activation of the other GPT-2 is given, in float64. Both go on in the model's float32.
-    given = {"resid_post.0": distorted(ids)["resid_post.0"].astype(np.float64)}
+    given = {"resid_post.0": with_an_unknown_mistake(ids)["resid_post.0"].astype(np.float64)}
     without_mistakes = compute_activations(TWO_LAYERS, ids, given, planted={})
     up_to_name = NAMES[: NAMES.index(name) + 1]
     for trial in trials_in(up_to_name, NAMES):

@@ -133,7 +133,10 @@ class Pages:
 
 @pytest.fixture
 def pages(chromium, serve):
-    """Opens pages. A test fails if they have had problems."""
+    """Opens pages. A test fails if they have had problems.
+
+    `serve` is a parameter so that its servers are stopped after the pages are closed.
+    """
     pages = Pages(chromium)
     yield pages
     for context in pages.contexts:

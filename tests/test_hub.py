@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,10 +106,11 @@ def without(files: dict[str, bytes], *names: str) -> dict[str, bytes]:
     return {name: content for name, content in files.items() if name not in names}
 
 
-def bytes_alone() -> bytes:
-    """A tokenizer.json whose tokens are the bytes."""
-    model = bpe_model(vocab=spelled_ids([], first_id=0), merges=[])
-    return json.dumps(tokenizer_json(model=model, added_tokens=[])).encode()
+def tokenizer_of_bytes(added_tokens: Sequence[dict] = ()) -> bytes:
+    """A tokenizer.json whose tokens are the 256 bytes and the added tokens."""
+    ids_of_bytes = spelled_ids([], first_id=0)  # the bytes alone, because there is no merge
+    model = bpe_model(vocab=ids_of_bytes, merges=[])
+    return json.dumps(tokenizer_json(model=model, added_tokens=list(added_tokens))).encode()
 
 
 def assert_downloads(server, files: dict[str, bytes]) -> list[str]:
@@ -132,15 +134,13 @@ def test_a_usual_repository(weights_folder, hub_server, hub_files):
 
 def test_a_repository_with_a_tokenizer_json_alone(hub_server, hub_files):
     files = without(hub_files, "vocab.json", "merges.txt")
-    assert_downloads(hub_server, {**files, "tokenizer.json": bytes_alone()})
+    assert_downloads(hub_server, {**files, "tokenizer.json": tokenizer_of_bytes()})
     assert tiedgpt.load_tokenizer(NAME).special_tokens == {}
 
 
 def test_a_repository_with_tokens_that_tokenizer_json_adds(hub_server, hub_files):
     added = [added_token(EOT, 256), added_token("<pad>", 257)]
-    model = bpe_model(vocab=spelled_ids([], first_id=0), merges=[])
-    file = json.dumps(tokenizer_json(model=model, added_tokens=added))
-    assert_downloads(hub_server, {**hub_files, "tokenizer.json": file.encode()})
+    assert_downloads(hub_server, {**hub_files, "tokenizer.json": tokenizer_of_bytes(added)})
     assert tiedgpt.load_tokenizer(NAME).special_tokens == {EOT: 256, "<pad>": 257}
 
 
@@ -898,6 +898,7 @@ def test_a_download_that_ctrl_c_stops_is_continued(weights_folder, hub_server, h
     assert received > 0
     hub_server.pause = 0
     assert_has_exactly(hub.download(NAME), hub_files)
+    # The last byte of the part is requested again, so that a complete part makes no empty request.
     *_, first_byte_of_last_request = hub_server.first_bytes()
     last_byte_of_part = received - 1
     assert first_byte_of_last_request == last_byte_of_part

@@ -4,7 +4,8 @@ While Python threads share the work, BLAS uses one thread.
 
 Several threads read a long text in pieces of at most PIECE_TOKENS tokens. In each layer, the thread
 of a piece puts the keys and values of its tokens into the cache, with KVCache.extend. Then it waits
-until the keys and values of all earlier pieces are there.
+until the keys and values of all earlier pieces are there. The pieces share the arrays of the cache,
+but each piece has a KVCache object of its own, whose `length` is the number of tokens before it.
 
 The texts of these tests have T tokens. Two threads, or four, read such a text in N_PIECES pieces,
 which begin at the places PIECE_STARTS. `set_reading_threads(n)` makes n the number of Python
@@ -232,12 +233,11 @@ def test_each_piece_waits_for_the_keys_and_values_of_the_piece_before(
     extend = KVCache.extend
     slow_layers = []
 
-    def extend_slowly(self, layer, k, v):
-        start_of_this_piece = self.length  # the number of tokens before it
-        if start_of_this_piece == PIECE_STARTS[slow_piece]:
+    def extend_slowly(cache_of_piece, layer, k, v):
+        if cache_of_piece.length == PIECE_STARTS[slow_piece]:
             slow_layers.append(layer)
             time.sleep(0.05)
-        return extend(self, layer, k, v)
+        return extend(cache_of_piece, layer, k, v)
 
     monkeypatch.setattr(KVCache, "extend", extend_slowly)
     cache = MODEL.new_cache()
@@ -344,12 +344,11 @@ def test_an_error_in_one_piece_ends_the_others(set_reading_threads, monkeypatch,
     extend = KVCache.extend
     calls = []
 
-    def extend_or_fail(self, layer, k, v):
+    def extend_or_fail(cache_of_piece, layer, k, v):
         calls.append(layer)
-        start_of_this_piece = self.length  # the number of tokens before it
-        if start_of_this_piece == PIECE_STARTS[failing_piece] and layer == 1:
+        if cache_of_piece.length == PIECE_STARTS[failing_piece] and layer == 1:
             raise MemoryError
-        return extend(self, layer, k, v)
+        return extend(cache_of_piece, layer, k, v)
 
     monkeypatch.setattr(KVCache, "extend", extend_or_fail)
     cache = gpt2.new_cache()
@@ -358,8 +357,8 @@ def test_an_error_in_one_piece_ends_the_others(set_reading_threads, monkeypatch,
         gpt2.final(IDS, cache)
     assert cache.length == 0
     assert threading.active_count() == threads_before
-    # The pieces after the failing piece wait for it in an early layer. So fewer than three pieces
-    # are read to the end. If the last piece fails, the three before it may be read to the end.
+    # The pieces after the failing piece wait for it in layer 1 at the latest, and make few calls
+    # before they end. If the last piece fails, the three pieces before it may make all their calls.
     if failing_piece < N_PIECES - 1:
         assert len(calls) < 3 * CALLS_OF_A_PIECE
 
@@ -371,9 +370,9 @@ def test_ctrl_c_after_the_first_piece_ends_the_others(set_reading_threads, monke
     extend = KVCache.extend
     calls = []
 
-    def extend_and_count(self, layer, k, v):
+    def extend_and_count(cache_of_piece, layer, k, v):
         calls.append(layer)
-        return extend(self, layer, k, v)
+        return extend(cache_of_piece, layer, k, v)
 
     def press_ctrl_c(piece_length):
         raise KeyboardInterrupt
@@ -385,5 +384,6 @@ def test_ctrl_c_after_the_first_piece_ends_the_others(set_reading_threads, monke
         gpt2.final(IDS, cache, progress=press_ctrl_c)
     assert cache.length == 0
     assert threading.active_count() == threads_before
-    # By then the two threads have read the first piece, perhaps the second, and not the third.
+    # The two threads have then read the first piece, and perhaps the second. A third piece has not
+    # made all its calls.
     assert len(calls) < 3 * CALLS_OF_A_PIECE

@@ -20,14 +20,14 @@ from tiedgpt.checkpoints.known_models import ALIASES, MODELS
 # Folders in the home directory which hold models by name. The last of these is searched first.
 DOWNLOADS = ".cache/tiedgpt"
 SHIPPED = "checkout/weights"
-CHOSEN = "elsewhere"  # named by TIEDGPT_WEIGHTS
+CHOSEN = "elsewhere"  # the variable TIEDGPT_WEIGHTS names this folder
 
 
 @pytest.fixture
 def home(no_models, tmp_path, monkeypatch):
     """The home of a machine without models, and the working directory.
 
-    tiedgpt is a checkout in its folder `checkout`. TIEDGPT_WEIGHTS names its folder `elsewhere`.
+    tiedgpt is a checkout in its folder `checkout`. TIEDGPT_WEIGHTS names its folder CHOSEN.
     """
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("TIEDGPT_WEIGHTS", str(tmp_path / CHOSEN))
@@ -255,7 +255,7 @@ def test_models_here_leaves_out_models_that_are_not_gpt2s(home, all_models, conf
 def test_models_here_leaves_out_files_and_hostile_names(home, all_models):
     """The cache has a commit that is a path, a file in place of a folder, and an owner named "..".
 
-    The folder `elsewhere` has a file in place of a folder, too.
+    The folder CHOSEN has a file in place of a folder, too.
     """
     write_model(snapshot(home / CACHE, "b/ref", commit="../../.."))
     (home / CACHE / "models--a--file").touch()

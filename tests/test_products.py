@@ -307,7 +307,8 @@ def test_after_an_interrupt_in_one_blas_thread_blas_has_all_its_threads(
             raise KeyboardInterrupt
 
     functions = {"get_num_threads": get_num_threads, "set_num_threads": set_num_threads}
-    # The fixture blocks_on_any_machine has patched blas_threads. This test needs the real one.
+    # Every test uses the fixture blocks_on_any_machine, which has patched blas_threads. This test
+    # needs the real function.
     monkeypatch.undo()
     monkeypatch.setattr(blas, "openblas", lambda name: functions[name])
     with pytest.raises(KeyboardInterrupt), blas.one_blas_thread():
@@ -352,7 +353,8 @@ def test_a_forked_process_has_threads_of_its_own(monkeypatch):
     """Another thread of the parent limits BLAS to one thread. In the child, BLAS is not limited."""
     x, weight = random_operands(rows=3, inputs=100, outputs=200)
     expected = product(x, weight)
-    # The fixture blocks_on_any_machine has patched blas_threads. This test needs the real one.
+    # Every test uses the fixture blocks_on_any_machine, which has patched blas_threads. This test
+    # needs the real function. It returns the number of threads that BLAS has without the limit.
     monkeypatch.undo()
     thread_count = blas.blas_threads()
     pid = os.fork()

@@ -143,11 +143,11 @@ def test_the_report_of_a_model_with_one_wrong_number_says_differs(report, name):
 @pytest.mark.slow
 def test_ten_steps_of_training_have_the_losses_of_llm_c(real: GPT2) -> None:
     """llm.c's ten steps of AdamW on one batch of 4 x 64 tokens, with its settings."""
-    # The batch is one of the texts in PUBLISHED. Its source says which tokens it has.
-    (batch,) = [text for text in PUBLISHED["mean_loss"] if "x = val[0:256]" in text["source"]]
-    B, T = batch["batch"]
-    ids = np.array(batch["ids"][: B * T]).reshape(B, T)
-    targets = np.array(batch["ids"][1 : B * T + 1]).reshape(B, T)
+    # The text of llm.c is one of those in PUBLISHED. Its source says which tokens it has.
+    (text,) = [text for text in PUBLISHED["mean_loss"] if "x = val[0:256]" in text["source"]]
+    B, T = text["batch"]  # the shape of the batch
+    ids = np.array(text["ids"][: B * T]).reshape(B, T)
+    targets = np.array(text["ids"][1 : B * T + 1]).reshape(B, T)
 
     # The optimizer changes `flat`, of which the model's parameters are views.
     shapes = parameter_shapes(real.config)
@@ -162,7 +162,8 @@ def test_ten_steps_of_training_have_the_losses_of_llm_c(real: GPT2) -> None:
     gradients = unflatten(gradient, shapes)  # views of `gradient`
     losses = []
     for _ in expected:
-        loss = write_gradients(model, ids, targets, targets.size, gradients)
+        # The loss is a mean over `total` tokens, here over all of the batch.
+        loss = write_gradients(model, ids, targets, total=targets.size, gradients=gradients)
         losses.append(loss)
         adamw.step(gradient, lr=1e-4)
     assert losses == pytest.approx(expected, rel=0, abs=PUBLISHED["training"]["tolerance"])

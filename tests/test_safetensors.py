@@ -206,9 +206,10 @@ def every_dtype() -> bytes:
     header = {}
     end = 0
     for dtype, bits in safetensors.DTYPE_BITS.items():
-        size = 8 * bits // 8  # bytes of eight values
-        header[dtype] = tensor(dtype, [2, 4], [end, end + size])
-        end += size
+        n_values = 2 * 4
+        n_bytes = n_values * bits // 8
+        header[dtype] = tensor(dtype, [2, 4], [end, end + n_bytes])
+        end += n_bytes
     header["a"] = tensor("F32", [1], [end, end + 4])
     zeros = bytes(end)
     return file_of(json.dumps(header).encode(), zeros + np.float32(7).tobytes())

@@ -1086,8 +1086,9 @@ def test_memory_does_not_grow_with_the_file_or_the_number_of_its_lines(checkpoin
             [sys.executable, "-c", PRINT_PEAK_MEMORY, *words], timeout=100
         )
         rows = out.read_bytes()
-        records = 2
-        odd_lines = empty_lines + 1 + 1  # and the line of zeros, and the line of quotes
+        records = 2  # the first and the last line of the file
+        line_of_zeros = line_of_quotes = 1
+        odd_lines = empty_lines + line_of_zeros + line_of_quotes
         assert rows.count(b"\n") == records + odd_lines
         assert rows.count(b'"error": null}\n') == records
         return int(printed)

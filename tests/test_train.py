@@ -70,10 +70,11 @@ def assert_same_parameters(model, expected):
 )
 def test_a_resumed_run_has_the_same_numbers(threads, only, stop, tmp_path):
     """A run in two parts has all losses and parameters of an unbroken run, also with dropout."""
+    # The model is read from a file, so its arrays are mapped.
     tiedgpt.save_model(random_model(UNTIED), None, tmp_path / "start")
     model = tiedgpt.load_model(tmp_path / "start")
     settings = replace(TINY, threads=threads)
-    unbroken = new_trainer(model, settings, only)
+    unbroken = new_trainer(model, settings, only)  # it trains a copy of the model
     expected = train(unbroken)
     _start, *steps = expected  # a record of the start, and one of each step
     losses = {record["loss"] for record in steps}

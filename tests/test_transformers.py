@@ -84,7 +84,7 @@ def random_transformers_model(
     positions: a factor of the position embedding. With a large one, a greedy continuation does not
     repeat one token.
     """
-    with third_party():
+    with third_party():  # without gradients, so that parameters can be changed in place
         model = GPT2LMHeadModel(config).eval()
         make_goldens.randomise(model, seed)
         model.transformer.wpe.weight.mul_(positions)
@@ -368,6 +368,7 @@ def test_the_mean_loss_is_that_of_the_recipe(tmp_path: Path, tied: bool, stride:
     n_ctx = config.n_positions
     ids = np.random.default_rng(8).integers(config.vocab_size, size=3 * n_ctx + 5)
     first_window = ids[None, :n_ctx]
+    # The model's logits are scaled so that the largest logit of the first window is about 10.
     random_transformers_model(config, first_window, seed=8).save_pretrained(tmp_path)
     expected = recipe(transformers_model(tmp_path), ids, n_ctx, stride)
     model = tiedgpt.load_model(tmp_path)

@@ -7,7 +7,8 @@ seeds. Each training and each comparison is a job; its result is a line of runs.
 
 A term is a measure of a run, such as its loss. A figure is the mean over seeds of a sum of terms.
 A bar is a figure that the page shows as a bar of a picture. A path is a way through a model from
-one token to the scores of the next token.
+one token to the scores of the next token. A pilot trains a model with several learning rates, to
+choose its rate for the experiment.
 """
 
 import doctest
@@ -83,7 +84,8 @@ class Inline(Executor):
         self.done_jobs: list[engine.Job] = []
         self.stop_after = math.inf
 
-    def forget(self) -> None:
+    def forget_jobs(self) -> None:
+        """Forget the jobs of earlier tests. Do not stop until `stop_after` is set again."""
         self.done_jobs = []
         self.stop_after = math.inf
 
@@ -162,7 +164,7 @@ def finished_out(tmp_path_factory, text_file, inline_executor) -> Path:
 @pytest.fixture
 def copied_out(finished_out, tmp_path, inline_executor) -> Path:
     """A copy of `finished_out`. The executor forgets the jobs that it has done."""
-    inline_executor.forget()
+    inline_executor.forget_jobs()
     return shutil.copytree(finished_out, tmp_path / "out")
 
 
@@ -188,7 +190,7 @@ def test_an_experiment_interrupted_after_2_and_after_6_jobs_goes_on_and_does_no_
     finished_out, text_file, tmp_path, inline_executor, capsys
 ):
     out = tmp_path / "out"
-    inline_executor.forget()
+    inline_executor.forget_jobs()
     for stop_after in (2, 6):
         inline_executor.stop_after = stop_after
         assert run_script(text_file, out) == 130
@@ -231,8 +233,10 @@ def test_only_the_published_text_has_a_page(copied_out, text_file, inline_execut
     assert (copied_out / "costs.png").exists()
 
 
-def test_without_training_the_files_say_what_is_missing(text_file, tmp_path, inline_executor):
-    inline_executor.forget()
+def test_with_no_training_no_job_is_done_and_the_tables_say_unknown(
+    text_file, tmp_path, inline_executor
+):
+    inline_executor.forget_jobs()
     assert run_script(text_file, tmp_path, "--no-training") == 0
     assert not inline_executor.done_jobs
     assert figures.UNKNOWN in (tmp_path / "tables.md").read_text(encoding="utf-8")
@@ -290,7 +294,7 @@ def test_a_repeated_bar_says_whether_its_mean_lies_in_two_intervals(mean, words)
 def figure_of(values: list[float], **numbers: float) -> Figure:
     """A figure with these values, of the seeds 0, 1, ..., and with these numbers."""
     seeds = tuple(range(len(values)))
-    return Figure((), seeds, seeds, tuple(values), **numbers)
+    return Figure(terms=(), seeds=seeds, all_seeds=seeds, values=tuple(values), **numbers)
 
 
 def test_two_runs_into_one_directory_are_refused(copied_out, text_file, capsys):
@@ -361,16 +365,20 @@ TRAINING = "\r1 of"  # the progress bar shows this when the first run is done
 
 
 @pytest.mark.parametrize(
-    ("number", "shown", "code"),
+    ("number", "shown", "code", "continues"),
     [
-        pytest.param(signal.SIGINT, "importing", -signal.SIGINT, id="Ctrl-C, importing"),
-        pytest.param(signal.SIGINT, "run", 130, id="Ctrl-C"),
-        pytest.param(signal.SIGTERM, TRAINING, 143, id="SIGTERM"),
-        pytest.param(signal.SIGKILL, TRAINING, -signal.SIGKILL, id="SIGKILL"),
+        # While it imports, the script has nothing to clean up, so the signal kills it at once.
+        pytest.param(signal.SIGINT, "importing", -signal.SIGINT, False, id="Ctrl-C, importing"),
+        pytest.param(signal.SIGINT, "run", 128 + signal.SIGINT, True, id="Ctrl-C"),
+        pytest.param(signal.SIGTERM, TRAINING, 128 + signal.SIGTERM, False, id="SIGTERM"),
+        pytest.param(signal.SIGKILL, TRAINING, -signal.SIGKILL, False, id="SIGKILL"),
     ],
 )
-def test_a_signal_ends_the_script_and_its_workers(tmp_path, number, shown, code):
-    """The signal is sent when the script has printed `shown`. The script must end with `code`."""
+def test_a_signal_ends_the_script_and_its_workers(tmp_path, number, shown, code, continues):
+    """The signal is sent when the script has printed `shown`. The script must end with `code`.
+
+    continues: whether the script must say that the same command continues.
+    """
     text = tmp_path / "text"
     enough_for_512_tokens = " ".join(str(n * n) for n in range(8000))
     text.write_text(enough_for_512_tokens, encoding="utf-8")
@@ -403,7 +411,7 @@ def test_a_signal_ends_the_script_and_its_workers(tmp_path, number, shown, code)
     out += rest
     assert process.returncode == code
     assert b"Traceback" not in out
-    assert (b"the same command continues" in out) == (shown == "run")
+    assert (b"the same command continues" in out) == continues
 
 
 def test_an_exception_in_the_block_of_processes_ends_the_running_jobs():
@@ -507,7 +515,8 @@ def test_the_losses_of_a_swapped_head_are_those_of_the_best_scale(
 
     # With the counts, the loss is lower than with the scale alone. It is not above the loss of the
     # counts alone; 0.02 is for the held-out text, to which nothing is fitted.
-    shares = (counts.counts + 1) / (counts.counts + 1).sum()
+    counts_of_tokens = counts.counts + 1  # [V]; 1 is added because 0 has no logarithm
+    shares = counts_of_tokens / counts_of_tokens.sum()
     loss_of_counts = -np.log(shares)[text.held_out[1:]].mean()
     with_counts = result["swapped, scaled, with counts"]
     assert with_counts < result["swapped, scaled"]
@@ -580,9 +589,11 @@ def test_rows_without_two_components_keep_their_other_three():
 
 
 def test_the_result_of_a_run_that_diverges_says_so(finished_out, text_file):
-    run = replace(TINY, lr=1e30, seed=1)
+    run = replace(TINY, lr=1e30, seed=1)  # so large a rate that the numbers overflow
     arguments = (run, finished_out, name_of(text_file))
-    diverging = engine.Job(run.as_json, "", job.do_run, arguments)
+    diverging = engine.Job(
+        run=run.as_json, text=name_of(text_file), function=job.do_run, arguments=arguments
+    )
     assert engine.measured(diverging)["result"] == {"diverged": 1}
 
 
@@ -654,8 +665,8 @@ def test_a_figure_says_how_many_seeds_it_has_if_some_are_missing():
 
 def test_a_figure_of_a_measure_that_no_run_has_is_not_known():
     runs = Runs(lines_of([1.0, 2.0, 3.0, 2.0], lr=1.0), "text")
-    other = Term(run={"lr": 1.0}, text="text", measure="x")
-    assert str(runs.figure(other, seeds=range(4))) == figures.UNKNOWN
+    not_measured = Term(run={"lr": 1.0}, text="text", measure="x")
+    assert str(runs.figure(not_measured, seeds=range(4))) == figures.UNKNOWN
 
 
 def test_95_of_100_intervals_contain_the_true_mean():
@@ -679,7 +690,11 @@ def test_95_of_100_intervals_contain_the_true_mean():
     ],
 )
 def test_a_verdict_needs_holms_correction(mean, half, corrected, verdict):
-    """`half` is half the width of the interval. p is low; `corrected` is p after the correction."""
+    """`half` is half the width of the interval. `corrected` is p after the correction.
+
+    The verdict says where the mean lies: above 0, below 0, or neither ("none"). It is "unknown" if
+    the interval is wide. p is low in all cases, and the verdict must not use it.
+    """
     low = mean - half
     high = mean + half
     figure = figure_of([mean] * 3, mean=mean, low=low, high=high, p=0.001, corrected=corrected)
@@ -703,7 +718,7 @@ def test_a_pilot_goes_on_while_the_best_rate_is_the_lowest_or_the_highest():
     # The highest rate is the best, so its double is tried too.
     lines = pilot_lines({0.002: 3.0, 0.004: 2.0, 0.008: 1.0})
     runs = Runs(lines, "text")
-    assert runs.tried_rates(model, "tied") == [*first_rates, 0.016]
+    assert runs.tried_rates(model, "tied") == [*first_rates, 2 * 0.008]
     assert runs.best_rate(model, "tied") is None
 
     # The double is worse, so the pilot is finished.

@@ -228,8 +228,8 @@ def edit_a_value(rng: random.Random, root: list[Any]) -> None:
 def some_place(rng: random.Random, root: list[Any]) -> tuple[Any, Any]:
     """(a list or dict of the document, one of its keys), drawn at random.
 
-    The search goes down from the root and may stop in each list or dict. So places near the root
-    are not rare, although most places are deep in the document.
+    The search goes down from the root, a list that holds the document. It may stop in each list or
+    dict of the document. So places near the root are not rare, although most places are deep in it.
     """
     node: Any = root
     while True:
@@ -238,7 +238,8 @@ def some_place(rng: random.Random, root: list[Any]) -> tuple[Any, Any]:
         has_children = isinstance(child, list | dict) and len(child) > 0
         if not has_children:
             return node, key
-        if node is not root and rng.random() < 0.3:  # stop here
+        # It does not stop in the root, because an edit there replaces the whole document.
+        if node is not root and rng.random() < 0.3:
             return node, key
         node = child
 

@@ -62,9 +62,9 @@ class Terminal(AbstractContextManager):
         os.write(self.user_side, keys.encode())
         while until is None or not shown.endswith(until):
             assert time.monotonic() < deadline, shown
-            if not self.has_output():
-                # The keys may be lost: Ctrl-C is lost if it comes just before readline waits. So
-                # they are typed again.
+            if not self.wait_for_output():
+                # The keys may be lost, so they are typed again. Ctrl-C is lost if it comes just
+                # before readline waits.
                 os.write(self.user_side, keys.encode())
                 continue
 
@@ -76,8 +76,8 @@ class Terminal(AbstractContextManager):
         self.text += shown
         return shown
 
-    def has_output(self) -> bool:
-        """Wait for PATIENCE seconds at most. Whether the command has printed something or ended."""
+    def wait_for_output(self) -> bool:
+        """Wait at most PATIENCE seconds. Whether the command has printed something or ended."""
         readable, _, _ = select.select([self.user_side], [], [], PATIENCE)
         return bool(readable)
 

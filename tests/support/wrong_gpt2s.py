@@ -339,6 +339,7 @@ class FoldedAndCentred(OtherGPT2):
             for name in (f"h.{layer}.attn.c_proj", f"h.{layer}.mlp.c_proj"):
                 p[f"{name}.weight"] = centred(p[f"{name}.weight"])
                 p[f"{name}.bias"] = centred(p[f"{name}.bias"])
+            # The bias of c_proj stays centred, because the weight of c_proj is centred already.
             self.fold_bias_of_values(f"h.{layer}.attn")
 
     def fold(self, norm, linear):
