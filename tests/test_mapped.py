@@ -283,10 +283,10 @@ print("NumPy was imported:", "numpy" in sys.modules)
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [pytest.param(None, "22", id="not-set"), pytest.param("26", "26", id="set-by-the-user")],
+    [pytest.param(None, "14", id="not-set"), pytest.param("26", "26", id="set-by-the-user")],
 )
 def test_tune_changes_the_environment_and_its_module_does_not(monkeypatch, before, after):
-    """tune sets OPENBLAS_THREAD_TIMEOUT to 22, or leaves the user's own value.
+    """tune sets OPENBLAS_THREAD_TIMEOUT to 14, or leaves the user's own value.
 
     OpenBLAS reads the variable when NumPy is imported. So neither tune nor its module imports it.
     """

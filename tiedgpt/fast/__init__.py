@@ -18,12 +18,15 @@ def tune() -> None:
     The command line does so. A library must leave them alone.
 
     - OPENBLAS_THREAD_TIMEOUT, unless it is set: by default, OpenBLAS's threads keep a core busy for
-      some 30 ms after a product, and what runs next on two threads has half of that core. With 22
-      it is 2**22 cycles, 2 ms. OpenBLAS reads it when NumPy is imported, so call this before.
+      some 30 ms after a product, while they wait for the next one. With 14 it is 2**14 cycles, a
+      few microseconds, and then they sleep. So other threads have the core: those of tiedgpt, and
+      other programs. Where another program uses a core, a thread that has slept also gets a core
+      sooner, and a prompt of 16 to 64 tokens takes half of the time that it takes with 22, which is
+      2 ms. OpenBLAS reads the variable when NumPy is imported, so call this before.
     - glibc keeps the memory of freed arrays for the next arrays. It would return it to the system,
       and getting it back page by page takes time in each prompt and each training step.
     """
-    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "22")
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "14")
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # not glibc
