@@ -438,6 +438,7 @@ class Processes:
         assert set(cli.COMMANDS) - {"explore"} == set(COMMANDS), "a command that is not attacked"
         write_models(place)
         self.place = place
+        # What the hub has: the files of the model named "bytes", whose tokens are the bytes.
         self.model = files(place / "bytes")
         self.durations: dict[str, Duration] = {}
         self.expected: dict[str, list[dict[str, bytes]]] = {}  # the files that a writer may leave

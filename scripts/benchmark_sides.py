@@ -758,8 +758,9 @@ def make_stateful(step: Any, L: int, H: int, K: int) -> None:
     ops = import_module("openvino.opset13")
     passes = import_module("openvino.passes")
 
-    # The names of all inputs and outputs but the logits. An axis of -1 may have any length.
-    shapes = {"ids": [-1, -1], "rows": [-1]}  # of the inputs
+    # The shape of each input by name; an axis of -1 may have any length.
+    shapes = {"ids": [-1, -1], "rows": [-1]}
+    # The name of each past input, and that of its present output.
     present_of_past = {}
     for n in range(2 * L):  # the keys and the values of each layer
         shapes[f"past.{n}"] = [-1, H, -1, K]
@@ -779,7 +780,8 @@ def make_stateful(step: Any, L: int, H: int, K: int) -> None:
     # Let each state start empty, [B, H, 0, K]. An operation ReadValue reads a state, and its
     # argument is what the state starts with.
     shape_of_ids = ops.shape_of(step.inputs[0])
-    B = ops.gather(shape_of_ids, ops.constant([0]), ops.constant(0))  # number 0 of axis 0
+    first, axis = ops.constant([0]), ops.constant(0)
+    B = ops.gather(shape_of_ids, first, axis)  # the first number of the shape
     shape = ops.concat([B, ops.constant([H, 0, K])], 0)
     empty = ops.broadcast(ops.constant(0.0, openvino.Type.f32), shape)
     for operation in step.get_ops():

@@ -418,6 +418,7 @@ def check_gelu(mine: Mine) -> None:
 
 def check_transformer_block(mine: Mine) -> None:
     def resid_post(at: Place) -> Array:
+        # at.x would be resid_mid.N, but a whole block is computed from resid_pre.N.
         resid = without_batch(at["resid_pre.N"])
         block = parameters_of_layer(at)
         return mine.array("transformer_block", resid.shape, resid, block, at.H, at.eps)

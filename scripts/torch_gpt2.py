@@ -84,7 +84,8 @@ class Cache:
         """Write new keys and values, and attend to all so far."""
         T = q.shape[2]
         end = self.length + T
-        keys, values = self.layers[layer][:, :, :, :end]
+        keys_and_values = self.layers[layer][:, :, :, :end]  # [2, B, H, end, K]
+        keys, values = keys_and_values
         keys[:, :, self.length :] = k
         values[:, :, self.length :] = v
         # A step after the prompt has one query, which may see every key.

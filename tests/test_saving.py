@@ -77,7 +77,8 @@ def test_a_tokenizer_that_tiedgpt_cannot_read_is_copied(source):
 def test_openais_files_get_the_names_that_transformers_knows(tmp_path, monkeypatch):
     """They are vocab.bpe, which becomes merges.txt, and encoder.json, which becomes vocab.json."""
     monkeypatch.setattr(tensorflow, "HEAD_WIDTH", SMALL.head_width)  # OpenAI's is 64
-    write_openai_model(tmp_path, random_model(replace(SMALL, n_inner=4 * SMALL.n_embd)))
+    config = replace(SMALL, n_inner=4 * SMALL.n_embd)  # OpenAI's files have no other n_inner
+    write_openai_model(tmp_path, random_model(config))
     files = vocabulary_files(Tokenizer(SMALL_MERGES))
     (tmp_path / "vocab.bpe").write_text(files["merges.txt"])
     (tmp_path / "encoder.json").write_text(files["vocab.json"])

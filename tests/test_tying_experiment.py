@@ -368,6 +368,8 @@ TRAINING = "\r1 of"  # the progress bar shows this when the first run is done
     ("number", "shown", "code", "continues"),
     [
         # While it imports, the script has nothing to clean up, so the signal kills it at once.
+        # "run" is in the first line that it prints: how many runs are missing. Only after Ctrl-C
+        # does it print a last line.
         pytest.param(signal.SIGINT, "importing", -signal.SIGINT, False, id="Ctrl-C, importing"),
         pytest.param(signal.SIGINT, "run", 128 + signal.SIGINT, True, id="Ctrl-C"),
         pytest.param(signal.SIGTERM, TRAINING, 128 + signal.SIGTERM, False, id="SIGTERM"),

@@ -378,7 +378,7 @@ def test_an_added_token_is_read_as_one_token_before_any_merge(tmp_path, token, p
 
 
 @pytest.mark.parametrize("token", ["!", "low", "<p>"])
-def test_with_special_text_an_added_token_is_read_as_ordinary_text(tmp_path, token):
+def test_if_special_is_text_an_added_token_is_read_as_ordinary_text(tmp_path, token):
     tokenizer = read_tokenizer(write_added(tmp_path, token))
     without_added_token = Tokenizer(MERGES)
     expected = without_added_token.encode(TEXT, special="text")

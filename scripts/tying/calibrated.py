@@ -106,7 +106,7 @@ def newton(  # [n, S], [S], [n, S] -> [2]
     for _ in range(STEPS):
         scale = np.float32(numbers[0])
         weight = np.float32(numbers[1])
-        p = softmax(scale * x + weight * log_u)
+        p = softmax(scale * x + weight * log_u)  # a large array, in float32; its sums are float64
         px = p * x
 
         # The means of the features in each row, and the sums of their products over all rows.
@@ -117,7 +117,8 @@ def newton(  # [n, S], [S], [n, S] -> [2]
         sums_of_products = np.array([[x_x, x_u], [x_u, u_u]])
 
         # In each row, a covariance is the mean of the products minus the product of the means. The
-        # Hessian is the mean of the rows' covariances.
+        # Hessian is the mean of the rows' covariances. The product of two columns of `means` adds
+        # up the products of a row's means over all rows.
         sums_of_mean_products = means.T @ means
         hessian = (sums_of_products - sums_of_mean_products) / n
         gradient = means.mean(axis=0) - means_under_Q

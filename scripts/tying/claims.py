@@ -165,9 +165,9 @@ after "York" (the zero-layer model of [Elhage et al.
 {fits}
 
 - Verdict: if "b after a" must score the same as "a after b", the loss is at least {lowest} above
-  the best ([proof](floor.md)). Without ln_f it is {n["fit tied"]}: every token must then also give
-  itself a score that is not negative. A tied GPT-2 escapes the bound through ln_f, which divides
-  each embedding by its own standard deviation.
+  the best ([proof](floor.md)). The best table `W_E W_E^T` without ln_f is {n["fit tied"]} above it,
+  because there no token can give itself a negative score. A tied GPT-2 escapes the bound through
+  ln_f, which divides each embedding by its own standard deviation.
 - Varied: the form of the table. Not varied: the start of each fit, so a better fit may exist.
   ([Wolfer & Watanabe 2021](https://arxiv.org/abs/2106.05669) derive the best reversible chain in
   closed form.)
@@ -495,6 +495,7 @@ def similarity_numbers(runs: Runs) -> Numbers:
         numbers[f"out {removed}"] = runs.figure(out, seeds=both_orders)
         numbers[f"in {removed}"] = runs.figure(into, seeds=both_orders)
         numbers[f"out - in {removed}"] = runs.figure(out, subtracted(into), seeds=both_orders)
+        # Two models that differ in the seed alone: no similarity can be expected to be higher.
         numbers |= ceilings(runs, tied=tied, untied=untied, removed=removed, seeds=seed_pairs)
 
     numbers["no layers"] = nearer_to_output(
@@ -591,13 +592,12 @@ def similarity_text(n: Numbers) -> str:
         f"changes by {n['loss 5']}.",
         otherwise="Whether that is due to the larger gradient is not known yet.",
     )
-    # The numbers 83 % and 6 are quoted from the paper.
     return f"""\
 The claim is that the tied matrix becomes more like the output matrix of an untied model than like
-its input matrix (Press & Wolf 2017), because the output's gradient is larger: 83 % of the sum, a
-ratio of 6 ([Lopardo et al. 2026](https://arxiv.org/abs/2603.26663)). A number is the rank
-correlation of the cosines of all pairs of tokens, between two models with one layer and different
-seeds.
+its input matrix (Press & Wolf 2017), because the output's gradient is larger. ([Lopardo et al.
+2026](https://arxiv.org/abs/2603.26663) give two numbers: its share is 83 %, the ratio is 6.) A
+number is the rank correlation of the cosines of all pairs of tokens, between two models with one
+layer and different seeds.
 
 {rows}
 
@@ -621,7 +621,7 @@ def table_of_factors(n: Numbers) -> str:
     return table(
         [
             "the input's gradient times",
-            "nearer to `W_U` than to `W_E`, by",
+            "how much nearer the tied matrix is to `W_U` than to `W_E`",
             "loss, minus that of the usual tied model",
         ],
         *rows,
@@ -794,6 +794,8 @@ The question is whether the cost of the tie depends on the width, or on the text
 def width_verdict(n: Numbers) -> str:
     """How the cost with one layer changes with the width."""
 
+    # Where the interval of a change is too wide to tell, the change is "not known yet", and the
+    # interval is printed.
     def falls_or_rises(change: Figure) -> str:
         return change.words(below="falls", above="rises", none="is not found to change")
 
@@ -1015,8 +1017,11 @@ def classes_text(n: Numbers) -> str:
     rows: list[list[object]] = []
     for layer_ending in LAYER_ENDINGS:
         for noise_ending in NOISE_ENDINGS:
-            layers = layer_ending or ", no layers"
-            row: list[object] = [f"cost of the tie{noise_ending}{layers}"]
+            # The ending is ", one layer", or "" for the models without layers.
+            label = f"cost of the tie{noise_ending}{layer_ending}"
+            if layer_ending == "":
+                label += ", no layers"
+            row: list[object] = [label]
             for share in CLASS_SHARES:
                 row.append(n[f"classes {share:g}{noise_ending}{layer_ending}, cost"])
             rows.append(row)

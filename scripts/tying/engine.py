@@ -102,7 +102,8 @@ def end_with_parent() -> None:
 def signals_later() -> Iterator[None]:
     """Handle Ctrl-C and SIGTERM at the end of the block, if one comes in the block.
 
-    The block starts processes. A process that is stopped while it starts would print a traceback.
+    The block starts processes. If this process ended in the middle of it, a process that is just
+    starting would print a traceback.
     """
     noted: list[int] = []
 
@@ -128,8 +129,9 @@ def do_jobs(jobs: list[Job], path: Path, workers: int) -> None:
     seconds = sum(job.work for job in jobs)
     form = "{desc} {percentage:3.0f} % |{bar}| {elapsed}, {remaining} left"
     with processes(workers) as executor, tqdm(total=seconds, bar_format=form) as bar:
-        # `submit` starts the processes. SIGINT is blocked in them, so on Ctrl-C only this process
-        # gets it, and ends them. It handles a signal only when all of them have been started.
+        # `submit` starts the processes. signals_later: this process handles a signal only when all
+        # of them have been started. ctrl_c_for_this_process_only: Ctrl-C does not reach the
+        # started processes, and this process ends them.
         with signals_later(), ctrl_c_for_this_process_only():
             futures = {executor.submit(measured, job): job for job in jobs}
         try:

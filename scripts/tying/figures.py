@@ -127,7 +127,7 @@ class Figure:
         if not self.is_known:
             return UNKNOWN
         text = self.show_mean(digits)
-        if self.high > self.low:
+        if self.high > self.low:  # they are equal if all values are, or if there is only one
             text += f" [{self.low:.{digits}f}, {self.high:.{digits}f}]"
         if self.n < self.expected:
             text += f" (n {self.n})"

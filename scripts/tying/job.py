@@ -65,9 +65,11 @@ def stride_of(model: GPT2) -> int:
 
 
 def trained(run: Run, data: Data) -> tuple[GPT2, Line]:
-    """The model of a run, its loss after a tenth of the steps, and the ratios of its gradients.
+    """The model of a run, and its loss after a tenth of the steps.
 
-    Raises FloatingPointError if a loss or a gradient is not finite.
+    If the run has a factor on the input's part of wte's gradient, also numbers about the ratios of
+    the output's part to the input's part. Raises FloatingPointError if a loss or a gradient is not
+    finite.
     """
     model, early_model, ratios = train(run, data.tokens)
     scored = data.held_out[:EARLY_TOKENS]
@@ -77,7 +79,7 @@ def trained(run: Run, data: Data) -> tuple[GPT2, Line]:
         # The last step may have spoilt the parameters. Its own loss, from before, does not show it.
         if not math.isfinite(loss_of(model, scored)):
             raise FloatingPointError
-    if ratios:
+    if ratios:  # only a run with a factor has ratios
         result |= summary_of(ratios)
     return model, result
 

@@ -50,7 +50,7 @@ class Run:
     def seconds(self, held_out: int) -> int:
         """The run's time on one core, roughly, for a text with so many held-out tokens."""
         tokens = self.steps * self.batch * self.context
-        if not self.is_chain:
+        if not self.is_chain:  # `held_out` is about a text; few tokens of a chain are held out
             tokens += held_out  # they are only scored, but count as if they were trained on
 
         # The formula and its numbers are rough. A token costs work in each layer and in the head,
@@ -60,7 +60,8 @@ class Run:
         work_per_second = 7e9
         seconds_of_token = (work_of_head + self.layers * work_of_layer) / work_per_second
         seconds_of_steps = self.steps / 1000
-        return 1 + round(seconds_of_steps + tokens * seconds_of_token)
+        seconds_to_start = 1
+        return seconds_to_start + round(seconds_of_steps + tokens * seconds_of_token)
 
     @property
     def is_chain(self) -> bool:

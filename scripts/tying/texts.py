@@ -120,10 +120,11 @@ def bigram_loss(counted: np.ndarray, scored: np.ndarray, V: int, strength: float
 def compare(first_run: Run, second_run: Run, out: Path, text: str) -> Line:
     """How similar each matrix of the first model is to a matrix of the second.
 
-    An untied model has two matrices: W_E is "in", and W_U is "out". A tied model has one matrix. It
-    is called "in" if it is the first model, and "tied" if it is the second. A tied second model is
-    compared with each matrix of the first model. Of two untied models, the matrices of the same
-    name are compared.
+    W_E of an untied model is "in", W_U is "out". The result has a similarity for each of these:
+
+        untied and tied      "in and tied", "out and tied"
+        untied and untied    "in and in", "out and out"
+        tied and tied        "in and tied": "in" is the matrix of the first model
 
     A similarity is the rank correlation of the cosines of all pairs of tokens of the text. It is
     measured for the matrices as they are, and with their mean and some principal components
@@ -184,7 +185,9 @@ def time_steps(small: Run, vocab_size: int) -> Line:
         steps=TIMED_STEPS,
         batch=run.batch,
         context=run.context,
-        eval_every=TIMED_STEPS,  # none of the steps that are timed is followed by an evaluation
+        # The first evaluation is before the first step. The next is after TIMED_STEPS steps, and
+        # one step less is done.
+        eval_every=TIMED_STEPS,
         threads=1,
     )
     trainings = []  # generators: each `next` of one does a step, but the first only evaluates

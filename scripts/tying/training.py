@@ -82,7 +82,7 @@ def start(run: Run) -> Training:
         for name in fixed:
             parameters[name][...] = 0
 
-    if run.head == "signs":
+    if run.head == "signs":  # tied; the gains of ln_f start at 1 or -1
         rng = np.random.default_rng([run.seed, SIGNS_STREAM])
         gains = parameters["ln_f.weight"]
         gains[...] = rng.choice([-1.0, 1.0], gains.size)

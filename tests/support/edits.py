@@ -208,7 +208,8 @@ def edit_a_value(rng: random.Random, root: list[Any]) -> None:
     elif edit == "leave out" and not is_root:
         del node[key]
     elif edit == "repeat" and is_object:
-        # In the JSON text, the object then has the name `key` twice, with two values.
+        # written_like(key) is another key of the dict, but it is written as `key` in the JSON text.
+        # So the object there has the name `key` twice, with two values.
         node[written_like(key)] = node[other_key]
     elif edit == "repeat" and not is_root:
         node.insert(other_key, node[key])  # node is a list, so its keys are indices
