@@ -331,7 +331,10 @@ def test_what_a_killed_save_left_is_removed(killed_save):
 
 
 def test_what_a_killed_save_left_is_removed_on_windows(killed_save, monkeypatch):
-    """On Windows a directory cannot be renamed while a file in it, here the lock, is open."""
+    """On Windows a directory cannot be renamed while a file in it, here the lock, is open.
+
+    Before a save removes the directory that a killed one left, it renames it to a name in ".tmp".
+    """
     rename = os.rename
 
     def rename_unless_open(old, new):
