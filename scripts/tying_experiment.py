@@ -226,8 +226,8 @@ def run(experiment: Experiment, args: argparse.Namespace) -> None:
         print(experiment.bar(args.bar))
         return
     if args.no_training:
-        # The second text is Python's documentation. That of this Python may have a different name
-        # than the text in the runs of OUT, which were made with another version of Python.
+        # The second text is Python's documentation. The runs in OUT were made with one version of
+        # Python. The documentation of another version has another name.
         experiment.second_name = SECOND_TEXT
     else:
         experiment.train_all()

@@ -163,19 +163,22 @@ def class_chain(shared: float, noise: float, rng: np.random.Generator) -> np.nda
     class_noise = rng.standard_normal((2, CLASSES, CLASSES))
     token_noise = noise * rng.standard_normal((V, V))
 
-    def chain_of(shared: float, angle: float, unevenness: float) -> np.ndarray:
+    def chain_of(share: float, angle: float, unevenness: float) -> np.ndarray:
         """A chain of classes. The angle sets the asymmetry of the scores between classes."""
         scores_of_classes = unevenness * class_scores(angle, class_noise)
-        first_class, second_class = classes_of_tokens(shared)
+        first_class, second_class = classes_of_tokens(share)
         scores = scores_of_classes[first_class[:, None], second_class] + token_noise  # [V, V]
         return balance(np.exp(scores))
 
-    # The reference has shared = 0. All other chains get its entropy and its JSD. With its angle,
-    # the scores of "b after a" and "a after b" are independent.
-    reference = chain_of(shared=0.0, angle=math.pi / 4, unevenness=UNEVENNESS)
+    # The reference has a share of 0. All other chains get its entropy and its JSD. At the angle
+    # pi / 4 the symmetric and the antisymmetric part of the scores have the same weight, so the
+    # scores of "b after a" and "a after b" are independent.
+    reference = chain_of(share=0.0, angle=math.pi / 4, unevenness=UNEVENNESS)
     if shared == 0:
         return reference
 
+    # Two numbers are searched, one search inside of the other: for each angle that is tried, the
+    # unevenness with which the entropy is that of the reference.
     def with_same_entropy(angle: float) -> np.ndarray:
         """The chain with this angle and the unevenness that gives the entropy of the reference."""
 

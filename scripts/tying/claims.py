@@ -594,10 +594,10 @@ def similarity_text(n: Numbers) -> str:
     )
     return f"""\
 The claim is that the tied matrix becomes more like the output matrix of an untied model than like
-its input matrix (Press & Wolf 2017), because the output's gradient is larger. ([Lopardo et al.
-2026](https://arxiv.org/abs/2603.26663) give two numbers: its share is 83 %, the ratio is 6.) A
-number is the rank correlation of the cosines of all pairs of tokens, between two models with one
-layer and different seeds.
+its input matrix (Press & Wolf 2017), because the output's gradient is larger ([Lopardo et al.
+2026](https://arxiv.org/abs/2603.26663): 83 % of the gradient, 6 times the input's). A number is the
+rank correlation of the cosines of all pairs of tokens, between two models with one layer and
+different seeds.
 
 {rows}
 

@@ -67,16 +67,17 @@ def stride_of(model: GPT2) -> int:
 def trained(run: Run, data: Data) -> tuple[GPT2, Line]:
     """The model of a run, and its loss after a tenth of the steps.
 
-    If the run has a factor on the input's part of wte's gradient, also numbers about the ratios of
-    the output's part to the input's part. Raises FloatingPointError if a loss or a gradient is not
-    finite.
+    The gradient of a tied wte is a sum of two parts, because wte is used as input and as output. If
+    the run has a factor on the input's part, the result also sums up the ratios of the two parts.
+    Raises FloatingPointError if a loss or a gradient is not finite.
     """
     model, early_model, ratios = train(run, data.tokens)
     scored = data.held_out[:EARLY_TOKENS]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # overflow, if the rate is much too high
         result: Line = {"early loss": loss_of(early_model, scored)}
-        # The last step may have spoilt the parameters. Its own loss, from before, does not show it.
+        # The last step may have spoilt the parameters. The loss of that step was computed before it
+        # changed them, so it does not show this.
         if not math.isfinite(loss_of(model, scored)):
             raise FloatingPointError
     if ratios:  # only a run with a factor has ratios
@@ -179,7 +180,7 @@ def swapped_losses(model: GPT2, data: Data, corpus: Corpus) -> Line:
     log_u = np.log(counts / counts.sum()).astype(np.float32)
 
     def held_out_loss(scale: float, weight: float) -> float:
-        """The mean loss of the logits scale x + weight log u."""
+        """The mean loss of scale * logits + weight * log_u."""
 
         def losses(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
             mixed = np.float32(scale) * logits + np.float32(weight) * log_u
@@ -189,8 +190,7 @@ def swapped_losses(model: GPT2, data: Data, corpus: Corpus) -> Line:
         parts = measure_tokens(swapped_model, data.held_out, stride, losses)
         return float(np.concatenate(parts, dtype=np.float64).mean())
 
-    # The logits and the one-hot next tokens are [n, V], with a row for each token but the last,
-    # which has no next token.
+    # The logits and the one-hot next tokens are [n - 1, V] for n tokens: the last one has no next.
     fitted_tokens = data.tokens[:FITTED_TOKENS]
     fitted_logits = logits_of(swapped_model, fitted_tokens)
     one_hot = np.eye(model.config.vocab_size, dtype=np.float32)

@@ -185,8 +185,7 @@ def time_steps(small: Run, vocab_size: int) -> Line:
         steps=TIMED_STEPS,
         batch=run.batch,
         context=run.context,
-        # The first evaluation is before the first step. The next is after TIMED_STEPS steps, and
-        # one step less is done.
+        # One step less is done: the first `next` only evaluates. So no other evaluation is timed.
         eval_every=TIMED_STEPS,
         threads=1,
     )

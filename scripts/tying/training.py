@@ -192,7 +192,7 @@ def write_map_gradients(training: Training, ids: np.ndarray, targets: np.ndarray
 
     # First the gradients of an untied model with this W_U. The untied model has no M.
     untied_model = model_of(training)
-    gradients = dict(training.gradients)
+    gradients = dict(training.gradients)  # a new dict of the same arrays, which are written to
     del gradients[MAP]
     lm_head_gradient = np.empty_like(W_E)  # [V, D]
     gradients["lm_head.weight"] = lm_head_gradient
@@ -238,7 +238,8 @@ def train(run: Run, tokens: np.ndarray) -> tuple[GPT2, GPT2, list[float]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # overflow, if the rate is much too high
         for step in range(run.steps):
-            if step == run.untie_after and run.untie_after > 0:
+            is_untied_later = run.untie_after > 0
+            if is_untied_later and step == run.untie_after:
                 training = continue_untied(training)
             do_step(training, tokens, step)
             if step + 1 == round(run.steps / 10):
