@@ -449,7 +449,11 @@ def regular_text(n: Numbers) -> str:
     )
     early = n["early"].words(below="ahead", above="behind", none="not found to differ")
     at_the_end = better_or_worse(n["one layer"])
-    on_a_tenth = better_or_worse(n["tenth"])
+    on_a_tenth = if_known(
+        [n["tenth"]],
+        f"tied is {better_or_worse(n['tenth'])}",
+        otherwise="whether tied is better is not known yet",
+    )
     training_loss = n["tenth, training"].words(
         below="lower", above="higher", none="not found to differ"
     )
@@ -461,7 +465,7 @@ The claim is that untied learns faster at first, and that tying regularises ([Pr
 {rows}
 
 - Verdict: tied is {early} after a tenth of the steps and {at_the_end} at the end. On a tenth of the
-  text, where a regulariser would help most, tied is {on_a_tenth}; its loss on the training text is
+  text, where a regulariser would help most, {on_a_tenth}; its loss on the training text is
   {training_loss}.
 - Varied: the steps, the amount of text, the number of parameters. For the tenth the pilot chose the
   rate and the number of steps together: {steps:,} steps, the most that it tried, were best. Not

@@ -102,7 +102,7 @@ def how_to_read(runs: Runs) -> str:
 
 - Models: width 64, 512 tokens, context 64, 800 steps of 16 sequences, no dropout, tinyshakespeare:
   {tokens:,.0f} tokens to train on, {held_out:,.0f} held out. What differs is said.
-  Each bar of the picture is of 12 seeds, or as many as (n ...) says.
+  Each bar of the picture is of 12 seeds, or as many as its label says.
 - *Tied with signs* is a control: half of ln_f's gains start at -1. Then no token favours itself at
   the start, and the model has no additional parameters.
 - A difference is taken seed by seed, between models with the same batches. "No difference found"

@@ -150,7 +150,7 @@ TABLE = [
     Model("one layer",                     ONE,                      0.004, 0.008, 0.008,
           copy=0.008, zeros=0.002, shows_paths=True),
     Model("width 128",                     replace(ONE, width=128),  0.004, 0.004, 0.004),
-    Model("width 256",                     replace(ONE, width=256),  0.002,  0.002,  OPEN,
+    Model("width 256",                     replace(ONE, width=256),  0.002,  0.002,  0.002,
           seeds=3, pilot_seeds=2),
     # No layers, by width
     Model("no layers, width 16",           Run(width=16),            0.064,  0.016,  0.008),
