@@ -51,7 +51,9 @@ def test_the_page_has_the_default_settings_of_a_run():
     """The page has them as text, which is not computed from the settings."""
     run = settings.Run()
     text = " ".join(PAGE.split())
-    assert f"width {run.width}, {run.vocab_size} tokens, context {run.context}" in text
+    assert (
+        f"width {run.width}, a vocabulary of {run.vocab_size} tokens, context {run.context}" in text
+    )
     assert f"{run.steps} steps of {run.batch} sequences" in text
     assert f"rank {run.width}" in text
     assert f"at least {MIN_COUNT} times" in text

@@ -24,7 +24,7 @@ from dataclasses import asdict
 
 from . import first_screen
 from .claims import CLAIMS, table
-from .figures import Figure, Numbers, Runs, Term, correct
+from .figures import WIDE, Figure, Numbers, Runs, Term, correct
 from .settings import CLOSE, HEADS, OPEN, SECOND_TEXT, SECOND_TEXT_PYTHON, TABLE, pilot_models
 
 FIRST = "first screen"
@@ -100,24 +100,27 @@ def how_to_read(runs: Runs) -> str:
     return f"""\
 ## How to read this page
 
-- Models: width 64, 512 tokens, context 64, 800 steps of 16 sequences, no dropout, tinyshakespeare:
-  {tokens:,.0f} tokens to train on, {held_out:,.0f} held out. What differs is said.
-  Each bar of the picture is of 12 seeds, or as many as its label says.
-- *Tied with signs* is a control: half of ln_f's gains start at -1. Then no token favours itself at
-  the start, and the model has no additional parameters.
+- Models: width 64, a vocabulary of 512 tokens, context 64, 800 steps of 16 sequences, no dropout,
+  tinyshakespeare: {tokens:,.0f} tokens to train on, {held_out:,.0f} held out. What differs is said.
+  Models of chains (claims 13 and 14) have 64 tokens, context 32 and batches of 32. Each bar of the
+  picture is of 12 seeds, or as many as its label says; [tables.md](tables.md) has the number of
+  seeds of every other figure, mostly 6 or 12.
+- *Tied with signs* is a control: each gain of ln_f starts at 1 or -1 at random. Then tokens do not
+  favour themselves at the start, and the model has no additional parameters.
 - A difference is taken seed by seed, between models with the same batches. "No difference found"
   means that it is not significant at 5 % after Holm's correction for all differences on this
-  page. An interval is not corrected. "Not known yet": runs are missing, or the interval holds 0
-  and is wide.
+  page. An interval is not corrected. "Not known yet": runs are missing, or the difference is not
+  significant and its interval reaches more than {WIDE:g} from 0.
 - *Python's documentation* is `pydoc_data.topics` of Python {SECOND_TEXT_PYTHON}, each paragraph
   once (SHA-256 {SECOND_TEXT}...).
-- Each head has the learning rate with the lowest mean loss of pilot seeds; of rates within
-  {CLOSE:g} nats of it, the lowest. The rates that were tried are a factor of 2 apart, so a cost of
-  a few hundredths may be that of the rate. [tables.md](tables.md) has all rates and all losses.
+- Tied and untied models each have the learning rate with the lowest mean loss of pilot seeds; of
+  rates within {CLOSE:g} nats of it, the lowest. Narrower models, copies, chains and classes have
+  the rate of a related model. The rates that were tried are a factor of 2 apart or more, so a cost
+  of a few hundredths may be that of the rate. [tables.md](tables.md) has all rates and all losses.
 - "The direct path" is `A = W_E W_U` ([tiedgpt/study/paths.py](../../tiedgpt/study/paths.py));
   *normed* is the same with ln_f, *mlp0* also has the first MLP. Before a path is scored it may be
-  stretched and mixed with the token counts; both numbers are fitted on other tokens. The tokens
-  are those that occur at least 100 times.
+  stretched and mixed with the token counts; both numbers are fitted on other tokens. A figure is a
+  mean over the tokens that occur at least 100 times; in claim 1 it is one over all pairs.
 - Left out: "the head destroys 95 to 99 % of the gradient" (Godey & Artzi 2026). A random subspace
   of as many directions loses as much.
 - [runs.jsonl](runs.jsonl) has every run, [figures.json](figures.json) what each figure is made of:
