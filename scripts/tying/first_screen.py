@@ -178,8 +178,8 @@ def answer_by_stability(n: Numbers) -> str:
     )
     if tied.mean > untied.mean:  # the shares of trainings that fail
         return (
-            f"A tied model can be less stable. {counts} So the figure above for width 64 is that of "
-            f"tied at {SLOW:g} and untied at {FAST:g}. With {SLOW:g} for both, the cost is "
+            f"A tied model can be less stable. {counts} So the figure above for width 64 is that "
+            f"of tied at {SLOW:g} and untied at {FAST:g}. With {SLOW:g} for both, the cost is "
             f"{n['cost at one rate']}."
         )
     return f"A tied model is not found to be less stable. {counts}"
