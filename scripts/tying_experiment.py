@@ -109,6 +109,11 @@ class Experiment:
 
     def bar(self, name: str) -> str:
         """Repeat a bar with new seeds, and say whether its cost lies in the published interval."""
+        if self.name != PUBLISHED:
+            raise tiedgpt.TiedGPTError(
+                f"the bars are about tinyshakespeare.txt, the text with the name {PUBLISHED}; this "
+                f"text has the name {self.name}"
+            )
         lines = engine.read_lines(RESULTS / "runs.jsonl")
         published = Runs(lines, PUBLISHED, self.second_name)
         bar, published_cost = page.bar(published, name)
@@ -120,6 +125,8 @@ class Experiment:
         needed = published.figure(*terms, seeds=NEW_SEEDS)
         self.do(list(plan.jobs_of([needed], self.out)))
         found = self.runs().figure(*terms, seeds=NEW_SEEDS)
+        if not found.is_known:
+            raise tiedgpt.TiedGPTError(f"{bar.label}: a training diverged, so it has no cost")
         return first_screen.repeat(bar.label, found=found, published=published_cost)
 
 

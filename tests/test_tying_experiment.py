@@ -13,6 +13,7 @@ choose its rate for the experiment.
 
 import doctest
 import itertools
+import json
 import math
 import multiprocessing
 import os
@@ -739,6 +740,52 @@ def test_of_rates_with_almost_the_same_loss_the_lowest_is_taken(loss_at_0_002, c
     model = settings.Model("a", Run(), tied=0.004)
     lines = pilot_lines({0.002: loss_at_0_002, 0.004: 1.0, 0.008: 2.0})
     assert Runs(lines, "text").best_rate(model, "tied") == chosen
+
+
+def test_on_a_chain_the_rate_with_the_lowest_loss_is_taken():
+    """The differences of excesses on chains are small, so no rate is close enough to the best."""
+    model = settings.Model("a", Run(text="chain"), tied=0.004)
+    lines = {}
+    for rate, excess in ((0.002, 0.1001), (0.004, 0.1), (0.008, 0.2)):
+        for seed in settings.PILOT_SEEDS:
+            run = replace(model.run("tied", rate), seed=seed)
+            lines[engine.key_of(run.as_json, "")] = {"excess": excess}
+    assert Runs(lines, "text").best_rate(model, "tied") == 0.004
+
+
+def test_while_the_limit_is_not_known_it_is_not_known_how_many_trainings_fail():
+    run = {"layers": 1, "lr": 0.008}
+    lines = {engine.key_of({**run, "seed": seed}, "text"): {"loss": 9.0} for seed in settings.SEEDS}
+    runs = Runs(lines, "text")
+    assert runs.failing("tied", rate=0.008, limit=3.0).as_count() == "12 of 12"
+    unknown = runs.failing("tied", rate=0.008, limit=math.nan)
+    assert unknown.as_count() == figures.UNKNOWN
+    assert unknown.terms == ()
+
+
+def test_a_bar_is_not_repeated_with_another_text(text_file, tmp_path, inline_executor, capsys):
+    inline_executor.forget_jobs()
+    assert run_script(text_file, tmp_path / "out", "--bar", "width 64") == 2
+    assert "this text has the name" in capsys.readouterr().err
+    assert inline_executor.done_jobs == []
+
+
+def test_a_bar_whose_training_diverged_is_an_error(
+    copied_out, text_file, inline_executor, monkeypatch, capsys
+):
+    published = tiny_numbers(Runs(results_in(copied_out), name_of(text_file)))["cost"]
+    bar = next(bar for bar in first_screen.BARS if bar.name == "width 64")
+    monkeypatch.setattr(page, "bar", lambda runs, name: (bar, published))
+    monkeypatch.setattr(tying_experiment, "PUBLISHED", name_of(text_file))
+    lines = []
+    for term in published.terms:
+        for seed in settings.NEW_SEEDS:
+            lines.append({"run": {**term.run, "seed": seed}, "text": term.text})
+    with open(copied_out / "runs.jsonl", "a") as file:
+        for line in lines:
+            file.write(json.dumps({**line, "result": {"diverged": 1}}) + "\n")
+    assert run_script(text_file, copied_out, "--bar", "width 64") == 2
+    assert "a training diverged" in capsys.readouterr().err
 
 
 def test_the_modules_of_the_page_hold_no_figures():

@@ -1107,7 +1107,7 @@ def map_text(n: Numbers) -> str:
         ["`M W_E^T`, M starts as a random rotation", n["rotation"]],
     )
     rotation = n["rotation"]
-    if rotation.is_known:
+    if n["tied"].verdict == "above" and rotation.is_known:
         # The part of the cost of the tie that M does not recover.
         share_left = rotation.mean / n["tied"].mean
         recovered = 100 * (1 - share_left)

@@ -386,7 +386,12 @@ class Runs:
         return self.figure(self.text_term(measure), seeds=(0,))
 
     def failing(self, head: str, rate: float, limit: float) -> Figure:
-        """Of the trainings with one layer: the share whose loss ends above `limit`."""
+        """Of the trainings with one layer: the share whose loss ends above `limit`.
+
+        It is not known while the limit is not known, which is nan then.
+        """
+        if not math.isfinite(limit):
+            return Figure(terms=(), seeds=(), all_seeds=SEEDS, values=())
         run = replace(ONE, head=head, lr=rate)
         short_limit = round(limit, 6)  # figures.json shows the limit, with few digits
         return self.figure(Term(run=run.as_json, text=self.text, measure="loss", above=short_limit))
@@ -430,11 +435,14 @@ class Runs:
     def best_rate(self, model: Model, head: str) -> float | None:
         """The lowest rate whose mean loss in the pilot is within CLOSE of the lowest mean loss.
 
-        None while the pilot is not finished.
+        For a chain, it is the rate with the lowest mean loss: costs on chains may be smaller than
+        CLOSE. None while the pilot is not finished.
         """
         rates = self.tried_rates(model, head)
         means = self.pilot_means(model, head, rates)
         if len(means) < len(rates):
             return None
-        lowest_loss = min(means.values())
-        return min(rate for rate, mean in means.items() if mean <= lowest_loss + CLOSE)
+        highest_loss = min(means.values())  # that a chosen rate may have
+        if not model.size.is_chain:
+            highest_loss += CLOSE
+        return min(rate for rate, mean in means.items() if mean <= highest_loss)

@@ -11,7 +11,8 @@ each test, because many tests are done.
 
 A model is a row of the table of settings.py, with a learning rate for each head: "tied", "untied"
 and others. Its pilot is trainings at several rates, with seeds of their own. Of the rates whose
-mean loss is within CLOSE nats of the lowest mean loss, the pilot chooses the lowest rate. Until
+mean loss is within CLOSE nats of the lowest mean loss, the pilot chooses the lowest rate; on a
+chain, it chooses the rate with the lowest mean loss. Until
 then the rate of the table is OPEN. The excess is the loss of a model of a Markov chain, above that
 of the chain's own probabilities.
 """
@@ -114,9 +115,10 @@ def how_to_read(runs: Runs) -> str:
 - *Python's documentation* is `pydoc_data.topics` of Python {SECOND_TEXT_PYTHON}, each paragraph
   once (SHA-256 {SECOND_TEXT}...).
 - Tied and untied models each have the learning rate with the lowest mean loss of pilot seeds; of
-  rates within {CLOSE:g} nats of it, the lowest. Narrower models, copies, chains and classes have
-  the rate of a related model. The rates that were tried are a factor of 2 apart or more, so a cost
-  of a few hundredths may be that of the rate. [tables.md](tables.md) has all rates and all losses.
+  rates within {CLOSE:g} nats of it, the lowest (on chains, the one with the lowest loss). Narrower
+  models, copies, chains and classes have the rate of a related model. The rates that were tried are
+  a factor of 2 apart or more, so a cost of a few hundredths may be that of the rate.
+  [tables.md](tables.md) has all rates and all losses.
 - "The direct path" is `A = W_E W_U` ([tiedgpt/study/paths.py](../../tiedgpt/study/paths.py));
   *normed* is the same with ln_f, *mlp0* also has the first MLP. Before a path is scored it may be
   stretched and mixed with the token counts; both numbers are fitted on other tokens. A figure is a
