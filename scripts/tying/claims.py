@@ -988,7 +988,7 @@ def asymmetry_text(n: Numbers) -> str:
         growth = "grows with every step"
     else:
         growth = "does not grow with every step"
-    # With signs at a rate of 0.016 the cost on the symmetric chain is below 0: see runs.jsonl.
+    # At half of the rate of "signs", the cost on the symmetric chain is below 0 (runs.jsonl).
 
     # In a chain, a share of the pairs has one order, and the rest has the reverse. The share is
     # (1 + t) / 2, where t is from 0 to 1 and follows from the JSD.
