@@ -99,13 +99,16 @@ class Experiment:
 
     def claim(self, number: int) -> str:
         """Train what one claim needs, and return its section of the page."""
-        # These figures may not be known yet. They say which runs they need.
-        needed = page.CLAIMS[number].numbers(self.runs())
-        # Several figures may need one run. It becomes one job, because its key is the same.
-        jobs = {job.key: job for job in plan.jobs_of(needed.values(), self.out)}
-        self.do(list(jobs.values()))
-        # Now the figures are computed again, with the new runs.
-        return page.claim(self.runs(), number)
+        while True:
+            # These figures may not be known yet. They say which runs they need. Some say it only
+            # when others are known, so this is repeated until no run is missing.
+            needed = page.CLAIMS[number].numbers(self.runs())
+            # Several figures may need one run. It becomes one job, because its key is the same.
+            jobs = {job.key: job for job in plan.jobs_of(needed.values(), self.out)}
+            did_some = self.do(list(jobs.values()))
+            if not did_some:
+                # Now the figures are computed again, with the new runs.
+                return page.claim(self.runs(), number)
 
     def bar(self, name: str) -> str:
         """Repeat a bar with new seeds, and say whether its cost lies in the published interval."""

@@ -260,6 +260,25 @@ def test_one_claim_is_printed_and_the_files_stay_as_they_are(
     assert f"| cost | {cost} | {cost.sd:.3f} | {len(SEEDS)} | {cost.p:.1g} | " in shown
 
 
+def test_a_claim_trains_runs_that_are_needed_only_when_others_are_known(
+    text_file, tmp_path, inline_executor, monkeypatch
+):
+    """In claim 11, the limit must be known before the trainings above it can be counted."""
+
+    def numbers(runs: Runs) -> figures.Numbers:
+        limit = runs.figure(runs.run_term(UNTIED, "loss"), seeds=SEEDS)
+        if not limit.is_known:
+            return {"limit": limit}
+        return {"limit": limit, "tied": runs.figure(runs.run_term(TINY, "loss"), seeds=SEEDS)}
+
+    inline_executor.forget_jobs()
+    claim = page.CLAIMS[1]
+    patched = replace(claim, numbers=numbers, text=lambda n: f"{n['limit']} {n['tied']}")
+    monkeypatch.setitem(page.CLAIMS, 1, patched)
+    assert run_script(text_file, tmp_path / "out", "--claim", 1) == 0
+    assert len(inline_executor.done_jobs) == 2 * len(SEEDS)
+
+
 def test_a_bar_is_repeated_with_new_seeds(
     copied_out, text_file, inline_executor, monkeypatch, capsys
 ):

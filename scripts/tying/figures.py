@@ -442,7 +442,7 @@ class Runs:
         means = self.pilot_means(model, head, rates)
         if len(means) < len(rates):
             return None
-        highest_loss = min(means.values())  # that a chosen rate may have
+        allowed = min(means.values())  # the highest mean loss that the chosen rate may have
         if not model.size.is_chain:
-            highest_loss += CLOSE
-        return min(rate for rate, mean in means.items() if mean <= highest_loss)
+            allowed += CLOSE
+        return min(rate for rate, mean in means.items() if mean <= allowed)
