@@ -279,15 +279,19 @@ def test_a_claim_trains_runs_that_are_needed_only_when_others_are_known(
     assert len(inline_executor.done_jobs) == 2 * len(SEEDS)
 
 
-def test_a_bar_is_repeated_with_new_seeds(
-    copied_out, text_file, inline_executor, monkeypatch, capsys
-):
-    # Take the cost for the tiny models as the published cost of this bar.
+@pytest.fixture
+def published(copied_out, text_file, monkeypatch):
+    """The cost for the tiny models, as if it were the published cost of the bar "width 64"."""
     published = tiny_numbers(Runs(results_in(copied_out), name_of(text_file)))["cost"]
     bar = next(bar for bar in first_screen.BARS if bar.name == "width 64")
     monkeypatch.setattr(page, "bar", lambda runs, name: (bar, published))
     monkeypatch.setattr(tying_experiment, "PUBLISHED", name_of(text_file))
+    return published
 
+
+def test_a_bar_is_repeated_with_new_seeds(
+    published, copied_out, text_file, inline_executor, capsys
+):
     assert run_script(text_file, copied_out, "--bar", "width 64") == 0
     seeds = {job.run["seed"] for job in inline_executor.done_jobs}
     assert seeds == set(settings.NEW_SEEDS)
@@ -790,12 +794,8 @@ def test_a_bar_is_not_repeated_with_another_text(text_file, tmp_path, inline_exe
 
 
 def test_a_bar_whose_training_diverged_is_an_error(
-    copied_out, text_file, inline_executor, monkeypatch, capsys
+    published, copied_out, text_file, inline_executor, capsys
 ):
-    published = tiny_numbers(Runs(results_in(copied_out), name_of(text_file)))["cost"]
-    bar = next(bar for bar in first_screen.BARS if bar.name == "width 64")
-    monkeypatch.setattr(page, "bar", lambda runs, name: (bar, published))
-    monkeypatch.setattr(tying_experiment, "PUBLISHED", name_of(text_file))
     lines = []
     for term in published.terms:
         for seed in settings.NEW_SEEDS:
