@@ -351,20 +351,23 @@ def other_thread_limits_blas():
 @pytest.mark.usefixtures("other_thread_limits_blas")
 def test_a_forked_process_has_threads_of_its_own(monkeypatch):
     """Another thread of the parent limits BLAS to one thread. In the child, BLAS is not limited."""
-    x, weight = random_operands(rows=3, inputs=100, outputs=200)
-    expected = product(x, weight)
     # Every test uses the fixture blocks_on_any_machine, which has patched blas_threads. This test
     # needs the real function. It returns the number of threads that BLAS has without the limit.
     monkeypatch.undo()
     thread_count = blas.blas_threads()
+    x, weight = random_operands(rows=3, inputs=100, outputs=200)
+    expected = x @ weight
     pid = os.fork()
     is_child = pid == 0
     if is_child:
         code = 1
+        signal.alarm(30)  # ends this process if its second thread never answers
         try:
             assert not blas.is_limited()
             assert blas.blas_threads() == thread_count
-            np.testing.assert_array_equal(product(x, weight), expected)
+            results = threads.in_two_threads(lambda: x @ weight, lambda: x @ weight)
+            for result in results:
+                np.testing.assert_allclose(result, expected, rtol=1e-10, atol=1e-10)
             code = 0
         finally:
             os._exit(code)  # this process is not to run the other tests
