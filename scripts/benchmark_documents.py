@@ -34,7 +34,7 @@ import numpy as np
 
 import tiedgpt
 from tiedgpt.fast.blas import single_thread
-from tiedgpt.inference.evaluation import score
+from tiedgpt.evaluation import score
 
 ROUNDS = 2
 PADDED_BATCH = 32  # documents

@@ -322,7 +322,7 @@ class TiedGPT(Checkout, Arrays):
 
     def decode_drafted(self, ids: list[int], n: int, source: Any) -> tuple[float, list[int]]:
         """The milliseconds of a token, and the tokens. source: "lookup", or a model that drafts."""
-        generation = import_module("tiedgpt.inference.generation")
+        generation = import_module("tiedgpt.generation")
         sampling = generation.Sampling(greedy=True)
         streams = generation.random_streams(seed=0, n=1)  # greedy text draws nothing from them
         draft = generation.Draft(source, self.model)
@@ -360,7 +360,7 @@ class TiedGPT(Checkout, Arrays):
     layers_tokens_per_step = lookup_tokens_per_step
 
     def score(self, ids: list[int]) -> float:
-        token_losses = import_module("tiedgpt.inference.evaluation").token_losses
+        token_losses = import_module("tiedgpt.evaluation").token_losses
         stride = self.model.config.n_ctx // 2
         duration = seconds(lambda: token_losses(self.model, ids, stride))
         predicted = len(ids) - 1  # all tokens but the first

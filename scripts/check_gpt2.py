@@ -20,7 +20,7 @@ import numpy as np
 import tiedgpt
 from tiedgpt.checkpoints import hub
 from tiedgpt.checkpoints.places import find_model
-from tiedgpt.inference.evaluation import token_losses
+from tiedgpt.evaluation import token_losses
 
 PUBLISHED = Path(__file__).resolve().parents[1] / "tests" / "goldens" / "gpt2-124M.json"
 

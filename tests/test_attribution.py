@@ -13,9 +13,9 @@ from support.models import SMALL, random_model
 
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.gpt2.run import activation_shapes
-from tiedgpt.inference.evaluation import predicted_places, token_losses
-from tiedgpt.inference.generation import generate, random_streams, sample_steps
-from tiedgpt.inference.sampling import Sampling
+from tiedgpt.evaluation import predicted_places, token_losses
+from tiedgpt.generation import generate, random_streams, sample_steps
+from tiedgpt.sampling import Sampling
 from tiedgpt.study.attribution import ablation, attribute
 from tiedgpt.study.predictions import (
     last_logits,

@@ -16,8 +16,8 @@ from support.models import SMALL, random_model
 from tiedgpt import GPT2, Tokenizer, generate
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.inference.drafts import HIT_RATES, MOST_GUESSES, Draft, LookupGuesser, guess_count
-from tiedgpt.inference.generation import random_streams, sample_steps
-from tiedgpt.inference.sampling import Sampling
+from tiedgpt.generation import random_streams, sample_steps
+from tiedgpt.sampling import Sampling
 from tiedgpt.inference.text import TextSample, push_steps
 
 # The lengths differ, from one token to three less than the context.

@@ -17,7 +17,7 @@ from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.fast import threads
 from tiedgpt.gpt2.config import HEADS
 from tiedgpt.inference import evaluation
-from tiedgpt.inference.evaluation import score, token_losses
+from tiedgpt.evaluation import score, token_losses
 
 CONTEXT = SMALL.n_ctx
 

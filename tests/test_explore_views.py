@@ -29,7 +29,7 @@ from tiedgpt.explore.views.next import LISTED
 from tiedgpt.explore.views.path import MATRIX_TOKENS, NEAREST, SAMPLED_TOKENS, measured_tokens
 from tiedgpt.explore.views.registry import Turn
 from tiedgpt.gpt2.ops import softmax
-from tiedgpt.inference.sampling import Sampling
+from tiedgpt.sampling import Sampling
 from tiedgpt.study import attribution, bigrams, gradients, predictions, similarity, solved, toy
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.direct_path import predicts_itself

@@ -11,8 +11,8 @@ from support.generation import sampled_rows
 from support.models import SMALL, random_model
 
 from tiedgpt import Tokenizer
-from tiedgpt.inference.generation import random_streams, sample_steps
-from tiedgpt.inference.sampling import Sampling
+from tiedgpt.generation import random_streams, sample_steps
+from tiedgpt.sampling import Sampling
 from tiedgpt.inference.text import TextSample, push_steps
 
 TOKENIZER = Tokenizer([])  # each token is a byte

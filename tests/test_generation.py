@@ -17,8 +17,8 @@ from support.models import SMALL, random_model
 
 from tiedgpt import GPT2, TiedGPTError, generate
 from tiedgpt.errors import ArgumentError
-from tiedgpt.inference.generation import random_streams
-from tiedgpt.inference.sampling import Sampling
+from tiedgpt.generation import random_streams
+from tiedgpt.sampling import Sampling
 
 
 @pytest.fixture

@@ -306,7 +306,7 @@ def test_threads_use_the_callers_errstate(set_reading_threads):
 # logits and the number of losses.
 READ_LATE = f"""
 import threading, numpy, tiedgpt
-from tiedgpt.inference.evaluation import token_losses
+from tiedgpt.evaluation import token_losses
 config = tiedgpt.Config(
     vocab_size=7, n_ctx={T}, n_embd=6, n_layer=1, n_head=2, bos_token_id=None, eos_token_id=None
 )

@@ -14,7 +14,7 @@ from support.models import SMALL, random_model
 
 import tiedgpt
 from tiedgpt.errors import ArgumentError
-from tiedgpt.inference.sampling import Sampling, penalised
+from tiedgpt.sampling import Sampling, penalised
 
 TEXT = [3, 5, 5, 40, 3]  # the tokens whose logits a penalty lowers
 LOGITS = np.random.default_rng(1).normal(0, 3, 101).astype(np.float32)

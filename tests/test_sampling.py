@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tiedgpt.inference.sampling import Sampling
+from tiedgpt.sampling import Sampling
 
 # Distributions
 P = [0.1, 0.4, 0.05, 0.3, 0.15]

@@ -23,8 +23,8 @@ from tiedgpt import GPT2
 from tiedgpt.checkpoints.safetensors import read_header
 from tiedgpt.gpt2.activations import ACTIVATIONS
 from tiedgpt.gpt2.config import HEADS
-from tiedgpt.inference.evaluation import token_losses
-from tiedgpt.inference.sampling import Sampling
+from tiedgpt.evaluation import token_losses
+from tiedgpt.sampling import Sampling
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
 transformers = pytest.importorskip(

@@ -54,7 +54,7 @@ from tying.settings import Run
 
 import tiedgpt
 from tiedgpt.checkpoints.publishing import lock_directory
-from tiedgpt.inference.evaluation import token_losses
+from tiedgpt.evaluation import token_losses
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.similarity import embeddings
 from tiedgpt.training.loop import Settings, Trainer

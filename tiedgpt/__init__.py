@@ -20,8 +20,8 @@ if TYPE_CHECKING:  # `X as X` exports X
     from .gpt2.tokenizer import Tokenizer as Tokenizer
     from .inference.documents import generate_documents as generate_documents
     from .inference.documents import score_documents as score_documents
-    from .inference.evaluation import score as score
-    from .inference.generation import generate as generate
+    from .evaluation import score as score
+    from .generation import generate as generate
 
 __version__ = "0.4.0"
 
@@ -33,13 +33,13 @@ _MODULES = {  # a name -> the module it is imported from
     "compare": "comparison.compare",
     "count_parameters": "gpt2.parameters",
     "from_state_dict": "comparison.conventions",
-    "generate": "inference.generation",
+    "generate": "generation",
     "generate_documents": "inference.documents",
     "load_model": "checkpoints",
     "load_tokenizer": "checkpoints",
     "loss_and_gradients": "gpt2.backward",
     "save_model": "checkpoints",
-    "score": "inference.evaluation",
+    "score": "evaluation",
     "score_documents": "inference.documents",
 }
 __all__ = list(_MODULES)

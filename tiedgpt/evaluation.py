@@ -24,13 +24,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import TiedGPTError
-from ..fast.threads import LOGIT_ROWS, split_work, thread_map
-from ..gpt2.checks import check_logits, check_text_ids, stride_or_default
-from ..gpt2.model import GPT2, unembed
-from ..gpt2.ops import cross_entropy
-from ..gpt2.run import OnProgress
-from ..gpt2.tokenizer import Tokenizer
+from .errors import TiedGPTError
+from .fast.threads import LOGIT_ROWS, split_work, thread_map
+from .gpt2.checks import check_logits, check_text_ids, stride_or_default
+from .gpt2.model import GPT2, unembed
+from .gpt2.ops import cross_entropy
+from .gpt2.run import OnProgress
+from .gpt2.tokenizer import Tokenizer
 
 BATCH_TOKENS = 1024  # short windows are read together, up to this many tokens
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import Range
-from ..gpt2.checks import check_prompt_ids, seed_or_new
-from ..gpt2.model import GPT2, unembed
-from ..gpt2.run import KVCache, OnProgress
-from .drafts import MOST_GUESSES, Draft, Guesser
+from .errors import Range
+from .gpt2.checks import check_prompt_ids, seed_or_new
+from .gpt2.model import GPT2, unembed
+from .gpt2.run import KVCache, OnProgress
+from .inference.drafts import MOST_GUESSES, Draft, Guesser
 from .sampling import Sampling
 
 # Called for each chosen token, with the number of its row, the logits [V] and the token.

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import ABOVE_0, AT_LEAST_0, FRACTION, PROBABILITY, ArgumentError, Range
-from ..gpt2.checks import check_logits
+from .errors import ABOVE_0, AT_LEAST_0, FRACTION, PROBABILITY, ArgumentError, Range
+from .gpt2.checks import check_logits
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ import numpy as np
 
 from tiedgpt import GPT2
 from tiedgpt.gpt2.ops import cross_entropy
-from tiedgpt.inference.evaluation import measure_tokens, token_losses
+from tiedgpt.evaluation import measure_tokens, token_losses
 from tiedgpt.study.bigrams import bigrams
 from tiedgpt.study.corpus import MIN_TOKENS, Corpus
 from tiedgpt.study.paths import paths_of

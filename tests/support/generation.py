@@ -1,6 +1,6 @@
 """The tokens that sample_steps chooses for several prompts."""
 
-from tiedgpt.inference.generation import sample_steps
+from tiedgpt.generation import sample_steps
 
 PROMPT = [3, 1, 4, 1, 5]
 

@@ -31,7 +31,7 @@ from ..errors import ArgumentError
 from ..gpt2.checks import check_logits
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count
-from ..inference.generation import generate
+from ..generation import generate
 from ..study.report import losses
 from . import models, options
 from .messages import note

@@ -30,7 +30,7 @@ from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import EOT, Tokenizer
 from ..inference.drafts import LOOKUP, Draft
 from ..inference.prompts import encode_text, kept_tokens
-from ..inference.sampling import Sampling
+from ..sampling import Sampling
 from ..inference.text import TextGeneration
 from ..study.predictions import predict, predicted_json
 from . import models, options

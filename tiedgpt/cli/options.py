@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ..errors import ABOVE_0, FRACTION, PROBABILITY, ArgumentError, Range, short_repr
-from ..inference.sampling import Sampling
+from ..sampling import Sampling
 from .output import fill
 
 STDIN_TOO = "- or nothing for stdin"

@@ -40,7 +40,7 @@ from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count
 from ..gpt2.tokenizer import Tokenizer
-from ..inference.evaluation import bits_per_nat
+from ..evaluation import bits_per_nat
 from ..inference.prompts import encode_text
 from ..training.loop import Trainer
 from ..training.saving import train_and_save

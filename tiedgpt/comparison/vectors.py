@@ -27,7 +27,7 @@ from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import Parameters, parameter_shapes, unflatten
 from ..gpt2.run import Tape
-from ..inference.generation import generate
+from ..generation import generate
 from ..training.optimizer import AdamW
 from .random_model import scale_of
 

@@ -23,10 +23,10 @@ from ..gpt2.checks import as_array, check_prompt_ids, check_text_ids, seed_or_ne
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
-from .evaluation import Score, measure_rows, predicted_places, row_losses, score_of, token_losses
-from .generation import padded, sample_steps
+from ..evaluation import Score, measure_rows, predicted_places, row_losses, score_of, token_losses
+from ..generation import padded, sample_steps
 from .prompts import kept_tokens
-from .sampling import Sampling
+from ..sampling import Sampling
 from .text import TextSample, push_steps
 
 SHORT = 128  # tokens: longer documents are as fast one at a time as in a batch

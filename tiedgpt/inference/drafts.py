@@ -15,7 +15,7 @@ from ..errors import ArgumentError, TiedGPTError, short_repr
 from ..fast.products import FEW_ROWS
 from ..gpt2.model import GPT2, unembed
 from ..gpt2.parameters import parameter_count
-from .sampling import Sampling
+from ..sampling import Sampling
 
 LOOKUP = "lookup"
 MOST_GUESSES = 15  # in a step

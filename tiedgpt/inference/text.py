@@ -8,8 +8,8 @@ from ..gpt2.model import GPT2
 from ..gpt2.run import OnProgress
 from ..gpt2.tokenizer import Tokenizer
 from .drafts import Draft
-from .generation import Record, random_streams, sample_steps
-from .sampling import Sampling
+from ..generation import Record, random_streams, sample_steps
+from ..sampling import Sampling
 
 
 @dataclass(kw_only=True)

@@ -27,7 +27,7 @@ from ..fast.blas import single_thread
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
 from ..inference.documents import generate_documents, score_documents
-from ..inference.evaluation import Score
+from ..evaluation import Score
 from ..inference.text import TextSample
 from . import inputs
 

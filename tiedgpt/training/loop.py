@@ -25,7 +25,7 @@ from ..gpt2.model import GPT2
 from ..gpt2.ops import cross_entropy
 from ..gpt2.parameters import parameter_shapes, unflatten
 from ..gpt2.run import OnProgress
-from ..inference.evaluation import measure_tokens
+from ..evaluation import measure_tokens
 from .optimizer import AdamW, clip, learning_rate
 from .settings import Settings
 from .state import Best, TrainingState, checksum, read_state, read_vector, write_log, write_state

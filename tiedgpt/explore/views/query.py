@@ -13,7 +13,7 @@ import numpy as np
 from ...errors import ArgumentError, Range, short_repr
 from ...gpt2.checks import check_prompt_ids
 from ...gpt2.model import GPT2
-from ...inference.sampling import Sampling
+from ...sampling import Sampling
 from ...study import paths, toy
 from ..shown import ShownModels
 

@@ -8,7 +8,7 @@ from typing import Any
 from ...gpt2.backward import embed_backward
 from ...gpt2.model import GPT2, attend, mlp, unembed, unembedding
 from ...gpt2.parameters import count_matrices, parameter_count
-from ...inference.sampling import Sampling
+from ...sampling import Sampling
 from ...study import attribution, gradients, paths, similarity, solved, toy
 from .path import symmetry_of
 from .query import Query
