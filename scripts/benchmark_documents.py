@@ -33,8 +33,8 @@ from typing import Any
 import numpy as np
 
 import tiedgpt
-from tiedgpt.fast.blas import single_thread
 from tiedgpt.evaluation import score
+from tiedgpt.fast.blas import single_thread
 
 ROUNDS = 2
 PADDED_BATCH = 32  # documents

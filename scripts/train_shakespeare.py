@@ -23,8 +23,8 @@ from tqdm import tqdm
 
 import tiedgpt
 from tiedgpt.cli.texts import read_text
-from tiedgpt.gpt2.config import HEADS
 from tiedgpt.evaluation import score
+from tiedgpt.gpt2.config import HEADS
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.training.loop import Settings, Trainer
 from tiedgpt.training.merges import learn_tokenizer

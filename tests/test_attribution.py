@@ -12,9 +12,9 @@ import pytest
 from support.models import SMALL, random_model
 
 from tiedgpt.errors import ArgumentError, TiedGPTError
-from tiedgpt.gpt2.run import activation_shapes
 from tiedgpt.evaluation import predicted_places, token_losses
 from tiedgpt.generation import generate, random_streams, sample_steps
+from tiedgpt.gpt2.run import activation_shapes
 from tiedgpt.sampling import Sampling
 from tiedgpt.study.attribution import ablation, attribute
 from tiedgpt.study.predictions import (

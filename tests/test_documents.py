@@ -15,10 +15,10 @@ from support.models import SMALL, SMALL_MERGES, random_model
 
 from tiedgpt import GPT2, Tokenizer, generate, generate_documents, score, score_documents
 from tiedgpt.errors import ArgumentError, TiedGPTError
-from tiedgpt.inference import documents
 from tiedgpt.generation import sample_steps
-from tiedgpt.sampling import Sampling
+from tiedgpt.inference import documents
 from tiedgpt.inference.text import TextSample, push_steps
+from tiedgpt.sampling import Sampling
 
 CONFIG = replace(SMALL, vocab_size=262, n_ctx=200, bos_token_id=None, eos_token_id=261)
 TOKENIZER = Tokenizer(SMALL_MERGES)  # 256 bytes, 5 merges, <|endoftext|>

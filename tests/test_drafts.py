@@ -15,10 +15,10 @@ from support.models import SMALL, random_model
 
 from tiedgpt import GPT2, Tokenizer, generate
 from tiedgpt.errors import ArgumentError, TiedGPTError
-from tiedgpt.inference.drafts import HIT_RATES, MOST_GUESSES, Draft, LookupGuesser, guess_count
 from tiedgpt.generation import random_streams, sample_steps
-from tiedgpt.sampling import Sampling
+from tiedgpt.inference.drafts import HIT_RATES, MOST_GUESSES, Draft, LookupGuesser, guess_count
 from tiedgpt.inference.text import TextSample, push_steps
+from tiedgpt.sampling import Sampling
 
 # The lengths differ, from one token to three less than the context.
 UNEQUAL_PROMPTS = [PROMPT, PROMPT[:1], [9, 8, 7] * 18, list(range(61))]

@@ -12,8 +12,8 @@ from support.models import SMALL, random_model
 
 from tiedgpt import Tokenizer
 from tiedgpt.generation import random_streams, sample_steps
-from tiedgpt.sampling import Sampling
 from tiedgpt.inference.text import TextSample, push_steps
+from tiedgpt.sampling import Sampling
 
 TOKENIZER = Tokenizer([])  # each token is a byte
 EOT = TOKENIZER.eot_id

@@ -21,9 +21,9 @@ from support.models import SMALL, random_model
 import tiedgpt
 from tiedgpt import GPT2
 from tiedgpt.checkpoints.safetensors import read_header
+from tiedgpt.evaluation import token_losses
 from tiedgpt.gpt2.activations import ACTIVATIONS
 from tiedgpt.gpt2.config import HEADS
-from tiedgpt.evaluation import token_losses
 from tiedgpt.sampling import Sampling
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")

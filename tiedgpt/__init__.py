@@ -13,6 +13,8 @@ if TYPE_CHECKING:  # `X as X` exports X
     from .comparison.compare import compare as compare
     from .comparison.conventions import from_state_dict as from_state_dict
     from .errors import TiedGPTError as TiedGPTError
+    from .evaluation import score as score
+    from .generation import generate as generate
     from .gpt2.backward import loss_and_gradients as loss_and_gradients
     from .gpt2.config import Config as Config
     from .gpt2.model import GPT2 as GPT2
@@ -20,8 +22,6 @@ if TYPE_CHECKING:  # `X as X` exports X
     from .gpt2.tokenizer import Tokenizer as Tokenizer
     from .inference.documents import generate_documents as generate_documents
     from .inference.documents import score_documents as score_documents
-    from .evaluation import score as score
-    from .generation import generate as generate
 
 __version__ = "0.4.0"
 

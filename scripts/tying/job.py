@@ -25,8 +25,8 @@ from pathlib import Path
 import numpy as np
 
 from tiedgpt import GPT2
-from tiedgpt.gpt2.ops import cross_entropy
 from tiedgpt.evaluation import measure_tokens, token_losses
+from tiedgpt.gpt2.ops import cross_entropy
 from tiedgpt.study.bigrams import bigrams
 from tiedgpt.study.corpus import MIN_TOKENS, Corpus
 from tiedgpt.study.paths import paths_of

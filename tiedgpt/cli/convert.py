@@ -28,10 +28,10 @@ from ..checkpoints.locks import LOCK
 from ..checkpoints.publishing import StagedFiles, lock_directory
 from ..checkpoints.saving import copied_files, write_model
 from ..errors import ArgumentError
+from ..generation import generate
 from ..gpt2.checks import check_logits
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count
-from ..generation import generate
 from ..study.report import losses
 from . import models, options
 from .messages import note

@@ -30,8 +30,8 @@ from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import EOT, Tokenizer
 from ..inference.drafts import LOOKUP, Draft
 from ..inference.prompts import encode_text, kept_tokens
-from ..sampling import Sampling
 from ..inference.text import TextGeneration
+from ..sampling import Sampling
 from ..study.predictions import predict, predicted_json
 from . import models, options
 from .messages import ProgressBar, note, print_error

@@ -23,11 +23,11 @@ import numpy as np
 
 from ..checkpoints import open_model
 from ..errors import ArgumentError, TiedGPTError, one_line
+from ..evaluation import predicted_places, score, score_of
 from ..gpt2.checks import check_text_ids, stride_or_default
 from ..gpt2.model import GPT2
 from ..gpt2.run import OnProgress
 from ..gpt2.tokenizer import Tokenizer
-from ..evaluation import predicted_places, score, score_of
 from ..inference.prompts import encode_text
 from ..study.predictions import predicted_json, token_predictions
 from . import models, options

@@ -36,11 +36,11 @@ from ..checkpoints.publishing import lock_directory
 from ..checkpoints.saving import copied_files, tokenizer_files
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ABOVE_0, RATE, ArgumentError, Range
+from ..evaluation import bits_per_nat
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count
 from ..gpt2.tokenizer import Tokenizer
-from ..evaluation import bits_per_nat
 from ..inference.prompts import encode_text
 from ..training.loop import Trainer
 from ..training.saving import train_and_save

@@ -22,12 +22,12 @@ import numpy as np
 from ..checkpoints import safetensors
 from ..checkpoints.publishing import StagedFiles
 from ..checkpoints.saving import write_model
+from ..generation import generate
 from ..gpt2.backward import loss_and_gradients
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import Parameters, parameter_shapes, unflatten
 from ..gpt2.run import Tape
-from ..generation import generate
 from ..training.optimizer import AdamW
 from .random_model import scale_of
 

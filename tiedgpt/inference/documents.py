@@ -19,14 +19,14 @@ from itertools import islice
 import numpy as np
 
 from ..errors import COUNT, ArgumentError, Range, TiedGPTError, short_repr
+from ..evaluation import Score, measure_rows, predicted_places, row_losses, score_of, token_losses
+from ..generation import padded, sample_steps
 from ..gpt2.checks import as_array, check_prompt_ids, check_text_ids, seed_or_new, stride_or_default
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
-from ..evaluation import Score, measure_rows, predicted_places, row_losses, score_of, token_losses
-from ..generation import padded, sample_steps
-from .prompts import kept_tokens
 from ..sampling import Sampling
+from .prompts import kept_tokens
 from .text import TextSample, push_steps
 
 SHORT = 128  # tokens: longer documents are as fast one at a time as in a batch

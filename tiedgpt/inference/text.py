@@ -4,12 +4,12 @@ import codecs
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ..generation import Record, random_streams, sample_steps
 from ..gpt2.model import GPT2
 from ..gpt2.run import OnProgress
 from ..gpt2.tokenizer import Tokenizer
-from .drafts import Draft
-from ..generation import Record, random_streams, sample_steps
 from ..sampling import Sampling
+from .drafts import Draft
 
 
 @dataclass(kw_only=True)

@@ -23,11 +23,11 @@ from ..checkpoints.formats import open_checkpoint
 from ..checkpoints.reading import parse_json
 from ..checkpoints.vocabulary import read_tokenizer, vocabulary_files
 from ..errors import TiedGPTError, short_repr
+from ..evaluation import Score
 from ..fast.blas import single_thread
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
 from ..inference.documents import generate_documents, score_documents
-from ..evaluation import Score
 from ..inference.text import TextSample
 from . import inputs
 

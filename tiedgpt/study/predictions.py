@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from ..evaluation import measure_rows, measure_tokens
 from ..gpt2.checks import check_logits, check_prompt_ids
 from ..gpt2.model import GPT2, transformer, unembed
 from ..gpt2.ops import softmax
 from ..gpt2.run import Edits, OnProgress, Run, Tape, in_each_layer
 from ..gpt2.tokenizer import Tokenizer
-from ..evaluation import measure_rows, measure_tokens
 from .paths import final_norm, log_probabilities, top_k
 
 # The kinds of activations that nothing here reads; N is a layer. They take most of a tape's memory.

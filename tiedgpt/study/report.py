@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import TiedGPTError
+from ..evaluation import token_losses
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count
 from ..gpt2.run import OnProgress, OpenProgress
-from ..evaluation import token_losses
 from .bigrams import Scores, bigrams
 from .corpus import MIN_TOKENS, Corpus
 from .direct_path import direct_path, jsd_floor

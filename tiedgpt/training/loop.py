@@ -16,6 +16,7 @@ from ..checkpoints.formats import open_checkpoint
 from ..checkpoints.publishing import StagedFiles
 from ..checkpoints.saving import write_model
 from ..errors import ArgumentError, TiedGPTError, short_repr
+from ..evaluation import measure_tokens
 from ..fast.blas import one_blas_thread
 from ..fast.threads import cores, training_threads
 from ..gpt2.backward import write_gradients, write_head_gradient
@@ -25,7 +26,6 @@ from ..gpt2.model import GPT2
 from ..gpt2.ops import cross_entropy
 from ..gpt2.parameters import parameter_shapes, unflatten
 from ..gpt2.run import OnProgress
-from ..evaluation import measure_tokens
 from .optimizer import AdamW, clip, learning_rate
 from .settings import Settings
 from .state import Best, TrainingState, checksum, read_state, read_vector, write_log, write_state
