@@ -1,0 +1,141 @@
+"""Write a directory or a file that appears complete, by one rename, or not at all.
+
+While it is written, it has another name beside its own: a dot, its name, random digits, ".new".
+"""
+
+import errno
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from .errors import CheckpointError, TiedGPTError
+
+NOT_EMPTY = (errno.EEXIST, errno.ENOTEMPTY)  # what systems answer if the target is not empty
+
+
+@contextmanager
+def new_directory(target: str | Path) -> Iterator[Path]:
+    """`with new_directory("my-model") as directory:` gives a directory to write files to.
+
+    At the end of the block its files are flushed to disk, and one rename makes it `target`. After
+    an error or Ctrl-C nothing is left. What a killed process left is removed by the next write to
+    the same target. Raises CheckpointError if `check_new` does, or the system refuses.
+    """
+    target = check_new(target)
+    with _named_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(target)
+        directory = _unfinished_name(target)
+        directory.mkdir()  # unlike tempfile's, with the modes that the umask allows
+    try:
+        with _named_errors(target):
+            yield directory
+            for path in directory.rglob("*"):
+                _flush(path)
+            _flush(directory)
+            if os.name == "nt" and target.exists():  # Windows renames over no directory
+                target.rmdir()
+            os.rename(directory, target)
+            _flush(target.parent)
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def replaced_file(path: str | Path) -> Iterator[BinaryIO]:
+    """`with replaced_file("state") as file:` gives a file to write to.
+
+    At the end of the block it is flushed to disk and replaces `path`. After an error or Ctrl-C,
+    `path` is as before. Raises CheckpointError if the system refuses.
+    """
+    path = Path(path)
+    unfinished = _unfinished_name(path)
+    try:
+        with _named_errors(path):
+            with open(unfinished, "xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(unfinished, path)
+            _flush(path.parent)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+def check_new(target: str | Path) -> Path:
+    """The target without symbolic links, if `new_directory` can make it. Else CheckpointError.
+
+    It may be a name that does not exist, or an empty directory.
+    """
+    path = Path(os.path.realpath(target))
+    if os.path.lexists(path) and not path.is_dir():
+        raise CheckpointError(f"{target} is a file; expected the name of a new directory")
+    with _named_errors(path):
+        is_empty = not path.exists() or not any(path.iterdir())
+    if not is_empty:
+        raise _not_empty(path)
+    # A rename can put nothing in the place of a mounted directory, and would take the shell's
+    # working directory away.
+    if os.path.ismount(path) or path == Path.cwd():
+        raise CheckpointError(
+            f"{target} cannot be replaced by a new directory, because it is a working directory or "
+            "a mounted one; name a new directory inside it"
+        )
+    return path
+
+
+def remove_unfinished(target: str | Path) -> None:
+    """Remove what killed processes left of `target`, a directory or a file."""
+    target = Path(target)
+    unfinished = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{8}}\.new")
+    for path in target.parent.iterdir():
+        if not unfinished.fullmatch(path.name):
+            continue
+        if path.is_dir():
+            # If its process still runs, the rename makes its write fail. Without it, the process
+            # could publish a directory of which some files were removed.
+            removed = path.rename(_unfinished_name(target))
+            shutil.rmtree(removed, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _unfinished_name(target: Path) -> Path:
+    """A name that no other process uses, beside the target."""
+    return target.with_name(f".{target.name}.{secrets.token_hex(4)}.new")
+
+
+def _flush(path: Path) -> None:
+    """Have the system write a file, or the names in a directory, to disk."""
+    is_windows = os.name == "nt"  # which flushes only files that are open to write, no directories
+    if is_windows and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDWR if is_windows else os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _named_errors(path: Path) -> Iterator[None]:
+    """Turn an error of the system into a CheckpointError that names the path."""
+    try:
+        yield
+    except TiedGPTError:
+        raise
+    except OSError as error:
+        if error.errno in NOT_EMPTY:  # another process has written it meanwhile
+            raise _not_empty(path) from error
+        raise CheckpointError(f"cannot write to {path}: {error.strerror or error}") from error
+
+
+def _not_empty(path: Path) -> CheckpointError:
+    return CheckpointError(f"{path} exists and is not empty; name a new directory")
