@@ -19,16 +19,26 @@ from pathlib import Path
 
 from ..errors import ArgumentError
 from ..gpt2.model import GPT2
+from ..gpt2.run import OnProgress
 from ..gpt2.tokenizer import Tokenizer
 from .checkpoint import Checkpoint
-from .formats import open_checkpoint
+from .formats import open_checkpoint, read_config
 from .hub import find_or_download
 from .messages import Note, discard_note
 from .places import DEFAULT_MODEL, find_default, named_in_errors
 from .saving import save_model
 from .vocabulary import read_tokenizer
 
-__all__ = ["load_model", "load_tokenizer", "open_model", "save_model"]
+__all__ = [
+    "find_model",
+    "load",
+    "load_model",
+    "load_tokenizer",
+    "open_model",
+    "read_config",
+    "read_tokenizer",
+    "save_model",
+]
 
 
 def load_model(source: str | Path, head: str | None = None, copy: bool = False) -> GPT2:
@@ -67,6 +77,16 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     return open_tokenizer(source)
 
 
+def load(
+    path: Path, head: str | None = None, copy: bool = False, progress: OnProgress = None
+) -> GPT2:
+    """The model at a path that find_model gives. The other arguments are those of load_model.
+
+    progress: is called with the number of bytes of each tensor that was read.
+    """
+    return open_checkpoint(path).load(head, progress, copy)
+
+
 @dataclass
 class Opened:
     """A model that was found and whose files were checked. Its weights are not read yet."""
@@ -99,18 +119,18 @@ def open_model(source: str | Path | None, note: Note = discard_note) -> Opened:
     Raises CheckpointError for a source that cannot be found, downloaded or read, ArgumentError for
     another type of source.
     """
-    name, path = find_source(source, note)
+    name, path = find_model(source, note)
     return Opened(name, open_checkpoint(path))
 
 
 def open_tokenizer(source: str | Path | None, note: Note = discard_note) -> Tokenizer:
     """The tokenizer of a source, as for open_model. Only the tokenizer's files are downloaded."""
-    _, path = find_source(source, note, only_tokenizer=True)
+    _, path = find_model(source, note, only_tokenizer=True)
     return read_tokenizer(path)
 
 
-def find_source(
-    source: str | Path | None, note: Note, only_tokenizer: bool = False
+def find_model(
+    source: str | Path | None, note: Note = discard_note, only_tokenizer: bool = False
 ) -> tuple[str, Path]:
     """The name and the path of a source, which is downloaded if it is named and not here.
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoints import open_model
+from ..checkpoints import find_model, read_config, read_tokenizer
 from ..errors import one_line
 from ..gpt2.tokenizer import Tokenizer
 from ..inference.prompts import encode_prompt
@@ -61,9 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     prompt = read_prompt(args.prompt)
-    opened = open_model(args.model, note)
-    tokenizer = opened.tokenizer
-    config = opened.checkpoint.config
+    name, path = find_model(args.model, note)
+    tokenizer = read_tokenizer(path)
+    config = read_config(path)
 
     # The input is checked before the weights are read, which takes longer.
     ids = encode_prompt(tokenizer, config, prompt, args.allow_special)
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> None:
     edit = ablation(config, args.ablate)
 
     reports = []
-    for model in models.load_heads(opened.checkpoint, args.head):
+    for model in models.load_heads(path, args.head):
         logits = last_logits(model, ids)
         # Without TOKEN, each head has a likeliest token of its own.
         first = token
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> None:
         if against is not None:
             tokens.append(against)
         report = {
-            "model": opened.name,
+            "model": name,
             "prompt": prompt,
             "prompt_ids": ids,
             "head": model.config.head,

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints import open_model
+from ..checkpoints import find_model
 from ..comparison.compare import compare
 from ..comparison.files import KINDS, read_arrays
 from ..errors import ArgumentError
@@ -50,7 +50,8 @@ def run(args: argparse.Namespace) -> None:
     if not arrays:
         raise ArgumentError(f"{args.file} has no activations beside `ids`")
 
-    model = models.load(open_model(args.model, note).checkpoint, args.head)
+    _, path = find_model(args.model, note)
+    model = models.load(path, args.head)
     # Each trial reports how many there are, so a total of 1 lasts until the first is done.
     with ProgressBar("trying known mistakes", total=1, unit="mistake") as bar:
 

@@ -102,7 +102,7 @@ def write_copy(model: GPT2, checkpoint: Checkpoint, directory: Path) -> None:
 
 def convert(checkpoint: Checkpoint, source: str, args: argparse.Namespace) -> GPT2:
     """The model of the copy. Raises ArgumentError where a W_U would be thrown away."""
-    load = partial(models.load, checkpoint)  # which head is loaded depends on the command
+    load = partial(models.load, checkpoint.path)  # which head is loaded depends on the command
     if args.command == "tie":
         return tied_model(
             checkpoint, source, load, force=args.force, effect=effect_of_tying, note=note

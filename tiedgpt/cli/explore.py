@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> None:
 
     named_models = []
     for opened_model in opened:
-        model = models.load(opened_model.checkpoint, head=None)
+        model = models.load(opened_model.checkpoint.path, head=None)
         named_models.append((opened_model.name, model))
     shown = ShownModels(named_models, tokenizer, corpus)
     if args.export is not None:

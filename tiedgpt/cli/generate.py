@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> None:
         ids = prompt_ids(prompt, opened, args)
 
     start = time.perf_counter()
-    loaded = models.load_heads(opened.checkpoint, args.head)
+    loaded = models.load_heads(opened.checkpoint.path, args.head)
     guesses = load_draft(args.draft, opened_draft)
     load_s = time.perf_counter() - start
     answerer = Answerer(args, sampling, tokenizer, loaded, guesses)
@@ -151,7 +151,7 @@ def load_draft(source: str, draft: Opened | None) -> GPT2 | str | None:
         return None
     if draft is None:  # open_draft opens every source but "none" and "lookup"
         return LOOKUP
-    return models.load(draft.checkpoint, None)
+    return models.load(draft.checkpoint.path, None)
 
 
 def prompt_ids(prompt: str, opened: Opened, args: argparse.Namespace) -> list[int]:

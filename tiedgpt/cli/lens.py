@@ -11,7 +11,7 @@ examples:
 import argparse
 from typing import Any
 
-from ..checkpoints import open_model
+from ..checkpoints import find_model, read_config, read_tokenizer
 from ..gpt2.tokenizer import Tokenizer
 from ..inference.prompts import encode_prompt
 from ..study.predictions import Layer, lens, token_json
@@ -29,16 +29,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     prompt = read_prompt(args.prompt)
-    opened = open_model(args.model, note)
-    tokenizer = opened.tokenizer
+    name, path = find_model(args.model, note)
+    tokenizer = read_tokenizer(path)
     # The prompt is checked before the weights are read, which takes longer.
-    ids = encode_prompt(tokenizer, opened.checkpoint.config, prompt, args.allow_special)
+    ids = encode_prompt(tokenizer, read_config(path), prompt, args.allow_special)
 
     reports = []
-    for model in models.load_heads(opened.checkpoint, args.head):
+    for model in models.load_heads(path, args.head):
         layers = [layer_json(tokenizer, layer) for layer in lens(model, ids)]
         report = {
-            "model": opened.name,
+            "model": name,
             "prompt": prompt,
             "prompt_ids": ids,
             "head": model.config.head,

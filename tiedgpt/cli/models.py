@@ -1,17 +1,21 @@
-"""Load the weights of a model that open_model has opened, with a progress bar."""
+"""Load the weights of a model that find_model has found, with a progress bar."""
 
-from ..checkpoints.checkpoint import Checkpoint
+from pathlib import Path
+
+from .. import checkpoints
+from ..checkpoints.formats import open_checkpoint
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count
 from .messages import ProgressBar, note
 
 
-def load(checkpoint: Checkpoint, head: str | None) -> GPT2:
-    """The model, as Checkpoint.load loads it. A note says if its W_U is a copy."""
+def load(path: Path, head: str | None) -> GPT2:
+    """The model, as checkpoints.load loads it. A note says if its W_U is a copy."""
+    checkpoint = open_checkpoint(path)
     loaded_head = checkpoint.config.head if head is None else head
     size = parameter_count(checkpoint.config.with_head(loaded_head)).bytes
     with ProgressBar("loading", size, unit="B") as progress:
-        model = checkpoint.load(head, progress.add)
+        model = checkpoints.load(path, head, progress=progress.add)
     if head == "untied" and not checkpoint.has_own_unembedding:
         note(
             "this checkpoint has no W_U of its own: a copy of wte.T is used, and the logits are "
@@ -20,12 +24,12 @@ def load(checkpoint: Checkpoint, head: str | None) -> GPT2:
     return model
 
 
-def load_heads(checkpoint: Checkpoint, head: str | None) -> list[GPT2]:
+def load_heads(path: Path, head: str | None) -> list[GPT2]:
     """The model with the head that --head names; for "both", the tied model and the untied one.
 
     The weights are read once.
     """
     if head == "both":
-        untied = load(checkpoint, "untied")
+        untied = load(path, "untied")
         return [untied.tie(), untied]
-    return [load(checkpoint, head)]
+    return [load(path, head)]

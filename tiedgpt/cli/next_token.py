@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoints import open_model
+from ..checkpoints import find_model, read_config, read_tokenizer
 from ..errors import one_line
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
@@ -52,9 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     prompt = read_prompt(args.prompt)
-    opened = open_model(args.model, note)
-    tokenizer = opened.tokenizer
-    config = opened.checkpoint.config
+    name, path = find_model(args.model, note)
+    tokenizer = read_tokenizer(path)
+    config = read_config(path)
 
     # The prompt is checked before the weights are read, which takes longer.
     if args.paths:
@@ -62,11 +62,11 @@ def run(args: argparse.Namespace) -> None:
     else:
         ids = encode_prompt(tokenizer, config, prompt, args.allow_special)
 
-    loaded = models.load_heads(opened.checkpoint, args.head)
+    loaded = models.load_heads(path, args.head)
     reports: list[dict[str, Any]] = []
     for model in loaded:
         head = model.config.head
-        reports.append({"model": opened.name, "prompt": prompt, "prompt_ids": ids, "head": head})
+        reports.append({"model": name, "prompt": prompt, "prompt_ids": ids, "head": head})
     if args.paths:
         for report, model in zip(reports, loaded, strict=True):
             report["paths"] = predictions_of_paths(model, tokenizer, ids[0], args.top_k)

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
     opened = open_model(source, note)
     check_size(opened.checkpoint, source, args.vocab_size, args.shrink)
     with new_directory(destination):
-        model = models.load(opened.checkpoint, head=None)
+        model = models.load(opened.checkpoint.path, head=None)
         resized = model.resize(args.vocab_size, args.init, args.seed or 0)
         write_copy(resized, opened.checkpoint, destination)
     compare_with_tokenizer(opened, args.vocab_size)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoints import open_model
+from ..checkpoints import find_model, read_config, read_tokenizer
 from ..errors import ArgumentError, TiedGPTError, one_line
 from ..evaluation import predicted_places, score, score_of
 from ..gpt2.checks import check_text_ids, stride_or_default
@@ -59,9 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     text = read_text(args.file)
     source = source_name(args.file)
-    opened = open_model(args.model, note)
-    tokenizer = opened.tokenizer
-    config = opened.checkpoint.config
+    name, path = find_model(args.model, note)
+    tokenizer = read_tokenizer(path)
+    config = read_config(path)
 
     # The input is checked before the weights are read, which takes longer.
     stride = stride_or_default(args.stride, config)
@@ -71,11 +71,11 @@ def run(args: argparse.Namespace) -> None:
         raise ArgumentError(f"{source}: {error}") from error
 
     reports = []
-    loaded = models.load_heads(opened.checkpoint, args.head)
+    loaded = models.load_heads(path, args.head)
     with ProgressBar("scoring", len(loaded) * ids.size, "token") as progress:
         for model in loaded:
             report: dict[str, Any] = {
-                "model": opened.name,
+                "model": name,
                 "file": args.file or "-",
                 "text_tokens": ids.size,
                 "text_bytes": len(text.encode()),

@@ -233,7 +233,7 @@ def measure_all(subjects: list[Subject]) -> list[dict[str, Any]]:
     for subject in [*tied, *untied]:
         tied_W_E = embedding_of_tied(subject, embeddings)
         try:
-            model = models.load(subject.checkpoint, None)
+            model = models.load(subject.checkpoint.path, None)
             reports[id(subject)] = measure(
                 subject.name, model, subject.corpus, tied_W_E, ProgressBar, note
             )

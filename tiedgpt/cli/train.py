@@ -314,7 +314,7 @@ def checkpoint_to_train(checkpoint: Checkpoint, flags: dict[str, Any]) -> GPT2:
     head = flags.get("head")
     if head is None and "only" in flags:
         head = "untied"  # --only trains W_U alone, so there must be one
-    return models.load(checkpoint, head)
+    return models.load(checkpoint.path, head)
 
 
 def resumed_trainer(
