@@ -95,13 +95,11 @@ def gpt2(ids, params, n_head, tied):  # T ids -> [T, V]: row i scores each token
 
 
 def read_json(path):  # -> dict
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise ValueError(f"{path} is not a JSON object")
-    return data
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def read_json_if_there(path):  # -> dict
+    return read_json(path) if path.exists() else {}
 
 
 def read_safetensors(path):  # -> {"h.0.ln_1.weight": array, ...}
@@ -109,8 +107,6 @@ def read_safetensors(path):  # -> {"h.0.ln_1.weight": array, ...}
     arrays = {}
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        if 8 + length > path.stat().st_size:
-            raise ValueError(f"{path} is not a safetensors file, or not all of it")
         header = json.loads(file.read(length))
         header.pop("__metadata__", None)
         for full_name, tensor in header.items():
@@ -122,10 +118,7 @@ def read_safetensors(path):  # -> {"h.0.ln_1.weight": array, ...}
                 raise ValueError(f"{path}: {name} is {tensor['dtype']}; only F32 is read")
             begin, end = tensor["data_offsets"]  # counted from the end of the header
             file.seek(8 + length + begin)
-            data = file.read(end - begin)
-            if len(data) != end - begin:
-                raise ValueError(f"{path} ends before the end of {name}")
-            array = np.frombuffer(data, "<f4")  # little-endian float32
+            array = np.frombuffer(file.read(end - begin), "<f4")  # little-endian float32
             arrays[name] = array.reshape(tensor["shape"])
     return arrays
 
@@ -217,9 +210,9 @@ def choose_token(logits, greedy, rng):  # [V] -> id
     return int(rng.choice(len(logits), p=probabilities))
 
 
-# ---- What is refused ----
+# ---- What is refused: the files of another model, or of another tokenizer ----
 
-# Anything else in config.json would be another model than the one above.
+# With another value of one of these settings, config.json describes another model than gpt2().
 GPT2_SETTINGS = {
     "model_type": "gpt2",
     "activation_function": "gelu_new",
@@ -230,21 +223,14 @@ GPT2_SETTINGS = {
 }
 
 
-def check_config(config, path):
+def check_config(config):
     for name, value in GPT2_SETTINGS.items():
         if config.get(name, value) != value:
-            raise ValueError(f"{path}: {name} is {config[name]!r}; only {value!r} is read")
-    for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head"):
-        if type(config.get(name)) is not int or config[name] < 1:
-            raise ValueError(f"{path}: {name} must be a whole number of at least 1")
-    if config["n_embd"] % config["n_head"] != 0:
-        raise ValueError(f"{path}: n_embd does not divide into n_head equal parts")
-    if type(config.get("tie_word_embeddings", True)) is not bool:
-        raise ValueError(f"{path}: tie_word_embeddings must be true or false")
+            raise ValueError(f"config.json: {name} is {config[name]!r}; only {value!r} is read")
 
 
-def parameter_shapes(config):  # -> {"wte.weight": (V, D), ...}
-    """The arrays of a tied GPT-2. An untied one also has lm_head.weight, of the shape of wte."""
+def check_arrays(arrays, config):
+    """The arrays must be those that config.json describes, with lm_head.weight or without."""
     V = config["vocab_size"]
     D = config["n_embd"]
     F = config.get("n_inner") or 4 * D
@@ -254,68 +240,76 @@ def parameter_shapes(config):  # -> {"wte.weight": (V, D), ...}
         "ln_f.weight": (D,),
         "ln_f.bias": (D,),
     }
-    for layer in range(config["n_layer"]):
-        shapes[f"h.{layer}.ln_1.weight"] = (D,)
-        shapes[f"h.{layer}.ln_1.bias"] = (D,)
-        shapes[f"h.{layer}.attn.c_attn.weight"] = (D, 3 * D)
-        shapes[f"h.{layer}.attn.c_attn.bias"] = (3 * D,)
-        shapes[f"h.{layer}.attn.c_proj.weight"] = (D, D)
-        shapes[f"h.{layer}.attn.c_proj.bias"] = (D,)
-        shapes[f"h.{layer}.ln_2.weight"] = (D,)
-        shapes[f"h.{layer}.ln_2.bias"] = (D,)
-        shapes[f"h.{layer}.mlp.c_fc.weight"] = (D, F)
-        shapes[f"h.{layer}.mlp.c_fc.bias"] = (F,)
-        shapes[f"h.{layer}.mlp.c_proj.weight"] = (F, D)
-        shapes[f"h.{layer}.mlp.c_proj.bias"] = (D,)
-    return shapes
-
-
-def check_arrays(arrays, config, path):
-    """The file must have the arrays that config.json describes, and no others."""
-    shapes = parameter_shapes(config)
     if "lm_head.weight" in arrays:
-        shapes["lm_head.weight"] = shapes["wte.weight"]
-    for name, shape in shapes.items():
-        if name not in arrays:
-            raise ValueError(f"{path} has no {name}, but config.json describes it")
-        if arrays[name].shape != shape:
-            raise ValueError(f"{path}: {name} is {arrays[name].shape}, by config.json {shape}")
-    for name in arrays:
-        if name not in shapes:
-            raise ValueError(f"{path} has {name}, which config.json does not describe")
+        shapes["lm_head.weight"] = (V, D)
+    for layer in range(config["n_layer"]):
+        block = f"h.{layer}"
+        shapes[f"{block}.ln_1.weight"] = (D,)
+        shapes[f"{block}.ln_1.bias"] = (D,)
+        shapes[f"{block}.attn.c_attn.weight"] = (D, 3 * D)
+        shapes[f"{block}.attn.c_attn.bias"] = (3 * D,)
+        shapes[f"{block}.attn.c_proj.weight"] = (D, D)
+        shapes[f"{block}.attn.c_proj.bias"] = (D,)
+        shapes[f"{block}.ln_2.weight"] = (D,)
+        shapes[f"{block}.ln_2.bias"] = (D,)
+        shapes[f"{block}.mlp.c_fc.weight"] = (D, F)
+        shapes[f"{block}.mlp.c_fc.bias"] = (F,)
+        shapes[f"{block}.mlp.c_proj.weight"] = (F, D)
+        shapes[f"{block}.mlp.c_proj.bias"] = (D,)
+    shapes_in_file = {name: array.shape for name, array in arrays.items()}
+    different = sorted(set(shapes.items()) ^ set(shapes_in_file.items()))
+    if different:
+        name, _ = different[0]
+        raise ValueError(
+            f"model.safetensors: {name} has shape {shapes_in_file.get(name)}; "
+            f"config.json says {shapes.get(name)}"
+        )
 
 
-def check_tokenizer(vocabulary, merges, V):
-    if set("".join(vocabulary)) != set(BYTE_CHARACTERS.values()):
-        raise ValueError("vocab.json does not write bytes as GPT-2's does")
-    if len(vocabulary) != V or set(vocabulary.values()) != set(range(V)):
+def check_tokenizer(folder, vocabulary, merges, V):
+    """vocab.json and merges.txt must give the ids that transformers gives with all the files."""
+    if sorted(vocabulary.values()) != list(range(V)):
         raise ValueError(f"vocab.json does not have one token for each id from 0 to {V - 1}")
     for pair in merges:
         if len(pair) != 2 or "".join(pair) not in vocabulary:
             raise ValueError(f"merges.txt has {pair}, which does not make a token of vocab.json")
+    settings = read_json_if_there(folder / "tokenizer_config.json")
+    if settings.get("add_prefix_space") or settings.get("add_bos_token"):
+        raise ValueError("tokenizer_config.json adds a space or a token to each text")
+    tokenizer = read_json_if_there(folder / "tokenizer.json")
+    if tokenizer:
+        check_tokenizer_json(tokenizer, vocabulary, merges)
 
 
-def check_tokenizer_settings(folder):
-    path = folder / "tokenizer_config.json"
-    if not path.exists():
-        return
-    settings = read_json(path)
-    for name in ("add_prefix_space", "add_bos_token"):
-        if settings.get(name):
-            raise ValueError(f"{path}: {name} is set, which is not read: it changes the tokens")
+def check_tokenizer_json(tokenizer, vocabulary, merges):
+    """transformers reads this file in place of vocab.json and merges.txt."""
+    model = tokenizer["model"]
+    pairs = [tuple(pair.split(" ") if type(pair) is str else pair) for pair in model["merges"]]
+    has_other_merges = pairs != list(merges)
+    has_other_ids = not model["vocab"].items() <= vocabulary.items()
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+    pre_tokenizer = {"use_regex": True} | (tokenizer.get("pre_tokenizer") or {})
+    cuts_otherwise = not byte_level.items() <= pre_tokenizer.items()
+    if has_other_merges or has_other_ids or cuts_otherwise or tokenizer.get("normalizer"):
+        raise ValueError("tokenizer.json gives other ids than vocab.json and merges.txt")
 
 
-def special_tokens(vocabulary, merges, folder):  # -> set of texts
-    """The tokens that no merge makes, such as <|endoftext|>, and those that were added later."""
-    ordinary = set(BYTE_CHARACTERS.values())
-    for left, right in merges:
-        ordinary.add(left + right)
-    special = vocabulary.keys() - ordinary
-    if (folder / "added_tokens.json").exists():
-        special.update(read_json(folder / "added_tokens.json"))
-    if (folder / "tokenizer.json").exists():
-        for token in read_json(folder / "tokenizer.json").get("added_tokens") or []:
-            special.add(token["content"])
+def special_tokens(folder, vocabulary, merges):  # -> set of texts
+    """The tokens, as <|endoftext|>, that transformers finds before it cuts a text into words."""
+    merged = {"".join(pair) for pair in merges}
+    special = vocabulary.keys() - merged - set(BYTE_CHARACTERS.values())
+    special.update(read_json_if_there(folder / "added_tokens.json"))
+    added = read_json_if_there(folder / "tokenizer.json").get("added_tokens", [])
+    settings = read_json_if_there(folder / "tokenizer_config.json")
+    settings |= read_json_if_there(folder / "special_tokens_map.json")
+    added += settings.get("added_tokens_decoder", {}).values()
+    for name, value in settings.items():  # "pad_token": "lord", or {"content": "lord", ...}
+        if name.endswith("_token") and value:
+            added.append(value)
+        if name == "additional_special_tokens":
+            added += value
+    for token in added:
+        special.add(token if type(token) is str else token["content"])
     return special
 
 
@@ -331,45 +325,35 @@ def check_prompt(prompt, ids, special, n_positions):
 
 
 def choose_head(arrays, config, head):  # -> whether the model is tied
-    """The head that the user names, or else the one of the checkpoint, as in transformers 5.
-
-    A tied model uses wte.T as its output matrix. An untied model has a matrix of its own,
-    "lm_head.weight".
-    """
+    """The head that the user names, or else that of the checkpoint, as in transformers 5."""
     if head is not None:
         return head == "tied"
     says_tied = config.get("tie_word_embeddings", True)
     if "lm_head.weight" not in arrays:
-        if says_tied:
-            return True
-        # With --head untied, read_model copies wte.T, and the model is untied as config.json says.
-        raise ValueError(
-            "config.json says that the model is untied, but model.safetensors has no "
-            "lm_head.weight; choose --head tied, or --head untied for a copy of wte.T"
-        )
-    if not says_tied:
-        return False
-    if np.array_equal(arrays["lm_head.weight"], arrays["wte.weight"]):
+        if not says_tied:
+            raise ValueError(
+                "config.json says untied, but model.safetensors has no lm_head.weight; choose "
+                "--head tied, or --head untied for a copy of wte.T"
+            )
         return True
-    print(
-        "tied.py: config.json does not say that the model is untied, but its lm_head.weight is "
-        "another matrix than wte.weight, so it is used (--head tied uses wte.weight)",
-        file=sys.stderr,
-    )
-    return False
+    is_copy = np.array_equal(arrays["lm_head.weight"], arrays["wte.weight"])
+    if says_tied and not is_copy:
+        note("config.json does not say untied, but lm_head.weight is not wte.weight: it is used")
+    return says_tied and is_copy
 
 
 def read_model(folder, config, head):  # -> the parameters, and whether the model is tied
-    path = folder / "model.safetensors"
-    if not path.exists() and (folder / "model.safetensors.index.json").exists():
-        raise ValueError(f"{folder}: the weights are in several files, which is not read")
-    arrays = read_safetensors(path)
-    check_arrays(arrays, config, path)
+    arrays = read_safetensors(folder / "model.safetensors")
+    check_arrays(arrays, config)
     tied = choose_head(arrays, config, head)
     if not tied and "lm_head.weight" not in arrays:
-        print("tied.py: the file has no W_U, so a copy of wte.T is used", file=sys.stderr)
+        note("the file has no W_U, so a copy of wte.T is used")
         arrays["lm_head.weight"] = arrays["wte.weight"].copy()
     return nest(arrays, config["n_layer"]), tied
+
+
+def note(text):
+    print(f"tied.py: {text}", file=sys.stderr)
 
 
 # ---- The command ----
@@ -377,15 +361,14 @@ def read_model(folder, config, head):  # -> the parameters, and whether the mode
 
 def continue_text(folder, prompt, n, head, greedy, seed):  # -> the prompt and n more tokens
     config = read_json(folder / "config.json")
-    check_config(config, folder / "config.json")
+    check_config(config)
     n_positions = config["n_positions"]
 
     vocabulary = read_json(folder / "vocab.json")
     merges = read_merges(folder / "merges.txt")
-    check_tokenizer(vocabulary, merges, config["vocab_size"])
-    check_tokenizer_settings(folder)
+    check_tokenizer(folder, vocabulary, merges, config["vocab_size"])
     ids = encode(prompt, vocabulary, merges)
-    special = special_tokens(vocabulary, merges, folder)
+    special = special_tokens(folder, vocabulary, merges)
     check_prompt(prompt, ids, special=special, n_positions=n_positions)
 
     params, tied = read_model(folder, config, head)
