@@ -35,7 +35,6 @@ COMMANDS = {
     "lens": "lens",
     "attribute": "attribute",
     "compare": "compare",
-    "vectors": "vectors",
     "explore": "explore",
 }
 # What other programs call a command -> what to write here
