@@ -364,7 +364,8 @@ class Repository:
         None if the repository has no such file. Raises Interrupted if another attempt may succeed.
         """
         size = content.seek(0, os.SEEK_END)
-        # The last byte is asked for again: a request for no bytes of a whole file is an error.
+        # The last byte is asked for again: if the file is whole already, a request for the bytes
+        # after it would be an error.
         start = max(size - 1, 0)
         with self._get(file, start) as response:
             code = response.status_code
@@ -391,8 +392,8 @@ class Repository:
         headers = {"User-Agent": "tiedgpt", "Accept-Encoding": "identity"}
         if start:
             headers["Range"] = f"bytes={start}-"
-        # requests removes the token when another host is asked. Without `auth` it would send a
-        # password of ~/.netrc instead.
+        # requests removes the token when it is redirected to another host. Without `auth` it would
+        # send a password of ~/.netrc in its place.
         auth = self._add_token if self.token else None
         url = f"{self.url}/resolve/{self.revision}/{file}"
         try:
@@ -403,7 +404,7 @@ class Repository:
         return response
 
     def _add_token(self, request: "requests.PreparedRequest") -> "requests.PreparedRequest":
-        """An `auth` of requests."""
+        """Add the token to a request. requests calls this once, before it follows a redirect."""
         request.headers["Authorization"] = f"Bearer {self.token}"
         return request
 
@@ -414,21 +415,20 @@ class Repository:
 
         message = re.sub(r"//[^/\s]*@", "//", str(error))  # without a password
         was_cut = isinstance(error, ChunkedEncodingError) or "aborted" in message
-        timed_out = "timed out" in message
-        # The message holds those of three libraries. The innermost is the system's, for example
-        # "[Errno 111] Connection refused", of which the text after the bracket is taken.
+        # The message of requests is long and has the system's in it, for example
+        # "[Errno 111] Connection refused". The text after the bracket is taken.
         system_error = re.search(r"(?<=\] )[\w :-]+", message)
         if system_error:
             reason = system_error[0].strip()
-        elif timed_out:
+        elif "timed out" in message:
             reason = "no answer in time"
         elif was_cut:
             reason = "the connection was cut"
         else:
             reason = short_repr(message, 200)
 
-        # Without any connection before, the address or the network is wrong, and another attempt
-        # would fail too.
+        # If no request has reached the hub yet, the address or the network is wrong, and another
+        # attempt would fail too.
         is_lost = was_cut or isinstance(error, requests.ConnectionError | requests.Timeout)
         if is_lost and (self.was_reached or was_cut or isinstance(error, requests.ReadTimeout)):
             return Interrupted(reason)
