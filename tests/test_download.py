@@ -13,7 +13,9 @@ import hashlib
 import json
 import os
 import re
+import signal
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -335,6 +337,35 @@ def test_a_download_that_ctrl_c_stops_is_continued(weights_folder, hub_server, h
     hub_server.pause = 0
     assert_whole(download(NAME), hub_files)
     assert hub_server.asked() == [0, received - 1]
+
+
+# The arguments: a name, and the number of the file before whose last step the process is killed.
+KILLED = """
+import os, signal, sys
+from tiedgpt.checkpoints.download import download
+replace, left = os.replace, [int(sys.argv[2])]
+def killed_replace(*arguments):
+    left[0] -= 1
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(*arguments)
+os.replace = killed_replace
+download(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_after_a_kill_the_next_download_completes_the_model(
+    weights_folder, hub_server, hub_files, number
+):
+    """The order is vocab.json, merges.txt, config.json, and the weights."""
+    killed = subprocess.run([sys.executable, "-c", KILLED, NAME, str(number)], timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    there = visible_files(weights_folder / NAME)
+    assert there.items() <= hub_files.items()
+    assert (CONFIG_FILE in there) == (number == 4)
+    assert_whole(download(NAME), hub_files)
+    assert hub_server.asked() == ([0, len(hub_files[WEIGHTS]) - 1] if number == 4 else [0])
 
 
 # Tokens

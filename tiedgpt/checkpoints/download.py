@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 from ..errors import ArgumentError, CheckpointError, TiedGPTError, short_repr
 from ..gpt2.config import Config
-from ..writing import replaced_file
+from ..writing import remove_unfinished, replaced_file
 from .formats import read_config
 from .places import (
     DEFAULT_MODEL,
@@ -225,6 +225,8 @@ def _fetch_small_files(repository: "Repository", folder: Path, config: bytes) ->
 
 
 def _write(path: Path, content: bytes) -> None:
+    """Write a file, and remove what a killed download left of it."""
+    remove_unfinished(path)
     with replaced_file(path) as file:
         file.write(content)
 
