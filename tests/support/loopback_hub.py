@@ -56,7 +56,7 @@ class Fault:
     stalls: bool = False  # the connection stays open for a while after the last byte
     no_range: bool = False  # the whole file is sent, whatever range was asked for
     flips_a_bit: bool = False  # in the middle of the file
-    before: Callable[[], object] = bool  # called before the response; `bool` does nothing
+    before: Callable[[], object] | None = None  # called before the response
 
 
 class LoopbackHub(ThreadingHTTPServer):
@@ -135,7 +135,8 @@ class Handler(BaseHTTPRequestHandler):
             return
 
         fault = server.faults[file].pop(0) if server.faults[file] else Fault()
-        fault.before()
+        if fault.before:
+            fault.before()
         if not fault.is_dropped and fault.code:
             self.answer(fault.code, headers | fault.headers, b"sorry")
         elif not fault.is_dropped:

@@ -210,7 +210,10 @@ def _record_commit(record: TextIO, commit: str, folder: Path) -> None:
 
 
 def _fetch_small_files(repository: "Repository", folder: Path, config: bytes) -> None:
-    """Fetch all files but the weights, and read them. config.json, which is last, is given."""
+    """Fetch all files but the weights, and read them.
+
+    config: the content of config.json, which is written last.
+    """
     files = VOCABULARY if repository.is_known else (*VOCABULARY, *MORE_SMALL_FILES)
     for file in files:
         content = repository.read(file)
