@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 import tiedgpt
-from tiedgpt.checkpoints import hub
-from tiedgpt.checkpoints.places import find_model
+from tiedgpt.checkpoints import find_model
+from tiedgpt.checkpoints.places import find_here
 from tiedgpt.evaluation import token_losses
 
 PUBLISHED = Path(__file__).resolve().parents[1] / "tests" / "goldens" / "gpt2-124M.json"
@@ -151,9 +151,9 @@ def main() -> int:
     args = parser.parse_args()
     try:
         if args.download:
-            path = hub.find_or_download(args.model, print)  # its notes are printed
+            _, path = find_model(args.model, print)  # its notes are printed
         else:
-            path = find_model(args.model)
+            path = find_here(args.model)
         model = tiedgpt.load_model(path)
         print(
             f"tiedgpt {tiedgpt.__version__}, NumPy {np.__version__}, "

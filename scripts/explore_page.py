@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import tiedgpt
-from tiedgpt.checkpoints.known_models import known_config
+from tiedgpt.checkpoints.places import known_config
 from tiedgpt.explore.views.lens import LENS_TOKENS
 from tiedgpt.gpt2.tokenizer import Tokenizer
 

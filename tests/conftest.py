@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import loopback_hub
-from support.loopback_hub import LoopbackHub, running, version
+from support.loopback_hub import LoopbackHub, running
 from support.models import CONFIG, random_model
 from support.reference import GPT2_MERGES, GPT2_VOCAB, SHARED
 
 import tiedgpt
 from tiedgpt import GPT2, Tokenizer, cli
-from tiedgpt.checkpoints import fetching, places, remote_models
+from tiedgpt.checkpoints import download, places
 from tiedgpt.checkpoints.vocabulary import read_merges
 from tiedgpt.errors import TiedGPTWarning
 from tiedgpt.fast import blas, threads
@@ -269,11 +269,11 @@ def weights_folder(no_models, tmp_path, monkeypatch) -> Path:
     monkeypatch.delenv("HF_HUB_OFFLINE")  # the fixture no_waiting sets it for every test
     monkeypatch.delenv("XDG_CACHE_HOME")  # so the caches are in the folder .cache of HOME
     monkeypatch.setenv("TIEDGPT_WEIGHTS", str(tmp_path / "weights"))
-    monkeypatch.setattr(fetching, "DELAY", 0.001)  # seconds between two attempts
+    monkeypatch.setattr(download, "DELAY", 0.001)  # seconds between two attempts
     connect_seconds = 5
     read_seconds = 5  # without new data
-    monkeypatch.setattr(fetching, "TIMEOUT", (connect_seconds, read_seconds))
-    monkeypatch.setattr(fetching, "BYTES_PER_READ", loopback_hub.BLOCK)
+    monkeypatch.setattr(download, "TIMEOUT", (connect_seconds, read_seconds))
+    monkeypatch.setattr(download, "BYTES_PER_READ", loopback_hub.BLOCK)
     return tmp_path / "weights"
 
 
@@ -290,11 +290,7 @@ def hub_server(weights_folder, hub_files, monkeypatch) -> Iterator[LoopbackHub]:
     """A hub that runs on this machine. It has hub_files in the repository loopback_hub.NAME."""
     with running(LoopbackHub()) as server:
         server.put(loopback_hub.NAME, hub_files)
-        monkeypatch.setenv("HF_ENDPOINT", f"http://{server.host}")
-        # tiedgpt checks that a vocabulary which it downloads is GPT-2's own: its files must have
-        # these sizes and hashes. Here they are replaced by those of the small vocabulary.
-        monkeypatch.setattr(remote_models, "VOCAB", version(hub_files["vocab.json"]))
-        monkeypatch.setattr(remote_models, "MERGES", version(hub_files["merges.txt"]))
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
         yield server
 
 

@@ -15,7 +15,7 @@ from support.models import random_model
 
 import tiedgpt
 from tiedgpt import GPT2
-from tiedgpt.checkpoints.places import find_model
+from tiedgpt.checkpoints.places import find_here
 from tiedgpt.errors import CheckpointError
 from tiedgpt.gpt2.backward import write_gradients
 from tiedgpt.gpt2.parameters import parameter_shapes, unflatten
@@ -28,7 +28,7 @@ PUBLISHED = json.loads(check_gpt2.PUBLISHED.read_text(encoding="utf-8"))
 def real() -> GPT2:
     """GPT-2 124M, if it is here; one that is here but does not load is a failure, not a skip."""
     try:
-        path = find_model("gpt2")
+        path = find_here("gpt2")
     except CheckpointError as error:
         pytest.skip(str(error))
     return tiedgpt.load_model(path)

@@ -38,7 +38,7 @@ from tiedgpt import Config
 from tiedgpt.checkpoints import tensorflow
 from tiedgpt.checkpoints.crc32c import DISTANCES, crc32c
 from tiedgpt.checkpoints.formats import read_config
-from tiedgpt.checkpoints.known_models import MODELS
+from tiedgpt.checkpoints.places import MODELS
 from tiedgpt.checkpoints.tensorflow import DATA, HPARAMS, INDEX, open_directory
 from tiedgpt.checkpoints.tensorflow_index import FOOTER, MAGIC, MAX_INDEX, MAX_KEY, read_index
 from tiedgpt.gpt2.parameters import parameter_shapes

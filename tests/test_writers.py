@@ -51,7 +51,7 @@ def hub_environment(place):
     server = LoopbackHub()
     server.put("tiny/gpt2", contents(place / "tied"))
     with running(server):
-        yield {"HF_ENDPOINT": f"http://{server.host}", "NO_PROXY": "*", "OPENBLAS_NUM_THREADS": "1"}
+        yield {"HF_ENDPOINT": server.url, "NO_PROXY": "*", "OPENBLAS_NUM_THREADS": "1"}
 
 
 @pytest.mark.parametrize(

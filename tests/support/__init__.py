@@ -8,7 +8,6 @@ texts               random texts, and merging by the book
 generation          the tokens of several prompts
 checks              an error of one line, the memory of a call, the files of a directory, waiting
 edits               bytes and JSON with a few random changes, for fuzz tests
-hub_cache           a Hugging Face cache
 loopback_hub        a hub that can fail, and downloads from it
 writers             every command that writes files, killed at any moment
 checkpoint_files    checkpoints with any tensors; two models that are the same

@@ -32,6 +32,7 @@ from resource import RLIMIT_FSIZE, setrlimit
 
 import tiedgpt
 from tiedgpt import cli
+from tiedgpt.checkpoints.places import holds_model
 from tiedgpt.errors import CheckpointError
 
 TRAIN = (
@@ -211,7 +212,8 @@ class Writer:
         uninterrupted run, because they may be those of an earlier step.
         """
         for config in Path().rglob("config.json"):
-            if not is_hidden(config):
+            is_small_files = self.name == "download" and not holds_model(config.parent)
+            if not is_hidden(config) and not is_small_files:
                 tiedgpt.load_model(config.parent)
                 tiedgpt.load_tokenizer(config.parent)
         files = visible(files_here())

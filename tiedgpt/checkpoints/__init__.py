@@ -5,14 +5,13 @@ formats.py          the formats that are read; here a new one is added
 tensor_names.py     the names of tensors in the files of other programs
 vocabulary.py       tokenizers: the files that are read
 saving.py           models and tokenizers are written
-hub.py              finds a model on this machine, or downloads it: fetching.py. Each file is
-                    verified: verification.py
+places.py           names of models, and where they are on this machine
+download.py         finds a model, or downloads it and verifies each file
 reading.py, publishing.py, locks.py
                     open a file; write one that is complete or absent; keep two processes apart.
                     The other folders use these too.
 """
 
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,10 +21,9 @@ from ..gpt2.model import GPT2
 from ..gpt2.run import OnProgress
 from ..gpt2.tokenizer import Tokenizer
 from .checkpoint import Checkpoint
+from .download import find_model
 from .formats import open_checkpoint, read_config
-from .hub import find_or_download
-from .messages import Note, discard_note
-from .places import DEFAULT_MODEL, find_default, named_in_errors
+from .places import Note, discard_note
 from .saving import save_model
 from .vocabulary import read_tokenizer
 
@@ -74,7 +72,8 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     """
     if source is None:  # the default model is for commands
         raise ArgumentError("a model must be a name or a path, got None")
-    return open_tokenizer(source)
+    _, path = find_model(source, weights=False)
+    return read_tokenizer(path)
 
 
 def load(
@@ -121,33 +120,3 @@ def open_model(source: str | Path | None, note: Note = discard_note) -> Opened:
     """
     name, path = find_model(source, note)
     return Opened(name, open_checkpoint(path))
-
-
-def open_tokenizer(source: str | Path | None, note: Note = discard_note) -> Tokenizer:
-    """The tokenizer of a source, as for open_model. Only the tokenizer's files are downloaded."""
-    _, path = find_model(source, note, only_tokenizer=True)
-    return read_tokenizer(path)
-
-
-def find_model(
-    source: str | Path | None, note: Note = discard_note, only_tokenizer: bool = False
-) -> tuple[str, Path]:
-    """The name and the path of a source, which is downloaded if it is named and not here.
-
-    None is the default model: the one in TIEDGPT_MODEL, else one that is on this machine.
-    """
-    if source is not None:
-        path = find_or_download(source, note, only_tokenizer)
-        return str(source), path
-
-    named = os.environ.get(DEFAULT_MODEL, "")
-    if named != "":
-        with named_in_errors(DEFAULT_MODEL):
-            return named, find_or_download(named, note, only_tokenizer)
-    name, path = find_default()
-    if name != "gpt2":
-        note(
-            f"gpt2 is not on this machine, so this is {name}, a small model that comes with "
-            "tiedgpt; for gpt2, fetch it with `tiedgpt download gpt2`"
-        )
-    return name, path

@@ -18,7 +18,7 @@ import numpy as np
 from ..errors import ArgumentError
 from ..gpt2.model import GPT2
 from .checkpoint import Checkpoint
-from .messages import Note, discard_note
+from .places import Note, discard_note
 
 Load = Callable[[str], GPT2]  # loads the checkpoint with head "tied" or "untied"
 

@@ -15,7 +15,7 @@ from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
 from . import safetensors
 from .huggingface import GENERATION_CONFIG, WEIGHTS
-from .messages import Note, discard_note
+from .places import Note, discard_note
 from .publishing import StagedFiles
 from .reading import directory_of, open_to_read, read_json
 from .tensor_names import to_transformers

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints import Opened, open_model
-from ..checkpoints.known_models import SHIPPED
-from ..checkpoints.places import find_model, weight_folders
+from ..checkpoints.places import SHIPPED, find_here, weight_folders
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, Range
 from ..gpt2.tokenizer import Tokenizer
@@ -118,7 +117,7 @@ def read_corpus(
         shown_name = Path(source).name  # the page has no room for a long path
         return shown_name, Corpus.of(ids, vocab_size)
 
-    shipped = read_tokenizer(find_model(SHIPPED[0]))
+    shipped = read_tokenizer(find_here(SHIPPED[0]))
     if tokenizer.merges != shipped.merges or vocab_size != shipped.vocab_size:
         return None
     for folder in weight_folders():

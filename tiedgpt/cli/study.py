@@ -18,7 +18,7 @@ import numpy as np
 
 from ..checkpoints import open_model
 from ..checkpoints.checkpoint import Checkpoint
-from ..checkpoints.known_models import SHIPPED
+from ..checkpoints.places import SHIPPED
 from ..errors import ArgumentError, CheckpointError, TiedGPTError, TokenizerError, one_line
 from ..gpt2.tokenizer import Tokenizer
 from ..inference.prompts import encode_text
