@@ -12,7 +12,7 @@ import argparse
 import json
 from typing import Any
 
-from ..checkpoints.formats import read_config
+from ..checkpoints import read_config
 from ..checkpoints.known_models import MODELS
 from ..checkpoints.places import models_here
 from ..errors import TiedGPTError, one_line

@@ -15,7 +15,7 @@ import os
 from dataclasses import asdict
 from typing import Any
 
-from ..checkpoints.formats import read_config
+from ..checkpoints import read_config
 from ..checkpoints.known_models import known_config
 from ..checkpoints.places import DEFAULT_MODEL, find_model, named_in_errors
 from ..errors import ArgumentError, one_line

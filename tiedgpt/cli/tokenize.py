@@ -12,7 +12,7 @@ import json
 import re
 from typing import Any
 
-from ..checkpoints import open_tokenizer
+from ..checkpoints import find_model, read_tokenizer
 from ..errors import ArgumentError, short_repr
 from ..inference.prompts import encode_text
 from . import options
@@ -47,7 +47,8 @@ def run(args: argparse.Namespace) -> None:
     else:
         text = " ".join(args.text)
 
-    tokenizer = open_tokenizer(args.model, note)
+    _, path = find_model(args.model, note, only_tokenizer=True)
+    tokenizer = read_tokenizer(path)
     if args.decode:
         ids = parse_ids(text)
     else:

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from ..comparison.vectors import write_vectors
 from . import options
-from .convert import new_directory
 from .messages import note
 
 
@@ -41,6 +40,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     directory = Path(args.directory)
-    with new_directory(directory):
-        write_vectors(directory, args.head, args.seed)
+    write_vectors(directory, args.head, args.seed)
     note(f"wrote {directory}")

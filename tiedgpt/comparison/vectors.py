@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..checkpoints import safetensors
-from ..checkpoints.publishing import StagedFiles
-from ..checkpoints.saving import write_model
+from ..checkpoints.files import write_checkpoint
 from ..generation import generate
 from ..gpt2.backward import loss_and_gradients
 from ..gpt2.config import Config
@@ -29,6 +28,7 @@ from ..gpt2.model import GPT2
 from ..gpt2.parameters import Parameters, parameter_shapes, unflatten
 from ..gpt2.run import Tape
 from ..training.optimizer import AdamW
+from ..writing import new_directory
 from .random_model import scale_of
 
 # Sizes that differ, so that no two axes are mistaken for each other. All files take 0.6 MB.
@@ -109,15 +109,16 @@ def write_vectors(directory: Path, head: str, seed: int = 0) -> None:
         "decayed": "all matrices, wte and wpe among them, but no bias and no layer norm",
         "greedy": greedy,
     }
-    with StagedFiles(directory) as files:
-        write_model(files, model, others={})
+    with new_directory(directory) as new:
+        write_checkpoint(new, model, others={})
         expected = {"ids": ids, "targets": targets, **tape, **gradients}
-        write_arrays(files, "expected.safetensors", expected)
-        write_arrays(files, "after_step.safetensors", after_one_step(reference, gradients))
+        write_arrays(new / "expected.safetensors", expected)
+        write_arrays(new / "after_step.safetensors", after_one_step(reference, gradients))
         text = json.dumps(document, indent=2) + "\n"
-        files.open("vectors.json").write(text.encode())
+        (new / "vectors.json").write_text(text, encoding="utf-8")
 
 
-def write_arrays(files: StagedFiles, name: str, arrays: Mapping[str, Any]) -> None:
+def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
     """Write a safetensors file. Arrays of float64 and int64 stay such."""
-    safetensors.write(files.open(name), arrays.items(), exact=True)
+    with open(path, "wb") as file:
+        safetensors.write(file, arrays.items(), exact=True)
