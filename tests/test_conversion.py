@@ -13,9 +13,9 @@ from support.checkpoint_files import assert_same, write_tensors
 from support.checks import refuses
 from support.commands import answer, assert_one_error_line, command
 from support.models import CONFIG, SMALL, random_model
+from tiedgpt.checkpoints.conversion import tied_model, untied_model
 
 from tiedgpt import Tokenizer, load_model, save_model
-from tiedgpt.checkpoints.conversion import tied_model, untied_model
 from tiedgpt.checkpoints.formats import open_checkpoint
 from tiedgpt.errors import ArgumentError
 

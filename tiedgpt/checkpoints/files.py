@@ -52,20 +52,22 @@ PICKLE = (
     f"Python convert it with tiedgpt.from_state_dict ({READ_MORE})"
 )
 LOAD_ORIGINAL = f"is not read; load the model.safetensors that it was made from ({READ_MORE})"
+GIVE_DIRECTORY = "is one of several files of a model; give their directory"
 # The ends of the names of files in formats that are not read -> what to do.
 NOT_READ = {
-    ".bin": PICKLE,
+    "pytorch_model.bin": PICKLE,
+    ".bin": f"is a file of PyTorch or of llm.c, which are not read; convert it ({READ_MORE})",
     ".pt": PICKLE,
     ".pth": PICKLE,
-    ".npz": f"holds arrays of NumPy: tiedgpt.from_state_dict makes a model of them ({READ_MORE})",
+    ".npz": f"holds arrays of NumPy; tiedgpt.from_state_dict makes a model of them ({READ_MORE})",
     ".gguf": LOAD_ORIGINAL,
     ".h5": LOAD_ORIGINAL,
     ".onnx": LOAD_ORIGINAL,
     ".keras": LOAD_ORIGINAL,
     ".msgpack": LOAD_ORIGINAL,
-    ".ckpt.index": "is one of OpenAI's files: give its directory",
-    ".ckpt.data-00000-of-00001": "is one of OpenAI's files: give its directory",
-    ".safetensors.index.json": "is the index of several files: give its directory",
+    ".ckpt.index": GIVE_DIRECTORY,
+    ".ckpt.data-00000-of-00001": GIVE_DIRECTORY,
+    ".safetensors.index.json": GIVE_DIRECTORY,
 }
 NOT_WEIGHTS = ("optimizer.pt", "scheduler.pt", "training_args.bin")  # written by a Trainer
 
@@ -309,7 +311,7 @@ def _other_weights(directory: Path) -> str:
     """What an error says of weights in a format that is not read; "" if there are none."""
     for path in sorted(directory.glob("*")):
         description = describe(path)
-        if description and path.name not in NOT_WEIGHTS:
+        if description not in ("", GIVE_DIRECTORY) and path.name not in NOT_WEIGHTS:
             return f" ({path.name} {description})"
     return ""
 
