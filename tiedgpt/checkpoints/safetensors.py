@@ -260,7 +260,7 @@ def write(
     """Write arrays of any shape as F32, in the order given.
 
     With `exact`, arrays of float64 and int64 are written as such. transformers and safetensors read
-    the file.
+    the file. Raises CheckpointError for metadata that are too long.
 
     subtle: an array's values are written in the order of its indices. For a transposed view this is
     not the order of its memory, in which safetensors.numpy.save would write them.
@@ -277,6 +277,11 @@ def write(
     header_bytes = json.dumps(header, separators=(",", ":")).encode()
     # Spaces after the header make the data begin at a multiple of CACHE_LINE.
     header_bytes += b" " * (-(8 + len(header_bytes)) % CACHE_LINE)
+    if len(header_bytes) > MAX_HEADER:  # nobody could read the file
+        raise CheckpointError(
+            f"a header of {len(header_bytes)} bytes cannot be written; expected at most "
+            f"{MAX_HEADER}"
+        )
     file.write(len(header_bytes).to_bytes(8, "little"))
     file.write(header_bytes)
     for name, array in arrays.items():
