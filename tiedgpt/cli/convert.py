@@ -97,7 +97,10 @@ def load_to_untie(path: Path, name: str, init: str | None) -> GPT2:
         return models.load(path, "tied")
     if not read_config_json(path).tied:
         raise ArgumentError(f"{name} is untied already")
-    return models.load(path, head=None if init is None else "tied")
+    if init is not None:
+        return models.load(path, "tied")
+    note(f"config.json of {name} says tied, but the file has a W_U that is not wte.T: it is kept")
+    return models.load(path, "untied")
 
 
 def write_copy(model: GPT2, source: Path, destination: Path) -> None:
@@ -118,9 +121,9 @@ def note_losses(model: GPT2, copy: GPT2, source: Path) -> None:
     """Print the losses of the shipped sonnets before and after, if there is a tokenizer."""
     try:
         tokenizer = read_tokenizer(source)
-        text = read_sonnets()
-        before = score(model, tokenizer, text)
-        after = score(copy, tokenizer, text)
+        ids = tokenizer.encode(read_sonnets())
+        before = score(model, tokenizer, ids)
+        after = score(copy, tokenizer, ids)
     except TiedGPTError as error:
         note(f"what the copy does to the loss of a text is not measured: {error}")
         return
