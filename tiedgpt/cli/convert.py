@@ -4,7 +4,7 @@ untie gives a tied model an output matrix of its own. tie drops that of an untie
 written to a new directory, as a checkpoint that transformers reads too. The tokenizer's files are
 copied as they are.
 
-If the copy has other logits, a note says what that does to the loss of a text, four sonnets.
+If the copy has other logits, a note says what that does to the loss of five sonnets.
 
 examples:
   tiedgpt untie gpt2 my-untied-gpt2
