@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.commands import answer, assert_one_error_line, output
+from support.commands import answer, output
 
 import tiedgpt
 from tiedgpt.cli import convert
@@ -176,22 +176,6 @@ def test_tokenize_decodes_ids(run, checkpoint):
 # untie and tie
 
 
-def test_untie_copies_the_model_with_a_matrix_of_its_own(run, checkpoint, tmp_path):
-    copy = str(tmp_path / "copy")
-    code, out, err = run("untie", checkpoint, copy)
-    assert (code, out) == (0, "")
-    assert err.startswith(f"tiedgpt: note: wrote {copy}: untied, ")
-    original = tiedgpt.load_model(checkpoint)
-    untied = tiedgpt.load_model(copy)
-    assert not untied.config.tied
-    np.testing.assert_array_equal(untied.W_U, original.W_E.T)
-
-
-def test_untie_refuses_an_untied_model(run, untied, tmp_path):
-    assert_one_error_line(run("untie", untied, str(tmp_path / "copy")), "is untied already")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_tie_undoes_untie(run, checkpoint, tmp_path):
     copy = str(tmp_path / "copy")
     back = str(tmp_path / "back")
@@ -203,64 +187,6 @@ def test_tie_undoes_untie(run, checkpoint, tmp_path):
     np.testing.assert_equal(dict(tied.parameters), dict(original.parameters))
     ids = tiedgpt.load_tokenizer(checkpoint).encode("ab")
     assert tiedgpt.load_tokenizer(back).encode("ab") == ids
-
-
-def test_two_copies_to_one_directory(run, checkpoint, tmp_path, monkeypatch):
-    """While a first `untie` writes, a second `untie` to the same directory is refused.
-
-    The first copies `checkpoint`, and the second shakespeare-tied. The copy is that of the first.
-    """
-    copy = str(tmp_path / "copy")
-    write_model = convert.write_model
-    second_results = []
-
-    def write_after_a_second_copy(*arguments):
-        """Replaces write_model in the first `untie`. Runs the second `untie`, and then writes."""
-        # The second `untie` gets the real write_model, because with this one it would run a third.
-        monkeypatch.setattr(convert, "write_model", write_model)
-        second_results.append(run("untie", "shakespeare-tied", copy))
-        write_model(*arguments)
-
-    monkeypatch.setattr(convert, "write_model", write_after_a_second_copy)
-    code, _, _ = run("untie", checkpoint, copy)
-    assert code == 0
-    (second_result,) = second_results
-    assert_one_error_line(second_result, "is in use by process")
-    original = tiedgpt.load_model(checkpoint)
-    assert tiedgpt.load_model(copy).config == original.config.with_head("untied")
-
-    # The copy has the tokenizer of `checkpoint`, too, which has no merges.
-    assert tiedgpt.load_tokenizer("shakespeare-tied").merges != []
-    assert tiedgpt.load_tokenizer(checkpoint).merges == []
-    assert tiedgpt.load_tokenizer(copy).merges == []
-
-
-@pytest.fixture
-def trained(save):
-    """The path of shakespeare-untied, whose W_U was trained, and is not wte.T."""
-    model = tiedgpt.load_model("shakespeare-untied")
-    return save("trained", model, tiedgpt.load_tokenizer("shakespeare-untied"))
-
-
-def test_tie_refuses_to_drop_a_trained_matrix(run, trained, tmp_path):
-    result = run("tie", trained, str(tmp_path / "tied"))
-    message = f"the W_U of {trained} is not wte.T: the loss of 64 tokens that the model"
-    assert_one_error_line(result, message)
-    _, _, err = result
-    losses = re.search(
-        r"from (?P<untied>[\d.]+) to (?P<tied>[\d.]+) nats per token; .* --force", err
-    )
-    assert float(losses["tied"]) > float(losses["untied"]) + 3, "the model is much worse then"
-    # Nothing was written beside the model.
-    assert [path.name for path in tmp_path.iterdir()] == ["trained"]
-
-
-def test_tie_drops_a_trained_matrix_if_forced(run, trained, tmp_path):
-    assert run("tie", "-q", "--force", trained, str(tmp_path / "tied")) == (0, "", "")
-    before = tiedgpt.load_model("shakespeare-untied")
-    after = tiedgpt.load_model(tmp_path / "tied")
-    assert after.config.tied
-    np.testing.assert_array_equal(after.W_E, before.W_E)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from ..errors import ArgumentError, CheckpointError, TiedGPTError, short_repr
 from ..gpt2.config import Config
 from ..writing import remove_unfinished, replaced_file
-from .formats import read_config
+from .files import read_config
 from .places import (
     DEFAULT_MODEL,
     MODELS,

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.publishing import StagedFiles
 from ..gpt2.run import OnProgress
 from ..study import toy
 from ..study.paths import paths_of
+from ..writing import replaced_file
 from .page_files import MODULES, read_page_file
 from .shown import ShownModels
 from .views import VIEWS
@@ -38,8 +38,8 @@ def write_exported_page(shown: ShownModels, file: Path, progress: OnProgress = N
 
     `progress` is called with 1 after each of the `count_texts` texts.
     """
-    with StagedFiles(file.parent) as files:
-        return files.open(file.name).write(exported_page(shown, progress).encode())
+    with replaced_file(file) as page:
+        return page.write(exported_page(shown, progress).encode())
 
 
 def count_texts(shown: ShownModels) -> int:
