@@ -17,7 +17,7 @@ import tiedgpt
 from tiedgpt import Tokenizer
 from tiedgpt.checkpoints import tensorflow
 from tiedgpt.checkpoints.saving import copied_files
-from tiedgpt.checkpoints.vocabulary import read_tokenizer, vocabulary_files
+from tiedgpt.checkpoints.vocabulary import read_tokenizer, tokenizer_files
 from tiedgpt.errors import TiedGPTWarning, TokenizerError
 from tiedgpt.gpt2.tokenizer import EOT
 
@@ -79,19 +79,19 @@ def test_openais_files_get_the_names_that_transformers_knows(tmp_path, monkeypat
     monkeypatch.setattr(tensorflow, "HEAD_WIDTH", SMALL.head_width)  # OpenAI's is 64
     config = replace(SMALL, n_inner=4 * SMALL.n_embd)  # OpenAI's files have no other n_inner
     write_openai_model(tmp_path, random_model(config))
-    files = vocabulary_files(Tokenizer(SMALL_MERGES))
-    (tmp_path / "vocab.bpe").write_text(files["merges.txt"])
-    (tmp_path / "encoder.json").write_text(files["vocab.json"])
+    files = tokenizer_files(Tokenizer(SMALL_MERGES))
+    (tmp_path / "vocab.bpe").write_bytes(files["merges.txt"])
+    (tmp_path / "encoder.json").write_bytes(files["vocab.json"])
     copied = copied_files(tmp_path)
-    assert copied == {name: text.encode() for name, text in files.items()}
+    assert copied == files
 
 
 def test_a_vocabulary_that_transformers_cannot_read_is_completed(tmp_path):
     """For tiedgpt, merges.txt is enough. transformers needs vocab.json, too. The copy has both."""
-    files = vocabulary_files(Tokenizer(SMALL_MERGES))
-    (tmp_path / "merges.txt").write_text(files["merges.txt"])
+    files = tokenizer_files(Tokenizer(SMALL_MERGES))
+    (tmp_path / "merges.txt").write_bytes(files["merges.txt"])
     copied = copied_files(tmp_path)
-    assert copied == {name: text.encode() for name, text in files.items()}
+    assert copied == files
 
 
 def test_a_note_says_that_the_copy_has_no_tokenizer(tmp_path):

@@ -25,7 +25,7 @@ from support.texts import obvious_bpe
 from support.vocabularies import tokenizer_json
 from tiedgpt import GPT2, Config, Tokenizer
 from tiedgpt.checkpoints import tensorflow
-from tiedgpt.checkpoints.vocabulary import vocabulary_files
+from tiedgpt.checkpoints.vocabulary import tokenizer_files
 from tiedgpt.cli.compare import read_arrays
 from tiedgpt.comparison.compare import compare
 from tiedgpt.gpt2.tokenizer import EOT, WORDS, byte_alphabet
@@ -288,19 +288,24 @@ def write_texts(directory: Path, files: dict[str, str]) -> None:
         (directory / name).write_bytes(text.encode())
 
 
+def tokenizer_texts(tokenizer: Tokenizer) -> dict[str, str]:
+    """The files of a tokenizer, by name."""
+    return {name: content.decode() for name, content in tokenizer_files(tokenizer).items()}
+
+
 def write_merges(directory: Path) -> None:
-    files = vocabulary_files(Tokenizer(SMALL_MERGES))
+    files = tokenizer_texts(Tokenizer(SMALL_MERGES))
     write_texts(directory, {"merges.txt": files["merges.txt"]})
 
 
 def write_vocabulary(directory: Path) -> None:
-    files = vocabulary_files(Tokenizer(SMALL_MERGES, {EOT: 0, "<pad>": 262}, first_id=1))
+    files = tokenizer_texts(Tokenizer(SMALL_MERGES, {EOT: 0, "<pad>": 262}, first_id=1))
     write_texts(directory, {name: files[name] for name in ("merges.txt", "vocab.json")})
 
 
 def write_added_tokens(directory: Path) -> None:
-    files = vocabulary_files(Tokenizer(SMALL_MERGES))
     added = {"<pad>": 262, "<b>": 263, "low": 257}
+    files = tokenizer_texts(Tokenizer(SMALL_MERGES, {EOT: 261, **added}))
     write_texts(directory, {**files, "added_tokens.json": json.dumps(added)})
 
 
@@ -432,8 +437,7 @@ def read_merges_and_ids(directory: Path) -> tuple[list[list[str]], dict[str, int
     lines = files["merges.txt"].replace("\r\n", "\n").rstrip("\n").split("\n")
     merges = [line.split(" ") for line in lines if line and not line.startswith("#version")]
     if "vocab.json" in files:
-        added = json.loads(files.get("added_tokens.json", "{}"))
-        return merges, json.loads(files["vocab.json"]) | added
+        return merges, json.loads(files["vocab.json"])
     merged = ["".join(merge) for merge in merges]
     tokens = [*ALPHABET.values(), *merged, EOT]
     return merges, {token: token_id for token_id, token in enumerate(tokens)}

@@ -13,14 +13,20 @@ from ..errors import ArgumentError, CheckpointError, TiedGPTWarning, short_repr
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
-from . import safetensors
+from . import safetensors, vocabulary
 from .huggingface import GENERATION_CONFIG, WEIGHTS
 from .messages import Note, discard_note
 from .publishing import StagedFiles
 from .reading import directory_of, open_to_read, read_json
 from .tensor_names import to_transformers
-from .tokenizer_json import TOKENIZER_JSON, tokenizer_json
-from .vocabulary import ADDED, SETTINGS, SPECIAL_TOKENS_MAP, read_tokenizer, vocabulary_files
+from .vocabulary import (
+    ADDED,
+    SETTINGS,
+    SPECIAL_TOKENS_MAP,
+    TOKENIZER_JSON,
+    read_tokenizer,
+    tokenizer_json,
+)
 
 CHAT_TEMPLATES = ("chat_template.jinja", "chat_template.json")
 MORE_CHAT_TEMPLATES = "additional_chat_templates/*.jinja"  # where a tokenizer has several
@@ -123,7 +129,7 @@ def tokenizer_files(tokenizer: Tokenizer, directory: Path) -> dict[str, bytes]:
     The directory may have other files of another tokenizer, which transformers would read too. They
     are replaced by files that add nothing to this one.
     """
-    texts = vocabulary_files(tokenizer)
+    files = vocabulary.tokenizer_files(tokenizer)
     neutral = {
         ADDED: "{}",
         SPECIAL_TOKENS_MAP: "{}",
@@ -131,9 +137,9 @@ def tokenizer_files(tokenizer: Tokenizer, directory: Path) -> dict[str, bytes]:
         TOKENIZER_JSON: json.dumps(tokenizer_json(tokenizer)),
     }
     for name, text in neutral.items():
-        if name not in texts and (directory / name).exists():
-            texts[name] = text
-    return {name: text.encode() for name, text in texts.items()}
+        if name not in files and (directory / name).exists():
+            files[name] = text.encode()
+    return files
 
 
 def _chat_templates(directory: Path) -> list[str]:
@@ -165,10 +171,10 @@ def copied_files(model: Path, note: Note = discard_note) -> dict[str, bytes]:
     has_pair = "merges.txt" in contents and "vocab.json" in contents
     if not has_pair and TOKENIZER_JSON not in contents:
         try:
-            texts = vocabulary_files(read_tokenizer(model))
+            files = vocabulary.tokenizer_files(read_tokenizer(model))
         except CheckpointError as error:
             note(f"{error}; the copy is written without a tokenizer")
             return contents
-        for name, text in texts.items():
-            contents.setdefault(name, text.encode())  # a file that is there stays as it is
+        for name, content in files.items():
+            contents.setdefault(name, content)  # a file that is there stays as it is
     return contents
