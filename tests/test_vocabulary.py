@@ -83,10 +83,11 @@ def assert_same_tokenizer(one: Tokenizer, other: Tokenizer) -> None:
 def hostile_texts(tokens: Iterable[str]) -> list[str]:
     """Texts of pieces of these tokens, of words that merge, and of characters of every kind."""
     pieces = ["low", " low", "er", " ", "  ", "\n", "<", ">", "!", "p", "é"]
+    pieces += random_texts(9, seed=1)
     for token in tokens:
         pieces += [token, token[:-1], token[1:]]
     rng = random.Random(0)
-    return ["".join(rng.choices([*pieces, *random_texts(9, seed=1)], k=9)) for _ in range(60)]
+    return ["".join(rng.choices(pieces, k=9)) for _ in range(60)]
 
 
 def assert_as_transformers(tokenizer: Tokenizer, theirs) -> None:
@@ -121,6 +122,7 @@ FOLDERS = {
         changed(pre_tokenizer={"type": "Sequence", "pretokenizers": [BYTE_LEVEL]}),
         SMALL_ONE,
     ),
+    "eot-is-special": (changed(added_tokens=[{**eot(), "special": False}]), SMALL_ONE),
     "no-added-tokens": (changed(added_tokens=[]), SMALL_ONE),
     "special": (with_json(PAD), WITH_PAD),
     "plain": (with_json(PAD, USER), WITH_USER),
