@@ -145,8 +145,9 @@ def test_a_repository_with_tokens_that_tokenizer_json_adds(hub_server, hub_files
 
 
 def test_a_repository_with_special_tokens(hub_server, hub_files):
-    """The first id after those of vocab.json, 257, is free for an added token."""
+    added = [added_token(EOT, 256), added_token("<pad>", 257)]
     settings = {
+        "tokenizer.json": tokenizer_of_bytes(added),
         "tokenizer_config.json": b'{"model_max_length": 9}',
         "added_tokens.json": b'{"<pad>": 257}',
         "special_tokens_map.json": b'{"pad_token": "<pad>"}',

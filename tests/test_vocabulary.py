@@ -109,6 +109,7 @@ WITH_USER = Tokenizer(
     plain_tokens=["<user>"],
     normalized_tokens=["<user>"],
 )
+NAMED_PAD = {"__type": "AddedToken", **without(PAD, "id")}
 PADDED = {"pad_token": "<pad>", "add_bos_token": False, "sep_token": None}
 FOLDERS = {
     "merges-and-vocab": (pair(), SMALL_ONE),
@@ -150,7 +151,11 @@ FOLDERS = {
     "named": (with_json(PAD, tokenizer_config=PADDED), WITH_PAD),
     "named-in-the-map": (with_json(PAD, special_tokens_map=PADDED), WITH_PAD),
     "named-as-object": (
-        with_json(PAD, special_tokens_map={"pad_token": without(PAD, "id")}),
+        with_json(PAD, special_tokens_map={"pad_token": NAMED_PAD}),
+        WITH_PAD,
+    ),
+    "normalized-only-as-named": (
+        with_json(PAD, tokenizer_config={"pad_token": {**NAMED_PAD, "normalized": True}}),
         WITH_PAD,
     ),
     "named-in-vocab-json": (

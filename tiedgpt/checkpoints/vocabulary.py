@@ -48,8 +48,8 @@ BYTE_LEVEL = {
     "use_regex": True,
 }
 CHANGES_SPACES = ("lstrip", "rstrip", "single_word")  # fields of an added token; here all false
-# The fields of the settings that hold several tokens, in different versions of transformers.
-SEVERAL_TOKENS = (
+# The fields of the settings that hold more special tokens, in different versions of transformers.
+EXTRA_TOKENS = (
     "extra_special_tokens",
     "additional_special_tokens",
     "model_specific_special_tokens",
@@ -317,11 +317,12 @@ def _tokens_elsewhere(
     What it says are fields of an entry of added_tokens in tokenizer.json. `settings` are those of
     tokenizer_config.json.
     """
-    added = {}
-    if not (directory / TOKENIZER_JSON).is_file():
-        added["special"] = False  # transformers takes the tokens of added_tokens.json so
+    has_json = (directory / TOKENIZER_JSON).is_file()
     for text, token_id in _read_object_if_there(directory / ADDED).items():
-        yield ADDED, {"content": text, "id": token_id, **added}
+        said = {"content": text, "id": token_id}
+        if not has_json:
+            said["special"] = False  # transformers takes these tokens so
+        yield ADDED, said
 
     decoder = settings.get("added_tokens_decoder") or {}
     if not isinstance(decoder, dict):
@@ -334,26 +335,38 @@ def _tokens_elsewhere(
         is_special = said.get("special", False)
         yield SETTINGS, {"special": False, "normalized": not is_special, **said, "id": token_id}
 
-    yield from ((SETTINGS, said) for said in _named_tokens(settings))
     special_tokens_map = _read_object_if_there(directory / SPECIAL_TOKENS_MAP)
-    yield from ((SPECIAL_TOKENS_MAP, said) for said in _named_tokens(special_tokens_map))
+    for file, fields in ((SETTINGS, settings), (SPECIAL_TOKENS_MAP, special_tokens_map)):
+        for said in _named_tokens(fields):
+            if has_json:  # tokenizer.json says whether a named token is normalized
+                said.pop("normalized", None)
+            yield file, said
+        for said in _extra_tokens(fields):
+            yield file, said
 
 
 def _named_tokens(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """What settings say of the tokens that they name: {"pad_token": "<pad>", ...}."""
     for name, value in settings.items():
-        if value is None or isinstance(value, bool):  # for example add_bos_token
-            continue
-        if name in SEVERAL_TOKENS:
-            tokens = [value]  # what is not a token is refused as one
-            if isinstance(value, list):
-                tokens = value
-            if isinstance(value, dict):  # by names of their own
-                tokens = list(value.values())
-            for token in tokens:
-                yield _fields_of(token)
-        elif name.endswith("_token"):
+        is_flag = isinstance(value, bool)  # for example add_bos_token
+        if name.endswith("_token") and value is not None and not is_flag:
             yield {**_fields_of(value), "special": True}
+
+
+def _extra_tokens(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What settings say of tokens without a name, or with a name that transformers lacks."""
+    for name in EXTRA_TOKENS:
+        match settings.get(name):
+            case None:
+                continue
+            case list(tokens):
+                pass
+            case dict(by_name):
+                tokens = list(by_name.values())
+            case value:
+                tokens = [value]  # refused, if it is no token
+        for token in tokens:
+            yield _fields_of(token)
 
 
 def _fields_of(token: Any) -> dict[str, Any]:
