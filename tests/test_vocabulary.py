@@ -363,6 +363,12 @@ ELSEWHERE = {
     "added-tokens": (pair(), "added_tokens.json", {"<pad>": 262}, "<pad>"),
     "added-tokens-beside-json": (with_json(), "added_tokens.json", {"<pad>": 262}, "<pad>"),
     "not-special-there": (pair(**{"<pad>": 262}), "added_tokens.json", {"<pad>": 262}, "<pad>"),
+    "not-added-there": (
+        changed(added_tokens=[eot()], model=bpe_model(vocab=ORDINARY | {EOT: 261, "<pad>": 262})),
+        "added_tokens.json",
+        {"<pad>": 262},
+        "<pad>",
+    ),
     "decoder": (pair(), "tokenizer_config.json", decoder(PAD), "<pad>"),
     "decoder-beside-json": (with_json(PAD), "tokenizer_config.json", decoder(PAD, USER), "<user>"),
     "decoder-lacks": (with_json({**USER, "id": 262}), "tokenizer_config.json", decoder(), "<user>"),

@@ -71,8 +71,9 @@ def read_tokenizer(model: Path) -> Tokenizer:
     if not merges_path.is_file():
         merges_path, vocab_path = (directory / name for name in OPENAIS_NAMES)
 
+    added: dict[str, dict] = {}
     if (directory / TOKENIZER_JSON).is_file():
-        tokenizer = _read_tokenizer_json(directory / TOKENIZER_JSON)
+        tokenizer, added = _read_tokenizer_json(directory / TOKENIZER_JSON)
         _compare_merges_and_vocab(tokenizer, merges_path, vocab_path)
     elif merges_path.is_file():
         tokenizer = read_merges(merges_path, vocab_path)
@@ -80,7 +81,7 @@ def read_tokenizer(model: Path) -> Tokenizer:
         raise CheckpointError(
             f"{directory} has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json"
         )
-    _compare_other_files(tokenizer, directory)
+    _compare_other_files(tokenizer, added, directory)
     return tokenizer
 
 
@@ -121,8 +122,11 @@ def _parse_merges(merges: list[Any], name: str, first: int) -> list[tuple[str, s
     return pairs
 
 
-def _read_tokenizer_json(path: Path) -> Tokenizer:
-    """The tokenizer of tokenizer.json. Raises TokenizerError for one that would give other ids."""
+def _read_tokenizer_json(path: Path) -> tuple[Tokenizer, dict[str, dict]]:
+    """(the tokenizer of tokenizer.json, text -> its entry in added_tokens).
+
+    Raises TokenizerError for a tokenizer that would give other ids than Tokenizer does.
+    """
     file = _read_object(path)
     _check_settings(file, path)
     model = file.get("model")
@@ -153,7 +157,8 @@ def _read_tokenizer_json(path: Path) -> Tokenizer:
                 f"{token_id}"
             )
         added[text] = token
-    return _tokenizer(_parse_merges(merges, f"{path}, merge", 1), ids, added, f"{path}")
+    pairs = _parse_merges(merges, f"{path}, merge", 1)
+    return _tokenizer(pairs, ids, added, f"{path}"), added
 
 
 def _check_settings(file: dict[str, Any], path: Path) -> None:
@@ -281,8 +286,11 @@ def _compare_merges_and_vocab(tokenizer: Tokenizer, merges_path: Path, vocab_pat
             )
 
 
-def _compare_other_files(tokenizer: Tokenizer, directory: Path) -> None:
-    """Raise TokenizerError if a file beside the vocabulary has another token, or a prefix space."""
+def _compare_other_files(tokenizer: Tokenizer, added: dict[str, dict], directory: Path) -> None:
+    """Raise TokenizerError if a file beside the vocabulary has another token, or a prefix space.
+
+    added: text -> its entry in the added_tokens of tokenizer.json, if there is one.
+    """
     settings = _read_object_if_there(directory / SETTINGS)
     if settings.get("add_prefix_space"):
         raise TokenizerError(
@@ -292,7 +300,7 @@ def _compare_other_files(tokenizer: Tokenizer, directory: Path) -> None:
         if settings.get(name):
             _warn_of_tokens_at_the_ends(f"{directory / SETTINGS}: {name}")
 
-    for file, said in _tokens_elsewhere(directory, settings):
+    for file, said in _tokens_elsewhere(directory, settings, added):
         if not _agrees(tokenizer, said):
             raise TokenizerError(
                 f"{directory / file}: token {short_repr(said.get('content'))} is not in the "
@@ -310,18 +318,17 @@ def _compare_other_files(tokenizer: Tokenizer, directory: Path) -> None:
 
 
 def _tokens_elsewhere(
-    directory: Path, settings: dict[str, Any]
+    directory: Path, settings: dict[str, Any], added: dict[str, dict]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """(a file, what it says of a token) for each token that is named beside the vocabulary.
 
-    What it says are fields of an entry of added_tokens in tokenizer.json. `settings` are those of
-    tokenizer_config.json.
+    What it says are fields of an entry of added_tokens in tokenizer.json. settings: those of
+    tokenizer_config.json. added: text -> its entry in tokenizer.json.
     """
-    has_json = (directory / TOKENIZER_JSON).is_file()
     for text, token_id in _read_object_if_there(directory / ADDED).items():
         said = {"content": text, "id": token_id}
-        if not has_json:
-            said["special"] = False  # transformers takes these tokens so
+        if text not in added:
+            said["special"] = False  # transformers takes it so
         yield ADDED, said
 
     decoder = settings.get("added_tokens_decoder") or {}
@@ -338,7 +345,9 @@ def _tokens_elsewhere(
     special_tokens_map = _read_object_if_there(directory / SPECIAL_TOKENS_MAP)
     for file, fields in ((SETTINGS, settings), (SPECIAL_TOKENS_MAP, special_tokens_map)):
         for said in _named_tokens(fields):
-            if has_json:  # tokenizer.json says whether a named token is normalized
+            content = said.get("content")
+            if isinstance(content, str) and content in added:
+                # tokenizer.json says whether it is normalized.
                 said.pop("normalized", None)
             yield file, said
         for said in _extra_tokens(fields):
