@@ -212,10 +212,13 @@ def folders(draw) -> dict:
         return draw(st.sampled_from(added)) | draw(st.just({}) | wrong)
 
     def named() -> dict:
-        """Settings that name a token by its text or by an object."""
+        """Settings that name a token, by its text or by an object, or have an extra one."""
         name = draw(st.sampled_from(["pad_token", "eos_token", "image_token"]))
         token = without(said(), "id") | {"__type": "AddedToken"}
-        return draw(st.sampled_from([{}, {name: token["content"]}, {name: token}]))
+        text = token["content"]
+        extra = draw(st.sampled_from([[text], {name: text}]))
+        fields = [{}, {name: text}, {name: token}, {"extra_special_tokens": extra}]
+        return draw(st.sampled_from(fields))
 
     files = with_json(*added[1:])
     if draw(st.booleans()):
@@ -409,6 +412,12 @@ ELSEWHERE = {
         "<user>",
     ),
     "extra": (with_json(), "tokenizer_config.json", {"extra_special_tokens": ["<x>"]}, "<x>"),
+    "extra-by-names-makes-special": (
+        with_json(PAD, USER),
+        "special_tokens_map.json",
+        {"extra_special_tokens": {"user": "<user>"}},
+        "<user>",
+    ),
     "extra-in-4": (pair(), "tokenizer_config.json", {"additional_special_tokens": ["<x>"]}, "<x>"),
     "extra-by-names": (
         with_json(),

@@ -356,26 +356,25 @@ def _tokens_elsewhere(
 
 def _named_tokens(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """What settings say of the tokens that they name: {"pad_token": "<pad>", ...}."""
-    for name, value in settings.items():
-        is_flag = isinstance(value, bool)  # for example add_bos_token
-        if name.endswith("_token") and value is not None and not is_flag:
+    named = {name: value for name, value in settings.items() if name.endswith("_token")}
+    for field in EXTRA_TOKENS:
+        value = settings.get(field)
+        if isinstance(value, dict):  # with names of their own: {"image_token": "<image>"}
+            named |= value
+    for value in named.values():
+        if value is not None and not isinstance(value, bool):  # as add_bos_token is
             yield {**_fields_of(value), "special": True}
 
 
 def _extra_tokens(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What settings say of tokens without a name, or with a name that transformers lacks."""
-    for name in EXTRA_TOKENS:
-        match settings.get(name):
-            case None:
-                continue
-            case list(tokens):
-                pass
-            case dict(by_name):
-                tokens = list(by_name.values())
-            case value:
-                tokens = [value]  # refused, if it is no token
-        for token in tokens:
-            yield _fields_of(token)
+    """What settings say of tokens without names: {"extra_special_tokens": ["<a>", "<b>"]}."""
+    for field in EXTRA_TOKENS:
+        value = settings.get(field) or []
+        if isinstance(value, list):
+            for token in value:
+                yield _fields_of(token)
+        elif not isinstance(value, dict):
+            yield _fields_of(value)  # it is refused, unless it is a token
 
 
 def _fields_of(token: Any) -> dict[str, Any]:
