@@ -446,6 +446,8 @@ def test_another_token_elsewhere_is_refused_and_mended_by_transformers(tmp_path,
     "content",
     [
         {"added_tokens_decoder": [1]},
+        {"added_tokens_decoder": []},
+        {"added_tokens_decoder": None},
         {"added_tokens_decoder": {"a": without(PAD, "id")}},
         {"added_tokens_decoder": {"261": {}}},
         {"pad_token": 3},

@@ -306,9 +306,9 @@ def _compare_other_files(tokenizer: Tokenizer, added: dict[str, dict], directory
                 f"{directory / file}: token {short_repr(said.get('content'))} is not in the "
                 f"vocabulary, or is there otherwise than as {short_repr(said)}; {MEND}"
             )
-    decoder = settings.get("added_tokens_decoder")
-    if decoder is not None:  # transformers then takes no added tokens of tokenizer.json
-        listed = [_fields_of(token).get("content") for token in decoder.values()]
+    if "added_tokens_decoder" in settings:  # then transformers forgets all other added tokens
+        tokens = settings["added_tokens_decoder"].values()
+        listed = [_fields_of(token).get("content") for token in tokens]
         for text in tokenizer.special_tokens:
             if text not in listed:
                 raise TokenizerError(
@@ -328,10 +328,10 @@ def _tokens_elsewhere(
     for text, token_id in _read_object_if_there(directory / ADDED).items():
         said = {"content": text, "id": token_id}
         if text not in added:
-            said["special"] = False  # transformers takes it so
+            said["special"] = False  # so transformers takes it
         yield ADDED, said
 
-    decoder = settings.get("added_tokens_decoder") or {}
+    decoder = settings.get("added_tokens_decoder", {})
     if not isinstance(decoder, dict):
         raise TokenizerError(
             f"{directory / SETTINGS}: added_tokens_decoder must be an object, got "
@@ -347,8 +347,7 @@ def _tokens_elsewhere(
         for said in _named_tokens(fields):
             content = said.get("content")
             if isinstance(content, str) and content in added:
-                # tokenizer.json says whether it is normalized.
-                said.pop("normalized", None)
+                said.pop("normalized", None)  # what tokenizer.json says of it counts
             yield file, said
         for said in _extra_tokens(fields):
             yield file, said
