@@ -343,6 +343,17 @@ REFUSED = {
     "other-ids": (with_json() | pair(low=258, Ġlow=257), "vocab.json", "'low'"),
     "other-id-of-added": (with_json(PAD) | pair(**{"<pad>": 263}), "vocab.json", "<pad>"),
     "unknown-token": (with_json() | pair(**{"<pad>": 262}), "vocab.json", "<pad>"),
+    # Other files with another id
+    "added-tokens-json": (
+        with_json(PAD, added_tokens={"<pad>": 263}),
+        "added_tokens.json",
+        "<pad>",
+    ),
+    "decoder": (
+        with_json(PAD, tokenizer_config=decoder({**PAD, "id": 263})),
+        "tokenizer_config.json",
+        "<pad>",
+    ),
 }
 
 
