@@ -26,7 +26,7 @@ from . import safetensors, tensorflow
 from .places import Note, discard_note
 from .reading import directory_of, open_to_read, read_json
 from .safetensors import Tensor, read_header
-from .vocabulary import read_tokenizer, vocabulary_files
+from .vocabulary import read_tokenizer, tokenizer_files
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -405,7 +405,3 @@ def copied_files(model: Path, note: Note = discard_note) -> dict[str, bytes]:
             return contents
         contents = files | contents  # a file that is there stays as it is
     return contents
-
-
-def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:  # until vocabulary.py has it
-    return {name: text.encode() for name, text in vocabulary_files(tokenizer).items()}

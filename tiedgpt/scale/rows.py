@@ -21,7 +21,7 @@ from .. import __version__
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.formats import open_checkpoint
 from ..checkpoints.reading import parse_json
-from ..checkpoints.vocabulary import read_tokenizer, vocabulary_files
+from ..checkpoints.vocabulary import read_tokenizer, tokenizer_files
 from ..errors import TiedGPTError, short_repr
 from ..evaluation import Score
 from ..fast.blas import single_thread
@@ -91,7 +91,8 @@ def identity(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Settings:
 
     Python's version is among them, because the words of JSON's errors are Python's.
     """
-    configuration = [checkpoint.config.to_json(), vocabulary_files(tokenizer)]
+    texts = {name: content.decode() for name, content in tokenizer_files(tokenizer).items()}
+    configuration = [checkpoint.config.to_json(), texts]
     model_hash = hashlib.sha256(json.dumps(configuration, sort_keys=True).encode())
     for path in sorted(checkpoint.file_states):  # the files of tensors
         model_hash.update(np.memmap(path, np.uint8, "r").data)  # mapped: not in memory as a whole
