@@ -32,7 +32,7 @@ distributed = pytest.importorskip("distributed")
 psutil = pytest.importorskip("psutil")
 
 TOKENIZER = Tokenizer([])  # each byte is a token
-SECONDS = 120  # a busy machine takes long to start workers
+SECONDS = 60  # a busy machine takes long to start workers
 
 
 @pytest.fixture(autouse=True)
@@ -44,12 +44,21 @@ def restored_threads():
         blas.openblas("set_num_threads")(before)
 
 
+def new_cluster(**options) -> distributed.LocalCluster:
+    """A Dask cluster on this machine, whose web server takes any free port."""
+    return distributed.LocalCluster(
+        threads_per_worker=1,
+        host="127.0.0.1",
+        dashboard_address=None,
+        scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
+        **options,
+    )
+
+
 @pytest.fixture(scope="module")
 def scheduler():
     """The address of a Dask scheduler whose worker is a thread of this process."""
-    with distributed.LocalCluster(
-        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
-    ) as cluster:
+    with new_cluster(n_workers=1, processes=False) as cluster:
         yield cluster.scheduler_address
 
 
@@ -545,25 +554,32 @@ class Commands:
 
 
 @pytest.fixture
-def commands(place) -> Commands:
-    """The input has six blocks of 1 MB, which take a worker about a second each."""
+def commands(place, monkeypatch) -> Commands:
+    """The input has six blocks of 1 MB, which take a worker less than a second each."""
+    monkeypatch.setattr(documents, "BLOCK_SIZE", 10**6)  # as in the processes
     rng = random.Random(0)
-    with open("in.jsonl", "w") as file:
-        for number in range(600):
-            text = "".join(rng.choices("abc de ", k=10_000))
-            file.write(json.dumps({"id": number, "text": text}) + "\n")
+    records = []
+    for number in range(300):
+        text = "".join(rng.choices("abc de ", k=100))
+        records.append({"id": number, "text": text, "other": "x" * 20_000})
+    write_records(Path("in.jsonl"), records)
     commands = Commands()
     yield commands
     for process in commands.processes:
         process.kill()
-        process.communicate()
+        process.wait()
+        process.stderr.close()
 
 
 @pytest.fixture
 def undisturbed(commands) -> dict[str, bytes]:
-    """The parts of a command that nothing disturbs."""
-    err = commands.end(commands.documents("undisturbed"), code=0)
-    assert "600 rows in undisturbed, 0 with an error" in err
+    """The parts that this process writes, one after the other."""
+    inputs = [input_of(Path("in.jsonl"))]
+    model = tiedgpt.load_model("model")
+    settings = documents.settings_of(inputs, model, TOKENIZER, stride=32)
+    Path("undisturbed").mkdir()
+    for block in documents.read_blocks(inputs):
+        documents.write_part(Path("undisturbed"), Path("model"), settings, block)
     return parts_of("undisturbed")
 
 
@@ -585,9 +601,9 @@ def test_killed_at_any_moment_the_same_command_goes_on(commands, undisturbed):
         time.sleep(rng.uniform(0.5, 8))
         workers = workers_of(process)
         process.kill()
-        process.communicate()
-        psutil.wait_procs(workers, timeout=SECONDS)
-        assert not [worker for worker in workers if worker.is_running()]
+        process.wait()
+        _, alive = psutil.wait_procs(workers, timeout=SECONDS)
+        assert not alive
         for name, part in parts_of().items():
             assert part == undisturbed[name]
     commands.end(commands.documents("out"), code=0)
@@ -598,9 +614,9 @@ def test_killed_at_any_moment_the_same_command_goes_on(commands, undisturbed):
 @pytest.mark.slow
 def test_the_block_of_a_killed_worker_is_done_by_another(commands, undisturbed):
     process = commands.documents("out")
-    for done in (0, 2):
+    for parts_done in (1, 3):
+        wait_for_parts(parts_done)
         wait_until(lambda: workers_of(process), SECONDS)
-        wait_for_parts(done)
         workers_of(process)[0].kill()
     commands.end(process, code=0)
     assert parts_of() == undisturbed
@@ -618,7 +634,7 @@ def test_a_signal_ends_the_command_and_its_workers(commands, undisturbed, number
     assert workers
     os.killpg(process.pid, number)  # to all processes of the command, as a terminal does
     assert "the same command goes on" in commands.end(process, code=code)
-    gone, alive = psutil.wait_procs(workers, timeout=SECONDS)
+    _, alive = psutil.wait_procs(workers, timeout=SECONDS)
     assert not alive
     commands.end(commands.documents("out"), code=0)
     assert parts_of() == undisturbed
@@ -627,9 +643,7 @@ def test_a_signal_ends_the_command_and_its_workers(commands, undisturbed, number
 @pytest.mark.slow
 def test_any_number_of_workers_gives_the_same_bytes(commands, undisturbed):
     for count in (1, 3):
-        with distributed.LocalCluster(
-            n_workers=count, threads_per_worker=1, host="127.0.0.1", dashboard_address=None
-        ) as cluster:
+        with new_cluster(n_workers=count) as cluster:
             process = commands.documents(f"by-{count}", "--scheduler", cluster.scheduler_address)
             commands.end(process, code=0)
         assert parts_of(f"by-{count}") == undisturbed

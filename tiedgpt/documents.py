@@ -418,31 +418,39 @@ def connect(scheduler: str | None) -> Iterator[Any]:
     logging.disable()  # what matters is raised
     try:
         with ExitStack() as stack:
+            if scheduler is None:
+                cluster = stack.enter_context(new_cluster())
+                scheduler = cluster.scheduler_address
             try:
-                if scheduler is None:
-                    cluster = stack.enter_context(new_cluster())
-                    scheduler = cluster.scheduler_address
-                client = stack.enter_context(Client(scheduler, timeout=CONNECT))
-            except (OSError, RuntimeError, ValueError) as error:
-                place = scheduler or "this machine"
-                raise TiedGPTError(f"no Dask scheduler at {place}: {error}") from error
-            yield client
+                client = Client(scheduler, timeout=CONNECT)
+            except (OSError, ValueError) as error:
+                raise TiedGPTError(f"no Dask scheduler at {scheduler}: {error}") from error
+            yield stack.enter_context(client)
     finally:
         logging.disable(logging.NOTSET)
 
 
 def new_cluster() -> Any:
-    """A process for each core, with one thread, on the loopback interface. It logs nothing."""
+    """A process for each core, with one thread, on the loopback interface. It logs nothing.
+
+    Raises TiedGPTError if a process cannot be started.
+    """
     from dask import config
     from distributed import LocalCluster
 
     log = "distributed.nanny.pre-spawn-environ.DASK_LOGGING__DISTRIBUTED"
     with config.set({log: "critical"}), ctrl_c_for_this_process_only():
-        return LocalCluster(
-            n_workers=cores(),
-            threads_per_worker=1,
-            host="127.0.0.1",
-            dashboard_address=None,
-            memory_limit=0,  # no limit: the weights are mapped, and all workers share them
-            scheduler_kwargs={"allowed_failures": DEATHS - 1},
-        )
+        try:
+            return LocalCluster(
+                n_workers=cores(),
+                threads_per_worker=1,
+                host="127.0.0.1",
+                dashboard_address=None,
+                memory_limit=0,  # no limit: the weights are mapped, and all workers share them
+                scheduler_kwargs={
+                    "dashboard_address": "127.0.0.1:0",  # of its metrics: any free port, not 8787
+                    "allowed_failures": DEATHS - 1,
+                },
+            )
+        except (OSError, RuntimeError) as error:
+            raise TiedGPTError(f"the workers cannot be started: {error}") from error

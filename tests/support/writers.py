@@ -38,7 +38,6 @@ TRAIN = (
     "train ../text --out out --n-layer 1 --n-head 1 --n-embd 8 --context 8 --vocab-size 260 "
     "--batch 2 --steps 4 --eval-every 2"
 )
-DOCUMENTS = "documents score ../in.jsonl -m ../tied --shard-size 1KB --out out"
 # A name -> the command, and the command that continues it, if there is one
 WRITERS = {
     "save": ("save ../untied out", ""),
@@ -46,7 +45,6 @@ WRITERS = {
     "convert": ("untie ../tied out", ""),
     "download": ("download tiny/gpt2", ""),
     "train, with a vocabulary": (TRAIN, f"{TRAIN} --resume"),
-    "documents": (DOCUMENTS, f"{DOCUMENTS} --resume"),
 }
 # Python's audit events that are changes of files, and those of them that fail on a full disk
 CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "open", "tempfile.mkdtemp"}
@@ -76,7 +74,7 @@ def import_what_writers_use() -> None:
         _tiedgpt, package, *_ = module.name.split(".")
         if package in packages:
             importlib.import_module(module.name)
-    for name in ("tqdm", "requests", "tiedgpt.scale.output"):
+    for name in ("tqdm", "requests"):
         importlib.import_module(name)
 
 
@@ -220,13 +218,10 @@ class Writer:
         # These commands publish all their files at once: all are there, or none.
         if self.name in ("save", "save over another", "convert"):
             assert files in (files_before, whole), f"{report}: {sorted(files)}"
-        # These commands publish one file after the other, so some may be missing. out.parts is a
-        # folder of `documents` that is removed at the end, so its files are not compared.
-        if self.name in ("download", "documents"):
+        # This command publishes one file after the other, so some may be missing.
+        if self.name == "download":
             for name, content in files.items():
-                is_part = "parts" in name
-                if not is_part:
-                    assert whole.get(name) == content, f"{report}: {name}"
+                assert whole.get(name) == content, f"{report}: {name}"
 
     def enter_new_directory(self) -> None:
         """Make a directory in PLACE, in which the next command runs, and enter it."""
