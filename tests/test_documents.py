@@ -48,7 +48,6 @@ def new_cluster(**options) -> distributed.LocalCluster:
     """A Dask cluster on this machine, whose web server takes any free port."""
     return distributed.LocalCluster(
         threads_per_worker=1,
-        host="127.0.0.1",
         dashboard_address=None,
         scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
         **options,
@@ -643,7 +642,7 @@ def test_a_signal_ends_the_command_and_its_workers(commands, undisturbed, number
 @pytest.mark.slow
 def test_any_number_of_workers_gives_the_same_bytes(commands, undisturbed):
     for count in (1, 3):
-        with new_cluster(n_workers=count) as cluster:
+        with new_cluster(n_workers=count, host="127.0.0.1") as cluster:
             process = commands.documents(f"by-{count}", "--scheduler", cluster.scheduler_address)
             commands.end(process, code=0)
         assert parts_of(f"by-{count}") == undisturbed
