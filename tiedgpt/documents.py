@@ -415,7 +415,7 @@ def connect(scheduler: str | None) -> Iterator[Any]:
     """
     from distributed import Client  # takes a second
 
-    logging.disable()  # what matters is raised
+    logging.disable()  # Dask logs what is raised here, and workers that it starts again
     try:
         with ExitStack() as stack:
             if scheduler is None:
@@ -431,15 +431,13 @@ def connect(scheduler: str | None) -> Iterator[Any]:
 
 
 def new_cluster() -> Any:
-    """A process for each core, with one thread, on the loopback interface. It logs nothing.
+    """A process for each core, with one thread, on the loopback interface.
 
     Raises TiedGPTError if a process cannot be started.
     """
-    from dask import config
     from distributed import LocalCluster
 
-    log = "distributed.nanny.pre-spawn-environ.DASK_LOGGING__DISTRIBUTED"
-    with config.set({log: "critical"}), ctrl_c_for_this_process_only():
+    with ctrl_c_for_this_process_only():  # which then ends the others
         try:
             return LocalCluster(
                 n_workers=cores(),
