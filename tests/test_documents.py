@@ -499,7 +499,7 @@ def test_refused_before_anything_is_written(run, place, words, message):
     assert sorted(os.listdir()) == before
 
 
-def test_a_cut_gz_file_is_an_error_and_what_was_read_is_done(run_documents):
+def test_a_cut_gz_file_is_an_error(run_documents):
     data = Path("in.jsonl").read_bytes()
     Path("in.jsonl").write_bytes(gzip.compress(data)[:-20])
     code, _, err = run_documents(inputs=["in.jsonl"])

@@ -437,7 +437,7 @@ def new_cluster() -> Any:
     """
     from distributed import LocalCluster
 
-    with ctrl_c_for_this_process_only():  # which then ends the others
+    with ctrl_c_for_this_process_only():  # and this process ends the workers
         try:
             return LocalCluster(
                 n_workers=cores(),
