@@ -44,8 +44,9 @@ BLOCK_SIZE = 10**6  # bytes of a block, after decompression; it ends with the li
 MAX_LINE = 1 << 23  # bytes: a longer line is an error. A text takes up to 100 times its size
 GZIP_MAGIC = b"\x1f\x8b"  # the first bytes of a compressed file
 SETTINGS = "settings.json"
-DEATHS = 3  # of workers, until Dask gives a block up
+DEATHS = 3  # of workers, until a block is given up
 CONNECT = 10  # seconds to wait for a scheduler
+NO_WORKER = 60  # seconds to wait for a worker
 
 Settings = dict[str, Any]
 
@@ -331,12 +332,16 @@ def score_inputs(
     if first is None:
         return
     try:
-        with connect(scheduler) as client:
-            # Dask suspects every block that a worker had when it died. Alone, a block is guilty.
+        with connect(scheduler, cores()) as client:
             suspects = do_blocks(client, task, chain([first], missing), progress)
-            killers = []
+        # Dask suspects every block that a worker had when it died. Alone, a block is guilty. Its
+        # workers are new each time: Dask does not restart one that dies while it starts.
+        killers = suspects
+        for _ in range(DEATHS - 1):
+            suspects, killers = killers, []
             for block in suspects:
-                killers += do_blocks(client, task, iter([block]), progress)
+                with connect(scheduler, workers=1) as client:
+                    killers += do_blocks(client, task, iter([block]), progress)
     finally:
         remove_unfinished_parts(out)
     if killers:
@@ -374,13 +379,12 @@ def do_blocks(
     Returns the blocks that Dask gave up because their workers died. Raises TiedGPTError if the
     scheduler is lost, and what a task raises.
     """
-    from distributed import CancelledError, KilledWorker, as_completed
+    from distributed import CancelledError, KilledWorker
     from distributed.client import ClosedClientError
     from distributed.comm import CommClosedError
 
     given_up: list[Block] = []
     running: dict[Any, Block] = {}  # a future -> its block
-    done = as_completed(loop=client.loop)
     try:
         while True:
             # A block for each thread. More blocks would only wait in the scheduler's memory.
@@ -389,27 +393,38 @@ def do_blocks(
                 # pure=False: the result of an equal task of an earlier run does not count.
                 future = client.submit(task, block, pure=False)
                 running[future] = block
-                done.add(future)
             if not running:
                 return given_up
-            future = next(done)
-            block = running.pop(future)
-            try:
-                future.result()
-            except KilledWorker:
-                given_up.append(block)
-                continue
-            if progress is not None:
-                progress(block.file_bytes)
+            for future in wait_for_some(client, list(running)):
+                block = running.pop(future)
+                try:
+                    future.result()
+                except KilledWorker:
+                    given_up.append(block)
+                    continue
+                if progress is not None:
+                    progress(block.file_bytes)
     except (CommClosedError, ClosedClientError, CancelledError) as error:
         raise TiedGPTError("the connection to the Dask scheduler is lost") from error
     except (AttributeError, ImportError) as error:  # a worker has another tiedgpt, or none
         raise TiedGPTError(f"a worker cannot run tiedgpt {__version__}: {error}") from error
 
 
+def wait_for_some(client: Any, futures: list[Any]) -> set[Any]:
+    """The futures that are done, at least one. Raises TiedGPTError if there is no worker."""
+    from distributed import TimeoutError, wait
+
+    while True:
+        try:
+            return wait(futures, timeout=NO_WORKER, return_when="FIRST_COMPLETED").done
+        except TimeoutError:
+            if not client.nthreads():
+                raise TiedGPTError(f"Dask had no worker for {NO_WORKER} seconds") from None
+
+
 @contextmanager
-def connect(scheduler: str | None) -> Iterator[Any]:
-    """A Dask client of the scheduler at an address, or of a new process for each core.
+def connect(scheduler: str | None, workers: int) -> Iterator[Any]:
+    """A Dask client of the scheduler at an address, or of some new processes if it is None.
 
     Raises TiedGPTError if there is no scheduler, or if the processes cannot be started.
     """
@@ -419,7 +434,7 @@ def connect(scheduler: str | None) -> Iterator[Any]:
     try:
         with ExitStack() as stack:
             if scheduler is None:
-                cluster = stack.enter_context(new_cluster())
+                cluster = stack.enter_context(new_cluster(workers))
                 scheduler = cluster.scheduler_address
             try:
                 client = Client(scheduler, timeout=CONNECT)
@@ -430,8 +445,8 @@ def connect(scheduler: str | None) -> Iterator[Any]:
         logging.disable(logging.NOTSET)
 
 
-def new_cluster() -> Any:
-    """A process for each core, with one thread, on the loopback interface.
+def new_cluster(workers: int) -> Any:
+    """Processes with one thread each, on the loopback interface.
 
     Raises TiedGPTError if a process cannot be started.
     """
@@ -440,14 +455,14 @@ def new_cluster() -> Any:
     with ctrl_c_for_this_process_only():  # and this process ends the workers
         try:
             return LocalCluster(
-                n_workers=cores(),
+                n_workers=workers,
                 threads_per_worker=1,
                 host="127.0.0.1",
                 dashboard_address=None,
                 memory_limit=0,  # no limit: the weights are mapped, and all workers share them
                 scheduler_kwargs={
                     "dashboard_address": "127.0.0.1:0",  # of its metrics: any free port, not 8787
-                    "allowed_failures": DEATHS - 1,
+                    "allowed_failures": 0,
                 },
             )
         except (OSError, RuntimeError) as error:
