@@ -9,7 +9,6 @@ import os
 import re
 import socket
 import sys
-import tempfile
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator
@@ -41,7 +40,6 @@ EXTRAS = {
     "playwright": "browser",
     "axe_playwright_python": "browser",
     "distributed": "test",
-    "lm_eval": "eval",
     "matplotlib": "plot",
     "scipy": "tying",
 }
@@ -302,15 +300,11 @@ def run(capsys, monkeypatch):
     """run(*arguments, stdin=bytes) -> (exit code, stdout, stderr), in this process."""
 
     def run(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
-        # stdin is a file on the disk, because `documents` asks for its file descriptor.
-        with io.TextIOWrapper(tempfile.TemporaryFile()) as file:
-            file.buffer.write(stdin)
-            file.seek(0)
-            monkeypatch.setattr(sys, "stdin", file)
-            try:
-                code = cli.main(list(arguments))
-            except SystemExit as stop:  # argparse raises it
-                code = stop.code
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        try:
+            code = cli.main(list(arguments))
+        except SystemExit as stop:  # argparse raises it
+            code = stop.code
         out, err = capsys.readouterr()
         return code, out, err
 

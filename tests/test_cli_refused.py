@@ -59,11 +59,6 @@ NAMES = [
     pytest.param(
         ["run", "a"], "no command 'run'; did you mean generate?", id="command-of-another-program"
     ),
-    pytest.param(
-        ["documents", "-h"],
-        "no command 'documents'; did you mean documents score or documents generate?",
-        id="half-a-command",
-    ),
     pytest.param(["xyz"], "no command 'xyz' (try: tiedgpt -h)", id="command-unlike-any"),
     pytest.param(
         ["--verson"],
@@ -376,11 +371,6 @@ GENERATE = [
         ["generate", "-m", MODEL, "--greedy", "-t", "1", "a"],
         "--greedy cannot be given with --temperature, --top-k, --top-p or --min-p",
         id="greedy-with-temperature",
-    ),
-    pytest.param(
-        ["documents", "generate", "IN", "--out", "OUT", "-m", MODEL, "--greedy", "-t", "1"],
-        "--greedy cannot be given with --temperature, --top-k, --top-p or --min-p",
-        id="documents-greedy-with-temperature",
     ),
     pytest.param(
         ["generate", "-m", MODEL, "--head", "neither", "a"],

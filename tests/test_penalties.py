@@ -136,17 +136,6 @@ def test_drafts_change_no_token_of_a_text_with_a_penalty(settings, draft):
     assert list(tiedgpt.generate(model, prompt, draft=draft, **settings)) == plain
 
 
-def test_generate_documents_and_generate_return_the_same_tokens():
-    model = tiedgpt.load_model("shakespeare-tied")
-    tokenizer = tiedgpt.load_tokenizer("shakespeare-tied")
-    ids = tokenizer.encode("To be")
-    expected = list(tiedgpt.generate(model, ids, 20, greedy=True, repetition_penalty=1.4))
-    (samples,) = tiedgpt.generate_documents(
-        model, tokenizer, ["To be"], 20, greedy=True, repetition_penalty=1.4
-    )
-    assert samples[0].ids == expected
-
-
 @pytest.mark.parametrize(
     "settings",
     [

@@ -214,9 +214,7 @@ class Writer:
         # It publishes one file after the other, so some may be missing.
         if self.name == "download":
             for name, content in files.items():
-                is_part = "parts" in name
-                if not is_part:
-                    assert whole.get(name) == content, f"{report}: {name}"
+                assert whole.get(name) == content, f"{report}: {name}"
 
     def enter_new_directory(self) -> None:
         """Make a directory in PLACE, in which the next command runs, and enter it."""

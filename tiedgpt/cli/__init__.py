@@ -20,8 +20,7 @@ from .messages import discard_unwritten, note, print_error, print_line, silent_s
 COMMANDS = {
     "generate": "generate",
     "score": "score",
-    "documents score": "documents_score",
-    "documents generate": "documents_generate",
+    "documents": "documents",
     "train": "train",
     "params": "params",
     "tokenize": "tokenize",
@@ -54,7 +53,6 @@ OTHER_NAMES = {
     "fit": "train",
     "encode": "tokenize",
     "decode": "tokenize",
-    "documents": "documents score or documents generate",
     "help": "-h",
     "version": "-h",
 }
@@ -145,7 +143,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
         print(f"tiedgpt {__version__}")
         raise SystemExit(0)
 
-    command, arguments = split_command(argv)
+    command, *arguments = argv
+    check_command(command)
     parser = parser_of(command)
     check_flags(parser, arguments)
     args, rest = parser.parse_known_args(arguments)
@@ -163,15 +162,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return args
 
 
-def split_command(argv: list[str]) -> tuple[str, list[str]]:
-    """The command, which may be of two words, and its arguments. Raises ArgumentError."""
-    two_words = " ".join(argv[:2])
-    if two_words in COMMANDS:
-        return two_words, argv[2:]
-    command = argv[0]
+def check_command(command: str) -> None:
+    """Raise ArgumentError for a command that does not exist."""
     if command in COMMANDS:
-        return command, argv[1:]
-
+        return
     if command in OTHER_NAMES:
         hint = f"; did you mean {OTHER_NAMES[command]}?"
     else:
