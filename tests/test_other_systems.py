@@ -4,7 +4,6 @@ Each test runs twice: without what macOS lacks, and without what Windows lacks.
 """
 
 import ctypes
-import json
 import mmap
 import os
 import signal
@@ -93,7 +92,6 @@ COMMANDS = [
     "score -m model text.txt",
     "untie model untied",
     "params model",
-    "documents score in.jsonl -m model --out out.jsonl",
 ]
 
 
@@ -101,12 +99,11 @@ def test_the_commands_work(monkeypatch, run, tmp_path):
     """The commands end with code 0. They leave their results and no other files."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("To be, or not to be. " * 60)
-    (tmp_path / "in.jsonl").write_text(json.dumps({"id": "a", "text": "To be"}) + "\n")
     for command in COMMANDS:
         code, _, err = run(*command.split())
         assert code == 0, f"{command}: {err}"
     files = sorted(os.listdir(tmp_path))
-    assert files == ["in.jsonl", "model", "out.jsonl", "text.txt", "untied"]
+    assert files == ["model", "text.txt", "untied"]
 
 
 def test_all_cores_of_the_machine_are_counted(monkeypatch):

@@ -38,7 +38,6 @@ TRAIN = (
     "train ../text --out out --n-layer 1 --n-head 1 --n-embd 8 --context 8 --vocab-size 260 "
     "--batch 2 --steps 4 --eval-every 2"
 )
-DOCUMENTS = "documents score ../in.jsonl -m ../tied --shard-size 1KB --out out"
 # A name -> the command, and the command that continues it, if there is one
 WRITERS = {
     "save": ("save ../untied out", ""),
@@ -46,7 +45,6 @@ WRITERS = {
     "convert": ("untie ../tied out", ""),
     "download": ("download tiny/gpt2", ""),
     "train, with a vocabulary": (TRAIN, f"{TRAIN} --resume"),
-    "documents": (DOCUMENTS, f"{DOCUMENTS} --resume"),
 }
 # Python's audit events that are changes of files, and those of them that fail on a full disk
 CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "open", "tempfile.mkdtemp"}
@@ -76,7 +74,7 @@ def import_what_writers_use() -> None:
         _tiedgpt, package, *_ = module.name.split(".")
         if package in packages:
             importlib.import_module(module.name)
-    for name in ("tqdm", "requests", "tiedgpt.scale.output"):
+    for name in ("tqdm", "requests"):
         importlib.import_module(name)
 
 

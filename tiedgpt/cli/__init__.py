@@ -20,8 +20,6 @@ from .messages import discard_unwritten, note, print_error, print_line, silent_s
 COMMANDS = {
     "generate": "generate",
     "score": "score",
-    "documents score": "documents_score",
-    "documents generate": "documents_generate",
     "train": "train",
     "params": "params",
     "tokenize": "tokenize",
@@ -55,7 +53,6 @@ OTHER_NAMES = {
     "fit": "train",
     "encode": "tokenize",
     "decode": "tokenize",
-    "documents": "documents score or documents generate",
     "help": "-h",
     "version": "-h",
 }
