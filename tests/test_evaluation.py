@@ -17,7 +17,7 @@ from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.evaluation import score, token_losses
 from tiedgpt.fast import threads
 from tiedgpt.gpt2.config import HEADS
-from tiedgpt.inference import evaluation
+from tiedgpt import evaluation
 
 CONTEXT = SMALL.n_ctx
 
