@@ -252,7 +252,10 @@ def prepare_streams() -> None:
 
 def discard_output() -> None:
     """Discard what stdout could not write. Python would try again at its exit, and fail."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def show_warning(message: Warning | str, *place: Any, **stream: Any) -> None:
