@@ -189,7 +189,7 @@ def test_text_grows_as_soon_as_it_is_certain(tokens, stop, texts, reason):
 
 
 def test_each_sample_of_a_batch_ends_by_itself():
-    """Samples end at one of the letters in `stops`, at the end-of-text token, or after 30 tokens."""
+    """Samples end at one of the letters in `stops`, at EOT, or after 30 tokens."""
     stops = ["e", "t", "a"]
     vocab_size = TOKENIZER.vocab_size
     model = random_model(replace(SMALL, vocab_size=vocab_size, n_ctx=64, eos_token_id=EOT))

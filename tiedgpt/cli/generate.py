@@ -15,7 +15,7 @@ examples:
 import argparse
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -95,20 +95,22 @@ def run(args: argparse.Namespace) -> None:
     start = time.perf_counter()
     heads = models.load_heads(path, args.head)
     load_s = time.perf_counter() - start
-    writers = [Writer(args, sampling, tokenizer, model) for model in heads]
+
+    def answers(ids: list[int]) -> list[Answer]:
+        """An answer of each model to a prompt, all with the same seed."""
+        seed = seed_or_new(args.seed)
+        return [Answer(args, sampling, tokenizer, model, ids, seed) for model in heads]
 
     if is_interactive:
-        prompt_loop(writers, config)
+        prompt_loop(answers, lambda line: prompt_ids(line, tokenizer, config, args))
     elif args.json:
-        seed = seed_or_new(args.seed)
         facts = {"model": name, "prompt": prompt, "prompt_ids": ids}
-        print_json([{**facts, **writer.report(ids, seed, load_s)} for writer in writers])
+        print_json([{**facts, **answer.report(load_s)} for answer in answers(ids)])
     else:
-        seed = seed_or_new(args.seed)
+        for answer in answers(ids):
+            answer.print_samples(before=prompt if args.echo else "")
         if args.seed is None and not sampling.is_greedy:
-            note(f"the same text again: --seed {seed}")
-        for writer in writers:
-            writer.print_samples(ids, seed, before=prompt if args.echo else "")
+            note(f"the same text again: --seed {answer.seed}")
 
 
 def prompt_ids(
@@ -136,54 +138,49 @@ def prompt_ids(
 
 
 @dataclass
-class Writer:
-    """A model, and how it continues a prompt."""
+class Answer:
+    """The samples by which a model continues a prompt, and what --logprobs lists of them."""
 
     args: argparse.Namespace
     sampling: Sampling
     tokenizer: Tokenizer
     model: GPT2
+    ids: list[int]  # of the prompt
+    seed: int
 
-    def write(
-        self, ids: list[int], seed: int, samples: list[TextSample], logprobs: list[list[Any]]
-    ) -> Iterator[None]:
-        """Let the samples grow by a token each time, with a progress bar while the prompt is read.
+    def __post_init__(self) -> None:
+        self.samples: list[TextSample] = []
+        for _ in range(self.args.num_samples):
+            eos_token_ids = self.model.config.eos_token_ids
+            self.samples.append(TextSample(self.tokenizer, self.args.stop, eos_token_ids))
+        # What --logprobs lists of each token of a sample, the end-of-text token included
+        self.logprobs: list[list[dict[str, Any]]] = [[] for _ in self.samples]
 
-        `logprobs` gets what --logprobs lists of each token, the end-of-text token included.
-        """
-
-        def record(number: int, logits: np.ndarray, token: int) -> None:
-            (prediction,) = predict(logits, [token], self.args.logprobs)
-            logprobs[number].append(predicted_json(self.tokenizer, prediction, "logprob"))
-
-        with ProgressBar("reading the prompt", len(ids), "token") as progress:
+    def grow(self) -> Iterator[None]:
+        """Let all samples grow by a token each time. A bar shows how far the prompt is read."""
+        with ProgressBar("reading the prompt", len(self.ids), "token") as progress:
             steps = sample_tokens(
                 self.model,
-                ids,
+                self.ids,
                 max_new_tokens=self.args.max_new_tokens,
                 sampling=self.sampling,
-                seed=seed,
-                num_samples=len(samples),
+                seed=self.seed,
+                num_samples=len(self.samples),
                 progress=progress.add,
-                record=None if self.args.logprobs is None else record,
+                record=None if self.args.logprobs is None else self.record,
             )
-            yield from grow(samples, steps)
+            yield from grow(self.samples, steps)
 
-    def new_samples(self) -> tuple[list[TextSample], list[list[Any]]]:
-        """As many samples as --num-samples says, without a token, and a list for each."""
-        samples = []
-        for _ in range(self.args.num_samples):
-            samples.append(
-                TextSample(self.tokenizer, self.args.stop, self.model.config.eos_token_ids)
-            )
-        return samples, [[] for _ in samples]
+    def record(self, number: int, logits: np.ndarray, token: int) -> None:
+        """Note the log probability of a token of a sample, and its alternatives."""
+        (prediction,) = predict(logits, [token], self.args.logprobs)
+        self.logprobs[number].append(predicted_json(self.tokenizer, prediction, "logprob"))
 
-    def report(self, ids: list[int], seed: int, load_s: float) -> dict[str, Any]:
+    def report(self, load_s: float) -> dict[str, Any]:
         """Generate all samples; return what --json prints of them."""
-        samples, logprobs = self.new_samples()
         # The first step also reads the prompt, so it is timed alone.
         start = time.perf_counter()
-        steps = self.write(ids, seed, samples, logprobs)
+        steps = self.grow()
         next(steps)
         after_first = time.perf_counter()
         with ProgressBar("generating", self.args.max_new_tokens, "token") as progress:
@@ -192,7 +189,7 @@ class Writer:
         decode_s = time.perf_counter() - after_first
 
         documents = []
-        for sample, listed in zip(samples, logprobs, strict=True):
+        for sample, listed in zip(self.samples, self.logprobs, strict=True):
             document: dict[str, Any] = {
                 "ids": sample.ids,
                 "text": sample.text,
@@ -202,10 +199,10 @@ class Writer:
                 document["logprobs"] = listed[: len(sample.ids)]  # without the end-of-text token
             documents.append(document)
         # The first token of each sample came with the logits of the prompt: it was not decoded.
-        decoded = sum(max(0, len(sample.ids) - 1) for sample in samples)
+        decoded = sum(max(0, len(sample.ids) - 1) for sample in self.samples)
         return {
             "head": self.model.config.head,
-            "seed": seed,
+            "seed": self.seed,
             "samples": documents,
             "timing": {
                 "load_s": load_s,
@@ -214,16 +211,15 @@ class Writer:
             },
         }
 
-    def print_samples(self, ids: list[int], seed: int, before: str) -> None:
+    def print_samples(self, before: str) -> None:
         """Print the samples one below the other while they grow, each after the text `before`."""
-        samples, logprobs = self.new_samples()
-        steps = self.write(ids, seed, samples, logprobs)
-        for number, sample in enumerate(samples):
+        steps = self.grow()
+        for number, sample in enumerate(self.samples):
             headings = []
             if self.args.head == "both":
                 headings.append(self.model.config.head)
-            if len(samples) > 1:
-                headings.append(f"{number + 1} of {len(samples)}")
+            if len(self.samples) > 1:
+                headings.append(f"{number + 1} of {len(self.samples)}")
             if headings:
                 print(f"--- {', '.join(headings)} ---")
 
@@ -240,11 +236,13 @@ class Writer:
             if self.args.logprobs is not None:
                 print()
                 # The predictions may end with that of the end-of-text token, which is not in ids.
-                rows = zip(sample.ids, logprobs[number], strict=False)
+                rows = zip(sample.ids, self.logprobs[number], strict=False)
                 print_predictions(self.tokenizer, "logprob", rows)
 
 
-def prompt_loop(writers: list[Writer], config: Config) -> None:
+def prompt_loop(
+    answers: Callable[[list[int]], list[Answer]], encode: Callable[[str], list[int]]
+) -> None:
     """Continue each line that is typed, until Ctrl-D. An error does not end it."""
     with suppress(ImportError):  # Windows has no readline
         import readline  # noqa: F401  (it gives input() line editing and a history)
@@ -254,18 +252,15 @@ def prompt_loop(writers: list[Writer], config: Config) -> None:
     print("Type the beginning of a text. Ctrl-D leaves.", file=sys.stderr)
     while True:
         try:
-            prompt = input("> ")
+            line = input("> ")
         except EOFError:
             print(file=sys.stderr)
             return
-        if not prompt:
+        if line == "":
             continue
-        args = writers[0].args
         try:
-            ids = prompt_ids(prompt, writers[0].tokenizer, config, args)
-            seed = seed_or_new(args.seed)
-            for writer in writers:
-                writer.print_samples(ids, seed, before=prompt)
+            for answer in answers(encode(line)):
+                answer.print_samples(before=line)
         except TiedGPTError as error:
             print_error(error)
         except KeyboardInterrupt:  # it ends the text, not the loop
