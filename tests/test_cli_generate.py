@@ -348,7 +348,6 @@ def test_the_prompt_loop_continues_each_line(checkpoint, run):
 
 
 def test_ctrl_c_stops_a_text_and_the_loop_goes_on(tmp_path):
-    """Ctrl-C at a prompt ends the command."""
     # A model that is so slow that the text is not complete before Ctrl-C
     slow = replace(CONFIG, n_layer=4, n_embd=384, n_head=6, n_inner=1536, n_ctx=1024)
     tiedgpt.save_model(tiedgpt.GPT2.random(slow), Tokenizer([]), tmp_path)
@@ -356,6 +355,7 @@ def test_ctrl_c_stops_a_text_and_the_loop_goes_on(tmp_path):
         terminal.type("", until="> ")
         terminal.type("a\r", until="a\na")  # the line that was typed, and the begin of the text
         terminal.type(CTRL_C, until="\n> ")
-        terminal.type(CTRL_C)
-        assert terminal.process.wait(timeout=60) == 130
+        terminal.type(f"typed{CTRL_C}", until="\n> ")
+        terminal.type(CTRL_D)
+        assert terminal.process.wait(timeout=60) == 0
         assert "Traceback" not in terminal.text

@@ -249,19 +249,20 @@ def prompt_loop(
     # Bytes that are not text are let through here: the tokenizer has an error for them.
     stdin: Any = sys.stdin
     stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
-    print("Type the beginning of a text. Ctrl-D leaves.", file=sys.stderr)
+    print(
+        "Type the beginning of a text. Ctrl-C stops its continuation, Ctrl-D leaves.",
+        file=sys.stderr,
+    )
     while True:
         try:
             line = input("> ")
+            if line != "":
+                for answer in answers(encode(line)):
+                    answer.print_samples(before=line)
         except EOFError:
             print(file=sys.stderr)
             return
-        if line == "":
-            continue
-        try:
-            for answer in answers(encode(line)):
-                answer.print_samples(before=line)
         except TiedGPTError as error:
             print_error(error)
-        except KeyboardInterrupt:  # it ends the text, not the loop
+        except KeyboardInterrupt:  # it ends the text or the line, not the loop
             print(file=sys.stderr)
