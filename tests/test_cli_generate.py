@@ -351,8 +351,10 @@ def test_ctrl_c_stops_a_text_and_the_loop_goes_on(tmp_path):
     # A model that is so slow that the text is not complete before Ctrl-C
     slow = replace(CONFIG, n_layer=4, n_embd=384, n_head=6, n_inner=1536, n_ctx=1024)
     tiedgpt.save_model(tiedgpt.GPT2.random(slow), Tokenizer([]), tmp_path)
-    with Terminal("generate", "-m", str(tmp_path), "-n", "1000000", "-s", "1") as terminal:
-        terminal.type("", until="> ")
+    with Terminal("generate", "-q", "-m", str(tmp_path), "-n", "1000000", "-s", "1") as terminal:
+        assert terminal.type("", until="> ") == "> "
+        shown = terminal.type("<|endoftext|>\r", until="> ")
+        assert "tiedgpt: error: the text holds" in shown, "--quiet hides no error"
         terminal.type("a\r", until="a\na")  # the line that was typed, and the begin of the text
         terminal.type(CTRL_C, until="\n> ")
         terminal.type(f"typed{CTRL_C}", until="\n> ")

@@ -32,7 +32,7 @@ from ..gpt2.tokenizer import EOT, Tokenizer
 from ..sampling import Sampling
 from ..study.predictions import predict, predicted_json
 from . import models, options
-from .messages import ProgressBar, note, print_error
+from .messages import ProgressBar, note
 from .output import print_json, printable
 from .tables import print_predictions
 from .texts import encode_text, read_prompt
@@ -263,6 +263,6 @@ def prompt_loop(
             print(file=sys.stderr)
             return
         except TiedGPTError as error:
-            print_error(error)
+            print(f"tiedgpt: error: {error}", file=sys.__stderr__)  # with --quiet, too
         except KeyboardInterrupt:  # it ends the text or the line, not the loop
             print(file=sys.stderr)
