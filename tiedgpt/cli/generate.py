@@ -260,9 +260,9 @@ def prompt_loop(
                 for answer in answers(encode(line)):
                     answer.print_samples(before=line)
         except EOFError:
-            print(file=sys.stderr)
+            print()
             return
         except TiedGPTError as error:
             print(f"tiedgpt: error: {error}", file=sys.__stderr__)  # with --quiet, too
         except KeyboardInterrupt:  # it ends the text or the line, not the loop
-            print(file=sys.stderr)
+            print()
