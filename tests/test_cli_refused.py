@@ -60,6 +60,15 @@ NAMES = [
         ["run", "a"], "no command 'run'; did you mean generate?", id="command-of-another-program"
     ),
     pytest.param(["xyz"], "no command 'xyz' (try: tiedgpt -h)", id="command-unlike-any"),
+    pytest.param(["serve"], "no command 'serve' (try: tiedgpt -h)", id="command-serve"),
+    pytest.param(
+        ["generate", "--file", "a"], "unknown flag --file (try: tiedgpt generate -h)", id="no-file"
+    ),
+    pytest.param(
+        ["generate", "--interactive"],
+        "unknown flag --interactive (try: tiedgpt generate -h)",
+        id="no-interactive",
+    ),
     pytest.param(
         ["--verson"],
         "unknown flag --verson; did you mean --version? (try: tiedgpt -h)",
@@ -328,19 +337,27 @@ GENERATE = [
         id="prompt-too-long-for-9-new-tokens",
     ),
     pytest.param(
-        ["generate", "-m", MODEL, "-t", "0", "a"],
-        "-t/--temperature: expected a number above 0, got '0'; for the likeliest token alw",
-        id="temperature-0",
+        ["generate", "-m", MODEL, "-t", "-1", "a"], "--temperature must be", id="temperature"
     ),
     pytest.param(
-        ["generate", "-m", MODEL, "-p", "1.5", "a"],
-        "-p/--top-p: expected a number above 0 and at most 1, got '1.5'",
-        id="top-p-above-1",
+        ["generate", "-m", MODEL, "-t", "x", "a"],
+        "--temperature: expected a n",
+        id="no-number",
+    ),
+    pytest.param(["generate", "-m", MODEL, "-p", "1.5", "a"], "--top-p must be", id="top-p"),
+    pytest.param(["generate", "-m", MODEL, "-k", "-1", "a"], "--top-k must be", id="top-k"),
+    pytest.param(["generate", "-m", MODEL, "-k", "1.5", "a"], "--top-k: expected a w", id="half"),
+    pytest.param(["generate", "-m", MODEL, "--min-p", "2", "a"], "--min-p must be", id="min-p"),
+    pytest.param(
+        ["generate", "-m", MODEL, "--repetition-penalty", "0", "a"],
+        "--repetition-penalty must be",
+        id="penalty",
     ),
     pytest.param(
-        ["generate", "-m", MODEL, "-k", "0", "a"],
-        "-k/--top-k: expected a whole number of at least 1, got '0'",
-        id="top-k-0",
+        ["generate", "-m", MODEL, "--echo", "--json", "a"], "--echo cannot be", id="echo-json"
+    ),
+    pytest.param(
+        ["generate", "to", "be"], "unexpected argument be: put the prompt in quotes", id="words"
     ),
     pytest.param(
         ["generate", "-m", MODEL, "-s", "-1", "a"],
@@ -363,24 +380,9 @@ GENERATE = [
         id="empty-stop",
     ),
     pytest.param(
-        ["generate", "-m", MODEL, "--greedy", "--top-k", "5", "a"],
-        "--greedy cannot be given with --temperature, --top-k, --top-p or --min-p",
-        id="greedy-with-top-k",
-    ),
-    pytest.param(
-        ["generate", "-m", MODEL, "--greedy", "-t", "1", "a"],
-        "--greedy cannot be given with --temperature, --top-k, --top-p or --min-p",
-        id="greedy-with-temperature",
-    ),
-    pytest.param(
         ["generate", "-m", MODEL, "--head", "neither", "a"],
         "--head: invalid choice: 'neither'",
         id="head-unknown",
-    ),
-    pytest.param(
-        ["generate", "-m", MODEL, "--draft", MODEL, "a"],
-        "is the model itself; name a smaller one",
-        id="draft-is-the-model",
     ),
 ]
 

@@ -66,7 +66,7 @@ def import_what_writers_use() -> None:
 
     An import in a fork may open files to write, such as byte code. They would count as changes.
     """
-    packages = ("cli", "checkpoints", "training", "inference")
+    packages = ("cli", "checkpoints", "training")
     for module in pkgutil.walk_packages(tiedgpt.__path__, "tiedgpt."):
         _tiedgpt, package, *_ = module.name.split(".")
         if package in packages:

@@ -26,11 +26,10 @@ from ..checkpoints.places import SHIPPED, find_here, weight_folders
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, Range
 from ..gpt2.tokenizer import Tokenizer
-from ..inference.prompts import encode_text
 from ..study.corpus import Corpus
 from . import models, options
 from .messages import ProgressBar, note
-from .texts import read_text, source_name
+from .texts import encode_text, read_text, source_name
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,13 +13,12 @@ from typing import Any
 
 from ..checkpoints import find_model, read_config, read_tokenizer
 from ..gpt2.tokenizer import Tokenizer
-from ..inference.prompts import encode_prompt
 from ..study.predictions import Layer, lens, token_json
 from . import models, options
 from .messages import note
 from .output import fill, print_json, quoted_token
 from .tables import Cells, print_table
-from .texts import read_prompt
+from .texts import encode_prompt, read_prompt
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

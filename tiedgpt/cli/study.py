@@ -22,14 +22,13 @@ from ..checkpoints.places import SHIPPED
 from ..errors import ArgumentError, CheckpointError, TiedGPTError, TokenizerError, one_line
 from ..gpt2.config import Config
 from ..gpt2.tokenizer import Tokenizer
-from ..inference.prompts import encode_text
 from ..study.corpus import MIN_COUNT, MIN_TOKENS, Corpus
 from ..study.paths import PATH_PARTS
 from ..study.report import measure
 from . import models, options
 from .messages import ProgressBar, note
 from .tables import Cells, print_table
-from .texts import read_text, source_name
+from .texts import encode_text, read_text, source_name
 
 
 @dataclass

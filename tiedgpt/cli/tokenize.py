@@ -14,11 +14,10 @@ from typing import Any
 
 from ..checkpoints import find_model, read_tokenizer
 from ..errors import ArgumentError, short_repr
-from ..inference.prompts import encode_text
 from . import options
 from .messages import note
 from .output import printable, quoted_token
-from .texts import STDIN, read_text
+from .texts import STDIN, encode_text, read_text
 
 WHOLE_TOKEN = 10**6  # characters of a token that are shown: no token is longer
 

@@ -41,7 +41,6 @@ from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count
 from ..gpt2.tokenizer import Tokenizer
-from ..inference.prompts import encode_text
 from ..training.loop import Trainer
 from ..training.saving import train_and_save
 from ..training.settings import MAX_COUNT, Settings
@@ -50,7 +49,7 @@ from ..training.state import STATE
 from . import models, options
 from .messages import note, print_line
 from .output import printable
-from .texts import read_text
+from .texts import encode_text, read_text
 
 # The settings of a training that flags give, and what is the default of some with --from
 SETTINGS = ("context", "steps", "batch", "lr", "seed", "eval_every")

@@ -24,7 +24,7 @@ Fields = dict[str, Any]  # of a request
 Question = tuple[str, Fields]  # the name of a view, and the fields that the page sends it
 
 # The settings of the page at its start, as fields of its questions.
-SAMPLING = {"temperature": 1, "top_k": None, "top_p": 1}
+SAMPLING = {"temperature": 1, "top_k": None, "top_p": 1, "min_p": 0, "repetition_penalty": 1}
 WRITING = {**SAMPLING, "n": 40, "seed": 1}
 COST = {"vocab": 50_000, "dim": 4096, "total": 7 * 10**9}
 

@@ -34,13 +34,11 @@ def attend_in_blocks(  # q [B, H, T, K], k and v [B, H, S, K] -> [B, H, T, K]
 ) -> Array:
     """attend(q, k, v, layer, run), for a block of queries at a time if there are many.
 
-    With a tape or edits it is one call, because they are about the scores of all queries. It is one
-    call for sequences of unequal lengths too, whose queries in a block need different keys.
+    With a tape or edits it is one call, because they are about the scores of all queries.
     """
     T = q.shape[2]
     S = k.shape[2]
-    has_unequal_lengths = isinstance(run.start, Array)
-    if T <= QUERY_TOKENS or run.tape is not None or run.edits or has_unequal_lengths:
+    if T <= QUERY_TOKENS or run.tape is not None or run.edits:
         return attend(q, k, v, layer, run)
 
     heads = np.empty_like(q)
