@@ -18,8 +18,7 @@ from tiedgpt.checkpoints import safetensors
 from tiedgpt.cli.train import loss_curve
 from tiedgpt.errors import CheckpointError
 from tiedgpt.training import loop
-from tiedgpt.training.loop import Trainer
-from tiedgpt.training.state import LOG, STATE
+from tiedgpt.training.loop import LOG, STATE, Trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

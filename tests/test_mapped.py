@@ -18,8 +18,7 @@ from support.models import CONFIG, random_model
 import tiedgpt
 from tiedgpt.checkpoints import checkpoint, huggingface, safetensors
 from tiedgpt.checkpoints.formats import open_checkpoint
-from tiedgpt.training.loop import Trainer
-from tiedgpt.training.settings import Settings
+from tiedgpt.training.loop import Settings, Trainer
 
 IDS = list(range(50))
 OTHER_MODEL = random_model(CONFIG.with_head("untied"), seed=1)

@@ -29,9 +29,7 @@ from tiedgpt.checkpoints.vocabulary import vocabulary_files
 from tiedgpt.cli.compare import read_arrays
 from tiedgpt.comparison.compare import compare
 from tiedgpt.gpt2.tokenizer import EOT, WORDS, byte_alphabet
-from tiedgpt.training.loop import Trainer
-from tiedgpt.training.settings import Settings
-from tiedgpt.training.state import STATE
+from tiedgpt.training.loop import STATE, Settings, Trainer
 
 TINY = Config(
     vocab_size=7, n_ctx=5, n_embd=4, n_layer=1, n_head=2, n_inner=3, bos_token_id=6, eos_token_id=6

@@ -8,6 +8,7 @@ import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from ..errors import ArgumentError, CheckpointError, TiedGPTWarning, short_repr
 from ..gpt2.config import Config
@@ -74,6 +75,24 @@ def save_model(model: GPT2, tokenizer: Tokenizer | None, directory: str | Path) 
             for name in _chat_templates(files.directory):  # of an earlier tokenizer
                 files.remove(name)
         write_model(files, model, others)
+
+
+def write_checkpoint(directory: Path, model: GPT2, others: Mapping[str, bytes]) -> None:
+    """Write config.json, model.safetensors and other files to a directory that is new."""
+    config = json.dumps(model.config.to_json(), indent=2, sort_keys=True) + "\n"
+    contents = {**others, "config.json": config.encode()}
+    for name, content in contents.items():
+        path = directory / name
+        path.parent.mkdir(exist_ok=True)  # of "additional_chat_templates/x.jinja"
+        path.write_bytes(content)
+    with open(directory / WEIGHTS, "xb") as file:
+        write_weights(file, model)
+
+
+def write_weights(file: BinaryIO, model: GPT2) -> None:
+    """Write the parameters as a safetensors file that transformers reads, too."""
+    tensors = {to_transformers(name): array for name, array in model.parameters.items()}
+    safetensors.write(file, tensors.items())
 
 
 def write_model(files: StagedFiles, model: GPT2, others: Mapping[str, bytes]) -> None:

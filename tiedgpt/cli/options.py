@@ -2,10 +2,12 @@
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any, NoReturn
 
-from ..errors import ABOVE_0, FRACTION, PROBABILITY, ArgumentError, Range, short_repr
+from ..errors import ABOVE_0, FRACTION, PROBABILITY, ArgumentError, Range, TiedGPTError, short_repr
 from ..sampling import Sampling
 from .output import fill
 
@@ -222,6 +224,55 @@ def sampling_of(args: argparse.Namespace) -> Sampling:
     )
 
 
+# Flags from the fields of a dataclass
+
+
+def add_fields(parser: argparse.ArgumentParser, cls: type, names: Sequence[str]) -> None:
+    """Add a flag for each of these fields of a dataclass; `values_of` reads their values.
+
+    A field's metadata has "help", the sentence on the help page, "metavar", and perhaps "flag", a
+    short flag such as "-t". The flag only turns its text into a number: the dataclass refuses it.
+    """
+    by_name = {each.name: each for each in fields(cls)}
+    for name in names:
+        metadata = by_name[name].metadata
+        flags = [flag_of(name)]
+        if "flag" in metadata:
+            flags.insert(0, metadata["flag"])
+        parser.add_argument(
+            *flags,
+            metavar=metadata["metavar"],
+            type=any_whole_number if by_name[name].type is int else any_number,
+            help=f"{metadata['help']} (default: {by_name[name].default})",
+        )
+
+
+def values_of(args: argparse.Namespace, cls: type) -> dict[str, Any]:
+    """The values of the fields of a dataclass whose flags were given."""
+    values = {each.name: getattr(args, each.name, None) for each in fields(cls)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def flag_of(name: str) -> str:
+    """The flag of a field."""
+    return f"--{name.replace('_', '-')}"
+
+
+@contextmanager
+def errors_name_flags(flags: dict[str, str]) -> Iterator[None]:
+    """An error in the block that begins with a field's name begins with its flag instead.
+
+    flags: a field's name -> its flag.
+    """
+    try:
+        yield
+    except TiedGPTError as error:
+        name, _, rest = str(error).partition(" ")
+        if name not in flags:
+            raise
+        raise ArgumentError(f"{flags[name]} {rest}") from error
+
+
 # Types of values
 
 
@@ -263,6 +314,26 @@ def whole_number(argument: str) -> int:
             f"expected a whole number of at most 10^18, got {short_repr(argument)}"
         )
     return value
+
+
+def any_whole_number(argument: str) -> int:
+    """The argparse type of a whole number whose range a dataclass checks."""
+    try:
+        return whole_number(argument)
+    except (ValueError, OverflowError) as error:
+        raise argparse.ArgumentTypeError(
+            f"expected a whole number, got {short_repr(argument)}"
+        ) from error
+
+
+def any_number(argument: str) -> float:
+    """The argparse type of a number whose range a dataclass checks."""
+    try:
+        return float(argument)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"expected a number, got {short_repr(argument)}"
+        ) from error
 
 
 positive_int = number(Range(1))
