@@ -193,7 +193,7 @@ def test_a_training_that_is_resumed_keeps_the_files_beside_the_model(
     arguments = ["train", "-q", text_file, "--from", str(source), "--out", str(out)]
     run(*arguments, *SHORT_TRAINING)
     before = files_beside_model(out)
-    code, _, _ = run("train", "-q", text_file, "--out", str(out), "--resume", "--steps", "2")
+    code, _, _ = run("train", "-q", text_file, "--resume", str(out), "--steps", "2")
     assert code == 0
     assert_has_files_of(source, out)
     assert files_beside_model(out).keys() == before.keys()

@@ -45,7 +45,7 @@ WRITERS = {
     "save over another": ("save ../untied out", ""),
     "convert": ("untie ../tied out", ""),
     "download": ("download tiny/gpt2", ""),
-    "train, with a vocabulary": (TRAIN, f"{TRAIN} --resume"),
+    "train, with a vocabulary": (TRAIN, "train ../text --resume out"),
     "documents": (DOCUMENTS, f"{DOCUMENTS} --resume"),
 }
 # Python's audit events that are changes of files, and those of them that fail on a full disk
