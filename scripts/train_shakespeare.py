@@ -2,9 +2,9 @@
 
     python scripts/train_shakespeare.py tinyshakespeare.txt retrained/
 
-Writes shakespeare-tied/ and shakespeare-untied/, which must be new, to the directory, in about ten minutes each on two
-cores. Both have the same seed, the same batches and the same tokenizer, which is learned from the
-first nine tenths of the text. The last tenth is held out.
+Writes shakespeare-tied/ and shakespeare-untied/, which must be new, to the directory, in about ten
+minutes each on two cores. Both have the same seed, the same batches and the same tokenizer, which
+is learned from the first nine tenths of the text. The last tenth is held out.
 """
 
 import signal

@@ -509,7 +509,7 @@ RESUME_REFUSED = [
             ("--only", "head"),
         ]
     ],
-    (["--steps", "5"], "--steps must be at least 6, because so many are done already, got 5"),
+    (["--steps", "5"], "--steps must be at least the 6 that are done, got 5"),
     (["--steps", "0"], "--steps must be a whole number from 1"),
 ]
 

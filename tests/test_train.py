@@ -206,7 +206,7 @@ def test_what_cannot_be_resumed(tmp_path):
     other_texts = (trainer.tokens, trainer.tokens[:45])
     error = ArgumentError
     refuses(
-        "^steps must be at least 6.* got 5",
+        "^steps must be at least the 6 .* got 5",
         Trainer.resume,
         tmp_path / "out",
         *texts,

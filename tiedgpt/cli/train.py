@@ -142,8 +142,9 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(report))
     else:
-        print_result(report, tokenizer.vocab_size)
-    if report["best_step"] == 0 < report["evaluations"][-1]["step"]:
+        print_result(report, trainer.model.config.vocab_size)
+    was_evaluated_again = len(trainer.evaluations) > 1
+    if was_evaluated_again and report["best_step"] == 0:
         note(
             f"training has not lowered the held-out loss: {out} holds the model before step 1; "
             f"try another --lr than {trainer.settings.lr:g}"

@@ -304,8 +304,7 @@ class Trainer:
             settings = replace(settings, steps=steps)
         if settings.steps < state["step"]:
             raise ArgumentError(
-                f"steps must be at least {state['step']}, because so many are done already, got "
-                f"{settings.steps}"
+                f"steps must be at least the {state['step']} that are done, got {settings.steps}"
             )
         if state["text"] != [checksum(tokens), checksum(held_out)]:
             raise ArgumentError(
