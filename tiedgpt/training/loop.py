@@ -331,6 +331,7 @@ class Trainer:
         for name in (LOG, STATE, WEIGHTS):
             remove_unfinished(directory / name)
         assert self.best is not None  # `read_state` refuses a state without it
+        # The state was written after the step of the best model, and the model perhaps not.
         is_last_best = self.best.step == self.step
         if is_last_best and not np.array_equal(self._best_flat, self.flat):
             self._best_flat[:] = self.flat
