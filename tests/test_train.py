@@ -7,6 +7,8 @@ numbers. An evaluation measures the held-out loss, "val_loss". The best model is
 import json
 import math
 import shutil
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -109,37 +111,48 @@ class Killed(BaseException):
     """Ends a process as SIGKILL does: nothing handles it."""
 
 
-# Held-out losses at the steps 0, 2, 4 and 6, by the step of the best one
-LOSSES = {
-    6: [4.0, 3.0, 2.0, 1.0],
-    4: [4.0, 3.0, 1.0, 2.0],
-    2: [4.0, 1.0, 2.0, 3.0],
-    0: [1.0, 2.0, 3.0, 4.0],
-}
+@pytest.fixture
+def set_losses(monkeypatch):
+    """set_losses(losses) -> models: from here on, an evaluation gives the loss {step: loss}.
+
+    The models {step: model} are those that were evaluated.
+    """
+    evaluate = Trainer.evaluate
+    models = {}
+
+    def set_losses(losses):
+        def evaluate_with_loss(self, *arguments):
+            models[self.step] = deepcopy(self.model)
+            loss = np.array([losses[self.step]])
+            monkeypatch.setattr(loop, "measure_tokens", lambda *_: [loss])
+            return evaluate(self, *arguments)
+
+        monkeypatch.setattr(Trainer, "evaluate", evaluate_with_loss)
+        return models
+
+    return set_losses
 
 
-@pytest.mark.parametrize("best", LOSSES)
+@pytest.mark.parametrize(
+    "losses",
+    [
+        pytest.param({0: 3.0, 2: 4.0, 4: 2.0, 6: 1.0}, id="better-from-step-4"),
+        pytest.param({0: 4.0, 2: 1.0, 4: 2.0, 6: 3.0}, id="best-at-step-2"),
+    ],
+)
 @pytest.mark.parametrize("save", [2, 3, 4], ids=lambda save: f"save-{save}")
 @pytest.mark.parametrize("name", [LOG, STATE, "model.safetensors"])
-def test_a_kill_between_two_replaced_files_loses_nothing(tmp_path, monkeypatch, best, save, name):
+def test_a_kill_between_two_replaced_files_loses_nothing(
+    tmp_path, monkeypatch, set_losses, losses, save, name
+):
     """In the second, third or fourth save, the process is killed before it replaces this file."""
-    by_step = dict(zip((0, 2, 4, 6), LOSSES[best], strict=True))
-    measured = []  # the steps of the trainer that is running
-
-    def measure_tokens(*_):
-        return [np.array([by_step[measured[-1].step]])]
-
-    monkeypatch.setattr(loop, "measure_tokens", measure_tokens)
-
-    def start():
-        measured.append(new_trainer(settings=replace(TINY, eval_every=2)))
-        return measured[-1]
-
-    unbroken = start()
+    models = set_losses(losses)
+    settings = replace(TINY, eval_every=2)
+    unbroken = new_trainer(settings=settings)
     run_and_save(unbroken, tmp_path / "unbroken")
 
-    replaced_file = loop.replaced_file
     saves = 1  # the first one writes a new directory
+    replaced_file = loop.replaced_file
 
     def replace_or_die(path):
         nonlocal saves
@@ -150,18 +163,18 @@ def test_a_kill_between_two_replaced_files_loses_nothing(tmp_path, monkeypatch, 
         return replaced_file(path)
 
     monkeypatch.setattr(loop, "replaced_file", replace_or_die)
-    killed = start()
-    # The last save may have no new best model, and so write none.
-    try:
-        run_and_save(killed, tmp_path / "killed")
-    except Killed:
-        assert tiedgpt.load_model(tmp_path / "killed")
+    killed = new_trainer(settings=settings)
+    with suppress(Killed):  # a save without a new best model writes none, so it is not killed
+        run_and_save(killed, tmp_path / "out")
+    assert tiedgpt.load_model(tmp_path / "out")
     monkeypatch.setattr(loop, "replaced_file", replaced_file)
-    measured.append(Trainer.resume(tmp_path / "killed", killed.tokens, killed.held_out))
-    resumed = measured[-1]
-    run_and_save(resumed, tmp_path / "killed")
+
+    resumed = Trainer.resume(tmp_path / "out", killed.tokens, killed.held_out)
+    best_model = models[resumed.best.step]
+    np.testing.assert_equal(dict(resumed.best_model().parameters), dict(best_model.parameters))
+    run_and_save(resumed, tmp_path / "out")
     assert_same_training(resumed, unbroken)
-    assert contents(tmp_path / "killed") == contents(tmp_path / "unbroken")
+    assert contents(tmp_path / "out") == contents(tmp_path / "unbroken")
 
 
 def test_resuming_removes_what_a_killed_process_left(tmp_path):

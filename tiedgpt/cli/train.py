@@ -91,15 +91,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "stop; its flags are kept, and --steps may be raised",
     )
     parser.add_argument(
-        "--from",
-        metavar="MODEL",
-        dest="source",
-        help="train this model (default: a new one)",
+        "--from", metavar="MODEL", dest="source", help="train this model (default: a new one)"
     )
     parser.add_argument(
-        "--only",
-        choices=["head"],
-        help="with --from, train W_U and keep all other parameters",
+        "--only", choices=["head"], help="with --from, train W_U and keep all other parameters"
     )
     parser.add_argument(
         "--head",
