@@ -1,10 +1,10 @@
 """Train the two models in weights/: one tied, one untied, on the same batches of Shakespeare.
 
-    python scripts/train_shakespeare.py tinyshakespeare.txt weights/
+    python scripts/train_shakespeare.py tinyshakespeare.txt retrained/
 
-Writes shakespeare-tied/ and shakespeare-untied/ to the directory, in about ten minutes each on two
-cores. Both have the same seed, the same batches and the same tokenizer, which is learned from the
-first nine tenths of the text. The last tenth is held out.
+Writes shakespeare-tied/ and shakespeare-untied/, which must be new, to the directory, in about ten
+minutes each on two cores. Both have the same seed, the same batches and the same tokenizer, which
+is learned from the first nine tenths of the text. The last tenth is held out.
 """
 
 import signal

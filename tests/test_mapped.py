@@ -15,8 +15,7 @@ from support.models import CONFIG, random_model
 
 import tiedgpt
 import tiedgpt.checkpoints
-from tiedgpt.training.loop import Trainer
-from tiedgpt.training.settings import Settings
+from tiedgpt.training.loop import Settings, Trainer
 
 IDS = list(range(50))
 

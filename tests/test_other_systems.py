@@ -87,7 +87,7 @@ def another_system(request, monkeypatch):
 COMMANDS = [
     "train text.txt --out model --n-layer 1 --n-head 1 --n-embd 8 --context 8 --vocab-size 260 "
     "--batch 2 --steps 2",
-    "train text.txt --out model --resume --steps 3",
+    "train text.txt --resume model --steps 3",
     "generate -m model -n 5 To",
     "score -m model text.txt",
     "untie model untied",

@@ -24,8 +24,8 @@ import numpy as np
 from tiedgpt import GPT2
 from tiedgpt.gpt2.backward import write_gradients
 from tiedgpt.gpt2.parameters import Parameters, unflatten
+from tiedgpt.training.loop import Settings
 from tiedgpt.training.optimizer import AdamW, clip, learning_rate
-from tiedgpt.training.settings import Settings
 
 from .settings import Run, config
 

@@ -41,7 +41,7 @@ TRAIN = (
 # A name -> the command, and the command that continues it, if there is one
 WRITERS = {
     "download": ("download tiny/gpt2", ""),
-    "train, with a vocabulary": (TRAIN, f"{TRAIN} --resume"),
+    "train, with a vocabulary": (TRAIN, "train ../text --resume out"),
 }
 # Python's audit events that are changes of files, and those of them that fail on a full disk
 CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "open", "tempfile.mkdtemp"}
