@@ -36,7 +36,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
@@ -47,14 +47,6 @@ NEW = 64  # generated tokens
 NEW_IN_BATCH = 16  # generated tokens of each text of a batch, whose steps take longer
 NEW_FOR_MEMORY = 20  # generated tokens before the peak memory is read
 PROMPTS = (16, 64, 128, 512, 1023)  # tokens
-# A training: the sizes of a model, and a batch of B sequences of T tokens
-SMALL = {"n_layer": 4, "n_head": 4, "n_embd": 128}
-TRAININGS: dict[str, tuple[dict[str, int], int, int]] = {
-    # nanoGPT's setting for a CPU
-    "d 128, V 257, 12 x 64": ({**SMALL, "vocab_size": 257, "n_ctx": 64}, 12, 64),
-    "d 128, V 1024, 32 x 128": ({**SMALL, "vocab_size": 1024, "n_ctx": 128}, 32, 128),
-    "124M, 4 x 64": ({}, 4, 64),
-}
 WARM_UP = 3  # training steps before those that are measured
 TIMED = 3  # training steps that are measured in each round
 
@@ -63,6 +55,35 @@ BEGIN = "<!-- benchmark.py --markdown: begin -->"
 END = "<!-- benchmark.py --markdown: end -->"
 
 Rows = list[list[int]]  # token ids [B, T]
+
+
+class Training(NamedTuple):
+    """B sequences of T tokens in a batch, and the sizes of the model: GPT-2's if not given."""
+
+    name: str
+    B: int
+    T: int
+    n_layer: int = 12
+    n_head: int = 12
+    n_embd: int = 768
+    vocab_size: int = 50257
+    n_ctx: int = 1024
+
+    def config(self) -> dict[str, Any]:
+        """The settings of a model without dropout."""
+        sizes = self._asdict()
+        for name in ("name", "B", "T"):
+            del sizes[name]
+        no_tokens = {"bos_token_id": None, "eos_token_id": None}
+        return {**sizes, **no_tokens, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "attn_pdrop": 0.0}
+
+
+TRAININGS = (
+    # nanoGPT's setting for a CPU
+    Training("d 128, V 257, 12 x 64", 12, 64, 4, 4, 128, vocab_size=257, n_ctx=64),
+    Training("d 128, V 1024, 32 x 128", 32, 128, 4, 4, 128, vocab_size=1024, n_ctx=128),
+    Training("124M, 4 x 64", 4, 64),
+)
 
 
 def milliseconds(function: Callable[[], Any]) -> float:
@@ -117,8 +138,8 @@ class Library:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * bytes_per_unit / 1e6
 
     @staticmethod
-    def trained(sizes: dict[str, int], B: int, T: int) -> Iterator[Any]:
-        """Train a model on batches of B sequences of T tokens: a step at each `next`."""
+    def trained(training: Training) -> Iterator[Any]:
+        """Train a random model: a step at each `next`."""
         raise NotImplementedError
 
 
@@ -145,23 +166,20 @@ class TiedGPT(Library):
             yield ids
 
     @staticmethod
-    def trained(sizes: dict[str, int], B: int, T: int) -> Iterator[Any]:
+    def trained(training: Training) -> Iterator[Any]:
         import numpy as np
 
         from tiedgpt import GPT2, Config
         from tiedgpt.training.loop import Settings, Trainer
 
-        config = Config(**without_dropout(sizes))
-        tokens = np.random.default_rng(0).integers(0, config.vocab_size, 100 * B * T)
+        config = Config(**training.config())
+        tokens = np.random.default_rng(0).integers(
+            0, config.vocab_size, 100 * training.B * training.T
+        )
         # The held-out text is evaluated before the first step and never again, because a tenth of
         # these steps is not reached.
-        settings = Settings(steps=10**9, batch=B, context=T)
+        settings = Settings(steps=10**9, batch=training.B, context=training.T)
         return Trainer(GPT2.random(config), tokens, tokens[:2], settings).run()
-
-
-def without_dropout(sizes: dict[str, int]) -> dict[str, Any]:
-    no_tokens = {"bos_token_id": None, "eos_token_id": None}
-    return {**sizes, **no_tokens, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "attn_pdrop": 0.0}
 
 
 class Transformers(Library):
@@ -193,11 +211,11 @@ class Transformers(Library):
             return milliseconds(lambda: self.model(rows, use_cache=True, logits_to_keep=1))
 
     @staticmethod
-    def trained(sizes: dict[str, int], B: int, T: int) -> Iterator[Any]:
+    def trained(training: Training) -> Iterator[Any]:
         import torch
         from transformers import GPT2Config, GPT2LMHeadModel
 
-        config = GPT2Config(**without_dropout(sizes), use_cache=False)
+        config = GPT2Config(**training.config(), use_cache=False)
         model = GPT2LMHeadModel(config).train()
         # As in tiedgpt, matrices decay, and vectors do not.
         matrices = [p for p in model.parameters() if p.ndim > 1]
@@ -208,7 +226,7 @@ class Transformers(Library):
         ]
         optimizer = torch.optim.AdamW(groups, lr=1e-3, fused=True)
         while True:
-            ids = torch.randint(config.vocab_size, (B, T + 1))
+            ids = torch.randint(config.vocab_size, (training.B, training.T + 1))
             logits = model(ids[:, :-1]).logits.flatten(0, 1)  # [B T, V]
             loss = torch.nn.functional.cross_entropy(logits, ids[:, 1:].flatten())
             loss.backward()
@@ -496,16 +514,16 @@ def measure(name: str, path: str, scratch: str, method: str, *args: Any) -> floa
 
 
 @cache
-def training(name: str, of: str) -> Iterator[Any]:
+def begun(name: str, training: Training) -> Iterator[Any]:
     """A training, of which the first steps are done. They allocate memory."""
-    steps = LIBRARIES[name].trained(*TRAININGS[of])
+    steps = LIBRARIES[name].trained(training)
     for _ in range(WARM_UP):
         next(steps)
     return steps
 
 
-def measure_training(name: str, of: str) -> float:  # ms
-    steps = training(name, of)
+def measure_training(name: str, training: Training) -> float:  # ms
+    steps = begun(name, training)
     return statistics.median(milliseconds(lambda: next(steps)) for _ in range(TIMED))
 
 
@@ -554,7 +572,7 @@ def all_rows(path: str, scratch: str, V: int, n_ctx: int) -> list[Row]:
     rows.append(row("load, s", "load"))
     rows.append(row("peak memory, MB", "peak_memory", start, has_new_process=True))
     for training in TRAININGS:
-        rows.append(Row(f"training step, {training}, ms", measure_training, (training,)))
+        rows.append(Row(f"training step, {training.name}, ms", measure_training, (training,)))
     return rows
 
 

@@ -41,7 +41,6 @@ EXTRAS = {
     "playwright": "browser",
     "axe_playwright_python": "browser",
     "distributed": "test",
-    "lm_eval": "eval",
     "matplotlib": "plot",
     "scipy": "tying",
 }

@@ -3,7 +3,7 @@
 CASES has a row for each kind of file: a function that writes it, a function that edits it, and a
 check. tiedgpt may refuse an edited file. If it reads the file, the check reads the file a second
 time, in a few lines that look for no errors, and fails if tiedgpt has read something else.
-test_fuzz.py tries some edits, scripts/attack.py many more.
+test_fuzz.py tries some edits of each.
 """
 
 import io
