@@ -27,12 +27,12 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..errors import CheckpointError, Range, short_repr
-from ..fast.memory import CACHE_LINE, aligned
 from .reading import open_to_read, parse_json
 
 # Bytes. A GPT-2 with as many layers as Config allows, and its mask buffers, needs 1.8 million;
 # Python's objects for a header of nothing but brackets take 25 times its size.
 MAX_HEADER = 1 << 22
+CACHE_LINE = 64  # bytes
 MAX_RANK = 64  # axes, NumPy's limit; multiplying the lengths of a million axes takes minutes
 # Every dtype of the format and its bits per value, to check sizes. Those in STORED can be read.
 DTYPE_BITS = {
@@ -109,7 +109,7 @@ class Tensor:
 
     def read(self) -> np.ndarray:
         """The values as a new float32 array."""
-        array = aligned(self.shape, np.float32)
+        array = np.empty(self.shape, np.float32)
         values = array.reshape(-1)
         with open_to_read(self.file) as file:
             file.seek(self.start)
