@@ -7,6 +7,7 @@ The functions that several test modules use are in support/.
 import io
 import os
 import re
+import signal
 import socket
 import sys
 import warnings
@@ -43,6 +44,15 @@ EXTRAS = {
     "matplotlib": "plot",
     "scipy": "tying",
 }
+
+
+def pytest_configure():
+    """Let Ctrl-C interrupt the tests, and the processes that they start.
+
+    A shell script starts background processes with SIGINT ignored, and they pass that on.
+    """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter, config):

@@ -64,9 +64,8 @@ def some_texts(B):
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    """Make pieces, and the blocks of queries in them, so small that a short text has several."""
+    """Make pieces so small that a short text has several."""
     monkeypatch.setattr(prefill, "PIECE_TOKENS", PIECE_TOKENS)
-    monkeypatch.setattr(prefill, "QUERY_TOKENS", PIECE_TOKENS // 4)
 
 
 @pytest.fixture

@@ -146,8 +146,6 @@ def test_untie_returns_a_new_model_with_an_output_matrix_of_its_own(init):
     assert not untied.config.tied
     assert untied.W_E is model.W_E, "wte is not copied"
     assert not np.shares_memory(untied.W_U, untied.W_E)
-    address = untied.W_U.__array_interface__["data"][0]
-    assert address % 64 == 0, "it starts at a cache line"
 
 
 @pytest.mark.parametrize("ids", [[1], [1, 2], [[1], [2]], list(range(31))])

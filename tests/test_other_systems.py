@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import tiedgpt
-from tiedgpt import fast
 from tiedgpt.checkpoints import locks, publishing, safetensors
 from tiedgpt.fast import blas, threads
 
@@ -110,11 +109,6 @@ def test_all_cores_of_the_machine_are_counted(monkeypatch):
     """os.sched_getaffinity, which names the cores that this process may use, is missing."""
     monkeypatch.setattr(os, "cpu_count", lambda: 5)
     assert threads.cores() == 5
-
-
-def test_tune_raises_no_error_without_mallopt(monkeypatch):
-    monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", "7")  # otherwise tune sets it for all tests
-    fast.tune()
 
 
 def test_ctrl_c_for_this_process_only_raises_no_error():

@@ -442,10 +442,10 @@ def test_a_signal_ends_the_script_and_its_workers(tmp_path, number, shown, code,
 
 def test_an_exception_in_the_block_of_processes_ends_the_running_jobs():
     with pytest.raises(KeyboardInterrupt), real_processes(1) as executor:  # noqa: PT012
-        executor.submit(time.sleep, 60)
+        executor.submit(time.sleep, 600)
         (process,) = multiprocessing.active_children()
         raise KeyboardInterrupt
-    process.join(timeout=20)  # less than the 60 s of the job
+    process.join(timeout=120)  # less than the 600 s of the job
     assert process.exitcode == -signal.SIGTERM
 
 

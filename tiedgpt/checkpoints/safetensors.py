@@ -22,13 +22,13 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..errors import COUNT, CheckpointError, short_repr
-from ..fast.memory import CACHE_LINE, aligned
 from .reading import open_to_read, parse_json
 
 # Bytes. A GPT-2 with as many layers as Config allows, and its mask buffers, needs 1.8 million;
 # Python's objects for a header of nothing but brackets take 25 times its size.
 MAX_HEADER = 1 << 22
 MAX_AXES = 32  # what every NumPy accepts
+CACHE_LINE = 64  # bytes
 # Every dtype of the format: its bits per value, to check sizes.
 DTYPE_BITS = {
     "F4": 4,
@@ -99,7 +99,7 @@ class Tensor:
 
         The dtype must be F64, F32, F16 or BF16.
         """
-        array = aligned(self.shape, np.float32)
+        array = np.empty(self.shape, np.float32)
         flat = array.reshape(-1)
         with np.errstate(over="ignore"):
             for place, piece in self._pieces():

@@ -20,14 +20,13 @@ from typing import Any
 import numpy as np
 
 from ..errors import COUNT, ArgumentError, short_repr
-from ..fast.memory import aligned
 from ..fast.products import product
 from .activations import ACTIVATIONS
 from .checks import check_cache, check_edits, check_ids, check_parameters, check_vocab_size
 from .config import Config
 from .ops import layer_norm, linear, softmax
 from .parameters import Parameters, nest, parameter_count, parameter_shapes, resize_rows
-from .prefill import attend_in_blocks, in_pieces
+from .prefill import in_pieces
 from .run import Edits, KVCache, OnProgress, Run, Tape
 
 Array = np.ndarray
@@ -88,9 +87,7 @@ def attention(  # [B, T, D] -> [B, T, D]
     k = run.tap(f"attn.{layer}.k", k)
     v = run.tap(f"attn.{layer}.v", v)
     k, v = run.extend_cache(layer, k, v)  # [B, H, T, K] -> [B, H, S, K]
-    # This is attend(q, k, v, layer, run). A long prompt is computed in blocks of queries.
-    heads = attend_in_blocks(attend, q, k, v, layer, run)
-    heads = run.tap(f"attn.{layer}.heads", heads)
+    heads = run.tap(f"attn.{layer}.heads", attend(q, k, v, layer, run))
     out = linear(merge_heads(heads), **c_proj)
     out = run.dropout(f"attn.{layer}.out", out, run.config.resid_pdrop)
     return run.tap(f"attn.{layer}.out", out)
@@ -270,7 +267,7 @@ class GPT2:
             raise ArgumentError(
                 "the model is untied already; to start W_U anew, use model.tie().untie(init)"
             )
-        lm_head = aligned(self.W_E.shape, self.dtype)  # products with an aligned matrix are faster
+        lm_head = np.empty_like(self.W_E)
         if init == "copy":
             lm_head[...] = self.W_E
         elif init == "random":

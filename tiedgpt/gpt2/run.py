@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError, short_repr
-from ..fast.memory import aligned
 from .config import Config
 from .ops import dropout_mask
 
@@ -93,8 +92,8 @@ class KVCache:
 
     def __init__(self, config: Config, batch: int, capacity: int, dtype: Any) -> None:
         shape = (config.n_layer, batch, config.n_head, capacity, config.head_width)
-        self.keys = aligned(shape, dtype)
-        self.values = aligned(shape, dtype)
+        self.keys = np.zeros(shape, dtype)
+        self.values = np.zeros(shape, dtype)
         self.capacity = capacity
         self.length = 0
 
