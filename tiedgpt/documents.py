@@ -44,7 +44,6 @@ BLOCK_SIZE = 10**6  # bytes of a block, after decompression; it ends with the li
 MAX_LINE = 1 << 23  # bytes: a longer line is an error. A text takes up to 100 times its size
 GZIP_MAGIC = b"\x1f\x8b"  # the first bytes of a compressed file
 SETTINGS = "settings.json"
-DEATHS = 3  # of workers, until a block is given up
 CONNECT = 10  # seconds to wait for a scheduler
 NO_WORKER = 60  # seconds to wait for a worker
 
@@ -332,23 +331,10 @@ def score_inputs(
     if first is None:
         return
     try:
-        with connect(scheduler, cores()) as client:
-            suspects = do_blocks(client, task, chain([first], missing), progress)
-        # Dask suspects every block that a worker had when it died. Alone, a block is guilty. Its
-        # workers are new each time: Dask does not restart one that dies while it starts.
-        killers = suspects
-        for _ in range(DEATHS - 1):
-            suspects, killers = killers, []
-            for block in suspects:
-                with connect(scheduler, workers=1) as client:
-                    killers += do_blocks(client, task, iter([block]), progress)
+        with connect(scheduler) as client:
+            do_blocks(client, task, chain([first], missing), progress)
     finally:
         remove_unfinished_parts(out)
-    if killers:
-        names = ", ".join(
-            f"{block.part} ({block.file} from byte {block.offset})" for block in killers
-        )
-        raise TiedGPTError(f"workers died again and again at {names}; the others are done")
 
 
 def count_rows(out: Path) -> tuple[int, int]:
@@ -373,17 +359,16 @@ def missing_blocks(inputs: list[Input], out: Path, progress: OnProgress) -> Iter
 
 def do_blocks(
     client: Any, task: Callable[[Block], None], blocks: Iterator[Block], progress: OnProgress
-) -> list[Block]:
+) -> None:
     """Call task(block) for each block on the workers of a Dask client.
 
-    Returns the blocks that Dask gave up because their workers died. Raises TiedGPTError if the
-    scheduler is lost, and what a task raises.
+    Raises TiedGPTError for a block at which several workers died and for a lost scheduler, and what
+    a task raises.
     """
     from distributed import CancelledError, KilledWorker
     from distributed.client import ClosedClientError
     from distributed.comm import CommClosedError
 
-    given_up: list[Block] = []
     running: dict[Any, Block] = {}  # a future -> its block
     try:
         while True:
@@ -394,16 +379,16 @@ def do_blocks(
                 future = client.submit(task, block, pure=False)
                 running[future] = block
             if not running:
-                return given_up
+                return
             for future in wait_for_some(client, list(running)):
                 block = running.pop(future)
-                try:
-                    future.result()
-                except KilledWorker:
-                    given_up.append(block)
-                    continue
+                future.result()
                 if progress is not None:
                     progress(block.file_bytes)
+    except KilledWorker as error:
+        raise TiedGPTError(
+            f"worker after worker died at {block.part}, {block.file} from byte {block.offset}"
+        ) from error
     except (CommClosedError, ClosedClientError, CancelledError) as error:
         raise TiedGPTError("the connection to the Dask scheduler is lost") from error
     except (AttributeError, ImportError) as error:  # a worker has another tiedgpt, or none
@@ -423,8 +408,8 @@ def wait_for_some(client: Any, futures: list[Any]) -> set[Any]:
 
 
 @contextmanager
-def connect(scheduler: str | None, workers: int) -> Iterator[Any]:
-    """A Dask client of the scheduler at an address, or of some new processes if it is None.
+def connect(scheduler: str | None) -> Iterator[Any]:
+    """A Dask client of the scheduler at an address; None starts a process for each core.
 
     Raises TiedGPTError if there is no scheduler, or if the processes cannot be started.
     """
@@ -434,7 +419,7 @@ def connect(scheduler: str | None, workers: int) -> Iterator[Any]:
     try:
         with ExitStack() as stack:
             if scheduler is None:
-                cluster = stack.enter_context(new_cluster(workers))
+                cluster = stack.enter_context(new_cluster(cores()))
                 scheduler = cluster.scheduler_address
             try:
                 client = Client(scheduler, timeout=CONNECT)
@@ -460,10 +445,8 @@ def new_cluster(workers: int) -> Any:
                 host="127.0.0.1",
                 dashboard_address=None,
                 memory_limit=0,  # no limit: the weights are mapped, and all workers share them
-                scheduler_kwargs={
-                    "dashboard_address": "127.0.0.1:0",  # of its metrics: any free port, not 8787
-                    "allowed_failures": 0,
-                },
+                # Metrics are served at any free port, not at 8787.
+                scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
             )
         except (OSError, RuntimeError) as error:
             raise TiedGPTError(f"the workers cannot be started: {error}") from error
