@@ -15,7 +15,7 @@ from support.models import SMALL, random_model
 from tiedgpt import GPT2, TiedGPTError, Tokenizer, generate
 from tiedgpt.errors import ArgumentError
 from tiedgpt.generation import TextSample, grow, sample_tokens
-from tiedgpt.sampling import Sampling
+from tiedgpt.sampling import Sampling, penalised
 
 PROMPT = [3, 1, 4, 1, 5]
 
@@ -51,6 +51,13 @@ def test_greedy_is_the_argmax_of_every_step(head, n_ctx, prompt_length):
         if len(ids) - window_start > n_ctx:  # too many; half of them are kept, but at least one
             window_start = len(ids) - max(1, n_ctx // 2)
         assert token == model(ids[window_start:])[-1].argmax()
+        ids.append(token)
+
+
+def test_the_penalty_is_for_tokens_of_the_prompt_and_for_new_ones(endless):
+    ids = list(PROMPT)
+    for token in generate(endless, PROMPT, 20, greedy=True, repetition_penalty=1.5):
+        assert token == penalised(endless(ids)[-1], ids, penalty=1.5).argmax()
         ids.append(token)
 
 
