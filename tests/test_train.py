@@ -98,6 +98,7 @@ def test_a_resumed_run_has_the_same_numbers(threads, only, stop, tmp_path):
     assert train(first, until=stop) == expected[:records_of_first]
     first.save(tmp_path / "out")
     second = Trainer.resume(tmp_path / "out", first.tokens, first.held_out)
+    assert_same_training(second, first)
     assert train(second) == expected[records_of_first:]
     assert_same_training(second, unbroken)
 
