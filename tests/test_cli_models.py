@@ -10,7 +10,6 @@ import pytest
 from support.commands import answer, output
 
 import tiedgpt
-from tiedgpt.cli import convert
 
 
 def parameter_count(path) -> int:

@@ -662,7 +662,9 @@ def test_the_command_ends_when_its_scheduler_is_killed(commands):
 
 
 @pytest.mark.slow
-def test_a_block_at_which_workers_die_is_named_and_the_same_command_goes_on(run, place, monkeypatch):
+def test_a_block_at_which_workers_die_is_named_and_the_same_command_goes_on(
+    run, place, monkeypatch
+):
     """The processes of this command run `write_or_die`, which Dask sends to them by value."""
     write_part = documents.write_part
 

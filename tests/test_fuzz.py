@@ -17,6 +17,7 @@ import pytest
 from support.checkpoint_files import write_shards
 from support.models import random_model
 from support.openai_files import write_openai_model
+from tiedgpt.training.settings import Settings
 
 import tiedgpt
 from tiedgpt import GPT2, Config, TiedGPTError
@@ -24,7 +25,6 @@ from tiedgpt.checkpoints import tensorflow
 from tiedgpt.comparison.compare import compare
 from tiedgpt.comparison.files import read_arrays
 from tiedgpt.training.loop import Trainer
-from tiedgpt.training.settings import Settings
 
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies

@@ -32,7 +32,6 @@ from resource import RLIMIT_FSIZE, setrlimit
 import tiedgpt
 from tiedgpt import cli
 from tiedgpt.checkpoints.places import holds_model
-from tiedgpt.errors import CheckpointError
 
 TRAIN = (
     "train ../text --out out --n-layer 1 --n-head 1 --n-embd 8 --context 8 --vocab-size 260 "
