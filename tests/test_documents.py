@@ -12,6 +12,7 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -651,8 +652,9 @@ def test_any_number_of_workers_gives_the_same_bytes(commands, undisturbed):
 @pytest.mark.slow
 def test_the_command_ends_when_its_scheduler_is_killed(commands):
     options = ["--scheduler-file", "scheduler.json", "--host", "127.0.0.1", "--no-dashboard"]
-    scheduler = commands.start("dask", "scheduler", "--port", "0", *options)
-    commands.start("dask", "worker", "--no-nanny", "--nthreads", "1", *options)
+    dask = (sys.executable, "-m", "dask")
+    scheduler = commands.start(*dask, "scheduler", "--port", "0", *options)
+    commands.start(*dask, "worker", "--no-nanny", "--nthreads", "1", *options)
     wait_until(Path("scheduler.json").exists, SECONDS)
     address = json.loads(Path("scheduler.json").read_text())["address"]
     process = commands.documents("out", "--scheduler", address)
