@@ -4,7 +4,6 @@ Each test runs twice: without what macOS lacks, and without what Windows lacks.
 """
 
 import ctypes
-import json
 import mmap
 import os
 import signal
@@ -16,7 +15,7 @@ import pytest
 
 import tiedgpt
 from tiedgpt import fast
-from tiedgpt.checkpoints import locks, publishing, safetensors
+from tiedgpt.checkpoints import locks
 from tiedgpt.fast import blas, threads
 
 fcntl = pytest.importorskip("fcntl")
@@ -53,7 +52,6 @@ def locking(fd, mode, size):
 def take_away_what_macos_lacks(monkeypatch):
     for module, name in LACKS_OF_MACOS:
         monkeypatch.delattr(module, name, raising=False)
-    monkeypatch.setattr(safetensors, "MADV_POPULATE_READ", 12345)  # the kernel does not know it
     monkeypatch.setattr(ctypes, "CDLL", load_no_library)
 
 
@@ -93,7 +91,6 @@ COMMANDS = [
     "score -m model text.txt",
     "untie model untied",
     "params model",
-    "documents score in.jsonl -m model --out out.jsonl",
 ]
 
 
@@ -101,12 +98,11 @@ def test_the_commands_work(monkeypatch, run, tmp_path):
     """The commands end with code 0. They leave their results and no other files."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("To be, or not to be. " * 60)
-    (tmp_path / "in.jsonl").write_text(json.dumps({"id": "a", "text": "To be"}) + "\n")
     for command in COMMANDS:
         code, _, err = run(*command.split())
         assert code == 0, f"{command}: {err}"
     files = sorted(os.listdir(tmp_path))
-    assert files == ["in.jsonl", "model", "out.jsonl", "text.txt", "untied"]
+    assert files == ["model", "text.txt", "untied"]
 
 
 def test_all_cores_of_the_machine_are_counted(monkeypatch):
@@ -124,16 +120,6 @@ def test_ctrl_c_for_this_process_only_raises_no_error():
     """It blocks a signal with pthread_sigmask, which Windows lacks."""
     with threads.ctrl_c_for_this_process_only():
         pass
-
-
-def test_a_new_directory_belongs_to_this_user(tmp_path):
-    assert publishing._is_own_directory(tmp_path)
-
-
-def test_a_file_that_is_locked_cannot_be_locked_again(tmp_path):
-    with open(tmp_path / "lock", "w") as first, open(tmp_path / "lock", "w") as second:
-        assert locks.try_lock(first.fileno())
-        assert not locks.try_lock(second.fileno())
 
 
 def test_a_mapped_model_equals_a_copied_one(checkpoint):

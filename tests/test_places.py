@@ -7,6 +7,7 @@ the folder of a model. models_here() returns all models of the machine: name -> 
 
 import importlib.util
 import runpy
+import shutil
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,9 @@ def test_the_places_of_a_name_are_searched_in_this_order(home, model, alias, nam
         home / CHOSEN / name,
     ]
     for place in places_from_last_to_first:
-        tiedgpt.save_model(model, None, place)
+        tiedgpt.save_model(model, None, home / "save")
+        shutil.copytree(home / "save", place, dirs_exist_ok=True)
+        shutil.rmtree(home / "save")
         assert places.find_model(name) == place
         assert places.find_model(alias) == place
     assert tiedgpt.load_model(name).config == model.config
