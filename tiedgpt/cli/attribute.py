@@ -61,8 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     prompt = read_prompt(args.prompt)
     name, path = find_model(args.model, note)
-    tokenizer = read_tokenizer(path)
     config = read_config(path)
+    tokenizer = read_tokenizer(path)
 
     # The input is checked before the weights are read, which takes longer.
     ids = encode_prompt(tokenizer, config, prompt, args.allow_special)

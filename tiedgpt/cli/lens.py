@@ -29,9 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     prompt = read_prompt(args.prompt)
     name, path = find_model(args.model, note)
+    config = read_config(path)
     tokenizer = read_tokenizer(path)
     # The prompt is checked before the weights are read, which takes longer.
-    ids = encode_prompt(tokenizer, read_config(path), prompt, args.allow_special)
+    ids = encode_prompt(tokenizer, config, prompt, args.allow_special)
 
     reports = []
     for model in models.load_heads(path, args.head):

@@ -59,8 +59,8 @@ def run(args: argparse.Namespace) -> None:
     text = read_text(args.file)
     source = source_name(args.file)
     name, path = find_model(args.model, note)
-    tokenizer = read_tokenizer(path)
     config = read_config(path)
+    tokenizer = read_tokenizer(path)
 
     # The input is checked before the weights are read, which takes longer.
     stride = stride_or_default(args.stride, config)
