@@ -7,10 +7,10 @@ The head of a run says how the output matrix W_U starts, and whether it is the t
     untied    W_U is another matrix, and starts at random
     zeros     W_U is another matrix, and starts at 0
 
-W_E is the parameter wte.weight, and W_U^T is lm_head.weight. A token's vector may be multiplied by
-a scale before the first layer, and all layers may have the same weights. Then the model's own
-parameters are made of the trained ones (`fill_model`), and the gradients go back the same way
-(`fill_gradients`).
+W_E is the parameter wte.weight, and W_U^T is lm_head.weight. All layers may have the same weights,
+and a token's vector may be multiplied by a scale before the first layer. So the parameters of the
+model are copies of those that are trained, some of them times a factor (`source`). The gradient of
+a trained parameter is the sum of those of its copies, times their factors.
 
 A path is a way through the model from one token to scores of the next (tiedgpt/study/paths.py).
 """
@@ -44,6 +44,7 @@ CLIP = 1.0
 EARLY_TOKENS = 4097  # of the held-out text, for the losses before the end
 TRAIN_TOKENS = 16_385  # of the text to train on, for the training loss
 NEAREST = 5  # successors or substitutes of a token
+TIED_HEADS = ("tied", "signs")
 SIGNS_STREAM = 4  # what is drawn at random has a stream of its own
 WINDOWS = 64  # scored at a time
 
@@ -121,14 +122,16 @@ class Training:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.model = first_model(run)  # its arrays are filled anew before each step
-        self.model_gradients = {
-            name: np.empty_like(array) for name, array in self.model.parameters.items()
-        }
-        first = {
+        self.model = first_model(run)
+        first = {  # copied once
             name: array
             for name, array in self.model.parameters.items()
-            if self.source(name) == name  # it is no copy of another parameter
+            if self.source(name)[0] == name
+        }
+        if run.input_scale != 1 and self.model.config.tied:
+            self.model = self.model.untie("copy")  # the input has the scale, and the output not
+        self.model_gradients = {
+            name: np.empty_like(array) for name, array in self.model.parameters.items()
         }
         shapes = {name: array.shape for name, array in first.items()}
         flat = np.concatenate([array.ravel() for array in first.values()])
@@ -145,24 +148,28 @@ class Training:
             self.parts.append((AdamW(flat[part], group, BETAS, WEIGHT_DECAY), part, factor))
             start = end
 
-    def source(self, name: str) -> str:
-        """The name of the trained parameter that a parameter of the model is a copy of."""
+    def source(self, name: str) -> tuple[str, float]:
+        """The trained parameter that a parameter of the model is made of, and the factor."""
+        if name == "wte.weight":
+            return name, self.run.input_scale
+        if name == "lm_head.weight" and self.run.head in TIED_HEADS:
+            return "wte.weight", 1.0
         if self.run.one_block:
-            return re.sub(r"^h\.\d+\.", "h.0.", name)
-        return name
+            return re.sub(r"^h\.\d+\.", "h.0.", name), 1.0
+        return name, 1.0
 
     def fill_model(self) -> None:
-        """Copy the trained parameters into the model."""
+        """Make the model's parameters from the trained ones."""
         for name, array in self.model.parameters.items():
-            array[...] = self.parameters[self.source(name)]
-        if self.run.input_scale != 1:
-            self.model.parameters["wte.weight"] *= np.float32(self.run.input_scale)
+            source, factor = self.source(name)
+            np.multiply(self.parameters[source], np.float32(factor), out=array)
 
     def fill_gradients(self) -> None:
-        """Add up the gradients of the model's parameters for each trained parameter."""
+        """Make the gradients of the trained parameters from those of the model."""
         self.flat_gradient[...] = 0
         for name, gradient in self.model_gradients.items():
-            self.gradients[self.source(name)] += gradient
+            source, factor = self.source(name)
+            self.gradients[source] += np.float32(factor) * gradient
 
     def step(self, tokens: np.ndarray, number: int) -> None:
         """One step, counted from 0. Raises FloatingPointError if a number is not finite."""
@@ -330,7 +337,13 @@ def entropies(P: np.ndarray) -> np.ndarray:  # [n, V] -> [n]
 
 
 def rank_correlation(x: np.ndarray, y: np.ndarray) -> float:  # [n], [n]
-    """Spearman's, for numbers that are all different."""
-    x_ranks, y_ranks = (values.argsort().argsort() for values in (x, y))
-    correlations: np.ndarray = np.corrcoef(x_ranks, y_ranks)  # [2, 2]
+    """Spearman's."""
+    correlations: np.ndarray = np.corrcoef(ranks(x), ranks(y))  # [2, 2]
     return float(correlations[0, 1])
+
+
+def ranks(x: np.ndarray) -> np.ndarray:  # [n] -> [n]
+    """The rank of each number. Equal numbers have the mean of their ranks."""
+    _, place, counts = np.unique(x, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)  # of the ranks of each different number
+    return (last - (counts - 1) / 2)[place]
