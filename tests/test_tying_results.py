@@ -101,7 +101,7 @@ def test_the_cost_is_the_loss_of_tied_minus_that_of_untied_seed_by_seed(results,
     tied = {"layers": 1, "lr": 0.004}
     untied = {"layers": 1, "head": "untied", "lr": 0.008}
     for name, seeds, more in (
-        ("0:width-64", twelve, {}),
+        ("10:1,64,cost", twelve, {}),
         ("w64-0.02:cost", range(1, 7), {"paths": True}),
     ):
         differences_by_seed = []
