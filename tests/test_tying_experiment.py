@@ -138,6 +138,22 @@ def test_heads_and_starts_of_one_seed_differ_in_the_tables_and_signs_alone():
     np.testing.assert_array_equal(one["lm_head.weight"], large["lm_head.weight"])
 
 
+@pytest.mark.parametrize("head", ["tied", "untied"])
+def test_the_input_is_scaled_and_the_output_not_and_one_block_is_used_twice(head):
+    training = trainer.Training(replace(TINY, head=head, layers=2, input_scale=8.0, one_block=True))
+    training.fill_model()
+    model = training.model
+    trained = training.parameters
+    np.testing.assert_array_equal(model.W_E, 8 * trained["wte.weight"])
+    output = "wte.weight" if head == "tied" else "lm_head.weight"
+    np.testing.assert_array_equal(model.W_U.T, trained[output])
+    assert ("lm_head.weight" in trained) == (head == "untied")
+    assert not [name for name in trained if name.startswith("h.1.")]
+    np.testing.assert_array_equal(
+        model.parameters["h.1.mlp.c_fc.weight"], trained["h.0.mlp.c_fc.weight"]
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "run",

@@ -53,8 +53,7 @@ WINDOWS = 64  # scored at a time
 class Text:
     """A text as tokens. The last tenth is held out; the merges are learned from the rest."""
 
-    name: str  # the first twelve digits of its SHA-256
-    tokens: np.ndarray
+    tokens: np.ndarray  # to train on
     held_out: np.ndarray
 
 
@@ -65,10 +64,11 @@ def read_text(text: str, vocab_size: int) -> Text:
     tokenizer = learn_tokenizer(text[:cut], vocab_size)
     tokens = np.array(tokenizer.encode(text[:cut]), np.int64)
     held_out = np.array(tokenizer.encode(text[cut:]), np.int64)
-    return Text(name_of(text), tokens, held_out)
+    return Text(tokens, held_out)
 
 
 def name_of(text: str) -> str:
+    """The name of a text in runs.jsonl: the first twelve digits of its SHA-256."""
     return sha256(text.encode()).hexdigest()[:12]
 
 
