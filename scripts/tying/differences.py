@@ -13,6 +13,7 @@ Figures have short names. Those of a row of runs.ROWS are
     ROW:cost             the cost of the tie: the loss with the head "tied" minus that with "untied"
     ROW:cost:MEASURE     the same difference of another measure
     wWIDTH-best:...      the same with each head at its best start of this width; one layer
+    FIRST-minus-SECOND   the loss of FIRST minus that of SECOND, each a ROW:HEAD of BETWEEN_ROWS
 
 Figures of earlier runs, whose code has ended, are sums of terms in figures.json. A term is a
 measure of a run, times a sign. With "above" it is a count: 1 where the measure is above that
@@ -32,6 +33,14 @@ from .runs import FINAL_SEEDS, ROW, ROWS, Line, Results, best_start, key_of, pil
 
 RESULTS = Path(__file__).parents[1] / "tying_results"
 WIDTHS = (16, 32, 64, 128)
+BETWEEN_ROWS = (
+    ("w64-0.02:tied", "w64-0.05:tied"),
+    ("w64-0.02:untied", "w64-0.05:untied"),
+    ("w64-0.02:untied", "w64-0.05:tied"),
+    ("w64-0.02:tied", "w64-best:tied"),
+    ("w64-0.02:untied", "w64-best:untied"),
+    ("w64-0.02:untied", "w64-best:tied"),
+)
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,16 @@ def all_figures(results: Results) -> dict[str, Figure]:
             if start is not None:
                 finals[head] = final_results(start_name(width, start), head, results)
         figures |= figures_of(f"w{width}-best", finals)
+    for first, second in BETWEEN_ROWS:
+        if first in figures and second in figures:
+            figures[f"{first}-minus-{second}"] = minus(figures[first], figures[second])
     return figures
+
+
+def minus(first: Figure, second: Figure) -> Figure:
+    """The difference, seed by seed."""
+    pairs = zip(first.values, second.values, strict=True)
+    return Figure(tuple(one - other for one, other in pairs))
 
 
 def final_results(row: str, head: str, results: Results) -> list[Line]:
@@ -94,13 +112,11 @@ def figures_of(name: str, finals: dict[str, list[Line]]) -> dict[str, Figure]:
         for measure in measures_of(runs):
             values = [run[measure] for run in runs]
             figures[short(name, head, measure)] = Figure(tuple(values))
-    tied = finals.get("tied", [])
-    untied = finals.get("untied", [])
-    for measure in measures_of([*tied, *untied]):
-        if tied and untied:
-            pairs = zip(tied, untied, strict=True)
-            values = [first[measure] - second[measure] for first, second in pairs]
-            figures[short(name, "cost", measure)] = Figure(tuple(values))
+    tied, untied = (finals.get(head, []) for head in ("tied", "untied"))
+    if tied and untied:
+        for measure in measures_of([*tied, *untied]):
+            first, second = (figures[short(name, head, measure)] for head in ("tied", "untied"))
+            figures[short(name, "cost", measure)] = minus(first, second)
     return figures
 
 
