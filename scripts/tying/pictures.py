@@ -69,6 +69,8 @@ def costs_picture(figures: dict[str, Figure]) -> Any:
     drawing, (panel,) = new_drawing(1, width=8, height=1 + 0.45 * len(bars))
     for column, label in ((1, "tables and all else at 0.02"), (2, "each head at its best start")):
         rows = [row for row, bar in enumerate(bars) if bar[column] in figures]
+        if not rows:
+            continue
         costs = [figures[bars[row][column]] for row in rows]
         places = [row + 0.1 * (2 * column - 3) for row in rows]  # a little above or below the row
         style = {**STYLES[label], "linestyle": "none"}

@@ -97,17 +97,18 @@ def by_start(width: int, rates: tuple[float, ...], starts: tuple[float, ...]) ->
 
 # In the order in which they are trained: first what says most.
 ROWS = [
-    # The start of the tables, and two layers with each head at its best start
+    # The start of the tables at one width. At its best start: more steps, more layers
     *by_start(64, MIDDLE, BEST_OF),
+    Row("1600-steps", Run(layers=1, steps=1600), best_start=True),
     Row("2-layers", Run(layers=2), best_start=True),
+    Row("3200-steps", Run(layers=1, steps=3200), best_start=True),
+    # Other widths, and more depth
     *by_start(128, SLOW, BEST_OF),
     *by_start(32, MIDDLE, BEST_OF),
-    # More depth
     Row("4-layers", Run(layers=4), best_start=True),
     Row("2-layers-0.02", Run(layers=2), SLOW),
     *by_start(64, MIDDLE, EXTREME),
     *by_start(16, FAST, BEST_OF),
-    Row("1600-steps", Run(layers=1, steps=1600), best_start=True),
     Row("2-layers-w128", Run(layers=2, width=128), SLOW, best_start=True),
     Row("4-layers-0.02", Run(layers=4), SLOW),
     # The start of all weights, or the scale of the input, in place of the start of the tables
@@ -126,7 +127,6 @@ ROWS = [
     *by_start(32, MIDDLE, EXTREME),
     *by_start(128, SLOW, EXTREME),
     *by_start(16, FAST, EXTREME),
-    Row("3200-steps", Run(layers=1, steps=3200), best_start=True),
     Row("all-0.005", Run(layers=1, std=0.005)),
     Row("all-1", Run(layers=1, std=1.0)),
     # More questions
