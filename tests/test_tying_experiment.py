@@ -162,6 +162,7 @@ def test_the_input_is_scaled_and_the_output_not_and_one_block_is_used_twice(head
         Run(layers=1, width=16, head="untied", lr=0.016, seed=2),
         Run(layers=1, width=16, head="signs", lr=0.032, seed=1004),
         Run(layers=1, head="untied", lr=0.008, seed=3, paths=True),
+        Run(layers=1, table=0.05, lr=0.008, seed=2, paths=True),
     ],
 )
 def test_a_run_has_the_digits_of_its_line(run):

@@ -36,10 +36,10 @@ WIDTHS = (16, 32, 64, 128)
 BETWEEN_ROWS = (
     ("w64-0.02:tied", "w64-0.05:tied"),
     ("w64-0.02:untied", "w64-0.05:untied"),
-    ("w64-0.02:untied", "w64-0.05:tied"),
+    ("w64-0.05:tied", "w64-0.02:untied"),
     ("w64-0.02:tied", "w64-best:tied"),
     ("w64-0.02:untied", "w64-best:untied"),
-    ("w64-0.02:untied", "w64-best:tied"),
+    ("w64-best:tied", "w64-0.02:untied"),
 )
 
 
