@@ -10,12 +10,12 @@ import pytest
 from support.commands import assert_one_error_line
 from support.comparing import MODELS, some_ids, tape_of, with_mistake
 from support.models import SMALL
-from support.other_gpt2 import OtherGPT2
+from support.other_gpt2 import STEPS, OtherGPT2
 
 import tiedgpt
 from tiedgpt import compare, from_state_dict
 from tiedgpt.checkpoints.reading import parse_json
-from tiedgpt.comparison.agreement import ReportRow, compare_arrays
+from tiedgpt.comparison.compare import ReportRow, compare_arrays
 from tiedgpt.errors import ArgumentError
 from tiedgpt.testing import TINY, assert_same_gpt2, random_model, tiny_gpt2  # noqa: F401
 
@@ -37,81 +37,84 @@ def torch_gpt2s(torch):
 # Right GPT-2s
 
 
-class AllFloat32(OtherGPT2):
-    """Without np.sqrt, whose float64 results make float32 arrays float64 since NumPy 2."""
-
-    def scores(self, q, k, layer):
-        K = q.shape[-1]
-        return q @ k.transpose(0, 2, 1) / K**0.5
-
-    def activation(self, x, layer):
-        root = 0.7978845608028654  # sqrt(2 / pi)
-        return 0.5 * x * (1 + np.tanh(root * (x + 0.044715 * x**3)))
+# Without np.sqrt, whose float64 results make float32 arrays float64 since NumPy 2.
+ALL_FLOAT32 = {
+    "scores": lambda q, k, layer, H: q @ k.transpose(0, 2, 1) / q.shape[-1] ** 0.5,
+    "gelu": lambda x, layer: (
+        0.5 * x * (1 + np.tanh(0.7978845608028654 * (x + 0.044715 * x**3)))  # sqrt(2 / pi)
+    ),
+}
 
 
-class AdditiveMask(OtherGPT2):
+def all_float32(model):
+    return OtherGPT2(model, **ALL_FLOAT32)
+
+
+def additive_mask(model):
     """With the mask in the scores already: -1e10 is added to those of later keys."""
 
-    def scores(self, q, k, layer):
-        T = q.shape[1]
-        later = 1 - np.tri(T)
-        return super().scores(q, k, layer) + later * -1e10
+    def scores(q, k, layer, H):
+        later = 1 - np.tri(q.shape[1])
+        return q @ k.transpose(0, 2, 1) / np.sqrt(q.shape[-1]) + later * -1e10
+
+    return OtherGPT2(model, scores=scores)
 
 
-class OneTokenAtATime(AllFloat32):
+def one_token_at_a_time(model):
     """With a KV cache, to which each pass adds a token. It returns the logits."""
+    past = {}  # a layer -> the keys and the values in the cache
 
-    def forward(self, ids):
-        self.length = 0  # the number of tokens in the cache
-        self.past = {}  # a layer -> the keys and the values in the cache
-        logits = []
-        for token in ids:
-            tape = super().forward(np.array([token]))
-            logits.append(tape["logits"])
-            self.length += 1
-        return {"logits": np.concatenate(logits)}
-
-    def positions(self, T):
-        return self.length + np.arange(T)
-
-    def split_heads(self, qkv, layer):
-        """The query of the new token, and the keys and the values of all tokens."""
-        q, k, v = super().split_heads(qkv, layer)
-        if layer in self.past:
-            past_k, past_v = self.past[layer]
+    def remember(k, v, layer):
+        if layer in past:
+            past_k, past_v = past[layer]
             k = np.concatenate([past_k, k], axis=1)
             v = np.concatenate([past_v, v], axis=1)
-        self.past[layer] = (k, v)
-        return q, k, v
+        past[layer] = (k, v)
+        return k, v
+
+    def logits_of(sequence):
+        past.clear()
+        logits = []
+        for position, token in enumerate(sequence):
+            at_position = OtherGPT2(
+                model,
+                **ALL_FLOAT32,
+                positions=lambda T, position=position: np.array([position]),
+                remember=remember,
+            )
+            logits.append(at_position(np.array([token]))["logits"])
+        return np.concatenate(logits)
+
+    return lambda ids: np.stack([logits_of(row) for row in np.atleast_2d(ids)])
 
 
-class Lists(AllFloat32):
+def lists(model):
     """Lists in place of arrays. Their numbers are float64."""
-
-    def __call__(self, ids):
-        tape = super().__call__(ids)
-        return {name: array.tolist() for name, array in tape.items()}
+    theirs = all_float32(model)
+    return lambda ids: {name: array.tolist() for name, array in theirs(ids).items()}
 
 
-class Float64Logits(AllFloat32):
+def float64_logits(model):
     """Since NumPy 2, the scalar makes a float32 array float64. The numbers stay rounded."""
+    return OtherGPT2(
+        model,
+        **ALL_FLOAT32,
+        logits=lambda final, p: STEPS["logits"](final, p) * np.float64(1),
+    )
 
-    def logits(self, final):
-        return super().logits(final) * np.float64(1)
 
-
-class LogitsOnly(AllFloat32):
-    def __call__(self, ids):
-        return super().__call__(ids)["logits"]
+def logits_only(model):
+    theirs = all_float32(model)
+    return lambda ids: theirs(ids)["logits"]
 
 
 # The GPT-2s that return float32, and those that return float64, with a model in float32.
-FLOAT32_GPT2S = [AllFloat32, OneTokenAtATime, LogitsOnly]
-FLOAT64_GPT2S = [AdditiveMask, Lists]
+FLOAT32_GPT2S = [all_float32, one_token_at_a_time, logits_only]
+FLOAT64_GPT2S = [additive_mask, lists]
 if np.lib.NumpyVersion(np.__version__) >= "2.0.0":
-    FLOAT64_GPT2S += [OtherGPT2, Float64Logits]
+    FLOAT64_GPT2S += [OtherGPT2, float64_logits]
 else:
-    FLOAT32_GPT2S += [OtherGPT2, Float64Logits]
+    FLOAT32_GPT2S += [OtherGPT2, float64_logits]
 
 
 def half_precision_model():
@@ -148,14 +151,14 @@ def assert_agrees(model, theirs):
 @pytest.mark.parametrize("other_gpt2", FLOAT32_GPT2S)
 def test_a_right_gpt2_agrees(other_gpt2, model_of):
     model = model_of()
-    assert_agrees(model, other_gpt2(model.parameters, model.config.n_layer, model.config.n_head))
+    assert_agrees(model, other_gpt2(model))
 
 
 @pytest.mark.parametrize("model_of", SOME_MODELS)
 @pytest.mark.parametrize("other_gpt2", FLOAT64_GPT2S)
 def test_float64_with_the_rounding_of_float32_agrees_with_a_note(other_gpt2, model_of):
     model = model_of()
-    theirs = other_gpt2(model.parameters, model.config.n_layer, model.config.n_head)
+    theirs = other_gpt2(model)
     for report in reports(model, theirs):
         assert report.first is None, str(report)
         assert report.note.endswith(
@@ -166,10 +169,7 @@ def test_float64_with_the_rounding_of_float32_agrees_with_a_note(other_gpt2, mod
 @pytest.mark.parametrize("model_of", SOME_MODELS)
 def test_a_right_gpt2_in_float64_agrees(model_of):
     model = model_of()
-    theirs = OtherGPT2(
-        model.parameters, model.config.n_layer, model.config.n_head, dtype=np.float64
-    )
-    assert_agrees(model, theirs)
+    assert_agrees(model, OtherGPT2(model, dtype=np.float64))
 
 
 @pytest.mark.parametrize("model_of", SOME_MODELS)
