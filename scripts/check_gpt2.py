@@ -2,7 +2,7 @@
 
 The numbers are in tests/goldens/gpt2-124M.json, each with its source.
 
-    python scripts/check_gpt2.py --download     # or without, if gpt2 is on this machine
+    python scripts/check_gpt2.py               # downloads gpt2, if it is not on this machine
     python scripts/check_gpt2.py DIRECTORY
 """
 
@@ -10,132 +10,111 @@ import argparse
 import json
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import tiedgpt
-from tiedgpt.checkpoints import hub
-from tiedgpt.checkpoints.places import find_model
+from tiedgpt.checkpoints import find_model
 from tiedgpt.evaluation import token_losses
 
 PUBLISHED = Path(__file__).resolve().parents[1] / "tests" / "goldens" / "gpt2-124M.json"
 
 
 @dataclass(frozen=True)
-class Check:
-    """A comparison of the model with published numbers."""
+class Fact:
+    """Published numbers, and how they are computed from the model."""
 
     name: str
-    difference: float  # the largest one
-    allowed: float
+    compute: Callable[[tiedgpt.GPT2], Any]
+    published: Any
+    tolerance: float  # 0 for tokens
 
-    @property
-    def is_right(self) -> bool:
-        return bool(self.difference <= self.allowed)  # nan is not an agreement
+    def difference(self, model: tiedgpt.GPT2) -> float:
+        """The largest one."""
+        return float(np.abs(np.subtract(self.compute(model), self.published)).max())
 
 
-def checks(model: tiedgpt.GPT2, published: dict[str, Any]) -> Iterator[Check]:
-    """The comparisons with each of the published examples. Some have the same name."""
+def facts(published: dict[str, Any]) -> Iterator[Fact]:
+    """Those of gpt2-124M.json. Some have the same name and the same tolerance."""
     prompts = published["last_position_logits"]
     for example in prompts["examples"]:
-        yield from check_logits(model, example, prompts["suggested_tolerance"])
+        ids = example["ids"]
+        top10 = [token for token, _text, _logit in example["top10"]]  # the most likely first
+        numbers = [example[name] for name in ("logsumexp", "mean_logit", "max_logit", "min_logit")]
+        numbers += example["first8_logits"]
+        numbers += [logit for _token, _text, logit in example["top10"]]
+        tolerance = prompts["suggested_tolerance"]
+        yield Fact("logits after a prompt", partial(logits, ids, top10), numbers, tolerance)
+        yield Fact("ten most likely tokens", partial(most_likely, ids), top10, 0)
     for example in published["greedy"]:
-        yield check_greedy(model, example)
-    yield check_final_hidden(model, published["final_hidden"])
+        ids = example["ids"]
+        new = example["output_ids"][len(ids) :]  # it begins with the prompt
+        yield Fact("greedy tokens", partial(greedy, ids, len(new)), new, 0)
+    hidden = published["final_hidden"]
+    values = hidden["values"]
+    compute = partial(final_hidden, hidden["ids"], len(values))
+    yield Fact("final hidden state", compute, values, hidden["tolerance"])
     for example in published["mean_loss"]:
-        yield check_loss(model, example)
+        source, _, _ = example["source"].partition(":")  # without the details
+        ids = example["ids"]
+        B, T = example.get("batch", (1, len(ids) - 1))
+        compute = partial(mean_loss, ids, B, T)
+        yield Fact(f"loss, {source}", compute, example["loss"], example["tolerance"])
 
 
-def check_logits(model: tiedgpt.GPT2, example: dict[str, Any], tolerance: float) -> Iterator[Check]:
-    """Compare the logits after a prompt: some sums of all, the first 8, and the ten largest."""
-    logits = model(example["ids"])[-1].astype(np.float64)
-    largest = logits.max()
-    their_top10 = []
-    their_top10_logits = []
-    for token, _text, logit in example["top10"]:  # the most likely first
-        their_top10.append(token)
-        their_top10_logits.append(logit)
-    ours = [
-        largest + np.log(np.exp(logits - largest).sum()),
-        logits.mean(),
-        largest,
-        logits.min(),
-        *logits[:8],
-        *logits[their_top10],
-    ]
-    theirs = [
-        example["logsumexp"],
-        example["mean_logit"],
-        example["max_logit"],
-        example["min_logit"],
-        *example["first8_logits"],
-        *their_top10_logits,
-    ]
-    difference = np.abs(np.subtract(ours, theirs)).max()
-    yield Check("logits after a prompt", difference, tolerance)
-
-    our_top10 = np.argsort(-logits)[:10]
-    count = np.sum(our_top10 != their_top10)
-    yield Check("ten most likely tokens that differ", count, allowed=0)
+def logits(ids: list[int], top10: list[int], model: tiedgpt.GPT2) -> list[float]:
+    """The logits after a prompt: some sums of all, the first 8, those of ten tokens."""
+    last = model(ids)[-1].astype(np.float64)
+    largest = last.max()
+    logsumexp = largest + np.log(np.exp(last - largest).sum())
+    return [logsumexp, last.mean(), largest, last.min(), *last[:8], *last[top10]]
 
 
-def check_greedy(model: tiedgpt.GPT2, example: dict[str, Any]) -> Check:
-    """Compare the tokens that follow a prompt. "output_ids" begins with the prompt."""
-    ids = example["ids"]
-    theirs = example["output_ids"][len(ids) :]
-    ours = list(tiedgpt.generate(model, ids, max_new_tokens=len(theirs), greedy=True))
-    count = sum(our != their for our, their in zip(ours, theirs, strict=True))
-    return Check("greedy tokens that differ", count, allowed=0)
+def most_likely(ids: list[int], model: tiedgpt.GPT2) -> list[int]:
+    """The ten most likely tokens after a prompt, the most likely first."""
+    return np.argsort(-model(ids)[-1])[:10].tolist()
 
 
-def check_final_hidden(model: tiedgpt.GPT2, example: dict[str, Any]) -> Check:
-    """Compare the first numbers of the final hidden state of the first token."""
-    theirs = example["values"]
-    of_first_token = model.final(example["ids"])[0]
-    ours = of_first_token[: len(theirs)]
-    return Check("final hidden state", np.abs(ours - theirs).max(), example["tolerance"])
+def greedy(ids: list[int], n: int, model: tiedgpt.GPT2) -> list[int]:
+    """The n tokens that follow a prompt."""
+    return list(tiedgpt.generate(model, ids, max_new_tokens=n, greedy=True))
 
 
-def check_loss(model: tiedgpt.GPT2, example: dict[str, Any]) -> Check:
-    """Compare the mean loss of a text, which may be cut into a "batch" of B rows of T tokens."""
-    ids = example["ids"]
-    if "batch" in example:
-        B, T = example["batch"]
-    else:
-        B = 1
-        T = len(ids) - 1
+def final_hidden(ids: list[int], n: int, model: tiedgpt.GPT2) -> Any:
+    """The first n numbers of the final hidden state of the first token."""
+    return model.final(ids)[0, :n]
+
+
+def mean_loss(ids: list[int], B: int, T: int, model: tiedgpt.GPT2) -> float:
+    """The mean loss of a text, cut into B rows of T tokens."""
     losses = []
     for start in range(0, B * T, T):
         row = ids[start : start + T + 1]  # the last one is a target only
         # A row fits in the context, so it is one window, and the stride does not matter.
         losses.append(token_losses(model, row, stride=1))
-    source, _, _ = example["source"].partition(":")  # without the details
-    difference = abs(np.mean(losses) - example["loss"])
-    return Check(f"loss, {source}", difference, example["tolerance"])
+    return float(np.mean(losses))
 
 
-def print_verdicts(results: list[Check]) -> int:
-    """Print a line for each name, with the largest difference. Return how many do not agree.
-
-    Checks with the same name allow the same difference.
-    """
-    allowed = {result.name: result.allowed for result in results}
-    failed = 0
-    for name in allowed:
-        differences = [result.difference for result in results if result.name == name]
+def report(model: tiedgpt.GPT2, published: dict[str, Any]) -> bool:
+    """Print a line for each name, with the largest difference. Return whether all agree."""
+    worst: dict[str, list[float]] = {}  # the differences of the facts of a name
+    tolerances = {}
+    for fact in facts(published):
+        worst.setdefault(fact.name, []).append(fact.difference(model))
+        tolerances[fact.name] = fact.tolerance
+    agree = True
+    for name, differences in worst.items():
         largest = np.max(differences)  # nan if one of them is
-        worst = Check(name, largest, allowed[name])
-        if worst.is_right:
-            verdict = "ok"
-        else:
-            verdict = "DIFFERS"
-            failed += 1
-        print(f"{verdict:<8}{name}: {worst.difference:.2g}, at most {worst.allowed:g}")
-    return failed
+        is_right = largest <= tolerances[name]  # nan is not
+        agree = agree and bool(is_right)
+        verdict = "ok" if is_right else "DIFFERS"
+        print(f"{verdict:<8}{name}: {largest:.2g}, at most {tolerances[name]:g}")
+    return agree
 
 
 def main() -> int:
@@ -145,15 +124,9 @@ def main() -> int:
     parser.add_argument(
         "model", nargs="?", default="gpt2", help="a name or a directory (default: gpt2)"
     )
-    parser.add_argument(
-        "--download", action="store_true", help="download it if it is not on this machine"
-    )
     args = parser.parse_args()
     try:
-        if args.download:
-            path = hub.find_or_download(args.model, print)  # its notes are printed
-        else:
-            path = find_model(args.model)
+        _, path = find_model(args.model, print)  # a note that it is downloaded is printed
         model = tiedgpt.load_model(path)
         print(
             f"tiedgpt {tiedgpt.__version__}, NumPy {np.__version__}, "
@@ -161,12 +134,10 @@ def main() -> int:
         )
         print(path)
         print(repr(model))
-        published = json.loads(PUBLISHED.read_text(encoding="utf-8"))
-        results = list(checks(model, published))
+        agree = report(model, json.loads(PUBLISHED.read_text(encoding="utf-8")))
     except tiedgpt.TiedGPTError as error:
         sys.exit(f"error: {error}")
-    failed = print_verdicts(results)
-    return int(failed > 0)
+    return 0 if agree else 1
 
 
 if __name__ == "__main__":

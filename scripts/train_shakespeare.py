@@ -1,10 +1,10 @@
 """Train the two models in weights/: one tied, one untied, on the same batches of Shakespeare.
 
-    python scripts/train_shakespeare.py tinyshakespeare.txt weights/
+    python scripts/train_shakespeare.py tinyshakespeare.txt retrained/
 
-Writes shakespeare-tied/ and shakespeare-untied/ to the directory, in about ten minutes each on two
-cores. Both have the same seed, the same batches and the same tokenizer, which is learned from the
-first nine tenths of the text. The last tenth is held out.
+Writes shakespeare-tied/ and shakespeare-untied/, which must be new, to the directory, in about ten
+minutes each on two cores. Both have the same seed, the same batches and the same tokenizer, which
+is learned from the first nine tenths of the text. The last tenth is held out.
 """
 
 import signal
@@ -28,6 +28,7 @@ from tiedgpt.gpt2.config import HEADS
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.training.loop import Settings, Trainer
 from tiedgpt.training.merges import learn_tokenizer
+from tiedgpt.writing import check_new
 
 VOCABULARY = 1024  # tokens
 DROPOUT = 0.2  # of the embedding and of each layer's outputs
@@ -35,7 +36,9 @@ SETTINGS = Settings(steps=4500, batch=32, context=128, lr=3e-3, eval_every=250, 
 
 
 def train(corpus: str, weights: Path) -> None:
-    """Train both models and write them."""
+    """Train both models and write them. Raises CheckpointError if they are there already."""
+    for head in HEADS:
+        check_new(weights / f"shakespeare-{head}")
     text = read_text(corpus)
     cut = len(text) * 9 // 10
     learnt_from = text[:cut]

@@ -7,9 +7,9 @@ The functions that several test modules use are in support/.
 import io
 import os
 import re
+import signal
 import socket
 import sys
-import tempfile
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator
@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import loopback_hub
-from support.loopback_hub import LoopbackHub, running, version
+from support.loopback_hub import LoopbackHub, running
 from support.models import CONFIG, random_model
 from support.reference import GPT2_MERGES, GPT2_VOCAB, SHARED
 
 import tiedgpt
 from tiedgpt import GPT2, Tokenizer, cli
-from tiedgpt.checkpoints import fetching, places, remote_models
+from tiedgpt.checkpoints import download, places
 from tiedgpt.checkpoints.vocabulary import read_merges
 from tiedgpt.errors import TiedGPTWarning
 from tiedgpt.fast import blas, threads
@@ -41,10 +41,18 @@ EXTRAS = {
     "playwright": "browser",
     "axe_playwright_python": "browser",
     "distributed": "test",
-    "lm_eval": "eval",
     "matplotlib": "plot",
     "scipy": "tying",
 }
+
+
+def pytest_configure():
+    """Let Ctrl-C interrupt the tests, and the processes that they start.
+
+    A shell script starts background processes with SIGINT ignored, and they pass that on.
+    """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter, config):
@@ -269,11 +277,11 @@ def weights_folder(no_models, tmp_path, monkeypatch) -> Path:
     monkeypatch.delenv("HF_HUB_OFFLINE")  # the fixture no_waiting sets it for every test
     monkeypatch.delenv("XDG_CACHE_HOME")  # so the caches are in the folder .cache of HOME
     monkeypatch.setenv("TIEDGPT_WEIGHTS", str(tmp_path / "weights"))
-    monkeypatch.setattr(fetching, "DELAY", 0.001)  # seconds between two attempts
+    monkeypatch.setattr(download, "DELAY", 0.001)  # seconds between two attempts
     connect_seconds = 5
     read_seconds = 5  # without new data
-    monkeypatch.setattr(fetching, "TIMEOUT", (connect_seconds, read_seconds))
-    monkeypatch.setattr(fetching, "BYTES_PER_READ", loopback_hub.BLOCK)
+    monkeypatch.setattr(download, "TIMEOUT", (connect_seconds, read_seconds))
+    monkeypatch.setattr(download, "BYTES_PER_READ", loopback_hub.BLOCK)
     return tmp_path / "weights"
 
 
@@ -290,11 +298,7 @@ def hub_server(weights_folder, hub_files, monkeypatch) -> Iterator[LoopbackHub]:
     """A hub that runs on this machine. It has hub_files in the repository loopback_hub.NAME."""
     with running(LoopbackHub()) as server:
         server.put(loopback_hub.NAME, hub_files)
-        monkeypatch.setenv("HF_ENDPOINT", f"http://{server.host}")
-        # tiedgpt checks that a vocabulary which it downloads is GPT-2's own: its files must have
-        # these sizes and hashes. Here they are replaced by those of the small vocabulary.
-        monkeypatch.setattr(remote_models, "VOCAB", version(hub_files["vocab.json"]))
-        monkeypatch.setattr(remote_models, "MERGES", version(hub_files["merges.txt"]))
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
         yield server
 
 
@@ -306,15 +310,11 @@ def run(capsys, monkeypatch):
     """run(*arguments, stdin=bytes) -> (exit code, stdout, stderr), in this process."""
 
     def run(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
-        # stdin is a file on the disk, because `documents` asks for its file descriptor.
-        with io.TextIOWrapper(tempfile.TemporaryFile()) as file:
-            file.buffer.write(stdin)
-            file.seek(0)
-            monkeypatch.setattr(sys, "stdin", file)
-            try:
-                code = cli.main(list(arguments))
-            except SystemExit as stop:  # argparse raises it
-                code = stop.code
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        try:
+            code = cli.main(list(arguments))
+        except SystemExit as stop:  # argparse raises it
+            code = stop.code
         out, err = capsys.readouterr()
         return code, out, err
 

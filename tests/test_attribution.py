@@ -13,7 +13,7 @@ from support.models import SMALL, random_model
 
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.evaluation import predicted_places, token_losses
-from tiedgpt.generation import generate, random_streams, sample_steps
+from tiedgpt.generation import generate, sample_tokens
 from tiedgpt.gpt2.run import activation_shapes
 from tiedgpt.sampling import Sampling
 from tiedgpt.study.attribution import ablation, attribute
@@ -347,21 +347,19 @@ def sampled_and_recorded(model):
         predictions = [[], []]
 
         def record(row, logits, token):
-            """sample_steps calls this for each token that it chooses."""
+            """sample_tokens calls this for each token that it chooses."""
             predictions[row] += predict(logits, [token], k=2)
 
-        rows = [[], []]
-        steps = sample_steps(
+        steps = sample_tokens(
             model,
-            [IDS, IDS],
+            IDS,
             max_new_tokens=40,
             sampling=sampling,
-            streams=random_streams(seed=1, n=2),
+            seed=1,
+            num_samples=2,
             record=record,
         )
-        for new_tokens in steps:  # a list of tokens for each row
-            for row, new_tokens_of_row in zip(rows, new_tokens, strict=True):
-                row += new_tokens_of_row
+        rows = np.transpose(list(steps)).tolist()
         return rows, predictions
 
     return sampled_and_recorded

@@ -1,4 +1,4 @@
-"""`tiedgpt generate` as a user meets it: prompts, stdout, JSON, the prompt loop, Ctrl-C."""
+"""`tiedgpt generate` as a user meets it: prompts, flags, JSON, the prompt loop, Ctrl-C."""
 
 import json
 import os
@@ -13,26 +13,56 @@ from support.terminal import CTRL_C, CTRL_D, Terminal
 
 import tiedgpt
 from tiedgpt import Tokenizer
-from tiedgpt.checkpoints.checkpoint import Checkpoint
 from tiedgpt.cli.output import CONTROLS
-from tiedgpt.errors import short_repr
 
 
 def test_generate_prints_the_continuation_alone(run, checkpoint):
-    out = output(run, "generate", "--model", checkpoint, "--seed", "1", "-n", "9", "Hello")
+    arguments = ("generate", "--model", checkpoint, "--seed", "1", "-n", "9", "Hello")
     model = tiedgpt.load_model(checkpoint)
     tokenizer = tiedgpt.load_tokenizer(checkpoint)
-    ids = list(tiedgpt.generate(model, tokenizer.encode("Hello"), 9, seed=1))
-    assert out == tokenizer.decode(ids) + "\n"
+    text = tokenizer.decode(tiedgpt.generate(model, tokenizer.encode("Hello"), 9, seed=1))
+    assert output(run, *arguments) == text + "\n"
+    assert output(run, *arguments, "--echo") == f"Hello{text}\n"
 
 
-def test_flags_have_short_names(run, checkpoint):
-    short = f"generate -m {checkpoint} -n 9 -t 2 -k 50 -p 0.9 -s 3 a"
-    long = (
-        f"generate --model {checkpoint} --max-new-tokens 9 --temperature 2 --top-k 50 --top-p 0.9 "
-        "--seed 3 a"
+# The flags of the settings, long and short, and the arguments of tiedgpt.generate
+SETTINGS = [
+    ("--temperature 2 --top-k 50 --top-p 0.9", {"temperature": 2, "top_k": 50, "top_p": 0.9}),
+    ("-t 2 -k 50 -p 0.9", {"temperature": 2, "top_k": 50, "top_p": 0.9}),
+    ("-k 0", {}),
+    ("--min-p 0.2", {"min_p": 0.2}),
+    ("--repetition-penalty 1.5", {"repetition_penalty": 1.5}),
+    ("--greedy", {"greedy": True}),
+]
+
+
+@pytest.mark.parametrize(("flags", "settings"), SETTINGS)
+def test_flags_do_what_the_arguments_of_generate_do(run, checkpoint, flags, settings):
+    document = answer(run, "generate", "-m", checkpoint, "-s", "3", "-n", "40", *flags.split(), "a")
+    model = tiedgpt.load_model(checkpoint)
+    tokens = list(tiedgpt.generate(model, document["prompt_ids"], 40, seed=3, **settings))
+    assert document["samples"][0]["ids"] == tokens
+    assert (
+        tokens != list(tiedgpt.generate(model, document["prompt_ids"], 40, seed=3)) or not settings
     )
-    assert output(run, *short.split()) == output(run, *long.split())
+
+
+def test_temperature_0_is_greedy_and_said(run, checkpoint):
+    arguments = ("generate", "-m", checkpoint, "a")
+    code, out, err = run(*arguments, "-t", "0")
+    assert code == 0
+    assert out == output(run, *arguments, "--greedy")
+    assert err.startswith("tiedgpt: note: temperature 0")
+    assert err.count("\n") == 1
+
+
+def test_a_drawn_seed_is_said_and_repeats_the_text(run, checkpoint):
+    arguments = ("generate", "-m", checkpoint, "-n", "20", "a")
+    code, out, err = run(*arguments)
+    assert code == 0
+    flag, seed = err.split()[-2:]
+    assert output(run, *arguments, flag, seed) == out
+    assert run(*arguments)[1] != out, "a run without --seed has a new one"
 
 
 # The prompt
@@ -109,8 +139,7 @@ def test_truncate_keeps_the_end_of_a_prompt_and_leaves_room(run, checkpoint, new
     arguments = ("generate", "-m", checkpoint, "-n", new_tokens, "-s", "1", "--truncate")
     code, out, err = run(*arguments, "--json", prompt)
     assert code == 0
-    dropped = 84 - kept
-    assert err == f"tiedgpt: note: --truncate drops the first {dropped} of the prompt's 84 tokens\n"
+    assert f"--truncate drops the first {84 - kept} of the prompt's 84 tokens\n" in err
     document = json.loads(out)
     end = prompt[-kept:]
     assert document["prompt"] == prompt
@@ -123,21 +152,13 @@ def test_an_end_of_text_token_alone_is_a_prompt_if_it_is_allowed(run, checkpoint
     assert document["prompt_ids"] == [256]
 
 
-@pytest.fixture
-def without_special_tokens(save):
+def test_a_model_without_special_tokens(run, save):
+    """It reads any text. For an empty prompt, no special token is advised."""
     model = random_model(replace(CONFIG, vocab_size=256))
-    return save("without special tokens", model, Tokenizer([], {}))
-
-
-def test_an_empty_prompt_of_a_model_without_special_tokens(run, without_special_tokens):
-    """The message does not advise to begin the text with a special token."""
+    path = save("without special tokens", model, Tokenizer([], {}))
+    assert answer(run, "generate", "-m", path, "-n", "3", "<|endoftext|>")["samples"]
     message = "the prompt is empty: GPT-2 needs at least one token to continue\n"
-    assert_one_error_line(run("generate", "--model", without_special_tokens, ""), message)
-
-
-def test_a_model_without_special_tokens_reads_any_text(run, without_special_tokens):
-    code, _, _ = run("generate", "--model", without_special_tokens, "-n", "3", "<|endoftext|>")
-    assert code == 0
+    assert_one_error_line(run("generate", "-m", path, ""), message)
 
 
 # The JSON
@@ -145,15 +166,15 @@ def test_a_model_without_special_tokens_reads_any_text(run, without_special_toke
 
 def test_generate_json(run, checkpoint):
     tokenizer = tiedgpt.load_tokenizer(checkpoint)
-    arguments = ("generate", "--model", checkpoint, "--num-samples", "3", "-t", "2", "-n", "8")
-    document = answer(run, *arguments, "a\n")
+    arguments = ("generate", "-m", checkpoint, "--num-samples", "3", "-t", "2", "-n", "150", "a\n")
+    document = answer(run, *arguments)
     assert document["model"] == checkpoint
     assert document["head"] == "tied"
     assert document["prompt"] == "a\n"
     assert document["prompt_ids"] == tokenizer.encode("a\n")
     assert len(document["samples"]) == 3
     for sample in document["samples"]:
-        assert len(sample["ids"]) == 8
+        assert len(sample["ids"]) == 150  # more than the context
         assert sample == {
             "ids": sample["ids"],
             "text": tokenizer.decode(sample["ids"]),
@@ -162,19 +183,8 @@ def test_generate_json(run, checkpoint):
     assert len({sample["text"] for sample in document["samples"]}) == 3
     assert set(document["timing"]) == {"load_s", "prefill_s", "decode_tokens_per_s"}
     assert min(document["timing"].values()) > 0
-
-
-def test_the_seed_in_the_json_repeats_the_samples(run, checkpoint):
-    arguments = ("generate", "--model", checkpoint, "--num-samples", "3", "-t", "2", "-n", "8", "a")
-    document = answer(run, *arguments)
     again = answer(run, *arguments, "--seed", str(document["seed"]), "--head", "tied")
     assert again["samples"] == document["samples"]
-    assert answer(run, *arguments)["seed"] != document["seed"], "a run without --seed has a new one"
-
-
-def test_generation_goes_on_past_the_context(run, checkpoint):
-    document = answer(run, "generate", "--model", checkpoint, "-n", "150", "a" * 60)
-    assert len(document["samples"][0]["ids"]) == 150
 
 
 def greedy_sample(run, model, *flags):
@@ -187,9 +197,24 @@ def greedy_sample(run, model, *flags):
 def test_stop_ends_the_text_before_it(run, checkpoint):
     text = greedy_sample(run, checkpoint)["text"]
     stop = text[4]  # a character in the middle
-    sample = greedy_sample(run, checkpoint, "--stop", stop)
+    sample = greedy_sample(run, checkpoint, "--stop", "not in it", "--stop", stop)
     assert sample["finish_reason"] == "stop"
     assert sample["text"] == text.partition(stop)[0]
+
+
+@pytest.mark.parametrize(
+    ("argument", "stop"),
+    [
+        (r"\n", "\n"),
+        (r"a\tb\r\n", "a\tb\r\n"),
+        (r"\\n", r"\n"),
+        (r"\d\x41", r"\d\x41"),
+        ("\n", "\n"),
+    ],
+)
+def test_stop_has_escapes(argument, stop):
+    args = tiedgpt.cli.parse(["generate", "--stop", argument])
+    assert args.stop == [stop]
 
 
 def test_the_end_of_text_token_ends_the_text(run, checkpoint, save):
@@ -200,73 +225,6 @@ def test_the_end_of_text_token_ends_the_text(run, checkpoint, save):
     sample = greedy_sample(run, save("ending", ending))
     assert sample["finish_reason"] == "eos"
     assert sample["ids"] == ids[: ids.index(end_of_text)]
-
-
-# Drafts
-
-# At a low temperature a text repeats itself, so that some guesses are right.
-DRAFTED = ("--seed", "1", "-t", "0.1", "-n", "90", "--num-samples", "2", "--logprobs", "1", "abc")
-
-
-@pytest.fixture
-def small(save):
-    """The path of a much smaller model with the vocabulary of `checkpoint`."""
-    return save("small", random_model(replace(CONFIG, n_layer=0, n_embd=2, n_head=1)))
-
-
-def texts_with_draft(run, checkpoint, draft):
-    document = answer(run, "generate", "-m", checkpoint, *DRAFTED, "--draft", draft)
-    return [sample["text"] for sample in document["samples"]]
-
-
-def test_a_draft_changes_no_text(run, checkpoint, small):
-    texts = texts_with_draft(run, checkpoint, "none")
-    assert texts_with_draft(run, checkpoint, "lookup") == texts
-    assert texts_with_draft(run, checkpoint, small) == texts
-
-
-def test_drafted_tokens_have_logprobs(run, checkpoint, small):
-    document = answer(run, "generate", "-m", checkpoint, *DRAFTED, "--draft", small)
-    for sample in document["samples"]:
-        assert [token["id"] for token in sample["logprobs"]] == sample["ids"]
-
-
-def test_drafted_tokens_are_counted(run, checkpoint, small):
-    arguments = ("generate", "-m", checkpoint, *DRAFTED)
-    assert answer(run, *arguments, "--draft", "none")["draft"] is None
-    by_lookup = answer(run, *arguments, "--draft", "lookup")["draft"]
-    assert by_lookup["drafted"] >= by_lookup["accepted"] > 0
-    by_model = answer(run, *arguments, "--draft", small)["draft"]
-    assert by_model["drafted"] >= by_model["accepted"]
-    assert by_model["drafted"] > 0
-
-
-def test_lookup_is_the_default_draft(run, checkpoint):
-    arguments = ("generate", "-m", checkpoint, *DRAFTED)
-    by_lookup = answer(run, *arguments, "--draft", "lookup")["draft"]
-    assert answer(run, *arguments)["draft"] == by_lookup
-
-
-OTHER_VOCABULARY = "has other merges, special tokens or vocab_size than the model"
-
-
-@pytest.mark.parametrize(
-    ("config", "merges", "message"),
-    [
-        pytest.param(CONFIG, [("a", "b")], OTHER_VOCABULARY, id="merges"),
-        pytest.param(replace(CONFIG, vocab_size=320), [], OTHER_VOCABULARY, id="vocab-size"),
-        pytest.param(
-            replace(CONFIG, n_ctx=63), [], "has a context of 63; the model needs 64", id="context"
-        ),
-    ],
-)
-def test_a_draft_that_cannot_guess_is_refused_before_weights_are_read(
-    run, checkpoint, save, monkeypatch, config, merges, message
-):
-    draft = save("draft", random_model(config), Tokenizer(merges))
-    monkeypatch.setattr(Checkpoint, "load", None)  # so reading the weights would fail
-    result = run("generate", "-m", checkpoint, "--draft", draft, "abc")
-    assert_one_error_line(result, f"--draft {short_repr(draft)} {message}")
 
 
 # Models and heads
@@ -315,6 +273,25 @@ def test_without_a_model_it_is_gpt2_if_that_is_here(run, checkpoint, weights):
     assert answer(run, "generate", "-n", "1", "a")["model"] == "gpt2"
 
 
+def test_tiedgpt_model_names_the_default_model(run, monkeypatch):
+    monkeypatch.setenv("TIEDGPT_MODEL", "shakespeare-untied")
+    assert answer(run, "params")["model"] == "shakespeare-untied"
+    ids_of_shakespeare = [396, 304]
+    assert answer(run, "tokenize", "To be")["ids"] == ids_of_shakespeare
+    assert answer(run, "params", "-m", "shakespeare-tied")["model"] == "shakespeare-tied"
+
+
+def test_an_unknown_model_in_tiedgpt_model_is_an_error_that_names_the_variable(run, monkeypatch):
+    monkeypatch.setenv("TIEDGPT_MODEL", "shakespear")
+    assert_one_error_line(run("params"), "TIEDGPT_MODEL: no model 'shakespear'")
+
+
+def test_without_models_study_compares_the_two_shipped_ones(run):
+    names = ["shakespeare-tied", "shakespeare-untied"]
+    _, out, _ = run("study", "--json")
+    assert json.loads(out) == json.loads(run("study", "--json", *names)[1])
+
+
 # A long text in a process
 
 
@@ -337,76 +314,50 @@ def test_a_closed_pipe_ends_it_quietly(checkpoint):
         assert process.stderr.read() == b""
 
 
-def test_ctrl_c_ends_it_quietly(checkpoint):
+@pytest.mark.parametrize(
+    ("number", "code", "stderr"),
+    [
+        pytest.param(signal.SIGINT, 130, b"\n", id="Ctrl-C"),
+        pytest.param(signal.SIGTERM, 143, b"", id="SIGTERM"),
+    ],
+)
+def test_a_signal_ends_it_quietly(checkpoint, number, code, stderr):
     with start_of_a_long_text(checkpoint) as process:
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 130  # as a shell reports Ctrl-C
-        assert process.stderr.read() == b"\n"
+        process.send_signal(number)
+        assert process.wait(timeout=60) == code  # as a shell reports the signal
+        assert process.stderr.read() == stderr
 
 
 # The prompt loop
 
 
-def continuation(run, checkpoint, prompt):
-    """The sample that the prompt loop prints after a prompt.
-
-    On a terminal, control characters are replaced.
-    """
-    _, out, _ = run("generate", "-m", checkpoint, "--greedy", "-n", "4", prompt)
-    return out.translate(CONTROLS)
-
-
-def test_the_prompt_loop_prints_samples_one_below_the_other(checkpoint, run):
-    sample = continuation(run, checkpoint, "b")
+def test_the_prompt_loop_continues_each_line(checkpoint, run):
+    """An empty line and an error do not end it."""
+    _, out, _ = run("generate", "-m", checkpoint, "--greedy", "-n", "4", "b")
+    sample = out.translate(CONTROLS)  # on a terminal, control characters are replaced
     arguments = ("generate", "-m", checkpoint, "--greedy", "-n", "4", "--num-samples", "2")
     with Terminal(*arguments) as terminal:
         assert "Ctrl-D leaves" in terminal.type("", until="> ")
+        assert terminal.type("\r", until="> ") == "\n> "
+        shown = terminal.type("<|endoftext|>\r", until="> ")
+        assert "tiedgpt: error: the text holds <|endoftext|>" in shown
         shown = terminal.type("b\r", until="> ")
         assert shown == f"b\n--- 1 of 2 ---\nb{sample}--- 2 of 2 ---\nb{sample}> "
         terminal.type(CTRL_D)
         assert terminal.process.wait(timeout=60) == 0, terminal.text
 
 
-def test_an_empty_line_a_mistake_and_ctrl_c_do_not_end_the_prompt_loop(checkpoint, run):
-    sample = continuation(run, checkpoint, "b")
-    with Terminal("generate", "-m", checkpoint, "--greedy", "-n", "4") as terminal:
-        terminal.type("", until="> ")
-        assert terminal.type("\r", until="> ") == "\n> "
-        shown = terminal.type("<|endoftext|>\r", until="> ")
-        assert "tiedgpt: error: the text holds <|endoftext|>" in shown
-        terminal.type(f"typed{CTRL_C}", until="To leave, press Ctrl-D.\n> ")
-        assert terminal.type("b\r", until="> ") == f"b\nb{sample}> "
-        terminal.type(CTRL_D)
-        assert terminal.process.wait(timeout=60) == 0, terminal.text
-        assert "Traceback" not in terminal.text
-
-
-def test_a_paste_of_several_lines_is_one_prompt_and_only_its_last_line_is_repeated(checkpoint, run):
-    readline = pytest.importorskip("readline")
-    if "libedit" in readline.__doc__:
-        pytest.skip("libedit does not know how terminals mark a paste")
-    # A terminal marks the begin and the end of a paste while a program has turned the marks on.
-    begin_of_paste, end_of_paste = "\x1b[200~", "\x1b[201~"
-    marks_on, marks_off = "\x1b[?2004h", "\x1b[?2004l"
-    lines_of_paste = "a\r\rb\rcd\r"
-    sample = continuation(run, checkpoint, "a\n\nb\ncd")
-    arguments = ("generate", "-m", checkpoint, "--greedy", "-n", "4")
-    with Terminal(*arguments, term="xterm") as terminal:
-        assert marks_on in terminal.type("", until="> ")
-        shown = terminal.type(f"{begin_of_paste}{lines_of_paste}{end_of_paste}\r", until="> ")
-        # readline shows the paste while it is typed. Then it turns the marks off.
-        _typed, _, after_the_paste = shown.replace("\r", "").partition(marks_off)
-        assert after_the_paste.lstrip("\n") == f"cd{sample}{marks_on}> ", shown
-
-
 def test_ctrl_c_stops_a_text_and_the_loop_goes_on(tmp_path):
     # A model that is so slow that the text is not complete before Ctrl-C
     slow = replace(CONFIG, n_layer=4, n_embd=384, n_head=6, n_inner=1536, n_ctx=1024)
     tiedgpt.save_model(tiedgpt.GPT2.random(slow), Tokenizer([]), tmp_path)
-    with Terminal("generate", "-m", str(tmp_path), "-n", "1000000", "-s", "1") as terminal:
-        terminal.type("", until="> ")
+    with Terminal("generate", "-q", "-m", str(tmp_path), "-n", "1000000", "-s", "1") as terminal:
+        assert terminal.type("", until="> ") == "> "
+        shown = terminal.type("<|endoftext|>\r", until="> ")
+        assert "tiedgpt: error: the text holds" in shown, "--quiet hides no error"
         terminal.type("a\r", until="a\na")  # the line that was typed, and the begin of the text
         terminal.type(CTRL_C, until="\n> ")
+        terminal.type(f"typed{CTRL_C}", until="\n> ")
         terminal.type(CTRL_D)
         assert terminal.process.wait(timeout=60) == 0
-        assert "To leave" not in terminal.text  # which is said only after Ctrl-C at a prompt
+        assert "Traceback" not in terminal.text

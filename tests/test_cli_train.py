@@ -1,25 +1,25 @@
-"""`tiedgpt train`: output, files, signals, --resume. test_cli_refused.py has flags out of range."""
+"""`tiedgpt train`: output, files, signals, --resume, kills."""
 
 import json
 import os
+import random
 import re
 import signal
+import subprocess
+import time
 from copy import deepcopy
 
 import numpy as np
 import pytest
 from support.checks import contents
-from support.commands import answer, assert_one_error_line
+from support.commands import answer, assert_one_error_line, command
 from support.terminal import CTRL_C, Terminal
 
 import tiedgpt
 from tiedgpt import cli
 from tiedgpt.checkpoints import safetensors
-from tiedgpt.cli.train import loss_curve
-from tiedgpt.errors import CheckpointError
 from tiedgpt.training import loop
-from tiedgpt.training.loop import Trainer
-from tiedgpt.training.state import LOG, STATE
+from tiedgpt.training.loop import LOG, STATE, Trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -56,10 +56,20 @@ def interruptible():
 def train(run, corpus, tmp_path):
     """train(*flags) -> (exit code, stdout, stderr) of `train CORPUS --out tmp_path/model`."""
 
-    def train(*flags, corpus=corpus, out=str(tmp_path / "model"), stdin=b""):
-        return run("train", corpus, "--out", out, *flags, stdin=stdin)
+    def train(*flags, corpus=corpus, out=tmp_path / "model", stdin=b""):
+        return run("train", corpus, "--out", str(out), *flags, stdin=stdin)
 
     return train
+
+
+@pytest.fixture
+def resume(run, corpus, tmp_path):
+    """resume(*flags) -> (exit code, stdout, stderr) of `train CORPUS --resume tmp_path/model`."""
+
+    def resume(*flags, corpus=corpus, out=tmp_path / "model", stdin=b""):
+        return run("train", corpus, "--resume", str(out), *flags, stdin=stdin)
+
+    return resume
 
 
 @pytest.fixture(scope="module")
@@ -95,10 +105,10 @@ def evaluated_steps(directory):
     return [evaluation["step"] for evaluation in evaluations(directory)]
 
 
-def saved_step(directory):
-    """The step from which --resume goes on."""
+def saved_state(directory):
+    """What the state holds beside its tensors."""
     _, metadata = safetensors.read_with_metadata(directory / STATE)
-    return json.loads(metadata["training"])["step"]
+    return json.loads(metadata["training"])
 
 
 def assert_same_parameters(model, expected):
@@ -112,50 +122,23 @@ def test_the_same_run_leaves_the_same_bytes(train, tmp_path, short_run):
     (tmp_path / "model").mkdir()  # an empty directory is taken
     assert train(*SHORT)[0] == 0
     assert contents(tmp_path / "model") == contents(short_run)
-
-
-def test_the_files_of_a_run(short_run):
     assert sorted(contents(short_run)) == FILES
     assert evaluated_steps(short_run) == [0, 2, 4, 6]
 
 
-def test_stderr_has_a_line_for_each_evaluation_on_held_out_text(train, short_run):
-    """It has no bar, because it is not a terminal.
-
-    short_run is the directory of an equal training, so its log has the same losses.
-    """
-    _, _, err = train(*SHORT)
-    for evaluation, line in zip(evaluations(short_run), err.splitlines(), strict=True):
+def test_stderr_has_a_line_for_each_evaluation_and_stdout_the_result(train, tmp_path, short_run):
+    """short_run is the directory of an equal training, so its log has the same losses."""
+    _, out, err = train(*SHORT)
+    log = evaluations(short_run)
+    for evaluation, line in zip(log, err.splitlines(), strict=True):
         step = evaluation["step"]
         loss = evaluation["val_loss"]
         assert re.match(rf"step +{step}: .*held out {loss:.4f} nats per", line)
-
-
-def test_stdout_ends_with_the_model_and_its_loss(train, tmp_path, short_run):
-    _, out, _ = train(*SHORT)
-    first, second = out.splitlines()[-2:]
+    first, second = out.splitlines()
     assert first == f"{tmp_path / 'model'}: tied, 3,112 parameters, 270 tokens"
-    lowest = min(evaluation["val_loss"] for evaluation in evaluations(short_run))
+    lowest = min(evaluation["val_loss"] for evaluation in log)
     assert second.startswith(f"held out: {lowest:.4f} nats per token, ")
     assert re.search(r", \S+ bits per byte, after step 6$", second)
-
-
-def test_stdout_has_a_curve_of_the_losses(train, short_run):
-    log = evaluations(short_run)
-    losses = [evaluation["val_loss"] for evaluation in log]
-    losses += [evaluation["loss"] for evaluation in log[1:]]  # step 0 has no training loss
-    _, out, _ = train(*SHORT)
-    rows = [line for line in out.splitlines() if "|" in line]
-    assert rows[0].startswith(f"{max(losses):7.2f} |o"), "the model without training is the worst"
-    assert any(row.startswith(f"{min(losses):7.2f} |") for row in rows)
-    assert "".join(rows).count("o") == len(log), "a mark for each evaluation"
-    assert "         o held out, . training: nats per token, by step\n" in out
-
-
-def test_a_curve_of_equal_losses():
-    """Its first and its last row are labelled with the highest and the lowest loss."""
-    log = [{"step": 0, "val_loss": 2.0}, {"step": 1, "val_loss": 2.0}, {"step": 2, "val_loss": 2.0}]
-    assert loss_curve(log).count("2.00 |") == 2
 
 
 def test_json_of_a_text_from_stdin(train, tmp_path):
@@ -167,6 +150,7 @@ def test_json_of_a_text_from_stdin(train, tmp_path):
     assert report["parameters"] == 3112 + 8 * 270, "those of the tied model, and W_U [8, 270]"
     assert report["steps"] == 6
     assert report["best_step"] == 6
+    assert report["evaluations"] == evaluations(tmp_path / "model")
 
 
 def test_score_of_the_held_out_text_equals_the_loss_of_the_training(train, run):
@@ -181,42 +165,28 @@ def test_score_of_the_held_out_text_equals_the_loss_of_the_training(train, run):
     assert report["val_bits_per_byte"] == pytest.approx(score["bits_per_byte"], rel=1e-6)
 
 
-@pytest.fixture
-def evaluated_models(monkeypatch):
-    """A list of the models that a SHORT training has evaluated, the second of which is the best."""
+def test_the_best_model_and_the_last_one_are_kept(train, tmp_path, monkeypatch):
+    """The checkpoint has the model with the lowest loss, the state that of the last step."""
     held_out_losses = iter([3.0, 2.0, 4.0, 5.0])  # after the steps 0, 2, 4 and 6
-    models = []
+    evaluated = []
 
     def measure_tokens(model, *_):
-        """A loss from the list, whatever the model is."""
-        models.append(deepcopy(model))
+        evaluated.append(deepcopy(model))
         return [np.array([next(held_out_losses)])]
 
     monkeypatch.setattr(loop, "measure_tokens", measure_tokens)
-    return models
-
-
-def test_the_best_model_is_kept_when_later_ones_are_worse(train, tmp_path, evaluated_models):
-    code, out, _ = train(*SHORT)
+    code, out, err = train(*SHORT)
     assert code == 0
     assert out.endswith("after step 2\n")
-    assert_same_parameters(tiedgpt.load_model(tmp_path / "model"), evaluated_models[1])
-
-
-@pytest.mark.usefixtures("evaluated_models")
-def test_an_evaluation_that_is_not_the_best_is_marked(train):
-    _, _, err = train(*SHORT)
     is_marked = [line.endswith("(not the best)") for line in err.splitlines()]
     assert is_marked == [False, False, True, True]
-
-
-def test_the_state_has_the_last_model_and_not_the_best_one(train, tmp_path, evaluated_models):
-    assert train(*SHORT)[0] == 0
+    assert_same_parameters(tiedgpt.load_model(tmp_path / "model"), evaluated[1])
     state = safetensors.read_header(tmp_path / "model" / STATE)
-    last = [array.ravel() for array in evaluated_models[3].parameters.values()]
+    last = [array.ravel() for array in evaluated[3].parameters.values()]
     np.testing.assert_array_equal(state["parameters"].read(), np.concatenate(last))
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_on_a_terminal_there_is_a_bar(tmp_path, corpus):
     """The bar overwrites no line about held-out text, and no note about Ctrl-C."""
     flags = ("--out", str(tmp_path / "model"), *FLAGS, "--steps", "1000000")
@@ -232,11 +202,22 @@ def test_on_a_terminal_there_is_a_bar(tmp_path, corpus):
     for line in terminal.text.split("\n"):
         _overwritten, _, seen = line.rstrip("\r").rpartition("\r")
         lines.append(seen.rstrip())
-    stopping = "tiedgpt: note: stopping after this step; again to stop"
     # The loss of step 0 is about log(270) = 5.6 nats, which is that of a uniform guess.
-    assert any(line.startswith("step      0: held out 5.") for line in lines), lines
-    assert any(line.startswith(stopping) for line in lines), lines
-    assert any(line.startswith("tiedgpt: note: stopped after step") for line in lines), lines
+    for beginning in (
+        "step      0: held out 5.",
+        "tiedgpt: note: stopping after this step; again to stop",
+        "tiedgpt: note: stopped after step",
+    ):
+        assert any(line.startswith(beginning) for line in lines), lines
+
+
+@pytest.mark.parametrize(("lr", "has_note"), [("30", True), ("0.003", False)])
+def test_a_note_says_that_a_training_has_not_lowered_the_loss(train, tmp_path, lr, has_note):
+    code, out, err = train(*SHORT, "--lr", lr)
+    assert code == 0
+    assert out.endswith("after step 0\n") == has_note
+    note = f"has not lowered the held-out loss: {tmp_path / 'model'} holds the model before step 1"
+    assert (note in err) == has_note
 
 
 # What a model starts as
@@ -255,37 +236,43 @@ def test_only_head_trains_the_output_matrix_alone(train, checkpoint, tmp_path):
     assert_same_parameters(after.tie(), before)
 
 
+def test_settings_of_a_training_from_a_checkpoint(train, checkpoint, tmp_path):
+    """By default they are those of the help page. The context of the checkpoint is 64."""
+    assert train("--from", checkpoint, "--steps", "1", "--eval-every", "9")[0] == 0
+    settings = saved_state(tmp_path / "model")["settings"]
+    assert (settings["batch"], settings["lr"], settings["context"]) == (4, 0.0001, 64)
+    assert (settings["steps"], settings["eval_every"]) == (1, 9)
+
+
 @pytest.mark.parametrize(
-    ("vocab_size", "end_of_text"),
+    ("vocab_size", "tokens", "end_of_text"),
     [
-        pytest.param(256, None, id="bytes"),
-        pytest.param(257, 256, id="bytes-and-the-end-of-text"),
-        pytest.param(258, 257, id="one-merge"),
+        pytest.param(256, 256, None, id="bytes"),
+        pytest.param(257, 257, 256, id="bytes-and-the-end-of-text"),
+        pytest.param(258, 258, 257, id="one-merge"),
+        # The text gives 102 merges.
+        pytest.param(5000, 359, 358, id="more-than-the-text-gives"),
     ],
 )
-def test_vocabularies_of_hardly_more_than_bytes(train, tmp_path, vocab_size, end_of_text):
+def test_the_vocabulary_of_a_new_model(train, tmp_path, vocab_size, tokens, end_of_text):
     code, out, err = train(*SHORT, "--vocab-size", str(vocab_size))
     assert code == 0
-    assert f"{vocab_size:,} tokens\n" in out
-    assert "can be learned from the text" not in err
+    assert f"{tokens} tokens\n" in out
+    assert ("note: the text gives no more than 359 tokens" in err) == (tokens == 359)
     config = tiedgpt.load_model(tmp_path / "model").config
-    assert config.vocab_size == vocab_size
+    assert config.vocab_size == tokens
     assert config.bos_token_id == end_of_text
     assert config.eos_token_id == end_of_text
     assert config.n_ctx == 8
 
 
-def test_a_vocabulary_has_no_more_tokens_than_the_text_gives(train, tmp_path):
-    # The text gives 359 tokens: 256 bytes, 102 merges, and the end of a text, which is the last.
-    code, out, err = train(*SHORT, "--vocab-size", "5000")
-    assert code == 0
-    assert "359 tokens\n" in out
-    note = "note: only 359 tokens can be learned from the text: the vocabulary has no more\n"
-    assert note in err
-    config = tiedgpt.load_model(tmp_path / "model").config
-    assert config.vocab_size == 359
-    assert config.bos_token_id == 358
-    assert config.eos_token_id == 358
+def test_the_vocabulary_is_learned_from_the_text_to_train_on_alone(train, tmp_path):
+    """The held-out tenth of the text is one word again and again, which no merge knows."""
+    text = "low lower " * 90 + "zq" * 50
+    assert train(*SHORT, corpus="-", stdin=text.encode())[0] == 0
+    merges = tiedgpt.load_tokenizer(tmp_path / "model").merges
+    assert ("l", "o") in merges
+    assert ("z", "q") not in merges
 
 
 def test_a_new_output_matrix_is_random(train, tmp_path):
@@ -299,56 +286,118 @@ def test_a_new_output_matrix_is_random(train, tmp_path):
     assert abs(correlation) < 0.1
 
 
-def test_an_output_matrix_starts_as_a_copy_of_a_tied_checkpoints(train, tmp_path, short_run):
-    code, _, err = train("--from", str(short_run), "--head", "untied", *WITHOUT_LEARNING)
-    assert code == 0
-    assert "a copy of wte.T is used" in err
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_an_output_matrix_starts_as_that_of_the_checkpoint(train, tmp_path, short_run, is_tied):
+    """That of a tied checkpoint is wte.T, which a note says."""
     before = tiedgpt.load_model(short_run)
-    after = tiedgpt.load_model(tmp_path / "model")
-    assert after.config.head == "untied"
-    np.testing.assert_array_equal(after.W_E, before.W_E)
-    np.testing.assert_array_equal(after.W_U, before.W_U)
-
-
-def test_an_output_matrix_starts_as_that_of_an_untied_checkpoint(train, tmp_path, short_run):
-    before = tiedgpt.load_model(short_run).untie("random", seed=5)
-    tiedgpt.save_model(before, tiedgpt.load_tokenizer(short_run), tmp_path / "start")
-    code, _, err = train("--from", str(tmp_path / "start"), "--head", "untied", *WITHOUT_LEARNING)
+    source = short_run
+    if not is_tied:
+        before = before.untie("random", seed=5)
+        source = tmp_path / "start"
+        tiedgpt.save_model(before, tiedgpt.load_tokenizer(short_run), source)
+    code, _, err = train("--from", str(source), "--head", "untied", *WITHOUT_LEARNING)
     assert code == 0
-    assert "a copy of wte.T is used" not in err
+    assert ("a copy of wte.T is used" in err) == is_tied
     after = tiedgpt.load_model(tmp_path / "model")
     assert after.config.head == "untied"
     np.testing.assert_array_equal(after.W_E, before.W_E)
     np.testing.assert_array_equal(after.W_U, before.W_U)
-
-
-def test_a_context_longer_than_the_checkpoints(train, checkpoint, tmp_path):
-    message = "a context of 65 tokens exceeds the model's 64"
-    assert_one_error_line(train("--from", checkpoint, "--context", "65"), message)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_dropout(train, tmp_path):
     assert train(*SHORT, "--dropout", "0.25")[0] == 0
     config = tiedgpt.load_model(tmp_path / "model").config
-    assert config.embd_pdrop == 0.25
-    assert config.resid_pdrop == 0.25
-    assert config.attn_pdrop == 0
+    assert (config.embd_pdrop, config.resid_pdrop, config.attn_pdrop) == (0.25, 0.25, 0)
+
+
+# Refusals
+
+
+# Flags -> what the error names. test_train.py has all ranges of Settings.
+REFUSED = [
+    (["--n-head", "3"], "--n-embd 128 does not divide"),
+    (["--n-layer", "-1"], "--n-layer must be a whole number"),
+    (["--n-head", "2147483648"], "--n-head must be a whole number"),
+    (["--n-embd", "1000000000"], "n_inner must be a whole number"),
+    (["--n-embd", "x"], "--n-embd: expected a whole number, got 'x'"),
+    (["--vocab-size", "10"], "--vocab-size must be a whole number of at least 256"),
+    (["--batch", "0"], "--batch must be a whole number from 1"),
+    (["--steps", "1.5"], "--steps: expected a whole number"),
+    (["--steps", "inf"], "--steps: expected a whole number"),
+    (["--context", "1"], "--context must be a whole number from 2"),
+    (["--lr", "nan"], "--lr must be a number above 0"),
+    (["--lr", "fast"], "--lr: expected a number, got 'fast'"),
+    (["--dropout", "1.5"], "--dropout must be a number of at least 0 and below 1"),
+    (["--eval-every", "-1"], "--eval-every must be a whole number"),
+    (["--only", "head"], "--only head needs --from"),
+    (["--from", "MODEL", "--batch", "0"], "--batch must be"),
+    (["--from", "MODEL", "--context", "65"], "a context of 65 tokens exceeds the model's 64"),
+    (["--from", "MODEL", "--only", "head", "--head", "tied"], "a tied model has no separate head"),
+    (["--from", "MODEL", "--only", "head", "--dropout", "0"], "--dropout has no effect"),
+    (["--from", "MODEL", "--n-layer", "1"], "--n-layer cannot be given with --from"),
+    (["--from", "MODEL", "--vocab-size", "300"], "--vocab-size cannot be given with --from"),
+    (["--resume", "MODEL"], "--resume: not allowed with argument --out"),
+]
+
+
+@pytest.mark.parametrize(("flags", "message"), REFUSED)
+def test_flags_that_are_refused(train, checkpoint, tmp_path, flags, message):
+    flags = [checkpoint if flag == "MODEL" else flag for flag in flags]
+    assert_one_error_line(train(*flags), message)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "the text to train on must have at least 9 tokens"),
+        (b"ab cd ef g", "the held-out text must have at least 2 tokens"),
+        (b"caf\xe9", "stdin is not UTF-8 text at byte 3"),
+        (b"<|endoftext|>To be or not", "the text holds <|endoftext|>; to read it as that token"),
+    ],
+)
+def test_texts_that_are_refused(train, tmp_path, text, message):
+    result = train("--context", "8", corpus="-", stdin=text)
+    assert_one_error_line(result, message)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_is_not_new_is_refused_before_the_text_is_read(
+    train, short_run, checkpoint, tmp_path
+):
+    (tmp_path / "file").touch()
+    before = contents(short_run)
+    for out, message in [
+        (short_run, f"holds a training already; to continue it, give --resume {short_run}"),
+        (checkpoint, "is not empty"),
+        (tmp_path / "file", "is a file"),
+    ]:
+        assert_one_error_line(train(corpus="not-there", out=out), message)
+    assert contents(short_run) == before
+
+
+@pytest.mark.parametrize("lr", ["1e9", "1e300"])
+def test_a_learning_rate_that_is_too_high(train, tmp_path, lr):
+    """The directory keeps the model of step 0."""
+    code, out, err = train(*SHORT, "--lr", lr)
+    assert (code, out) == (2, "")
+    last_line = err.splitlines()[-1]
+    assert last_line.startswith("tiedgpt: error: step 2 has loss ")
+    kept = f"too high for this model; {tmp_path / 'model'} holds the model of step 0"
+    assert last_line.endswith(kept)
+    assert evaluated_steps(tmp_path / "model") == [0]
+    for array in tiedgpt.load_model(tmp_path / "model").parameters.values():
+        assert np.isfinite(array).all()
 
 
 # Signals
-
-SIGNALS = [
-    pytest.param(signal.SIGINT, 130, id="SIGINT"),
-    pytest.param(signal.SIGTERM, 143, id="SIGTERM"),
-]
 
 
 def send(number):
     os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize(("number", "code"), SIGNALS)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
     ("step", "evaluated"),
     [
@@ -357,50 +406,20 @@ def send(number):
     ],
 )
 @pytest.mark.usefixtures("interruptible")
-def test_a_signal_saves(number, code, step, evaluated, train, tmp_path, at_step):
-    at_step(step, lambda: send(number))
-    ended, out, err = train(*SHORT)
-    assert ended == code
-    assert f"tiedgpt: note: stopped after step {step}; continue with --resume\n" in err
-    assert out.endswith(f"after step {evaluated[-1]}\n")
-    assert evaluated_steps(tmp_path / "model") == evaluated
-    assert saved_step(tmp_path / "model") == step
-
-
-@pytest.mark.parametrize(("number", "code"), SIGNALS)
-@pytest.mark.usefixtures("interruptible")
-def test_a_signal_leaves_the_handler_of_ctrl_c_as_it_was(number, code, train, at_step):
-    handler = signal.getsignal(signal.SIGINT)
-    at_step(1, lambda: send(number))
-    assert train(*SHORT)[0] == code
-    assert signal.getsignal(signal.SIGINT) is handler
-
-
-@pytest.mark.parametrize(
-    ("step", "has_curve"),
-    [
-        pytest.param(1, False, id="one-evaluation"),
-        pytest.param(4, True, id="three-evaluations"),
-    ],
-)
-@pytest.mark.usefixtures("interruptible")
-def test_a_curve_needs_two_evaluations(step, has_curve, train, at_step):
-    at_step(step, lambda: send(signal.SIGINT))
-    _, out, _ = train(*SHORT)
-    assert ("|" in out) == has_curve
-    if not has_curve:
-        assert out.count("\n") == 2
-
-
-@pytest.mark.parametrize(("number", "code"), SIGNALS)
-@pytest.mark.parametrize("step", [1, 4])
-@pytest.mark.usefixtures("interruptible")
-def test_a_run_that_a_signal_stopped_goes_on(
-    number, code, step, train, tmp_path, at_step, short_run
+def test_a_signal_saves_and_the_run_can_go_on(
+    number, step, evaluated, train, resume, at_step, tmp_path, short_run
 ):
     at_step(step, lambda: send(number))
-    assert train(*SHORT)[0] == code
-    assert train("--resume")[0] == 0
+    handler = signal.getsignal(signal.SIGINT)
+    code, out, err = train(*SHORT)
+    assert code == 128 + number
+    assert signal.getsignal(signal.SIGINT) is handler
+    line = f"tiedgpt train \\S+/corpus.txt --resume {tmp_path / 'model'}"
+    assert re.search(f"note: stopped after step {step}; continue with: {line}\n", err)
+    assert out.endswith(f"after step {evaluated[-1]}\n")
+    assert evaluated_steps(tmp_path / "model") == evaluated
+    assert saved_state(tmp_path / "model")["step"] == step
+    assert resume()[0] == 0
     assert contents(tmp_path / "model") == contents(short_run)
 
 
@@ -419,7 +438,7 @@ def test_a_second_signal_ends_it_at_once(number, code, shown, train, tmp_path, a
 
     at_step(4, send_two)
     assert train(*SHORT, "-q") == (code, "", shown)
-    assert saved_step(tmp_path / "model") == 2, "the last save before step 4"
+    assert saved_state(tmp_path / "model")["step"] == 2, "the last save before step 4"
     assert sorted(contents(tmp_path / "model")) == FILES
     assert tiedgpt.load_model(tmp_path / "model")
 
@@ -432,168 +451,84 @@ def test_a_signal_that_is_ignored_stays_so(train, at_step):
     assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
 
-# An error in mid-training leaves the model of the last save
-
-
-def assert_model_of_step_0(directory):
-    assert evaluated_steps(directory) == [0]
-    for array in tiedgpt.load_model(directory).parameters.values():
-        assert np.isfinite(array).all()
-
-
-@pytest.mark.parametrize("lr", ["1e9", "1e300"])
-def test_a_learning_rate_that_is_too_high(train, tmp_path, lr):
-    code, out, err = train(*SHORT, "--lr", lr)
-    assert (code, out) == (2, "")
-    last_line = err.splitlines()[-1]
-    assert last_line.startswith("tiedgpt: error: step 2 has loss ")
-    kept = f"too high for this model; {tmp_path / 'model'} holds the model of step 0"
-    assert last_line.endswith(kept)
-    assert_model_of_step_0(tmp_path / "model")
-
-
-def test_a_disk_that_is_full(train, tmp_path, at_step, monkeypatch):
-    def save(*_):
-        raise CheckpointError("the disk is full")
-
-    at_step(2, lambda: monkeypatch.setattr(Trainer, "save", save))
-    code, out, err = train(*SHORT)
-    assert (code, out) == (2, "")
-    kept = f"{tmp_path / 'model'} holds the model of step 0"
-    assert err.splitlines()[-1] == f"tiedgpt: error: the disk is full; {kept}"
-    assert_model_of_step_0(tmp_path / "model")
-
-
-def test_memory_that_is_not_enough(train, tmp_path, at_step):
-    at_step(2, lambda: np.empty((1 << 50, 8)))  # it raises MemoryError
-    code, out, err = train(*SHORT)
-    assert (code, out) == (2, "")
-    assert err.splitlines()[-1] == (
-        "tiedgpt: error: not enough memory for a batch of 3 sequences of 8 tokens; "
-        "use a smaller --batch"
-    )
-    assert_model_of_step_0(tmp_path / "model")
-
-
 # --resume
 
 
-def test_resume_of_a_run_that_is_done_changes_nothing(train, tmp_path, monkeypatch):
+def test_resume_of_a_run_that_is_done_changes_nothing(train, resume, tmp_path, monkeypatch):
     """The directory has the name of the model gpt2, but that model is not looked for."""
     monkeypatch.chdir(tmp_path)
     assert train(*SHORT, out="gpt2")[0] == 0
     before = contents(tmp_path / "gpt2")
-    code, out, err = train("--resume", out="gpt2")
+    code, out, err = resume(out="gpt2")
     assert code == 0
     assert err == "tiedgpt: note: all 6 steps are done; give a larger --steps to train more\n"
     assert out.endswith("after step 6\n")
     assert contents(tmp_path / "gpt2") == before
 
 
-def test_a_run_that_is_done_goes_on_with_more_steps(train, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert train(*SHORT, out="gpt2")[0] == 0
-    _, out, _ = train("--resume", "--steps", "8", out="gpt2")
-    assert "\ngpt2: tied, 3,112 parameters" in out
-    assert evaluated_steps(tmp_path / "gpt2") == [0, 2, 4, 6, 8]
+def test_a_run_that_is_done_goes_on_with_more_steps(train, resume, tmp_path):
+    assert train(*SHORT)[0] == 0
+    _, out, _ = resume("--steps", "8", "--json")
+    assert json.loads(out)["steps"] == 8
+    assert evaluated_steps(tmp_path / "model") == [0, 2, 4, 6, 8]
 
 
-def test_resume_takes_the_same_flags_again(train, tmp_path):
-    assert train(*SHORT, "--steps", "4")[0] == 0
-    defaults = ["--lr", "0.003", "--dropout", "0.1", "--head", "tied", "--seed", "1"]
-    assert train(*SHORT, *defaults, "--resume")[0] == 0
-    assert evaluated_steps(tmp_path / "model") == [0, 2, 4, 6]
-
-
-def test_resume_takes_the_same_checkpoint_again(train, short_run):
-    flags = ["--from", str(short_run), *WITHOUT_LEARNING]
-    assert train(*flags)[0] == 0
-    assert train(*flags, "--resume")[0] == 0
-
-
-CHANGES = [
-    pytest.param(
-        ["--batch", "4"],
-        "--batch cannot change with --resume: it was 3, now it is 4",
-        id="batch",
-    ),
-    pytest.param(
-        ["--vocab-size", "271"],
-        "--vocab-size cannot change with --resume: it was 270, now it is 271",
-        id="vocab-size",
-    ),
-    pytest.param(
-        ["--head", "untied"],
-        "--head cannot change with --resume: it was tied, now it is untied",
-        id="head",
-    ),
-    pytest.param(
-        ["--from", "gpt2"],
-        "--from cannot change with --resume: it was not given, now it is gpt2",
-        id="from",
-    ),
-    pytest.param(
-        ["--only", "head"],
-        "--only cannot change with --resume: it was not given, now it is head",
-        id="only",
-    ),
-    pytest.param(["--n-layer", "9"], "--n-layer cannot change with --resume", id="n-layer"),
-    pytest.param(
-        ["--eval-every", "9"], "--eval-every cannot change with --resume", id="eval-every"
-    ),
-    pytest.param(["--lr", "9"], "--lr cannot change with --resume", id="lr"),
-    pytest.param(["--dropout", "0"], "--dropout cannot change with --resume", id="dropout"),
-    pytest.param(
-        ["--steps", "5"],
-        "6 steps are done already; steps must be at least that, got 5",
-        id="fewer-steps",
-    ),
+RESUME_REFUSED = [
+    (["--steps", "5"], "--steps must be at least the 6 that are done, got 5"),
+    (["--steps", "0"], "--steps must be a whole number from 1"),
 ]
+KEPT = "--batch 3, --lr 9, --context 8, --seed 1, --eval-every 9, --n-layer 1, --vocab-size 270"
+KEPT += ", --dropout 0, --head tied, --from gpt2, --only head"
+for flag_and_value in KEPT.split(", "):
+    flag, value = flag_and_value.split()
+    RESUME_REFUSED.append(([flag, value], f"{flag} cannot be given with --resume"))
 
 
-@pytest.mark.parametrize(("flags", "message"), CHANGES)
-def test_what_would_change_a_run_is_refused(train, short_run, flags, message):
+@pytest.mark.parametrize(("flags", "message"), RESUME_REFUSED)
+def test_flags_that_are_refused_with_resume(resume, short_run, flags, message):
     before = contents(short_run)
-    assert_one_error_line(train("--resume", *flags, out=str(short_run)), message)
+    assert_one_error_line(resume(*flags, out=short_run), message)
     assert contents(short_run) == before
 
 
-def test_a_new_run_where_there_is_one_is_refused(train, short_run):
-    before = contents(short_run)
-    message = "model holds a training already: add --resume to continue it"
-    assert_one_error_line(train(out=str(short_run)), message)
-    assert contents(short_run) == before
-
-
-def test_resume_with_another_text_is_refused(train):
+def test_what_cannot_be_resumed(train, resume, tmp_path):
+    assert_one_error_line(resume(), "model holds no training to continue")
     assert train(*SHORT)[0] == 0
     other_text = TEXT.replace("often", "often ").encode()
-    result = train("--resume", corpus="-", stdin=other_text)
-    assert_one_error_line(result, "was trained on another text: give the same text again\n")
-
-
-def test_resume_from_a_damaged_state_is_refused(train, tmp_path):
-    assert train(*SHORT)[0] == 0
+    assert_one_error_line(resume(corpus="-", stdin=other_text), "trained on another text")
     state = tmp_path / "model" / STATE
     state.write_bytes(state.read_bytes()[:-100])
-    assert_one_error_line(train("--resume"), f"{state}: truncated")
+    assert_one_error_line(resume(), f"{state}: truncated")
 
 
-def test_resume_without_a_state_is_refused(train, tmp_path):
-    assert train(*SHORT)[0] == 0
-    (tmp_path / "model" / STATE).unlink()
-    assert_one_error_line(train("--resume"), "model holds no training to continue")
-
-
-@pytest.mark.parametrize("flags", [SHORT, ["--resume"]], ids=["new", "resumed"])
-def test_a_second_training_in_the_directory_is_refused(train, tmp_path, short_run, at_step, flags):
-    """The first training ends as if there had been no second one."""
-    results_of_the_second = []
-    at_step(3, lambda: results_of_the_second.append(train(*flags)))
-    assert train(*SHORT)[0] == 0
-    assert contents(tmp_path / "model") == contents(short_run)
-    assert len(results_of_the_second) == 1
-    code, _, err = results_of_the_second[0]
-    assert code == 2
-    message = f"model is in use by process {os.getpid()}; wait, or choose another directory"
-    assert message in err
+@pytest.mark.slow
+def test_kills_at_random_moments_lose_nothing(tmp_path, corpus, short_run):
+    """A training is killed and resumed until it is done. Its directory is complete or absent."""
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+    flags = [*FLAGS, "--steps", "60", "--eval-every", "1"]
+    whole = tmp_path / "whole"
+    start = time.monotonic()
+    subprocess.run(command("train", corpus, "--out", str(whole), *flags), env=environment)
+    seconds = time.monotonic() - start
+    rng = random.Random(1)
+    n_kills = 0
+    for trial in range(12):
+        out = tmp_path / f"out{trial}"
+        while not out.exists() or saved_state(out)["step"] < 60:
+            words = ["--out", str(out), *flags]
+            if out.exists():
+                tiedgpt.load_model(out)
+                tiedgpt.load_tokenizer(out)
+                words = ["--resume", str(out)]
+            process = subprocess.Popen(command("train", "-q", corpus, *words), env=environment)
+            try:
+                process.wait(timeout=rng.uniform(0.2, 1.1) * seconds)
+            except subprocess.TimeoutExpired:
+                n_kills += 1
+                process.kill()
+            assert process.wait() in (0, -signal.SIGKILL)
+        subprocess.run(command("train", "-q", corpus, "--resume", str(out)), env=environment)
+        assert contents(out) == contents(whole), f"trial {trial}"
+        left = [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
+        assert left == []
+    assert n_kills > 5

@@ -18,7 +18,7 @@ from tiedgpt import GPT2
 from tiedgpt.checkpoints import load_model, save_model
 from tiedgpt.fast import threads as fast_threads
 from tiedgpt.gpt2.model import unembed
-from tiedgpt.gpt2.prefill import PIECE_TOKENS, QUERY_TOKENS
+from tiedgpt.gpt2.prefill import PIECE_TOKENS
 
 CONFIG = replace(
     SMALL,
@@ -182,19 +182,6 @@ def test_a_prompt_computes_the_logits_of_its_last_token_only(loaded, threads):
     assert rows == [1]
 
 
-def test_a_prompt_computes_scores_for_a_block_of_queries_at_a_time(loaded, threads):
-    model, operations = watched(loaded)
-    read_a_prompt(model, 1, T=2 * PIECE_TOKENS)
-    queries = []
-    for operation in operations:
-        # Scores and heads are the only products of activations with activations, [B, H, T, ...].
-        is_product = operation.name == "matmul.__call__"
-        if is_product and operation.weights == 0 and len(operation.shape) == 4:
-            _, _, T, _ = operation.shape
-            queries.append(T)
-    assert max(queries) == QUERY_TOKENS
-
-
 def test_a_step_copies_no_weights_and_no_cache(loaded):
     cache = read_a_prompt(loaded, 1, T=500)
     peak = peak_memory(lambda: next_logits(loaded, np.ones((1, 1), int), cache))
@@ -213,9 +200,10 @@ def test_a_prompt_needs_the_memory_of_a_piece_for_each_thread(loaded, threads):
     cache = loaded.new_cache()
     prompt = np.ones((1, 2 * PIECE_TOKENS), int)
     peak = peak_memory(lambda: next_logits(loaded, prompt, cache))
-    # A number has four bytes. In each thread, a block of queries has scores of all keys, and each
+    # A number has four bytes. In each thread, a piece has scores of all keys and a mask, and each
     # token of a piece has three vectors of the MLP's width and six of the residual stream's. The
     # bound allows a fifth more for the scores.
-    scores = 4 * CONFIG.n_head * QUERY_TOKENS * 2 * PIECE_TOKENS
+    scores = 4 * CONFIG.n_head * PIECE_TOKENS * 2 * PIECE_TOKENS
+    mask = 4 * PIECE_TOKENS * PIECE_TOKENS
     activations = 4 * PIECE_TOKENS * (3 * CONFIG.n_inner + 6 * CONFIG.n_embd)
-    assert peak < threads * (1.2 * scores + activations)
+    assert peak < threads * (1.2 * scores + mask + activations)

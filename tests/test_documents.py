@@ -1,352 +1,689 @@
-"""Many documents in batches: the results of one document at a time, in order.
+"""tiedgpt documents: a row for every line, the same however often its processes are killed.
 
-If a document causes an error, the error is its result. `lookahead` documents are taken from the
-iterable together, and those of similar lengths are put into a batch. test_shards.py has the tests
-of the command, and test_kills.py has those in which processes of the command are killed.
+The quick tests run the command with an in-process Dask cluster (the fixture `scheduler`). The slow
+ones start the command as a user does, and kill it or its workers.
 """
 
+import gzip
+import io
+import json
+import os
 import random
-from dataclasses import replace
-from itertools import count, islice
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
-from support.models import SMALL, SMALL_MERGES, random_model
+from support.checks import peak_memory, wait_until
+from support.commands import assert_one_error_line, command
 
-from tiedgpt import GPT2, Tokenizer, generate, generate_documents, score, score_documents
-from tiedgpt.errors import ArgumentError, TiedGPTError
-from tiedgpt.generation import sample_steps
-from tiedgpt.inference import documents
-from tiedgpt.inference.text import TextSample, push_steps
-from tiedgpt.sampling import Sampling
+import tiedgpt
+from tiedgpt import Tokenizer, documents
+from tiedgpt.documents import Block, Input
+from tiedgpt.errors import TiedGPTError
+from tiedgpt.evaluation import score
+from tiedgpt.fast import blas
 
-CONFIG = replace(SMALL, vocab_size=262, n_ctx=200, bos_token_id=None, eos_token_id=261)
-TOKENIZER = Tokenizer(SMALL_MERGES)  # 256 bytes, 5 merges, <|endoftext|>
+distributed = pytest.importorskip("distributed")
+psutil = pytest.importorskip("psutil")
 
-
-def random_texts(n: int, longest: int, seed: int = 0) -> list[str]:
-    """`n` texts of 2 to `longest` characters."""
-    rng = random.Random(seed)
-    return ["".join(rng.choices("low er é", k=rng.randint(2, longest))) for _ in range(n)]
+TOKENIZER = Tokenizer([])  # each byte is a token
+SECONDS = 60  # a busy machine takes long to start workers
 
 
-# Scores
+@pytest.fixture(autouse=True)
+def restored_threads():
+    """Put back BLAS's thread count, which a task sets to 1 for its whole process."""
+    before = blas.blas_threads()
+    yield
+    if before:
+        blas.openblas("set_num_threads")(before)
 
 
-@pytest.mark.parametrize(
-    ("n_ctx", "lookahead"),
-    [
-        pytest.param(31, 1, id="short-context-one-text-at-a-time"),
-        pytest.param(31, 7, id="short-context"),
-        pytest.param(200, 7, id="long-context"),
-        pytest.param(200, 1000, id="long-context-all-texts-at-once"),
-    ],
-)
-@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 5e-5)])
-def test_scores_equal_those_of_one_text_at_a_time_in_order(n_ctx, lookahead, dtype, tolerance):
-    model = random_model(replace(CONFIG, n_ctx=n_ctx), dtype=dtype)
-    short_texts = random_texts(60, longest=50)
-    long_texts = random_texts(5, longest=700, seed=1)
-    texts = short_texts + long_texts
-    random.Random(2).shuffle(texts)
-    results = score_documents(model, TOKENIZER, texts, stride=20, lookahead=lookahead)
-    for text, result in zip(texts, results, strict=True):
-        expected = score(model, TOKENIZER, TOKENIZER.encode(text), stride=20)
-        assert result.tokens == expected.tokens
-        assert result.bytes == expected.bytes
-        assert result.nll == pytest.approx(expected.nll, abs=tolerance)
-        # A long text is not read in a batch, so its score has the same bits.
-        text_tokens = result.tokens + 1  # the first token is not predicted
-        is_long = text_tokens > min(documents.SHORT, n_ctx)
-        if is_long:
-            assert result == expected
+def new_cluster(**options) -> distributed.LocalCluster:
+    """A Dask cluster on this machine, whose web server takes any free port."""
+    return distributed.LocalCluster(
+        threads_per_worker=1,
+        dashboard_address=None,
+        scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
+        **options,
+    )
 
 
-def test_batches_of_texts_are_of_similar_lengths_and_bounded(monkeypatch, shapes_read):
-    """A batch has at most BATCH_TOKENS tokens. Few of them are padding, and no loss is of padding.
+@pytest.fixture(scope="module")
+def scheduler():
+    """The address of a Dask scheduler whose worker is a thread of this process."""
+    with new_cluster(n_workers=1, processes=False) as cluster:
+        yield cluster.scheduler_address
 
-    shapes_read has the [B, T] of each forward pass. row_losses computes the losses of a batch.
+
+@pytest.fixture
+def place(tmp_path, monkeypatch, checkpoint) -> Path:
+    """The working directory, with 60 records in in.jsonl, 15 in more.jsonl, and a model.
+
+    The records of in.jsonl are in several blocks.
     """
-    monkeypatch.setattr(documents, "BATCH_TOKENS", 100)
-    row_losses = documents.row_losses
-    loss_counts = []  # how many losses each call of row_losses computes
-
-    def recorded(logits, targets):
-        loss_counts.append(len(targets))
-        return row_losses(logits, targets)
-
-    monkeypatch.setattr(documents, "row_losses", recorded)
-    texts = random_texts(50, longest=60)
-    results = list(score_documents(random_model(CONFIG), TOKENIZER, texts))
-    batch_sizes = [B for B, T in shapes_read]
-    assert sum(batch_sizes) == 50, "each text is read once"
-    assert max(batch_sizes) > 5, "several texts are read together"
-    tokens_of_batches = [B * T for B, T in shapes_read]
-    assert max(tokens_of_batches) <= 100
-    losses_computed = sum(loss_counts)
-    assert losses_computed == sum(result.tokens for result in results)
-    assert sum(tokens_of_batches) < 1.1 * losses_computed, "there is little padding"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(documents, "BLOCK_SIZE", 1000)
+    rng = random.Random(0)
+    for name, count in (("in.jsonl", 60), ("more.jsonl", 15)):
+        records = []
+        for number in range(count):
+            text = "".join(rng.choices("abc de é", k=rng.choice([3, 10, 40, 150])))
+            records.append({"id": f"{name}-{number}", "text": text})
+        write_records(Path(name), records)
+    shutil.copytree(checkpoint, "model")
+    return tmp_path
 
 
-WRONG_TEXTS = [
-    pytest.param("", "a score needs two tokens or more, got 0", id="empty"),
-    pytest.param("a", "a score needs two tokens or more, got 1", id="one-token"),
-    pytest.param("a<|endoftext|>b", "special token", id="special-token"),
-    pytest.param("a\ud800b", "half of a surrogate pair", id="not-unicode"),
-    pytest.param(None, "must be one sequence of ids [N], got shape ()", id="none"),
-    pytest.param(b"text", "expected token ids, got text", id="bytes"),
-    pytest.param(iter([1, 2]), "must be one sequence of ids [N], got shape ()", id="iterator"),
-    pytest.param(object(), "must be one sequence of ids [N], got shape ()", id="object"),
-    pytest.param(((1, 2), (3,)), "ids must be [T] or [B, T]", id="rows-of-unequal-lengths"),
-    pytest.param((i for i in (1, 2)), "must be one sequence of ids [N]", id="generator"),
-    pytest.param((1.5, 2), "must be whole numbers", id="not-whole"),
-    pytest.param((1, 262), "262 is not a token id", id="id-of-no-token"),
-    pytest.param((-1, 5), "token id -1 is outside the vocabulary", id="id-below-0"),
-    pytest.param(((1, 2), (3, 4)), "must be one sequence of ids [N], got shape (2, 2)", id="batch"),
-    pytest.param("low" * 80, "80 tokens, more than the limit of 70", id="too-long"),
+@pytest.fixture
+def run_documents(run, place, scheduler):
+    """run_documents(*flags, inputs): score the inputs with `model` to the directory `out`."""
+
+    def run_documents(*flags: str, inputs=("in.jsonl", "more.jsonl")) -> tuple[int, str, str]:
+        words = [*inputs, "-m", "model", "--out", "out", "--scheduler", scheduler]
+        return run("documents", *words, *flags)
+
+    return run_documents
+
+
+def write_records(path: Path, records: list[dict]) -> None:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def read_rows(out: str = "out") -> list[dict]:
+    lines = []
+    for part in sorted(Path(out).glob("part-*.jsonl")):
+        lines += part.read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def parts_of(out: str = "out") -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in Path(out).glob("part-*.jsonl")}
+
+
+# Rows
+
+
+def test_a_row_is_the_score_of_its_text_alone(run_documents, checkpoint):
+    """The texts have all lengths around the context of 64 and the stride of 10."""
+    blas.single_thread()
+    model = tiedgpt.load_model(checkpoint)
+    rng = random.Random(1)
+    texts = ["".join(rng.choices("abc de é", k=n)) for n in [*range(2, 140), 1000]]
+    write_records(Path("texts.jsonl"), [{"id": n, "text": text} for n, text in enumerate(texts)])
+    code, out, err = run_documents("--stride", "10", inputs=["texts.jsonl"])
+    assert (code, out) == (0, "")
+    assert f"{len(texts)} rows in out, 0 with an error" in err
+    expected = []
+    for number, text in enumerate(texts):
+        result = score(model, TOKENIZER, TOKENIZER.encode(text), stride=10)
+        expected.append({"id": number, **asdict(result)})
+    assert read_rows() == expected  # to the last bit
+
+
+GOOD = b'{"text": "abc", "id": 7}'
+BAD_LINES = [
+    (b"", "not JSON"),
+    (b'{"text": "abc"', "not JSON"),
+    (b'{"text": "a\xffb"}', "not JSON: 'utf-8' codec can't decode byte 0xff in position 11"),
+    (b'{"text": "a\0b"}', "not JSON"),
+    (b"\0" * 300, "not JSON"),
+    (b"1" * 4500, "not JSON"),
+    (b"[" * 4900, "not JSON"),
+    (b"null", "expected a JSON object, got None"),
+    (b'["text"]', "expected a JSON object"),
+    (b"{}", 'no "text"'),
+    (b'{"Text": "abc"}', 'no "text"'),
+    (b'{"text": 5}', '"text" is not a string: 5'),
+    (b'{"text": null}', '"text" is not a string: None'),
+    (b'{"text": NaN}', '"text" is not a string: nan'),
+    (b'{"text": ""}', "got 0"),
+    (b'{"text": "a"}', "got 1"),
+    (b'{"text": "a<|endoftext|>b"}', "special token <|endoftext|>"),
+    (b'{"text": "a\\ud800b"}', "surrogate"),
+    (b'{"text": "' + b"y" * (5000 - 12) + b'"}', "the line has 5,000 bytes or more"),
+    (b"x" * 12_000, "the line has 5,000 bytes or more"),
 ]
 
 
-@pytest.mark.parametrize(("wrong", "message"), WRONG_TEXTS)
-def test_the_result_of_a_wrong_document_is_its_error(wrong, message):
-    model = random_model(replace(CONFIG, vocab_size=264))  # two more tokens than the tokenizer
-    texts = ["lower", wrong, "lower low"]
-    before, error, after = score_documents(model, TOKENIZER, texts, max_tokens=70)
-    assert isinstance(error, TiedGPTError)
-    assert message in str(error)
-    assert before.nll == pytest.approx(score(model, TOKENIZER, TOKENIZER.encode("lower")).nll)
-    assert after.nll == pytest.approx(score(model, TOKENIZER, TOKENIZER.encode("lower low")).nll)
+def test_a_bad_line_is_a_row_with_its_error(run_documents, monkeypatch):
+    """Bad lines take turns with good ones. A line of 5,000 bytes or more is an error."""
+    monkeypatch.setattr(documents, "MAX_LINE", 5000)
+    lines = []
+    for line, _ in BAD_LINES:
+        lines += [GOOD, line]
+    Path("bad.jsonl").write_bytes(b"\n".join([*lines, GOOD]))
+    code, _, err = run_documents(inputs=["bad.jsonl"])
+    assert code == 0
+    assert f"{len(lines) + 1} rows in out, {len(BAD_LINES)} with an error" in err
+    rows = read_rows()
+    offset = 0
+    for (line, message), good, bad in zip(BAD_LINES, rows[0::2], rows[1::2], strict=False):
+        offset += len(GOOD) + 1
+        assert good == rows[0]
+        assert set(bad) == {"file", "offset", "error"}
+        assert (bad["file"], bad["offset"]) == ("bad.jsonl", offset)
+        assert message in bad["error"]
+        offset += len(line) + 1
+    assert rows[-1] == rows[0]
+    assert rows[0]["id"] == 7
 
 
-def test_a_text_has_the_same_loss_in_each_row_of_a_batch():
-    model = random_model(CONFIG)
-    losses = [result.nll for result in score_documents(model, TOKENIZER, ["lower"] * 11)]
-    assert max(losses) - min(losses) < 5e-6
+@pytest.mark.parametrize(
+    ("line", "opening"),
+    [
+        (b'{"text": "abc", "id": 7}', {"id": 7}),
+        (b'{"text": "abc", "id": "\\"error\\": "}', {"id": '"error": '}),
+        (b'\xef\xbb\xbf {"id": "\\u00e9\\ud800", "text" : "abc"} \r', {"id": "é\ud800"}),
+        (b'{"text": "abc", "score": NaN}', {"file": "some.jsonl", "offset": 0}),
+        (b'{"text": "abc", "id": null}', {"file": "some.jsonl", "offset": 0}),
+        (b'{"text": "abc", "id": 1.5}', {"file": "some.jsonl", "offset": 0}),
+    ],
+)
+def test_a_row_has_the_id_or_the_place_of_its_line(run_documents, line, opening):
+    Path("some.jsonl").write_bytes(line)
+    _, _, err = run_documents(inputs=["some.jsonl"])
+    assert "1 rows in out, 0 with an error" in err
+    (row,) = read_rows()
+    assert list(row) == [*opening, "tokens", "bytes", "nll", "perplexity", "bits_per_byte"]
+    assert row["tokens"] == row["bytes"] == 2
+    for name, value in opening.items():
+        assert row[name] == value
 
 
-def test_documents_are_texts_or_ids_and_are_cut():
-    """One text in four forms. The last form has three more tokens, 3, 3, 3, which are cut off."""
-    model = random_model(CONFIG)
-    text = "lower<|endoftext|>low"
-    ids = TOKENIZER.encode(text, special="token")
-    results = score_documents(
-        model,
-        TOKENIZER,
-        [text, ids, np.array(ids), [*ids, 3, 3, 3]],
-        max_tokens=len(ids),
-        on_long="cut",
-        special="token",
-        lookahead=1,  # one document at a time
-    )
-    loss = score(model, TOKENIZER, ids).nll
-    assert [result.nll for result in results] == pytest.approx([loss] * 4, abs=5e-6)
+def test_tokens_and_bytes_are_counted_apart(run, place, scheduler):
+    write_records(Path("some.jsonl"), [{"text": "To be, or not to be"}])
+    words = ["--out", "out", "-m", "shakespeare-tied", "--scheduler", scheduler]
+    run("documents", "some.jsonl", *words)
+    (row,) = read_rows()
+    assert (row["tokens"], row["bytes"]) == (6, 17)
+    assert row["nll"] == pytest.approx(3.60613, abs=1e-5)
 
 
-def test_a_special_token_may_be_read_as_text():
-    model = random_model(CONFIG)
-    result = next(score_documents(model, TOKENIZER, ["low<|endoftext|>"], special="text"))
-    assert result.tokens == len(TOKENIZER.encode("low<|endoftext|>", special="text")) - 1
-
-
-# The iterable of documents
-
-
-def test_documents_are_read_when_they_are_needed():
-    taken = []
-
-    def endless():
-        for number in count():
-            taken.append(number)
-            yield "lower"
-
-    results = score_documents(random_model(CONFIG), TOKENIZER, endless(), lookahead=10)
-    assert len(taken) == 0
-    eleven_results = list(islice(results, 11))
-    assert len(eleven_results) == 11
-    assert len(taken) == 20, "the first result needs ten documents, the eleventh ten more"
-
-
-def test_an_array_of_ids_may_be_reused_for_the_next_document():
-    documents = [[108, 111, 119], [101, 114, 32], [119, 101, 114]]
-
-    def ids_in_one_array():
-        array = np.zeros(3, int)
-        for ids in documents:
-            array[:] = ids
-            yield array
-
-    model = random_model(CONFIG)
-    expected = [result.nll for result in score_documents(model, TOKENIZER, documents)]
-    results = score_documents(model, TOKENIZER, ids_in_one_array())
-    assert [result.nll for result in results] == expected
-
-
-def test_an_error_of_the_iterable_is_raised():
-    def broken():
-        yield "lower"
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        list(score_documents(random_model(CONFIG), TOKENIZER, broken()))
-
-
-@pytest.mark.parametrize("function", [score_documents, generate_documents])
-def test_a_damaged_model_raises_an_error_in_place_of_results(function):
-    model = random_model(CONFIG)
+def test_a_damaged_model_ends_the_run_and_is_no_error_of_a_line(run_documents, checkpoint):
+    model = tiedgpt.load_model(checkpoint, copy=True)
     model.parameters["wte.weight"][5] = np.nan
-    with pytest.raises(TiedGPTError, match="damaged"):
-        list(function(model, TOKENIZER, ["lower"]))
+    shutil.rmtree("model")
+    tiedgpt.save_model(model, TOKENIZER, "model")
+    code, _, err = run_documents()
+    assert code == 2
+    assert "damaged" in err
+    assert parts_of() == {}
 
 
-WRONG_ARGUMENTS = [
-    pytest.param(score_documents, "stride", 0, id="score-stride"),
-    pytest.param(score_documents, "max_tokens", 1, id="score-max-tokens"),
-    pytest.param(score_documents, "on_long", "drop", id="score-on-long"),
-    pytest.param(score_documents, "special", "drop", id="score-special"),
-    pytest.param(score_documents, "lookahead", 0, id="score-lookahead"),
-    pytest.param(generate_documents, "num_samples", 0, id="generate-num-samples"),
-    pytest.param(generate_documents, "first", -1, id="generate-first"),
-    pytest.param(generate_documents, "seed", -1, id="generate-seed"),
-    pytest.param(generate_documents, "stop", ".", id="generate-stop-not-a-list"),
-    pytest.param(generate_documents, "stop", [""], id="generate-stop-empty"),
-    pytest.param(generate_documents, "on_long", "drop", id="generate-on-long"),
-    pytest.param(generate_documents, "special", "drop", id="generate-special"),
-    pytest.param(generate_documents, "lookahead", 0, id="generate-lookahead"),
-]
+# Blocks
 
 
-@pytest.mark.parametrize(("function", "name", "value"), WRONG_ARGUMENTS)
-def test_wrong_arguments_are_errors_at_once(function, name, value):
-    with pytest.raises(ArgumentError, match=f"^{name} must be "):
-        function(random_model(CONFIG), TOKENIZER, [], **{name: value})
+def input_of(path: Path) -> Input:
+    return documents.read_input(str(path))
 
 
-@pytest.mark.parametrize("function", [score_documents, generate_documents])
-def test_one_text_in_place_of_several(function):
-    with pytest.raises(ArgumentError, match="expected an iterable of texts, got one text"):
-        function(random_model(CONFIG), TOKENIZER, "one text")
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_blocks_hold_every_byte_once_and_whole_lines(tmp_path, monkeypatch, end, pack):
+    """`end` is the end of the last line. A line of more than 50 bytes is cut."""
+    monkeypatch.setattr(documents, "MAX_LINE", 50)
+    rng = random.Random(0)
+    path = tmp_path / "in"
+    for size in (1, 5, 16, 50) * 30:
+        monkeypatch.setattr(documents, "BLOCK_SIZE", size)
+        count = rng.randrange(1, 12)
+        lines = [bytes(rng.choices(b"ab \r", k=rng.choice([0, 1, 7, 60]))) for _ in range(count)]
+        data = b"\n".join(lines) + end
+        path.write_bytes(pack(data))
+        blocks = list(documents.read_blocks([input_of(path)] * 2))  # the same file twice
+        of_first_file = blocks[: len(blocks) // 2]
+
+        assert [block.number for block in blocks] == list(range(len(blocks)))
+        if data:  # an empty file has no blocks
+            file_bytes = sum(block.file_bytes for block in of_first_file)
+            assert file_bytes == path.stat().st_size
+        lines_read = []
+        for block in of_first_file:
+            offset = block.offset
+            for line in io.BytesIO(block.lines):
+                lines_read.append(line)
+                assert data[offset:].startswith(line)
+                offset += len(line)
+        assert lines_read == [line[:50] for line in io.BytesIO(data)]
+        for block in of_first_file[:-1]:  # a block ends with the line that fills it
+            *all_but_last, _ = io.BytesIO(block.lines)
+            assert len(b"".join(all_but_last)) < size <= len(block.lines)
 
 
-# Samples
+def test_rows_of_a_gz_file_are_those_of_the_plain_file(run_documents):
+    run_documents("--out", "plain", inputs=["in.jsonl"])
+    Path("in.jsonl").write_bytes(gzip.compress(Path("in.jsonl").read_bytes()))
+    run_documents("--out", "packed", inputs=["in.jsonl"])
+    assert len(parts_of("plain")) > 3
+    assert parts_of("packed") == parts_of("plain")
 
 
-def sample_alone(model, prompt, stream):
-    """The sample of up to 20 tokens that continues one prompt, until the text "lo" or an end."""
-    sample = TextSample(TOKENIZER, stop=["lo"], eos_token_ids=model.config.eos_token_ids)
-    steps = sample_steps(
-        model,
-        [TOKENIZER.encode(prompt)],
-        max_new_tokens=20,
-        sampling=Sampling(top_k=30),
-        streams=[stream],
-    )
-    for _ in push_steps(steps, [sample]):
-        pass  # the sample keeps the text
-    return sample
+def test_one_long_line_takes_little_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(documents, "MAX_LINE", 10_000)
+    path = tmp_path / "in"
+    with path.open("wb") as file:
+        file.truncate(30_000_000)  # zeros
+    source = input_of(path)
+    assert peak_memory(lambda: list(documents.read_blocks([source]))) < 1_000_000
 
 
-@pytest.mark.parametrize("num_samples", [1, 3, 40])
-def test_samples_equal_those_of_one_prompt_at_a_time(num_samples):
-    """Some samples become longer than the context of 31 tokens.
-
-    The model is in float64, so that the rounding in a batch changes no token.
-    """
-    many_ends = list(range(0, 256, 8))  # many tokens end a sample, so that some samples end early
-    config = replace(CONFIG, n_ctx=31, eos_token_id=many_ends)
-    model = random_model(config, dtype=np.float64)
-    prompts = random_texts(5, longest=25)
-    results = generate_documents(
-        model,
-        TOKENIZER,
-        prompts,
-        max_new_tokens=20,
-        top_k=30,
-        seed=4,
-        num_samples=num_samples,
-        stop=["lo"],
-        first=5,  # the number of the first prompt
-    )
-    reasons = set()
-    for number, (prompt, samples) in enumerate(zip(prompts, results, strict=True), start=5):
-        assert len(samples) == num_samples
-        for index, sample in enumerate(samples[:4]):  # only a few, to save time
-            # A sample's random numbers depend on the seed, 4, and on these two numbers alone.
-            stream = np.random.default_rng([4, number, index])
-            alone = sample_alone(model, prompt, stream)
-            assert sample.ids == alone.ids
-            assert sample.text == alone.text
-            assert sample.finish_reason == alone.finish_reason
-            reasons.add(sample.finish_reason)
-    if num_samples == 40:  # with fewer samples, some of the reasons do not occur
-        assert reasons == {"length", "stop", "eos"}
+# The same command again
 
 
-def test_batches_of_samples_are_bounded(monkeypatch):
-    """The cache of a batch has room for at most CACHE_TOKENS tokens."""
-    monkeypatch.setattr(documents, "CACHE_TOKENS", 300)
-    new_cache = GPT2.new_cache
-    sizes = []  # of each cache: how many samples it has, and how many tokens of each sample
-
-    def recorded(model, rows, capacity):
-        sizes.append((rows, capacity))
-        return new_cache(model, rows, capacity)
-
-    monkeypatch.setattr(GPT2, "new_cache", recorded)
-    model = random_model(CONFIG)
-    prompts = random_texts(50, longest=60)
-    list(generate_documents(model, TOKENIZER, prompts, max_new_tokens=5, greedy=True))
-    assert sum(rows for rows, _ in sizes) == 50
-    assert max(rows for rows, _ in sizes) > 5, "several samples are in a batch"
-    assert max(rows * capacity for rows, capacity in sizes) <= 300
+@pytest.fixture
+def begun(run_documents) -> dict[str, bytes]:
+    """The parts of a run to `out`, of which two were removed afterwards."""
+    assert run_documents()[0] == 0
+    parts = parts_of()
+    Path("out/part-00001.jsonl").unlink()
+    Path("out/part-00003.jsonl").unlink()
+    return parts
 
 
-LONG_PROMPT = "low" + "er" * 40
+def test_a_missing_part_is_made_again_and_the_others_are_kept(run_documents, begun):
+    left = {path: path.stat().st_mtime_ns for path in Path("out").glob("part-*.jsonl")}
+    assert len(left) >= 4
+    unfinished = Path("out/.part-00001.jsonl.0123abcd.new")
+    unfinished.write_bytes(b"{")
+    code, _, err = run_documents()
+    assert code == 0
+    assert "75 rows in out, 0 with an error" in err
+    assert parts_of() == begun
+    assert {path: path.stat().st_mtime_ns for path in left} == left
+    assert not unfinished.exists()
+    assert sorted(os.listdir("out")) == sorted([*begun, "settings.json"])
+
+
+def test_a_complete_run_needs_no_scheduler(run_documents, begun):
+    run_documents()
+    code, _, _ = run_documents("--scheduler", "tcp://127.0.0.1:1")
+    assert code == 0
+    assert parts_of() == begun
+
+
+def change_text(name: str) -> None:
+    """Change one character of a file, which keeps its size and its time."""
+    status = os.stat(name)
+    data = Path(name).read_bytes()
+    Path(name).write_bytes(data.replace(b"more.jsonl-9", b"more.jsonl-8"))
+    os.utime(name, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def change_model(name: str) -> None:
+    model = tiedgpt.load_model("model", copy=True)
+    model.parameters[name].flat[0] += 1e-3
+    shutil.rmtree("model")
+    tiedgpt.save_model(model, TOKENIZER, "model")
+
+
+def change_config() -> None:
+    config = json.loads(Path("model/config.json").read_text())
+    config["layer_norm_epsilon"] = 0.1
+    Path("model/config.json").write_text(json.dumps(config))
+
+
+def append_line() -> None:
+    with open("more.jsonl", "a") as file:
+        file.write("\n")
+
+
+def pack_input() -> None:
+    Path("in.jsonl").write_bytes(gzip.compress(Path("in.jsonl").read_bytes()))
+
+
+def nothing() -> None:
+    pass
+
+
+def damage_settings(content: str):
+    return lambda: Path("out/settings.json").write_text(content)
+
+
+INPUTS = ["in.jsonl", "more.jsonl"]
+CHANGES = {  # name -> what changes, the flags and the inputs of the second run, what is named
+    "stride": (nothing, ["--stride", "5"], INPUTS, "another stride: 32, not 5"),
+    "head": (nothing, ["--head", "untied"], INPUTS, "another head: 'tied', not 'untied'"),
+    "weights": (lambda: change_model("wte.weight"), [], INPUTS, "another model_sha256"),
+    "one-bias": (lambda: change_model("h.1.mlp.c_proj.bias"), [], INPUTS, "another model_sha256"),
+    "config": (change_config, [], INPUTS, "another model_sha256"),
+    "text": (lambda: change_text("more.jsonl"), [], INPUTS, "another sha256 of more.jsonl"),
+    "line": (append_line, [], INPUTS, "another size of more.jsonl"),
+    "compression": (pack_input, [], INPUTS, "another size of in.jsonl"),
+    "order": (nothing, [], INPUTS[::-1], "another inputs"),
+    "one-input-less": (nothing, [], INPUTS[:1], "another inputs"),
+    "one-input-more": (nothing, [], [*INPUTS, "in.jsonl"], "another inputs"),
+    "other-name": (nothing, [], ["./in.jsonl", "more.jsonl"], "another inputs"),
+    "damaged": (damage_settings("{"), [], INPUTS, "settings.json is damaged"),
+    "not-an-object": (damage_settings("5"), [], INPUTS, "settings.json is damaged"),
+    "empty": (damage_settings("{}"), [], INPUTS, "another tiedgpt: None"),
+    "no-settings": (
+        lambda: Path("out/settings.json").unlink(),
+        [],
+        INPUTS,
+        "out has files but no settings.json",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_anything_else_is_refused(run_documents, begun, name):
+    change, flags, inputs, message = CHANGES[name]
+    before = parts_of()
+    change()
+    code, out, err = run_documents(*flags, inputs=inputs)
+    assert (code, out) == (2, "")
+    assert message in err.splitlines()[-1]
+    assert parts_of() == before
+
+
+def test_any_other_setting_is_refused(run_documents, begun):
+    path = Path("out/settings.json")
+    settings = json.loads(path.read_bytes())
+    assert set(settings) >= {"tiedgpt", "numpy", "regex", "python", "block_size", "model_sha256"}
+    for name in settings:
+        path.write_text(json.dumps({**settings, name: "other"}))
+        assert_one_error_line(run_documents(), f"out was begun with another {name}: 'other', not")
+    assert len(parts_of()) == len(begun) - 2
+
+
+def test_a_vocabulary_with_other_tokens_has_another_hash(model):
+    hashes = set()
+    for tokenizer in (
+        Tokenizer([]),
+        Tokenizer([("a", "b")]),
+        Tokenizer([("a", "c")]),
+        Tokenizer([], special_tokens={"<|end|>": 256}),
+        Tokenizer([], plain_tokens=["<|endoftext|>"]),
+        Tokenizer([], special_tokens={"<|endoftext|>": 0}, first_id=1),
+    ):
+        hashes.add(documents.model_sha256(model, tokenizer))
+    assert len(hashes) == 6
+
+
+def test_a_foreign_directory_is_refused_and_untouched(run_documents):
+    Path("out").mkdir()
+    Path("out/.part-mine.new").touch()
+    assert_one_error_line(run_documents(), "out has files but no settings.json")
+    assert os.listdir("out") == [".part-mine.new"]
+
+
+# While the command runs
+
+
+def test_an_input_that_changes_is_refused(run_documents, monkeypatch):
+    read_lines = documents.read_lines
+    calls = []
+
+    def change_before_the_third_block(stream):
+        calls.append(None)
+        if len(calls) == 3:
+            os.utime("in.jsonl", ns=(1, 1))
+        return read_lines(stream)
+
+    monkeypatch.setattr(documents, "read_lines", change_before_the_third_block)
+    code, _, err = run_documents()
+    assert code == 2
+    assert "in.jsonl has changed since the command began" in err
+    assert "the same command goes on" in err
+    assert set(parts_of()) <= {"part-00000.jsonl", "part-00001.jsonl"}
+
+
+@pytest.fixture
+def task(place) -> tuple[Path, Path, dict, Block]:
+    """The arguments of write_part for the first block of in.jsonl."""
+    inputs = [input_of(Path("in.jsonl"))]
+    model = tiedgpt.load_model("model")
+    settings = documents.settings_of(inputs, model, TOKENIZER, stride=32)
+    block = next(documents.read_blocks(inputs))
+    return place, Path("model"), settings, block
+
+
+def test_a_worker_with_another_version_or_model_is_refused(task):
+    out, path, settings, block = task
+    documents.load_same.cache_clear()
+    for name in documents.versions():
+        with pytest.raises(TiedGPTError, match=f"a worker has another {name}: .*, not 'other'"):
+            documents.write_part(out, path, {**settings, name: "other"}, block)
+    change_model("wte.weight")
+    with pytest.raises(TiedGPTError, match="another model in a worker"):
+        documents.write_part(out, path, settings, block)
+    assert not list(out.glob("*part*"))
+
+
+def test_each_task_uses_one_thread_and_the_model_is_loaded_once(task, monkeypatch):
+    if not blas.blas_threads():
+        pytest.skip("the number of BLAS's threads cannot be set here")
+    loads = []
+    load = documents.load
+
+    def recorded(*arguments):
+        loads.append(arguments)
+        return load(*arguments)
+
+    monkeypatch.setattr(documents, "load", recorded)
+    documents.load_same.cache_clear()
+    for _ in range(2):
+        blas.openblas("set_num_threads")(2)
+        documents.write_part(*task)
+        assert blas.blas_threads() == 1
+    assert len(loads) == 1
+
+
+# Refusals
 
 
 @pytest.mark.parametrize(
-    "prompt",
+    ("words", "message"),
     [
-        pytest.param("", id="empty"),
-        pytest.param(LONG_PROMPT, id="longer-than-the-context"),
-        pytest.param([1, 300], id="id-of-no-token"),
-        pytest.param(None, id="none"),
-        pytest.param(((1, 2), (3, 4)), id="batch"),
+        (["in.jsonl"], "--out"),
+        (["--out", "out"], "IN"),
+        (["in.jsonl", "--out", "out", "--stride", "999"], "stride"),
+        (["none.jsonl", "--out", "out"], "none.jsonl: No such file"),
+        (["model", "--out", "out"], "model is not a file"),
+        (["/dev/null", "--out", "out"], "/dev/null is not a file"),
+        (["in.jsonl", "--out", "out", "-m", "nobody/none"], "nobody/none"),
+        (["in.jsonl", "--out", "in.jsonl"], "in.jsonl"),
+        (["in.jsonl", "--out", "model"], "model has files but no settings.json"),
     ],
 )
-def test_the_result_of_a_wrong_prompt_is_its_error(prompt):
-    model = random_model(replace(CONFIG, n_ctx=31))
-    prompts = ["lower", prompt, "lower"]
-    before, error, after = generate_documents(
-        model, TOKENIZER, prompts, max_new_tokens=10, greedy=True
-    )
-    assert isinstance(error, ArgumentError)
-    ids = list(generate(model, TOKENIZER.encode("lower"), max_new_tokens=10, greedy=True))
-    assert before[0].ids == ids
-    assert after[0].ids == ids
+def test_refused_before_anything_is_written(run, place, words, message):
+    before = sorted(os.listdir())
+    model = [] if "-m" in words else ["-m", "model"]
+    assert_one_error_line(run("documents", *words, *model), message)
+    assert sorted(os.listdir()) == before
 
 
-def test_a_long_prompt_is_cut_to_its_end():
-    model = random_model(replace(CONFIG, n_ctx=31))
-    (samples,) = generate_documents(
-        model, TOKENIZER, [LONG_PROMPT], max_new_tokens=10, greedy=True, on_long="cut"
-    )
-    kept = TOKENIZER.encode("er" * 21)
-    assert len(kept) == 31 - 10, "so that 10 new tokens fit into the context of 31"
-    assert samples[0].ids == list(generate(model, kept, max_new_tokens=10, greedy=True))
+def test_a_cut_gz_file_is_an_error(run_documents):
+    data = Path("in.jsonl").read_bytes()
+    Path("in.jsonl").write_bytes(gzip.compress(data)[:-20])
+    code, _, err = run_documents(inputs=["in.jsonl"])
+    assert code == 2
+    assert "in.jsonl cannot be read: Compressed file ended before" in err
 
 
+def test_without_dask_the_error_says_how_to_install_it(run, place, monkeypatch):
+    from tiedgpt.cli import documents as documents_command
+
+    monkeypatch.setattr(documents_command, "find_spec", lambda name: None)
+    result = run("documents", "in.jsonl", "--out", "out", "-m", "model")
+    assert_one_error_line(result, "pip install 'tiedgpt[dask]'")
+
+
+@pytest.mark.parametrize("address", ["what://x", "tcp://127.0.0.1:1", "missing"])
+def test_an_address_without_a_scheduler_is_an_error(run_documents, monkeypatch, address):
+    monkeypatch.setattr(documents, "CONNECT", 1)
+    code, _, err = run_documents("--scheduler", address)
+    assert code == 2
+    assert f"no Dask scheduler at {address}: " in err
+    assert "Traceback" not in err
+
+
+# Processes that are killed
+
+
+class Commands:
+    """Starts `tiedgpt documents` as a process, which scores in.jsonl in several blocks."""
+
+    def __init__(self) -> None:
+        self.processes: list[subprocess.Popen] = []
+
+    def start(self, *words: str) -> subprocess.Popen:
+        """Start a process in a group of its own, so that a test can send a signal to the group."""
+        process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        self.processes.append(process)
+        return process
+
+    def documents(self, out: str, *flags: str) -> subprocess.Popen:
+        words = ["documents", "in.jsonl", "-m", "model", "--out", out]
+        return self.start(*command(*words, *flags))
+
+    def end(self, process: subprocess.Popen, code: int) -> str:
+        """Wait until a process ends with this exit code. Returns what it printed on stderr."""
+        _, err = process.communicate(timeout=SECONDS)
+        assert process.returncode == code, err
+        assert "Traceback" not in err
+        assert err.count("\n") < 6, err
+        return err
+
+
+@pytest.fixture
+def commands(place, monkeypatch) -> Commands:
+    """The input has six blocks of 1 MB, which take a worker less than a second each."""
+    monkeypatch.setattr(documents, "BLOCK_SIZE", 10**6)  # as in the processes
+    rng = random.Random(0)
+    records = []
+    for number in range(300):
+        text = "".join(rng.choices("abc de ", k=100))
+        records.append({"id": number, "text": text, "other": "x" * 20_000})
+    write_records(Path("in.jsonl"), records)
+    commands = Commands()
+    yield commands
+    for process in commands.processes:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+@pytest.fixture
+def undisturbed(commands) -> dict[str, bytes]:
+    """The parts that this process writes, one after the other."""
+    inputs = [input_of(Path("in.jsonl"))]
+    model = tiedgpt.load_model("model")
+    settings = documents.settings_of(inputs, model, TOKENIZER, stride=32)
+    Path("undisturbed").mkdir()
+    for block in documents.read_blocks(inputs):
+        documents.write_part(Path("undisturbed"), Path("model"), settings, block)
+    return parts_of("undisturbed")
+
+
+def workers_of(process: subprocess.Popen) -> list[psutil.Process]:
+    """The worker processes of a command that runs."""
+    children = psutil.Process(process.pid).children(recursive=True)
+    return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+
+
+def wait_for_parts(count: int, out: str = "out") -> None:
+    wait_until(lambda: len(parts_of(out)) >= count, SECONDS)
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_the_same_command_goes_on(commands, undisturbed):
+    rng = random.Random(0)
+    for _ in range(8):
+        process = commands.documents("out")
+        time.sleep(rng.uniform(0.5, 8))
+        workers = workers_of(process)
+        process.kill()
+        process.wait()
+        _, alive = psutil.wait_procs(workers, timeout=SECONDS)
+        assert not alive
+        for name, part in parts_of().items():
+            assert part == undisturbed[name]
+    commands.end(commands.documents("out"), code=0)
+    assert parts_of() == undisturbed
+    assert sorted(os.listdir("out")) == sorted([*undisturbed, "settings.json"])
+
+
+@pytest.mark.slow
+def test_the_block_of_a_killed_worker_is_done_by_another(commands, undisturbed):
+    process = commands.documents("out")
+    for parts_done in (1, 3):
+        wait_for_parts(parts_done)
+        wait_until(lambda: workers_of(process), SECONDS)
+        workers_of(process)[0].kill()
+    commands.end(process, code=0)
+    assert parts_of() == undisturbed
+    assert sorted(os.listdir("out")) == sorted([*undisturbed, "settings.json"])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "prompt",
-    [
-        pytest.param("", id="empty"),
-        pytest.param([1, 300], id="id-of-no-token"),
-        pytest.param(None, id="none"),
-        pytest.param(((1, 2), (3, 4)), id="batch"),
-    ],
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
 )
-def test_a_wrong_prompt_that_is_not_too_long_is_an_error_with_on_long_cut_too(prompt):
-    model = random_model(replace(CONFIG, n_ctx=31))
-    (result,) = generate_documents(
-        model, TOKENIZER, [prompt], max_new_tokens=10, greedy=True, on_long="cut"
-    )
-    assert isinstance(result, ArgumentError)
+def test_a_signal_ends_the_command_and_its_workers(commands, undisturbed, number, code):
+    process = commands.documents("out")
+    wait_for_parts(1)
+    workers = workers_of(process)
+    assert workers
+    os.killpg(process.pid, number)  # to all processes of the command, as a terminal does
+    assert "the same command goes on" in commands.end(process, code=code)
+    _, alive = psutil.wait_procs(workers, timeout=SECONDS)
+    assert not alive
+    commands.end(commands.documents("out"), code=0)
+    assert parts_of() == undisturbed
+
+
+@pytest.mark.slow
+def test_any_number_of_workers_gives_the_same_bytes(commands, undisturbed):
+    for count in (1, 3):
+        with new_cluster(n_workers=count, host="127.0.0.1") as cluster:
+            process = commands.documents(f"by-{count}", "--scheduler", cluster.scheduler_address)
+            commands.end(process, code=0)
+        assert parts_of(f"by-{count}") == undisturbed
+
+
+@pytest.mark.slow
+def test_the_command_ends_when_its_scheduler_is_killed(commands):
+    options = ["--scheduler-file", "scheduler.json", "--host", "127.0.0.1", "--no-dashboard"]
+    dask = (sys.executable, "-m", "dask")
+    scheduler = commands.start(*dask, "scheduler", "--port", "0", *options)
+    commands.start(*dask, "worker", "--no-nanny", "--nthreads", "1", *options)
+    wait_until(Path("scheduler.json").exists, SECONDS)
+    address = json.loads(Path("scheduler.json").read_text())["address"]
+    process = commands.documents("out", "--scheduler", address)
+    wait_for_parts(1)
+    scheduler.kill()
+    assert "the connection to the Dask scheduler is lost" in commands.end(process, code=2)
+
+
+@pytest.mark.slow
+def test_a_block_at_which_workers_die_is_named_and_the_same_command_goes_on(
+    run, place, monkeypatch
+):
+    """The processes of this command run `write_or_die`, which Dask sends to them by value."""
+    write_part = documents.write_part
+
+    def write_or_die(out, path, settings, block):
+        if b"in.jsonl-50" in block.lines:
+            os._exit(1)
+        write_part(out, path, settings, block)
+
+    monkeypatch.setattr(documents, "write_part", write_or_die)
+    code, _, err = run("documents", "in.jsonl", "-m", "model", "--out", "out")
+    assert code == 2
+    assert "worker after worker died at" in err
+    blocks = list(documents.read_blocks([input_of(Path("in.jsonl"))]))
+    killers = [block.part for block in blocks if b"in.jsonl-50" in block.lines]
+    assert f"{killers[0]}, in.jsonl from byte" in err
+    assert killers[0] not in parts_of()
+    monkeypatch.setattr(documents, "write_part", write_part)
+    code, _, err = run("documents", "in.jsonl", "-m", "model", "--out", "out")
+    assert code == 0
+    assert "60 rows in out" in err

@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 from support.models import SMALL, SMALL_MERGES, random_model
 
-from tiedgpt import GPT2, Tokenizer
+from tiedgpt import GPT2, Tokenizer, evaluation
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.evaluation import score, token_losses
 from tiedgpt.fast import threads
 from tiedgpt.gpt2.config import HEADS
-from tiedgpt.inference import evaluation
 
 CONTEXT = SMALL.n_ctx
 

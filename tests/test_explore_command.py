@@ -64,7 +64,7 @@ def test_the_command_serves_until_quit_even_if_the_model_is_deleted(process):
     assert_answers_a_view(process.server)
     status, _ = post(process.server, "quit")
     assert status == 200
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 0
     assert "Traceback" not in err
 
@@ -72,7 +72,7 @@ def test_the_command_serves_until_quit_even_if_the_model_is_deleted(process):
 def test_the_command_serves_until_ctrl_c(process):
     assert_answers_a_view(process.server)
     process.send_signal(signal.SIGINT)  # as Ctrl-C does
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "Traceback" not in err
 

@@ -345,7 +345,7 @@ def test_a_client_that_never_completes_its_request_is_cut_off(server, monkeypatc
     begun = time.monotonic()
     with socket.create_connection(("127.0.0.1", server.server_port), timeout=0.05) as connection:
         while not is_closed(connection):  # this waits for 0.05 seconds
-            assert time.monotonic() - begun < 5
+            assert time.monotonic() - begun < 60
             if text:
                 send_if_open(connection, next(letters).encode())
 
@@ -393,10 +393,10 @@ class HeldViews:
             self.ended.release()
 
     def wait_until_begun(self):
-        assert self.begun.acquire(timeout=30)
+        assert self.begun.acquire(timeout=120)
 
     def wait_until_ended(self):
-        assert self.ended.acquire(timeout=30)
+        assert self.ended.acquire(timeout=120)
 
 
 @pytest.fixture
@@ -455,7 +455,7 @@ def test_a_view_goes_on_when_another_page_closes_its_connection(held_server, hel
     # The connection of the first page is closed now, so its view, `generate`, ends.
     held.wait_until_ended()
     held.go_on.set()
-    assert request_of_second_page.result(timeout=30) == (200, {"done": True})
+    assert request_of_second_page.result(timeout=120) == (200, {"done": True})
 
 
 def test_a_long_computation_says_how_far_it_is(server, monkeypatch):
@@ -474,7 +474,7 @@ def test_quit_ends_a_view_that_computes(held_server, held, pool):
     long_request = pool.submit(post, held_server, "lens")
     held.wait_until_begun()
     assert post(held_server, "quit") == (200, {})
-    status, answer = long_request.result(timeout=30)
+    status, answer = long_request.result(timeout=120)
     assert status == 503
     assert answer["error"]["message"] == "the server is stopping"
 
@@ -501,7 +501,7 @@ def test_a_browser_with_windows_is_opened(opened, monkeypatch):
     """webbrowser's class of such browsers is BackgroundBrowser."""
     monkeypatch.setattr(webbrowser, "get", lambda: webbrowser.BackgroundBrowser("firefox"))
     assert open_browser("http://x/")
-    assert opened.wait(30)
+    assert opened.wait(120)
 
 
 def test_a_browser_that_takes_the_terminal_is_not_opened(opened, monkeypatch):
@@ -517,7 +517,7 @@ def test_a_browser_that_takes_the_terminal_is_opened_if_the_variable_browser_nam
     monkeypatch.setenv("BROWSER", "w3m")
     monkeypatch.setattr(webbrowser, "get", lambda: webbrowser.GenericBrowser("w3m"))
     assert open_browser("http://x/")
-    assert opened.wait(30)
+    assert opened.wait(120)
 
 
 def test_no_browser_is_opened_if_there_is_none(opened, monkeypatch):

@@ -37,7 +37,13 @@ from tiedgpt.study.paths import PATHS, top_k
 
 TEXT = "To be, or not to be"
 IDS = Tokenizer([]).encode(TEXT)
-SAMPLING = {"temperature": 0.8, "top_k": 6, "top_p": 0.9}
+SAMPLING = {
+    "temperature": 0.8,
+    "top_k": 6,
+    "top_p": 0.9,
+    "min_p": 0.2,
+    "repetition_penalty": 0.5,  # below 1, it makes tokens of the text likelier
+}
 VIEWS_OF_A_TEXT = ["next", "path", "nearest", "lens", "parts", "attention", "gradient"]
 
 
@@ -140,13 +146,13 @@ def test_next_lists_the_likeliest_tokens(asked):
     assert ids_of(rows) == likeliest.tolist()
     assert_close(column(rows, "logit"), logits[likeliest])
     assert_close(column(rows, "probability"), softmax(logits)[likeliest])
-    assert_close(column(rows, "drawn"), Sampling(**SAMPLING).probabilities(logits)[likeliest])
+    assert_close(column(rows, "drawn"), Sampling(**SAMPLING).probabilities(logits, IDS)[likeliest])
 
 
 def test_next_counts_the_tokens_that_sampling_keeps(asked):
     found = asked.answer("next", **SAMPLING)
     logits = predictions.last_logits(asked.model, IDS)
-    is_kept = Sampling(**SAMPLING).probabilities(logits) > 0
+    is_kept = Sampling(**SAMPLING).probabilities(logits, IDS) > 0
     assert found["kept"] == is_kept.sum()
     assert 0 < found["kept"] < CONFIG.vocab_size
     assert_close(found["kept_probability"], softmax(logits)[is_kept].sum())
@@ -558,9 +564,7 @@ WRONG_FIELDS = [
     pytest.param("next", {"head": "untied"}, "head must be one of tied, got 'untied'", id="head"),
     pytest.param("next", {"head": []}, "head must be one of tied", id="head-list"),
     pytest.param("next", {"side": "0"}, "side must be", id="side"),
-    pytest.param(
-        "next", {"temperature": -1}, "temperature must be a number above 0", id="temperature"
-    ),
+    pytest.param("next", {"temperature": -1}, "temperature must be", id="temperature"),
     pytest.param(
         "generate",
         {"n": 201, "seed": 1},

@@ -1,24 +1,23 @@
-"""Generation: the sliding window, batches of prompts, streams, the end of a text, errors.
+"""Generation: the sliding window, samples, the end of a text, tokens as text, errors.
 
 The window has the tokens from which the next one is predicted. When it fills the context, which is
 31 tokens in the small models, the next token is predicted from its later half, and it grows again.
-A stream has the random numbers of one sample. `Sampling(1.5)` draws tokens at the temperature 1.5.
-The fixture shapes_read has the shape [B, T] of the ids of each forward pass.
-
-test_sampling.py has the choice of a token, and test_drafts.py generation with guesses.
+The fixture shapes_read has the shape [B, T] of the ids of each forward pass. test_sampling.py has
+the choice of a token.
 """
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.generation import PROMPT, sampled_rows
 from support.models import SMALL, random_model
 
-from tiedgpt import GPT2, TiedGPTError, generate
+from tiedgpt import GPT2, TiedGPTError, Tokenizer, generate
 from tiedgpt.errors import ArgumentError
-from tiedgpt.generation import random_streams
-from tiedgpt.sampling import Sampling
+from tiedgpt.generation import TextSample, grow, sample_tokens
+from tiedgpt.sampling import Sampling, penalised
+
+PROMPT = [3, 1, 4, 1, 5]
 
 
 @pytest.fixture
@@ -27,10 +26,26 @@ def endless() -> GPT2:
     return random_model(replace(SMALL, eos_token_id=None))
 
 
-def assert_argmax_of_every_step(model, prompt, tokens):
-    """Each of the tokens is the likeliest one after the tokens in the window."""
-    n_ctx = model.config.n_ctx
-    ids = list(prompt)
+def samples_of(model, num_samples, tokens=70):
+    """The new tokens of each sample of PROMPT. By default they are more than the context."""
+    sampling = Sampling(temperature=1.5)
+    steps = sample_tokens(model, PROMPT, tokens, sampling, seed=5, num_samples=num_samples)
+    return np.transpose(list(steps)).tolist()
+
+
+# Tokens
+
+
+@pytest.mark.parametrize("head", ["tied", "untied"])
+@pytest.mark.parametrize(
+    ("n_ctx", "prompt_length"), [(31, 1), (31, 5), (31, 30), (31, 31), (1, 1), (2, 2)]
+)
+def test_greedy_is_the_argmax_of_every_step(head, n_ctx, prompt_length):
+    model = random_model(replace(SMALL.with_head(head), n_ctx=n_ctx, eos_token_id=None))
+    ids = [(7 * i) % SMALL.vocab_size for i in range(prompt_length)]
+    tokens = list(generate(model, ids, max_new_tokens=80, greedy=True))
+    assert len(tokens) == 80
+    assert len(set(tokens)) > 3 or n_ctx < 3, "a model that repeats one token shows nothing"
     window_start = 0
     for token in tokens:
         if len(ids) - window_start > n_ctx:  # too many; half of them are kept, but at least one
@@ -39,25 +54,11 @@ def assert_argmax_of_every_step(model, prompt, tokens):
         ids.append(token)
 
 
-@pytest.mark.parametrize("head", ["tied", "untied"])
-@pytest.mark.parametrize("prompt_length", [1, 5, 30, 31])  # the context is 31 tokens
-def test_greedy_is_the_argmax_of_every_step(head, prompt_length):
-    model = random_model(replace(SMALL.with_head(head), eos_token_id=None))
-    prompt = [(7 * i) % SMALL.vocab_size for i in range(prompt_length)]
-    tokens = list(generate(model, prompt, max_new_tokens=80, greedy=True))
-    assert len(tokens) == 80
-    assert len(set(tokens)) > 3, "a model that repeats one token shows nothing"
-    assert_argmax_of_every_step(model, prompt, tokens)
-
-
-@pytest.mark.parametrize("head", ["tied", "untied"])
-@pytest.mark.parametrize("n_ctx", [1, 2])
-def test_greedy_with_a_context_of_one_or_two_tokens(head, n_ctx):
-    model = random_model(replace(SMALL.with_head(head), n_ctx=n_ctx, eos_token_id=None))
-    prompt = [0, 7][:n_ctx]  # it fills the context
-    tokens = list(generate(model, prompt, max_new_tokens=80, greedy=True))
-    assert len(tokens) == 80
-    assert_argmax_of_every_step(model, prompt, tokens)
+def test_the_penalty_is_for_tokens_of_the_prompt_and_for_new_ones(endless):
+    ids = list(PROMPT)
+    for token in generate(endless, PROMPT, 20, greedy=True, repetition_penalty=1.5):
+        assert token == penalised(endless(ids)[-1], ids, penalty=1.5).argmax()
+        ids.append(token)
 
 
 def test_without_a_seed_two_calls_draw_different_tokens(endless):
@@ -66,51 +67,43 @@ def test_without_a_seed_two_calls_draw_different_tokens(endless):
     assert first != second
 
 
-def test_prompts_of_unequal_lengths_are_continued_as_if_each_were_alone(endless):
-    """The windows of the prompts slide at different steps."""
-    model = endless.astype(np.float64)
-    prompts = [PROMPT, PROMPT[:1], list(range(31)), [9] * 17]
-    sampling = Sampling(temperature=1.5)
-    streams = random_streams(seed=3, n=4)
-    together = sampled_rows(model, prompts, sampling, tokens=70, streams=streams)
-    for row, prompt in enumerate(prompts):
-        stream = random_streams(seed=3, n=4)[row]  # the same stream, from its beginning
-        (alone,) = sampled_rows(model, [prompt], sampling, tokens=70, streams=[stream])
-        assert together[row] == alone
+def test_sample_i_does_not_depend_on_the_number_of_samples(endless):
+    many = samples_of(endless, 7)
+    assert len({tuple(sample) for sample in many}) == 7, "the samples differ"
+    for count in (1, 2, 5):
+        assert samples_of(endless, count) == many[:count]
+    assert list(generate(endless, PROMPT, 70, temperature=1.5, seed=5)) == many[0]
 
 
-def test_samples_of_one_prompt_differ(endless):
-    streams = random_streams(seed=5, n=7)
-    samples = sampled_rows(endless, [PROMPT] * 7, Sampling(1.5), tokens=70, streams=streams)
-    assert len({tuple(sample) for sample in samples}) == 7
-
-
-@pytest.mark.parametrize("count", [1, 2, 5])
-def test_sample_i_does_not_depend_on_the_number_of_samples(endless, count):
-    """The 70 tokens of a sample are more than the context."""
-    streams = random_streams(seed=5, n=7)
-    many = sampled_rows(endless, [PROMPT] * 7, Sampling(1.5), tokens=70, streams=streams)
-    streams = random_streams(seed=5, n=count)
-    few = sampled_rows(endless, [PROMPT] * count, Sampling(1.5), tokens=70, streams=streams)
-    assert few == many[:count]
-
-
-def test_generate_gives_sample_0_of_its_seed(endless):
-    streams = random_streams(seed=5, n=1)
-    (sample,) = sampled_rows(endless, [PROMPT], Sampling(1.5), tokens=70, streams=streams)
-    assert list(generate(endless, PROMPT, 70, temperature=1.5, seed=5)) == sample
-
-
-def test_no_step_is_computed_beyond_the_tokens_asked_for(endless, shapes_read):
+def test_the_prompt_is_read_once_for_all_samples_and_no_step_is_computed_too_much(
+    endless, shapes_read
+):
     """The model reads the prompt, of five tokens, and then each new token but the last one."""
-    list(generate(endless, PROMPT, 4, greedy=True))
-    assert shapes_read == [(1, 5), (1, 1), (1, 1), (1, 1)]
+    samples_of(endless, 3, tokens=4)
+    assert shapes_read == [(1, 5), (3, 1), (3, 1), (3, 1)]
 
 
 def test_a_generator_computes_no_token_before_it_is_asked_for(endless, shapes_read):
-    """Only the first token is asked for. For it, the model reads the prompt, of five tokens."""
     next(generate(endless, PROMPT, 4, greedy=True))
     assert shapes_read == [(1, 5)]
+
+
+def test_progress_and_record_are_called_for_the_prompt_and_for_each_token(endless):
+    pieces = []
+    records = []
+    steps = sample_tokens(
+        endless,
+        PROMPT,
+        max_new_tokens=3,
+        sampling=Sampling(greedy=True),
+        seed=0,
+        num_samples=2,
+        progress=pieces.append,
+        record=lambda number, logits, token: records.append((number, logits.argmax(), token)),
+    )
+    tokens = list(steps)
+    assert pieces == [5]
+    assert records == [(number, row[number], row[number]) for row in tokens for number in (0, 1)]
 
 
 def test_end_of_text_ends_generation_and_is_not_yielded(endless):
@@ -118,58 +111,28 @@ def test_end_of_text_ends_generation_and_is_not_yielded(endless):
     tokens = list(generate(endless, PROMPT, 20, greedy=True))
     end = tokens[6]  # any of them
     tokens_before_end = tokens[: tokens.index(end)]  # the token may come up earlier, too
-    for eos_token_id in (end, (99, end)):  # a config may name several tokens
+    for eos_token_id in (end, (99, end), (end, 99)):  # a config may name several tokens
         config = replace(endless.config, eos_token_id=eos_token_id)
         model = GPT2(config, endless.parameters)
         assert list(generate(model, PROMPT, 20, greedy=True)) == tokens_before_end
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("wrong", "words"),
     [
-        pytest.param(
-            {"temperature": 0},
-            "^temperature must be .* above 0, got 0; for the likeliest token, set greedy$",
-            id="temperature-0",
-        ),
-        pytest.param(
-            {"temperature": -1},
-            "temperature must be a number above 0, got -1",
-            id="temperature-below-0",
-        ),
-        pytest.param(
-            {"top_k": 0}, "top_k must be a whole number of at least 1, got 0", id="top-k-0"
-        ),
-        pytest.param(
-            {"top_p": 0.0}, r"top_p must be a number above 0 and at most 1, got 0\.0", id="top-p-0"
-        ),
-        pytest.param(
-            {"max_new_tokens": 0},
-            "max_new_tokens must be a whole number of at least 1, got 0",
-            id="no-new-tokens",
-        ),
-        pytest.param(
-            {"seed": -1}, "seed must be a whole number of at least 0, got -1", id="seed-below-0"
-        ),
-        pytest.param(
-            {"ids": []}, "the prompt is empty: GPT-2 needs at least one token", id="no-ids"
-        ),
-        pytest.param(
-            {"ids": [[1, 2]]},
-            r"must be one sequence of ids \[T\], got shape \(1, 2\)",
-            id="ids-of-a-batch",
-        ),
-        pytest.param(
-            {"ids": [0] * 32},
-            "the input has 32 tokens, more than the model's context of 31",
-            id="too-many-ids",
-        ),
+        ({"temperature": -1}, "temperature must be"),
+        ({"max_new_tokens": 0}, "max_new_tokens must be"),
+        ({"seed": -1}, "seed must be"),
+        ({"ids": []}, "the prompt is empty"),
+        ({"ids": [[1, 2]]}, r"must be one sequence of ids \[T\], got shape \(1, 2\)"),
+        ({"ids": [0] * 32}, "the input has 32 tokens, more than the model's context of 31"),
+        ({"ids": [SMALL.vocab_size]}, "token id 101 is outside the vocabulary"),
     ],
 )
-def test_bad_arguments_are_refused_at_once(model, wrong, message):
+def test_bad_arguments_are_refused_at_once(model, wrong, words):
     """The error does not wait until a token is asked for."""
     arguments = {"ids": PROMPT, **wrong}
-    with pytest.raises(ArgumentError, match=message):
+    with pytest.raises(ArgumentError, match=words):
         generate(model, **arguments)
 
 
@@ -186,3 +149,66 @@ def test_a_number_that_is_not_finite_in_a_model_is_an_error(model, greedy, name,
         pytest.raises(TiedGPTError, match="logits are not finite numbers"),
     ):
         next(generate(damaged_model, PROMPT, greedy=greedy))
+
+
+# Tokens as text
+
+TOKENIZER = Tokenizer([("Ġ", "t"), ("o", "r")])  # the other tokens are bytes
+EOT = TOKENIZER.eot_id
+PADDING = EOT + 1  # an id without a text, as a padded vocabulary has them
+encode = TOKENIZER.encode
+
+# The tokens, the stop strings, the text after each token and at the end, and the reason of the end.
+# Text is held back while a character lacks a byte, or while it may be the beginning of a stop.
+GROWING = [
+    (encode("to b"), [], ["t", "to", "to ", "to b", "to b"], "length"),
+    (encode("a not"), ["not to"], ["a", "a ", "a ", "a ", "a ", "a not"], "length"),
+    (encode("é!"), [], ["", "é", "é!", "é!"], "length"),
+    (encode("é")[:1], [], ["", "\ufffd"], "length"),
+    (encode("é")[:1], ["\ufffd"], ["", ""], "stop"),
+    ([*encode("a"), PADDING, *encode("b")], [], ["a", "a\ufffd", "a\ufffdb", "a\ufffdb"], "length"),
+    ([*encode("é")[:1], PADDING], [], ["", "\ufffd\ufffd", "\ufffd\ufffd"], "length"),
+    ([*encode("a no"), EOT], ["not"], ["a", "a ", "a ", "a ", "a no"], "eos"),
+    (encode("be or"), ["or"], ["b", "be", "be ", "be "], "stop"),
+    (encode("a nit not"), ["not"], ["a", "a ", "a ", "a ni", "a nit"], "still"),
+    (encode("aaab"), ["aab"], ["", "", "a", "a"], "stop"),
+    (encode("abababac"), ["ababac"], ["", "", "", "", "", "ab", "ab", "ab"], "stop"),
+    (encode("e\n\nt"), ["\n\n", "t"], ["e", "e", "e"], "stop"),
+    (encode("e two"), ["two", "e t"], ["", ""], "stop"),
+    (encode("a to"), ["t", " "], ["a", "a"], "stop"),  # both in one token: the first in the text
+    (encode("stop"), ["stop"], ["", "", "", ""], "stop"),
+    (encode("ï 😀!"), ["😀"], ["", "ï", "ï ", "ï ", "ï ", "ï ", "ï "], "stop"),
+]
+
+
+@pytest.mark.parametrize(("tokens", "stop", "texts", "reason"), GROWING)
+def test_text_grows_as_soon_as_it_is_certain(tokens, stop, texts, reason):
+    sample = TextSample(TOKENIZER, stop, (EOT,))
+    grown = [sample.text for _ in grow([sample], iter([[token] for token in tokens]))]
+    if reason == "still":
+        assert grown[: len(texts)] == texts
+        return
+    assert grown == texts
+    assert sample.finish_reason == reason
+    if reason == "stop":  # the tokens after the stop are dropped
+        tokens = tokens[: len(texts)]
+    assert sample.ids == [token for token in tokens if token != EOT]
+
+
+def test_each_sample_of_a_batch_ends_by_itself():
+    """Samples end at one of the letters in `stops`, at EOT, or after 30 tokens."""
+    stops = ["e", "t", "a"]
+    vocab_size = TOKENIZER.vocab_size
+    model = random_model(replace(SMALL, vocab_size=vocab_size, n_ctx=64, eos_token_id=EOT))
+    samples = [TextSample(TOKENIZER, stops, (EOT,)) for _ in range(40)]
+    sampling = Sampling(temperature=3.0)  # so high that some samples end early, and some do not
+    arguments = (model, [5, 6], 30, sampling, 0, len(samples))
+    for _ in grow(samples, sample_tokens(*arguments)):
+        pass
+    rows = np.transpose(list(sample_tokens(*arguments))).tolist()  # the same tokens, without an end
+    assert {sample.finish_reason for sample in samples} == {"length", "stop", "eos"}
+    for sample, row in zip(samples, rows, strict=True):
+        assert sample.ids == row[: len(sample.ids)]
+        assert not any(stop in sample.text for stop in stops)
+        if sample.finish_reason == "length":
+            assert len(sample.ids) == 30

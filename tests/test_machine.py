@@ -64,9 +64,8 @@ def some_texts(B):
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    """Make pieces, and the blocks of queries in them, so small that a short text has several."""
+    """Make pieces so small that a short text has several."""
     monkeypatch.setattr(prefill, "PIECE_TOKENS", PIECE_TOKENS)
-    monkeypatch.setattr(prefill, "QUERY_TOKENS", PIECE_TOKENS // 4)
 
 
 @pytest.fixture
@@ -160,16 +159,6 @@ def test_blas_has_one_thread_while_threads_share_a_batch(
 
 
 @pytest.mark.parametrize(("n_threads", "B"), SHARED)
-def test_threads_compute_the_logits_of_one_pass_up_to_rounding(set_reading_threads, n_threads, B):
-    set_reading_threads(n_threads)
-    ids = some_texts(B)
-    cache = MODEL.new_cache(B)
-    final = MODEL.final(ids, cache)
-    assert_close(final @ MODEL.W_U, logits_in_one_pass(ids))
-    assert cache.length == T
-
-
-@pytest.mark.parametrize(("n_threads", "B"), SHARED)
 def test_each_thread_reads_the_same_number_of_pieces_of_about_equal_length(
     set_reading_threads, n_threads, B
 ):
@@ -184,44 +173,6 @@ def test_each_thread_reads_the_same_number_of_pieces_of_about_equal_length(
     # left. Each of the others has less than one token more than T / n_pieces.
     n_pieces = len(lengths)
     assert max(lengths) - min(lengths) < n_pieces
-
-
-def test_pieces_continue_a_cache_that_is_not_empty(set_reading_threads):
-    """Three calls read a text. Only the second one has enough tokens to read them in pieces."""
-    set_reading_threads(2)
-    cache = MODEL.new_cache()
-    first = MODEL(IDS[:5], cache)
-    middle = MODEL(IDS[5:-3], cache)
-    last = MODEL(IDS[-3:], cache)
-    assert_close(np.concatenate([first, middle, last]), logits_in_one_pass(IDS))
-
-
-def test_long_sequences_of_unequal_lengths_are_read_in_pieces(set_reading_threads):
-    """Two calls read a long and a short text. The ids after `lengths` are padding."""
-    set_reading_threads(2)
-    long_text = IDS
-    short_text = IDS[97:]  # still too long for one piece
-    cache = MODEL.new_cache(2)
-
-    # The first call reads 9 tokens of the long text and 2 of the short one.
-    ids = padded(long_text[:9], short_text[:2])
-    MODEL(ids, cache, lengths=[9, 2])
-
-    # The second call reads the rest of both texts.
-    rest_of_long = long_text[9:]
-    rest_of_short = short_text[2:]
-    lengths = [len(rest_of_long), len(rest_of_short)]
-    ids = padded(rest_of_long, rest_of_short)
-    logits_of_long, logits_of_short = MODEL(ids, cache, lengths=lengths)
-    logits_of_short = logits_of_short[: len(rest_of_short)]  # without those of the padding
-    assert_close(logits_of_long, logits_in_one_pass(long_text)[9:])
-    assert_close(logits_of_short, logits_in_one_pass(short_text)[2:])
-
-
-def padded(longer, shorter):
-    """Two texts in one array of two rows. Ordinary tokens after the shorter text are padding."""
-    padding = np.arange(len(longer) - len(shorter)) % SMALL.vocab_size
-    return np.stack([longer, np.concatenate([shorter, padding])])
 
 
 @pytest.mark.parametrize("slow_piece", [0, 1, 2])  # no piece waits for the last piece, 3

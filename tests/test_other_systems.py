@@ -4,22 +4,18 @@ Each test runs twice: without what macOS lacks, and without what Windows lacks.
 """
 
 import ctypes
-import json
 import mmap
 import os
 import signal
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import tiedgpt
-from tiedgpt import fast
-from tiedgpt.checkpoints import locks, publishing, safetensors
 from tiedgpt.fast import blas, threads
 
-fcntl = pytest.importorskip("fcntl")
+pytest.importorskip("fcntl")
 
 LACKS_OF_MACOS = [(os, "sched_getaffinity"), (mmap, "MADV_HUGEPAGE")]
 MORE_LACKS_OF_WINDOWS = [
@@ -42,31 +38,19 @@ def load_no_library(name):
     raise OSError
 
 
-def locking(fd, mode, size):
-    """A replacement of msvcrt.locking, by flock. If the file is locked, the error is Windows's."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise PermissionError from error
-
-
 def take_away_what_macos_lacks(monkeypatch):
     for module, name in LACKS_OF_MACOS:
         monkeypatch.delattr(module, name, raising=False)
-    monkeypatch.setattr(safetensors, "MADV_POPULATE_READ", 12345)  # the kernel does not know it
     monkeypatch.setattr(ctypes, "CDLL", load_no_library)
 
 
 def take_away_what_windows_lacks(monkeypatch):
-    """Windows lacks what macOS lacks, and more. It has the module msvcrt, which locks files."""
+    """Windows lacks what macOS lacks, and more."""
     take_away_what_macos_lacks(monkeypatch)
     for module, name in MORE_LACKS_OF_WINDOWS:
         monkeypatch.delattr(module, name, raising=False)
     for module in MODULES_OF_POSIX:
         monkeypatch.setitem(sys.modules, module, None)  # an import of it raises ImportError
-    msvcrt = SimpleNamespace(locking=locking, LK_NBLCK=2)
-    monkeypatch.setitem(sys.modules, "msvcrt", msvcrt)
-    monkeypatch.setattr(locks, "NO_FOLLOW", 0)  # there is no such flag of os.open
     monkeypatch.setattr(sys, "platform", "win32")
 
 
@@ -88,12 +72,11 @@ def another_system(request, monkeypatch):
 COMMANDS = [
     "train text.txt --out model --n-layer 1 --n-head 1 --n-embd 8 --context 8 --vocab-size 260 "
     "--batch 2 --steps 2",
-    "train text.txt --out model --resume --steps 3",
+    "train text.txt --resume model --steps 3",
     "generate -m model -n 5 To",
     "score -m model text.txt",
     "untie model untied",
     "params model",
-    "documents score in.jsonl -m model --out out.jsonl",
 ]
 
 
@@ -101,12 +84,11 @@ def test_the_commands_work(monkeypatch, run, tmp_path):
     """The commands end with code 0. They leave their results and no other files."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("To be, or not to be. " * 60)
-    (tmp_path / "in.jsonl").write_text(json.dumps({"id": "a", "text": "To be"}) + "\n")
     for command in COMMANDS:
         code, _, err = run(*command.split())
         assert code == 0, f"{command}: {err}"
     files = sorted(os.listdir(tmp_path))
-    assert files == ["in.jsonl", "model", "out.jsonl", "text.txt", "untied"]
+    assert files == ["model", "text.txt", "untied"]
 
 
 def test_all_cores_of_the_machine_are_counted(monkeypatch):
@@ -115,25 +97,10 @@ def test_all_cores_of_the_machine_are_counted(monkeypatch):
     assert threads.cores() == 5
 
 
-def test_tune_raises_no_error_without_mallopt(monkeypatch):
-    monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", "7")  # otherwise tune sets it for all tests
-    fast.tune()
-
-
 def test_ctrl_c_for_this_process_only_raises_no_error():
     """It blocks a signal with pthread_sigmask, which Windows lacks."""
     with threads.ctrl_c_for_this_process_only():
         pass
-
-
-def test_a_new_directory_belongs_to_this_user(tmp_path):
-    assert publishing._is_own_directory(tmp_path)
-
-
-def test_a_file_that_is_locked_cannot_be_locked_again(tmp_path):
-    with open(tmp_path / "lock", "w") as first, open(tmp_path / "lock", "w") as second:
-        assert locks.try_lock(first.fileno())
-        assert not locks.try_lock(second.fileno())
 
 
 def test_a_mapped_model_equals_a_copied_one(checkpoint):

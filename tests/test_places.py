@@ -1,8 +1,7 @@
 """Names: where on a machine a model is searched, and which models are found there.
 
-`home` is the home directory of a machine without models. `snapshot(cache, repository)` returns the
-folder in a Hugging Face cache that the files of a repository belong in. find_model(name) returns
-the folder of a model. models_here() returns all models of the machine: name -> folder.
+`home` is the home directory of a machine without models. find_here(name) returns the folder of a
+model. models_here() returns all models of the machine: name -> folder.
 """
 
 import importlib.util
@@ -11,16 +10,21 @@ from pathlib import Path
 
 import pytest
 from support.checks import refuses
-from support.hub_cache import CACHE, snapshot
 
 import tiedgpt
-from tiedgpt.checkpoints import places
-from tiedgpt.checkpoints.known_models import ALIASES, MODELS
+from tiedgpt.checkpoints.places import ALIASES, MODELS, find_here, models_here
 
 # Folders in the home directory which hold models by name. The last of these is searched first.
+CACHE = ".cache/huggingface/hub"
 DOWNLOADS = ".cache/tiedgpt"
 SHIPPED = "checkout/weights"
 CHOSEN = "elsewhere"  # the variable TIEDGPT_WEIGHTS names this folder
+COMMIT = "607a30d783dfa663caf39e06633721c8d4cfcd7e"
+
+A_MODEL = ("config.json", "model.safetensors")
+SHARDED = ("config.json", "model.safetensors.index.json")
+OPENAIS = ("hparams.json", "model.ckpt.index")
+SMALL_FILES = ("config.json", "vocab.json", "merges.txt")
 
 
 @pytest.fixture
@@ -37,20 +41,23 @@ def home(no_models, tmp_path, monkeypatch):
     return tmp_path
 
 
-def write_model(folder: Path) -> Path:
-    """Make a folder with the files of a model that a search by name looks at."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text('{"model_type": "gpt2"}')
-    (folder / "model.safetensors").touch()
-    return folder
-
-
-def write_files(folder: Path, *files: str) -> Path:
+def write(folder: Path, files: tuple[str, ...] = A_MODEL) -> Path:
     """Make a folder with files of these names. Each has the text of a GPT-2's config.json."""
     folder.mkdir(parents=True, exist_ok=True)
     for file in files:
         (folder / file).write_text('{"model_type": "gpt2"}')
     return folder
+
+
+def snapshot(cache: Path, repository: str, commit: str = COMMIT) -> Path:
+    """The folder of a commit in a Hugging Face cache, which this does not make.
+
+    refs/main gets the commit, so a reader of the cache looks in snapshots/COMMIT.
+    """
+    folder = cache / f"models--{repository.replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_bytes(commit.encode("latin-1") + b"\n")
+    return folder / "snapshots" / commit
 
 
 # Where a model is searched
@@ -60,12 +67,12 @@ def write_files(folder: Path, *files: str) -> Path:
 def test_the_places_of_a_name_are_searched_in_this_order(home, model, alias, name):
     """The place that is searched last gets a model first. The place of the newest model is found.
 
-    OpenAI's files, which are there from the start, are found in none of these steps.
+    The small files in the first place are not found, because the weights are not there.
     """
-    write_files(home / DOWNLOADS / f"{name}-openai", "hparams.json", "model.ckpt.index")
     by_its_short_name = snapshot(home / CACHE, name)  # as from_pretrained("gpt2") makes it
     by_its_repository = snapshot(home / CACHE, MODELS[name].repository)
-    write_files(by_its_repository, "config.json")  # without weights, so it is not found
+    write(by_its_repository, SMALL_FILES)
+    write(home / CHOSEN / name, SMALL_FILES)
     places_from_last_to_first = [
         by_its_short_name,
         by_its_repository,
@@ -74,10 +81,24 @@ def test_the_places_of_a_name_are_searched_in_this_order(home, model, alias, nam
         home / CHOSEN / name,
     ]
     for place in places_from_last_to_first:
-        tiedgpt.save_model(model, None, place)
-        assert places.find_model(name) == place
-        assert places.find_model(alias) == place
+        write(place)
+        assert find_here(name) == find_here(alias) == find_here(name, weights=False) == place
+    (home / CHOSEN / name / "config.json").unlink()
+    tiedgpt.save_model(model, None, home / "save")
+    (home / SHIPPED / name).rename(home / "moved")
+    (home / "save").rename(home / SHIPPED / name)
     assert tiedgpt.load_model(name).config == model.config
+
+
+def test_small_files_are_enough_where_no_weights_are_needed(home):
+    """Not in Hugging Face's cache: it may have any few files of a repository."""
+    write(snapshot(home / CACHE, "openai-community/gpt2"), SMALL_FILES)
+    refuses("gpt2 is not on this machine", find_here, "gpt2", False)
+    folder = write(home / DOWNLOADS / "gpt2", SMALL_FILES)
+    assert find_here("gpt2", weights=False) == folder
+    refuses("gpt2 is not on this machine", find_here, "gpt2")
+    (folder / "config.json").unlink()  # it comes last, so others may be missing
+    refuses("gpt2 is not on this machine", find_here, "gpt2", False)
 
 
 # Variables of the environment, and the cache folder that they name. HOME stands for the home
@@ -109,47 +130,21 @@ VARIABLES = [
 ]
 
 
-@pytest.fixture
-def set_variables(home, monkeypatch):
-    """set_variables(variables): set these variables of the environment, and SUB.
-
-    HOME in a value is replaced by the home directory, unless the value has a "$": ${HOME}/$SUB.
-    """
-
-    def set_variables(variables):
-        monkeypatch.setenv("SUB", "sub")
-        for variable, value in variables.items():
-            has_variables = "$" in value
-            if not has_variables:
-                value = value.replace("HOME", str(home))
-            monkeypatch.setenv(variable, value)
-
-    return set_variables
-
-
 @pytest.mark.parametrize(("variables", "cache"), VARIABLES)
-def test_the_variables_that_name_the_hugging_face_cache(home, set_variables, variables, cache):
-    set_variables(variables)
-    cache_folder = Path(cache.replace("HOME", str(home)))
-    path = write_model(snapshot(cache_folder, "someone/tiny-gpt2"))
-    assert places.find_model("someone/tiny-gpt2") == path
-    assert places.models_here() == {"someone/tiny-gpt2": path}
+def test_the_variables_that_name_the_hugging_face_cache(home, monkeypatch, variables, cache):
+    """huggingface_hub reads them in the same order, when it is imported: the test runs its file."""
+    monkeypatch.setenv("SUB", "sub")
+    for variable, value in variables.items():
+        has_variables = "$" in value
+        monkeypatch.setenv(variable, value if has_variables else value.replace("HOME", str(home)))
+    cache = cache.replace("HOME", str(home))
+    path = write(snapshot(Path(cache), "someone/tiny-gpt2"))
+    assert find_here("someone/tiny-gpt2") == path
+    assert models_here() == {"someone/tiny-gpt2": path}
 
-
-@pytest.mark.parametrize(("variables", "cache"), VARIABLES)
-def test_huggingface_hub_reads_these_variables_in_the_same_order(
-    home, set_variables, variables, cache
-):
-    """huggingface_hub.constants reads the variables when it is imported.
-
-    It may be imported already, so the test runs its file.
-    """
     pytest.importorskip("huggingface_hub")
-    set_variables(variables)
     constants = importlib.util.find_spec("huggingface_hub.constants")
-    variables_of_module = runpy.run_path(constants.origin)
-    folder = variables_of_module["HF_HUB_CACHE"]
-    assert folder == cache.replace("HOME", str(home))
+    assert runpy.run_path(constants.origin)["HF_HUB_CACHE"] == cache
 
 
 @pytest.mark.parametrize(
@@ -166,27 +161,24 @@ def test_a_hostile_ref_is_ignored(home, ref):
 
     The ref leads to a folder with a model. It is still ignored, because it is not a commit.
     """
-    folder = home / CACHE / "models--openai-community--gpt2"
-    (folder / "refs").mkdir(parents=True)
-    (folder / "refs" / "main").write_text(ref, encoding="latin-1")
-    write_model(folder / "snapshots" / ref)
-    refuses("gpt2 is not on this machine: looked for", places.find_model, "gpt2")
-    assert places.models_here() == {}
+    write(snapshot(home / CACHE, "openai-community/gpt2", ref))
+    refuses("gpt2 is not on this machine: looked for", find_here, "gpt2")
+    assert models_here() == {}
 
 
-@pytest.mark.parametrize("name", ["gpt2", "someone/model"])
-def test_a_model_that_is_not_here_is_an_error(home, name):
-    message = refuses(f"{name} is not on this machine: looked for ", tiedgpt.load_model, name)
-    assert f"cache/tiedgpt/{name}" in message
-    assert "put its files in such" in message
+def test_a_snapshot_with_a_link_to_a_missing_file_is_not_used(home):
+    folder = write(snapshot(home / CACHE, "gpt2"), SMALL_FILES)
+    (folder / "model.safetensors").symlink_to("not-downloaded-yet")
+    refuses("gpt2 is not on this machine", find_here, "gpt2")
 
 
 @pytest.mark.parametrize("name", ["gpt2", "124M"])
-def test_a_known_name_does_not_stand_for_a_directory_of_that_name(home, model, name):
+def test_a_known_name_does_not_stand_for_a_directory_of_that_name(home, name):
     """The working directory has a model in such a directory. ./NAME stands for that."""
-    tiedgpt.save_model(model, None, home / name)
-    refuses(rf"for the directory here, write \./{name}", tiedgpt.load_model, name)
-    assert tiedgpt.load_model(f"./{name}").config == model.config
+    write(home / name)
+    message = refuses(f"gpt2 is not on this machine.* write ./{name}", find_here, name)
+    assert f"{home / DOWNLOADS / 'gpt2'} " in message
+    assert find_here(f"./{name}") == Path(name)
 
 
 # The models that are found
@@ -198,70 +190,41 @@ def all_models(home):
 
     The names are in the order of models_here: known names, shipped models, then all others.
     """
-    openai = ("hparams.json", "model.ckpt.index")
-    sharded = ("config.json", "model.safetensors.index.json")
     return {
-        "gpt2": write_model(home / CHOSEN / "gpt2"),
-        "gpt2-medium": write_files(home / SHIPPED / "gpt2-medium-openai", *openai),
-        "gpt2-xl": write_model(snapshot(home / CACHE, "gpt2-xl")),
-        "distilgpt2": write_model(snapshot(home / CACHE, "distilbert/distilgpt2")),
-        "shakespeare-tied": write_model(home / SHIPPED / "shakespeare-tied"),
-        "a/z": write_files(home / DOWNLOADS / "a" / "z", *sharded),
-        "openai-community/gpt2": write_model(home / CHOSEN / "openai-community" / "gpt2"),
-        "z/a": write_model(snapshot(home / CACHE, "z/a")),
-        "z/b": write_model(home / CHOSEN / "z" / "b"),
+        "gpt2": write(home / CHOSEN / "gpt2"),
+        "gpt2-medium": write(home / SHIPPED / "gpt2-medium", OPENAIS),
+        "gpt2-xl": write(snapshot(home / CACHE, "gpt2-xl")),
+        "distilgpt2": write(snapshot(home / CACHE, "distilbert/distilgpt2")),
+        "shakespeare-tied": write(home / SHIPPED / "shakespeare-tied"),
+        "a/z": write(home / DOWNLOADS / "a" / "z", SHARDED),
+        "openai-community/gpt2": write(home / CHOSEN / "openai-community" / "gpt2"),
+        "z/a": write(snapshot(home / CACHE, "z/a")),
+        "z/b": write(home / CHOSEN / "z" / "b"),
     }
 
 
-def test_models_here_finds_all_models_in_a_fixed_order(all_models):
-    assert list(places.models_here().items()) == list(all_models.items())
-    for name, path in all_models.items():
-        assert places.find_model(name) == path
-
-
-def test_models_here_has_each_name_once(home, all_models):
+def test_models_here_finds_each_model_once_in_a_fixed_order(home, all_models):
     """gpt2 and z/b are in more than one place. The place that is searched first counts."""
-    write_model(home / DOWNLOADS / "gpt2")
-    write_files(home / CHOSEN / "gpt2-openai", "hparams.json", "model.ckpt.index")
-    write_model(snapshot(home / CACHE, "z/b"))
-    assert list(places.models_here().items()) == list(all_models.items())
+    write(home / DOWNLOADS / "gpt2")
+    write(snapshot(home / CACHE, "z/b"))
+    assert list(models_here().items()) == list(all_models.items())
+    for name, path in all_models.items():
+        assert find_here(name) == path
 
 
-def test_models_here_leaves_out_folders_without_weights_and_unusual_names(home, all_models):
-    """A name is a known one or OWNER/NAME."""
-    write_model(home / DOWNLOADS / "gpt2-large" / ".tokenizer")
-    write_files(home / DOWNLOADS / "gpt2-large", "config.json")
-    write_model(home / DOWNLOADS / "my-model")
-    write_files(snapshot(home / CACHE, "tokenizer/alone"), "config.json", "merges.txt")
-    assert list(places.models_here().items()) == list(all_models.items())
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        pytest.param(b'{"model_type": "bert"}', id="bert"),
-        pytest.param(b"{", id="not-json"),
-        pytest.param(b"[]", id="list"),
-        pytest.param(b"\xff", id="not-utf-8"),
-    ],
-)
-def test_models_here_leaves_out_models_that_are_not_gpt2s(home, all_models, config):
-    """A folder with this config.json is not found."""
-    other = write_model(snapshot(home / CACHE, "bert/other"))
-    (other / "config.json").write_bytes(config)
-    assert list(places.models_here().items()) == list(all_models.items())
-
-
-def test_models_here_leaves_out_files_and_hostile_names(home, all_models):
-    """The cache has a commit that is a path, a file in place of a folder, and an owner named "..".
-
-    The folder CHOSEN has a file in place of a folder, too.
-    """
-    write_model(snapshot(home / CACHE, "b/ref", commit="../../.."))
+def test_models_here_leaves_out_what_is_no_model(home, all_models):
+    """Folders without weights, other names, hostile names, and files in place of folders."""
+    write(home / DOWNLOADS / "gpt2-large", SMALL_FILES)
+    write(home / DOWNLOADS / "my-model")
+    write(snapshot(home / CACHE, "tokenizer/alone"), SMALL_FILES)
+    write(snapshot(home / CACHE, "b/ref", commit="../../.."))
     (home / CACHE / "models--a--file").touch()
     (home / CACHE / "models--..--x").mkdir()
     (home / CHOSEN / "file").touch()
-    assert list(places.models_here().items()) == list(all_models.items())
+    for n, config in enumerate([b'{"model_type": "bert"}', b"{", b"[]", b"\xff"]):
+        other = write(snapshot(home / CACHE, f"bert/other{n}"))
+        (other / "config.json").write_bytes(config)
+    assert list(models_here().items()) == list(all_models.items())
 
 
 # Damaged places hide no other model
@@ -270,35 +233,51 @@ def test_models_here_leaves_out_files_and_hostile_names(home, all_models):
 @pytest.fixture
 def gpt2_alone(home):
     """Make a gpt2, the only model of the machine. The value is what models_here returns then."""
-    return {"gpt2": write_model(home / DOWNLOADS / "gpt2")}
+    return {"gpt2": write(home / DOWNLOADS / "gpt2")}
 
 
 def test_models_are_found_although_a_folder_of_models_is_a_file(home, gpt2_alone, monkeypatch):
     """TIEDGPT_WEIGHTS names a file. Then HF_HUB_CACHE, the Hugging Face cache, names it too."""
     (home / CHOSEN).write_text("a file")
-    assert places.models_here() == gpt2_alone
+    assert models_here() == gpt2_alone
     monkeypatch.setenv("HF_HUB_CACHE", str(home / CHOSEN))
-    assert places.models_here() == gpt2_alone
+    assert models_here() == gpt2_alone
 
 
-def test_models_are_found_although_a_folder_of_models_is_a_link_to_itself(home, gpt2_alone):
-    """The folder of the shipped models is such a link. So is a repository's folder in the cache.
+def test_models_are_found_although_a_folder_of_models_cannot_be_read(home, gpt2_alone):
+    """The folder of the shipped models is a link to itself. So is a repository in the cache.
 
-    A second repository in the cache has no files.
+    A second repository in the cache has no files, and a folder of downloads may not be read.
     """
     weights = home / SHIPPED
     weights.symlink_to(weights)
     snapshot(home / CACHE, "a/b").mkdir(parents=True)
     repository = home / CACHE / "models--c--d"
     repository.symlink_to(repository)
-    assert places.models_here() == gpt2_alone
-
-
-def test_models_are_found_although_a_folder_of_models_may_not_be_read(home, gpt2_alone):
     closed = home / DOWNLOADS / "someone"
     closed.mkdir()
     closed.chmod(0)  # nobody may read it
     try:
-        assert places.models_here() == gpt2_alone
+        assert models_here() == gpt2_alone
     finally:
         closed.chmod(0o700)  # so that pytest can remove it
+
+
+# The default model
+
+
+def test_the_default_model(home, monkeypatch):
+    """The one that TIEDGPT_MODEL names, else gpt2, else a shipped one and a note."""
+    notes = []
+    find_model = tiedgpt.checkpoints.find_model
+    refuses("gpt2 is not on this machine", find_model, None)
+    shipped = write(home / SHIPPED / "shakespeare-tied")
+    assert find_model(None, notes.append) == ("shakespeare-tied", shipped)
+    assert ["tiedgpt download gpt2" in note for note in notes] == [True]
+    gpt2 = write(home / DOWNLOADS / "gpt2")
+    assert find_model(None, notes.append) == ("gpt2", gpt2)
+    monkeypatch.setenv("TIEDGPT_MODEL", "shakespeare-tied")
+    assert find_model(None, notes.append) == ("shakespeare-tied", shipped)
+    monkeypatch.setenv("TIEDGPT_MODEL", "gpt3")
+    refuses("^TIEDGPT_MODEL: no model 'gpt3'", find_model, None)
+    assert len(notes) == 1

@@ -1,6 +1,6 @@
-"""How one token is chosen: temperature, top-k, top-p, and the draw.
+"""How one token is chosen: each setting of Sampling, and the draw.
 
-test_transformers.py compares distributions with those of transformers.
+test_transformers.py compares distributions with those of transformers for more settings.
 """
 
 from types import SimpleNamespace
@@ -8,50 +8,49 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tiedgpt.sampling import Sampling
+import tiedgpt
+from tiedgpt.errors import ArgumentError
+from tiedgpt.sampling import Sampling, penalised
 
 # Distributions
 P = [0.1, 0.4, 0.05, 0.3, 0.15]
 EVEN = [1 / 8, 1 / 8, 1 / 8, 1 / 8, 1 / 8, 1 / 8, 1 / 8, 1 / 8]
 LIKELIEST = [0, 1, 0, 0, 0]  # of P
 
-# A filter, the distribution before it, and that after it, which was computed by hand
+# Settings, the distribution before them, and that after them, which was computed by hand
 FILTERED = [
-    pytest.param(Sampling(), P, P, id="no-filter"),
-    pytest.param(Sampling(top_k=2), P, [0, 4 / 7, 0, 3 / 7, 0], id="top-k"),
+    ({}, P, P),
+    ({"top_k": 0, "top_p": 1.0, "min_p": 0.0}, P, P),
+    ({"top_k": 2}, P, [0, 4 / 7, 0, 3 / 7, 0]),
     # 0.4 + 0.3 is less than 0.75, so 0.15 stays.
-    pytest.param(Sampling(top_p=0.75), P, [0, 8 / 17, 0, 6 / 17, 3 / 17], id="top-p"),
-    pytest.param(Sampling(top_k=3, top_p=0.5), P, [0, 4 / 7, 0, 3 / 7, 0], id="top-k-and-top-p"),
+    ({"top_p": 0.75}, P, [0, 8 / 17, 0, 6 / 17, 3 / 17]),
+    ({"top_k": 3, "top_p": 0.5}, P, [0, 4 / 7, 0, 3 / 7, 0]),
     # P is 2, 8, 1, 6 and 3 twentieths. The squares of these numbers add up to 114.
-    pytest.param(
-        Sampling(0.5), P, [4 / 114, 64 / 114, 1 / 114, 36 / 114, 9 / 114], id="temperature-squares"
-    ),
-    pytest.param(
-        Sampling(0.5, top_p=0.6), P, [0, 16 / 25, 0, 9 / 25, 0], id="temperature-before-top-p"
-    ),
-    pytest.param(Sampling(top_p=1e-9), P, LIKELIEST, id="least-top-p"),
-    pytest.param(Sampling(top_k=1), P, LIKELIEST, id="least-top-k"),
-    pytest.param(Sampling(1e-300), P, LIKELIEST, id="least-temperature"),
+    ({"temperature": 0.5}, P, [4 / 114, 64 / 114, 1 / 114, 36 / 114, 9 / 114]),
+    ({"temperature": 0.5, "top_p": 0.6}, P, [0, 16 / 25, 0, 9 / 25, 0]),
+    # The limit is 0.3 times 0.4, which is 0.12.
+    ({"min_p": 0.3}, P, [0, 8 / 17, 0, 6 / 17, 3 / 17]),
+    # The limit is that of the squares: 0.3 times 64 is more than 9 and less than 36.
+    ({"min_p": 0.3, "temperature": 0.5}, P, [0, 64 / 100, 0, 36 / 100, 0]),
+    ({"top_p": 1e-9}, P, LIKELIEST),
+    ({"top_k": 1}, P, LIKELIEST),
+    ({"min_p": 1}, P, LIKELIEST),
+    ({"temperature": 1e-300}, P, LIKELIEST),
+    ({"temperature": 0, "top_k": 3}, P, LIKELIEST),
+    ({"greedy": True, "temperature": 2}, P, LIKELIEST),
     # Tokens as likely as the third likeliest stay, too, as in transformers.
-    pytest.param(Sampling(top_k=3), EVEN, EVEN, id="top-k-of-equal-tokens"),
-    pytest.param(
-        Sampling(top_p=0.5),
-        EVEN,
-        [1 / 4, 1 / 4, 1 / 4, 1 / 4, 0, 0, 0, 0],
-        id="top-p-of-equal-tokens-keeps-the-fewest",
-    ),
-    pytest.param(
-        Sampling(top_p=0.5), [0.2, 0.4, 0.2, 0.2], [1 / 3, 2 / 3, 0, 0], id="top-p-ends-in-a-tie"
-    ),
-    pytest.param(Sampling(top_k=100, top_p=1.0), EVEN, EVEN, id="filters-that-keep-all"),
+    ({"top_k": 3}, EVEN, EVEN),
+    ({"top_p": 0.5}, EVEN, [1 / 4, 1 / 4, 1 / 4, 1 / 4, 0, 0, 0, 0]),
+    ({"top_p": 0.5}, [0.2, 0.4, 0.2, 0.2], [1 / 3, 2 / 3, 0, 0]),
+    ({"top_k": 100, "top_p": 1.0}, EVEN, EVEN),
 ]
 
 
 @pytest.mark.parametrize(("dtype", "rtol"), [(np.float32, 1e-6), (np.float64, 1e-14)])
-@pytest.mark.parametrize(("sampling", "before", "after"), FILTERED)
-def test_filters_give_the_distributions_computed_by_hand(sampling, before, after, dtype, rtol):
+@pytest.mark.parametrize(("settings", "before", "after"), FILTERED)
+def test_settings_give_the_distributions_computed_by_hand(settings, before, after, dtype, rtol):
     logits = np.log(before).astype(dtype)
-    p = sampling.probabilities(logits)
+    p = Sampling(**settings).probabilities(logits)
     assert p.dtype == np.float64
     np.testing.assert_allclose(p, after, rtol=rtol)
 
@@ -61,6 +60,42 @@ def test_the_least_top_p_keeps_one_of_several_equal_tokens():
     for V in range(1, 200):
         p = Sampling(top_p=1e-300).probabilities(np.zeros(V))
         assert np.count_nonzero(p) == 1
+
+
+# The repetition penalty
+
+TEXT = [3, 5, 5, 40, 3]  # the tokens whose logits a penalty lowers
+LOGITS = np.random.default_rng(1).normal(0, 3, 101).astype(np.float32)
+
+
+def test_a_repeated_token_is_penalised_once():
+    """A logit above 0 is divided by the penalty. A logit below 0 is multiplied by it.
+
+    The text has token 0 twice, and not token 2.
+    """
+    logits = np.float32([2.0, -2.0, 1.0, 0.0])
+    np.testing.assert_array_equal(penalised(logits, [0, 0, 1, 3], penalty=2), [1, -4, 1, 0])
+    np.testing.assert_array_equal(logits, [2, -2, 1, 0], "the argument is not changed")
+
+
+@pytest.mark.parametrize("penalty", [1e-308, 1e308])
+def test_a_penalty_of_any_size_gives_finite_logits(penalty):
+    logits = np.array([2.0, -2.0, 0.0], np.float32)
+    text = [0, 1, 2]
+    assert np.isfinite(penalised(logits, text, penalty)).all()
+    sampling = Sampling(repetition_penalty=penalty)
+    assert sampling.choose(logits, np.random.default_rng(0), text) in text
+
+
+@pytest.mark.parametrize("greedy", [{"greedy": True}, {"temperature": 0}])
+def test_greedy_takes_the_likeliest_token_after_the_penalty(greedy):
+    likeliest = int(LOGITS.argmax())
+    sampling = Sampling(**greedy, repetition_penalty=100.0)
+    assert sampling.choose(LOGITS, None) == likeliest  # it draws no random number
+    assert sampling.choose(LOGITS, None, [likeliest]) != likeliest
+
+
+# The draw
 
 
 def test_draws_follow_the_distribution():
@@ -74,12 +109,7 @@ def test_draws_follow_the_distribution():
 
 
 @pytest.mark.parametrize(
-    ("number", "token"),
-    [
-        pytest.param(0.0, 1, id="lowest-number"),
-        pytest.param(1 / 3 + 1e-9, 2, id="a-third"),
-        pytest.param(np.nextafter(1.0, 0.0), 4, id="highest-number"),
-    ],
+    ("number", "token"), [(0.0, 1), (1 / 3 + 1e-9, 2), (np.nextafter(1.0, 0.0), 4)]
 )
 def test_no_draw_falls_on_a_dropped_token_or_off_the_end(number, token):
     """`number` is the random number from 0 to 1 that decides which token is drawn.
@@ -89,3 +119,74 @@ def test_no_draw_falls_on_a_dropped_token_or_off_the_end(number, token):
     logits = np.array([0.0, 5.0, 5.0, 0.0, 5.0, 0.0])
     rng = SimpleNamespace(random=lambda: number)
     assert Sampling(top_k=3).choose(logits, rng) == token
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("temperature", [-1, float("nan"), float("inf"), None, "1", True]),
+        ("top_k", [-1, 0.5, "1", True]),
+        ("top_p", [0, -0.1, 1.1]),
+        ("greedy", [1, "yes", None]),
+        ("min_p", [-0.1, 1.1]),
+        ("repetition_penalty", [0, -1, float("nan"), None]),
+    ],
+)
+def test_a_value_out_of_range_is_refused(name, values):
+    for value in values:
+        with pytest.raises(ArgumentError, match=f"^{name} must be"):
+            Sampling(**{name: value})
+
+
+# transformers
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"repetition_penalty": 1.3},
+        {"repetition_penalty": 0.7},
+        {"min_p": 0.05},
+        {"temperature": 2.0, "min_p": 0.05},
+        {"top_k": 20, "top_p": 0.8, "min_p": 0.1},
+        {
+            "repetition_penalty": 1.3,
+            "temperature": 0.5,
+            "top_k": 9,
+            "top_p": 0.9,
+            "min_p": 0.02,
+        },
+    ],
+)
+def test_transformers_keeps_the_same_tokens_with_the_same_probabilities(settings):
+    transformers = pytest.importorskip("transformers", reason="needs pip install -e .[parity]")
+    torch = pytest.importorskip("torch")
+    processors = {  # in the order in which `generate` of transformers applies them
+        "repetition_penalty": transformers.RepetitionPenaltyLogitsProcessor,
+        "temperature": transformers.TemperatureLogitsWarper,
+        "top_k": transformers.TopKLogitsWarper,
+        "top_p": transformers.TopPLogitsWarper,
+        "min_p": transformers.MinPLogitsWarper,
+    }
+    scores = torch.from_numpy(LOGITS)[None].clone()
+    for name, processor in processors.items():
+        if name in settings:
+            scores = processor(settings[name])(torch.tensor([TEXT]), scores)
+    expected = torch.softmax(scores.double(), dim=-1)[0].numpy()
+
+    probabilities = Sampling(**settings).probabilities(LOGITS, TEXT)
+    np.testing.assert_array_equal(probabilities > 0, expected > 0)
+    np.testing.assert_allclose(probabilities, expected, atol=1e-6)
+
+
+def test_greedy_text_with_a_penalty_is_that_of_transformers():
+    transformers = pytest.importorskip("transformers", reason="needs pip install -e .[parity]")
+    torch = pytest.importorskip("torch")
+    theirs = transformers.GPT2LMHeadModel.from_pretrained("weights/shakespeare-tied")
+    ids = tiedgpt.load_tokenizer("shakespeare-tied").encode("To be, or not to be")
+    expected = theirs.generate(
+        torch.tensor([ids]), max_new_tokens=40, do_sample=False, repetition_penalty=1.2
+    )
+    model = tiedgpt.load_model("shakespeare-tied")
+    tokens = list(tiedgpt.generate(model, ids, 40, greedy=True, repetition_penalty=1.2))
+    assert [*ids, *tokens] == expected[0].tolist()

@@ -15,10 +15,9 @@ import pytest
 from support.checks import refuses
 from support.models import SMALL, random_model, some_corpus
 
-from tiedgpt import GPT2, Tokenizer
+from tiedgpt import GPT2, Tokenizer, evaluation
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.gpt2.parameters import parameter_shapes
-from tiedgpt.inference import evaluation
 from tiedgpt.study import bigrams, direct_path, paths, predictions, similarity
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.report import end_of_text, losses

@@ -3,15 +3,15 @@
 A checkpoint has three files. HPARAMS, hparams.json, has the sizes of the model. DATA has the
 numbers of all tensors. INDEX is a table: blocks of keys with their values, and then a footer with
 two handles, which are the places of two blocks. The value of the key "" is the header. The value of
-a tensor's name is its entry: its dtype, its shape, its place in DATA, and its checksum.
+a tensor's name is its entry: its dtype, its shape, its place in DATA, and a checksum that is not
+read.
 """
 
 import json
 import os
 import shutil
 import time
-import timeit
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,12 +35,20 @@ from support.openai_files import (
 
 import tiedgpt
 from tiedgpt import Config
-from tiedgpt.checkpoints import tensorflow
-from tiedgpt.checkpoints.crc32c import DISTANCES, crc32c
-from tiedgpt.checkpoints.formats import read_config
-from tiedgpt.checkpoints.known_models import MODELS
-from tiedgpt.checkpoints.tensorflow import DATA, HPARAMS, INDEX, open_directory
-from tiedgpt.checkpoints.tensorflow_index import FOOTER, MAGIC, MAX_INDEX, MAX_KEY, read_index
+from tiedgpt.checkpoints import load, read_config, tensorflow
+from tiedgpt.checkpoints.places import MODELS
+from tiedgpt.checkpoints.tensorflow import (
+    DATA,
+    FOOTER,
+    HPARAMS,
+    INDEX,
+    MAGIC,
+    MAX_INDEX,
+    MAX_KEY,
+    read_index,
+    read_tensors,
+)
+from tiedgpt.errors import CheckpointError
 from tiedgpt.gpt2.parameters import parameter_shapes
 
 OPENAIS_HEAD_WIDTH = tensorflow.HEAD_WIDTH
@@ -54,73 +62,6 @@ MODEL = random_model(TINY)
 def heads_of_width_2(monkeypatch):
     """Make the reader accept the heads of TINY, of width 2, and no other width."""
     monkeypatch.setattr(tensorflow, "HEAD_WIDTH", TINY.head_width)
-
-
-# The checksum
-
-
-def slow_crcs(data: bytes) -> Iterator[int]:
-    """The CRC-32C of the first 0, 1, 2 ... bytes, by the definition, bit by bit."""
-    all_ones = 0xFFFFFFFF
-    polynomial = 0x82F63B78  # of CRC-32C
-    register = all_ones
-    yield 0  # of no bytes
-    for byte in data:
-        register ^= byte
-        for _ in range(8):
-            is_odd = register & 1
-            register >>= 1
-            if is_odd:
-                register ^= polynomial
-        yield register ^ all_ones
-
-
-PUBLISHED = [  # RFC 3720, B.4, and the catalogue's check value
-    pytest.param(b"", 0, id="empty"),
-    pytest.param(b"123456789", 0xE3069283, id="digits"),
-    pytest.param(bytes(32), 0x8A9136AA, id="zeros"),
-    pytest.param(b"\xff" * 32, 0x62A8AB43, id="ones"),
-    pytest.param(bytes(range(32)), 0x46DD794E, id="rising"),
-    pytest.param(bytes(reversed(range(32))), 0x113FDB5C, id="falling"),
-]
-
-
-@pytest.mark.parametrize(("data", "crc"), PUBLISHED)
-def test_the_crc_is_the_published_one(data, crc):
-    assert crc32c(data) == crc
-    *_, slow_crc = slow_crcs(data)
-    assert slow_crc == crc
-
-
-def lengths_to_check() -> set[int]:
-    """Short lengths, and lengths near those at which crc32c begins to work differently.
-
-    crc32c shortens a message in steps. While more than 8 * `kept` bytes are left, a step removes
-    8 * `step` bytes. Then, while more than `kept` bytes are left, a step removes `step` bytes.
-    """
-    lengths = set(range(40))
-    step, _, kept = DISTANCES
-    for edge in (kept, kept + step, 8 * kept, 8 * step, 8 * (kept + step), 16 * step):
-        for difference in (-9, -8, -1, 0, 1, 7, 8):
-            lengths.add(edge + difference)
-    return lengths
-
-
-def test_the_crc_is_that_of_its_definition_at_every_kind_of_length():
-    longest = 30 * max(DISTANCES) + 5  # so long that there are several steps of both sizes
-    data = np.random.default_rng(0).bytes(longest)
-    lengths = lengths_to_check() | {longest}
-    for length, crc in enumerate(slow_crcs(data)):
-        if length in lengths:
-            assert crc32c(data[:length]) == crc, length
-
-
-def test_the_crc_of_498_megabytes_takes_less_than_three_seconds():
-    """Only an eighth of these bytes is measured. It takes 0.02 s on an idle machine."""
-    an_eighth = OPENAIS_DATA_SIZE // 8  # bytes
-    data = np.random.default_rng(0).integers(0, 2**63, an_eighth // 8, np.int64)  # 8 bytes each
-    seconds = min(timeit.repeat(lambda: crc32c(data), number=1, repeat=3))
-    assert seconds < 3 / 8
 
 
 # OpenAI's own index
@@ -141,14 +82,13 @@ def openais_124m(shared, tmp_path, monkeypatch) -> Path:
 
 
 def test_openais_index(openais_124m):
-    """The shape, the place and the checksum of two tensors are those in OpenAI's file.
+    """The shape and the place of two tensors are those in OpenAI's file.
 
     The tensors are in the order of their names, in the index and in the data.
     """
     tensors = read_index(openais_124m / INDEX, openais_124m / DATA)
-    assert tensors["model/h0/attn/c_attn/w"].shape == (1, 768, 2304)
+    assert tensors["model/h0/attn/c_attn/w"].shape == (768, 2304)
     assert tensors["model/wte"].start == 343369728
-    assert tensors["model/wte"].masked_crc == 0x0E298522
     names = sorted(tensors)
     names_by_start = sorted(tensors, key=lambda name: tensors[name].start)
     assert list(tensors) == names
@@ -157,12 +97,11 @@ def test_openais_index(openais_124m):
 
 def test_openais_tensors_are_the_parameters_of_gpt2(openais_124m):
     """Config() is the configuration of 124M."""
-    checkpoint = open_directory(openais_124m)
-    assert checkpoint.config == Config()
-    assert not checkpoint.has_own_unembedding
-    shapes = {name: tensor.shape for name, tensor in checkpoint.tensors.items()}
+    assert read_config(openais_124m) == Config()
+    tensors = read_tensors(openais_124m, Config())
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
     assert shapes == parameter_shapes(Config())
-    assert checkpoint.tensors["h.10.mlp.c_fc.weight"].name == "model/h10/mlp/c_fc/w"
+    assert tensors["h.10.mlp.c_fc.weight"].name == "model/h10/mlp/c_fc/w"
 
 
 def test_all_of_openais_models_have_heads_of_one_width():
@@ -199,7 +138,7 @@ def test_a_checkpoint_that_tensorflow_wrote_is_read(tmp_path):
     ]
     index = (Path(__file__).parent / "goldens" / "tensorflow" / INDEX).read_bytes()
     write_openai_files(tmp_path, index, numbers.tobytes(), TINY)
-    parameters = open_directory(tmp_path).load().parameters
+    parameters = load(tmp_path).parameters
     values = np.concatenate([parameters[name].ravel() for name in order_in_data])
     np.testing.assert_array_equal(values, numbers)
 
@@ -257,40 +196,20 @@ def with_footer(handles: bytes) -> bytes:
 B_TWICE = block([(b"", HEADER), (b"b", ENTRY), (b"b", entry_proto(offset=4))])
 RULES = [  # a wrong index, and the error
     # The table
-    pytest.param(b"", "truncated, or not an index: 0 bytes that end with ''", id="empty"),
-    pytest.param(
-        MAGIC, "8 bytes that end with '57fb808b247547db'; expected at least 48", id="short"
-    ),
-    pytest.param(GOOD + b"\0", "truncated, or not an index: .* that end with", id="longer"),
-    pytest.param(
-        bytes(MAX_INDEX + 1), "not the index of a GPT-2: more than 1048576 bytes", id="large"
-    ),
-    pytest.param(
-        GOOD[:-FOOTER] + b"\0" + GOOD[-FOOTER:],
-        r"a block or the footer starts at byte \d+, expected \d+",
-        id="a-byte-before-the-footer",
-    ),
-    pytest.param(table({}), "index: the header is missing", id="no-entry"),
+    pytest.param(b"", "not the index of a GPT-2, or truncated", id="empty"),
+    pytest.param(MAGIC, "or truncated: expected 48 to", id="short"),
+    pytest.param(GOOD + b"\0", "not the index", id="longer"),
+    pytest.param(bytes(MAX_INDEX + 1), "expected 48 to 1048576 bytes", id="large"),
     # The footer
     pytest.param(
         with_footer(b"\xff" * 40),
-        "footer: wrong varint before 10: over 64 bits",
+        "footer: a number of more than 64 bits",
         id="footer-of-ones",
     ),
     pytest.param(
         with_footer(b"\xff" * 9 + b"\2"),
-        "footer: wrong varint before 10: over 64 bits",
+        "footer: a number of more than 64 bits",
         id="varint-of-65-bits",
-    ),
-    pytest.param(
-        with_footer(HANDLES[:-1] + bytes([HANDLES[-1] | 128, 0])),
-        "footer: wrong varint .* longer than necessary",
-        id="long-varint",
-    ),
-    pytest.param(
-        with_footer(HANDLES.ljust(39, b"\0") + b"\1"),
-        "footer: expected zeros after the two handles",
-        id="a-one-in-the-footer",
     ),
     pytest.param(
         with_footer(b"\0\0\0" + varint(2**62)),
@@ -299,75 +218,65 @@ RULES = [  # a wrong index, and the error
     ),
     # The blocks
     pytest.param(
-        GOOD[:9] + b"\1" + GOOD[10:],
-        r"block at byte 0: damaged: its masked CRC-32C is \w{8}, expected",
-        id="damaged-block",
-    ),
-    pytest.param(
         table({NAME: block([(b"", HEADER)])}, kind=1),
-        r"block at byte \d+: of type 1 \(snappy\); expected 0, not compr",
+        r"block at byte \d+: of type 01; expected 00, not compressed",
         id="snappy",
     ),
     pytest.param(
         with_block(b"\xff" * 8),
-        f"block at byte 0: 8 bytes do not hold {2**32 - 1} restarts",
+        f"block at byte 0: 8 bytes do not hold {2**32 - 1} places",
         id="many-restarts",
     ),
     pytest.param(
         with_block(b"\1\1\0ab" + bytes(4)),
-        "at 0: a key of 1 bytes after 1 of the previous key",
+        "a key of 1 bytes after 1 of the previous key",
         id="shared-with-no-key",
     ),
     pytest.param(
         with_block(b"\0\xff\x7f\0" + bytes(20)),
-        "at 0: a key of 16383 bytes after 0",
+        "a key of 16383 bytes after 0",
         id="long-key",
     ),
     pytest.param(
         with_block(b"\0\x09\0a" + bytes(4)),
-        "block at byte 0: truncated: expected 9 bytes at 3, 1 are left",
+        "block at byte 0: truncated: expected 9 bytes, 1 are left",
         id="short-key",
     ),
-    pytest.param(
-        with_block(b"\0\0\x80\0" + bytes(4)),
-        "block at byte 0: wrong varint before 4",
-        id="long-varint-in-a-block",
-    ),
     # The header
-    pytest.param(with_header(b""), "header: num_shards is 0; expected 1", id="no-shards"),
+    pytest.param(with_header(b""), "num_shards is 0; expected 1", id="no-shards"),
     pytest.param(
         with_header(HEADER + number_field(2, 1)),
-        "header: endianness is 1; expected 0",
+        "endianness is 1; expected 0",
         id="big-endian",
     ),
     pytest.param(
         with_header(HEADER + b"\x1b"),
-        "header: field 3 has wire type 3; expected 0, 2 or 5",
+        "wire type 3; expected 0, 2 or 5",
         id="wire-type",
     ),
     # The entries
     pytest.param(
         with_entry(ENTRY + b"\x4a" + varint(2**62)),
-        f"tensor 'model/wte': truncated: expected {2**62} bytes",
+        f"'model/wte': truncated: expected {2**62} bytes",
         id="long-field",
     ),
     pytest.param(
-        with_entry(entry_proto(dtype=19)), "tensor 'model/wte': dtype is 19; expected 1", id="dtype"
+        with_entry(entry_proto(dtype=19)), "'model/wte': dtype is 19; expected 1", id="dtype"
     ),
     pytest.param(
         with_entry(entry_proto(shard=1)),
-        "tensor 'model/wte': shard_id is 1; expected 0",
+        "'model/wte': shard_id is 1; expected 0",
         id="shard",
     ),
     pytest.param(
         with_entry(ENTRY + text_field(7, b"")),
-        "tensor 'model/wte': stored in slices",
+        "'model/wte': slices is 1",
         id="slices",
     ),
     # The places of tensors
     pytest.param(
         with_entry(entry_proto((2**63,) * 254, size=4)),
-        "tensor 'model/wte': 254 axes; expected at most 64",
+        "'model/wte' has 254 axes",
         id="many-axes",
     ),
     pytest.param(
@@ -377,12 +286,12 @@ RULES = [  # a wrong index, and the error
     ),
     pytest.param(
         with_entry(entry_proto((2,))),
-        "00001: truncated: the tensors end at byte 8, the file at 4",
+        "truncated: the tensors end at byte 8, the file of their values at 4",
         id="short-data",
     ),
     pytest.param(
         with_block(B_TWICE),
-        "tensor 'b' leaves a hole before it: it starts at byte 4, expected 0",
+        "'b' is given twice",
         id="name-twice",
     ),
 ]
@@ -395,7 +304,7 @@ ONE_FLOAT = bytes(4)  # the data of an index with one tensor, ENTRY
 def test_an_index_that_breaks_a_rule_is_refused(tmp_path, index, message):
     """The error names the rule and the file, the index or the data, and is short."""
     write_openai_files(tmp_path, index, ONE_FLOAT, TINY)
-    error = refuses(message, open_directory, tmp_path)
+    error = refuses(message, load, tmp_path)
     assert str(tmp_path / "model.ckpt.") in error
     assert len(error) < 300 + len(str(tmp_path))
 
@@ -424,14 +333,14 @@ def shapes(tmp_path) -> dict[bytes, tuple[int, ...]]:
 
 def test_a_missing_tensor_is_refused(tmp_path, shapes):
     del shapes[b"model/h0/attn/c_proj/w"]
-    message = r"model.ckpt.index: .*h\.0\.attn\.c_proj\.weight of the 1-layer .* is missing"
-    refuses(message, open_directory, write_shapes(tmp_path, shapes))
+    message = r"h\.0\.attn\.c_proj\.weight of the 1-layer .* is missing"
+    refuses(message, load, write_shapes(tmp_path, shapes))
 
 
 def test_a_tensor_that_the_model_does_not_have_is_refused(tmp_path, shapes):
     shapes[b"model/wte\n\xff"] = (2,)
-    message = r"model.ckpt.index: .*tensor 'model/wte\\nÿ' is not a parameter"
-    refuses(message, open_directory, write_shapes(tmp_path, shapes))
+    message = r"tensor 'model/wte\\nÿ' is not a parameter"
+    refuses(message, load, write_shapes(tmp_path, shapes))
 
 
 @pytest.mark.parametrize(
@@ -440,7 +349,7 @@ def test_a_tensor_that_the_model_does_not_have_is_refused(tmp_path, shapes):
         pytest.param(
             b"model/wte",
             (2, 5),
-            r"tensor 'model/wte' has shape \[2, 5\]; hparams.json makes it \[5, 2\]",
+            r"tensor 'model/wte' has shape \[2, 5\]; the configuration makes it \[5, 2\]",
             id="transposed",
         ),
         pytest.param(
@@ -453,7 +362,7 @@ def test_a_tensor_that_the_model_does_not_have_is_refused(tmp_path, shapes):
 )
 def test_a_tensor_of_a_wrong_shape_is_refused(tmp_path, shapes, name, shape, message):
     shapes[name] = shape
-    refuses(f"model.ckpt.index: .*{message}", open_directory, write_shapes(tmp_path, shapes))
+    refuses(message, load, write_shapes(tmp_path, shapes))
 
 
 # Each of the three files
@@ -487,55 +396,42 @@ def hparams(**changes) -> str:
 )
 def test_a_wrong_hparams_json_is_refused(openais_model, content, message):
     (openais_model / HPARAMS).write_text(content)
-    refuses(f"{HPARAMS}: {message}", open_directory, openais_model)
+    refuses(f"{HPARAMS}: {message}", load, openais_model)
 
 
 @pytest.mark.parametrize("file", [HPARAMS, INDEX, DATA])
 def test_each_of_the_three_files_is_needed(openais_model, file):
     (openais_model / file).unlink()
-    refuses(f"{file}: cannot be read: No such file", open_directory, openais_model)
+    refuses(f"{file}: cannot be read: No such file|no config.json", load, openais_model)
 
 
-@pytest.mark.parametrize("file", [HPARAMS, INDEX])
+@pytest.mark.parametrize("file", [INDEX, DATA])
 def test_a_fifo_is_not_opened(openais_model, file):
     """To open it would wait for a writer, without end."""
     (openais_model / file).unlink()
     os.mkfifo(openais_model / file)
-    refuses(f"{file}: is not a regular file", open_directory, openais_model)
-
-
-def test_a_fifo_in_place_of_the_data_is_refused(openais_model):
-    """Its size is 0, so that it is too short."""
-    (openais_model / DATA).unlink()
-    os.mkfifo(openais_model / DATA)
-    refuses(f"{DATA}: truncated: .* the file at 0", open_directory, openais_model)
+    refuses(f"{file}: is not a regular file", load, openais_model)
 
 
 # Damage
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        pytest.param(INDEX, "", id="index"),
-        pytest.param(DATA, "tensor 'model/.*' is damaged: ", id="data"),
-    ],
-)
-def test_a_flipped_bit_in_any_byte_is_caught(tmp_path, name, message):
-    """Every seventh bit is flipped, one at a time, so that each byte is damaged once or twice.
-
-    Different rules refuse a damaged index, with different messages, and a checksum refuses damaged
-    data.
-    """
+def test_an_index_with_a_flipped_bit_is_refused_or_read_rightly(tmp_path):
+    """Every seventh bit is flipped, one at a time, so that each byte is damaged once or twice."""
     small_model = random_model(replace(TINY, n_layer=0))
-    path = write_openai_model(tmp_path, small_model) / name
+    path = write_openai_model(tmp_path, small_model) / INDEX
     content = path.read_bytes()
+    n_refused = 0
     for bit in range(0, 8 * len(content), 7):
         byte, bit_of_byte = divmod(bit, 8)
         damaged = bytearray(content)
         damaged[byte] ^= 1 << bit_of_byte
         path.write_bytes(damaged)
-        refuses(f"{name}: {message}", lambda: open_directory(tmp_path).load())
+        try:
+            assert_same(load(tmp_path), small_model)
+        except CheckpointError:
+            n_refused += 1
+    assert n_refused > len(content) / 2
 
 
 # Small files that could grow large in memory
@@ -571,11 +467,9 @@ def long_varint(times: int) -> bytes:
 
 
 GROWING = [  # a function that makes an index, its argument `times`, the error
-    pytest.param(long_keys, 10_000, "00001: bytes after the last tensor", id="long-keys"),
-    pytest.param(many_axes, 50_000, "50+1 axes; expected at most", id="many-axes"),
-    pytest.param(
-        long_varint, 1_000_000, "header: wrong varint before 10: over 64 bits", id="long-varint"
-    ),
+    pytest.param(long_keys, 10_000, "the tensors end at byte 0", id="long-keys"),
+    pytest.param(many_axes, 50_000, "50+1 axes", id="many-axes"),
+    pytest.param(long_varint, 1_000_000, "a number of more than 64 bits", id="long-varint"),
 ]
 
 
@@ -587,7 +481,7 @@ def test_a_small_file_takes_little_time(
     assert len(index) <= MAX_INDEX, "the index is refused because it is too long"
     write_openai_files(tmp_path, index, ONE_FLOAT, TINY)
     start = time.process_time()
-    refuses(message, open_directory, tmp_path)
+    refuses(message, load, tmp_path)
     seconds = time.process_time() - start
     assert seconds < 2
 
@@ -599,4 +493,4 @@ def test_a_small_file_takes_little_memory(
     """The index has a tenth of `times`, because to trace the memory is slow."""
     index = make_index(times // 10)
     write_openai_files(tmp_path, index, ONE_FLOAT, TINY)
-    assert peak_memory(refuses, message, open_directory, tmp_path) < 12_000_000
+    assert peak_memory(refuses, message, load, tmp_path) < 12_000_000

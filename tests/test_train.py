@@ -1,4 +1,4 @@
-"""Trainer and AdamW: numbers, threads, resuming, errors. test_cli_train.py has the command.
+"""Trainer and AdamW: numbers, threads, saving and resuming, errors. test_cli_train.py: the command.
 
 A trainer's run gives a record of the start, step 0, and a record of each step: a dict with its
 numbers. An evaluation measures the held-out loss, "val_loss". The best model is that of the lowest.
@@ -6,22 +6,25 @@ numbers. An evaluation measures the held-out loss, "val_loss". The best model is
 
 import json
 import math
+import shutil
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
-from support.checks import refuses
+from support.checks import contents, refuses
 from support.models import SMALL, random_model
 
 import tiedgpt
+from tiedgpt import GPT2
 from tiedgpt.checkpoints import safetensors
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.gpt2.ops import cross_entropy
 from tiedgpt.training import loop
-from tiedgpt.training.loop import Trainer
+from tiedgpt.training.loop import LOG, STATE, Settings, Trainer
 from tiedgpt.training.optimizer import AdamW, clip, learning_rate
-from tiedgpt.training.settings import Settings
-from tiedgpt.training.state import STATE
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -51,12 +54,23 @@ def train(trainer, until=None):
     return records
 
 
-def assert_same_parameters(model, expected):
-    assert model.config.head == expected.config.head
-    np.testing.assert_equal(dict(model.parameters), dict(expected.parameters))
+def assert_same_training(trainer, expected):
+    """All that a training has computed is the same: both models, AdamW's averages, the losses."""
+    assert trainer.settings == expected.settings
+    assert trainer.only == expected.only
+    assert trainer.best == expected.best
+    assert trainer.evaluations == expected.evaluations
+    np.testing.assert_array_equal(trainer.optimizer.m, expected.optimizer.m)
+    np.testing.assert_array_equal(trainer.optimizer.v, expected.optimizer.v)
+    for ours, theirs in [
+        (trainer.model, expected.model),
+        (trainer.best_model(), expected.best_model()),
+    ]:
+        assert ours.config == theirs.config
+        np.testing.assert_equal(dict(ours.parameters), dict(theirs.parameters))
 
 
-# Resuming
+# Saving and resuming
 
 
 @pytest.mark.parametrize("stop", [1, 4])
@@ -76,27 +90,108 @@ def test_a_resumed_run_has_the_same_numbers(threads, only, stop, tmp_path):
     settings = replace(TINY, threads=threads)
     unbroken = new_trainer(model, settings, only)  # it trains a copy of the model
     expected = train(unbroken)
-    _start, *steps = expected  # a record of the start, and one of each step
-    losses = {record["loss"] for record in steps}
+    losses = {record["loss"] for record in expected[1:]}
     assert len(losses) == settings.steps, "two steps have the same loss"
-    evaluated_steps = [record["step"] for record in expected if "val_loss" in record]
-    assert evaluated_steps == [0, settings.eval_every, settings.steps]
 
-    # The first part ends after step `stop`, and is saved.
     first = new_trainer(model, settings, only)
     records_of_first = 1 + stop  # of the start, and of each step
     assert train(first, until=stop) == expected[:records_of_first]
-    first.save(tmp_path)
-
-    # The second part begins there, and ends as the unbroken run did.
-    second = Trainer.resume(tmp_path, first.tokens, first.held_out)
-    assert second.settings == first.settings
-    assert second.only == only
-    assert second.best == first.best
+    first.save(tmp_path / "out")
+    second = Trainer.resume(tmp_path / "out", first.tokens, first.held_out)
+    assert_same_training(second, first)
     assert train(second) == expected[records_of_first:]
-    assert second.best == unbroken.best
-    assert_same_parameters(second.model, unbroken.model)
-    assert_same_parameters(second.best_model(), unbroken.best_model())
+    assert_same_training(second, unbroken)
+
+
+def run_and_save(trainer, directory):
+    for _ in trainer.run_and_save(directory):
+        pass
+
+
+class Killed(BaseException):
+    """Ends a process as SIGKILL does: nothing handles it."""
+
+
+@pytest.fixture
+def set_losses(monkeypatch):
+    """set_losses(losses) -> models: from here on, an evaluation gives the loss {step: loss}.
+
+    The models {step: model} are those that were evaluated.
+    """
+    evaluate = Trainer.evaluate
+    models = {}
+
+    def set_losses(losses):
+        def evaluate_with_loss(self, *arguments):
+            models[self.step] = deepcopy(self.model)
+            loss = np.array([losses[self.step]])
+            monkeypatch.setattr(loop, "measure_tokens", lambda *_: [loss])
+            return evaluate(self, *arguments)
+
+        monkeypatch.setattr(Trainer, "evaluate", evaluate_with_loss)
+        return models
+
+    return set_losses
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        pytest.param({0: 3.0, 2: 4.0, 4: 2.0, 6: 1.0}, id="better-from-step-4"),
+        pytest.param({0: 4.0, 2: 1.0, 4: 2.0, 6: 3.0}, id="best-at-step-2"),
+    ],
+)
+@pytest.mark.parametrize("save", [2, 3, 4], ids=lambda save: f"save-{save}")
+@pytest.mark.parametrize("name", [LOG, STATE, "model.safetensors"])
+def test_a_kill_between_two_replaced_files_loses_nothing(
+    tmp_path, monkeypatch, set_losses, losses, save, name
+):
+    """In the second, third or fourth save, the process is killed before it replaces this file."""
+    models = set_losses(losses)
+    settings = replace(TINY, eval_every=2)
+    unbroken = new_trainer(settings=settings)
+    run_and_save(unbroken, tmp_path / "unbroken")
+
+    saves = 1  # the first one writes a new directory
+    replaced_file = loop.replaced_file
+
+    def replace_or_die(path):
+        nonlocal saves
+        if path.name == LOG:  # it is the first file of a save
+            saves += 1
+        if saves == save and path.name == name:
+            raise Killed
+        return replaced_file(path)
+
+    monkeypatch.setattr(loop, "replaced_file", replace_or_die)
+    killed = new_trainer(settings=settings)
+    with suppress(Killed):  # a save without a new best model writes none, so it is not killed
+        run_and_save(killed, tmp_path / "out")
+    assert tiedgpt.load_model(tmp_path / "out")
+    monkeypatch.setattr(loop, "replaced_file", replaced_file)
+
+    resumed = Trainer.resume(tmp_path / "out", killed.tokens, killed.held_out)
+    best_model = models[resumed.best.step]
+    np.testing.assert_equal(dict(resumed.best_model().parameters), dict(best_model.parameters))
+    run_and_save(resumed, tmp_path / "out")
+    assert_same_training(resumed, unbroken)
+    assert contents(tmp_path / "out") == contents(tmp_path / "unbroken")
+
+
+def test_resuming_removes_what_a_killed_process_left(tmp_path):
+    trainer = new_trainer()
+    run_and_save(trainer, tmp_path / "out")
+    before = contents(tmp_path / "out")
+    for name in (STATE, LOG, "model.safetensors"):
+        (tmp_path / "out" / f".{name}.0123abcd.new").write_bytes(b"half")
+    Trainer.resume(tmp_path / "out", trainer.tokens, trainer.held_out)
+    assert contents(tmp_path / "out") == before
+
+
+def test_a_directory_of_something_else_is_not_written_to(tmp_path):
+    (tmp_path / "notes").touch()
+    refuses("is not empty", run_and_save, new_trainer(), tmp_path)
+    assert list(contents(tmp_path)) == ["notes"]
 
 
 def test_a_run_of_six_steps_is_resumed_with_nine(tmp_path):
@@ -107,65 +202,63 @@ def test_a_run_of_six_steps_is_resumed_with_nine(tmp_path):
     numbers_of_numpy = replace(TINY, steps=np.int64(6), lr=np.float32(0.5))  # these are saved too
     first = new_trainer(settings=numbers_of_numpy)
     train(first)
-    first.save(tmp_path)
-    second = Trainer.resume(tmp_path, first.tokens, first.held_out, steps=9)
+    first.save(tmp_path / "out")
+    second = Trainer.resume(tmp_path / "out", first.tokens, first.held_out, steps=9)
     assert second.settings == replace(first.settings, steps=9)
     rates = {record["step"]: record["lr"] for record in train(second)}
     # Records count the steps from 1, and learning_rate counts them from 0.
     assert rates == {
-        7: learning_rate(6, steps=9, peak=0.5, warm_up=0),
-        8: learning_rate(7, steps=9, peak=0.5, warm_up=0),
-        9: learning_rate(8, steps=9, peak=0.5, warm_up=0),
+        step: learning_rate(step - 1, steps=9, peak=0.5, warm_up=0) for step in (7, 8, 9)
     }
 
 
-# A function that damages a saved state (JSON) or its arrays, and what the error says
+def test_what_cannot_be_resumed(tmp_path):
+    trainer = new_trainer()
+    train(trainer)
+    trainer.save(tmp_path / "out")
+    texts = (trainer.tokens, trainer.held_out)
+    other_texts = (trainer.tokens, trainer.tokens[:45])
+    error = ArgumentError
+    refuses(
+        "^steps must be at least the 6 .* got 5",
+        Trainer.resume,
+        tmp_path / "out",
+        *texts,
+        5,
+        error=error,
+    )
+    refuses("another text", Trainer.resume, tmp_path / "out", *other_texts, error=error)
+
+
+# A function that damages a saved state (JSON) or its arrays, and what the error names
 DAMAGES = [
-    pytest.param(lambda state, arrays: state.pop("step"), "KeyError", id="no-step"),
-    pytest.param(lambda state, arrays: state.update(step=-1), ".*step -1", id="step-below-0"),
-    pytest.param(lambda state, arrays: state.update(best=None), "TypeError", id="no-best"),
-    pytest.param(lambda state, arrays: state.update(best=["1", 2]), ".*best", id="best-a-text"),
-    pytest.param(
-        lambda state, arrays: state["settings"].update(batch=0),
-        ".*batch must be a whole number",
-        id="batch-0",
-    ),
-    pytest.param(
-        lambda state, arrays: state["settings"].update(x=0), "TypeError", id="unknown-setting"
-    ),
-    pytest.param(
-        lambda state, arrays: arrays.pop("v"), "a tensor v of .* float32 numbers", id="no-v"
-    ),
-    pytest.param(
-        lambda state, arrays: arrays.update(m=arrays["m"][:1]),
-        "a tensor m of .* float32 numbers",
-        id="m-too-short",
-    ),
-    pytest.param(
-        lambda state, arrays: arrays.update(parameters=np.zeros(9)),
-        "a tensor parameters of .* float32",
-        id="parameters-float64",
-    ),
+    (lambda state, arrays: state.pop("step"), "step"),
+    (lambda state, arrays: state.update(step=-1), "step .*-1"),
+    (lambda state, arrays: state.update(best=None), "state of a training"),
+    (lambda state, arrays: state.update(best=["1", 2]), "best loss .*'1'"),
+    (lambda state, arrays: state.update(best=[1.0, -2]), "best step .*-2"),
+    (lambda state, arrays: state["settings"].update(batch=0), "batch"),
+    (lambda state, arrays: state["settings"].update(x=0), "argument 'x'"),
+    (lambda state, arrays: arrays.pop("v"), "tensor v"),
+    (lambda state, arrays: arrays.update(m=arrays["m"][:1]), "tensor m"),
+    (lambda state, arrays: arrays.update(parameters=np.zeros(9)), "tensor parameters"),
 ]
 
 
-@pytest.mark.parametrize(("damage", "message"), DAMAGES)
-def test_a_damaged_state_is_refused(tmp_path, damage, message):
+@pytest.mark.parametrize(("damage", "named"), DAMAGES)
+def test_a_damaged_state_is_refused(tmp_path, damage, named):
     trainer = new_trainer()
     train(trainer, 1)
-    trainer.save(tmp_path)
-    tensors, metadata = safetensors.read_with_metadata(tmp_path / STATE)
+    trainer.save(tmp_path / "out")
+    path = tmp_path / "out" / STATE
+    tensors, metadata = safetensors.read_with_metadata(path)
     arrays = {name: tensor.read() for name, tensor in tensors.items()}
     state = json.loads(metadata["training"])
-
     damage(state, arrays)
-    with (tmp_path / STATE).open("wb") as file:
+    with path.open("wb") as file:
         safetensors.write(file, arrays.items(), {"training": json.dumps(state)})
-
-    wrong_json = " does not hold the state of a training: "
-    wrong_tensor = ": expected "
-    error = f"{STATE}({wrong_json}|{wrong_tensor}){message}"
-    refuses(error, Trainer.resume, tmp_path, trainer.tokens, trainer.held_out)
+    resume = (Trainer.resume, tmp_path / "out", trainer.tokens, trainer.held_out)
+    refuses(f"{STATE}.*{named}", *resume)
 
 
 # Batches and threads
@@ -212,20 +305,16 @@ def test_80_batches_are_all_different_and_hold_every_window_of_the_text(monkeypa
     draw = Trainer._draw
 
     def recorded(self):
-        batch = draw(self)
-        batches.append(batch)
-        return batch
+        batches.append(draw(self))
+        return batches[-1]
 
     monkeypatch.setattr(Trainer, "_draw", recorded)
     text_size = 40
     train(new_trainer(settings=replace(TINY, steps=80), size=text_size))
-    assert len(batches) == 80
-    different_batches = {batch.tobytes() for batch in batches}
-    assert len(different_batches) == 80
+    assert len({batch.tobytes() for batch in batches}) == 80
     different_windows = {window.tobytes() for batch in batches for window in batch}
     window_size = TINY.context + 1
-    windows_of_text = text_size - window_size + 1
-    assert len(different_windows) == windows_of_text
+    assert len(different_windows) == text_size - window_size + 1
 
 
 def test_the_loss_of_a_text_of_one_window_is_its_mean_cross_entropy():
@@ -254,14 +343,7 @@ def test_an_evaluation_has_the_mean_loss_of_the_steps_since_the_last_one():
     assert [evaluation["step"] for evaluation in trainer.evaluations] == [0, 2, 4, 6]
 
 
-@pytest.mark.parametrize(
-    ("steps", "eval_every"),
-    [
-        pytest.param(6, 1, id="fewer-steps-than-ten"),
-        pytest.param(40, 4, id="40-steps"),
-        pytest.param(100, 10, id="100-steps"),
-    ],
-)
+@pytest.mark.parametrize(("steps", "eval_every"), [(6, 1), (40, 4), (100, 10)])
 def test_by_default_there_are_ten_evaluations_or_one_for_each_step(steps, eval_every):
     """An eval_every of 0 stands for the default."""
     trainer = new_trainer(settings=replace(TINY, steps=steps, eval_every=0))
@@ -274,15 +356,8 @@ def test_by_default_there_are_ten_evaluations_or_one_for_each_step(steps, eval_e
 @pytest.mark.parametrize(
     ("config", "only", "message"),
     [
-        pytest.param(
-            SMALL,
-            "head",
-            "a tied model has no separate head to train: untie it first",
-            id="head-of-a-tied-model",
-        ),
-        pytest.param(
-            UNTIED, "body", "only must be \"head\" or None, got 'body'", id="only-unknown"
-        ),
+        pytest.param(SMALL, "head", "a tied model has no separate head", id="head-of-a-tied-model"),
+        pytest.param(UNTIED, "body", "only must be .*, got 'body'", id="only-unknown"),
         pytest.param(
             replace(SMALL, vocab_size=50),
             None,
@@ -295,23 +370,20 @@ def test_arguments_that_do_not_fit_each_other(config, only, message):
     refuses(message, new_trainer, random_model(config), TINY, only, error=ArgumentError)
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(Settings)])
-def test_settings_below_their_range(name):
-    with pytest.raises(ArgumentError, match=f"^{name} must be a .*number .*, got -1"):
-        Settings(**{name: -1})
+OUT_OF_RANGE = [(field.name, -1) for field in fields(Settings)] + [
+    ("steps", 0),
+    ("steps", 2**31),
+    ("steps", 1.5),
+    ("batch", 0),
+    ("context", 1),  # no token of a window would be predicted
+    ("lr", 0),
+    ("lr", math.inf),
+    ("lr", math.nan),
+    ("beta2", 1.0),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        pytest.param("steps", 0, id="steps-0"),
-        pytest.param("steps", 2**31, id="steps-too-high"),
-        pytest.param("batch", 0, id="batch-0"),
-        pytest.param("context", 0, id="context-0"),
-        pytest.param("lr", math.inf, id="lr-infinite"),
-        pytest.param("beta2", 1.0, id="beta2-1"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), OUT_OF_RANGE)
 def test_settings_out_of_their_range(name, value):
     with pytest.raises(ArgumentError, match=f"^{name} must be a .*number .*, got {value}"):
         Settings(**{name: value})
@@ -329,6 +401,76 @@ def test_a_gradient_that_is_not_finite_stops_the_training_before_its_step(norm, 
         train(trainer)
     np.testing.assert_array_equal(trainer.flat, before)
     assert trainer.step == 2
+
+
+def with_nan(model, name, row):
+    """The model with a nan in one row of a parameter."""
+    array = model.parameters[name].copy()
+    array[row] = np.nan
+    return GPT2(model.config, {**model.parameters, name: array})
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_a_damaged_model_is_named_before_the_first_step(tmp_path):
+    trainer = new_trainer(with_nan(random_model(), "ln_f.bias", row=3))
+    message = "^the held-out loss after step 0 is nan: the model's checkpoint is damaged$"
+    refuses(message, run_and_save, trainer, tmp_path / "out", error=TiedGPTError)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize(
+    ("places", "step"),
+    [
+        pytest.param(slice(0, None, 2), 1, id="every-second-place-so-in-the-first-batch"),
+        pytest.param(slice(40, 41), "[2-9]", id="one-place-so-in-a-later-batch"),
+    ],
+)
+def test_a_damaged_embedding_is_named_at_the_step_that_first_reads_its_token(places, step):
+    """The embedding of token 100 is damaged, which is at `places` of the training text alone.
+
+    The model is untied, because in a tied model the damaged row would also be in W_U, and so in
+    every loss.
+    """
+    tokens = np.random.default_rng(1).integers(0, 100, 60)
+    held_out = np.random.default_rng(2).integers(0, 100, 20)
+    tokens[places] = 100
+    model = with_nan(random_model(UNTIED), "wte.weight", row=100)
+    settings = Settings(steps=40, batch=2, context=5, eval_every=2, threads=1)
+    message = f"^step {step} has loss nan, .*: the model's checkpoint is damaged$"
+    with pytest.raises(TiedGPTError, match=message):
+        train(Trainer(model, tokens, held_out, settings))
+
+
+FAILURES = [
+    pytest.param(lambda: np.empty((1 << 50, 8)), "memory for a batch of 5", id="memory"),
+    pytest.param(
+        lambda: shutil.rmtree("out", ignore_errors=True),
+        "cannot write to",
+        id="a-directory-that-is-gone",
+    ),
+]
+
+
+@pytest.mark.parametrize(("failure", "message"), FAILURES)
+def test_an_error_in_mid_training_says_which_model_is_there(
+    failure, message, monkeypatch, tmp_path
+):
+    """The failure comes before the second step. The directory has the model of step 0."""
+    monkeypatch.chdir(tmp_path)
+    trainer = new_trainer()
+    records = trainer.run_and_save(Path("out"))
+    next(records)
+    next(records)
+    draw = trainer._draw
+
+    def fail():
+        failure()
+        return draw()
+
+    monkeypatch.setattr(trainer, "_draw", fail)
+    with pytest.raises(TiedGPTError, match=f"{message}.*; out holds the model of step 0$"):
+        list(records)
 
 
 # The learning rate, clipping and AdamW
@@ -358,12 +500,7 @@ def test_by_default_a_long_gradient_is_clipped_to_a_norm_of_1():
 
 
 @pytest.mark.parametrize(
-    ("limit", "scale"),
-    [
-        pytest.param(5.0, 1, id="not-longer"),
-        pytest.param(0.5, pytest.approx(0.1, rel=1e-6), id="longer"),
-        pytest.param(0.0, 0, id="limit-0"),
-    ],
+    ("limit", "scale"), [(5.0, 1), (0.5, pytest.approx(0.1, rel=1e-6)), (0.0, 0)]
 )
 def test_clip_gives_the_norm_and_a_scale(limit, scale):
     """The norm of 3 and -4 is 5."""

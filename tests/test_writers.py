@@ -1,10 +1,9 @@
-"""Run support/writers.py, which runs every command that writes files, with faults.
+"""Run support/writers.py, which runs `download` and `train`, with faults.
 
 For example, it kills a command, or fills the disk. After each fault, every file must be whole or
 absent, and the same command must succeed when it runs again.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -26,7 +25,7 @@ SCRIPT = Path(__file__).parent / "support" / "writers.py"
 
 @pytest.fixture
 def place(tmp_path) -> Path:
-    """A directory with two models, a text to train on and documents to score.
+    """A directory with two models and a text to train on.
 
     The tokenizers of the two models differ, so that mixing up their files is noticed.
     """
@@ -36,9 +35,6 @@ def place(tmp_path) -> Path:
     tiedgpt.save_model(model, bytes_and_eot, tmp_path / "tied")
     tiedgpt.save_model(model.untie("zeros"), bytes_and_ab, tmp_path / "untied")
     (tmp_path / "text").write_text("".join(f"{n} is {n * n}.\n" for n in range(200)))
-    documents = [{"text": "abc" * (n % 5 + 1), "n": n} for n in range(30)]
-    lines = [json.dumps(document) for document in documents]
-    (tmp_path / "in.jsonl").write_text("\n".join(lines))
     return tmp_path
 
 
@@ -51,7 +47,7 @@ def hub_environment(place):
     server = LoopbackHub()
     server.put("tiny/gpt2", contents(place / "tied"))
     with running(server):
-        yield {"HF_ENDPOINT": f"http://{server.host}", "NO_PROXY": "*", "OPENBLAS_NUM_THREADS": "1"}
+        yield {"HF_ENDPOINT": server.url, "NO_PROXY": "*", "OPENBLAS_NUM_THREADS": "1"}
 
 
 @pytest.mark.parametrize(

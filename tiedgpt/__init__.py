@@ -20,8 +20,6 @@ if TYPE_CHECKING:  # `X as X` exports X
     from .gpt2.model import GPT2 as GPT2
     from .gpt2.parameters import count_parameters as count_parameters
     from .gpt2.tokenizer import Tokenizer as Tokenizer
-    from .inference.documents import generate_documents as generate_documents
-    from .inference.documents import score_documents as score_documents
 
 __version__ = "0.4.0"
 
@@ -34,13 +32,11 @@ _MODULES = {  # a name -> the module it is imported from
     "count_parameters": "gpt2.parameters",
     "from_state_dict": "comparison.conventions",
     "generate": "generation",
-    "generate_documents": "inference.documents",
     "load_model": "checkpoints",
     "load_tokenizer": "checkpoints",
     "loss_and_gradients": "gpt2.backward",
     "save_model": "checkpoints",
     "score": "evaluation",
-    "score_documents": "inference.documents",
 }
 __all__ = list(_MODULES)
 

@@ -15,7 +15,7 @@ def main() -> int:
     from . import cli
 
     code = cli.main()
-    on_ctrl_c(signal.SIG_IGN)  # the exit code stays what it is
+    on_ctrl_c(signal.SIG_IGN)  # a second Ctrl-C does not change the exit code
     return code
 
 

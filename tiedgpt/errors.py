@@ -144,7 +144,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     known = list(known)
     similar = [candidate for candidate in known if candidate.startswith(word)]
     if len(similar) not in (1, 2):  # a word that begins many others does not say which is meant
-        similar = get_close_matches(word, known, n=1)
+        similar = get_close_matches(word, known, n=1, cutoff=0.7)
     if not similar:
         return ""
     return f"; did you mean {' or '.join(similar)}?"

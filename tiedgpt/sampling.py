@@ -1,11 +1,11 @@
 """How the next token is chosen from its logits."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from .errors import ABOVE_0, AT_LEAST_0, FRACTION, PROBABILITY, ArgumentError, Range
+from .errors import ABOVE_0, AT_LEAST_0, COUNT, FRACTION, PROBABILITY, ArgumentError, short_repr
 from .gpt2.checks import check_logits
 
 
@@ -18,40 +18,92 @@ class Sampling:
     [Keskar et al. 2019]. Divide the logits by the temperature. Keep the top_k likeliest tokens, and
     those with the same logit as the last of them. Of these, keep the smallest set whose
     probabilities add up to top_p or more. Of these, keep those that are at least min_p times as
-    likely as the likeliest. Draw from what is left. Greedy takes the likeliest token after the
-    penalty instead.
+    likely as the likeliest. Draw from what is left. With greedy, or at temperature 0, the likeliest
+    token after the penalty is taken instead.
+
+    A new setting is a field here and its step in `probabilities`. The field is an argument of
+    tiedgpt.generate. Its metadata have the range that is accepted, and what the command's help says
+    of its flag.
     """
 
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-    greedy: bool = False
-    min_p: float | None = None
-    repetition_penalty: float = 1.0
+    temperature: float = field(
+        default=1.0,
+        metadata={
+            "accepted": AT_LEAST_0,
+            "flag": "-t",
+            "metavar": "T",
+            "help": "divide the logits by T: below 1 sharpens, above 1 flattens, 0 is --greedy",
+        },
+    )
+    top_k: int | None = field(
+        default=None,
+        metadata={
+            "accepted": COUNT,
+            "flag": "-k",
+            "metavar": "K",
+            "help": "sample from the K likeliest tokens; 0 is no limit",
+        },
+    )
+    top_p: float | None = field(
+        default=None,
+        metadata={
+            "accepted": FRACTION,
+            "flag": "-p",
+            "metavar": "P",
+            "help": "sample from the smallest set of tokens whose probabilities add up to P",
+        },
+    )
+    greedy: bool = field(default=False, metadata={"help": "take the likeliest token every time"})
+    min_p: float | None = field(
+        default=None,
+        metadata={
+            "accepted": PROBABILITY,
+            "metavar": "M",
+            "help": "sample from the tokens that are at least M times as likely as the likeliest",
+        },
+    )
+    repetition_penalty: float = field(
+        default=1.0,
+        metadata={
+            "accepted": ABOVE_0,
+            "metavar": "R",
+            "help": "divide the positive logits of tokens that are in the text already by R, "
+            "multiply the negative ones by it",
+        },
+    )
 
     def __post_init__(self) -> None:
-        is_0 = self.temperature in AT_LEAST_0 and self.temperature not in ABOVE_0
-        if is_0:
-            raise ArgumentError(
-                f"temperature must be {ABOVE_0}, got 0; for the likeliest token, set greedy"
-            )
-        ABOVE_0.check("temperature", self.temperature)
-        if self.top_k is not None:
-            Range(1).check("top_k", self.top_k)
-        if self.top_p is not None:
-            FRACTION.check("top_p", self.top_p)
-        if self.min_p is not None:
-            PROBABILITY.check("min_p", self.min_p)
-        ABOVE_0.check("repetition_penalty", self.repetition_penalty)
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            is_no_limit = value is None and setting.default is None
+            if "accepted" in setting.metadata and not is_no_limit:
+                setting.metadata["accepted"].check(setting.name, value)
+        if not isinstance(self.greedy, bool):
+            raise ArgumentError(f"greedy must be True or False, got {short_repr(self.greedy)}")
 
-    def probabilities(self, logits: np.ndarray) -> np.ndarray:  # [V] -> [V] float64
-        """The probabilities to draw the token from; those of dropped tokens are exactly 0."""
+    @property
+    def is_greedy(self) -> bool:
+        return self.greedy or self.temperature == 0
+
+    def probabilities(  # [V] -> [V] float64
+        self, logits: np.ndarray, text: Iterable[int] = ()
+    ) -> np.ndarray:
+        """The probabilities to draw the token after `text` from; those of dropped tokens are 0.
+
+        The ids of the text are needed for the repetition penalty alone.
+        """
+        if self.repetition_penalty != 1:
+            logits = penalised(logits, text, self.repetition_penalty)
+        if self.is_greedy:
+            p = np.zeros(logits.shape)
+            p[logits.argmax()] = 1
+            return p
         # Each step changes the same array, because allocation costs more than the arithmetic.
         p = logits.astype(np.float64)
         p -= p.max()
         with np.errstate(over="ignore"):  # a tiny temperature makes all but the largest -inf
             p /= self.temperature
-        if self.top_k is not None and self.top_k < p.size:
+        if self.top_k and self.top_k < p.size:  # 0 and None are no limit
             last_kept = np.partition(logits, -self.top_k)[-self.top_k]
             p[logits < last_kept] = -np.inf
         np.exp(p, out=p)
@@ -67,16 +119,13 @@ class Sampling:
     def choose(  # [V] -> token id
         self, logits: np.ndarray, rng: np.random.Generator, text: Iterable[int] = ()
     ) -> int:
-        """Choose the token after `text`, whose ids are needed for the repetition penalty alone.
+        """Choose the token after `text`, as from `probabilities`.
 
         Raises TiedGPTError for logits that are not finite (a damaged checkpoint).
         """
-        check_logits(logits)
-        if self.repetition_penalty != 1:
-            logits = penalised(logits, text, self.repetition_penalty)
-        if self.greedy:
-            return int(logits.argmax())
-        p = self.probabilities(logits)
+        p = self.probabilities(check_logits(logits), text)
+        if self.is_greedy:
+            return int(p.argmax())
         cumulative = np.cumsum(p, out=p)
         # The sum is 1 only up to rounding, so the random number is scaled by it and cannot be past
         # the end. side="right" never chooses a token of probability 0.

@@ -7,14 +7,11 @@ interrupted         a command that gets Ctrl-C at a difficult moment
 texts               random texts, and merging by the book
 generation          the tokens of several prompts
 checks              an error of one line, the memory of a call, the files of a directory, waiting
-edits               bytes and JSON with a few random changes, for fuzz tests
-hub_cache           a Hugging Face cache
 loopback_hub        a hub that can fail, and downloads from it
-writers             every command that writes files, killed at any moment
+writers             commands that write files, killed at any moment
 checkpoint_files    checkpoints with any tensors; two models that are the same
 openai_files        checkpoints as OpenAI released them
 vocabularies        a tokenizer.json
-damaged_files       files that are edited at random, and checks of what tiedgpt reads from them
 reference           where reference data is
 comparing           models to compare, and their activations
 other_gpt2          a GPT-2 written apart from tiedgpt
@@ -31,7 +28,6 @@ pytest.register_assert_rewrite(
     "support.checkpoint_files",
     "support.checks",
     "support.commands",
-    "support.damaged_files",
     "support.loopback_hub",
     "support.terminal",
     "support.texts",

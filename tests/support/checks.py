@@ -43,7 +43,7 @@ def contents(directory: Path) -> dict[str, bytes]:
     return files
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 20) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 120) -> None:
     """Wait until the condition is true. The test fails if that takes longer than `seconds`."""
     end = time.monotonic() + seconds
     while not condition():

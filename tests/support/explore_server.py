@@ -59,7 +59,7 @@ def serving(shown, port=0):
 
 def connect(server):
     """A connection to the server, which the end of a `with` block closes."""
-    return closing(http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30))
+    return closing(http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=120))
 
 
 def page_headers(server, **changes):

@@ -12,18 +12,15 @@ from pathlib import Path
 import numpy as np
 
 from tiedgpt import GPT2, Config
-from tiedgpt.checkpoints.crc32c import crc32c, mask
-from tiedgpt.checkpoints.tensor_names import to_tensorflow
-from tiedgpt.checkpoints.tensorflow import DATA, HPARAMS, INDEX
-from tiedgpt.checkpoints.tensorflow_index import MAGIC
+from tiedgpt.checkpoints.tensorflow import DATA, HPARAMS, INDEX, MAGIC, tensorflow_name
 
 Entry = tuple[bytes, bytes]  # a key and a value
 Edit = Callable[[str, bytes], bytes]  # (name of a part of a table, its contents) -> new contents
 
 
 def sealed(stored: bytes) -> bytes:
-    """The stored bytes, and after them their checksum of 4 bytes."""
-    return stored + mask(crc32c(stored)).to_bytes(4, "little")
+    """The stored bytes, and 4 bytes in the place of their checksum, which is not read."""
+    return stored + b"crc!"
 
 
 def varint(value: int) -> bytes:
@@ -71,7 +68,6 @@ def entry_proto(
     shape: tuple[int, ...] = (1,),
     offset: int = 0,
     size: int | None = None,
-    crc: bytes = bytes(4),
     dtype: int = 1,
     shard: int = 0,
 ) -> bytes:
@@ -90,7 +86,7 @@ def entry_proto(
     message += number_field_or_nothing(3, shard)
     message += number_field_or_nothing(4, offset)
     message += number_field_or_nothing(5, size)
-    return message + fixed32_field(6, crc)
+    return message + fixed32_field(6, b"crc!")
 
 
 def block(entries: Iterable[Entry], interval: int = 3) -> bytes:
@@ -180,14 +176,13 @@ def bundle(model: GPT2) -> tuple[list[Entry], bytes]:
         is_weight_of_a_layer = name.startswith("h.") and array.ndim == 2
         if is_weight_of_a_layer:
             array = array[np.newaxis]  # OpenAI's weight is that of a convolution of width 1
-        arrays[to_tensorflow(name).encode()] = array
+        arrays[tensorflow_name(name).encode()] = array
 
     entries = [(b"", HEADER)]  # the key of the header is empty
     data = b""
     for key, array in sorted(arrays.items()):
         values = np.ascontiguousarray(array, "<f4").tobytes()
-        crc = sealed(values)[-4:]  # the checksum comes after the values
-        entries.append((key, entry_proto(array.shape, offset=len(data), crc=crc)))
+        entries.append((key, entry_proto(array.shape, offset=len(data))))
         data += values
     return entries, data
 

@@ -3,7 +3,7 @@
 from contextlib import suppress
 from pathlib import Path
 
-from tiedgpt.checkpoints.places import find_model
+from tiedgpt.checkpoints.places import find_here
 from tiedgpt.errors import CheckpointError
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
@@ -13,6 +13,6 @@ GPT2_MERGES = SHARED / "gpt2" / "124M" / "vocab.bpe"
 GPT2_VOCAB = SHARED / "gpt2" / "124M" / "encoder.json"
 if not GPT2_MERGES.is_file():
     with suppress(CheckpointError):
-        gpt2 = find_model("gpt2")
+        gpt2 = find_here("gpt2")
         GPT2_MERGES = gpt2 / "merges.txt"
         GPT2_VOCAB = gpt2 / "vocab.json"

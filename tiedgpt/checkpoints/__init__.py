@@ -1,40 +1,31 @@
-"""Models and tokenizers on disk: `load_model`, `load_tokenizer`, `save_model`, `open_model`.
+"""Models and tokenizers on disk: `load_model`, `load_tokenizer`, `save_model`.
 
-checkpoint.py       what every format is opened as
-formats.py          the formats that are read; here a new one is added
-tensor_names.py     the names of tensors in the files of other programs
-vocabulary.py       tokenizers: the files that are read
-saving.py           models and tokenizers are written
-hub.py              finds a model on this machine, or downloads it: fetching.py. Each file is
-                    verified: verification.py
-reading.py, publishing.py, locks.py
-                    open a file; write one that is complete or absent; keep two processes apart.
-                    The other folders use these too.
+files.py            checkpoints of transformers are read and written
+safetensors.py      the format of their weights
+tensorflow.py       OpenAI's own files are read
+vocabulary.py       tokenizers: the files that are read, and those that are written
+places.py           names of models, and where they are on this machine
+download.py         finds a model, or downloads it and verifies each file
+reading.py          text files and JSON are read
+
+`find_model` gives the path of a model, and `load` the model at a path.
 """
 
-import os
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from ..errors import ArgumentError
 from ..gpt2.model import GPT2
-from ..gpt2.run import OnProgress
 from ..gpt2.tokenizer import Tokenizer
-from .checkpoint import Checkpoint
-from .formats import open_checkpoint, read_config
-from .hub import find_or_download
-from .messages import Note, discard_note
-from .places import DEFAULT_MODEL, find_default, named_in_errors
-from .saving import save_model
+from .download import find_model
+from .files import has_unembedding, load, read_config, save_model
 from .vocabulary import read_tokenizer
 
 __all__ = [
     "find_model",
+    "has_unembedding",
     "load",
     "load_model",
     "load_tokenizer",
-    "open_model",
     "read_config",
     "read_tokenizer",
     "save_model",
@@ -52,19 +43,18 @@ def load_model(source: str | Path, head: str | None = None, copy: bool = False) 
         processes share its memory, and an array that is written to changes in this process only,
         never in the file.
 
-    A mapped file may be replaced by another (as save_model does, and most programs), and the model
-    keeps the old weights. A file that is changed in place changes the model; one that is truncated
-    ends the process with SIGBUS. Float16, bfloat16, TensorFlow's files, and floats that do not
-    start at a multiple of 4 bytes (as in gpt2's file) are read, and so are all files on Windows,
-    where no mapped file can be replaced.
+    A mapped file may be replaced by another (as most programs do), and the model keeps the old
+    weights. A file that is changed in place changes the model; one that is truncated ends the
+    process with SIGBUS. Other types than float32, floats that do not start at a multiple of 4 bytes
+    (as in gpt2's file), and all files on Windows, where no mapped file can be replaced, are read.
 
     Raises CheckpointError for a source that cannot be found, downloaded or read, ArgumentError for
     another type of source and another `head`.
     """
     if source is None:  # the default model is for commands
         raise ArgumentError("a model must be a name or a path, got None")
-    opened = open_model(source)
-    return opened.checkpoint.load(head, copy=copy)
+    _, path = find_model(source)
+    return load(path, head, copy)
 
 
 def load_tokenizer(source: str | Path) -> Tokenizer:
@@ -74,80 +64,5 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     """
     if source is None:  # the default model is for commands
         raise ArgumentError("a model must be a name or a path, got None")
-    return open_tokenizer(source)
-
-
-def load(
-    path: Path, head: str | None = None, copy: bool = False, progress: OnProgress = None
-) -> GPT2:
-    """The model at a path that find_model gives. The other arguments are those of load_model.
-
-    progress: is called with the number of bytes of each tensor that was read.
-    """
-    return open_checkpoint(path).load(head, progress, copy)
-
-
-@dataclass
-class Opened:
-    """A model that was found and whose files were checked. Its weights are not read yet."""
-
-    name: str  # as the user gave it, or the name of the default model
-    checkpoint: Checkpoint
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer beside the checkpoint, which is read when it is first asked for.
-
-        Raises CheckpointError if there is none, TokenizerError if it contradicts itself.
-        """
-        return read_tokenizer(self.checkpoint.path)
-
-    @property
-    def vocabulary(self) -> object:
-        """A value that is equal for two models if each id is the same token in both."""
-        tokenizer = self.tokenizer
-        return tokenizer.merges, tokenizer.special_tokens, self.checkpoint.config.vocab_size
-
-
-def open_model(source: str | Path | None, note: Note = discard_note) -> Opened:
-    """Find a model, or download it if it is named and not on this machine, and check its files.
-
-    source: as for load_model; None means the model that the environment variable TIEDGPT_MODEL
-        names, else gpt2 if it is on this machine, else a shipped model.
-    note: is called with what the user should know, such as the start of a download.
-
-    Raises CheckpointError for a source that cannot be found, downloaded or read, ArgumentError for
-    another type of source.
-    """
-    name, path = find_model(source, note)
-    return Opened(name, open_checkpoint(path))
-
-
-def open_tokenizer(source: str | Path | None, note: Note = discard_note) -> Tokenizer:
-    """The tokenizer of a source, as for open_model. Only the tokenizer's files are downloaded."""
-    _, path = find_model(source, note, only_tokenizer=True)
+    _, path = find_model(source, weights=False)
     return read_tokenizer(path)
-
-
-def find_model(
-    source: str | Path | None, note: Note = discard_note, only_tokenizer: bool = False
-) -> tuple[str, Path]:
-    """The name and the path of a source, which is downloaded if it is named and not here.
-
-    None is the default model: the one in TIEDGPT_MODEL, else one that is on this machine.
-    """
-    if source is not None:
-        path = find_or_download(source, note, only_tokenizer)
-        return str(source), path
-
-    named = os.environ.get(DEFAULT_MODEL, "")
-    if named != "":
-        with named_in_errors(DEFAULT_MODEL):
-            return named, find_or_download(named, note, only_tokenizer)
-    name, path = find_default()
-    if name != "gpt2":
-        note(
-            f"gpt2 is not on this machine, so this is {name}, a small model that comes with "
-            "tiedgpt; for gpt2, fetch it with `tiedgpt download gpt2`"
-        )
-    return name, path

@@ -1,32 +1,124 @@
-"""Where models are on this machine: from a name or a path to a directory."""
+"""The names of models, and where their files are on this machine.
+
+A name is looked for in $TIEDGPT_WEIGHTS, in weights/ of a checkout (or of the installed package),
+in the user's cache, and in Hugging Face's cache. download.py fetches what is in none of them.
+"""
 
 import glob
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..errors import CheckpointError, did_you_mean, short_repr
-from .known_models import ALIASES, MODELS, SHIPPED
+from ..gpt2.config import Config
 from .reading import read_json
 
+Note = Callable[[str], Any]  # called with each message for the user
+
 DEFAULT_MODEL = "TIEDGPT_MODEL"  # the environment variable that names the default model
+WEIGHT_FOLDER = "TIEDGPT_WEIGHTS"  # the environment variable that names a folder of models
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
-# A folder holds a model if it has all files of one of these rows. The Hugging Face cache also has
-# folders with fewer files, for example with a tokenizer alone.
+# A folder holds a model if it has all files of one of these rows.
 FILES_OF_A_MODEL = (
     ("config.json", "model.safetensors"),
     ("config.json", "model.safetensors.index.json"),
-    ("hparams.json", "model.ckpt.index"),
+    ("hparams.json", "model.ckpt.index"),  # OpenAI's own files
 )
 
 
-def find_model(source: str | Path) -> Path:
+@dataclass(frozen=True)
+class KnownModel:
+    """A published model."""
+
+    alias: str  # another name: how many parameters it has, as its authors counted them
+    repository: str  # on the Hugging Face hub
+    config: Config
+    commit: str  # the one of the repository that is downloaded
+    sha256: str  # of model.safetensors in that commit
+
+
+MODELS = {
+    "gpt2": KnownModel(
+        alias="124M",
+        repository="openai-community/gpt2",
+        config=Config(),
+        commit="607a30d783dfa663caf39e06633721c8d4cfcd7e",
+        sha256="248dfc3911869ec493c76e65bf2fcf7f615828b0254c12b473182f0f81d3a707",
+    ),
+    "gpt2-medium": KnownModel(
+        alias="355M",
+        repository="openai-community/gpt2-medium",
+        config=Config(n_embd=1024, n_layer=24, n_head=16),
+        commit="6dcaa7a952f72f9298047fd5137cd6e4f05f41da",
+        sha256="fc5a354a19255ad494f3d71549390baca1ccf61d1d822b9408971705c687c9cd",
+    ),
+    "gpt2-large": KnownModel(
+        alias="774M",
+        repository="openai-community/gpt2-large",
+        config=Config(n_embd=1280, n_layer=36, n_head=20),
+        commit="32b71b12589c2f8d625668d2335a01cac3249519",
+        sha256="5f47f3e12f91cd33b662ce7e433b6150ad5512b5884a2cee961b50e9c3bbebce",
+    ),
+    "gpt2-xl": KnownModel(
+        alias="1558M",
+        repository="openai-community/gpt2-xl",
+        config=Config(n_embd=1600, n_layer=48, n_head=25),
+        commit="15ea56dee5df4983c59b2538573817e1667135e2",
+        sha256="0f8b28eb05a8075f48b61b6f35332978c74fc7763fa9fb4051a1c30511736a6a",
+    ),
+    "distilgpt2": KnownModel(
+        alias="82M",
+        repository="distilbert/distilgpt2",
+        config=Config(n_layer=6),
+        commit="2290a62682d06624634c1f46a6ad5be0f47f38aa",
+        sha256="e1ff18884359fe8beb795a5f414feb85a6ce3d929ad019c0d958c039d2b94a1b",
+    ),
+}
+ALIASES = {model.alias: name for name, model in MODELS.items()}
+SHIPPED = ("shakespeare-tied", "shakespeare-untied")
+VOCABULARY_SHA256 = {  # the same in all of MODELS
+    "vocab.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
+    "merges.txt": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+}
+
+
+def discard_note(message: str) -> None:
+    """The note of the library, which prints nothing."""
+
+
+def known_config(name: str) -> Config | None:
+    """The configuration of a known name or alias, without any file; None for another name."""
+    model = MODELS.get(ALIASES.get(name, name))
+    return model.config if model else None
+
+
+def check_name(text: str) -> str:
+    """The name that an alias means, or `text` if it is a name. Raises CheckpointError."""
+    name = ALIASES.get(text, text)
+    if name in MODELS or name in SHIPPED or REPOSITORY.fullmatch(name):
+        return name
+    no_file = "there is no such file or directory, and "
+    if os.path.exists(os.path.expanduser(text)):
+        no_file = ""
+    # "gpt2-small" is what the smallest model is often called.
+    searched_name = name.lower().removesuffix("-small")
+    hint = did_you_mean(searched_name, [*MODELS, *ALIASES, *SHIPPED])
+    raise CheckpointError(
+        f"no model {short_repr(text)}: {no_file}the names known are "
+        f"{', '.join([*MODELS, *SHIPPED])}{hint}"
+    )
+
+
+def find_here(source: str | Path, weights: bool = True) -> Path:
     """The directory or .safetensors file of a name, an alias, a hub repository or a path.
 
     A known name always means that model (./gpt2 is a directory). Any other text is a path if that
-    exists, else a hub repository owner/name. Raises CheckpointError if it is not here.
+    exists, else a hub repository owner/name. With weights=False, a folder that has all files but
+    the weights will do. Raises CheckpointError if the model is not here.
     """
     text = str(source)
     is_known = ALIASES.get(text, text) in (*MODELS, *SHIPPED)
@@ -36,7 +128,9 @@ def find_model(source: str | Path) -> Path:
             return path
 
     name = check_name(text)
-    folder = _find_name(name)
+    folder = find_by_name(name)
+    if folder is None and not weights:
+        folder = _find_small_files(name)
     if folder is not None:
         return folder
     if name in SHIPPED:
@@ -52,21 +146,38 @@ def find_model(source: str | Path) -> Path:
     )
 
 
-@contextmanager
-def named_in_errors(variable: str) -> Iterator[None]:
-    """Put the name of a variable before the message of a CheckpointError."""
-    try:
-        yield
-    except CheckpointError as error:
-        raise CheckpointError(f"{variable}: {error}") from error
+def find_by_name(name: str) -> Path | None:
+    """The first folder of a name that holds a whole model; None without one."""
+    folders = [root / name for root in weight_folders()]
+    repositories = [name]
+    if name in MODELS:
+        # The cache calls a model as the user called it: gpt2, or openai-community/gpt2.
+        repositories = [MODELS[name].repository, name]
+    for repository in repositories:
+        snapshot = _snapshot(repository)
+        if snapshot is not None:
+            folders.append(snapshot)
+    return next((folder for folder in folders if holds_model(folder)), None)
 
 
-def find_default() -> tuple[str, Path]:
+def holds_model(folder: Path) -> bool:
+    """Whether a folder has all files of a model. One without weights has not."""
+    # os.path.isfile, unlike Path.is_file, is False for a folder that may not be read.
+    return any(all(os.path.isfile(folder / file) for file in files) for files in FILES_OF_A_MODEL)
+
+
+def find_default(note: Note) -> tuple[str, Path]:
     """The name and path of the default model: gpt2 if it is on this machine, else a shipped one."""
-    for name in ("gpt2", SHIPPED[0]):
-        with suppress(CheckpointError):
-            return name, find_model(name)
-    return "gpt2", find_model("gpt2")  # raises; the message names the folders
+    with suppress(CheckpointError):
+        return "gpt2", find_here("gpt2")
+    with suppress(CheckpointError):
+        name, path = SHIPPED[0], find_here(SHIPPED[0])
+        note(
+            f"gpt2 is not on this machine, so this is {name}, a small model that comes with "
+            "tiedgpt; for gpt2, fetch it with `tiedgpt download gpt2`"
+        )
+        return name, path
+    return "gpt2", find_here("gpt2")  # raises; the message names the folders
 
 
 def models_here() -> dict[str, Path]:
@@ -74,10 +185,57 @@ def models_here() -> dict[str, Path]:
     repositories = _repositories_in_weight_folders() | _repositories_in_hugging_face_cache()
     models: dict[str, Path] = {}
     for name in (*MODELS, *SHIPPED, *sorted(repositories)):
-        folder = _find_name(name)
+        folder = find_by_name(name)
         if folder is not None and folder not in models.values():
             models[name] = folder
     return models
+
+
+def folder_for_download(name: str) -> Path:
+    """The model's folder in $TIEDGPT_WEIGHTS, else in the first weight folder to write to."""
+    roots = weight_folders()
+    if os.environ.get(WEIGHT_FOLDER):  # it is the first weight folder
+        return roots[0] / name
+    for root in roots:
+        if _package_folder() in root.parents:  # an upgrade of tiedgpt would delete it
+            continue
+        # The root, or the folder in which it would be made.
+        existing = next(path for path in (root, *root.parents) if os.path.exists(path))
+        if os.access(existing, os.W_OK):
+            return root / name
+    folders = " or ".join(str(root) for root in roots)
+    raise CheckpointError(
+        f"cannot write to {folders}: name a folder for weights in {WEIGHT_FOLDER}"
+    )
+
+
+def weight_folders() -> list[Path]:
+    """The folders with a subfolder for each model, in the order in which they are searched."""
+    folders = []
+    variable = os.environ.get(WEIGHT_FOLDER)
+    if variable:
+        folders.append(Path(os.path.expanduser(variable)))
+
+    # In a checkout, weights/ is beside the package; in an installation it is inside.
+    package = _package_folder()
+    is_checkout = (package.parent / "pyproject.toml").is_file()
+    folders.append(package.parent / "weights" if is_checkout else package / "weights")
+
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    folders.append(Path(os.path.expanduser(cache)) / "tiedgpt")
+    return folders
+
+
+def _find_small_files(name: str) -> Path | None:
+    """The first folder of a name that holds all files but the weights; None without one.
+
+    A download writes config.json as the last of them. Hugging Face's cache is not searched: it may
+    hold any few files of a repository, and without the others a text could have other ids.
+    """
+    for root in weight_folders():
+        if os.path.isfile(root / name / "config.json"):
+            return root / name
+    return None
 
 
 def _repositories_in_weight_folders() -> set[str]:
@@ -105,92 +263,6 @@ def _repositories_in_hugging_face_cache() -> set[str]:
     return names
 
 
-def _find_name(name: str) -> Path | None:
-    """The first folder of a name that holds a model, the hub's or OpenAI's; None without one."""
-    for folder in [*folders_of(name), *folders_of(name, "openai")]:
-        for files in FILES_OF_A_MODEL:
-            # os.path.isfile, unlike Path.is_file, is False for a folder that may not be read.
-            if all(os.path.isfile(folder / file) for file in files):
-                return folder
-    return None
-
-
-def check_name(text: str) -> str:
-    """The name that an alias means, or `text` if it is a name. Raises CheckpointError."""
-    name = ALIASES.get(text, text)
-    if name in MODELS or name in SHIPPED or REPOSITORY.fullmatch(name):
-        return name
-    no_file = "there is no such file or directory, and "
-    if os.path.exists(os.path.expanduser(text)):
-        no_file = ""
-    # "gpt2-small" is what the smallest model is often called.
-    searched_name = name.lower().removesuffix("-small")
-    hint = did_you_mean(searched_name, [*MODELS, *ALIASES, *SHIPPED])
-    raise CheckpointError(
-        f"no model {short_repr(text)}: {no_file}the names known are "
-        f"{', '.join([*MODELS, *SHIPPED])}{hint}"
-    )
-
-
-def own_folders(name: str, source: str = "hub") -> list[Path]:
-    """The folders in which tiedgpt keeps a model: one in each weight folder, in the same order.
-
-    source: "hub", "openai" for OpenAI's TensorFlow files, or "tokenizer" for the hub's files
-        without the weights. Each has its own folder, so its files do not change how another is
-        loaded.
-    """
-    roots = weight_folders()
-    if source == "tokenizer":
-        return [root / name / ".tokenizer" for root in roots]
-    if source == "openai":
-        return [root / f"{name}-openai" for root in roots]
-    return [root / name for root in roots]
-
-
-def folders_of(name: str, source: str = "hub") -> list[Path]:
-    """The folders where the files of a model may be, in the order in which they are searched.
-
-    source: as for own_folders. Hugging Face's cache comes last.
-    """
-    folders = own_folders(name, source)
-    if source != "hub":  # the cache has files of the hub only
-        return folders
-    repositories = [name]
-    if name in MODELS:
-        # The cache calls a model as the user called it: gpt2, or openai-community/gpt2.
-        repositories = [MODELS[name].repository, name]
-    for repository in repositories:
-        snapshot = _snapshot(repository)
-        if snapshot is not None:
-            folders.append(snapshot)
-    return folders
-
-
-def weight_folders() -> list[Path]:
-    """The folders with a subfolder for each model, in the order in which they are searched."""
-    folders = []
-    variable = os.environ.get("TIEDGPT_WEIGHTS")
-    if variable:
-        folders.append(Path(os.path.expanduser(variable)))
-
-    # In a checkout, weights/ is beside the package; in an installation it is inside.
-    package = package_folder()
-    is_checkout = (package.parent / "pyproject.toml").is_file()
-    if is_checkout:
-        folders.append(package.parent / "weights")
-    else:
-        folders.append(package / "weights")
-
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    folders.append(Path(os.path.expanduser(cache)) / "tiedgpt")
-    return folders
-
-
-def package_folder() -> Path:
-    """The folder tiedgpt/ of this code."""
-    return Path(__file__).resolve().parents[1]
-
-
 def _snapshot(repository: str) -> Path | None:
     """The folder of a repository's main snapshot in the Hugging Face cache; None without one.
 
@@ -214,3 +286,8 @@ def _hugging_face_cache() -> Path:
     cache = os.environ.get("HUGGINGFACE_HUB_CACHE", hub)
     cache = os.environ.get("HF_HUB_CACHE", cache)
     return Path(os.path.expandvars(os.path.expanduser(cache)))
+
+
+def _package_folder() -> Path:
+    """The folder tiedgpt/ of this code."""
+    return Path(__file__).resolve().parents[1]

@@ -6,19 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import CheckpointError, short_repr
 
 MAX_TEXT = 1 << 25  # bytes; GPT-2's largest text file, tokenizer.json, has about 3 million
-
-
-class FileState(NamedTuple):
-    """What changes when a file is written to, or replaced by another."""
-
-    size: int
-    modified: int  # nanoseconds
-    inode: int
 
 
 def directory_of(model: Path) -> Path:
@@ -46,17 +38,10 @@ def open_to_read(path: str | Path) -> Iterator[BufferedReader]:
         yield file
 
 
-def file_state(path: str | Path) -> FileState:
-    """The present state of a file. Raises CheckpointError."""
-    with named_errors(f"{path}: cannot be read"):
-        status = os.stat(path)
-    return FileState(status.st_size, status.st_mtime_ns, status.st_ino)
-
-
 def read_text(path: Path) -> str:
     """A file's text. Raises CheckpointError, which names the first line that is not UTF-8."""
     with open_to_read(path) as file:
-        size = file_state(path).size
+        size = os.fstat(file.fileno()).st_size
         if size > MAX_TEXT:
             raise CheckpointError(
                 f"{path}: {size} bytes; expected at most {MAX_TEXT} in a text of GPT-2"

@@ -1,47 +1,59 @@
 """Read OpenAI's original GPT-2 files, which are in TensorFlow's format. All are tied.
 
     hparams.json                     {"n_vocab": 50257, "n_ctx": 1024, "n_embd": 768, ...}
-    model.ckpt.index                 each tensor's name, and the position of its values
+    model.ckpt.index                 each tensor's name, shape, and the place of its values
     model.ckpt.data-00000-of-00001   the values of every tensor: float32, row-major, little-endian
 
-tensorflow_index.py reads the index. Every flipped bit of the last two files is detected.
+The index is a table in LevelDB's format. Read from its end:
+
+    footer     the last 48 bytes: the handles of the metaindex block, which is empty, and of the
+               index block, then zeros, then 8 bytes of MAGIC
+    handle     offset and size of a block. Both are varints: 7 bits a byte, lowest first; bit 8
+               means that more follow
+    block      `size` bytes of contents; a byte of type, 0 for contents that are not compressed; 4
+               bytes of checksum
+    contents   entries; 4 bytes for each entry with a whole key, and how many of these there are
+    entry      shared, unshared, length (varints); `unshared` bytes of key; `length` bytes of value.
+               The key is the first `shared` bytes of the previous key, then the unshared ones.
+
+An entry of the index block has the handle of a data block as its value. The entries of the data
+blocks are "" -> BundleHeaderProto, and name -> BundleEntryProto, which are protocol buffers:
+
+    message    fields: a varint, number << 3 | wire type; then, by wire type, 0 a varint, 2 a varint
+               and as many bytes (text or another message), 5 four bytes. Zeros are left out.
+
+The files also have checksums (CRC-32C), which are not tested: a damaged number in the data is not
+noticed. Names, shapes and sizes are checked, and that the tensors fill the data without overlap.
 """
 
+import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ..errors import CheckpointError, ConfigError
+from ..errors import CheckpointError, ConfigError, short_repr
 from ..gpt2.config import Config
 from ..gpt2.parameters import parameter_shapes
-from .checkpoint import Checkpoint, check_tensor_shapes
-from .reading import read_json
-from .safetensors import Tensor
-from .tensor_names import to_tensorflow
-from .tensorflow_index import read_index
+from .reading import open_to_read, read_json
+from .safetensors import MAX_AXES, Tensor, check_places, map_file
 
 HPARAMS = "hparams.json"
 INDEX = "model.ckpt.index"
 DATA = "model.ckpt.data-00000-of-00001"
 HEAD_WIDTH = 64  # n_embd / n_head, in all of OpenAI's models
+MAX_INDEX = 1 << 20  # bytes; the index of the 1558M model has about 20,000
+MAX_KEY = 255  # bytes; sharing makes long keys short in the file, but not in memory
+FOOTER = 48  # bytes at the end of the index
+MAGIC = bytes.fromhex("57fb808b247547db")
+DT_FLOAT = 1  # the dtype of BundleEntryProto that is float32
+
+Message = dict[int, list[int | bytes]]  # the number of a field -> its values
 
 
-def open_directory(directory: Path) -> Checkpoint:
-    """Check a directory with the three files above; others in it are ignored.
-
-    Raises CheckpointError.
-    """
-    config = read_hparams(directory)
-    our_names = {to_tensorflow(name): name for name in parameter_shapes(config)}
-    tensors: dict[str, Tensor] = {}
-    for name, tensor in read_index(directory / INDEX, directory / DATA).items():
-        shape = tensor.shape
-        if len(shape) == 3 and shape[0] == 1:
-            # A block's matrix is stored as the kernel of a convolution of width 1: [1, in, out].
-            shape = shape[1:]
-        our_name = our_names.get(name, name)  # an unknown name is refused below
-        tensors[our_name] = replace(tensor, shape=shape)
-    check_tensor_shapes(tensors, config, listing=directory / INDEX, describing=HPARAMS)
-    return Checkpoint(directory, config, tensors)
+def is_openais(path: Path) -> bool:
+    """Whether a directory has OpenAI's files, and no config.json."""
+    has_hparams = os.path.isfile(path / HPARAMS)
+    return has_hparams and not os.path.isfile(path / "config.json")
 
 
 def read_hparams(directory: Path) -> Config:
@@ -61,7 +73,7 @@ def read_hparams(directory: Path) -> Config:
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from error
 
-    # The file has no checksum: a damaged n_head would load another model.
+    # No shape depends on n_head: a damaged one would load another model.
     if config.head_width != HEAD_WIDTH:
         raise CheckpointError(
             f"{path}: n_embd {config.n_embd} with n_head {config.n_head} makes heads of width "
@@ -70,3 +82,180 @@ def read_hparams(directory: Path) -> Config:
         )
     last_id = config.vocab_size - 1  # <|endoftext|> is the last token of OpenAI's vocabulary
     return replace(config, bos_token_id=last_id, eos_token_id=last_id)
+
+
+def read_tensors(directory: Path, config: Config) -> dict[str, Tensor]:
+    """The tensors of a directory, by our names. Other names stay, so that they can be refused."""
+    our_names = {tensorflow_name(name): name for name in parameter_shapes(config)}
+    tensors = read_index(directory / INDEX, directory / DATA)
+    return {our_names.get(name, name): tensor for name, tensor in tensors.items()}
+
+
+def tensorflow_name(name: str) -> str:
+    """OpenAI's name of a parameter.
+
+    >>> tensorflow_name("h.0.attn.c_attn.weight"), tensorflow_name("h.11.ln_1.weight")
+    ('model/h0/attn/c_attn/w', 'model/h11/ln_1/g')
+    >>> tensorflow_name("ln_f.bias"), tensorflow_name("wte.weight")
+    ('model/ln_f/b', 'model/wte')
+    """
+    module, _, kind = name.rpartition(".")
+    path = module.replace("h.", "h", 1).replace(".", "/")
+    if module in ("wte", "wpe"):
+        return f"model/{path}"
+    if kind == "bias":
+        return f"model/{path}/b"
+    if "ln_" in module:
+        return f"model/{path}/g"  # the gain of a layer norm
+    return f"model/{path}/w"
+
+
+def read_index(index: Path, data: Path) -> dict[str, Tensor]:
+    """The tensors of the data file by OpenAI's names. Raises CheckpointError."""
+    with open_to_read(index) as file:
+        table = file.read(MAX_INDEX + 1)
+    if len(table) > MAX_INDEX or len(table) < FOOTER or not table.endswith(MAGIC):
+        raise CheckpointError(
+            f"{index}: not the index of a GPT-2, or truncated: expected {FOOTER} to {MAX_INDEX} "
+            f"bytes, of which the last are {MAGIC.hex()}"
+        )
+    footer = Bytes(table[-FOOTER:], f"{index}: footer")
+    footer.handle()  # of the metaindex block, which is empty
+    entries: list[tuple[bytes, bytes]] = []
+    for _, block_handle in _read_block(index, table, footer.handle()):
+        handle = Bytes(block_handle, f"{index}: index block").handle()
+        entries += _read_block(index, table, handle)
+
+    memory = map_file(data)
+    tensors: dict[str, Tensor] = {}
+    for key, value in entries:
+        name = key.decode("latin-1")  # which accepts any bytes
+        where = f"{index}: {short_repr(name)}"
+        message = Bytes(value, where).message()
+        if name == "":
+            _check(where, "num_shards", _number(message, 1), expected=1)
+            _check(where, "endianness", _number(message, 2), expected=0)  # little
+            continue
+        if name in tensors:
+            raise CheckpointError(f"{where} is given twice")
+        shape, start, size = _parse_tensor(message, where)
+        tensors[name] = Tensor(data, name, "F32", shape, start, start + size, memory)
+    check_places(tensors.values(), index, data_start=0, file_size=len(memory))
+    return tensors
+
+
+def _parse_tensor(message: Message, where: str) -> tuple[tuple[int, ...], int, int]:
+    """(shape, offset, size in bytes) of a BundleEntryProto, whose fields have these numbers:
+
+    dtype = 1, shape = 2, shard_id = 3, offset = 4, size = 5, crc32c = 6, slices = 7. The shape is a
+    message that has a field 2 for each axis, again a message, whose field 1 is the axis's size.
+    """
+    _check(where, "dtype", _number(message, 1), expected=DT_FLOAT)
+    _check(where, "shard_id", _number(message, 3), expected=0)
+    _check(where, "slices", len(message.get(7, [])), expected=0)
+    shape = []
+    for shape_bytes in message.get(2, []):
+        for axis_bytes in Bytes(shape_bytes, where).message().get(2, []):
+            shape.append(_number(Bytes(axis_bytes, where).message(), 1))
+    if len(shape) > MAX_AXES:
+        raise CheckpointError(f"{where} has {len(shape)} axes; expected at most {MAX_AXES}")
+    if len(shape) == 3 and shape[0] == 1:
+        # A block's matrix is stored as the kernel of a convolution of width 1: [1, in, out].
+        shape = shape[1:]
+    return tuple(shape), _number(message, 4), _number(message, 5)
+
+
+def _check(where: str, field: str, value: int, expected: int) -> None:
+    if value != expected:
+        raise CheckpointError(f"{where}: {field} is {value}; expected {expected}")
+
+
+def _number(message: Message, field: int) -> int:
+    """A number of a message: 0 if it is left out, the last one if it is repeated."""
+    value = message.get(field, [0])[-1]
+    return value if isinstance(value, int) else 0
+
+
+def _read_block(path: Path, table: bytes, handle: tuple[int, int]) -> Iterator[tuple[bytes, bytes]]:
+    """(key, value) of each entry of a block. Raises CheckpointError."""
+    offset, size = handle
+    where = f"{path}: block at byte {offset}"
+    contents = Bytes(table[offset:], where).take(size)
+    kind = table[offset + size : offset + size + 1]
+    if kind != b"\0":
+        raise CheckpointError(f"{where}: of type {kind.hex()}; expected 00, not compressed")
+    # The contents end with the places of whole keys, 4 bytes each, and how many there are.
+    n_places = int.from_bytes(contents[-4:], "little")
+    end = len(contents) - 4 * n_places - 4
+    if end < 0:
+        raise CheckpointError(f"{where}: {size} bytes do not hold {n_places} places of keys")
+    entries = Bytes(contents[:end], where)
+    key = b""
+    while entries.remaining():
+        shared = entries.varint()
+        unshared = entries.varint()
+        length = entries.varint()
+        if shared > len(key) or shared + unshared > MAX_KEY:
+            raise CheckpointError(
+                f"{where}: a key of {unshared} bytes after {shared} of the previous key"
+            )
+        key = key[:shared] + entries.take(unshared)
+        yield key, entries.take(length)
+
+
+class Bytes:
+    """Bytes that are read from first to last. `where` is for the CheckpointErrors."""
+
+    def __init__(self, data: int | bytes, where: str) -> None:
+        if not isinstance(data, bytes):
+            raise CheckpointError(f"{where}: a number; expected a message")
+        self.data = data
+        self.where = where
+        self.position = 0
+
+    def remaining(self) -> int:
+        """How many bytes are not read yet."""
+        return len(self.data) - self.position
+
+    def take(self, size: int) -> bytes:
+        """The next `size` bytes."""
+        if size > self.remaining():
+            raise CheckpointError(
+                f"{self.where}: truncated: expected {size} bytes, {self.remaining()} are left"
+            )
+        start = self.position
+        self.position += size
+        return self.data[start : self.position]
+
+    def varint(self) -> int:
+        """A number of at most 64 bits."""
+        value = 0
+        for shift in range(0, 64, 7):
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80 and value < 1 << 64:
+                return value
+        raise CheckpointError(f"{self.where}: a number of more than 64 bits")
+
+    def handle(self) -> tuple[int, int]:
+        """The offset and the size of a block."""
+        offset = self.varint()
+        size = self.varint()
+        return offset, size
+
+    def message(self) -> Message:
+        """The fields of a message, which fills the remaining bytes."""
+        fields: Message = {}
+        while self.remaining():
+            number, wire_type = divmod(self.varint(), 8)
+            value: int | bytes
+            if wire_type == 0:
+                value = self.varint()
+            elif wire_type == 2:
+                value = self.take(self.varint())
+            elif wire_type == 5:
+                value = self.take(4)
+            else:
+                raise CheckpointError(f"{self.where}: wire type {wire_type}; expected 0, 2 or 5")
+            fields.setdefault(number, []).append(value)
+        return fields

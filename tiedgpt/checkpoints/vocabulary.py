@@ -1,31 +1,62 @@
-"""The tokenizer of a directory: which of its vocabulary files are read, and how they are written.
+"""The tokenizer of a folder: which of its files are read, and how they are written.
 
-tokenizer.json comes first, as in transformers; else merges.txt with vocab.json, as OpenAI published
-them. The ids of ordinary tokens follow from the merges. They are compared with vocab.json
-nevertheless, and tokenizer.json with merges.txt, because files that disagree do not describe one
-vocabulary. added_tokens.json, tokenizer_config.json and special_tokens_map.json may add tokens to
-both.
+tokenizer.json is read where there is one, as in transformers; else merges.txt with vocab.json, as
+OpenAI published them. The ids of bytes and merges follow from the merges, and the files must list
+the same ids. Each other token is special, unless tokenizer.json says that it is not.
+
+Other files may name tokens, too: vocab.json and merges.txt beside tokenizer.json,
+added_tokens.json, tokenizer_config.json and special_tokens_map.json. They are only compared. If
+they name a token that the tokenizer lacks or has otherwise, transformers might give other ids, and
+the folder is refused.
 """
 
 import json
-import re
 import warnings
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError, TiedGPTWarning, TokenizerError, short_repr
 from ..gpt2.tokenizer import EOT, Tokenizer, spelled_ids
-from .named_tokens import NamedTokens, merged_settings, parse_named_tokens
-from .parsed_vocabulary import AddedToken, ParsedVocabulary, parse_merges
-from .reading import directory_of, read_json, read_text
-from .tokenizer_json import TOKENIZER_JSON, add_token, parse_tokenizer_json, tokenizer_json
+from .reading import directory_of, parse_json, read_text
 
+TOKENIZER_JSON = "tokenizer.json"
 ADDED = "added_tokens.json"
 SETTINGS = "tokenizer_config.json"
 SPECIAL_TOKENS_MAP = "special_tokens_map.json"
-MERGES_AND_VOCAB = (
-    ("merges.txt", "vocab.json"),  # Hugging Face's names
-    ("vocab.bpe", "encoder.json"),  # OpenAI's
+MERGES_AND_VOCAB = ("merges.txt", "vocab.json")
+OPENAIS_NAMES = ("vocab.bpe", "encoder.json")  # of the same two files
+
+# The fields of tokenizer.json that change ids, and the values they may have: those of GPT-2 first.
+# None: the field may be absent. Truncation and padding, which add or remove tokens, do not matter.
+GPT2_VALUES: dict[str, tuple[Any, ...]] = {
+    "normalizer": (None,),
+    "model.type": ("BPE", None),  # absent in GPT-2's own file
+    "model.dropout": (None, 0),
+    "model.continuing_subword_prefix": ("", None),
+    "model.end_of_word_suffix": ("", None),
+    "model.ignore_merges": (False, None),
+    "pre_tokenizer.type": ("ByteLevel",),
+    "pre_tokenizer.add_prefix_space": (False,),
+    "pre_tokenizer.use_regex": (True, None),
+}
+BYTE_LEVEL = {
+    "type": "ByteLevel",
+    "add_prefix_space": False,
+    "trim_offsets": True,
+    "use_regex": True,
+}
+CHANGES_SPACES = ("lstrip", "rstrip", "single_word")  # fields of an added token; here all false
+# The fields of the settings that hold more special tokens, in different versions of transformers.
+EXTRA_TOKENS = (
+    "extra_special_tokens",
+    "additional_special_tokens",
+    "model_specific_special_tokens",
+)
+MEND = (
+    "load the folder once with transformers' AutoTokenizer and write it with save_pretrained, "
+    "which puts all tokens into tokenizer.json"
 )
 
 
@@ -33,181 +64,426 @@ def read_tokenizer(model: Path) -> Tokenizer:
     """The tokenizer of a model: the directory itself, or the one of its file.
 
     Raises CheckpointError for files that are missing or malformed, TokenizerError for a vocabulary
-    that contradicts itself or would give other ids than Tokenizer does. So do the functions below.
+    that contradicts itself or would give other ids than Tokenizer does.
     """
     directory = directory_of(model)
-    vocabulary = _parse_vocabulary(directory)
-    settings = {}
-    if (directory / SETTINGS).is_file():
-        settings = read_json(directory / SETTINGS)
-        _check_settings(settings, directory / SETTINGS)
-    named_tokens = _named_tokens(settings, directory)
-    if (directory / ADDED).is_file():
-        _add_from_added_tokens(vocabulary, directory / ADDED, named_tokens.texts())
-    _add_from_decoder(vocabulary, settings, directory / SETTINGS)
-    named_tokens.add_to(vocabulary)
-    return vocabulary.tokenizer()
+    merges_path, vocab_path = (directory / name for name in MERGES_AND_VOCAB)
+    if not merges_path.is_file():
+        merges_path, vocab_path = (directory / name for name in OPENAIS_NAMES)
 
-
-def _parse_vocabulary(directory: Path) -> ParsedVocabulary:
-    """The vocabulary of tokenizer.json or of merges, without the tokens that other files add."""
-    merges_and_vocab = _find_merges_and_vocab(directory)
+    added: dict[str, dict] = {}
     if (directory / TOKENIZER_JSON).is_file():
-        vocabulary = parse_tokenizer_json(directory / TOKENIZER_JSON)
-        if merges_and_vocab is not None:
-            _check_same_merges(vocabulary, *merges_and_vocab)
-        return vocabulary
-    if merges_and_vocab is not None:
-        return _parse_merges_and_vocab(*merges_and_vocab)
-    raise CheckpointError(
-        f"{directory} has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json"
+        tokenizer, added = _read_tokenizer_json(directory / TOKENIZER_JSON)
+        _compare_merges_and_vocab(tokenizer, merges_path, vocab_path)
+    elif merges_path.is_file():
+        tokenizer = read_merges(merges_path, vocab_path)
+    else:
+        raise CheckpointError(
+            f"{directory} has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json"
+        )
+    _compare_other_files(tokenizer, added, directory)
+    return tokenizer
+
+
+def read_merges(path: Path, vocab_path: Path) -> Tokenizer:
+    """The tokenizer of merges.txt and vocab.json (OpenAI: vocab.bpe and encoder.json).
+
+    If there is no vocab.json, the ids follow from the merges, and <|endoftext|> is the last token.
+    """
+    merges = _read_merges_txt(path)
+    if vocab_path.is_file():
+        return _tokenizer(merges, _read_object(vocab_path), {}, f"{path} with {vocab_path.name}")
+    return _tokenizer(merges, spelled_ids(merges, 0) | {EOT: 256 + len(merges)}, {}, f"{path}")
+
+
+def _read_merges_txt(path: Path) -> list[tuple[str, str]]:
+    """The merges, one a line: "h e". The first line may be "#version: 0.2"."""
+    lines = read_text(path).replace("\r\n", "\n").rstrip("\n").split("\n")
+    first_line = 1  # the number of the line with the first merge
+    if lines[0].startswith("#version") or lines == [""]:  # an empty text is one empty line
+        first_line = 2
+    return _parse_merges(lines[first_line - 1 :], f"{path}, line", first_line)
+
+
+def _parse_merges(merges: list[Any], name: str, first: int) -> list[tuple[str, str]]:
+    """The merges from a list of "a b" or ["a", "b"]. Raises TokenizerError.
+
+    An error calls the first merge f"{name} {first}".
+    """
+    pairs = []
+    for number, merge in enumerate(merges, first):
+        match merge.split(" ") if isinstance(merge, str) else merge:
+            case [str(left), str(right)] if left and right:
+                pairs.append((left, right))
+            case _:
+                raise TokenizerError(
+                    f"{name} {number}: expected two tokens, got {short_repr(merge)}"
+                )
+    return pairs
+
+
+def _read_tokenizer_json(path: Path) -> tuple[Tokenizer, dict[str, dict]]:
+    """(the tokenizer of tokenizer.json, text -> its entry in added_tokens).
+
+    Raises TokenizerError for a tokenizer that would give other ids than Tokenizer does.
+    """
+    file = _read_object(path)
+    _check_settings(file, path)
+    model = file.get("model")
+    added_tokens = file.get("added_tokens") or []
+    if not isinstance(model, dict) or not isinstance(added_tokens, list):
+        raise TokenizerError(f"{path}: expected an object `model` and a list of added_tokens")
+    ids = model.get("vocab")
+    merges = model.get("merges")
+    if not isinstance(ids, dict) or not isinstance(merges, list):
+        raise TokenizerError(f"{path}: expected model.vocab and model.merges")
+
+    added = {}
+    for token in added_tokens:
+        if not isinstance(token, dict) or not isinstance(token.get("content"), str):
+            raise TokenizerError(f"{path}: added token {short_repr(token)}: expected its content")
+        text = token["content"]
+        for field in CHANGES_SPACES:
+            if token.get(field):
+                raise TokenizerError(
+                    f"{path}: added token {short_repr(text)}: {field} is {token[field]}, which "
+                    "changes ids; expected false"
+                )
+        token_id = token.get("id")
+        _check_id(text, token_id, path)
+        if ids.setdefault(text, token_id) != token_id:
+            raise TokenizerError(
+                f"{path}: token {short_repr(text)} has two ids, {short_repr(ids[text])} and "
+                f"{token_id}"
+            )
+        added[text] = token
+    pairs = _parse_merges(merges, f"{path}, merge", 1)
+    return _tokenizer(pairs, ids, added, f"{path}"), added
+
+
+def _check_settings(file: dict[str, Any], path: Path) -> None:
+    """Raise TokenizerError for a setting of tokenizer.json that would give other ids."""
+    pre_tokenizer = file.get("pre_tokenizer")
+    match pre_tokenizer:
+        case {"type": "Sequence", "pretokenizers": [only]}:  # does what its one part does
+            pre_tokenizer = only
+    # A name in GPT2_VALUES is a section and a key. The section of the file's own fields is "".
+    sections = {"": file, "model": file.get("model"), "pre_tokenizer": pre_tokenizer}
+    for name, accepted in GPT2_VALUES.items():
+        section_name, _, key = name.rpartition(".")  # "model.type" -> "model", "type"
+        value = sections[section_name]
+        if isinstance(value, dict):
+            value = value.get(key)
+        # A section that is missing or not an object stands for its fields: None, or a wrong value.
+        if value not in accepted:
+            raise TokenizerError(
+                f"{path}: {name} is {short_repr(value)}, expected {accepted[0]!r}, as in GPT-2"
+            )
+    if _adds_tokens(file.get("post_processor")):
+        _warn_of_tokens_at_the_ends(f"{path}: post_processor")
+
+
+def _adds_tokens(post_processor: Any) -> bool:
+    """Whether a post_processor adds tokens to a text, for example at its beginning."""
+    match post_processor:
+        case {"processors": list(parts)}:  # a sequence
+            return any(_adds_tokens(part) for part in parts)
+        case {"type": "TemplateProcessing"}:
+            return bool(post_processor.get("special_tokens"))
+        case {"type": "BertProcessing" | "RobertaProcessing"}:
+            return True
+    return False
+
+
+def _warn_of_tokens_at_the_ends(name: str) -> None:
+    """Warn that other programs would add tokens to each text. `name` is the file and the field."""
+    warnings.warn(
+        f"{name} adds tokens before or after a text, but tiedgpt adds none: write them into the "
+        "text, and allow special tokens",
+        TiedGPTWarning,
+        stacklevel=2,
     )
 
 
-def _find_merges_and_vocab(directory: Path) -> tuple[Path, Path] | None:
-    """The paths of merges.txt and vocab.json under either name; None if there are no merges.
-
-    vocab.json itself may be missing.
-    """
-    for merges, vocab in MERGES_AND_VOCAB:
-        if (directory / merges).is_file():
-            return directory / merges, directory / vocab
-    return None
-
-
-def read_merges(path: Path, vocab_path: Path | None = None) -> Tokenizer:
-    """The tokenizer of merges.txt (OpenAI: vocab.bpe) and, if given, vocab.json (encoder.json)."""
-    return _parse_merges_and_vocab(path, vocab_path).tokenizer()
-
-
-def read_tokenizer_json(path: Path) -> Tokenizer:
-    """The tokenizer of tokenizer.json alone."""
-    return parse_tokenizer_json(path).tokenizer()
-
-
-def _parse_merges_and_vocab(path: Path, vocab_path: Path | None) -> ParsedVocabulary:
-    """The vocabulary of merges.txt and vocab.json, or of merges.txt alone.
-
-    `path` is merges.txt. `vocab_path` may be None or missing: the ids then follow from the merges,
-    and <|endoftext|> is the last token.
-    """
-    merges = _parse_merges_txt(path)
-    if vocab_path is None or not vocab_path.is_file():
-        ids = spelled_ids(merges, 0) | {EOT: 256 + len(merges)}
-        return ParsedVocabulary(f"{path}", merges, ids)
-    return ParsedVocabulary(f"{path} with {vocab_path.name}", merges, read_json(vocab_path))
-
-
-def _parse_merges_txt(path: Path) -> list[tuple[str, str]]:
-    """The merges, one a line: "h e". The first line may be "#version: 0.2"."""
-    lines = read_text(path).replace("\r\n", "\n").rstrip("\n").split("\n")
-    is_empty = lines == [""]
-    has_version = lines[0].startswith("#version")
-    first_line = 1  # the number of the line with the first merge
-    if has_version or is_empty:  # an empty text is one empty line, which is not a merge
-        first_line = 2
-    return parse_merges(lines[first_line - 1 :], f"{path}, line", first_line)
-
-
-def _check_same_merges(vocabulary: ParsedVocabulary, path: Path, vocab_path: Path) -> None:
-    """Raise TokenizerError if merges.txt or vocab.json have other ordinary tokens."""
-    merges = _parse_merges_txt(path)
-    if merges != vocabulary.merges:
+def _check_id(token: str, token_id: Any, name: str | Path) -> None:
+    """Raise TokenizerError for an id that is not an integer. `name` is the file."""
+    if type(token_id) is not int:  # isinstance would accept True
         raise TokenizerError(
-            f"{vocabulary.name}: its {len(vocabulary.merges)} merges are not the {len(merges)} of "
-            f"{path.name} beside it; remove the file that is wrong"
+            f"{name}: token {short_repr(token)} has id {short_repr(token_id)}, expected an integer"
+        )
+
+
+def _tokenizer(
+    merges: list[tuple[str, str]], ids: dict[str, Any], added: dict[str, dict], name: str
+) -> Tokenizer:
+    """The tokenizer of a vocabulary, if its ids are those that follow from the merges.
+
+    ids: token -> id, as a file lists them. added: text -> its entry in the added_tokens of
+    tokenizer.json. name: what errors call the files.
+    """
+    for token, token_id in ids.items():
+        _check_id(token, token_id, name)
+    first_id = ids.get("!", 0)  # the ids begin with the byte "!"; without "!", an error follows
+    ordinary = spelled_ids(merges, first_id)
+    special_tokens = {}
+    for token, token_id in ids.items():
+        if token not in ordinary or token in added:
+            special_tokens[token] = token_id
+    plain_tokens = []
+    normalized_tokens = []
+    for text, entry in added.items():
+        # The end of a document is special, whatever a file says.
+        if not entry.get("special", True) and text != EOT:
+            plain_tokens.append(text)
+        if entry.get("normalized", not entry.get("special")):
+            normalized_tokens.append(text)
+    try:
+        tokenizer = Tokenizer(merges, special_tokens, first_id, plain_tokens, normalized_tokens)
+    except TokenizerError as error:
+        raise TokenizerError(f"{name}: {error}") from None
+    _check_ordinary(ordinary, ids, name)
+    return tokenizer
+
+
+def _check_ordinary(ordinary: dict[str, int], ids: dict[str, Any], name: str) -> None:
+    """Raise TokenizerError if `ids` of a file lack an ordinary token, or have another id for it.
+
+    ordinary: bytes and merges -> the ids that follow from the merges. name: the file.
+    """
+    for token, token_id in ordinary.items():
+        if ids.get(token) != token_id:
+            raise TokenizerError(
+                f"{name}: token {short_repr(token)} has id {short_repr(ids.get(token))}, expected "
+                f"{token_id}"
+            )
+    for token in ids:
+        if "Ġ" in token and token not in ordinary:  # in a special token, a space is a space
+            raise TokenizerError(
+                f'{name}: token {short_repr(token)} has a "Ġ", a space in ordinary tokens, but no '
+                "merge makes it"
+            )
+
+
+# The other files are compared.
+
+
+def _compare_merges_and_vocab(tokenizer: Tokenizer, merges_path: Path, vocab_path: Path) -> None:
+    """Raise TokenizerError if merges.txt or vocab.json are not those of tokenizer.json."""
+    if merges_path.is_file() and _read_merges_txt(merges_path) != tokenizer.merges:
+        raise TokenizerError(
+            f"{merges_path}: its merges are not those of {TOKENIZER_JSON} beside it; remove the "
+            "file that is wrong"
         )
     if not vocab_path.is_file():
         return
-    for token, token_id in read_json(vocab_path).items():
-        # Only ordinary tokens are compared, if both files have them.
-        is_ordinary = token in vocabulary.ids and token not in vocabulary.added
-        if is_ordinary and token_id != vocabulary.ids[token]:
-            expected = vocabulary.ids[token]
+    ids = _all_ids(tokenizer)
+    for token, token_id in _read_object(vocab_path).items():
+        if ids.get(token) != token_id:
             raise TokenizerError(
-                f"{vocabulary.name}: token {short_repr(token)} has id {short_repr(expected)}, but "
-                f"{short_repr(token_id)} in {vocab_path.name} beside it; remove the file that is "
+                f"{vocab_path}: token {short_repr(token)} has id {short_repr(token_id)}, but "
+                f"{ids.get(token, 'none')} in {TOKENIZER_JSON} beside it; remove the file that is "
                 "wrong"
             )
 
 
-def _add_from_added_tokens(vocabulary: ParsedVocabulary, path: Path, named: set[str]) -> None:
-    """Add the tokens of added_tokens.json: text -> id. `named` are the texts of named tokens."""
-    for text, token_id in read_json(path).items():
-        # A token that is there already is from tokenizer.json, which also says if it is special.
-        if text not in vocabulary.added:
-            token = AddedToken(text, is_special=True, is_normalized=text not in named)
-            vocabulary.add_token(token, token_id, f"{path}")
-    vocabulary.name += f" and {path.name}"
+def _compare_other_files(tokenizer: Tokenizer, added: dict[str, dict], directory: Path) -> None:
+    """Raise TokenizerError if a file beside the vocabulary has another token, or a prefix space.
 
-
-def _named_tokens(settings: dict[str, Any], directory: Path) -> NamedTokens:
-    """The tokens that tokenizer_config.json or special_tokens_map.json name.
-
-    transformers reads the second file only if the first has no added_tokens_decoder.
+    added: text -> its entry in the added_tokens of tokenizer.json, if there is one.
     """
-    path = directory / SPECIAL_TOKENS_MAP
-    if "added_tokens_decoder" in settings or not path.is_file():
-        return parse_named_tokens(settings, directory / SETTINGS)
-    return parse_named_tokens(merged_settings(settings, read_json(path)), path)
-
-
-def _check_settings(settings: dict[str, Any], path: Path) -> None:
-    """Raise TokenizerError for a prefix space, which would give other ids.
-
-    A first or a last token that other programs would add is named in a warning.
-    """
+    settings = _read_object_if_there(directory / SETTINGS)
     if settings.get("add_prefix_space"):
-        raise TokenizerError(f"{path}: add_prefix_space is true, expected false, as in GPT-2")
-    if settings.get("add_bos_token"):
-        warnings.warn(
-            f"{path}: add_bos_token is true, but tiedgpt puts no token before a text: write "
-            "<|endoftext|> there, and allow special tokens",
-            TiedGPTWarning,
-            stacklevel=3,  # the line that called read_tokenizer
+        raise TokenizerError(
+            f"{directory / SETTINGS}: add_prefix_space is set, expected false, as in GPT-2"
         )
-    if settings.get("add_eos_token"):
-        warnings.warn(
-            f"{path}: add_eos_token is true, but tiedgpt puts no token after a text: write "
-            "<|endoftext|> there, and allow special tokens",
-            TiedGPTWarning,
-            stacklevel=3,
-        )
+    for name in ("add_bos_token", "add_eos_token"):
+        if settings.get(name):
+            _warn_of_tokens_at_the_ends(f"{directory / SETTINGS}: {name}")
+
+    for file, said in _tokens_elsewhere(directory, settings, added):
+        if not _agrees(tokenizer, said):
+            raise TokenizerError(
+                f"{directory / file}: token {short_repr(said.get('content'))} is not in the "
+                f"vocabulary, or is there otherwise than as {short_repr(said)}; {MEND}"
+            )
+    if "added_tokens_decoder" in settings:  # then transformers forgets all other added tokens
+        tokens = settings["added_tokens_decoder"].values()
+        listed = [_fields_of(token).get("content") for token in tokens]
+        for text in tokenizer.special_tokens:
+            if text not in listed:
+                raise TokenizerError(
+                    f"{directory / SETTINGS}: added_tokens_decoder lacks token {short_repr(text)} "
+                    f"of the vocabulary; {MEND}"
+                )
 
 
-def _add_from_decoder(vocabulary: ParsedVocabulary, settings: dict[str, Any], path: Path) -> None:
-    """Add the tokens of added_tokens_decoder. What it says of them wins, as in transformers."""
-    decoder = settings.get("added_tokens_decoder") or {}
+def _tokens_elsewhere(
+    directory: Path, settings: dict[str, Any], added: dict[str, dict]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(a file, what it says of a token) for each token that is named beside the vocabulary.
+
+    What it says are fields of an entry of added_tokens in tokenizer.json. settings: those of
+    tokenizer_config.json. added: text -> its entry in tokenizer.json.
+    """
+    for text, token_id in _read_object_if_there(directory / ADDED).items():
+        said = {"content": text, "id": token_id}
+        if text not in added:
+            said["special"] = False  # so transformers takes it
+        yield ADDED, said
+
+    decoder = settings.get("added_tokens_decoder", {})
     if not isinstance(decoder, dict):
         raise TokenizerError(
-            f"{path}: added_tokens_decoder must be an object, got {short_repr(decoder)}"
+            f"{directory / SETTINGS}: added_tokens_decoder must be an object, got "
+            f"{short_repr(decoder)}"
         )
-    for key, token in decoder.items():  # "50257": {"content": "<pad>", ...}
-        is_number = re.fullmatch("[0-9]{1,19}", key)
-        token_id = int(key) if is_number else None  # add_token refuses None
-        add_token(vocabulary, token, token_id, path)
-    if decoder:
-        vocabulary.name += f" and {path.name}"
+    for token_id, token in decoder.items():  # "50257": {"content": "<pad>", ...}
+        said = _fields_of(token)
+        is_special = said.get("special", False)
+        yield SETTINGS, {"special": False, "normalized": not is_special, **said, "id": token_id}
+
+    special_tokens_map = _read_object_if_there(directory / SPECIAL_TOKENS_MAP)
+    for file, fields in ((SETTINGS, settings), (SPECIAL_TOKENS_MAP, special_tokens_map)):
+        for said in _named_tokens(fields):
+            content = said.get("content")
+            if isinstance(content, str) and content in added:
+                said.pop("normalized", None)  # what tokenizer.json says of it counts
+            yield file, said
+        for said in _extra_tokens(fields):
+            yield file, said
 
 
-def vocabulary_files(tokenizer: Tokenizer) -> dict[str, str]:
+def _named_tokens(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What settings say of the tokens that they name: {"pad_token": "<pad>", ...}."""
+    named = {name: value for name, value in settings.items() if name.endswith("_token")}
+    for field in EXTRA_TOKENS:
+        value = settings.get(field)
+        if isinstance(value, dict):  # with names of their own: {"image_token": "<image>"}
+            named |= value
+    for value in named.values():
+        if value is not None and not isinstance(value, bool):  # as add_bos_token is
+            yield {**_fields_of(value), "special": True}
+
+
+def _extra_tokens(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What settings say of tokens without names: {"extra_special_tokens": ["<a>", "<b>"]}."""
+    for field in EXTRA_TOKENS:
+        value = settings.get(field) or []
+        if isinstance(value, list):
+            for token in value:
+                yield _fields_of(token)
+        elif not isinstance(value, dict):
+            yield _fields_of(value)  # it is refused, unless it is a token
+
+
+def _fields_of(token: Any) -> dict[str, Any]:
+    """A token that is given as its text, or as an entry of added_tokens, as such an entry."""
+    return token if isinstance(token, dict) else {"content": token}
+
+
+def _agrees(tokenizer: Tokenizer, said: dict[str, Any]) -> bool:
+    """Whether the tokenizer has a token as another file says: its fields `said` are the same."""
+    text = said.get("content")
+    if not isinstance(text, str) or text not in tokenizer.special_tokens:
+        return False
+    entry = _added_token(tokenizer, text)
+    if text == EOT:
+        del entry["special"]  # the end of a document is special, whatever a file says
+    if len(tokenizer.special_tokens) == 1:
+        del entry["normalized"]  # whether it is searched for first or last
+    # The ids of tokenizer_config.json are texts.
+    return all(str(said.get(field, value)) == str(value) for field, value in entry.items())
+
+
+# Files are written.
+
+
+def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
     """The contents of merges.txt and vocab.json, by name. For GPT-2 they are OpenAI's files.
 
-    If there are other special tokens than <|endoftext|>, added_tokens.json and tokenizer.json are
-    written too. Without them, transformers would read these tokens as text.
+    If there are other special tokens than <|endoftext|>, tokenizer.json is written, too. Without
+    it, transformers would read these tokens as text.
     """
-    lines = ["#version: 0.2"] + [f"{left} {right}" for left, right in tokenizer.merges]
-    ids = spelled_ids(tokenizer.merges, tokenizer.first_id) | tokenizer.special_tokens
-    vocab = dict(sorted(ids.items(), key=lambda item: item[1]))
+    merges = "".join(f"{left} {right}\n" for left, right in tokenizer.merges)
     files = {
-        "merges.txt": "".join(f"{line}\n" for line in lines),
-        "vocab.json": json.dumps(vocab),
+        "merges.txt": f"#version: 0.2\n{merges}".encode(),
+        "vocab.json": json.dumps(_all_ids(tokenizer)).encode(),
     }
-    added_ids = {}
-    for token, token_id in tokenizer.special_tokens.items():
-        if token != EOT:
-            added_ids[token] = token_id
-    if added_ids:
-        files[ADDED] = json.dumps(added_ids)
-        files[TOKENIZER_JSON] = json.dumps(tokenizer_json(tokenizer))
+    if tokenizer.special_tokens.keys() - {EOT}:
+        files[TOKENIZER_JSON] = json.dumps(tokenizer_json(tokenizer)).encode()
     return files
+
+
+def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
+    """The contents of tokenizer.json, as transformers writes them."""
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [_added_token(tokenizer, text) for text in tokenizer.special_tokens],
+        "normalizer": None,
+        "pre_tokenizer": BYTE_LEVEL,
+        "post_processor": None,
+        "decoder": BYTE_LEVEL,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": "",
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": _all_ids(tokenizer),
+            "merges": [[left, right] for left, right in tokenizer.merges],
+        },
+    }
+
+
+def _added_token(tokenizer: Tokenizer, text: str) -> dict[str, Any]:
+    """The entry of a special token in the added_tokens of tokenizer.json."""
+    return {
+        "id": tokenizer.special_tokens[text],
+        "content": text,
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": text in tokenizer.normalized_tokens,
+        "special": text not in tokenizer.plain_tokens,
+    }
+
+
+def _all_ids(tokenizer: Tokenizer) -> dict[str, int]:
+    """Token -> id, as vocab.json lists them, in the order of the ids."""
+    ids = spelled_ids(tokenizer.merges, tokenizer.first_id) | tokenizer.special_tokens
+    return dict(sorted(ids.items(), key=lambda item: item[1]))
+
+
+# JSON
+
+
+def _read_object_if_there(path: Path) -> dict[str, Any]:
+    """The object of a JSON file; an empty one if there is no file."""
+    return _read_object(path) if path.is_file() else {}
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """The object of a JSON file. Raises CheckpointError, also for a name that is given twice."""
+    text = read_text(path)
+    try:
+        value = parse_json(text, make_object=_object_of)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: expected a JSON object, got {short_repr(value)}")
+    return value
+
+
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The dict of the names and values of a JSON object. Raises ValueError for a name twice."""
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        names = Counter(name for name, _ in pairs)
+        twice, _ = names.most_common(1)[0]
+        raise ValueError(f"{short_repr(twice)} is given twice")
+    return result

@@ -14,14 +14,13 @@ from typing import Any
 
 from .. import __version__
 from ..errors import ArgumentError, TiedGPTError, did_you_mean
-from .messages import discard_unwritten, note, print_error, print_line, silent_stderr
+from .messages import note, print_error, silent_stderr
 
 # A command -> its module. Only the module of the given command is imported, to save time.
 COMMANDS = {
     "generate": "generate",
     "score": "score",
-    "documents score": "documents_score",
-    "documents generate": "documents_generate",
+    "documents": "documents",
     "train": "train",
     "params": "params",
     "tokenize": "tokenize",
@@ -41,22 +40,12 @@ COMMANDS = {
 OTHER_NAMES = {
     "run": "generate",
     "chat": "generate",
-    "complete": "generate",
-    "sample": "generate",
     "pull": "download",
-    "get": "download",
-    "fetch": "download",
-    "models": "list",
     "ls": "list",
     "eval": "score",
-    "perplexity": "score",
     "finetune": "train",
-    "fit": "train",
-    "encode": "tokenize",
-    "decode": "tokenize",
-    "documents": "documents score or documents generate",
     "help": "-h",
-    "version": "-h",
+    "version": "--version",
 }
 
 HELP = """\
@@ -111,21 +100,20 @@ def main(argv: list[str] | None = None) -> int:
         print_error("not enough memory for a model of this size")
         return 2
     except BrokenPipeError:
-        discard_unwritten(sys.stdout)
+        discard_output()
         return 141  # as a shell reports SIGPIPE
     except OSError as error:  # a full disk, a directory that may not be read, ...
         print_error(os_error_message(error))
-        discard_unwritten(sys.stdout)
+        discard_output()
         return 2
     except KeyboardInterrupt:
-        print_line("")  # after the terminal's ^C
+        print(file=sys.stderr)  # after the terminal's ^C
         return 130  # as a shell reports SIGINT
     return 0
 
 
 def run_command(args: argparse.Namespace) -> None:
     """Run the command of these arguments."""
-    args.error_stream = sys.stderr  # --quiet replaces sys.stderr, but hides no error
     if args.quiet:
         with silent_stderr():
             args.run(args)
@@ -145,7 +133,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
         print(f"tiedgpt {__version__}")
         raise SystemExit(0)
 
-    command, arguments = split_command(argv)
+    command, *arguments = argv
+    check_command(command)
     parser = parser_of(command)
     check_flags(parser, arguments)
     args, rest = parser.parse_known_args(arguments)
@@ -163,15 +152,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return args
 
 
-def split_command(argv: list[str]) -> tuple[str, list[str]]:
-    """The command, which may be of two words, and its arguments. Raises ArgumentError."""
-    two_words = " ".join(argv[:2])
-    if two_words in COMMANDS:
-        return two_words, argv[2:]
-    command = argv[0]
+def check_command(command: str) -> None:
+    """Raise ArgumentError for a command that does not exist."""
     if command in COMMANDS:
-        return command, argv[1:]
-
+        return
     if command in OTHER_NAMES:
         hint = f"; did you mean {OTHER_NAMES[command]}?"
     else:
@@ -231,14 +215,9 @@ def os_error_message(error: OSError) -> str:
 
 
 def handle_signals() -> None:
-    """Make Ctrl-C, SIGTERM and SIGHUP raise exceptions, so that half-written files are removed."""
+    """Make Ctrl-C, SIGTERM and SIGHUP raise exceptions, so that a training is saved."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as __main__ sets it
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    handle_termination()
-
-
-def handle_termination() -> None:
-    """Make SIGTERM and SIGHUP raise SystemExit."""
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)  # Windows has no SIGHUP
         if number and signal.getsignal(number) is signal.SIG_DFL:  # under nohup it stays ignored
@@ -252,12 +231,9 @@ def exit_by_signal(number: int, _: object) -> None:
 
 def prepare_streams() -> None:
     """Prepare the three streams, which may be closed or not UTF-8. Show warnings as notes."""
-    if sys.stdin is None:  # closed by the caller, as in `<&-`
-        sys.stdin = open(os.devnull)  # noqa: SIM115  (open until the process ends)
-    if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by the caller, as in `<&-`
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (open until the end)
 
     # A character that the terminal's encoding lacks becomes "?". A file or a pipe gets UTF-8.
     stdout: Any = sys.stdout
@@ -268,6 +244,14 @@ def prepare_streams() -> None:
         stdout.reconfigure(encoding="utf-8", errors="replace")
     stderr.reconfigure(errors="replace")
     warnings.showwarning = show_warning
+
+
+def discard_output() -> None:
+    """Discard what stdout could not write. Python would try again at its exit, and fail."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def show_warning(message: Warning | str, *place: Any, **stream: Any) -> None:

@@ -22,14 +22,13 @@ import numpy as np
 from ..checkpoints import find_model, read_config, read_tokenizer
 from ..errors import one_line
 from ..gpt2.tokenizer import Tokenizer
-from ..inference.prompts import encode_prompt
 from ..study.attribution import ablation, attribute
 from ..study.predictions import last_logits, predict, prediction_json
 from . import models, options
 from .messages import note
 from .output import end_of_prompt, fill, print_json, quoted_token
 from .tables import Cells, print_table
-from .texts import read_prompt, single_token
+from .texts import encode_prompt, read_prompt, single_token
 
 LARGEST = 10  # parts that are listed by themselves
 
@@ -62,8 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     prompt = read_prompt(args.prompt)
     name, path = find_model(args.model, note)
-    tokenizer = read_tokenizer(path)
     config = read_config(path)
+    tokenizer = read_tokenizer(path)
 
     # The input is checked before the weights are read, which takes longer.
     ids = encode_prompt(tokenizer, config, prompt, args.allow_special)

@@ -1,11 +1,10 @@
 """Copy a model with its own W_U (untie), or without it (tie).
 
 untie gives a tied model an output matrix of its own. tie drops that of an untied model. The copy is
-a checkpoint that transformers reads too.
-
-If W_U is not wte.T, the predictions of the copy differ. tie then says by how much, and needs
---force; so does untie with --init if the file holds such a W_U already. The tokenizer's files are
+written to a new directory, as a checkpoint that transformers reads too. The tokenizer's files are
 copied as they are.
+
+If the copy has other logits, a note says what that does to the loss of five sonnets.
 
 examples:
   tiedgpt untie gpt2 my-untied-gpt2
@@ -14,29 +13,23 @@ examples:
 """
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from ..checkpoints import open_model
-from ..checkpoints.checkpoint import Checkpoint
-from ..checkpoints.conversion import tied_model, untied_model
-from ..checkpoints.locks import LOCK
-from ..checkpoints.publishing import StagedFiles, lock_directory
-from ..checkpoints.saving import copied_files, write_model
-from ..errors import ArgumentError
-from ..generation import generate
+from ..checkpoints import find_model, has_unembedding, read_config, read_tokenizer
+from ..checkpoints.files import copied_files, read_config_json, write_checkpoint
+from ..checkpoints.places import weight_folders
+from ..errors import ArgumentError, TiedGPTError
+from ..evaluation import score
 from ..gpt2.checks import check_logits
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count
-from ..study.report import losses
+from ..writing import check_new, new_directory
 from . import models, options
 from .messages import note
 
-MEASURED = 64  # tokens for the loss with and without W_U
+SONNETS = "sonnets.txt"  # in the folder of the shipped models
 
 
 def add_paths(parser: argparse.ArgumentParser) -> None:
@@ -64,58 +57,88 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=options.count,
         help="untie: the seed of --init random (default: 0)",
     )
-    parser.add_argument("--force", action="store_true", help="drop a W_U that is not wte.T")
 
 
 def run(args: argparse.Namespace) -> None:
     source, destination = source_and_destination(args)
-    check_flags(args)
-    opened = open_model(source, note)
-    with new_directory(destination):
-        model = convert(opened.checkpoint, source, args)
-        write_copy(model, opened.checkpoint, destination)
+    if args.command == "tie" and (args.init is not None or args.seed is not None):
+        raise ArgumentError("--init and --seed are for untie: a tied model has no W_U of its own")
+    check_new(destination)
+    _, path = find_model(source, note)
+    if args.command == "tie":
+        model = load_untied(path, source)
+        copy = model.tie()
+    else:
+        model = load_to_untie(path, source, args.init)
+        copy = model
+        if model.config.tied:
+            copy = model.untie(args.init or "copy", args.seed or 0)
+    write_copy(copy, path, destination)
+    if not np.array_equal(copy.W_U, model.W_U):
+        note_losses(model, copy, path)
 
 
-@contextmanager
-def new_directory(directory: Path) -> Iterator[None]:
-    """Lock the directory of a copy. Raises ArgumentError if something is in it."""
-    with lock_directory(directory, advice="; choose a new directory"):
-        if any(path.name != LOCK for path in directory.iterdir()):
-            raise ArgumentError(f"{directory} exists and is not empty; choose a new directory")
-        yield
+def load_untied(path: Path, name: str) -> GPT2:
+    """The model to tie. Raises ArgumentError if it is tied already."""
+    if read_config(path).tied:
+        raise ArgumentError(f"{name} is tied already")
+    return models.load(path, "untied")
 
 
-def write_copy(model: GPT2, checkpoint: Checkpoint, directory: Path) -> None:
-    """Write a changed model, with the files of its checkpoint's tokenizer as they are.
+def load_to_untie(path: Path, name: str, init: str | None) -> GPT2:
+    """The model to untie: tied, or with a W_U of its own that its config.json does not mention.
+
+    init: None keeps such a W_U. Raises ArgumentError if it is untied already.
+    """
+    if read_config(path).tied:
+        return models.load(path, "tied")
+    if not has_unembedding(path):
+        note(f"config.json of {name} says untied, but there is no W_U: it begins with wte.T")
+        return models.load(path, "tied")
+    if not read_config_json(path).tied:
+        raise ArgumentError(f"{name} is untied already")
+    if init is not None:
+        return models.load(path, "tied")
+    note(f"config.json of {name} says tied, but the file has a W_U that is not wte.T: it is kept")
+    return models.load(path, "untied")
+
+
+def write_copy(model: GPT2, source: Path, destination: Path) -> None:
+    """Write a changed model, with the files of its source's tokenizer as they are.
 
     Raises TiedGPTError if the model's logits are not finite.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         check_logits(model([0]))
-    others = copied_files(checkpoint.path, note)
-    with StagedFiles(directory) as files:
-        write_model(files, model, others)
+    with new_directory(destination) as directory:
+        write_checkpoint(directory, model, copied_files(source, note))
     head = model.config.head
     size = parameter_count(model.config)
-    note(f"wrote {directory}: {head}, {size.total:,} parameters, {size.bytes / 1e6:,.1f} MB")
+    note(f"wrote {destination}: {head}, {size.total:,} parameters, {size.bytes / 1e6:,.1f} MB")
 
 
-def convert(checkpoint: Checkpoint, source: str, args: argparse.Namespace) -> GPT2:
-    """The model of the copy. Raises ArgumentError where a W_U would be thrown away."""
-    load = partial(models.load, checkpoint.path)  # which head is loaded depends on the command
-    if args.command == "tie":
-        return tied_model(
-            checkpoint, source, load, force=args.force, effect=effect_of_tying, note=note
-        )
-    return untied_model(
-        checkpoint,
-        source,
-        load,
-        init=args.init,
-        seed=args.seed or 0,
-        force=args.force,
-        note=note,
+def note_losses(model: GPT2, copy: GPT2, source: Path) -> None:
+    """Print the losses of the shipped sonnets before and after, if there is a tokenizer."""
+    try:
+        tokenizer = read_tokenizer(source)
+        ids = tokenizer.encode(read_sonnets())
+        before = score(model, tokenizer, ids)
+        after = score(copy, tokenizer, ids)
+    except TiedGPTError as error:
+        note(f"what the copy does to the loss of a text is not measured: {error}")
+        return
+    note(
+        f"the loss of {SONNETS} ({before.tokens} tokens) goes from {before.nll:.2f} to "
+        f"{after.nll:.2f} nats per token"
     )
+
+
+def read_sonnets() -> str:
+    """The text that comes with the shipped models. Raises ArgumentError without it."""
+    for folder in weight_folders():
+        if (folder / SONNETS).is_file():
+            return (folder / SONNETS).read_text(encoding="utf-8")
+    raise ArgumentError(f"{SONNETS} is missing from tiedgpt: install tiedgpt again")
 
 
 def source_and_destination(args: argparse.Namespace) -> tuple[str, Path]:
@@ -126,29 +149,3 @@ def source_and_destination(args: argparse.Namespace) -> tuple[str, Path]:
     if len(paths) != 2:
         raise ArgumentError(f"expected SRC and DST, got {' '.join(paths) or 'neither'}")
     return paths[0], Path(paths[1])
-
-
-def check_flags(args: argparse.Namespace) -> None:
-    """Raise ArgumentError for a flag of the other command."""
-    if args.command == "tie" and (args.init is not None or args.seed is not None):
-        raise ArgumentError("--init and --seed are for untie: a tied model has no W_U of its own")
-    if args.command == "untie" and args.force and args.init is None:
-        raise ArgumentError("--force is for tie, or with --init: untie alone drops nothing")
-
-
-def effect_of_tying(model: GPT2) -> str:
-    """What happens to the loss of a text that the model generates, if it loses its W_U.
-
-    "" if the loss cannot be measured.
-    """
-    # Generation needs a token to begin with, and every model has a token 0.
-    text = [0, *generate(model, [0], MEASURED, seed=0)]
-    measured = losses(model, np.array(text))
-    if measured is None:
-        return ""
-    before = measured["own"]
-    after = measured["swapped"]  # with wte.T in place of W_U
-    return (
-        f": the loss of {measured['tokens']} tokens that the model generates goes from "
-        f"{before:.2f} to {after:.2f} nats per token"
-    )

@@ -20,17 +20,16 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints import Opened, open_model
-from ..checkpoints.known_models import SHIPPED
-from ..checkpoints.places import find_model, weight_folders
+from .. import checkpoints
+from ..checkpoints import read_config
+from ..checkpoints.places import SHIPPED, find_here, weight_folders
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, Range
 from ..gpt2.tokenizer import Tokenizer
-from ..inference.prompts import encode_text
 from ..study.corpus import Corpus
 from . import models, options
 from .messages import ProgressBar, note
-from .texts import read_text, source_name
+from .texts import encode_text, read_text, source_name
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,15 +69,15 @@ def run(args: argparse.Namespace) -> None:
         raise ArgumentError(f"expected one or two models, got {len(names)}")
     if args.export is not None:
         check_file(args.export)
-    opened = open_models(names)
-    tokenizer = opened[0].tokenizer
-    vocab_size = opened[0].checkpoint.config.vocab_size
+    paths = [checkpoints.find_model(name, note)[1] for name in names]
+    vocab_size = read_config(paths[0]).vocab_size
+    tokenizer = read_tokenizer(paths[0])
+    check_same_vocabulary(names, paths)
     corpus = read_corpus(args.corpus, args.allow_special, tokenizer, vocab_size)
 
     named_models = []
-    for opened_model in opened:
-        model = models.load(opened_model.checkpoint.path, head=None)
-        named_models.append((opened_model.name, model))
+    for name, path in zip(names, paths, strict=True):
+        named_models.append((name, models.load(path, head=None)))
     shown = ShownModels(named_models, tokenizer, corpus)
     if args.export is not None:
         write_page(shown, args.export)
@@ -94,14 +93,17 @@ def check_file(name: str) -> None:
         raise ArgumentError(f"--export: {shown_name} is a directory or a device; expected a file")
 
 
-def open_models(names: list[str]) -> list[Opened]:
-    """One or two models. Raises ArgumentError if their vocabularies differ."""
-    opened = [open_model(name, note) for name in names]
-    if opened[0].vocabulary != opened[-1].vocabulary:  # the last is the first if there is one
+def check_same_vocabulary(names: list[str], paths: list[Path]) -> None:
+    """Raise ArgumentError if the vocabularies of the models differ."""
+    vocabularies = []
+    for path in paths:
+        tokenizer = read_tokenizer(path)
+        vocab_size = read_config(path).vocab_size
+        vocabularies.append((tokenizer.merges, tokenizer.special_tokens, vocab_size))
+    if vocabularies[0] != vocabularies[-1]:  # the last is the first if there is one
         raise ArgumentError(
             f"{names[0]} and {names[1]} have different vocabularies; expected the same"
         )
-    return opened
 
 
 def read_corpus(
@@ -118,7 +120,7 @@ def read_corpus(
         shown_name = Path(source).name  # the page has no room for a long path
         return shown_name, Corpus.of(ids, vocab_size)
 
-    shipped = read_tokenizer(find_model(SHIPPED[0]))
+    shipped = read_tokenizer(find_here(SHIPPED[0]))
     if tokenizer.merges != shipped.merges or vocab_size != shipped.vocab_size:
         return None
     for folder in weight_folders():

@@ -13,13 +13,12 @@ from typing import Any
 
 from ..checkpoints import find_model, read_config, read_tokenizer
 from ..gpt2.tokenizer import Tokenizer
-from ..inference.prompts import encode_prompt
 from ..study.predictions import Layer, lens, token_json
 from . import models, options
 from .messages import note
 from .output import fill, print_json, quoted_token
 from .tables import Cells, print_table
-from .texts import read_prompt
+from .texts import encode_prompt, read_prompt
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,9 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     prompt = read_prompt(args.prompt)
     name, path = find_model(args.model, note)
+    config = read_config(path)
     tokenizer = read_tokenizer(path)
     # The prompt is checked before the weights are read, which takes longer.
-    ids = encode_prompt(tokenizer, read_config(path), prompt, args.allow_special)
+    ids = encode_prompt(tokenizer, config, prompt, args.allow_special)
 
     reports = []
     for model in models.load_heads(path, args.head):

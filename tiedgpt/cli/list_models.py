@@ -12,9 +12,8 @@ import argparse
 import json
 from typing import Any
 
-from ..checkpoints.formats import read_config
-from ..checkpoints.known_models import MODELS
-from ..checkpoints.places import models_here
+from ..checkpoints import read_config
+from ..checkpoints.places import MODELS, models_here
 from ..errors import TiedGPTError, one_line
 from ..gpt2.config import Config
 from ..gpt2.parameters import parameter_count

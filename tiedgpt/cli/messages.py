@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, redirect_stderr
-from typing import Any, TextIO
+from typing import Any
 
 from ..errors import one_line
 
@@ -15,32 +15,13 @@ def note(text: object) -> None:
     print_line(f"tiedgpt: note: {one_line(text)}")
 
 
-def print_error(error: object, stream: TextIO | None = None) -> None:
-    """Print an error as one line, on stderr or on another stream."""
-    print_line(f"tiedgpt: error: {one_line(error)}", stream)
+def print_error(error: object) -> None:
+    """Print an error as one line."""
+    print_line(f"tiedgpt: error: {one_line(error)}")
 
 
-def print_line(line: str, stream: TextIO | None = None) -> None:
-    """Print a line. It is dropped if it cannot be written, for example to a full disk."""
-    if stream is None:
-        stream = sys.stderr
-    try:
-        print(line, file=stream, flush=True)
-    except OSError:
-        discard_unwritten(stream)
-
-
-def discard_unwritten(stream: TextIO) -> None:
-    """Discard the text that a stream could not write.
-
-    Python would try to write it again at its exit, and print another error.
-    """
-    try:
-        stream.flush()
-    except OSError:
-        # The next flush writes what is left to the null device, where it always succeeds.
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, stream.fileno())
+def print_line(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager

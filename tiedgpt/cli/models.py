@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from .. import checkpoints
-from ..checkpoints.formats import open_checkpoint
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count
 from .messages import ProgressBar, note
@@ -11,12 +10,12 @@ from .messages import ProgressBar, note
 
 def load(path: Path, head: str | None) -> GPT2:
     """The model, as checkpoints.load loads it. A note says if its W_U is a copy."""
-    checkpoint = open_checkpoint(path)
-    loaded_head = checkpoint.config.head if head is None else head
-    size = parameter_count(checkpoint.config.with_head(loaded_head)).bytes
-    with ProgressBar("loading", size, unit="B") as progress:
+    config = checkpoints.read_config(path)
+    if head is not None:
+        config = config.with_head(head)
+    with ProgressBar("loading", parameter_count(config).bytes, unit="B") as progress:
         model = checkpoints.load(path, head, progress=progress.add)
-    if head == "untied" and not checkpoint.has_own_unembedding:
+    if head == "untied" and not checkpoints.has_unembedding(path):
         note(
             "this checkpoint has no W_U of its own: a copy of wte.T is used, and the logits are "
             "the same"

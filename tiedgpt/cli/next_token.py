@@ -22,14 +22,13 @@ from ..checkpoints import find_model, read_config, read_tokenizer
 from ..errors import one_line
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
-from ..inference.prompts import encode_prompt
 from ..study.paths import PATH_PARTS, paths_of, top_k
 from ..study.predictions import Prediction, next_tokens, predict, prediction_json
 from . import models, options
 from .messages import note
 from .output import end_of_prompt, fill, print_json, quoted_token
 from .tables import Cells, print_table
-from .texts import read_prompt, single_token
+from .texts import encode_prompt, read_prompt, single_token
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     prompt = read_prompt(args.prompt)
     name, path = find_model(args.model, note)
-    tokenizer = read_tokenizer(path)
     config = read_config(path)
+    tokenizer = read_tokenizer(path)
 
     # The prompt is checked before the weights are read, which takes longer.
     if args.paths:

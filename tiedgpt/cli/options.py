@@ -2,14 +2,18 @@
 
 import argparse
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any, NoReturn
 
-from ..errors import ABOVE_0, FRACTION, PROBABILITY, ArgumentError, Range, short_repr
+from ..errors import ArgumentError, Range, TiedGPTError, short_repr
 from ..sampling import Sampling
 from .output import fill
 
 STDIN_TOO = "- or nothing for stdin"
+ESCAPES = {r"\n": "\n", r"\r": "\r", r"\t": "\t", "\\\\": "\\"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -155,81 +159,82 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
         default=40,
         help="generate at most N tokens (default: 40)",
     )
-    parser.add_argument(
-        "-k",
-        "--top-k",
-        metavar="K",
-        type=positive_int,
-        help="sample from the K likeliest tokens",
-    )
-    parser.add_argument(
-        "-p",
-        "--top-p",
-        metavar="P",
-        type=number(FRACTION),
-        help="sample from the smallest set of tokens whose probabilities add up to P",
-    )
-    parser.add_argument(
-        "--min-p",
-        metavar="M",
-        type=number(PROBABILITY),
-        help="sample from the tokens that are at least M times as likely as the likeliest",
-    )
-    parser.add_argument(
-        "-t",
-        "--temperature",
-        metavar="T",
-        type=number(ABOVE_0, hint="; for the likeliest token always, use --greedy"),
-        help="divide the logits by T: below 1 sharpens, above 1 flattens (default: 1)",
-    )
-    parser.add_argument("--greedy", action="store_true", help="take the likeliest token every time")
-    parser.add_argument(
-        "--repetition-penalty",
-        metavar="R",
-        type=number(ABOVE_0),
-        default=1.0,
-        help="divide the positive logits of tokens that are in the text already by R, multiply "
-        "the negative ones by it (default: 1)",
-    )
+    add_fields(parser, Sampling, [setting.name for setting in fields(Sampling)])
     parser.add_argument(
         "--stop",
         metavar="TEXT",
-        type=some_text,
+        type=stop_text,
         action="append",
         default=[],
-        help="end before TEXT (may be repeated)",
+        help=r"end before TEXT, in which \n is a line end (may be repeated)",
     )
 
 
 def sampling_of(args: argparse.Namespace) -> Sampling:
-    """The Sampling of the flags. Raises ArgumentError for flags that contradict each other."""
-    sampling_flags = (args.temperature, args.top_k, args.top_p, args.min_p)
-    if args.greedy and any(value is not None for value in sampling_flags):
-        raise ArgumentError(
-            "--greedy cannot be given with --temperature, --top-k, --top-p or --min-p: it never "
-            "samples"
+    """The Sampling of the flags. Raises ArgumentError for a value that it refuses."""
+    with errors_name_flags({setting.name: flag_of(setting.name) for setting in fields(Sampling)}):
+        return Sampling(**values_of(args, Sampling))
+
+
+# Flags from the fields of a dataclass
+
+
+def add_fields(parser: argparse.ArgumentParser, cls: type, names: Sequence[str]) -> None:
+    """Add a flag for each of these fields of a dataclass; `values_of` reads their values.
+
+    A field's metadata has "help", the sentence on the help page, "metavar", and perhaps "flag", a
+    short flag such as "-t". The flag only turns its text into a number: the dataclass refuses it.
+    A field that is True or False has a flag without a value.
+    """
+    by_name = {each.name: each for each in fields(cls)}
+    for name in names:
+        field = by_name[name]
+        if field.type is bool:
+            parser.add_argument(flag_of(name), action="store_true", help=field.metadata["help"])
+            continue
+        flags = [flag_of(name)]
+        if "flag" in field.metadata:
+            flags.insert(0, field.metadata["flag"])
+        default = "" if field.default is None else f" (default: {field.default})"
+        parser.add_argument(
+            *flags,
+            metavar=field.metadata["metavar"],
+            type=any_whole_number if field.type in (int, int | None) else any_number,
+            help=f"{field.metadata['help']}{default}",
         )
-    temperature = args.temperature
-    if temperature is None:
-        temperature = 1.0
-    return Sampling(
-        temperature=temperature,
-        top_k=args.top_k,
-        top_p=args.top_p,
-        greedy=args.greedy,
-        min_p=args.min_p,
-        repetition_penalty=args.repetition_penalty,
-    )
+
+
+def values_of(args: argparse.Namespace, cls: type) -> dict[str, Any]:
+    """The values of the fields of a dataclass whose flags were given."""
+    values = {each.name: getattr(args, each.name, None) for each in fields(cls)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def flag_of(name: str) -> str:
+    """The flag of a field."""
+    return f"--{name.replace('_', '-')}"
+
+
+@contextmanager
+def errors_name_flags(flags: dict[str, str]) -> Iterator[None]:
+    """An error in the block that begins with a field's name begins with its flag instead.
+
+    flags: a field's name -> its flag.
+    """
+    try:
+        yield
+    except TiedGPTError as error:
+        name, _, rest = str(error).partition(" ")
+        if name not in flags:
+            raise
+        raise ArgumentError(f"{flags[name]} {rest}") from error
 
 
 # Types of values
 
 
-def number(accepted: Range, hint: str = "") -> Callable[[str], Any]:
-    """The argparse type of a number in a range; a whole number may be written as 7e9.
-
-    The error ends with `hint`. argparse puts the name of the flag before it.
-    """
+def number(accepted: Range) -> Callable[[str], Any]:
+    """The argparse type of a number in a range. argparse puts the flag before an error."""
 
     def parse(argument: str) -> Any:
         value: float | None
@@ -241,9 +246,7 @@ def number(accepted: Range, hint: str = "") -> Callable[[str], Any]:
         except (ValueError, OverflowError):
             value = None
         if value not in accepted:
-            raise argparse.ArgumentTypeError(
-                f"expected {accepted}, got {short_repr(argument)}{hint}"
-            )
+            raise argparse.ArgumentTypeError(f"expected {accepted}, got {short_repr(argument)}")
         return value
 
     return parse
@@ -265,6 +268,26 @@ def whole_number(argument: str) -> int:
     return value
 
 
+def any_whole_number(argument: str) -> int:
+    """The argparse type of a whole number whose range a dataclass checks."""
+    try:
+        return whole_number(argument)
+    except (ValueError, OverflowError) as error:
+        raise argparse.ArgumentTypeError(
+            f"expected a whole number, got {short_repr(argument)}"
+        ) from error
+
+
+def any_number(argument: str) -> float:
+    """The argparse type of a number whose range a dataclass checks."""
+    try:
+        return float(argument)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"expected a number, got {short_repr(argument)}"
+        ) from error
+
+
 positive_int = number(Range(1))
 count = number(Range(0))
 
@@ -274,8 +297,8 @@ def text(argument: str) -> str:
     return os.fsencode(argument).decode("utf-8", "surrogateescape")
 
 
-def some_text(argument: str) -> str:
-    """The argparse type of a text that is not empty."""
+def stop_text(argument: str) -> str:
+    r"""The argparse type of a text that is not empty. \n, \r, \t and \\ in it are escapes."""
     if not argument:
         raise argparse.ArgumentTypeError("expected a text that is not empty")
-    return text(argument)
+    return re.sub(r"\\[nrt\\]", lambda escape: ESCAPES[escape[0]], text(argument))

@@ -1,6 +1,6 @@
 """Count the parameters of a model, tied and untied.
 
-Downloads nothing. --vocab and --dim count only the token embedding and the output head, of that
+Downloads no weights. --vocab and --dim count only the token embedding and the output head, of that
 size.
 
 examples:
@@ -15,13 +15,13 @@ import os
 from dataclasses import asdict
 from typing import Any
 
-from ..checkpoints.formats import read_config
-from ..checkpoints.known_models import known_config
-from ..checkpoints.places import DEFAULT_MODEL, find_model, named_in_errors
+from ..checkpoints import find_model, read_config
+from ..checkpoints.places import DEFAULT_MODEL, known_config
 from ..errors import ArgumentError, one_line
 from ..gpt2.config import Config
 from ..gpt2.parameters import count_matrices, count_parameters
 from . import options
+from .messages import note
 from .output import fill
 from .tables import Cells, print_table
 
@@ -55,10 +55,7 @@ def run(args: argparse.Namespace) -> None:
     if len(models) > 1:
         raise ArgumentError(f"expected one MODEL, got {len(models)}")
     if args.vocab is None and args.dim is None and args.total is None:
-        if models:
-            count_model(models[0], args.json)
-        else:
-            count_default_model(args.json)
+        count_model(models[0] if models else None, args.json)
         return
     if models:
         raise ArgumentError(
@@ -69,19 +66,18 @@ def run(args: argparse.Namespace) -> None:
     count_two_matrices(args.vocab, args.dim, args.total, args.json)
 
 
-def count_default_model(as_json: bool) -> None:
-    """Print the parameters of the model that the environment names, else of gpt2."""
-    name = os.environ.get(DEFAULT_MODEL, "")
-    if name == "":
-        count_model("gpt2", as_json)
-        return
-    with named_in_errors(DEFAULT_MODEL):
-        count_model(name, as_json)
+def count_model(source: str | None, as_json: bool) -> None:
+    """Print the parameters of a model, of each group and of all, with both heads.
 
-
-def count_model(name: str, as_json: bool) -> None:
-    """Print the parameters of a model, of each group and of all, with both heads."""
-    config = known_config(name) or read_config(find_model(name))
+    Without a source: of the model that the environment names, else of gpt2.
+    """
+    name = source
+    if name is None:
+        name = os.environ.get(DEFAULT_MODEL) or "gpt2"
+    config = known_config(name)
+    if config is None:
+        _, path = find_model(source, note, weights=False)
+        config = read_config(path)
     counts = count_parameters(config)
     untied_total = counts["untied"]["total"]
     saved = untied_total - counts["tied"]["total"]

@@ -12,14 +12,15 @@ examples:
 """
 
 import argparse
+from pathlib import Path
 
-from ..checkpoints import Opened, open_model
-from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints import find_model, read_config, read_tokenizer
 from ..errors import ArgumentError, CheckpointError
 from ..gpt2.checks import check_vocab_size
-from ..gpt2.config import SIZE
+from ..gpt2.config import SIZE, Config
+from ..writing import check_new
 from . import models, options
-from .convert import add_paths, new_directory, source_and_destination, write_copy
+from .convert import add_paths, source_and_destination, write_copy
 from .messages import note
 
 
@@ -53,18 +54,18 @@ def run(args: argparse.Namespace) -> None:
     source, destination = source_and_destination(args)
     if args.seed is not None and args.init != "random":
         raise ArgumentError("--seed is for --init random: the mean of the old rows needs no seed")
-    opened = open_model(source, note)
-    check_size(opened.checkpoint, source, args.vocab_size, args.shrink)
-    with new_directory(destination):
-        model = models.load(opened.checkpoint.path, head=None)
-        resized = model.resize(args.vocab_size, args.init, args.seed or 0)
-        write_copy(resized, opened.checkpoint, destination)
-    compare_with_tokenizer(opened, args.vocab_size)
+    check_new(destination)
+    _, path = find_model(source, note)
+    check_size(read_config(path), source, args.vocab_size, args.shrink)
+    model = models.load(path, head=None)
+    resized = model.resize(args.vocab_size, args.init, args.seed or 0)
+    write_copy(resized, path, destination)
+    compare_with_tokenizer(path, args.vocab_size)
 
 
-def check_size(checkpoint: Checkpoint, name: str, vocab_size: int, shrink: bool) -> None:
+def check_size(config: Config, name: str, vocab_size: int, shrink: bool) -> None:
     """Raise ArgumentError if nothing would change, or if --shrink does not fit the new size."""
-    V = checkpoint.config.vocab_size
+    V = config.vocab_size
     if vocab_size == V:
         raise ArgumentError(f"{name} has {V:,} tokens already")
     if vocab_size < V and not shrink:
@@ -73,13 +74,13 @@ def check_size(checkpoint: Checkpoint, name: str, vocab_size: int, shrink: bool)
         )
     if vocab_size > V and shrink:
         raise ArgumentError(f"--shrink: {name} has {V:,} tokens, fewer than {vocab_size:,}")
-    check_vocab_size(vocab_size, checkpoint.config)
+    check_vocab_size(vocab_size, config)
 
 
-def compare_with_tokenizer(opened: Opened, vocab_size: int) -> None:
+def compare_with_tokenizer(path: Path, vocab_size: int) -> None:
     """Say what the tokenizer does with the tokens that it or the model has alone."""
     try:
-        tokens = opened.tokenizer.vocab_size
+        tokens = read_tokenizer(path).vocab_size
     except CheckpointError:  # without a tokenizer, the copy has none either
         return
     if tokens < vocab_size:

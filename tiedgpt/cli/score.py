@@ -28,13 +28,12 @@ from ..gpt2.checks import check_text_ids, stride_or_default
 from ..gpt2.model import GPT2
 from ..gpt2.run import OnProgress
 from ..gpt2.tokenizer import Tokenizer
-from ..inference.prompts import encode_text
 from ..study.predictions import predicted_json, token_predictions
 from . import models, options
 from .messages import ProgressBar, note
 from .output import fill, print_json
 from .tables import print_predictions, print_table
-from .texts import read_text, source_name
+from .texts import encode_text, read_text, source_name
 
 ALTERNATIVES = 5  # other tokens in a prediction for --tokens
 
@@ -60,8 +59,8 @@ def run(args: argparse.Namespace) -> None:
     text = read_text(args.file)
     source = source_name(args.file)
     name, path = find_model(args.model, note)
-    tokenizer = read_tokenizer(path)
     config = read_config(path)
+    tokenizer = read_tokenizer(path)
 
     # The input is checked before the weights are read, which takes longer.
     stride = stride_or_default(args.stride, config)

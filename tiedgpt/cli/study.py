@@ -12,23 +12,23 @@ import shutil
 import textwrap
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..checkpoints import open_model
-from ..checkpoints.checkpoint import Checkpoint
-from ..checkpoints.known_models import SHIPPED
+from ..checkpoints import find_model, read_config, read_tokenizer
+from ..checkpoints.places import SHIPPED
 from ..errors import ArgumentError, CheckpointError, TiedGPTError, TokenizerError, one_line
+from ..gpt2.config import Config
 from ..gpt2.tokenizer import Tokenizer
-from ..inference.prompts import encode_text
 from ..study.corpus import MIN_COUNT, MIN_TOKENS, Corpus
 from ..study.paths import PATH_PARTS
 from ..study.report import measure
 from . import models, options
 from .messages import ProgressBar, note
 from .tables import Cells, print_table
-from .texts import read_text, source_name
+from .texts import encode_text, read_text, source_name
 
 
 @dataclass
@@ -36,7 +36,8 @@ class Subject:
     """A model to study, not loaded yet, with what can be measured on it."""
 
     name: str
-    checkpoint: Checkpoint
+    path: Path
+    config: Config
     tokenizer: Tokenizer | None = None  # None if it has none that can be read
     vocabulary: object = None  # equal for two models in which each id is the same token
     corpus: Corpus | None = None  # in its tokens
@@ -165,12 +166,14 @@ def set_corpora(subjects: list[Subject], text: str, source: str, allow_special: 
 
 
 def open_subject(name: str) -> Subject:
-    """A model, checked but not loaded. A note says what a missing tokenizer means."""
-    opened = open_model(name, note)
-    subject = Subject(name, opened.checkpoint)
+    """A model that is not loaded yet. A note says what a missing tokenizer means."""
+    _, path = find_model(name, note)
+    config = read_config(path)
+    subject = Subject(name, path, config)
     try:
-        subject.tokenizer = opened.tokenizer
-        subject.vocabulary = opened.vocabulary
+        tokenizer = read_tokenizer(path)
+        subject.tokenizer = tokenizer
+        subject.vocabulary = (tokenizer.merges, tokenizer.special_tokens, config.vocab_size)
     except (CheckpointError, TokenizerError) as error:
         note(f"{error}; {name} is not measured on the corpus or compared with other models")
     return subject
@@ -201,7 +204,7 @@ def new_corpus(subject: Subject, ids: list[int], source: str) -> Corpus | None:
     Notes say what cannot be measured on a small corpus.
     """
     try:
-        corpus = Corpus.of(ids, subject.checkpoint.config.vocab_size)
+        corpus = Corpus.of(ids, subject.config.vocab_size)
     except ArgumentError as error:  # its tokenizer has more tokens than the model
         note(
             f"{source} in the tokens of {subject.name}: {error}; measurements on the corpus are "
@@ -218,7 +221,7 @@ def new_corpus(subject: Subject, ids: list[int], source: str) -> Corpus | None:
         )
     if len(ids) < 2:
         note(f"{source} is too small for a loss: expected at least two tokens")
-    elif subject.checkpoint.config.n_ctx < 2:
+    elif subject.config.n_ctx < 2:
         note(f"{subject.name} has a context of one token: it has no loss")
     return corpus
 
@@ -226,14 +229,14 @@ def new_corpus(subject: Subject, ids: list[int], source: str) -> Corpus | None:
 def measure_all(subjects: list[Subject]) -> list[dict[str, Any]]:
     """Each model's numbers, with one model in memory at a time."""
     # Tied models come first: the embeddings of the others are compared with theirs.
-    tied = [subject for subject in subjects if subject.checkpoint.config.tied]
-    untied = [subject for subject in subjects if not subject.checkpoint.config.tied]
+    tied = [subject for subject in subjects if subject.config.tied]
+    untied = [subject for subject in subjects if not subject.config.tied]
     embeddings: list[tuple[object, np.ndarray]] = []  # vocabularies and W_E of tied models
     reports: dict[int, dict[str, Any]] = {}  # by id: two subjects may have the same name
     for subject in [*tied, *untied]:
         tied_W_E = embedding_of_tied(subject, embeddings)
         try:
-            model = models.load(subject.checkpoint.path, None)
+            model = models.load(subject.path, None)
             reports[id(subject)] = measure(
                 subject.name, model, subject.corpus, tied_W_E, ProgressBar, note
             )

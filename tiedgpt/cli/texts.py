@@ -4,8 +4,9 @@ import sys
 from pathlib import Path
 
 from ..errors import ArgumentError, short_repr
+from ..gpt2.checks import check_prompt_ids
+from ..gpt2.config import Config
 from ..gpt2.tokenizer import Tokenizer
-from ..inference.prompts import encode_text
 from .output import quoted_token
 
 STDIN = "-"
@@ -39,6 +40,34 @@ def read_prompt(prompt: str | None) -> str:
     if prompt is None or prompt == STDIN:
         return read_text(prompt).removesuffix("\n").removesuffix("\r")
     return prompt
+
+
+def encode_text(
+    tokenizer: Tokenizer, text: str, allow_special: bool, source: str = "the text"
+) -> list[int]:
+    """The ids of a text of any length.
+
+    Raises ArgumentError, which names `source`, for a special token in the text, unless
+    `allow_special` is True. Raises TokenizerError for a text that cannot be encoded.
+    """
+    if not allow_special:
+        special = tokenizer.find_special(text)
+        if special is not None:
+            raise ArgumentError(
+                f"{source} holds {special}; to read it as that token, add --allow-special"
+            )
+    return tokenizer.encode(text, special="token")
+
+
+def encode_prompt(
+    tokenizer: Tokenizer, config: Config, text: str, allow_special: bool
+) -> list[int]:
+    """The ids of a prompt.
+
+    Raises what encode_text raises, and ArgumentError if a model of this configuration cannot
+    continue them: if there are none, or more than its context.
+    """
+    return check_prompt_ids(encode_text(tokenizer, text, allow_special), config)
 
 
 def source_name(file: str | None) -> str:

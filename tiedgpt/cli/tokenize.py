@@ -12,13 +12,12 @@ import json
 import re
 from typing import Any
 
-from ..checkpoints import open_tokenizer
+from ..checkpoints import find_model, read_tokenizer
 from ..errors import ArgumentError, short_repr
-from ..inference.prompts import encode_text
 from . import options
 from .messages import note
 from .output import printable, quoted_token
-from .texts import STDIN, read_text
+from .texts import STDIN, encode_text, read_text
 
 WHOLE_TOKEN = 10**6  # characters of a token that are shown: no token is longer
 
@@ -47,7 +46,8 @@ def run(args: argparse.Namespace) -> None:
     else:
         text = " ".join(args.text)
 
-    tokenizer = open_tokenizer(args.model, note)
+    _, path = find_model(args.model, note, weights=False)
+    tokenizer = read_tokenizer(path)
     if args.decode:
         ids = parse_ids(text)
     else:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoints.known_models import MODELS
+from ..checkpoints.places import MODELS
 from ..errors import ArgumentError, TiedGPTWarning, nearest_names, short_repr
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2, Array

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from ..checkpoints.files import describe
 from ..checkpoints.safetensors import read_header
-from ..checkpoints.unread_formats import describe
 from ..errors import ArgumentError, CheckpointError, short_repr
 from ..gpt2.model import GPT2, Array
 from .conventions import NOT_COMPARED, is_parameter, our_name

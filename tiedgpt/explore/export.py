@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.publishing import StagedFiles
 from ..gpt2.run import OnProgress
 from ..study import toy
 from ..study.paths import paths_of
+from ..writing import replaced_file
 from .page_files import MODULES, read_page_file
 from .shown import ShownModels
 from .views import VIEWS
@@ -24,7 +24,7 @@ Fields = dict[str, Any]  # of a request
 Question = tuple[str, Fields]  # the name of a view, and the fields that the page sends it
 
 # The settings of the page at its start, as fields of its questions.
-SAMPLING = {"temperature": 1, "top_k": None, "top_p": 1}
+SAMPLING = {"temperature": 1, "top_k": None, "top_p": 1, "min_p": 0, "repetition_penalty": 1}
 WRITING = {**SAMPLING, "n": 40, "seed": 1}
 COST = {"vocab": 50_000, "dim": 4096, "total": 7 * 10**9}
 
@@ -38,8 +38,8 @@ def write_exported_page(shown: ShownModels, file: Path, progress: OnProgress = N
 
     `progress` is called with 1 after each of the `count_texts` texts.
     """
-    with StagedFiles(file.parent) as files:
-        return files.open(file.name).write(exported_page(shown, progress).encode())
+    with replaced_file(file) as page:
+        return page.write(exported_page(shown, progress).encode())
 
 
 def count_texts(shown: ShownModels) -> int:

@@ -7,7 +7,6 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from ..fast.blas import one_blas_thread
-from ..fast.products import FEW_ROWS
 from ..gpt2.model import GPT2, unembed
 from ..gpt2.run import OnProgress, Tape
 from ..gpt2.tokenizer import Tokenizer
@@ -16,6 +15,7 @@ from ..study.bigrams import Scores
 from ..study.corpus import Corpus
 
 ATTENTION_TOKENS = 32  # the most tokens of a prompt that a tape has
+FEW_TOKENS = 4  # of a prompt for which BLAS has all its threads
 SHAKESPEARE_PROMPTS = (
     "ROMEO:\nMy lord, I will not",
     "to be, or not to be",
@@ -134,6 +134,6 @@ def read_tape(model: GPT2, ids: list[int], progress: OnProgress) -> Tape:
 
 def blas_threads_for(ids: list[int]) -> AbstractContextManager[None]:
     """One BLAS thread for a long prompt: two wait for each other when the cores are busy."""
-    if len(ids) > FEW_ROWS:
+    if len(ids) > FEW_TOKENS:
         return one_blas_thread()
     return nullcontext()

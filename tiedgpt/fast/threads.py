@@ -12,9 +12,7 @@ import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache
-from queue import SimpleQueue
-from threading import Thread, main_thread
+from threading import main_thread
 from typing import Any
 
 import numpy as np
@@ -30,60 +28,6 @@ LOGIT_ROWS = 256  # tokens whose logits a thread computes at once: two arrays of
 def _with_errstate_of_caller(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` with the np.errstate of this thread, which another thread does not inherit."""
     return np.errstate(**np.geterr())(function)
-
-
-def _answer_calls(calls: SimpleQueue[Any]) -> None:
-    """What the second thread runs.
-
-    A call is (function, queue for the answer). An answer is (result, None) or (None, error).
-    """
-    while True:
-        function, answers = calls.get()
-        try:
-            answers.put((function(), None))
-        except BaseException as error:
-            answers.put((None, error))
-        # Without this line, the function's arrays would live until the next call.
-        del function, answers
-
-
-@cache
-def _second_thread() -> SimpleQueue[Any]:
-    """The queue of the second thread's calls. A ThreadPoolExecutor would take longer.
-
-    `cache` makes one thread for the whole process, at the first call.
-    """
-    calls: SimpleQueue[Any] = SimpleQueue()
-    Thread(target=_answer_calls, args=(calls,), daemon=True).start()
-    return calls
-
-
-if hasattr(os, "register_at_fork"):  # a forked process has only the thread that forked
-    os.register_at_fork(after_in_child=_second_thread.cache_clear)
-
-
-def in_two_threads(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]:
-    """Call both functions at the same time, with one BLAS thread each, and return their results.
-
-    They are called one after the other if BLAS has one thread already or more than MAX_THREADS, or
-    is not OpenBLAS. An error of either function is raised.
-    """
-    if blas.is_limited() or reading_threads() == 1:
-        return first(), second()
-
-    # This call has a queue of its own. After a Ctrl-C during the wait, the answer of the second
-    # function still comes, and the next call must not get it.
-    answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
-    with blas.one_blas_thread():
-        _second_thread().put((_with_errstate_of_caller(second), answers))
-        try:
-            first_result = first()
-        finally:
-            # The second function may write to arrays of the caller, so it must have ended.
-            second_result, error = answers.get()
-    if error is not None:
-        raise error
-    return first_result, second_result
 
 
 def reading_threads() -> int:

@@ -61,22 +61,6 @@ def check_targets(targets: Any, ids: np.ndarray, config: Config) -> np.ndarray:
     return array
 
 
-def check_lengths(lengths: Any, batch: np.ndarray) -> np.ndarray | None:  # -> [B]
-    """lengths as an array, one for each row of `batch` [B, T], from 1 to T. None if all are T."""
-    if lengths is None:
-        return None
-    B, T = batch.shape
-    array = np.array(lengths, object)  # of objects, because NumPy would turn True into 1
-    accepted = Range(1, T)
-    if array.shape != (B,) or not all(length in accepted for length in array):
-        raise ArgumentError(
-            f"lengths must be {B} whole numbers from 1 to {T}, got {short_repr(lengths)}"
-        )
-    if (array == T).all():
-        return None
-    return array.astype(np.int64)
-
-
 def check_prompt_ids(ids: Any, config: Config) -> list[int]:
     """ids as a list, if a model of this configuration can continue them."""
     array = as_array(ids)
@@ -154,11 +138,10 @@ def check_cache(cache: KVCache, batch: np.ndarray, config: Config, dtype: Any) -
     if len(batch) != B:
         raise ArgumentError(f"ids are {len(batch)} sequences, the cache holds {B}")
     T = batch.shape[1]
-    longest = int(np.max(cache.length))
     room = min(cache.capacity, config.n_ctx)
-    if longest + T > room:
+    if cache.length + T > room:
         raise ArgumentError(
-            f"the cache has {longest} tokens, {T} more are given, there is room for {room}"
+            f"the cache has {cache.length} tokens, {T} more are given, there is room for {room}"
         )
 
 

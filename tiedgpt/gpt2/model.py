@@ -20,21 +20,13 @@ from typing import Any
 import numpy as np
 
 from ..errors import COUNT, ArgumentError, short_repr
-from ..fast.memory import aligned
 from ..fast.products import product
 from .activations import ACTIVATIONS
-from .checks import (
-    check_cache,
-    check_edits,
-    check_ids,
-    check_lengths,
-    check_parameters,
-    check_vocab_size,
-)
+from .checks import check_cache, check_edits, check_ids, check_parameters, check_vocab_size
 from .config import Config
 from .ops import layer_norm, linear, softmax
 from .parameters import Parameters, nest, parameter_count, parameter_shapes, resize_rows
-from .prefill import attend_in_blocks, in_pieces
+from .prefill import in_pieces
 from .run import Edits, KVCache, OnProgress, Run, Tape
 
 Array = np.ndarray
@@ -68,20 +60,6 @@ def causal_mask(T: int, dtype: Any) -> Array:  # -> [T, T]
     return np.triu(np.full((T, T), -np.inf, dtype), k=1)
 
 
-def causal_mask_unequal(  # starts [B] -> [B, 1, T, S]
-    starts: Array, T: int, S: int, dtype: Any
-) -> Array:
-    """The causal mask of each sequence of a batch whose lengths differ.
-
-    The first query of sequence b has position starts[b]. The key in column s has position s. The
-    columns after the end of a shorter sequence have no meaning, and this masks them too.
-    """
-    positions = starts[:, None] + np.arange(T)  # [B, T], of the queries
-    is_later = np.arange(S) > positions[:, :, None]  # [B, T, S]
-    masks = np.where(is_later, -np.inf, 0.0).astype(dtype)
-    return masks[:, None]  # all heads have the same mask
-
-
 def attend(  # q [B, H, T, K], k and v [B, H, S, K] -> [B, H, T, K]
     q: Array, k: Array, v: Array, layer: int, run: Run
 ) -> Array:
@@ -91,9 +69,7 @@ def attend(  # q [B, H, T, K], k and v [B, H, S, K] -> [B, H, T, K]
     scores = (q * attention_scale(run.config, layer)) @ k.swapaxes(2, 3)  # [B, H, T, S]
     # The mask and the softmax overwrite scores, so the tape gets a copy.
     scores = run.tap(f"attn.{layer}.scores", scores, copy=True)
-    if isinstance(run.start, np.ndarray):  # [B], sequences of unequal lengths
-        scores += causal_mask_unequal(run.start, T, S, scores.dtype)
-    elif T > 1:
+    if T > 1:
         # The queries belong to the last T tokens. All of them see the S - T tokens before.
         scores[..., S - T :] += causal_mask(T, scores.dtype)
     pattern = run.tap(f"attn.{layer}.pattern", softmax(scores, out=scores))
@@ -111,9 +87,7 @@ def attention(  # [B, T, D] -> [B, T, D]
     k = run.tap(f"attn.{layer}.k", k)
     v = run.tap(f"attn.{layer}.v", v)
     k, v = run.extend_cache(layer, k, v)  # [B, H, T, K] -> [B, H, S, K]
-    # This is attend(q, k, v, layer, run). A long prompt is computed in blocks of queries.
-    heads = attend_in_blocks(attend, q, k, v, layer, run)
-    heads = run.tap(f"attn.{layer}.heads", heads)
+    heads = run.tap(f"attn.{layer}.heads", attend(q, k, v, layer, run))
     out = linear(merge_heads(heads), **c_proj)
     out = run.dropout(f"attn.{layer}.out", out, run.config.resid_pdrop)
     return run.tap(f"attn.{layer}.out", out)
@@ -227,18 +201,17 @@ class GPT2:
         ids: Any,
         cache: KVCache | None = None,
         tape: Tape | None = None,
-        lengths: Any = None,
         edit: Edits | None = None,
     ) -> Array:
         """The logits of the token after each of `ids`: [T] -> [T, V], [B, T] -> [B, T, V].
 
-        With a cache, `ids` continue the tokens in it and are added to it. For sequences of unequal
-        lengths, pad `ids` on the right with any token and give their `lengths` [B]; logits after a
-        length have no meaning. `edit` maps activations to functions of them: {"attn.3.out":
-        np.zeros_like} removes a layer's attention. Raises ArgumentError for ids outside [0, V),
-        none, or more than the context has room for.
+        With a cache, `ids` continue the tokens in it and are added to it. Texts of unequal lengths
+        are padded on the right, with any token: no token sees those after it, so the logits up to
+        a text's end are those of the text alone. `edit` maps activations to functions of them:
+        {"attn.3.out": np.zeros_like} removes a layer's attention. Raises ArgumentError for ids
+        outside [0, V), none, or more than the context has room for.
         """
-        logits = unembed(self.final(ids, cache, tape, lengths, edit), self.W_U)
+        logits = unembed(self.final(ids, cache, tape, edit), self.W_U)
         if tape is not None:  # its arrays are [B, T, ...], also for a single sequence [T]
             tape["logits"] = logits.reshape(-1, *logits.shape[-2:])
         return logits
@@ -248,7 +221,6 @@ class GPT2:
         ids: Any,
         cache: KVCache | None = None,
         tape: Tape | None = None,
-        lengths: Any = None,
         edit: Edits | None = None,
         progress: OnProgress = None,
     ) -> Array:
@@ -260,7 +232,6 @@ class GPT2:
         """
         ids = check_ids(ids, self.config)
         batch = np.atleast_2d(ids)
-        lengths = check_lengths(lengths, batch)
         edit = check_edits(edit, self.config)
         if cache is not None:
             check_cache(cache, batch, self.config, self.dtype)
@@ -269,17 +240,12 @@ class GPT2:
         run = Run(self.config, cache, tape, edit)
         final = in_pieces(transformer, batch, self.tree, run, progress)
 
-        # All rows of a batch are read to the same length. What was read after the end of a shorter
-        # sequence is not counted, and the next tokens overwrite it.
         if cache is not None:
-            tokens_read = batch.shape[1]
-            if lengths is not None:
-                tokens_read = lengths
-            cache.length = cache.length + tokens_read
+            cache.length += batch.shape[1]
         return final.reshape(*ids.shape, self.config.n_embd)
 
     def new_cache(self, batch: int = 1, capacity: int | None = None) -> KVCache:
-        """An empty cache for `batch` sequences of up to `capacity` tokens; None is the context."""
+        """An empty cache for `batch` texts of up to `capacity` tokens; None is the context."""
         if capacity is None:
             capacity = self.config.n_ctx
         return KVCache(self.config, batch, capacity, self.dtype)
@@ -301,7 +267,7 @@ class GPT2:
             raise ArgumentError(
                 "the model is untied already; to start W_U anew, use model.tie().untie(init)"
             )
-        lm_head = aligned(self.W_E.shape, self.dtype)  # products with an aligned matrix are faster
+        lm_head = np.empty_like(self.W_E)
         if init == "copy":
             lm_head[...] = self.W_E
         elif init == "random":

@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from ..fast.products import product
-
 SQRT_OF_2_OVER_PI = math.sqrt(2 / math.pi)
 
 
@@ -149,7 +147,7 @@ def linear(  # [..., in] -> [..., out]
     The leading axes become one. np.matmul of [B, 1, in] would run B matrix-vector products and read
     the weights B times; [B, in] is one matrix product.
     """
-    out = product(x.reshape(-1, x.shape[-1]), weight)
+    out = x.reshape(-1, x.shape[-1]) @ weight
     out += bias
     return out.reshape(*x.shape[:-1], weight.shape[1])
 

@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError
-from ..fast.memory import aligned
 from .config import HEADS, Config
 
 Parameters = dict[str, np.ndarray]
@@ -107,7 +106,7 @@ def resize_rows(  # [V, D] -> [rows, D]
     """
     V, D = matrix.shape
     kept = min(V, rows)
-    resized = aligned((rows, D), matrix.dtype)  # products with an aligned matrix are faster
+    resized = np.empty((rows, D), matrix.dtype)
     resized[:kept] = matrix[:kept]
     if rows > V:
         # In float32, the sum of 50,000 rows would lose digits.

@@ -4,10 +4,6 @@
 layer norms, which NumPy runs on one core, run on all threads. In each layer, a piece needs only the
 keys and values of the pieces before it. So its thread waits in each layer until the piece before
 has computed them.
-
-`attend_in_blocks` divides the attention of a piece once more. The scores of a block stay in the
-processor's cache, and the scores of keys that come after the block, which the mask would remove,
-are not computed.
 """
 
 from collections.abc import Callable
@@ -20,38 +16,10 @@ from ..fast.threads import split_work, thread_map
 from .run import KVCache, OnProgress, Run
 
 PIECE_TOKENS = 512  # the most tokens of each sequence in a piece
-QUERY_TOKENS = 128  # the most queries of a sequence in a block
 
 Array = np.ndarray
 # (ids [B, T], tree, run) -> final [B, T, D]
 Forward = Callable[[Array, dict[str, Any], Run], Array]
-# (q [B, H, T, K], k [B, H, S, K], v [B, H, S, K], layer, run) -> heads [B, H, T, K]
-Attend = Callable[[Array, Array, Array, int, Run], Array]
-
-
-def attend_in_blocks(  # q [B, H, T, K], k and v [B, H, S, K] -> [B, H, T, K]
-    attend: Attend, q: Array, k: Array, v: Array, layer: int, run: Run
-) -> Array:
-    """attend(q, k, v, layer, run), for a block of queries at a time if there are many.
-
-    With a tape or edits it is one call, because they are about the scores of all queries. It is one
-    call for sequences of unequal lengths too, whose queries in a block need different keys.
-    """
-    T = q.shape[2]
-    S = k.shape[2]
-    has_unequal_lengths = isinstance(run.start, Array)
-    if T <= QUERY_TOKENS or run.tape is not None or run.edits or has_unequal_lengths:
-        return attend(q, k, v, layer, run)
-
-    heads = np.empty_like(q)
-    for start in range(0, T, QUERY_TOKENS):
-        end = min(start + QUERY_TOKENS, T)
-        # The queries are the last T of S tokens. Those of this block see the keys up to its end.
-        S_block = S - T + end
-        heads[:, :, start:end] = attend(
-            q[:, :, start:end], k[:, :, :S_block], v[:, :, :S_block], layer, run
-        )
-    return heads
 
 
 class CachePiece(KVCache):

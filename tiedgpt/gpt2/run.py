@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError, short_repr
-from ..fast.memory import aligned
 from .config import Config
 from .ops import dropout_mask
 
@@ -88,17 +87,15 @@ def edited(x: np.ndarray, edit: Callable[[np.ndarray], Any], name: str) -> np.nd
 class KVCache:
     """The keys and values of the tokens read so far: [L, B, H, capacity, K].
 
-    The first `length` entries are filled. `length` is an int, or an array [B] for sequences of
-    unequal lengths. Entries after the end of a shorter sequence have no meaning: the causal mask
-    hides them until new tokens overwrite them.
+    The first `length` of the capacity are filled, for all B sequences.
     """
 
     def __init__(self, config: Config, batch: int, capacity: int, dtype: Any) -> None:
         shape = (config.n_layer, batch, config.n_head, capacity, config.head_width)
-        self.keys = aligned(shape, dtype)
-        self.values = aligned(shape, dtype)
+        self.keys = np.zeros(shape, dtype)
+        self.values = np.zeros(shape, dtype)
         self.capacity = capacity
-        self.length: int | np.ndarray = 0
+        self.length = 0
 
     def extend(  # k and v [B, H, T, K] -> [B, H, S, K]
         self, layer: int, k: np.ndarray, v: np.ndarray
@@ -107,43 +104,11 @@ class KVCache:
 
         The caller increases `length` after the last layer.
         """
-        if isinstance(self.length, np.ndarray):
-            return self._extend_unequal(self.length, layer, k, v)
         start = self.length
         end = start + k.shape[2]
         self.keys[layer, :, :, start:end] = k
         self.values[layer, :, :, start:end] = v
         return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
-
-    def _extend_unequal(
-        self, starts: np.ndarray, layer: int, k: np.ndarray, v: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """As `extend`, where sequence b continues at position starts[b]."""
-        B, _, T, _ = k.shape
-        rows = np.arange(B)[:, None]  # [B, 1]
-        positions = starts[:, None] + np.arange(T)  # [B, T]
-        # NumPy puts the axes of index arrays first, so [rows, :, positions] is [B, T, H, K].
-        self.keys[layer][rows, :, positions] = k.swapaxes(1, 2)
-        self.values[layer][rows, :, positions] = v.swapaxes(1, 2)
-        end = int(starts.max()) + T
-        return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
-
-    def copy_rows(self, rows: Any, other: "KVCache") -> None:
-        """Copy the keys and values of `other` to the start of these rows. `length` stays.
-
-        `other` has as many sequences as there are rows, or one, which is copied to each of them.
-        """
-        n = int(np.max(other.length))  # the longest sequence's, if they are unequal
-        self.keys[:, rows, :, :n] = other.keys[:, :, :, :n]
-        self.values[:, rows, :, :n] = other.values[:, :, :, :n]
-
-    def drop_last(self, counts: list[int]) -> None:
-        """Forget the last counts[b] tokens of each sequence b."""
-        # While all sequences have the same length, it stays one number, which is faster to use.
-        if len(set(counts)) == 1:
-            self.length = self.length - counts[0]
-        else:
-            self.length = self.length - np.array(counts)
 
 
 @dataclass
@@ -160,16 +125,13 @@ class Run:
     def __post_init__(self) -> None:
         if self.tape is not None and not isinstance(self.tape, dict):
             raise ArgumentError(f"tape must be a dict to write to, got {short_repr(self.tape)}")
-        # The position of the first token of this pass; [B] if the sequences' lengths differ.
-        self.start: int | np.ndarray = 0
-        if self.cache is not None:
-            self.start = self.cache.length
 
-    def positions(self, T: int) -> Any:
-        """The positions of the T tokens of this pass, as an index into wpe."""
-        if isinstance(self.start, np.ndarray):
-            return self.start[:, None] + np.arange(T)  # [B, T]
-        return slice(self.start, self.start + T)
+    def positions(self, T: int) -> slice:
+        """The rows of wpe for the T tokens of this pass, which follow those in the cache."""
+        start = 0
+        if self.cache is not None:
+            start = self.cache.length
+        return slice(start, start + T)
 
     def tap(self, name: str, x: np.ndarray, copy: bool = False) -> np.ndarray:
         """x, or the edit of x if there is one. If there is a tape, record what is returned.

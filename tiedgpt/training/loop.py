@@ -1,21 +1,42 @@
-"""The training loop: draw a batch, compute and clip its gradient, update; evaluate; save."""
+"""The training loop: draw a batch, compute and clip its gradient, update; evaluate; save.
 
+A training saves to one directory. Its first evaluation makes the directory, with a whole checkpoint
+in it, and each later one replaces up to three files:
+
+model.safetensors       the model of the step with the lowest held-out loss so far
+training.safetensors    the state to resume from. Its tensors are the parameters of the last step
+                        and the optimizer's m and v; its metadata has the rest as JSON
+log.jsonl               a line of JSON for each evaluation, for other programs
+"""
+
+import json
 import math
 import time
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from ..checkpoints.formats import open_checkpoint
-from ..checkpoints.publishing import StagedFiles
-from ..checkpoints.saving import write_model
-from ..errors import ArgumentError, TiedGPTError, short_repr
+from .. import checkpoints
+from ..checkpoints import safetensors
+from ..checkpoints.files import WEIGHTS, write_checkpoint, write_weights
+from ..errors import (
+    ABOVE_0,
+    AT_LEAST_0,
+    COUNT,
+    RATE,
+    ArgumentError,
+    CheckpointError,
+    Range,
+    TiedGPTError,
+    short_repr,
+)
 from ..evaluation import measure_tokens
 from ..fast.blas import one_blas_thread
 from ..fast.threads import cores, training_threads
@@ -26,9 +47,50 @@ from ..gpt2.model import GPT2
 from ..gpt2.ops import cross_entropy
 from ..gpt2.parameters import parameter_shapes, unflatten
 from ..gpt2.run import OnProgress
+from ..writing import new_directory, remove_unfinished, replaced_file
 from .optimizer import AdamW, clip, learning_rate
-from .settings import Settings
-from .state import Best, TrainingState, checksum, read_state, read_vector, write_log, write_state
+
+STATE = "training.safetensors"
+LOG = "log.jsonl"
+MAX_COUNT = 2**31 - 1  # the largest number of steps, sequences, ...
+
+
+def setting(default: float, accepted: Range, help: str = "", metavar: str = "") -> Any:
+    """A field of Settings: its default, the numbers that it accepts, and the help of its flag."""
+    return field(default=default, metadata={"accepted": accepted, "help": help, "metavar": metavar})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a model is trained. Raises ArgumentError for a number that is not accepted."""
+
+    steps: int = setting(2000, Range(1, MAX_COUNT), "steps in all, for the learning rate too", "N")
+    batch: int = setting(32, Range(1, MAX_COUNT), "sequences in a step", "B")
+    # A context of one token predicts nothing.
+    context: int = setting(128, Range(2, MAX_COUNT), "tokens in a sequence", "T")
+    lr: float = setting(3e-3, ABOVE_0, "peak learning rate, after the warm-up", "LR")
+    warm_up: int = setting(100, Range(0, MAX_COUNT))  # steps, at most a tenth of all steps
+    weight_decay: float = setting(0.1, AT_LEAST_0)
+    beta2: float = setting(0.99, RATE)
+    clip: float = setting(1.0, AT_LEAST_0)  # the largest norm of a gradient
+    eval_every: int = setting(
+        0, Range(0, MAX_COUNT), "steps between evaluations, which also save; 0: a tenth of all", "N"
+    )
+    seed: int = setting(1, Range(0, MAX_COUNT), "seed of weights, batches and dropout", "S")
+    threads: int = setting(0, Range(0, MAX_COUNT))  # that share a batch; 0: training_threads
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            # `check` returns one of Python's numbers: a NumPy number cannot be written as JSON.
+            number = each.metadata["accepted"].check(each.name, getattr(self, each.name))
+            object.__setattr__(self, each.name, number)  # the class is frozen
+
+
+class Best(NamedTuple):
+    """The evaluation with the lowest held-out loss so far."""
+
+    loss: float
+    step: int
 
 
 class Trainer:
@@ -41,7 +103,7 @@ class Trainer:
 
     `model` is the model as it is now; its trained parameters are views of `flat` [P]. `evaluations`
     are {"step", "loss", "val_loss"}, where loss is the mean over the steps since the last
-    evaluation (step 0 has none). `command_flags` are saved for `tiedgpt train` and not used here.
+    evaluation (step 0 has none).
     """
 
     def __init__(
@@ -78,10 +140,11 @@ class Trainer:
 
         self.step = 0  # how many steps are done
         self.evaluations: list[dict[str, float]] = []
-        self.command_flags: dict[str, Any] = {}  # `tiedgpt train` sets them, to resume with
         self.losses: list[float] = []  # those of the steps since the last evaluation
         self.best: Best | None = None
         self._best_flat = self.flat.copy()  # `flat` as it was after the best step
+        self.directory: Path | None = None  # where the training is saved
+        self.saved_best: Best | None = None  # of the model in the directory
 
     def run(self, progress: OnProgress = None) -> Iterator[dict[str, Any]]:
         """Train; yield a record after each step.
@@ -139,25 +202,90 @@ class Trainer:
         self.losses = []
         return loss
 
+    def run_and_save(
+        self,
+        directory: Path,
+        others: Mapping[str, bytes] | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+        progress: OnProgress = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Train as `run` does, and save before each record with a "val_loss" is yielded.
+
+        The first save is that of `save`. When `should_stop()` is True after a step, the training is
+        saved and ends. Raises TiedGPTError for a loss that is not finite, files that cannot be
+        written, and a batch that does not fit into memory. The message says which model the
+        directory holds.
+        """
+        try:
+            for record in self.run(progress):
+                is_last = should_stop()
+                if directory != self.directory:
+                    self.save(directory, others)
+                elif is_last or "val_loss" in record:
+                    self._replace_saved(directory)
+                yield record
+                if is_last:
+                    return
+        except MemoryError as error:
+            raise TiedGPTError(
+                f"not enough memory for a batch of {self.settings.batch:,} sequences of "
+                f"{self.settings.context:,} tokens; use a smaller --batch{self._saved_model()}"
+            ) from error
+        except TiedGPTError as error:
+            raise type(error)(f"{error}{self._saved_model()}") from error
+
+    def _saved_model(self) -> str:
+        """The end of an error message: which model the directory holds, if there is one."""
+        if self.saved_best is None:
+            return ""
+        return f"; {self.directory} holds the model of step {self.saved_best.step}"
+
     def save(self, directory: Path, others: Mapping[str, bytes] | None = None) -> None:
-        """Write a checkpoint of the best model, as save_model does, with the files of state.py.
+        """Write a new directory: a checkpoint of the best model, the state, and the log.
 
         others: the contents of more files by name, such as the tokenizer's.
         """
-        state = TrainingState(
-            only=self.only,
-            step=self.step,
-            best=self.best,
-            evaluations=self.evaluations,
-            losses=self.losses,
-            flags=self.command_flags,
-            settings=self.settings,
-            text=[checksum(self.tokens), checksum(self.held_out)],
-        )
-        with StagedFiles(directory) as files:
-            write_model(files, self.best_model(), others or {})
-            write_state(files, state, self._vectors())
-            write_log(files, self.evaluations)
+        with new_directory(directory) as new:
+            write_checkpoint(new, self.best_model(), others or {})
+            with open(new / STATE, "xb") as file:
+                self._write_state(file)
+            with open(new / LOG, "xb") as file:
+                self._write_log(file)
+        self.directory = directory
+        self.saved_best = self.best
+
+    def _replace_saved(self, directory: Path) -> None:
+        """Replace the files that have changed since the last save.
+
+        A kill between two replacements loses nothing. A log that is newer than the state is written
+        again when the steps are repeated. A best model is saved after its own step, so its state,
+        which is written first, has the same parameters: `resume` writes the model from them.
+        """
+        with replaced_file(directory / LOG) as file:
+            self._write_log(file)
+        with replaced_file(directory / STATE) as file:
+            self._write_state(file)
+        if self.saved_best != self.best:
+            with replaced_file(directory / WEIGHTS) as file:
+                write_weights(file, self.best_model())
+            self.saved_best = self.best
+
+    def _write_log(self, file: BinaryIO) -> None:
+        for evaluation in self.evaluations:
+            file.write(f"{json.dumps(evaluation)}\n".encode())
+
+    def _write_state(self, file: BinaryIO) -> None:
+        state = {
+            "only": self.only,
+            "step": self.step,
+            "best": self.best,
+            "evaluations": self.evaluations,
+            "losses": self.losses,
+            "settings": asdict(self.settings),
+            "text": [checksum(self.tokens), checksum(self.held_out)],
+        }
+        metadata = {"training": json.dumps(state)}
+        safetensors.write(file, self._vectors().items(), metadata)
 
     @classmethod
     def resume(
@@ -166,34 +294,48 @@ class Trainer:
         """The trainer that was saved in a directory; give it the same texts again.
 
         `steps` is a new total number of steps; the learning rates from here on depend on it.
+        Removes what a killed process left in the directory. Raises CheckpointError for a state that
+        is missing or damaged, ArgumentError for another text and for too few steps.
         """
         state, tensors = read_state(directory)
-        settings = state.settings
+        settings = state["settings"]
         if steps is not None:
             settings = replace(settings, steps=steps)
-        if settings.steps < state.step:
+        if settings.steps < state["step"]:
             raise ArgumentError(
-                f"{state.step} steps are done already; steps must be at least that, "
-                f"got {settings.steps}"
+                f"steps must be at least the {state['step']} that are done, got {settings.steps}"
             )
-        if state.text != [checksum(tokens), checksum(held_out)]:
+        if state["text"] != [checksum(tokens), checksum(held_out)]:
             raise ArgumentError(
                 f"{directory} was trained on another text: give the same text again"
             )
 
-        # The directory holds the model of the best step, with which the trainer begins. Then the
-        # parameters of the last step replace its parameters, and the best ones stay as the best.
-        best_model = open_checkpoint(directory).load()
-        trainer = cls(best_model, tokens, held_out, settings, state.only)
+        # The trainer begins with the model of the best step, and keeps it as the best. Then the
+        # parameters of the last step replace those of its model.
+        trainer = cls(checkpoints.load(directory), tokens, held_out, settings, state["only"])
         for name, vector in trainer._vectors().items():
             read_vector(directory, tensors, name, to=vector)
-        trainer.step = state.step
-        trainer.best = state.best
-        trainer.evaluations = state.evaluations
-        trainer.losses = state.losses
-        trainer.command_flags = state.flags
-        trainer.optimizer.steps = state.step
+        trainer.step = state["step"]
+        trainer.optimizer.steps = state["step"]
+        trainer.best = state["best"]
+        trainer.evaluations = state["evaluations"]
+        trainer.losses = state["losses"]
+        trainer.directory = directory
+        trainer.saved_best = state["best"]
+        trainer._complete_saved(directory)
         return trainer
+
+    def _complete_saved(self, directory: Path) -> None:
+        """Do what a process that was killed in `_replace_saved` did not do."""
+        for name in (LOG, STATE, WEIGHTS):
+            remove_unfinished(directory / name)
+        assert self.best is not None  # `read_state` refuses a state without it
+        # The state was written after the step of the best model, and the model perhaps not.
+        is_last_best = self.best.step == self.step
+        if is_last_best and not np.array_equal(self._best_flat, self.flat):
+            self._best_flat[:] = self.flat
+            with replaced_file(directory / WEIGHTS) as file:
+                write_weights(file, self.best_model())
 
     def _vectors(self) -> dict[str, np.ndarray]:
         """The arrays [P] that a step changes, by their names in the saved state."""
@@ -325,3 +467,46 @@ def trained_shapes(config: Config, only: str | None) -> dict[str, tuple[int, ...
     if only == "head":
         return {"lm_head.weight": shapes["lm_head.weight"]}
     return shapes
+
+
+def checksum(ids: np.ndarray) -> int:  # [N]
+    """A checksum of a text's token ids, to recognise the same text."""
+    return zlib.crc32(ids.astype("<i8").tobytes())
+
+
+def read_state(directory: Path) -> tuple[dict[str, Any], dict[str, safetensors.Tensor]]:
+    """The state in a directory, and its tensors, which are not read and not checked yet.
+
+    The state is as `Trainer._write_state` has it, with Settings and Best. Raises CheckpointError if
+    there is no state, or if it is damaged.
+    """
+    path = directory / STATE
+    tensors, metadata = safetensors.read_with_metadata(path)
+    try:
+        saved = json.loads(metadata["training"])
+        state = {name: saved[name] for name in ("only", "step", "text")}
+        state["settings"] = Settings(**saved["settings"])
+        state["best"] = Best(*saved["best"])
+        state["evaluations"] = list(saved["evaluations"])
+        state["losses"] = list(saved["losses"])
+        COUNT.check("step", state["step"])
+        COUNT.check("best step", state["best"].step)
+        AT_LEAST_0.check("best loss", state["best"].loss)
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} does not hold the state of a training: {error!r}") from error
+    return state, tensors
+
+
+def read_vector(
+    directory: Path, tensors: dict[str, safetensors.Tensor], name: str, to: np.ndarray
+) -> None:
+    """Read the tensor `name` of STATE into the array `to` [P].
+
+    Raises CheckpointError if there is no such tensor of this shape.
+    """
+    tensor = tensors.get(name)
+    if tensor is None or tensor.dtype != "F32" or tensor.shape != to.shape:
+        raise CheckpointError(
+            f"{directory / STATE}: expected a tensor {name} of {to.size} float32 numbers"
+        )
+    to[...] = tensor.read()

@@ -36,12 +36,19 @@ import {
 } from "./state.js"
 
 const idsOf = tokens => tokens.map(token => token.id)
-const samplesAll = () => state.temperature === 1 && !state.top_k && state.top_p === 1
+const samplesAll = () =>
+	state.temperature === 1 &&
+	!state.top_k &&
+	state.top_p === 1 &&
+	state.min_p === 0 &&
+	state.repetition_penalty === 1
 const samplingFields = i => ({
 	...promptFields(i),
 	temperature: state.temperature,
 	top_k: state.top_k || null,
-	top_p: state.top_p
+	top_p: state.top_p,
+	min_p: state.min_p,
+	repetition_penalty: state.repetition_penalty
 })
 function setPrompt(ids) {
 	$("#prompt").blur()
@@ -71,7 +78,9 @@ panel(
 function showSliderValues() {
 	const top_k = state.top_k || "off"
 	const top_p = state.top_p < 1 ? state.top_p : "off"
-	const values = [state.temperature, top_k, top_p]
+	const min_p = state.min_p || "off"
+	const penalty = state.repetition_penalty > 1 ? state.repetition_penalty : "off"
+	const values = [state.temperature, top_k, top_p, min_p, penalty]
 	$$("#sliders output").forEach((output, i) => put(output, values[i]))
 }
 // The text of ids that were not typed. What the reader types meanwhile is left alone.

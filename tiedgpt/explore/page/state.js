@@ -13,6 +13,8 @@ export const state = {
 	temperature: 1,
 	top_k: 0, // off
 	top_p: 1,
+	min_p: 0,
+	repetition_penalty: 1,
 	seed: 1,
 	layer: 1,
 	head: 2,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ...checkpoints.known_models import MODELS
+from ...checkpoints.places import MODELS
 from ...gpt2.parameters import count_matrices, parameter_count
 from .query import Query
 from .registry import Answer, Turn, view

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ...inference.text import TextGeneration
+from ...generation import sample_tokens
 from ...study import paths, predictions
 from ..shown import blas_threads_for
 from .display import displayed_prediction, displayed_tokens
@@ -25,7 +25,7 @@ def next_tokens(query: Query, turn: Turn) -> Answer:
 
     logits = query.shown.logits(query.model, prompt_ids, turn.pause)
     probabilities = np.exp(paths.log_probabilities(logits))  # [V], by the model alone
-    drawn_probabilities = sampling.probabilities(logits)  # [V], 0 for a token that is not kept
+    drawn_probabilities = sampling.probabilities(logits, prompt_ids)  # [V], 0 for a dropped token
 
     rows = []
     for prediction in predictions.predict(logits, paths.top_k(logits, LISTED)):
@@ -54,32 +54,30 @@ def generate(query: Query, turn: Turn) -> Iterator[Answer]:
     but has no answer of its own.
     """
     tokenizer = query.shown.tokenizer
-    generation = TextGeneration(
-        model=query.model,
-        tokenizer=tokenizer,
-        prompt_ids=query.prompt_ids,
-        sampling=query.sampling,
-        max_new_tokens=query.new_tokens,
-        seed=query.seed,
-    )
-    sample = generation.samples[0]
     tokens: list[dict[str, Any]] = []  # all that were drawn
 
-    # `steps` calls this for each token that is drawn, and then yields.
+    # `sample_tokens` calls this for each token that is drawn, and then yields it.
     def record(sample_number: int, logits: np.ndarray, token: int) -> None:
         (prediction,) = predictions.predict(logits, [token])
         displayed = displayed_prediction(tokenizer, prediction)
         displayed["bits"] = predictions.surprisal(prediction.log_probability)
         tokens.append(displayed)
 
-    with blas_threads_for(query.prompt_ids):
-        for _ in generation.steps(progress=turn.pause, record=record):
-            # The last step only ends the sample. It has drawn an end-of-text token, or none.
-            if sample.finish_reason is None:
-                yield tokens[-1]
-                turn.pause()
-
+    steps = sample_tokens(
+        query.model,
+        query.prompt_ids,
+        max_new_tokens=query.new_tokens,
+        sampling=query.sampling,
+        seed=query.seed,
+        progress=turn.pause,
+        record=record,
+    )
     reason = "length"
-    if sample.finish_reason == "eos":
-        reason = "end of text"
+    with blas_threads_for(query.prompt_ids):
+        for (token,) in steps:
+            if token in query.model.config.eos_token_ids:
+                reason = "end of text"
+                break
+            yield tokens[-1]
+            turn.pause()
     yield {"end": reason, "bits_per_token": np.mean([token["bits"] for token in tokens])}

@@ -4,7 +4,7 @@ The library checks most values, as it does for the command line. What only a pag
 here.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -72,12 +72,13 @@ class Query:
 
     @cached_property
     def sampling(self) -> Sampling:
-        """How tokens are drawn. Without a value, or with null, there is no top_k or top_p."""
-        return Sampling(
-            temperature=self.fields.get("temperature", 1.0),
-            top_k=self.fields.get("top_k"),
-            top_p=self.fields.get("top_p"),
-        )
+        """How tokens are drawn. A field that is not sent, or null, has its default."""
+        sent = {}
+        for setting in fields(Sampling):
+            value = self.fields.get(setting.name)
+            if value is not None:
+                sent[setting.name] = value
+        return Sampling(**sent)
 
     @property
     def new_tokens(self) -> int:

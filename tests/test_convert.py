@@ -1,0 +1,146 @@
+"""The commands `tie` and `untie`: a copy with the other head, whatever config.json and file say.
+
+config.json says tied or untied. The file of weights may hold no W_U (as that of TIED), a copy of
+wte.T as W_U (as that of COPY), or another head: a W_U that is not wte.T (as that of UNTIED).
+"""
+
+import json
+import subprocess
+
+import numpy as np
+import pytest
+from support.checkpoint_files import assert_same, write_tensors
+from support.commands import answer, assert_one_error_line, command
+from support.models import CONFIG, SMALL, random_model
+
+from tiedgpt import Tokenizer, load_model, load_tokenizer, save_model, score
+from tiedgpt.cli.convert import read_sonnets
+
+TIED = random_model(SMALL)  # without a W_U in its file
+UNTIED = random_model(SMALL.with_head("untied"))  # its W_U is not wte.T
+COPY = TIED.untie("copy")  # its W_U is wte.T
+FRESH = TIED.untie("random", seed=3)
+RANDOM = ("--init", "random", "--seed", "3")
+
+
+@pytest.mark.parametrize(
+    ("said", "model", "words", "expected"),
+    [
+        ("tied", TIED, ["untie"], COPY),
+        ("tied", COPY, ["untie"], COPY),
+        ("tied", UNTIED, ["untie"], UNTIED),  # the W_U that config.json does not mention is kept
+        ("untied", TIED, ["untie"], COPY),
+        ("tied", TIED, ["untie", *RANDOM], FRESH),
+        ("tied", COPY, ["untie", *RANDOM], FRESH),
+        ("tied", UNTIED, ["untie", *RANDOM], UNTIED.tie().untie("random", seed=3)),
+        ("untied", TIED, ["untie", *RANDOM], FRESH),
+        ("untied", COPY, ["untie"], "untied already"),
+        ("untied", UNTIED, ["untie"], "untied already"),
+        ("untied", UNTIED, ["untie", *RANDOM], "untied already"),
+        ("untied", COPY, ["tie"], TIED),
+        ("untied", UNTIED, ["tie"], UNTIED.tie()),
+        ("tied", UNTIED, ["tie"], UNTIED.tie()),
+        ("untied", TIED, ["tie"], TIED),
+        ("tied", TIED, ["tie"], "tied already"),
+        ("tied", COPY, ["tie"], "tied already"),
+    ],
+)
+def test_what_the_copy_holds(run, tmp_path, said, model, words, expected):
+    """config.json says `said`, and the file has the parameters of `model`."""
+    source = write_tensors(tmp_path / "source", model.parameters, SMALL.with_head(said))
+    before = {path.name: path.read_bytes() for path in source.iterdir()}
+    copy = tmp_path / "copy"
+    result = run(*words, str(source), str(copy))
+    if isinstance(expected, str):
+        assert_one_error_line(result, expected)
+        assert not copy.exists()
+    else:
+        code, out, err = result
+        assert (code, out) == (0, "")
+        assert f"wrote {copy}: {expected.config.head}" in err
+        assert_same(load_model(copy), expected)
+    assert {path.name: path.read_bytes() for path in source.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("shakespeare-tied", ["untie"]),
+        ("shakespeare-tied", ["untie", "--init", "zeros"]),
+        ("shakespeare-untied", ["tie"]),
+    ],
+)
+def test_a_note_says_what_happens_to_the_loss_of_a_text(run, tmp_path, source, words):
+    """None is there if the logits are the same. By zeros, every token has the same probability."""
+    copy = tmp_path / "copy"
+    code, _, err = run(*words, source, str(copy))
+    assert code == 0
+    tokenizer = load_tokenizer(source)
+    ids = tokenizer.encode(read_sonnets())
+    before = score(load_model(source), tokenizer, ids).nll
+    after = score(load_model(copy), tokenizer, ids).nll
+    note = f"goes from {before:.2f} to {after:.2f} nats per token"
+    assert (note in err) == (words != ["untie"])
+    assert ("sonnets" in err) == (words != ["untie"])
+
+
+def test_a_note_says_that_the_loss_is_not_measured_without_a_tokenizer(run, tmp_path):
+    source = write_tensors(tmp_path / "source", UNTIED.parameters, UNTIED.config)
+    code, _, err = run("tie", str(source), str(tmp_path / "copy"))
+    assert code == 0
+    assert "loss of a text is not measured" in err
+
+
+def test_flags_of_the_other_command(run, tmp_path):
+    result = run("tie", "--init", "zeros", "shakespeare-untied", str(tmp_path / "copy"))
+    assert_one_error_line(result, "--init")
+
+
+# A checkpoint that contradicts its config.json, in other commands
+
+
+def test_params_shows_the_head_that_is_loaded(run, tmp_path):
+    write_tensors(tmp_path, UNTIED.parameters, SMALL)
+    document = answer(run, "params", "-m", str(tmp_path))
+    assert document["config"]["tied"] is False
+
+
+def test_a_command_says_that_the_head_of_the_file_is_used(tmp_path):
+    """config.json says tied, and the file holds a W_U that is not wte.T."""
+    save_model(random_model(CONFIG), Tokenizer([]), tmp_path)
+    untied = random_model(CONFIG.with_head("untied"), seed=1)
+    write_tensors(tmp_path, untied.parameters, CONFIG)  # beside the tokenizer
+    arguments = command("score", "-m", str(tmp_path), "--json")
+    done = subprocess.run(arguments, input=b"abcdef", capture_output=True, check=True)
+    assert json.loads(done.stdout)["head"] == "untied"
+    assert b"note: " in done.stderr
+    assert b"untied, as transformers 5 reads it" in done.stderr
+
+
+# A damaged model
+
+
+@pytest.mark.parametrize("words", [["untie"], ["resize", "--vocab-size", "300"]], ids=" ".join)
+def test_a_copy_of_a_model_with_nan_is_not_written(run, save, tmp_path, words):
+    """np.errstate is there because NumPy's own warnings about NaN would be errors in a test."""
+    model = random_model(CONFIG)
+    model.parameters["wte.weight"][-1, 0] = np.nan
+    damaged = save("damaged", model)
+    with np.errstate(invalid="ignore"):
+        result = run(*words, damaged, str(tmp_path / "copy"))
+    assert_one_error_line(result, "checkpoint is damaged")
+    assert not (tmp_path / "copy").exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(np.inf, ["resize", "--vocab-size", "300"]), (np.nan, ["next", "--head", "both", "a", "-m"])],
+)
+def test_a_w_u_that_is_not_finite(run, save, tmp_path, number, words):
+    model = random_model(CONFIG.with_head("untied"))
+    model.parameters["lm_head.weight"][-1, 0] = number
+    damaged = save("damaged", model)
+    copy = [str(tmp_path / "copy")] if words[0] == "resize" else []
+    with np.errstate(invalid="ignore"):
+        result = run(*words, damaged, *copy)
+    assert_one_error_line(result, "checkpoint is damaged")

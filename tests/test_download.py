@@ -1,0 +1,641 @@
+"""Downloads from a hub that fails: after each fault, the right files are there, or one line is.
+
+The fixture hub_server is a hub on this machine. It has a small model, NAME, whose files are the
+fixture hub_files; the weights have about 1 MB. `hub_server.faults[file]` is a list of faults: each
+spoils one answer with the file, and after the last fault the answers are right. The hub redirects
+requests for weights to another host, so a fault of the weights is one of that host.
+
+Downloads go to weights_folder. A part is the hidden file with what a download has received. The
+client gives up after 6 attempts in a row without a new byte.
+"""
+
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.checkpoint_files import write_shards
+from support.checks import refuses
+from support.commands import assert_one_error_line, command
+from support.loopback_hub import (
+    BLOCK,
+    COMMIT,
+    CONFIG,
+    HALF,
+    INDEX,
+    NAME,
+    OTHER_COMMIT,
+    WEIGHTS,
+    Fault,
+    hidden_files,
+    visible_files,
+)
+from support.models import random_model
+from support.terminal import CTRL_C, Terminal
+from support.vocabularies import bpe_model, tokenizer_json
+
+import tiedgpt
+from tiedgpt import Tokenizer
+from tiedgpt.checkpoints import download as module
+from tiedgpt.checkpoints import find_model, places
+from tiedgpt.checkpoints.download import download
+from tiedgpt.checkpoints.places import MODELS
+from tiedgpt.errors import CheckpointError, TiedGPTError
+from tiedgpt.gpt2.tokenizer import spelled_ids
+
+GPT2 = "openai-community/gpt2"
+PART = f".{WEIGHTS}.{COMMIT[:12]}.part"
+DROPPED = Fault(is_dropped=True)
+HALFWAY = Fault(stop=HALF)  # the connection is cut in the middle of the weights
+WRONG_BYTES = Fault(flips_a_bit=True)
+CONFIG_FILE = "config.json"
+
+
+def lasting(fault: Fault) -> list[Fault]:
+    """The same fault for more requests than a download makes."""
+    return [fault] * 99
+
+
+def assert_whole(folder: Path, files: dict[str, bytes]) -> None:
+    """The folder has exactly these files, and of hidden files none but the commit."""
+    assert visible_files(folder) == files
+    assert hidden_files(folder) == {".commit"}
+
+
+# The faults of a server
+
+ENDS_RIGHT = {  # the file, and the faults of the first answers with it
+    "plain": (WEIGHTS, []),
+    "cut at once": (WEIGHTS, [Fault(stop=0)]),
+    "cut after a byte": (WEIGHTS, [Fault(stop=1)]),
+    "cut before the last byte": (WEIGHTS, [Fault(stop=-1)]),
+    "cut three times": (WEIGHTS, [Fault(stop=100), HALFWAY, Fault(stop=HALF + 1)]),
+    "500, 502, 503, 408": (WEIGHTS, [Fault(500), Fault(502), Fault(503), Fault(408)]),
+    "429": (WEIGHTS, [Fault(429, {"Retry-After": "0"}), Fault(429, {"Retry-After": "later"})]),
+    "dropped": (WEIGHTS, [DROPPED]),
+    "dropped at first": (CONFIG_FILE, [DROPPED]),
+    "stalled": (WEIGHTS, [Fault(stop=HALF, stalls=True)]),
+    "no Range": (WEIGHTS, [HALFWAY, Fault(no_range=True, stop=9), Fault(no_range=True)]),
+    "416": (WEIGHTS, [HALFWAY, Fault(416)]),
+    "the link has expired": (WEIGHTS, [Fault(403), HALFWAY, Fault(403), Fault(410)]),
+    "404 of the other host": (WEIGHTS, [Fault(404), HALFWAY, Fault(404)]),
+    "small file": ("merges.txt", [DROPPED, Fault(503), Fault(stop=3), Fault(stop=1), Fault(429)]),
+    "one of each": (WEIGHTS, [Fault(503), Fault(stop=9), DROPPED, Fault(429), HALFWAY]),
+}
+
+
+@pytest.mark.parametrize(("file", "faults"), ENDS_RIGHT.values(), ids=ENDS_RIGHT)
+def test_after_faults_that_pass_the_files_are_right(
+    hub_server, hub_files, monkeypatch, file, faults
+):
+    if any(fault.stalls for fault in faults):
+        monkeypatch.setattr(module, "TIMEOUT", (5, 0.2))  # seconds to connect, and for more data
+    hub_server.faults[file] = list(faults)
+    assert_whole(download(NAME), hub_files)
+    assert hub_server.faults[file] == []  # each fault was met
+
+
+ENDS_IN_A_LINE = {  # the file, the fault of each answer with it, what the line says
+    "401": (CONFIG_FILE, Fault(401), r"answers 401: .* set HF_TOKEN"),
+    "403": (CONFIG_FILE, Fault(403), r"answers 403: .* set HF_TOKEN"),
+    "404": (CONFIG_FILE, Fault(404), r"no such repository, or no config\.json in it"),
+    "410": (CONFIG_FILE, Fault(410), "answers 410"),
+    "503": (WEIGHTS, Fault(503), "localhost answers 503; 6 attempts in a row"),
+    "404 of the other host": (WEIGHTS, Fault(404), "localhost answers 404; 6 attempts"),
+    "cut": (WEIGHTS, HALFWAY, "the connection was cut; 6 attempts .* continues from here"),
+    "wrong bytes": (WEIGHTS, WRONG_BYTES, "its hash is [0-9a-f]{64}, expected"),
+    "wrong bytes, small file": ("vocab.json", WRONG_BYTES, "its hash is [0-9a-f]{40}, expected"),
+    "too small a Content-Length": (WEIGHTS, Fault(headers={"Content-Length": "9"}), "its hash is"),
+    "no hash": ("merges.txt", Fault(headers={"ETag": '"5f-abc"'}), "names no hash"),
+    "no commit": (CONFIG_FILE, Fault(headers={"X-Repo-Commit": ""}), "commit main, the server"),
+    "another commit": ("vocab.json", Fault(headers={"X-Repo-Commit": "f" * 40}), "of commit 0123"),
+    "redirects in a circle": (
+        WEIGHTS,
+        Fault(302, {"Location": f"/{NAME}/resolve/{COMMIT}/{WEIGHTS}"}),
+        "cannot be reached: 'Exceeded 30 redirects",
+    ),
+    "redirect to no URL": (WEIGHTS, Fault(302, {"Location": "http://u:p@[/"}), "cannot be reached"),
+}
+
+
+@pytest.mark.parametrize(("file", "fault", "message"), ENDS_IN_A_LINE.values(), ids=ENDS_IN_A_LINE)
+def test_a_fault_that_lasts_is_one_line_and_no_model(
+    weights_folder, hub_server, hub_files, file, fault, message
+):
+    """The line says what to do without a download. After the fault, the same call succeeds."""
+    hub_server.faults[file] = lasting(fault)
+    error = refuses(message, download, NAME)
+    assert f"put the model's files in {weights_folder / NAME}, or give a path" in error
+    assert "u:p" not in error  # a password
+    is_small = file != WEIGHTS
+    there = visible_files(weights_folder / NAME)
+    assert WEIGHTS not in there
+    assert (CONFIG_FILE in there) != is_small  # it comes when all other small files are there
+    hub_server.faults.clear()
+    assert_whole(download(NAME), hub_files)
+
+
+def test_a_full_disk_is_one_line_and_the_part_is_continued(weights_folder, hub_server, hub_files):
+    """This process is not allowed to make a file of more than HALF bytes."""
+    resource = pytest.importorskip("resource")
+    soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (HALF, hard_limit))
+    try:
+        refuses("cannot write to .*: File too large; .*TIEDGPT_WEIGHTS", download, NAME)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft_limit, hard_limit))
+    assert WEIGHTS not in visible_files(weights_folder / NAME)
+    assert_whole(download(NAME), hub_files)
+    assert hub_server.asked() == [0, HALF - 1]
+
+
+def test_the_next_download_continues_where_the_last_one_stopped(
+    weights_folder, hub_server, hub_files
+):
+    """It asks for the last byte again, so that a request for the rest is never empty."""
+    hub_server.faults[WEIGHTS] = [HALFWAY, *lasting(DROPPED)]
+    refuses("the same command continues from here", download, NAME)
+    part = weights_folder / NAME / PART
+    received = part.read_bytes()
+    assert len(received) > HALF - BLOCK
+    assert hub_files[WEIGHTS].startswith(received)
+
+    hub_server.faults.clear()
+    hub_server.requests.clear()
+    assert_whole(download(NAME), hub_files)
+    assert hub_server.asked() == [len(received) - 1]
+    assert hub_server.asked("vocab.json", "127.0.0.1") == []
+
+
+@pytest.mark.parametrize("part", ["whole", "longer", "other bytes"])
+def test_a_part_is_verified_before_it_is_a_model(weights_folder, hub_server, hub_files, part):
+    hub_server.faults[WEIGHTS] = lasting(DROPPED)
+    refuses("continues from here", download, NAME)
+    hub_server.faults.clear()
+    weights = hub_files[WEIGHTS]
+    contents = {"whole": weights, "longer": weights + b"more", "other bytes": b"junk"}
+    (weights_folder / NAME / PART).write_bytes(contents[part])
+    if part == "other bytes":
+        refuses("its hash is", download, NAME)
+    assert_whole(download(NAME), hub_files)
+
+
+def test_how_long_it_waits(hub_server, monkeypatch):
+    """Twice as long after each attempt without a new byte, but as long as the server asks for."""
+    slept = []
+    monkeypatch.setattr(module.time, "sleep", slept.append)
+    hub_server.faults[WEIGHTS] = [
+        Fault(503),
+        Fault(503),
+        HALFWAY,
+        Fault(503, {"Retry-After": "7"}),
+        Fault(429, {"Retry-After": "99999999"}),
+    ]
+    download(NAME)
+    assert slept == [0.002, 0.004, 0.001, 7, module.MAX_DELAY]
+
+
+# No connection
+
+
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9", "http://u:p@[/", "ftp://a/x", "\udce9"])
+def test_a_hub_that_was_never_reached_is_one_line_at_once(
+    weights_folder, monkeypatch, run, endpoint
+):
+    """Nobody listens at port 9, and the other endpoints are no URLs. u:p is a password."""
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    result = run("download", NAME)
+    assert_one_error_line(result, "config.json cannot be reached: ")
+    assert "u:p" not in result[2]
+    assert not weights_folder.exists()
+
+
+@pytest.mark.parametrize("value", ["1", "true", "ON", "yes"])
+def test_offline_nothing_is_asked_for(weights_folder, hub_server, hub_files, monkeypatch, value):
+    """The line has the folder in which the files can be put by hand."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", value)
+    for function in (download, tiedgpt.load_model, tiedgpt.load_tokenizer):
+        error = refuses(f"{NAME} is not on this machine, and HF_HUB_OFFLINE is set", function, NAME)
+    folder = weights_folder / NAME
+    assert f"put the model's files in {folder}, or give a path" in error
+    folder.mkdir(parents=True)
+    for name, content in hub_files.items():
+        (folder / name).write_bytes(content)
+    assert download(NAME) == folder
+    assert tiedgpt.load_model(NAME).config == CONFIG
+    assert hub_server.requests == []
+
+
+# One commit
+
+
+def without(files: dict[str, bytes], *names: str) -> dict[str, bytes]:
+    return {name: content for name, content in files.items() if name not in names}
+
+
+@pytest.fixture
+def other_files(tmp_path) -> dict[str, bytes]:
+    """The files of another model with the same shapes and another vocabulary."""
+    path = tmp_path / "other"
+    config = replace(CONFIG, vocab_size=258)
+    tiedgpt.save_model(random_model(config, seed=1), Tokenizer([("a", "b")]), path)
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+@pytest.mark.parametrize("file", [CONFIG_FILE, "vocab.json", "merges.txt", WEIGHTS])
+def test_a_revision_that_moves_in_the_middle_is_not_mixed(
+    weights_folder, hub_server, hub_files, other_files, file
+):
+    """The first answer names the commit of main. All other requests ask for that commit."""
+    move = Fault(before=lambda: hub_server.put(NAME, other_files, OTHER_COMMIT))
+    hub_server.faults[file] = [move]
+    assert_whole(download(NAME), hub_files)
+    revisions = [re.search("/resolve/([^/]+)/", each.path)[1] for each in hub_server.requests]
+    assert revisions[0] == "main"
+    assert set(revisions[1:]) == {COMMIT}
+
+
+def test_the_weights_come_from_the_commit_of_the_small_files(hub_server, hub_files, other_files):
+    """The repository has another commit when the weights are needed, and a part may be there."""
+    tiedgpt.load_tokenizer(NAME)
+    hub_server.put(NAME, other_files, OTHER_COMMIT)
+    hub_server.faults[WEIGHTS] = [HALFWAY, *lasting(DROPPED)]
+    refuses("continues from here", download, NAME)
+    hub_server.faults.clear()
+    assert_whole(download(NAME), hub_files)
+
+
+def test_two_processes_that_saw_two_commits_are_not_mixed(
+    weights_folder, hub_server, hub_files, other_files
+):
+    """Another process has begun the download after the first answer, from another commit."""
+    folder = weights_folder / NAME
+
+    def begin_in_another_process():
+        folder.mkdir(parents=True)
+        (folder / ".commit").write_text(OTHER_COMMIT)
+
+    hub_server.faults[CONFIG_FILE] = [Fault(before=begin_in_another_process)]
+    refuses(f"has files of commit '{OTHER_COMMIT}'", download, NAME)
+    assert visible_files(folder) == {}
+    hub_server.put(NAME, other_files, OTHER_COMMIT)
+    assert_whole(download(NAME), other_files)
+
+
+@pytest.mark.parametrize("file", ["added_tokens.json", WEIGHTS, CONFIG_FILE])
+@pytest.mark.usefixtures("hub_server")
+def test_files_that_a_user_put_there_are_not_mixed_with_others(weights_folder, hub_files, file):
+    folder = weights_folder / NAME
+    folder.mkdir(parents=True)
+    (folder / file).write_bytes(hub_files.get(file, b"{}"))
+    refuses(f"{folder} has files, but not all of a model; move it away", download, NAME)
+    assert visible_files(folder).keys() == {file}
+
+
+def start_download() -> subprocess.Popen:
+    return subprocess.Popen(
+        command("download", NAME), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_of_two_downloads_at_once_the_second_waits(weights_folder, hub_server, hub_files):
+    """The server makes a pause after each piece until the second download waits."""
+    hub_server.pause = 0.2  # seconds
+    with start_download() as first:
+        assert "downloading" in first.stderr.readline()
+        with start_download() as second:
+            assert "another process downloads to" in second.stderr.readline()
+            hub_server.pause = 0
+            first_out, _ = first.communicate(timeout=30)
+            second_out, second_err = second.communicate(timeout=30)
+    assert first_out == second_out == f"{weights_folder / NAME}\n"
+    assert second_err == ""
+    assert hub_server.asked() == [0]  # the weights were sent once
+    assert_whole(weights_folder / NAME, hub_files)
+
+
+def test_a_download_that_ctrl_c_stops_is_continued(weights_folder, hub_server, hub_files):
+    """Until then, a bar shows the speed and the time left. The server pauses after each piece."""
+    hub_server.pause = 0.1  # seconds
+    with Terminal("download", NAME) as terminal:
+        bar = terminal.type("", "kB/s]")  # type nothing, and wait until the speed is shown
+        shown = bar + terminal.type(CTRL_C)
+        assert terminal.process.wait(timeout=20) == 130
+    # The bar looks like this: model.safetensors:  12%|###    | ... [00:01<00:07, 130kB/s]
+    assert re.search(r"model.safetensors: +\d+%\|.*\[\d\d:\d\d<\d\d:\d\d, +[\d.]+kB/s\]", shown)
+    assert "the same command continues from here" in shown
+    assert "Traceback" not in shown
+
+    received = (weights_folder / NAME / PART).stat().st_size
+    hub_server.pause = 0
+    assert_whole(download(NAME), hub_files)
+    assert hub_server.asked() == [0, received - 1]
+
+
+# The arguments: a name, and the number of the file before whose last step the process is killed.
+KILLED = """
+import os, signal, sys
+from tiedgpt.checkpoints.download import download
+replace, left = os.replace, [int(sys.argv[2])]
+def killed_replace(*arguments):
+    left[0] -= 1
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(*arguments)
+os.replace = killed_replace
+download(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_after_a_kill_the_next_download_completes_the_model(
+    weights_folder, hub_server, hub_files, number
+):
+    """The order is vocab.json, merges.txt, config.json, and the weights."""
+    killed = subprocess.run([sys.executable, "-c", KILLED, NAME, str(number)], timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    there = visible_files(weights_folder / NAME)
+    assert there.items() <= hub_files.items()
+    assert (CONFIG_FILE in there) == (number == 4)
+    assert_whole(download(NAME), hub_files)
+    assert hub_server.asked() == ([0, len(hub_files[WEIGHTS]) - 1] if number == 4 else [0])
+
+
+# Tokens
+
+
+def tokens_sent_to(server, host: str) -> set[str | None]:
+    """The tokens of all requests to this host; None for a request without a token."""
+    return {request.token for request in server.requests if request.host == host}
+
+
+def test_the_token_goes_to_the_hub_and_to_no_other_host(
+    hub_server, hub_files, monkeypatch, tmp_path
+):
+    """A password for the hub in .netrc, of the home directory, is not sent in its place."""
+    monkeypatch.setenv("HF_TOKEN", " hf_secret\n")
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login somebody password else\n")
+    hub_server.faults[WEIGHTS] = [HALFWAY, Fault(403)]
+    assert_whole(download(NAME), hub_files)
+    assert tokens_sent_to(hub_server, "127.0.0.1") == {"Bearer hf_secret"}
+    assert tokens_sent_to(hub_server, "localhost") == {None}
+
+
+def test_the_token_stays_when_the_hub_redirects_to_itself(hub_server, hub_files, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    location = f"/{NAME}/resolve/{COMMIT}/merges.txt"
+    hub_server.faults["merges.txt"] = [Fault(307, {"Location": location})]
+    assert_whole(download(NAME), hub_files)
+    assert tokens_sent_to(hub_server, "127.0.0.1") == {"Bearer hf_secret"}
+
+
+def test_a_token_that_is_refused_is_not_shown(hub_server, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    hub_server.faults[CONFIG_FILE] = [Fault(401)]
+    error = refuses("answers 401: .* check the name, and HF_TOKEN", download, NAME)
+    monkeypatch.setenv("HF_TOKEN", "hf_sec\nret")
+    error += refuses("HF_TOKEN contains characters that no token has", download, NAME)
+    assert "sec" not in error
+
+
+# Which files a repository has
+
+
+def tokenizer_of_bytes() -> bytes:
+    """A tokenizer.json whose tokens are bytes."""
+    model = bpe_model(vocab=spelled_ids([], first_id=0), merges=[])
+    return json.dumps(tokenizer_json(model=model, added_tokens=[])).encode()
+
+
+def test_files_of_each_kind_are_downloaded(hub_server, hub_files, tmp_path):
+    """In the last case, the weights are in several files with an index."""
+    write_shards(tmp_path, random_model(CONFIG))
+    names = [INDEX, "a.safetensors", "b.safetensors"]
+    shards = {name: (tmp_path / name).read_bytes() for name in names}
+    more = {
+        "tokenizer_config.json": b'{"model_max_length": 9}',
+        "added_tokens.json": b'{"<pad>": 257}',
+        "special_tokens_map.json": b'{"pad_token": "<pad>"}',
+        "chat_template.jinja": b"{{ messages }}",
+        "generation_config.json": b'{"eos_token_id": 5}',
+    }
+    no_vocabulary = without(hub_files, "vocab.json", "merges.txt")
+    cases = [
+        {**hub_files, **more},
+        {**no_vocabulary, "tokenizer.json": tokenizer_of_bytes()},
+        no_vocabulary,
+        {**without(hub_files, WEIGHTS), **shards},
+    ]
+    for n, files in enumerate(cases):
+        repository = f"case/{n}"
+        hub_server.put(repository, files)
+        hub_server.faults["b.safetensors"] = [Fault(stop=9), Fault(404)]
+        assert_whole(download(repository), files)
+        tiedgpt.load_model(repository)
+
+
+REFUSED_BEFORE_THE_WEIGHTS = {
+    "bert": (CONFIG_FILE, b'{"model_type": "bert"}', r"config\.json: .*'bert'"),
+    "no JSON": (CONFIG_FILE, b"", r"config\.json: "),
+    "merges": ("merges.txt", b"junk\n", r"merges\.txt, line 1"),
+    "vocabulary": ("vocab.json", b"[]", r"vocab\.json: "),
+    "settings": ("tokenizer_config.json", b"\xff", r"tokenizer_config\.json"),
+    "generation": ("generation_config.json", b'{"eos_token_id": "x"}', r"generation_config\.json"),
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    REFUSED_BEFORE_THE_WEIGHTS.values(),
+    ids=REFUSED_BEFORE_THE_WEIGHTS,
+)
+def test_a_wrong_small_file_is_refused_before_the_weights(
+    weights_folder, hub_server, hub_files, file, content, message
+):
+    hub_server.put(NAME, {**hub_files, file: content})
+    refuses(message, download, NAME)
+    assert hub_server.asked(WEIGHTS, "127.0.0.1") == []
+    if file == CONFIG_FILE:
+        assert not weights_folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        pytest.param({"pytorch_model.bin": b""}, "pytorch_model.bin, .* is a pickle", id="pickle"),
+        pytest.param({INDEX: b"{}"}, '"weight_map" must map', id="no-map"),
+        pytest.param({INDEX: b'{"weight_map": {"a": 1}}'}, '"weight_map" must map', id="number"),
+        pytest.param(
+            {INDEX: b'{"weight_map": {"a": "../x.safetensors"}}'}, '"weight_map" must', id="outside"
+        ),
+        pytest.param(
+            {INDEX: b'{"weight_map": {"a": "c.safetensors"}}'}, "has no c.safetensors", id="absent"
+        ),
+    ],
+)
+def test_weights_that_are_not_there(weights_folder, hub_server, hub_files, files, message):
+    hub_server.put(NAME, {**without(hub_files, WEIGHTS), **files})
+    refuses(message, download, NAME)
+    assert visible_files(weights_folder / NAME) == without(hub_files, WEIGHTS)
+    assert_model_is_not_whole()
+
+
+def assert_model_is_not_whole() -> None:
+    with pytest.raises(CheckpointError):
+        places.find_here(NAME)
+
+
+# Small files first
+
+
+@pytest.fixture
+def pinned_gpt2(hub_server, hub_files, monkeypatch):
+    """The hub has the small model a second time, as gpt2. Its commit and hashes are pinned."""
+    hub_server.put(GPT2, hub_files, OTHER_COMMIT)
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in hub_files.items()}
+    model = replace(MODELS["gpt2"], commit=OTHER_COMMIT, sha256=hashes[WEIGHTS])
+    monkeypatch.setitem(MODELS, "gpt2", model)
+    for file in module.VOCABULARY:
+        monkeypatch.setitem(module.VOCABULARY_SHA256, file, hashes[file])
+
+
+@pytest.mark.parametrize("name", ["124M", NAME])
+def test_tokenize_and_params_fetch_the_small_files_alone(
+    weights_folder, hub_server, pinned_gpt2, hub_files, run, monkeypatch, name
+):
+    """Their folder is no model yet. It becomes one when a command needs the weights.
+
+    "é" has two bytes, whose ids are 127 and 102 in GPT-2. The configuration of gpt2 is known.
+    """
+    folder = weights_folder / places.check_name(name)
+    code, out, err = run("tokenize", "--model", name, "é")
+    assert (code, out) == (0, "   127  b'\\xc3'\n   102  b'\\xa9'\n")
+    assert re.fullmatch(rf"tiedgpt: note: downloading the vocabulary of .* to {folder}\n", err)
+    assert_whole(folder, without(hub_files, WEIGHTS))
+    hub_server.requests.clear()
+    assert run("params", name)[0] == 0
+    assert tiedgpt.load_tokenizer(name).vocab_size == 257
+    assert hub_server.requests == []
+    assert places.models_here() == {}
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert_one_error_line(run("generate", "-m", name, "a"), "HF_HUB_OFFLINE is set")
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    code, _, err = run("generate", "-m", name, "-n", "3", "a")
+    assert code == 0
+    assert re.fullmatch(rf"tiedgpt: note: downloading the weights of .* to {folder}\n", err)
+    assert_whole(folder, hub_files)
+    assert run("generate", "-m", name, "-n", "3", "a")[::2] == (0, "")
+
+
+def test_a_command_without_a_model_downloads_nothing(hub_server, pinned_gpt2, run):
+    assert_one_error_line(run("tokenize", "a"), "gpt2 is not on this machine")
+    assert hub_server.requests == []
+
+
+# gpt2 and its pins
+
+
+def test_the_pins_are_the_facts(shared):
+    """The row of a model in FACTS.md: name, repository, commit, size and SHA-256 of its weights."""
+    text = (shared / "FACTS.md").read_text()
+    for name, model in MODELS.items():
+        (row,) = re.findall(rf"^\| {name}, .*$", text, re.MULTILINE)
+        _, repository, commit, _size, digest = row.strip("| ").split(" | ")
+        assert (model.repository, model.commit, model.sha256) == (repository, commit, digest)
+    for file, digest in places.VOCABULARY_SHA256.items():
+        assert re.search(rf"{file} \d+ B {digest}", text)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "124M"])
+@pytest.mark.usefixtures("pinned_gpt2")
+def test_gpt2_comes_from_its_commit(weights_folder, hub_server, hub_files, name, monkeypatch):
+    """A directory gpt2 in the working directory is not meant; a note says how to name it."""
+    monkeypatch.chdir(weights_folder.parent)
+    Path(name).mkdir()
+    notes = []
+    assert find_model(name, notes.append) == (name, weights_folder / "gpt2")
+    assert_whole(weights_folder / "gpt2", hub_files)
+    assert {re.search("/resolve/([^/]+)/", each.path)[1] for each in hub_server.requests} == {
+        OTHER_COMMIT
+    }
+    assert notes[0] == f"{name} is the name of a model; for the directory here, write ./{name}"
+
+
+@pytest.mark.parametrize("file", ["vocab.json", "merges.txt", WEIGHTS])
+@pytest.mark.usefixtures("pinned_gpt2")
+def test_a_file_that_differs_from_its_pin_is_refused(
+    weights_folder, hub_server, hub_files, other_files, file
+):
+    """It is refused even though the server names the right hash of its other file."""
+    hub_server.put(GPT2, {**hub_files, file: other_files[file]}, OTHER_COMMIT)
+    refuses(f"/{file}: its hash is .*, expected ", download, "gpt2")
+    assert file not in visible_files(weights_folder / "gpt2")
+
+
+@pytest.mark.parametrize("file", ["vocab.json", "merges.txt"])
+@pytest.mark.usefixtures("pinned_gpt2")
+def test_a_known_model_has_its_vocabulary(hub_server, hub_files, file):
+    hub_server.put(GPT2, without(hub_files, file), OTHER_COMMIT)
+    refuses(f"has no {file}", download, "gpt2")
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["gtp2", "GPT2", "../secret", "a/../b", "a/..", "", "a\\..\\b/c", "a/b/c", "a/b?x", "a/b\n"],
+)
+@pytest.mark.parametrize("function", [download, tiedgpt.load_model])
+def test_a_text_that_is_not_a_name(weights_folder, hub_server, function, name):
+    error = refuses(f"^no model {re.escape(repr(name))}: .*the names known are ", function, name)
+    assert error.endswith("; did you mean gpt2?") == (name in ("gtp2", "GPT2"))
+    assert hub_server.requests == []
+    assert not weights_folder.exists()
+
+
+@pytest.mark.parametrize("source", [Path(NAME), Path("gpt2"), "shakespeare-tied"])
+def test_a_path_and_a_shipped_model_are_never_downloaded(hub_server, pinned_gpt2, source):
+    """The machine of this test has no models, so the shipped model is missing."""
+    refuses(f"{source} .*(is not on this machine|is missing)", tiedgpt.load_model, source)
+    assert hub_server.requests == []
+
+
+@pytest.mark.parametrize("source", [None, 3, b"gpt2"])
+def test_another_type_of_source(source):
+    refuses("must be a name or a path", tiedgpt.load_model, source, error=TiedGPTError)
+
+
+# The folder that is filled
+
+
+def test_the_folder_of_a_download(hub_server, hub_files, tmp_path, monkeypatch):
+    """Without TIEDGPT_WEIGHTS: weights/ of a checkout, if it can be written to, else the cache.
+
+    It is not the package's own folder, which an upgrade would delete.
+    """
+    monkeypatch.delenv("TIEDGPT_WEIGHTS")
+    checkout = tmp_path / "checkout"
+    cache = tmp_path / ".cache" / "tiedgpt"
+    assert places.weight_folders() == [checkout / "tiedgpt" / "weights", cache]
+    assert places.folder_for_download(NAME) == cache / NAME
+
+    checkout.mkdir()
+    (checkout / "pyproject.toml").touch()
+    assert download(NAME) == checkout / "weights" / NAME
+    assert download(NAME) == checkout / "weights" / NAME  # it is there already
+    assert hub_server.asked() == [0]
+
+    (checkout / "weights").rename(tmp_path / "moved")
+    closed = [checkout]
+    monkeypatch.setattr(os, "access", lambda path, mode: path not in closed)
+    assert places.folder_for_download(NAME) == cache / NAME
+    closed.append(cache.parent if cache.parent.exists() else tmp_path)
+    refuses("cannot write to .*: name a folder for weights", places.folder_for_download, NAME)

@@ -1,0 +1,356 @@
+"""A new directory, or a replaced file, appears complete or not at all (writing.py).
+
+The function `write` of these tests writes two files to a new directory. `save` and `untie` are what
+users call. A process that is killed is a fork of this one: it counts its changes of files, and is
+killed before one of them.
+"""
+
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.checks import refuses
+from support.models import SMALL, random_model
+
+import tiedgpt
+from tiedgpt import Tokenizer, cli
+from tiedgpt.errors import CheckpointError
+from tiedgpt.writing import new_directory, replaced_file
+
+MODEL = random_model(replace(SMALL, vocab_size=257))
+CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "open"}  # audit events
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+# Newer versions of Python warn of a fork of a process with threads. The fork starts none itself.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
+
+def write(target: Path) -> None:
+    with new_directory(target) as directory:
+        (directory / "a").write_text("a")
+        (directory / "folder").mkdir()
+        (directory / "folder" / "b").write_text("b")
+
+
+def names(directory: Path) -> list[str]:
+    """All files and folders in a directory, the hidden ones too, by their paths in it."""
+    return sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*"))
+
+
+WRITTEN = ["new", "new/a", "new/folder", "new/folder/b"]
+
+# Where a directory can be written
+
+
+@pytest.mark.parametrize("parent", ["", "not/there/yet"])
+def test_a_new_directory(tmp_path, parent):
+    write(tmp_path / parent / "new")
+    assert names(tmp_path / parent) == WRITTEN
+
+
+def test_an_empty_directory_is_replaced(tmp_path):
+    (tmp_path / "new").mkdir()
+    write(tmp_path / "new")
+    assert names(tmp_path) == WRITTEN
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_link_leads_to_its_target(tmp_path, exists):
+    """The target is an empty directory, or is not there yet."""
+    if exists:
+        (tmp_path / "target").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    write(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target" / "a").read_text() == "a"
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_the_modes_are_those_of_the_umask(tmp_path, umask):
+    """A directory that tempfile makes would have the mode 0700 at any umask."""
+    before = os.umask(umask)
+    try:
+        write(tmp_path / "new")
+        with replaced_file(tmp_path / "file") as file:
+            file.write(b"x")
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "new", tmp_path / "new" / "folder"):
+        assert path.stat().st_mode & 0o777 == 0o777 & ~umask
+    for path in (tmp_path / "new" / "a", tmp_path / "file"):
+        assert path.stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+# Where none can be written: refused before the block begins
+
+
+MESSAGES = {
+    "file": "target is a file",
+    "full": "target exists and is not empty",
+    "working": "target .* working directory",
+    "mounted": "target .* mounted",
+    "below-a-file": "target: .*file is a file",
+}
+
+
+@pytest.mark.parametrize("place", MESSAGES)
+def test_a_target_that_is_refused_before_any_work(tmp_path, monkeypatch, place):
+    target = tmp_path / "target"
+    if place == "file":
+        target.write_text("")
+    elif place == "below-a-file":
+        (tmp_path / "file").write_text("")
+        target = tmp_path / "file" / "target"
+    else:
+        target.mkdir()
+    if place == "full":
+        (target / ".hidden").write_text("")
+    if place == "working":
+        monkeypatch.chdir(target)
+    if place == "mounted":
+        monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == target)
+    before = names(tmp_path)
+    with pytest.raises(CheckpointError, match=MESSAGES[place]), new_directory(target):
+        pytest.fail("the block began")
+    assert names(tmp_path) == before
+
+
+def test_save_model_and_the_commands_refuse_a_directory_that_is_not_empty(run, tmp_path):
+    (tmp_path / "mine").write_text("")
+    refuses("not empty", tiedgpt.save_model, MODEL, None, tmp_path)
+    flags = {"untie": [], "tie": [], "resize": ["--vocab-size", "9"]}
+    for command, arguments in flags.items():
+        # The source is not there, which would be found out next.
+        code, _, err = run(command, "no-such-model", str(tmp_path), *arguments)
+        assert code == 2
+        assert "not empty" in err
+    assert names(tmp_path) == ["mine"]
+
+
+# After an error
+
+
+def write_and_raise(folder: Path, error: type[BaseException]) -> None:
+    with new_directory(folder / "new") as directory:
+        (directory / "a").write_text("a")
+        raise error
+
+
+def replace_and_raise(folder: Path, error: type[BaseException]) -> None:
+    with replaced_file(folder / "file") as file:
+        file.write(b"after")
+        raise error
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, OSError])
+@pytest.mark.parametrize("function", [write_and_raise, replace_and_raise])
+def test_an_error_leaves_nothing(tmp_path, function, error):
+    (tmp_path / "file").write_text("before")
+    with pytest.raises(CheckpointError if error is OSError else error):
+        function(tmp_path, error)
+    assert names(tmp_path) == ["file"]
+    assert (tmp_path / "file").read_text() == "before"
+
+
+def test_a_file_is_written_with_its_folder(tmp_path):
+    with replaced_file(tmp_path / "new" / "file") as file:
+        file.write(b"x")
+    assert names(tmp_path) == ["new", "new/file"]
+
+
+def test_a_file_is_replaced(tmp_path):
+    (tmp_path / "file").write_text("before")
+    with replaced_file(tmp_path / "file") as file:
+        file.write(b"after")
+        assert (tmp_path / "file").read_text() == "before"
+    assert (tmp_path / "file").read_text() == "after"
+    assert names(tmp_path) == ["file"]
+
+
+def test_of_two_writers_of_one_target_one_fails(tmp_path):
+    """The second one takes the first one's directory for one that a killed process left."""
+
+    def write_while_another_does() -> None:
+        with new_directory(tmp_path / "new") as directory:
+            (directory / "c").write_text("c")
+            write(tmp_path / "new")
+
+    with pytest.raises(CheckpointError, match="new"):
+        write_while_another_does()
+    assert names(tmp_path) == WRITTEN
+
+
+# After a fault of a process
+
+
+def in_fork(function: Callable[[], object], *faults: Callable[[], object]) -> tuple[int, str]:
+    """Call the function in a fork with these faults.
+
+    Returns (the exit code, the message): 0; 2 and the message of a CheckpointError; or minus the
+    signal that killed the fork.
+    """
+    read_end, write_end = os.pipe()
+    process = os.fork()
+    if process == 0:
+        code = 99  # of any other exception
+        try:
+            for fault in faults:
+                fault()
+            function()
+            code = 0
+        except CheckpointError as error:
+            os.write(write_end, str(error).encode())
+            code = 2
+        except BaseException:
+            os.write(write_end, traceback.format_exc().encode())
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(process, 0)
+    os.close(write_end)
+    with open(read_end, encoding="utf-8") as message:
+        return os.waitstatus_to_exitcode(status), message.read()
+
+
+def killed_before(moment: int) -> Callable[[], None]:
+    """A fault: the fork is killed before the change of files with this number, from 1."""
+
+    def fault() -> None:
+        n_changes = 0
+
+        def hook(event: str, arguments: tuple) -> None:
+            nonlocal n_changes
+            if event in CHANGES:  # not os.kill, which is an event too
+                n_changes += 1
+                if n_changes == moment:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hook)
+
+    return fault
+
+
+def save(target: Path) -> None:
+    tiedgpt.save_model(MODEL, Tokenizer([]), target)
+
+
+def untie(source: Path, target: Path) -> None:
+    os.close(1)
+    os.close(2)
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    if cli.main(["untie", str(source), str(target)]) != 0:
+        raise CheckpointError(f"cannot write to {target}")
+
+
+def assert_complete_or_absent(target: Path, head: str) -> None:
+    """The target is a whole checkpoint, or is not there."""
+    if target.exists():
+        expected = MODEL if head == "tied" else MODEL.untie()
+        loaded = tiedgpt.load_model(target)
+        for name, array in expected.parameters.items():
+            np.testing.assert_array_equal(loaded.parameters[name], array)
+        assert tiedgpt.load_tokenizer(target).vocab_size == 257
+    for path in target.parent.iterdir():
+        assert path == target or path.name.startswith(f".{target.name}.")
+
+
+@pytest.fixture(params=["save", "untie"])
+def writer(request, tmp_path) -> tuple[Callable[[], None], Path, str]:
+    """(a function that writes a checkpoint, where it writes, its head)."""
+    target = tmp_path / "place" / "new"
+    target.parent.mkdir()
+    if request.param == "save":
+        return lambda: save(target), target, "tied"
+    save(tmp_path / "source")
+    return lambda: untie(tmp_path / "source", target), target, "untied"
+
+
+def assert_writes_again(function: Callable[[], None], target: Path, head: str) -> None:
+    """The next write completes the target, unless it is complete, and leaves nothing beside it."""
+    is_complete = target.exists()
+    code, _ = in_fork(function)
+    assert code == (2 if is_complete else 0)
+    assert_complete_or_absent(target, head)
+    if not is_complete:
+        assert list(target.parent.iterdir()) == [target]
+
+
+@needs_fork
+def test_a_killed_process_leaves_a_whole_checkpoint_or_none(writer):
+    """It is killed before each of its changes in turn, until there are no more."""
+    function, target, head = writer
+    code = -signal.SIGKILL
+    moment = 0
+    n_absent = 0
+    while code == -signal.SIGKILL:
+        moment += 1
+        code, message = in_fork(function, killed_before(moment))
+        assert_complete_or_absent(target, head)
+        n_absent += not target.exists()
+        assert_writes_again(function, target, head)
+        shutil.rmtree(target)
+    assert code == 0, message
+    assert n_absent >= 8  # a directory, four files, and what is read before
+
+
+@needs_fork
+@pytest.mark.slow
+def test_a_process_that_is_killed_at_any_time_leaves_a_whole_checkpoint_or_none(writer):
+    function, target, head = writer
+    start = time.perf_counter()
+    assert in_fork(function) == (0, "")
+    seconds = time.perf_counter() - start
+    rng = random.Random(0)
+    for _ in range(50):
+        shutil.rmtree(target)
+        kill = partial(signal.setitimer, signal.ITIMER_REAL, rng.uniform(1e-4, seconds))
+        code, _ = in_fork(function, kill)  # SIGALRM kills it
+        assert code in (0, -signal.SIGALRM)
+        assert_complete_or_absent(target, head)
+        assert_writes_again(function, target, head)
+
+
+def test_what_a_killed_process_left_of_another_target_stays(tmp_path):
+    left = tmp_path / ".newer.0123abcd.new"
+    left.mkdir()
+    write(tmp_path / "new")
+    assert left.exists()
+
+
+@needs_fork
+def test_a_full_disk_leaves_nothing(writer):
+    """No file may have more than 1,000 bytes, fewer than the weights have."""
+    import resource  # which Windows lacks
+
+    function, target, _ = writer
+    limits = (1_000, 1_000)
+    code, message = in_fork(function, partial(resource.setrlimit, resource.RLIMIT_FSIZE, limits))
+    assert code == 2
+    assert f"cannot write to {target}" in message
+    assert list(target.parent.iterdir()) == []
+
+
+@needs_fork
+def test_a_parent_that_may_not_be_written_to(writer):
+    function, target, _ = writer
+    os.chmod(target.parent, 0o555)
+    faults = []
+    if os.geteuid() == 0:  # root may write everywhere
+        pytest_folder = target.parents[3]
+        for folder in (target.parents[1], target.parents[2], pytest_folder):
+            os.chmod(folder, 0o755)
+        nobody = 65534  # the id of a user
+        faults = [partial(os.seteuid, nobody)]
+    code, message = in_fork(function, *faults)
+    os.chmod(target.parent, 0o755)
+    assert code == 2
+    assert f"cannot write to {target}" in message
+    assert list(target.parent.iterdir()) == []

@@ -1,0 +1,536 @@
+"""Find a model, and download it from the Hugging Face hub if it is named and not on this machine.
+
+<weights>/gpt2/
+  .commit             the commit of the repository from which all files of the folder come; the
+                      process that downloads to the folder has a lock on this file
+  config.json         is written when vocabulary and settings are there, and before the weights
+  .model.safetensors.607a30d783df.part    the bytes received so far, of this commit
+  model.safetensors   the same file once it is whole and verified
+
+A file is verified by its hash: the one in places.py, else the one that the hub publishes.
+"""
+
+import hashlib
+import io
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
+from urllib.parse import urlsplit
+
+from ..errors import ArgumentError, CheckpointError, TiedGPTError, short_repr
+from ..gpt2.config import Config
+from ..writing import remove_unfinished, replaced_file
+from .files import read_config
+from .places import (
+    DEFAULT_MODEL,
+    MODELS,
+    SHIPPED,
+    VOCABULARY_SHA256,
+    WEIGHT_FOLDER,
+    Note,
+    check_name,
+    discard_note,
+    find_by_name,
+    find_default,
+    find_here,
+    folder_for_download,
+    holds_model,
+)
+from .vocabulary import read_tokenizer
+
+if TYPE_CHECKING:
+    import requests  # imported where it is used, like tqdm: most commands need neither
+
+HUB = "https://huggingface.co"
+COMMIT = ".commit"
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+VOCABULARY = ("vocab.json", "merges.txt")
+MORE_SMALL_FILES = (  # a known model needs none of them
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",  # for copies of the model
+    "generation_config.json",
+)
+SHARD = re.compile(r"[A-Za-z0-9][\w.-]{,199}\.safetensors", re.ASCII)  # without a directory
+
+TIMEOUT = (10, 30)  # seconds to connect, and to wait for more data
+ATTEMPTS = 6  # consecutive attempts without a new byte before it gives up
+DELAY = 0.5  # seconds before the next attempt; doubled after each attempt without a new byte
+MAX_DELAY = 300.0  # seconds, even if the server asks for more
+BYTES_PER_READ = 1 << 15  # a lost connection loses fewer bytes than this
+
+
+def find_model(
+    source: str | Path | None, note: Note = discard_note, weights: bool = True
+) -> tuple[str, Path]:
+    """The name and the path of a model. A name that is not on this machine is downloaded.
+
+    source: a name or a path, as for load_model. None is the default model: the one that the
+        environment variable TIEDGPT_MODEL names, else gpt2 if it is here, else a shipped one.
+    note: is called with what the user should know, such as the start of a download.
+    weights: False if configuration and vocabulary are enough. The weights are not downloaded then.
+    Raises CheckpointError for a source that cannot be found or downloaded, ArgumentError for
+    another type of source.
+    """
+    if source is not None:
+        return str(source), _find_or_download(source, note, weights)
+    named = os.environ.get(DEFAULT_MODEL, "")
+    if named == "":
+        return find_default(note)
+    try:
+        return named, _find_or_download(named, note, weights)
+    except CheckpointError as error:
+        raise CheckpointError(f"{DEFAULT_MODEL}: {error}") from error
+
+
+def _find_or_download(source: str | Path, note: Note, weights: bool) -> Path:
+    """The path of a model. A Path is never downloaded."""
+    if not isinstance(source, str | Path):
+        raise ArgumentError(f"a model must be a name or a path, got {short_repr(source)}")
+    try:
+        return find_here(source, weights)
+    except CheckpointError:
+        name = check_name(str(source))  # raises for a text that is neither a path nor a name
+        if isinstance(source, Path) or name in SHIPPED:
+            raise
+    if os.path.isdir(source):
+        note(f"{source} is the name of a model; for the directory here, write ./{source}")
+    return _download(name, note, weights)
+
+
+def download(name: str, note: Note = discard_note) -> Path:
+    """Download a model, unless it is on this machine; return its directory.
+
+    Raises CheckpointError.
+    """
+    name = check_name(name)
+    if name in SHIPPED:  # it comes with the package
+        return find_here(name)
+    folder = find_by_name(name)
+    if folder is None:
+        return _download(name, note, weights=True)
+    note(f"{name} is on this machine already")
+    return folder
+
+
+def _download(name: str, note: Note, weights: bool) -> Path:
+    """Fetch what is missing of a model, or of its small files, to its folder."""
+    folder = folder_for_download(name)
+    advice = f"; without a download, put the model's files in {folder}, or give a path"
+    is_offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+    if is_offline:  # as huggingface_hub understands it
+        raise CheckpointError(f"{name} is not on this machine, and HF_HUB_OFFLINE is set{advice}")
+    try:
+        _fetch_missing(name, folder, note, weights)
+    except KeyboardInterrupt:
+        note("stopped; the same command continues from here")
+        raise
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot write to {folder}: {error.strerror or error}; name another folder in "
+            f"{WEIGHT_FOLDER}{advice}"
+        ) from error
+    except TiedGPTError as error:
+        raise CheckpointError(f"{error}{advice}") from error
+    return folder
+
+
+def _fetch_missing(name: str, folder: Path, note: Note, weights: bool) -> None:
+    """Fetch small files first, and the weights if they are asked for, all of one commit."""
+    recorded = ""
+    if (folder / COMMIT).exists():
+        recorded = (folder / COMMIT).read_text(encoding="ascii", errors="replace")
+    repository = Repository(name, recorded, note)
+    config = repository.read(CONFIG)
+    if config is None:
+        raise CheckpointError(f"{repository.label}: no such repository, or no {CONFIG} in it (404)")
+    try:
+        Config.from_json(json.loads(config))
+    except (TiedGPTError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{repository.label}/{CONFIG}: {error}") from error
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder / COMMIT, note) as record:
+        _record_commit(record, repository.revision, folder)
+        if not (folder / CONFIG).exists():
+            note(f"downloading the vocabulary of {name} from {repository.label} to {folder}")
+            _fetch_small_files(repository, folder, config)
+        if weights and not holds_model(folder):
+            note(f"downloading the weights of {name} from {repository.label} to {folder}")
+            _fetch_weights(repository, folder)
+
+
+@contextmanager
+def _locked(path: Path, note: Note) -> Iterator[TextIO]:
+    """A file that one process has at a time. Another process waits.
+
+    Windows has no such lock, but does not rename a part that another process has open, either.
+    """
+    with open(path, "a+", encoding="ascii", errors="replace") as file:
+        if sys.platform != "win32":
+            import fcntl
+
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                note(f"another process downloads to {path.parent}: waiting for it")
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield file
+
+
+def _record_commit(record: TextIO, commit: str, folder: Path) -> None:
+    """Write the commit, unless it is there. Raises CheckpointError if the folder has other files.
+
+    The files of two commits, or of something else, would be mixed.
+    """
+    record.seek(0)
+    recorded = record.read()
+    if recorded == "":
+        if any(not path.name.startswith(".") for path in folder.iterdir()):
+            raise CheckpointError(
+                f"{folder} has files, but not all of a model; move it away to download the model"
+            )
+        record.write(commit)
+        record.flush()
+    elif recorded != commit:
+        raise CheckpointError(
+            f"{folder} has files of commit {short_repr(recorded)}, and the download is of {commit};"
+            " try again"
+        )
+
+
+def _fetch_small_files(repository: "Repository", folder: Path, config: bytes) -> None:
+    """Fetch all files but the weights, and read them.
+
+    config: the content of config.json, which is written last.
+    """
+    files = VOCABULARY if repository.is_known else (*VOCABULARY, *MORE_SMALL_FILES)
+    for file in files:
+        content = repository.read(file)
+        if content is not None:
+            _write(folder / file, content)
+        elif repository.is_known:
+            raise CheckpointError(f"{repository.label} has no {file} (404)")
+    if any((folder / file).exists() for file in ("merges.txt", "tokenizer.json")):
+        read_tokenizer(folder)
+    _write(folder / CONFIG, config)
+    read_config(folder)  # with generation_config.json
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file, and remove what a killed download left of it."""
+    remove_unfinished(path)
+    with replaced_file(path) as file:
+        file.write(content)
+
+
+def _fetch_weights(repository: "Repository", folder: Path) -> None:
+    """Fetch model.safetensors, or the files of an index and then the index."""
+    if repository.fetch(WEIGHTS, folder):
+        return
+    index = repository.read(INDEX)
+    if index is None:
+        raise CheckpointError(
+            f"{repository.label} has neither {WEIGHTS} nor {INDEX}; a pytorch_model.bin, if it has "
+            "one, is a pickle, which can run any code, so it is not read"
+        )
+    try:
+        shards = sorted(set(json.loads(index)["weight_map"].values()))
+        are_names = all(SHARD.fullmatch(shard) for shard in shards)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        are_names = False
+    if not are_names or not shards:
+        raise CheckpointError(
+            f'{repository.label}/{INDEX}: "weight_map" must map tensor names to .safetensors files '
+            "beside it"
+        )
+    for shard in shards:
+        if not repository.fetch(shard, folder):
+            raise CheckpointError(f"{repository.label} has no {shard}, which {INDEX} names (404)")
+    _write(folder / INDEX, index)
+
+
+class Interrupted(Exception):
+    """An attempt failed, and the next one may succeed."""
+
+    def __init__(self, reason: str, wait: float = 0) -> None:
+        super().__init__(reason)
+        self.wait = wait  # seconds; 0 if the server named no time
+
+
+class Repository:
+    """A repository of the hub at one commit."""
+
+    def __init__(self, name: str, commit: str, note: Note) -> None:
+        """commit: "" for the one of a known model, else for the one that main is at first.
+
+        Raises CheckpointError for an HF_TOKEN that is none.
+        """
+        self.is_known = name in MODELS
+        repository = name
+        self.hashes: dict[str, str] = {}  # those that are known before the hub names them
+        if name in MODELS:
+            repository = MODELS[name].repository
+            commit = commit or MODELS[name].commit
+            self.hashes = {**VOCABULARY_SHA256, WEIGHTS: MODELS[name].sha256}
+        self.revision = commit or "main"  # until the first answer names the commit of main
+        self.note = note
+        self.token = os.environ.get("HF_TOKEN", "").strip()
+        if not re.fullmatch("[!-~]*", self.token):  # ASCII without spaces and control characters
+            raise CheckpointError("HF_TOKEN contains characters that no token has")
+        endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
+        self.url = f"{endpoint}/{repository}"
+        # The name in messages: without "https://" and a password.
+        self.label = re.sub(".*(//|@)", "", self.url)
+        self.was_reached = False
+
+    def read(self, file: str) -> bytes | None:
+        """The content of a small file, verified; None if the repository has none."""
+        content = io.BytesIO()
+        is_there = self._receive(file, content)
+        return content.getvalue() if is_there else None
+
+    def fetch(self, file: str, folder: Path) -> bool:
+        """Download a file, unless it is there. False if the repository has none."""
+        path = folder / file
+        if path.exists():
+            return True
+        part = folder / f".{file}.{self.revision[:12]}.part"
+        with open(part, "a+b") as content:
+            is_there = self._receive(file, content)
+            os.fsync(content.fileno())
+        if is_there:
+            os.replace(part, path)
+        else:
+            part.unlink()
+        return is_there
+
+    def _receive(self, file: str, content: BinaryIO) -> bool:
+        """Append the rest of a file to what an open file has of it, and verify the whole.
+
+        A failed attempt is repeated, until ATTEMPTS in a row brought no new byte. Then
+        CheckpointError is raised.
+        """
+        most_bytes = content.seek(0, os.SEEK_END)
+        failures = 0  # attempts in a row without a new byte
+        while True:
+            try:
+                expected = self._attempt(file, content)
+                break
+            except Interrupted as interruption:
+                size = content.seek(0, os.SEEK_END)
+                failures = 0 if size > most_bytes else failures + 1
+                most_bytes = max(size, most_bytes)
+                if failures == ATTEMPTS:
+                    raise CheckpointError(
+                        f"{self.label}/{file}: {interruption}; {ATTEMPTS} attempts in a row brought"
+                        " no data; the same command continues from here"
+                    ) from interruption
+                wait = min(interruption.wait, MAX_DELAY) or DELAY * 2**failures
+                self.note(f"{file}: {interruption}; trying again in {wait:g} s")
+                time.sleep(wait)
+
+        if expected is not None:
+            self._verify(file, content, expected)
+        return expected is not None
+
+    def _verify(self, file: str, content: BinaryIO, expected: str) -> None:
+        """Discard a content whose hash is another one, and raise CheckpointError."""
+        size = content.seek(0, os.SEEK_END)
+        hasher: Any = hashlib.sha256()
+        if len(expected) == 40:  # git's SHA-1: of "blob", the size, a zero byte and the content
+            hasher = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+        content.seek(0)
+        with _progress_bar("verifying", size) as bar:
+            while block := content.read(1 << 20):
+                hasher.update(block)
+                bar.update(len(block))
+        digest = hasher.hexdigest()
+        if digest != expected:
+            content.truncate(0)
+            raise CheckpointError(
+                f"{self.label}/{file}: its hash is {digest}, expected {expected}; what was "
+                "received is deleted, and the same command starts over"
+            )
+
+    def _attempt(self, file: str, content: BinaryIO) -> str | None:
+        """Ask once for the rest of a file. Returns the hash that the whole should have.
+
+        None if the repository has no such file. Raises Interrupted if another attempt may succeed.
+        """
+        size = content.seek(0, os.SEEK_END)
+        # The last byte is asked for again: if the file is whole already, a request for the bytes
+        # after it would be an error.
+        start = max(size - 1, 0)
+        with self._get(file, start) as response:
+            code = response.status_code
+            if code == 404 and self._is_hub(response):
+                return None
+            if code == 416:
+                content.truncate(0)
+                raise Interrupted("what was received is longer than the file")
+            self._check_status(file, response)
+            self._check_commit(file, response)
+            expected = self.hashes.get(file) or self._published_hash(file, response)
+            if code == 200:  # the whole file comes, whatever was asked for
+                start = 0
+            content.seek(start)
+            content.truncate()
+            self._append(file, response, content)
+        return expected
+
+    def _get(self, file: str, start: int) -> "requests.Response":
+        """The response, whose body, from byte `start` of the file on, is not read yet."""
+        import requests
+
+        # "identity": positions and sizes are those of the file, so it must not come compressed.
+        headers = {"User-Agent": "tiedgpt", "Accept-Encoding": "identity"}
+        if start:
+            headers["Range"] = f"bytes={start}-"
+        # requests removes the token when it is redirected to another host. Without `auth` it would
+        # send a password of ~/.netrc in its place.
+        auth = self._add_token if self.token else None
+        url = f"{self.url}/resolve/{self.revision}/{file}"
+        try:
+            response = requests.get(url, headers=headers, auth=auth, stream=True, timeout=TIMEOUT)
+        except (OSError, ValueError) as error:  # requests' own errors, and what it does not catch
+            raise self._failure(file, error) from error
+        self.was_reached = True
+        return response
+
+    def _add_token(self, request: "requests.PreparedRequest") -> "requests.PreparedRequest":
+        """Add the token to a request. requests calls this once, before it follows a redirect."""
+        request.headers["Authorization"] = f"Bearer {self.token}"
+        return request
+
+    def _failure(self, file: str, error: Exception) -> Exception:
+        """The exception for a failed request: Interrupted if another attempt may succeed."""
+        import requests
+        from requests.exceptions import ChunkedEncodingError
+
+        message = re.sub(r"//[^/\s]*@", "//", str(error))  # without a password
+        was_cut = isinstance(error, ChunkedEncodingError) or "aborted" in message
+        # The message of requests is long and has the system's in it, for example
+        # "[Errno 111] Connection refused". The text after the bracket is taken.
+        system_error = re.search(r"(?<=\] )[\w :-]+", message)
+        if system_error:
+            reason = system_error[0].strip()
+        elif "timed out" in message:
+            reason = "no answer in time"
+        elif was_cut:
+            reason = "the connection was cut"
+        else:
+            reason = short_repr(message, 200)
+
+        # If no request has reached the hub yet, the address or the network is wrong, and another
+        # attempt would fail too.
+        is_lost = was_cut or isinstance(error, requests.ConnectionError | requests.Timeout)
+        if is_lost and (self.was_reached or was_cut or isinstance(error, requests.ReadTimeout)):
+            return Interrupted(reason)
+        return CheckpointError(f"{self.label}/{file} cannot be reached: {reason}")
+
+    def _is_hub(self, response: "requests.Response") -> bool:
+        """Whether the hub answered, and not another host to which it redirected."""
+        answering = urlsplit(response.url)
+        asked = urlsplit(self.url)
+        return (answering.hostname, answering.port) == (asked.hostname, asked.port)
+
+    def _header(self, response: "requests.Response", name: str) -> str:
+        """A header of the first answer of the hub that has it; "" if none has.
+
+        The headers of another host do not count: its ETag, for example, is no hash of the file.
+        """
+        for answer in (*response.history, response):
+            if name in answer.headers and self._is_hub(answer):
+                return answer.headers[name]
+        return ""
+
+    def _check_status(self, file: str, response: "requests.Response") -> None:
+        """Raise for a response without the file: Interrupted if the next one may have it."""
+        code = response.status_code
+        if code in (200, 206):
+            return
+        host = urlsplit(response.url).hostname
+        reason = f"{host} answers {code}"
+        # The hub redirects to a link that is valid for a while. The next attempt gets a new one.
+        is_of_link = not self._is_hub(response)
+        # 408 means too slow a request, 429 too many of them, 500 and above a fault of the server.
+        if is_of_link or code in (408, 429) or code >= 500:
+            wait = response.headers.get("Retry-After", "")
+            seconds = float(wait) if re.fullmatch(r"[0-9]{1,9}", wait) else 0.0
+            raise Interrupted(reason, seconds)
+        advice = ""
+        if code in (401, 403):
+            token_advice = "and HF_TOKEN" if self.token else "or set HF_TOKEN"
+            advice = (
+                f": no such repository, or a private or gated one; check the name, {token_advice}"
+            )
+        raise CheckpointError(f"{self.label}/{file}: {reason}{advice}")
+
+    def _check_commit(self, file: str, response: "requests.Response") -> None:
+        """Stay at the commit that main was at the first answer. Raises CheckpointError."""
+        commit = self._header(response, "X-Repo-Commit")
+        if self.revision == "main" and re.fullmatch("[0-9a-f]{40}", commit):
+            self.revision = commit
+        elif self.revision == "main" or commit not in ("", self.revision):
+            raise CheckpointError(
+                f"{self.label}/{file}: expected a file of commit {self.revision}, the server names "
+                f"{short_repr(commit)}"
+            )
+
+    def _published_hash(self, file: str, response: "requests.Response") -> str:
+        """The hub's hash of a file: SHA-256 of a large one, git's SHA-1 of a small one.
+
+        Raises CheckpointError if there is none.
+        """
+        etag = self._header(response, "X-Linked-Etag") or self._header(response, "ETag")
+        digest = etag.removeprefix("W/").strip('"')  # W/"..." is a weak ETag
+        if not re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", digest):
+            raise CheckpointError(
+                f"{self.label}/{file}: the server names no hash, so the file cannot be verified"
+            )
+        return digest
+
+    def _append(self, file: str, response: "requests.Response", content: BinaryIO) -> None:
+        """Append the body of a response."""
+        import requests
+
+        start = content.tell()
+        length = response.headers.get("Content-Length", "")
+        end = start + int(length) if re.fullmatch("[0-9]{1,18}", length) else None
+        with _progress_bar(file, end, start) as bar:
+            try:
+                for block in response.iter_content(BYTES_PER_READ):
+                    content.write(block)
+                    bar.update(len(block))
+            except requests.RequestException as error:
+                raise self._failure(file, error) from error
+        if end is not None and content.tell() < end:
+            raise Interrupted("the connection was cut")
+
+
+def _progress_bar(doing: str, size: int | None, done: int = 0) -> Any:
+    """A bar with speed and time left, if stderr is a terminal and the work takes over 0.3 s."""
+    from tqdm import tqdm
+
+    return tqdm(
+        desc=doing,
+        total=size,
+        initial=done,
+        file=sys.stderr,
+        unit="B",
+        unit_scale=True,
+        leave=False,
+        disable=None,  # no bar unless stderr is a terminal
+        delay=0.3,
+    )

@@ -1,0 +1,408 @@
+"""Checkpoints as transformers has them, read and written: config.json and model.safetensors.
+
+The weights are in one file, or in several with an index. generation_config.json and the tokenizer's
+files lie beside them. `load` reads a model, OpenAI's files (tensorflow.py) too, and `save_model`
+writes one.
+"""
+
+import json
+import os
+import re
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+from ..errors import ArgumentError, CheckpointError, ConfigError, TiedGPTWarning, short_repr
+from ..gpt2.config import Config
+from ..gpt2.model import GPT2
+from ..gpt2.parameters import parameter_shapes
+from ..gpt2.run import OnProgress
+from ..gpt2.tokenizer import Tokenizer
+from ..writing import new_directory
+from . import safetensors, tensorflow
+from .places import Note, discard_note
+from .reading import directory_of, open_to_read, read_json
+from .safetensors import Tensor, read_header
+from .vocabulary import read_tokenizer, tokenizer_files
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+GENERATION_CONFIG = "generation_config.json"
+# The name of one file of several. It has no directory.
+SHARD = re.compile(r"[A-Za-z0-9][\w.-]{,199}\.safetensors", re.ASCII)
+
+HEAD = "lm_head.weight"  # W_U transposed
+PREFIX = "transformer."  # before all other names, in the files that transformers writes today
+# Older files also have the causal mask of each layer, which is no parameter.
+MASK = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
+
+FLOATS = ("F64", "F32", "F16", "BF16")  # the dtypes that a parameter may have in a file
+CONTRADICTION = (
+    f"config.json says tied, but the file has another {HEAD}, which is used: untied, as "
+    'transformers 5 reads it; transformers 4 reads it as tied, as head "tied" does here; for '
+    'untied everywhere, write "tie_word_embeddings": false into config.json'
+)
+
+READ_MORE = "README.md, Checkpoints of other programs"
+PICKLE = (
+    "is a file of PyTorch, a pickle, which can run any code, so it is not read; two lines of "
+    f"Python convert it with tiedgpt.from_state_dict ({READ_MORE})"
+)
+LOAD_ORIGINAL = f"is not read; load the model.safetensors that it was made from ({READ_MORE})"
+GIVE_DIRECTORY = "is one of several files of a model; give their directory"
+# The ends of the names of files in formats that are not read -> what to do.
+NOT_READ = {
+    "pytorch_model.bin": PICKLE,
+    ".bin": f"is a file of PyTorch or of llm.c, which are not read; convert it ({READ_MORE})",
+    ".pt": PICKLE,
+    ".pth": PICKLE,
+    ".npz": f"holds arrays of NumPy; tiedgpt.from_state_dict makes a model of them ({READ_MORE})",
+    ".gguf": LOAD_ORIGINAL,
+    ".h5": LOAD_ORIGINAL,
+    ".onnx": LOAD_ORIGINAL,
+    ".keras": LOAD_ORIGINAL,
+    ".msgpack": LOAD_ORIGINAL,
+    ".ckpt.index": GIVE_DIRECTORY,
+    ".ckpt.data-00000-of-00001": GIVE_DIRECTORY,
+    ".safetensors.index.json": GIVE_DIRECTORY,
+}
+NOT_WEIGHTS = ("optimizer.pt", "scheduler.pt", "training_args.bin")  # written by a Trainer
+
+# What describes the tokenizer and the generation of a model, and is copied with it.
+COPIED = (
+    "merges.txt",
+    "vocab.json",
+    "added_tokens.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    GENERATION_CONFIG,
+)
+MORE_CHAT_TEMPLATES = "additional_chat_templates/*.jinja"  # where a tokenizer has several
+OPENAIS_NAMES = {"merges.txt": "vocab.bpe", "vocab.json": "encoder.json"}
+
+# Loading
+
+
+def load(
+    path: Path, head: str | None = None, copy: bool = False, progress: OnProgress = None
+) -> GPT2:
+    """The model at a path that find_model gives. The other arguments are those of load_model.
+
+    progress: is called with the number of bytes of each tensor that was read.
+    """
+    config, tensors = _read_files(path)
+    if head is None:
+        head = _own_head(config, tensors)
+        if head != config.head:
+            # The warning names the line that called load_model, which called this function.
+            warnings.warn(f"{path}: {CONTRADICTION}", TiedGPTWarning, stacklevel=3)
+        if head == "untied" and HEAD not in tensors:
+            raise CheckpointError(
+                f'{path}: config.json says "tie_word_embeddings": false but there is no '
+                f'{HEAD}; load it with head "tied", or "untied" to start from a copy of wte.T'
+            )
+    config = config.with_head(head)
+    if HEAD not in tensors:
+        config = config.with_head("tied")  # what there is to read
+
+    is_windows = os.name == "nt"  # where a mapped file could not be replaced
+    parameters = {}
+    for name in parameter_shapes(config):
+        tensor = tensors[name]
+        parameters[name] = tensor.read() if copy or is_windows else tensor.view_or_read()
+        if progress:
+            progress(parameters[name].nbytes)
+    model = GPT2(config, parameters)
+    if head == "untied" and config.tied:
+        return model.untie("copy")
+    return model
+
+
+def read_config(path: Path) -> Config:
+    """The Config of the checkpoint at a path, with the head that is loaded from it.
+
+    Weights that are missing or damaged are no error here. Raises CheckpointError for a
+    configuration that cannot be read.
+    """
+    config = _read_said_config(path)
+    # A W_U in the file may differ from wte. The head is then untied, whatever config.json says.
+    with suppress(CheckpointError):
+        _, tensors = _read_files(path)
+        return config.with_head(_own_head(config, tensors))
+    return config
+
+
+def has_unembedding(path: Path) -> bool:
+    """Whether the files of a checkpoint have a W_U, used or not. Raises CheckpointError."""
+    _, tensors = _read_files(path)
+    return HEAD in tensors
+
+
+def _read_said_config(path: Path) -> Config:
+    """The Config that the files of a checkpoint say. Raises CheckpointError."""
+    if path.is_file() and path.suffix != ".safetensors":
+        description = describe(path)
+        if description == "":
+            description = "is not a checkpoint: expected a directory or a .safetensors file"
+        raise CheckpointError(f"{path} {description}")
+    if tensorflow.is_openais(path):
+        return tensorflow.read_hparams(path)
+    return read_config_json(path)
+
+
+def _read_files(path: Path) -> tuple[Config, dict[str, Tensor]]:
+    """The Config that the files of a checkpoint say, and their tensors, which fit this Config.
+
+    Their values are not read. Raises CheckpointError.
+    """
+    config = _read_said_config(path)
+    if tensorflow.is_openais(path):
+        tensors = tensorflow.read_tensors(path, config)
+    else:
+        tensors = read_tensors(path)
+    _check_tensors(tensors, config, path)
+    return config, tensors
+
+
+def _check_tensors(tensors: dict[str, Tensor], config: Config, path: Path) -> None:
+    """Check that the tensors are the parameters of a Config. Raises CheckpointError."""
+    # The W_U of a file is checked even if it is not used, and it may be missing.
+    shapes = parameter_shapes(config.with_head("untied"))
+    missing = [name for name in shapes if name not in tensors and name != HEAD]
+    if missing:
+        raise CheckpointError(
+            f"{path}: {missing[0]} of the {config.n_layer}-layer GPT-2 that its configuration "
+            f"describes is missing ({len(missing)} in all)"
+        )
+    for name, tensor in tensors.items():
+        where = f"{tensor.file}: tensor {short_repr(tensor.name)}"
+        if name not in shapes:
+            raise CheckpointError(
+                f"{where} is not a parameter of the {config.n_layer}-layer GPT-2 that the "
+                "configuration describes"
+            )
+        if tensor.shape != shapes[name]:
+            raise CheckpointError(
+                f"{where} has shape {short_repr(list(tensor.shape))}; the configuration makes it "
+                f"{list(shapes[name])}"
+            )
+        if tensor.dtype not in FLOATS:
+            raise CheckpointError(f"{where} is {tensor.dtype}; expected one of {', '.join(FLOATS)}")
+
+
+def _own_head(config: Config, tensors: dict[str, Tensor]) -> str:
+    """The head of a checkpoint if no other is asked for, as in transformers 5.
+
+    A file that is said to be tied, but has a W_U that is not wte.T, is untied.
+    """
+    if config.tied and HEAD in tensors:
+        if not tensors[HEAD].has_values_of(tensors["wte.weight"]):
+            return "untied"
+    return config.head
+
+
+# Reading the files of transformers
+
+
+def read_config_json(model: Path) -> Config:
+    """The Config of a model: the directory itself, or the one of its file. Raises CheckpointError.
+
+    As in transformers, generation_config.json is preferred for the token that ends a text, if that
+    file names one.
+    """
+    directory = directory_of(model)
+    path = directory / "config.json"
+    if not path.is_file():
+        raise CheckpointError(
+            f"{directory} is not a checkpoint: it has no config.json{_other_weights(directory)}"
+        )
+    try:
+        config = Config.from_json(read_json(path))
+        generation = directory / GENERATION_CONFIG
+        if not generation.is_file():
+            return config
+        path = generation
+        eos_token_id = read_json(path).get("eos_token_id")
+        if eos_token_id is None:
+            return config
+        return replace(config, eos_token_id=eos_token_id)
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+def read_tensors(model: Path) -> dict[str, Tensor]:
+    """The tensors of a model, by our names; the causal masks of older files are left out.
+
+    model: a directory, or a file of weights itself. Raises CheckpointError.
+    """
+    tensors: dict[str, Tensor] = {}
+    for file_name, tensor in _tensors_in_files(model):
+        name = file_name.removeprefix(PREFIX)
+        if MASK.fullmatch(name):
+            continue
+        if name in tensors:
+            raise CheckpointError(
+                f"{tensor.file}: {short_repr(name)} is there twice, with and without "
+                f'"{PREFIX}", or in two files'
+            )
+        tensors[name] = tensor
+    return tensors
+
+
+def _tensors_in_files(model: Path) -> list[tuple[str, Tensor]]:
+    """(name, tensor) of each tensor in the file or the files of a model."""
+    for file in (model, model / WEIGHTS):
+        if file.is_file():
+            return list(read_header(file).items())
+    index = model / INDEX
+    if not index.is_file():
+        raise CheckpointError(
+            f"{model} is not a checkpoint: it has neither {WEIGHTS} nor {INDEX}"
+            f"{_other_weights(model)}"
+        )
+    weight_map = read_weight_map(index)
+    tensors: list[tuple[str, Tensor]] = []
+    for file_name in sorted(set(weight_map.values())):
+        file = index.parent / file_name
+        in_file = read_header(file)
+        listed = {name for name, listed_file in weight_map.items() if listed_file == file_name}
+        for name in sorted(listed - in_file.keys()):
+            raise CheckpointError(
+                f"{file}: tensor {short_repr(name)} is in the index but not in the file"
+            )
+        for name in sorted(in_file.keys() - listed):
+            raise CheckpointError(
+                f"{file}: tensor {short_repr(name)} is in the file but not in the index"
+            )
+        tensors += in_file.items()
+    return tensors
+
+
+def read_weight_map(index: Path) -> dict[str, str]:
+    """Tensor name -> file name, from the index of several files, which lie beside the index.
+
+    Raises CheckpointError for another index.
+    """
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f'{index}: "weight_map" must map tensor names to files')
+    for file in weight_map.values():
+        if not isinstance(file, str) or not SHARD.fullmatch(file):
+            raise CheckpointError(
+                f"{index}: {short_repr(file)} names no .safetensors file beside it"
+            )
+    return weight_map
+
+
+def describe(path: Path) -> str:
+    """What to do with a file in a format that is not read, by its name; "" for another."""
+    for ending, sentence in NOT_READ.items():
+        if path.name.lower().endswith(ending):
+            return sentence
+    return ""
+
+
+def _other_weights(directory: Path) -> str:
+    """What an error says of weights in a format that is not read; "" if there are none."""
+    for path in sorted(directory.glob("*")):
+        description = describe(path)
+        if description not in ("", GIVE_DIRECTORY) and path.name not in NOT_WEIGHTS:
+            return f" ({path.name} {description})"
+    return ""
+
+
+# Writing
+
+
+def save_model(model: GPT2, tokenizer: Tokenizer | None, directory: str | Path) -> None:
+    """Write config.json, model.safetensors (float32) and, unless None, the tokenizer's files.
+
+    directory: the name of a new directory, or an empty one. It appears complete, or not at all.
+    transformers' from_pretrained reads it with either head; a tied model has no lm_head.weight. A
+    tokenizer with another number of tokens than the model is written with a TiedGPTWarning. Raises
+    ArgumentError for other arguments, CheckpointError for a directory that is not empty and if the
+    files cannot be written.
+    """
+    if not isinstance(model, GPT2):
+        raise ArgumentError(f"the model must be a GPT2, got {short_repr(model)}")
+    if not isinstance(tokenizer, Tokenizer | None):
+        raise ArgumentError(
+            f"the tokenizer must be a Tokenizer or None, got {short_repr(tokenizer)}"
+        )
+    if not isinstance(directory, str | Path) or not str(directory) or "\0" in str(directory):
+        raise ArgumentError(f"the directory must be a path, got {short_repr(directory)}")
+
+    V = model.config.vocab_size
+    if tokenizer is not None and tokenizer.vocab_size != V:
+        warnings.warn(
+            f"the tokenizer has {tokenizer.vocab_size} tokens, and the model has {V}",
+            TiedGPTWarning,
+            stacklevel=2,
+        )
+    with new_directory(directory) as new:
+        write_checkpoint(new, model, {} if tokenizer is None else tokenizer_files(tokenizer))
+
+
+def write_checkpoint(directory: Path, model: GPT2, others: Mapping[str, bytes]) -> None:
+    """Write config.json and model.safetensors, and other files beside them.
+
+    directory: one that `new_directory` gives. Raises CheckpointError for a configuration that is no
+    JSON.
+    """
+    try:
+        config = json.dumps(model.config.to_json(), indent=2, sort_keys=True) + "\n"
+    except (RecursionError, TypeError, ValueError) as error:  # in Config.others
+        raise CheckpointError(f"config.json cannot be written: {error}") from error
+    (directory / "config.json").write_text(config, encoding="utf-8")
+    for name, content in others.items():
+        path = directory / name
+        path.parent.mkdir(exist_ok=True)  # the folder of MORE_CHAT_TEMPLATES
+        path.write_bytes(content)
+    with open(directory / WEIGHTS, "wb") as file:
+        write_weights(file, model)
+
+
+def write_weights(file: BinaryIO, model: GPT2) -> None:
+    """Write model.safetensors: the parameters in float32, by the names of transformers."""
+    tensors = []
+    for name, array in model.parameters.items():
+        file_name = name if name == HEAD else PREFIX + name
+        tensors.append((file_name, array))
+    safetensors.write(file, tensors)
+
+
+def copied_files(model: Path, note: Note = discard_note) -> dict[str, bytes]:
+    """The tokenizer's files and generation_config.json of a checkpoint, as they are, by name.
+
+    If transformers could not read the vocabulary from them, files that it can read are added. If
+    there is no vocabulary at all, `note` is called. Raises CheckpointError for a file that cannot
+    be read.
+    """
+    directory = directory_of(model)
+    paths = {name: directory / name for name in COPIED}
+    for name, openais_name in OPENAIS_NAMES.items():
+        if not paths[name].is_file():
+            paths[name] = directory / openais_name
+    for path in directory.glob(MORE_CHAT_TEMPLATES):
+        paths[path.relative_to(directory).as_posix()] = path
+
+    contents = {}
+    for name, path in paths.items():
+        if path.is_file():
+            with open_to_read(path) as opened:
+                contents[name] = opened.read()
+    has_pair = "merges.txt" in contents and "vocab.json" in contents
+    if not has_pair and "tokenizer.json" not in contents:
+        try:
+            files = tokenizer_files(read_tokenizer(model))
+        except CheckpointError as error:
+            note(f"{error}; the copy is written without a tokenizer")
+            return contents
+        contents = files | contents  # a file that is there stays as it is
+    return contents

@@ -1,0 +1,452 @@
+"""The score of each text in files of JSON lines, on any number of processes or machines, with Dask.
+
+The inputs are cut into blocks of whole lines. The output is a directory:
+
+    DIR/settings.json       everything that determines the rows
+    DIR/part-00042.jsonl    the rows of block 42: one for each line of the block, in order
+
+A part appears by one rename. So every process may be killed at any moment, and the same command
+does the blocks that have no part yet. Each process computes with one thread, so the rows have the
+same bytes with any number of processes, on processors of one type.
+"""
+
+import gzip
+import hashlib
+import json
+import logging
+import os
+import platform
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from functools import lru_cache, partial
+from io import BytesIO
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import regex
+
+from . import __version__
+from .checkpoints import load, read_tokenizer
+from .errors import ArgumentError, TiedGPTError, TokenizerError, short_repr
+from .evaluation import score
+from .fast.blas import single_thread
+from .fast.threads import cores, ctrl_c_for_this_process_only
+from .gpt2.model import GPT2
+from .gpt2.run import OnProgress
+from .gpt2.tokenizer import Tokenizer
+from .writing import remove_unfinished, replaced_file
+
+BLOCK_SIZE = 10**6  # bytes of a block, after decompression; it ends with the line that fills it
+MAX_LINE = 1 << 23  # bytes: a longer line is an error. A text takes up to 100 times its size
+GZIP_MAGIC = b"\x1f\x8b"  # the first bytes of a compressed file
+SETTINGS = "settings.json"
+CONNECT = 10  # seconds to wait for a scheduler
+NO_WORKER = 60  # seconds to wait for a worker
+
+Settings = dict[str, Any]
+
+
+class Input(NamedTuple):
+    """An input file, as it was when the command began."""
+
+    file: str
+    size: int
+    modified: int  # nanoseconds
+    sha256: str
+
+
+class Block(NamedTuple):
+    """Whole lines of an input file."""
+
+    number: int  # counted from 0 through all files
+    file: str
+    offset: int  # of the first line, in bytes after decompression
+    lines: bytes
+    file_bytes: int  # how much of the file was read for the block; less than `lines` if compressed
+
+    @property
+    def part(self) -> str:
+        """The name of the file with the block's rows."""
+        return f"part-{self.number:05}.jsonl"
+
+
+# What determines the rows
+
+
+def settings_of(inputs: list[Input], model: GPT2, tokenizer: Tokenizer, stride: int) -> Settings:
+    """Everything that determines the rows. `stride` is one that stride_or_default has checked."""
+    settings = versions()
+    settings["head"] = model.config.head
+    settings["stride"] = stride
+    settings["block_size"] = BLOCK_SIZE
+    settings["model_sha256"] = model_sha256(model, tokenizer)
+    settings["inputs"] = [source.file for source in inputs]
+    for source in inputs:
+        settings[f"size of {source.file}"] = source.size
+        settings[f"sha256 of {source.file}"] = source.sha256
+    return settings
+
+
+def versions() -> Settings:
+    """The versions that can change a row: regex splits texts, Python words the errors of JSON."""
+    return {
+        "tiedgpt": __version__,
+        "numpy": np.__version__,
+        "regex": regex.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def model_sha256(model: GPT2, tokenizer: Tokenizer) -> str:
+    """A hash of the configuration, the vocabulary and all parameters."""
+    description = [
+        model.config.to_json(),
+        tokenizer.merges,
+        tokenizer.special_tokens,
+        sorted(tokenizer.plain_tokens),
+        sorted(tokenizer.normalized_tokens),
+        tokenizer.first_id,
+    ]
+    model_hash = hashlib.sha256(json.dumps(description, sort_keys=True).encode())
+    for name, array in sorted(model.parameters.items()):
+        model_hash.update(name.encode())
+        model_hash.update(np.ascontiguousarray(array).data)
+    return model_hash.hexdigest()
+
+
+def first_difference(settings: Settings, wanted: Settings) -> str | None:
+    """The first setting that is not the wanted one, and both values; None if there is none."""
+    for name in wanted | settings:
+        if settings.get(name) != wanted.get(name):
+            there = short_repr(settings.get(name), limit=80)
+            here = short_repr(wanted.get(name), limit=80)
+            return f"{name}: {there}, not {here}"
+    return None
+
+
+def begin(out: Path, settings: Settings) -> None:
+    """Make the directory `out` with its settings.json, or continue what the same settings began.
+
+    Raises ArgumentError for a directory of other settings, or of something else.
+    """
+    path = out / SETTINGS
+    out.mkdir(parents=True, exist_ok=True)
+    remove_unfinished(path)
+    if not path.exists():
+        if any(out.iterdir()):
+            raise ArgumentError(f"{out} has files but no {SETTINGS}; name a new directory")
+        with replaced_file(path) as file:
+            file.write(json.dumps(settings, indent=2).encode() + b"\n")
+        return
+    try:
+        begun = json.loads(path.read_bytes())
+        difference = first_difference(dict(begun), settings)
+    except (ValueError, TypeError) as error:
+        raise ArgumentError(f"{path} is damaged: {error}; name a new directory") from error
+    if difference is not None:
+        raise ArgumentError(
+            f"{out} was begun with another {difference}; give the same, or name a new directory"
+        )
+    remove_unfinished_parts(out)
+
+
+def remove_unfinished_parts(out: Path) -> None:
+    """Remove what killed processes left in `out`. replaced_file gave the files their names."""
+    for path in out.glob(".part-*.new"):
+        path.unlink(missing_ok=True)
+
+
+# The input
+
+
+def read_input(file: str) -> Input:
+    """Read a whole file for its hash. Raises ArgumentError for what is not a file."""
+    if os.path.exists(file) and not os.path.isfile(file):  # a pipe could not be read twice
+        raise ArgumentError(f"{file} is not a file; expected .jsonl or .jsonl.gz")
+    file_hash = hashlib.sha256()
+    with open(file, "rb") as stream:
+        status = os.fstat(stream.fileno())
+        while piece := stream.read(1 << 20):
+            file_hash.update(piece)
+    return Input(file, status.st_size, status.st_mtime_ns, file_hash.hexdigest())
+
+
+def read_blocks(inputs: Iterable[Input]) -> Iterator[Block]:
+    """The blocks of all files, in order.
+
+    Raises TiedGPTError for a file that has changed since read_input, and for a damaged .gz.
+    """
+    number = 0
+    for source in inputs:
+        try:
+            for block in read_blocks_of_file(source, number):
+                yield block
+                number = block.number + 1
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise TiedGPTError(f"{source.file} cannot be read: {error}") from error
+
+
+def read_blocks_of_file(source: Input, number: int) -> Iterator[Block]:
+    """The blocks of a file, of which the first gets this number."""
+    offset = 0
+    file_bytes = 0
+    with open(source.file, "rb") as file:
+        stream: BinaryIO = file
+        if file.peek(2).startswith(GZIP_MAGIC):
+            stream = gzip.GzipFile(fileobj=file)  # type: ignore[assignment]
+        while True:
+            lines, size = read_lines(stream)
+            if size == 0:
+                return
+            status = os.fstat(file.fileno())
+            if (status.st_size, status.st_mtime_ns) != (source.size, source.modified):
+                raise TiedGPTError(f"{source.file} has changed since the command began")
+            yield Block(number, source.file, offset, lines, file.tell() - file_bytes)
+            number += 1
+            offset += size
+            file_bytes = file.tell()
+
+
+def read_lines(stream: BinaryIO) -> tuple[bytes, int]:
+    """The next block of a stream, and its size there; 0 at the end of the stream.
+
+    Only the first MAX_LINE bytes of a longer line are in the block. They fill it, so such a line is
+    the last one of its block.
+    """
+    lines = []
+    size = 0
+    while size < BLOCK_SIZE:
+        piece = stream.readline(MAX_LINE)
+        if not piece:
+            break
+        lines.append(piece)
+        size += len(piece)
+        while len(piece) == MAX_LINE and not piece.endswith(b"\n"):
+            piece = stream.readline(MAX_LINE)  # the rest of a long line
+            size += len(piece)
+    return b"".join(lines), size
+
+
+# The rows of a block, in a worker
+
+
+def write_part(out: Path, path: Path, settings: Settings, block: Block) -> None:
+    """Score the lines of a block and write its part.
+
+    path: the model. Raises TiedGPTError if this process has another model there, or other versions,
+    than the process that made the settings.
+    """
+    difference = first_difference(settings | versions(), settings)
+    if difference is not None:
+        raise TiedGPTError(f"a worker has another {difference}")
+    single_thread()  # in each task: other code may have changed it since
+    model, tokenizer = load_same(path, settings["head"], settings["model_sha256"])
+    offset = block.offset
+    with replaced_file(out / block.part) as part:
+        for line in BytesIO(block.lines):
+            row = row_of(line, block.file, offset, model, tokenizer, settings["stride"])
+            part.write(json.dumps(row).encode() + b"\n")
+            offset += len(line)
+
+
+@lru_cache(maxsize=1)  # a worker does many blocks with one model
+def load_same(path: Path, head: str, sha256: str) -> tuple[GPT2, Tokenizer]:
+    """The model and the tokenizer at a path. Raises TiedGPTError if they have another hash."""
+    model = load(path, head)
+    tokenizer = read_tokenizer(path)
+    if model_sha256(model, tokenizer) != sha256:
+        raise TiedGPTError(f"{path} is another model in a worker than it was when the run began")
+    return model, tokenizer
+
+
+def row_of(
+    line: bytes, file: str, offset: int, model: GPT2, tokenizer: Tokenizer, stride: int
+) -> dict[str, Any]:
+    """The row of a line: the record's id, or the place of the line, with a Score or an error.
+
+    Raises TiedGPTError for what is no fault of the line: the model is damaged.
+    """
+    row: dict[str, Any] = {"file": file, "offset": offset}
+    try:
+        record = parse_line(line)
+        if isinstance(record.get("id"), (str, int)):
+            row = {"id": record["id"]}
+        ids = text_ids(record, tokenizer)
+        return row | asdict(score(model, tokenizer, ids, stride))
+    except (ArgumentError, TokenizerError) as error:
+        return row | {"error": str(error)}
+
+
+def parse_line(line: bytes) -> dict[str, Any]:
+    """The JSON object on a line. Raises ArgumentError."""
+    if len(line) >= MAX_LINE:  # the rest of a longer line was not read
+        raise ArgumentError(f"the line has {MAX_LINE:,} bytes or more")
+    try:
+        record = json.loads(line.decode("utf-8-sig"))  # without a byte order mark
+    except (ValueError, RecursionError) as error:
+        raise ArgumentError(f"not JSON: {error}") from error
+    if not isinstance(record, dict):
+        raise ArgumentError(f"expected a JSON object, got {short_repr(record)}")
+    return record
+
+
+def text_ids(record: dict[str, Any], tokenizer: Tokenizer) -> list[int]:
+    """The ids of a record's text. Raises ArgumentError or TokenizerError if it has no text."""
+    if "text" not in record:
+        raise ArgumentError('the record has no "text"')
+    text = record["text"]
+    if not isinstance(text, str):
+        raise ArgumentError(f'"text" is not a string: {short_repr(text)}')
+    special = tokenizer.find_special(text)
+    if special is not None:
+        raise TokenizerError(f"the text contains the special token {special}")
+    return tokenizer.encode(text, special="token")
+
+
+# All blocks, on the workers of Dask
+
+
+def score_inputs(
+    inputs: list[Input],
+    out: Path,
+    path: Path,
+    settings: Settings,
+    scheduler: str | None = None,
+    progress: OnProgress = None,
+) -> None:
+    """Write the parts that are missing in `out`, which `begin` has made.
+
+    path: the model. scheduler: the address of a Dask scheduler whose workers see `out` and the
+        model under the same paths; None starts a process for each core of this machine.
+        progress: is called with the bytes of the input files that are done.
+    Raises TiedGPTError if a part cannot be written.
+    """
+    task = partial(write_part, out.absolute(), path.absolute(), settings)
+    missing = missing_blocks(inputs, out, progress)
+    first = next(missing, None)
+    if first is None:
+        return
+    try:
+        with connect(scheduler) as client:
+            do_blocks(client, task, chain([first], missing), progress)
+    finally:
+        remove_unfinished_parts(out)
+
+
+def count_rows(out: Path) -> tuple[int, int]:
+    """How many rows are in all parts, and how many of them have an error."""
+    rows = 0
+    errors = 0
+    for path in out.glob("part-*.jsonl"):
+        part = path.read_bytes()
+        rows += part.count(b"\n")
+        errors += part.count(b'"error": ')  # a string has \\" in place of each quotation mark
+    return rows, errors
+
+
+def missing_blocks(inputs: list[Input], out: Path, progress: OnProgress) -> Iterator[Block]:
+    """The blocks that have no part yet. `progress` counts the others as done."""
+    for block in read_blocks(inputs):
+        if not (out / block.part).exists():
+            yield block
+        elif progress is not None:
+            progress(block.file_bytes)
+
+
+def do_blocks(
+    client: Any, task: Callable[[Block], None], blocks: Iterator[Block], progress: OnProgress
+) -> None:
+    """Call task(block) for each block on the workers of a Dask client.
+
+    Raises TiedGPTError for a block at which several workers died and for a lost scheduler, and what
+    a task raises.
+    """
+    from distributed import CancelledError, KilledWorker
+    from distributed.client import ClosedClientError
+    from distributed.comm import CommClosedError
+
+    running: dict[Any, Block] = {}  # a future -> its block
+    try:
+        while True:
+            # A block for each thread. More blocks would only wait in the scheduler's memory.
+            threads = max(1, sum(client.nthreads().values()))
+            for block in islice(blocks, max(0, threads - len(running))):
+                # pure=False: the result of an equal task of an earlier run does not count.
+                future = client.submit(task, block, pure=False)
+                running[future] = block
+            if not running:
+                return
+            for future in wait_for_some(client, list(running)):
+                block = running.pop(future)
+                future.result()
+                if progress is not None:
+                    progress(block.file_bytes)
+    except KilledWorker as error:
+        raise TiedGPTError(
+            f"worker after worker died at {block.part}, {block.file} from byte {block.offset}"
+        ) from error
+    except (CommClosedError, ClosedClientError, CancelledError) as error:
+        raise TiedGPTError("the connection to the Dask scheduler is lost") from error
+    except (AttributeError, ImportError) as error:  # a worker has another tiedgpt, or none
+        raise TiedGPTError(f"a worker cannot run tiedgpt {__version__}: {error}") from error
+
+
+def wait_for_some(client: Any, futures: list[Any]) -> set[Any]:
+    """The futures that are done, at least one. Raises TiedGPTError if there is no worker."""
+    from distributed import TimeoutError, wait
+
+    while True:
+        try:
+            return wait(futures, timeout=NO_WORKER, return_when="FIRST_COMPLETED").done
+        except TimeoutError:
+            if not client.nthreads():
+                raise TiedGPTError(f"Dask had no worker for {NO_WORKER} seconds") from None
+
+
+@contextmanager
+def connect(scheduler: str | None) -> Iterator[Any]:
+    """A Dask client of the scheduler at an address; None starts a process for each core.
+
+    Raises TiedGPTError if there is no scheduler, or if the processes cannot be started.
+    """
+    from distributed import Client  # takes a second
+
+    logging.disable()  # Dask logs what is raised here, and workers that it starts again
+    try:
+        with ExitStack() as stack:
+            if scheduler is None:
+                cluster = stack.enter_context(new_cluster(cores()))
+                scheduler = cluster.scheduler_address
+            try:
+                client = Client(scheduler, timeout=CONNECT)
+            except (OSError, ValueError) as error:
+                raise TiedGPTError(f"no Dask scheduler at {scheduler}: {error}") from error
+            yield stack.enter_context(client)
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def new_cluster(workers: int) -> Any:
+    """Processes with one thread each, on the loopback interface.
+
+    Raises TiedGPTError if a process cannot be started.
+    """
+    from distributed import LocalCluster
+
+    with ctrl_c_for_this_process_only():  # and this process ends the workers
+        try:
+            return LocalCluster(
+                n_workers=workers,
+                threads_per_worker=1,
+                host="127.0.0.1",
+                dashboard_address=None,
+                memory_limit=0,  # no limit: the weights are mapped, and all workers share them
+                # Metrics are served at any free port, not at 8787.
+                scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
+            )
+        except (OSError, RuntimeError) as error:
+            raise TiedGPTError(f"the workers cannot be started: {error}") from error
