@@ -18,12 +18,12 @@ import pytest
 from support.checkpoint_files import write_shards
 from support.models import random_model
 from support.openai_files import write_openai_model
-from tiedgpt.comparison.files import read_arrays
 
 import tiedgpt
 from tiedgpt import GPT2, Config, TiedGPTError
 from tiedgpt.checkpoints import tensorflow
 from tiedgpt.comparison.compare import compare
+from tiedgpt.comparison.recording import read_arrays
 from tiedgpt.training.loop import Settings, Trainer
 
 hypothesis = pytest.importorskip("hypothesis")
