@@ -67,6 +67,7 @@ def test_a_wrong_gpt2_is_diagnosed(wrong_gpt2):
     model, theirs = make(wrong_gpt2)
     report = compare(model, theirs, some_ids(model, B=2, T=9))
     assert report.diagnosis == wrong_gpt2.diagnosis, str(report)
+    assert "differs then, too" not in report.note, "the mistake explains all differences"
 
 
 def test_each_sentence_has_a_wrong_gpt2():

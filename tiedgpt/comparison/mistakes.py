@@ -57,6 +57,11 @@ def normed(  # x [B, T, D], centre and deviation [B or 1, T or 1, D or 1] -> [B,
     return (at.x - centre) / deviation * at.weight + at.bias
 
 
+def norm_with_epsilon(at: Place, eps: float) -> Array:
+    """A layer norm with another epsilon than the model's."""
+    return layer_norm(at.x, at.weight, at.bias, eps=eps)
+
+
 def norm_epsilon_outside(at: Place) -> Array:
     """A layer norm that adds epsilon to the standard deviation, not to the variance."""
     return normed(at, mean_of(at.x), np.std(at.x, axis=-1, keepdims=True) + at.eps)
@@ -442,25 +447,16 @@ MISTAKES = [
         "is gelu_new with 0.44715 for 0.044715",
         {POST: lambda at: gelu_tanh(at.x, factor=(2 / np.pi) ** 0.5, cubic=0.44715)},
     ),
-    Mistake(
-        "has a layer norm with epsilon 1e-05",
-        in_each(NORMS, lambda at: layer_norm(at.x, at.weight, at.bias, eps=1e-5)),
-    ),
-    Mistake(
-        "has a layer norm with epsilon 1e-06",
-        in_each(NORMS, lambda at: layer_norm(at.x, at.weight, at.bias, eps=1e-6)),
-    ),
-    Mistake(
-        "has a layer norm with epsilon 1e-08",
-        in_each(NORMS, lambda at: layer_norm(at.x, at.weight, at.bias, eps=1e-8)),
-    ),
-    Mistake(
-        "has a layer norm with epsilon 0.001",
-        in_each(NORMS, lambda at: layer_norm(at.x, at.weight, at.bias, eps=1e-3)),
-    ),
+    *[
+        Mistake(
+            f"has a layer norm with epsilon {eps}",
+            in_each(NORMS, partial(norm_with_epsilon, eps=eps)),
+        )
+        for eps in (1e-5, 1e-6, 1e-8, 1e-3)
+    ],
     Mistake(
         "has a layer norm with no epsilon, or one of 1e-12",
-        in_each(NORMS, lambda at: layer_norm(at.x, at.weight, at.bias, eps=0)),
+        in_each(NORMS, partial(norm_with_epsilon, eps=0)),
     ),
     Mistake("has a layer norm with epsilon outside the root", in_each(NORMS, norm_epsilon_outside)),
     Mistake(
@@ -528,24 +524,22 @@ MISTAKES = [
         in_each(("attn.N.in", "mlp.N.in", *LINEARS), with_parameters_reversed),
         only_everywhere=True,
     ),
-    Mistake(
-        "has all parameters rounded to bfloat16",
-        in_all_parameters("bfloat16"),
-        only_everywhere=True,
-    ),
-    Mistake(
-        "has all parameters rounded to float16", in_all_parameters("float16"), only_everywhere=True
-    ),
-    Mistake(
-        "has all matrices rounded to bfloat16, but no bias and no layer norm",
-        in_all_matrices("bfloat16"),
-        only_everywhere=True,
-    ),
-    Mistake(
-        "has all matrices rounded to float16, but no bias and no layer norm",
-        in_all_matrices("float16"),
-        only_everywhere=True,
-    ),
+    *[
+        Mistake(
+            f"has all parameters rounded to {dtype}",
+            in_all_parameters(dtype),
+            only_everywhere=True,
+        )
+        for dtype in DIGITS_OF_HALVES
+    ],
+    *[
+        Mistake(
+            f"has all matrices rounded to {dtype}, but no bias and no layer norm",
+            in_all_matrices(dtype),
+            only_everywhere=True,
+        )
+        for dtype in DIGITS_OF_HALVES
+    ],
     Mistake(
         "has the folded and centred weights that TransformerLens's HookedTransformer makes by "
         "default",
@@ -556,14 +550,13 @@ MISTAKES = [
     ),
     Mistake("lacks the bias", in_each(LINEARS, lambda at: at.x @ at.weight)),
     Mistake("has its weight transposed", in_each(LINEARS, with_transposed_weight)),
-    Mistake(
-        "has weights rounded to bfloat16",
-        in_each(LINEARS, lambda at: weight_rounded(at, "bfloat16")),
-    ),
-    Mistake(
-        "has weights rounded to float16",
-        in_each(LINEARS, lambda at: weight_rounded(at, "float16")),
-    ),
+    *[
+        Mistake(
+            f"has weights rounded to {dtype}",
+            in_each(LINEARS, partial(weight_rounded, dtype=dtype)),
+        )
+        for dtype in DIGITS_OF_HALVES
+    ],
     *[
         Mistake(
             f"computes {', '.join(order)} with c_attn, not q, k, v",
