@@ -11,7 +11,7 @@ import pytest
 from support.comparing import MODELS, TWO_LAYERS, some_ids, with_mistake
 from support.models import SMALL
 from support.other_gpt2 import OtherGPT2
-from support.wrong_gpt2s import UNEXPLAINED, WRONG_GPT2S
+from support.wrong_gpt2s import UNEXPLAINED, WRONG_GPT2S, of_other_layer
 
 from tiedgpt import compare
 from tiedgpt.comparison.mistakes import MISTAKES, mistakes_in
@@ -103,16 +103,27 @@ def test_a_wrong_gpt2_is_diagnosed_from_logits_alone(wrong_gpt2):
     assert_named_from_logits(model, theirs, wrong_gpt2)
 
 
+# The steps of these fit a model of any sizes.
+FOR_ANY_MODEL = [
+    case
+    for case in CHANGE_LOGITS
+    if not case.config
+    and "tokens" not in case.steps  # the vocabulary
+    and case.steps.get("weights") is not of_other_layer  # of two
+    and len(case.diagnosis) == 1
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "wrong_gpt2",
-    [
-        case
-        for n, case in enumerate(CHANGE_LOGITS)
-        if n % 4 == 0 and not case.config and "layer 1" not in id_of(case)
-    ],
-    ids=id_of,
-)
+@pytest.mark.parametrize("wrong_gpt2", FOR_ANY_MODEL, ids=id_of)
+def test_a_wrong_shakespeare_is_diagnosed(wrong_gpt2):
+    model = MODELS["shakespeare"]
+    report = compare(model, OtherGPT2(model, **wrong_gpt2.steps), some_ids(model, B=1, T=13))
+    assert report.diagnosis == wrong_gpt2.diagnosis, str(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong_gpt2", FOR_ANY_MODEL[::4], ids=id_of)
 def test_a_wrong_shakespeare_is_diagnosed_from_logits_alone(wrong_gpt2):
     model = MODELS["shakespeare"]
     assert_named_from_logits(model, OtherGPT2(model, **wrong_gpt2.steps), wrong_gpt2)

@@ -297,8 +297,10 @@ WRONG_GPT2S = [
         "mlp.0.in: yours gives the MLP the output of ln_1, in every layer",
         before_mlp=lambda resid_pre, attention_in, resid_mid, ln: attention_in,
     ),
-    wrong("resid_post.1: yours skips the block", order=lambda n_layer: [0]),
-    wrong("resid_pre.1: yours runs the block twice", order=lambda n_layer: [0, 1, 1]),
+    wrong("resid_post.1: yours skips the block", order=lambda n_layer: [0, *range(2, n_layer)]),
+    wrong(
+        "resid_pre.1: yours runs the block twice", order=lambda n_layer: [0, 1, *range(1, n_layer)]
+    ),
     wrong(
         "resid_pre.0: yours runs the blocks in reverse order",
         order=lambda n_layer: reversed(range(n_layer)),
