@@ -362,37 +362,36 @@ def test_bad_arrays(theirs, message):
 
 
 def test_a_model_that_is_a_text():
-    ids = some_ids(MODELS["tiny"])
     with pytest.raises(ArgumentError, match="the model must be a GPT2, got 'shakespeare-tied'"):
-        compare("shakespeare-tied", {}, ids)
+        compare("shakespeare-tied", {}, [1])
+
+
+BAD_GRADIENTS = [
+    pytest.param(
+        {"wpe.weight": np.zeros((48, 37))},
+        r"the gradient of wpe.weight has shape \(48, 37\); expected \(37, 48\); "
+        r"its transpose by axes \(1, 0\) would fit",
+        id="another-shape",
+    ),
+    pytest.param(
+        {"lm_head.weight": np.zeros((211, 48))},
+        r"lm_head\.weight is not a parameter of this tied model",
+        id="no-such-parameter",
+    ),
+]
+
+
+@pytest.mark.parametrize(("gradients", "message"), BAD_GRADIENTS)
+def test_bad_gradients(gradients, message):
+    ids = some_ids(MODELS["tiny"])
+    with pytest.raises(ArgumentError, match=message):
+        compare(MODELS["tiny"], gradients, ids, targets=ids)
 
 
 def test_targets_of_another_shape():
-    model = MODELS["tiny"]
-    ids = some_ids(model)
-    message = r"targets have shape \(1, 21\); expected that of ids, \(2, 21\)"
-    with pytest.raises(ArgumentError, match=message):
-        compare(model, {}, ids, targets=ids[:1])
-
-
-def test_a_gradient_of_another_shape():
-    model = MODELS["tiny"]
-    ids = some_ids(model)
-    message = (
-        r"the gradient of wpe.weight has shape \(48, 37\); expected \(37, 48\); "
-        r"its transpose by axes \(1, 0\) would fit"
-    )
-    with pytest.raises(ArgumentError, match=message):
-        compare(model, {"wpe.weight": np.zeros((48, 37))}, ids, targets=ids)
-
-
-def test_a_gradient_that_the_model_does_not_have():
-    model = MODELS["tiny"]
-    ids = some_ids(model)
-    gradients = {"lm_head.weight": np.zeros((211, 48))}
-    message = r"lm_head\.weight is not a parameter of this tied model"
-    with pytest.raises(ArgumentError, match=message):
-        compare(model, gradients, ids, targets=ids)
+    ids = some_ids(MODELS["tiny"])
+    with pytest.raises(ArgumentError, match=r"targets have shape \(1, 21\)"):
+        compare(MODELS["tiny"], {}, ids, targets=ids[:1])
 
 
 def test_a_module_of_no_gpt2(torch_gpt2s):
@@ -555,35 +554,43 @@ def test_nan_is_null_in_json(compared, prompt, tmp_path):
     assert parse_json(out)["rows"][0]["yours"] is None
 
 
-def test_the_command_on_a_file_that_is_not_there(compared):
-    assert_one_error_line(compared("none.npz"), "No such file or directory")
+OBJECTS = np.array([{}], dtype=object)
+CAN_RUN_CODE = "'embed' is not an array of numbers but of Python objects, which are not read"
+# A name in the folder -> what is written there, and a part of the error.
+BAD_FILES = {
+    "none.npz": (lambda path: None, "No such file or directory"),
+    "empty": (lambda path: path.mkdir(), "there are no arrays in it"),
+    "text.npz": (
+        lambda path: path.write_text("not an archive"),
+        "is not a .npz, .safetensors or .json file",
+    ),
+    "objects.npz": (lambda path: np.savez(path, ids=np.arange(3), embed=OBJECTS), CAN_RUN_CODE),
+    "objects": (lambda path: np.save(made(path) / "embed.npy", OBJECTS), CAN_RUN_CODE),
+    "two names.npz": (
+        lambda path: np.savez(path, **{"ids": [1], "ln_f": np.ones(3), "final": np.zeros(3)}),
+        "'ln_f' and 'final' are both final, and they differ",
+    ),
+    "no ids.npz": (
+        lambda path: np.savez(path, embed=np.zeros((1, 3, 128))),
+        "has no `ids`: add the token ids that the other model read",
+    ),
+    "only ids.npz": (
+        lambda path: np.savez(path, ids=np.arange(3)),
+        "has no activations beside `ids`",
+    ),
+}
 
 
-def test_the_command_on_an_empty_folder(compared, tmp_path):
-    (tmp_path / "empty").mkdir()
-    assert_one_error_line(compared("empty"), "there are no arrays in it")
+def made(directory):
+    directory.mkdir()
+    return directory
 
 
-def test_the_command_on_a_text(compared, tmp_path):
-    (tmp_path / "text.npz").write_text("not an archive")
-    assert_one_error_line(compared("text.npz"), "is not a .npz, .safetensors or .json file")
-
-
-ARRAY_OF_OBJECTS = (
-    "'embed' is not an array of numbers but of Python objects, "
-    "which are not read because that can run code"
-)
-
-
-def test_the_command_on_an_array_of_objects_in_an_archive(compared, tmp_path):
-    np.savez(tmp_path / "objects.npz", ids=np.arange(3), embed=np.array([{}], dtype=object))
-    assert_one_error_line(compared("objects.npz"), ARRAY_OF_OBJECTS)
-
-
-def test_the_command_on_an_array_of_objects_in_a_folder(compared, tmp_path):
-    (tmp_path / "objects").mkdir()
-    np.save(tmp_path / "objects" / "embed.npy", np.array([{}], dtype=object))
-    assert_one_error_line(compared("objects"), ARRAY_OF_OBJECTS)
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_the_command_on_a_bad_file(compared, tmp_path, name):
+    write, message = BAD_FILES[name]
+    write(tmp_path / name)
+    assert_one_error_line(compared(name), message)
 
 
 @pytest.fixture
@@ -606,14 +613,3 @@ def test_the_limit_of_trials_in_json(compared, noise):
     document = json.loads(out)
     assert document["trials"] == 3
     assert document["all_trials"] > 700, "about 100 mistakes, most of them in each of 4 layers"
-
-
-def test_the_command_without_ids(compared, tmp_path):
-    np.savez(tmp_path / "no ids.npz", embed=np.zeros((1, 3, 128)))
-    message = "has no `ids`: add the token ids that the other model read"
-    assert_one_error_line(compared("no ids.npz"), message)
-
-
-def test_the_command_on_ids_alone(compared, prompt, tmp_path):
-    np.savez(tmp_path / "only ids.npz", ids=prompt)
-    assert_one_error_line(compared("only ids.npz"), "has no activations beside `ids`")
