@@ -452,12 +452,12 @@ WRONG_GPT2S = [
     embedding("adds 1 to the ids", tokens=lambda ids: (ids + 1) % 211),  # the last one becomes 0
     embedding("subtracts 1 from the ids", tokens=lambda ids: ids - 1),
     # No token is before the first one. In its place: the last one, itself, token 0, the last token
-    # of the vocabulary, or one of those that end a text.
+    # of the vocabulary, or the smallest of those that end a text.
     embedding(BEFORE, tokens=lambda ids: np.roll(ids, 1)),
     embedding(BEFORE, tokens=lambda ids: np.r_[ids[0], ids[:-1]]),
     embedding(BEFORE, tokens=lambda ids: np.r_[0, ids[:-1]]),
     embedding(BEFORE, tokens=lambda ids: np.r_[210, ids[:-1]]),
-    embedding(BEFORE, tokens=lambda ids: np.r_[7, ids[:-1]], config={"eos_token_id": (50256, 7)}),
+    embedding(BEFORE, tokens=lambda ids: np.r_[7, ids[:-1]], config={"eos_token_id": (9, 7, 999)}),
     embedding(AFTER, tokens=lambda ids: np.roll(ids, -1)),
     embedding(AFTER, tokens=lambda ids: np.r_[ids[1:], ids[-1]]),
     embedding(AFTER, tokens=lambda ids: np.r_[ids[1:], 0]),
