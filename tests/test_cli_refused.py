@@ -28,7 +28,7 @@ def refused(run, checkpoint, tmp_path, monkeypatch):
     def read_weights(*_, **__):
         pytest.fail("the weights are read")
 
-    monkeypatch.setattr("tiedgpt.checkpoints.checkpoint.Checkpoint.load", read_weights)
+    monkeypatch.setattr("tiedgpt.checkpoints.load", read_weights)
 
     def refused(*arguments, stdin=b""):
         real_arguments = [argument.replace(MODEL, checkpoint) for argument in arguments]
