@@ -509,8 +509,7 @@ def affordable_trials(comparison: Comparison, name: str, trials: list[Trial]) ->
 def try_mistakes(
     comparison: Comparison, difference: Difference, trials: list[Trial], progress: OnTrial
 ) -> tuple[list[Explanation], int]:
-    """Plant one mistake after the other. Return those that explain the difference, and the number
-    of trials that were made.
+    """Plant one mistake after the other: those that explain the difference, and how many trials.
 
     trials: sorted by scope, the widest first. A mistake that explains all differences is the better
     explanation than one of a narrower scope, so the search ends before that scope.

@@ -161,7 +161,7 @@ def run_with(
     with a given activation.
     """
 
-    # It gets the right activation, as model.py computes it from those on the tape.
+    # An edit gets the right activation, as model.py computes it from those on the tape.
     def edit(name: str, right: Array) -> Array:
         ours = right
         if name in planted:
@@ -217,8 +217,8 @@ def compute_activation(
             break
         resid = np.asarray(given.get(earlier, ours), model.dtype)
         tape[earlier] = resid
-    # Unless the embedding is computed, resid is what the first layer or `final` reads: resid_post
-    # of the layer before, or embed.
+    # The last that was copied, resid_post of the layer before or embed, is what comes next in the
+    # residual stream. If the embedding is wrong, nothing was copied.
     if first == "embed":
         resid = run.tap("embed", without_mistakes["embed"])
 
