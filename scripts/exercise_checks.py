@@ -6,7 +6,7 @@ a forward pass of a small random model, and ask `tiedgpt.compare` what is wrong 
 (check_in_model).
 
 For that, a function such as `heads(at)` computes an activation of the model with the reader's
-function. `at` is the place of this activation in the forward pass (comparison/place.py):
+function. `at` is the place of this activation in the forward pass (comparison/places.py):
 
     at.x                        the activation that this one is computed from
     at.right                    what the model itself computes here
@@ -28,10 +28,9 @@ from typing import Any
 import numpy as np
 
 from tiedgpt import GPT2, compare
-from tiedgpt.comparison.agreement import distance
+from tiedgpt.comparison.compare import distance
 from tiedgpt.comparison.conventions import shape_error
-from tiedgpt.comparison.forward_pass import compute_activations
-from tiedgpt.comparison.place import Compute, Place, kind_of
+from tiedgpt.comparison.places import Place, compute_activations, kind_of
 from tiedgpt.errors import did_you_mean, short_repr
 from tiedgpt.gpt2.model import causal_mask, merge_heads
 from tiedgpt.gpt2.ops import cross_entropy, layer_norm_backward, linear, softmax
@@ -39,6 +38,7 @@ from tiedgpt.gpt2.run import BLOCK_SHAPES, activation_shapes
 from tiedgpt.testing import TINY, random_model
 
 Array = np.ndarray
+Compute = Callable[[Place], Array]  # from a place to its activation
 # The ids of all checks in a model, one sequence [1, T]
 IDS = np.random.default_rng(0).integers(TINY.vocab_size, size=(1, 21))
 NO_KNOWN_MISTAKE = "this is none of the known mistakes"

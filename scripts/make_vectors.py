@@ -20,8 +20,8 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from tiedgpt import GPT2, Config, generate, loss_and_gradients
-from tiedgpt.comparison.random_model import scale_of
 from tiedgpt.gpt2.parameters import Parameters, parameter_shapes, unflatten
+from tiedgpt.testing import scale_of
 from tiedgpt.training.optimizer import AdamW
 
 # The sizes differ, so that no two axes are mistaken for each other.

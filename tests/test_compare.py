@@ -10,12 +10,12 @@ import pytest
 from support.commands import assert_one_error_line
 from support.comparing import MODELS, some_ids, tape_of, with_mistake
 from support.models import SMALL
-from support.other_gpt2 import OtherGPT2
+from support.other_gpt2 import STEPS, OtherGPT2
 
 import tiedgpt
 from tiedgpt import compare, from_state_dict
 from tiedgpt.checkpoints.reading import parse_json
-from tiedgpt.comparison.agreement import ReportRow, compare_arrays
+from tiedgpt.comparison.compare import ReportRow, compare_arrays
 from tiedgpt.errors import ArgumentError
 from tiedgpt.testing import TINY, assert_same_gpt2, random_model, tiny_gpt2  # noqa: F401
 
@@ -37,81 +37,84 @@ def torch_gpt2s(torch):
 # Right GPT-2s
 
 
-class AllFloat32(OtherGPT2):
-    """Without np.sqrt, whose float64 results make float32 arrays float64 since NumPy 2."""
-
-    def scores(self, q, k, layer):
-        K = q.shape[-1]
-        return q @ k.transpose(0, 2, 1) / K**0.5
-
-    def activation(self, x, layer):
-        root = 0.7978845608028654  # sqrt(2 / pi)
-        return 0.5 * x * (1 + np.tanh(root * (x + 0.044715 * x**3)))
+# Without np.sqrt, whose float64 results make float32 arrays float64 since NumPy 2.
+ALL_FLOAT32 = {
+    "scores": lambda q, k, layer, H: q @ k.transpose(0, 2, 1) / q.shape[-1] ** 0.5,
+    "gelu": lambda x, layer: (
+        0.5 * x * (1 + np.tanh(0.7978845608028654 * (x + 0.044715 * x**3)))  # sqrt(2 / pi)
+    ),
+}
 
 
-class AdditiveMask(OtherGPT2):
+def all_float32(model):
+    return OtherGPT2(model, **ALL_FLOAT32)
+
+
+def additive_mask(model):
     """With the mask in the scores already: -1e10 is added to those of later keys."""
 
-    def scores(self, q, k, layer):
-        T = q.shape[1]
-        later = 1 - np.tri(T)
-        return super().scores(q, k, layer) + later * -1e10
+    def scores(q, k, layer, H):
+        later = 1 - np.tri(q.shape[1])
+        return q @ k.transpose(0, 2, 1) / np.sqrt(q.shape[-1]) + later * -1e10
+
+    return OtherGPT2(model, scores=scores)
 
 
-class OneTokenAtATime(AllFloat32):
+def one_token_at_a_time(model):
     """With a KV cache, to which each pass adds a token. It returns the logits."""
+    past = {}  # a layer -> the keys and the values in the cache
 
-    def forward(self, ids):
-        self.length = 0  # the number of tokens in the cache
-        self.past = {}  # a layer -> the keys and the values in the cache
-        logits = []
-        for token in ids:
-            tape = super().forward(np.array([token]))
-            logits.append(tape["logits"])
-            self.length += 1
-        return {"logits": np.concatenate(logits)}
-
-    def positions(self, T):
-        return self.length + np.arange(T)
-
-    def split_heads(self, qkv, layer):
-        """The query of the new token, and the keys and the values of all tokens."""
-        q, k, v = super().split_heads(qkv, layer)
-        if layer in self.past:
-            past_k, past_v = self.past[layer]
+    def remember(k, v, layer):
+        if layer in past:
+            past_k, past_v = past[layer]
             k = np.concatenate([past_k, k], axis=1)
             v = np.concatenate([past_v, v], axis=1)
-        self.past[layer] = (k, v)
-        return q, k, v
+        past[layer] = (k, v)
+        return k, v
+
+    def logits_of(sequence):
+        past.clear()
+        logits = []
+        for position, token in enumerate(sequence):
+            at_position = OtherGPT2(
+                model,
+                **ALL_FLOAT32,
+                positions=lambda T, position=position: np.array([position]),
+                remember=remember,
+            )
+            logits.append(at_position(np.array([token]))["logits"])
+        return np.concatenate(logits)
+
+    return lambda ids: np.stack([logits_of(row) for row in np.atleast_2d(ids)])
 
 
-class Lists(AllFloat32):
+def lists(model):
     """Lists in place of arrays. Their numbers are float64."""
-
-    def __call__(self, ids):
-        tape = super().__call__(ids)
-        return {name: array.tolist() for name, array in tape.items()}
+    theirs = all_float32(model)
+    return lambda ids: {name: array.tolist() for name, array in theirs(ids).items()}
 
 
-class Float64Logits(AllFloat32):
+def float64_logits(model):
     """Since NumPy 2, the scalar makes a float32 array float64. The numbers stay rounded."""
+    return OtherGPT2(
+        model,
+        **ALL_FLOAT32,
+        logits=lambda final, p: STEPS["logits"](final, p) * np.float64(1),
+    )
 
-    def logits(self, final):
-        return super().logits(final) * np.float64(1)
 
-
-class LogitsOnly(AllFloat32):
-    def __call__(self, ids):
-        return super().__call__(ids)["logits"]
+def logits_only(model):
+    theirs = all_float32(model)
+    return lambda ids: theirs(ids)["logits"]
 
 
 # The GPT-2s that return float32, and those that return float64, with a model in float32.
-FLOAT32_GPT2S = [AllFloat32, OneTokenAtATime, LogitsOnly]
-FLOAT64_GPT2S = [AdditiveMask, Lists]
+FLOAT32_GPT2S = [all_float32, one_token_at_a_time, logits_only]
+FLOAT64_GPT2S = [additive_mask, lists]
 if np.lib.NumpyVersion(np.__version__) >= "2.0.0":
-    FLOAT64_GPT2S += [OtherGPT2, Float64Logits]
+    FLOAT64_GPT2S += [OtherGPT2, float64_logits]
 else:
-    FLOAT32_GPT2S += [OtherGPT2, Float64Logits]
+    FLOAT32_GPT2S += [OtherGPT2, float64_logits]
 
 
 def half_precision_model():
@@ -148,14 +151,14 @@ def assert_agrees(model, theirs):
 @pytest.mark.parametrize("other_gpt2", FLOAT32_GPT2S)
 def test_a_right_gpt2_agrees(other_gpt2, model_of):
     model = model_of()
-    assert_agrees(model, other_gpt2(model.parameters, model.config.n_layer, model.config.n_head))
+    assert_agrees(model, other_gpt2(model))
 
 
 @pytest.mark.parametrize("model_of", SOME_MODELS)
 @pytest.mark.parametrize("other_gpt2", FLOAT64_GPT2S)
 def test_float64_with_the_rounding_of_float32_agrees_with_a_note(other_gpt2, model_of):
     model = model_of()
-    theirs = other_gpt2(model.parameters, model.config.n_layer, model.config.n_head)
+    theirs = other_gpt2(model)
     for report in reports(model, theirs):
         assert report.first is None, str(report)
         assert report.note.endswith(
@@ -166,10 +169,7 @@ def test_float64_with_the_rounding_of_float32_agrees_with_a_note(other_gpt2, mod
 @pytest.mark.parametrize("model_of", SOME_MODELS)
 def test_a_right_gpt2_in_float64_agrees(model_of):
     model = model_of()
-    theirs = OtherGPT2(
-        model.parameters, model.config.n_layer, model.config.n_head, dtype=np.float64
-    )
-    assert_agrees(model, theirs)
+    assert_agrees(model, OtherGPT2(model, dtype=np.float64))
 
 
 @pytest.mark.parametrize("model_of", SOME_MODELS)
@@ -362,37 +362,36 @@ def test_bad_arrays(theirs, message):
 
 
 def test_a_model_that_is_a_text():
-    ids = some_ids(MODELS["tiny"])
     with pytest.raises(ArgumentError, match="the model must be a GPT2, got 'shakespeare-tied'"):
-        compare("shakespeare-tied", {}, ids)
+        compare("shakespeare-tied", {}, [1])
+
+
+BAD_GRADIENTS = [
+    pytest.param(
+        {"wpe.weight": np.zeros((48, 37))},
+        r"the gradient of wpe.weight has shape \(48, 37\); expected \(37, 48\); "
+        r"its transpose by axes \(1, 0\) would fit",
+        id="another-shape",
+    ),
+    pytest.param(
+        {"lm_head.weight": np.zeros((211, 48))},
+        r"lm_head\.weight is not a parameter of this tied model",
+        id="no-such-parameter",
+    ),
+]
+
+
+@pytest.mark.parametrize(("gradients", "message"), BAD_GRADIENTS)
+def test_bad_gradients(gradients, message):
+    ids = some_ids(MODELS["tiny"])
+    with pytest.raises(ArgumentError, match=message):
+        compare(MODELS["tiny"], gradients, ids, targets=ids)
 
 
 def test_targets_of_another_shape():
-    model = MODELS["tiny"]
-    ids = some_ids(model)
-    message = r"targets have shape \(1, 21\); expected that of ids, \(2, 21\)"
-    with pytest.raises(ArgumentError, match=message):
-        compare(model, {}, ids, targets=ids[:1])
-
-
-def test_a_gradient_of_another_shape():
-    model = MODELS["tiny"]
-    ids = some_ids(model)
-    message = (
-        r"the gradient of wpe.weight has shape \(48, 37\); expected \(37, 48\); "
-        r"its transpose by axes \(1, 0\) would fit"
-    )
-    with pytest.raises(ArgumentError, match=message):
-        compare(model, {"wpe.weight": np.zeros((48, 37))}, ids, targets=ids)
-
-
-def test_a_gradient_that_the_model_does_not_have():
-    model = MODELS["tiny"]
-    ids = some_ids(model)
-    gradients = {"lm_head.weight": np.zeros((211, 48))}
-    message = r"lm_head\.weight is not a parameter of this tied model"
-    with pytest.raises(ArgumentError, match=message):
-        compare(model, gradients, ids, targets=ids)
+    ids = some_ids(MODELS["tiny"])
+    with pytest.raises(ArgumentError, match=r"targets have shape \(1, 21\)"):
+        compare(MODELS["tiny"], {}, ids, targets=ids[:1])
 
 
 def test_a_module_of_no_gpt2(torch_gpt2s):
@@ -555,35 +554,43 @@ def test_nan_is_null_in_json(compared, prompt, tmp_path):
     assert parse_json(out)["rows"][0]["yours"] is None
 
 
-def test_the_command_on_a_file_that_is_not_there(compared):
-    assert_one_error_line(compared("none.npz"), "No such file or directory")
+OBJECTS = np.array([{}], dtype=object)
+CAN_RUN_CODE = "'embed' is not an array of numbers but of Python objects, which are not read"
+# A name in the folder -> what is written there, and a part of the error.
+BAD_FILES = {
+    "none.npz": (lambda path: None, "No such file or directory"),
+    "empty": (lambda path: path.mkdir(), "there are no arrays in it"),
+    "text.npz": (
+        lambda path: path.write_text("not an archive"),
+        "is not a .npz, .safetensors or .json file",
+    ),
+    "objects.npz": (lambda path: np.savez(path, ids=np.arange(3), embed=OBJECTS), CAN_RUN_CODE),
+    "objects": (lambda path: np.save(made(path) / "embed.npy", OBJECTS), CAN_RUN_CODE),
+    "two names.npz": (
+        lambda path: np.savez(path, **{"ids": [1], "ln_f": np.ones(3), "final": np.zeros(3)}),
+        "'ln_f' and 'final' are both final, and they differ",
+    ),
+    "no ids.npz": (
+        lambda path: np.savez(path, embed=np.zeros((1, 3, 128))),
+        "has no `ids`: add the token ids that the other model read",
+    ),
+    "only ids.npz": (
+        lambda path: np.savez(path, ids=np.arange(3)),
+        "has no activations beside `ids`",
+    ),
+}
 
 
-def test_the_command_on_an_empty_folder(compared, tmp_path):
-    (tmp_path / "empty").mkdir()
-    assert_one_error_line(compared("empty"), "there are no arrays in it")
+def made(directory):
+    directory.mkdir()
+    return directory
 
 
-def test_the_command_on_a_text(compared, tmp_path):
-    (tmp_path / "text.npz").write_text("not an archive")
-    assert_one_error_line(compared("text.npz"), "is not a .npz, .safetensors or .json file")
-
-
-ARRAY_OF_OBJECTS = (
-    "'embed' is not an array of numbers but of Python objects, "
-    "which are not read because that can run code"
-)
-
-
-def test_the_command_on_an_array_of_objects_in_an_archive(compared, tmp_path):
-    np.savez(tmp_path / "objects.npz", ids=np.arange(3), embed=np.array([{}], dtype=object))
-    assert_one_error_line(compared("objects.npz"), ARRAY_OF_OBJECTS)
-
-
-def test_the_command_on_an_array_of_objects_in_a_folder(compared, tmp_path):
-    (tmp_path / "objects").mkdir()
-    np.save(tmp_path / "objects" / "embed.npy", np.array([{}], dtype=object))
-    assert_one_error_line(compared("objects"), ARRAY_OF_OBJECTS)
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_the_command_on_a_bad_file(compared, tmp_path, name):
+    write, message = BAD_FILES[name]
+    write(tmp_path / name)
+    assert_one_error_line(compared(name), message)
 
 
 @pytest.fixture
@@ -606,14 +613,3 @@ def test_the_limit_of_trials_in_json(compared, noise):
     document = json.loads(out)
     assert document["trials"] == 3
     assert document["all_trials"] > 700, "about 100 mistakes, most of them in each of 4 layers"
-
-
-def test_the_command_without_ids(compared, tmp_path):
-    np.savez(tmp_path / "no ids.npz", embed=np.zeros((1, 3, 128)))
-    message = "has no `ids`: add the token ids that the other model read"
-    assert_one_error_line(compared("no ids.npz"), message)
-
-
-def test_the_command_on_ids_alone(compared, prompt, tmp_path):
-    np.savez(tmp_path / "only ids.npz", ids=prompt)
-    assert_one_error_line(compared("only ids.npz"), "has no activations beside `ids`")

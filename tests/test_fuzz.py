@@ -23,7 +23,7 @@ import tiedgpt
 from tiedgpt import GPT2, Config, TiedGPTError
 from tiedgpt.checkpoints import tensorflow
 from tiedgpt.comparison.compare import compare
-from tiedgpt.comparison.files import read_arrays
+from tiedgpt.comparison.recording import read_arrays
 from tiedgpt.training.loop import Settings, Trainer
 
 hypothesis = pytest.importorskip("hypothesis")

@@ -15,10 +15,10 @@ vocabularies        a tokenizer.json
 reference           where reference data is
 comparing           models to compare, and their activations
 other_gpt2          a GPT-2 written apart from tiedgpt
-wrong_gpt2s         the same GPT-2 with one mistake, for many mistakes
+wrong_gpt2s         the same GPT-2 with a wrong formula, one for each known mistake
 torch_gpt2s         GPT-2 in torch
 exercise_solutions  a solution of each exercise
-wrong_solutions     solutions with one mistake each
+wrong_solutions     a wrong solution for each mistake that has a name
 """
 
 import pytest

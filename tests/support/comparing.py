@@ -10,9 +10,9 @@ import numpy as np
 
 import tiedgpt
 from tiedgpt import GPT2
-from tiedgpt.comparison.forward_pass import compute_activations
 from tiedgpt.comparison.mistakes import MISTAKES
-from tiedgpt.comparison.place import kind_of
+from tiedgpt.comparison.places import Mistake, Place, kind_of
+from tiedgpt.gpt2.run import activation_shapes
 from tiedgpt.testing import TINY, random_model
 
 MODELS = {
@@ -36,17 +36,27 @@ def tape_of(model: GPT2, ids: np.ndarray) -> dict[str, np.ndarray]:
     return tape
 
 
-def with_mistake(model: GPT2, ids: np.ndarray, sentence: str) -> dict[str, np.ndarray]:
+def with_mistake(model: GPT2, ids: np.ndarray, mistake: Mistake | str) -> dict[str, np.ndarray]:
     """The activations of the model with a known mistake at every place where it can be made.
 
-    sentence: the sentence that describes the mistake in MISTAKES. The first mistake that has this
-    sentence is made.
+    They come from the model's own call, by its edits. mistake: one of MISTAKES, or the sentence of
+    one; the first that has this sentence is made.
     """
-    mistake = next(mistake for mistake in MISTAKES if mistake.sentence == sentence)
-    wrong_functions = mistake.wrong  # by the kind of the activation that they compute
-    planted = {}  # by the name of the activation
-    for name in tape_of(model, ids):
-        kind = kind_of(name)
-        if kind in wrong_functions:
-            planted[name] = wrong_functions[kind]
-    return compute_activations(model, ids, given={}, planted=planted)
+    if isinstance(mistake, str):
+        mistake = next(row for row in MISTAKES if row.sentence == mistake)
+    tape: dict[str, np.ndarray] = {}
+
+    def edit_of(name, wrong):
+        return lambda right: wrong(Place(name, right, model, ids, tape))
+
+    edits = {}
+    for name in activation_shapes(model.config):
+        if kind_of(name) in mistake.wrong:
+            edits[name] = edit_of(name, mistake.wrong[kind_of(name)])
+    with np.errstate(all="ignore"):  # some mistakes make nan
+        model(ids, tape=tape, edit=edits)
+        logits = tape.pop("logits")
+        if "logits" in mistake.wrong:  # of which the model has no edit
+            logits = mistake.wrong["logits"](Place("logits", logits, model, ids, tape))
+    tape["logits"] = logits
+    return tape

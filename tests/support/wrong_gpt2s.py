@@ -1,271 +1,98 @@
-"""Subclasses of OtherGPT2, a GPT-2 in NumPy. Each makes one mistake, in the step that it overrides.
+"""Wrong GPT-2s: what `compare` says of each, and the wrong steps of an OtherGPT2.
 
-The name of a class says what the mistake is. A method gets one sequence: x is [T, D]; q, k and v
-are [H, T, K]; scores and patterns are [H, T, T]. self.weights(layer, name) is (weight, bias) of a
-part of a block. block() must also record the residual stream on the tape, with record_stream().
+The formulas are independent of tiedgpt/comparison/mistakes.py: each is that of a whole GPT-2, of
+one sequence, without batch. other_gpt2.py has the steps and their shapes. A model whose `config`
+differs from GPT-2's makes a right GPT-2 wrong.
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
-from .other_gpt2 import OtherGPT2
-
-# Activation functions
+from .other_gpt2 import gelu, is_later, norm, softmax
 
 
-def gelu(x):
-    """The exact gelu."""
+@dataclass
+class WrongGPT2:
+    diagnosis: list[str]
+    steps: dict
+    config: dict
+
+
+def wrong(*diagnosis, config=None, **steps):
+    return WrongGPT2(list(diagnosis), steps, config or {})
+
+
+def exact_gelu(x, layer=None):
     erf = np.vectorize(math.erf)
     return (x * (1 + erf(x / math.sqrt(2))) / 2).astype(x.dtype)
 
 
-class ExactGelu(OtherGPT2):
-    def activation(self, x, layer):
-        return gelu(x)
+def hidden(scores, where, fill=-np.inf):
+    return softmax(np.where(where, fill, scores))
 
 
-class ExactGeluInLayer1(OtherGPT2):
-    def activation(self, x, layer):
-        if layer == 1:
-            return gelu(x)
-        return super().activation(x, layer)
+def mean(x):
+    return x.mean(axis=-1, keepdims=True)
 
 
-class NearlyExactGelu(OtherGPT2):
-    """A function near the exact gelu, but not so near that it should be taken for it."""
+def var(x):
+    return x.var(axis=-1, keepdims=True)
 
-    def activation(self, x, layer):
-        return 1.1 * gelu(x) - 0.1 * super().activation(x, layer)
 
+def with_epsilon(eps):
+    return lambda x, w, b, name: norm(x, w, b, eps=eps)
 
-class Relu(OtherGPT2):
-    def activation(self, x, layer):
-        return np.maximum(x, 0)
 
+def in_linear(part, formula):
+    """The step `linear` with this formula in one linear layer of each block, such as "mlp.c_fc"."""
 
-class Silu(OtherGPT2):
-    def activation(self, x, layer):
-        return x / (1 + np.exp(-x))
+    def linear(x, weight, bias, name):
+        if name.endswith(part):
+            return formula(x, weight, bias)
+        return x @ weight + bias
 
+    return linear
 
-class QuickGelu(OtherGPT2):
-    def activation(self, x, layer):
-        return x / (1 + np.exp(-1.702 * x))
 
+def reordered(order):
+    """A function of q, k and v in one array: in this order, such as "kqv" for k first."""
 
-class NoActivationFunction(OtherGPT2):
-    def activation(self, x, layer):
-        return x
+    def in_order(qkv):
+        parts = dict(zip("qkv", np.split(qkv, 3, axis=-1), strict=True))
+        return [parts[letter] for letter in order]
 
+    return in_order
 
-class GeluTwice(OtherGPT2):
-    def activation(self, x, layer):
-        return super().activation(super().activation(x, layer), layer)
 
+def computed_in(order):
+    in_order = reordered(order)
+    return in_linear("c_attn", lambda x, w, b: np.concatenate(in_order(x @ w + b), axis=-1))
 
-class GeluWithoutHalf(OtherGPT2):
-    def activation(self, x, layer):
-        return x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
+def taken_in(order):
+    """q is taken from where the first letter of `order` is."""
+    return lambda qkv, bias, H: reordered(order)(qkv)
 
-class GeluWithoutRoot(OtherGPT2):
-    def activation(self, x, layer):
-        return 0.5 * x * (1 + np.tanh((2 / np.pi) * (x + 0.044715 * x**3)))
 
+def without_bias_of(letter):
+    def split(qkv, bias, H):
+        parts = []
+        for name, part, its_bias in zip(
+            "qkv", np.split(qkv, 3, axis=-1), np.split(bias, 3), strict=True
+        ):
+            parts.append(part - its_bias if name == letter else part)
+        return parts
 
-class GeluWithWrongNumber(OtherGPT2):
-    def activation(self, x, layer):
-        return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.44715 * x**3)))
+    return split
 
 
-# Layer norms
-
-
-class NormWithSmallEpsilon(OtherGPT2):
-    def layer_norm(self, x, weight, bias):
-        mean = x.mean(axis=-1, keepdims=True)
-        variance = x.var(axis=-1, keepdims=True)
-        return (x - mean) / np.sqrt(variance + 1e-6) * weight + bias
-
-
-class NormWithoutEpsilon(OtherGPT2):
-    def layer_norm(self, x, weight, bias):
-        mean = x.mean(axis=-1, keepdims=True)
-        variance = x.var(axis=-1, keepdims=True)
-        return (x - mean) / np.sqrt(variance) * weight + bias
-
-
-class NormWithEpsilonOutside(OtherGPT2):
-    def layer_norm(self, x, weight, bias):
-        mean = x.mean(axis=-1, keepdims=True)
-        variance = x.var(axis=-1, keepdims=True)
-        return (x - mean) / (np.sqrt(variance) + 1e-5) * weight + bias
-
-
-class NormDividedByVariance(OtherGPT2):
-    def layer_norm(self, x, weight, bias):
-        mean = x.mean(axis=-1, keepdims=True)
-        variance = x.var(axis=-1, keepdims=True)
-        return (x - mean) / (variance + 1e-5) * weight + bias
-
-
-class NormWithUnbiasedVariance(OtherGPT2):
-    """The sum of squares is divided by D - 1, not by D."""
-
-    def layer_norm(self, x, weight, bias):
-        mean = x.mean(axis=-1, keepdims=True)
-        variance = x.var(axis=-1, ddof=1, keepdims=True)
-        return (x - mean) / np.sqrt(variance + 1e-5) * weight + bias
-
-
-class NormOverTokens(OtherGPT2):
-    """The mean and the variance are over axis T of [T, D], not over axis D."""
-
-    def layer_norm(self, x, weight, bias):
-        mean = x.mean(axis=0, keepdims=True)
-        variance = x.var(axis=0, keepdims=True)
-        return (x - mean) / np.sqrt(variance + 1e-5) * weight + bias
-
-
-class NormWithoutMean(OtherGPT2):
-    def layer_norm(self, x, weight, bias):
-        mean_square = (x * x).mean(axis=-1, keepdims=True)
-        return x / np.sqrt(mean_square + 1e-5) * weight + bias
-
-
-class NormWithoutWeight(OtherGPT2):
-    def layer_norm(self, x, weight, bias):
-        return super().layer_norm(x, 1, bias)
-
-
-class NormWithoutBias(OtherGPT2):
-    def layer_norm(self, x, weight, bias):
-        return super().layer_norm(x, weight, 0)
-
-
-class NormWithoutWeightAndBias(OtherGPT2):
-    def layer_norm(self, x, weight, bias):
-        return super().layer_norm(x, 1, 0)
-
-
-class NoNorm(OtherGPT2):
-    def layer_norm(self, x, weight, bias):
-        return x
-
-
-class NoFinalNorm(OtherGPT2):
-    def final_norm(self, resid):
-        return resid
-
-
-class FinalNormOfLayer1(OtherGPT2):
-    def final_norm(self, resid):
-        return self.layer_norm(resid, *self.weights(1, "ln_2"))
-
-
-class NormsSwapped(OtherGPT2):
-    def weights(self, layer, name):
-        if name == "ln_1":
-            return super().weights(layer, "ln_2")
-        if name == "ln_2":
-            return super().weights(layer, "ln_1")
-        return super().weights(layer, name)
-
-
-# The block
-
-
-class PostNorm(OtherGPT2):
-    def block(self, resid_pre, layer, tape):
-        with_attention = resid_pre + self.attention(resid_pre, layer, tape)
-        resid_mid = self.layer_norm(with_attention, *self.weights(layer, "ln_1"))
-        with_mlp = resid_mid + self.mlp(resid_mid, layer, tape)
-        resid_post = self.layer_norm(with_mlp, *self.weights(layer, "ln_2"))
-        self.record_stream(tape, layer, resid_pre, resid_mid, resid_post)
-        return resid_post
-
-
-class ParallelMLP(OtherGPT2):
-    def block(self, resid_pre, layer, tape):
-        normed = self.layer_norm(resid_pre, *self.weights(layer, "ln_1"))
-        resid_mid = resid_pre + self.attention(normed, layer, tape)
-        normed = self.layer_norm(resid_pre, *self.weights(layer, "ln_2"))
-        resid_post = resid_mid + self.mlp(normed, layer, tape)
-        self.record_stream(tape, layer, resid_pre, resid_mid, resid_post)
-        return resid_post
-
-
-class NoResidualAroundAttention(OtherGPT2):
-    def block(self, resid_pre, layer, tape):
-        normed = self.layer_norm(resid_pre, *self.weights(layer, "ln_1"))
-        resid_mid = self.attention(normed, layer, tape)
-        normed = self.layer_norm(resid_mid, *self.weights(layer, "ln_2"))
-        resid_post = resid_mid + self.mlp(normed, layer, tape)
-        self.record_stream(tape, layer, resid_pre, resid_mid, resid_post)
-        return resid_post
-
-
-class NoResidualAroundMLP(OtherGPT2):
-    def block(self, resid_pre, layer, tape):
-        normed = self.layer_norm(resid_pre, *self.weights(layer, "ln_1"))
-        resid_mid = resid_pre + self.attention(normed, layer, tape)
-        normed = self.layer_norm(resid_mid, *self.weights(layer, "ln_2"))
-        resid_post = self.mlp(normed, layer, tape)
-        self.record_stream(tape, layer, resid_pre, resid_mid, resid_post)
-        return resid_post
-
-
-class AttentionAddedToNorm(OtherGPT2):
-    def block(self, resid_pre, layer, tape):
-        normed = self.layer_norm(resid_pre, *self.weights(layer, "ln_1"))
-        resid_mid = normed + self.attention(normed, layer, tape)
-        normed = self.layer_norm(resid_mid, *self.weights(layer, "ln_2"))
-        resid_post = resid_mid + self.mlp(normed, layer, tape)
-        self.record_stream(tape, layer, resid_pre, resid_mid, resid_post)
-        return resid_post
-
-
-class MLPReadsLn1(OtherGPT2):
-    def block(self, resid_pre, layer, tape):
-        normed = self.layer_norm(resid_pre, *self.weights(layer, "ln_1"))
-        resid_mid = resid_pre + self.attention(normed, layer, tape)
-        resid_post = resid_mid + self.mlp(normed, layer, tape)
-        self.record_stream(tape, layer, resid_pre, resid_mid, resid_post)
-        return resid_post
-
-
-class BlockSkipped(OtherGPT2):
-    def layers(self):
-        """The blocks 0, 2, 3, ..., without block 1."""
-        layers = list(range(self.n_layer))
-        layers.remove(1)
-        return layers
-
-
-class BlockTwice(OtherGPT2):
-    def layers(self):
-        """The blocks 0, 1, 1, 2, ..."""
-        layers = list(range(self.n_layer))
-        layers.insert(1, 1)
-        return layers
-
-
-class BlocksReversed(OtherGPT2):
-    """The last block runs first. Each activation has the number of the block that computes it."""
-
-    def layers(self):
-        return reversed(range(self.n_layer))
-
-
-class WeightsOfBlocksReversed(OtherGPT2):
-    """The last block's weights come first. The activations are numbered in the order of running."""
-
-    def weights(self, layer, name):
-        return super().weights(self.n_layer - 1 - layer, name)
-
-
-# All parameters
+def one_head_after_the_other(qkv, bias, H):
+    """The columns are those of q, k, v of head 0, then of q, k, v of head 1, and so on."""
+    T = len(qkv)
+    by_head = qkv.reshape(T, H, 3, -1)
+    return [by_head[:, :, part].reshape(T, -1) for part in range(3)]
 
 
 def bfloat16(array):
@@ -274,377 +101,390 @@ def bfloat16(array):
     # added, 0x8000, or one less where that bit is 0. Then the lower 16 bits are set to 0.
     bits = array.view(np.uint32)
     last_bit = (bits >> 16) & 1
-    rounded_bits = (bits + 0x7FFF + last_bit) & 0xFFFF0000
-    return rounded_bits.astype(np.uint32).view(np.float32)
+    return ((bits + 0x7FFF + last_bit) & 0xFFFF0000).astype(np.uint32).view(np.float32)
 
 
-class ParametersInBfloat16(OtherGPT2):
-    def __init__(self, parameters, n_layer, n_head):
-        rounded = {name: bfloat16(array) for name, array in parameters.items()}
-        super().__init__(rounded, n_layer, n_head)
+def float16(array):
+    return array.astype(np.float16).astype(np.float32)
 
 
-class ParametersInFloat16(OtherGPT2):
-    def __init__(self, parameters, n_layer, n_head):
-        rounded = {name: array.astype(np.float16) for name, array in parameters.items()}
-        super().__init__(rounded, n_layer, n_head)
+def all_of(rounded):
+    return lambda p: {name: rounded(array) for name, array in p.items()}
 
 
-def with_rounded_matrices(parameters, rounded):
-    """The parameters. The function `rounded` is applied to the matrices, not to the vectors."""
-    mixed = {}
-    for name, array in parameters.items():
-        mixed[name] = rounded(array) if array.ndim == 2 else array
-    return mixed
-
-
-class MatricesInBfloat16(OtherGPT2):
-    def __init__(self, parameters, n_layer, n_head):
-        super().__init__(with_rounded_matrices(parameters, bfloat16), n_layer, n_head)
-
-
-class MatricesInFloat16(OtherGPT2):
-    def __init__(self, parameters, n_layer, n_head):
-        mixed = with_rounded_matrices(parameters, lambda array: array.astype(np.float16))
-        super().__init__(mixed, n_layer, n_head)
+def matrices_of(rounded):
+    return lambda p: {name: rounded(x) if x.ndim == 2 else x for name, x in p.items()}
 
 
 def centred(x):
-    """The vectors (the last axis), from each of which its mean is subtracted."""
-    return x - x.mean(axis=-1, keepdims=True)
+    return x - mean(x)
 
 
-class FoldedAndCentred(OtherGPT2):
-    """The weights are changed as TransformerLens does by default.
+def folded_and_centred(p):
+    """The weights as TransformerLens changes them by default.
 
     To fold the weight and bias of a layer norm is to make them a part of the linear layer that
     reads its output. The bias of the values is folded into the bias of c_proj. Each vector that is
     added to the residual stream is centred: its mean is subtracted. So are the logits.
     """
-
-    def __init__(self, parameters, n_layer, n_head):
-        super().__init__(parameters, n_layer, n_head)
-        p = self.parameters
-        # Fold ln_f into the output matrix, and centre the logits.
-        head = p.get("lm_head.weight", p["wte.weight"]).T  # [D, V]; a tied model has wte alone
-        self.head_bias = centred(p["ln_f.bias"] @ head)
-        self.head = centred(p["ln_f.weight"][:, None] * head)
-        # Centre the embeddings.
-        p["wte.weight"] = centred(p["wte.weight"])
-        p["wpe.weight"] = centred(p["wpe.weight"])
-        for layer in range(n_layer):
-            self.fold(norm=f"h.{layer}.ln_1", linear=f"h.{layer}.attn.c_attn")
-            self.fold(norm=f"h.{layer}.ln_2", linear=f"h.{layer}.mlp.c_fc")
-            # Centre what the layer adds to the residual stream: the outputs of these two.
-            for name in (f"h.{layer}.attn.c_proj", f"h.{layer}.mlp.c_proj"):
-                p[f"{name}.weight"] = centred(p[f"{name}.weight"])
-                p[f"{name}.bias"] = centred(p[f"{name}.bias"])
-            # The bias of c_proj stays centred, because the weight of c_proj is centred already.
-            self.fold_bias_of_values(f"h.{layer}.attn")
-
-    def fold(self, norm, linear):
-        """Fold the weight and bias of a layer norm into the linear layer that reads its output."""
-        p = self.parameters
-        p[f"{linear}.bias"] = p[f"{linear}.bias"] + p[f"{norm}.bias"] @ p[f"{linear}.weight"]
-        p[f"{linear}.weight"] = p[f"{norm}.weight"][:, None] * p[f"{linear}.weight"]
-
-    def fold_bias_of_values(self, attn):
-        """Move the bias of the values to c_proj.
-
-        The output of attention stays the same, because each row of a pattern adds up to 1.
-        """
-        p = self.parameters
-        q_bias, k_bias, v_bias = np.split(p[f"{attn}.c_attn.bias"], 3)
-        p[f"{attn}.c_attn.bias"] = np.concatenate([q_bias, k_bias, 0 * v_bias])
-        p[f"{attn}.c_proj.bias"] = p[f"{attn}.c_proj.bias"] + v_bias @ p[f"{attn}.c_proj.weight"]
-
-    def layer_norm(self, x, weight, bias):
-        """Apply no weight and bias, because they are folded into the next linear layer."""
-        return super().layer_norm(x, 1, 0)
-
-    def logits(self, final):
-        return final @ self.head + self.head_bias
-
-
-# Linear layers
-
-
-class NoBiasOfQKV(OtherGPT2):
-    def linear(self, x, layer, name):
-        weight, bias = self.weights(layer, name)
-        if name == "attn.c_attn":
-            return x @ weight
-        return x @ weight + bias
-
-
-class NoBiasInMLP(OtherGPT2):
-    def linear(self, x, layer, name):
-        weight, bias = self.weights(layer, name)
-        if name == "mlp.c_fc":
-            return x @ weight
-        return x @ weight + bias
-
-
-class ReluWithoutBias(NoBiasInMLP):
-    def activation(self, x, layer):
-        return np.maximum(x, 0)
-
-
-class ColumnsOfMLPReversed(OtherGPT2):
-    def linear(self, x, layer, name):
-        weight, bias = self.weights(layer, name)
-        if name == "mlp.c_fc":
-            return x @ weight[:, ::-1] + bias
-        return x @ weight + bias
-
-
-class NanInMLPOfLayer1(OtherGPT2):
-    def linear(self, x, layer, name):
-        out = super().linear(x, layer, name)
-        if name == "mlp.c_fc" and layer == 1:
-            out[3, 5] = np.nan  # one number of one token
-        return out
-
-
-class AttentionOutTransposed(OtherGPT2):
-    def linear(self, x, layer, name):
-        weight, bias = self.weights(layer, name)
-        if name == "attn.c_proj":
-            return x @ weight.T + bias
-        return x @ weight + bias
-
-
-class MLPOutInFloat16(OtherGPT2):
-    def linear(self, x, layer, name):
-        weight, bias = self.weights(layer, name)
-        if name == "mlp.c_proj":
-            weight = weight.astype(np.float16).astype(np.float32)
-        return x @ weight + bias
-
-
-class KeysFirstInCAttn(OtherGPT2):
-    """c_attn computes k, q and v in this order, but the model takes them for q, k and v."""
-
-    def linear(self, x, layer, name):
-        out = super().linear(x, layer, name)
-        if name == "attn.c_attn":
-            q, k, v = np.split(out, 3, axis=-1)
-            out = np.concatenate([k, q, v], axis=-1)
-        return out
-
-
-# Heads
-
-
-class NoBiasOfQueries(OtherGPT2):
-    def split_heads(self, qkv, layer):
-        q, k, v = np.split(qkv, 3, axis=-1)
-        _, bias = self.weights(layer, "attn.c_attn")
-        q_bias, _, _ = np.split(bias, 3)
-        return self.heads_of(q - q_bias), self.heads_of(k), self.heads_of(v)
-
-
-class NoBiasOfValues(OtherGPT2):
-    def split_heads(self, qkv, layer):
-        q, k, v = np.split(qkv, 3, axis=-1)
-        _, bias = self.weights(layer, "attn.c_attn")
-        _, _, v_bias = np.split(bias, 3)
-        return self.heads_of(q), self.heads_of(k), self.heads_of(v - v_bias)
-
-
-class KeysFirst(OtherGPT2):
-    def split_heads(self, qkv, layer):
-        k, q, v = np.split(qkv, 3, axis=-1)
-        return self.heads_of(q), self.heads_of(k), self.heads_of(v)
-
-
-class ValuesFirst(OtherGPT2):
-    def split_heads(self, qkv, layer):
-        v, k, q = np.split(qkv, 3, axis=-1)
-        return self.heads_of(q), self.heads_of(k), self.heads_of(v)
-
-
-class OneHeadAfterTheOther(OtherGPT2):
-    """The columns are taken for q, k, v of head 0, then for q, k, v of head 1, and so on."""
-
-    def split_heads(self, qkv, layer):
-        T, width = qkv.shape
-        K = width // (3 * self.n_head)
-        by_head = qkv.reshape(T, self.n_head, 3, K).transpose(2, 1, 0, 3)  # [3, H, T, K]
-        return by_head[0], by_head[1], by_head[2]
-
-
-class HeadsInterleaved(OtherGPT2):
-    """Head 0 gets the columns 0, H, 2 H, ...; head 1 gets the columns 1, H + 1, 2 H + 1, ..."""
-
-    def heads_of(self, part):
-        T, D = part.shape
-        return part.reshape(T, D // self.n_head, self.n_head).transpose(2, 0, 1)
-
-
-class HeadsReshaped(OtherGPT2):
-    def heads_of(self, part):
-        T, D = part.shape
-        return part.reshape(self.n_head, T, D // self.n_head)
-
-
-class HeadsJoinedWithoutTranspose(OtherGPT2):
-    def join_heads(self, heads):
-        H, T, K = heads.shape
-        return heads.reshape(T, H * K)
-
-
-# Scores and the pattern
-
-
-class ScoresDividedByRootOfWidth(OtherGPT2):
-    def scores(self, q, k, layer):
-        D = q.shape[-1] * self.n_head
-        return q @ k.transpose(0, 2, 1) / np.sqrt(D)
-
-
-class ScoresNotScaled(OtherGPT2):
-    def scores(self, q, k, layer):
-        return q @ k.transpose(0, 2, 1)
-
-
-class ScoresDividedWithoutRoot(OtherGPT2):
-    def scores(self, q, k, layer):
-        K = q.shape[-1]
-        return q @ k.transpose(0, 2, 1) / K
-
-
-class ScoresDividedByLayer(OtherGPT2):
-    def scores(self, q, k, layer):
-        return super().scores(q, k, layer) / (layer + 1)
-
-
-class NoMask(OtherGPT2):
-    def hide_later(self, scores):
-        return scores
-
-
-class MaskThatShowsTheNextToken(OtherGPT2):
-    def is_later(self, scores):
-        return np.triu(np.ones(scores.shape[-2:], bool), k=2)
-
-
-class MaskThatHidesTheTokenItself(OtherGPT2):
-    def is_later(self, scores):
-        return np.triu(np.ones(scores.shape[-2:], bool), k=0)
-
-
-class FiniteMaskThatHidesTheTokenItself(OtherGPT2):
-    def hide_later(self, scores):
-        hidden = np.triu(np.ones(scores.shape[-2:], bool), k=0)
-        return np.where(hidden, -1e9, scores)
-
-
-class MaskOfZeros(OtherGPT2):
-    def hide_later(self, scores):
-        return np.where(self.is_later(scores), 0, scores)
-
-
-class MaskOfThePast(OtherGPT2):
-    """The mask hides the keys before the query, not the keys after it."""
-
-    def is_later(self, scores):
-        return super().is_later(scores).T
-
-
-class MaskAfterSoftmax(OtherGPT2):
-    def pattern(self, scores):
-        return np.where(self.is_later(scores), 0, self.softmax(scores))
-
-
-class SoftmaxOverQueries(OtherGPT2):
-    """The sum is over axis -2 of the scores (the queries), not over axis -1 (the keys)."""
-
-    def softmax(self, x):
-        exponentials = np.exp(x - x.max(axis=-2, keepdims=True))
-        return exponentials / exponentials.sum(axis=-2, keepdims=True)
-
-
-# The embedding and the head
-
-
-class NoPositions(OtherGPT2):
-    def embed(self, ids):
-        return self.token_vectors(ids)
-
-
-class PositionsFrom1(OtherGPT2):
-    def positions(self, T):
-        return np.arange(T) + 1
-
-
-class PositionsFromMinus1(OtherGPT2):
-    def positions(self, T):
-        """-1, 0, 1, ... NumPy takes index -1 for the last row of wpe."""
-        return np.arange(T) - 1
-
-
-class Position0Twice(OtherGPT2):
-    def positions(self, T):
-        """0, 0, 1, 2, ..."""
-        return np.maximum(np.arange(T) - 1, 0)
-
-
-class Position0Only(OtherGPT2):
-    def positions(self, T):
-        return np.zeros(T, int)
-
-
-class IdsPlus1(OtherGPT2):
-    def token_vectors(self, ids):
-        return super().token_vectors(ids + 1)
-
-
-class IdsMinus1(OtherGPT2):
-    def token_vectors(self, ids):
-        return super().token_vectors(ids - 1)
-
-
-class TokenBeforeLastFirst(OtherGPT2):
-    """Each token is replaced by the token before it, and the first token by the last token."""
-
-    def token_vectors(self, ids):
-        return super().token_vectors(np.roll(ids, 1))
-
-
-class TokenBefore0First(OtherGPT2):
-    """Each token is replaced by the token before it, and the first token by the token with id 0."""
-
-    def token_vectors(self, ids):
-        before = np.concatenate([[0], ids[:-1]])
-        return super().token_vectors(before)
-
-
-class TokenAfter(OtherGPT2):
-    """Each token is replaced by the token after it. The last token stays."""
-
-    def token_vectors(self, ids):
-        after = np.concatenate([ids[1:], ids[-1:]])
-        return super().token_vectors(after)
-
-
-class TokensTimesRootOfWidth(OtherGPT2):
-    def token_vectors(self, ids):
-        vectors = super().token_vectors(ids)
-        D = vectors.shape[-1]
-        return vectors * math.sqrt(D)
-
-
-class TiedHead(OtherGPT2):
-    def logits(self, final):
-        return final @ self.parameters["wte.weight"].T
-
-
-class ProbabilitiesForLogits(OtherGPT2):
-    def logits(self, final):
-        return self.softmax(super().logits(final))
-
-
-class ZerosForLogits(OtherGPT2):
-    def logits(self, final):
-        return 0 * super().logits(final)
+    head = p.get("lm_head.weight", p["wte.weight"]).T  # [D, V]
+    p["head"] = centred(p["ln_f.weight"][:, None] * head)
+    p["head_bias"] = centred(p["ln_f.bias"] @ head)
+    p["wte.weight"] = centred(p["wte.weight"])
+    p["wpe.weight"] = centred(p["wpe.weight"])
+    for layer in range(sum(name.endswith("ln_1.bias") for name in p)):
+        h = f"h.{layer}"
+        for norm_, linear in ((f"{h}.ln_1", f"{h}.attn.c_attn"), (f"{h}.ln_2", f"{h}.mlp.c_fc")):
+            p[f"{linear}.bias"] = p[f"{linear}.bias"] + p[f"{norm_}.bias"] @ p[f"{linear}.weight"]
+            p[f"{linear}.weight"] = p[f"{norm_}.weight"][:, None] * p[f"{linear}.weight"]
+        for name in (f"{h}.attn.c_proj", f"{h}.mlp.c_proj"):
+            p[f"{name}.weight"] = centred(p[f"{name}.weight"])
+            p[f"{name}.bias"] = centred(p[f"{name}.bias"])
+        # Each row of a pattern adds up to 1, so the output of attention stays the same.
+        q_bias, k_bias, v_bias = np.split(p[f"{h}.attn.c_attn.bias"], 3)
+        p[f"{h}.attn.c_attn.bias"] = np.concatenate([q_bias, k_bias, 0 * v_bias])
+        out = f"{h}.attn.c_proj"
+        p[f"{out}.bias"] = p[f"{out}.bias"] + v_bias @ p[f"{out}.weight"]
+    return p
+
+
+FOLDED = {
+    "parameters": folded_and_centred,
+    "norm": lambda x, w, b, name: norm(x, 1, 0),
+    "logits": lambda final, p: final @ p["head"] + p["head_bias"],
+}
+
+
+def swapped(name):
+    """h.0.ln_2 for h.0.ln_1, and h.0.ln_1 for h.0.ln_2."""
+    other = {"ln_1": "ln_2", "ln_2": "ln_1"}
+    return name[:-4] + other.get(name[-4:], name[-4:])
+
+
+def of_other_layer(name):
+    """The weights of the two layers in reverse order."""
+    if name.startswith("h.0."):
+        return name.replace("h.0.", "h.1.")
+    return name.replace("h.1.", "h.0.")
+
+
+def positions(function):
+    return lambda T: function(np.arange(T))
+
+
+def unscaled(q, k, layer, H):
+    return q @ k.transpose(0, 2, 1)
+
+
+def nan_in_layer_1(x, weight, bias, name):
+    out = x @ weight + bias
+    if name == "h.1.mlp.c_fc":
+        out[3, 5] = np.nan  # one number of one token
+    return out
+
+
+# Where a mistake is made in each layer, and where it is made in several kinds of activations.
+IN_EVERY_LAYER = ", in every layer"
+EVERYWHERE = ", everywhere"
+
+
+def activation(sentence, gelu, config=None):
+    return wrong(f"mlp.0.post: yours {sentence}{IN_EVERY_LAYER}", gelu=gelu, config=config)
+
+
+def layer_norm(sentence, norm, config=None):
+    diagnosis = f"attn.0.in: yours has a layer norm {sentence}{EVERYWHERE}"
+    return wrong(diagnosis, norm=norm, config=config)
+
+
+def pattern(sentence, pattern):
+    return wrong(f"attn.0.pattern: yours {sentence}{IN_EVERY_LAYER}", pattern=pattern)
+
+
+def scores(sentence, scores, config=None):
+    diagnosis = f"attn.0.scores: yours scales the scores by {sentence}{IN_EVERY_LAYER}"
+    return wrong(diagnosis, scores=scores, config=config)
+
+
+def embedding(sentence, **steps):
+    return wrong(f"embed: yours {sentence}", **steps)
+
+
+BEFORE = "has its ids shifted by one: it reads the token before"
+AFTER = "has its ids shifted by one: it reads the token after"
+OFF_BY_ONE = "has a mask that is off by one: a token"
+UNKNOWN = "this is none of the known mistakes"
+
+WRONG_GPT2S = [
+    activation("is the exact gelu (erf)", exact_gelu),
+    wrong(
+        "mlp.1.post: yours is the exact gelu (erf)",
+        gelu=lambda x, layer: exact_gelu(x) if layer == 1 else gelu(x),
+    ),
+    activation(
+        "is gelu_new, the approximation with tanh", gelu, config={"activation_function": "gelu"}
+    ),
+    activation("is relu", lambda x, layer: np.maximum(x, 0)),
+    activation("is quick_gelu", lambda x, layer: x / (1 + np.exp(-1.702 * x))),
+    activation("is silu", lambda x, layer: x / (1 + np.exp(-x))),
+    activation("is tanh", lambda x, layer: np.tanh(x)),
+    activation("has no activation function", lambda x, layer: x),
+    activation("applies gelu_new twice", lambda x, layer: gelu(gelu(x))),
+    activation(
+        "is gelu_new without the factor 0.5",
+        lambda x, layer: x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+    ),
+    activation(
+        "is gelu_new without the square root of 2 / pi",
+        lambda x, layer: x / 2 * (1 + np.tanh((2 / np.pi) * (x + 0.044715 * x**3))),
+    ),
+    activation(
+        "is gelu_new with 0.44715 for 0.044715",
+        lambda x, layer: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.44715 * x**3))),
+    ),
+    layer_norm("with epsilon 1e-05", norm, config={"layer_norm_epsilon": 1e-4}),
+    layer_norm("with epsilon 1e-06", with_epsilon(1e-6)),
+    layer_norm("with epsilon 1e-08", with_epsilon(1e-8)),
+    layer_norm("with epsilon 0.001", with_epsilon(1e-3)),
+    layer_norm("with no epsilon, or one of 1e-12", with_epsilon(1e-12)),
+    layer_norm(
+        "with epsilon outside the root",
+        lambda x, w, b, name: (x - mean(x)) / (np.sqrt(var(x)) + 1e-5) * w + b,
+    ),
+    layer_norm(
+        "that divides by the variance, not by its root",
+        lambda x, w, b, name: (x - mean(x)) / (var(x) + 1e-5) * w + b,
+    ),
+    layer_norm(
+        "with the unbiased variance",
+        lambda x, w, b, name: (
+            (x - mean(x)) / np.sqrt(var(x) * x.shape[-1] / (x.shape[-1] - 1) + 1e-5) * w + b
+        ),
+    ),
+    layer_norm(
+        "over the tokens, not over each vector",
+        lambda x, w, b, name: (x - x.mean(axis=0)) / np.sqrt(x.var(axis=0) + 1e-5) * w + b,
+    ),
+    layer_norm(
+        "that does not subtract the mean",
+        lambda x, w, b, name: x / np.sqrt(mean(x * x) + 1e-5) * w + b,
+    ),
+    layer_norm("without its weight", lambda x, w, b, name: norm(x, 1, b)),
+    layer_norm("without its bias", lambda x, w, b, name: norm(x, w, 0)),
+    layer_norm("without weight and bias", lambda x, w, b, name: norm(x, 1, 0)),
+    wrong("attn.0.in: yours has no layer norm, everywhere", norm=lambda x, w, b, name: x),
+    wrong(
+        "final: yours has no layer norm",
+        norm=lambda x, w, b, name: x if name == "ln_f" else norm(x, w, b),
+    ),
+    wrong(
+        "final: yours has the weight and bias of h.1.ln_2 in ln_f",
+        weights=lambda name: "h.1.ln_2" if name == "ln_f" else name,
+    ),
+    wrong("attn.0.in: yours has ln_1 and ln_2 swapped, everywhere", weights=swapped),
+    wrong(
+        "attn.0.in: yours is post-norm: it normalises after the residual connection, everywhere",
+        before_attention=lambda resid, ln: resid,
+        after_attention=lambda resid, normed, out, ln: ln(resid + out),
+        before_mlp=lambda resid_pre, attention_in, resid_mid, ln: resid_mid,
+        after_mlp=lambda resid, normed, out, ln: ln(resid + out),
+    ),
+    wrong(
+        "mlp.0.in: yours gives the MLP the input of attention, in parallel, in every layer",
+        before_mlp=lambda resid_pre, attention_in, resid_mid, ln: ln(resid_pre),
+    ),
+    wrong(
+        "mlp.0.in: yours gives the MLP the output of ln_1, in every layer",
+        before_mlp=lambda resid_pre, attention_in, resid_mid, ln: attention_in,
+    ),
+    wrong("resid_post.1: yours skips the block", order=lambda n_layer: [0, *range(2, n_layer)]),
+    wrong(
+        "resid_pre.1: yours runs the block twice", order=lambda n_layer: [0, 1, *range(1, n_layer)]
+    ),
+    wrong(
+        "resid_pre.0: yours runs the blocks in reverse order",
+        order=lambda n_layer: reversed(range(n_layer)),
+    ),
+    wrong("attn.0.in: yours runs the blocks in reverse order", weights=of_other_layer),
+    embedding("has all parameters rounded to bfloat16", parameters=all_of(bfloat16)),
+    embedding("has all parameters rounded to float16", parameters=all_of(float16)),
+    embedding(
+        "has all matrices rounded to bfloat16, but no bias and no layer norm",
+        parameters=matrices_of(bfloat16),
+    ),
+    embedding(
+        "has all matrices rounded to float16, but no bias and no layer norm",
+        parameters=matrices_of(float16),
+    ),
+    embedding(
+        "has the folded and centred weights that TransformerLens's HookedTransformer makes by "
+        "default",
+        **FOLDED,
+    ),
+    wrong(
+        "attn.0.qkv: yours lacks the bias, everywhere",
+        linear=lambda x, weight, bias, name: x @ weight,
+    ),
+    wrong(
+        "attn.0.qkv: yours lacks the bias, in every layer",
+        linear=in_linear("c_attn", lambda x, w, b: x @ w),
+    ),
+    wrong(
+        "mlp.0.pre: yours lacks the bias, in every layer",
+        linear=in_linear("c_fc", lambda x, w, b: x @ w),
+    ),
+    wrong(
+        "attn.0.out: yours has its weight transposed, in every layer",
+        linear=in_linear("attn.c_proj", lambda x, w, b: x @ w.T + b),
+    ),
+    wrong(
+        "mlp.0.pre: yours has its weight transposed, in every layer",
+        linear=in_linear("c_fc", lambda x, w, b: x @ np.reshape(w, w.shape[::-1]).T + b),
+    ),
+    wrong(
+        "attn.0.qkv: yours has weights rounded to bfloat16, in every layer",
+        linear=in_linear("c_attn", lambda x, w, b: x @ bfloat16(w) + b),
+    ),
+    wrong(
+        "mlp.0.out: yours has weights rounded to float16, in every layer",
+        linear=in_linear("mlp.c_proj", lambda x, w, b: x @ float16(w) + b),
+    ),
+    *[
+        wrong(
+            f"attn.0.qkv: yours computes {', '.join(order)} with c_attn, not q, k, v, "
+            "in every layer",
+            linear=computed_in(order),
+        )
+        for order in ("qvk", "kqv", "kvq", "vqk", "vkq")
+    ],
+    wrong(
+        "attn.0.q: yours lacks the bias of the queries, in every layer", split=without_bias_of("q")
+    ),
+    wrong("attn.0.k: yours lacks the bias of the keys, in every layer", split=without_bias_of("k")),
+    wrong(
+        "attn.0.v: yours lacks the bias of the values, in every layer", split=without_bias_of("v")
+    ),
+    wrong("attn.0.k: yours takes q, v, k for q, k, v, everywhere", split=taken_in("qvk")),
+    wrong("attn.0.q: yours takes k, q, v for q, k, v, everywhere", split=taken_in("kqv")),
+    wrong("attn.0.q: yours takes k, v, q for q, k, v, everywhere", split=taken_in("kvq")),
+    wrong("attn.0.q: yours takes v, q, k for q, k, v, everywhere", split=taken_in("vqk")),
+    wrong("attn.0.q: yours takes v, k, q for q, k, v, everywhere", split=taken_in("vkq")),
+    wrong(
+        "attn.0.q: yours takes q, k and v of one head after the other from qkv, everywhere",
+        split=one_head_after_the_other,
+    ),
+    wrong(
+        "attn.0.q: yours interleaves the heads, everywhere",
+        # Head 0 gets the columns 0, H, 2 H, ...; head 1 gets the columns 1, H + 1, ...
+        to_heads=lambda part, H: np.stack([part[:, head::H] for head in range(H)]),
+    ),
+    wrong(
+        "attn.0.q: yours reshapes to heads without a transpose, everywhere",
+        to_heads=lambda part, H: part.reshape(H, len(part), -1),
+    ),
+    wrong(
+        "attn.0.out: yours joins the heads without a transpose, in every layer",
+        join=lambda heads: heads.reshape(heads.shape[1], -1),
+    ),
+    scores(
+        "1 / sqrt(n_embd)",
+        lambda q, k, layer, H: q @ k.transpose(0, 2, 1) / np.sqrt(H * q.shape[-1]),
+    ),
+    scores(
+        "1 / sqrt(n_embd / n_head)",
+        lambda q, k, layer, H: q @ k.transpose(0, 2, 1) / np.sqrt(q.shape[-1]),
+        config={"scale_attn_weights": False},
+    ),
+    scores("1, not at all", unscaled),
+    scores(
+        "n_head / n_embd, without the square root",
+        lambda q, k, layer, H: q @ k.transpose(0, 2, 1) / q.shape[-1],
+    ),
+    wrong(
+        "attn.1.scores: yours divides the scores by the layer's number, from 1, in every layer",
+        scores=lambda q, k, layer, H: q @ k.transpose(0, 2, 1) / np.sqrt(q.shape[-1]) / (layer + 1),
+    ),
+    pattern("has no causal mask", softmax),
+    pattern(f"{OFF_BY_ONE} sees the next one", lambda s: hidden(s, is_later(s, by=2))),
+    wrong(
+        # The first of 9 tokens has no key: its 9 numbers in each of 3 heads, in 2 texts.
+        "attn.0.pattern: yours is nan in 54 of 486 places",
+        f"attn.0.pattern: yours {OFF_BY_ONE} does not see itself, in every layer",
+        pattern=lambda s: hidden(s, is_later(s, by=0)),
+    ),
+    pattern(
+        "has a mask of -1e9 that is off by one: a token does not see itself",
+        lambda s: hidden(s, is_later(s, by=0), fill=-1e9),
+    ),
+    pattern("puts 0 in place of -inf under the mask", lambda s: hidden(s, is_later(s), fill=0)),
+    pattern("hides the past, not the future", lambda s: hidden(s, is_later(s).T)),
+    pattern("applies the mask after the softmax", lambda s: np.where(is_later(s), 0, softmax(s))),
+    pattern(
+        "applies the softmax over the queries",
+        lambda s: softmax(np.where(is_later(s), -np.inf, s), axis=-2),
+    ),
+    wrong(
+        "resid_mid.0: yours lacks the residual connection, in every layer",
+        after_attention=lambda resid, normed, out, ln: out,
+    ),
+    wrong(
+        "resid_post.0: yours lacks the residual connection, in every layer",
+        after_mlp=lambda resid, normed, out, ln: out,
+    ),
+    wrong(
+        "resid_mid.0: yours adds to the layer norm's output, not to its input, in every layer",
+        after_attention=lambda resid, normed, out, ln: normed + out,
+    ),
+    wrong(
+        "resid_post.0: yours adds to the layer norm's output, not to its input, in every layer",
+        after_mlp=lambda resid, normed, out, ln: normed + out,
+    ),
+    embedding("has no position embedding", embed=lambda tokens, positions: tokens),
+    embedding(
+        "multiplies the token embedding by sqrt(n_embd)",
+        embed=lambda tokens, positions: tokens * math.sqrt(tokens.shape[-1]) + positions,
+    ),
+    embedding("counts positions from 1", positions=positions(lambda t: t + 1)),
+    # NumPy takes index -1 for the last row of wpe.
+    embedding("counts positions from -1", positions=positions(lambda t: t - 1)),
+    embedding("counts positions 0, 0, 1, 2, ...", positions=positions(lambda t: np.fmax(t - 1, 0))),
+    embedding("gives every token position 0", positions=positions(np.zeros_like)),
+    embedding("adds 1 to the ids", tokens=lambda ids: (ids + 1) % 211),  # the last one becomes 0
+    embedding("subtracts 1 from the ids", tokens=lambda ids: ids - 1),
+    # No token is before the first one. In its place: the last one, itself, token 0, the last token
+    # of the vocabulary, or the smallest of those that end a text.
+    embedding(BEFORE, tokens=lambda ids: np.roll(ids, 1)),
+    embedding(BEFORE, tokens=lambda ids: np.r_[ids[0], ids[:-1]]),
+    embedding(BEFORE, tokens=lambda ids: np.r_[0, ids[:-1]]),
+    embedding(BEFORE, tokens=lambda ids: np.r_[210, ids[:-1]]),
+    embedding(BEFORE, tokens=lambda ids: np.r_[7, ids[:-1]], config={"eos_token_id": (9, 7, 999)}),
+    embedding(AFTER, tokens=lambda ids: np.roll(ids, -1)),
+    embedding(AFTER, tokens=lambda ids: np.r_[ids[1:], ids[-1]]),
+    embedding(AFTER, tokens=lambda ids: np.r_[ids[1:], 0]),
+    embedding(AFTER, tokens=lambda ids: np.r_[ids[1:], 210]),
+    wrong(
+        "logits: yours is the tied head, wte",
+        logits=lambda final, p: final @ p["wte.weight"].T,
+        config={"tied": False},
+    ),
+    wrong(
+        "logits: yours is softmax(logits)",
+        logits=lambda final, p: softmax(final @ p["wte.weight"].T),
+    ),
+    wrong(
+        "logits: yours is log_softmax(logits)",
+        logits=lambda final, p: np.log(softmax(final @ p["wte.weight"].T)),
+    ),
+]
+
+# What no known mistake explains, or not alone.
+UNEXPLAINED = [
+    wrong("logits: yours is 0 everywhere", logits=lambda final, p: 0 * final @ p["wte.weight"].T),
+    wrong(f"mlp.0.post: {UNKNOWN}", gelu=lambda x, layer: 1.1 * exact_gelu(x) - 0.1 * gelu(x)),
+    wrong(f"mlp.0.pre: {UNKNOWN}", linear=in_linear("c_fc", lambda x, w, b: x @ w[:, ::-1] + b)),
+    wrong(
+        "mlp.1.pre: yours is nan in 2 of 1800 places",  # [B, T, F] is [2, 9, 100]
+        f"mlp.1.pre: {UNKNOWN}",
+        linear=nan_in_layer_1,
+    ),
+]

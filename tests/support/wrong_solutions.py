@@ -1,6 +1,6 @@
-"""Wrong solutions of the exercises of scripts/exercises.md, each with one mistake.
+"""Wrong solutions of the exercises of scripts/exercises.md: one for each mistake that has a name.
 
-The name of a function says what the mistake is. `right` has the right solutions.
+`right` has the right solutions. A wrong solution of few steps is a lambda in the table.
 """
 
 import math
@@ -9,28 +9,27 @@ import numpy as np
 
 from . import exercise_solutions as right
 
-# Exercise 1: merge
+# Exercise 1
 
 
 def merge_in_place(ids, pair, new_id):
-    """It changes the list that it gets."""
     ids[:] = right.merge(ids, pair, new_id)
     return ids
 
 
-def merge_with_overlaps(ids, pair, new_id):
-    """It does not skip the second token of a pair that is merged."""
-    new_ids = []
-    for n in range(len(ids)):
+def merge_from_the_right(ids, pair, new_id):
+    ids = list(ids)
+    n = len(ids) - 2
+    while n >= 0:
         if tuple(ids[n : n + 2]) == pair:
-            new_ids.append(new_id)
-        else:
-            new_ids.append(ids[n])
-    return new_ids
+            ids[n : n + 2] = [new_id]
+            n -= 1  # the token before the pair may not be merged with the new one
+        n -= 1
+    return ids
 
 
-def merge_without_the_last_token(ids, pair, new_id):
-    return right.merge(ids, pair, new_id)[:-1]
+def merge_with_overlaps(ids, pair, new_id):
+    return [new_id if tuple(ids[n : n + 2]) == pair else ids[n] for n in range(len(ids))]
 
 
 def merge_the_first_pair(ids, pair, new_id):
@@ -40,132 +39,50 @@ def merge_the_first_pair(ids, pair, new_id):
     return list(ids)
 
 
-def merge_nothing(ids, pair, new_id):
-    return list(ids)
-
-
-def merge_to_a_tuple(ids, pair, new_id):
-    return tuple(right.merge(ids, pair, new_id))
-
-
-def merge_to_a_number(ids, pair, new_id):
-    return 3
-
-
-# Exercise 2: layer_norm
-
-
-def norm_with_an_epsilon_of_its_own(x, weight, bias, eps):
-    return right.layer_norm(x, weight, bias, 1e-6)
-
-
-# Exercise 3: softmax and cross_entropy
+# Exercise 3
 
 
 def softmax_divided_by_sums_over_axis_0(x):
     exponentials = np.exp(x - x.max(axis=-1, keepdims=True))
-    return exponentials / exponentials.sum(axis=0, keepdims=True)
+    return exponentials / exponentials.sum(axis=0)
 
 
-def softmax_over_axis_0(x):
-    exponentials = np.exp(x - x.max(axis=0, keepdims=True))
-    return exponentials / exponentials.sum(axis=0, keepdims=True)
+def of_targets(x, targets):  # [T, V], [T] -> [T]
+    return x[np.arange(len(targets)), targets]
 
 
-def softmax_of_large_numbers_overflows(x):
-    """It does not subtract the largest number first."""
-    exponentials = np.exp(x)
-    return exponentials / exponentials.sum(axis=-1, keepdims=True)
+def mean_loss(logits, targets):
+    losses = right.cross_entropy(logits, targets)
+    return np.full_like(losses, losses.mean())
 
 
-def target_logits_of(logits, targets):
-    return logits[np.arange(len(targets)), targets]
+# Exercises 4 and 5
 
 
-def loss_of_large_numbers_overflows(logits, targets):
-    """It does not subtract the largest logit first."""
-    return np.log(np.exp(logits).sum(axis=-1)) - target_logits_of(logits, targets)
+def head_with(pattern_of):
+    """A head whose pattern is computed so, from scores [T, T] that are not scaled, and K."""
+
+    def head(x, W_q, b_q, W_k, b_k, W_v, b_v):
+        q = x @ W_q + b_q
+        k = x @ W_k + b_k
+        return pattern_of(q @ k.T, q.shape[-1]) @ (x @ W_v + b_v)
+
+    return head
 
 
-def loss_without_the_sum(logits, targets):
-    shifted = logits - logits.max(axis=-1, keepdims=True)
-    return -target_logits_of(shifted, targets)
-
-
-def loss_in_bits(logits, targets):
-    return right.cross_entropy(logits, targets) / np.log(2)
-
-
-def loss_by_softmax(logits, targets):
-    """The logarithm is infinite where softmax gives 0."""
-    return -np.log(target_logits_of(right.softmax(logits), targets))
-
-
-# Exercise 4: head
-
-
-def causal_pattern(scores):
-    is_later = np.triu(np.ones(scores.shape, bool), k=1)
-    return right.softmax(np.where(is_later, -np.inf, scores))
-
-
-def head_not_scaled(x, W_q, b_q, W_k, b_k, W_v, b_v):
-    q = x @ W_q + b_q
-    k = x @ W_k + b_k
-    v = x @ W_v + b_v
-    return causal_pattern(q @ k.T) @ v
-
-
-def head_without_a_mask(x, W_q, b_q, W_k, b_k, W_v, b_v):
-    q = x @ W_q + b_q
-    k = x @ W_k + b_k
-    v = x @ W_v + b_v
-    scores = q @ k.T / np.sqrt(q.shape[-1])
-    return right.softmax(scores) @ v
-
-
-def head_that_hides_the_token_itself(x, W_q, b_q, W_k, b_k, W_v, b_v):
-    q = x @ W_q + b_q
-    k = x @ W_k + b_k
-    v = x @ W_v + b_v
-    scores = q @ k.T / np.sqrt(q.shape[-1])
-    is_hidden = np.triu(np.ones(scores.shape, bool), k=0)  # k=1 would leave the token itself
-    return right.softmax(np.where(is_hidden, -1e9, scores)) @ v
-
-
-def head_without_the_bias_of_queries(x, W_q, b_q, W_k, b_k, W_v, b_v):
-    zero = 0  # in place of b_q
-    return right.head(x, W_q, zero, W_k, b_k, W_v, b_v)
-
-
-# Exercise 5: attention
+def causal(scores, first_hidden=1, fill=-np.inf):
+    is_hidden = np.triu(np.ones(scores.shape, bool), k=first_hidden)
+    return right.softmax(np.where(is_hidden, fill, scores))
 
 
 def attention_joined_without_a_transpose(x, c_attn, c_proj, n_head):
-    qkv = x @ c_attn["weight"] + c_attn["bias"]
-    q, k, v = np.split(qkv, 3, axis=-1)
+    q, k, v = np.split(x @ c_attn["weight"] + c_attn["bias"], 3, axis=-1)
     joined = right.attend_in_all_heads(q, k, v, n_head)  # [T, D]
     heads = np.stack(np.split(joined, n_head, axis=-1))  # [H, T, K]
     return heads.reshape(x.shape) @ c_proj["weight"] + c_proj["bias"]
 
 
-# Exercise 6: gelu
-
-
-def exact_gelu(x):
-    erf = np.vectorize(math.erf)
-    return 0.5 * x * (1 + erf(x / np.sqrt(2)))
-
-
-def gelu_of_nan(x):
-    return x * np.nan
-
-
-def gelu_with_a_square(x):
-    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**2)))
-
-
-# Exercise 7: transformer_block
+# Exercise 7
 
 
 def block_without_a_residual_connection(resid, block, n_head, eps):
@@ -175,185 +92,115 @@ def block_without_a_residual_connection(resid, block, n_head, eps):
     return resid + right.mlp(normed, **block["mlp"])
 
 
-# Exercise 8: output_matrix
-
-
-def always_tied(parameters, tied):
-    return parameters["wte.weight"].T
-
-
-def always_untied(parameters, tied):
-    return parameters["lm_head.weight"].T
-
-
-def copied_output_matrix(parameters, tied):
-    return right.output_matrix(parameters, tied).copy()
-
-
-def output_matrix_without_a_transpose(parameters, tied):
-    return right.output_matrix(parameters, tied).T
-
-
-# Exercise 9: cached_attention
-
-
-def queries_keys_values(x, c_attn):
-    qkv = x @ c_attn["weight"] + c_attn["bias"]
-    return np.split(qkv, 3, axis=-1)
-
-
-def cache_that_is_not_read(x, c_attn, c_proj, n_head, cache):
-    return right.attention(x, c_attn, c_proj, n_head)
+# Exercise 9
 
 
 def cache_of_the_first_piece(x, c_attn, c_proj, n_head, cache):
-    """After the first call, the cache does not grow."""
     cache_before = dict(cache)  # empty at the first call
     out = right.cached_attention(x, c_attn, c_proj, n_head, cache)
-    if cache_before:
-        cache.update(cache_before)
+    cache.update(cache_before)
     return out
 
 
 def cache_of_the_last_piece(x, c_attn, c_proj, n_head, cache):
-    """The cache holds the keys and values of the last call alone."""
     out = right.cached_attention(x, c_attn, c_proj, n_head, cache)
-    _, cache["k"], cache["v"] = queries_keys_values(x, c_attn)
+    T = len(x)
+    cache.update(k=cache["k"][-T:], v=cache["v"][-T:])
     return out
 
 
-def attend_with(pattern_of, x, c_attn, c_proj, n_head, cache):
-    """Attention with a cache. The function pattern_of computes a pattern from a head's scores."""
-    q, k, v = queries_keys_values(x, c_attn)
-    if cache:  # it is an empty dict at the first call
-        k = np.concatenate([cache["k"], k])
-        v = np.concatenate([cache["v"], v])
-    cache["k"] = k
-    cache["v"] = v
-    K = q.shape[-1] // n_head
-    heads = []
-    for n in range(n_head):
-        columns = slice(n * K, (n + 1) * K)
-        scores = q[:, columns] @ k[:, columns].T / np.sqrt(K)
-        heads.append(pattern_of(scores) @ v[:, columns])
-    return np.concatenate(heads, axis=-1) @ c_proj["weight"] + c_proj["bias"]
+def cached_attention_with(pattern_of):
+    """Cached attention whose pattern is computed so, from a head's scores [T, S], scaled."""
+
+    def cached_attention(x, c_attn, c_proj, n_head, cache):
+        q, k, v = np.split(x @ c_attn["weight"] + c_attn["bias"], 3, axis=-1)
+        cache["k"] = k = np.concatenate([cache.get("k", k[:0]), k])
+        cache["v"] = v = np.concatenate([cache.get("v", v[:0]), v])
+        heads = []
+        for q_head, k_head, v_head in zip(
+            *[np.split(part, n_head, axis=-1) for part in (q, k, v)], strict=True
+        ):
+            scores = q_head @ k_head.T / np.sqrt(q_head.shape[-1])
+            heads.append(pattern_of(scores) @ v_head)
+        return np.concatenate(heads, axis=-1) @ c_proj["weight"] + c_proj["bias"]
+
+    return cached_attention
 
 
-def cache_with_a_mask_from_position_0(x, c_attn, c_proj, n_head, cache):
-    """The mask takes the first query for that of token 0, although tokens came before it."""
-    return attend_with(causal_pattern, x, c_attn, c_proj, n_head, cache)
+def unscaled_pattern(scores):
+    """The pattern of scores that are not scaled. The small model of the checks has K = 16."""
+    T, S = scores.shape
+    is_later = np.triu(np.ones((T, S), bool), k=S - T + 1)
+    return right.softmax(np.where(is_later, -np.inf, scores * np.sqrt(16)))
 
 
-def cache_without_a_mask(x, c_attn, c_proj, n_head, cache):
-    return attend_with(right.softmax, x, c_attn, c_proj, n_head, cache)
+# Exercise 10
 
 
-def cache_with_scores_not_scaled(x, c_attn, c_proj, n_head, cache):
-    def pattern_of(scores):
-        T, S = scores.shape
-        past = S - T  # the number of tokens before the first query
-        is_later = np.triu(np.ones((T, S), bool), k=past + 1)
-        K = x.shape[-1] // n_head
-        unscaled_scores = scores * np.sqrt(K)  # attend_with has divided them
-        return right.softmax(np.where(is_later, -np.inf, unscaled_scores))
+def top_p_with(is_kept):
+    """top_p that keeps these tokens: from the sum of likelier ones, the token's own, and p."""
 
-    return attend_with(pattern_of, x, c_attn, c_proj, n_head, cache)
+    def top_p(probabilities, p):
+        order = np.argsort(-probabilities)
+        own = probabilities[order]
+        kept = np.zeros_like(probabilities)
+        kept[order] = np.where(is_kept(np.cumsum(own) - own, own, p), own, 0)
+        return kept / kept.sum()
 
-
-# Exercise 10: top_p
+    return top_p
 
 
 def top_p_not_divided(probabilities, p):
-    """The probabilities that are kept are not divided by their sum."""
-    order = np.argsort(-probabilities)
-    sums_before = np.cumsum(probabilities[order]) - probabilities[order]
-    kept = probabilities.copy()
-    kept[order[sums_before >= p]] = 0
-    return kept
+    return np.where(right.top_p(probabilities, p) > 0, probabilities, 0)
 
 
-def top_p_with_a_token_too_few(probabilities, p):
-    """It drops the token with which the sum exceeds p."""
-    order = np.argsort(-probabilities)
-    sums = np.cumsum(probabilities[order])
-    kept = probabilities.copy()
-    kept[order[sums > p]] = 0
-    return kept / kept.sum()
+# Exercise 11
 
 
-def top_p_with_a_token_too_many(probabilities, p):
-    """It keeps one token more if the likeliest ones add up to exactly p."""
-    order = np.argsort(-probabilities)
-    sums_before = np.cumsum(probabilities[order]) - probabilities[order]
-    kept = probabilities.copy()
-    kept[order[sums_before > p]] = 0
-    return kept / kept.sum()
+def mean(x):
+    return x.mean(axis=-1, keepdims=True)
 
 
-def top_p_from_the_unlikeliest(probabilities, p):
-    order = np.argsort(probabilities)  # the unlikeliest first
-    sums_before = np.cumsum(probabilities[order]) - probabilities[order]
-    kept = probabilities.copy()
-    kept[order[sums_before >= p]] = 0
-    return kept / kept.sum()
+def backward_with(**formulas):
+    """layer_norm_backward with other formulas of dx, dweight or dbias.
 
+    A formula gets dn, n, s and dout: n is the normalised x, dn its gradient, s the deviation.
+    """
 
-# Exercise 11: layer_norm_backward
+    def layer_norm_backward(dout, x, weight, eps):
+        s = np.sqrt(x.var(axis=-1, keepdims=True) + eps)
+        n = (x - mean(x)) / s
+        dx, dweight, dbias = right.layer_norm_backward(dout, x, weight, eps)
+        results = {"dx": dx, "dweight": dweight, "dbias": dbias}
+        for name, formula in formulas.items():
+            results[name] = formula(dout * weight, n, s, dout)
+        return tuple(results.values())
 
-
-def normalised(x, eps):
-    """(the normalised x, the standard deviation s by which it was divided, which includes eps)."""
-    s = np.sqrt(x.var(axis=-1, keepdims=True) + eps)
-    return (x - x.mean(axis=-1, keepdims=True)) / s, s
-
-
-def backward_without_s(dout, x, weight, eps):
-    """dx lacks the gradient through s."""
-    _, dweight, dbias = right.layer_norm_backward(dout, x, weight, eps)
-    _, s = normalised(x, eps)
-    dn = dout * weight
-    dx = (dn - dn.mean(axis=-1, keepdims=True)) / s
-    return dx, dweight, dbias
-
-
-def backward_without_mean(dout, x, weight, eps):
-    """dx lacks the gradient through the mean."""
-    _, dweight, dbias = right.layer_norm_backward(dout, x, weight, eps)
-    n, s = normalised(x, eps)
-    dn = dout * weight
-    dx = (dn - n * (dn * n).mean(axis=-1, keepdims=True)) / s
-    return dx, dweight, dbias
-
-
-def backward_without_mean_and_s(dout, x, weight, eps):
-    """dx lacks the gradients through the mean and through s."""
-    _, dweight, dbias = right.layer_norm_backward(dout, x, weight, eps)
-    _, s = normalised(x, eps)
-    return dout * weight / s, dweight, dbias
-
-
-def backward_with_dx_plus_1(dout, x, weight, eps):
-    dx, dweight, dbias = right.layer_norm_backward(dout, x, weight, eps)
-    return dx + 1, dweight, dbias
+    return layer_norm_backward
 
 
 def backward_with_x_for_n(dout, x, weight, eps):
-    """dweight is computed from x instead of the normalised x, n."""
     dx, _, dbias = right.layer_norm_backward(dout, x, weight, eps)
     return dx, (dout * x).sum(axis=0), dbias
 
 
-def backward_with_mean_for_sum(dout, x, weight, eps):
-    """dbias is the mean of dout over the tokens instead of the sum."""
+def dbias_with_the_weight(dout, x, weight, eps):
     dx, dweight, _ = right.layer_norm_backward(dout, x, weight, eps)
-    return dx, dweight, dout.mean(axis=0)
+    return dx, dweight, (dout * weight).sum(axis=0)
 
 
-def backward_without_eps(dout, x, weight, eps):
-    return right.layer_norm_backward(dout, x, weight, 0)
+# Exercise 12
 
 
-# Exercise 12: tied_gradient
+def gradient_with(combine):
+    """tied_gradient from that of the embedding, [V, D], that of the output matrix, and ids."""
+
+    def tied_gradient(ids, dresid, final, dlogits):
+        of_embedding = np.zeros((dlogits.shape[1], final.shape[1]))
+        np.add.at(of_embedding, ids, dresid)
+        return combine(of_embedding, dlogits.T @ final)
+
+    return tied_gradient
 
 
 def gradient_of_repeated_tokens_once(ids, dresid, final, dlogits):
@@ -363,11 +210,229 @@ def gradient_of_repeated_tokens_once(ids, dresid, final, dlogits):
     return dwte
 
 
-def gradient_without_the_embedding(ids, dresid, final, dlogits):
-    return dlogits.T @ final
-
-
-def gradient_without_the_output_matrix(ids, dresid, final, dlogits):
-    dwte = np.zeros((dlogits.shape[1], final.shape[1]))
-    np.add.at(dwte, ids, dresid)
+def gradient_overwritten(ids, dresid, final, dlogits):
+    dwte = dlogits.T @ final
+    dwte[ids] = dresid
     return dwte
+
+
+def embedding_of_repeated_tokens_once(ids, dresid, final, dlogits):
+    dwte = np.zeros((dlogits.shape[1], final.shape[1]))
+    dwte[ids] = dresid
+    return dwte
+
+
+UNKNOWN = "this is none of the known mistakes"
+
+# (The number of an exercise, its function) -> what is said of a wrong one, and the wrong one.
+WRONG_SOLUTIONS = {
+    (1, "merge"): [
+        ("merge changes the list that it gets, or returns it; expected a new list", merge_in_place),
+        ("merge returned (9, 7, 9); expected a list", lambda *a: tuple(right.merge(*a))),
+        ("yours merges from right to left", merge_from_the_right),
+        ("yours lets pairs overlap", merge_with_overlaps),
+        ("yours loses the last token", lambda *a: right.merge(*a)[:-1]),
+        ("yours merges nothing", lambda ids, pair, new_id: list(ids)),
+        ("yours merges the first pair only", merge_the_first_pair),
+        (UNKNOWN, lambda ids, pair, new_id: [new_id]),
+    ],
+    (2, "layer_norm"): [
+        (
+            "yours has a layer norm with epsilon 1e-06",
+            lambda x, weight, bias, eps: right.layer_norm(x, weight, bias, 1e-6),
+        ),
+    ],
+    (3, "softmax"): [
+        (
+            "yours does not subtract the maximum before exp",
+            lambda x: np.exp(x) / np.exp(x).sum(axis=-1, keepdims=True),
+        ),
+        (
+            "yours is over axis 0, not over the last axis",
+            lambda x: np.exp(x - x.max(axis=0)) / np.exp(x - x.max(axis=0)).sum(axis=0),
+        ),
+        (
+            "yours divides by the sum over axis 0, not over the last axis",
+            softmax_divided_by_sums_over_axis_0,
+        ),
+    ],
+    (3, "cross_entropy"): [
+        ("yours lacks the minus sign", lambda *a: -right.cross_entropy(*a)),
+        ("yours is in bits, not in nats", lambda *a: right.cross_entropy(*a) / math.log(2)),
+        (
+            "yours is minus the logit of the target",
+            lambda logits, targets: -of_targets(logits, targets),
+        ),
+        (
+            "yours is the probability of the target",
+            lambda logits, targets: of_targets(right.softmax(logits), targets),
+        ),
+        ("yours is the mean", mean_loss),
+        (
+            "yours is the log of softmax, which rounds to 0",
+            lambda logits, targets: -np.log(of_targets(right.softmax(logits), targets)),
+        ),
+        (
+            "yours does not subtract the maximum before exp",
+            lambda logits, targets: np.log(np.exp(logits).sum(-1)) - of_targets(logits, targets),
+        ),
+        (UNKNOWN, lambda logits, targets: logits.max(axis=-1) - of_targets(logits, targets)),
+    ],
+    (4, "head"): [
+        ("yours scales the scores by 1, not at all", head_with(lambda scores, K: causal(scores))),
+        (
+            "yours has no causal mask",
+            head_with(lambda scores, K: right.softmax(scores / np.sqrt(K))),
+        ),
+        (
+            "yours has a mask of -1e9 that is off by one: a token does not see itself",
+            head_with(lambda scores, K: causal(scores / np.sqrt(K), first_hidden=0, fill=-1e9)),
+        ),
+        (
+            "yours lacks the bias of the queries",
+            lambda x, W_q, b_q, *others: right.head(x, W_q, 0, *others),
+        ),
+    ],
+    (5, "attention"): [
+        ("yours joins the heads without a transpose", attention_joined_without_a_transpose),
+    ],
+    (6, "gelu"): [
+        (
+            "yours is the exact gelu (erf)",
+            lambda x: 0.5 * x * (1 + np.vectorize(math.erf)(x / np.sqrt(2))),
+        ),
+        ("yours is nan everywhere", lambda x: x * np.nan),
+        (UNKNOWN, lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**2)))),
+    ],
+    (7, "transformer_block"): [
+        ("yours lacks the residual connection", block_without_a_residual_connection),
+    ],
+    (8, "output_matrix"): [
+        (
+            "output_matrix(parameters, False) is the transpose of wte.weight",
+            lambda parameters, tied: parameters["wte.weight"].T,
+        ),
+        (
+            "output_matrix(parameters, True) is the transpose of lm_head.weight",
+            lambda parameters, tied: parameters["lm_head.weight"].T,
+        ),
+        (
+            "output_matrix(parameters, True) is a copy; expected a view",
+            lambda *a: right.output_matrix(*a).copy(),
+        ),
+        (
+            "the result of output_matrix has shape (211, 48); expected (48, 211); "
+            "its transpose by axes (1, 0) would fit",
+            lambda *a: right.output_matrix(*a).T,
+        ),
+    ],
+    (9, "cached_attention"): [
+        (
+            "yours forgets the tokens before the piece",
+            lambda x, c_attn, c_proj, n_head, cache: right.attention(x, c_attn, c_proj, n_head),
+        ),
+        ("yours keeps the first piece only", cache_of_the_first_piece),
+        ("yours keeps the last piece only", cache_of_the_last_piece),
+        (
+            "yours lets a token see the later ones of its piece",
+            cached_attention_with(right.softmax),
+        ),
+        ("yours has a mask that begins at position 0 in each piece", cached_attention_with(causal)),
+        ("yours scales the scores by 1, not at all", cached_attention_with(unscaled_pattern)),
+    ],
+    (10, "top_p"): [
+        ("yours does not divide by the sum", top_p_not_divided),
+        ("yours keeps all tokens", lambda probabilities, p: probabilities),
+        (
+            "yours drops the token with which the sum reaches p",
+            top_p_with(lambda likelier, own, p: likelier + own <= p),
+        ),
+        ("yours keeps a token too many", top_p_with(lambda likelier, own, p: likelier <= p)),
+        (
+            "yours keeps the likeliest token only",
+            top_p_with(lambda likelier, own, p: likelier == 0),
+        ),
+        (
+            "yours keeps the tokens whose own probability is p or more",
+            top_p_with(lambda likelier, own, p: own >= p),
+        ),
+        (UNKNOWN, top_p_with(lambda likelier, own, p: likelier >= p)),
+    ],
+    (11, "layer_norm_backward"): [
+        (
+            "yours lacks the gradient through the standard deviation",
+            backward_with(dx=lambda dn, n, s, dout: (dn - mean(dn)) / s),
+        ),
+        (
+            "yours lacks the gradient through the mean",
+            backward_with(dx=lambda dn, n, s, dout: (dn - n * mean(dn * n)) / s),
+        ),
+        (
+            "yours lacks the gradients through the mean and the standard deviation",
+            backward_with(dx=lambda dn, n, s, dout: dn / s),
+        ),
+        (
+            "yours is not divided by the standard deviation",
+            backward_with(dx=lambda dn, n, s, dout: dn - mean(dn) - n * mean(dn * n)),
+        ),
+        (
+            "yours is divided by the variance",
+            backward_with(dx=lambda dn, n, s, dout: (dn - mean(dn) - n * mean(dn * n)) / s**2),
+        ),
+        (
+            "yours lacks eps",
+            lambda dout, x, weight, eps: right.layer_norm_backward(dout, x, weight, 0),
+        ),
+        (
+            "yours lacks the weight",
+            lambda dout, x, weight, eps: right.layer_norm_backward(dout, x, 1, eps),
+        ),
+        (
+            UNKNOWN,
+            backward_with(dx=lambda dn, n, s, dout: (dn - mean(dn) - n * mean(dn * n)) / s + 1),
+        ),
+        ("yours takes x in place of the normalised x", backward_with_x_for_n),
+        (
+            "yours is that of the bias",
+            backward_with(dweight=lambda dn, n, s, dout: dout.sum(axis=0)),
+        ),
+        (
+            "yours is a mean over the tokens, not a sum",
+            backward_with(dweight=lambda dn, n, s, dout: (dout * n).mean(axis=0)),
+        ),
+        ("yours lacks dout", backward_with(dweight=lambda dn, n, s, dout: n.sum(axis=0))),
+        (
+            "yours is a mean over the tokens, not a sum",
+            backward_with(dbias=lambda dn, n, s, dout: dout.mean(axis=0)),
+        ),
+        ("yours has the weight in it", dbias_with_the_weight),
+    ],
+    (12, "tied_gradient"): [
+        (
+            "yours adds one gradient only for a token that occurs several times",
+            gradient_of_repeated_tokens_once,
+        ),
+        ("yours lacks the gradient of the embedding", gradient_with(lambda embedding, head: head)),
+        (
+            "yours lacks the gradient of the output matrix",
+            gradient_with(lambda embedding, head: embedding),
+        ),
+        (
+            "yours lacks the gradient of the output matrix, and has one gradient only for a "
+            "repeated token",
+            embedding_of_repeated_tokens_once,
+        ),
+        (
+            "yours overwrites the gradient of the output matrix with that of the embedding",
+            gradient_overwritten,
+        ),
+        (
+            "yours subtracts the two gradients",
+            gradient_with(lambda embedding, head: head - embedding),
+        ),
+        (
+            "yours is the mean of the two gradients, not their sum",
+            gradient_with(lambda embedding, head: (head + embedding) / 2),
+        ),
+    ],
+}

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..checkpoints import find_model
 from ..comparison.compare import compare
-from ..comparison.files import KINDS, read_arrays
+from ..comparison.recording import KINDS, read_arrays
 from ..errors import ArgumentError
 from . import models, options
 from .messages import ProgressBar, note

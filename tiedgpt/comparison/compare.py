@@ -1,6 +1,21 @@
-"""Another GPT-2's activations and gradients against ours: which differs first, and why."""
+"""Another GPT-2's activations and gradients against ours: which differs first, and why.
 
-from collections.abc import Mapping
+The reference is our model in float64. An array agrees if its largest distance from the reference is
+at most SLACK times the largest distance of our own float32, or SLACK roundings if that is more.
+This holds for float64 arrays, too, because one np.sqrt(K) makes float64 arrays of float32 ones,
+with float32's rounding.
+
+`diagnose` plants one known mistake after the other in our own model, which goes on from the other
+GPT-2's activations where these are right. A mistake explains the difference if the activation
+agrees then. The best explanation leaves the fewest other activations wrong.
+
+Some words: `given` has the other GPT-2's activations, from which ours are computed, and `planted`
+mistakes that our model makes. `theirs` is the other GPT-2's array of an activation, `ours` the one
+that we compute. The window is the activations in which the mistake may be: the one that differs,
+and those before it that were not given.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +26,112 @@ from ..gpt2.backward import loss_and_gradients
 from ..gpt2.checks import check_ids, check_targets
 from ..gpt2.model import GPT2, Array
 from ..gpt2.parameters import Parameters
-from .agreement import Comparison, ReportRow, compare_arrays
-from .conventions import is_parameter, our_name, shape_error, translate_parameters
-from .diagnosis import Diagnosis, OnTrial, diagnose
+from ..gpt2.run import Tape
+from .conventions import (
+    is_parameter,
+    our_name,
+    shape_error,
+    translate_activations,
+    translate_parameters,
+)
+from .mistakes import DIGITS_OF_HALVES, mistakes_in, rounded
+from .places import Scope, Trial, Wrong, compute_activation, compute_activations, trials_of
 from .recording import record, untied_module_sentences
+
+SLACK = 16.0  # another order of the same sums rounds otherwise, by several times as much
+
+# The multiplications of a search whose caller does not say how many trials to make. They take some
+# minutes. There is no limit of time, because a busy machine would find less then.
+MOST_MULTIPLICATIONS = 1e13
+FEW_TOKENS = 32  # fewer tokens take as long, because each pass reads all weights
+NEAR = 1 / 64  # of the largest number: rounding to bfloat16 is 1 / 512, and grows in later layers
+OnTrial = Callable[[int, int], Any]  # called with the number of trials before this one and of all
+
+
+@dataclass(frozen=True)
+class ReportRow:
+    """One array of the other GPT-2 against ours."""
+
+    name: str
+    error: float  # the largest distance from our float64
+    tolerance: float
+    first_wrong: tuple[int, ...] | None = None  # the first index beyond the tolerance
+    yours: float | None = None  # the number at that index
+    expected: float | None = None
+
+    @property
+    def differs(self) -> bool:
+        return self.first_wrong is not None
+
+
+@np.errstate(invalid="ignore")
+def distance(name: str, a: Array, b: Array) -> Array:
+    """|a - b| in float64; 0 where both are the same inf or nan, inf where one of them is nan."""
+    distances = np.abs(np.subtract(a, b, dtype=np.float64))
+    both_nan = np.isnan(a) & np.isnan(b)
+    is_same = (a == b) | both_nan  # inf - inf is nan
+    distances[is_same] = 0
+    distances[np.isnan(distances)] = np.inf
+    if name.endswith(".scores"):
+        # The other GPT-2 may have masked the scores of later keys already, or not. These are above
+        # the diagonal, and `tril` makes their distance 0.
+        return np.tril(distances)
+    return distances
+
+
+def tolerance_of(ours64: Array, ours32: Array) -> float:
+    """The largest distance from our float64 that is taken for rounding. Our float32 tells it."""
+    finite = np.isfinite(ours64) & np.isfinite(ours32)
+    rounding = np.abs(ours64[finite] - ours32[finite]).max(initial=0)
+    # Our float32 may be exact by chance. So rounding is at least that of the largest number.
+    least = np.finfo(np.float32).eps * np.abs(ours64[finite]).max(initial=0)
+    return SLACK * float(max(rounding, least))
+
+
+def compare_arrays(name: str, theirs: Array, ours64: Array, ours32: Array) -> ReportRow:
+    """Compare theirs with our float64. Our float32 tells how large rounding is."""
+    tolerance = tolerance_of(ours64, ours32)
+    distances = distance(name, theirs, ours64)
+    error = float(distances.max(initial=0))
+    if error <= tolerance:
+        return ReportRow(name, error, tolerance)
+
+    is_wrong = distances > tolerance
+    position = int(is_wrong.argmax())  # of the first True, in the flattened array
+    index = tuple(int(n) for n in np.unravel_index(position, distances.shape))
+    return ReportRow(
+        name,
+        error,
+        tolerance,
+        first_wrong=index,
+        yours=float(theirs[index]),
+        expected=float(ours64[index]),
+    )
+
+
+class Comparison:
+    """Our model in float32 and float64 on some ids [B, T], and the other model's activations."""
+
+    def __init__(self, model: GPT2, ids: Array, activations: Mapping[Any, Any]) -> None:
+        self.model32 = model.astype(np.float32)
+        self.model64 = model.astype(np.float64)
+        self.ids = ids
+        ours = compute_activations(self.model32, ids, given={}, planted={})
+        self.names = list(ours)  # of all activations, in the order of the forward pass
+        self.theirs = translate_activations(activations, ours, model.config)
+
+    def rows(self, given: Tape, planted: Mapping[str, Wrong]) -> list[ReportRow]:
+        """A row for each of their activations, in the order of the forward pass.
+
+        Ours are computed from those before them: from theirs in `given`, and elsewhere from ours,
+        with the planted mistakes.
+        """
+        ours32 = compute_activations(self.model32, self.ids, given, planted)
+        ours64 = compute_activations(self.model64, self.ids, given, planted)
+        rows = []
+        for name, theirs in self.theirs.items():
+            rows.append(compare_arrays(name, theirs, ours64[name], ours32[name]))
+        return rows
 
 
 @dataclass(frozen=True)
@@ -163,6 +280,9 @@ def rounding_note(rows: list[ReportRow], theirs: Mapping[str, Array]) -> str:
     return ""
 
 
+# Gradients
+
+
 def compare_gradients(
     comparison: Comparison, gradients: Parameters, targets: Array
 ) -> tuple[list[ReportRow], list[str]]:
@@ -227,3 +347,303 @@ def missing_part_sentences(
         if not row.differs:
             return [f"wte.weight: yours is the gradient of {part}; a tied wte gets the sum of both"]
     return []
+
+
+# The diagnosis
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first activation that differs."""
+
+    name: str
+    error: float
+    tolerance: float
+    theirs: Array
+    distances: Array  # of theirs from ours, number by number
+    given: Tape  # their activations, from which ours are computed
+    without_mistakes: Tape  # ours, all of them, in the order of the forward pass
+
+    @property
+    def ours(self) -> Array:
+        return self.without_mistakes[self.name]
+
+    @property
+    def infinite(self) -> Array:
+        """Where theirs is inf or nan, and ours is not."""
+        return np.isinf(self.distances)
+
+    @property
+    def window(self) -> list[str]:
+        """The activations in which the mistake may be, up to the one that differs.
+
+        They begin after the last given activation before it: ours are computed from that one.
+        """
+        window: list[str] = []
+        for name in self.without_mistakes:
+            window.append(name)
+            if name == self.name:
+                break
+            if name in self.given:
+                window = []
+        return window
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A trial after which the first difference is gone."""
+
+    trial: Trial
+    error: float  # the distance of theirs from ours that is left there
+    still_wrong: list[str]  # activations that still differ then, in the order of the forward pass
+
+    @property
+    def rank(self) -> tuple[int, Scope]:
+        """The smaller, the better: few activations are still wrong, and then a wide scope."""
+        return len(self.still_wrong), self.trial.scope
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What `compare` reports of the first difference."""
+
+    sentences: list[str]
+    note: str  # what to do next, or ""
+    tried: int = 0  # trials of mistakes
+    total: int = 0  # trials that there are
+
+
+@np.errstate(all="ignore")
+def diagnose(comparison: Comparison, progress: OnTrial, most_trials: int | None) -> Diagnosis:
+    """The mistakes that explain the first difference. There has to be a difference.
+
+    progress: called before each trial. most_trials: how many are made; None: affordable_trials.
+    """
+    difference = first_difference(comparison)
+
+    # Two explanations are plain to see without a trial.
+    dtype = half_precision_of(difference)
+    if dtype is not None:
+        sentence = f"{difference.name}: yours is rounded to {dtype}"
+        return Diagnosis([sentence], "compare in float32")
+    if not difference.theirs.any():
+        sentence = f"{difference.name}: yours is 0 everywhere"
+        return Diagnosis([sentence], what_to_give(difference.window))
+
+    # The others are known mistakes. They are tried one after the other.
+    mistakes = mistakes_in(comparison.model32.config.n_layer)
+    trials = trials_of(mistakes, difference.window, comparison.names)
+    if most_trials is None:
+        most_trials = affordable_trials(comparison, difference.name, trials)
+    explanations, tried = try_mistakes(comparison, difference, trials[:most_trials], progress)
+    if explanations:
+        sentences, note = describe_explanations(difference, best_of(explanations))
+    else:
+        sentences, note = describe_failure(difference, tried, len(trials))
+    return Diagnosis(infinite_sentences(difference) + sentences, note, tried, len(trials))
+
+
+def first_difference(comparison: Comparison) -> Difference:
+    """The first activation that differs from what we compute from theirs before it.
+
+    If none differs from that, small differences have grown. Then it is the first one that differs
+    from what we compute from the ids alone, and nothing is given.
+    """
+    given = comparison.theirs
+    wrong_rows = [row for row in comparison.rows(given, planted={}) if row.differs]
+    if not wrong_rows:
+        given = {}
+        wrong_rows = [row for row in comparison.rows(given, planted={}) if row.differs]
+    row = wrong_rows[0]
+    theirs = comparison.theirs[row.name]
+    without_mistakes = compute_activations(comparison.model32, comparison.ids, given, planted={})
+    return Difference(
+        name=row.name,
+        error=row.error,
+        tolerance=row.tolerance,
+        theirs=theirs,
+        distances=distance(row.name, theirs, without_mistakes[row.name]),
+        given=given,
+        without_mistakes=without_mistakes,
+    )
+
+
+def half_precision_of(difference: Difference) -> str | None:
+    """The dtype to which theirs is rounded, "bfloat16" or "float16", or None.
+
+    If theirs is far from ours, rounding does not explain the difference.
+    """
+    is_near = difference.distances.max() <= np.abs(difference.ours).max() * NEAR
+    if not is_near:
+        return None
+    for dtype in DIGITS_OF_HALVES:
+        if np.array_equal(difference.theirs, rounded(difference.theirs, dtype)):
+            return dtype
+    return None
+
+
+def affordable_trials(comparison: Comparison, name: str, trials: list[Trial]) -> int:
+    """How many of the trials, from the first, are made if the caller does not say.
+
+    So many take at most MOST_MULTIPLICATIONS. name: the activation that differs.
+    """
+    model = comparison.model32
+    layer_size = 0  # the number of parameters of a layer
+    for parameter, array in model.parameters.items():
+        if parameter.startswith("h.0."):
+            layer_size += array.size
+    # A trial computes no logits if an activation before them differs.
+    head_size = model.W_U.size if name == "logits" else 0
+
+    # Each token is multiplied by each parameter once. The time for a few tokens is that of reading
+    # the parameters, which is the same for one token as for FEW_TOKENS.
+    tokens = max(comparison.ids.size, FEW_TOKENS)
+    multiplications = 0
+    for count, trial in enumerate(trials):
+        multiplications += tokens * (trial.layers * layer_size + head_size)
+        if multiplications > MOST_MULTIPLICATIONS:
+            return count
+    return len(trials)
+
+
+def try_mistakes(
+    comparison: Comparison, difference: Difference, trials: list[Trial], progress: OnTrial
+) -> tuple[list[Explanation], int]:
+    """Plant one mistake after the other: those that explain the difference, and how many trials.
+
+    trials: sorted by scope, the widest first. A mistake that explains all differences is the better
+    explanation than one of a narrower scope, so the search ends before that scope.
+    """
+    explanations: list[Explanation] = []
+    narrowest = max(Scope)  # the last scope that is tried
+    window = set(difference.window)
+    errors: dict[frozenset[tuple[str, Wrong]], float] = {}
+    for tried, trial in enumerate(trials):
+        if trial.scope > narrowest:
+            return explanations, tried
+        progress(tried, len(trials))
+
+        # The activation that differs is the last of the window, and mistakes after it do not change
+        # it. So trials with the same mistakes in the window leave the same error, which is computed
+        # once.
+        in_window = frozenset(item for item in trial.planted.items() if item[0] in window)
+        if in_window not in errors:
+            errors[in_window] = error_with(comparison, difference, trial)
+        error = errors[in_window]
+
+        # To compare all activations takes two whole passes. It is done only if the error is much
+        # smaller. The right mistake leaves only rounding, which is less than a quarter of a
+        # difference beyond the tolerance.
+        is_much_smaller = error < difference.error / 4
+        if is_much_smaller:
+            rows = comparison.rows(difference.given, trial.planted)
+            still_wrong = [row.name for row in rows if row.differs]
+            if difference.name not in still_wrong:
+                explanations.append(Explanation(trial, error, still_wrong))
+            if not still_wrong:
+                narrowest = trial.scope
+    return explanations, len(trials)
+
+
+def error_with(comparison: Comparison, difference: Difference, trial: Trial) -> float:
+    """The largest distance of theirs from ours with the mistakes of a trial, where they differ."""
+    ours = compute_activation(
+        difference.name,
+        comparison.model32,
+        comparison.ids,
+        difference.given,
+        trial.planted,
+        difference.without_mistakes,
+    )
+    return float(distance(difference.name, difference.theirs, ours).max())
+
+
+def best_of(explanations: list[Explanation]) -> list[Explanation]:
+    """The best explanation, and those that cannot be told apart from it.
+
+    They have its rank: they leave as many activations wrong, and their scope is as wide. They are
+    in the order of the list of mistakes.
+    """
+    best_rank = min(explanation.rank for explanation in explanations)
+    best = [explanation for explanation in explanations if explanation.rank == best_rank]
+    best.sort(key=lambda explanation: explanation.trial.number)
+    smallest_error = min(explanation.error for explanation in best)
+
+    # If an error is at most twice the smallest one, the two may differ by rounding alone.
+    # A mistake that can be made in two places with the same result is named once.
+    by_sentence: dict[str, Explanation] = {}
+    for explanation in best:
+        if explanation.error <= 2 * smallest_error:
+            by_sentence.setdefault(explanation.trial.sentence, explanation)
+    return list(by_sentence.values())
+
+
+def describe_explanations(
+    difference: Difference, explanations: list[Explanation]
+) -> tuple[list[str], str]:
+    """The sentences on explanations that cannot be told apart, and a note on what to do next."""
+    # Many mistakes make numbers nan or inf. If no other number is wrong, the mistake is named with
+    # "perhaps".
+    finite_distances = difference.distances[~difference.infinite]
+    others_agree = finite_distances.max(initial=0) <= difference.tolerance
+    only_infinite = bool(difference.infinite.any() and others_agree)
+
+    # The first sentence names the likeliest mistake, and the others are alternatives.
+    words = ["perhaps yours" if only_infinite else "yours"]
+    words += ["or yours"] * (len(explanations) - 1)
+    sentences = []
+    for yours, explanation in zip(words, explanations, strict=True):
+        trial = explanation.trial
+        sentences.append(f"{trial.start}: {yours} {trial.sentence}")
+
+    # The note is about the explanation with the smallest error.
+    nearest = min(explanations, key=lambda explanation: explanation.error)
+    if nearest.still_wrong:
+        next_wrong = nearest.still_wrong[0]
+        note = f"{next_wrong} differs then, too: correct this first, and compare again"
+    elif only_infinite:
+        note = what_to_give(difference.window)
+    else:
+        note = nearest.trial.note
+    return sentences, note
+
+
+def describe_failure(difference: Difference, tried: int, total: int) -> tuple[list[str], str]:
+    """The sentence if no mistake explains the difference, and a note on what would help."""
+    note = what_to_give(difference.window)
+    if tried == total:
+        return [f"{difference.name}: this is none of the known mistakes"], note
+    sentence = (
+        f"{difference.name}: this is none of the {tried:,} mistakes that were tried, of {total:,}"
+    )
+    notes = [f"to try all, give --trials {total} (in Python, trials={total})"]
+    if note:
+        notes.insert(0, note)
+    return [sentence], "; ".join(notes)
+
+
+def infinite_sentences(difference: Difference) -> list[str]:
+    """A sentence that says where theirs is nan or inf, and ours is not."""
+    infinite = difference.infinite
+    if not infinite.any():
+        return []
+    kind = "inf"
+    if np.isnan(difference.theirs[infinite]).any():
+        kind = "nan"
+    if infinite.all():
+        return [f"{difference.name}: yours is {kind} everywhere"]
+    return [f"{difference.name}: yours is {kind} in {infinite.sum()} of {infinite.size} places"]
+
+
+def what_to_give(window: list[str]) -> str:
+    """A note on the activations that would show where the mistake is, or "" if all were given.
+
+    If there are blocks in the window, their outputs come first: they are few.
+    """
+    before = window[:-1]  # without the one that differs
+    blocks = [name for name in before if name.startswith("resid_post")]
+    if len(blocks) > 1:
+        return f"to find where it begins, give {blocks[0]} to {blocks[-1]}, too"
+    if before:
+        return f"to find where it begins, give {', '.join(before)}, too"
+    return ""

@@ -2,22 +2,21 @@
 
 MISTAKES is the list. To add one, add a row: what to say of it, and for each kind of activation that
 it changes the function that computes the wrong one. A mistake of one expression is a lambda in its
-row; one of two steps or more is a function with a name. What is right is in model.py alone. The
-mistake's test is a GPT-2 that makes it, in tests/support/wrong_gpt2s.py, and what is said of it, in
-tests/test_compare_mistakes.py.
+row; one of two steps or more is a function with a name. What is right is in model.py alone. A test
+plants each row and expects its sentence. The proof from outside is a formula of another GPT-2, a
+row in tests/support/wrong_gpt2s.py.
 
-A function gets the place where the mistake is made, and returns the wrong activation of this place.
+A function gets the Place where the mistake is made, and returns the wrong activation of this place.
 at.x is the activation that the wrong one is computed from, at.weight and at.bias are the parameters
 that it is computed with, at.right is what model.py computes. at["attn.N.q"] is an activation before
 it in its layer. at.D, at.H and at.K are the sizes of model.py. Where no shape is written, x and the
 result are [B, T, D] ([B, T, F] within the MLP).
 
-Two mistakes that compute the same in a place share one function, because `trials_in` takes two
+Two mistakes that compute the same in a place share one function, because `trials_of` takes two
 functions for two different mistakes.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import numpy as np
@@ -26,32 +25,17 @@ from ..gpt2.activations import ACTIVATIONS
 from ..gpt2.model import Array, split_heads, transformer_block
 from ..gpt2.ops import gelu_new, layer_norm, log_softmax, softmax
 from ..gpt2.run import Run
-from .place import LINEARS, NORMS, PARAMETERS_OF, Q_K_V, Compute, Place
-from .transformer_lens import FOLDED_AND_CENTRED
+from .places import LINEARS, NORMS, PARAMETERS_OF, Q_K_V, Mistake, Place, Wrong
 
 
-@dataclass(frozen=True)
-class Mistake:
-    sentence: str  # what follows "yours"
-    wrong: dict[str, Compute]  # a kind of activation -> the function that computes the wrong one
-    note: str = ""  # what to do about it, if that is not clear
-    only_everywhere: bool = False  # made in all of these activations or in none
-
-
-def in_each(kinds: Iterable[str], compute: Compute) -> dict[str, Compute]:
+def in_each(kinds: Iterable[str], wrong: Wrong) -> dict[str, Wrong]:
     """The same wrong function for several kinds of activations."""
-    wrong = {}
-    for kind in kinds:
-        wrong[kind] = compute
-    return wrong
+    return dict.fromkeys(kinds, wrong)
 
 
 def unchanged(at: Place) -> Array:
     """The activation if the step that computes it is missing: what the step would have read."""
     return at.x
-
-
-# Activation functions
 
 
 def gelu_tanh(x: Array, factor: float, cubic: float) -> Array:
@@ -66,8 +50,11 @@ def mean_of(x: Array) -> Array:  # [..., D] -> [..., 1]
     return np.mean(x, axis=-1, keepdims=True)
 
 
-def variance_of(x: Array, ddof: int = 0) -> Array:  # [..., D] -> [..., 1]
-    return np.var(x, axis=-1, keepdims=True, ddof=ddof)
+def normed(  # x [B, T, D], centre and deviation [B or 1, T or 1, D or 1] -> [B, T, D]
+    at: Place, centre: Array | float, deviation: Array
+) -> Array:
+    """A layer norm that subtracts this in place of the mean, and divides by this."""
+    return (at.x - centre) / deviation * at.weight + at.bias
 
 
 def norm_with_epsilon(at: Place, eps: float) -> Array:
@@ -77,42 +64,115 @@ def norm_with_epsilon(at: Place, eps: float) -> Array:
 
 def norm_epsilon_outside(at: Place) -> Array:
     """A layer norm that adds epsilon to the standard deviation, not to the variance."""
-    deviation = np.sqrt(variance_of(at.x))
-    return (at.x - mean_of(at.x)) / (deviation + at.eps) * at.weight + at.bias
+    return normed(at, mean_of(at.x), np.std(at.x, axis=-1, keepdims=True) + at.eps)
 
 
 def norm_divided_by_variance(at: Place) -> Array:
     """A layer norm without the square root."""
-    return (at.x - mean_of(at.x)) / (variance_of(at.x) + at.eps) * at.weight + at.bias
+    return normed(at, mean_of(at.x), np.var(at.x, axis=-1, keepdims=True) + at.eps)
 
 
 def norm_unbiased(at: Place) -> Array:
     """A layer norm whose variance is a sum divided by D - 1, not by D."""
-    deviation = np.sqrt(variance_of(at.x, ddof=1) + at.eps)
-    return (at.x - mean_of(at.x)) / deviation * at.weight + at.bias
+    variance = np.var(at.x, axis=-1, keepdims=True, ddof=1)
+    return normed(at, mean_of(at.x), np.sqrt(variance + at.eps))
 
 
 def norm_over_tokens(at: Place) -> Array:
     """A layer norm whose mean and variance are over axis T of [B, T, D], not over axis D."""
-    mean = np.mean(at.x, axis=1, keepdims=True)  # [B, 1, D]
-    variance = np.var(at.x, axis=1, keepdims=True)
-    return (at.x - mean) / np.sqrt(variance + at.eps) * at.weight + at.bias
+    variance = np.var(at.x, axis=1, keepdims=True)  # [B, 1, D]
+    return normed(at, np.mean(at.x, axis=1, keepdims=True), np.sqrt(variance + at.eps))
 
 
 def norm_without_mean(at: Place) -> Array:
     """A layer norm without the step of the mean, as RMSNorm, but with its bias."""
-    mean_square = mean_of(at.x * at.x)
-    return at.x / np.sqrt(mean_square + at.eps) * at.weight + at.bias
+    return normed(at, 0.0, np.sqrt(mean_of(at.x * at.x) + at.eps))
 
 
 def normed_by(at: Place, x: Array, name: str) -> Array:
-    """The layer norm `name` of this layer ("ln_1" or "ln_2"), of x."""
-    return layer_norm(x, at[f"h.N.{name}.weight"], at[f"h.N.{name}.bias"], eps=at.eps)
+    """The layer norm `name` of x, such as "h.N.ln_1" of this layer."""
+    return layer_norm(x, at[f"{name}.weight"], at[f"{name}.bias"], eps=at.eps)
 
 
-def final_norm_of(at: Place, name: str) -> Array:
-    """ln_f with the weight and bias of another layer norm, such as h.0.ln_1."""
-    return layer_norm(at.x, at[f"{name}.weight"], at[f"{name}.bias"], eps=at.eps)
+def normed_as(at: Place, name: str) -> Array:
+    """The layer norm `name` in place of this one."""
+    return normed_by(at, at.x, name)
+
+
+# Parameters of layer norms and linear layers
+
+
+def with_parameters(at: Place, weight: Array, bias: Array) -> Array:
+    """The layer norm or the linear layer of this place, with this weight and bias."""
+    if at.kind in NORMS:
+        return layer_norm(at.x, weight, bias, eps=at.eps)
+    return at.x @ weight + bias
+
+
+def with_parameters_reversed(at: Place) -> Array:
+    """The activation if layer 0 has the parameters of the last layer, and so on."""
+    layer = at.n_layer - 1 - at.layer
+    name = PARAMETERS_OF[at.kind].replace("h.N", f"h.{layer}")
+    return with_parameters(at, at[f"{name}.weight"], at[f"{name}.bias"])
+
+
+def with_transposed_weight(at: Place) -> Array:
+    """A linear layer that reads its weight [in, out] as if the same numbers were [out, in]."""
+    inputs, outputs = at.weight.shape
+    return with_parameters(at, at.weight.reshape(outputs, inputs).T, at.bias)
+
+
+# A dtype -> the binary digits of its numbers, without the exponent. The first digit counts: it is
+# always 1, and not stored.
+DIGITS_OF_HALVES = {"bfloat16": 8, "float16": 11}
+
+
+def rounded(x: Array, dtype: str) -> Array:
+    """x rounded to the digits of "bfloat16" or "float16", to even in a tie."""
+    bits = DIGITS_OF_HALVES[dtype]
+    mantissa, exponent = np.frexp(x)  # x is mantissa * 2**exponent, with 0.5 <= |mantissa| < 1
+    rounded_mantissa = np.rint(mantissa * 2**bits) / 2**bits
+    return np.ldexp(rounded_mantissa, exponent)
+
+
+def weight_and_bias_rounded(at: Place, dtype: str) -> Array:
+    """The activation if its weight and its bias are rounded to this dtype."""
+    return with_parameters(at, rounded(at.weight, dtype), rounded(at.bias, dtype))
+
+
+def weight_rounded(at: Place, dtype: str) -> Array:
+    """The activation if its weight is rounded to this dtype, and not its bias."""
+    return with_parameters(at, rounded(at.weight, dtype), at.bias)
+
+
+def embedding_rounded(at: Place, dtype: str) -> Array:  # -> [B, T, D]
+    """The embedding, if wte and wpe are rounded to this dtype."""
+    token_vectors = rounded(at["wte.weight"][at.ids], dtype)
+    position_vectors = rounded(at["wpe.weight"][positions(at)], dtype)
+    return token_vectors + position_vectors
+
+
+def logits_rounded(at: Place, dtype: str) -> Array:  # -> [B, T, V]
+    """The logits, if the output matrix is rounded to this dtype."""
+    return at["final"] @ rounded(at.model.W_U, dtype)
+
+
+def in_all_parameters(dtype: str) -> dict[str, Wrong]:
+    """All parameters are rounded to this dtype. What is computed from them is not."""
+    return {
+        "embed": partial(embedding_rounded, dtype=dtype),
+        **in_each((*NORMS, *LINEARS), partial(weight_and_bias_rounded, dtype=dtype)),
+        "logits": partial(logits_rounded, dtype=dtype),
+    }
+
+
+def in_all_matrices(dtype: str) -> dict[str, Wrong]:
+    """As in_all_parameters, but biases and layer norms are not rounded."""
+    return {
+        "embed": partial(embedding_rounded, dtype=dtype),
+        **in_each(LINEARS, partial(weight_rounded, dtype=dtype)),
+        "logits": partial(logits_rounded, dtype=dtype),
+    }
 
 
 # Blocks
@@ -136,144 +196,43 @@ def later_blocks_first(at: Place) -> Array:
     return resid
 
 
-def final_of_first_block(at: Place) -> Array:
-    """ln_f of the first block's output, which is the last if the blocks run in reverse order."""
-    return layer_norm(at["resid_post.0"], at.weight, at.bias, eps=at.eps)
+# Heads: what is called a part is q, k or v, and at.x is qkv, [B, T, 3 D].
 
 
-# Parameters of the layers in reverse order: layer 0 has those of the last one, and so on.
-
-
-def weight_if_reversed(at: Place) -> Array:
-    """The weight for this place if the layers have their parameters in reverse order."""
-    layer = at.n_layer - 1 - at.layer
-    name = PARAMETERS_OF[at.kind].replace("h.N", f"h.{layer}")
-    return at[f"{name}.weight"]
-
-
-def bias_if_reversed(at: Place) -> Array:
-    """The bias for this place if the layers have their parameters in reverse order."""
-    layer = at.n_layer - 1 - at.layer
-    name = PARAMETERS_OF[at.kind].replace("h.N", f"h.{layer}")
-    return at[f"{name}.bias"]
-
-
-def norm_if_reversed(at: Place) -> Array:
-    """The layer norm if the layers have their parameters in reverse order."""
-    return layer_norm(at.x, weight_if_reversed(at), bias_if_reversed(at), eps=at.eps)
-
-
-def linear_if_reversed(at: Place) -> Array:
-    """The linear layer if the layers have their parameters in reverse order."""
-    return at.x @ weight_if_reversed(at) + bias_if_reversed(at)
-
-
-# Linear layers
-
-
-def rounded(x: Array, bits: int) -> Array:
-    """x rounded to so many binary digits, to even in a tie."""
-    mantissa, exponent = np.frexp(x)  # x is mantissa * 2**exponent, with 0.5 <= |mantissa| < 1
-    rounded_mantissa = np.rint(mantissa * 2**bits) / 2**bits
-    return np.ldexp(rounded_mantissa, exponent)
-
-
-# A dtype -> the binary digits of its numbers, without the exponent. The first digit counts: it is
-# always 1, and not stored.
-DIGITS_OF_HALVES = {"bfloat16": 8, "float16": 11}
-
-
-def linear_with_rounded_weight(at: Place, dtype: str) -> Array:
-    """A linear layer whose weight alone is rounded, not its bias."""
-    weight = rounded(at.weight, DIGITS_OF_HALVES[dtype])
-    return at.x @ weight + at.bias
-
-
-def embedding_rounded(at: Place, dtype: str) -> Array:
-    """The embedding, if wte and wpe are rounded to this dtype."""
-    bits = DIGITS_OF_HALVES[dtype]
-    return rounded(at.token_vectors, bits) + rounded(at.position_vectors, bits)
-
-
-def norm_rounded(at: Place, dtype: str) -> Array:
-    """A layer norm, if its weight and bias are rounded to this dtype."""
-    bits = DIGITS_OF_HALVES[dtype]
-    return layer_norm(at.x, rounded(at.weight, bits), rounded(at.bias, bits), eps=at.eps)
-
-
-def linear_rounded(at: Place, dtype: str) -> Array:
-    """A linear layer, if its weight and bias are rounded to this dtype."""
-    bits = DIGITS_OF_HALVES[dtype]
-    return at.x @ rounded(at.weight, bits) + rounded(at.bias, bits)
-
-
-def logits_rounded(at: Place, dtype: str) -> Array:  # -> [B, T, V]
-    """The logits, if the output matrix is rounded to this dtype."""
-    return at["final"] @ rounded(at.W_U, DIGITS_OF_HALVES[dtype])
-
-
-def all_rounded(dtype: str) -> dict[str, Compute]:
-    """The wrong function of each activation that is computed from parameters: it rounds them.
-
-    What is computed from them is not rounded. dtype: "bfloat16" or "float16".
-    """
-    return {
-        "embed": lambda at: embedding_rounded(at, dtype),
-        **in_each(NORMS, lambda at: norm_rounded(at, dtype)),
-        **in_each(LINEARS, lambda at: linear_rounded(at, dtype)),
-        "logits": lambda at: logits_rounded(at, dtype),
-    }
-
-
-def matrices_rounded(dtype: str) -> dict[str, Compute]:
-    """As all_rounded, but biases and layer norms are not rounded."""
-    return {
-        "embed": lambda at: embedding_rounded(at, dtype),
-        **in_each(LINEARS, lambda at: linear_with_rounded_weight(at, dtype)),
-        "logits": lambda at: logits_rounded(at, dtype),
-    }
-
-
-def linear_with_transposed_weight(at: Place) -> Array:
-    """A linear layer that reads its weight [in, out] as if the same numbers were [out, in]."""
-    inputs, outputs = at.weight.shape
-    return at.x @ at.weight.reshape(outputs, inputs).T + at.bias
+def part_of(at: Place) -> int:
+    """Which of q, k and v this is: 0, 1 or 2."""
+    return Q_K_V.index(at.kind)
 
 
 def qkv_in_order(at: Place, order: str) -> Array:  # -> [B, T, 3 D]
     """qkv if c_attn has the columns of q, k and v in this order, such as "kqv" for k first."""
-    q, k, v = np.split(at.right, 3, axis=-1)
-    parts = {"q": q, "k": k, "v": v}
-    return np.concatenate([parts[letter] for letter in order], axis=-1)
-
-
-# Heads: what is called a part is q, k or v. at.part is 0, 1 or 2, and at.x is qkv, [B, T, 3 D].
-
-
-def part_without_bias(at: Place) -> Array:  # -> [B, H, T, K]
-    """q, k or v if c_attn's bias is missing from it."""
-    return split_heads(at.x - at.bias, at.H)[at.part]
+    parts = np.split(at.right, 3, axis=-1)
+    return np.concatenate([parts["qkv".index(letter)] for letter in order], axis=-1)
 
 
 def part_in_order(at: Place, order: str) -> Array:  # -> [B, H, T, K]
     """q, k or v if qkv is taken apart in this order, such as "kqv" for q from the columns of k."""
-    letter = order[at.part]
-    part_taken = "qkv".index(letter)
-    return split_heads(at.x, at.H)[part_taken]
+    letter = order[part_of(at)]
+    return split_heads(at.x, at.H)["qkv".index(letter)]
+
+
+def part_without_bias(at: Place) -> Array:  # -> [B, H, T, K]
+    """q, k or v if c_attn's bias is missing from it."""
+    return split_heads(at.x - at.bias, at.H)[part_of(at)]
 
 
 def part_one_head_after_the_other(at: Place) -> Array:  # -> [B, H, T, K]
     """q, k or v if qkv holds q, k and v of the first head, then those of the second, and so on."""
     B, T = at.ids.shape
     by_head = at.x.reshape(B, T, at.H, 3, at.K)
-    return by_head[:, :, :, at.part].swapaxes(1, 2)
+    return by_head[:, :, :, part_of(at)].swapaxes(1, 2)
 
 
 def part_interleaved(at: Place) -> Array:  # -> [B, H, T, K]
     """q, k or v if the first head has columns 0, H, 2 H, ... and the next one 1, H + 1, ..."""
     B, T = at.ids.shape
     interleaved = at.x.reshape(B, T, 3, at.K, at.H)
-    return interleaved[:, :, at.part].transpose(0, 3, 1, 2)
+    return interleaved[:, :, part_of(at)].transpose(0, 3, 1, 2)
 
 
 def part_reshaped(at: Place) -> Array:  # -> [B, H, T, K]
@@ -334,41 +293,133 @@ def pattern_over_queries(at: Place) -> Array:  # -> [B, H, T, T]
 # Embeddings
 
 
+def positions(at: Place) -> Array:  # -> [T]
+    T = at.ids.shape[1]
+    return np.arange(T)
+
+
 def embedding(at: Place, ids: Array) -> Array:  # [B, T] -> [B, T, D]
     """The embedding of other ids than those that were given."""
-    return at["wte.weight"][ids] + at.position_vectors
+    return at["wte.weight"][ids] + at["wpe.weight"][positions(at)]
 
 
 def embedding_at(at: Place, positions: Array) -> Array:  # [T] -> [B, T, D]
     """The embedding with other positions than 0, 1, 2, ..."""
-    return at.token_vectors + at["wpe.weight"][positions]
+    return at["wte.weight"][at.ids] + at["wpe.weight"][positions]
 
 
-def positions_from_1(at: Place) -> Array:  # -> [T]
-    """1, 2, 3, ... In a full context the last one has no row of wpe, and stays as it is."""
+def embedding_from_1(at: Place) -> Array:  # -> [B, T, D]
+    """The embedding with positions 1, 2, 3, ...
+
+    In a full context the last one has no row of wpe, and stays as it is.
+    """
     last_position = at.model.config.n_ctx - 1
-    return np.minimum(at.positions + 1, last_position)
+    return embedding_at(at, np.minimum(positions(at) + 1, last_position))
 
 
-def tokens_before(at: Place, first: Array | int) -> Array:  # -> [B, T, D]
+def first_id(at: Place) -> Array:  # -> [B]
+    return at.ids[:, 0]
+
+
+def last_id(at: Place) -> Array:  # -> [B]
+    return at.ids[:, -1]
+
+
+def tokens_before(  # -> [B, T, D]
+    at: Place, first: Callable[[Place], Array | int]
+) -> Array:
     """The embedding if each token is read as the one before it, and the first one as `first`."""
-    ids = at.ids.copy()
-    ids[:, 1:] = at.ids[:, :-1]
-    ids[:, 0] = first
+    ids = np.roll(at.ids, 1, axis=1)
+    ids[:, 0] = first(at)
     return embedding(at, ids)
 
 
-def tokens_after(at: Place, last: Array | int) -> Array:  # -> [B, T, D]
+def tokens_after(  # -> [B, T, D]
+    at: Place, last: Callable[[Place], Array | int]
+) -> Array:
     """The embedding if each token is read as the one after it, and the last one as `last`."""
-    ids = at.ids.copy()
-    ids[:, :-1] = at.ids[:, 1:]
-    ids[:, -1] = last
+    ids = np.roll(at.ids, -1, axis=1)
+    ids[:, -1] = last(at)
     return embedding(at, ids)
+
+
+def end_of_text(at: Place) -> int:
+    """The smallest id of a token that ends a text, or the last id if there is no such token."""
+    config = at.model.config
+    # The configuration of from_state_dict may name a token that is not in this vocabulary.
+    end_ids = [token for token in config.eos_token_ids if token < config.vocab_size]
+    return min(end_ids, default=config.vocab_size - 1)
+
+
+# What a HookedTransformer of TransformerLens computes from the weights that it makes by default. It
+# gives the same probabilities as GPT-2, with other activations. The weight and bias of each layer
+# norm become part of the matrix that reads its output, so a layer norm only normalises. What is
+# written to the residual stream is centred: its mean over D is 0. So are the logits, over V. The
+# bias of the values becomes part of that of c_proj.
+
+
+def centred(x: Array) -> Array:  # [..., n] -> [..., n]
+    return x - x.mean(axis=-1, keepdims=True)
+
+
+def normalised(at: Place) -> Array:
+    """A layer norm without its weight and bias."""
+    return with_parameters(at, np.ones(at.D), np.zeros(at.D))
+
+
+def bias_of_values(at: Place) -> Array:  # [D]
+    """The bias of the values, with what the bias of ln_1 adds to it."""
+    # The columns of c_attn are those of q, then k, then v: D each.
+    weight = at["h.N.attn.c_attn.weight"][:, -at.D :]
+    bias = at["h.N.attn.c_attn.bias"][-at.D :]
+    return at["h.N.ln_1.bias"] @ weight + bias
+
+
+def qkv_without_bias_of_values(at: Place) -> Array:  # -> [B, T, 3 D]
+    """qkv, from a normalised x that lacks the weight and bias of ln_1."""
+    x = at.x * at["h.N.ln_1.weight"] + at["h.N.ln_1.bias"]
+    qkv = x @ at.weight + at.bias
+    qkv[:, :, -at.D :] -= bias_of_values(at)
+    return qkv
+
+
+def mlp_pre(at: Place) -> Array:
+    """mlp.N.pre, from a normalised x that lacks the weight and bias of ln_2."""
+    x = at.x * at["h.N.ln_2.weight"] + at["h.N.ln_2.bias"]
+    return x @ at.weight + at.bias
+
+
+def attention_out(at: Place) -> Array:
+    """The centred output of attention, with the bias that the values lack."""
+    # A token's pattern adds up to 1, so a bias of all values is the same bias of the heads.
+    heads = at.x + bias_of_values(at)
+    return centred(heads @ at.weight + at.bias)
+
+
+def centred_logits(at: Place) -> Array:
+    """The logits, from a normalised `final` that lacks the weight and bias of ln_f."""
+    final = at["final"] * at["ln_f.weight"] + at["ln_f.bias"]
+    return centred(final @ at.model.W_U)
+
+
+# A kind of activation -> what a HookedTransformer computes there.
+FOLDED_AND_CENTRED: dict[str, Wrong] = {
+    "embed": lambda at: centred(at.right),
+    "attn.N.in": normalised,
+    "attn.N.qkv": qkv_without_bias_of_values,
+    "attn.N.out": attention_out,
+    "mlp.N.in": normalised,
+    "mlp.N.pre": mlp_pre,
+    "mlp.N.out": lambda at: centred(at.right),
+    "final": normalised,
+    "logits": centred_logits,
+}
 
 
 POST = "mlp.N.post"
 SCORES = "attn.N.scores"
 PATTERN = "attn.N.pattern"
+OTHER_ORDERS = ("qvk", "kqv", "kvq", "vqk", "vkq")  # than q, k, v
 
 MISTAKES = [
     Mistake(
@@ -396,25 +447,16 @@ MISTAKES = [
         "is gelu_new with 0.44715 for 0.044715",
         {POST: lambda at: gelu_tanh(at.x, factor=(2 / np.pi) ** 0.5, cubic=0.44715)},
     ),
-    Mistake(
-        "has a layer norm with epsilon 1e-05",
-        in_each(NORMS, lambda at: norm_with_epsilon(at, 1e-5)),
-    ),
-    Mistake(
-        "has a layer norm with epsilon 1e-06",
-        in_each(NORMS, lambda at: norm_with_epsilon(at, 1e-6)),
-    ),
-    Mistake(
-        "has a layer norm with epsilon 1e-08",
-        in_each(NORMS, lambda at: norm_with_epsilon(at, 1e-8)),
-    ),
-    Mistake(
-        "has a layer norm with epsilon 0.001",
-        in_each(NORMS, lambda at: norm_with_epsilon(at, 1e-3)),
-    ),
+    *[
+        Mistake(
+            f"has a layer norm with epsilon {eps}",
+            in_each(NORMS, partial(norm_with_epsilon, eps=eps)),
+        )
+        for eps in (1e-5, 1e-6, 1e-8, 1e-3)
+    ],
     Mistake(
         "has a layer norm with no epsilon, or one of 1e-12",
-        in_each(NORMS, lambda at: norm_with_epsilon(at, 0)),
+        in_each(NORMS, partial(norm_with_epsilon, eps=0)),
     ),
     Mistake("has a layer norm with epsilon outside the root", in_each(NORMS, norm_epsilon_outside)),
     Mistake(
@@ -429,36 +471,36 @@ MISTAKES = [
     Mistake("has a layer norm that does not subtract the mean", in_each(NORMS, norm_without_mean)),
     Mistake(
         "has a layer norm without its weight",
-        in_each(NORMS, lambda at: layer_norm(at.x, np.ones(at.D), at.bias, at.eps)),
+        in_each(NORMS, lambda at: with_parameters(at, np.ones(at.D), at.bias)),
     ),
     Mistake(
         "has a layer norm without its bias",
-        in_each(NORMS, lambda at: layer_norm(at.x, at.weight, np.zeros(at.D), at.eps)),
+        in_each(NORMS, lambda at: with_parameters(at, at.weight, np.zeros(at.D))),
     ),
     Mistake(
         "has a layer norm without weight and bias",
-        in_each(NORMS, lambda at: layer_norm(at.x, np.ones(at.D), np.zeros(at.D), at.eps)),
+        in_each(NORMS, lambda at: with_parameters(at, np.ones(at.D), np.zeros(at.D))),
     ),
     Mistake("has no layer norm", in_each(NORMS, unchanged)),
     Mistake(
         "has ln_1 and ln_2 swapped",
         {
-            "attn.N.in": lambda at: normed_by(at, at.x, "ln_2"),
-            "mlp.N.in": lambda at: normed_by(at, at.x, "ln_1"),
+            "attn.N.in": lambda at: normed_as(at, "h.N.ln_2"),
+            "mlp.N.in": lambda at: normed_as(at, "h.N.ln_1"),
         },
     ),
     Mistake(
         "is post-norm: it normalises after the residual connection",
         {
             "attn.N.in": unchanged,
-            "resid_mid.N": lambda at: normed_by(at, at.right, "ln_1"),
+            "resid_mid.N": lambda at: normed_by(at, at.right, "h.N.ln_1"),
             "mlp.N.in": unchanged,
-            "resid_post.N": lambda at: normed_by(at, at.right, "ln_2"),
+            "resid_post.N": lambda at: normed_by(at, at.right, "h.N.ln_2"),
         },
     ),
     Mistake(
         "gives the MLP the input of attention, in parallel",
-        {"mlp.N.in": lambda at: normed_by(at, at["resid_pre.N"], "ln_2")},
+        {"mlp.N.in": lambda at: normed_by(at, at["resid_pre.N"], "h.N.ln_2")},
     ),
     Mistake(
         "gives the MLP the output of ln_1",
@@ -471,31 +513,33 @@ MISTAKES = [
     ),
     Mistake(
         "runs the blocks in reverse order",  # activations have the numbers of the blocks
-        {"resid_pre.N": later_blocks_first, "final": final_of_first_block},
-        only_everywhere=True,
-    ),
-    Mistake(
-        "runs the blocks in reverse order",  # activations are numbered as they are computed
         {
-            **in_each(("attn.N.in", "mlp.N.in"), norm_if_reversed),
-            **in_each(LINEARS, linear_if_reversed),
+            "resid_pre.N": later_blocks_first,
+            "final": lambda at: normed_by(at, at["resid_post.0"], "ln_f"),
         },
         only_everywhere=True,
     ),
     Mistake(
-        "has all parameters rounded to bfloat16", all_rounded("bfloat16"), only_everywhere=True
-    ),
-    Mistake("has all parameters rounded to float16", all_rounded("float16"), only_everywhere=True),
-    Mistake(
-        "has all matrices rounded to bfloat16, but no bias and no layer norm",
-        matrices_rounded("bfloat16"),
+        "runs the blocks in reverse order",  # activations are numbered as they are computed
+        in_each(("attn.N.in", "mlp.N.in", *LINEARS), with_parameters_reversed),
         only_everywhere=True,
     ),
-    Mistake(
-        "has all matrices rounded to float16, but no bias and no layer norm",
-        matrices_rounded("float16"),
-        only_everywhere=True,
-    ),
+    *[
+        Mistake(
+            f"has all parameters rounded to {dtype}",
+            in_all_parameters(dtype),
+            only_everywhere=True,
+        )
+        for dtype in DIGITS_OF_HALVES
+    ],
+    *[
+        Mistake(
+            f"has all matrices rounded to {dtype}, but no bias and no layer norm",
+            in_all_matrices(dtype),
+            only_everywhere=True,
+        )
+        for dtype in DIGITS_OF_HALVES
+    ],
     Mistake(
         "has the folded and centred weights that TransformerLens's HookedTransformer makes by "
         "default",
@@ -505,43 +549,31 @@ MISTAKES = [
         only_everywhere=True,
     ),
     Mistake("lacks the bias", in_each(LINEARS, lambda at: at.x @ at.weight)),
-    Mistake("has its weight transposed", in_each(LINEARS, linear_with_transposed_weight)),
-    Mistake(
-        "has weights rounded to bfloat16",
-        in_each(LINEARS, lambda at: linear_with_rounded_weight(at, "bfloat16")),
-    ),
-    Mistake(
-        "has weights rounded to float16",
-        in_each(LINEARS, lambda at: linear_with_rounded_weight(at, "float16")),
-    ),
-    Mistake(
-        "computes q, v, k with c_attn, not q, k, v",
-        {"attn.N.qkv": lambda at: qkv_in_order(at, "qvk")},
-    ),
-    Mistake(
-        "computes k, q, v with c_attn, not q, k, v",
-        {"attn.N.qkv": lambda at: qkv_in_order(at, "kqv")},
-    ),
-    Mistake(
-        "computes k, v, q with c_attn, not q, k, v",
-        {"attn.N.qkv": lambda at: qkv_in_order(at, "kvq")},
-    ),
-    Mistake(
-        "computes v, q, k with c_attn, not q, k, v",
-        {"attn.N.qkv": lambda at: qkv_in_order(at, "vqk")},
-    ),
-    Mistake(
-        "computes v, k, q with c_attn, not q, k, v",
-        {"attn.N.qkv": lambda at: qkv_in_order(at, "vkq")},
-    ),
+    Mistake("has its weight transposed", in_each(LINEARS, with_transposed_weight)),
+    *[
+        Mistake(
+            f"has weights rounded to {dtype}",
+            in_each(LINEARS, partial(weight_rounded, dtype=dtype)),
+        )
+        for dtype in DIGITS_OF_HALVES
+    ],
+    *[
+        Mistake(
+            f"computes {', '.join(order)} with c_attn, not q, k, v",
+            {"attn.N.qkv": partial(qkv_in_order, order=order)},
+        )
+        for order in OTHER_ORDERS
+    ],
     Mistake("lacks the bias of the queries", {"attn.N.q": part_without_bias}),
     Mistake("lacks the bias of the keys", {"attn.N.k": part_without_bias}),
     Mistake("lacks the bias of the values", {"attn.N.v": part_without_bias}),
-    Mistake("takes q, v, k for q, k, v", in_each(Q_K_V, lambda at: part_in_order(at, "qvk"))),
-    Mistake("takes k, q, v for q, k, v", in_each(Q_K_V, lambda at: part_in_order(at, "kqv"))),
-    Mistake("takes k, v, q for q, k, v", in_each(Q_K_V, lambda at: part_in_order(at, "kvq"))),
-    Mistake("takes v, q, k for q, k, v", in_each(Q_K_V, lambda at: part_in_order(at, "vqk"))),
-    Mistake("takes v, k, q for q, k, v", in_each(Q_K_V, lambda at: part_in_order(at, "vkq"))),
+    *[
+        Mistake(
+            f"takes {', '.join(order)} for q, k, v",
+            in_each(Q_K_V, partial(part_in_order, order=order)),
+        )
+        for order in OTHER_ORDERS
+    ],
     Mistake(
         "takes q, k and v of one head after the other from qkv",
         in_each(Q_K_V, part_one_head_after_the_other),
@@ -595,66 +627,48 @@ MISTAKES = [
             "resid_post.N": lambda at: at["mlp.N.in"] + at["mlp.N.out"],
         },
     ),
-    Mistake("has no position embedding", {"embed": lambda at: at.token_vectors}),
+    Mistake("has no position embedding", {"embed": lambda at: at["wte.weight"][at.ids]}),
     Mistake(
         "multiplies the token embedding by sqrt(n_embd)",
-        {"embed": lambda at: at.token_vectors * at.D**0.5 + at.position_vectors},
+        {
+            "embed": lambda at: (
+                at["wte.weight"][at.ids] * at.D**0.5 + at["wpe.weight"][positions(at)]
+            )
+        },
     ),
-    Mistake(
-        "counts positions from 1",
-        {"embed": lambda at: embedding_at(at, positions_from_1(at))},
-    ),
+    Mistake("counts positions from 1", {"embed": embedding_from_1}),
     Mistake(
         "counts positions from -1",  # position -1 is the last row of wpe
-        {"embed": lambda at: embedding_at(at, at.positions - 1)},
+        {"embed": lambda at: embedding_at(at, positions(at) - 1)},
     ),
     Mistake(
         "counts positions 0, 0, 1, 2, ...",
-        {"embed": lambda at: embedding_at(at, np.maximum(at.positions - 1, 0))},
+        {"embed": lambda at: embedding_at(at, np.maximum(positions(at) - 1, 0))},
     ),
     Mistake(
         "gives every token position 0",
-        {"embed": lambda at: embedding_at(at, 0 * at.positions)},
+        {"embed": lambda at: embedding_at(at, 0 * positions(at))},
     ),
     Mistake(
         "adds 1 to the ids",
         {"embed": lambda at: embedding(at, (at.ids + 1) % at.model.config.vocab_size)},
     ),
     Mistake("subtracts 1 from the ids", {"embed": lambda at: embedding(at, at.ids - 1)}),
-    # No token is before the first one. It is read as the last one (by np.roll), as itself, as token
-    # 0, or as the end of a text. The same holds for the token after the last one.
-    Mistake(
-        "has its ids shifted by one: it reads the token before",
-        {"embed": lambda at: tokens_before(at, first=at.ids[:, -1])},
-    ),
-    Mistake(
-        "has its ids shifted by one: it reads the token before",
-        {"embed": lambda at: tokens_before(at, first=at.ids[:, 0])},
-    ),
-    Mistake(
-        "has its ids shifted by one: it reads the token before",
-        {"embed": lambda at: tokens_before(at, first=0)},
-    ),
-    Mistake(
-        "has its ids shifted by one: it reads the token before",
-        {"embed": lambda at: tokens_before(at, first=at.end_of_text)},
-    ),
-    Mistake(
-        "has its ids shifted by one: it reads the token after",
-        {"embed": lambda at: tokens_after(at, last=at.ids[:, 0])},
-    ),
-    Mistake(
-        "has its ids shifted by one: it reads the token after",
-        {"embed": lambda at: tokens_after(at, last=at.ids[:, -1])},
-    ),
-    Mistake(
-        "has its ids shifted by one: it reads the token after",
-        {"embed": lambda at: tokens_after(at, last=0)},
-    ),
-    Mistake(
-        "has its ids shifted by one: it reads the token after",
-        {"embed": lambda at: tokens_after(at, last=at.end_of_text)},
-    ),
+    # No token is before the first one, and none after the last one.
+    *[
+        Mistake(
+            "has its ids shifted by one: it reads the token before",
+            {"embed": partial(tokens_before, first=first)},
+        )
+        for first in (last_id, first_id, lambda at: 0, end_of_text)
+    ],
+    *[
+        Mistake(
+            "has its ids shifted by one: it reads the token after",
+            {"embed": partial(tokens_after, last=last)},
+        )
+        for last in (first_id, last_id, lambda at: 0, end_of_text)
+    ],
     Mistake("is the tied head, wte", {"logits": lambda at: at["final"] @ at["wte.weight"].T}),
     Mistake("is softmax(logits)", {"logits": lambda at: softmax(at.right)}),
     Mistake("is log_softmax(logits)", {"logits": lambda at: log_softmax(at.right)}),
@@ -666,6 +680,6 @@ def mistakes_in(n_layer: int) -> list[Mistake]:
     mistakes = list(MISTAKES)
     for layer in range(n_layer):
         for name in (f"h.{layer}.ln_1", f"h.{layer}.ln_2"):
-            final = partial(final_norm_of, name=name)
-            mistakes.append(Mistake(f"has the weight and bias of {name} in ln_f", {"final": final}))
+            sentence = f"has the weight and bias of {name} in ln_f"
+            mistakes.append(Mistake(sentence, {"final": partial(normed_as, name=name)}))
     return mistakes

@@ -1,0 +1,343 @@
+"""Places in a forward pass of our model, and mistakes planted in them.
+
+A place is an activation, such as "mlp.0.post". Its kind is the name with N for the layer's number,
+"mlp.N.post". A mistake has, for each kind of activation that it changes, a wrong function: from a
+Place to the wrong activation. A trial plants a mistake in some of the places where it can be made.
+
+In the functions, `given` is a tape of activations of the other GPT-2: our pass computes its own
+activation, and goes on with the given one in its place. `planted` maps the name of an activation to
+the wrong function that computes it.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache, partial
+
+import numpy as np
+
+from ..gpt2.model import GPT2, Array, merge_heads, transformer, transformer_block, unembed
+from ..gpt2.ops import layer_norm
+from ..gpt2.run import Run, Tape
+
+NORMS = ("attn.N.in", "mlp.N.in", "final")
+Q_K_V = ("attn.N.q", "attn.N.k", "attn.N.v")
+LINEARS = ("attn.N.qkv", "attn.N.out", "mlp.N.pre", "mlp.N.out")
+
+# The weight and the bias from which each kind of activation is computed.
+PARAMETERS_OF = {
+    "attn.N.in": "h.N.ln_1",
+    "attn.N.qkv": "h.N.attn.c_attn",
+    "attn.N.q": "h.N.attn.c_attn",
+    "attn.N.k": "h.N.attn.c_attn",
+    "attn.N.v": "h.N.attn.c_attn",
+    "attn.N.out": "h.N.attn.c_proj",
+    "mlp.N.in": "h.N.ln_2",
+    "mlp.N.pre": "h.N.mlp.c_fc",
+    "mlp.N.out": "h.N.mlp.c_proj",
+    "final": "ln_f",
+}
+
+
+@cache
+def kind_of(name: str) -> str:
+    """Put N for the layer's number: "attn.3.qkv" -> "attn.N.qkv"."""
+    return re.sub(r"\.\d+", ".N", name)
+
+
+@cache
+def layer_of(name: str) -> int | None:
+    """The number of the activation's layer: "attn.3.qkv" -> 3. None if it is in no layer."""
+    number = re.search(r"\.(\d+)", name)
+    if number is None:
+        return None
+    return int(number[1])
+
+
+@dataclass(frozen=True)
+class Place:
+    """An activation in a forward pass.
+
+    place["attn.N.in"] is an activation before it in its layer, place["h.N.ln_1.weight"] a parameter
+    of its layer, place["wte.weight"] one of the whole model.
+    """
+
+    name: str
+    right: Array  # the activation as model.py computes it from those before it
+    model: GPT2
+    ids: Array  # [B, T]
+    tape: Tape  # the activations before it
+
+    @property
+    def kind(self) -> str:
+        return kind_of(self.name)
+
+    @property
+    def layer(self) -> int:
+        """The number of the activation's layer.
+
+        For final and logits it is that of the last one, from which they are computed. The mistakes
+        of embed do not ask for it.
+        """
+        layer = layer_of(self.name)
+        if layer is None:
+            return self.n_layer - 1
+        return layer
+
+    def __getitem__(self, name: str) -> Array:
+        """A parameter or an earlier activation. N in its name stands for this layer's number."""
+        name = name.replace(".N", f".{self.layer}")
+        if name in self.model.parameters:
+            return self.model.parameters[name]
+        return self.tape[name]
+
+    @property
+    def x(self) -> Array:
+        """The activation that this one is computed from, for kinds with a single one.
+
+        For a sum, such as resid_mid.N, it is what is added to the residual stream.
+        """
+        if self.kind in Q_K_V:
+            return self["attn.N.qkv"]
+        if self.kind == "attn.N.out":
+            return merge_heads(self["attn.N.heads"])
+        # The tape ends before this activation, and is in the order of the forward pass. Each other
+        # activation is computed from the one just before it, which is the newest on the tape.
+        newest = list(self.tape)[-1]
+        return self.tape[newest]
+
+    @property
+    def weight(self) -> Array:
+        """The weight from which an activation of a kind in PARAMETERS_OF is computed."""
+        return self[f"{PARAMETERS_OF[self.kind]}.weight"]
+
+    @property
+    def bias(self) -> Array:
+        """The bias from which an activation of a kind in PARAMETERS_OF is computed."""
+        return self[f"{PARAMETERS_OF[self.kind]}.bias"]
+
+    @property
+    def eps(self) -> float:
+        return self.model.config.layer_norm_epsilon
+
+    @property
+    def n_layer(self) -> int:
+        return self.model.config.n_layer
+
+    @property
+    def D(self) -> int:
+        return self.model.config.n_embd
+
+    @property
+    def H(self) -> int:
+        return self.model.config.n_head
+
+    @property
+    def K(self) -> int:
+        return self.model.config.head_width
+
+
+Wrong = Callable[[Place], Array]  # from a place to a wrong activation
+
+
+@dataclass(frozen=True)
+class Mistake:
+    sentence: str  # what follows "yours"
+    wrong: Mapping[str, Wrong]  # a kind of activation -> the function that computes the wrong one
+    note: str = ""  # what to do about it, if that is not clear
+    only_everywhere: bool = False  # made in all of these activations or in none
+
+
+# A forward pass with mistakes
+
+
+def run_with(
+    model: GPT2, ids: Array, given: Tape, planted: Mapping[str, Wrong], tape: Tape, replaced: Tape
+) -> Run:
+    """A Run that goes on with planted and given activations, by its edits.
+
+    tape: gets what the pass goes on with. replaced: gets what the pass computes where it goes on
+    with a given activation.
+    """
+
+    # An edit gets the right activation, as model.py computes it from those on the tape.
+    def edit(name: str, right: Array) -> Array:
+        ours = right
+        if name in planted:
+            ours = planted[name](Place(name, right, model, ids, tape))
+        if name not in given:
+            return ours
+        replaced[name] = np.asarray(ours, model.dtype)
+        return given[name]
+
+    edits = {name: partial(edit, name) for name in (*given, *planted)}
+    return Run(model.config, tape=tape, edits=edits)
+
+
+@np.errstate(all="ignore")
+def compute_activations(model: GPT2, ids: Array, given: Tape, planted: Mapping[str, Wrong]) -> Tape:
+    """Compute each activation of ids [B, T] from those before it, in the order of the model.
+
+    The result is what the model computes, also where it goes on with a given activation.
+    """
+    tape: Tape = {}
+    replaced: Tape = {}
+    run = run_with(model, ids, given, planted, tape, replaced)
+    final = transformer(ids, model.tree, run)
+    run.tap("logits", unembed(final, model.W_U))
+    return {**tape, **replaced}
+
+
+@np.errstate(all="ignore")
+def compute_activation(
+    name: str,
+    model: GPT2,
+    ids: Array,
+    given: Tape,
+    planted: Mapping[str, Wrong],
+    without_mistakes: Tape,
+) -> Array:
+    """The activation `name` of compute_activations: the first planted one, or one after it.
+
+    without_mistakes: what compute_activations returns for the same `given` with nothing planted.
+    The layers before the first mistake are copied from it, not computed again.
+    """
+    tape: Tape = {}
+    replaced: Tape = {}
+    run = run_with(model, ids, given, planted, tape, replaced)
+    layers = layers_between(planted, name, model.config.n_layer)
+    first = "embed"  # the first activation that is computed
+    if first not in planted:
+        first = f"resid_pre.{layers.start}"
+        if layers.start == model.config.n_layer:
+            first = "final"
+    for earlier, ours in without_mistakes.items():  # in the order of the forward pass
+        if earlier == first:
+            break
+        resid = np.asarray(given.get(earlier, ours), model.dtype)
+        tape[earlier] = resid
+    # The last that was copied, resid_post of the layer before or embed, is what comes next in the
+    # residual stream. If the embedding is wrong, nothing was copied.
+    if first == "embed":
+        resid = run.tap("embed", without_mistakes["embed"])
+
+    for layer in layers:
+        resid = transformer_block(resid, model.tree["h"][layer], layer, run)
+    if name in ("final", "logits"):
+        eps = model.config.layer_norm_epsilon
+        final = run.tap("final", layer_norm(resid, **model.tree["ln_f"], eps=eps))
+        if name == "logits":
+            run.tap("logits", unembed(final, model.W_U))
+    return replaced.get(name, tape[name])
+
+
+def layers_between(planted: Iterable[str], name: str, n_layer: int) -> range:
+    """The layers to compute for `name`, from the first with a mistake to that of `name`.
+
+    The result is range(n_layer, n_layer) if only final or logits are planted.
+    """
+    if name == "embed":  # it comes before all layers
+        return range(0)
+    start = n_layer
+    for activation in planted:
+        layer = layer_of(activation)
+        if activation == "embed":
+            start = 0
+        elif layer is not None:  # it is None for final and logits, which come after all layers
+            start = min(start, layer)
+
+    last = layer_of(name)
+    if last is None:  # final and logits are computed from the last layer
+        last = n_layer - 1
+    return range(start, last + 1)
+
+
+# Trials
+
+
+class Scope(IntEnum):
+    """How far a mistake goes. A wider scope is a smaller number."""
+
+    EVERYWHERE = 0  # in each place where the mistake can be made
+    KIND = 1  # in every layer, but in one kind of activation
+    LAYER = 2  # in one layer
+    PLACE = 3  # in one activation
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A known mistake of a certain scope, and where it begins."""
+
+    number: int  # in the order of scopes, and of the list of mistakes in each
+    start: str  # the activation in which the mistake shows first, such as "mlp.0.post"
+    sentence: str  # what follows "yours", such as "is relu, in every layer"
+    note: str  # what to do about the mistake, or ""
+    scope: Scope
+    planted: Mapping[str, Wrong]  # an activation -> the function that computes the wrong one
+    layers: int  # how many are computed up to the activation that differs
+
+
+def all_places(mistake: Mistake, names: Iterable[str]) -> dict[str, Wrong]:
+    """Each of these activations where the mistake can be made -> the wrong function for it."""
+    return {name: mistake.wrong[kind_of(name)] for name in names if kind_of(name) in mistake.wrong}
+
+
+def in_scope(scope: Scope, name: str, start: str) -> bool:
+    """Whether a mistake that shows first in `start`, and goes so far, is in `name`, too."""
+    if scope == Scope.EVERYWHERE:
+        return True
+    if scope == Scope.KIND:
+        return kind_of(name) == kind_of(start)
+    if scope == Scope.LAYER:
+        return layer_of(name) == layer_of(start)
+    return name == start
+
+
+def sentence_of(mistake: Mistake, scope: Scope, planted: Collection[str]) -> str:
+    """What the mistake is, and how far it goes if it is planted in these activations."""
+    is_in_one_layer = scope in (Scope.LAYER, Scope.PLACE) or len(planted) == 1
+    if mistake.only_everywhere or is_in_one_layer:
+        return mistake.sentence
+    kinds = {kind_of(name) for name in planted}
+    if len(kinds) > 1:
+        return f"{mistake.sentence}, everywhere"
+    return f"{mistake.sentence}, in every layer"
+
+
+def trials_of(mistakes: list[Mistake], window: list[str], names: list[str]) -> list[Trial]:
+    """Each mistake, in each scope, from each place of the window where it can begin.
+
+    window: activations up to the one that differs. names: all activations of the model, because a
+    mistake that begins in the window may go on after it. Trials are sorted by scope, the widest
+    first, because it is the likeliest. Trials of the same scope are sorted by the number of layers
+    that they compute, so that the quick ones come first. Of trials that plant the same functions in
+    the same places, the first is kept.
+    """
+    n_layer = sum(kind_of(name) == "resid_post.N" for name in names)  # each layer has one
+    trials: dict[frozenset[tuple[str, Wrong]], Trial] = {}
+    for scope in Scope:
+        for mistake in mistakes:
+            if mistake.only_everywhere and scope != Scope.EVERYWHERE:
+                continue
+            places = all_places(mistake, names)
+            for start in window:
+                if start not in places:
+                    continue
+                planted = {
+                    name: wrong for name, wrong in places.items() if in_scope(scope, name, start)
+                }
+                key = frozenset(planted.items())
+                if key in trials:
+                    continue
+                trials[key] = Trial(
+                    number=len(trials),
+                    start=start,
+                    sentence=sentence_of(mistake, scope, planted),
+                    note=mistake.note,
+                    scope=scope,
+                    planted=planted,
+                    layers=len(layers_between(planted, window[-1], n_layer)),
+                )
+    # A wider scope is a smaller number, so the widest comes first.
+    return sorted(trials.values(), key=lambda trial: (trial.scope, trial.layers))
