@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stride",
         metavar="N",
-        type=options.positive_int,
+        type=options.whole_number,
         help="tokens from window to window, as for `tiedgpt score`",
     )
     parser.add_argument(

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from ..checkpoints import find_model, read_config, read_tokenizer
 from ..errors import ArgumentError, CheckpointError
-from ..gpt2.checks import check_vocab_size
-from ..gpt2.config import SIZE, Config
+from ..gpt2.checks import check_vocab_size, seed_or_new
+from ..gpt2.config import Config
 from ..writing import check_new
 from . import models, options
 from .convert import add_paths, source_and_destination, write_copy
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--vocab-size",
         metavar="N",
-        type=options.number(SIZE),
+        type=options.whole_number,
         required=True,
         help="the number of tokens of the copy",
     )
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed",
         metavar="S",
-        type=options.count,
+        type=options.whole_number,
         help="the seed of --init random (default: 0)",
     )
     parser.add_argument(
@@ -54,17 +54,19 @@ def run(args: argparse.Namespace) -> None:
     source, destination = source_and_destination(args)
     if args.seed is not None and args.init != "random":
         raise ArgumentError("--seed is for --init random: the mean of the old rows needs no seed")
+    seed = seed_or_new(args.seed or 0)
     check_new(destination)
     _, path = find_model(source, note)
     check_size(read_config(path), source, args.vocab_size, args.shrink)
     model = models.load(path, head=None)
-    resized = model.resize(args.vocab_size, args.init, args.seed or 0)
+    resized = model.resize(args.vocab_size, args.init, seed)
     write_copy(resized, path, destination)
     compare_with_tokenizer(path, args.vocab_size)
 
 
 def check_size(config: Config, name: str, vocab_size: int, shrink: bool) -> None:
     """Raise ArgumentError if nothing would change, or if --shrink does not fit the new size."""
+    check_vocab_size(vocab_size, config)
     V = config.vocab_size
     if vocab_size == V:
         raise ArgumentError(f"{name} has {V:,} tokens already")
@@ -74,7 +76,6 @@ def check_size(config: Config, name: str, vocab_size: int, shrink: bool) -> None
         )
     if vocab_size > V and shrink:
         raise ArgumentError(f"--shrink: {name} has {V:,} tokens, fewer than {vocab_size:,}")
-    check_vocab_size(vocab_size, config)
 
 
 def compare_with_tokenizer(path: Path, vocab_size: int) -> None:
