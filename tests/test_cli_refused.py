@@ -231,17 +231,17 @@ UNTIE_AND_TIE = [
     ),
     pytest.param(
         ["untie", MODEL, MODEL],
-        "exists and is not empty; choose a new directory",
+        "exists and is not empty",
         id="untie-to-the-source",
     ),
     pytest.param(
         ["untie", MODEL, f"{MODEL}/config.json"],
-        "Not a directory",
+        "is a file",
         id="untie-to-a-file",
     ),
     pytest.param(
         ["untie", MODEL, f"{MODEL}/config.json/x"],
-        "Not a directory",
+        "is a file",
         id="untie-to-a-folder-in-a-file",
     ),
     pytest.param(

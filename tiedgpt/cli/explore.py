@@ -71,8 +71,8 @@ def run(args: argparse.Namespace) -> None:
     if args.export is not None:
         check_file(args.export)
     paths = [checkpoints.find_model(name, note)[1] for name in names]
-    tokenizer = read_tokenizer(paths[0])
     vocab_size = read_config(paths[0]).vocab_size
+    tokenizer = read_tokenizer(paths[0])
     check_same_vocabulary(names, paths)
     corpus = read_corpus(args.corpus, args.allow_special, tokenizer, vocab_size)
 
