@@ -55,8 +55,17 @@ def test_version(run):
 def test_help_lists_the_commands(run):
     page = output(run, "-h")
     assert run() == (0, page, "")
-    for name in cli.COMMANDS:
-        assert f"\n  {name} " in page
+    _, _, after = page.partition("\ncommands:\n")
+    listed = after.partition("\n\n")[0].splitlines()
+    assert len(listed) == len(cli.COMMANDS), "each has one line of 80 columns"
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_only_commands_stand_where_commands_stand(run, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    _, _, after = output(run, "-h").partition("\ncommands:\n")
+    listed = after.partition("\n\n")[0]
+    assert re.findall(r"^  (\S+)", listed, re.M) == list(cli.COMMANDS)
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)

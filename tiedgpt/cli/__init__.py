@@ -202,8 +202,10 @@ def print_help() -> None:
     for command in COMMANDS:
         page = module_of(command).__doc__ or ""
         summary = page.partition("\n")[0]
-        lines.append(f"  {command:18}  {summary}")
-    print(fill(HELP.format(commands="\n".join(lines))))
+        # The summary's indent is that of its later lines too, so that only commands stand left.
+        beside = fill(f"{'':13}{summary}").lstrip()
+        lines.append(f"  {command:9}  {beside}")
+    print(fill(HELP).format(commands="\n".join(lines)))
 
 
 def os_error_message(error: OSError) -> str:

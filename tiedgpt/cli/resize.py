@@ -66,7 +66,6 @@ def run(args: argparse.Namespace) -> None:
 
 def check_size(config: Config, name: str, vocab_size: int, shrink: bool) -> None:
     """Raise ArgumentError if nothing would change, or if --shrink does not fit the new size."""
-    check_vocab_size(vocab_size, config)
     V = config.vocab_size
     if vocab_size == V:
         raise ArgumentError(f"{name} has {V:,} tokens already")
@@ -76,6 +75,7 @@ def check_size(config: Config, name: str, vocab_size: int, shrink: bool) -> None
         )
     if vocab_size > V and shrink:
         raise ArgumentError(f"--shrink: {name} has {V:,} tokens, fewer than {vocab_size:,}")
+    check_vocab_size(vocab_size, config)
 
 
 def compare_with_tokenizer(path: Path, vocab_size: int) -> None:
