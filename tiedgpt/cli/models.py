@@ -37,8 +37,8 @@ def load(path: Path, head: str | None) -> GPT2:
         model = checkpoints.load(path, head, progress=progress.add)
     if head == "untied" and not checkpoints.has_unembedding(path):
         note(
-            "this checkpoint has no W_U of its own: a copy of wte.T is used, so both heads are one, "
-            "and the logits are the same"
+            "this checkpoint has no W_U of its own: a copy of wte.T is used, so both heads are "
+            "one, and the logits are the same"
         )
     return model
 
