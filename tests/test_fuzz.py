@@ -144,8 +144,8 @@ def write_training(directory: Path) -> None:
     """The files of a training: the model, and the state from which the training resumes."""
     settings = Settings(steps=2, batch=2, context=4, threads=1)
     trainer = Trainer(random_model(TINY), IDS, IDS[:9], settings)
-    for _ in trainer.run():
-        trainer.save(directory)
+    for _ in trainer.run_and_save(directory):
+        pass
 
 
 def write_arrays(directory: Path) -> None:

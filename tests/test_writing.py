@@ -161,10 +161,11 @@ def test_an_error_leaves_nothing(tmp_path, function, error):
     assert (tmp_path / "file").read_text() == "before"
 
 
-def test_a_file_is_written_with_its_folder(tmp_path):
-    with replaced_file(tmp_path / "new" / "file") as file:
-        file.write(b"x")
-    assert names(tmp_path) == ["new", "new/file"]
+def test_a_file_of_a_folder_that_is_gone_is_not_written(tmp_path):
+    """Such as a file of a checkpoint: without the others it would be no checkpoint."""
+    with pytest.raises(CheckpointError, match="new"), replaced_file(tmp_path / "new" / "file"):
+        pass
+    assert names(tmp_path) == []
 
 
 def test_a_file_is_replaced(tmp_path):

@@ -63,7 +63,6 @@ def replaced_file(path: str | Path) -> Iterator[BinaryIO]:
     unfinished = _unfinished_name(path)
     try:
         with _named_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
             with open(unfinished, "xb") as file:
                 yield file
                 file.flush()

@@ -38,6 +38,7 @@ def write_exported_page(shown: ShownModels, file: Path, progress: OnProgress = N
 
     `progress` is called with 1 after each of the `count_texts` texts.
     """
+    file.parent.mkdir(parents=True, exist_ok=True)
     with replaced_file(file) as page:
         return page.write(exported_page(shown, progress).encode())
 
