@@ -16,6 +16,7 @@ from support.models import CONFIG, random_model
 import tiedgpt
 from tiedgpt import Tokenizer
 from tiedgpt.cli.messages import ProgressBar
+from tiedgpt.cli.tables import shown, value_at
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.reports import study_report
 
@@ -97,30 +98,6 @@ ROWS = {
 }
 
 
-def value_at(report, place):
-    """A value of a nested report by its dotted place; None if a part on the way is None."""
-    value = report
-    for key in place.split("."):
-        if value is None:
-            return None
-        value = value.get(key)
-    return value
-
-
-def assert_shows(cell, value):
-    """A cell of the table is this value, rounded to three decimals, or to 0.1%."""
-    rounding = 5.1e-4  # half of the third decimal, and a little more for the rounding of float
-    if value is None:
-        assert cell == "-"
-    elif isinstance(value, str):
-        assert cell == value
-    elif cell.endswith("%"):
-        percent = float(cell.removesuffix("%"))
-        assert percent / 100 == pytest.approx(value, abs=rounding)
-    else:
-        assert float(cell.replace(",", "")) == pytest.approx(value, abs=rounding)
-
-
 def test_study_table_has_the_values_of_the_json(run, checkpoint, untied, text_file, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")  # each row is one line
     header, *lines = output(run, "study", checkpoint, untied, "--corpus", text_file).splitlines()
@@ -134,23 +111,11 @@ def test_study_table_has_the_values_of_the_json(run, checkpoint, untied, text_fi
         if is_row:
             label, tied_cell, untied_cell = cells
             labels.append(label)
-            assert_shows(tied_cell, value_at(tied_report, ROWS[label]))
-            assert_shows(untied_cell, value_at(untied_report, ROWS[label]))
+            place = ROWS[label]
+            field = place.split(".")[-1]
+            assert tied_cell == shown(field, value_at(tied_report, place))
+            assert untied_cell == shown(field, value_at(untied_report, place))
     assert labels == list(ROWS)
-
-
-def test_study_table_has_a_question_above_and_a_reading_below_its_rows(
-    run, checkpoint, untied, text_file, monkeypatch
-):
-    monkeypatch.setenv("COLUMNS", "400")  # each row and each reading is one line
-    out = output(run, "study", checkpoint, untied, "--corpus", text_file)
-    assert out.count("\n") <= 40, "it fits a screen"
-    _rows_about_the_models, *groups = out.removesuffix("\n").split("\n\n")
-    assert len(groups) == 6
-    for group in groups:
-        question, *_rows, reading = group.split("\n")
-        assert question.endswith("?")
-        assert reading.endswith(".")
 
 
 def study_of_four(run, checkpoint, untied, text_file):
@@ -159,20 +124,16 @@ def study_of_four(run, checkpoint, untied, text_file):
     return output(run, "study", *models, "--corpus", text_file)
 
 
-@pytest.mark.parametrize("width", [30, 80])
-def test_study_fits_narrow_terminals(run, checkpoint, untied, text_file, monkeypatch, width):
-    monkeypatch.setenv("COLUMNS", str(width))
-    out = study_of_four(run, checkpoint, untied, text_file)
-    assert max(len(line) for line in out.splitlines()) <= width
-
-
-def test_study_has_the_same_numbers_on_narrow_terminals(
+def test_study_fits_narrow_terminals_with_the_same_numbers(
     run, checkpoint, untied, text_file, monkeypatch
 ):
-    monkeypatch.setenv("COLUMNS", "80")
-    wide = numbers_in(study_of_four(run, checkpoint, untied, text_file))
-    monkeypatch.setenv("COLUMNS", "30")
-    narrow = numbers_in(study_of_four(run, checkpoint, untied, text_file))
+    numbers = []
+    for width in (80, 30):
+        monkeypatch.setenv("COLUMNS", str(width))
+        out = study_of_four(run, checkpoint, untied, text_file)
+        assert max(len(line) for line in out.splitlines()) <= width
+        numbers.append(numbers_in(out))
+    wide, narrow = numbers
     assert narrow == wide
     assert len(wide) >= 4 * 9, "each of four models has at least nine such numbers"
 
@@ -196,11 +157,16 @@ def test_study_wraps_the_names_of_models(run, checkpoint, untied):
 # What is left out, with a note
 
 
+def answer_without_notes(run, *models):
+    return answer(run, "study", *models, "--quiet")
+
+
 def test_study_without_a_corpus(run, checkpoint, untied):
     code, out, err = run("study", checkpoint, untied)
     assert code == 0
     assert err.startswith("tiedgpt: note: no --corpus: only the measurements that need no text")
     assert err.count("\n") == 1
+    assert answer_without_notes(run, checkpoint)["corpus"] is None
     assert "symmetric?" in out
     assert "All tokens, by A" in out
     assert "W_U and the tied model's W_E" in out
@@ -212,16 +178,6 @@ def test_study_without_a_corpus(run, checkpoint, untied):
 def test_study_takes_a_model_as_a_flag(run, checkpoint, untied):
     as_arguments = run("study", checkpoint, untied)
     assert run("study", checkpoint, "-m", untied) == as_arguments
-
-
-def test_study_json_without_a_corpus(run, checkpoint):
-    _, out, _ = run("study", checkpoint, "--json")
-    document = json.loads(out)
-    (report,) = document["models"]
-    assert document["corpus"] is None
-    assert report["corpus"] is None
-    assert report["bigrams"] is None
-    assert report["loss"] is None
 
 
 def test_study_of_different_vocabularies(run, checkpoint, save, text_file):
@@ -292,14 +248,6 @@ def test_study_of_three_models_of_which_the_second_has_a_damaged_tokenizer(
     _, err = study(run, checkpoint, str(untied_without_tokenizer), other)
     assert f"{untied_without_tokenizer} is not measured on the corpus" in err
     assert f"{checkpoint} and {other} have different vocabularies" in err
-
-
-def test_study_of_a_text_without_frequent_tokens(run, checkpoint):
-    (report,), err = study(run, checkpoint, "--corpus", "-", stdin=b"a" * 99)
-    assert "stdin is too small for the rows about frequent tokens: 0 of the tokens of" in err
-    assert report["bigrams"] is None
-    # The context is 64 tokens, so 99 tokens are two windows. Of each, the first is not predicted.
-    assert report["loss"]["tokens"] == 99 - 2
 
 
 def test_study_of_an_empty_text(run, checkpoint):

@@ -223,6 +223,12 @@ def test_study_has_what_the_library_measures(model):
     assert report["gradients"] == gradients.gradients(model, end).lengths_and_cosine()
 
 
+def test_study_of_a_text_longer_than_the_context(model):
+    """99 tokens are two windows of the context of 64. Of each, the first is not predicted."""
+    report, _ = study(model, Corpus.of([A] * 99, CONFIG.vocab_size))
+    assert report["loss"]["tokens"] == 99 - 2
+
+
 def test_study_without_a_corpus(model):
     report, _ = study(model)
     assert report["direct_path"] == direct_path.direct_path(model)
