@@ -433,15 +433,6 @@ def test_next_and_attribute(refused, arguments, message):
     assert message in refused(*arguments)
 
 
-# explore
-
-
-@pytest.mark.parametrize("file", [".", "..", "", "/dev/null"])
-def test_explore_exports_to_a_file(refused, file):
-    message = refused("explore", MODEL, "--export", file)
-    assert "is a directory or a device; expected a file" in message
-
-
 # score
 
 SCORE = [
