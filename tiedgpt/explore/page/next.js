@@ -33,8 +33,7 @@ import {
 	promptTokens,
 	say,
 	set,
-	state,
-	stoppable
+	state
 } from "./state.js"
 
 const idsOf = tokens => tokens.map(token => token.id)
@@ -150,9 +149,18 @@ async function drawOneToken(i) {
 		fail(error)
 	}
 }
-stoppable("#write", async signal => {
-	const prompt = promptTokens()
+let writing = null // the controller that stops it
+on("#write", "click", async () => {
+	if (writing) return writing.abort()
+	writing = new AbortController()
+	const idleText = $("#write").textContent
 	put("#write", "Stop")
+	await writeTexts(writing.signal)
+	writing = null
+	put("#write", idleText)
+})
+async function writeTexts(signal) {
+	const prompt = promptTokens()
 	$("#writtennote").hidden = false
 	const texts = forEachModel(i => newText(i, prompt))
 	put(
@@ -167,7 +175,7 @@ stoppable("#write", async signal => {
 	const counts = texts.map(text => text.tokens.length)
 	say(`Wrote ${counts.join(" and ")} tokens`)
 	document.body.dataset.written = counts
-})
+}
 // A text that grows: its tokens, the box that shows it, and a note on how it ended.
 function newText(i, prompt) {
 	const start = el("span.given", prompt.map(textOf).join(""))

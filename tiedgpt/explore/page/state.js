@@ -264,15 +264,3 @@ export function fail(error, box = $("#problem")) {
 	box.hidden = false
 	say(error.message)
 }
-// A button that starts something long, and then stops it with the signal that `work` gets.
-export function stoppable(id, work) {
-	const idleText = $(id).textContent
-	let running = null
-	on(id, "click", async () => {
-		if (running) return running.abort()
-		running = new AbortController()
-		await work(running.signal)
-		running = null
-		put($(id), idleText)
-	})
-}
