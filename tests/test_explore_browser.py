@@ -193,6 +193,7 @@ def test_the_numbers_are_the_answers(student, server):
     expect(bars(student).first).to_have_text(token + probability)
     expect(student.locator("#flow text.end").first).to_have_text(token)
 
+    show(student, "gradient")
     found = ask(server.shown, "gradient", text=PROMPT)
     share = 100 * found["head"] ** 2 / (found["embed"] ** 2 + found["head"] ** 2)
     text = f"the output matrix has {share:.0f} % of the sum of squares"
