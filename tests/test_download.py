@@ -420,8 +420,8 @@ def test_files_of_each_kind_are_downloaded(hub_server, hub_files, tmp_path):
     shards = {name: (tmp_path / name).read_bytes() for name in names}
     more = {
         "tokenizer_config.json": b'{"model_max_length": 9}',
-        "added_tokens.json": b'{"<pad>": 257}',
-        "special_tokens_map.json": b'{"pad_token": "<pad>"}',
+        "added_tokens.json": b'{"<|endoftext|>": 256}',
+        "special_tokens_map.json": b'{"eos_token": "<|endoftext|>"}',
         "chat_template.jinja": b"{{ messages }}",
         "generation_config.json": b'{"eos_token_id": 5}',
     }
@@ -527,11 +527,11 @@ def test_tokenize_and_params_fetch_the_small_files_alone(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert_one_error_line(run("generate", "-m", name, "a"), "HF_HUB_OFFLINE is set")
     monkeypatch.delenv("HF_HUB_OFFLINE")
-    code, _, err = run("generate", "-m", name, "-n", "3", "a")
+    code, _, err = run("generate", "-m", name, "-n", "3", "-s", "1", "a")
     assert code == 0
     assert re.fullmatch(rf"tiedgpt: note: downloading the weights of .* to {folder}\n", err)
     assert_whole(folder, hub_files)
-    assert run("generate", "-m", name, "-n", "3", "a")[::2] == (0, "")
+    assert run("generate", "-m", name, "-n", "3", "-s", "1", "a")[::2] == (0, "")
 
 
 def test_a_command_without_a_model_downloads_nothing(hub_server, pinned_gpt2, run):

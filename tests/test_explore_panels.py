@@ -47,7 +47,7 @@ SAMPLING = {
     "top_k": 6,
     "top_p": 0.9,
     "min_p": 0.2,
-    "repetition_penalty": 1.1,
+    "repetition_penalty": 0.5,  # below 1, it makes tokens of the text likelier
 }
 OF_A_TEXT = ("next", "path", "nearest", "lens", "parts", "attention", "gradient")
 

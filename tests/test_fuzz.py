@@ -8,6 +8,7 @@ import io
 import json
 import zipfile
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,13 @@ import pytest
 from support.checkpoint_files import write_shards
 from support.models import random_model
 from support.openai_files import write_openai_model
-from tiedgpt.training.settings import Settings
 
 import tiedgpt
 from tiedgpt import GPT2, Config, TiedGPTError
 from tiedgpt.checkpoints import tensorflow
 from tiedgpt.comparison.compare import compare
 from tiedgpt.comparison.files import read_arrays
-from tiedgpt.training.loop import Trainer
+from tiedgpt.training.loop import Settings, Trainer
 
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies
@@ -85,13 +85,13 @@ def edited_json(draw: Any, content: bytes) -> bytes:
         other, other_key = draw(st.sampled_from(all_places))
         edit = draw(st.sampled_from(["hostile", "other", "leave out", "double"]))
         if edit == "hostile":
-            container[key] = draw(st.sampled_from(HOSTILE))
+            container[key] = deepcopy(draw(st.sampled_from(HOSTILE)))
         elif edit == "other":
-            container[key] = json.loads(json.dumps(other[other_key]))
+            container[key] = deepcopy(other[other_key])
         elif edit == "leave out":
             del container[key]
         elif isinstance(container, dict):
-            container[f"{key}TWICE"] = container[key]
+            container[f"{key}TWICE"] = deepcopy(container[key])
         if not isinstance(document, dict | list):
             break
     return json.dumps(document).replace("TWICE", "").encode()
@@ -144,8 +144,8 @@ def write_training(directory: Path) -> None:
     """The files of a training: the model, and the state from which the training resumes."""
     settings = Settings(steps=2, batch=2, context=4, threads=1)
     trainer = Trainer(random_model(TINY), IDS, IDS[:9], settings)
-    for _ in trainer.run():
-        trainer.save(directory)
+    for _ in trainer.run_and_save(directory):
+        pass
 
 
 def write_arrays(directory: Path) -> None:

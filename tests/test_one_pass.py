@@ -54,7 +54,6 @@ def test_logits_do_not_depend_on_how_texts_are_read(monkeypatch, seed):
     monkeypatch.setattr(threads, "reading_threads", lambda: int(rng.integers(1, 4)))
     monkeypatch.setattr(threads, "MIN_TOKENS", 1)
     monkeypatch.setattr(prefill, "PIECE_TOKENS", int(rng.integers(1, T + 1)))
-    monkeypatch.setattr(prefill, "QUERY_TOKENS", int(rng.integers(1, T + 1)))
     assert_expected(model(ids))
 
     # The texts are padded on the right with other tokens.

@@ -8,16 +8,14 @@ import mmap
 import os
 import signal
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import tiedgpt
-from tiedgpt.checkpoints import locks, publishing, safetensors
 from tiedgpt.fast import blas, threads
 
-fcntl = pytest.importorskip("fcntl")
+pytest.importorskip("fcntl")
 
 LACKS_OF_MACOS = [(os, "sched_getaffinity"), (mmap, "MADV_HUGEPAGE")]
 MORE_LACKS_OF_WINDOWS = [
@@ -40,31 +38,19 @@ def load_no_library(name):
     raise OSError
 
 
-def locking(fd, mode, size):
-    """A replacement of msvcrt.locking, by flock. If the file is locked, the error is Windows's."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise PermissionError from error
-
-
 def take_away_what_macos_lacks(monkeypatch):
     for module, name in LACKS_OF_MACOS:
         monkeypatch.delattr(module, name, raising=False)
-    monkeypatch.setattr(safetensors, "MADV_POPULATE_READ", 12345)  # the kernel does not know it
     monkeypatch.setattr(ctypes, "CDLL", load_no_library)
 
 
 def take_away_what_windows_lacks(monkeypatch):
-    """Windows lacks what macOS lacks, and more. It has the module msvcrt, which locks files."""
+    """Windows lacks what macOS lacks, and more."""
     take_away_what_macos_lacks(monkeypatch)
     for module, name in MORE_LACKS_OF_WINDOWS:
         monkeypatch.delattr(module, name, raising=False)
     for module in MODULES_OF_POSIX:
         monkeypatch.setitem(sys.modules, module, None)  # an import of it raises ImportError
-    msvcrt = SimpleNamespace(locking=locking, LK_NBLCK=2)
-    monkeypatch.setitem(sys.modules, "msvcrt", msvcrt)
-    monkeypatch.setattr(locks, "NO_FOLLOW", 0)  # there is no such flag of os.open
     monkeypatch.setattr(sys, "platform", "win32")
 
 
@@ -115,16 +101,6 @@ def test_ctrl_c_for_this_process_only_raises_no_error():
     """It blocks a signal with pthread_sigmask, which Windows lacks."""
     with threads.ctrl_c_for_this_process_only():
         pass
-
-
-def test_a_new_directory_belongs_to_this_user(tmp_path):
-    assert publishing._is_own_directory(tmp_path)
-
-
-def test_a_file_that_is_locked_cannot_be_locked_again(tmp_path):
-    with open(tmp_path / "lock", "w") as first, open(tmp_path / "lock", "w") as second:
-        assert locks.try_lock(first.fileno())
-        assert not locks.try_lock(second.fileno())
 
 
 def test_a_mapped_model_equals_a_copied_one(checkpoint):

@@ -23,7 +23,7 @@ QUOTED = [block for block in PYTHON if block.startswith("def ")]
 TEXTS_OF_TIED = re.findall(r"\$ python (scripts/tied.py [^\n]*)\n(.*?)```", README, flags=re.S)
 NUMBER = re.compile(r"-?\d+\.\d*")
 PAGES = ["README.md", "scripts/README.md", "scripts/lecture.md", "scripts/exercises.md"]
-PAGES += ["scripts/tying_results/README.md", "scripts/tying_results/floor.md"]
+PAGES += [f"scripts/tying_results/{name}.md" for name in ("README", "claims", "floor")]
 PAGES += [".github/CONTRIBUTING.md", "scripts/ports.md"]
 # The commands after a prompt, without a `cat FILE |` before them and a comment after them
 COMMANDS = re.findall(r"^\$ (?:cat \S+ \| )?(tiedgpt .*?)(?: +#.*)?$", README, re.M)
@@ -84,6 +84,18 @@ def test_the_percentage_that_tying_saves_is_right(name, name_in_text):
     untied = counts["untied"]["total"]
     percent = f"{100 * (untied - tied) / untied:.1f}"
     assert re.findall(rf"([\d.]+) % of an untied {name_in_text}", README) == [percent]
+
+
+def test_the_readme_has_the_output_of_study(capsys, monkeypatch):
+    """In the README, "..." stands for lines that are left out."""
+    monkeypatch.setenv("COLUMNS", "100")
+    # The command, and the lines after it to the end of the block.
+    command, shown = re.search(r"^\$ tiedgpt (study .*)\n((?:.*\n)*?)```", README, re.M).groups()
+    shown_lines = shown.splitlines()
+    assert len(shown_lines) > 1
+    assert cli.main(shlex.split(command)) == 0
+    printed_lines = capsys.readouterr().out.splitlines()
+    assert {*shown_lines} - {"..."} <= {*printed_lines}
 
 
 def anchors_of(page: Path) -> set[str]:

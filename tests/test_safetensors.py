@@ -100,8 +100,8 @@ WRONG = {  # a rule that is broken -> the content of a file, and a word of the m
     "overlap": (file_of({"a": tensor(), "b": tensor()}, bytes(4)), "'b' starts at byte"),
     # The end of the file
     "short data": (file_of(A, bytes(3)), "truncated"),
-    "long data": (file_of(A, bytes(5)), "bytes too many"),
-    "data without tensors": (file_of({}, bytes(5)), "bytes too many"),
+    "long data": (file_of(A, bytes(5)), "bytes after"),
+    "data without tensors": (file_of({}, bytes(5)), "bytes after"),
 }
 
 

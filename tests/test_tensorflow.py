@@ -286,7 +286,7 @@ RULES = [  # a wrong index, and the error
     ),
     pytest.param(
         with_entry(entry_proto((2,))),
-        "the tensors end at byte 8, but the file of their values at 4",
+        "truncated: the tensors end at byte 8, the file of their values at 4",
         id="short-data",
     ),
     pytest.param(

@@ -1,177 +1,151 @@
-"""scripts/tying_results: its page and tables agree with its runs, runs.jsonl.
+"""scripts/tying_results: each figure of the pages is what scipy computes from runs.jsonl.
 
-PAGE is the README.md of the results, README that of the repository. The first screen of PAGE has
-the answers and a picture whose bars are costs. A model is a row of settings.TABLE, with a learning
-rate for each head ("tied", "untied"). A pilot chooses this rate: trainings with several rates, with
-seeds that are used for nothing else.
+A figure of a page is marked by its name in a comment: 0.107 [0.098, 0.115]<!--0:width-64-->. The
+names are those of tying/differences.py.
 """
 
+import json
 import re
 import shlex
 from pathlib import Path
-from statistics import fmean
 
+import numpy as np
 import pytest
 
 pytest.importorskip("scipy", reason="scipy is not installed: pip install -e .[tying]")
 
 import tying_experiment
-from tying import engine, page, pictures, settings
-from tying.claims import CLAIMS
-from tying.data import text_name
-from tying.figures import Runs
-from tying.first_screen import BARS
-from tying.texts import documentation
+from scipy import stats
+from tying import differences, pictures, runs
+from tying.differences import RESULTS, Figure, all_figures
 
 from tiedgpt import cli
-from tiedgpt.gpt2.parameters import count_parameters
-from tiedgpt.study.corpus import MIN_COUNT
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "scripts" / "tying_results"
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGE = (RESULTS / "README.md").read_text(encoding="utf-8")
+PAGES = [RESULTS / "README.md", RESULTS / "claims.md", ROOT / "README.md"]
+NUMBER = r"(-?\d+\.\d+)"
+MARK = r"<!--(\S+?)-->"
+MARKED = re.compile(rf"{NUMBER}(?: \[{NUMBER}, {NUMBER}\])?{MARK}")
+COUNT = re.compile(rf"(\d+) of (\d+){MARK}")
+# Numbers that were chosen, not found: starts, rates, asymmetries of chains, factors, a version; or
+# that follow from them: 5 tokens of 315, sqrt(2), the pairs in one order of the chain with 0.65
+CHOSEN = {"0.005", "0.02", "0.05", "0.1", "0.2", "0.3", "0.004", "0.008", "0.016"}
+CHOSEN |= {"0.01", "0.15", "0.45", "0.65", "3.11", "1.414", "99.3"}
 
 
 @pytest.fixture(scope="module")
-def published() -> Runs:
-    lines = engine.read_lines(RESULTS / "runs.jsonl")
-    return Runs(lines, tying_experiment.PUBLISHED, settings.SECOND_TEXT)
+def results() -> runs.Results:
+    return tying_experiment.read_lines(tying_experiment.RUNS)
 
 
-@pytest.mark.parametrize(
-    ("name", "write"),
-    [("README.md", page.page), ("tables.md", page.tables), ("figures.json", page.figures_json)],
-)
-def test_the_published_files_are_made_of_the_published_runs(name, write, published):
-    assert write(published) == (RESULTS / name).read_text(encoding="utf-8")
+@pytest.fixture(scope="module")
+def figures(results) -> dict[str, Figure]:
+    return all_figures(results)
 
 
-def test_the_page_has_the_default_settings_of_a_run():
-    """The page has them as text, which is not computed from the settings."""
-    run = settings.Run()
-    text = " ".join(PAGE.split())
-    assert (
-        f"width {run.width}, a vocabulary of {run.vocab_size} tokens, context {run.context}" in text
+def text_of(page: Path) -> str:
+    """The page with each line break as a space: a figure may go over two lines."""
+    return " ".join(page.read_text(encoding="utf-8").split())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name + "-" + page.stem)
+def test_every_marked_figure_is_that_of_the_runs(page, figures):
+    wrong = []
+    text = text_of(page)
+    for mean, low, high, name in MARKED.findall(text):
+        digits = len(mean.partition(".")[2])
+        figure = figures[name]
+        found = [mean, low, high] if low else [mean]
+        right = [f"{number:.{digits}f}" for number in (figure.mean, *figure.interval)]
+        if found != right[: len(found)]:
+            wrong.append((name, found, right))
+    for part, whole, name in COUNT.findall(text):
+        values = figures[name].values
+        if (int(part), int(whole)) != (sum(values), len(values)):
+            wrong.append((name, part, whole))
+    assert not wrong
+    marks = re.findall(MARK, text)
+    assert len(marks) == len(MARKED.findall(text)) + len(COUNT.findall(text)), (
+        "a mark has no figure"
     )
-    assert f"{run.steps} steps of {run.batch} sequences" in text
-    assert f"rank {run.width}" in text
-    assert f"at least {MIN_COUNT} times" in text
 
 
-def test_the_page_begins_with_three_answers_and_the_picture_in_less_than_30_lines():
-    first, _, _ = PAGE.partition("## How to read")
-    assert len(first.splitlines()) < 30
-    assert len(re.findall(r"^\d\. ", first, re.M)) == 3
-    assert "costs.png" in first
+@pytest.mark.parametrize("page", PAGES[:2], ids=lambda page: page.stem)
+def test_every_number_with_decimals_is_marked(page):
+    text = text_of(page)
+    for pattern in (MARKED, r"```.*?```", r"`[^`]*`", r"\]\([^)]*\)"):
+        text = re.sub(pattern, "", text)
+    unmarked = re.findall(r"(?<![\d.])-?\d{1,2}\.\d+", text)
+    assert set(unmarked) <= CHOSEN
 
 
-def test_the_pictures_show_the_runs(published):
+def test_figures_json_has_what_the_pages_show_and_no_more():
+    named = [figure["name"] for figure in json.loads((RESULTS / "figures.json").read_text())]
+    marks = {mark for page in PAGES for mark in re.findall(MARK, text_of(page))}
+    assert len(named) == len(set(named))
+    assert set(named) <= marks
+
+
+@pytest.mark.parametrize(("n", "seed"), [(2, 0), (6, 1), (12, 2)])
+def test_the_interval_is_that_of_scipys_t_test(n, seed):
+    values = np.random.default_rng(seed).normal(0.1, 0.05, n)
+    figure = Figure(tuple(values))
+    test = stats.ttest_1samp(values, 0)
+    assert figure.mean == pytest.approx(values.mean())
+    assert figure.interval == pytest.approx(tuple(test.confidence_interval(0.95)))
+
+
+def test_the_cost_is_the_loss_of_tied_minus_that_of_untied_seed_by_seed(results, figures):
+    """The settings of two figures' runs are written out here."""
+    twelve = [1, 2, 3, 4, 5, 6, 7, 8, 1001, 1002, 1003, 1004]
+    tied = {"layers": 1, "lr": 0.004}
+    untied = {"layers": 1, "head": "untied", "lr": 0.008}
+    for name, seeds, more in (
+        ("10:1,64,cost", twelve, {}),
+        ("w64-0.02:cost", range(1, 7), {"paths": True}),
+    ):
+        differences_by_seed = []
+        for seed in seeds:
+            first = results[runs.key_of({**tied, **more, "seed": seed})]
+            second = results[runs.key_of({**untied, **more, "seed": seed})]
+            differences_by_seed.append(first["loss"] - second["loss"])
+        assert figures[name].values == pytest.approx(tuple(differences_by_seed))
+
+
+def test_runs_of_one_setting_have_one_result():
+    lines = tying_experiment.RUNS.read_text(encoding="utf-8").splitlines()
+    keys = [runs.key_of(json.loads(line)["run"], json.loads(line)["text"]) for line in lines]
+    assert len(keys) == len(set(keys))
+
+
+def test_the_pictures_show_the_figures(figures):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install -e .[plot]")
-    # Of the picture of chains, one curve is compared; of the picture of costs, labels and one bar.
-    (chains_panel,) = pictures.chains_picture(published).axes
-    curves = {line.get_label(): line for line in chains_panel.lines}
-    excesses = []
-    for jsd in ("0", "0.65"):
-        excesses.append(published.measure(f"chain {jsd}, one layer", "tied", "excess").mean)
-    assert curves["one layer, tied"].get_ydata() == pytest.approx(excesses)
+    panels = pictures.starts_picture(figures).axes
+    shown = {panel.get_title(): panel for panel in panels}
+    curve = shown["width 64"].lines[0]  # tied
+    for start, loss in zip(*curve.get_data(), strict=True):
+        name = runs.start_name(64, 0.0 if start == 0.02 else start)
+        assert loss == figures[f"{name}:tied"].mean
+    assert 0.02 in curve.get_xdata()
 
-    (costs_panel,) = pictures.costs_picture(published).axes
-    labels = [label.get_text() for label in costs_panel.get_yticklabels()]
-    assert labels == [bar.label for bar in BARS]
-    widths = [patch.get_width() for patch in costs_panel.patches]
-    assert published.cost("one layer").mean in widths
-
-
-def test_the_page_the_pilots_and_repetitions_have_no_seed_in_common():
-    assert not {*settings.SEEDS} & {*settings.PILOT_SEEDS}
-    assert not {*settings.SEEDS, *settings.PILOT_SEEDS} & {*settings.NEW_SEEDS}
+    (panel,) = pictures.costs_picture(figures).axes
+    labels = [label.get_text() for label in panel.get_yticklabels()]
+    costs = dict(zip(labels, panel.lines[0].get_xdata(), strict=False))  # the first start, 0.02
+    assert costs["one layer, width 64"] == figures["10:1,64,cost"].mean
 
 
 @pytest.mark.parametrize(
-    "model", [model for model in settings.TABLE if model.name.endswith("narrower")], ids=str
+    "line", re.findall(r"^\$ tiedgpt (.*)$", PAGES[0].read_text(encoding="utf-8"), re.M)
 )
-def test_a_narrower_untied_model_has_as_many_parameters_as_the_tied_model(model):
-    """The numbers differ by at most 6 %, because the width must be a whole number."""
-    tied_model = settings.MODELS[model.rates_of]
-    tied = count_parameters(settings.config(tied_model.size))["tied"]["total"]
-    untied = count_parameters(settings.config(model.size))["untied"]["total"]
-    assert untied == pytest.approx(tied, rel=0.06)
-
-
-def models_with_a_rate() -> list:
-    """Each model and head with a pilot. OPEN stands for a rate that is not chosen yet."""
-    params = []
-    for model, head in settings.pilot_models():
-        if getattr(model, head) != settings.OPEN:
-            params.append(pytest.param(model, head, id=f"{model.name}-{head}"))
-    return params
-
-
-@pytest.mark.parametrize(("model", "head"), models_with_a_rate())
-def test_the_rate_in_the_table_is_the_best_rate_of_a_finished_pilot(model, head, published):
-    rate_of_table = getattr(model, head)
-    best = published.best_rate(model, head)  # None if the pilot is not finished
-    assert best in (None, rate_of_table)
-
-
-@pytest.mark.parametrize("head", settings.TENTH_PILOT)
-def test_for_a_tenth_of_the_text_the_rate_and_the_steps_are_the_best_of_the_pilot(head, published):
-    """This pilot has tried pairs of a learning rate and a number of steps."""
-    seeds = settings.PILOT_SEEDS[: settings.TENTH_PILOT_SEEDS]
-    losses = {}
-    for rate, steps in settings.TENTH_PILOT[head]:
-        run = settings.Run(layers=1, head=head, text="tenth", steps=steps, lr=rate)
-        figure = published.figure(published.run_term(run, "loss"), seeds=seeds)
-        losses[rate, steps] = fmean(figure.values)
-    model = settings.MODELS["tenth"]
-    chosen = (getattr(model, head), model.size.steps)
-    assert min(losses, key=losses.get) == chosen
-
-    most_steps = max(steps for _, steps in losses)
-    assert model.size.steps == most_steps, "the page says that the most steps are best"
-
-
-def test_the_figures_in_the_readme_are_on_the_page(published):
-    """A figure is a mean and an interval, such as 0.107 [0.098, 0.115]."""
-    table, _, _ = README[README.index("| small models") :].partition("\n\n")
-    figures = re.findall(r"-?\d\.\d{3} \[.*?\]", table)
-    assert len(figures) >= 5
-    text = " ".join(PAGE.split())  # a figure may be broken over two lines
-    assert [figure for figure in figures if figure not in text] == []
-
-
-def test_the_readme_has_the_output_of_study(capsys, monkeypatch):
-    """In the README, "..." stands for lines that are left out."""
-    monkeypatch.setenv("COLUMNS", "100")
-    # The command, and the lines after it to the end of the block.
-    command, shown = re.search(r"^\$ tiedgpt (study .*)\n((?:.*\n)*?)```", README, re.M).groups()
-    shown_lines = shown.splitlines()
-    assert len(shown_lines) > 1
-    assert cli.main(shlex.split(command)) == 0
-    printed_lines = capsys.readouterr().out.splitlines()
-    assert {*shown_lines} - {"..."} <= {*printed_lines}
-
-
-@pytest.mark.parametrize("line", re.findall(r"^\$ tiedgpt (.*)$", PAGE, re.M))
 def test_a_command_of_the_page_prints_the_numbers_in_its_comment(line, capsys):
     """They are the number and the share of the parameters that tying saves."""
     arguments, _, comment = line.partition("#")
     assert cli.main(shlex.split(arguments)) == 0
     out = capsys.readouterr().out
-    parameters, share = re.search(r"tying saves (\S+), (\S+ %)", comment).groups()
-    assert parameters in out
-    assert share in out
+    for number in re.search(r"tying saves (\S+), (\S+ %)", comment).groups():
+        assert number in out
 
 
-@pytest.mark.parametrize("number", CLAIMS)
-def test_a_claim_is_shown_alone(number, published):
-    shown = page.claim(published, number)
-    assert shown.startswith(f"# Claim {number}: ")
-    assert "| p, Holm |" in shown
-
-
-def test_the_second_text_is_the_documentation_of_python():
-    """Each version of Python has a different documentation."""
-    if text_name(documentation()) != settings.SECOND_TEXT:
-        pytest.skip(f"the published runs are from Python {settings.SECOND_TEXT_PYTHON}")
+def test_the_names_of_the_rows_are_different():
+    assert len(runs.ROW) == len(runs.ROWS)
+    assert set(differences.WIDTHS) == {row.size.width for row in runs.ROWS}

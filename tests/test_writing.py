@@ -93,7 +93,16 @@ def test_the_modes_are_those_of_the_umask(tmp_path, umask):
 # Where none can be written: refused before the block begins
 
 
-@pytest.mark.parametrize("place", ["file", "full", "working", "mounted", "below-a-file"])
+MESSAGES = {
+    "file": "target is a file",
+    "full": "target exists and is not empty",
+    "working": "target .* working directory",
+    "mounted": "target .* mounted",
+    "below-a-file": "target: .*file is a file",
+}
+
+
+@pytest.mark.parametrize("place", MESSAGES)
 def test_a_target_that_is_refused_before_any_work(tmp_path, monkeypatch, place):
     target = tmp_path / "target"
     if place == "file":
@@ -110,7 +119,7 @@ def test_a_target_that_is_refused_before_any_work(tmp_path, monkeypatch, place):
     if place == "mounted":
         monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == target)
     before = names(tmp_path)
-    with pytest.raises(CheckpointError, match=target.name), new_directory(target):
+    with pytest.raises(CheckpointError, match=MESSAGES[place]), new_directory(target):
         pytest.fail("the block began")
     assert names(tmp_path) == before
 
@@ -152,6 +161,13 @@ def test_an_error_leaves_nothing(tmp_path, function, error):
     assert (tmp_path / "file").read_text() == "before"
 
 
+def test_a_file_of_a_folder_that_is_gone_is_not_written(tmp_path):
+    """Such as a file of a checkpoint: without the others it would be no checkpoint."""
+    with pytest.raises(CheckpointError, match="new"), replaced_file(tmp_path / "new" / "file"):
+        pass
+    assert names(tmp_path) == []
+
+
 def test_a_file_is_replaced(tmp_path):
     (tmp_path / "file").write_text("before")
     with replaced_file(tmp_path / "file") as file:
@@ -169,7 +185,7 @@ def test_of_two_writers_of_one_target_one_fails(tmp_path):
             (directory / "c").write_text("c")
             write(tmp_path / "new")
 
-    with pytest.raises(CheckpointError):
+    with pytest.raises(CheckpointError, match="new"):
         write_while_another_does()
     assert names(tmp_path) == WRITTEN
 

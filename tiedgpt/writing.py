@@ -40,7 +40,12 @@ def new_directory(target: str | Path) -> Iterator[Path]:
             _flush(directory)
             if os.name == "nt" and target.exists():  # Windows renames over no directory
                 target.rmdir()
-            os.rename(directory, target)
+            try:
+                os.rename(directory, target)
+            except OSError as error:
+                if error.errno in NOT_EMPTY:  # another process has written it meanwhile
+                    raise _not_empty(target) from error
+                raise
             _flush(target.parent)
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
@@ -75,6 +80,9 @@ def check_new(target: str | Path) -> Path:
     It may be a name that does not exist, or an empty directory.
     """
     path = Path(os.path.realpath(target))
+    for parent in path.parents:
+        if os.path.lexists(parent) and not parent.is_dir():
+            raise CheckpointError(f"cannot write to {target}: {parent} is a file")
     if os.path.lexists(path) and not path.is_dir():
         raise CheckpointError(f"{target} is a file; expected the name of a new directory")
     with _named_errors(path):
@@ -132,8 +140,6 @@ def _named_errors(path: Path) -> Iterator[None]:
     except TiedGPTError:
         raise
     except OSError as error:
-        if error.errno in NOT_EMPTY:  # another process has written it meanwhile
-            raise _not_empty(path) from error
         raise CheckpointError(f"cannot write to {path}: {error.strerror or error}") from error
 
 

@@ -1,140 +1,108 @@
-"""The pictures of the page. They need matplotlib.
+"""The two pictures of the page. They need matplotlib.
 
-The cost of the tie is the held-out loss of a tied model minus that of an untied one. BARS are the
-pairs of models whose costs are drawn; numbers["NAME"] is the cost of the bar NAME. "with signs" is
-a tied model of which half of ln_f's gains start at -1; numbers["NAME, signs"] is its cost. A chain
-is a Markov chain whose asymmetry was chosen; its JSD, in nats, is what the asymmetry costs a
-symmetric table of scores. The excess is the loss above that of the chain's own probabilities.
+starts.png has the loss of tied and untied models by the start of their tables, for each width.
+costs.png has the cost of the tie, by width and by depth, when both heads start at 0.02 and when
+each has its best start. What is not known yet is left out.
 """
 
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from .figures import Numbers, Runs
-from .first_screen import BARS, bar_costs
-from .settings import JSDS
+from .differences import WIDTHS, Figure, all_figures
+from .runs import BEST_OF, EXTREME, Results, Run, start_name
 
 # Okabe and Ito's colours, for colour-blind readers; markers and lines are for printing in grey.
-BLACK = "#000000"
-BLUE = "#0072B2"
-ORANGE = "#D55E00"
-PINK = "#CC79A7"
-# A row of the picture of costs has the height 1, and two bars.
-BAR_HEIGHT = 0.34
-BAR_OFFSET = 0.18  # of the middle of a bar from the middle of its row
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A kind of model that is trained on chains with several JSDs."""
-
-    label: str
-    name: str  # the name of the model in the table of settings.py, with {jsd:g} for the JSD
-    head: str
-    color: str
-    line: str
-    marker: str
-    jsds: tuple[float, ...] = JSDS  # of the chains that it is trained on
-
-
-CURVES = (
-    Curve("no layers, tied", "chain {jsd:g}", "tied", color=BLACK, line="-", marker="o"),
-    Curve(
-        "no layers, tied with signs", "chain {jsd:g}", "signs", color=PINK, line="-.", marker="D"
-    ),
-    Curve("no layers, untied", "chain {jsd:g}", "untied", color=ORANGE, line="--", marker="s"),
-    Curve(
-        "one layer, tied",
-        "chain {jsd:g}, one layer",
-        "tied",
-        color=BLUE,
-        line=":",
-        marker="^",
-        jsds=(JSDS[0], JSDS[-1]),
-    ),
+STYLES = {
+    "tied": {"color": "#0072B2", "marker": "o", "linestyle": "-"},
+    "untied": {"color": "#D55E00", "marker": "s", "linestyle": "--"},
+    "tables and all else at 0.02": {"color": "#D55E00", "marker": "s", "linestyle": "--"},
+    "each head at its best start": {"color": "#0072B2", "marker": "o", "linestyle": "-"},
+}
+# The label, and the names of the figures at 0.02 and at the best start. Those of one layer at 0.02
+# are of earlier runs with 12 seeds.
+BARS = (
+    ("one layer, width 16", "10:1,16,cost", "w16-best:cost"),
+    ("one layer, width 32", "10:1,32,cost", "w32-best:cost"),
+    ("one layer, width 64", "10:1,64,cost", "w64-best:cost"),
+    ("one layer, width 128", "10:1,128,cost", "w128-best:cost"),
+    ("2 layers, width 64", "2-layers-0.02:cost", "2-layers:cost"),
+    ("4 layers, width 64", "4-layers-0.02:cost", "4-layers:cost"),
+    ("2 layers, width 128", "", "2-layers-w128:cost"),
+    ("one layer, width 64, 1,600 steps", "", "1600-steps:cost"),
+    ("one layer, width 64, 3,200 steps", "", "3200-steps:cost"),
 )
 
 
-def costs_picture(runs: Runs) -> Any:
-    """The first screen's bars: the cost of the tie, and that of tied with signs under it."""
-    numbers = bar_costs(runs)
-    drawing, ax = panel(width=9, height=1 + 0.36 * len(BARS))  # 0.36 inches for a row
-    draw_bars(ax, numbers, suffix="", offset=-BAR_OFFSET, color=BLUE, label="tied")
-    draw_bars(ax, numbers, suffix=", signs", offset=BAR_OFFSET, color=PINK, label="tied with signs")
-    ax.set_yticks(range(len(BARS)), [bar.label for bar in BARS])
-    ax.invert_yaxis()  # row 0 is at the top
-    ax.axvline(0, color="grey", lw=0.8)
-    ax.set_xlabel("cost of the tie, nats per token (to the right of 0, tying is worse)")
-    if any(figure.is_known for figure in numbers.values()):
-        ax.legend(frameon=False, loc="lower right")
-    for row, bar in enumerate(BARS):
-        if not numbers[bar.name].is_known:
-            # The words take the place of the upper bar. 0.002 nats are a gap to the line at 0.
-            ax.text(0.002, row - BAR_OFFSET, "not known yet", va="center", color="grey", fontsize=8)
+def draw_all(results: Results, directory: Path) -> None:
+    figures = all_figures(results)
+    starts_picture(figures).savefig(directory / "starts.png")
+    costs_picture(figures).savefig(directory / "costs.png")
+
+
+def starts_picture(figures: dict[str, Figure]) -> Any:
+    """A panel for each width of which a start is known: the loss by the start of the tables."""
+    starts = sorted(start or Run.std for start in (*BEST_OF, *EXTREME))
+    known: dict[tuple[int, str], list[float]] = {}
+    for width in WIDTHS:
+        for head in ("tied", "untied"):
+            names = {start: f"{start_name(width, start)}:{head}" for start in starts}
+            known[width, head] = [start for start in starts if names[start] in figures]
+    widths = [width for width in WIDTHS if known[width, "tied"] or known[width, "untied"]]
+    drawing, panels = new_drawing(len(widths), width=1.5 + 2.5 * len(widths), height=3.2)
+    for width, panel in zip(widths, panels, strict=True):
+        for head in ("tied", "untied"):
+            x = known[width, head]
+            draw(panel, x, [figures[f"{start_name(width, start)}:{head}"] for start in x], head)
+        panel.set_xscale("log")
+        panel.set_xticks(starts, [f"{start:g}" for start in starts])
+        panel.minorticks_off()
+        panel.set_title(f"width {width}", fontsize=10)
+        panel.set_xlabel("standard deviation of the tables' start")
+    panels[0].set_ylabel("held-out loss, nats per token")
+    panels[0].legend(frameon=False)
     return drawing
 
 
-def draw_bars(
-    ax: Any, numbers: Numbers, suffix: str, offset: float, color: str, label: str
-) -> None:
-    """Draw a bar and its interval for each known cost: numbers["NAME" + suffix] for the bar NAME.
-
-    The middle of a bar is at the number of its row plus `offset`.
-    """
-    for row, bar in enumerate(BARS):
-        figure = numbers.get(bar.name + suffix)
-        if figure is None or not figure.is_known:
+def costs_picture(figures: dict[str, Figure]) -> Any:
+    """The known costs of the tie, from top to bottom."""
+    bars = [bar for bar in BARS if bar[1] in figures or bar[2] in figures]
+    drawing, (panel,) = new_drawing(1, width=8, height=1 + 0.45 * len(bars))
+    for column, label in ((1, "tables and all else at 0.02"), (2, "each head at its best start")):
+        rows = [row for row, bar in enumerate(bars) if bar[column] in figures]
+        if not rows:
             continue
-        # How far the interval goes to the left and to the right of the mean.
-        lengths = [[figure.mean - figure.low], [figure.high - figure.mean]]
-        ax.barh(row + offset, figure.mean, height=BAR_HEIGHT, color=color, label=label)
-        ax.errorbar(figure.mean, row + offset, xerr=lengths, color="black", lw=1, capsize=2)
-        # The legend names the first bar for all: matplotlib leaves out labels that begin with "_".
-        label = "_"
-
-
-def chains_picture(runs: Runs) -> Any:
-    """What the tie costs on a Markov chain, by its asymmetry."""
-    drawing, ax = panel(width=9, height=3.4)
-    ax.set_xlabel("JSD of pairs and reversed pairs, nats")
-    ax.set_ylabel("loss above the chain's own, nats")
-    for curve in CURVES:
-        figures = []
-        for jsd in curve.jsds:
-            model = curve.name.format(jsd=jsd)
-            figures.append(runs.measure(model, curve.head, "excess"))
-        means = [figure.mean for figure in figures]
-        ax.plot(
-            curve.jsds,
-            means,
-            linestyle=curve.line,
-            color=curve.color,
-            marker=curve.marker,
-            markersize=4,
-            linewidth=1.3,
-            label=curve.label,
-        )
-        # The intervals are a band around the curve.
-        lows = [figure.low for figure in figures]
-        highs = [figure.high for figure in figures]
-        ax.fill_between(curve.jsds, lows, highs, color=curve.color, alpha=0.15, lw=0)
-    # The excess of the best symmetric table is the JSD itself.
-    ax.plot(JSDS, JSDS, color="grey", lw=0.8, label="the best symmetric table: loss = JSD")
-    drawing.legend(frameon=False, loc="outside right center")
+        costs = [figures[bars[row][column]] for row in rows]
+        places = [row + 0.1 * (2 * column - 3) for row in rows]  # a little above or below the row
+        style = {**STYLES[label], "linestyle": "none"}
+        means = [cost.mean for cost in costs]
+        panel.errorbar(means, places, xerr=lengths(costs), label=label, capsize=2, **style)
+    panel.set_yticks(range(len(bars)), [bar[0] for bar in bars])
+    panel.set_ylim(len(bars) - 0.5, -0.5)  # row 0 is at the top
+    panel.axvline(0, color="grey", lw=0.8)
+    panel.set_xlabel("cost of the tie, nats per token (to the right of 0, tying is worse)")
+    drawing.legend(frameon=False, loc="outside lower center", ncols=2)
     return drawing
 
 
-def panel(width: float, height: float) -> tuple[Any, Any]:
-    """A drawing of this size in inches, and its one panel.
+def draw(panel: Any, x: list[float], figures: list[Figure], head: str) -> None:
+    """A curve of the means with their intervals."""
+    means = [figure.mean for figure in figures]
+    panel.errorbar(x, means, yerr=lengths(figures), label=head, capsize=2, ms=4, **STYLES[head])
 
-    The panel has no upper and no right edge.
-    """
+
+def lengths(figures: list[Figure]) -> list[list[float]]:
+    """How far the intervals go down and up from the means."""
+    below = [figure.mean - figure.interval[0] for figure in figures]
+    above = [figure.interval[1] - figure.mean for figure in figures]
+    return [below, above]
+
+
+def new_drawing(count: int, width: float, height: float) -> tuple[Any, Any]:
+    """A drawing of this size in inches, and its panels, which have no upper and no right edge."""
     from matplotlib.figure import Figure as Drawing
 
     drawing = Drawing(figsize=(width, height), dpi=100, layout="constrained")
-    ax = drawing.subplots()
-    ax.spines[["top", "right"]].set_visible(False)
-    return drawing, ax
-
-
-PICTURES = {"costs.png": costs_picture, "chains.png": chains_picture}
+    panels = drawing.subplots(1, count, squeeze=False)[0]
+    for panel in panels:
+        panel.spines[["top", "right"]].set_visible(False)
+    return drawing, panels

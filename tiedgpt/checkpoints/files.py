@@ -145,8 +145,12 @@ def has_unembedding(path: Path) -> bool:
 
 
 def _read_said_config(path: Path) -> Config:
-    """The Config that the files of a checkpoint say."""
-    check_format(path)
+    """The Config that the files of a checkpoint say. Raises CheckpointError."""
+    if path.is_file() and path.suffix != ".safetensors":
+        description = describe(path)
+        if description == "":
+            description = "is not a checkpoint: expected a directory or a .safetensors file"
+        raise CheckpointError(f"{path} {description}")
     if tensorflow.is_openais(path):
         return tensorflow.read_hparams(path)
     return read_config_json(path)
@@ -162,7 +166,12 @@ def _read_files(path: Path) -> tuple[Config, dict[str, Tensor]]:
         tensors = tensorflow.read_tensors(path, config)
     else:
         tensors = read_tensors(path)
+    _check_tensors(tensors, config, path)
+    return config, tensors
 
+
+def _check_tensors(tensors: dict[str, Tensor], config: Config, path: Path) -> None:
+    """Check that the tensors are the parameters of a Config. Raises CheckpointError."""
     # The W_U of a file is checked even if it is not used, and it may be missing.
     shapes = parameter_shapes(config.with_head("untied"))
     missing = [name for name in shapes if name not in tensors and name != HEAD]
@@ -185,7 +194,6 @@ def _read_files(path: Path) -> tuple[Config, dict[str, Tensor]]:
             )
         if tensor.dtype not in FLOATS:
             raise CheckpointError(f"{where} is {tensor.dtype}; expected one of {', '.join(FLOATS)}")
-    return config, tensors
 
 
 def _own_head(config: Config, tensors: dict[str, Tensor]) -> str:
@@ -290,13 +298,6 @@ def read_weight_map(index: Path) -> dict[str, str]:
                 f"{index}: {short_repr(file)} names no .safetensors file beside it"
             )
     return weight_map
-
-
-def check_format(path: Path) -> None:
-    """Raise CheckpointError for a file that is not a .safetensors file. A directory passes."""
-    if path.is_file() and path.suffix != ".safetensors":
-        description = describe(path) or "is not a checkpoint: expected a directory or .safetensors"
-        raise CheckpointError(f"{path} {description}")
 
 
 def describe(path: Path) -> str:

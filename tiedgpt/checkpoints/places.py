@@ -173,8 +173,8 @@ def find_default(note: Note) -> tuple[str, Path]:
     with suppress(CheckpointError):
         name, path = SHIPPED[0], find_here(SHIPPED[0])
         note(
-            f"gpt2 is not on this machine, so this is {name}, a small model that comes with "
-            "tiedgpt; for gpt2, fetch it with `tiedgpt download gpt2`"
+            f"the model is {name}, which comes with tiedgpt; for a larger one: "
+            "tiedgpt download gpt2"
         )
         return name, path
     return "gpt2", find_here("gpt2")  # raises; the message names the folders

@@ -169,7 +169,8 @@ def read_with_metadata(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         )
     if data_start > len(memory):
         raise CheckpointError(
-            f"{path}: truncated: {len(memory)} bytes, the header ends at {data_start}"
+            f"{path}: truncated, or not a safetensors file: {len(memory)} bytes, the header ends "
+            f"at {data_start}"
         )
     try:
         header = parse_json(memory[8:data_start].decode(), make_object=_without_duplicates)
@@ -245,9 +246,10 @@ def check_places(tensors: Iterable[Tensor], listing: Path, data_start: int, file
             )
         end = tensor.end
     if end != file_size:
+        fault = "truncated" if end > file_size else "bytes after the last tensor"
         raise CheckpointError(
-            f"{listing}: the tensors end at byte {end}, but the file of their values at "
-            f"{file_size}: it is truncated, or has bytes too many"
+            f"{listing}: {fault}: the tensors end at byte {end}, the file of their values at "
+            f"{file_size}"
         )
 
 

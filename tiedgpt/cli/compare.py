@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trials",
         metavar="N",
-        type=options.count,
+        type=options.whole_number,
         help="try at most N known mistakes, those that take little time first (default: as many as "
         "take some minutes)",
     )

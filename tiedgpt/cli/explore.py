@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port",
         metavar="PORT",
-        type=options.number(Range(0, 65535)),
+        type=options.whole_number,
         default=0,
         help="the port on 127.0.0.1 (default: any free one)",
     )
@@ -60,12 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from ..explore.shown import ShownModels  # here, because the help page needs none of it
 
+    Range(0, 65535).check("port", args.port)
     names = args.models or list(SHIPPED)
     if len(names) > 2:
         raise ArgumentError(f"expected one or two models, got {len(names)}")
     paths = [checkpoints.find_model(name, note)[1] for name in names]
-    tokenizer = read_tokenizer(paths[0])
     vocab_size = read_config(paths[0]).vocab_size
+    tokenizer = read_tokenizer(paths[0])
     check_same_vocabulary(names, paths)
     corpus = read_corpus(args.corpus, args.allow_special, tokenizer, vocab_size)
 

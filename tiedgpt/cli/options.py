@@ -3,12 +3,12 @@
 import argparse
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from typing import Any, NoReturn
 
-from ..errors import ArgumentError, Range, TiedGPTError, short_repr
+from ..errors import ArgumentError, TiedGPTError, short_repr
 from ..sampling import Sampling
 from .output import fill
 
@@ -30,6 +30,14 @@ class Parser(argparse.ArgumentParser):
         """All flags that begin with two dashes."""
         names = [name for action in self._actions for name in action.option_strings]
         return [name for name in names if name.startswith("--")]
+
+    def flags_of_numbers(self) -> dict[str, str]:
+        """The flags that take a number, by the names of their values."""
+        return {
+            action.dest: action.option_strings[-1]
+            for action in self._actions
+            if action.type in (whole_number, any_number)
+        }
 
 
 def new_parser(command: str, page: str | None) -> Parser:
@@ -155,7 +163,7 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
         "-n",
         "--max-new-tokens",
         metavar="N",
-        type=positive_int,
+        type=whole_number,
         default=40,
         help="generate at most N tokens (default: 40)",
     )
@@ -172,8 +180,7 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
 
 def sampling_of(args: argparse.Namespace) -> Sampling:
     """The Sampling of the flags. Raises ArgumentError for a value that it refuses."""
-    with errors_name_flags({setting.name: flag_of(setting.name) for setting in fields(Sampling)}):
-        return Sampling(**values_of(args, Sampling))
+    return Sampling(**values_of(args, Sampling))
 
 
 # Flags from the fields of a dataclass
@@ -199,7 +206,7 @@ def add_fields(parser: argparse.ArgumentParser, cls: type, names: Sequence[str])
         parser.add_argument(
             *flags,
             metavar=field.metadata["metavar"],
-            type=any_whole_number if field.type in (int, int | None) else any_number,
+            type=whole_number if field.type in (int, int | None) else any_number,
             help=f"{field.metadata['help']}{default}",
         )
 
@@ -216,10 +223,11 @@ def flag_of(name: str) -> str:
 
 
 @contextmanager
-def errors_name_flags(flags: dict[str, str]) -> Iterator[None]:
-    """An error in the block that begins with a field's name begins with its flag instead.
+def errors_name_flags(flags: Mapping[str, str]) -> Iterator[None]:
+    """An error in the block that begins with the name of a value begins with its flag instead.
 
-    flags: a field's name -> its flag.
+    Values are checked by the functions and dataclasses that own them, which know no flags. This is
+    around every command. flags: the name of a value -> its flag.
     """
     try:
         yield
@@ -233,63 +241,25 @@ def errors_name_flags(flags: dict[str, str]) -> Iterator[None]:
 # Types of values
 
 
-def number(accepted: Range) -> Callable[[str], Any]:
-    """The argparse type of a number in a range. argparse puts the flag before an error."""
-
-    def parse(argument: str) -> Any:
-        value: float | None
-        try:
-            if accepted.whole:
-                value = whole_number(argument)
-            else:
-                value = float(argument)
-        except (ValueError, OverflowError):
-            value = None
-        if value not in accepted:
-            raise argparse.ArgumentTypeError(f"expected {accepted}, got {short_repr(argument)}")
-        return value
-
-    return parse
-
-
 def whole_number(argument: str) -> int:
-    """The whole number that a text spells. Raises ValueError or OverflowError if it spells none."""
-    try:
-        value = int(argument)  # not by way of float, which is exact only up to 2**53
-    except ValueError:
-        as_float = float(argument)  # such as 7e9, which int does not read
-        if not as_float.is_integer():
-            raise ValueError(f"{argument} is not a whole number") from None
-        value = int(as_float)
-    if value > 10**18:
-        raise argparse.ArgumentTypeError(
-            f"expected a whole number of at most 10^18, got {short_repr(argument)}"
-        )
-    return value
-
-
-def any_whole_number(argument: str) -> int:
-    """The argparse type of a whole number whose range a dataclass checks."""
-    try:
-        return whole_number(argument)
-    except (ValueError, OverflowError) as error:
-        raise argparse.ArgumentTypeError(
-            f"expected a whole number, got {short_repr(argument)}"
-        ) from error
+    """The argparse type of a whole number, also one such as 7e9. Who uses it checks its range."""
+    with suppress(ValueError):
+        return int(argument)  # not by way of float, which is exact only up to 2**53
+    with suppress(ValueError):
+        value = float(argument)
+        if value.is_integer():  # not nan or inf
+            return int(value)
+    raise argparse.ArgumentTypeError(f"expected a whole number, got {short_repr(argument)}")
 
 
 def any_number(argument: str) -> float:
-    """The argparse type of a number whose range a dataclass checks."""
+    """The argparse type of a number. Who uses it checks its range."""
     try:
         return float(argument)
     except ValueError as error:
         raise argparse.ArgumentTypeError(
             f"expected a number, got {short_repr(argument)}"
         ) from error
-
-
-positive_int = number(Range(1))
-count = number(Range(0))
 
 
 def text(argument: str) -> str:

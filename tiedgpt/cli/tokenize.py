@@ -1,4 +1,6 @@
-"""Show the tokens and ids of a text, or with --decode the text of ids.
+"""Show the tokens of a text and their ids, or the text of ids.
+
+With --decode, TEXT is ids, separated by spaces or commas.
 
 examples:
   tiedgpt tokenize "Hello world"
