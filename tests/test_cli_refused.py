@@ -202,11 +202,6 @@ def test_stdin_that_is_not_utf_8(refused, line):
     assert "stdin is not UTF-8 text at byte 2" in refused(line, b"ab\xffcd")
 
 
-@pytest.mark.parametrize("file", [".", "..", "''", "/dev/null"])
-def test_explore_exports_to_a_file(refused, file):
-    assert "--export: " in refused(f"explore MODEL --export {file}")
-
-
 @pytest.mark.parametrize(
     "words", ["tokenize", "score", "next", "train --out new", "generate", "generate --json"]
 )
