@@ -13,7 +13,7 @@ from email.message import Message
 from http import HTTPStatus
 from typing import Any
 
-from ..checkpoints.reading import parse_json
+from ..checkpoints.reading import STRICT_JSON
 
 MAX_BODY = 64 * 1024  # bytes
 LOOPBACK = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?")
@@ -66,7 +66,7 @@ def fields_of(body: bytes) -> dict[str, Any]:
     """The fields of a POST's body, a JSON object."""
     fields: Any = None
     with suppress(ValueError, RecursionError):
-        fields = parse_json(body)
+        fields = STRICT_JSON.decode(body.decode())
     if not isinstance(fields, dict):
         raise Refusal(HTTPStatus.BAD_REQUEST, "expected a JSON object")
     return fields

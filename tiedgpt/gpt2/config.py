@@ -201,7 +201,7 @@ class Config:
 
 
 # A name in config.json -> the name of the field, for each field but `others`.
-FIELD_NAMES = {
+FIELD_NAMES: dict[str, str] = {
     JSON_NAMES.get(field_.name, field_.name): field_.name
     for field_ in fields(Config)
     if field_.name != "others"
