@@ -57,7 +57,7 @@ def in_a(**changes) -> dict:
 
 WRONG = {  # a rule that is broken -> the content of a file, and a word of the message
     # The length of the header
-    "empty": (b"", "empty"),
+    "empty": (b"", " 0 bytes"),
     "seven bytes": (bytes(7), "header"),
     "long header": ((2**22 + 1).to_bytes(8, "little"), "4194305"),
     "longest header": (b"\xff" * 8, "header of"),
@@ -204,7 +204,7 @@ def test_a_header_takes_little_memory(read):
     count = length // len(brackets) - 2
     header = b'{"a":[' + brackets * count + b"[]]}"
     assert len(header) <= length
-    message = "tensor 'a': expected an object"
+    message = "tensor 'a': expected a known dtype"
     assert peak_memory(refuses, message, read, file_of(header)) < 13_000_000
 
 

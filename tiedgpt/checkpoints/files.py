@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..errors import ArgumentError, CheckpointError, ConfigError, TiedGPTWarning, short_repr
+from ..gpt2.checks import check_parameters
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.run import OnProgress
@@ -104,17 +105,19 @@ def load(
             f'{path}: config.json says "tie_word_embeddings": false but there is no '
             f'{HEAD}; load it with head "tied", or "untied" to start from a copy of wte.T'
         )
+    in_file = replace(config, tied=HEAD not in tensors)  # a W_U is checked even if it is not used
+    try:
+        check_parameters(tensors, in_file)
+    except ArgumentError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+
     is_windows = os.name == "nt"  # where a mapped file could not be replaced
     parameters = {}
     for name, tensor in tensors.items():
         parameters[name] = tensor.values(copy or is_windows)
         if progress:
             progress(parameters[name].nbytes)
-    try:
-        model = GPT2(replace(config, tied=HEAD not in tensors), parameters)
-    except ArgumentError as error:  # names and shapes that are not those of the configuration
-        raise CheckpointError(f"{path}: {error}") from error
-
+    model = GPT2(in_file, parameters)
     if head is None and HEAD in tensors and config.tied and _has_another_head(tensors):
         # The warning names the line that called load_model, which called this function.
         warnings.warn(f"{path}: {CONTRADICTION}", TiedGPTWarning, stacklevel=3)
@@ -190,8 +193,7 @@ def read_tensors(model: Path, config: Config) -> dict[str, Tensor]:
     """The tensors of a model, by our names; the causal masks of older files are left out.
 
     model: a directory, or a file of weights itself. config: what read_said_config gives. No values
-    are read, and whether the tensors are those of `config` is checked by GPT2. Raises
-    CheckpointError.
+    are read, and names and shapes are not compared with those of `config`. Raises CheckpointError.
     """
     if model.is_dir() and not (model / CONFIG).is_file():  # there was an hparams.json instead
         return tensorflow.read_tensors(model, config)
