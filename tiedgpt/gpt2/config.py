@@ -185,7 +185,7 @@ class Config:
         values: dict[str, Any] = {}
         others: dict[str, Any] = {}
         for key, value in data.items():
-            json_name: str = ALIASES.get(key, key)  # the usual one of several names for a field
+            json_name = ALIASES.get(key) or key  # the usual one of several names for a field
             if json_name in FIELD_NAMES:
                 values[FIELD_NAMES[json_name]] = value
             elif json_name not in FIELDS_NOT_KEPT:
