@@ -105,26 +105,27 @@ def load(
             f'{path}: config.json says "tie_word_embeddings": false but there is no '
             f'{HEAD}; load it with head "tied", or "untied" to start from a copy of wte.T'
         )
-    in_file = replace(config, tied=HEAD not in tensors)  # a W_U is checked even if it is not used
     try:
-        check_parameters(tensors, in_file)
+        # A W_U is checked even if it is not used.
+        check_parameters(tensors, replace(config, tied=HEAD not in tensors))
     except ArgumentError as error:
         raise CheckpointError(f"{path}: {error}") from error
 
+    if head is None and config.tied and HEAD in tensors and _has_another_head(tensors):
+        # The warning names the line that called load_model, which called this function.
+        warnings.warn(f"{path}: {CONTRADICTION}", TiedGPTWarning, stacklevel=3)
+        config = config.with_head("untied")
+    if config.tied:
+        tensors.pop(HEAD, None)
     is_windows = os.name == "nt"  # where a mapped file could not be replaced
     parameters = {}
     for name, tensor in tensors.items():
         parameters[name] = tensor.values(copy or is_windows)
         if progress:
             progress(parameters[name].nbytes)
-    model = GPT2(in_file, parameters)
-    if head is None and HEAD in tensors and config.tied and _has_another_head(tensors):
-        # The warning names the line that called load_model, which called this function.
-        warnings.warn(f"{path}: {CONTRADICTION}", TiedGPTWarning, stacklevel=3)
-        return model
-    if model.config.tied == config.tied:
-        return model
-    return model.tie() if config.tied else model.untie("copy")
+    if config.tied or HEAD in tensors:
+        return GPT2(config, parameters)
+    return GPT2(config.with_head("tied"), parameters).untie("copy")
 
 
 def read_config(path: Path) -> Config:
@@ -135,7 +136,8 @@ def read_config(path: Path) -> Config:
     """
     config = read_said_config(path)
     with suppress(CheckpointError):
-        if config.tied and _has_another_head(read_tensors(path, config)):
+        tensors = read_tensors(path, config)
+        if config.tied and HEAD in tensors and _has_another_head(tensors):
             return config.with_head("untied")
     return config
 
@@ -146,11 +148,11 @@ def has_unembedding(path: Path) -> bool:
 
 
 def _has_another_head(tensors: dict[str, Tensor]) -> bool:
-    """Whether there is a W_U that is not wte.T.
+    """Whether the W_U of a file is not its wte.T.
 
     transformers 5 takes such a file for untied, whatever config.json says.
     """
-    if HEAD not in tensors or "wte.weight" not in tensors:
+    if "wte.weight" not in tensors:
         return False
     return not tensors[HEAD].has_values_of(tensors["wte.weight"])
 
