@@ -36,7 +36,7 @@ from ..errors import CheckpointError, ConfigError, short_repr
 from ..gpt2.config import Config
 from ..gpt2.parameters import parameter_shapes
 from .reading import open_to_read, read_json
-from .safetensors import MAX_AXES, Tensor, check_places
+from .safetensors import Tensor, check_places
 
 HPARAMS = "hparams.json"
 INDEX = "model.ckpt.index"
@@ -155,8 +155,6 @@ def _parse_tensor(message: Message, where: str) -> tuple[tuple[int, ...], int, i
     for shape_bytes in message.get(2, []):
         for axis_bytes in Bytes(shape_bytes, where).message().get(2, []):
             shape.append(_number(Bytes(axis_bytes, where).message(), 1))
-    if len(shape) > MAX_AXES:
-        raise CheckpointError(f"{where} has {len(shape)} axes; expected at most {MAX_AXES}")
     if len(shape) == 3 and shape[0] == 1:
         # A block's matrix is stored as the kernel of a convolution of width 1: [1, in, out].
         shape = shape[1:]
