@@ -328,6 +328,21 @@ def test_a_dtype_that_is_not_read(tmp_path, model, dtype):
     refuses(rf"'wte\.weight' is {dtype.decode()}; .*F64, F32", tiedgpt.load_model, tmp_path)
 
 
+@pytest.mark.parametrize("fault", ["missing", "shape", "dtype"])
+def test_the_configuration_is_read_beside_weights_that_are_wrong(tmp_path, model, fault):
+    """A W_U in the file is compared with wte, which may be missing or another matrix."""
+    wte = {"shape": model.W_E[1:], "dtype": model.W_E.astype(np.int64)}
+    tensors = {**model.parameters, "lm_head.weight": model.W_E}
+    del tensors["wte.weight"]
+    if fault in wte:
+        tensors["wte.weight"] = wte[fault]
+    write_tensors(tmp_path, {})  # for its config.json
+    with open(tmp_path / "model.safetensors", "wb") as file:
+        safetensors.write(file, tensors.items(), exact=True)
+    assert read_config(tmp_path).n_embd == model.config.n_embd
+    refuses(r"wte\.weight", tiedgpt.load_model, tmp_path)
+
+
 # Files that are missing or wrong
 
 
@@ -337,6 +352,7 @@ def test_a_dtype_that_is_not_read(tmp_path, model, dtype):
         ("config.json", b"{", "not JSON"),
         ("config.json", b"\xff", "not JSON: 'utf-8' codec"),
         ("config.json", b'{"model_type": "gpt2", "n_embd": NaN}', "NaN"),
+        ("config.json", b'{"model_type": "gpt2", "n_embd": 2, "n_embd": 2}', "'n_embd' .* twice"),
         ("config.json", b'{"model_type": "bert"}', "model_type is 'bert'"),
         ("config.json", b'{"model_type": "gpt2", "n_embd": 20.5}', "n_embd"),
         ("generation_config.json", b'{"eos_token_id": "end"}', "eos_token_id .*'end'"),
