@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from ..checkpoints import find_model, has_unembedding, read_config, read_tokenizer
-from ..checkpoints.files import copied_files, read_config_json, write_checkpoint
+from ..checkpoints.files import copied_files, read_said_config, write_checkpoint
 from ..checkpoints.places import weight_folders
 from ..errors import ArgumentError, TiedGPTError
 from ..evaluation import score
@@ -96,7 +96,7 @@ def load_to_untie(path: Path, name: str, init: str | None) -> GPT2:
     if not has_unembedding(path):
         note(f"config.json of {name} says untied, but there is no W_U: it begins with wte.T")
         return models.load(path, "tied")
-    if not read_config_json(path).tied:
+    if not read_said_config(path).tied:
         raise ArgumentError(f"{name} is untied already")
     if init is not None:
         return models.load(path, "tied")
