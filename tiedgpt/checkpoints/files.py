@@ -19,7 +19,6 @@ from ..errors import ArgumentError, CheckpointError, ConfigError, TiedGPTWarning
 from ..gpt2.checks import check_parameters
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
-from ..gpt2.run import OnProgress
 from ..gpt2.tokenizer import Tokenizer
 from ..writing import new_directory
 from . import safetensors, tensorflow
@@ -89,12 +88,10 @@ OPENAIS_NAMES = {"merges.txt": "vocab.bpe", "vocab.json": "encoder.json"}
 # Loading
 
 
-def load(
-    path: Path, head: str | None = None, copy: bool = False, progress: OnProgress = None
-) -> GPT2:
-    """The model at a path that find_model gives. The other arguments are those of load_model.
+def load(path: Path, head: str | None = None, copy: bool = False) -> GPT2:
+    """The model at a path that find_model gives.
 
-    progress: is called with the number of bytes of each tensor that was read.
+    head: "tied", "untied", or None for the checkpoint's own. copy: False maps the file.
     """
     config = read_said_config(path)
     if head is not None:
@@ -118,11 +115,7 @@ def load(
     if config.tied:
         tensors.pop(HEAD, None)
     is_windows = os.name == "nt"  # where a mapped file could not be replaced
-    parameters = {}
-    for name, tensor in tensors.items():
-        parameters[name] = tensor.values(copy or is_windows)
-        if progress:
-            progress(parameters[name].nbytes)
+    parameters = {name: tensor.values(copy or is_windows) for name, tensor in tensors.items()}
     if config.tied or HEAD in tensors:
         return GPT2(config, parameters)
     return GPT2(config.with_head("tied"), parameters).untie("copy")

@@ -88,8 +88,12 @@ def main(argv: list[str] | None = None) -> int:
     try:
         try:
             args = parse(argv)
+            from .options import errors_name_flags  # after parse: --version needs none of it
+
             handle_signals()
-            run_command(args)
+            quiet = silent_stderr() if args.quiet else nullcontext()
+            with quiet, errors_name_flags(args.flags):
+                args.run(args)
         finally:
             sys.stdout.flush()  # here, where the handlers below can report an error
     except SystemExit as stop:
@@ -111,15 +115,6 @@ def main(argv: list[str] | None = None) -> int:
         print(file=sys.stderr)  # after the terminal's ^C
         return 130  # as a shell reports SIGINT
     return 0
-
-
-def run_command(args: argparse.Namespace) -> None:
-    """Run the command of these arguments."""
-    from .options import errors_name_flags
-
-    quiet = silent_stderr() if args.quiet else nullcontext()
-    with quiet, errors_name_flags(args.flags):
-        args.run(args)
 
 
 def parse(argv: list[str]) -> argparse.Namespace:

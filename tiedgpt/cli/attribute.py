@@ -29,8 +29,7 @@ LARGEST = 10  # parts that are listed by themselves
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_prompt(parser)
-    options.add_question(parser)
+    options.add(parser, "prompt", "model", "heads", "allow_special", "json")
     parser.add_argument(
         "token",
         metavar="TOKEN",

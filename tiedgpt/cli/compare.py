@@ -27,9 +27,7 @@ from .messages import ProgressBar, note
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help=f"a {KINDS}")
-    options.add_head(parser)
-    options.add_model(parser)
-    options.add_json(parser)
+    options.add(parser, "head", "model", "json")
     parser.add_argument(
         "--trials",
         metavar="N",

@@ -27,8 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", metavar="DIR", required=True, help="a new directory, or one to go on with"
     )
-    options.add_model(parser)
-    options.add_head(parser)
+    options.add(parser, "model", "head")
     parser.add_argument(
         "--stride",
         metavar="N",

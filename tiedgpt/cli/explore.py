@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-browser", action="store_true", help="print the address only, and open no browser"
     )
-    options.add_allow_special(parser)
+    options.add(parser, "allow_special")
 
 
 def run(args: argparse.Namespace) -> None:

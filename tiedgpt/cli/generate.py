@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -41,9 +41,24 @@ MAX_SAMPLES = 10_000  # in one batch; memory runs out long before
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_prompt(parser)
-    options.add_question(parser)
-    options.add_sampling(parser)
+    options.add(parser, "prompt", "model", "heads", "allow_special", "json")
+    parser.add_argument(
+        "-n",
+        "--max-new-tokens",
+        metavar="N",
+        type=options.whole_number,
+        default=40,
+        help="generate at most N tokens (default: 40)",
+    )
+    options.add_fields(parser, Sampling, [setting.name for setting in fields(Sampling)])
+    parser.add_argument(
+        "--stop",
+        metavar="TEXT",
+        type=options.stop_text,
+        action="append",
+        default=[],
+        help=r"end before TEXT, in which \n is a line end (may be repeated)",
+    )
     parser.add_argument(
         "--num-samples",
         metavar="N",
@@ -77,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    sampling = options.sampling_of(args)
+    sampling = Sampling(**options.values_of(args, Sampling))
     COUNT.check("seed", args.seed or 0)
     COUNT.check("logprobs", args.logprobs or 0)
     Range(1).check("max_new_tokens", args.max_new_tokens)

@@ -20,8 +20,7 @@ from .texts import encode_prompt, read_prompt
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_prompt(parser)
-    options.add_question(parser)
+    options.add(parser, "prompt", "model", "heads", "allow_special", "json")
 
 
 def run(args: argparse.Namespace) -> None:

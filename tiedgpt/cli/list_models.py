@@ -24,7 +24,7 @@ from .tables import Cells, print_table, shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_json(parser)
+    options.add(parser, "json")
 
 
 def run(args: argparse.Namespace) -> None:

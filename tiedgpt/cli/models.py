@@ -1,4 +1,4 @@
-"""Find a model, and load its weights with a progress bar."""
+"""Find a model, and load its weights."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -6,9 +6,8 @@ from typing import NamedTuple
 from .. import checkpoints
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
-from ..gpt2.parameters import parameter_count
 from ..gpt2.tokenizer import Tokenizer
-from .messages import ProgressBar, note
+from .messages import note
 
 
 class Found(NamedTuple):
@@ -30,11 +29,7 @@ def find(source: str | None) -> Found:
 
 def load(path: Path, head: str | None) -> GPT2:
     """The model, as checkpoints.load loads it. A note says if its W_U is a copy."""
-    config = checkpoints.read_config(path)
-    if head is not None:
-        config = config.with_head(head)
-    with ProgressBar("loading", parameter_count(config).bytes, unit="B") as progress:
-        model = checkpoints.load(path, head, progress=progress.add)
+    model = checkpoints.load(path, head)
     if head == "untied" and not checkpoints.has_unembedding(path):
         note(
             "this checkpoint has no W_U of its own: a copy of wte.T is used, so both heads are "

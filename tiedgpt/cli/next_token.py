@@ -27,8 +27,7 @@ from .texts import encode_prompt, read_prompt, single_token
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_prompt(parser)
-    options.add_question(parser)
+    options.add(parser, "prompt", "model", "heads", "allow_special", "json")
     parser.add_argument(
         "-k",
         "--top-k",

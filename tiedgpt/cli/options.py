@@ -1,4 +1,4 @@
-"""Options that several commands have, a function for each, and the types of their values."""
+"""Options that several commands have, flags from the fields of a dataclass, types of values."""
 
 import argparse
 import os
@@ -9,7 +9,6 @@ from dataclasses import fields
 from typing import Any, NoReturn
 
 from ..errors import ArgumentError, TiedGPTError, short_repr
-from ..sampling import Sampling
 from .output import fill
 
 STDIN_TOO = "- or nothing for stdin"
@@ -57,25 +56,103 @@ def new_parser(command: str, page: str | None) -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add_quiet(parser)
+    add(parser, "quiet")
     return parser
 
 
-# Arguments
+# Types of values
 
 
-def add_prompt(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "prompt",
-        metavar="PROMPT",
-        nargs="?",
-        type=text,
-        help=f"the text to continue; {STDIN_TOO}",
-    )
+def whole_number(argument: str) -> int:
+    """The argparse type of a whole number, also one such as 7e9. Who uses it checks its range."""
+    with suppress(ValueError):
+        return int(argument)  # not by way of float, which is exact only up to 2**53
+    with suppress(ValueError):
+        value = float(argument)
+        if value.is_integer():  # not nan or inf
+            return int(value)
+    raise argparse.ArgumentTypeError(f"expected a whole number, got {short_repr(argument)}")
 
 
-def add_file(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", nargs="?", help=f"a text in UTF-8; {STDIN_TOO}")
+def any_number(argument: str) -> float:
+    """The argparse type of a number. Who uses it checks its range."""
+    try:
+        return float(argument)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"expected a number, got {short_repr(argument)}"
+        ) from error
+
+
+def text(argument: str) -> str:
+    """The argparse type of a text: UTF-8, whatever the locale is."""
+    return os.fsencode(argument).decode("utf-8", "surrogateescape")
+
+
+def stop_text(argument: str) -> str:
+    r"""The argparse type of a text that is not empty. \n, \r, \t and \\ in it are escapes."""
+    if not argument:
+        raise argparse.ArgumentTypeError("expected a text that is not empty")
+    return re.sub(r"\\[nrt\\]", lambda escape: ESCAPES[escape[0]], text(argument))
+
+
+# Options that several commands have
+
+COMMON: dict[str, tuple[list[str], dict[str, Any]]] = {  # name: flags, and what argparse is told
+    "prompt": (
+        ["prompt"],
+        {
+            "metavar": "PROMPT",
+            "nargs": "?",
+            "type": text,
+            "help": f"the text to continue; {STDIN_TOO}",
+        },
+    ),
+    "file": (["file"], {"metavar": "FILE", "nargs": "?", "help": f"a text in UTF-8; {STDIN_TOO}"}),
+    "model": (
+        ["-m", "--model"],
+        {
+            "metavar": "MODEL",
+            "help": "gpt2 or another name, a hub repository owner/name, a directory or a "
+            ".safetensors file; a name that is not on this machine is downloaded (default: the "
+            "variable TIEDGPT_MODEL, else gpt2 if it is on this machine, else shakespeare-tied)",
+        },
+    ),
+    "head": (
+        ["--head"],
+        {
+            "choices": ["tied", "untied"],
+            "help": "compute logits with wte.T or with W_U (default: as the checkpoint says)",
+        },
+    ),
+    "heads": (
+        ["--head"],
+        {
+            "choices": ["tied", "untied", "both"],
+            "help": "compute logits with wte.T or with W_U, or with each in turn (default: as the "
+            "checkpoint says)",
+        },
+    ),
+    "allow_special": (
+        ["--allow-special"],
+        {"action": "store_true", "help": "read <|endoftext|> as that token"},
+    ),
+    "json": (
+        ["--json"],
+        {"action": "store_true", "help": "print the result as one JSON document"},
+    ),
+    "quiet": (
+        ["-q", "--quiet"],
+        {"action": "store_true", "help": "print no notes and no progress on stderr"},
+    ),
+}
+
+
+def add(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Add options of COMMON."""
+    for name in names:
+        flags, settings = COMMON[name]
+        parser.add_argument(*flags, **settings)
 
 
 def add_models(parser: argparse.ArgumentParser, description: str) -> None:
@@ -100,87 +177,6 @@ def add_models(parser: argparse.ArgumentParser, description: str) -> None:
         dest="models",
         help="another way to give MODEL",
     )
-
-
-# Options
-
-
-def add_quiet(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-q", "--quiet", action="store_true", help="print no notes and no progress on stderr"
-    )
-
-
-def add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-m",
-        "--model",
-        metavar="MODEL",
-        help="gpt2 or another name, a hub repository owner/name, a directory or a .safetensors "
-        "file; a name that is not on this machine is downloaded (default: the variable "
-        "TIEDGPT_MODEL, else gpt2 if it is on this machine, else shakespeare-tied)",
-    )
-
-
-def add_head(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--head",
-        choices=["tied", "untied"],
-        help="compute logits with wte.T or with W_U (default: as the checkpoint says)",
-    )
-
-
-def add_heads(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--head",
-        choices=["tied", "untied", "both"],
-        help="compute logits with wte.T or with W_U, or with each in turn (default: as the "
-        "checkpoint says)",
-    )
-
-
-def add_allow_special(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--allow-special", action="store_true", help="read <|endoftext|> as that token"
-    )
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
-
-
-def add_question(parser: argparse.ArgumentParser) -> None:
-    """The options of a command that asks a model about a text."""
-    add_model(parser)
-    add_heads(parser)
-    add_allow_special(parser)
-    add_json(parser)
-
-
-def add_sampling(parser: argparse.ArgumentParser) -> None:
-    """The options of a command that generates text, but for the seed."""
-    parser.add_argument(
-        "-n",
-        "--max-new-tokens",
-        metavar="N",
-        type=whole_number,
-        default=40,
-        help="generate at most N tokens (default: 40)",
-    )
-    add_fields(parser, Sampling, [setting.name for setting in fields(Sampling)])
-    parser.add_argument(
-        "--stop",
-        metavar="TEXT",
-        type=stop_text,
-        action="append",
-        default=[],
-        help=r"end before TEXT, in which \n is a line end (may be repeated)",
-    )
-
-
-def sampling_of(args: argparse.Namespace) -> Sampling:
-    """The Sampling of the flags. Raises ArgumentError for a value that it refuses."""
-    return Sampling(**values_of(args, Sampling))
 
 
 # Flags from the fields of a dataclass
@@ -236,39 +232,3 @@ def errors_name_flags(flags: Mapping[str, str]) -> Iterator[None]:
         if name not in flags:
             raise
         raise ArgumentError(f"{flags[name]} {rest}") from error
-
-
-# Types of values
-
-
-def whole_number(argument: str) -> int:
-    """The argparse type of a whole number, also one such as 7e9. Who uses it checks its range."""
-    with suppress(ValueError):
-        return int(argument)  # not by way of float, which is exact only up to 2**53
-    with suppress(ValueError):
-        value = float(argument)
-        if value.is_integer():  # not nan or inf
-            return int(value)
-    raise argparse.ArgumentTypeError(f"expected a whole number, got {short_repr(argument)}")
-
-
-def any_number(argument: str) -> float:
-    """The argparse type of a number. Who uses it checks its range."""
-    try:
-        return float(argument)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(
-            f"expected a number, got {short_repr(argument)}"
-        ) from error
-
-
-def text(argument: str) -> str:
-    """The argparse type of a text: UTF-8, whatever the locale is."""
-    return os.fsencode(argument).decode("utf-8", "surrogateescape")
-
-
-def stop_text(argument: str) -> str:
-    r"""The argparse type of a text that is not empty. \n, \r, \t and \\ in it are escapes."""
-    if not argument:
-        raise argparse.ArgumentTypeError("expected a text that is not empty")
-    return re.sub(r"\\[nrt\\]", lambda escape: ESCAPES[escape[0]], text(argument))

@@ -34,8 +34,7 @@ ALTERNATIVES = 5  # other tokens in a prediction for --tokens
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_file(parser)
-    options.add_question(parser)
+    options.add(parser, "file", "model", "heads", "allow_special", "json")
     parser.add_argument(
         "--stride",
         metavar="N",

@@ -127,8 +127,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a text in UTF-8 for the measurements that need one (bigrams, losses); - for stdin",
     )
-    options.add_allow_special(parser)
-    options.add_json(parser)
+    options.add(parser, "allow_special", "json")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -33,9 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"in quotes; {options.STDIN_TOO}",
     )
     parser.add_argument("--decode", action="store_true", help="TEXT is token ids; print their text")
-    options.add_model(parser)
-    options.add_allow_special(parser)
-    options.add_json(parser)
+    options.add(parser, "model", "allow_special", "json")
 
 
 def run(args: argparse.Namespace) -> None:

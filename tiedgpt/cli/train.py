@@ -110,8 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="dropout of embedding and layers' outputs "
         f"(default: {Config.resid_pdrop}; with --from, as the checkpoint says)",
     )
-    options.add_allow_special(parser)
-    options.add_json(parser)
+    options.add(parser, "allow_special", "json")
 
 
 def run(args: argparse.Namespace) -> None:
