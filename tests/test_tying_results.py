@@ -142,7 +142,7 @@ def test_a_command_of_the_page_prints_the_numbers_in_its_comment(line, capsys):
     arguments, _, comment = line.partition("#")
     assert cli.main(shlex.split(arguments)) == 0
     out = capsys.readouterr().out
-    for number in re.search(r"tying saves (\S+), (\S+ %)", comment).groups():
+    for number in re.search(r"tying saves (\S+), (\S+%)", comment).groups():
         assert number in out
 
 
