@@ -25,7 +25,7 @@ from support.models import SMALL, random_model
 import tiedgpt
 from tiedgpt import Tokenizer, cli
 from tiedgpt.errors import CheckpointError
-from tiedgpt.writing import new_directory, replaced_file
+from tiedgpt.writing import check_new, new_directory, replaced_file
 
 MODEL = random_model(replace(SMALL, vocab_size=257))
 CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "open"}  # audit events
@@ -72,6 +72,21 @@ def test_a_link_leads_to_its_target(tmp_path, exists):
     write(tmp_path / "link")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "target" / "a").read_text() == "a"
+
+
+def test_an_empty_directory_keeps_its_mode(tmp_path):
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private").chmod(0o700)
+    with new_directory(tmp_path / "private"):
+        pass
+    assert (tmp_path / "private").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_name_that_is_too_long_is_refused_before_any_work(tmp_path):
+    with pytest.raises(CheckpointError, match="longer than 240 bytes"):
+        check_new(tmp_path / ("é" * 121))
+    with new_directory(tmp_path / ("é" * 120)):
+        pass
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o077])

@@ -22,14 +22,13 @@ from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
 from ..writing import new_directory
 from . import safetensors, tensorflow
-from .places import Note, discard_note
+from .places import INDEX, Note, discard_note
 from .reading import open_to_read, read_json
 from .safetensors import Tensor, read_header
 from .vocabulary import read_tokenizer, tokenizer_files
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 GENERATION_CONFIG = "generation_config.json"
 # The name of one file of several. It has no directory.
 SHARD = re.compile(r"[A-Za-z0-9][\w.-]{,199}\.safetensors", re.ASCII)
