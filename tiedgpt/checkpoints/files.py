@@ -15,15 +15,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ..atomic import new_directory
 from ..errors import ArgumentError, CheckpointError, ConfigError, TiedGPTWarning, short_repr
 from ..gpt2.checks import check_parameters
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
-from ..writing import new_directory
 from . import safetensors, tensorflow
+from .json_files import open_to_read, read_json
 from .places import Note, discard_note
-from .reading import open_to_read, read_json
 from .safetensors import Tensor, read_header
 from .vocabulary import read_tokenizer, tokenizer_files
 
