@@ -190,7 +190,7 @@ def read_tensors(model: Path, config: Config) -> dict[str, Tensor]:
     model: a directory, or a file of weights itself. config: what read_said_config gives. No values
     are read, and names and shapes are not compared with those of `config`. Raises CheckpointError.
     """
-    if model.is_dir() and not (model / CONFIG).is_file():  # there was an hparams.json instead
+    if model.is_dir() and not (model / CONFIG).is_file():  # the config is OpenAI's then
         return tensorflow.read_tensors(model, config)
     file = model / WEIGHTS if model.is_dir() else model
     if file.is_file():
