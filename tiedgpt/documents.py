@@ -31,6 +31,7 @@ import numpy as np
 import regex
 
 from . import __version__
+from .atomic import remove_unfinished_files, replaced_file
 from .checkpoints import load, read_tokenizer
 from .errors import ArgumentError, SpecialTokenError, TiedGPTError, TokenizerError, short_repr
 from .evaluation import score
@@ -39,7 +40,6 @@ from .fast.threads import cores, ctrl_c_for_this_process_only
 from .gpt2.model import GPT2
 from .gpt2.run import OnProgress
 from .gpt2.tokenizer import Tokenizer
-from .writing import remove_unfinished_files, replaced_file
 
 BLOCK_SIZE = 10**6  # bytes of a block, after decompression; it ends with the line that fills it
 MAX_LINE = 1 << 23  # bytes: a longer line is an error. A text takes up to 100 times its size

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 from urllib.parse import urlsplit
 
+from ..atomic import remove_unfinished, replaced_file
 from ..errors import ArgumentError, CheckpointError, TiedGPTError, short_repr
 from ..gpt2.config import Config
-from ..writing import remove_unfinished, replaced_file
 from .files import CONFIG, INDEX, WEIGHTS, check_weight_map, read_config
 from .places import (
     DEFAULT_MODEL,

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import CheckpointError, did_you_mean, short_repr
 from ..gpt2.config import Config
-from .reading import read_json
+from .json_files import read_json
 
 Note = Callable[[str], Any]  # called with each message for the user
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..errors import CheckpointError, TiedGPTWarning, TokenizerError, short_repr
 from ..gpt2.tokenizer import EOT, Tokenizer, spelled_ids
-from .reading import MAX_TEXT, open_to_read, read_json
+from .json_files import MAX_TEXT, open_to_read, read_json
 
 TOKENIZER_JSON = "tokenizer.json"
 ADDED = "added_tokens.json"

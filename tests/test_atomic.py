@@ -1,4 +1,4 @@
-"""A new directory, or a replaced file, appears complete or not at all (writing.py).
+"""A new directory, or a replaced file, appears complete or not at all (atomic.py).
 
 The function `write` of these tests writes two files to a new directory. `save` and `untie` are what
 users call. A process that is killed is a fork of this one: it counts its changes of files, and is
@@ -24,8 +24,8 @@ from support.models import SMALL, random_model
 
 import tiedgpt
 from tiedgpt import Tokenizer, cli
+from tiedgpt.atomic import check_new, new_directory, replaced_file
 from tiedgpt.errors import CheckpointError
-from tiedgpt.writing import check_new, new_directory, replaced_file
 
 MODEL = random_model(replace(SMALL, vocab_size=257))
 CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "open"}  # audit events
