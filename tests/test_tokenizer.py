@@ -237,7 +237,7 @@ def test_special_tokens_in_a_text(tokenizer, text, special, ids):
 
 # Merges that make the text of the end-of-text token, so that it is an ordinary token, too.
 MERGES_TO_EOT = [(EOT[:length], EOT[length]) for length in range(1, len(EOT))]
-MERGED_EOT = Tokenizer(MERGES_TO_EOT, {EOT: 255 + len(EOT)})
+MERGED_EOT = Tokenizer(MERGES_TO_EOT, {EOT: 254 + len(EOT)})
 
 
 @pytest.mark.parametrize(
