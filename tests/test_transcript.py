@@ -2,8 +2,8 @@
 
 Each one is run in this process, in a folder of small models and files. `<` stands before the file
 that is stdin, `#` before what a refusal has to name: an update keeps it, and fails without it. To
-add one, write its line, and run `pytest tests/test_transcript.py --update`: it writes what each line
-prints now.
+add one, write its line, and run `pytest tests/test_transcript.py --update`: it writes what each
+line prints now.
 """
 
 import contextlib
@@ -102,7 +102,7 @@ def write_damaged_models(folder: Path) -> None:
 
 def write_texts(folder: Path) -> None:
     sentence = "The king sat in Dunfermline town, drinking the blood-red wine.\n"
-    (folder / "story.txt").write_text(sentence * 40)
+    (folder / "story.txt").write_text(sentence * 60)
     (folder / "prompt.txt").write_text("To be, or\n")
     (folder / "long.txt").write_text("a" * 65)
     (folder / "special.txt").write_text("a<|endoftext|>b")
