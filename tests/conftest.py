@@ -234,9 +234,8 @@ def no_models(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path))
 
-    # places.py looks for models beside its own file. It finds none beside this one.
-    module = tmp_path / "checkout" / "tiedgpt" / "checkpoints" / "places.py"
-    monkeypatch.setattr(places, "__file__", str(module))
+    # places.py looks for models beside the package. It finds none beside this one.
+    monkeypatch.setattr(places, "PACKAGE", tmp_path / "checkout" / "tiedgpt")
     return tmp_path
 
 

@@ -285,12 +285,15 @@ def change_tensors(tensors: dict[str, np.ndarray]) -> dict[str, tuple[dict[str, 
     wte = tensors["wte.weight"]
     wpe = tensors["wpe.weight"]
     return {
-        "missing": (without, r"h\.1\.ln_2\.bias of the 2-layer .* is missing \(1 in all\)"),
-        "too many": ({**tensors, "h.2.ln_1.bias": wte[0]}, r"'h\.2\.ln_1\.bias' is not a param"),
-        "shape": ({**tensors, "wpe.weight": wpe.T}, r"'wpe\.weight' has shape \[21, 31\]"),
-        "head's shape": ({**tensors, "lm_head.weight": wpe}, r"'lm_head\.weight' has shape"),
+        "missing": (without, r"h\.1\.ln_2\.bias is missing; .* of 2 layers"),
+        "too many": (
+            {**tensors, "h.2.ln_1.bias": wte[0]},
+            r"'h\.2\.ln_1\.bias' is not one of .* 2 layers",
+        ),
+        "shape": ({**tensors, "wpe.weight": wpe.T}, r"wpe\.weight has shape \(21, 31\)"),
+        "head's shape": ({**tensors, "lm_head.weight": wpe}, r"lm_head\.weight has shape"),
         "twice": ({**tensors, "transformer.wte.weight": wte}, r"'wte\.weight' is there twice"),
-        "mask of none": ({**tensors, "h.attn.bias": wte}, r"'h\.attn\.bias' is not a param"),
+        "mask of none": ({**tensors, "h.attn.bias": wte}, r"'h\.attn\.bias' is not one of"),
     }
 
 
@@ -299,7 +302,7 @@ def test_tensors_that_do_not_fit_the_configuration(tmp_path, model, monkeypatch,
     tensors = dict(reversed(model.parameters.items()))  # a file may have any order
     changed, message = change_tensors(tensors)[fault]
     write_tensors(tmp_path, changed)
-    monkeypatch.setattr(safetensors.Tensor, "read", lambda self: pytest.fail("it was read"))
+    monkeypatch.setattr(safetensors.Tensor, "values", lambda *_: pytest.fail("it was read"))
     error = refuses(message, lambda: tiedgpt.load_model(tmp_path, copy=True))
     assert error.startswith(str(tmp_path))
 
@@ -312,6 +315,21 @@ def test_a_dtype_that_is_not_read(tmp_path, model, dtype):
     refuses(rf"'wte\.weight' is {dtype.decode()}; .*F64, F32", tiedgpt.load_model, tmp_path)
 
 
+@pytest.mark.parametrize("fault", ["missing", "shape", "dtype"])
+def test_the_configuration_is_read_beside_weights_that_are_wrong(tmp_path, model, fault):
+    """A W_U in the file is compared with wte, which may be missing or another matrix."""
+    wte = {"shape": model.W_E[1:], "dtype": model.W_E.astype(np.int64)}
+    tensors = {**model.parameters, "lm_head.weight": model.W_E}
+    del tensors["wte.weight"]
+    if fault in wte:
+        tensors["wte.weight"] = wte[fault]
+    write_tensors(tmp_path, {})  # for its config.json
+    with open(tmp_path / "model.safetensors", "wb") as file:
+        safetensors.write(file, tensors.items(), exact=True)
+    assert read_config(tmp_path).n_embd == model.config.n_embd
+    refuses(r"wte\.weight", tiedgpt.load_model, tmp_path)
+
+
 # Files that are missing or wrong
 
 
@@ -319,8 +337,9 @@ def test_a_dtype_that_is_not_read(tmp_path, model, dtype):
     ("file", "content", "message"),
     [
         ("config.json", b"{", "not JSON"),
-        ("config.json", b"\xff", "line 1: not UTF-8"),
+        ("config.json", b"\xff", "not JSON: 'utf-8' codec"),
         ("config.json", b'{"model_type": "gpt2", "n_embd": NaN}', "NaN"),
+        ("config.json", b'{"model_type": "gpt2", "n_embd": 2, "n_embd": 2}', "'n_embd' .* twice"),
         ("config.json", b'{"model_type": "bert"}', "model_type is 'bert'"),
         ("config.json", b'{"model_type": "gpt2", "n_embd": 20.5}', "n_embd"),
         ("generation_config.json", b'{"eos_token_id": "end"}', "eos_token_id .*'end'"),
@@ -505,7 +524,8 @@ def test_a_tensor_that_is_in_two_files(tmp_path, model, name):
     """
     write_shards(tmp_path, model)
     path = tmp_path / "b.safetensors"
-    tensors = {key: tensor.read() for key, tensor in safetensors.read_header(path).items()}
+    in_file, _ = safetensors.read_header(path)
+    tensors = {key: tensor.values(copy=True) for key, tensor in in_file.items()}
     with open(path, "wb") as file:
         safetensors.write(file, [*tensors.items(), (name, model.W_E + 1)])
     refuses(rf"b\.safetensors: .*'{name}'", tiedgpt.load_model, tmp_path)

@@ -55,8 +55,17 @@ def test_version(run):
 def test_help_lists_the_commands(run):
     page = output(run, "-h")
     assert run() == (0, page, "")
-    for name in cli.COMMANDS:
-        assert f"\n  {name} " in page
+    _, _, after = page.partition("\ncommands:\n")
+    listed = after.partition("\n\n")[0].splitlines()
+    assert len(listed) == len(cli.COMMANDS), "each has one line of 80 columns"
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_only_commands_stand_where_commands_stand(run, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    _, _, after = output(run, "-h").partition("\ncommands:\n")
+    listed = after.partition("\n\n")[0]
+    assert re.findall(r"^  (\S+)", listed, re.M) == list(cli.COMMANDS)
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
@@ -95,64 +104,40 @@ def test_help_fits_narrow_terminals(run, monkeypatch, name):
 
 # Numbers in a range, as text of a flag and as an argument of a function
 
-IN_RANGE = [
-    pytest.param(Range(1), {"7e3": 7000, "1000000000000000000": 10**18}, id="whole-from-1"),
-    pytest.param(Range(0, 9), {"0": 0, "3": 3, "9e0": 9}, id="whole-0-to-9"),
-    pytest.param(ABOVE_0, {"1": 1, "3e-4": 3e-4}, id="above-0"),
-    pytest.param(FRACTION, {"1": 1, "0.5": 0.5}, id="above-0-to-1"),
-    pytest.param(RATE, {"0": 0, "0.5": 0.5}, id="from-0-below-1"),
-]
-NOT_IN_RANGE = [
-    pytest.param(Range(1), ["0", "-1", "1.5", "1e400", "1e19"], id="whole-from-1"),
-    pytest.param(Range(0, 9), ["-1", "10", "0.5"], id="whole-0-to-9"),
-    pytest.param(ABOVE_0, ["0", "-1"], id="above-0"),
-    pytest.param(FRACTION, ["0", "1.01", "-1"], id="above-0-to-1"),
-    pytest.param(RATE, ["1", "-0.1"], id="from-0-below-1"),
-]
-NOT_NUMBERS = ["nan", "inf", "x", "", "\x1b", "9" * 5000]
+
+def test_the_text_of_a_number():
+    assert options.whole_number("7e3") == 7000
+    assert options.whole_number("1000000000000000001") == 10**18 + 1, "not by way of a float"
+    assert options.any_number("3e-4") == 3e-4
 
 
-@pytest.mark.parametrize(("numbers", "values"), IN_RANGE)
-def test_a_number_in_the_range(numbers, values):
-    number_of = options.number(numbers)
-    for text, value in values.items():
-        assert number_of(text) == value
+@pytest.mark.parametrize("text", ["1.5", "1e400", "nan", "inf", "x", "", "\x1b", "9" * 5000])
+def test_the_text_of_no_whole_number(text):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"^expected a whole number, got '"):
+        options.whole_number(text)
+
+
+RANGES = [
+    pytest.param(Range(1), [1, 10**18], 0, 0.5, id="whole-from-1"),
+    pytest.param(Range(0, 9), [0, 9], 10, 0.5, id="whole-0-to-9"),
+    pytest.param(ABOVE_0, [3e-4, 1], 0, 10**400, id="above-0"),
+    pytest.param(FRACTION, [0.5, 1], 0, 10**400, id="above-0-to-1"),
+    pytest.param(RATE, [0, 0.5], 1, 10**400, id="from-0-below-1"),
+]
+
+
+@pytest.mark.parametrize(("numbers", "inside", "outside", "wrong"), RANGES)
+def test_a_number_in_a_range(numbers, inside, outside, wrong):
+    for value in inside:
         assert numbers.check("n", value) == value
-
-
-@pytest.mark.parametrize(("numbers", "texts"), NOT_IN_RANGE)
-def test_the_text_of_a_flag_that_is_not_a_number_in_the_range(numbers, texts):
-    number_of = options.number(numbers)
-    message = r"^expected a (whole )?number .*, got '"
-    for text in [*texts, *NOT_NUMBERS]:
-        with pytest.raises(argparse.ArgumentTypeError, match=message):
-            number_of(text)
-
-
-@pytest.mark.parametrize(
-    ("numbers", "wrong", "words"),
-    [
-        pytest.param(Range(1), 0.5, "a whole number of at least 1", id="whole-from-1"),
-        pytest.param(Range(0, 9), 0.5, "a whole number from 0 to 9", id="whole-0-to-9"),
-        pytest.param(ABOVE_0, 10**400, "a number above 0", id="above-0"),
-        pytest.param(FRACTION, 10**400, "a number above 0 and at most 1", id="above-0-to-1"),
-        pytest.param(RATE, 10**400, "a number of at least 0 and below 1", id="from-0-below-1"),
-    ],
-)
-def test_an_argument_that_is_not_a_number_in_the_range(numbers, wrong, words):
-    for value in [wrong, -1, True, None, "1", [], math.nan, math.inf]:
-        with pytest.raises(TiedGPTError, match=f"^n must be {words}, got "):
+    for value in [outside, wrong, -1, True, None, "1", [], math.nan, math.inf]:
+        with pytest.raises(TiedGPTError, match=f"^n must be {re.escape(str(numbers))}, got "):
             numbers.check("n", value)
 
 
-@pytest.mark.parametrize("numbers", [Range(1), Range(0, 9)])
-def test_whole_numbers_of_numpy_become_those_of_python(numbers):
-    assert type(numbers.check("n", np.int8(1))) is int
-
-
-@pytest.mark.parametrize("numbers", [ABOVE_0, FRACTION, RATE])
-def test_numbers_of_numpy_become_those_of_python(numbers):
-    assert type(numbers.check("n", np.float32(0.5))) is float
+def test_numbers_of_numpy_become_those_of_python():
+    assert type(Range(1).check("n", np.int8(1))) is int
+    assert type(RATE.check("n", np.float32(0.5))) is float
 
 
 # Messages

@@ -264,7 +264,7 @@ def test_without_a_model_it_is_the_shipped_one_if_gpt2_is_not_here(run, checkpoi
     code, out, err = run("generate", "--json", "-n", "1", "a")
     assert code == 0
     assert json.loads(out)["model"] == "shakespeare-tied"
-    assert err.startswith("tiedgpt: note: gpt2 is not on this machine, so this is shakespeare-tied")
+    assert err.startswith("tiedgpt: note: the model is shakespeare-tied")
 
 
 def test_without_a_model_it_is_gpt2_if_that_is_here(run, checkpoint, weights):

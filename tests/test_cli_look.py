@@ -1,169 +1,158 @@
-"""Looking inside a model: next, lens, attribute, score --tokens, generate --logprobs.
+"""What the commands that look inside a model read and print: next, lens, attribute, score, params.
 
-Tokens are bytes, and the context is 64 tokens. `untied` is the path of an untied model, and
-`checkpoint` the path of a tied model. With --head both, a command answers once with the tied head
-and once with the untied one.
+What the numbers are is tested in test_reports.py: here a command's JSON is the report, and its
+table shows the report's numbers. Tokens are bytes, and the context is 64 tokens. `untied` is the
+path of an untied model, and `checkpoint` the path of a tied model.
 """
 
 import re
-import shlex
 import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.commands import answer, assert_one_error_line, output
+from support.commands import answer, output
 from support.models import CONFIG, random_model
 
 import tiedgpt
 from tiedgpt.cli import tables
-from tiedgpt.gpt2.ops import log_softmax
-from tiedgpt.study.attribution import ablation, attribute
+from tiedgpt.study import reports
 
 PROMPT = "abcdefgh"
 IDS = [64, 65, 66, 67, 68, 69, 70, 71]  # of PROMPT, where tokens are bytes
-ID_OF_A = 64
-ID_OF_B = 65
-LONG_PROMPT = PROMPT * 7
-TEXT = b"To be, or not to be.\nThat is it. " * 3
+A, B = 64, 65
+TEXT = "To be, or not to be.\nThat is it. " * 3
+TEXT_IDS = np.array(tiedgpt.Tokenizer([]).encode(TEXT))
+PARTS = ["attn.1.head.2", "mlp.0"]
 
-
-def assert_predicted(report, log_p, token, k, unit):
-    """A token's report agrees with the log probabilities [V] of all tokens.
-
-    The report has the token's rank, and the k likeliest of the other tokens: its alternatives.
-    unit: "logprob", a log probability in nats, or "bits", the same in bits with a plus sign.
-    """
-    order = np.argsort(-log_p).tolist()
-    likeliest_others = [other for other in order if other != token][:k]
-    assert report["id"] == token
-    assert report["rank"] == 1 + order.index(token)
-    assert [other["id"] for other in report["alternatives"]] == likeliest_others
-
-    expected = log_p[[token, *likeliest_others]]
-    if unit == "bits":
-        expected = -expected / np.log(2)
-    numbers = [row[unit] for row in [report, *report["alternatives"]]]
-    assert numbers == pytest.approx(expected, rel=1e-4)
-
-
-# --head both
-
-NEXT = pytest.param(["next", LONG_PROMPT], id="next")
-ATTRIBUTE = pytest.param(["attribute", LONG_PROMPT], id="attribute")
-OTHERS = [
-    pytest.param(["next", "--paths", "a"], id="next-paths"),
-    pytest.param(["lens", PROMPT], id="lens"),
-    pytest.param(
-        ["attribute", PROMPT, "a", "--against", "b", "--ablate", "attn.0.head.1"],
-        id="attribute-ablate",
+# A command -> its report by the library, of a model m and a tokenizer t
+REPORTS = {
+    f"next {PROMPT} -k 3": lambda m, t: reports.next_report([m], t, IDS, 3)[0],
+    "next --paths a": lambda m, t: reports.paths_report(m, t, A, 10),
+    f"lens {PROMPT}": lambda m, t: reports.lens_report(m, t, IDS),
+    f"attribute {PROMPT}": lambda m, t: reports.logit_report(m, t, IDS),
+    f"attribute {PROMPT} a --against b --ablate {PARTS[0]} --ablate {PARTS[1]}": (
+        lambda m, t: reports.logit_report(m, t, IDS, A, B, PARTS)
     ),
-    pytest.param(["generate", PROMPT, "-n", "9", "-s", "3", "--logprobs", "9"], id="generate"),
-    pytest.param(["score"], id="score"),
-    pytest.param(["score", "--tokens"], id="score-tokens"),
-]
+    "score": lambda m, t: reports.score_report(m, t, TEXT_IDS, stride=32),
+    "score --stride 64 --tokens": lambda m, t: reports.score_report(m, t, TEXT_IDS, 64, 5),
+}
 
 
+@pytest.fixture(params=REPORTS)
+def command(request):
+    """A command line, as words."""
+    return request.param.split()
+
+
+@pytest.mark.parametrize("line", REPORTS)
 @pytest.mark.parametrize("head", ["tied", "untied"])
-@pytest.mark.parametrize("command", [NEXT, ATTRIBUTE, *OTHERS])
-def test_the_json_of_both_heads_says_which_is_which(run, untied, command, head):
-    document = answer(run, *command, "-m", untied, "--head", "both", stdin=TEXT)
-    assert document["model"] == untied
-    assert document["head"] == "both"
-    assert document[head]["head"] == head
+def test_the_json_is_the_report(run, untied, line, head):
+    document = answer(run, *line.split(), "-m", untied, "--head", head, stdin=TEXT.encode())
+    model = tiedgpt.load_model(untied, head)
+    report = REPORTS[line](model, tiedgpt.load_tokenizer(untied))
+    if line.startswith("score"):
+        question = {"file": "-", "text_tokens": len(TEXT), "text_bytes": len(TEXT)}
+    elif "--paths" in line:
+        question = {"prompt": "a", "prompt_ids": [A]}
+    else:
+        question = {"prompt": PROMPT, "prompt_ids": IDS}
+    assert document == {"model": untied, **question, **report}
 
 
-# `next` without --paths is left out: with both heads, it also lists the likeliest tokens of the
-# other head.
-@pytest.mark.parametrize("head", ["tied", "untied"])
-@pytest.mark.parametrize("command", [ATTRIBUTE, *OTHERS])
-def test_both_heads_in_the_json_are_each_head_alone(run, untied, command, head):
-    both = answer(run, *command, "-m", untied, "--head", "both", stdin=TEXT)[head]
-    alone = answer(run, *command, "-m", untied, "--head", head, stdin=TEXT)
-    both.pop("timing", None)  # which `generate` has, and which is never the same
-    alone.pop("timing", None)
-    assert both == alone
+def test_the_json_of_both_heads_has_each_head_alone(run, untied, command):
+    both = answer(run, *command, "-m", untied, "--head", "both", stdin=TEXT.encode())
+    assert both.pop("model") == untied
+    assert both.pop("head") == "both"
+    assert list(both) == ["tied", "untied"]
+    for head, document in both.items():
+        assert document["head"] == head
+        if command[0] == "next" and "--paths" not in command:
+            # With both heads, it also lists the likeliest tokens of the other head.
+            document["next"] = [row for row in document["next"] if row["rank"] <= 3]
+        alone = answer(run, *command, "-m", untied, "--head", head, stdin=TEXT.encode())
+        assert document == alone
 
 
-@pytest.mark.parametrize("head", ["untied", "both"])
-@pytest.mark.parametrize("width", [80, 44])
-@pytest.mark.parametrize("command", [NEXT, ATTRIBUTE, *OTHERS])
-def test_the_text_fits_the_terminal(run, untied, monkeypatch, command, width, head):
-    monkeypatch.setenv("COLUMNS", str(width))
-    out = output(run, *command, "-m", untied, "--head", head, stdin=TEXT)
-    # Not counted: the lines about the score of a text, which come last, and the model's long path.
-    before_the_score, _, _ = out.partition("\nloss ")
-    listing = before_the_score.replace(untied, "MODEL")
-    assert max(len(line) for line in listing.splitlines()) <= width
+def test_generate_by_both_heads_is_each_head_alone(run, untied):
+    line = ["generate", PROMPT, "-n", "9", "-s", "3", "--logprobs", "9", "-m", untied]
+    both = answer(run, *line, "--head", "both")
+    for head in ["tied", "untied"]:
+        alone = answer(run, *line, "--head", head)
+        both[head].pop("timing")  # which is never the same
+        alone.pop("timing")
+        assert both[head] == alone
 
 
-@pytest.mark.parametrize("width", [80, 44])
-@pytest.mark.parametrize("command", [NEXT, ATTRIBUTE, *OTHERS])
-def test_the_text_of_both_heads_names_both(run, untied, monkeypatch, command, width):
-    monkeypatch.setenv("COLUMNS", str(width))
-    out = output(run, *command, "-m", untied, "--head", "both", stdin=TEXT)
-    words = re.findall(r"\w+", out)
-    assert "tied" in words
-    assert "untied" in words
-
-
-@pytest.mark.parametrize("head", ["untied", "both"])
-@pytest.mark.parametrize("width", [80, 44])
-@pytest.mark.parametrize("command", [NEXT, ATTRIBUTE])
-def test_a_long_prompt_is_shown_by_its_end(run, untied, monkeypatch, command, width, head):
-    monkeypatch.setenv("COLUMNS", str(width))
-    out = output(run, *command, "-m", untied, "--head", head)
-    end = LONG_PROMPT[-27:]  # 30 characters are shown, of which three are dots
-    assert f" after ...{end!r}" in " ".join(out.split())
-
-
-def test_both_heads_have_one_seed(run, checkpoint):
+def test_both_heads_of_a_tied_model_are_said_to_be_one(run, checkpoint):
     """Without --seed, a new seed is drawn once. So a copied head gives the same text."""
     code, out, err = run("generate", PROMPT, "-m", checkpoint, "--head", "both", "-n", "9")
     assert code == 0
-    assert "no W_U of its own" in err
+    assert "both heads are one" in " ".join(err.split())
     _, tied, untied = re.split(r"--- (?:un)?tied ---\n", out)
     assert tied == untied
 
 
-# next
+@pytest.mark.parametrize("head", ["untied", "both"])
+@pytest.mark.parametrize("width", [80, 44])
+def test_the_text_fits_the_terminal_and_names_the_heads(
+    run, untied, monkeypatch, command, width, head
+):
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = output(run, *command, "-m", untied, "--head", head, stdin=TEXT.encode())
+    # Not counted: the lines about the score of a text, which come last, and the model's long path.
+    before_the_score, _, _ = out.partition("\nloss ")
+    listing = before_the_score.replace(untied, "MODEL")
+    assert max(len(line) for line in listing.splitlines()) <= width
+    if head == "both":
+        assert {"tied", "untied"} <= set(re.findall(r"\w+", out))
 
 
-def test_next_json(run, untied):
-    document = answer(run, "next", "-m", untied, "-k", "3", PROMPT)
-    logits = tiedgpt.load_model(untied)(IDS)[-1]
-    p = np.exp(log_softmax(logits))
-    assert document["prompt_ids"] == IDS
-    assert [row["rank"] for row in document["next"]] == [1, 2, 3]
-    assert [row["id"] for row in document["next"]] == np.argsort(-logits)[:3].tolist()
-    for row in document["next"]:
-        assert row["logit"] == pytest.approx(logits[row["id"]], rel=1e-4)
-        assert row["probability"] == pytest.approx(p[row["id"]], rel=1e-4)
+def test_a_long_prompt_is_shown_by_its_end(run, untied):
+    out = output(run, "next", "-m", untied, PROMPT * 7)
+    assert f" after ...{(PROMPT * 7)[-27:]!r} by" in " ".join(out.split())
 
 
-def test_next_for_people(run, untied):
-    document = answer(run, "next", "-m", untied, "-k", "3", PROMPT)
-    lines = output(run, "next", "-m", untied, "-k", "3", PROMPT).splitlines()
-    rows = [line for line in lines if "%" in line]
+# Tables
+
+
+def cells(text):
+    """The rows of a table as lists of cells; no label and no cell has two spaces in it."""
+    return [re.split(" {2,}", line.strip()) for line in text.splitlines()]
+
+
+@pytest.fixture
+def table(run, untied, monkeypatch):
+    """table(command line) -> its JSON, and the cells of all lines that it prints."""
+    monkeypatch.setenv("COLUMNS", "1000")  # each row is one line
+
+    def table(line):
+        words = [*line.split(), "-m", untied]
+        document = answer(run, *words, stdin=TEXT.encode())
+        return document, cells(output(run, *words, stdin=TEXT.encode()))
+
+    return table
+
+
+def test_the_table_of_next(table):
+    document, (_title, header, *rows) = table(f"next {PROMPT} -k 3")
+    assert header == ["probability", "logit"]
     assert len(rows) == 3
-    for row, expected in zip(rows, document["next"], strict=True):
-        *_, probability, logit = row.split()
-        assert probability == f"{expected['probability']:.2%}"
-        assert logit == f"{expected['logit']:.2f}"
+    for (_token, *numbers), row in zip(rows, document["next"], strict=True):
+        assert numbers == [f"{row['probability']:.2%}", f"{row['logit']:.3f}"]
 
 
-def test_next_by_both_heads_marks_the_tokens_of_one_head(run, untied):
-    arguments = ("next", "-m", untied, "--head", "both", "-k", "3", PROMPT)
-    document = answer(run, *arguments)
-    by_tied = {row["id"] for row in document["tied"]["next"] if row["rank"] <= 3}
-    by_untied = {row["id"] for row in document["untied"]["next"] if row["rank"] <= 3}
-    of_one_head = by_tied ^ by_untied
-    assert len(of_one_head) > 0
-
-    lines = output(run, *arguments).splitlines()
-    marked = [line for line in lines if " * " in line]
-    assert len(marked) == len(of_one_head)
-    assert lines[-1] == "* among the 3 likeliest by one head only"
+def test_the_table_of_next_by_both_heads_marks_the_tokens_of_one_head(table):
+    document, (_title, header, *rows, foot) = table(f"next {PROMPT} -k 3 --head both")
+    assert header == ["tied", "logit", "rank", "untied", "logit", "rank"]
+    assert foot == ["* among the 3 likeliest by one head only"]
+    both = zip(document["tied"]["next"], document["untied"]["next"], strict=True)
+    for (tied, untied), (label, *numbers) in zip(both, rows, strict=True):
+        assert label.endswith(" *") == (max(tied["rank"], untied["rank"]) > 3)
+        expected = []
+        for token in (tied, untied):
+            expected += [f"{token['probability']:.2%}", f"{token['logit']:.3f}", str(token["rank"])]
+        assert numbers == expected
 
 
 def test_next_of_all_tokens_by_both_heads_marks_none(run, untied):
@@ -172,58 +161,96 @@ def test_next_of_all_tokens_by_both_heads_marks_none(run, untied):
     assert " * " not in out
 
 
-def test_next_by_both_heads_has_the_logit_and_rank_by_each(run, untied):
-    out = output(run, "next", "-m", untied, "--head", "both", PROMPT)
-    (header,) = [line for line in out.splitlines() if " logit " in line]
-    assert header.split() == ["tied", "logit", "rank", "untied", "logit", "rank"]
+def test_the_table_of_paths(table):
+    document, (_title, header, *rows) = table("next --paths a -k 4")
+    assert header == ["untied", "raw", "normed", "mlp0", "model"]
+    for rank, row in enumerate(rows[:4]):
+        by_raw = document["paths"]["raw"][rank]
+        by_model = document["paths"]["model"][rank]
+        assert row[0] == str(rank + 1)
+        assert f"{by_raw['logit']:.3f}" in row
+        assert row[-1].split()[-1] == f"{by_model['probability']:.1%}"
 
 
-@pytest.fixture
-def by_paths(run, checkpoint):
-    """The JSON of the paths from the token "a"."""
-    return answer(run, "next", "-m", checkpoint, "--paths", "a")
+def test_the_table_of_lens(table):
+    document, (_title, _empty, header, *rows) = table(f"lens {PROMPT}")
+    assert header == ["untied", *[repr(letter) for letter in PROMPT]]
+    assert [row[0] for row in rows] == ["embedding", "block 0", "block 1"]
+    for row, layer in zip(rows, document["layers"], strict=True):
+        likeliest = layer["positions"][-1][0]
+        assert row[-1].split()[-1] == f"{likeliest['probability']:.1%}"
 
 
-def test_next_by_paths_json(checkpoint, by_paths):
-    model = tiedgpt.load_model(checkpoint)
-    (a,) = by_paths["prompt_ids"]
-    assert list(by_paths["paths"]) == ["raw", "normed", "mlp0", "model"]
-    logits_of = {"raw": model.W_E @ model.W_E[a], "model": model([a])[0]}
-    for name, logits in logits_of.items():
-        rows = by_paths["paths"][name]
-        assert [row["id"] for row in rows] == np.argsort(-logits)[:10].tolist()
-        assert rows[0]["logit"] == pytest.approx(logits.max(), rel=1e-4)
+def test_the_table_of_attribute_has_the_largest_parts_and_adds_up(table):
+    document, (_title, _empty, *rows, others, everything) = table(
+        f"attribute {PROMPT} a --against b"
+    )
+    parts = document["parts"]
+    largest = sorted(parts, key=lambda part: -abs(parts[part]))[:10]
+    assert rows == [[part, f"{parts[part]:+.3f}"] for part in largest]
+    assert others[0] == f"other parts ({len(parts) - 10})"
+    assert everything == ["all parts", f"{document['total']:+.3f}"]
+    # Each of eleven numbers is rounded to three decimals.
+    shown = sum(float(number) for _, number in [*rows, others])
+    assert shown == pytest.approx(document["total"], abs=6e-3)
 
 
-def test_next_by_paths_for_people(run, checkpoint, by_paths, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "1000")  # each row and the legend are one line
-    lines = output(run, "next", "-m", checkpoint, "--paths", "a").splitlines()
-    title, header, *rows, empty, legend = lines
-    assert title == "Likeliest next tokens after 'a', tied:"
-    assert header.split() == ["raw", "normed", "mlp0", "model"]
-    assert len(rows) == 10
-    assert empty == ""
-    assert legend.startswith("raw: W_E, W_U; normed: ")
-
-    # A cell of the column "raw" has a token and its score, a cell of "model" a probability.
-    likeliest_by_raw = by_paths["paths"]["raw"][0]
-    likeliest_by_model = by_paths["paths"]["model"][0]
-    rank, token_by_raw, score, *_, probability = rows[0].split()
-    assert rank == "1"
-    assert token_by_raw == repr(likeliest_by_raw["token"])
-    assert score == f"{likeliest_by_raw['logit']:.2f}"
-    assert probability == f"{likeliest_by_model['probability']:.1%}"
+def test_the_table_of_attribute_without_some_parts(table):
+    line = f"attribute {PROMPT} a --against b --ablate {PARTS[0]} --ablate {PARTS[1]}"
+    document, lines = table(line)
+    ablated = document["ablated"]
+    before, after = document["total"], ablated["total"]
+    assert [f"Ablated (set to 0): {', '.join(PARTS)}"] in lines
+    expected = ["difference of logits", f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}"]
+    assert expected in lines
+    before, after = document["tokens"][1]["rank"], ablated["tokens"][1]["rank"]
+    change = "0" if after == before else f"{after - before:+}"
+    assert ["rank of 'b'", str(before), str(after), change] in lines
 
 
-def test_next_by_paths_as_its_help_shows_it_works_with_the_shipped_model(run):
-    (example,) = re.findall(r"^  tiedgpt (next .*--paths.*)$", output(run, "next", "-h"), re.M)
-    output(run, *shlex.split(example), "-m", "shakespeare-tied")
+def test_the_table_of_score(table):
+    document, (title, _empty, *rows) = table("score")
+    assert title[0].endswith(", untied, on stdin")
+    assert rows[0] == ["loss", f"{document['nll']:.4f}"]
+    assert rows[1] == ["perplexity", f"{document['perplexity']:,.2f}"]
+    assert rows[2] == ["bits per byte", f"{document['bits_per_byte']:.4f}"]
 
 
-def test_next_by_paths_of_a_token_that_the_model_does_not_have(run, save):
-    small = save("small", random_model(replace(CONFIG, vocab_size=70)))  # the tokenizer has more
-    message = "'z' has id 89, and the model has tokens 0 to 69"
-    assert_one_error_line(run("next", "-m", small, "--paths", "z"), message)
+@pytest.mark.parametrize(("stride", "predicted"), [("32", 98), ("64", 97)])
+def test_score_says_how_much_was_predicted(run, checkpoint, stride, predicted):
+    """All tokens but the first; with a stride of the whole context, but the first of each window"""
+    out = output(run, "score", "-m", checkpoint, "--stride", stride, stdin=TEXT.encode())
+    text = " ".join(out.split())
+    assert f"predicted {predicted} of 99 tokens ({predicted} of 99 bytes)" in text
+    assert f"in windows of up to 64 tokens, one every {stride}." in text
+
+
+def test_score_tokens_has_a_line_for_each_token_and_ends_with_the_score(run, untied):
+    """The first token of a window of 64 tokens is not predicted."""
+    line = ("score", "-m", untied, "--stride", "64")
+    document = answer(run, *line, "--tokens", stdin=TEXT.encode())
+    out = output(run, *line, "--tokens", stdin=TEXT.encode())
+    header, *lines = out.splitlines()
+    assert header.split() == ["bits", "token", "likeliest", "others"]
+    assert lines[0].split() == ["-", "'T'"]
+    assert lines[64].split()[0] == "-"
+    for prediction in document["predictions"]:
+        assert lines[prediction["place"]].split()[0] == f"{prediction['bits']:.2f}"
+    assert out.endswith(output(run, *line, stdin=TEXT.encode()))
+
+
+def test_the_table_of_params(run, checkpoint, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
+    document = answer(run, "params", checkpoint)
+    _title, _empty, _header, *rows = cells(output(run, "params", checkpoint))
+    tied, untied = document["tied"], document["untied"]
+    assert document["difference"] == untied["total"] - tied["total"]
+    counts = {group: (tied["groups"][group], untied["groups"][group]) for group in tied["groups"]}
+    counts["total"] = (tied["total"], untied["total"])
+    for (label, (few, many)), row in zip(counts.items(), rows, strict=False):
+        difference = f"{many - few:+,}" if many > few else "0"
+        share = f"{many / untied['total']:.1%}"
+        assert row == [label, f"{few:,}", f"{many:,}", difference, share]
 
 
 @pytest.fixture
@@ -231,209 +258,16 @@ def padded(save):
     """The path of a model with more tokens than its tokenizer; the last is likely after "b"."""
     model = random_model(replace(CONFIG, vocab_size=300))
     # The path "raw" scores a token after b by the product of its row of wte with b's row.
-    model.parameters["wte.weight"][299] = 40 * model.parameters["wte.weight"][ID_OF_B]
+    model.parameters["wte.weight"][299] = 40 * model.parameters["wte.weight"][B]
     return save("padded", model)
 
 
 def test_a_token_that_pads_the_vocabulary_is_shown_by_its_id(run, padded):
     assert "[299] 100.0%" in output(run, "next", "-m", padded, "--paths", "b")
-    assert "[299] 100%" in output(run, "lens", "-m", padded, "b")
+    assert "[299] 100.0%" in output(run, "lens", "-m", padded, "b")
 
 
-def test_a_token_that_pads_the_vocabulary_has_no_text_in_the_json(run, padded):
-    document = answer(run, "next", "-m", padded, "--paths", "b")
-    likeliest = document["paths"]["raw"][0]
-    assert likeliest["id"] == 299
-    assert likeliest["token"] is None
-
-
-# lens
-
-
-def test_lens_json(run, untied):
-    document = answer(run, "lens", "-m", untied, PROMPT)
-    assert document["head"] == "untied"
-    assert document["prompt_ids"] == IDS
-    names = [layer["name"] for layer in document["layers"]]
-    assert names == ["resid_pre.0", "resid_post.0", "resid_post.1"]
-
-    logits = tiedgpt.load_model(untied)(IDS)
-    after_the_last_block = document["layers"][-1]["positions"]
-    assert len(after_the_last_block) == len(IDS)
-    for position, tokens in enumerate(after_the_last_block):
-        likeliest = np.argsort(-logits[position])[:5].tolist()
-        assert [token["id"] for token in tokens] == likeliest
-
-
-def test_lens_for_people(run, untied, monkeypatch):
-    document = answer(run, "lens", "-m", untied, PROMPT)
-    monkeypatch.setenv("COLUMNS", "1000")  # the table has all columns side by side
-    title, _empty, header, *rows = output(run, "lens", "-m", untied, PROMPT).splitlines()
-    assert title.startswith("The likeliest next token and its probability")
-    assert header.split() == [repr(letter) for letter in PROMPT]
-    assert len(rows) == 3
-    assert rows[0].startswith("embedding ")
-    assert rows[1].startswith("block 0 ")
-    assert rows[2].startswith("block 1 ")
-
-    last_layer = document["layers"][-1]
-    tokens_at_last_position = last_layer["positions"][-1]
-    likeliest = tokens_at_last_position[0]
-    last_cell = rows[-1].split()[-1]
-    assert last_cell == f"{likeliest['probability']:.0%}"
-
-
-# attribute
-
-# The arguments after the prompt, and the ids of the tokens that they name
-LOGITS = [
-    pytest.param([], None, id="likeliest-token"),
-    pytest.param(["a"], [ID_OF_A], id="token"),
-    pytest.param(["a", "--against", "b"], [ID_OF_A, ID_OF_B], id="difference"),
-]
-
-
-def logit_of(logits, tokens):
-    """The logit of one token, or the difference of the logits of two tokens."""
-    if len(tokens) == 1:
-        return logits[tokens[0]]
-    return logits[tokens[0]] - logits[tokens[1]]
-
-
-@pytest.mark.parametrize(("arguments", "tokens"), LOGITS)
-def test_attribute_json(run, untied, arguments, tokens):
-    document = answer(run, "attribute", "-m", untied, PROMPT, *arguments)
-    model = tiedgpt.load_model(untied)
-    logits = model(IDS)[-1]
-    if tokens is None:
-        tokens = [int(logits.argmax())]
-    assert [token["id"] for token in document["tokens"]] == tokens
-    total = logit_of(logits, tokens)
-    assert document["total"] == pytest.approx(total, abs=1e-4)
-    assert sum(document["parts"].values()) == pytest.approx(total, abs=1e-4)
-    assert document["parts"] == attribute(model, IDS, *tokens)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        pytest.param([], id="likeliest-token"),
-        pytest.param(["a"], id="token"),
-        pytest.param(["a", "--against", "b"], id="difference"),
-    ],
-)
-def test_attribute_for_people(run, untied, arguments):
-    """The last lines have the ten largest parts, the sum of the others, and the sum of all."""
-    document = answer(run, "attribute", "-m", untied, PROMPT, *arguments)
-    lines = output(run, "attribute", "-m", untied, PROMPT, *arguments).splitlines()
-    parts = document["parts"]
-    largest = sorted(parts, key=lambda part: -abs(parts[part]))[:10]
-
-    last_lines = lines[-(len(largest) + 2) :]  # a line each, then the others, then all
-    *rows, others, everything = [line.rsplit(maxsplit=1) for line in last_lines]
-    assert rows == [[part, f"{parts[part]:+.3f}"] for part in largest]
-    others_label, sum_of_others = others
-    assert others_label == f"other parts ({len(parts) - 10})"
-    total_label, total = everything
-    assert total_label == "all parts"
-    # Each number is rounded to three decimals, so its error is 5e-4 at most. The errors of eleven
-    # numbers add up to 5.5e-3 at most.
-    assert float(total) == pytest.approx(document["total"], abs=6e-4)
-    shown = [float(number) for _, number in rows]
-    shown.append(float(sum_of_others))
-    assert sum(shown) == pytest.approx(document["total"], abs=6e-3)
-
-
-PARTS = ["attn.1.head.2", "mlp.0"]
-ABLATED = ["a", "--against", "b", "--ablate", PARTS[0], "--ablate", PARTS[1]]
-
-
-def ablated_logits(model):
-    """The logits after PROMPT if the outputs of PARTS are set to 0."""
-    return model(IDS, edit=ablation(model.config, PARTS))[-1]
-
-
-def test_attribute_without_some_parts_json(run, untied):
-    document = answer(run, "attribute", "-m", untied, PROMPT, *ABLATED)
-    model = tiedgpt.load_model(untied)
-    before = model(IDS)[-1]
-    after = ablated_logits(model)
-    ablated = document["ablated"]
-    assert ablated["parts"] == PARTS
-    assert ablated["total"] == pytest.approx(after[ID_OF_A] - after[ID_OF_B], abs=1e-4)
-    token_before, _against = document["tokens"]
-    token_after, _against = ablated["tokens"]
-    assert token_before["logit"] == pytest.approx(before[ID_OF_A], abs=1e-4)
-    assert token_after["logit"] == pytest.approx(after[ID_OF_A], abs=1e-4)
-
-
-def test_attribute_without_some_parts_for_people(run, untied):
-    out = output(run, "attribute", "-m", untied, PROMPT, *ABLATED)
-    assert "Ablated (set to 0): attn.1.head.2, mlp.0\n" in out
-    assert "rank of 'b'" in out
-
-    model = tiedgpt.load_model(untied)
-    before = model(IDS)[-1]
-    after = ablated_logits(model)
-    difference_before = before[ID_OF_A] - before[ID_OF_B]
-    difference_after = after[ID_OF_A] - after[ID_OF_B]
-    change = difference_after - difference_before
-    (row,) = [line for line in out.splitlines() if line.startswith("difference of logits ")]
-    shown_change = row.split()[-1]
-    assert float(shown_change) == pytest.approx(change, abs=2e-3), "it has three decimals"
-
-
-# score --tokens
-
-
-def test_score_tokens_json_has_the_score_of_the_text_too(run, untied):
-    document = answer(run, "score", "-m", untied, "--tokens", stdin=TEXT)
-    plain = answer(run, "score", "-m", untied, stdin=TEXT)
-    assert document.keys() == plain.keys() | {"predictions"}
-    rounded = {"nll", "perplexity", "bits_per_byte"}
-    for name in rounded:
-        assert document[name] == pytest.approx(plain[name], rel=1e-6)
-    for name in plain.keys() - rounded:
-        assert document[name] == plain[name]
-
-
-def test_score_tokens_json_has_all_tokens_but_the_first_of_each_window(run, untied):
-    """With a stride of 64, the context, windows begin at the places 0 and 64."""
-    document = answer(run, "score", "-m", untied, "--tokens", "--stride", "64", stdin=TEXT)
-    places = [prediction["place"] for prediction in document["predictions"]]
-    assert places == [*range(1, 64), *range(65, len(TEXT))]
-
-
-def test_score_tokens_json_has_what_the_model_predicts(run, untied):
-    document = answer(run, "score", "-m", untied, "--tokens", stdin=TEXT)
-    ids = tiedgpt.load_tokenizer(untied).encode(TEXT.decode())
-    place = 9
-    log_p = log_softmax(tiedgpt.load_model(untied)(ids[:place])[-1])
-    prediction = document["predictions"][place - 1]  # the first token is not predicted
-    assert prediction["place"] == place
-    assert_predicted(prediction, log_p, ids[place], k=5, unit="bits")
-
-
-def test_score_tokens_for_people(run, untied):
-    """Each token has a line. The first token of a window of 64 tokens is not predicted."""
-    arguments = ("score", "-m", untied, "--stride", "64")
-    document = answer(run, *arguments, "--tokens", stdin=TEXT)
-    out = output(run, *arguments, "--tokens", stdin=TEXT)
-    header, *lines = out.splitlines()
-    assert header.split() == ["bits", "token", "likeliest", "others"]
-    first_of_window_1 = lines[0]
-    first_of_window_2 = lines[64]
-    assert first_of_window_1.split() == ["-", "'T'"]
-    assert first_of_window_2.split()[0] == "-"
-    for prediction in document["predictions"]:
-        line = lines[prediction["place"]]
-        assert line.split()[0] == f"{prediction['bits']:.2f}"
-
-
-def test_score_tokens_for_people_ends_with_the_score_of_the_text(run, untied):
-    out = output(run, "score", "-m", untied, "--tokens", stdin=TEXT)
-    assert out.endswith(output(run, "score", "-m", untied, stdin=TEXT))
-    assert "\x1b" not in out
+# Colours
 
 
 @pytest.fixture
@@ -444,13 +278,14 @@ def coloured(run, untied, monkeypatch):
         for variable, value in environment.items():
             monkeypatch.setenv(variable, value)
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-        return output(run, "score", "-m", untied, "--tokens", stdin=TEXT)
+        return output(run, "score", "-m", untied, "--tokens", stdin=TEXT.encode())
 
     return coloured
 
 
 def test_colours_on_a_terminal_tell_the_surprisal(run, untied, coloured):
-    plain = output(run, "score", "-m", untied, "--tokens", stdin=TEXT)
+    plain = output(run, "score", "-m", untied, "--tokens", stdin=TEXT.encode())
+    assert "\x1b" not in plain
     out = coloured(NO_COLOR="", TERM="xterm")
     assert re.sub(r"\x1b\[\d+m", "", out) == plain
     rows = re.findall(r"^\x1b\[(\d+)m *([\d.]+)(.*)$", out, re.M)  # colour, number, the rest
@@ -476,28 +311,27 @@ def test_there_are_no_colours_where_they_are_not_wanted(coloured):
 SAMPLED = ("-n", "6", "-s", "3", "--num-samples", "2", "-t", "0.7")
 
 
-def test_generate_logprobs_json(run, untied):
-    arguments = ("generate", PROMPT, "-m", untied, *SAMPLED)
-    samples = answer(run, *arguments, "--logprobs", "2")["samples"]
-    plain = answer(run, *arguments)["samples"]
+def test_generate_logprobs(run, untied):
+    """They are of the logits before --temperature. The text lists those of the JSON."""
+    line = ("generate", PROMPT, "-m", untied, *SAMPLED)
+    samples = answer(run, *line, "--logprobs", "2")["samples"]
+    plain = answer(run, *line)["samples"]
     assert [sample["ids"] for sample in samples] == [sample["ids"] for sample in plain]
-
     model = tiedgpt.load_model(untied)
     for sample in samples:
-        assert len(sample["logprobs"]) == len(sample["ids"])
         for place, token in enumerate(sample["ids"]):
-            ids_before = IDS + sample["ids"][:place]
-            log_p = log_softmax(model(ids_before)[-1])
-            assert_predicted(sample["logprobs"][place], log_p, token, k=2, unit="logprob")
+            (before,) = reports.predictions_report(
+                tiedgpt.Tokenizer([]), model(IDS + sample["ids"][:place])[-1], [token]
+            )
+            listed = sample["logprobs"][place]
+            assert np.exp(listed["logprob"]) == pytest.approx(before["probability"], rel=1e-4)
+            assert listed["rank"] == before["rank"]
+            assert len(listed["alternatives"]) == 2
 
-
-def test_generate_logprobs_for_people(run, untied):
-    arguments = ("generate", PROMPT, "-m", untied, *SAMPLED, "--logprobs", "2")
-    _, second = answer(run, *arguments)["samples"]
-    _, _, after_the_first = output(run, *arguments).partition("--- 2 of 2 ---")
-    _header, _, table = after_the_first.partition("others\n")  # the header ends with "others"
-    first_cells = [line.split()[0] for line in table.splitlines()]
-    assert first_cells == [f"{token['logprob']:.2f}" for token in second["logprobs"]]
+    _, _, second = output(run, *line, "--logprobs", "2").partition("--- 2 of 2 ---")
+    _header, _, rows = second.partition("others\n")  # the header ends with "others"
+    first_cells = [row.split()[0] for row in rows.splitlines()]
+    assert first_cells == [f"{token['logprob']:.2f}" for token in samples[1]["logprobs"]]
 
 
 def test_logprobs_end_with_the_sample(run, untied, save):
@@ -517,7 +351,7 @@ def test_logprobs_end_with_the_sample(run, untied, save):
         assert all(token["alternatives"] == [] for token in sample["logprobs"])
 
 
-# Tables
+# Narrow terminals
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,10 @@ from support.models import CONFIG, random_model
 
 import tiedgpt
 from tiedgpt import Tokenizer
-from tiedgpt.study import bigrams, direct_path, gradients, similarity, solved
+from tiedgpt.cli.messages import ProgressBar
+from tiedgpt.cli.tables import shown, value_at
 from tiedgpt.study.corpus import Corpus
-from tiedgpt.study.report import losses
+from tiedgpt.study.reports import study_report
 
 # Twelve of the characters are frequent: a, b and d to m.
 TEXT = "aab" + "ab" * 119 + "aac" * 20 + "defghijklm" * 100 + "the end\n"
@@ -41,17 +42,6 @@ def study(run, *arguments, stdin=b""):
 # The JSON
 
 
-def approximately(numbers):
-    """What equals the same numbers up to float32's rounding, and None where a number is None."""
-    expected = {}
-    for name, number in numbers.items():
-        if number is None:
-            expected[name] = None
-        else:
-            expected[name] = pytest.approx(number, rel=1e-4)
-    return expected
-
-
 def test_study_json_says_what_was_studied(run, checkpoint, untied, text_file):
     document = answer(run, "study", untied, checkpoint, "--corpus", text_file)
     assert document["corpus"] == {"file": text_file, "bytes": len(TEXT), "min_count": 100}
@@ -65,57 +55,19 @@ def test_study_json_says_what_was_studied(run, checkpoint, untied, text_file):
         assert report["parameters"] == sum(array.size for array in parameters.values())
 
 
-@pytest.mark.parametrize("head", ["tied", "untied"])
-def test_study_json_has_what_the_library_measures(run, checkpoint, untied, text_file, head):
-    reports, _ = study(run, untied, checkpoint, "--corpus", text_file)
-    (report,) = [report for report in reports if report["head"] == head]
-    model = tiedgpt.load_model(report["model"])
-    ids = tiedgpt.load_tokenizer(checkpoint).encode(TEXT)
-    corpus = Corpus.of(ids, CONFIG.vocab_size)
-
-    assert report["corpus"] == {
-        "tokens": len(TEXT),  # the tokens are bytes
-        "frequent": 12,  # a, b and d to m
-        "self_prediction": 0.0,  # no frequent token is its own most frequent successor
-        "jsd_floor": pytest.approx(direct_path.jsd_floor(corpus)),
-    }
-    assert report["direct_path"] == approximately(direct_path.direct_path(model, corpus))
-    assert report["loss"] == approximately(losses(model, corpus.ids))
-    end = corpus.ids[-(CONFIG.n_ctx + 1) :]  # a whole context, and the token after it
-    gradients_at_end = gradients.gradients(model, end)
-    assert report["gradients"] == approximately(gradients_at_end.lengths_and_cosine())
-
-
-@pytest.mark.parametrize("head", ["tied", "untied"])
-def test_study_json_has_the_bigrams_of_each_path(run, checkpoint, untied, text_file, head):
-    reports, _ = study(run, untied, checkpoint, "--corpus", text_file)
-    (report,) = [report for report in reports if report["head"] == head]
-    model = tiedgpt.load_model(report["model"])
+def test_study_json_is_the_reports(run, checkpoint, untied, text_file):
+    """The embeddings of the untied model are compared with those of the tied one, given later."""
     corpus = Corpus.of(tiedgpt.load_tokenizer(checkpoint).encode(TEXT), CONFIG.vocab_size)
-
-    paths = bigrams.bigrams(model, corpus, None, solved.solved_paths(model, corpus))
-    for name, scores in paths.items():
-        assert report["bigrams"][name] == approximately(scores)
-    assert report["missing"] == approximately(solved.missing(report["bigrams"]))
-
-
-def test_study_compares_embeddings_with_those_of_the_tied_model(run, checkpoint, untied, text_file):
-    (report_of_untied, report_of_tied), _ = study(run, untied, checkpoint, "--corpus", text_file)
-    of_untied = report_of_untied["embeddings"]
-    of_tied = report_of_tied["embeddings"]
-    untied_model = tiedgpt.load_model(untied)
-    tied_model = tiedgpt.load_model(checkpoint)
-    corpus = Corpus.of(tiedgpt.load_tokenizer(checkpoint).encode(TEXT), CONFIG.vocab_size)
-
-    assert of_tied == approximately(similarity.embeddings(tied_model, corpus, None))
-    assert of_untied == approximately(similarity.embeddings(untied_model, corpus, tied_model.W_E))
-    assert None not in of_untied.values()
-
-
-def test_study_of_a_tied_model_alone(run, checkpoint, text_file):
-    (report,), _ = study(run, checkpoint, "--corpus", text_file)
-    assert report["direct_path"]["asymmetry"] == 0
-    assert report["loss"]["swapped"] is None
+    tied_W_E = tiedgpt.load_model(checkpoint).W_E
+    for found, other_W_E in zip(
+        study(run, untied, checkpoint, "--corpus", text_file)[0], [tied_W_E, None], strict=True
+    ):
+        name = found["model"]
+        model = tiedgpt.load_model(name)
+        assert found == study_report(
+            name, model, corpus, other_W_E, lambda *_: ProgressBar("", 1, ""), str
+        )
+    assert None not in study(run, untied, checkpoint)[0][0]["embeddings"].values()
 
 
 # The table
@@ -146,30 +98,6 @@ ROWS = {
 }
 
 
-def value_at(report, place):
-    """A value of a nested report by its dotted place; None if a part on the way is None."""
-    value = report
-    for key in place.split("."):
-        if value is None:
-            return None
-        value = value.get(key)
-    return value
-
-
-def assert_shows(cell, value):
-    """A cell of the table is this value, rounded to three decimals, or to 0.1 %."""
-    rounding = 5.1e-4  # half of the third decimal, and a little more for the rounding of float
-    if value is None:
-        assert cell == "-"
-    elif isinstance(value, str):
-        assert cell == value
-    elif cell.endswith(" %"):
-        percent = float(cell.removesuffix(" %"))
-        assert percent / 100 == pytest.approx(value, abs=rounding)
-    else:
-        assert float(cell.replace(",", "")) == pytest.approx(value, abs=rounding)
-
-
 def test_study_table_has_the_values_of_the_json(run, checkpoint, untied, text_file, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")  # each row is one line
     header, *lines = output(run, "study", checkpoint, untied, "--corpus", text_file).splitlines()
@@ -183,23 +111,11 @@ def test_study_table_has_the_values_of_the_json(run, checkpoint, untied, text_fi
         if is_row:
             label, tied_cell, untied_cell = cells
             labels.append(label)
-            assert_shows(tied_cell, value_at(tied_report, ROWS[label]))
-            assert_shows(untied_cell, value_at(untied_report, ROWS[label]))
+            place = ROWS[label]
+            field = place.split(".")[-1]
+            assert tied_cell == shown(field, value_at(tied_report, place))
+            assert untied_cell == shown(field, value_at(untied_report, place))
     assert labels == list(ROWS)
-
-
-def test_study_table_has_a_question_above_and_a_reading_below_its_rows(
-    run, checkpoint, untied, text_file, monkeypatch
-):
-    monkeypatch.setenv("COLUMNS", "400")  # each row and each reading is one line
-    out = output(run, "study", checkpoint, untied, "--corpus", text_file)
-    assert out.count("\n") <= 40, "it fits a screen"
-    _rows_about_the_models, *groups = out.removesuffix("\n").split("\n\n")
-    assert len(groups) == 6
-    for group in groups:
-        question, *_rows, reading = group.split("\n")
-        assert question.endswith("?")
-        assert reading.endswith(".")
 
 
 def study_of_four(run, checkpoint, untied, text_file):
@@ -208,20 +124,16 @@ def study_of_four(run, checkpoint, untied, text_file):
     return output(run, "study", *models, "--corpus", text_file)
 
 
-@pytest.mark.parametrize("width", [30, 80])
-def test_study_fits_narrow_terminals(run, checkpoint, untied, text_file, monkeypatch, width):
-    monkeypatch.setenv("COLUMNS", str(width))
-    out = study_of_four(run, checkpoint, untied, text_file)
-    assert max(len(line) for line in out.splitlines()) <= width
-
-
-def test_study_has_the_same_numbers_on_narrow_terminals(
+def test_study_fits_narrow_terminals_with_the_same_numbers(
     run, checkpoint, untied, text_file, monkeypatch
 ):
-    monkeypatch.setenv("COLUMNS", "80")
-    wide = numbers_in(study_of_four(run, checkpoint, untied, text_file))
-    monkeypatch.setenv("COLUMNS", "30")
-    narrow = numbers_in(study_of_four(run, checkpoint, untied, text_file))
+    numbers = []
+    for width in (80, 30):
+        monkeypatch.setenv("COLUMNS", str(width))
+        out = study_of_four(run, checkpoint, untied, text_file)
+        assert max(len(line) for line in out.splitlines()) <= width
+        numbers.append(numbers_in(out))
+    wide, narrow = numbers
     assert narrow == wide
     assert len(wide) >= 4 * 9, "each of four models has at least nine such numbers"
 
@@ -245,11 +157,16 @@ def test_study_wraps_the_names_of_models(run, checkpoint, untied):
 # What is left out, with a note
 
 
+def answer_without_notes(run, *models):
+    return answer(run, "study", *models, "--quiet")
+
+
 def test_study_without_a_corpus(run, checkpoint, untied):
     code, out, err = run("study", checkpoint, untied)
     assert code == 0
     assert err.startswith("tiedgpt: note: no --corpus: only the measurements that need no text")
     assert err.count("\n") == 1
+    assert answer_without_notes(run, checkpoint)["corpus"] is None
     assert "symmetric?" in out
     assert "All tokens, by A" in out
     assert "W_U and the tied model's W_E" in out
@@ -261,16 +178,6 @@ def test_study_without_a_corpus(run, checkpoint, untied):
 def test_study_takes_a_model_as_a_flag(run, checkpoint, untied):
     as_arguments = run("study", checkpoint, untied)
     assert run("study", checkpoint, "-m", untied) == as_arguments
-
-
-def test_study_json_without_a_corpus(run, checkpoint):
-    _, out, _ = run("study", checkpoint, "--json")
-    document = json.loads(out)
-    (report,) = document["models"]
-    assert document["corpus"] is None
-    assert report["corpus"] is None
-    assert report["bigrams"] is None
-    assert report["loss"] is None
 
 
 def test_study_of_different_vocabularies(run, checkpoint, save, text_file):
@@ -343,14 +250,6 @@ def test_study_of_three_models_of_which_the_second_has_a_damaged_tokenizer(
     assert f"{checkpoint} and {other} have different vocabularies" in err
 
 
-def test_study_of_a_text_without_frequent_tokens(run, checkpoint):
-    (report,), err = study(run, checkpoint, "--corpus", "-", stdin=b"a" * 99)
-    assert "stdin is too small for the rows about frequent tokens: 0 of the tokens of" in err
-    assert report["bigrams"] is None
-    # The context is 64 tokens, so 99 tokens are two windows. Of each, the first is not predicted.
-    assert report["loss"]["tokens"] == 99 - 2
-
-
 def test_study_of_an_empty_text(run, checkpoint):
     code, out, err = run("study", checkpoint, "--corpus", "-", stdin=b"")
     assert code == 0
@@ -367,14 +266,6 @@ def test_study_of_a_text_with_too_few_frequent_tokens(run, checkpoint):
     assert "All tokens, by A" in out
     assert "Frequent tokens, " not in out
     assert "mlp0" not in out
-
-
-def test_study_of_a_text_with_just_enough_frequent_tokens(run, checkpoint):
-    """Ten tokens occur 100 times each, so ten are frequent."""
-    (report,), err = study(run, checkpoint, "--corpus", "-", stdin=b"abcdefghij" * 100)
-    assert err == ""
-    assert report["corpus"]["frequent"] == 10
-    assert report["bigrams"] is not None
 
 
 def test_study_of_a_model_with_a_context_of_one_token(run, save, text_file):

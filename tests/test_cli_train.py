@@ -107,7 +107,7 @@ def evaluated_steps(directory):
 
 def saved_state(directory):
     """What the state holds beside its tensors."""
-    _, metadata = safetensors.read_with_metadata(directory / STATE)
+    _, metadata = safetensors.read_header(directory / STATE)
     return json.loads(metadata["training"])
 
 
@@ -181,9 +181,9 @@ def test_the_best_model_and_the_last_one_are_kept(train, tmp_path, monkeypatch):
     is_marked = [line.endswith("(not the best)") for line in err.splitlines()]
     assert is_marked == [False, False, True, True]
     assert_same_parameters(tiedgpt.load_model(tmp_path / "model"), evaluated[1])
-    state = safetensors.read_header(tmp_path / "model" / STATE)
+    state, _ = safetensors.read_header(tmp_path / "model" / STATE)
     last = [array.ravel() for array in evaluated[3].parameters.values()]
-    np.testing.assert_array_equal(state["parameters"].read(), np.concatenate(last))
+    np.testing.assert_array_equal(state["parameters"].values(), np.concatenate(last))
 
 
 @pytest.mark.usefixtures("interruptible")

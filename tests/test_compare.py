@@ -14,7 +14,7 @@ from support.other_gpt2 import STEPS, OtherGPT2
 
 import tiedgpt
 from tiedgpt import compare, from_state_dict
-from tiedgpt.checkpoints.reading import parse_json
+from tiedgpt.checkpoints.reading import STRICT_JSON
 from tiedgpt.comparison.compare import ReportRow, compare_arrays
 from tiedgpt.errors import ArgumentError
 from tiedgpt.testing import TINY, assert_same_gpt2, random_model, tiny_gpt2  # noqa: F401
@@ -551,7 +551,7 @@ def test_nan_is_null_in_json(compared, prompt, tmp_path):
     embed = tape_of(MODELS["shakespeare"], prompt)["embed"]
     np.savez(tmp_path / "nan.npz", ids=prompt, embed=embed * np.nan)
     _, out, _ = compared("nan.npz", "--json")
-    assert parse_json(out)["rows"][0]["yours"] is None
+    assert STRICT_JSON.decode(out)["rows"][0]["yours"] is None
 
 
 OBJECTS = np.array([{}], dtype=object)

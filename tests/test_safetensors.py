@@ -44,7 +44,8 @@ def read(tmp_path):
     def read(content: bytes) -> dict[str, safetensors.Tensor]:
         path = tmp_path / "model.safetensors"
         path.write_bytes(content)
-        return safetensors.read_header(path)
+        tensors, _ = safetensors.read_header(path)
+        return tensors
 
     return read
 
@@ -56,7 +57,7 @@ def in_a(**changes) -> dict:
 
 WRONG = {  # a rule that is broken -> the content of a file, and a word of the message
     # The length of the header
-    "empty": (b"", "empty"),
+    "empty": (b"", " 0 bytes"),
     "seven bytes": (bytes(7), "header"),
     "long header": ((2**22 + 1).to_bytes(8, "little"), "4194305"),
     "longest header": (b"\xff" * 8, "header of"),
@@ -89,7 +90,7 @@ WRONG = {  # a rule that is broken -> the content of a file, and a word of the m
     ),
     "shape number": (file_of(in_a(shape=4), bytes(4)), "shape"),
     "shape missing": (file_of({"a": {"dtype": "F32"}}), "shape"),
-    "many axes": (file_of(in_a(shape=[2**63] * 10_000)), "shape"),
+    "many axes": (file_of(in_a(shape=[2**63] * 10_000)), "10000 axes"),
     "one offset": (file_of(in_a(data_offsets=[0]), bytes(4)), "data_offsets"),
     "offset long number": (file_of(in_a(data_offsets=[0, 10**4300 - 1])), "not JSON|bits"),
     # The place of a tensor
@@ -134,7 +135,7 @@ def test_every_dtype_has_its_size(read):
     """With a wrong size, the last tensor, whose value is 7, would be read from a wrong place."""
     tensors = read(every_dtype())
     assert list(tensors) == [*safetensors.DTYPE_BITS, "a"]
-    np.testing.assert_array_equal(tensors["a"].read(), [7])
+    np.testing.assert_array_equal(tensors["a"].values(), [7])
 
 
 @pytest.mark.parametrize(("before", "after"), [(" ", ""), ("\n", " \n\r\t"), ("\r\n\t ", "")])
@@ -144,7 +145,7 @@ def test_white_space_around_the_header_is_accepted(read, before, after):
     The file holds one tensor, a, whose only value is 7.
     """
     content = file_of(before.encode() + A + after.encode(), np.float32(7).tobytes())
-    np.testing.assert_array_equal(read(content)["a"].read(), [7])
+    np.testing.assert_array_equal(read(content)["a"].values(), [7])
     official = pytest.importorskip("safetensors")
     assert [name for name, _ in official.deserialize(content)] == ["a"]
 
@@ -153,7 +154,7 @@ def test_white_space_around_the_header_is_accepted(read, before, after):
 def test_a_tensor_without_values_takes_no_room(read, entry):
     entry = entry | {"data_offsets": [4, 4]}
     none = read(file_of({"a": tensor(), "none": entry}, bytes(4)))["none"]
-    for array in (none.read(), none.view_or_read(), none.read_exactly()):
+    for array in (none.values(copy=True), none.values(), none.read_exactly()):
         assert array.shape == tuple(entry["shape"])
 
 
@@ -161,7 +162,7 @@ def test_the_header_may_have_tensors_in_another_order_than_the_data(read):
     header = {"second": tensor(offsets=[4, 8]), "first": tensor(offsets=[0, 4])}
     tensors = read(file_of(header, np.float32([1, 2]).tobytes()))
     assert list(tensors) == ["second", "first"]
-    np.testing.assert_array_equal(tensors["second"].read(), [2])
+    np.testing.assert_array_equal(tensors["second"].values(), [2])
 
 
 # The memory that a header takes
@@ -197,7 +198,7 @@ def test_a_header_takes_little_memory(read):
     count = length // len(brackets) - 2
     header = b'{"a":[' + brackets * count + b"[]]}"
     assert len(header) <= length
-    message = "tensor 'a': expected an object"
+    message = "tensor 'a': expected a known dtype"
     assert peak_memory(refuses, message, read, file_of(header)) < 13_000_000
 
 
@@ -230,12 +231,12 @@ def test_values_are_read_into_an_array_in_row_order_at_a_cache_line(
     header = json.dumps({"a": tensor(dtype, shape, (0, len(data)))}).encode()
     for n_spaces in range(9):
         a = read(file_of(header + b" " * n_spaces, data))["a"]
-        array = a.read()
+        array = a.values(copy=True)
         np.testing.assert_array_equal(array, values)
         assert array.dtype == np.float32
         assert array.flags.c_contiguous
         np.testing.assert_array_equal(a.read_exactly(), values)
-        view = a.view_or_read()
+        view = a.values()
         np.testing.assert_array_equal(view, values)
         is_view = isinstance(view.base, mmap.mmap)
         assert is_view == (dtype == "F32" and a.start % 4 == 0)
@@ -245,7 +246,7 @@ def test_values_are_read_into_an_array_in_row_order_at_a_cache_line(
 def test_numbers_beyond_float32_become_infinite(read):
     data = np.array([1e300, -1e300, 1.0]).tobytes()
     tensors = read(file_of({"a": tensor("F64", [3], [0, 24])}, data))
-    np.testing.assert_array_equal(tensors["a"].read(), np.float32([np.inf, -np.inf, 1]))
+    np.testing.assert_array_equal(tensors["a"].values(), np.float32([np.inf, -np.inf, 1]))
 
 
 # Tensors with the same values
@@ -287,7 +288,7 @@ def test_values_are_written_in_row_order_whatever_their_order_in_memory(read):
     assert list(tensors) == list(arrays)
     for name, array in arrays.items():
         assert tensors[name].dtype == "F32"
-        np.testing.assert_array_equal(tensors[name].read(), array)
+        np.testing.assert_array_equal(tensors[name].values(), array)
     assert tensors["plain"].start % CACHE_LINE == 0
 
 
@@ -299,7 +300,7 @@ def test_exact_values_and_metadata(read, tmp_path):
         read_array = tensors[name].read_exactly()
         assert read_array.dtype == array.dtype
         np.testing.assert_array_equal(read_array, array)
-    _, metadata = safetensors.read_with_metadata(tmp_path / "model.safetensors")
+    _, metadata = safetensors.read_header(tmp_path / "model.safetensors")
     assert metadata == {"format": "pt", "note": "ü"}
 
 

@@ -15,12 +15,12 @@ import pytest
 from support.checks import refuses
 from support.models import SMALL, random_model, some_corpus
 
-from tiedgpt import GPT2, Tokenizer, evaluation
+from tiedgpt import GPT2, evaluation
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.gpt2.parameters import parameter_shapes
 from tiedgpt.study import bigrams, direct_path, paths, predictions, similarity
 from tiedgpt.study.corpus import Corpus
-from tiedgpt.study.report import end_of_text, losses
+from tiedgpt.study.reports import end_of_text, losses
 
 V = SMALL.vocab_size
 UNTIED = SMALL.with_head("untied")
@@ -503,14 +503,14 @@ def test_one_token_has_no_losses(model):
 
 def test_of_a_short_text_at_most_the_last_40_tokens_are_read(monkeypatch):
     """A text of 300 tokens is short, because its last tenth has fewer than 40."""
-    monkeypatch.setattr("tiedgpt.study.report.MAX_LOSS_TOKENS", 40)
+    monkeypatch.setattr("tiedgpt.study.reports.MAX_LOSS_TOKENS", 40)
     assert end_of_text(np.arange(30), n_ctx=8).tolist() == list(range(30))
     assert end_of_text(np.arange(300), n_ctx=8).tolist() == list(range(260, 300))
 
 
 def test_of_a_long_text_windows_of_its_last_tenth_are_read(monkeypatch):
     """At most 40 tokens are read: five windows of eight tokens."""
-    monkeypatch.setattr("tiedgpt.study.report.MAX_LOSS_TOKENS", 40)
+    monkeypatch.setattr("tiedgpt.study.reports.MAX_LOSS_TOKENS", 40)
     windows = end_of_text(np.arange(1000), n_ctx=8).reshape(5, 8)
     for window in windows:
         first = window[0]
@@ -535,12 +535,3 @@ def test_a_loss_that_is_not_finite_is_an_error():
     message = r"the loss is not a finite number: .* damaged"
     with np.errstate(over="ignore"), pytest.raises(TiedGPTError, match=message):
         losses(model, np.array([0, unlikeliest]))
-
-
-# Reports
-
-
-def test_a_token_that_only_pads_the_vocabulary_has_no_text():
-    tokenizer = Tokenizer([])  # the 256 bytes, and <|endoftext|>
-    assert predictions.token_json(tokenizer, 256) == {"id": 256, "token": "<|endoftext|>"}
-    assert predictions.token_json(tokenizer, 257) == {"id": 257, "token": None}

@@ -333,13 +333,13 @@ def shapes(tmp_path) -> dict[bytes, tuple[int, ...]]:
 
 def test_a_missing_tensor_is_refused(tmp_path, shapes):
     del shapes[b"model/h0/attn/c_proj/w"]
-    message = r"h\.0\.attn\.c_proj\.weight of the 1-layer .* is missing"
+    message = r"h\.0\.attn\.c_proj\.weight is missing; .* of 1 layers"
     refuses(message, load, write_shapes(tmp_path, shapes))
 
 
 def test_a_tensor_that_the_model_does_not_have_is_refused(tmp_path, shapes):
     shapes[b"model/wte\n\xff"] = (2,)
-    message = r"tensor 'model/wte\\nÿ' is not a parameter"
+    message = r"'model/wte\\nÿ' is not one of"
     refuses(message, load, write_shapes(tmp_path, shapes))
 
 
@@ -349,14 +349,14 @@ def test_a_tensor_that_the_model_does_not_have_is_refused(tmp_path, shapes):
         pytest.param(
             b"model/wte",
             (2, 5),
-            r"tensor 'model/wte' has shape \[2, 5\]; the configuration makes it \[5, 2\]",
+            r"wte\.weight has shape \(2, 5\); expected \(5, 2\)",
             id="transposed",
         ),
         pytest.param(
-            b"model/h0/attn/c_attn/w", (2, 1, 6), r"has shape \[2, 1, 6\]", id="kernel-of-width-2"
+            b"model/h0/attn/c_attn/w", (2, 1, 6), r"has shape \(2, 1, 6\)", id="kernel-of-width-2"
         ),
         pytest.param(
-            b"model/h0/attn/c_attn/w", (1, 1, 2, 6), r"has shape \[1, 1, 2, 6\]", id="four-axes"
+            b"model/h0/attn/c_attn/w", (1, 1, 2, 6), r"has shape \(1, 1, 2, 6\)", id="four-axes"
         ),
     ],
 )

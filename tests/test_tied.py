@@ -106,8 +106,9 @@ def edit_arrays(folder, edit):
     """Replace the arrays in model.safetensors: `edit` gets a dict of them, and returns another."""
     path = folder / "model.safetensors"
     arrays = {}
-    for name, tensor in safetensors.read_header(path).items():
-        arrays[name] = tensor.read()
+    tensors, _ = safetensors.read_header(path)
+    for name, tensor in tensors.items():
+        arrays[name] = tensor.values()
     arrays = edit(arrays)
     with open(path, "wb") as file:
         safetensors.write(file, arrays.items())

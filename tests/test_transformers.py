@@ -231,7 +231,7 @@ def save_and_compare(  # ids [B, T] -> [B, T, V]
 
 def dtypes_and_shapes(directory: Path) -> dict[str, tuple[Any, Any]]:
     """The dtype and the shape of each tensor in model.safetensors, by its name."""
-    header = read_header(directory / "model.safetensors")
+    header, _ = read_header(directory / "model.safetensors")
     return {name: (tensor.dtype, tensor.shape) for name, tensor in header.items()}
 
 

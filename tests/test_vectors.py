@@ -24,7 +24,8 @@ NEUTRAL = {"weight": 1.0, "bias": 0.0}  # values that change nothing: a layer no
 
 def read(path):
     """The arrays of a safetensors file, in the precision of the file."""
-    return {name: tensor.read_exactly() for name, tensor in read_header(path).items()}
+    tensors, _ = read_header(path)
+    return {name: tensor.read_exactly() for name, tensor in tensors.items()}
 
 
 @pytest.fixture(params=["tied", "untied", "gelu"])

@@ -116,14 +116,12 @@ def one_line(text: object) -> str:
     if len(text) > MAX_MESSAGE:  # a flag's value may be a whole file
         half = MAX_MESSAGE // 2
         text = f"{text[:half]} ... {text[-half:]}"
-    return "".join(escaped(character) for character in text)
-
-
-def escaped(character: str) -> str:
-    """The character, or its escape sequence if it is not printable."""
-    if character.isprintable():
-        return character
-    return character.encode("unicode_escape").decode()
+    characters = []
+    for character in text:
+        if not character.isprintable():
+            character = character.encode("unicode_escape").decode()
+        characters.append(character)
+    return "".join(characters)
 
 
 def short_repr(value: Any, limit: int = 60) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .differences import WIDTHS, Figure, all_figures
-from .runs import BEST_OF, EXTREME, Results, Run, start_name
+from .runs import BEST_OF, OTHERS, Results, Run, start_name
 
 # Okabe and Ito's colours, for colour-blind readers; markers and lines are for printing in grey.
 STYLES = {
@@ -41,7 +41,7 @@ def draw_all(results: Results, directory: Path) -> None:
 
 def starts_picture(figures: dict[str, Figure]) -> Any:
     """A panel for each width of which a start is known: the loss by the start of the tables."""
-    starts = sorted(start or Run.std for start in (*BEST_OF, *EXTREME))
+    starts = sorted(start or Run.std for start in (*BEST_OF, *OTHERS))
     known: dict[tuple[int, str], list[float]] = {}
     for width in WIDTHS:
         for head in ("tied", "untied"):

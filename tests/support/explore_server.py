@@ -1,7 +1,7 @@
-"""Calls of the views of `tiedgpt explore`, and requests to its server, in this process.
+"""Answers to questions of the page of `tiedgpt explore`, and requests to its server.
 
-A view computes the answer to a request of the page. An answer has one line of JSON or several. The
-server has a secret, with which each path begins.
+An answer is one object, or several from an iterator. The server has a secret, with which each path
+begins.
 """
 
 import http.client
@@ -11,11 +11,10 @@ from contextlib import closing, contextmanager
 
 from support.models import CONFIG, random_model
 from tiedgpt import Tokenizer
-from tiedgpt.explore.server import Server
+from tiedgpt.explore.panels import QUESTIONS
+from tiedgpt.explore.query import Query
+from tiedgpt.explore.server import Server, to_json
 from tiedgpt.explore.shown import ShownModels
-from tiedgpt.explore.views import VIEWS
-from tiedgpt.explore.views.query import Query
-from tiedgpt.explore.views.registry import Turn, to_json
 
 
 def shown_models(*models, corpus=None):
@@ -23,21 +22,17 @@ def shown_models(*models, corpus=None):
 
     The tokens of the models are bytes. Without models, one small tied model is shown.
     """
-    if not models:
-        models = (random_model(CONFIG),)
-    named_models = list(zip("ab", models, strict=False))
-    named_corpus = None
-    if corpus is not None:
-        named_corpus = ("a text", corpus)
+    named_models = list(zip("ab", models or [random_model(CONFIG)], strict=False))
+    named_corpus = None if corpus is None else ("a text", corpus)
     return ShownModels(named_models, Tokenizer([]), named_corpus)
 
 
-def view_answer(shown, name, fields, turn=None):
-    """Call a view without a server. Returns its answer as the page would read it from JSON.
+def ask(shown, name, **fields):
+    """Ask a question without a server. Returns what the page would read from the JSON.
 
-    The answer is a list if the view yields several. turn: where the view reports its progress.
+    It is a list if there are several answers.
     """
-    answer = VIEWS[name](Query(shown, fields), turn or Turn())
+    answer = QUESTIONS[name](Query(shown, fields))
     if not isinstance(answer, dict):
         answer = list(answer)
     return json.loads(to_json(answer))
@@ -47,60 +42,43 @@ def view_answer(shown, name, fields, turn=None):
 def serving(shown, port=0):
     """A server that answers, in a thread, until the end of the `with` block."""
     with Server(shown, port) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread = threading.Thread(target=server.serve)
         thread.start()
         try:
             yield server
         finally:
-            server.stopping = True  # so that the views that still compute an answer stop
-            server.shutdown()
+            server.stopped = True
             thread.join()
 
 
-def connect(server):
+def connect(port):
     """A connection to the server, which the end of a `with` block closes."""
-    return closing(http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=120))
+    return closing(http.client.HTTPConnection("127.0.0.1", port, timeout=120))
 
 
-def page_headers(server, **changes):
-    """The headers that the page sends with its requests, with changes.
+def request(url, method, path, body=None, **changes):
+    """Send a request as the page does. Returns (status, headers, body).
 
-    Each of `changes` replaces or adds a header. The name Content_Type stands for Content-Type. The
-    value None leaves the header out.
+    `path` follows the secret in the address, unless it begins with "/". Each of `changes` replaces,
+    adds or (None) leaves out a header; the name Content_Type stands for Content-Type.
     """
-    headers = {"Content-Type": "application/json", "Origin": server.origin}
-    for name, value in changes.items():
-        headers[name.replace("_", "-")] = value
-    return {name: value for name, value in headers.items() if value is not None}
-
-
-def request(server, method, path, body=None, **changes):
-    """Send a request with page_headers(server, **changes). Returns (status, body, response)."""
-    with connect(server) as connection:
-        connection.request(method, path, body, page_headers(server, **changes))
+    origin, secret = url.rstrip("/").rsplit("/", 1)
+    host = origin.removeprefix("http://")
+    headers = {"Content-Type": "application/json", "Origin": origin, "Host": host}
+    headers.update({name.replace("_", "-"): value for name, value in changes.items()})
+    with connect(int(host.rpartition(":")[2])) as connection:
+        connection.putrequest(method, path if path[:1] == "/" else f"/{secret}/{path}", True, True)
+        if body is not None and not {"Content-Length", "Transfer-Encoding"} & headers.keys():
+            headers["Content-Length"] = str(len(body))
+        for name, value in headers.items():
+            if value is not None:
+                connection.putheader(name, value)
+        connection.endheaders(body)
         with connection.getresponse() as response:
-            return response.status, response.read(), response
+            return response.status, response.headers, response.read()
 
 
-def get(server, path, **changes):
-    """Send a GET request as a browser does for an address. Returns (status, body, response)."""
-    return request(server, "GET", path, Content_Type=None, Origin=None, **changes)
-
-
-def post_body(server, name, body, **changes):
-    """Send a POST request with page_headers(server, **changes). Returns its status."""
-    status, _, _ = request(server, "POST", f"/{server.secret}/{name}", body, **changes)
-    return status
-
-
-def post_lines(server, name, fields=None):
-    """Send a POST request as the page does. Returns (status, the lines of the answer)."""
-    body = json.dumps(fields or {}).encode()
-    status, text, _ = request(server, "POST", f"/{server.secret}/{name}", body)
-    return status, [json.loads(line) for line in text.splitlines()]
-
-
-def post(server, name, fields=None):
-    """Send a POST request as the page does. Returns (status, the last line of the answer)."""
-    status, lines = post_lines(server, name, fields)
-    return status, lines[-1]
+def post(url, name, **fields):
+    """Ask the server a question, as the page does. Returns (status, the lines of the answer)."""
+    status, _, body = request(url, "POST", name, json.dumps(fields).encode())
+    return status, [json.loads(line) for line in body.splitlines()]

@@ -31,7 +31,6 @@ from resource import RLIMIT_FSIZE, setrlimit
 
 import tiedgpt
 from tiedgpt import cli
-from tiedgpt.checkpoints.places import holds_model
 
 TRAIN = (
     "train ../text --out out --n-layer 1 --n-head 1 --n-embd 8 --context 8 --vocab-size 260 "
@@ -204,7 +203,8 @@ class Writer:
         uninterrupted run, because they may be those of an earlier step.
         """
         for config in Path().rglob("config.json"):
-            is_small_files = self.name == "download" and not holds_model(config.parent)
+            has_weights = (config.parent / "model.safetensors").exists()
+            is_small_files = self.name == "download" and not has_weights
             if not is_hidden(config) and not is_small_files:
                 tiedgpt.load_model(config.parent)
                 tiedgpt.load_tokenizer(config.parent)

@@ -40,7 +40,6 @@ from .places import (
     find_default,
     find_here,
     folder_for_download,
-    holds_model,
 )
 from .vocabulary import read_tokenizer
 
@@ -82,30 +81,25 @@ def find_model(
     Raises CheckpointError for a source that cannot be found or downloaded, ArgumentError for
     another type of source.
     """
-    if source is not None:
-        return str(source), _find_or_download(source, note, weights)
-    named = os.environ.get(DEFAULT_MODEL, "")
-    if named == "":
-        return find_default(note)
-    try:
-        return named, _find_or_download(named, note, weights)
-    except CheckpointError as error:
-        raise CheckpointError(f"{DEFAULT_MODEL}: {error}") from error
-
-
-def _find_or_download(source: str | Path, note: Note, weights: bool) -> Path:
-    """The path of a model. A Path is never downloaded."""
+    if source is None:
+        named = os.environ.get(DEFAULT_MODEL, "")
+        if named == "":
+            return find_default(note)
+        try:
+            return find_model(named, note, weights)
+        except CheckpointError as error:
+            raise CheckpointError(f"{DEFAULT_MODEL}: {error}") from error
     if not isinstance(source, str | Path):
         raise ArgumentError(f"a model must be a name or a path, got {short_repr(source)}")
     try:
-        return find_here(source, weights)
+        return str(source), find_here(source, weights)
     except CheckpointError:
         name = check_name(str(source))  # raises for a text that is neither a path nor a name
-        if isinstance(source, Path) or name in SHIPPED:
+        if isinstance(source, Path) or name in SHIPPED:  # neither is downloaded
             raise
     if os.path.isdir(source):
         note(f"{source} is the name of a model; for the directory here, write ./{source}")
-    return _download(name, note, weights)
+    return str(source), _download(name, note, weights)
 
 
 def download(name: str, note: Note = discard_note) -> Path:
@@ -165,7 +159,7 @@ def _fetch_missing(name: str, folder: Path, note: Note, weights: bool) -> None:
         if not (folder / CONFIG).exists():
             note(f"downloading the vocabulary of {name} from {repository.label} to {folder}")
             _fetch_small_files(repository, folder, config)
-        if weights and not holds_model(folder):
+        if weights and find_by_name(name) != folder:
             note(f"downloading the weights of {name} from {repository.label} to {folder}")
             _fetch_weights(repository, folder)
 

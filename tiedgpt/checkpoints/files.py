@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..errors import ArgumentError, CheckpointError, ConfigError, TiedGPTWarning, short_repr
+from ..gpt2.checks import check_parameters
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
-from ..gpt2.parameters import parameter_shapes
-from ..gpt2.run import OnProgress
 from ..gpt2.tokenizer import Tokenizer
 from ..writing import new_directory
 from . import safetensors, tensorflow
 from .places import Note, discard_note
-from .reading import directory_of, open_to_read, read_json
+from .reading import open_to_read, read_json
 from .safetensors import Tensor, read_header
 from .vocabulary import read_tokenizer, tokenizer_files
 
+CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -39,7 +39,6 @@ PREFIX = "transformer."  # before all other names, in the files that transformer
 # Older files also have the causal mask of each layer, which is no parameter.
 MASK = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
 
-FLOATS = ("F64", "F32", "F16", "BF16")  # the dtypes that a parameter may have in a file
 CONTRADICTION = (
     f"config.json says tied, but the file has another {HEAD}, which is used: untied, as "
     'transformers 5 reads it; transformers 4 reads it as tied, as head "tied" does here; for '
@@ -89,39 +88,37 @@ OPENAIS_NAMES = {"merges.txt": "vocab.bpe", "vocab.json": "encoder.json"}
 # Loading
 
 
-def load(
-    path: Path, head: str | None = None, copy: bool = False, progress: OnProgress = None
-) -> GPT2:
-    """The model at a path that find_model gives. The other arguments are those of load_model.
+def load(path: Path, head: str | None = None, copy: bool = False) -> GPT2:
+    """The model at a path that find_model gives.
 
-    progress: is called with the number of bytes of each tensor that was read.
+    head: "tied", "untied", or None for the checkpoint's own. copy: False maps the file.
     """
-    config, tensors = _read_files(path)
-    if head is None:
-        head = _own_head(config, tensors)
-        if head != config.head:
-            # The warning names the line that called load_model, which called this function.
-            warnings.warn(f"{path}: {CONTRADICTION}", TiedGPTWarning, stacklevel=3)
-        if head == "untied" and HEAD not in tensors:
-            raise CheckpointError(
-                f'{path}: config.json says "tie_word_embeddings": false but there is no '
-                f'{HEAD}; load it with head "tied", or "untied" to start from a copy of wte.T'
-            )
-    config = config.with_head(head)
-    if HEAD not in tensors:
-        config = config.with_head("tied")  # what there is to read
+    config = read_said_config(path)
+    if head is not None:
+        config = config.with_head(head)
+    tensors = read_tensors(path, config)
+    if head is None and not config.tied and HEAD not in tensors:
+        raise CheckpointError(
+            f'{path}: config.json says "tie_word_embeddings": false but there is no '
+            f'{HEAD}; load it with head "tied", or "untied" to start from a copy of wte.T'
+        )
+    try:
+        # A W_U is checked even if it is not used.
+        check_parameters(tensors, replace(config, tied=HEAD not in tensors))
+    except ArgumentError as error:
+        raise CheckpointError(f"{path}: {error}") from error
 
+    if head is None and config.tied and HEAD in tensors and _has_another_head(tensors):
+        # The warning names the line that called load_model, which called this function.
+        warnings.warn(f"{path}: {CONTRADICTION}", TiedGPTWarning, stacklevel=3)
+        config = config.with_head("untied")
+    if config.tied:
+        tensors.pop(HEAD, None)
     is_windows = os.name == "nt"  # where a mapped file could not be replaced
-    parameters = {}
-    for name in parameter_shapes(config):
-        tensor = tensors[name]
-        parameters[name] = tensor.read() if copy or is_windows else tensor.view_or_read()
-        if progress:
-            progress(parameters[name].nbytes)
-    model = GPT2(config, parameters)
-    if head == "untied" and config.tied:
-        return model.untie("copy")
-    return model
+    parameters = {name: tensor.values(copy or is_windows) for name, tensor in tensors.items()}
+    if config.tied or HEAD in tensors:
+        return GPT2(config, parameters)
+    return GPT2(config.with_head("tied"), parameters).untie("copy")
 
 
 def read_config(path: Path) -> Config:
@@ -130,119 +127,80 @@ def read_config(path: Path) -> Config:
     Weights that are missing or damaged are no error here. Raises CheckpointError for a
     configuration that cannot be read.
     """
-    config = _read_said_config(path)
-    # A W_U in the file may differ from wte. The head is then untied, whatever config.json says.
+    config = read_said_config(path)
     with suppress(CheckpointError):
-        _, tensors = _read_files(path)
-        return config.with_head(_own_head(config, tensors))
+        tensors = read_tensors(path, config)
+        if config.tied and HEAD in tensors and _has_another_head(tensors):
+            return config.with_head("untied")
     return config
 
 
 def has_unembedding(path: Path) -> bool:
     """Whether the files of a checkpoint have a W_U, used or not. Raises CheckpointError."""
-    _, tensors = _read_files(path)
-    return HEAD in tensors
+    return HEAD in read_tensors(path, read_said_config(path))
 
 
-def _read_said_config(path: Path) -> Config:
-    """The Config that the files of a checkpoint say. Raises CheckpointError."""
-    if path.is_file() and path.suffix != ".safetensors":
-        description = describe(path)
-        if description == "":
-            description = "is not a checkpoint: expected a directory or a .safetensors file"
-        raise CheckpointError(f"{path} {description}")
-    if tensorflow.is_openais(path):
-        return tensorflow.read_hparams(path)
-    return read_config_json(path)
+def _has_another_head(tensors: dict[str, Tensor]) -> bool:
+    """Whether the W_U of a file is not its wte.T.
 
-
-def _read_files(path: Path) -> tuple[Config, dict[str, Tensor]]:
-    """The Config that the files of a checkpoint say, and their tensors, which fit this Config.
-
-    Their values are not read. Raises CheckpointError.
+    transformers 5 takes such a file for untied, whatever config.json says.
     """
-    config = _read_said_config(path)
-    if tensorflow.is_openais(path):
-        tensors = tensorflow.read_tensors(path, config)
-    else:
-        tensors = read_tensors(path)
-    _check_tensors(tensors, config, path)
-    return config, tensors
+    if "wte.weight" not in tensors:
+        return False
+    return not tensors[HEAD].has_values_of(tensors["wte.weight"])
 
 
-def _check_tensors(tensors: dict[str, Tensor], config: Config, path: Path) -> None:
-    """Check that the tensors are the parameters of a Config. Raises CheckpointError."""
-    # The W_U of a file is checked even if it is not used, and it may be missing.
-    shapes = parameter_shapes(config.with_head("untied"))
-    missing = [name for name in shapes if name not in tensors and name != HEAD]
-    if missing:
-        raise CheckpointError(
-            f"{path}: {missing[0]} of the {config.n_layer}-layer GPT-2 that its configuration "
-            f"describes is missing ({len(missing)} in all)"
-        )
-    for name, tensor in tensors.items():
-        where = f"{tensor.file}: tensor {short_repr(tensor.name)}"
-        if name not in shapes:
-            raise CheckpointError(
-                f"{where} is not a parameter of the {config.n_layer}-layer GPT-2 that the "
-                "configuration describes"
-            )
-        if tensor.shape != shapes[name]:
-            raise CheckpointError(
-                f"{where} has shape {short_repr(list(tensor.shape))}; the configuration makes it "
-                f"{list(shapes[name])}"
-            )
-        if tensor.dtype not in FLOATS:
-            raise CheckpointError(f"{where} is {tensor.dtype}; expected one of {', '.join(FLOATS)}")
+# Reading the files
 
 
-def _own_head(config: Config, tensors: dict[str, Tensor]) -> str:
-    """The head of a checkpoint if no other is asked for, as in transformers 5.
-
-    A file that is said to be tied, but has a W_U that is not wte.T, is untied.
-    """
-    if config.tied and HEAD in tensors:
-        if not tensors[HEAD].has_values_of(tensors["wte.weight"]):
-            return "untied"
-    return config.head
-
-
-# Reading the files of transformers
-
-
-def read_config_json(model: Path) -> Config:
-    """The Config of a model: the directory itself, or the one of its file. Raises CheckpointError.
+def read_said_config(model: Path) -> Config:
+    """The Config that the files of a model say: config.json, or OpenAI's hparams.json.
 
     As in transformers, generation_config.json is preferred for the token that ends a text, if that
-    file names one.
+    file names one. Raises CheckpointError.
     """
-    directory = directory_of(model)
-    path = directory / "config.json"
+    if model.is_file() and model.suffix != ".safetensors":
+        description = describe(model)
+        if description == "":
+            description = "is not a checkpoint: expected a directory or a .safetensors file"
+        raise CheckpointError(f"{model} {description}")
+    directory = model if model.is_dir() else model.parent
+    path = directory / CONFIG
     if not path.is_file():
+        if os.path.isfile(model / tensorflow.HPARAMS):
+            return tensorflow.read_hparams(model)
         raise CheckpointError(
-            f"{directory} is not a checkpoint: it has no config.json{_other_weights(directory)}"
+            f"{directory} is not a checkpoint: it has no {CONFIG}{_other_weights(directory)}"
         )
     try:
         config = Config.from_json(read_json(path))
-        generation = directory / GENERATION_CONFIG
-        if not generation.is_file():
-            return config
-        path = generation
-        eos_token_id = read_json(path).get("eos_token_id")
-        if eos_token_id is None:
-            return config
-        return replace(config, eos_token_id=eos_token_id)
+        path = directory / GENERATION_CONFIG
+        if path.is_file():
+            eos_token_id = read_json(path).get("eos_token_id")
+            if eos_token_id is not None:
+                config = replace(config, eos_token_id=eos_token_id)
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from error
+    return config
 
 
-def read_tensors(model: Path) -> dict[str, Tensor]:
+def read_tensors(model: Path, config: Config) -> dict[str, Tensor]:
     """The tensors of a model, by our names; the causal masks of older files are left out.
 
-    model: a directory, or a file of weights itself. Raises CheckpointError.
+    model: a directory, or a file of weights itself. config: what read_said_config gives. No values
+    are read, and names and shapes are not compared with those of `config`. Raises CheckpointError.
     """
+    if model.is_dir() and not (model / CONFIG).is_file():  # there was an hparams.json instead
+        return tensorflow.read_tensors(model, config)
+    file = model / WEIGHTS if model.is_dir() else model
+    if file.is_file():
+        in_file, _ = read_header(file)
+        found = list(in_file.items())
+    else:
+        found = _tensors_of_index(model / INDEX)
+
     tensors: dict[str, Tensor] = {}
-    for file_name, tensor in _tensors_in_files(model):
+    for file_name, tensor in found:
         name = file_name.removeprefix(PREFIX)
         if MASK.fullmatch(name):
             continue
@@ -255,22 +213,19 @@ def read_tensors(model: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _tensors_in_files(model: Path) -> list[tuple[str, Tensor]]:
-    """(name, tensor) of each tensor in the file or the files of a model."""
-    for file in (model, model / WEIGHTS):
-        if file.is_file():
-            return list(read_header(file).items())
-    index = model / INDEX
+def _tensors_of_index(index: Path) -> list[tuple[str, Tensor]]:
+    """(name in its file, tensor) of each tensor in the files that an index lists."""
+    directory = index.parent
     if not index.is_file():
         raise CheckpointError(
-            f"{model} is not a checkpoint: it has neither {WEIGHTS} nor {INDEX}"
-            f"{_other_weights(model)}"
+            f"{directory} is not a checkpoint: it has neither {WEIGHTS} nor {INDEX}"
+            f"{_other_weights(directory)}"
         )
     weight_map = read_weight_map(index)
     tensors: list[tuple[str, Tensor]] = []
     for file_name in sorted(set(weight_map.values())):
-        file = index.parent / file_name
-        in_file = read_header(file)
+        file = directory / file_name
+        in_file, _ = read_header(file)
         listed = {name for name, listed_file in weight_map.items() if listed_file == file_name}
         for name in sorted(listed - in_file.keys()):
             raise CheckpointError(
@@ -358,8 +313,8 @@ def write_checkpoint(directory: Path, model: GPT2, others: Mapping[str, bytes]) 
     try:
         config = json.dumps(model.config.to_json(), indent=2, sort_keys=True) + "\n"
     except (RecursionError, TypeError, ValueError) as error:  # in Config.others
-        raise CheckpointError(f"config.json cannot be written: {error}") from error
-    (directory / "config.json").write_text(config, encoding="utf-8")
+        raise CheckpointError(f"{CONFIG} cannot be written: {error}") from error
+    (directory / CONFIG).write_text(config, encoding="utf-8")
     for name, content in others.items():
         path = directory / name
         path.parent.mkdir(exist_ok=True)  # the folder of MORE_CHAT_TEMPLATES
@@ -384,7 +339,7 @@ def copied_files(model: Path, note: Note = discard_note) -> dict[str, bytes]:
     there is no vocabulary at all, `note` is called. Raises CheckpointError for a file that cannot
     be read.
     """
-    directory = directory_of(model)
+    directory = model if model.is_dir() else model.parent
     paths = {name: directory / name for name in COPIED}
     for name, openais_name in OPENAIS_NAMES.items():
         if not paths[name].is_file():

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from .reading import read_json
 
 Note = Callable[[str], Any]  # called with each message for the user
 
+PACKAGE = Path(__file__).resolve().parents[1]  # the folder tiedgpt/ of this code
 DEFAULT_MODEL = "TIEDGPT_MODEL"  # the environment variable that names the default model
 WEIGHT_FOLDER = "TIEDGPT_WEIGHTS"  # the environment variable that names a folder of models
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -121,13 +123,13 @@ def find_here(source: str | Path, weights: bool = True) -> Path:
     the weights will do. Raises CheckpointError if the model is not here.
     """
     text = str(source)
-    is_known = ALIASES.get(text, text) in (*MODELS, *SHIPPED)
-    if text and not is_known:  # "" is not a path, although Path("") is the working directory
+    name = ALIASES.get(text, text)
+    if name not in (*MODELS, *SHIPPED):
         path = Path(os.path.expanduser(source))
-        if os.path.exists(path):
+        if text and os.path.exists(path):  # Path("") is the working directory
             return path
+        check_name(name)
 
-    name = check_name(text)
     folder = find_by_name(name)
     if folder is None and not weights:
         folder = _find_small_files(name)
@@ -148,22 +150,16 @@ def find_here(source: str | Path, weights: bool = True) -> Path:
 
 def find_by_name(name: str) -> Path | None:
     """The first folder of a name that holds a whole model; None without one."""
-    folders = [root / name for root in weight_folders()]
-    repositories = [name]
-    if name in MODELS:
-        # The cache calls a model as the user called it: gpt2, or openai-community/gpt2.
-        repositories = [MODELS[name].repository, name]
-    for repository in repositories:
-        snapshot = _snapshot(repository)
-        if snapshot is not None:
-            folders.append(snapshot)
-    return next((folder for folder in folders if holds_model(folder)), None)
-
-
-def holds_model(folder: Path) -> bool:
-    """Whether a folder has all files of a model. One without weights has not."""
-    # os.path.isfile, unlike Path.is_file, is False for a folder that may not be read.
-    return any(all(os.path.isfile(folder / file) for file in files) for files in FILES_OF_A_MODEL)
+    in_weight_folders = (root / name for root in weight_folders())
+    # The cache calls a known model as the user called it: gpt2, or openai-community/gpt2.
+    repositories = [MODELS[name].repository, name] if name in MODELS else [name]
+    in_cache = map(_snapshot, repositories)  # only asked if no weight folder has the model
+    for folder in chain(in_weight_folders, in_cache):
+        for files in FILES_OF_A_MODEL:
+            # os.path.isfile, unlike Path.is_file, is False for a folder that may not be read.
+            if folder is not None and all(os.path.isfile(folder / file) for file in files):
+                return folder
+    return None
 
 
 def find_default(note: Note) -> tuple[str, Path]:
@@ -173,8 +169,8 @@ def find_default(note: Note) -> tuple[str, Path]:
     with suppress(CheckpointError):
         name, path = SHIPPED[0], find_here(SHIPPED[0])
         note(
-            f"gpt2 is not on this machine, so this is {name}, a small model that comes with "
-            "tiedgpt; for gpt2, fetch it with `tiedgpt download gpt2`"
+            f"the model is {name}, which comes with tiedgpt; for a larger one: "
+            "tiedgpt download gpt2"
         )
         return name, path
     return "gpt2", find_here("gpt2")  # raises; the message names the folders
@@ -197,7 +193,7 @@ def folder_for_download(name: str) -> Path:
     if os.environ.get(WEIGHT_FOLDER):  # it is the first weight folder
         return roots[0] / name
     for root in roots:
-        if _package_folder() in root.parents:  # an upgrade of tiedgpt would delete it
+        if PACKAGE in root.parents:  # an upgrade of tiedgpt would delete it
             continue
         # The root, or the folder in which it would be made.
         existing = next(path for path in (root, *root.parents) if os.path.exists(path))
@@ -217,9 +213,8 @@ def weight_folders() -> list[Path]:
         folders.append(Path(os.path.expanduser(variable)))
 
     # In a checkout, weights/ is beside the package; in an installation it is inside.
-    package = _package_folder()
-    is_checkout = (package.parent / "pyproject.toml").is_file()
-    folders.append(package.parent / "weights" if is_checkout else package / "weights")
+    is_checkout = (PACKAGE.parent / "pyproject.toml").is_file()
+    folders.append(PACKAGE.parent / "weights" if is_checkout else PACKAGE / "weights")
 
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folders.append(Path(os.path.expanduser(cache)) / "tiedgpt")
@@ -286,8 +281,3 @@ def _hugging_face_cache() -> Path:
     cache = os.environ.get("HUGGINGFACE_HUB_CACHE", hub)
     cache = os.environ.get("HF_HUB_CACHE", cache)
     return Path(os.path.expandvars(os.path.expanduser(cache)))
-
-
-def _package_folder() -> Path:
-    """The folder tiedgpt/ of this code."""
-    return Path(__file__).resolve().parents[1]

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..errors import COUNT, CheckpointError, short_repr
-from .reading import open_to_read, parse_json
+from .reading import STRICT_JSON, open_to_read
 
 # Bytes. A GPT-2 with as many layers as Config allows, and its mask buffers, needs 1.8 million;
 # Python's objects for a header of nothing but brackets take 25 times its size.
@@ -70,6 +70,7 @@ NUMPY = {
     "U64": "<u8",
     "F64": "<f8",
 }
+FLOATS = ("F64", "F32", "F16", "BF16")  # the dtypes that a parameter may have in a file
 # NumPy's names of types that F32 would round -> the dtype in which `write` can store them exactly.
 EXACT = {"float64": "F64", "int64": "I64"}
 VALUES_PER_PIECE = 1 << 17  # of a tensor that is converted: half a megabyte of float32
@@ -87,18 +88,16 @@ class Tensor:
     end: int  # the position of the byte after its last
     memory: mmap.mmap = field(repr=False)  # the whole file
 
-    def view_or_read(self) -> np.ndarray:
-        """The values in float32: a view of the file where that is possible, else as `read`."""
-        stored = self._stored()
-        if stored.dtype == np.float32 and stored.flags.aligned:
-            return stored
-        return self.read()
+    def values(self, copy: bool = False) -> np.ndarray:
+        """The values in float32: a view of the file where that is possible, and not `copy`.
 
-    def read(self) -> np.ndarray:
-        """The values as a new float32 array. Numbers beyond the range of float32 become infinite.
-
-        The dtype must be F64, F32, F16 or BF16.
+        Numbers beyond the range of float32 become infinite. Raises CheckpointError for a dtype that
+        is not in FLOATS.
         """
+        if self.dtype == "F32" and not copy:
+            stored = np.ndarray(self.shape, NUMPY["F32"], self.memory, self.start)
+            if stored.flags.aligned and stored.dtype.isnative:
+                return stored
         array = np.empty(self.shape, np.float32)
         flat = array.reshape(-1)
         with np.errstate(over="ignore"):
@@ -112,26 +111,32 @@ class Tensor:
         Raises CheckpointError for the other types that NumPy does not have, such as 8-bit floats.
         """
         if self.dtype == "BF16":
-            return self.read()
+            return self.values()
         if self.dtype not in NUMPY:
             raise CheckpointError(
                 f"{self.file}: tensor {short_repr(self.name)} is {self.dtype}, which is not read; "
                 "save it as F32 or F64"
             )
-        return self._stored().copy()
+        return np.ndarray(self.shape, NUMPY[self.dtype], self.memory, self.start).copy()
 
     def has_values_of(self, other: "Tensor") -> bool:
-        """Whether a tensor of the same shape has the same values. nan is equal to nothing."""
+        """Whether another tensor has the same shape and values. nan is equal to nothing.
+
+        Raises CheckpointError for a dtype that is not in FLOATS.
+        """
+        if self.shape != other.shape:
+            return False
         pairs = zip(self._pieces(), other._pieces(), strict=True)
         return all(np.array_equal(piece, other_piece) for (_, piece), (_, other_piece) in pairs)
 
-    def _stored(self) -> np.ndarray:
-        """A view of the file, in the type that the file has; of bfloat16, the bits."""
-        return np.ndarray(self.shape, NUMPY[self.dtype], self.memory, self.start)
-
     def _pieces(self) -> Iterator[tuple[slice, np.ndarray]]:
         """The values piece by piece: which of the flat values they are, and the values."""
-        flat = self._stored().reshape(-1)
+        if self.dtype not in FLOATS:
+            raise CheckpointError(
+                f"{self.file}: tensor {short_repr(self.name)} is {self.dtype}; expected one of "
+                f"{', '.join(FLOATS)}"
+            )
+        flat = np.ndarray(self.shape, NUMPY[self.dtype], self.memory, self.start).reshape(-1)
         for first in range(0, flat.size, VALUES_PER_PIECE):
             place = slice(first, first + VALUES_PER_PIECE)
             piece = flat[place]
@@ -140,88 +145,45 @@ class Tensor:
             yield place, piece
 
 
-def map_file(path: Path) -> mmap.mmap:
-    """The bytes of a file, mapped. A page that is written to is copied first."""
-    with open_to_read(path) as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            raise CheckpointError(f"{path}: the file is empty")
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+def read_header(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """(name -> tensor, the metadata) of a safetensors file, with tensors of any dtype.
 
-
-def read_header(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file by name, of any dtype.
-
-    Raises CheckpointError if the file breaks a rule.
+    The file is mapped, and no values are read. Raises CheckpointError if the file breaks a rule.
     """
-    tensors, _ = read_with_metadata(path)
-    return tensors
-
-
-def read_with_metadata(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors by name, and the metadata. Raises CheckpointError if the file breaks a rule."""
-    memory = map_file(path)
-    length = int.from_bytes(memory[:8], "little")
-    data_start = 8 + length
-    if length > MAX_HEADER:
-        raise CheckpointError(
-            f"{path}: not a safetensors file: a header of {length} bytes; expected at most "
-            f"{MAX_HEADER}"
-        )
-    if data_start > len(memory):
-        raise CheckpointError(
-            f"{path}: truncated, or not a safetensors file: {len(memory)} bytes, the header ends "
-            f"at {data_start}"
-        )
+    with open_to_read(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        length = int.from_bytes(file.read(8), "little")
+        data_start = 8 + length
+        if length > MAX_HEADER or data_start > size:
+            raise CheckpointError(
+                f"{path}: {size} bytes with a header of {length}: truncated, or not safetensors"
+            )
+        text = file.read(length)
+        memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     try:
-        header = parse_json(memory[8:data_start].decode(), make_object=_without_duplicates)
+        header = STRICT_JSON.decode(text.decode())
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: the header is not JSON: {error}") from error
     if not isinstance(header, dict):
         raise CheckpointError(f"{path}: the header must be a JSON object, got {short_repr(header)}")
     metadata = header.pop("__metadata__", {})
-    texts = metadata.values() if isinstance(metadata, dict) else [None]
-    if not all(isinstance(text, str) for text in texts):
-        raise CheckpointError(
-            f"{path}: __metadata__ must be an object of strings, got {short_repr(metadata)}"
-        )
+    if not isinstance(metadata, dict) or not all(type(text) is str for text in metadata.values()):
+        raise CheckpointError(f"{path}: __metadata__ must hold strings, got {short_repr(metadata)}")
     tensors = {}
     for name, entry in header.items():
-        tensors[name] = _parse_entry(path, name, entry, data_start, memory)
+        match entry:
+            case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [begin, end]} if (
+                dtype in DTYPE_BITS and all(number in COUNT for number in (*shape, begin, end))
+            ):
+                start, stop = data_start + begin, data_start + end
+                tensors[name] = Tensor(path, name, dtype, tuple(shape), start, stop, memory)
+            case _:
+                raise CheckpointError(
+                    f"{path}: tensor {short_repr(name)}: expected a known dtype, a shape and two "
+                    f"data_offsets, got {short_repr(entry, limit=200)}"
+                )
     check_places(tensors.values(), path, data_start, len(memory))
     return tensors, metadata
-
-
-def _parse_entry(path: Path, name: str, entry: Any, data_start: int, memory: mmap.mmap) -> Tensor:
-    """The tensor that one entry of the header describes."""
-    where = f"{path}: tensor {short_repr(name)}"
-    if not isinstance(entry, dict):
-        raise CheckpointError(f"{where}: expected an object, got {short_repr(entry)}")
-    dtype = entry.get("dtype")
-    if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
-        raise CheckpointError(f"{where}: unknown dtype {short_repr(dtype)}")
-    shape = entry.get("shape")
-    if not isinstance(shape, list) or not all(n in COUNT for n in shape) or len(shape) > MAX_AXES:
-        raise CheckpointError(
-            f"{where}: shape must be a list of at most {MAX_AXES} whole numbers, got "
-            f"{short_repr(shape)}"
-        )
-    offsets = entry.get("data_offsets")
-    if not isinstance(offsets, list) or len(offsets) != 2 or not all(n in COUNT for n in offsets):
-        raise CheckpointError(
-            f"{where}: data_offsets must be two positions, got {short_repr(offsets)}"
-        )
-    begin, end = offsets
-    return Tensor(path, name, dtype, tuple(shape), data_start + begin, data_start + end, memory)
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The dict of a JSON object. Raises ValueError for a name that is there twice."""
-    result: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in result:
-            raise ValueError(f"{short_repr(name)} is given twice")
-        result[name] = value
-    return result
 
 
 def check_places(tensors: Iterable[Tensor], listing: Path, data_start: int, file_size: int) -> None:
@@ -231,18 +193,23 @@ def check_places(tensors: Iterable[Tensor], listing: Path, data_start: int, file
     """
     end = data_start  # where the tensor before ends
     for tensor in sorted(tensors, key=lambda tensor: (tensor.start, tensor.end)):
-        where = f"{listing}: tensor {short_repr(tensor.name)}"
+        if len(tensor.shape) > MAX_AXES:
+            raise CheckpointError(
+                f"{listing}: tensor {short_repr(tensor.name)} has {len(tensor.shape)} axes; "
+                f"expected at most {MAX_AXES}"
+            )
         bits = 8 * (tensor.end - tensor.start)
         bits_needed = prod(tensor.shape) * DTYPE_BITS[tensor.dtype]
         if bits != bits_needed:
             raise CheckpointError(
-                f"{where}: its place has {short_repr(bits)} bits, but {tensor.dtype} "
-                f"{short_repr(list(tensor.shape))} needs {short_repr(bits_needed)}"
+                f"{listing}: tensor {short_repr(tensor.name)}: its place has {short_repr(bits)} "
+                f"bits, but {tensor.dtype} {short_repr(list(tensor.shape))} needs "
+                f"{short_repr(bits_needed)}"
             )
         if tensor.start != end:
             raise CheckpointError(
-                f"{where} starts at byte {short_repr(tensor.start)}; expected {end}, where the "
-                "tensor before it ends"
+                f"{listing}: tensor {short_repr(tensor.name)} starts at byte "
+                f"{short_repr(tensor.start)}; expected {end}, where the tensor before it ends"
             )
         end = tensor.end
     if end != file_size:

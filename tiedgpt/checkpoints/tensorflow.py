@@ -26,6 +26,7 @@ The files also have checksums (CRC-32C), which are not tested: a damaged number 
 noticed. Names, shapes and sizes are checked, and that the tensors fill the data without overlap.
 """
 
+import mmap
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -35,7 +36,7 @@ from ..errors import CheckpointError, ConfigError, short_repr
 from ..gpt2.config import Config
 from ..gpt2.parameters import parameter_shapes
 from .reading import open_to_read, read_json
-from .safetensors import MAX_AXES, Tensor, check_places, map_file
+from .safetensors import Tensor, check_places
 
 HPARAMS = "hparams.json"
 INDEX = "model.ckpt.index"
@@ -48,12 +49,6 @@ MAGIC = bytes.fromhex("57fb808b247547db")
 DT_FLOAT = 1  # the dtype of BundleEntryProto that is float32
 
 Message = dict[int, list[int | bytes]]  # the number of a field -> its values
-
-
-def is_openais(path: Path) -> bool:
-    """Whether a directory has OpenAI's files, and no config.json."""
-    has_hparams = os.path.isfile(path / HPARAMS)
-    return has_hparams and not os.path.isfile(path / "config.json")
 
 
 def read_hparams(directory: Path) -> Config:
@@ -126,7 +121,10 @@ def read_index(index: Path, data: Path) -> dict[str, Tensor]:
         handle = Bytes(block_handle, f"{index}: index block").handle()
         entries += _read_block(index, table, handle)
 
-    memory = map_file(data)
+    with open_to_read(data) as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            raise CheckpointError(f"{data}: the file is empty")
+        memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     tensors: dict[str, Tensor] = {}
     for key, value in entries:
         name = key.decode("latin-1")  # which accepts any bytes
@@ -157,8 +155,6 @@ def _parse_tensor(message: Message, where: str) -> tuple[tuple[int, ...], int, i
     for shape_bytes in message.get(2, []):
         for axis_bytes in Bytes(shape_bytes, where).message().get(2, []):
             shape.append(_number(Bytes(axis_bytes, where).message(), 1))
-    if len(shape) > MAX_AXES:
-        raise CheckpointError(f"{where} has {len(shape)} axes; expected at most {MAX_AXES}")
     if len(shape) == 3 and shape[0] == 1:
         # A block's matrix is stored as the kernel of a convolution of width 1: [1, in, out].
         shape = shape[1:]

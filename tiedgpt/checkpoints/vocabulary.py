@@ -12,19 +12,19 @@ the folder is refused.
 
 import json
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError, TiedGPTWarning, TokenizerError, short_repr
 from ..gpt2.tokenizer import EOT, Tokenizer, spelled_ids
-from .reading import directory_of, parse_json, read_text
+from .reading import MAX_TEXT, open_to_read, read_json
 
 TOKENIZER_JSON = "tokenizer.json"
 ADDED = "added_tokens.json"
 SETTINGS = "tokenizer_config.json"
 SPECIAL_TOKENS_MAP = "special_tokens_map.json"
+OTHER_FILES = (ADDED, SETTINGS, SPECIAL_TOKENS_MAP)
 MERGES_AND_VOCAB = ("merges.txt", "vocab.json")
 OPENAIS_NAMES = ("vocab.bpe", "encoder.json")  # of the same two files
 
@@ -66,7 +66,7 @@ def read_tokenizer(model: Path) -> Tokenizer:
     Raises CheckpointError for files that are missing or malformed, TokenizerError for a vocabulary
     that contradicts itself or would give other ids than Tokenizer does.
     """
-    directory = directory_of(model)
+    directory = model if model.is_dir() else model.parent
     merges_path, vocab_path = (directory / name for name in MERGES_AND_VOCAB)
     if not merges_path.is_file():
         merges_path, vocab_path = (directory / name for name in OPENAIS_NAMES)
@@ -81,7 +81,12 @@ def read_tokenizer(model: Path) -> Tokenizer:
         raise CheckpointError(
             f"{directory} has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json"
         )
-    _compare_other_files(tokenizer, added, directory)
+    others = {}
+    for path in (directory / name for name in OTHER_FILES):
+        if path.is_file():
+            others[path.name] = read_json(path)
+    if others:
+        _compare_other_files(tokenizer, added, others, directory)
     return tokenizer
 
 
@@ -92,13 +97,20 @@ def read_merges(path: Path, vocab_path: Path) -> Tokenizer:
     """
     merges = _read_merges_txt(path)
     if vocab_path.is_file():
-        return _tokenizer(merges, _read_object(vocab_path), {}, f"{path} with {vocab_path.name}")
+        return _tokenizer(merges, read_json(vocab_path), {}, f"{path} with {vocab_path.name}")
     return _tokenizer(merges, spelled_ids(merges, 0) | {EOT: 256 + len(merges)}, {}, f"{path}")
 
 
 def _read_merges_txt(path: Path) -> list[tuple[str, str]]:
     """The merges, one a line: "h e". The first line may be "#version: 0.2"."""
-    lines = read_text(path).replace("\r\n", "\n").rstrip("\n").split("\n")
+    with open_to_read(path, limit=MAX_TEXT) as file:
+        content = file.read()
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise CheckpointError(f"{path}, line {line}: not UTF-8") from error
+    lines = text.replace("\r\n", "\n").rstrip("\n").split("\n")
     first_line = 1  # the number of the line with the first merge
     if lines[0].startswith("#version") or lines == [""]:  # an empty text is one empty line
         first_line = 2
@@ -127,7 +139,7 @@ def _read_tokenizer_json(path: Path) -> tuple[Tokenizer, dict[str, dict]]:
 
     Raises TokenizerError for a tokenizer that would give other ids than Tokenizer does.
     """
-    file = _read_object(path)
+    file = read_json(path)
     _check_settings(file, path)
     model = file.get("model")
     added_tokens = file.get("added_tokens") or []
@@ -150,7 +162,6 @@ def _read_tokenizer_json(path: Path) -> tuple[Tokenizer, dict[str, dict]]:
                     "changes ids; expected false"
                 )
         token_id = token.get("id")
-        _check_id(text, token_id, path)
         if ids.setdefault(text, token_id) != token_id:
             raise TokenizerError(
                 f"{path}: token {short_repr(text)} has two ids, {short_repr(ids[text])} and "
@@ -205,14 +216,6 @@ def _warn_of_tokens_at_the_ends(name: str) -> None:
     )
 
 
-def _check_id(token: str, token_id: Any, name: str | Path) -> None:
-    """Raise TokenizerError for an id that is not an integer. `name` is the file."""
-    if type(token_id) is not int:  # isinstance would accept True
-        raise TokenizerError(
-            f"{name}: token {short_repr(token)} has id {short_repr(token_id)}, expected an integer"
-        )
-
-
 def _tokenizer(
     merges: list[tuple[str, str]], ids: dict[str, Any], added: dict[str, dict], name: str
 ) -> Tokenizer:
@@ -222,7 +225,11 @@ def _tokenizer(
     tokenizer.json. name: what errors call the files.
     """
     for token, token_id in ids.items():
-        _check_id(token, token_id, name)
+        if type(token_id) is not int:  # isinstance would accept True
+            raise TokenizerError(
+                f"{name}: token {short_repr(token)} has id {short_repr(token_id)}, expected an "
+                "integer"
+            )
     first_id = ids.get("!", 0)  # the ids begin with the byte "!"; without "!", an error follows
     ordinary = spelled_ids(merges, first_id)
     special_tokens = {}
@@ -277,7 +284,7 @@ def _compare_merges_and_vocab(tokenizer: Tokenizer, merges_path: Path, vocab_pat
     if not vocab_path.is_file():
         return
     ids = _all_ids(tokenizer)
-    for token, token_id in _read_object(vocab_path).items():
+    for token, token_id in read_json(vocab_path).items():
         if ids.get(token) != token_id:
             raise TokenizerError(
                 f"{vocab_path}: token {short_repr(token)} has id {short_repr(token_id)}, but "
@@ -286,12 +293,15 @@ def _compare_merges_and_vocab(tokenizer: Tokenizer, merges_path: Path, vocab_pat
             )
 
 
-def _compare_other_files(tokenizer: Tokenizer, added: dict[str, dict], directory: Path) -> None:
+def _compare_other_files(
+    tokenizer: Tokenizer, added: dict[str, dict], others: dict[str, dict], directory: Path
+) -> None:
     """Raise TokenizerError if a file beside the vocabulary has another token, or a prefix space.
 
-    added: text -> its entry in the added_tokens of tokenizer.json, if there is one.
+    added: text -> its entry in the added_tokens of tokenizer.json, if there is one. others: the
+    contents of those of OTHER_FILES that there are, by name.
     """
-    settings = _read_object_if_there(directory / SETTINGS)
+    settings = others.get(SETTINGS, {})
     if settings.get("add_prefix_space"):
         raise TokenizerError(
             f"{directory / SETTINGS}: add_prefix_space is set, expected false, as in GPT-2"
@@ -300,7 +310,7 @@ def _compare_other_files(tokenizer: Tokenizer, added: dict[str, dict], directory
         if settings.get(name):
             _warn_of_tokens_at_the_ends(f"{directory / SETTINGS}: {name}")
 
-    for file, said in _tokens_elsewhere(directory, settings, added):
+    for file, said in _tokens_elsewhere(others, added, directory):
         if not _agrees(tokenizer, said):
             raise TokenizerError(
                 f"{directory / file}: token {short_repr(said.get('content'))} is not in the "
@@ -318,14 +328,16 @@ def _compare_other_files(tokenizer: Tokenizer, added: dict[str, dict], directory
 
 
 def _tokens_elsewhere(
-    directory: Path, settings: dict[str, Any], added: dict[str, dict]
+    others: dict[str, dict], added: dict[str, dict], directory: Path
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """(a file, what it says of a token) for each token that is named beside the vocabulary.
 
-    What it says are fields of an entry of added_tokens in tokenizer.json. settings: those of
-    tokenizer_config.json. added: text -> its entry in tokenizer.json.
+    What it says are fields of an entry of added_tokens in tokenizer.json. The arguments are those
+    of _compare_other_files.
     """
-    for text, token_id in _read_object_if_there(directory / ADDED).items():
+    settings = others.get(SETTINGS, {})
+    special_tokens_map = others.get(SPECIAL_TOKENS_MAP, {})
+    for text, token_id in others.get(ADDED, {}).items():
         said = {"content": text, "id": token_id}
         if text not in added:
             said["special"] = False  # so transformers takes it
@@ -342,7 +354,6 @@ def _tokens_elsewhere(
         is_special = said.get("special", False)
         yield SETTINGS, {"special": False, "normalized": not is_special, **said, "id": token_id}
 
-    special_tokens_map = _read_object_if_there(directory / SPECIAL_TOKENS_MAP)
     for file, fields in ((SETTINGS, settings), (SPECIAL_TOKENS_MAP, special_tokens_map)):
         for said in _named_tokens(fields):
             content = said.get("content")
@@ -457,33 +468,3 @@ def _all_ids(tokenizer: Tokenizer) -> dict[str, int]:
     """Token -> id, as vocab.json lists them, in the order of the ids."""
     ids = spelled_ids(tokenizer.merges, tokenizer.first_id) | tokenizer.special_tokens
     return dict(sorted(ids.items(), key=lambda item: item[1]))
-
-
-# JSON
-
-
-def _read_object_if_there(path: Path) -> dict[str, Any]:
-    """The object of a JSON file; an empty one if there is no file."""
-    return _read_object(path) if path.is_file() else {}
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    """The object of a JSON file. Raises CheckpointError, also for a name that is given twice."""
-    text = read_text(path)
-    try:
-        value = parse_json(text, make_object=_object_of)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: expected a JSON object, got {short_repr(value)}")
-    return value
-
-
-def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The dict of the names and values of a JSON object. Raises ValueError for a name twice."""
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        names = Counter(name for name, _ in pairs)
-        twice, _ = names.most_common(1)[0]
-        raise ValueError(f"{short_repr(twice)} is given twice")
-    return result

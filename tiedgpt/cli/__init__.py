@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import warnings
+from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
 
@@ -87,8 +88,12 @@ def main(argv: list[str] | None = None) -> int:
     try:
         try:
             args = parse(argv)
+            from .options import errors_name_flags  # after parse: --version needs none of it
+
             handle_signals()
-            run_command(args)
+            quiet = silent_stderr() if args.quiet else nullcontext()
+            with quiet, errors_name_flags(args.flags):
+                args.run(args)
         finally:
             sys.stdout.flush()  # here, where the handlers below can report an error
     except SystemExit as stop:
@@ -112,17 +117,8 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def run_command(args: argparse.Namespace) -> None:
-    """Run the command of these arguments."""
-    if args.quiet:
-        with silent_stderr():
-            args.run(args)
-    else:
-        args.run(args)
-
-
 def parse(argv: list[str]) -> argparse.Namespace:
-    """The arguments of a command; `command`, `run` and `quiet` are among them.
+    """The arguments of a command; `command`, `run`, `flags` and `quiet` are among them.
 
     Raises ArgumentError, and SystemExit after a help page or the version.
     """
@@ -177,6 +173,7 @@ def parser_of(command: str) -> Any:
     parser = new_parser(command, module.__doc__)
     parser.set_defaults(command=command, run=module.run)
     module.add_arguments(parser)
+    parser.set_defaults(flags=parser.flags_of_numbers())
     return parser
 
 
@@ -200,8 +197,10 @@ def print_help() -> None:
     for command in COMMANDS:
         page = module_of(command).__doc__ or ""
         summary = page.partition("\n")[0]
-        lines.append(f"  {command:18}  {summary}")
-    print(fill(HELP.format(commands="\n".join(lines))))
+        # The summary's indent is that of its later lines too, so that only commands stand left.
+        beside = fill(f"{'':13}{summary}").lstrip()
+        lines.append(f"  {command:9}  {beside}")
+    print(fill(HELP).format(commands="\n".join(lines)))
 
 
 def os_error_message(error: OSError) -> str:

@@ -27,13 +27,11 @@ from .messages import ProgressBar, note
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help=f"a {KINDS}")
-    options.add_head(parser)
-    options.add_model(parser)
-    options.add_json(parser)
+    options.add(parser, "head", "model", "json")
     parser.add_argument(
         "--trials",
         metavar="N",
-        type=options.count,
+        type=options.whole_number,
         help="try at most N known mistakes, those that take little time first (default: as many as "
         "take some minutes)",
     )

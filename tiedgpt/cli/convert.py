@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 
 from ..checkpoints import find_model, has_unembedding, read_config, read_tokenizer
-from ..checkpoints.files import copied_files, read_config_json, write_checkpoint
+from ..checkpoints.files import copied_files, read_said_config, write_checkpoint
 from ..checkpoints.places import weight_folders
 from ..errors import ArgumentError, TiedGPTError
 from ..evaluation import score
-from ..gpt2.checks import check_logits
+from ..gpt2.checks import check_logits, seed_or_new
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count
 from ..writing import check_new, new_directory
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed",
         metavar="S",
-        type=options.count,
+        type=options.whole_number,
         help="untie: the seed of --init random (default: 0)",
     )
 
@@ -63,6 +63,7 @@ def run(args: argparse.Namespace) -> None:
     source, destination = source_and_destination(args)
     if args.command == "tie" and (args.init is not None or args.seed is not None):
         raise ArgumentError("--init and --seed are for untie: a tied model has no W_U of its own")
+    seed = seed_or_new(args.seed or 0)
     check_new(destination)
     _, path = find_model(source, note)
     if args.command == "tie":
@@ -72,7 +73,7 @@ def run(args: argparse.Namespace) -> None:
         model = load_to_untie(path, source, args.init)
         copy = model
         if model.config.tied:
-            copy = model.untie(args.init or "copy", args.seed or 0)
+            copy = model.untie(args.init or "copy", seed)
     write_copy(copy, path, destination)
     if not np.array_equal(copy.W_U, model.W_U):
         note_losses(model, copy, path)
@@ -95,7 +96,7 @@ def load_to_untie(path: Path, name: str, init: str | None) -> GPT2:
     if not has_unembedding(path):
         note(f"config.json of {name} says untied, but there is no W_U: it begins with wte.T")
         return models.load(path, "tied")
-    if not read_config_json(path).tied:
+    if not read_said_config(path).tied:
         raise ArgumentError(f"{name} is untied already")
     if init is not None:
         return models.load(path, "tied")

@@ -1,4 +1,4 @@
-"""Score many texts: files of JSON lines in, a directory of JSON lines out.
+"""Score many texts: JSON lines in, a directory of JSON lines out.
 
 A line is a JSON object with a "text", and an "id" if it has one. DIR gets a row for each line: the
 id, or the file and the byte offset of the line, with the text's loss ("nll", in nats per token), or
@@ -27,12 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", metavar="DIR", required=True, help="a new directory, or one to go on with"
     )
-    options.add_model(parser)
-    options.add_head(parser)
+    options.add(parser, "model", "head")
     parser.add_argument(
         "--stride",
         metavar="N",
-        type=options.positive_int,
+        type=options.whole_number,
         help="tokens from window to window, as for `tiedgpt score`",
     )
     parser.add_argument(

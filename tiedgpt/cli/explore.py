@@ -13,10 +13,12 @@ examples:
   tiedgpt explore
   tiedgpt explore my-tied-model my-untied-model --corpus story.txt
   tiedgpt explore --port 8080 --no-browser
-  tiedgpt explore --export page.html
 """
 
 import argparse
+import os
+import threading
+import webbrowser
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ from ..errors import ArgumentError, Range
 from ..gpt2.tokenizer import Tokenizer
 from ..study.corpus import Corpus
 from . import models, options
-from .messages import ProgressBar, note
+from .messages import note
 from .texts import encode_text, read_text, source_name
 
 
@@ -45,30 +47,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port",
         metavar="PORT",
-        type=options.number(Range(0, 65535)),
+        type=options.whole_number,
         default=0,
         help="the port on 127.0.0.1 (default: any free one)",
     )
     parser.add_argument(
-        "--export",
-        metavar="FILE",
-        help="write the page to one file that opens without a server, with four example prompts, "
-        "and stop",
-    )
-    parser.add_argument(
         "--no-browser", action="store_true", help="print the address only, and open no browser"
     )
-    options.add_allow_special(parser)
+    options.add(parser, "allow_special")
 
 
 def run(args: argparse.Namespace) -> None:
     from ..explore.shown import ShownModels  # here, because the help page needs none of it
 
+    Range(0, 65535).check("port", args.port)
     names = args.models or list(SHIPPED)
     if len(names) > 2:
         raise ArgumentError(f"expected one or two models, got {len(names)}")
-    if args.export is not None:
-        check_file(args.export)
     paths = [checkpoints.find_model(name, note)[1] for name in names]
     vocab_size = read_config(paths[0]).vocab_size
     tokenizer = read_tokenizer(paths[0])
@@ -79,18 +74,7 @@ def run(args: argparse.Namespace) -> None:
     for name, path in zip(names, paths, strict=True):
         named_models.append((name, models.load(path, head=None)))
     shown = ShownModels(named_models, tokenizer, corpus)
-    if args.export is not None:
-        write_page(shown, args.export)
-    else:
-        serve(shown, args.port, with_browser=not args.no_browser)
-
-
-def check_file(name: str) -> None:
-    """Raise ArgumentError for a name that no file can be written to."""
-    path = Path(name)  # the working directory for an empty name
-    if path.exists() and not path.is_file():
-        shown_name = name or "''"
-        raise ArgumentError(f"--export: {shown_name} is a directory or a device; expected a file")
+    serve(shown, args.port, with_browser=not args.no_browser)
 
 
 def check_same_vocabulary(names: list[str], paths: list[Path]) -> None:
@@ -130,18 +114,8 @@ def read_corpus(
     return None
 
 
-def write_page(shown: Any, file: str) -> None:
-    """Write the page to a file that needs no server."""
-    from ..explore.export import count_texts, write_exported_page
-
-    with ProgressBar("writing the page", count_texts(shown), unit="text") as bar:
-        size = write_exported_page(shown, Path(file), bar.add)
-    note(f"{file}: {size / 1e6:.1f} MB; it opens from disk, and on any web server")
-
-
 def serve(shown: Any, port: int, with_browser: bool) -> None:
     """Serve the page until Ctrl-C. Raises ArgumentError for a port that cannot be used."""
-    from ..explore.browser import open_browser
     from ..explore.server import Server
 
     try:
@@ -152,10 +126,23 @@ def serve(shown: Any, port: int, with_browser: bool) -> None:
         ) from error
     print(server.url, flush=True)
     note("the page is at this address, for this machine only; Ctrl-C stops the server")
-    if with_browser and not open_browser(server.url_once):
+    if with_browser and not open_browser(server.url):
         note("found no browser here: open the address above in one")
     with server:
-        try:
-            server.serve_forever(poll_interval=0.1)
-        finally:
-            server.stopping = True  # requests that are not answered yet end at once
+        server.serve()
+
+
+def open_browser(url: str) -> bool:
+    """Open the page in $BROWSER or a browser with windows. False if there is none."""
+    try:
+        browser = webbrowser.get()
+    except webbrowser.Error:
+        return False
+    # Browsers for the terminal, such as w3m, are of this class itself, not of a class below it.
+    # One is opened only if the reader has chosen it.
+    takes_the_terminal = type(browser) is webbrowser.GenericBrowser
+    if takes_the_terminal and not os.environ.get("BROWSER"):
+        return False
+    # In a thread, because `open` may wait for the page, and this thread serves it.
+    threading.Thread(target=browser.open, args=(url,), daemon=True).start()
+    return True

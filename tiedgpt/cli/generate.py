@@ -17,20 +17,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
-from ..checkpoints import find_model, read_config, read_tokenizer
-from ..errors import ArgumentError, Range, TiedGPTError
+from ..errors import COUNT, ArgumentError, Range, TiedGPTError
 from ..generation import TextSample, grow, sample_tokens
 from ..gpt2.checks import check_prompt_ids, seed_or_new
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import EOT, Tokenizer
 from ..sampling import Sampling
-from ..study.predictions import predict, predicted_json
+from ..study.predictions import predict
+from ..study.reports import surprise_report
 from . import models, options
 from .messages import ProgressBar, note
 from .output import print_json, printable
@@ -41,13 +41,28 @@ MAX_SAMPLES = 10_000  # in one batch; memory runs out long before
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_prompt(parser)
-    options.add_question(parser)
-    options.add_sampling(parser)
+    options.add(parser, "prompt", "model", "heads", "allow_special", "json")
+    parser.add_argument(
+        "-n",
+        "--max-new-tokens",
+        metavar="N",
+        type=options.whole_number,
+        default=40,
+        help="generate at most N tokens (default: 40)",
+    )
+    options.add_fields(parser, Sampling, [setting.name for setting in fields(Sampling)])
+    parser.add_argument(
+        "--stop",
+        metavar="TEXT",
+        type=options.stop_text,
+        action="append",
+        default=[],
+        help=r"end before TEXT, in which \n is a line end (may be repeated)",
+    )
     parser.add_argument(
         "--num-samples",
         metavar="N",
-        type=options.number(Range(1, MAX_SAMPLES)),
+        type=options.whole_number,
         default=1,
         help="samples of the prompt (default: 1)",
     )
@@ -55,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-s",
         "--seed",
         metavar="S",
-        type=options.count,
+        type=options.whole_number,
         help="the same S gives the same text (default: new)",
     )
     parser.add_argument(
@@ -67,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--logprobs",
         metavar="K",
-        type=options.count,
+        type=options.whole_number,
         help="also list the log probability, before any other flag changes it, of each "
         "token and the K likeliest others",
     )
@@ -77,7 +92,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    sampling = options.sampling_of(args)
+    sampling = Sampling(**options.values_of(args, Sampling))
+    COUNT.check("seed", args.seed or 0)
+    COUNT.check("logprobs", args.logprobs or 0)
+    Range(1).check("max_new_tokens", args.max_new_tokens)
+    Range(1, MAX_SAMPLES).check("num_samples", args.num_samples)
     if sampling.temperature == 0:
         note("temperature 0 takes the likeliest token every time, as --greedy does")
     if args.echo and args.json:
@@ -87,9 +106,7 @@ def run(args: argparse.Namespace) -> None:
 
     # Everything is checked before the weights are read, which takes longer.
     prompt = "" if is_interactive else read_prompt(args.prompt)
-    name, path = find_model(args.model, note)
-    config = read_config(path)
-    tokenizer = read_tokenizer(path)
+    name, path, config, tokenizer = models.find(args.model)
     ids = [] if is_interactive else prompt_ids(prompt, tokenizer, config, args)
 
     start = time.perf_counter()
@@ -104,8 +121,8 @@ def run(args: argparse.Namespace) -> None:
     if is_interactive:
         prompt_loop(answers, lambda line: prompt_ids(line, tokenizer, config, args))
     elif args.json:
-        facts = {"model": name, "prompt": prompt, "prompt_ids": ids}
-        print_json([{**facts, **answer.report(load_s)} for answer in answers(ids)])
+        question = {"model": name, "prompt": prompt, "prompt_ids": ids}
+        print_json(question, [answer.report(load_s) for answer in answers(ids)])
     else:
         for answer in answers(ids):
             answer.print_samples(before=prompt if args.echo else "")
@@ -174,7 +191,7 @@ class Answer:
     def record(self, number: int, logits: np.ndarray, token: int) -> None:
         """Note the log probability of a token of a sample, and its alternatives."""
         (prediction,) = predict(logits, [token], self.args.logprobs)
-        self.logprobs[number].append(predicted_json(self.tokenizer, prediction, "logprob"))
+        self.logprobs[number].append(surprise_report(self.tokenizer, prediction, "logprob"))
 
     def report(self, load_s: float) -> dict[str, Any]:
         """Generate all samples; return what --json prints of them."""

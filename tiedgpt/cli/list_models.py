@@ -19,12 +19,12 @@ from ..gpt2.config import Config
 from ..gpt2.parameters import parameter_count
 from . import options
 from .messages import note
-from .output import fill
-from .tables import Cells, print_table
+from .output import fill, megabytes
+from .tables import Cells, print_table, shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_json(parser)
+    options.add(parser, "json")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -76,8 +76,9 @@ def print_models(models: list[dict[str, Any]]) -> None:
     """Print a row for each model, and below it where the model is, if it is on this machine."""
     lines: list[str | Cells] = [("model", "head", "parameters", "size")]
     for model in models:
-        size = f"{model['bytes'] / 1e6:,.1f} MB"
-        lines.append((one_line(model["model"]), model["head"], f"{model['parameters']:,}", size))
+        parameters = shown("parameters", model["parameters"])
+        size = megabytes(model["bytes"])
+        lines.append((one_line(model["model"]), model["head"], parameters, size))
         if "path" in model:
             lines.append(f"  {one_line(model['path'])}")
     print_table(lines)

@@ -1,24 +1,39 @@
-"""Load the weights of a model that find_model has found, with a progress bar."""
+"""Find a model, and load its weights."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 from .. import checkpoints
+from ..gpt2.config import Config
 from ..gpt2.model import GPT2
-from ..gpt2.parameters import parameter_count
-from .messages import ProgressBar, note
+from ..gpt2.tokenizer import Tokenizer
+from .messages import note
+
+
+class Found(NamedTuple):
+    """A model of which all is read but the weights, so that a command can check its input first."""
+
+    name: str
+    path: Path
+    config: Config
+    tokenizer: Tokenizer
+
+
+def find(source: str | None) -> Found:
+    """The model that a user names; None is the default model. Raises what find_model raises."""
+    name, path = checkpoints.find_model(source, note)
+    # The configuration is read first, because a file that is no checkpoint has no tokenizer either.
+    config = checkpoints.read_config(path)
+    return Found(name, path, config, checkpoints.read_tokenizer(path))
 
 
 def load(path: Path, head: str | None) -> GPT2:
     """The model, as checkpoints.load loads it. A note says if its W_U is a copy."""
-    config = checkpoints.read_config(path)
-    if head is not None:
-        config = config.with_head(head)
-    with ProgressBar("loading", parameter_count(config).bytes, unit="B") as progress:
-        model = checkpoints.load(path, head, progress=progress.add)
+    model = checkpoints.load(path, head)
     if head == "untied" and not checkpoints.has_unembedding(path):
         note(
-            "this checkpoint has no W_U of its own: a copy of wte.T is used, and the logits are "
-            "the same"
+            "this checkpoint has no W_U of its own: a copy of wte.T is used, so both heads are "
+            "one, and the logits are the same"
         )
     return model
 

@@ -16,29 +16,23 @@ examples:
 import argparse
 from typing import Any
 
-import numpy as np
-
-from ..checkpoints import find_model, read_config, read_tokenizer
-from ..errors import one_line
-from ..gpt2.model import GPT2
+from ..errors import Range, one_line
 from ..gpt2.tokenizer import Tokenizer
-from ..study.paths import PATH_PARTS, paths_of, top_k
-from ..study.predictions import Prediction, next_tokens, predict, prediction_json
+from ..study.paths import PATH_PARTS
+from ..study.reports import next_report, paths_report
 from . import models, options
-from .messages import note
 from .output import end_of_prompt, fill, print_json, quoted_token
-from .tables import Cells, print_table
+from .tables import Cells, print_table, shown, token_cell
 from .texts import encode_prompt, read_prompt, single_token
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_prompt(parser)
-    options.add_question(parser)
+    options.add(parser, "prompt", "model", "heads", "allow_special", "json")
     parser.add_argument(
         "-k",
         "--top-k",
         metavar="K",
-        type=options.positive_int,
+        type=options.whole_number,
         default=10,
         help="show the K likeliest tokens (default: 10)",
     )
@@ -50,11 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    k = Range(1).check("top_k", args.top_k)
     prompt = read_prompt(args.prompt)
-    name, path = find_model(args.model, note)
-    config = read_config(path)
-    tokenizer = read_tokenizer(path)
-
+    name, path, config, tokenizer = models.find(args.model)
     # The prompt is checked before the weights are read, which takes longer.
     if args.paths:
         ids = [single_token(tokenizer, config.vocab_size, prompt, args.allow_special)]
@@ -62,106 +54,57 @@ def run(args: argparse.Namespace) -> None:
         ids = encode_prompt(tokenizer, config, prompt, args.allow_special)
 
     loaded = models.load_heads(path, args.head)
-    reports: list[dict[str, Any]] = []
-    for model in loaded:
-        head = model.config.head
-        reports.append({"model": name, "prompt": prompt, "prompt_ids": ids, "head": head})
     if args.paths:
-        for report, model in zip(reports, loaded, strict=True):
-            report["paths"] = predictions_of_paths(model, tokenizer, ids[0], args.top_k)
+        reports = [paths_report(model, tokenizer, ids[0], k) for model in loaded]
     else:
-        by_head = next_tokens(loaded, ids, args.top_k)  # the same tokens for both heads
-        for report, predictions in zip(reports, by_head, strict=True):
-            report["next"] = listed(tokenizer, predictions)
+        reports = next_report(loaded, tokenizer, ids, k)
 
     if args.json:
-        print_json(reports)
-    elif args.paths:
-        print_paths(tokenizer, args.top_k, reports)
+        print_json({"model": name, "prompt": prompt, "prompt_ids": ids}, reports)
+        return
+    print(fill(f"The likeliest tokens after {end_of_prompt(prompt)} by {one_line(name)}:"))
+    if args.paths:
+        print_paths(tokenizer, reports)
     else:
-        print_next(tokenizer, args.top_k, reports)
-
-
-def predictions_of_paths(
-    model: GPT2, tokenizer: Tokenizer, token: int, k: int
-) -> dict[str, list[dict[str, Any]]]:
-    """For each path, the k likeliest tokens after a token."""
-    by_path = {}
-    for name, path in paths_of(model).items():
-        logits = path(model, np.array([token]))[0]  # [V]
-        by_path[name] = listed(tokenizer, predict(logits, top_k(logits, k)))
-    return by_path
-
-
-def listed(tokenizer: Tokenizer, predictions: list[Prediction]) -> list[dict[str, Any]]:
-    """Predictions as --json prints them."""
-    return [prediction_json(tokenizer, prediction) for prediction in predictions]
+        print_next(tokenizer, k, reports)
 
 
 def print_next(tokenizer: Tokenizer, k: int, reports: list[dict[str, Any]]) -> None:
     """Print a row for each token, with its numbers by the model, or by each head."""
-    prompt = end_of_prompt(reports[0]["prompt"])
-    name = one_line(reports[0]["model"])
-    print(fill(f"The likeliest tokens after {prompt} by {name}:"))
-    if len(reports) == 1:
-        print_table(rows_of_one_head(tokenizer, reports[0]))
-        return
+    fields = ["probability", "logit"]
+    titles = ["", *fields]
+    if len(reports) > 1:
+        fields.append("rank")
+        titles = [""]
+        for report in reports:
+            titles += [report["head"], "logit", "rank"]
 
-    rows = rows_of_two_heads(tokenizer, k, reports)
+    rows: list[Cells] = [tuple(titles)]
+    predictions = [report["next"] for report in reports]  # all list the same tokens
+    for by_head in zip(*predictions, strict=True):
+        label = quoted_token(tokenizer, by_head[0]["id"])
+        if any(prediction["rank"] > k for prediction in by_head):
+            label += " *"
+        cells = [shown(field, prediction[field]) for prediction in by_head for field in fields]
+        rows.append((label, *cells))
     print_table(rows)
-    if any(row[0].endswith(" *") for row in rows):
+    if any(label.endswith(" *") for label, *_ in rows):
         print(fill(f"* among the {k} likeliest by one head only"))
 
 
-def rows_of_one_head(tokenizer: Tokenizer, report: dict[str, Any]) -> list[Cells]:
-    """The rows of the table: the tokens, with probability and logit."""
-    rows: list[Cells] = [("", "probability", "logit")]
-    for prediction in report["next"]:
-        label = quoted_token(tokenizer, prediction["id"])
-        rows.append((label, f"{prediction['probability']:.2%}", f"{prediction['logit']:.2f}"))
-    return rows
-
-
-def rows_of_two_heads(tokenizer: Tokenizer, k: int, reports: list[dict[str, Any]]) -> list[Cells]:
-    """The rows of the table: the tokens, with probability, logit and rank by each head.
-
-    The reports list the same tokens in the same order (predictions.next_tokens).
-    """
-    titles = [""]
+def print_paths(tokenizer: Tokenizer, reports: list[dict[str, Any]]) -> None:
+    """Print a table for each head: a column for each path, a row for each rank."""
     for report in reports:
-        titles += [report["head"], "logit", "rank"]
-    rows: list[Cells] = [tuple(titles)]
-    predictions = [report["next"] for report in reports]
-    for by_head in zip(*predictions, strict=True):  # one token, by each head
-        cells = [quoted_token(tokenizer, by_head[0]["id"])]
-        if any(prediction["rank"] > k for prediction in by_head):
-            cells[0] += " *"
-        for prediction in by_head:
-            cells.append(f"{prediction['probability']:.2%}")
-            cells.append(f"{prediction['logit']:.2f}")
-            cells.append(f"{prediction['rank']:,}")
-        rows.append(tuple(cells))
-    return rows
-
-
-def print_paths(tokenizer: Tokenizer, k: int, reports: list[dict[str, Any]]) -> None:
-    """Print a column for each path, with its k likeliest tokens."""
-    for report in reports:
-        print(f"Likeliest next tokens after {end_of_prompt(report['prompt'])}, {report['head']}:")
-        ranks = [str(rank) for rank in range(1, k + 1)]
-        columns = [["", *ranks]]
-        for path, predictions in report["paths"].items():
-            column = [path]
-            for prediction in predictions:
-                if path == "raw":  # without a layer norm, its logits have no useful scale
-                    figure = f"{prediction['logit']:.2f}"
-                else:
-                    figure = f"{prediction['probability']:.1%}"
-                column.append(f"{quoted_token(tokenizer, prediction['id'])} {figure:>5}")
-            columns.append(column)
-        # The columns become rows. A small vocabulary has fewer than k tokens, so fewer rows.
-        print_table(list(zip(*columns, strict=False)))
+        paths = report["paths"]
+        rows: list[Cells] = [(report["head"], *paths)]
+        for rank, by_path in enumerate(zip(*paths.values(), strict=True), start=1):
+            cells = []
+            for path, prediction in zip(paths, by_path, strict=True):
+                # Without a layer norm, the logits of raw have no useful scale.
+                field = "logit" if path == "raw" else "probability"
+                cells.append(token_cell(tokenizer, prediction, field))
+            rows.append((str(rank), *cells))
+        print_table(rows)
         print()
-
     parts = [f"{path}: {PATH_PARTS[path]}" for path in reports[0]["paths"]]
     print(fill(f"{'; '.join(parts)}. Numbers of raw are scores, the others are probabilities."))

@@ -1,15 +1,14 @@
-"""Options that several commands have, a function for each, and the types of their values."""
+"""Options that several commands have, flags from the fields of a dataclass, types of values."""
 
 import argparse
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from typing import Any, NoReturn
 
-from ..errors import ArgumentError, Range, TiedGPTError, short_repr
-from ..sampling import Sampling
+from ..errors import ArgumentError, TiedGPTError, short_repr
 from .output import fill
 
 STDIN_TOO = "- or nothing for stdin"
@@ -31,6 +30,14 @@ class Parser(argparse.ArgumentParser):
         names = [name for action in self._actions for name in action.option_strings]
         return [name for name in names if name.startswith("--")]
 
+    def flags_of_numbers(self) -> dict[str, str]:
+        """The flags that take a number, by the names of their values."""
+        return {
+            action.dest: action.option_strings[-1]
+            for action in self._actions
+            if action.type in (whole_number, any_number)
+        }
+
 
 def new_parser(command: str, page: str | None) -> Parser:
     """The parser of a command, with no option but -h and -q.
@@ -49,25 +56,103 @@ def new_parser(command: str, page: str | None) -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add_quiet(parser)
+    add(parser, "quiet")
     return parser
 
 
-# Arguments
+# Types of values
 
 
-def add_prompt(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "prompt",
-        metavar="PROMPT",
-        nargs="?",
-        type=text,
-        help=f"the text to continue; {STDIN_TOO}",
-    )
+def whole_number(argument: str) -> int:
+    """The argparse type of a whole number, also one such as 7e9. Who uses it checks its range."""
+    with suppress(ValueError):
+        return int(argument)  # not by way of float, which is exact only up to 2**53
+    with suppress(ValueError):
+        value = float(argument)
+        if value.is_integer():  # not nan or inf
+            return int(value)
+    raise argparse.ArgumentTypeError(f"expected a whole number, got {short_repr(argument)}")
 
 
-def add_file(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", nargs="?", help=f"a text in UTF-8; {STDIN_TOO}")
+def any_number(argument: str) -> float:
+    """The argparse type of a number. Who uses it checks its range."""
+    try:
+        return float(argument)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"expected a number, got {short_repr(argument)}"
+        ) from error
+
+
+def text(argument: str) -> str:
+    """The argparse type of a text: UTF-8, whatever the locale is."""
+    return os.fsencode(argument).decode("utf-8", "surrogateescape")
+
+
+def stop_text(argument: str) -> str:
+    r"""The argparse type of a text that is not empty. \n, \r, \t and \\ in it are escapes."""
+    if not argument:
+        raise argparse.ArgumentTypeError("expected a text that is not empty")
+    return re.sub(r"\\[nrt\\]", lambda escape: ESCAPES[escape[0]], text(argument))
+
+
+# Options that several commands have
+
+COMMON: dict[str, tuple[list[str], dict[str, Any]]] = {  # name: flags, and what argparse is told
+    "prompt": (
+        ["prompt"],
+        {
+            "metavar": "PROMPT",
+            "nargs": "?",
+            "type": text,
+            "help": f"the text to continue; {STDIN_TOO}",
+        },
+    ),
+    "file": (["file"], {"metavar": "FILE", "nargs": "?", "help": f"a text in UTF-8; {STDIN_TOO}"}),
+    "model": (
+        ["-m", "--model"],
+        {
+            "metavar": "MODEL",
+            "help": "gpt2 or another name, a hub repository owner/name, a directory or a "
+            ".safetensors file; a name that is not on this machine is downloaded (default: the "
+            "variable TIEDGPT_MODEL, else gpt2 if it is on this machine, else shakespeare-tied)",
+        },
+    ),
+    "head": (
+        ["--head"],
+        {
+            "choices": ["tied", "untied"],
+            "help": "compute logits with wte.T or with W_U (default: as the checkpoint says)",
+        },
+    ),
+    "heads": (
+        ["--head"],
+        {
+            "choices": ["tied", "untied", "both"],
+            "help": "compute logits with wte.T or with W_U, or with each in turn (default: as the "
+            "checkpoint says)",
+        },
+    ),
+    "allow_special": (
+        ["--allow-special"],
+        {"action": "store_true", "help": "read <|endoftext|> as that token"},
+    ),
+    "json": (
+        ["--json"],
+        {"action": "store_true", "help": "print the result as one JSON document"},
+    ),
+    "quiet": (
+        ["-q", "--quiet"],
+        {"action": "store_true", "help": "print no notes and no progress on stderr"},
+    ),
+}
+
+
+def add(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Add options of COMMON."""
+    for name in names:
+        flags, settings = COMMON[name]
+        parser.add_argument(*flags, **settings)
 
 
 def add_models(parser: argparse.ArgumentParser, description: str) -> None:
@@ -94,88 +179,6 @@ def add_models(parser: argparse.ArgumentParser, description: str) -> None:
     )
 
 
-# Options
-
-
-def add_quiet(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-q", "--quiet", action="store_true", help="print no notes and no progress on stderr"
-    )
-
-
-def add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-m",
-        "--model",
-        metavar="MODEL",
-        help="gpt2 or another name, a hub repository owner/name, a directory or a .safetensors "
-        "file; a name that is not on this machine is downloaded (default: the variable "
-        "TIEDGPT_MODEL, else gpt2 if it is on this machine, else shakespeare-tied)",
-    )
-
-
-def add_head(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--head",
-        choices=["tied", "untied"],
-        help="compute logits with wte.T or with W_U (default: as the checkpoint says)",
-    )
-
-
-def add_heads(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--head",
-        choices=["tied", "untied", "both"],
-        help="compute logits with wte.T or with W_U, or with each in turn (default: as the "
-        "checkpoint says)",
-    )
-
-
-def add_allow_special(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--allow-special", action="store_true", help="read <|endoftext|> as that token"
-    )
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
-
-
-def add_question(parser: argparse.ArgumentParser) -> None:
-    """The options of a command that asks a model about a text."""
-    add_model(parser)
-    add_heads(parser)
-    add_allow_special(parser)
-    add_json(parser)
-
-
-def add_sampling(parser: argparse.ArgumentParser) -> None:
-    """The options of a command that generates text, but for the seed."""
-    parser.add_argument(
-        "-n",
-        "--max-new-tokens",
-        metavar="N",
-        type=positive_int,
-        default=40,
-        help="generate at most N tokens (default: 40)",
-    )
-    add_fields(parser, Sampling, [setting.name for setting in fields(Sampling)])
-    parser.add_argument(
-        "--stop",
-        metavar="TEXT",
-        type=stop_text,
-        action="append",
-        default=[],
-        help=r"end before TEXT, in which \n is a line end (may be repeated)",
-    )
-
-
-def sampling_of(args: argparse.Namespace) -> Sampling:
-    """The Sampling of the flags. Raises ArgumentError for a value that it refuses."""
-    with errors_name_flags({setting.name: flag_of(setting.name) for setting in fields(Sampling)}):
-        return Sampling(**values_of(args, Sampling))
-
-
 # Flags from the fields of a dataclass
 
 
@@ -199,7 +202,7 @@ def add_fields(parser: argparse.ArgumentParser, cls: type, names: Sequence[str])
         parser.add_argument(
             *flags,
             metavar=field.metadata["metavar"],
-            type=any_whole_number if field.type in (int, int | None) else any_number,
+            type=whole_number if field.type in (int, int | None) else any_number,
             help=f"{field.metadata['help']}{default}",
         )
 
@@ -216,10 +219,11 @@ def flag_of(name: str) -> str:
 
 
 @contextmanager
-def errors_name_flags(flags: dict[str, str]) -> Iterator[None]:
-    """An error in the block that begins with a field's name begins with its flag instead.
+def errors_name_flags(flags: Mapping[str, str]) -> Iterator[None]:
+    """An error in the block that begins with the name of a value begins with its flag instead.
 
-    flags: a field's name -> its flag.
+    Values are checked by the functions and dataclasses that own them, which know no flags. This is
+    around every command. flags: the name of a value -> its flag.
     """
     try:
         yield
@@ -228,77 +232,3 @@ def errors_name_flags(flags: dict[str, str]) -> Iterator[None]:
         if name not in flags:
             raise
         raise ArgumentError(f"{flags[name]} {rest}") from error
-
-
-# Types of values
-
-
-def number(accepted: Range) -> Callable[[str], Any]:
-    """The argparse type of a number in a range. argparse puts the flag before an error."""
-
-    def parse(argument: str) -> Any:
-        value: float | None
-        try:
-            if accepted.whole:
-                value = whole_number(argument)
-            else:
-                value = float(argument)
-        except (ValueError, OverflowError):
-            value = None
-        if value not in accepted:
-            raise argparse.ArgumentTypeError(f"expected {accepted}, got {short_repr(argument)}")
-        return value
-
-    return parse
-
-
-def whole_number(argument: str) -> int:
-    """The whole number that a text spells. Raises ValueError or OverflowError if it spells none."""
-    try:
-        value = int(argument)  # not by way of float, which is exact only up to 2**53
-    except ValueError:
-        as_float = float(argument)  # such as 7e9, which int does not read
-        if not as_float.is_integer():
-            raise ValueError(f"{argument} is not a whole number") from None
-        value = int(as_float)
-    if value > 10**18:
-        raise argparse.ArgumentTypeError(
-            f"expected a whole number of at most 10^18, got {short_repr(argument)}"
-        )
-    return value
-
-
-def any_whole_number(argument: str) -> int:
-    """The argparse type of a whole number whose range a dataclass checks."""
-    try:
-        return whole_number(argument)
-    except (ValueError, OverflowError) as error:
-        raise argparse.ArgumentTypeError(
-            f"expected a whole number, got {short_repr(argument)}"
-        ) from error
-
-
-def any_number(argument: str) -> float:
-    """The argparse type of a number whose range a dataclass checks."""
-    try:
-        return float(argument)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(
-            f"expected a number, got {short_repr(argument)}"
-        ) from error
-
-
-positive_int = number(Range(1))
-count = number(Range(0))
-
-
-def text(argument: str) -> str:
-    """The argparse type of a text: UTF-8, whatever the locale is."""
-    return os.fsencode(argument).decode("utf-8", "surrogateescape")
-
-
-def stop_text(argument: str) -> str:
-    r"""The argparse type of a text that is not empty. \n, \r, \t and \\ in it are escapes."""
-    if not argument:
-        raise argparse.ArgumentTypeError("expected a text that is not empty")
-    return re.sub(r"\\[nrt\\]", lambda escape: ESCAPES[escape[0]], text(argument))

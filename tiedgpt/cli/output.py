@@ -13,18 +13,17 @@ CONTROL_CODES = {*range(0x20), *range(0x7F, 0xA0)} - {ord("\t"), ord("\n")}
 CONTROLS = dict.fromkeys(CONTROL_CODES, "\ufffd")  # as str.translate takes it
 
 
-def print_json(reports: list[dict[str, Any]]) -> None:
-    """Print the report of a model as one JSON document.
+def print_json(question: dict[str, Any], reports: list[dict[str, Any]]) -> None:
+    """Print the report of a model, after what was asked, as one JSON document.
 
     For --head both, there are two reports. The document then has each of them under its head.
     """
-    if len(reports) == 1:
-        print(json.dumps(reports[0]))
+    documents = [{**question, **report} for report in reports]
+    if len(documents) == 1:
+        print(json.dumps(documents[0]))
         return
-    document = {"model": reports[0]["model"], "head": "both"}
-    for report in reports:
-        document[report["head"]] = report
-    print(json.dumps(document))
+    by_head = {document["head"]: document for document in documents}
+    print(json.dumps({"model": question["model"], "head": "both", **by_head}))
 
 
 def fill(text: str, width: int | None = None) -> str:
@@ -68,6 +67,15 @@ def quoted_token(tokenizer: Tokenizer, token: int, limit: int = 24) -> str:
     if len(quoted) > limit:
         return f"{quoted[: limit - 3]}..."
     return quoted
+
+
+def megabytes(count: int) -> str:
+    """A number of bytes.
+
+    >>> megabytes(497_759_232)
+    '497.8 MB'
+    """
+    return f"{count / 1e6:,.1f} MB"
 
 
 def end_of_prompt(prompt: str) -> str:

@@ -12,18 +12,17 @@ examples:
 import argparse
 import json
 import os
-from dataclasses import asdict
 from typing import Any
 
 from ..checkpoints import find_model, read_config
 from ..checkpoints.places import DEFAULT_MODEL, known_config
 from ..errors import ArgumentError, one_line
-from ..gpt2.config import Config
-from ..gpt2.parameters import count_matrices, count_parameters
+from ..gpt2.parameters import count_matrices
+from ..study.reports import parameters_report
 from . import options
 from .messages import note
-from .output import fill
-from .tables import Cells, print_table
+from .output import fill, megabytes
+from .tables import Cells, print_table, shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,19 +34,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--vocab",
         metavar="V",
-        type=options.positive_int,
+        type=options.whole_number,
         help="tokens in the vocabulary, as 50000 or 50e3",
     )
     parser.add_argument(
-        "--dim", metavar="D", type=options.positive_int, help="width of the residual stream"
+        "--dim", metavar="D", type=options.whole_number, help="width of the residual stream"
     )
     parser.add_argument(
         "--total",
         metavar="N",
-        type=options.positive_int,
+        type=options.whole_number,
         help="parameters of the whole model, as 7e9",
     )
-    options.add_json(parser)
+    options.add(parser, "json")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -78,80 +77,61 @@ def count_model(source: str | None, as_json: bool) -> None:
     if config is None:
         _, path = find_model(source, note, weights=False)
         config = read_config(path)
-    counts = count_parameters(config)
-    untied_total = counts["untied"]["total"]
-    saved = untied_total - counts["tied"]["total"]
+    report = parameters_report(config)
     if as_json:
-        document = {"model": name, "config": fields_of(config), **counts, "difference": saved}
-        print(json.dumps(document))
+        print(json.dumps({"model": name, **report}))
         return
-
     title = (
         f"{name}: {config.head}; vocabulary {config.vocab_size:,}, context {config.n_ctx:,}, "
         f"width {config.n_embd:,}, {config.n_layer} layers, {config.n_head} heads"
     )
-    print(fill(one_line(title)))
-    print()
-    print_table(count_rows(counts))
-    print()
-    share = f"{100 * saved / untied_total:.1f} % of the untied model"
-    print(fill(f"{totals(counts)}: tying saves {short(saved)}, {share}."))
-
-
-def fields_of(config: Config) -> dict[str, Any]:
-    """The fields of config.json that describe the model, without those of other programs."""
-    fields = asdict(config)
-    del fields["others"]
-    return fields
+    share = report["difference"] / report["untied"]["total"]
+    print_counts(title, report, f", {share:.1%} of the untied model", with_shares=True)
 
 
 def count_two_matrices(vocab: int, dim: int, total: int | None, as_json: bool) -> None:
     """Print the size of the embedding and the output head, and what a tie saves of `total`."""
-    counts = count_matrices(vocab, dim, total)
+    report = count_matrices(vocab, dim, total)
     if as_json:
-        print(json.dumps({"vocab": vocab, "dim": dim, "total": total, **counts}))
+        print(json.dumps({"vocab": vocab, "dim": dim, "total": total, **report}))
         return
-
-    print(fill(f"vocabulary {vocab:,}, width {dim:,}"))
-    print()
-    # Two matrices are not a model, so their shares of it are left out.
-    print_table([row[:-1] for row in count_rows(counts)])
-    print()
-    saved = counts["difference"]
     share = ""
     if total is not None:
-        share = f", {100 * saved / total:.1f} % of a model of {short(total)}"
-    print(fill(f"{totals(counts)}: tying saves {short(saved)}{share}."))
+        share = f", {report['difference'] / total:.1%} of a model of {short(total)}"
+    # Two matrices are not a model, so their shares of it are left out.
+    print_counts(f"vocabulary {vocab:,}, width {dim:,}", report, share, with_shares=False)
 
 
-def count_rows(counts: dict[str, Any]) -> list[Cells]:
+def print_counts(title: str, report: dict[str, Any], share: str, with_shares: bool) -> None:
+    """Print a title, a table of the counts, and a sentence about what a tie saves."""
+    print(fill(one_line(title)))
+    print()
+    rows = rows_of_counts(report)
+    if not with_shares:
+        rows = [row[:-1] for row in rows]
+    print_table(rows)
+    print()
+    tied = short(report["tied"]["total"], ".4g")
+    untied = short(report["untied"]["total"], ".4g")
+    saved = short(report["difference"])
+    print(fill(f"Tied {tied}, untied {untied}: tying saves {saved}{share}."))
+
+
+def rows_of_counts(report: dict[str, Any]) -> list[Cells]:
     """The rows of the table: each group of parameters, all of them, and their bytes."""
-    tied = counts["tied"]
-    untied = counts["untied"]
-    whole = untied["total"]
+    tied = report["tied"]
+    untied = report["untied"]
+    counts = {group: (tied["groups"][group], untied["groups"][group]) for group in tied["groups"]}
+    counts["total"] = (tied["total"], untied["total"])
     rows: list[Cells] = [("parameters", "tied", "untied", "difference", "of untied")]
-    for group in tied["groups"]:
-        rows.append(count_row(group, tied["groups"][group], untied["groups"][group], whole))
-    rows.append(count_row("total", tied["total"], untied["total"], whole))
-
-    tied_mb = tied["bytes"] / 1e6
-    untied_mb = untied["bytes"] / 1e6
-    difference = f"{untied_mb - tied_mb:+,.1f} MB"
-    rows.append(("float32 bytes", f"{tied_mb:,.1f} MB", f"{untied_mb:,.1f} MB", difference, ""))
+    for label, (by_tied, by_untied) in counts.items():
+        sizes = [shown("parameters", size) for size in (by_tied, by_untied)]
+        difference = shown("parameters", by_untied - by_tied, "+")
+        rows.append((label, *sizes, difference, f"{by_untied / untied['total']:.1%}"))
+    sizes = [megabytes(tied["bytes"]), megabytes(untied["bytes"])]
+    difference = f"+{megabytes(untied['bytes'] - tied['bytes'])}"
+    rows.append(("float32 bytes", *sizes, difference, ""))
     return rows
-
-
-def count_row(label: str, tied: int, untied: int, whole: int) -> Cells:
-    """Two counts, their difference, and the share of the second in the `whole` untied model."""
-    difference = "0" if untied == tied else f"{untied - tied:+,}"
-    return label, f"{tied:,}", f"{untied:,}", difference, f"{100 * untied / whole:.1f} %"
-
-
-def totals(counts: dict[str, Any]) -> str:
-    """The beginning of the last sentence."""
-    tied = short(counts["tied"]["total"], ".4g")
-    untied = short(counts["untied"]["total"], ".4g")
-    return f"Tied {tied}, untied {untied}"
 
 
 def short(n: int, form: str = ".1f") -> str:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from ..checkpoints import find_model, read_config, read_tokenizer
 from ..errors import ArgumentError, CheckpointError
-from ..gpt2.checks import check_vocab_size
-from ..gpt2.config import SIZE, Config
+from ..gpt2.checks import check_vocab_size, seed_or_new
+from ..gpt2.config import Config
 from ..writing import check_new
 from . import models, options
 from .convert import add_paths, source_and_destination, write_copy
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--vocab-size",
         metavar="N",
-        type=options.number(SIZE),
+        type=options.whole_number,
         required=True,
         help="the number of tokens of the copy",
     )
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed",
         metavar="S",
-        type=options.count,
+        type=options.whole_number,
         help="the seed of --init random (default: 0)",
     )
     parser.add_argument(
@@ -54,11 +54,12 @@ def run(args: argparse.Namespace) -> None:
     source, destination = source_and_destination(args)
     if args.seed is not None and args.init != "random":
         raise ArgumentError("--seed is for --init random: the mean of the old rows needs no seed")
+    seed = seed_or_new(args.seed or 0)
     check_new(destination)
     _, path = find_model(source, note)
     check_size(read_config(path), source, args.vocab_size, args.shrink)
     model = models.load(path, head=None)
-    resized = model.resize(args.vocab_size, args.init, args.seed or 0)
+    resized = model.resize(args.vocab_size, args.init, seed)
     write_copy(resized, path, destination)
     compare_with_tokenizer(path, args.vocab_size)
 

@@ -24,23 +24,22 @@ from ..gpt2.config import Config
 from ..gpt2.tokenizer import Tokenizer
 from ..study.corpus import MIN_COUNT, MIN_TOKENS, Corpus
 from ..study.paths import PATH_PARTS
-from ..study.report import measure
+from ..study.reports import study_report
 from . import models, options
 from .messages import ProgressBar, note
-from .tables import Cells, print_table
+from .tables import Cells, print_table, rows_of_fields, value_at
 from .texts import encode_text, read_text, source_name
 
 
 @dataclass
 class Subject:
-    """A model to study, not loaded yet, with what can be measured on it."""
+    """A model to study, not loaded yet."""
 
     name: str
     path: Path
     config: Config
-    tokenizer: Tokenizer | None = None  # None if it has none that can be read
-    vocabulary: object = None  # equal for two models in which each id is the same token
-    corpus: Corpus | None = None  # in its tokens
+    tokenizer: Tokenizer | None  # None if it has none that can be read
+    vocabulary: int = -1  # a number, the same for models with the same vocabulary
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ GROUPS = [
         "Nats per token at the end of the corpus; training on it lowers the loss.",
     ),
 ]
-SHARES = ("self_prediction", "self_prediction_frequent", "top1")  # printed in percent
+INDENT = "  "
 LABEL_WIDTH = 35  # about; model names are broken to leave so much for the labels
 MIN_NAME_WIDTH = 12  # but not to fewer characters than this
 
@@ -128,59 +127,56 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a text in UTF-8 for the measurements that need one (bigrams, losses); - for stdin",
     )
-    options.add_allow_special(parser)
-    options.add_json(parser)
+    options.add(parser, "allow_special", "json")
 
 
 def run(args: argparse.Namespace) -> None:
-    names = args.models or SHIPPED
     text = None
     if args.corpus is not None:
         text = read_text(args.corpus)
-    subjects = [open_subject(name) for name in names]
-    note_different_vocabularies(subjects)
+    subjects = [find_subject(name) for name in args.models or SHIPPED]
+    number_vocabularies(subjects)
 
-    corpus = None
+    corpora: dict[int, Corpus | None] = {}
+    facts = None
     if text is None:
         note(
             "no --corpus: only the measurements that need no text, for all tokens of the vocabulary"
         )
     else:
-        set_corpora(subjects, text, source_name(args.corpus), args.allow_special)
-        corpus = {"file": args.corpus, "bytes": len(text.encode()), "min_count": MIN_COUNT}
+        corpora = corpora_of(subjects, text, source_name(args.corpus), args.allow_special)
+        facts = {"file": args.corpus, "bytes": len(text.encode()), "min_count": MIN_COUNT}
 
-    reports = measure_all(subjects)
+    reports = measure_all(subjects, corpora)
     if args.json:
-        print(json.dumps({"corpus": corpus, "models": reports}))
+        print(json.dumps({"corpus": facts, "models": reports}))
     else:
         print_reports(reports)
 
 
-def set_corpora(subjects: list[Subject], text: str, source: str, allow_special: bool) -> None:
-    """Give each model the corpus in its tokens; models with the same vocabulary share one."""
-    for subject in subjects:
-        subject.corpus = corpus_of_other(subject, subjects)
-        if subject.corpus is None and subject.tokenizer is not None:
-            ids = encode_text(subject.tokenizer, text, allow_special, source)
-            subject.corpus = new_corpus(subject, ids, source)
-
-
-def open_subject(name: str) -> Subject:
+def find_subject(name: str) -> Subject:
     """A model that is not loaded yet. A note says what a missing tokenizer means."""
     _, path = find_model(name, note)
     config = read_config(path)
-    subject = Subject(name, path, config)
     try:
-        tokenizer = read_tokenizer(path)
-        subject.tokenizer = tokenizer
-        subject.vocabulary = (tokenizer.merges, tokenizer.special_tokens, config.vocab_size)
+        return Subject(name, path, config, read_tokenizer(path))
     except (CheckpointError, TokenizerError) as error:
         note(f"{error}; {name} is not measured on the corpus or compared with other models")
-    return subject
+        return Subject(name, path, config, None)
 
 
-def note_different_vocabularies(subjects: list[Subject]) -> None:
-    """Print a note if the numbers of a model and of the next one cannot be compared."""
+def number_vocabularies(subjects: list[Subject]) -> None:
+    """Number the vocabularies. A note names two models whose numbers cannot be compared."""
+    vocabularies: list[object] = []  # equal for two models in which each id is the same token
+    for subject in subjects:
+        vocabulary: object = object()  # an unknown one, equal to no other
+        if subject.tokenizer is not None:
+            tokenizer = subject.tokenizer
+            vocabulary = (tokenizer.merges, tokenizer.special_tokens, subject.config.vocab_size)
+        if vocabulary not in vocabularies:
+            vocabularies.append(vocabulary)
+        subject.vocabulary = vocabularies.index(vocabulary)
+
     with_tokenizer = [subject for subject in subjects if subject.tokenizer is not None]
     for first, other in pairwise(with_tokenizer):
         if first.vocabulary != other.vocabulary:
@@ -190,12 +186,16 @@ def note_different_vocabularies(subjects: list[Subject]) -> None:
             )
 
 
-def corpus_of_other(subject: Subject, subjects: list[Subject]) -> Corpus | None:
-    """The corpus of another model with the same vocabulary, which is the same in its tokens."""
-    for other in subjects:
-        if other.corpus is not None and other.vocabulary == subject.vocabulary:
-            return other.corpus
-    return None
+def corpora_of(
+    subjects: list[Subject], text: str, source: str, allow_special: bool
+) -> dict[int, Corpus | None]:
+    """The corpus in the tokens of each vocabulary, by its number; None as new_corpus has it."""
+    corpora: dict[int, Corpus | None] = {}
+    for subject in subjects:
+        if subject.tokenizer is not None and subject.vocabulary not in corpora:
+            ids = encode_text(subject.tokenizer, text, allow_special, source)
+            corpora[subject.vocabulary] = new_corpus(subject, ids, source)
+    return corpora
 
 
 def new_corpus(subject: Subject, ids: list[int], source: str) -> Corpus | None:
@@ -226,37 +226,25 @@ def new_corpus(subject: Subject, ids: list[int], source: str) -> Corpus | None:
     return corpus
 
 
-def measure_all(subjects: list[Subject]) -> list[dict[str, Any]]:
-    """Each model's numbers, with one model in memory at a time."""
-    # Tied models come first: the embeddings of the others are compared with theirs.
-    tied = [subject for subject in subjects if subject.config.tied]
-    untied = [subject for subject in subjects if not subject.config.tied]
-    embeddings: list[tuple[object, np.ndarray]] = []  # vocabularies and W_E of tied models
-    reports: dict[int, dict[str, Any]] = {}  # by id: two subjects may have the same name
-    for subject in [*tied, *untied]:
-        tied_W_E = embedding_of_tied(subject, embeddings)
+def measure_all(subjects: list[Subject], corpora: dict[int, Corpus | None]) -> list[dict[str, Any]]:
+    """Each model's report, with one model in memory at a time."""
+    # Tied models come first: the embeddings of the others are compared with those of the first
+    # tied model of the same vocabulary.
+    order = sorted(range(len(subjects)), key=lambda place: not subjects[place].config.tied)
+    tied_W_E: dict[int, np.ndarray] = {}  # by the number of the vocabulary
+    reports: dict[int, dict[str, Any]] = {}  # by the place of the model
+    for place in order:
+        subject = subjects[place]
+        corpus = corpora.get(subject.vocabulary)
+        other_W_E = tied_W_E.get(subject.vocabulary)
         try:
             model = models.load(subject.path, None)
-            reports[id(subject)] = measure(
-                subject.name, model, subject.corpus, tied_W_E, ProgressBar, note
-            )
+            reports[place] = study_report(subject.name, model, corpus, other_W_E, ProgressBar, note)
         except TiedGPTError as error:
             raise TiedGPTError(f"{subject.name}: {error}") from error
         if model.config.tied:
-            embeddings.append((subject.vocabulary, model.W_E))
-    return [reports[id(subject)] for subject in subjects]
-
-
-def embedding_of_tied(
-    subject: Subject, embeddings: list[tuple[object, np.ndarray]]
-) -> np.ndarray | None:  # [V, D]
-    """The W_E of the first tied model with the vocabulary of `subject`, if that is known."""
-    if subject.vocabulary is None:
-        return None
-    for vocabulary, W_E in embeddings:
-        if vocabulary == subject.vocabulary:
-            return W_E
-    return None
+            tied_W_E.setdefault(subject.vocabulary, model.W_E)
+    return [reports[place] for place in range(len(subjects))]
 
 
 def print_reports(reports: list[dict[str, Any]]) -> None:
@@ -264,14 +252,14 @@ def print_reports(reports: list[dict[str, Any]]) -> None:
 
     A row that no model has is left out. A group is left out if no model has its first row.
     """
-    lines: list[str | Cells] = [*heading(reports), *rows_of(FACTS, reports)]
+    lines: list[str | Cells] = [*heading(reports), *rows_of_fields(FACTS, reports, INDENT)]
     for group in GROUPS:
         first_place = next(iter(group.rows))
-        if any(cell(report, first_place) != "-" for report in reports):
+        if any(value_at(report, first_place) is not None for report in reports):
             lines.append("")
             lines.append(group.question)
-            lines += rows_of(group.rows, reports)
-            lines.append(f"  {group.reading}")
+            lines += rows_of_fields(group.rows, reports, INDENT)
+            lines.append(f"{INDENT}{group.reading}")
     print_table(lines)
 
 
@@ -283,38 +271,3 @@ def heading(reports: list[dict[str, Any]]) -> list[Cells]:
     names = [textwrap.wrap(one_line(report["model"]), width) for report in reports]
     # A row holds one line of each name. A name of fewer lines has empty cells below it.
     return [("", *lines) for lines in zip_longest(*names, fillvalue="")]
-
-
-def rows_of(labels: dict[str, str], reports: list[dict[str, Any]]) -> list[Cells]:
-    """The rows with these labels that some model has."""
-    rows = []
-    for place, label in labels.items():
-        cells = [cell(report, place) for report in reports]
-        if any(text != "-" for text in cells):
-            rows.append((f"  {label}", *cells))
-    return rows
-
-
-def cell(report: dict[str, Any], place: str) -> str:
-    """A value of a nested report by its dotted place; "-" if it is not there.
-
-    >>> cell({"loss": {"own": 1.5}, "bigrams": None}, "loss.own")
-    '1.500'
-    >>> cell({"bigrams": None}, "bigrams.raw.top1")
-    '-'
-    """
-    value: Any = report
-    keys = place.split(".")
-    for key in keys:
-        if not value:  # None for a measurement that was not made
-            return "-"
-        value = value.get(key)
-    if value is None:
-        return "-"
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int):
-        return f"{value:,}"
-    if keys[-1] in SHARES:
-        return f"{100 * value:.1f} %"
-    return f"{value:.3f}"

@@ -1,19 +1,85 @@
-"""Tables on stdout that fit the terminal."""
+"""Tables on stdout that fit the terminal. Their rows are made from reports (study/reports.py)."""
 
 import math
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..gpt2.tokenizer import Tokenizer
 from .output import fill, quoted_token
 
 Cells = tuple[str, ...]  # a row: its label, then a cell for each column
+
+# How a number of a report is printed, by the name of its field. Others have ",", if they are whole,
+# and three decimals.
+FORMS = {
+    "probability": ".2%",
+    "perplexity": ",.2f",
+    "nll": ".4f",
+    "bits_per_byte": ".4f",
+    "self_prediction": ".1%",
+    "self_prediction_frequent": ".1%",
+    "top1": ".1%",
+}
 # An alternative in a listing of predictions: a token, a space and a probability such as " 12%"
 OTHER_TOKEN = 12
 OTHER = OTHER_TOKEN + 5
+
+
+def shown(field: str, value: Any, sign: str = "") -> str:
+    """The cell of a field of a report; "-" if it is None. sign: "+" gives a positive number one.
+
+    >>> shown("probability", 0.125), shown("rank", 1234), shown("logit", 0.5, "+")
+    ('12.50%', '1,234', '+0.500')
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    form = "," if isinstance(value, int) else FORMS.get(field, ".3f")
+    if value == 0:
+        sign = ""
+    return f"{value:{sign}{form}}"
+
+
+def rows_of_fields(
+    labels: Mapping[str, str], reports: Sequence[Mapping[str, Any]], indent: str = ""
+) -> list[Cells]:
+    """A row for each of these fields that some report has, with a cell for each report.
+
+    labels: the place of a field -> its label. A place in a nested report has dots: "loss.own".
+    """
+    rows = []
+    for place, label in labels.items():
+        field = place.rpartition(".")[2]
+        values = [value_at(report, place) for report in reports]
+        if any(value is not None for value in values):
+            rows.append((f"{indent}{label}", *(shown(field, value) for value in values)))
+    return rows
+
+
+def value_at(report: Mapping[str, Any], place: str) -> Any:
+    """A value of a nested report by its dotted place; None if it is not there.
+
+    >>> value_at({"loss": {"own": 1.5}, "bigrams": None}, "loss.own")
+    1.5
+    >>> value_at({"bigrams": None}, "bigrams.raw.top1")
+    """
+    value: Any = report
+    for key in place.split("."):
+        if value is None:  # a measurement that was not made
+            return None
+        value = value.get(key)
+    return value
+
+
+def token_cell(tokenizer: Tokenizer, report: Mapping[str, Any], field: str = "probability") -> str:
+    """A token and a number of its report, which line up in a column."""
+    number = report[field]
+    figure = f"{number:.1%}" if field == "probability" else shown(field, number)
+    return f"{quoted_token(tokenizer, report['id'])} {figure:>6}"
 
 
 def print_table(lines: Sequence[str | Cells]) -> None:

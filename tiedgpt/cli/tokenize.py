@@ -1,4 +1,6 @@
-"""Show the tokens and ids of a text, or with --decode the text of ids.
+"""Show the tokens of a text and their ids, or the text of ids.
+
+With --decode, TEXT is ids, separated by spaces or commas.
 
 examples:
   tiedgpt tokenize "Hello world"
@@ -31,9 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"in quotes; {options.STDIN_TOO}",
     )
     parser.add_argument("--decode", action="store_true", help="TEXT is token ids; print their text")
-    options.add_model(parser)
-    options.add_allow_special(parser)
-    options.add_json(parser)
+    options.add(parser, "model", "allow_special", "json")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -71,8 +71,6 @@ class Shape:
 
 
 SHAPE = [each.name for each in fields(Shape)]
-# The names with which an error may begin -> the flag that it is about
-FLAGS = {name: options.flag_of(name) for name in (*SHAPE, *SETTINGS)} | {"embd_pdrop": "--dropout"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,12 +105,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dropout",
         metavar="P",
+        dest="embd_pdrop",
         type=options.any_number,
         help="dropout of embedding and layers' outputs "
         f"(default: {Config.resid_pdrop}; with --from, as the checkpoint says)",
     )
-    options.add_allow_special(parser)
-    options.add_json(parser)
+    options.add(parser, "allow_special", "json")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -121,11 +119,10 @@ def run(args: argparse.Namespace) -> None:
     check_directory(args)
     text = read_text(args.corpus)
     others: dict[str, bytes] = {}
-    with options.errors_name_flags(FLAGS):
-        if args.resume is None:
-            trainer, tokenizer, others = new_trainer(args, text)
-        else:
-            trainer, tokenizer = resumed_trainer(args, text)
+    if args.resume is None:
+        trainer, tokenizer, others = new_trainer(args, text)
+    else:
+        trainer, tokenizer = resumed_trainer(args, text)
 
     # A loss in nats per token times this factor is in bits per byte. The first token of the
     # held-out text is not predicted, so its bytes do not count.
@@ -153,7 +150,8 @@ def check_flags(args: argparse.Namespace) -> None:
     """Check that the flags fit each other. Raises ArgumentError."""
     shape = options.values_of(args, Shape)
     if args.resume is not None:
-        kept = {"from": args.source, "only": args.only, "head": args.head, "dropout": args.dropout}
+        kept = {"from": args.source, "only": args.only, "head": args.head}
+        kept["dropout"] = args.embd_pdrop
         kept |= shape | options.values_of(args, Settings)
         for name, value in kept.items():
             if value is not None and name != "steps":
@@ -169,7 +167,7 @@ def check_flags(args: argparse.Namespace) -> None:
             raise ArgumentError(
                 "--only head needs --from: the rest of the model must be trained already"
             )
-        if args.dropout is not None:
+        if args.embd_pdrop is not None:
             raise ArgumentError("--dropout has no effect with --only head: the rest is not trained")
 
 
@@ -209,10 +207,10 @@ def new_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Tokenizer
             head = "untied"
         model = models.load(path, head)
         others = copied_files(path, note)
-    if args.dropout is not None:
+    if args.embd_pdrop is not None:
         # That of the attention pattern stays 0, as in new_model.
         config = replace(
-            model.config, embd_pdrop=args.dropout, resid_pdrop=args.dropout, attn_pdrop=0.0
+            model.config, embd_pdrop=args.embd_pdrop, resid_pdrop=args.embd_pdrop, attn_pdrop=0.0
         )
         model = GPT2(config, model.parameters)
 

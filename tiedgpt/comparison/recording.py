@@ -252,7 +252,7 @@ def numpy_error(path: Path, name: str, error: Exception) -> ArgumentError:
 def read_safetensors(path: Path) -> dict[str, np.ndarray]:
     """The tensors of a safetensors file."""
     try:
-        tensors = read_header(path)
+        tensors, _ = read_header(path)
         return {name: tensor.read_exactly() for name, tensor in tensors.items()}
     except CheckpointError as error:
         raise ArgumentError(str(error)) from error

@@ -1,17 +1,16 @@
 """The models that the page shows, and what they have computed for it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Generic, TypeVar
+from functools import lru_cache
 
 import numpy as np
 
 from ..fast.blas import one_blas_thread
 from ..gpt2.model import GPT2, unembed
-from ..gpt2.run import OnProgress, Tape
+from ..gpt2.run import Tape
 from ..gpt2.tokenizer import Tokenizer
 from ..study import predictions
-from ..study.bigrams import Scores
 from ..study.corpus import Corpus
 
 ATTENTION_TOKENS = 32  # the most tokens of a prompt that a tape has
@@ -28,28 +27,6 @@ OTHER_PROMPTS = (
     "The capital of France is Paris. The capital of Italy is",
     "In the United States of America, the United States",
 )
-
-Result = TypeVar("Result")
-
-
-class ResultCache(Generic[Result]):
-    """The newest results of a computation. The oldest goes when there are more than `size`."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self._results: dict[Any, Result] = {}
-
-    def __len__(self) -> int:
-        return len(self._results)
-
-    def get_or_compute(self, key: Any, compute: Callable[[], Result]) -> Result:
-        """The result with this key. If there is none, it is what `compute` returns."""
-        if key not in self._results:
-            self._results[key] = compute()
-        if len(self._results) > self.size:
-            oldest = next(iter(self._results))  # a dict is in the order of insertion
-            del self._results[oldest]
-        return self._results[key]
 
 
 class ShownModels:
@@ -76,34 +53,35 @@ class ShownModels:
         # GPT-2's vocabulary has a token for a name such as " York", and can predict it. The small
         # vocabulary of the Shakespeare models splits the name.
         york_tokens = tokenizer.encode(" York")
-        if len(york_tokens) == 1:
-            self.prompts = OTHER_PROMPTS
-        else:
-            self.prompts = SHAKESPEARE_PROMPTS
+        self.prompts = OTHER_PROMPTS if len(york_tokens) == 1 else SHAKESPEARE_PROMPTS
 
-        # The views ask for these again and again while the reader changes one thing. A tape takes
-        # much memory, so few are kept. The other results are small.
-        self.tapes = ResultCache[Tape](size=4)
-        self.last_logits = ResultCache[np.ndarray](size=32)
-        self.symmetries = ResultCache[dict[str, float]](size=32)
-        self.solutions = ResultCache[dict[str, Scores]](size=8)
+        # The page asks for these again and again while the reader changes one thing. A tape takes
+        # much memory, so few are kept.
+        self._tape = lru_cache(maxsize=4)(self._read_tape)
+        self._logits = lru_cache(maxsize=32)(self._read_logits)
 
-    def tape(self, model: GPT2, ids: list[int], progress: OnProgress) -> Tape:
-        """The activations of a prompt's last tokens.
+    def tape(self, side: int, ids: list[int]) -> Tape:
+        """The activations of a prompt's last tokens. They do not depend on the head."""
+        return self._tape(side, tuple(ids))
 
-        They do not depend on the head, so a model with either head has the same tape.
-        """
-        W_E_id, _ = matrix_ids(model)
-        key = (W_E_id, *ids)
-        return self.tapes.get_or_compute(key, lambda: read_tape(model, ids, progress))
-
-    def logits(  # -> [V]
-        self, model: GPT2, ids: list[int], progress: OnProgress
-    ) -> np.ndarray:
+    def logits(self, side: int, head: str, ids: list[int]) -> np.ndarray:  # -> [V]
         """The logits of the token after a prompt."""
-        final = self.tape(model, ids, progress)["final"][0, -1]  # [D]
-        key = (*matrix_ids(model), *ids)
-        return self.last_logits.get_or_compute(key, lambda: unembed(final, model.W_U))
+        return self._logits(side, head, tuple(ids))
+
+    def _read_tape(self, side: int, ids: tuple[int, ...]) -> Tape:
+        with blas_threads_for(ids):
+            tape = predictions.last_tape(self.models[side], list(ids), ATTENTION_TOKENS)
+
+        # A pattern has a column for each token of the prompt. The copy has the last columns only,
+        # and the memory of the whole pattern is freed.
+        for name in tape:
+            if "pattern" in name:
+                tape[name] = tape[name][..., -ATTENTION_TOKENS:].copy()
+        return tape
+
+    def _read_logits(self, side: int, head: str, ids: tuple[int, ...]) -> np.ndarray:  # -> [V]
+        final = self._tape(side, ids)["final"][0, -1]  # [D]
+        return unembed(final, self.by_head[side][head].W_U)
 
 
 def models_by_head(model: GPT2) -> dict[str, GPT2]:
@@ -113,26 +91,7 @@ def models_by_head(model: GPT2) -> dict[str, GPT2]:
     return models
 
 
-def matrix_ids(model: GPT2) -> tuple[int, int]:
-    """Numbers that are equal for models with the same W_E, and with the same W_U."""
-    W_U = model.parameters.get("lm_head.weight", model.W_E)  # a tied model has W_E only
-    return id(model.W_E), id(W_U)
-
-
-def read_tape(model: GPT2, ids: list[int], progress: OnProgress) -> Tape:
-    """The activations of a prompt's last tokens, with the attention between these only."""
-    with blas_threads_for(ids):
-        tape = predictions.last_tape(model, ids, ATTENTION_TOKENS, progress)
-
-    # A pattern has a column for each token of the prompt. The copy has the last columns only, and
-    # the memory of the whole pattern is freed.
-    for name in tape:
-        if "pattern" in name:
-            tape[name] = tape[name][..., -ATTENTION_TOKENS:].copy()
-    return tape
-
-
-def blas_threads_for(ids: list[int]) -> AbstractContextManager[None]:
+def blas_threads_for(ids: Sequence[int]) -> AbstractContextManager[None]:
     """One BLAS thread for a long prompt: two wait for each other when the cores are busy."""
     if len(ids) > FEW_TOKENS:
         return one_blas_thread()

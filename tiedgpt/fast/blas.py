@@ -7,6 +7,7 @@ import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -17,6 +18,7 @@ import numpy as np
 AVX512_KERNELS = ("SkylakeX", "Cooperlake", "Sapphirerapids")
 
 
+@dataclass
 class RunningBlocks:
     """Which `with one_blas_thread()` blocks are running, in any Python thread.
 
@@ -24,10 +26,9 @@ class RunningBlocks:
     before the first block, and gets again after the last.
     """
 
-    def __init__(self) -> None:
-        self.lock = Lock()
-        self.blocks: set[object] = set()  # one object for each block that is running
-        self.usual_threads = 0
+    lock: Any = field(default_factory=Lock)
+    blocks: set[object] = field(default_factory=set)  # one object for each block that is running
+    usual_threads: int = 0
 
 
 _running = RunningBlocks()

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..errors import COUNT, ArgumentError, Range, TiedGPTError, nearest_names, short_repr
 from .config import SIZE, Config
-from .parameters import Parameters, parameter_shapes
+from .parameters import parameter_shapes
 from .run import KVCache, activation_shapes
 
 
@@ -169,24 +169,25 @@ def check_edits(edits: Any, config: Config) -> Any:
     return edits
 
 
-def check_parameters(parameters: Parameters, config: Config) -> np.dtype:
-    """The dtype of the parameters, if their names and shapes are those of the configuration."""
+def check_parameters(parameters: Mapping[str, Any], config: Config) -> None:
+    """Check that names and shapes are those of the configuration.
+
+    parameters: arrays, or a file's tensors whose values are not read yet.
+    """
     shapes = parameter_shapes(config)
     for name, shape in shapes.items():
         if name not in parameters:
-            raise ArgumentError(f"parameter {name} is missing; expected shape {shape}")
+            raise ArgumentError(
+                f"parameter {name} is missing; expected shape {shape} in a GPT-2 of "
+                f"{config.n_layer} layers"
+            )
         if parameters[name].shape != shape:
             raise ArgumentError(
-                f"parameter {name} has shape {parameters[name].shape}; expected {shape}"
+                f"parameter {name} has shape {short_repr(parameters[name].shape)}; expected {shape}"
             )
     for name in parameters:
         if name not in shapes:
             raise ArgumentError(
-                f"parameter {short_repr(name)} is not one of a {config.head} GPT-2's"
+                f"parameter {short_repr(name)} is not one of a {config.head} GPT-2's of "
+                f"{config.n_layer} layers"
             )
-    dtypes = sorted({str(array.dtype) for array in parameters.values()})
-    if dtypes not in (["float32"], ["float64"]):
-        raise ArgumentError(
-            f"parameters must be all float32 or all float64, got {', '.join(dtypes)}"
-        )
-    return np.dtype(dtypes[0])

@@ -29,6 +29,7 @@ SWITCHES = ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "tied")
 
 # Fields with another name in transformers' config.json.
 JSON_NAMES = {"n_ctx": "n_positions", "tied": "tie_word_embeddings"}
+CALLED = {name: f"{name} ({JSON_NAMES[name]} in config.json)" for name in JSON_NAMES}  # in errors
 
 # Other names that transformers accepts for the same fields of config.json.
 ALIASES = {
@@ -88,10 +89,39 @@ class Config:
     others: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._normalise()
-        # RANGES has the fields that are numbers, SWITCHES those that are true or false.
+        values = vars(self)  # a change of this dict sets a field, although the class is frozen
+        for name, value in values.items():
+            if isinstance(value, np.generic):  # a scalar of NumPy
+                values[name] = value.item()
+        # The default of n_inner needs an n_embd that is a number. Another one is refused below.
+        if self.n_inner is None and self.n_embd in SIZE:
+            values["n_inner"] = 4 * self.n_embd
+        tokens = [self.bos_token_id, self.eos_token_id]
+        if isinstance(self.eos_token_id, list | tuple):  # a list in config.json
+            ends = [int(end) if isinstance(end, np.integer) else end for end in self.eos_token_id]
+            values["eos_token_id"] = tuple(ends)
+            tokens = [self.bos_token_id, *ends]
+        for token in tokens:
+            if token is not None and token not in TOKEN_ID:
+                raise ConfigError(
+                    f"bos_token_id and eos_token_id must be {TOKEN_ID}, got {short_repr(token)}"
+                )
+        self._check_fields()
+
+    def _check_fields(self) -> None:
+        """Raise ConfigError for a number, a switch or an activation function that is not valid."""
         for name, accepted in RANGES.items():
-            accepted.check(_with_json_name(name), getattr(self, name), ConfigError)
+            value = getattr(self, name)
+            if value not in accepted:
+                raise ConfigError(
+                    f"{CALLED.get(name, name)} must be {accepted}, got {short_repr(value)}"
+                )
+        for name in SWITCHES:
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise ConfigError(
+                    f"{CALLED.get(name, name)} must be true or false, got {short_repr(value)}"
+                )
         if self.n_embd % self.n_head != 0:
             raise ConfigError(
                 f"n_embd {self.n_embd} does not divide into n_head {self.n_head} equal heads"
@@ -103,29 +133,6 @@ class Config:
                 f"activation_function {short_repr(activation)} is not supported; "
                 f"expected one of {', '.join(ACTIVATIONS)}"
             )
-        for name in SWITCHES:
-            value = getattr(self, name)
-            if not isinstance(value, bool):
-                raise ConfigError(
-                    f"{_with_json_name(name)} must be true or false, got {short_repr(value)}"
-                )
-        for token in (self.bos_token_id, *self.eos_token_ids):
-            if token is not None:
-                TOKEN_ID.check("bos_token_id and eos_token_id", token, ConfigError)
-
-    def _normalise(self) -> None:
-        """Give each field the one form that later code expects. Nothing changes a field later."""
-        for field_ in fields(self):
-            self._set(field_.name, _as_python(getattr(self, field_.name)))
-        if isinstance(self.eos_token_id, list | tuple):  # a list in config.json
-            self._set("eos_token_id", tuple(_as_python(token) for token in self.eos_token_id))
-        # The default of n_inner needs an n_embd that is a number. Another one is refused later.
-        if self.n_inner is None and self.n_embd in SIZE:
-            self._set("n_inner", 4 * self.n_embd)
-
-    def _set(self, name: str, value: Any) -> None:
-        """Set a field; a frozen dataclass refuses an assignment."""
-        object.__setattr__(self, name, value)
 
     @property
     def head_width(self) -> int:
@@ -159,15 +166,28 @@ class Config:
         Fields that Config does not have are in `others`. Raises ConfigError that names a field of
         another model, or of arithmetic that is not implemented here.
         """
-        _check_json(data)
+        if not isinstance(data, dict):
+            raise ConfigError(f"expected a JSON object, got {short_repr(data)}")
+        if "model_type" not in data:
+            raise ConfigError('"model_type" is missing; expected "gpt2"')
+        for name, allowed in NEUTRAL_VALUES.items():
+            if name in data and data[name] not in allowed:
+                raise ConfigError(
+                    f"{name} is {short_repr(data[name])}, which is another model than GPT-2; "
+                    f"expected {short_repr(allowed[0])}"
+                )
+        for alias, name in ALIASES.items():
+            if alias in data and name in data and data[alias] != data[name]:
+                raise ConfigError(
+                    f"{alias} is {short_repr(data[alias])} but {name}, its other name, "
+                    f"is {short_repr(data[name])}"
+                )
         values: dict[str, Any] = {}
         others: dict[str, Any] = {}
-        # A name in config.json -> the name of the field.
-        field_names = {json_name: name for name, json_name in cls._json_names().items()}
         for key, value in data.items():
-            json_name = ALIASES.get(key, key)  # the usual one of several names for a field
-            if json_name in field_names:
-                values[field_names[json_name]] = value
+            json_name = ALIASES.get(key) or key  # the usual one of several names for a field
+            if json_name in FIELD_NAMES:
+                values[FIELD_NAMES[json_name]] = value
             elif json_name not in FIELDS_NOT_KEPT:
                 others[json_name] = value
         return cls(others=others, **values)
@@ -175,48 +195,14 @@ class Config:
     def to_json(self) -> dict[str, Any]:
         """The contents of config.json, for json.dump. `from_json` and transformers read it back."""
         data = {**self.others, "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
-        for name, json_name in self._json_names().items():
+        for json_name, name in FIELD_NAMES.items():
             data[json_name] = getattr(self, name)
         return data
 
-    @classmethod
-    def _json_names(cls) -> dict[str, str]:
-        """Each field but `others` -> its name in config.json."""
-        names = {field_.name: field_.name for field_ in fields(cls) if field_.name != "others"}
-        return names | JSON_NAMES
 
-
-def _check_json(data: Any) -> None:
-    """Raise ConfigError for a config.json of another model, or one that contradicts itself."""
-    if not isinstance(data, dict):
-        raise ConfigError(f"expected a JSON object, got {short_repr(data)}")
-    if "model_type" not in data:
-        raise ConfigError('"model_type" is missing; expected "gpt2"')
-    # With any other value of these fields, the model is not GPT-2.
-    for name, allowed in NEUTRAL_VALUES.items():
-        if name in data and data[name] not in allowed:
-            raise ConfigError(
-                f"{name} is {short_repr(data[name])}, which is another model than GPT-2; "
-                f"expected {short_repr(allowed[0])}"
-            )
-    # Some fields have two names, which must not have different values.
-    for alias, name in ALIASES.items():
-        if alias in data and name in data and data[alias] != data[name]:
-            raise ConfigError(
-                f"{alias} is {short_repr(data[alias])} but {name}, its other name, "
-                f"is {short_repr(data[name])}"
-            )
-
-
-def _as_python(value: Any) -> Any:
-    """A NumPy scalar as Python's number; any other value unchanged."""
-    if isinstance(value, np.generic):
-        return value.item()
-    return value
-
-
-def _with_json_name(name: str) -> str:
-    """A field's name for an error, with its name in config.json if that is another one."""
-    if name in JSON_NAMES:
-        return f"{name} ({JSON_NAMES[name]} in config.json)"
-    return name
+# A name in config.json -> the name of the field, for each field but `others`.
+FIELD_NAMES: dict[str, str] = {
+    JSON_NAMES.get(field_.name, field_.name): field_.name
+    for field_ in fields(Config)
+    if field_.name != "others"
+}

@@ -154,7 +154,13 @@ class GPT2:
     """
 
     def __init__(self, config: Config, parameters: Parameters) -> None:
-        self.dtype = check_parameters(parameters, config)
+        check_parameters(parameters, config)
+        dtypes = sorted({str(array.dtype) for array in parameters.values()})
+        if dtypes not in (["float32"], ["float64"]):
+            raise ArgumentError(
+                f"parameters must be all float32 or all float64, got {', '.join(dtypes)}"
+            )
+        self.dtype = np.dtype(dtypes[0])
         self.config = config
         # All models list their parameters in the order of the table.
         self.parameters = {name: parameters[name] for name in parameter_shapes(config)}

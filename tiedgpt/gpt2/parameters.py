@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, Range
 from .config import HEADS, Config
 
 Parameters = dict[str, np.ndarray]
@@ -115,6 +115,7 @@ def resize_rows(  # [V, D] -> [rows, D]
     return resized
 
 
+COUNTED = Range(1, 10**18)  # the sizes that count_matrices accepts
 GROUPS = {  # group -> a text that is in the names of its tensors only
     "token embedding": "wte.",
     "position embedding": "wpe.",
@@ -176,14 +177,15 @@ def count_matrices(vocab: int, dim: int, total: int | None = None) -> dict[str, 
     vocab and dim are the V and D of a matrix. Returns {"tied": count, "untied": count,
     "difference": n, "saving_percent": share}. The counts are as those of count_parameters, of the
     two matrices alone. The difference is one matrix, which a tie saves. The share is None without a
-    total. Raises ArgumentError for a total that is less than one matrix.
+    total. Raises ArgumentError for a size that is not a whole number of at least 1, and for a total
+    that is less than one matrix.
 
     >>> sizes = count_matrices(50_000, 4_096, 7_000_000_000)
     >>> sizes["difference"], round(sizes["saving_percent"], 1)
     (204800000, 2.9)
     """
-    matrix = vocab * dim
-    if total is not None and total < matrix:
+    matrix = COUNTED.check("vocab", vocab) * COUNTED.check("dim", dim)
+    if total is not None and COUNTED.check("total", total) < matrix:
         raise ArgumentError(f"total {total:,} is less than the token embedding alone, {matrix:,}")
     tied = ParameterCount({"token embedding": matrix, "output head": 0})
     untied = ParameterCount({"token embedding": matrix, "output head": matrix})

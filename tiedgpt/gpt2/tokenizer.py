@@ -220,14 +220,16 @@ class Tokenizer:
         """Give each merge's result the next id. Both parts must be bytes or earlier results."""
         ids = self._spelled_ids
         for number, (left, right) in enumerate(merges, start=1):
-            name = f"merge {number}, {short_repr(f'{left} {right}')}"
             for part in (left, right):
                 if part not in ids:
+                    merge = short_repr(f"{left} {right}")
                     raise TokenizerError(
-                        f"{name}: {short_repr(part)} is no byte and no earlier merge"
+                        f"merge {number}, {merge}: {short_repr(part)} is no byte and no earlier "
+                        "merge"
                     )
             if left + right in ids:
-                raise TokenizerError(f"{name}: exists already")
+                merge = short_repr(f"{left} {right}")
+                raise TokenizerError(f"merge {number}, {merge}: exists already")
 
             left_id = ids[left]
             right_id = ids[right]

@@ -1,4 +1,4 @@
-"""Measurements of what tying does to a model. report.py makes those of `tiedgpt study`.
+"""Measurements of what tying does to a model. reports.py answers each question once.
 
 How tokens predict tokens: direct_path.py (A = W_E W_U), paths.py (three longer paths), bigrams.py
 (a path beside the pair counts of a text, from corpus.py), solved.py (the best output matrix for

@@ -44,13 +44,12 @@ def attribute(
     a prompt or a token that the model cannot read.
     """
     config = model.config
-    prompt = check_prompt_ids(ids, config)
     u = unembedding_of(model, token)
     if against is not None:
         u = u - unembedding_of(model, against)
 
     if tape is None:
-        tape = last_tape(model, prompt, n=1)  # of the last token only
+        tape = last_tape(model, ids, n=1)  # of the last token only; it checks the ids
     if config.n_layer == 0:
         last_resid = "embed"
     else:
@@ -60,8 +59,8 @@ def attribute(
     d = (g - g.mean()) / math.sqrt(resid.var() + config.layer_norm_epsilon)
 
     parts = {
-        "wte": model.W_E[prompt[-1]] @ d,
-        "wpe": model.parameters["wpe.weight"][len(prompt) - 1] @ d,
+        "wte": model.W_E[ids[-1]] @ d,
+        "wpe": model.parameters["wpe.weight"][len(ids) - 1] @ d,
     }
     for layer, block in enumerate(model.tree["h"]):
         attn_proj = block["attn"]["c_proj"]

@@ -23,7 +23,6 @@ from ..gpt2.checks import check_logits, check_prompt_ids
 from ..gpt2.model import GPT2, transformer, unembed
 from ..gpt2.ops import softmax
 from ..gpt2.run import Edits, OnProgress, Run, Tape, in_each_layer
-from ..gpt2.tokenizer import Tokenizer
 from .paths import final_norm, log_probabilities, top_k
 
 # The kinds of activations that nothing here reads; N is a layer. They take most of a tape's memory.
@@ -83,52 +82,9 @@ def predict(logits: np.ndarray, tokens: Iterable[int], k: int = 0) -> list[Predi
     return predictions
 
 
-def token_json(tokenizer: Tokenizer, token: int) -> dict[str, Any]:
-    """A token of a model for a report; its text is None if it only pads the vocabulary."""
-    text = None
-    if token < tokenizer.vocab_size:
-        text = tokenizer.token_text(token)
-    return {"id": int(token), "token": text}
-
-
-def prediction_json(tokenizer: Tokenizer, prediction: Prediction) -> dict[str, Any]:
-    """A token that may come next, for a report."""
-    report = token_json(tokenizer, prediction.token)
-    report["probability"] = prediction.probability
-    report["logit"] = prediction.logit
-    report["rank"] = prediction.rank
-    return report
-
-
 def surprisal(log_probability: float) -> float:
     """-log2 of a probability, in bits."""
     return -log_probability / math.log(2)
-
-
-def predicted_json(tokenizer: Tokenizer, prediction: Prediction, unit: str) -> dict[str, Any]:
-    """A token that came next, with the likeliest others, for a report.
-
-    unit: "logprob" for natural logarithms of probabilities, "bits" for surprisals.
-    """
-    alternatives = []
-    for token, log_probability in prediction.alternatives:
-        alternatives.append(likelihood_json(tokenizer, token, log_probability, unit))
-    report = likelihood_json(tokenizer, prediction.token, prediction.log_probability, unit)
-    report["rank"] = prediction.rank
-    report["alternatives"] = alternatives
-    return report
-
-
-def likelihood_json(
-    tokenizer: Tokenizer, token: int, log_probability: float, unit: str
-) -> dict[str, Any]:
-    """A token with its log probability in a unit of predicted_json."""
-    report = token_json(tokenizer, token)
-    if unit == "logprob":
-        report["logprob"] = log_probability
-    else:
-        report["bits"] = surprisal(log_probability)
-    return report
 
 
 def last_logits(model: GPT2, ids: Any, edit: Edits | None = None) -> np.ndarray:  # [T] -> [V]

@@ -481,7 +481,7 @@ def read_state(directory: Path) -> tuple[dict[str, Any], dict[str, safetensors.T
     there is no state, or if it is damaged.
     """
     path = directory / STATE
-    tensors, metadata = safetensors.read_with_metadata(path)
+    tensors, metadata = safetensors.read_header(path)
     try:
         saved = json.loads(metadata["training"])
         state = {name: saved[name] for name in ("only", "step", "text")}
@@ -509,4 +509,4 @@ def read_vector(
         raise CheckpointError(
             f"{directory / STATE}: expected a tensor {name} of {to.size} float32 numbers"
         )
-    to[...] = tensor.read()
+    to[...] = tensor.values()

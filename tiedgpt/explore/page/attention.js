@@ -1,5 +1,20 @@
 // The attention patterns: a picture of each head, and a table of one.
-import {$, button, el, fixed, heat, mark, note, points, put, range, roving, shorts, side} from "./draw.js"
+import {
+	$,
+	button,
+	el,
+	fixed,
+	floats,
+	heat,
+	mark,
+	note,
+	points,
+	put,
+	range,
+	roving,
+	side,
+	textOf
+} from "./draw.js"
 import {headOf, model, panel, promptFields, promptTokens, set, state} from "./state.js"
 
 panel(
@@ -12,7 +27,7 @@ panel(
 		return n_layer ? promptFields() : null
 	},
 	({tokens, patterns}) => {
-		const weights = shorts(patterns) // [layers, heads, T, T]
+		const weights = floats(patterns) // [layers, heads, T, T]
 		const T = tokens.length
 		drawHeads(weights, tokens)
 		drawPattern(patternOf(weights, T, state.layer, state.head), tokens)
@@ -23,7 +38,7 @@ function patternOf(weights, T, layer, head) {
 	const first = (layer * model().n_head + head) * T * T
 	return range(T).map(i => {
 		const row = weights.subarray(first + i * T, first + (i + 1) * T)
-		return [...row].map(weight => weight / 65535)
+		return [...row]
 	})
 }
 function drawHeads(weights, tokens) {
@@ -48,7 +63,7 @@ function headButton(pattern, layer, head, choose) {
 	return button(points(roots, 1, headOf()), choose, attributes)
 }
 function drawPattern(pattern, tokens) {
-	const names = tokens.map(token => token.text)
+	const names = tokens.map(textOf)
 	const M = pattern.map((row, i) => row.map((weight, j) => (j > i ? null : weight)))
 	const title = `block ${state.layer}, head ${state.head}`
 	const options = {max: 1, show: shortWeight, shade: Math.sqrt, caption: `Attention of ${title}`}

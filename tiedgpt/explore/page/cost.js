@@ -5,12 +5,12 @@ import {panel, set, state} from "./state.js"
 panel(
 	"cost",
 	() => ({vocab: state.vocab, dim: state.dim, total: state.total}),
-	({tied, untied, saved_percent, models}) => {
+	({tied, untied, percent_of_tied, percent_of_untied, models}) => {
 		put("#ovocab", whole(state.vocab))
 		put("#odim", whole(state.dim))
 		put("#ototal", short(tied))
 		const matrix = untied - tied
-		const saving = `tying saves ${short(matrix)}, ${saved_percent.toFixed(1)} % of the untied model`
+		const saving = `the second matrix has ${short(matrix)}, ${shares({percent_of_tied, percent_of_untied})}`
 		put(
 			"#costbox",
 			drawStack(tied, untied),
@@ -20,6 +20,10 @@ panel(
 		)
 	}
 )
+const shares = ({percent_of_tied, percent_of_untied}) => {
+	const ofUntied = `${percent_of_untied.toFixed(1)} % of the untied`
+	return `${percent_of_tied.toFixed(1)} % of the tied model and ${ofUntied}`
+}
 // The layers and the two matrices of an untied model, as wide as they are large.
 function drawStack(tied, untied) {
 	const matrix = untied - tied
@@ -38,20 +42,21 @@ function drawStack(tied, untied) {
 	)
 }
 function modelTable(models) {
-	const titles = ["model", "tied", "untied", "tying saves", "of the untied"]
-	const rows = models.map(({name, tied, untied, saved_percent}) =>
+	const titles = ["model", "tied", "untied", "difference", "of the tied", "of the untied"]
+	const rows = models.map(({name, tied, untied, percent_of_tied, percent_of_untied}) =>
 		line(
 			name,
 			el("td", whole(tied)),
 			el("td", whole(untied)),
 			el("td", whole(untied - tied)),
-			el("td", `${saved_percent.toFixed(1)} %`)
+			el("td", `${percent_of_tied.toFixed(1)} %`),
+			el("td", `${percent_of_untied.toFixed(1)} %`)
 		)
 	)
 	const top = titles.map(text => column(text))
 	return grid("sum", "Parameters of GPT-2 with either head", top, rows)
 }
-export function costSliders() {
+export function drawControls() {
 	put(
 		"#costsliders",
 		logarithmicSlider("vocab", "vocabulary", {least: 1000, most: 300000, digits: 3}),

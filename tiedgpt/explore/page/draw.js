@@ -71,6 +71,9 @@ export function choice(label, options) {
 	return el("span.switch", {role: "group", label}, buttons)
 }
 
+// The text of a token {id, token}; an id that only pads the vocabulary has no text but its number.
+export const textOf = ({id, token}) => token ?? `[${id}]`
+export const nameOf = token => plain(textOf(token))
 const SIGNS = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 export const plain = text => [...text].map(letter => SIGNS[letter] ?? letter).join("")
 export function percent(p) {
@@ -170,6 +173,5 @@ export function points(rows, max, kind) {
 	return canvas
 }
 const colourOf = kind => getComputedStyle(document.documentElement).getPropertyValue(`--${kind}bg`).split(",")
-const bytes = base64 => Uint8Array.from(atob(base64), letter => letter.charCodeAt(0)).buffer
-export const floats = base64 => new Float32Array(bytes(base64))
-export const shorts = base64 => new Uint16Array(bytes(base64))
+export const floats = base64 =>
+	new Float32Array(Uint8Array.from(atob(base64), letter => letter.charCodeAt(0)).buffer)

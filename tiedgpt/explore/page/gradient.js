@@ -1,5 +1,5 @@
 // The two gradients of wte.
-import {bar, column, el, fixed, grid, highest, line, note, plain, put, side, whole} from "./draw.js"
+import {bar, column, el, fixed, grid, highest, line, nameOf, note, put, side, whole} from "./draw.js"
 import {headOf, model, panel, promptFields, promptTokens} from "./state.js"
 
 panel("gradient", promptFields, gradient => {
@@ -7,12 +7,12 @@ panel("gradient", promptFields, gradient => {
 })
 function gradientTable({rows, absent}) {
 	const most = highest(rows.map(row => [row.embed, row.head]))
-	const cells = rows.map(({text, embed, head, cosine}) =>
+	const cells = rows.map(row =>
 		line(
-			plain(text),
-			lengthCell(embed, most, "fill"),
-			lengthCell(head, most, "fill.hatched"),
-			el("td", embed && head ? fixed(cosine) : "–")
+			nameOf(row),
+			lengthCell(row.embed, most, "fill"),
+			lengthCell(row.head, most, "fill.hatched"),
+			el("td", row.embed && row.head ? fixed(row.cosine) : "–")
 		)
 	)
 	const other = "other tokens, those with the longest gradients"

@@ -1,5 +1,5 @@
 // The logit lens: what each layer predicts.
-import {column, el, grid, line, note, paint, percent, plain, put, scroll} from "./draw.js"
+import {column, el, grid, line, nameOf, note, paint, percent, put, scroll} from "./draw.js"
 import {forEachModel, model, ofModel, panel, promptFields} from "./state.js"
 
 panel(
@@ -9,12 +9,12 @@ panel(
 )
 function drawLens({tokens, layers}, i) {
 	const {name} = model(i)
-	const top = [column("after"), tokens.map(token => column(plain(token.text)))]
-	const rows = layers.map((cells, n) => lensRow(cells, n, tokens))
+	const top = [column("after"), tokens.map(token => column(nameOf(token)))]
+	const rows = layers.map(({positions}, n) => lensRow(positions, n, tokens))
 	const table = grid("heat.lens", `What each layer of ${name} predicts`, top, rows)
 	const isRepeated = (likeliest, j) => likeliest[0].id === tokens[j].id
-	const byEmbedding = layers[0].filter(isRepeated).length
-	const byLastBlock = layers.at(-1).filter(isRepeated).length
+	const byEmbedding = layers[0].positions.filter(isRepeated).length
+	const byLastBlock = layers.at(-1).positions.filter(isRepeated).length
 	const repeats = note(
 		`The embedding predicts the same token again (↺) in ${byEmbedding} of ${tokens.length} places, `,
 		`the last block in ${byLastBlock}.`
@@ -31,13 +31,13 @@ function lensRow(cells, n, tokens) {
 // The likeliest tokens after `token`, the first one shown and the others in the title.
 function lensCell(likeliest, token) {
 	const [first] = likeliest
-	const lines = likeliest.map(other => `${plain(other.text)} ${percent(other.probability)}`)
+	const lines = likeliest.map(other => `${nameOf(other)} ${percent(other.probability)}`)
 	const sign = first.id === token.id ? "↺ " : ""
 	const cell = el(
 		"td",
 		{title: lines.join("\n")},
 		sign,
-		plain(first.text),
+		nameOf(first),
 		el("small", percent(first.probability))
 	)
 	return paint(cell, 0.06 + first.probability, 1.06)

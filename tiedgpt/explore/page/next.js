@@ -8,15 +8,17 @@ import {
 	choice,
 	el,
 	fixed,
+	nameOf,
 	note,
 	on,
 	percent,
 	plain,
 	put,
 	roving,
+	textOf,
 	whole
 } from "./draw.js"
-import {drawFlow} from "./flow.js"
+import {drawFlow} from "./switch.js"
 import {
 	ask,
 	facts,
@@ -31,25 +33,17 @@ import {
 	promptTokens,
 	say,
 	set,
-	state,
-	stoppable
+	state
 } from "./state.js"
 
 const idsOf = tokens => tokens.map(token => token.id)
-const samplesAll = () =>
-	state.temperature === 1 &&
-	!state.top_k &&
-	state.top_p === 1 &&
-	state.min_p === 0 &&
-	state.repetition_penalty === 1
-const samplingFields = i => ({
-	...promptFields(i),
-	temperature: state.temperature,
-	top_k: state.top_k || null,
-	top_p: state.top_p,
-	min_p: state.min_p,
-	repetition_penalty: state.repetition_penalty
-})
+// Each setting of sampling that the reader has changed, with its value.
+const changedSettings = () => {
+	const settings = facts.sampling.map(({name}) => [name, state[name]])
+	return Object.fromEntries(settings.filter(([, value]) => value !== null))
+}
+const samplesAll = () => Object.keys(changedSettings()).length === 0
+const samplingFields = i => ({...promptFields(i), ...changedSettings()})
 function setPrompt(ids) {
 	$("#prompt").blur()
 	set({ids, place: null, token: null}, ...OF_TEXT)
@@ -57,10 +51,7 @@ function setPrompt(ids) {
 
 panel(
 	"next",
-	() => {
-		showSliderValues()
-		return forEachModel(samplingFields)
-	},
+	() => forEachModel(samplingFields),
 	predictions => {
 		facts.next = predictions
 		const [{text, tokens}] = predictions
@@ -70,19 +61,11 @@ panel(
 		drawAllBars(predictions)
 		const context = Math.min(...facts.models.map(m => m.n_ctx))
 		put("#status", `${tokens.length} of ${context} tokens`)
-		const isPartOfCharacter = token => /\\x[0-9a-f]{2}/.test(token.text)
+		const isPartOfCharacter = token => /\\x[0-9a-f]{2}/.test(textOf(token))
 		$("#bytes").hidden = !tokens.some(isPartOfCharacter)
 		sayLikeliest(predictions)
 	}
 )
-function showSliderValues() {
-	const top_k = state.top_k || "off"
-	const top_p = state.top_p < 1 ? state.top_p : "off"
-	const min_p = state.min_p || "off"
-	const penalty = state.repetition_penalty > 1 ? state.repetition_penalty : "off"
-	const values = [state.temperature, top_k, top_p, min_p, penalty]
-	$$("#sliders output").forEach((output, i) => put(output, values[i]))
-}
 // The text of ids that were not typed. What the reader types meanwhile is left alone.
 function showText(text) {
 	state.text = text
@@ -100,7 +83,7 @@ function drawAllBars(predictions) {
 function sayLikeliest(predictions) {
 	const sentences = predictions.map(({rows}, i) => {
 		const [first] = rows
-		return `${model(i).name}: ${plain(first.text)}, ${percent(first.probability)}`
+		return `${model(i).name}: ${nameOf(first)}, ${percent(first.probability)}`
 	})
 	say(`Likeliest next token: ${sentences.join("; ")}`)
 }
@@ -118,11 +101,11 @@ function drawBars(prediction, i, most) {
 	if (cut >= 0) rows.splice(cut, 0, el("div.cut", keptText(prediction, i)))
 	const list = el("div.list", {role: "group", label: `Likeliest next tokens of ${model(i).name}`}, rows)
 	const drawButton = button("Draw one", () => drawOneToken(i), {key: `draw${i}`})
-	return [list, el("p.live", drawButton)]
+	return [list, el("p", drawButton)]
 }
 function drawBar(row, i, most) {
 	const {id, logit, probability} = row
-	const text = plain(row.text)
+	const text = nameOf(row)
 	let drawn = probability
 	let chance = percent(probability)
 	let label = `${text}, ${chance}`
@@ -148,7 +131,7 @@ function drawStrip({tokens, place}) {
 		const isLast = i === tokens.length - 1
 		const choose = () => set({place: isLast ? null : i}, ...OF_TEXT)
 		const attributes = {class: "tok", key: `tok${i}`, pressed: i === place, title: `token ${token.id}`}
-		return button(plain(token.text), choose, attributes)
+		return button(nameOf(token), choose, attributes)
 	})
 	put("#strip", cells)
 	roving($("#strip"), cells, 1, place)
@@ -166,9 +149,18 @@ async function drawOneToken(i) {
 		fail(error)
 	}
 }
-stoppable("#write", async signal => {
-	const prompt = promptTokens()
+let writing = null // the controller that stops it
+on("#write", "click", async () => {
+	if (writing) return writing.abort()
+	writing = new AbortController()
+	const idleText = $("#write").textContent
 	put("#write", "Stop")
+	await writeTexts(writing.signal)
+	writing = null
+	put("#write", idleText)
+})
+async function writeTexts(signal) {
+	const prompt = promptTokens()
 	$("#writtennote").hidden = false
 	const texts = forEachModel(i => newText(i, prompt))
 	put(
@@ -178,15 +170,15 @@ stoppable("#write", async signal => {
 	const write = async (text, i) => {
 		for await (const word of ask("generate", writingFields(i, 40), signal)) addWord(text, word, prompt)
 	}
-	await Promise.all(texts.map(write)).catch(fail)
+	await Promise.all(texts.map(write)).catch(fail) // the server writes one text after the other
 	texts.forEach(finishText)
 	const counts = texts.map(text => text.tokens.length)
 	say(`Wrote ${counts.join(" and ")} tokens`)
 	document.body.dataset.written = counts
-})
+}
 // A text that grows: its tokens, the box that shows it, and a note on how it ended.
 function newText(i, prompt) {
-	const start = el("span.given", prompt.map(token => token.text).join(""))
+	const start = el("span.given", prompt.map(textOf).join(""))
 	const page = el("p.page", {tabIndex: 0, role: "group", label: `Text by ${model(i).name}`}, start)
 	return {tokens: [], page, note: note("writing …"), isComplete: false}
 }
@@ -205,7 +197,7 @@ function addWord(text, word, prompt) {
 		tabIndex: -1,
 		vars: {"--bits": Math.min(9, 1 + 0.7 * word.bits)},
 		title: `${percent(word.probability)}, rank ${whole(word.rank)}. Go back to the text before it.`,
-		label: `${plain(word.text)}, ${percent(word.probability)}`,
+		label: `${nameOf(word)}, ${percent(word.probability)}`,
 		onclick: () => {
 			const isSelecting = String(getSelection()) !== ""
 			if (!isSelecting) goBack()
@@ -216,7 +208,7 @@ function addWord(text, word, prompt) {
 			goBack()
 		}
 	}
-	text.page.append(el(word.text === "\n" ? "span.w.nl" : "span.w", attributes, word.text))
+	text.page.append(el(word.token === "\n" ? "span.w.nl" : "span.w", attributes, textOf(word)))
 }
 function finishText(text) {
 	if (!text.isComplete) put(text.note, `${text.tokens.length} tokens; stopped`)
@@ -229,8 +221,25 @@ function finishText(text) {
 on("#prompt", "input", e => {
 	set({text: e.target.value, ids: null, place: null, token: null}, ...OF_TEXT)
 })
-on("#sliders", "input", e => {
-	const {id, value} = e.target
-	const number = id === "seed" ? Math.floor(value) : Number(value)
-	set({[id]: Math.max(0, number)}, "next")
-})
+
+// --- the settings of sampling, one control for each field of sampling.Sampling
+
+export function drawControls() {
+	const seed = {name: "seed", default: 1, min: 0, max: 2 ** 32, whole: true, help: "of the random numbers"}
+	put("#controls", [...facts.sampling, seed].map(control))
+}
+function control({name, help, min, max, whole, ...setting}) {
+	const isSwitch = typeof setting.default === "boolean"
+	const shown = isSwitch
+		? {type: "checkbox", checked: state[name] ?? false}
+		: {type: "number", min, max, step: whole ? 1 : 0.05, value: state[name] ?? ""}
+	const placeholder = setting.default ?? "off"
+	return el("label", {title: help}, name.replaceAll("_", " "), el("input", {id: name, placeholder, ...shown}))
+}
+// An empty control has the default.
+function valueOf({type, checked, value, id}) {
+	if (type === "checkbox") return checked || null
+	if (value === "") return id === "seed" ? 1 : null
+	return Number(value)
+}
+on("#controls", "input", e => set({[e.target.id]: valueOf(e.target)}, "next"))

@@ -1,6 +1,4 @@
-// The page begins: its menu, its source code, its history.
-
-import {costSliders} from "./cost.js"
+// The page begins: its panels, its menu, its source code, its history.
 import {$, $$, button, el, mark, on, put, short} from "./draw.js"
 import {
 	answer,
@@ -15,16 +13,11 @@ import {
 	visible,
 	writeAddress
 } from "./state.js"
-import "./flow.js"
-import "./next.js"
-import "./path.js"
-import "./toy.js"
-import "./lens.js"
-import "./parts.js"
-import "./attention.js"
-import "./gradient.js"
 
 const sections = $$("main section")
+const modules = await Promise.all(sections.map(({id}) => import(`./${id}.js`)))
+// The controls that show the state, as they are after the address has been read.
+const drawControls = () => modules.forEach(module => module.drawControls?.())
 
 // --- going to a panel, and staying there while those above it fill
 
@@ -73,7 +66,7 @@ function watchPanels() {
 	for (const section of sections) observer.observe(section)
 	addEventListener("popstate", () => {
 		readAddress()
-		costSliders()
+		drawControls()
 		redraw()
 		open()
 	})
@@ -148,12 +141,10 @@ function complete(section) {
 	$("h2", section).tabIndex = -1
 	$(".figure", section).prepend(el("p.note.warn", {hidden: true}))
 	const isWide = matchMedia("(min-width:1081px)").matches || section.id === "switch"
-	const names = section.dataset.sources.split(" ")
-	const functions = names.map((name, n) => sourceCode(name, n === 0 && isWide))
+	const functions = facts.sources[section.id].map((source, n) => sourceCode(source, n === 0 && isWide))
 	section.append(el("div.code", functions))
 }
-function sourceCode(name, isOpen) {
-	const {file, line, text} = facts.sources[name]
+function sourceCode({name, file, line, text}, isOpen) {
 	const lines = text.split("\n").map((source, n) => el("span.line", {"data-n": line + n}, coloured(source)))
 	return el(
 		"details",
@@ -172,12 +163,13 @@ function drawModels() {
 }
 try {
 	await begin()
+	readAddress()
 	if (location.hash) pinned = state.panel
 	drawModels()
 	sections.forEach(complete)
 	drawMenu()
 	exampleButtons()
-	costSliders()
+	drawControls()
 	watchPanels()
 	await redraw()
 	if (pinned) open()

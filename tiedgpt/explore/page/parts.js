@@ -12,11 +12,11 @@ import {
 	grid,
 	highest,
 	line,
+	nameOf,
 	note,
 	on,
 	paint,
 	percent,
-	plain,
 	put,
 	range,
 	roving,
@@ -31,7 +31,7 @@ const partName = name =>
 panel(
 	"parts",
 	() => ({...promptFields(), removed: state.removed, token: state.token}),
-	({before, after, parts, likeliest, change}) => {
+	({tokens: [before], ablated, parts, likeliest, change}) => {
 		drawTokenChoice(before, likeliest)
 		$("#putback").disabled = !state.removed.length
 		drawParts(parts)
@@ -41,9 +41,9 @@ panel(
 			el("b", predictionText(before)),
 			"; the logit is the sum of all numbers in the table.",
 			largestPartText(parts),
-			after && [`\nWithout ${removed}: `, el("b", predictionText(after)), "."]
+			ablated && [`\nWithout ${removed}: `, el("b", predictionText(ablated.tokens[0])), "."]
 		)
-		if (after) say($("#partsout").textContent)
+		if (ablated) say($("#partsout").textContent)
 		put("#partsbars", change ? drawChange(change) : [])
 	}
 )
@@ -52,11 +52,13 @@ function drawTokenChoice(chosen, likeliest) {
 	const tokens = isListed ? likeliest : [chosen, ...likeliest]
 	put(
 		"#token",
-		tokens.map(({id, text}) => el("option", {value: id, selected: id === chosen.id}, plain(text)))
+		tokens.map(token => el("option", {value: token.id, selected: token.id === chosen.id}, nameOf(token)))
 	)
 }
-const predictionText = ({text, probability, logit, rank}) =>
-	`“${plain(text)}” has ${percent(probability)}, logit ${fixed(logit)}, rank ${whole(rank)}`
+const predictionText = token => {
+	const {probability, logit, rank} = token
+	return `“${nameOf(token)}” has ${percent(probability)}, logit ${fixed(logit)}, rank ${whole(rank)}`
+}
 // Which head or MLP adds most; null for a model without layers.
 function largestPartText(parts) {
 	const names = Object.keys(parts).filter(name => /head|^mlp\.\d+$/.test(name))
@@ -105,12 +107,12 @@ function partButton(name, value, digits) {
 }
 function drawChange(change) {
 	const most = Math.max(...change.flatMap(row => [row.probability, row.without]))
-	const rows = change.map(({text, probability, without}) =>
+	const rows = change.map(row =>
 		el(
 			"div.row",
-			el("span.t", plain(text)),
-			bars(probability, without, most),
-			el("span.p", becomes(probability, without))
+			el("span.t", nameOf(row)),
+			bars(row.probability, row.without, most),
+			el("span.p", becomes(row.probability, row.without))
 		)
 	)
 	return side(headOf(), note("Outline: with all parts. Bar: without what is removed."), rows)

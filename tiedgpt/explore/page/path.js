@@ -14,12 +14,14 @@ import {
 	highest,
 	line,
 	mark,
+	nameOf,
 	note,
+	on,
 	percent,
-	plain,
 	points,
 	put,
 	side,
+	textOf,
 	whole
 } from "./draw.js"
 import {
@@ -35,8 +37,7 @@ import {
 	panel,
 	promptFields,
 	set,
-	state,
-	stoppable
+	state
 } from "./state.js"
 
 const PATHS = {
@@ -74,7 +75,7 @@ function drawPaths() {
 }
 function drawMatrices(scores) {
 	const [{tokens, text}] = scores
-	const names = tokens.map(token => token.text)
+	const names = tokens.map(textOf)
 	const point = (a, b) => drawPair(scores, a, b)
 	const matrices = scores.map(({A}, i) => {
 		const caption = `${model(i).name}: scores of the column's token after the row's`
@@ -97,7 +98,7 @@ function drawMatrix(kind, title, names, M, options) {
 }
 // The pair of different words that is commonest in the text, or the last two tokens.
 function commonestPair({tokens, text}) {
-	const isWord = tokens.map(token => /\p{L}/u.test(token.text))
+	const isWord = tokens.map(token => /\p{L}/u.test(textOf(token)))
 	const share = (a, b) => {
 		const areDifferentWords = a !== b && isWord[a] && isWord[b]
 		return text && areDifferentWords ? text.percent[a][b] : 0
@@ -123,8 +124,8 @@ function drawPair(scores, a, b) {
 		cell.classList.toggle("mirror", a === j && b === i && i !== j)
 	}
 	const [{tokens, text}] = scores
-	const first = plain(tokens[a].text)
-	const second = plain(tokens[b].text)
+	const first = nameOf(tokens[a])
+	const second = nameOf(tokens[b])
 	put(
 		"#mirror",
 		el("b", `“${first}” then “${second}”`),
@@ -162,8 +163,8 @@ function drawProduct({tokens, A, W_E, W_U}, i, from, to) {
 	const scored = rowOf(W_U, to, D)
 	const products = read.map((value, n) => value * scored[n])
 	const strip = (title, values) => [el("span", title), points([values], highest(values), kind)]
-	const first = plain(tokens[from].text)
-	const second = plain(tokens[to].text)
+	const first = nameOf(tokens[from])
+	const second = nameOf(tokens[to])
 	const terms = [0, 1].map(n => `${fixed(read[n])} × ${fixed(scored[n])}`)
 	const sum = fixed(A[from][to])
 	return el(
@@ -183,8 +184,8 @@ const symmetries = {} // "head,head" -> the answers for the models with these he
 async function drawSymmetry() {
 	const key = String(state.heads)
 	try {
-		const progress = part => put("#repair", note(`measuring … ${percent(part)}`))
-		symmetries[key] ??= await answers("symmetry", modelFields, progress)
+		if (!symmetries[key]) put("#repair", note("measuring …"))
+		symmetries[key] ??= await answers("symmetry", modelFields)
 	} catch (error) {
 		fail(error, $("#path .warn"))
 		return
@@ -230,7 +231,7 @@ function repairVerdict({paths: {raw, mlp0}, measured}, i) {
 // --- near tokens
 
 function drawNear(near) {
-	put("#nearto", plain(near[0].token.text))
+	put("#nearto", nameOf(near[0].token))
 	put(
 		"#near",
 		near.map((answer, i) => {
@@ -241,7 +242,7 @@ function drawNear(near) {
 	)
 }
 function nearList(tokens, title) {
-	const texts = tokens.map(({text, cosine}) => [code(plain(text)), ` ${fixed(cosine)}\u2003`])
+	const texts = tokens.map(token => [code(nameOf(token)), ` ${fixed(token.cosine)}\u2003`])
 	return [el("h3", mark(), el("span.name", title)), note(texts)]
 }
 
@@ -252,16 +253,17 @@ const MISSING = {
 	head: "head: gone with the best W_U",
 	rank: "rank: left with the best W_U"
 }
-stoppable("#solve", async signal => {
-	const progress = part => put("#solve", `Cancel (${percent(part)} done)`)
-	progress(0)
+on("#solve", "click", async () => {
+	$("#solve").disabled = true
+	put("#solved", note("solving …"))
 	try {
-		const solved = await answers("solved", modelFields, progress, signal)
+		const solved = await answers("solve", modelFields)
 		$("#solvednote").hidden = false
 		put("#solved", missingTable(solved))
 	} catch (error) {
-		put("#solved", signal.aborted ? note("Cancelled.") : el("p.note.warn", error.message))
+		put("#solved", el("p.note.warn", error.message))
 	}
+	$("#solve").disabled = false
 })
 function missingTable(solved) {
 	const cell = (missing, name) => el("td", missing ? fixed(missing[name]) : "–")

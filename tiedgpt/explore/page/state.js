@@ -10,11 +10,6 @@ export const state = {
 	side: 0, // the model of the panels that show one
 	copy: 0, // 1 if the switch shows an untied copy
 	path: "raw",
-	temperature: 1,
-	top_k: 0, // off
-	top_p: 1,
-	min_p: 0,
-	repetition_penalty: 1,
 	seed: 1,
 	layer: 1,
 	head: 2,
@@ -86,7 +81,8 @@ const READERS = {
 	W: readMatrix,
 	P: readMatrix,
 	removed: text => text.split("_").filter(Boolean),
-	heads: readHeads
+	heads: readHeads,
+	greedy: text => text === "true" || null
 }
 function readValue(name, text) {
 	const read = READERS[name] ?? Number
@@ -105,7 +101,6 @@ export function readAddress() {
 	if (!model()) state.side = 0
 	if (!model().paths.includes(state.path)) state.path = "raw"
 	$("#prompt").value = state.text
-	for (const input of $$("#sliders input")) input.value = state[input.id]
 }
 // Each change is an entry of the history. Quick changes of one thing (typing, a slider) are one entry.
 let changedThing = null // that is not in the history yet
@@ -138,24 +133,15 @@ export function moveTo(panel, thing) {
 	writeAddress()
 }
 
-// --- the server, or its recorded answers in a file that stands alone
+// --- the server
 
-const recorded = $("#recorded") && JSON.parse($("#recorded").textContent)
-// The keys of the recorded answers have the fields in this order (export.py).
-const sortedJSON = fields => JSON.stringify(Object.entries(fields).sort(([a], [b]) => (a < b ? -1 : 1)))
 class Gone extends Error {}
 
 // The lines of an answer. An answer that is no stream has one line.
-export async function* ask(view, fields = {}, signal = undefined) {
-	if (recorded) {
-		const lines = recorded[`${view} ${sortedJSON(fields)}`]
-		if (!lines) throw Error("This page is a recording. `tiedgpt explore` answers for any text.")
-		yield* lines
-		return
-	}
+export async function* ask(question, fields = {}, signal = undefined) {
 	try {
 		const headers = {"Content-Type": "application/json"}
-		const response = await fetch(view, {method: "POST", headers, signal, body: JSON.stringify(fields)})
+		const response = await fetch(question, {method: "POST", headers, signal, body: JSON.stringify(fields)})
 		if (response.ok) document.body.classList.remove("gone")
 		for await (const text of linesOf(response)) yield parseLine(text)
 	} catch (error) {
@@ -178,38 +164,24 @@ async function* linesOf(response) {
 	if (rest) yield rest
 }
 function parseLine(text) {
-	if (text[0] !== "{") throw Error(text) // the server is busy
 	const line = JSON.parse(text)
-	if (line.error) throw Error(line.error.message)
+	if (line.error) throw Error(line.error)
 	return line
 }
-// The answer. `progress` is called with the part that is done, from 0 to 1.
-export async function answer(view, fields, progress, signal) {
-	let lastLine
-	for await (const line of ask(view, fields, signal)) {
-		if ("part" in line) progress?.(line.part)
-		else lastLine = line
-	}
-	return lastLine
+export async function answer(question, fields) {
+	const {value} = await ask(question, fields).next()
+	return value
 }
 // The answer for each model, to the question with the fields that fieldsOf(i) makes.
-export function answers(view, fieldsOf, progress, signal) {
-	const parts = forEachModel(() => 0)
-	const reportLeast = i => part => {
-		parts[i] = part
-		progress?.(Math.min(...parts))
-	}
-	return Promise.all(forEachModel(i => answer(view, fieldsOf(i), reportLeast(i), signal)))
-}
+export const answers = (question, fieldsOf) => Promise.all(forEachModel(i => answer(question, fieldsOf(i))))
 export async function begin() {
 	Object.assign(facts, await answer("start"))
 	state.W = facts.toy.W_E
 	state.P = facts.toy.P
 	state.text = facts.prompts[0]
 	state.heads = facts.models.map(m => m.heads[0])
+	for (const {name} of facts.sampling) state[name] = null // the default
 	defaults = structuredClone(state)
-	document.body.classList.toggle("recorded", Boolean(recorded))
-	readAddress()
 }
 export const defaultWords = () => structuredClone({W: defaults.W, P: defaults.P})
 
@@ -291,16 +263,4 @@ export function fail(error, box = $("#problem")) {
 	put(box, error.message)
 	box.hidden = false
 	say(error.message)
-}
-// A button that starts something long, and then stops it with the signal that `work` gets.
-export function stoppable(id, work) {
-	const idleText = $(id).textContent
-	let running = null
-	on(id, "click", async () => {
-		if (running) return running.abort()
-		running = new AbortController()
-		await work(running.signal)
-		running = null
-		put($(id), idleText)
-	})
 }

@@ -1,5 +1,5 @@
 // The drawing at the top, its switch, and the choice of a model for the panels that show one.
-import {$, $$, choice, code, el, percent, plain, put, range, shape, whole} from "./draw.js"
+import {$, $$, choice, code, el, nameOf, percent, put, range, shape, whole} from "./draw.js"
 import {facts, forEachModel, headOf, model, OF_TEXT, promptTokens, set, state} from "./state.js"
 
 // Boxes are [x, y, width, height], arrows are paths of SVG.
@@ -59,7 +59,7 @@ function drawnBars([x, y, width]) {
 		const top = y + 26 * n
 		const length = Math.max(1, (longest * row.probability) / rows[0].probability)
 		return [
-			drawnText(x + 60, top + 20, plain(row.text).slice(0, 8), "end"),
+			drawnText(x + 60, top + 20, nameOf(row).slice(0, 8), "end"),
 			shape("rect", {x: x + 66, y: top + 7, height: 15, class: "share", width: length}),
 			drawnText(x + width, top + 20, percent(row.probability), "end")
 		]
@@ -81,7 +81,7 @@ export function drawFlow() {
 function drawnModel(places) {
 	const {vocab_size, n_embd, n_layer} = model()
 	const isWide = places === WIDE
-	const words = promptTokens().map(token => plain(token.text).slice(0, 10))
+	const words = promptTokens().map(token => nameOf(token).slice(0, 10))
 	const promptLines = isWide ? words.slice(-3) : [words.slice(-4).join("  ")]
 	const matrixLines = ["W_E", `${whole(vocab_size)} × ${n_embd}`]
 	if (isWide) matrixLines.push("a row per token")
@@ -124,13 +124,13 @@ function flowSays(m, turn) {
 		]
 	if (turn === "untied")
 		return [
-			el("b.untied", "Untied: "),
+			el("b.untied", `Untied, the model ${m.name}: `),
 			read,
 			`A second matrix, W_U, scores each token: ${numbers} of its own.`
 		]
 	const useless = " But this model learned with W_U: its predictions are now useless."
 	return [
-		el("b.tied", "Tied: "),
+		el("b.tied", `Tied, the model ${m.name}: `),
 		read,
 		`The same W_E, transposed, scores each token: ${numbers} serve twice.`,
 		m.heads[0] === "tied" ? null : useless

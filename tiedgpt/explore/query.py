@@ -10,16 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ArgumentError, Range, short_repr
-from ...gpt2.checks import check_prompt_ids
-from ...gpt2.model import GPT2
-from ...sampling import Sampling
-from ...study import paths, toy
-from ..shown import ShownModels
+from ..errors import ArgumentError, Range, short_repr
+from ..gpt2.checks import check_prompt_ids
+from ..gpt2.model import GPT2
+from ..gpt2.run import Tape
+from ..sampling import Sampling
+from ..study import paths, toy
+from .shown import ShownModels
 
-NEW_TOKENS = Range(1, 200)
-SEED = Range(0, 2**32)
-SIZES = {"vocab": Range(1, 10**7), "dim": Range(1, 10**6), "total": Range(1, 10**15)}
 MAX_TOY_SIZE = 8  # rows and columns
 MAX_TOY_NUMBER = 100
 
@@ -35,17 +33,22 @@ class Query:
     shown: ShownModels
     fields: dict[str, Any]
 
-    @cached_property
-    def model(self) -> GPT2:
-        """The model that the page asks about, "side" 0 or 1, with the "head" that it asks for."""
-        last_side = len(self.shown.models) - 1
-        side = Range(0, last_side).check("side", self.fields.get("side", 0))
-        models = self.shown.by_head[side]
-        heads = list(models)
+    @property
+    def side(self) -> int:
+        """Which of the models the page asks about, 0 or 1."""
+        return self.number("side", Range(0, len(self.shown.models) - 1), default=0)
+
+    @property
+    def head(self) -> str:
+        """The head of the model that the page asks about, its own if it does not say."""
+        heads = list(self.shown.by_head[self.side])
         head = self.fields.get("head", heads[0])
-        if head not in heads:  # `heads` is a list, because `head` may have no hash
-            raise ArgumentError(f"head must be one of {', '.join(heads)}, got {short_repr(head)}")
-        return models[head]
+        return self.one_of("head", head, heads)
+
+    @property
+    def model(self) -> GPT2:
+        """The model that the page asks about, with the head that it asks for."""
+        return self.shown.by_head[self.side][self.head]
 
     @cached_property
     def text_ids(self) -> list[int]:
@@ -60,17 +63,25 @@ class Query:
             ids = check_prompt_ids(ids, model.config)
         return ids
 
-    @cached_property
+    @property
     def prompt_ids(self) -> list[int]:
         """The text up to the token that the reader has chosen."""
-        ids = self.text_ids
-        place = self.fields.get("place")
-        if place is None:
-            return ids
-        last = Range(0, len(ids) - 1).check("place", place)
-        return ids[: last + 1]
+        last = len(self.text_ids) - 1
+        if self.fields.get("place") is not None:
+            last = self.number("place", Range(0, last))
+        return self.text_ids[: last + 1]
 
-    @cached_property
+    @property
+    def tape(self) -> Tape:
+        """The activations of the prompt's last tokens."""
+        return self.shown.tape(self.side, self.prompt_ids)
+
+    @property
+    def logits(self) -> np.ndarray:  # -> [V]
+        """The logits of the token after the prompt."""
+        return self.shown.logits(self.side, self.head, self.prompt_ids)
+
+    @property
     def sampling(self) -> Sampling:
         """How tokens are drawn. A field that is not sent, or null, has its default."""
         sent = {}
@@ -81,23 +92,10 @@ class Query:
         return Sampling(**sent)
 
     @property
-    def new_tokens(self) -> int:
-        """How many tokens the model writes."""
-        return NEW_TOKENS.check("n", self.fields.get("n"))
-
-    @property
-    def seed(self) -> int:
-        """The seed of the text that the model writes."""
-        return SEED.check("seed", self.fields.get("seed"))
-
-    @property
     def path(self) -> paths.Path:
         """The path from a token to logits that the page asks for."""
         known_paths = paths.paths_of(self.model)
-        name = self.fields.get("path")
-        if name not in list(known_paths):  # a list, because `name` may have no hash
-            names = ", ".join(known_paths)
-            raise ArgumentError(f"path must be one of {names}, got {short_repr(name)}")
+        name = self.one_of("path", self.fields.get("path"), list(known_paths))
         return known_paths[name]
 
     @property
@@ -108,15 +106,18 @@ class Query:
             raise ArgumentError(f"removed must be a list of parts, got {short_repr(removed)}")
         return [str(name) for name in removed]
 
-    @property
-    def token(self) -> Any:
-        """The token whose prediction is shown; None for the likeliest. The library checks it."""
-        return self.fields.get("token")
+    def number(self, name: str, accepted: Range, default: Any = None) -> int:
+        """A whole number that the page sent."""
+        number: int = accepted.check(name, self.fields.get(name, default))
+        return number
 
-    @property
-    def solves_W_E(self) -> bool:
-        """Whether the best W_E takes the place of the reader's."""
-        return bool(self.fields.get("solve_W_E"))
+    def one_of(self, name: str, value: Any, known: list[str]) -> str:
+        """A word that the page sent, if it is known. (A value without a hash is in no set.)"""
+        if value not in known:
+            raise ArgumentError(
+                f"{name} must be one of {', '.join(known)}, got {short_repr(value)}"
+            )
+        return str(value)
 
     def toy_matrix(self, name: str) -> np.ndarray:
         """A small matrix, "W_E" or "P", of the model of three words."""
@@ -127,7 +128,3 @@ class Query:
                 f"of numbers from -{MAX_TOY_NUMBER} to {MAX_TOY_NUMBER}"
             )
         return matrix
-
-    def size(self, name: str) -> int:
-        """The "vocab", "dim" or "total" of the calculator."""
-        return SIZES[name].check(name, self.fields.get(name))

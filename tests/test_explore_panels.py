@@ -1,0 +1,444 @@
+"""Each answer of `tiedgpt explore` is what the library computes.
+
+The fields of a question say of what: `text` or `ids` is the prompt, `side` the model (0 is the tied
+model, 1 the untied one), `head` the output matrix (an untied model can use "untied", its W_U, or
+"tied", its W_E.T). `asked` asks about TEXT, and one of the models with one of its heads.
+"""
+
+import base64
+import inspect
+import json
+import textwrap
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.checks import peak_memory
+from support.explore_server import ask, shown_models
+from support.models import CONFIG, random_model
+
+import tiedgpt
+from tiedgpt import GPT2, Tokenizer
+from tiedgpt.errors import ArgumentError
+from tiedgpt.explore import panels
+from tiedgpt.gpt2.ops import softmax
+from tiedgpt.sampling import Sampling
+from tiedgpt.study import (
+    attribution,
+    bigrams,
+    direct_path,
+    gradients,
+    predictions,
+    similarity,
+    solved,
+    toy,
+)
+from tiedgpt.study.corpus import Corpus
+from tiedgpt.study.paths import PATHS, top_k
+from tiedgpt.study.reports import lens_report, logit_report, parameters_report, token_report
+
+TEXT = "To be, or not to be"
+TOKENIZER = Tokenizer([])
+IDS = TOKENIZER.encode(TEXT)
+SAMPLING = {
+    "temperature": 0.8,
+    "top_k": 6,
+    "top_p": 0.9,
+    "min_p": 0.2,
+    "repetition_penalty": 0.5,  # below 1, it makes tokens of the text likelier
+}
+OF_A_TEXT = ("next", "path", "nearest", "lens", "parts", "attention", "gradient")
+
+
+def close(expected):
+    return pytest.approx(np.asarray(expected), rel=1e-4, abs=1e-5)
+
+
+def report_close(found, expected):
+    """Whether two reports have the same names and texts, and nearly the same numbers."""
+    if isinstance(expected, dict):
+        return found.keys() == expected.keys() and all(
+            report_close(found[name], value) for name, value in expected.items()
+        )
+    if isinstance(expected, list):
+        return len(found) == len(expected) and all(map(report_close, found, expected))
+    if isinstance(expected, float):
+        return found == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    return found == expected
+
+
+def column(tokens, name="id"):
+    return [token[name] for token in tokens]
+
+
+def floats_of(text):
+    return np.frombuffer(base64.b64decode(text), "<f4")
+
+
+@pytest.fixture(scope="module")
+def models():
+    return [random_model(CONFIG, 1), random_model(replace(CONFIG, tied=False), 2)]
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    # Tokens 60 to 123; Zipf's law makes some of them frequent.
+    ids = np.random.default_rng(0).zipf(1.2, 6000) % 64 + 60
+    return Corpus.of(ids, CONFIG.vocab_size)
+
+
+@pytest.fixture(scope="module")
+def shown(models, corpus):
+    return shown_models(*models, corpus=corpus)
+
+
+@pytest.fixture(params=[(0, "tied"), (1, "untied"), (1, "tied")])
+def asked(request, shown, models):
+    """(the model with its head, the function that asks about it)."""
+    side, head = request.param
+    model = models[side] if head == models[side].config.head else models[side].tie()
+    return model, partial(ask, shown, text=TEXT, side=side, head=head)
+
+
+# A prompt
+
+
+@pytest.mark.parametrize("name", OF_A_TEXT)
+def test_a_text_is_read_up_to_the_chosen_token(shown, name):
+    """Place 4 means: the first five tokens. Only "path" needs the field `path`."""
+    found = ask(shown, name, text=TEXT, place=4, path="raw")
+    expected = ask(shown, name, ids=IDS[:5], path="raw")
+    if name == "next":  # it also has the whole text, which the page shows
+        assert (column(found.pop("tokens")), found.pop("text"), found["place"]) == (IDS, TEXT, 4)
+        del expected["tokens"], expected["text"]
+    assert found == expected
+
+
+def test_an_id_that_only_pads_the_vocabulary_has_no_text():
+    padded = shown_models(random_model(replace(CONFIG, vocab_size=300)))
+    found = ask(padded, "next", ids=[*IDS, 299])
+    assert found["text"] == TEXT
+    assert found["tokens"][-1] == {"id": 299, "token": None}
+
+
+# Each answer is the report
+
+
+def test_next(asked):
+    model, answer = asked
+    found = answer("next", **SAMPLING)
+    logits = predictions.last_logits(model, IDS)
+    drawn = Sampling(**SAMPLING).probabilities(logits, IDS)
+    likeliest = np.argsort(-logits)[: panels.LISTED]
+    assert found["tokens"] == [token_report(TOKENIZER, token) for token in IDS]
+    rows = found["rows"]
+    assert column(rows) == likeliest.tolist()
+    assert column(rows, "logit") == close(logits[likeliest])
+    assert column(rows, "probability") == close(softmax(logits)[likeliest])
+    assert column(rows, "drawn") == close(drawn[likeliest])
+    assert 0 < found["kept"] == np.count_nonzero(drawn) < CONFIG.vocab_size
+    assert found["kept_probability"] == close(softmax(logits)[drawn > 0].sum())
+
+
+@pytest.mark.parametrize(
+    ("fields", "prompt"), [({"text": TEXT}, IDS), ({"ids": [3, 200, 256]}, [3, 200, 256])]
+)
+def test_generate(shown, models, fields, prompt):
+    for side, model in enumerate(models):
+        *lines, end = ask(shown, "generate", **fields, **SAMPLING, side=side, n=9, seed=5)
+        expected = list(tiedgpt.generate(model, prompt, 9, **SAMPLING, seed=5))
+        assert column(lines) == expected
+        assert end["end"] == "length"
+        assert end["bits_per_token"] == close(np.mean(column(lines, "bits")))
+        # The last token of the prompt predicts the first new token, and so on.
+        logits = model([*prompt, *expected])[len(prompt) - 1 : -1]
+        for line, logits_of_line in zip(lines, logits, strict=True):
+            (prediction,) = predictions.predict(logits_of_line, [line["id"]])
+            assert line["probability"] == close(prediction.probability)
+            assert line["logit"] == close(prediction.logit)
+            assert line["bits"] == close(predictions.surprisal(prediction.log_probability))
+
+
+def test_generate_ends_at_the_end_of_text_token(models):
+    """All tokens are equally likely, so the model soon writes 7, its end-of-text token."""
+    parameters = {**models[0].parameters, "wte.weight": np.zeros_like(models[0].W_E)}
+    model = GPT2(replace(CONFIG, eos_token_id=7), parameters)
+    *lines, end = ask(shown_models(model), "generate", ids=[64], n=200, seed=1)
+    assert column(lines) == list(tiedgpt.generate(model, [64], 200, seed=1))
+    assert len(lines) < 200
+    assert end["end"] == "end of text"
+
+
+def test_lens(asked):
+    model, answer = asked
+    found = answer("lens")
+    assert column(found.pop("tokens")) == IDS[-panels.LENS_TOKENS :]
+    expected = lens_report(model, TOKENIZER, IDS, panels.LENS_LIKELIEST, panels.LENS_TOKENS)
+    assert report_close(found, expected)
+
+
+@pytest.mark.parametrize("token", [None, 70, 0])
+@pytest.mark.parametrize("removed", [[], ["attn.0.head.1", "mlp.1"]])
+def test_parts(asked, token, removed):
+    """The table "change" has the likeliest tokens with all parts, and without some."""
+    model, answer = asked
+    found = answer("parts", token=token, removed=removed)
+    logits = predictions.last_logits(model, IDS)
+    assert column(found.pop("likeliest")) == top_k(logits, panels.LISTED).tolist()
+    change = found.pop("change", None)
+    assert report_close(found, logit_report(model, TOKENIZER, IDS, token, removed=removed))
+    if removed:
+        edit = attribution.ablation(CONFIG, removed)
+        without = predictions.last_logits(model, IDS, edit)
+        assert change[0]["id"] == without.argmax()
+        assert set(column(change)) >= set(top_k(logits, panels.COMPARED).tolist())
+        assert column(change, "probability") == close(softmax(logits)[column(change)])
+        assert column(change, "without") == close(softmax(without)[column(change)])
+
+
+@pytest.mark.parametrize("ids", [IDS, [*range(60)]])
+def test_attention(asked, ids):
+    model, answer = asked
+    found = answer("attention", ids=ids)
+    last = slice(-panels.ATTENTION_TOKENS, None)
+    assert column(found["tokens"]) == ids[last]
+    tape = {}
+    model(ids, tape=tape)
+    layers = range(CONFIG.n_layer)
+    patterns = np.stack([tape[f"attn.{layer}.pattern"][0][:, last, last] for layer in layers])
+    assert floats_of(found["patterns"]) == close(patterns.ravel())
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_path(asked, corpus, path):
+    """The counts and percents of the text are of token b after token a, for each a (the row)."""
+    model, answer = asked
+    found = answer("path", path=path)
+    tokens = column(found["tokens"])
+    assert len(set(tokens)) == panels.MATRIX_TOKENS
+    assert tokens == sorted(tokens, key=lambda token: len(IDS) - IDS[::-1].index(token))
+    assert found["A"] == close(PATHS[path](model, np.array(tokens))[:, tokens])
+    assert np.array_equal(floats_of(found["W_E"]), model.W_E[tokens].ravel())
+    assert np.array_equal(floats_of(found["W_U"]), model.W_U.T[tokens].ravel())
+    counts = [[corpus.count(a, b) for b in tokens] for a in tokens]
+    percents = [[100 * corpus.share(a, b) for b in tokens] for a in tokens]
+    assert found["text"]["counts"] == counts
+    assert found["text"]["percent"] == close(percents)
+
+
+def test_symmetry(asked, corpus):
+    model, answer = asked
+    found = answer("symmetry")
+    assert found["text"] == corpus.self_prediction()
+    tokens = np.arange(CONFIG.vocab_size)
+    assert found["measured"] == tokens.size
+    for name, path in PATHS.items():
+        A = path(model, tokens).astype(float)
+        expected = {
+            "asymmetry": float(np.linalg.norm(A - A.T) / np.linalg.norm(A)),
+            "self_prediction": float(np.mean(A.argmax(axis=1) == tokens)),
+        }
+        assert report_close(found["paths"][name], expected)
+
+
+def test_a_large_vocabulary_is_measured_by_a_sample():
+    """The model is tied, so its raw path is symmetric."""
+    model = random_model(replace(CONFIG, vocab_size=5000))
+    found = ask(shown_models(model), "symmetry")
+    sample = panels.measured_tokens(model)
+    assert found["measured"] == panels.SAMPLED_TOKENS == np.unique(sample).size
+    raw = found["paths"]["raw"]
+    assert raw["asymmetry"] < 1e-6
+    assert raw["self_prediction"] == direct_path.predicts_itself(model)[sample].mean()
+
+
+def test_scores_of_zero_are_symmetric():
+    zeros = np.zeros((3, 2))
+    assert direct_path.asymmetry(zeros, zeros.T) == 0
+    assert direct_path.matrix_asymmetry(np.zeros((3, 3))) == 0
+
+
+def test_solve(asked, corpus):
+    model, answer = asked
+    scores = bigrams.bigrams(model, corpus, None, solved.solved_paths(model, corpus))
+    assert answer("solve")["missing"] == pytest.approx(solved.missing(scores), rel=1e-3)
+
+
+def test_nearest(asked):
+    model, answer = asked
+    found = answer("nearest", ids=[1, 40])
+    assert found["token"]["id"] == 40
+    for name, rows in {"W_E": model.W_E, "W_U": model.W_U.T}.items():
+        tokens, cosines = similarity.nearest(rows, 40, panels.NEAREST)
+        assert column(found[name]) == tokens.tolist()
+        assert column(found[name], "cosine") == close(cosines)
+
+
+def test_gradient(asked):
+    """The gradient "embed" reaches the rows of the tokens that were read, and "head" all rows."""
+    model, answer = asked
+    found = answer("gradient")
+    expected = gradients.gradients(model, IDS)
+    embed, head, _, cosine = expected.by_row()
+    ids = column(found["rows"])
+    assert column(found["rows"], "embed") == close(embed[ids])
+    assert column(found["rows"], "head") == close(head[ids])
+    assert column(found["rows"], "cosine") == close(cosine[ids])
+    absent = [token for token in ids if token not in IDS]
+    assert ids[-panels.ABSENT_ROWS :] == absent
+    assert found["absent"] == len(absent)
+    assert found["loss"] == pytest.approx(expected.loss)
+    assert found["reached"] == [len(set(IDS[:-1])), CONFIG.vocab_size]
+    for name, value in expected.lengths_and_cosine().items():
+        assert found[name] == pytest.approx(value)
+
+
+def test_the_gradient_reads_the_last_tokens_of_a_long_text():
+    long = shown_models(random_model(replace(CONFIG, n_ctx=512)))
+    ids = [n % 256 for n in range(512)]
+    found = ask(long, "gradient", ids=ids)
+    assert found["read"] == panels.GRADIENT_TOKENS
+    assert column(found["rows"][: panels.GRADIENT_ROWS]) == ids[-panels.GRADIENT_ROWS :]
+
+
+def test_three_words(shown):
+    found = ask(shown, "toy", W_E=toy.EMBEDDING, P=toy.TABLE)
+    for name, solution in toy.solve().items():
+        way = found["ways"][name]
+        assert way["probabilities"] == close(solution.probabilities)
+        assert way["scores"] == close(solution.scores)
+        assert way["kl"] == close(solution.kl)
+    best = ask(shown, "toy", W_E=toy.EMBEDDING, P=toy.TABLE, solve_W_E=True)
+    assert best["W_E"] == close(toy.embedding_of(toy.TABLE, 2))
+
+
+def test_cost(shown):
+    """204.8M numbers are 2.9 % of 7B, the figure that people quote, and 2.8 % of 7.2B."""
+    found = ask(shown, "cost", vocab=50_000, dim=4096, total=7 * 10**9)
+    assert found["untied"] - found["tied"] == 50_000 * 4096
+    assert found["percent_of_tied"] == pytest.approx(2.926, abs=1e-3)
+    assert found["percent_of_untied"] == pytest.approx(2.843, abs=1e-3)
+    report = parameters_report(tiedgpt.Config())
+    gpt2 = found["models"][0]
+    assert gpt2["name"] == "gpt2"
+    assert gpt2["tied"] == report["tied"]["total"]
+    assert gpt2["untied"] == report["untied"]["total"]
+    assert ask(shown, "cost", vocab=9, dim=9, total=1)["tied"] == 81, "at least W_E"
+
+
+def test_start(shown):
+    found = ask(shown, "start")
+    assert column(found["models"], "name") == ["a", "b"]
+    assert column(found["models"], "heads") == [["tied"], ["untied", "tied"]]
+    assert found["prompts"] == list(shown.prompts)
+    assert found["corpus"] == "a text"
+    assert column(found["sampling"], "name") == [setting.name for setting in fields(Sampling)]
+    by_name = {control["name"]: control for control in found["sampling"]}
+    assert (by_name["min_p"]["min"], by_name["min_p"]["max"]) == (0, 1)
+    assert by_name["top_k"]["whole"]
+    root = Path(tiedgpt.__file__).parents[1]
+    for name, panel in panels.PANELS.items():
+        for function, source in zip(panel.sources, found["sources"][name], strict=True):
+            assert source["text"] == textwrap.dedent(inspect.getsource(function)).rstrip()
+            lines = (root / source["file"]).read_text(encoding="utf-8").splitlines()
+            assert lines[source["line"] - 1].strip() == source["text"].splitlines()[0]
+
+
+# Models without layers, memory, kept results
+
+
+def test_a_model_without_layers():
+    shown = shown_models(random_model(replace(CONFIG, n_layer=0)))
+    assert len(ask(shown, "lens", text=TEXT)["layers"]) == 1
+    assert ask(shown, "parts", text=TEXT)["parts"].keys() == {"wte", "wpe", "ln_f.bias"}
+    assert ask(shown, "gradient", text=TEXT)["reached"][1] == CONFIG.vocab_size
+    assert ask(shown, "symmetry")["paths"].keys() == {"raw", "normed", "model"}
+    with pytest.raises(ArgumentError, match="no layers"):
+        ask(shown, "attention", text=TEXT)
+
+
+def test_path_and_gradient_take_little_memory():
+    large = replace(CONFIG, vocab_size=5000)
+    shown = shown_models(random_model(large))
+    peak = peak_memory(partial(ask, shown, "path", text=TEXT, path="model"))
+    bytes_of_all_scores = 4 * large.vocab_size**2  # float32
+    assert peak < bytes_of_all_scores / 100
+    wide = replace(large, n_embd=192)
+    peak = peak_memory(partial(ask, shown_models(random_model(wide)), "gradient", text=TEXT))
+    bytes_of_wte = 4 * wide.vocab_size * wide.n_embd
+    assert peak < bytes_of_wte / 2
+
+
+@pytest.mark.parametrize("name", ["next", "lens", "parts", "attention", "gradient"])
+def test_an_answer_takes_less_memory_than_the_attention_of_a_context(name):
+    long = replace(CONFIG, n_ctx=512, n_embd=48, n_head=12, n_layer=4)
+    shown = shown_models(random_model(long))
+    ids = [n % 256 for n in range(long.n_ctx)]
+    peak = peak_memory(partial(ask, shown, name, ids=ids))
+    bytes_of_all_patterns = 4 * long.n_layer * long.n_head * long.n_ctx**2  # float32
+    assert peak < bytes_of_all_patterns / 2
+
+
+def test_a_prompt_is_read_once_for_both_heads_and_all_panels(models, monkeypatch):
+    read = []
+    last_tape = predictions.last_tape  # it reads a prompt
+
+    def recording(model, ids, *arguments):
+        read.append(ids)
+        return last_tape(model, ids, *arguments)
+
+    monkeypatch.setattr(predictions, "last_tape", recording)
+    shown = shown_models(models[1])
+    for name in ("next", "lens", "parts", "attention"):
+        for head in ("untied", "tied"):
+            ask(shown, name, text=TEXT, head=head)
+    assert read == [IDS]
+
+
+# What is refused
+
+WRONG_FIELDS = [
+    ("next", {"text": ""}, "the prompt is empty"),
+    ("next", {"text": "a" * 65}, "65 tokens, more than the model's context of 64"),
+    ("next", {"text": 5}, "text must be"),
+    ("next", {"ids": [1, 257]}, "257 is outside the vocabulary"),
+    ("next", {"ids": [True]}, "ids must be"),
+    ("next", {"place": 99}, "place must be"),
+    ("next", {"head": "untied"}, "head must be one of tied"),
+    ("next", {"head": []}, "head must be one of tied"),
+    ("next", {"side": "0"}, "side must be"),
+    ("next", {"side": 2}, "side must be"),
+    *[("next", {name: -1}, f"{name} must be") for name in SAMPLING],
+    ("next", {"greedy": 1}, "greedy must be"),
+    ("generate", {"n": 201, "seed": 1}, "n must be a whole number from 1 to 200"),
+    ("generate", {"n": 1, "seed": -1}, "seed must be"),
+    ("generate", {"n": 1}, "seed must be"),
+    ("path", {"path": "x"}, "path must be one of raw, normed, mlp0, model"),
+    ("path", {"path": []}, "path must be one of raw"),
+    ("solve", {}, "no text to compare with; start with --corpus"),
+    ("toy", {"W_E": [[1, 2]] * 3, "P": [[-1] * 3] * 3, "solve_W_E": 1}, "P must be above 0"),
+    ("toy", {"W_E": [[1e9]] * 3, "P": toy.TABLE}, "W_E must have"),
+    ("toy", {"W_E": [[1]] * 9, "P": toy.TABLE}, "W_E must have"),
+    ("parts", {"removed": ["attn.9"]}, "'attn.9' is not a part"),
+    ("parts", {"removed": "x"}, "removed must be a list"),
+    ("parts", {"token": 257}, "257 is outside the vocabulary"),
+    ("parts", {"token": [1]}, "must be one sequence of ids"),
+    ("gradient", {"text": "a"}, "needs two tokens or more"),
+    ("cost", {"vocab": 10**8, "dim": 1, "total": 1}, "vocab must be"),
+]
+
+
+@pytest.mark.parametrize(("name", "fields", "message"), WRONG_FIELDS)
+def test_wrong_fields_are_an_error_of_one_line(name, fields, message):
+    with pytest.raises(ArgumentError) as caught:
+        ask(shown_models(), name, **{"text": TEXT, **fields})
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_answers_are_json(shown):
+    """Without nan or infinity, which JSON does not have."""
+    for name in OF_A_TEXT:
+        json.dumps(ask(shown, name, text=TEXT, path="raw"), allow_nan=False)

@@ -1,0 +1,262 @@
+"""Each report against its definition: the numbers computed again from the model's logits.
+
+Tokens are bytes, so the id of "a" is 64, and 256 is the end of a text.
+"""
+
+import json
+import math
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from support.models import CONFIG, random_model
+
+from tiedgpt import Tokenizer, score
+from tiedgpt.evaluation import predicted_places
+from tiedgpt.gpt2.ops import log_softmax
+from tiedgpt.study import bigrams, direct_path, gradients, reports, similarity, solved
+from tiedgpt.study.attribution import ablation, attribute
+from tiedgpt.study.corpus import Corpus
+from tiedgpt.study.paths import PATHS
+from tiedgpt.study.predictions import predict
+
+TOKENIZER = Tokenizer([])
+IDS = TOKENIZER.encode("abcdefgh")
+A, B = IDS[:2]
+TEXT = "To be, or not to be.\nThat is it. " * 3
+# Twelve of the characters are frequent: a, b and d to m.
+CORPUS = Corpus.of(
+    TOKENIZER.encode("aab" + "ab" * 119 + "aac" * 20 + "defghijklm" * 100 + "the end\n"),
+    CONFIG.vocab_size,
+)
+
+
+@pytest.fixture(params=["tied", "untied"])
+def model(request):
+    return random_model(CONFIG.with_head(request.param), dtype=np.float64)
+
+
+def likeliest(logits, k) -> list[int]:
+    return np.argsort(-logits, kind="stable")[:k].tolist()
+
+
+def assert_predicts(report, logits, tokens):
+    """The report has these tokens, as the logits [V] predict them."""
+    p = np.exp(log_softmax(logits))
+    assert [row["id"] for row in report] == tokens
+    for row in report:
+        token = row["id"]
+        assert row["token"] == TOKENIZER.token_text(token)
+        assert row["probability"] == pytest.approx(p[token])
+        assert row["logit"] == pytest.approx(logits[token])
+        assert row["rank"] == 1 + np.count_nonzero(logits > logits[token])
+
+
+def assert_surprises(report, log_p, token, k, unit):
+    """A token that came next, and the k likeliest others: the log probabilities are log_p [V]."""
+    factor = {"logprob": 1, "bits": -1 / math.log(2)}[unit]
+    others = [other for other in likeliest(log_p, k + 1) if other != token][:k]
+    assert report["id"] == token
+    assert report["rank"] == 1 + np.count_nonzero(log_p > log_p[token])
+    assert [other["id"] for other in report["alternatives"]] == others
+    for row in [report, *report["alternatives"]]:
+        assert row[unit] == pytest.approx(factor * log_p[row["id"]])
+
+
+def test_a_token_that_only_pads_the_vocabulary_has_no_text():
+    assert reports.token_report(TOKENIZER, 256) == {"id": 256, "token": "<|endoftext|>"}
+    assert reports.token_report(TOKENIZER, 257) == {"id": 257, "token": None}
+
+
+@pytest.mark.parametrize("unit", ["logprob", "bits"])
+def test_a_token_that_came_next(model, unit):
+    logits = model(IDS)[-1]
+    for token in [A, *likeliest(logits, 2)]:
+        (prediction,) = predict(logits, [token], k=3)
+        report = reports.surprise_report(TOKENIZER, prediction, unit)
+        assert_surprises(report, log_softmax(logits), token, 3, unit)
+
+
+def test_next(model):
+    (report,) = reports.next_report([model], TOKENIZER, IDS, 3)
+    assert report["head"] == model.config.head
+    logits = model(IDS)[-1]
+    assert_predicts(report["next"], logits, likeliest(logits, 3))
+
+
+def test_next_by_both_heads_has_the_likeliest_tokens_of_each():
+    untied = random_model(CONFIG.with_head("untied"), dtype=np.float64)
+    models = [untied.tie(), untied]
+    by_rank = np.transpose([likeliest(each(IDS)[-1], 3) for each in models])
+    tokens = list(dict.fromkeys(by_rank.ravel().tolist()))
+    for each, report in zip(models, reports.next_report(models, TOKENIZER, IDS, 3), strict=True):
+        assert_predicts(report["next"], each(IDS)[-1], tokens)
+
+
+def test_paths(model):
+    report = reports.paths_report(model, TOKENIZER, A, 4)
+    assert list(report["paths"]) == ["raw", "normed", "mlp0", "model"]
+    logits_of = {name: path(model, np.array([A]))[0] for name, path in PATHS.items()}
+    logits_of["raw"] = model.W_E[A] @ model.W_U
+    logits_of["model"] = model([A])[0]
+    for name, logits in logits_of.items():
+        assert_predicts(report["paths"][name], logits, likeliest(logits, 4))
+
+
+@pytest.mark.parametrize("last", [None, 2])
+def test_lens(model, last):
+    layers = reports.lens_report(model, TOKENIZER, IDS, k=3, last=last)["layers"]
+    names = [layer["name"] for layer in layers]
+    assert names == ["resid_pre.0", "resid_post.0", "resid_post.1"]
+    logits = model(IDS)  # by the last layer
+    shown = logits if last is None else logits[-last:]
+    assert len(layers[-1]["positions"]) == len(shown)
+    for row, position in zip(shown, layers[-1]["positions"], strict=True):
+        p = np.exp(log_softmax(row))
+        assert [token["id"] for token in position] == likeliest(row, 3)
+        for token in position:
+            assert token["probability"] == pytest.approx(p[token["id"]])
+
+
+@pytest.mark.parametrize(
+    ("token", "against"), [(None, None), (A, None), (A, B)], ids=["likeliest", "token", "two"]
+)
+@pytest.mark.parametrize("removed", [[], ["attn.1.head.2", "mlp.0"]], ids=["whole", "ablated"])
+def test_logit(model, token, against, removed):
+    report = reports.logit_report(model, TOKENIZER, IDS, token, against, removed)
+    logits = model(IDS)[-1]
+    first = likeliest(logits, 1)[0] if token is None else token
+    tokens = [first] if against is None else [first, against]
+
+    def assert_total(part, by):
+        assert_predicts(part["tokens"], by, tokens)
+        total = by[first] if against is None else by[first] - by[against]
+        assert part["total"] == pytest.approx(total)
+
+    assert_total(report, logits)
+    assert report["parts"] == attribute(model, IDS, first, against)
+    assert sum(report["parts"].values()) == pytest.approx(report["total"])
+    if removed:
+        assert report["ablated"]["parts"] == removed
+        assert_total(report["ablated"], model(IDS, edit=ablation(CONFIG, removed))[-1])
+    else:
+        assert "ablated" not in report
+
+
+@pytest.mark.parametrize("stride", [1, 64])
+def test_score(model, stride):
+    ids = np.array(TOKENIZER.encode(TEXT))
+    plain = reports.score_report(model, TOKENIZER, ids, stride)
+    facts = {"context": 64, "stride": stride, "head": model.config.head}
+    assert plain == {**facts, **asdict(score(model, TOKENIZER, ids, stride))}
+
+    report = reports.score_report(model, TOKENIZER, ids, stride, alternatives=2)
+    predictions = report.pop("predictions")
+    assert list(report) == list(plain)
+    for name, value in plain.items():
+        assert report[name] == (value if name == "head" else pytest.approx(value, rel=1e-9))
+    places = [prediction["place"] for prediction in predictions]
+    assert places == predicted_places(ids.size, 64, stride).tolist()
+    for prediction in predictions[:20]:  # in the first window
+        place = prediction["place"]
+        log_p = log_softmax(model(ids[:place])[-1])
+        assert_surprises(prediction, log_p, ids[place], 2, "bits")
+
+
+def test_parameters(model):
+    report = reports.parameters_report(model.config)
+    head = model.config.head
+    assert report[head]["total"] == sum(array.size for array in model.parameters.values())
+    assert report["difference"] == model.W_U.size
+    assert report["config"]["vocab_size"] == CONFIG.vocab_size
+    assert "others" not in report["config"]
+
+
+# study
+
+
+def study(model, corpus=None, tied_W_E=None):
+    """The report of `tiedgpt study`, and the notes."""
+    notes = []
+    names = []
+
+    class Progress:
+        """An OpenProgress that counts."""
+
+        def __init__(self, doing, total, unit):
+            names.append(doing)
+            self.left = total
+
+        def __enter__(self):
+            return self
+
+        def add(self, n):
+            self.left -= n
+
+        def __exit__(self, *_):
+            assert self.left == 0
+
+    report = reports.study_report("m", model, corpus, tied_W_E, Progress, notes.append)
+    assert json.loads(json.dumps(report)) == report
+    return report, notes
+
+
+def test_study_has_what_the_library_measures(model):
+    other_W_E = random_model(CONFIG, dtype=np.float64, seed=5).W_E
+    report, notes = study(model, CORPUS, other_W_E)
+    assert notes == []
+    assert report["head"] == model.config.head
+    assert report["parameters"] == sum(array.size for array in model.parameters.values())
+    assert report["corpus"] == {
+        "tokens": CORPUS.ids.size,
+        "frequent": 12,
+        "self_prediction": 0.0,  # no frequent token is its own most frequent successor
+        "jsd_floor": direct_path.jsd_floor(CORPUS),
+    }
+    paths = bigrams.bigrams(model, CORPUS, None, solved.solved_paths(model, CORPUS))
+    end = CORPUS.ids[-(CONFIG.n_ctx + 1) :]  # a whole context, and the token after it
+    assert report["direct_path"] == direct_path.direct_path(model, CORPUS)
+    assert report["embeddings"] == similarity.embeddings(model, CORPUS, other_W_E)
+    assert report["bigrams"] == paths
+    assert report["missing"] == solved.missing(paths)
+    assert report["loss"] == reports.losses(model, CORPUS.ids)
+    assert report["gradients"] == gradients.gradients(model, end).lengths_and_cosine()
+
+
+def test_study_of_a_text_longer_than_the_context(model):
+    """99 tokens are two windows of the context of 64. Of each, the first is not predicted."""
+    report, _ = study(model, Corpus.of([A] * 99, CONFIG.vocab_size))
+    assert report["loss"]["tokens"] == 99 - 2
+
+
+def test_study_without_a_corpus(model):
+    report, _ = study(model)
+    assert report["direct_path"] == direct_path.direct_path(model)
+    assert report["embeddings"] == similarity.embeddings(model)
+    for name in ["corpus", "bigrams", "missing", "loss", "gradients"]:
+        assert report[name] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "measured"),
+    [
+        pytest.param("a" * 99, {"loss"}, id="no-frequent-token"),
+        pytest.param("abc" * 1000, {"loss"}, id="three-frequent-tokens"),
+        pytest.param("abcdefghij" * 100, {"loss", "bigrams", "missing"}, id="ten-frequent-tokens"),
+        pytest.param("", set(), id="empty"),
+    ],
+)
+def test_study_of_a_text_with_few_frequent_tokens(model, text, measured):
+    """Ten frequent tokens are enough for means over them."""
+    report, _ = study(model, Corpus.of(TOKENIZER.encode(text), CONFIG.vocab_size))
+    for name in ["loss", "bigrams", "missing"]:
+        assert (report[name] is not None) == (name in measured)
+
+
+@pytest.mark.parametrize("W", ["W_E", "W_U"])
+def test_a_direct_path_of_zeros_is_symmetric(W):
+    """A = 0 has no direction, and no division by its length is made."""
+    zeros, ones = np.zeros((5, 3)), np.ones((5, 3))
+    W_E, W_U = (zeros, ones.T) if W == "W_E" else (ones, zeros.T)
+    assert direct_path.asymmetry(W_E, W_U) == 0
+    assert direct_path.matrix_asymmetry(W_E @ W_U) == 0

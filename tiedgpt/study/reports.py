@@ -1,0 +1,381 @@
+"""The answer to each question about a model, as one dict.
+
+A command prints it as JSON or as a table, and the page draws it; neither computes anything again.
+Each report is of one model and has its "head". A token in it is {"id", "token"}, with the token's
+text, or None for an id that only pads the vocabulary.
+
+    next_report        the likeliest next tokens
+    paths_report       the likeliest next tokens by each path from one token
+    lens_report        the next token by each layer
+    logit_report       the parts of a logit, and the same without some of them
+    score_report       how well a text is predicted
+    parameters_report  the parameters with either head
+    study_report       all measurements of what tying does to a model
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from ..errors import TiedGPTError
+from ..evaluation import predicted_places, score, score_of, token_losses
+from ..gpt2.config import Config
+from ..gpt2.model import GPT2
+from ..gpt2.parameters import count_parameters, parameter_count
+from ..gpt2.run import OnProgress, OpenProgress, Tape
+from ..gpt2.tokenizer import Tokenizer
+from .attribution import ablation, attribute
+from .bigrams import Scores, bigrams
+from .corpus import MIN_TOKENS, Corpus
+from .direct_path import direct_path, jsd_floor
+from .gradients import gradients
+from .paths import paths_of, top_k
+from .predictions import (
+    Prediction,
+    last_logits,
+    lens,
+    next_tokens,
+    predict,
+    surprisal,
+    token_predictions,
+)
+from .similarity import embeddings
+from .solved import STEPS, missing, solved_paths
+
+Report = dict[str, Any]
+
+MAX_GRADIENT_TOKENS = 256
+MAX_LOSS_TOKENS = 16_384
+
+# Tokens
+
+
+def token_report(tokenizer: Tokenizer, token: int) -> Report:
+    """A token of a model; its text is None if it only pads the vocabulary."""
+    text = None
+    if token < tokenizer.vocab_size:
+        text = tokenizer.token_text(int(token))
+    return {"id": int(token), "token": text}
+
+
+def prediction_report(tokenizer: Tokenizer, prediction: Prediction) -> Report:
+    """A token that may come next: "probability", "logit" and "rank" (1 for the likeliest)."""
+    return {
+        **token_report(tokenizer, prediction.token),
+        "probability": prediction.probability,
+        "logit": prediction.logit,
+        "rank": prediction.rank,
+    }
+
+
+def predictions_report(
+    tokenizer: Tokenizer,
+    logits: np.ndarray,  # [V]
+    tokens: Iterable[int],
+) -> list[Report]:
+    """How the logits predict each of these tokens."""
+    predictions = predict(logits, tokens)
+    return [prediction_report(tokenizer, prediction) for prediction in predictions]
+
+
+def surprise_report(tokenizer: Tokenizer, prediction: Prediction, unit: str) -> Report:
+    """A token that came next, with the likeliest others under "alternatives".
+
+    unit: "logprob" for natural logarithms of probabilities, "bits" for surprisals.
+    """
+
+    def likelihood(token: int, log_probability: float) -> Report:
+        value = surprisal(log_probability) if unit == "bits" else log_probability
+        return {**token_report(tokenizer, token), unit: value}
+
+    return {
+        **likelihood(prediction.token, prediction.log_probability),
+        "rank": prediction.rank,
+        "alternatives": [likelihood(*other) for other in prediction.alternatives],
+    }
+
+
+# What comes next
+
+
+def next_report(models: Sequence[GPT2], tokenizer: Tokenizer, ids: Any, k: int) -> list[Report]:
+    """For each model, "next": how it predicts the k likeliest tokens after a prompt `ids` [T].
+
+    All lists have the same tokens, those among the k likeliest of any of the models, in the same
+    order.
+    """
+    reports = []
+    for model, predictions in zip(models, next_tokens(models, ids, k), strict=True):
+        listed = [prediction_report(tokenizer, prediction) for prediction in predictions]
+        reports.append({"head": model.config.head, "next": listed})
+    return reports
+
+
+def paths_report(model: GPT2, tokenizer: Tokenizer, token: int, k: int) -> Report:
+    """ "paths": for each path, the k likeliest tokens after one token."""
+    by_path = {}
+    for name, path in paths_of(model).items():
+        logits = path(model, np.array([token]))[0]  # [V]
+        by_path[name] = predictions_report(tokenizer, logits, top_k(logits, k))
+    return {"head": model.config.head, "paths": by_path}
+
+
+def lens_report(
+    model: GPT2,
+    tokenizer: Tokenizer,
+    ids: Any,
+    k: int = 5,
+    last: int | None = None,
+    tape: Tape | None = None,
+) -> Report:
+    """ "layers": for each layer its name and, for each token of the prompt, the k likeliest next.
+
+    `last` and `tape` are those of predictions.lens.
+    """
+    layers = []
+    for layer in lens(model, ids, k, last, tape):
+        positions = []
+        for tokens, probabilities in zip(layer.tokens, layer.probabilities, strict=True):
+            likeliest = []
+            for token, probability in zip(tokens, probabilities, strict=True):
+                likeliest.append(
+                    {**token_report(tokenizer, token), "probability": float(probability)}
+                )
+            positions.append(likeliest)
+        layers.append({"name": layer.name, "positions": positions})
+    return {"head": model.config.head, "layers": layers}
+
+
+# The parts of a logit
+
+
+def logit_report(
+    model: GPT2,
+    tokenizer: Tokenizer,
+    ids: Any,
+    token: int | None = None,
+    against: int | None = None,
+    removed: Sequence[str] = (),
+    logits: np.ndarray | None = None,  # [V]
+    tape: Tape | None = None,
+) -> Report:
+    """The logit of `token` (the likeliest if None), or its difference from that of `against`.
+
+    "tokens" has the prediction of each of them, "total" the logit or the difference, and "parts"
+    what each part of the model adds to it. With `removed`, "ablated" has "parts", the names that
+    are set to 0, and "tokens" and "total" without them.
+
+    `logits` and `tape` are what the model has computed already after the prompt `ids` [T].
+    """
+    edit = ablation(model.config, removed)
+    if logits is None:
+        logits = last_logits(model, ids)
+    if token is None:
+        token = int(logits.argmax())
+    tokens = [token]
+    if against is not None:
+        tokens.append(against)
+    parts = attribute(model, ids, token, against, tape)  # it refuses a wrong token
+
+    report = {
+        "head": model.config.head,
+        **logit_of(tokenizer, logits, tokens),
+        "parts": parts,
+    }
+    if edit:
+        changed = last_logits(model, ids, edit)
+        report["ablated"] = {"parts": list(removed), **logit_of(tokenizer, changed, tokens)}
+    return report
+
+
+def logit_of(tokenizer: Tokenizer, logits: np.ndarray, tokens: Sequence[int]) -> Report:
+    """The predictions of one or two tokens from logits [V], and the logit or the difference."""
+    listed = predictions_report(tokenizer, logits, tokens)
+    total = listed[0]["logit"]
+    if len(listed) > 1:
+        total -= listed[1]["logit"]
+    return {"tokens": listed, "total": total}
+
+
+# Score
+
+
+def score_report(
+    model: GPT2,
+    tokenizer: Tokenizer,
+    ids: np.ndarray,  # [N]
+    stride: int,
+    alternatives: int | None = None,
+    progress: OnProgress = None,
+) -> Report:
+    """The loss per token, perplexity and bits per byte of a text, as evaluation.Score has them.
+
+    With a number of alternatives, "predictions" has each predicted token with its place in the
+    text, its surprisal in bits, and so many of the likeliest others.
+    """
+    context = {"context": model.config.n_ctx, "stride": stride, "head": model.config.head}
+    if alternatives is None:
+        return {**context, **asdict(score(model, tokenizer, ids, stride, progress))}
+
+    places = predicted_places(ids.size, model.config.n_ctx, stride)
+    predictions = token_predictions(model, ids, stride, alternatives, progress)
+    losses = -np.array([prediction.log_probability for prediction in predictions])
+    listed = []
+    for place, prediction in zip(places.tolist(), predictions, strict=True):
+        listed.append({"place": place, **surprise_report(tokenizer, prediction, "bits")})
+    whole = asdict(score_of(losses, tokenizer, ids[places]))
+    return {**context, **whole, "predictions": listed}
+
+
+# Parameters
+
+
+def parameters_report(config: Config) -> Report:
+    """ "config", the counts "tied" and "untied" (parameters.count_parameters), the "difference"."""
+    fields = asdict(config)
+    del fields["others"]  # the fields of other programs
+    counts = count_parameters(config)
+    difference = counts["untied"]["total"] - counts["tied"]["total"]
+    return {"config": fields, **counts, "difference": difference}
+
+
+# All measurements of what tying does
+
+
+def study_report(
+    name: str,
+    model: GPT2,
+    corpus: Corpus | None,
+    tied_W_E: np.ndarray | None,
+    progress: OpenProgress,
+    note: Callable[[str], Any],
+) -> dict[str, Any]:
+    """All numbers of a model, with its name as "model".
+
+    A number is None if it is undefined, or needs a corpus or a tied model that is not given.
+    `note` is called with what is left out. It and `progress` get texts that begin with `name`.
+    """
+    config = model.config
+    count = parameter_count(config)
+    with progress(f"{name}: direct path", config.vocab_size, "token") as bar:
+        path_numbers = direct_path(model, corpus, bar.add)
+    report: dict[str, Any] = {
+        "model": name,
+        "head": config.head,
+        "parameters": count.total,
+        "bytes": count.bytes,
+        "direct_path": path_numbers,
+        "embeddings": embeddings(model, corpus, tied_W_E),
+        "corpus": None,
+        "bigrams": None,
+        "missing": None,
+        "loss": None,
+        "gradients": None,
+    }
+    if corpus is None:
+        return report
+
+    report["corpus"] = corpus_numbers(corpus)
+    if has_frequent_tokens(corpus):
+        scores = measure_bigrams(name, model, corpus, progress, note)
+        report["bigrams"] = scores
+        report["missing"] = missing(scores)  # what the model lacks to predict the bigrams
+
+    text = end_of_text(corpus.ids, config.n_ctx)
+    heads = 1
+    if not config.tied:
+        heads = 2  # an untied model is also scored with the tied head
+    with progress(f"{name}: loss", heads * text.size, "token") as bar:
+        report["loss"] = losses(model, text, bar.add)
+    if report["loss"] is not None:  # without a loss there is nothing to differentiate
+        tokens = min(MAX_GRADIENT_TOKENS, config.n_ctx)
+        last_ids = corpus.ids[-tokens - 1 :]  # one more, because the first is not predicted
+        report["gradients"] = gradients(model, last_ids).lengths_and_cosine()
+    return report
+
+
+def has_frequent_tokens(corpus: Corpus) -> bool:
+    """Whether there are enough frequent tokens for a mean over them to say something."""
+    return corpus.frequent().size >= MIN_TOKENS
+
+
+def corpus_numbers(corpus: Corpus) -> dict[str, float | int | None]:
+    """What the report says of the text itself. "tokens" and "frequent" are numbers of tokens."""
+    floor = None
+    if has_frequent_tokens(corpus):
+        floor = jsd_floor(corpus)
+    return {
+        "tokens": corpus.ids.size,
+        "frequent": corpus.frequent().size,
+        "jsd_floor": floor,
+        "self_prediction": corpus.self_prediction(),
+    }
+
+
+def measure_bigrams(
+    name: str,
+    model: GPT2,
+    corpus: Corpus,
+    progress: OpenProgress,
+    note: Callable[[str], Any],
+) -> dict[str, Scores]:
+    """The scores of every path, and of the best output matrices, against the corpus's bigrams.
+
+    The corpus must have frequent tokens (has_frequent_tokens).
+    """
+    with progress(f"{name}: the best W_U", STEPS, "step") as bar:
+        solved = solved_paths(model, corpus, bar.add)
+    if not solved:
+        note(f"{name}: the corpus has too many different tokens to solve for the best W_U")
+    paths = 1 + len(paths_of(model)) + len(solved)  # 1 for "unigram"
+    with progress(f"{name}: bigrams", paths * corpus.frequent().size, "token") as bar:
+        scores = bigrams(model, corpus, bar.add, solved)
+    assert scores is not None  # it is None only for a corpus without frequent tokens
+    return scores
+
+
+def end_of_text(ids: np.ndarray, n_ctx: int) -> np.ndarray:  # [N] -> [n]
+    """The tokens of a text's end on which the loss is measured: the last MAX_LOSS_TOKENS.
+
+    If the last tenth of the text has more, they are windows of n_ctx tokens, spread evenly over it.
+    """
+    last_tenth = ids.size // 10
+    end = ids[-max(MAX_LOSS_TOKENS, last_tenth) :]
+    if end.size <= MAX_LOSS_TOKENS:
+        return end
+    windows = max(1, MAX_LOSS_TOKENS // n_ctx)  # one if the context is longer than the sample
+    starts = np.linspace(0, end.size - n_ctx, windows).astype(np.int64)
+    places = starts[:, None] + np.arange(n_ctx)  # [windows, n_ctx]
+    return end[places].ravel()
+
+
+def losses(
+    model: GPT2, ids: np.ndarray, progress: OnProgress = None
+) -> dict[str, float | int | None] | None:
+    """Three losses of a text `ids` [N] in nats per token.
+
+    None if the text or the context has fewer than two tokens, so that none is predicted.
+    "own" is the model's loss, "swapped" that of an untied model with the tied head (None for a tied
+    model), "uniform" that of a uniform guess. "tokens" is how many tokens are predicted. The
+    windows are as long as the context and do not overlap. `progress` is called with the number of
+    tokens read, for each head. Raises TiedGPTError for a loss that is not a finite number.
+    """
+    n_ctx = model.config.n_ctx
+    if min(ids.size, n_ctx) < 2:
+        return None
+    own = token_losses(model, ids, stride=n_ctx, progress=progress)
+    if not np.isfinite(own).all():
+        raise TiedGPTError("the loss is not a finite number: the model's checkpoint is damaged")
+    swapped = None
+    if not model.config.tied:
+        swapped_losses = token_losses(model.tie(), ids, stride=n_ctx, progress=progress)
+        swapped = float(swapped_losses.mean())
+    return {
+        "own": float(own.mean()),
+        "swapped": swapped,
+        "uniform": math.log(model.config.vocab_size),
+        "tokens": own.size,
+    }
