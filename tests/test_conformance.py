@@ -1,7 +1,8 @@
-"""Readers agree: transformers, the library safetensors and tiedgpt read the same, or refuse.
+"""Readers agree: transformers, safetensors, tokenizers and tiedgpt read the same, or refuse.
 
 A checkpoint that tiedgpt reads has the same tensors in transformers. What transformers would fill
-with random numbers, tiedgpt refuses. (test_vocabulary.py: the same of vocabularies.)
+with random numbers, tiedgpt refuses. test_vocabulary.py compares the folders of vocabularies that
+transformers reads by more than one file.
 """
 
 import json
@@ -14,6 +15,7 @@ import pytest
 from support.checkpoint_files import write_shards, write_tensors
 from support.models import SMALL, random_model
 from test_safetensors import WRONG, every_dtype
+from test_vocabulary import FOLDERS, hostile_texts, write
 
 import tiedgpt
 from tiedgpt.checkpoints import safetensors
@@ -209,3 +211,20 @@ def test_the_official_reader_knows_the_same_dtypes():
     official = pytest.importorskip("safetensors")
     names = {name for name, _ in official.deserialize(every_dtype())}
     assert names == {*safetensors.DTYPE_BITS, "a"}
+
+
+# Vocabularies
+
+ONE_FILE = [name for name, (files, _) in FOLDERS.items() if list(files) == ["tokenizer.json"]]
+ONE_FILE.remove("no-added-tokens")  # transformers makes <|endoftext|> a special token, and so do we
+
+
+@pytest.mark.parametrize("name", ONE_FILE)
+def test_a_tokenizer_json_is_read_as_tokenizers_reads_it(tmp_path, name):
+    tokenizers = pytest.importorskip("tokenizers")
+    folder = write(tmp_path, FOLDERS[name][0])
+    theirs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ours = tiedgpt.load_tokenizer(folder)
+    texts = hostile_texts(["<pad>", *ours.special_tokens])
+    expected = [encoding.ids for encoding in theirs.encode_batch(texts, add_special_tokens=False)]
+    assert [ours.encode(text, special="token") for text in texts] == expected
