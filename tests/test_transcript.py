@@ -28,7 +28,7 @@ import tiedgpt
 from tiedgpt import GPT2, Tokenizer, cli
 
 TRANSCRIPT = Path(__file__).parent / "transcript.txt"
-PYTHON = (3, 11)  # other versions word argparse's pages and errors differently
+NEWER = (3, 13)  # the first version of Python whose argparse words help pages differently
 PROMPT = "$ tiedgpt "
 WEIGHTS = Path(__file__).resolve().parents[1] / "weights"  # the shipped models
 # What another run or another processor may change: times, rounding errors, the last digits
@@ -140,8 +140,8 @@ def plain(printed: str) -> str:
 
 
 def test_the_commands_print_what_the_transcript_says(folder, request):
-    if sys.version_info[:2] != PYTHON:
-        pytest.skip("the transcript has the pages of argparse of Python {}.{}".format(*PYTHON))
+    if sys.version_info >= NEWER:
+        pytest.skip("the transcript has the help pages of argparse before Python 3.13")
     old = TRANSCRIPT.read_text(encoding="utf-8")
     new = []
     for line in old.splitlines():
