@@ -25,7 +25,7 @@ from support.reference import GPT2_MERGES, GPT2_VOCAB, SHARED
 import tiedgpt
 from tiedgpt import GPT2, Tokenizer, cli
 from tiedgpt.checkpoints import download, places
-from tiedgpt.checkpoints.vocabulary import read_merges
+from tiedgpt.checkpoints.vocabulary import read_tokenizer
 from tiedgpt.errors import TiedGPTWarning
 from tiedgpt.fast import blas, threads
 
@@ -161,7 +161,7 @@ def gpt2() -> Tokenizer:
         pytest.skip(
             "GPT-2's vocabulary is not here: neither a gpt2 that tiedgpt finds nor shared/ has it"
         )
-    return read_merges(GPT2_MERGES, GPT2_VOCAB)
+    return read_tokenizer(GPT2_MERGES.parent)
 
 
 # Small models and checkpoints

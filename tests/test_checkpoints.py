@@ -294,6 +294,7 @@ def change_tensors(tensors: dict[str, np.ndarray]) -> dict[str, tuple[dict[str, 
         "head's shape": ({**tensors, "lm_head.weight": wpe}, r"lm_head\.weight has shape"),
         "twice": ({**tensors, "transformer.wte.weight": wte}, r"'wte\.weight' is there twice"),
         "mask of none": ({**tensors, "h.attn.bias": wte}, r"'h\.attn\.bias' is not one of"),
+        "like a mask": ({**tensors, "xh.0.attn.bias": wte}, r"'xh\.0\.attn\.bias' is not one of"),
     }
 
 
@@ -352,11 +353,11 @@ def test_a_file_that_is_wrong_is_named(tmp_path, model, file, content, message):
     refuses(f"{re.escape(file)}.*{message}", tiedgpt.load_model, tmp_path)
 
 
-@pytest.mark.parametrize("eos", [5, [3, 4], None])
+@pytest.mark.parametrize("eos", [0, 5, [3, 4], None])
 def test_generation_config_is_preferred_for_the_end_of_a_text(tmp_path, model, eos):
     write_tensors(tmp_path, model.parameters)
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
-    expected = {5: (5,), None: SMALL.eos_token_ids}.get(eos if eos != [3, 4] else 0, (3, 4))
+    expected = SMALL.eos_token_ids if eos is None else tuple(np.atleast_1d(eos).tolist())
     assert tiedgpt.load_model(tmp_path).config.eos_token_ids == expected
 
 

@@ -183,7 +183,7 @@ def test_the_best_model_and_the_last_one_are_kept(train, tmp_path, monkeypatch):
     assert_same_parameters(tiedgpt.load_model(tmp_path / "model"), evaluated[1])
     state, _ = safetensors.read_header(tmp_path / "model" / STATE)
     last = [array.ravel() for array in evaluated[3].parameters.values()]
-    np.testing.assert_array_equal(state["parameters"].values(), np.concatenate(last))
+    np.testing.assert_array_equal(state["parameters"].values(copy=True), np.concatenate(last))
 
 
 @pytest.mark.usefixtures("interruptible")

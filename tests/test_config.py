@@ -190,6 +190,9 @@ def test_fields_about_the_files_beside_it_are_not_kept():
             id="attn-pdrop-1",
         ),
         pytest.param(
+            {"scale_attn_weights": 1}, "scale_attn_weights must be true or false", id="switch-1"
+        ),
+        pytest.param(
             {"tie_word_embeddings": "no"},
             r"tie_word_embeddings in config\.json\) must be true or false, got",
             id="tied-as-text",

@@ -108,7 +108,7 @@ def edit_arrays(folder, edit):
     arrays = {}
     tensors, _ = safetensors.read_header(path)
     for name, tensor in tensors.items():
-        arrays[name] = tensor.values()
+        arrays[name] = tensor.values(copy=True)
     arrays = edit(arrays)
     with open(path, "wb") as file:
         safetensors.write(file, arrays.items())

@@ -22,7 +22,7 @@ from support.texts import (
     random_texts,
 )
 
-from tiedgpt.errors import ArgumentError, TokenizerError
+from tiedgpt.errors import ArgumentError, SpecialTokenError, TokenizerError
 from tiedgpt.gpt2 import tokenizer as module
 from tiedgpt.gpt2.tokenizer import EOT, WORDS, Tokenizer, byte_alphabet
 
@@ -248,9 +248,10 @@ def test_special_tokens_in_a_text(tokenizer, text, special, ids):
     ],
 )
 def test_a_special_token_in_a_text_is_an_error_by_default(tokenizer, text, token, place):
-    assert tokenizer.find_special(text) == token
-    with pytest.raises(TokenizerError, match=rf"{re.escape(repr(token))} at character {place}"):
+    message = rf"{re.escape(repr(token))} at character {place}"
+    with pytest.raises(SpecialTokenError, match=message) as error:
         tokenizer.encode(text)
+    assert error.value.token == token
 
 
 def test_the_ids_of_the_end_of_text():

@@ -31,14 +31,14 @@ import regex
 
 from . import __version__
 from .checkpoints import load, read_tokenizer
-from .errors import ArgumentError, TiedGPTError, TokenizerError, short_repr
+from .errors import ArgumentError, SpecialTokenError, TiedGPTError, TokenizerError, short_repr
 from .evaluation import score
 from .fast.blas import single_thread
 from .fast.threads import cores, ctrl_c_for_this_process_only
 from .gpt2.model import GPT2
 from .gpt2.run import OnProgress
 from .gpt2.tokenizer import Tokenizer
-from .writing import remove_unfinished, replaced_file
+from .writing import remove_unfinished, remove_unfinished_files, replaced_file
 
 BLOCK_SIZE = 10**6  # bytes of a block, after decompression; it ends with the line that fills it
 MAX_LINE = 1 << 23  # bytes: a longer line is an error. A text takes up to 100 times its size
@@ -151,13 +151,7 @@ def begin(out: Path, settings: Settings) -> None:
         raise ArgumentError(
             f"{out} was begun with another {difference}; give the same, or name a new directory"
         )
-    remove_unfinished_parts(out)
-
-
-def remove_unfinished_parts(out: Path) -> None:
-    """Remove what killed processes left in `out`. replaced_file gave the files their names."""
-    for path in out.glob(".part-*.new"):
-        path.unlink(missing_ok=True)
+    remove_unfinished_files(out)
 
 
 # The input
@@ -301,10 +295,10 @@ def text_ids(record: dict[str, Any], tokenizer: Tokenizer) -> list[int]:
     text = record["text"]
     if not isinstance(text, str):
         raise ArgumentError(f'"text" is not a string: {short_repr(text)}')
-    special = tokenizer.find_special(text)
-    if special is not None:
-        raise TokenizerError(f"the text contains the special token {special}")
-    return tokenizer.encode(text, special="token")
+    try:
+        return tokenizer.encode(text)
+    except SpecialTokenError as error:
+        raise TokenizerError(f"the text contains the special token {error.token}") from error
 
 
 # All blocks, on the workers of Dask
@@ -334,7 +328,7 @@ def score_inputs(
         with connect(scheduler) as client:
             do_blocks(client, task, chain([first], missing), progress)
     finally:
-        remove_unfinished_parts(out)
+        remove_unfinished_files(out)
 
 
 def count_rows(out: Path) -> tuple[int, int]:
@@ -443,9 +437,9 @@ def new_cluster(workers: int) -> Any:
                 n_workers=workers,
                 threads_per_worker=1,
                 host="127.0.0.1",
-                dashboard_address=None,
                 memory_limit=0,  # no limit: the weights are mapped, and all workers share them
-                # Metrics are served at any free port, not at 8787.
+                dashboard_address=None,
+                # Without a dashboard Dask serves metrics all the same: at any free port, not 8787.
                 scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
             )
         except (OSError, RuntimeError) as error:

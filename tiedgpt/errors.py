@@ -34,6 +34,14 @@ class TokenizerError(TiedGPTError):
     """A vocabulary that is not valid, or a text or ids that it cannot encode or decode."""
 
 
+class SpecialTokenError(TokenizerError):
+    """A text with a special token, where it must not have one."""
+
+    def __init__(self, message: str, token: str) -> None:
+        super().__init__(message)
+        self.token = token
+
+
 class ArgumentError(TiedGPTError):
     """A value that a function or a flag does not accept."""
 

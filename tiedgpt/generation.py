@@ -13,6 +13,7 @@ The way of a prompt, from `tiedgpt generate PROMPT` to a token:
 
 import codecs
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import numpy as np
 from .errors import Range
 from .gpt2.checks import check_prompt_ids, seed_or_new
 from .gpt2.model import GPT2, unembed
-from .gpt2.run import KVCache, OnProgress
+from .gpt2.run import OnProgress
 from .gpt2.tokenizer import Tokenizer
 from .sampling import Sampling
 
@@ -78,7 +79,12 @@ def sample_tokens(
     streams = [np.random.default_rng([seed, i]) for i in range(num_samples)]
     texts = [list(prompt) for _ in range(num_samples)]
     capacity = min(n_ctx, len(prompt) + max_new_tokens)
-    cache, logits = read_prompt(model, prompt, num_samples, capacity, progress)  # logits [B, V]
+    # The prompt is read once, and its keys and values are copied to all B rows.
+    cache = model.new_cache(1, capacity)
+    final = model.final([prompt], cache, progress=progress)  # [1, T, D]
+    logits = unembed(final[:, -1], model.W_U).repeat(num_samples, axis=0)  # [B, V]
+    if num_samples > 1:
+        cache.repeat(num_samples)
     for step in range(max_new_tokens):
         # A token is read just before the next one is chosen, so the last one is never read.
         if step > 0:
@@ -99,26 +105,7 @@ def sample_tokens(
         yield tokens
 
 
-def read_prompt(
-    model: GPT2, prompt: list[int], num_samples: int, capacity: int, progress: OnProgress
-) -> tuple[KVCache, np.ndarray]:
-    """A cache with the prompt in each of B rows, and the logits [B, V] of the token after it.
-
-    The prompt is read once, and its keys and values are copied to all rows.
-    """
-    cache = model.new_cache(1, capacity)
-    final = model.final([prompt], cache, progress=progress)  # [1, T, D]
-    logits = unembed(final[:, -1], model.W_U)  # [1, V]
-    if num_samples == 1:
-        return cache, logits
-    T = len(prompt)
-    copies = model.new_cache(num_samples, capacity)
-    copies.keys[:, :, :, :T] = cache.keys[:, :, :, :T]  # [L, 1, H, T, K] to [L, B, H, T, K]
-    copies.values[:, :, :, :T] = cache.values[:, :, :, :T]
-    copies.length = T
-    return copies, logits.repeat(num_samples, axis=0)
-
-
+@dataclass
 class TextSample:
     """A sample as text that grows.
 
@@ -128,48 +115,48 @@ class TextSample:
     before it; `ids` includes the token that completed it.
     """
 
-    def __init__(
-        self, tokenizer: Tokenizer, stop: Sequence[str], eos_token_ids: tuple[int, ...]
-    ) -> None:
-        self.ids: list[int] = []
-        self.text = ""
-        self.finish_reason: str | None = None  # "length", "stop" or "eos"; None while it grows
-        self._tokenizer = tokenizer
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._stop = stop
-        self._eos_token_ids = eos_token_ids
-        self._held = ""  # the end of the text, if it may be the beginning of a stop string
+    tokenizer: Tokenizer
+    stop: Sequence[str]  # it ends before the first of these texts
+    eos_token_ids: tuple[int, ...]
+
+    ids: list[int] = field(default_factory=list)
+    text: str = ""
+    finish_reason: str | None = None  # "length", "stop" or "eos"; None while it grows
+    held: str = ""  # the end of the text, if it may be the beginning of a stop string
+    decoder: codecs.IncrementalDecoder = field(
+        default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace")
+    )
 
     def push(self, token: int) -> None:
         """Add a token."""
-        if token in self._eos_token_ids:
+        if token in self.eos_token_ids:
             self.finish("eos")
             return
         self.ids.append(token)
-        if token >= self._tokenizer.vocab_size:  # a row that pads the vocabulary and has no text
-            self._add(self._decoder.decode(b"", final=True) + "\ufffd")
+        if token >= self.tokenizer.vocab_size:  # a row that pads the vocabulary and has no text
+            self._add(self.decoder.decode(b"", final=True) + "\ufffd")
         else:
-            self._add(self._decoder.decode(self._tokenizer.token_bytes(token)))
+            self._add(self.decoder.decode(self.tokenizer.token_bytes(token)))
 
     def finish(self, reason: str) -> None:
         """End the sample. The reason is "stop" if its last bytes complete a stop string."""
-        self._add(self._decoder.decode(b"", final=True))
+        self._add(self.decoder.decode(b"", final=True))
         if self.finish_reason is None:  # `_add` found no stop string
             self.finish_reason = reason
-            self.text += self._held
+            self.text += self.held
 
     def _add(self, new: str) -> None:
         """Add new text up to the first stop string, but for an end that may begin a stop string."""
-        uncertain = self._held + new
-        stops_at = [uncertain.find(stop) for stop in self._stop if stop in uncertain]
+        uncertain = self.held + new
+        stops_at = [uncertain.find(stop) for stop in self.stop if stop in uncertain]
         if stops_at:
             self.finish_reason = "stop"
             end = min(stops_at)
         else:
-            overlaps = [overlap(uncertain, stop) for stop in self._stop]
+            overlaps = [overlap(uncertain, stop) for stop in self.stop]
             end = len(uncertain) - max(overlaps, default=0)
         self.text += uncertain[:end]
-        self._held = uncertain[end:]
+        self.held = uncertain[end:]
 
 
 def overlap(text: str, stop: str) -> int:
@@ -188,16 +175,16 @@ def overlap(text: str, stop: str) -> int:
 def grow(samples: list[TextSample], steps: Iterator[list[int]]) -> Iterator[None]:
     """Add the tokens of `sample_tokens` to the samples, a step each time, until all are complete.
 
-    A complete sample stays as it is: the tokens that are drawn for it later are discarded.
+    A complete sample stays as it is: the tokens that are drawn for it later are discarded. The
+    end of the steps completes the others.
     """
     for tokens in steps:
         for sample, token in zip(samples, tokens, strict=True):
             if sample.finish_reason is None:
                 sample.push(token)
-        if all(sample.finish_reason for sample in samples):
-            break
         yield
+        if all(sample.finish_reason for sample in samples):
+            return
     for sample in samples:
         if sample.finish_reason is None:
             sample.finish("length")
-    yield

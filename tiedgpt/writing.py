@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from .errors import CheckpointError, TiedGPTError
 
+UNFINISHED = re.compile(r"\.(?P<target>.+)\.[0-9a-f]{8}\.new", re.DOTALL)
 NOT_EMPTY = (errno.EEXIST, errno.ENOTEMPTY)  # what systems answer if the target is not empty
 
 
@@ -102,9 +103,9 @@ def check_new(target: str | Path) -> Path:
 def remove_unfinished(target: str | Path) -> None:
     """Remove what killed processes left of `target`, a directory or a file."""
     target = Path(target)
-    unfinished = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{8}}\.new")
     for path in target.parent.iterdir():
-        if not unfinished.fullmatch(path.name):
+        unfinished = UNFINISHED.fullmatch(path.name)
+        if unfinished is None or unfinished["target"] != target.name:
             continue
         if path.is_dir():
             # If its process still runs, the rename makes its write fail. Without it, the process
@@ -115,8 +116,15 @@ def remove_unfinished(target: str | Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def remove_unfinished_files(directory: Path) -> None:
+    """Remove what killed processes left of all files in a directory."""
+    for path in directory.iterdir():
+        if UNFINISHED.fullmatch(path.name) and path.is_file():
+            path.unlink(missing_ok=True)
+
+
 def _unfinished_name(target: Path) -> Path:
-    """A name that no other process uses, beside the target."""
+    """A name that no other process uses, beside the target. UNFINISHED matches it."""
     return target.with_name(f".{target.name}.{secrets.token_hex(4)}.new")
 
 

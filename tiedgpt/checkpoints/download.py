@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from ..errors import ArgumentError, CheckpointError, TiedGPTError, short_repr
 from ..gpt2.config import Config
 from ..writing import remove_unfinished, replaced_file
-from .files import read_config
+from .files import CONFIG, INDEX, WEIGHTS, check_weight_map, read_config
 from .places import (
     DEFAULT_MODEL,
     MODELS,
@@ -48,9 +48,6 @@ if TYPE_CHECKING:
 
 HUB = "https://huggingface.co"
 COMMIT = ".commit"
-CONFIG = "config.json"
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 VOCABULARY = ("vocab.json", "merges.txt")
 MORE_SMALL_FILES = (  # a known model needs none of them
     "tokenizer.json",
@@ -60,7 +57,6 @@ MORE_SMALL_FILES = (  # a known model needs none of them
     "chat_template.jinja",  # for copies of the model
     "generation_config.json",
 )
-SHARD = re.compile(r"[A-Za-z0-9][\w.-]{,199}\.safetensors", re.ASCII)  # without a directory
 
 TIMEOUT = (10, 30)  # seconds to connect, and to wait for more data
 ATTEMPTS = 6  # consecutive attempts without a new byte before it gives up
@@ -238,17 +234,13 @@ def _fetch_weights(repository: "Repository", folder: Path) -> None:
             f"{repository.label} has neither {WEIGHTS} nor {INDEX}; a pytorch_model.bin, if it has "
             "one, is a pickle, which can run any code, so it is not read"
         )
+    name = f"{repository.label}/{INDEX}"
     try:
-        shards = sorted(set(json.loads(index)["weight_map"].values()))
-        are_names = all(SHARD.fullmatch(shard) for shard in shards)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        are_names = False
-    if not are_names or not shards:
-        raise CheckpointError(
-            f'{repository.label}/{INDEX}: "weight_map" must map tensor names to .safetensors files '
-            "beside it"
-        )
-    for shard in shards:
+        content = json.loads(index)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{name}: not JSON: {error}") from error
+    weight_map = check_weight_map(content, name)
+    for shard in sorted(set(weight_map.values())):
         if not repository.fetch(shard, folder):
             raise CheckpointError(f"{repository.label} has no {shard}, which {INDEX} names (404)")
     _write(folder / INDEX, index)

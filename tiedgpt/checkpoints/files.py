@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from ..errors import ArgumentError, CheckpointError, ConfigError, TiedGPTWarning, short_repr
 from ..gpt2.checks import check_parameters
@@ -244,13 +244,19 @@ def read_weight_map(index: Path) -> dict[str, str]:
 
     Raises CheckpointError for another index.
     """
-    weight_map = read_json(index).get("weight_map")
+    return check_weight_map(read_json(index), f"{index}")
+
+
+def check_weight_map(index: Any, name: str) -> dict[str, str]:
+    """The weight_map of an index. Raises CheckpointError, which calls the index `name`."""
+    weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f'{index}: "weight_map" must map tensor names to files')
+        raise CheckpointError(f'{name}: "weight_map" must map tensor names to files')
     for file in weight_map.values():
         if not isinstance(file, str) or not SHARD.fullmatch(file):
             raise CheckpointError(
-                f"{index}: {short_repr(file)} names no .safetensors file beside it"
+                f'{name}: "weight_map" must map to .safetensors files beside it, got '
+                f"{short_repr(file)}"
             )
     return weight_map
 

@@ -277,6 +277,7 @@ def _hugging_face_cache() -> Path:
     """The cache of the library huggingface_hub, from the same variables in the same order."""
     cache_home = os.environ.get("XDG_CACHE_HOME", "~/.cache")
     home = os.environ.get("HF_HOME", os.path.join(cache_home, "huggingface"))
+    # huggingface_hub expands HF_HOME, and then the whole: "$FAR" may stand for "~/far".
     hub = os.path.join(os.path.expandvars(os.path.expanduser(home)), "hub")
     cache = os.environ.get("HUGGINGFACE_HUB_CACHE", hub)
     cache = os.environ.get("HF_HUB_CACHE", cache)

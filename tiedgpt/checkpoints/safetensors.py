@@ -156,7 +156,7 @@ def read_header(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         data_start = 8 + length
         if length > MAX_HEADER or data_start > size:
             raise CheckpointError(
-                f"{path}: {size} bytes with a header of {length}: truncated, or not safetensors"
+                f"{path}: truncated, or not a safetensors file: {size} bytes, a header of {length}"
             )
         text = file.read(length)
         memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)

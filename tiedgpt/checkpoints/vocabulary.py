@@ -63,6 +63,8 @@ MEND = (
 def read_tokenizer(model: Path) -> Tokenizer:
     """The tokenizer of a model: the directory itself, or the one of its file.
 
+    If there is only merges.txt, the ids follow from it, and <|endoftext|> is the last token.
+
     Raises CheckpointError for files that are missing or malformed, TokenizerError for a vocabulary
     that contradicts itself or would give other ids than Tokenizer does.
     """
@@ -76,7 +78,13 @@ def read_tokenizer(model: Path) -> Tokenizer:
         tokenizer, added = _read_tokenizer_json(directory / TOKENIZER_JSON)
         _compare_merges_and_vocab(tokenizer, merges_path, vocab_path)
     elif merges_path.is_file():
-        tokenizer = read_merges(merges_path, vocab_path)
+        merges = _read_merges_txt(merges_path)
+        name = f"{merges_path}"
+        ids = spelled_ids(merges, 0) | {EOT: 256 + len(merges)}
+        if vocab_path.is_file():
+            name = f"{merges_path} with {vocab_path.name}"
+            ids = read_json(vocab_path)
+        tokenizer = _tokenizer(merges, ids, {}, name)
     else:
         raise CheckpointError(
             f"{directory} has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json"
@@ -90,17 +98,6 @@ def read_tokenizer(model: Path) -> Tokenizer:
     return tokenizer
 
 
-def read_merges(path: Path, vocab_path: Path) -> Tokenizer:
-    """The tokenizer of merges.txt and vocab.json (OpenAI: vocab.bpe and encoder.json).
-
-    If there is no vocab.json, the ids follow from the merges, and <|endoftext|> is the last token.
-    """
-    merges = _read_merges_txt(path)
-    if vocab_path.is_file():
-        return _tokenizer(merges, read_json(vocab_path), {}, f"{path} with {vocab_path.name}")
-    return _tokenizer(merges, spelled_ids(merges, 0) | {EOT: 256 + len(merges)}, {}, f"{path}")
-
-
 def _read_merges_txt(path: Path) -> list[tuple[str, str]]:
     """The merges, one a line: "h e". The first line may be "#version: 0.2"."""
     with open_to_read(path, limit=MAX_TEXT) as file:
@@ -108,30 +105,21 @@ def _read_merges_txt(path: Path) -> list[tuple[str, str]]:
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise CheckpointError(f"{path}, line {line}: not UTF-8") from error
-    lines = text.replace("\r\n", "\n").rstrip("\n").split("\n")
-    first_line = 1  # the number of the line with the first merge
-    if lines[0].startswith("#version") or lines == [""]:  # an empty text is one empty line
-        first_line = 2
-    return _parse_merges(lines[first_line - 1 :], f"{path}, line", first_line)
-
-
-def _parse_merges(merges: list[Any], name: str, first: int) -> list[tuple[str, str]]:
-    """The merges from a list of "a b" or ["a", "b"]. Raises TokenizerError.
-
-    An error calls the first merge f"{name} {first}".
-    """
-    pairs = []
-    for number, merge in enumerate(merges, first):
-        match merge.split(" ") if isinstance(merge, str) else merge:
-            case [str(left), str(right)] if left and right:
-                pairs.append((left, right))
+        number = content.count(b"\n", 0, error.start) + 1
+        raise CheckpointError(f"{path}, line {number}: not UTF-8") from error
+    text = text.replace("\r\n", "\n").rstrip("\n")
+    merges = []
+    for number, line in enumerate(text.split("\n") if text else [], start=1):
+        if number == 1 and line.startswith("#version"):
+            continue
+        match line.split(" "):
+            case [left, right] if left and right:
+                merges.append((left, right))
             case _:
                 raise TokenizerError(
-                    f"{name} {number}: expected two tokens, got {short_repr(merge)}"
+                    f"{path}, line {number}: expected two tokens, got {short_repr(line)}"
                 )
-    return pairs
+    return merges
 
 
 def _read_tokenizer_json(path: Path) -> tuple[Tokenizer, dict[str, dict]]:
@@ -168,8 +156,21 @@ def _read_tokenizer_json(path: Path) -> tuple[Tokenizer, dict[str, dict]]:
                 f"{token_id}"
             )
         added[text] = token
-    pairs = _parse_merges(merges, f"{path}, merge", 1)
-    return _tokenizer(pairs, ids, added, f"{path}"), added
+    return _tokenizer(_merges_of_json(merges, path), ids, added, f"{path}"), added
+
+
+def _merges_of_json(merges: list[Any], path: Path) -> list[tuple[str, str]]:
+    """The merges of tokenizer.json, where each is "a b" or ["a", "b"]. Raises TokenizerError."""
+    pairs = []
+    for number, merge in enumerate(merges, start=1):
+        match merge.split(" ") if isinstance(merge, str) else merge:
+            case [str(left), str(right)] if left and right:
+                pairs.append((left, right))
+            case _:
+                raise TokenizerError(
+                    f"{path}, merge {number}: expected two tokens, got {short_repr(merge)}"
+                )
+    return pairs
 
 
 def _check_settings(file: dict[str, Any], path: Path) -> None:

@@ -85,21 +85,20 @@ def main(argv: list[str] | None = None) -> int:
     if argv is None:
         argv = sys.argv[1:]
     prepare_streams()
+    flags: dict[str, str] = {}  # the name of a value -> the flag that gives it
     try:
         try:
             args = parse(argv)
-            from .options import errors_name_flags  # after parse: --version needs none of it
-
+            flags = args.flags
             handle_signals()
-            quiet = silent_stderr() if args.quiet else nullcontext()
-            with quiet, errors_name_flags(args.flags):
+            with silent_stderr() if args.quiet else nullcontext():
                 args.run(args)
         finally:
             sys.stdout.flush()  # here, where the handlers below can report an error
     except SystemExit as stop:
         return int(stop.code or 0)
     except TiedGPTError as error:
-        print_error(error)
+        print_error(with_flag(str(error), flags))
         return 2
     except MemoryError:
         print_error("not enough memory for a model of this size")
@@ -130,8 +129,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
         raise SystemExit(0)
 
     command, *arguments = argv
-    check_command(command)
-    parser = parser_of(command)
+    if command not in COMMANDS:
+        raise no_such_command(command)
+    from .options import new_parser  # here, because --version needs none of it
+
+    parser = new_parser(command, import_module(f".{COMMANDS[command]}", __name__))
     check_flags(parser, arguments)
     args, rest = parser.parse_known_args(arguments)
     # argparse's usual way leaves arguments over that come after a flag: `study A --json B`. The
@@ -148,45 +150,28 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return args
 
 
-def check_command(command: str) -> None:
-    """Raise ArgumentError for a command that does not exist."""
-    if command in COMMANDS:
-        return
+def no_such_command(command: str) -> ArgumentError:
+    """The error for a command that does not exist, with what the user may have meant."""
     if command in OTHER_NAMES:
         hint = f"; did you mean {OTHER_NAMES[command]}?"
     else:
         hint = did_you_mean(command, [*COMMANDS, "--version"])
     if command.startswith("-"):
-        raise ArgumentError(f"unknown flag {command}{hint} (try: tiedgpt -h)")
-    raise ArgumentError(f"no command {command!r}{hint} (try: tiedgpt -h)")
-
-
-def module_of(command: str) -> Any:
-    return import_module(f".{COMMANDS[command]}", __name__)
-
-
-def parser_of(command: str) -> Any:
-    """The parser of a command, from the docstring, `add_arguments` and `run` of its module."""
-    from .options import new_parser  # here, because --version needs none of it
-
-    module = module_of(command)
-    parser = new_parser(command, module.__doc__)
-    parser.set_defaults(command=command, run=module.run)
-    module.add_arguments(parser)
-    parser.set_defaults(flags=parser.flags_of_numbers())
-    return parser
+        return ArgumentError(f"unknown flag {command}{hint} (try: tiedgpt -h)")
+    return ArgumentError(f"no command {command!r}{hint} (try: tiedgpt -h)")
 
 
 def check_flags(parser: Any, arguments: list[str]) -> None:
     """Raise ArgumentError for a flag that the command does not have, before any other mistake."""
-    flags = parser.flags()
+    flags = [flag for action in parser._actions for flag in action.option_strings]
+    long_flags = [flag for flag in flags if flag.startswith("--")]
     for argument in arguments:
         if argument == "--":  # after it, nothing is a flag
             return
         flag = argument.partition("=")[0]
         # A text with a space is a prompt that begins with dashes.
-        if flag.startswith("--") and " " not in flag and flag not in flags:
-            parser.error(f"unknown flag {flag}{did_you_mean(flag, flags)}")
+        if flag.startswith("--") and " " not in flag and flag not in long_flags:
+            parser.error(f"unknown flag {flag}{did_you_mean(flag, long_flags)}")
 
 
 def print_help() -> None:
@@ -195,12 +180,21 @@ def print_help() -> None:
 
     lines = []
     for command in COMMANDS:
-        page = module_of(command).__doc__ or ""
-        summary = page.partition("\n")[0]
+        module = import_module(f".{COMMANDS[command]}", __name__)
+        summary = (module.__doc__ or "").partition("\n")[0]
         # The summary's indent is that of its later lines too, so that only commands stand left.
         beside = fill(f"{'':13}{summary}").lstrip()
         lines.append(f"  {command:9}  {beside}")
     print(fill(HELP).format(commands="\n".join(lines)))
+
+
+def with_flag(message: str, flags: dict[str, str]) -> str:
+    """An error's message; if it begins with the name of a value, with the value's flag instead.
+
+    Values are checked by the functions and dataclasses that own them, which know no flags.
+    """
+    name, space, rest = message.partition(" ")
+    return f"{flags.get(name, name)}{space}{rest}"
 
 
 def os_error_message(error: OSError) -> str:

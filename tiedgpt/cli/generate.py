@@ -15,7 +15,7 @@ examples:
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any
@@ -113,21 +113,19 @@ def run(args: argparse.Namespace) -> None:
     heads = models.load_heads(path, args.head)
     load_s = time.perf_counter() - start
 
-    def answers(ids: list[int]) -> list[Answer]:
-        """An answer of each model to a prompt, all with the same seed."""
-        seed = seed_or_new(args.seed)
-        return [Answer(args, sampling, tokenizer, model, ids, seed) for model in heads]
-
     if is_interactive:
-        prompt_loop(answers, lambda line: prompt_ids(line, tokenizer, config, args))
-    elif args.json:
+        prompt_loop(args, sampling, tokenizer, heads)
+        return
+    seed = seed_or_new(args.seed)
+    answers = [Answer(args, sampling, tokenizer, model, ids, seed) for model in heads]
+    if args.json:
         question = {"model": name, "prompt": prompt, "prompt_ids": ids}
-        print_json(question, [answer.report(load_s) for answer in answers(ids)])
+        print_json(question, [answer.report(load_s) for answer in answers])
     else:
-        for answer in answers(ids):
+        for answer in answers:
             answer.print_samples(before=prompt if args.echo else "")
         if args.seed is None and not sampling.is_greedy:
-            note(f"the same text again: --seed {answer.seed}")
+            note(f"the same text again: --seed {seed}")
 
 
 def prompt_ids(
@@ -201,6 +199,7 @@ class Answer:
         next(steps)
         after_first = time.perf_counter()
         with ProgressBar("generating", self.args.max_new_tokens, "token") as progress:
+            progress.add(1)  # the first step
             for _ in steps:
                 progress.add(1)
         decode_s = time.perf_counter() - after_first
@@ -247,7 +246,7 @@ class Answer:
                 print(printable(sample.text[shown:]), end="", flush=True)
                 shown = len(sample.text)
                 if sample.finish_reason is None:
-                    next(steps)
+                    next(steps, None)  # the end of the steps completes the sample
             print()
 
             if self.args.logprobs is not None:
@@ -258,7 +257,7 @@ class Answer:
 
 
 def prompt_loop(
-    answers: Callable[[list[int]], list[Answer]], encode: Callable[[str], list[int]]
+    args: argparse.Namespace, sampling: Sampling, tokenizer: Tokenizer, heads: list[GPT2]
 ) -> None:
     """Continue each line that is typed, until Ctrl-D. An error does not end it."""
     with suppress(ImportError):  # Windows has no readline
@@ -273,9 +272,12 @@ def prompt_loop(
     while True:
         try:
             line = input("> ")
-            if line != "":
-                for answer in answers(encode(line)):
-                    answer.print_samples(before=line)
+            if line == "":
+                continue
+            ids = prompt_ids(line, tokenizer, heads[0].config, args)
+            seed = seed_or_new(args.seed)
+            for model in heads:
+                Answer(args, sampling, tokenizer, model, ids, seed).print_samples(before=line)
         except EOFError:
             print()
             return

@@ -5,7 +5,8 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, redirect_stderr
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from ..errors import one_line
 
@@ -31,62 +32,55 @@ def silent_stderr() -> Iterator[None]:
         yield
 
 
+@dataclass
 class ProgressBar(AbstractContextManager["ProgressBar"]):
     """How far a long computation is: a bar on a terminal, in a file a line every minute."""
 
-    DELAY = 1.0  # seconds before a bar is shown
-    INTERVAL = 60.0  # seconds from one line in a file to the next
+    DELAY: ClassVar[float] = 1.0  # seconds before a bar is shown
+    INTERVAL: ClassVar[float] = 60.0  # seconds from one line in a file to the next
 
-    def __init__(self, doing: str, total: int, unit: str) -> None:
-        self._doing = one_line(doing)
-        self._total = total
-        self._unit = unit
-        self._done = 0
-        self._start = time.monotonic()
-        self._last_line = self._start  # when the last line was printed
-        self._bar: Any = None
+    doing: str
+    total: int
+    unit: str
+    done: int = 0
+    start: float = field(default_factory=time.monotonic)
+    last_line: float = field(default_factory=time.monotonic)  # when the last line was printed
+    bar: Any = None  # the bar of tqdm, once it is shown
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
+        if self.bar is not None:
+            self.bar.close()
 
     def add(self, n: int, total: int | None = None) -> None:
         """Count n more. The bar disappears with the last one.
 
         `total` is for a total that was not known at the start.
         """
-        self._done += n
+        self.done += n
         if total is not None:
-            self._total = total
-        if not sys.stderr.isatty():
-            self._print_line()
-        elif self._bar is not None:
-            self._bar.update(n)
-        elif time.monotonic() - self._start > self.DELAY:
-            self._show_bar()
-        if self._done >= self._total:
-            self.close()
-
-    def _print_line(self) -> None:
-        """Print how far the computation is, unless the last such line is new."""
+            self.total = total
         now = time.monotonic()
-        if now - self._last_line >= self.INTERVAL:
-            self._last_line = now
-            minutes = (now - self._start) / 60
-            note(f"{self._doing}: {self._done / self._total:.0%} after {minutes:.0f} min")
+        if not sys.stderr.isatty():
+            if now - self.last_line >= self.INTERVAL:
+                self.last_line = now
+                minutes = (now - self.start) / 60
+                note(f"{self.doing}: {self.done / self.total:.0%} after {minutes:.0f} min")
+        elif self.bar is not None:
+            self.bar.update(n)
+        elif now - self.start > self.DELAY:
+            self._show_bar()
+        if self.bar is not None and self.done >= self.total:
+            self.bar.close()
 
     def _show_bar(self) -> None:
         from tqdm import tqdm  # importing it takes longer than most commands wait
 
-        self._bar = tqdm(
-            desc=self._doing,
-            total=self._total,
-            initial=self._done,
-            unit=self._unit,
-            unit_scale=self._unit == "B",  # bytes are shown as kB, MB and GB
+        self.bar = tqdm(
+            desc=one_line(self.doing),
+            total=self.total,
+            initial=self.done,
+            unit=self.unit,
+            unit_scale=self.unit == "B",  # bytes are shown as kB, MB and GB
             leave=False,
             file=sys.stderr,
         )

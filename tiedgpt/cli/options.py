@@ -3,12 +3,12 @@
 import argparse
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any, NoReturn
 
-from ..errors import ArgumentError, TiedGPTError, short_repr
+from ..errors import ArgumentError, short_repr
 from .output import fill
 
 STDIN_TOO = "- or nothing for stdin"
@@ -23,40 +23,35 @@ class Parser(argparse.ArgumentParser):
 
     def print_help(self, file: Any = None) -> None:
         """Print the help page. argparse ignores an error here, such as a full disk."""
+        paragraphs = []
+        for paragraph in (self.description or "").strip().split("\n\n"):
+            paragraphs.append(fill(paragraph.replace("\n", " ")))
+        self.description = "\n\n".join(paragraphs)
         print(self.format_help(), end="", file=file)
 
-    def flags(self) -> list[str]:
-        """All flags that begin with two dashes."""
-        names = [name for action in self._actions for name in action.option_strings]
-        return [name for name in names if name.startswith("--")]
 
-    def flags_of_numbers(self) -> dict[str, str]:
-        """The flags that take a number, by the names of their values."""
-        return {
-            action.dest: action.option_strings[-1]
-            for action in self._actions
-            if action.type in (whole_number, any_number)
-        }
+def new_parser(command: str, module: Any) -> Parser:
+    """The parser of a command, from the docstring, `add_arguments` and `run` of its module.
 
-
-def new_parser(command: str, page: str | None) -> Parser:
-    """The parser of a command, with no option but -h and -q.
-
-    `page` is a docstring: what stands above the arguments, then "examples:" and what stands below
-    them. It is None under `python -OO`.
+    The docstring has what stands above the arguments, then "examples:" and what stands below them.
+    It is None under `python -OO`.
     """
-    about, _, examples = (page or "").partition("\nexamples:\n")
-    paragraphs = []
-    for paragraph in about.strip().split("\n\n"):
-        paragraphs.append(fill(paragraph.replace("\n", " ")))
+    about, _, examples = (module.__doc__ or "").partition("\nexamples:\n")
     parser = Parser(
         prog=f"tiedgpt {command}",
-        description="\n\n".join(paragraphs),
+        description=about,
         epilog=f"examples:\n{examples}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     add(parser, "quiet")
+    module.add_arguments(parser)
+    # The flags that take a number, by the names of their values
+    flags = {}
+    for action in parser._actions:
+        if action.type in (whole_number, any_number):
+            flags[action.dest] = action.option_strings[-1]
+    parser.set_defaults(command=command, run=module.run, flags=flags)
     return parser
 
 
@@ -192,10 +187,10 @@ def add_fields(parser: argparse.ArgumentParser, cls: type, names: Sequence[str])
     by_name = {each.name: each for each in fields(cls)}
     for name in names:
         field = by_name[name]
+        flags = [f"--{name.replace('_', '-')}"]
         if field.type is bool:
-            parser.add_argument(flag_of(name), action="store_true", help=field.metadata["help"])
+            parser.add_argument(*flags, action="store_true", help=field.metadata["help"])
             continue
-        flags = [flag_of(name)]
         if "flag" in field.metadata:
             flags.insert(0, field.metadata["flag"])
         default = "" if field.default is None else f" (default: {field.default})"
@@ -211,24 +206,3 @@ def values_of(args: argparse.Namespace, cls: type) -> dict[str, Any]:
     """The values of the fields of a dataclass whose flags were given."""
     values = {each.name: getattr(args, each.name, None) for each in fields(cls)}
     return {name: value for name, value in values.items() if value is not None}
-
-
-def flag_of(name: str) -> str:
-    """The flag of a field."""
-    return f"--{name.replace('_', '-')}"
-
-
-@contextmanager
-def errors_name_flags(flags: Mapping[str, str]) -> Iterator[None]:
-    """An error in the block that begins with the name of a value begins with its flag instead.
-
-    Values are checked by the functions and dataclasses that own them, which know no flags. This is
-    around every command. flags: the name of a value -> its flag.
-    """
-    try:
-        yield
-    except TiedGPTError as error:
-        name, _, rest = str(error).partition(" ")
-        if name not in flags:
-            raise
-        raise ArgumentError(f"{flags[name]} {rest}") from error

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from ..errors import ArgumentError, short_repr
+from ..errors import ArgumentError, SpecialTokenError, short_repr
 from ..gpt2.checks import check_prompt_ids
 from ..gpt2.config import Config
 from ..gpt2.tokenizer import Tokenizer
@@ -50,13 +50,12 @@ def encode_text(
     Raises ArgumentError, which names `source`, for a special token in the text, unless
     `allow_special` is True. Raises TokenizerError for a text that cannot be encoded.
     """
-    if not allow_special:
-        special = tokenizer.find_special(text)
-        if special is not None:
-            raise ArgumentError(
-                f"{source} holds {special}; to read it as that token, add --allow-special"
-            )
-    return tokenizer.encode(text, special="token")
+    try:
+        return tokenizer.encode(text, special="token" if allow_special else "error")
+    except SpecialTokenError as error:
+        raise ArgumentError(
+            f"{source} holds {error.token}; to read it as that token, add --allow-special"
+        ) from error
 
 
 def encode_prompt(

@@ -150,17 +150,18 @@ def check_flags(args: argparse.Namespace) -> None:
     """Check that the flags fit each other. Raises ArgumentError."""
     shape = options.values_of(args, Shape)
     if args.resume is not None:
-        kept = {"from": args.source, "only": args.only, "head": args.head}
-        kept["dropout"] = args.embd_pdrop
-        kept |= shape | options.values_of(args, Settings)
-        for name, value in kept.items():
-            if value is not None and name != "steps":
+        kept = {"--from": args.source, "--only": args.only, "--head": args.head}
+        kept["--dropout"] = args.embd_pdrop
+        for name, value in (shape | options.values_of(args, Settings)).items():
+            kept[args.flags[name]] = value
+        for flag, value in kept.items():
+            if value is not None and flag != "--steps":
                 raise ArgumentError(
-                    f"{options.flag_of(name)} cannot be given with --resume: the training in "
+                    f"{flag} cannot be given with --resume: the training in "
                     f"{args.resume} keeps its flags, and only --steps may change"
                 )
     if args.source is not None and shape:
-        flag = options.flag_of(next(iter(shape)))
+        flag = args.flags[next(iter(shape))]
         raise ArgumentError(f"{flag} cannot be given with --from: the checkpoint decides it")
     if args.only is not None:
         if args.source is None:
@@ -358,7 +359,7 @@ def evaluation_line(trainer: Trainer, factor: float) -> str:
     evaluation = trainer.evaluations[-1]
     loss = evaluation["val_loss"]
     in_training = ""
-    if "loss" in evaluation:  # no step comes before that of step 0
+    if "loss" in evaluation:  # the evaluation at step 0 has no training loss
         in_training = f"loss {evaluation['loss']:.4f}, "
     lowest = min(earlier["val_loss"] for earlier in trainer.evaluations)
     verdict = " (not the best)" if loss > lowest else ""

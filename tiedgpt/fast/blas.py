@@ -77,7 +77,8 @@ def blas_threads() -> int | None:
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Give BLAS one thread, for the whole process, until the last `with` block of this ends.
+    """Give BLAS one thread, for the whole process, until the last running `with one_blas_thread()`
+    ends.
 
     Python threads that share work need this: with more BLAS threads, their products wait for each
     other.

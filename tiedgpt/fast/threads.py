@@ -51,7 +51,7 @@ def split_work(rows: int, most_rows: int, tokens: int) -> tuple[int, int]:
     same number of pieces. Either all threads are used or one: while several Python threads run,
     BLAS has one thread, so a core without a Python thread would be idle.
     """
-    threads = reading_threads()
+    threads = 1 if tokens < MIN_TOKENS else reading_threads()
     if tokens < MIN_TOKENS * threads:
         threads = 1
     # There are as few pieces as possible, with equally many rows in each (the last may have fewer).

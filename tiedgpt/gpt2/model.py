@@ -86,7 +86,8 @@ def attention(  # [B, T, D] -> [B, T, D]
     q = run.tap(f"attn.{layer}.q", q)
     k = run.tap(f"attn.{layer}.k", k)
     v = run.tap(f"attn.{layer}.v", v)
-    k, v = run.extend_cache(layer, k, v)  # [B, H, T, K] -> [B, H, S, K]
+    if run.cache is not None:  # add k and v to it, and get those of all tokens so far
+        k, v = run.cache.extend(layer, k, v)  # [B, H, T, K] -> [B, H, S, K]
     heads = run.tap(f"attn.{layer}.heads", attend(q, k, v, layer, run))
     out = linear(merge_heads(heads), **c_proj)
     out = run.dropout(f"attn.{layer}.out", out, run.config.resid_pdrop)

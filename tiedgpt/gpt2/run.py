@@ -110,6 +110,11 @@ class KVCache:
         self.values[layer, :, :, start:end] = v
         return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
 
+    def repeat(self, batch: int) -> None:
+        """Copy the one sequence of the cache, so that it holds `batch` equal ones."""
+        self.keys = self.keys.repeat(batch, axis=1)
+        self.values = self.values.repeat(batch, axis=1)
+
 
 @dataclass
 class Run:
@@ -153,11 +158,3 @@ class Run:
             return x
         factors = dropout_mask(x.shape, p, x.dtype, self.rng)
         return x * self.tap(f"{name}.kept", factors)
-
-    def extend_cache(  # k and v [B, H, T, K] -> [B, H, S, K]
-        self, layer: int, k: np.ndarray, v: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Add a layer's keys and values to the cache; return those of all tokens so far."""
-        if self.cache is None:
-            return k, v
-        return self.cache.extend(layer, k, v)

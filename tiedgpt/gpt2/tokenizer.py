@@ -20,7 +20,7 @@ from itertools import chain, count, pairwise
 
 import regex
 
-from ..errors import COUNT, ArgumentError, TokenizerError, short_repr
+from ..errors import COUNT, ArgumentError, SpecialTokenError, TokenizerError, short_repr
 
 EOT = "<|endoftext|>"  # separates the documents that GPT-2 was trained on
 
@@ -271,25 +271,29 @@ class Tokenizer:
 
     def _check_special_token(self, text: str, token_id: int, expected_id: int) -> bytes:
         """The bytes of a special token. Raises TokenizerError if its id or its text is wrong."""
-        name = f"special token {short_repr(text)}"
         if token_id != expected_id:
-            raise TokenizerError(f"{name} has id {short_repr(token_id)}, expected {expected_id}")
+            raise TokenizerError(
+                f"special token {short_repr(text)} has id {short_repr(token_id)}, expected "
+                f"{expected_id}"
+            )
         if not 1 <= len(text) <= MAX_SPECIAL_LENGTH:
             raise TokenizerError(
-                f"{name} has {len(text)} characters, expected 1 to {MAX_SPECIAL_LENGTH}"
+                f"special token {short_repr(text)} has {len(text)} characters, expected 1 to "
+                f"{MAX_SPECIAL_LENGTH}"
             )
-        text_bytes = utf8(text, name)
+        text_bytes = utf8(text, "a special token")
         is_ordinary = text in self._spelled_ids
         if is_ordinary and self._tokens[token_id] != text_bytes:
             raise TokenizerError(
-                f"{name} is also the spelling of an ordinary token of another text"
+                f"special token {short_repr(text)} is also the spelling of an ordinary token of "
+                "another text"
             )
         return text_bytes
 
     def encode(self, text: str, special: str = "error") -> list[int]:
         """The ids of `text`. `special` says what to do with the text of a special token:
 
-        "error"  raise TokenizerError: text from outside must not be able to end the document
+        "error"  raise SpecialTokenError: text from outside must not be able to end the document
         "token"  read it as that token
         "text"   read it as ordinary characters
 
@@ -306,15 +310,20 @@ class Tokenizer:
                 f"special must be 'error', 'token' or 'text', got {short_repr(special)}"
             )
         utf8(text, "the text")  # raises an error for anything but Unicode text
-        if special == "error":
-            self._refuse_special(text)
-
         ids: list[int] = []
         for piece, is_token in self._split(text, special):
-            if is_token:
-                ids.append(self.special_tokens[piece])
+            if not is_token:
+                for word in WORDS.findall(piece):
+                    ids += self._cache[word]
+            elif special == "error" and not self._may_be_anywhere(piece):
+                raise SpecialTokenError(
+                    f"the text contains special token {short_repr(piece)} at character "
+                    f"{text.index(piece)}; special='token' reads it as that token, "
+                    "special='text' as ordinary characters",
+                    piece,
+                )
             else:
-                ids += self._encode_words(piece)
+                ids.append(self.special_tokens[piece])
         return ids
 
     def _split(self, text: str, special: str) -> Iterator[tuple[str, bool]]:
@@ -344,35 +353,11 @@ class Tokenizer:
             done = end
         yield text[done:], False
 
-    def _refuse_special(self, text: str) -> None:
-        """Raise TokenizerError if there is a token in `text` that not every text may contain."""
-        token = self.find_special(text)
-        if token is not None:
-            raise TokenizerError(
-                f"the text contains special token {short_repr(token)} at character "
-                f"{text.index(token)}; special='token' reads it as that token, "
-                "special='text' as ordinary characters"
-            )
-
-    def find_special(self, text: str) -> str | None:
-        """The first token in `text` that not every text may contain; None without one.
-
-        >>> Tokenizer([]).find_special("one<|endoftext|>two")
-        '<|endoftext|>'
-        """
-        for token, is_token in self._split(text, special="token"):
-            if not is_token:
-                continue
-            # The text of an ordinary token may be anywhere, but that of EOT ends a document.
-            is_ordinary = token in self._spelled_ids and token != EOT
-            if not is_ordinary and token not in self.plain_tokens:
-                return token
-        return None
-
-    def _encode_words(self, text: str) -> list[int]:
-        """The ids of a text without special tokens."""
-        ids_of_words = map(self._cache.__getitem__, WORDS.findall(text))
-        return list(chain.from_iterable(ids_of_words))
+    def _may_be_anywhere(self, token: str) -> bool:
+        """Whether any text may contain this special token."""
+        # The text of an ordinary token may be anywhere, but that of EOT ends a document.
+        is_ordinary = token in self._spelled_ids and token != EOT
+        return is_ordinary or token in self.plain_tokens
 
     def _word_ids(self, word: str) -> list[int]:
         """The ids of the tokens of one word.
