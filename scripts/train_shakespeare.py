@@ -22,13 +22,13 @@ import numpy as np
 from tqdm import tqdm
 
 import tiedgpt
+from tiedgpt.atomic import check_new
 from tiedgpt.cli.texts import read_text
 from tiedgpt.evaluation import score
 from tiedgpt.gpt2.config import HEADS
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.training.loop import Settings, Trainer
 from tiedgpt.training.merges import learn_tokenizer
-from tiedgpt.writing import check_new
 
 VOCABULARY = 1024  # tokens
 DROPOUT = 0.2  # of the embedding and of each layer's outputs

@@ -414,3 +414,26 @@ def test_in_a_file_progress_is_a_line_after_each_interval(stderr_at_half, monkey
     assert stderr_at_half(is_terminal=False) == ""
     monkeypatch.setattr(messages.ProgressBar, "INTERVAL", 0)
     assert stderr_at_half(is_terminal=False) == "tiedgpt: note: loading a\\nb: 50% after 0 min\n"
+
+
+def test_the_bar_disappears_with_the_last_step(monkeypatch):
+    stderr = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(stderr, "isatty", lambda: True)
+    monkeypatch.setattr(messages.ProgressBar, "DELAY", 0)
+    with messages.ProgressBar("loading", total=10, unit="B") as progress:
+        time.sleep(0.001)
+        progress.add(5)
+        progress.add(5)
+        *_, line, rest = stderr.getvalue().split("\r")
+        assert (line.strip(), rest) == ("", "")
+
+
+def test_in_a_file_the_next_line_waits_for_the_next_interval(monkeypatch):
+    stderr = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    with messages.ProgressBar("loading", total=10, unit="B") as progress:
+        progress.last_line -= messages.ProgressBar.INTERVAL
+        progress.add(5)
+        progress.add(1)
+    assert stderr.getvalue() == "tiedgpt: note: loading: 50% after 0 min\n"

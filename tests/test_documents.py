@@ -25,7 +25,7 @@ from support.commands import assert_one_error_line, command
 import tiedgpt
 from tiedgpt import Tokenizer, documents
 from tiedgpt.documents import Block, Input
-from tiedgpt.errors import TiedGPTError
+from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.evaluation import score
 from tiedgpt.fast import blas
 
@@ -433,6 +433,34 @@ def test_an_input_that_changes_is_refused(run_documents, monkeypatch):
     assert "in.jsonl has changed since the command began" in err
     assert "the same command goes on" in err
     assert set(parts_of()) <= {"part-00000.jsonl", "part-00001.jsonl"}
+
+
+def test_an_input_that_is_emptied_is_refused(run_documents, monkeypatch):
+    """It is emptied after its hash was taken."""
+    read_input = documents.read_input
+
+    def read_and_empty(file):
+        source = read_input(file)
+        os.truncate(file, 0)
+        return source
+
+    monkeypatch.setattr(documents, "read_input", read_and_empty)
+    code, _, err = run_documents()
+    assert code == 2
+    assert "in.jsonl has changed since the command began" in err
+
+
+def test_of_two_runs_that_begin_at_once_one_is_refused(place, monkeypatch):
+    """The other run, of another stride, writes its settings.json just before this one does."""
+    write_first = documents.write_first
+
+    def write_second(path, content):
+        write_first(path, b'{"stride": 7}')
+        write_first(path, content)
+
+    monkeypatch.setattr(documents, "write_first", write_second)
+    with pytest.raises(ArgumentError, match="was begun with another stride: 7, not 8"):
+        documents.begin(Path("out"), {"stride": 8})
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ model. models_here() returns all models of the machine: name -> folder.
 """
 
 import importlib.util
+import json
 import runpy
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from support.checks import refuses
 
 import tiedgpt
-from tiedgpt.checkpoints.places import ALIASES, MODELS, find_here, models_here
+from tiedgpt.checkpoints.places import ALIASES, INDEX, MODELS, find_here, models_here
 
 # Folders in the home directory which hold models by name. The last of these is searched first.
 CACHE = ".cache/huggingface/hub"
@@ -99,6 +100,17 @@ def test_small_files_are_enough_where_no_weights_are_needed(home):
     refuses("gpt2 is not on this machine", find_here, "gpt2")
     (folder / "config.json").unlink()  # it comes last, so others may be missing
     refuses("gpt2 is not on this machine", find_here, "gpt2", False)
+
+
+def test_a_model_without_one_of_its_shards_is_not_whole(home):
+    """Hugging Face's cache may have a part of a repository. Each shard that is missing counts."""
+    folder = snapshot(home / CACHE, "someone/sharded")
+    index = {"weight_map": {"wte.weight": "a.safetensors", "wpe.weight": "b.safetensors"}}
+    write(folder, ["config.json", "a.safetensors"])
+    (folder / INDEX).write_text(json.dumps(index))
+    refuses("someone/sharded is not on this machine", find_here, "someone/sharded")
+    write(folder, ["b.safetensors"])
+    assert find_here("someone/sharded") == folder
 
 
 # Variables of the environment, and the cache folder that they name. HOME stands for the home

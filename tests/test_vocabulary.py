@@ -289,6 +289,11 @@ REFUSED = {
     "lstrip": (json_with({**eot(), "lstrip": True}), EOT, "lstrip"),
     "rstrip": (json_with({**eot(), "rstrip": True}), EOT, "rstrip"),
     "single-word": (json_with({**eot(), "single_word": True}), EOT, "single_word"),
+    "special-tokens-as-text": (
+        with_json(tokenizer_config={"split_special_tokens": True}),
+        "tokenizer_config.json",
+        "split_special_tokens",
+    ),
     "prefix-space-in-settings": (
         with_json(tokenizer_config={"add_prefix_space": True}),
         "tokenizer_config.json",

@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import platform
+import secrets
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -30,6 +31,7 @@ import numpy as np
 import regex
 
 from . import __version__
+from .atomic import remove_unfinished_files, replaced_file
 from .checkpoints import load, read_tokenizer
 from .errors import ArgumentError, SpecialTokenError, TiedGPTError, TokenizerError, short_repr
 from .evaluation import score
@@ -38,7 +40,6 @@ from .fast.threads import cores, ctrl_c_for_this_process_only
 from .gpt2.model import GPT2
 from .gpt2.run import OnProgress
 from .gpt2.tokenizer import Tokenizer
-from .writing import remove_unfinished, remove_unfinished_files, replaced_file
 
 BLOCK_SIZE = 10**6  # bytes of a block, after decompression; it ends with the line that fills it
 MAX_LINE = 1 << 23  # bytes: a longer line is an error. A text takes up to 100 times its size
@@ -135,13 +136,10 @@ def begin(out: Path, settings: Settings) -> None:
     """
     path = out / SETTINGS
     out.mkdir(parents=True, exist_ok=True)
-    remove_unfinished(path)
     if not path.exists():
-        if any(out.iterdir()):
+        if any(not file.name.startswith(f".{SETTINGS}.") for file in out.iterdir()):
             raise ArgumentError(f"{out} has files but no {SETTINGS}; name a new directory")
-        with replaced_file(path) as file:
-            file.write(json.dumps(settings, indent=2).encode() + b"\n")
-        return
+        write_first(path, json.dumps(settings, indent=2).encode() + b"\n")
     try:
         begun = json.loads(path.read_bytes())
         difference = first_difference(dict(begun), settings)
@@ -152,6 +150,18 @@ def begin(out: Path, settings: Settings) -> None:
             f"{out} was begun with another {difference}; give the same, or name a new directory"
         )
     remove_unfinished_files(out)
+
+
+def write_first(path: Path, content: bytes) -> None:
+    """Write a file, unless another process has written it meanwhile."""
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
+    unfinished.write_bytes(content)
+    try:
+        os.link(unfinished, path)  # unlike a rename, it replaces nothing
+    except FileExistsError:
+        pass  # the caller compares what is there
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 # The input
@@ -194,11 +204,11 @@ def read_blocks_of_file(source: Input, number: int) -> Iterator[Block]:
             stream = gzip.GzipFile(fileobj=file)  # type: ignore[assignment]
         while True:
             lines, size = read_lines(stream)
-            if size == 0:
-                return
             status = os.fstat(file.fileno())
             if (status.st_size, status.st_mtime_ns) != (source.size, source.modified):
                 raise TiedGPTError(f"{source.file} has changed since the command began")
+            if size == 0:
+                return
             yield Block(number, source.file, offset, lines, file.tell() - file_bytes)
             number += 1
             offset += size
@@ -239,12 +249,14 @@ def write_part(out: Path, path: Path, settings: Settings, block: Block) -> None:
         raise TiedGPTError(f"a worker has another {difference}")
     single_thread()  # in each task: other code may have changed it since
     model, tokenizer = load_same(path, settings["head"], settings["model_sha256"])
+    rows = []
     offset = block.offset
+    for line in BytesIO(block.lines):
+        row = row_of(line, block.file, offset, model, tokenizer, settings["stride"])
+        rows.append(json.dumps(row).encode() + b"\n")
+        offset += len(line)
     with replaced_file(out / block.part) as part:
-        for line in BytesIO(block.lines):
-            row = row_of(line, block.file, offset, model, tokenizer, settings["stride"])
-            part.write(json.dumps(row).encode() + b"\n")
-            offset += len(line)
+        part.writelines(rows)
 
 
 @lru_cache(maxsize=1)  # a worker does many blocks with one model
@@ -414,7 +426,10 @@ def connect(scheduler: str | None) -> Iterator[Any]:
         with ExitStack() as stack:
             if scheduler is None:
                 cluster = stack.enter_context(new_cluster(cores()))
-                scheduler = cluster.scheduler_address
+                client = stack.enter_context(Client(cluster))
+                client.run(logging.disable)
+                yield client
+                return
             try:
                 client = Client(scheduler, timeout=CONNECT)
             except (OSError, ValueError) as error:

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 from urllib.parse import urlsplit
 
+from ..atomic import remove_unfinished, replaced_file
 from ..errors import ArgumentError, CheckpointError, TiedGPTError, short_repr
 from ..gpt2.config import Config
-from ..writing import remove_unfinished, replaced_file
 from .files import CONFIG, INDEX, WEIGHTS, check_weight_map, read_config
 from .places import (
     DEFAULT_MODEL,
@@ -143,7 +143,10 @@ def _fetch_missing(name: str, folder: Path, note: Note, weights: bool) -> None:
     repository = Repository(name, recorded, note)
     config = repository.read(CONFIG)
     if config is None:
-        raise CheckpointError(f"{repository.label}: no such repository, or no {CONFIG} in it (404)")
+        raise CheckpointError(
+            f"{repository.label}: no such repository, or no {CONFIG} in it at {repository.revision}"
+            f" (404){f'; {folder} has files of this commit' if recorded else ''}"
+        )
     try:
         Config.from_json(json.loads(config))
     except (TiedGPTError, ValueError, RecursionError) as error:

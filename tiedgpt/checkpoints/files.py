@@ -15,21 +15,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ..atomic import new_directory
 from ..errors import ArgumentError, CheckpointError, ConfigError, TiedGPTWarning, short_repr
 from ..gpt2.checks import check_parameters
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
-from ..writing import new_directory
 from . import safetensors, tensorflow
-from .places import Note, discard_note
-from .reading import open_to_read, read_json
+from .json_files import open_to_read, read_json
+from .places import INDEX, Note, discard_note
 from .safetensors import Tensor, read_header
 from .vocabulary import read_tokenizer, tokenizer_files
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 GENERATION_CONFIG = "generation_config.json"
 # The name of one file of several. It has no directory.
 SHARD = re.compile(r"[A-Za-z0-9][\w.-]{,199}\.safetensors", re.ASCII)
@@ -190,7 +189,7 @@ def read_tensors(model: Path, config: Config) -> dict[str, Tensor]:
     model: a directory, or a file of weights itself. config: what read_said_config gives. No values
     are read, and names and shapes are not compared with those of `config`. Raises CheckpointError.
     """
-    if model.is_dir() and not (model / CONFIG).is_file():  # there was an hparams.json instead
+    if model.is_dir() and not (model / CONFIG).is_file():  # the config is OpenAI's then
         return tensorflow.read_tensors(model, config)
     file = model / WEIGHTS if model.is_dir() else model
     if file.is_file():

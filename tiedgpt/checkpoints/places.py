@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import CheckpointError, did_you_mean, short_repr
 from ..gpt2.config import Config
-from .reading import read_json
+from .json_files import read_json
 
 Note = Callable[[str], Any]  # called with each message for the user
 
@@ -25,9 +25,10 @@ DEFAULT_MODEL = "TIEDGPT_MODEL"  # the environment variable that names the defau
 WEIGHT_FOLDER = "TIEDGPT_WEIGHTS"  # the environment variable that names a folder of models
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 # A folder holds a model if it has all files of one of these rows.
+INDEX = "model.safetensors.index.json"
 FILES_OF_A_MODEL = (
     ("config.json", "model.safetensors"),
-    ("config.json", "model.safetensors.index.json"),
+    ("config.json", INDEX),
     ("hparams.json", "model.ckpt.index"),  # OpenAI's own files
 )
 
@@ -158,8 +159,18 @@ def find_by_name(name: str) -> Path | None:
         for files in FILES_OF_A_MODEL:
             # os.path.isfile, unlike Path.is_file, is False for a folder that may not be read.
             if folder is not None and all(os.path.isfile(folder / file) for file in files):
-                return folder
+                if files[-1] != INDEX or _has_all_shards(folder):
+                    return folder
     return None
+
+
+def _has_all_shards(folder: Path) -> bool:
+    """Whether all files that the index names are there. A damaged index is refused by `load`."""
+    try:
+        shards = set(read_json(folder / INDEX)["weight_map"].values())
+        return all(os.path.isfile(folder / shard) for shard in shards)
+    except (CheckpointError, KeyError, AttributeError, TypeError):
+        return True
 
 
 def find_default(note: Note) -> tuple[str, Path]:

@@ -22,12 +22,13 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..errors import COUNT, CheckpointError, short_repr
-from .reading import STRICT_JSON, open_to_read
+from .json_files import STRICT_JSON, open_to_read
 
 # Bytes. A GPT-2 with as many layers as Config allows, and its mask buffers, needs 1.8 million;
 # Python's objects for a header of nothing but brackets take 25 times its size.
 MAX_HEADER = 1 << 22
 MAX_AXES = 32  # what every NumPy accepts
+MAX_AXIS = 1 << 31
 CACHE_LINE = 64  # bytes
 # Every dtype of the format: its bits per value, to check sizes.
 DTYPE_BITS = {
@@ -205,6 +206,11 @@ def check_places(tensors: Iterable[Tensor], listing: Path, data_start: int, file
                 f"{listing}: tensor {short_repr(tensor.name)}: its place has {short_repr(bits)} "
                 f"bits, but {tensor.dtype} {short_repr(list(tensor.shape))} needs "
                 f"{short_repr(bits_needed)}"
+            )
+        if max(tensor.shape, default=0) > MAX_AXIS:  # beside an axis of 0, no size shows it
+            raise CheckpointError(
+                f"{listing}: tensor {short_repr(tensor.name)} has the shape "
+                f"{short_repr(list(tensor.shape))}; expected axes of at most {MAX_AXIS}"
             )
         if tensor.start != end:
             raise CheckpointError(

@@ -35,7 +35,7 @@ from pathlib import Path
 from ..errors import CheckpointError, ConfigError, short_repr
 from ..gpt2.config import Config
 from ..gpt2.parameters import parameter_shapes
-from .reading import open_to_read, read_json
+from .json_files import open_to_read, read_json
 from .safetensors import Tensor, check_places
 
 HPARAMS = "hparams.json"

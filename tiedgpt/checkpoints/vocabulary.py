@@ -18,7 +18,7 @@ from typing import Any
 
 from ..errors import CheckpointError, TiedGPTWarning, TokenizerError, short_repr
 from ..gpt2.tokenizer import EOT, Tokenizer, spelled_ids
-from .reading import MAX_TEXT, open_to_read, read_json
+from .json_files import MAX_TEXT, open_to_read, read_json
 
 TOKENIZER_JSON = "tokenizer.json"
 ADDED = "added_tokens.json"
@@ -303,10 +303,11 @@ def _compare_other_files(
     contents of those of OTHER_FILES that there are, by name.
     """
     settings = others.get(SETTINGS, {})
-    if settings.get("add_prefix_space"):
-        raise TokenizerError(
-            f"{directory / SETTINGS}: add_prefix_space is set, expected false, as in GPT-2"
-        )
+    for name in ("add_prefix_space", "split_special_tokens"):
+        if settings.get(name):
+            raise TokenizerError(
+                f"{directory / SETTINGS}: {name} is set, expected false, as in GPT-2"
+            )
     for name in ("add_bos_token", "add_eos_token"):
         if settings.get(name):
             _warn_of_tokens_at_the_ends(f"{directory / SETTINGS}: {name}")

@@ -208,7 +208,7 @@ def os_error_message(error: OSError) -> str:
 
 
 def handle_signals() -> None:
-    """Make Ctrl-C, SIGTERM and SIGHUP raise exceptions, so that a training is saved."""
+    """Make Ctrl-C, SIGTERM and SIGHUP raise exceptions, so that nothing half-written is left."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as __main__ sets it
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in ("SIGTERM", "SIGHUP"):

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..atomic import check_new, new_directory
 from ..checkpoints import find_model, has_unembedding, read_config, read_tokenizer
 from ..checkpoints.files import copied_files, read_said_config, write_checkpoint
 from ..checkpoints.places import weight_folders
@@ -25,7 +26,6 @@ from ..evaluation import score
 from ..gpt2.checks import check_logits, seed_or_new
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count
-from ..writing import check_new, new_directory
 from . import models, options
 from .messages import note
 

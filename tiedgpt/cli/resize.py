@@ -14,11 +14,11 @@ examples:
 import argparse
 from pathlib import Path
 
+from ..atomic import check_new
 from ..checkpoints import find_model, read_config, read_tokenizer
 from ..errors import ArgumentError, CheckpointError
 from ..gpt2.checks import check_vocab_size, seed_or_new
 from ..gpt2.config import Config
-from ..writing import check_new
 from . import models, options
 from .convert import add_paths, source_and_destination, write_copy
 from .messages import note

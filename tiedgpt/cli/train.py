@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from ..atomic import check_new
 from ..checkpoints import find_model, read_config, read_tokenizer
 from ..checkpoints.files import copied_files
 from ..checkpoints.vocabulary import tokenizer_files
@@ -41,7 +42,6 @@ from ..gpt2.parameters import parameter_count
 from ..gpt2.tokenizer import Tokenizer
 from ..training.loop import STATE, Settings, Trainer
 from ..training.merges import learn_tokenizer
-from ..writing import check_new
 from . import models, options
 from .messages import note, print_line
 from .output import printable

@@ -255,6 +255,8 @@ class GPT2:
         """An empty cache for `batch` texts of up to `capacity` tokens; None is the context."""
         if capacity is None:
             capacity = self.config.n_ctx
+        COUNT.check("batch", batch)
+        COUNT.check("capacity", capacity)
         return KVCache(self.config, batch, capacity, self.dtype)
 
     def tie(self) -> "GPT2":

@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from .. import checkpoints
+from ..atomic import new_directory, remove_unfinished, replaced_file
 from ..checkpoints import safetensors
 from ..checkpoints.files import WEIGHTS, write_checkpoint, write_weights
 from ..errors import (
@@ -47,7 +48,6 @@ from ..gpt2.model import GPT2
 from ..gpt2.ops import cross_entropy
 from ..gpt2.parameters import parameter_shapes, unflatten
 from ..gpt2.run import OnProgress
-from ..writing import new_directory, remove_unfinished, replaced_file
 from .optimizer import AdamW, clip, learning_rate
 
 STATE = "training.safetensors"

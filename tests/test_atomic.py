@@ -1,4 +1,4 @@
-"""A new directory, or a replaced file, appears complete or not at all (writing.py).
+"""A new directory, or a replaced file, appears complete or not at all (atomic.py).
 
 The function `write` of these tests writes two files to a new directory. `save` and `untie` are what
 users call. A process that is killed is a fork of this one: it counts its changes of files, and is
@@ -24,8 +24,8 @@ from support.models import SMALL, random_model
 
 import tiedgpt
 from tiedgpt import Tokenizer, cli
+from tiedgpt.atomic import check_new, new_directory, replaced_file
 from tiedgpt.errors import CheckpointError
-from tiedgpt.writing import new_directory, replaced_file
 
 MODEL = random_model(replace(SMALL, vocab_size=257))
 CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "open"}  # audit events
@@ -72,6 +72,21 @@ def test_a_link_leads_to_its_target(tmp_path, exists):
     write(tmp_path / "link")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "target" / "a").read_text() == "a"
+
+
+def test_an_empty_directory_keeps_its_mode(tmp_path):
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private").chmod(0o700)
+    with new_directory(tmp_path / "private"):
+        pass
+    assert (tmp_path / "private").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_name_that_is_too_long_is_refused_before_any_work(tmp_path):
+    with pytest.raises(CheckpointError, match="longer than 240 bytes"):
+        check_new(tmp_path / ("é" * 121))
+    with new_directory(tmp_path / ("é" * 120)):
+        pass
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o077])

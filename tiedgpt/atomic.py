@@ -16,6 +16,7 @@ from typing import BinaryIO
 from .errors import CheckpointError, TiedGPTError
 
 UNFINISHED = re.compile(r"\.(?P<target>.+)\.[0-9a-f]{8}\.new", re.DOTALL)
+MAX_NAME = 240  # bytes; the unfinished name is 14 longer, and systems allow 255
 NOT_EMPTY = (errno.EEXIST, errno.ENOTEMPTY)  # what systems answer if the target is not empty
 
 
@@ -33,6 +34,8 @@ def new_directory(target: str | Path) -> Iterator[Path]:
         remove_unfinished(target)
         directory = _unfinished_name(target)
         directory.mkdir()  # unlike tempfile's, with the modes that the umask allows
+        if target.exists():  # an empty directory, which may be private
+            shutil.copymode(target, directory)
     try:
         with _named_errors(target):
             yield directory
@@ -46,6 +49,8 @@ def new_directory(target: str | Path) -> Iterator[Path]:
             except OSError as error:
                 if error.errno in NOT_EMPTY:  # another process has written it meanwhile
                     raise _not_empty(target) from error
+                if error.errno == errno.ENOENT:  # another process has removed what is unfinished
+                    raise CheckpointError(f"another process writes to {target}, too") from error
                 raise
             _flush(target.parent)
     except BaseException:
@@ -86,6 +91,8 @@ def check_new(target: str | Path) -> Path:
             raise CheckpointError(f"cannot write to {target}: {parent} is a file")
     if os.path.lexists(path) and not path.is_dir():
         raise CheckpointError(f"{target} is a file; expected the name of a new directory")
+    if len(os.fsencode(path.name)) > MAX_NAME:
+        raise CheckpointError(f"{target}: the name is longer than {MAX_NAME} bytes")
     with _named_errors(path):
         is_empty = not path.exists() or not any(path.iterdir())
     if not is_empty:
