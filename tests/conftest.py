@@ -46,6 +46,11 @@ EXTRAS = {
 }
 
 
+def pytest_addoption(parser):
+    """Add the flag that writes what the commands print now."""
+    parser.addoption("--update", action="store_true", help="write tests/transcript.txt anew")
+
+
 def pytest_configure():
     """Let Ctrl-C interrupt the tests, and the processes that they start.
 

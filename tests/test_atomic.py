@@ -278,7 +278,8 @@ def assert_complete_or_absent(target: Path, head: str) -> None:
         assert path == target or path.name.startswith(f".{target.name}.")
 
 
-@pytest.fixture(params=["save", "untie"])
+# `untie` writes as `save` does, and copies the tokenizer's files too.
+@pytest.fixture(params=[pytest.param("save", marks=pytest.mark.slow), "untie"])
 def writer(request, tmp_path) -> tuple[Callable[[], None], Path, str]:
     """(a function that writes a checkpoint, where it writes, its head)."""
     target = tmp_path / "place" / "new"

@@ -287,9 +287,8 @@ def test_an_unknown_model_in_tiedgpt_model_is_an_error_that_names_the_variable(r
 
 
 def test_without_models_study_compares_the_two_shipped_ones(run):
-    names = ["shakespeare-tied", "shakespeare-untied"]
-    _, out, _ = run("study", "--json")
-    assert json.loads(out) == json.loads(run("study", "--json", *names)[1])
+    _, out, _ = run("study")
+    assert out.split()[:2] == ["shakespeare-tied", "shakespeare-untied"]
 
 
 # A long text in a process

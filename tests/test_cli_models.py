@@ -56,20 +56,6 @@ def test_params_fits_narrow_terminals(run, monkeypatch, columns):
     assert set(narrow.split()) == set(wide.split()), "the same words, in other lines"
 
 
-@pytest.mark.parametrize(
-    ("total", "saving"),
-    [
-        pytest.param("1e9", "20.5% of a model of 1B.", id="1B"),
-        pytest.param("7e9", "2.9% of a model of 7B.", id="7B"),
-        pytest.param("70e9", "0.3% of a model of 70B.", id="70B"),
-    ],
-)
-def test_the_calculator_gives_the_figures_people_quote(run, total, saving):
-    out = output(run, "params", "--vocab", "50000", "--dim", "4096", "--total", total)
-    text = " ".join(out.split())
-    assert f"Tied 204.8M, untied 409.6M: tying saves 204.8M, {saving}" in text
-
-
 def test_the_calculator_without_a_total(run):
     document = answer(run, "params", "--vocab", "50e3", "--dim", "4096")
     assert document["tied"]["total"] == 204_800_000
@@ -128,14 +114,6 @@ def test_list_says_how_large_a_download_is(run):
     for name, size_of_file in {"gpt2-medium": 1_519_984_962, "distilgpt2": 352_824_413}.items():
         # A file of weights begins with a header of a few kB; "bytes" is without it.
         assert 0 < size_of_file - sizes[name] < 50_000
-
-
-def test_list_for_people(run, checkpoint, weights):
-    text = output(run, "list", "-q")
-    assert f"{parameter_count(checkpoint):,}" in text
-    assert f"\n  {weights / 'gpt2'}\n" in text
-    assert "1,557,611,200" in text
-    assert "download MODEL" in text
 
 
 # tokenize

@@ -91,11 +91,6 @@ def test_a_note_says_that_the_loss_is_not_measured_without_a_tokenizer(run, tmp_
     assert "loss of a text is not measured" in err
 
 
-def test_flags_of_the_other_command(run, tmp_path):
-    result = run("tie", "--init", "zeros", "shakespeare-untied", str(tmp_path / "copy"))
-    assert_one_error_line(result, "--init")
-
-
 # A checkpoint that contradicts its config.json, in other commands
 
 

@@ -163,17 +163,12 @@ def threads(request, monkeypatch) -> int:
     return request.param
 
 
-def test_a_prompt_reads_every_weight_once_per_piece_and_W_U_once(loaded, threads):
+def test_a_prompt_reads_every_weight_once_per_piece_and_W_U_once_for_its_end(loaded, threads):
     model, operations = watched(loaded)
     read_a_prompt(model, 1, T=2 * PIECE_TOKENS)
     W_U = loaded.W_U.nbytes
     blocks = matrix_bytes(loaded) - W_U
     assert sum(operation.weights for operation in operations) == 2 * blocks + W_U
-
-
-def test_a_prompt_computes_the_logits_of_its_last_token_only(loaded, threads):
-    model, operations = watched(loaded)
-    read_a_prompt(model, 1, T=2 * PIECE_TOKENS)
     rows = []  # of each product with W_U
     for operation in operations:
         if operation.weights > 0 and CONFIG.vocab_size in operation.shape:

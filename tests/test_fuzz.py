@@ -30,7 +30,6 @@ hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies
 given = hypothesis.given
 
-EXAMPLES = 100  # of each case
 TINY = Config(
     vocab_size=7, n_ctx=5, n_embd=4, n_layer=1, n_head=2, n_inner=3, bos_token_id=6, eos_token_id=6
 )
@@ -293,10 +292,28 @@ def content(path) -> bytes:
     return path.read_bytes()
 
 
-@hypothesis.settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None)
+def settings(examples: int) -> Callable[..., Any]:
+    return hypothesis.settings(
+        max_examples=examples, deadline=None, derandomize=True, database=None
+    )
+
+
+@settings(examples=30)
 @given(data=st.data())
 def test_an_edited_file_is_read_as_what_it_says_or_refused(case, path, content, data):
     path.write_bytes(data.draw(case.edit(content)))
+    assert_right_or_refused(case, path)
+
+
+@pytest.mark.slow
+@settings(examples=400)
+@given(data=st.data())
+def test_many_edited_files_are_read_as_what_they_say_or_refused(case, path, content, data):
+    path.write_bytes(data.draw(case.edit(content)))
+    assert_right_or_refused(case, path)
+
+
+def assert_right_or_refused(case: Case, path: Path) -> None:
     directory = path.parent
     try:
         with np.errstate(all="ignore"):

@@ -38,6 +38,7 @@ def test_the_quoted_forward_pass_is_that_of_tied_py():
         assert function in functions
 
 
+@pytest.mark.slow  # test_tied.py compares the logits
 @pytest.mark.parametrize(("command", "shown"), TEXTS_OF_TIED)
 def test_tied_py_generates_the_texts_shown(command, shown):
     done = subprocess.run(

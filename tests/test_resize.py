@@ -180,7 +180,6 @@ def test_the_command_shrinks_an_enlarged_model_to_the_original(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param([], "required: --vocab-size", id="no-size"),
         pytest.param(["--vocab-size", "1024"], "has 1,024 tokens already", id="the-same-size"),
         pytest.param(["--vocab-size", "1000"], "last 24, add --shrink", id="fewer-tokens"),
         pytest.param(
@@ -190,7 +189,6 @@ def test_the_command_shrinks_an_enlarged_model_to_the_original(run, tmp_path):
         pytest.param(
             ["--vocab-size", "1026", "--seed", "1"], "--seed is for --init random", id="seed"
         ),
-        pytest.param(["--vocab-size", "1026", "--init", "zeros"], "invalid choice", id="zeros"),
     ],
 )
 def test_refused_command_lines(run, tmp_path, arguments, message):

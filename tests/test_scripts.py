@@ -1,4 +1,4 @@
-"""benchmark.py runs; refusals and Ctrl-C of make_goldens.py and train_shakespeare.py."""
+"""Refusals and Ctrl-C of make_goldens.py and train_shakespeare.py."""
 
 import os
 import signal
@@ -7,7 +7,6 @@ import sys
 import time
 from pathlib import Path
 
-import benchmark  # of scripts/
 import pytest
 
 import tiedgpt
@@ -22,35 +21,6 @@ MAKE_GOLDENS_WITHOUT_TORCH = [
     "runpy.run_path(sys.argv.pop(1), run_name='__main__')",
     SCRIPTS / "make_goldens.py",
 ]
-
-
-def test_the_benchmark_measures_tiedgpt_alone_and_replaces_the_table(tmp_path, monkeypatch, capsys):
-    """A small model has no room for the longer prompts. A small training is measured as well."""
-    config = tiedgpt.Config(
-        vocab_size=50, n_ctx=96, n_layer=1, n_head=1, n_embd=8, bos_token_id=None, eos_token_id=None
-    )
-    tiedgpt.save_model(tiedgpt.GPT2.random(config), None, tmp_path / "model")
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{benchmark.BEGIN}\nold\n{benchmark.END}\nafter\n")
-    tiny = benchmark.Training("tiny", 2, 8, 1, 1, 8, vocab_size=50, n_ctx=8)
-    monkeypatch.setattr(benchmark, "TRAININGS", [tiny])
-    monkeypatch.setattr(benchmark, "LIBRARIES", {"tiedgpt": benchmark.TiedGPT})
-    for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "TRANSFORMERS_VERBOSITY"):
-        monkeypatch.setenv(variable, "1")  # the script sets them; monkeypatch restores them
-    arguments = ["--model", str(tmp_path / "model"), "--rounds", "2", "--markdown", str(readme)]
-    monkeypatch.setattr(sys, "argv", ["benchmark.py", *arguments])
-    monkeypatch.setattr(sys, "path", [*sys.path])  # a copy, because main changes it
-    benchmark.main()
-    names = ["token, ms", "step of 8 texts, ms", "prompt of 16 tokens, ms"]
-    names += ["prompt of 64 tokens, ms", "load, s", "peak memory, MB", "training step, tiny, ms"]
-    printed = capsys.readouterr().out
-    before, *lines, after = readme.read_text().splitlines()
-    assert (before, after) == ("before", "after")
-    table = dict(line.strip("| ").split(" | ") for line in lines if ", " in line and "|" in line)
-    assert list(table) == names
-    for name, figure in table.items():
-        assert float(figure.replace(",", "")) >= 0
-        assert name in printed
 
 
 def run_python(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -82,13 +52,6 @@ def test_a_script_that_cannot_start_says_why_in_one_line(arguments, parts):
     assert done.stderr.count("\n") == 1
     for part in parts:
         assert part in done.stderr
-
-
-def test_make_goldens_prints_its_help_without_torch():
-    done = run_python(*MAKE_GOLDENS_WITHOUT_TORCH, "-h")
-    assert done.returncode == 0
-    assert done.stderr == ""
-    assert done.stdout.startswith("usage:")
 
 
 # Ctrl-C

@@ -1,0 +1,230 @@
+"""Readers agree: transformers, safetensors, tokenizers and tiedgpt read the same, or refuse.
+
+A checkpoint that tiedgpt reads has the same tensors in transformers. What transformers would fill
+with random numbers, tiedgpt refuses. test_vocabulary.py compares the folders of vocabularies that
+transformers reads by more than one file.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.checkpoint_files import write_shards, write_tensors
+from support.models import SMALL, random_model
+from test_safetensors import WRONG, every_dtype
+from test_vocabulary import FOLDERS, hostile_texts, write
+
+import tiedgpt
+from tiedgpt.checkpoints import safetensors
+from tiedgpt.errors import CheckpointError, TiedGPTWarning
+
+ALL_REFUSE = "all refuse"
+WE_REFUSE = "we refuse"  # transformers reads it with other numbers, or with random ones
+SAME = "the same"
+REFUSED = "refused"
+
+Tensors = dict[str, np.ndarray]
+Change = Callable[[Tensors, dict[str, Any]], object]  # of the tensors and of config.json
+
+HEAD = random_model(SMALL.with_head("untied")).parameters["lm_head.weight"]
+UNTIED = {"tie_word_embeddings": False}
+MASKS = {
+    "h.0.attn.bias": np.ones((1, 1, SMALL.n_ctx, SMALL.n_ctx), np.uint8),
+    "h.0.attn.masked_bias": np.float32([-1e4]),
+}
+
+# A change of a small tied checkpoint, whose tensors have no prefix -> who reads it
+CHECKPOINTS: dict[str, tuple[Change, str]] = {
+    "as-it-is": (lambda tensors, config: None, SAME),
+    "masks": (lambda tensors, config: tensors.update(MASKS), SAME),
+    "prefix": (lambda tensors, config: prefix(tensors), SAME),
+    "float16": (lambda tensors, config: change_dtype(tensors, np.float16), SAME),
+    "float64": (lambda tensors, config: change_dtype(tensors, np.float64), SAME),
+    "config-says-float16": (lambda tensors, config: config.update(dtype="float16"), SAME),
+    "head-of-an-untied-model": (lambda tensors, config: untie(tensors, config), SAME),
+    "copied-head": (lambda tensors, config: copy_head(tensors), SAME),
+    "head-that-config-does-not-say": (lambda tensors, config: add_head(tensors), SAME),
+    "n-inner-null": (lambda tensors, config: widen(tensors, config), SAME),
+    "activation": (lambda tensors, config: config.update(activation_function="relu"), SAME),
+    "no-activation": (lambda tensors, config: config.pop("activation_function"), SAME),
+    "no-epsilon": (lambda tensors, config: config.pop("layer_norm_epsilon"), SAME),
+    "scores-not-scaled": (lambda tensors, config: config.update(scale_attn_weights=False), SAME),
+    "scores-by-layer": (
+        lambda tensors, config: config.update(scale_attn_by_inverse_layer_idx=True),
+        SAME,
+    ),
+    "no-head-of-an-untied-model": (lambda tensors, config: config.update(UNTIED), WE_REFUSE),
+    "tensor-missing": (lambda tensors, config: tensors.pop("h.1.mlp.c_fc.bias"), WE_REFUSE),
+    "layer-too-many": (lambda tensors, config: config.update(n_layer=3), WE_REFUSE),
+    "layer-too-few": (lambda tensors, config: config.update(n_layer=1), WE_REFUSE),
+    "cross-attention": (lambda tensors, config: config.update(add_cross_attention=True), WE_REFUSE),
+    "another-model": (lambda tensors, config: config.update(model_type="gpt_neo"), WE_REFUSE),
+    "context-too-long": (lambda tensors, config: config.update(n_positions=32), ALL_REFUSE),
+    "vocabulary-too-small": (lambda tensors, config: config.update(vocab_size=100), ALL_REFUSE),
+    "n-head-that-does-not-divide": (lambda tensors, config: config.update(n_head=4), ALL_REFUSE),
+    "unknown-activation": (
+        lambda tensors, config: config.update(activation_function="gelu_newer"),
+        ALL_REFUSE,
+    ),
+    "turned-matrix": (lambda tensors, config: turn(tensors, "h.0.attn.c_attn.weight"), ALL_REFUSE),
+}
+
+
+def prefix(tensors: Tensors) -> None:
+    for name in list(tensors):
+        tensors[f"transformer.{name}"] = tensors.pop(name)
+
+
+def change_dtype(tensors: Tensors, dtype: type) -> None:
+    for name, values in tensors.items():
+        tensors[name] = values.astype(dtype)
+
+
+def add_head(tensors: Tensors) -> None:
+    """Add a W_U. In files that have one, all other names have the prefix."""
+    prefix(tensors)
+    tensors["lm_head.weight"] = HEAD
+
+
+def untie(tensors: Tensors, config: dict[str, Any]) -> None:
+    add_head(tensors)
+    config.update(UNTIED)
+
+
+def copy_head(tensors: Tensors) -> None:
+    add_head(tensors)
+    tensors["lm_head.weight"] = tensors["transformer.wte.weight"]
+
+
+def widen(tensors: Tensors, config: dict[str, Any]) -> None:
+    """Without n_inner, the width of an MLP is 4 * n_embd."""
+    config["n_inner"] = None
+    width = 4 * SMALL.n_embd
+    rng = np.random.default_rng(0)
+    for layer in range(SMALL.n_layer):
+        for name, shape in (
+            ("c_fc.weight", (SMALL.n_embd, width)),
+            ("c_fc.bias", (width,)),
+            ("c_proj.weight", (width, SMALL.n_embd)),
+        ):
+            values = rng.standard_normal(shape).astype(np.float32)
+            tensors[f"h.{layer}.mlp.{name}"] = values
+
+
+def turn(tensors: Tensors, name: str) -> None:
+    tensors[name] = np.ascontiguousarray(tensors[name].T)
+
+
+Read = tuple[Tensors, np.ndarray]  # parameters by our names, and logits
+
+
+def read_by_us(folder: Path, ids: np.ndarray) -> Read | str:
+    try:
+        model = tiedgpt.load_model(folder)
+    except CheckpointError:
+        return REFUSED
+    return {"lm_head.weight": model.W_U, **model.parameters}, model(ids)
+
+
+def read_by_transformers(folder: Path, ids: np.ndarray) -> Read | str:
+    """A tensor that is missing, or that nothing uses, is refused: transformers only reports it."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    try:
+        model, report = transformers.GPT2LMHeadModel.from_pretrained(
+            folder, output_loading_info=True, dtype=torch.float32
+        )
+    except (RuntimeError, ValueError, KeyError, OSError):
+        return REFUSED
+    assert isinstance(report, dict)
+    tensors = {}
+    for name, values in model.state_dict().items():
+        tensors[name.removeprefix("transformer.")] = values.numpy()
+    with torch.no_grad():
+        logits = model(torch.from_numpy(ids[None])).logits[0].numpy()
+    return tensors, logits
+
+
+@pytest.mark.filterwarnings(f"ignore::{TiedGPTWarning.__module__}.TiedGPTWarning")
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_a_checkpoint_is_read_as_transformers_reads_it_or_refused(tmp_path, name):
+    change, expected = CHECKPOINTS[name]
+    tensors = dict(random_model().parameters)
+    config = SMALL.to_json()
+    change(tensors, config)
+    write_tensors(tmp_path, tensors)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert_verdict(tmp_path, expected)
+
+
+def assert_verdict(folder: Path, expected: str) -> None:
+    ids = np.arange(12)
+    ours = read_by_us(folder, ids)
+    theirs = read_by_transformers(folder, ids)
+    if expected == SAME:
+        assert REFUSED not in (ours, theirs)
+        assert_same_read(ours, theirs)
+    else:
+        assert ours == REFUSED
+        assert (theirs == REFUSED) == (expected == ALL_REFUSE)
+
+
+def assert_same_read(ours: Read, theirs: Read) -> None:
+    for tensor, values in theirs[0].items():
+        if not tensor.endswith(("attn.bias", "attn.masked_bias")):
+            expected = np.ascontiguousarray(ours[0][tensor])
+            if tensor == "lm_head.weight" and expected.shape != values.shape:
+                expected = expected.T
+            np.testing.assert_array_equal(values, expected, tensor)
+    np.testing.assert_allclose(ours[1], theirs[1], rtol=1e-4, atol=1e-4)
+
+
+def test_several_files_are_read_as_transformers_reads_them(tmp_path):
+    write_shards(tmp_path, random_model())
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, **json.loads(index.read_text())}))
+    assert_verdict(tmp_path, SAME)
+
+
+# Files of safetensors
+
+# Rules that tiedgpt alone checks. The official reader takes the second of two tensors of a name.
+ONLY_OURS = ["name twice", "metadata null"]
+
+
+@pytest.mark.parametrize("rule", WRONG)
+def test_the_official_reader_refuses_what_we_refuse(rule):
+    official = pytest.importorskip("safetensors")
+    content, _ = WRONG[rule]
+    try:
+        official.deserialize(content)
+    except official.SafetensorError:
+        assert rule not in ONLY_OURS
+    else:
+        assert rule in ONLY_OURS
+
+
+def test_the_official_reader_knows_the_same_dtypes():
+    official = pytest.importorskip("safetensors")
+    names = {name for name, _ in official.deserialize(every_dtype())}
+    assert names == {*safetensors.DTYPE_BITS, "a"}
+
+
+# Vocabularies
+
+ONE_FILE = [name for name, (files, _) in FOLDERS.items() if list(files) == ["tokenizer.json"]]
+ONE_FILE.remove("no-added-tokens")  # transformers makes <|endoftext|> a special token, and so do we
+
+
+@pytest.mark.parametrize("name", ONE_FILE)
+def test_a_tokenizer_json_is_read_as_tokenizers_reads_it(tmp_path, name):
+    tokenizers = pytest.importorskip("tokenizers")
+    folder = write(tmp_path, FOLDERS[name][0])
+    theirs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ours = tiedgpt.load_tokenizer(folder)
+    texts = hostile_texts(["<pad>", *ours.special_tokens])
+    expected = [encoding.ids for encoding in theirs.encode_batch(texts, add_special_tokens=False)]
+    assert [ours.encode(text, special="token") for text in texts] == expected
