@@ -11,8 +11,8 @@ def tune() -> None:
 
     By default they keep a core busy for some 30 ms, while they wait for the next product. With 14
     it is 2**14 cycles, a few microseconds. So other threads have the core: those of tiedgpt, and
-    other programs. Where more programs are busy than there are cores, a token took 8 to 14 times
-    as long without the setting.
+    other programs, and a token takes a fraction of the time where more programs are busy than there
+    are cores.
 
     The setting holds for the whole process, so the command line makes it, and the library does not.
     The user's own setting stays.
