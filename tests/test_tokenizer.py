@@ -235,6 +235,11 @@ def test_special_tokens_in_a_text(tokenizer, text, special, ids):
     assert tokenizer.decode(ids) == text
 
 
+# Merges that make the text of the end-of-text token, so that it is an ordinary token, too.
+MERGES_TO_EOT = [(EOT[:length], EOT[length]) for length in range(1, len(EOT))]
+MERGED_EOT = Tokenizer(MERGES_TO_EOT, {EOT: 254 + len(EOT)})
+
+
 @pytest.mark.parametrize(
     ("tokenizer", "text", "token", "place"),
     [
@@ -245,6 +250,7 @@ def test_special_tokens_in_a_text(tokenizer, text, special, ids):
         (MERGE, f"low{EOT}", EOT, 3),
         (BYTE, f"low!{EOT}", EOT, 4),
         (Tokenizer([], plain_tokens=["<user>"]), f"a{EOT}", EOT, 1),
+        (MERGED_EOT, f"a{EOT}", EOT, 1),
     ],
 )
 def test_a_special_token_in_a_text_is_an_error_by_default(tokenizer, text, token, place):
