@@ -348,7 +348,7 @@ def read_model(folder, config, head):  # -> the parameters, and whether the mode
     tied = choose_head(arrays, config, head)
     if not tied and "lm_head.weight" not in arrays:
         note("the file has no W_U, so a copy of wte.T is used")
-        arrays["lm_head.weight"] = arrays["wte.weight"].copy()
+        arrays["lm_head.weight"] = arrays["wte.weight"].copy()  # lm_head.weight is W_U.T
     return nest(arrays, config["n_layer"]), tied
 
 

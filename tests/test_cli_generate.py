@@ -235,7 +235,7 @@ def test_a_copied_head_gives_the_same_text_and_is_noted(run, checkpoint):
     code, out, err = run(*greedy, "--head", "untied")
     assert code == 0
     assert out == output(run, *greedy)
-    note = "tiedgpt: note: this checkpoint has no W_U of its own: a copy of wte.T is used"
+    note = "tiedgpt: note: this checkpoint has no W_U: a copy of wte.T is used"
     assert err.startswith(note)
     assert err.count("\n") == 1
 

@@ -144,7 +144,7 @@ def test_the_table_of_next(table):
 
 def test_the_table_of_next_by_both_heads_marks_the_tokens_of_one_head(table):
     document, (_title, header, *rows, foot) = table(f"next {PROMPT} -k 3 --head both")
-    assert header == ["tied", "logit", "rank", "untied", "logit", "rank"]
+    assert header == ["tied p", "logit", "rank", "untied p", "logit", "rank"]
     assert foot == ["* among the 3 likeliest by one head only"]
     both = zip(document["tied"]["next"], document["untied"]["next"], strict=True)
     for (tied, untied), (label, *numbers) in zip(both, rows, strict=True):

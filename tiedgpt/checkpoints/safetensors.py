@@ -207,7 +207,9 @@ def check_places(tensors: Iterable[Tensor], listing: Path, data_start: int, file
                 f"bits, but {tensor.dtype} {short_repr(list(tensor.shape))} needs "
                 f"{short_repr(bits_needed)}"
             )
-        if max(tensor.shape, default=0) > MAX_AXIS:  # beside an axis of 0, no size shows it
+        if (
+            max(tensor.shape, default=0) > MAX_AXIS
+        ):  # beside an axis of 0 the size is 0, and shows nothing
             raise CheckpointError(
                 f"{listing}: tensor {short_repr(tensor.name)} has the shape "
                 f"{short_repr(list(tensor.shape))}; expected axes of at most {MAX_AXIS}"
@@ -252,7 +254,7 @@ def write(
     header_bytes = json.dumps(header, separators=(",", ":")).encode()
     # Spaces after the header make the data begin at a multiple of CACHE_LINE.
     header_bytes += b" " * (-(8 + len(header_bytes)) % CACHE_LINE)
-    if len(header_bytes) > MAX_HEADER:  # nobody could read the file
+    if len(header_bytes) > MAX_HEADER:  # read_header would refuse the file
         raise CheckpointError(
             f"a header of {len(header_bytes)} bytes cannot be written; expected at most "
             f"{MAX_HEADER}"

@@ -52,7 +52,7 @@ OTHER_NAMES = {
 HELP = """\
 usage: tiedgpt [-h] [--version] COMMAND ...
 
-GPT-2 in NumPy. Its output matrix is the token embedding, or a separate matrix.
+GPT-2 in NumPy. Its output matrix is the token embedding, or another one, W_U.
 
 commands:
 {commands}

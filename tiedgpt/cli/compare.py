@@ -1,4 +1,4 @@
-"""Find the mistake in another GPT-2.
+"""Compare another GPT-2 with this one, and name its mistake.
 
 Find the activation of another GPT-2 that differs first from this model's, and the known mistake
 that gives the same numbers. Save its activations, and the token ids that it read, with

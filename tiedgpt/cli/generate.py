@@ -246,7 +246,7 @@ class Answer:
                 print(printable(sample.text[shown:]), end="", flush=True)
                 shown = len(sample.text)
                 if sample.finish_reason is None:
-                    next(steps, None)  # the end of the steps completes the sample
+                    next(steps, None)  # one more token of each sample; the last step completes them
             print()
 
             if self.args.logprobs is not None:

@@ -77,7 +77,7 @@ def print_next(tokenizer: Tokenizer, k: int, reports: list[dict[str, Any]]) -> N
         fields.append("rank")
         titles = [""]
         for report in reports:
-            titles += [report["head"], "logit", "rank"]
+            titles += [f"{report['head']} p", "logit", "rank"]
 
     rows: list[Cells] = [tuple(titles)]
     predictions = [report["next"] for report in reports]  # all list the same tokens

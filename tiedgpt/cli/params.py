@@ -103,7 +103,11 @@ def count_two_matrices(vocab: int, dim: int, total: int | None, as_json: bool) -
 
 
 def print_counts(title: str, report: dict[str, Any], share: str, with_shares: bool) -> None:
-    """Print a title, a table of the counts, and a sentence about what a tie saves."""
+    """Print a title, a table of the counts, and a sentence about what a tie saves.
+
+    share: the end of the sentence, such as ", 23.7% of the untied model". with_shares: whether the
+    table has the column of shares.
+    """
     print(fill(one_line(title)))
     print()
     rows = rows_of_counts(report)

@@ -118,7 +118,7 @@ def run(args: argparse.Namespace) -> None:
     out = args.resume or args.out
     check_directory(args)
     text = read_text(args.corpus)
-    others: dict[str, bytes] = {}
+    others: dict[str, bytes] = {}  # the files beside the model, such as the tokenizer's
     if args.resume is None:
         trainer, tokenizer, others = new_trainer(args, text)
     else:
@@ -135,8 +135,7 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps(report))
     else:
         print_result(report, trainer.model.config.vocab_size)
-    was_evaluated_again = len(trainer.evaluations) > 1
-    if was_evaluated_again and report["best_step"] == 0:
+    if len(trainer.evaluations) > 1 and report["best_step"] == 0:
         note(
             f"training has not lowered the held-out loss: {out} holds the model before step 1; "
             f"try another --lr than {trainer.settings.lr:g}"

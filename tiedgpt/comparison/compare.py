@@ -444,10 +444,11 @@ def diagnose(comparison: Comparison, progress: OnTrial, most_trials: int | None)
 
 
 def first_difference(comparison: Comparison) -> Difference:
-    """The first activation that differs from what we compute from theirs before it.
+    """The first activation of theirs that differs from ours, which is computed from the activations
+    of theirs before it.
 
-    If none differs from that, small differences have grown. Then it is the first one that differs
-    from what we compute from the ids alone, and nothing is given.
+    If none does, small differences have added up. Then it is the first activation that differs from
+    ours, which is computed from the ids alone: `given` is empty.
     """
     given = comparison.theirs
     wrong_rows = [row for row in comparison.rows(given, planted={}) if row.differs]
@@ -561,8 +562,8 @@ def error_with(comparison: Comparison, difference: Difference, trial: Trial) -> 
 def best_of(explanations: list[Explanation]) -> list[Explanation]:
     """The best explanation, and those that cannot be told apart from it.
 
-    They have its rank: they leave as many activations wrong, and their scope is as wide. They are
-    in the order of the list of mistakes.
+    They have the best rank (the fewest activations left wrong, then the widest scope), and an error
+    of at most twice the smallest. They are in the order of the list of mistakes.
     """
     best_rank = min(explanation.rank for explanation in explanations)
     best = [explanation for explanation in explanations if explanation.rank == best_rank]

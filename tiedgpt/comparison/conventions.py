@@ -358,8 +358,8 @@ def with_transposed_matrices(arrays: Parameters) -> Parameters:
 def has_transposed_matrices(arrays: Mapping[Any, Any]) -> bool:
     """Whether the matrices of the blocks are [out, in], as in nanoGPT and llm.c, not [in, out].
 
-    The shape of c_attn tells: it is [3 D, D] or [D, 3 D]. It is found under our name, which nanoGPT
-    has too, but not under llm.c's, qkvw: translate_parameters gives it our name before.
+    The shape of c_attn.weight tells: [3 D, D] or [D, 3 D]. The name that llm.c has for it, qkvw, is
+    not recognised: translate_parameters puts ours in its place first.
     """
     for name, array in arrays.items():
         is_c_attn = str(name).endswith("c_attn.weight")

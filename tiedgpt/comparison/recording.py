@@ -291,7 +291,9 @@ def array_of(lists: Any, name: str, path: Path) -> np.ndarray:
     """Nested lists of numbers as an array. Raises ArgumentError if they are anything else."""
     try:
         array = np.array(lists)
-        if array.dtype == object:  # with null among the numbers
+        if array.dtype == object:  # null, which becomes nan, or an integer above 64 bits
+            if any(isinstance(value, str) for value in array.flat):
+                raise ValueError("a text")
             array = np.array(lists, np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         raise ArgumentError(
