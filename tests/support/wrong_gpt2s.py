@@ -473,7 +473,8 @@ WRONG_GPT2S = [
     ),
     wrong(
         "logits: yours is log_softmax(logits)",
-        logits=lambda final, p: np.log(softmax(final @ p["wte.weight"].T)),
+        # In float64, because a probability of less than 1e-45 is 0 in float32.
+        logits=lambda final, p: np.log(softmax(np.float64(final @ p["wte.weight"].T))),
     ),
 ]
 
