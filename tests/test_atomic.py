@@ -336,9 +336,9 @@ def test_a_process_that_is_killed_at_any_time_leaves_a_whole_checkpoint_or_none(
 
 
 def test_what_a_killed_process_left_of_another_target_stays(tmp_path):
-    left = tmp_path / ".newer.0123abcd.new"
+    left = tmp_path / ".models.0123abcd.new"
     left.mkdir()
-    write(tmp_path / "new")
+    write(tmp_path / "model")
     assert left.exists()
 
 

@@ -185,6 +185,7 @@ def assert_same_read(ours: Read, theirs: Read) -> None:
 def test_several_files_are_read_as_transformers_reads_them(tmp_path):
     write_shards(tmp_path, random_model())
     index = tmp_path / "model.safetensors.index.json"
+    # transformers needs the entry "metadata", which write_shards leaves out.
     index.write_text(json.dumps({"metadata": {}, **json.loads(index.read_text())}))
     assert_verdict(tmp_path, SAME)
 

@@ -278,7 +278,7 @@ def test_one_long_line_takes_little_memory(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def begun(run_documents) -> dict[str, bytes]:
+def parts_before_two_were_removed(run_documents) -> dict[str, bytes]:
     """The parts of a run to `out`, of which two were removed afterwards."""
     assert run_documents()[0] == 0
     parts = parts_of()
@@ -287,7 +287,9 @@ def begun(run_documents) -> dict[str, bytes]:
     return parts
 
 
-def test_a_missing_part_is_made_again_and_the_others_are_kept(run_documents, begun):
+def test_a_missing_part_is_made_again_and_the_others_are_kept(
+    run_documents, parts_before_two_were_removed
+):
     left = {path: path.stat().st_mtime_ns for path in Path("out").glob("part-*.jsonl")}
     assert len(left) >= 4
     unfinished = Path("out/.part-00001.jsonl.0123abcd.new")
@@ -295,17 +297,17 @@ def test_a_missing_part_is_made_again_and_the_others_are_kept(run_documents, beg
     code, _, err = run_documents()
     assert code == 0
     assert "75 rows in out, 0 with an error" in err
-    assert parts_of() == begun
+    assert parts_of() == parts_before_two_were_removed
     assert {path: path.stat().st_mtime_ns for path in left} == left
     assert not unfinished.exists()
-    assert sorted(os.listdir("out")) == sorted([*begun, "settings.json"])
+    assert sorted(os.listdir("out")) == sorted([*parts_before_two_were_removed, "settings.json"])
 
 
-def test_a_complete_run_needs_no_scheduler(run_documents, begun):
+def test_a_complete_run_needs_no_scheduler(run_documents, parts_before_two_were_removed):
     run_documents()
     code, _, _ = run_documents("--scheduler", "tcp://127.0.0.1:1")
     assert code == 0
-    assert parts_of() == begun
+    assert parts_of() == parts_before_two_were_removed
 
 
 def change_text(name: str) -> None:
@@ -373,7 +375,7 @@ CHANGES = {  # name -> what changes, the flags and the inputs of the second run,
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_anything_else_is_refused(run_documents, begun, name):
+def test_anything_else_is_refused(run_documents, parts_before_two_were_removed, name):
     change, flags, inputs, message = CHANGES[name]
     before = parts_of()
     change()
@@ -383,14 +385,14 @@ def test_anything_else_is_refused(run_documents, begun, name):
     assert parts_of() == before
 
 
-def test_any_other_setting_is_refused(run_documents, begun):
+def test_any_other_setting_is_refused(run_documents, parts_before_two_were_removed):
     path = Path("out/settings.json")
     settings = json.loads(path.read_bytes())
     assert set(settings) >= {"tiedgpt", "numpy", "regex", "python", "block_size", "model_sha256"}
     for name in settings:
         path.write_text(json.dumps({**settings, name: "other"}))
         assert_one_error_line(run_documents(), f"out was begun with another {name}: 'other', not")
-    assert len(parts_of()) == len(begun) - 2
+    assert len(parts_of()) == len(parts_before_two_were_removed) - 2
 
 
 def test_a_vocabulary_with_other_tokens_has_another_hash(model):

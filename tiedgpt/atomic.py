@@ -97,8 +97,8 @@ def check_new(target: str | Path) -> Path:
         is_empty = not path.exists() or not any(path.iterdir())
     if not is_empty:
         raise _not_empty(path)
-    # A rename can put nothing in the place of a mounted directory, and would take the shell's
-    # working directory away.
+    # A mounted directory cannot be replaced by a rename. To replace the working directory would
+    # leave the shell in one that is deleted.
     if os.path.ismount(path) or path == Path.cwd():
         raise CheckpointError(
             f"{target} cannot be replaced by a new directory, because it is a working directory or "

@@ -421,8 +421,8 @@ class Repository:
         else:
             reason = short_repr(message, 200)
 
-        # If no request has reached the hub yet, the address or the network is wrong, and another
-        # attempt would fail too.
+        # Another attempt may succeed if the hub was reached: before, or by this request, which was
+        # cut or not answered in time. If not, the address or the network is wrong.
         is_lost = was_cut or isinstance(error, requests.ConnectionError | requests.Timeout)
         if is_lost and (self.was_reached or was_cut or isinstance(error, requests.ReadTimeout)):
             return Interrupted(reason)

@@ -152,14 +152,15 @@ def find_here(source: str | Path, weights: bool = True) -> Path:
 def find_by_name(name: str) -> Path | None:
     """The first folder of a name that holds a whole model; None without one."""
     in_weight_folders = (root / name for root in weight_folders())
-    # The cache calls a known model as the user called it: gpt2, or openai-community/gpt2.
+    # Hugging Face's cache has a model under the name by which it was downloaded: gpt2, or
+    # openai-community/gpt2.
     repositories = [MODELS[name].repository, name] if name in MODELS else [name]
     in_cache = map(_snapshot, repositories)  # only asked if no weight folder has the model
     for folder in chain(in_weight_folders, in_cache):
         for files in FILES_OF_A_MODEL:
             # os.path.isfile, unlike Path.is_file, is False for a folder that may not be read.
             if folder is not None and all(os.path.isfile(folder / file) for file in files):
-                if files[-1] != INDEX or _has_all_shards(folder):
+                if INDEX not in files or _has_all_shards(folder):
                     return folder
     return None
 

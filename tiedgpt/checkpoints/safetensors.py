@@ -159,16 +159,17 @@ def read_header(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             raise CheckpointError(
                 f"{path}: truncated, or not a safetensors file: {size} bytes, a header of {length}"
             )
-        text = file.read(length)
+        header_bytes = file.read(length)
+        # ACCESS_COPY: a number that is written to an array changes in this process alone.
         memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     try:
-        header = STRICT_JSON.decode(text.decode())
+        header = STRICT_JSON.decode(header_bytes.decode())
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: the header is not JSON: {error}") from error
     if not isinstance(header, dict):
         raise CheckpointError(f"{path}: the header must be a JSON object, got {short_repr(header)}")
     metadata = header.pop("__metadata__", {})
-    if not isinstance(metadata, dict) or not all(type(text) is str for text in metadata.values()):
+    if not isinstance(metadata, dict) or not all(type(value) is str for value in metadata.values()):
         raise CheckpointError(f"{path}: __metadata__ must hold strings, got {short_repr(metadata)}")
     tensors = {}
     for name, entry in header.items():
@@ -190,7 +191,8 @@ def read_header(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 def check_places(tensors: Iterable[Tensor], listing: Path, data_start: int, file_size: int) -> None:
     """Check that each tensor has the size of its shape, and that they fill the file's data.
 
-    listing: the file that has the positions. Raises CheckpointError.
+    listing: the file that names the positions, which of OpenAI's files is the index. Raises
+    CheckpointError.
     """
     end = data_start  # where the tensor before ends
     for tensor in sorted(tensors, key=lambda tensor: (tensor.start, tensor.end)):
@@ -207,9 +209,8 @@ def check_places(tensors: Iterable[Tensor], listing: Path, data_start: int, file
                 f"bits, but {tensor.dtype} {short_repr(list(tensor.shape))} needs "
                 f"{short_repr(bits_needed)}"
             )
-        if (
-            max(tensor.shape, default=0) > MAX_AXIS
-        ):  # beside an axis of 0 the size is 0, and shows nothing
+        # A tensor with an axis of 0 has no bytes, whatever its other axes are.
+        if max(tensor.shape, default=0) > MAX_AXIS:
             raise CheckpointError(
                 f"{listing}: tensor {short_repr(tensor.name)} has the shape "
                 f"{short_repr(list(tensor.shape))}; expected axes of at most {MAX_AXIS}"

@@ -186,7 +186,8 @@ def _check_settings(file: dict[str, Any], path: Path) -> None:
         value = sections[section_name]
         if isinstance(value, dict):
             value = value.get(key)
-        # A section that is missing or not an object stands for its fields: None, or a wrong value.
+        # Where the whole section is missing, the value is None. Where it is not an object, it is
+        # the section itself, which is not accepted.
         if value not in accepted:
             raise TokenizerError(
                 f"{path}: {name} is {short_repr(value)}, expected {accepted[0]!r}, as in GPT-2"

@@ -21,9 +21,9 @@ from ..atomic import check_new, new_directory
 from ..checkpoints import find_model, has_unembedding, read_config, read_tokenizer
 from ..checkpoints.files import copied_files, read_said_config, write_checkpoint
 from ..checkpoints.places import weight_folders
-from ..errors import ArgumentError, TiedGPTError
+from ..errors import COUNT, ArgumentError, TiedGPTError
 from ..evaluation import score
-from ..gpt2.checks import check_logits, seed_or_new
+from ..gpt2.checks import check_logits
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count
 from . import models, options
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> None:
     source, destination = source_and_destination(args)
     if args.command == "tie" and (args.init is not None or args.seed is not None):
         raise ArgumentError("--init and --seed are for untie: a tied model has no W_U of its own")
-    seed = seed_or_new(args.seed or 0)
+    seed = COUNT.check("seed", args.seed or 0)
     check_new(destination)
     _, path = find_model(source, note)
     if args.command == "tie":
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> None:
     else:
         model = load_to_untie(path, source, args.init)
         copy = model
-        if model.config.tied:
+        if model.config.tied:  # if not, it has a W_U that its config.json does not mention
             copy = model.untie(args.init or "copy", seed)
     write_copy(copy, path, destination)
     if not np.array_equal(copy.W_U, model.W_U):

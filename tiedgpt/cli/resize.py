@@ -16,8 +16,8 @@ from pathlib import Path
 
 from ..atomic import check_new
 from ..checkpoints import find_model, read_config, read_tokenizer
-from ..errors import ArgumentError, CheckpointError
-from ..gpt2.checks import check_vocab_size, seed_or_new
+from ..errors import COUNT, ArgumentError, CheckpointError
+from ..gpt2.checks import check_vocab_size
 from ..gpt2.config import Config
 from . import models, options
 from .convert import add_paths, source_and_destination, write_copy
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> None:
     source, destination = source_and_destination(args)
     if args.seed is not None and args.init != "random":
         raise ArgumentError("--seed is for --init random: the mean of the old rows needs no seed")
-    seed = seed_or_new(args.seed or 0)
+    seed = COUNT.check("seed", args.seed or 0)
     check_new(destination)
     _, path = find_model(source, note)
     check_size(read_config(path), source, args.vocab_size, args.shrink)

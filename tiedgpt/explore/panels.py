@@ -134,7 +134,10 @@ def source_of(function: Callable[..., Any]) -> Answer:
 
 
 def next_tokens(query: Query) -> Answer:
-    """The likeliest next tokens, and what sampling makes of them."""
+    """The likeliest next tokens, and what sampling makes of them.
+
+    query.text_ids is the whole text, query.prompt_ids the text up to the token that is chosen.
+    """
     tokenizer = query.shown.tokenizer
     logits = query.logits
     probabilities = np.exp(paths.log_probabilities(logits))  # [V], by the model alone
@@ -378,7 +381,7 @@ def three_words(query: Query) -> Answer:
     """What each way to score predicts, for the reader's W_E or for the best one."""
     W_E = query.toy_matrix("W_E")
     P = query.toy_matrix("P")
-    solutions = toy.solve(W_E, P)  # it also checks the numbers, for the best W_E too
+    solutions = toy.solve(W_E, P)  # it refuses wrong numbers, which the best W_E would hide
     if query.fields.get("solve_W_E"):
         W_E = toy.embedding_of(P, W_E.shape[1])
         solutions = toy.solve(W_E, P)
