@@ -12,13 +12,11 @@ import {
 	note,
 	on,
 	percent,
-	plain,
 	put,
 	roving,
 	textOf,
 	whole
 } from "./draw.js"
-import {drawFlow} from "./switch.js"
 import {
 	ask,
 	facts,
@@ -35,6 +33,7 @@ import {
 	set,
 	state
 } from "./state.js"
+import {drawFlow} from "./switch.js"
 
 const idsOf = tokens => tokens.map(token => token.id)
 // Each setting of sampling that the reader has changed, with its value.
@@ -237,9 +236,9 @@ function control({name, help, min, max, whole, ...setting}) {
 	return el("label", {title: help}, name.replaceAll("_", " "), el("input", {id: name, placeholder, ...shown}))
 }
 // An empty control has the default.
-function valueOf({type, checked, value, id}) {
+function controlValue({type, checked, value, id}) {
 	if (type === "checkbox") return checked || null
 	if (value === "") return id === "seed" ? 1 : null
 	return Number(value)
 }
-on("#controls", "input", e => set({[e.target.id]: valueOf(e.target)}, "next"))
+on("#controls", "input", e => set({[e.target.id]: controlValue(e.target)}, "next"))

@@ -1,5 +1,5 @@
 // What the page shows, its address, the questions to the server, and when a panel is drawn.
-import {$, $$, el, mark, on, put, side} from "./draw.js"
+import {$, $$, el, mark, put, side} from "./draw.js"
 
 export const state = {
 	panel: "switch",
