@@ -118,6 +118,8 @@ def read_safetensors(path):  # -> {"h.0.ln_1.weight": array, ...}
                 raise ValueError(f"{path}: {name} is {tensor['dtype']}; only F32 is read")
             begin, end = tensor["data_offsets"]  # counted from the end of the header
             file.seek(8 + length + begin)
+            if name in arrays:
+                raise ValueError(f"{path} has {name} twice")
             array = np.frombuffer(file.read(end - begin), "<f4")  # little-endian float32
             arrays[name] = array.reshape(tensor["shape"])
     return arrays
@@ -220,13 +222,19 @@ GPT2_SETTINGS = {
     "scale_attn_weights": True,
     "scale_attn_by_inverse_layer_idx": False,
     "add_cross_attention": False,
+    "quantization_config": None,
 }
+# Other names of sizes, which transformers reads in place of n_embd, n_head, ...
+OTHER_NAMES = ("hidden_size", "num_attention_heads", "num_hidden_layers", "max_position_embeddings")
 
 
 def check_config(config):
     for name, value in GPT2_SETTINGS.items():
         if config.get(name, value) != value:
             raise ValueError(f"config.json: {name} is {config[name]!r}; only {value!r} is read")
+    for name in ("model_type", *OTHER_NAMES):
+        if (name in config) != (name == "model_type"):
+            raise ValueError(f"config.json must have model_type, and none of {OTHER_NAMES}")
 
 
 def check_arrays(arrays, config):
@@ -274,8 +282,12 @@ def check_tokenizer(folder, vocabulary, merges, V):
         if len(pair) != 2 or "".join(pair) not in vocabulary:
             raise ValueError(f"merges.txt has {pair}, which does not make a token of vocab.json")
     settings = read_json_if_there(folder / "tokenizer_config.json")
-    if settings.get("add_prefix_space") or settings.get("add_bos_token"):
-        raise ValueError("tokenizer_config.json adds a space or a token to each text")
+    for name in ("add_prefix_space", "add_bos_token", "add_eos_token"):
+        if settings.get(name):
+            raise ValueError(f"tokenizer_config.json: {name} adds to each text, and is not read")
+    kind = settings.get("tokenizer_class", "GPT2Tokenizer").removesuffix("Fast")
+    if kind not in ("GPT2Tokenizer", "PreTrainedTokenizer", "TokenizersBackend"):
+        raise ValueError(f"tokenizer_config.json: tokenizer_class is {kind}, not GPT2Tokenizer")
     tokenizer = read_json_if_there(folder / "tokenizer.json")
     if tokenizer:
         check_tokenizer_json(tokenizer, vocabulary, merges)
@@ -286,11 +298,15 @@ def check_tokenizer_json(tokenizer, vocabulary, merges):
     model = tokenizer["model"]
     pairs = [tuple(pair.split(" ") if type(pair) is str else pair) for pair in model["merges"]]
     has_other_merges = pairs != list(merges)
+    for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges"):
+        has_other_merges = has_other_merges or bool(model.get(name))
     has_other_ids = not model["vocab"].items() <= vocabulary.items()
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
     pre_tokenizer = {"use_regex": True} | (tokenizer.get("pre_tokenizer") or {})
     cuts_otherwise = not byte_level.items() <= pre_tokenizer.items()
-    if has_other_merges or has_other_ids or cuts_otherwise or tokenizer.get("normalizer"):
+    post_processor = tokenizer.get("post_processor") or {"type": "ByteLevel"}
+    changes_text = tokenizer.get("normalizer") or post_processor["type"] != "ByteLevel"
+    if has_other_merges or has_other_ids or cuts_otherwise or changes_text:
         raise ValueError("tokenizer.json gives other ids than vocab.json and merges.txt")
 
 
@@ -302,14 +318,16 @@ def special_tokens(folder, vocabulary, merges):  # -> set of texts
     added = read_json_if_there(folder / "tokenizer.json").get("added_tokens", [])
     settings = read_json_if_there(folder / "tokenizer_config.json")
     settings |= read_json_if_there(folder / "special_tokens_map.json")
-    added += settings.get("added_tokens_decoder", {}).values()
-    for name, value in settings.items():  # "pad_token": "lord", or {"content": "lord", ...}
-        if name.endswith("_token") and value:
+    for name, value in settings.items():
+        if name == "added_tokens_decoder" or name.endswith("special_tokens"):  # a dict or a list
+            added += value.values() if type(value) is dict else value or []
+        elif name.endswith("_token"):  # "pad_token": "lord", or {"content": "lord", ...}
             added.append(value)
-        if name == "additional_special_tokens":
-            added += value
     for token in added:
-        special.add(token if type(token) is str else token["content"])
+        if type(token) is dict:
+            special.add(token["content"])
+        elif type(token) is str:
+            special.add(token)
     return special
 
 

@@ -52,7 +52,7 @@ def test_temperature_0_is_greedy_and_said(run, checkpoint):
     code, out, err = run(*arguments, "-t", "0")
     assert code == 0
     assert out == output(run, *arguments, "--greedy")
-    assert err.startswith("tiedgpt: note: temperature 0")
+    assert "likeliest token" in err
     assert err.count("\n") == 1
 
 

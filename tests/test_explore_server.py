@@ -6,6 +6,7 @@ Its address is http://127.0.0.1:PORT/SECRET/. Other programs and sites do not kn
 import json
 import socket
 import threading
+from contextlib import ExitStack
 
 import pytest
 from support.explore_server import ask, connect, post, request, serving, shown_models
@@ -152,6 +153,16 @@ def test_an_idle_connection_keeps_no_other_waiting(server):
     """A browser opens connections before it needs them."""
     address = ("127.0.0.1", server.server_port)
     with socket.create_connection(address), socket.create_connection(address):
+        assert post(server.url, "next", text=TEXT)[0] == 200
+
+
+def test_of_many_idle_connections_the_oldest_is_closed(server):
+    address = ("127.0.0.1", server.server_port)
+    with ExitStack() as stack:
+        idle = []
+        for _ in range(server_module.MAX_WAITING + 1):
+            idle.append(stack.enter_context(socket.create_connection(address, timeout=30)))
+        assert idle[0].recv(1) == b""
         assert post(server.url, "next", text=TEXT)[0] == 200
 
 

@@ -474,6 +474,9 @@ def test_head_untied_uses_the_W_U_of_the_file_and_head_tied_does_not(folder, run
         pytest.param("n_inner", 50, "mlp.c_", id="n_inner"),
         pytest.param("n_positions", 65, "wpe.weight has shape (64, 21)", id="n_positions"),
         pytest.param("vocab_size", 256, "vocab.json", id="vocab_size"),
+        pytest.param("model_type", None, "model_type", id="no-model_type"),
+        pytest.param("num_hidden_layers", 1, "num_hidden_layers", id="another-name"),
+        pytest.param("quantization_config", {"bits": 4}, "quantization_config", id="quantized"),
     ],
 )
 def test_the_config_of_another_model_is_refused(folder, run_tied, name, value, message):
@@ -554,6 +557,10 @@ def test_two_tokens_with_one_id_are_refused(folder, run_tied):
         pytest.param(
             "tokenizer_config.json", {"additional_special_tokens": ["lord"]}, id="additional"
         ),
+        pytest.param("tokenizer_config.json", {"extra_special_tokens": ["lord"]}, id="extra"),
+        pytest.param(
+            "tokenizer_config.json", {"extra_special_tokens": {"my_token": "lord"}}, id="extra-dict"
+        ),
         pytest.param(
             "tokenizer_config.json",
             {"added_tokens_decoder": {"7": {"content": "lord"}}},
@@ -594,6 +601,12 @@ def test_an_added_token_of_tokenizer_json_is_refused_in_the_prompt(folder, run_t
             },
             id="no-words",
         ),
+        pytest.param(
+            {"post_processor": {"type": "TemplateProcessing", "single": []}}, id="a-template"
+        ),
+        pytest.param(
+            {"model": {"vocab": {}, "merges": [], "end_of_word_suffix": "</w>"}}, id="suffix"
+        ),
         pytest.param({"model": {"vocab": {"a": 1}, "merges": []}}, id="other-ids"),
         pytest.param({"model": {"vocab": {}, "merges": [["a", "b"]]}}, id="other-merges"),
     ],
@@ -603,7 +616,17 @@ def test_a_tokenizer_json_that_gives_other_ids_is_refused(folder, run_tied, chan
     assert_refused(run_tied(folder, "a"), "tokenizer.json")
 
 
-@pytest.mark.parametrize("name", ["add_prefix_space", "add_bos_token"])
+def test_a_name_that_is_twice_in_the_weights_is_refused(folder, run_tied):
+    edit_arrays(folder, lambda arrays: {**arrays, "wte.weight": arrays["transformer.wte.weight"]})
+    assert_refused(run_tied(folder, "a"), "wte.weight twice")
+
+
+def test_another_class_of_tokenizers_is_refused(folder, run_tied):
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "LlamaTokenizer"}))
+    assert_refused(run_tied(folder, "a"), "LlamaTokenizer")
+
+
+@pytest.mark.parametrize("name", ["add_prefix_space", "add_bos_token", "add_eos_token"])
 def test_a_setting_of_the_tokenizer_that_changes_ids_is_refused(folder, run_tied, name):
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps({name: True}))

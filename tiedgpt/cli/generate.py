@@ -97,8 +97,8 @@ def run(args: argparse.Namespace) -> None:
     COUNT.check("logprobs", args.logprobs or 0)
     Range(1).check("max_new_tokens", args.max_new_tokens)
     Range(1, MAX_SAMPLES).check("num_samples", args.num_samples)
-    if sampling.temperature == 0:
-        note("temperature 0 takes the likeliest token every time, as --greedy does")
+    if sampling.is_greedy and {args.temperature, args.top_k, args.top_p, args.min_p} != {None}:
+        note("the likeliest token is taken every time: -k, -p, --min-p, -t change nothing")
     if args.echo and args.json:
         raise ArgumentError("--echo cannot be given with --json: the document has the prompt")
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty()

@@ -27,6 +27,7 @@ from .query import Query
 from .shown import ShownModels
 
 MAX_BODY = 64 * 1024  # bytes
+MAX_WAITING = 32  # connections on which nothing has been sent; a browser opens a few
 # A body of up to this size is read before it is refused: a browser that is still writing would miss
 # the refusal. A client on this machine sends so much at once.
 MAX_REFUSED_BODY = 64 * MAX_BODY
@@ -86,12 +87,20 @@ class Server(HTTPServer):
                     if key.fileobj is self.socket:
                         connection, _ = self.socket.accept()
                         waiting.register(connection, selectors.EVENT_READ)
+                        self.close_oldest(waiting)
                     else:
                         waiting.unregister(key.fileobj)
                         self.answer(key.fileobj)
             for key in list(waiting.get_map().values()):
                 if key.fileobj is not self.socket:
                     self.shutdown_request(key.fileobj)  # type: ignore[arg-type]
+
+    def close_oldest(self, waiting: selectors.BaseSelector) -> None:
+        """Close the connection that has waited longest, if there are more than MAX_WAITING."""
+        _, *connections = list(waiting.get_map().values())
+        if len(connections) > MAX_WAITING:
+            waiting.unregister(connections[0].fileobj)
+            self.shutdown_request(connections[0].fileobj)  # type: ignore[arg-type]
 
     def answer(self, connection: Any) -> None:
         """Answer the one request of a connection, and close it."""
