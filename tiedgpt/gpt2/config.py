@@ -96,10 +96,11 @@ class Config:
         # The default of n_inner needs an n_embd that is a size. _check_fields refuses any other.
         if self.n_inner is None and self.n_embd in SIZE:
             values["n_inner"] = 4 * self.n_embd
+        ends = [self.eos_token_id]
         if isinstance(self.eos_token_id, list | tuple):  # a list in config.json
             ends = [int(end) if isinstance(end, np.integer) else end for end in self.eos_token_id]
             values["eos_token_id"] = tuple(ends)
-        for token in (self.bos_token_id, *self.eos_token_ids):
+        for token in (self.bos_token_id, *ends):
             if token is not None and token not in TOKEN_ID:
                 raise ConfigError(
                     f"bos_token_id and eos_token_id must be {TOKEN_ID}, got {short_repr(token)}"
