@@ -24,7 +24,8 @@ from support.models import SMALL, random_model
 
 import tiedgpt
 from tiedgpt import Tokenizer, cli
-from tiedgpt.atomic import check_new, new_directory, replaced_file
+from tiedgpt.atomic import check_new, new_directory, remove_unfinished, replaced_file
+from tiedgpt.checkpoints.files import write_checkpoint
 from tiedgpt.errors import CheckpointError
 
 MODEL = random_model(replace(SMALL, vocab_size=257))
@@ -72,6 +73,19 @@ def test_a_link_leads_to_its_target(tmp_path, exists):
     write(tmp_path / "link")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "target" / "a").read_text() == "a"
+
+
+def test_a_checkpoint_whose_first_files_another_process_removes_is_not_published(tmp_path):
+    """The other process writes to the same target. It takes this one for killed."""
+
+    class Others(dict):
+        def items(self):  # called after config.json is written
+            remove_unfinished(tmp_path / "model")
+            return super().items()
+
+    with pytest.raises(CheckpointError), new_directory(tmp_path / "model") as directory:
+        write_checkpoint(directory, MODEL, Others({"merges.txt": b""}))
+    assert names(tmp_path) == []
 
 
 def test_an_empty_directory_keeps_its_mode(tmp_path):

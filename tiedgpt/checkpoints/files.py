@@ -322,7 +322,9 @@ def write_checkpoint(directory: Path, model: GPT2, others: Mapping[str, bytes]) 
     (directory / CONFIG).write_text(config, encoding="utf-8")
     for name, content in others.items():
         path = directory / name
-        path.parent.mkdir(exist_ok=True)  # the folder of MORE_CHAT_TEMPLATES
+        # Not `directory` itself: another process may have removed it, with what was written to it.
+        if path.parent != directory:
+            path.parent.mkdir(exist_ok=True)  # the folder of MORE_CHAT_TEMPLATES
         path.write_bytes(content)
     with open(directory / WEIGHTS, "wb") as file:
         write_weights(file, model)
