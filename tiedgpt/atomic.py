@@ -80,6 +80,18 @@ def replaced_file(path: str | Path) -> Iterator[BinaryIO]:
         raise
 
 
+def write_first(path: Path, content: bytes) -> None:
+    """Write a file, unless another process has written it meanwhile."""
+    unfinished = _unfinished_name(path)
+    unfinished.write_bytes(content)
+    try:
+        os.link(unfinished, path)  # unlike a rename, it replaces nothing
+    except FileExistsError:
+        pass  # the caller compares what is there
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
 def check_new(target: str | Path) -> Path:
     """The target without symbolic links, if `new_directory` can make it. Else CheckpointError.
 

@@ -16,7 +16,6 @@ import json
 import logging
 import os
 import platform
-import secrets
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -31,7 +30,7 @@ import numpy as np
 import regex
 
 from . import __version__
-from .atomic import remove_unfinished_files, replaced_file
+from .atomic import remove_unfinished_files, replaced_file, write_first
 from .checkpoints import load, read_tokenizer
 from .errors import ArgumentError, SpecialTokenError, TiedGPTError, TokenizerError, short_repr
 from .evaluation import score
@@ -150,18 +149,6 @@ def begin(out: Path, settings: Settings) -> None:
             f"{out} was begun with another {difference}; give the same, or name a new directory"
         )
     remove_unfinished_files(out)
-
-
-def write_first(path: Path, content: bytes) -> None:
-    """Write a file, unless another process has written it meanwhile."""
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
-    unfinished.write_bytes(content)
-    try:
-        os.link(unfinished, path)  # unlike a rename, it replaces nothing
-    except FileExistsError:
-        pass  # the caller compares what is there
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 # The input
