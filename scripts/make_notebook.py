@@ -5,7 +5,8 @@
     python scripts/make_notebook.py --to other.ipynb
 
 In lecture.md, the lines of a block that begin with # show what the block prints. In the notebook
-these lines are the output of the block.
+these lines are the output of the block. The notebook has one more cell, the first, which installs
+tiedgpt where it runs without a clone of the repository.
 """
 
 import argparse
@@ -17,6 +18,17 @@ import nbformat
 from nbclient import NotebookClient
 
 SCRIPTS = Path(__file__).resolve().parent
+INSTALL = """\
+# Elsewhere than in a clone of the repository, as on Colab, put its address here first.
+REPOSITORY = "https://ADDRESS/tiedgpt"
+import importlib.util
+from pathlib import Path
+
+if importlib.util.find_spec("tiedgpt") is None:
+    if not Path("lecture.md").exists():
+        !git clone --depth 1 {REPOSITORY} tiedgpt
+        %cd tiedgpt/scripts
+    %pip install --quiet .."""
 
 
 def without_shown_output(code: str) -> str:
@@ -24,12 +36,13 @@ def without_shown_output(code: str) -> str:
     lines = code.split("\n")
     while lines and lines[-1].startswith("#"):
         lines.pop()
-    return "\n".join(lines)
+    return "\n".join(lines).rstrip()
 
 
 def notebook_of(markdown: str) -> Any:
     """The notebook of a page, run in scripts/, where its links and imports lead."""
     notebook = jupytext.reads(markdown, fmt="md")
+    notebook.cells.insert(1, nbformat.v4.new_code_cell(INSTALL))
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"  # a random one would change with each run
         cell.metadata = {}

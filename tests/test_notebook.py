@@ -10,7 +10,8 @@ import pytest
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 NOTEBOOK = json.loads((SCRIPTS / "lecture.ipynb").read_text(encoding="utf-8"))
-CODE_CELLS = [cell for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
+# The first installs tiedgpt. The others are the blocks of the lecture.
+INSTALL, *CODE_CELLS = [cell for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
 
 
 def printed_by(cell):
@@ -28,9 +29,14 @@ def test_the_notebook_has_the_code_and_the_output_of_the_lecture():
     for block, cell in zip(blocks, CODE_CELLS, strict=True):
         shown = re.findall(r"^# ?(.*)", block, flags=re.M)
         code = block[: block.find("\n#")]  # what comes before the first comment
-        assert "".join(cell["source"]) == code
+        assert "".join(cell["source"]) == code.rstrip()
         printed = printed_by(cell).splitlines()
         assert [line.rstrip() for line in printed] == shown
+
+
+def test_the_first_cell_installs_nothing_where_tiedgpt_is_installed():
+    assert 'find_spec("tiedgpt") is None' in "".join(INSTALL["source"])
+    assert INSTALL["outputs"] == []
 
 
 def test_the_notebook_has_the_text_of_the_lecture():

@@ -129,10 +129,13 @@ def test_the_citation_names_the_version():
 
 
 def test_the_code_prints_what_the_lecture_shows(capsys):
-    """Each block is entered at a Python prompt, line by line. Its comments show the output."""
+    """Each block is entered at a Python prompt, line by line. Its comments show the output.
+
+    An empty line after a loop ends it at a prompt.
+    """
     text = (ROOT / "scripts" / "lecture.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, flags=re.S)
-    assert len(blocks) == 14, "the lecture has 14 blocks"
+    assert len(blocks) == 15, "the lecture has 15 blocks"
     prompt = code.InteractiveConsole()
     with np.printoptions():  # restores the options, which the lecture changes
         for block in blocks:
@@ -141,7 +144,6 @@ def test_the_code_prints_what_the_lecture_shows(capsys):
                 prompt.push(line)
                 if line.startswith("#"):
                     shown.append(line[1:].removeprefix(" "))
-            prompt.push("")  # an empty line ends a loop
 
             output = capsys.readouterr()
             assert output.err == ""
