@@ -15,7 +15,8 @@ from support.models import CONFIG, random_model
 
 import tiedgpt
 from tiedgpt.checkpoints.safetensors import Tensor
-from tiedgpt.training.loop import Settings, Trainer
+from tiedgpt.training.loop import Trainer
+from tiedgpt.training.start import Settings
 
 IDS = list(range(50))
 

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=40,
         help="generate at most N tokens (default: 40)",
     )
-    options.add_fields(parser, Sampling, [setting.name for setting in fields(Sampling)])
+    options.add_fields(parser, Sampling)
     parser.add_argument(
         "--stop",
         metavar="TEXT",
