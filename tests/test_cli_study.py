@@ -164,7 +164,7 @@ def answer_without_notes(run, *models):
 def test_study_without_a_corpus(run, checkpoint, untied):
     code, out, err = run("study", checkpoint, untied)
     assert code == 0
-    assert err.startswith("tiedgpt: note: no --corpus: only the measurements that need no text")
+    assert err.startswith("tiedgpt: note: no --corpus: only measurements that need no text")
     assert err.count("\n") == 1
     assert answer_without_notes(run, checkpoint)["corpus"] is None
     assert "symmetric?" in out

@@ -61,17 +61,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--num-samples",
-        metavar="N",
+        metavar="M",
         type=options.whole_number,
         default=1,
-        help="samples of the prompt (default: 1)",
+        help="continue the prompt M times (default: 1)",
     )
     parser.add_argument(
         "-s",
         "--seed",
         metavar="S",
         type=options.whole_number,
-        help="the same S gives the same text (default: new)",
+        help="the same S gives the same text (default: a new one)",
     )
     parser.add_argument(
         "--truncate",
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> None:
     Range(1).check("max_new_tokens", args.max_new_tokens)
     Range(1, MAX_SAMPLES).check("num_samples", args.num_samples)
     if sampling.is_greedy and {args.temperature, args.top_k, args.top_p, args.min_p} != {None}:
-        note("the likeliest token is taken every time: -k, -p, --min-p, -t change nothing")
+        note("the likeliest token is taken: -t, -k, -p, --min-p change nothing")
     if args.echo and args.json:
         raise ArgumentError("--echo cannot be given with --json: the document has the prompt")
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty()

@@ -116,15 +116,16 @@ COMMON: dict[str, tuple[list[str], dict[str, Any]]] = {  # name: flags, and what
         ["--head"],
         {
             "choices": ["tied", "untied"],
-            "help": "compute logits with wte.T or with W_U (default: as the checkpoint says)",
+            "help": "the output matrix: tied is wte.T, untied is W_U (default: as the checkpoint "
+            "says)",
         },
     ),
     "heads": (
         ["--head"],
         {
             "choices": ["tied", "untied", "both"],
-            "help": "compute logits with wte.T or with W_U, or with each in turn (default: as the "
-            "checkpoint says)",
+            "help": "the output matrix: tied is wte.T, untied is W_U, both is each in turn "
+            "(default: as the checkpoint says)",
         },
     ),
     "allow_special": (

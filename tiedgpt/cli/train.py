@@ -9,7 +9,7 @@ random, and W_U of a tied checkpoint as a copy of wte.T. With --from, the defaul
 examples:
   tiedgpt train story.txt --out my-model
   tiedgpt train story.txt --resume my-model
-  tiedgpt train story.txt --out my-untied --head untied --n-layer 2 --n-embd 64 --steps 500
+  tiedgpt train story.txt --out my-untied --head untied --n-layer 2 --n-embd 64
   tiedgpt train story.txt --out my-gpt2 --from gpt2 --steps 100
   tiedgpt train story.txt --out my-head --from gpt2 --only head
 """
@@ -45,8 +45,6 @@ from .output import printable
 from .signals import stop_signals
 from .texts import encode_text, read_text
 
-FROM_CHECKPOINT = {"steps": 200, "batch": 4, "lr": 1e-4, "context": 256}  # defaults with --from
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -72,8 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--head",
         choices=HEADS,
-        help="compute logits with wte.T or W_U (default: tied; with --from, as the checkpoint "
-        "does)",
+        help="the output matrix: tied is wte.T, untied is W_U (default: tied; with --from, as the "
+        "checkpoint says)",
     )
     options.add_fields(parser, Shape)
     options.add_fields(parser, Settings)
@@ -160,8 +158,8 @@ def check_directory(args: argparse.Namespace) -> None:
 def new_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Tokenizer, dict[str, bytes]]:
     """A training that begins, its tokenizer, and the files that are saved beside the model."""
     given = options.values_of(args, Settings)
+    settings = Settings(**given)  # refuses a number before a model is looked for
     if args.source is None:
-        settings = Settings(**given)
         shape = Shape(**options.values_of(args, Shape))
         learned, _ = split(text)  # the tokenizer too learns from this part alone
         model, tokenizer = new_model(learned, shape, settings, args.head)
@@ -169,11 +167,10 @@ def new_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Tokenizer
         if args.vocab_size is not None and tokenizer.vocab_size < args.vocab_size:
             note(f"the text gives no more than {tokenizer.vocab_size} tokens")
     else:
-        settings = Settings(**(FROM_CHECKPOINT | given))
         _, path = find_model(args.source, note)
-        if "context" not in given:
-            n_ctx = read_config(path).n_ctx
-            settings = replace(settings, context=min(settings.context, n_ctx))
+        context = min(256, read_config(path).n_ctx)
+        defaults = {"steps": 200, "batch": 4, "lr": 1e-4, "context": context}
+        settings = replace(settings, **(defaults | given))
         tokenizer = read_tokenizer(path)
         head = args.head
         if head is None and args.only == "head":  # there must be a W_U to train
