@@ -92,13 +92,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    sampling = Sampling(**options.values_of(args, Sampling))
+    given = options.values_of(args, Sampling)
+    sampling = Sampling(**given)
     COUNT.check("seed", args.seed or 0)
     COUNT.check("logprobs", args.logprobs or 0)
     Range(1).check("max_new_tokens", args.max_new_tokens)
     Range(1, MAX_SAMPLES).check("num_samples", args.num_samples)
-    if sampling.is_greedy and {args.temperature, args.top_k, args.top_p, args.min_p} != {None}:
-        note("the likeliest token is taken: -t, -k, -p, --min-p change nothing")
+    if sampling.is_greedy:
+        note_unused(given)
     if args.echo and args.json:
         raise ArgumentError("--echo cannot be given with --json: the document has the prompt")
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
@@ -126,6 +127,17 @@ def run(args: argparse.Namespace) -> None:
             answer.print_samples(before=prompt if args.echo else "")
         if args.seed is None and not sampling.is_greedy:
             note(f"the same text again: --seed {seed}")
+
+
+def note_unused(given: dict[str, Any]) -> None:
+    """Say that -t 0 is --greedy, and which settings of Sampling then change nothing."""
+    used = {"greedy", "repetition_penalty"}
+    if given.get("temperature") == 0:
+        note("the likeliest token is taken every time, as with --greedy")
+        used.add("temperature")
+    unused = [options.flag_of(name) for name in given if name not in used]
+    if unused:
+        note(f"the likeliest token is taken every time, whatever {' and '.join(unused)} say")
 
 
 def prompt_ids(
