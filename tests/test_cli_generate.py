@@ -15,6 +15,8 @@ import tiedgpt
 from tiedgpt import Tokenizer
 from tiedgpt.cli.output import CONTROLS
 
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
+
 
 def test_generate_prints_the_continuation_alone(run, checkpoint):
     arguments = ("generate", "--model", checkpoint, "--seed", "1", "-n", "9", "Hello")
