@@ -137,7 +137,7 @@ def note_unused(given: dict[str, Any]) -> None:
         used.add("temperature")
     unused = [options.flag_of(name) for name in given if name not in used]
     if unused:
-        note(f"the likeliest token is taken every time, whatever {' and '.join(unused)} say")
+        note(f"the likeliest token is taken, whatever {' and '.join(unused)} say")
 
 
 def prompt_ids(
