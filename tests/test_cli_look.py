@@ -365,9 +365,18 @@ def test_a_column_begins_below_the_one_above_whatever_a_label_has(capsys, label)
     assert (first, second) == ("four  1", f"{label}  2")
 
 
-def test_a_token_is_cut_to_columns():
-    tokenizer = tiedgpt.Tokenizer([], {"\u4f60" * 20: 256})
-    assert quoted_token(tokenizer, 256, limit=12) == "'" + "\u4f60" * 4 + "..."
+@pytest.mark.parametrize(
+    ("token", "cut"),
+    [
+        ("\u4f60" * 20, "'" + "\u4f60" * 4 + "..."),
+        ("cafe\u0301" * 9, "'" + "cafe\u0301" * 2 + "..."),
+        ("a" * 100_000, "'aaaaaaaa..."),
+    ],
+    ids=["chinese", "accents", "long"],
+)
+def test_a_token_is_cut_to_columns(token, cut):
+    tokenizer = tiedgpt.Tokenizer([], {token: 256})
+    assert quoted_token(tokenizer, 256, limit=12) == cut
 
 
 @pytest.mark.parametrize(

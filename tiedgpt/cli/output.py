@@ -5,6 +5,7 @@ import shutil
 import sys
 import textwrap
 import unicodedata
+from itertools import accumulate
 from typing import Any
 
 from ..gpt2.tokenizer import Tokenizer
@@ -67,9 +68,9 @@ def quoted_token(tokenizer: Tokenizer, token: int, limit: int = 24) -> str:
         quoted = repr(data)
     if width(quoted) <= limit:
         return quoted
-    while width(quoted) > limit - 3:
-        quoted = quoted[:-1]
-    return f"{quoted}..."
+    ends = accumulate(width(character) for character in quoted)
+    fitting = sum(end <= limit - 3 for end in ends)  # characters
+    return f"{quoted[:fitting]}..."
 
 
 def width(text: str) -> int:
