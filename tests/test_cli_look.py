@@ -370,7 +370,7 @@ def test_a_column_begins_below_the_one_above_whatever_a_label_has(capsys, label)
     [
         ("\u4f60" * 20, "'" + "\u4f60" * 4 + "..."),
         ("cafe\u0301" * 9, "'" + "cafe\u0301" * 2 + "..."),
-        ("a" * 100_000, "'aaaaaaaa..."),
+        ("a" * 1000, "'aaaaaaaa..."),
     ],
     ids=["chinese", "accents", "long"],
 )
