@@ -137,7 +137,7 @@ def note_unused(given: dict[str, Any]) -> None:
         used.add("temperature")
     unused = [options.flag_of(name) for name in given if name not in used]
     if unused:
-        note(f"the likeliest token is taken, whatever {' and '.join(unused)} say")
+        note(f"no effect of {' and '.join(unused)}: the likeliest token is taken")
 
 
 def prompt_ids(
