@@ -43,8 +43,8 @@ def shown(field: str, value: Any, sign: str = "") -> str:
 def percent(share: float, decimals: int = 1, sign: str = "") -> str:
     """A share as a percentage. A small one without a sign is not rounded to 0.
 
-    >>> percent(0.125), percent(0.0001), percent(0)
-    ('12.5%', '<0.1%', '0.0%')
+    >>> percent(0.125), percent(0.0006), percent(0.0004), percent(0)
+    ('12.5%', '0.1%', '<0.1%', '0.0%')
     """
     smallest = 10 ** -(2 + decimals)
     if not sign and 0 < share < smallest / 2:
