@@ -231,19 +231,24 @@ class Trainer:
         trainer.losses = state.losses
         trainer.directory = directory
         trainer.saved_best = state.best
+        trainer._complete_saved(directory, state)
+        return trainer
 
-        # A process that was killed in its last save may have written the state of a new best model,
-        # and not the model. The parameters of the last step are then those of the best one.
-        is_unwritten = state.best.step == state.step and not np.array_equal(
-            trainer._best_flat, trainer.flat
-        )
+    def _complete_saved(self, directory: Path, state: State) -> None:
+        """Do what a process that was killed in `replace_saved` did not do.
+
+        Raises CheckpointError if the directory holds another model.
+        """
+        # The state was written after the step of the best model, and the model perhaps not. The
+        # parameters of the last step are then those of the best model.
+        is_last_best = state.best.step == state.step
+        is_unwritten = is_last_best and not np.array_equal(self._best_flat, self.flat)
         if is_unwritten:
-            trainer._best_flat[:] = trainer.flat
-        saving.check_model(directory, state, trainer.best_model())
+            self._best_flat[:] = self.flat
+        saving.check_model(directory, state, self.best_model())
         remove_unfinished_files(directory)
         if is_unwritten:
-            saving.replace_model(directory, trainer.best_model())
-        return trainer
+            saving.replace_model(directory, self.best_model())
 
     def _state(self) -> State:
         """What is saved beside the arrays."""
