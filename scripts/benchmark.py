@@ -170,7 +170,8 @@ class TiedGPT(Library):
         import numpy as np
 
         from tiedgpt import GPT2, Config
-        from tiedgpt.training.loop import Settings, Trainer
+        from tiedgpt.training.loop import Trainer
+        from tiedgpt.training.start import Settings
 
         config = Config(**training.config())
         tokens = np.random.default_rng(0).integers(

@@ -27,8 +27,9 @@ from tiedgpt.cli.texts import read_text
 from tiedgpt.evaluation import score
 from tiedgpt.gpt2.config import HEADS
 from tiedgpt.study.corpus import Corpus
-from tiedgpt.training.loop import Settings, Trainer
+from tiedgpt.training.loop import Trainer
 from tiedgpt.training.merges import learn_tokenizer
+from tiedgpt.training.start import Settings, split
 
 VOCABULARY = 1024  # tokens
 DROPOUT = 0.2  # of the embedding and of each layer's outputs
@@ -40,11 +41,10 @@ def train(corpus: str, weights: Path) -> None:
     for head in HEADS:
         check_new(weights / f"shakespeare-{head}")
     text = read_text(corpus)
-    cut = len(text) * 9 // 10
-    learnt_from = text[:cut]
+    learnt_from, held_out_text = split(text)
     tokenizer = learn_tokenizer(learnt_from, VOCABULARY)
     tokens = np.array(tokenizer.encode(learnt_from))
-    held_out = np.array(tokenizer.encode(text[cut:]))
+    held_out = np.array(tokenizer.encode(held_out_text))
     for head in HEADS:
         best = train_one(head, tokenizer, tokens, held_out)
         tiedgpt.save_model(best, tokenizer, weights / f"shakespeare-{head}")

@@ -240,13 +240,19 @@ def no_models(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture(scope="module")
-def one_thread():
+def one_blas_thread():
+    """One BLAS thread: with small matrices, several would mostly wait for each other."""
+    with blas.one_blas_thread():
+        yield
+
+
+@pytest.fixture(scope="module")
+def one_thread(one_blas_thread):
     """One BLAS thread and one reading thread, so that a second training gives the same losses.
 
-    The number of reading threads changes the last bits of a loss. Several BLAS threads would wait
-    for each other.
+    The number of reading threads changes the last bits of a loss.
     """
-    with blas.one_blas_thread(), pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(threads, "reading_threads", lambda: 1)
         yield
 

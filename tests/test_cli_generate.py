@@ -15,6 +15,8 @@ import tiedgpt
 from tiedgpt import Tokenizer
 from tiedgpt.cli.output import CONTROLS
 
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
+
 
 def test_generate_prints_the_continuation_alone(run, checkpoint):
     arguments = ("generate", "--model", checkpoint, "--seed", "1", "-n", "9", "Hello")
@@ -235,7 +237,7 @@ def test_a_copied_head_gives_the_same_text_and_is_noted(run, checkpoint):
     code, out, err = run(*greedy, "--head", "untied")
     assert code == 0
     assert out == output(run, *greedy)
-    note = "tiedgpt: note: this checkpoint has no W_U: a copy of wte.T is used"
+    note = "tiedgpt: note: no W_U in the model: a copy of wte.T is used"
     assert err.startswith(note)
     assert err.count("\n") == 1
 
@@ -264,7 +266,7 @@ def test_without_a_model_it_is_the_shipped_one_if_gpt2_is_not_here(run, checkpoi
     code, out, err = run("generate", "--json", "-n", "1", "a")
     assert code == 0
     assert json.loads(out)["model"] == "shakespeare-tied"
-    assert err.startswith("tiedgpt: note: the model is shakespeare-tied")
+    assert err.startswith("tiedgpt: note: model: shakespeare-tied; for a larger")
 
 
 def test_without_a_model_it_is_gpt2_if_that_is_here(run, checkpoint, weights):

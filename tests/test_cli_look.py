@@ -16,6 +16,7 @@ from support.models import CONFIG, random_model
 
 import tiedgpt
 from tiedgpt.cli import tables
+from tiedgpt.cli.output import quoted_token
 from tiedgpt.study import reports
 
 PROMPT = "abcdefgh"
@@ -101,7 +102,7 @@ def test_the_text_fits_the_terminal_and_names_the_heads(
     monkeypatch.setenv("COLUMNS", str(width))
     out = output(run, *command, "-m", untied, "--head", head, stdin=TEXT.encode())
     # Not counted: the lines about the score of a text, which come last, and the model's long path.
-    before_the_score, _, _ = out.partition("\nloss ")
+    before_the_score, _, _ = out.partition("\nloss, ")
     listing = before_the_score.replace(untied, "MODEL")
     assert max(len(line) for line in listing.splitlines()) <= width
     if head == "both":
@@ -162,8 +163,9 @@ def test_next_of_all_tokens_by_both_heads_marks_none(run, untied):
 
 
 def test_the_table_of_paths(table):
-    document, (_title, header, *rows) = table("next --paths a -k 4")
-    assert header == ["untied", "raw", "normed", "mlp0", "model"]
+    document, (title, header, *rows) = table("next --paths a -k 4")
+    assert title[0].endswith(", untied:")
+    assert header == ["rank", "raw", "normed", "mlp0", "model"]
     for rank, row in enumerate(rows[:4]):
         by_raw = document["paths"]["raw"][rank]
         by_model = document["paths"]["model"][rank]
@@ -173,7 +175,8 @@ def test_the_table_of_paths(table):
 
 
 def test_the_table_of_lens(table):
-    document, (_title, _empty, header, *rows) = table(f"lens {PROMPT}")
+    document, (title, _empty, header, *rows) = table(f"lens {PROMPT}")
+    assert document["model"] in title[0]
     assert header == ["untied", *[repr(letter) for letter in PROMPT]]
     assert [row[0] for row in rows] == ["embedding", "block 0", "block 1"]
     for row, layer in zip(rows, document["layers"], strict=True):
@@ -182,7 +185,7 @@ def test_the_table_of_lens(table):
 
 
 def test_the_table_of_attribute_has_the_largest_parts_and_adds_up(table):
-    document, (_title, _empty, *rows, others, everything) = table(
+    document, (_title, _empty, *rows, others, everything, _empty, _rounded) = table(
         f"attribute {PROMPT} a --against b"
     )
     parts = document["parts"]
@@ -211,7 +214,7 @@ def test_the_table_of_attribute_without_some_parts(table):
 def test_the_table_of_score(table):
     document, (title, _empty, *rows) = table("score")
     assert title[0].endswith(", untied, on stdin")
-    assert rows[0] == ["loss", f"{document['nll']:.4f}"]
+    assert rows[0] == ["loss, nats per token", f"{document['nll']:.4f}"]
     assert rows[1] == ["perplexity", f"{document['perplexity']:,.2f}"]
     assert rows[2] == ["bits per byte", f"{document['bits_per_byte']:.4f}"]
 
@@ -351,7 +354,32 @@ def test_logprobs_end_with_the_sample(run, untied, save):
         assert all(token["alternatives"] == [] for token in sample["logprobs"])
 
 
-# Narrow terminals
+# Narrow terminals, wide characters
+
+
+@pytest.mark.parametrize("label", ["\u4f60\u597d", "\U0001f600!!", "caf\u00e9", "cafe\u0301"])
+def test_a_column_begins_below_the_one_above_whatever_a_label_has(capsys, label):
+    """A Chinese character and an emoji take two columns of the terminal, an accent none."""
+    tables.print_table([("four", "1"), (label, "2")])
+    first, second = capsys.readouterr().out.splitlines()
+    assert (first, second) == ("four  1", f"{label}  2")
+
+
+@pytest.mark.parametrize(
+    ("token", "cut"),
+    [("\u4f60" * 20, "'" + "\u4f60" * 4 + "..."), ("cafe\u0301" * 9, "'cafe\u0301cafe\u0301...")],
+    ids=["chinese", "accents"],
+)
+def test_a_token_is_cut_to_columns(token, cut):
+    tokenizer = tiedgpt.Tokenizer([], {token: 256})
+    assert quoted_token(tokenizer, 256, limit=12) == cut
+
+
+def test_a_token_of_32_768_letters_is_cut():
+    doubled = [("a" * 2**n, "a" * 2**n) for n in range(15)]
+    tokenizer = tiedgpt.Tokenizer(doubled, {})
+    longest = 256 + 14
+    assert quoted_token(tokenizer, longest, limit=12) == "'aaaaaaaa..."
 
 
 @pytest.mark.parametrize(

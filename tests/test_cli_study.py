@@ -20,6 +20,8 @@ from tiedgpt.cli.tables import shown, value_at
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.reports import study_report
 
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
+
 # Twelve of the characters are frequent: a, b and d to m.
 TEXT = "aab" + "ab" * 119 + "aac" * 20 + "defghijklm" * 100 + "the end\n"
 
@@ -164,7 +166,7 @@ def answer_without_notes(run, *models):
 def test_study_without_a_corpus(run, checkpoint, untied):
     code, out, err = run("study", checkpoint, untied)
     assert code == 0
-    assert err.startswith("tiedgpt: note: no --corpus: only the measurements that need no text")
+    assert err.startswith("tiedgpt: note: no --corpus: only measurements that need no text")
     assert err.count("\n") == 1
     assert answer_without_notes(run, checkpoint)["corpus"] is None
     assert "symmetric?" in out

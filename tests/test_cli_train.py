@@ -19,7 +19,8 @@ import tiedgpt
 from tiedgpt import cli
 from tiedgpt.checkpoints import safetensors
 from tiedgpt.training import loop
-from tiedgpt.training.loop import LOG, STATE, Trainer
+from tiedgpt.training.loop import Trainer
+from tiedgpt.training.saving import LOG, STATE
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

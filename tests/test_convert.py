@@ -16,6 +16,8 @@ from support.models import CONFIG, SMALL, random_model
 from tiedgpt import Tokenizer, load_model, load_tokenizer, save_model, score
 from tiedgpt.cli.convert import read_sonnets
 
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
+
 TIED = random_model(SMALL)  # without a W_U in its file
 UNTIED = random_model(SMALL.with_head("untied"))  # its W_U is not wte.T
 COPY = TIED.untie("copy")  # its W_U is wte.T
@@ -63,15 +65,16 @@ def test_what_the_copy_holds(run, tmp_path, said, model, words, expected):
 
 
 @pytest.mark.parametrize(
-    ("source", "words"),
+    ("model", "words"),
     [
-        ("shakespeare-tied", ["untie"]),
-        ("shakespeare-tied", ["untie", "--init", "zeros"]),
-        ("shakespeare-untied", ["tie"]),
+        ("checkpoint", ["untie"]),
+        ("checkpoint", ["untie", "--init", "zeros"]),
+        ("untied", ["tie"]),
     ],
 )
-def test_a_note_says_what_happens_to_the_loss_of_a_text(run, tmp_path, source, words):
+def test_a_note_says_what_happens_to_the_loss_of_a_text(run, tmp_path, request, model, words):
     """None is there if the logits are the same. By zeros, every token has the same probability."""
+    source = request.getfixturevalue(model)
     copy = tmp_path / "copy"
     code, _, err = run(*words, source, str(copy))
     assert code == 0

@@ -20,6 +20,8 @@ from tiedgpt.fast import threads as fast_threads
 from tiedgpt.gpt2.model import unembed
 from tiedgpt.gpt2.prefill import PIECE_TOKENS
 
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
+
 CONFIG = replace(
     SMALL,
     n_embd=48,
@@ -88,11 +90,12 @@ def watched(model: GPT2) -> tuple[GPT2, list[Operation]]:
     return GPT2(model.config, parameters), operations
 
 
-@pytest.fixture(params=["tied", "untied"])
-def loaded(request, tmp_path) -> GPT2:
+@pytest.fixture(scope="module", params=["tied", "untied"])
+def loaded(request, tmp_path_factory) -> GPT2:
     """A model that was saved and loaded, which decides how its matrices lie in memory."""
-    save_model(random_model(CONFIG.with_head(request.param)), None, tmp_path / "model")
-    return load_model(tmp_path / "model")
+    path = tmp_path_factory.mktemp("models") / request.param
+    save_model(random_model(CONFIG.with_head(request.param)), None, path)
+    return load_model(path)
 
 
 def matrix_bytes(model: GPT2) -> int:

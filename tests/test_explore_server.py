@@ -6,7 +6,7 @@ Its address is http://127.0.0.1:PORT/SECRET/. Other programs and sites do not kn
 import json
 import socket
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 from support.explore_server import ask, connect, post, request, serving, shown_models
@@ -173,6 +173,28 @@ def test_a_client_that_stops_sending_is_left(server, monkeypatch, sent):
         client.sendall(sent)
         assert client.recv(100) == b"", "the connection is closed"
     assert post(server.url, "next", text=TEXT)[0] == 200
+
+
+@pytest.mark.parametrize("begin", [b"GET /", b"POST / HTTP/1.1\r\nContent-Length: 999\r\n\r\n"])
+def test_a_client_that_sends_a_byte_now_and_then_is_left(server, monkeypatch, begin):
+    """Each byte comes within the timeout, and the request does not end within it."""
+    monkeypatch.setattr(server_module.Handler, "timeout", 0.1)
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as client:
+        client.sendall(begin)
+        client.settimeout(0.02)
+        closed = False
+        for _ in range(500):
+            with suppress(OSError):  # the server may have closed the connection already
+                client.sendall(b"x")
+            try:
+                closed = client.recv(100) == b""
+                break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                closed = True
+                break
+        assert closed
 
 
 def test_a_text_ends_when_its_page_is_closed(server, monkeypatch):

@@ -24,7 +24,8 @@ from tiedgpt import GPT2, Config, TiedGPTError
 from tiedgpt.checkpoints import tensorflow
 from tiedgpt.comparison.compare import compare
 from tiedgpt.comparison.recording import read_arrays
-from tiedgpt.training.loop import Settings, Trainer
+from tiedgpt.training.loop import Trainer
+from tiedgpt.training.start import Settings
 
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies

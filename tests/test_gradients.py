@@ -19,8 +19,9 @@ from tiedgpt import GPT2, Config
 from tiedgpt.gpt2.activations import ACTIVATIONS
 from tiedgpt.gpt2.backward import write_gradients
 from tiedgpt.gpt2.parameters import parameter_shapes, unflatten
-from tiedgpt.training.loop import Settings, Trainer
+from tiedgpt.training.loop import Trainer
 from tiedgpt.training.optimizer import AdamW, clip
+from tiedgpt.training.start import Settings
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
 transformers = pytest.importorskip(

@@ -30,7 +30,8 @@ from tiedgpt.fast import blas, threads
 from tiedgpt.gpt2 import prefill
 from tiedgpt.gpt2.run import KVCache
 from tiedgpt.training import loop
-from tiedgpt.training.loop import Settings, Trainer
+from tiedgpt.training.loop import Trainer
+from tiedgpt.training.start import Settings
 
 PIECE_TOKENS = 128  # the most tokens of a piece, which the fixture small_pieces sets
 # Three tokens more than two pieces hold. Each thread reads the same number of pieces, so two

@@ -15,6 +15,8 @@ import tiedgpt
 from tiedgpt import cli, count_parameters
 from tiedgpt.checkpoints.places import known_config
 
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
+
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.S)

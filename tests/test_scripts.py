@@ -39,7 +39,7 @@ def run_python(*arguments: object) -> subprocess.CompletedProcess[str]:
         ),
         pytest.param(
             [SCRIPTS / "train_shakespeare.py", "no", "x"],
-            ["train_shakespeare.py: error: no: No such file"],
+            ["train_shakespeare.py: error: no: no such file"],
             id="train_shakespeare",
         ),
     ],

@@ -267,7 +267,8 @@ def measures_by_definition(logits, counts):
     p = np.exp(logits - logits.max())
     p /= p.sum()
     q = counts / counts.sum()
-    ranks = np.array([1 + sum(p > p_of_token) for p_of_token in p])  # 1 for the likeliest token
+    larger = [np.count_nonzero(p > p_of_token) for p_of_token in p]
+    ranks = 1 + np.array(larger)  # 1 for the likeliest token
     follows = counts > 0
     kl = q[follows] * np.log(q[follows] / p[follows])
     return {

@@ -27,6 +27,8 @@ from tiedgpt.checkpoints import safetensors
 from tiedgpt.gpt2.config import HEADS
 from tiedgpt.gpt2.tokenizer import EOT
 
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
+
 ROOT = Path(__file__).resolve().parents[1]
 WEIGHTS = ROOT / "weights"
 SHAKESPEARE = WEIGHTS / "shakespeare-tied"

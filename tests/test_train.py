@@ -22,9 +22,11 @@ from tiedgpt import GPT2
 from tiedgpt.checkpoints import safetensors
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.gpt2.ops import cross_entropy
-from tiedgpt.training import loop
-from tiedgpt.training.loop import LOG, STATE, Settings, Trainer
+from tiedgpt.training import loop, saving
+from tiedgpt.training.loop import Trainer
 from tiedgpt.training.optimizer import AdamW, clip, learning_rate
+from tiedgpt.training.saving import LOG, STATE
+from tiedgpt.training.start import Settings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -153,7 +155,7 @@ def test_a_kill_between_two_replaced_files_loses_nothing(
     run_and_save(unbroken, tmp_path / "unbroken")
 
     saves = 1  # the first one writes a new directory
-    replaced_file = loop.replaced_file
+    replaced_file = saving.replaced_file
 
     def replace_or_die(path):
         nonlocal saves
@@ -163,12 +165,12 @@ def test_a_kill_between_two_replaced_files_loses_nothing(
             raise Killed
         return replaced_file(path)
 
-    monkeypatch.setattr(loop, "replaced_file", replace_or_die)
+    monkeypatch.setattr(saving, "replaced_file", replace_or_die)
     killed = new_trainer(settings=settings)
     with suppress(Killed):  # a save without a new best model writes none, so it is not killed
         run_and_save(killed, tmp_path / "out")
     assert tiedgpt.load_model(tmp_path / "out")
-    monkeypatch.setattr(loop, "replaced_file", replaced_file)
+    monkeypatch.setattr(saving, "replaced_file", replaced_file)
 
     resumed = Trainer.resume(tmp_path / "out", killed.tokens, killed.held_out)
     best_model = models[resumed.best.step]
@@ -230,6 +232,55 @@ def test_what_cannot_be_resumed(tmp_path):
     refuses("another text", Trainer.resume, tmp_path / "out", *other_texts, error=error)
 
 
+@pytest.mark.parametrize("only", [None, "head"])
+@pytest.mark.parametrize(
+    "losses",
+    [
+        pytest.param({0: 3.0, 4: 2.0, 6: 4.0}, id="best-at-step-4"),
+        # The parameters in the state are the best ones too, so a head alone could be written again.
+        pytest.param({0: 3.0, 4: 2.0, 6: 1.0}, id="best-at-the-last-step"),
+    ],
+)
+def test_another_model_in_the_directory_is_not_taken_for_the_best_one(
+    tmp_path, set_losses, losses, only
+):
+    set_losses(losses)
+    trainer = new_trainer(random_model(UNTIED), only=only)
+    run_and_save(trainer, tmp_path / "out")
+    model_file = tmp_path / "out" / "model.safetensors"
+    saved = model_file.read_bytes()
+    tiedgpt.save_model(random_model(UNTIED, seed=9), None, tmp_path / "other")
+    shutil.copy(tmp_path / "other" / "model.safetensors", model_file)
+    before = contents(tmp_path / "out")
+    resume = (Trainer.resume, tmp_path / "out", trainer.tokens, trainer.held_out)
+    all_are_in_the_state = only is None and trainer.best.step == trainer.step
+    if all_are_in_the_state:  # as after a kill between the state and the model
+        Trainer.resume(*resume[1:])
+        assert model_file.read_bytes() == saved
+    else:
+        refuses(f"{model_file} is not the model that this training saved at step", *resume)
+        assert contents(tmp_path / "out") == before
+
+
+def test_a_state_without_a_checksum_of_the_model_is_resumed(tmp_path):
+    """Version 0.4 saved none."""
+    trainer = new_trainer()
+    run_and_save(trainer, tmp_path / "out")
+    change_state(tmp_path / "out", lambda state, arrays: state.pop("model"))
+    resumed = Trainer.resume(tmp_path / "out", trainer.tokens, trainer.held_out)
+    assert_same_training(resumed, trainer)
+
+
+def change_state(directory, change):
+    """change(state, arrays) changes what is saved: JSON, and arrays by name."""
+    tensors, metadata = safetensors.read_header(directory / STATE)
+    arrays = {name: tensor.values(copy=True) for name, tensor in tensors.items()}
+    state = json.loads(metadata["training"])
+    change(state, arrays)
+    with (directory / STATE).open("wb") as file:
+        safetensors.write(file, arrays.items(), {"training": json.dumps(state)})
+
+
 # A function that damages a saved state (JSON) or its arrays, and what the error names
 DAMAGES = [
     (lambda state, arrays: state.pop("step"), "step"),
@@ -250,13 +301,7 @@ def test_a_damaged_state_is_refused(tmp_path, damage, named):
     trainer = new_trainer()
     train(trainer, 1)
     trainer.save(tmp_path / "out")
-    path = tmp_path / "out" / STATE
-    tensors, metadata = safetensors.read_header(path)
-    arrays = {name: tensor.values(copy=True) for name, tensor in tensors.items()}
-    state = json.loads(metadata["training"])
-    damage(state, arrays)
-    with path.open("wb") as file:
-        safetensors.write(file, arrays.items(), {"training": json.dumps(state)})
+    change_state(tmp_path / "out", damage)
     resume = (Trainer.resume, tmp_path / "out", trainer.tokens, trainer.held_out)
     refuses(f"{STATE}.*{named}", *resume)
 

@@ -25,7 +25,9 @@ from support.checkpoint_files import write_tensors
 from support.models import CONFIG, random_model
 
 import tiedgpt
-from tiedgpt import GPT2, Tokenizer, cli
+from tiedgpt import GPT2, Tokenizer, cli, documents
+
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
 
 TRANSCRIPT = Path(__file__).parent / "transcript.txt"
 NEWER = (3, 13)  # the first version of Python whose argparse words help pages differently
@@ -45,6 +47,7 @@ def folder(no_models, monkeypatch) -> Path:
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TIEDGPT_WEIGHTS", "weights")
+    monkeypatch.setattr(documents, "cores", lambda: 1)  # one process of Dask is enough
     (folder / "weights").symlink_to(WEIGHTS)
     write_models(folder)
     write_damaged_models(folder)

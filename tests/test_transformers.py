@@ -165,14 +165,19 @@ class Case:
         )
 
 
-def chosen_cases() -> list[Case]:
-    """All cases that differ from the defaults in one field, and forty random cases."""
+def chosen_cases() -> list[Any]:
+    """All cases that differ from the defaults in one field, and forty random cases.
+
+    Of the random ones, the first ten are quick tests.
+    """
     every_case = [Case(*keys) for keys in product(HEADS, SHAPES, FIELDS, ACTIVATIONS, STORED)]
     random_numbers = np.random.default_rng(3).choice(len(every_case), 40, replace=False)
     chosen = []
     for number, case in enumerate(every_case):
-        if case.differs_in_one_field() or number in random_numbers:
+        if case.differs_in_one_field() or number in random_numbers[:10]:
             chosen.append(case)
+        elif number in random_numbers:
+            chosen.append(pytest.param(case, marks=pytest.mark.slow))
     return chosen
 
 

@@ -314,6 +314,7 @@ def test_two_workers_do_what_is_missing_and_a_damaged_line_is_done_again(
     monkeypatch.setattr(tying_experiment, "key_of", lambda run, text=name: key_of(run, text))
     monkeypatch.setattr(tying_experiment, "next_runs", missing)
     monkeypatch.setenv("PYTHONPATH", str(Path(trainer.__file__).parents[2]))
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")  # of each worker
     path = tmp_path / "runs.jsonl"
 
     tying_experiment.train(corpus, path)

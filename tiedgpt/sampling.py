@@ -41,7 +41,7 @@ class Sampling:
             "accepted": COUNT,
             "flag": "-k",
             "metavar": "K",
-            "help": "sample from the K likeliest tokens; 0 is no limit",
+            "help": "sample from the K likeliest tokens, with 0 from all",
         },
     )
     top_p: float | None = field(
@@ -58,8 +58,8 @@ class Sampling:
         default=None,
         metadata={
             "accepted": PROBABILITY,
-            "metavar": "M",
-            "help": "sample from the tokens that are at least M times as likely as the likeliest",
+            "metavar": "P",
+            "help": "sample from the tokens that are at least P times as likely as the likeliest",
         },
     )
     repetition_penalty: float = field(

@@ -18,7 +18,7 @@ that luck would be counted as a gain.
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 Line = dict[str, Any]
@@ -52,7 +52,8 @@ class Run:
     @property
     def as_json(self) -> Line:
         """The fields that are not the default."""
-        return {name: value for name, value in asdict(self).items() if value != getattr(Run, name)}
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: value for name, value in values.items() if value != getattr(Run, name)}
 
 
 def key_of(run: Line, text: str = TEXT) -> str:

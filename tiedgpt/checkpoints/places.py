@@ -180,10 +180,7 @@ def find_default(note: Note) -> tuple[str, Path]:
         return "gpt2", find_here("gpt2")
     with suppress(CheckpointError):
         name, path = SHIPPED[0], find_here(SHIPPED[0])
-        note(
-            f"the model is {name}, which comes with tiedgpt; for a larger one: "
-            "tiedgpt download gpt2"
-        )
+        note(f"model: {name}; for a larger one: tiedgpt download gpt2")
         return name, path
     return "gpt2", find_here("gpt2")  # raises; the message names the folders
 

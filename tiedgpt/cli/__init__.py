@@ -6,7 +6,6 @@ docstring (its help page), `add_arguments(parser)` and `run(args)`.
 
 import argparse
 import os
-import signal
 import sys
 import warnings
 from contextlib import nullcontext
@@ -16,6 +15,7 @@ from typing import Any
 from .. import __version__
 from ..errors import ArgumentError, TiedGPTError, did_you_mean
 from .messages import note, print_error, silent_stderr
+from .signals import handle_signals
 
 # A command -> its module. Only the module of the given command is imported, to save time.
 COMMANDS = {
@@ -27,8 +27,8 @@ COMMANDS = {
     "tokenize": "tokenize",
     "list": "list_models",
     "download": "download",
-    "untie": "convert",
-    "tie": "convert",
+    "untie": "untie",
+    "tie": "tie",
     "resize": "resize",
     "study": "study",
     "next": "next_token",
@@ -205,21 +205,6 @@ def os_error_message(error: OSError) -> str:
     if error.filename:
         return f"{error.filename}: {reason}"
     return reason
-
-
-def handle_signals() -> None:
-    """Make Ctrl-C, SIGTERM and SIGHUP raise exceptions, so that nothing half-written is left."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as __main__ sets it
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)  # Windows has no SIGHUP
-        if number and signal.getsignal(number) is signal.SIG_DFL:  # under nohup it stays ignored
-            signal.signal(number, exit_by_signal)
-
-
-def exit_by_signal(number: int, _: object) -> None:
-    """End the process with the exit code that a shell gives to a process ended by this signal."""
-    sys.exit(128 + number)
 
 
 def prepare_streams() -> None:

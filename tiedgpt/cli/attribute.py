@@ -80,6 +80,9 @@ def run(args: argparse.Namespace) -> None:
         print(fill(f"{logit}, by {one_line(name)}, {report['head']}: {total}"))
         print()
         print_table(rows_of_changes(report, names) if args.ablate else rows_of_parts(report))
+    if not args.ablate:
+        print()
+        print(fill("Each number is rounded, so their sum may differ in the last digit."))
 
 
 def rows_of_parts(report: dict[str, Any]) -> list[Cells]:

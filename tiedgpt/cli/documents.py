@@ -7,7 +7,7 @@ goes on.
 
 examples:
   tiedgpt documents in.jsonl --out scores
-  tiedgpt documents *.jsonl.gz --out scores -m gpt2 --scheduler tcp://10.0.0.1:8786
+  tiedgpt documents *.jsonl.gz --out scores --scheduler tcp://10.0.0.1:8786
 """
 
 import argparse

@@ -64,6 +64,8 @@ def run(args: argparse.Namespace) -> None:
     names = args.models or list(SHIPPED)
     if len(names) > 2:
         raise ArgumentError(f"expected one or two models, got {len(names)}")
+    if args.allow_special and args.corpus is None:
+        raise ArgumentError("--allow-special needs --corpus: no other text is read")
     paths = [checkpoints.find_model(name, note)[1] for name in names]
     vocab_size = read_config(paths[0]).vocab_size
     tokenizer = read_tokenizer(paths[0])

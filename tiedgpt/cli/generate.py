@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=40,
         help="generate at most N tokens (default: 40)",
     )
-    options.add_fields(parser, Sampling, [setting.name for setting in fields(Sampling)])
+    options.add_fields(parser, Sampling)
     parser.add_argument(
         "--stop",
         metavar="TEXT",
@@ -61,17 +61,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--num-samples",
-        metavar="N",
+        metavar="M",
         type=options.whole_number,
         default=1,
-        help="samples of the prompt (default: 1)",
+        help="continue the prompt M times (default: 1)",
     )
     parser.add_argument(
         "-s",
         "--seed",
         metavar="S",
         type=options.whole_number,
-        help="the same S gives the same text (default: new)",
+        help="the same S gives the same text (default: a new one)",
     )
     parser.add_argument(
         "--truncate",
@@ -92,13 +92,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    sampling = Sampling(**options.values_of(args, Sampling))
+    given = options.values_of(args, Sampling)
+    sampling = Sampling(**given)
     COUNT.check("seed", args.seed or 0)
     COUNT.check("logprobs", args.logprobs or 0)
     Range(1).check("max_new_tokens", args.max_new_tokens)
     Range(1, MAX_SAMPLES).check("num_samples", args.num_samples)
-    if sampling.is_greedy and {args.temperature, args.top_k, args.top_p, args.min_p} != {None}:
-        note("the likeliest token is taken every time: -k, -p, --min-p, -t change nothing")
+    if sampling.is_greedy:
+        note_unused(given)
     if args.echo and args.json:
         raise ArgumentError("--echo cannot be given with --json: the document has the prompt")
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
@@ -126,6 +127,17 @@ def run(args: argparse.Namespace) -> None:
             answer.print_samples(before=prompt if args.echo else "")
         if args.seed is None and not sampling.is_greedy:
             note(f"the same text again: --seed {seed}")
+
+
+def note_unused(given: dict[str, Any]) -> None:
+    """Say that -t 0 is --greedy, and which settings of Sampling then change nothing."""
+    used = {"greedy", "repetition_penalty"}
+    if given.get("temperature") == 0:
+        note("the likeliest token is taken every time, as with --greedy")
+        used.add("temperature")
+    unused = [options.flag_of(name) for name in given if name not in used]
+    if unused:
+        note(f"no effect of {' and '.join(unused)}: the likeliest token is taken")
 
 
 def prompt_ids(

@@ -11,6 +11,7 @@ examples:
 import argparse
 from typing import Any
 
+from ..errors import one_line
 from ..gpt2.tokenizer import Tokenizer
 from ..study.reports import lens_report
 from . import models, options
@@ -33,14 +34,17 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         print_json({"model": name, "prompt": prompt, "prompt_ids": ids}, reports)
     else:
-        print_layers(tokenizer, ids, reports)
+        print_layers(tokenizer, name, ids, reports)
 
 
-def print_layers(tokenizer: Tokenizer, ids: list[int], reports: list[dict[str, Any]]) -> None:
+def print_layers(
+    tokenizer: Tokenizer, name: str, ids: list[int], reports: list[dict[str, Any]]
+) -> None:
     """Print a table for each head: a row for each layer, a column for each token of the prompt."""
     paragraph = (
-        "The likeliest next token and its probability, after each token of the prompt (columns), "
-        "as predicted from the embedding and from the output of each block (rows)."
+        f"The likeliest next token by {one_line(name)} and its probability, after each token of "
+        "the prompt (columns), as predicted from the embedding and from the output of each block "
+        "(rows)."
     )
     print(fill(paragraph))
     prompt_tokens = [quoted_token(tokenizer, token) for token in ids]

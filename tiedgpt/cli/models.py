@@ -31,7 +31,7 @@ def load(path: Path, head: str | None) -> GPT2:
     """The model, as checkpoints.load loads it. A note says if its W_U is a copy."""
     model = checkpoints.load(path, head)
     if head == "untied" and not checkpoints.has_unembedding(path):
-        note("this checkpoint has no W_U: a copy of wte.T is used, so both heads are one")
+        note("no W_U in the model: a copy of wte.T is used; both heads are one")
     return model
 
 

@@ -4,8 +4,8 @@ With --head both, list the tokens among the K likeliest by either head; * marks 
 head.
 
 With --paths, PROMPT is one token, and four parts of the model (paths) predict what follows it: raw,
-W_E and W_U alone; normed, with the final layer norm; mlp0, with the first MLP too; model, the whole
-model.
+W_E and W_U alone; normed, with the final layer norm; mlp0, with the first MLP (mlp.0) too; model,
+the whole model. W_E is the token embedding, W_U the output matrix, W_E^T in a tied model.
 
 examples:
   tiedgpt next "The capital of France is"
@@ -62,10 +62,11 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         print_json({"model": name, "prompt": prompt, "prompt_ids": ids}, reports)
         return
-    print(fill(f"The likeliest tokens after {end_of_prompt(prompt)} by {one_line(name)}:"))
+    title = f"The likeliest tokens after {end_of_prompt(prompt)} by {one_line(name)}"
     if args.paths:
-        print_paths(tokenizer, reports)
+        print_paths(tokenizer, title, reports)
     else:
+        print(fill(f"{title}:"))
         print_next(tokenizer, k, reports)
 
 
@@ -92,11 +93,12 @@ def print_next(tokenizer: Tokenizer, k: int, reports: list[dict[str, Any]]) -> N
         print(fill(f"* among the {k} likeliest by one head only"))
 
 
-def print_paths(tokenizer: Tokenizer, reports: list[dict[str, Any]]) -> None:
+def print_paths(tokenizer: Tokenizer, title: str, reports: list[dict[str, Any]]) -> None:
     """Print a table for each head: a column for each path, a row for each rank."""
     for report in reports:
+        print(fill(f"{title}, {report['head']}:"))
         paths = report["paths"]
-        rows: list[Cells] = [(report["head"], *paths)]
+        rows: list[Cells] = [("rank", *paths)]
         for rank, by_path in enumerate(zip(*paths.values(), strict=True), start=1):
             cells = []
             for path, prediction in zip(paths, by_path, strict=True):

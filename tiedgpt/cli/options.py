@@ -3,7 +3,6 @@
 import argparse
 import os
 import re
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import fields
 from typing import Any, NoReturn
@@ -117,15 +116,16 @@ COMMON: dict[str, tuple[list[str], dict[str, Any]]] = {  # name: flags, and what
         ["--head"],
         {
             "choices": ["tied", "untied"],
-            "help": "compute logits with wte.T or with W_U (default: as the checkpoint says)",
+            "help": "the output matrix: tied is wte.T, untied is W_U (default: as the checkpoint "
+            "says)",
         },
     ),
     "heads": (
         ["--head"],
         {
             "choices": ["tied", "untied", "both"],
-            "help": "compute logits with wte.T or with W_U, or with each in turn (default: as the "
-            "checkpoint says)",
+            "help": "the output matrix: tied is wte.T, untied is W_U, both is each in turn "
+            "(default: as the checkpoint says)",
         },
     ),
     "allow_special": (
@@ -177,29 +177,35 @@ def add_models(parser: argparse.ArgumentParser, description: str) -> None:
 # Flags from the fields of a dataclass
 
 
-def add_fields(parser: argparse.ArgumentParser, cls: type, names: Sequence[str]) -> None:
-    """Add a flag for each of these fields of a dataclass; `values_of` reads their values.
+def add_fields(parser: argparse.ArgumentParser, cls: type) -> None:
+    """Add a flag for each field of a dataclass that has a help; `values_of` reads their values.
 
     A field's metadata has "help", the sentence on the help page, "metavar", and perhaps "flag", a
     short flag such as "-t". The flag only turns its text into a number: the dataclass refuses it.
-    A field that is True or False has a flag without a value.
+    A field that is True or False has a flag without a value. One that is None by default is a
+    limit.
     """
-    by_name = {each.name: each for each in fields(cls)}
-    for name in names:
-        field = by_name[name]
-        flags = [f"--{name.replace('_', '-')}"]
+    for field in fields(cls):
+        if not field.metadata["help"]:
+            continue
+        flags = [flag_of(field.name)]
         if field.type is bool:
             parser.add_argument(*flags, action="store_true", help=field.metadata["help"])
             continue
         if "flag" in field.metadata:
             flags.insert(0, field.metadata["flag"])
-        default = "" if field.default is None else f" (default: {field.default})"
+        default = "no limit" if field.default is None else field.default
         parser.add_argument(
             *flags,
             metavar=field.metadata["metavar"],
             type=whole_number if field.type in (int, int | None) else any_number,
-            help=f"{field.metadata['help']}{default}",
+            help=f"{field.metadata['help']} (default: {default})",
         )
+
+
+def flag_of(name: str) -> str:
+    """The flag of a field: --n-layer of n_layer."""
+    return f"--{name.replace('_', '-')}"
 
 
 def values_of(args: argparse.Namespace, cls: type) -> dict[str, Any]:

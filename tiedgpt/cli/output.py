@@ -4,6 +4,8 @@ import json
 import shutil
 import sys
 import textwrap
+import unicodedata
+from itertools import accumulate
 from typing import Any
 
 from ..gpt2.tokenizer import Tokenizer
@@ -52,7 +54,7 @@ def printable(text: str) -> str:
 
 
 def quoted_token(tokenizer: Tokenizer, token: int, limit: int = 24) -> str:
-    """A token in quotes, with spaces and line ends visible, cut to `limit` characters.
+    """A token in quotes, with spaces and line ends visible, cut to `limit` columns.
 
     A token that is not whole characters is shown as bytes, one that only pads the vocabulary as its
     id.
@@ -64,9 +66,25 @@ def quoted_token(tokenizer: Tokenizer, token: int, limit: int = 24) -> str:
         quoted = repr(data.decode("utf-8"))
     except UnicodeDecodeError:
         quoted = repr(data)
-    if len(quoted) > limit:
-        return f"{quoted[: limit - 3]}..."
-    return quoted
+    if width(quoted) <= limit:
+        return quoted
+    ends = accumulate(width(character) for character in quoted)
+    fitting = sum(end <= limit - 3 for end in ends)  # characters
+    return f"{quoted[:fitting]}..."
+
+
+def width(text: str) -> int:
+    """The columns that a text takes on a terminal.
+
+    >>> width("caf\u00e9"), width("cafe\u0301"), width("\u4f60\u597d"), width("\U0001f600")
+    (4, 4, 4, 2)
+    """
+    columns = 0
+    for character in text:
+        if unicodedata.category(character) in ("Mn", "Me"):  # it is drawn over the one before
+            continue
+        columns += 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
+    return columns
 
 
 def megabytes(count: int) -> str:

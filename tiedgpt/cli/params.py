@@ -22,7 +22,7 @@ from ..study.reports import parameters_report
 from . import options
 from .messages import note
 from .output import fill, megabytes
-from .tables import Cells, print_table, shown
+from .tables import Cells, percent, print_table, shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +86,7 @@ def count_model(source: str | None, as_json: bool) -> None:
         f"width {config.n_embd:,}, {config.n_layer} layers, {config.n_head} heads"
     )
     share = report["difference"] / report["untied"]["total"]
-    print_counts(title, report, f", {share:.1%} of the untied model", with_shares=True)
+    print_counts(title, report, f", {percent(share)} of the untied model", with_shares=True)
 
 
 def count_two_matrices(vocab: int, dim: int, total: int | None, as_json: bool) -> None:
@@ -97,7 +97,7 @@ def count_two_matrices(vocab: int, dim: int, total: int | None, as_json: bool) -
         return
     share = ""
     if total is not None:
-        share = f", {report['difference'] / total:.1%} of a model of {short(total)}"
+        share = f", {percent(report['difference'] / total)} of a model of {short(total)}"
     # Two matrices are not a model, so their shares of it are left out.
     print_counts(f"vocabulary {vocab:,}, width {dim:,}", report, share, with_shares=False)
 
@@ -115,8 +115,8 @@ def print_counts(title: str, report: dict[str, Any], share: str, with_shares: bo
         rows = [row[:-1] for row in rows]
     print_table(rows)
     print()
-    tied = short(report["tied"]["total"], ".4g")
-    untied = short(report["untied"]["total"], ".4g")
+    tied = short(report["tied"]["total"], "#.4g")
+    untied = short(report["untied"]["total"], "#.4g")
     saved = short(report["difference"])
     print(fill(f"Tied {tied}, untied {untied}: tying saves {saved}{share}."))
 
@@ -131,7 +131,7 @@ def rows_of_counts(report: dict[str, Any]) -> list[Cells]:
     for label, (by_tied, by_untied) in counts.items():
         sizes = [shown("parameters", size) for size in (by_tied, by_untied)]
         difference = shown("parameters", by_untied - by_tied, "+")
-        rows.append((label, *sizes, difference, f"{by_untied / untied['total']:.1%}"))
+        rows.append((label, *sizes, difference, percent(by_untied / untied["total"])))
     sizes = [megabytes(tied["bytes"]), megabytes(untied["bytes"])]
     difference = f"+{megabytes(untied['bytes'] - tied['bytes'])}"
     rows.append(("float32 bytes", *sizes, difference, ""))
@@ -141,12 +141,18 @@ def rows_of_counts(report: dict[str, Any]) -> list[Cells]:
 def short(n: int, form: str = ".1f") -> str:
     """A count with a unit.
 
-    >>> short(204_800_000), short(7_000_000_000), short(65_536), short(96)
-    ('204.8M', '7B', '65.5K', '96')
-    >>> short(1_557_611_200, ".4g")
-    '1.558B'
+    >>> short(204_800_000), short(7_000_000_000), short(999_950), short(96)
+    ('204.8M', '7.0B', '1.0M', '96')
+    >>> short(163_037_184, "#.4g")
+    '163.0M'
     """
-    for size, letter in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K")):
-        if n >= size:
-            return f"{n / size:{form}}".removesuffix(".0") + letter
-    return str(n)
+    if n < 1000:
+        return str(n)
+    size = float(n)
+    for letter in "KMBT":
+        size /= 1000
+        rounded = f"{size:{form}}"
+        text = f"{rounded}{letter}"
+        if float(rounded) < 1000:
+            break
+    return text

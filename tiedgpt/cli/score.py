@@ -98,7 +98,11 @@ def print_tokens(tokenizer: Tokenizer, ids: np.ndarray, reports: list[dict[str, 
 
 def print_scores(question: dict[str, Any], reports: list[dict[str, Any]]) -> None:
     """Print a table with a column for each head, and a paragraph that says what was measured."""
-    labels = {"nll": "loss", "perplexity": "perplexity", "bits_per_byte": "bits per byte"}
+    labels = {
+        "nll": "loss, nats per token",
+        "perplexity": "perplexity",
+        "bits_per_byte": "bits per byte",
+    }
     if len(reports) > 1:
         labels = {"head": "", **labels}
     print_table(rows_of_fields(labels, reports))
@@ -107,8 +111,8 @@ def print_scores(question: dict[str, Any], reports: list[dict[str, Any]]) -> Non
     paragraph = (
         f"The model predicted {first['tokens']:,} of {question['text_tokens']:,} tokens "
         f"({first['bytes']:,} of {question['text_bytes']:,} bytes), in windows of up to "
-        f"{first['context']:,} tokens, one every {first['stride']:,}. The loss is in nats per "
-        "token. Compare perplexity between models that share a tokenizer, and bits per byte "
+        f"{first['context']:,} tokens, one every {first['stride']:,}. "
+        "Compare perplexity between models that share a tokenizer, and bits per byte "
         "between any models, on the same text."
     )
     print()

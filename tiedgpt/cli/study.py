@@ -1,5 +1,9 @@
 """Measure what tying does to a model: one column for each model.
 
+W_E is the token embedding, wte. W_U is the output matrix: W_E^T in a tied model, a matrix of its
+own in an untied one. A = W_E W_U has a score for each pair of tokens: how likely the second one is
+after the first, by these two matrices alone.
+
 examples:
   tiedgpt study shakespeare-tied shakespeare-untied
   tiedgpt study shakespeare-tied shakespeare-untied --corpus shakespeare.txt
@@ -134,15 +138,15 @@ def run(args: argparse.Namespace) -> None:
     text = None
     if args.corpus is not None:
         text = read_text(args.corpus)
+    elif args.allow_special:
+        raise ArgumentError("--allow-special needs --corpus: no other text is read")
     subjects = [find_subject(name) for name in args.models or SHIPPED]
     number_vocabularies(subjects)
 
     corpora: dict[int, Corpus | None] = {}
     facts = None
     if text is None:
-        note(
-            "no --corpus: only the measurements that need no text, for all tokens of the vocabulary"
-        )
+        note("no --corpus: only measurements that need no text, for all tokens")
     else:
         corpora = corpora_of(subjects, text, source_name(args.corpus), args.allow_special)
         facts = {"file": args.corpus, "bytes": len(text.encode()), "min_count": MIN_COUNT}
@@ -260,6 +264,10 @@ def print_reports(reports: list[dict[str, Any]]) -> None:
             lines.append(group.question)
             lines += rows_of_fields(group.rows, reports, INDENT)
             lines.append(f"{INDENT}{group.reading}")
+    lines.append("")
+    lines.append("W_E: the token embedding. W_U: the output matrix, in a tied model W_E^T.")
+    if any("-" in line for line in lines if not isinstance(line, str)):
+        lines.append("-: does not apply to this model, or was not measured.")
     print_table(lines)
 
 

@@ -8,21 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..gpt2.tokenizer import Tokenizer
-from .output import fill, quoted_token
+from .output import fill, quoted_token, width
 
 Cells = tuple[str, ...]  # a row: its label, then a cell for each column
 
-# How a number of a report is printed, by the name of its field. Others have ",", if they are whole,
-# and three decimals.
-FORMS = {
-    "probability": ".2%",
-    "perplexity": ",.2f",
-    "nll": ".4f",
-    "bits_per_byte": ".4f",
-    "self_prediction": ".1%",
-    "self_prediction_frequent": ".1%",
-    "top1": ".1%",
-}
+# How a number of a report is printed, by the name of its field: shares with this many decimals of a
+# percent, others in this form. Numbers of other fields have ",", if they are whole, and three
+# decimals.
+SHARES = {"probability": 2, "self_prediction": 1, "self_prediction_frequent": 1, "top1": 1}
+FORMS = {"perplexity": ",.2f", "nll": ".4f", "bits_per_byte": ".4f"}
 # An alternative in a listing of predictions: a token, a space and a probability such as " 12%"
 OTHER_TOKEN = 12
 OTHER = OTHER_TOKEN + 5
@@ -38,10 +32,24 @@ def shown(field: str, value: Any, sign: str = "") -> str:
         return "-"
     if isinstance(value, str):
         return value
-    form = "," if isinstance(value, int) else FORMS.get(field, ".3f")
     if value == 0:
         sign = ""
+    if field in SHARES:
+        return percent(value, SHARES[field], sign)
+    form = "," if isinstance(value, int) else FORMS.get(field, ".3f")
     return f"{value:{sign}{form}}"
+
+
+def percent(share: float, decimals: int = 1, sign: str = "") -> str:
+    """A share as a percentage. A small one without a sign is not rounded to 0.
+
+    >>> percent(0.125), percent(0.0006), percent(0.0004), percent(0)
+    ('12.5%', '0.1%', '<0.1%', '0.0%')
+    """
+    smallest = 10 ** -(2 + decimals)
+    if not sign and 0 < share < smallest / 2:
+        return f"<{smallest:.{decimals}%}"
+    return f"{share:{sign}.{decimals}%}"
 
 
 def rows_of_fields(
@@ -78,7 +86,7 @@ def value_at(report: Mapping[str, Any], place: str) -> Any:
 def token_cell(tokenizer: Tokenizer, report: Mapping[str, Any], field: str = "probability") -> str:
     """A token and a number of its report, which line up in a column."""
     number = report[field]
-    figure = f"{number:.1%}" if field == "probability" else shown(field, number)
+    figure = percent(number) if field == "probability" else shown(field, number)
     return f"{quoted_token(tokenizer, report['id'])} {figure:>6}"
 
 
@@ -90,11 +98,11 @@ def print_table(lines: Sequence[str | Cells]) -> None:
     terminal = shutil.get_terminal_size().columns
     rows = [line for line in lines if not isinstance(line, str)]
     labels, *columns = zip(*rows, strict=True)
-    widths = [max(len(cell) for cell in column) for column in columns]
+    widths = [max(width(cell) for cell in column) for column in columns]
     # A long label is broken where the widest column would not fit beside it, but labels have at
     # least 16 columns, enough for a word.
     room_for_label = max(16, terminal - 2 - max(widths))
-    longest_label = max(len(label) for label in labels)
+    longest_label = max(width(label) for label in labels)
     label_width = min(longest_label, room_for_label)
 
     for start, end in column_groups(widths, terminal - label_width):
@@ -117,7 +125,7 @@ def column_groups(widths: list[int], room: int) -> Iterator[tuple[int, int]]:
     start = 0
     while start < len(widths):
         end = start + 1  # one column, even if it does not fit
-        while end < len(widths) and sum(2 + width for width in widths[start : end + 1]) <= room:
+        while end < len(widths) and sum(2 + each for each in widths[start : end + 1]) <= room:
             end += 1
         yield start, end
         start = end
@@ -128,10 +136,15 @@ def print_row(label: str, cells: list[str], label_width: int, widths: list[int])
     *above, last_line = fill(label, label_width).split("\n")
     for line in above:
         print(line)
-    row = last_line.ljust(label_width)
-    for cell, width in zip(cells, widths, strict=True):
-        row += cell.rjust(2 + width)
+    row = padded(last_line, label_width)
+    for cell, column_width in zip(cells, widths, strict=True):
+        row += " " * (2 + column_width - width(cell)) + cell
     print(row.rstrip())
+
+
+def padded(text: str, columns: int) -> str:
+    """text with spaces after it, as wide as so many columns."""
+    return text + " " * (columns - width(text))
 
 
 def print_predictions(
@@ -152,7 +165,7 @@ def print_predictions(
     print(f"{unit:>{number_width}}  {'token':{token_width}}  {title}".rstrip())
 
     for token, prediction in rows:
-        quoted = quoted_token(tokenizer, token, token_width).ljust(token_width)
+        quoted = padded(quoted_token(tokenizer, token, token_width), token_width)
         if prediction is None:
             cells = ["-".rjust(number_width), quoted]
         else:
@@ -161,7 +174,7 @@ def print_predictions(
             for other in prediction["alternatives"][:fitting]:
                 probability = 2 ** -in_bits(other[unit], unit)
                 other_token = quoted_token(tokenizer, other["id"], OTHER_TOKEN)
-                cells.append(f"{other_token} {probability:4.0%}".ljust(OTHER))
+                cells.append(padded(f"{other_token} {probability:4.0%}", OTHER))
         print("  ".join(cells).rstrip())
 
 

@@ -15,8 +15,8 @@ STDIN = "-"
 def read_text(file: str | None) -> str:
     """The text of a file, with its line ends as they are; that of stdin if `file` is "-" or None.
 
-    Raises ArgumentError for a text that is not UTF-8, and if `file` is None and stdin is a
-    terminal. Raises OSError for a file that cannot be read.
+    Raises ArgumentError for a file that does not exist, a text that is not UTF-8, and if `file` is
+    None and stdin is a terminal. Raises OSError for a file that cannot be read.
     """
     if file is None and sys.stdin.isatty():
         raise ArgumentError("there is no text: give one, or pipe one in")
@@ -26,7 +26,10 @@ def read_text(file: str | None) -> str:
     if file is None or file == STDIN:
         data = sys.stdin.buffer.read()
     else:
-        data = Path(file).read_bytes()
+        try:
+            data = Path(file).read_bytes()
+        except FileNotFoundError as error:
+            raise ArgumentError(f"{file}: no such file; expected a text in UTF-8") from error
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

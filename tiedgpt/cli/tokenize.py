@@ -39,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     if len(args.text) > 1 and not args.decode:
         raise ArgumentError(f"expected one TEXT, got {len(args.text)}: put it in quotes")
+    if args.decode and args.allow_special:
+        raise ArgumentError("--allow-special cannot be given with --decode, which reads ids")
     if not args.text:
         text = read_text(None)
     elif args.text == [STDIN]:

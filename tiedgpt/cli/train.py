@@ -9,22 +9,19 @@ random, and W_U of a tied checkpoint as a copy of wte.T. With --from, the defaul
 examples:
   tiedgpt train story.txt --out my-model
   tiedgpt train story.txt --resume my-model
-  tiedgpt train story.txt --out my-untied --head untied --n-layer 2 --n-embd 64 --steps 500
+  tiedgpt train story.txt --out my-untied --head untied --n-layer 2 --n-embd 64
   tiedgpt train story.txt --out my-gpt2 --from gpt2 --steps 100
   tiedgpt train story.txt --out my-head --from gpt2 --only head
 """
 
 import argparse
 import json
-import os
 import shlex
 import signal
 import sys
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,40 +34,16 @@ from ..checkpoints.vocabulary import tokenizer_files
 from ..errors import ArgumentError
 from ..evaluation import bits_per_nat
 from ..gpt2.config import HEADS, Config
-from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count
 from ..gpt2.tokenizer import Tokenizer
-from ..training.loop import STATE, Settings, Trainer
-from ..training.merges import learn_tokenizer
+from ..training.loop import Trainer
+from ..training.saving import STATE
+from ..training.start import Settings, Shape, new_model, split, with_dropout
 from . import models, options
 from .messages import note, print_line
 from .output import printable
+from .signals import stop_signals
 from .texts import encode_text, read_text
-
-# The fields of Settings that have a flag, and what is the default of some with --from
-SETTINGS = ("context", "steps", "batch", "lr", "seed", "eval_every")
-FROM_CHECKPOINT = {"steps": 200, "batch": 4, "lr": 1e-4, "context": 256}
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The sizes of a new model. Config and learn_tokenizer refuse those that are not valid."""
-
-    n_layer: int = field(default=4, metadata={"help": "layers of a new model", "metavar": "L"})
-    n_head: int = field(
-        default=4, metadata={"help": "attention heads of a new model", "metavar": "H"}
-    )
-    n_embd: int = field(default=128, metadata={"help": "width of a new model", "metavar": "D"})
-    vocab_size: int = field(
-        default=1024,
-        metadata={
-            "help": "tokens of a new model; 257: one for each byte and <|endoftext|>",
-            "metavar": "V",
-        },
-    )
-
-
-SHAPE = [each.name for each in fields(Shape)]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,15 +70,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--head",
         choices=HEADS,
-        help="compute logits with wte.T or W_U (default: tied; with --from, as the checkpoint "
-        "does)",
+        help="the output matrix: tied is wte.T, untied is W_U (default: tied; with --from, as the "
+        "checkpoint says)",
     )
-    options.add_fields(parser, Shape, SHAPE)
-    options.add_fields(parser, Settings, SETTINGS)
+    options.add_fields(parser, Shape)
+    options.add_fields(parser, Settings)
     parser.add_argument(
         "--dropout",
         metavar="P",
-        dest="embd_pdrop",
+        dest="embd_pdrop",  # which Config checks
         type=options.any_number,
         help="dropout of embedding and layers' outputs "
         f"(default: {Config.resid_pdrop}; with --from, as the checkpoint says)",
@@ -149,18 +122,16 @@ def check_flags(args: argparse.Namespace) -> None:
     """Check that the flags fit each other. Raises ArgumentError."""
     shape = options.values_of(args, Shape)
     if args.resume is not None:
-        kept = {"--from": args.source, "--only": args.only, "--head": args.head}
-        kept["--dropout"] = args.embd_pdrop
-        for name, value in (shape | options.values_of(args, Settings)).items():
-            kept[args.flags[name]] = value
-        for flag, value in kept.items():
-            if value is not None and flag != "--steps":
+        given = {**shape, **options.values_of(args, Settings), "from": args.source}
+        given |= {"only": args.only, "head": args.head, "dropout": args.embd_pdrop}
+        for name, value in given.items():
+            if value is not None and name != "steps":
                 raise ArgumentError(
-                    f"{flag} cannot be given with --resume: the training in "
+                    f"{options.flag_of(name)} cannot be given with --resume: the training in "
                     f"{args.resume} keeps its flags, and only --steps may change"
                 )
     if args.source is not None and shape:
-        flag = args.flags[next(iter(shape))]
+        flag = options.flag_of(next(iter(shape)))
         raise ArgumentError(f"{flag} cannot be given with --from: the checkpoint decides it")
     if args.only is not None:
         if args.source is None:
@@ -187,8 +158,8 @@ def check_directory(args: argparse.Namespace) -> None:
 def new_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Tokenizer, dict[str, bytes]]:
     """A training that begins, its tokenizer, and the files that are saved beside the model."""
     given = options.values_of(args, Settings)
+    settings = Settings(**given)  # refuses a number before a model is looked for
     if args.source is None:
-        settings = Settings(**given)
         shape = Shape(**options.values_of(args, Shape))
         learned, _ = split(text)  # the tokenizer too learns from this part alone
         model, tokenizer = new_model(learned, shape, settings, args.head)
@@ -196,11 +167,10 @@ def new_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Tokenizer
         if args.vocab_size is not None and tokenizer.vocab_size < args.vocab_size:
             note(f"the text gives no more than {tokenizer.vocab_size} tokens")
     else:
-        settings = Settings(**(FROM_CHECKPOINT | given))
         _, path = find_model(args.source, note)
-        if "context" not in given:
-            n_ctx = read_config(path).n_ctx
-            settings = replace(settings, context=min(settings.context, n_ctx))
+        context = min(256, read_config(path).n_ctx)
+        defaults = {"steps": 200, "batch": 4, "lr": 1e-4, "context": context}
+        settings = replace(settings, **(defaults | given))
         tokenizer = read_tokenizer(path)
         head = args.head
         if head is None and args.only == "head":  # there must be a W_U to train
@@ -208,41 +178,10 @@ def new_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Tokenizer
         model = models.load(path, head)
         others = copied_files(path, note)
     if args.embd_pdrop is not None:
-        # That of the attention pattern stays 0, as in new_model.
-        config = replace(
-            model.config, embd_pdrop=args.embd_pdrop, resid_pdrop=args.embd_pdrop, attn_pdrop=0.0
-        )
-        model = GPT2(config, model.parameters)
+        model = with_dropout(model, args.embd_pdrop)
 
     tokens, held_out = encode_parts(tokenizer, text, args.allow_special)
     return Trainer(model, tokens, held_out, settings, args.only), tokenizer, others
-
-
-def new_model(
-    text: str, shape: Shape, settings: Settings, head: str | None
-) -> tuple[GPT2, Tokenizer]:
-    """A random model, and the tokenizer that is learned from the text.
-
-    Its vocabulary is smaller than that of `shape` if the text has too few pairs to merge. Raises
-    ConfigError for a shape that is not valid, MemoryError for a model that does not fit into
-    memory.
-    """
-    # The other rates of dropout are GPT-2's, 0.1. That of the attention pattern is 0, because the
-    # pattern [B, H, T, T] would take most of the random numbers of a step.
-    config = Config(**asdict(shape), n_ctx=settings.context, attn_pdrop=0.0)
-    tokenizer = learn_tokenizer(text, shape.vocab_size)
-    config = replace(
-        config,
-        vocab_size=tokenizer.vocab_size,
-        bos_token_id=tokenizer.eot_id,
-        eos_token_id=tokenizer.eot_id,
-    )
-    # This raises the MemoryError now, not after a minute of drawing random numbers.
-    np.empty(parameter_count(config).total, np.float32)
-    model = GPT2.random(config, settings.seed)
-    if head == "untied":
-        model = model.untie("random", settings.seed)
-    return model, tokenizer
 
 
 def resumed_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Tokenizer]:
@@ -253,12 +192,6 @@ def resumed_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Token
     if trainer.step == trainer.settings.steps:
         note(f"all {trainer.step:,} steps are done; give a larger --steps to train more")
     return trainer, tokenizer
-
-
-def split(text: str) -> tuple[str, str]:
-    """The text to train on, nine tenths of all characters, and the rest, which is held out."""
-    end = len(text) * 9 // 10
-    return text[:end], text[end:]
 
 
 def encode_parts(
@@ -277,40 +210,6 @@ def command_to_resume(args: argparse.Namespace, out: Path) -> str:
     if args.allow_special:
         words.append("--allow-special")
     return shlex.join(words)
-
-
-@contextmanager
-def stop_signals() -> Iterator[list[int]]:
-    """In the block, the first Ctrl-C or SIGTERM is only added to a list, which `with` gives.
-
-    From then on, and after the block, both have the handlers from before it, so a second one ends
-    the process.
-    """
-    received: list[int] = []
-    handlers = {}
-    for number in (signal.SIGINT, signal.SIGTERM):
-        handler = signal.getsignal(number)
-        if handler != signal.SIG_IGN:  # SIGINT is ignored in a script's `tiedgpt ... &`
-            handlers[number] = handler
-
-    def receive(number: int, _: object) -> None:
-        received.append(number)
-        restore()
-        # Not by print: Python refuses a print in the middle of another one.
-        line = b"\ntiedgpt: note: stopping after this step; again to stop at once\n"
-        with suppress(OSError):  # a full disk behind stderr
-            os.write(sys.stderr.fileno(), line)
-
-    def restore() -> None:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-
-    for number in handlers:
-        signal.signal(number, receive)
-    try:
-        yield received
-    finally:
-        restore()
 
 
 def train(

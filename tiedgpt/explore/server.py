@@ -9,10 +9,12 @@ A page of another site, open in the same browser, can send requests to this serv
 - the page may load files from this server only (Content-Security-Policy), and no site may frame it.
 """
 
+import io
 import json
 import re
 import secrets
 import selectors
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from http import HTTPStatus
@@ -109,13 +111,36 @@ class Server(HTTPServer):
         self.shutdown_request(connection)
 
 
+class Incoming(io.RawIOBase):
+    """What a client sends on a connection, all of it within some seconds.
+
+    The connection's own timeout starts again with each byte that arrives.
+    """
+
+    def __init__(self, connection: Any, seconds: float) -> None:
+        self.connection = connection
+        self.end = time.monotonic() + seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if time.monotonic() >= self.end:
+            raise TimeoutError
+        return int(self.connection.recv_into(buffer))
+
+
 class Handler(BaseHTTPRequestHandler):
     """One request. GET sends a file of the page, POST an answer; there are no other methods."""
 
     server: Server
-    timeout = 5  # seconds, for a client that stops sending or reading
+    timeout = 5  # seconds, for a client that stops sending or reading, and to send a request
     server_version = "tiedgpt"
     sys_version = ""
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile = io.BufferedReader(Incoming(self.connection, self.timeout))
 
     def log_message(self, *_: Any) -> None:
         """Log nothing: requests hold the user's text."""

@@ -1,96 +1,36 @@
 """The training loop: draw a batch, compute and clip its gradient, update; evaluate; save.
 
-A training saves to one directory. Its first evaluation makes the directory, with a whole checkpoint
-in it, and each later one replaces up to three files:
-
-model.safetensors       the model of the step with the lowest held-out loss so far
-training.safetensors    the state to resume from. Its tensors are the parameters of the last step
-                        and the optimizer's m and v; its metadata has the rest as JSON
-log.jsonl               a line of JSON for each evaluation, for other programs
+saving.py writes and reads the files.
 """
 
-import json
 import math
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from .. import checkpoints
-from ..atomic import new_directory, remove_unfinished, replaced_file
-from ..checkpoints import safetensors
-from ..checkpoints.files import WEIGHTS, write_checkpoint, write_weights
-from ..errors import (
-    ABOVE_0,
-    AT_LEAST_0,
-    COUNT,
-    RATE,
-    ArgumentError,
-    CheckpointError,
-    Range,
-    TiedGPTError,
-    short_repr,
-)
+from ..atomic import remove_unfinished_files
+from ..errors import ArgumentError, TiedGPTError
 from ..evaluation import measure_tokens
 from ..fast.blas import one_blas_thread
-from ..fast.threads import cores, training_threads
+from ..fast.threads import cores
 from ..gpt2.backward import write_gradients, write_head_gradient
-from ..gpt2.checks import check_ids
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.ops import cross_entropy
 from ..gpt2.parameters import parameter_shapes, unflatten
 from ..gpt2.run import OnProgress
+from . import saving
 from .optimizer import AdamW, clip, learning_rate
-
-STATE = "training.safetensors"
-LOG = "log.jsonl"
-MAX_COUNT = 2**31 - 1  # the largest number of steps, sequences, ...
-
-
-def setting(default: float, accepted: Range, help: str = "", metavar: str = "") -> Any:
-    """A field of Settings: its default, the numbers that it accepts, and the help of its flag."""
-    return field(default=default, metadata={"accepted": accepted, "help": help, "metavar": metavar})
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a model is trained. Raises ArgumentError for a number that is not accepted."""
-
-    steps: int = setting(2000, Range(1, MAX_COUNT), "steps in all, for the learning rate too", "N")
-    batch: int = setting(32, Range(1, MAX_COUNT), "sequences in a step", "B")
-    # A context of one token predicts nothing.
-    context: int = setting(128, Range(2, MAX_COUNT), "tokens in a sequence", "T")
-    lr: float = setting(3e-3, ABOVE_0, "peak learning rate, after the warm-up", "LR")
-    warm_up: int = setting(100, Range(0, MAX_COUNT))  # steps, at most a tenth of all steps
-    weight_decay: float = setting(0.1, AT_LEAST_0)
-    beta2: float = setting(0.99, RATE)
-    clip: float = setting(1.0, AT_LEAST_0)  # the largest norm of a gradient
-    eval_every: int = setting(
-        0, Range(0, MAX_COUNT), "steps between evaluations, which also save; 0: a tenth of all", "N"
-    )
-    seed: int = setting(1, Range(0, MAX_COUNT), "seed of weights, batches and dropout", "S")
-    threads: int = setting(0, Range(0, MAX_COUNT))  # that share a batch; 0: training_threads
-
-    def __post_init__(self) -> None:
-        for each in fields(self):
-            # `check` returns one of Python's numbers: a NumPy number cannot be written as JSON.
-            number = each.metadata["accepted"].check(each.name, getattr(self, each.name))
-            object.__setattr__(self, each.name, number)  # the class is frozen
-
-
-class Best(NamedTuple):
-    """The evaluation with the lowest held-out loss so far."""
-
-    loss: float
-    step: int
+from .saving import Best, State, checksum
+from .start import Settings, check_only, check_texts, with_defaults
 
 
 class Trainer:
@@ -245,47 +185,16 @@ class Trainer:
 
         others: the contents of more files by name, such as the tokenizer's.
         """
-        with new_directory(directory) as new:
-            write_checkpoint(new, self.best_model(), others or {})
-            with open(new / STATE, "xb") as file:
-                self._write_state(file)
-            with open(new / LOG, "xb") as file:
-                self._write_log(file)
+        best_model = self.best_model()
+        saving.save_new(directory, self._state(), self._vectors(), best_model, others or {})
         self.directory = directory
         self.saved_best = self.best
 
     def _replace_saved(self, directory: Path) -> None:
-        """Replace the files that have changed since the last save.
-
-        A kill between two replacements loses nothing. A log that is newer than the state is written
-        again when the steps are repeated. A best model is saved after its own step, so its state,
-        which is written first, has the same parameters: `resume` writes the model from them.
-        """
-        with replaced_file(directory / LOG) as file:
-            self._write_log(file)
-        with replaced_file(directory / STATE) as file:
-            self._write_state(file)
-        if self.saved_best != self.best:
-            with replaced_file(directory / WEIGHTS) as file:
-                write_weights(file, self.best_model())
-            self.saved_best = self.best
-
-    def _write_log(self, file: BinaryIO) -> None:
-        for evaluation in self.evaluations:
-            file.write(f"{json.dumps(evaluation)}\n".encode())
-
-    def _write_state(self, file: BinaryIO) -> None:
-        state = {
-            "only": self.only,
-            "step": self.step,
-            "best": self.best,
-            "evaluations": self.evaluations,
-            "losses": self.losses,
-            "settings": asdict(self.settings),
-            "text": [checksum(self.tokens), checksum(self.held_out)],
-        }
-        metadata = {"training": json.dumps(state)}
-        safetensors.write(file, self._vectors().items(), metadata)
+        """Replace the files that have changed since the last save."""
+        new_best = self.best_model() if self.saved_best != self.best else None
+        saving.replace_saved(directory, self._state(), self._vectors(), new_best)
+        self.saved_best = self.best
 
     @classmethod
     def resume(
@@ -295,47 +204,65 @@ class Trainer:
 
         `steps` is a new total number of steps; the learning rates from here on depend on it.
         Removes what a killed process left in the directory. Raises CheckpointError for a state that
-        is missing or damaged, ArgumentError for another text and for too few steps.
+        is missing or damaged and for another model, ArgumentError for another text and for too few
+        steps.
         """
-        state, tensors = read_state(directory)
-        settings = state["settings"]
+        state, tensors = saving.read_state(directory)
+        settings = state.settings
         if steps is not None:
             settings = replace(settings, steps=steps)
-        if settings.steps < state["step"]:
+        if settings.steps < state.step:
             raise ArgumentError(
-                f"steps must be at least the {state['step']} that are done, got {settings.steps}"
+                f"steps must be at least the {state.step} that are done, got {settings.steps}"
             )
-        if state["text"] != [checksum(tokens), checksum(held_out)]:
+        if state.text != [checksum(tokens), checksum(held_out)]:
             raise ArgumentError(
                 f"{directory} was trained on another text: give the same text again"
             )
 
         # The trainer begins with the model of the best step, and keeps it as the best. Then the
         # parameters of the last step replace those of its model.
-        trainer = cls(checkpoints.load(directory), tokens, held_out, settings, state["only"])
-        for name, vector in trainer._vectors().items():
-            read_vector(directory, tensors, name, to=vector)
-        trainer.step = state["step"]
-        trainer.optimizer.steps = state["step"]
-        trainer.best = state["best"]
-        trainer.evaluations = state["evaluations"]
-        trainer.losses = state["losses"]
+        trainer = cls(checkpoints.load(directory), tokens, held_out, settings, state.only)
+        saving.read_vectors(directory, tensors, into=trainer._vectors())
+        trainer.step = state.step
+        trainer.optimizer.steps = state.step
+        trainer.best = state.best
+        trainer.evaluations = state.evaluations
+        trainer.losses = state.losses
         trainer.directory = directory
-        trainer.saved_best = state["best"]
-        trainer._complete_saved(directory)
+        trainer.saved_best = state.best
+        trainer._complete_saved(directory, state)
         return trainer
 
-    def _complete_saved(self, directory: Path) -> None:
-        """Do what a process that was killed in `_replace_saved` did not do."""
-        for name in (LOG, STATE, WEIGHTS):
-            remove_unfinished(directory / name)
-        assert self.best is not None  # `read_state` refuses a state without it
-        # The state was written after the step of the best model, and the model perhaps not.
-        is_last_best = self.best.step == self.step
-        if is_last_best and not np.array_equal(self._best_flat, self.flat):
+    def _complete_saved(self, directory: Path, state: State) -> None:
+        """Do what a process that was killed in `replace_saved` did not do.
+
+        Raises CheckpointError if the directory holds another model.
+        """
+        # The state was written after the step of the best model, and the model perhaps not. The
+        # parameters of the last step are then those of the best model.
+        is_last_best = state.best.step == state.step
+        is_unwritten = is_last_best and not np.array_equal(self._best_flat, self.flat)
+        if is_unwritten:
             self._best_flat[:] = self.flat
-            with replaced_file(directory / WEIGHTS) as file:
-                write_weights(file, self.best_model())
+        saving.check_model(directory, state, self.best_model())
+        remove_unfinished_files(directory)
+        if is_unwritten:
+            saving.replace_model(directory, self.best_model())
+
+    def _state(self) -> State:
+        """What is saved beside the arrays."""
+        assert self.best is not None  # a training is saved after an evaluation
+        return State(
+            self.settings,
+            self.only,
+            self.step,
+            self.best,
+            self.evaluations,
+            self.losses,
+            text=[checksum(self.tokens), checksum(self.held_out)],
+            model=saving.checksum_of_model(self.best_model()),
+        )
 
     def _vectors(self) -> dict[str, np.ndarray]:
         """The arrays [P] that a step changes, by their names in the saved state."""
@@ -426,87 +353,9 @@ class Trainer:
         return np.random.default_rng([self.settings.seed, self.step, 0, number])
 
 
-def check_only(only: str | None, config: Config) -> None:
-    """Raise ArgumentError if `only` is not allowed, or does not fit the model."""
-    if only not in (None, "head"):
-        raise ArgumentError(f'only must be "head" or None, got {short_repr(only)}')
-    if only == "head" and config.tied:
-        raise ArgumentError("a tied model has no separate head to train: untie it first")
-
-
-def check_texts(tokens: np.ndarray, held_out: np.ndarray, context: int, config: Config) -> None:
-    """Raise ArgumentError if the model cannot read the texts, or one is too short."""
-    if context > config.n_ctx:
-        raise ArgumentError(f"a context of {context} tokens exceeds the model's {config.n_ctx}")
-    if len(tokens) <= context:
-        raise ArgumentError(
-            f"the text to train on must have at least {context + 1} tokens, a context and the "
-            f"token after it, got {len(tokens)}"
-        )
-    # The texts may be longer than the model's context, so check_ids gets each token as a sequence.
-    check_ids(tokens[:, None], config)
-    if len(held_out) < 2:
-        raise ArgumentError(
-            "the held-out text must have at least 2 tokens, a context and the token after it, "
-            f"got {len(held_out)}"
-        )
-    check_ids(held_out[:, None], config)
-
-
-def with_defaults(settings: Settings, config: Config) -> Settings:
-    """The settings with numbers in place of each 0 that means a default."""
-    threads = settings.threads or training_threads(config.n_embd)
-    threads = min(threads, settings.batch)  # each thread has at least one sequence
-    eval_every = settings.eval_every or max(1, settings.steps // 10)
-    return replace(settings, threads=threads, eval_every=eval_every)
-
-
 def trained_shapes(config: Config, only: str | None) -> dict[str, tuple[int, ...]]:
     """The names and shapes of the parameters that are trained."""
     shapes = parameter_shapes(config)
     if only == "head":
         return {"lm_head.weight": shapes["lm_head.weight"]}
     return shapes
-
-
-def checksum(ids: np.ndarray) -> int:  # [N]
-    """A checksum of a text's token ids, to recognise the same text."""
-    return zlib.crc32(ids.astype("<i8").tobytes())
-
-
-def read_state(directory: Path) -> tuple[dict[str, Any], dict[str, safetensors.Tensor]]:
-    """The state in a directory, and its tensors, which are not read and not checked yet.
-
-    The state is as `Trainer._write_state` has it, with Settings and Best. Raises CheckpointError if
-    there is no state, or if it is damaged.
-    """
-    path = directory / STATE
-    tensors, metadata = safetensors.read_header(path)
-    try:
-        saved = json.loads(metadata["training"])
-        state = {name: saved[name] for name in ("only", "step", "text")}
-        state["settings"] = Settings(**saved["settings"])
-        state["best"] = Best(*saved["best"])
-        state["evaluations"] = list(saved["evaluations"])
-        state["losses"] = list(saved["losses"])
-        COUNT.check("step", state["step"])
-        COUNT.check("best step", state["best"].step)
-        AT_LEAST_0.check("best loss", state["best"].loss)
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} does not hold the state of a training: {error!r}") from error
-    return state, tensors
-
-
-def read_vector(
-    directory: Path, tensors: dict[str, safetensors.Tensor], name: str, to: np.ndarray
-) -> None:
-    """Read the tensor `name` of STATE into the array `to` [P].
-
-    Raises CheckpointError if there is no such tensor of this shape.
-    """
-    tensor = tensors.get(name)
-    if tensor is None or tensor.dtype != "F32" or tensor.shape != to.shape:
-        raise CheckpointError(
-            f"{directory / STATE}: expected a tensor {name} of {to.size} float32 numbers"
-        )
-    to[...] = tensor.values()

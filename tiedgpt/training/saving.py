@@ -1,0 +1,168 @@
+"""The files of a training: where they are written, replaced, and read again.
+
+A training saves to one directory. Its first evaluation makes the directory, with a whole checkpoint
+in it, and each later one replaces up to three files:
+
+model.safetensors       the model of the step with the lowest held-out loss so far
+training.safetensors    the state to resume from. Its tensors are the parameters of the last step
+                        and the optimizer's m and v; its metadata has the rest as JSON
+log.jsonl               a line of JSON for each evaluation, for other programs
+"""
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from ..atomic import new_directory, replaced_file
+from ..checkpoints import safetensors
+from ..checkpoints.files import WEIGHTS, write_checkpoint, write_weights
+from ..errors import AT_LEAST_0, COUNT, CheckpointError
+from ..gpt2.model import GPT2
+from ..gpt2.parameters import parameter_shapes
+from .start import Settings
+
+STATE = "training.safetensors"
+LOG = "log.jsonl"
+
+
+class Best(NamedTuple):
+    """The evaluation with the lowest held-out loss so far."""
+
+    loss: float
+    step: int
+
+
+@dataclass
+class State:
+    """What a training saves beside its arrays, as JSON in the metadata of STATE."""
+
+    settings: Settings
+    only: str | None
+    step: int
+    best: Best
+    evaluations: list[dict[str, float]]
+    losses: list[float]  # those of the steps since the last evaluation
+    text: list[int]  # checksums of the text to train on and of the held-out text
+    model: int | None = None  # a checksum of the best model; tiedgpt 0.4 saved none
+
+
+def save_new(
+    directory: Path,
+    state: State,
+    vectors: Mapping[str, np.ndarray],
+    best_model: GPT2,
+    others: Mapping[str, bytes],
+) -> None:
+    """Write a new directory: a checkpoint of the best model, the state, and the log.
+
+    vectors: the tensors of STATE, by name. others: the contents of more files by name, such as the
+    tokenizer's.
+    """
+    with new_directory(directory) as new:
+        write_checkpoint(new, best_model, others)
+        with open(new / STATE, "xb") as file:
+            write_state(file, state, vectors)
+        with open(new / LOG, "xb") as file:
+            write_log(file, state)
+
+
+def replace_saved(
+    directory: Path, state: State, vectors: Mapping[str, np.ndarray], new_best: GPT2 | None
+) -> None:
+    """Replace the files that have changed since the last save.
+
+    new_best: the best model, if it is another one than at the last save. A kill between two
+    replacements loses nothing. A log that is newer than the state is written again when the steps
+    are repeated. A best model is saved after its own step, so its state, which is written first,
+    has the same parameters: `Trainer.resume` writes the model from them.
+    """
+    with replaced_file(directory / LOG) as file:
+        write_log(file, state)
+    with replaced_file(directory / STATE) as file:
+        write_state(file, state, vectors)
+    if new_best is not None:
+        replace_model(directory, new_best)
+
+
+def replace_model(directory: Path, model: GPT2) -> None:
+    with replaced_file(directory / WEIGHTS) as file:
+        write_weights(file, model)
+
+
+def write_log(file: BinaryIO, state: State) -> None:
+    for evaluation in state.evaluations:
+        file.write(f"{json.dumps(evaluation)}\n".encode())
+
+
+def write_state(file: BinaryIO, state: State, vectors: Mapping[str, np.ndarray]) -> None:
+    metadata = {"training": json.dumps(asdict(state))}
+    safetensors.write(file, vectors.items(), metadata)
+
+
+def read_state(directory: Path) -> tuple[State, dict[str, safetensors.Tensor]]:
+    """The state in a directory, and its tensors, which are not read and not checked yet.
+
+    Raises CheckpointError if there is no state, or if it is damaged.
+    """
+    path = directory / STATE
+    tensors, metadata = safetensors.read_header(path)
+    try:
+        saved = json.loads(metadata["training"])
+        state = State(
+            settings=Settings(**saved["settings"]),
+            only=saved["only"],
+            step=COUNT.check("step", saved["step"]),
+            best=Best(*saved["best"]),
+            evaluations=list(saved["evaluations"]),
+            losses=list(saved["losses"]),
+            text=saved["text"],
+            model=saved.get("model"),
+        )
+        COUNT.check("best step", state.best.step)
+        AT_LEAST_0.check("best loss", state.best.loss)
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} does not hold the state of a training: {error!r}") from error
+    return state, tensors
+
+
+def read_vectors(
+    directory: Path, tensors: Mapping[str, safetensors.Tensor], into: Mapping[str, np.ndarray]
+) -> None:
+    """Read the tensors of STATE into the arrays [P] of these names.
+
+    Raises CheckpointError if there is no tensor of such a name and shape.
+    """
+    for name, vector in into.items():
+        tensor = tensors.get(name)
+        if tensor is None or tensor.dtype != "F32" or tensor.shape != vector.shape:
+            raise CheckpointError(
+                f"{directory / STATE}: expected a tensor {name} of {vector.size} float32 numbers"
+            )
+        vector[...] = tensor.values()
+
+
+def check_model(directory: Path, state: State, best_model: GPT2) -> None:
+    """Raise CheckpointError if the best model is not the one that the training has saved."""
+    if state.model not in (None, checksum_of_model(best_model)):
+        raise CheckpointError(
+            f"{directory / WEIGHTS} is not the model that this training saved at step "
+            f"{state.best.step}: put that model back, or start a new training --from this one"
+        )
+
+
+def checksum(ids: np.ndarray) -> int:  # [N]
+    """A checksum of a text's token ids, to recognise the same text."""
+    return zlib.crc32(ids.astype("<i8").tobytes())
+
+
+def checksum_of_model(model: GPT2) -> int:
+    """A checksum of all parameters, to recognise the same model."""
+    total = 0
+    for name in parameter_shapes(model.config):
+        total = zlib.crc32(np.ascontiguousarray(model.parameters[name], "<f4").data, total)
+    return total
