@@ -1,0 +1,121 @@
+"""Say whether a language model of any kind is tied.
+
+By config.json, by the files, and as other programs read them. No model is loaded or downloaded:
+of a model on the hub, config.json and the headers of the weights are read, and 32 rows of the two
+matrices if the files have both. The exit code is 1 if config.json and the files contradict each
+other, and 2 if a model cannot be read.
+
+examples:
+  tiedgpt check my-model other-model
+  tiedgpt check HuggingFaceTB/SmolLM2-135M --json
+"""
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+
+from ..checkpoints.headers import open_any
+from ..errors import ArgumentError, TiedGPTError, one_line
+from ..study.ties import Report, tie_report
+from . import options
+from .messages import note, print_error
+from .output import fill
+from .tables import Cells, print_table, rows_of_fields
+
+FIELDS = {  # a place in the report -> the label of its row
+    "flag.kind": "kind",
+    "flag.said": "config.json",
+    "flag.place": "where it says so",
+    "embedding.name": "embedding",
+    "head.name": "head",
+    "matrix": "their shape",
+    "holds": "the files hold",
+    "transformers": "transformers 5 reads",
+    "others": "most others read",
+    "parameters.tied.total": "parameters if tied",
+    "parameters.untied.total": "parameters if untied",
+    "parameters.difference": "the tie saves",
+    "parameters.less_percent": "of untied, in percent",
+    "wasted_bytes": "bytes of the copy",
+}
+HELD = {
+    "embedding": "one matrix",
+    "head": "one matrix",
+    "equal": "two equal ones",
+    "different": "two different ones",
+    "not comparable": "two, quantised",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_models(
+        parser,
+        "a directory, a .safetensors file, a config.json, or a name, such as owner/name on the hub",
+    )
+    options.add(parser, "json")
+
+
+def run(args: argparse.Namespace) -> None:
+    if not args.models:
+        raise ArgumentError("expected a MODEL: a directory, a file, or owner/name of the hub")
+    reports: list[Report] = []
+    errors: list[Report] = []
+    for name in args.models:
+        try:
+            reports.append(tie_report(name, open_any(name, note)))
+        except TiedGPTError as error:
+            errors.append({"model": name, "error": str(error)})
+            print_error(error)
+    if args.json:
+        print(json.dumps({"models": reports + errors}))
+    elif reports:
+        print_reports(reports)
+    if errors:
+        raise SystemExit(2)
+    if any(report["conflict"] for report in reports):
+        raise SystemExit(1)
+
+
+def print_reports(reports: Sequence[Report]) -> None:
+    """Print a table with a column for each model, and below it what is to be done."""
+    names = [one_line(report["model"]) for report in reports]
+    rows: list[Cells] = [("", *names)]
+    rows += rows_of_fields(FIELDS, [in_words(report) for report in reports])
+    print_table(rows)
+    for name, report in zip(names, reports, strict=True):
+        for line in advice(report):
+            print()
+            print(fill(f"{name}: {line}"))
+
+
+def in_words(report: Report) -> Report:
+    """A report with words in place of values that need some, for the table."""
+    flag = report["flag"]
+    said = {True: "tied", False: "untied", None: None}[flag["tied"]]
+    if flag["place"] is None and said is not None:
+        said = f"{said} by default"
+    matrix = report["embedding"] or report["head"]
+    return {
+        **report,
+        "flag": {**flag, "said": said or "not known"},
+        "matrix": " x ".join(str(size) for size in matrix["shape"]) if matrix else None,
+        "holds": HELD.get(report["holds"], "not known"),
+        "transformers": report["transformers"] or "not known",
+        "others": report["others"] or "not known",
+        "wasted_bytes": report["wasted_bytes"] or None,
+    }
+
+
+def advice(report: Report) -> Iterator[str]:
+    """What the table does not say: the sample, what is not clear, the conflict and its mend."""
+    matrix = report["embedding"] or report["head"]
+    rows = report["rows_compared"]
+    if rows is not None and rows < matrix["shape"][0] and report["holds"] == "equal":
+        yield f"{rows} of {matrix['shape'][0]:,} rows were compared, and are equal"
+    if report["holds"] is None and report["unclear"]:
+        yield f"not known; these may be the matrices: {', '.join(report['unclear'])}"
+    elif report["holds"] is None:
+        yield "not known; the files have no matrix with a known name and the shape of config.json"
+    if report["conflict"]:
+        yield f"conflict: {report['conflict']}"
+        yield report["mend"]
