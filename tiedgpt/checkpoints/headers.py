@@ -12,7 +12,7 @@ from ..errors import CheckpointError, short_repr
 from .download import Repository, is_offline
 from .files import CONFIG, INDEX, WEIGHTS, check_weight_map, describe, stored_tensors
 from .json_files import MAX_TEXT, parse_json, read_json
-from .places import SHIPPED, Note, check_name, discard_note, find_here
+from .places import SHIPPED, check_name, discard_note, find_here
 from .safetensors import Tensor, parse_header
 
 # Bytes. A quantised mixture of experts in one file has a header of 10 million.
@@ -30,17 +30,22 @@ class AnyModel:
     config: dict[str, Any]  # empty if a file of weights has no config.json beside it
     place: Path | Repository
 
-    def read_tensors(self) -> dict[str, Tensor]:
-        """The tensors, by their names in the files; none if there is no safetensors file.
+    def read_tensors(self, required: bool = True) -> dict[str, Tensor]:
+        """The tensors, by their names in the files. No values are read.
 
-        No values are read. Raises CheckpointError for files that are damaged.
+        A config.json that was given by itself has none. A model without safetensors files has none
+        if they are not `required`. Raises CheckpointError.
         """
         if isinstance(self.place, Repository):
-            return fetch_tensors(self.place)
-        path = self.place
-        if path.suffix == ".json" or not any(map(os.path.isfile, weight_files(path))):
+            return fetch_tensors(self.place, required)
+        if self.place.suffix == ".json":
             return {}
-        return dict(stored_tensors(path, MAX_HEADER))
+        files = [self.place]
+        if self.place.is_dir():
+            files = [self.place / WEIGHTS, self.place / INDEX]
+        if not required and not any(os.path.exists(file) for file in files):
+            return {}
+        return dict(stored_tensors(self.place, MAX_HEADER))
 
     def compare(self, one: Tensor, other: Tensor) -> tuple[bool, int]:
         """Whether two matrices of one shape [V, D] have the same values, and the rows compared.
@@ -63,7 +68,7 @@ class AnyModel:
         return True, rows
 
 
-def open_any(source: str, note: Note = discard_note) -> AnyModel:
+def open_any(source: str) -> AnyModel:
     """The model of a directory, a .safetensors file, a config.json, or a name of the hub.
 
     Raises CheckpointError for what is none of these, and for a config.json that cannot be read.
@@ -74,7 +79,7 @@ def open_any(source: str, note: Note = discard_note) -> AnyModel:
         name = check_name(source)  # raises for a text that is neither a path nor a name
         if name in SHIPPED or is_offline():
             raise
-        repository = Repository(name, "", note)
+        repository = Repository(name, "", discard_note)
         config = fetch_json(repository, CONFIG)
         if config is None:
             raise CheckpointError(
@@ -92,20 +97,20 @@ def open_any(source: str, note: Note = discard_note) -> AnyModel:
     return AnyModel(read_json(config_file), path)
 
 
-def weight_files(path: Path) -> list[Path]:
-    """The files that a directory with weights may have; a file of weights itself."""
-    return [path / WEIGHTS, path / INDEX] if path.is_dir() else [path]
-
-
 # On the hub
 
 
-def fetch_tensors(repository: Repository) -> dict[str, Tensor]:
-    """The tensors of a repository, from the headers of its files."""
+def fetch_tensors(repository: Repository, required: bool) -> dict[str, Tensor]:
+    """What read_tensors returns of a repository, from the headers of its files."""
     tensors = fetch_header(repository, WEIGHTS)
     if tensors is not None:
         return tensors
     index = fetch_json(repository, INDEX)
+    if index is None and required:
+        raise CheckpointError(
+            f"{repository.label} has neither {WEIGHTS} nor {INDEX}; a pytorch_model.bin, if it has "
+            "one, is a pickle, which is not read"
+        )
     if index is None:
         return {}
     tensors = {}

@@ -18,7 +18,7 @@ from ..checkpoints.headers import open_any
 from ..errors import ArgumentError, TiedGPTError, one_line
 from ..study.ties import Report, tie_report
 from . import options
-from .messages import note, print_error
+from .messages import print_error
 from .output import fill
 from .tables import Cells, print_table, rows_of_fields
 
@@ -59,20 +59,20 @@ def run(args: argparse.Namespace) -> None:
     if not args.models:
         raise ArgumentError("expected a MODEL: a directory, a file, or owner/name of the hub")
     reports: list[Report] = []
-    errors: list[Report] = []
     for name in args.models:
         try:
-            reports.append(tie_report(name, open_any(name, note)))
+            reports.append(tie_report(name, open_any(name)))
         except TiedGPTError as error:
-            errors.append({"model": name, "error": str(error)})
+            reports.append({"model": name, "error": str(error)})
             print_error(error)
+    read = [report for report in reports if "error" not in report]
     if args.json:
-        print(json.dumps({"models": reports + errors}))
-    elif reports:
-        print_reports(reports)
-    if errors:
+        print(json.dumps({"models": reports}))
+    elif read:
+        print_reports(read)
+    if len(read) < len(reports):
         raise SystemExit(2)
-    if any(report["conflict"] for report in reports):
+    if any(report["conflict"] for report in read):
         raise SystemExit(1)
 
 

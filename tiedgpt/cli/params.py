@@ -19,7 +19,7 @@ from typing import Any
 from ..checkpoints import find_model, read_config
 from ..checkpoints.headers import AnyModel, open_any
 from ..checkpoints.places import DEFAULT_MODEL, known_config
-from ..errors import ArgumentError, CheckpointError, one_line, short_repr
+from ..errors import ArgumentError, CheckpointError, one_line
 from ..gpt2.parameters import count_matrices
 from ..study.reports import Report, parameters_report
 from ..study.ties import size_report
@@ -109,18 +109,12 @@ def find_other_kind(source: str | None) -> AnyModel | None:
 
 
 def print_sizes(report: Report, as_json: bool) -> None:
-    """Print the counts of a model that is no GPT-2. Raises CheckpointError if there are none."""
-    name = report["model"]
+    """Print the counts of a model that is no GPT-2."""
     if as_json:
         print(json.dumps(report))
         return
-    if report["source"] is None:
-        raise CheckpointError(
-            f"{name}: the parameters of {short_repr(report['kind'])} are not known: its two "
-            "matrices are not clear, or it is quantised, or there are no weights to count"
-        )
     V, D = report["shape"]
-    print(fill(one_line(f"{name}: {report['kind']}; vocabulary {V:,}, width {D:,}")))
+    print(fill(one_line(f"{report['model']}: {report['kind']}; vocabulary {V:,}, width {D:,}")))
     print()
     tied, untied = report["tied"], report["untied"]
     rows: list[Cells] = [("", "tied", "untied", "difference")]

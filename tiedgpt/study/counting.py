@@ -9,7 +9,6 @@ from ..errors import Range
 
 Report = dict[str, Any]
 
-COUNTS = ("tied", "untied", "difference", "more_percent", "less_percent")  # the fields of counts()
 SIZE = Range(1, 2**31 - 1)
 # The names of the width of both matrices in config.json. The first one that is there holds.
 WIDTHS = ("word_embed_proj_dim", "embedding_size", "hidden_size", "n_embd", "d_model")

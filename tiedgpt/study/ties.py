@@ -6,12 +6,13 @@ config.json gives. What is not clear is None in the report: nothing is guessed.
 
 import re
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple
 
 from ..checkpoints.headers import AnyModel
 from ..checkpoints.safetensors import FLOATS, Tensor
 from ..errors import CheckpointError, short_repr
-from .counting import COUNTS, count_like_llama, count_stored, matrix_shape, text_config
+from .counting import count_like_llama, count_stored, matrix_shape, text_config
 
 Report = dict[str, Any]
 
@@ -127,31 +128,31 @@ def tie_report(name: str, model: AnyModel) -> Report:
         "rows_compared": rows,
         **read(flag, holds)._asdict(),
         "wasted_bytes": head.end - head.start if head and holds == "equal" else 0,
-        "parameters": count_stored(tensors, matrices.stored),
+        "parameters": count_stored(tensors, matrices.countable),
     }
 
 
 def size_report(name: str, model: AnyModel) -> Report:
     """What `params` says of a model that is no GPT-2. "source" is where the counts are from.
 
-    It is None, and the counts are, if they are not known. Raises CheckpointError.
+    Raises CheckpointError if they are not known.
     """
-    tensors = model.read_tensors()
-    stored = find_matrices(model.config, tensors).stored
-    source = "the files"
-    counts = count_stored(tensors, stored)
-    if not tensors:
-        source = "config.json"
-        counts = count_like_llama(model.config)
+    tensors = model.read_tensors(required=False)
+    stored = find_matrices(model.config, tensors).countable
     kind = model.config.get("model_type")
-    shape = matrix_shape(model.config)
-    return {
-        "model": name,
-        "kind": kind,
-        "shape": shape,
-        "source": source if counts else None,
-        **(counts or dict.fromkeys(COUNTS)),
-    }
+    shape: tuple[int, ...] | None = matrix_shape(model.config)
+    if tensors:
+        source = "the headers of the weights"
+        numbers = count_stored(tensors, stored)
+        shape = stored[0].shape if stored else None
+        reason = "its two matrices are not clear, or it is quantised"
+    else:
+        source = "config.json"
+        numbers = count_like_llama(model.config)
+        reason = "there are no weights, and config.json is not of a kind that is counted from it"
+    if numbers is None:
+        raise CheckpointError(f"{name}: its parameters are not known: {reason}")
+    return {"model": name, "kind": kind, "shape": shape, "source": source, **numbers}
 
 
 def read(flag: Report, holds: str | None) -> Reading:
@@ -224,6 +225,11 @@ class Matrices:
     unclear: list[str]
 
     @property
+    def countable(self) -> list[Tensor]:
+        """`stored`, if its shapes are those of the numbers in it."""
+        return [] if self.has_quantised else self.stored
+
+    @property
     def stored(self) -> list[Tensor]:
         """The matrices that the files have, one or two; none if that is not known."""
         if self.unclear:
@@ -276,7 +282,9 @@ def shape_of_embedding(tensors: dict[str, Tensor]) -> tuple[int, ...] | None:
     """The shape of the only embedding of a file without config.json; None without one."""
     names = tuple(f"{name}.weight" for name in EMBEDDINGS)
     shapes = [tensor.shape for name, tensor in tensors.items() if name.endswith(names)]
-    return shapes[0] if len(shapes) == 1 and len(shapes[0]) == 2 else None
+    if len(shapes) == 1 and len(shapes[0]) == 2 and prod(shapes[0]) > 0:
+        return shapes[0]
+    return None
 
 
 def could_be_matrix(tensor: Tensor, shape: tuple[int, ...] | None) -> bool:
