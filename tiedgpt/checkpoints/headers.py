@@ -68,13 +68,14 @@ class AnyModel:
         return True, rows
 
 
-def open_any(source: str) -> AnyModel:
+def open_any(source: str, weights: bool = True) -> AnyModel:
     """The model of a directory, a .safetensors file, a config.json, or a name of the hub.
 
-    Raises CheckpointError for what is none of these, and for a config.json that cannot be read.
+    weights: False if a folder with config.json alone will do for a name. Raises CheckpointError for
+    what is none of these, and for a config.json that cannot be read.
     """
     try:
-        path = find_here(source, weights=False)
+        path = find_here(source, weights)
     except CheckpointError:
         name = check_name(source)  # raises for a text that is neither a path nor a name
         if name in SHIPPED or is_offline():

@@ -30,12 +30,14 @@ FIELDS = {  # a place in the report -> the label of its row
     "head.name": "head",
     "matrix": "their shape",
     "holds": "the files hold",
+    "equal_rows": "equal rows",
     "transformers": "transformers 5 reads",
     "others": "most others read",
     "parameters.tied.total": "parameters if tied",
     "parameters.untied.total": "parameters if untied",
     "parameters.difference": "the tie saves",
-    "parameters.less_percent": "of untied, in percent",
+    "more": "untied has more by",
+    "less": "tied has less by",
     "wasted_bytes": "bytes of the copy",
 }
 HELD = {
@@ -94,28 +96,30 @@ def in_words(report: Report) -> Report:
     said = {True: "tied", False: "untied", None: None}[flag["tied"]]
     if flag["place"] is None and said is not None:
         said = f"{said} by default"
-    matrix = report["embedding"] or report["head"]
-    return {
-        **report,
+    words: Report = {
         "flag": {**flag, "said": said or "not known"},
-        "matrix": " x ".join(str(size) for size in matrix["shape"]) if matrix else None,
         "holds": HELD.get(report["holds"], "not known"),
         "transformers": report["transformers"] or "not known",
         "others": report["others"] or "not known",
         "wasted_bytes": report["wasted_bytes"] or None,
     }
+    matrix = report["embedding"] or report["head"]
+    if matrix is not None:
+        words["matrix"] = " x ".join(f"{size:,}" for size in matrix["shape"])
+    if report["equal_rows"] is not None:
+        words["equal_rows"] = f"{report['equal_rows']:,} of {matrix['shape'][0]:,}"
+    if report["parameters"] is not None:
+        words["more"] = f"{report['parameters']['more_percent']:.1f}%"
+        words["less"] = f"{report['parameters']['less_percent']:.1f}%"
+    return report | words
 
 
 def advice(report: Report) -> Iterator[str]:
-    """What the table does not say: the sample, what is not clear, the conflict and its mend."""
-    matrix = report["embedding"] or report["head"]
-    rows = report["rows_compared"]
-    if rows is not None and rows < matrix["shape"][0] and report["holds"] == "equal":
-        yield f"{rows} of {matrix['shape'][0]:,} rows were compared, and are equal"
+    """What the table does not say: what is not clear, or the conflict and below it its mend."""
     if report["holds"] is None and report["unclear"]:
         yield f"not known; these may be the matrices: {', '.join(report['unclear'])}"
     elif report["holds"] is None:
-        yield "not known; the files have no matrix with a known name and the shape of config.json"
+        yield "not known; no weights have a known name and the shape that config.json gives"
     if report["conflict"]:
-        yield f"conflict: {report['conflict']}"
-        yield report["mend"]
+        mend = report["mend"].replace("\n", "\n  ")
+        yield f"conflict: {report['conflict']}\n  {mend}"

@@ -102,7 +102,7 @@ def find_other_kind(source: str | None) -> AnyModel | None:
     if source is None:
         return None
     try:
-        model = open_any(source)
+        model = open_any(source, weights=False)
     except CheckpointError:  # find_model says why
         return None
     return None if model.config.get("model_type", "gpt2") == "gpt2" else model

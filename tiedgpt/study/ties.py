@@ -32,6 +32,8 @@ IN_A_LAYER = re.compile(r"(^|\.)(h|layers?|blocks?)\.\d+\.")
 # Tables of something else than tokens, or for the layers: never one of the two matrices.
 OTHER_TABLE = re.compile(r"wpe|pos|token_type|per_layer")
 
+# Before the names of a wrapped module: with them, transformers finds no tensor of the file.
+WRAPPERS = ("module.", "_orig_mod.", "base_model.model.")
 # The parts of a module whose weight is quantised, by GPTQ and AWQ, MLX, compressed-tensors, FP8
 QUANTISED = ("qweight", "scales", "biases", "weight_packed", "weight_scale", "weight_scale_inv")
 
@@ -109,9 +111,9 @@ def tie_report(name: str, model: AnyModel) -> Report:
     """What `check` says of a model. A value is None if it is not known.
 
     "flag" is what config.json says, "holds" what the files have: "embedding" or "head" if they have
-    one of the matrices, "equal", "different" or "not comparable" if they have both. "transformers"
-    and "others" are "tied", "untied", "random head", "random embedding" or "error". Raises
-    CheckpointError.
+    one of the matrices, "equal", "different" or "not comparable" if they have both. "equal_rows" is
+    how many rows were compared to say "equal". "transformers" and "others" are "tied", "untied",
+    "random head", "random embedding" or "error". Raises CheckpointError.
     """
     flag = read_flag(model.config)
     tensors = model.read_tensors()
@@ -125,7 +127,7 @@ def tie_report(name: str, model: AnyModel) -> Report:
         "head": tensor_report(head),
         "unclear": matrices.unclear,
         "holds": holds,
-        "rows_compared": rows,
+        "equal_rows": rows,
         **read(flag, holds)._asdict(),
         "wasted_bytes": head.end - head.start if head and holds == "equal" else 0,
         "parameters": count_stored(tensors, matrices.countable),
@@ -249,7 +251,8 @@ def find_matrices(config: dict[str, Any], tensors: dict[str, Tensor]) -> Matrice
         is_quantised = any(part in QUANTISED for part in parts) or not has_floats
         last_name = module.rpartition(".")[2]
         role = "embedding" if last_name in EMBEDDINGS else "head"
-        if last_name in EMBEDDINGS + HEADS and (is_quantised or weight.shape == shape):
+        has_name = last_name in EMBEDDINGS + HEADS and not module.startswith(WRAPPERS)
+        if has_name and (is_quantised or weight.shape == shape):
             found[role].append(weight)
             has_quantised |= is_quantised
         elif any(could_be_matrix(tensor, shape) for tensor in parts.values()):
@@ -296,13 +299,13 @@ def could_be_matrix(tensor: Tensor, shape: tuple[int, ...] | None) -> bool:
 
 
 def what_is_held(model: AnyModel, matrices: Matrices) -> tuple[str | None, int | None]:
-    """The "holds" of tie_report, and the number of rows that were compared, if some were."""
+    """The "holds" of tie_report, and the number of rows that were compared and are equal."""
     stored = matrices.stored
     if len(stored) == 2 and matrices.has_quantised:
         return "not comparable", None
     if len(stored) == 2:
         is_same, rows = model.compare(*stored)
-        return ("equal" if is_same else "different"), rows
+        return ("equal", rows) if is_same else ("different", None)
     if len(stored) == 1:
         return ("head" if matrices.embedding is None else "embedding"), None
     return None, None
