@@ -198,6 +198,12 @@ def test_a_file_without_a_config_has_no_flag(tmp_path):
     assert (report["transformers"], report["others"]) == ("untied", None)
 
 
+def test_files_as_meta_published_them_are_told_but_not_how_others_read_them(tmp_path):
+    arrays = {"tok_embeddings.weight": EMBEDDING, "output.weight": OTHER}
+    report = report_of(write(tmp_path / "model", {**CONFIG, FLAG: True}, arrays))
+    assert (report["holds"], report["transformers"]) == ("different", None)
+
+
 # The flag
 
 FLAGS = {  # config.json -> is it tied, and where that is said
@@ -207,6 +213,7 @@ FLAGS = {  # config.json -> is it tied, and where that is said
     "unknown kind": ({"model_type": "xyz"}, None, None),
     "no kind": ({"model_type": ["llama"]}, None, None),
     "null": ({"model_type": "xyz", FLAG: None}, None, None),
+    "nested, and a default": ({"model_type": "gemma3", "text_config": {FLAG: False}}, True, None),
     "nested": (
         {"model_type": "xyz", "text_config": {FLAG: True}},
         True,

@@ -1,10 +1,11 @@
 """Small causal language models of every kind that transformers can make, and how it reads them.
 
-A case of a kind is a directory whose files have the embedding, the head or both, beside a flag.
+A case of a kind is a directory whose files have the embedding, the head or both, beside flags.
 """
 
 import json
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ MAX_PARAMETERS = 20_000_000
 V, D = 99, 32
 FLAG = "tie_word_embeddings"
 WEIGHTS = "model.safetensors"
-HOLDS = ("embedding", "head", "equal", "different")  # what the files of a case have
+# The flag of config.json and the one of text_config in it; None for a flag that is not there
+FLAGS = ((True, True), (False, False), (None, None))
+FLAGS_THAT_DIFFER = ((None, True), (None, False), (True, False), (False, True))
 # A field of a configuration -> its value in a small model, if the kind has this field.
 SMALL = {
     **dict.fromkeys(("hidden_size", "n_embd", "d_model", "dim", "emb_dim", "embedding_size"), D),
@@ -99,8 +102,8 @@ def matrices(model: Any) -> tuple[Any, Any]:
     return model.get_input_embeddings().weight, model.get_output_embeddings().weight
 
 
-def write_cases(model: Any, directory: Path) -> Iterator[tuple[bool, str, Path]]:
-    """(flag, what the files hold, the directory) of each case. One is removed before the next."""
+def write_cases(model: Any, directory: Path) -> Iterator[tuple[tuple, str]]:
+    """Write each case to the directory, one after the other: its flags, and what the files hold."""
     embedding, head = matrices(model)
     with torch.no_grad():
         embedding.normal_(std=0.02)
@@ -114,23 +117,30 @@ def write_cases(model: Any, directory: Path) -> Iterator[tuple[bool, str, Path]]
     # transformers has other names in memory than in files for some kinds.
     name = name_of(embedding, tensors)
     head_name = name_of(head, tensors)
-    for tied in (True, False):
-        config[FLAG] = tied
-        if "text_config" in config:
-            config["text_config"][FLAG] = tied
-        (directory / "config.json").write_text(json.dumps(config))
-        for holds in HOLDS:
-            if holds == "equal" and embedding.shape != head.shape:
-                continue
-            stored = dict(tensors)
-            if holds == "embedding":
-                del stored[head_name]
-            elif holds == "head":
-                del stored[name]
-            elif holds == "equal":
-                stored[head_name] = stored[name].clone()
-            save_file(stored, directory / WEIGHTS, {"format": "pt"})
-            yield tied, holds, directory
+    stored = {
+        "embedding": {key: tensors[key] for key in tensors if key != head_name},
+        "head": {key: tensors[key] for key in tensors if key != name},
+        "different": tensors,
+    }
+    if embedding.shape == head.shape:
+        stored["equal"] = {**tensors, head_name: tensors[name].clone()}
+    all_flags = FLAGS + FLAGS_THAT_DIFFER if "text_config" in config else FLAGS
+    for flags, holds in product(all_flags, stored):
+        (directory / "config.json").write_text(json.dumps(with_flags(config, *flags)))
+        save_file(stored[holds], directory / WEIGHTS, {"format": "pt"})
+        yield flags, holds
+
+
+def with_flags(config: dict[str, Any], outer: bool | None, nested: bool | None) -> dict[str, Any]:
+    """config.json with these flags: its own, and the one in text_config."""
+    config = {**config, FLAG: outer}
+    if "text_config" in config:
+        config["text_config"] = {**config["text_config"], FLAG: nested}
+        if nested is None:
+            del config["text_config"][FLAG]
+    if outer is None:
+        del config[FLAG]
+    return config
 
 
 def name_of(matrix: Any, tensors: dict[str, Any]) -> str:

@@ -90,14 +90,19 @@ def print_reports(reports: Sequence[Report]) -> None:
             print(fill(f"{name}: {line}"))
 
 
+def said(flag: Report) -> str:
+    """What config.json says of the tie, from a "flag" of the report."""
+    if flag["tied"] is None:
+        return "not known"
+    head = "tied" if flag["tied"] else "untied"
+    return head if flag["place"] else f"{head} by default"
+
+
 def in_words(report: Report) -> Report:
     """A report with words in place of values that need some, for the table."""
     flag = report["flag"]
-    said = {True: "tied", False: "untied", None: None}[flag["tied"]]
-    if flag["place"] is None and said is not None:
-        said = f"{said} by default"
     words: Report = {
-        "flag": {**flag, "said": said or "not known"},
+        "flag": {**flag, "said": said(flag)},
         "holds": HELD.get(report["holds"], "not known"),
         "transformers": report["transformers"] or "not known",
         "others": report["others"] or "not known",

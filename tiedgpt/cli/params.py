@@ -24,6 +24,7 @@ from ..gpt2.parameters import count_matrices
 from ..study.reports import Report, parameters_report
 from ..study.ties import size_report
 from . import options
+from .check import said
 from .messages import note
 from .output import fill, megabytes
 from .tables import Cells, print_table, shown
@@ -114,7 +115,8 @@ def print_sizes(report: Report, as_json: bool) -> None:
         print(json.dumps(report))
         return
     V, D = report["shape"]
-    print(fill(one_line(f"{report['model']}: {report['kind']}; vocabulary {V:,}, width {D:,}")))
+    title = f"{report['model']}: {report['flag']['kind']}, {said(report['flag'])}"
+    print(fill(one_line(f"{title}; vocabulary {V:,}, width {D:,}")))
     print()
     tied, untied = report["tied"], report["untied"]
     rows: list[Cells] = [("", "tied", "untied", "difference")]

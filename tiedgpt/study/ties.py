@@ -32,6 +32,7 @@ IN_A_LAYER = re.compile(r"(^|\.)(h|layers?|blocks?)\.\d+\.")
 # Tables of something else than tokens, or for the layers: never one of the two matrices.
 OTHER_TABLE = re.compile(r"wpe|pos|token_type|per_layer")
 
+METAS_NAME = "tok_embeddings.weight"  # in files as Meta published them, which few programs read
 # Before the names of a wrapped module: with them, transformers finds no tensor of the file.
 WRAPPERS = ("module.", "_orig_mod.", "base_model.model.")
 # The parts of a module whose weight is quantised, by GPTQ and AWQ, MLX, compressed-tensors, FP8
@@ -39,23 +40,20 @@ QUANTISED = ("qweight", "scales", "biases", "weight_packed", "weight_scale", "we
 
 # What transformers 5 takes if config.json has no flag, for some kinds (measured with 5.24).
 TIED_BY_DEFAULT = (
-    *("gpt2", "gpt_neo", "opt", "bloom", "falcon", "mpt", "gemma", "gemma2", "gemma3"),
-    *("gemma3_text", "cohere", "cohere2", "smollm3", "starcoder2", "mamba", "bert", "roberta"),
-)
+    "gpt2 gpt_neo opt bloom falcon mpt gemma gemma2 gemma3 gemma3_text cohere cohere2 smollm3 "
+    "starcoder2 mamba bert roberta"
+).split()
 UNTIED_BY_DEFAULT = (
-    *("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gpt_neox", "gptj", "phi"),
-    *("phi3", "olmo", "olmo2", "gpt_oss", "deepseek_v3", "nanochat"),
-)
+    "llama mistral mixtral qwen2 qwen3 qwen3_moe gpt_neox gptj phi phi3 olmo olmo2 gpt_oss "
+    "deepseek_v3 nanochat"
+).split()
 # Kinds that transformers 5 never ties, whatever config.json says (measured with 5.24).
 NEVER_TIED = (
-    *("bailing_hybrid", "bigbird_pegasus", "cpmant", "inkling_text", "inkling2_text"),
-    *("inkling2_loop_text", "kimi_linear", "mllama_text_model", "moshi", "nemotron_h"),
-    *("rembert", "xlstm"),
-)
-
-
+    "bailing_hybrid bigbird_pegasus cpmant inkling_text inkling2_text inkling2_loop_text "
+    "kimi_linear mllama_text_model moshi nemotron_h rembert xlstm"
+).split()
 # Kinds with more than one embedding, of which a file may have one: what it holds is not clear.
-MORE_EMBEDDINGS = ("prophetnet",)
+MORE_EMBEDDINGS = ["prophetnet"]
 
 
 class Reading(NamedTuple):
@@ -119,16 +117,19 @@ def tie_report(name: str, model: AnyModel) -> Report:
     tensors = model.read_tensors()
     matrices = find_matrices(model.config, tensors)
     holds, rows = what_is_held(model, matrices)
-    head = matrices.head
+    reading = read(flag, holds)
+    embedding, head = matrices.embedding, matrices.head
+    if embedding is not None and embedding.name == METAS_NAME:
+        reading = UNKNOWN
     return {
         "model": name,
         "flag": flag,
-        "embedding": tensor_report(matrices.embedding),
+        "embedding": tensor_report(embedding),
         "head": tensor_report(head),
         "unclear": matrices.unclear,
         "holds": holds,
         "equal_rows": rows,
-        **read(flag, holds)._asdict(),
+        **reading._asdict(),
         "wasted_bytes": head.end - head.start if head and holds == "equal" else 0,
         "parameters": count_stored(tensors, matrices.countable),
     }
@@ -141,7 +142,6 @@ def size_report(name: str, model: AnyModel) -> Report:
     """
     tensors = model.read_tensors(required=False)
     stored = find_matrices(model.config, tensors).countable
-    kind = model.config.get("model_type")
     shape: tuple[int, ...] | None = matrix_shape(model.config)
     if tensors:
         source = "the headers of the weights"
@@ -154,7 +154,8 @@ def size_report(name: str, model: AnyModel) -> Report:
         reason = "there are no weights, and config.json is not of a kind that is counted from it"
     if numbers is None:
         raise CheckpointError(f"{name}: its parameters are not known: {reason}")
-    return {"model": name, "kind": kind, "shape": shape, "source": source, **numbers}
+    flag = read_flag(model.config)
+    return {"model": name, "flag": flag, "shape": shape, "source": source, **numbers}
 
 
 def read(flag: Report, holds: str | None) -> Reading:
@@ -167,12 +168,13 @@ def read(flag: Report, holds: str | None) -> Reading:
         return reading._replace(conflict=missing)
     if flag["nested"] is None or flag["outer"] in (None, flag["nested"]):
         return reading
-    value = "true" if flag["outer"] else "false"
+    outer_value, nested_value = ("true", "false") if flag["outer"] else ("false", "true")
     return Reading(
         reading.transformers,
         None,
-        f"text_config in config.json has another {FLAG} than the model itself",
-        f'write "{FLAG}": {value} there, too',
+        f"text_config in config.json says {nested_value}, but the model around it is "
+        f"{outer_value}, which transformers goes by",
+        f'write "{FLAG}": {outer_value} into text_config, too',
     )
 
 
@@ -196,13 +198,14 @@ def read_flag(config: dict[str, Any]) -> Report:
                 f"config.json: {FLAG} must be true or false, got {short_repr(flag)}"
             )
     place = FLAG if outer is not None else None
-    if outer is None and nested is not None:
-        place = f"text_config.{FLAG}"
     if outer is None and kind in TIED_BY_DEFAULT:
         outer = True
-    if outer is None and kind in UNTIED_BY_DEFAULT:
+    elif outer is None and kind in UNTIED_BY_DEFAULT:
         outer = False
-    tied = nested if outer is None else outer
+    tied = outer
+    if outer is None and nested is not None:
+        tied = nested
+        place = f"text_config.{FLAG}"
     return {
         "kind": kind if isinstance(kind, str) else None,
         "tied": tied,
