@@ -40,20 +40,21 @@ QUANTISED = ("qweight", "scales", "biases", "weight_packed", "weight_scale", "we
 
 # What transformers 5 takes if config.json has no flag, for some kinds (measured with 5.24).
 TIED_BY_DEFAULT = (
-    "gpt2 gpt_neo opt bloom falcon mpt gemma gemma2 gemma3 gemma3_text cohere cohere2 smollm3 "
-    "starcoder2 mamba bert roberta"
-).split()
+    *("gpt2", "gpt_neo", "opt", "bloom", "falcon", "mpt", "gemma", "gemma2", "gemma3"),
+    *("gemma3_text", "cohere", "cohere2", "smollm3", "starcoder2", "mamba", "bert", "roberta"),
+)
 UNTIED_BY_DEFAULT = (
-    "llama mistral mixtral qwen2 qwen3 qwen3_moe gpt_neox gptj phi phi3 olmo olmo2 gpt_oss "
-    "deepseek_v3 nanochat"
-).split()
+    *("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gpt_neox", "gptj", "phi"),
+    *("phi3", "olmo", "olmo2", "gpt_oss", "deepseek_v3", "nanochat"),
+)
 # Kinds that transformers 5 never ties, whatever config.json says (measured with 5.24).
 NEVER_TIED = (
-    "bailing_hybrid bigbird_pegasus cpmant inkling_text inkling2_text inkling2_loop_text "
-    "kimi_linear mllama_text_model moshi nemotron_h rembert xlstm"
-).split()
+    *("bailing_hybrid", "bigbird_pegasus", "cpmant", "inkling_text", "inkling2_text"),
+    *("inkling2_loop_text", "kimi_linear", "mllama_text_model", "moshi", "nemotron_h"),
+    *("rembert", "xlstm"),
+)
 # Kinds with more than one embedding, of which a file may have one: what it holds is not clear.
-MORE_EMBEDDINGS = ["prophetnet"]
+MORE_EMBEDDINGS = ("prophetnet",)
 
 
 class Reading(NamedTuple):
