@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import CheckpointError, short_repr
+from ..errors import CheckpointError
 from .download import Repository, is_offline
 from .files import CONFIG, INDEX, WEIGHTS, check_weight_map, describe, stored_tensors
 from .json_files import MAX_TEXT, parse_json, read_json
@@ -17,7 +17,6 @@ from .safetensors import Tensor, parse_header
 
 # Bytes. A quantised mixture of experts in one file has a header of 10 million.
 MAX_HEADER = 1 << 24
-FIRST_BYTES = 1 << 16  # of a file on the hub; the header of most files ends before
 # The rows of two matrices on the hub that are compared: so many places, and rows at each.
 SAMPLED_PLACES = 8
 ROWS_AT_A_PLACE = 4
@@ -137,22 +136,21 @@ def fetch_json(repository: Repository, file: str) -> dict[str, Any] | None:
 
 def fetch_header(repository: Repository, file: str) -> dict[str, Tensor] | None:
     """The tensors of a safetensors file of a repository; None if it has no such file."""
-    answer = repository.read_range(file, 0, FIRST_BYTES)
+    answer = repository.read_range(file, 0, 8)
     if answer is None:
         return None
-    content, size = answer
+    first_bytes, size = answer
     path = Path(repository.label, file)
-    length = int.from_bytes(content[:8], "little")
-    end = 8 + length
-    if length > MAX_HEADER or end > size:
+    length = int.from_bytes(first_bytes, "little")
+    if not 0 < length <= min(MAX_HEADER, size - 8):
         raise CheckpointError(
-            f"{path}: truncated, or not a safetensors file: {size} bytes, a header of "
-            f"{short_repr(length)}"
+            f"{path}: truncated, or not a safetensors file: {size} bytes, a header of {length}"
         )
-    if end > len(content):
-        rest = repository.read_range(file, len(content), end)
-        content += rest[0] if rest else b""
-    tensors, _ = parse_header(content[8:end], path, size, memory=b"")
+    answer = repository.read_range(file, 8, 8 + length)
+    if answer is None:
+        raise CheckpointError(f"{path} is not there any more (404)")
+    header, _ = answer
+    tensors, _ = parse_header(header, path, size, memory=b"")
     return tensors
 
 
