@@ -121,7 +121,9 @@ def in_words(report: Report) -> Report:
 
 def advice(report: Report) -> Iterator[str]:
     """What the table does not say: what is not clear, or the conflict and below it its mend."""
-    if report["holds"] is None and report["unclear"]:
+    if report["tensors"] == 0:
+        yield "config.json alone was read"
+    elif report["holds"] is None and report["unclear"]:
         yield f"not known; these may be the matrices: {', '.join(report['unclear'])}"
     elif report["holds"] is None:
         yield "not known; no weights have a known name and the shape that config.json gives"

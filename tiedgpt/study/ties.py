@@ -30,7 +30,7 @@ EMBEDDINGS = (
 HEADS = ("lm_head", "embed_out", "output", "decoder", "output_projection", "proj_out", "head")
 IN_A_LAYER = re.compile(r"(^|\.)(h|layers?|blocks?)\.\d+\.")
 # Tables of something else than tokens, or for the layers: never one of the two matrices.
-OTHER_TABLE = re.compile(r"wpe|pos|token_type|per_layer")
+OTHER_TABLE = re.compile(r"wpe|position|pos_emb|token_type|per_layer")
 
 METAS_NAME = "tok_embeddings.weight"  # in files as Meta published them, which few programs read
 # Before the names of a wrapped module: with them, transformers finds no tensor of the file.
@@ -67,7 +67,7 @@ class Reading(NamedTuple):
 
 
 UNKNOWN = Reading(None, None)
-SAY_TIED = f'write "{FLAG}": true into config.json'
+SAY_TIED = f'write "{FLAG}": true into config.json, unless the other matrix was lost'
 SAY_UNTIED = f'write "{FLAG}": false into config.json'
 SAVE_AGAIN = (
     'model = transformers.AutoModelForCausalLM.from_pretrained("DIRECTORY")\n'
@@ -128,6 +128,7 @@ def tie_report(name: str, model: AnyModel) -> Report:
         "embedding": tensor_report(embedding),
         "head": tensor_report(head),
         "unclear": matrices.unclear,
+        "tensors": len(tensors),
         "holds": holds,
         "equal_rows": rows,
         **reading._asdict(),
