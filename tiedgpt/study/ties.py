@@ -41,7 +41,8 @@ QUANTISED = ("qweight", "scales", "biases", "weight_packed", "weight_scale", "we
 # What transformers 5 takes if config.json has no flag, for some kinds (measured with 5.24).
 TIED_BY_DEFAULT = (
     *("gpt2", "gpt_neo", "opt", "bloom", "falcon", "mpt", "gemma", "gemma2", "gemma3"),
-    *("gemma3_text", "cohere", "cohere2", "smollm3", "starcoder2", "mamba", "bert", "roberta"),
+    *("gemma3_text", "gemma4", "gemma4_text", "cohere", "cohere2", "smollm3", "starcoder2"),
+    *("mamba", "bert", "roberta"),
 )
 UNTIED_BY_DEFAULT = (
     *("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gpt_neox", "gptj", "phi"),
