@@ -193,9 +193,11 @@ def test_tables_of_positions_and_of_layers_make_nothing_unclear(tmp_path):
 
 def test_a_file_without_a_config_has_no_flag(tmp_path):
     (tmp_path / "a.safetensors").write_bytes(content(STORED["different"]))
-    report = report_of(str(tmp_path / "a.safetensors"))
-    assert (report["flag"]["tied"], report["holds"]) == (None, "different")
-    assert (report["transformers"], report["others"]) == ("untied", None)
+    (tmp_path / WEIGHTS).write_bytes(content(STORED["different"]))
+    for path in (tmp_path / "a.safetensors", tmp_path):
+        report = report_of(str(path))
+        assert (report["flag"]["tied"], report["holds"]) == (None, "different")
+        assert (report["transformers"], report["others"]) == ("untied", None)
 
 
 def test_files_as_meta_published_them_are_told_but_not_how_others_read_them(tmp_path):

@@ -26,7 +26,7 @@ ROWS_AT_A_PLACE = 4
 class AnyModel:
     """A language model of any kind: its config.json, and where its weights are."""
 
-    config: dict[str, Any]  # empty if a file of weights has no config.json beside it
+    config: dict[str, Any]  # empty if there is no config.json beside the weights
     place: Path | Repository
 
     def read_tensors(self, required: bool = True) -> dict[str, Tensor]:
@@ -92,9 +92,8 @@ def open_any(source: str, weights: bool = True) -> AnyModel:
         description = describe(path) or "is not a directory, a .safetensors file or a config.json"
         raise CheckpointError(f"{path} {description}")
     config_file = path / CONFIG if path.is_dir() else path.parent / CONFIG
-    if path.is_file() and not os.path.exists(config_file):
-        return AnyModel({}, path)
-    return AnyModel(read_json(config_file), path)
+    config = read_json(config_file) if os.path.exists(config_file) else {}
+    return AnyModel(config, path)
 
 
 # On the hub
