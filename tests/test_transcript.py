@@ -60,6 +60,8 @@ def write_models(folder: Path) -> None:
     tied = random_model(CONFIG)
     tiedgpt.save_model(tied, Tokenizer([]), folder / "tied")
     tiedgpt.save_model(random_model(CONFIG.with_head("untied")), Tokenizer([]), folder / "untied")
+    shutil.copytree(folder / "untied", folder / "other-flag")
+    shutil.copy(folder / "tied" / "config.json", folder / "other-flag")
     tiedgpt.save_model(tied, None, folder / "no-tokenizer")
     ids = np.arange(12)
     unscaled = GPT2(replace(CONFIG, scale_attn_weights=False), tied.parameters)

@@ -38,7 +38,9 @@ class Request:
     host: str  # without the port
     path: str
     start: int  # the first byte that is asked for; 0 for the whole file
+    last: int | None  # the last byte that is asked for; None for all up to the end
     token: str | None
+    sent: int = 0  # the bytes of the file that were sent
 
     @property
     def file(self) -> str:
@@ -105,10 +107,11 @@ class Handler(BaseHTTPRequestHandler):
         """Answer with the file, as its next fault says; with a redirection to it; or with 404."""
         self.close_connection = True  # after this answer: each request has its own connection
         server = self.server
-        byte_range = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        byte_range = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         start = int(byte_range[1]) if byte_range else 0
+        last = int(byte_range[2]) if byte_range and byte_range[2] else None
         host = self.headers["Host"].partition(":")[0]
-        request = Request(host, self.path, start, self.headers.get("Authorization"))
+        request = Request(host, self.path, start, last, self.headers.get("Authorization"))
         server.requests.append(request)
 
         owner, name, revision, file = re.fullmatch(
@@ -140,7 +143,7 @@ class Handler(BaseHTTPRequestHandler):
         if not fault.is_dropped and fault.code:
             self.answer(fault.code, headers | fault.headers, b"sorry")
         elif not fault.is_dropped:
-            self.send(content, 0 if fault.no_range else start, headers, fault)
+            self.send(content, request, headers, fault)
 
     def answer(self, code: int, headers: dict[str, str], body: bytes = b"") -> None:
         """Send a status, the headers and the body."""
@@ -151,9 +154,12 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def send(self, content: bytes, start: int, headers: dict[str, str], fault: Fault) -> None:
-        """Send the content from a byte on. The fault may change what is sent."""
+    def send(self, content: bytes, request: Request, headers: dict[str, str], fault: Fault) -> None:
+        """Send the bytes of the content that are asked for. The fault may change what is sent."""
         size = len(content)
+        start, last = request.start, request.last
+        if fault.no_range:
+            start, last = 0, None
         if fault.flips_a_bit:
             middle = size // 2
             flipped = bytes([content[middle] ^ 1])
@@ -161,12 +167,15 @@ class Handler(BaseHTTPRequestHandler):
         if start > 0 and start >= size:  # there is no such byte
             self.answer(416, headers)
             return
-        headers["Content-Length"] = str(size - start)
-        if start > 0:
-            headers["Content-Range"] = f"bytes {start}-{size - 1}/{size}"
-        self.answer(206 if start > 0 else 200, headers | fault.headers)
+        is_range = start > 0 or last is not None
+        end = size if last is None else min(last + 1, size)
+        headers["Content-Length"] = str(end - start)
+        if is_range:
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
+        self.answer(206 if is_range else 200, headers | fault.headers)
 
-        body = content[start : fault.stop]  # to the end if fault.stop is None
+        body = content[:end][start : fault.stop]  # to the end if fault.stop is None
+        request.sent = len(body)
         for begin in range(0, len(body), PIECE):
             self.wfile.write(body[begin : begin + PIECE])
             self.server.closing.wait(self.server.pause)

@@ -113,12 +113,16 @@ def download(name: str, note: Note = discard_note) -> Path:
     return folder
 
 
+def is_offline() -> bool:
+    """Whether nothing may be downloaded: HF_HUB_OFFLINE, as huggingface_hub understands it."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+
+
 def _download(name: str, note: Note, weights: bool) -> Path:
     """Fetch what is missing of a model, or of its small files, to its folder."""
     folder = folder_for_download(name)
     advice = f"; without a download, put the model's files in {folder}, or give a path"
-    is_offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
-    if is_offline:  # as huggingface_hub understands it
+    if is_offline():
         raise CheckpointError(f"{name} is not on this machine, and HF_HUB_OFFLINE is set{advice}")
     try:
         _fetch_missing(name, folder, note, weights)
@@ -304,6 +308,52 @@ class Repository:
             part.unlink()
         return is_there
 
+    def read_range(self, file: str, start: int, stop: int) -> tuple[bytes, int] | None:
+        """The bytes [start, stop) of a file, or as many as it has, and the size of the whole file.
+
+        They are not verified: the hub's hash is of the whole file. None if the repository has no
+        such file. Raises CheckpointError after ATTEMPTS that failed.
+        """
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                with self._get(file, start, stop) as response:
+                    if response.status_code == 404 and self._is_hub(response):
+                        return None
+                    self._check_status(file, response)
+                    self._check_commit(file, response)
+                    return self._read_body(file, response, start, stop)
+            except Interrupted as interruption:
+                reason = interruption
+                if attempt < ATTEMPTS:
+                    time.sleep(min(interruption.wait, MAX_DELAY) or DELAY * 2**attempt)
+        raise CheckpointError(f"{self.label}/{file}: {reason}; {ATTEMPTS} attempts in a row failed")
+
+    def _read_body(
+        self, file: str, response: "requests.Response", start: int, stop: int
+    ) -> tuple[bytes, int]:
+        """What read_range returns, from a response to its request."""
+        import requests
+
+        size = None  # of the whole file
+        if response.status_code == 206:
+            range_sent = response.headers.get("Content-Range", "")
+            size = re.fullmatch(rf"bytes {start}-\d+/(\d{{1,18}})", range_sent)
+        elif start == 0:  # the whole file comes, and the connection is closed after the bytes
+            size = re.fullmatch(r"(\d{1,18})", response.headers.get("Content-Length", ""))
+        if size is None:
+            raise CheckpointError(f"{self.label}/{file}: the server does not send parts of files")
+        content = bytearray()
+        try:
+            for block in response.iter_content(BYTES_PER_READ):
+                content += block
+                if len(content) >= stop - start:
+                    break
+        except requests.RequestException as error:
+            raise self._failure(file, error) from error
+        if len(content) < min(stop, int(size[1])) - start:
+            raise Interrupted("the connection was cut")
+        return bytes(content[: stop - start]), int(size[1])
+
     def _receive(self, file: str, content: BinaryIO) -> bool:
         """Append the rest of a file to what an open file has of it, and verify the whole.
 
@@ -378,13 +428,15 @@ class Repository:
             self._append(file, response, content)
         return expected
 
-    def _get(self, file: str, start: int) -> "requests.Response":
-        """The response, whose body, from byte `start` of the file on, is not read yet."""
+    def _get(self, file: str, start: int, stop: int | None = None) -> "requests.Response":
+        """The response, whose body, the bytes [start, stop) of the file, is not read yet."""
         import requests
 
         # "identity": positions and sizes are those of the file, so it must not come compressed.
         headers = {"User-Agent": "tiedgpt", "Accept-Encoding": "identity"}
-        if start:
+        if stop is not None:
+            headers["Range"] = f"bytes={start}-{stop - 1}"
+        elif start:
             headers["Range"] = f"bytes={start}-"
         # requests removes the token when it is redirected to another host. Without `auth` it would
         # send a password of ~/.netrc in its place.

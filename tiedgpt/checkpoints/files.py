@@ -191,15 +191,8 @@ def read_tensors(model: Path, config: Config) -> dict[str, Tensor]:
     """
     if model.is_dir() and not (model / CONFIG).is_file():  # the config is OpenAI's then
         return tensorflow.read_tensors(model, config)
-    file = model / WEIGHTS if model.is_dir() else model
-    if file.is_file():
-        in_file, _ = read_header(file)
-        found = list(in_file.items())
-    else:
-        found = _tensors_of_index(model / INDEX)
-
     tensors: dict[str, Tensor] = {}
-    for file_name, tensor in found:
+    for file_name, tensor in stored_tensors(model):
         name = file_name.removeprefix(PREFIX)
         if MASK.fullmatch(name):
             continue
@@ -212,7 +205,21 @@ def read_tensors(model: Path, config: Config) -> dict[str, Tensor]:
     return tensors
 
 
-def _tensors_of_index(index: Path) -> list[tuple[str, Tensor]]:
+def stored_tensors(
+    model: Path, max_header: int = safetensors.MAX_HEADER
+) -> list[tuple[str, Tensor]]:
+    """(name in its file, tensor) of each tensor of a model of any kind, in one file or several.
+
+    model: a directory, or a file of weights itself. Raises CheckpointError.
+    """
+    file = model / WEIGHTS if model.is_dir() else model
+    if file.is_file():
+        tensors, _ = read_header(file, max_header)
+        return list(tensors.items())
+    return _tensors_of_index(model / INDEX, max_header)
+
+
+def _tensors_of_index(index: Path, max_header: int) -> list[tuple[str, Tensor]]:
     """(name in its file, tensor) of each tensor in the files that an index lists."""
     directory = index.parent
     if not index.is_file():
@@ -224,7 +231,7 @@ def _tensors_of_index(index: Path) -> list[tuple[str, Tensor]]:
     tensors: list[tuple[str, Tensor]] = []
     for file_name in sorted(set(weight_map.values())):
         file = directory / file_name
-        in_file, _ = read_header(file)
+        in_file, _ = read_header(file, max_header)
         listed = {name for name, listed_file in weight_map.items() if listed_file == file_name}
         for name in sorted(listed - in_file.keys()):
             raise CheckpointError(

@@ -35,13 +35,17 @@ def open_to_read(path: Path, limit: int | None = None) -> Iterator[BufferedReade
 def read_json(path: Path) -> dict[str, Any]:
     """The object that a JSON file holds. Raises CheckpointError."""
     with open_to_read(path, limit=MAX_TEXT) as file:
-        content = file.read()
+        return parse_json(file.read(), f"{path}")
+
+
+def parse_json(content: bytes, name: str) -> dict[str, Any]:
+    """The object in the content of a JSON file. Raises CheckpointError, which names the file."""
     try:
         value = STRICT_JSON.decode(content.decode())
     except (ValueError, RecursionError) as error:  # ValueError: not UTF-8, or not JSON
-        raise CheckpointError(f"{path}: not JSON: {error}") from error
+        raise CheckpointError(f"{name}: not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: expected a JSON object, got {short_repr(value)}")
+        raise CheckpointError(f"{name}: expected a JSON object, got {short_repr(value)}")
     return value
 
 

@@ -87,7 +87,8 @@ class Tensor:
     shape: tuple[int, ...]
     start: int  # the position of its first byte in the file
     end: int  # the position of the byte after its last
-    memory: mmap.mmap = field(repr=False)  # the whole file
+    # The whole file. Without bytes if the file is on a hub: its values cannot be read then.
+    memory: mmap.mmap | bytes = field(repr=False)
 
     def values(self, copy: bool = False) -> np.ndarray:
         """The values in float32: a view of the file where that is possible, and not `copy`.
@@ -146,7 +147,9 @@ class Tensor:
             yield place, piece
 
 
-def read_header(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def read_header(
+    path: Path, max_header: int = MAX_HEADER
+) -> tuple[dict[str, Tensor], dict[str, str]]:
     """(name -> tensor, the metadata) of a safetensors file, with tensors of any dtype.
 
     The file is mapped, and no values are read. Raises CheckpointError if the file breaks a rule.
@@ -155,13 +158,24 @@ def read_header(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
         data_start = 8 + length
-        if length > MAX_HEADER or data_start > size:
+        if length > max_header or data_start > size:
             raise CheckpointError(
                 f"{path}: truncated, or not a safetensors file: {size} bytes, a header of {length}"
             )
         header_bytes = file.read(length)
         # ACCESS_COPY: a number that is written to an array changes in this process alone.
         memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    return parse_header(header_bytes, path, size, memory)
+
+
+def parse_header(
+    header_bytes: bytes, path: Path, size: int, memory: mmap.mmap | bytes
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """What read_header returns, from the N bytes of the header of a file of `size` bytes.
+
+    memory: the `memory` of the tensors. Raises CheckpointError.
+    """
+    data_start = 8 + len(header_bytes)
     try:
         header = STRICT_JSON.decode(header_bytes.decode())
     except (ValueError, RecursionError) as error:
@@ -184,7 +198,7 @@ def read_header(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
                     f"{path}: tensor {short_repr(name)}: expected a known dtype, a shape and two "
                     f"data_offsets, got {short_repr(entry, limit=200)}"
                 )
-    check_places(tensors.values(), path, data_start, len(memory))
+    check_places(tensors.values(), path, data_start, size)
     return tensors, metadata
 
 

@@ -23,6 +23,7 @@ COMMANDS = {
     "score": "score",
     "documents": "documents",
     "train": "train",
+    "check": "check",
     "params": "params",
     "tokenize": "tokenize",
     "list": "list_models",
@@ -71,7 +72,7 @@ examples:
 
 exit codes:
   0    done
-  1    compare found a difference
+  1    compare found a difference, check a contradiction
   2    an error, in one line on stderr
   129  ended by SIGHUP (terminal closed)
   130  stopped by Ctrl-C

@@ -1,11 +1,13 @@
 """Count the parameters of a model, tied and untied.
 
-Downloads no weights. --vocab and --dim count only the token embedding and the output head, of that
-size.
+Downloads no weights. A model that is no GPT-2 is counted by the headers of its weights, or by
+config.json where its kind is known. --vocab and --dim count only the token embedding and the output
+head, of that size.
 
 examples:
   tiedgpt params
   tiedgpt params gpt2-xl
+  tiedgpt params EleutherAI/pythia-160m
   tiedgpt params --vocab 50000 --dim 4096 --total 7e9
 """
 
@@ -15,11 +17,14 @@ import os
 from typing import Any
 
 from ..checkpoints import find_model, read_config
+from ..checkpoints.headers import AnyModel, open_any
 from ..checkpoints.places import DEFAULT_MODEL, known_config
-from ..errors import ArgumentError, one_line
+from ..errors import ArgumentError, CheckpointError, one_line
 from ..gpt2.parameters import count_matrices
-from ..study.reports import parameters_report
+from ..study.reports import Report, parameters_report
+from ..study.ties import size_report
 from . import options
+from .check import said
 from .messages import note
 from .output import fill, megabytes
 from .tables import Cells, percent, print_table, shown
@@ -28,8 +33,8 @@ from .tables import Cells, percent, print_table, shown
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_models(
         parser,
-        "a known name, which needs no files, a directory or a .safetensors file (default: the "
-        "variable TIEDGPT_MODEL, else gpt2)",
+        "a known name, which needs no files, a directory, a .safetensors file, a config.json or "
+        "owner/name of the hub (default: the variable TIEDGPT_MODEL, else gpt2)",
     )
     parser.add_argument(
         "--vocab",
@@ -75,6 +80,10 @@ def count_model(source: str | None, as_json: bool) -> None:
         name = os.environ.get(DEFAULT_MODEL) or "gpt2"
     config = known_config(name)
     if config is None:
+        model = find_other_kind(source)
+        if model is not None:
+            print_sizes(size_report(name, model), as_json)
+            return
         _, path = find_model(source, note, weights=False)
         config = read_config(path)
     report = parameters_report(config)
@@ -87,6 +96,40 @@ def count_model(source: str | None, as_json: bool) -> None:
     )
     share = report["difference"] / report["untied"]["total"]
     print_counts(title, report, f", {percent(share)} of the untied model", with_shares=True)
+
+
+def find_other_kind(source: str | None) -> AnyModel | None:
+    """The model of a source that is no GPT-2; None for a GPT-2, and for what cannot be read."""
+    if source is None:
+        return None
+    try:
+        model = open_any(source, weights=False)
+    except CheckpointError:  # find_model says why
+        return None
+    return None if model.config.get("model_type", "gpt2") == "gpt2" else model
+
+
+def print_sizes(report: Report, as_json: bool) -> None:
+    """Print the counts of a model that is no GPT-2."""
+    if as_json:
+        print(json.dumps(report))
+        return
+    V, D = report["shape"]
+    title = f"{report['model']}: {report['flag']['kind']}, {said(report['flag'])}"
+    print(fill(one_line(f"{title}; vocabulary {V:,}, width {D:,}")))
+    print()
+    tied, untied = report["tied"], report["untied"]
+    rows: list[Cells] = [("", "tied", "untied", "difference")]
+    counts = [tied["total"], untied["total"], report["difference"]]
+    rows.append(("parameters", *(f"{count:,}" for count in counts)))
+    for label, size in (("float32", 4), ("bfloat16", 2)):
+        rows.append((f"bytes in {label}", *(megabytes(size * count) for count in counts)))
+    print_table(rows)
+    print()
+    more = f"{report['more_percent']:.1f}% more when untied"
+    less = f"{report['less_percent']:.1f}% less when tied"
+    print(fill(f"One matrix has {short(report['difference'])}: {more}, {less}."))
+    print(fill(f"Counted from {report['source']}."))
 
 
 def count_two_matrices(vocab: int, dim: int, total: int | None, as_json: bool) -> None:

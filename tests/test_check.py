@@ -1,0 +1,480 @@
+"""`check` and `params` of language models of any kind: what the flag, the files and readers say.
+
+The models of these tests are not whole: a few tensors and a config.json are all that is read.
+test_check_kinds.py has whole models, which transformers makes and reads.
+"""
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.checks import peak_memory, refuses
+from support.commands import answer, assert_one_error_line, output
+from support.loopback_hub import COMMIT, INDEX, NAME, WEIGHTS, Fault
+from support.loopback_hub import CONFIG as HUB_CONFIG
+
+from tiedgpt.checkpoints import headers
+from tiedgpt.checkpoints.headers import open_any
+from tiedgpt.errors import TiedGPTError
+from tiedgpt.study.ties import tie_report
+
+hypothesis = pytest.importorskip("hypothesis")
+st = hypothesis.strategies
+
+V, D = 40, 8
+E = "model.embed_tokens.weight"
+H = "lm_head.weight"
+FLAG = "tie_word_embeddings"
+CONFIG = {"model_type": "llama", "vocab_size": V, "hidden_size": D}
+rng = np.random.default_rng(0)
+EMBEDDING = rng.normal(size=(V, D)).astype(np.float32)
+OTHER = rng.normal(size=(V, D)).astype(np.float32)
+LAYER = {"model.layers.0.mlp.up_proj.weight": np.ones((V, D), np.float32)}  # of their shape
+
+
+def content(arrays: dict[str, np.ndarray], dtypes: dict[str, str] | None = None) -> bytes:
+    """A safetensors file. An array of bytes has the dtype that `dtypes` names."""
+    header, data = {}, b""
+    for name, array in arrays.items():
+        usual = {"float32": "F32", "float16": "F16", "uint16": "BF16", "uint8": "U8"}
+        dtype = (dtypes or {}).get(name) or usual[array.dtype.name]
+        begin = len(data)
+        data += array.tobytes()
+        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [begin, len(data)]}
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def write(directory: Path, config: dict[str, Any], arrays: dict[str, np.ndarray]) -> str:
+    directory.mkdir(exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(config))
+    (directory / WEIGHTS).write_bytes(content(arrays))
+    return str(directory)
+
+
+def report_of(path: str) -> dict[str, Any]:
+    return tie_report("model", open_any(path))
+
+
+def bfloat16(array: np.ndarray) -> np.ndarray:
+    """The upper half of the bits of float32 numbers."""
+    return (array.view(np.uint32) >> 16).astype(np.uint16)
+
+
+# What the files hold, beside a flag
+
+STORED = {
+    "embedding": {E: EMBEDDING},
+    "head": {H: EMBEDDING},
+    "equal": {E: EMBEDDING, H: EMBEDDING},
+    "different": {E: EMBEDDING, H: OTHER},
+}
+READ = [  # flag, what is stored, what transformers 5 and most others read, whether it is a conflict
+    (True, "embedding", "tied", "tied", False),
+    (True, "head", "tied", "error", True),
+    (True, "equal", "tied", "tied", False),
+    (True, "different", "untied", "tied", True),
+    (False, "embedding", "random head", "error", True),
+    (False, "head", "random embedding", "error", True),
+    (False, "equal", "untied", "untied", False),
+    (False, "different", "untied", "untied", False),
+]
+
+
+@pytest.mark.parametrize(("flag", "holds", "transformers", "others", "is_conflict"), READ)
+def test_the_flag_and_the_files(tmp_path, run, flag, holds, transformers, others, is_conflict):
+    path = write(tmp_path / "model", {**CONFIG, FLAG: flag}, {**STORED[holds], **LAYER})
+    code, out, _err = run("check", path, "--json")
+    [report] = json.loads(out)["models"]
+    assert report["holds"] == holds
+    assert (report["transformers"], report["others"]) == (transformers, others)
+    assert bool(report["conflict"]) == bool(report["mend"]) == is_conflict
+    assert code == int(is_conflict)
+    assert report["equal_rows"] == (V if holds == "equal" else None)
+    assert report["wasted_bytes"] == (4 * V * D if holds == "equal" else 0)
+    tied, untied = report["parameters"]["tied"], report["parameters"]["untied"]
+    assert (tied["total"], untied["total"]) == (2 * V * D, 3 * V * D)  # LAYER is one V D
+
+
+def test_one_changed_number_in_the_last_row_is_another_head(tmp_path):
+    changed = EMBEDDING.copy()
+    changed[-1, -1] += 1e-6
+    path = write(tmp_path / "model", {**CONFIG, FLAG: True}, {E: EMBEDDING, H: changed})
+    assert report_of(path)["holds"] == "different"
+
+
+def test_the_mend_of_config_json_ends_the_conflict(tmp_path, run):
+    path = write(tmp_path / "model", {**CONFIG, FLAG: True}, STORED["different"])
+    code, out, _err = run("check", path)
+    assert code == 1
+    assert f'"{FLAG}": false' in out
+    write(tmp_path / "model", {**CONFIG, FLAG: False}, STORED["different"])
+    assert run("check", path)[0] == 0
+
+
+@pytest.mark.parametrize("dtype", [np.float16, "BF16"])
+def test_half_precision_is_compared(tmp_path, dtype):
+    def half(array):
+        return bfloat16(array) if dtype == "BF16" else array.astype(dtype)
+
+    stored = {E: half(EMBEDDING), H: half(EMBEDDING)}
+    path = write(tmp_path / "model", {**CONFIG, FLAG: True}, stored)
+    report = report_of(path)
+    assert (report["holds"], report["wasted_bytes"]) == ("equal", 2 * V * D)
+    stored[H] = half(OTHER)
+    write(tmp_path / "model", {**CONFIG, FLAG: True}, stored)
+    assert report_of(path)["holds"] == "different"
+
+
+QUANTISED = {  # the tensors of a quantised head
+    "GPTQ": {"lm_head.qweight": np.zeros((2, V), np.uint8), "lm_head.scales": OTHER},
+    "MLX": {H: np.zeros((V, 2), np.uint8), "lm_head.scales": OTHER},
+    "FP8": {H: np.zeros((V, D), np.uint8), "lm_head.weight_scale": OTHER},
+    "bytes": {H: np.zeros((V, D), np.uint8)},
+}
+
+
+@pytest.mark.parametrize("head", QUANTISED.values(), ids=QUANTISED)
+def test_a_quantised_head_cannot_be_compared(tmp_path, head):
+    path = write(tmp_path / "model", {**CONFIG, FLAG: True}, {E: EMBEDDING, **head})
+    report = report_of(path)
+    assert (report["holds"], report["transformers"]) == ("not comparable", None)
+    assert report["parameters"] is None
+    write(tmp_path / "model", {**CONFIG, FLAG: False}, {E: EMBEDDING, **head})
+    assert report_of(path)["transformers"] == "untied"
+
+
+def test_shards(tmp_path):
+    path = write(tmp_path / "model", {**CONFIG, FLAG: True}, {})
+    (tmp_path / "model" / WEIGHTS).unlink()
+    (tmp_path / "model" / "a.safetensors").write_bytes(content({E: EMBEDDING}))
+    (tmp_path / "model" / "b.safetensors").write_bytes(content({H: OTHER}))
+    weight_map = {E: "a.safetensors", H: "b.safetensors"}
+    (tmp_path / "model" / INDEX).write_text(json.dumps({"weight_map": weight_map}))
+    report = report_of(path)
+    assert report["holds"] == "different"
+    assert (report["embedding"]["file"], report["head"]["file"]) == tuple(weight_map.values())
+    (tmp_path / "model" / "b.safetensors").unlink()
+    refuses("b.safetensors", report_of, path)
+
+
+# What is not clear
+
+UNCLEAR = {  # tensors beside which a missing matrix is not known
+    "a head by another name": {E: EMBEDDING, "unembed.weight": OTHER},
+    "a transposed head": {E: EMBEDDING, "unembed.weight": OTHER.T.copy()},
+    "an embedding by another name": {"table.weight": EMBEDDING, H: OTHER},
+    "two embeddings": {E: EMBEDDING, "encoder.embed_tokens.weight": OTHER},
+    "a head with more rows": {E: EMBEDDING, H: np.zeros((V + 1, D), np.float32)},
+    "a wrapped model": {f"_orig_mod.{E}": EMBEDDING, f"_orig_mod.{H}": OTHER},
+    "a wrapped head": {E: EMBEDDING, "lm_head.original_module.weight": OTHER},
+}
+
+
+@pytest.mark.parametrize("flag", [True, False])
+@pytest.mark.parametrize("arrays", UNCLEAR.values(), ids=UNCLEAR)
+def test_what_is_not_clear_is_not_known(tmp_path, run, arrays, flag):
+    path = write(tmp_path / "model", {**CONFIG, FLAG: flag}, arrays)
+    [report] = answer(run, "check", path)["models"]
+    assert (report["holds"], report["transformers"], report["others"]) == (None, None, None)
+    assert set(report["unclear"]) <= set(arrays)
+    assert report["unclear"][0] in output(run, "check", path)
+
+
+def test_tables_of_positions_and_of_layers_make_nothing_unclear(tmp_path):
+    others = {"transformer.wpe.weight": OTHER, "model.layers.1.embed_tokens.weight": OTHER}
+    path = write(tmp_path / "model", {**CONFIG, FLAG: True}, {E: EMBEDDING, **others})
+    assert report_of(path)["transformers"] == "tied"
+
+
+def test_a_file_without_a_config_has_no_flag(tmp_path):
+    (tmp_path / "a.safetensors").write_bytes(content(STORED["different"]))
+    (tmp_path / WEIGHTS).write_bytes(content(STORED["different"]))
+    for path in (tmp_path / "a.safetensors", tmp_path):
+        report = report_of(str(path))
+        assert (report["flag"]["tied"], report["holds"]) == (None, "different")
+        assert (report["transformers"], report["others"]) == ("untied", None)
+
+
+def test_files_as_meta_published_them_are_told_but_not_how_others_read_them(tmp_path):
+    arrays = {"tok_embeddings.weight": EMBEDDING, "output.weight": OTHER}
+    report = report_of(write(tmp_path / "model", {**CONFIG, FLAG: True}, arrays))
+    assert (report["holds"], report["transformers"]) == ("different", None)
+
+
+# The flag
+
+FLAGS = {  # config.json -> is it tied, and where that is said
+    "said": ({FLAG: True}, True, FLAG),
+    "by default": ({}, False, None),
+    "default of another kind": ({"model_type": "gemma3"}, True, None),
+    "unknown kind": ({"model_type": "xyz"}, None, None),
+    "no kind": ({"model_type": ["llama"]}, None, None),
+    "null": ({"model_type": "xyz", FLAG: None}, None, None),
+    "nested, and a default": ({"model_type": "gemma3", "text_config": {FLAG: False}}, True, None),
+    "nested": (
+        {"model_type": "xyz", "text_config": {FLAG: True}},
+        True,
+        f"text_config.{FLAG}",
+    ),
+}
+
+
+@pytest.mark.parametrize(("fields", "tied", "place"), FLAGS.values(), ids=FLAGS)
+def test_where_the_flag_is(tmp_path, fields, tied, place):
+    path = write(tmp_path / "model", CONFIG | fields, STORED["embedding"])
+    flag = report_of(path)["flag"]
+    assert (flag["tied"], flag["place"]) == (tied, place)
+
+
+def test_two_flags_that_differ_are_a_conflict(tmp_path, run):
+    config = {**CONFIG, FLAG: False, "text_config": {FLAG: True}}
+    path = write(tmp_path / "model", config, STORED["different"])
+    code, out, _err = run("check", path)
+    assert code == 1
+    assert "text_config" in out
+
+
+@pytest.mark.parametrize("value", ["true", 1, []])
+def test_a_flag_that_is_none_is_refused(tmp_path, run, value):
+    path = write(tmp_path / "model", {**CONFIG, FLAG: value}, STORED["embedding"])
+    assert_one_error_line(run("check", path), FLAG)
+
+
+# Several models, and what cannot be read
+
+
+def test_what_cannot_be_read_is_a_line_and_the_others_are_told(tmp_path, run, checkpoint, untied):
+    write(tmp_path / "bad", {**CONFIG, FLAG: True}, STORED["different"])
+    (tmp_path / "pickle").mkdir()
+    (tmp_path / "pickle" / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "pickle" / "pytorch_model.bin").write_bytes(b"PK")
+    names = [checkpoint, str(tmp_path / "pickle"), untied, str(tmp_path / "bad")]
+    code, out, err = run("check", *names, "--json")
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "pytorch_model.bin" in err
+    read = {report["model"]: report.get("transformers") for report in json.loads(out)["models"]}
+    assert read == dict(zip(names, ["tied", None, "untied", "untied"], strict=True))
+    assert run("check", checkpoint, names[-1])[0] == 1
+    assert output(run, "check", checkpoint, untied).count("tied") > 2
+
+
+def test_a_config_alone_says_what_the_flag_is(tmp_path, run):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**CONFIG, FLAG: True}))
+    [report] = answer(run, "check", str(path))["models"]
+    assert (report["flag"]["tied"], report["holds"], report["tensors"]) == (True, None, 0)
+    assert "alone" in output(run, "check", str(path))
+
+
+# Hostile files
+
+NAMES = st.sampled_from([E, H, "lm_head", "a", "", ".weight", "h.0.wte.weight", "lm_head.scales"])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=8,
+)
+SHAPES = st.lists(st.integers(0, 3), max_size=3)
+FIELDS = ("model_type", "vocab_size", "hidden_size", FLAG, "text_config", "num_hidden_layers")
+CONFIGS = st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, JSON | st.integers(1, 3)))
+
+
+@hypothesis.settings(max_examples=15, deadline=None, derandomize=True, database=None)
+@hypothesis.given(shapes=st.dictionaries(NAMES, SHAPES, max_size=4), config=CONFIGS, entry=JSON)
+def test_any_config_and_header_is_told_or_refused(tmp_path_factory, shapes, config, entry):
+    arrays = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    directory = tmp_path_factory.mktemp("hostile")
+    path = write(directory, config, arrays)
+    for header in (None, json.dumps({E: entry}).encode()):
+        if header is not None:
+            (directory / WEIGHTS).write_bytes(len(header).to_bytes(8, "little") + header)
+        for command in (report_of, lambda path: open_any(path).read_tensors()):
+            with suppress(TiedGPTError):  # whose message is one line, whatever is in it
+                command(path)
+
+
+@hypothesis.settings(max_examples=30, deadline=None, derandomize=True, database=None)
+@hypothesis.given(length=st.integers(0, 40) | st.just(1 << 40), rest=st.binary(max_size=40))
+def test_any_bytes_of_a_hub_are_a_header_or_refused(length, rest):
+    content = length.to_bytes(8, "little") + rest
+
+    class Hub:
+        label = "hub"
+
+        def read_range(self, file, start, stop):
+            return content[start:stop], len(content)
+
+    with suppress(TiedGPTError):
+        assert headers.fetch_header(Hub(), WEIGHTS) == {}
+
+
+def test_a_long_header_is_read_in_bounded_memory_or_refused(tmp_path):
+    path = Path(write(tmp_path / "model", CONFIG, {}))
+    header = b"[" + b"[]," * 20_000 + b"[]]"
+    (path / WEIGHTS).write_bytes(len(header).to_bytes(8, "little") + header)
+    assert peak_memory(refuses, "JSON object", report_of, str(path)) < 30 * len(header)
+    (path / WEIGHTS).write_bytes((headers.MAX_HEADER + 1).to_bytes(8, "little") + bytes(99))
+    refuses("header", report_of, str(path))
+
+
+# On the hub
+
+BIG = 3000  # rows, of which a sample is compared
+
+
+@pytest.fixture
+def big(hub_server):
+    """put(head) -> a repository with an embedding of BIG rows and, unless None, this head."""
+
+    @dataclass
+    class Put:
+        embedding: np.ndarray = field(
+            default_factory=lambda: rng.normal(size=(BIG, D)).astype(np.float32)
+        )
+
+        def __call__(self, head: np.ndarray | None, **config) -> str:
+            arrays = {E: self.embedding, "model.norm.weight": np.ones(D, np.float32)}
+            if head is not None:
+                arrays[H] = head
+            settings = {**CONFIG, "vocab_size": BIG, **config}
+            files = {"config.json": json.dumps(settings).encode(), WEIGHTS: content(arrays)}
+            hub_server.put("owner/model", files)
+            hub_server.requests.clear()
+            return "owner/model"
+
+    return Put()
+
+
+def test_the_hub_is_asked_for_headers_and_rows_alone(hub_server, big, run):
+    name = big(big.embedding, **{FLAG: True})
+    [report] = answer(run, "check", name)["models"]
+    assert (report["holds"], report["equal_rows"]) == ("equal", 32)
+    assert report["parameters"]["tied"]["total"] == BIG * D + D
+    assert {each.file for each in hub_server.requests} == {"config.json", WEIGHTS}
+    length, header, *rows = [each for each in hub_server.requests if each.host == "localhost"]
+    assert (length.start, length.sent, header.start) == (0, 8, 8)
+    assert header.sent == int.from_bytes(
+        hub_server.files["owner/model", COMMIT][WEIGHTS][:8], "little"
+    )
+    assert [each.sent for each in rows] == 16 * [4 * D * headers.ROWS_AT_A_PLACE]
+    assert "32 of 3,000" in output(run, "check", name)
+
+
+def test_a_model_with_one_matrix_needs_no_rows(hub_server, big, run):
+    name = big(None, **{FLAG: True})
+    [report] = answer(run, "check", name)["models"]
+    assert (report["holds"], report["transformers"]) == ("embedding", "tied")
+    assert hub_server.asked(WEIGHTS) == [0, 8]
+
+
+@pytest.mark.parametrize("row", [0, BIG - 1])
+def test_another_row_at_the_ends_is_seen(big, run, row):
+    head = big.embedding.copy()
+    head[row] = 0
+    code, out, _err = run("check", big(head, **{FLAG: True}), "--json")
+    [report] = json.loads(out)["models"]
+    assert (code, report["holds"]) == (1, "different")
+
+
+def test_shards_on_the_hub(hub_server, run):
+    weight_map = {E: "a.safetensors", H: "b.safetensors"}
+    files = {
+        "config.json": json.dumps({**CONFIG, FLAG: True}).encode(),
+        INDEX: json.dumps({"weight_map": weight_map}).encode(),
+        "a.safetensors": content({E: EMBEDDING}),
+        "b.safetensors": content({H: OTHER}),
+    }
+    hub_server.put("owner/model", files)
+    code, out, _err = run("check", "owner/model", "--json")
+    assert (code, json.loads(out)["models"][0]["holds"]) == (1, "different")
+    del files["b.safetensors"]
+    hub_server.put("owner/model", files)
+    assert_one_error_line(run("check", "owner/model"), "b.safetensors")
+
+
+def test_the_model_of_a_gpt2_repository(hub_server, run):
+    [report] = answer(run, "check", NAME)["models"]
+    assert (report["flag"]["kind"], report["transformers"]) == ("gpt2", "tied")
+    assert report["embedding"]["shape"] == [HUB_CONFIG.vocab_size, HUB_CONFIG.n_embd]
+
+
+FAULTS = {  # file, faults, what the line names if it is an error
+    "503 once": ("config.json", [Fault(503)], None),
+    "cut once": (WEIGHTS, [Fault(stop=3)], None),
+    "no ranges": (WEIGHTS, [Fault(no_range=True)] * 9, "parts of files"),
+    "no range at the beginning": (WEIGHTS, [Fault(no_range=True)], None),
+    "another range": (WEIGHTS, [Fault(headers={"Content-Range": "bytes 9-19/99"})], "parts of"),
+    "cut": (WEIGHTS, [Fault(stop=3)] * 9, "6 attempts"),
+    "gated": ("config.json", [Fault(401)], "HF_TOKEN"),
+}
+
+
+@pytest.mark.parametrize(("file", "faults", "message"), FAULTS.values(), ids=FAULTS)
+def test_a_hub_that_fails(hub_server, big, run, file, faults, message):
+    name = big(big.embedding, **{FLAG: True})
+    hub_server.faults[file] = list(faults)
+    result = run("check", name)
+    if message is None:
+        assert result[0] == 0
+    else:
+        assert_one_error_line(result, message)
+
+
+def test_nothing_is_asked_for_offline(hub_server, big, run, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert_one_error_line(run("check", big(None)), "owner/model")
+    assert hub_server.requests == []
+    assert_one_error_line(run("check", "no-such-thing"), "no-such-thing")
+
+
+# params
+
+
+def test_params_of_another_kind_on_the_hub(hub_server, big, run):
+    name = big(None, model_type="gpt_neox")
+    document = answer(run, "params", name)
+    assert document["tied"]["total"] == BIG * D + D
+    assert document["untied"]["total"] == 2 * BIG * D + D
+    assert document["untied"]["bytes_bfloat16"] == 2 * (2 * BIG * D + D)
+    assert document["source"] == "the headers of the weights"
+    out = output(run, "params", name)
+    assert f"{document['more_percent']:.1f}% more" in out
+    assert f"{document['less_percent']:.1f}% less" in out
+
+
+def test_buffers_are_no_parameters(tmp_path, run):
+    buffers = {
+        "gpt_neox.layers.0.attention.bias": np.zeros((1, 1, 4, 4), np.uint8),
+        "gpt_neox.layers.0.attention.masked_bias": np.zeros((), np.float32),
+        "gpt_neox.layers.0.attention.rotary_emb.inv_freq": np.zeros(4, np.float32),
+    }
+    stored = {"gpt_neox.embed_in.weight": EMBEDDING, "embed_out.weight": OTHER, **buffers}
+    path = write(tmp_path / "model", CONFIG | {"model_type": "gpt_neox"}, stored)
+    document = answer(run, "params", path)
+    assert (document["tied"]["total"], document["untied"]["total"]) == (V * D, 2 * V * D)
+
+
+def test_params_of_a_config_alone(tmp_path, run):
+    """SmolLM2-135M, whose card says 134,515,008."""
+    config = {
+        "model_type": "llama",
+        "vocab_size": 49152,
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    document = answer(run, "params", str(path))
+    assert document["tied"]["total"] == 134_515_008
+    assert document["difference"] == 49152 * 576
+    path.write_text(json.dumps(config | {"model_type": "mamba"}))
+    assert_one_error_line(run("params", str(path)), "not of a kind")

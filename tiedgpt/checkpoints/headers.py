@@ -1,0 +1,166 @@
+"""What the files of a language model of any kind say without their values: config.json and headers.
+
+A model of the hub that is not on this machine is not downloaded: parts of its files are asked for.
+"""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import CheckpointError
+from .download import Repository, is_offline
+from .files import CONFIG, INDEX, WEIGHTS, check_weight_map, describe, stored_tensors
+from .json_files import MAX_TEXT, parse_json, read_json
+from .places import SHIPPED, check_name, discard_note, find_here
+from .safetensors import Tensor, parse_header
+
+# Bytes. A quantised mixture of experts in one file has a header of 10 million.
+MAX_HEADER = 1 << 24
+# The rows of two matrices on the hub that are compared: so many places, and rows at each.
+SAMPLED_PLACES = 8
+ROWS_AT_A_PLACE = 4
+
+
+@dataclass(frozen=True)
+class AnyModel:
+    """A language model of any kind: its config.json, and where its weights are."""
+
+    config: dict[str, Any]  # empty if there is no config.json beside the weights
+    place: Path | Repository
+
+    def read_tensors(self, required: bool = True) -> dict[str, Tensor]:
+        """The tensors, by their names in the files. No values are read.
+
+        A config.json that was given by itself has none. A model without safetensors files has none
+        if they are not `required`. Raises CheckpointError.
+        """
+        if isinstance(self.place, Repository):
+            return fetch_tensors(self.place, required)
+        if self.place.suffix == ".json":
+            return {}
+        files = [self.place]
+        if self.place.is_dir():
+            files = [self.place / WEIGHTS, self.place / INDEX]
+        if not required and not any(os.path.exists(file) for file in files):
+            return {}
+        return dict(stored_tensors(self.place, MAX_HEADER))
+
+    def compare(self, one: Tensor, other: Tensor) -> tuple[bool, int]:
+        """Whether two matrices of one shape [V, D] have the same values, and the rows compared.
+
+        All rows are compared if the files are here, else a sample. Raises CheckpointError for a
+        dtype that is not a float.
+        """
+        V = one.shape[0]
+        if isinstance(self.place, Path):
+            return one.has_values_of(other), V
+        last = max(V - ROWS_AT_A_PLACE, 0)  # the first row of the last place
+        firsts = {place * last // (SAMPLED_PLACES - 1) for place in range(SAMPLED_PLACES)}
+        rows = 0
+        for first in sorted(firsts):
+            end = min(first + ROWS_AT_A_PLACE, V)
+            rows += end - first
+            one_rows = fetch_rows(self.place, one, first, end)
+            if not one_rows.has_values_of(fetch_rows(self.place, other, first, end)):
+                return False, rows
+        return True, rows
+
+
+def open_any(source: str, weights: bool = True) -> AnyModel:
+    """The model of a directory, a .safetensors file, a config.json, or a name of the hub.
+
+    weights: False if a folder with config.json alone will do for a name. Raises CheckpointError for
+    what is none of these, and for a config.json that cannot be read.
+    """
+    try:
+        path = find_here(source, weights)
+    except CheckpointError:
+        name = check_name(source)  # raises for a text that is neither a path nor a name
+        if name in SHIPPED or is_offline():
+            raise
+        repository = Repository(name, "", discard_note)
+        config = fetch_json(repository, CONFIG)
+        if config is None:
+            raise CheckpointError(
+                f"{repository.label}: no such repository, or no {CONFIG} in it (404)"
+            ) from None
+        return AnyModel(config, repository)
+    if path.is_file() and path.suffix == ".json":
+        return AnyModel(read_json(path), path)
+    if path.is_file() and path.suffix != ".safetensors":
+        description = describe(path) or "is not a directory, a .safetensors file or a config.json"
+        raise CheckpointError(f"{path} {description}")
+    config_file = path / CONFIG if path.is_dir() else path.parent / CONFIG
+    config = read_json(config_file) if os.path.exists(config_file) else {}
+    return AnyModel(config, path)
+
+
+# On the hub
+
+
+def fetch_tensors(repository: Repository, required: bool) -> dict[str, Tensor]:
+    """What read_tensors returns of a repository, from the headers of its files."""
+    tensors = fetch_header(repository, WEIGHTS)
+    if tensors is not None:
+        return tensors
+    index = fetch_json(repository, INDEX)
+    if index is None and required:
+        raise CheckpointError(
+            f"{repository.label} has neither {WEIGHTS} nor {INDEX}; a pytorch_model.bin, if it has "
+            "one, is a pickle, which is not read"
+        )
+    if index is None:
+        return {}
+    tensors = {}
+    for file in sorted(set(check_weight_map(index, f"{repository.label}/{INDEX}").values())):
+        header = fetch_header(repository, file)
+        if header is None:
+            raise CheckpointError(f"{repository.label} has no {file}, which {INDEX} names (404)")
+        tensors |= header
+    return tensors
+
+
+def fetch_json(repository: Repository, file: str) -> dict[str, Any] | None:
+    """The object of a JSON file of a repository; None if it has no such file."""
+    answer = repository.read_range(file, 0, MAX_TEXT)
+    if answer is None:
+        return None
+    content, size = answer
+    name = f"{repository.label}/{file}"
+    if size > MAX_TEXT:
+        raise CheckpointError(f"{name}: {size} bytes; expected at most {MAX_TEXT}")
+    return parse_json(content, name)
+
+
+def fetch_header(repository: Repository, file: str) -> dict[str, Tensor] | None:
+    """The tensors of a safetensors file of a repository; None if it has no such file."""
+    answer = repository.read_range(file, 0, 8)
+    if answer is None:
+        return None
+    first_bytes, size = answer
+    path = Path(repository.label, file)
+    length = int.from_bytes(first_bytes, "little")
+    if not 0 < length <= min(MAX_HEADER, size - 8):
+        raise CheckpointError(
+            f"{path}: truncated, or not a safetensors file: {size} bytes, a header of {length}"
+        )
+    answer = repository.read_range(file, 8, 8 + length)
+    if answer is None:
+        raise CheckpointError(f"{path} is not there any more (404)")
+    header, _ = answer
+    tensors, _ = parse_header(header, path, size, memory=b"")
+    return tensors
+
+
+def fetch_rows(repository: Repository, matrix: Tensor, first: int, end: int) -> Tensor:
+    """The rows [first, end) of a matrix of a repository, with their values."""
+    rows, columns = matrix.shape
+    row_bytes = (matrix.end - matrix.start) // rows
+    start, stop = matrix.start + first * row_bytes, matrix.start + end * row_bytes
+    answer = repository.read_range(matrix.file.name, start, stop)
+    if answer is None:
+        raise CheckpointError(f"{matrix.file} is not there any more (404)")
+    content, _ = answer
+    shape = (end - first, columns)
+    return replace(matrix, shape=shape, start=0, end=len(content), memory=content)

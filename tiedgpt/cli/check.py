@@ -1,0 +1,132 @@
+"""Say whether a language model of any kind is tied.
+
+By config.json, by the files, and as other programs read them. No model is loaded or downloaded:
+of a model on the hub, config.json and the headers of the weights are read, and 32 rows of the two
+matrices if the files have both. The exit code is 1 if config.json and the files contradict each
+other, and 2 if a model cannot be read.
+
+examples:
+  tiedgpt check my-model other-model
+  tiedgpt check HuggingFaceTB/SmolLM2-135M --json
+"""
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+
+from ..checkpoints.headers import open_any
+from ..errors import ArgumentError, TiedGPTError, one_line
+from ..study.ties import Report, tie_report
+from . import options
+from .messages import print_error
+from .output import fill
+from .tables import Cells, print_table, rows_of_fields
+
+FIELDS = {  # a place in the report -> the label of its row
+    "flag.kind": "kind",
+    "flag.said": "config.json",
+    "flag.place": "where it says so",
+    "embedding.name": "embedding",
+    "head.name": "head",
+    "matrix": "their shape",
+    "holds": "the files hold",
+    "equal_rows": "equal rows",
+    "transformers": "transformers 5 reads",
+    "others": "most others read",
+    "parameters.tied.total": "parameters if tied",
+    "parameters.untied.total": "parameters if untied",
+    "parameters.difference": "the tie saves",
+    "more": "untied has more by",
+    "less": "tied has less by",
+    "wasted_bytes": "bytes of the copy",
+}
+HELD = {
+    "embedding": "one matrix",
+    "head": "one matrix",
+    "equal": "two equal ones",
+    "different": "two different ones",
+    "not comparable": "two, quantised",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_models(
+        parser,
+        "a directory, a .safetensors file, a config.json, or a name, such as owner/name on the hub",
+    )
+    options.add(parser, "json")
+
+
+def run(args: argparse.Namespace) -> None:
+    if not args.models:
+        raise ArgumentError("expected a MODEL: a directory, a file, or owner/name of the hub")
+    reports: list[Report] = []
+    for name in args.models:
+        try:
+            reports.append(tie_report(name, open_any(name)))
+        except TiedGPTError as error:
+            reports.append({"model": name, "error": str(error)})
+            print_error(error)
+    read = [report for report in reports if "error" not in report]
+    if args.json:
+        print(json.dumps({"models": reports}))
+    elif read:
+        print_reports(read)
+    if len(read) < len(reports):
+        raise SystemExit(2)
+    if any(report["conflict"] for report in read):
+        raise SystemExit(1)
+
+
+def print_reports(reports: Sequence[Report]) -> None:
+    """Print a table with a column for each model, and below it what is to be done."""
+    names = [one_line(report["model"]) for report in reports]
+    rows: list[Cells] = [("", *names)]
+    rows += rows_of_fields(FIELDS, [in_words(report) for report in reports])
+    print_table(rows)
+    for name, report in zip(names, reports, strict=True):
+        for line in advice(report):
+            print()
+            print(fill(f"{name}: {line}"))
+
+
+def said(flag: Report) -> str:
+    """What config.json says of the tie, from a "flag" of the report."""
+    if flag["tied"] is None:
+        return "not known"
+    head = "tied" if flag["tied"] else "untied"
+    return head if flag["place"] else f"{head} by default"
+
+
+def in_words(report: Report) -> Report:
+    """A report with words in place of values that need some, for the table."""
+    flag = report["flag"]
+    words: Report = {
+        "flag": {**flag, "said": said(flag)},
+        "holds": HELD.get(report["holds"], "not known"),
+        "transformers": report["transformers"] or "not known",
+        "others": report["others"] or "not known",
+        "wasted_bytes": report["wasted_bytes"] or None,
+    }
+    matrix = report["embedding"] or report["head"]
+    if matrix is not None:
+        words["matrix"] = " x ".join(f"{size:,}" for size in matrix["shape"])
+    if report["equal_rows"] is not None:
+        words["equal_rows"] = f"{report['equal_rows']:,} of {matrix['shape'][0]:,}"
+    if report["parameters"] is not None:
+        words["more"] = f"{report['parameters']['more_percent']:.1f}%"
+        words["less"] = f"{report['parameters']['less_percent']:.1f}%"
+    return report | words
+
+
+def advice(report: Report) -> Iterator[str]:
+    """What the table does not say: what is not clear, or the conflict and below it its mend."""
+    if report["tensors"] == 0:
+        yield "config.json alone was read"
+    elif report["holds"] is None and report["unclear"]:
+        yield f"not known; these may be the matrices: {', '.join(report['unclear'])}"
+    elif report["holds"] is None:
+        yield "not known; no weights have a known name and the shape that config.json gives"
+    if report["conflict"]:
+        mend = report["mend"].replace("\n", "\n  ")
+        yield f"conflict: {report['conflict']}\n  {mend}"

@@ -1,0 +1,133 @@
+"""How many parameters a language model of any kind has: from its files, or from config.json."""
+
+import re
+from math import prod
+from typing import Any
+
+from ..checkpoints.safetensors import FLOATS, Tensor
+from ..errors import Range
+
+Report = dict[str, Any]
+
+SIZE = Range(1, 2**31 - 1)
+# The names of the width of both matrices in config.json. The first one that is there holds.
+WIDTHS = ("word_embed_proj_dim", "embedding_size", "hidden_size", "n_embd", "d_model")
+BUFFER = re.compile(r"(masked_bias|inv_freq|position_ids)$")  # stored, but no parameter
+CAUSAL_MASK = re.compile(r"(attn|attention)\.bias$")  # with four axes, in older files
+
+# Kinds whose layers are those of Llama -> what is different: biases of q, k and v; gains of the
+# norms of q and k; the number of norms of a layer.
+LIKE_LLAMA: dict[str, tuple[bool, bool, int]] = {
+    "llama": (False, False, 2),
+    "mistral": (False, False, 2),
+    "phi3": (False, False, 2),
+    "smollm3": (False, False, 2),
+    "qwen2": (True, False, 2),
+    "qwen3": (False, True, 2),
+    "gemma": (False, False, 2),
+    "gemma2": (False, False, 4),
+    "gemma3_text": (False, True, 4),
+}
+# Kinds in which a head has D / H numbers where config.json has no "head_dim", and in which there
+# are as many heads of k and v as of q where it does not say how many.
+HEAD_DIM_IS_OPTIONAL = ("llama", "mistral", "phi3", "smollm3", "qwen2")
+KV_HEADS_ARE_OPTIONAL = ("llama", "phi3")
+
+
+def text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the language model in a model of texts and images; empty without one."""
+    nested = config.get("text_config")
+    return nested if isinstance(nested, dict) else {}
+
+
+def matrix_shape(config: dict[str, Any]) -> tuple[int, int] | None:
+    """The [V, D] of both matrices by config.json; None if it does not say."""
+    fields = config | text_config(config)
+    V: Any = fields.get("vocab_size")
+    D: Any = next((fields[name] for name in WIDTHS if fields.get(name) is not None), None)
+    if V in SIZE and D in SIZE:
+        return V, D
+    return None
+
+
+def count_stored(tensors: dict[str, Tensor], matrices: list[Tensor]) -> Report | None:
+    """The counts of a model from its tensors; None if they are not known.
+
+    matrices: the embedding, the head or both; none if that is not known. The numbers of a quantised
+    model are packed, so that shapes do not count them.
+    """
+    if not matrices:
+        return None
+    total = 0
+    for name, tensor in tensors.items():
+        if BUFFER.search(name) or (CAUSAL_MASK.search(name) and len(tensor.shape) == 4):
+            continue
+        if tensor.dtype not in FLOATS:
+            return None
+        total += prod(tensor.shape)
+    size = prod(matrices[0].shape)
+    if len(matrices) == 2:
+        total -= size
+    return counts(total, size)
+
+
+def count_like_llama(config: dict[str, Any]) -> Report | None:
+    """The counts of a model from its config.json; None if they are not known from it."""
+    kind = config.get("model_type")
+    shape = matrix_shape(config)
+    sizes = sizes_like_llama(config)
+    if not isinstance(kind, str) or kind not in LIKE_LLAMA or shape is None or sizes is None:
+        return None
+    qkv_biases, head_norms, norms = LIKE_LLAMA[kind]
+    V, D = shape
+    L, H, kv_heads, K, F = sizes
+    layer = norms * D + 3 * D * F  # gate, up and down
+    layer += 2 * D * H * K + 2 * D * kv_heads * K  # q and o, k and v
+    if qkv_biases:
+        layer += (H + 2 * kv_heads) * K
+    if head_norms:
+        layer += 2 * K
+    if config.get("attention_bias") is True:  # of o, too
+        layer += (H + 2 * kv_heads) * K + D
+    if config.get("mlp_bias") is True:
+        layer += 2 * F + D
+    return counts(V * D + L * layer + D, V * D)
+
+
+def sizes_like_llama(config: dict[str, Any]) -> tuple[int, int, int, int, int] | None:
+    """Layers, heads, heads of k and v, K and F; None if they are not all known."""
+    kind = config.get("model_type")
+    L: Any = config.get("num_hidden_layers")
+    H: Any = config.get("num_attention_heads")
+    F: Any = config.get("intermediate_size")
+    kv_heads: Any = config.get("num_key_value_heads")
+    if kv_heads is None and kind in KV_HEADS_ARE_OPTIONAL:
+        kv_heads = H
+    K: Any = config.get("head_dim")
+    D: Any = config.get("hidden_size")
+    if K is None and kind in HEAD_DIM_IS_OPTIONAL and H in SIZE and D in SIZE:
+        K = D // H
+    has_biases = config.get("attention_bias") is True or config.get("mlp_bias") is True
+    if has_biases and kind != "llama":
+        return None
+    if all(size in SIZE for size in (L, H, kv_heads, K, F)):
+        return L, H, kv_heads, K, F
+    return None
+
+
+def counts(tied: int, matrix: int) -> Report:
+    """The parameters "tied" and "untied", their bytes, and the "difference", which is one matrix.
+
+    >>> report = counts(tied=124_439_808, matrix=38_597_376)
+    >>> report["untied"]["total"], report["more_percent"], report["less_percent"]
+    (163037184, 31.02, 23.67)
+    """
+    report: Report = {}
+    for head, total in (("tied", tied), ("untied", tied + matrix)):
+        report[head] = {"total": total, "bytes": 4 * total, "bytes_bfloat16": 2 * total}
+    return {
+        **report,
+        "difference": matrix,
+        "more_percent": round(100 * matrix / tied, 2),
+        "less_percent": round(100 * matrix / (tied + matrix), 2),
+    }

@@ -1,0 +1,329 @@
+"""Is a language model of any kind tied? What config.json says, what the files hold, who reads what.
+
+The two matrices are found by the ends of their names, and must have the shape [V, D] that
+config.json gives. What is not clear is None in the report: nothing is guessed.
+"""
+
+import re
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+from ..checkpoints.headers import AnyModel
+from ..checkpoints.safetensors import FLOATS, Tensor
+from ..errors import CheckpointError, short_repr
+from .counting import count_like_llama, count_stored, matrix_shape, text_config
+
+Report = dict[str, Any]
+
+FLAG = "tie_word_embeddings"
+# The last parts of the names of modules: transformer.wte is an embedding, lm_head is a head.
+EMBEDDINGS = (
+    "embed_tokens",
+    "wte",
+    "word_embeddings",
+    "embed_in",
+    "tok_embeddings",
+    "tokens_embed",
+    "embeddings",
+)
+HEADS = ("lm_head", "embed_out", "output", "decoder", "output_projection", "proj_out", "head")
+IN_A_LAYER = re.compile(r"(^|\.)(h|layers?|blocks?)\.\d+\.")
+# Tables of something else than tokens, or for the layers: never one of the two matrices.
+OTHER_TABLE = re.compile(r"wpe|position|pos_emb|token_type|per_layer")
+
+METAS_NAME = "tok_embeddings.weight"  # in files as Meta published them, which few programs read
+# Before the names of a wrapped module: with them, transformers finds no tensor of the file.
+WRAPPERS = ("module.", "_orig_mod.", "base_model.model.")
+# The parts of a module whose weight is quantised, by GPTQ and AWQ, MLX, compressed-tensors, FP8
+QUANTISED = ("qweight", "scales", "biases", "weight_packed", "weight_scale", "weight_scale_inv")
+
+# What transformers 5 takes if config.json has no flag, for some kinds (measured with 5.24).
+TIED_BY_DEFAULT = (
+    *("gpt2", "gpt_neo", "opt", "bloom", "falcon", "mpt", "gemma", "gemma2", "gemma3"),
+    *("gemma3_text", "gemma4", "gemma4_text", "cohere", "cohere2", "smollm3", "starcoder2"),
+    *("mamba", "bert", "roberta"),
+)
+UNTIED_BY_DEFAULT = (
+    *("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gpt_neox", "gptj", "phi"),
+    *("phi3", "olmo", "olmo2", "gpt_oss", "deepseek_v3", "nanochat"),
+)
+# Kinds that transformers 5 never ties, whatever config.json says (measured with 5.24).
+NEVER_TIED = (
+    *("bailing_hybrid", "bigbird_pegasus", "cpmant", "inkling_text", "inkling2_text"),
+    *("inkling2_loop_text", "kimi_linear", "mllama_text_model", "moshi", "nemotron_h"),
+    *("rembert", "xlstm"),
+)
+# Kinds with more than one embedding, of which a file may have one: what it holds is not clear.
+MORE_EMBEDDINGS = ("prophetnet",)
+
+
+class Reading(NamedTuple):
+    """What programs make of a flag and of what the files hold."""
+
+    transformers: str | None  # version 5; None if it is not known
+    others: str | None  # most other programs, which trust the flag
+    conflict: str = ""  # "" if there is none
+    mend: str = ""
+
+
+UNKNOWN = Reading(None, None)
+SAY_TIED = f'write "{FLAG}": true into config.json, unless the other matrix was lost'
+SAY_UNTIED = f'write "{FLAG}": false into config.json'
+SAVE_AGAIN = (
+    'model = transformers.AutoModelForCausalLM.from_pretrained("DIRECTORY")\n'
+    'model.save_pretrained("NEW_DIRECTORY")'
+)
+# (is it tied by the flag, what the files hold) -> how that is read
+READINGS: dict[tuple[bool | None, str | None], Reading] = {
+    (True, "embedding"): Reading("tied", "tied"),
+    (True, "head"): Reading(
+        "tied",
+        "error",
+        "the only matrix has the name of the head, and most programs look for the embedding",
+        SAVE_AGAIN,
+    ),
+    (True, "equal"): Reading("tied", "tied"),
+    (True, "different"): Reading(
+        "untied",
+        "tied",
+        "config.json says tied, and the files have another head, which most programs drop",
+        SAY_UNTIED,
+    ),
+    (True, "not comparable"): Reading(None, "tied"),
+    (False, "embedding"): Reading(
+        "random head", "error", "config.json says untied, and the files have no head", SAY_TIED
+    ),
+    (False, "head"): Reading(
+        "random embedding",
+        "error",
+        "config.json says untied, and the files have no embedding",
+        SAY_TIED,
+    ),
+    (False, "equal"): Reading("untied", "untied"),
+    (False, "different"): Reading("untied", "untied"),
+    (False, "not comparable"): Reading("untied", "untied"),
+    (None, "different"): Reading("untied", None),
+}
+
+
+def tie_report(name: str, model: AnyModel) -> Report:
+    """What `check` says of a model. A value is None if it is not known.
+
+    "flag" is what config.json says, "holds" what the files have: "embedding" or "head" if they have
+    one of the matrices, "equal", "different" or "not comparable" if they have both. "equal_rows" is
+    how many rows were compared to say "equal". "transformers" and "others" are "tied", "untied",
+    "random head", "random embedding" or "error". Raises CheckpointError.
+    """
+    flag = read_flag(model.config)
+    tensors = model.read_tensors()
+    matrices = find_matrices(model.config, tensors)
+    holds, rows = what_is_held(model, matrices)
+    reading = read(flag, holds)
+    embedding, head = matrices.embedding, matrices.head
+    if embedding is not None and embedding.name == METAS_NAME:
+        reading = UNKNOWN
+    return {
+        "model": name,
+        "flag": flag,
+        "embedding": tensor_report(embedding),
+        "head": tensor_report(head),
+        "unclear": matrices.unclear,
+        "tensors": len(tensors),
+        "holds": holds,
+        "equal_rows": rows,
+        **reading._asdict(),
+        "wasted_bytes": head.end - head.start if head and holds == "equal" else 0,
+        "parameters": count_stored(tensors, matrices.countable),
+    }
+
+
+def size_report(name: str, model: AnyModel) -> Report:
+    """What `params` says of a model that is no GPT-2. "source" is where the counts are from.
+
+    Raises CheckpointError if they are not known.
+    """
+    tensors = model.read_tensors(required=False)
+    stored = find_matrices(model.config, tensors).countable
+    shape: tuple[int, ...] | None = matrix_shape(model.config)
+    if tensors:
+        source = "the headers of the weights"
+        numbers = count_stored(tensors, stored)
+        shape = stored[0].shape if stored else None
+        reason = "its two matrices are not clear, or it is quantised"
+    else:
+        source = "config.json"
+        numbers = count_like_llama(model.config)
+        reason = "there are no weights, and config.json is not of a kind that is counted from it"
+    if numbers is None:
+        raise CheckpointError(f"{name}: its parameters are not known: {reason}")
+    flag = read_flag(model.config)
+    return {"model": name, "flag": flag, "shape": shape, "source": source, **numbers}
+
+
+def read(flag: Report, holds: str | None) -> Reading:
+    """How a flag of read_flag, and what the files hold, are read."""
+    reading = READINGS.get((flag["tied"], holds), UNKNOWN)
+    outer = False if flag["kind"] in NEVER_TIED else flag["outer"]
+    reading = reading._replace(transformers=READINGS.get((outer, holds), UNKNOWN).transformers)
+    if outer != flag["tied"] and reading.transformers in ("random head", "random embedding"):
+        missing = "transformers never ties this kind, and the files lack one of the matrices"
+        return reading._replace(conflict=missing)
+    if flag["nested"] is None or flag["outer"] in (None, flag["nested"]):
+        return reading
+    outer_value, nested_value = ("true", "false") if flag["outer"] else ("false", "true")
+    return Reading(
+        reading.transformers,
+        None,
+        f"text_config in config.json says {nested_value}, but the model around it is "
+        f"{outer_value}, which transformers goes by",
+        f'write "{FLAG}": {outer_value} into text_config, too',
+    )
+
+
+# What config.json says
+
+
+def read_flag(config: dict[str, Any]) -> Report:
+    """The "kind" of the model, and whether it is "tied" by config.json.
+
+    "outer" is what transformers goes by: the flag of the whole model, or else the default of the
+    kind, None if that is not known. "nested" is the flag in text_config, None if there is none;
+    other programs go by that one, too. "place" is where "tied" is said, None for the default.
+    Raises CheckpointError for a flag that is neither true nor false.
+    """
+    kind = config.get("model_type")
+    outer = config.get(FLAG)
+    nested = text_config(config).get(FLAG)
+    for flag in (outer, nested):
+        if flag is not None and not isinstance(flag, bool):
+            raise CheckpointError(
+                f"config.json: {FLAG} must be true or false, got {short_repr(flag)}"
+            )
+    place = FLAG if outer is not None else None
+    if outer is None and kind in TIED_BY_DEFAULT:
+        outer = True
+    elif outer is None and kind in UNTIED_BY_DEFAULT:
+        outer = False
+    tied = outer
+    if outer is None and nested is not None:
+        tied = nested
+        place = f"text_config.{FLAG}"
+    return {
+        "kind": kind if isinstance(kind, str) else None,
+        "tied": tied,
+        "place": place,
+        "outer": outer,
+        "nested": nested,
+    }
+
+
+# What the files hold
+
+
+@dataclass
+class Matrices:
+    """The two matrices of a model as they are stored. None: not there, or not clear."""
+
+    embedding: Tensor | None
+    head: Tensor | None
+    has_quantised: bool  # whether one of them is
+    # The names of tensors that may be a matrix that is None. If there are some, what is stored is
+    # not known.
+    unclear: list[str]
+
+    @property
+    def countable(self) -> list[Tensor]:
+        """`stored`, if its shapes are those of the numbers in it."""
+        return [] if self.has_quantised else self.stored
+
+    @property
+    def stored(self) -> list[Tensor]:
+        """The matrices that the files have, one or two; none if that is not known."""
+        if self.unclear:
+            return []
+        return [matrix for matrix in (self.embedding, self.head) if matrix is not None]
+
+
+def find_matrices(config: dict[str, Any], tensors: dict[str, Tensor]) -> Matrices:
+    """The two matrices, by the ends of their names and their shape."""
+    shape = matrix_shape(config) or shape_of_embedding(tensors)
+    found: dict[str, list[Tensor]] = {"embedding": [], "head": []}
+    unclear = []
+    has_quantised = False
+    for module, parts in modules_outside_layers(tensors).items():
+        weight = parts.get("weight") or next(iter(parts.values()))
+        has_floats = weight.dtype in FLOATS
+        is_quantised = any(part in QUANTISED for part in parts) or not has_floats
+        last_name = module.rpartition(".")[2]
+        role = "embedding" if last_name in EMBEDDINGS else "head"
+        has_name = last_name in EMBEDDINGS + HEADS and not module.startswith(WRAPPERS)
+        if has_name and (is_quantised or weight.shape == shape):
+            found[role].append(weight)
+            has_quantised |= is_quantised
+        elif any(could_be_matrix(tensor, shape) for tensor in parts.values()):
+            unclear += [tensor.name for tensor in parts.values()]
+    for candidates in found.values():
+        if len(candidates) > 1 or config.get("model_type") in MORE_EMBEDDINGS:
+            unclear += [tensor.name for tensor in candidates]
+            candidates.clear()
+    embedding, head = (matrix[0] if matrix else None for matrix in found.values())
+    if embedding is not None and head is not None:
+        unclear = []
+    return Matrices(embedding, head, has_quantised, sorted(unclear))
+
+
+def modules_outside_layers(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """module -> part -> tensor, for all tensors but biases, and those that are never a matrix.
+
+    >>> modules_outside_layers({"transformer.wte.weight": 1, "h.0.ln_1.weight": 2, "wpe.weight": 3})
+    {'transformer.wte': {'weight': 1}}
+    """
+    modules: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        module, _, part = name.rpartition(".")
+        if part != "bias" and not IN_A_LAYER.search(name) and not OTHER_TABLE.search(name):
+            modules.setdefault(module, {})[part] = tensor
+    return modules
+
+
+def shape_of_embedding(tensors: dict[str, Tensor]) -> tuple[int, ...] | None:
+    """The shape of the only embedding of a file without config.json; None without one."""
+    names = tuple(f"{name}.weight" for name in EMBEDDINGS)
+    shapes = [tensor.shape for name, tensor in tensors.items() if name.endswith(names)]
+    if len(shapes) == 1 and len(shapes[0]) == 2 and prod(shapes[0]) > 0:
+        return shapes[0]
+    return None
+
+
+def could_be_matrix(tensor: Tensor, shape: tuple[int, ...] | None) -> bool:
+    """Whether a tensor could be one of the two matrices, perhaps transposed or with more rows."""
+    if shape is None or len(tensor.shape) != 2:
+        return False
+    V, D = shape
+    return V in tensor.shape or (D in tensor.shape and max(tensor.shape) > V)
+
+
+def what_is_held(model: AnyModel, matrices: Matrices) -> tuple[str | None, int | None]:
+    """The "holds" of tie_report, and the number of rows that were compared and are equal."""
+    stored = matrices.stored
+    if len(stored) == 2 and matrices.has_quantised:
+        return "not comparable", None
+    if len(stored) == 2:
+        is_same, rows = model.compare(*stored)
+        return ("equal", rows) if is_same else ("different", None)
+    if len(stored) == 1:
+        return ("head" if matrices.embedding is None else "embedding"), None
+    return None, None
+
+
+def tensor_report(tensor: Tensor | None) -> Report | None:
+    """A stored matrix; None if there is none."""
+    if tensor is None:
+        return None
+    return {
+        "name": tensor.name,
+        "dtype": tensor.dtype,
+        "shape": list(tensor.shape),
+        "file": tensor.file.name,
+    }
