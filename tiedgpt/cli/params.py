@@ -94,8 +94,10 @@ def count_model(source: str | None, as_json: bool) -> None:
         f"{name}: {config.head}; vocabulary {config.vocab_size:,}, context {config.n_ctx:,}, "
         f"width {config.n_embd:,}, {config.n_layer} layers, {config.n_head} heads"
     )
-    share = report["difference"] / report["untied"]["total"]
-    print_counts(title, report, f", {percent(share)} of the untied model", with_shares=True)
+    less = percent(report["difference"] / report["untied"]["total"])
+    more = percent(report["difference"] / report["tied"]["total"])
+    shares = f", {less} of the untied model. Untied has {more} more"
+    print_counts(title, report, shares, with_shares=True)
 
 
 def find_other_kind(source: str | None) -> AnyModel | None:
@@ -146,9 +148,9 @@ def count_two_matrices(vocab: int, dim: int, total: int | None, as_json: bool) -
 
 
 def print_counts(title: str, report: dict[str, Any], share: str, with_shares: bool) -> None:
-    """Print a title, a table of the counts, and a sentence about what a tie saves.
+    """Print a title, a table of the counts, and what a tie saves.
 
-    share: the end of the sentence, such as ", 23.7% of the untied model". with_shares: whether the
+    share: the end of the last line, such as ", 23.7% of the untied model". with_shares: whether the
     table has the column of shares.
     """
     print(fill(one_line(title)))
@@ -175,9 +177,9 @@ def rows_of_counts(report: dict[str, Any]) -> list[Cells]:
         sizes = [shown("parameters", size) for size in (by_tied, by_untied)]
         difference = shown("parameters", by_untied - by_tied, "+")
         rows.append((label, *sizes, difference, percent(by_untied / untied["total"])))
-    sizes = [megabytes(tied["bytes"]), megabytes(untied["bytes"])]
-    difference = f"+{megabytes(untied['bytes'] - tied['bytes'])}"
-    rows.append(("float32 bytes", *sizes, difference, ""))
+    for label, size in (("float32 bytes", 4), ("bfloat16 bytes", 2)):
+        sizes = [megabytes(size * report[head]["total"]) for head in ("tied", "untied")]
+        rows.append((label, *sizes, f"+{megabytes(size * report['difference'])}", ""))
     return rows
 
 
