@@ -9,7 +9,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from ..errors import CheckpointError, short_repr
+from ..errors import CheckpointError, check_file_name, short_repr
 
 MAX_TEXT = 1 << 25  # bytes; GPT-2's largest text file, tokenizer.json, has about 3 million
 
@@ -20,6 +20,7 @@ def open_to_read(path: Path, limit: int | None = None) -> Iterator[BufferedReade
 
     limit: the most bytes that the file may have, where all of it is read into memory.
     """
+    check_file_name(path)
     if os.path.exists(path) and not os.path.isfile(path):  # opening a FIFO would wait for a writer
         raise CheckpointError(f"{path}: is not a regular file")
     try:
