@@ -14,7 +14,7 @@ import json
 import os
 from typing import Any
 
-from ..checkpoints import find_model, read_config
+from ..checkpoints import check_weights, find_model, read_config
 from ..checkpoints.places import DEFAULT_MODEL, known_config
 from ..errors import ArgumentError, one_line
 from ..gpt2.parameters import count_matrices
@@ -77,6 +77,7 @@ def count_model(source: str | None, as_json: bool) -> None:
     if config is None:
         _, path = find_model(source, note, weights=False)
         config = read_config(path)
+        check_weights(path)
     report = parameters_report(config)
     if as_json:
         print(json.dumps({"model": name, **report}))

@@ -379,6 +379,20 @@ def has_transposed_matrices(arrays: Mapping[Any, Any]) -> bool:
     return False
 
 
+def check_state_dict(state: Any) -> None:
+    """Raise ArgumentError for what is no dict of arrays of floats. Masks may have other types."""
+    if not isinstance(state, Mapping):
+        raise ArgumentError(
+            f"a state dict maps names to arrays, got {short_repr(state)}; a torch module's is "
+            "module.state_dict()"
+        )
+    for name, array in state.items():
+        # Quantised weights are whole numbers, whose scale is somewhere else.
+        dtype = str(getattr(array, "dtype", "float"))
+        if "float" not in dtype and our_name(name) != NOT_COMPARED:
+            raise ArgumentError(f"{short_repr(name)} must be an array of floats, got {dtype}")
+
+
 def from_state_dict(state: Mapping[str, Any], n_head: int | None = None, **fields: Any) -> GPT2:
     """A model from another GPT-2's state dict: transformers', nanoGPT's, llm.c's or ours.
 
@@ -390,16 +404,7 @@ def from_state_dict(state: Mapping[str, Any], n_head: int | None = None, **field
     A model of nanoGPT needs activation_function="gelu", the exact one. Without the field, a state
     dict of its layout is read with gelu_new and a TiedGPTWarning. Raises ArgumentError.
     """
-    if not isinstance(state, Mapping):
-        raise ArgumentError(
-            f"a state dict maps names to arrays, got {short_repr(state)}; a torch module's is "
-            "module.state_dict()"
-        )
-    for name, array in state.items():
-        # Quantised weights are whole numbers, whose scale is somewhere else.
-        dtype = str(getattr(array, "dtype", "float"))
-        if "float" not in dtype and our_name(name) != NOT_COMPARED:
-            raise ArgumentError(f"{short_repr(name)} must be an array of floats, got {dtype}")
+    check_state_dict(state)
     arrays = translate_parameters(state)
     is_nano_gpts = has_transposed_matrices(state)
     if is_nano_gpts and "activation_function" not in fields:
