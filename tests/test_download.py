@@ -507,6 +507,12 @@ def test_weights_that_are_not_there(weights_folder, hub_server, hub_files, files
     assert_model_is_not_whole()
 
 
+def test_an_adapter_is_named(weights_folder, hub_server):
+    hub_server.put(NAME, {"adapter_config.json": b"{}", "adapter_model.safetensors": b""})
+    refuses("tiny-gpt2 is a LoRA adapter: merge it", download, NAME)
+    assert not weights_folder.exists()
+
+
 def assert_model_is_not_whole() -> None:
     with pytest.raises(CheckpointError):
         places.find_here(NAME)

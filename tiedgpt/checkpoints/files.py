@@ -67,6 +67,7 @@ NOT_READ = {
     ".ckpt.data-00000-of-00001": GIVE_DIRECTORY,
     ".safetensors.index.json": GIVE_DIRECTORY,
 }
+MERGE = "with peft's merge_and_unload, and save that model"
 ADAPTER = "adapter_config.json"  # written by peft, for what is added to the weights of a base model
 NOT_WEIGHTS = ("optimizer.pt", "scheduler.pt", "training_args.bin")  # written by a Trainer
 
@@ -292,10 +293,7 @@ def _what_is_there(directory: Path) -> str:
     """
     if (directory / ADAPTER).is_file():
         base = short_repr(read_json(directory / ADAPTER).get("base_model_name_or_path"))
-        return (
-            f" ({ADAPTER} is of a LoRA adapter: merge it into {base} first, with peft's "
-            "merge_and_unload, and save that model)"
-        )
+        return f" ({ADAPTER} is of a LoRA adapter: merge it into {base} first, {MERGE})"
     saved_steps = {}  # step of a training with transformers' Trainer -> directory
     for path in directory.glob("checkpoint-*"):
         step = path.name.removeprefix("checkpoint-")
