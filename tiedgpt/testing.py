@@ -107,9 +107,9 @@ def assert_tied(model: Any, optimizer: Any = None, batch: Any = None, matrices: 
     """Raise AssertionError, which says what failed, unless the model's two matrices are one.
 
     The input matrix and the output matrix have one storage; the gradient of a batch is the sum of
-    one from the input and one from the output, and neither is 0; the optimizer, if it is given,
-    holds the matrix once, and after one step both are equal. Afterwards the modes, parameters,
-    gradients, the optimizer and torch's random state are as before.
+    one from the lookup of tokens and one from all other uses, and neither is 0; the optimizer, if
+    it is given, holds the matrix once, and after one step both are equal. Afterwards the modes,
+    parameters, gradients, the optimizer and torch's random state are as before.
 
     model: a GPT2, or a torch module of any kind. batch: ids, or for a torch module a tuple or dict
         of its arguments too; 12 ids if None. The module returns logits or a loss.
@@ -128,6 +128,11 @@ def assert_tied(model: Any, optimizer: Any = None, batch: Any = None, matrices: 
             "expected a GPT2 and an AdamW of tiedgpt, or a torch module and torch's optimizer, got "
             f"{short_repr(model)} and {short_repr(optimizer)}"
         )
+    check_gpt2(model, optimizer, batch)
+
+
+def check_gpt2(model: GPT2, optimizer: AdamW | None, batch: Any) -> None:
+    """What assert_tied does for a GPT2 of tiedgpt."""
     if not np.shares_memory(model.W_E, model.W_U):
         raise AssertionError("storage: W_E and W_U are two arrays: the model is untied")
     if batch is None:
@@ -135,11 +140,11 @@ def assert_tied(model: Any, optimizer: Any = None, batch: Any = None, matrices: 
     ids = np.asarray(batch)
     targets = np.roll(ids, 1, axis=-1)
     _, gradients = loss_and_gradients(model, ids, targets)
+    # An untied copy has a gradient for each of the two uses.
     _, parts = loss_and_gradients(model.untie("copy"), ids, targets)
     both = parts["wte.weight"] + parts["lm_head.weight"]
-    assert np.allclose(gradients["wte.weight"], both, rtol=1e-4, atol=1e-4 * abs(both).max()), (
-        "gradient: it is not the sum of those from input and output"
-    )
+    if not np.allclose(gradients["wte.weight"], both, rtol=1e-4, atol=1e-4 * abs(both).max()):
+        raise AssertionError("gradient: it is not the sum of those from input and output")
     if optimizer is not None:
         check_step(model, optimizer, gradients)
 

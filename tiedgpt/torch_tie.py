@@ -103,7 +103,7 @@ def check_gradient(compute_loss: Callable[[], Any], wte: Any) -> None:
     """Raise AssertionError unless the gradient of wte is the sum of one from each of its two uses.
 
     In a second pass, the lookup of tokens reads a copy of wte. Then the gradient of the copy is
-    that of the input, and the gradient of wte that of everything else, which is the output.
+    that of the input, and the gradient of wte that of all other uses: the output.
     """
     import torch
 
