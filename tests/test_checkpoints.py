@@ -440,6 +440,8 @@ STAND_INS = {  # the content of a file that is not what its name says -> what th
     ),
     "web page": (b"\n<!DOCTYPE html>\n<html>", "a web page.*/resolve/"),
     "XML": (b'<?xml version="1.0"?><Error>', "a web page"),
+    "error of the hub": (b"Entry not found", "a server's message"),
+    "error of GitHub": (b"404: Not Found", "a server's message"),
     "JSON error": (b'{"error": "Repository not found"}', "a server's message"),
     "zip": (b"PK\3\4" + bytes(99), "pickle.*pytorch_model.bin"),
     "pickle": (b"\x80\2}q\0.", "pickle.*pytorch_model.bin"),

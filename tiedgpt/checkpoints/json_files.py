@@ -14,13 +14,18 @@ from ..errors import CheckpointError, check_file_name, short_repr
 
 MAX_TEXT = 1 << 25  # bytes; GPT-2's largest text file, tokenizer.json, has about 3 million
 
-# How a file begins that is not what its name says -> what it is, and what to do. No safetensors
-# file begins so: its first 8 bytes would be a length of more than 4 MB.
+# STAND_INS: how a file begins that is not what its name says -> what it is, and what to do. No
+# safetensors file begins so: its first 8 bytes would be a length of more than 4 MB.
+WEB_PAGE = (
+    "is a web page, not the file: on the hub, the address of a file has /resolve/, and that of its "
+    "page /blob/"
+)
+MESSAGE = "is a server's message, not the file: download it again"
 STAND_INS = {
     rb"version https://git-lfs": "is a pointer of Git LFS, not the file: `git lfs pull` fetches it",
-    rb"(?i)\s*<(!doctype|html|\?xml)": "is a web page, not the file: on the hub, the address of a "
-    "file has /resolve/, and that of its page /blob/",
-    rb'\s*{\s*"(error|message)"\s*:\s*"': "is a server's message, not the file: download it again",
+    rb"(?i)\s*<(!doctype|html|\?xml)": WEB_PAGE,
+    rb'\s*{\s*"(error|message)"\s*:\s*"': MESSAGE,
+    rb"(Entry|Repository) not found|404: Not Found|Access to model|Invalid username": MESSAGE,
 }
 PICKLE = re.compile(rb"PK\x03\x04|\x80[\x02\x03][}\](c\x8a]|\x80[\x04\x05]\x95")
 PICKLE_NAMES = (".bin", ".pt", ".pth", ".ckpt")
