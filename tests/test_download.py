@@ -151,7 +151,7 @@ def test_a_404_of_another_host_leaves_no_model_without_a_small_file(
     hub_server.put(NAME, files)
     elsewhere = f"http://localhost:{hub_server.server_port}/{NAME}/resolve/{COMMIT}/none"
     hub_server.faults[file] = lasting(Fault(302, {"Location": elsewhere}))
-    for function in (download, tiedgpt.load_tokenizer, tiedgpt.load_model):
+    for function in (download, tiedgpt.load_tokenizer):
         error = refuses(rf"/{file}: localhost answers 404; 6 attempts", function, NAME)
         assert error.endswith(WITHOUT_A_DOWNLOAD.format(weights_folder / NAME))
         assert CONFIG_FILE not in visible_files(weights_folder / NAME)
