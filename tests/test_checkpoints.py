@@ -433,6 +433,73 @@ def test_files_of_a_trainer_that_hold_no_model_are_not_named(tmp_path):
     refuses(r"no config\.json$", tiedgpt.load_model, tmp_path)
 
 
+STAND_INS = {  # the content of a file that is not what its name says -> what the message says
+    "Git LFS": (
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n",
+        "git lfs pull",
+    ),
+    "web page": (b"\n<!DOCTYPE html>\n<html>", "a web page.*/resolve/"),
+    "XML": (b'<?xml version="1.0"?><Error>', "a web page"),
+    "error of the hub": (b"Entry not found", "a server's message"),
+    "error of GitHub": (b"404: Not Found", "a server's message"),
+    "JSON error": (b'{"error": "Repository not found"}', "a server's message"),
+    "zip": (b"PK\3\4" + bytes(99), "pickle.*pytorch_model.bin"),
+    "pickle": (b"\x80\2}q\0.", "pickle.*pytorch_model.bin"),
+    "old file of PyTorch": (b"\x80\2\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "pickle"),
+    "pickle of today": (b"\x80\4\x95\x10" + bytes(7) + b"}.", "pickle"),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["model.safetensors", "config.json", "generation_config.json", "merges.txt", "tokenizer.json"],
+)
+@pytest.mark.parametrize(("content", "message"), STAND_INS.values(), ids=STAND_INS)
+def test_a_file_that_is_not_what_its_name_says(tmp_path, model, name, content, message):
+    write_tensors(tmp_path, model.parameters)
+    (tmp_path / name).write_bytes(content)
+    is_of_tokenizer = name in ("merges.txt", "tokenizer.json")
+    function = tiedgpt.load_tokenizer if is_of_tokenizer else tiedgpt.load_model
+    refuses(f"{name} is .*{message}", function, tmp_path)
+
+
+def test_an_adapter_and_its_base_are_named(tmp_path, model):
+    config = {"peft_type": "LORA", "base_model_name_or_path": "gpt2-medium"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"")
+    for path in (tmp_path, tmp_path / "adapter_model.safetensors"):
+        refuses("LoRA adapter: merge it into 'gpt2-medium' first", tiedgpt.load_model, path)
+    write_tensors(tmp_path, model.parameters)
+    assert_same(tiedgpt.load_model(tmp_path), model)  # it is there, merged or not
+
+
+def test_the_newest_checkpoint_of_a_training_is_named(tmp_path):
+    for name in ("checkpoint-500", "checkpoint-1000", "checkpoint-best"):
+        (tmp_path / name).mkdir()
+    refuses(r"such as .*/checkpoint-1000\)$", tiedgpt.load_model, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("model.fp16.safetensors", r"there is model\.fp16\.safetensors: give this file"),
+        ("model-00001-of-00002.safetensors", r"get model\.safetensors\.index\.json"),
+    ],
+)
+def test_weights_under_another_name_are_named(tmp_path, model, name, message):
+    write_tensors(tmp_path, model.parameters)
+    (tmp_path / "model.safetensors").rename(tmp_path / name)
+    refuses(message, tiedgpt.load_model, tmp_path)
+    assert_same(tiedgpt.load_model(tmp_path / name), model)  # all parameters are in this file
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "spiece.model", "tokenizer.model"])
+def test_a_tokenizer_of_another_kind_is_named(tmp_path, model, name):
+    write_tensors(tmp_path, model.parameters)
+    (tmp_path / name).write_bytes(b"")
+    refuses(rf"no tokenizer: .*\({name} is of ", tiedgpt.load_tokenizer, tmp_path)
+
+
 def test_the_readme_has_the_section_that_errors_name():
     assert "\n## Checkpoints of other programs\n" in README.read_text()
 

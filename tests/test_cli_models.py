@@ -3,11 +3,13 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.commands import answer, output
+from support.commands import answer, assert_one_error_line, output
+from support.models import SMALL, random_model
 
 import tiedgpt
 
@@ -44,6 +46,23 @@ def test_params_json(run, no_models):
 def test_params_counts_the_numbers_in_the_arrays_of_a_checkpoint(run, checkpoint):
     document = answer(run, "params", "--model", checkpoint)
     assert document["tied"]["total"] == parameter_count(checkpoint)
+
+
+@pytest.mark.parametrize("fault", ["truncated", "tensor of another shape", "untied without a W_U"])
+def test_params_refuses_weights_that_cannot_be_loaded(run, save, fault):
+    folder = Path(save("model", random_model()))
+    weights = folder / "model.safetensors"
+    if fault == "truncated":
+        weights.write_bytes(weights.read_bytes()[:-1])
+    elif fault == "tensor of another shape":
+        other = Path(save("other", random_model(replace(SMALL, vocab_size=SMALL.vocab_size + 1))))
+        weights.write_bytes((other / "model.safetensors").read_bytes())
+    else:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+    assert_one_error_line(run("params", str(folder)), str(folder))
+    weights.unlink()
+    assert run("params", str(folder))[0] == 0  # config.json is enough
 
 
 @pytest.mark.parametrize("columns", [50, 35])

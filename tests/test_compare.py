@@ -4,6 +4,7 @@ What it says of wrong GPT-2s is in test_compare_mistakes.py and test_compare_dia
 """
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -282,12 +283,22 @@ def test_a_module_in_half_precision_is_named(torch_gpt2s):
 def test_a_module_is_left_as_it_was(torch_gpt2s):
     model = MODELS["tiny"]
     theirs = torch_gpt2s.nano_gpt(model).bfloat16().train()
+    theirs.transformer.h[1].eval()  # as some do with a part that is not trained
+    modes = [module.training for module in theirs.modules()]
     compare(model, theirs, some_ids(model))
-    assert theirs.training
+    assert [module.training for module in theirs.modules()] == modes
     for module in theirs.modules():
         assert not module._forward_hooks
         assert not module._forward_pre_hooks
     assert all(parameter.grad is None for parameter in theirs.parameters())
+
+
+def test_a_model_without_layers_is_compared():
+    model = random_model(replace(TINY, n_layer=0))
+    ids = [[1, 2, 3]]
+    report = compare(model, 2 * model(ids), ids)
+    assert report.diagnosis
+    assert report.first.name == "logits"
 
 
 # Bad input

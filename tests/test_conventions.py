@@ -4,6 +4,8 @@ A kind of activation or parameter has an N in its name if each layer has one: "a
 layer N, and "logits" is in no layer.
 """
 
+import re
+
 import numpy as np
 import pytest
 from support.comparing import MODELS, some_ids, tape_of
@@ -300,6 +302,53 @@ def test_a_state_dict_without_an_embedding():
     message = r"this is not the state dict of a GPT-2: it has no matrix wte\.weight"
     with pytest.raises(ArgumentError, match=message):
         from_state_dict({"ln_f.weight": np.ones(3)})
+
+
+def test_two_names_of_one_parameter():
+    """With the same values they are one parameter, with others an error: neither counts more."""
+    model = random_model()
+    state = {**model.parameters, "transformer.wte.weight": model.W_E.copy()}
+    assert_read_as(model, from_state_dict(state, n_head=3))
+    state["transformer.wte.weight"] = model.W_E + 1
+    message = r"'wte\.weight' and 'transformer\.wte\.weight' are both wte\.weight, and they differ"
+    with pytest.raises(ArgumentError, match=message):
+        from_state_dict(state, n_head=3)
+
+
+NO_WEIGHTS = {
+    "int8": np.ones((211, 48), np.int8),
+    "bool": np.ones((211, 48), bool),
+    "complex": np.ones((211, 48), complex),
+    "a number": np.float32(1),
+    "None": None,
+    "rows of unequal lengths": [[1.0], [1.0, 2.0]],
+    "a vector": np.ones(48),
+}
+
+
+@pytest.mark.parametrize("value", NO_WEIGHTS.values(), ids=NO_WEIGHTS)
+@pytest.mark.parametrize("name", ["wte.weight", "h.0.attn.c_attn.weight", "h.1.mlp.c_fc.weight"])
+def test_a_value_that_is_no_matrix_of_floats(name, value):
+    with pytest.raises(ArgumentError, match=re.escape(name)):
+        from_state_dict({**random_model().parameters, name: value}, n_head=3)
+
+
+def test_a_quantised_tensor_of_torch():
+    torch = pytest.importorskip("torch")
+    state = {**random_model().parameters, "wte.weight": torch.ones(211, 48, dtype=torch.int8)}
+    with pytest.raises(ArgumentError, match=r"'wte\.weight' must be .* floats, got torch\.int8"):
+        from_state_dict(state, n_head=3)
+
+
+def test_weights_as_lists():
+    state = {name: array.tolist() for name, array in random_model().parameters.items()}
+    assert_read_as(random_model(), from_state_dict(state, n_head=3))
+
+
+@pytest.mark.parametrize("state", [None, [np.ones(3)], np.ones(3)], ids=["None", "list", "array"])
+def test_a_state_dict_that_is_no_dict(state):
+    with pytest.raises(ArgumentError, match=r"module\.state_dict\(\)"):
+        from_state_dict(state)
 
 
 def test_an_unknown_parameter():

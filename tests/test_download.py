@@ -55,6 +55,7 @@ DROPPED = Fault(is_dropped=True)
 HALFWAY = Fault(stop=HALF)  # the connection is cut in the middle of the weights
 WRONG_BYTES = Fault(flips_a_bit=True)
 CONFIG_FILE = "config.json"
+WITHOUT_A_DOWNLOAD = "; without a download, put the model's files in {}, or give a path"
 
 
 def lasting(fault: Fault) -> list[Fault]:
@@ -131,7 +132,7 @@ def test_a_fault_that_lasts_is_one_line_and_no_model(
     """The line says what to do without a download. After the fault, the same call succeeds."""
     hub_server.faults[file] = lasting(fault)
     error = refuses(message, download, NAME)
-    assert f"put the model's files in {weights_folder / NAME}, or give a path" in error
+    assert error.endswith(WITHOUT_A_DOWNLOAD.format(weights_folder / NAME))
     assert "u:p" not in error  # a password
     is_small = file != WEIGHTS
     there = visible_files(weights_folder / NAME)
@@ -141,13 +142,32 @@ def test_a_fault_that_lasts_is_one_line_and_no_model(
     assert_whole(download(NAME), hub_files)
 
 
+@pytest.mark.parametrize("file", ["vocab.json", "merges.txt", "generation_config.json"])
+def test_a_404_of_another_host_leaves_no_model_without_a_small_file(
+    weights_folder, hub_server, hub_files, file
+):
+    """The hub has the file, and redirects to a host that does not: no model is taken for whole."""
+    files = {**hub_files, "generation_config.json": b'{"eos_token_id": 5}'}
+    hub_server.put(NAME, files)
+    elsewhere = f"http://localhost:{hub_server.server_port}/{NAME}/resolve/{COMMIT}/none"
+    hub_server.faults[file] = lasting(Fault(302, {"Location": elsewhere}))
+    for function in (download, tiedgpt.load_tokenizer):
+        error = refuses(rf"/{file}: localhost answers 404; 6 attempts", function, NAME)
+        assert error.endswith(WITHOUT_A_DOWNLOAD.format(weights_folder / NAME))
+        assert CONFIG_FILE not in visible_files(weights_folder / NAME)
+        assert_model_is_not_whole()
+    hub_server.faults.clear()
+    assert_whole(download(NAME), files)
+
+
 def test_a_full_disk_is_one_line_and_the_part_is_continued(weights_folder, hub_server, hub_files):
     """This process is not allowed to make a file of more than HALF bytes."""
     resource = pytest.importorskip("resource")
     soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (HALF, hard_limit))
     try:
-        refuses("cannot write to .*: File too large; .*TIEDGPT_WEIGHTS", download, NAME)
+        error = refuses("cannot write to .*: File too large; .*TIEDGPT_WEIGHTS", download, NAME)
+        assert error.endswith(WITHOUT_A_DOWNLOAD.format(weights_folder / NAME))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft_limit, hard_limit))
     assert WEIGHTS not in visible_files(weights_folder / NAME)
@@ -212,6 +232,7 @@ def test_a_hub_that_was_never_reached_is_one_line_at_once(
     monkeypatch.setenv("HF_ENDPOINT", endpoint)
     result = run("download", NAME)
     assert_one_error_line(result, "config.json cannot be reached: ")
+    assert result[2].endswith(f"{WITHOUT_A_DOWNLOAD.format(weights_folder / NAME)}\n")
     assert "u:p" not in result[2]
     assert not weights_folder.exists()
 
@@ -223,7 +244,7 @@ def test_offline_nothing_is_asked_for(weights_folder, hub_server, hub_files, mon
     for function in (download, tiedgpt.load_model, tiedgpt.load_tokenizer):
         error = refuses(f"{NAME} is not on this machine, and HF_HUB_OFFLINE is set", function, NAME)
     folder = weights_folder / NAME
-    assert f"put the model's files in {folder}, or give a path" in error
+    assert error.endswith(WITHOUT_A_DOWNLOAD.format(folder))
     folder.mkdir(parents=True)
     for name, content in hub_files.items():
         (folder / name).write_bytes(content)
@@ -484,6 +505,12 @@ def test_weights_that_are_not_there(weights_folder, hub_server, hub_files, files
     refuses(message, download, NAME)
     assert visible_files(weights_folder / NAME) == without(hub_files, WEIGHTS)
     assert_model_is_not_whole()
+
+
+def test_an_adapter_is_named(weights_folder, hub_server):
+    hub_server.put(NAME, {"adapter_config.json": b"{}", "adapter_model.safetensors": b""})
+    refuses("tiny-gpt2 is a LoRA adapter: merge it", download, NAME)
+    assert not weights_folder.exists()
 
 
 def assert_model_is_not_whole() -> None:

@@ -283,6 +283,46 @@ def test_a_thread_reads_a_text_after_the_main_thread_has_ended():
     assert done.stdout == f"{logits_shape}\n{n_losses}\n"
 
 
+# Programs whose thread works on after the main thread has ended. The first one has imported nothing
+# of tiedgpt before. In the second one a training is in its second of 40 steps at that time.
+LOAD_LATE = """
+import threading, tiedgpt
+def work():
+    threading.main_thread().join()
+    print(tiedgpt.load_model("shakespeare-tied")([1, 2, 3]).shape)
+threading.Thread(target=work).start()
+"""
+TRAIN_LATE = """
+import threading, numpy, tiedgpt
+from tiedgpt.training.loop import Settings, Trainer
+config = tiedgpt.Config(
+    vocab_size=7, n_ctx=8, n_embd=6, n_layer=1, n_head=2, bos_token_id=None, eos_token_id=None
+)
+ids = numpy.arange(99) % 7
+settings = Settings(steps=40, context=8, batch=4, threads=2)
+trainer = Trainer(tiedgpt.GPT2.random(config), ids, ids, settings)
+has_begun = threading.Event()
+def work():
+    for record in trainer.run():
+        if record["step"] == 1:
+            has_begun.set()
+            threading.main_thread().join()
+    print(record["step"])
+threading.Thread(target=work).start()
+has_begun.wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "printed"), [(LOAD_LATE, "(3, 1024)"), (TRAIN_LATE, "40")], ids=["load", "train"]
+)
+def test_a_thread_works_after_the_main_thread_has_ended(program, printed):
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout.strip(), done.stderr) == (printed, "")
+
+
 # Errors while a text is read in four pieces by two threads. KVCache.extend is called in each layer
 # of each piece.
 CALLS_OF_A_PIECE = DEEP.n_layer

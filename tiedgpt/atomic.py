@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from .errors import CheckpointError, TiedGPTError
+from .errors import CheckpointError, TiedGPTError, check_file_name
 
 UNFINISHED = re.compile(r"\.(?P<target>.+)\.[0-9a-f]{8}\.new", re.DOTALL)
 MAX_NAME = 240  # bytes; the unfinished name is 14 longer, and systems allow 255
@@ -97,6 +97,7 @@ def check_new(target: str | Path) -> Path:
 
     It may be a name that does not exist, or an empty directory.
     """
+    check_file_name(target)
     path = Path(os.path.realpath(target))
     for parent in path.parents:
         if os.path.lexists(parent) and not parent.is_dir():

@@ -32,7 +32,14 @@ import regex
 from . import __version__
 from .atomic import remove_unfinished_files, replaced_file, write_first
 from .checkpoints import load, read_tokenizer
-from .errors import ArgumentError, SpecialTokenError, TiedGPTError, TokenizerError, short_repr
+from .errors import (
+    ArgumentError,
+    SpecialTokenError,
+    TiedGPTError,
+    TokenizerError,
+    check_file_name,
+    short_repr,
+)
 from .evaluation import score
 from .fast.blas import single_thread
 from .fast.threads import cores, ctrl_c_for_this_process_only
@@ -133,6 +140,7 @@ def begin(out: Path, settings: Settings) -> None:
 
     Raises ArgumentError for a directory of other settings, or of something else.
     """
+    check_file_name(out)
     path = out / SETTINGS
     out.mkdir(parents=True, exist_ok=True)
     if not path.exists():
@@ -156,6 +164,7 @@ def begin(out: Path, settings: Settings) -> None:
 
 def read_input(file: str) -> Input:
     """Read a whole file for its hash. Raises ArgumentError for what is not a file."""
+    check_file_name(file)
     if os.path.exists(file) and not os.path.isfile(file):  # a pipe could not be read twice
         raise ArgumentError(f"{file} is not a file; expected .jsonl or .jsonl.gz")
     file_hash = hashlib.sha256()

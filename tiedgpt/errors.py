@@ -4,9 +4,11 @@ The command line prints an error as one line and exits with code 2.
 """
 
 import math
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -139,6 +141,16 @@ def short_repr(value: Any, limit: int = 60) -> str:
     except (ValueError, RecursionError):  # an integer of thousands of digits, deeply nested lists
         text = f"a {type(value).__name__} too long to show"
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def check_file_name(path: str | Path) -> None:
+    """Raise ArgumentError for a name that no file can have: with NUL, or half a surrogate pair."""
+    try:
+        name = os.fsencode(path)
+    except UnicodeEncodeError:
+        name = b"\0"
+    if b"\0" in name:
+        raise ArgumentError(f"{short_repr(str(path))} is not the name of a file")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -18,10 +18,11 @@ from ..errors import ArgumentError
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
 from .download import find_model
-from .files import has_unembedding, load, read_config, save_model
+from .files import check_weights, has_unembedding, load, read_config, save_model
 from .vocabulary import read_tokenizer
 
 __all__ = [
+    "check_weights",
     "find_model",
     "has_unembedding",
     "load",

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from ..atomic import remove_unfinished, replaced_file
 from ..errors import ArgumentError, CheckpointError, TiedGPTError, short_repr
 from ..gpt2.config import Config
-from .files import CONFIG, INDEX, WEIGHTS, check_weight_map, read_config
+from .files import ADAPTER, CONFIG, INDEX, MERGE, WEIGHTS, check_weight_map, read_config
 from .places import (
     DEFAULT_MODEL,
     MODELS,
@@ -146,6 +146,10 @@ def _fetch_missing(name: str, folder: Path, note: Note, weights: bool) -> None:
         recorded = (folder / COMMIT).read_text(encoding="ascii", errors="replace")
     repository = Repository(name, recorded, note)
     config = repository.read(CONFIG)
+    if config is None and repository.read(ADAPTER) is not None:
+        raise CheckpointError(
+            f"{repository.label} is a LoRA adapter: merge it into its base model first, {MERGE}"
+        )
     if config is None:
         raise CheckpointError(
             f"{repository.label}: no such repository, or no {CONFIG} in it at {repository.revision}"

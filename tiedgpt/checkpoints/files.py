@@ -23,7 +23,7 @@ from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
 from . import safetensors, tensorflow
 from .json_files import open_to_read, read_json
-from .places import INDEX, Note, discard_note
+from .places import FILES_OF_A_MODEL, INDEX, Note, discard_note
 from .safetensors import Tensor, read_header
 from .vocabulary import read_tokenizer, tokenizer_files
 
@@ -67,6 +67,8 @@ NOT_READ = {
     ".ckpt.data-00000-of-00001": GIVE_DIRECTORY,
     ".safetensors.index.json": GIVE_DIRECTORY,
 }
+MERGE = "with peft's merge_and_unload, and save that model"
+ADAPTER = "adapter_config.json"  # written by peft, for what is added to the weights of a base model
 NOT_WEIGHTS = ("optimizer.pt", "scheduler.pt", "training_args.bin")  # written by a Trainer
 
 # What describes the tokenizer and the generation of a model, and is copied with it.
@@ -96,17 +98,7 @@ def load(path: Path, head: str | None = None, copy: bool = False) -> GPT2:
     if head is not None:
         config = config.with_head(head)
     tensors = read_tensors(path, config)
-    if head is None and not config.tied and HEAD not in tensors:
-        raise CheckpointError(
-            f'{path}: config.json says "tie_word_embeddings": false but there is no '
-            f'{HEAD}; load it with head "tied", or "untied" to start from a copy of wte.T'
-        )
-    try:
-        # A W_U is checked even if it is not used.
-        check_parameters(tensors, replace(config, tied=HEAD not in tensors))
-    except ArgumentError as error:
-        raise CheckpointError(f"{path}: {error}") from error
-
+    _check_tensors(path, tensors, config, head)
     if head is None and config.tied and HEAD in tensors and _has_another_head(tensors):
         # The warning names the line that called load_model, which called this function.
         warnings.warn(f"{path}: {CONTRADICTION}", TiedGPTWarning, stacklevel=3)
@@ -118,6 +110,32 @@ def load(path: Path, head: str | None = None, copy: bool = False) -> GPT2:
     if config.tied or HEAD in tensors:
         return GPT2(config, parameters)
     return GPT2(config.with_head("tied"), parameters).untie("copy")
+
+
+def check_weights(path: Path) -> None:
+    """Raise CheckpointError if the weights of a checkpoint are there, and `load` refuses them.
+
+    No values are read.
+    """
+    if path.is_file() or any((path / weights).is_file() for _, weights in FILES_OF_A_MODEL):
+        config = read_said_config(path)
+        _check_tensors(path, read_tensors(path, config), config, head=None)
+
+
+def _check_tensors(
+    path: Path, tensors: dict[str, Tensor], config: Config, head: str | None
+) -> None:
+    """Raise CheckpointError if tensors do not fit the config. head: as for `load`."""
+    if head is None and not config.tied and HEAD not in tensors:
+        raise CheckpointError(
+            f'{path}: config.json says "tie_word_embeddings": false but there is no '
+            f'{HEAD}; load it with head "tied", or "untied" to start from a copy of wte.T'
+        )
+    try:
+        # A W_U is checked even if it is not used.
+        check_parameters(tensors, replace(config, tied=HEAD not in tensors))
+    except ArgumentError as error:
+        raise CheckpointError(f"{path}: {error}") from error
 
 
 def read_config(path: Path) -> Config:
@@ -169,7 +187,7 @@ def read_said_config(model: Path) -> Config:
         if os.path.isfile(model / tensorflow.HPARAMS):
             return tensorflow.read_hparams(model)
         raise CheckpointError(
-            f"{directory} is not a checkpoint: it has no {CONFIG}{_other_weights(directory)}"
+            f"{directory} is not a checkpoint: it has no {CONFIG}{_what_is_there(directory)}"
         )
     try:
         config = Config.from_json(read_json(path))
@@ -225,7 +243,7 @@ def _tensors_of_index(index: Path, max_header: int) -> list[tuple[str, Tensor]]:
     if not index.is_file():
         raise CheckpointError(
             f"{directory} is not a checkpoint: it has neither {WEIGHTS} nor {INDEX}"
-            f"{_other_weights(directory)}"
+            f"{_what_is_there(directory)}"
         )
     weight_map = read_weight_map(index)
     tensors: list[tuple[str, Tensor]] = []
@@ -275,8 +293,28 @@ def describe(path: Path) -> str:
     return ""
 
 
-def _other_weights(directory: Path) -> str:
-    """What an error says of weights in a format that is not read; "" if there are none."""
+def _what_is_there(directory: Path) -> str:
+    """What an error says of a directory that is no checkpoint: what it holds, and the next step.
+
+    "" if it holds nothing that is known. Raises CheckpointError for an adapter that cannot be read.
+    """
+    if (directory / ADAPTER).is_file():
+        base = short_repr(read_json(directory / ADAPTER).get("base_model_name_or_path"))
+        return f" ({ADAPTER} is of a LoRA adapter: merge it into {base} first, {MERGE})"
+    saved_steps = {}  # step of a training with transformers' Trainer -> directory
+    for path in directory.glob("checkpoint-*"):
+        step = path.name.removeprefix("checkpoint-")
+        if step.isdecimal() and path.is_dir():
+            saved_steps[int(step)] = path
+    if saved_steps:
+        newest = saved_steps[max(saved_steps)]
+        return f" (it holds checkpoints of a training: give one of them, such as {newest})"
+    weights = sorted(path.name for path in directory.glob("*.safetensors"))
+    if weights and (directory / CONFIG).is_file():
+        first = weights[0]
+        if re.search(r"-\d+-of-\d+\.safetensors$", first):
+            return f" ({first} is one of several files: get {INDEX}, which lists them, too)"
+        return f" (there is {first}: give this file)"
     for path in sorted(directory.glob("*")):
         description = describe(path)
         if description not in ("", GIVE_DIRECTORY) and path.name not in NOT_WEIGHTS:

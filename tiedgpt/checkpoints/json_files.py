@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,17 +10,45 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from ..errors import CheckpointError, short_repr
+from ..errors import CheckpointError, check_file_name, short_repr
 
 MAX_TEXT = 1 << 25  # bytes; GPT-2's largest text file, tokenizer.json, has about 3 million
+
+# STAND_INS: how a file begins that is not what its name says -> what it is, and what to do. No
+# safetensors file begins so: its first 8 bytes would be a length of more than 4 MB.
+WEB_PAGE = (
+    "is a web page, not the file: on the hub, the address of a file has /resolve/, and that of its "
+    "page /blob/"
+)
+MESSAGE = "is a server's message, not the file: download it again"
+STAND_INS = {
+    rb"version https://git-lfs": "is a pointer of Git LFS, not the file: `git lfs pull` fetches it",
+    rb"(?i)\s*<(!doctype|html|\?xml)": WEB_PAGE,
+    rb'\s*{\s*"(error|message)"\s*:\s*"': MESSAGE,
+    rb"(Entry|Repository) not found|404: Not Found|Access to model|Invalid username": MESSAGE,
+}
+PICKLE = re.compile(rb"PK\x03\x04|\x80[\x02\x03][}\](c\x8a]|\x80[\x04\x05]\x95")
+PICKLE_NAMES = (".bin", ".pt", ".pth", ".ckpt")
+
+
+def stand_in(name: str, beginning: bytes) -> str:
+    """What a file is whose beginning is not what its name says, and what to do; "" if it may be."""
+    for pattern, sentence in STAND_INS.items():
+        if re.match(pattern, beginning):
+            return sentence
+    if PICKLE.match(beginning) and not name.endswith(PICKLE_NAMES):
+        return "is a pickle or zip file, as PyTorch writes: name it pytorch_model.bin if it is one"
+    return ""
 
 
 @contextmanager
 def open_to_read(path: Path, limit: int | None = None) -> Iterator[BufferedReader]:
     """A file, open for reading. Raises CheckpointError, also for an OSError in the block.
 
+    A file is refused, too, that is not what its name says, such as a pointer of Git LFS.
     limit: the most bytes that the file may have, where all of it is read into memory.
     """
+    check_file_name(path)
     if os.path.exists(path) and not os.path.isfile(path):  # opening a FIFO would wait for a writer
         raise CheckpointError(f"{path}: is not a regular file")
     try:
@@ -27,6 +56,9 @@ def open_to_read(path: Path, limit: int | None = None) -> Iterator[BufferedReade
             size = os.fstat(file.fileno()).st_size
             if limit is not None and size > limit:
                 raise CheckpointError(f"{path}: {size} bytes; expected at most {limit}")
+            description = stand_in(path.name, file.peek(64))
+            if description:
+                raise CheckpointError(f"{path} {description}")
             yield file
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error

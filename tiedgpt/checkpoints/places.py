@@ -210,7 +210,7 @@ def folder_for_download(name: str) -> Path:
             return root / name
     folders = " or ".join(str(root) for root in roots)
     raise CheckpointError(
-        f"cannot write to {folders}: name a folder for weights in {WEIGHT_FOLDER}"
+        f"cannot write to {folders}: name a folder for weights in {WEIGHT_FOLDER}, or give a path"
     )
 
 

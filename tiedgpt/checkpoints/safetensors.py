@@ -156,9 +156,15 @@ def read_header(
     """
     with open_to_read(path) as file:
         size = os.fstat(file.fileno()).st_size
-        length = int.from_bytes(file.read(8), "little")
+        first_bytes = file.read(8)
+        length = int.from_bytes(first_bytes, "little")
         data_start = 8 + length
-        if length > max_header or data_start > size:
+        if length > max_header:
+            raise CheckpointError(
+                f"{path}: not a safetensors file: it begins with {first_bytes!r}, for a header of "
+                f"{length} bytes; expected at most {max_header}"
+            )
+        if data_start > size:
             raise CheckpointError(
                 f"{path}: truncated, or not a safetensors file: {size} bytes, a header of {length}"
             )

@@ -41,6 +41,13 @@ GPT2_VALUES: dict[str, tuple[Any, ...]] = {
     "pre_tokenizer.add_prefix_space": (False,),
     "pre_tokenizer.use_regex": (True, None),
 }
+# Files of tokenizers that are not read -> whose they are.
+OTHER_TOKENIZERS = {
+    "vocab.txt": "of a BertTokenizer",
+    "spiece.model": "of SentencePiece",
+    "sentencepiece.bpe.model": "of SentencePiece",
+    "tokenizer.model": "of SentencePiece",
+}
 BYTE_LEVEL = {
     "type": "ByteLevel",
     "add_prefix_space": False,
@@ -88,6 +95,7 @@ def read_tokenizer(model: Path) -> Tokenizer:
     else:
         raise CheckpointError(
             f"{directory} has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json"
+            f"{_other_tokenizer(directory)}"
         )
     others = {}
     for path in (directory / name for name in OTHER_FILES):
@@ -96,6 +104,14 @@ def read_tokenizer(model: Path) -> Tokenizer:
     if others:
         _compare_other_files(tokenizer, added, others, directory)
     return tokenizer
+
+
+def _other_tokenizer(directory: Path) -> str:
+    """What an error says of a tokenizer that is not read; "" if there is none."""
+    for name, kind in OTHER_TOKENIZERS.items():
+        if (directory / name).is_file():
+            return f" ({name} is {kind}, which is not read: encode with transformers, and pass ids)"
+    return ""
 
 
 def _read_merges_txt(path: Path) -> list[tuple[str, str]]:

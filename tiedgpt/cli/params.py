@@ -16,7 +16,7 @@ import json
 import os
 from typing import Any
 
-from ..checkpoints import find_model, read_config
+from ..checkpoints import check_weights, find_model, read_config
 from ..checkpoints.headers import AnyModel, open_any
 from ..checkpoints.places import DEFAULT_MODEL, known_config
 from ..errors import ArgumentError, CheckpointError, one_line
@@ -86,6 +86,7 @@ def count_model(source: str | None, as_json: bool) -> None:
             return
         _, path = find_model(source, note, weights=False)
         config = read_config(path)
+        check_weights(path)
     report = parameters_report(config)
     if as_json:
         print(json.dumps({"model": name, **report}))

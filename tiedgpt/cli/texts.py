@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from ..errors import ArgumentError, SpecialTokenError, short_repr
+from ..errors import ArgumentError, SpecialTokenError, check_file_name, short_repr
 from ..gpt2.checks import check_prompt_ids
 from ..gpt2.config import Config
 from ..gpt2.tokenizer import Tokenizer
@@ -26,6 +26,7 @@ def read_text(file: str | None) -> str:
     if file is None or file == STDIN:
         data = sys.stdin.buffer.read()
     else:
+        check_file_name(file)
         try:
             data = Path(file).read_bytes()
         except FileNotFoundError as error:

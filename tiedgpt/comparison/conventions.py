@@ -330,13 +330,24 @@ def logits_in_our_layout(logits: Array, shape: tuple[int, ...]) -> Array:
 
 
 def translate_parameters(values: Mapping[Any, Any]) -> Parameters:
-    """Their parameters, or gradients of them, under our names and in our layout."""
-    arrays = {}
+    """Their parameters, or gradients of them, under our names and in our layout.
+
+    Raises ArgumentError for what is no array of numbers, and for two names of one parameter with
+    different values.
+    """
+    arrays: Parameters = {}
+    first_names: dict[str, Any] = {}
     for theirs, value in values.items():
         name = known_name(theirs, "parameter")
         if name == NOT_COMPARED:
             continue
         for ours, array in by_layer(name, as_floats(value, short_repr(theirs))):
+            first = first_names.setdefault(ours, theirs)
+            if first != theirs and not np.array_equal(arrays[ours], array, equal_nan=True):
+                raise ArgumentError(
+                    f"{short_repr(first)} and {short_repr(theirs)} are both {ours}, and they "
+                    "differ: give one of them"
+                )
             arrays[ours] = array
     if has_transposed_matrices(arrays):
         return with_transposed_matrices(arrays)
@@ -363,9 +374,23 @@ def has_transposed_matrices(arrays: Mapping[Any, Any]) -> bool:
     """
     for name, array in arrays.items():
         is_c_attn = str(name).endswith("c_attn.weight")
-        if is_c_attn and array.shape[0] > array.shape[-1]:
+        if is_c_attn and np.shape(array)[0] > np.shape(array)[-1]:
             return True
     return False
+
+
+def check_state_dict(state: Any) -> None:
+    """Raise ArgumentError for what is no dict of arrays of floats. Masks may have other types."""
+    if not isinstance(state, Mapping):
+        raise ArgumentError(
+            f"a state dict maps names to arrays, got {short_repr(state)}; a torch module's is "
+            "module.state_dict()"
+        )
+    for name, array in state.items():
+        # Quantised weights are whole numbers, whose scale is somewhere else.
+        dtype = str(getattr(array, "dtype", "float"))
+        if "float" not in dtype and our_name(name) != NOT_COMPARED:
+            raise ArgumentError(f"{short_repr(name)} must be an array of floats, got {dtype}")
 
 
 def from_state_dict(state: Mapping[str, Any], n_head: int | None = None, **fields: Any) -> GPT2:
@@ -379,6 +404,8 @@ def from_state_dict(state: Mapping[str, Any], n_head: int | None = None, **field
     A model of nanoGPT needs activation_function="gelu", the exact one. Without the field, a state
     dict of its layout is read with gelu_new and a TiedGPTWarning. Raises ArgumentError.
     """
+    check_state_dict(state)
+    arrays = translate_parameters(state)
     is_nano_gpts = has_transposed_matrices(state)
     if is_nano_gpts and "activation_function" not in fields:
         warnings.warn(
@@ -387,7 +414,6 @@ def from_state_dict(state: Mapping[str, Any], n_head: int | None = None, **field
             TiedGPTWarning,
             stacklevel=2,
         )
-    arrays = translate_parameters(state)
     for name in ("wte.weight", "wpe.weight"):
         if name not in arrays or arrays[name].ndim != 2:
             raise ArgumentError(f"this is not the state dict of a GPT-2: it has no matrix {name}")

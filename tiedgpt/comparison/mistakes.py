@@ -196,6 +196,13 @@ def later_blocks_first(at: Place) -> Array:
     return resid
 
 
+def first_block_last(at: Place) -> Array:
+    """`final` if the blocks run from the last one to the first. A model may have no blocks."""
+    if at.n_layer == 0:
+        return at.right
+    return normed_by(at, at["resid_post.0"], "ln_f")
+
+
 # Heads: what is called a part is q, k or v, and at.x is qkv, [B, T, 3 D].
 
 
@@ -515,7 +522,7 @@ MISTAKES = [
         "runs the blocks in reverse order",  # activations have the numbers of the blocks
         {
             "resid_pre.N": later_blocks_first,
-            "final": lambda at: normed_by(at, at["resid_post.0"], "ln_f"),
+            "final": first_block_last,
         },
         only_everywhere=True,
     ),

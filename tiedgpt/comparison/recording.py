@@ -93,7 +93,7 @@ def untied_module_sentences(theirs: Any, model: GPT2) -> list[str]:
 def record_module(torch: Any, module: Any, ids: Array) -> dict[str, Any]:
     """A torch module's activations under its modules' names, without dropout.
 
-    Afterwards the module has no hooks of ours, and is in the mode in which it was.
+    Afterwards the module has no hooks of ours, and each part is in the mode in which it was.
     """
     recorder = Recorder(torch)
     first_parameter = next(module.parameters(), None)
@@ -103,8 +103,8 @@ def record_module(torch: Any, module: Any, ids: Array) -> dict[str, Any]:
     batch = torch.as_tensor(np.atleast_2d(ids), dtype=torch.long, device=device)
     # What is entered in the ExitStack is undone at its end, also after an error.
     with ExitStack() as undo, torch.no_grad():
-        undo.callback(module.train, module.training)
         for name, part in module.named_modules():
+            undo.callback(setattr, part, "training", part.training)
             keep_input = partial(recorder.keep_input, name)
             keep_output = partial(recorder.keep_output, name)
             undo.enter_context(part.register_forward_pre_hook(keep_input, with_kwargs=True))

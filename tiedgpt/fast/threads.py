@@ -10,8 +10,8 @@ import math
 import os
 import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from threading import main_thread
 from typing import Any
 
@@ -22,6 +22,7 @@ from . import blas
 WIDE = 640  # from this n_embd on, training is faster when only BLAS uses threads
 MIN_TOKENS = 40  # per thread: with fewer, BLAS's own threads are faster on idle cores
 MAX_THREADS = 4  # Python's own code runs on one core at a time
+PoolMap = Callable[..., Iterator[Any]]  # a `map` that several threads share
 LOGIT_ROWS = 256  # tokens whose logits a thread computes at once: two arrays of 51 MB for GPT-2
 
 
@@ -61,8 +62,8 @@ def split_work(rows: int, most_rows: int, tokens: int) -> tuple[int, int]:
 
 
 @contextmanager
-def thread_map(threads: int) -> Iterator[Callable[..., Iterator[Any]]]:
-    """A `map` that runs on several threads. For one thread it is Python's own `map`.
+def thread_map(threads: int) -> Iterator[PoolMap]:
+    """A `map` that runs on several threads, while BLAS has one. For one thread it is Python's own.
 
     The caller's np.errstate holds in all threads. If the `with` block fails, calls that have not
     begun are dropped.
@@ -72,9 +73,36 @@ def thread_map(threads: int) -> Iterator[Callable[..., Iterator[Any]]]:
         return
 
     def map_on_pool(function: Callable[..., Any], *iterables: Any) -> Iterator[Any]:
-        return pool.map(_with_errstate_of_caller(function), *iterables)
+        return pool_map(_with_errstate_of_caller(function), *iterables)
 
-    with blas.one_blas_thread(), ThreadPoolExecutor(threads) as pool:
+    with blas.one_blas_thread(), thread_pool(threads) as pool_map:
+        yield map_on_pool
+
+
+@contextmanager
+def thread_pool(threads: int) -> Iterator[PoolMap]:
+    """The `map` of a pool of threads. If the `with` block fails, calls not begun are dropped.
+
+    When the main thread ends, Python closes all pools, and starts no thread any more. From then on
+    the calls run in the thread that asks for their results.
+    """
+    try:
+        from concurrent.futures import ThreadPoolExecutor
+    except RuntimeError:  # its module cannot be imported either, after the end of the main thread
+        yield map
+        return
+
+    def map_on_pool(function: Callable[..., Any], *iterables: Any) -> Iterator[Any]:
+        get_results = []  # one function for each call
+        for arguments in zip(*iterables, strict=False):
+            try:
+                get_result = pool.submit(function, *arguments).result
+            except RuntimeError:  # the pool is closed
+                get_result = partial(function, *arguments)
+            get_results.append(get_result)
+        return (get_result() for get_result in get_results)
+
+    with ThreadPoolExecutor(threads) as pool:
         try:
             yield map_on_pool
         finally:

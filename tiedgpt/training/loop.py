@@ -6,7 +6,6 @@ saving.py writes and reads the files.
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from math import prod
@@ -20,7 +19,7 @@ from ..atomic import remove_unfinished_files
 from ..errors import ArgumentError, TiedGPTError
 from ..evaluation import measure_tokens
 from ..fast.blas import one_blas_thread
-from ..fast.threads import cores
+from ..fast.threads import PoolMap, cores, thread_pool
 from ..gpt2.backward import write_gradients, write_head_gradient
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
@@ -100,9 +99,9 @@ class Trainer:
         # The pool computes the gradient, on as many threads as the settings say, and then updates
         # the parameters, on a thread for each core.
         most_threads = max(self.settings.threads, cores())
-        with ThreadPoolExecutor(most_threads) as pool:
+        with thread_pool(most_threads) as pool_map:
             while self.step < self.settings.steps:
-                record = self._step(pool)
+                record = self._step(pool_map)
                 is_last = self.step == self.settings.steps
                 if is_last or self.step % self.settings.eval_every == 0:
                     record["val_loss"] = self.evaluate(progress)
@@ -268,7 +267,7 @@ class Trainer:
         """The arrays [P] that a step changes, by their names in the saved state."""
         return {"parameters": self.flat, "m": self.optimizer.m, "v": self.optimizer.v}
 
-    def _step(self, pool: ThreadPoolExecutor) -> dict[str, Any]:
+    def _step(self, pool_map: PoolMap) -> dict[str, Any]:
         """Do one step; return its record."""
         start = time.perf_counter()
         settings = self.settings
@@ -276,7 +275,7 @@ class Trainer:
         if settings.threads > 1:  # then each of Python's threads computes its own products
             blas_threads = one_blas_thread()
         with blas_threads:
-            loss, gradient = self._loss_and_gradient(pool)
+            loss, gradient = self._loss_and_gradient(pool_map)
             norm, scale = clip(gradient, settings.clip)
         if not math.isfinite(loss) or not math.isfinite(norm):
             raise TiedGPTError(
@@ -286,7 +285,7 @@ class Trainer:
 
         warm_up = min(settings.warm_up, settings.steps // 10)  # a short training warms up shorter
         lr = learning_rate(self.step, settings.steps, settings.lr, warm_up)
-        self.optimizer.step(gradient, lr, scale, pool.map)
+        self.optimizer.step(gradient, lr, scale, pool_map)
         self.step += 1
         self.losses.append(loss)
         seconds = time.perf_counter() - start
@@ -309,7 +308,7 @@ class Trainer:
             return "the model's checkpoint is damaged"
         return "the learning rate is too high for this model"
 
-    def _loss_and_gradient(self, pool: ThreadPoolExecutor) -> tuple[float, np.ndarray]:
+    def _loss_and_gradient(self, pool_map: PoolMap) -> tuple[float, np.ndarray]:
         """The loss and gradient [P] of a step. Each thread computes a share of the batch.
 
         The gradient is in memory that the next step writes to.
@@ -318,7 +317,7 @@ class Trainer:
         shares = np.array_split(self._draw(), threads)
         # Each call returns what its share adds to the loss, and writes its share's gradient into a
         # row of self._gradients. The rows are then added to the first one.
-        loss = sum(pool.map(self._share_loss, range(threads), shares))
+        loss = sum(pool_map(self._share_loss, range(threads), shares))
         gradient = self._gradients[0]
         for share_gradient in self._gradients[1:]:
             gradient += share_gradient
