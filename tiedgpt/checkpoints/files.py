@@ -1,8 +1,8 @@
 """Checkpoints as transformers has them, read and written: config.json and model.safetensors.
 
 The weights are in one file, or in several with an index. generation_config.json and the tokenizer's
-files lie beside them. `load` reads a model, OpenAI's files (tensorflow.py) too, and `save_model`
-writes one.
+files lie beside them. `load` reads a model, also from PyTorch's files (pickles.py) and OpenAI's
+(tensorflow.py), and `save_model` writes one.
 """
 
 import json
@@ -21,22 +21,30 @@ from ..gpt2.checks import check_parameters
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
-from . import safetensors, tensorflow
+from . import pickles, safetensors, tensorflow
 from .json_files import open_to_read, read_json
-from .places import INDEX, Note, discard_note
+from .places import INDEX, PYTORCH, PYTORCH_INDEX, Note, discard_note
 from .safetensors import Tensor, read_header
 from .vocabulary import read_tokenizer, tokenizer_files
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 GENERATION_CONFIG = "generation_config.json"
+NANO_GPT = "ckpt.pt"
+# A directory may have several of these: the first one is read.
+WEIGHT_FILES = (WEIGHTS, INDEX, PYTORCH, PYTORCH_INDEX, NANO_GPT)
+PICKLES = (".bin", ".pt", ".pth")  # the ends of the names of files of torch.save
 # The name of one file of several. It has no directory.
-SHARD = re.compile(r"[A-Za-z0-9][\w.-]{,199}\.safetensors", re.ASCII)
+SHARD = re.compile(r"[A-Za-z0-9][\w.-]{,199}\.(safetensors|bin)", re.ASCII)
 
 HEAD = "lm_head.weight"  # W_U transposed
 PREFIX = "transformer."  # before all other names, in the files that transformers writes today
+# torch's DistributedDataParallel and torch.compile put more before all names.
+PREFIXES = re.compile(r"^((module|_orig_mod)\.)*(transformer\.)?")
 # Older files also have the causal mask of each layer, which is no parameter.
 MASK = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
+# What a model may have beside, or in place of, the head that predicts tokens.
+OTHER_HEAD = re.compile(r"(v_head|score|classifier|multiple_choice_head|qa_outputs)\.")
 
 CONTRADICTION = (
     f"config.json says tied, but the file has another {HEAD}, which is used: untied, as "
@@ -45,16 +53,16 @@ CONTRADICTION = (
 )
 
 READ_MORE = "README.md, Checkpoints of other programs"
-PICKLE = (
-    "is a file of PyTorch, a pickle, which can run any code, so it is not read; two lines of "
-    f"Python convert it with tiedgpt.from_state_dict ({READ_MORE})"
-)
+PICKLE = f"is a file of PyTorch; load the model with the path of this file itself ({READ_MORE})"
 LOAD_ORIGINAL = f"is not read; load the model.safetensors that it was made from ({READ_MORE})"
 GIVE_DIRECTORY = "is one of several files of a model; give their directory"
 # The ends of the names of files in formats that are not read -> what to do.
 NOT_READ = {
     "pytorch_model.bin": PICKLE,
-    ".bin": f"is a file of PyTorch or of llm.c, which are not read; convert it ({READ_MORE})",
+    ".bin": (
+        "is a file of PyTorch, which is loaded with the path of this file itself, or of llm.c, "
+        f"which is not read; convert it ({READ_MORE})"
+    ),
     ".pt": PICKLE,
     ".pth": PICKLE,
     ".npz": f"holds arrays of NumPy; tiedgpt.from_state_dict makes a model of them ({READ_MORE})",
@@ -66,6 +74,7 @@ NOT_READ = {
     ".ckpt.index": GIVE_DIRECTORY,
     ".ckpt.data-00000-of-00001": GIVE_DIRECTORY,
     ".safetensors.index.json": GIVE_DIRECTORY,
+    ".bin.index.json": GIVE_DIRECTORY,
 }
 NOT_WEIGHTS = ("optimizer.pt", "scheduler.pt", "training_args.bin")  # written by a Trainer
 
@@ -93,9 +102,19 @@ def load(path: Path, head: str | None = None, copy: bool = False) -> GPT2:
     head: "tied", "untied", or None for the checkpoint's own. copy: False maps the file.
     """
     config = read_said_config(path)
+    tensors = read_tensors(path, config)
+    others = [name for name in tensors if OTHER_HEAD.match(name)]
+    if others:
+        # The warning names the line that called load_model, which called this function.
+        warnings.warn(
+            f"{path}: {', '.join(others)}: of another head than the one that predicts tokens, so "
+            "it is not used",
+            TiedGPTWarning,
+            stacklevel=3,
+        )
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in others}
     if head is not None:
         config = config.with_head(head)
-    tensors = read_tensors(path, config)
     if head is None and not config.tied and HEAD not in tensors:
         raise CheckpointError(
             f'{path}: config.json says "tie_word_embeddings": false but there is no '
@@ -108,7 +127,6 @@ def load(path: Path, head: str | None = None, copy: bool = False) -> GPT2:
         raise CheckpointError(f"{path}: {error}") from error
 
     if head is None and config.tied and HEAD in tensors and _has_another_head(tensors):
-        # The warning names the line that called load_model, which called this function.
         warnings.warn(f"{path}: {CONTRADICTION}", TiedGPTWarning, stacklevel=3)
         config = config.with_head("untied")
     if config.tied:
@@ -144,8 +162,6 @@ def _has_another_head(tensors: dict[str, Tensor]) -> bool:
 
     transformers 5 takes such a file for untied, whatever config.json says.
     """
-    if "wte.weight" not in tensors:
-        return False
     return not tensors[HEAD].has_values_of(tensors["wte.weight"])
 
 
@@ -153,16 +169,24 @@ def _has_another_head(tensors: dict[str, Tensor]) -> bool:
 
 
 def read_said_config(model: Path) -> Config:
-    """The Config that the files of a model say: config.json, or OpenAI's hparams.json.
+    """The Config that the files of a model say.
 
-    As in transformers, generation_config.json is preferred for the token that ends a text, if that
-    file names one. Raises CheckpointError.
+    It is in config.json, in OpenAI's hparams.json or in nanoGPT's ckpt.pt. As in transformers,
+    generation_config.json is preferred for the token that ends a text, if that file names one.
+    Raises CheckpointError.
     """
-    if model.is_file() and model.suffix != ".safetensors":
+    if model.is_file() and model.suffix not in (".safetensors", *PICKLES):
         description = describe(model)
         if description == "":
             description = "is not a checkpoint: expected a directory or a .safetensors file"
         raise CheckpointError(f"{model} {description}")
+    file = weights_file(model)
+    if file is not None and file.suffix in (".pt", ".pth"):
+        config = pickles.nano_gpt_config(file)
+        if config is not None:
+            tensors = read_tensors(model, config)
+            is_untied = HEAD in tensors and _has_another_head(tensors)
+            return config.with_head("untied" if is_untied else "tied")
     directory = model if model.is_dir() else model.parent
     path = directory / CONFIG
     if not path.is_file():
@@ -189,18 +213,28 @@ def read_tensors(model: Path, config: Config) -> dict[str, Tensor]:
     model: a directory, or a file of weights itself. config: what read_said_config gives. No values
     are read, and names and shapes are not compared with those of `config`. Raises CheckpointError.
     """
-    if model.is_dir() and not (model / CONFIG).is_file():  # the config is OpenAI's then
+    if (model / tensorflow.HPARAMS).is_file() and not (model / CONFIG).is_file():
         return tensorflow.read_tensors(model, config)
-    file = model / WEIGHTS if model.is_dir() else model
-    if file.is_file():
+    file = weights_file(model)
+    if file is None:
+        raise CheckpointError(
+            f"{model} is not a checkpoint: it has neither {WEIGHTS} nor {INDEX}"
+            f"{_other_weights(model)}"
+        )
+    is_nano_gpts = False
+    if file.name.endswith(".index.json"):
+        found = _tensors_of_index(file)
+    elif file.suffix in PICKLES:
+        saved = pickles.read_saved(file)
+        is_nano_gpts = saved.model_args is not None
+        found = list(saved.tensors.items())
+    else:
         in_file, _ = read_header(file)
         found = list(in_file.items())
-    else:
-        found = _tensors_of_index(model / INDEX)
 
     tensors: dict[str, Tensor] = {}
     for file_name, tensor in found:
-        name = file_name.removeprefix(PREFIX)
+        name = PREFIXES.sub("", file_name)
         if MASK.fullmatch(name):
             continue
         if name in tensors:
@@ -209,22 +243,34 @@ def read_tensors(model: Path, config: Config) -> dict[str, Tensor]:
                 f'"{PREFIX}", or in two files'
             )
         tensors[name] = tensor
+    if config.tied and HEAD in tensors and "wte.weight" not in tensors:
+        tensors["wte.weight"] = tensors.pop(HEAD)  # one matrix, stored under its other name
+    if is_nano_gpts:
+        return pickles.from_nano_gpts_layout(tensors, config)
     return tensors
+
+
+def weights_file(model: Path) -> Path | None:
+    """The file of a model's weights, or the index of several; None if its directory has none."""
+    if not model.is_dir():
+        return model
+    for name in WEIGHT_FILES:
+        if (model / name).is_file():
+            return model / name
+    return None
 
 
 def _tensors_of_index(index: Path) -> list[tuple[str, Tensor]]:
     """(name in its file, tensor) of each tensor in the files that an index lists."""
     directory = index.parent
-    if not index.is_file():
-        raise CheckpointError(
-            f"{directory} is not a checkpoint: it has neither {WEIGHTS} nor {INDEX}"
-            f"{_other_weights(directory)}"
-        )
     weight_map = read_weight_map(index)
     tensors: list[tuple[str, Tensor]] = []
     for file_name in sorted(set(weight_map.values())):
         file = directory / file_name
-        in_file, _ = read_header(file)
+        if file.suffix in PICKLES:
+            in_file = pickles.read_saved(file).tensors
+        else:
+            in_file, _ = read_header(file)
         listed = {name for name, listed_file in weight_map.items() if listed_file == file_name}
         for name in sorted(listed - in_file.keys()):
             raise CheckpointError(
@@ -254,7 +300,7 @@ def check_weight_map(index: Any, name: str) -> dict[str, str]:
     for file in weight_map.values():
         if not isinstance(file, str) or not SHARD.fullmatch(file):
             raise CheckpointError(
-                f'{name}: "weight_map" must map to .safetensors files beside it, got '
+                f'{name}: "weight_map" must map to .safetensors or .bin files beside it, got '
                 f"{short_repr(file)}"
             )
     return weight_map
