@@ -36,9 +36,9 @@ from ..gpt2.parameters import parameter_shapes
 from .json_files import open_to_read
 from .safetensors import DTYPE_BITS, MAX_AXES, Tensor
 
-# Bytes. GPT-2 XL and its optimizer need 0.4 million; Python's objects for a pickle of nothing but
-# empty dicts take 72 times its size.
-MAX_PICKLE = 1 << 22
+# Bytes. nanoGPT's GPT-2 XL with its optimizer needs 0.2 million; Python's objects for nothing but
+# empty dicts take 72 times the size of their pickle.
+MAX_PICKLE = 1 << 21
 ZIP = b"PK\3\4"  # the first bytes of an archive
 LOCAL_HEADER = struct.Struct("<4s22xHH")  # ZIP, and the lengths of the name and the extra field
 GPT2S_END = 50256  # the id of <|endoftext|>

@@ -11,7 +11,6 @@ from .activations import ACTIVATIONS
 HEADS = ("tied", "untied")
 SIZE = Range(1, 2**31 - 1)
 TOKEN_ID = Range(0, 2**31 - 1)
-NO_TOKEN = Range(-1, -1)  # files have -1 for None
 RANGES = {  # of the fields that are numbers
     "vocab_size": SIZE,
     "n_ctx": SIZE,
@@ -98,7 +97,7 @@ class Config:
             if isinstance(value, np.generic):  # a scalar of NumPy
                 values[name] = value.item()
         for name in ("bos_token_id", "eos_token_id"):
-            if values[name] in NO_TOKEN:
+            if isinstance(values[name], int) and values[name] == -1:  # in files: none
                 values[name] = None
         # The default of n_inner needs an n_embd that is a size. _check_fields refuses any other.
         if self.n_inner is None and self.n_embd in SIZE:
