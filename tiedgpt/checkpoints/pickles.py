@@ -40,6 +40,11 @@ from .safetensors import DTYPE_BITS, MAX_AXES, Tensor
 # empty dicts take 72 times the size of their pickle.
 MAX_PICKLE = 1 << 21
 ZIP = b"PK\3\4"  # the first bytes of an archive
+OLD = b"\x80"  # the first byte of a pickle
+NOT_SAVED = (
+    "is not a file of torch.save; a model of llm.c is not read (README.md, Checkpoints of other "
+    "programs)"
+)
 LOCAL_HEADER = struct.Struct("<4s22xHH")  # ZIP, and the lengths of the name and the extra field
 GPT2S_END = 50256  # the id of <|endoftext|>
 MAGIC = 0x1950A86A20F9469CFC6C
@@ -290,8 +295,10 @@ def read_saved(path: Path) -> SavedFile:
                     f"{path}: truncated, or not a file of torch.save: {error}"
                 ) from error
             value, starts = _read_archive(entries, memory, path)
-        else:
+        elif memory[:1] == OLD:
             value, starts = _read_five_pickles(memory, path)
+        else:
+            raise CheckpointError(f"{path} {NOT_SAVED}")
 
     state, model_args = value, None
     if isinstance(value, dict) and isinstance(value.get("model_args"), dict):
@@ -369,7 +376,7 @@ def _read_five_pickles(memory: mmap.mmap, path: Path) -> tuple[Any, dict[str, in
         position += length
         values.append(value)
         if expected is not None and value != expected:
-            raise CheckpointError(f"{path}: not a file of torch.save")
+            raise CheckpointError(f"{path} {NOT_SAVED}")
     _, _, computer, value, keys = values
     if not isinstance(computer, dict) or computer.get("little_endian") is not True:
         raise _other_byte_order(path)
