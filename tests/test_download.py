@@ -38,6 +38,7 @@ from support.loopback_hub import (
 )
 from support.models import random_model
 from support.terminal import CTRL_C, Terminal
+from support.torch_files import torch_file
 from support.vocabularies import bpe_model, tokenizer_json
 
 import tiedgpt
@@ -45,7 +46,7 @@ from tiedgpt import Tokenizer
 from tiedgpt.checkpoints import download as module
 from tiedgpt.checkpoints import find_model, places
 from tiedgpt.checkpoints.download import download
-from tiedgpt.checkpoints.places import MODELS
+from tiedgpt.checkpoints.places import MODELS, PYTORCH, PYTORCH_INDEX
 from tiedgpt.errors import CheckpointError, TiedGPTError
 from tiedgpt.gpt2.tokenizer import spelled_ids
 

@@ -235,6 +235,11 @@ def test_a_ckpt_pt_of_nanogpt_is_loaded(write, is_old, prefix, bias):
     assert not (loaded.parameters["h.1.ln_1.bias"] == 7).any()
 
 
+def test_the_error_says_which_tokenizer_nanogpt_has(write):
+    directory = write(nano_gpt(random_model(NANO)), "ckpt.pt", config=None)
+    refuses("copy merges.txt and vocab.json of gpt2", tiedgpt.load_tokenizer, directory)
+
+
 def test_a_nanogpt_with_another_head_is_untied(write):
     model = random_model(NANO.with_head("untied"))
     directory = write(nano_gpt(model), "ckpt.pt", config=None)
