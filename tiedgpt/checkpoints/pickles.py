@@ -49,6 +49,7 @@ LOCAL_HEADER = struct.Struct("<4s22xHH")  # ZIP, and the lengths of the name and
 GPT2S_END = 50256  # the id of <|endoftext|>
 MAGIC = 0x1950A86A20F9469CFC6C
 PROTOCOL = 1001
+VERSION = 5  # of pickles; torch.save writes 2 by default
 
 # The names that a pickle may have, as pickletools writes them: module and name.
 ORDERED_DICT = "collections OrderedDict"
@@ -85,7 +86,6 @@ CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()
 TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}  # of so many values
 CHANGES = ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "BUILD")  # of a list or dict
 NAMES_SOMETHING = ("GLOBAL", "STACK_GLOBAL", "REDUCE", "BINPERSID")  # outside the pickle
-IGNORED = ("PROTO", "FRAME")  # the version of the format, and a length
 
 
 @dataclass(frozen=True)
@@ -173,12 +173,16 @@ class Machine:
             self.change(instruction)
         elif instruction in NAMES_SOMETHING:
             stack.append(self.make(instruction, argument))
-        elif instruction not in IGNORED:
+        else:
             self.mark_or_remember(instruction, argument)
 
     def mark_or_remember(self, instruction: str, argument: Any) -> None:
-        """An instruction for the marks or the memo."""
+        """An instruction for the marks or the memo, or for neither."""
         match instruction:
+            case "PROTO" if argument <= VERSION:
+                pass
+            case "FRAME":  # the length of a part
+                pass
             case "MARK":
                 self.marks.append(len(self.stack))
             case "TUPLE":
