@@ -23,6 +23,7 @@ from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
 from . import pickles, safetensors, tensorflow
 from .json_files import open_to_read, read_json
+from .pickles import READ_MORE
 from .places import INDEX, PYTORCH, PYTORCH_INDEX, Note, discard_note
 from .safetensors import Tensor, read_header
 from .vocabulary import read_tokenizer, tokenizer_files
@@ -52,17 +53,16 @@ CONTRADICTION = (
     'untied everywhere, write "tie_word_embeddings": false into config.json'
 )
 
-READ_MORE = "README.md, Checkpoints of other programs"
-PICKLE = f"is a file of PyTorch; load the model with the path of this file itself ({READ_MORE})"
+PICKLE = (
+    "is a file of PyTorch: `-m FILE` and load_model(FILE) read the model in it, with config.json "
+    f"beside it unless nanoGPT wrote it ({READ_MORE})"
+)
 LOAD_ORIGINAL = f"is not read; load the model.safetensors that it was made from ({READ_MORE})"
 GIVE_DIRECTORY = "is one of several files of a model; give their directory"
-# The ends of the names of files in formats that are not read -> what to do.
+# The ends of the names of files that are not found in a directory, or not read -> what to do.
 NOT_READ = {
     "pytorch_model.bin": PICKLE,
-    ".bin": (
-        "is a file of PyTorch, which is loaded with the path of this file itself, or of llm.c, "
-        f"which is not read; convert it ({READ_MORE})"
-    ),
+    ".bin": f"is a file of PyTorch, or one of llm.c, which is not read; convert it ({READ_MORE})",
     ".pt": PICKLE,
     ".pth": PICKLE,
     ".npz": f"holds arrays of NumPy; tiedgpt.from_state_dict makes a model of them ({READ_MORE})",
@@ -178,7 +178,7 @@ def read_said_config(model: Path) -> Config:
     if model.is_file() and model.suffix not in (".safetensors", *PICKLES):
         description = describe(model)
         if description == "":
-            description = "is not a checkpoint: expected a directory or a .safetensors file"
+            description = "is not a checkpoint: expected a directory or a file of weights"
         raise CheckpointError(f"{model} {description}")
     file = weights_file(model)
     if file is not None and file.suffix in (".pt", ".pth"):
@@ -245,9 +245,7 @@ def read_tensors(model: Path, config: Config) -> dict[str, Tensor]:
         tensors[name] = tensor
     if config.tied and HEAD in tensors and "wte.weight" not in tensors:
         tensors["wte.weight"] = tensors.pop(HEAD)  # one matrix, stored under its other name
-    if is_nano_gpts:
-        return pickles.from_nano_gpts_layout(tensors, config)
-    return tensors
+    return pickles.from_nano_gpts_layout(tensors, config, file) if is_nano_gpts else tensors
 
 
 def weights_file(model: Path) -> Path | None:

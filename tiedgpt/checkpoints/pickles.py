@@ -28,7 +28,7 @@ import zipfile
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ..errors import COUNT, CheckpointError, ConfigError, short_repr
 from ..gpt2.config import Config
@@ -41,10 +41,9 @@ from .safetensors import DTYPE_BITS, MAX_AXES, Tensor
 MAX_PICKLE = 1 << 21
 ZIP = b"PK\3\4"  # the first bytes of an archive
 OLD = b"\x80"  # the first byte of a pickle
-NOT_SAVED = (
-    "is not a file of torch.save; a model of llm.c is not read (README.md, Checkpoints of other "
-    "programs)"
-)
+READ_MORE = "README.md, Checkpoints of other programs"
+CONVERT = f"if you trust the file, convert it with torch ({READ_MORE})"
+NOT_SAVED = f"is not a file of torch.save; a model of llm.c is not read ({READ_MORE})"
 LOCAL_HEADER = struct.Struct("<4s22xHH")  # ZIP, and the lengths of the name and the extra field
 GPT2S_END = 50256  # the id of <|endoftext|>
 MAGIC = 0x1950A86A20F9469CFC6C
@@ -243,8 +242,8 @@ class Machine:
             argument = f"{module} {name}" if isinstance(module, str) else ""
         if argument not in NAMES:
             raise self.error(
-                f"the name {short_repr(argument.replace(' ', '.'))}, which no state dict needs and "
-                "which may run any code: it is not read"
+                f"names {short_repr(argument.replace(' ', '.'))}, which no state dict needs and "
+                f"which could run any code, so it is not read; {CONVERT}"
             )
         return Name(argument)
 
@@ -290,15 +289,7 @@ def read_saved(path: Path) -> SavedFile:
             raise CheckpointError(f"{path}: the file is empty")
         memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         if memory[:4] == ZIP:
-            try:
-                with zipfile.ZipFile(file) as archive:
-                    entries = archive.infolist()
-            # What zipfile raises for a damaged list of files. ValueError: a name is no text.
-            except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as error:
-                raise CheckpointError(
-                    f"{path}: truncated, or not a file of torch.save: {error}"
-                ) from error
-            value, starts = _read_archive(entries, memory, path)
+            value, starts = _read_archive(_list_of_files(file, path), memory, path)
         elif memory[:1] == OLD:
             value, starts = _read_five_pickles(memory, path)
         else:
@@ -307,20 +298,31 @@ def read_saved(path: Path) -> SavedFile:
     state, model_args = value, None
     if isinstance(value, dict) and isinstance(value.get("model_args"), dict):
         state, model_args = value.get("model"), value["model_args"]
+    expected = (
+        f"expected a state dict, name -> tensor, or nanoGPT's model and model_args; {CONVERT}"
+    )
     if not isinstance(state, dict):
-        raise CheckpointError(f"{path}: holds a {type(state).__name__}; expected a state dict")
+        raise CheckpointError(f"{path}: holds a {type(state).__name__}; {expected}")
     tensors = {}
     for name, stored in state.items():
         if not isinstance(name, str) or not isinstance(stored, StoredTensor):
-            raise CheckpointError(
-                f"{path}: {short_repr(name)} is a {type(stored).__name__}; expected a state dict, "
-                "in which each name has a tensor, or nanoGPT's model and model_args"
-            )
+            kind = type(stored).__name__
+            raise CheckpointError(f"{path}: {short_repr(name)} is a {kind}; {expected}")
         tensors[name] = _located(name, stored, starts[stored.storage.key], path, memory)
     # A tied head is counted twice. More would be tensors that overlap: 1,000 layers of one matrix.
     if sum(tensor.end - tensor.start for tensor in tensors.values()) > 2 * len(memory):
         raise CheckpointError(f"{path}: tensors overlap: they have more values than the file")
     return SavedFile(tensors, model_args)
+
+
+def _list_of_files(archive: BinaryIO, path: Path) -> list[zipfile.ZipInfo]:
+    """The list at the end of an archive. Raises CheckpointError for a damaged one."""
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            return opened.infolist()
+    # What zipfile raises. ValueError: a name is no text.
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as error:
+        raise CheckpointError(f"{path}: truncated, or not a file of torch.save: {error}") from error
 
 
 def _read_archive(
@@ -479,7 +481,9 @@ def nano_gpt_config(path: Path) -> Config | None:
     return config
 
 
-def from_nano_gpts_layout(tensors: dict[str, Tensor], config: Config) -> dict[str, Tensor]:
+def from_nano_gpts_layout(
+    tensors: dict[str, Tensor], config: Config, file: Path
+) -> dict[str, Tensor]:
     """The tensors of a nanoGPT by our names, with matrices [in, out] and with biases.
 
     A model that was trained with bias=False has none: here they are 0.
@@ -492,11 +496,9 @@ def from_nano_gpts_layout(tensors: dict[str, Tensor], config: Config) -> dict[st
         converted[name] = tensor
     shapes = parameter_shapes(config)
     biases = [name for name in shapes if name.endswith(".bias")]
-    if any(name in tensors for name in biases):
-        return converted
-    file = next((tensor.file for tensor in tensors.values()), Path())
-    for name in biases:
-        n_bytes = 4 * prod(shapes[name])
-        zeros = mmap.mmap(-1, n_bytes)
-        converted[name] = Tensor(file, name, "F32", shapes[name], 0, n_bytes, zeros)
+    if not any(name in tensors for name in biases):
+        for name in biases:
+            n_bytes = 4 * prod(shapes[name])
+            zeros = mmap.mmap(-1, n_bytes)
+            converted[name] = Tensor(file, name, "F32", shapes[name], 0, n_bytes, zeros)
     return converted

@@ -128,7 +128,9 @@ class Tensor:
         )
 
     def has_values_of(self, other: "Tensor") -> bool:
-        """Whether another tensor has the same shape and values. nan is equal to nothing else.
+        """Whether another tensor has the same shape and values.
+
+        nan is equal to nothing, but two tensors of one place in a file are the same.
 
         Raises CheckpointError for a dtype that is not in FLOATS.
         """

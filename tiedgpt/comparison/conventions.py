@@ -414,8 +414,7 @@ def from_state_dict(
         model_config = replace(as_config(config), tied=tied)
     else:
         model_config = config_of_shapes(arrays, n_head, fields)
-        is_nano_gpts = has_transposed_matrices(state)
-        warn_of_assumed_fields(model_config, fields, is_nano_gpts)
+        warn_of_assumed_fields(model_config, fields, has_transposed_matrices(state))
     add_biases_if_none(arrays, model_config)
     # A transposed matrix is a view. A model's arrays are in C order, as those of a checkpoint.
     parameters = {name: np.asarray(x, wte.dtype, order="C") for name, x in arrays.items()}
