@@ -215,25 +215,8 @@ def read_tensors(model: Path, config: Config) -> dict[str, Tensor]:
     """
     if (model / tensorflow.HPARAMS).is_file() and not (model / CONFIG).is_file():
         return tensorflow.read_tensors(model, config)
-    file = weights_file(model)
-    if file is None:
-        raise CheckpointError(
-            f"{model} is not a checkpoint: it has neither {WEIGHTS} nor {INDEX}"
-            f"{_other_weights(model)}"
-        )
-    is_nano_gpts = False
-    if file.name.endswith(".index.json"):
-        found = _tensors_of_index(file)
-    elif file.suffix in PICKLES:
-        saved = pickles.read_saved(file)
-        is_nano_gpts = saved.model_args is not None
-        found = list(saved.tensors.items())
-    else:
-        in_file, _ = read_header(file)
-        found = list(in_file.items())
-
     tensors: dict[str, Tensor] = {}
-    for file_name, tensor in found:
+    for file_name, tensor in stored_tensors(model):
         name = PREFIXES.sub("", file_name)
         if MASK.fullmatch(name):
             continue
@@ -245,7 +228,7 @@ def read_tensors(model: Path, config: Config) -> dict[str, Tensor]:
         tensors[name] = tensor
     if config.tied and HEAD in tensors and "wte.weight" not in tensors:
         tensors["wte.weight"] = tensors.pop(HEAD)  # one matrix, stored under its other name
-    return pickles.from_nano_gpts_layout(tensors, config, file) if is_nano_gpts else tensors
+    return tensors
 
 
 def weights_file(model: Path) -> Path | None:
@@ -258,6 +241,30 @@ def weights_file(model: Path) -> Path | None:
     return None
 
 
+def stored_tensors(model: Path) -> list[tuple[str, Tensor]]:
+    """(name in its file, tensor) of each tensor of a model, in one file or several.
+
+    model: a directory, or a file of weights itself. Raises CheckpointError.
+    """
+    file = weights_file(model)
+    if file is None:
+        raise CheckpointError(
+            f"{model} is not a checkpoint: it has neither {WEIGHTS} nor {INDEX}"
+            f"{_other_weights(model)}"
+        )
+    if file.name.endswith(".index.json"):
+        return _tensors_of_index(file)
+    return list(_tensors_of_file(file).items())
+
+
+def _tensors_of_file(file: Path) -> dict[str, Tensor]:
+    """The tensors of a file of safetensors or of torch.save, by the names that they have in it."""
+    if file.suffix in PICKLES:
+        return pickles.read_saved(file).tensors
+    tensors, _ = read_header(file)
+    return tensors
+
+
 def _tensors_of_index(index: Path) -> list[tuple[str, Tensor]]:
     """(name in its file, tensor) of each tensor in the files that an index lists."""
     directory = index.parent
@@ -265,10 +272,7 @@ def _tensors_of_index(index: Path) -> list[tuple[str, Tensor]]:
     tensors: list[tuple[str, Tensor]] = []
     for file_name in sorted(set(weight_map.values())):
         file = directory / file_name
-        if file.suffix in PICKLES:
-            in_file = pickles.read_saved(file).tensors
-        else:
-            in_file, _ = read_header(file)
+        in_file = _tensors_of_file(file)
         listed = {name for name, listed_file in weight_map.items() if listed_file == file_name}
         for name in sorted(listed - in_file.keys()):
             raise CheckpointError(

@@ -23,6 +23,7 @@ import io
 import mmap
 import os
 import pickletools
+import re
 import struct
 import zipfile
 from dataclasses import dataclass, replace
@@ -32,7 +33,6 @@ from typing import Any, BinaryIO
 
 from ..errors import COUNT, CheckpointError, ConfigError, short_repr
 from ..gpt2.config import Config
-from ..gpt2.parameters import parameter_shapes
 from .json_files import open_to_read
 from .safetensors import DTYPE_BITS, MAX_AXES, Tensor
 
@@ -68,6 +68,8 @@ STORAGES = {  # and the dtype in the terms of safetensors
     "torch.storage UntypedStorage": "U8",
 }
 NAMES = (ORDERED_DICT, REBUILD_TENSOR, REBUILD_PARAMETER, *STORAGES)
+
+IN_BLOCK = re.compile(r"(^|\.)h\.\d+\.")  # in the names of a block's parameters
 
 # Instructions that put their argument, or a constant, on the stack.
 LITERALS = (
@@ -120,7 +122,10 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class SavedFile:
-    """The tensors of a state dict by its names, and the model_args if the file is of nanoGPT."""
+    """The tensors of a state dict by its names, and the model_args if the file is of nanoGPT.
+
+    The tensors of nanoGPT have the layout of transformers.
+    """
 
     tensors: dict[str, Tensor]
     model_args: dict[str, Any] | None
@@ -312,6 +317,9 @@ def read_saved(path: Path) -> SavedFile:
     # A tied head is counted twice. More would be tensors that overlap: 1,000 layers of one matrix.
     if sum(tensor.end - tensor.start for tensor in tensors.values()) > 2 * len(memory):
         raise CheckpointError(f"{path}: tensors overlap: they have more values than the file")
+    if model_args is not None:
+        has_biases = model_args.get("bias") is not False
+        tensors = _from_nano_gpts_layout(tensors, has_biases, path)
     return SavedFile(tensors, model_args)
 
 
@@ -448,6 +456,25 @@ def _located(name: str, stored: StoredTensor, start: int, path: Path, memory: mm
 # nanoGPT
 
 
+def _from_nano_gpts_layout(
+    tensors: dict[str, Tensor], has_biases: bool, path: Path
+) -> dict[str, Tensor]:
+    """The tensors of a nanoGPT with matrices [in, out] and with biases, of 0 if it has none."""
+    converted = {}
+    for name, tensor in tensors.items():
+        is_in_block = IN_BLOCK.search(name) is not None
+        if is_in_block and len(tensor.shape) == 2 and tensor.strides is not None:
+            tensor = replace(tensor, shape=tensor.shape[::-1], strides=tensor.strides[::-1])
+        converted[name] = tensor
+        module, _, kind = name.rpartition(".")
+        if not has_biases and kind == "weight" and (is_in_block or module.endswith("ln_f")):
+            shape = tensor.shape[-1:]
+            zeros = bytearray(4 * prod(shape))
+            bias = f"{module}.bias"
+            converted[bias] = Tensor(path, bias, "F32", shape, 0, len(zeros), zeros)
+    return converted
+
+
 def nano_gpt_config(path: Path) -> Config | None:
     """The Config of a ckpt.pt of nanoGPT; None for another file. Raises CheckpointError."""
     model_args = read_saved(path).model_args
@@ -479,26 +506,3 @@ def nano_gpt_config(path: Path) -> Config | None:
     if config.vocab_size <= GPT2S_END:  # another vocabulary, such as one of characters
         config = replace(config, bos_token_id=None, eos_token_id=None)
     return config
-
-
-def from_nano_gpts_layout(
-    tensors: dict[str, Tensor], config: Config, file: Path
-) -> dict[str, Tensor]:
-    """The tensors of a nanoGPT by our names, with matrices [in, out] and with biases.
-
-    A model that was trained with bias=False has none: here they are 0.
-    """
-    converted = {}
-    for name, tensor in tensors.items():
-        is_in_block = name.startswith("h.")
-        if is_in_block and len(tensor.shape) == 2 and tensor.strides is not None:
-            tensor = replace(tensor, shape=tensor.shape[::-1], strides=tensor.strides[::-1])
-        converted[name] = tensor
-    shapes = parameter_shapes(config)
-    biases = [name for name in shapes if name.endswith(".bias")]
-    if not any(name in tensors for name in biases):
-        for name in biases:
-            n_bytes = 4 * prod(shapes[name])
-            zeros = mmap.mmap(-1, n_bytes)
-            converted[name] = Tensor(file, name, "F32", shapes[name], 0, n_bytes, zeros)
-    return converted

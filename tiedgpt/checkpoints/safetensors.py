@@ -87,7 +87,7 @@ class Tensor:
     shape: tuple[int, ...]
     start: int  # the position of its first byte in the file
     end: int  # the position of the byte after its last
-    memory: mmap.mmap = field(repr=False)  # the whole file
+    memory: mmap.mmap | bytearray = field(repr=False)  # the whole file
     strides: tuple[int, ...] | None = None  # bytes; None for values in row order
 
     def values(self, copy: bool = False) -> np.ndarray:
