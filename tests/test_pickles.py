@@ -240,6 +240,13 @@ def test_the_error_says_which_tokenizer_nanogpt_has(write):
     refuses("copy merges.txt and vocab.json of gpt2", tiedgpt.load_tokenizer, directory)
 
 
+def test_a_nanogpt_of_before_the_field_bias_has_gelu_new(write):
+    saved = nano_gpt(random_model(NANO))
+    del saved["model_args"]["bias"]
+    directory = write(saved, "ckpt.pt", config=None)
+    assert read_config(directory).activation_function == "gelu_new"
+
+
 def test_a_nanogpt_with_another_head_is_untied(write):
     model = random_model(NANO.with_head("untied"))
     directory = write(nano_gpt(model), "ckpt.pt", config=None)
@@ -392,6 +399,23 @@ def test_nested_tuples_are_neither_walked_nor_shown(tmp_path, read, kind):
     path.write_bytes(content)
     error = refuses(r"ckpt\.pt", tiedgpt.load_model, path)
     assert len(error) < 500
+
+
+DEPTH = 100_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "nested",
+    [
+        pytest.param(b"]" * DEPTH + b"a" * (DEPTH - 1), id="lists"),
+        pytest.param(b")" + b"\x85" * DEPTH, id="tuples"),
+        pytest.param(b"}K\1" * DEPTH + b"}" + b"s" * DEPTH, id="dicts"),
+    ],
+)
+def test_deep_nesting_does_not_fill_the_stack_of_python(read, nested):
+    for program in (nested, b"}" + text("a") + nested + b"s"):
+        refuses("state dict", read, archive(b"\x80\x02" + program + b".", []))
 
 
 WRONG_TENSORS = {  # what is wrong with a tensor of 2 x 2 in a storage of 4 -> its arguments

@@ -494,7 +494,8 @@ def nano_gpt_config(path: Path) -> Config | None:
             n_embd=numbers["n_embd"],
             n_layer=numbers["n_layer"],
             n_head=numbers["n_head"],
-            activation_function="gelu",
+            # nanoGPT has the exact gelu since June 2023, and the field bias since February 2023.
+            activation_function="gelu" if "bias" in numbers else "gelu_new",
             embd_pdrop=dropout,
             resid_pdrop=dropout,
             attn_pdrop=dropout,
