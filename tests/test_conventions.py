@@ -271,6 +271,15 @@ def test_one_warning_names_the_fields_that_are_assumed():
     assert "layer_norm_epsilon" not in message
 
 
+@pytest.mark.parametrize("other", ["v_head.summary.weight", "module.score.weight"])
+def test_another_head_of_a_state_dict_is_left_out_with_a_warning(other):
+    model = random_model()
+    with pytest.warns(TiedGPTWarning, match=other) as caught:
+        read = from_state_dict(model.parameters | {other: np.ones((1, 48))}, config=TINY)
+    assert_read_as(model, read)
+    assert [warning.filename for warning in caught] == [__file__]
+
+
 UNUSUAL = replace(
     TINY,
     activation_function="relu",
