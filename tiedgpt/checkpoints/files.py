@@ -102,17 +102,8 @@ def load(path: Path, head: str | None = None, copy: bool = False) -> GPT2:
     head: "tied", "untied", or None for the checkpoint's own. copy: False maps the file.
     """
     config = read_said_config(path)
-    tensors = read_tensors(path, config)
-    others = [name for name in tensors if OTHER_HEAD.match(name)]
-    if others:
-        # The warning names the line that called load_model, which called this function.
-        warnings.warn(
-            f"{path}: {', '.join(others)}: of another head than the one that predicts tokens, so "
-            "it is not used",
-            TiedGPTWarning,
-            stacklevel=3,
-        )
-        tensors = {name: tensor for name, tensor in tensors.items() if name not in others}
+    # The warnings name the line that called load_model, which called this function.
+    tensors = without_other_heads(read_tensors(path, config), f"{path}", stacklevel=4)
     if head is not None:
         config = config.with_head(head)
     if head is None and not config.tied and HEAD not in tensors:
@@ -136,6 +127,22 @@ def load(path: Path, head: str | None = None, copy: bool = False) -> GPT2:
     if config.tied or HEAD in tensors:
         return GPT2(config, parameters)
     return GPT2(config.with_head("tied"), parameters).untie("copy")
+
+
+def without_other_heads(tensors: Mapping[str, Any], called: str, stacklevel: int) -> dict[str, Any]:
+    """The tensors without those of heads that do not predict tokens, such as v_head.
+
+    A TiedGPTWarning names what is left out. It calls what has the tensors `called`.
+    """
+    others = [name for name in tensors if OTHER_HEAD.match(PREFIXES.sub("", str(name)))]
+    if others:
+        warnings.warn(
+            f"{called}: {', '.join(others)}: of another head than the one that predicts tokens, so "
+            "it is not used",
+            TiedGPTWarning,
+            stacklevel=stacklevel,
+        )
+    return {name: tensor for name, tensor in tensors.items() if name not in others}
 
 
 def read_config(path: Path) -> Config:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoints.files import OTHER_HEAD
+from ..checkpoints.files import without_other_heads
 from ..checkpoints.json_files import read_json
 from ..checkpoints.places import MODELS
 from ..errors import ArgumentError, ConfigError, TiedGPTWarning, nearest_names, short_repr
@@ -399,7 +399,7 @@ def from_state_dict(
 
     Raises ArgumentError, and for `config` what Config and load_model raise.
     """
-    state = without_other_heads(state)
+    state = without_other_heads(state, "the state dict", stacklevel=3)
     arrays = translate_parameters(state)
     for name in ("wte.weight", "wpe.weight"):
         if name not in arrays or arrays[name].ndim != 2:
@@ -421,19 +421,6 @@ def from_state_dict(
     # A transposed matrix is a view. A model's arrays are in C order, as those of a checkpoint.
     parameters = {name: np.asarray(x, wte.dtype, order="C") for name, x in arrays.items()}
     return GPT2(model_config, parameters)
-
-
-def without_other_heads(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The state dict without heads that do not predict tokens, such as v_head, with a warning."""
-    others = [name for name in state if OTHER_HEAD.match(IGNORED_PARTS.sub("", str(name)))]
-    if not others:
-        return state
-    warnings.warn(
-        f"{', '.join(others)}: of another head than the one that predicts tokens, so it is not used",
-        TiedGPTWarning,
-        stacklevel=3,  # the line that called from_state_dict
-    )
-    return {name: value for name, value in state.items() if name not in others}
 
 
 def as_config(config: Any) -> Config:
