@@ -412,8 +412,7 @@ def from_state_dict(
     if config is not None:
         if n_head is not None or fields:
             raise ArgumentError("pass config, or n_head and other fields, not both")
-        tied = "lm_head.weight" not in arrays
-        model_config = replace(as_config(config), tied=tied)
+        model_config = replace(as_config(config), tied="lm_head.weight" not in arrays)
     else:
         model_config = config_of_shapes(arrays, n_head, fields)
         warn_of_assumed_fields(model_config, fields, has_transposed_matrices(state))
