@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.checkpoint_files import assert_same, write_shards, write_tensors
+from support.checkpoint_files import assert_same, write_config, write_shards, write_tensors
 from support.checks import contents, refuses
 from support.models import CONFIG, SMALL, SMALL_MERGES, random_model
 from support.openai_files import write_openai_model
@@ -105,7 +105,7 @@ def test_a_tokenizer_of_another_size_is_written_with_a_warning(tmp_path):
 # Layouts of files
 
 
-@pytest.mark.parametrize("prefix", ["", "transformer."])
+@pytest.mark.parametrize("prefix", ["", "transformer.", "_orig_mod.transformer.", "module."])
 def test_names_with_and_without_a_prefix_and_masks(tmp_path, model, prefix):
     """Older files also hold the causal mask of each layer, and the score that hides a token.
 
@@ -266,6 +266,32 @@ def test_head_untied_starts_with_a_copy_of_wte_if_the_file_has_no_matrix(no_head
     assert_same(tiedgpt.load_model(no_head(said), "tied"), model)
 
 
+@pytest.mark.parametrize("head", [None, "tied", "untied"])
+def test_a_tied_matrix_may_be_stored_under_its_other_name(tmp_path, model, head):
+    """safetensors' save_model stores one of two names of a matrix: here, lm_head.weight."""
+    tensors = dict(model.parameters)
+    tensors["lm_head.weight"] = tensors.pop("wte.weight")
+    write_tensors(tmp_path, tensors)
+    expected = model.untie("copy") if head == "untied" else model
+    assert_same(tiedgpt.load_model(tmp_path, head), expected)
+    assert not has_unembedding(tmp_path)
+    write_config(tmp_path, UNTIED)
+    refuses(r"wte\.weight is missing", tiedgpt.load_model, tmp_path, head)
+
+
+@pytest.mark.parametrize(
+    "other", ["v_head.summary.weight", "score.weight", "multiple_choice_head.summary.bias"]
+)
+def test_another_head_beside_the_model_is_left_out_with_one_warning(tmp_path, model, other):
+    more = {other: np.ones(3, np.float32), "classifier.bias": np.ones(2, np.float32)}
+    write_tensors(tmp_path, model.parameters | more)
+    with pytest.warns(TiedGPTWarning, match=f"{other}, classifier.bias") as caught:
+        assert_same(tiedgpt.load_model(tmp_path), model)
+    assert [warning.filename for warning in caught] == [__file__]
+    write_tensors(tmp_path, model.parameters | {f"x{other}": more[other]})
+    refuses(f"'x{other}' is not one of", tiedgpt.load_model, tmp_path)
+
+
 @pytest.mark.parametrize("said", ["tied", "untied"])
 def test_a_head_that_load_model_is_given_is_loaded_without_a_warning(other_head, said):
     assert_same(tiedgpt.load_model(other_head(said), "untied"), random_model(UNTIED))
@@ -318,12 +344,12 @@ def test_a_dtype_that_is_not_read(tmp_path, model, dtype):
 
 @pytest.mark.parametrize("fault", ["missing", "shape", "dtype"])
 def test_the_configuration_is_read_beside_weights_that_are_wrong(tmp_path, model, fault):
-    """A W_U in the file is compared with wte, which may be missing or another matrix."""
+    """A W_U in the file is compared with wte, which may be another matrix or missing as W_U is."""
     wte = {"shape": model.W_E[1:], "dtype": model.W_E.astype(np.int64)}
-    tensors = {**model.parameters, "lm_head.weight": model.W_E}
+    tensors = dict(model.parameters)
     del tensors["wte.weight"]
     if fault in wte:
-        tensors["wte.weight"] = wte[fault]
+        tensors |= {"wte.weight": wte[fault], "lm_head.weight": model.W_E}
     write_tensors(tmp_path, {})  # for its config.json
     with open(tmp_path / "model.safetensors", "wb") as file:
         safetensors.write(file, tensors.items(), exact=True)
@@ -387,8 +413,6 @@ def test_a_source_that_is_not_a_path(function, source):
 # Formats that are not read
 
 WEIGHTS_OF_OTHERS = {
-    "ckpt.pt": "PyTorch",
-    "pytorch_model.bin": "PyTorch",
     "model_124M.bin": "llm.c",
     "weights.NPZ": "NumPy",
     "model.gguf": "is not read",
@@ -401,7 +425,7 @@ README = Path(__file__).resolve().parents[1] / "README.md"
 
 @pytest.mark.parametrize("name", WEIGHTS_OF_OTHERS)
 def test_the_error_says_what_to_do_with_weights_of_another_format(run, tmp_path, name):
-    (tmp_path / name).write_bytes(b"\x80\x02}q\0.")
+    (tmp_path / name).write_bytes(b"\xb6\xd7\x34\1")
     message = f"{name} .*{WEIGHTS_OF_OTHERS[name]}.*README.md, Checkpoints of other programs"
     refuses(message, tiedgpt.load_model, tmp_path / name)
     refuses(rf"no config\.json \({message}", tiedgpt.load_model, tmp_path)
@@ -504,20 +528,26 @@ def test_the_readme_has_the_section_that_errors_name():
     assert "\n## Checkpoints of other programs\n" in README.read_text()
 
 
-def test_the_code_in_the_readme_converts_a_ckpt_pt_of_nanogpt(tmp_path, monkeypatch):
-    """It reads ckpt.pt and writes the directory my-model. nanoGPT uses the exact gelu."""
+@pytest.mark.parametrize("name", ["ckpt.pt", "pytorch_model.bin", "model.pth"])
+def test_compare_says_that_a_file_of_pytorch_is_a_model(run, tmp_path, name):
+    (tmp_path / name).write_bytes(b"\x80\x02}q\0.")
+    code, _, err = run("compare", "-m", "shakespeare-tied", str(tmp_path / name))
+    assert code == 2
+    assert re.search(f"{name} .*PyTorch.*README.md, Checkpoints of other programs", err)
+
+
+def test_the_code_in_the_readme_converts_a_file_of_another_form(tmp_path, monkeypatch):
+    """A training loop of one's own saves a dataclass, which only torch can read."""
     torch = pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     model = random_model(CONFIG.with_head("untied"))
     state = {name: torch.tensor(array) for name, array in model.parameters.items()}
-    torch.save({"model": state, "iter_num": 3}, "ckpt.pt")
+    torch.save({"model": state, "config": CONFIG}, "mine.pt")
+    refuses("tiedgpt.gpt2.config.Config", tiedgpt.load_model, tmp_path / "mine.pt")
     block = re.search(r"```text\n(state = torch\.load.*?)```", README.read_text(), re.DOTALL)
-    # A ckpt.pt does not hold n_head, so the user writes it into the code.
-    lines = block[1].replace("n_head=12", f"n_head={CONFIG.n_head}")
-    exec(lines, {"torch": torch, "tiedgpt": tiedgpt})
-    converted = tiedgpt.load_model("my-model")
-    assert converted.config.activation_function == "gelu"
-    np.testing.assert_array_equal(converted.W_U, model.W_U)
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG.to_json()))
+    exec(block[1], {"torch": torch, "tiedgpt": tiedgpt})
+    np.testing.assert_array_equal(tiedgpt.load_model("my-model").W_U, model.W_U)
 
 
 # The index of several files

@@ -123,7 +123,7 @@ else:
 def half_precision_model():
     """A model in float32 whose parameters were saved in float16."""
     state = {name: array.astype(np.float16) for name, array in random_model().parameters.items()}
-    return from_state_dict(state, n_head=TINY.n_head)
+    return from_state_dict(state, config=TINY)
 
 
 # Functions that return a model.

@@ -222,6 +222,23 @@ def test_a_file_without_a_model_type_is_refused():
         Config.from_json({})
 
 
+def test_a_file_of_2019_without_a_model_type_has_the_sizes_of_a_gpt2():
+    fields = {"vocab_size": 7, "n_positions": 5, "n_embd": 6, "n_layer": 2, "n_head": 3}
+    config = Config.from_json(fields)
+    assert config == Config(vocab_size=7, n_ctx=5, n_embd=6, n_layer=2, n_head=3)
+    assert config.to_json()["model_type"] == "gpt2"
+    for name in fields:
+        others = {key: value for key, value in fields.items() if key != name}
+        with pytest.raises(ConfigError, match='"model_type" is missing'):
+            Config.from_json(others)
+
+
+def test_an_end_of_minus_1_is_none():
+    config = Config.from_json({"model_type": "gpt2", "eos_token_id": -1, "bos_token_id": -1})
+    assert config.eos_token_ids == ()
+    assert config.bos_token_id is None
+
+
 def test_numpy_scalars_become_numbers_of_python():
     config = Config(
         vocab_size=np.uint16(50257),

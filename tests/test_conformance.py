@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.checkpoint_files import write_shards, write_tensors
+from support.checkpoint_files import write_config, write_shards, write_tensors
 from support.models import SMALL, random_model
 from test_safetensors import WRONG, every_dtype
 from test_vocabulary import FOLDERS, hostile_texts, write
 
 import tiedgpt
+from tiedgpt import Config
 from tiedgpt.checkpoints import safetensors
 from tiedgpt.errors import CheckpointError, TiedGPTWarning
 
@@ -45,6 +46,13 @@ CHECKPOINTS: dict[str, tuple[Change, str]] = {
     "float64": (lambda tensors, config: change_dtype(tensors, np.float64), SAME),
     "config-says-float16": (lambda tensors, config: config.update(dtype="float16"), SAME),
     "head-of-an-untied-model": (lambda tensors, config: untie(tensors, config), SAME),
+    "matrix-under-its-other-name": (lambda tensors, config: rename_wte(tensors), SAME),
+    "another-head-beside-it": (
+        lambda tensors, config: tensors.update({"score.weight": np.ones((2, 21), np.float32)}),
+        SAME,
+    ),
+    "no-model-type": (lambda tensors, config: config.pop("model_type"), SAME),
+    "end-of-minus-1": (lambda tensors, config: config.update(eos_token_id=-1), SAME),
     "copied-head": (lambda tensors, config: copy_head(tensors), SAME),
     "head-that-config-does-not-say": (lambda tensors, config: add_head(tensors), SAME),
     "n-inner-null": (lambda tensors, config: widen(tensors, config), SAME),
@@ -97,6 +105,12 @@ def untie(tensors: Tensors, config: dict[str, Any]) -> None:
 def copy_head(tensors: Tensors) -> None:
     add_head(tensors)
     tensors["lm_head.weight"] = tensors["transformer.wte.weight"]
+
+
+def rename_wte(tensors: Tensors) -> None:
+    """As safetensors' save_model writes a tied model: a matrix is stored under one of its names."""
+    prefix(tensors)
+    tensors["lm_head.weight"] = tensors.pop("transformer.wte.weight")
 
 
 def widen(tensors: Tensors, config: dict[str, Any]) -> None:
@@ -188,6 +202,79 @@ def test_several_files_are_read_as_transformers_reads_them(tmp_path):
     # transformers needs the entry "metadata", which write_shards leaves out.
     index.write_text(json.dumps({"metadata": {}, **json.loads(index.read_text())}))
     assert_verdict(tmp_path, SAME)
+
+
+# Files of PyTorch
+
+PICKLED = ["zip", "old", "half", "bfloat16", "parameters", "views", "masks", "shards"]
+CONFIGS = {
+    "gpt2": {},
+    "CodeParrot": {"scale_attn_by_inverse_layer_idx": True, "reorder_and_upcast_attn": True},
+    "Cerebras-GPT": {"activation_function": "gelu"},
+    "epsilon": {"layer_norm_epsilon": 0.01},
+}
+
+
+@pytest.mark.parametrize("kind", PICKLED)
+@pytest.mark.parametrize("head", ["tied", "untied"])
+def test_a_pytorch_model_bin_is_read_as_transformers_reads_it(tmp_path, kind, head):
+    write_pickled(tmp_path, SMALL.with_head(head), kind)
+    assert_verdict(tmp_path, SAME)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_config_json_beside_a_pytorch_model_bin_counts(tmp_path, name):
+    """With the fields of gpt2, the logits would differ by 0.001 to 0.5."""
+    write_pickled(tmp_path, SMALL, "zip")
+    config = SMALL.to_json() | CONFIGS[name]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert_verdict(tmp_path, SAME)
+
+
+def write_pickled(folder: Path, config: Config, kind: str) -> None:
+    """A model as transformers 4 saved it: lm_head.weight is there, tied or not."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    write_config(folder, config)
+    theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**config.to_json()))
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.normal_(std=0.3, generator=generator)
+    state = theirs.state_dict()
+    wte, head = state["transformer.wte.weight"], state["lm_head.weight"]
+    assert (wte.data_ptr() == head.data_ptr()) == config.tied
+    parts = {"pytorch_model.bin": change_state(torch, state, kind)}
+    if kind == "shards":
+        parts = {"pytorch_model-00001-of-00002.bin": {}, "pytorch_model-00002-of-00002.bin": {}}
+        weight_map = {}
+        for name in state:
+            weight_map[name] = list(parts)[".h.1." in name]
+            parts[weight_map[name]][name] = state[name]
+        index = json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map})
+        (folder / "pytorch_model.bin.index.json").write_text(index)
+    for file, part in parts.items():
+        torch.save(part, folder / file, _use_new_zipfile_serialization=kind != "old")
+
+
+def change_state(torch: Any, state: dict[str, Any], kind: str) -> dict[str, Any]:
+    """The tensors in another form."""
+    if kind in ("half", "bfloat16"):
+        return {name: tensor.to(getattr(torch, kind)) for name, tensor in state.items()}
+    if kind == "parameters":
+        return {name: torch.nn.Parameter(tensor) for name, tensor in state.items()}
+    if kind == "views":  # in the order of columns
+        return {
+            name: tensor.mT.contiguous().mT if tensor.ndim == 2 else tensor
+            for name, tensor in state.items()
+        }
+    if kind == "masks":
+        masks = {}
+        for layer in range(SMALL.n_layer):
+            masks[f"transformer.h.{layer}.attn.bias"] = torch.ones(1, 1, 31, 31).bool()
+            masks[f"transformer.h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
+        return state | masks
+    return state
 
 
 # Files of safetensors

@@ -4,14 +4,16 @@ A kind of activation or parameter has an N in its name if each layer has one: "a
 layer N, and "logits" is in no layer.
 """
 
+import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from support.comparing import MODELS, some_ids, tape_of
 
 from tiedgpt import compare, from_state_dict
-from tiedgpt.errors import ArgumentError, TiedGPTWarning
+from tiedgpt.errors import ArgumentError, TiedGPTError, TiedGPTWarning
 from tiedgpt.gpt2.parameters import parameter_shapes
 from tiedgpt.testing import TINY, random_model
 
@@ -222,9 +224,15 @@ def assert_read_as(model, read):
         np.testing.assert_array_equal(read.parameters[name], array)
 
 
-# What no array of a state dict tells. TINY has 3 heads. The activation function is named because
-# from_state_dict warns if a state dict of nanoGPT comes without it.
-NOT_IN_THE_ARRAYS = {"n_head": 3, "activation_function": "gelu_new"}
+# What no array of a state dict tells. TINY has 3 heads. The other fields are named because
+# from_state_dict warns of those that it assumes.
+NOT_IN_THE_ARRAYS = {
+    "n_head": 3,
+    "activation_function": "gelu_new",
+    "layer_norm_epsilon": 1e-5,
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+}
 STATES = [
     pytest.param(lambda model: model.parameters, id="tiedgpt"),
     pytest.param(transformers_state, id="transformers"),
@@ -249,14 +257,77 @@ def test_a_state_dict_of_nano_gpt_needs_its_activation_function():
 
 def test_a_state_dict_with_its_activation_function():
     state = nano_gpt_state(random_model())
-    model = from_state_dict(state, n_head=3, activation_function="gelu")
-    assert model.config.activation_function == "gelu"
+    fields = NOT_IN_THE_ARRAYS | {"activation_function": "gelu"}
+    assert from_state_dict(state, **fields).config.activation_function == "gelu"
+
+
+def test_one_warning_names_the_fields_that_are_assumed():
+    """Those that are given are not named, and what no field can change is no assumption."""
+    with pytest.warns(TiedGPTWarning) as caught:
+        model = from_state_dict(random_model().parameters, n_head=3, layer_norm_epsilon=1e-6)
+    assert model.config.layer_norm_epsilon == 1e-6
+    [message] = [str(warning.message) for warning in caught]
+    assert "scale_attn_by_inverse_layer_idx=False" in message
+    assert "activation_function='gelu_new'" in message
+    assert "layer_norm_epsilon" not in message
+
+
+@pytest.mark.parametrize("other", ["v_head.summary.weight", "module.score.weight"])
+def test_another_head_of_a_state_dict_is_left_out_with_a_warning(other):
+    model = random_model()
+    with pytest.warns(TiedGPTWarning, match=other) as caught:
+        read = from_state_dict(model.parameters | {other: np.ones((1, 48))}, config=TINY)
+    assert_read_as(model, read)
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+UNUSUAL = replace(
+    TINY,
+    activation_function="relu",
+    layer_norm_epsilon=0.1,
+    scale_attn_by_inverse_layer_idx=True,
+    eos_token_id=7,
+)
+
+
+@pytest.mark.parametrize("head", ["tied", "untied"])
+@pytest.mark.parametrize("kind", ["Config", "dict", "str", "Path"])
+@pytest.mark.parametrize("state_of", STATES)
+def test_a_state_dict_with_its_config(tmp_path, state_of, kind, head):
+    """The head is that of the arrays, whatever the config says."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(UNUSUAL.to_json()))
+    config = {"Config": UNUSUAL, "dict": UNUSUAL.to_json(), "str": str(path), "Path": path}[kind]
+    model = random_model(UNUSUAL.with_head(head))
+    read = from_state_dict(state_of(model), config=config)
+    assert_read_as(model, read)
+    assert read.config == model.config
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (7, "config must be"),
+        ({"model_type": "bert"}, "model_type"),
+        ("no-such-file.json", r"no-such-file\.json"),
+        (replace(TINY, n_layer=1), "layers"),
+        (replace(TINY, n_ctx=5), r"wpe\.weight"),
+    ],
+)
+def test_a_config_that_is_none_or_another(config, message):
+    with pytest.raises(TiedGPTError, match=message):
+        from_state_dict(random_model().parameters, config=config)
+
+
+def test_a_config_and_other_fields():
+    with pytest.raises(ArgumentError, match="not both"):
+        from_state_dict(random_model().parameters, config=TINY, n_head=3)
 
 
 def test_from_a_state_dict_of_llm_c():
     """Models of llm.c are always tied."""
     model = random_model()
-    assert_read_as(model, from_state_dict(llm_c_state(model), n_head=3))
+    assert_read_as(model, from_state_dict(llm_c_state(model), **NOT_IN_THE_ARRAYS))
 
 
 @pytest.mark.parametrize("state_of", STATES)
@@ -281,15 +352,10 @@ def test_a_model_without_biases_gets_biases_of_0():
     for name, array in random_model().parameters.items():
         if not name.endswith(".bias"):
             state[name] = array
-    model = from_state_dict(state, n_head=3)
+    model = from_state_dict(state, **NOT_IN_THE_ARRAYS)
     for name in parameter_shapes(model.config):
         if name.endswith(".bias"):
             assert not model.parameters[name].any()
-
-
-def test_a_state_dict_with_its_epsilon():
-    model = from_state_dict(random_model().parameters, n_head=3, layer_norm_epsilon=1e-6)
-    assert model.config.layer_norm_epsilon == 1e-6
 
 
 def test_n_head_has_to_be_given():

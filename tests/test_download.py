@@ -38,6 +38,7 @@ from support.loopback_hub import (
 )
 from support.models import random_model
 from support.terminal import CTRL_C, Terminal
+from support.torch_files import torch_file
 from support.vocabularies import bpe_model, tokenizer_json
 
 import tiedgpt
@@ -45,7 +46,7 @@ from tiedgpt import Tokenizer
 from tiedgpt.checkpoints import download as module
 from tiedgpt.checkpoints import find_model, places
 from tiedgpt.checkpoints.download import download
-from tiedgpt.checkpoints.places import MODELS
+from tiedgpt.checkpoints.places import MODELS, PYTORCH, PYTORCH_INDEX
 from tiedgpt.errors import CheckpointError, TiedGPTError
 from tiedgpt.gpt2.tokenizer import spelled_ids
 
@@ -435,10 +436,15 @@ def tokenizer_of_bytes() -> bytes:
 
 
 def test_files_of_each_kind_are_downloaded(hub_server, hub_files, tmp_path):
-    """In the last case, the weights are in several files with an index."""
+    """The weights of the later cases are in several files with an index, and of PyTorch."""
     write_shards(tmp_path, random_model(CONFIG))
     names = [INDEX, "a.safetensors", "b.safetensors"]
     shards = {name: (tmp_path / name).read_bytes() for name in names}
+    tensors = list(random_model(CONFIG).parameters.items())
+    parts = {"a.bin": dict(tensors[:5]), "b.bin": dict(tensors[5:])}
+    weight_map = {name: file for file, part in parts.items() for name in part}
+    index = {PYTORCH_INDEX: json.dumps({"weight_map": weight_map}).encode()}
+    pickles = index | {file: torch_file(part) for file, part in parts.items()}
     more = {
         "tokenizer_config.json": b'{"model_max_length": 9}',
         "added_tokens.json": b'{"<|endoftext|>": 256}',
@@ -452,11 +458,14 @@ def test_files_of_each_kind_are_downloaded(hub_server, hub_files, tmp_path):
         {**no_vocabulary, "tokenizer.json": tokenizer_of_bytes()},
         no_vocabulary,
         {**without(hub_files, WEIGHTS), **shards},
+        {**without(hub_files, WEIGHTS), PYTORCH: torch_file(dict(tensors))},
+        {**without(hub_files, WEIGHTS), **pickles},
     ]
     for n, files in enumerate(cases):
         repository = f"case/{n}"
         hub_server.put(repository, files)
-        hub_server.faults["b.safetensors"] = [Fault(stop=9), Fault(404)]
+        for shard in ("b.safetensors", "b.bin", PYTORCH):
+            hub_server.faults[shard] = [Fault(stop=9), Fault(404)]
         assert_whole(download(repository), files)
         tiedgpt.load_model(repository)
 
@@ -489,7 +498,7 @@ def test_a_wrong_small_file_is_refused_before_the_weights(
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        pytest.param({"pytorch_model.bin": b""}, "pytorch_model.bin, .* is a pickle", id="pickle"),
+        pytest.param({}, "has none of model.safetensors, .* pytorch_model.bin ", id="none"),
         pytest.param({INDEX: b"{}"}, '"weight_map" must map', id="no-map"),
         pytest.param({INDEX: b'{"weight_map": {"a": 1}}'}, '"weight_map" must map', id="number"),
         pytest.param(

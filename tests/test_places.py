@@ -13,7 +13,14 @@ import pytest
 from support.checks import refuses
 
 import tiedgpt
-from tiedgpt.checkpoints.places import ALIASES, INDEX, MODELS, find_here, models_here
+from tiedgpt.checkpoints.places import (
+    ALIASES,
+    INDEX,
+    MODELS,
+    PYTORCH_INDEX,
+    find_here,
+    models_here,
+)
 
 # Folders in the home directory which hold models by name. The last of these is searched first.
 CACHE = ".cache/huggingface/hub"
@@ -24,6 +31,7 @@ COMMIT = "607a30d783dfa663caf39e06633721c8d4cfcd7e"
 
 A_MODEL = ("config.json", "model.safetensors")
 SHARDED = ("config.json", "model.safetensors.index.json")
+PICKLED = ("config.json", "pytorch_model.bin")
 OPENAIS = ("hparams.json", "model.ckpt.index")
 SMALL_FILES = ("config.json", "vocab.json", "merges.txt")
 
@@ -102,14 +110,15 @@ def test_small_files_are_enough_where_no_weights_are_needed(home):
     refuses("gpt2 is not on this machine", find_here, "gpt2", False)
 
 
-def test_a_model_without_one_of_its_shards_is_not_whole(home):
+@pytest.mark.parametrize(("index", "ending"), [(INDEX, "safetensors"), (PYTORCH_INDEX, "bin")])
+def test_a_model_without_one_of_its_shards_is_not_whole(home, index, ending):
     """Hugging Face's cache may have a part of a repository. Each shard that is missing counts."""
     folder = snapshot(home / CACHE, "someone/sharded")
-    index = {"weight_map": {"wte.weight": "a.safetensors", "wpe.weight": "b.safetensors"}}
-    write(folder, ["config.json", "a.safetensors"])
-    (folder / INDEX).write_text(json.dumps(index))
+    weight_map = {"wte.weight": f"a.{ending}", "wpe.weight": f"b.{ending}"}
+    write(folder, ["config.json", f"a.{ending}"])
+    (folder / index).write_text(json.dumps({"weight_map": weight_map}))
     refuses("someone/sharded is not on this machine", find_here, "someone/sharded")
-    write(folder, ["b.safetensors"])
+    write(folder, [f"b.{ending}"])
     assert find_here("someone/sharded") == folder
 
 
@@ -206,7 +215,7 @@ def all_models(home):
         "gpt2": write(home / CHOSEN / "gpt2"),
         "gpt2-medium": write(home / SHIPPED / "gpt2-medium", OPENAIS),
         "gpt2-xl": write(snapshot(home / CACHE, "gpt2-xl")),
-        "distilgpt2": write(snapshot(home / CACHE, "distilbert/distilgpt2")),
+        "distilgpt2": write(snapshot(home / CACHE, "distilbert/distilgpt2"), PICKLED),
         "shakespeare-tied": write(home / SHIPPED / "shakespeare-tied"),
         "a/z": write(home / DOWNLOADS / "a" / "z", SHARDED),
         "openai-community/gpt2": write(home / CHOSEN / "openai-community" / "gpt2"),

@@ -123,7 +123,7 @@ class Handler(BaseHTTPRequestHandler):
         if content is None:
             self.answer(404, {})
             return
-        is_large = file.endswith(".safetensors")
+        is_large = file.endswith((".safetensors", ".bin"))
         headers = {}
         if host == "localhost":
             headers["ETag"] = f'"{"0" * 40}"'  # looks like a hash, and is none

@@ -2,6 +2,7 @@
 
 files.py            checkpoints of transformers are read and written
 safetensors.py      the format of their weights
+pickles.py          PyTorch's files are read, which runs nothing of what is in them
 tensorflow.py       OpenAI's own files are read
 vocabulary.py       tokenizers: the files that are read, and those that are written
 places.py           names of models, and where they are on this machine
@@ -35,7 +36,7 @@ __all__ = [
 
 
 def load_model(source: str | Path, head: str | None = None, copy: bool = False) -> GPT2:
-    """Load a model, in float32, from a name, hub repository, directory or .safetensors file.
+    """Load a model, in float32, from a name, hub repository, directory or file of weights.
 
     source: "gpt2", "124M" or another known name; "owner/name" of a repository; or a path. A known
         name or a repository that is not on this machine is downloaded.

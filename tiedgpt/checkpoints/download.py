@@ -26,10 +26,13 @@ from urllib.parse import urlsplit
 from ..atomic import remove_unfinished, replaced_file
 from ..errors import ArgumentError, CheckpointError, TiedGPTError, short_repr
 from ..gpt2.config import Config
-from .files import ADAPTER, CONFIG, INDEX, MERGE, WEIGHTS, check_weight_map, read_config
+from .files import ADAPTER, CONFIG, MERGE, WEIGHTS, check_weight_map, read_config
 from .places import (
     DEFAULT_MODEL,
+    INDEX,
     MODELS,
+    PYTORCH,
+    PYTORCH_INDEX,
     SHIPPED,
     VOCABULARY_SHA256,
     WEIGHT_FOLDER,
@@ -236,16 +239,21 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _fetch_weights(repository: "Repository", folder: Path) -> None:
-    """Fetch model.safetensors, or the files of an index and then the index."""
-    if repository.fetch(WEIGHTS, folder):
-        return
-    index = repository.read(INDEX)
+    """Fetch the first of these: model.safetensors, the files of an index, PyTorch's files."""
+    for file, index in ((WEIGHTS, INDEX), (PYTORCH, PYTORCH_INDEX)):
+        if repository.fetch(file, folder) or _fetch_several(repository, folder, index):
+            return
+    raise CheckpointError(
+        f"{repository.label} has none of {WEIGHTS}, {INDEX}, {PYTORCH} and {PYTORCH_INDEX}"
+    )
+
+
+def _fetch_several(repository: "Repository", folder: Path, index_name: str) -> bool:
+    """Fetch the files of an index, and then the index. False if the repository has no index."""
+    index = repository.read(index_name)
     if index is None:
-        raise CheckpointError(
-            f"{repository.label} has neither {WEIGHTS} nor {INDEX}; a pytorch_model.bin, if it has "
-            "one, is a pickle, which can run any code, so it is not read"
-        )
-    name = f"{repository.label}/{INDEX}"
+        return False
+    name = f"{repository.label}/{index_name}"
     try:
         content = json.loads(index)
     except (ValueError, RecursionError) as error:
@@ -253,8 +261,11 @@ def _fetch_weights(repository: "Repository", folder: Path) -> None:
     weight_map = check_weight_map(content, name)
     for shard in sorted(set(weight_map.values())):
         if not repository.fetch(shard, folder):
-            raise CheckpointError(f"{repository.label} has no {shard}, which {INDEX} names (404)")
-    _write(folder / INDEX, index)
+            raise CheckpointError(
+                f"{repository.label} has no {shard}, which {index_name} names (404)"
+            )
+    _write(folder / index_name, index)
+    return True
 
 
 class Interrupted(Exception):

@@ -1,8 +1,8 @@
 """Checkpoints as transformers has them, read and written: config.json and model.safetensors.
 
 The weights are in one file, or in several with an index. generation_config.json and the tokenizer's
-files lie beside them. `load` reads a model, OpenAI's files (tensorflow.py) too, and `save_model`
-writes one.
+files lie beside them. `load` reads a model, also from PyTorch's files (pickles.py) and OpenAI's
+(tensorflow.py), and `save_model` writes one.
 """
 
 import json
@@ -21,22 +21,31 @@ from ..gpt2.checks import check_parameters
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
-from . import safetensors, tensorflow
+from . import pickles, safetensors, tensorflow
 from .json_files import open_to_read, read_json
-from .places import FILES_OF_A_MODEL, INDEX, Note, discard_note
+from .pickles import READ_MORE
+from .places import INDEX, PYTORCH, PYTORCH_INDEX, Note, discard_note
 from .safetensors import Tensor, read_header
 from .vocabulary import read_tokenizer, tokenizer_files
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 GENERATION_CONFIG = "generation_config.json"
+NANO_GPT = "ckpt.pt"
+# A directory may have several of these: the first one is read.
+WEIGHT_FILES = (WEIGHTS, INDEX, PYTORCH, PYTORCH_INDEX, NANO_GPT)
+PICKLES = (".bin", ".pt", ".pth")  # the ends of the names of files of torch.save
 # The name of one file of several. It has no directory.
-SHARD = re.compile(r"[A-Za-z0-9][\w.-]{,199}\.safetensors", re.ASCII)
+SHARD = re.compile(r"[A-Za-z0-9][\w.-]{,199}\.(safetensors|bin)", re.ASCII)
 
 HEAD = "lm_head.weight"  # W_U transposed
 PREFIX = "transformer."  # before all other names, in the files that transformers writes today
+# torch's DistributedDataParallel and torch.compile put more before all names.
+PREFIXES = re.compile(r"^((module|_orig_mod)\.)*(transformer\.)?")
 # Older files also have the causal mask of each layer, which is no parameter.
 MASK = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
+# What a model may have beside, or in place of, the head that predicts tokens.
+OTHER_HEAD = re.compile(r"(v_head|score|classifier|multiple_choice_head|qa_outputs)\.")
 
 CONTRADICTION = (
     f"config.json says tied, but the file has another {HEAD}, which is used: untied, as "
@@ -44,17 +53,16 @@ CONTRADICTION = (
     'untied everywhere, write "tie_word_embeddings": false into config.json'
 )
 
-READ_MORE = "README.md, Checkpoints of other programs"
 PICKLE = (
-    "is a file of PyTorch, a pickle, which can run any code, so it is not read; two lines of "
-    f"Python convert it with tiedgpt.from_state_dict ({READ_MORE})"
+    "is a file of PyTorch: `-m FILE` and load_model(FILE) read the model in it, with config.json "
+    f"beside it unless nanoGPT wrote it ({READ_MORE})"
 )
 LOAD_ORIGINAL = f"is not read; load the model.safetensors that it was made from ({READ_MORE})"
 GIVE_DIRECTORY = "is one of several files of a model; give their directory"
-# The ends of the names of files in formats that are not read -> what to do.
+# The ends of the names of files that are not found in a directory, or not read -> what to do.
 NOT_READ = {
     "pytorch_model.bin": PICKLE,
-    ".bin": f"is a file of PyTorch or of llm.c, which are not read; convert it ({READ_MORE})",
+    ".bin": f"is a file of PyTorch, or one of llm.c, which is not read; convert it ({READ_MORE})",
     ".pt": PICKLE,
     ".pth": PICKLE,
     ".npz": f"holds arrays of NumPy; tiedgpt.from_state_dict makes a model of them ({READ_MORE})",
@@ -66,6 +74,7 @@ NOT_READ = {
     ".ckpt.index": GIVE_DIRECTORY,
     ".ckpt.data-00000-of-00001": GIVE_DIRECTORY,
     ".safetensors.index.json": GIVE_DIRECTORY,
+    ".bin.index.json": GIVE_DIRECTORY,
 }
 MERGE = "with peft's merge_and_unload, and save that model"
 ADAPTER = "adapter_config.json"  # written by peft, for what is added to the weights of a base model
@@ -95,12 +104,12 @@ def load(path: Path, head: str | None = None, copy: bool = False) -> GPT2:
     head: "tied", "untied", or None for the checkpoint's own. copy: False maps the file.
     """
     config = read_said_config(path)
+    # The warnings name the line that called load_model, which called this function.
+    tensors = without_other_heads(read_tensors(path, config), f"{path}", stacklevel=4)
     if head is not None:
         config = config.with_head(head)
-    tensors = read_tensors(path, config)
     _check_tensors(path, tensors, config, head)
     if head is None and config.tied and HEAD in tensors and _has_another_head(tensors):
-        # The warning names the line that called load_model, which called this function.
         warnings.warn(f"{path}: {CONTRADICTION}", TiedGPTWarning, stacklevel=3)
         config = config.with_head("untied")
     if config.tied:
@@ -117,9 +126,10 @@ def check_weights(path: Path) -> None:
 
     No values are read.
     """
-    if path.is_file() or any((path / weights).is_file() for _, weights in FILES_OF_A_MODEL):
+    if weights_file(path) is not None or (path / tensorflow.INDEX).is_file():
         config = read_said_config(path)
-        _check_tensors(path, read_tensors(path, config), config, head=None)
+        tensors = without_other_heads(read_tensors(path, config), f"{path}", stacklevel=3)
+        _check_tensors(path, tensors, config, head=None)
 
 
 def _check_tensors(
@@ -136,6 +146,22 @@ def _check_tensors(
         check_parameters(tensors, replace(config, tied=HEAD not in tensors))
     except ArgumentError as error:
         raise CheckpointError(f"{path}: {error}") from error
+
+
+def without_other_heads(tensors: Mapping[str, Any], called: str, stacklevel: int) -> dict[str, Any]:
+    """The tensors without those of heads that do not predict tokens, such as v_head.
+
+    A TiedGPTWarning names what is left out. It calls what has the tensors `called`.
+    """
+    others = [name for name in tensors if OTHER_HEAD.match(PREFIXES.sub("", str(name)))]
+    if others:
+        warnings.warn(
+            f"{called}: {', '.join(others)}: of another head than the one that predicts tokens, so "
+            "it is not used",
+            TiedGPTWarning,
+            stacklevel=stacklevel,
+        )
+    return {name: tensor for name, tensor in tensors.items() if name not in others}
 
 
 def read_config(path: Path) -> Config:
@@ -162,8 +188,6 @@ def _has_another_head(tensors: dict[str, Tensor]) -> bool:
 
     transformers 5 takes such a file for untied, whatever config.json says.
     """
-    if "wte.weight" not in tensors:
-        return False
     return not tensors[HEAD].has_values_of(tensors["wte.weight"])
 
 
@@ -171,16 +195,24 @@ def _has_another_head(tensors: dict[str, Tensor]) -> bool:
 
 
 def read_said_config(model: Path) -> Config:
-    """The Config that the files of a model say: config.json, or OpenAI's hparams.json.
+    """The Config that the files of a model say.
 
-    As in transformers, generation_config.json is preferred for the token that ends a text, if that
-    file names one. Raises CheckpointError.
+    It is in config.json, in OpenAI's hparams.json or in nanoGPT's ckpt.pt. As in transformers,
+    generation_config.json is preferred for the token that ends a text, if that file names one.
+    Raises CheckpointError.
     """
-    if model.is_file() and model.suffix != ".safetensors":
+    if model.is_file() and model.suffix not in (".safetensors", *PICKLES):
         description = describe(model)
         if description == "":
-            description = "is not a checkpoint: expected a directory or a .safetensors file"
+            description = "is not a checkpoint: expected a directory or a file of weights"
         raise CheckpointError(f"{model} {description}")
+    file = weights_file(model)
+    if file is not None and file.suffix in (".pt", ".pth"):
+        config = pickles.nano_gpt_config(file)
+        if config is not None:
+            tensors = read_tensors(model, config)
+            is_untied = HEAD in tensors and _has_another_head(tensors)
+            return config.with_head("untied" if is_untied else "tied")
     directory = model if model.is_dir() else model.parent
     path = directory / CONFIG
     if not path.is_file():
@@ -207,11 +239,11 @@ def read_tensors(model: Path, config: Config) -> dict[str, Tensor]:
     model: a directory, or a file of weights itself. config: what read_said_config gives. No values
     are read, and names and shapes are not compared with those of `config`. Raises CheckpointError.
     """
-    if model.is_dir() and not (model / CONFIG).is_file():  # the config is OpenAI's then
+    if (model / tensorflow.HPARAMS).is_file() and not (model / CONFIG).is_file():
         return tensorflow.read_tensors(model, config)
     tensors: dict[str, Tensor] = {}
     for file_name, tensor in stored_tensors(model):
-        name = file_name.removeprefix(PREFIX)
+        name = PREFIXES.sub("", file_name)
         if MASK.fullmatch(name):
             continue
         if name in tensors:
@@ -220,7 +252,19 @@ def read_tensors(model: Path, config: Config) -> dict[str, Tensor]:
                 f'"{PREFIX}", or in two files'
             )
         tensors[name] = tensor
+    if config.tied and HEAD in tensors and "wte.weight" not in tensors:
+        tensors["wte.weight"] = tensors.pop(HEAD)  # one matrix, stored under its other name
     return tensors
+
+
+def weights_file(model: Path) -> Path | None:
+    """The file of a model's weights, or the index of several; None if its directory has none."""
+    if not model.is_dir():
+        return model
+    for name in WEIGHT_FILES:
+        if (model / name).is_file():
+            return model / name
+    return None
 
 
 def stored_tensors(
@@ -230,26 +274,33 @@ def stored_tensors(
 
     model: a directory, or a file of weights itself. Raises CheckpointError.
     """
-    file = model / WEIGHTS if model.is_dir() else model
-    if file.is_file():
-        tensors, _ = read_header(file, max_header)
-        return list(tensors.items())
-    return _tensors_of_index(model / INDEX, max_header)
+    file = weights_file(model)
+    if file is None:
+        raise CheckpointError(
+            f"{model} is not a checkpoint: it has neither {WEIGHTS} nor {INDEX}"
+            f"{_what_is_there(model)}"
+        )
+    if file.name.endswith(".index.json"):
+        return _tensors_of_index(file, max_header)
+    return list(_tensors_of_file(file, max_header).items())
+
+
+def _tensors_of_file(file: Path, max_header: int) -> dict[str, Tensor]:
+    """The tensors of a file of safetensors or of torch.save, by the names that they have in it."""
+    if file.suffix in PICKLES:
+        return pickles.read_saved(file).tensors
+    tensors, _ = read_header(file, max_header)
+    return tensors
 
 
 def _tensors_of_index(index: Path, max_header: int) -> list[tuple[str, Tensor]]:
     """(name in its file, tensor) of each tensor in the files that an index lists."""
     directory = index.parent
-    if not index.is_file():
-        raise CheckpointError(
-            f"{directory} is not a checkpoint: it has neither {WEIGHTS} nor {INDEX}"
-            f"{_what_is_there(directory)}"
-        )
     weight_map = read_weight_map(index)
     tensors: list[tuple[str, Tensor]] = []
     for file_name in sorted(set(weight_map.values())):
         file = directory / file_name
-        in_file, _ = read_header(file, max_header)
+        in_file = _tensors_of_file(file, max_header)
         listed = {name for name, listed_file in weight_map.items() if listed_file == file_name}
         for name in sorted(listed - in_file.keys()):
             raise CheckpointError(
@@ -279,7 +330,7 @@ def check_weight_map(index: Any, name: str) -> dict[str, str]:
     for file in weight_map.values():
         if not isinstance(file, str) or not SHARD.fullmatch(file):
             raise CheckpointError(
-                f'{name}: "weight_map" must map to .safetensors files beside it, got '
+                f'{name}: "weight_map" must map to .safetensors or .bin files beside it, got '
                 f"{short_repr(file)}"
             )
     return weight_map

@@ -10,7 +10,16 @@ from typing import Any
 
 from ..errors import CheckpointError
 from .download import Repository, is_offline
-from .files import CONFIG, INDEX, WEIGHTS, check_weight_map, describe, stored_tensors
+from .files import (
+    CONFIG,
+    INDEX,
+    PICKLES,
+    WEIGHTS,
+    check_weight_map,
+    describe,
+    stored_tensors,
+    weights_file,
+)
 from .json_files import MAX_TEXT, parse_json, read_json
 from .places import SHIPPED, check_name, discard_note, find_here
 from .safetensors import Tensor, parse_header
@@ -32,17 +41,14 @@ class AnyModel:
     def read_tensors(self, required: bool = True) -> dict[str, Tensor]:
         """The tensors, by their names in the files. No values are read.
 
-        A config.json that was given by itself has none. A model without safetensors files has none
-        if they are not `required`. Raises CheckpointError.
+        A config.json that was given by itself has none. A model without weights has none if they
+        are not `required`. Raises CheckpointError.
         """
         if isinstance(self.place, Repository):
             return fetch_tensors(self.place, required)
         if self.place.suffix == ".json":
             return {}
-        files = [self.place]
-        if self.place.is_dir():
-            files = [self.place / WEIGHTS, self.place / INDEX]
-        if not required and not any(os.path.exists(file) for file in files):
+        if not required and weights_file(self.place) is None:
             return {}
         return dict(stored_tensors(self.place, MAX_HEADER))
 
@@ -88,8 +94,8 @@ def open_any(source: str, weights: bool = True) -> AnyModel:
         return AnyModel(config, repository)
     if path.is_file() and path.suffix == ".json":
         return AnyModel(read_json(path), path)
-    if path.is_file() and path.suffix != ".safetensors":
-        description = describe(path) or "is not a directory, a .safetensors file or a config.json"
+    if path.is_file() and path.suffix not in (".safetensors", *PICKLES):
+        description = describe(path) or "is not a directory, a file of weights or a config.json"
         raise CheckpointError(f"{path} {description}")
     config_file = path / CONFIG if path.is_dir() else path.parent / CONFIG
     config = read_json(config_file) if os.path.exists(config_file) else {}

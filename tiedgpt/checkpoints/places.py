@@ -26,9 +26,13 @@ WEIGHT_FOLDER = "TIEDGPT_WEIGHTS"  # the environment variable that names a folde
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 # A folder holds a model if it has all files of one of these rows.
 INDEX = "model.safetensors.index.json"
+PYTORCH = "pytorch_model.bin"
+PYTORCH_INDEX = "pytorch_model.bin.index.json"
 FILES_OF_A_MODEL = (
     ("config.json", "model.safetensors"),
     ("config.json", INDEX),
+    ("config.json", PYTORCH),
+    ("config.json", PYTORCH_INDEX),
     ("hparams.json", "model.ckpt.index"),  # OpenAI's own files
 )
 
@@ -160,15 +164,15 @@ def find_by_name(name: str) -> Path | None:
         for files in FILES_OF_A_MODEL:
             # os.path.isfile, unlike Path.is_file, is False for a folder that may not be read.
             if folder is not None and all(os.path.isfile(folder / file) for file in files):
-                if INDEX not in files or _has_all_shards(folder):
+                if not files[-1].endswith(".json") or _has_all_shards(folder, files[-1]):
                     return folder
     return None
 
 
-def _has_all_shards(folder: Path) -> bool:
+def _has_all_shards(folder: Path, index: str) -> bool:
     """Whether all files that the index names are there. A damaged index is refused by `load`."""
     try:
-        shards = set(read_json(folder / INDEX)["weight_map"].values())
+        shards = set(read_json(folder / index)["weight_map"].values())
         return all(os.path.isfile(folder / shard) for shard in shards)
     except (CheckpointError, KeyError, AttributeError, TypeError):
         return True

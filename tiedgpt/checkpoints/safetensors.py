@@ -79,7 +79,7 @@ VALUES_PER_PIECE = 1 << 17  # of a tensor that is converted: half a megabyte of 
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor of a mapped file, whose values are not read yet."""
+    """One tensor of a mapped file, in this format or another, whose values are not read yet."""
 
     file: Path
     name: str
@@ -88,7 +88,8 @@ class Tensor:
     start: int  # the position of its first byte in the file
     end: int  # the position of the byte after its last
     # The whole file. Without bytes if the file is on a hub: its values cannot be read then.
-    memory: mmap.mmap | bytes = field(repr=False)
+    memory: mmap.mmap | bytearray | bytes = field(repr=False)
+    strides: tuple[int, ...] | None = None  # bytes; None for values in row order
 
     def values(self, copy: bool = False) -> np.ndarray:
         """The values in float32: a view of the file where that is possible, and not `copy`.
@@ -97,8 +98,8 @@ class Tensor:
         is not in FLOATS.
         """
         if self.dtype == "F32" and not copy:
-            stored = np.ndarray(self.shape, NUMPY["F32"], self.memory, self.start)
-            if stored.flags.aligned and stored.dtype.isnative:
+            stored = self._stored()
+            if stored.flags.carray and stored.dtype.isnative:  # aligned and in row order
                 return stored
         array = np.empty(self.shape, np.float32)
         flat = array.reshape(-1)
@@ -119,15 +120,26 @@ class Tensor:
                 f"{self.file}: tensor {short_repr(self.name)} is {self.dtype}, which is not read; "
                 "save it as F32 or F64"
             )
-        return np.ndarray(self.shape, NUMPY[self.dtype], self.memory, self.start).copy()
+        return self._stored().copy()
+
+    def _stored(self) -> np.ndarray:
+        """The values in the file itself. bfloat16 is numbers of 16 bits."""
+        return np.ndarray(
+            self.shape, NUMPY[self.dtype], self.memory, self.start, strides=self.strides
+        )
 
     def has_values_of(self, other: "Tensor") -> bool:
-        """Whether another tensor has the same shape and values. nan is equal to nothing.
+        """Whether another tensor has the same shape and values.
+
+        nan is equal to nothing, but two tensors of one place in a file are the same.
 
         Raises CheckpointError for a dtype that is not in FLOATS.
         """
         if self.shape != other.shape:
             return False
+        if self.memory is other.memory and self.start == other.start:
+            if (self.dtype, self.strides) == (other.dtype, other.strides):
+                return True  # they are one place in the file
         pairs = zip(self._pieces(), other._pieces(), strict=True)
         return all(np.array_equal(piece, other_piece) for (_, piece), (_, other_piece) in pairs)
 
@@ -138,7 +150,7 @@ class Tensor:
                 f"{self.file}: tensor {short_repr(self.name)} is {self.dtype}; expected one of "
                 f"{', '.join(FLOATS)}"
             )
-        flat = np.ndarray(self.shape, NUMPY[self.dtype], self.memory, self.start).reshape(-1)
+        flat = self._stored().reshape(-1)  # a copy, if the values are not in row order
         for first in range(0, flat.size, VALUES_PER_PIECE):
             place = slice(first, first + VALUES_PER_PIECE)
             piece = flat[place]

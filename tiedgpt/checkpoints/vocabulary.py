@@ -93,9 +93,12 @@ def read_tokenizer(model: Path) -> Tokenizer:
             ids = read_json(vocab_path)
         tokenizer = _tokenizer(merges, ids, {}, name)
     else:
+        hint = ""
+        if (directory / "ckpt.pt").is_file():
+            hint = "; nanoGPT's is that of GPT-2: copy merges.txt and vocab.json of gpt2 there"
         raise CheckpointError(
             f"{directory} has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json"
-            f"{_other_tokenizer(directory)}"
+            f"{hint or _other_tokenizer(directory)}"
         )
     others = {}
     for path in (directory / name for name in OTHER_FILES):

@@ -12,13 +12,17 @@ of a block are [in, out] in transformers and here, [out, in] in nanoGPT and llm.
 import re
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..checkpoints.files import without_other_heads
+from ..checkpoints.json_files import read_json
 from ..checkpoints.places import MODELS
-from ..errors import ArgumentError, TiedGPTWarning, nearest_names, short_repr
+from ..errors import ArgumentError, ConfigError, TiedGPTWarning, nearest_names, short_repr
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2, Array
 from ..gpt2.parameters import Parameters, parameter_shapes
@@ -119,6 +123,14 @@ PARAMETER_NAMES = {
     "ln_f.bias": ["lnfb"],
     "lm_head.weight": [],
 }
+
+# The fields of Config that change the logits, and that no array of a state dict tells.
+NOT_IN_SHAPES = (
+    "activation_function",
+    "layer_norm_epsilon",
+    "scale_attn_weights",
+    "scale_attn_by_inverse_layer_idx",
+)
 
 
 def is_parameter(ours: str) -> bool:
@@ -393,27 +405,28 @@ def check_state_dict(state: Any) -> None:
             raise ArgumentError(f"{short_repr(name)} must be an array of floats, got {dtype}")
 
 
-def from_state_dict(state: Mapping[str, Any], n_head: int | None = None, **fields: Any) -> GPT2:
+def from_state_dict(
+    state: Mapping[str, Any],
+    n_head: int | None = None,
+    config: Config | Mapping[str, Any] | str | Path | None = None,
+    **fields: Any,
+) -> GPT2:
     """A model from another GPT-2's state dict: transformers', nanoGPT's, llm.c's or ours.
 
-    Arrays are NumPy's or torch's, of any float dtype. Sizes are read from the shapes. n_head cannot
-    be; it must be given unless width and depth are those of a model of OpenAI's. `fields` are
-    others of Config that the shapes do not tell, such as layer_norm_epsilon. A model without biases
-    gets biases of 0. The head is untied if lm_head.weight is there and differs from wte.weight.
+    Arrays are NumPy's or torch's, of any float dtype. A model without biases gets biases of 0. The
+    head is untied if lm_head.weight is there and differs from wte.weight.
 
-    A model of nanoGPT needs activation_function="gelu", the exact one. Without the field, a state
-    dict of its layout is read with gelu_new and a TiedGPTWarning. Raises ArgumentError.
+    config: a Config, or what config.json holds, or the path of that file. Without it, sizes are
+    read from the shapes. n_head cannot be; it must be given unless width and depth are those of a
+    model of OpenAI's. `fields` are others of Config that the shapes do not tell, such as
+    layer_norm_epsilon. A TiedGPTWarning names those that are assumed. A model of nanoGPT needs
+    activation_function="gelu", the exact one.
+
+    Raises ArgumentError, and for `config` what Config and load_model raise.
     """
     check_state_dict(state)
+    state = without_other_heads(state, "the state dict", stacklevel=3)
     arrays = translate_parameters(state)
-    is_nano_gpts = has_transposed_matrices(state)
-    if is_nano_gpts and "activation_function" not in fields:
-        warnings.warn(
-            "this state dict has the layout of nanoGPT, whose models have the exact gelu: pass "
-            'activation_function="gelu", or "gelu_new" if this model has GPT-2\'s',
-            TiedGPTWarning,
-            stacklevel=2,
-        )
     for name in ("wte.weight", "wpe.weight"):
         if name not in arrays or arrays[name].ndim != 2:
             raise ArgumentError(f"this is not the state dict of a GPT-2: it has no matrix {name}")
@@ -422,11 +435,52 @@ def from_state_dict(state: Mapping[str, Any], n_head: int | None = None, **field
     lm_head = arrays.get("lm_head.weight")
     if lm_head is not None and np.array_equal(lm_head, wte):
         del arrays["lm_head.weight"]
-    config = config_of_shapes(arrays, n_head, fields)
-    add_biases_if_none(arrays, config)
+    if config is not None:
+        if n_head is not None or fields:
+            raise ArgumentError("pass config, or n_head and other fields, not both")
+        model_config = replace(as_config(config), tied="lm_head.weight" not in arrays)
+    else:
+        model_config = config_of_shapes(arrays, n_head, fields)
+        warn_of_assumed_fields(model_config, fields, has_transposed_matrices(state))
+    add_biases_if_none(arrays, model_config)
     # A transposed matrix is a view. A model's arrays are in C order, as those of a checkpoint.
     parameters = {name: np.asarray(x, wte.dtype, order="C") for name, x in arrays.items()}
-    return GPT2(config, parameters)
+    return GPT2(model_config, parameters)
+
+
+def as_config(config: Any) -> Config:
+    """The Config that a user gives as such, as what config.json holds, or as a path of that."""
+    if isinstance(config, Config):
+        return config
+    if isinstance(config, Mapping):
+        return Config.from_json(dict(config))
+    if not isinstance(config, str | Path):
+        raise ArgumentError(f"config must be a Config, a dict or a path, got {short_repr(config)}")
+    try:
+        return Config.from_json(read_json(Path(config)))
+    except ConfigError as error:
+        raise ConfigError(f"{config}: {error}") from error
+
+
+def warn_of_assumed_fields(config: Config, fields: dict[str, Any], is_nano_gpts: bool) -> None:
+    """Warn of the fields that change the logits, are told by no array, and were not given.
+
+    The warning names the line that called from_state_dict, which called this function.
+    """
+    assumed = [name for name in NOT_IN_SHAPES if name not in fields]
+    if not assumed:
+        return
+    values = ", ".join(f"{name}={getattr(config, name)!r}" for name in assumed)
+    message = (
+        f"a state dict does not tell these fields, which are assumed: {values}; pass config, such "
+        "as the path of a config.json, or the fields"
+    )
+    if is_nano_gpts and "activation_function" in assumed:
+        message += (
+            ". This one has the layout of nanoGPT, whose models have the exact gelu: pass "
+            'activation_function="gelu", or "gelu_new" if this model has GPT-2\'s'
+        )
+    warnings.warn(message, TiedGPTWarning, stacklevel=3)
 
 
 def config_of_shapes(arrays: Parameters, n_head: int | None, fields: dict[str, Any]) -> Config:

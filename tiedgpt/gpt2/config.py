@@ -49,6 +49,9 @@ FIELDS_NOT_KEPT = (
     "_name_or_path",
 )
 
+# A config.json of 2019 has no model_type. With these fields, it is taken for that of a GPT-2.
+GPT2S_SIZES = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head")
+
 # Fields of config.json that change the model, and the only values under which it is GPT-2.
 # (reorder_and_upcast_attn is not among them: it only changes rounding in half precision.)
 NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
@@ -93,6 +96,9 @@ class Config:
         for name, value in values.items():
             if isinstance(value, np.generic):  # a scalar of NumPy
                 values[name] = value.item()
+        for name in ("bos_token_id", "eos_token_id"):
+            if isinstance(values[name], int) and values[name] == -1:  # in files: none
+                values[name] = None
         # The default of n_inner needs an n_embd that is a size. _check_fields refuses any other.
         if self.n_inner is None and self.n_embd in SIZE:
             values["n_inner"] = 4 * self.n_embd
@@ -167,7 +173,7 @@ class Config:
         """
         if not isinstance(data, dict):
             raise ConfigError(f"expected a JSON object, got {short_repr(data)}")
-        if "model_type" not in data:
+        if "model_type" not in data and not all(name in data for name in GPT2S_SIZES):
             raise ConfigError('"model_type" is missing; expected "gpt2"')
         for name, allowed in NEUTRAL_VALUES.items():
             if name in data and data[name] not in allowed:

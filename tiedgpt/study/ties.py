@@ -133,7 +133,7 @@ def tie_report(name: str, model: AnyModel) -> Report:
         "holds": holds,
         "equal_rows": rows,
         **reading._asdict(),
-        "wasted_bytes": head.end - head.start if head and holds == "equal" else 0,
+        "wasted_bytes": wasted_bytes(embedding, head) if holds == "equal" else 0,
         "parameters": count_stored(tensors, matrices.countable),
     }
 
@@ -315,6 +315,15 @@ def what_is_held(model: AnyModel, matrices: Matrices) -> tuple[str | None, int |
     if len(stored) == 1:
         return ("head" if matrices.embedding is None else "embedding"), None
     return None, None
+
+
+def wasted_bytes(embedding: Tensor | None, head: Tensor | None) -> int:
+    """The bytes of an equal copy. A file of PyTorch may have one matrix under two names."""
+    if embedding is None or head is None:
+        return 0
+    if (embedding.file, embedding.start) == (head.file, head.start):
+        return 0
+    return head.end - head.start
 
 
 def tensor_report(tensor: Tensor | None) -> Report | None:

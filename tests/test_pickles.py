@@ -1,0 +1,602 @@
+"""Files of torch.save: what is read of them, without torch, and that nothing in them is run.
+
+A file is a zip archive, or in the old format five pickles and the storages. Most files here are
+made by support/torch_files.py. The last tests compare with torch.load, live.
+"""
+
+import json
+import mmap
+import os
+import pickle
+import warnings
+import zipfile
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.checkpoint_files import assert_same, write_config
+from support.checks import peak_memory, refuses
+from support.models import SMALL, random_model
+from support.torch_files import (
+    archive,
+    five_pickles,
+    number,
+    tensor,
+    text,
+    torch_file,
+)
+
+import tiedgpt
+from tiedgpt import GPT2, Config
+from tiedgpt.checkpoints import has_unembedding, pickles, read_config, safetensors
+from tiedgpt.checkpoints.pickles import read_saved
+
+FORMATS = [pytest.param(False, id="zip"), pytest.param(True, id="old")]
+
+
+@pytest.fixture
+def read(tmp_path):
+    """read(content) -> the arrays in a file with this content."""
+
+    def read(content: bytes) -> dict[str, np.ndarray]:
+        path = tmp_path / "pytorch_model.bin"
+        path.write_bytes(content)
+        return {name: each.values() for name, each in read_saved(path).tensors.items()}
+
+    return read
+
+
+# Values
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("is_old", FORMATS)
+def test_values_of_every_type(read, is_old, dtype):
+    values = np.arange(-4, 8, dtype=np.float32).reshape(3, 4)
+    stored = values.astype(dtype) if dtype != "bfloat16" else bfloat16(values)
+    found = read(torch_file({"a": stored, "none": stored[:0], "number": stored[1, 2:3]}, is_old))
+    np.testing.assert_array_equal(found["a"], values)
+    np.testing.assert_array_equal(found["number"], values[1, 2:3])
+    assert found["none"].shape == (0, 4)
+    assert {array.dtype.name for array in found.values()} == {"float32"}
+
+
+def bfloat16(values: np.ndarray) -> np.ndarray:
+    """The upper halves of the bits, as support/torch_files.py takes them."""
+    return (values.view(np.uint32) >> 16).astype("<u2").view("<V2").copy()
+
+
+@pytest.mark.parametrize("is_old", FORMATS)
+def test_views_of_one_storage(read, is_old):
+    flat = np.arange(24, dtype=np.float32)
+    views = {
+        "flat": flat,
+        "matrix": flat.reshape(4, 6),
+        "transposed": flat.reshape(4, 6).T,
+        "row": flat.reshape(4, 6)[2],
+        "column": flat.reshape(4, 6)[:, 2],
+        "slice": flat.reshape(4, 6)[1:3, ::2],
+        "axes": flat.reshape(2, 3, 4).transpose(1, 2, 0),
+    }
+    found = read(torch_file(views, is_old))
+    for name, view in views.items():
+        np.testing.assert_array_equal(found[name], view, name)
+        assert found[name].flags.c_contiguous
+
+
+# Models
+
+
+@pytest.fixture
+def write(tmp_path):
+    """write(tensors, file="pytorch_model.bin", ...) -> a directory with that file and a config."""
+
+    def write(
+        tensors: object,
+        file: str = "pytorch_model.bin",
+        is_old: bool = False,
+        config: Config | None = SMALL,
+    ) -> Path:
+        if config is not None:
+            write_config(tmp_path, config)
+        (tmp_path / file).write_bytes(torch_file(tensors, is_old))
+        return tmp_path
+
+    return write
+
+
+MASKS = {"h.0.attn.bias": np.ones((1, 1, 31, 31), bool), "h.1.attn.masked_bias": np.ones((1,))}
+
+
+@pytest.mark.parametrize("prefix", ["", "transformer.", "module.transformer.", "_orig_mod.module."])
+@pytest.mark.parametrize("is_old", FORMATS)
+def test_a_pytorch_model_bin_is_loaded(write, is_old, prefix):
+    """A tied head is the storage of wte. The masks of old files are no parameters."""
+    model = random_model()
+    tensors = {prefix + name: array for name, array in (MASKS | model.parameters).items()}
+    tensors["lm_head.weight"] = model.W_E
+    directory = write(tensors, is_old=is_old)
+    for path in (directory, directory / "pytorch_model.bin"):
+        assert_same(tiedgpt.load_model(path), model)
+        assert read_config(path) == SMALL
+        assert has_unembedding(path)
+
+
+def test_a_tied_head_of_one_storage_is_tied_even_if_a_number_is_nan(write):
+    """nan is equal to nothing, so a comparison of the values would call the head another one."""
+    model = random_model()
+    model.W_E[3, 4] = np.nan
+    directory = write({**model.parameters, "lm_head.weight": model.W_E})
+    assert tiedgpt.load_model(directory).config.tied
+
+
+def test_another_head_is_untied(write):
+    model = random_model(SMALL.with_head("untied"))
+    directory = write(model.parameters, config=model.config)
+    assert_same(tiedgpt.load_model(directory), model)
+
+
+@pytest.mark.parametrize("ending", ["bin", "safetensors"])
+def test_shards_are_loaded(tmp_path, write, ending):
+    """The index of pytorch_model.bin may even name a file of safetensors."""
+    model = random_model()
+    names = list(model.parameters)
+    halves = {"a.bin": names[:5], f"b.{ending}": names[5:]}
+    weight_map = {}
+    for file, half in halves.items():
+        tensors = {name: model.parameters[name] for name in half}
+        if file.endswith(".bin"):
+            write(tensors, file)
+        else:
+            with open(tmp_path / file, "wb") as out:
+                safetensors.write(out, tensors.items())
+        weight_map |= dict.fromkeys(half, file)
+    index = tmp_path / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    assert_same(tiedgpt.load_model(tmp_path), model)
+
+
+def test_safetensors_are_preferred(write):
+    directory = write({"x": np.ones(1)})
+    tiedgpt.save_model(random_model(), None, directory / "saved")
+    (directory / "saved" / "model.safetensors").rename(directory / "model.safetensors")
+    assert_same(tiedgpt.load_model(directory), random_model())
+
+
+def test_float32_is_the_mapped_file(tmp_path):
+    """If it is in row order and starts at a multiple of 4. Longer names move it byte by byte."""
+    path = tmp_path / "saved.pt"
+    matrix = np.ones((3, 5), np.float32)
+    starts = set()
+    for length in range(1, 5):
+        path.write_bytes(torch_file({"a" * length: matrix, "transposed": matrix.T}))
+        tensor, transposed = read_saved(path).tensors.values()
+        is_view = isinstance(tensor.values().base, mmap.mmap)
+        assert is_view == (tensor.start % 4 == 0)
+        assert not isinstance(tensor.values(copy=True).base, mmap.mmap)
+        assert not isinstance(transposed.values().base, mmap.mmap)
+        starts.add(tensor.start % 4)
+    assert starts == {0, 1, 2, 3}
+
+
+# nanoGPT
+
+ARGS = {"n_layer": 2, "n_head": 3, "n_embd": 21, "block_size": 31, "vocab_size": 101}
+NANO = replace(
+    SMALL,
+    n_inner=84,
+    activation_function="gelu",
+    embd_pdrop=0.2,
+    resid_pdrop=0.2,
+    attn_pdrop=0.2,
+    bos_token_id=None,
+    eos_token_id=None,
+)
+
+
+def nano_gpt(model: GPT2, bias: bool = True, prefix: str = "", **args: object) -> dict:
+    """What nanoGPT saves: matrices [out, in], a head, an optimizer, and fields of other types."""
+    state = {}
+    for name, array in {**model.parameters, "lm_head.weight": model.W_U.T}.items():
+        if bias or not name.endswith(".bias"):
+            is_in_block = name.startswith("h.") and array.ndim == 2
+            ours = f"{prefix}transformer.{name}" if name != "lm_head.weight" else prefix + name
+            state[ours] = array.T.copy() if is_in_block else array
+    return {
+        "model": state,
+        "optimizer": {"state": {0: {"step": np.ones(1), "exp_avg": np.ones((7, 3))}}},
+        "model_args": ARGS | {"bias": bias, "dropout": 0.2} | args,
+        "iter_num": 9,
+        "best_val_loss": 1.5,
+        "config": {"out_dir": "out", "compile": True, "betas": [0.9, None]},
+    }
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("prefix", ["", "_orig_mod."])
+@pytest.mark.parametrize("is_old", FORMATS)
+def test_a_ckpt_pt_of_nanogpt_is_loaded(write, is_old, prefix, bias):
+    """Beside it may lie GPT-2's config.json, which came with the vocabulary. It does not count."""
+    model = random_model(NANO)
+    if not bias:
+        for name, array in model.parameters.items():
+            if name.endswith(".bias"):
+                array[:] = 0
+    saved = nano_gpt(model, bias, prefix)
+    for config in (None, SMALL):
+        directory = write(saved, "ckpt.pt", is_old, config)
+        for path in (directory, directory / "ckpt.pt"):
+            loaded = tiedgpt.load_model(path)
+            assert_same(loaded, model)
+            assert loaded.config == read_config(path) == NANO
+    loaded.parameters["h.0.ln_1.bias"][:] = 7  # each bias has its own memory
+    assert not (loaded.parameters["h.1.ln_1.bias"] == 7).any()
+
+
+def test_the_error_says_which_tokenizer_nanogpt_has(write):
+    directory = write(nano_gpt(random_model(NANO)), "ckpt.pt", config=None)
+    refuses("copy merges.txt and vocab.json of gpt2", tiedgpt.load_tokenizer, directory)
+
+
+def test_a_nanogpt_of_before_the_field_bias_has_gelu_new(write):
+    saved = nano_gpt(random_model(NANO))
+    del saved["model_args"]["bias"]
+    directory = write(saved, "ckpt.pt", config=None)
+    assert read_config(directory).activation_function == "gelu_new"
+
+
+def test_a_nanogpt_with_another_head_is_untied(write):
+    model = random_model(NANO.with_head("untied"))
+    directory = write(nano_gpt(model), "ckpt.pt", config=None)
+    assert_same(tiedgpt.load_model(directory), model)
+
+
+def test_gpt2s_token_ends_a_text_where_the_vocabulary_has_it(write):
+    directory = write(nano_gpt(random_model(NANO), vocab_size=50304), "ckpt.pt", config=None)
+    assert read_config(directory / "ckpt.pt").eos_token_ids == (50256,)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n_head": "3"}, "n_head is missing"),
+        ({"n_head": (((3,),),)}, "n_head is missing"),
+        ({"n_head": 4}, "n_head 4 equal heads"),
+        ({"block_size": 7}, r"wpe\.weight has shape"),
+        ({"n_layer": 10**9}, "n_layer"),
+        ({"dropout": 2.0}, "pdrop"),
+    ],
+)
+def test_model_args_that_do_not_fit(write, change, message):
+    directory = write(nano_gpt(random_model(NANO), **change), "ckpt.pt", config=None)
+    refuses(message, tiedgpt.load_model, directory)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        7,
+        [1],
+        {"state_dict": {"wte.weight": np.ones(1)}},
+        {"wte.weight": np.ones(1), "step": 3},
+        {3: np.ones(1)},
+        {"model_args": {}, "model": 3},
+    ],
+)
+def test_what_is_no_state_dict(read, value):
+    refuses("state dict", read, torch_file(value))
+
+
+# What is refused. No name is imported, and nothing is called
+
+
+def global_(module: str, name: str) -> bytes:
+    return f"c{module}\n{name}\n".encode()
+
+
+RUN = text("touch pwned") + b"\x85R."
+HOSTILE = {  # a kind of exploit -> a program, and a part of the message
+    "GLOBAL": (global_("os", "system") + RUN, "os.system"),
+    "posix": (global_("posix", "system") + RUN, "posix.system"),
+    "STACK_GLOBAL": (text("os") + text("system") + b"\x93" + RUN, "os.system"),
+    "INST": (b"(" + text("touch pwned") + b"ios\nsystem\n.", "INST 'os system'"),
+    "OBJ": (b"(" + global_("os", "system") + text("touch pwned") + b"o.", "os.system"),
+    "NEWOBJ": (global_("subprocess", "Popen") + text("touch pwned") + b"\x85\x81.", "subprocess"),
+    "eval": (global_("builtins", "eval") + RUN, "builtins.eval"),
+    "python 2": (global_("__builtin__", "exec") + RUN, "__builtin__.exec"),
+    "getattr": (global_("builtins", "getattr") + RUN, "builtins.getattr"),
+    "attrgetter": (global_("operator", "attrgetter") + RUN, "operator.attrgetter"),
+    "import": (global_("importlib", "import_module") + RUN, "importlib.import_module"),
+    "runpy": (global_("runpy", "_run_code") + RUN, "runpy._run_code"),
+    "partial": (global_("functools", "partial") + RUN, "functools.partial"),
+    "torch.load": (global_("torch", "load") + RUN, "torch.load"),
+    "torch.hub": (global_("torch.hub", "load") + RUN, "torch.hub.load"),
+    "numpy": (global_("numpy.testing._private.utils", "runstring") + RUN, "runstring"),
+    "scalar": (global_("numpy._core.multiarray", "scalar") + RUN, "multiarray.scalar"),
+    "class of a script": (global_("__main__", "GPTConfig") + b")\x81}b.", "__main__.GPTConfig"),
+    "dotted module": (global_("torch", "_utils._rebuild_tensor_v2") + b".", "_rebuild_tensor_v2"),
+    "attribute": (
+        text("torch._utils") + text("_rebuild_tensor_v2.__globals__") + b"\x93.",
+        "__globals__",
+    ),
+    "EXT": (b"\x82\1.", "EXT1"),
+    "persistent text": (b"Pmodule\n.", "PERSID"),
+    "numbers for names": (b"K\1K\2\x93.", "name"),
+    "BUILD": (b"}" + text("__class__") + global_("os", "system") + b"sb.", "os.system"),
+    "call of a text": (text("os.system") + RUN, "call"),
+    "dict of pairs": (global_("collections", "OrderedDict") + RUN, "call"),
+    "storage called": (global_("torch", "FloatStorage") + number(2**40) + b"\x85R.", "call"),
+    "texts for a storage": (
+        global_("torch._utils", "_rebuild_tensor_v2") + b"(" + text("os") * 6 + b"tR.",
+        "call",
+    ),
+    "parameter of a text": (global_("torch._utils", "_rebuild_parameter") + RUN, "call"),
+    "persistent tuple": (b"(" + text("storage") + text("torch FloatStorage") + b"tQ.", "storage"),
+    "append to a tuple": (b")K\1a.", "APPEND"),
+    "item of a list": (b"]K\1K\2s.", "SETITEM"),
+    "half a pair": (b"}(K\1u.", "damaged"),
+    "stack": (b"R.", "damaged"),
+    "mark": (b"t.", "damaged"),
+    "memo": (b"h\5.", "damaged"),
+    "no STOP": (b"}", "damaged"),
+    "length": (b"X\xff\xff\xff\xff.", "damaged"),
+    "long length": (b"\x8d" + b"\xff" * 8 + b".", "damaged"),
+    "not a pickle": (b"hello", "damaged"),
+    "too long": (b"}0" * pickles.MAX_PICKLE, "POP"),
+    "deep": (b"]" * 5000 + b"a" * 4999 + b".", "list"),
+    "deep key": (b"})" + b"\x85" * 5000 + b"K\1s.", "key"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_program_that_would_do_more_is_refused(read, tmp_path, monkeypatch, kind):
+    monkeypatch.chdir(tmp_path)
+    program, message = HOSTILE[kind]
+    program = b"\x80\x02" + program
+    for content in (archive(program, []), five_pickles(program, []), program):
+        if content == program:
+            message = "pytorch_model.bin"
+        error = refuses(message, read, content)
+        assert len(error) < 500
+    assert os.listdir() == ["pytorch_model.bin"]
+
+
+def test_nothing_of_pickle_is_used(read, monkeypatch):
+    """Neither Python's unpickler nor an import of a name, even for a file that is right."""
+    content = torch_file({"a": np.ones(2)})
+
+    def fail(*_: object, **__: object) -> None:
+        pytest.fail("it was unpickled")
+
+    for name in ("load", "loads", "Unpickler", "_Unpickler"):
+        monkeypatch.setattr(pickle, name, fail)
+    np.testing.assert_array_equal(read(content)["a"], [1, 1])
+
+
+def bomb(depth: int) -> bytes:
+    """Nested tuples of 2**depth numbers: each has the one before twice."""
+    program = b"K\1\x85q\0"
+    for n in range(depth):
+        program += b"h%ch%c\x86q%c" % (n, n, n + 1)
+    return program
+
+
+BOMBS = {
+    "a value": bomb(200) + b".",
+    "a key": b"}" + bomb(200) + b"h\5s.",
+    "a value of a state dict": b"}" + text("a") + b"(" + bomb(200) + b"ts.",
+    "model_args": b"}(" + text("model_args") + b"}" + text("n_embd") + b"(" + bomb(200) + b"ts"
+    + text("model") + b"}u.",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_nested_tuples_are_neither_walked_nor_shown(tmp_path, read, kind):
+    content = archive(b"\x80\x02" + BOMBS[kind], [])
+    path = tmp_path / "ckpt.pt"
+    path.write_bytes(content)
+    error = refuses(r"ckpt\.pt", tiedgpt.load_model, path)
+    assert len(error) < 500
+
+
+DEPTH = 100_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "nested",
+    [
+        pytest.param(b"]" * DEPTH + b"a" * (DEPTH - 1), id="lists"),
+        pytest.param(b")" + b"\x85" * DEPTH, id="tuples"),
+        pytest.param(b"}K\1" * DEPTH + b"}" + b"s" * DEPTH, id="dicts"),
+    ],
+)
+def test_deep_nesting_does_not_fill_the_stack_of_python(read, nested):
+    for program in (nested, b"}" + text("a") + nested + b"s"):
+        refuses("state dict", read, archive(b"\x80\x02" + program + b".", []))
+
+
+WRONG_TENSORS = {  # what is wrong with a tensor of 2 x 2 in a storage of 4 -> its arguments
+    "offset": {"offset": 1},
+    "size": {"size": (3, 2)},
+    "stride": {"stride": (3, 1)},
+    "one number many times": {"size": (2**62, 2), "stride": (0, 1)},
+    "negative stride": {"stride": (-1, 1)},
+    "negative offset": {"offset": -1},
+    "negative size": {"size": (-2, -2)},
+    "numbers of 2000 bits": {"size": (2**2000, 2**2000)},
+    "offset of 2000 bits": {"offset": 2**2000},
+    "axes": {"size": (1,) * 40, "stride": (1,) * 40},
+    "lengths": {"size": (2,)},
+    "float": {"size": (2.0, 2)},
+    "true": {"size": (True, 2)},
+    "none": {"size": None},
+    "a list": {"stride": [2, 1]},
+    "storage beyond the file": {"n": 2**62},
+    "storage too large": {"n": 5},
+    "storage too small": {"n": 3},
+    "storage below 0": {"n": -4},
+    "no such storage": {"storage": ("storage", "ctorch\nFloatStorage\n", "7", "cpu")},
+    "path": {"storage": ("storage", "ctorch\nFloatStorage\n", "../byteorder", "cpu")},
+    "wider type": {"storage": ("storage", "ctorch\nDoubleStorage\n", "0", "cpu")},
+    "unknown type": {"storage": ("storage", "ctorch\nQInt8Storage\n", "0", "cpu")},
+    "no storage": {"storage": ("module", "ctorch\nFloatStorage\n", "0", "cpu")},
+}
+
+
+@pytest.mark.parametrize("fault", WRONG_TENSORS)
+def test_a_tensor_that_is_not_in_its_storage(read, fault):
+    for arguments, is_right in (({}, True), (WRONG_TENSORS[fault], False)):
+        program = b"\x80\x02}" + text("wte.weight") + tensor(**arguments) + b"s."
+        values = np.arange(4, dtype=np.float32)
+        for content in (archive(program, [values.tobytes()]), five_pickles(program, [values])):
+            if is_right:
+                np.testing.assert_array_equal(read(content)["wte.weight"], [[0, 1], [2, 3]])
+            else:
+                error = refuses("tensor|storage|call|name", read, content)
+                assert len(error) < 900
+
+
+def test_tensors_that_overlap_are_refused(read):
+    """1,000 layers of one matrix would take 1,000 times the memory of the file."""
+    matrix = np.ones((100, 100), np.float16)
+    tensors = {f"h.{layer}.mlp.c_fc.weight": matrix for layer in range(1000)}
+    refuses("overlap", read, torch_file(tensors))
+
+
+# Archives
+
+
+def edit_archive(change) -> bytes:
+    """An archive with one tensor, of which `change` makes (name, content, kind of compression)."""
+    program = b"\x80\x02}" + text("a") + tensor() + b"s."
+    files = {"m/data.pkl": program, "m/byteorder": b"little", "m/data/0": bytes(16)}
+    content = BytesIO()
+    with warnings.catch_warnings(), zipfile.ZipFile(content, "w") as file:
+        warnings.simplefilter("ignore")  # a name twice
+        for name, data, *compression in change(files):
+            file.writestr(name, data, *compression)
+    return content.getvalue()
+
+
+ARCHIVES = {
+    "compressed": (lambda f: [(n, d, zipfile.ZIP_DEFLATED) for n, d in f.items()], "compressed"),
+    "big-endian": (lambda f: (f | {"m/byteorder": b"big"}).items(), "big-endian"),
+    "no pickle": (lambda f: list(f.items())[1:], "data.pkl"),
+    "two pickles": (lambda f: [*f.items(), ("n/data.pkl", b"")], "data.pkl"),
+    "a name twice": (lambda f: [*f.items(), ("m/data/0", bytes(16))], "data.pkl"),
+    "no storage": (lambda f: list(f.items())[:2], "m/data/0"),
+    "nothing": (lambda f: [], "torch.save"),
+}
+
+
+@pytest.mark.parametrize("fault", ARCHIVES)
+def test_an_archive_that_torch_does_not_write(read, fault):
+    assert read(edit_archive(lambda files: files.items()))["a"].shape == (2, 2)
+    change, message = ARCHIVES[fault]
+    refuses(message, read, edit_archive(change))
+
+
+# Places in the last entry of the list of files, which is that of m/data/0 -> another value
+LIST = {"header": (42, 2**31), "sizes": (20, 2**31), "encrypted": (8, 1), "method": (10, 99)}
+
+
+@pytest.mark.parametrize("place", LIST)
+def test_a_list_of_files_that_is_damaged(read, place):
+    content = bytearray(edit_archive(lambda files: files.items()))
+    offset, value = LIST[place]
+    start = content.rindex(b"PK\1\2") + offset
+    size = 2 if place in ("encrypted", "method") else 4
+    content[start : start + size] = value.to_bytes(size, "little")
+    if place == "sizes":
+        content[start + 4 : start + 8] = value.to_bytes(4, "little")
+    refuses("m/data/0", read, bytes(content))
+
+
+@pytest.mark.parametrize("is_old", FORMATS)
+def test_a_truncated_file_is_refused(read, is_old):
+    content = torch_file({"a": np.ones(40), "b": np.ones((7, 3)).T}, is_old)
+    for end in range(0, len(content), 16):
+        refuses(r"pytorch_model\.bin: ", read, content[:end])
+
+
+def test_the_old_format_of_another_computer(read):
+    refuses("big-endian", read, five_pickles(b"\x80\x02}.", [], little=False))
+
+
+def test_a_large_number_takes_no_memory(read):
+    arguments = {"size": (2**40,), "stride": (1,), "n": 2**40}
+    content = archive(b"\x80\x02}" + text("a") + tensor(**arguments) + b"s.", [bytes(16)])
+    assert peak_memory(refuses, "storage", read, content) < 1_000_000
+
+
+# Compared with torch, live
+
+
+def saved_by_torch(torch) -> dict[str, object]:
+    """A name -> what torch.save saves."""
+    generator = torch.Generator().manual_seed(0)
+    flat = torch.randn(60, generator=generator)
+    matrix = flat.view(6, 10)
+    linear = torch.nn.Linear(3, 4)
+    optimizer = torch.optim.AdamW(linear.parameters())
+    linear(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    dtypes = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+    return {
+        "dtypes": {f"{dtype}": flat.to(dtype) for dtype in dtypes},
+        "views": {
+            "t": matrix.t(),
+            "slice": matrix[1:4, 2:9:3],
+            "column": matrix[:, 3],
+            "number": matrix[2, 3],
+            "none": matrix[:0],
+            "permuted": flat.view(3, 4, 5).permute(2, 0, 1),
+        },
+        "shared": {"wte.weight": matrix, "lm_head.weight": matrix},
+        "parameters": dict(linear.named_parameters()),
+        "state dict": linear.state_dict(),
+        "nanoGPT": {
+            "model": {f"_orig_mod.{name}": each for name, each in linear.state_dict().items()},
+            "optimizer": optimizer.state_dict(),
+            "model_args": {"n_layer": 12, "bias": False, "vocab_size": None, "dropout": 0.0},
+            "best_val_loss": flat[0],
+            "config": {"betas": (0.9, 0.95), "name": "é", "seed": 2**40, "gone": None},
+        },
+    }
+
+
+SAVED = ["dtypes", "views", "shared", "parameters", "state dict", "nanoGPT"]
+
+
+@pytest.mark.parametrize("name", SAVED)
+@pytest.mark.parametrize("protocol", [2, 3, 4])
+@pytest.mark.parametrize("is_old", FORMATS)
+def test_files_of_torch_are_read_as_torch_reads_them(tmp_path, name, is_old, protocol):
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "saved.pt"
+    value = saved_by_torch(torch)[name]
+    new = not is_old
+    torch.save(value, path, pickle_protocol=protocol, _use_new_zipfile_serialization=new)
+    # weights_only reads the second protocol alone.
+    theirs = torch.load(path, weights_only=protocol == 2)
+    ours = read_saved(path)
+    if name == "nanoGPT":
+        assert ours.model_args == theirs["model_args"]
+        theirs = theirs["model"]
+    assert list(ours.tensors) == list(theirs)
+    for key, expected in theirs.items():
+        values = expected.detach().float().numpy()
+        np.testing.assert_array_equal(ours.tensors[key].values(), values, key)
+
+
+def test_what_torch_refuses_is_refused(tmp_path):
+    """Both refuse a class of the script, which `weights_only` would have to import."""
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "saved.pt"
+    torch.save({"model": {}, "config": Config()}, path)
+    with pytest.raises(pickle.UnpicklingError):
+        torch.load(path, weights_only=True)
+    refuses("tiedgpt.gpt2.config.Config", read_saved, path)

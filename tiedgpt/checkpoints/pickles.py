@@ -1,0 +1,509 @@
+"""Files of torch.save, read without torch and without running what is in them.
+
+A pickle is a program for a machine with a stack. `pickle.load` imports and calls what the program
+names, which may be any code. Here, pickletools lists the instructions, which runs nothing, and
+`Machine` follows those that make numbers, texts, tuples, lists and dicts. It has no instruction
+that calls: where the program asks for a call, one of the few NAMES makes a dict, or a StoredTensor,
+which says where the values are. Every other name is refused.
+
+Since torch 1.6 the file is a zip archive, whose files are not compressed:
+
+    NAME/data.pkl     the pickle: {"wte.weight": a tensor, ...}
+    NAME/byteorder    "little", since torch 2.1
+    NAME/data/KEY     a storage: numbers of one type. Several tensors may be parts of it
+
+Before, it was five pickles: MAGIC, PROTOCOL, the properties of the computer, the tensors, and the
+keys of the storages. Then comes each storage: 8 bytes with how many numbers it has, and these.
+
+nanoGPT's ckpt.pt holds {"model": {"transformer.wte.weight": a tensor, ...}, "model_args": {...},
+"optimizer": ...}. Its matrices are [out, in].
+"""
+
+import io
+import mmap
+import os
+import pickletools
+import re
+import struct
+import zipfile
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ..errors import COUNT, CheckpointError, ConfigError, short_repr
+from ..gpt2.config import Config
+from .json_files import open_to_read
+from .safetensors import DTYPE_BITS, MAX_AXES, Tensor
+
+# Bytes. nanoGPT's GPT-2 XL with its optimizer needs 0.2 million; Python's objects for nothing but
+# empty dicts take 72 times the size of their pickle.
+MAX_PICKLE = 1 << 21
+ZIP = b"PK\3\4"  # the first bytes of an archive
+OLD = b"\x80"  # the first byte of a pickle
+READ_MORE = "README.md, Checkpoints of other programs"
+CONVERT = f"if you trust the file, convert it with torch ({READ_MORE})"
+NOT_SAVED = f"is not a file of torch.save; a model of llm.c is not read ({READ_MORE})"
+LOCAL_HEADER = struct.Struct("<4s22xHH")  # ZIP, and the lengths of the name and the extra field
+GPT2S_END = 50256  # the id of <|endoftext|>
+MAGIC = 0x1950A86A20F9469CFC6C
+PROTOCOL = 1001
+VERSION = 5  # of pickles; torch.save writes 2 by default
+
+# The names that a pickle may have, as pickletools writes them: module and name.
+ORDERED_DICT = "collections OrderedDict"
+REBUILD_TENSOR = "torch._utils _rebuild_tensor_v2"
+REBUILD_PARAMETER = "torch._utils _rebuild_parameter"
+STORAGES = {  # and the dtype in the terms of safetensors
+    "torch DoubleStorage": "F64",
+    "torch FloatStorage": "F32",
+    "torch HalfStorage": "F16",
+    "torch BFloat16Storage": "BF16",
+    "torch LongStorage": "I64",
+    "torch IntStorage": "I32",
+    "torch ShortStorage": "I16",
+    "torch CharStorage": "I8",
+    "torch ByteStorage": "U8",
+    "torch BoolStorage": "BOOL",
+    "torch.storage UntypedStorage": "U8",
+}
+NAMES = (ORDERED_DICT, REBUILD_TENSOR, REBUILD_PARAMETER, *STORAGES)
+
+IN_BLOCK = re.compile(r"(^|\.)h\.\d+\.")  # in the names of a block's parameters
+
+# Instructions that put their argument, or a constant, on the stack.
+LITERALS = (
+    "BININT",
+    "BININT1",
+    "BININT2",
+    "LONG1",
+    "BINFLOAT",
+    "BINUNICODE",
+    "SHORT_BINUNICODE",
+    "BINSTRING",
+    "SHORT_BINSTRING",
+)
+CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
+TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}  # of so many values
+CHANGES = ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "BUILD")  # of a list or dict
+NAMES_SOMETHING = ("GLOBAL", "STACK_GLOBAL", "REDUCE", "BINPERSID")  # outside the pickle
+
+
+@dataclass(frozen=True)
+class Name:
+    """One of NAMES on the stack."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Storage:
+    """The numbers of a type to which a key leads."""
+
+    key: str
+    dtype: str
+    size: int  # how many numbers
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a number."""
+        return DTYPE_BITS[self.dtype] // 8
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A part of a storage. Offset and strides count numbers."""
+
+    storage: Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SavedFile:
+    """The tensors of a state dict by its names, and the model_args if the file is of nanoGPT.
+
+    The tensors of nanoGPT have the layout of transformers.
+    """
+
+    tensors: dict[str, Tensor]
+    model_args: dict[str, Any] | None
+
+
+class Machine:
+    """Follows the instructions of a pickle. `where` is for the CheckpointErrors."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.storages: dict[str, Storage] = {}  # all that are named
+        self.stack: list[Any] = []
+        self.marks: list[int] = []  # lengths of the stack
+        self.memo: dict[int, Any] = {}
+
+    def run(self, content: bytes) -> tuple[Any, int]:
+        """The value of the pickle at the start of `content`, and the length of the pickle."""
+        self.stack, self.marks, self.memo = [], [], {}
+        program = io.BytesIO(content)
+        try:
+            for instruction, argument, _ in pickletools.genops(program):
+                if instruction.name == "STOP":
+                    return self.stack.pop(), program.tell()
+                self.follow(instruction.name, argument)
+        except (ValueError, IndexError, KeyError) as error:
+            if isinstance(error, CheckpointError):
+                raise
+            # genops; or an instruction for which the stack or the memo has too few values
+            raise CheckpointError(
+                f"{self.where}: not a pickle, damaged, or longer than {MAX_PICKLE} bytes: "
+                f"{short_repr(error, limit=100)}"
+            ) from error
+        raise AssertionError("genops ends with STOP or a ValueError")
+
+    def follow(self, instruction: str, argument: Any) -> None:
+        """One instruction. Raises CheckpointError for one that torch.save does not write."""
+        stack = self.stack
+        if instruction in LITERALS:
+            stack.append(argument)
+        elif instruction in CONSTANTS:
+            stack.append(CONSTANTS[instruction])
+        elif instruction in TUPLES:
+            stack.append(tuple(self.pop(TUPLES[instruction])))
+        elif instruction == "EMPTY_DICT":
+            stack.append({})
+        elif instruction == "EMPTY_LIST":
+            stack.append([])
+        elif instruction in CHANGES:
+            self.change(instruction)
+        elif instruction in NAMES_SOMETHING:
+            stack.append(self.make(instruction, argument))
+        else:
+            self.mark_or_remember(instruction, argument)
+
+    def mark_or_remember(self, instruction: str, argument: Any) -> None:
+        """An instruction for the marks or the memo, or for neither."""
+        match instruction:
+            case "PROTO" if argument <= VERSION:
+                pass
+            case "FRAME":  # the length of a part
+                pass
+            case "MARK":
+                self.marks.append(len(self.stack))
+            case "TUPLE":
+                values = self.pop_to_mark()
+                self.stack.append(tuple(values))
+            case "BINPUT" | "LONG_BINPUT":
+                self.memo[argument] = self.stack[-1]
+            case "MEMOIZE":
+                self.memo[len(self.memo)] = self.stack[-1]
+            case "BINGET" | "LONG_BINGET":
+                self.stack.append(self.memo[argument])
+            case _:
+                named = "" if argument is None else f" {short_repr(argument)}"
+                raise self.error(f"the instruction {instruction}{named}, which torch never saves")
+
+    def pop(self, count: int) -> list[Any]:
+        """Take the last `count` values from the stack."""
+        if count > len(self.stack):
+            raise IndexError("the stack is too short")
+        values = self.stack[-count:]
+        del self.stack[-count:]
+        return values
+
+    def pop_to_mark(self) -> list[Any]:
+        """Take the values after the last mark from the stack."""
+        mark = self.marks.pop()
+        values = self.stack[mark:]
+        del self.stack[mark:]
+        return values
+
+    def change(self, instruction: str) -> None:
+        """Put values into the list or dict before them on the stack."""
+        is_many = instruction in ("APPENDS", "SETITEMS")
+        count = 2 if instruction == "SETITEM" else 1
+        values = self.pop_to_mark() if is_many else self.pop(count)
+        target = self.stack[-1]
+        if instruction == "BUILD" and isinstance(target, dict):
+            return  # the attributes of an OrderedDict: _metadata, which has no values
+        if instruction.startswith("APPEND") and isinstance(target, list):
+            target += values
+        elif instruction.startswith("SETITEM") and isinstance(target, dict):
+            for key, value in zip(values[::2], values[1::2], strict=True):
+                if not isinstance(key, str | int):  # hashing nested tuples may take for ever
+                    raise self.error(f"a key of type {type(key).__name__}; expected a text")
+                target[key] = value
+        else:
+            raise self.error(f"{instruction} of a {type(target).__name__}")
+
+    def make(self, instruction: str, argument: Any) -> Any:
+        """What an instruction of NAMES_SOMETHING makes."""
+        if instruction == "BINPERSID":
+            return self.storage(self.stack.pop())
+        if instruction == "REDUCE":
+            name, arguments = self.pop(2)
+            return self.call(name, arguments)
+        if instruction == "STACK_GLOBAL":
+            module, name = self.pop(2)
+            argument = f"{module} {name}" if isinstance(module, str) else ""
+        if argument not in NAMES:
+            raise self.error(
+                f"names {short_repr(argument.replace(' ', '.'))}, which no state dict needs and "
+                f"which could run any code, so it is not read; {CONVERT}"
+            )
+        return Name(argument)
+
+    def call(self, name: Any, arguments: Any) -> Any:
+        """The dict or the tensor that torch's function of this name would return."""
+        match name, arguments:
+            case Name(text=text), () if text == ORDERED_DICT:
+                return {}
+            case Name(text=text), (StoredTensor() as tensor, *_) if text == REBUILD_PARAMETER:
+                return tensor
+            case (
+                Name(text=text),
+                (Storage() as storage, offset, tuple(shape), tuple(strides), *_),
+            ) if text == REBUILD_TENSOR:
+                is_short = len(shape) == len(strides) <= MAX_AXES
+                if is_short and all(number in COUNT for number in (offset, *shape, *strides)):
+                    return StoredTensor(storage, offset, shape, strides)
+        raise self.error("a call with other arguments than torch.save writes")
+
+    def storage(self, identity: Any) -> Storage:
+        """The storage that a persistent id names."""
+        match identity:
+            # The sixth part, in files of before torch 1.6, is None.
+            case ("storage", Name(text=text), str(key), str(), size, *view) if (
+                text in STORAGES and size in COUNT and view in ([], [None])
+            ):
+                storage = Storage(key, STORAGES[text], size)
+                if self.storages.setdefault(key, storage) == storage:
+                    return storage
+        raise self.error("a storage that torch.save does not write")
+
+    def error(self, text: str) -> CheckpointError:
+        return CheckpointError(f"{self.where}: {text}")
+
+
+# A file
+
+
+def read_saved(path: Path) -> SavedFile:
+    """The tensors of a file, whose values are not read. Raises CheckpointError."""
+    with open_to_read(path) as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            raise CheckpointError(f"{path}: the file is empty")
+        memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        if memory[:4] == ZIP:
+            value, starts = _read_archive(_list_of_files(file, path), memory, path)
+        elif memory[:1] == OLD:
+            value, starts = _read_five_pickles(memory, path)
+        else:
+            raise CheckpointError(f"{path} {NOT_SAVED}")
+
+    state, model_args = value, None
+    if isinstance(value, dict) and isinstance(value.get("model_args"), dict):
+        state, model_args = value.get("model"), value["model_args"]
+    expected = (
+        f"expected a state dict, name -> tensor, or nanoGPT's model and model_args; {CONVERT}"
+    )
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path}: holds a {type(state).__name__}; {expected}")
+    tensors = {}
+    for name, stored in state.items():
+        if not isinstance(name, str) or not isinstance(stored, StoredTensor):
+            kind = type(stored).__name__
+            raise CheckpointError(f"{path}: {short_repr(name)} is a {kind}; {expected}")
+        tensors[name] = _located(name, stored, starts[stored.storage.key], path, memory)
+    # A tied head is counted twice. More would be tensors that overlap: 1,000 layers of one matrix.
+    if sum(tensor.end - tensor.start for tensor in tensors.values()) > 2 * len(memory):
+        raise CheckpointError(f"{path}: tensors overlap: they have more values than the file")
+    if model_args is not None:
+        has_biases = model_args.get("bias") is not False
+        tensors = _from_nano_gpts_layout(tensors, has_biases, path)
+    return SavedFile(tensors, model_args)
+
+
+def _list_of_files(archive: BinaryIO, path: Path) -> list[zipfile.ZipInfo]:
+    """The list at the end of an archive. Raises CheckpointError for a damaged one."""
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            return opened.infolist()
+    # What zipfile raises. ValueError: a name is no text.
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as error:
+        raise CheckpointError(f"{path}: truncated, or not a file of torch.save: {error}") from error
+
+
+def _read_archive(
+    entries: list[zipfile.ZipInfo], memory: mmap.mmap, path: Path
+) -> tuple[Any, dict[str, int]]:
+    """The value of the pickle in an archive, and where the values of each storage start."""
+    by_name = {entry.filename: entry for entry in entries}
+    programs = [name for name in by_name if name.count("/") == 1 and name.endswith("/data.pkl")]
+    if len(by_name) != len(entries) or len(programs) != 1:
+        raise CheckpointError(f"{path}: not an archive of torch.save, with one data.pkl")
+    start, end = _place(by_name[programs[0]], memory, path)
+    machine = Machine(f"{path}: data.pkl")
+    value, _ = machine.run(memory[start : min(end, start + MAX_PICKLE)])
+
+    folder = programs[0].removesuffix("data.pkl")
+    if f"{folder}byteorder" in by_name:
+        start, end = _place(by_name[f"{folder}byteorder"], memory, path)
+        if memory[start:end] != b"little":
+            raise _other_byte_order(path)
+    starts = {}
+    for key, storage in machine.storages.items():
+        name = f"{folder}data/{key}"
+        if name not in by_name:
+            raise CheckpointError(f"{path}: the storage {short_repr(name)} is missing")
+        starts[key], end = _place(by_name[name], memory, path)
+        _check_size(storage, end - starts[key], path)
+    return value, starts
+
+
+def _place(entry: zipfile.ZipInfo, memory: mmap.mmap, path: Path) -> tuple[int, int]:
+    """The positions of the first byte of a file in the archive, and of the byte after its last.
+
+    Before the file, the archive has a header of it. Raises CheckpointError for a compressed file.
+    """
+    where = f"{path}: {short_repr(entry.filename)}"
+    data = entry.header_offset + LOCAL_HEADER.size
+    if not 0 <= entry.header_offset <= len(memory) - LOCAL_HEADER.size:
+        raise CheckpointError(f"{where} is outside the archive")
+    signature, name_length, extra_length = LOCAL_HEADER.unpack(memory[entry.header_offset : data])
+    start = data + name_length + extra_length
+    end = start + entry.file_size
+    if signature != ZIP or end > len(memory):
+        raise CheckpointError(f"{where} is not where the archive says")
+    is_encrypted = entry.flag_bits & 1
+    if entry.compress_type != zipfile.ZIP_STORED or is_encrypted:
+        raise CheckpointError(f"{where} is compressed or encrypted, which torch.save never does")
+    return start, end
+
+
+def _read_five_pickles(memory: mmap.mmap, path: Path) -> tuple[Any, dict[str, int]]:
+    """The value of a file of before torch 1.6, and where the values of each storage start."""
+    machine = Machine(f"{path}")
+    values: list[Any] = []
+    position = 0
+    for expected in (MAGIC, PROTOCOL, None, None, None):
+        value, length = machine.run(memory[position : position + MAX_PICKLE])
+        position += length
+        values.append(value)
+        if expected is not None and value != expected:
+            raise CheckpointError(f"{path} {NOT_SAVED}")
+    _, _, computer, value, keys = values
+    if not isinstance(computer, dict) or computer.get("little_endian") is not True:
+        raise _other_byte_order(path)
+    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+        raise CheckpointError(f"{path}: the keys of the storages are no list of texts")
+
+    starts = {}
+    for key in keys:
+        size = int.from_bytes(memory[position : position + 8], "little")
+        starts[key] = position + 8
+        if key in machine.storages:
+            storage = machine.storages[key]
+            position = starts[key] + size * storage.itemsize
+            _check_size(storage, size * storage.itemsize, path)
+    if machine.storages.keys() != starts.keys() or position > len(memory):
+        raise CheckpointError(f"{path}: truncated, or its storages are not those of its tensors")
+    return value, starts
+
+
+def _other_byte_order(path: Path) -> CheckpointError:
+    return CheckpointError(
+        f"{path}: its numbers begin with the highest byte (big-endian), which is not read; load it "
+        "with torch, and save it on a little-endian computer"
+    )
+
+
+def _check_size(storage: Storage, n_bytes: int, path: Path) -> None:
+    """Check that the file has all values of a storage, and no more."""
+    expected = storage.size * storage.itemsize
+    if n_bytes != expected:
+        raise CheckpointError(
+            f"{path}: the storage {short_repr(storage.key)} has {n_bytes} bytes; expected "
+            f"{short_repr(expected)}"
+        )
+
+
+def _located(name: str, stored: StoredTensor, start: int, path: Path, memory: mmap.mmap) -> Tensor:
+    """A tensor as one of the file, if its values are in its storage, which starts at `start`."""
+    storage = stored.storage
+    size = prod(stored.shape)
+    last = stored.offset
+    for axis, stride in zip(stored.shape, stored.strides, strict=True):
+        last += (axis - 1) * stride
+    # A stride of 0 would make many values of one.
+    if size > storage.size or (size > 0 and last >= storage.size):
+        raise CheckpointError(
+            f"{path}: tensor {short_repr(name)} of shape {short_repr(stored.shape)} is not in its "
+            f"storage of {short_repr(storage.size)} numbers"
+        )
+    first_byte = start + (stored.offset * storage.itemsize if size > 0 else 0)
+    return Tensor(
+        file=path,
+        name=name,
+        dtype=storage.dtype,
+        shape=stored.shape,
+        start=first_byte,
+        end=first_byte + size * storage.itemsize,
+        memory=memory,
+        strides=tuple(stride * storage.itemsize for stride in stored.strides),
+    )
+
+
+# nanoGPT
+
+
+def _from_nano_gpts_layout(
+    tensors: dict[str, Tensor], has_biases: bool, path: Path
+) -> dict[str, Tensor]:
+    """The tensors of a nanoGPT with matrices [in, out] and with biases, of 0 if it has none."""
+    converted = {}
+    for name, tensor in tensors.items():
+        is_in_block = IN_BLOCK.search(name) is not None
+        if is_in_block and len(tensor.shape) == 2 and tensor.strides is not None:
+            tensor = replace(tensor, shape=tensor.shape[::-1], strides=tensor.strides[::-1])
+        converted[name] = tensor
+        module, _, kind = name.rpartition(".")
+        if not has_biases and kind == "weight" and (is_in_block or module.endswith("ln_f")):
+            shape = tensor.shape[-1:]
+            zeros = bytearray(4 * prod(shape))
+            bias = f"{module}.bias"
+            converted[bias] = Tensor(path, bias, "F32", shape, 0, len(zeros), zeros)
+    return converted
+
+
+def nano_gpt_config(path: Path) -> Config | None:
+    """The Config of a ckpt.pt of nanoGPT; None for another file. Raises CheckpointError."""
+    model_args = read_saved(path).model_args
+    if model_args is None:
+        return None
+    numbers: dict[
+        str, Any
+    ] = {}  # the others are not shown in errors: nested tuples may be very long
+    for name, value in model_args.items():
+        if isinstance(value, int | float):
+            numbers[name] = value
+    try:
+        dropout = numbers.get("dropout", 0.0)
+        config = Config(
+            vocab_size=numbers["vocab_size"],
+            n_ctx=numbers["block_size"],
+            n_embd=numbers["n_embd"],
+            n_layer=numbers["n_layer"],
+            n_head=numbers["n_head"],
+            # nanoGPT has the exact gelu since June 2023, and the field bias since February 2023.
+            activation_function="gelu" if "bias" in numbers else "gelu_new",
+            embd_pdrop=dropout,
+            resid_pdrop=dropout,
+            attn_pdrop=dropout,
+        )
+    except KeyError as error:
+        raise CheckpointError(f"{path}: model_args: {error.args[0]} is missing") from error
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: model_args: {error}") from error
+    if config.vocab_size <= GPT2S_END:  # another vocabulary, such as one of characters
+        config = replace(config, bos_token_id=None, eos_token_id=None)
+    return config
