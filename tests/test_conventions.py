@@ -374,11 +374,11 @@ def test_two_names_of_one_parameter():
     """With the same values they are one parameter, with others an error: neither counts more."""
     model = random_model()
     state = {**model.parameters, "transformer.wte.weight": model.W_E.copy()}
-    assert_read_as(model, from_state_dict(state, n_head=3))
+    assert_read_as(model, from_state_dict(state, config=model.config))
     state["transformer.wte.weight"] = model.W_E + 1
     message = r"'wte\.weight' and 'transformer\.wte\.weight' are both wte\.weight, and they differ"
     with pytest.raises(ArgumentError, match=message):
-        from_state_dict(state, n_head=3)
+        from_state_dict(state, config=model.config)
 
 
 NO_WEIGHTS = {
@@ -396,19 +396,19 @@ NO_WEIGHTS = {
 @pytest.mark.parametrize("name", ["wte.weight", "h.0.attn.c_attn.weight", "h.1.mlp.c_fc.weight"])
 def test_a_value_that_is_no_matrix_of_floats(name, value):
     with pytest.raises(ArgumentError, match=re.escape(name)):
-        from_state_dict({**random_model().parameters, name: value}, n_head=3)
+        from_state_dict({**random_model().parameters, name: value}, config=TINY)
 
 
 def test_a_quantised_tensor_of_torch():
     torch = pytest.importorskip("torch")
     state = {**random_model().parameters, "wte.weight": torch.ones(211, 48, dtype=torch.int8)}
     with pytest.raises(ArgumentError, match=r"'wte\.weight' must be .* floats, got torch\.int8"):
-        from_state_dict(state, n_head=3)
+        from_state_dict(state, config=TINY)
 
 
 def test_weights_as_lists():
     state = {name: array.tolist() for name, array in random_model().parameters.items()}
-    assert_read_as(random_model(), from_state_dict(state, n_head=3))
+    assert_read_as(random_model(), from_state_dict(state, config=TINY))
 
 
 @pytest.mark.parametrize("state", [None, [np.ones(3)], np.ones(3)], ids=["None", "list", "array"])
