@@ -28,6 +28,7 @@ from tiedgpt.documents import Block, Input
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.evaluation import score
 from tiedgpt.fast import blas
+from tiedgpt.gpt2.special_tokens import Flags
 
 distributed = pytest.importorskip("distributed")
 psutil = pytest.importorskip("psutil")
@@ -402,7 +403,7 @@ def test_a_vocabulary_with_other_tokens_has_another_hash(model):
         Tokenizer([("a", "b")]),
         Tokenizer([("a", "c")]),
         Tokenizer([], special_tokens={"<|end|>": 256}),
-        Tokenizer([], plain_tokens=["<|endoftext|>"]),
+        Tokenizer([], flags={"<|endoftext|>": Flags(special=False)}),
         Tokenizer([], special_tokens={"<|endoftext|>": 0}, first_id=1),
     ):
         hashes.add(documents.model_sha256(model, tokenizer))

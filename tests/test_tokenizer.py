@@ -24,6 +24,7 @@ from support.texts import (
 
 from tiedgpt.errors import ArgumentError, SpecialTokenError, TokenizerError
 from tiedgpt.gpt2 import tokenizer as module
+from tiedgpt.gpt2.special_tokens import Flags
 from tiedgpt.gpt2.tokenizer import EOT, WORDS, Tokenizer, byte_alphabet
 
 
@@ -194,10 +195,10 @@ def test_what_is_not_an_id_is_refused(wrong):
 # Special tokens
 
 EOT_LAST = Tokenizer(SMALL_MERGES)
-PLAIN = Tokenizer(SMALL_MERGES, {EOT: 261, "<user>": 262}, plain_tokens=["<user>"])
-PART = Tokenizer(SMALL_MERGES, {"<|end|>": 261, "end": 262}, plain_tokens=["end"])
+PLAIN = Tokenizer(SMALL_MERGES, {EOT: 261, "<user>": 262}, flags={"<user>": Flags(special=False)})
+PART = Tokenizer(SMALL_MERGES, {"<|end|>": 261, "end": 262}, flags={"end": Flags(special=False)})
 NORMALIZED = Tokenizer(
-    SMALL_MERGES, {EOT: 261, "<|end|>": 262, "!<": 263}, normalized_tokens=["!<"]
+    SMALL_MERGES, {EOT: 261, "<|end|>": 262, "!<": 263}, flags={"!<": Flags(normalized=True)}
 )
 # Tokens that are ordinary ones, too. "!!" is a merge.
 MERGES = [*SMALL_MERGES, ("!", "!")]
@@ -249,7 +250,7 @@ MERGED_EOT = Tokenizer(MERGES_TO_EOT, {EOT: 254 + len(EOT)})
         (NORMALIZED, "low!<", "!<", 3),
         (MERGE, f"low{EOT}", EOT, 3),
         (BYTE, f"low!{EOT}", EOT, 4),
-        (Tokenizer([], plain_tokens=["<user>"]), f"a{EOT}", EOT, 1),
+        (Tokenizer([], flags={"<user>": Flags(special=False)}), f"a{EOT}", EOT, 1),
         (MERGED_EOT, f"a{EOT}", EOT, 1),
     ],
 )
@@ -327,7 +328,7 @@ def test_special_tokens_are_found_from_left_to_right_and_the_longest_first(chara
         some_tokens = rng.sample(tokens, 3)
         text = "".join(rng.choices([*characters, "x", *some_tokens], k=12))
         spans = [match.span() for match in pattern.finditer(text)]
-        assert list(tokenizer._first_finder.spans(text)) == spans, text
+        assert list(tokenizer._special.first.spans(text)) == spans, text
         ids = tokenizer.encode(text, special="token")
         assert tokenizer.decode(ids) == text
         special_ids_of_text = [token_id for token_id in ids if token_id in special_ids]

@@ -107,9 +107,10 @@ def model_sha256(model: GPT2, tokenizer: Tokenizer) -> str:
         model.config.to_json(),
         tokenizer.merges,
         tokenizer.special_tokens,
-        sorted(tokenizer.plain_tokens),
-        sorted(tokenizer.normalized_tokens),
+        {token: asdict(flags) for token, flags in tokenizer.flags.items()},
         tokenizer.first_id,
+        sorted(tokenizer.missing_bytes),
+        tokenizer.prefix_space,
     ]
     model_hash = hashlib.sha256(json.dumps(description, sort_keys=True).encode())
     for name, array in sorted(model.parameters.items()):
