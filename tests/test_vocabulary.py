@@ -155,7 +155,11 @@ FOLDERS = {
     "added-later": (with_json(PAD, USER) | pair(), WITH_USER),  # vocab.json has neither token
     "normalized": (  # it is searched for last: "!<|end|>" is "!", "<|end|>"
         with_json(added_token("<|end|>", 262), added_token("!<", 263, normalized=True)),
-        Tokenizer(SMALL_MERGES, {EOT: 261, "<|end|>": 262, "!<": 263}, flags={"!<": Flags(normalized=True)}),
+        Tokenizer(
+            SMALL_MERGES,
+            {EOT: 261, "<|end|>": 262, "!<": 263},
+            flags={"!<": Flags(normalized=True)},
+        ),
     ),
     "merge-is-special": (
         with_json(added_token("low", 257)),
@@ -190,7 +194,10 @@ FOLDERS = {
     "no-eot-in-json": (changed(added_tokens=[], model=bpe_model(vocab=ORDINARY)), SMALL_ONE),
     "no-eot-but-pad": (
         pair()
-        | {"vocab.json": ORDINARY | {"<pad>": 261}, "tokenizer_config.json": {"pad_token": "<pad>"}},
+        | {
+            "vocab.json": ORDINARY | {"<pad>": 261},
+            "tokenizer_config.json": {"pad_token": "<pad>"},
+        },
         Tokenizer(SMALL_MERGES, {"<pad>": 261, EOT: 262}),
     ),
     "no-eot-of-another-class": (
@@ -203,8 +210,7 @@ FOLDERS = {
         Tokenizer(SMALL_MERGES, {}, unreachable_tokens={EOT: 261}),
     ),
     "eot-is-named-in-another-class": (
-        changed(added_tokens=[])
-        | {"tokenizer_config.json": ANOTHER_CLASS | {"eos_token": EOT}},
+        changed(added_tokens=[]) | {"tokenizer_config.json": ANOTHER_CLASS | {"eos_token": EOT}},
         SMALL_ONE,
     ),
     "another-token-is-named": (

@@ -170,7 +170,7 @@ def _read_tokenizer_json(path: Path, settings: dict[str, Any]) -> _Vocabulary:
     Raises TokenizerError for a tokenizer that would give other ids than Tokenizer does.
     """
     file = read_json(path)
-    pre_tokenizer = _check_settings(file, path)
+    prefix_space = _check_settings(file, path)
     model = file.get("model")
     added_tokens = file.get("added_tokens") or []
     if not isinstance(model, dict) or not isinstance(added_tokens, list):
@@ -194,13 +194,12 @@ def _read_tokenizer_json(path: Path, settings: dict[str, Any]) -> _Vocabulary:
         added[text] = token
     _check_ids_are_numbers(ids, f"{path}")
 
-    prefix_space = pre_tokenizer["add_prefix_space"]
     # transformers' GPT2Tokenizer takes it from the settings, all others from tokenizer.json.
     default = False if _is_gpt2s_class(settings) else prefix_space
     if bool(settings.get("add_prefix_space", default)) != prefix_space:
         raise TokenizerError(
-            f"{path}: add_prefix_space is {prefix_space}, but not in {SETTINGS} beside it; write "
-            "the right value into both files"
+            f"{path}: add_prefix_space is {prefix_space}, but not in {SETTINGS} beside it, which "
+            "transformers reads; write the right value into both files"
         )
     return _Vocabulary(f"{path}", _merges_of_json(merges, path), ids, added, prefix_space)
 
@@ -224,17 +223,21 @@ def _merges_of_json(merges: list[Any], path: Path) -> list[tuple[str, str]]:
     return pairs
 
 
-def _check_settings(file: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The pre_tokenizer of tokenizer.json.
+def _check_settings(file: dict[str, Any], path: Path) -> bool:
+    """Whether tokenizer.json puts a space before a text.
 
-    Raises TokenizerError for a setting that would give other ids.
+    Raises TokenizerError for a setting that would give other ids than Tokenizer does.
     """
     pre_tokenizer = file.get("pre_tokenizer")
     match pre_tokenizer:
         case {"type": "Sequence", "pretokenizers": [only]}:  # does what its one part does
             pre_tokenizer = only
     # A name in GPT2_VALUES is a section and a key. The section of the file's own fields is "".
-    sections = {"": file, "model": file.get("model"), "pre_tokenizer": pre_tokenizer}
+    sections: dict[str, Any] = {
+        "": file,
+        "model": file.get("model"),
+        "pre_tokenizer": pre_tokenizer,
+    }
     for name, accepted in GPT2_VALUES.items():
         section_name, _, key = name.rpartition(".")  # "model.type" -> "model", "type"
         value = sections[section_name]
@@ -248,7 +251,7 @@ def _check_settings(file: dict[str, Any], path: Path) -> dict[str, Any]:
             )
     if _adds_tokens(file.get("post_processor")):
         _warn_of_tokens_at_the_ends(f"{path}: post_processor")
-    return pre_tokenizer
+    return bool(sections["pre_tokenizer"]["add_prefix_space"])
 
 
 def _adds_tokens(post_processor: Any) -> bool:
@@ -281,14 +284,16 @@ def _named_in_the_vocabulary(
     A text is searched for them. Tokens that merges make are left out: `_compare_other_files`
     refuses them.
     """
-    made_by_merges = {left + right for left, right in vocabulary.merges}
     named: dict[str, dict] = {}
     for file, token in said:
         text = token.get("content")
-        if file == ADDED or not isinstance(text, str) or text not in vocabulary.ids:
-            continue
-        if text not in vocabulary.added and text not in made_by_merges:
+        if file != ADDED and isinstance(text, str) and text in vocabulary.ids:
             named.setdefault(text, token)
+    for text in vocabulary.added:
+        named.pop(text, None)
+    if named:
+        for left, right in vocabulary.merges:
+            named.pop(left + right, None)
     return named
 
 
@@ -302,9 +307,9 @@ def _adds_eot(
     if any(token.get("content") == EOT for _, token in said):
         return True
     settings = others.get(SETTINGS, {})
-    fields = settings.keys()
+    fields = set(settings)
     if "added_tokens_decoder" not in settings:  # with it, transformers does not read the other file
-        fields |= others.get(SPECIAL_TOKENS_MAP, {}).keys()
+        fields.update(others.get(SPECIAL_TOKENS_MAP, {}))
     return (not has_json or _is_gpt2s_class(settings)) and not fields >= NAMED_AS_EOT
 
 
@@ -319,7 +324,7 @@ def _append_eot(ids: dict[str, int], directory: Path, name: str) -> None:
     ids[EOT] = eot_id
     config = directory / "config.json"
     V = read_json(config).get("vocab_size") if config.is_file() else None
-    if isinstance(V, int) and V <= eot_id:
+    if isinstance(V, int) and eot_id >= V:
         warnings.warn(
             f"{name}: {EOT} is not in it and has id {eot_id}, as in transformers, but the "
             f"vocab_size of config.json is {V}: the model cannot read this token",

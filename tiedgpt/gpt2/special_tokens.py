@@ -71,12 +71,9 @@ class SpecialTokens:
                 continue
             if flags.single_word and is_within_a_word(text, start, end):
                 continue
-            if flags.lstrip:
-                while start > done and text[start - 1] in WHITE_SPACE:
-                    start -= 1
-            if flags.rstrip:
-                while end < len(text) and text[end] in WHITE_SPACE:
-                    end += 1
+            start, end = with_white_space(text, start, end, flags, done)
+            if start >= end:  # a token of white space, which the token before has taken
+                continue
             if done < start:
                 yield done, start, None
             yield start, end, token
@@ -94,6 +91,18 @@ def is_within_a_word(text: str, start: int, end: int) -> bool:
     before = text[max(start - 1, 0) : start]
     after = text[end : end + 1]
     return bool(WORD_CHARACTER.match(before) or WORD_CHARACTER.match(after))
+
+
+def with_white_space(text: str, start: int, end: int, flags: Flags, done: int) -> tuple[int, int]:
+    """Start and end of a token with the white space that it takes; not before `done`."""
+    if flags.lstrip:
+        while start > done and text[start - 1] in WHITE_SPACE:
+            start -= 1
+        start = max(start, done)
+    if flags.rstrip:
+        while end < len(text) and text[end] in WHITE_SPACE:
+            end += 1
+    return start, end
 
 
 class SpecialFinder:

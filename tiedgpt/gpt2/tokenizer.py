@@ -296,7 +296,7 @@ class Tokenizer:
             elif special == "error" and not self._may_be_anywhere(token):
                 raise SpecialTokenError(
                     f"the text contains special token {short_repr(token)} at character "
-                    f"{text.index(token, start)}; special='token' reads it as that token, "
+                    f"{text.rindex(token, 0, end)}; special='token' reads it as that token, "
                     "special='text' as ordinary characters",
                     token,
                 )
