@@ -10,8 +10,7 @@ import json
 import random
 import shutil
 from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -287,39 +286,64 @@ def test_transformers_reads_the_same_ids(tmp_path, name):
 
 
 @st.composite
+def added_tokens(draw) -> tuple[list[dict], dict[str, int]]:
+    """Up to four added tokens, and a vocabulary with none, some or all of them."""
+    texts = [EOT, "<pad>", "<p", "p>x", "!<", "<user>"]
+    added: list[dict] = []
+    vocab = dict(ORDINARY)  # with some of the added tokens
+    for text in draw(st.lists(st.sampled_from(texts), max_size=4, unique=True)):
+        flags = {flag: draw(st.booleans()) for flag in asdict(Flags())}
+        flags["special"] |= text == EOT  # for tiedgpt it is special, whatever a file says
+        token = added_token(text, 261 + len(added), **flags)
+        if len(vocab) == token["id"] and draw(st.booleans()):
+            vocab[text] = token["id"]
+        added.append(token)
+    return added, vocab
+
+
+@st.composite
 def folders(draw) -> dict:
     """A folder with up to four added tokens. Its files may say different things of them."""
-    texts = ["<pad>", "<p", "p>x", "!<", "<user>"]
-    added = [eot()]
-    for text in draw(st.lists(st.sampled_from(texts), max_size=3, unique=True)):
-        flags = {"special": draw(st.booleans()), "normalized": draw(st.booleans())}
-        added.append(added_token(text, 261 + len(added), **flags))
+    added, vocab = draw(added_tokens())
+    prefix_space = draw(st.sampled_from([{}, {"add_prefix_space": False}, PREFIX_SPACE]))
 
     def said() -> dict:
         """One of the added tokens, perhaps with another flag, text or id."""
         wrong = st.sampled_from(
             [{"special": False}, {"normalized": True}, {"content": "<s>"}, {"id": 262}]
         )
-        return draw(st.sampled_from(added)) | draw(st.just({}) | wrong)
+        token = draw(st.sampled_from([*added, eot()])) | draw(st.just({}) | wrong)
+        return token | {"special": token["special"] or token["content"] == EOT}
 
     def named() -> dict:
-        """Settings that name a token, by its text or by an object, or have an extra one."""
+        """Settings that name tokens, by their texts or by objects, or have an extra one."""
         name = draw(st.sampled_from(["pad_token", "eos_token", "image_token"]))
         token = without(said(), "id") | {"__type": "AddedToken"}
         text = token["content"]
-        extra = draw(st.sampled_from([[text], {name: text}]))
-        fields = [{}, {name: text}, {name: token}, {"extra_special_tokens": extra}]
+        extra = draw(st.sampled_from([[text], {"image_token": text}]))
+        all_three = dict.fromkeys(vocabulary.NAMED_AS_EOT, text)
+        fields = [{}, {name: text}, {name: token}, {"extra_special_tokens": extra}, all_three]
         return draw(st.sampled_from(fields))
 
-    files = with_json(*added[1:])
+    files: dict = {"merges.txt": MERGES, "vocab.json": vocab}
+    classes: list[str | None] = [None, *vocabulary.GPT2_CLASSES]
     if draw(st.booleans()):
-        files = pair()
-    elif draw(st.booleans()):
-        files |= pair()
-    settings = named()
+        document = tokenizer_json(
+            model=bpe_model(vocab=vocab),
+            added_tokens=[token for token in added if draw(st.integers(0, 4))],
+            pre_tokenizer=BYTE_LEVEL | draw(st.just(prefix_space) | st.just(PREFIX_SPACE)),
+            decoder=BYTE_LEVEL,
+        )
+        files = draw(st.just({}) | st.just(files)) | {"tokenizer.json": document}
+        classes += ["PreTrainedTokenizerFast", "TokenizersBackend"]  # which read no other file
+    tokenizer_class = draw(st.sampled_from(classes))
+    settings = named() | prefix_space
+    if tokenizer_class is not None:
+        settings["tokenizer_class"] = tokenizer_class
     if draw(st.booleans()):
         tokens = draw(st.sampled_from([added, added[:-1], [*added, said()]]))
-        settings |= decoder(*tokens)
+        by_id = {str(token["id"]): without(token, "id") for token in tokens}
+        settings["added_tokens_decoder"] = by_id
     files["tokenizer_config.json"] = settings
     files["special_tokens_map.json"] = named()
     if draw(st.booleans()):
@@ -334,9 +358,11 @@ def folders(draw) -> dict:
 def test_any_folder_is_read_as_transformers_reads_it_or_refused(tmp_path_factory, files):
     transformers = pytest.importorskip("transformers")
     folder = write(tmp_path_factory.mktemp("folder"), files)
-    with suppress(TokenizerError):
+    try:
         tokenizer = read_tokenizer(folder)
-        assert_as_transformers(tokenizer, transformers.AutoTokenizer.from_pretrained(folder))
+    except TokenizerError:
+        return
+    assert_as_transformers(tokenizer, transformers.AutoTokenizer.from_pretrained(folder))
 
 
 # Folders that are refused: (the files, words of the message: the file, the token or the field)
@@ -727,6 +753,42 @@ def test_a_tokenizer_trained_by_hugging_faces_library_is_read(tmp_path, file):
         partial(ours.encode, special="token"),
         lambda text: theirs.encode(text).ids,
     )
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "merges.txt"])
+def test_a_tokenizer_trained_without_the_alphabet_is_read(tmp_path, file):
+    """Its bytes are those of the text that it learned from. A text with another byte is refused."""
+    tokenizers = pytest.importorskip("tokenizers")
+    theirs, trainer = byte_level_bpe(tokenizers, 40, special_tokens=[EOT], initial_alphabet=[])
+    theirs.train_from_iterator(["low lower lowest the end é\n"] * 9, trainer)
+    if file == "tokenizer.json":
+        theirs.save(str(tmp_path / file))
+    else:
+        theirs.model.save(str(tmp_path))
+    ours = read_tokenizer(tmp_path)
+    assert ours.vocab_size == theirs.get_vocab_size() < 40
+    assert_same_ids(
+        ["the lowest", f"one{EOT}end\n\n", "é", " "],
+        partial(ours.encode, special="token"),
+        lambda text: theirs.encode(text).ids,
+    )
+    refuses("0x21", ours.encode, "low!", error=TokenizerError)
+
+    ours_again = tmp_path / "again"
+    config = replace(SMALL, vocab_size=ours.vocab_size)
+    tiedgpt.save_model(random_model(config), ours, ours_again)
+    assert vocabulary.tokenizer_json(
+        tiedgpt.load_tokenizer(ours_again)
+    ) == vocabulary.tokenizer_json(ours)
+
+
+def test_a_model_without_a_row_for_the_appended_end_of_text_has_a_warning(tmp_path):
+    config = {"config.json": {"model_type": "gpt2", "vocab_size": 261}}
+    with pytest.warns(TiedGPTWarning, match=r"endoftext.* id 261, .* config\.json is 261"):
+        tokenizer = read_tokenizer(write(tmp_path, pair() | NO_EOT | config))
+    assert tokenizer.eot_id == 261
+    config["config.json"]["vocab_size"] = 262
+    assert read_tokenizer(write(tmp_path, config)).eot_id == 261
 
 
 @pytest.mark.slow

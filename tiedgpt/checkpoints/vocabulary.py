@@ -89,6 +89,7 @@ def read_tokenizer(model: Path) -> Tokenizer:
         vocabulary = _read_tokenizer_json(directory / TOKENIZER_JSON, others.get(SETTINGS, {}))
     else:
         vocabulary = _read_merges_and_vocab(merges_path, vocab_path, others.get(SETTINGS, {}))
+    _check_that_names_agree(others, directory)
     said = list(_tokens_elsewhere(others, vocabulary.added, directory))
     searched_for = vocabulary.added | _named_in_the_vocabulary(vocabulary, said)
     if EOT not in searched_for and _adds_eot(others, said, has_json):
@@ -467,6 +468,23 @@ def _compare_other_files(
                 )
 
 
+def _check_that_names_agree(others: dict[str, dict], directory: Path) -> None:
+    """Raise TokenizerError if a name, such as pad_token, has one token in the settings and another
+    in special_tokens_map.json."""
+    settings = others.get(SETTINGS, {})
+    if "added_tokens_decoder" in settings:  # then transformers does not read the other file
+        return
+    names = _names(settings)
+    for name, value in _names(others.get(SPECIAL_TOKENS_MAP, {})).items():
+        token = _fields_of(value).get("content")
+        token_in_settings = _fields_of(names.get(name, value)).get("content")
+        if token != token_in_settings:
+            raise TokenizerError(
+                f"{directory / SPECIAL_TOKENS_MAP}: {name} is {short_repr(token)}, but "
+                f"{short_repr(token_in_settings)} in {SETTINGS}; {MEND}"
+            )
+
+
 def _tokens_elsewhere(
     others: dict[str, dict], added: dict[str, dict], directory: Path
 ) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -505,14 +523,19 @@ def _tokens_elsewhere(
             yield file, said
 
 
-def _named_tokens(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What settings say of the tokens that they name: {"pad_token": "<pad>", ...}."""
-    named = {name: value for name, value in settings.items() if name.endswith("_token")}
+def _names(settings: dict[str, Any]) -> dict[str, Any]:
+    """The names that settings give tokens: {"pad_token": "<pad>", ...}."""
+    names = {name: value for name, value in settings.items() if name.endswith("_token")}
     for field in EXTRA_TOKENS:
         value = settings.get(field)
         if isinstance(value, dict):  # with names of their own: {"image_token": "<image>"}
-            named |= value
-    for value in named.values():
+            names |= value
+    return names
+
+
+def _named_tokens(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What settings say of the tokens that they name."""
+    for value in _names(settings).values():
         if value is not None and not isinstance(value, bool):  # as add_bos_token is
             yield {**_fields_of(value), "special": True}
 
