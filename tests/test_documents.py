@@ -423,9 +423,11 @@ def test_a_vocabulary_with_other_tokens_has_another_hash(model):
         Tokenizer([], special_tokens={"<|end|>": 256}),
         Tokenizer([], flags={"<|endoftext|>": Flags(special=False)}),
         Tokenizer([], special_tokens={"<|endoftext|>": 0}, first_id=1),
+        Tokenizer([], missing_bytes=[0]),
+        Tokenizer([], prefix_space=True),
     ):
         hashes.add(documents.model_sha256(model, tokenizer))
-    assert len(hashes) == 6
+    assert len(hashes) == 8
 
 
 def test_a_foreign_directory_is_refused_and_untouched(run_documents):

@@ -326,7 +326,7 @@ def folders(draw) -> dict:
         return draw(st.sampled_from(fields))
 
     files: dict = {"merges.txt": MERGES, "vocab.json": vocab}
-    classes: list[str | None] = [None, *vocabulary.GPT2_CLASSES]
+    classes = [*vocabulary.GPT2_CLASSES]
     if draw(st.booleans()):
         document = tokenizer_json(
             model=bpe_model(vocab=vocab),
@@ -417,6 +417,11 @@ REFUSED = {
         with_json(tokenizer_config=ANOTHER_CLASS | PREFIX_SPACE),
         "tokenizer_config.json",
         "add_prefix_space",
+    ),
+    "another-class": (
+        pair() | {"tokenizer_config.json": {"tokenizer_class": "RobertaTokenizer"}},
+        "tokenizer_config.json",
+        "RobertaTokenizer",
     ),
     # Files that are malformed
     "no-model": ({"tokenizer.json": without(changed()["tokenizer.json"], "model")}, "model"),

@@ -104,15 +104,7 @@ def versions() -> Settings:
 
 def model_sha256(model: GPT2, tokenizer: Tokenizer) -> str:
     """A hash of the configuration, the vocabulary and all parameters."""
-    description = [
-        model.config.to_json(),
-        tokenizer.merges,
-        tokenizer.special_tokens,
-        {token: asdict(flags) for token, flags in tokenizer.flags.items()},
-        tokenizer.first_id,
-        sorted(tokenizer.missing_bytes),
-        tokenizer.prefix_space,
-    ]
+    description = [model.config.to_json(), tokenizer.description()]
     model_hash = hashlib.sha256(json.dumps(description, sort_keys=True).encode())
     for name, array in sorted(model.parameters.items()):
         model_hash.update(name.encode())

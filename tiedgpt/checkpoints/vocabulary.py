@@ -53,7 +53,9 @@ BYTE_LEVEL = {
     "use_regex": True,
 }
 # The classes of tokenizers that add <|endoftext|> if no other token is named in these fields.
-GPT2_CLASSES = ("GPT2Tokenizer", "GPT2TokenizerFast")
+GPT2_CLASSES = (None, "GPT2Tokenizer", "GPT2TokenizerFast")
+# These read tokenizer.json as it is.
+GENERAL_CLASSES = ("PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend")
 NAMED_AS_EOT = {"unk_token", "bos_token", "eos_token"}
 # The fields of the settings that hold more special tokens, in different versions of transformers.
 EXTRA_TOKENS = (
@@ -121,6 +123,12 @@ def _read_merges_and_vocab(
     if not merges_path.is_file():
         raise CheckpointError(
             f"{directory} has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json"
+        )
+    tokenizer_class = settings.get("tokenizer_class")
+    if tokenizer_class not in GPT2_CLASSES + GENERAL_CLASSES:
+        raise TokenizerError(
+            f"{directory / SETTINGS}: tokenizer_class is {short_repr(tokenizer_class)}, which adds "
+            f"tokens of its own; {MEND}"
         )
     merges = _read_merges_txt(merges_path)
     name = f"{merges_path}"
@@ -207,7 +215,7 @@ def _read_tokenizer_json(path: Path, settings: dict[str, Any]) -> _Vocabulary:
 
 def _is_gpt2s_class(settings: dict[str, Any]) -> bool:
     """Whether transformers reads the tokenizer as GPT2Tokenizer, by its tokenizer_config.json."""
-    return settings.get("tokenizer_class", GPT2_CLASSES[0]) in GPT2_CLASSES
+    return settings.get("tokenizer_class") in GPT2_CLASSES
 
 
 def _merges_of_json(merges: list[Any], path: Path) -> list[tuple[str, str]]:

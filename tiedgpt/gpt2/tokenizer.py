@@ -16,8 +16,10 @@ vocabulary files; training/merges.py learns merges.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import astuple
 from heapq import heapify, heappop, heappush
 from itertools import chain, count, pairwise
+from typing import Any
 
 import regex
 
@@ -188,6 +190,12 @@ class Tokenizer:
         return (
             f"Tokenizer({self.vocab_size:,} tokens, {len(self.merges):,} merges, {special} special)"
         )
+
+    def description(self) -> list[Any]:
+        """All that determines the ids of a text, for JSON. Equal ones give the same ids."""
+        flags = [astuple(flags) for flags in self.flags.values()]
+        others = [self.special_tokens, flags, self.unreachable_tokens, self.prefix_space]
+        return [self.merges, self.first_id, sorted(self.missing_bytes), *others]
 
     def _add_merges(self, merges: list[tuple[str, str]]) -> None:
         """Give each merge's result the next id. Both parts must be bytes or earlier results."""
