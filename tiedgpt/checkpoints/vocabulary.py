@@ -52,11 +52,12 @@ BYTE_LEVEL = {
     "trim_offsets": True,
     "use_regex": True,
 }
-# The classes of tokenizers that add <|endoftext|> if no other token is named in these fields.
+# The values of tokenizer_class for which transformers adds <|endoftext|> to a vocabulary, unless all
+# of NAMED_AS_EOT name another token. None: the field is absent.
 GPT2_CLASSES = (None, "GPT2Tokenizer", "GPT2TokenizerFast")
-# These read tokenizer.json as it is.
-GENERAL_CLASSES = ("PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend")
 NAMED_AS_EOT = {"unk_token", "bos_token", "eos_token"}
+# Those for which it adds nothing to tokenizer.json.
+GENERAL_CLASSES = ("PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend")
 # The fields of the settings that hold more special tokens, in different versions of transformers.
 EXTRA_TOKENS = (
     "extra_special_tokens",
@@ -141,6 +142,7 @@ def _read_merges_and_vocab(
 
 
 def _check_ids_are_numbers(ids: dict[str, Any], name: str) -> None:
+    """Raise TokenizerError for an id that is no integer. name: what the error calls the files."""
     for token, token_id in ids.items():
         if type(token_id) is not int:  # isinstance would accept True
             raise TokenizerError(

@@ -388,6 +388,9 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """The text of the tokens, special ones included; U+FFFD where it is not UTF-8.
 
+        A special token is its own text. (transformers takes the letters of "<é>" for bytes, and
+        gives U+FFFD for the é.)
+
         Raises TokenizerError for an id outside the vocabulary.
         """
         return self.decode_bytes(ids).decode(errors="replace")
@@ -398,6 +401,7 @@ class Tokenizer:
 
 
 def in_order_of_ids(ids: Mapping[str, int]) -> dict[str, int]:
+    """The tokens of a vocabulary, or some of them, sorted by their ids."""
     return dict(sorted(ids.items(), key=lambda item: item[1]))
 
 
