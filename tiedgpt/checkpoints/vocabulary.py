@@ -52,8 +52,8 @@ BYTE_LEVEL = {
     "trim_offsets": True,
     "use_regex": True,
 }
-# The values of tokenizer_class for which transformers adds <|endoftext|> to a vocabulary, unless all
-# of NAMED_AS_EOT name another token. None: the field is absent.
+# The values of tokenizer_class for which transformers adds <|endoftext|> to a vocabulary, unless
+# all of NAMED_AS_EOT name another token. None: the field is absent.
 GPT2_CLASSES = (None, "GPT2Tokenizer", "GPT2TokenizerFast")
 NAMED_AS_EOT = {"unk_token", "bos_token", "eos_token"}
 # Those for which it adds nothing to tokenizer.json.
