@@ -65,10 +65,12 @@ def read_header(path):  # -> {name: (dtype, shape, place of the first number)}
         if length > 100_000_000:
             raise ValueError(f"{path} is not a safetensors file")
         header = json.loads(file.read(length))
+    if type(header) is not dict:
+        raise ValueError(f"{path} is not a safetensors file")
     header.pop("__metadata__", None)
     for name, array in header.items():
         if not {"dtype", "shape", "data_offsets"} <= set(array):
-            raise ValueError(f"{path} is not a safetensors file: {name} has no place")
+            raise ValueError(f"{path} does not say where {name} is")
         begin, _end = array["data_offsets"]  # counted from the end of the header
         places[name] = (array["dtype"], tuple(array["shape"]), 8 + length + begin)
     return places
@@ -149,7 +151,9 @@ def open_model(folder):  # -> {"config", "W_E" [V, D], "W_U" [V, D], "norm", "ti
 
 def read_tie(config, W_E, W_U):  # -> what flag, file and matrices say, and the W_U that is used
     says_tied = config.get("tie_word_embeddings")
-    flag = {True: "tied", False: "untied"}.get(says_tied, "not there")
+    flag = "not there"
+    if says_tied is not None:
+        flag = "tied" if says_tied else "untied"
     if W_U is None:
         is_tied_by_default = config["model_type"] in TIED_BY_DEFAULT
         if not config.get("tie_word_embeddings", is_tied_by_default):
