@@ -9,6 +9,7 @@ tokens and compared with the odd blocks.
 
 import json
 import math
+import re
 import sys
 from collections import Counter
 from itertools import pairwise
@@ -239,6 +240,7 @@ def logits_of_transformers(torch, model, tokens):  # -> [n, V], each token alone
 def libraries():
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.set_num_threads(1)  # several would wait for each other: for minutes, on a busy machine
     return transformers, torch
 
 
@@ -457,3 +459,90 @@ def test_the_figures_of_the_shipped_models(name, overlap, by_chance, gain, error
     assert round(found["another"]["overlap"], 3) == by_chance
     assert round(found["head"]["gain"], 3) == gain
     assert round(found["head"]["error"], 3) == error
+
+
+# ---- A model that is trained here, and the report ----
+
+
+def text_of_a_chain():
+    """20,000 words of two letters. Each of the 60 words has a favourite that follows it."""
+    rng = np.random.default_rng(0)
+    words = [consonant + vowel for consonant in "bcdfghjklmnp" for vowel in "aeiou"]
+    place = 0
+    chosen = []
+    for is_favourite, random_place in zip(
+        rng.random(20_000) < 0.5, rng.integers(0, 60, 20_000), strict=True
+    ):
+        place = (7 * place + 1) % 60 if is_favourite else int(random_place)
+        chosen.append(words[place])
+    return " ".join(chosen)
+
+
+def train_llama(libraries, ids, vocab_size):
+    """An untied Llama of one layer, after 80 steps on a text."""
+    transformers, torch = libraries
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        tie_word_embeddings=False,
+    )
+    model = transformers.LlamaForCausalLM(config)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    ids = torch.as_tensor(ids)
+    for _ in range(80):
+        starts = torch.randint(len(ids) - 17, (32,))
+        batch = torch.stack([ids[start : start + 17] for start in starts])
+        loss = model(input_ids=batch, labels=batch).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model.eval()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # those of transformers
+def test_the_figures_of_a_trained_llama_are_those_of_its_twin_without_layers(
+    libraries, tmp_path, run_head
+):
+    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+    _, torch = libraries
+    text = text_of_a_chain()
+    text_file = tmp_path / "text.txt"
+    text_file.write_text(text)
+    tokenizer = tokenizers.ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator([text], vocab_size=300)
+    ids = tokenizer.encode(text).ids
+    twin = train_llama(libraries, ids, vocab_size=300)
+    twin.save_pretrained(tmp_path)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+
+    twin.model.layers = torch.nn.ModuleList()
+    logits = logits_of_transformers(torch, twin, np.arange(300)).astype(np.float64)
+    found_ids, text_of = head.read_tokens(tmp_path, "llama", text)
+    assert found_ids.tolist() == ids
+    found, _ = head.study(head.open_model(tmp_path), head.count_text(found_ids, 2000), text_of)
+    by_hand = count_by_hand(ids, logits, lambda token: tokenizer.decode([token]))
+    assert_same_figures(found, by_hand)
+    assert found["head"]["gain"] > 5 * found["head"]["error"]
+
+    code, out, err = run_head(tmp_path, text_file)
+    assert code == 0, err
+    assert "The flag: untied. The file: two matrices. So W_U is not W_E^T." in out
+    assert f"{found['head']['overlap']:.1%} are among" in out
+    assert max(len(line) for line in out.splitlines()) <= 80
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not CORPUS.exists(), reason=f"{CORPUS} is not there")
+def test_the_page_shows_what_the_script_prints(run_head):
+    page = (Path(head.__file__).parent / "head.md").read_text(encoding="utf-8")
+    found = re.search(r"\$ python scripts/head.py (\S+) tinyshakespeare.txt\n(.*?)```", page, re.S)
+    folder, shown = found.groups()
+    code, out, err = run_head(WEIGHTS.parent / folder, CORPUS)
+    assert (code, err) == (0, "")
+    assert out.startswith(shown)
