@@ -385,11 +385,17 @@ def cross_entropies(weights, scores, log_counts, by_text):
     return nats, gradient / n, curvature / n
 
 
+def newton_step(gradient, curvature):  # [2], [2, 2] -> [2]
+    # Where the scores say nothing, or what the counts say, one direction has no curvature but that
+    # of rounding. lstsq takes no step there.
+    return np.linalg.lstsq(curvature, -gradient, rcond=1e-12)[0]
+
+
 def fit(scores, log_counts, by_text):  # -> the weights a and b with the fewest nats
     """Newton's method. The nats are convex in a and b, so they have one minimum; a may be < 0."""
     weights = np.array([0.0, 1.0])
     nats, gradient, curvature = cross_entropies(weights, scores, log_counts, by_text)
-    step = np.linalg.lstsq(curvature, -gradient, rcond=None)[0]
+    step = newton_step(gradient, curvature)
     for _ in range(100):
         if -gradient @ step < 1e-10:  # what is still to be gained, in nats
             break
@@ -399,7 +405,7 @@ def fit(scores, log_counts, by_text):  # -> the weights a and b with the fewest 
             continue
         weights = weights + step
         nats, gradient, curvature = new
-        step = np.linalg.lstsq(curvature, -gradient, rcond=None)[0]
+        step = newton_step(gradient, curvature)
     return weights
 
 

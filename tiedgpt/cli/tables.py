@@ -22,6 +22,7 @@ FORMS = {
     "self_prediction": ".1%",
     "self_prediction_frequent": ".1%",
     "top1": ".1%",
+    "top1_chance": ".1%",
 }
 # An alternative in a listing of predictions: a token, a space and a probability such as " 12%"
 OTHER_TOKEN = 12
