@@ -101,7 +101,9 @@ def open_arrays(folder):  # -> {name: array}; the numbers stay on the disk until
 def as_float32(array):
     """BF16 is the first half of a float32. The second half is filled with zeros."""
     if array.dtype == np.uint16:
-        return (array.astype(np.uint32) << 16).view(np.float32)
+        bits = array.astype(np.uint32)
+        bits <<= 16
+        return bits.view(np.float32)
     return array.astype(np.float32)
 
 
