@@ -267,6 +267,14 @@ def test_the_path_of_each_kind_is_transformers_model_without_layers(
 
 
 @pytest.mark.slow
+def test_a_kind_is_tied_by_default_if_transformers_ties_it(libraries):
+    transformers, _ = libraries
+    for kind in head.KINDS:
+        is_tied = transformers.CONFIG_MAPPING[kind]().tie_word_embeddings
+        assert is_tied == (kind in head.TIED_BY_DEFAULT), kind
+
+
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # those of transformers
 def test_a_gemma3_with_a_cap_of_its_logits(libraries, tmp_path):
     assert_path_of_transformers(
