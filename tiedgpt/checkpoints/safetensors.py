@@ -73,7 +73,7 @@ NUMPY = {
 }
 FLOATS = ("F64", "F32", "F16", "BF16")  # the dtypes that a parameter may have in a file
 # NumPy's names of types that F32 would round -> the dtype in which `write` can store them exactly.
-EXACT = {"float64": "F64", "int64": "I64"}
+EXACT = {"float64": "F64", "int64": "I64", "int8": "I8"}
 VALUES_PER_PIECE = 1 << 17  # of a tensor that is converted: half a megabyte of float32
 
 
