@@ -1,14 +1,14 @@
 """The figures of the article, as figures.json has them.
 
     texts   name -> what the page shows for data-figure="NAME"
-    tokens  for each token: how often it occurs in the text, and the three that follow it most often
+    tokens  for each token: how often it occurs in the text, and the eight that follow it most often
     words   path -> the likeliest next tokens of the first word, each with its probability
     rows    for each frequent token: how many tokens can follow it, by the text and by both tables
     stops   four paths through the tied model, each with a table of scores
     toy     three words: the text, and the arrows of the first picture
     costs   the cost of the tie in toy models, from scripts/tying_results/runs.jsonl
     shares  what the tie saves, as a share of a model
-    sizes   the parameters of the five GPT-2
+    pairs   the words of the tables of scores
 
 The text is what weights/shakespeare-bigrams.npz has counted. Numbers are rounded, so that another
 processor writes the same file.
@@ -43,6 +43,7 @@ FIRST_WORD = " my"
 SHARP, FLAT = " RICHARD", " the"  # rows that a reader knows
 PAIRS = (" my", " lord", " thou", " art", " I", " am", " RICHARD", " III")
 SHOWN = 3  # tokens in a list
+FOLLOWERS = 8  # of each token, with their counts
 RESAMPLES = 2000
 LARGEST = 1.8  # of a number of an arrow that can be drawn
 # One row for each word, and a vector that the layers might have computed: an example
@@ -83,7 +84,7 @@ def all_parts(results: Results) -> Json:
         "toy": toy_part,
         "costs": costs,
         "shares": shares,
-        "sizes": sizes(),
+        "pairs": PAIRS,
     }
 
 
@@ -138,7 +139,7 @@ def tokens_of(corpus: Corpus) -> list[list[int]]:
     for token, count in enumerate(corpus.counts.tolist()):
         numbers = [count]
         successors, counts = corpus.row(token)
-        for place in np.argsort(-counts, kind="stable")[:SHOWN]:
+        for place in np.argsort(-counts, kind="stable")[:FOLLOWERS]:
             numbers += [int(successors[place]), int(counts[place])]
         listed.append(numbers)
     return listed
@@ -192,7 +193,9 @@ def three_words() -> tuple[Json, dict[str, str]]:
         "E": E.round(2).tolist(),
         "U": U.T.round(2).tolist(),  # one row for each word
     }
+    start = np.array(toy.EMBEDDING)
     texts = {
+        "toy.start": decimal(toy.solution(start @ start.T, P).kl),
         "toy.tied": decimal(toy.solution(best @ best.T, P).kl),
         "toy.untied": decimal(toy.solution(E @ U, P).kl),
     }
@@ -224,8 +227,8 @@ def rows_of(
     frequent = corpus.frequent()
     counts = corpus.table(frequent, np.arange(corpus.counts.size)).astype(np.float64)
     of_text = entropies(counts / counts.sum(axis=1, keepdims=True))  # [n]
-    part: Json = {"ids": frequent.tolist(), "text": effective_numbers(of_text)}
-    names = {name: number_of(token, tokenizer) for name, token in (("sharp", SHARP), ("flat", FLAT))}
+    names = {"sharp": number_of(SHARP, tokenizer), "flat": number_of(FLAT, tokenizer)}
+    part: Json = {"ids": frequent.tolist(), "text": effective_numbers(of_text), **names}
     places = {name: int(np.searchsorted(frequent, number)) for name, number in names.items()}
     texts = {}
     for head, model in models.items():
@@ -234,8 +237,6 @@ def rows_of(
         part[head] = effective_numbers(of_model)
         texts[f"rows.{head}"] = correlation(of_text, of_model)
         texts[f"rows.{head}.largest"] = decimal(float(np.exp(of_model).max()), 1)
-        for name, place in places.items():
-            texts[f"rows.{head}.{name}"] = f"{part[head][place]:g}"
     for name, place in places.items():
         texts[f"rows.text.{name}"] = f"{part['text'][place]:.0f}"
     return part, texts
@@ -342,7 +343,10 @@ def costs_of(figures: dict[str, Figure]) -> tuple[list[Json], dict[str, str]]:
         "loss.tied": "w64-best:tied",
         "loss.untied": "w64-best:untied",
     }
-    return costs, {name: with_interval(figures[run], 3) for name, run in quoted.items()}
+    texts = {name: with_interval(figures[run], 3) for name, run in quoted.items()}
+    for name, run in quoted.items():
+        texts[f"{name}.mean"] = decimal(figures[run].mean)
+    return costs, texts
 
 
 def sizes() -> list[Json]:
@@ -382,6 +386,7 @@ def shares_of() -> tuple[list[Json], dict[str, str]]:
         "xl.of-untied": percent((xl["untied"] - xl["tied"]) / xl["untied"]),
         "calculator.vocab": f"{CALCULATOR['vocab']:,}",
         "calculator.dim": f"{CALCULATOR['dim']:,}",
+        "calculator.total": f"{TOTALS[1] / 1e9:.0f}B",
         "calculator.matrix": millions(matrix),
     }
     for total in TOTALS:

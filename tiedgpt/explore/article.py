@@ -22,6 +22,7 @@ from ..checkpoints import load_model, safetensors
 from ..checkpoints.places import SHIPPED, find_here
 from ..checkpoints.vocabulary import MERGES_AND_VOCAB
 from ..gpt2.parameters import Parameters
+from .pictures import filled
 
 ARTICLE = files(__package__) / "article"
 MODULES = ("tokenizer.js", "gpt2.js", "data.js", "article.js")  # a module stands after its imports
@@ -56,7 +57,7 @@ def article_page() -> str:
         f'<script type="application/json" id="{name}">{json_in_html(value)}</script>\n'
         for name, value in data.items()
     ]
-    page = read("index.html")
+    page = filled(read("index.html"), data["figures"])
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>'
     page = page.replace(STYLE, head)
     return page.replace(SCRIPT, f'{"".join(blocks)}<script type="module">{script}</script>')
