@@ -3,15 +3,20 @@
     python scripts/make_page.py
     python scripts/make_page.py tinyshakespeare.txt
 
-The sources are in tiedgpt/explore/article/. With the text that the shipped models learned from, the
-script also measures what the rounding of the weights costs, which takes a minute.
+The sources are in tiedgpt/explore/article/. The script computes figures.json anew, from the shipped
+models, the counts of their text, and the runs of scripts/tying_results/; it needs `pip install -e
+.[tying]`. With the text itself, it also measures what the rounding of the weights costs, which takes
+a minute; without it, that figure stays as it is.
 """
 
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
+from page.figures import all_parts
 from page.rounding import rounding_costs
+from tying_experiment import RUNS, read_lines
 
 from tiedgpt.explore.article import article_page
 
@@ -26,15 +31,25 @@ def main() -> None:
     )
     parser.add_argument("text", type=Path, nargs="?", help="tinyshakespeare.txt")
     args = parser.parse_args()
-    figures = json.loads(FIGURES.read_text(encoding="utf-8"))
-    texts = figures.setdefault("texts", {})
+    figures = all_parts(read_lines(RUNS))
     if args.text is not None:
-        texts.update(rounding_costs(args.text.read_text(encoding="utf-8")))
-    for name in ("rounding.tied", "rounding.untied"):
-        print(f"{name}: {texts[name]} nats per token")
-    FIGURES.write_text(json.dumps(figures), encoding="utf-8")
+        rounding = rounding_costs(args.text.read_text(encoding="utf-8"))
+    else:
+        old_texts = json.loads(FIGURES.read_text(encoding="utf-8"))["texts"]
+        rounding = {name: old_texts[name] for name in ("rounding.tied", "rounding.untied")}
+    figures["texts"] |= rounding
+    FIGURES.write_text(in_json(figures), encoding="utf-8")
     PAGE.write_bytes(article_page().encode())
     print(f"{PAGE.name}: {PAGE.stat().st_size:,} bytes")
+
+
+def in_json(figures: dict[str, Any]) -> str:
+    """A line for each part, and for each text."""
+    texts = json.dumps(figures.pop("texts"), ensure_ascii=False, indent=0)
+    parts = [f'"texts": {texts}']
+    for name, part in figures.items():
+        parts.append(f'"{name}": {json.dumps(part, ensure_ascii=False, separators=(",", ":"))}')
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """The figures of the article, as figures.json has them.
 
     texts   name -> what the page shows for data-figure="NAME"
-    tokens  for each token: how often it occurs in the text, and the eight that follow it most often
+    tokens  for each token: how often it occurs in the text, the eight that follow it most often, and
+            how often the first three of these do
     words   path -> the likeliest next tokens of the first word, each with its probability
     rows    for each frequent token: how many tokens can follow it, by the text and by both tables
     stops   four paths through the tied model, each with a table of scores
@@ -23,12 +24,13 @@ import numpy as np
 from scipy.optimize import minimize
 from tying.differences import Figure, all_figures
 from tying.pictures import BARS
-from tying.runs import Results
+from tying.runs import Results, Run
 from tying.trainer import entropies
 
 import tiedgpt
 from tiedgpt import GPT2, Tokenizer, count_parameters
 from tiedgpt.checkpoints.places import MODELS, SHIPPED
+from tiedgpt.explore.pictures import shown
 from tiedgpt.gpt2.ops import log_softmax, softmax
 from tiedgpt.study import toy
 from tiedgpt.study.bigrams import mean_scores, score_rows
@@ -43,7 +45,7 @@ FIRST_WORD = " my"
 SHARP, FLAT = " RICHARD", " the"  # rows that a reader knows
 PAIRS = (" my", " lord", " thou", " art", " I", " am", " RICHARD", " III")
 SHOWN = 3  # tokens in a list
-FOLLOWERS = 8  # of each token, with their counts
+FOLLOWERS = 8  # of each token
 RESAMPLES = 2000
 LARGEST = 1.8  # of a number of an arrow that can be drawn
 # One row for each word, and a vector that the layers might have computed: an example
@@ -78,7 +80,7 @@ def all_parts(results: Results) -> Json:
     return {
         "texts": texts,
         "tokens": tokens_of(corpus),
-        "words": words_of(models, tokenizer),
+        "words": words_of(models, corpus, tokenizer),
         "rows": rows,
         "stops": stops,
         "toy": toy_part,
@@ -128,37 +130,55 @@ def text_counts(corpus: Corpus, tokenizer: Tokenizer) -> dict[str, str]:
         "text.my-lord": str(corpus.count(my, lord)),
         "text.lord-my": str(corpus.count(lord, my)),
         "text.sharp": str(after_sharp.size),
+        "followers": followers_of_first_word(corpus, tokenizer),
+        "toy.vocabulary": str(Run.vocab_size),
         "text.self": percent(corpus.self_prediction() or 0),
         "text.floor": decimal(jsd_floor(corpus)),
     }
 
 
-def tokens_of(corpus: Corpus) -> list[list[int]]:
-    """[count, follower, its count, the next follower, ...] for each token of the vocabulary."""
-    listed = []
-    for token, count in enumerate(corpus.counts.tolist()):
-        numbers = [count]
+def followers_of_first_word(corpus: Corpus, tokenizer: Tokenizer) -> str:
+    """The sentence that words.js says of the reader's word."""
+    number = number_of(FIRST_WORD, tokenizer)
+    tokens = tokens_of(corpus)
+    most = [
+        f"“{shown(tokenizer.token_text(follower))}” ({times})"
+        for follower, times in zip(tokens["followers"][number], tokens["times"][number], strict=False)
+    ]
+    return (
+        f"In the text “{FIRST_WORD.strip()}” occurs {tokens['counts'][number]:,} times. "
+        f"Most often it is followed by {', '.join(most)}."
+    )
+
+
+def tokens_of(corpus: Corpus) -> Json:
+    followers, times = [], []
+    for token in range(corpus.counts.size):
         successors, counts = corpus.row(token)
-        for place in np.argsort(-counts, kind="stable")[:FOLLOWERS]:
-            numbers += [int(successors[place]), int(counts[place])]
-        listed.append(numbers)
-    return listed
+        order = np.argsort(-counts, kind="stable")[:FOLLOWERS]
+        followers.append(successors[order].tolist())
+        times.append(counts[order[:SHOWN]].tolist())
+    return {"counts": corpus.counts.tolist(), "followers": followers, "times": times}
 
 
 # Part 1: what the two tables list
 
 
-def words_of(models: dict[str, GPT2], tokenizer: Tokenizer) -> Json:
-    """The likeliest next tokens after the first word, by path and head: {"tied.normed": ...}."""
+def words_of(models: dict[str, GPT2], corpus: Corpus, tokenizer: Tokenizer) -> Json:
+    """The likeliest next tokens after the first word, by path and head: {"tied.normed": ...}.
+
+    Each with its probability, and whether it is one of those that follow most often in the text.
+    """
     first = np.array([number_of(FIRST_WORD, tokenizer)])
+    followers = tokens_of(corpus)["followers"][first[0]]
     words = {}
     for head, model in models.items():
         for path in PATHS:
             logits = PATHS[path](model, first)[0]
             probabilities = softmax(logits.astype(np.float64))
             words[f"{head}.{path}"] = [
-                [tokenizer.token_text(int(token)), round(float(probabilities[token]), 3)]
-                for token in top_k(logits, SHOWN)
+                [tokenizer.token_text(token), round(float(probabilities[token]), 3), token in followers]
+                for token in top_k(logits, SHOWN).tolist()
             ]
     return words
 

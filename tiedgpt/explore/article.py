@@ -25,7 +25,9 @@ from ..gpt2.parameters import Parameters
 from .pictures import filled
 
 ARTICLE = files(__package__) / "article"
-MODULES = ("tokenizer.js", "gpt2.js", "data.js", "article.js")  # a module stands after its imports
+# A module stands after its imports.
+ENGINE = ("tokenizer.js", "gpt2.js", "data.js")
+MODULES = (*ENGINE, "page.js", "words.js", "rows.js", "drag.js", "cost.js", "article.js")
 STYLE = '<link rel="stylesheet" href="article.css">'  # in index.html
 SCRIPT = '<script type="module" src="article.js"></script>'
 
@@ -52,12 +54,14 @@ def article_page() -> str:
         f"default-src 'none'; script-src '{digest(script)}'; style-src '{digest(style)}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
-    data = {"figures": json.loads(read("figures.json")), "models": shipped_models()}
+    figures = json.loads(read("figures.json"))
+    live = {name: figures[name] for name in ("tokens", "rows", "toy")}
+    data = {"figures": live, "models": shipped_models()}
     blocks = [
         f'<script type="application/json" id="{name}">{json_in_html(value)}</script>\n'
         for name, value in data.items()
     ]
-    page = filled(read("index.html"), data["figures"])
+    page = filled(read("index.html"), figures)
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>'
     page = page.replace(STYLE, head)
     return page.replace(SCRIPT, f'{"".join(blocks)}<script type="module">{script}</script>')

@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+import numpy as np
+
 Figures = dict[str, Any]
 
 UNIT = 90  # of a plane of arrows: the length of an arrow of 1
@@ -82,11 +84,12 @@ def has_scale(name: str) -> bool:
     return not name.endswith(".raw")
 
 
-def word_items(words: Sequence[tuple[str, float]], with_probability: bool) -> str:
-    """The items of a list of tokens. words.js writes the same."""
+def word_items(words: Sequence[tuple[str, float, bool]], with_probability: bool) -> str:
+    """The items of a list of tokens, each with a sign if it really follows. words.js does the same."""
     items = []
-    for token, probability in words:
-        item = f"<b>{escape(shown(token))}</b>"
+    for token, probability, follows in words:
+        sign = ' <i class="follows">✓</i>' if follows else ""
+        item = f"<b>{escape(shown(token))}</b>{sign}"
         if with_probability:
             item += f" <span>{percent(probability)}</span>{bar(100 * probability)}"
         items.append(f"<li>{item}</li>")
@@ -143,8 +146,8 @@ def pairs(
     lines = []
     for i in range(n):
         j = (i + 1) % n
-        one = math.sumprod(read[i], written[j])
-        other = math.sumprod(read[j], written[i])
+        one = float(np.dot(read[i], written[j]))
+        other = float(np.dot(read[j], written[i]))
         sign = "=" if abs(one - other) < NEAREST else "≠"
         lines.append(
             f'<tr><td>{words[i]} {words[j]}</td><td class="number">{fixed(one)}</td>'
@@ -201,7 +204,8 @@ def rows(part: Figures, head: str) -> str:
         "by the table</text>"
     )
     label = f"A dot for each token: tokens that follow by the text, and by the {head} table"
-    return f"<title>{label}</title>{''.join(lines)}"
+    axes = f'<g class="axes" data-axes="{LEFT} {RIGHT} {TOP} {BOTTOM} {MOST}"/>'  # for rows.js
+    return f"<title>{label}</title>{axes}{''.join(lines)}"
 
 
 # Four stops

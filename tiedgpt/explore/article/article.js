@@ -1,14 +1,49 @@
-// The article. (A placeholder: it writes what follows a word.)
+// The article: the reader's word, the switch, the arrows, the calculator.
 
-import {readModels} from "./data.js"
-import {PATHS, topK} from "./gpt2.js"
-import {encode, tokenText} from "./tokenizer.js"
+import {readyCalculator} from "./cost.js"
+import {readFigures, readModels} from "./data.js"
+import {readyPlanes} from "./drag.js"
+import {find, findAll} from "./page.js"
+import {showRow} from "./rows.js"
+import {showLists, showWord, tokensOf} from "./words.js"
 
-const {tokenizer, tied, untied} = readModels()
-const [id] = encode(" my", tokenizer)
-for (const {params, config} of [untied, tied]) {
-	const logits = PATHS.mlp0(id, params, {config, tied: config.tie_word_embeddings})
-	const line = document.createElement("p")
-	line.textContent = topK(logits, 3).map(other => tokenText(other, tokenizer))
-	document.querySelector("main").append(line)
+const figures = readFigures()
+readyPlanes(figures)
+readyCalculator()
+readyWord({figures, models: readModels()})
+document.body.dataset.ready = "true"
+
+function readyWord(page) {
+	const input = find("#word")
+	let ids = []
+	const show = () => {
+		const text = input.value.trim()
+		if (text === "") {
+			find("#reading").textContent = "Type a word. The lists are still those of the last one."
+			return
+		}
+		ids = tokensOf(text, page.models.tokenizer)
+		showWord(ids, page)
+		showLists(ids, findAll("#question [data-words]"), page)
+		setTimeout(showBelow, 0, ids, page) // after the lists are drawn
+	}
+	input.oninput = show
+	find("#ask").onsubmit = event => event.preventDefault()
+	show()
+	for (const button of findAll("[data-head].choose")) button.onclick = () => chooseHead(button, ids, page)
+}
+
+function showBelow(ids, page) {
+	showRow(ids.at(-1), page)
+	showLists(ids, findAll(".stops [data-words]"), page)
+}
+
+function chooseHead(button, ids, page) {
+	// the model of the third list
+	const {head} = button.dataset
+	for (const other of findAll(".choose")) other.setAttribute("aria-pressed", other === button)
+	const list = find("#through ol")
+	list.dataset.words = `${head}.mlp0`
+	find("#through").className = `list ${head}`
+	showLists(ids, [list], page)
 }
