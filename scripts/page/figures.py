@@ -380,14 +380,18 @@ def sizes() -> list[Json]:
 
 
 def shares_of() -> tuple[list[Json], dict[str, str]]:
-    """The second matrix as a share of the untied model: the five GPT-2, and three larger models."""
-    shares = []
+    """The second table as a share of the untied model: the five GPT-2, and three larger models."""
+    matrix = CALCULATOR["vocab"] * CALCULATOR["dim"]
+    gpt2_models = []
     for size in sizes():
         saved = size["untied"] - size["tied"]
-        shares.append(share(size["name"], saved, size["untied"]))
-    matrix = CALCULATOR["vocab"] * CALCULATOR["dim"]
-    for total in TOTALS:
-        shares.append(share(f"{total / 1e9:.0f}B", matrix, total))
+        gpt2_models.append(share(size["name"], saved, size["untied"]))
+    examples = [share("a model of", matrix, total) for total in TOTALS]
+    table = f"{CALCULATOR['vocab']:,} × {CALCULATOR['dim']:,}"
+    shares = [
+        {"kind": "gpt2", "title": "The second table of an untied GPT-2", "models": gpt2_models},
+        {"kind": "example", "title": f"A second table of {table} numbers", "models": examples},
+    ]
     gpt2 = sizes()[1]
     saved = gpt2["untied"] - gpt2["tied"]
     xl = sizes()[-1]
@@ -415,7 +419,7 @@ def shares_of() -> tuple[list[Json], dict[str, str]]:
 
 
 def share(name: str, saved: float, total: float) -> Json:
-    return {"name": name, "saved": int(saved), "total": int(total), "share": round(saved / total, 4)}
+    return {"name": name, "total": int(total), "share": round(saved / total, 4)}
 
 
 # Part 7: tied and untied, side by side

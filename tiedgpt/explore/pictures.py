@@ -72,7 +72,7 @@ def all_pictures(figures: Figures) -> dict[str, str]:
         "rows.untied": rows(figures["rows"], "untied"),
         "stops": "".join(stop(place, figures) for place in range(len(STOPS))),
         "costs": costs(figures["costs"]),
-        "shares": "".join(share(item) for item in figures["shares"]),
+        "shares": shares(figures["shares"]),
     }
 
 
@@ -106,7 +106,7 @@ def shown(token: str) -> str:
 
 
 def percent(p: float) -> str:
-    if p >= 0.0995:
+    if p >= 0.0095:
         return f"{100 * p:.0f} %"
     return f"{100 * p:.1f} %"
 
@@ -129,11 +129,11 @@ def plane(sets: Sequence[tuple[Sequence[Sequence[float]], str]], words: Sequence
         for word, (x, y) in zip(words, arrows, strict=True):
             left, top = round(UNIT * x, 1), round(-UNIT * y, 1)
             side, gap = ("end", -15) if x < 0 else ("start", 15)
-            name = f"{word}′" if kind == "hollow" else word
+            name, drop = (f"{word}′", 18) if kind == "hollow" else (word, -6)
             parts.append(
                 f'<g class="{kind}"><line x2="{left:g}" y2="{top:g}"/>'
                 f'<circle cx="{left:g}" cy="{top:g}" r="10"/>'
-                f'<text class="{side}" x="{left + gap:g}" y="{top + 5:g}">{name}</text></g>'
+                f'<text class="{side}" x="{left + gap:g}" y="{top + drop:g}">{name}</text></g>'
             )
     return "".join(parts)
 
@@ -211,7 +211,7 @@ def rows(part: Figures, head: str) -> str:
 # Four stops
 
 CELL = 26
-MARGIN = 64  # for the words beside and above the cells
+MARGIN = 72  # for the words beside and above the cells
 
 
 def stop(place: int, figures: Figures) -> str:
@@ -239,9 +239,9 @@ def heat(shades: Sequence[Sequence[float]], words: Sequence[str], title: str) ->
     for i, word in enumerate(words):
         at = MARGIN + i * CELL
         name = escape(shown(word))
-        parts.append(f'<text class="end small" x="{MARGIN - 5}" y="{at + 17}">{name}</text>')
+        parts.append(f'<text class="end" x="{MARGIN - 5}" y="{at + 17}">{name}</text>')
         parts.append(
-            f'<text class="small" transform="translate({at + 16} {MARGIN - 5}) rotate(-55)">'
+            f'<text transform="translate({at + 16} {MARGIN - 5}) rotate(-55)">'
             f"{name}</text>"
         )
         for j, shade in enumerate(shades[i]):
@@ -266,8 +266,7 @@ def costs(bars: Sequence[Figures]) -> str:
 
     lines = ['<ul class="legend">']
     lines += [f'<li class="{kind_class(kind)}">{text}</li>' for kind, text in KINDS]
-    lines.append('</ul><p class="axis"><span>better than untied</span><b>0</b>')
-    lines.append("<span>worse than untied</span></p><dl>")
+    lines.append('<li class="worse">right of the dotted line (0): tied is worse</li></ul><dl>')
     for bar in bars:
         lines.append(f"<div><dt>{escape(bar['label'])}</dt>")
         for kind, _ in KINDS:
@@ -293,14 +292,18 @@ def decimal(x: float) -> str:
     return f"{x:.3f}".replace("-", "−")
 
 
-def share(item: Figures) -> str:
-    """The second matrix as a part of a model."""
-    is_example = not item["name"].endswith(("2", "medium", "large", "xl"))
-    kind = "example" if is_example else "gpt2"
-    return (
-        f'<div class="{kind}"><span>{item["name"]}</span>{bar(100 * item["share"])}'
-        f'<b>{100 * item["share"]:.1f} %</b> <small>of {short(item["total"])}</small></div>'
-    )
+def shares(groups: Sequence[Figures]) -> str:
+    """For each group a title, and for each of its models a bar: the part that one table is."""
+    lines = []
+    for group in groups:
+        lines.append(f'<div class="{group["kind"]}"><p class="note">{group["title"]}</p><dl>')
+        for item in group["models"]:
+            lines.append(
+                f"<div><dt>{item['name']} <small>{short(item['total'])}</small></dt>"
+                f"<dd>{bar(100 * item['share'])}<b>{100 * item['share']:.1f} %</b></dd></div>"
+            )
+        lines.append("</dl></div>")
+    return "".join(lines)
 
 
 def short(count: float) -> str:

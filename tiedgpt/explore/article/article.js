@@ -30,7 +30,13 @@ function readyWord(page) {
 	input.oninput = show
 	find("#ask").onsubmit = event => event.preventDefault()
 	show()
-	for (const button of findAll("[data-head].choose")) button.onclick = () => chooseHead(button, ids, page)
+	for (const button of findAll(".choose")) button.onclick = () => chooseHead(button, ids, page)
+	for (const button of findAll(".try button")) {
+		button.onclick = () => {
+			input.value = button.textContent
+			show()
+		}
+	}
 }
 
 function showBelow(ids, page) {

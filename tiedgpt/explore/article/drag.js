@@ -79,7 +79,8 @@ function moveArrow(group, arrow, x, y) {
 	setAttributes(handle, {cx: left, cy: top})
 	sayArrow(handle, arrow)
 	const side = left < 0 ? {class: "end", x: left - 15} : {class: "start", x: left + 15}
-	setAttributes(group.querySelector("text"), {...side, y: top + 5})
+	const drop = group.matches(".hollow") ? 18 : -6 // so that the names of two arrows in one place are apart
+	setAttributes(group.querySelector("text"), {...side, y: top + drop})
 }
 
 function sayArrow(handle, [x, y]) {

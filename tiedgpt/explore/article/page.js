@@ -29,7 +29,7 @@ export function fixed(x) {
 }
 
 export function percent(p) {
-	return `${(100 * p).toFixed(p >= 0.0995 ? 0 : 1)} %`
+	return `${(100 * p).toFixed(p >= 0.0095 ? 0 : 1)} %`
 }
 
 export function bar(share) {
