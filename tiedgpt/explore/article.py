@@ -27,6 +27,7 @@ ARTICLE = files(__package__) / "article"
 MODULES = ("tokenizer.js", "gpt2.js", "data.js", "article.js")  # a module stands after its imports
 STYLE = '<link rel="stylesheet" href="article.css">'  # in index.html
 SCRIPT = '<script type="module" src="article.js"></script>'
+LABORATORY = '<a href="lab" hidden>'  # the link that only the server of the laboratory shows
 
 
 def read(name: str) -> str:
@@ -43,8 +44,8 @@ def modules(*names: str) -> str:
     return "\n".join(sources)
 
 
-def article_page() -> str:
-    """The whole article as one HTML file."""
+def article_page(with_laboratory: bool = False) -> str:
+    """The whole article as one HTML file. with_laboratory: show its link to `tiedgpt explore`."""
     style = read("article.css")
     script = modules(*MODULES)
     policy = (
@@ -59,6 +60,8 @@ def article_page() -> str:
     page = read("index.html")
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>'
     page = page.replace(STYLE, head)
+    if with_laboratory:
+        page = page.replace(LABORATORY, '<a href="lab">')
     return page.replace(SCRIPT, f'{"".join(blocks)}<script type="module">{script}</script>')
 
 
