@@ -31,7 +31,6 @@ from .query import Query
 from .shown import ShownModels
 
 MAX_BODY = 64 * 1024  # bytes
-PIECE = 64 * 1024  # bytes of an answer that the client has `timeout` seconds to read
 MAX_WAITING = 32  # connections on which nothing has been sent; a browser opens a few
 # A body of up to this size is read before it is refused: a browser that is still writing would miss
 # the refusal. A client on this machine sends so much at once.
@@ -210,9 +209,7 @@ class Handler(BaseHTTPRequestHandler):
     def send(self, status: HTTPStatus, media_type: str, body: bytes, policy: str = POLICY) -> None:
         """Send a whole response."""
         self.send_head(status, media_type, {"Content-Length": str(len(body))}, policy)
-        # `write` has one timeout for all that it gets. A tunnel may take long for the article.
-        for start in range(0, len(body), PIECE):
-            self.wfile.write(body[start : start + PIECE])
+        self.wfile.write(body)
 
     def send_lines(self, answers: Iterator[Answer]) -> None:
         """Send each answer as a line of JSON at once. An error is the last line.
