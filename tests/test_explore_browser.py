@@ -89,7 +89,7 @@ def serve():
 
 @pytest.fixture
 def open_page(chromium, serve):
-    """open_page(server, "#path"): the server's page, when it is drawn, at the panel "path".
+    """open_page(server, "#path"): the laboratory of the server, when it is drawn, at the panel "path".
 
     A test fails if a page has an error without a text of `allowed_errors`, or asks another machine.
     """
@@ -111,7 +111,7 @@ def open_page(chromium, serve):
         page.on("console", lambda m: check(m.text) if m.type == "error" else None)
         own = (server.url, "data:")
         page.on("request", lambda r: None if r.url.startswith(own) else problems.append(r.url))
-        page.goto(server.url + fragment)
+        page.goto(laboratory(server) + fragment)
         page.wait_for_selector("body[data-ready]")
         return page
 
@@ -119,6 +119,11 @@ def open_page(chromium, serve):
     for context in contexts:
         context.close()
     assert problems == []
+
+
+def laboratory(server):
+    """The address of the page with the panels."""
+    return server.url + "lab"
 
 
 def bars(page, side=0):
@@ -174,7 +179,7 @@ ANSWERS = [  # panel, place, words
 @pytest.fixture(scope="module")
 def student(chromium, server):
     page = chromium.new_page(viewport={"width": 1280, "height": 800})
-    page.goto(server.url)
+    page.goto(laboratory(server))
     return page
 
 
@@ -565,7 +570,7 @@ def test_back_and_forward(open_page, server):
     page.go_back()  # to the prompt before
     expect(page.locator("#prompt")).to_have_value(PROMPT)
     page.go_back()  # to the page as it was opened
-    expect(page).to_have_url(server.url)
+    expect(page).to_have_url(laboratory(server))
     page.go_forward()  # the lens again, with the focus in it
     expect(page.locator("#lens > :focus")).to_be_attached()
     # Scroll to the top as a reader does, and go back as soon as the menu marks the first panel.
@@ -579,7 +584,7 @@ def test_back_and_forward(open_page, server):
         }"""
     )
     page.wait_for_timeout(300)  # a late change of the address would come in this time
-    expect(page).to_have_url(server.url)
+    expect(page).to_have_url(laboratory(server))
 
 
 def test_a_link_shows_the_same_page(open_page, server):
@@ -606,9 +611,9 @@ def test_a_link_shows_the_same_page(open_page, server):
     page.click("#copy")
     expect(page.locator("#copy")).to_have_text("Copied")
     link = page.evaluate("navigator.clipboard.readText()")
-    assert link.startswith(server.url + "#toy?")
+    assert link.startswith(laboratory(server) + "#toy?")
 
-    page = open_page(server, link.removeprefix(server.url))
+    page = open_page(server, link.removeprefix(laboratory(server)))
     for field, text in typed.items():
         expect(page.locator(field)).to_have_value(text)
     expect(page.locator("#greedy")).to_be_checked()

@@ -30,6 +30,7 @@ ENGINE = ("tokenizer.js", "gpt2.js", "data.js")
 MODULES = (*ENGINE, "page.js", "words.js", "rows.js", "drag.js", "cost.js", "article.js")
 STYLE = '<link rel="stylesheet" href="article.css">'  # in index.html
 SCRIPT = '<script type="module" src="article.js"></script>'
+LABORATORY = '<a href="lab" hidden>'  # the link that only the server of the laboratory shows
 
 
 def read(name: str) -> str:
@@ -46,8 +47,8 @@ def modules(*names: str) -> str:
     return "\n".join(sources)
 
 
-def article_page() -> str:
-    """The whole article as one HTML file."""
+def article_page(with_laboratory: bool = False) -> str:
+    """The whole article as one HTML file. with_laboratory: show its link to `tiedgpt explore`."""
     style = read("article.css")
     script = modules(*MODULES)
     policy = (
@@ -64,6 +65,8 @@ def article_page() -> str:
     page = filled(read("index.html"), figures)
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>'
     page = page.replace(STYLE, head)
+    if with_laboratory:
+        page = page.replace(LABORATORY, '<a href="lab">')
     return page.replace(SCRIPT, f'{"".join(blocks)}<script type="module">{script}</script>')
 
 
