@@ -3,10 +3,10 @@
     python scripts/make_page.py
     python scripts/make_page.py tinyshakespeare.txt
 
-The sources are in tiedgpt/explore/article/. The script computes figures.json anew, from the shipped
-models, the counts of their text, and the runs of scripts/tying_results/; it needs `pip install -e
-.[tying]`. With the text itself, it also measures what the rounding of the weights costs, which takes
-a minute; without it, that figure stays as it is.
+The sources are in tiedgpt/explore/article/. The script computes figures.json anew, from the
+shipped models, the counts of their text, and the runs of scripts/tying_results/; it needs
+`pip install -e .[tying]`. With the text itself, it also measures what the rounding of the weights
+costs, which takes a minute; without it, that figure stays as it is.
 """
 
 import argparse

@@ -1,1 +1,1 @@
-"""The figures of the article: what scripts/make_page.py measures, counts or reads from runs.jsonl."""
+"""What scripts/make_page.py measures, counts or reads from runs.jsonl: the article's figures."""

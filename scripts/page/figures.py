@@ -1,8 +1,8 @@
 """The figures of the article, as figures.json has them.
 
     texts   name -> what the page shows for data-figure="NAME"
-    tokens  for each token: how often it occurs in the text, the eight that follow it most often, and
-            how often the first three of these do
+    tokens  for each token: how often it occurs in the text, the eight that follow it most often,
+            and how often the first three of these do
     words   path -> the likeliest next tokens of the first word, each with its probability
     rows    for each frequent token: how many tokens can follow it, by the text and by both tables
     stops   four paths through the tied model, each with a table of scores
@@ -15,8 +15,6 @@ The text is what weights/shakespeare-bigrams.npz has counted. Numbers are rounde
 processor writes the same file.
 """
 
-import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +28,17 @@ from tying.trainer import entropies
 import tiedgpt
 from tiedgpt import GPT2, Tokenizer, count_parameters
 from tiedgpt.checkpoints.places import MODELS, SHIPPED
-from tiedgpt.explore.pictures import shown
+from tiedgpt.explore.pictures import MINUS, decimal, shown
 from tiedgpt.gpt2.ops import log_softmax, softmax
 from tiedgpt.study import toy
 from tiedgpt.study.bigrams import mean_scores, score_rows
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.direct_path import asymmetry, jsd_floor, matrix_asymmetry
-from tiedgpt.study.paths import PATHS, log_probabilities, top_k
+from tiedgpt.study.paths import PATHS, top_k
 from tiedgpt.study.similarity import spearman
 from tiedgpt.study.solved import best_factor, centred_log, least_squares
+
+from .rounding import as_in_the_page
 
 ROOT = Path(__file__).parents[2]
 FIRST_WORD = " my"
@@ -53,6 +53,8 @@ EXAMPLE = {"the": (0.1, -0.3, 0.2), "my": (0.2, -0.2, -0.1), "lord": (-0.3, 0.1,
 EXAMPLE_FINAL = (0.099, -0.302, 0.18)
 CALCULATOR = {"vocab": 50_000, "dim": 4096}  # of the models that people quote
 TOTALS = (1e9, 7e9, 70e9)
+
+TIMES = "\N{MULTIPLICATION SIGN}"
 
 Json = dict[str, Any]
 
@@ -96,17 +98,11 @@ def number_of(token: str, tokenizer: Tokenizer) -> int:
 
 
 def with_interval(figure: Figure, digits: int = 2) -> str:
-    """The mean and its 95 % interval; a minus sign is a real one."""
+    """The mean and its 95 % interval."""
     low, high = figure.interval
     if low == high:
         return decimal(figure.mean, digits)
     return f"{decimal(figure.mean, digits)} [{decimal(low, digits)}, {decimal(high, digits)}]"
-
-
-def decimal(x: float, digits: int = 2) -> str:
-    """A rounded number, without a negative zero."""
-    rounded = round(x, digits) + 0.0
-    return f"{rounded:.{digits}f}".replace("-", "−")
 
 
 def millions(count: float) -> str:
@@ -143,7 +139,9 @@ def followers_of_first_word(corpus: Corpus, tokenizer: Tokenizer) -> str:
     tokens = tokens_of(corpus)
     most = [
         f"“{shown(tokenizer.token_text(follower))}” ({times})"
-        for follower, times in zip(tokens["followers"][number], tokens["times"][number], strict=False)
+        for follower, times in zip(
+            tokens["followers"][number], tokens["times"][number], strict=False
+        )
     ]
     return (
         f"In the text “{FIRST_WORD.strip()}” occurs {tokens['counts'][number]:,} times. "
@@ -168,16 +166,22 @@ def words_of(models: dict[str, GPT2], corpus: Corpus, tokenizer: Tokenizer) -> J
     """The likeliest next tokens after the first word, by path and head: {"tied.normed": ...}.
 
     Each with its probability, and whether it is one of those that follow most often in the text.
+    The weights are those of the page, so that its script finds the same.
     """
     first = np.array([number_of(FIRST_WORD, tokenizer)])
     followers = tokens_of(corpus)["followers"][first[0]]
     words = {}
     for head, model in models.items():
+        in_page = as_in_the_page(model)
         for path in PATHS:
-            logits = PATHS[path](model, first)[0]
+            logits = PATHS[path](in_page, first)[0]
             probabilities = softmax(logits.astype(np.float64))
             words[f"{head}.{path}"] = [
-                [tokenizer.token_text(token), round(float(probabilities[token]), 3), token in followers]
+                [
+                    tokenizer.token_text(token),
+                    round(float(probabilities[token]), 3),
+                    token in followers,
+                ]
                 for token in top_k(logits, SHOWN).tolist()
             ]
     return words
@@ -189,10 +193,10 @@ def words_of(models: dict[str, GPT2], corpus: Corpus, tokenizer: Tokenizer) -> J
 def example() -> dict[str, str]:
     texts = {}
     for column, number in enumerate(EXAMPLE_FINAL):
-        texts[f"example.final.{column}"] = f"{number:g}".replace("-", "−")
+        texts[f"example.final.{column}"] = f"{number:g}".replace("-", MINUS)
     for word, row in EXAMPLE.items():
         for column, number in enumerate(row):
-            texts[f"example.{word}.{column}"] = f"{number:g}".replace("-", "−")
+            texts[f"example.{word}.{column}"] = f"{number:g}".replace("-", MINUS)
         texts[f"example.{word}.score"] = decimal(float(np.dot(row, EXAMPLE_FINAL)))
     return texts
 
@@ -298,10 +302,10 @@ def stops_of(
         texts[f"stop.{name}.self"] = percent(itself, 0 if itself > 0.1 else 1)
         texts[f"stop.{name}.nats"] = decimal(distance)
         stops.append({"path": name, "shades": shades(path(model, shown)[:, shown])})
-    counts = np.log(np.maximum(corpus.counts, 1e-9))
-    texts["stop.counts.nats"] = decimal(
-        nats_from_bigrams(np.tile(counts, (frequent.size, 1)), corpus)
-    )
+    baselines = {"counts": np.log(np.maximum(corpus.counts, 1e-9)), "guess": 0 * corpus.counts}
+    for name, row in baselines.items():  # the same after every token
+        distance = nats_from_bigrams(np.tile(row, (frequent.size, 1)), corpus)
+        texts[f"stop.{name}.nats"] = decimal(distance)
     return stops, texts
 
 
@@ -387,7 +391,7 @@ def shares_of() -> tuple[list[Json], dict[str, str]]:
         saved = size["untied"] - size["tied"]
         gpt2_models.append(share(size["name"], saved, size["untied"]))
     examples = [share("a model of", matrix, total) for total in TOTALS]
-    table = f"{CALCULATOR['vocab']:,} × {CALCULATOR['dim']:,}"
+    table = f"{CALCULATOR['vocab']:,} {TIMES} {CALCULATOR['dim']:,}"
     shares = [
         {"kind": "gpt2", "title": "The second table of an untied GPT-2", "models": gpt2_models},
         {"kind": "example", "title": f"A second table of {table} numbers", "models": examples},

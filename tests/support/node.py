@@ -19,12 +19,15 @@ const print = value => console.log(JSON.stringify(value, withLists))
 """
 
 
-def run_node(script, **values):
-    """What `script` prints with print(value). It has the modules' functions, and `input.NAME`."""
+def run_node(script, *others, **values):
+    """What `script` prints with print(value).
+
+    It has `input.NAME`, and the functions of the engine and of the other modules that are named.
+    """
     node = shutil.which("node")
     if node is None and os.environ.get("CI") != "true":
         pytest.skip("node is not installed (apt-get install nodejs)")
-    source = modules("tokenizer.js", "gpt2.js") + MAIN + script
+    source = modules("tokenizer.js", "gpt2.js", *others) + MAIN + script
     process = subprocess.run(
         [node, "--input-type=module", "--eval", source],
         input=json.dumps(values),

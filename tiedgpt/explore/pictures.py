@@ -23,6 +23,8 @@ import numpy as np
 
 Figures = dict[str, Any]
 
+MINUS = "\N{MINUS SIGN}"
+PRIME = "\N{PRIME}"  # of the hollow arrow of a word
 UNIT = 90  # of a plane of arrows: the length of an arrow of 1
 NEAREST = 1e-3  # two scores that differ by less are shown as equal
 STOPS = {
@@ -34,7 +36,7 @@ STOPS = {
 MEASURES = (
     ("asymmetry", "asymmetry, 0 to 1.41"),
     ("self", "tokens that predict themselves"),
-    ("nats", "nats from the text’s bigrams"),
+    ("nats", "nats from the bigrams of the text"),
 )
 KINDS = (("0.02", "all weights start at 0.02"), ("best", "each head at its best start"))
 
@@ -85,7 +87,7 @@ def has_scale(name: str) -> bool:
 
 
 def word_items(words: Sequence[tuple[str, float, bool]], with_probability: bool) -> str:
-    """The items of a list of tokens, each with a sign if it really follows. words.js does the same."""
+    """The items of a list of tokens, each with a sign if it really follows, as words.js writes."""
     items = []
     for token, probability, follows in words:
         sign = ' <i class="follows">✓</i>' if follows else ""
@@ -129,7 +131,7 @@ def plane(sets: Sequence[tuple[Sequence[Sequence[float]], str]], words: Sequence
         for word, (x, y) in zip(words, arrows, strict=True):
             left, top = round(UNIT * x, 1), round(-UNIT * y, 1)
             side, gap = ("end", -15) if x < 0 else ("start", 15)
-            name, drop = (f"{word}′", 18) if kind == "hollow" else (word, -6)
+            name, drop = (word + PRIME, 18) if kind == "hollow" else (word, -6)
             parts.append(
                 f'<g class="{kind}"><line x2="{left:g}" y2="{top:g}"/>'
                 f'<circle cx="{left:g}" cy="{top:g}" r="10"/>'
@@ -150,16 +152,17 @@ def pairs(
         other = float(np.dot(read[j], written[i]))
         sign = "=" if abs(one - other) < NEAREST else "≠"
         lines.append(
-            f'<tr><td>{words[i]} {words[j]}</td><td class="number">{fixed(one)}</td>'
+            f'<tr><td>{words[i]} {words[j]}</td><td class="number">{decimal(one)}</td>'
             f'<td class="sign">{sign}</td>'
-            f'<td class="number">{fixed(other)}</td><td>{words[j]} {words[i]}</td></tr>'
+            f'<td class="number">{decimal(other)}</td><td>{words[j]} {words[i]}</td></tr>'
         )
     return "".join(lines)
 
 
-def fixed(x: float) -> str:
-    rounded = round(x, 2) + 0.0  # without a negative zero
-    return f"{rounded:.2f}".replace("-", "−")
+def decimal(x: float, digits: int = 2) -> str:
+    """A rounded number with a real minus sign, and without a negative zero."""
+    rounded = round(x, digits) + 0.0
+    return f"{rounded:.{digits}f}".replace("-", MINUS)
 
 
 # Dots: how many tokens can follow
@@ -241,15 +244,16 @@ def heat(shades: Sequence[Sequence[float]], words: Sequence[str], title: str) ->
         name = escape(shown(word))
         parts.append(f'<text class="end" x="{MARGIN - 5}" y="{at + 17}">{name}</text>')
         parts.append(
-            f'<text transform="translate({at + 16} {MARGIN - 5}) rotate(-55)">'
-            f"{name}</text>"
+            f'<text transform="translate({at + 16} {MARGIN - 5}) rotate(-55)">{name}</text>'
         )
         for j, shade in enumerate(shades[i]):
             parts.append(
                 f'<rect x="{MARGIN + j * CELL}" y="{at}" width="{CELL - 2}" height="{CELL - 2}" '
                 f'fill-opacity="{shade:g}"/>'
             )
-    return f'<svg class="drawing heat" viewBox="0 0 {size} {size}" role="img">{"".join(parts)}</svg>'
+    return (
+        f'<svg class="drawing heat" viewBox="0 0 {size} {size}" role="img">{"".join(parts)}</svg>'
+    )
 
 
 # Costs and shares
@@ -277,8 +281,8 @@ def costs(bars: Sequence[Figures]) -> str:
                     f'preserveAspectRatio="none" aria-hidden="true"><path class="zero" '
                     f'd="M{place(0)} 0V10"/><path class="interval" '
                     f'd="M{place(first)} 5H{place(last)}"/><path class="mean" '
-                    f'd="M{place(mean)} 5h0"/></svg> <span>{decimal(mean)} '
-                    f"<small>[{decimal(first)}, {decimal(last)}]</small></span></dd>"
+                    f'd="M{place(mean)} 5h0"/></svg> <span>{decimal(mean, 3)} '
+                    f"<small>[{decimal(first, 3)}, {decimal(last, 3)}]</small></span></dd>"
                 )
         lines.append("</div>")
     return "".join(lines) + "</dl>"
@@ -286,10 +290,6 @@ def costs(bars: Sequence[Figures]) -> str:
 
 def kind_class(kind: str) -> str:
     return "best" if kind == "best" else "small-start"
-
-
-def decimal(x: float) -> str:
-    return f"{x:.3f}".replace("-", "−")
 
 
 def shares(groups: Sequence[Figures]) -> str:

@@ -25,7 +25,7 @@ export function shownToken(id, tokenizer) {
 export function logitsAfter(ids, path, {params, config}) {
 	// -> [V]: the whole model reads all tokens, the other paths the last one
 	const run = {config, tied: config.tie_word_embeddings}
-	if (path === "model") return gpt2(ids.slice(-config.n_ctx), params, run).at(-1)
+	if (path === "model") return gpt2(ids.slice(-params.wpe.weight.length), params, run).at(-1)
 	return PATHS[path](ids.at(-1), params, run)
 }
 
