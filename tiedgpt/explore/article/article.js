@@ -7,6 +7,9 @@ import {find, findAll} from "./page.js"
 import {showRow} from "./rows.js"
 import {showLists, showWord, tokensOf} from "./words.js"
 
+const MANY = 20 // tokens, which the whole model does not read between two keystrokes
+const PAUSE = 300 // ms without a keystroke, after which it reads so many
+
 const figures = readFigures()
 readyPlanes(figures)
 readyCalculator()
@@ -16,6 +19,7 @@ document.body.dataset.ready = "true"
 function readyWord(page) {
 	const input = find("#word")
 	let ids = []
+	let waiting = null
 	const show = () => {
 		const text = input.value.trim()
 		if (text === "") {
@@ -25,7 +29,8 @@ function readyWord(page) {
 		ids = tokensOf(text, page.models.tokenizer)
 		showWord(ids, page)
 		showLists(ids, findAll("#question [data-words]"), page)
-		setTimeout(showBelow, 0, ids, page) // after the lists are drawn
+		clearTimeout(waiting)
+		waiting = setTimeout(showBelow, ids.length > MANY ? PAUSE : 0, ids, page) // the lists are drawn first
 	}
 	input.oninput = show
 	find("#ask").onsubmit = event => event.preventDefault()
