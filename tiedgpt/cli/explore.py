@@ -2,9 +2,9 @@
 
 The page is an article on the tie, with the shipped models in it. The laboratory is one link from
 it, and shows one or two models on your own prompt: the likeliest next tokens with either head, the
-direct path, a model of three words to change, the logit lens, attention, which parts a prediction
-comes from, gradients, and what the second matrix costs. The source code that computes each number
-is beside it. With your own models or text, the laboratory is opened first.
+direct path, the logit lens, attention, which parts a prediction comes from, and gradients. The
+source code that computes each number is beside it. With your own models or text, the laboratory is
+opened first.
 
 Both are served by this machine to this machine. Nothing is sent elsewhere. Ctrl-C stops the server.
 For the pages of another machine, start it there with --port 8080, run `ssh -L 8080:127.0.0.1:8080
