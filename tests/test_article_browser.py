@@ -189,7 +189,7 @@ def test_an_arrow_is_dragged_by_mouse_and_the_best_ones_are_shown(open_article):
     page.click("#best")
     best = page.locator(".plane.tied .note b").nth(1).inner_text()
     assert page.inner_text("#tied-nats") == best
-    for _ in range(8):
+    for _ in range(30):
         page.locator("#untied-plane circle[tabindex]").last.press("ArrowUp")
     assert page.inner_text("#untied-nats") != "0.00"
     page.click("#solve")

@@ -179,7 +179,7 @@ def words_of(models: dict[str, GPT2], corpus: Corpus, tokenizer: Tokenizer) -> J
             words[f"{head}.{path}"] = [
                 [
                     tokenizer.token_text(token),
-                    round(float(probabilities[token]), 3),
+                    round(float(probabilities[token]), 5),
                     token in followers,
                 ]
                 for token in top_k(logits, SHOWN).tolist()
