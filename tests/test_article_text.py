@@ -154,6 +154,8 @@ def test_what_the_text_says_holds():
     # "The table alone is not nearer to the bigrams than a blind guess", which needs all 808 tokens
     assert number("stop.raw.nats") == pytest.approx(number("stop.guess.nats"), abs=0.01)
     assert number("stop.mlp0.nats") < number("stop.counts.nats") < number("stop.normed.nats")
+    assert number("marks.tied.normed") < 0.1 < 1 < number("marks.untied.normed")
+    assert number("marks.untied.normed") < number("marks.tied.mlp0")
     assert number("stop.raw.asymmetry") == 0
     assert interval("rows.tied")[1] < interval("rows.untied")[0]
     assert number("cost.attention") > number("cost.no-layers") > number("cost.mlp")

@@ -71,6 +71,7 @@ def all_parts(results: Results) -> Json:
     shares, share_texts = shares_of()
     texts = {
         **text_counts(corpus, tokenizer),
+        **marks_of(models, corpus),
         **example(),
         **row_texts,
         **stop_texts,
@@ -185,6 +186,20 @@ def words_of(models: dict[str, GPT2], corpus: Corpus, tokenizer: Tokenizer) -> J
                 for token in top_k(logits, SHOWN).tolist()
             ]
     return words
+
+
+def marks_of(models: dict[str, GPT2], corpus: Corpus) -> dict[str, str]:
+    """How many of the tokens in a list really follow: the mean over all frequent tokens."""
+    frequent = corpus.frequent()
+    followers = tokens_of(corpus)["followers"]
+    texts = {}
+    for head, model in models.items():
+        for path in ("normed", "mlp0"):
+            marks = []
+            for token, logits in zip(frequent, PATHS[path](model, frequent), strict=True):
+                marks.append(np.isin(top_k(logits, SHOWN), followers[token]).sum())
+            texts[f"marks.{head}.{path}"] = decimal(float(np.mean(marks)), 1)
+    return texts
 
 
 # Part 2: the example

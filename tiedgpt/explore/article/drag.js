@@ -19,30 +19,39 @@ export function natsFrom(scores, text) {
 	return distances.reduce((a, b) => a + b) / distances.length
 }
 
+// tied and untied: {read, written} are arrows [n, 2], in a tied plane the same ones
+const planes = {}
+const KINDS = {read: ".arrow", written: ".hollow"} // and what draws them
+
 export function readyPlanes({toy}) {
 	const tied = copy(toy.tied)
 	readyPlane("tied", {read: tied, written: tied}, toy)
-	find("#best").onclick = () => moveAll("tied", {read: toy.best}, toy)
 	readyPlane("untied", {read: copy(toy.E), written: copy(toy.U)}, toy)
+	find("#best").onclick = () => moveAll("tied", {read: toy.best}, toy)
 	find("#solve").onclick = () => moveAll("untied", {read: toy.E, written: toy.U}, toy)
 }
 
 const copy = arrows => arrows.map(arrow => [...arrow])
-const planes = {} // tied and untied: {read, written} are arrows [n, 2]; in a tied plane both are the same
 
 function readyPlane(name, arrows, toy) {
 	planes[name] = arrows
-	for (const [kind, selector] of [
-		["read", ".arrow"],
-		["written", ".hollow"]
-	]) {
-		findAll(`#${name}-plane ${selector}`).forEach((group, i) => {
-			const move = (x, y) => {
-				moveArrow(group, arrows[kind][i], x, y)
-				showScores(name, toy)
-			}
-			readyHandle(group, arrows[kind][i], move)
+	forEachArrow(name, (group, arrow) => {
+		readyHandle(group, arrow, (x, y) => {
+			moveArrow(group, arrow, x, y)
+			showScores(name, toy)
 		})
+	})
+}
+
+function moveAll(name, target, toy) {
+	forEachArrow(name, (group, arrow, kind, i) => moveArrow(group, arrow, ...target[kind][i]))
+	showScores(name, toy)
+}
+
+function forEachArrow(name, visit) {
+	// A tied plane draws no hollow arrows.
+	for (const [kind, selector] of Object.entries(KINDS)) {
+		findAll(`#${name}-plane ${selector}`).forEach((group, i) => visit(group, planes[name][kind][i], kind, i))
 	}
 }
 
@@ -90,18 +99,6 @@ function sayArrow(handle, [x, y]) {
 		"aria-valuenow": fixed(x).replace("−", "-")
 	}
 	setAttributes(handle, {...numbers, "aria-valuetext": `${fixed(x)} to the right, ${fixed(y)} up`})
-}
-
-function moveAll(name, target, toy) {
-	for (const [kind, selector] of [
-		["read", ".arrow"],
-		["written", ".hollow"]
-	]) {
-		findAll(`#${name}-plane ${selector}`).forEach((group, i) => {
-			moveArrow(group, planes[name][kind][i], ...target[kind][i])
-		})
-	}
-	showScores(name, toy)
 }
 
 function showScores(name, {words, text}) {
