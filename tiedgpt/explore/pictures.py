@@ -189,11 +189,11 @@ def rows(part: Figures, head: str) -> str:
         lines.append(f'<path class="grid" d="M{x} {TOP}V{BOTTOM}M{LEFT} {y}H{RIGHT}"/>')
         lines.append(f'<text class="middle small" x="{x}" y="{BOTTOM + 16}">{tick}</text>')
         lines.append(f'<text class="end small" x="{LEFT - 6}" y="{y + 4}">{tick}</text>')
-    dots = [
-        f"M{across(by_text)} {upward(by_table)}h0"
+    dots = [  # in whole numbers of half a unit, which are short
+        f"M{2 * across(by_text):.0f} {2 * upward(by_table):.0f}z"
         for by_text, by_table in zip(part["text"], part[head], strict=True)
     ]
-    lines.append(f'<path class="dots" d="{"".join(dots)}"/>')
+    lines.append(f'<path class="dots" transform="scale(.5)" d="{"".join(dots)}"/>')
     for name, place, side in NAMED:
         number = part["ids"].index(part[place])
         x, y = across(part["text"][number]), upward(part[head][number])
