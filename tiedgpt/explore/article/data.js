@@ -7,8 +7,8 @@ const json = id => JSON.parse(document.getElementById(id).textContent)
 
 export const readFigures = () => json("figures") // -> figures.json
 
+// -> {tokenizer, tied: {params, config}, untied: {params, config}}
 export function readModels() {
-	// -> {tokenizer, tied: {params, config}, untied: {params, config}}
 	const {vocabulary, merges, tied, untied} = json("models")
 	const read = ({weights, config}) => {
 		const bytes = Uint8Array.from(atob(weights), character => character.charCodeAt(0))
