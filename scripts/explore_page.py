@@ -18,7 +18,7 @@ PATIENCE = 120_000  # ms, for the first answers on a slow machine
 
 
 def take_picture(url: str, path: Path) -> None:
-    """Write a picture of the top of the laboratory with the shipped models: the drawing, its switch."""
+    """Write a picture of the top of the laboratory: the drawing, its switch."""
     with sync_playwright() as playwright:
         # With its sandbox, Chromium does not start as root.
         browser = playwright.chromium.launch(

@@ -1,4 +1,4 @@
-"""`tiedgpt explore`: the article on the tie, and the laboratory, which shows it on a reader's prompt.
+"""`tiedgpt explore`: the article on the tie, and the laboratory, for the reader's own prompt.
 
 article.py makes the article, one file that computes in the browser, from its sources in article/:
 gpt2.js and tokenizer.js are GPT-2, and have the names and the order of scripts/tied.py.
