@@ -257,7 +257,7 @@ function scaleRows(arrays) {
 	for (const name of Object.keys(arrays)) {
 		const scales = arrays[`${name}.scale`]
 		if (!scales) continue
-		arrays[name] = arrays[name].map((row, i) => Float32Array.from(row, value => value * scales[i]))
+		arrays[name] = arrays[name].map((row, i) => new Float32Array(row).map(value => value * scales[i]))
 		delete arrays[`${name}.scale`]
 	}
 	return arrays
