@@ -172,6 +172,16 @@ ANSWERS = [  # panel, place, words
 ]
 
 
+def test_the_article_and_the_laboratory_have_a_link_to_each_other(open_page, server):
+    page = open_page(server)
+    page.get_by_role("link", name="The article").click()
+    expect(page).to_have_url(server.url)
+    expect(page.locator("main p").first).to_be_visible()
+    page.get_by_role("link", name="Laboratory").click()
+    expect(page).to_have_url(laboratory(server))
+    expect(page.locator("#prompt")).to_have_value(PROMPT)
+
+
 @pytest.fixture(scope="module")
 def student(chromium, server):
     page = chromium.new_page(viewport={"width": 1280, "height": 800})
