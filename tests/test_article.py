@@ -66,6 +66,6 @@ def test_rounding(name):
         if array.ndim == 1:
             assert arrays[name] is array
             continue
-        scale = arrays[f"{name}.scale"][:, None]
+        scale = arrays[f"{name}.scale"].astype(np.float32)[:, None]
         assert arrays[name].dtype == np.int8
         assert (np.abs(arrays[name] * scale - array) <= 0.501 * scale).all()

@@ -17,7 +17,7 @@ from tiedgpt.explore.article import shipped_models
 from tiedgpt.study.paths import PATHS
 
 VECTORS = Path(__file__).parent / "vectors" / "v1"
-TEXT = "ROMEO:\nMy lord, I will not be"
+TEXT = "My lord, I will"
 
 
 def read(path):
@@ -97,8 +97,8 @@ def test_the_logits_of_a_shipped_model(shipped):
     script = """
         const {ids} = input
         const cache = newCache()
-        const cached = [...gpt2(ids.slice(0, 5), params, {...run, cache})]
-        for (const id of ids.slice(5)) cached.push(...gpt2([id], params, {...run, cache}))
+        const cached = [...gpt2(ids.slice(0, 2), params, {...run, cache})]
+        for (const id of ids.slice(2)) cached.push(...gpt2([id], params, {...run, cache}))
         const edits = {"mlp.0.out": zeros}
         print({
             whole: gpt2(ids, params, run),

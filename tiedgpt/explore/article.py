@@ -98,12 +98,12 @@ def shipped_models() -> dict[str, Any]:
 
 
 def rounded(parameters: Parameters) -> dict[str, np.ndarray]:
-    """Each matrix [n, m] as int8, and its scales [n] as NAME.scale; vectors as they are."""
+    """Each matrix [n, m] as int8, and its scales [n], in float16, as NAME.scale; other arrays."""
     arrays = {}
     for name, array in parameters.items():
         arrays[name] = array
         if array.ndim == 2:
-            scale = np.abs(array).max(axis=1) / np.float32(127)  # [n]
+            scale = (np.abs(array).max(axis=1) / 127).astype(np.float16)  # [n]
             arrays[name] = np.rint(array / scale[:, None]).astype(np.int8)
             arrays[f"{name}.scale"] = scale
     return arrays

@@ -7,12 +7,17 @@ const json = id => JSON.parse(document.getElementById(id).textContent)
 
 export const readFigures = () => json("figures") // -> figures.json
 
+// -> {tokenizer, tied: {params, config}, untied: {params, config}}
 export function readModels() {
-	// -> {tokenizer, tied: {params, config}, untied: {params, config}}
 	const {vocabulary, merges, tied, untied} = json("models")
-	const read = ({weights, config}) => {
-		const bytes = Uint8Array.from(atob(weights), character => character.charCodeAt(0))
-		return readModel(bytes.buffer, config)
-	}
+	const read = ({weights, config}) => readModel(bytesOf(weights).buffer, config)
 	return {tokenizer: readTokenizer(vocabulary, merges), tied: read(tied), untied: read(untied)}
+}
+
+// The bytes of a text in base64. (Uint8Array.from would take ten times as long.)
+function bytesOf(base64) {
+	const characters = atob(base64)
+	const bytes = new Uint8Array(characters.length)
+	for (let i = 0; i < bytes.length; i++) bytes[i] = characters.charCodeAt(i)
+	return bytes
 }

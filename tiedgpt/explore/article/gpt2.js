@@ -21,15 +21,15 @@
 
 // ---- Vectors and matrices ----
 
+// [n], [n] -> number
 export function dot(a, b) {
-	// [n], [n] -> number
 	let sum = 0
 	for (let i = 0; i < a.length; i++) sum += a[i] * b[i]
 	return sum
 }
 
+// [n], [n, m] -> [m]: the sum of the matrix's rows, each times a number of x
 function rowTimesMatrix(x, matrix) {
-	// [n], [n, m] -> [m]: the sum of the matrix's rows, each times a number of x
 	const out = new Float64Array(matrix[0].length)
 	matrix.forEach((row, i) => {
 		const factor = x[i]
@@ -46,8 +46,8 @@ export const zeros = x => x.map(row => row.map(() => 0)) // [T, n] -> [T, n]
 
 const geluNew = x => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x * x * x)))
 
+// the error function, by a series whose terms have the same sign
 function erf(x) {
-	// the error function, by a series whose terms have the same sign
 	if (Math.abs(x) > 6) return Math.sign(x) // to 16 digits
 	let term = x
 	let sum = x
@@ -61,8 +61,8 @@ function erf(x) {
 const exactGelu = x => 0.5 * x * (1 + erf(x / Math.SQRT2))
 const ACTIVATIONS = {gelu_new: geluNew, gelu: exactGelu}
 
+// [n] -> [n]: positive numbers, which add up to 1
 export function softmax(x) {
-	// [n] -> [n]: positive numbers, which add up to 1
 	// Without its maximum, a row has the same softmax, and exp cannot overflow.
 	const max = x.reduce((a, b) => Math.max(a, b))
 	const powers = x.map(value => Math.exp(value - max))
@@ -70,8 +70,8 @@ export function softmax(x) {
 	return powers.map(power => power / sum)
 }
 
+// [T, D] -> [T, D]
 function layerNorm(x, {weight, bias}, {config}) {
-	// [T, D] -> [T, D]
 	return x.map(row => {
 		const mean = row.reduce((a, b) => a + b) / row.length
 		const centered = row.map(value => value - mean)
@@ -80,27 +80,27 @@ function layerNorm(x, {weight, bias}, {config}) {
 	})
 }
 
+// [T, n], weight [n, m] -> [T, m]
 function linear(x, {weight, bias}) {
-	// [T, n], weight [n, m] -> [T, m]
 	return x.map(row => addVectors(rowTimesMatrix(row, weight), bias))
 }
 
+// [T, D] -> [H, T, K]
 function splitHeads(x, H) {
-	// [T, D] -> [H, T, K]
 	const K = x[0].length / H
 	return Array.from({length: H}, (_, h) => x.map(row => row.subarray(h * K, (h + 1) * K)))
 }
 
+// [H, T, K] -> [T, D]: the heads of a token side by side
 function mergeHeads(heads) {
-	// [H, T, K] -> [T, D]: the heads of a token side by side
 	return heads[0].map((_, t) => Float64Array.from(heads.flatMap(head => [...head[t]])))
 }
 
+// q [H, T, K], k and v [H, S, K] -> [H, T, K]
 function attend(q, k, v, layer, run) {
-	// q [H, T, K], k and v [H, S, K] -> [H, T, K]
 	const before = k[0].length - q[0].length // tokens in the cache
-	// A query is compared with the keys up to its own token: row t has before + t + 1 scores, not S. GPT-2 in
-	// tied.py computes the later scores too, and its mask makes them -inf.
+	// A query is compared with the keys up to its own token: row t has before + t + 1 scores, not S. (tied.py
+	// computes the scores of later keys too, and its mask makes them -inf.)
 	const compare = (query, keys) => Float64Array.from(keys, key => dot(query, key) / Math.sqrt(query.length))
 	let scores = q.map((queries, h) => queries.map((query, t) => compare(query, k[h].slice(0, before + t + 1))))
 	scores = tap(`attn.${layer}.scores`, scores, run)
@@ -112,8 +112,8 @@ function attend(q, k, v, layer, run) {
 	return pattern.map((rows, h) => rows.map(row => rowTimesMatrix(row, v[h].slice(0, row.length))))
 }
 
+// [T, D] -> [T, D]
 function attention(x, {c_attn, c_proj}, layer, run) {
-	// [T, D] -> [T, D]
 	const D = x[0].length
 	const qkv = tap(`attn.${layer}.qkv`, linear(x, c_attn), run) // [T, 3 D]
 	const [q, k, v] = ["q", "k", "v"].map((name, i) => {
@@ -125,8 +125,8 @@ function attention(x, {c_attn, c_proj}, layer, run) {
 	return linear(mergeHeads(heads), c_proj)
 }
 
+// [T, D] -> [T, D]
 function mlp(x, {c_fc, c_proj}, layer, run) {
-	// [T, D] -> [T, D]
 	const activation = ACTIVATIONS[run.config.activation_function]
 	const pre = tap(`mlp.${layer}.pre`, linear(x, c_fc), run) // [T, F]
 	const post = tap(
@@ -137,8 +137,8 @@ function mlp(x, {c_fc, c_proj}, layer, run) {
 	return linear(post, c_proj)
 }
 
+// [T, D] -> [T, D]
 function block(x, weights, layer, run) {
-	// [T, D] -> [T, D]
 	x = tap(`resid_pre.${layer}`, x, run)
 	let normed = tap(`attn.${layer}.in`, layerNorm(x, weights.ln_1, run), run)
 	x = add(x, tap(`attn.${layer}.out`, attention(normed, weights.attn, layer, run), run))
@@ -148,14 +148,14 @@ function block(x, weights, layer, run) {
 	return tap(`resid_post.${layer}`, x, run)
 }
 
+// [T, D] -> [T, V]
 function unembed(x, params, run) {
-	// [T, D] -> [T, V]
 	const W_U = run.tied ? params.wte.weight : params.lm_head.weight // the switch: [V, D], W_U transposed
 	return x.map(row => Float64Array.from(W_U, vector => dot(row, vector)))
 }
 
+// T ids -> [T, V]: row i scores each token as the next after i
 export function gpt2(ids, params, run) {
-	// T ids -> [T, V]: row i scores each token as the next after i
 	const start = run.cache ? run.cache.length : 0 // the position of the first id
 	const {wte, wpe} = params
 	if (start + ids.length > wpe.weight.length)
@@ -174,15 +174,15 @@ export function gpt2(ids, params, run) {
 
 export const newCache = () => ({length: 0, layers: []})
 
+// [H, T, K] -> [H, S, K]: those of all tokens so far
 function extend(cache, layer, k, v) {
-	// [H, T, K] -> [H, S, K]: those of all tokens so far
 	const [oldK, oldV] = cache.layers[layer] ?? [k.map(() => []), v.map(() => [])]
 	cache.layers[layer] = [k.map((rows, h) => [...oldK[h], ...rows]), v.map((rows, h) => [...oldV[h], ...rows])]
 	return cache.layers[layer]
 }
 
+// -> x, or what the edit makes of x; the tape gets what is returned
 function tap(name, x, {tape, edits}) {
-	// -> x, or what the edit makes of x; the tape gets what is returned
 	if (edits?.[name]) x = edits[name](x)
 	if (tape) tape[name] = x
 	return x
@@ -192,18 +192,18 @@ function tap(name, x, {tape, edits}) {
 
 const embedding = (id, params) => [Float64Array.from(params.wte.weight[id])] // [1, D]
 
+// W_E W_U alone; ln_f is missing, so only the order of the logits has a meaning
 function raw(id, params, run) {
-	// W_E W_U alone; ln_f is missing, so only the order of the logits has a meaning
 	return unembed(embedding(id, params), params, run)[0]
 }
 
+// a GPT-2 without layers
 function normed(id, params, run) {
-	// a GPT-2 without layers
 	return unembed(layerNorm(embedding(id, params), params.ln_f, run), params, run)[0]
 }
 
+// the first MLP between the two tables
 function mlp0(id, params, run) {
-	// the first MLP between the two tables
 	let x = embedding(id, params)
 	x = add(x, mlp(layerNorm(x, params.h[0].ln_2, run), params.h[0].mlp, 0, run))
 	return unembed(layerNorm(x, params.ln_f, run), params, run)[0]
@@ -211,60 +211,77 @@ function mlp0(id, params, run) {
 
 export const PATHS = {raw, normed, mlp0, model: (id, params, run) => gpt2([id], params, run)[0]} // each -> [V]
 
+// [V] -> the ids of the k highest scores, the highest first
 export function topK(scores, k) {
-	// [V] -> the ids of the k highest scores, the highest first
 	return [...scores.keys()].sort((a, b) => scores[b] - scores[a]).slice(0, k)
 }
 
 // ---- The weights ----
 
-const ARRAYS = {F32: Float32Array, I8: Int8Array}
+// the 16 bits of a number -> the number
+function float16(bits) {
+	const sign = bits >> 15 ? -1 : 1
+	const exponent = (bits >> 10) & 31
+	const fraction = (bits & 1023) / 1024
+	return exponent === 0 ? sign * fraction * 2 ** -14 : sign * (1 + fraction) * 2 ** (exponent - 15)
+}
 
+const DTYPES = {
+	F32: bytes => new Float32Array(bytes),
+	F16: bytes => Float32Array.from(new Uint16Array(bytes), float16),
+	I8: bytes => new Int8Array(bytes)
+}
+
+// -> {"h.0.ln_1.weight": array, ...}
 function readSafetensors(buffer) {
-	// -> {"wte.weight": {shape, data}, ...}
 	const length = Number(new DataView(buffer).getBigUint64(0, true))
 	const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, length)))
 	delete header.__metadata__
-	const tensors = {}
+	const arrays = {}
 	for (const [name, {dtype, shape, data_offsets}] of Object.entries(header)) {
-		if (!(dtype in ARRAYS)) throw new TypeError(`${name} is ${dtype}; only F32 and I8 are read`)
+		if (!(dtype in DTYPES)) throw new TypeError(`${name} is ${dtype}; only F32, F16 and I8 are read`)
 		const [begin, end] = data_offsets // counted from the end of the header
-		const bytes = buffer.slice(8 + length + begin, 8 + length + end)
-		tensors[name.replace(/^transformer\./, "")] = {shape, data: new ARRAYS[dtype](bytes)}
+		const values = DTYPES[dtype](buffer.slice(8 + length + begin, 8 + length + end))
+		arrays[name.replace(/^transformer\./, "")] = shape.length === 2 ? rowsOf(values, shape) : values
 	}
-	return tensors
+	return arrays
 }
 
-function rowsOf({shape: [n, m], data}) {
-	// -> n rows of m numbers
-	return Array.from({length: n}, (_, i) => data.subarray(i * m, (i + 1) * m))
+// [n m] -> [n, m]
+function rowsOf(values, [n, m]) {
+	return Array.from({length: n}, (_, i) => values.subarray(i * m, (i + 1) * m))
 }
 
-// The page has matrices of whole numbers, and NAME.scale [n] with what 1 stands for in each row.
-function scaleRows(rows, scales) {
-	// int8 [n, m], [n] -> float32 [n, m]
-	return rows.map((row, i) => Float32Array.from(row, value => value * scales[i]))
+// In the page, a matrix [n, m] is whole numbers, and NAME.scale [n] has what 1 stands for in each row.
+function scaleRows(arrays) {
+	for (const name of Object.keys(arrays)) {
+		const scales = arrays[`${name}.scale`]
+		if (!scales) continue
+		arrays[name] = arrays[name].map((row, i) => new Float32Array(row).map(value => value * scales[i]))
+		delete arrays[`${name}.scale`]
+	}
+	return arrays
 }
 
-export function readModel(buffer, config) {
-	// -> {params: {h: [{ln_1: {weight, bias}, ...}, ...], ...}, config}
-	if (!(config.activation_function in ACTIVATIONS))
-		throw new TypeError(
-			`activation_function is ${config.activation_function}; only gelu_new and gelu are read`
-		)
-	const tensors = readSafetensors(buffer)
+// {"h.0.ln_1.weight": array, ...} -> {h: [{ln_1: {weight: array}, ...}, ...], ...}
+function nest(arrays, n_layer) {
 	const params = {}
-	for (const [name, tensor] of Object.entries(tensors)) {
+	for (const [name, array] of Object.entries(arrays)) {
 		const parts = name.split(".")
 		const last = parts.pop()
-		if (last === "scale") continue
-		let array = tensor.shape.length === 2 ? rowsOf(tensor) : tensor.data
-		if (`${name}.scale` in tensors) array = scaleRows(array, tensors[`${name}.scale`].data)
 		// Go down from params by the parts of the name. An object that is missing is made.
 		let branch = params
 		for (const part of parts) branch = branch[part] ??= {}
 		branch[last] = array
 	}
-	params.h = Array.from({length: config.n_layer}, (_, layer) => params.h[layer])
-	return {params, config}
+	params.h = Array.from({length: n_layer}, (_, layer) => params.h[layer])
+	return params
+}
+
+// config is what config.json has.
+export function readModel(buffer, config) {
+	const name = config.activation_function
+	if (!(name in ACTIVATIONS))
+		throw new TypeError(`activation_function is ${name}; only gelu_new and gelu are read`)
+	return {params: nest(scaleRows(readSafetensors(buffer)), config.n_layer), config}
 }

@@ -9,9 +9,9 @@
 const WORDS =
 	/'(?:s|t|re|ve|m|ll|d)| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+/gu
 
-// Vocabulary files write a byte as a printable character: its own, or one from 256 on.
+// -> 256 characters. Vocabulary files write a byte as a printable character: its own, or one from 256 on. A
+// space, for example, is "Ġ".
 function byteCharacters() {
-	// -> 256 characters; that of a space is "Ġ"
 	const isPrintable = byte => (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174
 	let next = 256
 	return Array.from({length: 256}, (_, byte) => String.fromCharCode(isPrintable(byte) ? byte : next++))
@@ -19,22 +19,22 @@ function byteCharacters() {
 
 const BYTE_CHARACTERS = byteCharacters()
 
+// -> Map {"Ġ t": 0, "h e": 1, ...}: each pair, and its place in the order of learning
 function readMerges(text) {
-	// -> Map {"Ġ t": 0, "h e": 1, ...}: each pair, and its place in the order of learning
 	const withoutVersion = text.replace(/^#version.*\n/, "")
 	const lines = withoutVersion.split("\n").filter(line => line !== "")
 	return new Map(lines.map((line, rank) => [line, rank]))
 }
 
+// vocabulary is what vocab.json has, merges the text of merges.txt.
 export function readTokenizer(vocabulary, merges) {
-	// -> what encode and decode need
 	const tokenOfId = new Map(Object.entries(vocabulary).map(([token, id]) => [id, token]))
 	return {vocabulary: new Map(Object.entries(vocabulary)), merges: readMerges(merges), tokenOfId}
 }
 
-// Begin with bytes. Again and again, join the neighbours whose merge was learned first.
+// -> its tokens, written as in the vocabulary. Begin with bytes. Again and again, join the neighbours whose
+// merge was learned first.
 function encodeWord(word, merges) {
-	// -> its tokens, written as in the vocabulary
 	let tokens = Array.from(new TextEncoder().encode(word), byte => BYTE_CHARACTERS[byte])
 	for (;;) {
 		const first = firstMerge(tokens, merges)
@@ -43,8 +43,8 @@ function encodeWord(word, merges) {
 	}
 }
 
+// -> the pair of neighbours that was learned first, such as "h e", or null
 function firstMerge(tokens, merges) {
-	// -> the pair of neighbours that was learned first, such as "h e", or null
 	let first = null
 	let firstRank = Infinity
 	for (let i = 0; i + 1 < tokens.length; i++) {
@@ -58,8 +58,8 @@ function firstMerge(tokens, merges) {
 	return first
 }
 
+// -> the tokens, with each such pair as one token
 function join(tokens, pair) {
-	// -> the tokens, with each such pair as one token
 	const joined = []
 	for (let i = 0; i < tokens.length; i++) {
 		if (`${tokens[i]} ${tokens[i + 1]}` === pair) {
@@ -70,14 +70,14 @@ function join(tokens, pair) {
 	return joined
 }
 
+// -> ids
 export function encode(text, {vocabulary, merges}) {
-	// -> ids
 	const words = text.match(WORDS) ?? []
 	return words.flatMap(word => encodeWord(word, merges)).map(token => vocabulary.get(token))
 }
 
+// -> text
 export function decode(ids, {tokenOfId}) {
-	// -> text
 	const characters = ids.map(id => tokenOfId.get(id)).join("")
 	const bytes = Uint8Array.from(characters, character => BYTE_CHARACTERS.indexOf(character))
 	// A token may end inside a character of the text: that part becomes "�".
