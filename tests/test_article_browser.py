@@ -34,15 +34,6 @@ SHIFTS = """
     }).observe({type: "layout-shift", buffered: true})
 """
 
-TYPE = """async letter => {
-    const start = performance.now()
-    const input = document.querySelector("#word")
-    input.value += letter
-    input.dispatchEvent(new Event("input"))
-    await new Promise(done => setTimeout(done)) // after the four stops
-    return performance.now() - start
-}"""
-
 
 @pytest.fixture(scope="module")
 def chromium():
@@ -101,16 +92,26 @@ def test_the_first_word_is_answered_within_two_seconds(open_article):
     assert min(milliseconds) < 2000
 
 
-def test_a_keystroke_is_answered_within_150_ms(open_article):
-    """With ten tokens, until the lists are drawn and the four stops are computed."""
+def test_a_keystroke_takes_less_than_150_ms(open_article):
+    """With ten tokens, for the lists and the four stops.
+
+    It is the time of the processor: other programs may have it meanwhile.
+    """
     page = open_article()
     ask(page, "my lord, I will not be the king o")
-    milliseconds = []
-    for letter in "fff":
-        ask(page, "my lord, I will not be the king o")
-        milliseconds.append(page.evaluate(TYPE, letter))
-        assert "10 tokens" in page.inner_text("#reading")
-    assert min(milliseconds) < 150
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def seconds():
+        metrics = session.send("Performance.getMetrics")["metrics"]
+        return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
+
+    page.wait_for_timeout(500)
+    start = seconds()
+    page.locator("#word").press("f")
+    expect(page.locator("#reading")).to_contain_text("10 tokens")
+    page.wait_for_timeout(500)
+    assert 0.01 < seconds() - start < 0.15
 
 
 def test_the_live_lists_are_those_that_stand_in_the_page(open_article):
