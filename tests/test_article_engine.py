@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -160,6 +161,40 @@ def test_a_text_that_is_longer_than_the_context_is_an_error():
         }
     """
     assert run_model(VECTORS / "tied", script) == "18 tokens; the model reads at most 17"
+
+
+def test_the_error_function_and_float16():
+    """Each finite number of float16, and erf from -7 to 7, where it is 1 to 16 digits from 6 on."""
+    bits = np.arange(2**16, dtype=np.uint16)
+    numbers = bits.view(np.float16)
+    is_finite = np.isfinite(numbers)
+    xs = np.linspace(-7, 7, 141).tolist()
+    script = "print({numbers: input.bits.map(float16), erf: input.xs.map(erf)})"
+    answer = run_node(script, bits=bits[is_finite].tolist(), xs=xs)
+    assert answer["numbers"] == numbers[is_finite].tolist()
+    assert answer["erf"] == pytest.approx([math.erf(x) for x in xs], abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("config", "dtype", "message"),
+    [
+        ({"activation_function": "relu"}, "F32", "activation_function is relu"),
+        ({"activation_function": "gelu"}, "BF16", "ln_f.bias is BF16"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused(tmp_path, config, dtype, message):
+    header = {"ln_f.bias": {"dtype": dtype, "shape": [0], "data_offsets": [0, 0]}}
+    header_bytes = json.dumps(header).encode()
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(len(header_bytes).to_bytes(8, "little") + header_bytes)
+    script = """
+        try {
+            readModel(bufferOf(input.path), input.config)
+        } catch (error) {
+            print(error.message)
+        }
+    """
+    assert message in run_node(script, path=str(path), config=config)
 
 
 # The tokenizer
