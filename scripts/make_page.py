@@ -65,7 +65,7 @@ def take_picture(path: Path) -> None:
         page.goto(PAGE.as_uri())
         page.wait_for_selector("body[data-ready]")
         page.evaluate(
-            "for (const e of document.querySelectorAll('nav, .lead, .try, .note')) e.hidden = true"
+            "for (const e of document.querySelectorAll('nav, .lead, .try, .note, .average')) e.hidden = true"
         )
         page.screenshot(path=path)
         browser.close()

@@ -404,12 +404,23 @@ def shares_of() -> tuple[list[Json], dict[str, str]]:
     gpt2_models = []
     for size in sizes():
         saved = size["untied"] - size["tied"]
-        gpt2_models.append(share(size["name"], saved, size["untied"]))
-    examples = [share("a model of", matrix, total) for total in TOTALS]
+        both = f"{size['tied'] / 1e6:.0f}M + {saved / 1e6:.0f}M"
+        gpt2_models.append(share(size["name"], both, saved / size["untied"]))
+    examples = []
+    for total in TOTALS:
+        examples.append(share("a model of", f"{total / 1e9:.0f}B", matrix / total))
     table = f"{CALCULATOR['vocab']:,} {TIMES} {CALCULATOR['dim']:,}"
     shares = [
-        {"kind": "gpt2", "title": "The second table of an untied GPT-2", "models": gpt2_models},
-        {"kind": "example", "title": f"A second table of {table} numbers", "models": examples},
+        {
+            "kind": "gpt2",
+            "title": "A second table as a part of an untied GPT-2",
+            "models": gpt2_models,
+        },
+        {
+            "kind": "example",
+            "title": f"A second table of {table} numbers as a part of",
+            "models": examples,
+        },
     ]
     gpt2 = sizes()[1]
     saved = gpt2["untied"] - gpt2["tied"]
@@ -437,8 +448,8 @@ def shares_of() -> tuple[list[Json], dict[str, str]]:
     return shares, texts
 
 
-def share(name: str, saved: float, total: float) -> Json:
-    return {"name": name, "total": int(total), "share": round(saved / total, 4)}
+def share(name: str, size: str, part: float) -> Json:
+    return {"name": name, "size": size, "share": round(part, 4)}
 
 
 # Part 7: tied and untied, side by side

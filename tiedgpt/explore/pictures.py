@@ -299,15 +299,8 @@ def shares(groups: Sequence[Figures]) -> str:
         lines.append(f'<div class="{group["kind"]}"><p class="note">{group["title"]}</p><dl>')
         for item in group["models"]:
             lines.append(
-                f"<div><dt>{item['name']} <small>{short(item['total'])}</small></dt>"
+                f"<div><dt>{item['name']} <small>{item['size']}</small></dt>"
                 f"<dd>{bar(100 * item['share'])}<b>{100 * item['share']:.1f} %</b></dd></div>"
             )
         lines.append("</dl></div>")
     return "".join(lines)
-
-
-def short(count: float) -> str:
-    """124439808 -> 124M."""
-    if count >= 1e9:
-        return f"{count / 1e9:.3g}B"
-    return f"{count / 1e6:.0f}M"
