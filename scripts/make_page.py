@@ -26,6 +26,7 @@ from tiedgpt.explore.article import article_page
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "scripts" / "tied.html"
+NOT_SHOWN = "nav, .lead, .try, .note, .average"  # in the picture
 FIGURES = ROOT / "tiedgpt" / "explore" / "article" / "figures.json"
 
 
@@ -64,9 +65,7 @@ def take_picture(path: Path) -> None:
         )
         page.goto(PAGE.as_uri())
         page.wait_for_selector("body[data-ready]")
-        page.evaluate(
-            "for (const e of document.querySelectorAll('nav, .lead, .try, .note, .average')) e.hidden = true"
-        )
+        page.evaluate(f"for (const e of document.querySelectorAll('{NOT_SHOWN}')) e.hidden = true")
         page.screenshot(path=path)
         browser.close()
 
