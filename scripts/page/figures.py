@@ -54,6 +54,27 @@ EXAMPLE_FINAL = (0.099, -0.302, 0.18)
 CALCULATOR = {"vocab": 50_000, "dim": 4096}  # of the models that people quote
 TOTALS = (1e9, 7e9, 70e9)
 
+# What the text quotes of the runs: its name here, and that of scripts/tying/differences.py
+QUOTED = {
+    "cost.w16": "10:1,16,cost",
+    "cost.w64": "10:1,64,cost",
+    "cost.w128": "10:1,128,cost",
+    "cost.w64-best": "w64-best:cost",
+    "cost.2-layers": "2-layers:cost",
+    "cost.no-layers": "3:no-layers,cost",
+    "cost.attention": "3:attention,cost",
+    "cost.mlp": "3:MLP,cost",
+    "cost.tenth": "6:tenth",
+    "cost.tenth-training": "6:tenth,training",
+    "init.copy": "5:copy,end",
+    "init.zeros": "5:zeros,end",
+    "fit.tied": "1:fit-tied",
+    "fit.untied": "1:fit-untied",
+    "start.tied.first": "w64-0.02:tied:first-loss",
+    "start.tied.first-0.2": "w64-0.2:tied:first-loss",
+    "loss.tied": "w64-best:tied",
+    "loss.untied": "w64-best:untied",
+}
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 Json = dict[str, Any]
@@ -358,32 +379,8 @@ def costs_of(figures: dict[str, Figure]) -> tuple[list[Json], dict[str, str]]:
                 bar[kind] = [round(x, 3) for x in (figure.mean, *figure.interval)]
         if len(bar) > 1:
             costs.append(bar)
-    quoted = {
-        "cost.w16": "10:1,16,cost",
-        "cost.w64": "10:1,64,cost",
-        "cost.w128": "10:1,128,cost",
-        "cost.w64-best": "w64-best:cost",
-        "cost.2-layers": "2-layers:cost",
-        "cost.no-layers": "3:no-layers,cost",
-        "cost.attention": "3:attention,cost",
-        "cost.mlp": "3:MLP,cost",
-        "cost.tenth": "6:tenth",
-        "cost.tenth-training": "6:tenth,training",
-        "init.copy": "5:copy,end",
-        "init.zeros": "5:zeros,end",
-        "fit.tied": "1:fit-tied",
-        "fit.untied": "1:fit-untied",
-        "map.tied": "15:tied",
-        "map.rotation": "15:rotation",
-        "start.tied.first": "w64-0.02:tied:first-loss",
-        "start.tied.first-0.2": "w64-0.2:tied:first-loss",
-        "start.tied.0.1": "w64-0.1:tied",
-        "start.tied.0.02": "w64-0.02:tied",
-        "loss.tied": "w64-best:tied",
-        "loss.untied": "w64-best:untied",
-    }
-    texts = {name: with_interval(figures[run], 3) for name, run in quoted.items()}
-    for name, run in quoted.items():
+    texts = {name: with_interval(figures[run], 3) for name, run in QUOTED.items()}
+    for name, run in QUOTED.items():
         texts[f"{name}.mean"] = decimal(figures[run].mean)
     return costs, texts
 
@@ -422,6 +419,11 @@ def shares_of() -> tuple[list[Json], dict[str, str]]:
             "models": examples,
         },
     ]
+    return shares, size_texts(matrix)
+
+
+def size_texts(matrix: int) -> dict[str, str]:
+    """What the text says of the sizes of GPT-2, and of a table of `matrix` numbers."""
     gpt2 = sizes()[1]
     saved = gpt2["untied"] - gpt2["tied"]
     xl = sizes()[-1]
@@ -445,7 +447,7 @@ def shares_of() -> tuple[list[Json], dict[str, str]]:
     }
     for total in TOTALS:
         texts[f"calculator.{total / 1e9:.0f}B"] = percent(matrix / total)
-    return shares, texts
+    return texts
 
 
 def share(name: str, size: str, part: float) -> Json:
