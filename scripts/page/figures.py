@@ -467,7 +467,7 @@ def pair_of_models(models: dict[str, GPT2], corpus: Corpus) -> dict[str, str]:
         itself = float((logits.argmax(axis=1) == frequent).mean())
         texts[f"{head}.self"] = percent(itself, 0 if itself > 0.1 else 1)
         texts[f"{head}.nats"] = decimal(nats_from_bigrams(logits, corpus))
-        top = mean_scores(score_rows(logits, frequent, corpus))["top1"]
-        texts[f"{head}.top1"] = percent(top)
+        scores = score_rows(logits, frequent, np.roll(frequent, 1), corpus)
+        texts[f"{head}.top1"] = percent(mean_scores(scores)["top1"])
         texts[f"{head}.parameters"] = f"{count_parameters(model.config)[head]['total']:,}"
     return texts
