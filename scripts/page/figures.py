@@ -6,7 +6,7 @@
     words   path -> the likeliest next tokens of the first word, each with its probability
     rows    for each frequent token: how many tokens can follow it, by the text and by both tables
     stops   four paths through the tied model, each with a table of scores
-    toy     three words: the text, and the arrows of the first picture
+    toy     three words: a made-up text, and the arrows of the first picture
     costs   the cost of the tie in toy models, from scripts/tying_results/runs.jsonl
     shares  what the tie saves, as a share of a model
     pairs   the words of the tables of scores
@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
 from tying.differences import Figure, all_figures
 from tying.pictures import BARS
 from tying.runs import Results, Run
@@ -30,15 +29,15 @@ from tiedgpt import GPT2, Tokenizer, count_parameters
 from tiedgpt.checkpoints.places import MODELS, SHIPPED
 from tiedgpt.explore.pictures import MINUS, decimal, shown
 from tiedgpt.gpt2.ops import log_softmax, softmax
-from tiedgpt.study import toy
 from tiedgpt.study.bigrams import mean_scores, score_rows
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.direct_path import asymmetry, jsd_floor, matrix_asymmetry
 from tiedgpt.study.paths import PATHS, top_k
 from tiedgpt.study.similarity import spearman
-from tiedgpt.study.solved import best_factor, centred_log, least_squares
+from tiedgpt.study.solved import best_factor
 
 from .rounding import as_in_the_page
+from .three_words import three_words
 
 ROOT = Path(__file__).parents[2]
 FIRST_WORD = " my"
@@ -47,7 +46,6 @@ PAIRS = (" my", " lord", " thou", " art", " I", " am", " RICHARD", " III")
 SHOWN = 3  # tokens in a list
 FOLLOWERS = 8  # of each token
 RESAMPLES = 2000
-LARGEST = 1.8  # of a number of an arrow that can be drawn
 # One row for each word, and a vector that the layers might have computed: an example
 EXAMPLE = {"the": (0.1, -0.3, 0.2), "my": (0.2, -0.2, -0.1), "lord": (-0.3, 0.1, 0.2)}
 EXAMPLE_FINAL = (0.099, -0.302, 0.18)
@@ -235,46 +233,6 @@ def example() -> dict[str, str]:
             texts[f"example.{word}.{column}"] = f"{number:g}".replace("-", MINUS)
         texts[f"example.{word}.score"] = decimal(float(np.dot(row, EXAMPLE_FINAL)))
     return texts
-
-
-# Part 3: three words as arrows
-
-
-def three_words() -> tuple[Json, dict[str, str]]:
-    P = np.array(toy.TABLE)
-    E = toy.embedding_of(P, 2)
-    U = least_squares(E, centred_log(P))
-    best = best_tied(P)
-    part = {
-        "words": toy.WORDS,
-        "text": P.tolist(),
-        "tied": toy.EMBEDDING,
-        "best": best.round(2).tolist(),
-        "E": E.round(2).tolist(),
-        "U": U.T.round(2).tolist(),  # one row for each word
-    }
-    start = np.array(toy.EMBEDDING)
-    texts = {
-        "toy.start": decimal(toy.solution(start @ start.T, P).kl),
-        "toy.tied": decimal(toy.solution(best @ best.T, P).kl),
-        "toy.untied": decimal(toy.solution(E @ U, P).kl),
-    }
-    return part, texts
-
-
-def best_tied(P: np.ndarray) -> np.ndarray:  # [n, n] -> [n, 2]
-    """The tied arrows that fit in the picture and come nearest to the text; best of 40 starts."""
-
-    def distance(numbers: np.ndarray) -> float:
-        W_E = numbers.reshape(len(P), 2)
-        return toy.solution(W_E @ W_E.T, P).kl
-
-    fits = []
-    for seed in range(40):
-        start = np.random.default_rng(seed).normal(size=2 * len(P))
-        fits.append(minimize(distance, start, bounds=[(-LARGEST, LARGEST)] * start.size))
-    best = min(fits, key=lambda fit: float(fit.fun))
-    return np.asarray(best.x).reshape(len(P), 2)
 
 
 # Part 4: sharp and flat rows
