@@ -12,7 +12,7 @@ from support.node import run_node
 from tiedgpt.checkpoints.places import MODELS
 from tiedgpt.cli import COMMANDS
 from tiedgpt.explore import article
-from tiedgpt.explore.pictures import MINUS, filled
+from tiedgpt.explore.pictures import MINUS, all_pictures, filled
 from tiedgpt.gpt2.ops import log_softmax
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -67,6 +67,15 @@ def page():
 def test_every_place_is_filled(page):
     assert not re.search(r'<(\w+)[^>]* data-(figure|words|picture)="[^"]*"[^>]*></\1>', page)
     assert "data-value" not in page
+
+
+def test_every_figure_is_shown():
+    """With or without its interval."""
+    page = SOURCE + "".join(all_pictures(FIGURES).values())
+    for attribute, part in (("figure|value|none", TEXTS), ("words", FIGURES["words"])):
+        shown = re.findall(rf'data-(?:{attribute})="([^"]*)"', page)
+        names = {name.removesuffix(".mean") for name in shown}
+        assert {name.removesuffix(".mean") for name in part} == names
 
 
 def test_no_number_is_typed_by_hand():

@@ -26,6 +26,7 @@ Figures = dict[str, Any]
 MINUS = "\N{MINUS SIGN}"
 PRIME = "\N{PRIME}"  # of the hollow arrow of a word
 UNIT = 90  # of a plane of arrows: the length of an arrow of 1
+GAP = 20  # from the end of an arrow to its name
 RADIUS = {"arrow": 10, "hollow": 15}  # of the end of an arrow; a filled one fits into a hollow one
 NEAREST = 1e-3  # two scores that differ by less are shown as equal
 STOPS = {
@@ -144,8 +145,7 @@ def plane(sets: Sequence[tuple[Sequence[Sequence[float]], str]], words: Sequence
         for word, (x, y) in zip(words, arrows, strict=True):
             left = round(UNIT * x, 1)
             top = round(-UNIT * y, 1)
-            gap = RADIUS[kind] + 5
-            side, text_x = ("end", left - gap) if x < 0 else ("start", left + gap)
+            side, text_x = ("end", left - GAP) if x < 0 else ("start", left + GAP)
             name, text_y = (word + PRIME, top + 18) if kind == "hollow" else (word, top - 6)
             parts.append(
                 f'<g class="{kind}"><line x2="{left:g}" y2="{top:g}"/>'

@@ -4,6 +4,7 @@ import {dot, softmax} from "./gpt2.js"
 import {find, findAll, fixed, make, setAttributes} from "./page.js"
 
 const UNIT = 90 // the length of an arrow of 1, as in pictures.py
+const GAP = 20 // from the end of an arrow to its name
 const LIMIT = 1.85 // of a number of an arrow, so that the arrow stays in the picture
 const STEP = 0.05 // of an arrow key
 const KEYS = {ArrowLeft: [-STEP, 0], ArrowRight: [STEP, 0], ArrowUp: [0, STEP], ArrowDown: [0, -STEP]}
@@ -95,8 +96,7 @@ function moveArrow(group, arrow, x, y) {
 	setAttributes(group.querySelector("line"), {x2: left, y2: top})
 	setAttributes(handle, {cx: left, cy: top})
 	sayArrow(handle, arrow)
-	const gap = Number(handle.getAttribute("r")) + 5
-	const side = left < 0 ? {class: "end", x: left - gap} : {class: "start", x: left + gap}
+	const side = left < 0 ? {class: "end", x: left - GAP} : {class: "start", x: left + GAP}
 	const drop = group.matches(".hollow") ? 18 : -6 // so that the names of two arrows in one place are apart
 	setAttributes(group.querySelector("text"), {...side, y: top + drop})
 }
