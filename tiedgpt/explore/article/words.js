@@ -37,9 +37,11 @@ function showList(list, ids, {models, figures}) {
 	const logits = logitsAfter(ids, path, models[head])
 	const probabilities = softmax(logits)
 	const followers = figures.tokens.followers[ids.at(-1)]
+	const hasScale = path !== "raw" // without ln_f the scale of the logits means nothing
 	const items = topK(logits, SHOWN).map(id => {
 		const name = shownToken(id, models.tokenizer)
-		return wordItem(name, path === "raw" ? null : probabilities[id], followers.includes(id))
+		const probability = hasScale ? probabilities[id] : null
+		return wordItem(name, probability, followers.includes(id))
 	})
 	list.replaceChildren(...items)
 }
@@ -47,7 +49,6 @@ function showList(list, ids, {models, figures}) {
 function wordItem(name, probability, follows) {
 	const item = make("li", "", make("b", "", name))
 	if (follows) item.append(" ", make("i", "follows", "✓"))
-	// Without ln_f the scale of the logits means nothing, so there is no probability.
 	if (probability !== null) item.append(" ", make("span", "", percent(probability)), bar(probability))
 	return item
 }
