@@ -296,40 +296,42 @@ def test_the_calculator_says_no_number_that_is_none(numbers, said):
     assert said in run_node(script, "page.js", "cost.js", numbers=numbers)
 
 
-def test_a_token_that_cannot_be_seen_has_a_name():
-    script = """
-        const tokenizer = readTokenizer(input.vocabulary, input.merges)
-        print(input.texts.map(text => shownToken(encode(text, tokenizer)[0], tokenizer)))
-    """
+def run_words(script, **values):
+    """What a script prints that has the functions of words.js and the `tokenizer`."""
     models = article.shipped_models()
-    names = {"\0": "control character", "\t": "control character", "\n": "line break"}
-    names |= {"é": "part of a character", " my": "my", "er": "-er", " ": "space"}
-    answer = run_node(
-        script,
+    return run_node(
+        "const tokenizer = readTokenizer(input.vocabulary, input.merges)\n" + script,
         "page.js",
         "words.js",
-        texts=list(names),
         vocabulary=models["vocabulary"],
         merges=models["merges"],
+        **values,
     )
-    assert answer == list(names.values())
+
+
+def test_a_token_that_cannot_be_seen_has_a_name():
+    script = "print(input.texts.map(text => shownToken(encode(text, tokenizer)[0], tokenizer)))"
+    names = {"\0": "control character", "\t": "control character", "\n": "line break"}
+    names |= {"é": "part of a character", " my": "my", "er": "-er", " ": "space"}
+    assert run_words(script, texts=list(names)) == list(names.values())
+
+
+def test_how_often_a_token_occurs():
+    """Not "1 times"."""
+    script = "print(input.ids.map(id => followersOf(id, {models: {tokenizer}, figures: input})))"
+    counts = FIGURES["tokens"]["counts"]
+    ids = [counts.index(0), counts.index(1), counts.index(max(counts))]
+    never, once, often = run_words(script, ids=ids, tokens=FIGURES["tokens"])
+    assert "is not in the text" in never
+    assert "occurs once." in once
+    assert f"occurs {max(counts):,} times." in often
 
 
 def test_a_word_is_read_as_inside_a_sentence():
     script = """
-        const tokenizer = readTokenizer(input.vocabulary, input.merges)
         const textsOf = ids => ids.map(id => tokenText(id, tokenizer))
         print(input.texts.map(text => textsOf(tokensOf(text, tokenizer))))
     """
-    models = article.shipped_models()
-    texts = ["my", "my lord", "ROMEO", ":", "Romeo"]
-    answer = run_node(
-        script,
-        "page.js",
-        "words.js",
-        texts=texts,
-        vocabulary=models["vocabulary"],
-        merges=models["merges"],
-    )
+    answer = run_words(script, texts=["my", "my lord", "ROMEO", ":", "Romeo"])
     assert answer[:4] == [[" my"], [" my", " lord"], ["ROMEO"], [":"]]
     assert "".join(answer[4]) == " Romeo"
