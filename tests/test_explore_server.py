@@ -6,6 +6,7 @@ Its address is http://127.0.0.1:PORT/SECRET/. Other programs and sites do not kn
 import json
 import socket
 import threading
+import time
 from contextlib import ExitStack, suppress
 
 import pytest
@@ -195,6 +196,29 @@ def test_a_client_that_sends_a_byte_now_and_then_is_left(server, monkeypatch, be
                 closed = True
                 break
         assert closed
+
+
+def test_a_slow_client_that_keeps_sending_and_reading_is_answered(server, monkeypatch):
+    """The request takes longer than the timeout, and the answer too."""
+    monkeypatch.setattr(server_module.Handler, "timeout", 0.2)
+    monkeypatch.setitem(QUESTIONS, "lens", lambda query: {"text": "x" * 12_000_000})
+    host = f"127.0.0.1:{server.server_port}"
+    head = (
+        f"POST /{server.secret}/lens HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {MAX_BODY}\r\n\r\n"
+    )
+    sent = head.encode() + BODY.ljust(MAX_BODY)
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as client:
+        for start in range(0, len(sent), 10_000):
+            client.sendall(sent[start : start + 10_000])
+            time.sleep(0.05)
+        answer = bytearray()
+        while piece := client.recv(2**16):
+            answer += piece
+            if len(answer) < 2_000_000:
+                time.sleep(0.02)
+    assert answer.endswith(b'xxx"}')
+    assert len(answer) > 12_000_000
 
 
 def test_a_text_ends_when_its_page_is_closed(server, monkeypatch):
