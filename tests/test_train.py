@@ -288,6 +288,8 @@ DAMAGES = [
     (lambda state, arrays: state.update(best=None), "state of a training"),
     (lambda state, arrays: state.update(best=["1", 2]), "best loss .*'1'"),
     (lambda state, arrays: state.update(best=[1.0, -2]), "best step .*-2"),
+    (lambda state, arrays: state.update(losses=["1"]), "loss .*'1'"),
+    (lambda state, arrays: state.update(evaluations=[{"step": 0}]), "val_loss"),
     (lambda state, arrays: state["settings"].update(batch=0), "batch"),
     (lambda state, arrays: state["settings"].update(x=0), "argument 'x'"),
     (lambda state, arrays: arrays.pop("v"), "tensor v"),
