@@ -75,17 +75,29 @@ def test_a_link_leads_to_its_target(tmp_path, exists):
     assert (tmp_path / "target" / "a").read_text() == "a"
 
 
-def test_a_checkpoint_whose_first_files_another_process_removes_is_not_published(tmp_path):
+def remove_first(directory: Path, ignore_errors: bool) -> None:
+    """What rmtree has removed after a moment."""
+    (directory / "config.json").unlink()
+
+
+@pytest.mark.parametrize("rmtree", [shutil.rmtree, remove_first])
+def test_a_checkpoint_whose_first_files_another_process_removes_is_not_published(
+    tmp_path, monkeypatch, rmtree
+):
     """The other process writes to the same target. It takes this one for killed."""
 
     class Others(dict):
         def items(self):  # called after config.json is written
-            remove_unfinished(tmp_path / "model")
+            with monkeypatch.context() as patch:
+                patch.setattr(shutil, "rmtree", rmtree)
+                remove_unfinished(tmp_path / "model")
             return super().items()
 
     with pytest.raises(CheckpointError), new_directory(tmp_path / "model") as directory:
         write_checkpoint(directory, MODEL, Others({"merges.txt": b""}))
-    assert names(tmp_path) == []
+    assert not (tmp_path / "model").exists()
+    if rmtree is shutil.rmtree:
+        assert names(tmp_path) == []
 
 
 def test_an_empty_directory_keeps_its_mode(tmp_path):

@@ -3,6 +3,7 @@
 Its address is http://127.0.0.1:PORT/SECRET/. Other programs and sites do not know the secret.
 """
 
+import io
 import json
 import socket
 import threading
@@ -14,7 +15,13 @@ from support.explore_server import ask, connect, post, request, serving, shown_m
 
 from tiedgpt.explore import server as server_module
 from tiedgpt.explore.panels import PANELS, QUESTIONS
-from tiedgpt.explore.server import MAX_BODY, MAX_REFUSED_BODY, PAGE, page_files
+from tiedgpt.explore.server import (
+    MAX_BODY,
+    MAX_REFUSED_BODY,
+    PAGE,
+    SLOWEST_LINE,
+    page_files,
+)
 
 TEXT = "To be, or not to be"
 BODY = json.dumps({"text": TEXT}).encode()
@@ -196,6 +203,29 @@ def test_a_client_that_sends_a_byte_now_and_then_is_left(server, monkeypatch, be
                 closed = True
                 break
         assert closed
+
+
+@pytest.mark.parametrize(("rate", "is_read"), [(SLOWEST_LINE, True), (SLOWEST_LINE // 10, False)])
+def test_a_request_of_a_slow_line_is_read_and_one_that_trickles_is_not(monkeypatch, rate, is_read):
+    """The largest body takes 8 seconds in the first case. Each piece comes within 1.3 seconds."""
+
+    class Client:
+        now = 0.0
+
+        def recv_into(self, buffer):
+            size = min(1024, len(buffer))
+            self.now += size / rate
+            buffer[:size] = bytes(size)
+            return size
+
+    client = Client()
+    monkeypatch.setattr(server_module.time, "monotonic", lambda: client.now)
+    incoming = io.BufferedReader(server_module.Incoming(client, seconds=5))
+    if is_read:
+        assert len(incoming.read(MAX_BODY)) == MAX_BODY
+    else:
+        with pytest.raises(TimeoutError):
+            incoming.read(MAX_BODY)
 
 
 def test_a_slow_client_that_keeps_sending_and_reading_is_answered(server, monkeypatch):

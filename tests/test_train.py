@@ -523,6 +523,18 @@ def test_an_error_in_mid_training_says_which_model_is_there(
 # The learning rate, clipping and AdamW
 
 
+def test_an_error_after_a_better_step_names_that_step(monkeypatch, tmp_path, set_losses):
+    set_losses({0: 3.0, 4: 2.0})
+    monkeypatch.chdir(tmp_path)
+    trainer = new_trainer()
+    records = trainer.run_and_save(Path("out"))
+    while trainer.step < 4:
+        next(records)
+    monkeypatch.setattr(trainer, "_draw", FAILURES[0].values[0])
+    with pytest.raises(TiedGPTError, match=r"; out holds the model of step 4$"):
+        list(records)
+
+
 def test_the_learning_rate_rises_and_then_falls_to_a_tenth():
     """It rises evenly from 2/11 at step 0 to 22/11 = 2 at step 10, and falls to 0.2 at step 100."""
     rates = [learning_rate(step, steps=100, peak=2.0, warm_up=10) for step in range(101)]
