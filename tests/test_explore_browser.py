@@ -208,6 +208,18 @@ def test_the_numbers_are_the_answers(student, server):
     cells = student.locator("#attnbox tbody tr").last.locator("td").all_text_contents()
     shown = [0.0 if cell == "·" else float(cell) for cell in cells]
     assert shown == pytest.approx(weights, abs=0.0051)
+    assert ("·" in cells) == bool((weights < 0.0049).any())
+    assert ".00" not in cells
+
+    show(student, "parts")
+    found = ask(server.shown, "parts", text=PROMPT)["parts"]
+    heads = [f"attn.0.head.{head}" for head in range(server.shown.models[0].config.n_head)]
+    block = [*heads, "attn.0.bias", "mlp.0", "mlp.0.bias"]
+    row = student.locator("#partsbox tbody tr").filter(has_text="block 0")
+    cells = row.locator("td").all_text_contents()
+    assert [float(cell.replace("\u2212", "-")) for cell in cells] == pytest.approx(
+        [found[name] for name in block], abs=0.0051
+    )
 
 
 def test_an_ablation(student):
@@ -253,6 +265,13 @@ def test_the_direct_path(open_page, server):
     cell = page.locator("#matrices td.on").first
     expect(cell).to_have_attribute("data-i", "3")
     expect(cell).to_have_attribute("data-j", "4")
+
+
+def test_the_first_pair_is_the_commonest_of_different_words(open_page, serve):
+    """In the text, "a" follows itself more often than "b" follows "a"."""
+    corpus = Corpus.of(Tokenizer([]).encode("aaaaab c. " * 9), CONFIG.vocab_size)
+    page = open_page(serve(shown_models(corpus=corpus)), "#path?text=ba")
+    expect(page.locator("#mirror")).to_contain_text("\u201ca\u201d then \u201cb\u201d")
 
 
 def test_a_product_of_two_rows(open_page, server):
@@ -375,6 +394,9 @@ def test_a_control_for_each_field_of_sampling_changes_the_bars(open_page, server
         found = ask(server.shown, "next", text=PROMPT, **{name: value})
         dropped = [row for row in found["rows"] if not row["drawn"]]
         expect(bars(page).and_(page.locator(".out"))).to_have_count(len(dropped))
+        if dropped:
+            count = server.shown.models[0].config.vocab_size - found["kept"]
+            expect(page.locator("#bars .cut").first).to_contain_text(f"; {count:,} dropped")
         chance = re.compile(f" {percent(found['rows'][0]['drawn'])}$")
         expect(bars(page).first).to_have_text(chance)
         if value is True:
@@ -436,6 +458,8 @@ def test_the_slider_of_the_vocabulary_changes_the_cost(open_page, server):
     page = open_page(server)
     page.fill("#cvocab", "3")
     expect(page.locator("#costbox .readout")).to_contain_text("the second matrix has 4.1M, 0.1 %")
+    label = re.compile(r"^layers 7\.\dB, W_E 4\.1M, W_U 4\.1M$")
+    expect(page.locator("#costbox .stack")).to_have_attribute("aria-label", label)
 
 
 def test_three_words(open_page, server):
@@ -446,6 +470,8 @@ def test_three_words(open_page, server):
     for name, nats in [("Solve for W_E", "0.00"), ("Start", "0.31"), ("Use 3 dim", "0.00")]:
         button(page, name).click()
         expect(untied).to_contain_text(f"{nats} nats")
+        says = "too few" if nats == "0.31" else "a W_U fits the text"
+        expect(page.locator("#toynote")).to_contain_text(says)
     share = page.locator("#toyin [data-key=P01]")
     share.fill("0")
     expect(page.locator("#toy .warn")).to_contain_text("above 0")
