@@ -201,15 +201,15 @@ def test_the_numbers_are_the_answers(student, server):
 
     tape = {}
     server.shown.models[0](server.shown.tokenizer.encode(PROMPT), tape=tape)
-    weights = tape["attn.2.pattern"][0, 1, -1]  # block 2, head 1, the last token
+    weights = tape["attn.3.pattern"][0, 1, -1]  # block 3, head 1, the last token
     show(student, "attention")
-    student.locator("#heads button[title='block 2, head 1']").click()
-    expect(student.locator("#attnbox h3")).to_have_text("block 2, head 1")
+    student.locator("#heads button[title='block 3, head 1']").click()
+    expect(student.locator("#attnbox h3")).to_have_text("block 3, head 1")
     cells = student.locator("#attnbox tbody tr").last.locator("td").all_text_contents()
     shown = [0.0 if cell == "·" else float(cell) for cell in cells]
     assert shown == pytest.approx(weights, abs=0.0051)
-    assert ("·" in cells) == bool((weights < 0.0049).any())
-    assert ".00" not in cells
+    small = [cell for cell, weight in zip(cells, weights, strict=True) if weight < 0.0045]
+    assert set(small) == {"·"}
 
     show(student, "parts")
     found = ask(server.shown, "parts", text=PROMPT)["parts"]
@@ -259,6 +259,10 @@ def test_the_direct_path(open_page, server):
     for number in range(mirror.count()):
         expect(mirror.nth(number)).to_have_attribute("data-i", "4")
         expect(mirror.nth(number)).to_have_attribute("data-j", "1")
+
+    page.locator("#matrices table.heat").first.locator("td[data-i='1'][data-j='1']").hover()
+    expect(page.locator("#matrices td.on").first).to_have_attribute("data-j", "1")
+    expect(mirror).to_have_count(0)
 
     page.locator("#matrices td[data-i='2'][data-j='3']").first.press("ArrowDown")
     page.keyboard.press("ArrowRight")
