@@ -464,6 +464,12 @@ def test_the_slider_of_the_vocabulary_changes_the_cost(open_page, server):
     expect(page.locator("#costbox .readout")).to_contain_text("the second matrix has 4.1M, 0.1 %")
     label = re.compile(r"^layers 7\.\dB, W_E 4\.1M, W_U 4\.1M$")
     expect(page.locator("#costbox .stack")).to_have_attribute("aria-label", label)
+    page.wait_for_load_state("networkidle")
+    asked = []  # the panels beside this one are not asked again
+    page.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
+    page.fill("#cvocab", "4")
+    expect(page.locator("#costbox .readout")).to_contain_text("the second matrix has 41.0M")
+    assert set(asked) == {"cost"}
 
 
 def test_three_words(open_page, server):
@@ -481,6 +487,30 @@ def test_three_words(open_page, server):
     expect(page.locator("#toy .warn")).to_contain_text("above 0")
     share.fill("0.5")
     expect(page.locator("#toy .warn")).not_to_be_visible()
+
+
+def test_an_answer_may_come_in_pieces(open_page, server):
+    page = open_page(server)
+    found = page.evaluate(
+        """async () => {
+            const {ask} = await import("./state.js");
+            const pieces = ['{"a": 1}\\n{"a', '": 2}\\n', '{"a": 3}'];
+            const encoder = new TextEncoder();
+            const send = stream => {
+                for (const piece of pieces) stream.enqueue(encoder.encode(piece));
+                stream.close();
+            };
+            const original = window.fetch;
+            window.fetch = async (question, ...rest) => {
+                if (question !== "pieces") return original(question, ...rest);
+                return new Response(new ReadableStream({start: send}));
+            };
+            const found = [];
+            for await (const {a} of ask("pieces")) found.push(a);
+            return found;
+        }"""
+    )
+    assert found == [1, 2, 3]
 
 
 # Problems
