@@ -397,3 +397,15 @@ def test_a_parent_that_may_not_be_written_to(writer):
     assert code == 2
     assert f"cannot write to {target}" in message
     assert list(target.parent.iterdir()) == []
+
+
+def test_a_file_is_on_disk_before_it_replaces_another(tmp_path, monkeypatch):
+    done = []
+    replace_file = os.replace
+    monkeypatch.setattr(os, "fsync", lambda _: done.append("fsync"))
+    monkeypatch.setattr(
+        os, "replace", lambda *paths: (done.append("replace"), replace_file(*paths))
+    )
+    with replaced_file(tmp_path / "state") as file:
+        file.write(b"new")
+    assert done[:2] == ["fsync", "replace"]
