@@ -75,17 +75,29 @@ def test_a_link_leads_to_its_target(tmp_path, exists):
     assert (tmp_path / "target" / "a").read_text() == "a"
 
 
-def test_a_checkpoint_whose_first_files_another_process_removes_is_not_published(tmp_path):
+def remove_first(directory: Path, ignore_errors: bool) -> None:
+    """What rmtree has removed after a moment."""
+    (directory / "config.json").unlink()
+
+
+@pytest.mark.parametrize("rmtree", [shutil.rmtree, remove_first])
+def test_a_checkpoint_whose_first_files_another_process_removes_is_not_published(
+    tmp_path, monkeypatch, rmtree
+):
     """The other process writes to the same target. It takes this one for killed."""
 
     class Others(dict):
         def items(self):  # called after config.json is written
-            remove_unfinished(tmp_path / "model")
+            with monkeypatch.context() as patch:
+                patch.setattr(shutil, "rmtree", rmtree)
+                remove_unfinished(tmp_path / "model")
             return super().items()
 
     with pytest.raises(CheckpointError), new_directory(tmp_path / "model") as directory:
         write_checkpoint(directory, MODEL, Others({"merges.txt": b""}))
-    assert names(tmp_path) == []
+    assert not (tmp_path / "model").exists()
+    if rmtree is shutil.rmtree:
+        assert names(tmp_path) == []
 
 
 def test_an_empty_directory_keeps_its_mode(tmp_path):
@@ -385,3 +397,15 @@ def test_a_parent_that_may_not_be_written_to(writer):
     assert code == 2
     assert f"cannot write to {target}" in message
     assert list(target.parent.iterdir()) == []
+
+
+def test_a_file_is_on_disk_before_it_replaces_another(tmp_path, monkeypatch):
+    done = []
+    replace_file = os.replace
+    monkeypatch.setattr(os, "fsync", lambda _: done.append("fsync"))
+    monkeypatch.setattr(
+        os, "replace", lambda *paths: (done.append("replace"), replace_file(*paths))
+    )
+    with replaced_file(tmp_path / "state") as file:
+        file.write(b"new")
+    assert done[:2] == ["fsync", "replace"]

@@ -703,6 +703,11 @@ def test_openais_files_get_the_names_that_transformers_knows(tmp_path, monkeypat
     assert copied_files(tmp_path) == files
 
 
+def test_the_tokens_of_a_written_vocabulary_are_in_the_order_of_their_ids():
+    ids = json.loads(tokenizer_files(Tokenizer(SMALL_MERGES))["vocab.json"])
+    assert list(ids.values()) == list(range(len(ids)))
+
+
 def test_a_vocabulary_that_transformers_cannot_read_is_completed(tmp_path):
     """For tiedgpt, merges.txt is enough. transformers needs vocab.json, too. The copy has both."""
     files = tokenizer_files(Tokenizer(SMALL_MERGES))

@@ -6,13 +6,16 @@ context is 64 tokens.
 """
 
 import io
+import re
 import shlex
 import sys
 
 import pytest
 from support.commands import assert_one_error_line
 
-from tiedgpt import cli
+from tiedgpt import Tokenizer, cli
+from tiedgpt.cli.texts import single_token
+from tiedgpt.errors import ArgumentError
 
 LONGEST_LINE = 2400  # characters of an error, also where an argument has a million
 UNPRINTABLE = "\x1b\n\x9b\u202e"
@@ -225,3 +228,9 @@ def test_no_text_on_a_terminal(tmp_path, monkeypatch, capsys, words):
     out, err = capsys.readouterr()
     assert_one_error_line((code, out, err), "error: there is no text: give one, or pipe one in\n")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("length", "end"), [(8, "'a'; "), (9, r"'a' \.\.\.; ")])
+def test_the_first_eight_tokens_of_a_text_that_is_not_one_are_listed(length, end):
+    with pytest.raises(ArgumentError, match=re.escape(f"{length} tokens, ") + f".*{end}"):
+        single_token(Tokenizer([]), 257, "a" * length, False)

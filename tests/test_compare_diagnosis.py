@@ -16,6 +16,7 @@ from tiedgpt.comparison import compare as compare_module
 from tiedgpt.comparison.mistakes import mistakes_in
 from tiedgpt.comparison.places import (
     Scope,
+    Trial,
     compute_activation,
     compute_activations,
     kind_of,
@@ -315,3 +316,15 @@ def test_a_random_difference_is_none_of_the_known_mistakes(name, place, change):
     report = compare(model, tape, ids)
     assert report.first.name == place
     assert report.diagnosis == [f"{place}: this is none of the known mistakes"]
+
+
+def test_the_best_explanations_are_those_of_at_most_twice_the_smallest_error():
+    """Those of the best rank. "a" is named once, though it can be made in two places."""
+    explanations = []
+    for number, (sentence, error, still_wrong) in enumerate(
+        [("b", 2.0, []), ("c", 2.1, []), ("a", 1.0, []), ("a", 1.5, []), ("d", 0.1, ["logits"])]
+    ):
+        trial = Trial(number, "embed", sentence, "", Scope.PLACE, {}, layers=0)
+        explanations.append(compare_module.Explanation(trial, error, still_wrong))
+    best = compare_module.best_of(explanations[::-1])
+    assert [explanation.trial.sentence for explanation in best] == ["b", "a"]

@@ -7,6 +7,7 @@ ones start the command as a user does, and kill it or its workers.
 import gzip
 import io
 import json
+import logging
 import os
 import random
 import shutil
@@ -88,7 +89,9 @@ def run_documents(run, place, scheduler):
 
     def run_documents(*flags: str, inputs=("in.jsonl", "more.jsonl")) -> tuple[int, str, str]:
         words = [*inputs, "-m", "model", "--out", "out", "--scheduler", scheduler]
-        return run("documents", *words, *flags)
+        result = run("documents", *words, *flags)
+        assert logging.root.manager.disable == logging.NOTSET, "other modules log as before"
+        return result
 
     return run_documents
 

@@ -161,6 +161,12 @@ def test_a_404_of_another_host_leaves_no_model_without_a_small_file(
     assert_whole(download(NAME), files)
 
 
+def test_the_hash_of_another_host_does_not_count(hub_server):
+    """The hub redirects to a host whose ETag looks like a hash."""
+    hub_server.names_hashes = False
+    refuses(f"{WEIGHTS}: the server names no hash", download, NAME)
+
+
 def test_a_full_disk_is_one_line_and_the_part_is_continued(weights_folder, hub_server, hub_files):
     """This process is not allowed to make a file of more than HALF bytes."""
     resource = pytest.importorskip("resource")
@@ -192,6 +198,19 @@ def test_the_next_download_continues_where_the_last_one_stopped(
     assert_whole(download(NAME), hub_files)
     assert hub_server.asked() == [len(received) - 1]
     assert hub_server.asked("vocab.json", "127.0.0.1") == []
+
+
+def test_a_shard_that_is_whole_is_not_asked_for_again(hub_server, hub_files, tmp_path):
+    write_shards(tmp_path, random_model(CONFIG))
+    files = without(hub_files, WEIGHTS)
+    for name in (INDEX, "a.safetensors", "b.safetensors"):
+        files[name] = (tmp_path / name).read_bytes()
+    hub_server.put(NAME, files)
+    hub_server.faults["b.safetensors"] = lasting(DROPPED)
+    refuses("the same command continues from here", download, NAME)
+    hub_server.faults.clear()
+    assert_whole(download(NAME), files)
+    assert hub_server.asked("a.safetensors") == [0]
 
 
 @pytest.mark.parametrize("part", ["whole", "longer", "other bytes"])

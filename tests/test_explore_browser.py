@@ -212,13 +212,25 @@ def test_the_numbers_are_the_answers(student, server):
 
     tape = {}
     server.shown.models[0](server.shown.tokenizer.encode(PROMPT), tape=tape)
-    weights = tape["attn.2.pattern"][0, 1, -1]  # block 2, head 1, the last token
+    weights = tape["attn.3.pattern"][0, 1, -1]  # block 3, head 1, the last token
     show(student, "attention")
-    student.locator("#heads button[title='block 2, head 1']").click()
-    expect(student.locator("#attnbox h3")).to_have_text("block 2, head 1")
+    student.locator("#heads button[title='block 3, head 1']").click()
+    expect(student.locator("#attnbox h3")).to_have_text("block 3, head 1")
     cells = student.locator("#attnbox tbody tr").last.locator("td").all_text_contents()
     shown = [0.0 if cell == "·" else float(cell) for cell in cells]
     assert shown == pytest.approx(weights, abs=0.0051)
+    small = [cell for cell, weight in zip(cells, weights, strict=True) if weight < 0.0045]
+    assert set(small) == {"·"}
+
+    show(student, "parts")
+    found = ask(server.shown, "parts", text=PROMPT)["parts"]
+    heads = [f"attn.0.head.{head}" for head in range(server.shown.models[0].config.n_head)]
+    block = [*heads, "attn.0.bias", "mlp.0", "mlp.0.bias"]
+    row = student.locator("#partsbox tbody tr").filter(has_text="block 0")
+    cells = row.locator("td").all_text_contents()
+    assert [float(cell.replace("\u2212", "-")) for cell in cells] == pytest.approx(
+        [found[name] for name in block], abs=0.0051
+    )
 
 
 def test_an_ablation(student):
@@ -269,6 +281,10 @@ def test_the_direct_path(open_page, server):
         expect(mirror.nth(number)).to_have_attribute("data-i", "4")
         expect(mirror.nth(number)).to_have_attribute("data-j", "1")
 
+    page.locator("#matrices table.heat").first.locator("td[data-i='1'][data-j='1']").hover()
+    expect(page.locator("#matrices td.on").first).to_have_attribute("data-j", "1")
+    expect(mirror).to_have_count(0)
+
     page.locator("#matrices td[data-i='2'][data-j='3']").first.press("ArrowDown")
     page.keyboard.press("ArrowRight")
     cell = page.locator("#matrices td.on").first
@@ -282,6 +298,13 @@ def test_what_is_said_of_a_pointed_cell_is_in_sight(open_page, server, width, he
     page.locator("#matrices td[data-i='0'][data-j='3']").first.hover()
     expect(page.locator("#mirror")).to_contain_text("“⏎” then “,”")
     expect(page.locator("#mirror")).to_be_in_viewport(ratio=1)
+
+
+def test_the_first_pair_is_the_commonest_of_different_words(open_page, serve):
+    """In the text, "a" follows itself more often than "b" follows "a"."""
+    corpus = Corpus.of(Tokenizer([]).encode("aaaaab c. " * 9), CONFIG.vocab_size)
+    page = open_page(serve(shown_models(corpus=corpus)), "#path?text=ba")
+    expect(page.locator("#mirror")).to_contain_text("\u201ca\u201d then \u201cb\u201d")
 
 
 def test_a_product_of_two_rows(open_page, server):
@@ -404,6 +427,9 @@ def test_a_control_for_each_field_of_sampling_changes_the_bars(open_page, server
         found = ask(server.shown, "next", text=PROMPT, **{name: value})
         dropped = [row for row in found["rows"] if not row["drawn"]]
         expect(bars(page).and_(page.locator(".out"))).to_have_count(len(dropped))
+        if dropped:
+            count = server.shown.models[0].config.vocab_size - found["kept"]
+            expect(page.locator("#bars .cut").first).to_contain_text(f"; {count:,} dropped")
         chance = re.compile(f" {percent(found['rows'][0]['drawn'])}$")
         expect(bars(page).first).to_have_text(chance)
         if value is True:
@@ -458,6 +484,30 @@ def test_writing_stops(open_page, serve, monkeypatch):
     write(page)
 
 
+def test_an_answer_may_come_in_pieces(open_page, server):
+    page = open_page(server)
+    found = page.evaluate(
+        """async () => {
+            const {ask} = await import("./state.js");
+            const pieces = ['{"a": 1}\\n{"a', '": 2}\\n', '{"a": 3}'];
+            const encoder = new TextEncoder();
+            const send = stream => {
+                for (const piece of pieces) stream.enqueue(encoder.encode(piece));
+                stream.close();
+            };
+            const original = window.fetch;
+            window.fetch = async (question, ...rest) => {
+                if (question !== "pieces") return original(question, ...rest);
+                return new Response(new ReadableStream({start: send}));
+            };
+            const found = [];
+            for await (const {a} of ask("pieces")) found.push(a);
+            return found;
+        }"""
+    )
+    assert found == [1, 2, 3]
+
+
 # Problems
 
 
@@ -489,6 +539,7 @@ def test_damaged_links(open_page, server):
     page.fill("#prompt", "ROMEO:")
     expect(tokens_of_prompt(page)).to_have_count(2)
     expect(page.locator("#problem")).not_to_be_visible()
+    expect(page.locator("#matrices td").first).to_be_attached()
 
 
 @pytest.mark.parametrize("by", ["button", "Ctrl-C"])
@@ -605,6 +656,18 @@ def test_back_and_forward(open_page, server):
     )
     page.wait_for_timeout(300)  # a late change of the address would come in this time
     expect(page).to_have_url(laboratory(server))
+    # A text and a click at once are two entries.
+    page.evaluate(
+        """() => {
+            const prompt = document.querySelector("#prompt");
+            prompt.value = "JULIET:";
+            prompt.dispatchEvent(new Event("input", {bubbles: true}));
+            document.querySelector("nav a[href='#lens']").click();
+        }"""
+    )
+    expect(page).to_have_url(re.compile("#lens.*JULIET"))
+    page.go_back()
+    expect(page).to_have_url(re.compile("#switch.*JULIET"))
 
 
 @pytest.mark.parametrize("width", [390, 1280])

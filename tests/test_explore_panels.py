@@ -30,6 +30,7 @@ from tiedgpt.study import (
     bigrams,
     direct_path,
     gradients,
+    paths,
     predictions,
     similarity,
     solved,
@@ -229,8 +230,9 @@ def test_path(asked, corpus, path):
     assert found["text"]["percent"] == close(percents)
 
 
-def test_symmetry(asked, corpus):
+def test_symmetry(asked, corpus, monkeypatch):
     model, answer = asked
+    monkeypatch.setattr(paths, "MAX_LOGITS", 100 * CONFIG.vocab_size)  # several pieces of tokens
     found = answer("symmetry")
     assert found["text"] == corpus.self_prediction()
     tokens = np.arange(CONFIG.vocab_size)

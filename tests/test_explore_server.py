@@ -3,9 +3,11 @@
 Its address is http://127.0.0.1:PORT/SECRET/. Other programs and sites do not know the secret.
 """
 
+import io
 import json
 import socket
 import threading
+import time
 from contextlib import ExitStack, suppress
 
 import pytest
@@ -15,7 +17,13 @@ from tiedgpt.errors import CheckpointError
 from tiedgpt.explore import article
 from tiedgpt.explore import server as server_module
 from tiedgpt.explore.panels import PANELS, QUESTIONS
-from tiedgpt.explore.server import MAX_BODY, MAX_REFUSED_BODY, PAGE, page_files
+from tiedgpt.explore.server import (
+    MAX_BODY,
+    MAX_REFUSED_BODY,
+    PAGE,
+    SLOWEST_LINE,
+    page_files,
+)
 
 TEXT = "To be, or not to be"
 BODY = json.dumps({"text": TEXT}).encode()
@@ -225,6 +233,52 @@ def test_a_client_that_sends_a_byte_now_and_then_is_left(server, monkeypatch, be
                 closed = True
                 break
         assert closed
+
+
+@pytest.mark.parametrize(("rate", "is_read"), [(SLOWEST_LINE, True), (SLOWEST_LINE // 10, False)])
+def test_a_request_of_a_slow_line_is_read_and_one_that_trickles_is_not(monkeypatch, rate, is_read):
+    """The largest body takes 8 seconds in the first case. Each piece comes within 1.3 seconds."""
+
+    class Client:
+        now = 0.0
+
+        def recv_into(self, buffer):
+            size = min(1024, len(buffer))
+            self.now += size / rate
+            buffer[:size] = bytes(size)
+            return size
+
+    client = Client()
+    monkeypatch.setattr(server_module.time, "monotonic", lambda: client.now)
+    incoming = io.BufferedReader(server_module.Incoming(client, seconds=5))
+    if is_read:
+        assert len(incoming.read(MAX_BODY)) == MAX_BODY
+    else:
+        with pytest.raises(TimeoutError):
+            incoming.read(MAX_BODY)
+
+
+def test_a_slow_client_that_keeps_sending_and_reading_is_answered(server, monkeypatch):
+    """The request takes longer than the timeout, and the answer too."""
+    monkeypatch.setattr(server_module.Handler, "timeout", 0.2)
+    monkeypatch.setitem(QUESTIONS, "lens", lambda query: {"text": "x" * 12_000_000})
+    host = f"127.0.0.1:{server.server_port}"
+    head = (
+        f"POST /{server.secret}/lens HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {MAX_BODY}\r\n\r\n"
+    )
+    sent = head.encode() + BODY.ljust(MAX_BODY)
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as client:
+        for start in range(0, len(sent), 10_000):
+            client.sendall(sent[start : start + 10_000])
+            time.sleep(0.05)
+        answer = bytearray()
+        while piece := client.recv(2**16):
+            answer += piece
+            if len(answer) < 2_000_000:
+                time.sleep(0.02)
+    assert answer.endswith(b'xxx"}')
+    assert len(answer) > 12_000_000
 
 
 def test_a_text_ends_when_its_page_is_closed(server, monkeypatch):

@@ -271,6 +271,11 @@ def test_tensors_with_the_same_values(read, monkeypatch, dtype, change):
     assert tensors["a"].has_values_of(tensors["b"]) == (change is None)
 
 
+def test_a_float_of_eight_bits_is_not_read_exactly(read):
+    a = read(file_of({"a": tensor("F8_E4M3", [4], [0, 4])}, bytes(4)))["a"]
+    refuses("model.safetensors: tensor 'a' is F8_E4M3", a.read_exactly)
+
+
 # The writer
 
 

@@ -223,6 +223,10 @@ def test_with_shakespeares_vocabulary_the_ids_are_those_of_the_package():
     assert_same_ids(texts, lambda text: tied.encode(text, vocabulary, merges), tokenizer.encode)
 
 
+def test_of_equal_pairs_the_first_is_joined():
+    assert tied.encode_word("aaa", {("a", "a"): 0}) == ["aa", "a"]
+
+
 def test_with_gpt2s_vocabulary_the_ids_are_those_of_the_package(gpt2):
     vocabulary = tied.read_json(GPT2_VOCAB)
     merges = tied.read_merges(GPT2_MERGES)

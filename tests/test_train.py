@@ -288,6 +288,8 @@ DAMAGES = [
     (lambda state, arrays: state.update(best=None), "state of a training"),
     (lambda state, arrays: state.update(best=["1", 2]), "best loss .*'1'"),
     (lambda state, arrays: state.update(best=[1.0, -2]), "best step .*-2"),
+    (lambda state, arrays: state.update(losses=["1"]), "loss .*'1'"),
+    (lambda state, arrays: state.update(evaluations=[{"step": 0}]), "val_loss"),
     (lambda state, arrays: state["settings"].update(batch=0), "batch"),
     (lambda state, arrays: state["settings"].update(x=0), "argument 'x'"),
     (lambda state, arrays: arrays.pop("v"), "tensor v"),
@@ -519,6 +521,18 @@ def test_an_error_in_mid_training_says_which_model_is_there(
 
 
 # The learning rate, clipping and AdamW
+
+
+def test_an_error_after_a_better_step_names_that_step(monkeypatch, tmp_path, set_losses):
+    set_losses({0: 3.0, 4: 2.0})
+    monkeypatch.chdir(tmp_path)
+    trainer = new_trainer()
+    records = trainer.run_and_save(Path("out"))
+    while trainer.step < 4:
+        next(records)
+    monkeypatch.setattr(trainer, "_draw", FAILURES[0].values[0])
+    with pytest.raises(TiedGPTError, match=r"; out holds the model of step 4$"):
+        list(records)
 
 
 def test_the_learning_rate_rises_and_then_falls_to_a_tenth():

@@ -224,6 +224,13 @@ def test_the_measures_of_a_path_by_their_definitions(text):
     assert measures["raw.entropy"] == pytest.approx(stats.spearmanr(of_path, of_text).statistic)
 
 
+def test_the_first_loss_is_that_of_the_held_out_text(text):
+    run = replace(TINY, steps=1)
+    held_out = trainer.read_text(text, V).held_out
+    first_loss = trainer.loss_of(trainer.Training(run), held_out)
+    assert trainer.do_run(run, text)["first loss"] == pytest.approx(first_loss, rel=1e-5)
+
+
 def test_a_training_that_diverges_has_a_line_that_says_so(text):
     with np.errstate(all="ignore"):
         assert trainer.do_run(replace(TINY, lr=1e30), text) == {"diverged": 1}

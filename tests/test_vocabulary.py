@@ -448,6 +448,7 @@ REFUSED = {
     "unknown-right": (pair() | {"merges.txt": "l o\nlo wer\n"}, "merge 2", "'wer'"),
     "too-early": (pair() | {"merges.txt": "lo w\nl o\n"}, "merge 1", "'lo'"),
     "merge-twice": (pair() | {"merges.txt": "l o\nl o\n"}, "merge 2", "l o"),
+    "merge-of-equals-twice": (pair() | {"merges.txt": "l l\nl l\n"}, "merge 2", "l l"),
     "two-ways": (pair() | {"merges.txt": "a b\nb c\na bc\nab c\n"}, "merge 4", "ab c"),
     "merges-missing": (with_model(merges=["l o", "lo w"]), "tokenizer.json", "Ġlow"),
     "lines-missing": (pair() | FIRST_MERGES, "vocab.json", "Ġlow"),

@@ -71,7 +71,7 @@ class LoopbackHub(ThreadingHTTPServer):
         # file -> the faults of the next responses with this file, one for each
         self.faults: dict[str, list[Fault]] = defaultdict(list)
         self.requests: list[Request] = []
-        self.names_hashes = True
+        self.names_hashes = True  # those of weights
         self.pause = 0.0  # seconds after every piece
         self.closing = threading.Event()  # set when the server closes
 
@@ -127,9 +127,10 @@ class Handler(BaseHTTPRequestHandler):
         headers = {}
         if host == "localhost":
             headers["ETag"] = f'"{"0" * 40}"'  # looks like a hash, and is none
-        elif server.names_hashes:
+        else:
             headers["X-Repo-Commit"] = commit
-            headers["ETag"] = f'W/"{git_hash(content)}"'
+            if server.names_hashes or not is_large:
+                headers["ETag"] = f'W/"{git_hash(content)}"'
         if is_large and host != "localhost":
             if server.names_hashes:
                 headers["X-Linked-Etag"] = f'"{hashlib.sha256(content).hexdigest()}"'

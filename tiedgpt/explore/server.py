@@ -37,6 +37,8 @@ MAX_WAITING = 32  # connections on which nothing has been sent; a browser opens 
 # A body of up to this size is read before it is refused: a browser that is still writing would miss
 # the refusal. A client on this machine sends so much at once.
 MAX_REFUSED_BODY = 64 * MAX_BODY
+# The slowest line, in bytes per second: an SSH tunnel over a mobile network, for example.
+SLOWEST_LINE = 8 * 1024
 LOOPBACK = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?")
 PAGE = files(__package__) / "page"
 MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
@@ -120,7 +122,7 @@ class Server(HTTPServer):
 
 
 class Incoming(io.RawIOBase):
-    """What a client sends on a connection, all of it within some seconds.
+    """What a client sends on a connection: in some seconds, and more for what a slow line takes.
 
     The connection's own timeout starts again with each byte that arrives.
     """
@@ -135,14 +137,16 @@ class Incoming(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         if time.monotonic() >= self.end:
             raise TimeoutError
-        return int(self.connection.recv_into(buffer))
+        size = int(self.connection.recv_into(buffer))
+        self.end += size / SLOWEST_LINE
+        return size
 
 
 class Handler(BaseHTTPRequestHandler):
     """One request. GET sends a page or its file, POST an answer; there are no other methods."""
 
     server: Server
-    timeout = 5  # seconds, for a client that stops sending or reading, and to send a request
+    timeout = 5  # seconds, for a client that stops sending or reading
     server_version = "tiedgpt"
     sys_version = ""
 
@@ -234,7 +238,9 @@ class Handler(BaseHTTPRequestHandler):
     def send(self, status: HTTPStatus, media_type: str, body: bytes, policy: str = POLICY) -> None:
         """Send a whole response."""
         self.send_head(status, media_type, {"Content-Length": str(len(body))}, policy)
-        self.wfile.write(body)
+        # The timeout is for all bytes of one `write`. A slow line takes longer for a large answer.
+        for start in range(0, len(body), SLOWEST_LINE):
+            self.wfile.write(body[start : start + SLOWEST_LINE])
 
     def send_lines(self, answers: Iterator[Answer]) -> None:
         """Send each answer as a line of JSON at once. An error is the last line.

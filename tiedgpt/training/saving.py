@@ -119,12 +119,14 @@ def read_state(directory: Path) -> tuple[State, dict[str, safetensors.Tensor]]:
             step=COUNT.check("step", saved["step"]),
             best=Best(*saved["best"]),
             evaluations=list(saved["evaluations"]),
-            losses=list(saved["losses"]),
+            losses=[AT_LEAST_0.check("loss", loss) for loss in saved["losses"]],
             text=saved["text"],
             model=saved.get("model"),
         )
         COUNT.check("best step", state.best.step)
         AT_LEAST_0.check("best loss", state.best.loss)
+        for evaluation in state.evaluations:
+            AT_LEAST_0.check("val_loss", evaluation["val_loss"])
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} does not hold the state of a training: {error!r}") from error
     return state, tensors
