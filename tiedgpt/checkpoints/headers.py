@@ -50,7 +50,9 @@ class AnyModel:
             return {}
         if not required and weights_file(self.place) is None:
             return {}
-        return dict(stored_tensors(self.place, MAX_HEADER))
+        stored = stored_tensors(self.place, MAX_HEADER)
+        # In memory alone are the zeros that stand for biases, which nanoGPT's files need not have.
+        return {name: tensor for name, tensor in stored if not isinstance(tensor.memory, bytearray)}
 
     def compare(self, one: Tensor, other: Tensor) -> tuple[bool, int]:
         """Whether two matrices of one shape [V, D] have the same values, and the rows compared.
@@ -74,7 +76,7 @@ class AnyModel:
 
 
 def open_any(source: str, weights: bool = True) -> AnyModel:
-    """The model of a directory, a .safetensors file, a config.json, or a name of the hub.
+    """The model of a directory, a file of weights, a config.json, or a name of the hub.
 
     weights: False if a folder with config.json alone will do for a name. Raises CheckpointError for
     what is none of these, and for a config.json that cannot be read.
@@ -113,8 +115,8 @@ def fetch_tensors(repository: Repository, required: bool) -> dict[str, Tensor]:
     index = fetch_json(repository, INDEX)
     if index is None and required:
         raise CheckpointError(
-            f"{repository.label} has neither {WEIGHTS} nor {INDEX}; a pytorch_model.bin, if it has "
-            "one, is a pickle, which is not read"
+            f"{repository.label} has neither {WEIGHTS} nor {INDEX}; a pytorch_model.bin is read "
+            "only if it is here, with its config.json: give their directory"
         )
     if index is None:
         return {}

@@ -52,7 +52,7 @@ HELD = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_models(
         parser,
-        "a directory, a .safetensors file, a config.json, or a name, such as owner/name on the hub",
+        "a directory, a file of weights, a config.json, or a name, such as owner/name on the hub",
     )
     options.add(parser, "json")
 
@@ -113,6 +113,8 @@ def in_words(report: Report) -> Report:
         words["matrix"] = " x ".join(f"{size:,}" for size in matrix["shape"])
     if report["equal_rows"] is not None:
         words["equal_rows"] = f"{report['equal_rows']:,} of {matrix['shape'][0]:,}"
+        if report["wasted_bytes"] == 0:
+            words["holds"] = "one, by two names"
     if report["parameters"] is not None:
         words["more"] = f"{report['parameters']['more_percent']:.1f}%"
         words["less"] = f"{report['parameters']['less_percent']:.1f}%"
@@ -127,6 +129,10 @@ def advice(report: Report) -> Iterator[str]:
         yield f"not known; these may be the matrices: {', '.join(report['unclear'])}"
     elif report["holds"] is None:
         yield "not known; no weights have a known name and the shape that config.json gives"
+    elif not report["usual"]:
+        yield "not known how it is read: by other names than these, or by code of its own"
+    elif report["holds"] == "embedding" and report["flag"]["class_without_head"] is not None:
+        yield f"config.json says {report['flag']['class_without_head']}, which has no head"
     if report["conflict"]:
-        mend = report["mend"].replace("\n", "\n  ")
-        yield f"conflict: {report['conflict']}\n  {mend}"
+        lines = [f"conflict: {report['conflict']}", *report["mend"].splitlines()]
+        yield "\n  ".join(lines)
