@@ -1,4 +1,4 @@
-"""Take the README's picture of the page of `tiedgpt explore`.
+"""Take the README's picture of the laboratory of `tiedgpt explore`.
 
     python scripts/explore_page.py scripts/explore.png
 
@@ -18,7 +18,7 @@ PATIENCE = 120_000  # ms, for the first answers on a slow machine
 
 
 def take_picture(url: str, path: Path) -> None:
-    """Write a picture of the top of the page with the shipped models: the drawing, its switch."""
+    """Write a picture of the top of the laboratory: the drawing, its switch."""
     with sync_playwright() as playwright:
         # With its sandbox, Chromium does not start as root.
         browser = playwright.chromium.launch(
@@ -45,7 +45,7 @@ def main() -> int:
         url = server.stdout.readline().strip()  # "" if it did not start; it says why on stderr
         try:
             if url:
-                take_picture(url, args.picture)
+                take_picture(f"{url}lab", args.picture)
         finally:
             server.terminate()
     return 0 if url else 1

@@ -34,7 +34,7 @@ from tiedgpt.fast import blas, threads
 EXTRAS = {
     "torch": "parity",
     "transformers": "parity",
-    "tokenizers": "parity",
+    "tokenizers": "head",
     "safetensors": "parity",
     "tiktoken": "parity",
     "huggingface_hub": "parity",

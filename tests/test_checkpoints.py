@@ -420,13 +420,15 @@ WEIGHTS_OF_OTHERS = {
     "model.onnx": "is not read",
     "flax_model.msgpack": "is not read",
 }
-README = Path(__file__).resolve().parents[1] / "README.md"
+README = Path(__file__).resolve().parents[1] / "weights" / "README.md"
 
 
 @pytest.mark.parametrize("name", WEIGHTS_OF_OTHERS)
 def test_the_error_says_what_to_do_with_weights_of_another_format(run, tmp_path, name):
     (tmp_path / name).write_bytes(b"\xb6\xd7\x34\1")
-    message = f"{name} .*{WEIGHTS_OF_OTHERS[name]}.*README.md, Checkpoints of other programs"
+    message = (
+        f"{name} .*{WEIGHTS_OF_OTHERS[name]}.*weights/README.md, Checkpoints of other programs"
+    )
     refuses(message, tiedgpt.load_model, tmp_path / name)
     refuses(rf"no config\.json \({message}", tiedgpt.load_model, tmp_path)
     write_tensors(tmp_path, random_model().parameters)
@@ -533,7 +535,7 @@ def test_compare_says_that_a_file_of_pytorch_is_a_model(run, tmp_path, name):
     (tmp_path / name).write_bytes(b"\x80\x02}q\0.")
     code, _, err = run("compare", "-m", "shakespeare-tied", str(tmp_path / name))
     assert code == 2
-    assert re.search(f"{name} .*PyTorch.*README.md, Checkpoints of other programs", err)
+    assert re.search(f"{name} .*PyTorch.*weights/README.md, Checkpoints of other programs", err)
 
 
 def test_the_code_in_the_readme_converts_a_file_of_another_form(tmp_path, monkeypatch):

@@ -60,6 +60,7 @@ def test_study_json_says_what_was_studied(run, checkpoint, untied, text_file):
 def test_study_json_is_the_reports(run, checkpoint, untied, text_file):
     """The embeddings of the untied model are compared with those of the tied one, given later."""
     corpus = Corpus.of(tiedgpt.load_tokenizer(checkpoint).encode(TEXT), CONFIG.vocab_size)
+    eot_id = tiedgpt.load_tokenizer(checkpoint).eot_id
     tied_W_E = tiedgpt.load_model(checkpoint).W_E
     for found, other_W_E in zip(
         study(run, untied, checkpoint, "--corpus", text_file)[0], [tied_W_E, None], strict=True
@@ -67,7 +68,7 @@ def test_study_json_is_the_reports(run, checkpoint, untied, text_file):
         name = found["model"]
         model = tiedgpt.load_model(name)
         assert found == study_report(
-            name, model, corpus, other_W_E, lambda *_: ProgressBar("", 1, ""), str
+            name, model, corpus, other_W_E, lambda *_: ProgressBar("", 1, ""), str, start=eot_id
         )
     assert None not in study(run, untied, checkpoint)[0][0]["embeddings"].values()
 
@@ -88,6 +89,14 @@ ROWS = {
     "normed: W_E, ln_f, W_U": "bigrams.normed.top1",
     "mlp0: W_E, first MLP, ln_f, W_U": "bigrams.mlp0.top1",
     "model: the whole model": "bigrams.model.top1",
+    "started: the same, after <|endoftext|>": "bigrams.started.top1",
+    "normed, of another token": "bigrams.normed.top1_chance",
+    "started, of another token": "bigrams.started.top1_chance",
+    "normed": "gains.normed.gain",
+    "normed, standard error": "gains.normed.gain_error",
+    "model": "gains.model.gain",
+    "started": "gains.started.gain",
+    "started, standard error": "gains.started.gain_error",
     "scale: gained by one factor": "missing.scale",
     "head: gained by the best W_U": "missing.head",
     "rank: out of reach of any W_U": "missing.rank",

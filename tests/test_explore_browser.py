@@ -45,12 +45,10 @@ BOXES = {
     "switch": "#drawing",
     "path": "#repair",
     "next": "#bars",
-    "toy": "#toyout",
     "lens": "#lensbox",
     "parts": "#partsbox",
     "attention": "#attnbox",
     "gradient": "#gradbox",
-    "cost": "#costbox",
 }
 LEAVES = "text, td, .row"  # of a box that is filled
 
@@ -89,7 +87,7 @@ def serve():
 
 @pytest.fixture
 def open_page(chromium, serve):
-    """open_page(server, "#path"): the server's page, when it is drawn, at the panel "path".
+    """open_page(server, "#path"): the laboratory, when it is drawn, at the panel "path".
 
     A test fails if a page has an error without a text of `allowed_errors`, or asks another machine.
     """
@@ -111,7 +109,7 @@ def open_page(chromium, serve):
         page.on("console", lambda m: check(m.text) if m.type == "error" else None)
         own = (server.url, "data:")
         page.on("request", lambda r: None if r.url.startswith(own) else problems.append(r.url))
-        page.goto(server.url + fragment)
+        page.goto(laboratory(server) + fragment)
         page.wait_for_selector("body[data-ready]")
         return page
 
@@ -119,6 +117,11 @@ def open_page(chromium, serve):
     for context in contexts:
         context.close()
     assert problems == []
+
+
+def laboratory(server):
+    """The address of the page with the panels."""
+    return server.url + "lab"
 
 
 def bars(page, side=0):
@@ -166,15 +169,23 @@ ANSWERS = [  # panel, place, words
     ("lens", "#lensbox", "predicts the same token again (↺) in 8 of 8 places"),
     ("parts", "#partsout", "Most is added by the MLP of block 3 (1.83)"),
     ("gradient", "#gradbox", "reaches 8 rows of 1,024, the second 1,024"),
-    ("cost", "#costbox", "124,439,808163,037,18438,597,37631.0 %23.7 %"),
-    ("cost", "#costbox", "2.9 % of the tied model and 2.8 % of the untied"),
 ]
+
+
+def test_the_article_and_the_laboratory_have_a_link_to_each_other(open_page, server):
+    page = open_page(server)
+    page.get_by_role("link", name="The article").click()
+    expect(page).to_have_url(server.url)
+    expect(page.locator("main p").first).to_be_visible()
+    page.get_by_role("link", name="Laboratory").click()
+    expect(page).to_have_url(laboratory(server))
+    expect(page.locator("#prompt")).to_have_value(PROMPT)
 
 
 @pytest.fixture(scope="module")
 def student(chromium, server):
     page = chromium.new_page(viewport={"width": 1280, "height": 800})
-    page.goto(server.url)
+    page.goto(laboratory(server))
     return page
 
 
@@ -220,15 +231,25 @@ def test_an_ablation(student):
 
 
 def test_the_switch_and_the_choice_of_a_model(open_page, server):
-    """The arrow to the matrix that is not shown has the class "other"."""
+    """The switch keeps the model. The arrow to the other matrix has the class "other"."""
     page = open_page(server)
-    for head, name in (("untied: W_U", "untied"), ("tied: W_E.T", "tied")):
-        button(page, head).click()
-        expect(page.locator(f"#flow.{name} .arrow.{name}")).to_have_count(1)
+    for model, head, drawn, says in (
+        ("tied", "untied", "tied", "shakespeare-tied has no W_U. An untied copy"),
+        ("tied", "tied", "tied", "Tied, the model shakespeare-tied"),
+        ("untied", "untied", "untied", "Untied, the model shakespeare-untied"),
+        ("untied", "tied", "tied", "Tied, the model shakespeare-untied"),
+    ):
+        page.locator("#switch .which").get_by_text(f"shakespeare-{model}").click()
+        page.locator("#turn").get_by_text(re.compile(f"^{head}: ")).click()
+        expect(page.locator("#flowsays")).to_contain_text(says)
+        expect(page.locator(f"#flow.{drawn} .arrow.{head}")).to_have_count(1)
         expect(page.locator("#flow .arrow.other")).to_have_count(1)
-        expect(page.locator("#flowsays")).to_contain_text(f"the model shakespeare-{name}")
-        code = page.locator(f".code[data-turn={name}]")
-        expect(code.locator(f".line span.{name}").first).to_have_css("font-weight", "700")
+        pressed = page.locator("#switch .which [aria-pressed=true]")
+        expect(pressed).to_have_text(f"shakespeare-{model}")
+        code = page.locator(f".code[data-turn={head}]")
+        expect(code.locator(f".line span.{head}").first).to_have_css("font-weight", "700")
+    page.locator("#turn").get_by_text(re.compile("^untied: ")).click()
+    page.locator("#switch .which button").first.click()
     show(page, "parts")
     expect(page.locator("#partsbox .side.tied")).to_have_count(1)
     page.locator("#parts .which button").nth(1).click()
@@ -253,6 +274,14 @@ def test_the_direct_path(open_page, server):
     cell = page.locator("#matrices td.on").first
     expect(cell).to_have_attribute("data-i", "3")
     expect(cell).to_have_attribute("data-j", "4")
+
+
+@pytest.mark.parametrize(("width", "height"), [(390, 700), (1280, 600)])
+def test_what_is_said_of_a_pointed_cell_is_in_sight(open_page, server, width, height):
+    page = open_page(server, "#path", viewport={"width": width, "height": height})
+    page.locator("#matrices td[data-i='0'][data-j='3']").first.hover()
+    expect(page.locator("#mirror")).to_contain_text("“⏎” then “,”")
+    expect(page.locator("#mirror")).to_be_in_viewport(ratio=1)
 
 
 def test_a_product_of_two_rows(open_page, server):
@@ -306,7 +335,7 @@ def test_a_text_is_typed_and_its_tokens_are_chosen(open_page, server):
 def test_choosing_an_earlier_token_changes_the_panels(open_page, server):
     page = open_page(server)
     boxes = {**BOXES, "path": "#nearto", "parts": "#partsout"}
-    of_a_text = [panel for panel in PANELS if panel not in ("switch", "toy", "cost")]
+    of_a_text = [panel for panel in PANELS if panel != "switch"]
     texts = {}
     for panel in of_a_text:
         show(page, panel)
@@ -429,30 +458,6 @@ def test_writing_stops(open_page, serve, monkeypatch):
     write(page)
 
 
-# Numbers to change
-
-
-def test_the_slider_of_the_vocabulary_changes_the_cost(open_page, server):
-    page = open_page(server)
-    page.fill("#cvocab", "3")
-    expect(page.locator("#costbox .readout")).to_contain_text("the second matrix has 4.1M, 0.1 %")
-
-
-def test_three_words(open_page, server):
-    """At first, W_E has two dimensions and is not solved for. Even the best W_U does not fit."""
-    page = open_page(server, "#toy", allowed_errors=["400 (Bad Request)"])
-    untied = page.locator("#toyout .side").nth(1)
-    expect(untied).to_contain_text("0.31 nats")
-    for name, nats in [("Solve for W_E", "0.00"), ("Start", "0.31"), ("Use 3 dim", "0.00")]:
-        button(page, name).click()
-        expect(untied).to_contain_text(f"{nats} nats")
-    share = page.locator("#toyin [data-key=P01]")
-    share.fill("0")
-    expect(page.locator("#toy .warn")).to_contain_text("above 0")
-    share.fill("0.5")
-    expect(page.locator("#toy .warn")).not_to_be_visible()
-
-
 # Problems
 
 
@@ -527,7 +532,7 @@ def test_one_tied_model(open_page, serve):
         show(page, panel)
     sides = page.locator("#bars .side, #matrices .side, #lensbox .side, #product .side")
     expect(sides).to_have_count(4)  # one in each of these four boxes
-    orange = page.locator("main section:not(#toy) .side.untied, #flow .out")
+    orange = page.locator("main .side.untied, #flow .out")
     expect(orange).to_have_count(0)
     expect(page.locator("#matrices")).to_contain_text("--corpus FILE")
     expect(page.locator("#solvedbox")).not_to_be_visible()
@@ -556,6 +561,26 @@ def test_the_first_click_in_the_menu_scrolls_to_the_panel(open_page, server):
         expect(page).to_have_url(re.compile(f"#{panel}"))
 
 
+PLACE = "panel => panel.getBoundingClientRect().top"
+
+
+def test_the_menu_is_in_sight_on_a_phone(open_page, server):
+    page = open_page(server, viewport={"width": 390, "height": 844}, has_touch=True)
+    sections = list(PANELS)
+    for panel in reversed(sections):
+        link = page.locator(f"nav a[href='#{panel}']")
+        link.tap()
+        expect(page.locator(BOXES[panel]).locator(LEAVES).first).to_be_attached()
+        expect(link).to_be_in_viewport(ratio=0.95)
+        page.wait_for_timeout(300)  # the panels above it may still grow
+        header = page.locator("header").evaluate("header => header.getBoundingClientRect().bottom")
+        assert 0 < header < 60, "of the header, the menu alone is in sight"
+        place = page.locator(f"#{panel}").evaluate(PLACE)
+        is_last = panel == sections[-1]  # below it, there is not enough to scroll to its top
+        assert header <= place + 1
+        assert is_last or place < header + 10
+
+
 def test_back_and_forward(open_page, server):
     page = open_page(server)
     show(page, "lens")
@@ -565,7 +590,7 @@ def test_back_and_forward(open_page, server):
     page.go_back()  # to the prompt before
     expect(page.locator("#prompt")).to_have_value(PROMPT)
     page.go_back()  # to the page as it was opened
-    expect(page).to_have_url(server.url)
+    expect(page).to_have_url(laboratory(server))
     page.go_forward()  # the lens again, with the focus in it
     expect(page.locator("#lens > :focus")).to_be_attached()
     # Scroll to the top as a reader does, and go back as soon as the menu marks the first panel.
@@ -579,7 +604,32 @@ def test_back_and_forward(open_page, server):
         }"""
     )
     page.wait_for_timeout(300)  # a late change of the address would come in this time
-    expect(page).to_have_url(server.url)
+    expect(page).to_have_url(laboratory(server))
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_back_leads_to_the_place_that_the_reader_has_left(open_page, server, width):
+    """In the middle of a panel. The panels above it are drawn after the page is loaded again."""
+    page = open_page(server, "#path", viewport={"width": width, "height": 800})
+    expect(page.locator("#repair td").first).to_be_attached()
+    page.mouse.move(width / 2, 500)
+    page.mouse.wheel(0, 500)
+    page.wait_for_timeout(300)  # the end of the scrolling
+    place = page.locator("#path").evaluate(PLACE)
+    assert place < -250
+    # Playwright's own click may scroll first.
+    page.locator("nav a[href='#gradient']").evaluate("link => link.click()")
+    expect(page).to_have_url(re.compile("#gradient$"))
+    page.wait_for_timeout(300)
+    page.go_back()
+    page.wait_for_timeout(500)
+    assert page.locator("#path").evaluate(PLACE) == pytest.approx(place, abs=2)
+    page.goto("about:blank")
+    page.go_back()
+    page.wait_for_selector("body[data-ready]")
+    expect(page.locator("#repair td").first).to_be_attached()
+    page.wait_for_timeout(500)
+    assert page.locator("#path").evaluate(PLACE) == pytest.approx(place, abs=2)
 
 
 def test_a_link_shows_the_same_page(open_page, server):
@@ -599,20 +649,18 @@ def test_a_link_shows_the_same_page(open_page, server):
     show(page, "parts")
     button(page, "head 1 of block 2").click()
     expect(page.locator("#partsbars .ghost").first).to_be_attached()
-    show(page, "toy")
-    page.get_by_label("W_E, 2 numbers for each word: New, dim").first.fill("2.5")
-    expect(page).to_have_url(re.compile("W=2.5"))
     shown = bars(page, side=1).all_inner_texts()
-    page.click("#copy")
+    show(page, "parts")
+    # Playwright's own click may scroll to the button first, and so to another panel.
+    page.locator("#copy").evaluate("copy => copy.click()")
     expect(page.locator("#copy")).to_have_text("Copied")
     link = page.evaluate("navigator.clipboard.readText()")
-    assert link.startswith(server.url + "#toy?")
+    assert link.startswith(laboratory(server) + "#parts?")
 
-    page = open_page(server, link.removeprefix(server.url))
+    page = open_page(server, link.removeprefix(laboratory(server)))
     for field, text in typed.items():
         expect(page.locator(field)).to_have_value(text)
     expect(page.locator("#greedy")).to_be_checked()
-    expect(page.locator("#toyin input").first).to_have_value("2.5")
     show(page, "parts")
     expect(button(page, "head 1 of block 2")).to_have_attribute("aria-pressed", "true")
     show(page, "next")
@@ -700,16 +748,17 @@ def test_axe_finds_nothing_and_no_panel_is_too_wide(open_page, server, scheme, w
 def test_numbers_of_the_direct_path_do_not_touch(open_page, server):
     """No text in a cell is wider than the cell, in a window of 1280 pixels."""
     page = open_page(server, "#path", viewport={"width": 1280, "height": 800})
-    cells = page.locator("#matrices .side > table td[data-i]")
-    expect(cells.first).to_be_visible()
-    room = cells.evaluate_all(
-        """cells => Math.min(...cells.map(cell => {
-            const text = document.createRange();
-            text.selectNodeContents(cell);
-            return cell.clientWidth - text.getBoundingClientRect().width;
-        }))"""
-    )
-    assert room >= 6  # pixels
+    for path in ("W_E, W_U", "with ln_f", "with the first MLP", "whole model"):
+        button(page, path).click()
+        expect(page.locator("#repair .now")).to_contain_text(path)
+        room = page.locator("#matrices .side > table td[data-i]").evaluate_all(
+            """cells => Math.min(...cells.map(cell => {
+                const text = document.createRange();
+                text.selectNodeContents(cell);
+                return cell.clientWidth - text.getBoundingClientRect().width;
+            }))"""
+        )
+        assert room >= 6  # pixels
 
 
 # [id, key, id of the box around it] of the element that has the focus; [] if none has it.
@@ -721,8 +770,8 @@ FOCUSED = """() => {
 }"""
 # Tab must reach these: each is an element's id, its key, or the id of the box around it.
 CONTROLS = (
-    "prompt copy temperature top_k top_p min_p greedy write seed matrices solve dims solveW W00 "
-    "partsbox heads cvocab ctotal quit draw0 strip bars turn paths"
+    "prompt copy temperature top_k top_p min_p greedy write seed matrices solve "
+    "partsbox heads quit draw0 strip bars turn paths"
 )
 
 

@@ -29,7 +29,7 @@ def test_the_command_serves_until_it_is_stopped(checkpoint, tmp_path, stop, expe
     copy = shutil.copytree(checkpoint, tmp_path / "model")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command("explore", "--no-browser", str(copy)), **pipes) as process:
-        url = process.stdout.readline().strip()
+        url = process.stdout.readline().strip().removesuffix("lab")
         shutil.rmtree(copy)
         status, (answer,) = post(url, "next", text=TEXT)
         assert (status, answer["text"]) == (200, TEXT)
@@ -90,6 +90,21 @@ def test_a_browser_is_opened(
     assert code == 0
     assert opened == ([out.strip()] if is_opened else [])
     assert ("found no browser" in err) == (not is_opened and not flags)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "page"), [([], ""), (["MODEL"], "lab"), (["--corpus", "FILE"], "lab")]
+)
+def test_the_laboratory_is_opened_for_own_models_or_an_own_text(
+    run, checkpoint, tmp_path, monkeypatch, opened, arguments, page
+):
+    (tmp_path / "text.txt").write_text(TEXT)
+    values = {"MODEL": checkpoint, "FILE": str(tmp_path / "text.txt")}
+    monkeypatch.setattr(webbrowser, "get", lambda: WITH_WINDOWS)
+    code, out, _ = run("explore", *[values.get(argument, argument) for argument in arguments])
+    assert code == 0
+    assert opened == [out.strip()]
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{20,}/" + page, out.strip())
 
 
 def test_a_port_that_is_taken_is_refused(run, checkpoint):

@@ -33,11 +33,10 @@ from tiedgpt.study import (
     predictions,
     similarity,
     solved,
-    toy,
 )
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.paths import PATHS, top_k
-from tiedgpt.study.reports import lens_report, logit_report, parameters_report, token_report
+from tiedgpt.study.reports import lens_report, logit_report, token_report
 
 pytestmark = pytest.mark.usefixtures("one_blas_thread")
 
@@ -305,31 +304,6 @@ def test_the_gradient_reads_the_last_tokens_of_a_long_text():
     assert column(found["rows"][: panels.GRADIENT_ROWS]) == ids[-panels.GRADIENT_ROWS :]
 
 
-def test_three_words(shown):
-    found = ask(shown, "toy", W_E=toy.EMBEDDING, P=toy.TABLE)
-    for name, solution in toy.solve().items():
-        way = found["ways"][name]
-        assert way["probabilities"] == close(solution.probabilities)
-        assert way["scores"] == close(solution.scores)
-        assert way["kl"] == close(solution.kl)
-    best = ask(shown, "toy", W_E=toy.EMBEDDING, P=toy.TABLE, solve_W_E=True)
-    assert best["W_E"] == close(toy.embedding_of(toy.TABLE, 2))
-
-
-def test_cost(shown):
-    """204.8M numbers are 2.9 % of 7B, the figure that people quote, and 2.8 % of 7.2B."""
-    found = ask(shown, "cost", vocab=50_000, dim=4096, total=7 * 10**9)
-    assert found["untied"] - found["tied"] == 50_000 * 4096
-    assert found["percent_of_tied"] == pytest.approx(2.926, abs=1e-3)
-    assert found["percent_of_untied"] == pytest.approx(2.843, abs=1e-3)
-    report = parameters_report(tiedgpt.Config())
-    gpt2 = found["models"][0]
-    assert gpt2["name"] == "gpt2"
-    assert gpt2["tied"] == report["tied"]["total"]
-    assert gpt2["untied"] == report["untied"]["total"]
-    assert ask(shown, "cost", vocab=9, dim=9, total=1)["tied"] == 81, "at least W_E"
-
-
 def test_start(shown):
     found = ask(shown, "start")
     assert column(found["models"], "name") == ["a", "b"]
@@ -420,15 +394,11 @@ WRONG_FIELDS = [
     ("path", {"path": "x"}, "path must be one of raw, normed, mlp0, model"),
     ("path", {"path": []}, "path must be one of raw"),
     ("solve", {}, "no text to compare with; start with --corpus"),
-    ("toy", {"W_E": [[1, 2]] * 3, "P": [[-1] * 3] * 3, "solve_W_E": 1}, "P must be above 0"),
-    ("toy", {"W_E": [[1e9]] * 3, "P": toy.TABLE}, "W_E must have"),
-    ("toy", {"W_E": [[1]] * 9, "P": toy.TABLE}, "W_E must have"),
     ("parts", {"removed": ["attn.9"]}, "'attn.9' is not a part"),
     ("parts", {"removed": "x"}, "removed must be a list"),
     ("parts", {"token": 257}, "257 is outside the vocabulary"),
     ("parts", {"token": [1]}, "must be one sequence of ids"),
     ("gradient", {"text": "a"}, "needs two tokens or more"),
-    ("cost", {"vocab": 10**8, "dim": 1, "total": 1}, "vocab must be"),
 ]
 
 

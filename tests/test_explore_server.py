@@ -11,6 +11,8 @@ from contextlib import ExitStack, suppress
 import pytest
 from support.explore_server import ask, connect, post, request, serving, shown_models
 
+from tiedgpt.errors import CheckpointError
+from tiedgpt.explore import article
 from tiedgpt.explore import server as server_module
 from tiedgpt.explore.panels import PANELS, QUESTIONS
 from tiedgpt.explore.server import MAX_BODY, MAX_REFUSED_BODY, PAGE, page_files
@@ -42,17 +44,23 @@ def test_several_answers_are_lines(server, shown):
     assert lines == ask(shown, "generate", **fields)
 
 
-def test_each_file_of_the_page_is_sent_with_a_policy(server):
+COMMON_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "same-origin",
+}
+
+
+def test_each_file_of_the_laboratory_is_sent_with_a_policy(server):
     """The policy allows files of this server only, and no site may frame the page."""
-    assert {path or "page.html" for path in page_files()} == {file.name for file in PAGE.iterdir()}
     assert {f"{name}.js" for name in PANELS} < set(page_files())
+    files = {file.name for file in PAGE.iterdir()}
+    assert set(page_files()) == files - {"page.html"} | {"lab"}
     for path, file in page_files().items():
         status, headers, body = request(server.url, "GET", path)
         assert status == 200
         assert body == (PAGE / file).read_bytes()
-        assert headers["X-Content-Type-Options"] == "nosniff"
-        assert headers["Cache-Control"] == "no-store"
-        assert headers["Referrer-Policy"] == "same-origin"
+        assert COMMON_HEADERS.items() <= dict(headers).items()
         rules = headers["Content-Security-Policy"].split("; ")
         for rule in ("default-src 'none'", "script-src 'self'", "connect-src 'self'"):
             assert rule in rules
@@ -60,10 +68,32 @@ def test_each_file_of_the_page_is_sent_with_a_policy(server):
         assert "unsafe" not in headers["Content-Security-Policy"]
 
 
+def test_the_article_is_sent_with_a_link_to_the_laboratory(server):
+    """Its policy is in the page, but for what a page cannot say. tests/test_article.py reads it."""
+    status, headers, body = request(server.url, "GET", "")
+    assert status == 200
+    assert COMMON_HEADERS.items() <= dict(headers).items()
+    assert headers["Content-Security-Policy"] == "frame-ancestors 'none'"
+    assert headers["Content-Type"] == "text/html; charset=utf-8"
+    page = body.decode()
+    assert '<a href="lab">' in page
+    assert page.replace('<a href="lab">', '<a href="lab" hidden>') == article.article_page()
+
+
+def test_the_laboratory_is_there_if_the_shipped_models_are_not(server, monkeypatch):
+    def no_models():
+        raise CheckpointError("shakespeare-tied is not here")
+
+    monkeypatch.setattr(article, "shipped_models", no_models)
+    status, _, body = request(server.url, "GET", "")
+    assert (status, body) == (400, b"shakespeare-tied is not here")
+    assert request(server.url, "GET", "lab")[0] == 200
+
+
 # Any port, because the browser may use an SSH tunnel, which has a port of its own.
 @pytest.mark.parametrize("host", ["127.0.0.1:1", "localhost:8080", "localhost", "[::1]:99"])
 def test_a_name_of_this_machine_is_answered(server, host):
-    assert request(server.url, "GET", "", Host=host)[0] == 200
+    assert request(server.url, "GET", "lab", Host=host)[0] == 200
     status, _, _ = request(server.url, "POST", "next", BODY, Host=host, Origin=f"http://{host}")
     assert status == 200
 

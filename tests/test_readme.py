@@ -1,6 +1,7 @@
 """What README.md and scripts/lecture.md quote is right: code, commands and output. Links work."""
 
 import code
+import json
 import os
 import re
 import shlex
@@ -19,14 +20,14 @@ pytestmark = pytest.mark.usefixtures("one_blas_thread")
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PYTHON = re.findall(r"```python\n(.*?)```", README, re.S)
-QUOTED = [block for block in PYTHON if block.startswith("def ")]
-# The commands of README.md that generate a text with scripts/tied.py, each with its text
-TEXTS_OF_TIED = re.findall(r"\$ python (scripts/tied.py [^\n]*)\n(.*?)```", README, flags=re.S)
+# The blocks of Python, each with the end of its output if a block of that follows
+PYTHON = re.findall(r"```python\n(.*?)```(?:\n\n```text\n\.\.\.\n(.*?)```)?", README, re.S)
+QUOTED = [block for block, _ in PYTHON if block.startswith("def ")]
+PUBLISHED = json.loads((ROOT / "tests" / "goldens" / "gpt2-124M.json").read_text(encoding="utf-8"))
 NUMBER = re.compile(r"-?\d+\.\d*")
 PAGES = ["README.md", "scripts/README.md", "scripts/lecture.md", "scripts/exercises.md"]
 PAGES += [f"scripts/tying_results/{name}.md" for name in ("README", "claims", "floor")]
-PAGES += [".github/CONTRIBUTING.md", "scripts/ports.md"]
+PAGES += [".github/CONTRIBUTING.md", "scripts/ports.md", "scripts/head.md"]
 # The commands after a prompt, without a `cat FILE |` before them and a comment after them
 COMMANDS = re.findall(r"^\$ (?:cat \S+ \| )?(tiedgpt .*?)(?: +#.*)?$", README, re.M)
 
@@ -40,20 +41,6 @@ def test_the_quoted_forward_pass_is_that_of_tied_py():
         assert function in functions
 
 
-@pytest.mark.slow  # test_tied.py compares the logits
-@pytest.mark.parametrize(("command", "shown"), TEXTS_OF_TIED)
-def test_tied_py_generates_the_texts_shown(command, shown):
-    done = subprocess.run(
-        [sys.executable, *shlex.split(command)],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-    )
-    beginning = shown.rstrip().removesuffix("...")  # README.md leaves out the end of some texts
-    assert done.stdout.startswith(beginning)
-
-
 @pytest.mark.slow
 def test_bigram_py_prints_the_table_shown():
     (shown,) = re.findall(r"\$ python scripts/bigram.py\n(.*?)```", README, re.S)
@@ -62,10 +49,13 @@ def test_bigram_py_prints_the_table_shown():
     assert done.stdout.startswith(shown)
 
 
-@pytest.mark.parametrize("example", [block for block in PYTHON if block not in QUOTED])
-def test_the_python_examples_run(example, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("example", "shown"), [example for example in PYTHON if example[0] not in QUOTED]
+)
+def test_the_python_examples_print_what_is_shown(example, shown, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     exec(example, {})
+    assert shown in capsys.readouterr().out
 
 
 def test_the_first_command_prints_the_text_shown():
@@ -89,16 +79,25 @@ def test_the_percentage_that_tying_saves_is_right(name, name_in_text):
     assert re.findall(rf"([\d.]+) % of an untied {name_in_text}", README) == [percent]
 
 
-def test_the_readme_has_the_output_of_study(capsys, monkeypatch):
-    """In the README, "..." stands for lines that are left out."""
-    monkeypatch.setenv("COLUMNS", "100")
-    # The command, and the lines after it to the end of the block.
-    command, shown = re.search(r"^\$ tiedgpt (study .*)\n((?:.*\n)*?)```", README, re.M).groups()
-    shown_lines = shown.splitlines()
-    assert len(shown_lines) > 1
-    assert cli.main(shlex.split(command)) == 0
-    printed_lines = capsys.readouterr().out.splitlines()
-    assert {*shown_lines} - {"..."} <= {*printed_lines}
+def test_the_readme_has_the_table_of_the_idea(capsys):
+    """Each command of the block, and the lines after it, which are the first of its output."""
+    (block,) = re.findall(r"```console\n(\$ tiedgpt next --paths .*?)```", README, re.S)
+    commands = re.findall(r"\$ tiedgpt (.*)\n((?:[^$].*\n)+)", block)
+    assert len(commands) == 2
+    for command, shown in commands:
+        assert cli.main(shlex.split(command)) == 0
+        assert capsys.readouterr().out.startswith(shown)
+
+
+GREEDY = re.search(r"\$ tiedgpt (generate --greedy .*)\n(.*)\n", README)
+
+
+def test_the_greedy_text_is_the_published_one(gpt2):
+    """tests/test_real_gpt2.py compares the ids with those of the real GPT-2, if it is here."""
+    *_, prompt = shlex.split(GREEDY[1])
+    (case,) = [case for case in PUBLISHED["greedy"] if case.get("prompt") == prompt]
+    new_ids = case["output_ids"][len(case["ids"]) :]
+    assert gpt2.decode(new_ids).startswith(GREEDY[2])
 
 
 def anchors_of(page: Path) -> set[str]:

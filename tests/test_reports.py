@@ -14,7 +14,7 @@ from support.models import CONFIG, random_model
 from tiedgpt import Tokenizer, score
 from tiedgpt.evaluation import predicted_places
 from tiedgpt.gpt2.ops import log_softmax
-from tiedgpt.study import bigrams, direct_path, gradients, reports, similarity, solved
+from tiedgpt.study import bigrams, direct_path, gradients, reports, similarity, solved, weighted
 from tiedgpt.study.attribution import ablation, attribute
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.paths import PATHS
@@ -203,6 +203,20 @@ def study(model, corpus=None, tied_W_E=None):
     return report, notes
 
 
+class NoProgress:
+    def __init__(self, *_):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def add(self, n):
+        pass
+
+    def __exit__(self, *_):
+        pass
+
+
 def test_study_has_what_the_library_measures(model):
     other_W_E = random_model(CONFIG, dtype=np.float64, seed=5).W_E
     report, notes = study(model, CORPUS, other_W_E)
@@ -221,6 +235,7 @@ def test_study_has_what_the_library_measures(model):
     assert report["embeddings"] == similarity.embeddings(model, CORPUS, other_W_E)
     assert report["bigrams"] == paths
     assert report["missing"] == solved.missing(paths)
+    assert report["gains"] == weighted.gains(model, CORPUS, PATHS)
     assert report["loss"] == reports.losses(model, CORPUS.ids)
     assert report["gradients"] == gradients.gradients(model, end).lengths_and_cosine()
 
@@ -235,8 +250,28 @@ def test_study_without_a_corpus(model):
     report, _ = study(model)
     assert report["direct_path"] == direct_path.direct_path(model)
     assert report["embeddings"] == similarity.embeddings(model)
-    for name in ["corpus", "bigrams", "missing", "loss", "gradients"]:
+    for name in ["corpus", "bigrams", "gains", "missing", "loss", "gradients"]:
         assert report[name] is None
+
+
+def test_study_with_a_token_that_begins_a_document_has_the_path_started(model):
+    """It is the whole model after that token, here that of "b", and the one before the logits."""
+    corpus = CORPUS
+    report = reports.study_report("m", model, corpus, None, NoProgress, str, start=B)
+    assert report["bigrams"].keys() - {"scaled", "least_squares", "solved"} == {
+        *["unigram", "raw", "normed", "mlp0", "model", "started"]
+    }
+
+    def started(model, tokens):
+        return np.array([model([B, token])[-1] for token in tokens])
+
+    gains = weighted.gains(model, corpus, {"started": started})["started"]
+    assert report["gains"]["started"] == pytest.approx(gains)
+    expected = bigrams.bigrams(model, corpus, None, {"started": started})["started"]
+    assert report["bigrams"]["started"] == pytest.approx(expected)
+    without_it = reports.study_report("m", model, corpus, None, NoProgress, str)
+    assert "started" not in without_it["bigrams"]
+    assert "started" not in without_it["gains"]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ every token, it predicts the shares of all tokens in the text.
 import math
 from dataclasses import replace
 
+import head  # of scripts/
 import numpy as np
 import pytest
 from support.checks import refuses
@@ -18,7 +19,7 @@ from support.models import SMALL, random_model, some_corpus
 from tiedgpt import GPT2, evaluation
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.gpt2.parameters import parameter_shapes
-from tiedgpt.study import bigrams, direct_path, paths, predictions, similarity
+from tiedgpt.study import bigrams, direct_path, paths, predictions, similarity, weighted
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.reports import end_of_text, losses
 
@@ -314,10 +315,16 @@ def test_the_scores_of_a_path_are_the_means_of_its_measures_for_each_frequent_to
     model = random_model(SMALL.with_head(head), dtype=np.float64)
     scores = bigrams.bigrams(model, text)[path]
     expected = []
-    for token in text.frequent():
+    counts = np.bincount(text.ids, minlength=V)
+    tokens = sorted(text.frequent(), key=lambda token: (-counts[token], token))
+    for place, token in enumerate(tokens):
         logits = logits_of_path(path, model, text, token)
-        expected.append(measures_by_definition(logits, counts=table[token]))
-    assert list(scores) == ["top1", "top5", "mrr", "kl"]
+        measures = measures_by_definition(logits, counts=table[token])
+        other = tokens[place - len(tokens) // 2]
+        for k in (1, 5):
+            measures[f"top{k}_chance"] = share_of_most_common(logits, table[other], k)
+        expected.append(measures)
+    assert list(scores) == ["top1", "top5", "mrr", "kl", "top1_chance", "top5_chance"]
     for measure, score in scores.items():
         mean = np.mean([measures[measure] for measures in expected])
         assert score == pytest.approx(mean, rel=1e-9), measure
@@ -345,6 +352,47 @@ def test_overlap_with_two_successors_that_are_equally_common(successors, k, expe
     log_p = np.log([0.4, 0.3, 0.15, 0.1, 0.04, 0.01])  # so token 0 is the likeliest, 5 the last
     counts = np.array([50, 50])
     assert bigrams.overlap(log_p, np.array(successors), counts, k) == expected
+
+
+@pytest.fixture
+def table_of_logits():
+    """A path of random logits, which know the bigrams of `some_corpus` a little."""
+    known = np.log1p(table_of(some_corpus().ids, V))
+    return known + 2 * np.random.default_rng(0).standard_normal((V, V))
+
+
+def gain_of(logits):
+    """What a path gains whose logits after each token are the rows of [V, V]."""
+    paths = {"path": lambda model, tokens: logits[tokens]}
+    return weighted.gains(random_model(), some_corpus(), paths)["path"]
+
+
+def test_the_gain_is_that_of_scripts_head_py(table_of_logits):
+    """test_head.py compares head.py with a search over both weights."""
+    text = head.count_text(some_corpus().ids, max_inputs=V)
+    scores = table_of_logits[text["ids"][text["inputs"]]][:, text["ids"]]
+    log_counts = np.log(text["counts"])
+    nats = head.nats_of(scores, log_counts, text["rows"])
+    gains = head.nats_of(np.zeros_like(scores), log_counts, text["rows"]) - nats
+    figures = gain_of(table_of_logits)
+    assert figures["gain"] == pytest.approx(gains.mean(), abs=1e-6)
+    assert figures["gain"] > 0.1
+    error = gains.std(ddof=1) / math.sqrt(gains.size)
+    assert figures["gain_error"] == pytest.approx(error, abs=1e-6)
+
+
+def test_the_gain_does_not_depend_on_scale_and_sign_of_the_logits(table_of_logits):
+    """Nor on a number that is added to a whole row of them."""
+    figures = gain_of(table_of_logits)
+    changed = -300 * table_of_logits + np.arange(V)[:, None]
+    assert gain_of(changed) == pytest.approx(figures, abs=1e-4)
+
+
+def test_what_the_counts_say_and_a_constant_gain_nothing():
+    log_counts = np.log(np.maximum(1, np.bincount(some_corpus().ids, minlength=V)))
+    for row in (np.zeros(V), np.ones(V), log_counts):
+        figures = gain_of(np.tile(row, (V, 1)))
+        assert figures["gain"] == pytest.approx(0, abs=1e-6)
 
 
 def test_spearman_is_the_pearson_correlation_of_ranks():

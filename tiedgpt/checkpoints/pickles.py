@@ -41,7 +41,7 @@ from .safetensors import DTYPE_BITS, MAX_AXES, Tensor
 MAX_PICKLE = 1 << 21
 ZIP = b"PK\3\4"  # the first bytes of an archive
 OLD = b"\x80"  # the first byte of a pickle
-READ_MORE = "README.md, Checkpoints of other programs"
+READ_MORE = "weights/README.md, Checkpoints of other programs"
 CONVERT = f"if you trust the file, convert it with torch ({READ_MORE})"
 NOT_SAVED = f"is not a file of torch.save; a model of llm.c is not read ({READ_MORE})"
 LOCAL_HEADER = struct.Struct("<4s22xHH")  # ZIP, and the lengths of the name and the extra field

@@ -72,8 +72,8 @@ NUMPY = {
     "F64": "<f8",
 }
 FLOATS = ("F64", "F32", "F16", "BF16")  # the dtypes that a parameter may have in a file
-# NumPy's names of types that F32 would round -> the dtype in which `write` can store them exactly.
-EXACT = {"float64": "F64", "int64": "I64"}
+# NumPy's names of types -> the dtype in which `write` can store them as they are, in place of F32.
+EXACT = {"float64": "F64", "float16": "F16", "int64": "I64", "int8": "I8"}
 VALUES_PER_PIECE = 1 << 17  # of a tensor that is converted: half a megabyte of float32
 
 
@@ -269,8 +269,8 @@ def write(
 ) -> None:
     """Write arrays of any shape as F32, in the order given.
 
-    With `exact`, arrays of float64 and int64 are written as such. transformers and safetensors read
-    the file. Raises CheckpointError for metadata that are too long.
+    With `exact`, arrays of the types in EXACT are written as such. transformers and safetensors
+    read the file. Raises CheckpointError for metadata that are too long.
 
     subtle: an array's values are written in the order of its indices. For a transposed view this is
     not the order of its memory, in which safetensors.numpy.save would write them.

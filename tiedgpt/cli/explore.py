@@ -1,12 +1,13 @@
-"""Look at one or two models in the browser.
+"""Read about the tie, and look at one or two models in the browser.
 
-Show one or two models in the browser, on your own prompt: the likeliest next tokens with either
-head, the direct path, a model of three words to change, the logit lens, attention, which parts a
-prediction comes from, gradients, and what the second matrix costs. The source code that computes
-each number is beside it.
+The page is an article on the tie, with the shipped models in it. The laboratory is one link from
+it, and shows one or two models on your own prompt: the likeliest next tokens with either head, the
+direct path, the logit lens, attention, which parts a prediction comes from, and gradients. The
+source code that computes each number is beside it. With your own models or text, the laboratory is
+opened first.
 
-The page is served by this machine to this machine. Nothing is sent elsewhere. Ctrl-C stops it. For
-the page of another machine, start it there with --port 8080, run `ssh -L 8080:127.0.0.1:8080
+Both are served by this machine to this machine. Nothing is sent elsewhere. Ctrl-C stops the server.
+For the pages of another machine, start it there with --port 8080, run `ssh -L 8080:127.0.0.1:8080
 MACHINE` here, and open the address that it printed.
 
 examples:
@@ -76,7 +77,8 @@ def run(args: argparse.Namespace) -> None:
     for name, path in zip(names, paths, strict=True):
         named_models.append((name, models.load(path, head=None)))
     shown = ShownModels(named_models, tokenizer, corpus)
-    serve(shown, args.port, with_browser=not args.no_browser)
+    page = "lab" if args.models or args.corpus else ""  # the article has models of its own
+    serve(shown, page, args.port, with_browser=not args.no_browser)
 
 
 def check_same_vocabulary(names: list[str], paths: list[Path]) -> None:
@@ -85,7 +87,7 @@ def check_same_vocabulary(names: list[str], paths: list[Path]) -> None:
     for path in paths:
         tokenizer = read_tokenizer(path)
         vocab_size = read_config(path).vocab_size
-        vocabularies.append((tokenizer.merges, tokenizer.special_tokens, vocab_size))
+        vocabularies.append((tokenizer.description(), vocab_size))
     if vocabularies[0] != vocabularies[-1]:  # the last is the first if there is one
         raise ArgumentError(
             f"{names[0]} and {names[1]} have different vocabularies; expected the same"
@@ -116,8 +118,11 @@ def read_corpus(
     return None
 
 
-def serve(shown: Any, port: int, with_browser: bool) -> None:
-    """Serve the page until Ctrl-C. Raises ArgumentError for a port that cannot be used."""
+def serve(shown: Any, page: str, port: int, with_browser: bool) -> None:
+    """Serve the pages until Ctrl-C, and open one of them.
+
+    Raises ArgumentError for a port that cannot be used.
+    """
     from ..explore.server import Server
 
     try:
@@ -126,9 +131,10 @@ def serve(shown: Any, port: int, with_browser: bool) -> None:
         raise ArgumentError(
             f"port {port}: {error.strerror}; choose another or leave --port out"
         ) from error
-    print(server.url, flush=True)
+    url = server.url + page
+    print(url, flush=True)
     note("the page is at this address, for this machine only; Ctrl-C stops the server")
-    if with_browser and not open_browser(server.url):
+    if with_browser and not open_browser(url):
         note("found no browser here: open the address above in one")
     with server:
         server.serve()

@@ -25,7 +25,7 @@ from ..checkpoints import find_model, read_config, read_tokenizer
 from ..checkpoints.places import SHIPPED
 from ..errors import ArgumentError, CheckpointError, TiedGPTError, TokenizerError, one_line
 from ..gpt2.config import Config
-from ..gpt2.tokenizer import Tokenizer
+from ..gpt2.tokenizer import EOT, Tokenizer
 from ..study.corpus import MIN_COUNT, MIN_TOKENS, Corpus
 from ..study.paths import PATH_PARTS
 from ..study.reports import study_report
@@ -67,7 +67,7 @@ GROUPS = [
             "direct_path.asymmetry": "|A - A^T| / |A|",
             "corpus.jsd_floor": "Nats that a symmetric A costs, at least",
         },
-        '0: "York New" has the score of "New York"; 1.414: the two are unrelated.',
+        '0, as in each tied model: "York New" scores as "New York"; 1.414: unrelated.',
     ),
     Group(
         "Does a token predict itself?",
@@ -85,8 +85,22 @@ GROUPS = [
             "bigrams.normed.top1": f"normed: {PATH_PARTS['normed']}",
             "bigrams.mlp0.top1": f"mlp0: {PATH_PARTS['mlp0']}",
             "bigrams.model.top1": f"model: {PATH_PARTS['model']}",
+            "bigrams.started.top1": f"started: the same, after {EOT}",
+            "bigrams.normed.top1_chance": "normed, of another token",
+            "bigrams.started.top1_chance": "started, of another token",
         },
         "The share of frequent tokens whose likeliest next token is the corpus's.",
+    ),
+    Group(
+        "How much nearer to the bigrams than weighted token counts?",
+        {
+            "gains.normed.gain": "normed",
+            "gains.normed.gain_error": "normed, standard error",
+            "gains.model.gain": "model",
+            "gains.started.gain": "started",
+            "gains.started.gain_error": "started, standard error",
+        },
+        "Nats, by the path and the counts together, on tokens that fit no weight.",
     ),
     Group(
         "What would a free head gain?",
@@ -175,8 +189,7 @@ def number_vocabularies(subjects: list[Subject]) -> None:
     for subject in subjects:
         vocabulary: object = object()  # an unknown one, equal to no other
         if subject.tokenizer is not None:
-            tokenizer = subject.tokenizer
-            vocabulary = (tokenizer.merges, tokenizer.special_tokens, subject.config.vocab_size)
+            vocabulary = (subject.tokenizer.description(), subject.config.vocab_size)
         if vocabulary not in vocabularies:
             vocabularies.append(vocabulary)
         subject.vocabulary = vocabularies.index(vocabulary)
@@ -243,7 +256,12 @@ def measure_all(subjects: list[Subject], corpora: dict[int, Corpus | None]) -> l
         other_W_E = tied_W_E.get(subject.vocabulary)
         try:
             model = models.load(subject.path, None)
-            reports[place] = study_report(subject.name, model, corpus, other_W_E, ProgressBar, note)
+            start = None
+            if subject.tokenizer is not None:
+                start = subject.tokenizer.eot_id
+            reports[place] = study_report(
+                subject.name, model, corpus, other_W_E, ProgressBar, note, start
+            )
         except TiedGPTError as error:
             raise TiedGPTError(f"{subject.name}: {error}") from error
         if model.config.tied:

@@ -15,7 +15,13 @@ Cells = tuple[str, ...]  # a row: its label, then a cell for each column
 # How a number of a report is printed, by the name of its field: shares with this many decimals of a
 # percent, others in this form. Numbers of other fields have ",", if they are whole, and three
 # decimals.
-SHARES = {"probability": 2, "self_prediction": 1, "self_prediction_frequent": 1, "top1": 1}
+SHARES = {
+    "probability": 2,
+    "self_prediction": 1,
+    "self_prediction_frequent": 1,
+    "top1": 1,
+    "top1_chance": 1,
+}
 FORMS = {"perplexity": ",.2f", "nll": ".4f", "bits_per_byte": ".4f"}
 # An alternative in a listing of predictions: a token, a space and a probability such as " 12%"
 OTHER_TOKEN = 12

@@ -15,13 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoints.places import MODELS
 from ..errors import ArgumentError, Range
 from ..fast.blas import one_blas_thread
 from ..generation import sample_tokens
 from ..gpt2.backward import embed_backward
 from ..gpt2.model import GPT2, attend, mlp, unembed, unembedding
-from ..gpt2.parameters import count_matrices, parameter_count
+from ..gpt2.parameters import parameter_count
 from ..sampling import Sampling
 from ..study import (
     attribution,
@@ -32,7 +31,6 @@ from ..study import (
     predictions,
     similarity,
     solved,
-    toy,
 )
 from ..study.corpus import Corpus
 from ..study.reports import lens_report, logit_report, predictions_report, token_report
@@ -73,7 +71,7 @@ def base64_floats(x: np.ndarray) -> str:
 
 
 def start(query: Query) -> Answer:
-    """The models, the example prompts, the settings of sampling, the three words, the sources."""
+    """The models, the example prompts, the settings of sampling, the sources."""
     shown = query.shown
     models = []
     for name, by_head in zip(shown.names, shown.by_head, strict=True):
@@ -83,7 +81,6 @@ def start(query: Query) -> Answer:
         "corpus": shown.corpus_name,
         "prompts": shown.prompts,
         "sampling": sampling_controls(),
-        "toy": {"words": toy.WORDS, "W_E": toy.EMBEDDING, "P": toy.TABLE},
         "sources": {name: [source_of(f) for f in panel.sources] for name, panel in PANELS.items()},
     }
 
@@ -374,47 +371,6 @@ def gradient(query: Query) -> Answer:
     }
 
 
-# Three words, and what the second matrix costs
-
-
-def three_words(query: Query) -> Answer:
-    """What each way to score predicts, for the reader's W_E or for the best one."""
-    W_E = query.toy_matrix("W_E")
-    P = query.toy_matrix("P")
-    solutions = toy.solve(W_E, P)  # it refuses wrong numbers, which the best W_E would hide
-    if query.fields.get("solve_W_E"):
-        W_E = toy.embedding_of(P, W_E.shape[1])
-        solutions = toy.solve(W_E, P)
-    ways = {name: vars(solution) for name, solution in solutions.items()}
-    return {"W_E": W_E, "ways": ways}
-
-
-def cost(query: Query) -> Answer:
-    """The size of the model that the reader asks about, and of the five GPT-2."""
-    vocab = query.number("vocab", Range(1, 10**7))
-    dim = query.number("dim", Range(1, 10**6))
-    total = query.number("total", Range(1, 10**15))
-    models = []
-    for name, known_model in MODELS.items():
-        config = known_model.config
-        tied_total = parameter_count(config.with_head("tied")).total
-        models.append({"name": name, **sizes(config.vocab_size, config.n_embd, tied_total)})
-    # A model has at least the parameters of its embedding.
-    return {**sizes(vocab, dim, max(total, vocab * dim)), "models": models}
-
-
-def sizes(vocab: int, dim: int, tied_total: int) -> Answer:
-    """The parameters of a model with either head, and the second matrix in percent of each."""
-    matrix = count_matrices(vocab, dim)["difference"]
-    untied_total = tied_total + matrix
-    return {
-        "tied": tied_total,
-        "untied": untied_total,
-        "percent_of_tied": 100 * matrix / tied_total,
-        "percent_of_untied": 100 * matrix / untied_total,
-    }
-
-
 @dataclass(frozen=True)
 class Panel:
     """The questions of a panel by the names that its module uses, and the sources beside it."""
@@ -430,12 +386,10 @@ PANELS = {  # in the order of the page
         (paths.raw, symmetry_of, paths.mlp0, mlp, similarity.nearest, solved.fit_softmax),
     ),
     "next": Panel({"next": next_tokens, "generate": generate}, (Sampling.probabilities,)),
-    "toy": Panel({"toy": three_words}, (toy.solve,)),
     "lens": Panel({"lens": lens}, (paths.final_logits,)),
     "parts": Panel({"parts": parts}, (attribution.attribute,)),
     "attention": Panel({"attention": attention}, (attend,)),
     "gradient": Panel({"gradient": gradient}, (gradients.head_backward, embed_backward)),
-    "cost": Panel({"cost": cost}, (count_matrices,)),
 }
 QUESTIONS: dict[str, Question] = {"start": start}
 for panel in PANELS.values():

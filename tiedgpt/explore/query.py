@@ -15,11 +15,8 @@ from ..gpt2.checks import check_prompt_ids
 from ..gpt2.model import GPT2
 from ..gpt2.run import Tape
 from ..sampling import Sampling
-from ..study import paths, toy
+from ..study import paths
 from .shown import ShownModels
-
-MAX_TOY_SIZE = 8  # rows and columns
-MAX_TOY_NUMBER = 100
 
 
 @dataclass(frozen=True)
@@ -118,13 +115,3 @@ class Query:
                 f"{name} must be one of {', '.join(known)}, got {short_repr(value)}"
             )
         return str(value)
-
-    def toy_matrix(self, name: str) -> np.ndarray:
-        """A small matrix, "W_E" or "P", of the model of three words."""
-        matrix = toy.as_matrix(name, self.fields.get(name))
-        if max(matrix.shape) > MAX_TOY_SIZE or abs(matrix).max() > MAX_TOY_NUMBER:
-            raise ArgumentError(
-                f"{name} must have at most {MAX_TOY_SIZE} rows and columns, "
-                f"of numbers from -{MAX_TOY_NUMBER} to {MAX_TOY_NUMBER}"
-            )
-        return matrix

@@ -1,4 +1,6 @@
-"""The server of the page: HTTP for this machine only, one request at a time, and the page waits.
+"""The server of the two pages: HTTP for this machine only, one request at a time, and a page waits.
+
+The article is at /SECRET/, and asks nothing. The laboratory is at /SECRET/lab.
 
 A page of another site, open in the same browser, can send requests to this server too. So:
 - the server listens on 127.0.0.1, and each path begins with a secret that is new in each run;
@@ -6,7 +8,8 @@ A page of another site, open in the same browser, can send requests to this serv
   127.0.0.1 (DNS rebinding), and their page then counts as this server's own. Any port will do, for
   SSH tunnels;
 - a POST must have the Origin of this Host and the type application/json;
-- the page may load files from this server only (Content-Security-Policy), and no site may frame it.
+- the laboratory may load files from this server only, and the article nothing
+  (Content-Security-Policy); no site may frame them.
 """
 
 import io
@@ -24,6 +27,7 @@ from operator import methodcaller
 from typing import Any
 
 from ..errors import TiedGPTError
+from .article import article_page
 from .panels import QUESTIONS, Answer
 from .query import Query
 from .shown import ShownModels
@@ -36,10 +40,14 @@ MAX_REFUSED_BODY = 64 * MAX_BODY
 LOOPBACK = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?")
 PAGE = files(__package__) / "page"
 MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+# A browser applies this one together with that in the article's own <meta>, where frame-ancestors
+# has no effect.
+ARTICLE_POLICY = "frame-ancestors 'none'"
 HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
     "Referrer-Policy": "same-origin",
@@ -47,9 +55,9 @@ HEADERS = {
 
 
 def page_files() -> dict[str, str]:
-    """The files of page/ by their paths below the secret."""
+    """The files of the laboratory, in page/, by their paths below the secret."""
     by_path = {file.name: file.name for file in PAGE.iterdir()}
-    by_path[""] = by_path.pop("page.html")
+    by_path["lab"] = by_path.pop("page.html")
     return by_path
 
 
@@ -67,7 +75,7 @@ class Refusal(Exception):
 
 
 class Server(HTTPServer):
-    """The page on one port of 127.0.0.1, at the address `url`; port 0 is any free one."""
+    """Both pages on one port of 127.0.0.1, port 0 is any free one: the article at `url`."""
 
     def __init__(self, shown: ShownModels, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), Handler)
@@ -131,7 +139,7 @@ class Incoming(io.RawIOBase):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request. GET sends a file of the page, POST an answer; there are no other methods."""
+    """One request. GET sends a page or its file, POST an answer; there are no other methods."""
 
     server: Server
     timeout = 5  # seconds, for a client that stops sending or reading, and to send a request
@@ -147,13 +155,17 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         try:
-            name = self.path_below_secret(page_files())
-        except Refusal as refusal:
-            self.send(refusal.status, "text/plain", str(refusal).encode())
-            return
-        file = page_files()[name]
-        _, _, extension = file.rpartition(".")
-        self.send(HTTPStatus.OK, MEDIA_TYPES[extension], (PAGE / file).read_bytes())
+            name = self.path_below_secret({"", *page_files()})
+            if name == "":
+                body = article_page(with_laboratory=True).encode()
+                self.send(HTTPStatus.OK, "text/html", body, ARTICLE_POLICY)
+                return
+            file = page_files()[name]
+            _, _, extension = file.rpartition(".")
+            self.send(HTTPStatus.OK, MEDIA_TYPES[extension], (PAGE / file).read_bytes())
+        except (Refusal, TiedGPTError) as error:
+            status, message = failure(error)
+            self.send(status, "text/plain", message.encode())
 
     def do_POST(self) -> None:
         """Send an answer as JSON: one object, or a line for each that the question yields."""
@@ -194,7 +206,8 @@ class Handler(BaseHTTPRequestHandler):
             raise Refusal(
                 HTTPStatus.NOT_FOUND,
                 "Nothing is here. Each run of tiedgpt explore has a new address: open the one that "
-                "it has printed. What follows # in an old link goes to the end of the new one.",
+                "it has printed. Of an old link, what follows its last / goes to the end of the "
+                "new address.",
             )
         return str(rest[0])
 
@@ -218,9 +231,9 @@ class Handler(BaseHTTPRequestHandler):
             raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
         return body
 
-    def send(self, status: HTTPStatus, media_type: str, body: bytes) -> None:
+    def send(self, status: HTTPStatus, media_type: str, body: bytes, policy: str = POLICY) -> None:
         """Send a whole response."""
-        self.send_head(status, media_type, {"Content-Length": str(len(body))})
+        self.send_head(status, media_type, {"Content-Length": str(len(body))}, policy)
         self.wfile.write(body)
 
     def send_lines(self, answers: Iterator[Answer]) -> None:
@@ -238,10 +251,13 @@ class Handler(BaseHTTPRequestHandler):
             _, message = failure(error)
             self.wfile.write(to_json({"error": message}).encode() + b"\n")
 
-    def send_head(self, status: HTTPStatus, media_type: str, more: dict[str, str]) -> None:
+    def send_head(
+        self, status: HTTPStatus, media_type: str, more: dict[str, str], policy: str = POLICY
+    ) -> None:
         """Send the status and the headers."""
         self.send_response(status)
         self.send_header("Content-Type", f"{media_type}; charset=utf-8")
+        self.send_header("Content-Security-Policy", policy)
         for name, value in {**HEADERS, **more}.items():
             self.send_header(name, value)
         self.end_headers()

@@ -1,11 +1,16 @@
 """Compare each path from one token to logits with the bigram counts of a text.
 
 For each token t that occurs at least 100 times in the text, q_t[s] is the share of its successors
-that are s. Four numbers compare a path's logits for t with q_t:
+that are s. These numbers compare a path's logits for t with q_t:
 
     top1, top5   the share of the k most common successors that are among the path's k likeliest
+    top1_chance, top5_chance    the same with the successors of another token than t
     mrr          the mean reciprocal rank of the next token: sum_s q_t[s] / (rank of s by the path)
     kl           KL(q_t || p_t) = sum_s q_t[s] log(q_t[s] / p_t[s]) in nats; p_t = softmax(logits)
+
+A high top5 is worth something only above its chance level: a path that says the same after every
+token has both. The kl of "raw" and "normed" depends most on the scale of their logits, which no
+layer has made right: weighted.py measures what they add to the counts at any scale.
 
 The report has the mean over these tokens, each with the same weight: weighted by count, a few dozen
 tokens such as the comma and the line break would decide the mean. The baseline "unigram" makes the
@@ -33,13 +38,13 @@ def bigrams(
     progress: OnProgress = None,
     others: Mapping[str, Path] | None = None,
 ) -> dict[str, Scores] | None:
-    """{path: {"top1", "top5", "mrr", "kl"}} for "unigram", each path of the model, and `others`.
+    """{path: its numbers} for "unigram", each path of the model, and `others`.
 
     `others` are paths by name. The result is None if the corpus has fewer than MIN_TOKENS frequent
     tokens. `progress` is called with the number of tokens scored; every path scores all frequent
     tokens.
     """
-    tokens = corpus.frequent()
+    tokens = corpus.by_count()
     if tokens.size < MIN_TOKENS:
         return None
     with np.errstate(divide="ignore"):  # log 0 = -inf: a token that is not in the corpus
@@ -54,26 +59,33 @@ def bigrams(
     if others is not None:
         paths.update(others)
 
+    others_of = np.roll(tokens, tokens.size // 2)  # another token for each
     report = {}
     for name, path in paths.items():
         scores: list[Scores] = []
         for piece in split_tokens(tokens, model.config.vocab_size, progress):
-            scores += score_rows(path(model, piece), piece, corpus)
+            other_piece = others_of[len(scores) : len(scores) + piece.size]
+            scores += score_rows(path(model, piece), piece, other_piece, corpus)
         report[name] = mean_scores(scores)
     return report
 
 
-def score_rows(logits: np.ndarray, tokens: np.ndarray, corpus: Corpus) -> list[Scores]:
-    """The four numbers for each of `tokens` [n]; logits [n, V]."""
+def score_rows(
+    logits: np.ndarray, tokens: np.ndarray, others: np.ndarray, corpus: Corpus
+) -> list[Scores]:
+    """The numbers for each of `tokens` [n]; logits [n, V], and another token for each [n]."""
     scores = []
-    for token, row in zip(tokens, logits, strict=True):
-        successors, counts = corpus.row(token)
-        scores.append(score_row(log_probabilities(row), successors, counts))
+    for token, other, row in zip(tokens, others, logits, strict=True):
+        log_p = log_probabilities(row)
+        numbers = score_row(log_p, *corpus.row(token))
+        for k in (1, 5):
+            numbers[f"top{k}_chance"] = overlap(log_p, *corpus.row(other), k)
+        scores.append(numbers)
     return scores
 
 
 def mean_scores(scores: list[Scores]) -> Scores:
-    """The mean of each of the four numbers; each token has the same weight."""
+    """The mean of each number; each token has the same weight."""
     means = {}
     for number in scores[0]:
         means[number] = float(np.mean([score[number] for score in scores]))

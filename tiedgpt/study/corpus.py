@@ -115,6 +115,11 @@ class Corpus:
         """The ids of the tokens that occur at least `min_count` times."""
         return np.flatnonzero(self.counts >= min_count)
 
+    def by_count(self) -> np.ndarray:  # -> [n]
+        """The frequent tokens, the most frequent first."""
+        tokens = self.frequent()
+        return tokens[np.argsort(-self.counts[tokens], kind="stable")]
+
     def self_prediction(self) -> float | None:  # in [0, 1]
         """The share of frequent tokens that are their own most frequent successor.
 

@@ -49,6 +49,16 @@ def whole_model(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
     return unembed(final[:, 0], model.W_U)
 
 
+def started_model(start: int, model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
+    """The model's logits for a prompt of two tokens: `start`, which begins a document, and one.
+
+    Many models have never seen a text that begins with another token than `start`.
+    """
+    prompts = np.stack([np.full_like(tokens, start), tokens], axis=1)  # [n, 2]
+    final = model.final(prompts)  # [n, 2, D]
+    return unembed(final[:, 1], model.W_U)
+
+
 def final_logits(model: GPT2, resid: np.ndarray) -> np.ndarray:  # [..., D] -> [..., V]
     """Apply ln_f and the output matrix to a residual stream."""
     return unembed(final_norm(model, resid), model.W_U)

@@ -16,6 +16,7 @@ text, or None for an id that only pads the vocabulary.
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from .bigrams import Scores, bigrams
 from .corpus import MIN_TOKENS, Corpus
 from .direct_path import direct_path, jsd_floor
 from .gradients import gradients
-from .paths import paths_of, top_k
+from .paths import Path, paths_of, started_model, top_k
 from .predictions import (
     Prediction,
     last_logits,
@@ -44,6 +45,7 @@ from .predictions import (
 )
 from .similarity import embeddings
 from .solved import STEPS, missing, solved_paths
+from .weighted import gains
 
 Report = dict[str, Any]
 
@@ -252,10 +254,12 @@ def study_report(
     tied_W_E: np.ndarray | None,
     progress: OpenProgress,
     note: Callable[[str], Any],
+    start: int | None = None,
 ) -> dict[str, Any]:
     """All numbers of a model, with its name as "model".
 
     A number is None if it is undefined, or needs a corpus or a tied model that is not given.
+    `start` is the token that begins a document; with it, there is a path "started".
     `note` is called with what is left out. It and `progress` get texts that begin with `name`.
     """
     config = model.config
@@ -271,6 +275,7 @@ def study_report(
         "embeddings": embeddings(model, corpus, tied_W_E),
         "corpus": None,
         "bigrams": None,
+        "gains": None,
         "missing": None,
         "loss": None,
         "gradients": None,
@@ -280,8 +285,12 @@ def study_report(
 
     report["corpus"] = corpus_numbers(corpus)
     if has_frequent_tokens(corpus):
-        scores = measure_bigrams(name, model, corpus, progress, note)
+        started: dict[str, Path] = {}  # the path of the whole model, after `start`
+        if start is not None and start < config.vocab_size and config.n_ctx >= 2:
+            started["started"] = partial(started_model, start)
+        scores = measure_bigrams(name, model, corpus, started, progress, note)
         report["bigrams"] = scores
+        report["gains"] = measure_gains(name, model, corpus, started, progress)
         report["missing"] = missing(scores)  # what the model lacks to predict the bigrams
 
     text = end_of_text(corpus.ids, config.n_ctx)
@@ -319,6 +328,7 @@ def measure_bigrams(
     name: str,
     model: GPT2,
     corpus: Corpus,
+    started: dict[str, Path],
     progress: OpenProgress,
     note: Callable[[str], Any],
 ) -> dict[str, Scores]:
@@ -330,11 +340,21 @@ def measure_bigrams(
         solved = solved_paths(model, corpus, bar.add)
     if not solved:
         note(f"{name}: the corpus has too many different tokens to solve for the best W_U")
-    paths = 1 + len(paths_of(model)) + len(solved)  # 1 for "unigram"
+    others = {**started, **solved}
+    paths = 1 + len(paths_of(model)) + len(others)  # 1 for "unigram"
     with progress(f"{name}: bigrams", paths * corpus.frequent().size, "token") as bar:
-        scores = bigrams(model, corpus, bar.add, solved)
+        scores = bigrams(model, corpus, bar.add, others)
     assert scores is not None  # it is None only for a corpus without frequent tokens
     return scores
+
+
+def measure_gains(
+    name: str, model: GPT2, corpus: Corpus, started: dict[str, Path], progress: OpenProgress
+) -> dict[str, dict[str, float]]:
+    """What each path adds to the token counts. The corpus must have frequent tokens."""
+    paths = {**paths_of(model), **started}
+    with progress(f"{name}: gains", len(paths) * corpus.frequent().size, "token") as bar:
+        return gains(model, corpus, paths, bar.add)
 
 
 def end_of_text(ids: np.ndarray, n_ctx: int) -> np.ndarray:  # [N] -> [n]

@@ -7,6 +7,7 @@ import {
 	facts,
 	fail,
 	moveTo,
+	place,
 	readAddress,
 	redraw,
 	state,
@@ -15,6 +16,7 @@ import {
 } from "./state.js"
 
 const sections = $$("main section")
+const narrowScreen = matchMedia("(max-width:700px)")
 const modules = await Promise.all(sections.map(({id}) => import(`./${id}.js`)))
 // The controls that show the state, as they are after the address has been read.
 const drawControls = () => modules.forEach(module => module.drawControls?.())
@@ -22,27 +24,38 @@ const drawControls = () => modules.forEach(module => module.drawControls?.())
 // --- going to a panel, and staying there while those above it fill
 
 let pinned = null // the panel at which the page stays until the reader scrolls
+let pinnedTop = null // how far it is from the top of the window; null for just below the header
+history.scrollRestoration = "manual" // a browser does not know that the panels above will grow
 function scrollToPinned() {
-	if (pinned) $(`#${pinned}`).scrollIntoView()
+	if (!pinned) return
+	const section = $(`#${pinned}`)
+	if (pinnedTop === null) section.scrollIntoView()
+	else scrollBy(0, section.getBoundingClientRect().top - pinnedTop)
 }
-function open() {
+function open(top = null) {
 	pinned = state.panel
+	pinnedTop = top
 	scrollToPinned()
 	markMenu()
 	$(`#${pinned} h2`).focus({preventScroll: true})
 }
+// The header stays in sight; on a phone, its last line does, which is the menu.
 function stayAtPinned() {
 	const header = $("header")
-	const isSticky = getComputedStyle(header).position === "sticky"
-	const size = isSticky ? header.offsetHeight : 0
-	document.documentElement.style.scrollPaddingTop = `${size + 8}px`
+	const hidden = narrowScreen.matches ? $("nav").offsetTop : 0
+	header.style.top = `${-hidden}px`
+	document.documentElement.style.scrollPaddingTop = `${header.offsetHeight - hidden + 8}px`
 	scrollToPinned()
 }
 function unpin() {
 	pinned = null
 }
 function markMenu() {
-	for (const link of $$("nav a")) link.ariaCurrent = link.hash === `#${state.panel}` ? "true" : null
+	for (const link of $$("nav a")) {
+		const isCurrent = link.hash === `#${state.panel}`
+		link.ariaCurrent = isCurrent ? "true" : null
+		if (isCurrent) $("nav ol").scrollLeft = link.offsetLeft - $("nav").offsetWidth / 2
+	}
 }
 function drawMenu() {
 	put("nav ol", sections.map(menuItem))
@@ -64,11 +77,12 @@ function watchPanels() {
 	const options = {rootMargin: "150px", threshold: [0, 0.2, 0.5]}
 	const observer = new IntersectionObserver(panelsMoved, options)
 	for (const section of sections) observer.observe(section)
-	addEventListener("popstate", () => {
+	addEventListener("scrollend", () => history.replaceState(place(), ""))
+	addEventListener("popstate", e => {
 		readAddress()
 		drawControls()
 		redraw()
-		open()
+		open(e.state?.top)
 	})
 }
 // Draw the panels that are in view now. The one that the reader has scrolled to is in the address.
@@ -164,7 +178,8 @@ function drawModels() {
 try {
 	await begin()
 	readAddress()
-	if (location.hash) pinned = state.panel
+	if (location.hash || history.state) pinned = state.panel
+	pinnedTop = history.state?.top ?? null
 	drawModels()
 	sections.forEach(complete)
 	drawMenu()
@@ -172,7 +187,7 @@ try {
 	drawControls()
 	watchPanels()
 	await redraw()
-	if (pinned) open()
+	if (pinned) open(pinnedTop)
 	$("#loading").hidden = true
 	document.body.dataset.ready = "1"
 } catch (error) {

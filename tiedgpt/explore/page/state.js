@@ -14,15 +14,10 @@ export const state = {
 	layer: 1,
 	head: 2,
 	token: null, // whose logit is shown in parts; null for the likeliest
-	removed: [],
-	W: null, // W_E of the three words
-	P: null,
-	vocab: 50000,
-	dim: 4096,
-	total: 7e9
+	removed: []
 }
 export const OF_TEXT = ["next", "path", "lens", "parts", "attention", "gradient"] // asked again for a text
-export const facts = {} // what the server said: models, corpus, prompts, toy, sources; next of each model
+export const facts = {} // what the server said: models, corpus, prompts, sources; next of each model
 let defaults
 
 export const model = (i = state.side) => facts.models[i]
@@ -49,12 +44,8 @@ export const promptFields = (i = state.side) => ({
 
 // --- the address: #panel?name=value&name=value, of what differs from the start
 
-// An address can hold _ and * as they are. Numbers are joined by _, and rows of numbers by *.
-function spelled(value) {
-	if (!Array.isArray(value)) return `${value}`
-	const isMatrix = Array.isArray(value[0])
-	return value.map(spelled).join(isMatrix ? "*" : "_")
-}
+// An address can hold _ as it is. It joins what is in a list.
+const spelled = value => (Array.isArray(value) ? value.join("_") : `${value}`)
 function isInAddress(name) {
 	if (name === "panel") return false // it stands before the others
 	if (name === "text" && state.ids) return false // the ids are the text
@@ -69,7 +60,6 @@ function address() {
 	return `#${state.panel}${fields}`
 }
 const readNumbers = text => text.split("_").map(Number)
-const readMatrix = text => text.split("*").map(readNumbers)
 const readHeads = text => {
 	const heads = text.split("_")
 	return facts.models.map((m, i) => (m.heads.includes(heads[i]) ? heads[i] : m.heads[0]))
@@ -78,8 +68,6 @@ const READERS = {
 	text: String,
 	path: String,
 	ids: readNumbers,
-	W: readMatrix,
-	P: readMatrix,
 	removed: text => text.split("_").filter(Boolean),
 	heads: readHeads,
 	greedy: text => text === "true" || null
@@ -119,12 +107,14 @@ export function writeAddress() {
 	const newAddress = address()
 	const isNew = newAddress !== location.hash && newAddress.length < 30000 // browsers have a limit
 	if (changedThing && isNew) {
-		if (changedThing === "scroll" || isQuickChange) history.replaceState(null, "", newAddress)
-		else history.pushState(null, "", newAddress)
+		if (changedThing === "scroll" || isQuickChange) history.replaceState(place(), "", newAddress)
+		else history.pushState(place(), "", newAddress)
 	}
 	lastEntry = {thing: changedThing, time: now}
 	changedThing = null
 }
+// How far the panel is from the top of the window. An entry of the history has it, for Back and Forward.
+export const place = () => ({top: $(`#${state.panel}`).getBoundingClientRect().top})
 // Another panel is named at once. What still waits is an entry of its own.
 export function moveTo(panel, thing) {
 	writeAddress()
@@ -176,14 +166,11 @@ export async function answer(question, fields) {
 export const answers = (question, fieldsOf) => Promise.all(forEachModel(i => answer(question, fieldsOf(i))))
 export async function begin() {
 	Object.assign(facts, await answer("start"))
-	state.W = facts.toy.W_E
-	state.P = facts.toy.P
 	state.text = facts.prompts[0]
 	state.heads = facts.models.map(m => m.heads[0])
 	for (const {name} of facts.sampling) state[name] = null // the default
 	defaults = structuredClone(state)
 }
-export const defaultWords = () => structuredClone({W: defaults.W, P: defaults.P})
 
 // --- drawing, when something has changed and is in view
 

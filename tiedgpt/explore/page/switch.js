@@ -1,5 +1,5 @@
 // The drawing at the top, its switch, and the choice of a model for the panels that show one.
-import {$, $$, choice, code, el, nameOf, percent, put, range, shape, whole} from "./draw.js"
+import {$, $$, choice, code, el, nameOf, percent, put, shape, whole} from "./draw.js"
 import {facts, forEachModel, headOf, model, OF_TEXT, promptTokens, set, state} from "./state.js"
 
 // Boxes are [x, y, width, height], arrows are paths of SVG.
@@ -136,14 +136,10 @@ function flowSays(m, turn) {
 		m.heads[0] === "tied" ? null : useless
 	]
 }
-// Turn the switch: to a model with this head, to a model that can have it, or to an untied copy.
+// Turn the switch of the model that is shown. One that has no W_U is shown as an untied copy.
 function setTurn(head) {
-	const sides = range(facts.models.length)
-	const withHead = sides.find(i => headOf(i) === head)
-	const able = withHead ?? sides.find(i => model(i).heads.includes(head))
-	if (able == null) set({side: state.side, copy: 1}, ...OF_SIDE)
-	else if (able === withHead) set({side: able, copy: 0}, ...OF_SIDE)
-	else set({side: able, copy: 0, heads: state.heads.with(able, head)}, ...OF_TEXT)
+	if (model().heads.includes(head)) set({copy: 0, heads: state.heads.with(state.side, head)}, ...OF_TEXT)
+	else set({copy: 1}, ...OF_SIDE)
 	drawFlow()
 }
 function drawChoice(box) {

@@ -1,0 +1,473 @@
+"""The figures of the article, as figures.json has them.
+
+    texts   name -> what the page shows for data-figure="NAME"
+    tokens  for each token: how often it occurs in the text, the eight that follow it most often,
+            and how often the first three of these do
+    words   path -> the likeliest next tokens of the first word, each with its probability
+    rows    for each frequent token: how many tokens can follow it, by the text and by both tables
+    stops   four paths through the tied model, each with a table of scores
+    toy     three words: the text, and the arrows of the first picture
+    costs   the cost of the tie in toy models, from scripts/tying_results/runs.jsonl
+    shares  what the tie saves, as a share of a model
+    pairs   the words of the tables of scores
+
+The text is what weights/shakespeare-bigrams.npz has counted. Numbers are rounded, so that another
+processor writes the same file.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize
+from tying.differences import Figure, all_figures
+from tying.pictures import BARS
+from tying.runs import Results, Run
+from tying.trainer import entropies
+
+import tiedgpt
+from tiedgpt import GPT2, Tokenizer, count_parameters
+from tiedgpt.checkpoints.places import MODELS, SHIPPED
+from tiedgpt.explore.pictures import MINUS, decimal, shown
+from tiedgpt.gpt2.ops import log_softmax, softmax
+from tiedgpt.study import toy
+from tiedgpt.study.bigrams import mean_scores, score_rows
+from tiedgpt.study.corpus import Corpus
+from tiedgpt.study.direct_path import asymmetry, jsd_floor, matrix_asymmetry
+from tiedgpt.study.paths import PATHS, top_k
+from tiedgpt.study.similarity import spearman
+from tiedgpt.study.solved import best_factor, centred_log, least_squares
+
+from .rounding import as_in_the_page
+
+ROOT = Path(__file__).parents[2]
+FIRST_WORD = " my"
+SHARP, FLAT = " RICHARD", " the"  # rows that a reader knows
+PAIRS = (" my", " lord", " thou", " art", " I", " am", " RICHARD", " III")
+SHOWN = 3  # tokens in a list
+FOLLOWERS = 8  # of each token
+RESAMPLES = 2000
+LARGEST = 1.8  # of a number of an arrow that can be drawn
+# One row for each word, and a vector that the layers might have computed: an example
+EXAMPLE = {"the": (0.1, -0.3, 0.2), "my": (0.2, -0.2, -0.1), "lord": (-0.3, 0.1, 0.2)}
+EXAMPLE_FINAL = (0.099, -0.302, 0.18)
+CALCULATOR = {"vocab": 50_000, "dim": 4096}  # of the models that people quote
+TOTALS = (1e9, 7e9, 70e9)
+
+# What the text quotes of the runs: its name here, and that of scripts/tying/differences.py
+QUOTED = {
+    "cost.w16": "10:1,16,cost",
+    "cost.w64": "10:1,64,cost",
+    "cost.w128": "10:1,128,cost",
+    "cost.w64-best": "w64-best:cost",
+    "cost.2-layers": "2-layers:cost",
+    "cost.no-layers": "3:no-layers,cost",
+    "cost.attention": "3:attention,cost",
+    "cost.mlp": "3:MLP,cost",
+    "cost.tenth": "6:tenth",
+    "cost.tenth-training": "6:tenth,training",
+    "init.copy": "5:copy,end",
+    "init.zeros": "5:zeros,end",
+    "fit.tied": "1:fit-tied",
+    "fit.untied": "1:fit-untied",
+    "start.tied.first": "w64-0.02:tied:first-loss",
+    "start.tied.first-0.2": "w64-0.2:tied:first-loss",
+    "loss.tied": "w64-best:tied",
+    "loss.untied": "w64-best:untied",
+}
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+Json = dict[str, Any]
+
+
+def all_parts(results: Results) -> Json:
+    """Everything that figures.json holds; `results` are those of runs.jsonl."""
+    corpus = Corpus.read(ROOT / "weights" / "shakespeare-bigrams.npz")
+    tokenizer = tiedgpt.load_tokenizer(SHIPPED[0])
+    models = {name.removeprefix("shakespeare-"): tiedgpt.load_model(name) for name in SHIPPED}
+    rows, row_texts = rows_of(models, corpus, tokenizer)
+    stops, stop_texts = stops_of(models["tied"], corpus, tokenizer)
+    toy_part, toy_texts = three_words()
+    costs, cost_texts = costs_of(all_figures(results))
+    shares, share_texts = shares_of()
+    texts = {
+        **text_counts(corpus, tokenizer),
+        **marks_of(models, corpus),
+        **example(),
+        **row_texts,
+        **stop_texts,
+        **toy_texts,
+        **cost_texts,
+        **share_texts,
+        **pair_of_models(models, corpus),
+    }
+    return {
+        "texts": texts,
+        "tokens": tokens_of(corpus),
+        "words": words_of(models, corpus, tokenizer),
+        "rows": rows,
+        "stops": stops,
+        "toy": toy_part,
+        "costs": costs,
+        "shares": shares,
+        "pairs": PAIRS,
+    }
+
+
+def number_of(token: str, tokenizer: Tokenizer) -> int:
+    (number,) = tokenizer.encode(token)
+    return number
+
+
+def with_interval(figure: Figure, digits: int = 2) -> str:
+    """The mean and its 95 % interval."""
+    low, high = figure.interval
+    if low == high:
+        return decimal(figure.mean, digits)
+    return f"{decimal(figure.mean, digits)} [{decimal(low, digits)}, {decimal(high, digits)}]"
+
+
+def millions(count: float) -> str:
+    return f"{count / 1e6:.1f}M"
+
+
+def percent(share: float, digits: int = 1) -> str:
+    return f"{100 * share:.{digits}f} %"
+
+
+# The text
+
+
+def text_counts(corpus: Corpus, tokenizer: Tokenizer) -> dict[str, str]:
+    my, lord, sharp = (number_of(token, tokenizer) for token in (" my", " lord", SHARP))
+    _, after_sharp = corpus.row(sharp)
+    return {
+        "vocabulary": f"{corpus.counts.size:,}",
+        "text.tokens": f"{corpus.counts.sum():,}",
+        "text.frequent": str(corpus.frequent().size),
+        "text.my-lord": str(corpus.count(my, lord)),
+        "text.lord-my": str(corpus.count(lord, my)),
+        "text.sharp": str(after_sharp.size),
+        "followers": followers_of_first_word(corpus, tokenizer),
+        "toy.vocabulary": str(Run.vocab_size),
+        "text.self": percent(corpus.self_prediction() or 0),
+        "text.floor": decimal(jsd_floor(corpus)),
+    }
+
+
+def followers_of_first_word(corpus: Corpus, tokenizer: Tokenizer) -> str:
+    """The sentence that words.js says of the reader's word."""
+    number = number_of(FIRST_WORD, tokenizer)
+    tokens = tokens_of(corpus)
+    most = [
+        f"“{shown(tokenizer.token_text(follower))}” ({times})"
+        for follower, times in zip(
+            tokens["followers"][number], tokens["times"][number], strict=False
+        )
+    ]
+    return (
+        f"In the text “{FIRST_WORD.strip()}” occurs {tokens['counts'][number]:,} times. "
+        f"Most often it is followed by {', '.join(most)}."
+    )
+
+
+def tokens_of(corpus: Corpus) -> Json:
+    followers, times = [], []
+    for token in range(corpus.counts.size):
+        successors, counts = corpus.row(token)
+        order = np.argsort(-counts, kind="stable")[:FOLLOWERS]
+        followers.append(successors[order].tolist())
+        times.append(counts[order[:SHOWN]].tolist())
+    return {"counts": corpus.counts.tolist(), "followers": followers, "times": times}
+
+
+# Part 1: what the two tables list
+
+
+def words_of(models: dict[str, GPT2], corpus: Corpus, tokenizer: Tokenizer) -> Json:
+    """The likeliest next tokens after the first word, by path and head: {"tied.normed": ...}.
+
+    Each with its probability, and whether it is one of those that follow most often in the text.
+    The weights are those of the page, so that its script finds the same.
+    """
+    first = np.array([number_of(FIRST_WORD, tokenizer)])
+    followers = tokens_of(corpus)["followers"][first[0]]
+    words = {}
+    for head, model in models.items():
+        in_page = as_in_the_page(model)
+        for path in PATHS:
+            logits = PATHS[path](in_page, first)[0]
+            probabilities = softmax(logits.astype(np.float64))
+            words[f"{head}.{path}"] = [
+                [
+                    tokenizer.token_text(token),
+                    round(float(probabilities[token]), 5),
+                    token in followers,
+                ]
+                for token in top_k(logits, SHOWN).tolist()
+            ]
+    return words
+
+
+def marks_of(models: dict[str, GPT2], corpus: Corpus) -> dict[str, str]:
+    """How many of the tokens in a list really follow: the mean over all frequent tokens."""
+    frequent = corpus.frequent()
+    followers = tokens_of(corpus)["followers"]
+    texts = {}
+    for head, model in models.items():
+        for path in ("normed", "mlp0"):
+            marks = []
+            for token, logits in zip(frequent, PATHS[path](model, frequent), strict=True):
+                marks.append(np.isin(top_k(logits, SHOWN), followers[token]).sum())
+            texts[f"marks.{head}.{path}"] = decimal(float(np.mean(marks)), 1)
+    return texts
+
+
+# Part 2: the example
+
+
+def example() -> dict[str, str]:
+    texts = {}
+    for column, number in enumerate(EXAMPLE_FINAL):
+        texts[f"example.final.{column}"] = f"{number:g}".replace("-", MINUS)
+    for word, row in EXAMPLE.items():
+        for column, number in enumerate(row):
+            texts[f"example.{word}.{column}"] = f"{number:g}".replace("-", MINUS)
+        texts[f"example.{word}.score"] = decimal(float(np.dot(row, EXAMPLE_FINAL)))
+    return texts
+
+
+# Part 3: three words as arrows
+
+
+def three_words() -> tuple[Json, dict[str, str]]:
+    P = np.array(toy.TABLE)
+    E = toy.embedding_of(P, 2)
+    U = least_squares(E, centred_log(P))
+    best = best_tied(P)
+    part = {
+        "words": toy.WORDS,
+        "text": P.tolist(),
+        "tied": toy.EMBEDDING,
+        "best": best.round(2).tolist(),
+        "E": E.round(2).tolist(),
+        "U": U.T.round(2).tolist(),  # one row for each word
+    }
+    start = np.array(toy.EMBEDDING)
+    texts = {
+        "toy.start": decimal(toy.solution(start @ start.T, P).kl),
+        "toy.tied": decimal(toy.solution(best @ best.T, P).kl),
+        "toy.untied": decimal(toy.solution(E @ U, P).kl),
+    }
+    return part, texts
+
+
+def best_tied(P: np.ndarray) -> np.ndarray:  # [n, n] -> [n, 2]
+    """The tied arrows that fit in the picture and come nearest to the text; best of 40 starts."""
+
+    def distance(numbers: np.ndarray) -> float:
+        W_E = numbers.reshape(len(P), 2)
+        return toy.solution(W_E @ W_E.T, P).kl
+
+    fits = []
+    for seed in range(40):
+        start = np.random.default_rng(seed).normal(size=2 * len(P))
+        fits.append(minimize(distance, start, bounds=[(-LARGEST, LARGEST)] * start.size))
+    best = min(fits, key=lambda fit: float(fit.fun))
+    return np.asarray(best.x).reshape(len(P), 2)
+
+
+# Part 4: sharp and flat rows
+
+
+def rows_of(
+    models: dict[str, GPT2], corpus: Corpus, tokenizer: Tokenizer
+) -> tuple[Json, dict[str, str]]:
+    """How many tokens can follow each frequent token: e to the power of the entropy of its row."""
+    frequent = corpus.frequent()
+    counts = corpus.table(frequent, np.arange(corpus.counts.size)).astype(np.float64)
+    of_text = entropies(counts / counts.sum(axis=1, keepdims=True))  # [n]
+    names = {"sharp": number_of(SHARP, tokenizer), "flat": number_of(FLAT, tokenizer)}
+    part: Json = {"ids": frequent.tolist(), "text": effective_numbers(of_text), **names}
+    places = {name: int(np.searchsorted(frequent, number)) for name, number in names.items()}
+    texts = {}
+    for head, model in models.items():
+        logits = PATHS["normed"](model, frequent).astype(np.float64)
+        of_model = entropies(softmax(logits))
+        part[head] = effective_numbers(of_model)
+        texts[f"rows.{head}"] = correlation(of_text, of_model)
+        texts[f"rows.{head}.largest"] = decimal(float(np.exp(of_model).max()), 1)
+    for name, place in places.items():
+        texts[f"rows.text.{name}"] = f"{part['text'][place]:.0f}"
+    return part, texts
+
+
+def effective_numbers(entropy: np.ndarray) -> list[float]:  # [n]
+    """So many equally likely tokens would be as uncertain. Three digits."""
+    return [float(f"{number:.3g}") for number in np.exp(entropy)]
+
+
+def correlation(x: np.ndarray, y: np.ndarray) -> str:  # [n], [n]
+    """The rank correlation, and the 95 % interval of a bootstrap over tokens."""
+    rng = np.random.default_rng(0)
+    resampled = []
+    for _ in range(RESAMPLES):
+        drawn = rng.integers(0, x.size, x.size)
+        resampled.append(spearman(x[drawn], y[drawn]) or 0.0)
+    low, high = np.quantile(resampled, [0.025, 0.975])
+    return f"{decimal(spearman(x, y) or 0.0)} [{decimal(low)}, {decimal(high)}]"
+
+
+# Part 5: four stops
+
+
+def stops_of(
+    model: GPT2, corpus: Corpus, tokenizer: Tokenizer
+) -> tuple[list[Json], dict[str, str]]:
+    """For each path through the tied model: asymmetry, self-prediction, nats, a table of scores."""
+    frequent = corpus.frequent()
+    shown = np.array([number_of(token, tokenizer) for token in PAIRS])
+    stops = []
+    texts = {}
+    for name, path in PATHS.items():
+        logits = path(model, frequent)  # [n, V]
+        asymmetric = matrix_asymmetry(logits[:, frequent].astype(np.float64))
+        itself = float((logits.argmax(axis=1) == frequent).mean())
+        distance = nats_from_bigrams(logits, corpus)
+        texts[f"stop.{name}.asymmetry"] = decimal(asymmetric)
+        texts[f"stop.{name}.self"] = percent(itself, 0 if itself > 0.1 else 1)
+        texts[f"stop.{name}.nats"] = decimal(distance)
+        stops.append({"path": name, "shades": shades(path(model, shown)[:, shown])})
+    baselines = {"counts": np.log(np.maximum(corpus.counts, 1e-9)), "guess": 0 * corpus.counts}
+    for name, row in baselines.items():  # the same after every token
+        distance = nats_from_bigrams(np.tile(row, (frequent.size, 1)), corpus)
+        texts[f"stop.{name}.nats"] = decimal(distance)
+    return stops, texts
+
+
+def nats_from_bigrams(logits: np.ndarray, corpus: Corpus) -> float:  # [n, V]
+    """KL(text || path), the mean over frequent tokens, after the best single factor on the logits.
+
+    The scale of W_E W_E^T and of ln_f's output says nothing, so it is not counted against them.
+    """
+    seen = corpus.frequent(min_count=1)
+    pairs = corpus.table(corpus.frequent(), seen).astype(np.float64)
+    Q = pairs / pairs.sum(axis=1, keepdims=True)
+    scores = logits[:, seen].astype(np.float64)
+    log_p = log_softmax(best_factor(scores, Q) * scores)
+    log_q = np.log(np.where(Q > 0, Q, 1))
+    return float((Q * (log_q - log_p)).sum(axis=1).mean())
+
+
+def shades(scores: np.ndarray) -> list[list[float]]:  # [n, n]
+    """How dark each cell is: the score as a share of the mean of the rows' highest, 0 to 1."""
+    dark = scores / scores.max(axis=1).mean()
+    return [[round(float(share), 2) + 0.0 for share in row] for row in dark.clip(0, 1)]
+
+
+# Part 6: what the tie costs and saves
+
+
+def costs_of(figures: dict[str, Figure]) -> tuple[list[Json], dict[str, str]]:
+    """The known costs of the tie: those of the picture of scripts/tying_results."""
+    costs = []
+    for label, at_02, at_best in BARS:
+        bar: Json = {"label": label}
+        for kind, name in (("0.02", at_02), ("best", at_best)):
+            if name in figures:
+                figure = figures[name]
+                bar[kind] = [round(x, 3) for x in (figure.mean, *figure.interval)]
+        if len(bar) > 1:
+            costs.append(bar)
+    texts = {name: with_interval(figures[run], 3) for name, run in QUOTED.items()}
+    for name, run in QUOTED.items():
+        texts[f"{name}.mean"] = decimal(figures[run].mean)
+    return costs, texts
+
+
+def sizes() -> list[Json]:
+    """The five GPT-2, from the smallest."""
+    listed = []
+    for name, known in MODELS.items():
+        counts = count_parameters(known.config)
+        tied, untied = (counts[head]["total"] for head in ("tied", "untied"))
+        listed.append({"name": name, "tied": tied, "untied": untied})
+    return sorted(listed, key=lambda size: int(size["tied"]))
+
+
+def shares_of() -> tuple[list[Json], dict[str, str]]:
+    """The second table as a share of the untied model: the five GPT-2, and three larger models."""
+    matrix = CALCULATOR["vocab"] * CALCULATOR["dim"]
+    gpt2_models = []
+    for size in sizes():
+        saved = size["untied"] - size["tied"]
+        both = f"{size['tied'] / 1e6:.0f}M + {saved / 1e6:.0f}M"
+        gpt2_models.append(share(size["name"], both, saved / size["untied"]))
+    examples = []
+    for total in TOTALS:
+        examples.append(share("a model of", f"{total / 1e9:.0f}B", matrix / total))
+    table = f"{CALCULATOR['vocab']:,} {TIMES} {CALCULATOR['dim']:,}"
+    shares = [
+        {
+            "kind": "gpt2",
+            "title": "A second table as a part of an untied GPT-2",
+            "models": gpt2_models,
+        },
+        {
+            "kind": "example",
+            "title": f"A second table of {table} numbers as a part of",
+            "models": examples,
+        },
+    ]
+    return shares, size_texts(matrix)
+
+
+def size_texts(matrix: int) -> dict[str, str]:
+    """What the text says of the sizes of GPT-2, and of a table of `matrix` numbers."""
+    gpt2 = sizes()[1]
+    saved = gpt2["untied"] - gpt2["tied"]
+    xl = sizes()[-1]
+    texts = {
+        "gpt2.tied": millions(gpt2["tied"]),
+        "gpt2.untied": millions(gpt2["untied"]),
+        "gpt2.saved": millions(saved),
+        "gpt2.of-tied": percent(saved / gpt2["tied"]),
+        "gpt2.of-untied": percent(saved / gpt2["untied"]),
+        "gpt2.tied.exact": f"{gpt2['tied']:,}",
+        "gpt2.untied.exact": f"{gpt2['untied']:,}",
+        "gpt2.tied.memory": f"{4 * gpt2['tied'] / 1e6:.0f} MB",
+        "gpt2.untied.memory": f"{4 * gpt2['untied'] / 1e6:.0f} MB",
+        "gpt2.vocabulary": f"{MODELS['gpt2'].config.vocab_size:,}",
+        "gpt2.width": str(MODELS["gpt2"].config.n_embd),
+        "xl.of-untied": percent((xl["untied"] - xl["tied"]) / xl["untied"]),
+        "calculator.vocab": f"{CALCULATOR['vocab']:,}",
+        "calculator.dim": f"{CALCULATOR['dim']:,}",
+        "calculator.total": f"{TOTALS[1] / 1e9:.0f}B",
+        "calculator.matrix": millions(matrix),
+    }
+    for total in TOTALS:
+        texts[f"calculator.{total / 1e9:.0f}B"] = percent(matrix / total)
+    return texts
+
+
+def share(name: str, size: str, part: float) -> Json:
+    return {"name": name, "size": size, "share": round(part, 4)}
+
+
+# Part 7: tied and untied, side by side
+
+
+def pair_of_models(models: dict[str, GPT2], corpus: Corpus) -> dict[str, str]:
+    """The path, the bigrams and self-prediction of both shipped models."""
+    frequent = corpus.frequent()
+    texts = {}
+    for head, model in models.items():
+        logits = PATHS["normed"](model, frequent)
+        texts[f"{head}.asymmetry"] = decimal(asymmetry(model.W_E, model.W_U))
+        itself = float((logits.argmax(axis=1) == frequent).mean())
+        texts[f"{head}.self"] = percent(itself, 0 if itself > 0.1 else 1)
+        texts[f"{head}.nats"] = decimal(nats_from_bigrams(logits, corpus))
+        scores = score_rows(logits, frequent, np.roll(frequent, 1), corpus)
+        texts[f"{head}.top1"] = percent(mean_scores(scores)["top1"])
+        texts[f"{head}.parameters"] = f"{count_parameters(model.config)[head]['total']:,}"
+    return texts

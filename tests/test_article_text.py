@@ -1,0 +1,269 @@
+"""The text of the article: its figures, its sources, its length, and that what it says holds."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.node import run_node
+
+from tiedgpt.checkpoints.places import MODELS
+from tiedgpt.cli import COMMANDS
+from tiedgpt.explore import article
+from tiedgpt.explore.pictures import MINUS, filled
+from tiedgpt.study import toy
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = article.read("index.html")
+FIGURES = json.loads(article.read("figures.json"))
+TEXTS = FIGURES["texts"]
+# Numbers that are not figures: ends of scales, starts and sizes that were chosen, years, part
+# numbers, what a name has in it
+CHOSEN = {"0", "1", "1.41", "8", "95", "100", "0.02", "0.2", "64", "2026", "50"}
+
+
+class Section(HTMLParser):
+    """The words of each section that a reader has to read, without pictures, tables and sources."""
+
+    LEFT_OUT = frozenset({"figure", "form", "table", "ol", "details", "title", "style", "script"})
+    LEFT_OUT_CLASSES = frozenset({"source", "note", "questions", "references"})
+    EMPTY = frozenset({"meta", "link", "input", "br", "circle", "rect", "path", "line"})
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.words: dict[str, list[str]] = {}
+        self.name = ""
+        self.open: list[bool] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        values = dict(attributes)
+        if tag in ("section", "article"):
+            self.name = values.get("id", "")
+            self.words[self.name] = []
+        if tag not in self.EMPTY:
+            classes = set((values.get("class") or "").split())
+            skip = tag in self.LEFT_OUT or bool(classes & self.LEFT_OUT_CLASSES)
+            if tag == "article":
+                self.open = [False] * len(self.open)
+            self.open.append(skip)
+
+    def handle_endtag(self, tag):
+        if tag not in self.EMPTY:
+            self.open.pop()
+
+    def handle_data(self, data):
+        if self.name and not any(self.open):
+            self.words[self.name] += re.findall(r"\w\S*", data)
+
+
+@pytest.fixture(scope="module")
+def page():
+    return filled(SOURCE, FIGURES)
+
+
+def test_every_place_is_filled(page):
+    assert not re.search(r'<(\w+)[^>]* data-(figure|words|picture)="[^"]*"[^>]*></\1>', page)
+    assert "data-value" not in page
+
+
+def test_no_number_is_typed_by_hand():
+    """All come from figures.json, but names, scales and what was chosen."""
+    text = re.sub(r"<head>.*?</head>|<svg.*?</svg>|<code.*?</code>", "", SOURCE, flags=re.S)
+    text = re.sub(r'<table class="facts">.*?</table>|<form.*?</form>', "", text, flags=re.S)
+    text = re.sub(r'<p class="source">.*?</p>|<a href="https?:.*?</a>', "", text, flags=re.S)
+    text = re.sub(r"<[^>]*>", " ", text)
+    text = re.sub(r"GPT-2s?|Gemma 4 31B|gpt-oss-20b|Does a 7B tie|saves 50M", "", text)
+    typed = re.findall(r"(?<![\w-])\d[\d.,]*\d|(?<![\w-])\d", text)
+    assert set(typed) <= CHOSEN
+
+
+@pytest.mark.parametrize("name", list(Section(SOURCE).words))
+def test_a_section_has_at_most_120_words(page, name):
+    assert len(Section(page).words[name]) <= 120
+
+
+def test_each_question_has_an_address_and_a_source():
+    ids = "interview why-not-the-inverse why-sqrt-d lm-head-not-in-parameters train-only-the-head "
+    ids += "zero-or-copy does-a-7b-tie is-it-a-regulariser"
+    articles = re.findall(r'<article id="([^"]*)">(.*?)</article>', SOURCE, flags=re.S)
+    assert [name for name, _ in articles] == ids.split()
+    for name, text in articles:
+        assert f'<h3><a href="#{name}">' in text
+        assert "data-figure" in text or "<code>" in text
+        assert '<p class="source">' in text
+
+
+def test_every_link_inside_the_page_has_its_place():
+    targets = set(re.findall(r'\bid="([^"]*)"', SOURCE))
+    for link in re.findall(r'href="#([^"]*)"', SOURCE):
+        assert link in targets
+
+
+SOURCES = re.findall(r"<code>([\w/.]+\.(?:py|js)): ([\w, ]+)</code>", SOURCE)
+
+
+@pytest.mark.parametrize(("path", "names"), SOURCES, ids=[f"{p}-{n}" for p, n in SOURCES])
+def test_each_source_has_what_is_named(path, names):
+    file = ROOT / path
+    if path.endswith(".js"):
+        file = article.ARTICLE / path
+    text = file.read_text(encoding="utf-8")
+    for name in names.split(", "):
+        assert re.search(rf"(def|function|const) {name}\b|[{{ ]{name}[,}}]", text), name
+
+
+def test_the_quoted_line_and_the_files_and_commands_exist():
+    (quoted,) = re.findall(r'<code class="quoted">(.*?)</code>', SOURCE)
+    assert quoted in (ROOT / "scripts" / "tied.py").read_text(encoding="utf-8")
+    for path in re.findall(r"<code>(scripts/[\w/.]+\.(?:md|jsonl))</code>", SOURCE):
+        assert (ROOT / path).exists(), path
+    for command in re.findall(r"<code>tiedgpt (\w+)", SOURCE):
+        assert command in COMMANDS
+
+
+# What the text says of the figures
+
+
+def number(name):
+    """The number, or the mean before an interval."""
+    return float(TEXTS[name].replace(MINUS, "-").replace(",", "").split(" ")[0].rstrip("MB%"))
+
+
+def interval(name):
+    low, high = re.findall(r"\[(.*), (.*)\]", TEXTS[name].replace(MINUS, "-"))[0]
+    return float(low), float(high)
+
+
+def test_where_no_cost_was_found_the_interval_has_0_in_it():
+    names = re.findall(r'data-none="([^"]*)"', SOURCE)
+    assert names
+    for name in names:
+        low, high = interval(name)
+        assert low <= 0 <= high
+
+
+def test_what_the_text_says_holds():
+    assert number("cost.w64-best") < number(
+        "cost.w64"
+    )  # "Much of the cost is that of a small start"
+    assert number("cost.w128") < number("cost.w16")  # "Wider models pay less"
+    assert number("cost.w64") < 0.05 * number("loss.tied")  # "The tie costs little"
+    # "The table alone is not nearer to the bigrams than a blind guess", which needs all 808 tokens
+    assert number("stop.raw.nats") == pytest.approx(number("stop.guess.nats"), abs=0.01)
+    assert number("stop.mlp0.nats") < number("stop.counts.nats") < number("stop.normed.nats")
+    assert number("marks.tied.normed") < 0.1 < 1 < number("marks.untied.normed")
+    assert number("marks.untied.normed") < number("marks.tied.mlp0")
+    assert number("stop.raw.asymmetry") == 0
+    assert interval("rows.tied")[1] < interval("rows.untied")[0]
+    assert number("cost.attention") > number("cost.no-layers") > number("cost.mlp")
+    assert interval("cost.tenth-training")[1] < 0 < interval("cost.tenth")[0]
+    assert interval("init.copy")[0] < 0 < interval("init.copy")[1]
+    assert interval("init.zeros")[0] > 0
+    assert number("toy.untied") == 0
+    assert number("toy.untied") < number("toy.tied") < number("toy.start")
+
+
+def test_the_sizes_are_those_of_the_five_models():
+    (gpt2, _) = FIGURES["shares"]
+    assert {model["name"] for model in gpt2["models"]} == set(MODELS)
+
+
+@pytest.mark.slow
+def test_the_figures_are_current():
+    """If they are not: python scripts/make_page.py. A last digit may differ between processors."""
+    pytest.importorskip("scipy", reason="scipy is not installed: pip install -e .[tying]")
+    from page.figures import all_parts
+    from tying_experiment import RUNS, read_lines
+
+    fresh = json.loads(json.dumps(all_parts(read_lines(RUNS))))
+    rounding = {name: text for name, text in TEXTS.items() if name.startswith("rounding.")}
+    fresh["texts"] |= rounding
+    assert fresh.keys() == FIGURES.keys()
+    assert fresh["texts"].keys() == TEXTS.keys()
+    for name in fresh:
+        same(fresh[name], FIGURES[name], name)
+
+
+def same(new, old, name):
+    """Numbers differ by a hundredth at most; in a text, each number."""
+    assert type(new) is type(old), name
+    if isinstance(new, dict):
+        assert new.keys() == old.keys(), name
+        for key in new:
+            same(new[key], old[key], f"{name}.{key}")
+    elif isinstance(new, list):
+        assert len(new) == len(old), name
+        for place in range(len(new)):
+            same(new[place], old[place], name)
+    elif isinstance(new, float):
+        assert new == pytest.approx(old, rel=0.02, abs=0.011), name
+    elif isinstance(new, str):
+        numbers = r"\d[\d,]*\.?\d*"
+        assert re.sub(numbers, "0", new) == re.sub(numbers, "0", old), name
+        for one, other in zip(re.findall(numbers, new), re.findall(numbers, old), strict=True):
+            assert float(one.replace(",", "")) == pytest.approx(
+                float(other.replace(",", "")), rel=0.01, abs=0.011
+            ), name
+    else:
+        assert new == old, name
+
+
+# The pictures' own arithmetic, in JavaScript
+
+
+def test_the_scores_and_the_nats_of_the_arrows():
+    W_E = np.array(toy.EMBEDDING)
+    expected = toy.solution(W_E @ W_E.T, np.array(toy.TABLE))
+    script = """
+        const scores = scoresOf(input.W_E, input.W_E)
+        print({scores, nats: natsFrom(scores, input.P)})
+    """
+    answer = run_node(script, "page.js", "drag.js", W_E=W_E.tolist(), P=toy.TABLE)
+    np.testing.assert_allclose(answer["scores"], expected.scores, atol=1e-12)
+    assert answer["nats"] == pytest.approx(expected.kl, abs=1e-12)
+
+
+def test_the_calculator_reads_numbers():
+    numbers = {
+        "50,000": 50_000,
+        "7B": 7e9,
+        "7e9": 7e9,
+        "70.6 b": 70.6e9,
+        "124M": 124e6,
+        "1k": 1000,
+        "0.5B": 5e8,
+        "": None,
+        "-1": None,
+        "B": None,
+        "1e": None,
+        "NaN": None,
+        "1 2 3x": None,
+    }
+    script = "print(input.texts.map(readNumber))"
+    answer = run_node(script, "page.js", "cost.js", texts=list(numbers))
+    assert answer == list(numbers.values())
+    shown = run_node("print([999, 5e4, 204.8e6, 7e9].map(shortNumber))", "page.js", "cost.js")
+    assert shown == ["999", "50.0K", "204.8M", "7.0B"]
+
+
+def test_a_word_is_read_as_inside_a_sentence():
+    script = """
+        const tokenizer = readTokenizer(input.vocabulary, input.merges)
+        const textsOf = ids => ids.map(id => tokenText(id, tokenizer))
+        print(input.texts.map(text => textsOf(tokensOf(text, tokenizer))))
+    """
+    models = article.shipped_models()
+    texts = ["my", "my lord", "ROMEO", ":", "Romeo"]
+    answer = run_node(
+        script,
+        "page.js",
+        "words.js",
+        texts=texts,
+        vocabulary=models["vocabulary"],
+        merges=models["merges"],
+    )
+    assert answer[:4] == [[" my"], [" my", " lord"], ["ROMEO"], [":"]]
+    assert "".join(answer[4]) == " Romeo"

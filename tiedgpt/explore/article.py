@@ -1,0 +1,109 @@
+"""The article: one HTML file with everything in it, which opens without a server.
+
+Its sources are in article/. `article_page` puts the style, the modules, the figures that Python has
+computed, and the weights of both shipped models into index.html. The file asks for nothing else,
+and its Content-Security-Policy lets a browser run these scripts and no others.
+
+A matrix is rounded to whole numbers from -127 to 127, with a scale for each of its rows. So the
+weights are a quarter as large. `scripts/make_page.py` writes the file and prints what that costs.
+"""
+
+import base64
+import hashlib
+import json
+import re
+from importlib.resources import files
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+
+from ..checkpoints import load_model, safetensors
+from ..checkpoints.places import SHIPPED, find_here
+from ..checkpoints.vocabulary import MERGES_AND_VOCAB
+from ..gpt2.parameters import Parameters
+from .pictures import filled
+
+ARTICLE = files(__package__) / "article"
+# A module stands after its imports.
+ENGINE = ("tokenizer.js", "gpt2.js", "data.js")
+MODULES = (*ENGINE, "page.js", "words.js", "rows.js", "drag.js", "cost.js", "article.js")
+STYLE = '<link rel="stylesheet" href="article.css">'  # in index.html
+SCRIPT = '<script type="module" src="article.js"></script>'
+LABORATORY = '<a href="lab" hidden>'  # the link that only the server of the laboratory shows
+
+
+def read(name: str) -> str:
+    """A source of the article."""
+    return (ARTICLE / name).read_text(encoding="utf-8")
+
+
+def modules(*names: str) -> str:
+    """The modules as one. No two have the same name at their top, so `import` is not needed."""
+    sources = []
+    for name in names:
+        without_imports = re.sub(r'^import [^"]*"[^"]*"\n', "", read(name), flags=re.MULTILINE)
+        sources.append(re.sub(r"^export ", "", without_imports, flags=re.MULTILINE))
+    return "\n".join(sources)
+
+
+def article_page(with_laboratory: bool = False) -> str:
+    """The whole article as one HTML file. with_laboratory: show its link to `tiedgpt explore`."""
+    style = read("article.css")
+    script = modules(*MODULES)
+    policy = (
+        f"default-src 'none'; script-src '{digest(script)}'; style-src '{digest(style)}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    figures = json.loads(read("figures.json"))
+    live = {name: figures[name] for name in ("tokens", "rows", "toy")}
+    data = {"figures": live, "models": shipped_models()}
+    blocks = [
+        f'<script type="application/json" id="{name}">{json_in_html(value)}</script>\n'
+        for name, value in data.items()
+    ]
+    page = filled(read("index.html"), figures)
+    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>'
+    page = page.replace(STYLE, head)
+    if with_laboratory:
+        page = page.replace(LABORATORY, '<a href="lab">')
+    return page.replace(SCRIPT, f'{"".join(blocks)}<script type="module">{script}</script>')
+
+
+def digest(text: str) -> str:
+    """How a Content-Security-Policy names a script or a style that stands in the page."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def json_in_html(value: Any) -> str:
+    """JSON that may stand in a <script>: there is no "<" in it that could end the element."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def shipped_models() -> dict[str, Any]:
+    """What data.js reads: the vocabulary of both shipped models, and each model by its head."""
+    merges_name, vocabulary_name = MERGES_AND_VOCAB
+    folder = find_here(SHIPPED[0])
+    models: dict[str, Any] = {
+        "merges": (folder / merges_name).read_text(encoding="utf-8"),
+        "vocabulary": json.loads((folder / vocabulary_name).read_text(encoding="utf-8")),
+    }
+    for name in SHIPPED:
+        model = load_model(find_here(name))
+        file = BytesIO()
+        safetensors.write(file, rounded(model.parameters).items(), exact=True)
+        weights = base64.b64encode(file.getvalue()).decode()
+        models[model.config.head] = {"config": model.config.to_json(), "weights": weights}
+    return models
+
+
+def rounded(parameters: Parameters) -> dict[str, np.ndarray]:
+    """Each matrix [n, m] as int8, and its scales [n], in float16, as NAME.scale; other arrays."""
+    arrays = {}
+    for name, array in parameters.items():
+        arrays[name] = array
+        if array.ndim == 2:
+            scale = (np.abs(array).max(axis=1) / 127).astype(np.float16)  # [n]
+            arrays[name] = np.rint(array / scale[:, None]).astype(np.int8)
+            arrays[f"{name}.scale"] = scale
+    return arrays

@@ -1,0 +1,60 @@
+// The article: the reader's word, the switch, the arrows, the calculator.
+
+import {readyCalculator} from "./cost.js"
+import {readFigures, readModels} from "./data.js"
+import {readyPlanes} from "./drag.js"
+import {find, findAll} from "./page.js"
+import {showRow} from "./rows.js"
+import {showLists, showWord, tokensOf} from "./words.js"
+
+const MANY = 20 // tokens, which the whole model does not read between two keystrokes
+const PAUSE = 300 // ms without a keystroke, after which it reads so many
+
+const figures = readFigures()
+readyPlanes(figures)
+readyCalculator()
+readyWord({figures, models: readModels()})
+document.body.dataset.ready = "true"
+
+function readyWord(page) {
+	const input = find("#word")
+	let ids = []
+	let waiting = null
+	const show = () => {
+		const text = input.value.trim()
+		if (text === "") {
+			find("#reading").textContent = "Type a word. The lists are still those of the last one."
+			return
+		}
+		ids = tokensOf(text, page.models.tokenizer)
+		showWord(ids, page)
+		showLists(ids, findAll("#question [data-words]"), page)
+		clearTimeout(waiting)
+		waiting = setTimeout(showBelow, ids.length > MANY ? PAUSE : 0, ids, page) // the lists are drawn first
+	}
+	input.oninput = show
+	find("#ask").onsubmit = event => event.preventDefault()
+	show()
+	for (const button of findAll(".choose")) button.onclick = () => chooseHead(button, ids, page)
+	for (const button of findAll(".try button")) {
+		button.onclick = () => {
+			input.value = button.textContent
+			show()
+		}
+	}
+}
+
+function showBelow(ids, page) {
+	showRow(ids.at(-1), page)
+	showLists(ids, findAll(".stops [data-words]"), page)
+}
+
+function chooseHead(button, ids, page) {
+	// the model of the third list
+	const {head} = button.dataset
+	for (const other of findAll(".choose")) other.setAttribute("aria-pressed", other === button)
+	const list = find("#through ol")
+	list.dataset.words = `${head}.mlp0`
+	find("#through").className = `list ${head}`
+	showLists(ids, [list], page)
+}

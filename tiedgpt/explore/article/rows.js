@@ -1,0 +1,28 @@
+// Where the reader's word is among the dots: how many tokens can follow it.
+
+import {find, findAll, shape} from "./page.js"
+import {shownToken} from "./words.js"
+
+export function showRow(id, {models, figures}) {
+	const {rows} = figures
+	const place = rows.ids.indexOf(id)
+	for (const panel of findAll("svg.rows")) ringDot(panel, place, rows)
+	find("#row-of-word").textContent = sayRow(place, rows, shownToken(id, models.tokenizer))
+}
+
+function ringDot(panel, place, rows) {
+	panel.querySelector(".yours")?.remove()
+	if (place < 0) return
+	const [left, right, top, bottom, most] = panel.querySelector(".axes").dataset.axes.split(" ").map(Number)
+	const part = number => Math.log(Math.max(1, number)) / Math.log(most) // of an axis, 0 to 1
+	const byTable = rows[panel.dataset.head][place]
+	const cx = left + (right - left) * part(rows.text[place])
+	const cy = bottom - (bottom - top) * part(byTable)
+	panel.append(shape("circle", {class: "yours", cx, cy, r: 8}))
+}
+
+function sayRow(place, rows, name) {
+	if (place < 0) return `“${name}” occurs fewer than 100 times in the text, so it has no dot.`
+	const number = kind => rows[kind][place].toPrecision(2)
+	return `The ring is your word. After “${name}” the text leaves ${number("text")} tokens open, the untied table ${number("untied")}, the tied table ${number("tied")}.`
+}

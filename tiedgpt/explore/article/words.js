@@ -1,0 +1,78 @@
+// The reader's word: what the tables and the paths list after it.
+
+import {gpt2, PATHS, softmax, topK} from "./gpt2.js"
+import {bar, find, findAll, make, percent} from "./page.js"
+import {encode, tokenText} from "./tokenizer.js"
+
+const SHOWN = 3 // tokens in a list
+
+export function tokensOf(text, tokenizer) {
+	// -> ids: of the word inside a sentence, with a space before it, unless it has fewer tokens without
+	const inside = encode(` ${text}`, tokenizer)
+	const alone = encode(text, tokenizer)
+	return alone.length < inside.length ? alone : inside
+}
+
+export function shownToken(id, tokenizer) {
+	// -> text for a reader: a piece that is glued to the word before has a hyphen
+	const text = tokenText(id, tokenizer)
+	if (text.includes("\ufffd")) return "part of a character"
+	if (text === "\n") return "line break"
+	if (/^\p{Ll}/u.test(text)) return `-${text}`
+	return text.replace(/^ /, "") || "space"
+}
+
+export function logitsAfter(ids, path, {params, config}) {
+	// -> [V]: the whole model reads all tokens, the other paths the last one
+	const run = {config, tied: config.tie_word_embeddings}
+	if (path === "model") return gpt2(ids.slice(-params.wpe.weight.length), params, run).at(-1)
+	return PATHS[path](ids.at(-1), params, run)
+}
+
+function showList(list, ids, {models, figures}) {
+	// data-words is HEAD.PATH
+	const [head, path] = list.dataset.words.split(".")
+	const logits = logitsAfter(ids, path, models[head])
+	const probabilities = softmax(logits)
+	const followers = figures.tokens.followers[ids.at(-1)]
+	const items = topK(logits, SHOWN).map(id => {
+		const name = shownToken(id, models.tokenizer)
+		return wordItem(name, path === "raw" ? null : probabilities[id], followers.includes(id))
+	})
+	list.replaceChildren(...items)
+}
+
+function wordItem(name, probability, follows) {
+	const item = make("li", "", make("b", "", name))
+	if (follows) item.append(" ", make("i", "follows", "✓"))
+	// Without ln_f the scale of the logits means nothing, so there is no probability.
+	if (probability !== null) item.append(" ", make("span", "", percent(probability)), bar(probability))
+	return item
+}
+
+export function showLists(ids, lists, page) {
+	for (const list of lists) showList(list, ids, page)
+}
+
+export function showWord(ids, page) {
+	// what is said of the word beside the lists
+	const name = shownToken(ids.at(-1), page.models.tokenizer)
+	for (const node of findAll(".own, #word-of-stops")) node.textContent = name
+	find("#reading").textContent = readingOf(ids, page.models.tokenizer)
+	find("#followers").textContent = followersOf(ids.at(-1), page)
+}
+
+function readingOf(ids, tokenizer) {
+	if (ids.length === 1) return ""
+	const names = ids.map(id => `“${shownToken(id, tokenizer)}”`)
+	const shown = names.length > 6 ? ["…", ...names.slice(-5)] : names
+	return `These are ${ids.length} tokens: ${shown.join(" ")}. A table sees one: the last, ${names.at(-1)}.`
+}
+
+function followersOf(id, {models, figures: {tokens}}) {
+	const nameOf = token => `“${shownToken(token, models.tokenizer)}”`
+	const count = tokens.counts[id]
+	if (count === 0) return `${nameOf(id)} is not in the text, so the models have learned nothing about it.`
+	const most = tokens.times[id].map((times, i) => `${nameOf(tokens.followers[id][i])} (${times})`)
+	return `In the text ${nameOf(id)} occurs ${count.toLocaleString("en")} times. Most often it is followed by ${most.join(", ")}.`
+}

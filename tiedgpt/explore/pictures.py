@@ -1,0 +1,306 @@
+"""Fill the article with figures and pictures, so that it shows them without JavaScript.
+
+index.html has empty elements, and `filled` writes into them:
+
+    data-figure="NAME"    a text of figures.json
+    data-none="NAME"      marks a word that says that no cost was found: the interval of the figure
+                          has 0 in it, which a test checks
+    data-value="NAME"     a text of figures.json, as the value of an input
+    data-words="NAME"     a list of tokens
+    data-picture="NAME"   a picture
+
+Pictures are SVG without style attributes, which the page's Content-Security-Policy refuses. Two of
+them are drawn again by JavaScript when the reader changes something (drag.js, words.js).
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+
+Figures = dict[str, Any]
+
+MINUS = "\N{MINUS SIGN}"
+PRIME = "\N{PRIME}"  # of the hollow arrow of a word
+UNIT = 90  # of a plane of arrows: the length of an arrow of 1
+NEAREST = 1e-3  # two scores that differ by less are shown as equal
+STOPS = {
+    "raw": ("The table alone", "W_E W_Eᵀ"),
+    "normed": ("With the last layer norm", "ln_f(W_E) W_Eᵀ"),
+    "mlp0": ("With the first MLP", "ln_f(W_E + MLP(W_E)) W_Eᵀ"),
+    "model": ("The whole model", "all layers"),
+}
+MEASURES = (
+    ("asymmetry", "asymmetry, 0 to 1.41"),
+    ("self", "tokens that predict themselves"),
+    ("nats", "nats from the bigrams of the text"),
+)
+KINDS = (("0.02", "all weights start at 0.02"), ("best", "each head at its best start"))
+
+
+def filled(page: str, figures: Figures) -> str:
+    """The page with all figures, lists and pictures in it."""
+    pictures = all_pictures(figures)
+
+    def content(match: re.Match[str]) -> str:
+        tag, kind, name = match[1], match[3], match[4]
+        texts = {
+            "figure": lambda: escape(figures["texts"][name]),
+            "words": lambda: word_items(figures["words"][name], has_scale(name)),
+            "picture": lambda: pictures[name],
+        }
+        return f"{tag}{texts[kind]()}</{match[2]}>"
+
+    def value(match: re.Match[str]) -> str:
+        return f'value="{escape(figures["texts"][match[1]])}"'
+
+    element = r'(<(\w+)[^>]* data-(figure|words|picture)="([^"]*)"[^>]*>)</\2>'
+    page = re.sub(element, content, page)
+    page = re.sub(element, content, page)  # a picture has figures and lists of its own
+    return re.sub(r'data-value="([^"]*)"', value, page)
+
+
+def all_pictures(figures: Figures) -> dict[str, str]:
+    toy = figures["toy"]
+    return {
+        "tied-plane": plane([(toy["tied"], "arrow")], toy["words"]),
+        "untied-plane": plane([(toy["E"], "arrow"), (toy["U"], "hollow")], toy["words"]),
+        "tied-pairs": pairs(toy["tied"], toy["tied"], toy["words"]),
+        "untied-pairs": pairs(toy["E"], toy["U"], toy["words"]),
+        "rows.tied": rows(figures["rows"], "tied"),
+        "rows.untied": rows(figures["rows"], "untied"),
+        "stops": "".join(stop(place, figures) for place in range(len(STOPS))),
+        "costs": costs(figures["costs"]),
+        "shares": shares(figures["shares"]),
+    }
+
+
+# Lists of words
+
+
+def has_scale(name: str) -> bool:
+    """Whether the probabilities of this path mean something: without ln_f the scale does not."""
+    return not name.endswith(".raw")
+
+
+def word_items(words: Sequence[tuple[str, float, bool]], with_probability: bool) -> str:
+    """The items of a list of tokens, each with a sign if it really follows, as words.js writes."""
+    items = []
+    for token, probability, follows in words:
+        sign = ' <i class="follows">✓</i>' if follows else ""
+        item = f"<b>{escape(shown(token))}</b>{sign}"
+        if with_probability:
+            item += f" <span>{percent(probability)}</span>{bar(100 * probability)}"
+        items.append(f"<li>{item}</li>")
+    return "".join(items)
+
+
+def shown(token: str) -> str:
+    """A token for a reader: a piece that is glued to the word before has a hyphen."""
+    if token == "\n":
+        return "line break"
+    if token[:1].islower():
+        return f"-{token}"
+    return token.removeprefix(" ") or "space"
+
+
+def percent(p: float) -> str:
+    if p >= 0.0095:
+        return f"{100 * p:.0f} %"
+    return f"{100 * p:.1f} %"
+
+
+def bar(length: float) -> str:
+    """A bar with a length from 0 to 100. The style sheet stretches it over its place."""
+    return (
+        '<svg class="bar" viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true">'
+        f'<rect width="{length:.1f}" height="1"/></svg>'
+    )
+
+
+# Arrows
+
+
+def plane(sets: Sequence[tuple[Sequence[Sequence[float]], str]], words: Sequence[str]) -> str:
+    """Arrows from the origin: each set has an arrow for each word, and a kind."""
+    parts = [f'<circle class="ring" r="{UNIT * r:g}"/>' for r in (0.5, 1, 1.5)]
+    for arrows, kind in sets:
+        for word, (x, y) in zip(words, arrows, strict=True):
+            left, top = round(UNIT * x, 1), round(-UNIT * y, 1)
+            side, gap = ("end", -15) if x < 0 else ("start", 15)
+            name, drop = (word + PRIME, 18) if kind == "hollow" else (word, -6)
+            parts.append(
+                f'<g class="{kind}"><line x2="{left:g}" y2="{top:g}"/>'
+                f'<circle cx="{left:g}" cy="{top:g}" r="10"/>'
+                f'<text class="{side}" x="{left + gap:g}" y="{top + drop:g}">{name}</text></g>'
+            )
+    return "".join(parts)
+
+
+def pairs(
+    read: Sequence[Sequence[float]], written: Sequence[Sequence[float]], words: Sequence[str]
+) -> str:
+    """Rows of a table: the score of each pair of words in either order."""
+    n = len(words)
+    lines = []
+    for i in range(n):
+        j = (i + 1) % n
+        one = float(np.dot(read[i], written[j]))
+        other = float(np.dot(read[j], written[i]))
+        sign = "=" if abs(one - other) < NEAREST else "≠"
+        lines.append(
+            f'<tr><td>{words[i]} {words[j]}</td><td class="number">{decimal(one)}</td>'
+            f'<td class="sign">{sign}</td>'
+            f'<td class="number">{decimal(other)}</td><td>{words[j]} {words[i]}</td></tr>'
+        )
+    return "".join(lines)
+
+
+def decimal(x: float, digits: int = 2) -> str:
+    """A rounded number with a real minus sign, and without a negative zero."""
+    rounded = round(x, digits) + 0.0
+    return f"{rounded:.{digits}f}".replace("-", MINUS)
+
+
+# Dots: how many tokens can follow
+
+LEFT, RIGHT, TOP, BOTTOM = 44, 352, 14, 246  # of the axes
+MOST = 400  # tokens, at the end of an axis
+TICKS = (1, 3, 10, 30, 100, 300)
+NAMED = (("RICHARD", "sharp", "start"), ("the", "flat", "end"))
+
+
+def across(number: float) -> float:
+    return round(LEFT + (RIGHT - LEFT) * math.log(max(1.0, number)) / math.log(MOST), 1)
+
+
+def upward(number: float) -> float:
+    return round(BOTTOM - (BOTTOM - TOP) * math.log(max(1.0, number)) / math.log(MOST), 1)
+
+
+def rows(part: Figures, head: str) -> str:
+    """A dot for each frequent token, on logarithmic axes."""
+    lines = []
+    for tick in TICKS:
+        x, y = across(tick), upward(tick)
+        lines.append(f'<path class="grid" d="M{x} {TOP}V{BOTTOM}M{LEFT} {y}H{RIGHT}"/>')
+        lines.append(f'<text class="middle small" x="{x}" y="{BOTTOM + 16}">{tick}</text>')
+        lines.append(f'<text class="end small" x="{LEFT - 6}" y="{y + 4}">{tick}</text>')
+    dots = [  # in whole numbers of half a unit, which are short
+        f"M{2 * across(by_text):.0f} {2 * upward(by_table):.0f}z"
+        for by_text, by_table in zip(part["text"], part[head], strict=True)
+    ]
+    lines.append(f'<path class="dots" transform="scale(.5)" d="{"".join(dots)}"/>')
+    for name, place, side in NAMED:
+        number = part["ids"].index(part[place])
+        x, y = across(part["text"][number]), upward(part[head][number])
+        gap = 8 if side == "start" else -8
+        lines.append(f'<circle class="ringed" cx="{x}" cy="{y}" r="5"/>')
+        lines.append(f'<text class="{side} strong" x="{x + gap}" y="{y - 7}">{name}</text>')
+    lines.append(
+        f'<text class="middle small" x="{(LEFT + RIGHT) / 2}" y="{BOTTOM + 36}">'
+        "tokens that follow, by the text</text>"
+        f'<text class="middle small" transform="translate(11 {(TOP + BOTTOM) / 2}) rotate(-90)">'
+        "by the table</text>"
+    )
+    label = f"A dot for each token: tokens that follow by the text, and by the {head} table"
+    axes = f'<g class="axes" data-axes="{LEFT} {RIGHT} {TOP} {BOTTOM} {MOST}"/>'  # for rows.js
+    return f"<title>{label}</title>{axes}{''.join(lines)}"
+
+
+# Four stops
+
+CELL = 26
+MARGIN = 72  # for the words beside and above the cells
+
+
+def stop(place: int, figures: Figures) -> str:
+    """One of the four stops, as an item of a list. Its figures and its list are filled later."""
+    path, (title, formula) = list(STOPS.items())[place]
+    measures = "".join(
+        f'<div><dt>{text}</dt><dd data-figure="stop.{path}.{measure}"></dd></div>'
+        for measure, text in MEASURES
+    )
+    pairs_shown = figures["pairs"]
+    return (
+        f'<li id="stop-{place + 1}"><h3>{title} <small>{formula}</small></h3>'
+        f"{heat(figures['stops'][place]['shades'], pairs_shown, title)}"
+        f'<div class="after"><p class="note">after <b class="own">my</b>:</p>'
+        f'<ol data-words="tied.{path}"></ol></div>'
+        f"<dl>{measures}</dl></li>"
+    )
+
+
+def heat(shades: Sequence[Sequence[float]], words: Sequence[str], title: str) -> str:
+    """Cells as dark as the scores are high; a cell of 0 is empty."""
+    n = len(words)
+    size = MARGIN + n * CELL
+    parts = [f"<title>{title}: the scores of {n} words after {n} words</title>"]
+    for i, word in enumerate(words):
+        at = MARGIN + i * CELL
+        name = escape(shown(word))
+        parts.append(f'<text class="end" x="{MARGIN - 5}" y="{at + 17}">{name}</text>')
+        parts.append(
+            f'<text transform="translate({at + 16} {MARGIN - 5}) rotate(-55)">{name}</text>'
+        )
+        for j, shade in enumerate(shades[i]):
+            parts.append(
+                f'<rect x="{MARGIN + j * CELL}" y="{at}" width="{CELL - 2}" height="{CELL - 2}" '
+                f'fill-opacity="{shade:g}"/>'
+            )
+    return (
+        f'<svg class="drawing heat" viewBox="0 0 {size} {size}" role="img">{"".join(parts)}</svg>'
+    )
+
+
+# Costs and shares
+
+
+def costs(bars: Sequence[Figures]) -> str:
+    """For each kind of model a mean with its interval, or two."""
+    ends = [end for bar in bars for kind, _ in KINDS for end in bar.get(kind, (0.0,))]
+    low = math.floor(20 * min(ends)) / 20  # a multiple of 0.05
+    high = math.ceil(20 * max(ends)) / 20
+
+    def place(x: float) -> str:
+        return f"{100 * (x - low) / (high - low):.1f}"
+
+    lines = ['<ul class="legend">']
+    lines += [f'<li class="{kind_class(kind)}">{text}</li>' for kind, text in KINDS]
+    lines.append('<li class="worse">right of the dotted line (0): tied is worse</li></ul><dl>')
+    for bar in bars:
+        lines.append(f"<div><dt>{escape(bar['label'])}</dt>")
+        for kind, _ in KINDS:
+            if kind in bar:
+                mean, first, last = bar[kind]
+                lines.append(
+                    f'<dd class="{kind_class(kind)}"><svg class="whisker" viewBox="0 0 100 10" '
+                    f'preserveAspectRatio="none" aria-hidden="true"><path class="zero" '
+                    f'd="M{place(0)} 0V10"/><path class="interval" '
+                    f'd="M{place(first)} 5H{place(last)}"/><path class="mean" '
+                    f'd="M{place(mean)} 5h0"/></svg> <span>{decimal(mean, 3)} '
+                    f"<small>[{decimal(first, 3)}, {decimal(last, 3)}]</small></span></dd>"
+                )
+        lines.append("</div>")
+    return "".join(lines) + "</dl>"
+
+
+def kind_class(kind: str) -> str:
+    return "best" if kind == "best" else "small-start"
+
+
+def shares(groups: Sequence[Figures]) -> str:
+    """For each group a title, and for each of its models a bar: the part that one table is."""
+    lines = []
+    for group in groups:
+        lines.append(f'<div class="{group["kind"]}"><p class="note">{group["title"]}</p><dl>')
+        for item in group["models"]:
+            lines.append(
+                f"<div><dt>{item['name']} <small>{item['size']}</small></dt>"
+                f"<dd>{bar(100 * item['share'])}<b>{100 * item['share']:.1f} %</b></dd></div>"
+            )
+        lines.append("</dl></div>")
+    return "".join(lines)
