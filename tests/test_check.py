@@ -303,7 +303,6 @@ FLAGS = {  # config.json -> is it tied, and where that is said
     "default of another kind": ({"model_type": "gemma3"}, True, None),
     "unknown kind": ({"model_type": "xyz"}, None, None),
     "no kind": ({"model_type": ["llama"]}, None, None),
-    "null": ({"model_type": "xyz", FLAG: None}, None, None),
     "nested, and a default": ({"model_type": "gemma3", "text_config": {FLAG: False}}, True, None),
     "nested": (
         {"model_type": "xyz", "text_config": {FLAG: True}},
@@ -328,9 +327,12 @@ def test_two_flags_that_differ_are_a_conflict(tmp_path, run):
     assert "text_config" in out
 
 
-@pytest.mark.parametrize("value", ["true", 1, []])
+@pytest.mark.parametrize("value", ["true", 1, [], None])
 def test_a_flag_that_is_none_is_refused(tmp_path, run, value):
+    """Not even null is one: transformers refuses such a config.json."""
     path = write(tmp_path / "model", {**CONFIG, FLAG: value}, STORED["embedding"])
+    assert_one_error_line(run("check", path), FLAG)
+    write(tmp_path / "model", {**CONFIG, "text_config": {FLAG: value}}, STORED["embedding"])
     assert_one_error_line(run("check", path), FLAG)
 
 

@@ -222,10 +222,10 @@ def read_flag(config: dict[str, Any]) -> Report:
     kind = config.get("model_type")
     outer = config.get(FLAG)
     nested = text_config(config).get(FLAG)
-    for flag in (outer, nested):
-        if flag is not None and not isinstance(flag, bool):
+    for fields in (config, text_config(config)):
+        if FLAG in fields and not isinstance(fields[FLAG], bool):
             raise CheckpointError(
-                f"config.json: {FLAG} must be true or false, got {short_repr(flag)}"
+                f"config.json: {FLAG} must be true or false, got {short_repr(fields[FLAG])}"
             )
     place = FLAG if outer is not None else None
     if outer is None and kind in TIED_BY_DEFAULT:
