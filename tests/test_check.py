@@ -454,7 +454,9 @@ def test_the_hub_is_asked_for_headers_and_rows_alone(hub_server, big, run):
         hub_server.files["owner/model", COMMIT][WEIGHTS][:8], "little"
     )
     assert [each.sent for each in rows] == 16 * [4 * D * headers.ROWS_AT_A_PLACE]
-    assert "32 of 3,000" in output(run, "check", name)
+    shown = output(run, "check", name)
+    assert "32 of 3,000" in shown
+    assert "sample" in shown
 
 
 def test_a_model_with_one_matrix_needs_no_rows(hub_server, big, run):
@@ -549,6 +551,12 @@ def test_buffers_are_no_parameters(tmp_path, run):
     path = write(tmp_path / "model", CONFIG | {"model_type": "gpt_neox"}, stored)
     document = answer(run, "params", path)
     assert (document["tied"]["total"], document["untied"]["total"]) == (V * D, 2 * V * D)
+
+
+def test_params_of_another_kind_that_the_environment_names(tmp_path, run, monkeypatch):
+    path = write(tmp_path / "model", {**CONFIG, FLAG: True}, STORED["embedding"])
+    monkeypatch.setenv("TIEDGPT_MODEL", path)
+    assert answer(run, "params")["tied"]["total"] == V * D
 
 
 def test_params_of_a_config_alone(tmp_path, run):

@@ -112,8 +112,11 @@ def in_words(report: Report) -> Report:
     if matrix is not None:
         words["matrix"] = " x ".join(f"{size:,}" for size in matrix["shape"])
     if report["equal_rows"] is not None:
-        words["equal_rows"] = f"{report['equal_rows']:,} of {matrix['shape'][0]:,}"
-        if report["wasted_bytes"] == 0:
+        rows = matrix["shape"][0]
+        words["equal_rows"] = f"{report['equal_rows']:,} of {rows:,}"
+        if report["equal_rows"] < rows:
+            words["holds"] = "two, equal in a sample"
+        elif report["wasted_bytes"] == 0:
             words["holds"] = "one, by two names"
     if report["parameters"] is not None:
         words["more"] = f"{report['parameters']['more_percent']:.1f}%"
@@ -130,7 +133,10 @@ def advice(report: Report) -> Iterator[str]:
     elif report["holds"] is None:
         yield "not known; no weights have a known name and the shape that config.json gives"
     elif not report["usual"]:
-        yield "not known how it is read: by other names than these, or by code of its own"
+        yield (
+            "how it is read is not known: transformers looks for other names, or the model has code "
+            "of its own"
+        )
     elif report["holds"] == "embedding" and report["flag"]["class_without_head"] is not None:
         yield f"config.json says {report['flag']['class_without_head']}, which has no head"
     if report["conflict"]:
