@@ -134,8 +134,8 @@ def advice(report: Report) -> Iterator[str]:
         yield "not known; no weights have a known name and the shape that config.json gives"
     elif not report["usual"]:
         yield (
-            "how it is read is not known: transformers looks for other names, or the model has code "
-            "of its own"
+            "how it is read is not known: transformers looks for other names, or the model has its "
+            "own code"
         )
     elif report["holds"] == "embedding" and report["flag"]["class_without_head"] is not None:
         yield f"config.json says {report['flag']['class_without_head']}, which has no head"
