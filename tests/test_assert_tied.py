@@ -389,6 +389,14 @@ def test_the_fixtures_of_the_plugin(tmp_path):
     assert re.search("2 passed", done.stdout), done.stdout
 
 
+def test_pytest_shows_the_line_of_the_test_alone(torch, tied):
+    tied.lm_head.weight = torch.nn.Parameter(torch.ones(V, 5))
+    with pytest.raises(AssertionError) as caught:
+        assert_tied(tied)
+    shown = caught.traceback.filter(caught)
+    assert [entry.path.name for entry in shown] == ["test_assert_tied.py"]
+
+
 def test_the_entry_point_names_the_plugin():
     pyproject = os.path.join(os.path.dirname(__file__), "..", "pyproject.toml")
     with open(pyproject, encoding="utf-8") as file:

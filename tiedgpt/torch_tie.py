@@ -10,6 +10,7 @@ from typing import Any
 
 from .errors import ArgumentError, short_repr
 
+__tracebackhide__ = True  # pytest shows the line of the test, and none of this module
 Matrices = tuple[Any, Any]  # two torch tensors: the input matrix [V, D] and the output matrix
 
 
