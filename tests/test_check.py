@@ -546,6 +546,7 @@ def test_buffers_are_no_parameters(tmp_path, run):
         "gpt_neox.layers.0.attention.bias": np.zeros((1, 1, 4, 4), np.uint8),
         "gpt_neox.layers.0.attention.masked_bias": np.zeros((), np.float32),
         "gpt_neox.layers.0.attention.rotary_emb.inv_freq": np.zeros(4, np.float32),
+        "model.layers.0.mlp.gate.e_score_correction_bias": np.zeros(4, np.float32),
     }
     stored = {"gpt_neox.embed_in.weight": EMBEDDING, "embed_out.weight": OTHER, **buffers}
     path = write(tmp_path / "model", CONFIG | {"model_type": "gpt_neox"}, stored)

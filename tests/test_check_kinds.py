@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 SAMPLE = (
     *("gpt2", "llama", "gemma3", "bert", "gpt_neox"),
-    *("mamba", "rwkv", "nemotron_h", "moshi", "prophetnet"),
+    *("mamba", "rwkv", "nemotron_h", "moshi", "prophetnet", "minimax", "deepseek_v3"),
 )
 NOT_KNOWN = ("moshi", "prophetnet")  # of SAMPLE
 
@@ -61,6 +61,8 @@ def test_check_says_what_transformers_does_or_not_known(tmp_path, tested_kind):
         report = tie_report(tested_kind, open_any(str(tmp_path)))
         assert report["transformers"] in (right, None), (flags, holds, report)
         assert report["holds"] in (holds, None)
+        if holds == "different" and report["parameters"] is not None:
+            assert report["parameters"]["untied"]["total"] == model.num_parameters()
         if flags in causal_models.FLAGS and flags != (None, None):
             said.append(report["transformers"])
     if tested_kind in SAMPLE and tested_kind not in NOT_KNOWN:

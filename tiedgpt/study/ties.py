@@ -37,7 +37,8 @@ OTHER_TABLE = re.compile(r"wpe|position|pos_emb|token_type|per_layer")
 LLAMAS_NAMES = ("model.embed_tokens", "lm_head")  # those of most kinds
 OTHER_NAMES = {
     **dict.fromkeys(
-        ("gpt2", "gpt_neo", "gptj", "mpt", "codegen", "gpt_bigcode"), ("transformer.wte", "lm_head")
+        ("gpt2", "gpt_neo", "gptj", "mpt", "codegen", "gpt_bigcode", "exaone"),
+        ("transformer.wte", "lm_head"),
     ),
     **dict.fromkeys(("bloom", "falcon"), ("transformer.word_embeddings", "lm_head")),
     **dict.fromkeys(
@@ -47,7 +48,11 @@ OTHER_NAMES = {
     "gpt_neox": ("gpt_neox.embed_in", "embed_out"),
     "opt": ("model.decoder.embed_tokens", "lm_head"),
     "bert": ("bert.embeddings.word_embeddings", "cls.predictions.decoder"),
-    "roberta": ("roberta.embeddings.word_embeddings", "lm_head.decoder"),
+    **dict.fromkeys(
+        ("roberta", "xlm-roberta", "camembert"),
+        ("roberta.embeddings.word_embeddings", "lm_head.decoder"),
+    ),
+    "openai-gpt": ("transformer.tokens_embed", "lm_head"),
     "rwkv": ("rwkv.embeddings", "head"),
 }
 NAMES_WITH_TEXT_CONFIG = (  # models of texts and images have one of these
