@@ -16,7 +16,7 @@ WIDTHS = ("word_embed_proj_dim", "embedding_size", "hidden_size", "n_embd", "d_m
 # Laguna have parameters of the same name, in moe_statics and experts.
 BUFFER = re.compile(
     r"(masked_bias|inv_freq|position_ids|layer_scalar|act_fn\.(beta|eps)"
-    r"|(?<!moe_statics\.)(?<!experts\.)e_score_correction_bias|expert_bias"
+    r"|(?<!moe_statics\.)(?<!experts\.)e_score_correction_bias|(gate|router)\.expert_bias"
     r"|slope_rate|(query|key|diagonal)_decay|global_(mean|invstd))$"
 )
 CAUSAL_MASK = re.compile(r"(attn|attention)\.bias$")  # with four axes, in older files
