@@ -373,6 +373,7 @@ JSON = st.recursive(
 )
 SHAPES = st.lists(st.integers(0, 3), max_size=3)
 FIELDS = ("model_type", "vocab_size", "hidden_size", FLAG, "text_config", "num_hidden_layers")
+FIELDS += ("architectures", "auto_map")
 CONFIGS = st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, JSON | st.integers(1, 3)))
 
 

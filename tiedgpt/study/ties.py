@@ -320,13 +320,10 @@ def find_matrices(config: dict[str, Any], tensors: dict[str, Tensor]) -> Matrice
     has_quantised = False
     for module, parts in modules_outside_layers(tensors).items():
         weight = parts.get("weight") or next(iter(parts.values()))
-        has_floats = weight.dtype in FLOATS
-        is_quantised = any(part in QUANTISED for part in parts) or not has_floats
+        is_quantised = weight.dtype not in FLOATS or any(part in QUANTISED for part in parts)
         last_name = module.rpartition(".")[2]
-        role = "embedding" if last_name in EMBEDDINGS else "head"
-        has_name = last_name in EMBEDDINGS + HEADS
-        if has_name and (is_quantised or weight.shape == shape):
-            found[role].append(weight)
+        if last_name in EMBEDDINGS + HEADS and (is_quantised or weight.shape == shape):
+            found["embedding" if last_name in EMBEDDINGS else "head"].append(weight)
             has_quantised |= is_quantised
         elif any(could_be_matrix(tensor, shape) for tensor in parts.values()):
             unclear += [tensor.name for tensor in parts.values()]
