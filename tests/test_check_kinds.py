@@ -90,13 +90,24 @@ def test_the_default_of_a_kind(kind):
 
 
 @pytest.mark.parametrize("kind", counting.LIKE_LLAMA)
-@pytest.mark.parametrize("fields", [{}, {"head_dim": 16}, {"attention_bias": True}], ids=str)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"head_dim": 16},
+        {"attention_bias": True},
+        {"mlp_bias": True},
+        {"num_key_value_heads": 1, "num_hidden_layers": 3, "intermediate_size": 37},
+        {"num_key_value_heads": 4, "hidden_size": 24, "vocab_size": 101},
+    ],
+    ids=str,
+)
 def test_parameters_counted_from_the_config(kind, fields):
     model = causal_models.new_model(kind, **fields)
     config = model.config.to_dict()
     counts = counting.count_like_llama(config)
     if counts is None:
-        assert "attention_bias" in fields
+        assert "attention_bias" in fields or "mlp_bias" in fields
         return
     assert counts["untied"]["total"] == model.num_parameters()
 
