@@ -97,7 +97,7 @@ def test_the_default_of_a_kind(kind):
         {"head_dim": 16},
         {"attention_bias": True},
         {"mlp_bias": True},
-        {"num_key_value_heads": 1, "num_hidden_layers": 3, "intermediate_size": 37},
+        {"num_key_value_heads": 1, "intermediate_size": 37},
         {"num_key_value_heads": 4, "hidden_size": 24, "vocab_size": 101},
     ],
     ids=str,
