@@ -487,7 +487,13 @@ def test_shards_on_the_hub(hub_server, run):
     hub_server.put("owner/model", files)
     code, out, _err = run("check", "owner/model", "--json")
     assert (code, json.loads(out)["models"][0]["holds"]) == (1, "different")
+    lacking = {**files, "b.safetensors": content({})}
+    with_another = {**files, "b.safetensors": content({H: OTHER, "a": OTHER})}
+    twice = {**files, "b.safetensors": content({H: OTHER, E: OTHER})}
     del files["b.safetensors"]
+    for others in (lacking, with_another, twice):
+        hub_server.put("owner/model", others)
+        assert_one_error_line(run("check", "owner/model"), "do not agree on tensor")
     hub_server.put("owner/model", files)
     assert_one_error_line(run("check", "owner/model"), "b.safetensors")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, short_repr
 from .download import Repository, is_offline
 from .files import (
     CONFIG,
@@ -121,11 +121,19 @@ def fetch_tensors(repository: Repository, required: bool) -> dict[str, Tensor]:
     if index is None:
         return {}
     tensors = {}
-    for file in sorted(set(check_weight_map(index, f"{repository.label}/{INDEX}").values())):
+    weight_map = check_weight_map(index, f"{repository.label}/{INDEX}")
+    for file in sorted(set(weight_map.values())):
         header = fetch_header(repository, file)
         if header is None:
             raise CheckpointError(f"{repository.label} has no {file}, which {INDEX} names (404)")
         tensors |= header
+    stored = {name: tensor.file.name for name, tensor in tensors.items()}
+    if stored != weight_map:
+        name, file = min(stored.items() ^ weight_map.items())
+        raise CheckpointError(
+            f"{repository.label}/{INDEX}: it and the files do not agree on tensor "
+            f"{short_repr(name)} in {file}"
+        )
     return tensors
 
 
