@@ -20,8 +20,13 @@ from typing import Any
 
 from page.figures import all_parts
 from page.rounding import rounding_costs
+from tying.runs import TEXT
+from tying.trainer import name_of
 from tying_experiment import RUNS, read_lines
 
+from tiedgpt.atomic import replaced_file
+from tiedgpt.cli.texts import read_text
+from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.explore.article import article_page
 
 ROOT = Path(__file__).parents[1]
@@ -34,32 +39,59 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("text", type=Path, nargs="?", help="tinyshakespeare.txt")
+    parser.add_argument("text", metavar="TEXT", nargs="?", help="tinyshakespeare.txt")
     parser.add_argument("--picture", action="store_true", help="take scripts/tied.png too")
     args = parser.parse_args()
+    try:
+        make_page(args.text)
+        if args.picture:
+            take_picture(PAGE.with_suffix(".png"))
+    except (OSError, TiedGPTError) as error:
+        parser.exit(2, f"make_page.py: error: {error}\n")
+
+
+def make_page(text_file: str | None) -> None:
+    """Write figures.json and the page."""
+    rounding = rounding_of(text_file)
     figures = all_parts(read_lines(RUNS))
-    if args.text is not None:
-        rounding = rounding_costs(args.text.read_text(encoding="utf-8"))
-    else:
-        old_texts = json.loads(FIGURES.read_text(encoding="utf-8"))["texts"]
-        rounding = {name: old_texts[name] for name in ("rounding.tied", "rounding.untied")}
     figures["texts"] |= rounding
-    FIGURES.write_text(in_json(figures), encoding="utf-8")
-    PAGE.write_bytes(article_page().encode())
-    print(f"{PAGE.name}: {PAGE.stat().st_size:,} bytes")
-    if args.picture:
-        take_picture(PAGE.with_suffix(".png"))
+    with replaced_file(FIGURES) as file:
+        file.write(in_json(figures).encode())
+    page = article_page().encode()
+    with replaced_file(PAGE) as file:
+        file.write(page)
+    print(f"{PAGE.name}: {len(page):,} bytes")
+
+
+def rounding_of(text_file: str | None) -> dict[str, str]:
+    """What rounding the weights costs, measured on the text; without a text, as it was.
+
+    Raises ArgumentError for another text than tinyshakespeare.txt.
+    """
+    if text_file is None:
+        old_texts = json.loads(FIGURES.read_text(encoding="utf-8"))["texts"]
+        return {name: old_texts[name] for name in ("rounding.tied", "rounding.untied")}
+    text = read_text(text_file)
+    if name_of(text) != TEXT:
+        raise ArgumentError(
+            f"{text_file}: expected tinyshakespeare.txt, whose SHA-256 begins with {TEXT}"
+        )
+    return rounding_costs(text)
 
 
 def take_picture(path: Path) -> None:
     """The question and the three lists, in the size that other sites expect."""
-    from playwright.sync_api import sync_playwright
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError as error:
+        raise ArgumentError("--picture needs playwright: pip install -e .[browser]") from error
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        raise ArgumentError("--picture needs chromium: apt-get install chromium")
 
     with sync_playwright() as playwright:
         # With its sandbox, Chromium does not start as root.
-        browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
-        )
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(
             viewport={"width": 960, "height": 504}, device_scale_factor=1.25, color_scheme="light"
         )

@@ -166,6 +166,10 @@ def test_the_switch_changes_the_model_of_the_third_list(open_article):
         ("<script>alert(1)</script>", "tokens"),
         ("x" * 200, "tokens"),
         ("\u202eabc\x00", "tokens"),
+        ("a\x00", "control character"),
+        ("x" * 10_000, "80 tokens"),  # the field takes no more
+        ("\u05e9\u05dc\u05d5\u05dd", "part of a character"),
+        ("e\u0301", "part of a character"),
     ],
 )
 def test_any_text_may_be_typed(open_article, text, said):
@@ -235,7 +239,8 @@ def test_the_calculator(open_article):
     page.fill("#dim", "768")
     page.fill("#total", "163,037,184")
     assert page.inner_text("#answer") == "38.6M numbers, 23.7 % of the untied model"
-    for total, said in (("1e6", "more than"), ("many", "Three numbers"), ("0", "Three numbers")):
+    said_of = {"1e6": "more than", "many": "Three numbers", "1e400": "Three numbers"}
+    for total, said in said_of.items():
         page.fill("#total", total)
         assert said in page.inner_text("#answer")
 
@@ -248,6 +253,8 @@ def test_without_javascript_the_text_and_the_pictures_stand(open_article):
     assert page.locator(".stops rect[fill-opacity]").count() == 4 * 64
     assert page.locator(".whisker").count() > 4
     assert page.locator("noscript").first.is_visible()
+    for button in (".try button", "#best", "#solve", ".choose[aria-pressed=false]"):
+        assert not page.locator(button).first.is_visible(), f"{button} does nothing"
     empty = page.locator("[data-figure]").evaluate_all(
         "nodes => nodes.filter(node => node.textContent === '').map(node => node.dataset.figure)"
     )
@@ -263,6 +270,18 @@ def test_axe_finds_nothing_and_nothing_is_too_wide(open_article, width, scheme):
     found = Axe().run(page, options={"rules": {"target-size": {"enabled": True}}}).response
     violations = [(rule["id"], rule["nodes"][0]["html"]) for rule in found["violations"]]
     assert violations == []
+
+
+@pytest.mark.parametrize("width", [390, 640, 1280])
+def test_no_word_of_a_list_is_broken(open_article, width):
+    page = open_article(viewport={"width": width, "height": 900})
+    broken = page.locator("[data-words] b").evaluate_all(
+        """nodes => nodes.filter(node => {
+            const lineHeight = parseFloat(getComputedStyle(node).lineHeight)
+            return node.getBoundingClientRect().height > 1.5 * lineHeight
+        }).map(node => node.textContent)"""
+    )
+    assert broken == []
 
 
 def test_it_prints(open_article):

@@ -12,8 +12,8 @@ from support.node import run_node
 from tiedgpt.checkpoints.places import MODELS
 from tiedgpt.cli import COMMANDS
 from tiedgpt.explore import article
-from tiedgpt.explore.pictures import MINUS, filled
-from tiedgpt.study import toy
+from tiedgpt.explore.pictures import MINUS, all_pictures, filled
+from tiedgpt.gpt2.ops import log_softmax
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = article.read("index.html")
@@ -67,6 +67,15 @@ def page():
 def test_every_place_is_filled(page):
     assert not re.search(r'<(\w+)[^>]* data-(figure|words|picture)="[^"]*"[^>]*></\1>', page)
     assert "data-value" not in page
+
+
+def test_every_figure_is_shown():
+    """With or without its interval."""
+    page = SOURCE + "".join(all_pictures(FIGURES).values())
+    for attribute, part in (("figure|value|none", TEXTS), ("words", FIGURES["words"])):
+        shown = re.findall(rf'data-(?:{attribute})="([^"]*)"', page)
+        names = {name.removesuffix(".mean") for name in shown}
+        assert {name.removesuffix(".mean") for name in part} == names
 
 
 def test_no_number_is_typed_by_hand():
@@ -146,10 +155,7 @@ def test_where_no_cost_was_found_the_interval_has_0_in_it():
 
 
 def test_what_the_text_says_holds():
-    assert number("cost.w64-best") < number(
-        "cost.w64"
-    )  # "Much of the cost is that of a small start"
-    assert number("cost.w128") < number("cost.w16")  # "Wider models pay less"
+    assert interval("cost.w64-best")[1] < interval("cost.w64")[0]  # a better start costs less
     assert number("cost.w64") < 0.05 * number("loss.tied")  # "The tie costs little"
     # "The table alone is not nearer to the bigrams than a blind guess", which needs all 808 tokens
     assert number("stop.raw.nats") == pytest.approx(number("stop.guess.nats"), abs=0.01)
@@ -169,6 +175,29 @@ def test_what_the_text_says_holds():
 def test_the_sizes_are_those_of_the_five_models():
     (gpt2, _) = FIGURES["shares"]
     assert {model["name"] for model in gpt2["models"]} == set(MODELS)
+
+
+def test_a_filled_arrow_is_drawn_on_the_hollow_one_and_is_smaller(page):
+    """So both are seen where a word lies at the hollow arrow of the next."""
+    (untied,) = re.findall(r'<svg id="untied-plane".*?</svg>', page, flags=re.S)
+    kinds = re.findall(r'<g class="(\w+)">.*?r="(\d+)"', untied)
+    assert kinds == [("hollow", "15")] * 3 + [("arrow", "10")] * 3
+
+
+@pytest.mark.parametrize("text", ["nowhere.txt", "weights/sonnets.txt", "weights"])
+def test_the_page_is_not_made_with_another_text(text, monkeypatch, capsys):
+    """The cost of rounding would be that of the other text."""
+    pytest.importorskip("scipy", reason="scipy is not installed: pip install -e .[tying]")
+    import make_page
+
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("sys.argv", ["make_page.py", text])
+    with pytest.raises(SystemExit) as exit_info:
+        make_page.main()
+    assert exit_info.value.code == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert text in message
 
 
 @pytest.mark.slow
@@ -215,15 +244,16 @@ def same(new, old, name):
 
 
 def test_the_scores_and_the_nats_of_the_arrows():
-    W_E = np.array(toy.EMBEDDING)
-    expected = toy.solution(W_E @ W_E.T, np.array(toy.TABLE))
+    W_E = np.array(FIGURES["toy"]["tied"])
+    P = np.array(FIGURES["toy"]["text"])
     script = """
         const scores = scoresOf(input.W_E, input.W_E)
         print({scores, nats: natsFrom(scores, input.P)})
     """
-    answer = run_node(script, "page.js", "drag.js", W_E=W_E.tolist(), P=toy.TABLE)
-    np.testing.assert_allclose(answer["scores"], expected.scores, atol=1e-12)
-    assert answer["nats"] == pytest.approx(expected.kl, abs=1e-12)
+    answer = run_node(script, "page.js", "drag.js", W_E=W_E.tolist(), P=P.tolist())
+    np.testing.assert_allclose(answer["scores"], W_E @ W_E.T, atol=1e-12)
+    nats = (P * (np.log(P) - log_softmax(W_E @ W_E.T))).sum(axis=1).mean()
+    assert answer["nats"] == pytest.approx(nats, abs=1e-12)
 
 
 def test_the_calculator_reads_numbers():
@@ -249,21 +279,59 @@ def test_the_calculator_reads_numbers():
     assert shown == ["999", "50.0K", "204.8M", "7.0B"]
 
 
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ((50_257, 768, 163_037_184), "38.6M numbers, 23.7 %"),
+        ((50_257, 768, 1e6), "Two tables of 38.6M numbers are more"),
+        ((1e8, 1e7, 1e16), "Three numbers"),
+        ((1e308, 1e308, 7e9), "Three numbers"),
+        ((0.1, 0.1, 1), "Three numbers"),
+        ((0, 768, 7e9), "Three numbers"),
+        (("NaN", 768, 7e9), "Three numbers"),
+    ],
+)
+def test_the_calculator_says_no_number_that_is_none(numbers, said):
+    script = "print(sayShare(...input.numbers.map(Number)))"
+    assert said in run_node(script, "page.js", "cost.js", numbers=numbers)
+
+
+def run_words(script, **values):
+    """What a script prints that has the functions of words.js and the `tokenizer`."""
+    models = article.shipped_models()
+    return run_node(
+        "const tokenizer = readTokenizer(input.vocabulary, input.merges)\n" + script,
+        "page.js",
+        "words.js",
+        vocabulary=models["vocabulary"],
+        merges=models["merges"],
+        **values,
+    )
+
+
+def test_a_token_that_cannot_be_seen_has_a_name():
+    script = "print(input.texts.map(text => shownToken(encode(text, tokenizer)[0], tokenizer)))"
+    names = {"\0": "control character", "\t": "control character", "\n": "line break"}
+    names |= {"é": "part of a character", " my": "my", "er": "-er", " ": "space"}
+    assert run_words(script, texts=list(names)) == list(names.values())
+
+
+def test_how_often_a_token_occurs():
+    """Not "1 times"."""
+    script = "print(input.ids.map(id => followersOf(id, {models: {tokenizer}, figures: input})))"
+    counts = FIGURES["tokens"]["counts"]
+    ids = [counts.index(0), counts.index(1), counts.index(max(counts))]
+    never, once, often = run_words(script, ids=ids, tokens=FIGURES["tokens"])
+    assert "is not in the text" in never
+    assert "occurs once." in once
+    assert f"occurs {max(counts):,} times." in often
+
+
 def test_a_word_is_read_as_inside_a_sentence():
     script = """
-        const tokenizer = readTokenizer(input.vocabulary, input.merges)
         const textsOf = ids => ids.map(id => tokenText(id, tokenizer))
         print(input.texts.map(text => textsOf(tokensOf(text, tokenizer))))
     """
-    models = article.shipped_models()
-    texts = ["my", "my lord", "ROMEO", ":", "Romeo"]
-    answer = run_node(
-        script,
-        "page.js",
-        "words.js",
-        texts=texts,
-        vocabulary=models["vocabulary"],
-        merges=models["merges"],
-    )
+    answer = run_words(script, texts=["my", "my lord", "ROMEO", ":", "Romeo"])
     assert answer[:4] == [[" my"], [" my", " lord"], ["ROMEO"], [":"]]
     assert "".join(answer[4]) == " Romeo"

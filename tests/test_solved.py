@@ -1,4 +1,4 @@
-"""The best output matrix, the toy of three words, the two gradients, and the nearest tokens.
+"""The best output matrix, the two gradients, and the nearest tokens.
 
 A path is a function from tokens to logits. A row of Q has the shares of the tokens that follow a
 frequent token in a text. The KL of a path is the mean of KL(Q || softmax(logits)) over the frequent
@@ -6,10 +6,7 @@ tokens. The path "normed" of a model is ln_f(W_E) W_U. Three paths are solved fo
 multiplies the logits of "normed" by the best factor, "least_squares" replaces W_U by a matrix in
 closed form, and "solved" replaces W_U by the matrix with the lowest KL, a fit in many steps.
 
-The toy has an embedding W_E of three words, and a table P: the share with which each word follows
-each word. Four ways give it scores: "tied", W_E W_E^T; "untied", W_E W_U with the W_U of least
-squares; "fitted", with the W_U of the lowest KL; and "mlp0", tied with an MLP. A matrix wte that is
-tied has two gradients: that of the embedding, and that of the output matrix.
+A matrix wte that is tied has two gradients: that of the embedding, and that of the output matrix.
 """
 
 from dataclasses import dataclass, replace
@@ -22,7 +19,7 @@ from tiedgpt import GPT2
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.gpt2.backward import loss_and_gradients
 from tiedgpt.gpt2.ops import log_softmax, softmax
-from tiedgpt.study import solved, toy
+from tiedgpt.study import solved
 from tiedgpt.study.bigrams import bigrams
 from tiedgpt.study.corpus import MIN_COUNT, Corpus
 from tiedgpt.study.gradients import Gradients, gradients
@@ -219,74 +216,6 @@ def test_the_counts_of_a_corpus_come_back_from_a_file(tmp_path):
         np.testing.assert_array_equal(getattr(read, name), getattr(text, name))
     assert read.ids.size == 0, "the file has no text"
     assert read.frequent(MIN_COUNT).tolist() == text.frequent(MIN_COUNT).tolist()
-
-
-@pytest.mark.parametrize("name", ["tied", "untied", "fitted", "mlp0"])
-def test_the_numbers_of_each_way_are_those_of_its_scores(name):
-    way = toy.solve()[name]
-    P = np.array(toy.TABLE)
-    p = np.exp(way.scores) / np.exp(way.scores).sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(way.probabilities, p)
-    kl_of_each_word = (P * np.log(P / p)).sum(axis=1)
-    assert way.kl == pytest.approx(kl_of_each_word.mean())
-    difference_from_transposed = np.linalg.norm(way.scores - way.scores.T)
-    asymmetry = difference_from_transposed / np.linalg.norm(way.scores)
-    assert way.asymmetry == pytest.approx(asymmetry)
-    if name == "tied":
-        assert way.asymmetry == 0
-    else:
-        assert way.asymmetry > 0
-
-
-def test_the_scores_of_the_tied_toy():
-    W_E = np.array(toy.EMBEDDING)
-    np.testing.assert_allclose(toy.solve()["tied"].scores, W_E @ W_E.T)
-
-
-def test_the_output_matrix_of_the_untied_toy_is_that_of_least_squares():
-    W_E = np.array(toy.EMBEDDING)
-    P = np.array(toy.TABLE)
-    centred_log_P = np.log(P) - np.log(P).mean(axis=1, keepdims=True)
-    W_U = np.linalg.solve(W_E.T @ W_E, W_E.T @ centred_log_P)
-    np.testing.assert_allclose(toy.solve()["untied"].W_U, W_U)
-
-
-def test_the_kl_of_each_way_of_the_toy():
-    """In nats. Those of "tied" and "untied" were published with the toy's W_E and P."""
-    kls = {name: round(way.kl, 2) for name, way in toy.solve().items()}
-    assert kls == {"tied": 0.54, "untied": 0.31, "fitted": 0.29, "mlp0": 0.26}
-
-
-@pytest.mark.parametrize(
-    "W_E",
-    [
-        pytest.param(np.eye(3), id="three-dimensions"),
-        pytest.param(toy.embedding_of(toy.TABLE, 2), id="solved-embedding"),
-    ],
-)
-def test_with_three_dimensions_or_a_solved_embedding_the_untied_toy_fits(W_E):
-    """The table has counts in place of shares; `solve` divides each row by its sum."""
-    counts = 10 * np.array(toy.TABLE)
-    ways = toy.solve(W_E, counts)
-    assert ways["untied"].kl < 1e-12
-    assert ways["tied"].kl > 0.5
-
-
-@pytest.mark.parametrize(
-    ("W_E", "P", "message"),
-    [
-        pytest.param([[1, 2]], toy.TABLE, r"got \(1, 2\) and \(3, 3\)", id="one-word"),
-        pytest.param(toy.EMBEDDING, [[0.5, 0.5], [1, 1]], "W_E must be", id="two-words"),
-        pytest.param(toy.EMBEDDING, [[0, 1, 0]] * 3, "above 0", id="share-of-0"),
-        pytest.param(
-            [[1, np.nan]] * 3, toy.TABLE, "W_E must be a matrix of finite numbers", id="nan"
-        ),
-        pytest.param("x", toy.TABLE, "W_E must be a matrix", id="text"),
-    ],
-)
-def test_matrices_that_the_toy_refuses(W_E, P, message):
-    with pytest.raises(ArgumentError, match=message):
-        toy.solve(W_E, P)
 
 
 # A text. The model reads all tokens but the last one, and predicts all tokens but the first one.

@@ -6,7 +6,7 @@
     words   path -> the likeliest next tokens of the first word, each with its probability
     rows    for each frequent token: how many tokens can follow it, by the text and by both tables
     stops   four paths through the tied model, each with a table of scores
-    toy     three words: the text, and the arrows of the first picture
+    toy     three words: a made-up text, and the arrows of the first picture
     costs   the cost of the tie in toy models, from scripts/tying_results/runs.jsonl
     shares  what the tie saves, as a share of a model
     pairs   the words of the tables of scores
@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
 from tying.differences import Figure, all_figures
 from tying.pictures import BARS
 from tying.runs import Results, Run
@@ -30,35 +29,33 @@ from tiedgpt import GPT2, Tokenizer, count_parameters
 from tiedgpt.checkpoints.places import MODELS, SHIPPED
 from tiedgpt.explore.pictures import MINUS, decimal, shown
 from tiedgpt.gpt2.ops import log_softmax, softmax
-from tiedgpt.study import toy
-from tiedgpt.study.bigrams import mean_scores, score_rows
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.direct_path import asymmetry, jsd_floor, matrix_asymmetry
 from tiedgpt.study.paths import PATHS, top_k
 from tiedgpt.study.similarity import spearman
-from tiedgpt.study.solved import best_factor, centred_log, least_squares
+from tiedgpt.study.solved import best_factor
 
 from .rounding import as_in_the_page
+from .three_words import three_words
 
 ROOT = Path(__file__).parents[2]
 FIRST_WORD = " my"
 SHARP, FLAT = " RICHARD", " the"  # rows that a reader knows
 PAIRS = (" my", " lord", " thou", " art", " I", " am", " RICHARD", " III")
+LISTS = ("untied.normed", "tied.raw", "tied.normed", "tied.mlp0", "tied.model")  # HEAD.PATH
 SHOWN = 3  # tokens in a list
 FOLLOWERS = 8  # of each token
 RESAMPLES = 2000
-LARGEST = 1.8  # of a number of an arrow that can be drawn
 # One row for each word, and a vector that the layers might have computed: an example
 EXAMPLE = {"the": (0.1, -0.3, 0.2), "my": (0.2, -0.2, -0.1), "lord": (-0.3, 0.1, 0.2)}
 EXAMPLE_FINAL = (0.099, -0.302, 0.18)
-CALCULATOR = {"vocab": 50_000, "dim": 4096}  # of the models that people quote
+CALCULATOR = {"vocab": 50_000, "dim": 4096, "total": 7e9}  # of the models that people quote
 TOTALS = (1e9, 7e9, 70e9)
 
-# What the text quotes of the runs: its name here, and that of scripts/tying/differences.py
+# What the text quotes of the runs: its name here, and that of scripts/tying/differences.py. NAME is
+# the mean with its interval, NAME.mean the mean alone.
 QUOTED = {
-    "cost.w16": "10:1,16,cost",
     "cost.w64": "10:1,64,cost",
-    "cost.w128": "10:1,128,cost",
     "cost.w64-best": "w64-best:cost",
     "cost.2-layers": "2-layers:cost",
     "cost.no-layers": "3:no-layers,cost",
@@ -84,7 +81,10 @@ def all_parts(results: Results) -> Json:
     """Everything that figures.json holds; `results` are those of runs.jsonl."""
     corpus = Corpus.read(ROOT / "weights" / "shakespeare-bigrams.npz")
     tokenizer = tiedgpt.load_tokenizer(SHIPPED[0])
-    models = {name.removeprefix("shakespeare-"): tiedgpt.load_model(name) for name in SHIPPED}
+    models = {}
+    for name in SHIPPED:
+        model = tiedgpt.load_model(name)
+        models[model.config.head] = model
     rows, row_texts = rows_of(models, corpus, tokenizer)
     stops, stop_texts = stops_of(models["tied"], corpus, tokenizer)
     toy_part, toy_texts = three_words()
@@ -185,27 +185,23 @@ def tokens_of(corpus: Corpus) -> Json:
 
 
 def words_of(models: dict[str, GPT2], corpus: Corpus, tokenizer: Tokenizer) -> Json:
-    """The likeliest next tokens after the first word, by path and head: {"tied.normed": ...}.
+    """The likeliest next tokens after the first word, for each of LISTS.
 
     Each with its probability, and whether it is one of those that follow most often in the text.
     The weights are those of the page, so that its script finds the same.
     """
-    first = np.array([number_of(FIRST_WORD, tokenizer)])
-    followers = tokens_of(corpus)["followers"][first[0]]
-    words = {}
-    for head, model in models.items():
-        in_page = as_in_the_page(model)
-        for path in PATHS:
-            logits = PATHS[path](in_page, first)[0]
-            probabilities = softmax(logits.astype(np.float64))
-            words[f"{head}.{path}"] = [
-                [
-                    tokenizer.token_text(token),
-                    round(float(probabilities[token]), 5),
-                    token in followers,
-                ]
-                for token in top_k(logits, SHOWN).tolist()
-            ]
+    first = number_of(FIRST_WORD, tokenizer)
+    followers = tokens_of(corpus)["followers"][first]
+    words: Json = {}
+    for name in LISTS:
+        head, path = name.split(".")
+        model = as_in_the_page(models[head])
+        (logits,) = PATHS[path](model, np.array([first]))  # [V]
+        probabilities = softmax(logits.astype(np.float64))
+        words[name] = []
+        for token in top_k(logits, SHOWN).tolist():
+            probability = round(float(probabilities[token]), 5)
+            words[name].append([tokenizer.token_text(token), probability, token in followers])
     return words
 
 
@@ -227,54 +223,14 @@ def marks_of(models: dict[str, GPT2], corpus: Corpus) -> dict[str, str]:
 
 
 def example() -> dict[str, str]:
+    """Each number of the rows and of the final vector, and the scores."""
     texts = {}
-    for column, number in enumerate(EXAMPLE_FINAL):
-        texts[f"example.final.{column}"] = f"{number:g}".replace("-", MINUS)
+    for name, vector in {**EXAMPLE, "final": EXAMPLE_FINAL}.items():
+        for column, number in enumerate(vector):
+            texts[f"example.{name}.{column}"] = f"{number:g}".replace("-", MINUS)
     for word, row in EXAMPLE.items():
-        for column, number in enumerate(row):
-            texts[f"example.{word}.{column}"] = f"{number:g}".replace("-", MINUS)
         texts[f"example.{word}.score"] = decimal(float(np.dot(row, EXAMPLE_FINAL)))
     return texts
-
-
-# Part 3: three words as arrows
-
-
-def three_words() -> tuple[Json, dict[str, str]]:
-    P = np.array(toy.TABLE)
-    E = toy.embedding_of(P, 2)
-    U = least_squares(E, centred_log(P))
-    best = best_tied(P)
-    part = {
-        "words": toy.WORDS,
-        "text": P.tolist(),
-        "tied": toy.EMBEDDING,
-        "best": best.round(2).tolist(),
-        "E": E.round(2).tolist(),
-        "U": U.T.round(2).tolist(),  # one row for each word
-    }
-    start = np.array(toy.EMBEDDING)
-    texts = {
-        "toy.start": decimal(toy.solution(start @ start.T, P).kl),
-        "toy.tied": decimal(toy.solution(best @ best.T, P).kl),
-        "toy.untied": decimal(toy.solution(E @ U, P).kl),
-    }
-    return part, texts
-
-
-def best_tied(P: np.ndarray) -> np.ndarray:  # [n, n] -> [n, 2]
-    """The tied arrows that fit in the picture and come nearest to the text; best of 40 starts."""
-
-    def distance(numbers: np.ndarray) -> float:
-        W_E = numbers.reshape(len(P), 2)
-        return toy.solution(W_E @ W_E.T, P).kl
-
-    fits = []
-    for seed in range(40):
-        start = np.random.default_rng(seed).normal(size=2 * len(P))
-        fits.append(minimize(distance, start, bounds=[(-LARGEST, LARGEST)] * start.size))
-    best = min(fits, key=lambda fit: float(fit.fun))
-    return np.asarray(best.x).reshape(len(P), 2)
 
 
 # Part 4: sharp and flat rows
@@ -284,21 +240,24 @@ def rows_of(
     models: dict[str, GPT2], corpus: Corpus, tokenizer: Tokenizer
 ) -> tuple[Json, dict[str, str]]:
     """How many tokens can follow each frequent token: e to the power of the entropy of its row."""
-    frequent = corpus.frequent()
-    counts = corpus.table(frequent, np.arange(corpus.counts.size)).astype(np.float64)
+    frequent = corpus.frequent()  # [n]
+    counts = corpus.table(frequent, np.arange(corpus.counts.size)).astype(np.float64)  # [n, V]
     of_text = entropies(counts / counts.sum(axis=1, keepdims=True))  # [n]
-    names = {"sharp": number_of(SHARP, tokenizer), "flat": number_of(FLAT, tokenizer)}
-    part: Json = {"ids": frequent.tolist(), "text": effective_numbers(of_text), **names}
-    places = {name: int(np.searchsorted(frequent, number)) for name, number in names.items()}
+    flat = number_of(FLAT, tokenizer)
+    part: Json = {
+        "ids": frequent.tolist(),
+        "text": effective_numbers(of_text),
+        "sharp": number_of(SHARP, tokenizer),
+        "flat": flat,
+    }
     texts = {}
     for head, model in models.items():
         logits = PATHS["normed"](model, frequent).astype(np.float64)
-        of_model = entropies(softmax(logits))
-        part[head] = effective_numbers(of_model)
-        texts[f"rows.{head}"] = correlation(of_text, of_model)
-        texts[f"rows.{head}.largest"] = decimal(float(np.exp(of_model).max()), 1)
-    for name, place in places.items():
-        texts[f"rows.text.{name}"] = f"{part['text'][place]:.0f}"
+        of_table = entropies(softmax(logits))  # [n]
+        part[head] = effective_numbers(of_table)
+        texts[f"rows.{head}"] = correlation(of_text, of_table)
+    texts["rows.tied.largest"] = decimal(max(part["tied"]), 1)
+    texts["rows.text.flat"] = f"{part['text'][part['ids'].index(flat)]:.0f}"
     return part, texts
 
 
@@ -331,18 +290,25 @@ def stops_of(
     texts = {}
     for name, path in PATHS.items():
         logits = path(model, frequent)  # [n, V]
-        asymmetric = matrix_asymmetry(logits[:, frequent].astype(np.float64))
-        itself = float((logits.argmax(axis=1) == frequent).mean())
-        distance = nats_from_bigrams(logits, corpus)
-        texts[f"stop.{name}.asymmetry"] = decimal(asymmetric)
-        texts[f"stop.{name}.self"] = percent(itself, 0 if itself > 0.1 else 1)
-        texts[f"stop.{name}.nats"] = decimal(distance)
+        scores = logits[:, frequent].astype(np.float64)  # [n, n]
+        texts[f"stop.{name}.asymmetry"] = decimal(matrix_asymmetry(scores))
+        texts[f"stop.{name}.self"] = self_prediction(logits, frequent)
+        texts[f"stop.{name}.nats"] = decimal(nats_from_bigrams(logits, corpus))
         stops.append({"path": name, "shades": shades(path(model, shown)[:, shown])})
-    baselines = {"counts": np.log(np.maximum(corpus.counts, 1e-9)), "guess": 0 * corpus.counts}
-    for name, row in baselines.items():  # the same after every token
-        distance = nats_from_bigrams(np.tile(row, (frequent.size, 1)), corpus)
-        texts[f"stop.{name}.nats"] = decimal(distance)
+    # Two rows of logits that are the same after every token. A token that does not occur is in no
+    # bigram, so its logit is not used, and may be 0 in place of -inf.
+    token_counts = np.log(np.maximum(corpus.counts, 1))
+    blind_guess = np.zeros(corpus.counts.size)
+    for name, row in (("counts", token_counts), ("guess", blind_guess)):
+        logits = np.tile(row, (frequent.size, 1))
+        texts[f"stop.{name}.nats"] = decimal(nats_from_bigrams(logits, corpus))
     return stops, texts
+
+
+def self_prediction(logits: np.ndarray, tokens: np.ndarray) -> str:  # [n, V], [n]
+    """The share of the tokens that have the highest score after themselves."""
+    itself = float((logits.argmax(axis=1) == tokens).mean())
+    return percent(itself, 0 if itself > 0.1 else 1)
 
 
 def nats_from_bigrams(logits: np.ndarray, corpus: Corpus) -> float:  # [n, V]
@@ -422,12 +388,11 @@ def shares_of() -> tuple[list[Json], dict[str, str]]:
     return shares, size_texts(matrix)
 
 
-def size_texts(matrix: int) -> dict[str, str]:
+def size_texts(matrix: float) -> dict[str, str]:
     """What the text says of the sizes of GPT-2, and of a table of `matrix` numbers."""
     gpt2 = sizes()[1]
     saved = gpt2["untied"] - gpt2["tied"]
-    xl = sizes()[-1]
-    texts = {
+    return {
         "gpt2.tied": millions(gpt2["tied"]),
         "gpt2.untied": millions(gpt2["untied"]),
         "gpt2.saved": millions(saved),
@@ -439,15 +404,12 @@ def size_texts(matrix: int) -> dict[str, str]:
         "gpt2.untied.memory": f"{4 * gpt2['untied'] / 1e6:.0f} MB",
         "gpt2.vocabulary": f"{MODELS['gpt2'].config.vocab_size:,}",
         "gpt2.width": str(MODELS["gpt2"].config.n_embd),
-        "xl.of-untied": percent((xl["untied"] - xl["tied"]) / xl["untied"]),
         "calculator.vocab": f"{CALCULATOR['vocab']:,}",
         "calculator.dim": f"{CALCULATOR['dim']:,}",
-        "calculator.total": f"{TOTALS[1] / 1e9:.0f}B",
+        "calculator.total": f"{CALCULATOR['total'] / 1e9:.0f}B",
         "calculator.matrix": millions(matrix),
+        "calculator.share": percent(matrix / CALCULATOR["total"]),
     }
-    for total in TOTALS:
-        texts[f"calculator.{total / 1e9:.0f}B"] = percent(matrix / total)
-    return texts
 
 
 def share(name: str, size: str, part: float) -> Json:
@@ -464,10 +426,6 @@ def pair_of_models(models: dict[str, GPT2], corpus: Corpus) -> dict[str, str]:
     for head, model in models.items():
         logits = PATHS["normed"](model, frequent)
         texts[f"{head}.asymmetry"] = decimal(asymmetry(model.W_E, model.W_U))
-        itself = float((logits.argmax(axis=1) == frequent).mean())
-        texts[f"{head}.self"] = percent(itself, 0 if itself > 0.1 else 1)
+        texts[f"{head}.self"] = self_prediction(logits, frequent)
         texts[f"{head}.nats"] = decimal(nats_from_bigrams(logits, corpus))
-        scores = score_rows(logits, frequent, np.roll(frequent, 1), corpus)
-        texts[f"{head}.top1"] = percent(mean_scores(scores)["top1"])
-        texts[f"{head}.parameters"] = f"{count_parameters(model.config)[head]['total']:,}"
     return texts

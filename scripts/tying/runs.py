@@ -18,7 +18,7 @@ that luck would be counted as a gain.
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 Line = dict[str, Any]
@@ -52,8 +52,7 @@ class Run:
     @property
     def as_json(self) -> Line:
         """The fields that are not the default."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {name: value for name, value in values.items() if value != getattr(Run, name)}
+        return {name: value for name, value in asdict(self).items() if value != getattr(Run, name)}
 
 
 def key_of(run: Line, text: str = TEXT) -> str:
@@ -102,28 +101,30 @@ ROWS = [
     *by_start(64, MIDDLE, BEST_OF),
     Row("1600-steps", Run(layers=1, steps=1600), best_start=True),
     Row("2-layers", Run(layers=2), best_start=True),
-    Row("3200-steps", Run(layers=1, steps=3200), best_start=True),
-    # Other widths, and more depth
-    *by_start(128, SLOW, BEST_OF),
+    # Another width, and more depth
     *by_start(32, MIDDLE, BEST_OF),
     Row("4-layers", Run(layers=4), best_start=True),
-    Row("2-layers-0.02", Run(layers=2), SLOW),
-    *by_start(64, MIDDLE, OTHERS),
-    *by_start(16, FAST, BEST_OF),
-    Row("2-layers-w128", Run(layers=2, width=128), SLOW, best_start=True),
-    Row("4-layers-0.02", Run(layers=4), SLOW),
-    # The start of all weights, or the scale of the input, in place of the start of the tables
-    Row("all-0.1", Run(layers=1, std=0.1)),
-    Row("input-times-8", Run(layers=1, input_scale=8.0)),  # sqrt(64)
-    Row("all-0.05", Run(layers=1, std=0.05)),
-    Row("all-0.2", Run(layers=1, std=0.2)),
+    Row("3200-steps", Run(layers=1, steps=3200), best_start=True),
     # A rate of its own for one of the tables, which a tied model cannot have
     Row("W_E-rate-3", Run(layers=1, W_E_rate=3.0), heads=("untied",)),
     Row("W_E-rate-0.3", Run(layers=1, W_E_rate=0.3), heads=("untied",)),
-    Row("W_E-rate-10", Run(layers=1, W_E_rate=10.0), heads=("untied",)),
     Row("zeros", Run(layers=1), SLOW, heads=("zeros",)),
+    # PyTorch's start of an embedding, and the scale of the input in place of the start
+    *by_start(64, MIDDLE, (1.0,)),
+    Row("input-times-8", Run(layers=1, input_scale=8.0)),  # sqrt(64)
+    Row("2-layers-0.02", Run(layers=2), SLOW),
     Row("zeros-W_U-rate-0.3", Run(layers=1, W_U_rate=0.3), heads=("zeros",)),
     Row("zeros-W_U-rate-3", Run(layers=1, W_U_rate=3.0), SLOW, heads=("zeros",)),
+    Row("all-0.1", Run(layers=1, std=0.1)),
+    *by_start(64, MIDDLE, (0.4, 0.005)),
+    # Other widths
+    *by_start(128, SLOW, BEST_OF),
+    *by_start(16, FAST, BEST_OF),
+    Row("2-layers-w128", Run(layers=2, width=128), SLOW, best_start=True),
+    Row("4-layers-0.02", Run(layers=4), SLOW),
+    Row("W_E-rate-10", Run(layers=1, W_E_rate=10.0), heads=("untied",)),
+    Row("all-0.05", Run(layers=1, std=0.05)),
+    Row("all-0.2", Run(layers=1, std=0.2)),
     # What remains of the starts
     *by_start(32, MIDDLE, OTHERS),
     *by_start(128, SLOW, OTHERS),

@@ -49,25 +49,28 @@ def modules(*names: str) -> str:
 
 def article_page(with_laboratory: bool = False) -> str:
     """The whole article as one HTML file. with_laboratory: show its link to `tiedgpt explore`."""
+    figures = json.loads(read("figures.json"))
+    page = filled(read("index.html"), figures)
+    if with_laboratory:
+        page = page.replace(LABORATORY, '<a href="lab">')
+
     style = read("article.css")
     script = modules(*MODULES)
     policy = (
         f"default-src 'none'; script-src '{digest(script)}'; style-src '{digest(style)}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
-    figures = json.loads(read("figures.json"))
-    live = {name: figures[name] for name in ("tokens", "rows", "toy")}
-    data = {"figures": live, "models": shipped_models()}
-    blocks = [
-        f'<script type="application/json" id="{name}">{json_in_html(value)}</script>\n'
-        for name, value in data.items()
-    ]
-    page = filled(read("index.html"), figures)
-    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>'
-    page = page.replace(STYLE, head)
-    if with_laboratory:
-        page = page.replace(LABORATORY, '<a href="lab">')
-    return page.replace(SCRIPT, f'{"".join(blocks)}<script type="module">{script}</script>')
+    policy_tag = f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+    page = page.replace(STYLE, f"{policy_tag}\n<style>{style}</style>")
+
+    for_script = {name: figures[name] for name in ("tokens", "rows", "toy")}
+    data = data_block("figures", for_script) + data_block("models", shipped_models())
+    return page.replace(SCRIPT, f'{data}<script type="module">{script}</script>')
+
+
+def data_block(name: str, value: Any) -> str:
+    """An element with data that data.js finds by its id."""
+    return f'<script type="application/json" id="{name}">{json_in_html(value)}</script>\n'
 
 
 def digest(text: str) -> str:

@@ -15,7 +15,7 @@ them are drawn again by JavaScript when the reader changes something (drag.js, w
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
@@ -26,6 +26,8 @@ Figures = dict[str, Any]
 MINUS = "\N{MINUS SIGN}"
 PRIME = "\N{PRIME}"  # of the hollow arrow of a word
 UNIT = 90  # of a plane of arrows: the length of an arrow of 1
+GAP = 20  # from the end of an arrow to its name
+RADIUS = {"arrow": 10, "hollow": 15}  # of the end of an arrow; a filled one fits into a hollow one
 NEAREST = 1e-3  # two scores that differ by less are shown as equal
 STOPS = {
     "raw": ("The table alone", "W_E W_Eᵀ"),
@@ -34,40 +36,52 @@ STOPS = {
     "model": ("The whole model", "all layers"),
 }
 MEASURES = (
-    ("asymmetry", "asymmetry, 0 to 1.41"),
+    ("asymmetry", "asymmetry: 0 is a mirror image, 1.41 unrelated"),
     ("self", "tokens that predict themselves"),
     ("nats", "nats from the bigrams of the text"),
 )
-KINDS = (("0.02", "all weights start at 0.02"), ("best", "each head at its best start"))
+STARTS = {  # of a model's weights: a class of the style sheet, and the legend
+    "0.02": ("small-start", "all weights start at 0.02, as in GPT-2"),
+    "best": ("best", "the tables of each model at their best start"),
+}
 
 
 def filled(page: str, figures: Figures) -> str:
     """The page with all figures, lists and pictures in it."""
     pictures = all_pictures(figures)
 
-    def content(match: re.Match[str]) -> str:
-        tag, kind, name = match[1], match[3], match[4]
-        texts = {
-            "figure": lambda: escape(figures["texts"][name]),
-            "words": lambda: word_items(figures["words"][name], has_scale(name)),
-            "picture": lambda: pictures[name],
-        }
-        return f"{tag}{texts[kind]()}</{match[2]}>"
+    def picture(name: str) -> str:
+        return pictures[name]
 
-    def value(match: re.Match[str]) -> str:
-        return f'value="{escape(figures["texts"][match[1]])}"'
+    def figure(name: str) -> str:
+        return escape(figures["texts"][name])
 
-    element = r'(<(\w+)[^>]* data-(figure|words|picture)="([^"]*)"[^>]*>)</\2>'
-    page = re.sub(element, content, page)
-    page = re.sub(element, content, page)  # a picture has figures and lists of its own
-    return re.sub(r'data-value="([^"]*)"', value, page)
+    def words(name: str) -> str:
+        return word_items(figures["words"][name], has_scale(name))
+
+    # A picture has empty elements for figures and lists, so pictures come first.
+    page = fill("picture", picture, page)
+    page = fill("figure", figure, page)
+    page = fill("words", words, page)
+    return re.sub(r'data-value="([^"]*)"', lambda match: f'value="{figure(match[1])}"', page)
+
+
+def fill(kind: str, content: Callable[[str], str], page: str) -> str:
+    """The page, in which each empty element with data-KIND="NAME" has content(NAME)."""
+    empty_element = rf'(<(\w+)[^>]* data-{kind}="([^"]*)"[^>]*>)(</\2>)'
+
+    def filled_element(match: re.Match[str]) -> str:
+        start_tag, _, name, end_tag = match.groups()
+        return start_tag + content(name) + end_tag
+
+    return re.sub(empty_element, filled_element, page)
 
 
 def all_pictures(figures: Figures) -> dict[str, str]:
     toy = figures["toy"]
     return {
         "tied-plane": plane([(toy["tied"], "arrow")], toy["words"]),
-        "untied-plane": plane([(toy["E"], "arrow"), (toy["U"], "hollow")], toy["words"]),
+        "untied-plane": plane([(toy["U"], "hollow"), (toy["E"], "arrow")], toy["words"]),
         "tied-pairs": pairs(toy["tied"], toy["tied"], toy["words"]),
         "untied-pairs": pairs(toy["E"], toy["U"], toy["words"]),
         "rows.tied": rows(figures["rows"], "tied"),
@@ -125,17 +139,18 @@ def bar(length: float) -> str:
 
 
 def plane(sets: Sequence[tuple[Sequence[Sequence[float]], str]], words: Sequence[str]) -> str:
-    """Arrows from the origin: each set has an arrow for each word, and a kind."""
+    """Arrows from the origin: each set has an arrow for each word, and a kind of RADIUS."""
     parts = [f'<circle class="ring" r="{UNIT * r:g}"/>' for r in (0.5, 1, 1.5)]
     for arrows, kind in sets:
         for word, (x, y) in zip(words, arrows, strict=True):
-            left, top = round(UNIT * x, 1), round(-UNIT * y, 1)
-            side, gap = ("end", -15) if x < 0 else ("start", 15)
-            name, drop = (word + PRIME, 18) if kind == "hollow" else (word, -6)
+            left = round(UNIT * x, 1)
+            top = round(-UNIT * y, 1)
+            side, text_x = ("end", left - GAP) if x < 0 else ("start", left + GAP)
+            name, text_y = (word + PRIME, top + 18) if kind == "hollow" else (word, top - 6)
             parts.append(
                 f'<g class="{kind}"><line x2="{left:g}" y2="{top:g}"/>'
-                f'<circle cx="{left:g}" cy="{top:g}" r="10"/>'
-                f'<text class="{side}" x="{left + gap:g}" y="{top + drop:g}">{name}</text></g>'
+                f'<circle cx="{left:g}" cy="{top:g}" r="{RADIUS[kind]}"/>'
+                f'<text class="{side}" x="{text_x:g}" y="{text_y:g}">{name}</text></g>'
             )
     return "".join(parts)
 
@@ -143,18 +158,17 @@ def plane(sets: Sequence[tuple[Sequence[Sequence[float]], str]], words: Sequence
 def pairs(
     read: Sequence[Sequence[float]], written: Sequence[Sequence[float]], words: Sequence[str]
 ) -> str:
-    """Rows of a table: the score of each pair of words in either order."""
-    n = len(words)
+    """Rows of a table: the score of each pair of words in either order, as drag.js writes."""
     lines = []
-    for i in range(n):
-        j = (i + 1) % n
-        one = float(np.dot(read[i], written[j]))
-        other = float(np.dot(read[j], written[i]))
-        sign = "=" if abs(one - other) < NEAREST else "≠"
+    for i, word in enumerate(words):
+        j = (i + 1) % len(words)
+        score = float(np.dot(read[i], written[j]))
+        mirrored = float(np.dot(read[j], written[i]))
+        sign = "=" if abs(score - mirrored) < NEAREST else "≠"
         lines.append(
-            f'<tr><td>{words[i]} {words[j]}</td><td class="number">{decimal(one)}</td>'
+            f'<tr><td>{word} {words[j]}</td><td class="number">{decimal(score)}</td>'
             f'<td class="sign">{sign}</td>'
-            f'<td class="number">{decimal(other)}</td><td>{words[j]} {words[i]}</td></tr>'
+            f'<td class="number">{decimal(mirrored)}</td><td>{words[j]} {word}</td></tr>'
         )
     return "".join(lines)
 
@@ -194,9 +208,10 @@ def rows(part: Figures, head: str) -> str:
         for by_text, by_table in zip(part["text"], part[head], strict=True)
     ]
     lines.append(f'<path class="dots" transform="scale(.5)" d="{"".join(dots)}"/>')
-    for name, place, side in NAMED:
-        number = part["ids"].index(part[place])
-        x, y = across(part["text"][number]), upward(part[head][number])
+    for name, token, side in NAMED:
+        place = part["ids"].index(part[token])
+        x = across(part["text"][place])
+        y = upward(part[head][place])
         gap = 8 if side == "start" else -8
         lines.append(f'<circle class="ringed" cx="{x}" cy="{y}" r="5"/>')
         lines.append(f'<text class="{side} strong" x="{x + gap}" y="{y - 7}">{name}</text>')
@@ -219,15 +234,16 @@ MARGIN = 72  # for the words beside and above the cells
 
 def stop(place: int, figures: Figures) -> str:
     """One of the four stops, as an item of a list. Its figures and its list are filled later."""
-    path, (title, formula) = list(STOPS.items())[place]
+    part = figures["stops"][place]
+    path = part["path"]
+    title, formula = STOPS[path]
     measures = "".join(
         f'<div><dt>{text}</dt><dd data-figure="stop.{path}.{measure}"></dd></div>'
         for measure, text in MEASURES
     )
-    pairs_shown = figures["pairs"]
     return (
         f'<li id="stop-{place + 1}"><h3>{title} <small>{formula}</small></h3>'
-        f"{heat(figures['stops'][place]['shades'], pairs_shown, title)}"
+        f"{heat(part['shades'], figures['pairs'], title)}"
         f'<div class="after"><p class="note">after <b class="own">my</b>:</p>'
         f'<ol data-words="tied.{path}"></ol></div>'
         f"<dl>{measures}</dl></li>"
@@ -261,35 +277,42 @@ def heat(shades: Sequence[Sequence[float]], words: Sequence[str], title: str) ->
 
 def costs(bars: Sequence[Figures]) -> str:
     """For each kind of model a mean with its interval, or two."""
-    ends = [end for bar in bars for kind, _ in KINDS for end in bar.get(kind, (0.0,))]
-    low = math.floor(20 * min(ends)) / 20  # a multiple of 0.05
-    high = math.ceil(20 * max(ends)) / 20
-
-    def place(x: float) -> str:
-        return f"{100 * (x - low) / (high - low):.1f}"
+    shown_numbers = [0.0]
+    for bar in bars:
+        for start in STARTS:
+            shown_numbers += bar.get(start, [])
+    low = math.floor(20 * min(shown_numbers)) / 20  # a multiple of 0.05
+    high = math.ceil(20 * max(shown_numbers)) / 20
 
     lines = ['<ul class="legend">']
-    lines += [f'<li class="{kind_class(kind)}">{text}</li>' for kind, text in KINDS]
+    lines += [f'<li class="{name}">{text}</li>' for name, text in STARTS.values()]
     lines.append('<li class="worse">right of the dotted line (0): tied is worse</li></ul><dl>')
     for bar in bars:
         lines.append(f"<div><dt>{escape(bar['label'])}</dt>")
-        for kind, _ in KINDS:
-            if kind in bar:
-                mean, first, last = bar[kind]
+        for start, (name, _) in STARTS.items():
+            if start in bar:
+                mean, first, last = bar[start]
                 lines.append(
-                    f'<dd class="{kind_class(kind)}"><svg class="whisker" viewBox="0 0 100 10" '
-                    f'preserveAspectRatio="none" aria-hidden="true"><path class="zero" '
-                    f'd="M{place(0)} 0V10"/><path class="interval" '
-                    f'd="M{place(first)} 5H{place(last)}"/><path class="mean" '
-                    f'd="M{place(mean)} 5h0"/></svg> <span>{decimal(mean, 3)} '
+                    f'<dd class="{name}">{whisker(mean, first, last, low, high)} '
+                    f"<span>{decimal(mean, 3)} "
                     f"<small>[{decimal(first, 3)}, {decimal(last, 3)}]</small></span></dd>"
                 )
         lines.append("</div>")
     return "".join(lines) + "</dl>"
 
 
-def kind_class(kind: str) -> str:
-    return "best" if kind == "best" else "small-start"
+def whisker(mean: float, first: float, last: float, low: float, high: float) -> str:
+    """A line from `first` to `last` with a mark at the mean, on an axis from `low` to `high`."""
+
+    def place(x: float) -> str:
+        return f"{100 * (x - low) / (high - low):.1f}"
+
+    return (
+        '<svg class="whisker" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
+        f'<path class="zero" d="M{place(0)} 0V10"/>'
+        f'<path class="interval" d="M{place(first)} 5H{place(last)}"/>'
+        f'<path class="mean" d="M{place(mean)} 5h0"/></svg>'
+    )
 
 
 def shares(groups: Sequence[Figures]) -> str:

@@ -18,8 +18,8 @@ document.body.dataset.ready = "true"
 
 function readyWord(page) {
 	const input = find("#word")
-	let ids = []
-	let waiting = null
+	let ids = [] // of the word that is shown
+	let waiting = null // the timer of showBelow
 	const show = () => {
 		const text = input.value.trim()
 		if (text === "") {
@@ -29,13 +29,17 @@ function readyWord(page) {
 		ids = tokensOf(text, page.models.tokenizer)
 		showWord(ids, page)
 		showLists(ids, findAll("#question [data-words]"), page)
+		// A browser draws the three lists before a timer ends, even one of 0 ms.
+		const delay = ids.length > MANY ? PAUSE : 0
 		clearTimeout(waiting)
-		waiting = setTimeout(showBelow, ids.length > MANY ? PAUSE : 0, ids, page) // the lists are drawn first
+		waiting = setTimeout(() => showBelow(ids, page), delay)
 	}
+	show()
 	input.oninput = show
 	find("#ask").onsubmit = event => event.preventDefault()
-	show()
-	for (const button of findAll(".choose")) button.onclick = () => chooseHead(button, ids, page)
+	for (const button of findAll(".choose")) {
+		button.onclick = () => chooseHead(button, ids, page)
+	}
 	for (const button of findAll(".try button")) {
 		button.onclick = () => {
 			input.value = button.textContent
@@ -45,6 +49,7 @@ function readyWord(page) {
 }
 
 function showBelow(ids, page) {
+	// the dots of part 4 and the four stops of part 5
 	showRow(ids.at(-1), page)
 	showLists(ids, findAll(".stops [data-words]"), page)
 }

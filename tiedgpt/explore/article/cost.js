@@ -3,6 +3,7 @@
 import {find} from "./page.js"
 
 const UNITS = {"": 1, k: 1e3, m: 1e6, b: 1e9, t: 1e12}
+const MOST = 1e15 // of each number
 
 export function readNumber(text) {
 	// "50,000", "7B", "7e9" -> a number; NaN for anything else
@@ -18,23 +19,26 @@ export function shareOf(vocab, dim, total) {
 }
 
 export function shortNumber(count) {
-	// 204800000 -> "204.8M"
-	const unit = Object.keys(UNITS).findLast(name => count >= UNITS[name]) ?? ""
-	return `${(count / UNITS[unit]).toFixed(unit ? 1 : 0)}${unit.toUpperCase()}`
+	// a number from 1 on: 204800000 -> "204.8M"
+	const unit = Object.keys(UNITS).findLast(name => count >= UNITS[name])
+	const digits = unit === "" ? 0 : 1
+	const number = (count / UNITS[unit]).toFixed(digits)
+	return number + unit.toUpperCase()
 }
 
 function sayShare(vocab, dim, total) {
-	if (![vocab, dim, total].every(number => number > 0))
-		return "Three numbers are needed, such as 50,000 and 7B."
+	const isSize = number => number >= 1 && number <= MOST // false for NaN
+	if (![vocab, dim, total].every(isSize))
+		return "Three numbers are needed, such as 50,000 and 7B, of at most 1000T."
 	const {matrix, share} = shareOf(vocab, dim, total)
 	if (share > 0.5) return `Two tables of ${shortNumber(matrix)} numbers are more than the whole model.`
 	return `${shortNumber(matrix)} numbers, ${(100 * share).toFixed(1)} % of the untied model`
 }
 
 export function readyCalculator() {
-	const numbers = () => ["#vocab", "#dim", "#total"].map(name => readNumber(find(name).value))
 	find("#calculator").oninput = () => {
-		find("#answer").textContent = sayShare(...numbers())
+		const [vocab, dim, total] = ["#vocab", "#dim", "#total"].map(name => readNumber(find(name).value))
+		find("#answer").textContent = sayShare(vocab, dim, total)
 	}
 	find("#calculator").onsubmit = event => event.preventDefault()
 }

@@ -1,9 +1,10 @@
-// Three words as arrows in a plane. A score is a dot product of two arrows.
+// Three words as arrows in two planes. A score is a dot product of two arrows.
 
 import {dot, softmax} from "./gpt2.js"
 import {find, findAll, fixed, make, setAttributes} from "./page.js"
 
 const UNIT = 90 // the length of an arrow of 1, as in pictures.py
+const GAP = 20 // from the end of an arrow to its name
 const LIMIT = 1.85 // of a number of an arrow, so that the arrow stays in the picture
 const STEP = 0.05 // of an arrow key
 const KEYS = {ArrowLeft: [-STEP, 0], ArrowRight: [STEP, 0], ArrowUp: [0, STEP], ArrowDown: [0, -STEP]}
@@ -19,94 +20,102 @@ export function natsFrom(scores, text) {
 	return distances.reduce((a, b) => a + b) / distances.length
 }
 
-// tied and untied: {read, written} are arrows [n, 2], in a tied plane the same ones
-const planes = {}
-const KINDS = {read: ".arrow", written: ".hollow"} // and what draws them
-
+// A plane is {name, read, written}. `read` and `written` are arrows [n, 2], one for each word: that of the
+// word before, and the one with which the next word is scored. A tied plane has the same arrows as both.
 export function readyPlanes({toy}) {
-	const tied = copy(toy.tied)
-	readyPlane("tied", {read: tied, written: tied}, toy)
-	readyPlane("untied", {read: copy(toy.E), written: copy(toy.U)}, toy)
-	find("#best").onclick = () => moveAll("tied", {read: toy.best}, toy)
-	find("#solve").onclick = () => moveAll("untied", {read: toy.E, written: toy.U}, toy)
+	const arrows = copy(toy.tied)
+	const tied = {name: "tied", read: arrows, written: arrows}
+	const untied = {name: "untied", read: copy(toy.E), written: copy(toy.U)}
+	readyPlane(tied, toy)
+	readyPlane(untied, toy)
+	find("#best").onclick = () => moveAll(tied, {read: toy.best, written: toy.best}, toy)
+	find("#solve").onclick = () => moveAll(untied, {read: toy.E, written: toy.U}, toy)
 }
 
 const copy = arrows => arrows.map(arrow => [...arrow])
 
-function readyPlane(name, arrows, toy) {
-	planes[name] = arrows
-	forEachArrow(name, (group, arrow) => {
+function drawnArrows({name, read, written}) {
+	// -> {group, arrow} of each arrow that the picture of a plane has. A tied one has no hollow arrows.
+	const filled = findAll(`#${name}-plane .arrow`).map((group, i) => ({group, arrow: read[i]}))
+	const hollow = findAll(`#${name}-plane .hollow`).map((group, i) => ({group, arrow: written[i]}))
+	return [...filled, ...hollow]
+}
+
+function readyPlane(plane, toy) {
+	for (const {group, arrow} of drawnArrows(plane)) {
 		readyHandle(group, arrow, (x, y) => {
 			moveArrow(group, arrow, x, y)
-			showScores(name, toy)
+			showScores(plane, toy)
 		})
-	})
-}
-
-function moveAll(name, target, toy) {
-	forEachArrow(name, (group, arrow, kind, i) => moveArrow(group, arrow, ...target[kind][i]))
-	showScores(name, toy)
-}
-
-function forEachArrow(name, visit) {
-	// A tied plane draws no hollow arrows.
-	for (const [kind, selector] of Object.entries(KINDS)) {
-		findAll(`#${name}-plane ${selector}`).forEach((group, i) => visit(group, planes[name][kind][i], kind, i))
 	}
 }
 
+function moveAll(plane, {read, written}, toy) {
+	const target = drawnArrows({name: plane.name, read, written})
+	drawnArrows(plane).forEach(({group, arrow}, i) => {
+		const [x, y] = target[i].arrow
+		moveArrow(group, arrow, x, y)
+	})
+	showScores(plane, toy)
+}
+
 function readyHandle(group, arrow, move) {
+	// move(x, y) is called for each place to which the reader drags the arrow
 	const handle = group.querySelector("circle")
 	const name = group.querySelector("text").textContent
 	setAttributes(handle, {tabindex: 0, role: "slider", "aria-label": name, "aria-roledescription": "arrow"})
 	sayArrow(handle, arrow)
 	handle.onkeydown = event => {
-		const step = KEYS[event.key]
-		if (!step) return
-		event.preventDefault()
-		move(arrow[0] + step[0], arrow[1] + step[1])
+		if (!(event.key in KEYS)) return
+		event.preventDefault() // the page does not scroll
+		const [right, up] = KEYS[event.key]
+		move(arrow[0] + right, arrow[1] + up)
 	}
 	handle.onpointerdown = event => handle.setPointerCapture(event.pointerId)
 	handle.onpointermove = event => {
-		if (handle.hasPointerCapture(event.pointerId)) move(...placeOf(event, handle.ownerSVGElement))
+		if (!handle.hasPointerCapture(event.pointerId)) return
+		const [x, y] = placeOf(event, handle.ownerSVGElement)
+		move(x, y)
 	}
 }
 
 function placeOf(event, svg) {
 	// -> x, y of the pointer in the plane
-	const point = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse())
-	return [point.x / UNIT, -point.y / UNIT]
+	const onScreen = new DOMPoint(event.clientX, event.clientY)
+	const inPicture = onScreen.matrixTransform(svg.getScreenCTM().inverse())
+	return [inPicture.x / UNIT, -inPicture.y / UNIT]
 }
 
 function moveArrow(group, arrow, x, y) {
 	const inside = number => Math.max(-LIMIT, Math.min(LIMIT, number))
 	arrow[0] = inside(x)
 	arrow[1] = inside(y)
-	const [left, top] = [UNIT * arrow[0], -UNIT * arrow[1]]
-	setAttributes(group.querySelector("line"), {x2: left, y2: top})
+	const left = UNIT * arrow[0]
+	const top = -UNIT * arrow[1]
 	const handle = group.querySelector("circle")
+	setAttributes(group.querySelector("line"), {x2: left, y2: top})
 	setAttributes(handle, {cx: left, cy: top})
 	sayArrow(handle, arrow)
-	const side = left < 0 ? {class: "end", x: left - 15} : {class: "start", x: left + 15}
+	const side = left < 0 ? {class: "end", x: left - GAP} : {class: "start", x: left + GAP}
 	const drop = group.matches(".hollow") ? 18 : -6 // so that the names of two arrows in one place are apart
 	setAttributes(group.querySelector("text"), {...side, y: top + drop})
 }
 
 function sayArrow(handle, [x, y]) {
-	const numbers = {
+	// A slider has one number. The text has both.
+	setAttributes(handle, {
 		"aria-valuemin": -LIMIT,
 		"aria-valuemax": LIMIT,
-		"aria-valuenow": fixed(x).replace("−", "-")
-	}
-	setAttributes(handle, {...numbers, "aria-valuetext": `${fixed(x)} to the right, ${fixed(y)} up`})
+		"aria-valuenow": x.toFixed(2),
+		"aria-valuetext": `${fixed(x)} to the right, ${fixed(y)} up`
+	})
 }
 
-function showScores(name, {words, text}) {
-	const {read, written} = planes[name]
+function showScores({name, read, written}, {words, text}) {
 	const scores = scoresOf(read, written)
 	const rows = words.map((word, i) => {
-		const j = (i + 1) % words.length
-		return pairRow(word, words[j], scores[i][j], scores[j][i])
+		const next = (i + 1) % words.length
+		return pairRow(word, words[next], scores[i][next], scores[next][i])
 	})
 	find(`#${name}-pairs tbody`).replaceChildren(...rows)
 	find(`#${name}-nats`).textContent = fixed(natsFrom(scores, text))

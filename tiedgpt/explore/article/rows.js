@@ -5,7 +5,7 @@ import {shownToken} from "./words.js"
 
 export function showRow(id, {models, figures}) {
 	const {rows} = figures
-	const place = rows.ids.indexOf(id)
+	const place = rows.ids.indexOf(id) // -1 if the token has no dot
 	for (const panel of findAll("svg.rows")) ringDot(panel, place, rows)
 	find("#row-of-word").textContent = sayRow(place, rows, shownToken(id, models.tokenizer))
 }
@@ -13,10 +13,12 @@ export function showRow(id, {models, figures}) {
 function ringDot(panel, place, rows) {
 	panel.querySelector(".yours")?.remove()
 	if (place < 0) return
-	const [left, right, top, bottom, most] = panel.querySelector(".axes").dataset.axes.split(" ").map(Number)
+	const {axes} = panel.querySelector(".axes").dataset // what pictures.py has drawn
+	const [left, right, top, bottom, most] = axes.split(" ").map(Number)
 	const part = number => Math.log(Math.max(1, number)) / Math.log(most) // of an axis, 0 to 1
+	const byText = rows.text[place]
 	const byTable = rows[panel.dataset.head][place]
-	const cx = left + (right - left) * part(rows.text[place])
+	const cx = left + (right - left) * part(byText)
 	const cy = bottom - (bottom - top) * part(byTable)
 	panel.append(shape("circle", {class: "yours", cx, cy, r: 8}))
 }

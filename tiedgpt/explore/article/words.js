@@ -7,7 +7,8 @@ import {encode, tokenText} from "./tokenizer.js"
 const SHOWN = 3 // tokens in a list
 
 export function tokensOf(text, tokenizer) {
-	// -> ids: of the word inside a sentence, with a space before it, unless it has fewer tokens without
+	// -> ids. A word is read as inside a sentence, with a space before it. Without the space some have fewer
+	// tokens, such as the names of speakers, which begin a line.
 	const inside = encode(` ${text}`, tokenizer)
 	const alone = encode(text, tokenizer)
 	return alone.length < inside.length ? alone : inside
@@ -18,6 +19,7 @@ export function shownToken(id, tokenizer) {
 	const text = tokenText(id, tokenizer)
 	if (text.includes("\ufffd")) return "part of a character"
 	if (text === "\n") return "line break"
+	if (/^\p{Cc}/u.test(text)) return "control character"
 	if (/^\p{Ll}/u.test(text)) return `-${text}`
 	return text.replace(/^ /, "") || "space"
 }
@@ -35,9 +37,11 @@ function showList(list, ids, {models, figures}) {
 	const logits = logitsAfter(ids, path, models[head])
 	const probabilities = softmax(logits)
 	const followers = figures.tokens.followers[ids.at(-1)]
+	const hasScale = path !== "raw" // without ln_f the scale of the logits means nothing
 	const items = topK(logits, SHOWN).map(id => {
 		const name = shownToken(id, models.tokenizer)
-		return wordItem(name, path === "raw" ? null : probabilities[id], followers.includes(id))
+		const probability = hasScale ? probabilities[id] : null
+		return wordItem(name, probability, followers.includes(id))
 	})
 	list.replaceChildren(...items)
 }
@@ -45,7 +49,6 @@ function showList(list, ids, {models, figures}) {
 function wordItem(name, probability, follows) {
 	const item = make("li", "", make("b", "", name))
 	if (follows) item.append(" ", make("i", "follows", "✓"))
-	// Without ln_f the scale of the logits means nothing, so there is no probability.
 	if (probability !== null) item.append(" ", make("span", "", percent(probability)), bar(probability))
 	return item
 }
@@ -74,5 +77,6 @@ function followersOf(id, {models, figures: {tokens}}) {
 	const count = tokens.counts[id]
 	if (count === 0) return `${nameOf(id)} is not in the text, so the models have learned nothing about it.`
 	const most = tokens.times[id].map((times, i) => `${nameOf(tokens.followers[id][i])} (${times})`)
-	return `In the text ${nameOf(id)} occurs ${count.toLocaleString("en")} times. Most often it is followed by ${most.join(", ")}.`
+	const often = count === 1 ? "once" : `${count.toLocaleString("en")} times`
+	return `In the text ${nameOf(id)} occurs ${often}. Most often it is followed by ${most.join(", ")}.`
 }
