@@ -148,6 +148,14 @@ def test_a_quantised_head_cannot_be_compared(tmp_path, head):
     assert report_of(path)["transformers"] == "untied"
 
 
+@pytest.mark.parametrize("head", [{}, QUANTISED["MLX"]], ids=["tied", "untied"])
+def test_how_transformers_reads_a_quantised_embedding_is_not_known(tmp_path, head):
+    embedding = {E: np.zeros((V, 2), np.uint8), "model.embed_tokens.scales": OTHER}
+    path = write(tmp_path / "model", {**CONFIG, FLAG: not head}, embedding | head)
+    report = report_of(path)
+    assert (report["transformers"], report["others"]) == (None, "untied" if head else "tied")
+
+
 def test_shards(tmp_path):
     path = write(tmp_path / "model", {**CONFIG, FLAG: True}, {})
     (tmp_path / "model" / WEIGHTS).unlink()
