@@ -33,7 +33,7 @@ from .tables import Cells, percent, print_table, shown
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_models(
         parser,
-        "a known name, which needs no files, a directory, a .safetensors file, a config.json or "
+        "a known name, which needs no files, a directory, a file of weights, a config.json or "
         "owner/name of the hub (default: the variable TIEDGPT_MODEL, else gpt2)",
     )
     parser.add_argument(
