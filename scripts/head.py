@@ -57,7 +57,7 @@ BIASES = ["ln_f.bias", "gpt_neox.final_layer_norm.bias"]
 HEADS = ["lm_head.weight", "embed_out.weight"]
 
 
-def read_header(path):  # -> {name: (dtype, shape, place of the first number)}
+def read_header(path):  # -> {name: (dtype, shape, where its bytes begin, how many they are)}
     """The file is the length of a JSON header, the header, and the bytes of all arrays."""
     places = {}
     with open(path, "rb") as file:
@@ -69,10 +69,15 @@ def read_header(path):  # -> {name: (dtype, shape, place of the first number)}
         raise ValueError(f"{path} is not a safetensors file")
     header.pop("__metadata__", None)
     for name, array in header.items():
-        if not {"dtype", "shape", "data_offsets"} <= set(array):
-            raise ValueError(f"{path} does not say where {name} is")
-        begin, _end = array["data_offsets"]  # counted from the end of the header
-        places[name] = (array["dtype"], tuple(array["shape"]), 8 + length + begin)
+        match array:  # the offsets count from the end of the header
+            case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(begin), int(end)]}:
+                places[name] = (dtype, shape, 8 + length + begin, end - begin)
+            case _:
+                raise ValueError(f"{path} does not say where {name} is")
+        if not all(type(size) is int and size >= 0 for size in shape):
+            raise ValueError(f"{path}: {name} has the shape {shape}")
+        if 8 + length + end > path.stat().st_size:
+            raise ValueError(f"{path} ends before {name}: it is not complete")
     return places
 
 
@@ -84,17 +89,22 @@ def open_arrays(folder):  # -> {name: array}; the numbers stay on the disk until
     paths = [folder / "model.safetensors"]
     index = folder / "model.safetensors.index.json"
     if not paths[0].exists() and index.exists():
-        parts = set(read_json(index)["weight_map"].values())
-        paths = [folder / part for part in sorted(parts)]
+        match read_json(index):
+            case {"weight_map": {**parts}} if all(type(part) is str for part in parts.values()):
+                paths = [folder / part for part in sorted(set(parts.values()))]
+            case _:
+                raise ValueError(f"{index} does not say which files the model has")
     arrays = {}
     for path in paths:
-        for full_name, (dtype, shape, place) in read_header(path).items():
+        for full_name, (dtype, shape, begin, size) in read_header(path).items():
             name = full_name.removeprefix("transformer.")
             if name not in EMBEDDINGS + HEADS + NORMS + BIASES:
                 continue
             if dtype not in STORED_AS:
                 raise ValueError(f"{path}: {name} is {dtype}; only F32, F16 and BF16 are read")
-            arrays[name] = np.memmap(path, STORED_AS[dtype], mode="r", offset=place, shape=shape)
+            numbers = size // np.dtype(STORED_AS[dtype]).itemsize
+            array = np.memmap(path, STORED_AS[dtype], mode="r", offset=begin, shape=numbers)
+            arrays[name] = array.reshape(shape)
     return arrays
 
 
@@ -153,12 +163,14 @@ def open_model(folder):  # -> {"config", "W_E" [V, D], "W_U" [V, D], "norm", "ti
 
 def read_tie(config, W_E, W_U):  # -> what flag, file and matrices say, and the W_U that is used
     says_tied = config.get("tie_word_embeddings")
+    if says_tied is not None and type(says_tied) is not bool:
+        raise ValueError(f"config.json: tie_word_embeddings is {says_tied!r}")
     flag = "not there"
     if says_tied is not None:
         flag = "tied" if says_tied else "untied"
     if W_U is None:
         is_tied_by_default = config["model_type"] in TIED_BY_DEFAULT
-        if not config.get("tie_word_embeddings", is_tied_by_default):
+        if says_tied is False or (says_tied is None and not is_tied_by_default):
             raise ValueError("config.json says untied, but the file has no output matrix")
         return {"flag": flag, "file": "one matrix", "matrices": "W_U is W_E^T"}, W_E
     if W_U.ndim != 2 or W_U.shape[1] != W_E.shape[1]:
@@ -197,8 +209,8 @@ def final_norm(x, config, norm):  # [n, D], rows of W_E -> [n, D]
 
 
 def setting(config, name):
-    if name not in config:
-        raise ValueError(f"config.json does not have {name}")
+    if type(config.get(name)) not in (int, float):
+        raise ValueError(f"config.json: {name} must be a number, got {config.get(name)!r}")
     return config[name]
 
 
@@ -520,8 +532,8 @@ def measure(column, text, rows, text_of):
 
 def study(model, text, text_of):  # -> {column: its numbers}, the head's ten likeliest tokens
     highest = text["ids"].max()
-    if highest >= len(model["W_E"]):
-        raise ValueError(f"the tokenizer gives id {highest}, for which W_E has no row")
+    if highest >= min(len(model["W_E"]), len(model["W_U"])):
+        raise ValueError(f"the tokenizer gives id {highest}, for which W_E or W_U has no row")
     head = head_column(model, text)
     numbers = {
         "head": measure(head, text, text["rows"], text_of),
@@ -611,7 +623,7 @@ def main():
             flush=True,
         )
         numbers, likeliest = study(model, text, text_of)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # Recursion: JSON of many brackets
         print(f"head.py: error: {error}", file=sys.stderr)
         sys.exit(2)
     print_numbers(numbers)

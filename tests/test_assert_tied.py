@@ -204,6 +204,76 @@ def test_matrices_that_are_given(torch):
         assert_tied(module)
 
 
+def test_an_output_matrix_that_is_a_transposed_view(torch, tied):
+    wte = tied.wte.weight
+    assert_tied(tied, torch.optim.SGD(tied.parameters(), lr=0.1), matrices=(wte, wte.T))
+    with pytest.raises(AssertionError, match=r"^storage: "):
+        assert_tied(tied, matrices=(wte, wte.T.clone()))
+
+
+def test_rows_that_index_select_takes(torch, tied):
+    tied.wte.forward = lambda ids: tied.wte.weight.index_select(0, ids.flatten()).view(
+        *ids.shape, 5
+    )
+    assert_tied(tied)
+
+
+def test_in_inference_mode(torch, tied):
+    with torch.inference_mode():
+        assert_tied(tied, torch.optim.SGD(tied.parameters(), lr=0.1))
+
+
+def test_what_a_pass_changes_is_as_before(torch, tied):
+    """A buffer that counts passes, and a matrix whose long rows each lookup shortens."""
+    tied.register_buffer("passes", torch.zeros(1))
+    tied.wte.max_norm = 0.5
+    tied.wte.register_forward_hook(lambda module, args, output: tied.passes.add_(1) and None)
+    before = {name: value.clone() for name, value in tied.state_dict().items()}
+    assert_tied(tied)
+    for name, value in tied.state_dict().items():
+        assert value.equal(before[name]), name
+
+
+def test_an_optimizer_inside_another_one(torch, tied):
+    """As accelerate wraps one: state and groups are those of the inner optimizer."""
+
+    class Wrapper:
+        def __init__(self, optimizer):
+            self.optimizer = optimizer
+
+        state = property(
+            lambda self: self.optimizer.state,
+            lambda self, state: setattr(self.optimizer, "state", state),
+        )
+        param_groups = property(
+            lambda self: self.optimizer.param_groups,
+            lambda self, groups: setattr(self.optimizer, "param_groups", groups),
+        )
+
+        def step(self):
+            self.optimizer.step()
+
+    optimizer = adam(torch, tied)
+    before = state_of(torch, tied, optimizer)
+    assert_tied(tied, Wrapper(optimizer))
+    assert state_of(torch, tied, optimizer) == before
+
+
+def test_what_torch_cannot_compute_is_an_argument_error(torch, tied):
+    with pytest.raises(ArgumentError, match=r"optimizer failed .*closure"):
+        assert_tied(tied, torch.optim.LBFGS(tied.parameters()))
+    with pytest.raises(ArgumentError, match="optimizer of torch, got 'adam'"):
+        assert_tied(tied, "adam")
+    for matrices in ("wte", (1, 2), (tied.wte.weight,)):
+        with pytest.raises(ArgumentError, match="matrices must be"):
+            assert_tied(tied, matrices=matrices)
+    checkpoint = torch.utils.checkpoint.checkpoint
+    block = tied.block.forward
+    tied.block.forward = lambda x: checkpoint(block, x, use_reentrant=True)
+    with pytest.raises(ArgumentError, match="cannot compute the gradient"):
+        assert_tied(tied)
+
+
 @pytest.mark.parametrize(
     "batch", [np.zeros(3), ("a",), {"input": 1}], ids=["array", "tuple", "dict"]
 )
@@ -317,6 +387,14 @@ def test_the_fixtures_of_the_plugin(tmp_path):
         command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
     )
     assert re.search("2 passed", done.stdout), done.stdout
+
+
+def test_pytest_shows_the_line_of_the_test_alone(torch, tied):
+    tied.lm_head.weight = torch.nn.Parameter(torch.ones(V, 5))
+    with pytest.raises(AssertionError) as caught:
+        assert_tied(tied)
+    shown = caught.traceback.filter(caught)
+    assert [entry.path.name for entry in shown] == ["test_assert_tied.py"]
 
 
 def test_the_entry_point_names_the_plugin():

@@ -148,6 +148,14 @@ def test_a_quantised_head_cannot_be_compared(tmp_path, head):
     assert report_of(path)["transformers"] == "untied"
 
 
+@pytest.mark.parametrize("head", [{}, QUANTISED["MLX"]], ids=["tied", "untied"])
+def test_how_transformers_reads_a_quantised_embedding_is_not_known(tmp_path, head):
+    embedding = {E: np.zeros((V, 2), np.uint8), "model.embed_tokens.scales": OTHER}
+    path = write(tmp_path / "model", {**CONFIG, FLAG: not head}, embedding | head)
+    report = report_of(path)
+    assert (report["transformers"], report["others"]) == (None, "untied" if head else "tied")
+
+
 def test_shards(tmp_path):
     path = write(tmp_path / "model", {**CONFIG, FLAG: True}, {})
     (tmp_path / "model" / WEIGHTS).unlink()
@@ -170,7 +178,6 @@ UNCLEAR = {  # tensors beside which a missing matrix is not known
     "an embedding by another name": {"table.weight": EMBEDDING, H: OTHER},
     "two embeddings": {E: EMBEDDING, "encoder.embed_tokens.weight": OTHER},
     "a head with more rows": {E: EMBEDDING, H: np.zeros((V + 1, D), np.float32)},
-    "a wrapped model": {f"_orig_mod.{E}": EMBEDDING, f"_orig_mod.{H}": OTHER},
     "a wrapped head": {E: EMBEDDING, "lm_head.original_module.weight": OTHER},
 }
 
@@ -200,10 +207,100 @@ def test_a_file_without_a_config_has_no_flag(tmp_path):
         assert (report["transformers"], report["others"]) == ("untied", None)
 
 
-def test_files_as_meta_published_them_are_told_but_not_how_others_read_them(tmp_path):
-    arrays = {"tok_embeddings.weight": EMBEDDING, "output.weight": OTHER}
-    report = report_of(write(tmp_path / "model", {**CONFIG, FLAG: True}, arrays))
-    assert (report["holds"], report["transformers"]) == ("different", None)
+UNUSUAL = {  # the names of both matrices, which are not those that transformers looks for
+    "of Meta's files": ("tok_embeddings.weight", "output.weight"),
+    "of a wrapped model": (f"_orig_mod.{E}", f"_orig_mod.{H}"),
+    "with a prefix": (f"language_model.{E}", f"language_model.{H}"),
+    "of another kind": ("transformer.wte.weight", H),
+    "of another kind's head": (E, "embed_out.weight"),
+}
+
+
+@pytest.mark.parametrize("flag", [True, False])
+@pytest.mark.parametrize("names", UNUSUAL.values(), ids=UNUSUAL)
+def test_matrices_by_unusual_names_are_told_but_not_how_they_are_read(tmp_path, run, names, flag):
+    """transformers finds none of them, and makes random matrices in their place."""
+    for arrays, holds in (
+        ({names[0]: EMBEDDING, names[1]: OTHER}, "different"),
+        ({names[0]: EMBEDDING, names[1]: EMBEDDING}, "equal"),
+    ):
+        path = write(tmp_path / "model", {**CONFIG, FLAG: flag}, arrays)
+        [report] = answer(run, "check", path)["models"]
+        read = (report["usual"], report["transformers"], report["others"])
+        assert (report["holds"], *read) == (holds, False, None, None)
+    assert "other names" in output(run, "check", path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({}, ("embed_tokens.weight", H)),  # as the model without its head is saved
+        ({"model_type": "gpt2"}, ("wte.weight", H)),
+        ({"text_config": {"vocab_size": V}}, (f"language_model.{E}", f"language_model.{H}")),
+        ({"model_type": "gpt_neox"}, ("gpt_neox.embed_in.weight", "embed_out.weight")),
+    ],
+)
+def test_the_usual_names_of_a_kind(tmp_path, fields, names):
+    arrays = dict(zip(names, (EMBEDDING, OTHER), strict=True))
+    report = report_of(write(tmp_path / "model", {**CONFIG, FLAG: False, **fields}, arrays))
+    assert (report["usual"], report["transformers"]) == (True, "untied")
+
+
+def test_how_the_code_of_a_repository_reads_the_files_is_not_known(tmp_path):
+    config = {**CONFIG, FLAG: True, "model_type": "xyz"}
+    path = write(tmp_path / "model", config, STORED["embedding"])
+    assert report_of(path)["transformers"] == "tied"
+    write(tmp_path / "model", {**config, "auto_map": {}}, STORED["embedding"])
+    assert report_of(path)["transformers"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "is_conflict"),
+    [
+        ("LlamaForCausalLM", True),
+        ("GPT2LMHeadModel", True),
+        ("LlamaModel", False),
+        ("LlamaForSequenceClassification", False),
+    ],
+)
+def test_a_model_without_a_head_by_its_class_needs_none(tmp_path, run, name, is_conflict):
+    config = {**CONFIG, FLAG: False, "architectures": [name]}
+    path = write(tmp_path / "model", config, STORED["embedding"])
+    code, out, _err = run("check", path)
+    assert (code, name in out) == (int(is_conflict), not is_conflict)
+    for architectures in ([], [3], "LlamaModel", {}):
+        write(tmp_path / "model", config | {"architectures": architectures}, STORED["embedding"])
+        assert run("check", path)[0] == 1
+
+
+def test_files_of_torch(tmp_path, run):
+    """A tied model is one place in the file by two names, so that nothing is wasted."""
+    torch = pytest.importorskip("torch")
+    embedding = torch.from_numpy(EMBEDDING)
+    for head, holds, wasted in (
+        (embedding, "equal", 0),
+        (embedding.clone(), "equal", 4 * V * D),
+        (torch.from_numpy(OTHER), "different", 0),
+    ):
+        path = write(tmp_path / "model", {**CONFIG, FLAG: True}, {})
+        (tmp_path / "model" / WEIGHTS).unlink()
+        torch.save({E: embedding, H: head}, tmp_path / "model" / "pytorch_model.bin")
+        report = report_of(path)
+        assert (report["holds"], report["wasted_bytes"]) == (holds, wasted)
+        assert ("two names" in run("check", path)[1]) == (holds == "equal" and not wasted)
+
+
+def test_biases_that_a_file_of_nano_gpt_does_not_have_are_not_counted(tmp_path):
+    torch = pytest.importorskip("torch")
+    state = {
+        "transformer.wte.weight": torch.ones(V, D),
+        "transformer.ln_f.weight": torch.ones(D),
+        "lm_head.weight": torch.ones(V, D),
+    }
+    sizes = {"n_layer": 1, "n_head": 1, "n_embd": D, "block_size": 4, "vocab_size": V}
+    torch.save({"model": state, "model_args": {**sizes, "bias": False}}, tmp_path / "ckpt.pt")
+    report = report_of(str(tmp_path / "ckpt.pt"))
+    assert (report["holds"], report["parameters"]["tied"]["total"]) == ("equal", V * D + D)
 
 
 # The flag
@@ -214,7 +311,6 @@ FLAGS = {  # config.json -> is it tied, and where that is said
     "default of another kind": ({"model_type": "gemma3"}, True, None),
     "unknown kind": ({"model_type": "xyz"}, None, None),
     "no kind": ({"model_type": ["llama"]}, None, None),
-    "null": ({"model_type": "xyz", FLAG: None}, None, None),
     "nested, and a default": ({"model_type": "gemma3", "text_config": {FLAG: False}}, True, None),
     "nested": (
         {"model_type": "xyz", "text_config": {FLAG: True}},
@@ -239,9 +335,12 @@ def test_two_flags_that_differ_are_a_conflict(tmp_path, run):
     assert "text_config" in out
 
 
-@pytest.mark.parametrize("value", ["true", 1, []])
+@pytest.mark.parametrize("value", ["true", 1, [], None])
 def test_a_flag_that_is_none_is_refused(tmp_path, run, value):
+    """Not even null is one: transformers refuses such a config.json."""
     path = write(tmp_path / "model", {**CONFIG, FLAG: value}, STORED["embedding"])
+    assert_one_error_line(run("check", path), FLAG)
+    write(tmp_path / "model", {**CONFIG, "text_config": {FLAG: value}}, STORED["embedding"])
     assert_one_error_line(run("check", path), FLAG)
 
 
@@ -282,6 +381,7 @@ JSON = st.recursive(
 )
 SHAPES = st.lists(st.integers(0, 3), max_size=3)
 FIELDS = ("model_type", "vocab_size", "hidden_size", FLAG, "text_config", "num_hidden_layers")
+FIELDS += ("architectures", "auto_map")
 CONFIGS = st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, JSON | st.integers(1, 3)))
 
 
@@ -363,7 +463,9 @@ def test_the_hub_is_asked_for_headers_and_rows_alone(hub_server, big, run):
         hub_server.files["owner/model", COMMIT][WEIGHTS][:8], "little"
     )
     assert [each.sent for each in rows] == 16 * [4 * D * headers.ROWS_AT_A_PLACE]
-    assert "32 of 3,000" in output(run, "check", name)
+    shown = output(run, "check", name)
+    assert "32 of 3,000" in shown
+    assert "sample" in shown
 
 
 def test_a_model_with_one_matrix_needs_no_rows(hub_server, big, run):
@@ -393,7 +495,13 @@ def test_shards_on_the_hub(hub_server, run):
     hub_server.put("owner/model", files)
     code, out, _err = run("check", "owner/model", "--json")
     assert (code, json.loads(out)["models"][0]["holds"]) == (1, "different")
+    lacking = {**files, "b.safetensors": content({})}
+    with_another = {**files, "b.safetensors": content({H: OTHER, "a": OTHER})}
+    twice = {**files, "b.safetensors": content({H: OTHER, E: OTHER})}
     del files["b.safetensors"]
+    for others in (lacking, with_another, twice):
+        hub_server.put("owner/model", others)
+        assert_one_error_line(run("check", "owner/model"), "do not agree on tensor")
     hub_server.put("owner/model", files)
     assert_one_error_line(run("check", "owner/model"), "b.safetensors")
 
@@ -453,11 +561,18 @@ def test_buffers_are_no_parameters(tmp_path, run):
         "gpt_neox.layers.0.attention.bias": np.zeros((1, 1, 4, 4), np.uint8),
         "gpt_neox.layers.0.attention.masked_bias": np.zeros((), np.float32),
         "gpt_neox.layers.0.attention.rotary_emb.inv_freq": np.zeros(4, np.float32),
+        "model.layers.0.mlp.gate.e_score_correction_bias": np.zeros(4, np.float32),
     }
     stored = {"gpt_neox.embed_in.weight": EMBEDDING, "embed_out.weight": OTHER, **buffers}
     path = write(tmp_path / "model", CONFIG | {"model_type": "gpt_neox"}, stored)
     document = answer(run, "params", path)
     assert (document["tied"]["total"], document["untied"]["total"]) == (V * D, 2 * V * D)
+
+
+def test_params_of_another_kind_that_the_environment_names(tmp_path, run, monkeypatch):
+    path = write(tmp_path / "model", {**CONFIG, FLAG: True}, STORED["embedding"])
+    monkeypatch.setenv("TIEDGPT_MODEL", path)
+    assert answer(run, "params")["tied"]["total"] == V * D
 
 
 def test_params_of_a_config_alone(tmp_path, run):

@@ -132,6 +132,7 @@ def test_what_flag_file_and_matrices_say(tmp_path):
         pytest.param({}, {"tie_word_embeddings": None}, "no output matrix", id="llama-default"),
         pytest.param({}, {"model_type": "gpt2"}, "ln_f.bias", id="other-norm"),
         pytest.param({}, {}, "tokenizer.json", id="no-tokenizer"),
+        pytest.param({}, {"tie_word_embeddings": "false"}, "'false'", id="flag"),
     ],
 )
 def test_a_model_that_cannot_be_read_is_one_error_line(
@@ -153,6 +154,16 @@ def test_a_model_that_cannot_be_read_is_one_error_line(
     assert message in err
 
 
+def with_header(entry):
+    """A file that says of the embedding what `entry` says, and has 36 bytes of numbers."""
+    header = json.dumps({"model.embed_tokens.weight": entry}).encode()
+    return len(header).to_bytes(8, "little") + header + bytes(36)
+
+
+def place(shape, begin, end):
+    return with_header({"dtype": "F32", "shape": shape, "data_offsets": [begin, end]})
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -160,15 +171,46 @@ def test_a_model_that_cannot_be_read_is_one_error_line(
         pytest.param(b"\xff" * 20, id="long-header"),
         pytest.param(b"\2\0\0\0\0\0\0\0[]", id="no-object"),
         pytest.param(b'\x0e\0\0\0\0\0\0\0{"wte":{"a":1}}', id="no-place"),
+        pytest.param(with_header(1), id="number"),
+        pytest.param(b"\0\0\1\0\0\0\0\0" + b"[" * 2**16, id="brackets"),
+        pytest.param(place([3, 3], 0, "36"), id="text-offset"),
+        pytest.param(place([3, 3], 0, 10**30), id="long"),
+        pytest.param(place([3, 3], 36, 0), id="backwards"),
+        pytest.param(place([3, 4], 0, 36), id="other-size"),
+        pytest.param(place([-1, 3], 0, 36), id="negative"),
+        pytest.param(place([[3], 3], 0, 36), id="nested"),
     ],
 )
 def test_a_damaged_file_is_one_error_line(data, tmp_path, run_head):
     small_llama(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(data)
-    code, out, err = run_head(tmp_path, CORPUS)
+    code, out, err = run_head(tmp_path, WEIGHTS / "shakespeare-tied" / "merges.txt")
     assert (code, out) == (2, "")
     assert err.startswith("head.py: error: ")
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("eps", ["0", True, None])
+def test_an_epsilon_that_is_no_number_is_an_error(eps, tmp_path):
+    small_llama(tmp_path, config={"rms_norm_eps": eps})
+    with pytest.raises(ValueError, match="rms_norm_eps must be a number"):
+        logits_of_folder(tmp_path)
+
+
+@pytest.mark.parametrize("index", [[], {}, {"weight_map": []}, {"weight_map": {"a": 1}}], ids=str)
+def test_a_damaged_index_is_one_error_line(index, tmp_path, run_head):
+    small_llama(tmp_path, sharded=True)
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    code, out, err = run_head(tmp_path, WEIGHTS / "shakespeare-tied" / "merges.txt")
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "index.json does not say which files" in err
+
+
+def test_an_id_without_a_row_of_w_u_is_an_error():
+    text = {"ids": np.arange(V)}
+    with pytest.raises(ValueError, match=f"id {V - 1}"):
+        head.study({"W_E": np.ones((V, D)), "W_U": np.ones((V - 1, D))}, text, str)
 
 
 def test_a_text_with_few_frequent_tokens_is_an_error(tmp_path, run_head):

@@ -109,14 +109,15 @@ def assert_tied(model: Any, optimizer: Any = None, batch: Any = None, matrices: 
     The input matrix and the output matrix have one storage; the gradient of a batch is the sum of
     one from the lookup of tokens and one from all other uses, and neither is 0; the optimizer, if
     it is given, holds the matrix once, and after one step both are equal. Afterwards the modes,
-    parameters, gradients, the optimizer and torch's random state are as before.
+    parameters, buffers, gradients, the optimizer and torch's random state are as before.
 
     model: a GPT2, or a torch module of any kind. batch: ids, or for a torch module a tuple or dict
         of its arguments too; 12 ids if None. The module returns logits or a loss.
     optimizer: torch's, or for a GPT2 the AdamW of training.
-    matrices: the input and the output matrix of a torch module. If None, they are the weights of
-        get_input_embeddings() and get_output_embeddings().
-    Raises ArgumentError if the module has no such methods or cannot read the batch.
+    matrices: the input and the output matrix of a torch module; the output matrix may be [V, D] or
+        [D, V]. If None, they are the weights of get_input_embeddings() and get_output_embeddings().
+    Raises ArgumentError for other arguments, if the module has no such methods or cannot read the
+    batch, and if torch cannot compute the gradient or the step.
     """
     __tracebackhide__ = True
     torch = sys.modules.get("torch")  # imported already, if the model is a torch module

@@ -10,6 +10,7 @@ from typing import Any
 
 from .errors import ArgumentError, short_repr
 
+__tracebackhide__ = True  # pytest shows the line of the test, and none of this module
 Matrices = tuple[Any, Any]  # two torch tensors: the input matrix [V, D] and the output matrix
 
 
@@ -20,13 +21,20 @@ def check_module(
     import torch
 
     def find_matrices() -> Matrices:
-        return matrices or embeddings_of(module)
+        wte, lm_head = matrices or embeddings_of(module)
+        if lm_head.shape != wte.shape and lm_head.shape == wte.shape[::-1]:
+            return wte, lm_head.T  # it is [D, V]
+        return wte, lm_head
 
+    check_arguments(optimizer, matrices)
     wte, lm_head = find_matrices()
     check_storage(wte, lm_head)
     with ExitStack() as undo:
         undo.enter_context(torch.random.fork_rng())
+        undo.enter_context(torch.inference_mode(False))
         undo.enter_context(torch.enable_grad())
+        # A pass changes a buffer that counts passes, and nn.Embedding with max_norm its matrix.
+        undo.enter_context(unchanged([wte, *module.buffers()]))
         for part in module.modules():
             undo.callback(setattr, part, "training", part.training)
         module.eval()  # without dropout, so that two passes are the same
@@ -38,6 +46,22 @@ def check_module(
         if optimizer is not None:
             check_optimizer(module, optimizer, wte)
             check_step(module, optimizer, compute_loss, find_matrices)
+
+
+def check_arguments(optimizer: Any, matrices: Any) -> None:
+    """Raise ArgumentError for what is no optimizer of torch, or not two matrices."""
+    import torch
+
+    if optimizer is not None and not hasattr(optimizer, "param_groups"):
+        raise ArgumentError(f"expected an optimizer of torch, got {short_repr(optimizer)}")
+    if matrices is None:
+        return
+    match matrices:
+        case (torch.Tensor(ndim=2), torch.Tensor(ndim=2)):
+            return
+    raise ArgumentError(
+        f"matrices must be the input and the output matrix, got {short_repr(matrices)}"
+    )
 
 
 def embeddings_of(module: Any) -> Matrices:
@@ -117,7 +141,7 @@ def check_gradient(compute_loss: Callable[[], Any], wte: Any) -> None:
         if not part.any():
             raise AssertionError(
                 f"gradient: nothing of it comes from the {use}: that is detached, does not read "
-                "this matrix, or reads it as another parameter"
+                "this matrix, or reads it as another parameter or otherwise than by its rows"
             )
     largest = max(part.abs().max().item() for part in (from_input, from_output))
     error = (total - (from_input + from_output)).abs().max().item()
@@ -135,7 +159,10 @@ def gradients(loss: Any, tensors: list[Any]) -> list[Any]:
 
     if not loss.requires_grad:
         raise AssertionError("gradient: the loss does not depend on any parameter")
-    found = torch.autograd.grad(loss, tensors, allow_unused=True, materialize_grads=True)
+    try:
+        found = torch.autograd.grad(loss, tensors, allow_unused=True, materialize_grads=True)
+    except RuntimeError as error:  # of a checkpoint with use_reentrant=True, for example
+        raise ArgumentError(f"torch cannot compute the gradient: {error}") from error
     return [gradient.to_dense().double() for gradient in found]
 
 
@@ -145,12 +172,19 @@ def reading_rows_of(lookup: Any, wte: Any) -> Iterator[None]:
     import torch
     from torch.overrides import TorchFunctionMode
 
+    TAKE_ROWS = (
+        torch.nn.functional.embedding,
+        torch.embedding,
+        torch.index_select,
+        torch.Tensor.index_select,
+    )
+
     class ReadOtherRows(TorchFunctionMode):
         def __torch_function__(
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             kwargs = kwargs or {}
-            takes_rows = function in (torch.nn.functional.embedding, torch.embedding)
+            takes_rows = function in TAKE_ROWS
             if function is torch.Tensor.__getitem__:  # wte[ids]
                 takes_rows = torch.is_tensor(args[1])
             if takes_rows:
@@ -196,7 +230,12 @@ def check_step(
         step_gradients = gradients(compute_loss(), trained)
         for parameter, gradient in zip(trained, step_gradients, strict=True):
             parameter.grad = gradient.to(parameter.dtype)
-        optimizer.step()
+        try:
+            optimizer.step()
+        except Exception as error:  # of an optimizer that needs a closure, for example
+            raise ArgumentError(
+                f"the optimizer failed in a step: {type(error).__name__}: {error}"
+            ) from error
         wte, lm_head = (matrix.detach() for matrix in find_matrices())
         if not wte.equal(lm_head):
             raise AssertionError("optimizer: after one step, input and output matrix differ")
@@ -221,6 +260,7 @@ def unchanged(parameters: list[Any]) -> Iterator[None]:
 def copied_state(optimizer: Any) -> Iterator[None]:
     """In the `with` block, an optimizer works on a copy of its state and settings."""
     before = dict(vars(optimizer))
+    old_state, old_groups = optimizer.state, optimizer.param_groups
     state = copy.copy(optimizer.state)  # with the same parameters as keys
     for parameter, values in optimizer.state.items():
         state[parameter] = copy.deepcopy(values)
@@ -234,3 +274,5 @@ def copied_state(optimizer: Any) -> Iterator[None]:
     finally:
         vars(optimizer).clear()
         vars(optimizer).update(before)
+        # They may be those of another optimizer, inside this one.
+        optimizer.state, optimizer.param_groups = old_state, old_groups

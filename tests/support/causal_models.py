@@ -36,7 +36,7 @@ SMALL = {
     **dict.fromkeys(("head_dim", "v_head_dim", "qk_head_dim", "attention_head_size"), 8),
     **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim", "kv_lora_rank", "q_lora_rank"), 8),
     **dict.fromkeys(("max_position_embeddings", "n_positions"), 64),
-    **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input"), V),
+    **dict.fromkeys(("vocab_size", "unpadded_vocab_size", "vocab_size_per_layer_input"), V),
     **dict.fromkeys(("n_group", "topk_group", "first_k_dense_replace"), 1),
     **dict.fromkeys(("pad_token_id", "pad_idx", "num_nextn_predict_layers"), 0),
     **dict.fromkeys(("bos_token_id", "decoder_start_token_id"), 1),

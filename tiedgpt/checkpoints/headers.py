@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, short_repr
 from .download import Repository, is_offline
 from .files import (
     CONFIG,
@@ -50,7 +50,9 @@ class AnyModel:
             return {}
         if not required and weights_file(self.place) is None:
             return {}
-        return dict(stored_tensors(self.place, MAX_HEADER))
+        stored = stored_tensors(self.place, MAX_HEADER)
+        # In memory alone are the zeros that stand for biases, which nanoGPT's files need not have.
+        return {name: tensor for name, tensor in stored if not isinstance(tensor.memory, bytearray)}
 
     def compare(self, one: Tensor, other: Tensor) -> tuple[bool, int]:
         """Whether two matrices of one shape [V, D] have the same values, and the rows compared.
@@ -74,7 +76,7 @@ class AnyModel:
 
 
 def open_any(source: str, weights: bool = True) -> AnyModel:
-    """The model of a directory, a .safetensors file, a config.json, or a name of the hub.
+    """The model of a directory, a file of weights, a config.json, or a name of the hub.
 
     weights: False if a folder with config.json alone will do for a name. Raises CheckpointError for
     what is none of these, and for a config.json that cannot be read.
@@ -113,17 +115,25 @@ def fetch_tensors(repository: Repository, required: bool) -> dict[str, Tensor]:
     index = fetch_json(repository, INDEX)
     if index is None and required:
         raise CheckpointError(
-            f"{repository.label} has neither {WEIGHTS} nor {INDEX}; a pytorch_model.bin, if it has "
-            "one, is a pickle, which is not read"
+            f"{repository.label} has neither {WEIGHTS} nor {INDEX}; a pytorch_model.bin is read "
+            "only if it is here, with its config.json: give their directory"
         )
     if index is None:
         return {}
     tensors = {}
-    for file in sorted(set(check_weight_map(index, f"{repository.label}/{INDEX}").values())):
+    weight_map = check_weight_map(index, f"{repository.label}/{INDEX}")
+    for file in sorted(set(weight_map.values())):
         header = fetch_header(repository, file)
         if header is None:
             raise CheckpointError(f"{repository.label} has no {file}, which {INDEX} names (404)")
         tensors |= header
+    stored = {name: tensor.file.name for name, tensor in tensors.items()}
+    if stored != weight_map:
+        name, file = min(stored.items() ^ weight_map.items())
+        raise CheckpointError(
+            f"{repository.label}/{INDEX}: it and the files do not agree on tensor "
+            f"{short_repr(name)} in {file}"
+        )
     return tensors
 
 

@@ -52,7 +52,7 @@ HELD = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_models(
         parser,
-        "a directory, a .safetensors file, a config.json, or a name, such as owner/name on the hub",
+        "a directory, a file of weights, a config.json, or a name, such as owner/name on the hub",
     )
     options.add(parser, "json")
 
@@ -112,7 +112,12 @@ def in_words(report: Report) -> Report:
     if matrix is not None:
         words["matrix"] = " x ".join(f"{size:,}" for size in matrix["shape"])
     if report["equal_rows"] is not None:
-        words["equal_rows"] = f"{report['equal_rows']:,} of {matrix['shape'][0]:,}"
+        rows = matrix["shape"][0]
+        words["equal_rows"] = f"{report['equal_rows']:,} of {rows:,}"
+        if report["equal_rows"] < rows:
+            words["holds"] = "two, equal in a sample"
+        elif report["wasted_bytes"] == 0:
+            words["holds"] = "one, by two names"
     if report["parameters"] is not None:
         words["more"] = f"{report['parameters']['more_percent']:.1f}%"
         words["less"] = f"{report['parameters']['less_percent']:.1f}%"
@@ -127,6 +132,13 @@ def advice(report: Report) -> Iterator[str]:
         yield f"not known; these may be the matrices: {', '.join(report['unclear'])}"
     elif report["holds"] is None:
         yield "not known; no weights have a known name and the shape that config.json gives"
+    elif not report["usual"]:
+        yield (
+            "how it is read is not known: transformers looks for other names, or the model has its "
+            "own code"
+        )
+    elif report["holds"] == "embedding" and report["flag"]["class_without_head"] is not None:
+        yield f"config.json says {report['flag']['class_without_head']}, which has no head"
     if report["conflict"]:
-        mend = report["mend"].replace("\n", "\n  ")
-        yield f"conflict: {report['conflict']}\n  {mend}"
+        lines = [f"conflict: {report['conflict']}", *report["mend"].splitlines()]
+        yield "\n  ".join(lines)

@@ -33,7 +33,7 @@ from .tables import Cells, percent, print_table, shown
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_models(
         parser,
-        "a known name, which needs no files, a directory, a .safetensors file, a config.json or "
+        "a known name, which needs no files, a directory, a file of weights, a config.json or "
         "owner/name of the hub (default: the variable TIEDGPT_MODEL, else gpt2)",
     )
     parser.add_argument(
@@ -80,7 +80,7 @@ def count_model(source: str | None, as_json: bool) -> None:
         name = os.environ.get(DEFAULT_MODEL) or "gpt2"
     config = known_config(name)
     if config is None:
-        model = find_other_kind(source)
+        model = find_other_kind(name)
         if model is not None:
             print_sizes(size_report(name, model), as_json)
             return
@@ -101,10 +101,8 @@ def count_model(source: str | None, as_json: bool) -> None:
     print_counts(title, report, shares, with_shares=True)
 
 
-def find_other_kind(source: str | None) -> AnyModel | None:
+def find_other_kind(source: str) -> AnyModel | None:
     """The model of a source that is no GPT-2; None for a GPT-2, and for what cannot be read."""
-    if source is None:
-        return None
     try:
         model = open_any(source, weights=False)
     except CheckpointError:  # find_model says why

@@ -12,7 +12,13 @@ Report = dict[str, Any]
 SIZE = Range(1, 2**31 - 1)
 # The names of the width of both matrices in config.json. The first one that is there holds.
 WIDTHS = ("word_embed_proj_dim", "embedding_size", "hidden_size", "n_embd", "d_model")
-BUFFER = re.compile(r"(masked_bias|inv_freq|position_ids)$")  # stored, but no parameter
+# Stored, but no parameters: the buffers in the files of transformers 5.24, of all kinds. Ernie and
+# Laguna have parameters of the same name, in moe_statics and experts.
+BUFFER = re.compile(
+    r"(masked_bias|inv_freq|position_ids|layer_scalar|act_fn\.(beta|eps)"
+    r"|(?<!moe_statics\.)(?<!experts\.)e_score_correction_bias|(gate|router)\.expert_bias"
+    r"|slope_rate|(query|key|diagonal)_decay|global_(mean|invstd))$"
+)
 CAUSAL_MASK = re.compile(r"(attn|attention)\.bias$")  # with four axes, in older files
 
 # Kinds whose layers are those of Llama -> what is different: biases of q, k and v; gains of the

@@ -32,9 +32,37 @@ IN_A_LAYER = re.compile(r"(^|\.)(h|layers?|blocks?)\.\d+\.")
 # Tables of something else than tokens, or for the layers: never one of the two matrices.
 OTHER_TABLE = re.compile(r"wpe|position|pos_emb|token_type|per_layer")
 
-METAS_NAME = "tok_embeddings.weight"  # in files as Meta published them, which few programs read
-# Before the names of a wrapped module: with them, transformers finds no tensor of the file.
-WRAPPERS = ("module.", "_orig_mod.", "base_model.model.")
+# The modules of both matrices in the files of a kind (measured with transformers 5.24). A tensor of
+# another name is not read: one of a wrapped model, say, or one of another program.
+LLAMAS_NAMES = ("model.embed_tokens", "lm_head")  # those of most kinds
+OTHER_NAMES = {
+    **dict.fromkeys(
+        ("gpt2", "gpt_neo", "gptj", "mpt", "codegen", "gpt_bigcode", "exaone"),
+        ("transformer.wte", "lm_head"),
+    ),
+    **dict.fromkeys(("bloom", "falcon"), ("transformer.word_embeddings", "lm_head")),
+    **dict.fromkeys(
+        ("mamba", "mamba2", "falcon_mamba", "nemotron_h", "xlstm"),
+        ("backbone.embeddings", "lm_head"),
+    ),
+    "gpt_neox": ("gpt_neox.embed_in", "embed_out"),
+    "opt": ("model.decoder.embed_tokens", "lm_head"),
+    "bert": ("bert.embeddings.word_embeddings", "cls.predictions.decoder"),
+    **dict.fromkeys(
+        ("roberta", "xlm-roberta", "camembert"),
+        ("roberta.embeddings.word_embeddings", "lm_head.decoder"),
+    ),
+    "openai-gpt": ("transformer.tokens_embed", "lm_head"),
+    "rwkv": ("rwkv.embeddings", "head"),
+}
+NAMES_WITH_TEXT_CONFIG = (  # models of texts and images have one of these
+    LLAMAS_NAMES,
+    ("model.language_model.embed_tokens", "lm_head"),
+    ("model.text_model.embed_tokens", "lm_head"),
+    ("language_model.model.embed_tokens", "language_model.lm_head"),
+)
+# The ends of the names of transformers' classes that have no head, or one that predicts no tokens.
+NO_HEAD = re.compile(r"((?<!LMHead)(?<!DoubleHeads)Model|Classification|QuestionAnswering)$")
 # The parts of a module whose weight is quantised, by GPTQ and AWQ, MLX, compressed-tensors, FP8
 QUANTISED = ("qweight", "scales", "biases", "weight_packed", "weight_scale", "weight_scale_inv")
 
@@ -113,21 +141,24 @@ def tie_report(name: str, model: AnyModel) -> Report:
     "flag" is what config.json says, "holds" what the files have: "embedding" or "head" if they have
     one of the matrices, "equal", "different" or "not comparable" if they have both. "equal_rows" is
     how many rows were compared to say "equal". "transformers" and "others" are "tied", "untied",
-    "random head", "random embedding" or "error". Raises CheckpointError.
+    "random head", "random embedding" or "error"; they are not known for matrices without "usual"
+    names. Raises CheckpointError.
     """
     flag = read_flag(model.config)
     tensors = model.read_tensors()
     matrices = find_matrices(model.config, tensors)
     holds, rows = what_is_held(model, matrices)
-    reading = read(flag, holds)
+    is_usual = have_usual_names(model.config, matrices.stored)
+    reading = read(flag, holds if is_usual else None)
     embedding, head = matrices.embedding, matrices.head
-    if embedding is not None and embedding.name == METAS_NAME:
-        reading = UNKNOWN
+    if embedding is not None and embedding.dtype not in FLOATS:  # by MLX, say
+        reading = reading._replace(transformers=None)
     return {
         "model": name,
         "flag": flag,
         "embedding": tensor_report(embedding),
         "head": tensor_report(head),
+        "usual": is_usual,
         "unclear": matrices.unclear,
         "tensors": len(tensors),
         "holds": holds,
@@ -169,6 +200,8 @@ def read(flag: Report, holds: str | None) -> Reading:
     if outer != flag["tied"] and reading.transformers in ("random head", "random embedding"):
         missing = "transformers never ties this kind, and the files lack one of the matrices"
         return reading._replace(conflict=missing)
+    if flag["class_without_head"] is not None and holds == "embedding":
+        return reading._replace(conflict="", mend="")  # no program needs a head
     if flag["nested"] is None or flag["outer"] in (None, flag["nested"]):
         return reading
     outer_value, nested_value = ("true", "false") if flag["outer"] else ("false", "true")
@@ -190,15 +223,16 @@ def read_flag(config: dict[str, Any]) -> Report:
     "outer" is what transformers goes by: the flag of the whole model, or else the default of the
     kind, None if that is not known. "nested" is the flag in text_config, None if there is none;
     other programs go by that one, too. "place" is where "tied" is said, None for the default.
-    Raises CheckpointError for a flag that is neither true nor false.
+    "class_without_head" is the class of the model, None for one that has a head. Raises
+    CheckpointError for a flag that is neither true nor false.
     """
     kind = config.get("model_type")
     outer = config.get(FLAG)
     nested = text_config(config).get(FLAG)
-    for flag in (outer, nested):
-        if flag is not None and not isinstance(flag, bool):
+    for fields in (config, text_config(config)):
+        if FLAG in fields and not isinstance(fields[FLAG], bool):
             raise CheckpointError(
-                f"config.json: {FLAG} must be true or false, got {short_repr(flag)}"
+                f"config.json: {FLAG} must be true or false, got {short_repr(fields[FLAG])}"
             )
     place = FLAG if outer is not None else None
     if outer is None and kind in TIED_BY_DEFAULT:
@@ -215,7 +249,21 @@ def read_flag(config: dict[str, Any]) -> Report:
         "place": place,
         "outer": outer,
         "nested": nested,
+        "class_without_head": class_without_head(config),
     }
+
+
+def class_without_head(config: dict[str, Any]) -> str | None:
+    """The class that config.json names, if it has no head that predicts tokens.
+
+    >>> class_without_head({"architectures": ["MistralModel"]})
+    'MistralModel'
+    >>> class_without_head({"architectures": ["GPT2LMHeadModel"]})
+    """
+    match config.get("architectures"):
+        case [str(name), *_] if NO_HEAD.search(name):
+            return name
+    return None
 
 
 # What the files hold
@@ -245,6 +293,27 @@ class Matrices:
         return [matrix for matrix in (self.embedding, self.head) if matrix is not None]
 
 
+def have_usual_names(config: dict[str, Any], matrices: list[Tensor]) -> bool:
+    """Whether the stored matrices have the names that transformers looks for in this kind.
+
+    Of a kind whose code is in its repository, the names are not known.
+    """
+    kind = str(config.get("model_type"))
+    if "auto_map" in config and kind not in TIED_BY_DEFAULT + UNTIED_BY_DEFAULT:
+        return False
+    usual = [OTHER_NAMES.get(kind, LLAMAS_NAMES)]
+    if "model_type" not in config:
+        usual += OTHER_NAMES.values()
+    if text_config(config):
+        usual += NAMES_WITH_TEXT_CONFIG
+    modules = {matrix.name.rpartition(".")[0] for matrix in matrices}
+    for embedding, head in usual:
+        without_prefix = embedding.partition(".")[2]  # as the model without its head is saved
+        if modules <= {embedding, head} or modules <= {without_prefix, head}:
+            return True
+    return False
+
+
 def find_matrices(config: dict[str, Any], tensors: dict[str, Tensor]) -> Matrices:
     """The two matrices, by the ends of their names and their shape."""
     shape = matrix_shape(config) or shape_of_embedding(tensors)
@@ -253,13 +322,10 @@ def find_matrices(config: dict[str, Any], tensors: dict[str, Tensor]) -> Matrice
     has_quantised = False
     for module, parts in modules_outside_layers(tensors).items():
         weight = parts.get("weight") or next(iter(parts.values()))
-        has_floats = weight.dtype in FLOATS
-        is_quantised = any(part in QUANTISED for part in parts) or not has_floats
+        is_quantised = weight.dtype not in FLOATS or any(part in QUANTISED for part in parts)
         last_name = module.rpartition(".")[2]
-        role = "embedding" if last_name in EMBEDDINGS else "head"
-        has_name = last_name in EMBEDDINGS + HEADS and not module.startswith(WRAPPERS)
-        if has_name and (is_quantised or weight.shape == shape):
-            found[role].append(weight)
+        if last_name in EMBEDDINGS + HEADS and (is_quantised or weight.shape == shape):
+            found["embedding" if last_name in EMBEDDINGS else "head"].append(weight)
             has_quantised |= is_quantised
         elif any(could_be_matrix(tensor, shape) for tensor in parts.values()):
             unclear += [tensor.name for tensor in parts.values()]
