@@ -17,7 +17,7 @@ from support.commands import answer, assert_one_error_line, output
 from support.loopback_hub import COMMIT, INDEX, NAME, WEIGHTS, Fault
 from support.loopback_hub import CONFIG as HUB_CONFIG
 
-from tiedgpt.checkpoints import headers
+from tiedgpt.checkpoints import headers, safetensors
 from tiedgpt.checkpoints.headers import open_any
 from tiedgpt.errors import TiedGPTError
 from tiedgpt.study.ties import tie_report
@@ -94,7 +94,8 @@ def test_the_flag_and_the_files(tmp_path, run, flag, holds, transformers, others
     assert (report["transformers"], report["others"]) == (transformers, others)
     assert bool(report["conflict"]) == bool(report["mend"]) == is_conflict
     assert code == int(is_conflict)
-    assert report["equal_rows"] == (V if holds == "equal" else None)
+    assert report["equal_rows"] == {"equal": V, "different": 0}.get(holds)
+    assert report["compared_rows"] == (V if holds in ("equal", "different") else None)
     assert report["wasted_bytes"] == (4 * V * D if holds == "equal" else 0)
     tied, untied = report["parameters"]["tied"], report["parameters"]["untied"]
     assert (tied["total"], untied["total"]) == (2 * V * D, 3 * V * D)  # LAYER is one V D
@@ -104,7 +105,16 @@ def test_one_changed_number_in_the_last_row_is_another_head(tmp_path):
     changed = EMBEDDING.copy()
     changed[-1, -1] += 1e-6
     path = write(tmp_path / "model", {**CONFIG, FLAG: True}, {E: EMBEDDING, H: changed})
-    assert report_of(path)["holds"] == "different"
+    report = report_of(path)
+    assert (report["holds"], report["equal_rows"]) == ("different", V - 1)
+
+
+def test_the_rows_of_large_matrices_are_counted_over_their_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr(safetensors, "VALUES_PER_PIECE", 7)  # a piece ends in the middle of a row
+    changed = EMBEDDING.copy()
+    changed[[0, 3, V - 1], [0, D - 1, D // 2]] += 1
+    path = write(tmp_path / "model", {**CONFIG, FLAG: True}, {E: EMBEDDING, H: changed})
+    assert report_of(path)["equal_rows"] == V - 3
 
 
 def test_the_mend_of_config_json_ends_the_conflict(tmp_path, run):
@@ -464,7 +474,7 @@ def test_the_hub_is_asked_for_headers_and_rows_alone(hub_server, big, run):
     )
     assert [each.sent for each in rows] == 16 * [4 * D * headers.ROWS_AT_A_PLACE]
     shown = output(run, "check", name)
-    assert "32 of 3,000" in shown
+    assert "32 of 32 sampled" in shown
     assert "sample" in shown
 
 

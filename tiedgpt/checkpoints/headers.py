@@ -54,25 +54,24 @@ class AnyModel:
         # In memory alone are the zeros that stand for biases, which nanoGPT's files need not have.
         return {name: tensor for name, tensor in stored if not isinstance(tensor.memory, bytearray)}
 
-    def compare(self, one: Tensor, other: Tensor) -> tuple[bool, int]:
-        """Whether two matrices of one shape [V, D] have the same values, and the rows compared.
+    def equal_rows(self, one: Tensor, other: Tensor) -> tuple[int, int]:
+        """How many rows of two matrices of one shape [V, D] have the same values, and of how many.
 
         All rows are compared if the files are here, else a sample. Raises CheckpointError for a
         dtype that is not a float.
         """
         V = one.shape[0]
         if isinstance(self.place, Path):
-            return one.has_values_of(other), V
+            return one.equal_rows(other), V
         last = max(V - ROWS_AT_A_PLACE, 0)  # the first row of the last place
         firsts = {place * last // (SAMPLED_PLACES - 1) for place in range(SAMPLED_PLACES)}
-        rows = 0
+        equal = compared = 0
         for first in sorted(firsts):
             end = min(first + ROWS_AT_A_PLACE, V)
-            rows += end - first
+            compared += end - first
             one_rows = fetch_rows(self.place, one, first, end)
-            if not one_rows.has_values_of(fetch_rows(self.place, other, first, end)):
-                return False, rows
-        return True, rows
+            equal += one_rows.equal_rows(fetch_rows(self.place, other, first, end))
+        return equal, compared
 
 
 def open_any(source: str, weights: bool = True) -> AnyModel:

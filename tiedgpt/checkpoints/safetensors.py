@@ -137,11 +137,30 @@ class Tensor:
         """
         if self.shape != other.shape:
             return False
-        if self.memory is other.memory and self.start == other.start:
-            if (self.dtype, self.strides) == (other.dtype, other.strides):
-                return True  # they are one place in the file
+        if self.is_at_place_of(other):
+            return True
         pairs = zip(self._pieces(), other._pieces(), strict=True)
         return all(np.array_equal(piece, other_piece) for (_, piece), (_, other_piece) in pairs)
+
+    def is_at_place_of(self, other: "Tensor") -> bool:
+        """Whether another tensor of this shape is the same bytes of the same file."""
+        if self.memory is not other.memory or self.start != other.start:
+            return False
+        return (self.dtype, self.strides) == (other.dtype, other.strides)
+
+    def equal_rows(self, other: "Tensor") -> int:
+        """How many rows of two matrices of one shape [V, D] have the same values.
+
+        Raises CheckpointError for a dtype that is not in FLOATS.
+        """
+        V, D = self.shape
+        if self.is_at_place_of(other):
+            return V
+        is_equal = np.ones(V, dtype=bool)
+        for (place, piece), (_, other_piece) in zip(self._pieces(), other._pieces(), strict=True):
+            different = np.flatnonzero(piece != other_piece)
+            is_equal[(place.start + different) // D] = False
+        return int(is_equal.sum())
 
     def _pieces(self) -> Iterator[tuple[slice, np.ndarray]]:
         """The values piece by piece: which of the flat values they are, and the values."""

@@ -1,9 +1,9 @@
 """Say whether a language model of any kind is tied.
 
-By config.json, by the files, and as other programs read them. No model is loaded or downloaded:
-of a model on the hub, config.json and the headers of the weights are read, and 32 rows of the two
-matrices if the files have both. The exit code is 1 if config.json and the files contradict each
-other, and 2 if a model cannot be read.
+By config.json, by the files, and as other programs read them: transformers 5, and most others,
+which go by config.json alone. No model is loaded or downloaded: of a model on the hub, config.json
+and the headers of the weights are read, and 32 rows of the two matrices if the files have both. The
+exit code is 1 if config.json and the files contradict each other, and 2 if a model cannot be read.
 
 examples:
   tiedgpt check my-model other-model
@@ -79,15 +79,15 @@ def run(args: argparse.Namespace) -> None:
 
 
 def print_reports(reports: Sequence[Report]) -> None:
-    """Print a table with a column for each model, and below it what is to be done."""
+    """Print what is to be said of each model, and a table with a column for each."""
     names = [one_line(report["model"]) for report in reports]
+    for name, report in zip(names, reports, strict=True):
+        for line in answers(report):
+            print(fill(f"{name}: {line}"))
+    print()
     rows: list[Cells] = [("", *names)]
     rows += rows_of_fields(FIELDS, [in_words(report) for report in reports])
     print_table(rows)
-    for name, report in zip(names, reports, strict=True):
-        for line in advice(report):
-            print()
-            print(fill(f"{name}: {line}"))
 
 
 def said(flag: Report) -> str:
@@ -111,12 +111,12 @@ def in_words(report: Report) -> Report:
     matrix = report["embedding"] or report["head"]
     if matrix is not None:
         words["matrix"] = " x ".join(f"{size:,}" for size in matrix["shape"])
-    if report["equal_rows"] is not None:
-        rows = matrix["shape"][0]
-        words["equal_rows"] = f"{report['equal_rows']:,} of {rows:,}"
-        if report["equal_rows"] < rows:
-            words["holds"] = "two, equal in a sample"
-        elif report["wasted_bytes"] == 0:
+    if report["compared_rows"] is not None:
+        is_sample = report["compared_rows"] < matrix["shape"][0]
+        words["equal_rows"] = f"{report['equal_rows']:,} of {report['compared_rows']:,}"
+        if is_sample:
+            words["equal_rows"] += " sampled"
+        elif report["holds"] == "equal" and report["wasted_bytes"] == 0:
             words["holds"] = "one, by two names"
     if report["parameters"] is not None:
         words["more"] = f"{report['parameters']['more_percent']:.1f}%"
@@ -124,8 +124,10 @@ def in_words(report: Report) -> Report:
     return report | words
 
 
-def advice(report: Report) -> Iterator[str]:
-    """What the table does not say: what is not clear, or the conflict and below it its mend."""
+def answers(report: Report) -> Iterator[str]:
+    """Whether the model is tied; what is not clear; or the conflict, and below it its mend."""
+    if not report["conflict"] and report["transformers"] == report["others"] is not None:
+        yield report["others"]
     if report["tensors"] == 0:
         yield "config.json alone was read"
     elif report["holds"] is None and report["unclear"]:

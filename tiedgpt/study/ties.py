@@ -97,7 +97,10 @@ class Reading(NamedTuple):
 
 UNKNOWN = Reading(None, None)
 SAY_TIED = f'write "{FLAG}": true into config.json, unless the other matrix was lost'
-SAY_UNTIED = f'write "{FLAG}": false into config.json'
+SAY_UNTIED = (
+    f'if this head was trained, write "{FLAG}": false into config.json;\n'
+    "if it is an old copy, remove it from the files"
+)
 SAVE_AGAIN = (
     'model = transformers.AutoModelForCausalLM.from_pretrained("DIRECTORY")\n'
     'model.save_pretrained("NEW_DIRECTORY")'
@@ -139,15 +142,15 @@ def tie_report(name: str, model: AnyModel) -> Report:
     """What `check` says of a model. A value is None if it is not known.
 
     "flag" is what config.json says, "holds" what the files have: "embedding" or "head" if they have
-    one of the matrices, "equal", "different" or "not comparable" if they have both. "equal_rows" is
-    how many rows were compared to say "equal". "transformers" and "others" are "tied", "untied",
+    one of the matrices, "equal", "different" or "not comparable" if they have both. "equal_rows" of
+    "compared_rows" are the same in both. "transformers" and "others" are "tied", "untied",
     "random head", "random embedding" or "error"; they are not known for matrices without "usual"
     names. Raises CheckpointError.
     """
     flag = read_flag(model.config)
     tensors = model.read_tensors()
     matrices = find_matrices(model.config, tensors)
-    holds, rows = what_is_held(model, matrices)
+    holds, equal_rows, compared_rows = what_is_held(model, matrices)
     is_usual = have_usual_names(model.config, matrices.stored)
     reading = read(flag, holds if is_usual else None)
     embedding, head = matrices.embedding, matrices.head
@@ -162,7 +165,8 @@ def tie_report(name: str, model: AnyModel) -> Report:
         "unclear": matrices.unclear,
         "tensors": len(tensors),
         "holds": holds,
-        "equal_rows": rows,
+        "equal_rows": equal_rows,
+        "compared_rows": compared_rows,
         **reading._asdict(),
         "wasted_bytes": wasted_bytes(embedding, head) if holds == "equal" else 0,
         "parameters": count_stored(tensors, matrices.countable),
@@ -370,17 +374,17 @@ def could_be_matrix(tensor: Tensor, shape: tuple[int, ...] | None) -> bool:
     return V in tensor.shape or (D in tensor.shape and max(tensor.shape) > V)
 
 
-def what_is_held(model: AnyModel, matrices: Matrices) -> tuple[str | None, int | None]:
-    """The "holds" of tie_report, and the number of rows that were compared and are equal."""
+def what_is_held(model: AnyModel, matrices: Matrices) -> tuple[str | None, int | None, int | None]:
+    """The "holds", "equal_rows" and "compared_rows" of tie_report."""
     stored = matrices.stored
     if len(stored) == 2 and matrices.has_quantised:
-        return "not comparable", None
+        return "not comparable", None, None
     if len(stored) == 2:
-        is_same, rows = model.compare(*stored)
-        return ("equal", rows) if is_same else ("different", None)
+        equal, compared = model.equal_rows(*stored)
+        return ("equal" if equal == compared else "different"), equal, compared
     if len(stored) == 1:
-        return ("head" if matrices.embedding is None else "embedding"), None
-    return None, None
+        return ("head" if matrices.embedding is None else "embedding"), None, None
+    return None, None, None
 
 
 def wasted_bytes(embedding: Tensor | None, head: Tensor | None) -> int:
