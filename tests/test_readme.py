@@ -89,6 +89,20 @@ def test_the_readme_has_the_table_of_the_idea(capsys):
         assert capsys.readouterr().out.startswith(shown)
 
 
+def test_the_conflict_that_check_shows(tmp_path, monkeypatch, capsys):
+    model = tiedgpt.load_model("shakespeare-tied")
+    tiedgpt.save_model(model.untie("zeros"), None, tmp_path / "my-checkpoint")
+    config_file = tmp_path / "my-checkpoint" / "config.json"
+    config = json.loads(config_file.read_text(encoding="utf-8"))
+    config_file.write_text(json.dumps({**config, "tie_word_embeddings": True}), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    command, shown = re.search(
+        r"\$ tiedgpt (check my-checkpoint)\n(.*?)\.\.\.\n```", README, re.S
+    ).groups()
+    assert cli.main(shlex.split(command)) == 1
+    assert capsys.readouterr().out.startswith(shown)
+
+
 GREEDY = re.search(r"\$ tiedgpt (generate --greedy .*)\n(.*)\n", README)
 
 
