@@ -40,6 +40,11 @@ BETWEEN_ROWS = (
     ("w64-0.02:tied", "w64-best:tied"),
     ("w64-0.02:untied", "w64-best:untied"),
     ("w64-best:tied", "w64-0.02:untied"),
+    ("W_E-rate-3:untied", "w64-0.02:untied"),
+    ("W_E-rate-0.3:untied", "w64-0.02:untied"),
+    ("zeros-W_U-rate-3:zeros", "w64-0.02:untied"),
+    ("zeros-W_U-rate-0.3:zeros", "w64-0.02:untied"),
+    ("input-times-8:tied", "w64-0.02:tied"),
 )
 
 
