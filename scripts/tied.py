@@ -314,11 +314,12 @@ def special_tokens(folder, vocabulary, merges):  # -> set of texts
     """The tokens, as <|endoftext|>, that transformers finds before it cuts a text into words."""
     merged = {"".join(pair) for pair in merges}
     special = vocabulary.keys() - merged - set(BYTE_CHARACTERS.values())
+    special.add("<|endoftext|>")  # even if no file has it
     special.update(read_json_if_there(folder / "added_tokens.json"))
     added = read_json_if_there(folder / "tokenizer.json").get("added_tokens", [])
     settings = read_json_if_there(folder / "tokenizer_config.json")
-    settings |= read_json_if_there(folder / "special_tokens_map.json")
-    for name, value in settings.items():
+    more_settings = read_json_if_there(folder / "special_tokens_map.json")
+    for name, value in [*settings.items(), *more_settings.items()]:
         if name == "added_tokens_decoder" or name.endswith("special_tokens"):  # a dict or a list
             added += value.values() if type(value) is dict else value or []
         elif name.endswith("_token"):  # "pad_token": "lord", or {"content": "lord", ...}

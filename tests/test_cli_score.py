@@ -1,7 +1,9 @@
-"""What `tiedgpt score` reads. What it prints is in test_cli_look.py.
+"""What `tiedgpt score` reads, as other commands do. What it prints is in test_cli_look.py.
 
 The tokens of `checkpoint` are bytes, and its context is 64 tokens.
 """
+
+import codecs
 
 import pytest
 from support.commands import answer
@@ -26,6 +28,36 @@ def test_the_text_is_that_of_a_file_or_stdin(
     document = answer(run, "score", "-m", checkpoint, *arguments, stdin=stdin)
     assert document["text_bytes"] == text_bytes
     assert document["file"] == file
+
+
+@pytest.mark.filterwarnings("always::tiedgpt.errors.TiedGPTWarning")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["score"],
+        ["score", "a text"],
+        ["tokenize"],
+        ["generate", "-n", "3", "--seed", "1"],
+        ["study", "--corpus", "-"],
+        ["study", "--corpus", "a text"],
+    ],
+    ids=" ".join,
+)
+def test_a_byte_order_mark_before_a_text_is_dropped_with_a_note(
+    run, checkpoint, tmp_path, monkeypatch, words
+):
+    monkeypatch.chdir(tmp_path)
+    text = "To be, \ufeffor not".encode()
+    model = [checkpoint] if words[0] == "study" else ["-m", checkpoint]
+    (tmp_path / "a text").write_bytes(text)
+    _, expected, _ = run(*words, *model, stdin=text)
+
+    (tmp_path / "a text").write_bytes(codecs.BOM_UTF8 + text)
+    code, out, err = run(*words, *model, stdin=codecs.BOM_UTF8 + text)
+    source = "a text" if "a text" in words else "stdin"
+    assert code == 0
+    assert out == expected != ""
+    assert err.startswith(f"tiedgpt: note: {source} begins with a byte order mark")
 
 
 def test_a_special_token_has_the_bytes_of_its_text(run, checkpoint):

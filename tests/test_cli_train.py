@@ -1,5 +1,6 @@
 """`tiedgpt train`: output, files, signals, --resume, kills."""
 
+import codecs
 import json
 import os
 import random
@@ -24,8 +25,8 @@ from tiedgpt.training.saving import LOG, STATE
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-# A text with a byte order mark, NULs and CRs, which are read as any other character.
-TEXT = "\ufeff" + "".join(
+# A text with a byte order mark inside, NULs and CRs, which are read as any other character.
+TEXT = " \ufeff" + "".join(
     f"Each of {n}\0tokens was read {n * n} times, not once too often.\r\n" for n in range(99)
 )
 SHAPE = ["--n-layer", "1", "--n-head", "2", "--n-embd", "8"]
@@ -95,6 +96,17 @@ def at_step(monkeypatch):
         monkeypatch.setattr(Trainer, "_draw", draw_after_the_action)
 
     return at_step
+
+
+@pytest.mark.filterwarnings("always::tiedgpt.errors.TiedGPTWarning")
+def test_a_byte_order_mark_before_the_text_is_no_part_of_it(train, short_run, tmp_path):
+    corpus = tmp_path / "marked.txt"
+    corpus.write_bytes(codecs.BOM_UTF8 + TEXT.encode())
+    code, _, err = train(*SHORT, corpus=str(corpus))
+    assert code == 0
+    assert f"note: {corpus} begins with a byte order mark" in err
+    for name in ("merges.txt", "model.safetensors"):
+        assert (tmp_path / "model" / name).read_bytes() == (short_run / name).read_bytes()
 
 
 def evaluations(directory):

@@ -6,14 +6,17 @@ transformers reads by more than one file.
 """
 
 import json
+import random
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support.checkpoint_files import write_config, write_shards, write_tensors
-from support.models import SMALL, random_model
+from support.models import SMALL, SMALL_MERGES, random_model
+from support.vocabularies import BYTE_LEVEL, added_token, bpe_model, tokenizer_json
 from test_safetensors import WRONG, every_dtype
 from test_vocabulary import FOLDERS, hostile_texts, write
 
@@ -21,6 +24,8 @@ import tiedgpt
 from tiedgpt import Config
 from tiedgpt.checkpoints import safetensors
 from tiedgpt.errors import CheckpointError, TiedGPTWarning
+from tiedgpt.gpt2.special_tokens import Flags
+from tiedgpt.gpt2.tokenizer import EOT, spelled_ids
 
 ALL_REFUSE = "all refuse"
 WE_REFUSE = "we refuse"  # transformers reads it with other numbers, or with random ones
@@ -304,7 +309,9 @@ def test_the_official_reader_knows_the_same_dtypes():
 # Vocabularies
 
 ONE_FILE = [name for name, (files, _) in FOLDERS.items() if list(files) == ["tokenizer.json"]]
-ONE_FILE.remove("no-added-tokens")  # transformers makes <|endoftext|> a special token, and so do we
+# transformers makes <|endoftext|> a special token of these two, and so do we.
+for name in ("no-added-tokens", "no-eot-in-json"):
+    ONE_FILE.remove(name)
 
 
 @pytest.mark.parametrize("name", ONE_FILE)
@@ -316,3 +323,61 @@ def test_a_tokenizer_json_is_read_as_tokenizers_reads_it(tmp_path, name):
     texts = hostile_texts(["<pad>", *ours.special_tokens])
     expected = [encoding.ids for encoding in theirs.encode_batch(texts, add_special_tokens=False)]
     assert [ours.encode(text, special="token") for text in texts] == expected
+
+
+# Added tokens whose texts overlap: one is a part of another, or begins inside it, or with a space.
+# "low" and "b" are ordinary tokens, too.
+OVERLAPPING = ["<a>", "<a><b>", "a>", "><", "low", " low", "lo w", "\n", " ", "b", "_", "ab c", EOT]
+# White space of each kind, and characters that are a part of a word or not.
+BETWEEN = [*" \t\n\r\x0b\x0c\x1c\x85\xa0\u2003\u200b\u3000", *"x_7é²-<", "  ", "e\u0301", "foo"]
+
+
+def random_added_tokens(rng: random.Random) -> list[dict[str, Any]]:
+    """Up to seven entries of added_tokens with random flags."""
+    ids = spelled_ids(SMALL_MERGES, first_id=0)
+    entries = []
+    for text in rng.sample(OVERLAPPING, rng.randrange(1, 8)):
+        flags = {flag: rng.random() < 0.4 for flag in asdict(Flags())}
+        if text.isspace():
+            flags["lstrip"] = False  # tokenizers ends the process for some texts
+        entries.append(added_token(text, ids.setdefault(text, len(ids)), **flags))
+    return entries
+
+
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 9))]
+)
+def test_tokenizers_finds_the_same_added_tokens(seed):
+    """The ids and the decoded text are the same for added tokens with any flags."""
+    tokenizers = pytest.importorskip("tokenizers")
+    rng = random.Random(seed)
+    for _ in range(30):
+        added = random_added_tokens(rng)
+        prefix_space = rng.random() < 0.5
+        theirs = tokenizers.Tokenizer.from_str(
+            json.dumps(
+                tokenizer_json(
+                    added_tokens=added,
+                    pre_tokenizer=BYTE_LEVEL | {"add_prefix_space": prefix_space},
+                    decoder=BYTE_LEVEL,
+                    model=bpe_model(vocab=spelled_ids(SMALL_MERGES, first_id=0)),
+                )
+            )
+        )
+        ours = tiedgpt.Tokenizer(
+            SMALL_MERGES,
+            {token["content"]: token["id"] for token in added},
+            flags={
+                token["content"]: Flags(**{flag: token[flag] for flag in asdict(Flags())})
+                for token in added
+            },
+            prefix_space=prefix_space,
+        )
+        pieces = [*ours.special_tokens, *BETWEEN]
+        texts = ["".join(rng.choices(pieces, k=rng.randrange(10))) for _ in range(20)]
+        for special in ("token", "text"):
+            theirs.encode_special_tokens = special == "text"
+            for text in texts:
+                ids = ours.encode(text, special)
+                assert ids == theirs.encode(text, add_special_tokens=False).ids, text
+                assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=False), text

@@ -28,6 +28,7 @@ from tiedgpt.documents import Block, Input
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.evaluation import score
 from tiedgpt.fast import blas
+from tiedgpt.gpt2.special_tokens import Flags
 
 distributed = pytest.importorskip("distributed")
 psutil = pytest.importorskip("psutil")
@@ -180,7 +181,7 @@ def test_a_bad_line_is_a_row_with_its_error(run_documents, monkeypatch):
     [
         (b'{"text": "abc", "id": 7}', {"id": 7}),
         (b'{"text": "abc", "id": "\\"error\\": "}', {"id": '"error": '}),
-        (b'\xef\xbb\xbf {"id": "\\u00e9\\ud800", "text" : "abc"} \r', {"id": "é\ud800"}),
+        (b' {"id": "\\u00e9\\ud800", "text" : "abc"} \r', {"id": "é\ud800"}),
         (b'{"text": "abc", "score": NaN}', {"file": "some.jsonl", "offset": 0}),
         (b'{"text": "abc", "id": null}', {"file": "some.jsonl", "offset": 0}),
         (b'{"text": "abc", "id": 1.5}', {"file": "some.jsonl", "offset": 0}),
@@ -195,6 +196,24 @@ def test_a_row_has_the_id_or_the_place_of_its_line(run_documents, line, opening)
     assert row["tokens"] == row["bytes"] == 2
     for name, value in opening.items():
         assert row[name] == value
+
+
+@pytest.mark.filterwarnings("always::tiedgpt.errors.TiedGPTWarning")
+def test_a_byte_order_mark_before_a_file_is_dropped_with_a_note(run_documents):
+    lines = b'{"text": "abc", "id": 1}\n{"text": "abc"}\n'
+    for file, data in (
+        ("plain", lines),
+        ("marked", b"\xef\xbb\xbf" + lines),
+        ("packed", gzip.compress(b"\xef\xbb\xbf" + lines)),
+    ):
+        Path(file).write_bytes(data)
+    _, _, err = run_documents(inputs=["plain", "marked", "packed"])
+    for file in ("marked", "packed"):
+        assert f"note: {file} begins with a byte order mark" in err
+    assert "plain" not in err
+    rows = read_rows()
+    assert rows[::2] == [rows[0]] * 3
+    assert [row["offset"] for row in rows[1::2]] == [25, 28, 28]
 
 
 def test_tokens_and_bytes_are_counted_apart(run, place, scheduler):
@@ -412,11 +431,13 @@ def test_a_vocabulary_with_other_tokens_has_another_hash(model):
         Tokenizer([("a", "b")]),
         Tokenizer([("a", "c")]),
         Tokenizer([], special_tokens={"<|end|>": 256}),
-        Tokenizer([], plain_tokens=["<|endoftext|>"]),
+        Tokenizer([], flags={"<|endoftext|>": Flags(special=False)}),
         Tokenizer([], special_tokens={"<|endoftext|>": 0}, first_id=1),
+        Tokenizer([], missing_bytes=[0]),
+        Tokenizer([], prefix_space=True),
     ):
         hashes.add(documents.model_sha256(model, tokenizer))
-    assert len(hashes) == 6
+    assert len(hashes) == 8
 
 
 def test_a_foreign_directory_is_refused_and_untouched(run_documents):

@@ -578,6 +578,16 @@ def test_a_token_that_another_file_names_is_refused_in_the_prompt(folder, run_ti
     assert code == 0
 
 
+def test_the_end_of_text_is_refused_in_the_prompt_even_if_no_file_has_it(folder, run_tied):
+    """transformers gives it the next id."""
+    vocabulary = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    vocabulary["<other>"] = vocabulary.pop(EOT)
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    assert_refused(run_tied(folder, f"a{EOT}"), f"the special token {EOT}")
+    code, _, _ = run_tied(folder, "a")
+    assert code == 0
+
+
 def test_an_added_token_of_tokenizer_json_is_refused_in_the_prompt(folder, run_tied):
     write_tokenizer_json(folder, added=[{"content": "lord"}])
     assert_refused(run_tied(folder, "my lord"), "the special token lord")

@@ -24,6 +24,7 @@ from support.texts import (
 
 from tiedgpt.errors import ArgumentError, SpecialTokenError, TokenizerError
 from tiedgpt.gpt2 import tokenizer as module
+from tiedgpt.gpt2.special_tokens import Flags
 from tiedgpt.gpt2.tokenizer import EOT, WORDS, Tokenizer, byte_alphabet
 
 
@@ -194,10 +195,10 @@ def test_what_is_not_an_id_is_refused(wrong):
 # Special tokens
 
 EOT_LAST = Tokenizer(SMALL_MERGES)
-PLAIN = Tokenizer(SMALL_MERGES, {EOT: 261, "<user>": 262}, plain_tokens=["<user>"])
-PART = Tokenizer(SMALL_MERGES, {"<|end|>": 261, "end": 262}, plain_tokens=["end"])
+PLAIN = Tokenizer(SMALL_MERGES, {EOT: 261, "<user>": 262}, flags={"<user>": Flags(special=False)})
+PART = Tokenizer(SMALL_MERGES, {"<|end|>": 261, "end": 262}, flags={"end": Flags(special=False)})
 NORMALIZED = Tokenizer(
-    SMALL_MERGES, {EOT: 261, "<|end|>": 262, "!<": 263}, normalized_tokens=["!<"]
+    SMALL_MERGES, {EOT: 261, "<|end|>": 262, "!<": 263}, flags={"!<": Flags(normalized=True)}
 )
 # Tokens that are ordinary ones, too. "!!" is a merge.
 MERGES = [*SMALL_MERGES, ("!", "!")]
@@ -235,6 +236,88 @@ def test_special_tokens_in_a_text(tokenizer, text, special, ids):
     assert tokenizer.decode(ids) == text
 
 
+def with_flags(**flags: Flags) -> Tokenizer:
+    """EOT has id 261, and these tokens the ids from 262 on."""
+    ids = {token: 262 + n for n, token in enumerate(flags)}
+    return Tokenizer(SMALL_MERGES, {EOT: 261} | ids, flags=flags)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "text", "ids"),
+    [
+        (with_flags(MASK=Flags(lstrip=True)), "low \n MASK low", [257, 262, 258]),
+        (with_flags(MASK=Flags(rstrip=True)), "low MASK \n low", [257, 220, 262, 257]),
+        (with_flags(MASK=Flags(single_word=True)), "MASKer MASK!MASK", None),
+        # A token of white space that the token before has taken is not there any more.
+        (
+            Tokenizer(
+                SMALL_MERGES,
+                {"<a>": 261, " ": 262},
+                flags={"<a>": Flags(rstrip=True), " ": Flags(lstrip=True)},
+            ),
+            "<a>  low",
+            [261, 257],
+        ),
+    ],
+    ids=["lstrip", "rstrip", "single-word", "white-space"],
+)
+def test_flags_of_special_tokens(tokenizer, text, ids):
+    """test_conformance.py has many more, compared with the tokenizers library."""
+    if ids is None:
+        ids = [*Tokenizer(SMALL_MERGES).encode("MASKer "), 262, 0, 262]
+    assert tokenizer.encode(text, "token") == ids
+
+
+def test_flags_with_gpt2s_vocabulary(gpt2):
+    """The ids are those of transformers 5. "foo" is an ordinary token, 21943, too."""
+
+    def ids(text: str, token: str, token_id: int, **flags: bool) -> list[int]:
+        special_tokens = gpt2.special_tokens | {token: token_id}
+        tokenizer = Tokenizer(gpt2.merges, special_tokens, flags={token: Flags(**flags)})
+        return tokenizer.encode(text, special="token")
+
+    text = "a <mask> b"
+    assert ids(text, "<mask>", 50257, lstrip=True) == [64, 50257, 275]
+    assert ids(text, "<mask>", 50257, rstrip=True) == [64, 220, 50257, 65]
+    assert ids(text, "<mask>", 50257, lstrip=True, rstrip=True) == [64, 50257, 65]
+    text = "foo foobar foo"
+    assert ids(text, "foo", 21943, single_word=True) == [21943, 11511, 30973, 220, 21943]
+
+
+def test_the_place_of_a_special_token_with_white_space_is_that_of_its_text():
+    tokenizer = with_flags(MASK=Flags(lstrip=True, rstrip=True, single_word=True))
+    with pytest.raises(SpecialTokenError, match="at character 8"):
+        tokenizer.encode("MASKer  MASK  ")
+
+
+def test_a_space_is_put_before_each_stretch_of_text():
+    tokenizer = Tokenizer(SMALL_MERGES, prefix_space=True)
+    assert tokenizer.encode("") == []
+    assert tokenizer.encode("low") == tokenizer.encode(" low") == [258]
+    assert tokenizer.encode(f"low{EOT}\nlow", special="token") == [258, 261, 220, 198, 257]
+
+
+def test_a_vocabulary_without_some_bytes_refuses_a_text_that_needs_one():
+    letters = b"elorw "
+    missing_bytes = set(range(256)) - set(letters)
+    tokenizer = Tokenizer([("l", "o"), ("lo", "w")], missing_bytes=missing_bytes)
+    assert tokenizer.vocab_size == 6 + 2 + 1
+    assert tokenizer.encode(f"low role{EOT}", special="token") == [7, 5, 3, 2, 1, 0, 8]
+    assert tokenizer.decode([7, 5, 3, 2, 1, 0]) == "low role"
+    for text, byte in (("lows", "0x73"), ("é", "0xc3"), ("\n", "0x0a")):
+        with pytest.raises(TokenizerError, match=byte):
+            tokenizer.encode(text)
+
+
+def test_an_unreachable_token_has_an_id_and_a_text_but_no_text_has_it():
+    tokenizer = Tokenizer([("l", "o")], {EOT: 258}, 1, unreachable_tokens={"Ġx": 0, "日": 259})
+    assert tokenizer.vocab_size == 260
+    assert [tokenizer.decode([token]) for token in (0, 257, 258, 259)] == [" x", "lo", EOT, "日"]
+    ids = tokenizer.encode("Ġx x日lo", special="token")
+    assert not {0, 259} & set(ids)
+    assert tokenizer.decode(ids) == "Ġx x日lo"
+
+
 # Merges that make the text of the end-of-text token, so that it is an ordinary token, too.
 MERGES_TO_EOT = [(EOT[:length], EOT[length]) for length in range(1, len(EOT))]
 MERGED_EOT = Tokenizer(MERGES_TO_EOT, {EOT: 254 + len(EOT)})
@@ -249,7 +332,7 @@ MERGED_EOT = Tokenizer(MERGES_TO_EOT, {EOT: 254 + len(EOT)})
         (NORMALIZED, "low!<", "!<", 3),
         (MERGE, f"low{EOT}", EOT, 3),
         (BYTE, f"low!{EOT}", EOT, 4),
-        (Tokenizer([], plain_tokens=["<user>"]), f"a{EOT}", EOT, 1),
+        (Tokenizer([], flags={"<user>": Flags(special=False)}), f"a{EOT}", EOT, 1),
         (MERGED_EOT, f"a{EOT}", EOT, 1),
     ],
 )
@@ -327,7 +410,7 @@ def test_special_tokens_are_found_from_left_to_right_and_the_longest_first(chara
         some_tokens = rng.sample(tokens, 3)
         text = "".join(rng.choices([*characters, "x", *some_tokens], k=12))
         spans = [match.span() for match in pattern.finditer(text)]
-        assert list(tokenizer._first_finder.spans(text)) == spans, text
+        assert list(tokenizer._special.first.spans(text)) == spans, text
         ids = tokenizer.encode(text, special="token")
         assert tokenizer.decode(ids) == text
         special_ids_of_text = [token_id for token_id in ids if token_id in special_ids]

@@ -10,8 +10,7 @@ import json
 import random
 import shutil
 from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -28,6 +27,7 @@ import tiedgpt
 from tiedgpt.checkpoints import vocabulary
 from tiedgpt.checkpoints.vocabulary import read_tokenizer, tokenizer_files
 from tiedgpt.errors import TiedGPTError, TiedGPTWarning, TokenizerError
+from tiedgpt.gpt2.special_tokens import Flags
 from tiedgpt.gpt2.tokenizer import EOT, Tokenizer, spelled_ids
 
 ORDINARY = spelled_ids(SMALL_MERGES, first_id=0)
@@ -92,12 +92,21 @@ def hostile_texts(tokens: Iterable[str]) -> list[str]:
 
 
 def assert_as_transformers(tokenizer: Tokenizer, theirs) -> None:
-    """Both give the same ids, whether special tokens are read as tokens or as text."""
+    """Both give the same ids, whether special tokens are read as tokens or as text.
+
+    Both give the same text of ids, and have the same number of tokens.
+    """
+    assert tokenizer.vocab_size == len(theirs)
     texts = hostile_texts(["<pad>", "<|end|>", *tokenizer.special_tokens])
     for special, is_split in (("token", False), ("text", True)):
         ours = partial(tokenizer.encode, special=special)
         options = {"split_special_tokens": is_split, "add_special_tokens": False}
         assert_same_ids(texts, ours, partial(theirs.encode, **options))
+    for text in texts:
+        ids = tokenizer.encode(text, special="token")
+        assert tokenizer.decode(ids) == theirs.decode(ids)
+    for token_id in range(tokenizer.vocab_size):
+        assert tokenizer.decode([token_id]) == theirs.decode([token_id])
 
 
 # Folders that are read
@@ -107,9 +116,23 @@ WITH_PAD = Tokenizer(SMALL_MERGES, {EOT: 261, "<pad>": 262})
 WITH_USER = Tokenizer(
     SMALL_MERGES,
     {EOT: 261, "<pad>": 262, "<user>": 263},
-    plain_tokens=["<user>"],
-    normalized_tokens=["<user>"],
+    flags={"<user>": Flags(special=False, normalized=True)},
 )
+MASK = added_token("<mask>", 262)
+
+
+def with_mask(**flags: bool) -> Tokenizer:
+    return Tokenizer(SMALL_MERGES, {EOT: 261, "<mask>": 262}, flags={"<mask>": Flags(**flags)})
+
+
+PREFIXED = Tokenizer(SMALL_MERGES, prefix_space=True)
+PREFIX_SPACE = {"add_prefix_space": True}
+ANOTHER_CLASS = {"tokenizer_class": "PreTrainedTokenizerFast"}
+NO_EOT = {"vocab.json": ORDINARY}
+# The ids that the file has, but no text: transformers reads these names as characters.
+UNREACHABLE = {"<pad>": 262, "日": 263, "lowest": 264}
+NO_NAME_IS_EOT = {"unk_token": "</s>", "bos_token": "</s>", "eos_token": "</s>"}
+ENDS = Tokenizer(SMALL_MERGES, {"</s>": 262}, unreachable_tokens={EOT: 261})
 NAMED_PAD = {"__type": "AddedToken", **without(PAD, "id")}
 PADDED = {"pad_token": "<pad>", "add_bos_token": False, "sep_token": None}
 FOLDERS = {
@@ -131,7 +154,11 @@ FOLDERS = {
     "added-later": (with_json(PAD, USER) | pair(), WITH_USER),  # vocab.json has neither token
     "normalized": (  # it is searched for last: "!<|end|>" is "!", "<|end|>"
         with_json(added_token("<|end|>", 262), added_token("!<", 263, normalized=True)),
-        Tokenizer(SMALL_MERGES, {EOT: 261, "<|end|>": 262, "!<": 263}, normalized_tokens=["!<"]),
+        Tokenizer(
+            SMALL_MERGES,
+            {EOT: 261, "<|end|>": 262, "!<": 263},
+            flags={"!<": Flags(normalized=True)},
+        ),
     ),
     "merge-is-special": (
         with_json(added_token("low", 257)),
@@ -140,6 +167,68 @@ FOLDERS = {
     "byte-is-special": (
         with_json(added_token("!", 0)),
         Tokenizer(SMALL_MERGES, {EOT: 261, "!": 0}),
+    ),
+    "lstrip": (with_json({**MASK, "lstrip": True}), with_mask(lstrip=True)),
+    "rstrip": (with_json({**MASK, "rstrip": True}), with_mask(rstrip=True)),
+    "strip-and-normalized": (
+        with_json({**MASK, "lstrip": True, "rstrip": True, "normalized": True}),
+        with_mask(lstrip=True, rstrip=True, normalized=True),
+    ),
+    "single-word": (with_json({**MASK, "single_word": True}), with_mask(single_word=True)),
+    "eot-with-flags": (
+        changed(added_tokens=[{**eot(), "lstrip": True, "single_word": True}]),
+        Tokenizer(SMALL_MERGES, flags={EOT: Flags(lstrip=True, single_word=True)}),
+    ),
+    "prefix-space": (pair() | {"tokenizer_config.json": PREFIX_SPACE}, PREFIXED),
+    "prefix-space-in-json": (
+        changed(pre_tokenizer=BYTE_LEVEL | PREFIX_SPACE) | {"tokenizer_config.json": PREFIX_SPACE},
+        PREFIXED,
+    ),
+    "prefix-space-of-another-class": (
+        changed(pre_tokenizer=BYTE_LEVEL | PREFIX_SPACE) | {"tokenizer_config.json": ANOTHER_CLASS},
+        PREFIXED,
+    ),
+    # transformers gives <|endoftext|> the next id, unless the files name other tokens.
+    "no-eot": (pair() | NO_EOT, SMALL_ONE),
+    "no-eot-in-json": (changed(added_tokens=[], model=bpe_model(vocab=ORDINARY)), SMALL_ONE),
+    "no-eot-but-pad": (
+        pair()
+        | {
+            "vocab.json": ORDINARY | {"<pad>": 261},
+            "tokenizer_config.json": {"pad_token": "<pad>"},
+        },
+        Tokenizer(SMALL_MERGES, {"<pad>": 261, EOT: 262}),
+    ),
+    "no-eot-of-another-class": (
+        changed(added_tokens=[], model=bpe_model(vocab=ORDINARY))
+        | {"tokenizer_config.json": ANOTHER_CLASS},
+        Tokenizer(SMALL_MERGES, {}),
+    ),
+    "eot-is-not-added-by-another-class": (
+        changed(added_tokens=[]) | {"tokenizer_config.json": ANOTHER_CLASS},
+        Tokenizer(SMALL_MERGES, {}, unreachable_tokens={EOT: 261}),
+    ),
+    "eot-is-named-in-another-class": (
+        changed(added_tokens=[]) | {"tokenizer_config.json": ANOTHER_CLASS | {"eos_token": EOT}},
+        SMALL_ONE,
+    ),
+    "another-token-is-named": (
+        pair(**{"</s>": 262}) | {"tokenizer_config.json": NO_NAME_IS_EOT},
+        ENDS,
+    ),
+    "another-token-is-named-in-the-map": (
+        pair(**{"</s>": 262}) | {"special_tokens_map.json": NO_NAME_IS_EOT},
+        ENDS,
+    ),
+    "another-eos-only": (
+        pair(**{"</s>": 262}) | {"tokenizer_config.json": {"eos_token": "</s>"}},
+        Tokenizer(SMALL_MERGES, {EOT: 261, "</s>": 262}),
+    ),
+    # Names that no merge makes
+    "unreachable": (pair(**UNREACHABLE), Tokenizer(SMALL_MERGES, unreachable_tokens=UNREACHABLE)),
+    "unreachable-in-json": (
+        changed(model=bpe_model(vocab=ORDINARY | {EOT: 261} | UNREACHABLE)),
+        Tokenizer(SMALL_MERGES, unreachable_tokens=UNREACHABLE),
     ),
     # The other files say what the vocabulary says.
     "added-tokens": (with_json(PAD, added_tokens={"<pad>": 262}), WITH_PAD),
@@ -197,39 +286,64 @@ def test_transformers_reads_the_same_ids(tmp_path, name):
 
 
 @st.composite
+def added_tokens(draw) -> tuple[list[dict], dict[str, int]]:
+    """Up to four added tokens, and a vocabulary with none, some or all of them."""
+    texts = [EOT, "<pad>", "<p", "p>x", "!<", "<user>"]
+    added: list[dict] = []
+    vocab = dict(ORDINARY)  # with some of the added tokens
+    for text in draw(st.lists(st.sampled_from(texts), max_size=4, unique=True)):
+        flags = {flag: draw(st.booleans()) for flag in asdict(Flags())}
+        flags["special"] |= text == EOT  # for tiedgpt it is special, whatever a file says
+        token = added_token(text, 261 + len(added), **flags)
+        if len(vocab) == token["id"] and draw(st.booleans()):
+            vocab[text] = token["id"]
+        added.append(token)
+    return added, vocab
+
+
+@st.composite
 def folders(draw) -> dict:
     """A folder with up to four added tokens. Its files may say different things of them."""
-    texts = ["<pad>", "<p", "p>x", "!<", "<user>"]
-    added = [eot()]
-    for text in draw(st.lists(st.sampled_from(texts), max_size=3, unique=True)):
-        flags = {"special": draw(st.booleans()), "normalized": draw(st.booleans())}
-        added.append(added_token(text, 261 + len(added), **flags))
+    added, vocab = draw(added_tokens())
+    prefix_space = draw(st.sampled_from([{}, {"add_prefix_space": False}, PREFIX_SPACE]))
 
     def said() -> dict:
         """One of the added tokens, perhaps with another flag, text or id."""
         wrong = st.sampled_from(
             [{"special": False}, {"normalized": True}, {"content": "<s>"}, {"id": 262}]
         )
-        return draw(st.sampled_from(added)) | draw(st.just({}) | wrong)
+        token = draw(st.sampled_from([*added, eot()])) | draw(st.just({}) | wrong)
+        return token | {"special": token["special"] or token["content"] == EOT}
 
     def named() -> dict:
-        """Settings that name a token, by its text or by an object, or have an extra one."""
+        """Settings that name tokens, by their texts or by objects, or have an extra one."""
         name = draw(st.sampled_from(["pad_token", "eos_token", "image_token"]))
         token = without(said(), "id") | {"__type": "AddedToken"}
         text = token["content"]
-        extra = draw(st.sampled_from([[text], {name: text}]))
-        fields = [{}, {name: text}, {name: token}, {"extra_special_tokens": extra}]
+        extra = draw(st.sampled_from([[text], {"image_token": text}]))
+        all_three = dict.fromkeys(vocabulary.NAMED_AS_EOT, text)
+        fields = [{}, {name: text}, {name: token}, {"extra_special_tokens": extra}, all_three]
         return draw(st.sampled_from(fields))
 
-    files = with_json(*added[1:])
+    files: dict = {"merges.txt": MERGES, "vocab.json": vocab}
+    classes = [*vocabulary.GPT2_CLASSES]
     if draw(st.booleans()):
-        files = pair()
-    elif draw(st.booleans()):
-        files |= pair()
-    settings = named()
+        document = tokenizer_json(
+            model=bpe_model(vocab=vocab),
+            added_tokens=[token for token in added if draw(st.integers(0, 4))],
+            pre_tokenizer=BYTE_LEVEL | draw(st.just(prefix_space) | st.just(PREFIX_SPACE)),
+            decoder=BYTE_LEVEL,
+        )
+        files = draw(st.just({}) | st.just(files)) | {"tokenizer.json": document}
+        classes += ["PreTrainedTokenizerFast", "TokenizersBackend"]  # which read no other file
+    tokenizer_class = draw(st.sampled_from(classes))
+    settings = named() | prefix_space
+    if tokenizer_class is not None:
+        settings["tokenizer_class"] = tokenizer_class
     if draw(st.booleans()):
         tokens = draw(st.sampled_from([added, added[:-1], [*added, said()]]))
-        settings |= decoder(*tokens)
+        by_id = {str(token["id"]): without(token, "id") for token in tokens}
+        settings["added_tokens_decoder"] = by_id
     files["tokenizer_config.json"] = settings
     files["special_tokens_map.json"] = named()
     if draw(st.booleans()):
@@ -244,9 +358,11 @@ def folders(draw) -> dict:
 def test_any_folder_is_read_as_transformers_reads_it_or_refused(tmp_path_factory, files):
     transformers = pytest.importorskip("transformers")
     folder = write(tmp_path_factory.mktemp("folder"), files)
-    with suppress(TokenizerError):
+    try:
         tokenizer = read_tokenizer(folder)
-        assert_as_transformers(tokenizer, transformers.AutoTokenizer.from_pretrained(folder))
+    except TokenizerError:
+        return
+    assert_as_transformers(tokenizer, transformers.AutoTokenizer.from_pretrained(folder))
 
 
 # Folders that are refused: (the files, words of the message: the file, the token or the field)
@@ -286,9 +402,7 @@ REFUSED = {
         changed(pre_tokenizer={"type": "Sequence", "pretokenizers": [{}, BYTE_LEVEL]}),
         "pre_tokenizer.type",
     ),
-    "lstrip": (json_with({**eot(), "lstrip": True}), EOT, "lstrip"),
-    "rstrip": (json_with({**eot(), "rstrip": True}), EOT, "rstrip"),
-    "single-word": (json_with({**eot(), "single_word": True}), EOT, "single_word"),
+    "flag-as-text": (json_with({**eot(), "lstrip": "no"}), EOT, "lstrip"),
     "special-tokens-as-text": (
         with_json(tokenizer_config={"split_special_tokens": True}),
         "tokenizer_config.json",
@@ -298,6 +412,16 @@ REFUSED = {
         with_json(tokenizer_config={"add_prefix_space": True}),
         "tokenizer_config.json",
         "add_prefix_space",
+    ),
+    "prefix-space-of-another-class": (
+        with_json(tokenizer_config=ANOTHER_CLASS | PREFIX_SPACE),
+        "tokenizer_config.json",
+        "add_prefix_space",
+    ),
+    "another-class": (
+        pair() | {"tokenizer_config.json": {"tokenizer_class": "RobertaTokenizer"}},
+        "tokenizer_config.json",
+        "RobertaTokenizer",
     ),
     # Files that are malformed
     "no-model": ({"tokenizer.json": without(changed()["tokenizer.json"], "model")}, "model"),
@@ -568,6 +692,12 @@ SAVED = {
     "first-and-last": Tokenizer(SMALL_MERGES, {"<pad>": 1, EOT: 263, "<s>": 0}, first_id=2),
     "merge": Tokenizer(SMALL_MERGES, {EOT: 261, "low": 257}),
     "byte": Tokenizer(SMALL_MERGES, {EOT: 261, "!": 0}),
+    "flags": with_mask(lstrip=True, rstrip=True, normalized=True),
+    "flags-of-eot": Tokenizer(SMALL_MERGES, flags={EOT: Flags(rstrip=True)}),
+    "prefix-space": PREFIXED,
+    "prefix-space-alone": Tokenizer(SMALL_MERGES, {}, prefix_space=True),
+    "unreachable": Tokenizer(SMALL_MERGES, unreachable_tokens=UNREACHABLE),
+    "unreachable-eot": ENDS,
 }
 
 
@@ -577,13 +707,11 @@ def test_a_saved_tokenizer_comes_back_and_transformers_reads_the_same_ids(tmp_pa
     config = replace(SMALL, vocab_size=tokenizer.vocab_size)
     tiedgpt.save_model(random_model(config), tokenizer, tmp_path)
     assert_same_tokenizer(tiedgpt.load_tokenizer(tmp_path), tokenizer)
-    if tokenizer.eot_id is None:
-        return  # transformers' GPT2Tokenizer would append <|endoftext|>
     transformers = pytest.importorskip("transformers")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert_as_transformers(tokenizer, theirs)
     # Both know which tokens are special, so that they are not shown.
-    shown = [text for text in tokenizer.special_tokens if text in tokenizer.plain_tokens]
+    shown = [text for text, flags in tokenizer.flags.items() if not flags.special]
     ids = list(tokenizer.special_tokens.values())
     assert theirs.decode(ids, skip_special_tokens=True) == "".join(shown)
 
@@ -595,7 +723,7 @@ def test_tokens_that_transformers_adds_to_a_saved_tokenizer_are_read(tmp_path):
     theirs.add_special_tokens({"pad_token": "<pad>"})
     theirs.save_pretrained(tmp_path)
     tokenizer = read_tokenizer(tmp_path)
-    assert tokenizer.plain_tokens == {"<user>"}
+    assert tokenizer.flags["<user>"] == Flags(special=False, normalized=True)
     assert_as_transformers(tokenizer, theirs)
 
 
@@ -604,7 +732,10 @@ def test_tokens_that_transformers_adds_to_a_saved_tokenizer_are_read(tmp_path):
 
 @pytest.mark.parametrize("file", ["tokenizer.json", "merges.txt"])
 def test_a_tokenizer_trained_by_hugging_faces_library_is_read(tmp_path, file):
-    """The trainer puts special tokens first: EOT has id 0 and <pad> id 1."""
+    """The trainer puts special tokens first: EOT has id 0 and <pad> id 1.
+
+    merges.txt and vocab.json do not say that <pad> is special.
+    """
     tokenizers = pytest.importorskip("tokenizers")
     theirs, trainer = byte_level_bpe(tokenizers, 700, special_tokens=[EOT, "<pad>"])
     texts = random_texts(500, seed=8)
@@ -614,13 +745,55 @@ def test_a_tokenizer_trained_by_hugging_faces_library_is_read(tmp_path, file):
     else:
         theirs.model.save(str(tmp_path))  # merges.txt and vocab.json
     ours = read_tokenizer(tmp_path)
-    assert ours.special_tokens == {EOT: 0, "<pad>": 1}
     assert 600 < ours.vocab_size == theirs.get_vocab_size()
+    if file == "tokenizer.json":
+        assert ours.special_tokens == {EOT: 0, "<pad>": 1}
+        texts += hostile_texts([EOT, "<pad>"])
+    else:
+        assert ours.special_tokens == {EOT: 0}
+        assert ours.unreachable_tokens == {"<pad>": 1}
+        texts += hostile_texts([EOT])
     assert_same_ids(
-        texts + hostile_texts([EOT, "<pad>"]),
+        texts,
         partial(ours.encode, special="token"),
         lambda text: theirs.encode(text).ids,
     )
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "merges.txt"])
+def test_a_tokenizer_trained_without_the_alphabet_is_read(tmp_path, file):
+    """Its bytes are those of the text that it learned from. A text with another byte is refused."""
+    tokenizers = pytest.importorskip("tokenizers")
+    theirs, trainer = byte_level_bpe(tokenizers, 40, special_tokens=[EOT], initial_alphabet=[])
+    theirs.train_from_iterator(["low lower lowest the end é\n"] * 9, trainer)
+    if file == "tokenizer.json":
+        theirs.save(str(tmp_path / file))
+    else:
+        theirs.model.save(str(tmp_path))
+    ours = read_tokenizer(tmp_path)
+    assert ours.vocab_size == theirs.get_vocab_size() < 40
+    assert_same_ids(
+        ["the lowest", f"one{EOT}end\n\n", "é", " "],
+        partial(ours.encode, special="token"),
+        lambda text: theirs.encode(text).ids,
+    )
+    refuses("0x21", ours.encode, "low!", error=TokenizerError)
+
+    ours_again = tmp_path / "again"
+    config = replace(SMALL, vocab_size=ours.vocab_size)
+    tiedgpt.save_model(random_model(config), ours, ours_again)
+    assert vocabulary.tokenizer_json(
+        tiedgpt.load_tokenizer(ours_again)
+    ) == vocabulary.tokenizer_json(ours)
+
+
+def test_a_model_without_a_row_for_the_appended_end_of_text_has_a_warning(tmp_path):
+    config = {"config.json": {"model_type": "gpt2", "vocab_size": 261}}
+    with pytest.warns(TiedGPTWarning, match=r"endoftext.* id 261, .* config\.json is 261"):
+        tokenizer = read_tokenizer(write(tmp_path, pair() | NO_EOT | config))
+    assert tokenizer.eot_id == 261
+    config["config.json"]["vocab_size"] = 262
+    assert read_tokenizer(write(tmp_path, config)).eot_id == 261
 
 
 @pytest.mark.slow

@@ -32,6 +32,7 @@ import regex
 from . import __version__
 from .atomic import remove_unfinished_files, replaced_file, write_first
 from .checkpoints import load, read_tokenizer
+from .checkpoints.json_files import without_mark
 from .errors import (
     ArgumentError,
     SpecialTokenError,
@@ -110,14 +111,7 @@ def versions() -> Settings:
 
 def model_sha256(model: GPT2, tokenizer: Tokenizer) -> str:
     """A hash of the configuration, the vocabulary and all parameters."""
-    description = [
-        model.config.to_json(),
-        tokenizer.merges,
-        tokenizer.special_tokens,
-        sorted(tokenizer.plain_tokens),
-        sorted(tokenizer.normalized_tokens),
-        tokenizer.first_id,
-    ]
+    description = [model.config.to_json(), tokenizer.description()]
     model_hash = hashlib.sha256(json.dumps(description, sort_keys=True).encode())
     for name, array in sorted(model.parameters.items()):
         model_hash.update(name.encode())
@@ -205,7 +199,9 @@ def read_blocks_of_file(source: Input, number: int) -> Iterator[Block]:
                 raise TiedGPTError(f"{source.file} has changed since the command began")
             if size == 0:
                 return
-            yield Block(number, source.file, offset, lines, file.tell() - file_bytes)
+            text = without_mark(lines, source.file) if offset == 0 else lines
+            start = offset + len(lines) - len(text)
+            yield Block(number, source.file, start, text, file.tell() - file_bytes)
             number += 1
             offset += size
             file_bytes = file.tell()
@@ -288,7 +284,7 @@ def parse_line(line: bytes) -> dict[str, Any]:
     if len(line) >= MAX_LINE:  # the rest of a longer line was not read
         raise ArgumentError(f"the line has {MAX_LINE:,} bytes or more")
     try:
-        record = json.loads(line.decode("utf-8-sig"))  # without a byte order mark
+        record = json.loads(line.decode())
     except (ValueError, RecursionError) as error:
         raise ArgumentError(f"not JSON: {error}") from error
     if not isinstance(record, dict):

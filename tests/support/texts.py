@@ -76,7 +76,7 @@ def byte_level_bpe(tokenizers, vocab_size: int, **options) -> tuple:
     byte_level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.pre_tokenizer = byte_level
-    options |= {"initial_alphabet": byte_level.alphabet(), "show_progress": False}
+    options = {"initial_alphabet": byte_level.alphabet(), "show_progress": False} | options
     return tokenizer, tokenizers.trainers.BpeTrainer(vocab_size=vocab_size, **options)
 
 

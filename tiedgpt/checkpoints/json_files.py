@@ -1,8 +1,10 @@
-"""Read files and JSON. An error is a CheckpointError that names the file."""
+"""Read files, texts and JSON. An error is a CheckpointError that names the file."""
 
+import codecs
 import json
 import os
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +12,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from ..errors import CheckpointError, check_file_name, short_repr
+from ..errors import CheckpointError, TiedGPTWarning, check_file_name, short_repr
 
 MAX_TEXT = 1 << 25  # bytes; GPT-2's largest text file, tokenizer.json, has about 3 million
 
@@ -62,6 +64,22 @@ def open_to_read(path: Path, limit: int | None = None) -> Iterator[BufferedReade
             yield file
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def without_mark(data: bytes, source: str) -> bytes:
+    """The bytes of a text file without the byte order mark that it may begin with.
+
+    Some editors write the mark, U+FEFF, before a text in UTF-8. It is no part of the text. Warns
+    that it is dropped. source: what the warning calls the file.
+    """
+    text = data.removeprefix(codecs.BOM_UTF8)
+    if len(text) < len(data):
+        warnings.warn(
+            f"{source} begins with a byte order mark, which is dropped",
+            TiedGPTWarning,
+            stacklevel=2,
+        )
+    return text
 
 
 def read_json(path: Path) -> dict[str, Any]:

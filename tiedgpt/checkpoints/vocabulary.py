@@ -2,22 +2,27 @@
 
 tokenizer.json is read where there is one, as in transformers; else merges.txt with vocab.json, as
 OpenAI published them. The ids of bytes and merges follow from the merges, and the files must list
-the same ids. Each other token is special, unless tokenizer.json says that it is not.
+the same ids.
+
+As in transformers, a text is searched for the tokens that tokenizer.json adds or that a file names
+("pad_token": "<pad>"), and for <|endoftext|>. No text has the other names of a vocabulary that no
+merge makes.
 
 Other files may name tokens, too: vocab.json and merges.txt beside tokenizer.json,
-added_tokens.json, tokenizer_config.json and special_tokens_map.json. They are only compared. If
-they name a token that the tokenizer lacks or has otherwise, transformers might give other ids, and
-the folder is refused.
+added_tokens.json, tokenizer_config.json and special_tokens_map.json. If they name a token that the
+vocabulary lacks or has otherwise, transformers might give other ids, and the folder is refused.
 """
 
 import json
 import warnings
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import CheckpointError, TiedGPTWarning, TokenizerError, short_repr
-from ..gpt2.tokenizer import EOT, Tokenizer, spelled_ids
+from ..gpt2.special_tokens import Flags
+from ..gpt2.tokenizer import EOT, Tokenizer, byte_alphabet, in_order_of_ids, spelled_ids
 from .json_files import MAX_TEXT, open_to_read, read_json
 
 TOKENIZER_JSON = "tokenizer.json"
@@ -38,7 +43,7 @@ GPT2_VALUES: dict[str, tuple[Any, ...]] = {
     "model.end_of_word_suffix": ("", None),
     "model.ignore_merges": (False, None),
     "pre_tokenizer.type": ("ByteLevel",),
-    "pre_tokenizer.add_prefix_space": (False,),
+    "pre_tokenizer.add_prefix_space": (False, True),
     "pre_tokenizer.use_regex": (True, None),
 }
 # Files of tokenizers that are not read -> whose they are.
@@ -54,7 +59,12 @@ BYTE_LEVEL = {
     "trim_offsets": True,
     "use_regex": True,
 }
-CHANGES_SPACES = ("lstrip", "rstrip", "single_word")  # fields of an added token; here all false
+# The values of tokenizer_class for which transformers adds <|endoftext|> to a vocabulary, unless
+# all of NAMED_AS_EOT name another token. None: the field is absent.
+GPT2_CLASSES = (None, "GPT2Tokenizer", "GPT2TokenizerFast")
+NAMED_AS_EOT = {"unk_token", "bos_token", "eos_token"}
+# Those for which it adds nothing to tokenizer.json.
+GENERAL_CLASSES = ("PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend")
 # The fields of the settings that hold more special tokens, in different versions of transformers.
 EXTRA_TOKENS = (
     "extra_special_tokens",
@@ -80,32 +90,26 @@ def read_tokenizer(model: Path) -> Tokenizer:
     if not merges_path.is_file():
         merges_path, vocab_path = (directory / name for name in OPENAIS_NAMES)
 
-    added: dict[str, dict] = {}
-    if (directory / TOKENIZER_JSON).is_file():
-        tokenizer, added = _read_tokenizer_json(directory / TOKENIZER_JSON)
-        _compare_merges_and_vocab(tokenizer, merges_path, vocab_path)
-    elif merges_path.is_file():
-        merges = _read_merges_txt(merges_path)
-        name = f"{merges_path}"
-        ids = spelled_ids(merges, 0) | {EOT: 256 + len(merges)}
-        if vocab_path.is_file():
-            name = f"{merges_path} with {vocab_path.name}"
-            ids = read_json(vocab_path)
-        tokenizer = _tokenizer(merges, ids, {}, name)
-    else:
-        hint = ""
-        if (directory / "ckpt.pt").is_file():
-            hint = "; nanoGPT's is that of GPT-2: copy merges.txt and vocab.json of gpt2 there"
-        raise CheckpointError(
-            f"{directory} has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json"
-            f"{hint or _other_tokenizer(directory)}"
-        )
     others = {}
     for path in (directory / name for name in OTHER_FILES):
         if path.is_file():
             others[path.name] = read_json(path)
-    if others:
-        _compare_other_files(tokenizer, added, others, directory)
+    has_json = (directory / TOKENIZER_JSON).is_file()
+    if has_json:
+        vocabulary = _read_tokenizer_json(directory / TOKENIZER_JSON, others.get(SETTINGS, {}))
+    else:
+        vocabulary = _read_merges_and_vocab(merges_path, vocab_path, others.get(SETTINGS, {}))
+    _check_that_names_agree(others, directory)
+    said = list(_tokens_elsewhere(others, vocabulary.added, directory))
+    searched_for = vocabulary.added | _named_in_the_vocabulary(vocabulary, said)
+    if EOT not in searched_for and _adds_eot(others, said, has_json):
+        searched_for[EOT] = {}
+        if EOT not in vocabulary.ids:
+            _append_eot(vocabulary.ids, directory, vocabulary.name)
+    tokenizer = _tokenizer(vocabulary, searched_for)
+    if has_json:
+        _compare_merges_and_vocab(tokenizer, merges_path, vocab_path)
+    _compare_other_files(tokenizer, said, others.get(SETTINGS, {}), directory)
     return tokenizer
 
 
@@ -115,6 +119,55 @@ def _other_tokenizer(directory: Path) -> str:
         if (directory / name).is_file():
             return f" ({name} is {kind}, which is not read: encode with transformers, and pass ids)"
     return ""
+
+
+class _Vocabulary(NamedTuple):
+    """What the files of a vocabulary say."""
+
+    name: str  # what errors call the files
+    merges: list[tuple[str, str]]
+    ids: dict[str, int]  # token -> id
+    added: dict[str, dict]  # text -> its entry in the added_tokens of tokenizer.json
+    prefix_space: bool
+
+
+def _read_merges_and_vocab(
+    merges_path: Path, vocab_path: Path, settings: dict[str, Any]
+) -> _Vocabulary:
+    """The vocabulary of merges.txt and vocab.json. settings: those of tokenizer_config.json."""
+    directory = merges_path.parent
+    if not merges_path.is_file():
+        hint = ""
+        if (directory / "ckpt.pt").is_file():
+            hint = "; nanoGPT's is that of GPT-2: copy merges.txt and vocab.json of gpt2 there"
+        raise CheckpointError(
+            f"{directory} has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json"
+            f"{hint or _other_tokenizer(directory)}"
+        )
+    tokenizer_class = settings.get("tokenizer_class")
+    if tokenizer_class not in GPT2_CLASSES + GENERAL_CLASSES:
+        raise TokenizerError(
+            f"{directory / SETTINGS}: tokenizer_class is {short_repr(tokenizer_class)}, which adds "
+            f"tokens of its own; {MEND}"
+        )
+    merges = _read_merges_txt(merges_path)
+    name = f"{merges_path}"
+    ids: dict[str, Any] = spelled_ids(merges, 0) | {EOT: 256 + len(merges)}
+    if vocab_path.is_file():
+        name = f"{merges_path} with {vocab_path.name}"
+        ids = read_json(vocab_path)
+    _check_ids_are_numbers(ids, name)
+    return _Vocabulary(name, merges, ids, {}, bool(settings.get("add_prefix_space")))
+
+
+def _check_ids_are_numbers(ids: dict[str, Any], name: str) -> None:
+    """Raise TokenizerError for an id that is no integer. name: what the error calls the files."""
+    for token, token_id in ids.items():
+        if type(token_id) is not int:  # isinstance would accept True
+            raise TokenizerError(
+                f"{name}: token {short_repr(token)} has id {short_repr(token_id)}, expected an "
+                "integer"
+            )
 
 
 def _read_merges_txt(path: Path) -> list[tuple[str, str]]:
@@ -141,13 +194,13 @@ def _read_merges_txt(path: Path) -> list[tuple[str, str]]:
     return merges
 
 
-def _read_tokenizer_json(path: Path) -> tuple[Tokenizer, dict[str, dict]]:
-    """(the tokenizer of tokenizer.json, text -> its entry in added_tokens).
+def _read_tokenizer_json(path: Path, settings: dict[str, Any]) -> _Vocabulary:
+    """The vocabulary of tokenizer.json. settings: those of tokenizer_config.json.
 
     Raises TokenizerError for a tokenizer that would give other ids than Tokenizer does.
     """
     file = read_json(path)
-    _check_settings(file, path)
+    prefix_space = _check_settings(file, path)
     model = file.get("model")
     added_tokens = file.get("added_tokens") or []
     if not isinstance(model, dict) or not isinstance(added_tokens, list):
@@ -162,12 +215,6 @@ def _read_tokenizer_json(path: Path) -> tuple[Tokenizer, dict[str, dict]]:
         if not isinstance(token, dict) or not isinstance(token.get("content"), str):
             raise TokenizerError(f"{path}: added token {short_repr(token)}: expected its content")
         text = token["content"]
-        for field in CHANGES_SPACES:
-            if token.get(field):
-                raise TokenizerError(
-                    f"{path}: added token {short_repr(text)}: {field} is {token[field]}, which "
-                    "changes ids; expected false"
-                )
         token_id = token.get("id")
         if ids.setdefault(text, token_id) != token_id:
             raise TokenizerError(
@@ -175,7 +222,21 @@ def _read_tokenizer_json(path: Path) -> tuple[Tokenizer, dict[str, dict]]:
                 f"{token_id}"
             )
         added[text] = token
-    return _tokenizer(_merges_of_json(merges, path), ids, added, f"{path}"), added
+    _check_ids_are_numbers(ids, f"{path}")
+
+    # transformers' GPT2Tokenizer takes it from the settings, all others from tokenizer.json.
+    default = False if _is_gpt2s_class(settings) else prefix_space
+    if bool(settings.get("add_prefix_space", default)) != prefix_space:
+        raise TokenizerError(
+            f"{path}: add_prefix_space is {prefix_space}, but not in {SETTINGS} beside it, which "
+            "transformers reads; write the right value into both files"
+        )
+    return _Vocabulary(f"{path}", _merges_of_json(merges, path), ids, added, prefix_space)
+
+
+def _is_gpt2s_class(settings: dict[str, Any]) -> bool:
+    """Whether transformers reads the tokenizer as GPT2Tokenizer, by its tokenizer_config.json."""
+    return settings.get("tokenizer_class") in GPT2_CLASSES
 
 
 def _merges_of_json(merges: list[Any], path: Path) -> list[tuple[str, str]]:
@@ -192,14 +253,21 @@ def _merges_of_json(merges: list[Any], path: Path) -> list[tuple[str, str]]:
     return pairs
 
 
-def _check_settings(file: dict[str, Any], path: Path) -> None:
-    """Raise TokenizerError for a setting of tokenizer.json that would give other ids."""
+def _check_settings(file: dict[str, Any], path: Path) -> bool:
+    """Whether tokenizer.json puts a space before a text.
+
+    Raises TokenizerError for a setting that would give other ids than Tokenizer does.
+    """
     pre_tokenizer = file.get("pre_tokenizer")
     match pre_tokenizer:
         case {"type": "Sequence", "pretokenizers": [only]}:  # does what its one part does
             pre_tokenizer = only
     # A name in GPT2_VALUES is a section and a key. The section of the file's own fields is "".
-    sections = {"": file, "model": file.get("model"), "pre_tokenizer": pre_tokenizer}
+    sections: dict[str, Any] = {
+        "": file,
+        "model": file.get("model"),
+        "pre_tokenizer": pre_tokenizer,
+    }
     for name, accepted in GPT2_VALUES.items():
         section_name, _, key = name.rpartition(".")  # "model.type" -> "model", "type"
         value = sections[section_name]
@@ -213,6 +281,7 @@ def _check_settings(file: dict[str, Any], path: Path) -> None:
             )
     if _adds_tokens(file.get("post_processor")):
         _warn_of_tokens_at_the_ends(f"{path}: post_processor")
+    return bool(sections["pre_tokenizer"]["add_prefix_space"])
 
 
 def _adds_tokens(post_processor: Any) -> bool:
@@ -237,40 +306,119 @@ def _warn_of_tokens_at_the_ends(name: str) -> None:
     )
 
 
-def _tokenizer(
-    merges: list[tuple[str, str]], ids: dict[str, Any], added: dict[str, dict], name: str
-) -> Tokenizer:
+def _named_in_the_vocabulary(
+    vocabulary: _Vocabulary, said: list[tuple[str, dict[str, Any]]]
+) -> dict[str, dict]:
+    """text -> what is said of it, for tokens of the vocabulary that tokenizer.json does not add.
+
+    A text is searched for them. Tokens that merges make are left out: `_compare_other_files`
+    refuses them.
+    """
+    named: dict[str, dict] = {}
+    for file, token in said:
+        text = token.get("content")
+        if file != ADDED and isinstance(text, str) and text in vocabulary.ids:
+            named.setdefault(text, token)
+    for text in vocabulary.added:
+        named.pop(text, None)
+    if named:
+        for left, right in vocabulary.merges:
+            named.pop(left + right, None)
+    return named
+
+
+def _adds_eot(
+    others: dict[str, dict], said: list[tuple[str, dict[str, Any]]], has_json: bool
+) -> bool:
+    """Whether transformers searches a text for <|endoftext|>, which no file adds.
+
+    It does where a file names this token, and where its GPT2Tokenizer misses a name.
+    """
+    if any(token.get("content") == EOT for _, token in said):
+        return True
+    settings = others.get(SETTINGS, {})
+    fields = set(settings)
+    if "added_tokens_decoder" not in settings:  # with it, transformers does not read the other file
+        fields.update(others.get(SPECIAL_TOKENS_MAP, {}))
+    return (not has_json or _is_gpt2s_class(settings)) and not fields >= NAMED_AS_EOT
+
+
+def _append_eot(ids: dict[str, int], directory: Path, name: str) -> None:
+    """Give <|endoftext|> the next id, as transformers does. Warn if the model has no row for it.
+
+    name: what the warning calls the files of the vocabulary.
+    """
+    eot_id = len(ids)
+    if eot_id in ids.values():  # another id is missing, which is an error later
+        return
+    ids[EOT] = eot_id
+    config = directory / "config.json"
+    V = read_json(config).get("vocab_size") if config.is_file() else None
+    if isinstance(V, int) and eot_id >= V:
+        warnings.warn(
+            f"{name}: {EOT} is not in it and has id {eot_id}, as in transformers, but the "
+            f"vocab_size of config.json is {V}: the model cannot read this token",
+            TiedGPTWarning,
+            stacklevel=3,
+        )
+
+
+def _tokenizer(vocabulary: _Vocabulary, searched_for: dict[str, dict]) -> Tokenizer:
     """The tokenizer of a vocabulary, if its ids are those that follow from the merges.
 
-    ids: token -> id, as a file lists them. added: text -> its entry in the added_tokens of
-    tokenizer.json. name: what errors call the files.
+    searched_for: a token for which a text is searched -> what the files say of it.
     """
-    for token, token_id in ids.items():
-        if type(token_id) is not int:  # isinstance would accept True
-            raise TokenizerError(
-                f"{name}: token {short_repr(token)} has id {short_repr(token_id)}, expected an "
-                "integer"
-            )
-    first_id = ids.get("!", 0)  # the ids begin with the byte "!"; without "!", an error follows
-    ordinary = spelled_ids(merges, first_id)
+    name, merges, ids, _, prefix_space = vocabulary
+    alphabet = byte_alphabet()
+    missing_bytes = [byte for byte, spelling in alphabet.items() if spelling not in ids]
+    # The ids begin with the bytes. Without any byte, an error follows.
+    first_id = next((ids[spelling] for spelling in alphabet.values() if spelling in ids), 0)
+    ordinary = spelled_ids(merges, first_id, missing_bytes)
     special_tokens = {}
+    unreachable_tokens = {}
     for token, token_id in ids.items():
-        if token not in ordinary or token in added:
+        if token in searched_for:
             special_tokens[token] = token_id
-    plain_tokens = []
-    normalized_tokens = []
-    for text, entry in added.items():
-        # The end of a document is special, whatever a file says.
-        if not entry.get("special", True) and text != EOT:
-            plain_tokens.append(text)
-        if entry.get("normalized", not entry.get("special")):
-            normalized_tokens.append(text)
+        elif token not in ordinary:
+            unreachable_tokens[token] = token_id
+    flags = {text: _flags(text, entry, name) for text, entry in searched_for.items()}
+    if len(flags) == 1:  # it is the same whether the only token is searched for first or last
+        flags = {text: replace(only, normalized=False) for text, only in flags.items()}
     try:
-        tokenizer = Tokenizer(merges, special_tokens, first_id, plain_tokens, normalized_tokens)
+        tokenizer = Tokenizer(
+            merges,
+            special_tokens,
+            first_id,
+            flags,
+            unreachable_tokens,
+            missing_bytes,
+            prefix_space,
+        )
     except TokenizerError as error:
         raise TokenizerError(f"{name}: {error}") from None
     _check_ordinary(ordinary, ids, name)
     return tokenizer
+
+
+def _flags(text: str, entry: dict[str, Any], name: str) -> Flags:
+    """The flags of a special token, from its entry in added_tokens. Raises TokenizerError.
+
+    name: what the error calls the file.
+    """
+    special = entry.get("special", True)
+    fields = {"special": special, "normalized": not special}
+    for field in ("normalized", "lstrip", "rstrip", "single_word"):
+        if field in entry:
+            fields[field] = entry[field]
+    for field, value in fields.items():
+        if not isinstance(value, bool):
+            raise TokenizerError(
+                f"{name}: {field} of token {short_repr(text)} is {short_repr(value)}, expected "
+                "true or false"
+            )
+    if text == EOT:  # the end of a document is special, whatever a file says
+        fields["special"] = True
+    return Flags(**fields)
 
 
 def _check_ordinary(ordinary: dict[str, int], ids: dict[str, Any], name: str) -> None:
@@ -285,7 +433,7 @@ def _check_ordinary(ordinary: dict[str, int], ids: dict[str, Any], name: str) ->
                 f"{token_id}"
             )
     for token in ids:
-        if "Ġ" in token and token not in ordinary:  # in a special token, a space is a space
+        if "Ġ" in token and token not in ordinary:  # the last lines of merges.txt may be lost
             raise TokenizerError(
                 f'{name}: token {short_repr(token)} has a "Ġ", a space in ordinary tokens, but no '
                 "merge makes it"
@@ -315,28 +463,28 @@ def _compare_merges_and_vocab(tokenizer: Tokenizer, merges_path: Path, vocab_pat
 
 
 def _compare_other_files(
-    tokenizer: Tokenizer, added: dict[str, dict], others: dict[str, dict], directory: Path
+    tokenizer: Tokenizer,
+    said: list[tuple[str, dict[str, Any]]],
+    settings: dict[str, Any],
+    directory: Path,
 ) -> None:
-    """Raise TokenizerError if a file beside the vocabulary has another token, or a prefix space.
+    """Raise TokenizerError if a file beside the vocabulary has another token or splits tokens.
 
-    added: text -> its entry in the added_tokens of tokenizer.json, if there is one. others: the
-    contents of those of OTHER_FILES that there are, by name.
+    said: what `_tokens_elsewhere` yields. settings: those of tokenizer_config.json.
     """
-    settings = others.get(SETTINGS, {})
-    for name in ("add_prefix_space", "split_special_tokens"):
-        if settings.get(name):
-            raise TokenizerError(
-                f"{directory / SETTINGS}: {name} is set, expected false, as in GPT-2"
-            )
+    if settings.get("split_special_tokens"):
+        raise TokenizerError(
+            f"{directory / SETTINGS}: split_special_tokens is set, expected false, as in GPT-2"
+        )
     for name in ("add_bos_token", "add_eos_token"):
         if settings.get(name):
             _warn_of_tokens_at_the_ends(f"{directory / SETTINGS}: {name}")
 
-    for file, said in _tokens_elsewhere(others, added, directory):
-        if not _agrees(tokenizer, said):
+    for file, token in said:
+        if not _agrees(tokenizer, token):
             raise TokenizerError(
-                f"{directory / file}: token {short_repr(said.get('content'))} is not in the "
-                f"vocabulary, or is there otherwise than as {short_repr(said)}; {MEND}"
+                f"{directory / file}: token {short_repr(token.get('content'))} is not in the "
+                f"vocabulary, or is there otherwise than as {short_repr(token)}; {MEND}"
             )
     if "added_tokens_decoder" in settings:  # then transformers forgets all other added tokens
         tokens = settings["added_tokens_decoder"].values()
@@ -349,13 +497,31 @@ def _compare_other_files(
                 )
 
 
+def _check_that_names_agree(others: dict[str, dict], directory: Path) -> None:
+    """Raise TokenizerError if a name, such as pad_token, has one token in the settings and another
+    in special_tokens_map.json."""
+    settings = others.get(SETTINGS, {})
+    if "added_tokens_decoder" in settings:  # then transformers does not read the other file
+        return
+    names = _names(settings)
+    for name, value in _names(others.get(SPECIAL_TOKENS_MAP, {})).items():
+        token = _fields_of(value).get("content")
+        token_in_settings = _fields_of(names.get(name, value)).get("content")
+        if token != token_in_settings:
+            raise TokenizerError(
+                f"{directory / SPECIAL_TOKENS_MAP}: {name} is {short_repr(token)}, but "
+                f"{short_repr(token_in_settings)} in {SETTINGS}; {MEND}"
+            )
+
+
 def _tokens_elsewhere(
     others: dict[str, dict], added: dict[str, dict], directory: Path
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """(a file, what it says of a token) for each token that is named beside the vocabulary.
 
-    What it says are fields of an entry of added_tokens in tokenizer.json. The arguments are those
-    of _compare_other_files.
+    What it says are fields of an entry of added_tokens in tokenizer.json. others: the contents of
+    those of OTHER_FILES that there are, by name. added: text -> its entry in the added_tokens of
+    tokenizer.json, if there is one.
     """
     settings = others.get(SETTINGS, {})
     special_tokens_map = others.get(SPECIAL_TOKENS_MAP, {})
@@ -386,14 +552,19 @@ def _tokens_elsewhere(
             yield file, said
 
 
-def _named_tokens(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What settings say of the tokens that they name: {"pad_token": "<pad>", ...}."""
-    named = {name: value for name, value in settings.items() if name.endswith("_token")}
+def _names(settings: dict[str, Any]) -> dict[str, Any]:
+    """The names that settings give tokens: {"pad_token": "<pad>", ...}."""
+    names = {name: value for name, value in settings.items() if name.endswith("_token")}
     for field in EXTRA_TOKENS:
         value = settings.get(field)
         if isinstance(value, dict):  # with names of their own: {"image_token": "<image>"}
-            named |= value
-    for value in named.values():
+            names |= value
+    return names
+
+
+def _named_tokens(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What settings say of the tokens that they name."""
+    for value in _names(settings).values():
         if value is not None and not isinstance(value, bool):  # as add_bos_token is
             yield {**_fields_of(value), "special": True}
 
@@ -434,15 +605,22 @@ def _agrees(tokenizer: Tokenizer, said: dict[str, Any]) -> bool:
 def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
     """The contents of merges.txt and vocab.json, by name. For GPT-2 they are OpenAI's files.
 
-    If there are other special tokens than <|endoftext|>, tokenizer.json is written, too. Without
-    it, transformers would read these tokens as text.
+    If the special tokens are not <|endoftext|> alone, or a space is put before a text, more files
+    are written. Without them, transformers would give other ids.
     """
     merges = "".join(f"{left} {right}\n" for left, right in tokenizer.merges)
     files = {
         "merges.txt": f"#version: 0.2\n{merges}".encode(),
         "vocab.json": json.dumps(_all_ids(tokenizer)).encode(),
     }
-    if tokenizer.special_tokens.keys() - {EOT}:
+    settings: dict[str, Any] = {}
+    if EOT not in tokenizer.special_tokens:
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"  # GPT2Tokenizer would add it
+    if tokenizer.prefix_space:
+        settings["add_prefix_space"] = True
+    if settings:
+        files[SETTINGS] = json.dumps(settings).encode()
+    if settings or tokenizer.flags != {EOT: Flags()}:
         files[TOKENIZER_JSON] = json.dumps(tokenizer_json(tokenizer)).encode()
     return files
 
@@ -455,7 +633,7 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
         "padding": None,
         "added_tokens": [_added_token(tokenizer, text) for text in tokenizer.special_tokens],
         "normalizer": None,
-        "pre_tokenizer": BYTE_LEVEL,
+        "pre_tokenizer": BYTE_LEVEL | {"add_prefix_space": tokenizer.prefix_space},
         "post_processor": None,
         "decoder": BYTE_LEVEL,
         "model": {
@@ -478,15 +656,11 @@ def _added_token(tokenizer: Tokenizer, text: str) -> dict[str, Any]:
     return {
         "id": tokenizer.special_tokens[text],
         "content": text,
-        "single_word": False,
-        "lstrip": False,
-        "rstrip": False,
-        "normalized": text in tokenizer.normalized_tokens,
-        "special": text not in tokenizer.plain_tokens,
+        **asdict(tokenizer.flags[text]),
     }
 
 
 def _all_ids(tokenizer: Tokenizer) -> dict[str, int]:
     """Token -> id, as vocab.json lists them, in the order of the ids."""
-    ids = spelled_ids(tokenizer.merges, tokenizer.first_id) | tokenizer.special_tokens
-    return dict(sorted(ids.items(), key=lambda item: item[1]))
+    ordinary = spelled_ids(tokenizer.merges, tokenizer.first_id, tokenizer.missing_bytes)
+    return in_order_of_ids(ordinary | tokenizer.unreachable_tokens | tokenizer.special_tokens)

@@ -85,7 +85,7 @@ def check_same_vocabulary(names: list[str], paths: list[Path]) -> None:
     for path in paths:
         tokenizer = read_tokenizer(path)
         vocab_size = read_config(path).vocab_size
-        vocabularies.append((tokenizer.merges, tokenizer.special_tokens, vocab_size))
+        vocabularies.append((tokenizer.description(), vocab_size))
     if vocabularies[0] != vocabularies[-1]:  # the last is the first if there is one
         raise ArgumentError(
             f"{names[0]} and {names[1]} have different vocabularies; expected the same"

@@ -175,8 +175,7 @@ def number_vocabularies(subjects: list[Subject]) -> None:
     for subject in subjects:
         vocabulary: object = object()  # an unknown one, equal to no other
         if subject.tokenizer is not None:
-            tokenizer = subject.tokenizer
-            vocabulary = (tokenizer.merges, tokenizer.special_tokens, subject.config.vocab_size)
+            vocabulary = (subject.tokenizer.description(), subject.config.vocab_size)
         if vocabulary not in vocabularies:
             vocabularies.append(vocabulary)
         subject.vocabulary = vocabularies.index(vocabulary)

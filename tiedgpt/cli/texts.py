@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from ..checkpoints.json_files import without_mark
 from ..errors import ArgumentError, SpecialTokenError, check_file_name, short_repr
 from ..gpt2.checks import check_prompt_ids
 from ..gpt2.config import Config
@@ -14,6 +15,8 @@ STDIN = "-"
 
 def read_text(file: str | None) -> str:
     """The text of a file, with its line ends as they are; that of stdin if `file` is "-" or None.
+
+    A byte order mark at its beginning is dropped, with a warning.
 
     Raises ArgumentError for a file that does not exist, a text that is not UTF-8, and if `file` is
     None and stdin is a terminal. Raises OSError for a file that cannot be read.
@@ -31,6 +34,7 @@ def read_text(file: str | None) -> str:
             data = Path(file).read_bytes()
         except FileNotFoundError as error:
             raise ArgumentError(f"{file}: no such file; expected a text in UTF-8") from error
+    data = without_mark(data, source_name(file))
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -16,5 +16,6 @@ model.py uses two more modules, which you may read when you meet their names the
 
 You may skip the others. config.py has the numbers that describe a model, activations.py the
 functions that other checkpoints use in place of gelu_new, checks.py the checks of arguments.
-prefill.py makes long prompts fast.
+prefill.py makes long prompts fast. special_tokens.py finds <|endoftext|> and other special tokens
+in a text.
 """

@@ -11,16 +11,20 @@ frequent pair first. An example with three merges (vocabulary files write the sp
     >>> tokenizer.decode(ids)
     'low low loot'
 
-checkpoints/vocabulary.py reads vocabulary files; training/merges.py learns merges.
+special_tokens.py finds <|endoftext|> and the like in a text; checkpoints/vocabulary.py reads
+vocabulary files; training/merges.py learns merges.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import astuple
 from heapq import heapify, heappop, heappush
 from itertools import chain, count, pairwise
+from typing import Any
 
 import regex
 
 from ..errors import COUNT, ArgumentError, SpecialTokenError, TokenizerError, short_repr
+from .special_tokens import Flags, SpecialTokens
 
 EOT = "<|endoftext|>"  # separates the documents that GPT-2 was trained on
 
@@ -64,14 +68,31 @@ def byte_alphabet() -> dict[int, str]:
     return alphabet
 
 
-def spelled_ids(merges: list[tuple[str, str]], first_id: int) -> dict[str, int]:
+def spelled_bytes(name: str) -> bytes:
+    r"""The bytes of a token from its name in a vocabulary file: the inverse of byte_alphabet().
+
+    A name with another character than those of the alphabet is its own text, as in transformers.
+
+    >>> spelled_bytes("Ġlow"), spelled_bytes("日")
+    (b' low', b'\xe6\x97\xa5')
+    """
+    bytes_of_characters = {character: byte for byte, character in byte_alphabet().items()}
+    if not bytes_of_characters.keys() >= set(name):
+        return utf8(name, "the name of a token")
+    return bytes(bytes_of_characters[character] for character in name)
+
+
+def spelled_ids(
+    merges: list[tuple[str, str]], first_id: int, missing_bytes: Collection[int] = ()
+) -> dict[str, int]:
     """Each byte and each merge's result, as written in vocabulary files -> its id.
 
     >>> ids = spelled_ids([("l", "o"), ("lo", "w")], first_id=0)
     >>> ids["!"], ids["lo"], ids["low"]
     (0, 256, 257)
     """
-    spellings = list(byte_alphabet().values())
+    alphabet = byte_alphabet()
+    spellings = [alphabet[byte] for byte in alphabet if byte not in missing_bytes]
     for left, right in merges:
         spellings.append(left + right)
     return {spelling: token_id for token_id, spelling in enumerate(spellings, first_id)}
@@ -103,54 +124,6 @@ class WordCache(dict[str, list[int]]):
         return ids
 
 
-class SpecialFinder:
-    """Finds special tokens in a text, the longest one where several begin.
-
-    The first characters of all special tokens are searched for, and at each of them the lengths of
-    those that begin so are tried. One pattern of all tokens would take 85 us a character for 60,000
-    tokens, in a call of C code that Ctrl-C cannot interrupt.
-    """
-
-    def __init__(self, special_tokens: Collection[str]) -> None:
-        self.special_tokens = special_tokens
-        # A first character -> the lengths of the tokens that begin with it.
-        lengths: dict[str, set[int]] = {}
-        for token in special_tokens:
-            lengths.setdefault(token[0], set()).add(len(token))
-
-        # The longest is tried first: "<a><b>" before "<a>".
-        self.lengths = {}
-        for first, lengths_of_first in lengths.items():
-            self.lengths[first] = sorted(lengths_of_first, reverse=True)
-
-        if len(lengths) <= 100:
-            pattern = "|".join(regex.escape(first) for first in lengths)
-        else:
-            pattern = "."  # every character, because a pattern of all first ones would be long
-        self.first_characters = regex.compile(pattern, regex.DOTALL)
-
-    def spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Start and end of each special token in `text`, from left to right, without overlap."""
-        if not self.special_tokens:
-            return
-        end = 0
-        for match in self.first_characters.finditer(text):
-            start = match.start()
-            if start >= end:  # not within the token before
-                token = self.token_at(text, start)
-                if token is not None:
-                    end = start + len(token)
-                    yield start, end
-
-    def token_at(self, text: str, start: int) -> str | None:
-        """The longest special token that begins at `start`; None if there is none."""
-        for length in self.lengths.get(text[start], []):
-            token = text[start : start + length]
-            if token in self.special_tokens:
-                return token
-        return None
-
-
 class Tokenizer:
     """A byte-level BPE vocabulary.
 
@@ -158,14 +131,15 @@ class Tokenizer:
     special_tokens: text -> id; None is {"<|endoftext|>": the last id}, as in GPT-2; {} means none.
     first_id: the id of the first byte. GPT-2's is 0; Hugging Face's trainer puts special tokens
         first.
-    plain_tokens: those of special_tokens that any text may contain. They are always read as tokens,
-        whatever `special` says.
-    normalized_tokens: those of special_tokens that are searched for last, in what the others leave
-        of a text. Hugging Face's files call them "normalized".
+    flags: special token -> where it is found in a text; Flags() for those that are not given.
+    unreachable_tokens: name -> id of tokens that have an id, but that no merge makes: no text has
+        them.
+    missing_bytes: bytes that are no tokens. A text with one of them cannot be encoded.
+    prefix_space: put a space before each stretch of text that begins without one.
 
-    The bytes have the ids from `first_id` on, followed by the merges in their order. Special tokens
-    have the remaining ids of 0 to vocab_size - 1. A special token that is also an ordinary one has
-    the ordinary token's id, and is read as one token, as transformers does. Raises
+    The bytes have the ids from `first_id` on, followed by the merges in their order. All other
+    tokens have the remaining ids of 0 to vocab_size - 1. A special token that is also an ordinary
+    one has the ordinary token's id, and is read as one token, as transformers does. Raises
     TokenizerError if the vocabulary contradicts itself.
 
     >>> Tokenizer([("l", "o")], {"<|endoftext|>": 0}, first_id=1).encode("lo!")
@@ -177,16 +151,21 @@ class Tokenizer:
         merges: list[tuple[str, str]],
         special_tokens: dict[str, int] | None = None,
         first_id: int = 0,
-        plain_tokens: Collection[str] = (),
-        normalized_tokens: Collection[str] = (),
+        flags: Mapping[str, Flags] | None = None,
+        unreachable_tokens: dict[str, int] | None = None,
+        missing_bytes: Collection[int] = (),
+        prefix_space: bool = False,
     ) -> None:
         self.merges = merges
         self.first_id = first_id
+        self.missing_bytes = frozenset(missing_bytes)
+        self.prefix_space = prefix_space
         # _spelled_ids: spelling -> id of each ordinary token. _tokens: their bytes, in the order of
-        # the ids. Both have the 256 bytes at first, and `_add_merges` adds the merged tokens.
-        self._spelled_ids = spelled_ids(merges=[], first_id=first_id)
+        # the ids. Both have the bytes at first, and `_add_merges` adds the merged tokens.
         alphabet = byte_alphabet()  # byte -> spelling, in the order of the bytes' ids
-        self._tokens = [bytes([byte]) for byte in alphabet]
+        bytes_here = [byte for byte in alphabet if byte not in self.missing_bytes]
+        self._spelled_ids = spelled_ids([], first_id, self.missing_bytes)
+        self._tokens = [bytes([byte]) for byte in bytes_here]
 
         # (left id, right id) -> the id of the merged token. Ids are in the order of the merges, so
         # the lowest id is the merge to apply first, and no separate rank is needed.
@@ -195,19 +174,15 @@ class Tokenizer:
 
         if special_tokens is None:
             special_tokens = {EOT: first_id + len(self._tokens)}
-        in_order_of_ids = sorted(special_tokens.items(), key=lambda item: item[1])
-        self.special_tokens = dict(in_order_of_ids)
-        self._add_special_tokens()  # from here on, _tokens[id] has the bytes of each id
+        self.special_tokens = in_order_of_ids(special_tokens)
+        self.unreachable_tokens = in_order_of_ids(unreachable_tokens or {})
+        self._add_other_tokens()  # from here on, _tokens[id] has the bytes of each id
 
         self.vocab_size = len(self._tokens)
         self.eot_id = special_tokens.get(EOT)
-        self.plain_tokens = frozenset(plain_tokens)
-        self.normalized_tokens = frozenset(normalized_tokens)
-        found_first = self.special_tokens.keys() - self.normalized_tokens
-        self._first_finder = SpecialFinder(found_first)
-        self._last_finder = SpecialFinder(self.normalized_tokens)
-        # The id of byte b is _byte_ids[b].
-        self._byte_ids = [self._spelled_ids[alphabet[byte]] for byte in range(256)]
+        self.flags = {token: (flags or {}).get(token, Flags()) for token in self.special_tokens}
+        self._special = SpecialTokens(self.flags)
+        self._byte_ids = {byte: self._spelled_ids[alphabet[byte]] for byte in bytes_here}
         self._cache = WordCache(self._word_ids)
 
     def __repr__(self) -> str:
@@ -215,6 +190,12 @@ class Tokenizer:
         return (
             f"Tokenizer({self.vocab_size:,} tokens, {len(self.merges):,} merges, {special} special)"
         )
+
+    def description(self) -> list[Any]:
+        """All that determines the ids of a text, for JSON. Equal ones give the same ids."""
+        flags = [astuple(flags) for flags in self.flags.values()]
+        others = [self.special_tokens, flags, self.unreachable_tokens, self.prefix_space]
+        return [self.merges, self.first_id, sorted(self.missing_bytes), *others]
 
     def _add_merges(self, merges: list[tuple[str, str]]) -> None:
         """Give each merge's result the next id. Both parts must be bytes or earlier results."""
@@ -240,8 +221,8 @@ class Tokenizer:
             right_bytes = self._tokens[right_id - self.first_id]
             self._tokens.append(left_bytes + right_bytes)
 
-    def _add_special_tokens(self) -> None:
-        """Check the ids of the special tokens, and put their bytes into `_tokens`.
+    def _add_other_tokens(self) -> None:
+        """Check the ids of special and unreachable tokens, and put their bytes into `_tokens`.
 
         A special token that is an ordinary one, too, has the ordinary token's id. The others have
         the ids below first_id, then those after the last merge. Until this is called, `_tokens`
@@ -249,33 +230,35 @@ class Tokenizer:
         """
         ids = self._spelled_ids  # spelling -> id, of the bytes and the merged tokens
         first_id = self.first_id
-        most_before = len(self.special_tokens.keys() - ids.keys())  # those that are not ordinary
+        others = in_order_of_ids(self.special_tokens | self.unreachable_tokens)
+        most_before = len(others.keys() - ids.keys())  # those that are not ordinary
         if not 0 <= first_id <= most_before:
             raise TokenizerError(
                 f"the first byte has id {short_repr(first_id)}, expected 0 to {most_before}: "
-                "only special tokens come before it"
+                "only other tokens come before it"
             )
         self._tokens = [b""] * first_id + self._tokens  # the loop fills the first places
         ids_before_the_bytes = range(first_id)
         ids_after_the_merges = count(len(self._tokens))
         free_ids = chain(ids_before_the_bytes, ids_after_the_merges)
-        for text, token_id in self.special_tokens.items():  # in the order of the ids
-            if text in ids:  # an ordinary token, which is in _tokens already
-                self._check_special_token(text, token_id, ids[text])
+        for name, token_id in others.items():
+            if name in ids:  # an ordinary token, which is in _tokens already
+                self._check_special_token(name, token_id, ids[name])
                 continue
-            text_bytes = self._check_special_token(text, token_id, next(free_ids))
-            if token_id < first_id:
-                self._tokens[token_id] = text_bytes
+            expected_id = next(free_ids)
+            if name in self.special_tokens:
+                token = self._check_special_token(name, token_id, expected_id)
             else:
-                self._tokens.append(text_bytes)
+                check_id(name, token_id, expected_id)
+                token = spelled_bytes(name)
+            if token_id < first_id:
+                self._tokens[token_id] = token
+            else:
+                self._tokens.append(token)
 
     def _check_special_token(self, text: str, token_id: int, expected_id: int) -> bytes:
         """The bytes of a special token. Raises TokenizerError if its id or its text is wrong."""
-        if token_id != expected_id:
-            raise TokenizerError(
-                f"special token {short_repr(text)} has id {short_repr(token_id)}, expected "
-                f"{expected_id}"
-            )
+        check_id(text, token_id, expected_id)
         if not 1 <= len(text) <= MAX_SPECIAL_LENGTH:
             raise TokenizerError(
                 f"special token {short_repr(text)} has {len(text)} characters, expected 1 to "
@@ -311,53 +294,29 @@ class Tokenizer:
             )
         utf8(text, "the text")  # raises an error for anything but Unicode text
         ids: list[int] = []
-        for piece, is_token in self._split(text, special):
-            if not is_token:
+        for start, end, token in self._special.pieces(text, as_text=special == "text"):
+            if token is None:
+                piece = text[start:end]
+                if self.prefix_space and not piece.startswith(" "):
+                    piece = " " + piece
                 for word in WORDS.findall(piece):
                     ids += self._cache[word]
-            elif special == "error" and not self._may_be_anywhere(piece):
+            elif special == "error" and not self._may_be_anywhere(token):
                 raise SpecialTokenError(
-                    f"the text contains special token {short_repr(piece)} at character "
-                    f"{text.index(piece)}; special='token' reads it as that token, "
+                    f"the text contains special token {short_repr(token)} at character "
+                    f"{text.rindex(token, 0, end)}; special='token' reads it as that token, "
                     "special='text' as ordinary characters",
-                    piece,
+                    token,
                 )
             else:
-                ids.append(self.special_tokens[piece])
+                ids.append(self.special_tokens[token])
         return ids
-
-    def _split(self, text: str, special: str) -> Iterator[tuple[str, bool]]:
-        """The pieces of a text, each with whether it is one of `special_tokens`.
-
-        As in transformers, the text is searched twice: a normalized token cannot take a part of
-        another one.
-        """
-        for piece, is_token in self._split_once(text, special, self._first_finder):
-            if is_token:
-                yield piece, True
-            else:
-                yield from self._split_once(piece, special, self._last_finder)
-
-    def _split_once(
-        self, text: str, special: str, finder: SpecialFinder
-    ) -> Iterator[tuple[str, bool]]:
-        """The pieces of a text as `_split` has them, with the tokens of one finder."""
-        done = 0
-        for start, end in finder.spans(text):
-            token = text[start:end]
-            # plain_tokens are always tokens. Others may remain a part of the text around them.
-            if special == "text" and token not in self.plain_tokens:
-                continue
-            yield text[done:start], False
-            yield token, True
-            done = end
-        yield text[done:], False
 
     def _may_be_anywhere(self, token: str) -> bool:
         """Whether any text may contain this special token."""
         # The text of an ordinary token may be anywhere, but that of EOT ends a document.
         is_ordinary = token in self._spelled_ids and token != EOT
-        return is_ordinary or token in self.plain_tokens
+        return is_ordinary or not self.flags[token].special
 
     def _word_ids(self, word: str) -> list[int]:
         """The ids of the tokens of one word.
@@ -368,7 +327,12 @@ class Tokenizer:
         whole word would take n * n.
         """
         merge_ids = self._merge_ids
-        ids = [self._byte_ids[byte] for byte in word.encode()]
+        try:
+            ids = [self._byte_ids[byte] for byte in word.encode()]
+        except KeyError as error:
+            raise TokenizerError(
+                f"the vocabulary has no token for byte 0x{error.args[0]:02x} of {short_repr(word)}"
+            ) from None
         n = len(ids)
 
         # A token is known by the position of its first byte. The tokens next to the one at
@@ -424,6 +388,9 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """The text of the tokens, special ones included; U+FFFD where it is not UTF-8.
 
+        A special token is its own text. (transformers takes the letters of "<é>" for bytes, and
+        gives U+FFFD for the é.)
+
         Raises TokenizerError for an id outside the vocabulary.
         """
         return self.decode_bytes(ids).decode(errors="replace")
@@ -431,6 +398,19 @@ class Tokenizer:
     def token_text(self, token_id: int) -> str:
         r"""One token for display: bytes of an incomplete character are written as \xe2."""
         return self.token_bytes(token_id).decode(errors="backslashreplace")
+
+
+def in_order_of_ids(ids: Mapping[str, int]) -> dict[str, int]:
+    """The tokens of a vocabulary, or some of them, sorted by their ids."""
+    return dict(sorted(ids.items(), key=lambda item: item[1]))
+
+
+def check_id(name: str, token_id: int, expected_id: int) -> None:
+    """Raise TokenizerError if a token has another id than the one that is left for it."""
+    if token_id != expected_id:
+        raise TokenizerError(
+            f"token {short_repr(name)} has id {short_repr(token_id)}, expected {expected_id}"
+        )
 
 
 def utf8(text: str, name: str) -> bytes:
