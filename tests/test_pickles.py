@@ -346,6 +346,7 @@ HOSTILE = {  # a kind of exploit -> a program, and a part of the message
     "not a pickle": (b"hello", "damaged"),
     "too long": (b"}0" * pickles.MAX_PICKLE, "POP"),
     "deep": (b"]" * 5000 + b"a" * 4999 + b".", "list"),
+    "large key": (b"}" + number(2**61 - 1) + b"Ns.", "key"),
     "deep key": (b"})" + b"\x85" * 5000 + b"K\1s.", "key"),
 }
 

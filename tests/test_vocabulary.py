@@ -607,6 +607,12 @@ ELSEWHERE = {
         {"pad_token": without(PAD, "id")},
         "<pad>",
     ),
+    "flags-only-in-settings": (  # transformers takes the text in special_tokens_map.json
+        pair() | {"special_tokens_map.json": {"eos_token": EOT}},
+        "tokenizer_config.json",
+        {"eos_token": {**NAMED_PAD, "content": EOT, "single_word": True}},
+        EOT,
+    ),
     "map": (pair(), "special_tokens_map.json", {"pad_token": "<pad>"}, "<pad>"),
     "map-beside-json": (with_json(), "special_tokens_map.json", {"sep_token": "<pad>"}, "<pad>"),
     "ordinary-token": (with_json(), "special_tokens_map.json", {"pad_token": "low"}, "low"),

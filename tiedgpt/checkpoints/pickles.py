@@ -31,7 +31,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..errors import COUNT, CheckpointError, ConfigError, short_repr
+from ..errors import COUNT, CheckpointError, ConfigError, Range, short_repr
 from ..gpt2.config import Config
 from .json_files import open_to_read
 from .safetensors import DTYPE_BITS, MAX_AXES, Tensor
@@ -69,6 +69,9 @@ STORAGES = {  # and the dtype in the terms of safetensors
 }
 NAMES = (ORDERED_DICT, REBUILD_TENSOR, REBUILD_PARAMETER, *STORAGES)
 
+# The keys of a dict that are no texts, as optimizers have. Others may take for ever: nested tuples
+# to hash, and large numbers to store, if all have one hash.
+NUMBER_KEYS = Range(0, 2**31 - 1)
 IN_BLOCK = re.compile(r"(^|\.)h\.\d+\.")  # in the names of a block's parameters
 
 # Instructions that put their argument, or a constant, on the stack.
@@ -229,8 +232,9 @@ class Machine:
             target += values
         elif instruction.startswith("SETITEM") and isinstance(target, dict):
             for key, value in zip(values[::2], values[1::2], strict=True):
-                if not isinstance(key, str | int):  # hashing nested tuples may take for ever
-                    raise self.error(f"a key of type {type(key).__name__}; expected a text")
+                if not isinstance(key, str) and key not in NUMBER_KEYS:
+                    kind = type(key).__name__
+                    raise self.error(f"a key of type {kind}; expected a text or a small number")
                 target[key] = value
         else:
             raise self.error(f"{instruction} of a {type(target).__name__}")

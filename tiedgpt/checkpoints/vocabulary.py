@@ -606,7 +606,8 @@ def _tokens_elsewhere(
         is_special = said.get("special", False)
         yield SETTINGS, {"special": False, "normalized": not is_special, **said, "id": token_id}
 
-    for file, fields in ((SETTINGS, settings), (SPECIAL_TOKENS_MAP, special_tokens_map)):
+    # special_tokens_map.json first: transformers prefers it for a name that both files have.
+    for file, fields in ((SPECIAL_TOKENS_MAP, special_tokens_map), (SETTINGS, settings)):
         for said in _named_tokens(fields):
             content = said.get("content")
             if isinstance(content, str) and content in added:
