@@ -34,11 +34,14 @@ from typing import Any, BinaryIO
 from ..errors import COUNT, CheckpointError, ConfigError, Range, short_repr
 from ..gpt2.config import Config
 from .json_files import open_to_read
-from .safetensors import DTYPE_BITS, MAX_AXES, Tensor
+from .safetensors import DTYPE_BITS, MAX_AXES, MAX_AXIS, Tensor
 
 # Bytes. nanoGPT's GPT-2 XL with its optimizer needs 0.2 million; Python's objects for nothing but
 # empty dicts take 72 times the size of their pickle.
 MAX_PICKLE = 1 << 21
+# Bytes of the list of files in an archive. GPT-2 XL needs 0.2 million; the objects of zipfile take
+# 10 times the size of the list.
+MAX_LIST = 1 << 22
 ZIP = b"PK\3\4"  # the first bytes of an archive
 OLD = b"\x80"  # the first byte of a pickle
 READ_MORE = "README.md, Checkpoints of other programs"
@@ -248,7 +251,8 @@ class Machine:
             return self.call(name, arguments)
         if instruction == "STACK_GLOBAL":
             module, name = self.pop(2)
-            argument = f"{module} {name}" if isinstance(module, str) else ""
+            is_text = isinstance(module, str) and isinstance(name, str)
+            argument = f"{module} {name}" if is_text else ""
         if argument not in NAMES:
             raise self.error(
                 f"names {short_repr(argument.replace(' ', '.'))}, which no state dict needs and "
@@ -327,10 +331,25 @@ def read_saved(path: Path) -> SavedFile:
     return SavedFile(tensors, model_args)
 
 
+class ListReader:
+    """A file from which zipfile reads the list of files, if that is not too long."""
+
+    def __init__(self, archive: BinaryIO) -> None:
+        self.archive = archive
+        self.seek = archive.seek
+        self.tell = archive.tell
+
+    def read(self, size: int = -1) -> bytes:
+        if size > MAX_LIST:
+            raise zipfile.BadZipFile(f"a list of files of {size} bytes; expected {MAX_LIST}")
+        return self.archive.read(size)
+
+
 def _list_of_files(archive: BinaryIO, path: Path) -> list[zipfile.ZipInfo]:
     """The list at the end of an archive. Raises CheckpointError for a damaged one."""
     try:
-        with zipfile.ZipFile(archive) as opened:
+        # zipfile uses only the methods of a file that ListReader has.
+        with zipfile.ZipFile(ListReader(archive)) as opened:
             return opened.infolist()
     # What zipfile raises. ValueError: a name is no text.
     except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as error:
@@ -438,12 +457,17 @@ def _located(name: str, stored: StoredTensor, start: int, path: Path, memory: mm
     last = stored.offset
     for axis, stride in zip(stored.shape, stored.strides, strict=True):
         last += (axis - 1) * stride
+    is_too_long = max(stored.shape, default=0) > MAX_AXIS  # where another axis is 0
     # A stride of 0 would make many values of one.
-    if size > storage.size or (size > 0 and last >= storage.size):
+    if is_too_long or size > storage.size or (size > 0 and last >= storage.size):
         raise CheckpointError(
             f"{path}: tensor {short_repr(name)} of shape {short_repr(stored.shape)} is not in its "
             f"storage of {short_repr(storage.size)} numbers"
         )
+    strides = []
+    for axis, stride in zip(stored.shape, stored.strides, strict=True):
+        # That of a shorter axis leads nowhere, and may be too large for NumPy.
+        strides.append(stride * storage.itemsize if axis > 1 else 0)
     first_byte = start + (stored.offset * storage.itemsize if size > 0 else 0)
     return Tensor(
         file=path,
@@ -453,7 +477,7 @@ def _located(name: str, stored: StoredTensor, start: int, path: Path, memory: mm
         start=first_byte,
         end=first_byte + size * storage.itemsize,
         memory=memory,
-        strides=tuple(stride * storage.itemsize for stride in stored.strides),
+        strides=tuple(strides),
     )
 
 
