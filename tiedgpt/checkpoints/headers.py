@@ -21,7 +21,7 @@ from .files import (
     weights_file,
 )
 from .json_files import MAX_TEXT, parse_json, read_json
-from .places import SHIPPED, check_name, discard_note, find_here
+from .places import PYTORCH, SHIPPED, check_name, discard_note, find_here
 from .safetensors import Tensor, parse_header
 
 # Bytes. A quantised mixture of experts in one file has a header of 10 million.
@@ -113,8 +113,8 @@ def fetch_tensors(repository: Repository, required: bool) -> dict[str, Tensor]:
     index = fetch_json(repository, INDEX)
     if index is None and required:
         raise CheckpointError(
-            f"{repository.label} has neither {WEIGHTS} nor {INDEX}; a pytorch_model.bin, if it has "
-            "one, is a pickle, which is not read"
+            f"{repository.label} has neither {WEIGHTS} nor {INDEX}; a {PYTORCH} is not read on the "
+            "hub, so download it, and give its directory"
         )
     if index is None:
         return {}
