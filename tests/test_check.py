@@ -171,6 +171,7 @@ UNCLEAR = {  # tensors beside which a missing matrix is not known
     "two embeddings": {E: EMBEDDING, "encoder.embed_tokens.weight": OTHER},
     "a head with more rows": {E: EMBEDDING, H: np.zeros((V + 1, D), np.float32)},
     "a wrapped model": {f"_orig_mod.{E}": EMBEDDING, f"_orig_mod.{H}": OTHER},
+    "a model of FSDP": {f"_fsdp_wrapped_module.{E}": EMBEDDING, H: OTHER},
     "a wrapped head": {E: EMBEDDING, "lm_head.original_module.weight": OTHER},
 }
 

@@ -324,6 +324,12 @@ def test_a_config_and_other_fields():
         from_state_dict(random_model().parameters, config=TINY, n_head=3)
 
 
+@pytest.mark.parametrize("name", ["activation", "n_embd", "tied"])
+def test_a_field_that_cannot_be_given(name):
+    with pytest.raises(ArgumentError, match=f"'{name}' is not a field.*activation_function"):
+        from_state_dict(random_model().parameters, n_head=3, **{name: 3})
+
+
 def test_from_a_state_dict_of_llm_c():
     """Models of llm.c are always tied."""
     model = random_model()

@@ -34,7 +34,7 @@ OTHER_TABLE = re.compile(r"wpe|position|pos_emb|token_type|per_layer")
 
 METAS_NAME = "tok_embeddings.weight"  # in files as Meta published them, which few programs read
 # Before the names of a wrapped module: with them, transformers finds no tensor of the file.
-WRAPPERS = ("module.", "_orig_mod.", "base_model.model.")
+WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "base_model.model.")
 # The parts of a module whose weight is quantised, by GPTQ and AWQ, MLX, compressed-tensors, FP8
 QUANTISED = ("qweight", "scales", "biases", "weight_packed", "weight_scale", "weight_scale_inv")
 
