@@ -353,6 +353,16 @@ def test_bfloat16_becomes_float32(state_of):
     assert model.dtype == np.float32
 
 
+@pytest.mark.parametrize("kind", ["meta", "sparse"])
+def test_a_tensor_that_has_no_array(kind):
+    torch = pytest.importorskip("torch")
+    state = {name: torch.from_numpy(x.copy()) for name, x in random_model().parameters.items()}
+    wte = state["wte.weight"]
+    state["wte.weight"] = wte.to("meta") if kind == "meta" else wte.to_sparse()
+    with pytest.raises(ArgumentError, match="'wte.weight' must be an array of floats: '.* tensor"):
+        from_state_dict(state, **NOT_IN_THE_ARRAYS)
+
+
 def test_a_model_without_biases_gets_biases_of_0():
     state = {}
     for name, array in random_model().parameters.items():

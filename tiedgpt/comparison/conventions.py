@@ -221,17 +221,19 @@ def as_floats(value: Any, name: str) -> Array:
 
     Raises ArgumentError, with this name, for what is not an array of numbers.
     """
-    if hasattr(value, "detach"):  # a torch tensor
-        value = value.detach().cpu()
-        if str(value.dtype) != "torch.float64":
-            value = value.float()  # to float32, because NumPy has no bfloat16
-        value = value.numpy()
     if np.ma.is_masked(value):
         raise ArgumentError(f"{name} is a masked array: give one without a mask")
     try:
+        if hasattr(value, "detach"):  # a torch tensor
+            value = value.detach().cpu()
+            if str(value.dtype) != "torch.float64":
+                value = value.float()  # to float32, because NumPy has no bfloat16
+            value = value.numpy()
         array = np.asarray(value)
-    except ValueError as error:  # rows of unequal lengths
-        raise ArgumentError(f"{name} must be an array of floats: {error}") from error
+    # Rows of unequal lengths; a torch tensor that is sparse, or has no values (on device "meta").
+    except (ValueError, TypeError, RuntimeError) as error:
+        reason = short_repr(str(error), limit=150)
+        raise ArgumentError(f"{name} must be an array of floats: {reason}") from error
     if array.dtype.kind not in "fiu" or array.ndim == 0:
         raise ArgumentError(f"{name} must be an array of floats, got {array.dtype} {array.shape}")
     # For a float64 array, too, `astype` does something: it makes a copy, which does not change with
