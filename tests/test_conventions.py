@@ -359,7 +359,7 @@ def test_a_tensor_that_has_no_array(kind):
     state = {name: torch.from_numpy(x.copy()) for name, x in random_model().parameters.items()}
     wte = state["wte.weight"]
     state["wte.weight"] = wte.to("meta") if kind == "meta" else wte.to_sparse()
-    with pytest.raises(ArgumentError, match="'wte.weight' must be an array of floats: '.* tensor"):
+    with pytest.raises(ArgumentError, match=r"'wte.weight' must be .* tensor"):
         from_state_dict(state, **NOT_IN_THE_ARRAYS)
 
 
