@@ -92,7 +92,6 @@ LITERALS = (
 CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
 TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}  # of so many values
 CHANGES = ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "BUILD")  # of a list or dict
-NAMES_SOMETHING = ("GLOBAL", "STACK_GLOBAL", "REDUCE", "BINPERSID")  # outside the pickle
 
 
 @dataclass(frozen=True)
@@ -156,10 +155,10 @@ class Machine:
                 if instruction.name == "STOP":
                     return self.stack.pop(), program.tell()
                 self.follow(instruction.name, argument)
+        except CheckpointError:
+            raise
+        # From genops; or the stack or the memo has too few values for an instruction.
         except (ValueError, IndexError, KeyError) as error:
-            if isinstance(error, CheckpointError):
-                raise
-            # genops; or an instruction for which the stack or the memo has too few values
             raise CheckpointError(
                 f"{self.where}: not a pickle, damaged, or longer than {MAX_PICKLE} bytes: "
                 f"{short_repr(error, limit=100)}"
@@ -181,8 +180,13 @@ class Machine:
             stack.append([])
         elif instruction in CHANGES:
             self.change(instruction)
-        elif instruction in NAMES_SOMETHING:
-            stack.append(self.make(instruction, argument))
+        elif instruction in ("GLOBAL", "STACK_GLOBAL"):
+            stack.append(self.name(instruction, argument))
+        elif instruction == "REDUCE":
+            function, arguments = self.pop(2)
+            stack.append(self.call(function, arguments))
+        elif instruction == "BINPERSID":
+            stack.append(self.storage(stack.pop()))
         else:
             self.mark_or_remember(instruction, argument)
 
@@ -242,13 +246,8 @@ class Machine:
         else:
             raise self.error(f"{instruction} of a {type(target).__name__}")
 
-    def make(self, instruction: str, argument: Any) -> Any:
-        """What an instruction of NAMES_SOMETHING makes."""
-        if instruction == "BINPERSID":
-            return self.storage(self.stack.pop())
-        if instruction == "REDUCE":
-            name, arguments = self.pop(2)
-            return self.call(name, arguments)
+    def name(self, instruction: str, argument: Any) -> Name:
+        """The name that GLOBAL has as its argument, or that STACK_GLOBAL takes from the stack."""
         if instruction == "STACK_GLOBAL":
             module, name = self.pop(2)
             is_text = isinstance(module, str) and isinstance(name, str)
@@ -260,19 +259,19 @@ class Machine:
             )
         return Name(argument)
 
-    def call(self, name: Any, arguments: Any) -> Any:
-        """The dict or the tensor that torch's function of this name would return."""
-        match name, arguments:
-            case Name(text=text), () if text == ORDERED_DICT:
+    def call(self, function: Any, arguments: Any) -> Any:
+        """The dict or the tensor that the function of this name would return."""
+        name = function.text if isinstance(function, Name) else ""
+        match arguments:
+            case () if name == ORDERED_DICT:
                 return {}
-            case Name(text=text), (StoredTensor() as tensor, *_) if text == REBUILD_PARAMETER:
+            case (StoredTensor() as tensor, *_) if name == REBUILD_PARAMETER:
                 return tensor
-            case (
-                Name(text=text),
-                (Storage() as storage, offset, tuple(shape), tuple(strides), *_),
-            ) if text == REBUILD_TENSOR:
-                is_short = len(shape) == len(strides) <= MAX_AXES
-                if is_short and all(number in COUNT for number in (offset, *shape, *strides)):
+            case (Storage() as storage, offset, tuple(shape), tuple(strides), *_) if (
+                name == REBUILD_TENSOR
+            ):
+                has_few_axes = len(shape) == len(strides) <= MAX_AXES
+                if has_few_axes and all(number in COUNT for number in (offset, *shape, *strides)):
                     return StoredTensor(storage, offset, shape, strides)
         raise self.error("a call with other arguments than torch.save writes")
 
@@ -409,10 +408,10 @@ def _read_five_pickles(memory: mmap.mmap, path: Path) -> tuple[Any, dict[str, in
     values: list[Any] = []
     position = 0
     for expected in (MAGIC, PROTOCOL, None, None, None):
-        value, length = machine.run(memory[position : position + MAX_PICKLE])
+        found, length = machine.run(memory[position : position + MAX_PICKLE])
         position += length
-        values.append(value)
-        if expected is not None and value != expected:
+        values.append(found)
+        if expected is not None and found != expected:
             raise CheckpointError(f"{path} {NOT_SAVED}")
     _, _, computer, value, keys = values
     if not isinstance(computer, dict) or computer.get("little_endian") is not True:
@@ -454,9 +453,12 @@ def _located(name: str, stored: StoredTensor, start: int, path: Path, memory: mm
     """A tensor as one of the file, if its values are in its storage, which starts at `start`."""
     storage = stored.storage
     size = prod(stored.shape)
-    last = stored.offset
+    last = stored.offset  # of the last number
+    strides = []  # in bytes
     for axis, stride in zip(stored.shape, stored.strides, strict=True):
         last += (axis - 1) * stride
+        # The stride of a shorter axis leads nowhere, and may be too large for NumPy.
+        strides.append(stride * storage.itemsize if axis > 1 else 0)
     is_too_long = max(stored.shape, default=0) > MAX_AXIS  # where another axis is 0
     # A stride of 0 would make many values of one.
     if is_too_long or size > storage.size or (size > 0 and last >= storage.size):
@@ -464,10 +466,6 @@ def _located(name: str, stored: StoredTensor, start: int, path: Path, memory: mm
             f"{path}: tensor {short_repr(name)} of shape {short_repr(stored.shape)} is not in its "
             f"storage of {short_repr(storage.size)} numbers"
         )
-    strides = []
-    for axis, stride in zip(stored.shape, stored.strides, strict=True):
-        # That of a shorter axis leads nowhere, and may be too large for NumPy.
-        strides.append(stride * storage.itemsize if axis > 1 else 0)
     first_byte = start + (stored.offset * storage.itemsize if size > 0 else 0)
     return Tensor(
         file=path,
@@ -508,9 +506,8 @@ def nano_gpt_config(path: Path) -> Config | None:
     model_args = read_saved(path).model_args
     if model_args is None:
         return None
-    numbers: dict[
-        str, Any
-    ] = {}  # the others are not shown in errors: nested tuples may be very long
+    # Other values are not shown in errors: nested tuples may be very long.
+    numbers: dict[str, Any] = {}
     for name, value in model_args.items():
         if isinstance(value, int | float):
             numbers[name] = value
