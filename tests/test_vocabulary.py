@@ -556,6 +556,12 @@ def test_a_folder_is_refused(tmp_path, name):
         assert word in message
 
 
+def test_a_saved_tokenizer_is_not_of_the_class_that_the_model_came_with(tmp_path):
+    config = replace(SMALL, others={"tokenizer_class": "RobertaTokenizer"}, vocab_size=262)
+    tiedgpt.save_model(random_model(config), SMALL_ONE, tmp_path / "saved")
+    assert_same_tokenizer(read_tokenizer(tmp_path / "saved"), SMALL_ONE)
+
+
 def test_a_file_that_is_not_utf_8_is_refused(tmp_path):
     write(tmp_path, pair())
     (tmp_path / "merges.txt").write_bytes(b"#version: 0.2\nl o\nl \xff\n")

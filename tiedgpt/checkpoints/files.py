@@ -426,6 +426,10 @@ def save_model(model: GPT2, tokenizer: Tokenizer | None, directory: str | Path) 
             TiedGPTWarning,
             stacklevel=2,
         )
+    if tokenizer is not None and "tokenizer_class" in model.config.others:  # another tokenizer's
+        others = dict(model.config.others)
+        del others["tokenizer_class"]
+        model = GPT2(replace(model.config, others=others), model.parameters)
     with new_directory(directory) as new:
         write_checkpoint(new, model, {} if tokenizer is None else tokenizer_files(tokenizer))
 

@@ -9,8 +9,9 @@ As in transformers, a text is searched for the tokens that tokenizer.json adds o
 merge makes.
 
 Other files may name tokens, too: vocab.json and merges.txt beside tokenizer.json,
-added_tokens.json, tokenizer_config.json and special_tokens_map.json. If they name a token that the
-vocabulary lacks or has otherwise, transformers might give other ids, and the folder is refused.
+added_tokens.json, tokenizer_config.json and special_tokens_map.json. Those that list ids add their
+tokens to merges.txt and vocab.json. If one names a token that the vocabulary lacks or has
+otherwise, transformers might give other ids, and the folder is refused.
 """
 
 import json
@@ -140,7 +141,7 @@ class _Vocabulary(NamedTuple):
     name: str  # what errors call the files
     merges: list[tuple[str, str]]
     ids: dict[str, int]  # token -> id
-    added: dict[str, dict]  # text -> its entry in the added_tokens of tokenizer.json
+    added: dict[str, dict]  # text -> its entry, as in the added_tokens of tokenizer.json
     prefix_space: bool
 
 
