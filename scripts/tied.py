@@ -285,9 +285,11 @@ def check_tokenizer(folder, vocabulary, merges, V):
     for name in ("add_prefix_space", "add_bos_token", "add_eos_token"):
         if settings.get(name):
             raise ValueError(f"tokenizer_config.json: {name} adds to each text, and is not read")
-    kind = settings.get("tokenizer_class", "GPT2Tokenizer").removesuffix("Fast")
+    config = read_json_if_there(folder / "config.json")
+    kind = settings.get("tokenizer_class") or config.get("tokenizer_class") or "GPT2Tokenizer"
+    kind = kind.removesuffix("Fast")
     if kind not in ("GPT2Tokenizer", "PreTrainedTokenizer", "TokenizersBackend"):
-        raise ValueError(f"tokenizer_config.json: tokenizer_class is {kind}, not GPT2Tokenizer")
+        raise ValueError(f"tokenizer_class is {kind}, not GPT2Tokenizer")
     tokenizer = read_json_if_there(folder / "tokenizer.json")
     if tokenizer:
         check_tokenizer_json(tokenizer, vocabulary, merges)

@@ -17,6 +17,7 @@ from support.checkpoint_files import assert_same, write_config, write_shards, wr
 from support.checks import contents, refuses
 from support.models import CONFIG, SMALL, SMALL_MERGES, random_model
 from support.openai_files import write_openai_model
+from support.torch_files import torch_file
 from support.vocabularies import added_token, tokenizer_json
 
 import tiedgpt
@@ -415,6 +416,7 @@ def test_a_source_that_is_not_a_path(function, source):
 WEIGHTS_OF_OTHERS = {
     "model_124M.bin": "llm.c",
     "weights.NPZ": "NumPy",
+    "epoch=3.ckpt": "Lightning",
     "model.gguf": "is not read",
     "tf_model.h5": "is not read",
     "model.onnx": "is not read",
@@ -499,6 +501,12 @@ def test_an_adapter_and_its_base_are_named(tmp_path, model):
     assert_same(tiedgpt.load_model(tmp_path), model)  # it is there, merged or not
 
 
+@pytest.mark.parametrize("prefix", ["model.", "base_model.model.transformer."])
+def test_names_that_begin_in_another_way(tmp_path, model, prefix):
+    write_tensors(tmp_path, {f"{prefix}{name}": x for name, x in model.parameters.items()})
+    refuses(f"begin with '{prefix}'", tiedgpt.load_model, tmp_path)
+
+
 def test_the_newest_checkpoint_of_a_training_is_named(tmp_path):
     for name in ("checkpoint-500", "checkpoint-1000", "checkpoint-best"):
         (tmp_path / name).mkdir()
@@ -510,11 +518,15 @@ def test_the_newest_checkpoint_of_a_training_is_named(tmp_path):
     [
         ("model.fp16.safetensors", r"there is model\.fp16\.safetensors: give this file"),
         ("model-00001-of-00002.safetensors", r"get model\.safetensors\.index\.json"),
+        ("pytorch_model-00001-of-00002.bin", r"get pytorch_model\.bin\.index\.json"),
+        ("pytorch_model.fp16.bin", r"fp16\.bin is a file of PyTorch, which `-m FILE` reads"),
     ],
 )
 def test_weights_under_another_name_are_named(tmp_path, model, name, message):
     write_tensors(tmp_path, model.parameters)
     (tmp_path / "model.safetensors").rename(tmp_path / name)
+    if name.endswith(".bin"):
+        (tmp_path / name).write_bytes(torch_file(model.parameters))
     refuses(message, tiedgpt.load_model, tmp_path)
     assert_same(tiedgpt.load_model(tmp_path / name), model)  # all parameters are in this file
 

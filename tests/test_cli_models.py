@@ -63,6 +63,7 @@ def test_params_refuses_weights_that_cannot_be_loaded(run, save, fault):
     assert_one_error_line(run("params", str(folder)), str(folder))
     weights.unlink()
     assert run("params", str(folder))[0] == 0  # config.json is enough
+    assert run("params", str(folder / "config.json"))[0] == 0
 
 
 @pytest.mark.parametrize("columns", [50, 35])

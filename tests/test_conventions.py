@@ -324,6 +324,12 @@ def test_a_config_and_other_fields():
         from_state_dict(random_model().parameters, config=TINY, n_head=3)
 
 
+@pytest.mark.parametrize("name", ["activation", "n_embd", "tied"])
+def test_a_field_that_cannot_be_given(name):
+    with pytest.raises(ArgumentError, match=f"'{name}' is not a field.*activation_function"):
+        from_state_dict(random_model().parameters, n_head=3, **{name: 3})
+
+
 def test_from_a_state_dict_of_llm_c():
     """Models of llm.c are always tied."""
     model = random_model()
@@ -345,6 +351,16 @@ def test_bfloat16_becomes_float32(state_of):
     half = {name: torch.from_numpy(array.copy()).bfloat16() for name, array in state.items()}
     model = from_state_dict(half, **NOT_IN_THE_ARRAYS)
     assert model.dtype == np.float32
+
+
+@pytest.mark.parametrize("kind", ["meta", "sparse"])
+def test_a_tensor_that_has_no_array(kind):
+    torch = pytest.importorskip("torch")
+    state = {name: torch.from_numpy(x.copy()) for name, x in random_model().parameters.items()}
+    wte = state["wte.weight"]
+    state["wte.weight"] = wte.to("meta") if kind == "meta" else wte.to_sparse()
+    with pytest.raises(ArgumentError, match=r"'wte.weight' must be .* tensor"):
+        from_state_dict(state, **NOT_IN_THE_ARRAYS)
 
 
 def test_a_model_without_biases_gets_biases_of_0():

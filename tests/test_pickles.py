@@ -346,6 +346,7 @@ HOSTILE = {  # a kind of exploit -> a program, and a part of the message
     "not a pickle": (b"hello", "damaged"),
     "too long": (b"}0" * pickles.MAX_PICKLE, "POP"),
     "deep": (b"]" * 5000 + b"a" * 4999 + b".", "list"),
+    "large key": (b"}" + number(2**61 - 1) + b"Ns.", "key"),
     "deep key": (b"})" + b"\x85" * 5000 + b"K\1s.", "key"),
 }
 
@@ -386,6 +387,7 @@ def bomb(depth: int) -> bytes:
 BOMBS = {
     "a value": bomb(200) + b".",
     "a key": b"}" + bomb(200) + b"h\5s.",
+    "a name": bomb(200) + text("os") + b"h\xc8\x93.",
     "a value of a state dict": b"}" + text("a") + b"(" + bomb(200) + b"ts.",
     "model_args": b"}(" + text("model_args") + b"}" + text("n_embd") + b"(" + bomb(200) + b"ts"
     + text("model") + b"}u.",
@@ -423,6 +425,7 @@ WRONG_TENSORS = {  # what is wrong with a tensor of 2 x 2 in a storage of 4 -> i
     "size": {"size": (3, 2)},
     "stride": {"stride": (3, 1)},
     "one number many times": {"size": (2**62, 2), "stride": (0, 1)},
+    "axis beside one of 0": {"size": (0, 2**62)},
     "negative stride": {"stride": (-1, 1)},
     "negative offset": {"offset": -1},
     "negative size": {"size": (-2, -2)},
@@ -457,6 +460,14 @@ def test_a_tensor_that_is_not_in_its_storage(read, fault):
             else:
                 error = refuses("tensor|storage|call|name", read, content)
                 assert len(error) < 900
+
+
+@pytest.mark.parametrize("size", [(1, 2), (2, 1), (0, 3)])
+def test_a_stride_that_leads_nowhere_may_be_large(read, size):
+    stride = tuple(1 if axis > 1 else 2**62 for axis in size)
+    program = b"\x80\x02}" + text("a") + tensor(size=size, stride=stride) + b"s."
+    found = read(archive(program, [np.arange(4, dtype=np.float32).tobytes()]))
+    np.testing.assert_array_equal(found["a"], np.arange(size[0] * size[1]).reshape(size))
 
 
 def test_tensors_that_overlap_are_refused(read):
@@ -497,6 +508,12 @@ def test_an_archive_that_torch_does_not_write(read, fault):
     assert read(edit_archive(lambda files: files.items()))["a"].shape == (2, 2)
     change, message = ARCHIVES[fault]
     refuses(message, read, edit_archive(change))
+
+
+def test_a_long_list_of_files_is_not_read(read, monkeypatch):
+    """The objects that zipfile makes of a list take 10 times its memory."""
+    monkeypatch.setattr(pickles, "MAX_LIST", 100)
+    refuses("list of files", read, edit_archive(lambda files: files.items()))
 
 
 # Places in the last entry of the list of files, which is that of m/data/0 -> another value

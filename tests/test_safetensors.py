@@ -55,6 +55,11 @@ def in_a(**changes) -> dict:
     return {"a": tensor() | changes}
 
 
+def test_a_header_may_be_as_long_as_a_pickle_begins(read):
+    length = int.from_bytes(b"\x80\2(", "little")
+    assert list(read(file_of(A.ljust(length), bytes(4)))) == ["a"]
+
+
 WRONG = {  # a rule that is broken -> the content of a file, and a word of the message
     # The length of the header
     "empty": (b"", " 0 bytes"),

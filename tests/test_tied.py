@@ -637,8 +637,14 @@ def test_a_name_that_is_twice_in_the_weights_is_refused(folder, run_tied):
     assert_refused(run_tied(folder, "a"), "wte.weight twice")
 
 
-def test_another_class_of_tokenizers_is_refused(folder, run_tied):
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "LlamaTokenizer"}))
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "config.json"])
+def test_another_class_of_tokenizers_is_refused(folder, run_tied, file):
+    path = folder / file
+    content = json.loads(path.read_text()) if path.is_file() else {}
+    path.write_text(json.dumps(content | {"tokenizer_class": None}))
+    code, _, _ = run_tied(folder, "a")
+    assert code == 0
+    path.write_text(json.dumps(content | {"tokenizer_class": "LlamaTokenizer"}))
     assert_refused(run_tied(folder, "a"), "LlamaTokenizer")
 
 

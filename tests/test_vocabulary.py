@@ -112,11 +112,12 @@ def assert_as_transformers(tokenizer: Tokenizer, theirs) -> None:
 # Folders that are read
 
 SMALL_ONE = Tokenizer(SMALL_MERGES)
+PLAIN = Flags(special=False, normalized=True)
 WITH_PAD = Tokenizer(SMALL_MERGES, {EOT: 261, "<pad>": 262})
 WITH_USER = Tokenizer(
     SMALL_MERGES,
     {EOT: 261, "<pad>": 262, "<user>": 263},
-    flags={"<user>": Flags(special=False, normalized=True)},
+    flags={"<user>": PLAIN},
 )
 MASK = added_token("<mask>", 262)
 
@@ -132,6 +133,8 @@ NO_EOT = {"vocab.json": ORDINARY}
 # The ids that the file has, but no text: transformers reads these names as characters.
 UNREACHABLE = {"<pad>": 262, "日": 263, "lowest": 264}
 NO_NAME_IS_EOT = {"unk_token": "</s>", "bos_token": "</s>", "eos_token": "</s>"}
+NO_NAME_IS_OTHER = dict.fromkeys(vocabulary.ALL_NAMES, EOT)
+NAMES_PAD = {"special_tokens_map.json": {"pad_token": "<pad>"}}
 ENDS = Tokenizer(SMALL_MERGES, {"</s>": 262}, unreachable_tokens={EOT: 261})
 NAMED_PAD = {"__type": "AddedToken", **without(PAD, "id")}
 PADDED = {"pad_token": "<pad>", "add_bos_token": False, "sep_token": None}
@@ -268,6 +271,41 @@ FOLDERS = {
         with_json(PAD, tokenizer_config={"tokenizer_class": "PreTrainedTokenizerFast"}),
         WITH_PAD,
     ),
+    "roberta": (
+        with_json(tokenizer_config={"tokenizer_class": "RobertaTokenizerFast"} | NO_NAME_IS_OTHER),
+        SMALL_ONE,
+    ),
+    "class-of-config-json": (
+        changed(pre_tokenizer=BYTE_LEVEL | PREFIX_SPACE)
+        | {"config.json": {"model_type": "gpt2"} | ANOTHER_CLASS},
+        PREFIXED,
+    ),
+    # merges.txt and vocab.json, and tokens that the other files add
+    "added-tokens-to-the-pair": (
+        pair() | {"added_tokens.json": {"<user>": 263, "<pad>": 262}} | NAMES_PAD,
+        WITH_USER,
+    ),
+    "added-tokens-of-vocab-json": (
+        pair(**{"<user>": 262}) | {"added_tokens.json": {"<user>": 262}},
+        Tokenizer(SMALL_MERGES, {EOT: 261, "<user>": 262}, flags={"<user>": PLAIN}),
+    ),
+    "extra-in-the-map-of-transformers-4": (  # which is no special token for transformers 5
+        pair()
+        | {"added_tokens.json": {"<user>": 262}}
+        | {"special_tokens_map.json": {"additional_special_tokens": ["<user>"]}},
+        Tokenizer(SMALL_MERGES, {EOT: 261, "<user>": 262}, flags={"<user>": PLAIN}),
+    ),
+    "decoder-of-the-pair": (
+        pair() | {"tokenizer_config.json": decoder(PAD, USER) | {"pad_token": "<pad>"}},
+        WITH_USER,
+    ),
+    "all-files-of-a-slow-tokenizer": (
+        pair()
+        | {"tokenizer_config.json": decoder(PAD) | {"tokenizer_class": "GPT2Tokenizer"}}
+        | {"added_tokens.json": {"<pad>": 262}}
+        | NAMES_PAD,
+        WITH_PAD,
+    ),
 }
 
 
@@ -336,8 +374,11 @@ def folders(draw) -> dict:
         )
         files = draw(st.just({}) | st.just(files)) | {"tokenizer.json": document}
         classes += ["PreTrainedTokenizerFast", "TokenizersBackend"]  # which read no other file
+        classes += ["RobertaTokenizer", "BartTokenizerFast"]
     tokenizer_class = draw(st.sampled_from(classes))
     settings = named() | prefix_space
+    if tokenizer_class in vocabulary.ROBERTA_CLASSES:
+        settings = dict.fromkeys(vocabulary.ALL_NAMES, EOT) | settings
     if tokenizer_class is not None:
         settings["tokenizer_class"] = tokenizer_class
     if draw(st.booleans()):
@@ -420,8 +461,28 @@ REFUSED = {
     ),
     "another-class": (
         pair() | {"tokenizer_config.json": {"tokenizer_class": "RobertaTokenizer"}},
-        "tokenizer_config.json",
+        "tokenizer_class",
         "RobertaTokenizer",
+    ),
+    "another-class-in-config-json": (
+        pair() | {"config.json": {"model_type": "gpt2", "tokenizer_class": "RobertaTokenizer"}},
+        "tokenizer_class",
+        "RobertaTokenizer",
+    ),
+    "another-class-that-cuts-otherwise": (
+        with_json(tokenizer_config={"tokenizer_class": "Qwen2Tokenizer"} | NO_NAME_IS_OTHER),
+        "tokenizer_class",
+        "Qwen2Tokenizer",
+    ),
+    "another-class-that-adds-tokens": (
+        with_json(tokenizer_config={"tokenizer_class": "RobertaTokenizer", "pad_token": EOT}),
+        "tokenizer_class",
+        "RobertaTokenizer",
+    ),
+    "prefix-space-of-roberta": (
+        changed(pre_tokenizer=BYTE_LEVEL | PREFIX_SPACE)
+        | {"tokenizer_config.json": {"tokenizer_class": "LEDTokenizer"} | NO_NAME_IS_OTHER},
+        "add_prefix_space",
     ),
     # Files that are malformed
     "no-model": ({"tokenizer.json": without(changed()["tokenizer.json"], "model")}, "model"),
@@ -496,6 +557,12 @@ def test_a_folder_is_refused(tmp_path, name):
         assert word in message
 
 
+def test_a_saved_tokenizer_is_not_of_the_class_that_the_model_came_with(tmp_path):
+    config = replace(SMALL, others={"tokenizer_class": "RobertaTokenizer"}, vocab_size=262)
+    tiedgpt.save_model(random_model(config), SMALL_ONE, tmp_path / "saved")
+    assert_same_tokenizer(read_tokenizer(tmp_path / "saved"), SMALL_ONE)
+
+
 def test_a_file_that_is_not_utf_8_is_refused(tmp_path):
     write(tmp_path, pair())
     (tmp_path / "merges.txt").write_bytes(b"#version: 0.2\nl o\nl \xff\n")
@@ -505,16 +572,19 @@ def test_a_file_that_is_not_utf_8_is_refused(tmp_path):
 # Files beside the vocabulary that name another token: transformers mends the folder
 
 ELSEWHERE = {
-    "added-tokens": (pair(), "added_tokens.json", {"<pad>": 262}, "<pad>"),
     "added-tokens-beside-json": (with_json(), "added_tokens.json", {"<pad>": 262}, "<pad>"),
-    "not-special-there": (pair(**{"<pad>": 262}), "added_tokens.json", {"<pad>": 262}, "<pad>"),
     "not-added-there": (
         changed(added_tokens=[eot()], model=bpe_model(vocab=ORDINARY | {EOT: 261, "<pad>": 262})),
         "added_tokens.json",
         {"<pad>": 262},
         "<pad>",
     ),
-    "decoder": (pair(), "tokenizer_config.json", decoder(PAD), "<pad>"),
+    "added-twice": (
+        pair() | {"tokenizer_config.json": decoder(PAD)},
+        "added_tokens.json",
+        {"<user>": 262},
+        "<user>",
+    ),
     "decoder-beside-json": (with_json(PAD), "tokenizer_config.json", decoder(PAD, USER), "<user>"),
     "decoder-lacks": (with_json({**USER, "id": 262}), "tokenizer_config.json", decoder(), "<user>"),
     "decoder-makes-plain": (
@@ -543,6 +613,12 @@ ELSEWHERE = {
         "special_tokens_map.json",
         {"pad_token": without(PAD, "id")},
         "<pad>",
+    ),
+    "flags-only-in-settings": (  # transformers takes the text in special_tokens_map.json
+        pair() | {"special_tokens_map.json": {"eos_token": EOT}},
+        "tokenizer_config.json",
+        {"eos_token": {**NAMED_PAD, "content": EOT, "single_word": True}},
+        EOT,
     ),
     "map": (pair(), "special_tokens_map.json", {"pad_token": "<pad>"}, "<pad>"),
     "map-beside-json": (with_json(), "special_tokens_map.json", {"sep_token": "<pad>"}, "<pad>"),

@@ -62,9 +62,13 @@ GIVE_DIRECTORY = "is one of several files of a model; give their directory"
 # The ends of the names of files that are not found in a directory, or not read -> what to do.
 NOT_READ = {
     "pytorch_model.bin": PICKLE,
-    ".bin": f"is a file of PyTorch, or one of llm.c, which is not read; convert it ({READ_MORE})",
+    ".bin": (
+        "is a file of PyTorch, which `-m FILE` reads with config.json beside it, or one of llm.c, "
+        f"which is not read ({READ_MORE})"
+    ),
     ".pt": PICKLE,
     ".pth": PICKLE,
+    ".ckpt": f"may be a file of PyTorch Lightning, which is not read; convert it ({READ_MORE})",
     ".npz": f"holds arrays of NumPy; tiedgpt.from_state_dict makes a model of them ({READ_MORE})",
     ".gguf": LOAD_ORIGINAL,
     ".h5": LOAD_ORIGINAL,
@@ -145,7 +149,16 @@ def _check_tensors(
         # A W_U is checked even if it is not used.
         check_parameters(tensors, replace(config, tied=HEAD not in tensors))
     except ArgumentError as error:
-        raise CheckpointError(f"{path}: {error}") from error
+        raise CheckpointError(f"{path}: {error}{_other_prefix(tensors)}") from error
+
+
+def _other_prefix(tensors: dict[str, Tensor]) -> str:
+    """What an error says of names that begin in a way that is not known; "" for other names."""
+    for name in tensors:
+        if name.endswith(".wte.weight"):
+            prefix = short_repr(name.removesuffix("wte.weight"))
+            return f"; the names of this file begin with {prefix}, so remove that from each of them"
+    return ""
 
 
 def without_other_heads(tensors: Mapping[str, Any], called: str, stacklevel: int) -> dict[str, Any]:
@@ -360,16 +373,28 @@ def _what_is_there(directory: Path) -> str:
     if saved_steps:
         newest = saved_steps[max(saved_steps)]
         return f" (it holds checkpoints of a training: give one of them, such as {newest})"
-    weights = sorted(path.name for path in directory.glob("*.safetensors"))
-    if weights and (directory / CONFIG).is_file():
-        first = weights[0]
-        if re.search(r"-\d+-of-\d+\.safetensors$", first):
-            return f" ({first} is one of several files: get {INDEX}, which lists them, too)"
-        return f" (there is {first}: give this file)"
-    for path in sorted(directory.glob("*")):
-        description = describe(path)
-        if description not in ("", GIVE_DIRECTORY) and path.name not in NOT_WEIGHTS:
-            return f" ({path.name} {description})"
+    names = sorted(path.name for path in directory.glob("*"))
+    if (directory / CONFIG).is_file():
+        description = _weights_by_another_name(names)
+        if description:
+            return description
+    for name in names:
+        description = describe(Path(name))
+        if description not in ("", GIVE_DIRECTORY) and name not in NOT_WEIGHTS:
+            return f" ({name} {description})"
+    return ""
+
+
+def _weights_by_another_name(names: list[str]) -> str:
+    """What an error says of weights that are there under other names than WEIGHT_FILES."""
+    for name in names:
+        match = re.search(r"-\d+-of-\d+\.(safetensors|bin)$", name)
+        if match:
+            index = INDEX if match[1] == "safetensors" else PYTORCH_INDEX
+            return f" ({name} is one of several files: get {index}, which lists them, too)"
+    for name in names:
+        if name.endswith(".safetensors"):
+            return f" (there is {name}: give this file)"
     return ""
 
 
@@ -401,6 +426,10 @@ def save_model(model: GPT2, tokenizer: Tokenizer | None, directory: str | Path) 
             TiedGPTWarning,
             stacklevel=2,
         )
+    if tokenizer is not None and "tokenizer_class" in model.config.others:  # another tokenizer's
+        others = dict(model.config.others)
+        del others["tokenizer_class"]
+        model = GPT2(replace(model.config, others=others), model.parameters)
     with new_directory(directory) as new:
         write_checkpoint(new, model, {} if tokenizer is None else tokenizer_files(tokenizer))
 

@@ -17,7 +17,7 @@ from ..errors import CheckpointError, TiedGPTWarning, check_file_name, short_rep
 MAX_TEXT = 1 << 25  # bytes; GPT-2's largest text file, tokenizer.json, has about 3 million
 
 # STAND_INS: how a file begins that is not what its name says -> what it is, and what to do. No
-# safetensors file begins so: its first 8 bytes would be a length of more than 4 MB.
+# safetensors file begins so: its first 8 bytes would be a length of more than 16 MB.
 WEB_PAGE = (
     "is a web page, not the file: on the hub, the address of a file has /resolve/, and that of its "
     "page /blob/"
@@ -29,7 +29,8 @@ STAND_INS = {
     rb'\s*{\s*"(error|message)"\s*:\s*"': MESSAGE,
     rb"(Entry|Repository) not found|404: Not Found|Access to model|Invalid username": MESSAGE,
 }
-PICKLE = re.compile(rb"PK\x03\x04|\x80[\x02\x03][}\](c\x8a]|\x80[\x04\x05]\x95")
+# A safetensors file may begin so, too, if five bytes of 0 follow: its length is below 16 MB then.
+PICKLE = re.compile(rb"PK\x03\x04|(\x80[\x02\x03][}\](c\x8a]|\x80[\x04\x05]\x95)(?!\0{5})")
 PICKLE_NAMES = (".bin", ".pt", ".pth", ".ckpt")
 
 

@@ -31,14 +31,17 @@ from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..errors import COUNT, CheckpointError, ConfigError, short_repr
+from ..errors import COUNT, CheckpointError, ConfigError, Range, short_repr
 from ..gpt2.config import Config
 from .json_files import open_to_read
-from .safetensors import DTYPE_BITS, MAX_AXES, Tensor
+from .safetensors import DTYPE_BITS, MAX_AXES, MAX_AXIS, Tensor
 
 # Bytes. nanoGPT's GPT-2 XL with its optimizer needs 0.2 million; Python's objects for nothing but
 # empty dicts take 72 times the size of their pickle.
 MAX_PICKLE = 1 << 21
+# Bytes of the list of files in an archive. GPT-2 XL needs 0.2 million; the objects of zipfile take
+# 10 times the size of the list.
+MAX_LIST = 1 << 22
 ZIP = b"PK\3\4"  # the first bytes of an archive
 OLD = b"\x80"  # the first byte of a pickle
 READ_MORE = "weights/README.md, Checkpoints of other programs"
@@ -69,6 +72,9 @@ STORAGES = {  # and the dtype in the terms of safetensors
 }
 NAMES = (ORDERED_DICT, REBUILD_TENSOR, REBUILD_PARAMETER, *STORAGES)
 
+# The keys of a dict that are no texts, as optimizers have. Others may take for ever: nested tuples
+# to hash, and large numbers to store, if all have one hash.
+NUMBER_KEYS = Range(0, 2**31 - 1)
 IN_BLOCK = re.compile(r"(^|\.)h\.\d+\.")  # in the names of a block's parameters
 
 # Instructions that put their argument, or a constant, on the stack.
@@ -86,7 +92,6 @@ LITERALS = (
 CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
 TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}  # of so many values
 CHANGES = ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "BUILD")  # of a list or dict
-NAMES_SOMETHING = ("GLOBAL", "STACK_GLOBAL", "REDUCE", "BINPERSID")  # outside the pickle
 
 
 @dataclass(frozen=True)
@@ -150,10 +155,10 @@ class Machine:
                 if instruction.name == "STOP":
                     return self.stack.pop(), program.tell()
                 self.follow(instruction.name, argument)
+        except CheckpointError:
+            raise
+        # From genops; or the stack or the memo has too few values for an instruction.
         except (ValueError, IndexError, KeyError) as error:
-            if isinstance(error, CheckpointError):
-                raise
-            # genops; or an instruction for which the stack or the memo has too few values
             raise CheckpointError(
                 f"{self.where}: not a pickle, damaged, or longer than {MAX_PICKLE} bytes: "
                 f"{short_repr(error, limit=100)}"
@@ -175,8 +180,13 @@ class Machine:
             stack.append([])
         elif instruction in CHANGES:
             self.change(instruction)
-        elif instruction in NAMES_SOMETHING:
-            stack.append(self.make(instruction, argument))
+        elif instruction in ("GLOBAL", "STACK_GLOBAL"):
+            stack.append(self.name(instruction, argument))
+        elif instruction == "REDUCE":
+            function, arguments = self.pop(2)
+            stack.append(self.call(function, arguments))
+        elif instruction == "BINPERSID":
+            stack.append(self.storage(stack.pop()))
         else:
             self.mark_or_remember(instruction, argument)
 
@@ -229,22 +239,19 @@ class Machine:
             target += values
         elif instruction.startswith("SETITEM") and isinstance(target, dict):
             for key, value in zip(values[::2], values[1::2], strict=True):
-                if not isinstance(key, str | int):  # hashing nested tuples may take for ever
-                    raise self.error(f"a key of type {type(key).__name__}; expected a text")
+                if not isinstance(key, str) and key not in NUMBER_KEYS:
+                    kind = type(key).__name__
+                    raise self.error(f"a key of type {kind}; expected a text or a small number")
                 target[key] = value
         else:
             raise self.error(f"{instruction} of a {type(target).__name__}")
 
-    def make(self, instruction: str, argument: Any) -> Any:
-        """What an instruction of NAMES_SOMETHING makes."""
-        if instruction == "BINPERSID":
-            return self.storage(self.stack.pop())
-        if instruction == "REDUCE":
-            name, arguments = self.pop(2)
-            return self.call(name, arguments)
+    def name(self, instruction: str, argument: Any) -> Name:
+        """The name that GLOBAL has as its argument, or that STACK_GLOBAL takes from the stack."""
         if instruction == "STACK_GLOBAL":
             module, name = self.pop(2)
-            argument = f"{module} {name}" if isinstance(module, str) else ""
+            is_text = isinstance(module, str) and isinstance(name, str)
+            argument = f"{module} {name}" if is_text else ""
         if argument not in NAMES:
             raise self.error(
                 f"names {short_repr(argument.replace(' ', '.'))}, which no state dict needs and "
@@ -252,19 +259,19 @@ class Machine:
             )
         return Name(argument)
 
-    def call(self, name: Any, arguments: Any) -> Any:
-        """The dict or the tensor that torch's function of this name would return."""
-        match name, arguments:
-            case Name(text=text), () if text == ORDERED_DICT:
+    def call(self, function: Any, arguments: Any) -> Any:
+        """The dict or the tensor that the function of this name would return."""
+        name = function.text if isinstance(function, Name) else ""
+        match arguments:
+            case () if name == ORDERED_DICT:
                 return {}
-            case Name(text=text), (StoredTensor() as tensor, *_) if text == REBUILD_PARAMETER:
+            case (StoredTensor() as tensor, *_) if name == REBUILD_PARAMETER:
                 return tensor
-            case (
-                Name(text=text),
-                (Storage() as storage, offset, tuple(shape), tuple(strides), *_),
-            ) if text == REBUILD_TENSOR:
-                is_short = len(shape) == len(strides) <= MAX_AXES
-                if is_short and all(number in COUNT for number in (offset, *shape, *strides)):
+            case (Storage() as storage, offset, tuple(shape), tuple(strides), *_) if (
+                name == REBUILD_TENSOR
+            ):
+                has_few_axes = len(shape) == len(strides) <= MAX_AXES
+                if has_few_axes and all(number in COUNT for number in (offset, *shape, *strides)):
                     return StoredTensor(storage, offset, shape, strides)
         raise self.error("a call with other arguments than torch.save writes")
 
@@ -323,10 +330,25 @@ def read_saved(path: Path) -> SavedFile:
     return SavedFile(tensors, model_args)
 
 
+class ListReader:
+    """A file from which zipfile reads the list of files, if that is not too long."""
+
+    def __init__(self, archive: BinaryIO) -> None:
+        self.archive = archive
+        self.seek = archive.seek
+        self.tell = archive.tell
+
+    def read(self, size: int = -1) -> bytes:
+        if size > MAX_LIST:
+            raise zipfile.BadZipFile(f"a list of files of {size} bytes; expected {MAX_LIST}")
+        return self.archive.read(size)
+
+
 def _list_of_files(archive: BinaryIO, path: Path) -> list[zipfile.ZipInfo]:
     """The list at the end of an archive. Raises CheckpointError for a damaged one."""
     try:
-        with zipfile.ZipFile(archive) as opened:
+        # zipfile uses only the methods of a file that ListReader has.
+        with zipfile.ZipFile(ListReader(archive)) as opened:
             return opened.infolist()
     # What zipfile raises. ValueError: a name is no text.
     except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as error:
@@ -386,10 +408,10 @@ def _read_five_pickles(memory: mmap.mmap, path: Path) -> tuple[Any, dict[str, in
     values: list[Any] = []
     position = 0
     for expected in (MAGIC, PROTOCOL, None, None, None):
-        value, length = machine.run(memory[position : position + MAX_PICKLE])
+        found, length = machine.run(memory[position : position + MAX_PICKLE])
         position += length
-        values.append(value)
-        if expected is not None and value != expected:
+        values.append(found)
+        if expected is not None and found != expected:
             raise CheckpointError(f"{path} {NOT_SAVED}")
     _, _, computer, value, keys = values
     if not isinstance(computer, dict) or computer.get("little_endian") is not True:
@@ -431,11 +453,15 @@ def _located(name: str, stored: StoredTensor, start: int, path: Path, memory: mm
     """A tensor as one of the file, if its values are in its storage, which starts at `start`."""
     storage = stored.storage
     size = prod(stored.shape)
-    last = stored.offset
+    last = stored.offset  # of the last number
+    strides = []  # in bytes
     for axis, stride in zip(stored.shape, stored.strides, strict=True):
         last += (axis - 1) * stride
+        # The stride of a shorter axis leads nowhere, and may be too large for NumPy.
+        strides.append(stride * storage.itemsize if axis > 1 else 0)
+    is_too_long = max(stored.shape, default=0) > MAX_AXIS  # where another axis is 0
     # A stride of 0 would make many values of one.
-    if size > storage.size or (size > 0 and last >= storage.size):
+    if is_too_long or size > storage.size or (size > 0 and last >= storage.size):
         raise CheckpointError(
             f"{path}: tensor {short_repr(name)} of shape {short_repr(stored.shape)} is not in its "
             f"storage of {short_repr(storage.size)} numbers"
@@ -449,7 +475,7 @@ def _located(name: str, stored: StoredTensor, start: int, path: Path, memory: mm
         start=first_byte,
         end=first_byte + size * storage.itemsize,
         memory=memory,
-        strides=tuple(stride * storage.itemsize for stride in stored.strides),
+        strides=tuple(strides),
     )
 
 
@@ -480,9 +506,8 @@ def nano_gpt_config(path: Path) -> Config | None:
     model_args = read_saved(path).model_args
     if model_args is None:
         return None
-    numbers: dict[
-        str, Any
-    ] = {}  # the others are not shown in errors: nested tuples may be very long
+    # Other values are not shown in errors: nested tuples may be very long.
+    numbers: dict[str, Any] = {}
     for name, value in model_args.items():
         if isinstance(value, int | float):
             numbers[name] = value

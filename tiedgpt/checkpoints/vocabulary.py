@@ -9,13 +9,14 @@ As in transformers, a text is searched for the tokens that tokenizer.json adds o
 merge makes.
 
 Other files may name tokens, too: vocab.json and merges.txt beside tokenizer.json,
-added_tokens.json, tokenizer_config.json and special_tokens_map.json. If they name a token that the
-vocabulary lacks or has otherwise, transformers might give other ids, and the folder is refused.
+added_tokens.json, tokenizer_config.json and special_tokens_map.json. Those that list ids add their
+tokens to merges.txt and vocab.json. If one names a token that the vocabulary lacks or has
+otherwise, transformers might give other ids, and the folder is refused.
 """
 
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,6 +66,13 @@ GPT2_CLASSES = (None, "GPT2Tokenizer", "GPT2TokenizerFast")
 NAMED_AS_EOT = {"unk_token", "bos_token", "eos_token"}
 # Those for which it adds nothing to tokenizer.json.
 GENERAL_CLASSES = ("PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend")
+# Those that add the tokens of all ALL_NAMES, unless the settings name others.
+ROBERTA_CLASSES = tuple(
+    f"{model}Tokenizer{fast}"
+    for model in ("Roberta", "Bart", "Longformer", "LED")
+    for fast in ("", "Fast")
+)
+ALL_NAMES = NAMED_AS_EOT | {"sep_token", "pad_token", "cls_token", "mask_token"}
 # The fields of the settings that hold more special tokens, in different versions of transformers.
 EXTRA_TOKENS = (
     "extra_special_tokens",
@@ -74,6 +82,10 @@ EXTRA_TOKENS = (
 MEND = (
     "load the folder once with transformers' AutoTokenizer and write it with save_pretrained, "
     "which puts all tokens into tokenizer.json"
+)
+MEND_CLASS = (
+    f'if {TOKENIZER_JSON} alone has the right ids, write "tokenizer_class": '
+    f'"PreTrainedTokenizerFast" into {SETTINGS}'
 )
 
 
@@ -95,10 +107,12 @@ def read_tokenizer(model: Path) -> Tokenizer:
         if path.is_file():
             others[path.name] = read_json(path)
     has_json = (directory / TOKENIZER_JSON).is_file()
+    _add_class_of_config(others, directory)
+    _check_class(others, has_json, directory)
     if has_json:
         vocabulary = _read_tokenizer_json(directory / TOKENIZER_JSON, others.get(SETTINGS, {}))
     else:
-        vocabulary = _read_merges_and_vocab(merges_path, vocab_path, others.get(SETTINGS, {}))
+        vocabulary = _read_merges_and_vocab(merges_path, vocab_path, others)
     _check_that_names_agree(others, directory)
     said = list(_tokens_elsewhere(others, vocabulary.added, directory))
     searched_for = vocabulary.added | _named_in_the_vocabulary(vocabulary, said)
@@ -129,25 +143,22 @@ class _Vocabulary(NamedTuple):
     name: str  # what errors call the files
     merges: list[tuple[str, str]]
     ids: dict[str, int]  # token -> id
-    added: dict[str, dict]  # text -> its entry in the added_tokens of tokenizer.json
+    added: dict[str, dict]  # text -> its entry, as in the added_tokens of tokenizer.json
     prefix_space: bool
 
 
 def _read_merges_and_vocab(
-    merges_path: Path, vocab_path: Path, settings: dict[str, Any]
+    merges_path: Path, vocab_path: Path, others: dict[str, dict]
 ) -> _Vocabulary:
-    """The vocabulary of merges.txt and vocab.json. settings: those of tokenizer_config.json."""
+    """The vocabulary of merges.txt and vocab.json, with the tokens that `others` add.
+
+    others: the contents of those of OTHER_FILES that there are, by name.
+    """
     directory = merges_path.parent
     if not merges_path.is_file():
         raise CheckpointError(
             f"{directory} has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json"
             f"{_other_tokenizer(directory)}"
-        )
-    tokenizer_class = settings.get("tokenizer_class")
-    if tokenizer_class not in GPT2_CLASSES + GENERAL_CLASSES:
-        raise TokenizerError(
-            f"{directory / SETTINGS}: tokenizer_class is {short_repr(tokenizer_class)}, which adds "
-            f"tokens of its own; {MEND}"
         )
     merges = _read_merges_txt(merges_path)
     name = f"{merges_path}"
@@ -156,7 +167,60 @@ def _read_merges_and_vocab(
         name = f"{merges_path} with {vocab_path.name}"
         ids = read_json(vocab_path)
     _check_ids_are_numbers(ids, name)
-    return _Vocabulary(name, merges, ids, {}, bool(settings.get("add_prefix_space")))
+    added = _added_beside(others, directory)
+    for text, token in added.items():
+        ids.setdefault(text, token["id"])  # `_compare_other_files` refuses another id
+    prefix_space = bool(others.get(SETTINGS, {}).get("add_prefix_space"))
+    return _Vocabulary(name, merges, ids, added, prefix_space)
+
+
+def _added_beside(others: dict[str, dict], directory: Path) -> dict[str, dict]:
+    """Text -> entry of each token that is added to merges.txt and vocab.json.
+
+    transformers reads added_tokens.json only if the settings have no added_tokens_decoder. A token
+    of that file is special if it has one of ALL_NAMES, or is an extra one.
+    """
+    settings = others.get(SETTINGS, {})
+    special_tokens_map = others.get(SPECIAL_TOKENS_MAP, {})
+    special = list(_extra_tokens(special_tokens_map, ("extra_special_tokens",)))
+    special += _extra_tokens(settings)
+    for fields in (settings, special_tokens_map):
+        special += [_fields_of(fields[name]) for name in ALL_NAMES & fields.keys()]
+    special_texts = [token.get("content") for token in special]
+
+    listing = SETTINGS if "added_tokens_decoder" in settings else ADDED
+    added = {}
+    for file, token in _tokens_elsewhere(others, {}, directory):
+        text = token.get("content")
+        token_id = f"{token.get('id')}"
+        if file == listing and isinstance(text, str) and token_id.isdecimal():
+            is_special = token["special"] or text in special_texts
+            added[text] = {**token, "id": int(token_id), "special": is_special}
+    return added
+
+
+def _add_class_of_config(others: dict[str, dict], directory: Path) -> None:
+    """Put the tokenizer_class of config.json into the settings, if they have none."""
+    path = directory / "config.json"
+    settings = others.get(SETTINGS, {})
+    if path.is_file() and settings.get("tokenizer_class") is None:
+        tokenizer_class = read_json(path).get("tokenizer_class")
+        if tokenizer_class is not None:
+            others[SETTINGS] = {**settings, "tokenizer_class": tokenizer_class}
+
+
+def _check_class(others: dict[str, dict], has_json: bool, directory: Path) -> None:
+    """Raise TokenizerError for a tokenizer_class that gives other ids than GPT-2's."""
+    settings = others.get(SETTINGS, {})
+    tokenizer_class = settings.get("tokenizer_class")
+    if tokenizer_class in GPT2_CLASSES + GENERAL_CLASSES:
+        return
+    if has_json and tokenizer_class in ROBERTA_CLASSES and settings.keys() >= ALL_NAMES:
+        return
+    raise TokenizerError(
+        f"{directory}: tokenizer_class is {short_repr(tokenizer_class)}, which may add tokens, or "
+        f"cut a text in another way than GPT-2; {MEND_CLASS if has_json else MEND}"
+    )
 
 
 def _check_ids_are_numbers(ids: dict[str, Any], name: str) -> None:
@@ -223,8 +287,9 @@ def _read_tokenizer_json(path: Path, settings: dict[str, Any]) -> _Vocabulary:
         added[text] = token
     _check_ids_are_numbers(ids, f"{path}")
 
-    # transformers' GPT2Tokenizer takes it from the settings, all others from tokenizer.json.
-    default = False if _is_gpt2s_class(settings) else prefix_space
+    # A class of one model takes it from the settings, the general classes from tokenizer.json.
+    is_general = settings.get("tokenizer_class") in GENERAL_CLASSES
+    default = prefix_space if is_general else False
     if bool(settings.get("add_prefix_space", default)) != prefix_space:
         raise TokenizerError(
             f"{path}: add_prefix_space is {prefix_space}, but not in {SETTINGS} beside it, which "
@@ -541,7 +606,8 @@ def _tokens_elsewhere(
         is_special = said.get("special", False)
         yield SETTINGS, {"special": False, "normalized": not is_special, **said, "id": token_id}
 
-    for file, fields in ((SETTINGS, settings), (SPECIAL_TOKENS_MAP, special_tokens_map)):
+    # special_tokens_map.json first: transformers prefers it for a name that both files have.
+    for file, fields in ((SPECIAL_TOKENS_MAP, special_tokens_map), (SETTINGS, settings)):
         for said in _named_tokens(fields):
             content = said.get("content")
             if isinstance(content, str) and content in added:
@@ -568,9 +634,11 @@ def _named_tokens(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield {**_fields_of(value), "special": True}
 
 
-def _extra_tokens(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _extra_tokens(
+    settings: dict[str, Any], its_fields: Sequence[str] = EXTRA_TOKENS
+) -> Iterator[dict[str, Any]]:
     """What settings say of tokens without names: {"extra_special_tokens": ["<a>", "<b>"]}."""
-    for field in EXTRA_TOKENS:
+    for field in its_fields:
         value = settings.get(field) or []
         if isinstance(value, list):
             for token in value:

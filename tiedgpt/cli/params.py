@@ -19,6 +19,7 @@ from typing import Any
 from ..checkpoints import check_weights, find_model, read_config
 from ..checkpoints.headers import AnyModel, open_any
 from ..checkpoints.places import DEFAULT_MODEL, known_config
+from ..comparison.conventions import as_config
 from ..errors import ArgumentError, CheckpointError, one_line
 from ..gpt2.parameters import count_matrices
 from ..study.reports import Report, parameters_report
@@ -85,8 +86,11 @@ def count_model(source: str | None, as_json: bool) -> None:
             print_sizes(size_report(name, model), as_json)
             return
         _, path = find_model(source, note, weights=False)
-        config = read_config(path)
-        check_weights(path)
+        if path.is_file() and path.suffix == ".json":
+            config = as_config(path)
+        else:
+            config = read_config(path)
+            check_weights(path)
     report = parameters_report(config)
     if as_json:
         print(json.dumps({"model": name, **report}))

@@ -124,6 +124,8 @@ PARAMETER_NAMES = {
     "lm_head.weight": [],
 }
 
+# The fields of Config that the shapes of the arrays tell.
+IN_SHAPES = ("vocab_size", "n_ctx", "n_embd", "n_layer", "n_head", "n_inner", "tied")
 # The fields of Config that change the logits, and that no array of a state dict tells.
 NOT_IN_SHAPES = (
     "activation_function",
@@ -219,17 +221,19 @@ def as_floats(value: Any, name: str) -> Array:
 
     Raises ArgumentError, with this name, for what is not an array of numbers.
     """
-    if hasattr(value, "detach"):  # a torch tensor
-        value = value.detach().cpu()
-        if str(value.dtype) != "torch.float64":
-            value = value.float()  # to float32, because NumPy has no bfloat16
-        value = value.numpy()
     if np.ma.is_masked(value):
         raise ArgumentError(f"{name} is a masked array: give one without a mask")
     try:
+        if hasattr(value, "detach"):  # a torch tensor
+            value = value.detach().cpu()
+            if str(value.dtype) != "torch.float64":
+                value = value.float()  # to float32, because NumPy has no bfloat16
+            value = value.numpy()
         array = np.asarray(value)
-    except ValueError as error:  # rows of unequal lengths
-        raise ArgumentError(f"{name} must be an array of floats: {error}") from error
+    # Rows of unequal lengths; a torch tensor that is sparse, or has no values (on device "meta").
+    except (ValueError, TypeError, RuntimeError) as error:
+        reason = short_repr(str(error), limit=150)
+        raise ArgumentError(f"{name} must be an array of floats: {reason}") from error
     if array.dtype.kind not in "fiu" or array.ndim == 0:
         raise ArgumentError(f"{name} must be an array of floats, got {array.dtype} {array.shape}")
     # For a float64 array, too, `astype` does something: it makes a copy, which does not change with
@@ -440,12 +444,24 @@ def from_state_dict(
             raise ArgumentError("pass config, or n_head and other fields, not both")
         model_config = replace(as_config(config), tied="lm_head.weight" not in arrays)
     else:
+        check_fields(fields)
         model_config = config_of_shapes(arrays, n_head, fields)
         warn_of_assumed_fields(model_config, fields, has_transposed_matrices(state))
     add_biases_if_none(arrays, model_config)
     # A transposed matrix is a view. A model's arrays are in C order, as those of a checkpoint.
     parameters = {name: np.asarray(x, wte.dtype, order="C") for name, x in arrays.items()}
     return GPT2(model_config, parameters)
+
+
+def check_fields(given: dict[str, Any]) -> None:
+    """Raise ArgumentError for a name that is no field of Config, or one that the shapes tell."""
+    known = [name for name in vars(Config()) if name not in IN_SHAPES]
+    for name in given:
+        if name not in known:
+            raise ArgumentError(
+                f"{short_repr(name)} is not a field that can be given; expected one of "
+                f"{', '.join(known)}"
+            )
 
 
 def as_config(config: Any) -> Config:
