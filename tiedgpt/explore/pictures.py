@@ -122,6 +122,7 @@ def shown(token: str) -> str:
 
 
 def percent(p: float) -> str:
+    """A share in percent, with one digit below 1 %. From 0.95 % on, it is rounded to 1 %."""
     if p >= 0.0095:
         return f"{100 * p:.0f} %"
     return f"{100 * p:.1f} %"
