@@ -50,9 +50,13 @@ class AnyModel:
             return {}
         if not required and weights_file(self.place) is None:
             return {}
-        stored = stored_tensors(self.place, MAX_HEADER)
-        # In memory alone are the zeros that stand for biases, which nanoGPT's files need not have.
-        return {name: tensor for name, tensor in stored if not isinstance(tensor.memory, bytearray)}
+        tensors = {}
+        for name, tensor in stored_tensors(self.place, MAX_HEADER):
+            # The reader of nanoGPT's files adds biases of 0. Such a bias is a bytearray, not a part
+            # of the mapped file, and is not counted.
+            if not isinstance(tensor.memory, bytearray):
+                tensors[name] = tensor
+        return tensors
 
     def equal_rows(self, one: Tensor, other: Tensor) -> tuple[int, int]:
         """How many rows of two matrices of one shape [V, D] have the same values, and of how many.
@@ -86,7 +90,7 @@ def open_any(source: str, weights: bool = True) -> AnyModel:
         name = check_name(source)  # raises for a text that is neither a path nor a name
         if name in SHIPPED or is_offline():
             raise
-        repository = Repository(name, "", discard_note)
+        repository = Repository(name, commit="", note=discard_note)
         config = fetch_json(repository, CONFIG)
         if config is None:
             raise CheckpointError(

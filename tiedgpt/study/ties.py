@@ -154,7 +154,8 @@ def tie_report(name: str, model: AnyModel) -> Report:
     is_usual = have_usual_names(model.config, matrices.stored)
     reading = read(flag, holds if is_usual else None)
     embedding, head = matrices.embedding, matrices.head
-    if embedding is not None and embedding.dtype not in FLOATS:  # by MLX, say
+    if embedding is not None and embedding.dtype not in FLOATS:
+        # It is quantised, by MLX, for example. Whether transformers can read it is not known.
         reading = reading._replace(transformers=None)
     return {
         "model": name,
