@@ -22,7 +22,7 @@ from .files import (
 )
 from .json_files import MAX_TEXT, parse_json, read_json
 from .places import SHIPPED, check_name, discard_note, find_here
-from .safetensors import Tensor, parse_header
+from .safetensors import Tensor, header_length, parse_header
 
 # Bytes. A quantised mixture of experts in one file has a header of 10 million.
 MAX_HEADER = 1 << 24
@@ -159,17 +159,19 @@ def fetch_header(repository: Repository, file: str) -> dict[str, Tensor] | None:
         return None
     first_bytes, size = answer
     path = Path(repository.label, file)
-    length = int.from_bytes(first_bytes, "little")
-    if not 0 < length <= min(MAX_HEADER, size - 8):
-        raise CheckpointError(
-            f"{path}: truncated, or not a safetensors file: {size} bytes, a header of {length}"
-        )
-    answer = repository.read_range(file, 8, 8 + length)
-    if answer is None:
-        raise CheckpointError(f"{path} is not there any more (404)")
-    header, _ = answer
+    length = header_length(first_bytes, path, size, MAX_HEADER)
+    header = fetch_part(repository, path, 8, 8 + length)
     tensors, _ = parse_header(header, path, size, memory=b"")
     return tensors
+
+
+def fetch_part(repository: Repository, file: Path, start: int, stop: int) -> bytes:
+    """The bytes [start, stop) of a file that the repository has. Raises CheckpointError."""
+    answer = repository.read_range(file.name, start, stop)
+    if answer is None:
+        raise CheckpointError(f"{file} is not there any more (404)")
+    content, _ = answer
+    return content
 
 
 def fetch_rows(repository: Repository, matrix: Tensor, first: int, end: int) -> Tensor:
@@ -177,9 +179,6 @@ def fetch_rows(repository: Repository, matrix: Tensor, first: int, end: int) -> 
     rows, columns = matrix.shape
     row_bytes = (matrix.end - matrix.start) // rows
     start, stop = matrix.start + first * row_bytes, matrix.start + end * row_bytes
-    answer = repository.read_range(matrix.file.name, start, stop)
-    if answer is None:
-        raise CheckpointError(f"{matrix.file} is not there any more (404)")
-    content, _ = answer
+    content = fetch_part(repository, matrix.file, start, stop)
     shape = (end - first, columns)
     return replace(matrix, shape=shape, start=0, end=len(content), memory=content)
