@@ -561,9 +561,9 @@ def test_params_of_another_kind_on_the_hub(hub_server, big, run):
     assert document["untied"]["total"] == 2 * BIG * D + D
     assert document["untied"]["bytes_bfloat16"] == 2 * (2 * BIG * D + D)
     assert document["source"] == "the headers of the weights"
-    out = output(run, "params", name)
+    out = " ".join(output(run, "params", name).split())  # a line may break anywhere
     assert f"{document['more_percent']:.1f}% more" in out
-    assert f"{document['less_percent']:.1f}% less" in out
+    assert f"{document['less_percent']:.1f}% of the untied model" in out
 
 
 def test_buffers_are_no_parameters(tmp_path, run):
