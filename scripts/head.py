@@ -588,9 +588,11 @@ def print_examples(text, likeliest, text_of):
         word = text_of(token)
         if word[:1] == " " and word[1:].isalpha() and len(word) > 4:
             words.append(i)
-    quarters = [len(words) * quarter // 4 for quarter in (1, 2, 3)]
+    if not words:
+        return
     tens = commonest_ten(text, text["rows"])
-    for i in [words[place] for place in quarters if words]:
+    for quarter in (1, 2, 3):
+        i = words[len(words) * quarter // 4]
         print(f"\nAfter {json.dumps(text_of(inputs[i]), ensure_ascii=False)}")
         for label, tokens in (("text", tens[i]), ("head", likeliest[i])):
             line = f"  {label}"
