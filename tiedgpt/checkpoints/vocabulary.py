@@ -387,11 +387,11 @@ def _tokenizer(vocabulary: _Vocabulary, searched_for: dict[str, dict]) -> Tokeni
         tokenizer = Tokenizer(
             merges,
             special_tokens,
-            first_id,
-            flags,
-            unreachable_tokens,
-            missing_bytes,
-            prefix_space,
+            first_id=first_id,
+            flags=flags,
+            unreachable_tokens=unreachable_tokens,
+            missing_bytes=missing_bytes,
+            prefix_space=prefix_space,
         )
     except TokenizerError as error:
         raise TokenizerError(f"{name}: {error}") from None

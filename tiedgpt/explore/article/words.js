@@ -24,7 +24,7 @@ export function shownToken(id, tokenizer) {
 	return text.replace(/^ /, "") || "space"
 }
 
-export function logitsAfter(ids, path, {params, config}) {
+function logitsAfter(ids, path, {params, config}) {
 	// -> [V]: the whole model reads as many of the last tokens as it can, the other paths the last one alone
 	const n_ctx = params.wpe.weight.length // positions
 	const run = {config, tied: config.tie_word_embeddings}
