@@ -518,16 +518,16 @@ def _tokens_elsewhere(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """(a file, what it says of a token) for each token that is named beside the vocabulary.
 
-    What it says are fields of an entry of added_tokens in tokenizer.json. others: the contents of
-    those of OTHER_FILES that there are, by name. added: text -> its entry in the added_tokens of
-    tokenizer.json, if there is one.
+    What a file says are fields of an entry of added_tokens in tokenizer.json. others: name ->
+    content, of the OTHER_FILES that there are. added: text -> its entry in the added_tokens of
+    tokenizer.json; empty without that file.
     """
     settings = others.get(SETTINGS, {})
     special_tokens_map = others.get(SPECIAL_TOKENS_MAP, {})
     for text, token_id in others.get(ADDED, {}).items():
         said = {"content": text, "id": token_id}
         if text not in added:
-            said["special"] = False  # so transformers takes it
+            said["special"] = False  # as transformers adds the tokens of this file
         yield ADDED, said
 
     decoder = settings.get("added_tokens_decoder", {})
@@ -564,7 +564,8 @@ def _names(settings: dict[str, Any]) -> dict[str, Any]:
 def _named_tokens(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """What settings say of the tokens that they name."""
     for value in _names(settings).values():
-        if value is not None and not isinstance(value, bool):  # as add_bos_token is
+        # "add_bos_token" looks like a name, but its value is true or false.
+        if value is not None and not isinstance(value, bool):
             yield {**_fields_of(value), "special": True}
 
 

@@ -200,6 +200,7 @@ def size_report(name: str, model: AnyModel) -> Report:
 def read(flag: Report, holds: str | None) -> Reading:
     """How a flag of read_flag, and what the files hold, are read."""
     is_never_tied = flag["kind"] in NEVER_TIED
+    # transformers goes by "outer", and other programs by "tied".
     by_transformers = False if is_never_tied else flag["outer"]
     reading = READINGS.get((flag["tied"], holds), UNKNOWN)
     reading = reading._replace(
