@@ -311,11 +311,11 @@ def count_text(ids, max_inputs):
     S = len(tokens)
     by_count = np.argsort(-counts, kind="stable")[:max_inputs]  # the most frequent first
     inputs = by_count[counts[by_count] >= MIN_COUNT]
-    is_odd = np.arange(len(ids) - 1) // BLOCK % 2 == 1
+    is_odd = np.arange(len(ids) - 1) // BLOCK % 2 == 1  # of each pair: is it in an odd block
     first = places[:-1]
     second = places[1:]
     odd = count_successors(first[is_odd], second[is_odd], inputs, S)
-    # An input that the tested half of the text lacks is left out.
+    # An input that no odd block has is left out: the table of the even blocks is tested there.
     is_kept = np.array([len(successors) > 0 for successors, _ in odd], bool)
     if is_kept.sum() < 10:
         raise ValueError(f"fewer than ten tokens of the text occur {MIN_COUNT} times")
@@ -373,9 +373,12 @@ def row_blocks(n, width):  # -> slices of rows, with at most 4 million numbers i
 def cross_entropies(weights, scores, log_counts, by_text):
     """How many nats softmax(a scores + b log_counts) needs for what follows each input.
 
-    scores [n, S], log_counts [S], by_text [n, 2]: the mean of a row's scores and of log_counts over
-    what follows in the text. Returns the nats [n], and the first and the second derivatives of
-    their mean, by a and b.
+    weights are a and b. scores [n, S], log_counts [S], by_text [n, 2]: the mean of a row's scores
+    and of log_counts over what follows in the text. Returns the nats [n], and the first and the
+    second derivatives of their mean, by a and b.
+
+    The first derivative is a difference of means: those by the softmax minus those by the text. The
+    second is the covariance of scores and log_counts by the softmax.
     """
     n, S = scores.shape
     nats = np.empty(n)
@@ -498,7 +501,7 @@ def commonest_ten(text, rows):  # -> for each input, the ids of what follows it 
 
 
 def measure(column, text, rows, text_of):
-    """The numbers of a column. `rows` has what follows each input in the text, or in its half."""
+    """The numbers of a column, compared with `rows`: what follows each input, and how often."""
     inputs = text["ids"][text["inputs"]]
     overlaps = []
     spellings = []
@@ -507,7 +510,7 @@ def measure(column, text, rows, text_of):
     for token, likeliest, ten in zip(
         inputs, column["likeliest"], commonest_ten(text, rows), strict=True
     ):
-        # An input with fewer than ten successors has a shorter list; both lists are as long.
+        # Fewer than ten tokens may follow an input. Then as many of the likeliest are compared.
         overlaps.append(np.isin(likeliest[: len(ten)], ten).mean())
         name = text_of(token).strip().casefold()
         for other in likeliest[likeliest != token]:
@@ -585,9 +588,11 @@ def print_examples(text, likeliest, text_of):
         word = text_of(token)
         if word[:1] == " " and word[1:].isalpha() and len(word) > 4:
             words.append(i)
-    quarters = [len(words) * quarter // 4 for quarter in (1, 2, 3)]
+    if not words:
+        return
     tens = commonest_ten(text, text["rows"])
-    for i in [words[place] for place in quarters if words]:
+    for quarter in (1, 2, 3):
+        i = words[len(words) * quarter // 4]
         print(f"\nAfter {json.dumps(text_of(inputs[i]), ensure_ascii=False)}")
         for label, tokens in (("text", tens[i]), ("head", likeliest[i])):
             line = f"  {label}"

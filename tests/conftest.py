@@ -330,3 +330,20 @@ def run(capsys, monkeypatch):
         return code, out, err
 
     return run
+
+
+@pytest.fixture
+def run_script(capsys, monkeypatch):
+    """run_script(module, *arguments) -> (exit code, stdout, stderr). module: one of scripts/."""
+
+    def run_script(module, *arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", [Path(module.__file__).name, *map(str, arguments)])
+        code = 0
+        try:
+            module.main()
+        except SystemExit as stop:  # for arguments that are refused
+            code = stop.code
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run_script

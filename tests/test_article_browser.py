@@ -1,28 +1,16 @@
 """The article in Chromium: opened from a file, read, typed into, dragged, printed."""
 
-import os
 import re
 import shutil
 from pathlib import Path
 
 import pytest
+from support.browser import BROWSER, Axe, expect, sync_playwright
 
 from tiedgpt.explore.article import article_page
 from tiedgpt.explore.pictures import PRIME
 
-try:
-    from axe_playwright_python.sync_playwright import Axe
-    from playwright.sync_api import expect, sync_playwright
-except ImportError as error:
-    missing = f"{error.name} is not installed (pip install -e '.[browser]')"
-else:
-    expect.set_options(timeout=20_000)
-    missing = ""
-    if shutil.which("chromium") is None:
-        missing = "there is no chromium (apt-get install chromium)"
-if missing and os.environ.get("CI") == "true":
-    raise RuntimeError(f"with CI=true the browser tests must run, but {missing}")
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing), reason=missing)]
+pytestmark = BROWSER
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
 DESKTOP = {"viewport": {"width": 1280, "height": 900}}

@@ -9,6 +9,7 @@ share of each pair of neighbours among all pairs of a text, with a row for each 
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -59,20 +60,9 @@ def some_weights(form, V=7, D=3, seed=1):
 
 
 @pytest.fixture
-def run_bigram(capsys, monkeypatch):
-    """run_bigram(*arguments) -> (exit code, stdout, stderr), in this process."""
-
-    def run_bigram(*arguments):
-        monkeypatch.setattr(sys, "argv", ["bigram.py", *map(str, arguments)])
-        code = 0
-        try:
-            bigram.main()
-        except SystemExit as stop:  # for arguments that are refused
-            code = stop.code
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run_bigram
+def run_bigram(run_script):
+    """run_bigram(*arguments) -> (exit code, stdout, stderr): runs bigram.py in this process."""
+    return partial(run_script, bigram)
 
 
 @pytest.fixture

@@ -101,31 +101,30 @@ def joined_heads(array):  # [B, H, T, K] -> [B, T, D]
     return array.swapaxes(1, 2).reshape(B, T, H * K)
 
 
-def test_names_of_transformers():
+def heads_last_but_one(array):  # [B, H, T, K] -> [B, T, H, K]
+    return array.swapaxes(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("names", "prefix", "heads_of"),
+    [
+        pytest.param(TRANSFORMERS, "transformer.", joined_heads, id="transformers"),
+        pytest.param(
+            TRANSFORMER_LENS, "_original_component.", heads_last_but_one, id="transformer-lens"
+        ),
+    ],
+)
+def test_names_of_other_programs(names, prefix, heads_of):
+    """`heads_of` gives an array of HEADS the shape that the other program has."""
     model = MODELS["tiny"]
     ids = some_ids(model)
     tape = tape_of(model, ids)
     given = {}
-    for kind, name in TRANSFORMERS.items():
+    for kind, name in names.items():
         for layer, array in enumerate(layers_of(tape, kind)):
             if kind in HEADS:
-                array = joined_heads(array)  # as transformers has them
-            given["transformer." + name.replace("N", str(layer))] = array
-    report = compare(model, given, ids)
-    assert report.first is None, str(report)
-    assert len(report.rows) == len(given), "all are compared"
-
-
-def test_names_of_transformer_lens():
-    model = MODELS["tiny"]
-    ids = some_ids(model)
-    tape = tape_of(model, ids)
-    given = {}
-    for kind, name in TRANSFORMER_LENS.items():
-        for layer, array in enumerate(layers_of(tape, kind)):
-            if kind in HEADS:
-                array = array.swapaxes(1, 2)  # [B, H, T, K] -> [B, T, H, K]
-            given["_original_component." + name.replace("N", str(layer))] = array
+                array = heads_of(array)
+            given[prefix + name.replace("N", str(layer))] = array
     report = compare(model, given, ids)
     assert report.first is None, str(report)
     assert len(report.rows) == len(given), "all are compared"

@@ -5,7 +5,6 @@ In a panel, a side is the column of a model: side 0 is the tied model and has th
 "path" has a table of scores; the mirror image of the score of token b after a is that of a after b.
 """
 
-import os
 import re
 import shutil
 import time
@@ -14,6 +13,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from support.browser import BROWSER, Axe, expect, sync_playwright
 from support.explore_server import ask, serving, shown_models
 from support.models import CONFIG, random_model
 
@@ -24,19 +24,7 @@ from tiedgpt.explore.shown import ShownModels
 from tiedgpt.sampling import Sampling
 from tiedgpt.study.corpus import Corpus
 
-try:
-    from axe_playwright_python.sync_playwright import Axe
-    from playwright.sync_api import expect, sync_playwright
-except ImportError as error:
-    missing = f"{error.name} is not installed (pip install -e '.[browser]')"
-else:
-    expect.set_options(timeout=20_000)
-    missing = ""
-    if shutil.which("chromium") is None:
-        missing = "there is no chromium (apt-get install chromium)"
-if missing and os.environ.get("CI") == "true":
-    raise RuntimeError(f"with CI=true the browser tests must run, but {missing}")
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing), reason=missing)]
+pytestmark = BROWSER
 
 PROMPT = "ROMEO:\nMy lord, I will not"
 TAG = "<script>document.title='hacked'</script>"

@@ -10,8 +10,8 @@ tokens and compared with the odd blocks.
 import json
 import math
 import re
-import sys
 from collections import Counter
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -31,20 +31,9 @@ D = 8
 
 
 @pytest.fixture
-def run_head(capsys, monkeypatch):
+def run_head(run_script):
     """run_head(*arguments) -> (exit code, stdout, stderr): runs head.py in this process."""
-
-    def run_head(*arguments):
-        monkeypatch.setattr(sys, "argv", ["head.py", *map(str, arguments)])
-        code = 0
-        try:
-            head.main()
-        except SystemExit as stop:
-            code = stop.code
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run_head
+    return partial(run_script, head)
 
 
 # ---- The files ----

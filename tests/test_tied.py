@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -52,20 +53,9 @@ HOSTILE_TEXTS = [
 
 
 @pytest.fixture
-def run_tied(capsys, monkeypatch):
+def run_tied(run_script):
     """run_tied(*arguments) -> (exit code, stdout, stderr): runs tied.py in this process."""
-
-    def run_tied(*arguments):
-        monkeypatch.setattr(sys, "argv", ["tied.py", *map(str, arguments)])
-        code = 0
-        try:
-            tied.main()
-        except SystemExit as stop:
-            code = stop.code
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run_tied
+    return partial(run_script, tied)
 
 
 def assert_refused(result, message):

@@ -410,7 +410,7 @@ def test_special_tokens_are_found_from_left_to_right_and_the_longest_first(chara
         some_tokens = rng.sample(tokens, 3)
         text = "".join(rng.choices([*characters, "x", *some_tokens], k=12))
         spans = [match.span() for match in pattern.finditer(text)]
-        assert list(tokenizer._special.first.spans(text)) == spans, text
+        assert list(tokenizer._special.searched_first.spans(text)) == spans, text
         ids = tokenizer.encode(text, special="token")
         assert tokenizer.decode(ids) == text
         special_ids_of_text = [token_id for token_id in ids if token_id in special_ids]

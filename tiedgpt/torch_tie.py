@@ -140,8 +140,8 @@ def check_gradient(compute_loss: Callable[[], Any], wte: Any) -> None:
     for use, part in (("input", from_input), ("output", from_output)):
         if not part.any():
             raise AssertionError(
-                f"gradient: nothing of it comes from the {use}: that is detached, does not read "
-                "this matrix, or reads it as another parameter or otherwise than by its rows"
+                f"gradient: nothing of it comes from the {use}: the {use} is detached, does not "
+                "read this matrix, or reads it as another parameter or otherwise than by its rows"
             )
     largest = max(part.abs().max().item() for part in (from_input, from_output))
     error = (total - (from_input + from_output)).abs().max().item()
@@ -168,7 +168,7 @@ def gradients(loss: Any, tensors: list[Any]) -> list[Any]:
 
 @contextmanager
 def reading_rows_of(lookup: Any, wte: Any) -> Iterator[None]:
-    """In the `with` block, torch takes rows for tokens from `lookup` where it is told wte."""
+    """In the `with` block, each function that takes rows of wte takes the rows of `lookup`."""
     import torch
     from torch.overrides import TorchFunctionMode
 
@@ -188,7 +188,7 @@ def reading_rows_of(lookup: Any, wte: Any) -> Iterator[None]:
             if function is torch.Tensor.__getitem__:  # wte[ids]
                 takes_rows = torch.is_tensor(args[1])
             if takes_rows:
-                args = tuple(lookup if each is wte else each for each in args)
+                args = [lookup if x is wte else x for x in args]
                 kwargs = {name: lookup if x is wte else x for name, x in kwargs.items()}
             return function(*args, **kwargs)
 
@@ -274,5 +274,6 @@ def copied_state(optimizer: Any) -> Iterator[None]:
     finally:
         vars(optimizer).clear()
         vars(optimizer).update(before)
-        # They may be those of another optimizer, inside this one.
+        # Of a wrapper, `state` and `param_groups` may be properties, which the optimizer inside it
+        # has: they are not in vars(optimizer), so they are set back by name.
         optimizer.state, optimizer.param_groups = old_state, old_groups

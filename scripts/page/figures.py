@@ -139,8 +139,11 @@ def percent(share: float, digits: int = 1) -> str:
 
 
 def text_counts(corpus: Corpus, tokenizer: Tokenizer) -> dict[str, str]:
+    """What the article says of the text of the corpus."""
     my, lord, sharp = (number_of(token, tokenizer) for token in (" my", " lord", SHARP))
     _, after_sharp = corpus.row(sharp)
+    predict_themselves = corpus.self_prediction()
+    assert predict_themselves is not None, "the corpus has too few frequent tokens"
     return {
         "vocabulary": f"{corpus.counts.size:,}",
         "text.tokens": f"{corpus.counts.sum():,}",
@@ -150,7 +153,7 @@ def text_counts(corpus: Corpus, tokenizer: Tokenizer) -> dict[str, str]:
         "text.sharp": str(after_sharp.size),
         "followers": followers_of_first_word(corpus, tokenizer),
         "toy.vocabulary": str(Run.vocab_size),
-        "text.self": percent(corpus.self_prediction() or 0),
+        "text.self": percent(predict_themselves),
         "text.floor": decimal(jsd_floor(corpus)),
     }
 
@@ -162,7 +165,7 @@ def followers_of_first_word(corpus: Corpus, tokenizer: Tokenizer) -> str:
     most = [
         f"“{shown(tokenizer.token_text(follower))}” ({times})"
         for follower, times in zip(
-            tokens["followers"][number], tokens["times"][number], strict=False
+            tokens["followers"][number][:SHOWN], tokens["times"][number], strict=True
         )
     ]
     return (
@@ -351,24 +354,21 @@ def costs_of(figures: dict[str, Figure]) -> tuple[list[Json], dict[str, str]]:
     return costs, texts
 
 
-def sizes() -> list[Json]:
-    """The five GPT-2, from the smallest."""
-    listed = []
-    for name, known in MODELS.items():
-        counts = count_parameters(known.config)
-        tied, untied = (counts[head]["total"] for head in ("tied", "untied"))
-        listed.append({"name": name, "tied": tied, "untied": untied})
-    return sorted(listed, key=lambda size: int(size["tied"]))
+def sizes_of(name: str) -> tuple[int, int]:
+    """The parameters of a known GPT-2, tied and untied."""
+    counts = count_parameters(MODELS[name].config)
+    return counts["tied"]["total"], counts["untied"]["total"]
 
 
 def shares_of() -> tuple[list[Json], dict[str, str]]:
     """The second table as a share of the untied model: the five GPT-2, and three larger models."""
     matrix = CALCULATOR["vocab"] * CALCULATOR["dim"]
     gpt2_models = []
-    for size in sizes():
-        saved = size["untied"] - size["tied"]
-        both = f"{size['tied'] / 1e6:.0f}M + {saved / 1e6:.0f}M"
-        gpt2_models.append(share(size["name"], both, saved / size["untied"]))
+    for name in sorted(MODELS, key=sizes_of):  # from the smallest
+        tied, untied = sizes_of(name)
+        saved = untied - tied
+        both = f"{tied / 1e6:.0f}M + {saved / 1e6:.0f}M"
+        gpt2_models.append(share(name, both, saved / untied))
     examples = []
     for total in TOTALS:
         examples.append(share("a model of", f"{total / 1e9:.0f}B", matrix / total))
@@ -390,18 +390,18 @@ def shares_of() -> tuple[list[Json], dict[str, str]]:
 
 def size_texts(matrix: float) -> dict[str, str]:
     """What the text says of the sizes of GPT-2, and of a table of `matrix` numbers."""
-    gpt2 = sizes()[1]
-    saved = gpt2["untied"] - gpt2["tied"]
+    tied, untied = sizes_of("gpt2")
+    saved = untied - tied
     return {
-        "gpt2.tied": millions(gpt2["tied"]),
-        "gpt2.untied": millions(gpt2["untied"]),
+        "gpt2.tied": millions(tied),
+        "gpt2.untied": millions(untied),
         "gpt2.saved": millions(saved),
-        "gpt2.of-tied": percent(saved / gpt2["tied"]),
-        "gpt2.of-untied": percent(saved / gpt2["untied"]),
-        "gpt2.tied.exact": f"{gpt2['tied']:,}",
-        "gpt2.untied.exact": f"{gpt2['untied']:,}",
-        "gpt2.tied.memory": f"{4 * gpt2['tied'] / 1e6:.0f} MB",
-        "gpt2.untied.memory": f"{4 * gpt2['untied'] / 1e6:.0f} MB",
+        "gpt2.of-tied": percent(saved / tied),
+        "gpt2.of-untied": percent(saved / untied),
+        "gpt2.tied.exact": f"{tied:,}",
+        "gpt2.untied.exact": f"{untied:,}",
+        "gpt2.tied.memory": f"{4 * tied / 1e6:.0f} MB",
+        "gpt2.untied.memory": f"{4 * untied / 1e6:.0f} MB",
         "gpt2.vocabulary": f"{MODELS['gpt2'].config.vocab_size:,}",
         "gpt2.width": str(MODELS["gpt2"].config.n_embd),
         "calculator.vocab": f"{CALCULATOR['vocab']:,}",

@@ -22,7 +22,7 @@ from .files import (
 )
 from .json_files import MAX_TEXT, parse_json, read_json
 from .places import SHIPPED, check_name, discard_note, find_here
-from .safetensors import Tensor, parse_header
+from .safetensors import Tensor, header_length, parse_header
 
 # Bytes. A quantised mixture of experts in one file has a header of 10 million.
 MAX_HEADER = 1 << 24
@@ -50,9 +50,13 @@ class AnyModel:
             return {}
         if not required and weights_file(self.place) is None:
             return {}
-        stored = stored_tensors(self.place, MAX_HEADER)
-        # In memory alone are the zeros that stand for biases, which nanoGPT's files need not have.
-        return {name: tensor for name, tensor in stored if not isinstance(tensor.memory, bytearray)}
+        tensors = {}
+        for name, tensor in stored_tensors(self.place, MAX_HEADER):
+            # The reader of nanoGPT's files adds biases of 0. Such a bias is a bytearray, not a part
+            # of the mapped file, and is not counted.
+            if not isinstance(tensor.memory, bytearray):
+                tensors[name] = tensor
+        return tensors
 
     def equal_rows(self, one: Tensor, other: Tensor) -> tuple[int, int]:
         """How many rows of two matrices of one shape [V, D] have the same values, and of how many.
@@ -86,7 +90,7 @@ def open_any(source: str, weights: bool = True) -> AnyModel:
         name = check_name(source)  # raises for a text that is neither a path nor a name
         if name in SHIPPED or is_offline():
             raise
-        repository = Repository(name, "", discard_note)
+        repository = Repository(name, commit="", note=discard_note)
         config = fetch_json(repository, CONFIG)
         if config is None:
             raise CheckpointError(
@@ -155,17 +159,19 @@ def fetch_header(repository: Repository, file: str) -> dict[str, Tensor] | None:
         return None
     first_bytes, size = answer
     path = Path(repository.label, file)
-    length = int.from_bytes(first_bytes, "little")
-    if not 0 < length <= min(MAX_HEADER, size - 8):
-        raise CheckpointError(
-            f"{path}: truncated, or not a safetensors file: {size} bytes, a header of {length}"
-        )
-    answer = repository.read_range(file, 8, 8 + length)
-    if answer is None:
-        raise CheckpointError(f"{path} is not there any more (404)")
-    header, _ = answer
+    length = header_length(first_bytes, path, size, MAX_HEADER)
+    header = fetch_part(repository, path, 8, 8 + length)
     tensors, _ = parse_header(header, path, size, memory=b"")
     return tensors
+
+
+def fetch_part(repository: Repository, file: Path, start: int, stop: int) -> bytes:
+    """The bytes [start, stop) of a file that the repository has. Raises CheckpointError."""
+    answer = repository.read_range(file.name, start, stop)
+    if answer is None:
+        raise CheckpointError(f"{file} is not there any more (404)")
+    content, _ = answer
+    return content
 
 
 def fetch_rows(repository: Repository, matrix: Tensor, first: int, end: int) -> Tensor:
@@ -173,9 +179,6 @@ def fetch_rows(repository: Repository, matrix: Tensor, first: int, end: int) -> 
     rows, columns = matrix.shape
     row_bytes = (matrix.end - matrix.start) // rows
     start, stop = matrix.start + first * row_bytes, matrix.start + end * row_bytes
-    answer = repository.read_range(matrix.file.name, start, stop)
-    if answer is None:
-        raise CheckpointError(f"{matrix.file} is not there any more (404)")
-    content, _ = answer
+    content = fetch_part(repository, matrix.file, start, stop)
     shape = (end - first, columns)
     return replace(matrix, shape=shape, start=0, end=len(content), memory=content)

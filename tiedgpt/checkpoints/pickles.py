@@ -141,9 +141,9 @@ class Machine:
 
     def __init__(self, where: str) -> None:
         self.where = where
-        self.storages: dict[str, Storage] = {}  # all that are named
+        self.storages: dict[str, Storage] = {}  # key -> each storage that the pickles name
         self.stack: list[Any] = []
-        self.marks: list[int] = []  # lengths of the stack
+        self.marks: list[int] = []  # how long the stack was at each MARK
         self.memo: dict[int, Any] = {}
 
     def run(self, content: bytes) -> tuple[Any, int]:
@@ -155,10 +155,10 @@ class Machine:
                 if instruction.name == "STOP":
                     return self.stack.pop(), program.tell()
                 self.follow(instruction.name, argument)
-        except CheckpointError:
+        except CheckpointError:  # an instruction that is refused
             raise
-        # From genops; or the stack or the memo has too few values for an instruction.
         except (ValueError, IndexError, KeyError) as error:
+            # ValueError: genops. The others: the stack or the memo lacks a value.
             raise CheckpointError(
                 f"{self.where}: not a pickle, damaged, or longer than {MAX_PICKLE} bytes: "
                 f"{short_repr(error, limit=100)}"
@@ -299,6 +299,7 @@ def read_saved(path: Path) -> SavedFile:
     with open_to_read(path) as file:
         if os.fstat(file.fileno()).st_size == 0:
             raise CheckpointError(f"{path}: the file is empty")
+        # ACCESS_COPY: a number that is written to an array changes in this process alone.
         memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         if memory[:4] == ZIP:
             value, starts = _read_archive(_list_of_files(file, path), memory, path)
@@ -321,7 +322,8 @@ def read_saved(path: Path) -> SavedFile:
             kind = type(stored).__name__
             raise CheckpointError(f"{path}: {short_repr(name)} is a {kind}; {expected}")
         tensors[name] = _located(name, stored, starts[stored.storage.key], path, memory)
-    # A tied head is counted twice. More would be tensors that overlap: 1,000 layers of one matrix.
+    # The bytes of a tied head are twice in the sum. More would be tensors that overlap, such as
+    # 1,000 layers of one matrix.
     if sum(tensor.end - tensor.start for tensor in tensors.values()) > 2 * len(memory):
         raise CheckpointError(f"{path}: tensors overlap: they have more values than the file")
     if model_args is not None:
@@ -406,30 +408,32 @@ def _read_five_pickles(memory: mmap.mmap, path: Path) -> tuple[Any, dict[str, in
     """The value of a file of before torch 1.6, and where the values of each storage start."""
     machine = Machine(f"{path}")
     values: list[Any] = []
-    position = 0
+    position = 0  # of the next pickle, then of the next storage
     for expected in (MAGIC, PROTOCOL, None, None, None):
         found, length = machine.run(memory[position : position + MAX_PICKLE])
         position += length
         values.append(found)
         if expected is not None and found != expected:
             raise CheckpointError(f"{path} {NOT_SAVED}")
-    _, _, computer, value, keys = values
+    _, _, computer, state, keys = values
     if not isinstance(computer, dict) or computer.get("little_endian") is not True:
         raise _other_byte_order(path)
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise CheckpointError(f"{path}: the keys of the storages are no list of texts")
 
+    if machine.storages.keys() != set(keys):
+        raise CheckpointError(f"{path}: its storages are not those of its tensors")
+
     starts = {}
     for key in keys:
+        storage = machine.storages[key]
         size = int.from_bytes(memory[position : position + 8], "little")
         starts[key] = position + 8
-        if key in machine.storages:
-            storage = machine.storages[key]
-            position = starts[key] + size * storage.itemsize
-            _check_size(storage, size * storage.itemsize, path)
-    if machine.storages.keys() != starts.keys() or position > len(memory):
-        raise CheckpointError(f"{path}: truncated, or its storages are not those of its tensors")
-    return value, starts
+        position = starts[key] + size * storage.itemsize
+        _check_size(storage, size * storage.itemsize, path)
+    if position > len(memory):
+        raise CheckpointError(f"{path}: truncated: a storage ends after the end of the file")
+    return state, starts
 
 
 def _other_byte_order(path: Path) -> CheckpointError:
@@ -489,7 +493,8 @@ def _from_nano_gpts_layout(
     converted = {}
     for name, tensor in tensors.items():
         is_in_block = IN_BLOCK.search(name) is not None
-        if is_in_block and len(tensor.shape) == 2 and tensor.strides is not None:
+        if is_in_block and len(tensor.shape) == 2:
+            assert tensor.strides is not None  # all tensors of a pickle have them
             tensor = replace(tensor, shape=tensor.shape[::-1], strides=tensor.strides[::-1])
         converted[name] = tensor
         module, _, kind = name.rpartition(".")
@@ -497,7 +502,15 @@ def _from_nano_gpts_layout(
             shape = tensor.shape[-1:]
             zeros = bytearray(4 * prod(shape))
             bias = f"{module}.bias"
-            converted[bias] = Tensor(path, bias, "F32", shape, 0, len(zeros), zeros)
+            converted[bias] = Tensor(
+                file=path,
+                name=bias,
+                dtype="F32",
+                shape=shape,
+                start=0,
+                end=len(zeros),
+                memory=zeros,
+            )
     return converted
 
 
@@ -506,13 +519,13 @@ def nano_gpt_config(path: Path) -> Config | None:
     model_args = read_saved(path).model_args
     if model_args is None:
         return None
-    # Other values are not shown in errors: nested tuples may be very long.
+    # Config's errors show a value, and nested tuples may be very long, so it gets numbers alone.
     numbers: dict[str, Any] = {}
     for name, value in model_args.items():
         if isinstance(value, int | float):
             numbers[name] = value
+    dropout = numbers.get("dropout", 0.0)
     try:
-        dropout = numbers.get("dropout", 0.0)
         config = Config(
             vocab_size=numbers["vocab_size"],
             n_ctx=numbers["block_size"],

@@ -187,22 +187,26 @@ def read_header(
     """
     with open_to_read(path) as file:
         size = os.fstat(file.fileno()).st_size
-        first_bytes = file.read(8)
-        length = int.from_bytes(first_bytes, "little")
-        data_start = 8 + length
-        if length > max_header:
-            raise CheckpointError(
-                f"{path}: not a safetensors file: it begins with {first_bytes!r}, for a header of "
-                f"{length} bytes; expected at most {max_header}"
-            )
-        if data_start > size:
-            raise CheckpointError(
-                f"{path}: truncated, or not a safetensors file: {size} bytes, a header of {length}"
-            )
+        length = header_length(file.read(8), path, size, max_header)
         header_bytes = file.read(length)
         # ACCESS_COPY: a number that is written to an array changes in this process alone.
         memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     return parse_header(header_bytes, path, size, memory)
+
+
+def header_length(first_bytes: bytes, path: Path, size: int, max_header: int) -> int:
+    """N, which the first 8 of the `size` bytes of a file say. Raises CheckpointError."""
+    length = int.from_bytes(first_bytes, "little")
+    if length > max_header:
+        raise CheckpointError(
+            f"{path}: not a safetensors file: it begins with {first_bytes!r}, for a header of "
+            f"{length} bytes; expected at most {max_header}"
+        )
+    if length == 0 or 8 + length > size:
+        raise CheckpointError(
+            f"{path}: truncated, or not a safetensors file: {size} bytes, a header of {length}"
+        )
+    return length
 
 
 def parse_header(

@@ -102,7 +102,7 @@ def read_tokenizer(model: Path) -> Tokenizer:
     if not merges_path.is_file():
         merges_path, vocab_path = (directory / name for name in OPENAIS_NAMES)
 
-    others = {}
+    others = {}  # name -> content, of the OTHER_FILES that there are
     for path in (directory / name for name in OTHER_FILES):
         if path.is_file():
             others[path.name] = read_json(path)
@@ -114,7 +114,9 @@ def read_tokenizer(model: Path) -> Tokenizer:
     else:
         vocabulary = _read_merges_and_vocab(merges_path, vocab_path, others)
     _check_that_names_agree(others, directory)
+    # What the other files say of tokens: [(file, fields of a token), ...]
     said = list(_tokens_elsewhere(others, vocabulary.added, directory))
+    # The tokens for which a text is searched: token -> its fields
     searched_for = vocabulary.added | _named_in_the_vocabulary(vocabulary, said)
     if EOT not in searched_for and _adds_eot(others, said, has_json):
         searched_for[EOT] = {}
@@ -322,30 +324,24 @@ def _check_settings(file: dict[str, Any], path: Path) -> bool:
 
     Raises TokenizerError for a setting that would give other ids than Tokenizer does.
     """
-    pre_tokenizer = file.get("pre_tokenizer")
+    pre_tokenizer: Any = file.get("pre_tokenizer")
     match pre_tokenizer:
         case {"type": "Sequence", "pretokenizers": [only]}:  # does what its one part does
             pre_tokenizer = only
-    # A name in GPT2_VALUES is a section and a key. The section of the file's own fields is "".
-    sections: dict[str, Any] = {
-        "": file,
-        "model": file.get("model"),
-        "pre_tokenizer": pre_tokenizer,
-    }
+    fields = {**file, "pre_tokenizer": pre_tokenizer}
     for name, accepted in GPT2_VALUES.items():
-        section_name, _, key = name.rpartition(".")  # "model.type" -> "model", "type"
-        value = sections[section_name]
-        if isinstance(value, dict):
-            value = value.get(key)
-        # Where the whole section is missing, the value is None. Where it is not an object, it is
-        # the section itself, which is not accepted.
+        value: Any = fields
+        for key in name.split("."):  # "model.type" is the field "type" of the field "model"
+            if isinstance(value, dict):
+                value = value.get(key)
+        # A "model" that is no object is its own value, and is accepted only if it is missing: None.
         if value not in accepted:
             raise TokenizerError(
                 f"{path}: {name} is {short_repr(value)}, expected {accepted[0]!r}, as in GPT-2"
             )
     if _adds_tokens(file.get("post_processor")):
         _warn_of_tokens_at_the_ends(f"{path}: post_processor")
-    return bool(sections["pre_tokenizer"]["add_prefix_space"])
+    return bool(pre_tokenizer["add_prefix_space"])
 
 
 def _adds_tokens(post_processor: Any) -> bool:
@@ -394,17 +390,20 @@ def _named_in_the_vocabulary(
 def _adds_eot(
     others: dict[str, dict], said: list[tuple[str, dict[str, Any]]], has_json: bool
 ) -> bool:
-    """Whether transformers searches a text for <|endoftext|>, which no file adds.
+    """Whether transformers adds <|endoftext|> to the tokens for which it searches a text.
 
-    It does where a file names this token, and where its GPT2Tokenizer misses a name.
+    It does if a file beside the vocabulary names this token, or if it reads the folder with its
+    GPT2Tokenizer, which takes <|endoftext|> for each of NAMED_AS_EOT that no file names.
     """
     if any(token.get("content") == EOT for _, token in said):
         return True
     settings = others.get(SETTINGS, {})
-    fields = set(settings)
+    if has_json and not _is_gpt2s_class(settings):
+        return False
+    named = set(settings)
     if "added_tokens_decoder" not in settings:  # with it, transformers does not read the other file
-        fields.update(others.get(SPECIAL_TOKENS_MAP, {}))
-    return (not has_json or _is_gpt2s_class(settings)) and not fields >= NAMED_AS_EOT
+        named.update(others.get(SPECIAL_TOKENS_MAP, {}))
+    return any(name not in named for name in NAMED_AS_EOT)
 
 
 def _append_eot(ids: dict[str, int], directory: Path, name: str) -> None:
@@ -452,11 +451,11 @@ def _tokenizer(vocabulary: _Vocabulary, searched_for: dict[str, dict]) -> Tokeni
         tokenizer = Tokenizer(
             merges,
             special_tokens,
-            first_id,
-            flags,
-            unreachable_tokens,
-            missing_bytes,
-            prefix_space,
+            first_id=first_id,
+            flags=flags,
+            unreachable_tokens=unreachable_tokens,
+            missing_bytes=missing_bytes,
+            prefix_space=prefix_space,
         )
     except TokenizerError as error:
         raise TokenizerError(f"{name}: {error}") from None
@@ -583,16 +582,16 @@ def _tokens_elsewhere(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """(a file, what it says of a token) for each token that is named beside the vocabulary.
 
-    What it says are fields of an entry of added_tokens in tokenizer.json. others: the contents of
-    those of OTHER_FILES that there are, by name. added: text -> its entry in the added_tokens of
-    tokenizer.json, if there is one.
+    What a file says are fields of an entry of added_tokens in tokenizer.json. others: name ->
+    content, of the OTHER_FILES that there are. added: text -> its entry in the added_tokens of
+    tokenizer.json; empty without that file.
     """
     settings = others.get(SETTINGS, {})
     special_tokens_map = others.get(SPECIAL_TOKENS_MAP, {})
     for text, token_id in others.get(ADDED, {}).items():
         said = {"content": text, "id": token_id}
         if text not in added:
-            said["special"] = False  # so transformers takes it
+            said["special"] = False  # as transformers adds the tokens of this file
         yield ADDED, said
 
     decoder = settings.get("added_tokens_decoder", {})
@@ -630,7 +629,8 @@ def _names(settings: dict[str, Any]) -> dict[str, Any]:
 def _named_tokens(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """What settings say of the tokens that they name."""
     for value in _names(settings).values():
-        if value is not None and not isinstance(value, bool):  # as add_bos_token is
+        # "add_bos_token" looks like a name, but its value is true or false.
+        if value is not None and not isinstance(value, bool):
             yield {**_fields_of(value), "special": True}
 
 
@@ -640,11 +640,11 @@ def _extra_tokens(
     """What settings say of tokens without names: {"extra_special_tokens": ["<a>", "<b>"]}."""
     for field in its_fields:
         value = settings.get(field) or []
-        if isinstance(value, list):
-            for token in value:
-                yield _fields_of(token)
-        elif not isinstance(value, dict):
-            yield _fields_of(value)  # it is refused, unless it is a token
+        if isinstance(value, dict):  # its tokens have names: _named_tokens yields them
+            continue
+        # A single token may stand without a list. What is no token is refused later.
+        for token in value if isinstance(value, list) else [value]:
+            yield _fields_of(token)
 
 
 def _fields_of(token: Any) -> dict[str, Any]:

@@ -111,13 +111,13 @@ def in_words(report: Report) -> Report:
     matrix = report["embedding"] or report["head"]
     if matrix is not None:
         words["matrix"] = " x ".join(f"{size:,}" for size in matrix["shape"])
-    if report["compared_rows"] is not None:
-        is_sample = report["compared_rows"] < matrix["shape"][0]
-        words["equal_rows"] = f"{report['equal_rows']:,} of {report['compared_rows']:,}"
-        if is_sample:
+    compared = report["compared_rows"]
+    if compared is not None:
+        words["equal_rows"] = f"{report['equal_rows']:,} of {compared:,}"
+        if compared < matrix["shape"][0]:
             words["equal_rows"] += " sampled"
-        elif report["holds"] == "equal" and report["wasted_bytes"] == 0:
-            words["holds"] = "one, by two names"
+    if report["holds"] == "equal" and report["wasted_bytes"] == 0:
+        words["holds"] = "one, by two names"
     if report["parameters"] is not None:
         words["more"] = f"{report['parameters']['more_percent']:.1f}%"
         words["less"] = f"{report['parameters']['less_percent']:.1f}%"
@@ -126,7 +126,8 @@ def in_words(report: Report) -> Report:
 
 def answers(report: Report) -> Iterator[str]:
     """Whether the model is tied; what is not clear; or the conflict, and below it its mend."""
-    if not report["conflict"] and report["transformers"] == report["others"] is not None:
+    is_clear = report["others"] is not None and report["transformers"] == report["others"]
+    if is_clear and not report["conflict"]:
         yield report["others"]
     if report["tensors"] == 0:
         yield "config.json alone was read"

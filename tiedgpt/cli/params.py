@@ -99,10 +99,7 @@ def count_model(source: str | None, as_json: bool) -> None:
         f"{name}: {config.head}; vocabulary {config.vocab_size:,}, context {config.n_ctx:,}, "
         f"width {config.n_embd:,}, {config.n_layer} layers, {config.n_head} heads"
     )
-    less = percent(report["difference"] / report["untied"]["total"])
-    more = percent(report["difference"] / report["tied"]["total"])
-    shares = f", {less} of the untied model. Untied has {more} more"
-    print_counts(title, report, shares, with_shares=True)
+    print_counts(title, report, shares_of_models(report), with_shares=True)
 
 
 def find_other_kind(source: str) -> AnyModel | None:
@@ -120,21 +117,17 @@ def print_sizes(report: Report, as_json: bool) -> None:
         print(json.dumps(report))
         return
     V, D = report["shape"]
-    title = f"{report['model']}: {report['flag']['kind']}, {said(report['flag'])}"
-    print(fill(one_line(f"{title}; vocabulary {V:,}, width {D:,}")))
-    print()
-    tied, untied = report["tied"], report["untied"]
-    rows: list[Cells] = [("", "tied", "untied", "difference")]
-    counts = [tied["total"], untied["total"], report["difference"]]
-    rows.append(("parameters", *(f"{count:,}" for count in counts)))
-    for label, size in (("float32", 4), ("bfloat16", 2)):
-        rows.append((f"bytes in {label}", *(megabytes(size * count) for count in counts)))
-    print_table(rows)
-    print()
-    more = f"{report['more_percent']:.1f}% more when untied"
-    less = f"{report['less_percent']:.1f}% less when tied"
-    print(fill(f"One matrix has {short(report['difference'])}: {more}, {less}."))
+    kind = f"{report['flag']['kind']}, {said(report['flag'])}"
+    title = f"{report['model']}: {kind}; vocabulary {V:,}, width {D:,}"
+    print_counts(title, report, shares_of_models(report), with_shares=False)
     print(fill(f"Counted from {report['source']}."))
+
+
+def shares_of_models(report: Report) -> str:
+    """The end of the last line that print_counts prints, for the counts of a whole model."""
+    less = percent(report["difference"] / report["untied"]["total"])
+    more = percent(report["difference"] / report["tied"]["total"])
+    return f", {less} of the untied model. Untied has {more} more"
 
 
 def count_two_matrices(vocab: int, dim: int, total: int | None, as_json: bool) -> None:
@@ -170,10 +163,12 @@ def print_counts(title: str, report: dict[str, Any], share: str, with_shares: bo
 
 
 def rows_of_counts(report: dict[str, Any]) -> list[Cells]:
-    """The rows of the table: each group of parameters, all of them, and their bytes."""
+    """The rows of the table: each group of parameters if it is known, the total, and the bytes."""
     tied = report["tied"]
     untied = report["untied"]
-    counts = {group: (tied["groups"][group], untied["groups"][group]) for group in tied["groups"]}
+    counts = {}
+    for group in tied.get("groups", ()):
+        counts[group] = (tied["groups"][group], untied["groups"][group])
     counts["total"] = (tied["total"], untied["total"])
     rows: list[Cells] = [("parameters", "tied", "untied", "difference", "of untied")]
     for label, (by_tied, by_untied) in counts.items():

@@ -57,7 +57,8 @@ def filled(page: str, figures: Figures) -> str:
         return escape(figures["texts"][name])
 
     def words(name: str) -> str:
-        return word_items(figures["words"][name], has_scale(name))
+        # Without ln_f, as on the path "raw", the scale of the logits means nothing.
+        return word_items(figures["words"][name], with_probability=not name.endswith(".raw"))
 
     # A picture has empty elements for figures and lists, so pictures come first.
     page = fill("picture", picture, page)
@@ -95,11 +96,6 @@ def all_pictures(figures: Figures) -> dict[str, str]:
 # Lists of words
 
 
-def has_scale(name: str) -> bool:
-    """Whether the probabilities of this path mean something: without ln_f the scale does not."""
-    return not name.endswith(".raw")
-
-
 def word_items(words: Sequence[tuple[str, float, bool]], with_probability: bool) -> str:
     """The items of a list of tokens, each with a sign if it really follows, as words.js writes."""
     items = []
@@ -122,6 +118,7 @@ def shown(token: str) -> str:
 
 
 def percent(p: float) -> str:
+    """A share in percent, with one digit below 1 %. From 0.95 % on, it is rounded to 1 %."""
     if p >= 0.0095:
         return f"{100 * p:.0f} %"
     return f"{100 * p:.1f} %"

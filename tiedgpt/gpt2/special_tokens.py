@@ -41,8 +41,8 @@ class SpecialTokens:
     def __init__(self, flags: Mapping[str, Flags]) -> None:
         self.flags = flags
         normalized = {token for token, its_flags in flags.items() if its_flags.normalized}
-        self.first = SpecialFinder(flags.keys() - normalized)
-        self.last = SpecialFinder(normalized)
+        self.searched_first = SpecialFinder(flags.keys() - normalized)
+        self.searched_last = SpecialFinder(normalized)  # in what the first search leaves of a text
 
     def pieces(self, text: str, as_text: bool = False) -> Iterator[tuple[int, int, str | None]]:
         """Start, end and token of each piece of a text. The token is None for ordinary text.
@@ -50,12 +50,12 @@ class SpecialTokens:
         as_text: find only tokens that are not special. The others stay a part of the text around
             them.
         """
-        for start, end, token in self._search(text, self.first, as_text):
+        for start, end, token in self._search(text, self.searched_first, as_text):
             if token is not None:
                 yield start, end, token
                 continue
             for inner_start, inner_end, inner_token in self._search(
-                text[start:end], self.last, as_text
+                text[start:end], self.searched_last, as_text
             ):
                 yield start + inner_start, start + inner_end, inner_token
 

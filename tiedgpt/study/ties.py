@@ -154,7 +154,8 @@ def tie_report(name: str, model: AnyModel) -> Report:
     is_usual = have_usual_names(model.config, matrices.stored)
     reading = read(flag, holds if is_usual else None)
     embedding, head = matrices.embedding, matrices.head
-    if embedding is not None and embedding.dtype not in FLOATS:  # by MLX, say
+    if embedding is not None and embedding.dtype not in FLOATS:
+        # It is quantised, by MLX, for example. Whether transformers can read it is not known.
         reading = reading._replace(transformers=None)
     return {
         "model": name,
@@ -198,16 +199,22 @@ def size_report(name: str, model: AnyModel) -> Report:
 
 def read(flag: Report, holds: str | None) -> Reading:
     """How a flag of read_flag, and what the files hold, are read."""
+    is_never_tied = flag["kind"] in NEVER_TIED
+    # transformers goes by "outer", and other programs by "tied".
+    by_transformers = False if is_never_tied else flag["outer"]
     reading = READINGS.get((flag["tied"], holds), UNKNOWN)
-    outer = False if flag["kind"] in NEVER_TIED else flag["outer"]
-    reading = reading._replace(transformers=READINGS.get((outer, holds), UNKNOWN).transformers)
-    if outer != flag["tied"] and reading.transformers in ("random head", "random embedding"):
-        missing = "transformers never ties this kind, and the files lack one of the matrices"
-        return reading._replace(conflict=missing)
+    reading = reading._replace(
+        transformers=READINGS.get((by_transformers, holds), UNKNOWN).transformers
+    )
     if flag["class_without_head"] is not None and holds == "embedding":
         return reading._replace(conflict="", mend="")  # no program needs a head
+    if is_never_tied and holds in ("embedding", "head"):
+        # No flag mends this. To load the model and save it would store a random matrix.
+        missing = "transformers never ties this kind, and the files lack one of the matrices"
+        return reading._replace(conflict=missing, mend="")
     if flag["nested"] is None or flag["outer"] in (None, flag["nested"]):
         return reading
+    # Both flags contradict each other.
     outer_value, nested_value = ("true", "false") if flag["outer"] else ("false", "true")
     return Reading(
         reading.transformers,
@@ -337,7 +344,7 @@ def find_matrices(config: dict[str, Any], tensors: dict[str, Tensor]) -> Matrice
         if len(candidates) > 1 or config.get("model_type") in MORE_EMBEDDINGS:
             unclear += [tensor.name for tensor in candidates]
             candidates.clear()
-    embedding, head = (matrix[0] if matrix else None for matrix in found.values())
+    embedding, head = (candidates[0] if candidates else None for candidates in found.values())
     if embedding is not None and head is not None:
         unclear = []
     return Matrices(embedding, head, has_quantised, sorted(unclear))

@@ -55,7 +55,7 @@ function showBelow(ids, page) {
 }
 
 function chooseHead(button, ids, page) {
-	// the model of the third list
+	// The third list shows the tied or the untied model, as the button says.
 	const {head} = button.dataset
 	for (const other of findAll(".choose")) other.setAttribute("aria-pressed", other === button)
 	const list = find("#through ol")

@@ -12,12 +12,6 @@ export function readNumber(text) {
 	return Number(match[1].replace(/[,_ ]/g, "")) * UNITS[match[2].toLowerCase()]
 }
 
-export function shareOf(vocab, dim, total) {
-	// -> {matrix, share}: the numbers of one table, as a share of the untied model with two
-	const matrix = vocab * dim
-	return {matrix, share: matrix / total}
-}
-
 export function shortNumber(count) {
 	// a number from 1 on: 204800000 -> "204.8M"
 	const unit = Object.keys(UNITS).findLast(name => count >= UNITS[name])
@@ -30,7 +24,8 @@ function sayShare(vocab, dim, total) {
 	const isSize = number => number >= 1 && number <= MOST // false for NaN
 	if (![vocab, dim, total].every(isSize))
 		return "Three numbers are needed, such as 50,000 and 7B, of at most 1000T."
-	const {matrix, share} = shareOf(vocab, dim, total)
+	const matrix = vocab * dim // the numbers of one table
+	const share = matrix / total // of the untied model, which has two
 	if (share > 0.5) return `Two tables of ${shortNumber(matrix)} numbers are more than the whole model.`
 	return `${shortNumber(matrix)} numbers, ${(100 * share).toFixed(1)} % of the untied model`
 }

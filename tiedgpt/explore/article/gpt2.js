@@ -63,7 +63,7 @@ const ACTIVATIONS = {gelu_new: geluNew, gelu: exactGelu}
 
 // [n] -> [n]: positive numbers, which add up to 1
 export function softmax(x) {
-	// Without its maximum, a row has the same softmax, and exp cannot overflow.
+	// x minus its maximum has the same softmax, and exp cannot overflow.
 	const max = x.reduce((a, b) => Math.max(a, b))
 	const powers = x.map(value => Math.exp(value - max))
 	const sum = powers.reduce((a, b) => a + b)
@@ -150,8 +150,8 @@ function block(x, weights, layer, run) {
 
 // [T, D] -> [T, V]
 function unembed(x, params, run) {
-	const W_U = run.tied ? params.wte.weight : params.lm_head.weight // the switch: [V, D], W_U transposed
-	return x.map(row => Float64Array.from(W_U, vector => dot(row, vector)))
+	const W_UT = run.tied ? params.wte.weight : params.lm_head.weight // the switch; [V, D], W_U transposed
+	return x.map(row => Float64Array.from(W_UT, vector => dot(row, vector)))
 }
 
 // T ids -> [T, V]: row i scores each token as the next after i
@@ -174,7 +174,7 @@ export function gpt2(ids, params, run) {
 
 export const newCache = () => ({length: 0, layers: []})
 
-// [H, T, K] -> [H, S, K]: those of all tokens so far
+// k and v [H, T, K] -> [[H, S, K], [H, S, K]]: the keys and values of all tokens so far
 function extend(cache, layer, k, v) {
 	const [oldK, oldV] = cache.layers[layer] ?? [k.map(() => []), v.map(() => [])]
 	cache.layers[layer] = [k.map((rows, h) => [...oldK[h], ...rows]), v.map((rows, h) => [...oldV[h], ...rows])]
@@ -218,7 +218,7 @@ export function topK(scores, k) {
 
 // ---- The weights ----
 
-// the 16 bits of a number -> the number
+// the 16 bits of a finite number -> the number
 function float16(bits) {
 	const sign = bits >> 15 ? -1 : 1
 	const exponent = (bits >> 10) & 31
@@ -234,7 +234,7 @@ const DTYPES = {
 
 // -> {"h.0.ln_1.weight": array, ...}
 function readSafetensors(buffer) {
-	const length = Number(new DataView(buffer).getBigUint64(0, true))
+	const length = Number(new DataView(buffer).getBigUint64(0, true)) // true: the lowest byte first
 	const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, length)))
 	delete header.__metadata__
 	const arrays = {}
@@ -274,6 +274,7 @@ function nest(arrays, n_layer) {
 		for (const part of parts) branch = branch[part] ??= {}
 		branch[last] = array
 	}
+	// The layers were an object with the keys "0", "1", ...; now they are an array.
 	params.h = Array.from({length: n_layer}, (_, layer) => params.h[layer])
 	return params
 }

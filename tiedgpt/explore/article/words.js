@@ -7,8 +7,8 @@ import {encode, tokenText} from "./tokenizer.js"
 const SHOWN = 3 // tokens in a list
 
 export function tokensOf(text, tokenizer) {
-	// -> ids. A word is read as inside a sentence, with a space before it. Without the space some have fewer
-	// tokens, such as the names of speakers, which begin a line.
+	// -> ids. A word is read with a space before it, as inside a sentence. But if the word has fewer tokens
+	// without the space, it is read so: the name of a speaker, for example, begins a line.
 	const inside = encode(` ${text}`, tokenizer)
 	const alone = encode(text, tokenizer)
 	return alone.length < inside.length ? alone : inside
@@ -24,10 +24,11 @@ export function shownToken(id, tokenizer) {
 	return text.replace(/^ /, "") || "space"
 }
 
-export function logitsAfter(ids, path, {params, config}) {
-	// -> [V]: the whole model reads all tokens, the other paths the last one
+function logitsAfter(ids, path, {params, config}) {
+	// -> [V]: the whole model reads as many of the last tokens as it can, the other paths the last one alone
+	const n_ctx = params.wpe.weight.length // positions
 	const run = {config, tied: config.tie_word_embeddings}
-	if (path === "model") return gpt2(ids.slice(-params.wpe.weight.length), params, run).at(-1)
+	if (path === "model") return gpt2(ids.slice(-n_ctx), params, run).at(-1)
 	return PATHS[path](ids.at(-1), params, run)
 }
 
@@ -58,7 +59,7 @@ export function showLists(ids, lists, page) {
 }
 
 export function showWord(ids, page) {
-	// what is said of the word beside the lists
+	// the texts about the word: its name, how it is read, what follows it in the text
 	const name = shownToken(ids.at(-1), page.models.tokenizer)
 	for (const node of findAll(".own, #word-of-stops")) node.textContent = name
 	find("#reading").textContent = readingOf(ids, page.models.tokenizer)
