@@ -6,8 +6,6 @@ follows token i. There are four forms: W_E W_E^T, which is tied; ln_f(W_E) W_E^T
 share of each pair of neighbours among all pairs of a text, with a row for each first token.
 """
 
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -330,24 +328,6 @@ def name_of_row(line):
 
 def cells_after_the_name(line):
     return line[NAME_WIDTH:].split()
-
-
-@pytest.mark.slow
-def test_the_losses_that_the_script_prints_for_the_shipped_text(tmp_path):
-    script = str(WEIGHTS.parent / "scripts" / "bigram.py")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    losses = {}
-    for name, cells in rows_of_losses(done.stdout).items():
-        losses[name] = cells[0]  # the other cells are not losses
-    assert losses == {
-        "the bigrams themselves": "3.61",
-        "the token counts": "5.76",
-        TIED.name: "4.94",
-        LN_F.name: "3.87",
-        MLP.name: "3.71",
-        UNTIED.name: "3.65",
-    }
 
 
 def torch_scores(torch, form, weights):

@@ -42,10 +42,11 @@ def test_the_quoted_forward_pass_is_that_of_tied_py():
 
 
 @pytest.mark.slow
-def test_bigram_py_prints_the_table_shown():
+def test_bigram_py_prints_the_table_shown(tmp_path):
     (shown,) = re.findall(r"\$ python scripts/bigram.py\n(.*?)```", README, re.S)
-    arguments = [sys.executable, "scripts/bigram.py"]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=True, cwd=ROOT)
+    arguments = [sys.executable, str(ROOT / "scripts" / "bigram.py")]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stderr == ""
     assert done.stdout.startswith(shown)
 
 
