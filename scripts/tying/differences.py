@@ -45,6 +45,8 @@ BETWEEN_ROWS = (
     ("zeros-W_U-rate-3:zeros", "w64-0.02:untied"),
     ("zeros-W_U-rate-0.3:zeros", "w64-0.02:untied"),
     ("input-times-8:tied", "w64-0.02:tied"),
+    ("all-0.1:tied", "w64-best:tied"),
+    ("all-0.1:untied", "w64-best:untied"),
 )
 
 
