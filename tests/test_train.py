@@ -262,11 +262,27 @@ def test_another_model_in_the_directory_is_not_taken_for_the_best_one(
         assert contents(tmp_path / "out") == before
 
 
-def test_a_state_without_a_checksum_of_the_model_is_resumed(tmp_path):
-    """Version 0.4 saved none."""
+@pytest.mark.parametrize(
+    ("name", "value"), [("n_head", 1), ("layer_norm_epsilon", 1e-3), ("resid_pdrop", 0.5)]
+)
+def test_another_config_json_is_not_taken_for_that_of_the_training(tmp_path, name, value):
+    """All parameters fit it, and the model is another one."""
     trainer = new_trainer()
     run_and_save(trainer, tmp_path / "out")
-    change_state(tmp_path / "out", lambda state, arrays: state.pop("model"))
+    config_file = tmp_path / "out" / "config.json"
+    config = json.loads(config_file.read_text())
+    config_file.write_text(json.dumps({**config, name: value}))
+    arguments = (tmp_path / "out", trainer.tokens, trainer.held_out)
+    refuses(rf"{config_file}: {name} is {value}, .* {config[name]}", Trainer.resume, *arguments)
+    config_file.write_text(json.dumps({**config, "a_field_of_yours": 1}))
+    assert_same_training(Trainer.resume(*arguments), trainer)
+
+
+def test_a_state_without_checksum_and_config_of_the_model_is_resumed(tmp_path):
+    """Version 0.4 saved neither."""
+    trainer = new_trainer()
+    run_and_save(trainer, tmp_path / "out")
+    change_state(tmp_path / "out", lambda state, arrays: (state.pop("model"), state.pop("config")))
     resumed = Trainer.resume(tmp_path / "out", trainer.tokens, trainer.held_out)
     assert_same_training(resumed, trainer)
 

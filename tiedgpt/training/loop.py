@@ -261,6 +261,7 @@ class Trainer:
             self.losses,
             text=[checksum(self.tokens), checksum(self.held_out)],
             model=saving.checksum_of_model(self.best_model()),
+            config=self.model.config.to_json(),
         )
 
     def _vectors(self) -> dict[str, np.ndarray]:

@@ -12,16 +12,16 @@ log.jsonl               a line of JSON for each evaluation, for other programs
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from ..atomic import new_directory, replaced_file
 from ..checkpoints import safetensors
-from ..checkpoints.files import WEIGHTS, write_checkpoint, write_weights
-from ..errors import AT_LEAST_0, COUNT, CheckpointError
+from ..checkpoints.files import CONFIG, WEIGHTS, write_checkpoint, write_weights
+from ..errors import AT_LEAST_0, COUNT, CheckpointError, short_repr
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_shapes
 from .start import Settings
@@ -48,7 +48,9 @@ class State:
     evaluations: list[dict[str, float]]
     losses: list[float]  # those of the steps since the last evaluation
     text: list[int]  # checksums of the text to train on and of the held-out text
-    model: int | None = None  # a checksum of the best model; tiedgpt 0.4 saved none
+    # tiedgpt 0.4 saved neither of these.
+    model: int | None = None  # a checksum of the best model
+    config: dict[str, Any] = field(default_factory=dict)  # what config.json holds
 
 
 def save_new(
@@ -122,6 +124,7 @@ def read_state(directory: Path) -> tuple[State, dict[str, safetensors.Tensor]]:
             losses=[AT_LEAST_0.check("loss", loss) for loss in saved["losses"]],
             text=saved["text"],
             model=saved.get("model"),
+            config=dict(saved.get("config", {})),
         )
         COUNT.check("best step", state.best.step)
         AT_LEAST_0.check("best loss", state.best.loss)
@@ -150,6 +153,13 @@ def read_vectors(
 
 def check_model(directory: Path, state: State, best_model: GPT2) -> None:
     """Raise CheckpointError if the best model is not the one that the training has saved."""
+    config = json.loads(json.dumps(best_model.config.to_json()))  # with lists in place of tuples
+    for name, value in state.config.items():
+        if config.get(name) != value:
+            raise CheckpointError(
+                f"{directory / CONFIG}: {name} is {short_repr(config.get(name))}, but this "
+                f"training began with {short_repr(value)}: write that value again"
+            )
     if state.model not in (None, checksum_of_model(best_model)):
         raise CheckpointError(
             f"{directory / WEIGHTS} is not the model that this training saved at step "
