@@ -78,19 +78,19 @@ def test_a_field_of_a_configuration_that_cannot_be_written(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("argument", "value"),
+    ("argument", "value", "message"),
     [
-        ("directory", ""),
-        ("directory", "a\0b"),
-        ("directory", 7),
-        ("model", "gpt2"),
-        ("tokenizer", 1),
+        ("directory", "", "the directory must be .*, got ''"),
+        ("directory", "a\0b", r"'a\\x00b' is not the name of a file"),
+        ("directory", 7, "the directory must be .*, got 7"),
+        ("model", "gpt2", "the model must be .*, got 'gpt2'"),
+        ("tokenizer", 1, "the tokenizer must be .*, got 1"),
     ],
 )
-def test_arguments_that_cannot_be_saved(tmp_path, monkeypatch, model, argument, value):
+def test_arguments_that_cannot_be_saved(tmp_path, monkeypatch, model, argument, value, message):
     monkeypatch.chdir(tmp_path)
     right = {"model": model, "tokenizer": None, "directory": "new"}
-    with pytest.raises(ArgumentError, match=f"the {argument} must be .*, got "):
+    with pytest.raises(ArgumentError, match=message):
         tiedgpt.save_model(**(right | {argument: value}))
     assert list(tmp_path.iterdir()) == []
 

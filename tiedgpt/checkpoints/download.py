@@ -12,7 +12,6 @@ A file is verified by its hash: the one in places.py, else the one that the hub 
 
 import hashlib
 import io
-import json
 import os
 import re
 import sys
@@ -24,9 +23,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 from urllib.parse import urlsplit
 
 from ..atomic import remove_unfinished, replaced_file
-from ..errors import ArgumentError, CheckpointError, TiedGPTError, short_repr
+from ..errors import ArgumentError, CheckpointError, ConfigError, TiedGPTError, short_repr
 from ..gpt2.config import Config
 from .files import ADAPTER, CONFIG, MERGE, WEIGHTS, check_weight_map, read_config
+from .json_files import parse_json
 from .places import (
     DEFAULT_MODEL,
     INDEX,
@@ -158,10 +158,11 @@ def _fetch_missing(name: str, folder: Path, note: Note, weights: bool) -> None:
             f"{repository.label}: no such repository, or no {CONFIG} in it at {repository.revision}"
             f" (404){f'; {folder} has files of this commit' if recorded else ''}"
         )
+    config_name = f"{repository.label}/{CONFIG}"
     try:
-        Config.from_json(json.loads(config))
-    except (TiedGPTError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{repository.label}/{CONFIG}: {error}") from error
+        Config.from_json(parse_json(config, config_name))
+    except ConfigError as error:
+        raise CheckpointError(f"{config_name}: {error}") from error
 
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / COMMIT, note) as record:
@@ -254,11 +255,7 @@ def _fetch_several(repository: "Repository", folder: Path, index_name: str) -> b
     if index is None:
         return False
     name = f"{repository.label}/{index_name}"
-    try:
-        content = json.loads(index)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{name}: not JSON: {error}") from error
-    weight_map = check_weight_map(content, name)
+    weight_map = check_weight_map(parse_json(index, name), name)
     for shard in sorted(set(weight_map.values())):
         if not repository.fetch(shard, folder):
             raise CheckpointError(

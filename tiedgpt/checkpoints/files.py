@@ -21,9 +21,8 @@ from ..gpt2.checks import check_parameters
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
-from . import pickles, safetensors, tensorflow
-from .json_files import open_to_read, read_json
-from .pickles import READ_MORE
+from . import safetensors, tensorflow
+from .json_files import READ_MORE, open_to_read, read_json
 from .places import INDEX, PYTORCH, PYTORCH_INDEX, Note, discard_note
 from .safetensors import Tensor, read_header
 from .vocabulary import read_tokenizer, tokenizer_files
@@ -221,6 +220,8 @@ def read_said_config(model: Path) -> Config:
         raise CheckpointError(f"{model} {description}")
     file = weights_file(model)
     if file is not None and file.suffix in (".pt", ".pth"):
+        from . import pickles  # only for such files, because importing it takes time
+
         config = pickles.nano_gpt_config(file)
         if config is not None:
             tensors = read_tensors(model, config)
@@ -301,6 +302,8 @@ def stored_tensors(
 def _tensors_of_file(file: Path, max_header: int) -> dict[str, Tensor]:
     """The tensors of a file of safetensors or of torch.save, by the names that they have in it."""
     if file.suffix in PICKLES:
+        from . import pickles  # only for such files, because importing it takes time
+
         return pickles.read_saved(file).tensors
     tensors, _ = read_header(file, max_header)
     return tensors
@@ -309,7 +312,7 @@ def _tensors_of_file(file: Path, max_header: int) -> dict[str, Tensor]:
 def _tensors_of_index(index: Path, max_header: int) -> list[tuple[str, Tensor]]:
     """(name in its file, tensor) of each tensor in the files that an index lists."""
     directory = index.parent
-    weight_map = read_weight_map(index)
+    weight_map = check_weight_map(read_json(index), f"{index}")
     tensors: list[tuple[str, Tensor]] = []
     for file_name in sorted(set(weight_map.values())):
         file = directory / file_name
@@ -327,17 +330,12 @@ def _tensors_of_index(index: Path, max_header: int) -> list[tuple[str, Tensor]]:
     return tensors
 
 
-def read_weight_map(index: Path) -> dict[str, str]:
+def check_weight_map(index: dict[str, Any], name: str) -> dict[str, str]:
     """Tensor name -> file name, from the index of several files, which lie beside the index.
 
-    Raises CheckpointError for another index.
+    Raises CheckpointError, which calls the index `name`.
     """
-    return check_weight_map(read_json(index), f"{index}")
-
-
-def check_weight_map(index: Any, name: str) -> dict[str, str]:
-    """The weight_map of an index. Raises CheckpointError, which calls the index `name`."""
-    weight_map = index.get("weight_map") if isinstance(index, dict) else None
+    weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f'{name}: "weight_map" must map tensor names to files')
     for file in weight_map.values():
@@ -416,7 +414,7 @@ def save_model(model: GPT2, tokenizer: Tokenizer | None, directory: str | Path) 
         raise ArgumentError(
             f"the tokenizer must be a Tokenizer or None, got {short_repr(tokenizer)}"
         )
-    if not isinstance(directory, str | Path) or not str(directory) or "\0" in str(directory):
+    if not isinstance(directory, str | Path) or not str(directory):
         raise ArgumentError(f"the directory must be a path, got {short_repr(directory)}")
 
     V = model.config.vocab_size

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..errors import CheckpointError, TiedGPTWarning, check_file_name, short_repr
 
+READ_MORE = "weights/README.md, Checkpoints of other programs"  # where errors send a reader
 MAX_TEXT = 1 << 25  # bytes; GPT-2's largest text file, tokenizer.json, has about 3 million
 
 # STAND_INS: how a file begins that is not what its name says -> what it is, and what to do. No

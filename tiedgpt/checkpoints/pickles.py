@@ -33,7 +33,7 @@ from typing import Any, BinaryIO
 
 from ..errors import COUNT, CheckpointError, ConfigError, Range, short_repr
 from ..gpt2.config import Config
-from .json_files import open_to_read
+from .json_files import READ_MORE, open_to_read
 from .safetensors import DTYPE_BITS, MAX_AXES, MAX_AXIS, Tensor
 
 # Bytes. nanoGPT's GPT-2 XL with its optimizer needs 0.2 million; Python's objects for nothing but
@@ -44,7 +44,6 @@ MAX_PICKLE = 1 << 21
 MAX_LIST = 1 << 22
 ZIP = b"PK\3\4"  # the first bytes of an archive
 OLD = b"\x80"  # the first byte of a pickle
-READ_MORE = "weights/README.md, Checkpoints of other programs"
 CONVERT = f"if you trust the file, convert it with torch ({READ_MORE})"
 NOT_SAVED = f"is not a file of torch.save; a model of llm.c is not read ({READ_MORE})"
 LOCAL_HEADER = struct.Struct("<4s22xHH")  # ZIP, and the lengths of the name and the extra field

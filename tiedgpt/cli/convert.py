@@ -24,8 +24,7 @@ def add_paths(parser: argparse.ArgumentParser) -> None:
         "paths",
         metavar="SRC DST",
         nargs="*",
-        help="the model (a name, a directory or a .safetensors file), and the new directory to "
-        "write",
+        help="the model (a name, a directory or a file of weights), and the new directory to write",
     )
     parser.add_argument("-m", "--model", metavar="SRC", help="the model, if SRC is not given")
 

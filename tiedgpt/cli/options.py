@@ -108,7 +108,7 @@ COMMON: dict[str, tuple[list[str], dict[str, Any]]] = {  # name: flags, and what
         {
             "metavar": "MODEL",
             "help": "gpt2 or another name, a hub repository owner/name, a directory or a "
-            ".safetensors file; a name that is not on this machine is downloaded (default: the "
+            "file of weights; a name that is not on this machine is downloaded (default: the "
             "variable TIEDGPT_MODEL, else gpt2 if it is on this machine, else shakespeare-tied)",
         },
     ),

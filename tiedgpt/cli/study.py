@@ -138,7 +138,7 @@ MIN_NAME_WIDTH = 12  # but not to fewer characters than this
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_models(
         parser,
-        "a name, a directory or a .safetensors file (default: shakespeare-tied shakespeare-untied)",
+        "a name, a directory or a file of weights (default: shakespeare-tied shakespeare-untied)",
     )
     parser.add_argument(
         "--corpus",
