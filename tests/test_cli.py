@@ -352,7 +352,7 @@ def test_a_command_imports_no_other_library_and_no_other_command():
         import tiedgpt.cli
         tiedgpt.cli.main(["tokenize", "-m", "shakespeare-tied", "--json", "a"])
         libraries = "torch transformers tiktoken safetensors requests tqdm matplotlib"
-        ours = "tiedgpt.training tiedgpt.study tiedgpt.cli.generate"
+        ours = "tiedgpt.training tiedgpt.study tiedgpt.cli.generate tiedgpt.checkpoints.pickles"
         assert not sys.modules.keys() & {*libraries.split(), *ours.split()}
     """)
 
