@@ -91,10 +91,16 @@ def open_any(source: str, weights: bool = True) -> AnyModel:
         if name in SHIPPED or is_offline():
             raise
         repository = Repository(name, commit="", note=discard_note)
-        config = fetch_json(repository, CONFIG)
+        try:
+            config = fetch_json(repository, CONFIG)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{source} is not on this machine; {error}; without the hub, give a path"
+            ) from error
         if config is None:
             raise CheckpointError(
-                f"{repository.label}: no such repository, or no {CONFIG} in it (404)"
+                f"{source} is not on this machine; {repository.label}: no such repository, or no "
+                f"{CONFIG} in it (404)"
             ) from None
         return AnyModel(config, repository)
     if path.is_file() and path.suffix == ".json":

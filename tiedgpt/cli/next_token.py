@@ -96,7 +96,7 @@ def print_next(tokenizer: Tokenizer, k: int, reports: list[dict[str, Any]]) -> N
 def print_paths(tokenizer: Tokenizer, title: str, reports: list[dict[str, Any]]) -> None:
     """Print a table for each head: a column for each path, a row for each rank."""
     for report in reports:
-        print(fill(f"{title}, {report['head']}:"))
+        print(fill(f"{title} ({report['head']}):"))
         paths = report["paths"]
         rows: list[Cells] = [("rank", *paths)]
         for rank, by_path in enumerate(zip(*paths.values(), strict=True), start=1):
