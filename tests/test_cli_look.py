@@ -164,7 +164,7 @@ def test_next_of_all_tokens_by_both_heads_marks_none(run, untied):
 
 def test_the_table_of_paths(table):
     document, (title, header, *rows) = table("next --paths a -k 4")
-    assert title[0].endswith(", untied:")
+    assert title[0].endswith("(untied):")
     assert header == ["rank", "raw", "normed", "mlp0", "model"]
     for rank, row in enumerate(rows[:4]):
         by_raw = document["paths"]["raw"][rank]
