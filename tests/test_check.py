@@ -99,6 +99,10 @@ def test_the_flag_and_the_files(tmp_path, run, flag, holds, transformers, others
     assert report["wasted_bytes"] == (4 * V * D if holds == "equal" else 0)
     tied, untied = report["parameters"]["tied"], report["parameters"]["untied"]
     assert (tied["total"], untied["total"]) == (2 * V * D, 3 * V * D)  # LAYER is one V D
+    _code, table, _err = run("check", path)
+    is_plain = transformers == others and not is_conflict
+    assert table.startswith(f"{path}: {others}\n") == is_plain
+    assert ("conflict:" in table) == is_conflict
 
 
 @pytest.mark.parametrize("flag", [True, False])

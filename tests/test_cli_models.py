@@ -29,6 +29,7 @@ def test_params_needs_no_weights(run, no_models):
     assert "163,037,184" in out
     assert "+38,597,376" in out
     assert "+154.4 MB" in out
+    assert "+77.2 MB" in out  # in bfloat16
     assert "Tied 124.4M, untied 163.0M: tying saves 38.6M, 23.7% of the untied model." in out
     assert re.search(r"^total .* 100\.0%$", out, re.M)
 
