@@ -293,7 +293,9 @@ def test_one_long_line_takes_little_memory(tmp_path, monkeypatch):
     with path.open("wb") as file:
         file.truncate(30_000_000)  # zeros
     source = input_of(path)
-    assert peak_memory(lambda: list(documents.read_blocks([source]))) < 1_000_000
+    # The lowest of several, because what Dask's threads do after an earlier test is counted too.
+    peaks = [peak_memory(lambda: list(documents.read_blocks([source]))) for _ in range(5)]
+    assert min(peaks) < 1_000_000
 
 
 # The same command again
