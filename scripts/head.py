@@ -452,7 +452,7 @@ def head_column(model, text):
     scores = np.empty((len(inputs), len(text["ids"])), np.float32)
     for rows in row_blocks(len(inputs), len(W_U)):
         logits = final_logits(model, inputs[rows], W_U)
-        likeliest += [top_ten(row) for row in logits]
+        likeliest += [top_ten(row) for row in logits]  # a cap keeps the order
         logits = cap(logits, model["config"])
         entropy.append(entropies(logits))
         scores[rows] = logits[:, text["ids"]]

@@ -6,8 +6,8 @@
     python scripts/tying_experiment.py pictures                    draws the pictures of the page
 
 The runs are those of scripts/tying/runs.py. `train` does two at a time, with one thread each, and
-appends a line for each to runs.jsonl. It may be ended at any time; the same command continues. All
-commands but `train` need `pip install -e .[tying]`. --runs names another file than
+appends a line for each to runs.jsonl. It may be ended at any time; the same command continues.
+`figures` and `pictures` need `pip install -e .[tying]`. --runs names another file than
 scripts/tying_results/runs.jsonl, and its directory gets the pictures.
 """
 
@@ -74,10 +74,10 @@ class Queue:
 
 
 def work(corpus: Path, queue: Queue) -> None:
-    """Give runs to another process, one after the other, until none is left.
+    """Give runs to another process, one after the other, until the queue has none.
 
     The process reads a run from each line of its input, and writes the result to its output. If
-    this process ends, so does the input, and the other process ends after its run.
+    this process is killed, the input ends, and the other process ends after its run.
     """
     command = [sys.executable, __file__, "worker", str(corpus)]
     one_thread = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
@@ -88,8 +88,7 @@ def work(corpus: Path, queue: Queue) -> None:
         while run := queue.take():
             print(json.dumps(asdict(run)), file=worker.stdin, flush=True)
             result = worker.stdout.readline()
-            if not result:
-                print(f"a worker ended in the middle of {run.as_json}", file=sys.stderr)
+            if not result:  # the other process has ended, and its run stays in queue.running
                 return
             queue.add(run, json.loads(result))
 
@@ -104,7 +103,7 @@ def be_worker(corpus: Path, lines: Iterable[str]) -> None:
         try:
             print(json.dumps(result), flush=True)
         except BrokenPipeError:  # the process that reads it has ended
-            os._exit(1)
+            os._exit(1)  # a usual end would flush the output, and fail again
 
 
 def train(corpus: Path, runs: Path) -> None:
@@ -124,6 +123,9 @@ def train(corpus: Path, runs: Path) -> None:
             thread.join()
     except KeyboardInterrupt:
         sys.exit("stopped; the same command continues with the missing runs")
+    if queue.running:
+        lost = [run.as_json for run in queue.running]
+        sys.exit(f"a worker ended in the middle of {lost}; the same command continues")
 
 
 def main() -> None:

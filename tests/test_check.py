@@ -399,7 +399,8 @@ def test_what_cannot_be_read_is_a_line_and_the_others_are_told(tmp_path, run, ch
     read = {report["model"]: report.get("transformers") for report in json.loads(out)["models"]}
     assert read == dict(zip(names, ["tied", None, "untied", "untied"], strict=True))
     assert run("check", checkpoint, names[-1])[0] == 1
-    assert output(run, "check", checkpoint, untied).count("tied") > 2
+    table = output(run, "check", checkpoint, untied)
+    assert table.split().count("tied") > 2  # "untied" is another word
 
 
 def test_a_config_alone_says_what_the_flag_is(tmp_path, run):

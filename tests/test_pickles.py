@@ -202,8 +202,8 @@ def nano_gpt(model: GPT2, bias: bool = True, prefix: str = "", **args: object) -
     for name, array in {**model.parameters, "lm_head.weight": model.W_U.T}.items():
         if bias or not name.endswith(".bias"):
             is_in_block = name.startswith("h.") and array.ndim == 2
-            ours = f"{prefix}transformer.{name}" if name != "lm_head.weight" else prefix + name
-            state[ours] = array.T.copy() if is_in_block else array
+            theirs = f"{prefix}transformer.{name}" if name != "lm_head.weight" else prefix + name
+            state[theirs] = array.T.copy() if is_in_block else array
     return {
         "model": state,
         "optimizer": {"state": {0: {"step": np.ones(1), "exp_avg": np.ones((7, 3))}}},

@@ -275,7 +275,7 @@ def test_a_pilot_goes_on_while_the_best_rate_is_at_an_end(losses, missing, best)
 
 def test_the_best_start_is_chosen_by_the_pilots_and_a_longer_row_has_their_rates(monkeypatch):
     results = {}
-    for place, start in enumerate(runs.BEST_OF):
+    for place, start in enumerate(runs.STARTS):
         loss = [3.3, 3.1, 3.2, 3.4][place]
         model = Run(layers=1, width=32, table=start)
         results |= results_of({0.004: loss + 0.1, 0.008: loss, 0.016: loss + 0.1}, model)
@@ -294,7 +294,7 @@ def test_no_run_comes_twice_in_a_whole_plan(monkeypatch):
     results = {}
     taken = []
     while batch := list(runs.next_runs(results)):
-        for run in dict.fromkeys(batch):
+        for run in dict.fromkeys(batch):  # 1600-steps has the pilot of w64-0.1
             taken.append(run)
             loss = abs(math.log2(run.lr / 0.003)) + run.table
             results[key_of(run.as_json)] = {"loss": loss}
@@ -305,23 +305,30 @@ def test_no_run_comes_twice_in_a_whole_plan(monkeypatch):
 # ---- The queue ----
 
 
-def test_two_workers_do_what_is_missing_and_a_damaged_line_is_done_again(
-    text, tmp_path, monkeypatch, capsys
-):
+def make_plan(todo, text, tmp_path, monkeypatch):
+    """Replace the plan by these runs with this text. The answer is the file of the text."""
     corpus = tmp_path / "corpus.txt"
     corpus.write_text(text, encoding="utf-8")
     name = trainer.name_of(text)
-    todo = [replace(TINY, seed=seed) for seed in range(4)]
 
     def missing(results):
         return [run for run in todo if key_of(run.as_json, name) not in results]
 
     for module in (tying_experiment, runs):
         monkeypatch.setattr(module, "TEXT", name)
-    monkeypatch.setattr(tying_experiment, "key_of", lambda run, text=name: key_of(run, text))
+    # The text that key_of has without an argument is still tinyshakespeare.txt.
+    monkeypatch.setattr(tying_experiment, "key_of", lambda run, of=name: key_of(run, of))
     monkeypatch.setattr(tying_experiment, "next_runs", missing)
     monkeypatch.setenv("PYTHONPATH", str(Path(trainer.__file__).parents[2]))
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")  # of each worker
+    return corpus
+
+
+def test_two_workers_do_what_is_missing_and_a_damaged_line_is_done_again(
+    text, tmp_path, monkeypatch, capsys
+):
+    todo = [replace(TINY, seed=seed) for seed in range(4)]
+    corpus = make_plan(todo, text, tmp_path, monkeypatch)
+    name = trainer.name_of(text)
     path = tmp_path / "runs.jsonl"
 
     tying_experiment.train(corpus, path)
@@ -335,6 +342,15 @@ def test_two_workers_do_what_is_missing_and_a_damaged_line_is_done_again(
     assert len(capsys.readouterr().out.splitlines()) == 1  # it prints the line of each run
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert {key_of(line["run"], name): line["result"] for line in lines} == expected
+
+
+@pytest.mark.slow
+def test_a_worker_that_ends_in_the_middle_of_a_run_is_an_error(text, tmp_path, monkeypatch):
+    broken = replace(TINY, heads=3, width=16)  # 16 is no multiple of 3
+    corpus = make_plan([broken, TINY], text, tmp_path, monkeypatch)
+    with pytest.raises(SystemExit, match=r"a worker ended in the middle of .*'heads': 3"):
+        tying_experiment.train(corpus, tmp_path / "runs.jsonl")
+    assert len(tying_experiment.read_lines(tmp_path / "runs.jsonl")) == 1
 
 
 def test_another_text_is_refused(tmp_path):

@@ -119,18 +119,19 @@ def test_runs_of_one_setting_have_one_result():
 
 
 def test_the_pictures_show_the_figures(figures):
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install -e .[plot]")
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install -e .[tying]")
     panels = pictures.starts_picture(figures).axes
     shown = {panel.get_title(): panel for panel in panels}
     curve = shown["width 64"].lines[0]  # tied
     for start, loss in zip(*curve.get_data(), strict=True):
-        name = runs.start_name(64, 0.0 if start == 0.02 else start)
+        name = runs.start_name(64, start)
         assert loss == figures[f"{name}:tied"].mean
     assert 0.02 in curve.get_xdata()
 
     (panel,) = pictures.costs_picture(figures).axes
     labels = [label.get_text() for label in panel.get_yticklabels()]
-    costs = dict(zip(labels, panel.lines[0].get_xdata(), strict=False))  # the first start, 0.02
+    from_002 = zip(*panel.lines[0].get_data(), strict=True)
+    costs = {labels[round(y)]: cost for cost, y in from_002}
     assert costs["one layer, width 64"] == figures["10:1,64,cost"].mean
 
 

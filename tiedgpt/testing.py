@@ -47,7 +47,7 @@ SMALL = 0.02
 def scale_of(name: str, config: Config) -> tuple[float, float]:
     """The mean and the standard deviation of a parameter. No gain is near 1 and no bias near 0."""
     D = config.n_embd
-    F = config.n_inner or 4 * D  # always n_inner: Config puts 4 D in the place of None
+    F = config.n_inner or 4 * D  # 4 D is for the type checker: n_inner of a Config is a number
     # wte has the deviation SMALL. With this factor in ln_f, that of the logits is about 15.
     large = 12 / SMALL / np.sqrt(D)
     # The first key that is a part of the name counts. A matrix adds up D or F products, so the root

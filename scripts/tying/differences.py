@@ -29,7 +29,18 @@ from typing import Any
 
 from scipy import stats
 
-from .runs import FINAL_SEEDS, ROW, ROWS, Line, Results, best_start, key_of, pilot, start_name
+from .runs import (
+    FINAL_SEEDS,
+    HEADS,
+    ROW,
+    ROWS,
+    Line,
+    Results,
+    best_start,
+    key_of,
+    pilot,
+    start_name,
+)
 
 RESULTS = Path(__file__).parents[1] / "tying_results"
 WIDTHS = (16, 32, 64, 128)
@@ -84,7 +95,7 @@ def all_figures(results: Results) -> dict[str, Figure]:
         figures |= figures_of(row.name, finals)
     for width in WIDTHS:
         finals = {}
-        for head in ("tied", "untied"):
+        for head in HEADS:
             start = best_start(width, head, results)
             if start is not None:
                 finals[head] = final_results(start_name(width, start), head, results)
@@ -119,10 +130,10 @@ def figures_of(name: str, finals: dict[str, list[Line]]) -> dict[str, Figure]:
         for measure in measures_of(runs):
             values = [run[measure] for run in runs]
             figures[short(name, head, measure)] = Figure(tuple(values))
-    tied, untied = (finals.get(head, []) for head in ("tied", "untied"))
+    tied, untied = (finals.get(head, []) for head in HEADS)
     if tied and untied:
         for measure in measures_of([*tied, *untied]):
-            first, second = (figures[short(name, head, measure)] for head in ("tied", "untied"))
+            first, second = (figures[short(name, head, measure)] for head in HEADS)
             figures[short(name, "cost", measure)] = minus(first, second)
     return figures
 
@@ -142,26 +153,31 @@ def short(name: str, kind: str, measure: str) -> str:
 
 
 def earlier_figures(results: Results) -> dict[str, Figure]:
-    """The figures of figures.json. All of their runs are done."""
+    """The figures of figures.json whose runs are all in the results."""
     figures = {}
     for figure in json.loads((RESULTS / "figures.json").read_text(encoding="utf-8")):
-        values = []
-        for seed in figure["seeds"]:
-            values.append(sum(value_of(term, seed, results) for term in figure["terms"]))
-        figures[figure["name"]] = Figure(tuple(values))
+        seeds, terms = figure["seeds"], figure["terms"]
+        keys = {key_of_term(term, seed) for term in terms for seed in seeds}
+        if keys <= results.keys():
+            values = [sum(value_of(term, seed, results) for term in terms) for seed in seeds]
+            figures[figure["name"]] = Figure(tuple(values))
     return figures
 
 
+def key_of_term(term: dict[str, Any], seed: Any) -> str:
+    return key_of(with_seed(term["run"], seed), term["text"])
+
+
 def value_of(term: dict[str, Any], seed: Any, results: Results) -> float:
-    """What a term adds for one seed. Two models that are compared have a pair of seeds."""
-    result = results[key_of(with_seed(term["run"], seed), term["text"])]
+    """What a term adds for one seed."""
+    result = results[key_of_term(term, seed)]
     if "above" in term:
         return float(result.get(term["measure"], math.inf) > term["above"])  # inf: it diverged
     return float(term["sign"] * result[term["measure"]])
 
 
 def with_seed(run: Line, seed: Any) -> Line:
-    """The run with a seed, as in runs.jsonl."""
+    """The run with a seed, as in runs.jsonl. Two models that are compared have a pair of seeds."""
     if "compare" in run:
         first, second = seed
         return {
@@ -171,5 +187,5 @@ def with_seed(run: Line, seed: Any) -> Line:
     if run.get("measure") == "text":
         return run  # a measure of the text itself
     if run.get("measure") == "step time":
-        return {**run, "timing": seed}
+        return {**run, "timing": seed}  # step times are counted from 1, and have no seed
     return {**run, "seed": seed}

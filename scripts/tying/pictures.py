@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .differences import WIDTHS, Figure, all_figures
-from .runs import BEST_OF, OTHERS, Results, Run, start_name
+from .runs import HEADS, Results, start_name
 
 # Okabe and Ito's colours, for colour-blind readers; markers and lines are for printing in grey.
 STYLES = {
@@ -18,6 +18,7 @@ STYLES = {
     "tables and all else at 0.02": {"color": "#D55E00", "marker": "s", "linestyle": "--"},
     "each head at its best start": {"color": "#0072B2", "marker": "o", "linestyle": "-"},
 }
+STARTS = (0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 1.0)
 # The label, and the names of the figures at 0.02 and at the best start. Those of one layer at 0.02
 # are of earlier runs with 12 seeds.
 BARS = (
@@ -41,20 +42,19 @@ def draw_all(results: Results, directory: Path) -> None:
 
 def starts_picture(figures: dict[str, Figure]) -> Any:
     """A panel for each width of which a start is known: the loss by the start of the tables."""
-    starts = sorted(start or Run.std for start in (*BEST_OF, *OTHERS))
     known: dict[tuple[int, str], list[float]] = {}
     for width in WIDTHS:
-        for head in ("tied", "untied"):
-            names = {start: f"{start_name(width, start)}:{head}" for start in starts}
-            known[width, head] = [start for start in starts if names[start] in figures]
+        for head in HEADS:
+            names = {start: f"{start_name(width, start)}:{head}" for start in STARTS}
+            known[width, head] = [start for start in STARTS if names[start] in figures]
     widths = [width for width in WIDTHS if known[width, "tied"] or known[width, "untied"]]
     drawing, panels = new_drawing(len(widths), width=1.5 + 2.5 * len(widths), height=3.2)
     for width, panel in zip(widths, panels, strict=True):
-        for head in ("tied", "untied"):
+        for head in HEADS:
             x = known[width, head]
             draw(panel, x, [figures[f"{start_name(width, start)}:{head}"] for start in x], head)
         panel.set_xscale("log")
-        panel.set_xticks(starts, [f"{start:g}" for start in starts])
+        panel.set_xticks(STARTS, [f"{start:g}" for start in STARTS])
         panel.minorticks_off()
         panel.set_title(f"width {width}", fontsize=10)
         panel.set_xlabel("standard deviation of the tables' start")
@@ -67,12 +67,15 @@ def costs_picture(figures: dict[str, Figure]) -> Any:
     """The known costs of the tie, from top to bottom."""
     bars = [bar for bar in BARS if bar[1] in figures or bar[2] in figures]
     drawing, (panel,) = new_drawing(1, width=8, height=1 + 0.45 * len(bars))
-    for column, label in ((1, "tables and all else at 0.02"), (2, "each head at its best start")):
+    for column, shift, label in (
+        (1, -0.1, "tables and all else at 0.02"),
+        (2, 0.1, "each head at its best start"),
+    ):
         rows = [row for row, bar in enumerate(bars) if bar[column] in figures]
         if not rows:
             continue
         costs = [figures[bars[row][column]] for row in rows]
-        places = [row + 0.1 * (2 * column - 3) for row in rows]  # a little above or below the row
+        places = [row + shift for row in rows]  # a little above or below the row
         style = {**STYLES[label], "linestyle": "none"}
         means = [cost.mean for cost in costs]
         panel.errorbar(means, places, xerr=lengths(costs), label=label, capsize=2, **style)

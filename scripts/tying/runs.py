@@ -7,8 +7,9 @@ nothing else. It tries the rates of the row. While the best of them is the lowes
 tried too, and while it is the highest, twice as much. The best rate is the one with the lowest mean
 held-out loss. A pilot has 800 steps, also for a row with more steps.
 
-The final runs have the best rate and the seeds FINAL_SEEDS. Runs of one seed have the same batches,
-and the same first weights up to their scale, so models are compared seed by seed.
+The final runs have the best rate and the seeds FINAL_SEEDS. Runs of one seed, vocabulary and size
+have the same batches, and the same first weights up to their scale. So models are compared seed by
+seed.
 
 Some rows start each head at its best start, which the pilots choose as well: that of BEST_OF with
 the lowest loss. Final runs must not choose. The lowest of several means is low in part by luck, and
@@ -28,10 +29,14 @@ TEXT = "86c4e6aa9db7"  # the name of tinyshakespeare.txt (trainer.name_of)
 
 @dataclass(frozen=True)
 class Run:
-    """One training. Its fields that are not the default are its key in runs.jsonl."""
+    """One training. Its fields that are not the default are its run in runs.jsonl.
+
+    The head "signs" is tied, and each gain of ln_f starts at 1 or -1 at random. The head "zeros" is
+    untied, and W_U starts at 0.
+    """
 
     layers: int = 0
-    head: str = "tied"  # or "signs", "untied", "zeros": see trainer.py
+    head: str = "tied"  # or "untied", "signs", "zeros"
     steps: int = 800
     lr: float = 0.0
     seed: int = 0
@@ -64,8 +69,9 @@ PILOT_SEEDS = (101, 102, 103, 104)
 FINAL_SEEDS = (1, 2, 3, 4, 5, 6)
 HEADS = ("tied", "untied")
 # First standard deviations of the tables. 0.02 is that of all weights, so it is written as 0.
-BEST_OF = (0.0, 0.05, 0.1, 0.2)
-OTHERS = (0.005, 0.4, 1.0)  # 0.4 at width 64 alone
+STARTS = (0.0, 0.05, 0.1, 0.2)
+# 0.2 is the best of some untied models, so 0.4 is tried for them too.
+BEST_OF = {"tied": STARTS, "untied": (*STARTS, 0.4)}
 SLOW = (0.002, 0.004, 0.008)  # rates that a pilot begins with
 MIDDLE = (0.004, 0.008, 0.016)
 FAST = (0.008, 0.016, 0.032)
@@ -83,14 +89,22 @@ class Row:
 
 
 def start_name(width: int, start: float) -> str:
-    """The name of the row with one layer whose tables start so, such as "w64-0.1"."""
+    """The name of the row with one layer whose tables start so, such as "w64-0.1".
+
+    A start of 0 means that of all weights.
+    """
     return f"w{width}-{start or Run.std:g}"
 
 
-def by_start(width: int, rates: tuple[float, ...], starts: tuple[float, ...]) -> list[Row]:
+def by_start(
+    width: int,
+    rates: tuple[float, ...],
+    starts: tuple[float, ...],
+    heads: tuple[str, ...] = HEADS,
+) -> list[Row]:
     """The rows of one width with one layer, by the start of the tables."""
     return [
-        Row(start_name(width, start), Run(layers=1, width=width, table=start), rates)
+        Row(start_name(width, start), Run(layers=1, width=width, table=start), rates, heads)
         for start in starts
     ]
 
@@ -98,11 +112,11 @@ def by_start(width: int, rates: tuple[float, ...], starts: tuple[float, ...]) ->
 # In the order in which they are trained: first what says most.
 ROWS = [
     # The start of the tables at one width. At its best start: more steps, more layers
-    *by_start(64, MIDDLE, BEST_OF),
+    *by_start(64, MIDDLE, STARTS),
     Row("1600-steps", Run(layers=1, steps=1600), best_start=True),
     Row("2-layers", Run(layers=2), best_start=True),
     # Another width, and more depth
-    *by_start(32, MIDDLE, BEST_OF),
+    *by_start(32, MIDDLE, STARTS),
     Row("4-layers", Run(layers=4), best_start=True),
     Row("3200-steps", Run(layers=1, steps=3200), best_start=True),
     # A rate of its own for one of the tables, which a tied model cannot have
@@ -118,8 +132,11 @@ ROWS = [
     Row("all-0.1", Run(layers=1, std=0.1)),
     *by_start(64, MIDDLE, (0.4, 0.005)),
     # Other widths
-    *by_start(128, SLOW, BEST_OF),
-    *by_start(16, FAST, BEST_OF),
+    *by_start(32, MIDDLE, (0.4,), heads=("untied",)),
+    *by_start(128, SLOW, STARTS),
+    *by_start(128, SLOW, (0.4,), heads=("untied",)),
+    *by_start(16, FAST, STARTS),
+    *by_start(16, FAST, (0.4,), heads=("untied",)),
     Row("2-layers-w128", Run(layers=2, width=128), SLOW, best_start=True),
     Row("4-layers-0.02", Run(layers=4), SLOW),
     Row("W_E-rate-10", Run(layers=1, W_E_rate=10.0), heads=("untied",)),
@@ -196,14 +213,14 @@ def pilot(row: Row, head: str, results: Results) -> Pilot | None:
     """The pilot of a row with one head; None if the start of its tables is not known yet."""
     model = replace(row.size, head=head)
     if row.best_start:
-        start_of = {"signs": "tied", "zeros": "untied"}.get(head, head)
-        start = best_start(row.size.width, start_of, results)
+        table_of = "tied" if head == "signs" else head  # no pilot chooses a start for "signs"
+        start = best_start(row.size.width, table_of, results)
         if start is None:
             return None
         model = replace(model, table=start)
 
     losses: dict[float, float] = {}
-    rates = sorted(row.rates)
+    rates = list(row.rates)
     while rates:
         missing = []
         for rate in rates:
@@ -225,9 +242,9 @@ def pilot(row: Row, head: str, results: Results) -> Pilot | None:
 
 
 def best_start(width: int, head: str, results: Results) -> float | None:
-    """That of BEST_OF with the lowest pilot loss; None while a pilot is not finished."""
+    """The start of BEST_OF with the lowest pilot loss; None while a pilot is not finished."""
     losses: dict[float, float] = {}
-    for start in BEST_OF:
+    for start in BEST_OF[head]:
         found = pilot(ROW[start_name(width, start)], head, results)
         if found is None or not found.is_finished:
             return None

@@ -123,7 +123,7 @@ class Training:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.model = first_model(run)
-        first = {  # copied once
+        first = {  # the first values of the trained parameters
             name: array
             for name, array in self.model.parameters.items()
             if self.source(name)[0] == name
@@ -176,7 +176,9 @@ class Training:
         run = self.run
         ids, targets = draw(tokens, run, number)
         self.fill_model()
-        loss = write_gradients(self.model, ids, targets, ids.size, self.model_gradients)
+        loss = write_gradients(
+            self.model, ids, targets, total=ids.size, gradients=self.model_gradients
+        )
         self.fill_gradients()
         norm, scale = clip(self.flat_gradient, CLIP)
         if not math.isfinite(loss) or not math.isfinite(norm):
@@ -204,7 +206,7 @@ def draw(  # [N] -> [batch, context], [batch, context]
 
     The places depend on the seed and the step only, so runs of one seed have the same batches.
     """
-    rng = np.random.default_rng([run.seed, step, 0, 0])
+    rng = np.random.default_rng([run.seed, step, 0, 0])  # as in tiedgpt/training/loop.py
     starts = rng.integers(0, len(tokens) - run.context, run.batch)
     sequences = tokens[starts[:, None] + np.arange(run.context + 1)]
     return sequences[:, :-1], sequences[:, 1:]
@@ -276,13 +278,14 @@ def path_measures(model: GPT2, corpus: Corpus) -> Line:
 
     The name of a measure is PATH.MEASURE:
 
-    kl, top1     of the path's probabilities and the text's bigrams (tiedgpt/study/bigrams.py)
+    kl           KL(the text's bigrams, the path's probabilities) in nats, the mean over tokens
+    top1         the share of tokens whose most probable successor is the text's most common one
     self         the share of tokens that have the highest score after themselves
     asymmetry    |A - A^T| / |A| for the path's scores A
     entropy      the rank correlation, over tokens, of two entropies of the next token: that of the
                  path's probabilities, and that of the text's bigrams
-    successors   the share of the path's five highest scores, without that of the token itself, that
-                 its five most common successors have
+    successors   of the five other tokens with the highest scores, the share that are among the
+                 token's five most common successors
     substitutes  the same for its five nearest substitutes, the tokens with the most similar
                  successors
     """
@@ -297,6 +300,7 @@ def path_measures(model: GPT2, corpus: Corpus) -> Line:
     successors = nearest(pairs)
     substitutes = nearest(likeness)
 
+    entropy = entropies(P)
     result: Line = {"unigram.kl": scores["unigram"]["kl"]}
     for name, path in paths_of(model).items():
         all_logits = path(model, frequent)  # [n, V]
@@ -307,7 +311,7 @@ def path_measures(model: GPT2, corpus: Corpus) -> Line:
             f"{name}.top1": scores[name]["top1"],
             f"{name}.self": float((all_logits.argmax(axis=1) == frequent).mean()),
             f"{name}.asymmetry": matrix_asymmetry(logits),
-            f"{name}.entropy": rank_correlation(entropies(softmax(all_logits)), entropies(P)),
+            f"{name}.entropy": rank_correlation(entropies(softmax(all_logits)), entropy),
             f"{name}.successors": shared(highest, successors),
             f"{name}.substitutes": shared(highest, substitutes),
         }
@@ -345,5 +349,6 @@ def rank_correlation(x: np.ndarray, y: np.ndarray) -> float:  # [n], [n]
 def ranks(x: np.ndarray) -> np.ndarray:  # [n] -> [n]
     """The rank of each number. Equal numbers have the mean of their ranks."""
     _, place, counts = np.unique(x, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)  # of the ranks of each different number
-    return (last - (counts - 1) / 2)[place]
+    last = np.cumsum(counts)  # the highest rank of each different number
+    mean = last - (counts - 1) / 2
+    return mean[place]

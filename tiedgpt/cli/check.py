@@ -99,7 +99,10 @@ def said(flag: Report) -> str:
 
 
 def in_words(report: Report) -> Report:
-    """A report with words in place of values that need some, for the table."""
+    """A report for the table: words in place of values that only a program understands.
+
+    The table leaves out what is None.
+    """
     flag = report["flag"]
     words: Report = {
         "flag": {**flag, "said": said(flag)},

@@ -85,6 +85,7 @@ def count_model(source: str | None, as_json: bool) -> None:
         if model is not None:
             print_sizes(size_report(name, model), as_json)
             return
+        # Without a source, the errors of find_model name the variable that names the model.
         _, path = find_model(source, note, weights=False)
         if path.is_file() and path.suffix == ".json":
             config = as_config(path)

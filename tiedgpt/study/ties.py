@@ -180,12 +180,12 @@ def size_report(name: str, model: AnyModel) -> Report:
     Raises CheckpointError if they are not known.
     """
     tensors = model.read_tensors(required=False)
-    stored = find_matrices(model.config, tensors).countable
+    matrices = find_matrices(model.config, tensors).countable
     shape: tuple[int, ...] | None = matrix_shape(model.config)
     if tensors:
         source = "the headers of the weights"
-        numbers = count_stored(tensors, stored)
-        shape = stored[0].shape if stored else None
+        numbers = count_stored(tensors, matrices)
+        shape = matrices[0].shape if matrices else None
         reason = "its two matrices are not clear, or it is quantised"
     else:
         source = "config.json"
@@ -374,7 +374,10 @@ def shape_of_embedding(tensors: dict[str, Tensor]) -> tuple[int, ...] | None:
 
 
 def could_be_matrix(tensor: Tensor, shape: tuple[int, ...] | None) -> bool:
-    """Whether a tensor could be one of the two matrices, perhaps transposed or with more rows."""
+    """Whether a tensor could be one of the two matrices: V rows, or width D and more than V rows.
+
+    Either may be transposed.
+    """
     if shape is None or len(tensor.shape) != 2:
         return False
     V, D = shape

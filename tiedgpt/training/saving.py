@@ -80,8 +80,8 @@ def replace_saved(
 
     new_best: the best model, if it is another one than at the last save. A kill between two
     replacements loses nothing. A log that is newer than the state is written again when the steps
-    are repeated. A best model is saved after its own step, so its state, which is written first,
-    has the same parameters: `Trainer.resume` writes the model from them.
+    are repeated. The state is written before the best model, and has its parameters. After a kill
+    between the two, `Trainer.resume` writes the best model from the state.
     """
     with replaced_file(directory / LOG) as file:
         write_log(file, state)
