@@ -135,15 +135,17 @@ ROWS = [
     *by_start(128, SLOW, STARTS),
     *by_start(16, FAST, STARTS),
     *by_start(16, FAST, (0.4,), heads=("untied",)),
-    Row("2-layers-w128", Run(layers=2, width=128), SLOW, best_start=True),
     Row("4-layers-0.02", Run(layers=4), SLOW),
+    Row("2-layers-w128", Run(layers=2, width=128), SLOW, best_start=True),
+    # A larger vocabulary
+    Row("2048-tokens", Run(layers=1, vocab_size=2048), SLOW, best_start=True),
+    # What remains of the rates and the starts of all weights
     Row("W_E-rate-10", Run(layers=1, W_E_rate=10.0), heads=("untied",)),
     Row("all-0.05", Run(layers=1, std=0.05)),
     Row("all-0.2", Run(layers=1, std=0.2)),
-    # Two layers that share their weights, in place of the tables; and a larger vocabulary
+    # Two layers that share their weights, in place of the tables
     Row("one-block-twice", Run(layers=2, one_block=True), best_start=True),
-    Row("2048-tokens", Run(layers=1, vocab_size=2048), SLOW, best_start=True),
-    # What remains of the starts
+    # The smallest and the largest start
     *by_start(32, MIDDLE, (0.005, 1.0)),
     *by_start(16, FAST, (0.005, 1.0)),
     *by_start(128, SLOW, (0.005, 1.0)),
