@@ -591,8 +591,27 @@ def test_one_tied_model(open_page, serve):
 # The address
 
 
-# The page is scrolled to its end; two pixels are for rounding.
-IS_AT_END = "scrollY + innerHeight >= document.documentElement.scrollHeight - 2"
+# These functions measure in one step. They may be false for a moment, while a panel is drawn.
+
+# The panel is just below the header, or the page is scrolled to its end. Two pixels are for
+# rounding.
+IS_BELOW_HEADER = """panel => {
+    const header = document.querySelector("header").offsetHeight;
+    const {top} = document.getElementById(panel).getBoundingClientRect();
+    const end = document.documentElement.scrollHeight;
+    return (header - 2 <= top && top <= header + 12) || scrollY + innerHeight >= end - 2;
+}"""
+# Of the header, the menu alone is in sight. Below the last panel, there is not enough to scroll to
+# its top.
+IS_BELOW_MENU = """([panel, isLast]) => {
+    const menu = document.querySelector("header").getBoundingClientRect().bottom;
+    const {top} = document.getElementById(panel).getBoundingClientRect();
+    return 0 < menu && menu < 60 && menu <= top + 1 && (isLast || top < menu + 10);
+}"""
+IS_AT_PLACE = """place => {
+    const {top} = document.querySelector("#path").getBoundingClientRect();
+    return Math.abs(top - place) <= 2;
+}"""
 
 
 def test_the_first_click_in_the_menu_scrolls_to_the_panel(open_page, server):
@@ -601,13 +620,8 @@ def test_the_first_click_in_the_menu_scrolls_to_the_panel(open_page, server):
         page = open_page(server)
         show(page, panel)
         page.wait_for_timeout(200)
-        header = page.locator("header").bounding_box()["height"]
-        top = page.locator(f"#{panel}").bounding_box()["y"]
-        assert header - 2 <= top <= header + 12 or page.evaluate(IS_AT_END), panel
+        page.wait_for_function(IS_BELOW_HEADER, arg=panel)
         expect(page).to_have_url(re.compile(f"#{panel}"))
-
-
-PLACE = "panel => panel.getBoundingClientRect().top"
 
 
 def test_the_menu_is_in_sight_on_a_phone(open_page, server):
@@ -619,12 +633,7 @@ def test_the_menu_is_in_sight_on_a_phone(open_page, server):
         expect(page.locator(BOXES[panel]).locator(LEAVES).first).to_be_attached()
         expect(link).to_be_in_viewport(ratio=0.95)
         page.wait_for_timeout(300)  # the panels above it may still grow
-        header = page.locator("header").evaluate("header => header.getBoundingClientRect().bottom")
-        assert 0 < header < 60, "of the header, the menu alone is in sight"
-        place = page.locator(f"#{panel}").evaluate(PLACE)
-        is_last = panel == sections[-1]  # below it, there is not enough to scroll to its top
-        assert header <= place + 1
-        assert is_last or place < header + 10
+        page.wait_for_function(IS_BELOW_MENU, arg=[panel, panel == sections[-1]])
 
 
 def test_back_and_forward(open_page, server):
@@ -680,20 +689,20 @@ def test_back_leads_to_the_place_that_the_reader_has_left(open_page, server, wid
     page.mouse.move(width / 2, 500)
     page.mouse.wheel(0, 500)
     page.wait_for_function(IS_AT_REST)
-    place = page.locator("#path").evaluate(PLACE)
+    place = page.evaluate("document.querySelector('#path').getBoundingClientRect().top")
     # Playwright's own click may scroll first.
     page.locator("nav a[href='#gradient']").evaluate("link => link.click()")
     expect(page).to_have_url(re.compile("#gradient$"))
     page.wait_for_timeout(300)
     page.go_back()
     page.wait_for_timeout(500)
-    assert page.locator("#path").evaluate(PLACE) == pytest.approx(place, abs=2)
+    page.wait_for_function(IS_AT_PLACE, arg=place)
     page.goto("about:blank")
     page.go_back()
     page.wait_for_selector("body[data-ready]")
     expect(page.locator("#repair td").first).to_be_attached()
     page.wait_for_timeout(500)
-    assert page.locator("#path").evaluate(PLACE) == pytest.approx(place, abs=2)
+    page.wait_for_function(IS_AT_PLACE, arg=place)
 
 
 def test_a_link_shows_the_same_page(open_page, server):
