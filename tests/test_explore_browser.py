@@ -601,6 +601,12 @@ IS_BELOW_HEADER = """panel => {
     const end = document.documentElement.scrollHeight;
     return (header - 2 <= top && top <= header + 12) || scrollY + innerHeight >= end - 2;
 }"""
+# All panels in sight are drawn, and those that soon may be. Until then, the menu may move too.
+IS_DRAWN = """boxes => Object.entries(boxes).every(([panel, box]) => {
+    const {top, bottom} = document.getElementById(panel).getBoundingClientRect();
+    const isInSight = bottom > -150 && top < innerHeight + 150;
+    return !isInSight || document.querySelector(`${box} :is(text, td, .row)`);
+})"""
 # Of the header, the menu alone is in sight. Below the last panel, there is not enough to scroll to
 # its top.
 IS_BELOW_MENU = """([panel, isLast]) => {
@@ -628,6 +634,7 @@ def test_the_menu_is_in_sight_on_a_phone(open_page, server):
     page = open_page(server, viewport={"width": 390, "height": 844}, has_touch=True)
     sections = list(PANELS)
     for panel in reversed(sections):
+        page.wait_for_function(IS_DRAWN, arg=BOXES)
         link = page.locator(f"nav a[href='#{panel}']")
         link.tap()
         expect(page.locator(BOXES[panel]).locator(LEAVES).first).to_be_attached()
@@ -806,6 +813,7 @@ def test_axe_finds_nothing_and_no_panel_is_too_wide(open_page, server, scheme, w
     write(page)
     for panel in PANELS:
         show(page, panel)
+        page.wait_for_function(IS_DRAWN, arg=BOXES)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, panel
     if width == 390:  # the code is folded, but the first panel's
         expect(page.locator(".code pre:visible")).to_have_count(1)
