@@ -340,9 +340,9 @@ def test_the_prompt_loop_continues_each_line(checkpoint, run):
     with Terminal(*arguments) as terminal:
         assert "Ctrl-D leaves" in terminal.type("", until="> ")
         assert terminal.type("\r", until="> ") == "\n> "
-        shown = terminal.type("<|endoftext|>\r", until="> ")
+        shown = terminal.type("<|endoftext|>\r", until="\n> ")
         assert "tiedgpt: error: the text holds <|endoftext|>" in shown
-        shown = terminal.type("b\r", until="> ")
+        shown = terminal.type("b\r", until="\n> ")
         assert shown == f"b\n--- 1 of 2 ---\nb{sample}--- 2 of 2 ---\nb{sample}> "
         terminal.type(CTRL_D)
         assert terminal.process.wait(timeout=60) == 0, terminal.text
@@ -354,7 +354,7 @@ def test_ctrl_c_stops_a_text_and_the_loop_goes_on(tmp_path):
     tiedgpt.save_model(tiedgpt.GPT2.random(slow), Tokenizer([]), tmp_path)
     with Terminal("generate", "-q", "-m", str(tmp_path), "-n", "1000000", "-s", "1") as terminal:
         assert terminal.type("", until="> ") == "> "
-        shown = terminal.type("<|endoftext|>\r", until="> ")
+        shown = terminal.type("<|endoftext|>\r", until="\n> ")
         assert "tiedgpt: error: the text holds" in shown, "--quiet hides no error"
         terminal.type("a\r", until="a\na")  # the line that was typed, and the begin of the text
         terminal.type(CTRL_C, until="\n> ")

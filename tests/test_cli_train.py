@@ -523,7 +523,10 @@ def test_kills_at_random_moments_lose_nothing(tmp_path, corpus, short_run):
     seconds = time.monotonic() - start
     rng = random.Random(1)
     n_kills = 0
-    for trial in range(12):
+    for trial in range(60):
+        # Few of 12 trials are killed if the machine was busier when the first run was timed.
+        if trial >= 12 and n_kills > 5:
+            break
         out = tmp_path / f"out{trial}"
         while not out.exists() or saved_state(out)["step"] < 60:
             words = ["--out", str(out), *flags]

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -655,8 +656,12 @@ def undisturbed(commands) -> dict[str, bytes]:
 
 def workers_of(process: subprocess.Popen) -> list[psutil.Process]:
     """The worker processes of a command that runs."""
-    children = psutil.Process(process.pid).children(recursive=True)
-    return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+    workers = []
+    for child in psutil.Process(process.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            if "spawn_main" in " ".join(child.cmdline()):
+                workers.append(child)
+    return workers
 
 
 def wait_for_parts(count: int, out: str = "out") -> None:
@@ -725,8 +730,9 @@ def test_the_command_ends_when_its_scheduler_is_killed(commands):
     dask = (sys.executable, "-m", "dask")
     scheduler = commands.start(*dask, "scheduler", "--port", "0", *options)
     commands.start(*dask, "worker", "--no-nanny", "--nthreads", "1", *options)
-    wait_until(Path("scheduler.json").exists, SECONDS)
-    address = json.loads(Path("scheduler.json").read_text())["address"]
+    file = Path("scheduler.json")
+    wait_until(lambda: file.exists() and file.read_text(), SECONDS)  # for a moment it is empty
+    address = json.loads(file.read_text())["address"]
     process = commands.documents("out", "--scheduler", address)
     wait_for_parts(1)
     scheduler.kill()

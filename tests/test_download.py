@@ -97,7 +97,7 @@ def test_after_faults_that_pass_the_files_are_right(
     hub_server, hub_files, monkeypatch, file, faults
 ):
     if any(fault.stalls for fault in faults):
-        monkeypatch.setattr(module, "TIMEOUT", (5, 0.2))  # seconds to connect, and for more data
+        monkeypatch.setattr(module, "TIMEOUT", (5, 1))  # seconds to connect, and for more data
     hub_server.faults[file] = list(faults)
     assert_whole(download(NAME), hub_files)
     assert hub_server.faults[file] == []  # each fault was met

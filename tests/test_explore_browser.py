@@ -3,6 +3,9 @@
 In a panel, a side is the column of a model: side 0 is the tied model and has the class "tied", side
 1 is the untied model and has the class "untied". Bars show the likeliest next tokens. The panel
 "path" has a table of scores; the mirror image of the score of token b after a is that of a after b.
+
+While panels are drawn, they move what is below them, and new buttons take the place of old ones. A
+click with the mouse can miss a button then. So such buttons are pressed with Enter.
 """
 
 import math
@@ -139,7 +142,7 @@ def show(page, panel):
 
 def write(page):
     """Let both models write 40 tokens."""
-    page.click("#write")
+    page.press("#write", "Enter")
     expect(page.locator("body")).to_have_attribute("data-written", "40,40")
 
 
@@ -175,6 +178,7 @@ def test_the_article_and_the_laboratory_have_a_link_to_each_other(open_page, ser
 def student(chromium, server):
     page = chromium.new_page(viewport={"width": 1280, "height": 800})
     page.goto(laboratory(server))
+    page.wait_for_selector("body[data-ready]")
     return page
 
 
@@ -203,7 +207,7 @@ def test_the_numbers_are_the_answers(student, server):
     server.shown.models[0](server.shown.tokenizer.encode(PROMPT), tape=tape)
     weights = tape["attn.3.pattern"][0, 1, -1]  # block 3, head 1, the last token
     show(student, "attention")
-    student.locator("#heads button[title='block 3, head 1']").click()
+    student.locator("#heads button[title='block 3, head 1']").press("Enter")
     expect(student.locator("#attnbox h3")).to_have_text("block 3, head 1")
     cells = student.locator("#attnbox tbody tr").last.locator("td").all_text_contents()
     shown = [0.0 if cell == "·" else float(cell) for cell in cells]
@@ -224,7 +228,7 @@ def test_the_numbers_are_the_answers(student, server):
 
 def test_an_ablation(student):
     show(student, "parts")
-    button(student, "the MLP of block 3").click()
+    button(student, "the MLP of block 3").press("Enter")
     expect(student.locator("#partsout")).to_contain_text("Without the MLP of block 3")
     expect(student.locator("#partsbars .ghost").first).to_be_visible()
     button(student, "Put all parts back").click()
@@ -240,8 +244,8 @@ def test_the_switch_and_the_choice_of_a_model(open_page, server):
         ("untied", "untied", "untied", "Untied, the model shakespeare-untied"),
         ("untied", "tied", "tied", "Tied, the model shakespeare-untied"),
     ):
-        page.locator("#switch .which").get_by_text(f"shakespeare-{model}").click()
-        page.locator("#turn").get_by_text(re.compile(f"^{head}: ")).click()
+        page.locator("#switch .which").get_by_text(f"shakespeare-{model}").press("Enter")
+        page.locator("#turn").get_by_text(re.compile(f"^{head}: ")).press("Enter")
         expect(page.locator("#flowsays")).to_contain_text(says)
         expect(page.locator(f"#flow.{drawn} .arrow.{head}")).to_have_count(1)
         expect(page.locator("#flow .arrow.other")).to_have_count(1)
@@ -249,18 +253,19 @@ def test_the_switch_and_the_choice_of_a_model(open_page, server):
         expect(pressed).to_have_text(f"shakespeare-{model}")
         code = page.locator(f".code[data-turn={head}]")
         expect(code.locator(f".line span.{head}").first).to_have_css("font-weight", "700")
-    page.locator("#turn").get_by_text(re.compile("^untied: ")).click()
-    page.locator("#switch .which button").first.click()
+    page.locator("#turn").get_by_text(re.compile("^untied: ")).press("Enter")
+    page.locator("#switch .which button").first.press("Enter")
     show(page, "parts")
     expect(page.locator("#partsbox .side.tied")).to_have_count(1)
-    page.locator("#parts .which button").nth(1).click()
+    page.locator("#parts .which button").nth(1).press("Enter")
     expect(page.locator("#partsbox .side.untied")).to_have_count(1)
 
 
 def test_the_direct_path(open_page, server):
     page = open_page(server, "#path?path=mlp0")
     for path, sign in [("with ln_f", "≠"), ("first MLP", "≠"), ("whole", "≠"), ("W_E, W_U", "=")]:
-        button(page, path).click()
+        button(page, path).press("Enter")
+        expect(page.locator("#paths [aria-pressed=true]")).to_contain_text(path)  # it is drawn
         expect(page.locator("#mirror")).to_contain_text(re.compile(rf"-tied: \S+ {sign}"))
 
     page.locator("#matrices table.heat").first.locator("td[data-i='1'][data-j='4']").hover()
@@ -318,7 +323,8 @@ def test_solving_for_the_best_matrix(open_page, serve):
     models = [random_model(CONFIG), random_model(replace(CONFIG, tied=False))]
     shown = shown_models(*models, corpus=Corpus.of(ids, CONFIG.vocab_size))
     page = open_page(serve(shown), "#path")
-    page.click("#solve")
+    expect(page.locator("#solve")).to_be_visible()
+    page.press("#solve", "Enter")
     expect(page.locator("#solved tbody tr")).to_have_count(3)
     head = ask(shown, "solve", side=1)["missing"]["head"]
     row = page.locator("#solved tbody tr").nth(1)
@@ -333,11 +339,11 @@ def test_a_text_is_typed_and_its_tokens_are_chosen(open_page, server):
     page.fill("#prompt", "ROMEO:")
     expect(page.locator("#live")).to_contain_text("Likeliest next token: shakespeare-tied:")
     expect(tokens_of_prompt(page)).to_have_count(2)
-    bars(page).first.click()  # it adds its token
+    bars(page).first.press("Enter")  # it adds its token
     expect(tokens_of_prompt(page)).to_have_count(3)
     tokens_of_prompt(page).first.click()
     expect(tokens_of_prompt(page).first).to_have_attribute("aria-pressed", "true")
-    button(page, "Draw one").click()  # after the chosen token; it replaces all that follow
+    button(page, "Draw one").press("Enter")  # after the chosen token; it replaces all that follow
     expect(tokens_of_prompt(page)).to_have_count(2)
     expect(page.locator("#seed")).to_have_value("2")  # it was 1; each draw has its own seed
     page.fill("#prompt", "My lord 😀")
@@ -384,7 +390,7 @@ def test_bars_move_while_typing_faster_than_the_model(open_page, serve, monkeypa
 def test_an_untied_model_can_use_its_embedding_as_output_matrix(open_page, server):
     page = open_page(server)
     tied, untied = page.locator("#bars .side").all()
-    untied.get_by_text("W_E.T").click()
+    untied.get_by_text("W_E.T").press("Enter")
     expect(page.locator("#bars .side.untied")).to_have_count(0)  # its side has the class "tied"
     expect(tied.get_by_text("W_U")).to_have_count(0)  # the tied model has no such choice
     row = ask(server.shown, "next", text=PROMPT, side=1, head="tied")["rows"][0]
@@ -395,7 +401,7 @@ def test_an_untied_model_can_use_its_embedding_as_output_matrix(open_page, serve
 def test_a_control_for_each_field_of_sampling_changes_the_bars(open_page, server):
     page = open_page(server)
     expect(page.locator("#top_k")).not_to_be_visible()
-    page.click("#sampling summary")
+    page.press("#sampling summary", "Enter")
     expect(page.locator("#barsnote")).not_to_be_visible()
     changes = {
         "temperature": 0.5,
@@ -431,7 +437,7 @@ def test_a_control_for_each_field_of_sampling_changes_the_bars(open_page, server
 
 def test_both_models_write_what_the_library_generates(open_page, server):
     page = open_page(server)
-    page.click("#sampling summary")
+    page.press("#sampling summary", "Enter")
     page.fill("#min_p", "0.05")
     page.fill("#seed", "7")
     write(page)
@@ -464,9 +470,9 @@ def test_writing_stops(open_page, serve, monkeypatch):
     page = open_page(serve(shakespeare()), allowed_errors=["Failed to load", "ERR_"])
     with monkeypatch.context() as patch:
         patch.setitem(QUESTIONS, "generate", slow)
-        page.click("#write")
+        page.press("#write", "Enter")
         expect(page.locator("#written .w").nth(2)).to_be_visible()
-        button(page, "Stop").click()
+        button(page, "Stop").press("Enter")
         expect(page.locator("#write")).to_have_text("Write 40 tokens")
         stopped = re.compile(r"^\d+ tokens; stopped")
         expect(page.locator("#written .note").first).to_have_text(stopped)
@@ -556,7 +562,7 @@ def test_a_script_in_the_prompt_in_a_token_and_in_a_name_is_not_run(open_page, s
     page = open_page(serve(ShownModels([(TAG, random_model(config))], Tokenizer(merges))))
     page.fill("#prompt", TAG)
     expect(page.locator("#strip")).to_contain_text("/")  # of </script>: the new prompt is shown
-    page.click("#write")
+    page.press("#write", "Enter")
     expect(page.locator("body[data-written]")).to_be_attached()
     for panel in PANELS:
         show(page, panel)
@@ -585,8 +591,33 @@ def test_one_tied_model(open_page, serve):
 # The address
 
 
-# The page is scrolled to its end; two pixels are for rounding.
-IS_AT_END = "scrollY + innerHeight >= document.documentElement.scrollHeight - 2"
+# These functions measure in one step. They may be false for a moment, while a panel is drawn.
+
+# The panel is just below the header, or the page is scrolled to its end. Two pixels are for
+# rounding.
+IS_BELOW_HEADER = """panel => {
+    const header = document.querySelector("header").offsetHeight;
+    const {top} = document.getElementById(panel).getBoundingClientRect();
+    const end = document.documentElement.scrollHeight;
+    return (header - 2 <= top && top <= header + 12) || scrollY + innerHeight >= end - 2;
+}"""
+# All panels in sight are drawn, and those that soon may be. Until then, the menu may move too.
+IS_DRAWN = """boxes => Object.entries(boxes).every(([panel, box]) => {
+    const {top, bottom} = document.getElementById(panel).getBoundingClientRect();
+    const isInSight = bottom > -150 && top < innerHeight + 150;
+    return !isInSight || document.querySelector(`${box} :is(text, td, .row)`);
+})"""
+# Of the header, the menu alone is in sight. Below the last panel, there is not enough to scroll to
+# its top.
+IS_BELOW_MENU = """([panel, isLast]) => {
+    const menu = document.querySelector("header").getBoundingClientRect().bottom;
+    const {top} = document.getElementById(panel).getBoundingClientRect();
+    return 0 < menu && menu < 60 && menu <= top + 1 && (isLast || top < menu + 10);
+}"""
+IS_AT_PLACE = """place => {
+    const {top} = document.querySelector("#path").getBoundingClientRect();
+    return Math.abs(top - place) <= 2;
+}"""
 
 
 def test_the_first_click_in_the_menu_scrolls_to_the_panel(open_page, server):
@@ -595,30 +626,21 @@ def test_the_first_click_in_the_menu_scrolls_to_the_panel(open_page, server):
         page = open_page(server)
         show(page, panel)
         page.wait_for_timeout(200)
-        header = page.locator("header").bounding_box()["height"]
-        top = page.locator(f"#{panel}").bounding_box()["y"]
-        assert header - 2 <= top <= header + 12 or page.evaluate(IS_AT_END), panel
+        page.wait_for_function(IS_BELOW_HEADER, arg=panel)
         expect(page).to_have_url(re.compile(f"#{panel}"))
-
-
-PLACE = "panel => panel.getBoundingClientRect().top"
 
 
 def test_the_menu_is_in_sight_on_a_phone(open_page, server):
     page = open_page(server, viewport={"width": 390, "height": 844}, has_touch=True)
     sections = list(PANELS)
     for panel in reversed(sections):
+        page.wait_for_function(IS_DRAWN, arg=BOXES)
         link = page.locator(f"nav a[href='#{panel}']")
         link.tap()
         expect(page.locator(BOXES[panel]).locator(LEAVES).first).to_be_attached()
         expect(link).to_be_in_viewport(ratio=0.95)
         page.wait_for_timeout(300)  # the panels above it may still grow
-        header = page.locator("header").evaluate("header => header.getBoundingClientRect().bottom")
-        assert 0 < header < 60, "of the header, the menu alone is in sight"
-        place = page.locator(f"#{panel}").evaluate(PLACE)
-        is_last = panel == sections[-1]  # below it, there is not enough to scroll to its top
-        assert header <= place + 1
-        assert is_last or place < header + 10
+        page.wait_for_function(IS_BELOW_MENU, arg=[panel, panel == sections[-1]])
 
 
 def test_back_and_forward(open_page, server):
@@ -659,6 +681,13 @@ def test_back_and_forward(open_page, server):
     expect(page).to_have_url(re.compile("#switch.*JULIET"))
 
 
+# The reader is in the middle of the panel "path", and the page has noted the end of the scrolling.
+IS_AT_REST = """() => {
+    const top = document.querySelector("#path").getBoundingClientRect().top;
+    return top < -250 && history.state?.top === top;
+}"""
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 def test_back_leads_to_the_place_that_the_reader_has_left(open_page, server, width):
     """In the middle of a panel. The panels above it are drawn after the page is loaded again."""
@@ -666,22 +695,21 @@ def test_back_leads_to_the_place_that_the_reader_has_left(open_page, server, wid
     expect(page.locator("#repair td").first).to_be_attached()
     page.mouse.move(width / 2, 500)
     page.mouse.wheel(0, 500)
-    page.wait_for_timeout(300)  # the end of the scrolling
-    place = page.locator("#path").evaluate(PLACE)
-    assert place < -250
+    page.wait_for_function(IS_AT_REST)
+    place = page.evaluate("document.querySelector('#path').getBoundingClientRect().top")
     # Playwright's own click may scroll first.
     page.locator("nav a[href='#gradient']").evaluate("link => link.click()")
     expect(page).to_have_url(re.compile("#gradient$"))
     page.wait_for_timeout(300)
     page.go_back()
     page.wait_for_timeout(500)
-    assert page.locator("#path").evaluate(PLACE) == pytest.approx(place, abs=2)
+    page.wait_for_function(IS_AT_PLACE, arg=place)
     page.goto("about:blank")
     page.go_back()
     page.wait_for_selector("body[data-ready]")
     expect(page.locator("#repair td").first).to_be_attached()
     page.wait_for_timeout(500)
-    assert page.locator("#path").evaluate(PLACE) == pytest.approx(place, abs=2)
+    page.wait_for_function(IS_AT_PLACE, arg=place)
 
 
 def test_a_link_shows_the_same_page(open_page, server):
@@ -693,13 +721,13 @@ def test_a_link_shows_the_same_page(open_page, server):
         "#min_p": "0.1",
         "#seed": "7",
     }
-    page.click("#sampling summary")
+    page.press("#sampling summary", "Enter")
     page.check("#greedy")
     for field, text in typed.items():
         page.fill(field, text)
-    button(page.locator("#bars .side").nth(1), "W_E.T").click()
+    button(page.locator("#bars .side").nth(1), "W_E.T").press("Enter")
     show(page, "parts")
-    button(page, "head 1 of block 2").click()
+    button(page, "head 1 of block 2").press("Enter")
     expect(page.locator("#partsbars .ghost").first).to_be_attached()
     shown = bars(page, side=1).all_inner_texts()
     show(page, "parts")
@@ -785,10 +813,11 @@ def test_axe_finds_nothing_and_no_panel_is_too_wide(open_page, server, scheme, w
     write(page)
     for panel in PANELS:
         show(page, panel)
+        page.wait_for_function(IS_DRAWN, arg=BOXES)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, panel
     if width == 390:  # the code is folded, but the first panel's
         expect(page.locator(".code pre:visible")).to_have_count(1)
-    page.click("#sampling summary")
+    page.press("#sampling summary", "Enter")
     button(page, "the MLP of block 3").click()
     expect(page.locator("#partsbars .ghost").first).to_be_visible()
     found = Axe().run(page, options={"rules": {"target-size": {"enabled": True}}}).response
@@ -840,7 +869,7 @@ def test_tab_reaches_every_control_and_leaves_the_page(open_page, server):
     page = open_page(server, reduced_motion="reduce")
     for panel in PANELS:
         show(page, panel)
-    page.click("#sampling summary")
+    page.press("#sampling summary", "Enter")
     page.locator(".skip").focus()
     reached = []
     while not reached or reached[-1]:

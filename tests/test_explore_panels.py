@@ -343,7 +343,7 @@ def test_path_and_gradient_take_little_memory():
     peak = peak_memory(partial(ask, shown, "path", text=TEXT, path="model"))
     bytes_of_all_scores = 4 * large.vocab_size**2  # float32
     assert peak < bytes_of_all_scores / 100
-    wide = replace(large, n_embd=192)
+    wide = replace(large, n_embd=384)
     peak = peak_memory(partial(ask, shown_models(random_model(wide)), "gradient", text=TEXT))
     bytes_of_wte = 4 * wide.vocab_size * wide.n_embd
     assert peak < bytes_of_wte / 2

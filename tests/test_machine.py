@@ -360,16 +360,26 @@ def test_ctrl_c_after_the_first_piece_ends_the_others(set_reading_threads, monke
     set_reading_threads(2)
     gpt2 = random_model(DEEP)
     extend = KVCache.extend
+    cancel_all = prefill.cancel_all
+    pieces_are_cancelled = threading.Event()
     calls = []
 
     def extend_and_count(cache_of_piece, layer, k, v):
         calls.append(layer)
+        if layer == 0 and cache_of_piece.length == PIECE_STARTS[2]:
+            # On a busy machine, it could be read before the main thread gets the first piece.
+            pieces_are_cancelled.wait(10)
         return extend(cache_of_piece, layer, k, v)
+
+    def cancel_all_and_say_so(pieces):
+        cancel_all(pieces)
+        pieces_are_cancelled.set()
 
     def press_ctrl_c(piece_length):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(KVCache, "extend", extend_and_count)
+    monkeypatch.setattr(prefill, "cancel_all", cancel_all_and_say_so)
     cache = gpt2.new_cache()
     threads_before = threading.active_count()
     with pytest.raises(KeyboardInterrupt):

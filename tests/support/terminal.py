@@ -27,7 +27,9 @@ fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
 os.execv(sys.argv[1], sys.argv[1:])
 """
 SECONDS = 60  # the longest wait for what a command prints
-PATIENCE = 2.0  # seconds without output after which keys are typed again
+# Seconds without output after which keys are typed again. It is longer than a busy machine takes,
+# because a second Ctrl-C may not have the effect of the first one.
+PATIENCE = 10.0
 
 
 class Terminal(AbstractContextManager):
@@ -54,13 +56,13 @@ class Terminal(AbstractContextManager):
     def type(self, keys: str, until: str | None = None) -> str:
         """Type the keys, wait, and return what the command has printed meanwhile.
 
-        With `until`, wait until the printed text ends with it. Without `until`, wait until the
-        command ends.
+        With `until`, wait until it is printed; more may come after it. Without `until`, wait until
+        the command ends.
         """
         shown = ""
         deadline = time.monotonic() + SECONDS
         os.write(self.user_side, keys.encode())
-        while until is None or not shown.endswith(until):
+        while until is None or until not in shown:
             assert time.monotonic() < deadline, shown
             if not self.wait_for_output():
                 # The keys may be lost, so they are typed again. Ctrl-C is lost if it comes just
