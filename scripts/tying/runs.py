@@ -70,7 +70,7 @@ FINAL_SEEDS = (1, 2, 3, 4, 5, 6)
 HEADS = ("tied", "untied")
 # First standard deviations of the tables. 0.02 is that of all weights, so it is written as 0.
 STARTS = (0.0, 0.05, 0.1, 0.2)
-BEST_OF = (*STARTS, 0.4)  # 0.4 where 0.2 is better than the smaller ones
+BEST_OF = (*STARTS, 0.4, 0.8)  # 0.4 and 0.8 where the next smaller is better than all below it
 SLOW = (0.002, 0.004, 0.008)  # rates that a pilot begins with
 MIDDLE = (0.004, 0.008, 0.016)
 FAST = (0.008, 0.016, 0.032)
@@ -133,8 +133,9 @@ ROWS = [
     # Other widths
     *by_start(32, MIDDLE, (0.4,), heads=("untied",)),
     *by_start(128, SLOW, STARTS),
+    *by_start(128, SLOW, (0.4,), heads=("untied",)),
     *by_start(16, FAST, STARTS),
-    *by_start(16, FAST, (0.4,), heads=("untied",)),
+    *by_start(16, FAST, (0.4, 0.8), heads=("untied",)),
     Row("4-layers-0.02", Run(layers=4), SLOW),
     Row("2-layers-w128", Run(layers=2, width=128), SLOW, best_start=True),
     # A larger vocabulary

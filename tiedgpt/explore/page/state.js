@@ -223,7 +223,9 @@ async function drawOnce(name) {
 	const problem = name === "next" ? $("#problem") : $(`#${name} .warn`)
 	const {query, show} = panels[name]
 	try {
-		await show(await askAll(name, query()))
+		const reply = await askAll(name, query())
+		await released
+		await show(reply)
 		problem.hidden = true
 	} catch (error) {
 		if (error instanceof Gone) return dirty.add(name) // to be drawn when the server is back
@@ -233,6 +235,16 @@ async function drawOnce(name) {
 		for (const box of $$("#bars, #written, #flow")) box.classList.add("stale")
 	}
 }
+// A click is lost if its control is replaced or moved while it is pressed. So no answer is drawn meanwhile.
+let released // a promise
+addEventListener("pointerdown", ({target}) => {
+	const control = target instanceof Element && target.closest("button, a, summary, label")
+	if (!control) return
+	released = new Promise(resolve => {
+		const drawAfterTheClick = () => setTimeout(resolve, 50)
+		for (const end of ["pointerup", "pointercancel"]) addEventListener(end, drawAfterTheClick, {once: true})
+	})
+})
 function askAll(name, fields) {
 	if (Array.isArray(fields)) return answers(name, i => fields[i])
 	return answer(name, fields)
