@@ -30,7 +30,8 @@ COUNT = re.compile(rf"(\d+) of (\d+){MARK}")
 # Numbers that were chosen, not found: starts, rates, asymmetries of chains, factors, a version; or
 # that follow from them: 5 tokens of 315, sqrt(2), the pairs in one order of the chain with 0.65
 CHOSEN = {"0.005", "0.02", "0.05", "0.1", "0.2", "0.3", "0.4", "0.004", "0.008", "0.016"}
-CHOSEN |= {"0.125", "0.177", "0.01", "0.15", "0.45", "0.65", "3.11", "1.414", "99.3"}
+CHOSEN |= {"0.25", "0.177", "0.125", "0.088"}  # 1 / sqrt(D)
+CHOSEN |= {"0.01", "0.15", "0.45", "0.65", "3.11", "1.414", "99.3"}
 
 
 @pytest.fixture(scope="module")

@@ -58,7 +58,7 @@ def starts_picture(figures: dict[str, Figure]) -> Any:
         panel.set_xticks(TICKS, [f"{start:g}" for start in TICKS])
         panel.minorticks_off()
         panel.set_title(f"width {width}", fontsize=10)
-        panel.set_xlabel("standard deviation of the tables' start")
+    drawing.supxlabel("standard deviation of the tables' start", fontsize=10)
     panels[0].set_ylabel("held-out loss, nats per token")
     panels[0].legend(frameon=False)
     return drawing
