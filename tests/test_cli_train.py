@@ -323,6 +323,13 @@ def test_dropout(train, tmp_path):
     assert (config.embd_pdrop, config.resid_pdrop, config.attn_pdrop) == (0.25, 0.25, 0)
 
 
+def test_the_size_of_the_first_weights(train, tmp_path):
+    assert train(*FLAGS, *WITHOUT_LEARNING, "--initializer-range", "0.5")[0] == 0
+    model = tiedgpt.load_model(tmp_path / "model")
+    assert model.config.initializer_range == 0.5
+    assert model.parameters["wte.weight"].std() == pytest.approx(0.5, rel=0.1)
+
+
 # Refusals
 
 
@@ -334,6 +341,7 @@ REFUSED = [
     (["--n-embd", "1000000000"], "n_inner must be a whole number"),
     (["--n-embd", "x"], "--n-embd: expected a whole number, got 'x'"),
     (["--vocab-size", "10"], "--vocab-size must be a whole number of at least 256"),
+    (["--initializer-range", "-1"], "--initializer-range must be a number of at least 0"),
     (["--batch", "0"], "--batch must be a whole number from 1"),
     (["--steps", "1.5"], "--steps: expected a whole number"),
     (["--context", "1"], "--context must be a whole number from 2"),
@@ -489,6 +497,7 @@ RESUME_REFUSED = [
     (["--steps", "0"], "--steps must be a whole number from 1"),
 ]
 KEPT = "--batch 3, --lr 9, --context 8, --seed 1, --eval-every 9, --n-layer 1, --vocab-size 270"
+KEPT += ", --initializer-range 0.1"
 KEPT += ", --dropout 0, --head tied, --from gpt2, --only head"
 for flag_and_value in KEPT.split(", "):
     flag, value = flag_and_value.split()

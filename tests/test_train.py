@@ -481,6 +481,14 @@ def test_a_damaged_model_is_named_before_the_first_step(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_weights_that_are_too_large_are_named():
+    model = random_model()
+    model.parameters["wte.weight"] *= np.float32(1e30)
+    with pytest.raises(TiedGPTError, match=r"the model's weights are too large"):
+        train(new_trainer(model))
+
+
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize(
     ("places", "step"),

@@ -305,8 +305,10 @@ class Trainer:
         # tokens nan, so the best model is from before that and is finite.
         parameters = self.best_model().parameters.values()
         best_is_finite = all(np.isfinite(array).all() for array in parameters)
-        if self.step == 0 or not best_is_finite:
+        if not best_is_finite:
             return "the model's checkpoint is damaged"
+        if self.step == 0:
+            return "the model's weights are too large"
         return "the learning rate is too high for this model"
 
     def _loss_and_gradient(self, pool_map: PoolMap) -> tuple[float, np.ndarray]:

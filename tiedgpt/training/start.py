@@ -50,7 +50,10 @@ class Settings:
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a new model. Config and learn_tokenizer refuse those that are not valid."""
+    """The sizes of a new model and of its first weights.
+
+    Config and learn_tokenizer refuse those that are not valid.
+    """
 
     n_layer: int = field(default=4, metadata={"help": "layers of a new model", "metavar": "L"})
     n_head: int = field(
@@ -62,6 +65,14 @@ class Shape:
         metadata={
             "help": "tokens of a new model; 257: one for each byte and <|endoftext|>",
             "metavar": "V",
+        },
+    )
+    initializer_range: float = field(
+        default=0.02,
+        metadata={
+            "help": "standard deviation of a new model's first weights; GPT-2's 0.02 is too small "
+            "for small models: try 0.05 or 0.1",
+            "metavar": "STD",
         },
     )
 
