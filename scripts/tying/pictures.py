@@ -30,6 +30,7 @@ BARS = (
     ("2 layers, width 64", "2-layers-0.02:cost", "2-layers:cost"),
     ("4 layers, width 64", "4-layers-0.02:cost", "4-layers:cost"),
     ("2 layers, width 128", "", "2-layers-w128:cost"),
+    ("one layer, width 64, 2,048 tokens", "", "2048-tokens:cost"),
     ("one layer, width 64, 1,600 steps", "", "1600-steps:cost"),
     ("one layer, width 64, 3,200 steps", "", "3200-steps:cost"),
 )
