@@ -63,6 +63,10 @@ BETWEEN_ROWS = (
     ("zeros-W_U-rate-3:zeros", "w64-0.02:untied"),
     ("zeros-W_U-rate-0.3:zeros", "w64-0.02:untied"),
     ("input-times-8:tied", "w64-0.02:tied"),
+    ("W_E-alone-0.1:untied", "w64-0.02:untied"),
+    ("W_U-alone-0.1:untied", "w64-0.02:untied"),
+    ("signs:signs", "w64-best:tied"),
+    ("signs:signs", "w64-best:untied"),
     ("all-0.1:tied", "w64-best:tied"),
     ("all-0.1:untied", "w64-best:untied"),
 )

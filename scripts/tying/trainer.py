@@ -243,7 +243,7 @@ def measured(run: Run, text: str) -> Line:
         result["training loss"] = loss_of(training, data.tokens[:TRAIN_TOKENS])
     if not math.isfinite(result["loss"]):
         raise FloatingPointError
-    if run.paths:
+    if run.paths:  # loss_of has filled the model
         result |= path_measures(training.model, Corpus.of(data.tokens, run.vocab_size))
     return result
 
