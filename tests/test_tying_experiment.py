@@ -273,7 +273,7 @@ def test_a_pilot_goes_on_while_the_best_rate_is_at_an_end(losses, missing, best)
         assert {run.lr for run in finals} == {best}
 
 
-def test_the_best_start_is_chosen_by_the_pilots_and_a_longer_row_has_their_rates(monkeypatch):
+def test_the_best_start_is_chosen_by_the_pilots_and_a_longer_row_has_their_rates():
     results = {}
     for place, start in enumerate(runs.STARTS):
         loss = [3.3, 3.1, 3.2, 3.4][place]
@@ -285,11 +285,23 @@ def test_the_best_start_is_chosen_by_the_pilots_and_a_longer_row_has_their_rates
     assert pilot(row, "untied", results) is None  # its starts are not known
 
 
+def test_where_the_largest_start_is_the_best_a_larger_one_is_tried():
+    results = {}
+    losses = {0.0: 3.5, 0.05: 3.4, 0.1: 3.3, 0.2: 3.2}
+    for start, loss in losses.items():
+        model = Run(layers=1, head="untied", width=32, table=start)
+        results |= results_of({0.004: loss + 0.1, 0.008: loss, 0.016: loss + 0.1}, model)
+    assert runs.best_start(32, "untied", results) is None  # 0.4 is not known yet
+    model = Run(layers=1, head="untied", width=32, table=0.4)
+    results |= results_of({0.004: 3.2, 0.008: 3.1, 0.016: 3.2}, model)
+    assert runs.best_start(32, "untied", results) == 0.4
+
+
 def test_pilots_and_final_runs_have_no_seed_in_common():
     assert not set(PILOT_SEEDS) & set(FINAL_SEEDS)
 
 
-def test_no_run_comes_twice_in_a_whole_plan(monkeypatch):
+def test_no_run_comes_twice_in_a_whole_plan():
     """Each run gets a made-up loss when it is taken, until no run is left."""
     results = {}
     taken = []

@@ -66,7 +66,6 @@ BETWEEN_ROWS = (
     ("W_E-alone-0.1:untied", "w64-0.02:untied"),
     ("W_U-alone-0.1:untied", "w64-0.02:untied"),
     ("signs:signs", "w64-best:tied"),
-    ("signs:signs", "w64-best:untied"),
     ("all-0.1:tied", "w64-best:tied"),
     ("all-0.1:untied", "w64-best:untied"),
 )
