@@ -412,6 +412,10 @@ def test_a_button_that_is_pressed_is_not_replaced(open_page, server):
     page.mouse.up()
     expect(page.locator("#bars .side.untied")).to_have_count(0)  # its side has the class "tied"
     expect(tokens_of_prompt(page)).to_have_count(2)
+    bars(page).first.hover()
+    page.mouse.down(button="right")  # that it is released may never be said
+    page.fill("#prompt", "ROMEO:JULIET:ROMEO:")
+    expect(tokens_of_prompt(page)).not_to_have_count(2)
 
 
 def test_a_control_for_each_field_of_sampling_changes_the_bars(open_page, server):

@@ -236,10 +236,11 @@ async function drawOnce(name) {
 	}
 }
 // A click is lost if its control is replaced or moved while it is pressed. So no answer is drawn meanwhile.
-let released // a promise
-addEventListener("pointerdown", ({target}) => {
+let released // a promise that the control is released
+addEventListener("pointerdown", ({target, button}) => {
 	const control = target instanceof Element && target.closest("button, a, summary, label")
-	if (!control) return
+	const isClick = button === 0 // the menu of the other button may hide that it is released
+	if (!control || !isClick) return
 	released = new Promise(resolve => {
 		const drawAfterTheClick = () => setTimeout(resolve, 50)
 		for (const end of ["pointerup", "pointercancel"]) addEventListener(end, drawAfterTheClick, {once: true})
