@@ -864,13 +864,60 @@ def test_a_tokenizer_trained_without_the_alphabet_is_read(tmp_path, file):
     ) == vocabulary.tokenizer_json(ours)
 
 
-def test_a_model_without_a_row_for_the_appended_end_of_text_has_a_warning(tmp_path):
-    config = {"config.json": {"model_type": "gpt2", "vocab_size": 261}}
-    with pytest.warns(TiedGPTWarning, match=r"endoftext.* id 261, .* config\.json is 261"):
-        tokenizer = read_tokenizer(write(tmp_path, pair() | NO_EOT | config))
-    assert tokenizer.eot_id == 261
-    config["config.json"]["vocab_size"] = 262
-    assert read_tokenizer(write(tmp_path, config)).eot_id == 261
+# A vocabulary that does not fit the model
+
+
+def with_rows(vocab_size: int) -> dict:
+    """A config.json of a model with so many tokens."""
+    return {"config.json": {"model_type": "gpt2", "vocab_size": vocab_size}}
+
+
+TOO_MANY = {  # more tokens than the model's; the first of them, and its id
+    "one": (pair(), 261, "<|endoftext|>", 261),
+    "appended-eot": (pair() | NO_EOT, 261, "<|endoftext|>", 261),
+    "added": (with_json(PAD, USER), 262, "<pad>", 262),
+    "of-another-model": (pair(), 65, "a", 64),
+}
+
+
+@pytest.mark.parametrize("name", TOO_MANY)
+def test_a_vocabulary_with_more_tokens_than_the_model_has_a_warning(tmp_path, name):
+    """The number of the model's tokens is that of config.json, or is given, for a ckpt.pt."""
+    files, V, token, token_id = TOO_MANY[name]
+    write(tmp_path, files)
+    tokenizer = read_tokenizer(tmp_path)
+    message = f"has {tokenizer.vocab_size} tokens, and the model has {V}"
+    with pytest.warns(TiedGPTWarning, match=message) as caught:
+        assert_same_tokenizer(read_tokenizer(tmp_path, vocab_size=V), tokenizer)
+    assert str(tmp_path) in str(caught[0].message)
+    write(tmp_path, with_rows(V))
+    with pytest.warns(TiedGPTWarning, match=message):
+        assert_same_tokenizer(tiedgpt.load_tokenizer(tmp_path), tokenizer)
+    write(tmp_path, with_rows(tokenizer.vocab_size))
+    assert_same_tokenizer(tiedgpt.load_tokenizer(tmp_path), tokenizer)
+    assert_same_tokenizer(read_tokenizer(tmp_path, vocab_size=50304), tokenizer)
+
+
+@pytest.mark.parametrize("vocab_size", ["65", None, True, []])
+def test_a_number_of_tokens_that_is_none_is_left_to_the_reader_of_models(tmp_path, vocab_size):
+    write(tmp_path, pair() | with_rows(vocab_size))
+    assert_same_tokenizer(read_tokenizer(tmp_path), SMALL_ONE)
+
+
+NANO_GPTS = {  # the number of tokens -> what the error says of nanoGPT's vocabulary
+    None: "if the model has GPT-2's 50,257 tokens.*, copy merges.txt and vocab.json of gpt2",
+    50257: "copy merges.txt and vocab.json of gpt2",
+    50304: "copy merges.txt and vocab.json of gpt2",
+    50256: "ckpt.pt has 50,256 tokens, so its vocabulary is not GPT-2's",
+    65: "ckpt.pt has 65 tokens, so its vocabulary is not GPT-2's.* meta.pkl",
+}
+
+
+@pytest.mark.parametrize("vocab_size", NANO_GPTS)
+def test_gpt2s_vocabulary_is_advised_only_where_it_fits(tmp_path, vocab_size):
+    (tmp_path / "ckpt.pt").touch()
+    message = refuses(NANO_GPTS[vocab_size], read_tokenizer, tmp_path, vocab_size)
+    assert ("copy" in message) == (vocab_size is None or vocab_size >= 50257)
 
 
 @pytest.mark.slow

@@ -47,6 +47,7 @@ GPT2_VALUES: dict[str, tuple[Any, ...]] = {
     "pre_tokenizer.add_prefix_space": (False, True),
     "pre_tokenizer.use_regex": (True, None),
 }
+GPT2_TOKENS = 50257
 # Files of tokenizers that are not read -> whose they are.
 OTHER_TOKENIZERS = {
     "vocab.txt": "of a BertTokenizer",
@@ -89,10 +90,12 @@ MEND_CLASS = (
 )
 
 
-def read_tokenizer(model: Path) -> Tokenizer:
+def read_tokenizer(model: Path, vocab_size: int | None = None) -> Tokenizer:
     """The tokenizer of a model: the directory itself, or the one of its file.
 
     If there is only merges.txt, the ids follow from it, and <|endoftext|> is the last token.
+    vocab_size: that of the model; None is the one of config.json. Warns of a tokenizer that has
+    more tokens: the model cannot read the last ones, and may be one of another vocabulary.
 
     Raises CheckpointError for files that are missing or malformed, TokenizerError for a vocabulary
     that contradicts itself or would give other ids than Tokenizer does.
@@ -107,12 +110,15 @@ def read_tokenizer(model: Path) -> Tokenizer:
         if path.is_file():
             others[path.name] = read_json(path)
     has_json = (directory / TOKENIZER_JSON).is_file()
-    _add_class_of_config(others, directory)
+    config = {}
+    if (directory / "config.json").is_file():
+        config = read_json(directory / "config.json")
+    _add_class_of_config(others, config)
     _check_class(others, has_json, directory)
     if has_json:
         vocabulary = _read_tokenizer_json(directory / TOKENIZER_JSON, others.get(SETTINGS, {}))
     else:
-        vocabulary = _read_merges_and_vocab(merges_path, vocab_path, others)
+        vocabulary = _read_merges_and_vocab(merges_path, vocab_path, others, vocab_size)
     _check_that_names_agree(others, directory)
     # What the other files say of tokens: [(file, fields of a token), ...]
     said = list(_tokens_elsewhere(others, vocabulary.added, directory))
@@ -121,18 +127,38 @@ def read_tokenizer(model: Path) -> Tokenizer:
     if EOT not in searched_for and _adds_eot(others, said, has_json):
         searched_for[EOT] = {}
         if EOT not in vocabulary.ids:
-            _append_eot(vocabulary.ids, directory, vocabulary.name)
+            _append_eot(vocabulary.ids)
     tokenizer = _tokenizer(vocabulary, searched_for)
     if has_json:
         _compare_merges_and_vocab(tokenizer, merges_path, vocab_path)
     _compare_other_files(tokenizer, said, others.get(SETTINGS, {}), directory)
+    V = config.get("vocab_size") if vocab_size is None else vocab_size
+    if type(V) is int and tokenizer.vocab_size > V >= 0:
+        warnings.warn(
+            f"{vocabulary.name} has {tokenizer.vocab_size} tokens, and the model has {V}: it cannot"
+            f" read {short_repr(tokenizer.token_text(V))} and those after it; if these are the "
+            "files of another model, no text has the right ids",
+            TiedGPTWarning,
+            stacklevel=2,
+        )
     return tokenizer
 
 
-def _other_tokenizer(directory: Path) -> str:
-    """What an error says of a tokenizer that is not read or not there; "" if that is not known."""
+def _other_tokenizer(directory: Path, vocab_size: int | None) -> str:
+    """What an error says of a tokenizer that is not read or not there; "" if that is not known.
+
+    vocab_size: that of the model, if it is known.
+    """
     if (directory / "ckpt.pt").is_file():
-        return "; nanoGPT's is that of GPT-2: copy merges.txt and vocab.json of gpt2 there"
+        if vocab_size is not None and vocab_size < GPT2_TOKENS:
+            return (
+                f"; ckpt.pt has {vocab_size:,} tokens, so its vocabulary is not GPT-2's: that of "
+                "nanoGPT's characters is in meta.pkl, beside the text; encode with it, and pass ids"
+            )
+        condition = ""
+        if vocab_size is None:
+            condition = f"if the model has GPT-2's {GPT2_TOKENS:,} tokens, or some more, "
+        return f"; {condition}copy merges.txt and vocab.json of gpt2 there"
     for name, kind in OTHER_TOKENIZERS.items():
         if (directory / name).is_file():
             return f" ({name} is {kind}, which is not read: encode with transformers, and pass ids)"
@@ -150,17 +176,18 @@ class _Vocabulary(NamedTuple):
 
 
 def _read_merges_and_vocab(
-    merges_path: Path, vocab_path: Path, others: dict[str, dict]
+    merges_path: Path, vocab_path: Path, others: dict[str, dict], vocab_size: int | None
 ) -> _Vocabulary:
     """The vocabulary of merges.txt and vocab.json, with the tokens that `others` add.
 
-    others: the contents of those of OTHER_FILES that there are, by name.
+    others: the contents of those of OTHER_FILES that there are, by name. vocab_size: that of the
+    model, if it is known.
     """
     directory = merges_path.parent
     if not merges_path.is_file():
         raise CheckpointError(
             f"{directory} has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json"
-            f"{_other_tokenizer(directory)}"
+            f"{_other_tokenizer(directory, vocab_size)}"
         )
     merges = _read_merges_txt(merges_path)
     name = f"{merges_path}"
@@ -201,14 +228,12 @@ def _added_beside(others: dict[str, dict], directory: Path) -> dict[str, dict]:
     return added
 
 
-def _add_class_of_config(others: dict[str, dict], directory: Path) -> None:
+def _add_class_of_config(others: dict[str, dict], config: dict[str, Any]) -> None:
     """Put the tokenizer_class of config.json into the settings, if they have none."""
-    path = directory / "config.json"
     settings = others.get(SETTINGS, {})
-    if path.is_file() and settings.get("tokenizer_class") is None:
-        tokenizer_class = read_json(path).get("tokenizer_class")
-        if tokenizer_class is not None:
-            others[SETTINGS] = {**settings, "tokenizer_class": tokenizer_class}
+    tokenizer_class = config.get("tokenizer_class")
+    if settings.get("tokenizer_class") is None and tokenizer_class is not None:
+        others[SETTINGS] = {**settings, "tokenizer_class": tokenizer_class}
 
 
 def _check_class(others: dict[str, dict], has_json: bool, directory: Path) -> None:
@@ -406,24 +431,10 @@ def _adds_eot(
     return any(name not in named for name in NAMED_AS_EOT)
 
 
-def _append_eot(ids: dict[str, int], directory: Path, name: str) -> None:
-    """Give <|endoftext|> the next id, as transformers does. Warn if the model has no row for it.
-
-    name: what the warning calls the files of the vocabulary.
-    """
-    eot_id = len(ids)
-    if eot_id in ids.values():  # another id is missing, which is an error later
-        return
-    ids[EOT] = eot_id
-    config = directory / "config.json"
-    V = read_json(config).get("vocab_size") if config.is_file() else None
-    if isinstance(V, int) and eot_id >= V:
-        warnings.warn(
-            f"{name}: {EOT} is not in it and has id {eot_id}, as in transformers, but the "
-            f"vocab_size of config.json is {V}: the model cannot read this token",
-            TiedGPTWarning,
-            stacklevel=3,
-        )
+def _append_eot(ids: dict[str, int]) -> None:
+    """Give <|endoftext|> the next id, as transformers does."""
+    if len(ids) not in ids.values():  # else another id is missing, which is an error later
+        ids[EOT] = len(ids)
 
 
 def _tokenizer(vocabulary: _Vocabulary, searched_for: dict[str, dict]) -> Tokenizer:
