@@ -592,7 +592,6 @@ class Repository:
         if end is not None and content.tell() < end:
             raise Interrupted("the connection was cut")
 
-
     def _check_size(self, file: str, size: int, limit: int | None) -> None:
         """Raise CheckpointError for a small file that is too large to be read into memory."""
         if limit is not None and size > limit:

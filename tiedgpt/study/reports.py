@@ -58,7 +58,7 @@ MAX_LOSS_TOKENS = 16_384
 def token_report(tokenizer: Tokenizer, token: int) -> Report:
     """A token of a model; its text is None if it only pads the vocabulary."""
     text = None
-    if token < tokenizer.vocab_size:
+    if token in tokenizer.tokens:
         text = tokenizer.token_text(int(token))
     return {"id": int(token), "token": text}
 
