@@ -139,9 +139,9 @@ def next_tokens(query: Query) -> Answer:
     logits = query.logits
     probabilities = np.exp(paths.log_probabilities(logits))  # [V], by the model alone
     drawn = query.sampling.probabilities(logits, query.prompt_ids)  # [V], 0 for a dropped token
-    rows = predictions_report(tokenizer, logits, paths.top_k(logits, LISTED))
-    for row in rows:
-        row["drawn"] = drawn[row["id"]]
+    rows = []
+    for row in predictions_report(tokenizer, logits, paths.top_k(logits, LISTED)):
+        rows.append({**row, "drawn": drawn[row["id"]]})
 
     # A model may have more rows in its matrix than the tokenizer has tokens. The ids of these rows
     # have no text.
@@ -315,17 +315,19 @@ def parts(query: Query) -> Answer:
         logits=logits,
         tape=query.tape,
     )
-    report["likeliest"] = tokens_of(query, paths.top_k(logits, LISTED))
+    likeliest = tokens_of(query, paths.top_k(logits, LISTED))
+    answer: Answer = {**report, "likeliest": likeliest}
     if removed:
         edit = attribution.ablation(query.model.config, removed)
         without = predictions.last_logits(query.model, query.prompt_ids, edit)  # [V]
-        likeliest = [*paths.top_k(without, COMPARED), *paths.top_k(logits, COMPARED)]
-        tokens = list(dict.fromkeys(likeliest))  # each once
-        report["change"] = predictions_report(tokenizer, logits, tokens)
-        changed = predictions_report(tokenizer, without, tokens)
-        for row, changed_row in zip(report["change"], changed, strict=True):
-            row["without"] = changed_row["probability"]
-    return report
+        both = [*paths.top_k(without, COMPARED), *paths.top_k(logits, COMPARED)]
+        tokens = list(dict.fromkeys(both))  # each once
+        before = predictions_report(tokenizer, logits, tokens)
+        after = predictions_report(tokenizer, without, tokens)
+        answer["change"] = []
+        for row, changed_row in zip(before, after, strict=True):
+            answer["change"].append({**row, "without": changed_row["probability"]})
+    return answer
 
 
 def attention(query: Query) -> Answer:
