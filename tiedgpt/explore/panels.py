@@ -165,7 +165,6 @@ def generate(query: Query) -> Iterator[Answer]:
     tokenizer = query.shown.tokenizer
     drawn: list[Answer] = []
 
-    # `sample_tokens` calls this for each token that is drawn, and then yields it.
     def record(sample_number: int, logits: np.ndarray, token: int) -> None:
         (prediction,) = predictions.predict(logits, [token])
         (row,) = predictions_report(tokenizer, logits, [token])
@@ -185,7 +184,10 @@ def generate(query: Query) -> Iterator[Answer]:
 def written_tokens(
     query: Query, steps: Iterator[list[int]], drawn: list[Answer]
 ) -> Iterator[Answer]:
-    """What `generate` yields. `drawn` grows with each of the steps."""
+    """Each drawn token, and at last the reason why there are no more.
+
+    sample_tokens calls `record` before each step, which appends the token to `drawn`.
+    """
     reason = "length"
     with blas_threads_for(query.prompt_ids):
         for (token,) in steps:
@@ -350,8 +352,8 @@ def gradient(query: Query) -> Answer:
         step = gradients.gradients(query.model, ids)
     embed_lengths, head_lengths, _, cosines = step.by_row()  # [V] each
 
-    # The table lists tokens of the prompt, and the absent tokens with the longest gradients. The
-    # longest of all may be those of the prompt. So as many more are ranked as the prompt has.
+    # The table lists tokens of the prompt, and the absent tokens with the longest gradients.
+    # ABSENT_ROWS more are ranked than the prompt has tokens: the longest may all be the prompt's.
     prompt_tokens = list(dict.fromkeys(ids))  # each once
     longest = paths.top_k(head_lengths, ABSENT_ROWS + len(prompt_tokens)).tolist()
     absent = [token for token in longest if token not in prompt_tokens][:ABSENT_ROWS]
