@@ -17,10 +17,11 @@ from support.commands import answer, assert_one_error_line, output
 from support.loopback_hub import COMMIT, INDEX, NAME, WEIGHTS, Fault
 from support.loopback_hub import CONFIG as HUB_CONFIG
 
-from tiedgpt.checkpoints import headers, safetensors
-from tiedgpt.checkpoints.headers import open_any
+from tiedgpt.anymodel import headers
+from tiedgpt.anymodel.headers import open_any
+from tiedgpt.anymodel.ties import tie_report
+from tiedgpt.checkpoints import safetensors
 from tiedgpt.errors import TiedGPTError
-from tiedgpt.study.ties import tie_report
 
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies

@@ -14,9 +14,9 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 
-from ..checkpoints.headers import open_any
+from ..anymodel.headers import open_any
+from ..anymodel.ties import Report, tie_report
 from ..errors import ArgumentError, TiedGPTError, one_line
-from ..study.ties import Report, tie_report
 from . import options
 from .messages import print_error
 from .output import fill

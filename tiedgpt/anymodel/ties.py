@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
-from ..checkpoints.headers import AnyModel
 from ..checkpoints.safetensors import FLOATS, Tensor
 from ..errors import CheckpointError, short_repr
 from .counting import count_like_llama, count_stored, matrix_shape, text_config
+from .headers import AnyModel
 
 Report = dict[str, Any]
 
