@@ -17,14 +17,14 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from ..anymodel.headers import AnyModel, open_any
+from ..anymodel.ties import Report, size_report
 from ..checkpoints import check_weights, find_model, read_config
-from ..checkpoints.headers import AnyModel, open_any
 from ..checkpoints.places import DEFAULT_MODEL, known_config
 from ..comparison.conventions import as_config
 from ..errors import ArgumentError, CheckpointError, one_line
 from ..gpt2.parameters import count_matrices
 from ..study.reports import parameters_report
-from ..study.ties import Report, size_report
 from . import options
 from .check import said
 from .messages import note
