@@ -45,6 +45,7 @@ ARTICLE = ("scripts/tied.html", "scripts/tied.png")
 # The label of a link may hold a picture, which is written like a link.
 PICTURE = r"!\[[^][]*\]\([^)]*\)"
 LINK = re.compile(rf"\[(?P<label>(?:{PICTURE}|[^][])*)\]\((?P<target>[^)\s]+)\)")
+FOREIGN_PICTURE = re.compile(r"!\[([^][]*)\]\(https?:[^)]*\)")  # a badge: its text stays
 TESTING = ("assert_same_gpt2", "assert_tied", "random_model")
 CONTENTS = """
 ```{{toctree}}
@@ -97,7 +98,8 @@ def page_of(file: str, source: Path) -> str:
         label = LINK.sub(new_link, match["label"])
         return link_in_site(label, match["target"], (ROOT / file).parent, source)
 
-    return LINK.sub(new_link, (ROOT / file).read_text(encoding="utf-8"))
+    text = (ROOT / file).read_text(encoding="utf-8")
+    return LINK.sub(new_link, FOREIGN_PICTURE.sub(r"\1", text))
 
 
 def link_in_site(label: str, target: str, folder: Path, source: Path) -> str:

@@ -1,11 +1,15 @@
-"""scripts/publish.py: one line of pyproject.toml, and each file names the address."""
+"""scripts/publish.py: one line of pyproject.toml is the address. make_site.py: a site of pages."""
 
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import make_site
 import pytest
+
+import tiedgpt
 
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISH = ROOT / "scripts" / "publish.py"
@@ -105,3 +109,55 @@ def test_a_file_that_has_lost_its_place_is_an_error(copied):
     assert done.returncode == 1
     assert "CITATION.cff" in done.stderr
     assert contents(copied) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("address", [None, ON_GITHUB])
+def test_the_site_is_built_and_its_links_lead_somewhere(tmp_path, address):
+    """With an address, a link to a file that is no page leads to the repository."""
+    pytest.importorskip("sphinx", reason="needs pip install -e .[docs]")
+    pytest.importorskip("myst_parser", reason="needs pip install -e .[docs]")
+    checkout = tmp_path / "checkout"
+    folders = ("scripts", "tiedgpt", "tests/vectors", "weights", ".github")
+    for folder in folders:
+        shutil.copytree(ROOT / folder, checkout / folder)
+    for file in ("README.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", "pyproject.toml"):
+        shutil.copyfile(ROOT / file, checkout / file)
+    set_address(checkout, address)
+    assert publish(checkout).returncode == 0
+
+    site = tmp_path / "site"
+    command = [sys.executable, "scripts/make_site.py", str(site)]
+    subprocess.run(command, cwd=checkout, check=True)
+    library = (site / "api.html").read_text(encoding="utf-8")
+    for name in tiedgpt.__all__:
+        assert f"tiedgpt.{name}" in library
+    index = (site / "index.html").read_text(encoding="utf-8")
+    assert (f'href="{ON_GITHUB}/blob/main/scripts/tied.py"' in index) == (address is not None)
+    for page in site.glob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r'<(script|link rel="stylesheet"|img)[^>]* (src|href)="https?:', text)
+
+
+def test_a_link_that_leads_nowhere_is_found(tmp_path):
+    (tmp_path / "a.html").write_text('<a href="b.html#here"></a><a href="c.html"></a>')
+    (tmp_path / "b.html").write_text('<p id="there"></p><a href="a.html"></a>')
+    faults = list(make_site.broken_links(tmp_path))
+    assert faults == ["a.html: b.html#here: no such title", "a.html: c.html: no such file"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "files"),
+    [
+        ("github-workflows", ".github/workflows/*.yml"),
+        ("github-issue-forms", ".github/ISSUE_TEMPLATE/*.yml"),
+        ("citation-file-format", "CITATION.cff"),
+    ],
+)
+def test_the_files_for_github_have_its_schema(schema, files):
+    pytest.importorskip("check_jsonschema", reason="needs pip install -e .[dev]")
+    paths = sorted(map(str, ROOT.glob(files)))
+    assert paths
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"]
+    done = subprocess.run([*command, *paths], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout

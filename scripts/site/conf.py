@@ -11,6 +11,7 @@ suppress_warnings = ["myst.header"]  # a page may begin with a title of the seco
 html_theme = "alabaster"
 html_theme_options = {
     "fixed_sidebar": True,
+    "page_width": "1150px",  # a line of code has at most 100 characters
     "show_powered_by": False,
     "extra_nav_links": {"The article": "tied.html"},
 }
