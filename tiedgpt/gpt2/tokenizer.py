@@ -352,11 +352,12 @@ class Tokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes of one token. Raises TokenizerError for an id that is no token's."""
         # COUNT has no True, which a dict takes for 1, and no list, which it cannot look up.
-        if token_id not in COUNT or token_id not in self.tokens:
+        token = self.tokens.get(token_id) if token_id in COUNT else None
+        if token is None:
             raise TokenizerError(
                 f"{short_repr(token_id)} is not a token id from 0 to {self.vocab_size - 1}"
             )
-        return self.tokens[token_id]
+        return token
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """The bytes of the tokens; they may begin or end inside a character.
