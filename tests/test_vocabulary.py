@@ -338,6 +338,24 @@ FOLDERS = {
         pair() | {"tokenizer_config.json": decoder(PAD, USER) | {"pad_token": "<pad>"}},
         WITH_USER,
     ),
+    # Files that transformers does not read
+    "added-tokens-beside-a-decoder": (
+        pair()
+        | {"tokenizer_config.json": decoder(PAD)}
+        | {"added_tokens.json": {"<user>": 262}}
+        | {"special_tokens_map.json": {"pad_token": "<x>"}},
+        WITH_PAD,
+    ),
+    "name-in-the-settings-and-in-the-map": (  # the text in special_tokens_map.json counts
+        pair()
+        | {"special_tokens_map.json": {"eos_token": EOT}}
+        | {
+            "tokenizer_config.json": {
+                "eos_token": {**NAMED_PAD, "content": EOT, "single_word": True}
+            }
+        },
+        SMALL_ONE,
+    ),
     "all-files-of-a-slow-tokenizer": (
         pair()
         | {"tokenizer_config.json": decoder(PAD) | {"tokenizer_class": "GPT2Tokenizer"}}
@@ -640,12 +658,6 @@ ELSEWHERE = {
         {"<pad>": 262},
         "<pad>",
     ),
-    "added-twice": (
-        pair() | {"tokenizer_config.json": decoder(PAD)},
-        "added_tokens.json",
-        {"<user>": 262},
-        "<user>",
-    ),
     "decoder-beside-json": (with_json(PAD), "tokenizer_config.json", decoder(PAD, USER), "<user>"),
     "decoder-lacks": (with_json({**USER, "id": 262}), "tokenizer_config.json", decoder(), "<user>"),
     "decoder-makes-plain": (
@@ -674,12 +686,6 @@ ELSEWHERE = {
         "special_tokens_map.json",
         {"pad_token": without(PAD, "id")},
         "<pad>",
-    ),
-    "flags-only-in-settings": (  # transformers takes the text in special_tokens_map.json
-        pair() | {"special_tokens_map.json": {"eos_token": EOT}},
-        "tokenizer_config.json",
-        {"eos_token": {**NAMED_PAD, "content": EOT, "single_word": True}},
-        EOT,
     ),
     "map": (pair(), "special_tokens_map.json", {"pad_token": "<pad>"}, "<pad>"),
     "map-beside-json": (with_json(), "special_tokens_map.json", {"sep_token": "<pad>"}, "<pad>"),
@@ -933,7 +939,7 @@ def test_a_tokenizer_trained_without_the_alphabet_is_read(tmp_path, file):
 # A vocabulary that does not fit the model
 
 
-def with_rows(vocab_size: int) -> dict:
+def with_rows(vocab_size: object) -> dict:
     """A config.json of a model with so many tokens."""
     return {"config.json": {"model_type": "gpt2", "vocab_size": vocab_size}}
 
@@ -956,15 +962,16 @@ def test_a_vocabulary_with_more_tokens_than_the_model_has_a_warning(tmp_path, na
     message = (
         f"has ids up to {tokenizer.vocab_size - 1}, .* of {V} tokens .* read '{re.escape(token)}'"
     )
+    config = replace(SMALL, vocab_size=V)
     with pytest.warns(TiedGPTWarning, match=message) as caught:
-        assert_same_tokenizer(read_tokenizer(folder, vocab_size=V), tokenizer)
+        assert_same_tokenizer(read_tokenizer(folder, config), tokenizer)
     assert str(folder) in str(caught[0].message)
     write(folder, with_rows(V))
     with pytest.warns(TiedGPTWarning, match=message):
         assert_same_tokenizer(tiedgpt.load_tokenizer(folder), tokenizer)
     write(folder, with_rows(tokenizer.vocab_size))
     assert_same_tokenizer(tiedgpt.load_tokenizer(folder), tokenizer)
-    assert_same_tokenizer(read_tokenizer(folder, vocab_size=50304), tokenizer)
+    assert_same_tokenizer(read_tokenizer(folder, replace(config, vocab_size=50304)), tokenizer)
 
 
 @pytest.mark.parametrize("vocab_size", ["65", None, True, []])
@@ -985,7 +992,8 @@ NANO_GPTS = {  # the number of tokens -> what the error says of nanoGPT's vocabu
 @pytest.mark.parametrize("vocab_size", NANO_GPTS)
 def test_gpt2s_vocabulary_is_advised_only_where_it_fits(tmp_path, vocab_size):
     (tmp_path / "ckpt.pt").touch()
-    message = refuses(NANO_GPTS[vocab_size], read_tokenizer, tmp_path, vocab_size)
+    config = None if vocab_size is None else replace(SMALL, vocab_size=vocab_size)
+    message = refuses(NANO_GPTS[vocab_size], read_tokenizer, tmp_path, config)
     assert ("copy" in message) == (vocab_size is None or vocab_size >= 50257)
 
 
