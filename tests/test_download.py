@@ -14,6 +14,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -273,6 +274,52 @@ def test_a_hub_that_was_never_reached_is_one_line_at_once(
     assert result[2].endswith(f"{WITHOUT_A_DOWNLOAD.format(weights_folder / NAME)}\n")
     assert "u:p" not in result[2]
     assert not weights_folder.exists()
+
+
+UNREACHABLE = {  # the endpoint -> the reason in the line
+    "http://127.0.0.1:9": "Connection refused",
+    "http://example.org": "Connection refused",  # by the proxy, which is at port 9, too
+    "http://nowhere.invalid": "Name or service not known",
+    "https://127.0.0.1:{port}": "wrong version number",  # this hub has no TLS
+}
+
+
+@pytest.mark.parametrize("endpoint", UNREACHABLE)
+def test_the_line_says_why_the_hub_was_not_reached(hub_server, monkeypatch, endpoint):
+    """The library requests has the reason of the system deep in its error."""
+
+    def no_such_name(*arguments):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    if "nowhere" in endpoint:
+        monkeypatch.setattr(socket, "getaddrinfo", no_such_name)
+        monkeypatch.setenv("NO_PROXY", "nowhere.invalid")
+    monkeypatch.setenv("HF_ENDPOINT", endpoint.format(port=hub_server.server_port))
+    error = refuses("config.json cannot be reached: ", download, NAME)
+    reason = error.partition(WITHOUT_A_DOWNLOAD[:20])[0].rpartition("cannot be reached: ")[2]
+    assert UNREACHABLE[endpoint] in reason
+    assert len(reason) < 80
+
+
+LOST = {  # a fault of the weights, which passes -> the reason in the note
+    "503": (Fault(503), "localhost answers 503"),
+    "dropped": (DROPPED, "the connection was cut"),
+    "cut": (HALFWAY, "the connection was cut"),
+    "stalled": (Fault(stop=HALF, stalls=True), "no answer in time"),
+    "stalled at once": (Fault(stop=0, stalls=True), "no answer in time"),
+    "no end": (Fault(headers={"Content-Length": "99999999"}), "the connection was cut"),
+    "416": (Fault(416), "what was received is longer than the file"),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_a_note_says_why_it_is_tried_again(hub_server, hub_files, monkeypatch, name):
+    monkeypatch.setattr(module, "TIMEOUT", (5, 1))  # seconds to connect, and for more data
+    fault, reason = LOST[name]
+    hub_server.faults[WEIGHTS] = [fault]
+    notes = []
+    assert_whole(download(NAME, notes.append), hub_files)
+    assert f"{WEIGHTS}: {reason}; trying again in " in notes[-1]
 
 
 @pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])

@@ -346,16 +346,6 @@ FOLDERS = {
         | {"special_tokens_map.json": {"pad_token": "<x>"}},
         WITH_PAD,
     ),
-    "name-in-the-settings-and-in-the-map": (  # the text in special_tokens_map.json counts
-        pair()
-        | {"special_tokens_map.json": {"eos_token": EOT}}
-        | {
-            "tokenizer_config.json": {
-                "eos_token": {**NAMED_PAD, "content": EOT, "single_word": True}
-            }
-        },
-        SMALL_ONE,
-    ),
     "all-files-of-a-slow-tokenizer": (
         pair()
         | {"tokenizer_config.json": decoder(PAD) | {"tokenizer_class": "GPT2Tokenizer"}}
@@ -685,6 +675,18 @@ ELSEWHERE = {
         with_json(),
         "special_tokens_map.json",
         {"pad_token": without(PAD, "id")},
+        "<pad>",
+    ),
+    "flags-only-in-settings": (  # transformers takes the text in special_tokens_map.json
+        pair() | {"special_tokens_map.json": {"eos_token": EOT}},
+        "tokenizer_config.json",
+        {"eos_token": {**NAMED_PAD, "content": EOT, "single_word": True}},
+        EOT,
+    ),
+    "two-tokens-of-a-name": (
+        pair(**{"<pad>": 262}) | {"special_tokens_map.json": {"image_token": "<pad>"}},
+        "tokenizer_config.json",
+        {"image_token": EOT},
         "<pad>",
     ),
     "map": (pair(), "special_tokens_map.json", {"pad_token": "<pad>"}, "<pad>"),

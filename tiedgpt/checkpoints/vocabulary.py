@@ -133,6 +133,7 @@ def read_tokenizer(model: Path, config: Config | None = None) -> Tokenizer:
     if "added_tokens_decoder" not in settings:  # with it, transformers reads no other file
         for name in (ADDED, SPECIAL_TOKENS_MAP):
             others[name] = read_if_there(folder / name)
+    check_that_names_agree(others, folder)
 
     if has_json:
         vocabulary = read_tokenizer_json(folder / TOKENIZER_JSON)
@@ -399,14 +400,11 @@ def named_tokens(others: dict[str, Json], added: dict[str, Entry]) -> Iterator[t
 
     added: the tokens that the vocabulary adds.
     """
-    replaced = ALL_NAMES & others.get(SPECIAL_TOKENS_MAP, {}).keys()
     for file in (SPECIAL_TOKENS_MAP, SETTINGS):
         fields = others.get(file, {})
-        for name, token in names_of(fields).items():
+        for token in names_of(fields).values():
             # "add_bos_token" looks like a name, but its value is true or false.
             if token is None or isinstance(token, bool):
-                continue
-            if file == SETTINGS and name in replaced:  # as in transformers
                 continue
             entry = {**entry_of(token), "special": True}
             if f"{entry.get('content')}" in added:
@@ -554,6 +552,19 @@ def check_that_merges_are_whole(tokenizer: Tokenizer, name: str) -> None:
             TiedGPTWarning,
             stacklevel=4,
         )
+
+
+def check_that_names_agree(others: dict[str, Json], folder: Path) -> None:
+    """Raise TokenizerError if two files give a name, such as pad_token, two tokens."""
+    names = names_of(others[SETTINGS])
+    for name, token in names_of(others.get(SPECIAL_TOKENS_MAP, {})).items():
+        text = entry_of(token).get("content")
+        text_in_settings = entry_of(names.get(name, token)).get("content")
+        if text != text_in_settings:
+            raise TokenizerError(
+                f"{folder / SPECIAL_TOKENS_MAP}: {name} is {short_repr(text)}, but "
+                f"{short_repr(text_in_settings)} in {SETTINGS}; {MEND}"
+            )
 
 
 def compare_merges_and_vocab(tokenizer: Tokenizer, folder: Path, pair: tuple[str, str]) -> None:
