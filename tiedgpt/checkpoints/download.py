@@ -377,19 +377,25 @@ class Repository:
         They are not verified: the hub's hash is of the whole file. None if the repository has no
         such file. Raises CheckpointError.
         """
+        return self._repeat(file, lambda: self._attempt_range(file, start, stop))
 
-        def attempt() -> tuple[bytes, int] | None:
-            with self._get(file, start, stop) as response:
-                if not self._has_file(file, response):
-                    return None
-                return self._read_body(file, response, start, stop)
+    def _attempt_range(self, file: str, start: int, stop: int) -> tuple[bytes, int] | None:
+        """Ask once for what read_range returns. Raises Interrupted if another attempt may do."""
+        with self._get(file, start, stop) as response:
+            if not self._has_file(file, response):
+                return None
+            size = self._whole_size(file, response, start)
+            content = bytearray()
+            for block in self._blocks(file, response):
+                content += block
+                if len(content) >= stop - start:  # a server may send the whole file
+                    break
+        if len(content) < min(stop, size) - start:
+            raise Interrupted(CUT)
+        return bytes(content[: stop - start]), size
 
-        return self._repeat(file, attempt)
-
-    def _read_body(
-        self, file: str, response: "requests.Response", start: int, stop: int
-    ) -> tuple[bytes, int]:
-        """What read_range returns, from a response to its request."""
+    def _whole_size(self, file: str, response: "requests.Response", start: int) -> int:
+        """The size of a file of which a part is sent. Raises CheckpointError if it is not known."""
         size = None  # of the whole file
         if response.status_code == 206:
             range_sent = response.headers.get("Content-Range", "")
@@ -398,14 +404,7 @@ class Repository:
             size = re.fullmatch(r"(\d{1,18})", response.headers.get("Content-Length", ""))
         if size is None:
             raise CheckpointError(f"{self.label}/{file}: the server does not send parts of files")
-        content = bytearray()
-        for block in self._blocks(file, response):
-            content += block
-            if len(content) >= stop - start:
-                break
-        if len(content) < min(stop, int(size[1])) - start:
-            raise Interrupted(CUT)
-        return bytes(content[: stop - start]), int(size[1])
+        return int(size[1])
 
     def _receive(self, file: str, content: BinaryIO, limit: int | None = None) -> bool:
         """Append the rest of a file to what an open file has of it, and verify the whole.
@@ -484,7 +483,19 @@ class Repository:
                 start = 0
             content.seek(start)
             content.truncate()
-            self._append(file, response, content, limit)
+            length = response.headers.get("Content-Length", "")
+            end = start + int(length) if re.fullmatch("[0-9]{1,18}", length) else None
+            with _progress_bar(file, end, start) as bar:
+                for block in self._blocks(file, response):
+                    size = max(end or 0, content.tell() + len(block))  # the end may be unknown
+                    if limit is not None and size > limit:
+                        raise CheckpointError(
+                            f"{self.label}/{file}: {size} bytes; expected at most {limit}"
+                        )
+                    content.write(block)
+                    bar.update(len(block))
+        if end is not None and content.tell() < end:
+            raise Interrupted(CUT)
         return expected
 
     def _get(self, file: str, start: int, stop: int | None = None) -> "requests.Response":
@@ -607,27 +618,6 @@ class Repository:
                 f"{self.label}/{file}: the server names no hash, so the file cannot be verified"
             )
         return digest
-
-    def _append(
-        self, file: str, response: "requests.Response", content: BinaryIO, limit: int | None
-    ) -> None:
-        """Append the body of a response. Raises CheckpointError if there are then over `limit`."""
-        start = content.tell()
-        length = response.headers.get("Content-Length", "")
-        end = start + int(length) if re.fullmatch("[0-9]{1,18}", length) else None
-        self._check_size(file, end or 0, limit)
-        with _progress_bar(file, end, start) as bar:
-            for block in self._blocks(file, response):
-                content.write(block)
-                self._check_size(file, content.tell(), limit)  # the server may name no length
-                bar.update(len(block))
-        if end is not None and content.tell() < end:
-            raise Interrupted(CUT)
-
-    def _check_size(self, file: str, size: int, limit: int | None) -> None:
-        """Raise CheckpointError for a small file that is too large to be read into memory."""
-        if limit is not None and size > limit:
-            raise CheckpointError(f"{self.label}/{file}: {size} bytes; expected at most {limit}")
 
 
 def _progress_bar(doing: str, size: int | None, done: int = 0) -> Any:
