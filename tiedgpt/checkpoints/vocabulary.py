@@ -140,15 +140,15 @@ def read_tokenizer(model: Path, config: Config | None = None) -> Tokenizer:
         check_prefix_space(vocabulary, settings)
     else:
         vocabulary = read_merges_and_vocab(folder, pair, others)
-    said = [*listed_tokens(others), *named_tokens(others, vocabulary.added)]
-    tokens = vocabulary.added | named_in_the_vocabulary(vocabulary, said)
-    if EOT not in tokens and adds_eot(others, said, has_json):
+    mentioned = [*listed_tokens(others), *named_tokens(others, vocabulary.added)]
+    tokens = vocabulary.added | named_in_the_vocabulary(vocabulary, mentioned)
+    if EOT not in tokens and adds_eot(others, mentioned, has_json):
         tokens[EOT] = {}
         vocabulary.ids.setdefault(EOT, len(vocabulary.ids))
     tokenizer = tokenizer_of(vocabulary, tokens)
     if has_json:
         compare_merges_and_vocab(tokenizer, folder, pair)
-    compare_other_files(tokenizer, said, settings, folder)
+    compare_other_files(tokenizer, mentioned, settings, folder)
     if type(V) is int and V >= 0:
         compare_with_model(tokenizer, V, vocabulary.name)
     return tokenizer
@@ -451,12 +451,12 @@ def entry_of(token: Any) -> Entry:
     return token if isinstance(token, dict) else {"content": token}
 
 
-# The tokenizer is made, and compared with the other files. `said` is what these say of tokens:
-# (file, entry) for each token of a file.
+# The tokenizer is made, and compared with the other files. `mentioned` is what they say of tokens:
+# (file, entry) of each token that a file lists or names.
 
 
 def named_in_the_vocabulary(
-    vocabulary: Vocabulary, said: list[tuple[str, Entry]]
+    vocabulary: Vocabulary, mentioned: list[tuple[str, Entry]]
 ) -> dict[str, Entry]:
     """text -> entry of tokens that the vocabulary has but does not add, and other files name.
 
@@ -465,20 +465,20 @@ def named_in_the_vocabulary(
     """
     made = {left + right for left, right in vocabulary.merges}
     tokens: dict[str, Entry] = {}
-    for file, entry in said:
+    for file, entry in mentioned:
         text = entry.get("content")
         if file != ADDED and isinstance(text, str) and text in vocabulary.ids and text not in made:
             tokens.setdefault(text, entry)
     return {text: entry for text, entry in tokens.items() if text not in vocabulary.added}
 
 
-def adds_eot(others: dict[str, Json], said: list[tuple[str, Entry]], has_json: bool) -> bool:
+def adds_eot(others: dict[str, Json], mentioned: list[tuple[str, Entry]], has_json: bool) -> bool:
     """Whether transformers adds <|endoftext|> to the tokens for which it searches a text.
 
     It does if a file beside the vocabulary names this token, or if it reads the folder with its
     GPT2Tokenizer, which takes <|endoftext|> for each of NAMED_AS_EOT that no file names.
     """
-    if any(entry.get("content") == EOT for _, entry in said):
+    if any(entry.get("content") == EOT for _, entry in mentioned):
         return True
     if has_json and others[SETTINGS]["tokenizer_class"] not in GPT2_CLASSES:
         return False
@@ -588,10 +588,10 @@ def compare_merges_and_vocab(tokenizer: Tokenizer, folder: Path, pair: tuple[str
 
 
 def compare_other_files(
-    tokenizer: Tokenizer, said: list[tuple[str, Entry]], settings: Json, folder: Path
+    tokenizer: Tokenizer, mentioned: list[tuple[str, Entry]], settings: Json, folder: Path
 ) -> None:
     """Raise TokenizerError if a file beside the vocabulary has another token than it."""
-    for file, entry in said:
+    for file, entry in mentioned:
         if not agrees(tokenizer, entry):
             raise TokenizerError(
                 f"{folder / file}: token {short_repr(entry.get('content'))} is not in the "
