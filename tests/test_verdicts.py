@@ -180,7 +180,7 @@ def test_gradients_are_needed_if_there_are_targets(missing):
     if missing:
         given |= {name: gradients[name] for name in gradients if name not in missing}
         count = len(gradients)
-        sentence = f"{len(missing)} of {count} gradients: not compared, {missing[0]} first\n"
+        sentence = f"{len(missing)} of {count} gradients: not compared, such as {missing[0]}\n"
     report = compare(UNTIED, given, IDS, TARGETS)
     assert report.same is None
     assert str(report).startswith(sentence)
@@ -231,6 +231,31 @@ def test_a_model_in_whose_logits_nothing_shows(model):
         assert_same_gpt2(logits, model, IDS)
     # Logits with numbers are no zeros, and no nans.
     assert compare(model, MODEL(IDS), IDS, trials=0).same is False
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        # The logits are those of ln_f's bias, whatever the layers compute.
+        ("ln_f.weight", lambda array: 0 * array),
+        # One logit is so large that its rounding is larger than all others.
+        (
+            "lm_head.weight",
+            lambda array: (
+                array * np.where(np.arange(211) == 5, np.float32(1e9), np.float32(1))[:, None]
+            ),
+        ),
+    ],
+    ids=["constant", "one-large"],
+)
+def test_a_model_in_almost_all_of_whose_logits_nothing_shows(name, change):
+    model = changed(UNTIED, name, change)
+    logits = np.where(np.arange(211) == 5, model(IDS), model(IDS)[0, 0])
+    report = compare(model, logits, IDS)
+    assert report.same is None
+    assert str(report).startswith("logits: not compared, because almost all of this model's are ")
+    with pytest.raises(AssertionError, match=NOT_ENOUGH):
+        assert_same_gpt2(logits, model, IDS)
 
 
 def test_an_activation_in_which_nothing_shows_is_not_counted():

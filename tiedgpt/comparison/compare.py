@@ -44,6 +44,7 @@ SLACK = 16.0  # another order of the same sums rounds otherwise, by several time
 # minutes. There is no limit of time, because a busy machine would find less then.
 MOST_MULTIPLICATIONS = 1e13
 FEW_TOKENS = 32  # fewer tokens take as long, because each pass reads all weights
+ALMOST_NONE = 1 / 16  # of the numbers of an array
 NEAR = 1 / 64  # of the largest number: rounding to bfloat16 is 1 / 512, and grows in later layers
 OnTrial = Callable[[int, int], Any]  # called with the number of trials before this one and of all
 
@@ -132,6 +133,7 @@ class Comparison:
         self.ids = ids
         ours = compute_activations(self.model32, ids, given={}, planted={})
         self.names = list(ours)  # of all activations, in the order of the forward pass
+        self.our_logits = ours["logits"]
         last: Tape = {}
         self.their_names: dict[str, str] = {}  # our name -> theirs, for messages
         self.earlier: list[tuple[str, str, Array]] = []  # our name, their name, the array
@@ -311,7 +313,7 @@ def compare(
             "there is nothing to compare: no activation of the model was given in which it has "
             "numbers other than 0, inf and nan"
         )
-    compared = {row.name for row in rows}
+    compared = {row.name: row for row in rows}
     return Report(
         rows,
         sentences,
@@ -323,14 +325,21 @@ def compare(
     )
 
 
-def sentences_on_missing(compared: set[str], comparison: Comparison, targets: Any) -> list[str]:
+def sentences_on_missing(
+    compared: Mapping[str, ReportRow], comparison: Comparison, targets: Any
+) -> list[str]:
     """What a verdict on a whole GPT-2 needs, and was not compared.
 
-    compared: the names of activations and parameters. targets: with them, gradients are needed.
+    compared: the rows of activations and gradients by name. targets: with them, gradients are
+    needed.
     """
     sentences = []
     if "logits" not in compared:
         sentences.append("logits: not compared")
+    elif are_alike(comparison.our_logits, compared["logits"].tolerance):
+        sentences.append(
+            "logits: not compared, because almost all of this model's are the same for all tokens"
+        )
     if comparison.ids.shape[1] == 1:
         sentences.append("attention between tokens: not compared, because ids has one token")
     if targets is None:
@@ -341,7 +350,7 @@ def sentences_on_missing(compared: set[str], comparison: Comparison, targets: An
         sentences.append("gradients: not compared")
     elif missing:
         sentences.append(
-            f"{len(missing)} of {len(names)} gradients: not compared, {missing[0]} first"
+            f"{len(missing)} of {len(names)} gradients: not compared, such as {missing[0]}"
         )
     return sentences
 
@@ -367,6 +376,17 @@ def rounding_note(rows: list[ReportRow], theirs: Mapping[str, Array]) -> str:
                 f"{row.name} is float64 and has float32's rounding: something before it is float32"
             )
     return ""
+
+
+def are_alike(logits: Array, tolerance: float) -> bool:
+    """Whether almost all logits [B, T, V] are those of the first token, up to the tolerance.
+
+    Then a GPT-2 with wrong layers has them, too. One token alone does not tell.
+    """
+    V = logits.shape[-1]
+    by_token = logits.reshape(-1, V)
+    differ = np.abs(by_token[1:] - by_token[0]) > tolerance
+    return len(by_token) > 1 and bool(differ.mean() < ALMOST_NONE)
 
 
 # Gradients
