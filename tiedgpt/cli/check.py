@@ -13,7 +13,9 @@ examples:
 import argparse
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+from ..checkpoints.files import describe_adapter
 from ..checkpoints.headers import open_any
 from ..errors import ArgumentError, TiedGPTError, one_line
 from ..study.ties import Report, tie_report
@@ -63,7 +65,10 @@ def run(args: argparse.Namespace) -> None:
     reports: list[Report] = []
     for name in args.models:
         try:
-            reports.append(tie_report(name, open_any(name)))
+            model = open_any(name)
+            is_here = isinstance(model.place, Path)
+            adapter = describe_adapter(model.place) if is_here else ""
+            reports.append({**tie_report(name, model), "adapter": adapter or None})
         except TiedGPTError as error:
             reports.append({"model": name, "error": str(error)})
             print_error(error)
@@ -128,7 +133,9 @@ def in_words(report: Report) -> Report:
 
 
 def answers(report: Report) -> Iterator[str]:
-    """Whether the model is tied; what is not clear; or the conflict, and below it its mend."""
+    """An adapter beside it; whether the model is tied; what is not clear; the conflict, its mend."""
+    if report["adapter"] is not None:
+        yield one_line(report["adapter"])
     is_clear = report["others"] is not None and report["transformers"] == report["others"]
     if is_clear and not report["conflict"]:
         yield report["others"]
