@@ -652,8 +652,8 @@ def test_values_that_torch_negates_or_conjugates_are_refused(tmp_path, is_old):
     torch = pytest.importorskip("torch")
     numbers = torch.complex(torch.ones(2, 3), torch.ones(2, 3)).conj()
     path = tmp_path / "saved.pt"
-    for tensor, message in ((numbers.imag, "'w' has torch's negative bit"), (numbers, "Complex")):
-        for value in (tensor, torch.nn.Parameter(tensor)):
+    for wrong, message in ((numbers.imag, "'w' has torch's negative bit"), (numbers, "Complex")):
+        for value in (wrong, torch.nn.Parameter(wrong)):
             torch.save({"w": value}, path, _use_new_zipfile_serialization=not is_old)
             refuses(message, read_saved, path)
     torch.save({"w": numbers.imag.resolve_neg()}, path, _use_new_zipfile_serialization=not is_old)

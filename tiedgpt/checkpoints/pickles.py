@@ -347,11 +347,6 @@ def read_saved(path: Path) -> SavedFile:
         if not isinstance(name, str) or not isinstance(stored, StoredTensor):
             kind = type(stored).__name__
             raise CheckpointError(f"{path}: {short_repr(name)} is a {kind}; {expected}")
-        if stored.has_negative_bit:
-            raise CheckpointError(
-                f"{path}: {short_repr(name)} has torch's negative bit, so its values are not those "
-                "in the file: save its resolve_neg()"
-            )
         tensors[name] = _located(name, stored, starts[stored.storage.key], path, memory)
     # The bytes of a tied head are twice in the sum. More would be tensors that overlap, such as
     # 1,000 layers of one matrix.
@@ -486,6 +481,11 @@ def _check_size(storage: Storage, n_bytes: int, path: Path) -> None:
 
 def _located(name: str, stored: StoredTensor, start: int, path: Path, memory: mmap.mmap) -> Tensor:
     """A tensor as one of the file, if its values are in its storage, which starts at `start`."""
+    if stored.has_negative_bit:
+        raise CheckpointError(
+            f"{path}: {short_repr(name)} has torch's negative bit, so its values are not those in "
+            "the file: save its resolve_neg()"
+        )
     storage = stored.storage
     size = prod(stored.shape)
     last = stored.offset  # of the last number

@@ -133,7 +133,7 @@ def in_words(report: Report) -> Report:
 
 
 def answers(report: Report) -> Iterator[str]:
-    """An adapter beside it; whether the model is tied; what is not clear; the conflict, its mend."""
+    """An adapter; whether the model is tied; what is not clear; the conflict, and its mend."""
     if report["adapter"] is not None:
         yield one_line(report["adapter"])
     is_clear = report["others"] is not None and report["transformers"] == report["others"]
