@@ -86,6 +86,26 @@ ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 PROMPT_ADAPTERS = ("PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "CPT")
 NOT_WEIGHTS = ("optimizer.pt", "scheduler.pt", "training_args.bin")  # written by a Trainer
 
+# Settings of generation_config.json, and the value with which a text is as without it. The value of
+# any other setting is None, False, 0 or nothing.
+NO_CHANGE = {
+    "temperature": 1,
+    "top_p": 1,
+    "typical_p": 1,
+    "repetition_penalty": 1,
+    "num_beams": 1,
+    "num_beam_groups": 1,
+    "length_penalty": 1,
+    "guidance_scale": 1,
+}
+# The parts of that file that do not change which tokens are likely.
+NOT_OF_THE_TEXT = re.compile(
+    r"_.*|transformers_version|(bos|eos|pad|decoder_start)_token_id|do_sample|max_.*|early_stopping"
+    r"|use_cache|cache_.*|output_.*|return_.*|num_return_sequences|renormalize_logits"
+    r"|remove_invalid_values|encoder_.*|.*assistant.*|.*_lookbehind|prompt_lookup_num_tokens"
+    r"|speculation_type|use_mtp|.*compile.*|low_memory|prefill_chunk_size|continuous_batching_config"
+)
+
 # What describes the tokenizer and the generation of a model, and is copied with it.
 COPIED = (
     "merges.txt",
@@ -251,6 +271,22 @@ def read_said_config(model: Path) -> Config:
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from error
     return config
+
+
+def generation_settings(model: Path) -> dict[str, Any]:
+    """The settings of generation_config.json that change a text, but for the token that ends it.
+
+    transformers generates with them. Raises CheckpointError.
+    """
+    directory = model if model.is_dir() else model.parent
+    path = directory / GENERATION_CONFIG
+    if not path.is_file():
+        return {}
+    settings = {}
+    for name, value in read_json(path).items():
+        if not NOT_OF_THE_TEXT.fullmatch(name) and value and value != NO_CHANGE.get(name):
+            settings[name] = value
+    return settings
 
 
 def read_tensors(model: Path, config: Config) -> dict[str, Tensor]:

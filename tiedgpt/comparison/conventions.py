@@ -12,7 +12,6 @@ of a block are [in, out] in transformers and here, [out, in] in nanoGPT and llm.
 import re
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -472,8 +471,7 @@ def with_head_of(arrays: Parameters, config: Config) -> Config:
     if not config.tied and not has_head:
         raise ArgumentError(
             "config says untied (tie_word_embeddings false), but the state dict has no "
-            "lm_head.weight; say tied in config, and call untie() on the model to start from a copy "
-            "of wte.T"
+            "lm_head.weight; say tied in config, and call the model's untie() to start from a copy"
         )
     if config.tied and has_head:
         warnings.warn(
