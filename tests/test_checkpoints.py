@@ -776,6 +776,32 @@ def test_a_vocabulary_that_transformers_cannot_read_is_completed(tmp_path):
     assert copied_files(tmp_path) == files
 
 
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [("tied", ["untie"]), ("untied", ["tie"]), ("tied", ["resize", "--vocab-size", "270"])],
+)
+def test_a_completed_copy_has_the_files_of_the_source_as_they_are(run, tmp_path, head, words):
+    """vocab.json is made for the copy. merges.txt would be made with another first line."""
+    source = tmp_path / "source"
+    vocabulary = Tokenizer(SMALL_MERGES)
+    config = replace(SMALL, vocab_size=vocabulary.vocab_size)
+    tiedgpt.save_model(random_model(config.with_head(head)), vocabulary, source)
+    (source / "vocab.json").unlink()
+    merges = (source / "merges.txt").read_text(encoding="utf-8").splitlines()
+    merges[0] = "#version: 0.2 - of somebody else"
+    files = {
+        "merges.txt": "\n".join(merges).encode(),
+        "tokenizer_config.json": b'{"model_max_length": 9}',
+        "generation_config.json": b'{"eos_token_id":   3}',
+    }
+    for name, content in files.items():
+        (source / name).write_bytes(content)
+    code, _, _ = run(*words, "-q", str(source), str(tmp_path / "copy"))
+    assert code == 0
+    copied = files_beside_model(tmp_path / "copy")
+    assert copied == files | {"vocab.json": tokenizer_files(vocabulary)["vocab.json"]}
+
+
 def test_a_note_says_that_the_copy_has_no_tokenizer(tmp_path):
     (tmp_path / "generation_config.json").write_text("{}")
     notes = []

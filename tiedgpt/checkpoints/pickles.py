@@ -565,7 +565,9 @@ def nano_gpt_config(path: Path) -> Config | None:
         )
     dropout = model_args.get("dropout", 0.0)
     # nanoGPT has the exact gelu since June 2023, and the field bias since February 2023.
-    of_forks = {"activation_function": "gelu" if "bias" in model_args else "gelu_new"}
+    of_forks: dict[str, Any] = {
+        "activation_function": "gelu" if "bias" in model_args else "gelu_new"
+    }
     for name, field in FORKS_FIELDS.items():
         if name in model_args:
             of_forks[field] = model_args[name]

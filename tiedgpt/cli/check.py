@@ -66,8 +66,7 @@ def run(args: argparse.Namespace) -> None:
     for name in args.models:
         try:
             model = open_any(name)
-            is_here = isinstance(model.place, Path)
-            adapter = describe_adapter(model.place) if is_here else ""
+            adapter = describe_adapter(model.place) if isinstance(model.place, Path) else ""
             reports.append({**tie_report(name, model), "adapter": adapter or None})
         except TiedGPTError as error:
             reports.append({"model": name, "error": str(error)})
