@@ -608,7 +608,7 @@ def test_the_code_in_the_readme_converts_a_file_of_another_form(tmp_path, monkey
     torch.save({"model": state, "config": CONFIG}, "mine.pt")
     refuses("tiedgpt.gpt2.config.Config", tiedgpt.load_model, tmp_path / "mine.pt")
     block = re.search(r"```text\n(state = torch\.load.*?)```", README.read_text(), re.DOTALL)
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG.to_json()))
+    (tmp_path / "config.json").write_text(json.dumps(model.config.to_json()))
     exec(block[1], {"torch": torch, "tiedgpt": tiedgpt})
     np.testing.assert_array_equal(tiedgpt.load_model("my-model").W_U, model.W_U)
 
