@@ -14,9 +14,11 @@ examples:
 import argparse
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from ..anymodel.headers import open_any
 from ..anymodel.ties import Report, tie_report
+from ..checkpoints.files import describe_adapter
 from ..errors import ArgumentError, TiedGPTError, one_line
 from . import options
 from .messages import print_error
@@ -64,7 +66,9 @@ def run(args: argparse.Namespace) -> None:
     reports: list[Report] = []
     for name in args.models:
         try:
-            reports.append(tie_report(name, open_any(name)))
+            model = open_any(name)
+            adapter = describe_adapter(model.place) if isinstance(model.place, Path) else ""
+            reports.append({**tie_report(name, model), "adapter": adapter or None})
         except TiedGPTError as error:
             reports.append({"model": name, "error": str(error)})
             print_error(error)
@@ -134,7 +138,9 @@ def in_words(report: Report) -> Report:
 
 
 def answers(report: Report) -> Iterator[str]:
-    """Whether the model is tied; what is not clear; or the conflict, and below it its mend."""
+    """An adapter; whether the model is tied; what is not clear; the conflict, and its mend."""
+    if report["adapter"] is not None:
+        yield one_line(report["adapter"])
     is_clear = report["others"] is not None and report["transformers"] == report["others"]
     if is_clear and not report["conflict"]:
         yield report["others"]
