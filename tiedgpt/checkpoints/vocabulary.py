@@ -16,7 +16,7 @@ must say the same.
 
 import json
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -95,6 +95,18 @@ MEND_CLASS = (
 )
 
 
+class Mention(NamedTuple):
+    """What a file beside the vocabulary says of a token."""
+
+    file: str
+    name: str  # such as pad_token; "" if it is listed with its id; one of EXTRA_TOKENS without both
+    entry: Entry  # {} for a name that means no token
+
+    @property
+    def text(self) -> Any:
+        return self.entry.get("content")
+
+
 class Vocabulary(NamedTuple):
     """What tokenizer.json says, or merges.txt and vocab.json with the tokens added to them."""
 
@@ -133,22 +145,23 @@ def read_tokenizer(model: Path, config: Config | None = None) -> Tokenizer:
     if "added_tokens_decoder" not in settings:  # with it, transformers reads no other file
         for name in (ADDED, SPECIAL_TOKENS_MAP):
             others[name] = read_if_there(folder / name)
-    check_that_names_agree(others, folder)
+    mentions = list(mentions_in(others))
+    check_that_names_agree(mentions, folder)
 
     if has_json:
         vocabulary = read_tokenizer_json(folder / TOKENIZER_JSON)
         check_prefix_space(vocabulary, settings)
     else:
-        vocabulary = read_merges_and_vocab(folder, pair, others)
-    mentioned = [*listed_tokens(others), *named_tokens(others, vocabulary.added)]
-    tokens = vocabulary.added | named_in_the_vocabulary(vocabulary, mentioned)
-    if EOT not in tokens and adds_eot(others, mentioned, has_json):
+        vocabulary = read_merges_and_vocab(folder, pair, settings, mentions)
+    tokens = vocabulary.added | named_in_the_vocabulary(vocabulary, mentions)
+    if EOT not in tokens and adds_eot(settings, mentions, has_json):
         tokens[EOT] = {}
         vocabulary.ids.setdefault(EOT, len(vocabulary.ids))
     tokenizer = tokenizer_of(vocabulary, tokens)
     if has_json:
         compare_merges_and_vocab(tokenizer, folder, pair)
-    compare_other_files(tokenizer, mentioned, settings, folder)
+    compare_mentions(tokenizer, mentions, vocabulary, folder)
+    check_decoder(tokenizer, settings, folder)
     if type(V) is int and V >= 0:
         compare_with_model(tokenizer, V, vocabulary.name)
     return tokenizer
@@ -304,11 +317,11 @@ def check_prefix_space(vocabulary: Vocabulary, settings: Json) -> None:
 
 
 def read_merges_and_vocab(
-    folder: Path, pair: tuple[str, str], others: dict[str, Json]
+    folder: Path, pair: tuple[str, str], settings: Json, mentions: list[Mention]
 ) -> Vocabulary:
-    """The vocabulary of merges.txt and vocab.json, or of two other names, with added tokens.
+    """The vocabulary of merges.txt and vocab.json, with the tokens that other files list.
 
-    others: name -> content of the other files, which add tokens.
+    pair: the names of the two files. mentions: what the other files say of tokens.
     """
     merges_path, vocab_path = (folder / name for name in pair)
     merges = read_merges(merges_path)
@@ -318,16 +331,24 @@ def read_merges_and_vocab(
     if vocab_path.is_file():
         name = f"{merges_path} with {vocab_path.name}"
         ids = read_json(vocab_path)
+    # A token of added_tokens.json is special if a file names it in a way that transformers knows.
+    special_texts = []
+    for mention in mentions:
+        is_extra = mention.name in EXTRA_TOKENS
+        if mention.file == SPECIAL_TOKENS_MAP:
+            is_extra = mention.name == "extra_special_tokens"
+        if is_extra or mention.name in ALL_NAMES:
+            special_texts.append(mention.text)
     added = {}
-    special = special_texts(others)
-    for _, entry in listed_tokens(others):
-        text = entry.get("content")
-        token_id = f"{entry['id']}"
-        if isinstance(text, str) and token_id.isdecimal():  # else it is refused later
-            is_special = entry.get("special", text in special)
-            added[text] = {**entry, "id": int(token_id), "special": is_special}
+    for mention in mentions:
+        text = mention.text
+        token_id = f"{mention.entry.get('id')}"
+        # What is listed in another way is refused later.
+        if mention.name == "" and isinstance(text, str) and token_id.isdecimal():
+            special = mention.entry.get("special", text in special_texts)
+            added[text] = {**mention.entry, "id": int(token_id), "special": special}
     add_ids(ids, added, name)
-    prefix_space = bool(others[SETTINGS].get("add_prefix_space"))
+    prefix_space = bool(settings.get("add_prefix_space"))
     return Vocabulary(name, merges, ids, added, prefix_space)
 
 
@@ -375,75 +396,37 @@ def add_ids(ids: dict[str, int], added: dict[str, Entry], name: str) -> None:
             raise TokenizerError(
                 f"{name}: added token {short_repr(text)} has id {entry['id']}, expected {len(ids)}"
             )
-        ids.setdefault(text, entry["id"])  # `compare_other_files` refuses another id
+        ids.setdefault(text, entry["id"])  # `compare_mentions` refuses another id
 
 
-# What the other files say of tokens. They are in `others`: name -> content.
+# What the other files say of tokens. The files are in `others`: name -> content.
 
 
-def listed_tokens(others: dict[str, Json]) -> Iterator[tuple[str, Entry]]:
-    """(file, entry) of each token that a file lists with its id.
-
-    The settings do so as {"50257": {"content": "<pad>", ...}}, added_tokens.json as
-    {"<pad>": 50257}.
-    """
+def mentions_in(others: dict[str, Json]) -> Iterator[Mention]:
+    """Each token that another file lists with its id, or names, or has without either."""
+    # The settings list {"50257": {"content": "<pad>", ...}}, added_tokens.json {"<pad>": 50257}.
     for token_id, token in others[SETTINGS].get("added_tokens_decoder", {}).items():
         entry = entry_of(token)
-        is_special = entry.get("special", False)
-        yield SETTINGS, {"special": False, "normalized": not is_special, **entry, "id": token_id}
+        flags = {"special": False, "normalized": not entry.get("special", False)}
+        yield Mention(SETTINGS, "", {**flags, **entry, "id": token_id})
     for text, token_id in others.get(ADDED, {}).items():
-        yield ADDED, {"content": text, "id": token_id}
+        yield Mention(ADDED, "", {"content": text, "id": token_id})
 
-
-def named_tokens(others: dict[str, Json], added: dict[str, Entry]) -> Iterator[tuple[str, Entry]]:
-    """(file, entry) of each token that a file names, or has without a name and an id.
-
-    added: the tokens that the vocabulary adds.
-    """
     for file in (SPECIAL_TOKENS_MAP, SETTINGS):
-        fields = others.get(file, {})
-        for token in names_of(fields).values():
+        names: Json = {}
+        for field, value in others.get(file, {}).items():
             # "add_bos_token" looks like a name, but its value is true or false.
-            if token is None or isinstance(token, bool):
-                continue
-            entry = {**entry_of(token), "special": True}
-            if f"{entry.get('content')}" in added:
-                entry.pop("normalized", None)  # what the vocabulary says of it counts
-            yield file, entry
-        for token in extras_of(fields):
-            yield file, entry_of(token)
-
-
-def names_of(fields: Json) -> dict[str, Any]:
-    """The names that a file gives tokens: {"pad_token": "<pad>", ...}."""
-    names = {name: token for name, token in fields.items() if name.endswith("_token")}
-    for field in EXTRA_TOKENS:
-        tokens = fields.get(field)
-        if isinstance(tokens, dict):  # with names of their own: {"image_token": "<image>"}
-            names |= tokens
-    return names
-
-
-def extras_of(fields: Json, names: Sequence[str] = EXTRA_TOKENS) -> list[Any]:
-    """The tokens without names in a file: {"extra_special_tokens": ["<a>", "<b>"]}."""
-    extras: list[Any] = []
-    for name in names:
-        tokens = fields.get(name) or []
-        if isinstance(tokens, list):
-            extras += tokens
-        elif not isinstance(tokens, dict):  # a single token; what is none is refused later
-            extras.append(tokens)
-    return extras
-
-
-def special_texts(others: dict[str, Json]) -> list[Any]:
-    """The texts of the tokens that are special if added_tokens.json lists them."""
-    settings = others[SETTINGS]
-    special_tokens_map = others.get(SPECIAL_TOKENS_MAP, {})
-    fields = {**settings, **special_tokens_map}
-    tokens = [fields[name] for name in ALL_NAMES & fields.keys()]
-    tokens += extras_of(settings) + extras_of(special_tokens_map, ["extra_special_tokens"])
-    return [entry_of(token).get("content") for token in tokens]
+            if field.endswith("_token") and not isinstance(value, bool):
+                names[field] = value
+            elif field in EXTRA_TOKENS and isinstance(value, dict):
+                names |= value  # {"image_token": "<image>"}
+            elif field in EXTRA_TOKENS and value:
+                # A single token may stand without a list. What is no token is refused later.
+                for token in value if isinstance(value, list) else [value]:
+                    yield Mention(file, field, entry_of(token))
+        for name, token in names.items():
+            entry = {} if token is None else {**entry_of(token), "special": True}
+            yield Mention(file, name, entry)
 
 
 def entry_of(token: Any) -> Entry:
@@ -451,39 +434,50 @@ def entry_of(token: Any) -> Entry:
     return token if isinstance(token, dict) else {"content": token}
 
 
-# The tokenizer is made, and compared with the other files. `mentioned` is what they say of tokens:
-# (file, entry) of each token that a file lists or names.
+def check_that_names_agree(mentions: list[Mention], folder: Path) -> None:
+    """Raise TokenizerError if two files give a name, such as pad_token, two tokens."""
+    first: dict[str, Mention] = {}  # name -> its first mention
+    for mention in mentions:
+        if mention.name == "" or mention.name in EXTRA_TOKENS:
+            continue
+        other = first.setdefault(mention.name, mention)
+        if mention.text != other.text:
+            raise TokenizerError(
+                f"{folder / other.file}: {mention.name} is {short_repr(other.text)}, but "
+                f"{short_repr(mention.text)} in {mention.file}; {MEND}"
+            )
 
 
-def named_in_the_vocabulary(
-    vocabulary: Vocabulary, mentioned: list[tuple[str, Entry]]
-) -> dict[str, Entry]:
+# The tokenizer is made, and compared with the other files.
+
+
+def named_in_the_vocabulary(vocabulary: Vocabulary, mentions: list[Mention]) -> dict[str, Entry]:
     """text -> entry of tokens that the vocabulary has but does not add, and other files name.
 
-    A text is searched for them. Tokens that merges make are left out: `compare_other_files` refuses
+    A text is searched for them. Tokens that merges make are left out: `compare_mentions` refuses
     them.
     """
     made = {left + right for left, right in vocabulary.merges}
     tokens: dict[str, Entry] = {}
-    for file, entry in mentioned:
-        text = entry.get("content")
-        if file != ADDED and isinstance(text, str) and text in vocabulary.ids and text not in made:
-            tokens.setdefault(text, entry)
-    return {text: entry for text, entry in tokens.items() if text not in vocabulary.added}
+    for mention in mentions:
+        text = mention.text
+        is_here = isinstance(text, str) and text in vocabulary.ids and text not in made
+        if is_here and text not in vocabulary.added and mention.file != ADDED:
+            tokens.setdefault(text, mention.entry)
+    return tokens
 
 
-def adds_eot(others: dict[str, Json], mentioned: list[tuple[str, Entry]], has_json: bool) -> bool:
+def adds_eot(settings: Json, mentions: list[Mention], has_json: bool) -> bool:
     """Whether transformers adds <|endoftext|> to the tokens for which it searches a text.
 
-    It does if a file beside the vocabulary names this token, or if it reads the folder with its
+    It does if a file beside the vocabulary mentions this token, or if it reads the folder with its
     GPT2Tokenizer, which takes <|endoftext|> for each of NAMED_AS_EOT that no file names.
     """
-    if any(entry.get("content") == EOT for _, entry in mentioned):
+    if any(mention.text == EOT for mention in mentions):
         return True
-    if has_json and others[SETTINGS]["tokenizer_class"] not in GPT2_CLASSES:
+    if has_json and settings["tokenizer_class"] not in GPT2_CLASSES:
         return False
-    named = {*others[SETTINGS], *others.get(SPECIAL_TOKENS_MAP, {})}
-    return not named >= NAMED_AS_EOT
+    return not {mention.name for mention in mentions} >= NAMED_AS_EOT
 
 
 def tokenizer_of(vocabulary: Vocabulary, tokens: dict[str, Entry]) -> Tokenizer:
@@ -554,19 +548,6 @@ def check_that_merges_are_whole(tokenizer: Tokenizer, name: str) -> None:
         )
 
 
-def check_that_names_agree(others: dict[str, Json], folder: Path) -> None:
-    """Raise TokenizerError if two files give a name, such as pad_token, two tokens."""
-    names = names_of(others[SETTINGS])
-    for name, token in names_of(others.get(SPECIAL_TOKENS_MAP, {})).items():
-        text = entry_of(token).get("content")
-        text_in_settings = entry_of(names.get(name, token)).get("content")
-        if text != text_in_settings:
-            raise TokenizerError(
-                f"{folder / SPECIAL_TOKENS_MAP}: {name} is {short_repr(text)}, but "
-                f"{short_repr(text_in_settings)} in {SETTINGS}; {MEND}"
-            )
-
-
 def compare_merges_and_vocab(tokenizer: Tokenizer, folder: Path, pair: tuple[str, str]) -> None:
     """Raise TokenizerError if merges.txt or vocab.json are not those of tokenizer.json.
 
@@ -587,19 +568,29 @@ def compare_merges_and_vocab(tokenizer: Tokenizer, folder: Path, pair: tuple[str
             )
 
 
-def compare_other_files(
-    tokenizer: Tokenizer, mentioned: list[tuple[str, Entry]], settings: Json, folder: Path
+def compare_mentions(
+    tokenizer: Tokenizer, mentions: list[Mention], vocabulary: Vocabulary, folder: Path
 ) -> None:
     """Raise TokenizerError if a file beside the vocabulary has another token than it."""
-    for file, entry in mentioned:
-        if not agrees(tokenizer, entry):
+    for mention in mentions:
+        entry = dict(mention.entry)
+        is_named = mention.name != "" and mention.name not in EXTRA_TOKENS
+        if is_named and f"{mention.text}" in vocabulary.added:
+            entry.pop("normalized", None)  # what the vocabulary says of it counts
+        if entry and not agrees(tokenizer, entry):  # {} is a name that means no token
             raise TokenizerError(
-                f"{folder / file}: token {short_repr(entry.get('content'))} is not in the "
+                f"{folder / mention.file}: token {short_repr(mention.text)} is not in the "
                 f"vocabulary, or differs there from {short_repr(entry)}; {MEND}"
             )
+
+
+def check_decoder(tokenizer: Tokenizer, settings: Json, folder: Path) -> None:
+    """Raise TokenizerError if added_tokens_decoder lacks a token.
+
+    Where the settings have this field, transformers reads no other added tokens.
+    """
     if "added_tokens_decoder" not in settings:
         return
-    # transformers reads the tokens that are listed here, and no other added tokens.
     listed = [entry_of(token).get("content") for token in settings["added_tokens_decoder"].values()]
     for text in tokenizer.special_tokens:
         if text not in listed:
@@ -610,7 +601,7 @@ def compare_other_files(
 
 
 def agrees(tokenizer: Tokenizer, entry: Entry) -> bool:
-    """Whether the tokenizer has a token as another file says: the fields of its entry."""
+    """Whether the tokenizer has a token as another file says: with the same fields."""
     text = entry.get("content")
     if not isinstance(text, str) or text not in tokenizer.special_tokens:
         return False
