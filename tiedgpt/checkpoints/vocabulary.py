@@ -325,12 +325,13 @@ def read_merges_and_vocab(
     """
     merges_path, vocab_path = (folder / name for name in pair)
     merges = read_merges(merges_path)
-    name = f"{merges_path}"
-    ids: dict[str, Any] = spelled_ids(merges)
-    ids[EOT] = len(ids)
     if vocab_path.is_file():
         name = f"{merges_path} with {vocab_path.name}"
         ids = read_json(vocab_path)
+    else:
+        name = f"{merges_path}"
+        ids = spelled_ids(merges)
+        ids[EOT] = len(ids)
     # A token of added_tokens.json is special if a file names it in a way that transformers knows.
     special_texts = []
     for mention in mentions:
@@ -457,13 +458,15 @@ def named_in_the_vocabulary(vocabulary: Vocabulary, mentions: list[Mention]) -> 
     A text is searched for them. Tokens that merges make are left out: `compare_mentions` refuses
     them.
     """
-    made = {left + right for left, right in vocabulary.merges}
     tokens: dict[str, Entry] = {}
     for mention in mentions:
         text = mention.text
-        is_here = isinstance(text, str) and text in vocabulary.ids and text not in made
+        is_here = isinstance(text, str) and text in vocabulary.ids
         if is_here and text not in vocabulary.added and mention.file != ADDED:
             tokens.setdefault(text, mention.entry)
+    if tokens:
+        for left, right in vocabulary.merges:
+            tokens.pop(left + right, None)
     return tokens
 
 
@@ -529,23 +532,23 @@ def check_that_merges_are_whole(tokenizer: Tokenizer, name: str) -> None:
     digits, so that each digit is a token): then a warning says so. name: what messages call the
     files.
     """
-    ids = tokenizer.ids
-    made = {left + right for left, right in tokenizer.merges} | {"Ġ"}
-    last_made = max((ids[token] for token in made if token in ids), default=-1)
-    unmade = [token for token in ids if "Ġ" in token and token not in made]
+    ordinary = tokenizer.ordinary_tokens
+    unmade = [token for token in tokenizer.ids if "Ġ" in token and token not in ordinary]
+    if not unmade:
+        return
+    last_made = max((tokenizer.ids[token] for token in ordinary), default=-1)
     for token in unmade:
-        if ids[token] > last_made or token in tokenizer.special_tokens:
+        if tokenizer.ids[token] > last_made or token in tokenizer.special_tokens:
             raise TokenizerError(
                 f'{name}: token {short_repr(token)} has a "Ġ", a space in ordinary tokens, but no '
                 "merge makes it"
             )
-    if unmade:
-        warnings.warn(
-            f"{name}: no merge makes {len(unmade)} tokens with a space, such as "
-            f"{short_repr(unmade[0])}: no text has them",
-            TiedGPTWarning,
-            stacklevel=4,
-        )
+    warnings.warn(
+        f"{name}: no merge makes {len(unmade)} tokens with a space, such as "
+        f"{short_repr(unmade[0])}: no text has them",
+        TiedGPTWarning,
+        stacklevel=4,
+    )
 
 
 def compare_merges_and_vocab(tokenizer: Tokenizer, folder: Path, pair: tuple[str, str]) -> None:
