@@ -61,6 +61,17 @@ def pytest_configure():
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(config, items):
+    """End a test that hangs, with the traces of all threads: after a minute, if it is quick."""
+    if not config.pluginmanager.hasplugin("timeout"):  # pytest-timeout, of the extra `test`
+        return
+    for test in items:
+        seconds = 60
+        if test.get_closest_marker("slow"):
+            seconds = 1200
+        test.add_marker(pytest.mark.timeout(seconds))
+
+
 def pytest_terminal_summary(terminalreporter, config):
     """Print a line for each reason for which tests were skipped, and a line for the slow tests."""
     tests = defaultdict(set)  # a reason -> the tests that were skipped for it

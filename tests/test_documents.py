@@ -132,6 +132,22 @@ def test_a_row_is_the_score_of_its_text_alone(run_documents, checkpoint):
     assert read_rows() == expected  # to the last bit
 
 
+@pytest.mark.parametrize(
+    ("last", "flags", "code"),
+    [
+        (b"{", [], 0),
+        (b"{", ["--strict"], 1),
+        (b'{"text": "abc"}', ["--strict"], 0),
+    ],
+)
+def test_strict_makes_a_bad_line_an_exit_code(run_documents, last, flags, code):
+    """All lines are done, the ones after the bad line too. So it is when the rows are there."""
+    Path("some.jsonl").write_bytes(last + b'\n{"text": "abc"}\n')
+    for _ in range(2):
+        assert run_documents(*flags, inputs=["some.jsonl"])[0] == code
+    assert len(read_rows()) == 2
+
+
 GOOD = b'{"text": "abc", "id": 7}'
 BAD_LINES = [
     (b"", "not JSON"),
