@@ -172,11 +172,10 @@ class TextSample:
 def overlap(text: str, stop: str) -> int:
     """The length of the longest suffix of `text` that is a prefix of `stop`, but not all of it.
 
-    >>> overlap("to be or n", "not"), overlap("to be", "not")
-    (1, 0)
+    >>> overlap("to be or n", "not"), overlap("to be", "not"), overlap("or not", "not")
+    (1, 0, 0)
     """
-    longest = min(len(text), len(stop) - 1)
-    for length in range(longest, 0, -1):
+    for length in range(len(stop) - 1, 0, -1):
         if text.endswith(stop[:length]):
             return length
     return 0
