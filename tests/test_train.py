@@ -413,6 +413,12 @@ def test_by_default_there_are_ten_evaluations_or_one_for_each_step(steps, eval_e
     assert trainer.settings.eval_every == eval_every
 
 
+@pytest.mark.parametrize(("threads", "batch", "used"), [(4, 3, 3), (2, 3, 2)])
+def test_there_are_no_more_threads_than_sequences(threads, batch, used):
+    trainer = new_trainer(settings=replace(TINY, threads=threads, batch=batch))
+    assert trainer.settings.threads == used
+
+
 # Errors
 
 
