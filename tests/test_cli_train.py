@@ -344,7 +344,7 @@ REFUSED = [
     (["--n-embd", "1000000000"], "n_inner must be a whole number"),
     (["--n-embd", "x"], "--n-embd: expected a whole number, got 'x'"),
     (["--vocab-size", "10"], "--vocab-size must be a whole number of at least 256"),
-    (["--initializer-range", "-1"], "--initializer-range must be a number of at least 0"),
+    (["--initializer-range", "-1"], "--initializer-range must be a number from 0 to 1e+37"),
     (["--batch", "0"], "--batch must be a whole number from 1"),
     (["--steps", "1.5"], "--steps: expected a whole number"),
     (["--context", "1"], "--context must be a whole number from 2"),
