@@ -40,7 +40,7 @@ EXTRAS = {
     "huggingface_hub": "parity",
     "playwright": "browser",
     "axe_playwright_python": "browser",
-    "distributed": "test",
+    "distributed": "dask",
     "matplotlib": "plot",
     "scipy": "tying",
     "sphinx": "docs",
