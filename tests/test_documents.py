@@ -570,6 +570,7 @@ def test_each_task_uses_one_thread_and_the_model_is_loaded_once(task, monkeypatc
         (["--out", "out"], "IN"),
         (["in.jsonl", "--out", "out", "--stride", "999"], "stride"),
         (["none.jsonl", "--out", "out"], "none.jsonl: No such file"),
+        (["a\0b", "--out", "out"], "'a\\x00b' is not the name of a file"),
         (["model", "--out", "out"], "model is not a file"),
         (["/dev/null", "--out", "out"], "/dev/null is not a file"),
         (["in.jsonl", "--out", "out", "-m", "nobody/none"], "nobody/none"),
