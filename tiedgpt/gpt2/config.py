@@ -38,11 +38,13 @@ ALIASES = {
     "num_attention_heads": "n_head",
     "num_hidden_layers": "n_layer",
 }
-# Fields of config.json that are not kept. `to_json` writes the first two itself, the same for every
-# GPT-2. The others describe one file, and do not hold for another one.
+# Fields of config.json that are not kept. `to_json` writes the first three itself: two are the same
+# for every GPT-2, and n_ctx is n_positions. The others describe one file, and do not hold for
+# another one.
 FIELDS_NOT_KEPT = (
     "model_type",
     "architectures",
+    "n_ctx",
     "dtype",
     "torch_dtype",
     "transformers_version",
@@ -202,6 +204,7 @@ class Config:
         data = {**self.others, "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
         for json_name, name in FIELD_NAMES.items():
             data[json_name] = getattr(self, name)
+        data["n_ctx"] = self.n_ctx  # what llama.cpp and mlx-lm read
         return data
 
 
