@@ -298,6 +298,40 @@ def test_a_field_of_model_args_that_may_be_another_computation_is_refused(write,
     refuses("model_args has 'use_rotary'.*from_state_dict", tiedgpt.load_model, directory)
 
 
+WRAPPED = {  # a kind of training -> what it saves, around the state dict STATE
+    "PyTorch's recipe": {
+        "epoch": 3,
+        "model_state_dict": "STATE",
+        "optimizer_state_dict": {"state": {0: {"exp_avg": np.ones((7, 3))}}, "param_groups": []},
+        "loss": np.ones(1),
+    },
+    "preferences": {"step_idx": 10, "state": "STATE", "metrics": {"loss": 0.1}},
+    "alone": {"state_dict": "STATE"},
+    "random numbers": {"model": "STATE", "rng": {"cpu": np.ones(9, np.uint8)}, "seed": None},
+    "DeepSpeed": {"module": "STATE", "dp_world_size": 1, "ds_version": "0.14"},
+}
+
+
+@pytest.mark.parametrize("kind", WRAPPED)
+@pytest.mark.parametrize("prefix", ["transformer.", "module.transformer."])
+@pytest.mark.parametrize("is_old", FORMATS)
+def test_the_one_state_dict_in_a_file_is_loaded(write, is_old, prefix, kind):
+    model = random_model()
+    state = {f"{prefix}{name}": array for name, array in model.parameters.items()}
+    saved = {name: state if each == "STATE" else each for name, each in WRAPPED[kind].items()}
+    directory = write(saved, "policy.pt", is_old)
+    assert_same(tiedgpt.load_model(directory / "policy.pt"), model)
+    (directory / "policy.pt").rename(directory / "pytorch_model.bin")
+    assert_same(tiedgpt.load_model(directory), model)
+
+
+def test_of_several_state_dicts_none_is_loaded(write):
+    """Which one is meant is not known."""
+    state = random_model().parameters
+    directory = write({"model": state, "ema": state, "step": 3})
+    refuses("several state dicts, 'model', 'ema'", tiedgpt.load_model, directory)
+
+
 @pytest.mark.parametrize(
     "value",
     [

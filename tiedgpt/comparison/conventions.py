@@ -404,6 +404,10 @@ def check_state_dict(state: Any) -> None:
             "module.state_dict()"
         )
     for name, array in state.items():
+        if isinstance(array, Mapping):
+            raise ArgumentError(
+                f"{short_repr(name)} is a dict: give that one, if it is the model's"
+            )
         # Quantised weights are whole numbers, whose scale is somewhere else.
         dtype = str(getattr(array, "dtype", "float"))
         if "float" not in dtype and our_name(name) != NOT_COMPARED:
