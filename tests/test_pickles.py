@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from support.checkpoint_files import assert_same, write_config
 from support.checks import peak_memory, refuses
+from support.commands import assert_one_error_line
 from support.models import SMALL, random_model
 from support.torch_files import (
     MAGIC,
@@ -237,9 +238,17 @@ def test_a_ckpt_pt_of_nanogpt_is_loaded(write, is_old, prefix, bias):
     assert not (loaded.parameters["h.1.ln_1.bias"] == 7).any()
 
 
-def test_the_error_says_which_tokenizer_nanogpt_has(write):
-    directory = write(nano_gpt(random_model(NANO)), "ckpt.pt", config=None)
-    refuses("copy merges.txt and vocab.json of gpt2", tiedgpt.load_tokenizer, directory)
+@pytest.mark.filterwarnings("always::tiedgpt.errors.TiedGPTWarning")
+@pytest.mark.parametrize("command", ["generate", "next", "lens"])
+def test_gpt2s_vocabulary_is_not_advised_for_a_nanogpt_of_characters(write, run, command):
+    """Its ids would mean other tokens. With another vocabulary, there is a warning."""
+    model = random_model(NANO)
+    directory = write(nano_gpt(model), "ckpt.pt", config=None)
+    result = run(command, "-m", str(directory), "A lower")
+    assert_one_error_line(result, "ckpt.pt has 101 tokens, so its vocabulary is not GPT-2's")
+    (directory / "merges.txt").write_text("l o\n", encoding="utf-8")
+    _, _, err = run("generate", "-m", str(directory), "-n", "2", "-s", "1", "A")
+    assert "ids up to 257, more than the model of 101 tokens" in err
 
 
 def test_a_nanogpt_of_before_the_field_bias_has_gelu_new(write):

@@ -71,7 +71,7 @@ examples:
 
 exit codes:
   0    done
-  1    compare found a difference, check a contradiction
+  1    compare found a difference, check a contradiction, or nothing to look at
   2    an error, in one line on stderr
   129  ended by SIGHUP (terminal closed)
   130  stopped by Ctrl-C

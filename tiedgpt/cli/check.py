@@ -3,7 +3,8 @@
 By config.json, by the files, and as other programs read them: transformers 5, and most others,
 which go by config.json alone. No model is loaded or downloaded: of a model on the hub, config.json
 and the headers of the weights are read, and 32 rows of the two matrices if the files have both. The
-exit code is 1 if config.json and the files contradict each other, and 2 if a model cannot be read.
+exit code is 1 if config.json and the files contradict each other, or if the files have no matrix
+whose use is known, and 2 if a model cannot be read.
 
 examples:
   tiedgpt check my-model other-model
@@ -78,7 +79,10 @@ def run(args: argparse.Namespace) -> None:
         print_reports(read)
     if len(read) < len(reports):
         raise SystemExit(2)
-    if any(report["conflict"] for report in read):
+    # Of a config.json that was given by itself, no matrix is expected.
+    has_files = [report for report in read if not report["model"].endswith(".json")]
+    is_unknown = any(report["holds"] is None for report in has_files)
+    if is_unknown or any(report["conflict"] for report in read):
         raise SystemExit(1)
 
 
@@ -141,7 +145,7 @@ def answers(report: Report) -> Iterator[str]:
     if is_clear and not report["conflict"]:
         yield report["others"]
     if report["tensors"] == 0:
-        yield "config.json alone was read"
+        yield "no tensor was read, config.json alone"
     elif report["holds"] is None and report["unclear"]:
         yield f"not known; these may be the matrices: {', '.join(report['unclear'])}"
     elif report["holds"] is None:

@@ -68,7 +68,7 @@ def quoted_token(tokenizer: Tokenizer, token: int, limit: int = 24) -> str:
     A token that is not whole characters is shown as bytes, one that only pads the vocabulary as its
     id.
     """
-    if token >= tokenizer.vocab_size:
+    if token not in tokenizer.tokens:
         return f"[{token}]"
     data = tokenizer.token_bytes(token)
     try:
