@@ -470,7 +470,7 @@ def test_nested_tuples_are_neither_walked_nor_shown(tmp_path, read, kind):
     assert len(error) < 500
 
 
-DEPTH = 100_000
+DEPTH = 80_000
 
 
 @pytest.mark.slow
@@ -620,7 +620,7 @@ def test_instructions_that_would_take_long_are_not_followed(read, is_old):
         computer = text("little_endian") + b"\x88" + text("a") + nested + b"u."
         first = pickle.dumps(MAGIC, 2) + pickle.dumps(PROTOCOL, 2)
         content = first + b"\x80\x02}(" + computer + program + pickle.dumps([], 2)
-    refuses("more than 500,000 instructions", read, content)
+    refuses("more than 250,000 instructions", read, content)
 
 
 def test_a_large_number_takes_no_memory(read):

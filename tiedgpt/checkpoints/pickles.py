@@ -39,8 +39,8 @@ from .safetensors import DTYPE_BITS, MAX_AXES, MAX_AXIS, Tensor
 # Bytes. nanoGPT's GPT-2 XL with its optimizer needs 0.2 million; Python's objects for nothing but
 # empty dicts take 72 times the size of their pickle.
 MAX_PICKLE = 1 << 21
-# In all pickles of a file. GPT-2 XL with its optimizer needs 75,000; these take a second.
-MAX_INSTRUCTIONS = 500_000
+# In all pickles of a file. GPT-2 XL with its optimizer needs 75,000; these take half a second.
+MAX_INSTRUCTIONS = 250_000
 # Bytes of the list of files in an archive. GPT-2 XL needs 0.2 million; the objects of zipfile take
 # 10 times the size of the list.
 MAX_LIST = 1 << 22
