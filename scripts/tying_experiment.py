@@ -4,9 +4,15 @@
     python scripts/tying_experiment.py plan                        lists them
     python scripts/tying_experiment.py figures [NAME]              prints what was found
     python scripts/tying_experiment.py pictures                    draws the pictures of the page
+    python scripts/tying_experiment.py registered DIRECTORY        does the registered runs
 
 The runs are those of scripts/tying/runs.py. `train` does two at a time, with one thread each, and
 appends a line for each to runs.jsonl. It may be ended at any time; the same command continues.
+
+`registered` does the runs of scripts/tying/registered.py, one at a time, with the text that
+scripts/tying/english.py has written into DIRECTORY. It appends a line for each to registered.jsonl.
+It may be ended at any time as well.
+
 `figures` and `pictures` need `pip install -e .[tying]`. --runs names another file than
 scripts/tying_results/runs.jsonl, and its directory gets the pictures.
 """
@@ -20,11 +26,14 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from threading import Lock, Thread
+from time import process_time
 
 from tying.runs import TEXT, Line, Results, Run, key_of, next_runs
 
 RUNS = Path(__file__).with_name("tying_results") / "runs.jsonl"
+REGISTERED = RUNS.with_name("registered.jsonl")
 WORKERS = 2
+COMMANDS = ("train", "plan", "figures", "pictures", "registered", "worker")
 
 
 def read_lines(path: Path) -> Results:
@@ -128,19 +137,42 @@ def train(corpus: Path, runs: Path) -> None:
         sys.exit(f"a worker ended in the middle of {lost}; the same command continues")
 
 
+def do_registered(directory: Path, path: Path) -> None:
+    """Do all registered runs that are missing, one at a time."""
+    from tying import english, registered
+
+    for name, expected in english.FILES.items():
+        english.check(directory / name, expected)
+    results = read_lines(path)
+    while (run := next(registered.next_runs(results), None)) is not None:
+        start = process_time()
+        result = registered.do_run(run, directory)
+        seconds = round(process_time() - start, 1)  # of a processor
+        line = {"run": run.as_json, "text": registered.TEXT, "seconds": seconds, "result": result}
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        results[key_of(run.as_json, registered.TEXT)] = result
+        loss = result.get("bits per byte", "diverged")
+        print(f"{seconds:7} s  {loss} bits per byte  {json.dumps(run.as_json)}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=["train", "plan", "figures", "pictures", "worker"])
+    parser.add_argument("command", choices=COMMANDS)
     parser.add_argument("argument", nargs="?", default="", help="a text, or a part of names")
-    parser.add_argument("--runs", type=Path, default=RUNS)
+    parser.add_argument("--runs", type=Path)
     args = parser.parse_args()
+    if args.runs is None:
+        args.runs = REGISTERED if args.command == "registered" else RUNS
 
     if args.command == "worker":
         be_worker(Path(args.argument), sys.stdin)
     elif args.command == "train":
         train(Path(args.argument), args.runs)
+    elif args.command == "registered":
+        do_registered(Path(args.argument), args.runs)
     elif args.command == "plan":
         for run in next_runs(read_lines(args.runs)):
             print(json.dumps(run.as_json))
