@@ -23,7 +23,7 @@ import struct
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from html import unescape
 from pathlib import Path
@@ -106,25 +106,33 @@ def check(path: Path, expected: str) -> None:
         sys.exit(f"{path}: the SHA-256 is {found}, and this program is for {expected}")
 
 
+def split(packages: Iterable[Iterable[str]]) -> dict[str, list[str]]:
+    """The paragraphs of each file, from the documents of each package."""
+    parts: dict[str, list[str]] = {name: [] for name in FILES}
+    seen: set[str] = set()
+    for package in packages:
+        for number, document in enumerate(package):
+            part = {CHOOSE: "choose.txt", HELD_OUT: "held-out.txt"}.get(number % 20, "train.txt")
+            for paragraph in paragraphs(document):
+                if paragraph not in seen:
+                    seen.add(paragraph)
+                    parts[part].append(paragraph)
+    return parts
+
+
 def make(directory: Path) -> None:
     """Write the three files."""
     directory.mkdir(parents=True, exist_ok=True)
     download(directory)
-    parts: dict[str, list[str]] = {name: [] for name in FILES}
-    seen: set[str] = set()
+    packages = []
     for package, expected in PACKAGES.items():
         name = package.partition("=")[0]
         deb = directory / f"{name}.deb"
         check(deb, expected)
         folder = directory / name
         subprocess.run(["dpkg-deb", "-x", deb, folder], check=True)
-        for number, document in enumerate(documents(package, folder)):
-            part = {CHOOSE: "choose.txt", HELD_OUT: "held-out.txt"}.get(number % 20, "train.txt")
-            for paragraph in paragraphs(document):
-                if paragraph not in seen:
-                    seen.add(paragraph)
-                    parts[part].append(paragraph)
-    for name, kept in parts.items():
+        packages.append(documents(package, folder))
+    for name, kept in split(packages).items():
         path = directory / name
         path.write_text("\n".join(kept) + "\n", encoding="utf-8")
         print(f"{path}: {path.stat().st_size:,} bytes, {sha256(path.read_bytes()).hexdigest()}")

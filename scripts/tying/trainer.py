@@ -217,6 +217,11 @@ def draw(  # [N] -> [batch, context], [batch, context]
     """
     if run.once:
         sequences = drawn_once(run.seed, len(tokens), run.context)
+        needed = run.steps * run.batch
+        if needed > len(sequences):
+            raise ValueError(
+                f"{run.steps} steps need {needed} sequences, and the text has {len(sequences)}"
+            )
         places = sequences[step * run.batch : (step + 1) * run.batch] * run.context
         ids = tokens[places[:, None] + np.arange(run.context + 1)]
         return ids[:, :-1], ids[:, 1:]
