@@ -18,7 +18,8 @@ Figures have short names. Those of a row of runs.ROWS are
 Figures of earlier runs, whose code has ended, are sums of terms in figures.json. A term is a
 measure of a run, times its sign, which may also be another factor: a half for the mean of two
 measures, or bits per byte for a nat per token. With "above" it is a count: 1 where the measure is
-above that number. A name begins with the number of a claim of the page claims.md, such as 3:attention,cost.
+above that number. A name begins with the number of a claim of the page claims.md, such as
+3:attention,cost.
 """
 
 import json

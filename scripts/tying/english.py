@@ -100,10 +100,14 @@ def download(directory: Path) -> None:
         folder.rmdir()
 
 
+class AnotherFile(Exception):
+    """A file is not the one of which this program knows the SHA-256."""
+
+
 def check(path: Path, expected: str) -> None:
     found = sha256(path.read_bytes()).hexdigest()
     if found != expected:
-        sys.exit(f"{path}: the SHA-256 is {found}, and this program is for {expected}")
+        raise AnotherFile(f"{path}: the SHA-256 is {found}, expected {expected}")
 
 
 def split(packages: Iterable[Iterable[str]]) -> dict[str, list[str]]:
@@ -142,4 +146,7 @@ def make(directory: Path) -> None:
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit("usage: english.py DIRECTORY")
-    make(Path(sys.argv[1]))
+    try:
+        make(Path(sys.argv[1]))
+    except (AnotherFile, OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"english.py: error: {error}")
