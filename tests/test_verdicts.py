@@ -140,6 +140,35 @@ def test_a_module_that_returns_no_logits_fails(torch, torch_gpt2s):
             assert_same_gpt2(torch_gpt2s.OwnNames(module), MODEL, IDS)
 
 
+NOT_LOGITS = {
+    "the likeliest tokens": lambda logits: logits.argmax(-1),
+    "of the last token": lambda logits: logits[:, -1:],
+    "of one token more": lambda logits: logits[:, [0, *range(logits.shape[1])]],
+    "of fewer tokens of the vocabulary": lambda logits: logits[..., :100],
+    "a loss": lambda logits: logits.mean(),
+    "a list": lambda logits: [logits],
+}
+
+
+@pytest.mark.parametrize("returned", NOT_LOGITS)
+def test_a_right_output_matrix_of_a_module_that_returns_no_logits(torch_gpt2s, returned):
+    """lm_head computes the right logits, and a user of the module does not get them."""
+    nano_gpt = torch_gpt2s.nano_gpt(MODEL)
+    change = NOT_LOGITS[returned]
+    nano_gpt.register_forward_hook(lambda module, arguments, logits: change(logits))
+    with pytest.raises(AssertionError, match=NOT_ENOUGH + "logits: not compared\n"):
+        assert_same_gpt2(nano_gpt, MODEL, IDS)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's, on tracing
+def test_a_module_that_torch_has_traced(torch, torch_gpt2s):
+    """Python knows no signature of its forward."""
+    for wrong, same in (({}, True), (WRONG["scaled"], False)):
+        module = torch_gpt2s.TiedByHand(MODEL, **wrong).eval()
+        traced = torch.jit.trace(module, torch.from_numpy(IDS))
+        assert compare(MODEL, traced, IDS, trials=0).same is same
+
+
 def test_a_module_that_takes_other_arguments(torch):
     message = "failed on these ids: .*; if it takes more than ids, give a function from ids to "
     with pytest.raises(ArgumentError, match=message):
@@ -188,6 +217,21 @@ def test_gradients_are_needed_if_there_are_targets(missing):
     with pytest.raises(AssertionError, match=NOT_ENOUGH + sentence):
         assert_same_gpt2(given, UNTIED, IDS, TARGETS)
     assert_same_gpt2({"logits": UNTIED(IDS), **gradients}, UNTIED, IDS, TARGETS)
+
+
+def test_gradients_smaller_than_their_rounding_are_not_compared():
+    """The model is so sure of each target that zeros are as near to its gradients as ours are."""
+    model = random_model()
+    for name in ("ln_f.weight", "ln_f.bias"):  # so all logits are 40 times as large
+        model = changed(model, name, lambda array: 40 * array)
+    ids = np.random.default_rng(1).integers(TINY.vocab_size, size=(2, 9))
+    logits = model(ids)
+    targets = logits.argmax(-1)
+    _, gradients = tiedgpt.loss_and_gradients(model, ids, targets)
+    zeros = {name: 0 * gradient for name, gradient in gradients.items()}
+    report = compare(model, {"logits": logits, **zeros}, ids, targets)
+    assert report.same is None
+    assert str(report).startswith("gradients: not compared\n")
 
 
 def test_gradients_without_logits():

@@ -107,7 +107,8 @@ def untied_module_sentences(theirs: Any, model: GPT2) -> list[str]:
 def record_module(torch: Any, module: Any, ids: Array, vocab_size: int) -> dict[str, Any]:
     """A torch module's activations under its modules' names, without dropout, and its logits.
 
-    What the module returns comes last, under the name logits. Afterwards the module has no hooks of
+    What the module returns comes last, under the name logits. If it has not their shape, there are
+    no logits, whatever an lm_head computes. Afterwards the module has no hooks of
     ours, and each part is in the mode in which it was. Raises ArgumentError if nothing is recorded.
     """
     recorder = Recorder(torch)
@@ -117,7 +118,7 @@ def record_module(torch: Any, module: Any, ids: Array, vocab_size: int) -> dict[
         device = first_parameter.device
     batch = torch.as_tensor(np.atleast_2d(ids), dtype=torch.long, device=device)
     arguments = [batch]
-    if "targets" in signature(module.forward).parameters:
+    if reads_targets(module):
         arguments = [batch, batch]  # nanoGPT computes all logits only if it gets targets
     advice = "give a function from ids to logits"
     # What is entered in the ExitStack is undone at its end, also after an error.
@@ -136,12 +137,23 @@ def record_module(torch: Any, module: Any, ids: Array, vocab_size: int) -> dict[
     logits = as_logits(returned_logits(returned), batch.shape, vocab_size)
     if logits is not None:
         arrays["logits"] = logits
+    else:
+        # Its lm_head may be right, and what it returns wrong. What a user gets counts.
+        arrays = {name: array for name, array in arrays.items() if our_name(name) != "logits"}
     if not arrays:
         raise ArgumentError(
             f"{type(module).__name__} returns no logits, and has no module of a GPT-2, such as "
             f"h.0.attn.c_attn or blocks.0.mlp: {advice}"
         )
     return arrays
+
+
+def reads_targets(module: Any) -> bool:
+    """Whether the module's forward has an argument `targets`, as nanoGPT's has."""
+    try:
+        return "targets" in signature(module.forward).parameters
+    except ValueError:  # of a module of torch.jit, Python knows no signature
+        return False
 
 
 def as_logits(returned: Any, shape: tuple[int, int], vocab_size: int) -> Any:
