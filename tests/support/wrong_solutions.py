@@ -32,6 +32,13 @@ def merge_with_overlaps(ids, pair, new_id):
     return [new_id if tuple(ids[n : n + 2]) == pair else ids[n] for n in range(len(ids))]
 
 
+def merge_in_a_text(ids, pair, new_id):
+    """15, 6 has the text of 5, 6 in it."""
+    text = " ".join(map(str, ids))
+    first, second = pair
+    return [int(word) for word in text.replace(f"{first} {second}", str(new_id)).split()]
+
+
 def merge_the_first_pair(ids, pair, new_id):
     for n in range(len(ids)):
         if tuple(ids[n : n + 2]) == pair:
@@ -265,8 +272,13 @@ WRONG_SOLUTIONS = {
         ("yours merges nothing", lambda ids, pair, new_id: list(ids)),
         ("yours merges the first pair only", merge_the_first_pair),
         (UNKNOWN, lambda ids, pair, new_id: [new_id]),
+        (UNKNOWN, merge_in_a_text),
     ],
     (2, "layer_norm"): [
+        (
+            "yours has a layer norm with epsilon 1e-05",
+            lambda x, weight, bias, eps: right.layer_norm(x, weight, bias, 1e-5),
+        ),
         (
             "yours has a layer norm with epsilon 1e-06",
             lambda x, weight, bias, eps: right.layer_norm(x, weight, bias, 1e-6),
@@ -361,6 +373,10 @@ WRONG_SOLUTIONS = {
         (UNKNOWN, lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**2)))),
     ],
     (7, "transformer_block"): [
+        (
+            "yours has a layer norm with epsilon 1e-05",
+            lambda resid, block, n_head, eps: right.transformer_block(resid, block, n_head, 1e-5),
+        ),
         ("yours lacks the residual connection", block_without_a_residual_connection),
     ],
     (8, "output_matrix"): [
