@@ -309,6 +309,64 @@ def test_a_head_of_which_a_part_is_another_parameter(torch, one_matrix, name):
         assert_one_matrix(one_matrix)
 
 
+INPUTS = {  # of which a part is another parameter
+    "odd tokens": lambda torch, W, other, ids: torch.where(
+        ids[..., None] % 2 == 1, other[ids], W[ids]
+    ),
+    "all tokens but one": lambda torch, W, other, ids: torch.where(
+        ids[..., None] > 0, other[ids], W[ids]
+    ),
+    "all positions but one": lambda torch, W, other, ids: torch.cat(
+        [W[ids[:, :1]], other[ids[:, 1:]]], 1
+    ),
+    "one token for all": lambda torch, W, other, ids: W[0 * ids],
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_an_input_of_which_a_part_is_another_parameter(torch, one_matrix, name):
+    one_matrix.W = torch.nn.Parameter(torch.randn(40, 5))
+    one_matrix.other = torch.nn.Parameter(torch.randn(40, 5))
+    assert_one_matrix(one_matrix)
+    one_matrix.lookup = lambda W, ids: INPUTS[name](torch, W, one_matrix.other, ids)
+    message = r"^gradient: nothing of it comes from the input of \d of the 6 tokens"
+    with pytest.raises(AssertionError, match=message):
+        assert_one_matrix(one_matrix)
+    if name in ("odd tokens", "all tokens but one"):
+        with pytest.raises(AssertionError, match=message.replace("6", "5")):
+            assert_one_matrix(one_matrix, batch=torch.tensor([[0, 1, 3, 5, 7]]))
+
+
+def test_an_input_with_a_token_of_padding(torch, one_matrix):
+    """torch gives its row no gradient."""
+    one_matrix.W = torch.nn.Parameter(torch.randn(40, 5))
+    for padding in (0, 1):
+        one_matrix.lookup = lambda W, ids, padding=padding: torch.nn.functional.embedding(
+            ids, W, padding_idx=padding
+        )
+        assert_one_matrix(one_matrix)
+
+
+COLUMNS = {  # the last three of five columns
+    "another parameter": lambda torch, W, other: torch.cat([W[:, :2], other[:, 2:]], 1),
+    "detached": lambda torch, W, other: torch.cat([W[:, :2], W[:, 2:].detach()], 1),
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns_that_are_another_parameter(torch, one_matrix, name):
+    def mixed(W):
+        return COLUMNS[name](torch, W, one_matrix.other)
+
+    one_matrix.unembed = lambda W, x: x @ mixed(W).T
+    with pytest.raises(AssertionError, match=r"^gradient: nothing .* output of 3 of 5 columns"):
+        assert_one_matrix(one_matrix)
+    one_matrix.unembed = lambda W, x: x @ W.T
+    one_matrix.lookup = lambda W, ids: mixed(W)[ids]
+    with pytest.raises(AssertionError, match=r"^gradient: nothing .* input of 3 of 5 columns"):
+        assert_one_matrix(one_matrix)
+
+
 def test_a_head_that_has_more_rows(torch, one_matrix):
     one_matrix.unembed = lambda W, x: x @ torch.cat([W, one_matrix.other]).T
     with pytest.raises(AssertionError, match=r"returns 26 logits .* has 13 rows"):

@@ -20,12 +20,16 @@ def assert_tied(model: Any, optimizer: Any = None, batch: Any = None, matrices: 
     """Raise AssertionError, which says what failed, unless the model's two matrices are one.
 
     The input matrix and the output matrix have one storage. The gradient of a batch reaches it from
-    the input, and from the output of each token. The optimizer, if it is given, holds the matrix
-    once, and after one step both are equal. Afterwards the modes, attributes, parameters, buffers,
-    gradients, the optimizer and torch's random state are as before.
+    the input of half of its tokens or more, and from the output of each token; from both in three
+    of four columns or more. (A row of padding and the zeros of a ReLU have no gradient.) The
+    optimizer, if it is given, holds the matrix once, and after one step both are equal. Afterwards
+    the modes, attributes, parameters, buffers, gradients, the optimizer and torch's random state
+    are as before.
 
-    Not looked at: what a loss adds to the logits; of a torch module, the output of the tokens of
-    your own batch, and rows for which it returns no logit.
+    Not looked at: what a loss adds to the logits; the input of tokens that are not in the batch; of
+    a torch module, the input of single tokens of a tuple or dict, the mode of training, the output
+    of the tokens of your own batch, rows for which it returns no logit, and whether the logits of
+    each position are those of this matrix.
 
     model: a GPT2, or a torch module of any kind. It returns logits [..., V], or an object, dict or
         tuple that has them.

@@ -105,34 +105,76 @@ def check_gradient(module: Any, batch: Any, wte: Any) -> None:
     if not wte.requires_grad:
         raise AssertionError("gradient: the input matrix has requires_grad=False")
     V = len(wte)
-    own, other = torch.zeros(2, V, dtype=torch.bool)  # has row v a gradient from these logits?
+    # Has an entry of row v a gradient from these logits?
+    own, other = torch.zeros(2, *wte.shape, dtype=torch.bool)
     for half, ids in enumerate(two_batches(wte) if batch is None else [batch, batch]):
         logits = logits_of(module, ids, V)
         (gradient,) = gradients(contrast(logits, half), [wte])
-        has_gradient = gradient.any(dim=1).cpu()
-        in_half = torch.arange(V) % 2 == half
+        has_gradient = gradient.ne(0).cpu()
+        in_half = (torch.arange(V) % 2 == half)[:, None]
         own |= has_gradient & in_half
         other |= has_gradient & ~in_half
-    if not other.any():
+    is_input = other.any(dim=1)
+    if not is_input.any():
         raise AssertionError(
             "gradient: nothing of it comes from the input: the input is detached, or reads another "
             "parameter"
         )
-    count = other.sum()
+    count = is_input.sum()
     if count > V / 2:
         raise ArgumentError(
             f"the two uses cannot be told apart: each logit depends on the rows of {count} of {V} "
             f"tokens. Pass a batch= of fewer tokens, and return logits [..., {V}], no "
             f"probabilities; they are {list(logits.shape)}"
         )
-    missing = ~own
+    missing = ~own.any(dim=1)
     if batch is not None:  # of two_batches, each shows the output of the other one's tokens
-        missing &= ~other
+        missing &= ~is_input
     missing = missing[: logits.shape[-1]].nonzero().flatten().tolist()
     if missing:
         raise AssertionError(
             f"gradient: nothing of it comes from the output of {len(missing)} of {V} tokens, the "
             f"first is token {missing[0]}: the output is detached, or reads another parameter"
+        )
+    check_tokens(is_input, two_batches(wte) if batch is None else [batch])
+    check_columns("input", other[is_input])
+    check_columns("output", own[~is_input])
+
+
+def check_tokens(is_input: Any, batches: list[Any]) -> None:
+    """Raise AssertionError if the input does not read the rows of half of a batch's tokens.
+
+    Of an odd number, the smaller half is enough. The row of a padding token has no gradient, and a
+    module need not read the last token. Nothing is looked at if the batch is a tuple or a dict, in
+    which ids are not told from other arguments.
+    """
+    import torch
+
+    read = is_input.nonzero().flatten()
+    for batch in batches:
+        if not torch.is_tensor(batch) or batch.is_floating_point():
+            continue
+        ids = batch.unique().cpu()
+        missing = ids[~torch.isin(ids, read)].tolist()
+        if len(missing) > (len(ids) + 1) / 2:
+            raise AssertionError(
+                f"gradient: nothing of it comes from the input of {len(missing)} of the {len(ids)} "
+                f"tokens in a batch, the first is token {missing[0]}: the input is detached there, "
+                "or reads another parameter"
+            )
+
+
+def check_columns(use: str, has_gradient: Any) -> None:
+    """Raise AssertionError if more than a quarter of the columns have no gradient from a use.
+
+    Some may have none: a ReLU makes them 0 for a few tokens. has_gradient: [tokens, columns].
+    """
+    missing = (~has_gradient.any(dim=0)).nonzero().flatten().tolist()
+    D = has_gradient.shape[1]
+    if len(missing) > D / 4:
+        raise AssertionError(
+            f"gradient: nothing of it comes from the {use} of {len(missing)} of {D} columns, the "
+            f"first is column {missing[0]}: the {use} is detached there, or reads another parameter"
         )
 
 
