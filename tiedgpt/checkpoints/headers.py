@@ -22,7 +22,8 @@ from .files import (
 )
 from .json_files import MAX_TEXT, parse_json, read_json
 from .places import SHIPPED, check_name, discard_note, find_here
-from .safetensors import Tensor, header_length, parse_header
+from .safetensors import header_length, parse_header
+from .stored import Tensor
 
 # Bytes. A quantised mixture of experts in one file has a header of 10 million.
 MAX_HEADER = 1 << 24

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from ..checkpoints.state_dicts import rename_arrays
 from ..errors import COUNT, ArgumentError, short_repr
 from ..gpt2.backward import loss_and_gradients
 from ..gpt2.checks import check_ids, check_targets
@@ -32,7 +33,6 @@ from .conventions import (
     our_name,
     shape_error,
     translate_activations,
-    translate_parameters,
 )
 from .mistakes import DIGITS_OF_HALVES, mistakes_in, rounded
 from .places import Scope, Trial, Wrong, compute_activation, compute_activations, trials_of
@@ -263,7 +263,7 @@ def gradients_among(values: Mapping[Any, Any]) -> Parameters:
     for name, value in values.items():
         if is_parameter(our_name(name)):
             gradients[name] = value
-    return translate_parameters(gradients)
+    return rename_arrays(gradients).tensors
 
 
 def rounding_note(rows: list[ReportRow], theirs: Mapping[str, Array]) -> str:

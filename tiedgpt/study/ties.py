@@ -10,7 +10,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from ..checkpoints.headers import AnyModel
-from ..checkpoints.safetensors import FLOATS, Tensor
+from ..checkpoints.stored import FLOATS, Tensor
 from ..errors import CheckpointError, short_repr
 from .counting import count_like_llama, count_stored, matrix_shape, text_config
 
