@@ -17,7 +17,6 @@ vocabulary.py       tokenizers: the files that are read, and those that are writ
 writing.py          checkpoints as transformers has them, written
 folder.py           the small files beside the weights, read once
 json_files.py       text files and JSON
-headers.py          models of other kinds: config.json and headers, here or on the hub
 """
 
 from pathlib import Path

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
-from ..checkpoints.headers import AnyModel
+from ..checkpoints.opened import Opened
 from ..checkpoints.stored import FLOATS, Tensor
 from ..errors import CheckpointError, short_repr
 from .counting import count_like_llama, count_stored, matrix_shape, text_config
+from .headers import HubModel
 
 Report = dict[str, Any]
 
@@ -85,6 +86,33 @@ NEVER_TIED = (
 # Kinds with more than one embedding, of which a file may have one: what it holds is not clear.
 MORE_EMBEDDINGS = ("prophetnet",)
 
+# The kinds that were made small, saved in each state and loaded again with transformers 5.24, as
+# causal language models. How another kind is read is not known.
+MEASURED = frozenset(
+    """
+    afmoe apertus apertus1p5_text arcee aria_text axk1 axk2 bailing_hybrid bamba bart beam
+    bert bert-generation big_bird bigbird_pegasus biogpt bitnet blenderbot blenderbot-small
+    bloom camembert codegen cohere cohere2 cohere2_moe cpmant ctrl cwm data2vec-text
+    deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 diffllama doge dory electra emu3 ernie
+    ernie4_5 ernie4_5_moe exaone exaone4 exaone_moe falcon falcon_mamba flex_olmo flint fuyu
+    gemma gemma2 gemma3 gemma3_text gemma4 gemma4_text gemma4_unified gemma4_unified_assistant
+    gemma4_unified_text git glm glm4 glm4_moe glm4_moe_lite glm_moe_dsa got_ocr2 gpt-sw3 gpt2
+    gpt_bigcode gpt_neo gpt_neox gpt_neox_japanese gpt_oss gptj granite granite_swa granitemoe
+    granitemoe_swa granitemoehybrid granitemoeshared helium hrm_text hunyuan_v1_dense hy_v3
+    hy_v4 hyperclovax inkling2_loop_text inkling2_text inkling_text internlm3 iquestcoder
+    jais2 jamba jetmoe kimi_linear kolibri1 laguna lara_mini lfm2 lfm3 llama llama4
+    llama4_text longcat_flash mamba mamba2 marian mbart megatron-bert mellum mimo_v2_flash
+    minicpm3 minimax minimax_m2 minimax_m3_vl_text ministral3 mistral mixtral mllama
+    modernbert-decoder moshi moss_transcribe_diarize mpt mvp nanochat nemotron nemotron_h olmo
+    olmo2 olmo3 olmoe openai-gpt opt pegasus persimmon phi phi3 phi4_multimodal phimoe plbart
+    prophetnet qwen2 qwen2_moe qwen3 qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen3_5_text
+    qwen3_moe qwen3_next qwen4_exp qwen4_exp_text recurrent_gemma rembert roberta
+    roberta-prelayernorm roc_bert roformer rwkv sarvam_mla sarvam_moe seed_oss smollm3
+    solar_open stablelm starcoder2 trocr vaultgemma whisper xglm xlm xlm-roberta
+    xlm-roberta-xl xlnet xlstm xmod youtu zamba2
+    """.split()  # noqa: SIM905 (a list of names is longer)
+)
+
 
 class Reading(NamedTuple):
     """What programs make of a flag and of what the files hold."""
@@ -138,7 +166,7 @@ READINGS: dict[tuple[bool | None, str | None], Reading] = {
 }
 
 
-def tie_report(name: str, model: AnyModel) -> Report:
+def tie_report(name: str, model: Opened | HubModel) -> Report:
     """What `check` says of a model. A value is None if it is not known.
 
     "flag" is what config.json says, "holds" what the files have: "embedding" or "head" if they have
@@ -147,11 +175,11 @@ def tie_report(name: str, model: AnyModel) -> Report:
     "random head", "random embedding" or "error"; they are not known for matrices without "usual"
     names. Raises CheckpointError.
     """
-    flag = read_flag(model.config)
-    tensors = model.read_tensors()
-    matrices = find_matrices(model.config, tensors)
+    flag = read_flag(model.said)
+    tensors = model.stored
+    matrices = find_matrices(model.said, tensors)
     holds, equal_rows, compared_rows = what_is_held(model, matrices)
-    is_usual = have_usual_names(model.config, matrices.stored)
+    is_usual = have_usual_names(model.said, matrices.stored)
     reading = read(flag, holds if is_usual else None)
     embedding, head = matrices.embedding, matrices.head
     if embedding is not None and embedding.dtype not in FLOATS:
@@ -174,14 +202,14 @@ def tie_report(name: str, model: AnyModel) -> Report:
     }
 
 
-def size_report(name: str, model: AnyModel) -> Report:
+def size_report(name: str, model: Opened | HubModel) -> Report:
     """What `params` says of a model that is no GPT-2. "source" is where the counts are from.
 
     Raises CheckpointError if they are not known.
     """
-    tensors = model.read_tensors(required=False)
-    matrices = find_matrices(model.config, tensors).countable
-    shape: tuple[int, ...] | None = matrix_shape(model.config)
+    tensors = model.stored if model.has_weights else {}
+    matrices = find_matrices(model.said, tensors).countable
+    shape: tuple[int, ...] | None = matrix_shape(model.said)
     if tensors:
         source = "the headers of the weights"
         numbers = count_stored(tensors, matrices)
@@ -189,11 +217,11 @@ def size_report(name: str, model: AnyModel) -> Report:
         reason = "its two matrices are not clear, or it is quantised"
     else:
         source = "config.json"
-        numbers = count_like_llama(model.config)
+        numbers = count_like_llama(model.said)
         reason = "there are no weights, and config.json is not of a kind that is counted from it"
     if numbers is None:
         raise CheckpointError(f"{name}: its parameters are not known: {reason}")
-    flag = read_flag(model.config)
+    flag = read_flag(model.said)
     return {"model": name, "flag": flag, "shape": shape, "source": source, **numbers}
 
 
@@ -206,6 +234,8 @@ def read(flag: Report, holds: str | None) -> Reading:
     reading = reading._replace(
         transformers=READINGS.get((by_transformers, holds), UNKNOWN).transformers
     )
+    if flag["kind"] not in MEASURED:
+        reading = reading._replace(transformers=None, mend="")  # a mend was not tried either
     if flag["class_without_head"] is not None and holds == "embedding":
         return reading._replace(conflict="", mend="")  # no program needs a head
     if is_never_tied and holds in ("embedding", "head"):
@@ -216,13 +246,12 @@ def read(flag: Report, holds: str | None) -> Reading:
         return reading
     # Both flags contradict each other.
     outer_value, nested_value = ("true", "false") if flag["outer"] else ("false", "true")
-    return Reading(
-        reading.transformers,
-        None,
-        f"text_config in config.json says {nested_value}, but the model around it is "
-        f"{outer_value}, which transformers goes by",
-        f'write "{FLAG}": {outer_value} into text_config, too',
+    conflict = (
+        f"text_config in config.json says {nested_value}, but the model around it says "
+        f"{outer_value}, and programs differ in the one that they go by"
     )
+    # Some kinds are tied by either flag, so a flag is not said to be wrong.
+    return Reading(reading.transformers, None, conflict, mend="")
 
 
 # What config.json says
@@ -384,7 +413,7 @@ def could_be_matrix(tensor: Tensor, shape: tuple[int, ...] | None) -> bool:
     return V in tensor.shape or (D in tensor.shape and max(tensor.shape) > V)
 
 
-def what_is_held(model: AnyModel, matrices: Matrices) -> tuple[str | None, int | None, int | None]:
+def what_is_held(model: Opened | HubModel, matrices: Matrices) -> tuple[str | None, int | None, int | None]:
     """The "holds", "equal_rows" and "compared_rows" of tie_report."""
     stored = matrices.stored
     if len(stored) == 2 and matrices.has_quantised:
