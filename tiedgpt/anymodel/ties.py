@@ -413,7 +413,9 @@ def could_be_matrix(tensor: Tensor, shape: tuple[int, ...] | None) -> bool:
     return V in tensor.shape or (D in tensor.shape and max(tensor.shape) > V)
 
 
-def what_is_held(model: Opened | HubModel, matrices: Matrices) -> tuple[str | None, int | None, int | None]:
+def what_is_held(
+    model: Opened | HubModel, matrices: Matrices
+) -> tuple[str | None, int | None, int | None]:
     """The "holds", "equal_rows" and "compared_rows" of tie_report."""
     stored = matrices.stored
     if len(stored) == 2 and matrices.has_quantised:

@@ -25,8 +25,9 @@ from urllib.parse import urlsplit
 from ..atomic import remove_unfinished, replaced_file
 from ..errors import ArgumentError, CheckpointError, ConfigError, TiedGPTError, short_repr
 from ..gpt2.config import Config
-from .files import ADAPTER, CONFIG, MERGE, WEIGHTS, check_weight_map, read_config
+from .files import ADAPTER, CONFIG, MERGE, WEIGHTS, check_weight_map
 from .json_files import parse_json
+from .opened import Opened
 from .places import (
     DEFAULT_MODEL,
     INDEX,
@@ -229,7 +230,7 @@ def _fetch_small_files(repository: "Repository", folder: Path, config: bytes) ->
     if any((folder / file).exists() for file in ("merges.txt", "tokenizer.json")):
         read_tokenizer(folder)
     _write(folder / CONFIG, config)
-    read_config(folder)  # with generation_config.json
+    _ = Opened(folder).config_as_said  # with generation_config.json
 
 
 def _write(path: Path, content: bytes) -> None:

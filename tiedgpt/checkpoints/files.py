@@ -54,7 +54,6 @@ ADAPTER = "adapter_config.json"  # written by peft, for what is added to the wei
 NOT_WEIGHTS = ("optimizer.pt", "scheduler.pt", "training_args.bin")  # written by a Trainer
 
 
-
 def weights_file(model: Path) -> Path | None:
     """The file of a model's weights, or the index of several; None if it has none.
 

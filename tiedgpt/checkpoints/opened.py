@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from ..errors import ArgumentError, CheckpointError, ConfigError, TiedGPTWarning, short_repr
 from ..gpt2.checks import check_parameters
@@ -42,9 +41,7 @@ CONTRADICTION = (
     'transformers 5 reads it; transformers 4 reads it as tied, as head "tied" does here; for '
     'untied everywhere, write "tie_word_embeddings": false into config.json'
 )
-NO_CHECKPOINT = (
-    "is not a checkpoint: expected a directory, a file of weights or a config.json"
-)
+NO_CHECKPOINT = "is not a checkpoint: expected a directory, a file of weights or a config.json"
 # What describes the tokenizer and the generation of a model, and is copied with it.
 COPIED = (
     "merges.txt",
@@ -143,8 +140,7 @@ class Opened:
             return tensorflow.config_of(hparams, folder.path / tensorflow.HPARAMS)
         if not self.said and not folder.has(CONFIG):
             raise CheckpointError(
-                f"{folder.path} is not a checkpoint: it has no {CONFIG}"
-                f"{what_is_there(folder.path)}"
+                f"{folder.path} is not a checkpoint: it has no {CONFIG}{what_is_there(folder.path)}"
             )
         file = CONFIG
         try:

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +142,9 @@ def unknown_parameter(name: str, theirs: Any) -> ArgumentError:
     _, number = with_N(name)
     known = [each.replace("N", number or "N") for each in all_names()]
     alike = nearest_names(name, known)
-    return ArgumentError(f"{short_repr(theirs)} is no parameter of a GPT-2; the nearest are {alike}")
+    return ArgumentError(
+        f"{short_repr(theirs)} is no parameter of a GPT-2; the nearest are {alike}"
+    )
 
 
 def as_floats(value: Any, name: str) -> np.ndarray:

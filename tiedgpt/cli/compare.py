@@ -17,12 +17,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints import find_model
 from ..comparison.compare import compare
 from ..comparison.recording import KINDS, read_arrays
 from ..errors import ArgumentError
 from . import models, options
-from .messages import ProgressBar, note
+from .messages import ProgressBar
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,8 +47,7 @@ def run(args: argparse.Namespace) -> None:
     if not arrays:
         raise ArgumentError(f"{args.file} has no activations beside `ids`")
 
-    _, path = find_model(args.model, note)
-    model = models.load(path, args.head)
+    model = models.load(models.open_model(args.model), args.head)
     # Each trial reports how many there are, so a total of 1 lasts until the first is done.
     with ProgressBar("trying known mistakes", total=1, unit="mistake") as bar:
 

@@ -107,11 +107,12 @@ def run(args: argparse.Namespace) -> None:
 
     # Everything is checked before the weights are read, which takes longer.
     prompt = "" if is_interactive else read_prompt(args.prompt)
-    name, path, config, tokenizer = models.find(args.model)
+    opened = models.open_model(args.model)
+    config, tokenizer = opened.config, opened.tokenizer
     ids = [] if is_interactive else prompt_ids(prompt, tokenizer, config, args)
 
     start = time.perf_counter()
-    heads = models.load_heads(path, args.head)
+    heads = models.load_heads(opened, args.head)
     load_s = time.perf_counter() - start
 
     if is_interactive:
@@ -120,7 +121,7 @@ def run(args: argparse.Namespace) -> None:
     seed = seed_or_new(args.seed)
     answers = [Answer(args, sampling, tokenizer, model, ids, seed) for model in heads]
     if args.json:
-        question = {"model": name, "prompt": prompt, "prompt_ids": ids}
+        question = {"model": opened.name, "prompt": prompt, "prompt_ids": ids}
         print_json_by_head(question, [answer.report(load_s) for answer in answers])
     else:
         for answer in answers:

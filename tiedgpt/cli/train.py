@@ -28,8 +28,7 @@ from typing import Any
 import numpy as np
 
 from ..atomic import check_new
-from ..checkpoints import find_model, read_config, read_tokenizer
-from ..checkpoints.files import copied_files
+from ..checkpoints import load_tokenizer
 from ..checkpoints.vocabulary import tokenizer_files
 from ..errors import ArgumentError
 from ..evaluation import bits_per_nat
@@ -167,16 +166,16 @@ def new_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Tokenizer
         if args.vocab_size is not None and tokenizer.vocab_size < args.vocab_size:
             note(f"the text gives no more than {tokenizer.vocab_size} tokens")
     else:
-        _, path = find_model(args.source, note)
-        context = min(256, read_config(path).n_ctx)
+        opened = models.open_model(args.source)
+        context = min(256, opened.config.n_ctx)
         defaults = {"steps": 200, "batch": 4, "lr": 1e-4, "context": context}
         settings = replace(settings, **(defaults | given))
-        tokenizer = read_tokenizer(path)
+        tokenizer = opened.tokenizer
         head = args.head
         if head is None and args.only == "head":  # there must be a W_U to train
             head = "untied"
-        model = models.load(path, head)
-        others = copied_files(path, note)
+        model = models.load(opened, head)
+        others = opened.copied_files(note)
     if args.embd_pdrop is not None:
         model = with_dropout(model, args.embd_pdrop)
 
@@ -186,7 +185,7 @@ def new_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Tokenizer
 
 def resumed_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Tokenizer]:
     """The training in the directory of --resume, and its tokenizer."""
-    tokenizer = read_tokenizer(args.resume)
+    tokenizer = load_tokenizer(args.resume)
     tokens, held_out = encode_parts(tokenizer, text, args.allow_special)
     trainer = Trainer.resume(args.resume, tokens, held_out, args.steps)
     if trainer.step == trainer.settings.steps:

@@ -96,6 +96,7 @@ NAMES_NOT_COMPARED = [
     "lnf_rstd",
 ]
 
+
 def is_parameter(ours: str) -> bool:
     """Whether our name is that of a parameter, not of an activation."""
     return ours.endswith((".weight", ".bias"))
