@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
+from ..checkpoints.names import modules_of
 from ..checkpoints.opened import Opened
 from ..checkpoints.stored import FLOATS, Tensor
 from ..errors import CheckpointError, short_repr
@@ -18,17 +19,25 @@ from .headers import HubModel
 Report = dict[str, Any]
 
 FLAG = "tie_word_embeddings"
-# The last parts of the names of modules: transformer.wte is an embedding, lm_head is a head.
+# The last parts of the names of modules: transformer.wte is an embedding, lm_head is a head. Those
+# of GPT-2s are in checkpoints/names.py.
 EMBEDDINGS = (
+    *modules_of("wte"),
     "embed_tokens",
-    "wte",
     "word_embeddings",
     "embed_in",
     "tok_embeddings",
     "tokens_embed",
     "embeddings",
 )
-HEADS = ("lm_head", "embed_out", "output", "decoder", "output_projection", "proj_out", "head")
+HEADS = (
+    *modules_of("lm_head"),
+    "embed_out",
+    "output",
+    "decoder",
+    "output_projection",
+    "proj_out",
+)
 IN_A_LAYER = re.compile(r"(^|\.)(h|layers?|blocks?)\.\d+\.")
 # Tables of something else than tokens, or for the layers: never one of the two matrices.
 OTHER_TABLE = re.compile(r"wpe|position|pos_emb|token_type|per_layer")
@@ -387,7 +396,9 @@ def modules_outside_layers(tensors: dict[str, Tensor]) -> dict[str, dict[str, Te
     """
     modules: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
-        module, _, part = name.rpartition(".")
+        module, dot, part = name.rpartition(".")
+        if dot == "":  # in OpenAI's files, model/wte
+            module = name
         if part != "bias" and not IN_A_LAYER.search(name) and not OTHER_TABLE.search(name):
             modules.setdefault(module, {})[part] = tensor
     return modules

@@ -241,7 +241,7 @@ def with_N(name: str) -> tuple[str, str]:
 
 def all_names() -> list[str]:
     """The names in all layouts, with N for the layer."""
-    names = {}  # whose keys are in the order of the table, each once
+    names: dict[str, Part] = {}  # whose keys are in the order of the table, each once
     for layout in LAYOUTS:
         names |= layout.parts
     return list(names)

@@ -94,7 +94,9 @@ class Opened:
 
     @cached_property
     def saved(self) -> SavedFile:
-        """What the files of the weights hold. No values are read."""
+        """What the files of the weights hold: nothing, if the model is a config.json by itself."""
+        if self.path.suffix == ".json" and not self.path.is_dir():
+            return SavedFile({})
         return read_weights(self.path)
 
     @property
@@ -114,26 +116,26 @@ class Opened:
     @cached_property
     def config_as_said(self) -> Config:
         """The Config that the files say. A ckpt.pt of nanoGPT has the head of its weights."""
-        if self._config_is_nano_gpts() and self.has_other_head:
+        if self._config_in_weights is not None and self.has_other_head:
             return self._config.with_head("untied")
         return self._config
 
-    def _config_is_nano_gpts(self) -> bool:
-        """Whether the weights are a ckpt.pt of nanoGPT, which has the configuration in it."""
-        is_pickle = self.has_weights and self.weights_file.suffix in (".pt", ".pth")
-        return is_pickle and self.saved.model_args is not None
+    @property
+    def _config_in_weights(self) -> Config | None:
+        """The Config in nanoGPT's ckpt.pt, a tied one; None if the weights are in another file."""
+        if self.weights_file is None or self.weights_file.suffix not in (".pt", ".pth"):
+            return None
+        return self.saved.config
 
     @cached_property
     def _config(self) -> Config:
-        """The Config of config.json, OpenAI's hparams.json, or nanoGPT's ckpt.pt, which is tied.
+        """The Config of nanoGPT's ckpt.pt, of OpenAI's hparams.json, or of config.json.
 
         As in transformers, generation_config.json is preferred for the token that ends a text, if
         that file names one.
         """
-        if self._config_is_nano_gpts():
-            from . import pickles  # only for such files, because importing it takes time
-
-            return pickles.config_of(self.saved.model_args, self.weights_file)
+        if self._config_in_weights is not None:
+            return self._config_in_weights
         folder = self.folder
         if self.weights_file == self.path / tensorflow.INDEX:
             hparams = folder.json(tensorflow.HPARAMS)
@@ -170,6 +172,8 @@ class Opened:
         Masks and the tensors of other heads are left out. Names and shapes are not compared with
         those of the Config.
         """
+        if not self.has_weights and self.path.is_file():
+            raise CheckpointError(f"{self.path} has no weights: give its directory")
         plain: dict[str, Tensor] = {}
         for name, tensor in self.stored.items():
             plain_one = plain_name(name)
@@ -239,7 +243,7 @@ class Opened:
         for name in self.tensors:
             if name.endswith(".wte.weight"):
                 prefix = short_repr(name.removesuffix("wte.weight"))
-                return f"; the names of this file begin with {prefix}, so remove that from each of them"
+                return f"; the names of this file begin with {prefix}, so remove it from each"
         return ""
 
     def model(self, head: str | None = None, copy: bool = False) -> GPT2:

@@ -313,7 +313,7 @@ def read_saved(path: Path) -> SavedFile:
     # 1,000 layers of one matrix.
     if sum(tensor.end - tensor.start for tensor in tensors.values()) > 2 * len(memory):
         raise CheckpointError(f"{path}: tensors overlap: they have more values than the file")
-    return SavedFile(tensors, model_args)
+    return SavedFile(tensors, None if model_args is None else config_of(model_args, path))
 
 
 class ListReader:

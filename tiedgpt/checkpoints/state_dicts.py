@@ -60,42 +60,52 @@ def from_state_dict(
 
     Raises ArgumentError, and for `config` what Config and load_model raise.
     """
+    if config is not None and (n_head is not None or fields):
+        raise ArgumentError("pass config, or n_head and other fields, not both")
     check_state_dict(state)
     others = [f"{name}" for name in state if is_of_other_head(f"{name}")]
     if others:
-        warn_of_other_heads("the state dict", others, stacklevel=3)
+        warn_of_other_heads("the state dict", others, stacklevel=2)
     renamed = rename_arrays({name: x for name, x in state.items() if name not in others})
-    arrays = renamed.tensors
-    for name, array in renamed.zero.items():
-        if array.any():
-            raise ArgumentError(f"{name} is not 0, and a GPT-2 has no such parameter")
-    given = None
-    if config is not None:
-        if n_head is not None or fields:
-            raise ArgumentError("pass config, or n_head and other fields, not both")
-        given = as_config(config)
-    says_untied = given is not None and not given.tied
-    if "wte.weight" not in arrays and HEAD in arrays and not says_untied:
-        arrays["wte.weight"] = arrays.pop(HEAD)  # one matrix, under its other name
-    for name in ("wte.weight", "wpe.weight"):
-        if name not in arrays or arrays[name].ndim != 2:
-            raise ArgumentError(f"this is not the state dict of a GPT-2: it has no matrix {name}")
-    wte = arrays["wte.weight"]
-    # A tied model may come with lm_head.weight, a copy of wte.weight.
-    lm_head = arrays.get(HEAD)
-    if lm_head is not None and np.array_equal(lm_head, wte) and not says_untied:
-        del arrays[HEAD]
-    if given is not None:
-        model_config = with_head_of(arrays, given)
+    arrays = with_zeros(renamed)
+    said = None if config is None else as_config(config)
+    keep_one_matrix(arrays, is_tied=said is None or said.tied)
+    if said is not None:
+        model_config = with_head_of(arrays, said)
     else:
         check_fields(fields)
         model_config = config_of_shapes(arrays, n_head, fields)
         warn_of_assumed_fields(model_config, fields, renamed.layout)
-    for name, shape in absent_biases(renamed.layout, arrays).items():
-        arrays[name] = np.zeros(shape)
     # A transposed matrix is a view. A model's arrays are in C order, as those of a checkpoint.
-    parameters = {name: np.asarray(x, wte.dtype, order="C") for name, x in arrays.items()}
-    return GPT2(model_config, parameters)
+    dtype = arrays["wte.weight"].dtype
+    return GPT2(model_config, {n: np.asarray(x, dtype, order="C") for n, x in arrays.items()})
+
+
+def with_zeros(renamed: Renamed) -> Parameters:
+    """The arrays, with biases of 0 if the model has none. Raises ArgumentError.
+
+    Parameters that a GPT-2 lacks must be 0.
+    """
+    for name, array in renamed.zero.items():
+        if array.any():
+            raise ArgumentError(f"{name} is not 0, and a GPT-2 has no such parameter")
+    biases = absent_biases(renamed.layout, renamed.tensors)
+    return renamed.tensors | {name: np.zeros(shape) for name, shape in biases.items()}
+
+
+def keep_one_matrix(arrays: Parameters, is_tied: bool) -> None:
+    """Name the one matrix of a tied model wte.weight, and leave its copy out.
+
+    is_tied: False if a config says that the model has a W_U of its own. Raises ArgumentError if
+    there is no matrix of tokens, or none of positions.
+    """
+    if is_tied and "wte.weight" not in arrays and HEAD in arrays:
+        arrays["wte.weight"] = arrays.pop(HEAD)
+    for name in ("wte.weight", "wpe.weight"):
+        if name not in arrays or arrays[name].ndim != 2:
+            raise ArgumentError(f"this is not the state dict of a GPT-2: it has no matrix {name}")
+    if is_tied and HEAD in arrays and np.array_equal(arrays[HEAD], arrays["wte.weight"]):
+        del arrays[HEAD]
 
 
 def check_state_dict(state: Any) -> None:

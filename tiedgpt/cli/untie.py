@@ -64,6 +64,7 @@ def load_to_untie(opened: Opened, init: str | None) -> GPT2:
     if init is not None:
         return models.load(opened, "tied")
     note(
-        f"config.json of {opened.name} says tied, but the file has a W_U that is not wte.T: it is kept"
+        f"config.json of {opened.name} says tied, but the file has a W_U that is not wte.T: it is "
+        "kept"
     )
     return models.load(opened, "untied")
