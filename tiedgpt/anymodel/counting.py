@@ -4,7 +4,7 @@ import re
 from math import prod
 from typing import Any
 
-from ..checkpoints.stored import FLOATS, Tensor
+from ..checkpoints.tensors import FLOATS, Tensor
 from ..errors import Range
 
 Report = dict[str, Any]

@@ -14,7 +14,7 @@ from ..checkpoints.json_files import MAX_TEXT, parse_json
 from ..checkpoints.opened import Opened
 from ..checkpoints.places import INDEX, SHIPPED, check_name, discard_note, find_here
 from ..checkpoints.safetensors import header_length, parse_header
-from ..checkpoints.stored import Tensor
+from ..checkpoints.tensors import Tensor
 from ..errors import CheckpointError, short_repr
 
 # Bytes. A quantised mixture of experts in one file has a header of 10 million.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ..checkpoints.names import modules_of
 from ..checkpoints.opened import Opened
-from ..checkpoints.stored import FLOATS, Tensor
+from ..checkpoints.tensors import FLOATS, Tensor
 from ..errors import CheckpointError, short_repr
 from .counting import count_like_llama, count_stored, matrix_shape, text_config
 from .headers import HubModel

@@ -12,7 +12,7 @@ files.py            which files of a folder hold the weights, and what is said o
 safetensors.py      the format of most weights
 pickles.py          PyTorch's files, read without running what is in them
 tensorflow.py       OpenAI's own files
-stored.py           a tensor of a file, whose values are not read yet
+tensors.py          a tensor of a file, whose values are not read yet
 vocabulary.py       tokenizers: the files that are read, and those that are written
 writing.py          checkpoints as transformers has them, written
 folder.py           the small files beside the weights, read once

@@ -9,7 +9,7 @@ from . import tensorflow
 from .json_files import READ_MORE, read_json
 from .places import INDEX, PYTORCH, PYTORCH_INDEX
 from .safetensors import read_header
-from .stored import SavedFile, Tensor
+from .tensors import SavedFile, Tensor
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"

@@ -9,7 +9,7 @@ A row has, for each of our modules, the names of its weight and its bias. In a n
     ^H         after one that is stored by head, [H, D, K] in place of [D, H K]; a bias [H, K]
     ^HK        after one that is stored [H, K, D] in place of [H K, D]
 
-Axes of 1 before those of ours are left out.
+An axis of 1 before those of ours is left out.
 
 `by_our_names` gives the tensors of any of these programs our names and our layout. They may be
 arrays, or tensors of a file whose values are not read.
@@ -373,7 +373,7 @@ def in_our_form(tensor: Any, part: Part, join: Join) -> Any:
         by_head = [tensor[head] for head in range(tensor.shape[0])]
         return join(by_head, 0 if part.form == "HK" else -1)
     is_matrix = part.ours.endswith(".weight") and "ln_" not in part.ours
-    while len(tensor.shape) > (2 if is_matrix else 1) and tensor.shape[0] == 1:
+    if len(tensor.shape) == (3 if is_matrix else 2) and tensor.shape[0] == 1:
         tensor = tensor[0]
     if part.form == "T" and len(tensor.shape) == 2:
         return tensor.T

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from ..errors import ArgumentError, CheckpointError, ConfigError, TiedGPTWarning, short_repr
 from ..gpt2.checks import check_parameters
@@ -33,7 +34,7 @@ from .names import (
     warn_of_other_heads,
 )
 from .places import Note, discard_note
-from .stored import AnyTensor, SavedFile, Tensor, have_same_values, join, zeros
+from .tensors import AnyTensor, SavedFile, Tensor, have_same_values, join, zeros
 from .vocabulary import read_tokenizer, tokenizer_files
 
 CONTRADICTION = (
@@ -116,26 +117,28 @@ class Opened:
     @cached_property
     def config_as_said(self) -> Config:
         """The Config that the files say. A ckpt.pt of nanoGPT has the head of its weights."""
-        if self._config_in_weights is not None and self.has_other_head:
+        if self._model_args is not None and self.has_other_head:
             return self._config.with_head("untied")
         return self._config
 
     @property
-    def _config_in_weights(self) -> Config | None:
-        """The Config in nanoGPT's ckpt.pt, a tied one; None if the weights are in another file."""
+    def _model_args(self) -> dict[str, Any] | None:
+        """What nanoGPT's ckpt.pt says of its model; None if the weights are in another file."""
         if self.weights_file is None or self.weights_file.suffix not in (".pt", ".pth"):
             return None
-        return self.saved.config
+        return self.saved.model_args
 
     @cached_property
     def _config(self) -> Config:
-        """The Config of nanoGPT's ckpt.pt, of OpenAI's hparams.json, or of config.json.
+        """The Config of nanoGPT's ckpt.pt, a tied one, of OpenAI's hparams.json, or of config.json.
 
         As in transformers, generation_config.json is preferred for the token that ends a text, if
         that file names one.
         """
-        if self._config_in_weights is not None:
-            return self._config_in_weights
+        if self._model_args is not None and self.weights_file is not None:
+            from . import pickles  # only for such files, because importing it takes time
+
+            return pickles.config_of(self._model_args, self.weights_file)
         folder = self.folder
         if self.weights_file == self.path / tensorflow.INDEX:
             hparams = folder.json(tensorflow.HPARAMS)

@@ -34,7 +34,7 @@ from ..errors import COUNT, CheckpointError, ConfigError, Range, short_repr
 from ..gpt2.config import Config
 from .json_files import READ_MORE, open_to_read
 from .safetensors import MAX_AXES, MAX_AXIS
-from .stored import DTYPE_BITS, SavedFile, Tensor
+from .tensors import DTYPE_BITS, SavedFile, Tensor
 
 # Bytes. nanoGPT's GPT-2 XL with its optimizer needs 0.2 million; Python's objects for nothing but
 # empty dicts take 72 times the size of their pickle.
@@ -313,7 +313,7 @@ def read_saved(path: Path) -> SavedFile:
     # 1,000 layers of one matrix.
     if sum(tensor.end - tensor.start for tensor in tensors.values()) > 2 * len(memory):
         raise CheckpointError(f"{path}: tensors overlap: they have more values than the file")
-    return SavedFile(tensors, None if model_args is None else config_of(model_args, path))
+    return SavedFile(tensors, model_args)
 
 
 class ListReader:

@@ -22,7 +22,7 @@ import numpy as np
 
 from ..errors import COUNT, CheckpointError, short_repr
 from .json_files import STRICT_JSON, open_to_read
-from .stored import DTYPE_BITS, NUMPY, Tensor
+from .tensors import DTYPE_BITS, NUMPY, Tensor
 
 # Bytes. A GPT-2 with as many layers as Config allows, and its mask buffers, needs 1.8 million;
 # Python's objects for a header of nothing but brackets take 25 times its size.

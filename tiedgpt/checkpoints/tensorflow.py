@@ -37,7 +37,7 @@ from ..errors import CheckpointError, ConfigError, short_repr
 from ..gpt2.config import Config
 from .json_files import open_to_read
 from .safetensors import check_places
-from .stored import Tensor
+from .tensors import Tensor
 
 HPARAMS = "hparams.json"
 INDEX = "model.ckpt.index"

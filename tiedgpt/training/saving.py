@@ -21,7 +21,7 @@ import numpy as np
 from ..atomic import new_directory, replaced_file
 from ..checkpoints import safetensors
 from ..checkpoints.files import CONFIG, WEIGHTS
-from ..checkpoints.stored import Tensor
+from ..checkpoints.tensors import Tensor
 from ..checkpoints.writing import write_checkpoint, write_weights
 from ..errors import AT_LEAST_0, COUNT, CheckpointError, short_repr
 from ..gpt2.model import GPT2

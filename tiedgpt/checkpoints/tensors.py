@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ..errors import CheckpointError, short_repr
-from ..gpt2.config import Config
 
 # Every dtype of the format: its bits per value, to check sizes.
 DTYPE_BITS = {
@@ -206,10 +206,10 @@ AnyTensor = Tensor | Joined
 
 @dataclass(frozen=True)
 class SavedFile:
-    """The tensors of a file by its names, and the Config that nanoGPT's ckpt.pt has in it."""
+    """The tensors of a file by its names, and the model_args that nanoGPT's ckpt.pt has in it."""
 
     tensors: dict[str, Tensor]
-    config: Config | None = None
+    model_args: dict[str, Any] | None = None
 
 
 def join(parts: Sequence[AnyTensor], axis: int) -> AnyTensor:
