@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints.download import Repository, is_offline
-from ..checkpoints.files import CONFIG, WEIGHTS, check_weight_map
+from ..checkpoints.files import WEIGHTS, check_weight_map
+from ..checkpoints.folder import CONFIG
 from ..checkpoints.json_files import MAX_TEXT, parse_json
 from ..checkpoints.opened import Opened
 from ..checkpoints.places import INDEX, SHIPPED, check_name, discard_note, find_here

@@ -5,6 +5,9 @@ from typing import Any
 
 from .json_files import MAX_TEXT, open_to_read, parse_json
 
+CONFIG = "config.json"
+GENERATION_CONFIG = "generation_config.json"
+
 
 class Folder:
     """The folder of a model: config.json, the tokenizer's files. Their contents are kept."""

@@ -14,16 +14,9 @@ from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
 from . import tensorflow
-from .files import (
-    CONFIG,
-    GENERATION_CONFIG,
-    PICKLES,
-    describe,
-    read_weights,
-    weights_file,
-    what_is_there,
-)
-from .folder import Folder
+from .beside import describe_adapter, generation_settings
+from .files import PICKLES, read_weights, weights_file
+from .folder import CONFIG, GENERATION_CONFIG, Folder
 from .names import (
     HEAD,
     PREFIX,
@@ -34,6 +27,7 @@ from .names import (
     warn_of_other_heads,
 )
 from .places import Note, discard_note
+from .refused import describe, what_is_there
 from .tensors import AnyTensor, SavedFile, Tensor, have_same_values, join, zeros
 from .vocabulary import read_tokenizer, tokenizer_files
 
@@ -258,6 +252,8 @@ class Opened:
         self.check(head, stacklevel=4)
         if config.tied != self.config_as_said.tied and head is None:
             warnings.warn(f"{self.path}: {CONTRADICTION}", TiedGPTWarning, stacklevel=3)
+        if self.adapter:
+            warnings.warn(f"{self.path}: {self.adapter}", TiedGPTWarning, stacklevel=3)
         is_windows = os.name == "nt"  # where a mapped file could not be replaced
         parameters = {}
         for name, tensor in self.tensors.items():
@@ -272,7 +268,19 @@ class Opened:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer. Raises what read_tokenizer raises."""
-        return read_tokenizer(self.path)
+        vocab_size = None
+        with suppress(CheckpointError):  # a folder with a vocabulary alone has a tokenizer, too
+            vocab_size = self._config.vocab_size
+        return read_tokenizer(self.path, vocab_size)
+
+    @cached_property
+    def adapter(self) -> str:
+        """What is to be said of an adapter beside the model; "" if there is none."""
+        return describe_adapter(self.folder)
+
+    def generation_settings(self) -> dict[str, Any]:
+        """The settings of generation_config.json that change a text."""
+        return generation_settings(self.folder)
 
     def copied_files(self, note: Note = discard_note) -> dict[str, bytes]:
         """The tokenizer's files and generation_config.json, as they are, by name.

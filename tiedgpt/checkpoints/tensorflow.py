@@ -40,6 +40,7 @@ from .safetensors import check_places
 from .tensors import Tensor
 
 HPARAMS = "hparams.json"
+HPARAMS_FIELDS = ("n_vocab", "n_ctx", "n_embd", "n_head", "n_layer")
 INDEX = "model.ckpt.index"
 DATA = "model.ckpt.data-00000-of-00001"
 HEAD_WIDTH = 64  # n_embd / n_head, in all of OpenAI's models
@@ -54,6 +55,12 @@ Message = dict[int, list[int | bytes]]  # the number of a field -> its values
 
 def config_of(hparams: dict[str, Any], path: Path) -> Config:
     """The Config that hparams.json says. Raises a CheckpointError that names the file, `path`."""
+    for name in hparams:
+        if name not in HPARAMS_FIELDS:
+            raise CheckpointError(
+                f"{path}: {short_repr(name)} is not a field of OpenAI's models, and may be another "
+                f"computation; expected {', '.join(HPARAMS_FIELDS)}"
+            )
     try:
         config = Config(
             vocab_size=hparams["n_vocab"],

@@ -12,7 +12,8 @@ from ..errors import ArgumentError, CheckpointError, TiedGPTWarning, short_repr
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
 from . import safetensors
-from .files import CONFIG, WEIGHTS
+from .files import WEIGHTS
+from .folder import CONFIG
 from .names import name_in_transformers
 from .vocabulary import tokenizer_files
 

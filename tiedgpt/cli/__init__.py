@@ -46,7 +46,6 @@ OTHER_NAMES = {
     "ls": "list",
     "eval": "score",
     "finetune": "train",
-    "help": "-h",
     "version": "--version",
 }
 
@@ -72,7 +71,7 @@ examples:
 
 exit codes:
   0    done
-  1    compare found a difference, check a contradiction
+  1    compare found a difference, check a contradiction, or nothing to look at
   2    an error, in one line on stderr
   129  ended by SIGHUP (terminal closed)
   130  stopped by Ctrl-C
@@ -122,6 +121,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
     Raises ArgumentError, and SystemExit after a help page or the version.
     """
+    if argv and argv[0] == "help":  # `tiedgpt help generate` is `tiedgpt generate -h`
+        argv = [*argv[1:], "-h"]
     if not argv or argv[0] in ("-h", "--help"):
         print_help()
         raise SystemExit(0)

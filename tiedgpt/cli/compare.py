@@ -4,7 +4,8 @@ Find the activation of another GPT-2 that differs first from this model's, and t
 that gives the same numbers. Save its activations, and the token ids that it read, with
 numpy.savez("mine.npz", ids=ids, **activations), as safetensors, or as JSON: under the names of
 tiedgpt's tape, or of transformers, nanoGPT, TransformerLens or llm.c. If there are `targets`,
-arrays under names of parameters are gradients. The exit code is 1 if anything differs.
+arrays under names of parameters are gradients. The exit code is 1 if anything differs, or if
+nothing could be compared. What was not compared is said first.
 
 examples:
   tiedgpt compare --model shakespeare-tied mine.npz
@@ -17,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..comparison.compare import compare
+from ..comparison.compare import NothingCompared, compare
 from ..comparison.recording import KINDS, read_arrays
 from ..errors import ArgumentError
 from . import models, options
@@ -48,18 +49,23 @@ def run(args: argparse.Namespace) -> None:
         raise ArgumentError(f"{args.file} has no activations beside `ids`")
 
     model = models.load(models.open_model(args.model), args.head)
-    # Each trial reports how many there are, so a total of 1 lasts until the first is done.
-    with ProgressBar("trying known mistakes", total=1, unit="mistake") as bar:
+    try:
+        # Each trial reports how many there are, so a total of 1 lasts until the first is done.
+        with ProgressBar("trying known mistakes", total=1, unit="mistake") as bar:
 
-        def show_trial(number: int, total: int) -> None:
-            bar.add(1, total)
+            def show_trial(number: int, total: int) -> None:
+                bar.add(1, total)
 
-        report = compare(model, arrays, ids, targets, progress=show_trial, trials=args.trials)
+            report = compare(model, arrays, ids, targets, progress=show_trial, trials=args.trials)
+    except NothingCompared as error:
+        document = {"same": None, "rows": [], "not_compared": [str(error)]}
+        print(to_json(document) if args.json else error)
+        raise SystemExit(1) from None
     if args.json:
-        print(to_json({"same": report.first is None, **asdict(report)}))
+        print(to_json({"same": report.same, **asdict(report)}))
     else:
         print(report)
-    if report.first:
+    if report.same is False:
         raise SystemExit(1)
 
 

@@ -78,14 +78,10 @@ def check_size(config: Config, name: str, vocab_size: int, shrink: bool) -> None
 
 
 def compare_with_tokenizer(opened: Opened, vocab_size: int) -> None:
-    """Say what the tokenizer does with the tokens that it or the model has alone."""
+    """Say what the tokenizer does with the tokens that it or the copy has alone."""
     try:
         tokens = opened.tokenizer.vocab_size
     except CheckpointError:  # without a tokenizer, the copy has none either
         return
     if tokens < vocab_size:
         note(f"the tokenizer has {tokens:,} tokens: ids from {tokens} on have no text yet")
-    if tokens > vocab_size:
-        note(
-            f"the tokenizer has {tokens:,} tokens: the model cannot read those from {vocab_size} on"
-        )
