@@ -20,7 +20,6 @@ from support.loopback_hub import CONFIG as HUB_CONFIG
 from tiedgpt.anymodel import headers
 from tiedgpt.anymodel.headers import open_any
 from tiedgpt.anymodel.ties import tie_report
-from tiedgpt.checkpoints import safetensors
 from tiedgpt.errors import TiedGPTError
 
 hypothesis = pytest.importorskip("hypothesis")
@@ -140,7 +139,8 @@ def test_one_changed_number_in_the_last_row_is_another_head(tmp_path):
 
 
 def test_the_rows_of_large_matrices_are_counted_over_their_pieces(tmp_path, monkeypatch):
-    monkeypatch.setattr(safetensors, "VALUES_PER_PIECE", 7)  # a piece ends in the middle of a row
+    piece = "tiedgpt.checkpoints.tensors.VALUES_PER_PIECE"
+    monkeypatch.setattr(piece, 7)  # a piece ends in the middle of a row
     changed = EMBEDDING.copy()
     changed[[0, 3, V - 1], [0, D - 1, D // 2]] += 1
     path = write(tmp_path / "model", {**CONFIG, FLAG: True}, {E: EMBEDDING, H: changed})
@@ -470,7 +470,7 @@ def test_any_config_and_header_is_told_or_refused(tmp_path_factory, shapes, conf
     for header in (None, json.dumps({E: entry}).encode()):
         if header is not None:
             (directory / WEIGHTS).write_bytes(len(header).to_bytes(8, "little") + header)
-        for command in (report_of, lambda path: open_any(path).read_tensors()):
+        for command in (report_of, lambda path: open_any(path).stored):
             with suppress(TiedGPTError):  # whose message is one line, whatever is in it
                 command(path)
 

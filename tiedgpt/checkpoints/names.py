@@ -203,18 +203,15 @@ LAYOUTS = (
 
 
 def modules_of(matrix: str) -> tuple[str, ...]:
-    """The modules that hold the matrix "wte" or "lm_head", in all layouts.
+    """The modules whose weight is the matrix "wte" or "lm_head", as [V, D], in all layouts.
 
     >>> modules_of("lm_head")
-    ('lm_head', 'head', 'unembed', 'out_head')
+    ('lm_head', 'head', 'out_head')
     """
-    modules = {}  # whose keys are in the order of the table
-    for layout in LAYOUTS:
-        if matrix in layout.modules:
-            ((name, _),) = names_of(layout.modules[matrix], "weight")
-            module, dot, _ = name.rpartition(".")
-            modules[module if dot else name] = layout
-    return tuple(modules)
+    names = {layout.modules.get(matrix, ""): None for layout in LAYOUTS}  # in the table's order
+    return tuple(
+        name.removesuffix(".weight") for name in names if name.endswith((".weight", "wte"))
+    )
 
 
 def name_in_transformers(ours: str) -> str:

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from ..atomic import check_new
-from ..checkpoints import load_tokenizer
+from ..checkpoints import Opened
 from ..checkpoints.vocabulary import tokenizer_files
 from ..errors import ArgumentError
 from ..evaluation import bits_per_nat
@@ -185,7 +185,7 @@ def new_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Tokenizer
 
 def resumed_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Tokenizer]:
     """The training in the directory of --resume, and its tokenizer."""
-    tokenizer = load_tokenizer(args.resume)
+    tokenizer = Opened(args.resume).tokenizer
     tokens, held_out = encode_parts(tokenizer, text, args.allow_special)
     trainer = Trainer.resume(args.resume, tokens, held_out, args.steps)
     if trainer.step == trainer.settings.steps:
