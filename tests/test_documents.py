@@ -133,6 +133,22 @@ def test_a_row_is_the_score_of_its_text_alone(run_documents, checkpoint):
     assert read_rows() == expected  # to the last bit
 
 
+@pytest.mark.parametrize(
+    ("last", "flags", "code"),
+    [
+        (b"{", [], 0),
+        (b"{", ["--strict"], 1),
+        (b'{"text": "abc"}', ["--strict"], 0),
+    ],
+)
+def test_strict_makes_a_bad_line_an_exit_code(run_documents, last, flags, code):
+    """All lines are done, the ones after the bad line too. So it is when the rows are there."""
+    Path("some.jsonl").write_bytes(last + b'\n{"text": "abc"}\n')
+    for _ in range(2):
+        assert run_documents(*flags, inputs=["some.jsonl"])[0] == code
+    assert len(read_rows()) == 2
+
+
 GOOD = b'{"text": "abc", "id": 7}'
 BAD_LINES = [
     (b"", "not JSON"),
@@ -554,6 +570,7 @@ def test_each_task_uses_one_thread_and_the_model_is_loaded_once(task, monkeypatc
         (["--out", "out"], "IN"),
         (["in.jsonl", "--out", "out", "--stride", "999"], "stride"),
         (["none.jsonl", "--out", "out"], "none.jsonl: No such file"),
+        (["a\0b", "--out", "out"], "'a\\x00b' is not the name of a file"),
         (["model", "--out", "out"], "model is not a file"),
         (["/dev/null", "--out", "out"], "/dev/null is not a file"),
         (["in.jsonl", "--out", "out", "-m", "nobody/none"], "nobody/none"),

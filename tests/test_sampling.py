@@ -3,6 +3,7 @@
 test_transformers.py compares distributions with those of transformers for more settings.
 """
 
+from dataclasses import fields
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 import tiedgpt
 from tiedgpt.errors import ArgumentError
-from tiedgpt.sampling import Sampling, penalised
+from tiedgpt.sampling import Sampling, SamplingSettings, penalised
 
 # Distributions
 P = [0.1, 0.4, 0.05, 0.3, 0.15]
@@ -93,6 +94,39 @@ def test_greedy_takes_the_likeliest_token_after_the_penalty(greedy):
     sampling = Sampling(**greedy, repetition_penalty=100.0)
     assert sampling.choose(LOGITS, None) == likeliest  # it draws no random number
     assert sampling.choose(LOGITS, None, [likeliest]) != likeliest
+
+
+# What the fields say
+
+ANOTHER = {"temperature": 0.5, "top_k": 2, "top_p": 0.5, "min_p": 0.5, "repetition_penalty": 1e9}
+
+
+@pytest.mark.parametrize("setting", fields(Sampling), ids=lambda setting: setting.name)
+def test_a_field_says_whether_it_changes_what_greedy_takes(setting):
+    likeliest = int(LOGITS.argmax())
+    alone = {} if setting.name == "greedy" else {"greedy": True}
+    value = True if setting.name == "greedy" else ANOTHER[setting.name]
+    before = Sampling(**alone).probabilities(LOGITS, [likeliest])
+    after = Sampling(**alone, **{setting.name: value}).probabilities(LOGITS, [likeliest])
+    assert setting.metadata["changes_greedy"] == (not np.array_equal(before, after))
+
+
+def test_type_checkers_know_the_fields():
+    types = {setting.name: setting.type for setting in fields(Sampling)}
+    assert SamplingSettings.__annotations__ == types
+    assert SamplingSettings.__required_keys__ == frozenset()
+
+
+@pytest.mark.slow
+def test_a_misspelt_setting_is_an_error_of_a_type_checker():
+    api = pytest.importorskip("mypy.api")
+    lines = "import tiedgpt\nmodel: tiedgpt.GPT2\n"
+    right = lines + "tiedgpt.generate(model, [1], seed=1, temperature=0.5, top_k=None)\n"
+    out, _, _ = api.run(["--config-file=", "--ignore-missing-imports", "-c", right])
+    assert "Success" in out
+    wrong = lines + "tiedgpt.generate(model, [1], temprature=0.5)\n"
+    out, _, _ = api.run(["--config-file=", "--ignore-missing-imports", "-c", wrong])
+    assert 'Unexpected keyword argument "temprature"' in out
 
 
 # The draw

@@ -30,7 +30,15 @@ from .places import Note, discard_note
 from .state_dicts import from_state_dict
 from .writing import save_model
 
-__all__ = ["Opened", "from_state_dict", "load_model", "load_tokenizer", "open_model", "save_model"]
+__all__ = [
+    "Opened",
+    "find_model",
+    "from_state_dict",
+    "load_model",
+    "load_tokenizer",
+    "open_model",
+    "save_model",
+]
 
 
 def open_model(

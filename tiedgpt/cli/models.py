@@ -11,11 +11,14 @@ def open_model(source: str | None) -> Opened:
     return checkpoints.open_model(source, note)
 
 
-def load(opened: Opened, head: str | None) -> GPT2:
-    """The model with this head. A note says if its W_U is a copy."""
+def load(opened: Opened, head: str | None, copy_is: str = "both heads are one") -> GPT2:
+    """The model with this head. A note says if its W_U is a copy of wte.T.
+
+    copy_is: what the note says of the copy.
+    """
     model = opened.model(head)
     if head == "untied" and not opened.has_head:
-        note("no W_U in the model: a copy of wte.T is used; both heads are one")
+        note(f"no W_U in the model: a copy of wte.T is used; {copy_is}")
     return model
 
 

@@ -164,7 +164,10 @@ def new_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Tokenizer
         model, tokenizer = new_model(learned, shape, settings, args.head)
         others = tokenizer_files(tokenizer)
         if args.vocab_size is not None and tokenizer.vocab_size < args.vocab_size:
-            note(f"the text gives no more than {tokenizer.vocab_size} tokens")
+            note(
+                f"the vocabulary has {tokenizer.vocab_size} tokens, not {args.vocab_size}: in the "
+                "text, no other two neighbouring tokens of a word occur twice"
+            )
     else:
         opened = models.open_model(args.source)
         context = min(256, opened.config.n_ctx)
@@ -174,7 +177,7 @@ def new_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Tokenizer
         head = args.head
         if head is None and args.only == "head":  # there must be a W_U to train
             head = "untied"
-        model = models.load(opened, head)
+        model = models.load(opened, head, copy_is="it is trained as a matrix of its own")
         others = opened.copied_files(note)
     if args.embd_pdrop is not None:
         model = with_dropout(model, args.embd_pdrop)

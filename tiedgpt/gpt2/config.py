@@ -20,7 +20,8 @@ RANGES = {  # of the fields that are numbers
     # GPT-2 has at most 48 layers; the tensor names of a billion would fill the memory.
     "n_layer": Range(0, 1_000),
     "layer_norm_epsilon": AT_LEAST_0,
-    "initializer_range": AT_LEAST_0,
+    # float32 ends at 3.4e38, and a weight may be several standard deviations.
+    "initializer_range": Range(0, 1e37, whole=False),
     "embd_pdrop": RATE,
     "resid_pdrop": RATE,
     "attn_pdrop": RATE,
