@@ -293,7 +293,8 @@ def test_the_names_in_the_scripts_are_those_of_the_table():
     """The scripts stand alone, so they have their own names. bigram.py reads no checkpoint."""
     names = parameter_shapes(SIZES.with_head("untied"))
     assert names_in("tied.py") == set(names)
-    assert names_in("head.py") == {"wte.weight", "ln_f.weight", "lm_head.weight"}
+    of_head = {"wte.weight", "ln_f.weight", "ln_f.bias", "lm_head.weight"}
+    assert names_in("head.py") == of_head
     assert names_in("bigram.py") == set()
 
 

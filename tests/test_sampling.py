@@ -56,10 +56,11 @@ def test_settings_give_the_distributions_computed_by_hand(settings, before, afte
     np.testing.assert_allclose(p, after, rtol=rtol)
 
 
-def test_the_least_top_p_keeps_one_of_several_equal_tokens():
+@pytest.mark.parametrize("top_p", [0, 1e-300])
+def test_the_least_top_p_keeps_one_of_several_equal_tokens(top_p):
     """Rounding may make the probability of each of V tokens a little less than 1 / V."""
     for V in range(1, 200):
-        p = Sampling(top_p=1e-300).probabilities(np.zeros(V))
+        p = Sampling(top_p=top_p).probabilities(np.zeros(V))
         assert np.count_nonzero(p) == 1
 
 
@@ -160,7 +161,7 @@ def test_no_draw_falls_on_a_dropped_token_or_off_the_end(number, token):
     [
         ("temperature", [-1, float("nan"), float("inf"), None, "1", True]),
         ("top_k", [-1, 0.5, "1", True]),
-        ("top_p", [0, -0.1, 1.1]),
+        ("top_p", [-0.1, 1.1]),
         ("greedy", [1, "yes", None]),
         ("min_p", [-0.1, 1.1]),
         ("repetition_penalty", [0, -1, float("nan"), None]),
@@ -183,6 +184,7 @@ def test_a_value_out_of_range_is_refused(name, values):
         {"min_p": 0.05},
         {"temperature": 2.0, "min_p": 0.05},
         {"top_k": 20, "top_p": 0.8, "min_p": 0.1},
+        {"top_p": 0},
         {
             "repetition_penalty": 1.3,
             "temperature": 0.5,

@@ -6,7 +6,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from .errors import ABOVE_0, AT_LEAST_0, COUNT, FRACTION, PROBABILITY, ArgumentError, short_repr
+from .errors import ABOVE_0, AT_LEAST_0, COUNT, PROBABILITY, ArgumentError, short_repr
 from .gpt2.checks import check_logits
 
 
@@ -50,11 +50,12 @@ class Sampling:
     top_p: float | None = field(
         default=None,
         metadata={
-            "accepted": FRACTION,
+            "accepted": PROBABILITY,
             "changes_greedy": False,
             "flag": "-p",
             "metavar": "P",
-            "help": "sample from the smallest set of tokens whose probabilities add up to P",
+            "help": "sample from the smallest set of tokens whose probabilities add up to P, with "
+            "0 from the likeliest alone",
         },
     )
     greedy: bool = field(

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints.download import Repository, is_offline
-from ..checkpoints.files import WEIGHTS, check_weight_map
+from ..checkpoints.files import check_weight_map
 from ..checkpoints.folder import CONFIG
 from ..checkpoints.json_files import MAX_TEXT, parse_json
 from ..checkpoints.opened import Opened
 from ..checkpoints.places import INDEX, SHIPPED, check_name, discard_note, find_here
+from ..checkpoints.refused import WEIGHTS
 from ..checkpoints.safetensors import header_length, parse_header
 from ..checkpoints.tensors import Tensor
 from ..errors import CheckpointError, short_repr

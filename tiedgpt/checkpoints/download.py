@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from ..atomic import remove_unfinished, replaced_file
 from ..errors import ArgumentError, CheckpointError, ConfigError, TiedGPTError, short_repr
 from ..gpt2.config import Config
-from .files import WEIGHTS, check_weight_map
+from .files import check_weight_map
 from .folder import CONFIG
 from .json_files import MAX_TEXT, parse_json
 from .opened import Opened
@@ -46,7 +46,7 @@ from .places import (
     find_here,
     folder_for_download,
 )
-from .refused import ADAPTER, MERGE
+from .refused import ADAPTER, MERGE, WEIGHTS
 from .vocabulary import read_tokenizer
 
 if TYPE_CHECKING:

@@ -8,31 +8,33 @@ from ..errors import CheckpointError, short_repr
 from . import tensorflow
 from .folder import CONFIG
 from .json_files import read_json
-from .places import INDEX, PYTORCH, PYTORCH_INDEX
-from .refused import what_is_there
+from .places import INDEX
+from .refused import WEIGHT_FILES, WEIGHTS, what_is_there
 from .safetensors import read_header
 from .tensors import SavedFile, Tensor
 
-WEIGHTS = "model.safetensors"
-NANO_GPT = "ckpt.pt"
-# A directory may have several of these: the first one is read.
-WEIGHT_FILES = (WEIGHTS, INDEX, PYTORCH, PYTORCH_INDEX, NANO_GPT)
 PICKLES = (".bin", ".pt", ".pth")  # the ends of the names of files of torch.save
 # The name of one file of several. It has no directory.
 SHARD = re.compile(r"[A-Za-z0-9][\w.-]{,199}\.(safetensors|bin)", re.ASCII)
 
 
+def is_of_tensorflow(model: Path) -> bool:
+    """Whether a model is a directory of OpenAI's files, or of a training of them."""
+    return (model / tensorflow.HPARAMS).is_file() and not (model / CONFIG).is_file()
+
+
 def weights_file(model: Path) -> Path | None:
     """The file of a model's weights, or the index of several; None if it has none.
 
-    model: a directory, or a file. A config.json that is given by itself has no weights.
+    model: a directory, or a file. A config.json that is given by itself has no weights. Raises
+    CheckpointError for a directory with several models of TensorFlow.
     """
     if model.suffix == ".json" and not model.is_dir():
         return None
     if not model.is_dir():
         return model
-    if (model / tensorflow.HPARAMS).is_file() and not (model / CONFIG).is_file():
-        return model / tensorflow.INDEX
+    if is_of_tensorflow(model):
+        return tensorflow.index_file(model)
     for name in WEIGHT_FILES:
         if (model / name).is_file():
             return model / name
@@ -61,8 +63,11 @@ def _read_file(file: Path) -> SavedFile:
         from . import pickles  # only for such files, because importing it takes time
 
         return pickles.read_saved(file)
-    if file.name == tensorflow.INDEX:
-        return SavedFile(tensorflow.read_index(file, file.parent / tensorflow.DATA))
+    if file.name.endswith(tensorflow.INDEX_END):
+        tensors = tensorflow.read_index(file, tensorflow.data_file(file))
+        of_optimizer = [name for name in tensors if tensorflow.OF_OPTIMIZER.fullmatch(name)]
+        rest = {name: tensor for name, tensor in tensors.items() if name not in of_optimizer}
+        return SavedFile(rest, of_optimizer=of_optimizer)
     tensors, _ = read_header(file)
     return SavedFile(tensors)
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from ..errors import ArgumentError, CheckpointError, ConfigError, TiedGPTWarning, short_repr
 from ..gpt2.checks import check_parameters
-from ..gpt2.config import Config
+from ..gpt2.config import QUANTISED, Config
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
 from . import tensorflow
 from .beside import describe_adapter, generation_settings
-from .files import PICKLES, read_weights, weights_file
+from .files import PICKLES, is_of_tensorflow, read_weights, weights_file
 from .folder import CONFIG, GENERATION_CONFIG, Folder
 from .names import (
     HEAD,
@@ -27,7 +27,7 @@ from .names import (
     warn_of_other_heads,
 )
 from .places import Note, discard_note
-from .refused import describe, what_is_there
+from .refused import describe, first_of_quantised, what_is_there
 from .tensors import AnyTensor, SavedFile, Tensor, have_same_values, join, zeros
 from .vocabulary import read_tokenizer, tokenizer_files
 
@@ -77,8 +77,9 @@ class Opened:
                 raise CheckpointError(f"{path} {description or NO_CHECKPOINT}")
         # config.json as it stands; {} if there is none
         self.said = self.folder.json(config_file) if self.folder.has(config_file) else {}
-        if not self.said and self.weights_file == path / tensorflow.INDEX:
-            self.said = {"model_type": "gpt2"}
+        if is_of_tensorflow(path):
+            hparams = self.folder.json(tensorflow.HPARAMS)
+            self.said = {"model_type": "gpt2", "vocab_size": hparams.get("n_vocab")}
 
     # Of any kind
 
@@ -134,7 +135,7 @@ class Opened:
 
             return pickles.config_of(self._model_args, self.weights_file)
         folder = self.folder
-        if self.weights_file == self.path / tensorflow.INDEX:
+        if is_of_tensorflow(self.path):
             hparams = folder.json(tensorflow.HPARAMS)
             return tensorflow.config_of(hparams, folder.path / tensorflow.HPARAMS)
         if not self.said and not folder.has(CONFIG):
@@ -223,12 +224,22 @@ class Opened:
         others = self.of_other_heads
         if others:
             warn_of_other_heads(f"{self.path}", others, stacklevel)
+        n = len(self.saved.of_optimizer)
+        if n > 0:
+            warnings.warn(
+                f"{self.weights_file}: {n} tensors of an optimizer are not used",
+                TiedGPTWarning,
+                stacklevel=stacklevel,
+            )
         config = self.config_as_said
         if head is None and not config.tied and not self.has_head:
             raise CheckpointError(
                 f'{self.path}: config.json says "tie_word_embeddings": false but there is no '
                 f'{HEAD}; load it with head "tied", or "untied" to start from a copy of wte.T'
             )
+        quantised = first_of_quantised(self.tensors)
+        if quantised:
+            raise CheckpointError(f"{self.path}: has {short_repr(quantised)}, so {QUANTISED}")
         try:
             # A W_U is checked even if it is not used.
             check_parameters(self.tensors, replace(config, tied=not self.has_head))

@@ -1,13 +1,21 @@
 """What is said of files and folders that are not read: what they are, and what to do."""
 
+import fnmatch
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from ..errors import short_repr
+from . import tensorflow
 from .folder import CONFIG
 from .json_files import READ_MORE, read_json
-from .places import INDEX, PYTORCH_INDEX
+from .places import INDEX, PYTORCH, PYTORCH_INDEX
+
+WEIGHTS = "model.safetensors"
+NANO_GPT = "ckpt.pt"
+# A directory may have several of these: the first one is read.
+WEIGHT_FILES = (WEIGHTS, INDEX, PYTORCH, PYTORCH_INDEX, NANO_GPT)
 
 PICKLE = (
     "is a file of PyTorch: `-m FILE` and load_model(FILE) read the model in it, with config.json "
@@ -31,8 +39,8 @@ NOT_READ = {
     ".onnx": LOAD_ORIGINAL,
     ".keras": LOAD_ORIGINAL,
     ".msgpack": LOAD_ORIGINAL,
-    ".ckpt.index": GIVE_DIRECTORY,
-    ".ckpt.data-00000-of-00001": GIVE_DIRECTORY,
+    tensorflow.INDEX_END: GIVE_DIRECTORY,
+    tensorflow.DATA_END: GIVE_DIRECTORY,
     ".safetensors.index.json": GIVE_DIRECTORY,
     ".bin.index.json": GIVE_DIRECTORY,
 }
@@ -40,7 +48,33 @@ MERGE = "with peft's merge_and_unload, and save that model"
 ADAPTER = "adapter_config.json"  # written by peft, for what is added to the weights of a base model
 # peft's types of adapters that add to the prompt, not to the weights.
 PROMPT_ADAPTERS = ("PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "CPT")
-NOT_WEIGHTS = ("optimizer.pt", "scheduler.pt", "training_args.bin")  # written by a Trainer
+# What transformers' Trainer and accelerate write beside a model.
+NOT_WEIGHTS = re.compile(
+    r"optimizer|scheduler|training_args|rng_state|random_states|scaler|sampler|dl_state"
+)
+MERGE_SHARDS = (
+    "is one of several parts of a model that FSDP trained: `accelerate merge-weights` makes one "
+    "model of them"
+)
+# Files and folders in a directory that other programs wrote -> what to do.
+OTHER_PROGRAMS = {
+    "zero_to_fp32.py": (
+        "is DeepSpeed's, whose folders have the weights in parts: `python zero_to_fp32.py . "
+        "merged` makes one model of them"
+    ),
+    "pytorch_model_fsdp*": MERGE_SHARDS,
+    "*.distcp": MERGE_SHARDS,
+    "*.index": f"is of TensorFlow: put the {tensorflow.HPARAMS} of its model beside it",
+    "openvino_model.*": f"is of OpenVINO, which {LOAD_ORIGINAL}",
+    "vocabulary.json": f"is of CTranslate2, whose model.bin {LOAD_ORIGINAL}",
+    "*.ot": f"is of rust-bert, which {LOAD_ORIGINAL}",
+    "onnx": f"is a folder of ONNX, which {LOAD_ORIGINAL}",
+}
+# The ends of the names of tensors that are beside quantised weights: of bitsandbytes, mlx-lm, GPTQ,
+# AWQ, and 8-bit floats.
+NAMES_OF_QUANTISED = re.compile(
+    r".*\.(SCB|absmax|quant_map|quant_state\..*|scales|biases|qweight|qzeros|g_idx|weight_scale.*)"
+)
 
 
 def describe(path: Path) -> str:
@@ -70,13 +104,17 @@ def what_is_there(directory: Path) -> str:
         newest = saved_steps[max(saved_steps)]
         return f" (it holds checkpoints of a training: give one of them, such as {newest})"
     names = sorted(path.name for path in directory.glob("*"))
-    if (directory / CONFIG).is_file():
-        description = _weights_by_another_name(names)
-        if description:
-            return description
+    for pattern, sentence in OTHER_PROGRAMS.items():
+        for name in fnmatch.filter(names, pattern):
+            return f" ({name} {sentence})"
+    return _weights_by_another_name(names) or _files_not_read(names)
+
+
+def _files_not_read(names: list[str]) -> str:
+    """What an error says of files of weights in formats that are not found in a directory."""
     for name in names:
         description = describe(Path(name))
-        if description not in ("", GIVE_DIRECTORY) and name not in NOT_WEIGHTS:
+        if description not in ("", GIVE_DIRECTORY) and not NOT_WEIGHTS.match(name):
             return f" ({name} {description})"
     return ""
 
@@ -88,14 +126,22 @@ def how_to_use(adapter: dict[str, Any]) -> str:
     return f"merge it {MERGE} to a new directory"
 
 
+def first_of_quantised(names: Iterable[Any]) -> str:
+    """The first name that only quantised weights have; "" without one."""
+    return next((str(name) for name in names if NAMES_OF_QUANTISED.fullmatch(str(name))), "")
+
+
 def _weights_by_another_name(names: list[str]) -> str:
-    """What an error says of weights that are there under other names than WEIGHT_FILES."""
+    """What an error says of weights that lack a config.json, or have another name; "" without."""
+    has_config = CONFIG in names
     for name in names:
         match = re.search(r"-\d+-of-\d+\.(safetensors|bin)$", name)
-        if match:
+        if match and has_config:
             index = INDEX if match[1] == "safetensors" else PYTORCH_INDEX
             return f" ({name} is one of several files: get {index}, which lists them, too)"
     for name in names:
-        if name.endswith(".safetensors"):
-            return f" (there is {name}: give this file)"
+        if name.endswith(".safetensors") or name in WEIGHT_FILES:
+            if has_config:
+                return f" (there is {name}: give this file)"
+            return f" (there is {name}: put the {CONFIG} of its model beside it)"
     return ""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError, ConfigError, TiedGPTWarning, nearest_names, short_repr
-from ..gpt2.config import Config
+from ..gpt2.config import QUANTISED, Config
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import Parameters
 from .json_files import read_json
@@ -28,6 +28,7 @@ from .names import (
     with_N,
 )
 from .places import MODELS
+from .refused import first_of_quantised
 
 # The fields of Config that the shapes of the arrays tell.
 IN_SHAPES = ("vocab_size", "n_ctx", "n_embd", "n_layer", "n_head", "n_inner", "tied")
@@ -115,7 +116,14 @@ def check_state_dict(state: Any) -> None:
             f"a state dict maps names to arrays, got {short_repr(state)}; a torch module's is "
             "module.state_dict()"
         )
+    quantised = first_of_quantised(state)
+    if quantised:
+        raise ArgumentError(f"{short_repr(quantised)}: {QUANTISED}")
     for name, array in state.items():
+        if isinstance(array, Mapping):
+            raise ArgumentError(
+                f"{short_repr(name)} is a dict: give that one, if it is the model's"
+            )
         # Quantised weights are whole numbers, whose scale is somewhere else.
         dtype = str(getattr(array, "dtype", "float"))
         if "float" not in dtype and not is_beside(plain_name(f"{name}")):

@@ -206,10 +206,11 @@ AnyTensor = Tensor | Joined
 
 @dataclass(frozen=True)
 class SavedFile:
-    """The tensors of a file by its names, and the model_args that nanoGPT's ckpt.pt has in it."""
+    """The tensors of a file, by its names, and what else is in it."""
 
     tensors: dict[str, Tensor]
-    model_args: dict[str, Any] | None = None
+    model_args: dict[str, Any] | None = None  # in nanoGPT's ckpt.pt, the sizes of the model
+    of_optimizer: Sequence[str] = ()  # the names of tensors that are not among these
 
 
 def join(parts: Sequence[AnyTensor], axis: int) -> AnyTensor:

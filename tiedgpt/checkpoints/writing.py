@@ -12,9 +12,9 @@ from ..errors import ArgumentError, CheckpointError, TiedGPTWarning, short_repr
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
 from . import safetensors
-from .files import WEIGHTS
 from .folder import CONFIG
 from .names import name_in_transformers
+from .refused import WEIGHTS
 from .vocabulary import tokenizer_files
 
 

@@ -119,7 +119,7 @@ LAYER_NUMBER = re.compile(r"(?<=\.)\d+(?=[.:]|$)")
 # What our_name removes from a name. TransformerLens's embed.hook_out stays, because it is not our
 # `embed`: it has no positions.
 IGNORED_PARTS = re.compile(
-    r"^((transformer|module|_orig_mod)\.)+|_original_component\.|(?<!\bembed)\.hook_out$"
+    r"^((transformer|module|_orig_mod|model)\.)+|_original_component\.|(?<!\bembed)\.hook_out$"
 )
 
 
