@@ -38,7 +38,7 @@ HEADS = (
     "output_projection",
     "proj_out",
 )
-IN_A_LAYER = re.compile(r"(^|\.)(h|layers?|blocks?)\.\d+\.")
+IN_A_LAYER = re.compile(r"(^|\.)(h|layers?|blocks?)\.\d+\.|/h\d+/")  # /h0/ in OpenAI's files
 # Tables of something else than tokens, or for the layers: never one of the two matrices.
 OTHER_TABLE = re.compile(r"wpe|position|pos_emb|token_type|per_layer")
 

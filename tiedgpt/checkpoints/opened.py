@@ -79,7 +79,8 @@ class Opened:
         self.said = self.folder.json(config_file) if self.folder.has(config_file) else {}
         if is_of_tensorflow(path):
             hparams = self.folder.json(tensorflow.HPARAMS)
-            self.said = {"model_type": "gpt2", "vocab_size": hparams.get("n_vocab")}
+            sizes = {"vocab_size": hparams.get("n_vocab"), "n_embd": hparams.get("n_embd")}
+            self.said = {"model_type": "gpt2", **sizes}
 
     # Of any kind
 
