@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import CheckpointError, short_repr
 from .files import read_weights
-from .folder import GENERATION_CONFIG, Folder
+from .folder import CONFIG, GENERATION_CONFIG, Folder
 from .refused import ADAPTER, how_to_use
 
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
@@ -24,7 +24,19 @@ NO_CHANGE = {
     "length_penalty": 1,
     "guidance_scale": 1,
 }
-# The parts of that file that do not change which tokens are likely.
+# Other settings that a config.json may have, as those of before 2023.
+IN_OLD_CONFIGS = (
+    "top_k",
+    "no_repeat_ngram_size",
+    "bad_words_ids",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "exponential_decay_length_penalty",
+    "min_length",
+)
+# The parts of generation_config.json that do not change which tokens are likely.
 NOT_OF_THE_TEXT = re.compile(
     r"_.*|transformers_version|(bos|eos|pad|decoder_start)_token_id|do_sample|max_.*|early_stopping"
     r"|use_cache|cache_.*|output_.*|return_.*|num_return_sequences|renormalize_logits"
@@ -33,18 +45,25 @@ NOT_OF_THE_TEXT = re.compile(
 )
 
 
-def generation_settings(folder: Folder) -> dict[str, Any]:
-    """The settings of generation_config.json that change a text, but for the token that ends it.
+def generation_settings(folder: Folder) -> tuple[str, dict[str, Any]]:
+    """The name of generation_config.json, and its settings that change a text.
 
-    transformers generates with them. Raises CheckpointError.
+    The token that ends a text is not among them. transformers generates with them. Without this
+    file, it takes those of config.json. Raises CheckpointError.
     """
-    if not folder.has(GENERATION_CONFIG):
-        return {}
+    file = GENERATION_CONFIG
+    said: dict[str, Any] = {}
+    if folder.has(file):
+        said = folder.json(file)
+    elif folder.has(CONFIG):
+        file = CONFIG
+        others = folder.json(file)
+        said = {name: others[name] for name in (*NO_CHANGE, *IN_OLD_CONFIGS) if name in others}
     settings = {}
-    for name, value in folder.json(GENERATION_CONFIG).items():
+    for name, value in said.items():
         if not NOT_OF_THE_TEXT.fullmatch(name) and value and value != NO_CHANGE.get(name):
             settings[name] = value
-    return settings
+    return file, settings
 
 
 def describe_adapter(folder: Folder) -> str:

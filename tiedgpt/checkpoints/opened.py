@@ -290,8 +290,8 @@ class Opened:
         """What is to be said of an adapter beside the model; "" if there is none."""
         return describe_adapter(self.folder)
 
-    def generation_settings(self) -> dict[str, Any]:
-        """The settings of generation_config.json that change a text."""
+    def generation_settings(self) -> tuple[str, dict[str, Any]]:
+        """The file that says how transformers generates, and its settings that change a text."""
         return generation_settings(self.folder)
 
     def copied_files(self, note: Note = discard_note) -> dict[str, bytes]:
