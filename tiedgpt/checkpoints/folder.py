@@ -33,3 +33,12 @@ class Folder:
         if name not in self.objects:
             self.objects[name] = parse_json(self.read(name), f"{self.path / name}")
         return self.objects[name]
+
+    def json_if_there(self, name: str) -> dict[str, Any]:
+        """The object of a JSON file; {} without the file. Raises CheckpointError."""
+        return self.json(name) if self.has(name) else {}
+
+
+def folder_of(model: Path) -> Folder:
+    """The folder of a model, which is a directory or a file."""
+    return Folder(model if model.is_dir() else model.parent)

@@ -16,7 +16,7 @@ from ..gpt2.tokenizer import Tokenizer
 from . import tensorflow
 from .beside import describe_adapter, generation_settings
 from .files import PICKLES, is_of_tensorflow, read_weights, weights_file
-from .folder import CONFIG, GENERATION_CONFIG, Folder
+from .folder import CONFIG, GENERATION_CONFIG, folder_of
 from .names import (
     HEAD,
     PREFIX,
@@ -66,7 +66,7 @@ class Opened:
         """
         self.path = path
         self.name = name or str(path)
-        self.folder = Folder(path if path.is_dir() else path.parent)
+        self.folder = folder_of(path)
         self.weights_file = weights_file(path)
         config_file = CONFIG
         if path.is_file():
@@ -280,10 +280,10 @@ class Opened:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer. Raises what read_tokenizer raises."""
-        vocab_size = None
+        config = None
         with suppress(CheckpointError):  # a folder with a vocabulary alone has a tokenizer, too
-            vocab_size = self._config.vocab_size
-        return read_tokenizer(self.path, vocab_size)
+            config = self._config
+        return read_tokenizer(self.folder, config)
 
     @cached_property
     def adapter(self) -> str:

@@ -15,6 +15,7 @@ import argparse
 
 from ..atomic import check_new
 from ..checkpoints import Opened
+from ..checkpoints.vocabulary import compare_with_model
 from ..errors import COUNT, ArgumentError, CheckpointError
 from ..gpt2.checks import check_vocab_size
 from ..gpt2.config import Config
@@ -80,8 +81,10 @@ def check_size(config: Config, name: str, vocab_size: int, shrink: bool) -> None
 def compare_with_tokenizer(opened: Opened, vocab_size: int) -> None:
     """Say what the tokenizer does with the tokens that it or the copy has alone."""
     try:
-        tokens = opened.tokenizer.vocab_size
+        tokenizer = opened.tokenizer
     except CheckpointError:  # without a tokenizer, the copy has none either
         return
+    compare_with_model(tokenizer, vocab_size, f"the vocabulary of {opened.name}")
+    tokens = tokenizer.vocab_size
     if tokens < vocab_size:
         note(f"the tokenizer has {tokens:,} tokens: ids from {tokens} on have no text yet")
