@@ -15,7 +15,7 @@ import argparse
 
 from ..atomic import check_new
 from ..checkpoints import Opened
-from ..checkpoints.vocabulary import compare_with_model
+from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import COUNT, ArgumentError, CheckpointError
 from ..gpt2.checks import check_vocab_size
 from ..gpt2.config import Config
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> None:
     model = models.load(opened, head=None)
     resized = model.resize(args.vocab_size, args.init, seed)
     write_copy(resized, opened, destination)
-    compare_with_tokenizer(opened, args.vocab_size)
+    compare_with_tokenizer(opened, resized.config)
 
 
 def check_size(config: Config, name: str, vocab_size: int, shrink: bool) -> None:
@@ -78,13 +78,14 @@ def check_size(config: Config, name: str, vocab_size: int, shrink: bool) -> None
     check_vocab_size(vocab_size, config)
 
 
-def compare_with_tokenizer(opened: Opened, vocab_size: int) -> None:
-    """Say what the tokenizer does with the tokens that it or the copy has alone."""
+def compare_with_tokenizer(opened: Opened, config: Config) -> None:
+    """Say what the tokenizer does with the tokens that the copy has alone.
+
+    config: the copy's. read_tokenizer warns of tokens that the tokenizer has alone.
+    """
     try:
-        tokenizer = opened.tokenizer
+        tokens = read_tokenizer(opened.folder, config).vocab_size
     except CheckpointError:  # without a tokenizer, the copy has none either
         return
-    compare_with_model(tokenizer, vocab_size, f"the vocabulary of {opened.name}")
-    tokens = tokenizer.vocab_size
-    if tokens < vocab_size:
+    if tokens < config.vocab_size:
         note(f"the tokenizer has {tokens:,} tokens: ids from {tokens} on have no text yet")
