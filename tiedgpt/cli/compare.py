@@ -1,5 +1,7 @@
 """Compare another GPT-2 with this one, and name its mistake.
 
+FILE has its activations, or its logits alone; --tokens its greedy tokens.
+
 Find the activation of another GPT-2 that differs first from this model's, and the known mistake
 that gives the same numbers. Save its activations, and the token ids that it read, with
 numpy.savez("mine.npz", ids=ids, **activations), as safetensors, or as JSON: under the names of
