@@ -469,7 +469,7 @@ class OpenVINO(Library):
 
     def prompt(self, ids: list[int]) -> float:
         reader, _ = self.model
-        reader.infer([[ids]])
+        reader.infer([[ids]])  # the first call allocates memory and wakes threads
         return milliseconds(lambda: reader.infer([[ids]]))
 
     def steps(self, rows: Rows, n: int) -> Iterator[Any]:

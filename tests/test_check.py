@@ -17,10 +17,11 @@ from support.commands import answer, assert_one_error_line, output
 from support.loopback_hub import COMMIT, INDEX, NAME, WEIGHTS, Fault
 from support.loopback_hub import CONFIG as HUB_CONFIG
 
-from tiedgpt.checkpoints import headers, safetensors
-from tiedgpt.checkpoints.headers import open_any
+from tiedgpt.anymodel import headers
+from tiedgpt.anymodel.headers import open_any
+from tiedgpt.anymodel.ties import tie_report
+from tiedgpt.checkpoints import safetensors
 from tiedgpt.errors import TiedGPTError
-from tiedgpt.study.ties import tie_report
 
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies
@@ -243,7 +244,7 @@ def test_a_file_without_a_config_has_no_flag(tmp_path):
     for path in (tmp_path / "a.safetensors", tmp_path):
         report = report_of(str(path))
         assert (report["flag"]["tied"], report["holds"]) == (None, "different")
-        assert (report["transformers"], report["others"]) == ("untied", None)
+        assert (report["transformers"], report["others"]) == (None, None)
 
 
 UNUSUAL = {  # the names of both matrices, which are not those that transformers looks for
@@ -286,11 +287,25 @@ def test_the_usual_names_of_a_kind(tmp_path, fields, names):
 
 
 def test_how_the_code_of_a_repository_reads_the_files_is_not_known(tmp_path):
-    config = {**CONFIG, FLAG: True, "model_type": "xyz"}
+    config = {**CONFIG, FLAG: True, "model_type": "xyz", "auto_map": {}}
     path = write(tmp_path / "model", config, STORED["embedding"])
-    assert report_of(path)["transformers"] == "tied"
-    write(tmp_path / "model", {**config, "auto_map": {}}, STORED["embedding"])
     assert report_of(path)["transformers"] is None
+
+
+@pytest.mark.parametrize("nested", [None, True, False])
+@pytest.mark.parametrize("flag", [None, True, False])
+@pytest.mark.parametrize("holds", STORED)
+def test_how_transformers_reads_a_kind_that_was_not_measured_is_not_known(
+    tmp_path, run, flag, nested, holds
+):
+    """Models of texts and images, for example: some are tied by either flag. Nothing is advised."""
+    text = {"vocab_size": V, "hidden_size": D, FLAG: nested}
+    config = {"model_type": "not_measured", "text_config": text, FLAG: flag}
+    for fields in (text, config):
+        if fields[FLAG] is None:
+            del fields[FLAG]
+    report = report_of(write(tmp_path / "model", config, STORED[holds]))
+    assert (report["transformers"], report["mend"]) == (None, "")
 
 
 @pytest.mark.parametrize(
@@ -381,6 +396,24 @@ def test_a_flag_that_is_none_is_refused(tmp_path, run, value):
     assert_one_error_line(run("check", path), FLAG)
     write(tmp_path / "model", {**CONFIG, "text_config": {FLAG: value}}, STORED["embedding"])
     assert_one_error_line(run("check", path), FLAG)
+
+
+ESCAPES = "\x1b]0;title\x07\x1b[2J\u202e"
+HOSTILE = {  # fields of config.json, and the name of a tensor, which a terminal must not obey
+    "kind": ({"model_type": ESCAPES}, E),
+    "class": ({"architectures": [ESCAPES + "Model"], FLAG: False}, E),
+    "a matrix": ({}, f"{ESCAPES}.embed_tokens.weight"),
+    "an unclear tensor": ({}, f"{ESCAPES}.table"),
+}
+
+
+@pytest.mark.parametrize("command", ["check", "params"])
+@pytest.mark.parametrize(("fields", "name"), HOSTILE.values(), ids=HOSTILE)
+def test_the_names_of_a_file_are_printable(tmp_path, run, command, fields, name):
+    path = write(tmp_path / "model", CONFIG | fields, {name: EMBEDDING})
+    _code, out, err = run(command, path)
+    assert all(line.isprintable() for line in (out + err).splitlines())
+    assert out + err != ""
 
 
 # Several models, and what cannot be read
@@ -610,6 +643,11 @@ def test_buffers_are_no_parameters(tmp_path, run):
         "gpt_neox.layers.0.attention.masked_bias": np.zeros((), np.float32),
         "gpt_neox.layers.0.attention.rotary_emb.inv_freq": np.zeros(4, np.float32),
         "model.layers.0.mlp.gate.e_score_correction_bias": np.zeros(4, np.float32),
+        "transformer.h.0.attn.causal_mask": np.zeros((1, 1, 4, 4), np.uint8),
+        "transformer.h.1.attn.causal_mask": np.zeros((1, 1, 4, 4), np.float16),
+        "rope.freqs": np.zeros(4, np.float32),
+        "ibert.encoder.layer.0.output.LayerNorm.shift": np.zeros(1, np.float32),
+        "ibert.encoder.layer.0.output.dense.weight_integer": np.zeros((4, 4), np.float32),
     }
     stored = {"gpt_neox.embed_in.weight": EMBEDDING, "embed_out.weight": OTHER, **buffers}
     path = write(tmp_path / "model", CONFIG | {"model_type": "gpt_neox"}, stored)

@@ -9,9 +9,9 @@ import warnings
 
 import pytest
 
-from tiedgpt.checkpoints.headers import open_any
-from tiedgpt.study import counting, ties
-from tiedgpt.study.ties import NEVER_TIED, TIED_BY_DEFAULT, UNTIED_BY_DEFAULT, tie_report
+from tiedgpt.anymodel import counting, ties
+from tiedgpt.anymodel.headers import open_any
+from tiedgpt.anymodel.ties import NEVER_TIED, TIED_BY_DEFAULT, UNTIED_BY_DEFAULT, tie_report
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
 transformers = pytest.importorskip(

@@ -318,6 +318,7 @@ def test_a_closed_pipe_ends_it_quietly(checkpoint):
 @pytest.mark.parametrize(
     ("number", "code", "stderr"),
     [
+        # A line end, because a terminal has printed ^C
         pytest.param(signal.SIGINT, 130, b"\n", id="Ctrl-C"),
         pytest.param(signal.SIGTERM, 143, b"", id="SIGTERM"),
     ],

@@ -7,7 +7,6 @@ tensorflow.py       OpenAI's own files are read
 vocabulary.py       tokenizers: the files that are read, and those that are written
 places.py           names of models, and where they are on this machine
 download.py         finds a model, or downloads it and verifies each file
-headers.py          models of other kinds: config.json and headers, here or on the hub
 json_files.py       text files and JSON are read
 
 `find_model` gives the path of a model, and `load` the model at a path.

@@ -15,14 +15,13 @@ examples:
 """
 
 import argparse
-from typing import Any
 
 from ..errors import one_line
 from ..study.attribution import ablation
-from ..study.reports import logit_report
+from ..study.reports import LogitReport, logit_report
 from . import models, options
-from .output import end_of_prompt, fill, print_json, quoted_token
-from .tables import Cells, print_table, shown
+from .output import end_of_prompt, fill, print_json_by_head, quoted_token
+from .tables import Cells, print_table, shown, value_at
 from .texts import encode_prompt, read_prompt, single_token
 
 LARGEST = 10  # parts that are listed by themselves
@@ -69,7 +68,7 @@ def run(args: argparse.Namespace) -> None:
     loaded = models.load_heads(path, args.head)
     reports = [logit_report(model, tokenizer, ids, token, against, args.ablate) for model in loaded]
     if args.json:
-        print_json({"model": name, "prompt": prompt, "prompt_ids": ids}, reports)
+        print_json_by_head({"model": name, "prompt": prompt, "prompt_ids": ids}, reports)
         return
     for number, report in enumerate(reports):
         if number > 0:
@@ -85,7 +84,7 @@ def run(args: argparse.Namespace) -> None:
         print(fill("Each number is rounded, so their sum may differ in the last digit."))
 
 
-def rows_of_parts(report: dict[str, Any]) -> list[Cells]:
+def rows_of_parts(report: LogitReport) -> list[Cells]:
     """The largest parts, the sum of the others, and the sum of all."""
     by_size = sorted(report["parts"].items(), key=lambda part: -abs(part[1]))
     listed = by_size[:LARGEST]
@@ -96,7 +95,7 @@ def rows_of_parts(report: dict[str, Any]) -> list[Cells]:
     return [(part, shown("logit", value, "+")) for part, value in listed]
 
 
-def rows_of_changes(report: dict[str, Any], names: list[str]) -> list[str | Cells]:
+def rows_of_changes(report: LogitReport, names: list[str]) -> list[str | Cells]:
     """The numbers of each token with and without the parts that --ablate names."""
     ablated = report["ablated"]
     rows: list[str | Cells] = [
@@ -105,7 +104,8 @@ def rows_of_changes(report: dict[str, Any], names: list[str]) -> list[str | Cell
     ]
     for name, before, after in zip(names, report["tokens"], ablated["tokens"], strict=True):
         for field in ("logit", "probability", "rank"):
-            rows.append(change(f"{field} of {name}", field, before[field], after[field]))
+            numbers = value_at(before, field), value_at(after, field)
+            rows.append(change(f"{field} of {name}", field, *numbers))
     if len(names) > 1:
         rows.append(change("difference of logits", "total", report["total"], ablated["total"]))
     return rows

@@ -14,9 +14,9 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 
-from ..checkpoints.headers import open_any
+from ..anymodel.headers import open_any
+from ..anymodel.ties import Report, tie_report
 from ..errors import ArgumentError, TiedGPTError, one_line
-from ..study.ties import Report, tie_report
 from . import options
 from .messages import print_error
 from .output import fill
@@ -82,11 +82,13 @@ def print_reports(reports: Sequence[Report]) -> None:
     """Print what is to be said of each model, and a table with a column for each."""
     names = [one_line(report["model"]) for report in reports]
     for name, report in zip(names, reports, strict=True):
-        for line in answers(report):
-            print(fill(f"{name}: {line}"))
+        for answer in answers(report):
+            lines = [one_line(line) for line in answer.split("\n")]
+            print(fill(f"{name}: " + "\n".join(lines)))
     print()
     rows: list[Cells] = [("", *names)]
-    rows += rows_of_fields(FIELDS, [in_words(report) for report in reports])
+    for label, *cells in rows_of_fields(FIELDS, [in_words(report) for report in reports]):
+        rows.append((label, *(one_line(cell) for cell in cells)))  # the files' own names
     print_table(rows)
 
 

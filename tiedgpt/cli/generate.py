@@ -30,10 +30,10 @@ from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import EOT, Tokenizer
 from ..sampling import Sampling
 from ..study.predictions import predict
-from ..study.reports import surprise_report
+from ..study.reports import SurpriseReport, surprise_report
 from . import models, options
 from .messages import ProgressBar, note
-from .output import print_json, printable
+from .output import print_json_by_head, printable
 from .tables import print_predictions
 from .texts import encode_text, read_prompt
 
@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> None:
     answers = [Answer(args, sampling, tokenizer, model, ids, seed) for model in heads]
     if args.json:
         question = {"model": name, "prompt": prompt, "prompt_ids": ids}
-        print_json(question, [answer.report(load_s) for answer in answers])
+        print_json_by_head(question, [answer.report(load_s) for answer in answers])
     else:
         for answer in answers:
             answer.print_samples(before=prompt if args.echo else "")
@@ -181,7 +181,7 @@ class Answer:
             eos_token_ids = self.model.config.eos_token_ids
             self.samples.append(TextSample(self.tokenizer, self.args.stop, eos_token_ids))
         # What --logprobs lists of each token of a sample, the end-of-text token included
-        self.logprobs: list[list[dict[str, Any]]] = [[] for _ in self.samples]
+        self.logprobs: list[list[SurpriseReport]] = [[] for _ in self.samples]
 
     def grow(self) -> Iterator[None]:
         """Let all samples grow by a token each time. A bar shows how far the prompt is read."""

@@ -9,13 +9,12 @@ examples:
 """
 
 import argparse
-from typing import Any
 
 from ..errors import one_line
 from ..gpt2.tokenizer import Tokenizer
-from ..study.reports import lens_report
+from ..study.reports import LensReport, lens_report
 from . import models, options
-from .output import fill, print_json, quoted_token
+from .output import fill, print_json_by_head, quoted_token
 from .tables import Cells, print_table, token_cell
 from .texts import encode_prompt, read_prompt
 
@@ -32,13 +31,13 @@ def run(args: argparse.Namespace) -> None:
     loaded = models.load_heads(path, args.head)
     reports = [lens_report(model, tokenizer, ids) for model in loaded]
     if args.json:
-        print_json({"model": name, "prompt": prompt, "prompt_ids": ids}, reports)
+        print_json_by_head({"model": name, "prompt": prompt, "prompt_ids": ids}, reports)
     else:
         print_layers(tokenizer, name, ids, reports)
 
 
 def print_layers(
-    tokenizer: Tokenizer, name: str, ids: list[int], reports: list[dict[str, Any]]
+    tokenizer: Tokenizer, name: str, ids: list[int], reports: list[LensReport]
 ) -> None:
     """Print a table for each head: a row for each layer, a column for each token of the prompt."""
     paragraph = (

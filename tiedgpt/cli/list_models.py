@@ -9,8 +9,8 @@ examples:
 """
 
 import argparse
-import json
-from typing import Any
+from collections.abc import Sequence
+from typing import TypedDict
 
 from ..checkpoints import read_config
 from ..checkpoints.places import MODELS, models_here
@@ -19,8 +19,21 @@ from ..gpt2.config import Config
 from ..gpt2.parameters import parameter_count
 from . import options
 from .messages import note
-from .output import fill, megabytes
-from .tables import Cells, print_table, shown
+from .output import fill, megabytes, print_json
+from .tables import Cells, print_table, shown, value_at
+
+
+class Summary(TypedDict):
+    """What --json prints of a known model."""
+
+    model: str
+    head: str
+    parameters: int
+    bytes: int  # on the disk, or of the download
+
+
+class SummaryHere(Summary):
+    path: str
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
             not_here.append(summary(name, config, download_size(config)))
 
     if args.json:
-        print(json.dumps({"here": here, "not_here": not_here}))
+        print_json({"here": here, "not_here": not_here})
         return
     if here:
         print_models(here)
@@ -46,9 +59,9 @@ def run(args: argparse.Namespace) -> None:
         print_models(not_here)
 
 
-def list_here() -> list[dict[str, Any]]:
+def list_here() -> list[SummaryHere]:
     """A summary of each model on this machine. A note says why one is left out."""
-    summaries = []
+    summaries: list[SummaryHere] = []
     for name, path in models_here().items():
         try:
             size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
@@ -56,8 +69,7 @@ def list_here() -> list[dict[str, Any]]:
         except (TiedGPTError, OSError) as error:
             note(f"{name} is left out: {error}")
         else:
-            model["path"] = str(path)
-            summaries.append(model)
+            summaries.append({**model, "path": str(path)})
     return summaries
 
 
@@ -66,19 +78,20 @@ def download_size(config: Config) -> int:
     return parameter_count(config).bytes + 4 * config.n_layer * config.n_ctx**2
 
 
-def summary(name: str, config: Config, size: int) -> dict[str, Any]:
-    """What --json prints of a model."""
+def summary(name: str, config: Config, size: int) -> Summary:
+    """The summary of a model of this configuration."""
     count = parameter_count(config).total
     return {"model": name, "head": config.head, "parameters": count, "bytes": size}
 
 
-def print_models(models: list[dict[str, Any]]) -> None:
+def print_models(models: Sequence[Summary]) -> None:
     """Print a row for each model, and below it where the model is, if it is on this machine."""
     lines: list[str | Cells] = [("model", "head", "parameters", "size")]
     for model in models:
         parameters = shown("parameters", model["parameters"])
         size = megabytes(model["bytes"])
         lines.append((one_line(model["model"]), model["head"], parameters, size))
-        if "path" in model:
-            lines.append(f"  {one_line(model['path'])}")
+        path = value_at(model, "path")
+        if path is not None:
+            lines.append(f"  {one_line(path)}")
     print_table(lines)

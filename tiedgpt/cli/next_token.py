@@ -14,15 +14,14 @@ examples:
 """
 
 import argparse
-from typing import Any
 
 from ..errors import Range, one_line
 from ..gpt2.tokenizer import Tokenizer
 from ..study.paths import PATH_PARTS
-from ..study.reports import next_report, paths_report
+from ..study.reports import NextReport, PathsReport, next_report, paths_report
 from . import models, options
-from .output import end_of_prompt, fill, print_json, quoted_token
-from .tables import Cells, print_table, shown, token_cell
+from .output import end_of_prompt, fill, print_json_by_head, quoted_token
+from .tables import Cells, print_table, shown, token_cell, value_at
 from .texts import encode_prompt, read_prompt, single_token
 
 
@@ -54,23 +53,24 @@ def run(args: argparse.Namespace) -> None:
         ids = encode_prompt(tokenizer, config, prompt, args.allow_special)
 
     loaded = models.load_heads(path, args.head)
-    if args.paths:
-        reports = [paths_report(model, tokenizer, ids[0], k) for model in loaded]
-    else:
-        reports = next_report(loaded, tokenizer, ids, k)
-
-    if args.json:
-        print_json({"model": name, "prompt": prompt, "prompt_ids": ids}, reports)
-        return
+    question = {"model": name, "prompt": prompt, "prompt_ids": ids}
     title = f"The likeliest tokens after {end_of_prompt(prompt)} by {one_line(name)}"
     if args.paths:
-        print_paths(tokenizer, title, reports)
+        by_path = [paths_report(model, tokenizer, ids[0], k) for model in loaded]
+        if args.json:
+            print_json_by_head(question, by_path)
+        else:
+            print_paths(tokenizer, title, by_path)
+        return
+    reports = next_report(loaded, tokenizer, ids, k)
+    if args.json:
+        print_json_by_head(question, reports)
     else:
         print(fill(f"{title}:"))
         print_next(tokenizer, k, reports)
 
 
-def print_next(tokenizer: Tokenizer, k: int, reports: list[dict[str, Any]]) -> None:
+def print_next(tokenizer: Tokenizer, k: int, reports: list[NextReport]) -> None:
     """Print a row for each token, with its numbers by the model, or by each head."""
     fields = ["probability", "logit"]
     titles = ["", *fields]
@@ -86,14 +86,16 @@ def print_next(tokenizer: Tokenizer, k: int, reports: list[dict[str, Any]]) -> N
         label = quoted_token(tokenizer, by_head[0]["id"])
         if any(prediction["rank"] > k for prediction in by_head):
             label += " *"
-        cells = [shown(field, prediction[field]) for prediction in by_head for field in fields]
+        cells = []
+        for prediction in by_head:
+            cells += [shown(field, value_at(prediction, field)) for field in fields]
         rows.append((label, *cells))
     print_table(rows)
     if any(label.endswith(" *") for label, *_ in rows):
         print(fill(f"* among the {k} likeliest by one head only"))
 
 
-def print_paths(tokenizer: Tokenizer, title: str, reports: list[dict[str, Any]]) -> None:
+def print_paths(tokenizer: Tokenizer, title: str, reports: list[PathsReport]) -> None:
     """Print a table for each head: a column for each path, a row for each rank."""
     for report in reports:
         print(fill(f"{title} ({report['head']}):"))

@@ -45,7 +45,7 @@ def new_parser(command: str, module: Any) -> Parser:
     )
     add(parser, "quiet")
     module.add_arguments(parser)
-    # The flags that take a number, by the names of their values
+    # The name of a number -> its flag, which an error names
     flags = {}
     for action in parser._actions:
         if action.type in (whole_number, any_number):

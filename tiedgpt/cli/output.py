@@ -5,6 +5,7 @@ import shutil
 import sys
 import textwrap
 import unicodedata
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -15,17 +16,23 @@ CONTROL_CODES = {*range(0x20), *range(0x7F, 0xA0)} - {ord("\t"), ord("\n")}
 CONTROLS = dict.fromkeys(CONTROL_CODES, "\ufffd")  # as str.translate takes it
 
 
-def print_json(question: dict[str, Any], reports: list[dict[str, Any]]) -> None:
+def print_json(document: Mapping[str, Any]) -> None:
+    """Print one JSON document. A number that JSON has not, such as nan, is null."""
+    with_nan = json.dumps(document)
+    print(json.dumps(json.loads(with_nan, parse_constant=lambda _: None)))
+
+
+def print_json_by_head(question: Mapping[str, Any], reports: Sequence[Mapping[str, Any]]) -> None:
     """Print the report of a model, after what was asked, as one JSON document.
 
     For --head both, there are two reports. The document then has each of them under its head.
     """
     documents = [{**question, **report} for report in reports]
     if len(documents) == 1:
-        print(json.dumps(documents[0]))
+        print_json(documents[0])
         return
     by_head = {document["head"]: document for document in documents}
-    print(json.dumps({"model": question["model"], "head": "both", **by_head}))
+    print_json({"model": question["model"], "head": "both", **by_head})
 
 
 def fill(text: str, width: int | None = None) -> str:

@@ -14,16 +14,17 @@ examples:
 import argparse
 import json
 import os
+from collections.abc import Mapping
 from typing import Any
 
+from ..anymodel.headers import AnyModel, open_any
+from ..anymodel.ties import Report, size_report
 from ..checkpoints import check_weights, find_model, read_config
-from ..checkpoints.headers import AnyModel, open_any
 from ..checkpoints.places import DEFAULT_MODEL, known_config
 from ..comparison.conventions import as_config
 from ..errors import ArgumentError, CheckpointError, one_line
 from ..gpt2.parameters import count_matrices
-from ..study.reports import Report, parameters_report
-from ..study.ties import size_report
+from ..study.reports import parameters_report
 from . import options
 from .check import said
 from .messages import note
@@ -124,7 +125,7 @@ def print_sizes(report: Report, as_json: bool) -> None:
     print(fill(f"Counted from {report['source']}."))
 
 
-def shares_of_models(report: Report) -> str:
+def shares_of_models(report: Mapping[str, Any]) -> str:
     """The end of the last line that print_counts prints, for the counts of a whole model."""
     less = percent(report["difference"] / report["untied"]["total"])
     more = percent(report["difference"] / report["tied"]["total"])
@@ -144,7 +145,7 @@ def count_two_matrices(vocab: int, dim: int, total: int | None, as_json: bool) -
     print_counts(f"vocabulary {vocab:,}, width {dim:,}", report, share, with_shares=False)
 
 
-def print_counts(title: str, report: dict[str, Any], share: str, with_shares: bool) -> None:
+def print_counts(title: str, report: Mapping[str, Any], share: str, with_shares: bool) -> None:
     """Print a title, a table of the counts, and what a tie saves.
 
     share: the end of the last line, such as ", 23.7% of the untied model". with_shares: whether the
@@ -163,7 +164,7 @@ def print_counts(title: str, report: dict[str, Any], share: str, with_shares: bo
     print(fill(f"Tied {tied}, untied {untied}: tying saves {saved}{share}."))
 
 
-def rows_of_counts(report: dict[str, Any]) -> list[Cells]:
+def rows_of_counts(report: Mapping[str, Any]) -> list[Cells]:
     """The rows of the table: each group of parameters if it is known, the total, and the bytes."""
     tied = report["tied"]
     untied = report["untied"]

@@ -16,21 +16,30 @@ examples:
 """
 
 import argparse
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
 from ..errors import ArgumentError, TiedGPTError, one_line
 from ..gpt2.checks import check_text_ids, stride_or_default
 from ..gpt2.tokenizer import Tokenizer
-from ..study.reports import score_report
+from ..study.reports import ScoreReport, score_report
 from . import models, options
 from .messages import ProgressBar
-from .output import fill, print_json
+from .output import fill, print_json_by_head
 from .tables import print_predictions, print_table, rows_of_fields
 from .texts import encode_text, read_text, source_name
 
 ALTERNATIVES = 5  # other tokens in a prediction for --tokens
+
+
+class Question(TypedDict):
+    """What --json prints before the numbers."""
+
+    model: str
+    file: str  # "-" for stdin
+    text_tokens: int
+    text_bytes: int
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,14 +77,14 @@ def run(args: argparse.Namespace) -> None:
             score_report(model, tokenizer, ids, stride, alternatives, progress.add)
             for model in loaded
         ]
-    question = {
+    question: Question = {
         "model": name,
         "file": args.file or "-",
         "text_tokens": ids.size,
         "text_bytes": len(text.encode()),
     }
     if args.json:
-        print_json(question, reports)
+        print_json_by_head(question, reports)
         return
     if args.tokens:
         print_tokens(tokenizer, ids, reports)
@@ -85,7 +94,7 @@ def run(args: argparse.Namespace) -> None:
     print_scores(question, reports)
 
 
-def print_tokens(tokenizer: Tokenizer, ids: np.ndarray, reports: list[dict[str, Any]]) -> None:
+def print_tokens(tokenizer: Tokenizer, ids: np.ndarray, reports: list[ScoreReport]) -> None:
     """Print a line for each token of the text, also for those that are not predicted."""
     for report in reports:
         if len(reports) > 1:
@@ -96,7 +105,7 @@ def print_tokens(tokenizer: Tokenizer, ids: np.ndarray, reports: list[dict[str, 
         print()
 
 
-def print_scores(question: dict[str, Any], reports: list[dict[str, Any]]) -> None:
+def print_scores(question: Question, reports: list[ScoreReport]) -> None:
     """Print a table with a column for each head, and a paragraph that says what was measured."""
     labels = {
         "nll": "loss, nats per token",

@@ -11,13 +11,11 @@ examples:
 """
 
 import argparse
-import json
 import shutil
 import textwrap
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -28,9 +26,10 @@ from ..gpt2.config import Config
 from ..gpt2.tokenizer import EOT, Tokenizer
 from ..study.corpus import MIN_COUNT, MIN_TOKENS, Corpus
 from ..study.paths import PATH_PARTS
-from ..study.reports import study_report
+from ..study.reports import StudyReport, study_report
 from . import models, options
 from .messages import ProgressBar, note
+from .output import print_json
 from .tables import Cells, print_table, rows_of_fields, value_at
 from .texts import encode_text, read_text, source_name
 
@@ -167,7 +166,7 @@ def run(args: argparse.Namespace) -> None:
 
     reports = measure_all(subjects, corpora)
     if args.json:
-        print(json.dumps({"corpus": facts, "models": reports}))
+        print_json({"corpus": facts, "models": reports})
     else:
         print_reports(reports)
 
@@ -243,24 +242,30 @@ def new_corpus(subject: Subject, ids: list[int], source: str) -> Corpus | None:
     return corpus
 
 
-def measure_all(subjects: list[Subject], corpora: dict[int, Corpus | None]) -> list[dict[str, Any]]:
+def measure_all(subjects: list[Subject], corpora: dict[int, Corpus | None]) -> list[StudyReport]:
     """Each model's report, with one model in memory at a time."""
     # Tied models come first: the embeddings of the others are compared with those of the first
     # tied model of the same vocabulary.
     order = sorted(range(len(subjects)), key=lambda place: not subjects[place].config.tied)
     tied_W_E: dict[int, np.ndarray] = {}  # by the number of the vocabulary
-    reports: dict[int, dict[str, Any]] = {}  # by the place of the model
+    reports: dict[int, StudyReport] = {}  # by the place of the model
     for place in order:
         subject = subjects[place]
         corpus = corpora.get(subject.vocabulary)
         other_W_E = tied_W_E.get(subject.vocabulary)
         try:
-            model = models.load(subject.path, None)
+            model = models.load(subject.path, head=None)
             start = None
             if subject.tokenizer is not None:
                 start = subject.tokenizer.eot_id
             reports[place] = study_report(
-                subject.name, model, corpus, other_W_E, ProgressBar, note, start
+                subject.name,
+                model,
+                corpus,
+                tied_W_E=other_W_E,
+                progress=ProgressBar,
+                note=note,
+                start=start,
             )
         except TiedGPTError as error:
             raise TiedGPTError(f"{subject.name}: {error}") from error
@@ -269,7 +274,7 @@ def measure_all(subjects: list[Subject], corpora: dict[int, Corpus | None]) -> l
     return [reports[place] for place in range(len(subjects))]
 
 
-def print_reports(reports: list[dict[str, Any]]) -> None:
+def print_reports(reports: list[StudyReport]) -> None:
     """Print a column for each model.
 
     A row that no model has is left out. A group is left out if no model has its first row.
@@ -289,7 +294,7 @@ def print_reports(reports: list[dict[str, Any]]) -> None:
     print_table(lines)
 
 
-def heading(reports: list[dict[str, Any]]) -> list[Cells]:
+def heading(reports: list[StudyReport]) -> list[Cells]:
     """The names of the models, broken to fit above their columns."""
     room = shutil.get_terminal_size().columns - LABEL_WIDTH
     room_of_each = room // len(reports) - 2  # two spaces stand before a column

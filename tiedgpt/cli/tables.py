@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..gpt2.tokenizer import Tokenizer
+from ..study.reports import SurpriseReport
 from .output import fill, quoted_token, width
 
 Cells = tuple[str, ...]  # a row: its label, then a cell for each column
@@ -154,9 +155,9 @@ def padded(text: str, columns: int) -> str:
 
 
 def print_predictions(
-    tokenizer: Tokenizer, unit: str, rows: Iterable[tuple[int, dict[str, Any] | None]]
+    tokenizer: Tokenizer, unit: str, rows: Iterable[tuple[int, SurpriseReport | None]]
 ) -> None:
-    """Print a line for each token and its predicted_json: its bits or logprob, and others that fit.
+    """Print a line for each token and its report: its bits or logprob, and others that fit.
 
     unit: "bits" or "logprob". A token that was not predicted (None) has "-". On a terminal, numbers
     and tokens have colours.
@@ -175,10 +176,11 @@ def print_predictions(
         if prediction is None:
             cells = ["-".rjust(number_width), quoted]
         else:
-            bits = in_bits(prediction[unit], unit)
-            cells = [painted(f"{prediction[unit]:{number_width}.2f}", bits), painted(quoted, bits)]
+            number = value_at(prediction, unit)
+            bits = in_bits(number, unit)
+            cells = [painted(f"{number:{number_width}.2f}", bits), painted(quoted, bits)]
             for other in prediction["alternatives"][:fitting]:
-                probability = 2 ** -in_bits(other[unit], unit)
+                probability = 2 ** -in_bits(value_at(other, unit), unit)
                 other_token = quoted_token(tokenizer, other["id"], OTHER_TOKEN)
                 cells.append(padded(f"{other_token} {probability:4.0%}", OTHER))
         print("  ".join(cells).rstrip())

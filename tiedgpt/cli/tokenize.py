@@ -10,7 +10,6 @@ examples:
 """
 
 import argparse
-import json
 import re
 from typing import Any
 
@@ -18,7 +17,7 @@ from ..checkpoints import find_model, read_tokenizer
 from ..errors import ArgumentError, short_repr
 from . import options
 from .messages import note
-from .output import printable, quoted_token
+from .output import print_json, printable, quoted_token
 from .texts import STDIN, encode_text, read_text
 
 WHOLE_TOKEN = 10**6  # characters of a token that are shown: no token is longer
@@ -61,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
         document: dict[str, Any] = {"ids": ids, "tokens": tokens}
         if args.decode:
             document["text"] = decoded
-        print(json.dumps(document))
+        print_json(document)
     elif args.decode:
         print(printable(decoded))
     else:

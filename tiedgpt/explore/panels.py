@@ -139,9 +139,9 @@ def next_tokens(query: Query) -> Answer:
     logits = query.logits
     probabilities = np.exp(paths.log_probabilities(logits))  # [V], by the model alone
     drawn = query.sampling.probabilities(logits, query.prompt_ids)  # [V], 0 for a dropped token
-    rows = predictions_report(tokenizer, logits, paths.top_k(logits, LISTED))
-    for row in rows:
-        row["drawn"] = drawn[row["id"]]
+    rows = []
+    for row in predictions_report(tokenizer, logits, paths.top_k(logits, LISTED)):
+        rows.append({**row, "drawn": drawn[row["id"]]})
 
     # A model may have more rows in its matrix than the tokenizer has tokens. The ids of these rows
     # have no text.
@@ -165,7 +165,6 @@ def generate(query: Query) -> Iterator[Answer]:
     tokenizer = query.shown.tokenizer
     drawn: list[Answer] = []
 
-    # `sample_tokens` calls this for each token that is drawn, and then yields it.
     def record(sample_number: int, logits: np.ndarray, token: int) -> None:
         (prediction,) = predictions.predict(logits, [token])
         (row,) = predictions_report(tokenizer, logits, [token])
@@ -185,7 +184,10 @@ def generate(query: Query) -> Iterator[Answer]:
 def written_tokens(
     query: Query, steps: Iterator[list[int]], drawn: list[Answer]
 ) -> Iterator[Answer]:
-    """What `generate` yields. `drawn` grows with each of the steps."""
+    """Each drawn token, and at last the reason why there are no more.
+
+    sample_tokens calls `record` before each step, which appends the token to `drawn`.
+    """
     reason = "length"
     with blas_threads_for(query.prompt_ids):
         for (token,) in steps:
@@ -315,17 +317,19 @@ def parts(query: Query) -> Answer:
         logits=logits,
         tape=query.tape,
     )
-    report["likeliest"] = tokens_of(query, paths.top_k(logits, LISTED))
+    likeliest = tokens_of(query, paths.top_k(logits, LISTED))
+    answer: Answer = {**report, "likeliest": likeliest}
     if removed:
         edit = attribution.ablation(query.model.config, removed)
         without = predictions.last_logits(query.model, query.prompt_ids, edit)  # [V]
-        likeliest = [*paths.top_k(without, COMPARED), *paths.top_k(logits, COMPARED)]
-        tokens = list(dict.fromkeys(likeliest))  # each once
-        report["change"] = predictions_report(tokenizer, logits, tokens)
-        changed = predictions_report(tokenizer, without, tokens)
-        for row, changed_row in zip(report["change"], changed, strict=True):
-            row["without"] = changed_row["probability"]
-    return report
+        both = [*paths.top_k(without, COMPARED), *paths.top_k(logits, COMPARED)]
+        tokens = list(dict.fromkeys(both))  # each once
+        before = predictions_report(tokenizer, logits, tokens)
+        after = predictions_report(tokenizer, without, tokens)
+        answer["change"] = []
+        for row, changed_row in zip(before, after, strict=True):
+            answer["change"].append({**row, "without": changed_row["probability"]})
+    return answer
 
 
 def attention(query: Query) -> Answer:
@@ -348,8 +352,8 @@ def gradient(query: Query) -> Answer:
         step = gradients.gradients(query.model, ids)
     embed_lengths, head_lengths, _, cosines = step.by_row()  # [V] each
 
-    # The table lists tokens of the prompt, and the absent tokens with the longest gradients. The
-    # longest of all may be those of the prompt. So as many more are ranked as the prompt has.
+    # The table lists tokens of the prompt, and the absent tokens with the longest gradients.
+    # ABSENT_ROWS more are ranked than the prompt has tokens: the longest may all be the prompt's.
     prompt_tokens = list(dict.fromkeys(ids))  # each once
     longest = paths.top_k(head_lengths, ABSENT_ROWS + len(prompt_tokens)).tolist()
     absent = [token for token in longest if token not in prompt_tokens][:ABSENT_ROWS]

@@ -203,17 +203,17 @@ class Handler(BaseHTTPRequestHandler):
         host = ", ".join(self.headers.get_all("Host", []))
         if not LOOPBACK.fullmatch(host):
             raise Refusal(HTTPStatus.FORBIDDEN, "expected the host 127.0.0.1 or localhost")
-        _, secret, *rest = [*self.path.split("/", 2), ""]
+        secret, slash, path = self.path.removeprefix("/").partition("/")
         # The time of the comparison does not tell how much of a guess is right.
         is_secret = secrets.compare_digest(secret.encode(), self.server.secret.encode())
-        if not is_secret or len(rest) < 2 or rest[0] not in known:
+        if not is_secret or not slash or path not in known:
             raise Refusal(
                 HTTPStatus.NOT_FOUND,
                 "Nothing is here. Each run of tiedgpt explore has a new address: open the one that "
                 "it has printed. Of an old link, what follows its last / goes to the end of the "
                 "new address.",
             )
-        return str(rest[0])
+        return path
 
     def refuse_other_pages(self) -> None:
         """Raise Refusal for a POST that a page of another site sent, or a form."""
@@ -238,7 +238,8 @@ class Handler(BaseHTTPRequestHandler):
     def send(self, status: HTTPStatus, media_type: str, body: bytes, policy: str = POLICY) -> None:
         """Send a whole response."""
         self.send_head(status, media_type, {"Content-Length": str(len(body))}, policy)
-        # The timeout is for all bytes of one `write`. A slow line takes longer for a large answer.
+        # The timeout counts for each `write`. So one write has what the slowest line takes in a
+        # second, and a large answer has as many seconds as it needs.
         for start in range(0, len(body), SLOWEST_LINE):
             self.wfile.write(body[start : start + SLOWEST_LINE])
 

@@ -19,12 +19,12 @@ Modules from h.N.ln_1 to ln_f have a `weight` of this shape, and a `bias`. Their
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 from ..errors import ArgumentError, Range
-from .config import HEADS, Config
+from .config import Config
 
 Parameters = dict[str, np.ndarray]
 
@@ -126,6 +126,26 @@ GROUPS = {  # group -> a text that is in the names of its tensors only
 }
 
 
+class CountReport(TypedDict):
+    """A ParameterCount, for JSON."""
+
+    groups: dict[str, int]
+    total: int
+    bytes: int  # in float32
+
+
+class CountsByHead(TypedDict):
+    tied: CountReport
+    untied: CountReport
+
+
+class CountsOfMatrices(CountsByHead):
+    """The counts of the matrices of a vocabulary alone."""
+
+    difference: int  # one matrix, which a tie saves
+    saving_percent: float | None  # its share of a whole model; None if its total is not given
+
+
 @dataclass(frozen=True)
 class ParameterCount:
     """How many numbers a model has: in each group of GROUPS, in all, and their bytes in float32."""
@@ -140,7 +160,7 @@ class ParameterCount:
     def bytes(self) -> int:
         return 4 * self.total
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> CountReport:
         return {"groups": self.groups, "total": self.total, "bytes": self.bytes}
 
 
@@ -158,7 +178,7 @@ def parameter_count(config: Config) -> ParameterCount:
     return ParameterCount(groups)
 
 
-def count_parameters(config: Config) -> dict[str, dict[str, Any]]:
+def count_parameters(config: Config) -> CountsByHead:
     """{"tied": count, "untied": count}; the head of `config` makes no difference.
 
     Each count is {"groups": {group: n}, "total": n, "bytes": n in float32}; the groups are those of
@@ -168,17 +188,17 @@ def count_parameters(config: Config) -> dict[str, dict[str, Any]]:
     >>> counts["tied"]["total"], counts["untied"]["total"]
     (124439808, 163037184)
     """
-    return {head: parameter_count(config.with_head(head)).to_json() for head in HEADS}
+    return {
+        "tied": parameter_count(config.with_head("tied")).to_json(),
+        "untied": parameter_count(config.with_head("untied")).to_json(),
+    }
 
 
-def count_matrices(vocab: int, dim: int, total: int | None = None) -> dict[str, Any]:
+def count_matrices(vocab: int, dim: int, total: int | None = None) -> CountsOfMatrices:
     """The size of the matrices of a vocabulary, and their share of a model of `total` parameters.
 
-    vocab and dim are the V and D of a matrix. Returns {"tied": count, "untied": count,
-    "difference": n, "saving_percent": share}. The counts are as those of count_parameters, of the
-    two matrices alone. The difference is one matrix, which a tie saves. The share is None without a
-    total. Raises ArgumentError for a size that is not a whole number of at least 1, and for a total
-    that is less than one matrix.
+    vocab and dim are the V and D of a matrix. Raises ArgumentError for a size that is not a whole
+    number of at least 1, and for a total that is less than one matrix.
 
     >>> sizes = count_matrices(50_000, 4_096, 7_000_000_000)
     >>> sizes["difference"], round(sizes["saving_percent"], 1)

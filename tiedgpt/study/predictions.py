@@ -148,7 +148,7 @@ def lens(
     def measure(logits: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return likeliest(logits, k)
 
-    # measure_rows wants a target for each row. The lens has none, so any number will do.
+    # measure_rows passes a target with each row, which `measure` above does not use.
     no_targets = np.zeros(len(final), np.int64)
     pieces = measure_rows(model, final, no_targets, measure)
     tokens = np.concatenate([piece_tokens for piece_tokens, _ in pieces])  # [layers * T, k]

@@ -1,8 +1,8 @@
 """The answer to each question about a model, as one dict.
 
 A command prints it as JSON or as a table, and the page draws it; neither computes anything again.
-Each report is of one model and has its "head". A token in it is {"id", "token"}, with the token's
-text, or None for an id that only pads the vocabulary.
+A TypedDict says which fields each report has, so that a type checker finds a misspelt one. A report
+is of one model and has its "head", which is "tied" or "untied".
 
     next_report        the likeliest next tokens
     paths_report       the likeliest next tokens by each path from one token
@@ -17,15 +17,15 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 from ..errors import TiedGPTError
-from ..evaluation import predicted_places, score, score_of, token_losses
+from ..evaluation import Score, predicted_places, score, score_of, token_losses
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
-from ..gpt2.parameters import count_parameters, parameter_count
+from ..gpt2.parameters import CountsByHead, count_parameters, parameter_count
 from ..gpt2.run import OnProgress, OpenProgress, Tape
 from ..gpt2.tokenizer import Tokenizer
 from .attribution import ablation, attribute
@@ -47,24 +47,52 @@ from .similarity import embeddings
 from .solved import STEPS, missing, solved_paths
 from .weighted import gains
 
-Report = dict[str, Any]
-
 MAX_GRADIENT_TOKENS = 256
 MAX_LOSS_TOKENS = 16_384
 
 # Tokens
 
 
-def token_report(tokenizer: Tokenizer, token: int) -> Report:
-    """A token of a model; its text is None if it only pads the vocabulary."""
+class TokenReport(TypedDict):
+    id: int
+    token: str | None  # its text; None if the id only pads the vocabulary
+
+
+class LikelyToken(TokenReport):
+    probability: float
+
+
+class PredictionReport(LikelyToken):
+    """A token that may come next."""
+
+    logit: float
+    rank: int  # 1 for the likeliest token
+
+
+class Likelihood(TokenReport, total=False):
+    """A token with one of two numbers."""
+
+    logprob: float  # the natural logarithm of its probability
+    bits: float  # its surprisal
+
+
+class SurpriseReport(Likelihood):
+    """A token that came next."""
+
+    rank: int
+    alternatives: list[Likelihood]  # the likeliest others
+
+
+def token_report(tokenizer: Tokenizer, token: int) -> TokenReport:
+    """A token of a model."""
     text = None
     if token < tokenizer.vocab_size:
         text = tokenizer.token_text(int(token))
     return {"id": int(token), "token": text}
 
 
-def prediction_report(tokenizer: Tokenizer, prediction: Prediction) -> Report:
-    """A token that may come next: "probability", "logit" and "rank" (1 for the likeliest)."""
+def prediction_report(tokenizer: Tokenizer, prediction: Prediction) -> PredictionReport:
+    """How a token is predicted."""
     return {
         **token_report(tokenizer, prediction.token),
         "probability": prediction.probability,
@@ -77,21 +105,19 @@ def predictions_report(
     tokenizer: Tokenizer,
     logits: np.ndarray,  # [V]
     tokens: Iterable[int],
-) -> list[Report]:
+) -> list[PredictionReport]:
     """How the logits predict each of these tokens."""
     predictions = predict(logits, tokens)
     return [prediction_report(tokenizer, prediction) for prediction in predictions]
 
 
-def surprise_report(tokenizer: Tokenizer, prediction: Prediction, unit: str) -> Report:
-    """A token that came next, with the likeliest others under "alternatives".
+def surprise_report(tokenizer: Tokenizer, prediction: Prediction, unit: str) -> SurpriseReport:
+    """How a token that came next was predicted. unit: "logprob" or "bits", which tokens have."""
 
-    unit: "logprob" for natural logarithms of probabilities, "bits" for surprisals.
-    """
-
-    def likelihood(token: int, log_probability: float) -> Report:
-        value = surprisal(log_probability) if unit == "bits" else log_probability
-        return {**token_report(tokenizer, token), unit: value}
+    def likelihood(token: int, log_probability: float) -> Likelihood:
+        if unit == "bits":
+            return {**token_report(tokenizer, token), "bits": surprisal(log_probability)}
+        return {**token_report(tokenizer, token), "logprob": log_probability}
 
     return {
         **likelihood(prediction.token, prediction.log_probability),
@@ -103,21 +129,41 @@ def surprise_report(tokenizer: Tokenizer, prediction: Prediction, unit: str) -> 
 # What comes next
 
 
-def next_report(models: Sequence[GPT2], tokenizer: Tokenizer, ids: Any, k: int) -> list[Report]:
-    """For each model, "next": how it predicts the k likeliest tokens after a prompt `ids` [T].
+class NextReport(TypedDict):
+    head: str
+    next: list[PredictionReport]
+
+
+class PathsReport(TypedDict):
+    head: str
+    paths: dict[str, list[PredictionReport]]  # by the name of the path, the likeliest first
+
+
+class LayerReport(TypedDict):
+    name: str
+    positions: list[list[LikelyToken]]  # for each token of the prompt, the likeliest next ones
+
+
+class LensReport(TypedDict):
+    head: str
+    layers: list[LayerReport]
+
+
+def next_report(models: Sequence[GPT2], tokenizer: Tokenizer, ids: Any, k: int) -> list[NextReport]:
+    """For each model, how it predicts the k likeliest tokens after a prompt `ids` [T].
 
     All lists have the same tokens, those among the k likeliest of any of the models, in the same
     order.
     """
-    reports = []
+    reports: list[NextReport] = []
     for model, predictions in zip(models, next_tokens(models, ids, k), strict=True):
         listed = [prediction_report(tokenizer, prediction) for prediction in predictions]
         reports.append({"head": model.config.head, "next": listed})
     return reports
 
 
-def paths_report(model: GPT2, tokenizer: Tokenizer, token: int, k: int) -> Report:
-    """ "paths": for each path, the k likeliest tokens after one token."""
+def paths_report(model: GPT2, tokenizer: Tokenizer, token: int, k: int) -> PathsReport:
+    """For each path, the k likeliest tokens after one token."""
     by_path = {}
     for name, path in paths_of(model).items():
         logits = path(model, np.array([token]))[0]  # [V]
@@ -132,16 +178,16 @@ def lens_report(
     k: int = 5,
     last: int | None = None,
     tape: Tape | None = None,
-) -> Report:
-    """ "layers": for each layer its name and, for each token of the prompt, the k likeliest next.
+) -> LensReport:
+    """What each layer predicts: the k likeliest next tokens after each token of a prompt [T].
 
-    `last` and `tape` are those of predictions.lens.
+    last: only after these last tokens. tape: the activations, if the model has read `ids` already.
     """
-    layers = []
+    layers: list[LayerReport] = []
     for layer in lens(model, ids, k, last, tape):
         positions = []
         for tokens, probabilities in zip(layer.tokens, layer.probabilities, strict=True):
-            likeliest = []
+            likeliest: list[LikelyToken] = []
             for token, probability in zip(tokens, probabilities, strict=True):
                 likeliest.append(
                     {**token_report(tokenizer, token), "probability": float(probability)}
@@ -154,6 +200,28 @@ def lens_report(
 # The parts of a logit
 
 
+class LogitOf(TypedDict):
+    """The logit of a token, or the difference of two."""
+
+    tokens: list[PredictionReport]  # one or two
+    total: float  # the logit, or the difference
+
+
+class Ablated(LogitOf):
+    """The same logits of the model without some of its parts."""
+
+    parts: list[str]  # the names of the parts that are set to 0
+
+
+class LogitWithParts(LogitOf):
+    head: str
+    parts: dict[str, float]  # what each part of the model adds to `total`
+
+
+class LogitReport(LogitWithParts, total=False):
+    ablated: Ablated  # if parts are removed
+
+
 def logit_report(
     model: GPT2,
     tokenizer: Tokenizer,
@@ -163,14 +231,11 @@ def logit_report(
     removed: Sequence[str] = (),
     logits: np.ndarray | None = None,  # [V]
     tape: Tape | None = None,
-) -> Report:
+) -> LogitReport:
     """The logit of `token` (the likeliest if None), or its difference from that of `against`.
 
-    "tokens" has the prediction of each of them, "total" the logit or the difference, and "parts"
-    what each part of the model adds to it. With `removed`, "ablated" has "parts", the names that
-    are set to 0, and "tokens" and "total" without them.
-
-    `logits` and `tape` are what the model has computed already after the prompt `ids` [T].
+    removed: the names of parts that are set to 0 in "ablated".
+    logits, tape: what the model has computed already after the prompt `ids` [T].
     """
     edit = ablation(model.config, removed)
     if logits is None:
@@ -182,7 +247,7 @@ def logit_report(
         tokens.append(against)
     parts = attribute(model, ids, token, against, tape)  # it refuses a wrong token
 
-    report = {
+    report: LogitReport = {
         "head": model.config.head,
         **logit_of(tokenizer, logits, tokens),
         "parts": parts,
@@ -193,7 +258,7 @@ def logit_report(
     return report
 
 
-def logit_of(tokenizer: Tokenizer, logits: np.ndarray, tokens: Sequence[int]) -> Report:
+def logit_of(tokenizer: Tokenizer, logits: np.ndarray, tokens: Sequence[int]) -> LogitOf:
     """The predictions of one or two tokens from logits [V], and the logit or the difference."""
     listed = predictions_report(tokenizer, logits, tokens)
     total = listed[0]["logit"]
@@ -205,6 +270,27 @@ def logit_of(tokenizer: Tokenizer, logits: np.ndarray, tokens: Sequence[int]) ->
 # Score
 
 
+class ScoredToken(SurpriseReport):
+    place: int  # in the text, from 0
+
+
+class ScoreOfText(TypedDict):
+    """The numbers of evaluation.Score, and how they were measured."""
+
+    head: str
+    context: int  # the most tokens that the model reads at a time
+    stride: int  # tokens from window to window
+    tokens: int  # predicted ones
+    bytes: int  # of the predicted tokens
+    nll: float  # nats per token
+    perplexity: float
+    bits_per_byte: float
+
+
+class ScoreReport(ScoreOfText, total=False):
+    predictions: list[ScoredToken]  # if alternatives are asked for
+
+
 def score_report(
     model: GPT2,
     tokenizer: Tokenizer,
@@ -212,31 +298,49 @@ def score_report(
     stride: int,
     alternatives: int | None = None,
     progress: OnProgress = None,
-) -> Report:
-    """The loss per token, perplexity and bits per byte of a text, as evaluation.Score has them.
+) -> ScoreReport:
+    """The loss per token, perplexity and bits per byte of a text.
 
-    With a number of alternatives, "predictions" has each predicted token with its place in the
-    text, its surprisal in bits, and so many of the likeliest others.
+    alternatives: None, or how many of the likeliest other tokens each of "predictions" has.
     """
-    context = {"context": model.config.n_ctx, "stride": stride, "head": model.config.head}
     if alternatives is None:
-        return {**context, **asdict(score(model, tokenizer, ids, stride, progress))}
+        whole = score(model, tokenizer, ids, stride, progress)
+        return {**score_of_text(model, stride, whole)}
 
     places = predicted_places(ids.size, model.config.n_ctx, stride)
     predictions = token_predictions(model, ids, stride, alternatives, progress)
     losses = -np.array([prediction.log_probability for prediction in predictions])
-    listed = []
+    listed: list[ScoredToken] = []
     for place, prediction in zip(places.tolist(), predictions, strict=True):
         listed.append({"place": place, **surprise_report(tokenizer, prediction, "bits")})
-    whole = asdict(score_of(losses, tokenizer, ids[places]))
-    return {**context, **whole, "predictions": listed}
+    whole = score_of(losses, tokenizer, ids[places])
+    return {**score_of_text(model, stride, whole), "predictions": listed}
+
+
+def score_of_text(model: GPT2, stride: int, whole: Score) -> ScoreOfText:
+    """The score of a whole text, with how it was measured."""
+    return {
+        "context": model.config.n_ctx,
+        "stride": stride,
+        "head": model.config.head,
+        "tokens": whole.tokens,
+        "bytes": whole.bytes,
+        "nll": whole.nll,
+        "perplexity": whole.perplexity,
+        "bits_per_byte": whole.bits_per_byte,
+    }
 
 
 # Parameters
 
 
-def parameters_report(config: Config) -> Report:
-    """ "config", the counts "tied" and "untied" (parameters.count_parameters), the "difference"."""
+class ParametersReport(CountsByHead):
+    config: dict[str, Any]  # the fields of Config, but for those of other programs
+    difference: int  # how many numbers a tie saves
+
+
+def parameters_report(config: Config) -> ParametersReport:
+    """The parameters of a model with either head."""
     fields = asdict(config)
     del fields["others"]  # the fields of other programs
     counts = count_parameters(config)
@@ -247,6 +351,41 @@ def parameters_report(config: Config) -> Report:
 # All measurements of what tying does
 
 
+class CorpusNumbers(TypedDict):
+    """What the report says of the text itself."""
+
+    tokens: int  # of the text
+    frequent: int  # how many different tokens are frequent
+    jsd_floor: float | None  # direct_path.jsd_floor; None for a text with too few frequent tokens
+    self_prediction: float | None  # the share of frequent tokens that most often follow themselves
+
+
+class Losses(TypedDict):
+    """Losses of a text in nats per token."""
+
+    own: float  # of the model
+    swapped: float | None  # of an untied model with the tied head; None for a tied model
+    uniform: float  # of a uniform guess
+    tokens: int  # predicted ones
+
+
+class StudyReport(TypedDict):
+    """A number is None if it is undefined, or needs a corpus or a tied model that is not given."""
+
+    model: str
+    head: str
+    parameters: int
+    bytes: int  # of the parameters in float32
+    direct_path: dict[str, float | None]  # direct_path.direct_path
+    embeddings: dict[str, float | int | None]  # similarity.embeddings
+    corpus: CorpusNumbers | None
+    bigrams: dict[str, Scores] | None  # bigrams.bigrams, by path
+    gains: dict[str, dict[str, float]] | None  # weighted.gains, by path
+    missing: dict[str, float] | None  # solved.missing
+    loss: Losses | None
+    gradients: dict[str, float] | None  # Gradients.lengths_and_cosine
+
+
 def study_report(
     name: str,
     model: GPT2,
@@ -255,10 +394,9 @@ def study_report(
     progress: OpenProgress,
     note: Callable[[str], Any],
     start: int | None = None,
-) -> dict[str, Any]:
+) -> StudyReport:
     """All numbers of a model, with its name as "model".
 
-    A number is None if it is undefined, or needs a corpus or a tied model that is not given.
     `start` is the token that begins a document; with it, there is a path "started".
     `note` is called with what is left out. It and `progress` get texts that begin with `name`.
     """
@@ -266,7 +404,7 @@ def study_report(
     count = parameter_count(config)
     with progress(f"{name}: direct path", config.vocab_size, "token") as bar:
         path_numbers = direct_path(model, corpus, bar.add)
-    report: dict[str, Any] = {
+    report: StudyReport = {
         "model": name,
         "head": config.head,
         "parameters": count.total,
@@ -285,12 +423,12 @@ def study_report(
 
     report["corpus"] = corpus_numbers(corpus)
     if has_frequent_tokens(corpus):
-        started: dict[str, Path] = {}  # the path of the whole model, after `start`
+        after_start: dict[str, Path] = {}  # the path "started": the whole model reads `start` first
         if start is not None and start < config.vocab_size and config.n_ctx >= 2:
-            started["started"] = partial(started_model, start)
-        scores = measure_bigrams(name, model, corpus, started, progress, note)
+            after_start["started"] = partial(started_model, start)
+        scores = measure_bigrams(name, model, corpus, after_start, progress, note)
         report["bigrams"] = scores
-        report["gains"] = measure_gains(name, model, corpus, started, progress)
+        report["gains"] = measure_gains(name, model, corpus, after_start, progress)
         report["missing"] = missing(scores)  # what the model lacks to predict the bigrams
 
     text = end_of_text(corpus.ids, config.n_ctx)
@@ -311,8 +449,8 @@ def has_frequent_tokens(corpus: Corpus) -> bool:
     return corpus.frequent().size >= MIN_TOKENS
 
 
-def corpus_numbers(corpus: Corpus) -> dict[str, float | int | None]:
-    """What the report says of the text itself. "tokens" and "frequent" are numbers of tokens."""
+def corpus_numbers(corpus: Corpus) -> CorpusNumbers:
+    """What the report says of the text itself."""
     floor = None
     if has_frequent_tokens(corpus):
         floor = jsd_floor(corpus)
@@ -328,7 +466,7 @@ def measure_bigrams(
     name: str,
     model: GPT2,
     corpus: Corpus,
-    started: dict[str, Path],
+    after_start: dict[str, Path],
     progress: OpenProgress,
     note: Callable[[str], Any],
 ) -> dict[str, Scores]:
@@ -340,7 +478,7 @@ def measure_bigrams(
         solved = solved_paths(model, corpus, bar.add)
     if not solved:
         note(f"{name}: the corpus has too many different tokens to solve for the best W_U")
-    others = {**started, **solved}
+    others = {**after_start, **solved}
     paths = 1 + len(paths_of(model)) + len(others)  # 1 for "unigram"
     with progress(f"{name}: bigrams", paths * corpus.frequent().size, "token") as bar:
         scores = bigrams(model, corpus, bar.add, others)
@@ -349,10 +487,10 @@ def measure_bigrams(
 
 
 def measure_gains(
-    name: str, model: GPT2, corpus: Corpus, started: dict[str, Path], progress: OpenProgress
+    name: str, model: GPT2, corpus: Corpus, after_start: dict[str, Path], progress: OpenProgress
 ) -> dict[str, dict[str, float]]:
     """What each path adds to the token counts. The corpus must have frequent tokens."""
-    paths = {**paths_of(model), **started}
+    paths = {**paths_of(model), **after_start}
     with progress(f"{name}: gains", len(paths) * corpus.frequent().size, "token") as bar:
         return gains(model, corpus, paths, bar.add)
 
@@ -372,14 +510,10 @@ def end_of_text(ids: np.ndarray, n_ctx: int) -> np.ndarray:  # [N] -> [n]
     return end[places].ravel()
 
 
-def losses(
-    model: GPT2, ids: np.ndarray, progress: OnProgress = None
-) -> dict[str, float | int | None] | None:
-    """Three losses of a text `ids` [N] in nats per token.
+def losses(model: GPT2, ids: np.ndarray, progress: OnProgress = None) -> Losses | None:
+    """Three losses of a text `ids` [N].
 
-    None if the text or the context has fewer than two tokens, so that none is predicted.
-    "own" is the model's loss, "swapped" that of an untied model with the tied head (None for a tied
-    model), "uniform" that of a uniform guess. "tokens" is how many tokens are predicted. The
+    None if the text or the context has fewer than two tokens, so that none is predicted. The
     windows are as long as the context and do not overlap. `progress` is called with the number of
     tokens read, for each head. Raises TiedGPTError for a loss that is not a finite number.
     """

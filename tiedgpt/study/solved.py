@@ -17,6 +17,7 @@ KL is convex in W, so `solved` has no local minima. It is fitted to the pairs th
 says nothing about another text.
 """
 
+import math
 from functools import partial
 
 import numpy as np
@@ -119,8 +120,8 @@ def descend(  # [n, r], [n, S], [r, S] -> [r, S]
     """The M with the lowest KL(Q || softmax(U M)), from a first M.
 
     U has orthonormal columns, so the second derivative of the KL is at most 1/2, and a step of 2
-    times the gradient never overshoots. With Nesterov's momentum, the gradient is computed at a
-    point ahead of M, to which the last change is carried on.
+    times the gradient never overshoots. With Nesterov's momentum, the gradient is computed at M
+    plus momentum times the last change.
     """
     step = 2  # the inverse of the highest second derivative
     ahead = M
@@ -139,10 +140,10 @@ def descend(  # [n, r], [n, S], [r, S] -> [r, S]
             momentum = 0.0
             t = 1.0
         else:
-            next_t = (1 + np.sqrt(1 + 4 * t * t)) / 2
+            next_t = (1 + math.sqrt(1 + 4 * t * t)) / 2
             momentum = (t - 1) / next_t
             t = next_t
-        ahead = M + M.dtype.type(momentum) * change
+        ahead = M + momentum * change
         if progress:
             progress(1)
     return M

@@ -58,7 +58,8 @@ def nats(logits: np.ndarray, tokens: np.ndarray, corpus: Corpus) -> np.ndarray:
     """
     seen = corpus.frequent(min_count=1)
     log_counts = np.log(corpus.counts[seen])
-    by_text = np.empty((tokens.size, 2))  # the means of the logits and of log_counts, by q
+    # For each token two means over what follows it in the text: of the logits, of log_counts
+    by_text = np.empty((tokens.size, 2))
     for row, token in enumerate(tokens):
         successors, counts = corpus.row(token)
         places = np.searchsorted(seen, successors)
@@ -73,6 +74,7 @@ def fit(  # [m, S], [S], [m, 2] -> [2]
 ) -> np.ndarray:
     """The weights a and b with the lowest cross entropy, by Newton's method.
 
+    by_text: for each row, the means of its logits and of log_counts over what follows in the text.
     The cross entropy is convex in both, so it has one minimum. A step that goes too far is halved.
     """
     weights = np.array([0.0, 1.0])

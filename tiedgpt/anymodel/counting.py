@@ -15,7 +15,8 @@ WIDTHS = ("word_embed_proj_dim", "embedding_size", "hidden_size", "n_embd", "d_m
 # Stored, but no parameters: the buffers in the files of transformers 5.24, of all kinds. Ernie and
 # Laguna have parameters of the same name, in moe_statics and experts.
 BUFFER = re.compile(
-    r"(masked_bias|inv_freq|position_ids|layer_scalar|act_fn\.(beta|eps)"
+    r"(masked_bias|causal_mask|rope\.freqs|inv_freq|position_ids|layer_scalar|act_fn\.(beta|eps)"
+    r"|_integer|_scaling_factor|\.(shift|x_min|x_max)"
     r"|(?<!moe_statics\.)(?<!experts\.)e_score_correction_bias|(gate|router)\.expert_bias"
     r"|slope_rate|(query|key|diagonal)_decay|global_(mean|invstd))$"
 )

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import CheckpointError, short_repr
-from .download import Repository, is_offline
-from .files import (
+from ..checkpoints.download import Repository, is_offline
+from ..checkpoints.files import (
     CONFIG,
     INDEX,
     PICKLES,
@@ -20,9 +19,10 @@ from .files import (
     stored_tensors,
     weights_file,
 )
-from .json_files import MAX_TEXT, parse_json, read_json
-from .places import SHIPPED, check_name, discard_note, find_here
-from .safetensors import Tensor, header_length, parse_header
+from ..checkpoints.json_files import MAX_TEXT, parse_json, read_json
+from ..checkpoints.places import SHIPPED, check_name, discard_note, find_here
+from ..checkpoints.safetensors import Tensor, header_length, parse_header
+from ..errors import CheckpointError, short_repr
 
 # Bytes. A quantised mixture of experts in one file has a header of 10 million.
 MAX_HEADER = 1 << 24
