@@ -172,7 +172,9 @@ class Splitter:
         room = self.model.config.n_ctx - len(self.prompt) + 1
         while place < min(len(self.ids), room):
             best = self.best_after(self.ids[: room - 1])
-            departing = [n for n in range(place, len(best)) if best[n : n + 1] != self.ids[n : n + 1]]
+            departing = [
+                n for n in range(place, len(best)) if best[n : n + 1] != self.ids[n : n + 1]
+            ]
             departing = [n for n in departing if n < len(self.ids)]
             if not departing:
                 break

@@ -27,7 +27,7 @@ from ..gpt2.config import Config
 from ..gpt2.model import GPT2, Array
 from ..gpt2.ops import log_softmax, softmax
 from ..gpt2.run import Tape
-from .compare import MOST_MULTIPLICATIONS, SLACK, OnTrial, no_progress
+from .compare import SLACK, OnTrial, no_progress
 from .mistakes import embedding_at, hide, mistakes_in, positions, rounded
 from .places import (
     Mistake,
@@ -48,7 +48,6 @@ QUANTISED = (
     "quantised weights (int8, q4 and others) are not judged, because their rounding is not known: "
     "give a model whose weights are rounded so, or the logits"
 )
-MOST_NAMES = 5  # of mistakes in a sentence; the report has all
 FEWEST_DRAWN = 5  # departures from which tokens may look drawn
 
 Verdict = Literal["identical", "tie-break", "defect"]
@@ -75,9 +74,9 @@ class TokensReport(TypedDict):
     given: int  # their tokens
     judged: int  # the first of them, as many as the context has room for
     departures: list[Departure]
-    mistakes: list[str]  # known mistakes that, planted, give these tokens within rounding
+    mistakes: list[str]  # known mistakes that, planted in all layers, give these tokens, too
     notes: list[str]
-    trials: int  # mistakes that were planted, each in each place where it may be
+    trials: int  # mistakes that were planted
     all_trials: int
 
 
@@ -98,8 +97,9 @@ def compare_tokens(
     or "bfloat16", with sums in float32 or better. greedy: True says that the tokens are greedy;
     None refuses tokens that look drawn, of which nothing can be said.
 
-    trials: plant at most so many known mistakes; None: as many as take some minutes. progress:
-    called before each, with the number of those before it and of all. Raises ArgumentError.
+    trials: plant at most so many known mistakes; None: all, some hundred. Each is a forward pass or
+    two. progress: called before each, with the number of those before it and of all. Raises
+    ArgumentError.
     """
     if not isinstance(model, GPT2):
         raise ArgumentError(f"the model must be a GPT2, got {short_repr(model)}")
@@ -119,7 +119,7 @@ def compare_tokens(
     verdict = verdict_of(departures)
     refuse_the_prompt_again(text, departures)
 
-    search = plant(text, only_wide=verdict != "defect", most_trials=trials, progress=progress)
+    search = plant(text, trials, progress)
     if verdict == "defect" and not search.found and greedy is None:
         refuse_drawn_tokens(text)
     return TokensReport(
@@ -218,7 +218,12 @@ def rounding_of(  # logits [N, V] -> [N]
     rounded_model = GPT2(model32.config, weights)
     names = list(compute_activations(model32, ids, given={}, planted={}))
     all_rounded = dict.fromkeys(names, lambda at: to_precision(at.right, precision))
-    ways = [(model32, {}), (rounded_model, {}), (model32, all_rounded), (rounded_model, all_rounded)]
+    ways = [
+        (model32, {}),
+        (rounded_model, {}),
+        (model32, all_rounded),
+        (rounded_model, all_rounded),
+    ]
     if precision == "float32":  # in which our model32 computes already
         ways = ways[:1]
 
@@ -368,61 +373,32 @@ def mistakes_of_steps(start: int) -> list[Mistake]:
         mistakes.append(
             Mistake(
                 f"has steps after the prompt in which a token {sentence}",
-                {
-                    "attn.N.pattern": partial(
-                        pattern_of_steps, start=start, first_seen=first_seen
-                    )
-                },
+                {"attn.N.pattern": partial(pattern_of_steps, start=start, first_seen=first_seen)},
                 only_everywhere=True,
             )
         )
     return mistakes
 
 
-def plant(text: Text, only_wide: bool, most_trials: int | None, progress: OnTrial) -> Search:
+def plant(text: Text, most_trials: int | None, progress: OnTrial) -> Search:
     """Plant one known mistake after the other, and keep those that give their tokens.
 
-    only_wide: only mistakes in all layers. Else those in one layer, or one place, are planted if
-    none in all layers is found.
+    A mistake is planted in all layers. (Of the thousands in one place, some give the same few
+    tokens by chance.)
     """
     reader = Reader.of(text)
     mistakes = [*mistakes_in(text.model32.config.n_layer), *mistakes_of_steps(len(text.prompt))]
     if text.precision != "float32":  # its rounding is no mistake then
         mistakes = [mistake for mistake in mistakes if "rounded to" not in mistake.sentence]
     names = list(reader.whole)
-    trials = trials_of(mistakes, names, names)
-    wide = [trial for trial in trials if trial.scope <= Scope.KIND]
-    if only_wide:
-        trials = wide
-    if most_trials is None:
-        tokens = max(text.ids.size, 32)  # fewer take as long, because a pass reads all weights
-        of_a_pass = tokens * sum(x.size for x in text.model32.parameters.values())
-        most_trials = max(len(wide), int(MOST_MULTIPLICATIONS / of_a_pass))
-
-    found: dict[str, None] = {}  # sentences, in the order of the list of mistakes
-    tried = 0
-    for scope in Scope:
-        explaining = []
-        for trial in trials[:most_trials]:
-            if trial.scope != scope:
-                continue
-            progress(tried, len(trials))
-            tried += 1
-            if reader.gives_their_tokens(trial):
-                explaining.append(trial)
-        explaining.sort(key=lambda trial: trial.number)
-        for trial in explaining:
-            found.setdefault(described(trial))
-        if scope >= Scope.KIND and found:
-            break
-    return Search(list(found), tried, len(trials))
-
-
-def described(trial: Trial) -> str:
-    """What the other GPT-2 is, with the place if the mistake is in one layer."""
-    if trial.scope <= Scope.KIND:
-        return trial.sentence
-    return f"{trial.sentence} ({trial.start})"
+    trials = [trial for trial in trials_of(mistakes, names, names) if trial.scope <= Scope.KIND]
+    trials.sort(key=lambda trial: trial.number)
+    found = []
+    for tried, trial in enumerate(trials[:most_trials]):
+        progress(tried, len(trials))
+        if reader.gives_their_tokens(trial):
+            found.append(f"{trial.start}: yours {trial.sentence}")
+    return Search(found, tried=len(trials[:most_trials]), all=len(trials))
 
 
 @dataclass(frozen=True)
@@ -463,7 +439,9 @@ class Reader:
         for place, logits in enumerate(rows):
             if not self.is_best(logits, place):
                 return False
-        changes = [not self.is_near(row, self.right(place), place) for place, row in enumerate(rows)]
+        changes = [
+            not self.is_near(row, self.right(place), place) for place, row in enumerate(rows)
+        ]
         return any(changes)
 
     def right(self, place: int) -> Array:
@@ -547,24 +525,22 @@ def notes_of(
 def defect_notes(text: Text, departures: Sequence[Departure], search: Search) -> list[str]:
     notes = []
     first = first_defect(departures)
+    tried = f"of {search.tried:,} known mistakes, planted in all layers,"
     if search.found:
-        notes.append(f"yours {names_of(search.found, ' or ')}")
-        if len(search.found) > 1:
-            notes.append("these tokens do not tell which: give the logits")
-    elif search.tried < search.all:
-        notes.append(
-            f"this is none of the {search.tried:,} mistakes that were planted, of {search.all:,}: "
-            f"to plant all, give --trials {search.all} (in Python, trials={search.all})"
-        )
+        notes.append(f"{tried} {give(search.found)} these tokens; the logits tell more")
     else:
-        notes.append("none of the known mistakes gives these tokens: give the logits")
+        notes.append(f"{tried} none gives these tokens: give the logits")
+    if search.tried < search.all:
+        notes.append(not_planted(search))
     for precision, rounding in text.roundings.items():
         gaps_close = [departure["gap"] <= rounding[departure["place"]] for departure in departures]
         if precision != text.precision and all(gaps_close):
-            notes.append(f"in {precision} this would be a tie-break: say so if yours computes in it")
+            notes.append(
+                f"in {precision} this would be a tie-break: say so if yours computes in it"
+            )
             break
     if first["ours"] in text.model32.config.eos_token_ids:
-        notes.append("this model ends the text there: yours goes on")
+        notes.append("this model ends the text there, and yours goes on")
     if set(text.tokens) == {0}:
         notes.append("all tokens are 0, as if the logits were nan: look at them")
     if not search.found:
@@ -573,24 +549,25 @@ def defect_notes(text: Text, departures: Sequence[Departure], search: Search) ->
 
 
 def what_tokens_cannot_tell(search: Search) -> list[str]:
-    """The mistakes that give the same tokens, or that none does."""
-    tried = f"{search.tried:,} known mistakes"
-    if search.tried < search.all:
-        tried = f"the {search.tried:,} mistakes that were planted, of {search.all:,}"
+    """How many mistakes give the same tokens, or that none does."""
     if search.tried == 0:
-        return ["no known mistake was planted, so what these tokens cannot tell is not known"]
-    if not search.found:
-        return [f"each of {tried}, planted in all layers, gives other tokens"]
-    return [
-        f"these tokens cannot tell: a GPT-2 that {names_of(search.found, ' or ')} gives them, too; "
-        "the logits tell (tiedgpt compare FILE)"
-    ]
+        return ["no known mistake was planted: what these tokens cannot tell is not known"]
+    tried = f"of {search.tried:,} known mistakes, planted in all layers,"
+    if search.found:
+        notes = [
+            f"these tokens cannot tell: {tried} {give(search.found)} them, too; the logits tell"
+        ]
+    else:
+        notes = [f"{tried} none gives these tokens"]
+    if search.tried < search.all:
+        notes.append(not_planted(search))
+    return notes
 
 
-def names_of(sentences: list[str], between: str) -> str:
-    """The first few sentences, and how many more there are."""
-    names = between.join(sentences[:MOST_NAMES])
-    more = len(sentences) - MOST_NAMES
-    if more > 0:
-        names += f"{between}one of {more} more" if more > 1 else f"{between}one more"
-    return names
+def give(found: list[str]) -> str:
+    return "1 gives" if len(found) == 1 else f"{len(found)} give"
+
+
+def not_planted(search: Search) -> str:
+    left = search.all - search.tried
+    return f"{left:,} more were not planted: --trials {search.all} (in Python, trials={search.all})"
