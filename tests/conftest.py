@@ -43,6 +43,9 @@ EXTRAS = {
     "distributed": "test",
     "matplotlib": "plot",
     "scipy": "tying",
+    "sphinx": "docs",
+    "myst_parser": "docs",
+    "check_jsonschema": "dev",
 }
 
 

@@ -30,7 +30,9 @@ def test_the_built_file_is_current_and_small(page):
 
 def test_the_page_asks_for_nothing_and_runs_its_own_scripts_alone(page):
     assert not re.search(
-        r"""<(?!a\b)[^<>]* (src|href)=(?!["']?(data:|#))|@import|url\((?!data:)""", page
+        r"""<(?!a\b|link rel="canonical")[^<>]* (src|href)=(?!["']?(data:|#))"""
+        r"""|@import|url\((?!data:)""",
+        page,
     )
     assert not re.search(r"\b(fetch|XMLHttpRequest|WebSocket|eval)\b|import\(", page)
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write", page)

@@ -187,21 +187,264 @@ def test_a_fresh_optimizer_stays_fresh(torch, tied):
     assert not optimizer.state
 
 
-def test_matrices_that_are_given(torch):
-    """One parameter that is used twice, and looked up by its index."""
+# Ways to read a row of W for each token, and ways that look like one
+
+
+def product_of_ones(torch, W, ids):
+    return torch.nn.functional.one_hot(ids, V).to(W.dtype) @ W
+
+
+def bags_of_one(torch, W, ids):
+    bags = torch.nn.functional.embedding_bag(ids.reshape(-1, 1), W, mode="sum")
+    return bags.reshape(*ids.shape, 5)
+
+
+def gathered(torch, W, ids):
+    return W.gather(0, ids.reshape(-1, 1).expand(-1, 5)).reshape(*ids.shape, 5)
+
+
+def taken_along_a_dimension(torch, W, ids):
+    return torch.take_along_dim(W, ids.reshape(-1, 1), dim=0).reshape(*ids.shape, 5)
+
+
+LOOKUPS = {
+    "W[ids]": lambda torch, W, ids: W[ids],
+    "W[ids, :]": lambda torch, W, ids: W[ids, :],
+    "index_select": lambda torch, W, ids: W.index_select(0, ids.flatten()).view(*ids.shape, 5),
+    "sparse": lambda torch, W, ids: torch.nn.functional.embedding(ids, W, sparse=True),
+    "rows of length 1": lambda torch, W, ids: torch.nn.functional.normalize(W, dim=1)[ids],
+    "product of ones": product_of_ones,
+    "bags of one": bags_of_one,
+    "gather": gathered,
+    "take_along_dim": taken_along_a_dimension,
+}
+
+
+@pytest.fixture
+def one_matrix(torch):
+    """A module with one parameter, W, whose two uses are functions: lookup and unembed."""
 
     class OneMatrix(torch.nn.Module):
         def __init__(self):
             super().__init__()
             self.W = torch.nn.Parameter(torch.randn(V, 5))
+            self.other = torch.nn.Parameter(torch.randn(V, 5))
+            self.lookup = lambda W, ids: W[ids]
+            self.unembed = lambda W, x: x @ W.T
 
         def forward(self, ids):
-            return (torch.tanh(self.W[ids]) @ self.W.T,)
+            return self.unembed(self.W, torch.tanh(self.lookup(self.W, ids)))
 
-    module = OneMatrix()
-    assert_tied(module, torch.optim.SGD(module.parameters()), matrices=(module.W, module.W))
+    torch.manual_seed(0)
+    return OneMatrix()
+
+
+def assert_one_matrix(module, batch=None):
+    assert_tied(module, batch=batch, matrices=(module.W, module.W))
+
+
+@pytest.mark.parametrize("name", LOOKUPS)
+def test_each_way_to_look_rows_up_is_an_input(torch, one_matrix, name):
+    one_matrix.lookup = lambda W, ids: LOOKUPS[name](torch, W, ids)
+    assert_one_matrix(one_matrix)
+    one_matrix.lookup = lambda W, ids: LOOKUPS[name](torch, one_matrix.other, ids)
+    with pytest.raises(AssertionError, match=r"^gradient: nothing of it comes from the input"):
+        assert_one_matrix(one_matrix)
+    one_matrix.lookup = lambda W, ids: LOOKUPS[name](torch, W, ids)
+    one_matrix.unembed = lambda W, x: x @ one_matrix.other.T
+    with pytest.raises(AssertionError, match=r"^gradient: nothing of it comes from the output"):
+        assert_one_matrix(one_matrix)
+
+
+def test_a_lookup_that_torch_compiles(torch, one_matrix):
+    """A compiled module may allow one gradient for each pass."""
+    compiled = torch.compile(one_matrix, backend="aot_eager")
+    assert_tied(compiled, matrices=(one_matrix.W, one_matrix.W))
+
+
+OUTPUTS = {
+    "scaled, with a bias": lambda torch, W, x: 3 - 2 * (x @ W.T),
+    "a soft bound": lambda torch, W, x: 30 * torch.tanh(x @ W.T / 30),
+    "log-probabilities": lambda torch, W, x: torch.log_softmax(x @ W.T, dim=-1),
+    "less the largest": lambda torch, W, x: x @ W.T - (x @ W.T).amax(-1, keepdim=True),
+    "without the last tokens": lambda torch, W, x: (x @ W.T)[..., :10],
+    "of the last position": lambda torch, W, x: x[:, [-1]] @ W.T,
+    "flat": lambda torch, W, x: (x @ W.T).flatten(0, 1),
+    "a dict": lambda torch, W, x: {"logits": x @ W.T, "loss": None},
+    "loss and logits": lambda torch, W, x: (x.sum(), x @ W.T),
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_each_way_to_return_logits(torch, one_matrix, name):
+    one_matrix.unembed = lambda W, x: OUTPUTS[name](torch, W, x)
+    assert_one_matrix(one_matrix)
+    one_matrix.unembed = lambda W, x: OUTPUTS[name](torch, one_matrix.other, x)
+    with pytest.raises(AssertionError, match=r"^gradient: nothing of it comes from the output"):
+        assert_one_matrix(one_matrix)
+    one_matrix.unembed = lambda W, x: OUTPUTS[name](torch, W, x)
+    one_matrix.lookup = lambda W, ids: one_matrix.other[ids]
+    with pytest.raises(AssertionError, match=r"^gradient: nothing of it comes from the input"):
+        assert_one_matrix(one_matrix)
+
+
+HALVES = {  # heads of which a part is another parameter, and the first token of that part
+    "the last rows": (lambda torch, W, other: torch.cat([W[:6], other[6:]]), 6),
+    "the first rows": (lambda torch, W, other: torch.cat([other[:6], W[6:]]), 0),
+    "one row": (lambda torch, W, other: torch.cat([W[:7], other[7:8], W[8:]]), 7),
+    "detached rows": (lambda torch, W, other: torch.cat([W[:6], W[6:].detach()]), 6),
+    "each second row": (
+        lambda torch, W, other: torch.where(torch.arange(V)[:, None] % 2 == 0, W, other),
+        1,
+    ),
+    "another token's row": (lambda torch, W, other: torch.cat([W[:12], W[8:9]]), 12),
+}
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_a_head_of_which_a_part_is_another_parameter(torch, one_matrix, name):
+    head, first = HALVES[name]
+    one_matrix.unembed = lambda W, x: x @ head(torch, W, one_matrix.other).T
+    message = rf"^gradient: nothing of it comes from the output of \d+ of 13 .* token {first}\b"
+    with pytest.raises(AssertionError, match=message):
+        assert_one_matrix(one_matrix)
+
+
+def test_a_head_that_has_more_rows(torch, one_matrix):
+    one_matrix.unembed = lambda W, x: x @ torch.cat([W, one_matrix.other]).T
+    with pytest.raises(AssertionError, match=r"returns 26 logits .* has 13 rows"):
+        assert_one_matrix(one_matrix)
+
+
+def test_a_penalty_is_no_output(torch, one_matrix):
+    """An untied head, and a loss to which the matrix belongs otherwise."""
+
+    def with_penalty(W, x):
+        logits = x @ one_matrix.other.T
+        return logits, logits.logsumexp(-1).mean() + W.pow(2).sum()
+
+    one_matrix.unembed = with_penalty
+    with pytest.raises(AssertionError, match=r"^gradient: nothing of it comes from the output"):
+        assert_one_matrix(one_matrix)
+    one_matrix.unembed = lambda W, x: with_penalty(W, x)[1]
+    with pytest.raises(ArgumentError, match=r"must return logits"):
+        assert_one_matrix(one_matrix)
+
+
+UNCLEAR = {  # -> the module's two uses: each logit depends on rows of tokens that were not read
+    "probabilities": (
+        lambda W, ids: W[ids].detach(),
+        lambda W, x: (x @ W.T).softmax(-1),
+    ),
+    "an input of all rows, a detached output": (
+        lambda W, ids: (W - W.mean(0))[ids],
+        lambda W, x: x @ W.detach().T,
+    ),
+    "the tokens on another axis": (
+        lambda W, ids: W[ids],
+        lambda W, x: (x @ W.T).transpose(1, 2),
+    ),
+    "rows in another order": (
+        lambda W, ids: W[ids],
+        lambda W, x: x @ W.roll(1, dims=0).T,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNCLEAR)
+def test_what_cannot_be_told(one_matrix, name):
+    one_matrix.lookup, one_matrix.unembed = UNCLEAR[name]
+    with pytest.raises(ArgumentError, match=r"the two uses cannot be told apart"):
+        assert_one_matrix(one_matrix)
+
+
+def test_a_batch_of_most_tokens(torch, one_matrix):
+    """Of the tokens of a batch nothing can be said of the output."""
+    assert_one_matrix(one_matrix, batch=torch.tensor([[1, 2, 3, 9]]))
+    with pytest.raises(ArgumentError, match=r"rows of 12 of 13 tokens.*batch= of fewer tokens"):
+        assert_one_matrix(one_matrix, batch=torch.arange(12)[None])
+
+
+NOTHING = {
+    "no tokens": lambda torch: torch.zeros(2, 0, dtype=torch.long),
+    "no sequences": lambda torch: torch.zeros(0, 6, dtype=torch.long),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_an_empty_batch_fails(torch, one_matrix, name):
+    with pytest.raises(AssertionError, match=r"^gradient: nothing of it comes from"):
+        assert_one_matrix(one_matrix, batch=NOTHING[name](torch))
+
+
+@pytest.mark.parametrize("factor", [0.0, float("nan")])
+def test_logits_without_numbers_fail(one_matrix, factor):
+    one_matrix.unembed = lambda W, x: factor * (x @ W.T)
+    with pytest.raises(AssertionError, match=r"^gradient: "):
+        assert_one_matrix(one_matrix)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (1, 5), (0, 5), (13, 0)])
+def test_a_matrix_that_is_too_small_fails(torch, one_matrix, shape):
+    one_matrix.W = torch.nn.Parameter(torch.ones(shape))
+    with pytest.raises((AssertionError, ArgumentError)):
+        assert_one_matrix(one_matrix)
+
+
+def test_a_matrix_of_four_tokens(torch, one_matrix):
+    one_matrix.W = torch.nn.Parameter(torch.randn(4, 5))
+    assert_one_matrix(one_matrix)
+
+
+def test_matrices_that_are_given(torch, one_matrix):
+    optimizer = torch.optim.SGD([one_matrix.W])
+    assert_tied(one_matrix, optimizer, matrices=(one_matrix.W, one_matrix.W))
     with pytest.raises(ArgumentError, match=r"OneMatrix\.get_input_embeddings\(\).*matrices="):
-        assert_tied(module)
+        assert_tied(one_matrix)
+
+
+# What is random, and what has no numbers
+
+
+def drops_out(torch, x):
+    return torch.nn.functional.dropout(x, 0.5, training=True)
+
+
+def adds_noise(torch, x):
+    return x + torch.randn_like(x)
+
+
+def drops_words(torch, x):
+    return x * torch.bernoulli(torch.full_like(x[..., :1], 0.5))
+
+
+@pytest.mark.parametrize("noise", [drops_out, adds_noise, drops_words])
+def test_a_module_that_draws_numbers_in_each_pass(torch, tied, noise):
+    tied.wte.register_forward_hook(lambda module, args, output: noise(torch, output))
+    before = torch.get_rng_state()
+    assert_tied(tied, torch.optim.SGD(tied.parameters(), lr=0.1))
+    assert torch.get_rng_state().equal(before)
+    detaches_in_forward(torch, tied)
+    with pytest.raises(AssertionError, match=r"^gradient: nothing of it comes from the output"):
+        assert_tied(tied)
+
+
+def test_a_module_without_numbers(torch, tied):
+    """On the device meta, as a fake tensor, and before its first pass."""
+    meta = copy.deepcopy(tied).to("meta")
+    with pytest.raises(ArgumentError, match="have no numbers"):
+        assert_tied(meta)
+    with pytest.raises(ArgumentError, match="have no numbers"):
+        assert_tied(tied, matrices=(tied.wte.weight, meta.wte.weight))
+    tied.lm_head = torch.nn.LazyLinear(V)
+    with pytest.raises(ArgumentError, match="have no numbers"):
+        assert_tied(tied)
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        fake = torch.nn.Parameter(torch.randn(V, 5))
+    with pytest.raises(ArgumentError, match="have no numbers"):
+        assert_tied(tied, matrices=(fake, fake))
 
 
 def test_an_output_matrix_that_is_a_transposed_view(torch, tied):
@@ -209,13 +452,6 @@ def test_an_output_matrix_that_is_a_transposed_view(torch, tied):
     assert_tied(tied, torch.optim.SGD(tied.parameters(), lr=0.1), matrices=(wte, wte.T))
     with pytest.raises(AssertionError, match=r"^storage: "):
         assert_tied(tied, matrices=(wte, wte.T.clone()))
-
-
-def test_rows_that_index_select_takes(torch, tied):
-    tied.wte.forward = lambda ids: tied.wte.weight.index_select(0, ids.flatten()).view(
-        *ids.shape, 5
-    )
-    assert_tied(tied)
 
 
 def test_in_inference_mode(torch, tied):
@@ -232,6 +468,32 @@ def test_what_a_pass_changes_is_as_before(torch, tied):
     assert_tied(tied)
     for name, value in tied.state_dict().items():
         assert value.equal(before[name]), name
+
+
+def test_what_a_pass_makes_anew_is_as_before(torch, tied):
+    """Attributes, buffers and parameters that forward assigns or registers."""
+
+    def forward(module, args, output):
+        module.passes = getattr(module, "passes", 0) + 1
+        module.steps = module.steps + 1
+        module.mask = torch.ones(6, 6).tril()
+        module.register_buffer("positions", torch.arange(6), persistent=False)
+        module.block[0].bias = torch.nn.Parameter(torch.zeros(5))
+
+    tied.register_buffer("steps", torch.zeros(1))
+    tied.register_buffer("mask", torch.ones(1, 1))
+    tied.register_forward_hook(forward)
+    before = {name: value.clone() for name, value in tied.state_dict().items()}
+    parameters = dict(tied.named_parameters())
+    assert_tied(tied, torch.optim.SGD(tied.parameters(), lr=0.1))
+    after = tied.state_dict()
+    assert list(after) == list(before)
+    for name, value in before.items():
+        assert value.equal(after[name]), name
+    for name, parameter in tied.named_parameters():
+        assert parameter is parameters[name], name
+    assert not hasattr(tied, "passes")
+    assert not tied._non_persistent_buffers_set
 
 
 def test_an_optimizer_inside_another_one(torch, tied):
@@ -336,6 +598,22 @@ def test_our_gpt2():
 def test_an_untied_gpt2_of_ours():
     with pytest.raises(AssertionError, match=r"^storage: "):
         assert_tied(random_model().untie("copy"))
+
+
+def test_a_gpt2_of_ours_without_a_gradient():
+    """ln_f ends in zeros, so that no logit depends on anything."""
+    model = random_model()
+    for name in ("ln_f.weight", "ln_f.bias"):
+        model.parameters[name] = np.zeros_like(model.parameters[name])
+    model = GPT2(model.config, model.parameters)
+    with pytest.raises(AssertionError, match=r"^gradient: nothing of it comes from the input"):
+        assert_tied(model)
+
+
+def test_matrices_of_a_gpt2_of_ours():
+    model = random_model()
+    with pytest.raises(ArgumentError, match="matrices= are those of a torch module"):
+        assert_tied(model, matrices=(model.W_E, model.W_E))
 
 
 def test_an_optimizer_of_another_gpt2_of_ours():

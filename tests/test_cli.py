@@ -52,6 +52,11 @@ def test_version(run):
     assert run("--version") == (0, f"tiedgpt {tiedgpt.__version__}\n", "")
 
 
+def test_help_is_a_command_too(run):
+    assert output(run, "help") == output(run, "-h")
+    assert output(run, "help", "generate") == output(run, "generate", "-h")
+
+
 def test_help_lists_the_commands(run):
     page = output(run, "-h")
     assert run() == (0, page, "")
@@ -93,10 +98,14 @@ def test_help_fits_narrow_terminals(run, monkeypatch, name):
 def test_the_text_of_a_number():
     assert options.whole_number("7e3") == 7000
     assert options.whole_number("1000000000000000001") == 10**18 + 1, "not by way of a float"
+    assert options.whole_number("4.1k") == 4100, "not by way of a float"
+    assert options.whole_number("7B") == 7 * 10**9
     assert options.any_number("3e-4") == 3e-4
 
 
-@pytest.mark.parametrize("text", ["1.5", "1e400", "nan", "inf", "x", "", "\x1b", "9" * 5000])
+@pytest.mark.parametrize(
+    "text", ["1.5", "1.0001k", "k", "1kk", "1e400", "nan", "inf", "x", "", "\x1b", "9" * 5000]
+)
 def test_the_text_of_no_whole_number(text):
     with pytest.raises(argparse.ArgumentTypeError, match=r"^expected a whole number, got '"):
         options.whole_number(text)

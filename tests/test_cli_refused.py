@@ -27,7 +27,7 @@ PROMPTED = ["generate", "next", "lens", "attribute"]
 REFUSED = {
     # Names of commands and flags, and the number of arguments
     "generat": "did you mean generate?",
-    "help": "did you mean -h?",
+    "help generat": "did you mean generate?",
     "run a": "did you mean generate?",
     "xyz": "no command 'xyz' (",
     "serve": "no command 'serve' (",

@@ -106,18 +106,24 @@ def assert_same_gpt2(
 def assert_tied(model: Any, optimizer: Any = None, batch: Any = None, matrices: Any = None) -> None:
     """Raise AssertionError, which says what failed, unless the model's two matrices are one.
 
-    The input matrix and the output matrix have one storage; the gradient of a batch is the sum of
-    one from the lookup of tokens and one from all other uses, and neither is 0; the optimizer, if
-    it is given, holds the matrix once, and after one step both are equal. Afterwards the modes,
-    parameters, buffers, gradients, the optimizer and torch's random state are as before.
+    The input matrix and the output matrix have one storage. The gradient of a batch reaches it from
+    the input, and from the output of each token. The optimizer, if it is given, holds the matrix
+    once, and after one step both are equal. Afterwards the modes, attributes, parameters, buffers,
+    gradients, the optimizer and torch's random state are as before.
 
-    model: a GPT2, or a torch module of any kind. batch: ids, or for a torch module a tuple or dict
-        of its arguments too; 12 ids if None. The module returns logits or a loss.
+    Not looked at: what a loss adds to the logits; of a torch module, the output of the tokens of
+    your own batch, and rows for which it returns no logit.
+
+    model: a GPT2, or a torch module of any kind. It returns logits [..., V], or an object, dict or
+        tuple that has them.
+    batch: ids, or for a torch module a tuple or dict of its arguments too, with at most half of the
+        V tokens. If None, a few ids of the first 12.
     optimizer: torch's, or for a GPT2 the AdamW of training.
     matrices: the input and the output matrix of a torch module; the output matrix may be [V, D] or
         [D, V]. If None, they are the weights of get_input_embeddings() and get_output_embeddings().
-    Raises ArgumentError for other arguments, if the module has no such methods or cannot read the
-    batch, and if torch cannot compute the gradient or the step.
+    Raises ArgumentError for other arguments; if the module has no such methods, cannot read the
+    batch or returns no logits; if its matrices have no numbers (on the device meta); if what the
+    input reads cannot be told from the output; if torch cannot compute the gradient or the step.
     """
     __tracebackhide__ = True
     torch = sys.modules.get("torch")  # imported already, if the model is a torch module
@@ -129,6 +135,8 @@ def assert_tied(model: Any, optimizer: Any = None, batch: Any = None, matrices: 
             "expected a GPT2 and an AdamW of tiedgpt, or a torch module and torch's optimizer, got "
             f"{short_repr(model)} and {short_repr(optimizer)}"
         )
+    if matrices is not None:
+        raise ArgumentError("matrices= are those of a torch module; a GPT2 has W_E and W_U")
     check_gpt2(model, optimizer, batch)
 
 
@@ -143,6 +151,9 @@ def check_gpt2(model: GPT2, optimizer: AdamW | None, batch: Any) -> None:
     _, gradients = loss_and_gradients(model, ids, targets)
     # An untied copy has a gradient for each of the two uses.
     _, parts = loss_and_gradients(model.untie("copy"), ids, targets)
+    for use, name in (("input", "wte.weight"), ("output", "lm_head.weight")):
+        if not parts[name].any():
+            raise AssertionError(f"gradient: nothing of it comes from the {use}")
     both = parts["wte.weight"] + parts["lm_head.weight"]
     if not np.allclose(gradients["wte.weight"], both, rtol=1e-4, atol=1e-4 * abs(both).max()):
         raise AssertionError("gradient: it is not the sum of those from input and output")

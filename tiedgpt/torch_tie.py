@@ -5,7 +5,7 @@ torch is imported in the functions, which only testing.assert_tied calls, for a 
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from .errors import ArgumentError, short_repr
@@ -22,6 +22,7 @@ def check_module(
 
     def find_matrices() -> Matrices:
         wte, lm_head = matrices or embeddings_of(module)
+        check_numbers(wte, lm_head)
         if lm_head.shape != wte.shape and lm_head.shape == wte.shape[::-1]:
             return wte, lm_head.T  # it is [D, V]
         return wte, lm_head
@@ -29,23 +30,12 @@ def check_module(
     check_arguments(optimizer, matrices)
     wte, lm_head = find_matrices()
     check_storage(wte, lm_head)
-    with ExitStack() as undo:
-        undo.enter_context(torch.random.fork_rng())
-        undo.enter_context(torch.inference_mode(False))
-        undo.enter_context(torch.enable_grad())
-        # A pass changes a buffer that counts passes, and nn.Embedding with max_norm its matrix.
-        undo.enter_context(unchanged([wte, *module.buffers()]))
-        for part in module.modules():
-            undo.callback(setattr, part, "training", part.training)
-        module.eval()  # without dropout, so that two passes are the same
-
-        def compute_loss() -> Any:
-            return loss_of(module, batch, wte)
-
-        check_gradient(compute_loss, wte)
+    with torch.inference_mode(False), torch.enable_grad(), unchanged(module, optimizer):
+        module.eval()  # without dropout
+        check_gradient(module, batch, wte)
         if optimizer is not None:
             check_optimizer(module, optimizer, wte)
-            check_step(module, optimizer, compute_loss, find_matrices)
+            check_step(module, optimizer, batch, find_matrices)
 
 
 def check_arguments(optimizer: Any, matrices: Any) -> None:
@@ -79,6 +69,17 @@ def embeddings_of(module: Any) -> Matrices:
     return wte, lm_head
 
 
+def check_numbers(*tensors: Any) -> None:
+    """Raise ArgumentError for tensors without numbers: of the device meta, for example."""
+    for tensor in tensors:
+        try:
+            tensor.sum().item()
+        except Exception as error:
+            raise ArgumentError(
+                f"the matrices have no numbers, so there is nothing to look at: {error}"
+            ) from error
+
+
 def check_storage(wte: Any, lm_head: Any) -> None:
     """Raise AssertionError unless both matrices are the same numbers in the same memory."""
     places = [(x.data_ptr(), tuple(x.shape), x.stride()) for x in (wte, lm_head)]
@@ -92,12 +93,62 @@ def check_storage(wte: Any, lm_head: Any) -> None:
     raise AssertionError(f"storage: input and output matrix are two tensors, {shapes}{difference}")
 
 
-def loss_of(module: Any, batch: Any, wte: Any) -> Any:
-    """A number that depends on the module's output for a batch: its own loss if it has one."""
+def check_gradient(module: Any, batch: Any, wte: Any) -> None:
+    """Raise AssertionError unless a gradient reaches wte from the input and from the output.
+
+    The output reads row v for the logit of token v alone; the input reads the rows of the batch for
+    each logit. So row v has a gradient from the logits of other tokens only if the input reads it.
+    Then nothing is known of its output. Every other row must have one from its own logit.
+    """
     import torch
 
-    if batch is None:
-        batch = torch.arange(12, device=wte.device).reshape(2, 6) % len(wte)
+    if not wte.requires_grad:
+        raise AssertionError("gradient: the input matrix has requires_grad=False")
+    V = len(wte)
+    own, other = torch.zeros(2, V, dtype=torch.bool)  # has row v a gradient from these logits?
+    for half, ids in enumerate(two_batches(wte) if batch is None else [batch, batch]):
+        logits = logits_of(module, ids, V)
+        (gradient,) = gradients(contrast(logits, half), [wte])
+        has_gradient = gradient.any(dim=1).cpu()
+        in_half = torch.arange(V) % 2 == half
+        own |= has_gradient & in_half
+        other |= has_gradient & ~in_half
+    if not other.any():
+        raise AssertionError(
+            "gradient: nothing of it comes from the input: the input is detached, or reads another "
+            "parameter"
+        )
+    count = other.sum()
+    if count > V / 2:
+        raise ArgumentError(
+            f"the two uses cannot be told apart: each logit depends on the rows of {count} of {V} "
+            f"tokens. Pass a batch= of fewer tokens, and return logits [..., {V}], no "
+            f"probabilities; they are {list(logits.shape)}"
+        )
+    missing = ~own
+    if batch is not None:  # of two_batches, each shows the output of the other one's tokens
+        missing &= ~other
+    missing = missing[: logits.shape[-1]].nonzero().flatten().tolist()
+    if missing:
+        raise AssertionError(
+            f"gradient: nothing of it comes from the output of {len(missing)} of {V} tokens, the "
+            f"first is token {missing[0]}: the output is detached, or reads another parameter"
+        )
+
+
+def two_batches(wte: Any) -> list[Any]:
+    """Ids [2, 6] of a few odd tokens, then of even ones: the contrasts are of the others."""
+    import torch
+
+    few = max(1, min(6, len(wte) // 4))
+    even = 2 * (torch.arange(12, device=wte.device).reshape(2, 6) % few)
+    return [even + 1, even]
+
+
+def logits_of(module: Any, batch: Any, V: int) -> Any:
+    """What the module returns for a batch: logits [..., V], or fewer for a padded matrix."""
+    import torch
+
     try:
         if isinstance(batch, Mapping):
             output = module(**batch)
@@ -110,90 +161,53 @@ def loss_of(module: Any, batch: Any, wte: Any) -> Any:
             f"the module failed on the batch: {type(error).__name__}: {error}; pass batch= ids, a "
             "tuple of arguments or a dict of them"
         ) from error
-    loss = getattr(output, "loss", None)
-    if loss is not None:
-        return loss
-    logits = getattr(output, "logits", output)
-    if isinstance(logits, tuple | list):
-        logits = logits[0]
-    if not torch.is_tensor(logits):
-        raise ArgumentError(f"the module must return logits or a loss, got {short_repr(output)}")
-    if logits.ndim == 0:
-        return logits
-    return -torch.log_softmax(logits.float(), dim=-1)[..., 0].mean()  # of predicting token 0
+    if isinstance(output, Mapping):
+        output = output.get("logits")
+    output = getattr(output, "logits", output)
+    if isinstance(output, tuple | list):  # (loss, logits), for example
+        output = next((each for each in output if torch.is_tensor(each) and each.ndim), None)
+    if not torch.is_tensor(output) or output.ndim == 0 or output.shape[-1] < 4:
+        raise ArgumentError(
+            "the module must return logits of 4 tokens or more: a loss does not show what depends "
+            f"on a row. It returned {short_repr(output)}"
+        )
+    if output.shape[-1] > V:
+        raise AssertionError(
+            f"output: the module returns {output.shape[-1]} logits for each token, and the matrix "
+            f"has {V} rows"
+        )
+    return output
 
 
-def check_gradient(compute_loss: Callable[[], Any], wte: Any) -> None:
-    """Raise AssertionError unless the gradient of wte is the sum of one from each of its two uses.
+def contrast(logits: Any, half: int) -> Any:
+    """A sum of the logits of even tokens (half 0) or of odd ones (1), with weights that sum to 0.
 
-    In a second pass, the lookup of tokens reads a copy of wte. Then the gradient of the copy is
-    that of the input, and the gradient of wte that of all other uses: the output.
+    So it does not change with what is added to all logits of a position, as log_softmax does. The
+    weights are integers, so that this is exact.
     """
     import torch
 
-    if not wte.requires_grad:
-        raise AssertionError("gradient: the input matrix has requires_grad=False")
-    (total,) = gradients(compute_loss(), [wte])
-    lookup = wte.detach().clone().requires_grad_()
-    with reading_rows_of(lookup, wte):
-        from_input, from_output = gradients(compute_loss(), [lookup, wte])
-    for use, part in (("input", from_input), ("output", from_output)):
-        if not part.any():
-            raise AssertionError(
-                f"gradient: nothing of it comes from the {use}: the {use} is detached, does not "
-                "read this matrix, or reads it as another parameter or otherwise than by its rows"
-            )
-    largest = max(part.abs().max().item() for part in (from_input, from_output))
-    error = (total - (from_input + from_output)).abs().max().item()
-    roundings = 1e-4 + 4 * torch.finfo(wte.dtype).eps
-    if not error <= roundings * largest:
-        raise AssertionError(
-            f"gradient: it is not the sum of those from input and output: off by {error:.3g}, "
-            f"where the largest number is {largest:.3g}"
-        )
+    weights = torch.zeros(logits.shape[-1])
+    weights[half::4] = 1
+    weights[half + 2 :: 4] = -1
+    weights[half + 2] -= weights.sum()  # of an odd number of tokens
+    return (logits * weights.to(logits)).sum()
 
 
 def gradients(loss: Any, tensors: list[Any]) -> list[Any]:
-    """The gradient of each tensor, in float64. It does not touch `tensor.grad`."""
+    """The gradient of each tensor. It does not touch `tensor.grad`."""
     import torch
 
     if not loss.requires_grad:
-        raise AssertionError("gradient: the loss does not depend on any parameter")
+        raise AssertionError("gradient: the logits do not depend on any parameter")
     try:
         found = torch.autograd.grad(loss, tensors, allow_unused=True, materialize_grads=True)
     except RuntimeError as error:  # of a checkpoint with use_reentrant=True, for example
         raise ArgumentError(f"torch cannot compute the gradient: {error}") from error
-    return [gradient.to_dense().double() for gradient in found]
-
-
-@contextmanager
-def reading_rows_of(lookup: Any, wte: Any) -> Iterator[None]:
-    """In the `with` block, each function that takes rows of wte takes the rows of `lookup`."""
-    import torch
-    from torch.overrides import TorchFunctionMode
-
-    TAKE_ROWS = (
-        torch.nn.functional.embedding,
-        torch.embedding,
-        torch.index_select,
-        torch.Tensor.index_select,
-    )
-
-    class ReadOtherRows(TorchFunctionMode):
-        def __torch_function__(
-            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            kwargs = kwargs or {}
-            takes_rows = function in TAKE_ROWS
-            if function is torch.Tensor.__getitem__:  # wte[ids]
-                takes_rows = torch.is_tensor(args[1])
-            if takes_rows:
-                args = [lookup if x is wte else x for x in args]
-                kwargs = {name: lookup if x is wte else x for name, x in kwargs.items()}
-            return function(*args, **kwargs)
-
-    with ReadOtherRows():
-        yield
+    found = [gradient.to_dense() for gradient in found]
+    if not all(gradient.isfinite().all() for gradient in found):
+        raise AssertionError("gradient: it is not finite")
+    return found
 
 
 # The optimizer
@@ -201,7 +215,7 @@ def reading_rows_of(lookup: Any, wte: Any) -> Iterator[None]:
 
 def check_optimizer(module: Any, optimizer: Any, wte: Any) -> None:
     """Raise AssertionError unless an optimizer has the matrix as one parameter."""
-    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    held = held_by(optimizer)
     count = sum(parameter is wte for parameter in held)
     if count != 1:
         raise AssertionError(f"optimizer: it holds the matrix {count} times; expected once")
@@ -216,20 +230,16 @@ def check_optimizer(module: Any, optimizer: Any, wte: Any) -> None:
 
 
 def check_step(
-    module: Any,
-    optimizer: Any,
-    compute_loss: Callable[[], Any],
-    find_matrices: Callable[[], Matrices],
+    module: Any, optimizer: Any, batch: Any, find_matrices: Callable[[], Matrices]
 ) -> None:
-    """Raise AssertionError if both matrices differ after a step. Then the step is undone."""
-    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    trained = [parameter for parameter in held if parameter.requires_grad]
-    with ExitStack() as undo:
-        undo.enter_context(unchanged([*module.parameters(), *held]))
-        undo.enter_context(copied_state(optimizer))
-        step_gradients = gradients(compute_loss(), trained)
-        for parameter, gradient in zip(trained, step_gradients, strict=True):
-            parameter.grad = gradient.to(parameter.dtype)
+    """Raise AssertionError if both matrices differ after a step."""
+    wte, _ = find_matrices()
+    trained = [parameter for parameter in held_by(optimizer) if parameter.requires_grad]
+    ids = two_batches(wte)[0] if batch is None else batch
+    step_gradients = gradients(contrast(logits_of(module, ids, len(wte)), half=0), trained)
+    for parameter, gradient in zip(trained, step_gradients, strict=True):
+        parameter.grad = gradient.to(parameter.dtype)
+    with copied_state(optimizer):
         try:
             optimizer.step()
         except Exception as error:  # of an optimizer that needs a closure, for example
@@ -241,19 +251,43 @@ def check_step(
             raise AssertionError("optimizer: after one step, input and output matrix differ")
 
 
+def held_by(optimizer: Any) -> list[Any]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
 @contextmanager
-def unchanged(parameters: list[Any]) -> Iterator[None]:
-    """After the `with` block, parameters have the memory, values and gradients of before."""
-    before = [(each, each.data, each.detach().clone(), each.grad) for each in parameters]
-    for parameter in parameters:
-        parameter.grad = None
+def unchanged(module: Any, optimizer: Any) -> Iterator[None]:
+    """After the `with` block, the module has the attributes, modes, parameters and buffers of
+    before, and each parameter the memory, values and gradient. So has torch its random state.
+
+    A pass may assign a buffer anew, or change one in place, as nn.Embedding with max_norm does its
+    matrix.
+    """
+    import torch
+
+    tables = []  # the attributes of each part, and the tables in them: parameters, buffers, ...
+    for part in module.modules():
+        attributes = vars(part)
+        for table in [attributes, *attributes.values()]:
+            if isinstance(table, dict | set):
+                tables.append((table, table.copy()))
+    tensors = [*module.parameters(), *module.buffers()]
+    if optimizer is not None:
+        tensors += held_by(optimizer)
+    before = [(each, each.data, each.detach().clone(), each.grad) for each in tensors]
+    for tensor in tensors:
+        tensor.grad = None
     try:
-        yield
+        with torch.random.fork_rng():
+            yield
     finally:
-        for parameter, memory, values, gradient in before:
+        for table, entries in tables:
+            table.clear()
+            table.update(entries)
+        for tensor, memory, values, gradient in before:
             memory.copy_(values)
-            parameter.data = memory
-            parameter.grad = gradient
+            tensor.data = memory
+            tensor.grad = gradient
 
 
 @contextmanager

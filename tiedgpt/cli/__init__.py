@@ -46,7 +46,6 @@ OTHER_NAMES = {
     "ls": "list",
     "eval": "score",
     "finetune": "train",
-    "help": "-h",
     "version": "--version",
 }
 
@@ -123,6 +122,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
     Raises ArgumentError, and SystemExit after a help page or the version.
     """
+    if argv and argv[0] == "help":  # `tiedgpt help generate` is `tiedgpt generate -h`
+        argv = [*argv[1:], "-h"]
     if not argv or argv[0] in ("-h", "--help"):
         print_help()
         raise SystemExit(0)

@@ -1,6 +1,7 @@
 """Options that several commands have, flags from the fields of a dataclass, types of values."""
 
 import argparse
+import math
 import os
 import re
 from contextlib import suppress
@@ -56,15 +57,22 @@ def new_parser(command: str, module: Any) -> Parser:
 
 # Types of values
 
+UNITS = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}  # as in "128k" tokens, "7B" parameters
+
 
 def whole_number(argument: str) -> int:
-    """The argparse type of a whole number, also one such as 7e9. Who uses it checks its range."""
+    """The argparse type of a whole number, also 7e9 or 50k. Who uses it checks its range."""
     with suppress(ValueError):
         return int(argument)  # not by way of float, which is exact only up to 2**53
+    from fractions import Fraction  # here, because importing it takes time
+
+    unit = UNITS.get(argument[-1:].lower(), 1)
+    number = argument if unit == 1 else argument[:-1]
     with suppress(ValueError):
-        value = float(argument)
-        if value.is_integer():  # not nan or inf
-            return int(value)
+        if math.isfinite(float(number)):  # not nan, inf or 1e400
+            exact = unit * Fraction(number)  # 4.1k is 4100, and 4.1 * 1000 as floats is not
+            if exact.denominator == 1:
+                return exact.numerator
     raise argparse.ArgumentTypeError(f"expected a whole number, got {short_repr(argument)}")
 
 

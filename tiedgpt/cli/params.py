@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--vocab",
         metavar="V",
         type=options.whole_number,
-        help="tokens in the vocabulary, as 50000 or 50e3",
+        help="tokens in the vocabulary, as 50000 or 50k",
     )
     parser.add_argument(
         "--dim", metavar="D", type=options.whole_number, help="width of the residual stream"
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--total",
         metavar="N",
         type=options.whole_number,
-        help="parameters of the whole model, as 7e9",
+        help="parameters of the whole model, tied or untied, as 7B",
     )
     options.add(parser, "json")
 
@@ -140,7 +140,10 @@ def count_two_matrices(vocab: int, dim: int, total: int | None, as_json: bool) -
         return
     share = ""
     if total is not None:
-        share = f", {percent(report['difference'] / total)} of a model of {short(total)}"
+        of_untied = percent(report["difference"] / total)
+        if_tied = percent(report["difference"] / (total + report["difference"]))
+        size = short(total)
+        share = f", {of_untied} of an untied model of {size} ({if_tied} if {size} is the tied one)"
     # Two matrices are not a model, so their shares of it are left out.
     print_counts(f"vocabulary {vocab:,}, width {dim:,}", report, share, with_shares=False)
 
