@@ -108,6 +108,10 @@ def exact_parameters(config: Config, seed: int) -> tuple[Parameters, dict[str, A
         if name.startswith("ln_f."):  # so that no probability is nearly 1
             mean /= 8
             deviation /= 8
+        if name == "ln_f.bias":  # so that a greedy text has many different tokens
+            deviation /= 4
+        if name == "wpe.weight":
+            deviation *= 2
         divisor = 2 ** (BITS - int(np.ceil(np.log2(2 * deviation))))
         width = int(deviation * np.sqrt(3) * divisor)  # of the even distribution
         numbers = rng.integers(-width, width + 1, shape) + round(mean * divisor)

@@ -231,7 +231,9 @@ def no_models(tmp_path, monkeypatch) -> Path:
     The source of tiedgpt seems to be in the folder `checkout` of the home directory.
     """
     # HF_HUB_OFFLINE stays, so that nothing is downloaded.
-    hub_variables = "HF_(?!HUB_OFFLINE)|HUGGINGFACE|XDG_|TIEDGPT_|NETRC|.*_CA_BUNDLE"
+    hub_variables = (
+        "HF_(?!HUB_OFFLINE)|HUGGING_?FACE|TRANSFORMERS_|XDG_|TIEDGPT_|NETRC|.*_CA_BUNDLE"
+    )
     for variable in os.environ:
         if re.match(hub_variables, variable):
             monkeypatch.delenv(variable)

@@ -8,6 +8,7 @@ import json
 import mmap
 import os
 import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from support.checkpoint_files import assert_same, write_config, write_shards, write_tensors
 from support.checks import contents, refuses
+from support.commands import answer, command
 from support.models import CONFIG, SMALL, SMALL_MERGES, random_model
 from support.openai_files import write_openai_model
 from support.torch_files import torch_file
@@ -100,7 +102,8 @@ def test_a_tokenizer_of_another_size_is_written_with_a_warning(tmp_path):
     with pytest.warns(TiedGPTWarning, match="has 257 tokens, .* 101$") as caught:
         tiedgpt.save_model(random_model(), Tokenizer([]), tmp_path)
     assert caught[0].filename == __file__
-    assert tiedgpt.load_tokenizer(tmp_path).vocab_size == 257
+    with pytest.warns(TiedGPTWarning, match="ids up to 256, .* of 101 tokens"):
+        assert tiedgpt.load_tokenizer(tmp_path).vocab_size == 257
 
 
 # Layouts of files
@@ -491,14 +494,61 @@ def test_a_file_that_is_not_what_its_name_says(tmp_path, model, name, content, m
     refuses(f"{name} is .*{message}", function, tmp_path)
 
 
-def test_an_adapter_and_its_base_are_named(tmp_path, model):
+def test_an_adapter_and_its_base_are_named(tmp_path):
     config = {"peft_type": "LORA", "base_model_name_or_path": "gpt2-medium"}
     (tmp_path / "adapter_config.json").write_text(json.dumps(config))
     (tmp_path / "adapter_model.safetensors").write_bytes(b"")
     for path in (tmp_path, tmp_path / "adapter_model.safetensors"):
-        refuses("LoRA adapter: merge it into 'gpt2-medium' first", tiedgpt.load_model, path)
-    write_tensors(tmp_path, model.parameters)
-    assert_same(tiedgpt.load_model(tmp_path), model)  # it is there, merged or not
+        refuses("adapter, 'LORA', .* 'gpt2-medium': merge it", tiedgpt.load_model, path)
+
+
+def write_adapter(directory: Path, names: list[str] | None, kind: str = "LORA") -> None:
+    """Write an adapter with tensors of these names beside a model; None: without its weights."""
+    (directory / "adapter_config.json").write_text(json.dumps({"peft_type": kind}))
+    if names is not None:
+        with open(directory / "adapter_model.safetensors", "wb") as file:
+            safetensors.write(file, [(name, np.ones((3, 3), np.float32)) for name in names])
+
+
+LORA = "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight"
+LORA_HEAD = "base_model.model.lm_head.lora_A.weight"
+
+
+@pytest.mark.parametrize(
+    ("names", "kind", "message"),
+    [
+        ([LORA], "LORA", "not used.*merge it with peft's merge_and_unload[^;]*$"),
+        ([LORA, LORA_HEAD], "LORA", f"changes the head: .* has '{LORA_HEAD}'"),
+        (["base_model.model.transformer.wte.weight"], "IA3", "changes the head.*wte.weight"),
+        ([LORA], "PREFIX_TUNING", "cannot be merged"),
+        (None, "LORA", "not known: its weights are not here"),
+    ],
+)
+def test_an_adapter_beside_a_model_is_not_used_with_a_warning(
+    tmp_path, model, run, names, kind, message
+):
+    """transformers applies it if peft is installed. A copy is made of the model alone."""
+    write_tensors(tmp_path / "model", model.parameters)
+    write_adapter(tmp_path / "model", names, kind)
+    for path in (tmp_path / "model", tmp_path / "model" / "model.safetensors"):
+        with pytest.warns(TiedGPTWarning, match=f"adapter_config.json.*{message}") as caught:
+            assert_same(tiedgpt.load_model(path), model)
+        assert [warning.filename for warning in caught] == [__file__]
+    [report] = answer(run, "check", str(tmp_path / "model"))["models"]
+    assert re.search(message, report["adapter"])
+    code, out, _ = run("check", str(tmp_path / "model"))
+    assert code == 0
+    assert " ".join(report["adapter"].split()) in " ".join(out.split())
+
+
+def test_a_copy_of_a_model_does_not_carry_the_adapter_silently(tmp_path, model):
+    write_tensors(tmp_path / "model", model.parameters)
+    write_adapter(tmp_path / "model", [LORA])
+    copy = command("untie", str(tmp_path / "model"), str(tmp_path / "copy"))
+    done = subprocess.run(copy, capture_output=True, check=True)
+    assert b"note" in done.stderr
+    assert b"adapter_config.json" in done.stderr
+    assert sorted(os.listdir(tmp_path / "copy")) == ["config.json", "model.safetensors"]
 
 
 @pytest.mark.parametrize("prefix", ["model.", "base_model.model.transformer."])
@@ -559,7 +609,7 @@ def test_the_code_in_the_readme_converts_a_file_of_another_form(tmp_path, monkey
     torch.save({"model": state, "config": CONFIG}, "mine.pt")
     refuses("tiedgpt.gpt2.config.Config", tiedgpt.load_model, tmp_path / "mine.pt")
     block = re.search(r"```text\n(state = torch\.load.*?)```", README.read_text(), re.DOTALL)
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG.to_json()))
+    (tmp_path / "config.json").write_text(json.dumps(model.config.to_json()))
     exec(block[1], {"torch": torch, "tiedgpt": tiedgpt})
     np.testing.assert_array_equal(tiedgpt.load_model("my-model").W_U, model.W_U)
 
@@ -725,6 +775,33 @@ def test_a_vocabulary_that_transformers_cannot_read_is_completed(tmp_path):
     files = tokenizer_files(Tokenizer(SMALL_MERGES))
     (tmp_path / "merges.txt").write_bytes(files["merges.txt"])
     assert copied_files(tmp_path) == files
+
+
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [("tied", ["untie"]), ("untied", ["tie"]), ("tied", ["resize", "--vocab-size", "270"])],
+)
+def test_a_completed_copy_has_the_files_of_the_source_as_they_are(run, tmp_path, head, words):
+    """vocab.json is made for the copy. merges.txt would be made with another first line."""
+    source = tmp_path / "source"
+    vocabulary = Tokenizer(SMALL_MERGES)
+    config = replace(SMALL, vocab_size=vocabulary.vocab_size)
+    tiedgpt.save_model(random_model(config.with_head(head)), vocabulary, source)
+    (source / "vocab.json").unlink()
+    merges = (source / "merges.txt").read_text(encoding="utf-8").splitlines()
+    merges[0] = "#version: 0.2 - of somebody else"
+    files = {
+        "merges.txt": "\n".join(merges).encode(),
+        "tokenizer_config.json": b'{"model_max_length": 9}',
+        "generation_config.json": b'{"eos_token_id":   3}',
+    }
+    for name, content in files.items():
+        (source / name).write_bytes(content)
+    code, _, _ = run(*words, "-q", str(source), str(tmp_path / "copy"))
+    assert code == 0
+    copied = contents(tmp_path / "copy")
+    del copied["config.json"], copied["model.safetensors"]
+    assert copied == files | {"vocab.json": tokenizer_files(vocabulary)["vocab.json"]}
 
 
 def test_a_note_says_that_the_copy_has_no_tokenizer(tmp_path):

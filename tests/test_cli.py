@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.checkpoint_files import write_tensors
 from support.commands import assert_one_error_line, command, output
 from support.models import CONFIG, random_model
 
@@ -27,7 +28,7 @@ import tiedgpt
 from tiedgpt import TiedGPTError, Tokenizer, cli
 from tiedgpt.cli import messages, options
 from tiedgpt.cli.output import printable
-from tiedgpt.errors import ABOVE_0, FRACTION, RATE, Range
+from tiedgpt.errors import ABOVE_0, FRACTION, RATE, Range, TiedGPTWarning
 
 # Flags and help
 
@@ -152,12 +153,30 @@ HOSTILE_NAMES = [
     pytest.param(
         ["untie", f"{FOLDER}/model", f"{FOLDER}/model/config.json/{HOSTILE}"], 2, id="file"
     ),
+    pytest.param(
+        ["resize", f"{FOLDER}/bare", f"{FOLDER}/new", "--vocab-size", "300"], 0, id="copy"
+    ),
+    pytest.param(["params", "-m", f"{FOLDER}/other"], 2, id="another-kind"),
+    pytest.param(["generate", "-m", f"{FOLDER}/names", "-n", "1", "a"], 2, id="tensors"),
+    pytest.param(["generate", "-m", f"{FOLDER}/model", "-n", "1", "a"], 0, id="settings"),
+    pytest.param(["next", "-m", f"{FOLDER}/model", "a"], 0, id="next"),
+    pytest.param(["lens", "-m", f"{FOLDER}/model", "a"], 0, id="lens"),
+    pytest.param(["attribute", "-m", f"{FOLDER}/model", "a"], 0, id="attribute"),
+    pytest.param(["score", "-m", f"{FOLDER}/model", f"{FOLDER}/text"], 0, id="score"),
+    pytest.param(["study", f"{FOLDER}/model"], 0, id="study"),
+    pytest.param(["compare", "-m", f"{FOLDER}/model", f"{FOLDER}/file.npz"], 2, id="arrays"),
+    pytest.param(
+        ["train", f"{FOLDER}/text", "--from", f"{FOLDER}/model", "--out", f"{FOLDER}/trained"]
+        + ["--steps", "1", "--batch", "1", "-q"],
+        0,
+        id="train",
+    ),
 ]
 
 
 @pytest.fixture
 def hostile(tmp_path, monkeypatch):
-    """A folder of models. Its name, a special token and a model type are HOSTILE texts."""
+    """A folder of models. Its name is a HOSTILE text, and so are names in each of its files."""
     folder = tmp_path / HOSTILE
     tokenizer = Tokenizer([], {f"<{HOSTILE}>": 256})
     tiedgpt.save_model(random_model(CONFIG), tokenizer, folder / "model")
@@ -166,10 +185,25 @@ def hostile(tmp_path, monkeypatch):
     shutil.copytree(folder / "model", folder / "gpt2")
     shutil.copytree(folder / "model", folder / "gpt2-xl")
     (folder / "gpt2-xl" / "config.json").write_text(json.dumps({"model_type": HOSTILE}))
+    for file in ("generation_config.json", "adapter_config.json"):
+        (folder / "model" / file).write_text(json.dumps({HOSTILE: 1, "peft_type": HOSTILE}))
+    tensors = random_model(CONFIG).parameters
+    write_tensors(
+        folder / "names", {HOSTILE + name: array for name, array in tensors.items()}, CONFIG
+    )
+    for file in ("merges.txt", "vocab.json"):
+        shutil.copy(folder / "model" / file, folder / "names")
+    kind = {"model_type": HOSTILE, "architectures": [HOSTILE], "vocab_size": 257, "hidden_size": 21}
+    matrix = np.ones((257, 21), np.float32)
+    write_tensors(folder / "other", {"model.embed_tokens.weight": matrix, HOSTILE: matrix})
+    (folder / "other" / "config.json").write_text(json.dumps(kind))
+    np.savez(folder / "file.npz", **{"ids": [1], HOSTILE: [1.0]})
+    (folder / "text").write_text("a text to be read\n" * 99)
     monkeypatch.setenv("TIEDGPT_WEIGHTS", str(folder))
     return folder
 
 
+@pytest.mark.filterwarnings("default::tiedgpt.errors.TiedGPTWarning")  # which become notes
 @pytest.mark.parametrize(("arguments", "expected_code"), HOSTILE_NAMES)
 def test_output_and_messages_hold_no_escape_codes(
     run, hostile, monkeypatch, arguments, expected_code
@@ -191,15 +225,15 @@ def test_output_and_messages_hold_no_escape_codes(
         assert "tiedgpt: error: " not in err
 
 
-@pytest.mark.parametrize("kind", [TiedGPTError, *TiedGPTError.__subclasses__()])
+@pytest.mark.parametrize("kind", [TiedGPTError, *TiedGPTError.__subclasses__(), TiedGPTWarning])
 def test_an_error_is_printable(kind):
     assert str(kind(HOSTILE)).isprintable()
 
 
 def test_printable_text_keeps_its_lines_and_tabs(monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    text = printable("a\x1b[2Jb\x07\tc\n\x9b\x7f\u2028é")
-    assert text == "a\ufffd[2Jb\ufffd\tc\n\ufffd\ufffd\u2028é"
+    text = printable("a\x1b[2Jb\x07\tc\n\x9b\x7f\u202e\u2066\u2028é")
+    assert text == "a\ufffd[2Jb\ufffd\tc\n\ufffd\ufffd\ufffd\ufffd\u2028é"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 from dataclasses import replace
@@ -56,6 +57,51 @@ def test_temperature_0_is_greedy_and_said(run, checkpoint):
     assert out == output(run, *arguments, "--greedy")
     assert "likeliest token" in err
     assert err.count("\n") == 1
+
+
+ON_GENERATION = [  # generation_config.json, the flags that are given, and what the notes have
+    ({"repetition_penalty": 1.9}, "", [r"repetition_penalty 1.9,.*--repetition-penalty 1.9$"]),
+    ({"repetition_penalty": 1.9}, "--greedy", [r"--repetition-penalty 1.9$"]),
+    ({"repetition_penalty": 1.9}, "--repetition-penalty 1", []),
+    ({"temperature": 0.7, "top_k": 4, "top_p": 0.9}, "-k 3", [r"temperature 0.7, top_p 0.9,"]),
+    ({"temperature": 0.7, "top_k": 4}, "--greedy", []),
+    ({"suppress_tokens": [7], "bad_words_ids": [[7]]}, "", ["'suppress_tokens', 'bad_words_ids'"]),
+    ({"min_p": 0.1, "no_repeat_ngram_size": 1}, "", ["--min-p 0.1$", "'no_repeat_ngram_size'"]),
+    ({"top_k": "all"}, "", ["'top_k'"]),
+    ({"a_setting_of_next_year": 2}, "", ["'a_setting_of_next_year'"]),
+    ({"stop_strings": ["end"]}, "", [r"stop_strings,.*--stop TEXT$"]),
+    # What changes nothing: other parts of the file, and the values that transformers has anyway
+    ({"do_sample": True, "max_new_tokens": 9, "pad_token_id": 3, "use_cache": False}, "", []),
+    ({"temperature": 1.0, "top_p": 1, "num_beams": 1, "min_length": 0, "watermark": None}, "", []),
+]
+
+
+@pytest.mark.parametrize(("settings", "flags", "notes"), ON_GENERATION)
+def test_notes_name_the_settings_of_the_model_that_are_not_used(
+    run, save, tmp_path, settings, flags, notes
+):
+    """transformers generates with them. The text is that of the flags."""
+    path = save("model", random_model(CONFIG))
+    arguments = ("generate", "-m", path, "-n", "9", "-s", "1", *flags.split(), "a")
+    text = output(run, *arguments)
+    (tmp_path / "model" / "generation_config.json").write_text(json.dumps(settings))
+    code, out, err = run(*arguments)
+    assert (code, out) == (0, text)
+    lines = err.splitlines()
+    assert len(lines) == len(notes)
+    for line, note in zip(lines, notes, strict=True):
+        assert re.search(f"note: generation_config.json .*{note}", line)
+
+
+def test_no_default_of_transformers_has_a_note(run, save, tmp_path):
+    """top_k alone is another one here: none."""
+    transformers = pytest.importorskip("transformers")
+    path = save("model", random_model(CONFIG))
+    defaults = transformers.GenerationConfig._get_default_generation_params()
+    defaults |= {"transformers_version": "5", "_from_model_config": True, "eos_token_id": 3}
+    assert defaults.pop("top_k") == 50
+    (tmp_path / "model" / "generation_config.json").write_text(json.dumps(defaults))
+    output(run, "generate", "-m", path, "-n", "9", "-s", "1", "a")
 
 
 def test_a_drawn_seed_is_said_and_repeats_the_text(run, checkpoint):

@@ -205,9 +205,10 @@ def test_study_of_different_vocabularies(run, checkpoint, save, text_file):
     assert other_report["bigrams"] is not None
 
 
+@pytest.mark.filterwarnings("always::tiedgpt.errors.TiedGPTWarning")
 def test_study_of_a_model_with_fewer_tokens_than_its_tokenizer(run, checkpoint, save, text_file):
     """The text has letters whose ids the small model does not have."""
-    small = save("small", random_model(replace(CONFIG, vocab_size=70)))
+    small = save("small", random_model(replace(CONFIG, vocab_size=70)))  # with a warning
     (report, other_report), err = study(run, small, checkpoint, "--corpus", text_file)
     assert f"{text_file} in the tokens of {small}: token id " in err
     assert report["loss"] is None

@@ -513,8 +513,8 @@ def test_a_wrong_file_is_refused(document, message, run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "expected one of FILE and --tokens FILE"),
-        (("a.npz", "--tokens", "b.json"), "expected one of FILE and --tokens FILE"),
+        ((), "expected one of FILE, --tokens FILE and --vectors FILE"),
+        (("a.npz", "--tokens", "b.json"), "expected one of FILE, --tokens FILE and --vectors FILE"),
         (("a.npz", "--precision", "bfloat16"), "--precision goes with --tokens"),
         (("--tokens", "no-such.json"), "no-such.json: No such file"),
     ],

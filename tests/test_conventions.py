@@ -293,14 +293,52 @@ UNUSUAL = replace(
 @pytest.mark.parametrize("kind", ["Config", "dict", "str", "Path"])
 @pytest.mark.parametrize("state_of", STATES)
 def test_a_state_dict_with_its_config(tmp_path, state_of, kind, head):
-    """The head is that of the arrays, whatever the config says."""
+    said = UNUSUAL.with_head(head)
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(UNUSUAL.to_json()))
-    config = {"Config": UNUSUAL, "dict": UNUSUAL.to_json(), "str": str(path), "Path": path}[kind]
-    model = random_model(UNUSUAL.with_head(head))
+    path.write_text(json.dumps(said.to_json()))
+    config = {"Config": said, "dict": said.to_json(), "str": str(path), "Path": path}[kind]
+    model = random_model(said)
     read = from_state_dict(state_of(model), config=config)
     assert_read_as(model, read)
     assert read.config == model.config
+
+
+@pytest.mark.parametrize("state_of", STATES)
+def test_a_config_that_says_tied_beside_another_head(state_of):
+    """The head of the arrays is used, with a warning, as load_model does."""
+    model = random_model(UNUSUAL.with_head("untied"))
+    with pytest.warns(TiedGPTWarning, match="config says tied, but") as caught:
+        read = from_state_dict(state_of(model), config=UNUSUAL)
+    assert_read_as(model, read)
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+@pytest.mark.parametrize("state_of", STATES)
+def test_a_config_that_says_untied_without_a_head(state_of):
+    state = state_of(random_model(UNUSUAL))
+    state.pop("lm_head.weight", None)
+    with pytest.raises(ArgumentError, match=r"config says untied .* no lm_head\.weight"):
+        from_state_dict(state, config=UNUSUAL.with_head("untied"))
+
+
+def test_a_config_that_says_untied_beside_a_copy_of_wte():
+    """load_model reads it as untied, too."""
+    model = random_model(UNUSUAL).untie("copy")
+    read = from_state_dict(transformers_state(model), config=model.config)
+    assert_read_as(model, read)
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+@pytest.mark.parametrize("given", ["fields", "config"])
+def test_a_tied_matrix_may_be_stored_under_lm_head_alone(prefix, given):
+    """safetensors' save_model stores one of two names of a matrix."""
+    model = random_model()
+    state = {f"{prefix}{name}": array for name, array in model.parameters.items()}
+    state[f"{prefix}lm_head.weight"] = state.pop(f"{prefix}wte.weight")
+    known = {"config": TINY} if given == "config" else NOT_IN_THE_ARRAYS
+    assert_read_as(model, from_state_dict(state, **known))
+    with pytest.raises(ArgumentError, match=r"no matrix wte\.weight"):
+        from_state_dict(state, config=TINY.with_head("untied"))
 
 
 @pytest.mark.parametrize(
@@ -419,6 +457,17 @@ def test_a_quantised_tensor_of_torch():
     state = {**random_model().parameters, "wte.weight": torch.ones(211, 48, dtype=torch.int8)}
     with pytest.raises(ArgumentError, match=r"'wte\.weight' must be .* floats, got torch\.int8"):
         from_state_dict(state, config=TINY)
+
+
+def test_a_tensor_of_torch_with_a_negative_or_conjugate_bit():
+    """torch's `float` would drop the imaginary part."""
+    torch = pytest.importorskip("torch")
+    numbers = torch.complex(torch.ones(211, 48), torch.ones(211, 48)).conj()
+    for wrong in (numbers, numbers.imag):
+        with pytest.raises(ArgumentError, match=r"'wte\.weight' must be an array of floats"):
+            from_state_dict({**random_model().parameters, "wte.weight": wrong}, config=TINY)
+        with pytest.raises(ArgumentError, match="must be an array of floats"):
+            compare(random_model(), {"logits": wrong}, [1, 2])
 
 
 def test_weights_as_lists():

@@ -31,6 +31,7 @@ from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.evaluation import score
 from tiedgpt.fast import blas
 from tiedgpt.gpt2.special_tokens import Flags
+from tiedgpt.gpt2.tokenizer import spelled_ids
 
 distributed = pytest.importorskip("distributed")
 psutil = pytest.importorskip("psutil")
@@ -438,8 +439,8 @@ def test_a_vocabulary_with_other_tokens_has_another_hash(model):
         Tokenizer([("a", "c")]),
         Tokenizer([], special_tokens={"<|end|>": 256}),
         Tokenizer([], flags={"<|endoftext|>": Flags(special=False)}),
-        Tokenizer([], special_tokens={"<|endoftext|>": 0}, first_id=1),
-        Tokenizer([], missing_bytes=[0]),
+        Tokenizer([], special_tokens={"<|endoftext|>": 0}, ids=spelled_ids([], first_id=1)),
+        Tokenizer([], ids={"a": 0}),
         Tokenizer([], prefix_space=True),
     ):
         hashes.add(documents.model_sha256(model, tokenizer))

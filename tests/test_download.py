@@ -161,6 +161,24 @@ def test_a_404_of_another_host_leaves_no_model_without_a_small_file(
     assert_whole(download(NAME), files)
 
 
+MANY_BYTES = 1 << 25
+
+
+@pytest.mark.parametrize("length", [str(MANY_BYTES), ""], ids=["with-length", "without"])
+@pytest.mark.parametrize("file", [CONFIG_FILE, "merges.txt", INDEX])
+def test_a_small_file_that_is_large_is_not_read(
+    weights_folder, hub_server, hub_files, monkeypatch, file, length
+):
+    """It would be read into memory. The server may name its length, or not."""
+    monkeypatch.setattr(module, "MAX_TEXT", 1 << 14)
+    hub_server.put(NAME, {**without(hub_files, WEIGHTS), file: bytes(MANY_BYTES)})
+    hub_server.faults[file] = [Fault(headers={"Content-Length": length})]
+    refuses(rf"/{file}: .*bytes; expected at most 16384", download, NAME)
+    assert file not in visible_files(weights_folder / NAME)
+    (request,) = [each for each in hub_server.requests if each.file == file]
+    assert request.sent < MANY_BYTES // 2  # what waits in the buffers of the connection
+
+
 def test_the_hash_of_another_host_does_not_count(hub_server):
     """The hub redirects to a host whose ETag looks like a hash."""
     hub_server.names_hashes = False
@@ -257,12 +275,15 @@ def test_a_hub_that_was_never_reached_is_one_line_at_once(
     assert not weights_folder.exists()
 
 
+@pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
 @pytest.mark.parametrize("value", ["1", "true", "ON", "yes"])
-def test_offline_nothing_is_asked_for(weights_folder, hub_server, hub_files, monkeypatch, value):
+def test_offline_nothing_is_asked_for(
+    weights_folder, hub_server, hub_files, monkeypatch, variable, value
+):
     """The line has the folder in which the files can be put by hand."""
-    monkeypatch.setenv("HF_HUB_OFFLINE", value)
+    monkeypatch.setenv(variable, value)
     for function in (download, tiedgpt.load_model, tiedgpt.load_tokenizer):
-        error = refuses(f"{NAME} is not on this machine, and HF_HUB_OFFLINE is set", function, NAME)
+        error = refuses(f"{NAME} is not on this machine, and {variable} is set", function, NAME)
     folder = weights_folder / NAME
     assert error.endswith(WITHOUT_A_DOWNLOAD.format(folder))
     folder.mkdir(parents=True)
@@ -271,6 +292,22 @@ def test_offline_nothing_is_asked_for(weights_folder, hub_server, hub_files, mon
     assert download(NAME) == folder
     assert tiedgpt.load_model(NAME).config == CONFIG
     assert hub_server.requests == []
+
+
+@pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
+def test_check_is_offline_too(weights_folder, hub_server, monkeypatch, run, variable):
+    monkeypatch.setenv(variable, "1")
+    assert_one_error_line(run("check", NAME), f"{NAME} is not on this machine")
+    assert hub_server.requests == []
+
+
+def test_huggingface_hubs_own_variable_counts_first(hub_server, hub_files, monkeypatch):
+    """Its values "0" and "1" count. If it is empty, that of transformers counts."""
+    monkeypatch.setenv("TRANSFORMERS_OFFLINE", "1")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "")
+    refuses("TRANSFORMERS_OFFLINE is set", download, NAME)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    assert_whole(download(NAME), hub_files)
 
 
 # One commit
@@ -433,6 +470,17 @@ def test_the_token_stays_when_the_hub_redirects_to_itself(hub_server, hub_files,
     location = f"/{NAME}/resolve/{COMMIT}/merges.txt"
     hub_server.faults["merges.txt"] = [Fault(307, {"Location": location})]
     assert_whole(download(NAME), hub_files)
+    assert tokens_sent_to(hub_server, "127.0.0.1") == {"Bearer hf_secret"}
+
+
+def test_the_older_variable_of_the_token_is_read(hub_server, monkeypatch):
+    """huggingface_hub reads it, too, if HF_TOKEN is not set."""
+    monkeypatch.setenv("HUGGING_FACE_HUB_TOKEN", "hf_older")
+    tiedgpt.load_tokenizer(NAME)
+    assert tokens_sent_to(hub_server, "127.0.0.1") == {"Bearer hf_older"}
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    hub_server.requests.clear()
+    download(NAME)
     assert tokens_sent_to(hub_server, "127.0.0.1") == {"Bearer hf_secret"}
 
 

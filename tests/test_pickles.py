@@ -18,8 +18,11 @@ import numpy as np
 import pytest
 from support.checkpoint_files import assert_same, write_config
 from support.checks import peak_memory, refuses
+from support.commands import assert_one_error_line
 from support.models import SMALL, random_model
 from support.torch_files import (
+    MAGIC,
+    PROTOCOL,
     archive,
     five_pickles,
     number,
@@ -235,9 +238,17 @@ def test_a_ckpt_pt_of_nanogpt_is_loaded(write, is_old, prefix, bias):
     assert not (loaded.parameters["h.1.ln_1.bias"] == 7).any()
 
 
-def test_the_error_says_which_tokenizer_nanogpt_has(write):
-    directory = write(nano_gpt(random_model(NANO)), "ckpt.pt", config=None)
-    refuses("copy merges.txt and vocab.json of gpt2", tiedgpt.load_tokenizer, directory)
+@pytest.mark.filterwarnings("always::tiedgpt.errors.TiedGPTWarning")
+@pytest.mark.parametrize("command", ["generate", "next", "lens"])
+def test_gpt2s_vocabulary_is_not_advised_for_a_nanogpt_of_characters(write, run, command):
+    """Its ids would mean other tokens. With another vocabulary, there is a warning."""
+    model = random_model(NANO)
+    directory = write(nano_gpt(model), "ckpt.pt", config=None)
+    result = run(command, "-m", str(directory), "A lower")
+    assert_one_error_line(result, "ckpt.pt has 101 tokens, so its vocabulary is not GPT-2's")
+    (directory / "merges.txt").write_text("l o\n", encoding="utf-8")
+    _, _, err = run("generate", "-m", str(directory), "-n", "2", "-s", "1", "A")
+    assert "ids up to 257, more than the model of 101 tokens" in err
 
 
 def test_a_nanogpt_of_before_the_field_bias_has_gelu_new(write):
@@ -261,8 +272,9 @@ def test_gpt2s_token_ends_a_text_where_the_vocabulary_has_it(write):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"n_head": "3"}, "n_head is missing"),
-        ({"n_head": (((3,),),)}, "n_head is missing"),
+        ({"n_head": "3"}, "n_head must be a whole number"),
+        ({"n_head": (((3,),),)}, "n_head is a tuple; expected a number"),
+        ({"vocab_size": None}, "vocab_size is a NoneType; expected a number"),
         ({"n_head": 4}, "n_head 4 equal heads"),
         ({"block_size": 7}, r"wpe\.weight has shape"),
         ({"n_layer": 10**9}, "n_layer"),
@@ -272,6 +284,27 @@ def test_gpt2s_token_ends_a_text_where_the_vocabulary_has_it(write):
 def test_model_args_that_do_not_fit(write, change, message):
     directory = write(nano_gpt(random_model(NANO), **change), "ckpt.pt", config=None)
     refuses(message, tiedgpt.load_model, directory)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("scale_attn_by_inverse_layer_idx", True, {"scale_attn_by_inverse_layer_idx": True}),
+        ("activation", "relu", {"activation_function": "relu"}),
+        ("layer_norm_epsilon", 0.1, {"layer_norm_epsilon": 0.1}),
+    ],
+)
+def test_a_field_that_a_fork_of_nanogpt_adds_is_used(write, field, value, expected):
+    model = random_model(replace(NANO, **expected))
+    saved = nano_gpt(model, **{field: value})
+    assert_same(tiedgpt.load_model(write(saved, "ckpt.pt", config=None)), model)
+
+
+@pytest.mark.parametrize("value", [True, False, 1, None, {"type": "linear"}])
+def test_a_field_of_model_args_that_may_be_another_computation_is_refused(write, value):
+    """Its name says nothing: False may turn off what GPT-2 does."""
+    directory = write(nano_gpt(random_model(NANO), use_rotary=value), "ckpt.pt", config=None)
+    refuses("model_args has 'use_rotary'.*from_state_dict", tiedgpt.load_model, directory)
 
 
 @pytest.mark.parametrize(
@@ -543,6 +576,19 @@ def test_the_old_format_of_another_computer(read):
     refuses("big-endian", read, five_pickles(b"\x80\x02}.", [], little=False))
 
 
+@pytest.mark.parametrize("is_old", FORMATS)
+def test_instructions_that_would_take_long_are_not_followed(read, is_old):
+    """In the old format, each of five pickles may have many. The first ones are dicts."""
+    nested = b")" + b"\x85" * (pickles.MAX_INSTRUCTIONS * 2 // 3)
+    program = b"\x80\x02}" + text("a") + nested + b"s."
+    content = archive(b"\x80\x02}" + text("a") + nested + nested + b"s.", [])
+    if is_old:
+        computer = text("little_endian") + b"\x88" + text("a") + nested + b"u."
+        first = pickle.dumps(MAGIC, 2) + pickle.dumps(PROTOCOL, 2)
+        content = first + b"\x80\x02}(" + computer + program + pickle.dumps([], 2)
+    refuses("more than 500,000 instructions", read, content)
+
+
 def test_a_large_number_takes_no_memory(read):
     arguments = {"size": (2**40,), "stride": (1,), "n": 2**40}
     content = archive(b"\x80\x02}" + text("a") + tensor(**arguments) + b"s.", [bytes(16)])
@@ -607,6 +653,20 @@ def test_files_of_torch_are_read_as_torch_reads_them(tmp_path, name, is_old, pro
     for key, expected in theirs.items():
         values = expected.detach().float().numpy()
         np.testing.assert_array_equal(ours.tensors[key].values(), values, key)
+
+
+@pytest.mark.parametrize("is_old", FORMATS)
+def test_values_that_torch_negates_or_conjugates_are_refused(tmp_path, is_old):
+    """The bit of such a tensor stands in the pickle: the values in the file are others."""
+    torch = pytest.importorskip("torch")
+    numbers = torch.complex(torch.ones(2, 3), torch.ones(2, 3)).conj()
+    path = tmp_path / "saved.pt"
+    for wrong, message in ((numbers.imag, "'w' has torch's negative bit"), (numbers, "Complex")):
+        for value in (wrong, torch.nn.Parameter(wrong)):
+            torch.save({"w": value}, path, _use_new_zipfile_serialization=not is_old)
+            refuses(message, read_saved, path)
+    torch.save({"w": numbers.imag.resolve_neg()}, path, _use_new_zipfile_serialization=not is_old)
+    np.testing.assert_array_equal(read_saved(path).tensors["w"].values(), -np.ones((2, 3)))
 
 
 def test_what_torch_refuses_is_refused(tmp_path):

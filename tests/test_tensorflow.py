@@ -383,6 +383,7 @@ def hparams(**changes) -> str:
         pytest.param(
             hparams(n_vocab="5\n"), "vocab_size must be a whole number .* got '5", id="text"
         ),
+        pytest.param(hparams(scale_by_depth=True), "'scale_by_depth' is not a field", id="field"),
         pytest.param(hparams(n_layer=10**9), "n_layer must be a whole number", id="large"),
         pytest.param(hparams(n_head=3), "n_embd 2 does not divide into n_head 3", id="n_head-3"),
         # The shapes of the tensors do not depend on n_head, so that only the heads' width, n_embd /

@@ -25,7 +25,7 @@ from support.texts import (
 from tiedgpt.errors import ArgumentError, SpecialTokenError, TokenizerError
 from tiedgpt.gpt2 import tokenizer as module
 from tiedgpt.gpt2.special_tokens import Flags
-from tiedgpt.gpt2.tokenizer import EOT, WORDS, Tokenizer, byte_alphabet
+from tiedgpt.gpt2.tokenizer import EOT, WORDS, Tokenizer, byte_alphabet, spelled_ids
 
 
 @pytest.fixture(scope="module")
@@ -99,11 +99,14 @@ def test_words_are_cut_as_gpt2_does():
 @pytest.mark.parametrize("seed", range(20))
 def test_random_merges_are_applied_as_the_definition_says(seed):
     rng = random.Random(seed)
-    tokenizer = Tokenizer(random_merges(rng, "abc", 40))
+    merges = random_merges(rng, "abc", 40)
+    tokenizer = Tokenizer(merges)
+    ids = spelled_ids(merges)
+    merge_ids = {(ids[left], ids[right]): ids[left + right] for left, right in merges}
     for length in [*range(20), 50, 100, 200]:
         text = "".join(rng.choices("abc", k=length))
         ids_of_letters = [tokenizer.encode(letter)[0] for letter in text]
-        assert tokenizer.encode(text) == obvious_bpe(ids_of_letters, tokenizer._merge_ids), text
+        assert tokenizer.encode(text) == obvious_bpe(ids_of_letters, merge_ids), text
 
 
 def test_tiktoken_gives_the_same_ids(gpt2, tiktoken_gpt2, corpus):
@@ -204,8 +207,10 @@ NORMALIZED = Tokenizer(
 MERGES = [*SMALL_MERGES, ("!", "!")]
 MERGE = Tokenizer(MERGES, {EOT: 262, "low": 257})
 BYTE = Tokenizer(MERGES, {EOT: 262, "!": 0})
-BEFORE = Tokenizer(SMALL_MERGES, {EOT: 0}, first_id=1)
-BEFORE_AND_AFTER = Tokenizer(SMALL_MERGES, {"<pad>": 1, EOT: 263, "<s>": 0}, first_id=2)
+BEFORE = Tokenizer(SMALL_MERGES, {EOT: 0}, spelled_ids(SMALL_MERGES, first_id=1))
+BEFORE_AND_AFTER = Tokenizer(
+    SMALL_MERGES, {"<pad>": 1, EOT: 263, "<s>": 0}, spelled_ids(SMALL_MERGES, first_id=2)
+)
 
 
 @pytest.mark.parametrize(
@@ -298,9 +303,8 @@ def test_a_space_is_put_before_each_stretch_of_text():
 
 
 def test_a_vocabulary_without_some_bytes_refuses_a_text_that_needs_one():
-    letters = b"elorw "
-    missing_bytes = set(range(256)) - set(letters)
-    tokenizer = Tokenizer([("l", "o"), ("lo", "w")], missing_bytes=missing_bytes)
+    ids = {"e": 0, "l": 1, "o": 2, "r": 3, "w": 4, "Ġ": 5, "lo": 6, "low": 7}
+    tokenizer = Tokenizer([("l", "o"), ("lo", "w")], ids=ids)
     assert tokenizer.vocab_size == 6 + 2 + 1
     assert tokenizer.encode(f"low role{EOT}", special="token") == [7, 5, 3, 2, 1, 0, 8]
     assert tokenizer.decode([7, 5, 3, 2, 1, 0]) == "low role"
@@ -310,7 +314,9 @@ def test_a_vocabulary_without_some_bytes_refuses_a_text_that_needs_one():
 
 
 def test_an_unreachable_token_has_an_id_and_a_text_but_no_text_has_it():
-    tokenizer = Tokenizer([("l", "o")], {EOT: 258}, 1, unreachable_tokens={"Ġx": 0, "日": 259})
+    merges = [("l", "o")]
+    ids = {"Ġx": 0, **spelled_ids(merges, first_id=1), "日": 259}
+    tokenizer = Tokenizer(merges, {EOT: 258}, ids)
     assert tokenizer.vocab_size == 260
     assert [tokenizer.decode([token]) for token in (0, 257, 258, 259)] == [" x", "lo", EOT, "日"]
     ids = tokenizer.encode("Ġx x日lo", special="token")
@@ -348,28 +354,58 @@ def test_the_ids_of_the_end_of_text():
     assert ids == [261, 0, 263, None]
 
 
+def test_ids_in_any_order_and_with_holes():
+    """The merges apply in their own order, whatever their ids."""
+    merges = [("l", "o"), ("lo", "w"), ("o", "w")]
+    in_order = Tokenizer(merges)
+    ids = {name: 1000 - 2 * token_id for name, token_id in spelled_ids(merges).items()}
+    tokenizer = Tokenizer(merges, {EOT: 7}, ids)
+    text = "low lower slow owl"
+    expected = [1000 - 2 * token_id for token_id in in_order.encode(text)]
+    assert tokenizer.encode(text) == expected
+    assert tokenizer.decode([*expected, 7]) == text + EOT
+    assert (tokenizer.vocab_size, len(tokenizer.ids)) == (1001, 260)
+    for hole in (0, 8, 999):
+        assert hole not in tokenizer.tokens
+        with pytest.raises(TokenizerError, match=f"{hole} is not a token id"):
+            tokenizer.decode([hole])
+
+
+def test_two_merges_may_make_one_token():
+    tokenizer = Tokenizer([("b", "c"), ("a", "bc"), ("a", "b"), ("ab", "c")])
+    assert tokenizer.vocab_size == 256 + 3 + 1
+    abc = tokenizer.ids["abc"]
+    assert tokenizer.encode("abc abcb") == [abc, tokenizer.ids["Ġ"], abc, tokenizer.ids["b"]]
+
+
+ONE_LATER = spelled_ids([], first_id=1)
+
+
 @pytest.mark.parametrize(
-    ("merges", "special_tokens", "first_id", "words"),
+    ("merges", "special_tokens", "ids", "words"),
     [
-        pytest.param([], {EOT: 257}, 0, [EOT, "257", "256"], id="gap"),
-        pytest.param([], {"<a>": 256, "<b>": 256}, 0, ["<b>", "256", "257"], id="twice"),
-        pytest.param([], {"<a>": 0, "<b>": 256}, 1, ["<b>", "256", "257"], id="taken"),
-        pytest.param([], {}, 1, ["first byte", "0 to 0"], id="nothing-before"),
-        pytest.param([], {"<a>": 0}, -1, ["first byte", "-1", "0 to 1"], id="negative"),
-        pytest.param([], {"<" * 129: 256}, 0, ["129", "1 to 128"], id="long"),
-        pytest.param([], {"": 256}, 0, ["''", "1 to 128"], id="empty"),
-        pytest.param([], {"é": 165}, 0, ["'é'", "ordinary"], id="spelling-of-another"),
-        pytest.param([], {"\ud800": 256}, 0, ["surrogate"], id="surrogate"),
-        pytest.param([("l", "o")], {"lo": 257}, 0, ["'lo'", "257", "256"], id="not-as-merge"),
-        pytest.param([("l", "o"), ("lo", "wer")], {}, 0, ["merge 2", "'wer'"], id="unknown"),
-        pytest.param([("lo", "w"), ("l", "o")], {}, 0, ["merge 1", "'lo'"], id="too-early"),
-        pytest.param([("l", "o"), ("l", "o")], {}, 0, ["merge 2", "l o"], id="merge-twice"),
-        pytest.param([("l", " ")], {}, 0, ["merge 1", "' '"], id="space"),
+        pytest.param([], {"<a>": 256, "<b>": 256}, None, ["<a>", "<b>", "256"], id="twice"),
+        pytest.param([], {"<a>": 0, "<b>": 256}, ONE_LATER, ["<b>", "256"], id="taken"),
+        pytest.param([], {"<a>": -1}, None, ["<a>", "-1", "from 0"], id="negative"),
+        pytest.param([], {}, {"!": "0"}, ["'!'", "'0'"], id="text"),
+        pytest.param([], {}, {"!": True}, ["'!'", "True"], id="true"),
+        pytest.param([], {}, {"!": 2**32}, ["'!'", "4294967296"], id="large"),
+        pytest.param([], {"<" * 129: 256}, None, ["129", "1 to 128"], id="long"),
+        pytest.param([], {"": 256}, None, ["''", "1 to 128"], id="empty"),
+        pytest.param([], {"é": 165}, None, ["'é'", "ordinary"], id="spelling-of-another"),
+        pytest.param([], {"\ud800": 256}, None, ["surrogate"], id="surrogate"),
+        pytest.param([], {}, {"\ud800": 256}, ["surrogate"], id="surrogate-in-a-name"),
+        pytest.param([("l", "o")], {"lo": 257}, None, ["'lo'", "257", "256"], id="not-as-merge"),
+        pytest.param([("l", "o")], {}, spelled_ids([]), ["merge 1", "'lo'", "no id"], id="no-id"),
+        pytest.param([("l", "o"), ("lo", "wer")], {}, None, ["merge 2", "'wer'"], id="unknown"),
+        pytest.param([("lo", "w"), ("l", "o")], {}, None, ["merge 1", "'lo'"], id="too-early"),
+        pytest.param([("l", "o"), ("l", "o")], {}, None, ["merge 2", "l o"], id="merge-twice"),
+        pytest.param([("l", " ")], {}, None, ["merge 1", "' '"], id="space"),
     ],
 )
-def test_a_vocabulary_that_contradicts_itself_is_refused(merges, special_tokens, first_id, words):
+def test_a_vocabulary_that_contradicts_itself_is_refused(merges, special_tokens, ids, words):
     with pytest.raises(TokenizerError) as caught:
-        Tokenizer(merges, special_tokens, first_id)
+        Tokenizer(merges, special_tokens, ids)
     for word in words:
         assert word in str(caught.value)
 

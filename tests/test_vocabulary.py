@@ -8,6 +8,7 @@ A folder is a table {name of a file: its text, or an object for JSON}.
 
 import json
 import random
+import re
 import shutil
 from collections.abc import Iterable
 from dataclasses import asdict, replace
@@ -96,7 +97,7 @@ def assert_as_transformers(tokenizer: Tokenizer, theirs) -> None:
 
     Both give the same text of ids, and have the same number of tokens.
     """
-    assert tokenizer.vocab_size == len(theirs)
+    assert len(tokenizer.ids) == len(theirs)
     texts = hostile_texts(["<pad>", "<|end|>", *tokenizer.special_tokens])
     for special, is_split in (("token", False), ("text", True)):
         ours = partial(tokenizer.encode, special=special)
@@ -105,7 +106,7 @@ def assert_as_transformers(tokenizer: Tokenizer, theirs) -> None:
     for text in texts:
         ids = tokenizer.encode(text, special="token")
         assert tokenizer.decode(ids) == theirs.decode(ids)
-    for token_id in range(tokenizer.vocab_size):
+    for token_id in tokenizer.tokens:
         assert tokenizer.decode([token_id]) == theirs.decode([token_id])
 
 
@@ -132,10 +133,22 @@ ANOTHER_CLASS = {"tokenizer_class": "PreTrainedTokenizerFast"}
 NO_EOT = {"vocab.json": ORDINARY}
 # The ids that the file has, but no text: transformers reads these names as characters.
 UNREACHABLE = {"<pad>": 262, "日": 263, "lowest": 264}
+WITH_UNREACHABLE = Tokenizer(SMALL_MERGES, {EOT: 261}, ORDINARY | UNREACHABLE)
+SWAPPED = ORDINARY | {"low": 258, "Ġlow": 257, EOT: 261}
+BY_SPELLING = {name: token_id for token_id, name in enumerate(sorted([*ORDINARY, EOT]))}
+TEN_LATER = {
+    name: token_id if token_id < 100 else token_id + 10
+    for name, token_id in (ORDINARY | {EOT: 261}).items()
+}
+WITH_TEN_LATER = Tokenizer(SMALL_MERGES, {EOT: 271}, TEN_LATER)
+ORDINARY_BY_SPELLING = {name: token_id for token_id, name in enumerate(sorted(ORDINARY))}
+WITH_A_GAP = ORDINARY | {"Ã©": 261}  # the last merge; no token has id 260
+TWO_WAYS = Tokenizer([("l", "o"), ("o", "w"), ("l", "ow"), ("lo", "w")])
+TWO_WAYS_TXT = "l o\no w\nl ow\nlo w\n"
 NO_NAME_IS_EOT = {"unk_token": "</s>", "bos_token": "</s>", "eos_token": "</s>"}
 NO_NAME_IS_OTHER = dict.fromkeys(vocabulary.ALL_NAMES, EOT)
 NAMES_PAD = {"special_tokens_map.json": {"pad_token": "<pad>"}}
-ENDS = Tokenizer(SMALL_MERGES, {"</s>": 262}, unreachable_tokens={EOT: 261})
+ENDS = Tokenizer(SMALL_MERGES, {"</s>": 262}, ORDINARY | {EOT: 261})
 NAMED_PAD = {"__type": "AddedToken", **without(PAD, "id")}
 PADDED = {"pad_token": "<pad>", "add_bos_token": False, "sep_token": None}
 FOLDERS = {
@@ -209,7 +222,7 @@ FOLDERS = {
     ),
     "eot-is-not-added-by-another-class": (
         changed(added_tokens=[]) | {"tokenizer_config.json": ANOTHER_CLASS},
-        Tokenizer(SMALL_MERGES, {}, unreachable_tokens={EOT: 261}),
+        Tokenizer(SMALL_MERGES, {}, ORDINARY | {EOT: 261}),
     ),
     "eot-is-named-in-another-class": (
         changed(added_tokens=[]) | {"tokenizer_config.json": ANOTHER_CLASS | {"eos_token": EOT}},
@@ -228,10 +241,36 @@ FOLDERS = {
         Tokenizer(SMALL_MERGES, {EOT: 261, "</s>": 262}),
     ),
     # Names that no merge makes
-    "unreachable": (pair(**UNREACHABLE), Tokenizer(SMALL_MERGES, unreachable_tokens=UNREACHABLE)),
+    "unreachable": (pair(**UNREACHABLE), WITH_UNREACHABLE),
     "unreachable-in-json": (
         changed(model=bpe_model(vocab=ORDINARY | {EOT: 261} | UNREACHABLE)),
-        Tokenizer(SMALL_MERGES, unreachable_tokens=UNREACHABLE),
+        WITH_UNREACHABLE,
+    ),
+    # Ids that do not follow from the merges
+    "swapped": (pair() | {"vocab.json": SWAPPED}, Tokenizer(SMALL_MERGES, {EOT: 261}, SWAPPED)),
+    "sorted-by-spelling": (
+        pair() | {"vocab.json": BY_SPELLING},
+        Tokenizer(SMALL_MERGES, {EOT: BY_SPELLING[EOT]}, BY_SPELLING),
+    ),
+    "sorted-by-spelling-in-json": (
+        changed(
+            model=bpe_model(vocab=BY_SPELLING), added_tokens=[added_token(EOT, BY_SPELLING[EOT])]
+        ),
+        Tokenizer(SMALL_MERGES, {EOT: BY_SPELLING[EOT]}, BY_SPELLING),
+    ),
+    "ten-ids-of-no-token": (pair() | {"vocab.json": TEN_LATER}, WITH_TEN_LATER),
+    "ten-ids-of-no-token-in-json": (
+        changed(model=bpe_model(vocab=TEN_LATER), added_tokens=[added_token(EOT, 271)]),
+        WITH_TEN_LATER,
+    ),
+    "eot-in-a-gap": (
+        pair() | {"vocab.json": ORDINARY | {"extra": 263}},
+        Tokenizer(SMALL_MERGES, {EOT: 262}, ORDINARY | {"extra": 263}),
+    ),
+    "gap": (pair(extra=263), Tokenizer(SMALL_MERGES, {EOT: 261}, ORDINARY | {"extra": 263})),
+    "two-merges-make-one-token": (
+        pair() | {"merges.txt": TWO_WAYS_TXT, "vocab.json": TWO_WAYS.ids},
+        TWO_WAYS,
     ),
     # The other files say what the vocabulary says.
     "added-tokens": (with_json(PAD, added_tokens={"<pad>": 262}), WITH_PAD),
@@ -328,12 +367,15 @@ def added_tokens(draw) -> tuple[list[dict], dict[str, int]]:
     """Up to four added tokens, and a vocabulary with none, some or all of them."""
     texts = [EOT, "<pad>", "<p", "p>x", "!<", "<user>"]
     added: list[dict] = []
-    vocab = dict(ORDINARY)  # with some of the added tokens
+    ordinary = draw(st.sampled_from(5 * [ORDINARY] + [WITH_A_GAP, ORDINARY_BY_SPELLING]))
+    vocab = dict(ordinary)  # with some of the added tokens
     for text in draw(st.lists(st.sampled_from(texts), max_size=4, unique=True)):
         flags = {flag: draw(st.booleans()) for flag in asdict(Flags())}
         flags["special"] |= text == EOT  # for tiedgpt it is special, whatever a file says
         token = added_token(text, 261 + len(added), **flags)
         if len(vocab) == token["id"] and draw(st.booleans()):
+            if ordinary == WITH_A_GAP:
+                token["id"] += 1
             vocab[text] = token["id"]
         added.append(token)
     return added, vocab
@@ -403,6 +445,17 @@ def test_any_folder_is_read_as_transformers_reads_it_or_refused(tmp_path_factory
         tokenizer = read_tokenizer(folder)
     except TokenizerError:
         return
+    assert_as_transformers(tokenizer, transformers.AutoTokenizer.from_pretrained(folder))
+
+
+def test_merges_that_were_removed_in_the_middle_have_a_warning(tmp_path):
+    """As somebody does with those of digits, so that each digit is a token. The ids stay."""
+    transformers = pytest.importorskip("transformers")
+    files = pair() | {"merges.txt": MERGES.replace("Ġ low\n", "")}
+    folder = write(tmp_path, files)
+    with pytest.warns(TiedGPTWarning, match="no merge makes .*, such as 'Ġlow': no text has"):
+        tokenizer = read_tokenizer(folder)
+    assert tokenizer.encode(" low") == [220, 257]
     assert_as_transformers(tokenizer, transformers.AutoTokenizer.from_pretrained(folder))
 
 
@@ -509,22 +562,30 @@ REFUSED = {
     "unknown-right": (pair() | {"merges.txt": "l o\nlo wer\n"}, "merge 2", "'wer'"),
     "too-early": (pair() | {"merges.txt": "lo w\nl o\n"}, "merge 1", "'lo'"),
     "merge-twice": (pair() | {"merges.txt": "l o\nl o\n"}, "merge 2", "l o"),
-    "merge-of-equals-twice": (pair() | {"merges.txt": "l l\nl l\n"}, "merge 2", "l l"),
-    "two-ways": (pair() | {"merges.txt": "a b\nb c\na bc\nab c\n"}, "merge 4", "ab c"),
+    "merge-of-equals-twice": ({"merges.txt": "l l\nl l\n"}, "merge 2", "l l"),
+    "merge-without-id": (pair() | {"merges.txt": f"{MERGES}a b\n"}, "merge 6", "a b"),
     "merges-missing": (with_model(merges=["l o", "lo w"]), "tokenizer.json", "Ġlow"),
     "lines-missing": (pair() | FIRST_MERGES, "vocab.json", "Ġlow"),
     "id-as-text": (pair(lo="256"), "vocab.json", "'lo'"),
     "id-true": (pair(**{'"': True}), "vocab.json", "True"),
     "no-id": (pair() | {"vocab.json": without(ORDINARY, "Ġ")}, "vocab.json", "'Ġ'"),
-    "swapped": (pair(low=258, Ġlow=257), "vocab.json", "'low'"),
     "large": (pair(**{"!": 10**30}), "vocab.json", "10"),
-    "gap": (pair(extra=263), "vocab.json", "extra"),
     "id-twice": (pair(extra=261), "vocab.json", "extra"),
-    "ids-from-1": (pair() | {"vocab.json": spelled_ids(SMALL_MERGES, 1)}, "vocab.json", "first"),
+    # transformers gives <|endoftext|> the id 261, which "é" has.
+    "ids-from-1": (pair() | {"vocab.json": spelled_ids(SMALL_MERGES, 1)}, "vocab.json", "261"),
     "space-in-added": (json_with(eot(), added_token("Ġx", 262)), "tokenizer.json", "Ġx"),
     "added-without-id": (json_with(without(eot(), "id")), "tokenizer.json", EOT),
     "added-id-of-another": (json_with(added_token(EOT, 262)), EOT, "261", "262"),
     "added-merge": (json_with(added_token("low", 256)), "'low'", "256", "257"),
+    # transformers gives <pad> the id 262, which another token has.
+    "added-after-ten-ids-of-no-token": (
+        changed(
+            model=bpe_model(vocab=TEN_LATER),
+            added_tokens=[added_token(EOT, 271), added_token("<pad>", 272)],
+        ),
+        "<pad>",
+        "262",
+    ),
     "added-gap": (json_with(eot(), added_token("<x>", 263)), "<x>", "263"),
     # tokenizer.json beside merges.txt and vocab.json
     "other-merges": (with_json() | FIRST_MERGES, "merges.txt", "tokenizer.json"),
@@ -740,7 +801,7 @@ def test_openais_ids_are_read(tmp_path):
     """They are those of encoder.json, in which <|endoftext|> comes before the bytes."""
     ids = {EOT: 0} | spelled_ids(LOW, first_id=1)
     write(tmp_path, {"vocab.bpe": "l o\nlo w\n", "encoder.json": ids})
-    assert_same_tokenizer(read_tokenizer(tmp_path), Tokenizer(LOW, {EOT: 0}, first_id=1))
+    assert_same_tokenizer(read_tokenizer(tmp_path), Tokenizer(LOW, {EOT: 0}, ids))
 
 
 # Files are written, and read again
@@ -765,16 +826,21 @@ SAVED = {
     "pad": WITH_PAD,
     "pad-alone": Tokenizer(SMALL_MERGES, {"<pad>": 261}),
     "plain-and-normalized": WITH_USER,
-    "eot-first": Tokenizer(SMALL_MERGES, {EOT: 0}, first_id=1),
-    "first-and-last": Tokenizer(SMALL_MERGES, {"<pad>": 1, EOT: 263, "<s>": 0}, first_id=2),
+    "eot-first": Tokenizer(SMALL_MERGES, {EOT: 0}, spelled_ids(SMALL_MERGES, first_id=1)),
+    "first-and-last": Tokenizer(
+        SMALL_MERGES, {"<pad>": 1, EOT: 263, "<s>": 0}, spelled_ids(SMALL_MERGES, first_id=2)
+    ),
     "merge": Tokenizer(SMALL_MERGES, {EOT: 261, "low": 257}),
     "byte": Tokenizer(SMALL_MERGES, {EOT: 261, "!": 0}),
     "flags": with_mask(lstrip=True, rstrip=True, normalized=True),
     "flags-of-eot": Tokenizer(SMALL_MERGES, flags={EOT: Flags(rstrip=True)}),
     "prefix-space": PREFIXED,
     "prefix-space-alone": Tokenizer(SMALL_MERGES, {}, prefix_space=True),
-    "unreachable": Tokenizer(SMALL_MERGES, unreachable_tokens=UNREACHABLE),
+    "unreachable": WITH_UNREACHABLE,
     "unreachable-eot": ENDS,
+    "sorted-by-spelling": Tokenizer(SMALL_MERGES, {EOT: BY_SPELLING[EOT]}, BY_SPELLING),
+    "ten-ids-of-no-token": WITH_TEN_LATER,
+    "two-merges-make-one-token": TWO_WAYS,
 }
 
 
@@ -828,7 +894,7 @@ def test_a_tokenizer_trained_by_hugging_faces_library_is_read(tmp_path, file):
         texts += hostile_texts([EOT, "<pad>"])
     else:
         assert ours.special_tokens == {EOT: 0}
-        assert ours.unreachable_tokens == {"<pad>": 1}
+        assert ours.ids["<pad>"] == 1
         texts += hostile_texts([EOT])
     assert_same_ids(
         texts,
@@ -864,13 +930,63 @@ def test_a_tokenizer_trained_without_the_alphabet_is_read(tmp_path, file):
     ) == vocabulary.tokenizer_json(ours)
 
 
-def test_a_model_without_a_row_for_the_appended_end_of_text_has_a_warning(tmp_path):
-    config = {"config.json": {"model_type": "gpt2", "vocab_size": 261}}
-    with pytest.warns(TiedGPTWarning, match=r"endoftext.* id 261, .* config\.json is 261"):
-        tokenizer = read_tokenizer(write(tmp_path, pair() | NO_EOT | config))
-    assert tokenizer.eot_id == 261
-    config["config.json"]["vocab_size"] = 262
-    assert read_tokenizer(write(tmp_path, config)).eot_id == 261
+# A vocabulary that does not fit the model
+
+
+def with_rows(vocab_size: int) -> dict:
+    """A config.json of a model with so many tokens."""
+    return {"config.json": {"model_type": "gpt2", "vocab_size": vocab_size}}
+
+
+TOO_MANY = {  # the files; the number of the model's tokens; the first one that it cannot read
+    "one": (pair(), 261, EOT),
+    "appended-eot": (pair() | NO_EOT, 261, EOT),
+    "added": (with_json(PAD, USER), 262, "<pad>"),
+    "after-a-gap": (pair(extra=263), 262, "extra"),
+    "of-another-model": (pair(), 65, "b"),
+}
+
+
+@pytest.mark.parametrize("name", TOO_MANY)
+def test_a_vocabulary_with_more_tokens_than_the_model_has_a_warning(tmp_path, name):
+    """The number of the model's tokens is that of config.json, or is given, for a ckpt.pt."""
+    files, V, token = TOO_MANY[name]
+    folder = write(tmp_path, files)
+    tokenizer = read_tokenizer(folder)
+    message = (
+        f"has ids up to {tokenizer.vocab_size - 1}, .* of {V} tokens .* read '{re.escape(token)}'"
+    )
+    with pytest.warns(TiedGPTWarning, match=message) as caught:
+        assert_same_tokenizer(read_tokenizer(folder, vocab_size=V), tokenizer)
+    assert str(folder) in str(caught[0].message)
+    write(folder, with_rows(V))
+    with pytest.warns(TiedGPTWarning, match=message):
+        assert_same_tokenizer(tiedgpt.load_tokenizer(folder), tokenizer)
+    write(folder, with_rows(tokenizer.vocab_size))
+    assert_same_tokenizer(tiedgpt.load_tokenizer(folder), tokenizer)
+    assert_same_tokenizer(read_tokenizer(folder, vocab_size=50304), tokenizer)
+
+
+@pytest.mark.parametrize("vocab_size", ["65", None, True, []])
+def test_a_number_of_tokens_that_is_none_is_left_to_the_reader_of_models(tmp_path, vocab_size):
+    write(tmp_path, pair() | with_rows(vocab_size))
+    assert_same_tokenizer(read_tokenizer(tmp_path), SMALL_ONE)
+
+
+NANO_GPTS = {  # the number of tokens -> what the error says of nanoGPT's vocabulary
+    None: "if the model has GPT-2's 50,257 tokens.*, copy merges.txt and vocab.json of gpt2",
+    50257: "copy merges.txt and vocab.json of gpt2",
+    50304: "copy merges.txt and vocab.json of gpt2",
+    50256: "ckpt.pt has 50,256 tokens, so its vocabulary is not GPT-2's",
+    65: "ckpt.pt has 65 tokens, so its vocabulary is not GPT-2's.* meta.pkl",
+}
+
+
+@pytest.mark.parametrize("vocab_size", NANO_GPTS)
+def test_gpt2s_vocabulary_is_advised_only_where_it_fits(tmp_path, vocab_size):
+    (tmp_path / "ckpt.pt").touch()
+    message = refuses(NANO_GPTS[vocab_size], read_tokenizer, tmp_path, vocab_size)
+    assert ("copy" in message) == (vocab_size is None or vocab_size >= 50257)
 
 
 @pytest.mark.slow

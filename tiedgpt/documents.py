@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import platform
+import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -37,6 +38,7 @@ from .errors import (
     ArgumentError,
     SpecialTokenError,
     TiedGPTError,
+    TiedGPTWarning,
     TokenizerError,
     check_file_name,
     short_repr,
@@ -254,8 +256,10 @@ def write_part(out: Path, path: Path, settings: Settings, block: Block) -> None:
 @lru_cache(maxsize=1)  # a worker does many blocks with one model
 def load_same(path: Path, head: str, sha256: str) -> tuple[GPT2, Tokenizer]:
     """The model and the tokenizer at a path. Raises TiedGPTError if they have another hash."""
-    model = load(path, head)
-    tokenizer = read_tokenizer(path)
+    with warnings.catch_warnings():  # which the process that began the run has shown
+        warnings.simplefilter("ignore", TiedGPTWarning)
+        model = load(path, head)
+        tokenizer = read_tokenizer(path)
     if model_sha256(model, tokenizer) != sha256:
         raise TiedGPTError(f"{path} is another model in a worker than it was when the run began")
     return model, tokenizer

@@ -49,7 +49,11 @@ class ArgumentError(TiedGPTError):
 
 
 class TiedGPTWarning(UserWarning):
-    """The input can be used, but the user should know something about it."""
+    """The input can be used, but the user should know something about it. The message is one
+    line."""
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(one_line(message))
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ class TextSample:
             self.finish("eos")
             return
         self.ids.append(token)
-        if token >= self.tokenizer.vocab_size:  # a row that pads the vocabulary and has no text
+        if token not in self.tokenizer.tokens:  # a row that pads the vocabulary and has no text
             self._add(self.decoder.decode(b"", final=True) + "\ufffd")
         else:
             self._add(self.decoder.decode(self.tokenizer.token_bytes(token)))

@@ -22,8 +22,8 @@ class Sampling:
     token after the penalty is taken instead.
 
     A new setting is a field here and its step in `probabilities`. The field is an argument of
-    tiedgpt.generate. Its metadata have the range that is accepted, and what the command's help says
-    of its flag.
+    tiedgpt.generate. Its metadata have the range that is accepted, whether it changes the likeliest
+    token, which greedy takes, and what the command's help says of its flag.
     """
 
     temperature: float = field(
@@ -66,6 +66,7 @@ class Sampling:
         default=1.0,
         metadata={
             "accepted": ABOVE_0,
+            "changes_greedy": True,
             "metavar": "R",
             "help": "divide the positive logits of tokens that are in the text already by R, "
             "multiply the negative ones by it",

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from . import torch_tie
-from .comparison.compare import compare
+from .comparison.compare import NothingCompared, compare
 from .errors import ArgumentError, short_repr
 from .gpt2.backward import loss_and_gradients
 from .gpt2.config import Config
@@ -87,10 +87,14 @@ def random_model(config: Config = TINY, seed: int = 0) -> GPT2:
 def assert_same_gpt2(
     theirs: Any, model: GPT2 | None = None, ids: Any = None, targets: Any = None
 ) -> None:
-    """Raise AssertionError with the report of `compare` if `theirs` is not the GPT-2 `model`.
+    """Raise AssertionError with the report of `compare` unless `theirs` is the GPT-2 `model`.
+
+    theirs: what `compare` takes. It fails without logits; of a torch module, these are what it
+    returns. With targets, it fails unless the gradients of all parameters were given. To compare a
+    part of the activations or of the gradients, call `compare`.
 
     model: random_model() if None. ids: two random sequences if None, as long as the context, at
-    most 64.
+    most 64. Raises ArgumentError for what cannot be compared.
     """
     __tracebackhide__ = True  # pytest shows the line of the test
     if model is None:
@@ -99,8 +103,16 @@ def assert_same_gpt2(
         config = model.config
         length = min(config.n_ctx, 64)
         ids = np.random.default_rng(0).integers(config.vocab_size, size=(2, length))
-    report = compare(model, theirs, ids, targets)
-    assert report.first is None, f"not the same GPT-2\n\n{report}"
+    try:
+        report = compare(model, theirs, ids, targets)
+    except NothingCompared as error:
+        raise AssertionError(str(error)) from None
+    if report.same is None:
+        raise AssertionError(
+            f"not enough was compared to say that it is the same GPT-2\n\n{report}"
+        )
+    if not report.same:
+        raise AssertionError(f"not the same GPT-2\n\n{report}")
 
 
 def assert_tied(model: Any, optimizer: Any = None, batch: Any = None, matrices: Any = None) -> None:

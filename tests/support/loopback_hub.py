@@ -176,9 +176,10 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(206 if is_range else 200, headers | fault.headers)
 
         body = content[:end][start : fault.stop]  # to the end if fault.stop is None
-        request.sent = len(body)
         for begin in range(0, len(body), PIECE):
-            self.wfile.write(body[begin : begin + PIECE])
+            piece = body[begin : begin + PIECE]
+            request.sent += len(piece)
+            self.wfile.write(piece)  # raises an error if the client has closed the connection
             self.server.closing.wait(self.server.pause)
         if fault.stalls:
             self.server.closing.wait(5)

@@ -50,6 +50,7 @@ STEPS = {
     "remember": lambda k, v, layer: (k, v),
     "scores": lambda q, k, layer, H: q @ k.transpose(0, 2, 1) / np.sqrt(q.shape[-1]),
     "pattern": lambda scores: softmax(np.where(is_later(scores), -np.inf, scores)),
+    "attend": lambda q, k, v, pattern: pattern @ v,
     "join": lambda heads: heads.transpose(1, 0, 2).reshape(heads.shape[1], -1),  # -> [T, D]
     "gelu": gelu,
     "logits": lambda final, p: final @ p.get("lm_head.weight", p["wte.weight"]).T,
@@ -117,7 +118,7 @@ class OtherGPT2:
         k, v = self.remember(k, v, layer)
         scores = self.scores(q, k, layer, self.H)
         pattern = self.pattern(scores)
-        heads = pattern @ v
+        heads = self.attend(q, k, v, pattern)
         out = self.linear(self.join(heads), *self.weight_and_bias(c_proj), c_proj)
         activations = (x, qkv, q, k, v, scores, pattern, heads, out)
         names = ("in", "qkv", "q", "k", "v", "scores", "pattern", "heads", "out")

@@ -83,6 +83,61 @@ class NanoGPT(nn.Module):
         return self.lm_head(x)
 
 
+class TiedByHand(nn.Module):
+    """A GPT-2 with transformers' names and no lm_head: its logits are x @ wte.weight.T.
+
+    eps: of the layer norms. has_ln_f: without it, ln_f changes nothing. wrong: a function of the
+    right logits. returned: a function from the logits to what the module returns. A subclass may
+    have other names.
+    """
+
+    def __init__(self, model, eps=None, has_ln_f=True, wrong=lambda x: x, returned=lambda x: x):
+        super().__init__()
+        config = model.config
+        eps = config.layer_norm_epsilon if eps is None else eps
+        self.wte = nn.Embedding(config.vocab_size, config.n_embd)
+        self.wpe = nn.Embedding(config.n_ctx, config.n_embd)
+        self.h = nn.ModuleList([Block(config) for _ in range(config.n_layer)])
+        self.ln_f = nn.LayerNorm(config.n_embd)
+        state = state_dict(model, transposed=True)
+        del state["lm_head.weight"]
+        self.load_state_dict(
+            {name.removeprefix("transformer."): tensor for name, tensor in state.items()}
+        )
+        for module in self.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.eps = eps
+        if not has_ln_f:
+            self.ln_f = nn.Identity()
+        self.wrong = wrong
+        self.returned = returned
+
+    def forward(self, ids):
+        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
+        for block in self.h:
+            x = block(x)
+        return self.returned(self.wrong(self.ln_f(x) @ self.wte.weight.T))
+
+
+class OwnNames(nn.Module):
+    """A TiedByHand in whose modules nothing has a name of a known GPT-2."""
+
+    def __init__(self, gpt2):
+        super().__init__()
+        self.tokens = gpt2.wte
+        self.places = gpt2.wpe
+        self.layers = gpt2.h
+        self.last_norm = gpt2.ln_f
+        self.wrong = gpt2.wrong
+        self.returned = gpt2.returned
+
+    def forward(self, ids):
+        x = self.tokens(ids) + self.places(torch.arange(ids.shape[1]))
+        for block in self.layers:
+            x = block(x)
+        return self.returned(self.wrong(self.last_norm(x) @ self.tokens.weight.T))
+
+
 def nano_gpt(model):
     """A NanoGPT with the model's parameters."""
     theirs = NanoGPT(model.config)

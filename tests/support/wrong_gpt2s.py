@@ -172,6 +172,16 @@ def positions(function):
     return lambda T: function(np.arange(T))
 
 
+def attention_between_heads(q, k, v, pattern):
+    """The heads [H, T, K] if each head of a token sees the heads of this token."""
+    T = q.shape[1]
+    heads = []
+    for t in range(T):
+        scores = q[:, t] @ k[:, t].T / np.sqrt(q.shape[-1])  # [H, H]
+        heads.append(softmax(scores) @ v[:, t])
+    return np.stack(heads, axis=1)
+
+
 def unscaled(q, k, layer, H):
     return q @ k.transpose(0, 2, 1)
 
@@ -264,6 +274,14 @@ WRONG_GPT2S = [
     layer_norm(
         "over the tokens, not over each vector",
         lambda x, w, b, name: (x - x.mean(axis=0)) / np.sqrt(x.var(axis=0) + 1e-5) * w + b,
+    ),
+    layer_norm(
+        "over the whole array, not over each vector",
+        lambda x, w, b, name: (x - x.mean()) / np.sqrt(x.var() + 1e-5) * w + b,
+    ),
+    layer_norm(
+        "that subtracts the mean of the whole array, not of each vector",
+        lambda x, w, b, name: (x - x.mean()) / np.sqrt(var(x) + 1e-5) * w + b,
     ),
     layer_norm(
         "that does not subtract the mean",
@@ -381,6 +399,16 @@ WRONG_GPT2S = [
     wrong(
         "attn.0.q: yours reshapes to heads without a transpose, everywhere",
         to_heads=lambda part, H: part.reshape(H, len(part), -1),
+    ),
+    wrong(
+        "attn.0.q: yours reshapes to heads and back without a transpose, everywhere",
+        to_heads=lambda part, H: part.reshape(H, len(part), -1),
+        join=lambda heads: heads.reshape(heads.shape[1], -1),
+    ),
+    wrong(
+        "attn.0.heads: yours attends between the heads of each token, not between tokens, in every "
+        "layer",
+        attend=attention_between_heads,
     ),
     wrong(
         "attn.0.out: yours joins the heads without a transpose, in every layer",

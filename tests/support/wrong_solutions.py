@@ -82,6 +82,36 @@ def attention_joined_without_a_transpose(x, c_attn, c_proj, n_head):
     return heads.reshape(x.shape) @ c_proj["weight"] + c_proj["bias"]
 
 
+def attention_reshaped(join):
+    """attention whose queries, keys and values [T, D] are reshaped to [H, T, K] at once.
+
+    join: from the heads [H, T, K] to an array whose numbers are reshaped to [T, D].
+    """
+
+    def attention(x, c_attn, c_proj, n_head):
+        qkv = np.split(x @ c_attn["weight"] + c_attn["bias"], 3, axis=-1)
+        q, k, v = (part.reshape(n_head, len(x), -1) for part in qkv)
+        pattern = causal(q @ k.swapaxes(1, 2) / np.sqrt(q.shape[-1]))
+        return join(pattern @ v).reshape(x.shape) @ c_proj["weight"] + c_proj["bias"]
+
+    return attention
+
+
+def attention_between_heads(pattern_of):
+    """attention that reshapes to [T, H, K] and does not swap T and H before the products.
+
+    pattern_of: from scores [T, H, H] to a pattern.
+    """
+
+    def attention(x, c_attn, c_proj, n_head):
+        qkv = np.split(x @ c_attn["weight"] + c_attn["bias"], 3, axis=-1)
+        q, k, v = (part.reshape(len(x), n_head, -1) for part in qkv)
+        pattern = pattern_of(q @ k.swapaxes(1, 2) / np.sqrt(q.shape[-1]))
+        return (pattern @ v).reshape(x.shape) @ c_proj["weight"] + c_proj["bias"]
+
+    return attention
+
+
 # Exercise 7
 
 
@@ -241,6 +271,16 @@ WRONG_SOLUTIONS = {
             "yours has a layer norm with epsilon 1e-06",
             lambda x, weight, bias, eps: right.layer_norm(x, weight, bias, 1e-6),
         ),
+        (
+            "yours has a layer norm over the whole array, not over each vector",
+            lambda x, weight, bias, eps: (x - x.mean()) / np.sqrt(x.var() + eps) * weight + bias,
+        ),
+        (
+            "yours has a layer norm that subtracts the mean of the whole array, not of each vector",
+            lambda x, weight, bias, eps: (
+                (x - x.mean()) / np.sqrt(x.var(axis=-1, keepdims=True) + eps) * weight + bias
+            ),
+        ),
     ],
     (3, "softmax"): [
         (
@@ -295,6 +335,22 @@ WRONG_SOLUTIONS = {
     ],
     (5, "attention"): [
         ("yours joins the heads without a transpose", attention_joined_without_a_transpose),
+        (
+            "yours reshapes to heads without a transpose",
+            attention_reshaped(lambda heads: heads.swapaxes(0, 1)),
+        ),
+        (
+            "yours reshapes to heads and back without a transpose",
+            attention_reshaped(lambda heads: heads),
+        ),
+        (
+            "yours attends between the heads of each token, not between tokens",
+            attention_between_heads(right.softmax),
+        ),
+        (
+            "yours attends between the heads of each token, not between tokens",
+            attention_between_heads(causal),
+        ),
     ],
     (6, "gelu"): [
         (

@@ -26,7 +26,7 @@ from ..atomic import remove_unfinished, replaced_file
 from ..errors import ArgumentError, CheckpointError, ConfigError, TiedGPTError, short_repr
 from ..gpt2.config import Config
 from .files import ADAPTER, CONFIG, MERGE, WEIGHTS, check_weight_map, read_config
-from .json_files import parse_json
+from .json_files import MAX_TEXT, parse_json
 from .places import (
     DEFAULT_MODEL,
     INDEX,
@@ -117,16 +117,29 @@ def download(name: str, note: Note = discard_note) -> Path:
 
 
 def is_offline() -> bool:
-    """Whether nothing may be downloaded: HF_HUB_OFFLINE, as huggingface_hub understands it."""
-    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+    """Whether nothing may be downloaded."""
+    return offline_variable() is not None
+
+
+def offline_variable() -> str | None:
+    """The environment variable that forbids downloads; None if none does.
+
+    As in huggingface_hub, the second one counts if the first one is not set or empty.
+    """
+    for variable in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        value = os.environ.get(variable, "")
+        if value:
+            return variable if value.upper() in ("1", "ON", "YES", "TRUE") else None
+    return None
 
 
 def _download(name: str, note: Note, weights: bool) -> Path:
     """Fetch what is missing of a model, or of its small files, to its folder."""
     folder = folder_for_download(name)
     advice = f"; without a download, put the model's files in {folder}, or give a path"
-    if is_offline():
-        raise CheckpointError(f"{name} is not on this machine, and HF_HUB_OFFLINE is set{advice}")
+    variable = offline_variable()
+    if variable is not None:
+        raise CheckpointError(f"{name} is not on this machine, and {variable} is set{advice}")
     try:
         _fetch_missing(name, folder, note, weights)
     except KeyboardInterrupt:
@@ -290,7 +303,8 @@ class Repository:
             self.hashes = {**VOCABULARY_SHA256, WEIGHTS: MODELS[name].sha256}
         self.revision = commit or "main"  # until the first answer names the commit of main
         self.note = note
-        self.token = os.environ.get("HF_TOKEN", "").strip()
+        token = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN") or ""
+        self.token = token.strip()
         if not re.fullmatch("[!-~]*", self.token):  # ASCII without spaces and control characters
             raise CheckpointError("HF_TOKEN contains characters that no token has")
         endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
@@ -300,9 +314,12 @@ class Repository:
         self.was_reached = False
 
     def read(self, file: str) -> bytes | None:
-        """The content of a small file, verified; None if the repository has none."""
+        """The content of a small file, verified; None if the repository has none.
+
+        Raises CheckpointError for a file of more than MAX_TEXT bytes, which is not read to its end.
+        """
         content = io.BytesIO()
-        is_there = self._receive(file, content)
+        is_there = self._receive(file, content, MAX_TEXT)
         return content.getvalue() if is_there else None
 
     def fetch(self, file: str, folder: Path) -> bool:
@@ -366,17 +383,17 @@ class Repository:
             raise Interrupted("the connection was cut")
         return bytes(content[: stop - start]), int(size[1])
 
-    def _receive(self, file: str, content: BinaryIO) -> bool:
+    def _receive(self, file: str, content: BinaryIO, limit: int | None = None) -> bool:
         """Append the rest of a file to what an open file has of it, and verify the whole.
 
-        A failed attempt is repeated, until ATTEMPTS in a row brought no new byte. Then
-        CheckpointError is raised.
+        limit: the most bytes that the file may have, where `content` is in memory. A failed attempt
+        is repeated, until ATTEMPTS in a row brought no new byte. Then CheckpointError is raised.
         """
         most_bytes = content.seek(0, os.SEEK_END)
         failures = 0  # attempts in a row without a new byte
         while True:
             try:
-                expected = self._attempt(file, content)
+                expected = self._attempt(file, content, limit)
                 break
             except Interrupted as interruption:
                 size = content.seek(0, os.SEEK_END)
@@ -414,7 +431,7 @@ class Repository:
                 "received is deleted, and the same command starts over"
             )
 
-    def _attempt(self, file: str, content: BinaryIO) -> str | None:
+    def _attempt(self, file: str, content: BinaryIO, limit: int | None) -> str | None:
         """Ask once for the rest of a file. Returns the hash that the whole should have.
 
         None if the repository has no such file. Raises Interrupted if another attempt may succeed.
@@ -437,7 +454,7 @@ class Repository:
                 start = 0
             content.seek(start)
             content.truncate()
-            self._append(file, response, content)
+            self._append(file, response, content, limit)
         return expected
 
     def _get(self, file: str, start: int, stop: int | None = None) -> "requests.Response":
@@ -554,22 +571,31 @@ class Repository:
             )
         return digest
 
-    def _append(self, file: str, response: "requests.Response", content: BinaryIO) -> None:
-        """Append the body of a response."""
+    def _append(
+        self, file: str, response: "requests.Response", content: BinaryIO, limit: int | None
+    ) -> None:
+        """Append the body of a response. Raises CheckpointError if there are then over `limit`."""
         import requests
 
         start = content.tell()
         length = response.headers.get("Content-Length", "")
         end = start + int(length) if re.fullmatch("[0-9]{1,18}", length) else None
+        self._check_size(file, end or 0, limit)
         with _progress_bar(file, end, start) as bar:
             try:
                 for block in response.iter_content(BYTES_PER_READ):
                     content.write(block)
+                    self._check_size(file, content.tell(), limit)  # the server may name no length
                     bar.update(len(block))
             except requests.RequestException as error:
                 raise self._failure(file, error) from error
         if end is not None and content.tell() < end:
             raise Interrupted("the connection was cut")
+
+    def _check_size(self, file: str, size: int, limit: int | None) -> None:
+        """Raise CheckpointError for a small file that is too large to be read into memory."""
+        if limit is not None and size > limit:
+            raise CheckpointError(f"{self.label}/{file}: {size} bytes; expected at most {limit}")
 
 
 def _progress_bar(doing: str, size: int | None, done: int = 0) -> Any:

@@ -81,7 +81,30 @@ NOT_READ = {
 }
 MERGE = "with peft's merge_and_unload, and save that model"
 ADAPTER = "adapter_config.json"  # written by peft, for what is added to the weights of a base model
+ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+# peft's types of adapters that add to the prompt, not to the weights.
+PROMPT_ADAPTERS = ("PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "CPT")
 NOT_WEIGHTS = ("optimizer.pt", "scheduler.pt", "training_args.bin")  # written by a Trainer
+
+# Settings of generation_config.json, and the value with which a text is as without it. The value of
+# any other setting is None, False, 0 or nothing.
+NO_CHANGE = {
+    "temperature": 1,
+    "top_p": 1,
+    "typical_p": 1,
+    "repetition_penalty": 1,
+    "num_beams": 1,
+    "num_beam_groups": 1,
+    "length_penalty": 1,
+    "guidance_scale": 1,
+}
+# The parts of that file that do not change which tokens are likely.
+NOT_OF_THE_TEXT = re.compile(
+    r"_.*|transformers_version|(bos|eos|pad|decoder_start)_token_id|do_sample|max_.*|early_stopping"
+    r"|use_cache|cache_.*|output_.*|return_.*|num_return_sequences|renormalize_logits"
+    r"|remove_invalid_values|encoder_.*|.*assistant.*|.*_lookbehind|prompt_lookup_num_tokens"
+    r"|speculation_type|use_mtp|.*compile.*|low_memory|prefill_chunk_size|continuous_batching_config"
+)
 
 # What describes the tokenizer and the generation of a model, and is copied with it.
 COPIED = (
@@ -117,6 +140,9 @@ def load(path: Path, head: str | None = None, copy: bool = False) -> GPT2:
         config = config.with_head("untied")
     if config.tied:
         tensors.pop(HEAD, None)
+    adapter = describe_adapter(path)
+    if adapter:
+        warnings.warn(f"{path}: {adapter}", TiedGPTWarning, stacklevel=3)
     is_windows = os.name == "nt"  # where a mapped file could not be replaced
     parameters = {name: tensor.values(copy or is_windows) for name, tensor in tensors.items()}
     if config.tied or HEAD in tensors:
@@ -247,6 +273,22 @@ def read_said_config(model: Path) -> Config:
     return config
 
 
+def generation_settings(model: Path) -> dict[str, Any]:
+    """The settings of generation_config.json that change a text, but for the token that ends it.
+
+    transformers generates with them. Raises CheckpointError.
+    """
+    directory = model if model.is_dir() else model.parent
+    path = directory / GENERATION_CONFIG
+    if not path.is_file():
+        return {}
+    settings = {}
+    for name, value in read_json(path).items():
+        if not NOT_OF_THE_TEXT.fullmatch(name) and value and value != NO_CHANGE.get(name):
+            settings[name] = value
+    return settings
+
+
 def read_tensors(model: Path, config: Config) -> dict[str, Tensor]:
     """The tensors of a model, by our names; the causal masks of older files are left out.
 
@@ -361,8 +403,12 @@ def _what_is_there(directory: Path) -> str:
     "" if it holds nothing that is known. Raises CheckpointError for an adapter that cannot be read.
     """
     if (directory / ADAPTER).is_file():
-        base = short_repr(read_json(directory / ADAPTER).get("base_model_name_or_path"))
-        return f" ({ADAPTER} is of a LoRA adapter: merge it into {base} first, {MERGE})"
+        adapter = read_json(directory / ADAPTER)
+        kind = short_repr(adapter.get("peft_type"))
+        base = short_repr(adapter.get("base_model_name_or_path"))
+        return (
+            f" ({ADAPTER} is of an adapter, {kind}, for the model {base}: {_how_to_use(adapter)})"
+        )
     saved_steps = {}  # step of a training with transformers' Trainer -> directory
     for path in directory.glob("checkpoint-*"):
         step = path.name.removeprefix("checkpoint-")
@@ -381,6 +427,40 @@ def _what_is_there(directory: Path) -> str:
         if description not in ("", GIVE_DIRECTORY) and name not in NOT_WEIGHTS:
             return f" ({name} {description})"
     return ""
+
+
+def describe_adapter(model: Path) -> str:
+    """What is to be said of a model beside which lies an adapter, which is not read; "" without.
+
+    Raises CheckpointError for an adapter_config.json that cannot be read.
+    """
+    directory = model if model.is_dir() else model.parent
+    if not (directory / ADAPTER).is_file():
+        return ""
+    adapter = read_json(directory / ADAPTER)
+    kind = short_repr(adapter.get("peft_type"))
+    text = (
+        f"{ADAPTER} is of an adapter, {kind}, which lies beside the model and is not used, but "
+        f"which transformers applies where peft is installed: {_how_to_use(adapter)}"
+    )
+    for file in ADAPTER_WEIGHTS:
+        if (directory / file).is_file():
+            try:
+                names = _tensors_of_file(directory / file, safetensors.MAX_HEADER)
+            except CheckpointError as error:
+                return f"{text}; whether it changes the head is not known: {error}"
+            of_head = [name for name in names if re.search(r"\b(lm_head|wte)\b", name)]
+            if of_head:
+                return f"{text}; it changes the head: {file} has {short_repr(of_head[0])}"
+            return text
+    return f"{text}; whether it changes the head is not known: its weights are not here"
+
+
+def _how_to_use(adapter: dict[str, Any]) -> str:
+    """What to do with an adapter, of which this is the adapter_config.json."""
+    if adapter.get("peft_type") in PROMPT_ADAPTERS:
+        return "it adds to the prompt, so it cannot be merged into the weights, and is not read"
+    return f"merge it {MERGE} to a new directory"
 
 
 def _weights_by_another_name(names: list[str]) -> str:

@@ -39,6 +39,8 @@ from .safetensors import DTYPE_BITS, MAX_AXES, MAX_AXIS, Tensor
 # Bytes. nanoGPT's GPT-2 XL with its optimizer needs 0.2 million; Python's objects for nothing but
 # empty dicts take 72 times the size of their pickle.
 MAX_PICKLE = 1 << 21
+# In all pickles of a file. GPT-2 XL with its optimizer needs 75,000; these take a second.
+MAX_INSTRUCTIONS = 500_000
 # Bytes of the list of files in an archive. GPT-2 XL needs 0.2 million; the objects of zipfile take
 # 10 times the size of the list.
 MAX_LIST = 1 << 22
@@ -47,6 +49,24 @@ OLD = b"\x80"  # the first byte of a pickle
 CONVERT = f"if you trust the file, convert it with torch ({READ_MORE})"
 NOT_SAVED = f"is not a file of torch.save; a model of llm.c is not read ({READ_MORE})"
 LOCAL_HEADER = struct.Struct("<4s22xHH")  # ZIP, and the lengths of the name and the extra field
+# The fields of model_args that nanoGPT's own GPTConfig has.
+NANO_GPTS_FIELDS = (
+    "block_size",
+    "vocab_size",
+    "n_layer",
+    "n_head",
+    "n_embd",
+    "dropout",
+    "bias",
+)
+# Fields that forks of it add, and what Config calls them.
+FORKS_FIELDS = {
+    "activation": "activation_function",
+    "activation_function": "activation_function",
+    "layer_norm_epsilon": "layer_norm_epsilon",
+    "scale_attn_weights": "scale_attn_weights",
+    "scale_attn_by_inverse_layer_idx": "scale_attn_by_inverse_layer_idx",
+}
 GPT2S_END = 50256  # the id of <|endoftext|>
 MAGIC = 0x1950A86A20F9469CFC6C
 PROTOCOL = 1001
@@ -122,6 +142,7 @@ class StoredTensor:
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    has_negative_bit: bool  # the values are those of the storage with the other sign
 
 
 @dataclass(frozen=True)
@@ -141,6 +162,7 @@ class Machine:
     def __init__(self, where: str) -> None:
         self.where = where
         self.storages: dict[str, Storage] = {}  # key -> each storage that the pickles name
+        self.instructions = 0  # followed so far, in all pickles
         self.stack: list[Any] = []
         self.marks: list[int] = []  # how long the stack was at each MARK
         self.memo: dict[int, Any] = {}
@@ -153,6 +175,9 @@ class Machine:
             for instruction, argument, _ in pickletools.genops(program):
                 if instruction.name == "STOP":
                     return self.stack.pop(), program.tell()
+                self.instructions += 1
+                if self.instructions > MAX_INSTRUCTIONS:
+                    raise self.error(f"more than {MAX_INSTRUCTIONS:,} instructions in its pickles")
                 self.follow(instruction.name, argument)
         except CheckpointError:  # an instruction that is refused
             raise
@@ -266,12 +291,14 @@ class Machine:
                 return {}
             case (StoredTensor() as tensor, *_) if name == REBUILD_PARAMETER:
                 return tensor
-            case (Storage() as storage, offset, tuple(shape), tuple(strides), *_) if (
+            case (Storage() as storage, offset, tuple(shape), tuple(strides), *more) if (
                 name == REBUILD_TENSOR
             ):
+                # More: whether it has a gradient, hooks, and only where a bit is set, a dict.
+                has_bit = len(more) > 2 and more[2] not in (None, {})
                 has_few_axes = len(shape) == len(strides) <= MAX_AXES
                 if has_few_axes and all(number in COUNT for number in (offset, *shape, *strides)):
-                    return StoredTensor(storage, offset, shape, strides)
+                    return StoredTensor(storage, offset, shape, strides, has_bit)
         raise self.error("a call with other arguments than torch.save writes")
 
     def storage(self, identity: Any) -> Storage:
@@ -454,6 +481,11 @@ def _check_size(storage: Storage, n_bytes: int, path: Path) -> None:
 
 def _located(name: str, stored: StoredTensor, start: int, path: Path, memory: mmap.mmap) -> Tensor:
     """A tensor as one of the file, if its values are in its storage, which starts at `start`."""
+    if stored.has_negative_bit:
+        raise CheckpointError(
+            f"{path}: {short_repr(name)} has torch's negative bit, so its values are not those in "
+            "the file: save its resolve_neg()"
+        )
     storage = stored.storage
     size = prod(stored.shape)
     last = stored.offset  # of the last number
@@ -518,24 +550,38 @@ def nano_gpt_config(path: Path) -> Config | None:
     model_args = read_saved(path).model_args
     if model_args is None:
         return None
-    # Config's errors show a value, and nested tuples may be very long, so it gets numbers alone.
-    numbers: dict[str, Any] = {}
     for name, value in model_args.items():
-        if isinstance(value, int | float):
-            numbers[name] = value
-    dropout = numbers.get("dropout", 0.0)
+        # A value of another type is not shown: nested tuples may be very long.
+        if name in (*NANO_GPTS_FIELDS, *FORKS_FIELDS) and isinstance(value, int | float | str):
+            continue
+        if name in NANO_GPTS_FIELDS:
+            raise CheckpointError(
+                f"{path}: model_args: {name} is a {type(value).__name__}; expected a number"
+            )
+        raise CheckpointError(
+            f"{path}: model_args has {short_repr(name)}, which nanoGPT does not have and which may "
+            "be another computation; if it is GPT-2 all the same, load the file with torch, and "
+            f"give its state dict to tiedgpt.from_state_dict ({READ_MORE})"
+        )
+    dropout = model_args.get("dropout", 0.0)
+    # nanoGPT has the exact gelu since June 2023, and the field bias since February 2023.
+    of_forks: dict[str, Any] = {
+        "activation_function": "gelu" if "bias" in model_args else "gelu_new"
+    }
+    for name, field in FORKS_FIELDS.items():
+        if name in model_args:
+            of_forks[field] = model_args[name]
     try:
         config = Config(
-            vocab_size=numbers["vocab_size"],
-            n_ctx=numbers["block_size"],
-            n_embd=numbers["n_embd"],
-            n_layer=numbers["n_layer"],
-            n_head=numbers["n_head"],
-            # nanoGPT has the exact gelu since June 2023, and the field bias since February 2023.
-            activation_function="gelu" if "bias" in numbers else "gelu_new",
+            vocab_size=model_args["vocab_size"],
+            n_ctx=model_args["block_size"],
+            n_embd=model_args["n_embd"],
+            n_layer=model_args["n_layer"],
+            n_head=model_args["n_head"],
             embd_pdrop=dropout,
             resid_pdrop=dropout,
             attn_pdrop=dropout,
+            **of_forks,
         )
     except KeyError as error:
         raise CheckpointError(f"{path}: model_args: {error.args[0]} is missing") from error

@@ -39,6 +39,7 @@ from .json_files import open_to_read, read_json
 from .safetensors import Tensor, check_places
 
 HPARAMS = "hparams.json"
+HPARAMS_FIELDS = ("n_vocab", "n_ctx", "n_embd", "n_head", "n_layer")
 INDEX = "model.ckpt.index"
 DATA = "model.ckpt.data-00000-of-00001"
 HEAD_WIDTH = 64  # n_embd / n_head, in all of OpenAI's models
@@ -55,6 +56,12 @@ def read_hparams(directory: Path) -> Config:
     """The Config of hparams.json. Raises a CheckpointError that names the file."""
     path = directory / HPARAMS
     hparams = read_json(path)
+    for name in hparams:
+        if name not in HPARAMS_FIELDS:
+            raise CheckpointError(
+                f"{path}: {short_repr(name)} is not a field of OpenAI's models, and may be another "
+                f"computation; expected {', '.join(HPARAMS_FIELDS)}"
+            )
     try:
         config = Config(
             vocab_size=hparams["n_vocab"],

@@ -1,8 +1,7 @@
 """The tokenizer of a folder: which of its files are read, and how they are written.
 
 tokenizer.json is read where there is one, as in transformers; else merges.txt with vocab.json, as
-OpenAI published them. The ids of bytes and merges follow from the merges, and the files must list
-the same ids.
+OpenAI published them. Without vocab.json, the ids follow from the merges.
 
 As in transformers, a text is searched for the tokens that tokenizer.json adds or that a file names
 ("pad_token": "<pad>"), and for <|endoftext|>. No text has the other names of a vocabulary that no
@@ -23,7 +22,7 @@ from typing import Any, NamedTuple
 
 from ..errors import CheckpointError, TiedGPTWarning, TokenizerError, short_repr
 from ..gpt2.special_tokens import Flags
-from ..gpt2.tokenizer import EOT, Tokenizer, byte_alphabet, in_order_of_ids, spelled_ids
+from ..gpt2.tokenizer import EOT, Tokenizer, spelled_ids
 from .json_files import MAX_TEXT, open_to_read, read_json
 
 TOKENIZER_JSON = "tokenizer.json"
@@ -47,6 +46,7 @@ GPT2_VALUES: dict[str, tuple[Any, ...]] = {
     "pre_tokenizer.add_prefix_space": (False, True),
     "pre_tokenizer.use_regex": (True, None),
 }
+GPT2_TOKENS = 50257
 # Files of tokenizers that are not read -> whose they are.
 OTHER_TOKENIZERS = {
     "vocab.txt": "of a BertTokenizer",
@@ -89,10 +89,12 @@ MEND_CLASS = (
 )
 
 
-def read_tokenizer(model: Path) -> Tokenizer:
+def read_tokenizer(model: Path, vocab_size: int | None = None) -> Tokenizer:
     """The tokenizer of a model: the directory itself, or the one of its file.
 
     If there is only merges.txt, the ids follow from it, and <|endoftext|> is the last token.
+    vocab_size: that of the model; None is the one of config.json. Warns of a tokenizer that has
+    more tokens: the model cannot read the last ones, and may be one of another vocabulary.
 
     Raises CheckpointError for files that are missing or malformed, TokenizerError for a vocabulary
     that contradicts itself or would give other ids than Tokenizer does.
@@ -107,12 +109,15 @@ def read_tokenizer(model: Path) -> Tokenizer:
         if path.is_file():
             others[path.name] = read_json(path)
     has_json = (directory / TOKENIZER_JSON).is_file()
-    _add_class_of_config(others, directory)
+    config = {}
+    if (directory / "config.json").is_file():
+        config = read_json(directory / "config.json")
+    _add_class_of_config(others, config)
     _check_class(others, has_json, directory)
     if has_json:
         vocabulary = _read_tokenizer_json(directory / TOKENIZER_JSON, others.get(SETTINGS, {}))
     else:
-        vocabulary = _read_merges_and_vocab(merges_path, vocab_path, others)
+        vocabulary = _read_merges_and_vocab(merges_path, vocab_path, others, vocab_size)
     _check_that_names_agree(others, directory)
     # What the other files say of tokens: [(file, fields of a token), ...]
     said = list(_tokens_elsewhere(others, vocabulary.added, directory))
@@ -120,19 +125,48 @@ def read_tokenizer(model: Path) -> Tokenizer:
     searched_for = vocabulary.added | _named_in_the_vocabulary(vocabulary, said)
     if EOT not in searched_for and _adds_eot(others, said, has_json):
         searched_for[EOT] = {}
-        if EOT not in vocabulary.ids:
-            _append_eot(vocabulary.ids, directory, vocabulary.name)
+        vocabulary.ids.setdefault(EOT, len(vocabulary.ids))
     tokenizer = _tokenizer(vocabulary, searched_for)
     if has_json:
         _compare_merges_and_vocab(tokenizer, merges_path, vocab_path)
     _compare_other_files(tokenizer, said, others.get(SETTINGS, {}), directory)
+    V = config.get("vocab_size") if vocab_size is None else vocab_size
+    if type(V) is int and V >= 0:
+        _compare_with_model(tokenizer, V, vocabulary.name)
     return tokenizer
 
 
-def _other_tokenizer(directory: Path) -> str:
-    """What an error says of a tokenizer that is not read or not there; "" if that is not known."""
+def _compare_with_model(tokenizer: Tokenizer, vocab_size: int, name: str) -> None:
+    """Warn if the model cannot read all tokens: the files may be those of another model.
+
+    name: what the warning calls the files.
+    """
+    unreadable = [token for token in tokenizer.ids if tokenizer.ids[token] >= vocab_size]
+    if unreadable:
+        warnings.warn(
+            f"{name} has ids up to {tokenizer.vocab_size - 1}, more than the model of {vocab_size} "
+            f"tokens has: it cannot read {short_repr(unreadable[0])} and those after it; if these "
+            "are the files of another model, no text has the right ids",
+            TiedGPTWarning,
+            stacklevel=3,
+        )
+
+
+def _other_tokenizer(directory: Path, vocab_size: int | None) -> str:
+    """What an error says of a tokenizer that is not read or not there; "" if that is not known.
+
+    vocab_size: that of the model, if it is known.
+    """
     if (directory / "ckpt.pt").is_file():
-        return "; nanoGPT's is that of GPT-2: copy merges.txt and vocab.json of gpt2 there"
+        if vocab_size is not None and vocab_size < GPT2_TOKENS:
+            return (
+                f"; ckpt.pt has {vocab_size:,} tokens, so its vocabulary is not GPT-2's: that of "
+                "nanoGPT's characters is in meta.pkl, beside the text; encode with it, and pass ids"
+            )
+        condition = ""
+        if vocab_size is None:
+            condition = f"if the model has GPT-2's {GPT2_TOKENS:,} tokens, or some more, "
+        return f"; {condition}copy merges.txt and vocab.json of gpt2 there"
     for name, kind in OTHER_TOKENIZERS.items():
         if (directory / name).is_file():
             return f" ({name} is {kind}, which is not read: encode with transformers, and pass ids)"
@@ -150,30 +184,45 @@ class _Vocabulary(NamedTuple):
 
 
 def _read_merges_and_vocab(
-    merges_path: Path, vocab_path: Path, others: dict[str, dict]
+    merges_path: Path, vocab_path: Path, others: dict[str, dict], vocab_size: int | None
 ) -> _Vocabulary:
     """The vocabulary of merges.txt and vocab.json, with the tokens that `others` add.
 
-    others: the contents of those of OTHER_FILES that there are, by name.
+    others: the contents of those of OTHER_FILES that there are, by name. vocab_size: that of the
+    model, if it is known.
     """
     directory = merges_path.parent
     if not merges_path.is_file():
         raise CheckpointError(
             f"{directory} has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json"
-            f"{_other_tokenizer(directory)}"
+            f"{_other_tokenizer(directory, vocab_size)}"
         )
     merges = _read_merges_txt(merges_path)
     name = f"{merges_path}"
-    ids: dict[str, Any] = spelled_ids(merges, 0) | {EOT: 256 + len(merges)}
+    ids: dict[str, Any] = spelled_ids(merges) | {EOT: 256 + len(merges)}
     if vocab_path.is_file():
         name = f"{merges_path} with {vocab_path.name}"
         ids = read_json(vocab_path)
     _check_ids_are_numbers(ids, name)
     added = _added_beside(others, directory)
-    for text, token in added.items():
-        ids.setdefault(text, token["id"])  # `_compare_other_files` refuses another id
+    _add_tokens(ids, added, name)
     prefix_space = bool(others.get(SETTINGS, {}).get("add_prefix_space"))
     return _Vocabulary(name, merges, ids, added, prefix_space)
+
+
+def _add_tokens(ids: dict[str, int], added: dict[str, dict], name: str) -> None:
+    """Add the ids of added tokens to those of a vocabulary.
+
+    Raises TokenizerError for another id than the one that transformers gives an added token, which
+    is the number of tokens before it. name: what the error calls the files.
+    """
+    for text, token in sorted(added.items(), key=lambda item: item[1]["id"]):
+        token_id = token["id"]
+        if text not in ids and token_id != len(ids):
+            raise TokenizerError(
+                f"{name}: added token {short_repr(text)} has id {token_id}, expected {len(ids)}"
+            )
+        ids.setdefault(text, token_id)  # `_compare_other_files` refuses another id
 
 
 def _added_beside(others: dict[str, dict], directory: Path) -> dict[str, dict]:
@@ -201,14 +250,12 @@ def _added_beside(others: dict[str, dict], directory: Path) -> dict[str, dict]:
     return added
 
 
-def _add_class_of_config(others: dict[str, dict], directory: Path) -> None:
+def _add_class_of_config(others: dict[str, dict], config: dict[str, Any]) -> None:
     """Put the tokenizer_class of config.json into the settings, if they have none."""
-    path = directory / "config.json"
     settings = others.get(SETTINGS, {})
-    if path.is_file() and settings.get("tokenizer_class") is None:
-        tokenizer_class = read_json(path).get("tokenizer_class")
-        if tokenizer_class is not None:
-            others[SETTINGS] = {**settings, "tokenizer_class": tokenizer_class}
+    tokenizer_class = config.get("tokenizer_class")
+    if settings.get("tokenizer_class") is None and tokenizer_class is not None:
+        others[SETTINGS] = {**settings, "tokenizer_class": tokenizer_class}
 
 
 def _check_class(others: dict[str, dict], has_json: bool, directory: Path) -> None:
@@ -281,13 +328,15 @@ def _read_tokenizer_json(path: Path, settings: dict[str, Any]) -> _Vocabulary:
             raise TokenizerError(f"{path}: added token {short_repr(token)}: expected its content")
         text = token["content"]
         token_id = token.get("id")
-        if ids.setdefault(text, token_id) != token_id:
+        if ids.get(text, token_id) != token_id:
             raise TokenizerError(
                 f"{path}: token {short_repr(text)} has two ids, {short_repr(ids[text])} and "
                 f"{token_id}"
             )
+        _check_ids_are_numbers({text: token_id}, f"{path}")
         added[text] = token
     _check_ids_are_numbers(ids, f"{path}")
+    _add_tokens(ids, added, f"{path}")
 
     # A class of one model takes it from the settings, the general classes from tokenizer.json.
     is_general = settings.get("tokenizer_class") in GENERAL_CLASSES
@@ -406,60 +455,23 @@ def _adds_eot(
     return any(name not in named for name in NAMED_AS_EOT)
 
 
-def _append_eot(ids: dict[str, int], directory: Path, name: str) -> None:
-    """Give <|endoftext|> the next id, as transformers does. Warn if the model has no row for it.
-
-    name: what the warning calls the files of the vocabulary.
-    """
-    eot_id = len(ids)
-    if eot_id in ids.values():  # another id is missing, which is an error later
-        return
-    ids[EOT] = eot_id
-    config = directory / "config.json"
-    V = read_json(config).get("vocab_size") if config.is_file() else None
-    if isinstance(V, int) and eot_id >= V:
-        warnings.warn(
-            f"{name}: {EOT} is not in it and has id {eot_id}, as in transformers, but the "
-            f"vocab_size of config.json is {V}: the model cannot read this token",
-            TiedGPTWarning,
-            stacklevel=3,
-        )
-
-
 def _tokenizer(vocabulary: _Vocabulary, searched_for: dict[str, dict]) -> Tokenizer:
-    """The tokenizer of a vocabulary, if its ids are those that follow from the merges.
+    """The tokenizer of a vocabulary.
 
     searched_for: a token for which a text is searched -> what the files say of it.
     """
-    name, merges, ids, _, prefix_space = vocabulary
-    alphabet = byte_alphabet()
-    missing_bytes = [byte for byte, spelling in alphabet.items() if spelling not in ids]
-    # The ids begin with the bytes. Without any byte, an error follows.
-    first_id = next((ids[spelling] for spelling in alphabet.values() if spelling in ids), 0)
-    ordinary = spelled_ids(merges, first_id, missing_bytes)
-    special_tokens = {}
-    unreachable_tokens = {}
-    for token, token_id in ids.items():
-        if token in searched_for:
-            special_tokens[token] = token_id
-        elif token not in ordinary:
-            unreachable_tokens[token] = token_id
+    name = vocabulary.name
     flags = {text: _flags(text, entry, name) for text, entry in searched_for.items()}
     if len(flags) == 1:  # it is the same whether the only token is searched for first or last
         flags = {text: replace(only, normalized=False) for text, only in flags.items()}
+    special_tokens = {text: vocabulary.ids[text] for text in searched_for}
     try:
         tokenizer = Tokenizer(
-            merges,
-            special_tokens,
-            first_id=first_id,
-            flags=flags,
-            unreachable_tokens=unreachable_tokens,
-            missing_bytes=missing_bytes,
-            prefix_space=prefix_space,
+            vocabulary.merges, special_tokens, vocabulary.ids, flags, vocabulary.prefix_space
         )
     except TokenizerError as error:
         raise TokenizerError(f"{name}: {error}") from None
-    _check_ordinary(ordinary, ids, name)
+    _check_that_merges_are_whole(tokenizer, name)
     return tokenizer
 
 
@@ -484,23 +496,30 @@ def _flags(text: str, entry: dict[str, Any], name: str) -> Flags:
     return Flags(**fields)
 
 
-def _check_ordinary(ordinary: dict[str, int], ids: dict[str, Any], name: str) -> None:
-    """Raise TokenizerError if `ids` of a file lack an ordinary token, or have another id for it.
+def _check_that_merges_are_whole(tokenizer: Tokenizer, name: str) -> None:
+    """Raise TokenizerError if the last lines of merges.txt seem to be lost.
 
-    ordinary: bytes and merges -> the ids that follow from the merges. name: the file.
+    Then no merge makes the last ordinary tokens of the vocabulary. Most of them have a "Ġ", which
+    is how a space is written. Somebody may have removed merges in the middle (such as those of
+    digits, so that each digit is a token): then a warning says so. name: what messages call the
+    files.
     """
-    for token, token_id in ordinary.items():
-        if ids.get(token) != token_id:
-            raise TokenizerError(
-                f"{name}: token {short_repr(token)} has id {short_repr(ids.get(token))}, expected "
-                f"{token_id}"
-            )
-    for token in ids:
-        if "Ġ" in token and token not in ordinary:  # the last lines of merges.txt may be lost
+    made = {left + right for left, right in tokenizer.merges} | {"Ġ"}
+    unmade = [token for token in tokenizer.ids if "Ġ" in token and token not in made]
+    last_made = max((tokenizer.ids[token] for token in made & tokenizer.ids.keys()), default=-1)
+    for token in unmade:
+        if tokenizer.ids[token] > last_made or token in tokenizer.special_tokens:
             raise TokenizerError(
                 f'{name}: token {short_repr(token)} has a "Ġ", a space in ordinary tokens, but no '
                 "merge makes it"
             )
+    if unmade:
+        warnings.warn(
+            f"{name}: no merge makes {len(unmade)} tokens with a space, such as "
+            f"{short_repr(unmade[0])}: no text has them",
+            TiedGPTWarning,
+            stacklevel=4,
+        )
 
 
 # The other files are compared.
@@ -515,13 +534,12 @@ def _compare_merges_and_vocab(tokenizer: Tokenizer, merges_path: Path, vocab_pat
         )
     if not vocab_path.is_file():
         return
-    ids = _all_ids(tokenizer)
     for token, token_id in read_json(vocab_path).items():
-        if ids.get(token) != token_id:
+        if tokenizer.ids.get(token) != token_id:
             raise TokenizerError(
                 f"{vocab_path}: token {short_repr(token)} has id {short_repr(token_id)}, but "
-                f"{ids.get(token, 'none')} in {TOKENIZER_JSON} beside it; remove the file that is "
-                "wrong"
+                f"{tokenizer.ids.get(token, 'none')} in {TOKENIZER_JSON} beside it; remove the "
+                "file that is wrong"
             )
 
 
@@ -678,7 +696,7 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
     merges = "".join(f"{left} {right}\n" for left, right in tokenizer.merges)
     files = {
         "merges.txt": f"#version: 0.2\n{merges}".encode(),
-        "vocab.json": json.dumps(_all_ids(tokenizer)).encode(),
+        "vocab.json": json.dumps(tokenizer.ids).encode(),
     }
     settings: dict[str, Any] = {}
     if EOT not in tokenizer.special_tokens:
@@ -712,7 +730,7 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
             "fuse_unk": False,
             "byte_fallback": False,
             "ignore_merges": False,
-            "vocab": _all_ids(tokenizer),
+            "vocab": tokenizer.ids,
             "merges": [[left, right] for left, right in tokenizer.merges],
         },
     }
@@ -725,9 +743,3 @@ def _added_token(tokenizer: Tokenizer, text: str) -> dict[str, Any]:
         "content": text,
         **asdict(tokenizer.flags[text]),
     }
-
-
-def _all_ids(tokenizer: Tokenizer) -> dict[str, int]:
-    """Token -> id, as vocab.json lists them, in the order of the ids."""
-    ordinary = spelled_ids(tokenizer.merges, tokenizer.first_id, tokenizer.missing_bytes)
-    return in_order_of_ids(ordinary | tokenizer.unreachable_tokens | tokenizer.special_tokens)

@@ -3,7 +3,8 @@
 By config.json, by the files, and as other programs read them: transformers 5, and most others,
 which go by config.json alone. No model is loaded or downloaded: of a model on the hub, config.json
 and the headers of the weights are read, and 32 rows of the two matrices if the files have both. The
-exit code is 1 if config.json and the files contradict each other, and 2 if a model cannot be read.
+exit code is 1 if config.json and the files contradict each other, or if the files have no matrix
+whose use is known, and 2 if a model cannot be read.
 
 examples:
   tiedgpt check my-model other-model
@@ -13,9 +14,11 @@ examples:
 import argparse
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from ..anymodel.headers import open_any
 from ..anymodel.ties import Report, tie_report
+from ..checkpoints.files import describe_adapter
 from ..errors import ArgumentError, TiedGPTError, one_line
 from . import options
 from .messages import print_error
@@ -63,7 +66,9 @@ def run(args: argparse.Namespace) -> None:
     reports: list[Report] = []
     for name in args.models:
         try:
-            reports.append(tie_report(name, open_any(name)))
+            model = open_any(name)
+            adapter = describe_adapter(model.place) if isinstance(model.place, Path) else ""
+            reports.append({**tie_report(name, model), "adapter": adapter or None})
         except TiedGPTError as error:
             reports.append({"model": name, "error": str(error)})
             print_error(error)
@@ -74,7 +79,10 @@ def run(args: argparse.Namespace) -> None:
         print_reports(read)
     if len(read) < len(reports):
         raise SystemExit(2)
-    if any(report["conflict"] for report in read):
+    # Of a config.json that was given by itself, no matrix is expected.
+    has_files = [report for report in read if not report["model"].endswith(".json")]
+    is_unknown = any(report["holds"] is None for report in has_files)
+    if is_unknown or any(report["conflict"] for report in read):
         raise SystemExit(1)
 
 
@@ -130,12 +138,14 @@ def in_words(report: Report) -> Report:
 
 
 def answers(report: Report) -> Iterator[str]:
-    """Whether the model is tied; what is not clear; or the conflict, and below it its mend."""
+    """An adapter; whether the model is tied; what is not clear; the conflict, and its mend."""
+    if report["adapter"] is not None:
+        yield one_line(report["adapter"])
     is_clear = report["others"] is not None and report["transformers"] == report["others"]
     if is_clear and not report["conflict"]:
         yield report["others"]
     if report["tensors"] == 0:
-        yield "config.json alone was read"
+        yield "no tensor was read, config.json alone"
     elif report["holds"] is None and report["unclear"]:
         yield f"not known; these may be the matrices: {', '.join(report['unclear'])}"
     elif report["holds"] is None:

@@ -49,7 +49,8 @@ def run(args: argparse.Namespace) -> None:
     stride = stride_or_default(args.stride, read_config(path))  # before the input is read
     inputs = [documents.read_input(file) for file in args.inputs]
     model = models.load(path, args.head)
-    settings = documents.settings_of(inputs, model, read_tokenizer(path), stride)
+    tokenizer = read_tokenizer(path, model.config.vocab_size)
+    settings = documents.settings_of(inputs, model, tokenizer, stride)
 
     out = Path(args.out)
     documents.begin(out, settings)

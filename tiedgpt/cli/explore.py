@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> None:
         raise ArgumentError("--allow-special needs --corpus: no other text is read")
     paths = [checkpoints.find_model(name, note)[1] for name in names]
     vocab_size = read_config(paths[0]).vocab_size
-    tokenizer = read_tokenizer(paths[0])
+    tokenizer = read_tokenizer(paths[0], vocab_size)
     check_same_vocabulary(names, paths)
     corpus = read_corpus(args.corpus, args.allow_special, tokenizer, vocab_size)
 
@@ -85,8 +85,8 @@ def check_same_vocabulary(names: list[str], paths: list[Path]) -> None:
     """Raise ArgumentError if the vocabularies of the models differ."""
     vocabularies = []
     for path in paths:
-        tokenizer = read_tokenizer(path)
         vocab_size = read_config(path).vocab_size
+        tokenizer = read_tokenizer(path, vocab_size)
         vocabularies.append((tokenizer.description(), vocab_size))
     if vocabularies[0] != vocabularies[-1]:  # the last is the first if there is one
         raise ArgumentError(

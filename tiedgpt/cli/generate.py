@@ -17,12 +17,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
-from ..errors import COUNT, ArgumentError, Range, TiedGPTError
+from ..checkpoints.files import generation_settings
+from ..errors import COUNT, ArgumentError, Range, TiedGPTError, short_repr
 from ..generation import TextSample, grow, sample_tokens
 from ..gpt2.checks import check_prompt_ids, seed_or_new
 from ..gpt2.config import Config
@@ -109,6 +110,7 @@ def run(args: argparse.Namespace) -> None:
     prompt = "" if is_interactive else read_prompt(args.prompt)
     name, path, config, tokenizer = models.find(args.model)
     ids = [] if is_interactive else prompt_ids(prompt, tokenizer, config, args)
+    note_settings_of_model(generation_settings(path), given, sampling.is_greedy)
 
     start = time.perf_counter()
     heads = models.load_heads(path, args.head)
@@ -131,13 +133,46 @@ def run(args: argparse.Namespace) -> None:
 
 def note_unused(given: dict[str, Any]) -> None:
     """Say that -t 0 is --greedy, and which settings of Sampling then change nothing."""
-    used = {"greedy", "repetition_penalty"}
+    used = {field.name for field in fields(Sampling) if "changes_greedy" in field.metadata}
+    used.add("greedy")
     if given.get("temperature") == 0:
         note("the likeliest token is taken every time, as with --greedy")
         used.add("temperature")
     unused = [options.flag_of(name) for name in given if name not in used]
     if unused:
         note(f"no effect of {' and '.join(unused)}: the likeliest token is taken")
+
+
+def note_settings_of_model(
+    settings: dict[str, Any], given: dict[str, Any], is_greedy: bool
+) -> None:
+    """Say which settings of the model's generation_config.json are not used, and how to use them.
+
+    given: the settings that the flags give. With greedy, those that change nothing are not named.
+    """
+    said = []
+    flags = []
+    others = dict(settings)
+    for field in fields(Sampling):
+        value = others.pop(field.name, None)
+        if field.name in given or (is_greedy and "changes_greedy" not in field.metadata):
+            continue
+        if value in field.metadata.get("accepted", ()):
+            said.append(f"{field.name} {value}")
+            flags.append(f"{options.flag_of(field.name)} {value}")
+        elif value is not None:
+            others[field.name] = value
+    if others.pop("stop_strings", None):
+        said.append("stop_strings")
+        flags.append("--stop TEXT")
+    if said:
+        note(
+            f"generation_config.json of the model says {', '.join(said)}, which is not used; to "
+            f"use it: {' '.join(flags)}"
+        )
+    if others:
+        names = ", ".join(short_repr(name) for name in others)
+        note(f"generation_config.json of the model says {names}, which tiedgpt does not have")
 
 
 def prompt_ids(

@@ -11,8 +11,10 @@ from typing import Any
 
 from ..gpt2.tokenizer import Tokenizer
 
-# Control characters could change the terminal: C0 and C1, except tab and line feed.
-CONTROL_CODES = {*range(0x20), *range(0x7F, 0xA0)} - {ord("\t"), ord("\n")}
+# Control characters could change the terminal: C0 and C1, except tab and line feed. Others change
+# the direction of a line, so that it would read as another one.
+DIRECTIONS = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}
+CONTROL_CODES = {*range(0x20), *range(0x7F, 0xA0), *DIRECTIONS} - {ord("\t"), ord("\n")}
 CONTROLS = dict.fromkeys(CONTROL_CODES, "\ufffd")  # as str.translate takes it
 
 
@@ -66,7 +68,7 @@ def quoted_token(tokenizer: Tokenizer, token: int, limit: int = 24) -> str:
     A token that is not whole characters is shown as bytes, one that only pads the vocabulary as its
     id.
     """
-    if token >= tokenizer.vocab_size:
+    if token not in tokenizer.tokens:
         return f"[{token}]"
     data = tokenizer.token_bytes(token)
     try:

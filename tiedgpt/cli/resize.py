@@ -79,14 +79,13 @@ def check_size(config: Config, name: str, vocab_size: int, shrink: bool) -> None
 
 
 def compare_with_tokenizer(path: Path, vocab_size: int) -> None:
-    """Say what the tokenizer does with the tokens that it or the model has alone."""
+    """Say what the tokenizer does with the tokens that the copy has alone.
+
+    read_tokenizer warns of tokens that the tokenizer has alone.
+    """
     try:
-        tokens = read_tokenizer(path).vocab_size
+        tokens = read_tokenizer(path, vocab_size).vocab_size
     except CheckpointError:  # without a tokenizer, the copy has none either
         return
     if tokens < vocab_size:
         note(f"the tokenizer has {tokens:,} tokens: ids from {tokens} on have no text yet")
-    if tokens > vocab_size:
-        note(
-            f"the tokenizer has {tokens:,} tokens: the model cannot read those from {vocab_size} on"
-        )

@@ -168,10 +168,11 @@ def new_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Tokenizer
             note(f"the text gives no more than {tokenizer.vocab_size} tokens")
     else:
         _, path = find_model(args.source, note)
-        context = min(256, read_config(path).n_ctx)
+        config = read_config(path)
+        context = min(256, config.n_ctx)
         defaults = {"steps": 200, "batch": 4, "lr": 1e-4, "context": context}
         settings = replace(settings, **(defaults | given))
-        tokenizer = read_tokenizer(path)
+        tokenizer = read_tokenizer(path, config.vocab_size)
         head = args.head
         if head is None and args.only == "head":  # there must be a W_U to train
             head = "untied"

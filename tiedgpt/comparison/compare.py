@@ -15,8 +15,8 @@ that we compute. The window is the activations in which the mistake may be: the 
 and those before it that were not given.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from ..errors import COUNT, ArgumentError, short_repr
 from ..gpt2.backward import loss_and_gradients
 from ..gpt2.checks import check_ids, check_targets
 from ..gpt2.model import GPT2, Array
-from ..gpt2.parameters import Parameters
+from ..gpt2.parameters import Parameters, parameter_shapes
 from ..gpt2.run import Tape
 from .conventions import (
     is_parameter,
@@ -44,6 +44,7 @@ SLACK = 16.0  # another order of the same sums rounds otherwise, by several time
 # minutes. There is no limit of time, because a busy machine would find less then.
 MOST_MULTIPLICATIONS = 1e13
 FEW_TOKENS = 32  # fewer tokens take as long, because each pass reads all weights
+ALMOST_NONE = 1 / 16  # of the numbers of an array
 NEAR = 1 / 64  # of the largest number: rounding to bfloat16 is 1 / 512, and grows in later layers
 OnTrial = Callable[[int, int], Any]  # called with the number of trials before this one and of all
 
@@ -62,6 +63,15 @@ class ReportRow:
     @property
     def differs(self) -> bool:
         return self.first_wrong is not None
+
+    @property
+    def shows_nothing(self) -> bool:
+        """Whether both have only 0, or only inf and nan. So do many wrong GPT-2s."""
+        return self.tolerance == 0 and not self.differs
+
+
+class NothingCompared(ArgumentError):
+    """No array that was given could show a difference."""
 
 
 @np.errstate(invalid="ignore")
@@ -110,7 +120,12 @@ def compare_arrays(name: str, theirs: Array, ours64: Array, ours32: Array) -> Re
 
 
 class Comparison:
-    """Our model in float32 and float64 on some ids [B, T], and the other model's activations."""
+    """Our model in float32 and float64 on some ids [B, T], and the other model's activations.
+
+    Of several arrays of one activation, such as the output of ln_1 and the input of attention, the
+    last one counts, because the other model goes on with it. The earlier ones are compared, too, if
+    they differ from it.
+    """
 
     def __init__(self, model: GPT2, ids: Array, activations: Mapping[Any, Any]) -> None:
         self.model32 = model.astype(np.float32)
@@ -118,7 +133,18 @@ class Comparison:
         self.ids = ids
         ours = compute_activations(self.model32, ids, given={}, planted={})
         self.names = list(ours)  # of all activations, in the order of the forward pass
-        self.theirs = translate_activations(activations, ours, model.config)
+        self.our_logits = ours["logits"]
+        last: Tape = {}
+        self.their_names: dict[str, str] = {}  # our name -> theirs, for messages
+        self.earlier: list[tuple[str, str, Array]] = []  # our name, their name, the array
+        for their_name, value in activations.items():
+            translated = translate_activations({their_name: value}, ours, model.config)
+            for name, array in translated.items():
+                if name in last and not np.array_equal(last[name], array, equal_nan=True):
+                    self.earlier.append((name, self.their_names[name], last[name]))
+                last[name] = array
+                self.their_names[name] = short_repr(their_name)
+        self.theirs = {name: last[name] for name in self.names if name in last}
 
     def rows(self, given: Tape, planted: Mapping[str, Wrong]) -> list[ReportRow]:
         """A row for each of their activations, in the order of the forward pass.
@@ -133,12 +159,31 @@ class Comparison:
             rows.append(compare_arrays(name, theirs, ours64[name], ours32[name]))
         return rows
 
+    def rows_of_earlier(self) -> tuple[list[ReportRow], list[str]]:
+        """A row for each array for which a later one counts; a sentence if the two differ."""
+        rows: list[ReportRow] = []
+        sentences: list[str] = []
+        if not self.earlier:
+            return rows, sentences
+        ours32 = compute_activations(self.model32, self.ids, given={}, planted={})
+        ours64 = compute_activations(self.model64, self.ids, given={}, planted={})
+        for name, their_name, array in self.earlier:
+            row = compare_arrays(name, array, ours64[name], ours32[name])
+            rows.append(replace(row, name=f"{name}, {their_name}"))
+            if distance(name, array, self.theirs[name]).max() > row.tolerance:
+                sentences.append(
+                    f"{name}: yours are two, {their_name} and {self.their_names[name]}, "
+                    "and they differ"
+                )
+        return rows, sentences
+
 
 @dataclass(frozen=True)
 class Report:
     """What `compare` found.
 
-    `str(report)` is a table in the order of the forward pass, then the diagnosis.
+    `str(report)` says what was not compared, has a table in the order of the forward pass, and then
+    the diagnosis.
     """
 
     rows: list[ReportRow]
@@ -147,6 +192,16 @@ class Report:
     not_given: int  # activations of the model that were not compared
     trials: int = 0  # known mistakes that were tried, each in each place where it may be
     all_trials: int = 0  # those that could be tried
+    not_compared: Sequence[str] = ()  # sentences on what a verdict needs and was not compared
+
+    @property
+    def same(self) -> bool | None:
+        """Whether it is the same GPT-2. None if all that was compared agrees, and that is too
+        little: without logits, with one token, or without a gradient where targets were given.
+        """
+        if self.first is not None:
+            return False
+        return None if self.not_compared else True
 
     @property
     def first(self) -> ReportRow | None:
@@ -157,8 +212,11 @@ class Report:
         return None
 
     def __str__(self) -> str:
+        lines = list(self.not_compared)
+        if lines:
+            lines.append("")
         width = max(len(row.name) for row in self.rows)  # of names; numbers are below their titles
-        lines = [f"{'':{width}}  largest error  tolerance  first wrong index"]
+        lines.append(f"{'':{width}}  largest error  tolerance  first wrong index")
         for row in self.rows:
             line = f"{row.name:{width}}  {row.error:13.1e}  {row.tolerance:9.1e}"
             if row.first_wrong is not None:
@@ -175,7 +233,7 @@ class Report:
         """The first number that is wrong, for people."""
         first = self.first
         if first is None or first.first_wrong is None:
-            return "all agree"
+            return "all agree" if self.same else "what was compared agrees"
         return (
             f"first difference: {first.name}{list(first.first_wrong)} is {first.yours:.9g}, "
             f"expected {first.expected:.9g}"
@@ -211,7 +269,8 @@ def compare(
     targets: of the shape of ids. With them, gradients of the mean loss are compared, too: arrays of
     the dict under names of parameters. progress: called before each trial of a mistake, with the
     number of those before it and of all. trials: at most so many are made, those that take little
-    time first; None: as many as take some minutes. Raises ArgumentError.
+    time first; None: as many as take some minutes. Raises ArgumentError, of which NothingCompared
+    is one: none of the arrays could show a difference.
     """
     if not isinstance(model, GPT2):
         raise ArgumentError(f"the model must be a GPT2, got {short_repr(model)}")
@@ -220,7 +279,7 @@ def compare(
     ids = check_ids(ids, model.config)
     if targets is not None:
         targets = np.atleast_2d(check_targets(targets, ids, model.config))
-    values = record(theirs, ids, with_gradients=targets is not None)
+    values = record(theirs, ids, model.config.vocab_size, with_gradients=targets is not None)
     gradients = gradients_among(values)
     if gradients and targets is None:
         first_name = sorted(gradients)[0]
@@ -231,30 +290,69 @@ def compare(
 
     # Our model computes all activations from the ids, with nothing given and no mistake planted.
     rows = comparison.rows(given={}, planted={})
-    if not rows and not gradients:
-        raise ArgumentError("there is nothing to compare: no activation of the model was given")
     if any(row.differs for row in rows):
         diagnosis = diagnose(comparison, progress, trials)
     else:
         diagnosis = Diagnosis([], rounding_note(rows, comparison.theirs))
 
-    sentences = diagnosis.sentences
+    sentences = list(diagnosis.sentences)
     if any(row.name == "logits" and row.differs for row in rows):
-        sentences = sentences + untied_module_sentences(theirs, model)
+        sentences += untied_module_sentences(theirs, model)
+    rows_of_earlier, of_earlier = comparison.rows_of_earlier()
+    rows += rows_of_earlier
+    sentences += of_earlier
     if gradients:
         rows_of_gradients, of_gradients = compare_gradients(comparison, gradients, targets)
         rows += rows_of_gradients
         if not sentences:  # else a wrong activation explains wrong gradients
             sentences = of_gradients
-    not_given = len(comparison.names) - len(comparison.theirs)
+
+    rows = [row for row in rows if not row.shows_nothing]
+    if not rows:
+        raise NothingCompared(
+            "there is nothing to compare: no activation of the model was given in which it has "
+            "numbers other than 0, inf and nan"
+        )
+    compared = {row.name: row for row in rows}
     return Report(
         rows,
         sentences,
         diagnosis.note,
-        not_given,
+        not_given=sum(name not in compared for name in comparison.names),
         trials=diagnosis.tried,
         all_trials=diagnosis.total,
+        not_compared=sentences_on_missing(compared, comparison, targets),
     )
+
+
+def sentences_on_missing(
+    compared: Mapping[str, ReportRow], comparison: Comparison, targets: Any
+) -> list[str]:
+    """What a verdict on a whole GPT-2 needs, and was not compared.
+
+    compared: the rows of activations and gradients by name. targets: with them, gradients are
+    needed.
+    """
+    sentences = []
+    if "logits" not in compared:
+        sentences.append("logits: not compared")
+    elif are_alike(comparison.our_logits, compared["logits"].tolerance):
+        sentences.append(
+            "logits: not compared, because almost all of this model's are the same for all tokens"
+        )
+    if comparison.ids.shape[1] == 1:
+        sentences.append("attention between tokens: not compared, because ids has one token")
+    if targets is None:
+        return sentences
+    names = list(parameter_shapes(comparison.model32.config))
+    missing = [name for name in names if name not in compared]
+    if len(missing) == len(names):
+        sentences.append("gradients: not compared")
+    elif missing:
+        sentences.append(
+            f"{len(missing)} of {len(names)} gradients: not compared, such as {missing[0]}"
+        )
+    return sentences
 
 
 def gradients_among(values: Mapping[Any, Any]) -> Parameters:
@@ -278,6 +376,17 @@ def rounding_note(rows: list[ReportRow], theirs: Mapping[str, Array]) -> str:
                 f"{row.name} is float64 and has float32's rounding: something before it is float32"
             )
     return ""
+
+
+def are_alike(logits: Array, tolerance: float) -> bool:
+    """Whether almost all logits [B, T, V] are those of the first token, up to the tolerance.
+
+    Then a GPT-2 with wrong layers has them, too. One token alone does not tell.
+    """
+    V = logits.shape[-1]
+    by_token = logits.reshape(-1, V)
+    differ = np.abs(by_token[1:] - by_token[0]) > tolerance
+    return len(by_token) > 1 and bool(differ.mean() < ALMOST_NONE)
 
 
 # Gradients

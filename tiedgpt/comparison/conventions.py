@@ -12,7 +12,6 @@ of a block are [in, out] in transformers and here, [out, in] in nanoGPT and llm.
 import re
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -226,6 +225,8 @@ def as_floats(value: Any, name: str) -> Array:
     try:
         if hasattr(value, "detach"):  # a torch tensor
             value = value.detach().cpu()
+            if value.is_complex():
+                raise ArgumentError(f"{name} must be an array of floats, got {value.dtype}")
             if str(value.dtype) != "torch.float64":
                 value = value.float()  # to float32, because NumPy has no bfloat16
             value = value.numpy()
@@ -418,7 +419,8 @@ def from_state_dict(
     """A model from another GPT-2's state dict: transformers', nanoGPT's, llm.c's or ours.
 
     Arrays are NumPy's or torch's, of any float dtype. A model without biases gets biases of 0. The
-    head is untied if lm_head.weight is there and differs from wte.weight.
+    head is untied if lm_head.weight is there and differs from wte.weight, or if config says so. A
+    config that says tied has a TiedGPTWarning then; one that says untied needs lm_head.weight.
 
     config: a Config, or what config.json holds, or the path of that file. Without it, sizes are
     read from the shapes. n_head cannot be; it must be given unless width and depth are those of a
@@ -431,18 +433,24 @@ def from_state_dict(
     check_state_dict(state)
     state = without_other_heads(state, "the state dict", stacklevel=3)
     arrays = translate_parameters(state)
+    given = None
+    if config is not None:
+        if n_head is not None or fields:
+            raise ArgumentError("pass config, or n_head and other fields, not both")
+        given = as_config(config)
+    says_untied = given is not None and not given.tied
+    if "wte.weight" not in arrays and "lm_head.weight" in arrays and not says_untied:
+        arrays["wte.weight"] = arrays.pop("lm_head.weight")  # one matrix, under its other name
     for name in ("wte.weight", "wpe.weight"):
         if name not in arrays or arrays[name].ndim != 2:
             raise ArgumentError(f"this is not the state dict of a GPT-2: it has no matrix {name}")
     wte = arrays["wte.weight"]
     # A tied model may come with lm_head.weight, a copy of wte.weight.
     lm_head = arrays.get("lm_head.weight")
-    if lm_head is not None and np.array_equal(lm_head, wte):
+    if lm_head is not None and np.array_equal(lm_head, wte) and not says_untied:
         del arrays["lm_head.weight"]
-    if config is not None:
-        if n_head is not None or fields:
-            raise ArgumentError("pass config, or n_head and other fields, not both")
-        model_config = replace(as_config(config), tied="lm_head.weight" not in arrays)
+    if given is not None:
+        model_config = with_head_of(arrays, given)
     else:
         check_fields(fields)
         model_config = config_of_shapes(arrays, n_head, fields)
@@ -451,6 +459,30 @@ def from_state_dict(
     # A transposed matrix is a view. A model's arrays are in C order, as those of a checkpoint.
     parameters = {name: np.asarray(x, wte.dtype, order="C") for name, x in arrays.items()}
     return GPT2(model_config, parameters)
+
+
+def with_head_of(arrays: Parameters, config: Config) -> Config:
+    """The config with the head that the arrays have, if that is another one than the config says.
+
+    As load_model does: a TiedGPTWarning if the arrays have a head that is not wte and the config
+    says tied, an ArgumentError if it says untied and they have none.
+    """
+    has_head = "lm_head.weight" in arrays
+    if not config.tied and not has_head:
+        raise ArgumentError(
+            "config says untied (tie_word_embeddings false), but the state dict has no "
+            "lm_head.weight; say tied in config, and call the model's untie() to start from a copy"
+        )
+    if config.tied and has_head:
+        warnings.warn(
+            "config says tied, but the state dict has another lm_head.weight, which is used: "
+            "untied, as transformers 5 reads it; for tied, leave lm_head.weight out; for untied "
+            "without this warning, say so in config (tie_word_embeddings false)",
+            TiedGPTWarning,
+            stacklevel=3,
+        )
+        return config.with_head("untied")
+    return config
 
 
 def check_fields(given: dict[str, Any]) -> None:

@@ -45,6 +45,8 @@ def gelu_tanh(x: Array, factor: float, cubic: float) -> Array:
 
 # Layer norms
 
+Axis = int | tuple[int, ...] | None  # what NumPy takes for `axis`: one axis, several, all
+
 
 def mean_of(x: Array) -> Array:  # [..., D] -> [..., 1]
     return np.mean(x, axis=-1, keepdims=True)
@@ -78,10 +80,16 @@ def norm_unbiased(at: Place) -> Array:
     return normed(at, mean_of(at.x), np.sqrt(variance + at.eps))
 
 
-def norm_over_tokens(at: Place) -> Array:
-    """A layer norm whose mean and variance are over axis T of [B, T, D], not over axis D."""
-    variance = np.var(at.x, axis=1, keepdims=True)  # [B, 1, D]
-    return normed(at, np.mean(at.x, axis=1, keepdims=True), np.sqrt(variance + at.eps))
+def norm_over(at: Place, axis: Axis) -> Array:
+    """A layer norm whose mean and variance are over another axis of [B, T, D] than D."""
+    variance = np.var(at.x, axis=axis, keepdims=True)
+    return normed(at, np.mean(at.x, axis=axis, keepdims=True), np.sqrt(variance + at.eps))
+
+
+def norm_with_mean_over(at: Place, axis: Axis) -> Array:
+    """A layer norm whose mean, and not its variance, is over another axis than D."""
+    variance = np.var(at.x, axis=-1, keepdims=True)
+    return normed(at, np.mean(at.x, axis=axis, keepdims=True), np.sqrt(variance + at.eps))
 
 
 def norm_without_mean(at: Place) -> Array:
@@ -264,6 +272,17 @@ def out_of_heads_joined_wrongly(at: Place) -> Array:  # -> [B, T, D]
     B, T = at.ids.shape
     joined = at["attn.N.heads"].reshape(B, T, at.D)
     return joined @ at.weight + at.bias
+
+
+def attention_between_heads(at: Place, is_masked: bool) -> Array:  # -> [B, H, T, K]
+    """The heads if [B, T, H, K] is not transposed: each head of a token sees those of this token.
+
+    is_masked: a head does not see the later ones, because the mask is for scores of any size.
+    """
+    q, k, v = [at[f"attn.N.{part}"].swapaxes(1, 2) for part in "qkv"]  # [B, T, H, K]
+    scores = q @ k.swapaxes(2, 3) / at.K**0.5  # [B, T, H, H]
+    pattern = softmax(hide(scores) if is_masked else scores)
+    return (pattern @ v).swapaxes(1, 2)
 
 
 # Scores and the pattern
@@ -473,8 +492,23 @@ MISTAKES = [
     Mistake("has a layer norm with the unbiased variance", in_each(NORMS, norm_unbiased)),
     Mistake(
         "has a layer norm over the tokens, not over each vector",
-        in_each(NORMS, norm_over_tokens),
+        in_each(NORMS, partial(norm_over, axis=1)),
     ),
+    # The array is that of a text, or that of all texts in the batch.
+    *[
+        Mistake(
+            "has a layer norm over the whole array, not over each vector",
+            in_each(NORMS, partial(norm_over, axis=axis)),
+        )
+        for axis in ((1, 2), None)
+    ],
+    *[
+        Mistake(
+            "has a layer norm that subtracts the mean of the whole array, not of each vector",
+            in_each(NORMS, partial(norm_with_mean_over, axis=axis)),
+        )
+        for axis in ((1, 2), None)
+    ],
     Mistake("has a layer norm that does not subtract the mean", in_each(NORMS, norm_without_mean)),
     Mistake(
         "has a layer norm without its weight",
@@ -588,6 +622,17 @@ MISTAKES = [
     Mistake("interleaves the heads", in_each(Q_K_V, part_interleaved)),
     Mistake("reshapes to heads without a transpose", in_each(Q_K_V, part_reshaped)),
     Mistake("joins the heads without a transpose", {"attn.N.heads": heads_joined_wrongly}),
+    Mistake(
+        "reshapes to heads and back without a transpose",
+        {**in_each(Q_K_V, part_reshaped), "attn.N.out": out_of_heads_joined_wrongly},
+    ),
+    *[
+        Mistake(
+            "attends between the heads of each token, not between tokens",
+            {"attn.N.heads": partial(attention_between_heads, is_masked=is_masked)},
+        )
+        for is_masked in (False, True)
+    ],
     Mistake("joins the heads without a transpose", {"attn.N.out": out_of_heads_joined_wrongly}),
     Mistake(
         "scales the scores by 1 / sqrt(n_embd)",

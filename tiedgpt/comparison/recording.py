@@ -24,49 +24,63 @@ from .conventions import NOT_COMPARED, is_parameter, our_name
 KINDS = ".npz, .safetensors or .json file, or a directory of .npy files"
 
 
-def record(theirs: Any, ids: Array, with_gradients: bool) -> Mapping[Any, Any]:
+def record(theirs: Any, ids: Array, vocab_size: int, with_gradients: bool) -> Mapping[Any, Any]:
     """The other GPT-2's arrays on `ids`, under its own names. Raises ArgumentError.
 
     theirs: a torch module, a function from ids, a dict of arrays, or logits.
+    vocab_size: logits have so many columns, or more.
     """
     # If theirs is a torch module, torch is imported already. So it is never imported here.
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(theirs, torch.nn.Module):
-        check_module(theirs, with_gradients)
-        arrays = call_theirs(partial(record_module, torch, theirs), ids)
-    elif callable(theirs):
-        arrays = call_theirs(theirs, ids)
-    else:
-        arrays = theirs
-    if hasattr(arrays, "shape"):  # one array, NumPy's or torch's
-        return {"logits": arrays}
-    if not isinstance(arrays, Mapping) or not arrays:
+        if with_gradients:
+            raise ArgumentError(
+                "of a torch module, gradients are not recorded: give them in a dict"
+            )
+        return record_module(torch, theirs, ids, vocab_size)
+    given = theirs
+    if callable(theirs):
+        given = call_theirs(theirs, ids.copy())  # a copy, so that it cannot change ids
+    # What transformers returns is a dict, too, but of other things than activations.
+    if isinstance(given, Mapping) and len(given) > 0 and not hasattr(given, "logits"):
+        return given
+    logits = returned_logits(given)
+    if logits is None:
         raise ArgumentError(
             "expected logits, a dict of arrays, a torch module or a function, "
-            f"got {short_repr(arrays)}"
+            f"got {short_repr(given)}"
         )
-    return arrays
+    return {"logits": logits}
 
 
-def call_theirs(function: Any, ids: Array) -> Any:
-    """function(ids). It gets a copy, so it cannot change ids."""
+def call_theirs(function: Any, *arguments: Any, advice: str = "") -> Any:
+    """function(*arguments). Raises ArgumentError, whose message ends with the advice."""
     try:
-        return function(ids.copy())
+        return function(*arguments)
     except Exception as error:
         raise ArgumentError(
-            f"the other model failed on these ids: {type(error).__name__}: {error}"
+            f"the other model failed on these ids: {type(error).__name__}: {error}{advice}"
         ) from error
 
 
-def check_module(module: Any, with_gradients: bool) -> None:
-    """Raise ArgumentError for a torch module from which nothing would be recorded."""
-    if with_gradients:
-        raise ArgumentError("of a torch module, gradients are not recorded: give them in a dict")
-    if not any(our_name(name) for name, _ in module.named_modules()):
-        raise ArgumentError(
-            f"{type(module).__name__} has no module of a GPT-2, "
-            "such as h.0.attn.c_attn or blocks.0.mlp"
-        )
+def returned_logits(returned: Any) -> Any:
+    """The logits among what a GPT-2 returns, or None.
+
+    They are what it returns, if that is an array; its attribute or item `logits`; or the first
+    array of a tuple. An array of one number is a loss.
+    """
+    if isinstance(returned, Mapping) and "logits" in returned:
+        return returned["logits"]
+    logits = getattr(returned, "logits", None)
+    if logits is not None:
+        return logits
+    candidates = [returned]
+    if isinstance(returned, tuple):
+        candidates = list(returned)
+    for value in candidates:
+        if hasattr(value, "shape") and len(value.shape) > 0:
+            return value
+    return None
 
 
 def untied_module_sentences(theirs: Any, model: GPT2) -> list[str]:
@@ -90,10 +104,11 @@ def untied_module_sentences(theirs: Any, model: GPT2) -> list[str]:
     return [sentence]
 
 
-def record_module(torch: Any, module: Any, ids: Array) -> dict[str, Any]:
-    """A torch module's activations under its modules' names, without dropout.
+def record_module(torch: Any, module: Any, ids: Array, vocab_size: int) -> dict[str, Any]:
+    """A torch module's activations under its modules' names, without dropout, and its logits.
 
-    Afterwards the module has no hooks of ours, and each part is in the mode in which it was.
+    What the module returns comes last, under the name logits. Afterwards the module has no hooks of
+    ours, and each part is in the mode in which it was. Raises ArgumentError if nothing is recorded.
     """
     recorder = Recorder(torch)
     first_parameter = next(module.parameters(), None)
@@ -101,6 +116,10 @@ def record_module(torch: Any, module: Any, ids: Array) -> dict[str, Any]:
     if first_parameter is not None:
         device = first_parameter.device
     batch = torch.as_tensor(np.atleast_2d(ids), dtype=torch.long, device=device)
+    arguments = [batch]
+    if "targets" in signature(module.forward).parameters:
+        arguments = [batch, batch]  # nanoGPT computes all logits only if it gets targets
+    advice = "give a function from ids to logits"
     # What is entered in the ExitStack is undone at its end, also after an error.
     with ExitStack() as undo, torch.no_grad():
         for name, part in module.named_modules():
@@ -111,11 +130,32 @@ def record_module(torch: Any, module: Any, ids: Array) -> dict[str, Any]:
             undo.enter_context(part.register_forward_hook(keep_output))
 
         module.eval()
-        if "targets" in signature(module.forward).parameters:
-            module(batch, batch)  # nanoGPT computes all logits only if it gets targets
-        else:
-            module(batch)
-    return recorder.arrays
+        returned = call_theirs(module, *arguments, advice=f"; if it takes more than ids, {advice}")
+
+    arrays = recorder.arrays
+    logits = as_logits(returned_logits(returned), batch.shape, vocab_size)
+    if logits is not None:
+        arrays["logits"] = logits
+    if not arrays:
+        raise ArgumentError(
+            f"{type(module).__name__} returns no logits, and has no module of a GPT-2, such as "
+            f"h.0.attn.c_attn or blocks.0.mlp: {advice}"
+        )
+    return arrays
+
+
+def as_logits(returned: Any, shape: tuple[int, int], vocab_size: int) -> Any:
+    """What a module returns as [B, T, V], or None if it has not the shape of logits.
+
+    shape: B and T. Some modules return [B T, V], for torch's cross_entropy. A module without its
+    output matrix returns [B, T, D].
+    """
+    B, T = shape
+    if returned is None or returned.shape[-1] < vocab_size:
+        return None
+    if tuple(returned.shape[:-1]) not in ((B, T), (B * T,)):
+        return None
+    return returned.reshape(B, T, -1)
 
 
 class Recorder:

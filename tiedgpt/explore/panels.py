@@ -145,7 +145,7 @@ def next_tokens(query: Query) -> Answer:
 
     # A model may have more rows in its matrix than the tokenizer has tokens. The ids of these rows
     # have no text.
-    ids_with_text = [token for token in query.text_ids if token < tokenizer.vocab_size]
+    ids_with_text = [token for token in query.text_ids if token in tokenizer.tokens]
     return {
         "text": tokenizer.decode(ids_with_text),
         "tokens": tokens_of(query, query.text_ids),

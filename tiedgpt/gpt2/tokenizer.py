@@ -15,10 +15,10 @@ special_tokens.py finds <|endoftext|> and the like in a text; checkpoints/vocabu
 vocabulary files; training/merges.py learns merges.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple
 from heapq import heapify, heappop, heappush
-from itertools import chain, count, pairwise
+from itertools import pairwise
 from typing import Any
 
 import regex
@@ -43,6 +43,7 @@ MAX_CACHED_WORDS = 65_536  # in each of the cache's two dicts; so many English w
 MAX_SPECIAL_LENGTH = 128
 # The first and the last character of each range of printable bytes, read as Latin-1.
 PRINTABLE = (("!", "~"), ("¡", "¬"), ("®", "ÿ"))
+LARGEST_ID = 2**32 - 1  # as in transformers
 GONE = -1  # in a word that is being merged: the id of a token that is now part of another
 
 
@@ -82,20 +83,18 @@ def spelled_bytes(name: str) -> bytes:
     return bytes(bytes_of_characters[character] for character in name)
 
 
-def spelled_ids(
-    merges: list[tuple[str, str]], first_id: int, missing_bytes: Collection[int] = ()
-) -> dict[str, int]:
-    """Each byte and each merge's result, as written in vocabulary files -> its id.
+def spelled_ids(merges: list[tuple[str, str]], first_id: int = 0) -> dict[str, int]:
+    """Each byte and each merge's result, as written in vocabulary files -> its id in GPT-2's order.
 
-    >>> ids = spelled_ids([("l", "o"), ("lo", "w")], first_id=0)
+    >>> ids = spelled_ids([("l", "o"), ("lo", "w")])
     >>> ids["!"], ids["lo"], ids["low"]
     (0, 256, 257)
     """
-    alphabet = byte_alphabet()
-    spellings = [alphabet[byte] for byte in alphabet if byte not in missing_bytes]
+    spellings = list(byte_alphabet().values())
     for left, right in merges:
         spellings.append(left + right)
-    return {spelling: token_id for token_id, spelling in enumerate(spellings, first_id)}
+    unique = dict.fromkeys(spellings)  # two merges may make one token: "ab c" and "a bc"
+    return {spelling: token_id for token_id, spelling in enumerate(unique, first_id)}
 
 
 class WordCache(dict[str, list[int]]):
@@ -127,146 +126,127 @@ class WordCache(dict[str, list[int]]):
 class Tokenizer:
     """A byte-level BPE vocabulary.
 
-    merges: pairs of tokens, as vocabulary files write them.
-    special_tokens: text -> id; None is {"<|endoftext|>": the last id}, as in GPT-2; {} means none.
-    first_id: the id of the first byte. GPT-2's is 0; Hugging Face's trainer puts special tokens
-        first.
+    merges: pairs of tokens, as vocabulary files write them, in the order in which they apply.
+    special_tokens: text -> id; None is {"<|endoftext|>": the next id}, as in GPT-2; {} means none.
+    ids: name -> id of the other tokens, as vocab.json has them: bytes, the results of the merges,
+        and tokens that no merge makes, which no text has. None is GPT-2's order: the bytes have the
+        ids 0 to 255, followed by the merges.
     flags: special token -> where it is found in a text; Flags() for those that are not given.
-    unreachable_tokens: name -> id of tokens that have an id, but that no merge makes: no text has
-        them.
-    missing_bytes: bytes that are no tokens. A text with one of them cannot be encoded.
     prefix_space: put a space before each stretch of text that begins without one.
 
-    The bytes have the ids from `first_id` on, followed by the merges in their order. All other
-    tokens have the remaining ids of 0 to vocab_size - 1. A special token that is also an ordinary
-    one has the ordinary token's id, and is read as one token, as transformers does. Raises
-    TokenizerError if the vocabulary contradicts itself.
+    A text with a byte that has no id cannot be encoded. Some ids may be no token's. A special token
+    that is also an ordinary one, which is a byte or the result of a merge, has its id, and is read
+    as one token, as transformers does. Raises TokenizerError if the vocabulary contradicts itself.
 
-    >>> Tokenizer([("l", "o")], {"<|endoftext|>": 0}, first_id=1).encode("lo!")
+    >>> merges = [("l", "o")]
+    >>> ids = spelled_ids(merges, first_id=1)
+    >>> Tokenizer(merges, {"<|endoftext|>": 0}, ids).encode("lo!")
     [257, 1]
     """
 
     def __init__(
         self,
         merges: list[tuple[str, str]],
-        special_tokens: dict[str, int] | None = None,
-        first_id: int = 0,
+        special_tokens: Mapping[str, int] | None = None,
+        ids: Mapping[str, int] | None = None,
         flags: Mapping[str, Flags] | None = None,
-        unreachable_tokens: dict[str, int] | None = None,
-        missing_bytes: Collection[int] = (),
         prefix_space: bool = False,
     ) -> None:
-        self.merges = merges
-        self.first_id = first_id
-        self.missing_bytes = frozenset(missing_bytes)
-        self.prefix_space = prefix_space
-        # _spelled_ids: spelling -> id of each ordinary token. _tokens: their bytes, in the order of
-        # the ids. Both have the bytes at first, and `_add_merges` adds the merged tokens.
-        alphabet = byte_alphabet()  # byte -> spelling, in the order of the bytes' ids
-        bytes_here = [byte for byte in alphabet if byte not in self.missing_bytes]
-        self._spelled_ids = spelled_ids([], first_id, self.missing_bytes)
-        self._tokens = [bytes([byte]) for byte in bytes_here]
-
-        # (left id, right id) -> the id of the merged token. Ids are in the order of the merges, so
-        # the lowest id is the merge to apply first, and no separate rank is needed.
-        self._merge_ids: dict[tuple[int, int], int] = {}
-        self._add_merges(merges)
-
+        if ids is None:
+            ids = spelled_ids(merges)
+        check_ids(ids)
         if special_tokens is None:
-            special_tokens = {EOT: first_id + len(self._tokens)}
+            special_tokens = {EOT: max(ids.values(), default=-1) + 1}
+        check_ids(special_tokens)
+        for name, token_id in special_tokens.items():
+            if ids.get(name, token_id) != token_id:
+                raise TokenizerError(
+                    f"special token {short_repr(name)} has id {token_id}, expected {ids[name]}, "
+                    "its id as an ordinary token"
+                )
+        self.merges = merges
+        self.ids = in_order_of_ids({**ids, **special_tokens})  # name -> id of every token
         self.special_tokens = in_order_of_ids(special_tokens)
-        self.unreachable_tokens = in_order_of_ids(unreachable_tokens or {})
-        self._add_other_tokens()  # from here on, _tokens[id] has the bytes of each id
+        self.prefix_space = prefix_space
 
-        self.vocab_size = len(self._tokens)
+        # The ordinary tokens: name -> bytes. They are the bytes at first, and `_add_merges` adds
+        # the results of the merges.
+        self._ordinary: dict[str, bytes] = {}
+        self._byte_ids: dict[int, int] = {}
+        for byte, name in byte_alphabet().items():
+            if name in self.ids:
+                self._ordinary[name] = bytes([byte])
+                self._byte_ids[byte] = self.ids[name]
+        # (left id, right id) -> the rank of this merge: the lowest is applied first. Its result has
+        # the id _merged_ids[rank].
+        self._ranks: dict[tuple[int, int], int] = {}
+        self._merged_ids: list[int] = []
+        self._add_merges()
+        self.tokens = self._tokens()  # id -> bytes
+
+        self.vocab_size = max(self.tokens, default=-1) + 1
         self.eot_id = special_tokens.get(EOT)
         self.flags = {token: (flags or {}).get(token, Flags()) for token in self.special_tokens}
         self._special = SpecialTokens(self.flags)
-        self._byte_ids = {byte: self._spelled_ids[alphabet[byte]] for byte in bytes_here}
         self._cache = WordCache(self._word_ids)
 
     def __repr__(self) -> str:
         special = len(self.special_tokens)
         return (
-            f"Tokenizer({self.vocab_size:,} tokens, {len(self.merges):,} merges, {special} special)"
+            f"Tokenizer({len(self.ids):,} tokens, {len(self.merges):,} merges, {special} special)"
         )
 
     def description(self) -> list[Any]:
         """All that determines the ids of a text, for JSON. Equal ones give the same ids."""
         flags = [astuple(flags) for flags in self.flags.values()]
-        others = [self.special_tokens, flags, self.unreachable_tokens, self.prefix_space]
-        return [self.merges, self.first_id, sorted(self.missing_bytes), *others]
+        return [self.merges, self.ids, self.special_tokens, flags, self.prefix_space]
 
-    def _add_merges(self, merges: list[tuple[str, str]]) -> None:
-        """Give each merge's result the next id. Both parts must be bytes or earlier results."""
-        ids = self._spelled_ids
-        for number, (left, right) in enumerate(merges, start=1):
+    def _add_merges(self) -> None:
+        """Add each merge's rank and its result. Both parts must be bytes or earlier results."""
+        ids = self.ids
+        for rank, (left, right) in enumerate(self.merges):
+            name = left + right
             for part in (left, right):
-                if part not in ids:
-                    merge = short_repr(f"{left} {right}")
-                    raise TokenizerError(
-                        f"merge {number}, {merge}: {short_repr(part)} is no byte and no earlier "
-                        "merge"
-                    )
-            if left + right in ids:
-                merge = short_repr(f"{left} {right}")
-                raise TokenizerError(f"merge {number}, {merge}: exists already")
+                if part not in self._ordinary:
+                    reason = f"{short_repr(part)} is no byte and no earlier merge"
+                    raise merge_error(rank, left, right, reason)
+            if name not in ids:
+                raise merge_error(rank, left, right, f"{short_repr(name)} has no id")
+            pair = (ids[left], ids[right])
+            if pair in self._ranks:
+                raise merge_error(rank, left, right, "exists already")
+            self._ranks[pair] = rank
+            self._merged_ids.append(ids[name])
+            self._ordinary[name] = self._ordinary[left] + self._ordinary[right]
 
-            left_id = ids[left]
-            right_id = ids[right]
-            merged_id = self.first_id + len(self._tokens)
-            ids[left + right] = merged_id
-            self._merge_ids[left_id, right_id] = merged_id
-            left_bytes = self._tokens[left_id - self.first_id]
-            right_bytes = self._tokens[right_id - self.first_id]
-            self._tokens.append(left_bytes + right_bytes)
-
-    def _add_other_tokens(self) -> None:
-        """Check the ids of special and unreachable tokens, and put their bytes into `_tokens`.
-
-        A special token that is an ordinary one, too, has the ordinary token's id. The others have
-        the ids below first_id, then those after the last merge. Until this is called, `_tokens`
-        begins with the token of id first_id.
-        """
-        ids = self._spelled_ids  # spelling -> id, of the bytes and the merged tokens
-        first_id = self.first_id
-        others = in_order_of_ids(self.special_tokens | self.unreachable_tokens)
-        most_before = len(others.keys() - ids.keys())  # those that are not ordinary
-        if not 0 <= first_id <= most_before:
-            raise TokenizerError(
-                f"the first byte has id {short_repr(first_id)}, expected 0 to {most_before}: "
-                "only other tokens come before it"
-            )
-        self._tokens = [b""] * first_id + self._tokens  # the loop fills the first places
-        ids_before_the_bytes = range(first_id)
-        ids_after_the_merges = count(len(self._tokens))
-        free_ids = chain(ids_before_the_bytes, ids_after_the_merges)
-        for name, token_id in others.items():
-            if name in ids:  # an ordinary token, which is in _tokens already
-                self._check_special_token(name, token_id, ids[name])
-                continue
-            expected_id = next(free_ids)
+    def _tokens(self) -> dict[int, bytes]:
+        """id -> bytes of every token. Raises TokenizerError if two have one id."""
+        names: dict[int, str] = {}
+        tokens: dict[int, bytes] = {}
+        for name, token_id in self.ids.items():
+            if token_id in names:
+                raise TokenizerError(
+                    f"tokens {short_repr(names[token_id])} and {short_repr(name)} have one id, "
+                    f"{token_id}"
+                )
+            names[token_id] = name
             if name in self.special_tokens:
-                token = self._check_special_token(name, token_id, expected_id)
-            else:
-                check_id(name, token_id, expected_id)
-                token = spelled_bytes(name)
-            if token_id < first_id:
-                self._tokens[token_id] = token
-            else:
-                self._tokens.append(token)
+                tokens[token_id] = self._special_bytes(name)
+            elif name in self._ordinary:
+                tokens[token_id] = self._ordinary[name]
+            else:  # no merge makes it, and no text is searched for it
+                tokens[token_id] = spelled_bytes(name)
+        return tokens
 
-    def _check_special_token(self, text: str, token_id: int, expected_id: int) -> bytes:
-        """The bytes of a special token. Raises TokenizerError if its id or its text is wrong."""
-        check_id(text, token_id, expected_id)
+    def _special_bytes(self, text: str) -> bytes:
+        """The bytes of a special token. Raises TokenizerError for a text that cannot be one."""
         if not 1 <= len(text) <= MAX_SPECIAL_LENGTH:
             raise TokenizerError(
                 f"special token {short_repr(text)} has {len(text)} characters, expected 1 to "
                 f"{MAX_SPECIAL_LENGTH}"
             )
         text_bytes = utf8(text, "a special token")
-        is_ordinary = text in self._spelled_ids
-        if is_ordinary and self._tokens[token_id] != text_bytes:
+        if self._ordinary.get(text, text_bytes) != text_bytes:  # "é" is how a byte is written
             raise TokenizerError(
                 f"special token {short_repr(text)} is also the spelling of an ordinary token of "
                 "another text"
@@ -301,32 +281,32 @@ class Tokenizer:
                     piece = " " + piece
                 for word in WORDS.findall(piece):
                     ids += self._cache[word]
-            elif special == "error" and not self._may_be_anywhere(token):
+            elif special == "error" and not self._is_harmless(token):
+                place = text.rindex(token, 0, end)  # start may be the white space before it
                 raise SpecialTokenError(
-                    f"the text contains special token {short_repr(token)} at character "
-                    f"{text.rindex(token, 0, end)}; special='token' reads it as that token, "
-                    "special='text' as ordinary characters",
+                    f"the text contains special token {short_repr(token)} at character {place}; "
+                    "special='token' reads it as that token, special='text' as ordinary characters",
                     token,
                 )
             else:
                 ids.append(self.special_tokens[token])
         return ids
 
-    def _may_be_anywhere(self, token: str) -> bool:
-        """Whether any text may contain this special token."""
-        # The text of an ordinary token may be anywhere, but that of EOT ends a document.
-        is_ordinary = token in self._spelled_ids and token != EOT
+    def _is_harmless(self, token: str) -> bool:
+        """Whether a text from outside may contain this special token."""
+        # A special token that is an ordinary one, too, is harmless, unless it ends a document.
+        is_ordinary = token in self._ordinary and token != EOT
         return is_ordinary or not self.flags[token].special
 
     def _word_ids(self, word: str) -> list[int]:
         """The ids of the tokens of one word.
 
-        The next merge is always the one learned first (the lowest id) of those that fit somewhere
+        The next merge is always the one learned first (the lowest rank) of those that fit somewhere
         in the word, at the leftmost place where it fits: "aaa" is "aa", "a". A heap finds that
         place and a linked list joins the two tokens, in n log n steps for n bytes; a search of the
         whole word would take n * n.
         """
-        merge_ids = self._merge_ids
+        ranks = self._ranks
         try:
             ids = [self._byte_ids[byte] for byte in word.encode()]
         except KeyError as error:
@@ -346,37 +326,38 @@ class Tokenizer:
 
         heap = []
         for position, pair in enumerate(pairwise(ids)):
-            if pair in merge_ids:
-                heap.append((merge_ids[pair], position))
+            if pair in ranks:
+                heap.append((ranks[pair], position))
         heapify(heap)
 
         while heap:
-            merged_id, left = heappop(heap)
+            rank, left = heappop(heap)
             right = after[left]
             # Skip an outdated entry: one of the two tokens has become part of another since it was
             # pushed. (A heap cannot remove entries from its middle.)
-            if merge_ids.get((ids[left], ids[right])) != merged_id:
+            if ranks.get((ids[left], ids[right])) != rank:
                 continue
-            ids[left] = merged_id
+            ids[left] = self._merged_ids[rank]
             ids[right] = GONE
             after[left] = after[right]
             before[after[right]] = left
 
             # Two new pairs contain the new token: with the one before it, and with the one after.
             for start in (before[left], left):
-                next_id = merge_ids.get((ids[start], ids[after[start]]))
-                if next_id is not None:
-                    heappush(heap, (next_id, start))
+                next_rank = ranks.get((ids[start], ids[after[start]]))
+                if next_rank is not None:
+                    heappush(heap, (next_rank, start))
         return [token_id for token_id in ids if token_id != GONE]
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes of one token. Raises TokenizerError for an id outside 0 to vocab_size - 1."""
-        # COUNT has no -1 and no True, which a list would accept as an index.
-        if token_id not in COUNT or token_id >= self.vocab_size:
+        """The bytes of one token. Raises TokenizerError for an id that is no token's."""
+        # COUNT has no True, which a dict takes for 1, and no list, which it cannot look up.
+        token = self.tokens.get(token_id) if token_id in COUNT else None
+        if token is None:
             raise TokenizerError(
                 f"{short_repr(token_id)} is not a token id from 0 to {self.vocab_size - 1}"
             )
-        return self._tokens[token_id]
+        return token
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """The bytes of the tokens; they may begin or end inside a character.
@@ -405,12 +386,19 @@ def in_order_of_ids(ids: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(ids.items(), key=lambda item: item[1]))
 
 
-def check_id(name: str, token_id: int, expected_id: int) -> None:
-    """Raise TokenizerError if a token has another id than the one that is left for it."""
-    if token_id != expected_id:
-        raise TokenizerError(
-            f"token {short_repr(name)} has id {short_repr(token_id)}, expected {expected_id}"
-        )
+def check_ids(ids: Mapping[str, int]) -> None:
+    """Raise TokenizerError for an id that is no whole number, or too large."""
+    for name, token_id in ids.items():
+        if type(token_id) is not int or not 0 <= token_id <= LARGEST_ID:  # True is no id
+            raise TokenizerError(
+                f"token {short_repr(name)} has id {short_repr(token_id)}, expected a whole number "
+                f"from 0 to {LARGEST_ID}"
+            )
+
+
+def merge_error(rank: int, left: str, right: str, reason: str) -> TokenizerError:
+    """The error that names a merge, and says what is wrong with it."""
+    return TokenizerError(f"merge {rank + 1}, {short_repr(f'{left} {right}')}: {reason}")
 
 
 def utf8(text: str, name: str) -> bytes:

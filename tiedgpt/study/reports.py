@@ -86,7 +86,7 @@ class SurpriseReport(Likelihood):
 def token_report(tokenizer: Tokenizer, token: int) -> TokenReport:
     """A token of a model."""
     text = None
-    if token < tokenizer.vocab_size:
+    if token in tokenizer.tokens:
         text = tokenizer.token_text(int(token))
     return {"id": int(token), "token": text}
 
