@@ -45,9 +45,17 @@ UNTIED = replace(TIED.with_head("untied"), layer_norm_epsilon=1e-4)
 SEED = 11
 BITS = 13  # so many bits a number has beside its sign: bfloat16 has 8, float16 11
 TOKENS = 40
-# For the greedy texts. Of 4,000 random prompts of 6 tokens, these are the ones after which the most
+# For the greedy texts. Of some hundred random prompts of 6 tokens, these are the ones after which the most
 # known mistakes write other tokens, each with margins that float32's rounding cannot close.
-PROMPTS: dict[str, list[list[int]]] = {"tied": [], "gelu": []}
+PROMPTS: dict[str, list[list[int]]] = {
+    "tied": [
+        [28, 58, 20, 0, 2, 13],  # both gelus write other texts
+        [56, 61, 32, 6, 66, 57],
+        [7, 63, 21, 4, 61, 35],
+        [40, 16, 25, 64, 50, 61],
+    ],
+    "gelu": [[22, 29, 62, 13, 35, 21]],
+}
 # eps is larger than usual, as in v1: the gradient of the keys' biases is 0 but for rounding.
 STEP = {"lr": 0.001, "beta1": 0.9, "beta2": 0.999, "eps": 0.001, "weight_decay": 0.1}
 
@@ -112,6 +120,8 @@ def exact_parameters(config: Config, seed: int) -> tuple[Parameters, dict[str, A
             deviation /= 4
         if name == "wpe.weight":
             deviation *= 2
+        if name.endswith("mlp.c_proj.weight"):  # so that both gelus write different texts
+            deviation *= 3
         divisor = 2 ** (BITS - int(np.ceil(np.log2(2 * deviation))))
         width = int(deviation * np.sqrt(3) * divisor)  # of the even distribution
         numbers = rng.integers(-width, width + 1, shape) + round(mean * divisor)

@@ -205,7 +205,6 @@ def other_tokens(model, n, **steps):
     ("steps", "sentence"),
     [
         ({"gelu": lambda x, layer: np.maximum(x, 0)}, "is relu"),
-        ({"gelu": exact_gelu}, "is the exact gelu (erf)"),
         ({"scores": lambda q, k, layer, H: q @ k.transpose(0, 2, 1)}, "scales the scores by 1"),
         ({"positions": lambda T: np.arange(T) + 1}, "counts positions from 1"),
         # These see later tokens, so that each token needs a pass of its own.
@@ -411,13 +410,13 @@ def test_a_text_is_split_as_the_model_writes_it():
 
 
 def test_a_text_that_ends_within_a_token_is_read():
-    tokens = greedy(SHAKESPEARE, PROMPT, 8)
+    tokens = greedy(SHAKESPEARE, PROMPT, 12)
+    while len(TOKENIZER.decode(tokens[-1:])) < 4:
+        tokens.pop()
     text = TOKENIZER.decode(tokens)
-    last = TOKENIZER.decode(tokens[-1:])
-    assert len(last) > 2
     ids, notes = ids_of_text(SHAKESPEARE, TOKENIZER, PROMPT, text[:-1])
     assert ids == tokens
-    assert notes == [f"the text ends within tokens[7], {tokens[-1]}"]
+    assert notes == [f"the text ends within tokens[{len(tokens) - 1}], {tokens[-1]}"]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ In pytest, both assertions are fixtures, too (pytest_plugin.py).
 """
 
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -20,6 +21,7 @@ import numpy as np
 
 from . import torch_tie
 from .comparison.compare import NothingCompared, compare
+from .comparison.vectors import judge
 from .errors import ArgumentError, short_repr
 from .gpt2.backward import loss_and_gradients
 from .gpt2.config import Config
@@ -113,6 +115,25 @@ def assert_same_gpt2(
         )
     if not report.same:
         raise AssertionError(f"not the same GPT-2\n\n{report}")
+
+
+def assert_vectors(answers: Mapping[str, Any]) -> None:
+    """Raise AssertionError, which says what is wrong, if an answer to the reference values is.
+
+    answers: the name of a case of tests/vectors/v2 -> the answer of another GPT-2: an array, nested
+    lists, or a text. Raises ArgumentError if there are none, and for a name that is no case.
+    """
+    __tracebackhide__ = True
+    report = judge(answers)
+    if report["wrong"] == 0:
+        return
+    lines = [report["sentence"], ""]
+    for case in report["cases"]:
+        if case["status"] == "wrong":
+            lines.append(f"{case['name']}: {case['sentence']}")
+    for kind, mistakes in report["mistakes"].items():
+        lines += [f"{kind}: {sentence}" for sentence in mistakes]
+    raise AssertionError("\n".join(lines))
 
 
 def assert_tied(model: Any, optimizer: Any = None, batch: Any = None, matrices: Any = None) -> None:

@@ -73,6 +73,11 @@ def run(args: argparse.Namespace) -> None:
             raise ArgumentError("--vectors has models of its own: leave out --model and --head")
         compare_vectors.run(args)
         return
+    run_arrays(args)
+
+
+def run_arrays(args: argparse.Namespace) -> None:
+    """Compare the arrays of a file."""
     arrays = read_arrays(Path(args.file))
     ids = arrays.pop("ids", None)
     targets = arrays.pop("targets", None)

@@ -85,7 +85,7 @@ def with_texts(report: TokensReport, tokenizer: Tokenizer | None) -> dict[str, A
     """The report with the text of each departing token beside its id."""
 
     def text_of(token: int) -> str | None:
-        if tokenizer is None or token >= tokenizer.vocab_size:
+        if tokenizer is None or token not in tokenizer.tokens:
             return None
         return tokenizer.token_text(token)
 

@@ -148,7 +148,7 @@ class Splitter:
 
     def text_of(self, token: int) -> bytes:
         """The bytes of a token; none for one that only pads the vocabulary."""
-        if token >= self.tokenizer.vocab_size:
+        if token not in self.tokenizer.tokens:
             return b""
         return self.tokenizer.token_bytes(token)
 

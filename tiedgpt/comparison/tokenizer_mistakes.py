@@ -36,7 +36,7 @@ class Vocabulary:
 
     @cached_property
     def ids(self) -> dict[str, int]:
-        return spelled_ids(self.tokenizer.merges, self.tokenizer.first_id)
+        return spelled_ids(self.tokenizer.merges)
 
     @cached_property
     def ranks(self) -> dict[tuple[str, str], int]:

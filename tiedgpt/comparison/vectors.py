@@ -22,7 +22,7 @@ from ..gpt2.config import Config
 from ..gpt2.model import GPT2, Array
 from ..gpt2.run import Tape
 from ..gpt2.tokenizer import Tokenizer
-from .compare import compare, compare_arrays
+from .compare import compare, compare_arrays, distance, tolerance_of
 from .mistakes import mistakes_in
 from .places import Scope, Wrong, compute_activations, trials_of
 from .recording import KINDS, read_npz, read_safetensors, without_repeated_names
@@ -272,7 +272,8 @@ def judge_arrays(
     for sentence, array in mistakes:
         if sentence in found or array.shape != exact.shape:
             continue
-        if np.isfinite(array).any() and not compare_arrays("", theirs, array, array).differs:
+        tolerance = max(row.tolerance, tolerance_of(array, array))
+        if distance("", theirs, array).max() <= tolerance:
             found.append(sentence)
     index = list(row.first_wrong or ())
     place = f"{index} is {row.yours:.9g}, expected {row.expected:.9g}"
@@ -301,7 +302,7 @@ def judge_logits(vectors: Vectors, case: Case, answer: Any) -> CaseReport:
     if theirs.shape != expected:
         return wrong(case, f"the shape is {theirs.shape}, expected {expected}")
     report = compare(model, {"logits": theirs}, ids)
-    if report.first is None:
+    if report.same:
         return right(case)
     named = [line for line in report.diagnosis if ": yours " in line or "or yours" in line]
     return wrong(case, report.verdict(), named)
