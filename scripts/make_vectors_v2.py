@@ -45,8 +45,8 @@ UNTIED = replace(TIED.with_head("untied"), layer_norm_epsilon=1e-4)
 SEED = 11
 BITS = 13  # so many bits a number has beside its sign: bfloat16 has 8, float16 11
 TOKENS = 40
-# For the greedy texts. Of some hundred random prompts of 6 tokens, these are the ones after which the most
-# known mistakes write other tokens, each with margins that float32's rounding cannot close.
+# For the greedy texts. Of some hundred random prompts of 6 tokens, these are the ones after which
+# the most known mistakes write other tokens, with margins that float32's rounding cannot close.
 PROMPTS: dict[str, list[list[int]]] = {
     "tied": [
         [28, 58, 20, 0, 2, 13],  # both gelus write other texts
@@ -62,17 +62,12 @@ STEP = {"lr": 0.001, "beta1": 0.9, "beta2": 0.999, "eps": 0.001, "weight_decay":
 # Texts of the vocabulary of the shipped models. Each finds a mistake that the others do not find,
 # or tells two apart.
 TEXTS = [
-    "KING'S we'll I'M don't",
     "wherefore art thou",
-    "ssss eeeeee oooooo",
-    "inin anan erer",
     "\U0001f600\U0001f44d\U0001f3fd ok",
     "e\u0301 \u00e9 \ufb01 \u212b",
     "line\r\nline\r\n",
     "nul\0nul",
     "one<|endoftext|> two",
-    "  leading",
-    "trailing  ",
 ]
 # In the vocabulary "split", merges join these characters. A tokenizer that splits a text elsewhere
 # than GPT-2 joins others. (Merges that were learned from a text never cross GPT-2's split.)
@@ -80,17 +75,14 @@ JOINS = ["a\u00e9", "\u00e9a", "1\u00b2", "\u00b21", "a\u00b2", "a1", "1a", "11"
 JOINS += ["a ", ". ", "1 ", "  ", "\n\n", "a\n", " \n", "\n ", "\na", " a", "a'", "'s", "'S"]
 JOINS += ["sa", "Sa", "_a", "a_", "1_", "_1", "\u00e9.", ".\u00a0", "\u00a0a", "\ra", "\r\n"]
 SPLIT_TEXTS = [
-    "a1 1a",
     "11 111",
     "it's a's",
     "'Sa 'sa",
-    "a  a",
     " \n a",
     "_a a_1",
     "a\u00e9a",
     "a\u00b21 1\u00b2",
     ".\u00a0a",
-    "a..1",
 ]
 # Bytes of characters that are cut, NUL, special tokens, spaces before punctuation marks
 DECODED = [
@@ -99,7 +91,6 @@ DECODED = [
     " my lord \n",
     "a\0b",
     "one<|endoftext|> two",
-    "na\u00efve caf\u00e9",
 ]
 
 

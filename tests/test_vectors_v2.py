@@ -116,7 +116,10 @@ def wrong_answers(case):
         return {sentence: f(tokenizer, given["ids"]) for sentence, f in DECODERS.items()}
     model = VECTORS.models[given["model"]]
     if case["kind"] == "gradient":
-        return dict(wrong_gradients(model, given["parameter"], given["ids"], given["targets"]))
+        # A port has one way for a tied matrix, and another one for two matrices.
+        head = model.config.head
+        wrong = wrong_gradients(model, given["parameter"], given["ids"], given["targets"])
+        return {f"{sentence} ({head})": answer for sentence, answer in wrong}
     if case["kind"] == "adamw":
         before = model.parameters[given["parameter"]].astype(np.float64)
         gradient = VECTORS.expected[given["gradient"]]
@@ -161,7 +164,8 @@ def test_a_case_stays_because_of_a_mistake(kind, tables):
 
     def told_apart(cases):
         answers = {
-            sentence: tuple(found[name] for name in cases) for sentence, found in table.items()
+            sentence: tuple(found.get(name, "right") for name in cases)
+            for sentence, found in table.items()
         }
         found = {sentence for sentence, each in answers.items() if set(each) != {"right"}}
         return found, Counter(answers.values())
@@ -178,9 +182,11 @@ def test_each_mistake_is_named(kind, tables):
         answers = {}
         for case in of_kind(kind):
             answer = wrong_answers(case).get(sentence)
-            answers[case["name"]] = answer
+            if answer is not None:
+                answers[case["name"]] = answer
         report = judge(answers)
         named = report["mistakes"][kind]
+        sentence = sentence.removesuffix(" (tied)").removesuffix(" (untied)")
         assert any(sentence in line for line in named), (sentence, report["sentence"])
 
 
@@ -297,7 +303,7 @@ def test_wrong_answers_of_another_kind_are_refused(answers, message):
         ("steps/tied", [], "the shape is (0,), expected (4, 67)"),
         ("greedy/tied/1", [1, 2], "there are 2 tokens, expected 40"),
         ("gradient/tied/wte.weight", [[math.nan]], "the shape is (1, 1), expected (67, 24)"),
-        ("encode/split/1", [], "'a1 1a' is []"),
+        ("encode/split/1", [], "'11 111' is []"),
     ],
 )
 def test_an_answer_of_another_shape_is_wrong(name, answer, sentence):

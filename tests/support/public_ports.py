@@ -134,7 +134,14 @@ PORTS = [
         [EXACT],
     ),
     Port("fschmole/bare-bones-inference", "Rust", {"gelu": gelu_of_rational_tanh}, False, []),
-    Port("christianschleifer/gpt2.rs", "Rust", {"scores": scores_by_8}, False, []),
+    # Right for the heads of gpt2, of width 64. Those of the reference values have the width 8.
+    Port(
+        "christianschleifer/gpt2.rs",
+        "Rust",
+        {"scores": scores_by_8},
+        False,
+        ["scales the scores by n_head / n_embd, without the square root"],
+    ),
     Port("Mountagha/fromZeroToHero, lecture 6", "PyTorch", {"gelu": gelu_with_a_sum}, False, []),
     Port(
         "nathan-barry/gpt2-webgl",

@@ -112,22 +112,28 @@ def wrong_gradients(
     yield "yours has the other sign", -gradient
 
     # An untied model has an array for each of the two parts of a tied wte's gradient.
-    apart = model
-    if model.config.tied:
-        apart = model.untie("copy")
+    is_tied = model.config.tied
+    apart = model.untie("copy") if is_tied else model
     of_lookup = gradient_of(apart, "wte.weight", ids, targets, np.float64)
     of_head = gradient_of(apart, "lm_head.weight", ids, targets, np.float64)
-    yield "yours is that of the embedding, without the output matrix's", of_lookup
-    yield "yours is that of the output matrix, without the embedding's", of_head
-    yield "yours is the sum of two matrices' gradients, as if they were tied", of_lookup + of_head
-    last = last_lookup(apart, ids, targets)
-    is_used = np.isin(np.arange(len(gradient)), np.array(ids))[:, None]
-    part_of_head = of_head if model.config.tied else 0 * of_head
-    yield (
-        "yours has one lookup of each token, the last: rows are set, not added",
-        (last + part_of_head),
-    )
-    yield "yours is 0 in the rows of tokens that are not in the text", gradient * is_used
+    if is_tied:
+        yield "yours is that of the embedding, without the output matrix's", of_lookup
+        yield "yours is that of the output matrix, without the embedding's", of_head
+    else:
+        other = of_head if parameter == "wte.weight" else of_lookup
+        yield "yours is that of the other matrix", other
+        yield (
+            "yours is the sum of both matrices' gradients, as if they were tied",
+            (of_lookup + of_head),
+        )
+    if parameter == "wte.weight":
+        last = last_lookup(apart, ids, targets)
+        if is_tied:
+            last = last + of_head
+        yield "yours has one lookup of each token, the last: rows are set, not added", last
+    if is_tied or parameter == "lm_head.weight":
+        is_used = np.isin(np.arange(len(gradient)), np.array(ids))[:, None]
+        yield "yours is 0 in the rows of tokens that are not in the text", gradient * is_used
 
 
 def last_lookup(model: GPT2, ids: Any, targets: Any) -> Array:  # -> [V, D]
