@@ -34,7 +34,6 @@ from .places import (
     Place,
     Scope,
     Trial,
-    compute_activation,
     compute_activations,
     trials_of,
 )
@@ -390,9 +389,8 @@ def plant(text: Text, most_trials: int | None, progress: OnTrial) -> Search:
     mistakes = [*mistakes_in(text.model32.config.n_layer), *mistakes_of_steps(len(text.prompt))]
     if text.precision != "float32":  # its rounding is no mistake then
         mistakes = [mistake for mistake in mistakes if "rounded to" not in mistake.sentence]
-    names = list(reader.whole)
+    names = list(reader.right)
     trials = [trial for trial in trials_of(mistakes, names, names) if trial.scope <= Scope.KIND]
-    trials.sort(key=lambda trial: trial.number)
     found = []
     for tried, trial in enumerate(trials[:most_trials]):
         progress(tried, len(trials))
@@ -406,17 +404,11 @@ class Reader:
     """Our model with a mistake, which reads the prompt alone, and the prompt with their tokens."""
 
     text: Text
-    of_prompt: Tape  # our activations without mistakes, of the prompt
-    whole: Tape  # the same of the prompt and their tokens
+    right: Tape  # our activations without mistakes, of the prompt and their tokens
 
     @classmethod
     def of(cls, text: Text) -> "Reader":
-        prompt = text.ids[:, : len(text.prompt)]
-        return cls(
-            text,
-            compute_activations(text.model32, prompt, given={}, planted={}),
-            compute_activations(text.model32, text.ids, given={}, planted={}),
-        )
+        return cls(text, compute_activations(text.model32, text.ids, given={}, planted={}))
 
     def gives_their_tokens(self, trial: Trial) -> bool:
         """Whether each of their tokens is the best within rounding with this mistake.
@@ -426,32 +418,27 @@ class Reader:
         text = self.text
         start = len(text.prompt)
         # Most mistakes are excluded by the first token, for which the prompt is read alone.
-        first = self.logits(trial, text.ids[:, :start], self.of_prompt)[-1]
+        first = self.logits(trial, text.ids[:, :start])[-1]
         if not self.is_best(first, place=0):
             return False
 
-        rows = self.logits(trial, text.ids, self.whole)[start - 1 :]  # [N, V]
+        rows = self.logits(trial, text.ids)[start - 1 :]  # [N, V]
         if not np.array_equal(rows[0], first) and not self.is_near(rows[0], first, place=0):
             # A token of the prompt sees later ones. So each token needs a pass that ends before it.
             rows = np.array([first, *self.steps(trial)])
         if len(rows) < len(text.tokens):  # a step gave another token
             return False
+        right = self.right["logits"][0, start - 1 :]
+        changes = False
         for place, logits in enumerate(rows):
             if not self.is_best(logits, place):
                 return False
-        changes = [
-            not self.is_near(row, self.right(place), place) for place, row in enumerate(rows)
-        ]
-        return any(changes)
+            changes = changes or not self.is_near(logits, right[place], place)
+        return changes
 
-    def right(self, place: int) -> Array:
-        return self.whole["logits"][0, len(self.text.prompt) - 1 + place]
-
-    def logits(self, trial: Trial, ids: Array, without_mistakes: Tape) -> Array:  # -> [T, V]
-        logits = compute_activation(
-            "logits", self.text.model32, ids, {}, trial.planted, without_mistakes
-        )
-        return logits[0]
+    def logits(self, trial: Trial, ids: Array) -> Array:  # -> [T, V]
+        tape = compute_activations(self.text.model32, ids, given={}, planted=trial.planted)
+        return tape["logits"][0]
 
     def steps(self, trial: Trial) -> list[Array]:
         """The logits of each token after the first, up to the first that is not theirs."""
@@ -459,8 +446,7 @@ class Reader:
         start = len(self.text.prompt)
         for place in range(1, len(self.text.tokens)):
             ids = self.text.ids[:, : start + place]
-            tape = compute_activations(self.text.model32, ids, {}, trial.planted)
-            rows.append(tape["logits"][0, -1])
+            rows.append(self.logits(trial, ids)[-1])
             if not self.is_best(rows[-1], place):
                 break
         return rows

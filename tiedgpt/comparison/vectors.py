@@ -290,7 +290,7 @@ def planted(model: GPT2, ids: Array, start: int = 0) -> Iterator[tuple[str, dict
     if start:
         mistakes = [*mistakes_of_steps(start), *mistakes]
     trials = [trial for trial in trials_of(mistakes, names, names) if trial.scope <= Scope.KIND]
-    for trial in sorted(trials, key=lambda trial: trial.number):
+    for trial in trials:
         yield f"{trial.start}: yours {trial.sentence}", dict(trial.planted)
 
 
