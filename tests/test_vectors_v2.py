@@ -14,10 +14,12 @@ from support.commands import assert_one_error_line
 from support.node import run_node
 
 from tiedgpt import TiedGPTError, generate, loss_and_gradients
-from tiedgpt.comparison.places import compute_activations
+from tiedgpt.comparison.mistakes import MISTAKES
+from tiedgpt.comparison.places import all_places, compute_activations
 from tiedgpt.comparison.tokenizer_mistakes import DECODERS, ENCODERS, Vocabulary
 from tiedgpt.comparison.training_mistakes import wrong_batches, wrong_gradients, wrong_updates
 from tiedgpt.comparison.vectors import DIRECTORY, Vectors, judge, planted
+from tiedgpt.gpt2.run import activation_shapes
 from tiedgpt.testing import assert_vectors
 
 VECTORS = Vectors(DIRECTORY)
@@ -204,7 +206,7 @@ def test_a_cache_that_counts_positions_from_0_is_named():
         assert sentence in report["mistakes"]["steps"]
 
 
-def forward_answers(sentence, wrong_of):
+def greedy_with(wrong_of):
     """The greedy answers of the tied model with a mistake, each token by a pass of its own."""
     answers = {}
     for case in of_kind("greedy"):
@@ -222,23 +224,23 @@ def forward_answers(sentence, wrong_of):
 @pytest.mark.slow
 def test_most_mistakes_are_named_from_40_greedy_tokens():
     """All that change a token beyond rounding are a defect, and at least 50 are named."""
-    model = VECTORS.models["tied"]
-    ids = np.array([CASES["logits/tied"]["given"]["ids"][0]])
+    names = activation_shapes(VECTORS.models["tied"].config)
     named, unnamed, same = [], [], []
-    for sentence, wrong in planted(model, ids):
-        if sentence.endswith("in every layer") and ", everywhere" in sentence:
-            continue
-        answers = forward_answers(sentence, wrong)
+    for mistake in MISTAKES:
+        answers = greedy_with(all_places(mistake, [*names, "logits"]))
         if all(answers[name] == RIGHT[name] for name in answers):
-            same.append(sentence)
+            same.append(mistake.sentence)
             continue
         report = judge(answers)
-        assert report["wrong"] > 0, sentence
-        if any(sentence == line for line in report["mistakes"]["greedy"]):
-            named.append(sentence)
+        assert report["wrong"] > 0, mistake.sentence
+        found = report["mistakes"]["greedy"]
+        if any(mistake.sentence in line for line in found):
+            named.append((mistake.sentence, len(found)))
         else:
-            unnamed.append(sentence)
-    print(f"\n{len(named)} are named; not named: {unnamed}; the same tokens: {same}")
+            unnamed.append(mistake.sentence)
+    alone = sum(count == 1 for _, count in named)
+    print(f"\n{len(named)} are named, {alone} of them alone")
+    print(f"not named: {unnamed}\nthe same tokens: {same}")
     assert len(named) >= 50
     assert not unnamed
 
