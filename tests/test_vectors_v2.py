@@ -60,8 +60,9 @@ def test_json_and_safetensors_are_the_same():
 def test_what_is_expected_is_right():
     report = judge(RIGHT)
     assert [case["status"] for case in report["cases"]] == ["right"] * len(CASES), report
-    assert report["sentence"] == f"0 of {len(CASES)} cases were not given; none of the other " + (
-        f"{len(CASES)} is wrong"
+    count = len(CASES)
+    assert report["sentence"] == (
+        f"not given: 0 of {count} cases; right: {count}, tie-break: 0, wrong: 0"
     )
 
 
@@ -277,7 +278,7 @@ def test_half_of_the_gradient_is_missing():
 def test_one_right_answer_is_enough_and_the_rest_is_said():
     report = judge({"logits/tied": RIGHT["logits/tied"]})
     assert (report["right"], report["wrong"], report["not_given"]) == (1, 0, len(CASES) - 1)
-    assert report["sentence"].startswith(f"{len(CASES) - 1} of {len(CASES)} cases were not given; ")
+    assert report["sentence"].startswith(f"not given: {len(CASES) - 1} of {len(CASES)} cases; ")
 
 
 @pytest.mark.parametrize(
@@ -334,7 +335,7 @@ def test_decoded_bytes_are_an_answer():
 def test_the_assertion():
     assert_vectors({"logits/tied": RIGHT["logits/tied"]})
     wrong = np.array(RIGHT["logits/tied"]) * 2
-    with pytest.raises(AssertionError, match="of the other 1, 1 are wrong"):
+    with pytest.raises(AssertionError, match="right: 0, tie-break: 0, wrong: 1"):
         assert_vectors({"logits/tied": wrong})
     with pytest.raises(TiedGPTError, match="there are no answers"):
         assert_vectors({})
@@ -348,7 +349,7 @@ def test_the_command(run, tmp_path):
     path.write_text(json.dumps(RIGHT))
     code, out, err = run("compare", "--vectors", str(path))
     assert (code, err) == (0, "")
-    assert out.endswith(f"none of the other {len(CASES)} is wrong\n")
+    assert out.endswith(f"right: {len(CASES)}, tie-break: 0, wrong: 0\n")
     wrong = {"encode/split/1": [1], "logits/tied": RIGHT["logits/tied"]}
     path.write_text(json.dumps(wrong))
     code, out, _ = run("compare", "--vectors", str(path))

@@ -480,14 +480,14 @@ def sentence_of(verdict: Verdict, text: Text, departures: Sequence[Departure]) -
         largest = max(departures, key=lambda departure: departure["gap"] / departure["rounding"])
         return (
             f"{start}tie-break: {len(departures)} of {tokens} differ, by a gap that rounding to "
-            f"{text.precision} can close; the widest is {largest['gap']:.2g} at "
-            f"tokens[{largest['place']}], where rounding can do {largest['rounding']:.2g}"
+            f"{text.precision} can close; the widest is {largest['gap']:.1e} at "
+            f"tokens[{largest['place']}], where rounding can do {largest['rounding']:.1e}"
         )
     first = first_defect(departures)
     return (
         f"{start}defect: tokens[{first['place']}] is {first['token']}, this model takes "
-        f"{first['ours']}; the gap is {first['gap']:.2g}, rounding to {text.precision} can do "
-        f"{first['rounding']:.2g}; {first['token']} has rank {first['rank']}"
+        f"{first['ours']}; the gap is {first['gap']:.1e}, rounding to {text.precision} can do "
+        f"{first['rounding']:.1e}; {first['token']} has rank {first['rank']}"
     )
 
 

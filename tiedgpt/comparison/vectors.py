@@ -173,14 +173,10 @@ def report_of(cases: list[Case], reports: list[CaseReport]) -> VectorsReport:
     counts = dict.fromkeys(("right", "tie-break", "wrong", "not given"), 0)
     for report in reports:
         counts[report["status"]] += 1
-    given = len(reports) - counts["not given"]
-    sentence = f"{counts['not given']} of {len(reports)} cases were not given; "
-    if counts["wrong"]:
-        sentence += f"of the other {given}, {counts['wrong']} are wrong"
-    else:
-        sentence += f"none of the other {given} is wrong"
-    if counts["tie-break"]:
-        sentence += f", and {counts['tie-break']} are a tie-break"
+    sentence = (
+        f"not given: {counts['not given']} of {len(reports)} cases; right: {counts['right']}, "
+        f"tie-break: {counts['tie-break']}, wrong: {counts['wrong']}"
+    )
     return VectorsReport(
         cases=reports,
         right=counts["right"],
