@@ -9,7 +9,7 @@ from ..errors import check_file_name, one_line
 from .output import fill
 from .tables import Cells, print_table
 
-MOST_MISTAKES = 5  # that are printed for each kind of case; --json has all
+MOST_MISTAKES = 5  # that are printed for each group of cases; --json has all
 
 
 def run(args: argparse.Namespace) -> None:
@@ -33,11 +33,11 @@ def print_report(report: VectorsReport) -> None:
     for case in report["cases"]:
         if case["sentence"]:
             print(fill(one_line(f"{case['name']}: {case['sentence']}")))
-    for kind, mistakes in report["mistakes"].items():
+    for group, mistakes in report["mistakes"].items():
         if not mistakes:
-            print(fill(f"{kind}: none of the known mistakes gives these answers"))
+            print(fill(f"{group}: none of the known mistakes gives these answers"))
         for sentence in mistakes[:MOST_MISTAKES]:
-            print(fill(f"{kind}: {sentence}"))
+            print(fill(f"{group}: {sentence}"))
         if len(mistakes) > MOST_MISTAKES:
-            print(f"{kind}: or {len(mistakes) - MOST_MISTAKES} other mistakes (--json lists them)")
+            print(f"{group}: or {len(mistakes) - MOST_MISTAKES} other mistakes (--json lists them)")
     print(fill(report["sentence"]))

@@ -71,7 +71,7 @@ class VectorsReport(TypedDict):
     wrong: int
     not_given: int
     sentence: str
-    mistakes: dict[str, list[str]]  # a kind -> the mistakes that give all its answers
+    mistakes: dict[str, list[str]]  # a group with a wrong answer -> what gives all its answers
 
 
 @dataclass(frozen=True)
@@ -166,10 +166,6 @@ def judge(answers: Mapping[str, Any], directory: Path = DIRECTORY) -> VectorsRep
             reports.append(judge_case(vectors, case, answers[name]))
         else:
             reports.append(CaseReport(name=name, status="not given", sentence="", mistakes=[]))
-    return report_of(vectors.cases, reports)
-
-
-def report_of(cases: list[Case], reports: list[CaseReport]) -> VectorsReport:
     counts = dict.fromkeys(("right", "tie-break", "wrong", "not given"), 0)
     for report in reports:
         counts[report["status"]] += 1
@@ -184,22 +180,64 @@ def report_of(cases: list[Case], reports: list[CaseReport]) -> VectorsReport:
         wrong=counts["wrong"],
         not_given=counts["not given"],
         sentence=sentence,
-        mistakes=common_mistakes(cases, reports),
+        mistakes=common_mistakes(vectors, reports, answers),
     )
 
 
-def common_mistakes(cases: list[Case], reports: list[CaseReport]) -> dict[str, list[str]]:
-    """For each kind with wrong answers: the mistakes that each of the wrong answers may have."""
+def group_of(case: Case) -> str:
+    """The cases in which one mistake shows: all texts of a tokenizer, or of a model's greedy."""
+    if case["kind"] in ("encode", "decode"):
+        return case["kind"]
+    if case["kind"] == "greedy":
+        return f"greedy/{case['given']['model']}"
+    return case["name"]
+
+
+def common_mistakes(
+    vectors: Vectors, reports: list[CaseReport], answers: Mapping[str, Any]
+) -> dict[str, list[str]]:
+    """For each group with a wrong answer: the mistakes that give all answers of the group.
+
+    A right answer excludes the mistakes that would have given another one.
+    """
     common: dict[str, list[str]] = {}
-    for case, report in zip(cases, reports, strict=True):
-        if report["status"] != "wrong":
-            continue
-        kind = case["kind"]
-        if kind not in common:
-            common[kind] = report["mistakes"]
-        else:
-            common[kind] = [each for each in common[kind] if each in report["mistakes"]]
+    for status in ("wrong", "right"):  # the wrong ones first, because they name few
+        for case, report in zip(vectors.cases, reports, strict=True):
+            group = group_of(case)
+            if report["status"] != status or (status == "right" and not common.get(group)):
+                continue
+            mistakes = report["mistakes"]
+            if status == "right":
+                mistakes = mistakes_of_right(vectors, case, answers[case["name"]])
+            others = common.get(group, mistakes)
+            common[group] = [each for each in others if each in mistakes]
     return common
+
+
+def mistakes_of_right(vectors: Vectors, case: Case, answer: Any) -> list[str]:
+    """The mistakes that give a right answer, too."""
+    given = case["given"]
+    if case["kind"] == "encode":
+        return wrong_encoders(vectors.tokenizers[given["vocabulary"]], given["text"], answer)
+    if case["kind"] == "decode":
+        tokenizer = vectors.tokenizers[given["vocabulary"]]
+        return wrong_decoders(tokenizer, given["ids"], tokenizer.decode(given["ids"]))
+    report = compare_tokens(
+        vectors.models[given["model"]], given["prompt"], as_ids(case, answer), greedy=True
+    )
+    return report["mistakes"]
+
+
+def wrong_encoders(tokenizer: Tokenizer, text: str, ids: Any) -> list[str]:
+    """The mistakes with which a text has these ids."""
+    vocabulary = Vocabulary(tokenizer)
+    ids = list(ids)
+    return [f"yours {sentence}" for sentence, f in ENCODERS.items() if f(vocabulary, text) == ids]
+
+
+def wrong_decoders(tokenizer: Tokenizer, ids: list[int], text: str) -> list[str]:
+    """The mistakes with which ids have this text."""
+    return [f"yours {sentence}" for sentence, f in DECODERS.items() if f(tokenizer, ids) == text]
 
 
 # A case
@@ -358,8 +396,7 @@ def judge_encode(vectors: Vectors, case: Case, answer: Any) -> CaseReport:
     expected = tokenizer.encode(text, special="token")
     if ids == expected:
         return right(case)
-    vocabulary = Vocabulary(tokenizer)
-    found = [f"yours {sentence}" for sentence, f in ENCODERS.items() if f(vocabulary, text) == ids]
+    found = wrong_encoders(tokenizer, text, ids)
     return wrong(case, f"{short_repr(text)} is {short_repr(ids)}, expected {expected}", found)
 
 
@@ -376,7 +413,7 @@ def judge_decode(vectors: Vectors, case: Case, answer: Any) -> CaseReport:
     expected = tokenizer.decode(ids)
     if text == expected:
         return right(case)
-    found = [f"yours {sentence}" for sentence, f in DECODERS.items() if f(tokenizer, ids) == text]
+    found = wrong_decoders(tokenizer, ids, text)
     return wrong(case, f"{ids} is {short_repr(text)}, expected {short_repr(expected)}", found)
 
 

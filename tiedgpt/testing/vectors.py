@@ -21,6 +21,6 @@ def assert_vectors(answers: Mapping[str, Any]) -> None:
     for case in report["cases"]:
         if case["status"] == "wrong":
             lines.append(f"{case['name']}: {case['sentence']}")
-    for kind, mistakes in report["mistakes"].items():
-        lines += [f"{kind}: {sentence}" for sentence in mistakes]
+    for group, mistakes in report["mistakes"].items():
+        lines += [f"{group}: {sentence}" for sentence in mistakes]
     raise AssertionError("\n".join(lines))
