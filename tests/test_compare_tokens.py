@@ -159,6 +159,14 @@ def test_a_tie_is_a_tie_break():
     assert 0 < departure["rounding"] < 1e-2
 
 
+def test_equal_logits_are_a_tie():
+    parameters = {name: 0 * array for name, array in TWO_LAYERS.parameters.items()}
+    model = GPT2(TWO_LAYERS.config, parameters)
+    report = compare_tokens(model, [1, 2], [3, 4], trials=0)
+    assert report["verdict"] == "tie-break"
+    assert [departure["gap"] for departure in report["departures"]] == [0, 0]
+
+
 def test_a_gap_that_is_wider_than_rounding_is_a_defect():
     """The same model, with one number moved by more than rounding can do."""
     prompt = some_prompt(TWO_LAYERS, seed=0)
@@ -356,6 +364,8 @@ def test_drawn_tokens_are_refused(seed):
         ([5000], [1], {}, "token id 5000 is outside"),
         ([0] * 38, [1], {}, "the input has 38 tokens, more than the model's context of 37"),
         ([1], [1], {"precision": "int8"}, "quantised weights .* are not judged"),
+        ([1], [1], {"precision": ["float32"]}, "precision must be one of"),
+        ([1], [1], {"greedy": "yes"}, "greedy must be True or None"),
         ([1], [1], {"trials": -1}, "trials must be a whole number"),
     ],
 )

@@ -291,6 +291,8 @@ def test_one_right_answer_is_enough_and_the_rest_is_said():
         ({"logits/tied": [[None, "a"]]}, "logits/tied: expected numbers"),
         ({"greedy/tied/1": [1.5]}, "expected a list of whole numbers"),
         ({"encode/split/1": "a1"}, "expected a list of whole numbers"),
+        ({"encode/split/1": [[1], [1, 2]]}, "expected a list of whole numbers"),
+        ({"decode/1": None}, "expected a list of whole numbers"),
         ({"decode/1": [300]}, "expected a text, or a list of its bytes"),
     ],
 )
@@ -305,6 +307,7 @@ def test_wrong_answers_of_another_kind_are_refused(answers, message):
         ("logits/tied", [[1.0]], "the shape is (1, 1), expected (2, 9, 67)"),
         ("steps/tied", [], "the shape is (0,), expected (4, 67)"),
         ("greedy/tied/1", [1, 2], "there are 2 tokens, expected 40"),
+        ("greedy/tied/1", [999] * 40, "999 is no token: the vocabulary has 67"),
         ("gradient/tied/wte.weight", [[math.nan]], "the shape is (1, 1), expected (67, 24)"),
         ("encode/split/1", [], "'11 111' is []"),
     ],

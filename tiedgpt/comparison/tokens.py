@@ -102,13 +102,15 @@ def compare_tokens(
     """
     if not isinstance(model, GPT2):
         raise ArgumentError(f"the model must be a GPT2, got {short_repr(model)}")
-    if precision not in SLACK_OF:
+    if precision not in tuple(SLACK_OF):
         raise ArgumentError(
             f"precision must be one of {', '.join(SLACK_OF)}, got {short_repr(precision)}; "
             f"{QUANTISED}"
         )
     if greedy is False:
         raise ArgumentError(DRAWN)
+    if greedy not in (True, None):
+        raise ArgumentError(f"greedy must be True or None, got {short_repr(greedy)}")
     if trials is not None:
         trials = COUNT.check("trials", trials)
     prompt = check_prompt_ids(prompt_ids, model.config)
@@ -477,7 +479,7 @@ def sentence_of(verdict: Verdict, text: Text, departures: Sequence[Departure]) -
     if verdict == "identical":
         return f"{start}identical: the {tokens} are those that this model takes"
     if verdict == "tie-break":
-        largest = max(departures, key=lambda departure: departure["gap"] / departure["rounding"])
+        largest = max(departures, key=lambda departure: departure["gap"])
         return (
             f"{start}tie-break: {len(departures)} of {tokens} differ, by a gap that rounding to "
             f"{text.precision} can close; the widest is {largest['gap']:.1e} at "

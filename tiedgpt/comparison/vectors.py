@@ -283,7 +283,10 @@ def as_numbers(case: Case, answer: Any) -> Array:
 
 def as_ids(case: Case, answer: Any) -> list[int]:
     """The answer as a list of whole numbers. An empty list is one."""
-    array = np.asarray(answer)
+    try:
+        array = np.asarray(answer)
+    except ValueError:  # lists of unequal lengths
+        array = np.asarray(None)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ArgumentError(
             f"{case['name']}: expected a list of whole numbers, got {short_repr(answer)}"
@@ -378,6 +381,11 @@ def judge_greedy(vectors: Vectors, case: Case, answer: Any) -> CaseReport:
     count = case["given"]["tokens"]
     if len(tokens) != count:
         return wrong(case, f"there are {len(tokens)} tokens, expected {count}")
+    outside = [token for token in tokens if not 0 <= token < model.config.vocab_size]
+    if outside:
+        return wrong(
+            case, f"{outside[0]} is no token: the vocabulary has {model.config.vocab_size}"
+        )
     report = compare_tokens(model, case["given"]["prompt"], tokens, greedy=True, trials=0)
     if report["verdict"] == "identical":
         return right(case)
