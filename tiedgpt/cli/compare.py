@@ -71,6 +71,8 @@ def run(args: argparse.Namespace) -> None:
     if args.vectors is not None:
         if args.model is not None or args.head is not None:
             raise ArgumentError("--vectors has models of its own: leave out --model and --head")
+        if args.trials is not None:
+            raise ArgumentError("--vectors plants all known mistakes: leave out --trials")
         compare_vectors.run(args)
         return
     run_arrays(args)

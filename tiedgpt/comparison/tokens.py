@@ -161,8 +161,8 @@ class Text:
     given: int  # their number before the context ended
     precision: str
     logits: Array  # [N, V] in float64: row n is what `tokens[n]` was chosen from
-    rounding: Array  # [N]: how far rounding can move the gap of two logits
-    roundings: dict[str, Array]  # the same for each coarser precision
+    rounding: Array  # [N]: how far rounding to `precision` can move the gap of two logits
+    rounding32: Array  # [N]: the same in float32
 
     @property
     def ids(self) -> Array:  # [1, T + N - 1]
@@ -177,11 +177,11 @@ class Text:
         model32 = model.astype(np.float32)
         first = len(prompt) - 1  # the row that predicts the first token
         logits = check_logits(model.astype(np.float64)(ids)[0, first:])
-        precisions = list(SLACK_OF)
-        roundings = {}
-        for name in precisions[precisions.index(precision) :]:
-            roundings[name] = rounding_of(model32, ids, logits, name, first)
-        if not np.isfinite(roundings[precision]).all():
+        rounding32 = rounding_of(model32, ids, logits, "float32", first)
+        rounding = rounding32
+        if precision != "float32":
+            rounding = rounding_of(model32, ids, logits, precision, first)
+        if not np.isfinite(rounding).all():
             raise ArgumentError(
                 f"{precision} cannot hold the activations of this model on this text: they "
                 "become infinite"
@@ -193,9 +193,14 @@ class Text:
             given=given,
             precision=precision,
             logits=logits,
-            rounding=roundings[precision],
-            roundings=roundings,
+            rounding=rounding,
+            rounding32=rounding32,
         )
+
+    def rounding_to(self, precision: str) -> Array:  # -> [N]
+        """How far rounding to another precision could move the gap of two logits."""
+        first = len(self.prompt) - 1
+        return rounding_of(self.model32, self.ids, self.logits, precision, first)
 
 
 def to_precision(x: Array, precision: str) -> Array:
@@ -455,7 +460,7 @@ class Reader:
 
     def is_near(self, logits: Array, others: Array, place: int) -> bool:
         """Whether the logits differ by float32's rounding alone. nan is near nan."""
-        tolerance = float(self.text.roundings.get("float32", self.text.rounding)[place])
+        tolerance = float(self.text.rounding32[place])
         return np.allclose(logits, others, rtol=1e-5, atol=tolerance, equal_nan=True)
 
     def is_best(self, logits: Array, place: int) -> bool:  # logits [V]
@@ -520,9 +525,10 @@ def defect_notes(text: Text, departures: Sequence[Departure], search: Search) ->
         notes.append(f"{tried} none gives these tokens: give the logits")
     if search.tried < search.all:
         notes.append(not_planted(search))
-    for precision, rounding in text.roundings.items():
-        gaps_close = [departure["gap"] <= rounding[departure["place"]] for departure in departures]
-        if precision != text.precision and all(gaps_close):
+    precisions = list(SLACK_OF)
+    for precision in precisions[precisions.index(text.precision) + 1 :]:
+        rounding = text.rounding_to(precision)
+        if all(departure["gap"] <= rounding[departure["place"]] for departure in departures):
             notes.append(
                 f"in {precision} this would be a tie-break: say so if yours computes in it"
             )

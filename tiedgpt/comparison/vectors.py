@@ -10,7 +10,7 @@ What is right is computed anew, by our model in float64. Float32 tells how large
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -119,6 +119,12 @@ class Vectors:
         return {name: read_tokenizer(self.directory / folder) for name, folder in folders.items()}
 
 
+@cache
+def opened(directory: Path) -> Vectors:
+    """The reference values of a directory, which are read once."""
+    return Vectors(directory)
+
+
 def read_answers(path: Path) -> dict[str, Any]:
     """A port's answers: arrays of an .npz or a .safetensors file; a JSON object has texts, too.
 
@@ -150,7 +156,7 @@ def judge(answers: Mapping[str, Any], directory: Path = DIRECTORY) -> VectorsRep
 
     Raises ArgumentError if there are none, and for a name that is no case.
     """
-    vectors = Vectors(directory)
+    vectors = opened(directory)
     names = [case["name"] for case in vectors.cases]
     if not isinstance(answers, Mapping) or not answers:
         raise ArgumentError("there are no answers: expected at least one, under a case's name")
