@@ -307,7 +307,7 @@ def test_a_defect_in_float32_may_be_a_tie_in_bfloat16():
 def test_mistakes_that_give_these_tokens_are_named_and_no_other():
     prompt = some_prompt(SHAKESPEARE, seed=0)
     tokens = greedy(SHAKESPEARE, prompt, 10)
-    report = compare_tokens(SHAKESPEARE, prompt, tokens)
+    report = compare_tokens(SHAKESPEARE, prompt, tokens, trials=40)
     line = "mlp.0.post: yours is the exact gelu (erf), in every layer"
     with_gelu = greedy_of(SHAKESPEARE, prompt, 10, gelu=exact_gelu)
     assert (line in report["mistakes"]) == (with_gelu == tokens)
@@ -351,7 +351,7 @@ def test_tokens_after_the_context_are_not_judged():
 def test_drawn_tokens_are_refused(seed):
     tokens = list(tiedgpt.generate(SHAKESPEARE, PROMPT, 40, seed=seed))
     with pytest.raises(TiedGPTError, match="as in a text drawn at temperature"):
-        compare_tokens(SHAKESPEARE, PROMPT, tokens)
+        compare_tokens(SHAKESPEARE, PROMPT, tokens, trials=0)
     report = compare_tokens(SHAKESPEARE, PROMPT, tokens, greedy=True, trials=0)
     assert report["verdict"] == "defect"
     with pytest.raises(TiedGPTError, match="drawn tokens are not judged"):
@@ -458,7 +458,7 @@ def write(tmp_path, document):
 
 
 def command(path, *flags):
-    return "compare", "-m", "shakespeare-tied", "--tokens", path, *flags
+    return "compare", "-q", "-m", "shakespeare-tied", "--tokens", path, *flags
 
 
 def test_what_generate_prints_is_judged(run, tmp_path):
@@ -468,7 +468,7 @@ def test_what_generate_prints_is_judged(run, tmp_path):
     assert (code, err) == (0, "")
     assert report.startswith("identical: the 9 tokens are those that this model takes\n")
     assert "these tokens cannot tell: " in report
-    code, out, _ = run(*command(write(tmp_path, out), "--json"))
+    code, out, _ = run(*command(write(tmp_path, out), "--json", "--trials", "2"))
     assert code == 0
     assert json.loads(out)["verdict"] == "identical"
 
@@ -476,10 +476,10 @@ def test_what_generate_prints_is_judged(run, tmp_path):
 def test_a_text_with_a_wrong_word_is_a_defect(run, tmp_path):
     text = TOKENIZER.decode(greedy(SHAKESPEARE, PROMPT, 9)).replace("tell", "kill")
     path = write(tmp_path, {"prompt": "ROMEO:", "text": text})
-    code, out, _ = run(*command(path))
+    code, out, _ = run(*command(path, "--trials", "2"))
     assert code == 1
     assert "defect: tokens[3] is " in out
-    code, out, _ = run(*command(path, "--json"))
+    code, out, _ = run(*command(path, "--json", "--trials", "2"))
     assert code == 1
     report = json.loads(out)
     assert report["verdict"] == "defect"
@@ -489,7 +489,7 @@ def test_a_text_with_a_wrong_word_is_a_defect(run, tmp_path):
 def test_a_tie_break_has_a_code_of_its_own(run, tmp_path):
     second = int(np.argsort(SHAKESPEARE(PROMPT)[-1])[-2])
     path = write(tmp_path, {"prompt_ids": PROMPT, "ids": [second]})
-    assert run(*command(path))[0] == 1
+    assert run(*command(path, "--trials", "2"))[0] == 1
     wte = SHAKESPEARE.W_E.copy()
     best = int(np.argmax(SHAKESPEARE(PROMPT)[-1]))
     wte[second] = wte[best]
@@ -497,7 +497,8 @@ def test_a_tie_break_has_a_code_of_its_own(run, tmp_path):
     tiedgpt.save_model(model, TOKENIZER, tmp_path / "tie")
     larger = max(best, second)
     path = write(tmp_path, {"prompt_ids": PROMPT, "ids": [larger]})
-    code, out, _ = run("compare", "-m", str(tmp_path / "tie"), "--tokens", path)
+    tie = str(tmp_path / "tie")
+    code, out, _ = run("compare", "-m", tie, "--tokens", path, "--trials", "2")
     assert code == 3
     assert "tie-break: 1 of 1 token differ" in out
 

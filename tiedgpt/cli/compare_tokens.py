@@ -17,7 +17,7 @@ from .output import fill, quoted_token
 from .tables import Cells, print_table
 
 EXIT_CODES = {"identical": 0, "defect": 1, "tie-break": 3}
-LONG = 20.0  # seconds of planting mistakes from which a note says how long it takes
+LONG = 60.0  # seconds of planting mistakes from which a note says how long it takes
 TIMED = 5  # mistakes after which their time is known
 MOST_ROWS = 10  # departures, and mistakes, that are printed; --json has all
 
