@@ -207,9 +207,18 @@ def test_a_cache_that_counts_positions_from_0_is_named():
         assert sentence in report["mistakes"]["steps/tied"]
 
 
-# With these, the greedy texts are those of a right GPT-2. The first four change nothing in a tied
-# GPT-2, and the bias of the keys changes no logit.
-SAME_TEXTS = []
+# With these, the likeliest tokens are those of a right GPT-2, whatever the text is: they change
+# nothing in a tied GPT-2, or all scores of a query, or all logits, or the activations alone.
+SAME_TEXTS = [
+    "is gelu_new, the approximation with tanh",
+    "has a layer norm with epsilon 1e-05",
+    "scales the scores by 1 / sqrt(n_embd / n_head)",
+    "is the tied head, wte",
+    "lacks the bias of the keys",
+    "is softmax(logits)",
+    "is log_softmax(logits)",
+    "has the folded and centred weights that TransformerLens's HookedTransformer makes by default",
+]
 
 
 def greedy_with(wrong_of, case):
