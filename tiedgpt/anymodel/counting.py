@@ -5,22 +5,15 @@ from math import prod
 from typing import Any
 
 from ..checkpoints.safetensors import FLOATS, Tensor
-from ..errors import Range
+from .kinds import ModelClass, all_buffers
+from .matrices import SIZE, Matrices, matrix_shape
 
 Report = dict[str, Any]
 
-SIZE = Range(1, 2**31 - 1)
-# The names of the width of both matrices in config.json. The first one that is there holds.
-WIDTHS = ("word_embed_proj_dim", "embedding_size", "hidden_size", "n_embd", "d_model")
-# Stored, but no parameters: the buffers in the files of transformers 5.24, of all kinds. Ernie and
-# Laguna have parameters of the same name, in moe_statics and experts.
-BUFFER = re.compile(
-    r"(masked_bias|causal_mask|rope\.freqs|inv_freq|position_ids|layer_scalar|act_fn\.(beta|eps)"
-    r"|_integer|_scaling_factor|\.(shift|x_min|x_max)"
-    r"|(?<!moe_statics\.)(?<!experts\.)e_score_correction_bias|(gate|router)\.expert_bias"
-    r"|slope_rate|(query|key|diagonal)_decay|global_(mean|invstd))$"
-)
-CAUSAL_MASK = re.compile(r"(attn|attention)\.bias$")  # with four axes, in older files
+# Stored in older files, and in those of other programs, but no parameters: masks, tables of angles.
+# (What transformers stores today is measured: kinds.json.)
+OLD_BUFFER = re.compile(r"(masked_bias|causal_mask|rope\.freqs|inv_freq|position_ids)$")
+CAUSAL_MASK = re.compile(r"(attn|attention)\.bias$")  # with four axes
 
 # Kinds whose layers are those of Llama -> what is different: biases of q, k and v; gains of the
 # norms of q and k; the number of norms of a layer.
@@ -41,41 +34,57 @@ HEAD_DIM_IS_OPTIONAL = ("llama", "mistral", "phi3", "smollm3", "qwen2")
 KV_HEADS_ARE_OPTIONAL = ("llama", "phi3")
 
 
-def text_config(config: dict[str, Any]) -> dict[str, Any]:
-    """The fields of the language model in a model of texts and images; empty without one."""
-    nested = config.get("text_config")
-    return nested if isinstance(nested, dict) else {}
-
-
-def matrix_shape(config: dict[str, Any]) -> tuple[int, int] | None:
-    """The [V, D] of both matrices by config.json; None if it does not say."""
-    fields = config | text_config(config)
-    V: Any = fields.get("vocab_size")
-    D: Any = next((fields[name] for name in WIDTHS if fields.get(name) is not None), None)
-    if V in SIZE and D in SIZE:
-        return V, D
-    return None
-
-
-def count_stored(tensors: dict[str, Tensor], matrices: list[Tensor]) -> Report | None:
+def count_stored(
+    tensors: dict[str, Tensor], matrices: Matrices, known: ModelClass | None
+) -> Report | None:
     """The counts of a model from its tensors; None if they are not known.
 
-    matrices: the embedding, the head or both; none if that is not known. The numbers of a quantised
-    model are packed, so that shapes do not count them.
+    known: the class of the model, None if it was not measured. The numbers of a quantised model are
+    packed, so that shapes do not count them.
     """
-    if not matrices:
+    if not matrices.stored or matrices.quantised:
         return None
+    if known is not None and not known.is_counted:
+        return None
+    if matrices.name_set is None:
+        known = None
     total = 0
+    of_matrices = {matrix.name for matrix in matrices.stored}
     for name, tensor in tensors.items():
-        if BUFFER.search(name) or (CAUSAL_MASK.search(name) and len(tensor.shape) == 4):
+        if name in of_matrices or is_buffer(name, tensor, matrices, known):
+            continue
+        if known is not None and known.copies.get(name) in tensors:
             continue
         if tensor.dtype not in FLOATS:
             return None
         total += prod(tensor.shape)
-    size = prod(matrices[0].shape)
-    if len(matrices) == 2:
-        total -= size
-    return counts(total, size)
+    sizes = {prod(matrix.shape) for matrix in matrices.stored}
+    if len(sizes) > 1:  # an embedding and a head of different shapes can never be one
+        both = sum(prod(matrix.shape) for matrix in matrices.stored)
+        return counts(total + both, 0)
+    size = sizes.pop()
+    # The head is one more matrix. An encoder and a decoder may have one each, too.
+    more = max(len(matrices.stored), 2) - 1
+    return counts(total + size, more * size)
+
+
+def is_buffer(name: str, tensor: Tensor, matrices: Matrices, known: ModelClass | None) -> bool:
+    """Whether a stored tensor is no parameter."""
+    if OLD_BUFFER.search(name) or (CAUSAL_MASK.search(name) and len(tensor.shape) == 4):
+        return True
+    if known is None or matrices.name_set is None:
+        return pattern(name) in all_buffers()
+    usual, there = known.prefixes[matrices.name_set]
+    return pattern(usual + name.removeprefix(there)) in known.buffers
+
+
+def pattern(name: str) -> str:
+    """A name of a tensor with N in place of each number.
+
+    >>> pattern("h.11.attn.masked_bias")
+    'h.N.attn.masked_bias'
+    """
+    return re.sub(r"(?<=\.)\d+(?=\.|$)", "N", name)
 
 
 def count_like_llama(config: dict[str, Any]) -> Report | None:
@@ -123,7 +132,7 @@ def sizes_like_llama(config: dict[str, Any]) -> tuple[int, int, int, int, int] |
 
 
 def counts(tied: int, matrix: int) -> Report:
-    """The parameters "tied" and "untied", their bytes, and the "difference", which is one matrix.
+    """The parameters "tied" and "untied", their bytes, and the "difference": `matrix`.
 
     >>> report = counts(tied=124_439_808, matrix=38_597_376)
     >>> report["untied"]["total"], report["more_percent"], report["less_percent"]
