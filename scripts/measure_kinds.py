@@ -5,15 +5,15 @@
     python scripts/measure_kinds.py heads DIR     # with both: the classes without a head
     python scripts/measure_kinds.py write DIR     # with 5: kinds.json, and the table of head.py
 
-Of each class with an output matrix, in all of transformers' Auto mappings, a small model is made and
-saved. Then its files are changed, and it is loaded again: each matrix alone, both, equal or not,
+Of each class with an output matrix, in all of transformers' Auto mappings, a small model is made
+and saved. Then its files are changed, and it is loaded again: each matrix alone, both, equal or not,
 beside each flag, by each set of names. What is in memory then is written to a file of DIR for this
 class, so that a run that was ended goes on where it was. A class that cannot be made small is left
 out, with the reason.
 
 Matrices: the token embedding, the output matrix, and those of the encoder and the decoder. A state
-of the files is a word with a letter for each matrix, "." for one that is not there: of "ab" both are
-there and differ, "aa" are equal, "a." is the first alone. A reading is a word, too: "ab"; "a?" if
+of the files is a word with a letter for each matrix, "." for one that is not there: of "ab" both
+are there and differ, "aa" are equal, "a." is the first alone. A reading is a word, too: "ab"; "a?" if
 the second is random; "a0" if the second is the first one (matrix 0); "!" for an error.
 """
 
@@ -296,14 +296,10 @@ def matrix_keys(model: Any) -> list[str]:
 def token_embedding(model: Any, head: Any) -> Any:
     """The parameter that tokens are looked up in. Raises ValueError if it is not clear."""
     candidates = []
-    try:
+    with contextlib.suppress(NotImplementedError, AttributeError):
         candidates.append(model.get_input_embeddings())
-    except (NotImplementedError, AttributeError):
-        pass
-    try:
+    with contextlib.suppress(Exception):
         candidates.append(model.get_decoder().get_input_embeddings())
-    except Exception:
-        pass
     for module in candidates:
         weight = getattr(module, "weight", None)
         if weight is not None and weight.dim() == 2 and weight.shape[0] == head.shape[0]:
@@ -378,7 +374,7 @@ class Folder:
         self.keys = matrix_keys(model)
         state = state_to_save(model, self.keys)
         self.shapes = [tuple(state[key].shape) for key in self.keys]
-        for letter, key in zip(LETTERS, self.keys):
+        for letter, key in zip(LETTERS, self.keys, strict=False):
             state[key] = new_values(state[key].shape, letter).to(state[key].dtype)
         model.save_pretrained(directory, state_dict=dict(state))
         self.config = json.loads((directory / "config.json").read_text())
@@ -406,7 +402,7 @@ class Folder:
             if name.startswith(old):
                 name = new + name[len(old) :]
             tensors[name] = tensor
-        for letter, name, shape in zip(word, names, self.shapes):
+        for letter, name, shape in zip(word, names, self.shapes, strict=True):
             if letter != ".":
                 tensors[name] = new_values(shape, letter)
         save_file(tensors, self.directory / "model.safetensors", {"format": "pt"})
@@ -477,7 +473,7 @@ def with_flags(
 ) -> Any:
     """config.json with these flags; None for one that is not there."""
     config = copy.deepcopy(config)
-    for place, flag in zip(places, flags):
+    for place, flag in zip(places, flags, strict=True):
         fields = config
         for name in place:
             fields = fields.setdefault(name, {})
@@ -799,17 +795,15 @@ def run(directory: Path, only: list[str], only_names: bool, part: str) -> None:
         command = [sys.executable, __file__, "work", str(directory), *some]
         if only_names:
             command.append("--names")
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             subprocess.run(command, timeout=SECONDS * 5, check=False)
-        except subprocess.TimeoutExpired:
-            pass
         for case in some:
             path = directory / version / f"{case}.begun"
             if path.exists():  # the process was ended, or ended itself
                 path.unlink()
                 failure = {"error": "too slow, or the process ended", "complete": True}
                 path.with_suffix(".json").write_text(json.dumps(failure))
-                cases = [each for each in some[some.index(case) + 1 :]] + cases
+                cases = list(some[some.index(case) + 1 :]) + cases
         print(len(cases), "left", flush=True)
 
 
@@ -877,26 +871,31 @@ def is_auto(kind: str, class_name: str) -> bool:
     return class_name == (names if isinstance(names, str) or names is None else names[0])
 
 
-def entry_of(facts: dict[str, dict[str, Any]], rules: list[str]) -> dict[str, Any]:
-    """The entry of a class in kinds.json. New rules are added to `rules`."""
-    newest = facts[max(facts)]
+def sets_of_names(
+    facts: dict[str, dict[str, Any]],
+) -> tuple[list[list[str]], list[tuple[str, str]]]:
+    """The sets of names of a class, of both versions, and what stands before all names of each."""
     names: list[list[str]] = []
     prefixes: list[tuple[str, str]] = []
-    labels: list[str] = []
-    numbers: dict[str, list[int | None]] = {}
     for major in sorted(facts, reverse=True):  # the names that the newest version saves come first
         for each in facts[major]["rules"]:
-            if each["label"].startswith("prefix"):
-                continue
-            if each["names"] not in names:
+            has_same_matrices = not names or len(each["names"]) == len(names[0])
+            if each["names"] not in names and has_same_matrices:
                 names.append(each["names"])
                 base = facts[major]["base"] + "."
                 prefixes.append((base, "") if each["label"] == "without base" else ("", ""))
-                labels.append(each["label"])
+    return names, prefixes
+
+
+def entry_of(facts: dict[str, dict[str, Any]], rules: list[str]) -> dict[str, Any]:
+    """The entry of a class in kinds.json. New rules are added to `rules`."""
+    newest = facts[max(facts)]
+    names, prefixes = sets_of_names(facts)
+    numbers: dict[str, list[int | None]] = {}
     for major in facts:
         numbers[major] = [None] * len(names)
         for each in facts[major]["rules"]:
-            if each["names"] not in names:
+            if each["names"] not in names:  # this version has other matrices
                 continue
             text = json.dumps(each["rule"])
             if text not in rules:
@@ -914,15 +913,9 @@ def entry_of(facts: dict[str, dict[str, Any]], rules: list[str]) -> dict[str, An
         ],
         "counted": all(each["counts"] for each in facts.values()),
     }
-    shares: dict[str, bool] = {}
-    for each in facts.values():
-        shares |= each["share"]
-    copies: dict[str, str] = {}
-    for each in facts.values():
-        copies |= each["copies"]
     optional = {
-        "shares": shares,
-        "copies": copies,
+        "shares": {name: value for each in facts.values() for name, value in each["share"].items()},
+        "copies": {name: kept for each in facts.values() for name, kept in each["copies"].items()},
         "buffers": sorted({name for each in facts.values() for name in each["buffers"]}),
         "other_flags": sorted(
             {".".join(place) for each in facts.values() for place in each["other_flags"]}

@@ -287,7 +287,10 @@ def test_matrices_by_unusual_names_are_told_but_not_how_they_are_read(tmp_path, 
         ({}, ("embed_tokens.weight", H)),  # as the model without its head is saved
         ({"model_type": "gpt2"}, ("wte.weight", H)),
         (
-            {"model_type": "llava", "text_config": {"vocab_size": V, "hidden_size": D, FLAG: False}},
+            {
+                "model_type": "llava",
+                "text_config": {"vocab_size": V, "hidden_size": D, FLAG: False},
+            },
             (f"language_model.{E}", f"language_model.{H}"),
         ),
         ({"model_type": "gpt_neox"}, ("gpt_neox.embed_in.weight", "embed_out.weight")),
@@ -333,8 +336,10 @@ def test_how_transformers_reads_a_kind_that_was_not_measured_is_not_known(
 def test_a_model_without_a_head_by_its_class_needs_none(tmp_path, run, name, is_conflict):
     config = {**CONFIG, FLAG: False, "architectures": [name]}
     path = write(tmp_path / "model", config, STORED["embedding"])
-    code, out, _err = run("check", path)
-    assert (code, f"no head: config.json says {name}" in out) == (int(is_conflict), not is_conflict)
+    code, out, _err = run("check", path, "--json")
+    [report] = json.loads(out)["models"]
+    assert (code, report["verdict"] == "no head") == (int(is_conflict), not is_conflict)
+    assert report["flag"]["class_without_head"] == (None if is_conflict else name)
     for architectures in ([], [3], "LlamaModel", {}):
         write(tmp_path / "model", config | {"architectures": architectures}, STORED["embedding"])
         assert run("check", path)[0] == 1
@@ -378,7 +383,11 @@ FLAGS = {  # config.json -> is it tied, and where that is said
     "default of another kind": ({"model_type": "gemma3"}, True, None),
     "unknown kind": ({"model_type": "xyz"}, None, None),
     "no kind": ({"model_type": ["llama"]}, None, None),
-    "nested, and a default": ({"model_type": "gemma3", "text_config": {FLAG: False}}, None, f"text_config.{FLAG}"),
+    "nested, and a default": (
+        {"model_type": "gemma3", "text_config": {FLAG: False}},
+        None,
+        f"text_config.{FLAG}",
+    ),
     "nested": (
         {"model_type": "xyz", "text_config": {FLAG: True}},
         True,

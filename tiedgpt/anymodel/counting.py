@@ -5,7 +5,7 @@ from math import prod
 from typing import Any
 
 from ..checkpoints.safetensors import FLOATS, Tensor
-from .kinds import ModelClass, all_buffers
+from .kinds import ModelClass, all_buffers, pattern
 from .matrices import SIZE, Matrices, matrix_shape
 
 Report = dict[str, Any]
@@ -76,15 +76,6 @@ def is_buffer(name: str, tensor: Tensor, matrices: Matrices, known: ModelClass |
         return pattern(name) in all_buffers()
     usual, there = known.prefixes[matrices.name_set]
     return pattern(usual + name.removeprefix(there)) in known.buffers
-
-
-def pattern(name: str) -> str:
-    """A name of a tensor with N in place of each number.
-
-    >>> pattern("h.11.attn.masked_bias")
-    'h.N.attn.masked_bias'
-    """
-    return re.sub(r"(?<=\.)\d+(?=\.|$)", "N", name)
 
 
 def count_like_llama(config: dict[str, Any]) -> Report | None:

@@ -1,8 +1,8 @@
 """How transformers reads the matrices of each kind of model: the facts in kinds.json.
 
 The file is written by scripts/measure_kinds.py, which made a small model of each class, saved it,
-changed its files and its flags, and loaded it again. Nothing in it is typed by hand. A kind, a class
-or a state that is not in it was not measured, and how it is read is not known.
+changed its files and its flags, and loaded it again. Nothing in it is typed by hand. A kind, a
+class or a state that is not in it was not measured, and how it is read is not known.
 
 A state of the files is a word with a letter for each matrix of the class, "." for one that is not
 there: "ab" are two that differ, "aa" two equal ones, "a." is the first alone. The first matrix is
@@ -12,6 +12,7 @@ one (matrix 0), "a?" has a random second one, and "!" is an error.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -172,3 +173,12 @@ def value_at(config: Fields, place: str) -> Any:
     """A value of config.json by its dotted place; None if it is not there."""
     inner, _, name = place.rpartition(".")
     return fields_at(config, inner).get(name)
+
+
+def pattern(name: str) -> str:
+    """A name of a tensor with N in place of each number.
+
+    >>> pattern("h.11.attn.masked_bias")
+    'h.N.attn.masked_bias'
+    """
+    return re.sub(r"(?<=\.)\d+(?=\.|$)", "N", name)

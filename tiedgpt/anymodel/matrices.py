@@ -13,7 +13,7 @@ from typing import Any
 from ..checkpoints.safetensors import FLOATS, Tensor
 from ..errors import Range
 from .headers import AnyModel
-from .kinds import ModelClass, value_at
+from .kinds import ModelClass, pattern, value_at
 
 SIZE = Range(1, 2**31 - 1)
 # The names of the width of both matrices in config.json. The first one that is there holds.
@@ -118,8 +118,11 @@ def find_by_class(
         elif not has_size(config, known, min(place, 1), matrix):
             found.unclear.append(matrix.name)
     shape = matrix_shape(config) or shape_of(found)
+    usual, there = known.prefixes[number]
     for name, tensor in tensors.items():
-        if name not in of_matrices and could_be_another(name, tensor, shape):
+        if name in of_matrices or pattern(usual + name.removeprefix(there)) in known.buffers:
+            continue
+        if could_be_another(name, tensor, shape):
             found.unclear.append(name)
     found.unclear = sorted(set(found.unclear))
     return found
@@ -166,8 +169,9 @@ def shape_of(found: Matrices) -> tuple[int, ...] | None:
 
 def could_be_another(name: str, tensor: Tensor, shape: tuple[int, ...] | None) -> bool:
     """Whether a tensor beside the matrices may be one of them by another name."""
-    is_elsewhere = IN_A_LAYER.search(name) or OTHER_TABLE.search(name) or name.endswith(".bias")
-    return not is_elsewhere and could_be_matrix(tensor, shape)
+    if shape is None or IN_A_LAYER.search(name) or OTHER_TABLE.search(name):
+        return False
+    return len(tensor.shape) == 2 and shape[0] in tensor.shape and 1 not in tensor.shape
 
 
 # By the ends of names
