@@ -6,15 +6,15 @@
     python scripts/measure_kinds.py write DIR     # with 5: kinds.json, and the table of head.py
 
 Of each class with an output matrix, in all of transformers' Auto mappings, a small model is made
-and saved. Then its files are changed, and it is loaded again: each matrix alone, both, equal or not,
-beside each flag, by each set of names. What is in memory then is written to a file of DIR for this
-class, so that a run that was ended goes on where it was. A class that cannot be made small is left
-out, with the reason.
+and saved. Then its files are changed, and it is loaded again: each matrix alone, both, equal or
+not, beside each flag, by each set of names. What is in memory then is written to a file of DIR for
+this class, so that a run that was ended goes on where it was. A class that cannot be made small is
+left out; `write` says why.
 
 Matrices: the token embedding, the output matrix, and those of the encoder and the decoder. A state
 of the files is a word with a letter for each matrix, "." for one that is not there: of "ab" both
-are there and differ, "aa" are equal, "a." is the first alone. A reading is a word, too: "ab"; "a?" if
-the second is random; "a0" if the second is the first one (matrix 0); "!" for an error.
+are there and differ, "aa" are equal, "a." is the first alone. A reading is a word, too: "ab"; "a?"
+if the second is random; "a0" if the second is the first one (matrix 0); "!" for an error.
 """
 
 import argparse
@@ -807,6 +807,84 @@ def run(directory: Path, only: list[str], only_names: bool, part: str) -> None:
         print(len(cases), "left", flush=True)
 
 
+# ---- Kinds whose parameters are counted from config.json ----
+
+# Changes of a small Llama, after which the formula still has to hold.
+OTHER_SIZES: tuple[dict[str, int], ...] = (
+    {"num_hidden_layers": 3},
+    {"intermediate_size": 40},
+    {"vocab_size": 101},
+    {"num_key_value_heads": 1},
+    {"num_key_value_heads": 4},
+    {"head_dim": 16},
+    {"hidden_size": 64},
+)
+
+
+def like_llama(kind: str, class_name: str) -> dict[str, Any] | None:
+    """What tiedgpt.anymodel.counting.count_layers needs for a kind; None if it is another one."""
+    from tiedgpt.anymodel.counting import count_layers
+
+    config_class = small_config(kind).__class__
+    fields = json.loads(json.dumps(small_config(kind).to_dict(), default=str))
+
+    def right(changes: dict[str, Any], without: str = "") -> int | None:
+        """num_parameters() of an untied model with these fields; None if it cannot be made."""
+        import torch
+
+        try:
+            changed = {name: value for name, value in fields.items() if name != without}
+            config = config_class.from_dict({**changed, **changes})
+            set_flags(config, False)
+            with torch.device("meta"):
+                return int(class_of(class_name)(config).num_parameters())
+        except Exception:
+            return None
+
+    def counted(layers: dict[str, Any], changes: dict[str, Any], without: str = "") -> int | None:
+        changed = {name: value for name, value in fields.items() if name != without}
+        report = count_layers({**changed, **changes}, layers)
+        return None if report is None else int(report["untied"]["total"])
+
+    cases = [({}, right({}))]
+    cases += [(sizes, right(sizes)) for sizes in OTHER_SIZES]
+    made = [(sizes, number) for sizes, number in cases if number is not None]
+    if len(made) < 5 or cases[0][1] is None:
+        return None
+    for qkv_biases, head_norms, norms in itertools.product((False, True), (False, True), (2, 4)):
+        layers: dict[str, Any] = {
+            "qkv_biases": qkv_biases,
+            "head_norms": head_norms,
+            "norms": norms,
+            "biases": ["attention_bias", "mlp_bias"],
+            "optional": ["head_dim", "num_key_value_heads"],
+            "fixed": {},
+        }
+        if all(counted(layers, sizes) == number for sizes, number in made):
+            break
+    else:
+        return None
+    for name in list(layers["biases"]):
+        if right({name: True}) is None or right({name: True}) != counted(layers, {name: True}):
+            layers["biases"].remove(name)
+    more_heads = {"num_attention_heads": 8}  # so that no default equals them by chance
+    for name, changes in itertools.product(tuple(layers["optional"]), ({}, more_heads)):
+        number = right(changes, name)
+        if number is None or number != counted(layers, changes, name):
+            layers["optional"] = [other for other in layers["optional"] if other != name]
+    sizes = {name for each in OTHER_SIZES for name in each}
+    for name, value in fields.items():
+        other: Any = not value if isinstance(value, bool) else value
+        if type(value) is int:
+            other = value + 1
+        if other == value or name in sizes or name in ("attention_bias", "mlp_bias"):
+            continue
+        number = right({name: other})
+        if number is not None and number != counted(layers, {name: other}):
+            layers["fixed"][name] = value
+    return layers
+
+
 # ---- The file of facts ----
 
 
@@ -854,13 +932,34 @@ def write(directory: Path) -> None:
     lines.append(",\n".join(parts))
     heads = {kind: sorted(names) for kind, names in sorted(without_head.items())}
     inner = ",\n".join(f"{json.dumps(kind)}: {json.dumps(names)}" for kind, names in heads.items())
-    lines += ["},", '"without_head": {', inner, "}", "}"]
+    lines += ["},", '"without_head": {', inner, "},", '"like_llama": {']
+    like_llama_file = directory / "like_llama.json"
+    if not like_llama_file.exists():
+        like_llama_file.write_text(json.dumps(all_like_llama()))
+    of_kinds = json.loads(like_llama_file.read_text())
+    lines.append(",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in of_kinds.items()))
+    lines += ["}", "}"]
     text = "\n".join(lines) + "\n"
     json.loads(text)
     KINDS_FILE.write_text(text)
     print(len(kinds), "kinds,", len(by_class), "classes,", len(rules), "rules,", len(text), "bytes")
     for name, reason in sorted(not_measured.items()):
         print("not measured:", name, "|", " ".join(reason.split())[:120])
+
+
+def all_like_llama() -> dict[str, Any]:
+    """Kind -> what like_llama says of it, for all kinds of causal language models."""
+    from transformers.models.auto import modeling_auto
+
+    found = {}
+    for kind, name in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items():
+        try:
+            layers = like_llama(kind, name if isinstance(name, str) else name[0])
+        except Exception:
+            continue
+        if layers is not None:
+            found[kind] = layers
+    return found
 
 
 def is_auto(kind: str, class_name: str) -> bool:

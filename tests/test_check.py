@@ -17,9 +17,10 @@ from support.commands import answer, assert_one_error_line, output
 from support.loopback_hub import COMMIT, INDEX, NAME, WEIGHTS, Fault
 from support.loopback_hub import CONFIG as HUB_CONFIG
 
-from tiedgpt.anymodel import headers
+from tiedgpt.anymodel import headers, kinds
 from tiedgpt.anymodel.headers import open_any
 from tiedgpt.anymodel.ties import tie_report
+from tiedgpt.anymodel.words import values_of
 from tiedgpt.checkpoints import safetensors
 from tiedgpt.errors import TiedGPTError
 
@@ -64,6 +65,24 @@ def report_of(path: str) -> dict[str, Any]:
 def bfloat16(array: np.ndarray) -> np.ndarray:
     """The upper half of the bits of float32 numbers."""
     return (array.view(np.uint32) >> 16).astype(np.uint16)
+
+
+def test_the_facts_are_whole():
+    """Each class has a rule for each version that measured it, and each word is one."""
+    content = kinds.load_kinds()
+    assert set(content["measured"]) == set(kinds.VERSIONS)
+    for kind, classes in content["kinds"].items():
+        for name in classes:
+            known = kinds.read_class(kind, name)
+            assert known.rules, name
+            assert len({len(names) for names in known.names}) == 1
+            for rules in known.rules.values():
+                tables = [table for rule in rules if rule for table in rule.values()]
+                assert tables, name
+                for state, word in (item for table in tables for item in table.items()):
+                    assert len(state) == len(known.names[0])
+                    assert word == "!" or len(values_of(word)) == len(state)
+    assert len(content["kinds"]) > 200
 
 
 # What the files hold, beside a flag

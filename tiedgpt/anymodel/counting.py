@@ -5,7 +5,7 @@ from math import prod
 from typing import Any
 
 from ..checkpoints.safetensors import FLOATS, Tensor
-from .kinds import ModelClass, all_buffers, pattern
+from .kinds import ModelClass, all_buffers, load_kinds, pattern
 from .matrices import SIZE, Matrices, matrix_shape
 
 Report = dict[str, Any]
@@ -14,24 +14,6 @@ Report = dict[str, Any]
 # (What transformers stores today is measured: kinds.json.)
 OLD_BUFFER = re.compile(r"(masked_bias|causal_mask|rope\.freqs|inv_freq|position_ids)$")
 CAUSAL_MASK = re.compile(r"(attn|attention)\.bias$")  # with four axes
-
-# Kinds whose layers are those of Llama -> what is different: biases of q, k and v; gains of the
-# norms of q and k; the number of norms of a layer.
-LIKE_LLAMA: dict[str, tuple[bool, bool, int]] = {
-    "llama": (False, False, 2),
-    "mistral": (False, False, 2),
-    "phi3": (False, False, 2),
-    "smollm3": (False, False, 2),
-    "qwen2": (True, False, 2),
-    "qwen3": (False, True, 2),
-    "gemma": (False, False, 2),
-    "gemma2": (False, False, 4),
-    "gemma3_text": (False, True, 4),
-}
-# Kinds in which a head has D / H numbers where config.json has no "head_dim", and in which there
-# are as many heads of k and v as of q where it does not say how many.
-HEAD_DIM_IS_OPTIONAL = ("llama", "mistral", "phi3", "smollm3", "qwen2")
-KV_HEADS_ARE_OPTIONAL = ("llama", "phi3")
 
 
 def count_stored(
@@ -81,42 +63,61 @@ def is_buffer(name: str, tensor: Tensor, matrices: Matrices, known: ModelClass |
 def count_like_llama(config: dict[str, Any]) -> Report | None:
     """The counts of a model from its config.json; None if they are not known from it."""
     kind = config.get("model_type")
-    shape = matrix_shape(config)
-    sizes = sizes_like_llama(config)
-    if not isinstance(kind, str) or kind not in LIKE_LLAMA or shape is None or sizes is None:
+    layers = load_kinds()["like_llama"].get(kind) if isinstance(kind, str) else None
+    if layers is None:
         return None
-    qkv_biases, head_norms, norms = LIKE_LLAMA[kind]
+    return count_layers(config, layers)
+
+
+def count_layers(config: dict[str, Any], layers: dict[str, Any]) -> Report | None:
+    """The counts of a model whose layers are those of Llama but for what `layers` says.
+
+    layers: whether q, k and v have biases ("qkv_biases"), whether the heads of q and k have gains
+        ("head_norms"), and the number of "norms" of a layer. "biases" are fields of config.json
+        that add biases. "optional" are fields that may be missing. "fixed" are fields that must
+        have these values.
+    """
+    shape = matrix_shape(config)
+    sizes = sizes_like_llama(config, layers["optional"])
+    if shape is None or sizes is None:
+        return None
+    if any(config.get(name) != value for name, value in layers["fixed"].items()):
+        return None
     V, D = shape
     L, H, kv_heads, K, F = sizes
-    layer = norms * D + 3 * D * F  # gate, up and down
+    layer = layers["norms"] * D + 3 * D * F  # gate, up and down
     layer += 2 * D * H * K + 2 * D * kv_heads * K  # q and o, k and v
-    if qkv_biases:
+    if layers["qkv_biases"]:
         layer += (H + 2 * kv_heads) * K
-    if head_norms:
+    if layers["head_norms"]:
         layer += 2 * K
-    if config.get("attention_bias") is True:  # of o, too
-        layer += (H + 2 * kv_heads) * K + D
-    if config.get("mlp_bias") is True:
-        layer += 2 * F + D
-    return counts(V * D + L * layer + D, V * D)
+    for name in ("attention_bias", "mlp_bias"):
+        if config.get(name) is not True:
+            continue
+        if name not in layers["biases"]:
+            return None
+        layer += (H + 2 * kv_heads) * K + D if name == "attention_bias" else 2 * F + D
+    return counts(V * D + L * layer + D, V * D)  # + D: the final norm
 
 
-def sizes_like_llama(config: dict[str, Any]) -> tuple[int, int, int, int, int] | None:
-    """Layers, heads, heads of k and v, K and F; None if they are not all known."""
-    kind = config.get("model_type")
+def sizes_like_llama(
+    config: dict[str, Any], optional: list[str]
+) -> tuple[int, int, int, int, int] | None:
+    """Layers, heads, heads of k and v, K and F; None if they are not all known.
+
+    optional: "head_dim" if it is D / H where config.json has none, "num_key_value_heads" if there
+    are as many as heads of q.
+    """
     L: Any = config.get("num_hidden_layers")
     H: Any = config.get("num_attention_heads")
     F: Any = config.get("intermediate_size")
+    D: Any = config.get("hidden_size")
     kv_heads: Any = config.get("num_key_value_heads")
-    if kv_heads is None and kind in KV_HEADS_ARE_OPTIONAL:
+    if kv_heads is None and "num_key_value_heads" in optional:
         kv_heads = H
     K: Any = config.get("head_dim")
-    D: Any = config.get("hidden_size")
-    if K is None and kind in HEAD_DIM_IS_OPTIONAL and H in SIZE and D in SIZE:
+    if K is None and "head_dim" in optional and H in SIZE and D in SIZE:
         K = D // H
-    has_biases = config.get("attention_bias") is True or config.get("mlp_bias") is True
-    if has_biases and kind != "llama":
-        return None
     if all(size in SIZE for size in (L, H, kv_heads, K, F)):
         return L, H, kv_heads, K, F
     return None

@@ -22,7 +22,7 @@ Report = dict[str, Any]
 READERS = {
     "transformers4": "transformers 4",
     "transformers": "transformers 5",
-    "others": "vLLM and programs like it",
+    "others": "vLLM-like programs",
 }
 
 
@@ -272,7 +272,7 @@ def describe_conflict(
     parts = []
     for what, readers in effects.items():
         is_plural = len(readers) > 1 or readers == [READERS["others"]]
-        what = what or ("read it as it is" if is_plural else "reads it as it is")
+        what = what or ("keeps both" if state == "ab" else "reads what is there")
         parts.append(f"{' and '.join(readers)} {plural(what) if is_plural else what}")
     return f"{said_and_held(flag, state)}: {'; '.join(parts)}"
 
@@ -284,7 +284,7 @@ def plural(effect: str) -> str:
     'drop lm_head.weight'
     """
     verb, _, rest = effect.partition(" ")
-    return f"{verb.removesuffix('s')} {rest}" if verb in ("drops", "makes") else effect
+    return f"{verb.removesuffix('s')} {rest}" if verb != "cannot" else effect
 
 
 def effect(word: str, state: str, matrices: Matrices) -> str:

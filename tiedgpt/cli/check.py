@@ -1,10 +1,11 @@
-"""Say whether a language model of any kind is tied: tied, untied, conflict, or not known.
+"""Say whether a language model of any kind is tied.
 
-By config.json, by the files, and as other programs read them: transformers 4 and 5, which were
-measured, and vLLM and programs like it, by their rule. No model is loaded or downloaded: of a model
-on the hub, config.json and the headers of the weights are read, and 32 rows of the matrices if the
-files have several. The exit code is 0 only if each model is tied or untied for all who read it, 1
-for a conflict and for what is not known, and 2 if a model cannot be read.
+The verdict is tied, untied, conflict or not known: by config.json, by the files, and as other
+programs read them. transformers 4 and 5 were measured; of vLLM and programs like it the rule is
+known, which was not run. No model is loaded or downloaded: of a model on the hub, config.json and
+the headers of the weights are read, and 32 rows of the matrices if the files have several. The exit
+code is 0 only if each model is tied or untied for all who read it, 1 for a conflict and for what is
+not known, and 2 if a model cannot be read.
 
 examples:
   tiedgpt check my-model other-model
@@ -38,7 +39,7 @@ FIELDS = {  # a place in the report -> the label of its row
     "equal_rows": "equal rows",
     "transformers4": "transformers 4 reads",
     "transformers": "transformers 5 reads",
-    "others": "vLLM-like read (by rule, not run)",
+    "others": "vLLM-like, by rule",
     "parameters.tied.total": "parameters if tied",
     "parameters.untied.total": "parameters if untied",
     "parameters.difference": "the tie saves",
