@@ -9,11 +9,13 @@ import signal
 import subprocess
 import time
 from copy import deepcopy
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from support.checks import contents
 from support.commands import answer, assert_one_error_line, command
+from support.models import CONFIG, random_model
 from support.terminal import CTRL_C, Terminal
 
 import tiedgpt
@@ -251,11 +253,13 @@ def test_only_head_trains_the_output_matrix_alone(train, checkpoint, tmp_path):
     assert_same_parameters(after.tie(), before)
 
 
-def test_settings_of_a_training_from_a_checkpoint(train, checkpoint, tmp_path):
-    """By default they are those of the help page. The context of the checkpoint is 64."""
-    assert train("--from", checkpoint, "--steps", "1", "--eval-every", "9")[0] == 0
+@pytest.mark.parametrize(("n_ctx", "context"), [(64, 64), (300, 256)])
+def test_settings_of_a_training_from_a_checkpoint(train, save, tmp_path, n_ctx, context):
+    """By default they are those of the help page."""
+    path = save("start", random_model(replace(CONFIG, n_ctx=n_ctx)))
+    assert train("--from", path, "--steps", "1", "--eval-every", "9")[0] == 0
     settings = saved_state(tmp_path / "model")["settings"]
-    assert (settings["batch"], settings["lr"], settings["context"]) == (4, 0.0001, 64)
+    assert (settings["batch"], settings["lr"], settings["context"]) == (4, 0.0001, context)
     assert (settings["steps"], settings["eval_every"]) == (1, 9)
 
 

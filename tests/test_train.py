@@ -438,6 +438,13 @@ def test_there_are_no_more_threads_than_sequences(threads, batch, used):
 # Errors
 
 
+def test_a_text_has_a_context_and_the_token_after_it():
+    """The context of a training is 11 tokens, less than the model's."""
+    train(new_trainer(settings=replace(TINY, steps=1), size=12))
+    with pytest.raises(ArgumentError, match=r"must have at least 12 tokens, .* got 11"):
+        new_trainer(size=11)
+
+
 @pytest.mark.parametrize(
     ("config", "only", "message"),
     [
