@@ -821,66 +821,78 @@ OTHER_SIZES: tuple[dict[str, int], ...] = (
 )
 
 
-def like_llama(kind: str, class_name: str) -> dict[str, Any] | None:
-    """What tiedgpt.anymodel.counting.count_layers needs for a kind; None if it is another one."""
-    from tiedgpt.anymodel.counting import count_layers
+class SmallLlama:
+    """A kind whose layers may be those of Llama: its number of parameters by any fields."""
 
-    config_class = small_config(kind).__class__
-    fields = json.loads(json.dumps(small_config(kind).to_dict(), default=str))
+    def __init__(self, kind: str, class_name: str) -> None:
+        config = small_config(kind)
+        self.config_class = type(config)
+        self.model_class = class_of(class_name)
+        self.fields = json.loads(json.dumps(config.to_dict(), default=str))
 
-    def right(changes: dict[str, Any], without: str = "") -> int | None:
+    def right(self, changes: dict[str, Any], without: str = "") -> int | None:
         """num_parameters() of an untied model with these fields; None if it cannot be made."""
         import torch
 
+        fields = {name: value for name, value in self.fields.items() if name != without}
         try:
-            changed = {name: value for name, value in fields.items() if name != without}
-            config = config_class.from_dict({**changed, **changes})
+            config = self.config_class.from_dict({**fields, **changes})
             set_flags(config, False)
             with torch.device("meta"):
-                return int(class_of(class_name)(config).num_parameters())
+                return int(self.model_class(config).num_parameters())
         except Exception:
             return None
 
-    def counted(layers: dict[str, Any], changes: dict[str, Any], without: str = "") -> int | None:
-        changed = {name: value for name, value in fields.items() if name != without}
-        report = count_layers({**changed, **changes}, layers)
-        return None if report is None else int(report["untied"]["total"])
+    def is_counted(
+        self, layers: dict[str, Any], changes: dict[str, Any], without: str = ""
+    ) -> bool:
+        """Whether tiedgpt counts the model with these fields, and counts it rightly."""
+        from tiedgpt.anymodel.counting import count_layers
 
-    cases = [({}, right({}))]
-    cases += [(sizes, right(sizes)) for sizes in OTHER_SIZES]
-    made = [(sizes, number) for sizes, number in cases if number is not None]
-    if len(made) < 5 or cases[0][1] is None:
+        fields = {name: value for name, value in self.fields.items() if name != without}
+        report = count_layers({**fields, **changes}, layers)
+        number = self.right(changes, without)
+        return report is not None and report["untied"]["total"] == number
+
+    def layers(self) -> dict[str, Any] | None:
+        """The layers without optional fields, if they are those of Llama; None if not."""
+        sizes = [each for each in ({}, *OTHER_SIZES) if self.right(each) is not None]
+        if len(sizes) < 5 or {} not in sizes:
+            return None
+        for biases, head_norms, norms in itertools.product((False, True), (False, True), (2, 4)):
+            layers: dict[str, Any] = {
+                "qkv_biases": biases,
+                "head_norms": head_norms,
+                "norms": norms,
+                "biases": ["attention_bias", "mlp_bias"],
+                "optional": ["head_dim", "num_key_value_heads"],
+                "fixed": {},
+            }
+            if all(self.is_counted(layers, each) for each in sizes):
+                return layers
         return None
-    for qkv_biases, head_norms, norms in itertools.product((False, True), (False, True), (2, 4)):
-        layers: dict[str, Any] = {
-            "qkv_biases": qkv_biases,
-            "head_norms": head_norms,
-            "norms": norms,
-            "biases": ["attention_bias", "mlp_bias"],
-            "optional": ["head_dim", "num_key_value_heads"],
-            "fixed": {},
-        }
-        if all(counted(layers, sizes) == number for sizes, number in made):
-            break
-    else:
+
+
+def like_llama(kind: str, class_name: str) -> dict[str, Any] | None:
+    """What tiedgpt.anymodel.counting.count_layers needs for a kind; None if it is another one."""
+    small = SmallLlama(kind, class_name)
+    layers = small.layers()
+    if layers is None:
         return None
-    for name in list(layers["biases"]):
-        if right({name: True}) is None or right({name: True}) != counted(layers, {name: True}):
-            layers["biases"].remove(name)
     more_heads = {"num_attention_heads": 8}  # so that no default equals them by chance
-    for name, changes in itertools.product(tuple(layers["optional"]), ({}, more_heads)):
-        number = right(changes, name)
-        if number is None or number != counted(layers, changes, name):
-            layers["optional"] = [other for other in layers["optional"] if other != name]
+    biases = [name for name in layers["biases"] if small.is_counted(layers, {name: True})]
+    optional = [
+        name
+        for name in layers["optional"]
+        if small.is_counted(layers, {}, name) and small.is_counted(layers, more_heads, name)
+    ]
+    layers |= {"biases": biases, "optional": optional}
     sizes = {name for each in OTHER_SIZES for name in each}
-    for name, value in fields.items():
-        other: Any = not value if isinstance(value, bool) else value
-        if type(value) is int:
-            other = value + 1
-        if other == value or name in sizes or name in ("attention_bias", "mlp_bias"):
+    for name, value in small.fields.items():
+        if name in sizes or name in ("attention_bias", "mlp_bias") or not isinstance(value, int):
             continue
-        number = right({name: other})
-        if number is not None and number != counted(layers, {name: other}):
+        other = not value if isinstance(value, bool) else value + 1
+        if small.right({name: other}) is not None and not small.is_counted(layers, {name: other}):
             layers["fixed"][name] = value
     return layers
 
@@ -890,13 +902,57 @@ def like_llama(kind: str, class_name: str) -> dict[str, Any] | None:
 
 def write(directory: Path) -> None:
     """Write kinds.json from the files of both versions."""
+    by_class, measured, without_head = read_measured(directory)
+    rules: list[str] = []
+    kinds: dict[str, dict[str, Any]] = {}
+    for (kind, class_name), facts in sorted(by_class.items()):
+        entry = entry_of(facts, rules)
+        entry["auto"] = is_auto(kind, class_name)
+        kinds.setdefault(kind, {})[class_name] = entry
+    parts = []
+    for kind, classes in kinds.items():
+        lines = lines_of(classes, indent=" ")
+        parts.append(f"{json.dumps(kind)}: {{\n{lines}\n}}")
+    like_llama_file = directory / "like_llama.json"
+    if not like_llama_file.exists():
+        like_llama_file.write_text(json.dumps(all_like_llama()))
+    text = "\n".join(
+        [
+            "{",
+            f'"measured": {json.dumps(measured)},',
+            '"rules": [',
+            ",\n".join(rules),
+            '],\n"kinds": {',
+            ",\n".join(parts),
+            '},\n"without_head": {',
+            lines_of({kind: sorted(names) for kind, names in sorted(without_head.items())}),
+            '},\n"like_llama": {',
+            lines_of(json.loads(like_llama_file.read_text())),
+            "}\n}\n",
+        ]
+    )
+    json.loads(text)
+    KINDS_FILE.write_text(text)
+    print(len(kinds), "kinds,", len(by_class), "classes,", len(rules), "rules,", len(text), "bytes")
+
+
+def lines_of(entries: dict[str, Any], indent: str = "") -> str:
+    """The entries of a JSON object, a line for each."""
+    lines = [f"{indent}{json.dumps(name)}: {json.dumps(value)}" for name, value in entries.items()]
+    return ",\n".join(lines)
+
+
+def read_measured(directory: Path) -> tuple[dict[Any, dict[str, Any]], Any, dict[str, set[str]]]:
+    """(kind, class) -> version -> facts; what was measured with; kind -> classes without a head.
+
+    Prints the classes that were not measured, and why.
+    """
     import torch
 
-    by_class: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    by_class: dict[Any, dict[str, Any]] = {}
     measured: dict[str, Any] = {}
     without_head: dict[str, set[str]] = {}
-    not_measured: dict[str, str] = {}
-    for folder in sorted(directory.iterdir()):
+    for folder in sorted(path for path in directory.iterdir() if path.is_dir()):
         major = folder.name.split(".")[0]
         newest = max(path.stat().st_mtime for path in folder.glob("*.json"))
         measured[major] = {
@@ -907,44 +963,13 @@ def write(directory: Path) -> None:
         for path in sorted(folder.glob("*.*.json")):
             kind, class_name, _ = path.name.rsplit(".", 2)
             facts = json.loads(path.read_text())
-            if "error" in facts:
-                not_measured[f"{kind} {class_name} {major}"] = facts["error"]
-            elif "rules" in facts:
+            if "rules" in facts:
                 by_class.setdefault((kind, class_name), {})[major] = facts
-        file = folder / "without_head.json"
-        for kind, names in json.loads(file.read_text()).items() if file.exists() else ():
+            elif "error" in facts:
+                print("not measured:", path.stem, "|", " ".join(facts["error"].split())[:120])
+        for kind, names in json.loads((folder / "without_head.json").read_text()).items():
             without_head.setdefault(kind, set()).update(names)
-    rules: list[str] = []
-    kinds: dict[str, dict[str, Any]] = {}
-    for (kind, class_name), facts in sorted(by_class.items()):
-        entry = entry_of(facts, rules)
-        entry["auto"] = is_auto(kind, class_name)
-        kinds.setdefault(kind, {})[class_name] = entry
-    lines = ["{", f'"measured": {json.dumps(measured)},', '"rules": [']
-    lines.append(",\n".join(rules))
-    lines += ["],", '"kinds": {']
-    parts = []
-    for kind, classes in kinds.items():
-        inner = ",\n".join(
-            f" {json.dumps(name)}: {json.dumps(entry)}" for name, entry in classes.items()
-        )
-        parts.append(f"{json.dumps(kind)}: {{\n{inner}\n}}")
-    lines.append(",\n".join(parts))
-    heads = {kind: sorted(names) for kind, names in sorted(without_head.items())}
-    inner = ",\n".join(f"{json.dumps(kind)}: {json.dumps(names)}" for kind, names in heads.items())
-    lines += ["},", '"without_head": {', inner, "},", '"like_llama": {']
-    like_llama_file = directory / "like_llama.json"
-    if not like_llama_file.exists():
-        like_llama_file.write_text(json.dumps(all_like_llama()))
-    of_kinds = json.loads(like_llama_file.read_text())
-    lines.append(",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in of_kinds.items()))
-    lines += ["}", "}"]
-    text = "\n".join(lines) + "\n"
-    json.loads(text)
-    KINDS_FILE.write_text(text)
-    print(len(kinds), "kinds,", len(by_class), "classes,", len(rules), "rules,", len(text), "bytes")
-    for name, reason in sorted(not_measured.items()):
-        print("not measured:", name, "|", " ".join(reason.split())[:120])
+    return by_class, measured, without_head
 
 
 def all_like_llama() -> dict[str, Any]:
@@ -1000,12 +1025,13 @@ def entry_of(facts: dict[str, dict[str, Any]], rules: list[str]) -> dict[str, An
             if text not in rules:
                 rules.append(text)
             numbers[major][names.index(each["names"])] = rules.index(text)
+    numbers = {major: rows for major, rows in numbers.items() if set(rows) != {None}}
     entry: dict[str, Any] = {
         "names": names,
         "prefixes": prefixes,
         "rules": numbers,
         "places": [".".join(level) for level in newest["levels"]],
-        "defaults": {major: facts[major]["defaults"] for major in facts},
+        "defaults": {major: facts[major]["defaults"] for major in numbers},
         "sizes": [
             [None if place is None else ".".join(place) for place in axes]
             for axes in newest["shape_fields"]
