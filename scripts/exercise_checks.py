@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 
 from tiedgpt import GPT2, compare
-from tiedgpt.comparison.compare import distance
 from tiedgpt.comparison.conventions import shape_error
 from tiedgpt.comparison.places import Place, compute_activations, kind_of
+from tiedgpt.comparison.rows import distance
 from tiedgpt.errors import did_you_mean, short_repr
 from tiedgpt.gpt2.model import causal_mask, merge_heads
 from tiedgpt.gpt2.ops import cross_entropy, layer_norm_backward, linear, softmax
