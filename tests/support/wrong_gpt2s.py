@@ -401,14 +401,14 @@ WRONG_GPT2S = [
         to_heads=lambda part, H: part.reshape(H, len(part), -1),
     ),
     wrong(
-        "attn.0.q: yours reshapes to heads and back without a transpose, everywhere",
-        to_heads=lambda part, H: part.reshape(H, len(part), -1),
-        join=lambda heads: heads.reshape(heads.shape[1], -1),
-    ),
-    wrong(
         "attn.0.heads: yours attends between the heads of each token, not between tokens, in every "
         "layer",
         attend=attention_between_heads,
+    ),
+    wrong(
+        "attn.0.q: yours reshapes to heads and back without a transpose, everywhere",
+        to_heads=lambda part, H: part.reshape(H, len(part), -1),
+        join=lambda heads: heads.reshape(heads.shape[1], -1),
     ),
     wrong(
         "attn.0.out: yours joins the heads without a transpose, in every layer",

@@ -16,6 +16,7 @@ from ..gpt2.model import GPT2, Array
 from ..gpt2.parameters import Parameters, parameter_shapes
 from .conventions import is_parameter, our_name, shape_error, translate_parameters
 from .diagnosis import Diagnosis, OnTrial, diagnose
+from .mistakes import mistakes_in
 from .recording import record, untied_module_sentences
 from .rows import Comparison, ReportRow, compare_arrays
 
@@ -139,7 +140,8 @@ def compare(
     # Our model computes all activations from the ids, with nothing given and no mistake planted.
     rows = comparison.rows(given={}, planted={})
     if any(row.differs for row in rows):
-        diagnosis = diagnose(comparison, progress, trials)
+        mistakes = mistakes_in(model.config.n_layer)
+        diagnosis = diagnose(comparison, mistakes, progress, trials)
     else:
         diagnosis = Diagnosis([], rounding_note(rows, comparison.theirs))
 

@@ -24,8 +24,8 @@ import numpy as np
 
 from ..gpt2.model import Array
 from ..gpt2.run import Tape
-from .mistakes import DIGITS_OF_HALVES, mistakes_in, rounded
-from .places import Scope, Trial, Wrong, compute_activations, trials_of
+from .mistakes import DIGITS_OF_HALVES, rounded
+from .places import Mistake, Scope, Trial, Wrong, compute_activations, trials_of
 from .rows import Comparison, distance
 
 # The multiplications of a search whose caller does not say how many trials to make. They take some
@@ -125,11 +125,13 @@ class Diagnosis:
 
 
 @np.errstate(all="ignore")
-def diagnose(comparison: Comparison, progress: OnTrial, most_trials: int | None) -> Diagnosis:
+def diagnose(
+    comparison: Comparison, mistakes: list[Mistake], progress: OnTrial, most_trials: int | None
+) -> Diagnosis:
     """The mistakes that explain the differences, at most three. There has to be a difference.
 
-    progress: called before each trial. most_trials: how many are made; None: so many that they take
-    some minutes.
+    mistakes: those that are tried, the likeliest first. progress: called before each trial.
+    most_trials: how many are made; None: so many that they take some minutes.
     """
     # If none differs from what our model computes from theirs before it, small differences have
     # added up. Then ours are computed from the ids alone.
@@ -153,7 +155,7 @@ def diagnose(comparison: Comparison, progress: OnTrial, most_trials: int | None)
         tokens = max(comparison.ids.size, FEW_TOKENS)
         most_trials = int(MOST_MULTIPLICATIONS / (tokens * parameters))
     counter = Counter(progress, most_trials)
-    found, still_wrong = find_mistakes(comparison, difference, counter)
+    found, still_wrong = find_mistakes(comparison, mistakes, difference, counter)
     if found:
         sentences, note = describe_mistakes(comparison, difference, found, still_wrong)
     else:
@@ -198,7 +200,7 @@ def half_precision_of(difference: Difference) -> str | None:
 
 
 def find_mistakes(
-    comparison: Comparison, difference: Difference, counter: Counter
+    comparison: Comparison, mistakes: list[Mistake], difference: Difference, counter: Counter
 ) -> tuple[list[list[Trial]], list[str]]:
     """The mistakes that explain the differences, and the activations that still differ then.
 
@@ -210,7 +212,7 @@ def find_mistakes(
     remaining: Difference | None = difference
     still_wrong: list[str] = []
     while remaining is not None and len(found) < MOST_MISTAKES:
-        search = Search(comparison, remaining, planted, counter)
+        search = Search(comparison, mistakes, remaining, planted, counter)
         best, alike = search.explain(MOST_MISTAKES - len(found))
         if best is None:
             break
@@ -230,13 +232,17 @@ class Search:
     """
 
     def __init__(
-        self, comparison: Comparison, difference: Difference, kept: Planted, counter: Counter
+        self,
+        comparison: Comparison,
+        mistakes: list[Mistake],
+        difference: Difference,
+        kept: Planted,
+        counter: Counter,
     ) -> None:
         self.comparison = comparison
         self.difference = difference
         self.kept = kept
         self.counter = counter
-        mistakes = mistakes_in(comparison.model32.config.n_layer)
         trials = trials_of(mistakes, difference.window, comparison.names)
         self.by_scope: dict[Scope, list[Trials]] = {scope: [] for scope in Scope}
         for trial in trials:
