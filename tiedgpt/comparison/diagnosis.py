@@ -341,10 +341,16 @@ class Search:
         # Beside the others, each one of several mistakes is tried anew, because the search ended
         # with the first that fit.
         alike_of_each = []
+        self.counter.total += len(best.trials) * len(self.wide)
         for number in range(len(best.trials)):
             before, after = best.trials[:number], best.trials[number + 1 :]
-            again = [self.attempt((*before, trial, *after)) for trial in self.wide]
-            found = [explanation for explanation in again if explanation is not None]
+            found = [best]
+            for trial in self.wide:
+                if not self.counter.next():
+                    break
+                explanation = self.attempt((*before, trial, *after))
+                if explanation is not None:
+                    found.append(explanation)
             best, alike = nearest_of(found, number)
             alike_of_each.append(alike)
         return best, alike_of_each
