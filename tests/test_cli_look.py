@@ -5,9 +5,11 @@ table shows the report's numbers. Tokens are bytes, and the context is 64 tokens
 path of an untied model, and `checkpoint` the path of a tied model.
 """
 
+import json
 import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -92,6 +94,29 @@ def test_both_heads_of_a_tied_model_are_said_to_be_one(run, checkpoint):
     assert "both heads are one" in " ".join(err.split())
     _, tied, untied = re.split(r"--- (?:un)?tied ---\n", out)
     assert tied == untied
+
+
+@pytest.mark.parametrize(
+    ("words", "noted"),
+    [
+        (["next", "--paths", "the"], "the"),
+        (["next", "--paths", " the"], None),
+        (["next", "--paths", ","], None),
+        (["attribute", "To be or", "not"], "not"),
+        (["attribute", "To be or", " not", "--against", "the"], "the"),
+        (["attribute", "To be or", " not", "--against", " my"], None),
+        (["attribute", "To be or", "q"], None),
+    ],
+)
+def test_a_word_without_its_space_is_said_to_be_a_piece(run, words, noted):
+    code, _, err = run(*words, "-m", "shakespeare-tied")
+    assert code == 0
+    if noted is None:
+        assert err == ""
+    else:
+        assert err.count("note: ") == 1
+        assert f"note: {noted!r} is a piece of a word" in err
+        assert f"has its space: ' {noted}'\n" in err
 
 
 @pytest.mark.parametrize("head", ["untied", "both"])
@@ -268,6 +293,17 @@ def padded(save):
 def test_a_token_that_pads_the_vocabulary_is_shown_by_its_id(run, padded):
     assert "[299] 100.0%" in output(run, "next", "-m", padded, "--paths", "b")
     assert "[299] 100.0%" in output(run, "lens", "-m", padded, "b")
+
+
+def test_an_id_between_those_of_the_tokens_is_shown_by_its_number(run, padded):
+    """vocab.json gives <|endoftext|> the id 299, and no token has 257."""
+    vocab = Path(padded, "vocab.json")
+    ids = json.loads(vocab.read_text(encoding="utf-8"))
+    vocab.write_text(json.dumps(ids | {"<|endoftext|>": 299}), encoding="utf-8")
+    assert "<|endoftext|>" in output(run, "next", "-m", padded, "--paths", "b")
+    ids_shown = output(run, "next", "-m", padded, "-k", "300", "b")
+    assert "[257]" in ids_shown
+    assert "[299]" not in ids_shown
 
 
 # Colours

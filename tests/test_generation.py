@@ -88,6 +88,12 @@ def test_a_generator_computes_no_token_before_it_is_asked_for(endless, shapes_re
     assert shapes_read == [(1, 5)]
 
 
+def test_the_cache_has_room_for_the_context_at_most(endless):
+    """A cache of all these tokens would not fit into any memory."""
+    tokens = generate(endless, [1, 2], max_new_tokens=10**13, seed=1)
+    assert len([next(tokens) for _ in range(2 * endless.config.n_ctx)]) > endless.config.n_ctx
+
+
 def test_progress_and_record_are_called_for_the_prompt_and_for_each_token(endless):
     pieces = []
     records = []
@@ -199,6 +205,13 @@ def test_text_grows_as_soon_as_it_is_certain(tokens, stop, texts, reason):
     if reason == "stop":  # the tokens after the stop are dropped
         tokens = tokens[: len(texts)]
     assert sample.ids == [token for token in tokens if token != EOT]
+
+
+def test_an_id_between_those_of_the_tokens_has_no_text():
+    sample = TextSample(Tokenizer([], {"<end>": 300}), [], ())
+    for token in [*encode("a"), 299, *encode("b"), 300]:
+        sample.push(token)
+    assert sample.text == "a\ufffdb<end>"
 
 
 def test_each_sample_of_a_batch_ends_by_itself():

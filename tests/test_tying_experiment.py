@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ import tying_experiment
 from support.reference import SHARED
 from tying import runs, trainer
 from tying.runs import FINAL_SEEDS, PILOT_SEEDS, Row, Run, key_of, pilot
+from tying_experiment import ExperimentError
 
 from tiedgpt.gpt2.backward import loss_and_gradients
 from tiedgpt.study import paths
@@ -360,7 +363,7 @@ def test_two_workers_do_what_is_missing_and_a_damaged_line_is_done_again(
 def test_a_worker_that_ends_in_the_middle_of_a_run_is_an_error(text, tmp_path, monkeypatch):
     broken = replace(TINY, heads=3, width=16)  # 16 is no multiple of 3
     corpus = make_plan([broken, TINY], text, tmp_path, monkeypatch)
-    with pytest.raises(SystemExit, match=r"a worker ended in the middle of .*'heads': 3"):
+    with pytest.raises(ExperimentError, match=r"a worker ended in the middle of .*'heads': 3"):
         tying_experiment.train(corpus, tmp_path / "runs.jsonl")
     assert len(tying_experiment.read_lines(tmp_path / "runs.jsonl")) == 1
 
@@ -368,14 +371,92 @@ def test_a_worker_that_ends_in_the_middle_of_a_run_is_an_error(text, tmp_path, m
 def test_another_text_is_refused(tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("another text", encoding="utf-8")
-    with pytest.raises(SystemExit, match=r"corpus\.txt: expected tinyshakespeare"):
+    with pytest.raises(ExperimentError, match=r"corpus\.txt: expected tinyshakespeare"):
         tying_experiment.train(corpus, tmp_path / "runs.jsonl")
     assert list(tmp_path.iterdir()) == [corpus]
 
 
-def test_plan_lists_the_missing_runs_and_help_the_commands(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(sys, "argv", ["x", "plan", "--runs", str(tmp_path / "runs.jsonl")])
-    tying_experiment.main()
+# ---- The command line ----
+
+
+def run_command(monkeypatch, *arguments) -> int:
+    monkeypatch.setattr(sys, "argv", ["tying_experiment.py", *map(str, arguments)])
+    return tying_experiment.main()
+
+
+def test_plan_says_how_many_runs_are_missing(monkeypatch, capsys, tmp_path):
+    assert run_command(monkeypatch, "plan", "--runs", tmp_path / "runs.jsonl") == 0
     first, *others = capsys.readouterr().out.splitlines()
-    assert json.loads(first) == {"layers": 1, "lr": 0.004, "seed": 101}
-    assert len(others) > 100
+    assert first == "w64-0.02:tied     12 runs missing"  # three rates, four seeds
+    assert any("1600-steps:tied     its start is not known yet" in line for line in others)
+    assert run_command(monkeypatch, "plan") == 0
+    assert "w64-0.02:tied     0 runs missing" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(["train", "x.txt"], "name a file for the results", id="no file of results"),
+        pytest.param(["run", "w65:tied", "x.txt"], "w65: no such row", id="no such row"),
+        pytest.param(["run", "w64-0.1", "x"], "w64-0.1:tied or w64-0.1:untied", id="no head"),
+        pytest.param(["run", "512-1:wide", "x"], "512-1:tied or 512-1:narrower", id="no arm"),
+        pytest.param(["run", "8192-4:tied", "x"], "rate is not known yet", id="no rate yet"),
+        pytest.param(["run", "w64-0.1:tied", "x"], "x: No such file", id="no text"),
+        pytest.param(["train", "x", "--runs", "y"], "x: No such file", id="no text to train on"),
+    ],
+)
+def test_a_mistake_is_said_in_one_line(arguments, message, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    if "8192-4" in arguments[1]:
+        monkeypatch.setattr(tying_experiment, "REGISTERED", tmp_path / "registered.jsonl")
+    before = tying_experiment.RUNS.read_bytes()
+    assert run_command(monkeypatch, *arguments) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert message in err
+    assert tying_experiment.RUNS.read_bytes() == before
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_run_is_shown_beside_the_published_one(monkeypatch, capsys, tmp_path):
+    (tmp_path / "text.txt").write_text("a text", encoding="utf-8")
+    done = []
+
+    def do_run(run, text):
+        done.append((run, text))
+        return {"loss": 3.5, "training loss": 3.25}
+
+    monkeypatch.setattr(trainer, "do_run", do_run)
+    assert run_command(monkeypatch, "run", "w64-0.1:tied", tmp_path / "text.txt", "--seed", 2) == 0
+    ((run, text),) = done
+    assert (run.table, run.lr, run.seed, run.head, text) == (0.1, 0.008, 2, "tied", "a text")
+    published = tying_experiment.read_lines(tying_experiment.RUNS)[key_of(run.as_json)]["loss"]
+    out = capsys.readouterr().out
+    assert f"loss           3.5      published: {published}\n" in out
+    assert " seconds of a processor" in out
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    pytest.importorskip("scipy", reason="scipy is not installed: pip install -e .[tying]")
+    command = [sys.executable, tying_experiment.__file__, "figures"]
+    root = str(Path(trainer.__file__).parents[2])
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": root},
+    ) as process:
+        process.stdout.close()  # before the first line is written
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+def test_ctrl_c_ends_a_training_without_a_traceback(monkeypatch, capsys, tmp_path):
+    (tmp_path / "text.txt").write_text("a text", encoding="utf-8")
+
+    def do_run(run, text):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trainer, "do_run", do_run)
+    assert run_command(monkeypatch, "run", "w64-0.1:tied", tmp_path / "text.txt") == 130
+    assert capsys.readouterr().err == ""

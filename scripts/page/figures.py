@@ -57,12 +57,15 @@ TOTALS = (1e9, 7e9, 70e9)
 QUOTED = {
     "cost.w64": "10:1,64,cost",
     "cost.w64-best": "w64-best:cost",
-    "cost.2-layers": "2-layers:cost",
+    "cost.two-layers": "2:two-layers",
     "cost.no-layers": "3:no-layers,cost",
     "cost.attention": "3:attention,cost",
     "cost.mlp": "3:MLP,cost",
     "cost.tenth": "6:tenth",
-    "cost.tenth-training": "6:tenth,training",
+    "cost.one-rate": "6:one-rate",
+    "cost.one-rate-training": "6:one-rate,training",
+    "rows.seeds.tied": "w64-0.02:tied:normed.entropy",
+    "rows.seeds.untied": "w64-0.02:untied:normed.entropy",
     "init.copy": "5:copy,end",
     "init.zeros": "5:zeros,end",
     "fit.tied": "1:fit-tied",
@@ -259,9 +262,21 @@ def rows_of(
         of_table = entropies(softmax(logits))  # [n]
         part[head] = effective_numbers(of_table)
         texts[f"rows.{head}"] = correlation(of_text, of_table)
+        if head == "tied":
+            others = without_itself(softmax(logits), frequent)
+            texts["rows.tied.others"] = correlation(
+                entropies(without_itself(counts, frequent)), entropies(others)
+            )
     texts["rows.tied.largest"] = decimal(max(part["tied"]), 1)
     texts["rows.text.flat"] = f"{part['text'][part['ids'].index(flat)]:.0f}"
     return part, texts
+
+
+def without_itself(P: np.ndarray, tokens: np.ndarray) -> np.ndarray:  # [n, V], [n] -> [n, V]
+    """The probabilities of the next token if it is another than the token itself."""
+    others = P.copy()
+    others[np.arange(tokens.size), tokens] = 0
+    return others / others.sum(axis=1, keepdims=True)
 
 
 def effective_numbers(entropy: np.ndarray) -> list[float]:  # [n]

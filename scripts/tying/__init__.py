@@ -7,6 +7,11 @@ Read the modules in this order:
     differences.py  from runs.jsonl to differences between models, with intervals
     pictures.py     the pictures of the page
 
+and for the registered experiment, whose predictions are older than its runs:
+
+    english.py      makes its text, 26 MB of English
+    registered.py   its table, which run comes next, and how a run is measured
+
 scripts/tying_experiment.py is the command, with the queue of runs. scripts/tying_results has the
 runs and the page that was written from them.
 """

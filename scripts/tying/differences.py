@@ -16,8 +16,10 @@ Figures have short names. Those of a row of runs.ROWS are
     FIRST-minus-SECOND   the loss of FIRST minus that of SECOND, each a ROW:HEAD of BETWEEN_ROWS
 
 Figures of earlier runs, whose code has ended, are sums of terms in figures.json. A term is a
-measure of a run, times a sign. With "above" it is a count: 1 where the measure is above that
-number. A name begins with the number of a claim of the page claims.md, such as 3:attention,cost.
+measure of a run, times its sign, which may also be another factor: a half for the mean of two
+measures, or bits per byte for a nat per token. With "above" it is a count: 1 where the measure is
+above that number. A name begins with the number of a claim of the page claims.md, such as
+3:attention,cost.
 """
 
 import json
@@ -67,6 +69,14 @@ BETWEEN_ROWS = (
     ("W_U-alone-0.1:untied", "w64-0.02:untied"),
     ("signs:signs", "w64-best:tied"),
     ("all-0.1:tied", "w64-best:tied"),
+    ("w64-best:tied", "1600-steps:tied"),
+    ("w64-0.2:tied", "w64-best:tied"),
+    ("2-layers:tied", "w64-best:tied"),
+    ("2-layers:untied", "w64-best:untied"),
+    ("4-layers:tied", "w64-best:tied"),
+    ("4-layers:untied", "w64-best:untied"),
+    ("2-layers-w128:tied", "w128-best:tied"),
+    ("2-layers-w128:untied", "w128-best:untied"),
     ("all-0.1:untied", "w64-best:untied"),
 )
 

@@ -52,6 +52,8 @@ class Run:
     W_E_rate: float = 1.0  # W_E has this many times the learning rate
     W_U_rate: float = 1.0  # in a tied model W_U is W_E, and W_E_rate counts
     one_block: bool = False  # all layers have the same weights
+    same_layers: int = 0  # the last so many layers have the same weights
+    once: bool = False  # no token of the text is trained on twice
     paths: bool = False  # whether the paths through the model are measured too
 
     @property

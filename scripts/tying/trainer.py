@@ -46,6 +46,7 @@ TRAIN_TOKENS = 16_385  # of the text to train on, for the training loss
 NEAREST = 5  # successors or substitutes of a token
 TIED_HEADS = ("tied", "signs")
 SIGNS_STREAM = 4  # what is drawn at random has a stream of its own
+ONCE_STREAM = 5
 WINDOWS = 64  # scored at a time
 
 
@@ -154,9 +155,13 @@ class Training:
             return name, self.run.input_scale
         if name == "lm_head.weight" and self.run.head in TIED_HEADS:
             return "wte.weight", 1.0
-        if self.run.one_block:
-            return re.sub(r"^h\.\d+\.", "h.0.", name), 1.0
-        return name, 1.0
+        layer = re.match(r"h\.(\d+)\.(.*)", name)
+        if layer is None:
+            return name, 1.0
+        same_layers = self.run.layers if self.run.one_block else self.run.same_layers
+        first_same = self.run.layers - same_layers
+        number = min(int(layer[1]), first_same) if same_layers else int(layer[1])
+        return f"h.{number}.{layer[2]}", 1.0
 
     def fill_model(self) -> None:
         """Make the model's parameters from the trained ones."""
@@ -171,8 +176,11 @@ class Training:
             source, factor = self.source(name)
             self.gradients[source] += np.float32(factor) * gradient
 
-    def step(self, tokens: np.ndarray, number: int) -> None:
-        """One step, counted from 0. Raises FloatingPointError if a number is not finite."""
+    def step(self, tokens: np.ndarray, number: int) -> float:
+        """One step, counted from 0: its loss before the step.
+
+        Raises FloatingPointError if a number is not finite.
+        """
         run = self.run
         ids, targets = draw(tokens, run, number)
         self.fill_model()
@@ -187,6 +195,7 @@ class Training:
         rate = learning_rate(number, run.steps, run.lr, warm_up)
         for optimizer, part, factor in self.parts:
             optimizer.step(self.flat_gradient[part], rate * factor, scale)
+        return loss
 
 
 def groups(names: list[str], run: Run) -> list[tuple[list[str], float]]:
@@ -206,10 +215,30 @@ def draw(  # [N] -> [batch, context], [batch, context]
 
     The places depend on the seed and the step only, so runs of one seed have the same batches.
     """
+    if run.once:
+        sequences = drawn_once(run.seed, len(tokens), run.context)
+        needed = run.steps * run.batch
+        if needed > len(sequences):
+            raise ValueError(
+                f"{run.steps} steps need {needed} sequences, and the text has {len(sequences)}"
+            )
+        places = sequences[step * run.batch : (step + 1) * run.batch] * run.context
+        ids = tokens[places[:, None] + np.arange(run.context + 1)]
+        return ids[:, :-1], ids[:, 1:]
     rng = np.random.default_rng([run.seed, step, 0, 0])  # as in tiedgpt/training/loop.py
     starts = rng.integers(0, len(tokens) - run.context, run.batch)
     sequences = tokens[starts[:, None] + np.arange(run.context + 1)]
     return sequences[:, :-1], sequences[:, 1:]
+
+
+@cache
+def drawn_once(seed: int, size: int, context: int) -> np.ndarray:  # [sequences]
+    """The sequences of a text of `size` tokens, in a random order.
+
+    They lie one behind the other. Each predicts `context` tokens, the last of which is the first
+    token of the next sequence. So each token is predicted once, and is read once.
+    """
+    return np.random.default_rng([seed, ONCE_STREAM]).permutation((size - 1) // context)
 
 
 # ---- Measuring ----
@@ -249,7 +278,12 @@ def measured(run: Run, text: str) -> Line:
 
 
 def loss_of(training: Training, ids: np.ndarray) -> float:
-    """The mean loss of every token but the first, each predicted once.
+    """The mean loss of every token but the first, each predicted once."""
+    return float(losses_of(training, ids).mean(dtype=np.float64))
+
+
+def losses_of(training: Training, ids: np.ndarray) -> np.ndarray:  # [N] -> [N - 1]
+    """The loss of every token but the first, each predicted once.
 
     It is predicted in windows of `context` tokens. A window predicts all of its tokens but the
     first, which is the last of the window before it.
@@ -264,7 +298,7 @@ def loss_of(training: Training, ids: np.ndarray) -> float:
         losses.append(window_losses(training.model, windows[first : first + WINDOWS]))
     if whole * stride < ids.size - 1:
         losses.append(window_losses(training.model, ids[None, whole * stride :]))
-    return float(np.concatenate(losses).mean(dtype=np.float64))
+    return np.concatenate(losses)
 
 
 def window_losses(model: GPT2, windows: np.ndarray) -> np.ndarray:  # [B, T] -> [B (T - 1)]

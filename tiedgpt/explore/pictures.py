@@ -3,8 +3,6 @@
 index.html has empty elements, and `filled` writes into them:
 
     data-figure="NAME"    a text of figures.json
-    data-none="NAME"      marks a word that says that no cost was found: the interval of the figure
-                          has 0 in it, which a test checks
     data-value="NAME"     a text of figures.json, as the value of an input
     data-words="NAME"     a list of tokens
     data-picture="NAME"   a picture
