@@ -8,6 +8,8 @@
     python scripts/tying_experiment.py pictures  draws the pictures of the page
     python scripts/tying_experiment.py train tinyshakespeare.txt --runs my-runs.jsonl
                              does all runs that my-runs.jsonl does not have: 15 hours of two cores
+    python scripts/tying_experiment.py tables tinyshakespeare.txt
+                             measures what tables know, over seeds, where that is missing
     python scripts/tying_experiment.py registered DIRECTORY
                              does the registered runs that are missing: 50 hours of one core
 
@@ -22,6 +24,9 @@ scripts/tying_results/runs.jsonl; other commands read them if --runs names no ot
 `registered` does the runs of scripts/tying/registered.py, one at a time, with the text that
 scripts/tying/english.py has written into DIRECTORY. It appends a line for each to
 scripts/tying_results/registered.jsonl. It may be ended at any time as well.
+
+`tables` trains some of the models again, measures what their tables know, and appends a line for
+each to scripts/tying_results/tables.jsonl: half an hour of one core.
 
 `figures` and `pictures` need `pip install -e .[tying]`.
 """
@@ -41,6 +46,7 @@ from tying.runs import ROW, ROWS, TEXT, Line, Results, Run, key_of, next_runs, p
 
 RUNS = Path(__file__).with_name("tying_results") / "runs.jsonl"
 REGISTERED = RUNS.with_name("registered.jsonl")
+TABLES = RUNS.with_name("tables.jsonl")
 WORKERS = 2
 
 
@@ -170,6 +176,20 @@ def do_registered(directory: Path, path: Path) -> None:
         print(f"{seconds:7} s  {loss} bits per byte  {json.dumps(run.as_json)}", flush=True)
 
 
+def do_tables(corpus: Path, path: Path) -> None:
+    """Train and measure the models of tables.py that are missing, one at a time."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy is imported
+    from tying import tables
+
+    text = read_text(corpus)
+    published, measured = read_lines(RUNS), read_lines(path)
+    for run in list(tables.missing_runs(published, measured)):
+        line = {"run": run.as_json, "text": TEXT, "result": tables.do_run(run, text)}
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        print(json.dumps(line), flush=True)
+
+
 def read_text(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8")
@@ -275,6 +295,9 @@ def parse() -> argparse.Namespace:
     train_parser = commands.add_parser("train", help="do all runs that are missing")
     train_parser.add_argument("text", type=Path, help="tinyshakespeare.txt")
     train_parser.add_argument("--runs", type=Path, help="the file that gets the results")
+    tables = commands.add_parser("tables", help="measure what tables know")
+    tables.add_argument("text", type=Path, help="tinyshakespeare.txt")
+    tables.add_argument("--runs", type=Path, default=TABLES)
     registered = commands.add_parser("registered", help="do the registered runs")
     registered.add_argument("directory", type=Path, help="the directory of english.py")
     registered.add_argument("--runs", type=Path, default=REGISTERED)
@@ -302,22 +325,33 @@ def act(args: argparse.Namespace) -> None:
                 f"(the published ones are in {RUNS})"
             )
         train(args.text, args.runs)
+    elif args.command == "tables":
+        do_tables(args.text, args.runs)
     elif args.command == "registered":
         do_registered(args.directory, args.runs)
     elif args.command == "worker":
         be_worker(args.text, sys.stdin)
-    elif args.command == "plan":
-        print_plan(read_lines(args.runs))
+    else:
+        show(args)
+
+
+def show(args: argparse.Namespace) -> None:
+    """The commands that train nothing."""
+    results = read_lines(args.runs)
+    if args.command == "plan":
+        print_plan(results)
     elif args.command == "figures":
         from tying.differences import all_figures
+        from tying.tables import table_figures
 
-        for name, figure in all_figures(read_lines(args.runs)).items():
+        figures = all_figures(results) | table_figures(results, read_lines(TABLES))
+        for name, figure in figures.items():
             if args.part in name:
                 print(f"{name:40} {figure}")
     else:
         from tying.pictures import draw_all
 
-        draw_all(read_lines(args.runs), args.runs.parent)
+        draw_all(results, args.runs.parent)
 
 
 def main() -> int:

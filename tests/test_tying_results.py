@@ -18,6 +18,7 @@ import tying_experiment
 from scipy import stats
 from tying import differences, pictures, runs
 from tying.differences import RESULTS, Figure, all_figures
+from tying.tables import table_figures
 
 from tiedgpt import cli
 
@@ -46,7 +47,11 @@ def results() -> runs.Results:
 
 @pytest.fixture(scope="module")
 def figures(results) -> dict[str, Figure]:
-    return all_figures(results)
+    return all_figures(results) | table_figures(results, measured())
+
+
+def measured() -> runs.Results:
+    return tying_experiment.read_lines(tying_experiment.TABLES)
 
 
 def text_of(page: Path) -> str:
@@ -180,6 +185,12 @@ def test_on_a_tenth_of_the_text_a_tie_restrains_at_one_rate(results):
         for seed in (101, 102):
             pair = pairs[(*setting, seed)]
             assert pair["tied"]["loss"] < pair["untied"]["loss"]
+
+
+def test_the_models_of_tables_jsonl_are_those_of_runs_jsonl(results):
+    """They are trained once more, so they have the same loss."""
+    for key, line in measured().items():
+        assert line["loss"] == pytest.approx(results[key]["loss"], rel=1e-4)
 
 
 def test_runs_of_one_setting_have_one_result():

@@ -5,6 +5,7 @@ Read the modules in this order:
     runs.py         what is trained: one table, and which run comes next
     trainer.py      trains one small model and measures it
     differences.py  from runs.jsonl to differences between models, with intervals
+    tables.py       what the tables of some of these models know, over seeds
     pictures.py     the pictures of the page
 
 and for the registered experiment, whose predictions are older than its runs:
