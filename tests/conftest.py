@@ -40,7 +40,7 @@ EXTRAS = {
     "huggingface_hub": "parity",
     "playwright": "browser",
     "axe_playwright_python": "browser",
-    "distributed": "test",
+    "distributed": "dask",
     "matplotlib": "plot",
     "scipy": "tying",
     "sphinx": "docs",
@@ -62,6 +62,18 @@ def pytest_configure():
     """
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config, items):
+    """End a test that hangs. On a machine that is busy, `pytest --timeout 600` waits longer."""
+    has_plugin = config.pluginmanager.hasplugin("timeout")  # pytest-timeout, of the extra `test`
+    if not has_plugin or config.getoption("timeout") is not None:
+        return
+    for test in items:
+        seconds = 120
+        if test.get_closest_marker("slow"):
+            seconds = 1200
+        test.add_marker(pytest.mark.timeout(seconds))
 
 
 def pytest_terminal_summary(terminalreporter, config):

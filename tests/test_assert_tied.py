@@ -5,7 +5,6 @@ TorchModel is a tied language model in torch: an embedding, a layer with dropout
 
 import copy
 import os
-import re
 import subprocess
 import sys
 
@@ -634,37 +633,27 @@ def test_what_is_no_model(model):
 TESTS_OF_A_USER = """
 import sys
 
-def test_nothing_is_imported():
-    ours = [name for name in sys.modules if name.startswith("tiedgpt.")]
-    assert ours == ["tiedgpt.pytest_plugin"]
-    assert "numpy" not in sys.modules
-
-def test_fixtures(assert_same_gpt2, assert_tied):
-    from tiedgpt.testing import random_model
-    assert_same_gpt2(random_model())
-    assert_tied(random_model())
+def test_fixtures(tiny_gpt2, assert_same_gpt2, assert_tied):
+    assert_same_gpt2(tiny_gpt2, model=tiny_gpt2)
+    if tiny_gpt2.tied:
+        assert_tied(tiny_gpt2)
     assert "torch" not in sys.modules
 """
 
 
-def test_the_fixtures_of_the_plugin(tmp_path):
+@pytest.mark.parametrize("is_asked_for", [True, False])
+def test_the_fixtures_of_the_plugin(tmp_path, is_asked_for):
     (tmp_path / "test_user.py").write_text(TESTS_OF_A_USER)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "tiedgpt.pytest_plugin",
-        "-p",
-        "no:cacheprovider",
-    ]
-    # Another installation of tiedgpt may bring the same plugin.
+    if is_asked_for:
+        (tmp_path / "conftest.py").write_text('pytest_plugins = ["tiedgpt.pytest_plugin"]')
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    # An older tiedgpt in this environment would load the plugin by itself.
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
     )
-    assert re.search("2 passed", done.stdout), done.stdout
+    expected = "2 passed" if is_asked_for else "fixture 'tiny_gpt2' not found"
+    assert expected in done.stdout
 
 
 def test_pytest_shows_the_line_of_the_test_alone(torch, tied):
@@ -675,7 +664,7 @@ def test_pytest_shows_the_line_of_the_test_alone(torch, tied):
     assert [entry.path.name for entry in shown] == ["test_assert_tied.py"]
 
 
-def test_the_entry_point_names_the_plugin():
+def test_no_project_has_the_plugin_unasked():
     pyproject = os.path.join(os.path.dirname(__file__), "..", "pyproject.toml")
     with open(pyproject, encoding="utf-8") as file:
-        assert '[project.entry-points.pytest11]\ntiedgpt = "tiedgpt.pytest_plugin"\n' in file.read()
+        assert "pytest11" not in file.read()

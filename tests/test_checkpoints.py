@@ -109,7 +109,9 @@ def test_a_tokenizer_of_another_size_is_written_with_a_warning(tmp_path):
 # Layouts of files
 
 
-@pytest.mark.parametrize("prefix", ["", "transformer.", "_orig_mod.transformer.", "module."])
+@pytest.mark.parametrize(
+    "prefix", ["", "transformer.", "_orig_mod.transformer.", "module.", "model."]
+)
 def test_names_with_and_without_a_prefix_and_masks(tmp_path, model, prefix):
     """Older files also hold the causal mask of each layer, and the score that hides a token.
 
@@ -121,6 +123,22 @@ def test_names_with_and_without_a_prefix_and_masks(tmp_path, model, prefix):
         tensors[f"{prefix}h.{layer}.attn.bias"] = causal_mask
         tensors[f"{prefix}h.{layer}.attn.masked_bias"] = np.float32([-1e4])
     assert_same(tiedgpt.load_model(write_tensors(tmp_path, tensors)), model)
+
+
+@pytest.mark.parametrize("prefix", ["", "model.", "transformer."])
+@pytest.mark.parametrize("head", ["tied", "untied"])
+def test_a_layout_with_matrices_out_in(tmp_path, prefix, head):
+    """That of mlx-lm, whose names begin with "model."."""
+    model = random_model(SMALL.with_head(head))
+    tensors = {}
+    for name, array in model.parameters.items():
+        is_matrix = name.startswith("h.") and array.ndim == 2
+        tensors[name if name == "lm_head.weight" else prefix + name] = (
+            array.T if is_matrix else array
+        )
+    write_tensors(tmp_path, tensors, model.config)
+    for copy in (False, True):
+        assert_same(tiedgpt.load_model(tmp_path, copy=copy), model)
 
 
 def test_a_mask_may_have_any_dtype(tmp_path, model):
@@ -458,10 +476,76 @@ def test_a_file_of_an_unknown_format_is_not_a_checkpoint(tmp_path):
     refuses(r"notes\.txt is not a checkpoint", tiedgpt.load_model, tmp_path / "notes.txt")
 
 
-def test_files_of_a_trainer_that_hold_no_model_are_not_named(tmp_path):
-    (tmp_path / "optimizer.pt").write_bytes(b"PK\x03\x04")
-    (tmp_path / "training_args.bin").write_bytes(b"PK\x03\x04")
+@pytest.mark.parametrize(
+    "name",
+    ["optimizer.pt", "optimizer.bin", "scheduler.bin", "training_args.bin", "rng_state_0.pth"],
+)
+def test_files_of_a_training_that_hold_no_model_are_not_named(tmp_path, name):
+    (tmp_path / name).write_bytes(b"PK\x03\x04")
     refuses(r"no config\.json$", tiedgpt.load_model, tmp_path)
+    write_config(tmp_path, SMALL)
+    refuses(r"neither model\.safetensors nor [^(]*$", tiedgpt.load_model, tmp_path)
+
+
+FOLDERS = {  # a program -> files of its folder, and what the message says of them
+    "DeepSpeed": (["latest", "zero_to_fp32.py", "rng_state_0.pth"], r"zero_to_fp32\.py \. merged"),
+    "FSDP": (["pytorch_model_fsdp_0/__0_0.distcp"], "fsdp_0 .* `accelerate merge-weights`"),
+    "FSDP's own": (["__0_0.distcp", ".metadata"], "distcp .* `accelerate merge-weights`"),
+    "OpenVINO": (["openvino_model.xml", "openvino_model.bin"], "of OpenVINO, which is not read"),
+    "CTranslate2": (["model.bin", "vocabulary.json"], "of CTranslate2, whose model.bin is not"),
+    "optimum": (["onnx/model.onnx"], "onnx is a folder of ONNX, which is not read"),
+    "rust-bert": (["rust_model.ot"], "rust_model.ot is of rust-bert, which is not read"),
+    "TensorFlow": (["model-10.index"], r"of TensorFlow: put the hparams\.json of its model"),
+}
+
+
+@pytest.mark.parametrize("program", FOLDERS)
+@pytest.mark.parametrize("has_config", [True, False])
+def test_the_folder_of_another_program_is_named(tmp_path, program, has_config):
+    files, message = FOLDERS[program]
+    for file in files:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_bytes(bytes(200))
+    if has_config:
+        write_config(tmp_path, SMALL)
+    error = refuses(message, tiedgpt.load_model, tmp_path)
+    assert "file of PyTorch" not in error
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "model_1.safetensors"])
+def test_weights_without_a_configuration_are_named(tmp_path, model, name):
+    """accelerate's save_state writes such a folder."""
+    write_tensors(tmp_path, model.parameters)
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "model.safetensors").rename(tmp_path / name)
+    (tmp_path / "optimizer.bin").write_bytes(b"PK\x03\x04")
+    message = rf"there is {name}: put the config\.json of its model beside it"
+    refuses(message, tiedgpt.load_model, tmp_path)
+
+
+QUANTISED = {  # a program -> names that it adds, and what it writes into config.json
+    "bitsandbytes, 8 bits": ("h.0.attn.c_attn.SCB", {"quant_method": "bitsandbytes"}),
+    "bitsandbytes, 4 bits": ("h.0.mlp.c_fc.weight.absmax", {"load_in_4bit": True}),
+    "mlx-lm": ("model.h.0.attn.c_attn.scales", {"group_size": 32, "bits": 4}),
+    "GPTQ": ("transformer.h.0.attn.c_attn.qweight", {"quant_method": "gptq"}),
+    "8-bit floats": ("h.0.attn.c_attn.weight_scale_inv", {"quant_method": "fp8"}),
+}
+
+
+@pytest.mark.parametrize("program", QUANTISED)
+def test_quantised_weights_are_named(tmp_path, model, program):
+    name, config = QUANTISED[program]
+    tensors = model.parameters | {name: np.ones(3, np.float32)}
+    write_tensors(tmp_path, tensors)
+    sentence = "the weights are quantised, which is not read: load the model that"
+    our_name = name[name.index("h.0") :]
+    refuses(f"{our_name}', so {sentence}", tiedgpt.load_model, tmp_path)
+    refuses(sentence, tiedgpt.from_state_dict, tensors, None, SMALL, error=ArgumentError)
+    for field in ("quantization_config", "quantization"):
+        said = SMALL.to_json() | {field: config}
+        (tmp_path / "config.json").write_text(json.dumps(said))
+        error = refuses(f"{field} is .*: {sentence}", tiedgpt.load_model, tmp_path)
+        assert "another model" not in error
 
 
 STAND_INS = {  # the content of a file that is not what its name says -> what the message says
@@ -551,7 +635,7 @@ def test_a_copy_of_a_model_does_not_carry_the_adapter_silently(tmp_path, model):
     assert sorted(os.listdir(tmp_path / "copy")) == ["config.json", "model.safetensors"]
 
 
-@pytest.mark.parametrize("prefix", ["model.", "base_model.model.transformer."])
+@pytest.mark.parametrize("prefix", ["gpt.", "base_model.model.transformer."])
 def test_names_that_begin_in_another_way(tmp_path, model, prefix):
     write_tensors(tmp_path, {f"{prefix}{name}": x for name, x in model.parameters.items()})
     refuses(f"begin with '{prefix}'", tiedgpt.load_model, tmp_path)

@@ -28,7 +28,7 @@ import tiedgpt
 from tiedgpt import TiedGPTError, Tokenizer, cli
 from tiedgpt.cli import messages, options
 from tiedgpt.cli.output import printable
-from tiedgpt.errors import ABOVE_0, FRACTION, RATE, Range, TiedGPTWarning
+from tiedgpt.errors import ABOVE_0, RATE, Range, TiedGPTWarning
 
 # Flags and help
 
@@ -116,7 +116,7 @@ RANGES = [
     pytest.param(Range(1), [1, 10**18], 0, 0.5, id="whole-from-1"),
     pytest.param(Range(0, 9), [0, 9], 10, 0.5, id="whole-0-to-9"),
     pytest.param(ABOVE_0, [3e-4, 1], 0, 10**400, id="above-0"),
-    pytest.param(FRACTION, [0.5, 1], 0, 10**400, id="above-0-to-1"),
+    pytest.param(Range(0, 1, whole=False, open_low=True), [0.5, 1], 0, 10**400, id="above-0-to-1"),
     pytest.param(RATE, [0, 0.5], 1, 10**400, id="from-0-below-1"),
 ]
 

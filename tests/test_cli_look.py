@@ -94,6 +94,29 @@ def test_both_heads_of_a_tied_model_are_said_to_be_one(run, checkpoint):
     assert tied == untied
 
 
+@pytest.mark.parametrize(
+    ("words", "noted"),
+    [
+        (["next", "--paths", "the"], "the"),
+        (["next", "--paths", " the"], None),
+        (["next", "--paths", ","], None),
+        (["attribute", "To be or", "not"], "not"),
+        (["attribute", "To be or", " not", "--against", "the"], "the"),
+        (["attribute", "To be or", " not", "--against", " my"], None),
+        (["attribute", "To be or", "q"], None),
+    ],
+)
+def test_a_word_without_its_space_is_said_to_be_a_piece(run, words, noted):
+    code, _, err = run(*words, "-m", "shakespeare-tied")
+    assert code == 0
+    if noted is None:
+        assert err == ""
+    else:
+        assert err.count("note: ") == 1
+        assert f"note: {noted!r} is a piece of a word" in err
+        assert f"has its space: ' {noted}'\n" in err
+
+
 @pytest.mark.parametrize("head", ["untied", "both"])
 @pytest.mark.parametrize("width", [80, 44])
 def test_the_text_fits_the_terminal_and_names_the_heads(

@@ -107,7 +107,6 @@ REFUSED = {
     "train a\0b --out new": "'a\\x00b' is not the name of a file",
     "compare -m MODEL a\0b.safetensors": "'a\\x00b.safetensors' is not the name of a file",
     "untie MODEL \ud800": "'\\ud800' is not the name of a file",
-    "documents a\0b --out new -m MODEL": "'a\\x00b' is not the name of a file",
     "explore MODEL --corpus no-such-file": "no-such-file: no such file",
     "compare -m MODEL no-such-file.npz": "no-such-file.npz",
     "generate -m MODEL \udcff": "not valid UTF-8",

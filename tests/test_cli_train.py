@@ -9,11 +9,13 @@ import signal
 import subprocess
 import time
 from copy import deepcopy
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from support.checks import contents
 from support.commands import answer, assert_one_error_line, command
+from support.models import CONFIG, random_model
 from support.terminal import CTRL_C, Terminal
 
 import tiedgpt
@@ -238,7 +240,9 @@ def test_a_note_says_that_a_training_has_not_lowered_the_loss(train, tmp_path, l
 
 def test_only_head_trains_the_output_matrix_alone(train, checkpoint, tmp_path):
     flags = ["--only", "head", "--steps", "2", "--context", "8", "--lr", "0.1"]
-    assert train("--from", checkpoint, *flags)[0] == 0
+    code, _, err = train("--from", checkpoint, *flags)
+    assert code == 0
+    assert "a copy of wte.T is used; it is trained as a matrix of its own\n" in err
     before = tiedgpt.load_model(checkpoint)
     after = tiedgpt.load_model(tmp_path / "model")
     assert not after.config.tied
@@ -249,11 +253,13 @@ def test_only_head_trains_the_output_matrix_alone(train, checkpoint, tmp_path):
     assert_same_parameters(after.tie(), before)
 
 
-def test_settings_of_a_training_from_a_checkpoint(train, checkpoint, tmp_path):
-    """By default they are those of the help page. The context of the checkpoint is 64."""
-    assert train("--from", checkpoint, "--steps", "1", "--eval-every", "9")[0] == 0
+@pytest.mark.parametrize(("n_ctx", "context"), [(64, 64), (300, 256)])
+def test_settings_of_a_training_from_a_checkpoint(train, save, tmp_path, n_ctx, context):
+    """By default they are those of the help page."""
+    path = save("start", random_model(replace(CONFIG, n_ctx=n_ctx)))
+    assert train("--from", path, "--steps", "1", "--eval-every", "9")[0] == 0
     settings = saved_state(tmp_path / "model")["settings"]
-    assert (settings["batch"], settings["lr"], settings["context"]) == (4, 0.0001, 64)
+    assert (settings["batch"], settings["lr"], settings["context"]) == (4, 0.0001, context)
     assert (settings["steps"], settings["eval_every"]) == (1, 9)
 
 
@@ -271,7 +277,8 @@ def test_the_vocabulary_of_a_new_model(train, tmp_path, vocab_size, tokens, end_
     code, out, err = train(*SHORT, "--vocab-size", str(vocab_size))
     assert code == 0
     assert f"{tokens} tokens\n" in out
-    assert ("note: the text gives no more than 359 tokens" in err) == (tokens == 359)
+    note = "note: the vocabulary has 359 tokens, not 5000: in the text, no other two neighbouring"
+    assert (note in err) == (tokens == 359)
     config = tiedgpt.load_model(tmp_path / "model").config
     assert config.vocab_size == tokens
     assert config.bos_token_id == end_of_text
@@ -341,7 +348,7 @@ REFUSED = [
     (["--n-embd", "1000000000"], "n_inner must be a whole number"),
     (["--n-embd", "x"], "--n-embd: expected a whole number, got 'x'"),
     (["--vocab-size", "10"], "--vocab-size must be a whole number of at least 256"),
-    (["--initializer-range", "-1"], "--initializer-range must be a number of at least 0"),
+    (["--initializer-range", "-1"], "--initializer-range must be a number from 0 to 1e+37"),
     (["--batch", "0"], "--batch must be a whole number from 1"),
     (["--steps", "1.5"], "--steps: expected a whole number"),
     (["--context", "1"], "--context must be a whole number from 2"),
@@ -407,6 +414,19 @@ def test_a_learning_rate_that_is_too_high(train, tmp_path, lr):
     assert evaluated_steps(tmp_path / "model") == [0]
     for array in tiedgpt.load_model(tmp_path / "model").parameters.values():
         assert np.isfinite(array).all()
+
+
+@pytest.mark.parametrize("deviation", ["1e10", "1e37", "1e39"])
+def test_first_weights_that_are_too_large(train, tmp_path, deviation):
+    """The layer norm overflows, and then float32 itself. No checkpoint is damaged."""
+    code, out, err = train(*SHORT, "--initializer-range", deviation)
+    assert (code, out) == (2, "")
+    assert "damaged" not in err
+    if deviation == "1e39":
+        assert "--initializer-range must be a number from 0 to 1e+37, got 1e+39" in err
+    else:
+        assert err.endswith("the model's weights are too large\n")
+    assert not (tmp_path / "model").exists()
 
 
 # Signals

@@ -1,29 +1,18 @@
 """What `compare` says if no mistake explains a difference, or several, or if little was given.
 
-A place is the name of an activation, such as "mlp.0.post"; its kind is "mlp.N.post". A trial plants
-one known mistake in some places: it computes these activations wrongly, and looks whether that
-explains the difference. A trial's scope is one place, or the places of a layer or a kind, or all.
+A place is the name of an activation, such as "mlp.0.post"; its kind is "mlp.N.post".
 """
 
 import numpy as np
 import pytest
 from support.comparing import MODELS, TWO_LAYERS, some_ids, tape_of, with_mistake
-from support.other_gpt2 import OtherGPT2
+from support.other_gpt2 import OtherGPT2, gelu
 from support.wrong_gpt2s import in_linear
 
 from tiedgpt import compare
 from tiedgpt.comparison import compare as compare_module
-from tiedgpt.comparison.mistakes import mistakes_in
-from tiedgpt.comparison.places import (
-    Scope,
-    Trial,
-    compute_activation,
-    compute_activations,
-    kind_of,
-    trials_of,
-)
+from tiedgpt.comparison.places import kind_of
 from tiedgpt.errors import ArgumentError
-from tiedgpt.gpt2.run import activation_shapes
 
 SLOW = pytest.mark.slow
 
@@ -148,6 +137,26 @@ def test_two_mistakes_that_cannot_be_told_apart():
     ]
 
 
+def test_a_mistake_that_can_be_made_in_two_places_is_named_once():
+    """The heads may be joined wrongly in attn.0.heads and in attn.0.out, with the same logits."""
+    ids = some_ids(TWO_LAYERS, B=1, T=9)
+    logits = with_mistake(TWO_LAYERS, ids, "joins the heads without a transpose")["logits"]
+    assert compare(TWO_LAYERS, logits, ids).diagnosis == [
+        "attn.0.heads: yours joins the heads without a transpose, in every layer"
+    ]
+
+
+def test_a_mistake_in_one_layer_of_several():
+    """The same mistake in every layer, or in another one, leaves other logits wrong."""
+    model = MODELS["tiny"]
+    ids = some_ids(model, B=1, T=9)
+    relu_in_layer_1 = OtherGPT2(
+        model, gelu=lambda x, layer: np.maximum(x, 0) if layer == 1 else gelu(x)
+    )
+    logits = relu_in_layer_1(ids)["logits"]
+    assert compare(model, logits, ids).diagnosis == ["mlp.1.post: yours is relu"]
+
+
 def test_the_first_difference_is_in_the_text_of_the_report():
     ids = some_ids(TWO_LAYERS, B=1, T=9)
     report = compare(TWO_LAYERS, with_mistake(TWO_LAYERS, ids, "is relu"), ids)
@@ -237,38 +246,6 @@ def test_a_negative_number_of_trials():
         compare(TWO_LAYERS, TWO_LAYERS(ids), ids, trials=-1)
 
 
-MISTAKES = mistakes_in(n_layer=2)
-NAMES = [*activation_shapes(TWO_LAYERS.config), "logits"]  # in the order of the forward pass
-
-
-def test_trials_are_in_the_order_of_their_scopes():
-    scopes = [trial.scope for trial in trials_of(MISTAKES, NAMES, NAMES)]
-    assert scopes == sorted(scopes)
-
-
-def test_of_trials_in_one_place_those_that_compute_few_layers_come_first():
-    in_one_place = [
-        trial for trial in trials_of(MISTAKES, NAMES, NAMES) if trial.scope == Scope.PLACE
-    ]
-    layers = [trial.layers for trial in in_one_place]
-    assert layers == sorted(layers)
-    assert set(layers) == {1, 2}
-
-
-@pytest.mark.parametrize("name", ["attn.1.in", "mlp.0.out", "final", "logits"])
-def test_a_trial_computes_the_same_activation_as_a_whole_pass(name):
-    """A trial computes only from its first mistake to the activation that is asked for."""
-    ids = some_ids(TWO_LAYERS, B=2, T=9)
-    # An activation of the other GPT-2 is given, in float64. Both go on in the model's float32.
-    given = {"resid_post.0": with_an_unknown_mistake(ids)["resid_post.0"].astype(np.float64)}
-    without_mistakes = compute_activations(TWO_LAYERS, ids, given, planted={})
-    up_to_name = NAMES[: NAMES.index(name) + 1]
-    for trial in trials_of(MISTAKES, up_to_name, NAMES):
-        whole_pass = compute_activations(TWO_LAYERS, ids, given, trial.planted)
-        of_trial = compute_activation(name, TWO_LAYERS, ids, given, trial.planted, without_mistakes)
-        np.testing.assert_array_equal(of_trial, whole_pass[name], err_msg=trial.sentence)
-
-
 # Random differences, which are not mistakes
 
 PLACES = [
@@ -316,15 +293,3 @@ def test_a_random_difference_is_none_of_the_known_mistakes(name, place, change):
     report = compare(model, tape, ids)
     assert report.first.name == place
     assert report.diagnosis == [f"{place}: this is none of the known mistakes"]
-
-
-def test_the_best_explanations_are_those_of_at_most_twice_the_smallest_error():
-    """Those of the best rank. "a" is named once, though it can be made in two places."""
-    explanations = []
-    for number, (sentence, error, still_wrong) in enumerate(
-        [("b", 2.0, []), ("c", 2.1, []), ("a", 1.0, []), ("a", 1.5, []), ("d", 0.1, ["logits"])]
-    ):
-        trial = Trial(number, "embed", sentence, "", Scope.PLACE, {}, layers=0)
-        explanations.append(compare_module.Explanation(trial, error, still_wrong))
-    best = compare_module.best_of(explanations[::-1])
-    assert [explanation.trial.sentence for explanation in best] == ["b", "a"]

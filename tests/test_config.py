@@ -90,6 +90,12 @@ def test_n_positions_is_the_context_and_not_n_ctx_which_old_files_have_too():
     assert Config.from_json({**GPT2_JSON, "n_positions": 64}).n_ctx == 64
 
 
+def test_the_context_is_written_by_both_of_its_names():
+    """llama.cpp and mlx-lm read n_ctx alone, transformers n_positions. An old n_ctx is not kept."""
+    written = Config.from_json({**GPT2_JSON, "n_positions": 64}).to_json()
+    assert (written["n_positions"], written["n_ctx"]) == (64, 64)
+
+
 def test_fields_that_are_not_used_are_kept():
     written = Config.from_json({**GPT2_JSON, "attn_pdrop": 0.3, "pad_token_id": 7}).to_json()
     assert written["attn_pdrop"] == 0.3

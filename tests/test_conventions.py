@@ -481,6 +481,12 @@ def test_a_state_dict_that_is_no_dict(state):
         from_state_dict(state)
 
 
+def test_a_state_dict_inside_of_a_checkpoint_is_named():
+    state = {"model_state_dict": random_model().parameters, "epoch": 3}
+    with pytest.raises(ArgumentError, match=r"'model_state_dict' is a dict: give that one"):
+        from_state_dict(state, config=TINY)
+
+
 def test_an_unknown_parameter():
     with pytest.raises(ArgumentError, match="'conv1' is no parameter of a GPT-2"):
         from_state_dict({"conv1": np.ones(3)})

@@ -4,10 +4,12 @@ The quick tests run the command with an in-process Dask cluster (the fixture `sc
 ones start the command as a user does, and kill it or its workers.
 """
 
+import bz2
 import gzip
 import io
 import json
 import logging
+import lzma
 import os
 import random
 import shutil
@@ -131,6 +133,22 @@ def test_a_row_is_the_score_of_its_text_alone(run_documents, checkpoint):
         result = score(model, TOKENIZER, TOKENIZER.encode(text), stride=10)
         expected.append({"id": number, **asdict(result)})
     assert read_rows() == expected  # to the last bit
+
+
+@pytest.mark.parametrize(
+    ("last", "flags", "code"),
+    [
+        (b"{", [], 0),
+        (b"{", ["--strict"], 1),
+        (b'{"text": "abc"}', ["--strict"], 0),
+    ],
+)
+def test_strict_makes_a_bad_line_an_exit_code(run_documents, last, flags, code):
+    """All lines are done, the ones after the bad line too. So it is when the rows are there."""
+    Path("some.jsonl").write_bytes(last + b'\n{"text": "abc"}\n')
+    for _ in range(2):
+        assert run_documents(*flags, inputs=["some.jsonl"])[0] == code
+    assert len(read_rows()) == 2
 
 
 GOOD = b'{"text": "abc", "id": 7}'
@@ -547,6 +565,28 @@ def test_each_task_uses_one_thread_and_the_model_is_loaded_once(task, monkeypatc
 # Refusals
 
 
+LINE = b'{"id": 1, "text": "Shall I compare thee"}\n'
+OTHER_FORMATS = {  # the content of a file of another format -> what the message says
+    "bzip2": bz2.compress(LINE),
+    "xz": lzma.compress(LINE),
+    "zstd": bytes.fromhex("28b52ffd0458") + LINE,
+    "lz4": bytes.fromhex("04224d18") + LINE,
+    "zip": b"PK\3\4" + LINE,
+    "Parquet": b"PAR1" + LINE + b"PAR1",
+    "Arrow": b"ARROW1\0\0" + LINE,
+    "UTF-16": LINE.decode().encode("utf-16"),
+}
+
+
+@pytest.mark.parametrize(("name", "content"), OTHER_FORMATS.items(), ids=OTHER_FORMATS)
+def test_a_file_of_another_format_is_refused(run, place, name, content):
+    """By its first bytes, whatever its name is. Each line would be a row with an error."""
+    Path("a.jsonl").write_bytes(content)
+    result = run("documents", "a.jsonl", "-m", "model", "--out", "out")
+    assert_one_error_line(result, f"a.jsonl is {name}; expected .jsonl or .jsonl.gz")
+    assert not Path("out").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -554,6 +594,7 @@ def test_each_task_uses_one_thread_and_the_model_is_loaded_once(task, monkeypatc
         (["--out", "out"], "IN"),
         (["in.jsonl", "--out", "out", "--stride", "999"], "stride"),
         (["none.jsonl", "--out", "out"], "none.jsonl: No such file"),
+        (["a\0b", "--out", "out"], "'a\\x00b' is not the name of a file"),
         (["model", "--out", "out"], "model is not a file"),
         (["/dev/null", "--out", "out"], "/dev/null is not a file"),
         (["in.jsonl", "--out", "out", "-m", "nobody/none"], "nobody/none"),

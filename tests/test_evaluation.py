@@ -165,6 +165,17 @@ def assert_refused(model, ids, stride, message):
         score(model, Tokenizer([]), ids, stride)
 
 
+def test_a_text_is_scored_as_its_ids(model):
+    tokenizer = Tokenizer([])
+    text = "To-be,or-not-to-be"  # whose bytes are tokens of the small model
+    ids = tokenizer.encode(text)
+    assert score(model, tokenizer, text, stride=8) == score(model, tokenizer, ids, stride=8)
+    with pytest.raises(TiedGPTError, match=r"special token"):
+        score(model, tokenizer, "To<|endoftext|>")
+    with pytest.raises(ArgumentError, match="two tokens or more, got 0"):
+        score(model, tokenizer, "")
+
+
 @pytest.mark.parametrize(("ids", "message"), NOT_A_TEXT)
 def test_texts_that_cannot_be_scored(model, ids, message):
     assert_refused(model, ids, stride=8, message=message)

@@ -88,6 +88,12 @@ def test_a_generator_computes_no_token_before_it_is_asked_for(endless, shapes_re
     assert shapes_read == [(1, 5)]
 
 
+def test_the_cache_has_room_for_the_context_at_most(endless):
+    """A cache of all these tokens would not fit into any memory."""
+    tokens = generate(endless, [1, 2], max_new_tokens=10**13, seed=1)
+    assert len([next(tokens) for _ in range(2 * endless.config.n_ctx)]) > endless.config.n_ctx
+
+
 def test_progress_and_record_are_called_for_the_prompt_and_for_each_token(endless):
     pieces = []
     records = []

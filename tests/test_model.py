@@ -300,12 +300,36 @@ def test_untie_refuses_an_untied_model_and_an_unknown_init(model):
         model.untie("ones")
 
 
-def test_a_full_cache_is_refused(model):
-    cache = model.new_cache(capacity=6)
-    model(IDS[0, :6], cache=cache)
-    message = "the cache has 6 tokens, 1 more are given, there is room for 6"
+@pytest.mark.parametrize(("capacity", "room"), [(6, 6), (N + 9, N)])
+def test_a_full_cache_is_refused(model, capacity, room):
+    """It is full at its capacity, and at the model's context if its capacity is larger."""
+    cache = model.new_cache(capacity=capacity)
+    for ids in np.zeros((room, 1), int):
+        model(ids, cache=cache)
+    message = f"the cache has {room} tokens, 1 more are given, there is room for {room}$"
     with pytest.raises(ArgumentError, match=message):
-        model(IDS[0, :1], cache=cache)
+        model([1], cache=cache)
+    cache.length = room - 1
+    message = f"the cache has {room - 1} tokens, 2 more are given, there is room for {room}$"
+    with pytest.raises(ArgumentError, match=message):
+        model([1, 2], cache=cache)
+
+
+def test_tied_can_be_read_and_not_set(model):
+    assert model.tied is True
+    assert model.untie().tied is False
+    with pytest.raises(AttributeError):
+        model.tied = False
+
+
+def test_a_tape_has_the_axis_of_the_batch_for_one_sequence_too(model):
+    tape = {}
+    shapes = []
+    edit = {"final": lambda x: shapes.append(x.shape) or x}
+    logits = model(IDS[0], tape=tape, edit=edit)
+    assert logits.shape == (T, V)
+    assert shapes == [(1, T, D)]
+    np.testing.assert_array_equal(tape["logits"], logits[None])
 
 
 def test_a_missing_parameter_is_refused(model):

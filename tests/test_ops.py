@@ -71,3 +71,17 @@ def test_cross_entropy(dtype):
     np.testing.assert_allclose(losses, expected, rtol=1e-6)
     assert losses.dtype == dtype
     np.testing.assert_array_equal(logits, before)
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.parametrize("largest", [1e18, 1e20])
+def test_a_variance_that_overflows_gives_nan(largest):
+    """float32 ends at 3.4e38, the variance of numbers of 1.8e19. The other row stays right."""
+    x = np.array([[1.0, -1.0], [largest, -largest]], np.float32)
+    gain, bias = np.ones(2, np.float32), np.zeros(2, np.float32)
+    y = ops.layer_norm(x, gain, bias, eps=1e-5)
+    np.testing.assert_allclose(y[0], [1, -1], rtol=1e-5)
+    if largest == 1e18:
+        np.testing.assert_allclose(y[1], [1, -1], rtol=1e-5)
+    else:
+        assert np.isnan(y[1]).all()

@@ -55,8 +55,9 @@ def test_bigram_py_prints_the_table_shown(tmp_path):
 )
 def test_the_python_examples_print_what_is_shown(example, shown, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    exec(example, {})
-    assert shown in capsys.readouterr().out
+    for _ in range(2):  # a reader runs it again
+        exec(example, {})
+        assert shown in capsys.readouterr().out
 
 
 def test_the_first_command_prints_the_text_shown():

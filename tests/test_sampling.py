@@ -3,6 +3,7 @@
 test_transformers.py compares distributions with those of transformers for more settings.
 """
 
+from dataclasses import fields
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 import tiedgpt
 from tiedgpt.errors import ArgumentError
-from tiedgpt.sampling import Sampling, penalised
+from tiedgpt.sampling import Sampling, SamplingSettings, penalised
 
 # Distributions
 P = [0.1, 0.4, 0.05, 0.3, 0.15]
@@ -55,10 +56,11 @@ def test_settings_give_the_distributions_computed_by_hand(settings, before, afte
     np.testing.assert_allclose(p, after, rtol=rtol)
 
 
-def test_the_least_top_p_keeps_one_of_several_equal_tokens():
+@pytest.mark.parametrize("top_p", [0, 1e-300])
+def test_the_least_top_p_keeps_one_of_several_equal_tokens(top_p):
     """Rounding may make the probability of each of V tokens a little less than 1 / V."""
     for V in range(1, 200):
-        p = Sampling(top_p=1e-300).probabilities(np.zeros(V))
+        p = Sampling(top_p=top_p).probabilities(np.zeros(V))
         assert np.count_nonzero(p) == 1
 
 
@@ -95,6 +97,39 @@ def test_greedy_takes_the_likeliest_token_after_the_penalty(greedy):
     assert sampling.choose(LOGITS, None, [likeliest]) != likeliest
 
 
+# What the fields say
+
+ANOTHER = {"temperature": 0.5, "top_k": 2, "top_p": 0.5, "min_p": 0.5, "repetition_penalty": 1e9}
+
+
+@pytest.mark.parametrize("setting", fields(Sampling), ids=lambda setting: setting.name)
+def test_a_field_says_whether_it_changes_what_greedy_takes(setting):
+    likeliest = int(LOGITS.argmax())
+    alone = {} if setting.name == "greedy" else {"greedy": True}
+    value = True if setting.name == "greedy" else ANOTHER[setting.name]
+    before = Sampling(**alone).probabilities(LOGITS, [likeliest])
+    after = Sampling(**alone, **{setting.name: value}).probabilities(LOGITS, [likeliest])
+    assert setting.metadata["changes_greedy"] == (not np.array_equal(before, after))
+
+
+def test_type_checkers_know_the_fields():
+    types = {setting.name: setting.type for setting in fields(Sampling)}
+    assert SamplingSettings.__annotations__ == types
+    assert SamplingSettings.__required_keys__ == frozenset()
+
+
+@pytest.mark.slow
+def test_a_misspelt_setting_is_an_error_of_a_type_checker():
+    api = pytest.importorskip("mypy.api")
+    lines = "import tiedgpt\nmodel: tiedgpt.GPT2\n"
+    right = lines + "tiedgpt.generate(model, [1], seed=1, temperature=0.5, top_k=None)\n"
+    out, _, _ = api.run(["--config-file=", "--ignore-missing-imports", "-c", right])
+    assert "Success" in out
+    wrong = lines + "tiedgpt.generate(model, [1], temprature=0.5)\n"
+    out, _, _ = api.run(["--config-file=", "--ignore-missing-imports", "-c", wrong])
+    assert 'Unexpected keyword argument "temprature"' in out
+
+
 # The draw
 
 
@@ -126,7 +161,7 @@ def test_no_draw_falls_on_a_dropped_token_or_off_the_end(number, token):
     [
         ("temperature", [-1, float("nan"), float("inf"), None, "1", True]),
         ("top_k", [-1, 0.5, "1", True]),
-        ("top_p", [0, -0.1, 1.1]),
+        ("top_p", [-0.1, 1.1]),
         ("greedy", [1, "yes", None]),
         ("min_p", [-0.1, 1.1]),
         ("repetition_penalty", [0, -1, float("nan"), None]),
@@ -149,6 +184,7 @@ def test_a_value_out_of_range_is_refused(name, values):
         {"min_p": 0.05},
         {"temperature": 2.0, "min_p": 0.05},
         {"top_k": 20, "top_p": 0.8, "min_p": 0.1},
+        {"top_p": 0},
         {
             "repetition_penalty": 1.3,
             "temperature": 0.5,

@@ -19,11 +19,14 @@ import numpy as np
 import pytest
 from support.checkpoint_files import assert_same
 from support.checks import peak_memory, refuses
+from support.commands import answer
 from support.models import random_model
 from support.openai_files import (
     HEADER,
     block,
+    bundle,
     entry_proto,
+    handle,
     in_blocks,
     number_field,
     table,
@@ -48,7 +51,7 @@ from tiedgpt.checkpoints.tensorflow import (
     read_index,
     read_tensors,
 )
-from tiedgpt.errors import CheckpointError
+from tiedgpt.errors import CheckpointError, TiedGPTWarning
 from tiedgpt.gpt2.parameters import parameter_shapes
 
 OPENAIS_HEAD_WIDTH = tensorflow.HEAD_WIDTH
@@ -154,6 +157,71 @@ def test_openais_files_are_loaded_by_a_models_name_and_by_their_directory(openai
     for source in ("gpt2", "124M", openais_model):
         assert_same(tiedgpt.load_model(source), MODEL)
     assert read_config(openais_model) == TINY
+
+
+LATEST = 'model_checkpoint_path: "{}"\nall_model_checkpoint_paths: "model-900"\n'
+
+
+@pytest.mark.parametrize(
+    "said", ["model-1000", "/content/checkpoint/run1/model-1000", "gone", None]
+)
+def test_the_checkpoint_of_a_training_is_loaded(openais_model, said):
+    """By gpt-2-simple, for one. `checkpoint` may name a file of another machine."""
+    (openais_model / INDEX).rename(openais_model / "model-1000.index")
+    (openais_model / DATA).rename(openais_model / "model-1000.data-00000-of-00001")
+    if said is not None:
+        (openais_model / "checkpoint").write_text(LATEST.format(said))
+    if said is not None and said.endswith("1000"):  # it is one of several
+        other = random_model(TINY, seed=1)
+        write_openai_model(openais_model, other)
+        (openais_model / "model-900.index").write_bytes(b"")
+    assert_same(tiedgpt.load_model(openais_model), MODEL)
+    (openais_model / "hparams.json").unlink()
+    refuses(r"\.index is of TensorFlow: put .* hparams\.json", tiedgpt.load_model, openais_model)
+
+
+def test_of_several_checkpoints_of_a_training_none_is_loaded(openais_model):
+    index = (openais_model / INDEX).read_bytes()
+    (openais_model / INDEX).unlink()
+    for step in (900, 1000):
+        (openais_model / f"model-{step}.index").write_bytes(index)
+    refuses("2 checkpoints, model-1000.index, model-900.index", tiedgpt.load_model, openais_model)
+
+
+def test_the_tensors_of_an_optimizer_are_left_out_with_a_warning(openais_model):
+    """The step is a whole number of 64 bits."""
+    entries, data = bundle(MODEL)
+    for name in (b"model/wte/Adam", b"model/wte/Adam_1"):
+        entries.append((name, entry_proto(MODEL.W_E.shape, offset=len(data))))
+        data += bytes(MODEL.W_E.nbytes)
+    entries.append((b"beta1_power", entry_proto((), offset=len(data))))
+    entries.append((b"global_step", entry_proto((), offset=len(data) + 4, size=8, dtype=9)))
+    index = table(in_blocks(sorted(entries)))
+    write_openai_files(openais_model, index, data + bytes(12), TINY)
+    with pytest.warns(TiedGPTWarning, match="4 tensors of an optimizer are not used") as caught:
+        assert_same(tiedgpt.load_model(openais_model), MODEL)
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_check_reads_openais_files(openais_model, run):
+    [report] = answer(run, "check", str(openais_model))["models"]
+    assert report["holds"] == "embedding"
+    assert report["parameters"]["tied"]["total"] == sum(x.size for x in MODEL.parameters.values())
+
+
+def test_a_block_that_is_listed_many_times_takes_no_memory(tmp_path):
+    """An index of 20 kB would make 500,000 entries."""
+    entries = [(f"{n:04}".encode(), ENTRY) for n in range(1000)]
+    contents = block(entries)
+
+    def list_many_times(part: str, listed: bytes) -> bytes:
+        if part != "index block":
+            return listed
+        return block([(b"%d" % n, handle(0, contents)) for n in range(500)], interval=1)
+
+    index = table({b"z": contents}, edit=list_many_times)
+    path = write_openai_files(tmp_path, index, bytes(4), TINY)
+    assert peak_memory(refuses, "'0000' is given twice", load, path) < 5_000_000
 
 
 def test_only_the_three_files_are_read(openais_model):

@@ -21,6 +21,7 @@ import tiedgpt
 from tiedgpt import GPT2
 from tiedgpt.checkpoints import safetensors
 from tiedgpt.errors import ArgumentError, TiedGPTError
+from tiedgpt.evaluation import token_losses
 from tiedgpt.gpt2.ops import cross_entropy
 from tiedgpt.training import loop, saving
 from tiedgpt.training.loop import Trainer
@@ -413,7 +414,35 @@ def test_by_default_there_are_ten_evaluations_or_one_for_each_step(steps, eval_e
     assert trainer.settings.eval_every == eval_every
 
 
+@pytest.mark.parametrize(("steps", "warm_up", "rises"), [(40, 2, 2), (40, 9, 4), (9, 9, 0)])
+def test_the_warm_up_takes_a_tenth_of_all_steps_at_most(steps, warm_up, rises):
+    settings = replace(TINY, steps=steps, warm_up=warm_up, batch=1, eval_every=steps, lr=0.001)
+    rates = [record["lr"] for record in train(new_trainer(settings=settings)) if "lr" in record]
+    assert rates.index(max(rates)) == rises
+
+
+def test_an_evaluation_predicts_each_token_of_the_held_out_text_once():
+    """With a stride of one token less than the context, in which the first is not predicted."""
+    trainer = new_trainer()
+    losses = token_losses(trainer.model, trainer.held_out, stride=SMALL.n_ctx - 1)
+    assert losses.size == trainer.held_out.size - 1
+    assert trainer.evaluate() == pytest.approx(losses.mean(), rel=1e-6)
+
+
+@pytest.mark.parametrize(("threads", "batch", "used"), [(4, 3, 3), (2, 3, 2)])
+def test_there_are_no_more_threads_than_sequences(threads, batch, used):
+    trainer = new_trainer(settings=replace(TINY, threads=threads, batch=batch))
+    assert trainer.settings.threads == used
+
+
 # Errors
+
+
+def test_a_text_has_a_context_and_the_token_after_it():
+    """The context of a training is 11 tokens, less than the model's."""
+    train(new_trainer(settings=replace(TINY, steps=1), size=12))
+    with pytest.raises(ArgumentError, match=r"must have at least 12 tokens, .* got 11"):
+        new_trainer(size=11)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,18 @@ from .gpt2.tokenizer import Tokenizer
 BLOCK_SIZE = 10**6  # bytes of a block, after decompression; it ends with the line that fills it
 MAX_LINE = 1 << 23  # bytes: a longer line is an error. A text takes up to 100 times its size
 GZIP_MAGIC = b"\x1f\x8b"  # the first bytes of a compressed file
+# The first bytes of files that are not read -> their format
+OTHER_FORMATS = {
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\0": "xz",
+    b"\x04\x22\x4d\x18": "lz4",
+    b"PK\x03\x04": "zip",
+    b"PAR1": "Parquet",
+    b"ARROW1": "Arrow",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
 SETTINGS = "settings.json"
 CONNECT = 10  # seconds to wait for a scheduler
 NO_WORKER = 60  # seconds to wait for a worker
@@ -159,13 +171,20 @@ def begin(out: Path, settings: Settings) -> None:
 
 
 def read_input(file: str) -> Input:
-    """Read a whole file for its hash. Raises ArgumentError for what is not a file."""
+    """Read a whole file for its hash.
+
+    Raises ArgumentError for what is not a file of lines, or of lines that gzip has compressed.
+    """
     check_file_name(file)
     if os.path.exists(file) and not os.path.isfile(file):  # a pipe could not be read twice
         raise ArgumentError(f"{file} is not a file; expected .jsonl or .jsonl.gz")
     file_hash = hashlib.sha256()
     with open(file, "rb") as stream:
         status = os.fstat(stream.fileno())
+        beginning = stream.peek(8)
+        for magic, name in OTHER_FORMATS.items():
+            if beginning.startswith(magic):
+                raise ArgumentError(f"{file} is {name}; expected .jsonl or .jsonl.gz")
         while piece := stream.read(1 << 20):
             file_hash.update(piece)
     return Input(file, status.st_size, status.st_mtime_ns, file_hash.hexdigest())

@@ -108,7 +108,6 @@ class Range:
 
 
 COUNT = Range(0)
-FRACTION = Range(0, 1, whole=False, open_low=True)
 PROBABILITY = Range(0, 1, whole=False)
 RATE = Range(0, 1, whole=False, open_high=True)
 AT_LEAST_0 = Range(0, whole=False)

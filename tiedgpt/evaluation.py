@@ -186,18 +186,21 @@ class Score:
 def score(
     model: GPT2,
     tokenizer: Tokenizer,
-    ids: Any,
+    text: Any,
     stride: int | None = None,
     progress: OnProgress = None,
 ) -> Score:
-    """The score of `ids` [N], encoded by `tokenizer`. A stride of None is half the context.
+    """The score of a text, or of its ids [N]. A stride of None is half the context.
 
-    Raises ArgumentError for a stride outside 1 to n_ctx, ids that the model cannot read, and fewer
+    Raises TokenizerError for a text that `tokenizer` cannot encode, such as one with a special
+    token; ArgumentError for a stride outside 1 to n_ctx, ids that the model cannot read, and fewer
     than two ids; TiedGPTError for logits that are not finite, and for a loss that is too large to
     be one.
     """
     stride = stride_or_default(stride, model.config)
-    ids = check_text_ids(ids, model.config)
+    if isinstance(text, str):
+        text = tokenizer.encode(text)
+    ids = check_text_ids(text, model.config)
     predicted = ids[predicted_places(ids.size, model.config.n_ctx, stride)]
     return score_of(token_losses(model, ids, stride, progress), tokenizer, predicted)
 

@@ -14,7 +14,7 @@ The way of a prompt, from `tiedgpt generate PROMPT` to a token:
 import codecs
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,12 +25,22 @@ from .gpt2.run import OnProgress
 from .gpt2.tokenizer import Tokenizer
 from .sampling import Sampling
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # Python 3.10 has none in typing
+
+    from .sampling import SamplingSettings
+
 # Called for each chosen token, with the number of its sample, the logits [V] and the token.
 Record = Callable[[int, np.ndarray, int], Any]
 
 
 def generate(
-    model: GPT2, ids: Any, max_new_tokens: int = 40, *, seed: int | None = None, **settings: Any
+    model: GPT2,
+    ids: Any,
+    max_new_tokens: int = 40,
+    *,
+    seed: int | None = None,
+    **settings: "Unpack[SamplingSettings]",
 ) -> Iterator[int]:
     """Yield the tokens that follow `ids` [T], up to max_new_tokens or the end-of-text token.
 
@@ -162,11 +172,10 @@ class TextSample:
 def overlap(text: str, stop: str) -> int:
     """The length of the longest suffix of `text` that is a prefix of `stop`, but not all of it.
 
-    >>> overlap("to be or n", "not"), overlap("to be", "not")
-    (1, 0)
+    >>> overlap("to be or n", "not"), overlap("to be", "not"), overlap("or not", "not")
+    (1, 0, 0)
     """
-    longest = min(len(text), len(stop) - 1)
-    for length in range(longest, 0, -1):
+    for length in range(len(stop) - 1, 0, -1):
         if text.endswith(stop[:length]):
             return length
     return 0

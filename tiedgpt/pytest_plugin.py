@@ -1,27 +1,13 @@
-"""A plugin of pytest: the assertions of testing.py as fixtures, in every project that has tiedgpt.
+"""A plugin of pytest: what tiedgpt.testing has, as fixtures. A project's conftest.py asks for it:
 
-def test_my_gpt2(assert_tied):
-    assert_tied(MyGPT2())
+pytest_plugins = ["tiedgpt.pytest_plugin"]
 
-Nothing else of tiedgpt is imported before a test uses one of them.
+Then a test needs no import:
+
+def test_my_model(assert_tied):
+    assert_tied(MyModel())
 """
 
-from collections.abc import Callable
-
-import pytest
-
-
-@pytest.fixture
-def assert_same_gpt2() -> Callable[..., None]:
-    """tiedgpt.testing.assert_same_gpt2"""
-    from . import testing
-
-    return testing.assert_same_gpt2
-
-
-@pytest.fixture
-def assert_tied() -> Callable[..., None]:
-    """tiedgpt.testing.assert_tied"""
-    from . import testing
-
-    return testing.assert_tied
+from .testing.fixtures import assert_same_gpt2 as assert_same_gpt2
+from .testing.fixtures import assert_tied as assert_tied
+from .testing.fixtures import tiny_gpt2 as tiny_gpt2

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
+from typing import TypedDict
 
 import numpy as np
 
-from .errors import ABOVE_0, AT_LEAST_0, COUNT, FRACTION, PROBABILITY, ArgumentError, short_repr
+from .errors import ABOVE_0, AT_LEAST_0, COUNT, PROBABILITY, ArgumentError, short_repr
 from .gpt2.checks import check_logits
 
 
@@ -21,15 +22,16 @@ class Sampling:
     likely as the likeliest. Draw from what is left. With greedy, or at temperature 0, the likeliest
     token after the penalty is taken instead.
 
-    A new setting is a field here and its step in `probabilities`. The field is an argument of
-    tiedgpt.generate. Its metadata have the range that is accepted, whether it changes the likeliest
-    token, which greedy takes, and what the command's help says of its flag.
+    A new setting is a field here and in SamplingSettings, and its step in `probabilities`. The
+    field is an argument of tiedgpt.generate. Its metadata have the range that is accepted, what the
+    command's help says of its flag, and whether it changes what greedy takes.
     """
 
     temperature: float = field(
         default=1.0,
         metadata={
             "accepted": AT_LEAST_0,
+            "changes_greedy": False,
             "flag": "-t",
             "metavar": "T",
             "help": "divide the logits by T: below 1 sharpens, above 1 flattens, 0 is --greedy",
@@ -39,6 +41,7 @@ class Sampling:
         default=None,
         metadata={
             "accepted": COUNT,
+            "changes_greedy": False,
             "flag": "-k",
             "metavar": "K",
             "help": "sample from the K likeliest tokens, with 0 from all",
@@ -47,17 +50,23 @@ class Sampling:
     top_p: float | None = field(
         default=None,
         metadata={
-            "accepted": FRACTION,
+            "accepted": PROBABILITY,
+            "changes_greedy": False,
             "flag": "-p",
             "metavar": "P",
-            "help": "sample from the smallest set of tokens whose probabilities add up to P",
+            "help": "sample from the smallest set of tokens whose probabilities add up to P, with "
+            "0 from the likeliest alone",
         },
     )
-    greedy: bool = field(default=False, metadata={"help": "take the likeliest token every time"})
+    greedy: bool = field(
+        default=False,
+        metadata={"changes_greedy": True, "help": "take the likeliest token every time"},
+    )
     min_p: float | None = field(
         default=None,
         metadata={
             "accepted": PROBABILITY,
+            "changes_greedy": False,
             "metavar": "P",
             "help": "sample from the tokens that are at least P times as likely as the likeliest",
         },
@@ -131,6 +140,17 @@ class Sampling:
         # The sum is 1 only up to rounding, so the random number is scaled by it and cannot be past
         # the end. side="right" never chooses a token of probability 0.
         return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
+
+
+class SamplingSettings(TypedDict, total=False):
+    """The fields of Sampling, as type checkers know the arguments of tiedgpt.generate."""
+
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    greedy: bool
+    min_p: float | None
+    repetition_penalty: float
 
 
 def penalised(  # [V] -> [V]

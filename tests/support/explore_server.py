@@ -42,7 +42,12 @@ def ask(shown, name, **fields):
 def serving(shown, port=0):
     """A server that answers, in a thread, until the end of the `with` block."""
     with Server(shown, port) as server:
-        thread = threading.Thread(target=server.serve)
+
+        def serve():
+            server.serve()
+            server.server_close()  # a request that comes after `quit` is refused, and does not wait
+
+        thread = threading.Thread(target=serve)
         thread.start()
         try:
             yield server
@@ -53,7 +58,7 @@ def serving(shown, port=0):
 
 def connect(port):
     """A connection to the server, which the end of a `with` block closes."""
-    return closing(http.client.HTTPConnection("127.0.0.1", port, timeout=120))
+    return closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30))
 
 
 def request(url, method, path, body=None, **changes):

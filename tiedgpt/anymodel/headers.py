@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..checkpoints import tensorflow
 from ..checkpoints.download import Repository, is_offline
 from ..checkpoints.files import (
     CONFIG,
@@ -16,6 +17,7 @@ from ..checkpoints.files import (
     WEIGHTS,
     check_weight_map,
     describe,
+    is_of_tensorflow,
     stored_tensors,
     weights_file,
 )
@@ -109,7 +111,11 @@ def open_any(source: str, weights: bool = True) -> AnyModel:
         description = describe(path) or "is not a directory, a file of weights or a config.json"
         raise CheckpointError(f"{path} {description}")
     config_file = path / CONFIG if path.is_dir() else path.parent / CONFIG
-    config = read_json(config_file) if os.path.exists(config_file) else {}
+    config = {}
+    if os.path.exists(config_file):
+        config = read_json(config_file)
+    elif is_of_tensorflow(path):
+        config = {"model_type": "gpt2", "vocab_size": tensorflow.read_hparams(path).vocab_size}
     return AnyModel(config, path)
 
 

@@ -5,11 +5,12 @@ files lie beside them. `load` reads a model, also from PyTorch's files (pickles.
 (tensorflow.py), and `save_model` writes one.
 """
 
+import fnmatch
 import json
 import os
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any, BinaryIO
 from ..atomic import new_directory
 from ..errors import ArgumentError, CheckpointError, ConfigError, TiedGPTWarning, short_repr
 from ..gpt2.checks import check_parameters
-from ..gpt2.config import Config
+from ..gpt2.config import QUANTISED, Config
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
 from . import safetensors, tensorflow
@@ -40,7 +41,8 @@ SHARD = re.compile(r"[A-Za-z0-9][\w.-]{,199}\.(safetensors|bin)", re.ASCII)
 HEAD = "lm_head.weight"  # W_U transposed
 PREFIX = "transformer."  # before all other names, in the files that transformers writes today
 # torch's DistributedDataParallel and torch.compile put more before all names.
-PREFIXES = re.compile(r"^((module|_orig_mod)\.)*(transformer\.)?")
+# mlx-lm's models, and others that hold a GPT-2 as `model`, have that name before theirs.
+PREFIXES = re.compile(r"^((module|_orig_mod|model)\.)*(transformer\.)?")
 # Older files also have the causal mask of each layer, which is no parameter.
 MASK = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
 # What a model may have beside, or in place of, the head that predicts tokens.
@@ -74,8 +76,8 @@ NOT_READ = {
     ".onnx": LOAD_ORIGINAL,
     ".keras": LOAD_ORIGINAL,
     ".msgpack": LOAD_ORIGINAL,
-    ".ckpt.index": GIVE_DIRECTORY,
-    ".ckpt.data-00000-of-00001": GIVE_DIRECTORY,
+    tensorflow.INDEX_END: GIVE_DIRECTORY,
+    tensorflow.DATA_END: GIVE_DIRECTORY,
     ".safetensors.index.json": GIVE_DIRECTORY,
     ".bin.index.json": GIVE_DIRECTORY,
 }
@@ -84,7 +86,33 @@ ADAPTER = "adapter_config.json"  # written by peft, for what is added to the wei
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 # peft's types of adapters that add to the prompt, not to the weights.
 PROMPT_ADAPTERS = ("PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "CPT")
-NOT_WEIGHTS = ("optimizer.pt", "scheduler.pt", "training_args.bin")  # written by a Trainer
+# What transformers' Trainer and accelerate write beside a model.
+NOT_WEIGHTS = re.compile(
+    r"optimizer|scheduler|training_args|rng_state|random_states|scaler|sampler|dl_state"
+)
+MERGE_SHARDS = (
+    "is one of several parts of a model that FSDP trained: `accelerate merge-weights` makes one "
+    "model of them"
+)
+# Files and folders in a directory that other programs wrote -> what to do.
+OTHER_PROGRAMS = {
+    "zero_to_fp32.py": (
+        "is DeepSpeed's, whose folders have the weights in parts: `python zero_to_fp32.py . "
+        "merged` makes one model of them"
+    ),
+    "pytorch_model_fsdp*": MERGE_SHARDS,
+    "*.distcp": MERGE_SHARDS,
+    "*.index": f"is of TensorFlow: put the {tensorflow.HPARAMS} of its model beside it",
+    "openvino_model.*": f"is of OpenVINO, which {LOAD_ORIGINAL}",
+    "vocabulary.json": f"is of CTranslate2, whose model.bin {LOAD_ORIGINAL}",
+    "*.ot": f"is of rust-bert, which {LOAD_ORIGINAL}",
+    "onnx": f"is a folder of ONNX, which {LOAD_ORIGINAL}",
+}
+# The ends of the names of tensors that are beside quantised weights: of bitsandbytes, mlx-lm, GPTQ,
+# AWQ, and 8-bit floats.
+NAMES_OF_QUANTISED = re.compile(
+    r".*\.(SCB|absmax|quant_map|quant_state\..*|scales|biases|qweight|qzeros|g_idx|weight_scale.*)"
+)
 
 # Settings of generation_config.json, and the value with which a text is as without it. The value of
 # any other setting is None, False, 0 or nothing.
@@ -98,7 +126,19 @@ NO_CHANGE = {
     "length_penalty": 1,
     "guidance_scale": 1,
 }
-# The parts of that file that do not change which tokens are likely.
+# Other settings that a config.json may have, as those of before 2023.
+IN_OLD_CONFIGS = (
+    "top_k",
+    "no_repeat_ngram_size",
+    "bad_words_ids",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "exponential_decay_length_penalty",
+    "min_length",
+)
+# The parts of generation_config.json that do not change which tokens are likely.
 NOT_OF_THE_TEXT = re.compile(
     r"_.*|transformers_version|(bos|eos|pad|decoder_start)_token_id|do_sample|max_.*|early_stopping"
     r"|use_cache|cache_.*|output_.*|return_.*|num_return_sequences|renormalize_logits"
@@ -155,7 +195,7 @@ def check_weights(path: Path) -> None:
 
     No values are read.
     """
-    if weights_file(path) is not None or (path / tensorflow.INDEX).is_file():
+    if weights_file(path) is not None or is_of_tensorflow(path):
         config = read_said_config(path)
         tensors = without_other_heads(read_tensors(path, config), f"{path}", stacklevel=3)
         _check_tensors(path, tensors, config, head=None)
@@ -170,6 +210,9 @@ def _check_tensors(
             f'{path}: config.json says "tie_word_embeddings": false but there is no '
             f'{HEAD}; load it with head "tied", or "untied" to start from a copy of wte.T'
         )
+    quantised = first_of_quantised(tensors)
+    if quantised:
+        raise CheckpointError(f"{path}: has {short_repr(quantised)}, so {QUANTISED}")
     try:
         # A W_U is checked even if it is not used.
         check_parameters(tensors, replace(config, tied=HEAD not in tensors))
@@ -184,6 +227,11 @@ def _other_prefix(tensors: dict[str, Tensor]) -> str:
             prefix = short_repr(name.removesuffix("wte.weight"))
             return f"; the names of this file begin with {prefix}, so remove that from each of them"
     return ""
+
+
+def first_of_quantised(names: Iterable[Any]) -> str:
+    """The first name that only quantised weights have; "" without one."""
+    return next((str(name) for name in names if NAMES_OF_QUANTISED.fullmatch(str(name))), "")
 
 
 def without_other_heads(tensors: Mapping[str, Any], called: str, stacklevel: int) -> dict[str, Any]:
@@ -273,20 +321,26 @@ def read_said_config(model: Path) -> Config:
     return config
 
 
-def generation_settings(model: Path) -> dict[str, Any]:
-    """The settings of generation_config.json that change a text, but for the token that ends it.
+def generation_settings(model: Path) -> tuple[str, dict[str, Any]]:
+    """The name of generation_config.json, and its settings that change a text.
 
-    transformers generates with them. Raises CheckpointError.
+    The token that ends a text is not among them. transformers generates with them. Without this
+    file, it takes those of config.json. Raises CheckpointError.
     """
     directory = model if model.is_dir() else model.parent
-    path = directory / GENERATION_CONFIG
-    if not path.is_file():
-        return {}
+    file = GENERATION_CONFIG
+    said: dict[str, Any] = {}
+    if (directory / file).is_file():
+        said = read_json(directory / file)
+    elif (directory / CONFIG).is_file():
+        file = CONFIG
+        others = read_json(directory / file)
+        said = {name: others[name] for name in (*NO_CHANGE, *IN_OLD_CONFIGS) if name in others}
     settings = {}
-    for name, value in read_json(path).items():
+    for name, value in said.items():
         if not NOT_OF_THE_TEXT.fullmatch(name) and value and value != NO_CHANGE.get(name):
             settings[name] = value
-    return settings
+    return file, settings
 
 
 def read_tensors(model: Path, config: Config) -> dict[str, Tensor]:
@@ -295,7 +349,7 @@ def read_tensors(model: Path, config: Config) -> dict[str, Tensor]:
     model: a directory, or a file of weights itself. config: what read_said_config gives. No values
     are read, and names and shapes are not compared with those of `config`. Raises CheckpointError.
     """
-    if (model / tensorflow.HPARAMS).is_file() and not (model / CONFIG).is_file():
+    if is_of_tensorflow(model):
         return tensorflow.read_tensors(model, config)
     tensors: dict[str, Tensor] = {}
     for file_name, tensor in stored_tensors(model):
@@ -308,9 +362,26 @@ def read_tensors(model: Path, config: Config) -> dict[str, Tensor]:
                 f'"{PREFIX}", or in two files'
             )
         tensors[name] = tensor
+    c_attn = tensors.get("h.0.attn.c_attn.weight")
+    if c_attn is not None and len(c_attn.shape) == 2 and c_attn.shape[0] > c_attn.shape[1]:
+        tensors = _with_transposed_matrices(tensors)
     if config.tied and HEAD in tensors and "wte.weight" not in tensors:
         tensors["wte.weight"] = tensors.pop(HEAD)  # one matrix, stored under its other name
     return tensors
+
+
+def _with_transposed_matrices(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a model whose matrices in the blocks are [out, in], such as mlx-lm's."""
+    transposed = {}
+    for name, tensor in tensors.items():
+        is_in_block = name.startswith("h.")
+        transposed[name] = tensor.transposed() if is_in_block and len(tensor.shape) == 2 else tensor
+    return transposed
+
+
+def is_of_tensorflow(model: Path) -> bool:
+    """Whether a model is a directory of OpenAI's files."""
+    return (model / tensorflow.HPARAMS).is_file() and not (model / CONFIG).is_file()
 
 
 def weights_file(model: Path) -> Path | None:
@@ -330,6 +401,9 @@ def stored_tensors(
 
     model: a directory, or a file of weights itself. Raises CheckpointError.
     """
+    if is_of_tensorflow(model):
+        tensors = tensorflow.read_tensors(model, tensorflow.read_hparams(model))
+        return [(PREFIX + name, tensor) for name, tensor in tensors.items()]  # as transformers'
     file = weights_file(model)
     if file is None:
         raise CheckpointError(
@@ -418,13 +492,17 @@ def _what_is_there(directory: Path) -> str:
         newest = saved_steps[max(saved_steps)]
         return f" (it holds checkpoints of a training: give one of them, such as {newest})"
     names = sorted(path.name for path in directory.glob("*"))
-    if (directory / CONFIG).is_file():
-        description = _weights_by_another_name(names)
-        if description:
-            return description
+    for pattern, sentence in OTHER_PROGRAMS.items():
+        for name in fnmatch.filter(names, pattern):
+            return f" ({name} {sentence})"
+    return _weights_by_another_name(names) or _files_not_read(names)
+
+
+def _files_not_read(names: list[str]) -> str:
+    """What an error says of files of weights in formats that are not found in a directory."""
     for name in names:
         description = describe(Path(name))
-        if description not in ("", GIVE_DIRECTORY) and name not in NOT_WEIGHTS:
+        if description not in ("", GIVE_DIRECTORY) and not NOT_WEIGHTS.match(name):
             return f" ({name} {description})"
     return ""
 
@@ -464,15 +542,18 @@ def _how_to_use(adapter: dict[str, Any]) -> str:
 
 
 def _weights_by_another_name(names: list[str]) -> str:
-    """What an error says of weights that are there under other names than WEIGHT_FILES."""
+    """What an error says of weights that lack a config.json, or have another name; "" without."""
+    has_config = CONFIG in names
     for name in names:
         match = re.search(r"-\d+-of-\d+\.(safetensors|bin)$", name)
-        if match:
+        if match and has_config:
             index = INDEX if match[1] == "safetensors" else PYTORCH_INDEX
             return f" ({name} is one of several files: get {index}, which lists them, too)"
     for name in names:
-        if name.endswith(".safetensors"):
-            return f" (there is {name}: give this file)"
+        if name.endswith(".safetensors") or name in WEIGHT_FILES:
+            if has_config:
+                return f" (there is {name}: give this file)"
+            return f" (there is {name}: put the {CONFIG} of its model beside it)"
     return ""
 
 

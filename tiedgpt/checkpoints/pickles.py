@@ -39,8 +39,8 @@ from .safetensors import DTYPE_BITS, MAX_AXES, MAX_AXIS, Tensor
 # Bytes. nanoGPT's GPT-2 XL with its optimizer needs 0.2 million; Python's objects for nothing but
 # empty dicts take 72 times the size of their pickle.
 MAX_PICKLE = 1 << 21
-# In all pickles of a file. GPT-2 XL with its optimizer needs 75,000; these take a second.
-MAX_INSTRUCTIONS = 500_000
+# In all pickles of a file. GPT-2 XL with its optimizer needs 75,000; these take half a second.
+MAX_INSTRUCTIONS = 250_000
 # Bytes of the list of files in an archive. GPT-2 XL needs 0.2 million; the objects of zipfile take
 # 10 times the size of the list.
 MAX_LIST = 1 << 22
@@ -334,19 +334,9 @@ def read_saved(path: Path) -> SavedFile:
         else:
             raise CheckpointError(f"{path} {NOT_SAVED}")
 
-    state, model_args = value, None
-    if isinstance(value, dict) and isinstance(value.get("model_args"), dict):
-        state, model_args = value.get("model"), value["model_args"]
-    expected = (
-        f"expected a state dict, name -> tensor, or nanoGPT's model and model_args; {CONVERT}"
-    )
-    if not isinstance(state, dict):
-        raise CheckpointError(f"{path}: holds a {type(state).__name__}; {expected}")
+    state, model_args = _state_of(value, path)
     tensors = {}
     for name, stored in state.items():
-        if not isinstance(name, str) or not isinstance(stored, StoredTensor):
-            kind = type(stored).__name__
-            raise CheckpointError(f"{path}: {short_repr(name)} is a {kind}; {expected}")
         tensors[name] = _located(name, stored, starts[stored.storage.key], path, memory)
     # The bytes of a tied head are twice in the sum. More would be tensors that overlap, such as
     # 1,000 layers of one matrix.
@@ -356,6 +346,49 @@ def read_saved(path: Path) -> SavedFile:
         has_biases = model_args.get("bias") is not False
         tensors = _from_nano_gpts_layout(tensors, has_biases, path)
     return SavedFile(tensors, model_args)
+
+
+def _state_of(value: Any, path: Path) -> tuple[dict[str, StoredTensor], dict[str, Any] | None]:
+    """The state dict that a file holds, and nanoGPT's model_args if they lie beside it.
+
+    It is the value of the file, or the one state dict in this value, as where a training saves
+    {"model_state_dict": ..., "epoch": 3}. Raises CheckpointError.
+    """
+    state, model_args = value, None
+    if isinstance(value, dict) and isinstance(value.get("model_args"), dict):
+        state, model_args = value.get("model"), value["model_args"]
+    elif isinstance(value, dict) and not _is_state_dict(value):
+        names = [name for name, inner in value.items() if _has_matrix(inner)]
+        if len(names) > 1:
+            shown = ", ".join(short_repr(name) for name in names)
+            raise CheckpointError(f"{path}: holds several state dicts, {shown}: save one of them")
+        if names:
+            state = value[names[0]]
+    if _is_state_dict(state):
+        return state, model_args
+
+    held = f"holds a {type(state).__name__}"
+    if isinstance(state, dict):
+        for name, each in state.items():
+            if not isinstance(name, str) or not isinstance(each, StoredTensor):
+                held = f"{short_repr(name)} is a {type(each).__name__}"
+                break
+    raise CheckpointError(
+        f"{path}: {held}; expected a state dict, name -> tensor, by itself or as one value of a "
+        f"dict, or nanoGPT's model and model_args; {CONVERT}"
+    )
+
+
+def _is_state_dict(value: Any) -> bool:
+    """Whether a value of a pickle is a dict of tensors by name."""
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+        return False
+    return all(isinstance(each, StoredTensor) for each in value.values())
+
+
+def _has_matrix(value: Any) -> bool:
+    """Whether a value is a state dict with a matrix. The states of random numbers have none."""
+    return _is_state_dict(value) and any(len(each.shape) == 2 for each in value.values())
 
 
 class ListReader:

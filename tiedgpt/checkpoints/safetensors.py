@@ -14,7 +14,7 @@ import json
 import mmap
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -90,6 +90,13 @@ class Tensor:
     # The whole file. Without bytes if the file is on a hub: its values cannot be read then.
     memory: mmap.mmap | bytearray | bytes = field(repr=False)
     strides: tuple[int, ...] | None = None  # bytes; None for values in row order
+
+    def transposed(self) -> "Tensor":
+        """A matrix with its axes exchanged."""
+        rows, columns = self.shape
+        itemsize = DTYPE_BITS[self.dtype] // 8
+        row_stride, stride = self.strides or (columns * itemsize, itemsize)
+        return replace(self, shape=(columns, rows), strides=(stride, row_stride))
 
     def values(self, copy: bool = False) -> np.ndarray:
         """The values in float32: a view of the file where that is possible, and not `copy`.

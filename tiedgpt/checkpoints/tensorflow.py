@@ -4,6 +4,9 @@
     model.ckpt.index                 each tensor's name, shape, and the place of its values
     model.ckpt.data-00000-of-00001   the values of every tensor: float32, row-major, little-endian
 
+A training of them, such as gpt-2-simple's, writes model-1000.index and model-1000.data-... after
+1,000 steps. Its file `checkpoint` names the newest. There may be tensors of the optimizer, too.
+
 The index is a table in LevelDB's format. Read from its end:
 
     footer     the last 48 bytes: the handles of the metaindex block, which is empty, and of the
@@ -28,11 +31,13 @@ noticed. Names, shapes and sizes are checked, and that the tensors fill the data
 
 import mmap
 import os
+import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ..errors import CheckpointError, ConfigError, short_repr
+from ..errors import CheckpointError, ConfigError, TiedGPTWarning, short_repr
 from ..gpt2.config import Config
 from ..gpt2.parameters import parameter_shapes
 from .json_files import open_to_read, read_json
@@ -41,13 +46,20 @@ from .safetensors import Tensor, check_places
 HPARAMS = "hparams.json"
 HPARAMS_FIELDS = ("n_vocab", "n_ctx", "n_embd", "n_head", "n_layer")
 INDEX = "model.ckpt.index"
+INDEX_END = ".index"
+DATA_END = ".data-00000-of-00001"  # in place of INDEX_END
 DATA = "model.ckpt.data-00000-of-00001"
+LATEST = "checkpoint"  # the file that names the newest of several checkpoints
+MAX_LATEST = 1 << 20  # bytes
+# TensorFlow's names of what its Adam keeps of a parameter, and of a training.
+OF_OPTIMIZER = re.compile(r".*/Adam(_1)?|beta[12]_power|global_step")
 HEAD_WIDTH = 64  # n_embd / n_head, in all of OpenAI's models
 MAX_INDEX = 1 << 20  # bytes; the index of the 1558M model has about 20,000
 MAX_KEY = 255  # bytes; sharing makes long keys short in the file, but not in memory
 FOOTER = 48  # bytes at the end of the index
 MAGIC = bytes.fromhex("57fb808b247547db")
 DT_FLOAT = 1  # the dtype of BundleEntryProto that is float32
+DTYPES_OF_OPTIMIZER = {DT_FLOAT: "F32", 3: "I32", 9: "I64"}
 
 Message = dict[int, list[int | bytes]]  # the number of a field -> its values
 
@@ -87,10 +99,57 @@ def read_hparams(directory: Path) -> Config:
 
 
 def read_tensors(directory: Path, config: Config) -> dict[str, Tensor]:
-    """The tensors of a directory, by our names. Other names stay, so that they can be refused."""
+    """The tensors of a directory, by our names. Other names stay, so that they can be refused.
+
+    A TiedGPTWarning says if there are tensors of an optimizer, which are left out. It names the
+    line that called load_model.
+    """
     our_names = {tensorflow_name(name): name for name in parameter_shapes(config)}
-    tensors = read_index(directory / INDEX, directory / DATA)
-    return {our_names.get(name, name): tensor for name, tensor in tensors.items()}
+    index = index_file(directory)
+    tensors = {}
+    of_optimizer = 0
+    for name, tensor in read_index(index, data_file(index)).items():
+        if OF_OPTIMIZER.fullmatch(name):
+            of_optimizer += 1
+        else:
+            tensors[our_names.get(name, name)] = tensor
+    if of_optimizer > 0:
+        warnings.warn(
+            f"{index}: {of_optimizer} tensors of an optimizer are not used",
+            TiedGPTWarning,
+            stacklevel=5,
+        )
+    return tensors
+
+
+def index_file(directory: Path) -> Path:
+    """The index of the checkpoint in a directory.
+
+    It is the one that the file `checkpoint` names, else model.ckpt.index, else the only one. Raises
+    CheckpointError if there are several others.
+    """
+    names = sorted(path.name for path in directory.glob(f"*{INDEX_END}"))
+    if (directory / LATEST).is_file():
+        with open_to_read(directory / LATEST, limit=MAX_LATEST) as file:
+            said = re.search(rb'^model_checkpoint_path: "(.*)"', file.read(), re.MULTILINE)
+        if said is not None:
+            # It may be a path on the machine where it was written.
+            prefix = re.split(r"[/\\]", said[1].decode("utf-8", "replace"))[-1]
+            if f"{prefix}{INDEX_END}" in names:
+                return directory / f"{prefix}{INDEX_END}"
+    if INDEX in names or not names:
+        return directory / INDEX
+    if len(names) > 1:
+        raise CheckpointError(
+            f"{directory} has {len(names)} checkpoints, {', '.join(names[:3])}: give a directory "
+            f"with one, or with the file {LATEST!r} that names one of them"
+        )
+    return directory / names[0]
+
+
+def data_file(index: Path) -> Path:
+    """The file with the values of the tensors of an index."""
+    return index.with_name(index.name.removesuffix(INDEX_END) + DATA_END)
 
 
 def tensorflow_name(name: str) -> str:
@@ -123,30 +182,40 @@ def read_index(index: Path, data: Path) -> dict[str, Tensor]:
         )
     footer = Bytes(table[-FOOTER:], f"{index}: footer")
     footer.handle()  # of the metaindex block, which is empty
-    entries: list[tuple[bytes, bytes]] = []
-    for _, block_handle in _read_block(index, table, footer.handle()):
-        handle = Bytes(block_handle, f"{index}: index block").handle()
-        entries += _read_block(index, table, handle)
-
     with open_to_read(data) as file:
         if os.fstat(file.fileno()).st_size == 0:
             raise CheckpointError(f"{data}: the file is empty")
         memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    tensors: dict[str, Tensor] = {}
-    for key, value in entries:
-        name = key.decode("latin-1")  # which accepts any bytes
+    messages: dict[str, Message] = {}
+    for name, value in _entries(index, table, footer.handle()):
         where = f"{index}: {short_repr(name)}"
-        message = Bytes(value, where).message()
+        if name in messages:  # said here: blocks that are listed many times would fill the memory
+            raise CheckpointError(f"{where} is given twice")
+        messages[name] = Bytes(value, where).message()
+    tensors: dict[str, Tensor] = {}
+    for name, message in messages.items():
+        where = f"{index}: {short_repr(name)}"
         if name == "":
             _check(where, "num_shards", _number(message, 1), expected=1)
             _check(where, "endianness", _number(message, 2), expected=0)  # little
             continue
-        if name in tensors:
-            raise CheckpointError(f"{where} is given twice")
+        dtype = "F32"
+        if OF_OPTIMIZER.fullmatch(name) and _number(message, 1) in DTYPES_OF_OPTIMIZER:
+            dtype = DTYPES_OF_OPTIMIZER[_number(message, 1)]
+        else:
+            _check(where, "dtype", _number(message, 1), expected=DT_FLOAT)
         shape, start, size = _parse_tensor(message, where)
-        tensors[name] = Tensor(data, name, "F32", shape, start, start + size, memory)
+        tensors[name] = Tensor(data, name, dtype, shape, start, start + size, memory)
     check_places(tensors.values(), index, data_start=0, file_size=len(memory))
     return tensors
+
+
+def _entries(index: Path, table: bytes, handle: tuple[int, int]) -> Iterator[tuple[str, bytes]]:
+    """(name, value) of each entry of all data blocks. handle: that of the index block."""
+    for _, block_handle in _read_block(index, table, handle):
+        block = Bytes(block_handle, f"{index}: index block").handle()
+        for key, value in _read_block(index, table, block):
+            yield key.decode("latin-1"), value  # which accepts any bytes
 
 
 def _parse_tensor(message: Message, where: str) -> tuple[tuple[int, ...], int, int]:
@@ -155,7 +224,6 @@ def _parse_tensor(message: Message, where: str) -> tuple[tuple[int, ...], int, i
     dtype = 1, shape = 2, shard_id = 3, offset = 4, size = 5, crc32c = 6, slices = 7. The shape is a
     message that has a field 2 for each axis, again a message, whose field 1 is the axis's size.
     """
-    _check(where, "dtype", _number(message, 1), expected=DT_FLOAT)
     _check(where, "shard_id", _number(message, 3), expected=0)
     _check(where, "slices", len(message.get(7, [])), expected=0)
     shape = []

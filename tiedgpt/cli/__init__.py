@@ -71,7 +71,8 @@ examples:
 
 exit codes:
   0    done
-  1    compare found a difference, check a contradiction, or nothing to look at
+  1    compare found a difference, check a contradiction, or nothing to look at;
+       documents --strict: a line has an error
   2    an error, in one line on stderr
   129  ended by SIGHUP (terminal closed)
   130  stopped by Ctrl-C

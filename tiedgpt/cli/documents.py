@@ -2,8 +2,8 @@
 
 A line is a JSON object with a "text", and an "id" if it has one. DIR gets a row for each line: the
 id, or the file and the byte offset of the line, with the text's loss ("nll", in nats per token), or
-with an "error". Needs Dask: pip install 'tiedgpt[dask]'. After an interruption, the same command
-goes on.
+with an "error". With --strict, the exit code is 1 if there is such a row. Needs Dask: pip install
+'tiedgpt[dask]'. After an interruption, the same command goes on.
 
 examples:
   tiedgpt documents in.jsonl --out scores
@@ -40,6 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a Dask scheduler, tcp://HOST:PORT, whose workers see DIR and the model under the "
         "same paths (default: a process for each core of this machine)",
     )
+    parser.add_argument(
+        "--strict", action="store_true", help="after all lines, exit with 1 if one has an error"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -63,3 +66,5 @@ def run(args: argparse.Namespace) -> None:
         raise
     rows, errors = documents.count_rows(out)
     note(f"{rows:,} rows in {out}, {errors:,} with an error")
+    if args.strict and errors > 0:
+        raise SystemExit(1)

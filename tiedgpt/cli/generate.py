@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> None:
     prompt = "" if is_interactive else read_prompt(args.prompt)
     name, path, config, tokenizer = models.find(args.model)
     ids = [] if is_interactive else prompt_ids(prompt, tokenizer, config, args)
-    note_settings_of_model(generation_settings(path), given, sampling.is_greedy)
+    note_settings_of_model(*generation_settings(path), given, sampling.is_greedy)
 
     start = time.perf_counter()
     heads = models.load_heads(path, args.head)
@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> None:
         prompt_loop(args, sampling, tokenizer, heads)
         return
     seed = seed_or_new(args.seed)
-    answers = [Answer(args, sampling, tokenizer, model, ids, seed) for model in heads]
+    answers = answers_of(args, sampling, tokenizer, heads, ids, seed)
     if args.json:
         question = {"model": name, "prompt": prompt, "prompt_ids": ids}
         print_json_by_head(question, [answer.report(load_s) for answer in answers])
@@ -133,29 +133,29 @@ def run(args: argparse.Namespace) -> None:
 
 def note_unused(given: dict[str, Any]) -> None:
     """Say that -t 0 is --greedy, and which settings of Sampling then change nothing."""
-    used = {field.name for field in fields(Sampling) if "changes_greedy" in field.metadata}
-    used.add("greedy")
+    changes_greedy = {each.name: each.metadata["changes_greedy"] for each in fields(Sampling)}
     if given.get("temperature") == 0:
         note("the likeliest token is taken every time, as with --greedy")
-        used.add("temperature")
-    unused = [options.flag_of(name) for name in given if name not in used]
+        changes_greedy["temperature"] = True
+    unused = [options.flag_of(name) for name in given if not changes_greedy[name]]
     if unused:
         note(f"no effect of {' and '.join(unused)}: the likeliest token is taken")
 
 
 def note_settings_of_model(
-    settings: dict[str, Any], given: dict[str, Any], is_greedy: bool
+    file: str, settings: dict[str, Any], given: dict[str, Any], is_greedy: bool
 ) -> None:
-    """Say which settings of the model's generation_config.json are not used, and how to use them.
+    """Say which settings of the model's file are not used, and how to use them.
 
-    given: the settings that the flags give. With greedy, those that change nothing are not named.
+    file: generation_config.json, or config.json. given: the settings that the flags give. With
+    greedy, those that change nothing are not named.
     """
     said = []
     flags = []
     others = dict(settings)
     for field in fields(Sampling):
         value = others.pop(field.name, None)
-        if field.name in given or (is_greedy and "changes_greedy" not in field.metadata):
+        if field.name in given or (is_greedy and not field.metadata["changes_greedy"]):
             continue
         if value in field.metadata.get("accepted", ()):
             said.append(f"{field.name} {value}")
@@ -167,12 +167,12 @@ def note_settings_of_model(
         flags.append("--stop TEXT")
     if said:
         note(
-            f"generation_config.json of the model says {', '.join(said)}, which is not used; to "
+            f"{file} of the model says {', '.join(said)}, which is not used; to "
             f"use it: {' '.join(flags)}"
         )
     if others:
         names = ", ".join(short_repr(name) for name in others)
-        note(f"generation_config.json of the model says {names}, which tiedgpt does not have")
+        note(f"{file} of the model says {names}, which tiedgpt does not have")
 
 
 def prompt_ids(
@@ -203,18 +203,22 @@ def prompt_ids(
 class Answer:
     """The samples by which a model continues a prompt, and what --logprobs lists of them."""
 
-    args: argparse.Namespace
     sampling: Sampling
     tokenizer: Tokenizer
     model: GPT2
     ids: list[int]  # of the prompt
     seed: int
+    max_new_tokens: int
+    num_samples: int
+    stop: list[str]
+    alternatives: int | None  # that --logprobs lists of each token; None: it lists nothing
+    names_head: bool  # whether the heading of a sample names the head
 
     def __post_init__(self) -> None:
         self.samples: list[TextSample] = []
-        for _ in range(self.args.num_samples):
+        for _ in range(self.num_samples):
             eos_token_ids = self.model.config.eos_token_ids
-            self.samples.append(TextSample(self.tokenizer, self.args.stop, eos_token_ids))
+            self.samples.append(TextSample(self.tokenizer, self.stop, eos_token_ids))
         # What --logprobs lists of each token of a sample, the end-of-text token included
         self.logprobs: list[list[SurpriseReport]] = [[] for _ in self.samples]
 
@@ -224,18 +228,19 @@ class Answer:
             steps = sample_tokens(
                 self.model,
                 self.ids,
-                max_new_tokens=self.args.max_new_tokens,
+                max_new_tokens=self.max_new_tokens,
                 sampling=self.sampling,
                 seed=self.seed,
                 num_samples=len(self.samples),
                 progress=progress.add,
-                record=None if self.args.logprobs is None else self.record,
+                record=None if self.alternatives is None else self.record,
             )
             yield from grow(self.samples, steps)
 
     def record(self, number: int, logits: np.ndarray, token: int) -> None:
         """Note the log probability of a token of a sample, and its alternatives."""
-        (prediction,) = predict(logits, [token], self.args.logprobs)
+        assert self.alternatives is not None  # else `grow` does not ask for it
+        (prediction,) = predict(logits, [token], self.alternatives)
         self.logprobs[number].append(surprise_report(self.tokenizer, prediction, "logprob"))
 
     def report(self, load_s: float) -> dict[str, Any]:
@@ -245,7 +250,7 @@ class Answer:
         steps = self.grow()
         next(steps)
         after_first = time.perf_counter()
-        with ProgressBar("generating", self.args.max_new_tokens, "token") as progress:
+        with ProgressBar("generating", self.max_new_tokens, "token") as progress:
             progress.add(1)  # the first step
             for _ in steps:
                 progress.add(1)
@@ -258,7 +263,7 @@ class Answer:
                 "text": sample.text,
                 "finish_reason": sample.finish_reason,
             }
-            if self.args.logprobs is not None:
+            if self.alternatives is not None:
                 document["logprobs"] = listed[: len(sample.ids)]  # without the end-of-text token
             documents.append(document)
         # The first token of each sample came with the logits of the prompt: it was not decoded.
@@ -279,7 +284,7 @@ class Answer:
         steps = self.grow()
         for number, sample in enumerate(self.samples):
             headings = []
-            if self.args.head == "both":
+            if self.names_head:
                 headings.append(self.model.config.head)
             if len(self.samples) > 1:
                 headings.append(f"{number + 1} of {len(self.samples)}")
@@ -296,11 +301,37 @@ class Answer:
                     next(steps, None)  # one more token of each sample; the last step completes them
             print()
 
-            if self.args.logprobs is not None:
+            if self.alternatives is not None:
                 print()
                 # The predictions may end with that of the end-of-text token, which is not in ids.
                 rows = zip(sample.ids, self.logprobs[number], strict=False)
                 print_predictions(self.tokenizer, "logprob", rows)
+
+
+def answers_of(
+    args: argparse.Namespace,
+    sampling: Sampling,
+    tokenizer: Tokenizer,
+    heads: list[GPT2],
+    ids: list[int],
+    seed: int,
+) -> list[Answer]:
+    """An answer by each head."""
+    return [
+        Answer(
+            sampling,
+            tokenizer,
+            model,
+            ids,
+            seed,
+            max_new_tokens=args.max_new_tokens,
+            num_samples=args.num_samples,
+            stop=args.stop,
+            alternatives=args.logprobs,
+            names_head=args.head == "both",
+        )
+        for model in heads
+    ]
 
 
 def prompt_loop(
@@ -323,8 +354,8 @@ def prompt_loop(
                 continue
             ids = prompt_ids(line, tokenizer, heads[0].config, args)
             seed = seed_or_new(args.seed)
-            for model in heads:
-                Answer(args, sampling, tokenizer, model, ids, seed).print_samples(before=line)
+            for answer in answers_of(args, sampling, tokenizer, heads, ids, seed):
+                answer.print_samples(before=line)
         except EOFError:
             print()
             return

@@ -27,11 +27,14 @@ def find(source: str | None) -> Found:
     return Found(name, path, config, checkpoints.read_tokenizer(path, config.vocab_size))
 
 
-def load(path: Path, head: str | None) -> GPT2:
-    """The model, as checkpoints.load loads it. A note says if its W_U is a copy."""
+def load(path: Path, head: str | None, copy_is: str = "both heads are one") -> GPT2:
+    """The model, as checkpoints.load loads it. A note says if its W_U is a copy of wte.T.
+
+    copy_is: what the note says of the copy.
+    """
     model = checkpoints.load(path, head)
     if head == "untied" and not checkpoints.has_unembedding(path):
-        note("no W_U in the model: a copy of wte.T is used; both heads are one")
+        note(f"no W_U in the model: a copy of wte.T is used; {copy_is}")
     return model
 
 

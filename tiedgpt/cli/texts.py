@@ -8,6 +8,7 @@ from ..errors import ArgumentError, SpecialTokenError, check_file_name, short_re
 from ..gpt2.checks import check_prompt_ids
 from ..gpt2.config import Config
 from ..gpt2.tokenizer import Tokenizer
+from .messages import note
 from .output import quoted_token
 
 STDIN = "-"
@@ -85,9 +86,20 @@ def source_name(file: str | None) -> str:
 
 
 def single_token(tokenizer: Tokenizer, vocab_size: int, text: str, allow_special: bool) -> int:
-    """The id of a text that is one token of the model. Raises ArgumentError for any other text."""
+    """The id of a text that is one token of the model. Raises ArgumentError for any other text.
+
+    A note says if the text with a space before it is a token too: inside of a text, that is the
+    word, and this is a piece of one.
+    """
     ids = encode_text(tokenizer, text, allow_special)
+    with_space = f" {text}"
+    is_word_with_space = len(encode_text(tokenizer, with_space, allow_special)) == 1
     if len(ids) == 1 and ids[0] < vocab_size:
+        if is_word_with_space and text[0].isalpha():
+            note(
+                f"{short_repr(text)} is a piece of a word, or begins a line; inside of a line the "
+                f"word has its space: {short_repr(with_space)}"
+            )
         return ids[0]
     if len(ids) == 1:
         raise ArgumentError(
@@ -101,7 +113,6 @@ def single_token(tokenizer: Tokenizer, vocab_size: int, text: str, allow_special
         description = f"{len(ids)} tokens, {tokens}{dots}"
     # A word in the middle of a text is one token together with the space before it.
     hint = ""
-    with_space = f" {text}"
-    if len(encode_text(tokenizer, with_space, allow_special)) == 1:
+    if is_word_with_space:
         hint = f", as {short_repr(with_space)} is"
     raise ArgumentError(f"{short_repr(text)} is {description}; expected one token{hint}")

@@ -165,7 +165,10 @@ def new_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Tokenizer
         model, tokenizer = new_model(learned, shape, settings, args.head)
         others = tokenizer_files(tokenizer)
         if args.vocab_size is not None and tokenizer.vocab_size < args.vocab_size:
-            note(f"the text gives no more than {tokenizer.vocab_size} tokens")
+            note(
+                f"the vocabulary has {tokenizer.vocab_size} tokens, not {args.vocab_size}: in the "
+                "text, no other two neighbouring tokens of a word occur twice"
+            )
     else:
         _, path = find_model(args.source, note)
         config = read_config(path)
@@ -176,7 +179,7 @@ def new_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Tokenizer
         head = args.head
         if head is None and args.only == "head":  # there must be a W_U to train
             head = "untied"
-        model = models.load(path, head)
+        model = models.load(path, head, copy_is="it is trained as a matrix of its own")
         others = copied_files(path, note)
     if args.embd_pdrop is not None:
         model = with_dropout(model, args.embd_pdrop)

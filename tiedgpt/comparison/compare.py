@@ -35,7 +35,7 @@ from .conventions import (
     translate_parameters,
 )
 from .mistakes import DIGITS_OF_HALVES, mistakes_in, rounded
-from .places import Scope, Trial, Wrong, compute_activation, compute_activations, trials_of
+from .places import Trial, Wrong, compute_activations, trials_of
 from .recording import record, untied_module_sentences
 
 SLACK = 16.0  # another order of the same sums rounds otherwise, by several times as much
@@ -43,7 +43,7 @@ SLACK = 16.0  # another order of the same sums rounds otherwise, by several time
 # The multiplications of a search whose caller does not say how many trials to make. They take some
 # minutes. There is no limit of time, because a busy machine would find less then.
 MOST_MULTIPLICATIONS = 1e13
-FEW_TOKENS = 32  # fewer tokens take as long, because each pass reads all weights
+FEW_TOKENS = 32  # fewer tokens take as long, because each trial reads all weights
 ALMOST_NONE = 1 / 16  # of the numbers of an array
 NEAR = 1 / 64  # of the largest number: rounding to bfloat16 is 1 / 512, and grows in later layers
 OnTrial = Callable[[int, int], Any]  # called with the number of trials before this one and of all
@@ -506,11 +506,6 @@ class Explanation:
     error: float  # the distance of theirs from ours that is left there
     still_wrong: list[str]  # activations that still differ then, in the order of the forward pass
 
-    @property
-    def rank(self) -> tuple[int, Scope]:
-        """The smaller, the better: few activations are still wrong, and then a wide scope."""
-        return len(self.still_wrong), self.trial.scope
-
 
 @dataclass(frozen=True)
 class Diagnosis:
@@ -526,7 +521,8 @@ class Diagnosis:
 def diagnose(comparison: Comparison, progress: OnTrial, most_trials: int | None) -> Diagnosis:
     """The mistakes that explain the first difference. There has to be a difference.
 
-    progress: called before each trial. most_trials: how many are made; None: affordable_trials.
+    progress: called before each trial. most_trials: how many are made; None: so many that they take
+    some minutes.
     """
     difference = first_difference(comparison)
 
@@ -543,7 +539,10 @@ def diagnose(comparison: Comparison, progress: OnTrial, most_trials: int | None)
     mistakes = mistakes_in(comparison.model32.config.n_layer)
     trials = trials_of(mistakes, difference.window, comparison.names)
     if most_trials is None:
-        most_trials = affordable_trials(comparison, difference.name, trials)
+        # A trial multiplies each token by each parameter, once.
+        parameters = sum(array.size for array in comparison.model32.parameters.values())
+        tokens = max(comparison.ids.size, FEW_TOKENS)
+        most_trials = int(MOST_MULTIPLICATIONS / (tokens * parameters))
     explanations, tried = try_mistakes(comparison, difference, trials[:most_trials], progress)
     if explanations:
         sentences, note = describe_explanations(difference, best_of(explanations))
@@ -592,91 +591,47 @@ def half_precision_of(difference: Difference) -> str | None:
     return None
 
 
-def affordable_trials(comparison: Comparison, name: str, trials: list[Trial]) -> int:
-    """How many of the trials, from the first, are made if the caller does not say.
-
-    So many take at most MOST_MULTIPLICATIONS. name: the activation that differs.
-    """
-    model = comparison.model32
-    layer_size = 0  # the number of parameters of a layer
-    for parameter, array in model.parameters.items():
-        if parameter.startswith("h.0."):
-            layer_size += array.size
-    # A trial computes no logits if an activation before them differs.
-    head_size = model.W_U.size if name == "logits" else 0
-
-    # Each token is multiplied by each parameter once. The time for a few tokens is that of reading
-    # the parameters, which is the same for one token as for FEW_TOKENS.
-    tokens = max(comparison.ids.size, FEW_TOKENS)
-    multiplications = 0
-    for count, trial in enumerate(trials):
-        multiplications += tokens * (trial.layers * layer_size + head_size)
-        if multiplications > MOST_MULTIPLICATIONS:
-            return count
-    return len(trials)
-
-
 def try_mistakes(
     comparison: Comparison, difference: Difference, trials: list[Trial], progress: OnTrial
 ) -> tuple[list[Explanation], int]:
     """Plant one mistake after the other: those that explain the difference, and how many trials.
 
-    trials: sorted by scope, the widest first. A mistake that explains all differences is the better
-    explanation than one of a narrower scope, so the search ends before that scope.
+    trials: the widest scope first. The search ends with the scope in which a mistake explains all
+    differences, because it is a better explanation than one of a narrower scope.
     """
     explanations: list[Explanation] = []
-    narrowest = max(Scope)  # the last scope that is tried
-    window = set(difference.window)
-    errors: dict[frozenset[tuple[str, Wrong]], float] = {}
     for tried, trial in enumerate(trials):
-        if trial.scope > narrowest:
-            return explanations, tried
+        for found in explanations:
+            if not found.still_wrong and found.trial.scope < trial.scope:
+                return explanations, tried
         progress(tried, len(trials))
+        ours = compute_activations(
+            comparison.model32, comparison.ids, difference.given, trial.planted
+        )
+        error = float(distance(difference.name, difference.theirs, ours[difference.name]).max())
 
-        # The activation that differs is the last of the window, and mistakes after it do not change
-        # it. So trials with the same mistakes in the window leave the same error, which is computed
-        # once.
-        in_window = frozenset(item for item in trial.planted.items() if item[0] in window)
-        if in_window not in errors:
-            errors[in_window] = error_with(comparison, difference, trial)
-        error = errors[in_window]
-
-        # To compare all activations takes two whole passes. It is done only if the error is much
-        # smaller. The right mistake leaves only rounding, which is less than a quarter of a
-        # difference beyond the tolerance.
+        # To compare all activations takes two more passes, one of them in float64. It is done only
+        # if the error is much smaller. The right mistake leaves only rounding, which is less than a
+        # quarter of a difference beyond the tolerance.
         is_much_smaller = error < difference.error / 4
         if is_much_smaller:
             rows = comparison.rows(difference.given, trial.planted)
             still_wrong = [row.name for row in rows if row.differs]
             if difference.name not in still_wrong:
                 explanations.append(Explanation(trial, error, still_wrong))
-            if not still_wrong:
-                narrowest = trial.scope
     return explanations, len(trials)
-
-
-def error_with(comparison: Comparison, difference: Difference, trial: Trial) -> float:
-    """The largest distance of theirs from ours with the mistakes of a trial, where they differ."""
-    ours = compute_activation(
-        difference.name,
-        comparison.model32,
-        comparison.ids,
-        difference.given,
-        trial.planted,
-        difference.without_mistakes,
-    )
-    return float(distance(difference.name, difference.theirs, ours).max())
 
 
 def best_of(explanations: list[Explanation]) -> list[Explanation]:
     """The best explanation, and those that cannot be told apart from it.
 
-    They have the best rank (the fewest activations left wrong, then the widest scope), and an error
-    of at most twice the smallest. They are in the order of the list of mistakes.
+    They leave the fewest activations wrong, have then the widest scope, and an error of at most
+    twice the smallest.
     """
-    best_rank = min(explanation.rank for explanation in explanations)
-    best = [explanation for explanation in explanations if explanation.rank == best_rank]
-    best.sort(key=lambda explanation: explanation.trial.number)
+    fewest = min(len(explanation.still_wrong) for explanation in explanations)
+    best = [each for each in explanations if len(each.still_wrong) == fewest]
+    widest = min(explanation.trial.scope for explanation in best)
+    best = [each for each in best if each.trial.scope == widest]
     smallest_error = min(explanation.error for explanation in best)
 
     # If an error is at most twice the smallest one, the two may differ by rounding alone.

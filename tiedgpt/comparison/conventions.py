@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoints.files import without_other_heads
+from ..checkpoints.files import first_of_quantised, without_other_heads
 from ..checkpoints.json_files import read_json
 from ..checkpoints.places import MODELS
 from ..errors import ArgumentError, ConfigError, TiedGPTWarning, nearest_names, short_repr
-from ..gpt2.config import Config
+from ..gpt2.config import QUANTISED, Config
 from ..gpt2.model import GPT2, Array
 from ..gpt2.parameters import Parameters, parameter_shapes
 
@@ -156,7 +156,7 @@ LAYER_NUMBER = re.compile(r"(?<=\.)\d+(?=[.:]|$)")
 # What our_name removes from a name. TransformerLens's embed.hook_out stays, because it is not our
 # `embed`: it has no positions.
 IGNORED_PARTS = re.compile(
-    r"^((transformer|module|_orig_mod)\.)+|_original_component\.|(?<!\bembed)\.hook_out$"
+    r"^((transformer|module|_orig_mod|model)\.)+|_original_component\.|(?<!\bembed)\.hook_out$"
 )
 
 
@@ -403,7 +403,14 @@ def check_state_dict(state: Any) -> None:
             f"a state dict maps names to arrays, got {short_repr(state)}; a torch module's is "
             "module.state_dict()"
         )
+    quantised = first_of_quantised(state)
+    if quantised:
+        raise ArgumentError(f"{short_repr(quantised)}: {QUANTISED}")
     for name, array in state.items():
+        if isinstance(array, Mapping):
+            raise ArgumentError(
+                f"{short_repr(name)} is a dict: give that one, if it is the model's"
+            )
         # Quantised weights are whole numbers, whose scale is somewhere else.
         dtype = str(getattr(array, "dtype", "float"))
         if "float" not in dtype and our_name(name) != NOT_COMPARED:

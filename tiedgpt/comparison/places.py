@@ -17,8 +17,7 @@ from functools import cache, partial
 
 import numpy as np
 
-from ..gpt2.model import GPT2, Array, merge_heads, transformer, transformer_block, unembed
-from ..gpt2.ops import layer_norm
+from ..gpt2.model import GPT2, Array, merge_heads, transformer, unembed
 from ..gpt2.run import Run, Tape
 
 NORMS = ("attn.N.in", "mlp.N.in", "final")
@@ -189,70 +188,6 @@ def compute_activations(model: GPT2, ids: Array, given: Tape, planted: Mapping[s
     return {**tape, **replaced}
 
 
-@np.errstate(all="ignore")
-def compute_activation(
-    name: str,
-    model: GPT2,
-    ids: Array,
-    given: Tape,
-    planted: Mapping[str, Wrong],
-    without_mistakes: Tape,
-) -> Array:
-    """The activation `name` of compute_activations: the first planted one, or one after it.
-
-    without_mistakes: what compute_activations returns for the same `given` with nothing planted.
-    The layers before the first mistake are copied from it, not computed again.
-    """
-    tape: Tape = {}
-    replaced: Tape = {}
-    run = run_with(model, ids, given, planted, tape, replaced)
-    layers = layers_between(planted, name, model.config.n_layer)
-    first = "embed"  # the first activation that is computed
-    if first not in planted:
-        first = f"resid_pre.{layers.start}"
-        if layers.start == model.config.n_layer:
-            first = "final"
-    for earlier, ours in without_mistakes.items():  # in the order of the forward pass
-        if earlier == first:
-            break
-        resid = np.asarray(given.get(earlier, ours), model.dtype)
-        tape[earlier] = resid
-    # The last that was copied, resid_post of the layer before or embed, is what comes next in the
-    # residual stream. If the embedding is wrong, nothing was copied.
-    if first == "embed":
-        resid = run.tap("embed", without_mistakes["embed"])
-
-    for layer in layers:
-        resid = transformer_block(resid, model.tree["h"][layer], layer, run)
-    if name in ("final", "logits"):
-        eps = model.config.layer_norm_epsilon
-        final = run.tap("final", layer_norm(resid, **model.tree["ln_f"], eps=eps))
-        if name == "logits":
-            run.tap("logits", unembed(final, model.W_U))
-    return replaced.get(name, tape[name])
-
-
-def layers_between(planted: Iterable[str], name: str, n_layer: int) -> range:
-    """The layers to compute for `name`, from the first with a mistake to that of `name`.
-
-    The result is range(n_layer, n_layer) if only final or logits are planted.
-    """
-    if name == "embed":  # it comes before all layers
-        return range(0)
-    start = n_layer
-    for activation in planted:
-        layer = layer_of(activation)
-        if activation == "embed":
-            start = 0
-        elif layer is not None:  # it is None for final and logits, which come after all layers
-            start = min(start, layer)
-
-    last = layer_of(name)
-    if last is None:  # final and logits are computed from the last layer
-        last = n_layer - 1
-    return range(start, last + 1)
-
-
 # Trials
 
 
@@ -269,13 +204,11 @@ class Scope(IntEnum):
 class Trial:
     """A known mistake of a certain scope, and where it begins."""
 
-    number: int  # in the order of scopes, and of the list of mistakes in each
     start: str  # the activation in which the mistake shows first, such as "mlp.0.post"
     sentence: str  # what follows "yours", such as "is relu, in every layer"
     note: str  # what to do about the mistake, or ""
     scope: Scope
     planted: Mapping[str, Wrong]  # an activation -> the function that computes the wrong one
-    layers: int  # how many are computed up to the activation that differs
 
 
 def all_places(mistake: Mistake, names: Iterable[str]) -> dict[str, Wrong]:
@@ -309,12 +242,10 @@ def trials_of(mistakes: list[Mistake], window: list[str], names: list[str]) -> l
     """Each mistake, in each scope, from each place of the window where it can begin.
 
     window: activations up to the one that differs. names: all activations of the model, because a
-    mistake that begins in the window may go on after it. Trials are sorted by scope, the widest
-    first, because it is the likeliest. Trials of the same scope are sorted by the number of layers
-    that they compute, so that the quick ones come first. Of trials that plant the same functions in
-    the same places, the first is kept.
+    mistake that begins in the window may go on after it. The widest scope comes first, because it
+    is the likeliest; within a scope, trials have the order of the mistakes. Of trials that plant
+    the same functions in the same places, the first is kept.
     """
-    n_layer = sum(kind_of(name) == "resid_post.N" for name in names)  # each layer has one
     trials: dict[frozenset[tuple[str, Wrong]], Trial] = {}
     for scope in Scope:
         for mistake in mistakes:
@@ -327,17 +258,7 @@ def trials_of(mistakes: list[Mistake], window: list[str], names: list[str]) -> l
                 planted = {
                     name: wrong for name, wrong in places.items() if in_scope(scope, name, start)
                 }
-                key = frozenset(planted.items())
-                if key in trials:
-                    continue
-                trials[key] = Trial(
-                    number=len(trials),
-                    start=start,
-                    sentence=sentence_of(mistake, scope, planted),
-                    note=mistake.note,
-                    scope=scope,
-                    planted=planted,
-                    layers=len(layers_between(planted, window[-1], n_layer)),
-                )
-    # A wider scope is a smaller number, so the widest comes first.
-    return sorted(trials.values(), key=lambda trial: (trial.scope, trial.layers))
+                sentence = sentence_of(mistake, scope, planted)
+                trial = Trial(start, sentence, mistake.note, scope, planted)
+                trials.setdefault(frozenset(planted.items()), trial)
+    return list(trials.values())

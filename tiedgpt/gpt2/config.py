@@ -20,7 +20,8 @@ RANGES = {  # of the fields that are numbers
     # GPT-2 has at most 48 layers; the tensor names of a billion would fill the memory.
     "n_layer": Range(0, 1_000),
     "layer_norm_epsilon": AT_LEAST_0,
-    "initializer_range": AT_LEAST_0,
+    # float32 ends at 3.4e38, and a weight may be several standard deviations.
+    "initializer_range": Range(0, 1e37, whole=False),
     "embd_pdrop": RATE,
     "resid_pdrop": RATE,
     "attn_pdrop": RATE,
@@ -38,11 +39,13 @@ ALIASES = {
     "num_attention_heads": "n_head",
     "num_hidden_layers": "n_layer",
 }
-# Fields of config.json that are not kept. `to_json` writes the first two itself, the same for every
-# GPT-2. The others describe one file, and do not hold for another one.
+# Fields of config.json that are not kept. `to_json` writes the first three itself: two are the same
+# for every GPT-2, and n_ctx is n_positions. The others describe one file, and do not hold for
+# another one.
 FIELDS_NOT_KEPT = (
     "model_type",
     "architectures",
+    "n_ctx",
     "dtype",
     "torch_dtype",
     "transformers_version",
@@ -59,8 +62,8 @@ NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
     "is_encoder_decoder": (False,),
     "pruned_heads": (None, {}),
-    "quantization_config": (None,),
 }
+QUANTISED = "the weights are quantised, which is not read: load the model that they were made from"
 
 
 @dataclass(frozen=True)
@@ -173,20 +176,7 @@ class Config:
         """
         if not isinstance(data, dict):
             raise ConfigError(f"expected a JSON object, got {short_repr(data)}")
-        if "model_type" not in data and not all(name in data for name in GPT2S_SIZES):
-            raise ConfigError('"model_type" is missing; expected "gpt2"')
-        for name, allowed in NEUTRAL_VALUES.items():
-            if name in data and data[name] not in allowed:
-                raise ConfigError(
-                    f"{name} is {short_repr(data[name])}, which is another model than GPT-2; "
-                    f"expected {short_repr(allowed[0])}"
-                )
-        for alias, name in ALIASES.items():
-            if alias in data and name in data and data[alias] != data[name]:
-                raise ConfigError(
-                    f"{alias} is {short_repr(data[alias])} but {name}, its other name, "
-                    f"is {short_repr(data[name])}"
-                )
+        check_is_gpt2(data)
         values: dict[str, Any] = {}
         others: dict[str, Any] = {}
         for key, value in data.items():
@@ -202,7 +192,29 @@ class Config:
         data = {**self.others, "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
         for json_name, name in FIELD_NAMES.items():
             data[json_name] = getattr(self, name)
+        data["n_ctx"] = self.n_ctx  # what llama.cpp and mlx-lm read
         return data
+
+
+def check_is_gpt2(data: dict[str, Any]) -> None:
+    """Raise ConfigError for what config.json says of another model, or says twice differently."""
+    if "model_type" not in data and not all(name in data for name in GPT2S_SIZES):
+        raise ConfigError('"model_type" is missing; expected "gpt2"')
+    for name in ("quantization_config", "quantization"):  # the latter is mlx-lm's
+        if data.get(name) is not None:
+            raise ConfigError(f"{name} is {short_repr(data[name])}: {QUANTISED}")
+    for name, allowed in NEUTRAL_VALUES.items():
+        if name in data and data[name] not in allowed:
+            raise ConfigError(
+                f"{name} is {short_repr(data[name])}, which is another model than GPT-2; "
+                f"expected {short_repr(allowed[0])}"
+            )
+    for alias, name in ALIASES.items():
+        if alias in data and name in data and data[alias] != data[name]:
+            raise ConfigError(
+                f"{alias} is {short_repr(data[alias])} but {name}, its other name, "
+                f"is {short_repr(data[name])}"
+            )
 
 
 # A name in config.json -> the name of the field, for each field but `others`.

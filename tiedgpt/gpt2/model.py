@@ -194,6 +194,11 @@ class GPT2:
         return cls(config, parameters)
 
     @property
+    def tied(self) -> bool:
+        """Whether the output matrix is the token embedding. To change it: `tie`, `untie`."""
+        return self.config.tied
+
+    @property
     def W_E(self) -> Array:  # [V, D]
         """The token embedding, wte."""
         return self.parameters["wte.weight"]
@@ -215,11 +220,13 @@ class GPT2:
         With a cache, `ids` continue the tokens in it and are added to it. Texts of unequal lengths
         are padded on the right, with any token: no token sees those after it, so the logits up to
         a text's end are those of the text alone. `edit` maps activations to functions of them:
-        {"attn.3.out": np.zeros_like} removes a layer's attention. Raises ArgumentError for ids
-        outside [0, V), none, or more than the context has room for.
+        {"attn.3.out": np.zeros_like} removes a layer's attention. `tape`, a dict, receives the
+        activations by name. On a tape and in an edit, each array has the axis B, also for ids [T]:
+        tape["logits"] is then [1, T, V]. Raises ArgumentError for ids outside [0, V), none, or more
+        than the context has room for.
         """
         logits = unembed(self.final(ids, cache, tape, edit), self.W_U)
-        if tape is not None:  # its arrays are [B, T, ...], also for a single sequence [T]
+        if tape is not None:
             tape["logits"] = logits.reshape(-1, *logits.shape[-2:])
         return logits
 

@@ -95,11 +95,15 @@ def softmax_backward(dout: np.ndarray, out: np.ndarray) -> np.ndarray:  # both [
 def layer_norm(  # [..., D] -> [..., D]
     x: np.ndarray, weight: np.ndarray, bias: np.ndarray, eps: float
 ) -> np.ndarray:
-    """Shift each vector to mean 0, scale it to variance 1, then apply `weight` and `bias` [D]."""
+    """Shift each vector to mean 0, scale it to variance 1, then apply `weight` and `bias` [D].
+
+    A vector whose variance overflows becomes nan.
+    """
     D = x.shape[-1]
     # x.sum / D equals x.mean bit for bit, and has a third of its overhead.
     out = x - x.sum(axis=-1, keepdims=True) / D
     variance = (out * out).sum(axis=-1, keepdims=True) / D
+    variance[np.isinf(variance)] = np.nan  # a division by inf would give 0, and no error
     out /= np.sqrt(variance + eps)
     out *= weight
     out += bias

@@ -22,7 +22,8 @@ OnProgress = Callable[[int], Any] | None
 OpenProgress = Callable[[str, int, str], Any]
 
 # The activations of a block, in the order of the forward pass, and their shapes. A tape records
-# them and an edit replaces them. N stands for the number of the layer.
+# them and an edit replaces them. N stands for the number of the layer. The ids may be one sequence
+# [T]; B is then 1.
 BLOCK_SHAPES = {
     "resid_pre.N": "B T D",
     "attn.N.in": "B T D",
@@ -46,7 +47,7 @@ BLOCK_SHAPES = {
 def activation_shapes(config: Config) -> dict[str, str]:
     """The name of each activation that a tape records and an edit replaces -> its shape, in order.
 
-    A tape also gets the logits, "B T V", which no edit replaces.
+    A tape also gets the logits, "B T V", which no edit replaces. (The call returns [T, V] for [T].)
 
     >>> activation_shapes(Config(n_layer=0))
     {'embed': 'B T D', 'final': 'B T D'}

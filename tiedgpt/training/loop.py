@@ -122,7 +122,7 @@ class Trainer:
         """
         # The first token of a window is not predicted there. With this stride, it is the last token
         # of the window before, and was predicted there.
-        stride = max(1, self.model.config.n_ctx - 1)
+        stride = self.model.config.n_ctx - 1
         pieces = measure_tokens(self.model, self.held_out, stride, cross_entropy, progress)
         loss = float(np.concatenate(pieces, dtype=np.float64).mean())
         if not math.isfinite(loss):

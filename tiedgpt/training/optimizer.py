@@ -113,5 +113,5 @@ def learning_rate(step: int, steps: int, peak: float, warm_up: int) -> float:
     """
     if step < warm_up:
         return peak * (step + 1) / (warm_up + 1)  # step 0 is above 0, and step `warm_up` the peak
-    progress = (step - warm_up) / max(1, steps - warm_up)  # from 0 to 1
+    progress = (step - warm_up) / (steps - warm_up)  # from 0 to 1
     return peak * (0.1 + 0.45 * (1 + math.cos(math.pi * progress)))  # the cosine is from 1 to -1

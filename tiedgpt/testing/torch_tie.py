@@ -1,6 +1,6 @@
 """Is a torch module tied? Its two matrices, its gradient, and a step of its optimizer are measured.
 
-torch is imported in the functions, which only testing.assert_tied calls, for a torch module.
+torch is imported in the functions, which only assert_tied calls, for a torch module.
 """
 
 import copy
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from .errors import ArgumentError, short_repr
+from ..errors import ArgumentError, short_repr
 
 __tracebackhide__ = True  # pytest shows the line of the test, and none of this module
 Matrices = tuple[Any, Any]  # two torch tensors: the input matrix [V, D] and the output matrix
@@ -17,7 +17,7 @@ Matrices = tuple[Any, Any]  # two torch tensors: the input matrix [V, D] and the
 def check_module(
     module: Any, optimizer: Any = None, batch: Any = None, matrices: Matrices | None = None
 ) -> None:
-    """What testing.assert_tied does for a torch module. Raises AssertionError, ArgumentError."""
+    """What assert_tied does for a torch module. Raises AssertionError, ArgumentError."""
     import torch
 
     def find_matrices() -> Matrices:

@@ -1,0 +1,109 @@
+"""The house as CONTRIBUTING.md has it: what is in it, what a room imports, where things go."""
+
+import ast
+import re
+from dataclasses import dataclass, field
+from importlib import import_module
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from support.commands import output
+
+from tiedgpt import cli
+from tiedgpt.errors import COUNT
+from tiedgpt.explore import panels
+from tiedgpt.sampling import Sampling
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "tiedgpt"
+CONTRIBUTING = (ROOT / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8")
+TABLE = re.search(r"## The house\n(.*?)\n## ", CONTRIBUTING, re.S)[1]
+# The rooms of each floor, the lowest floor first, such as [["errors.py", "atomic.py"], ["fast"]]
+FLOORS = []
+for row in re.findall(r"^\| (\[.*?) \|", TABLE, re.M):
+    links = re.findall(r"\(\.\./tiedgpt/([\w.]+)/?\)", row)
+    FLOORS.append(links)
+FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
+
+
+def room_of(module: Path) -> str:
+    """The folder or the file at the top of the package in which a module is."""
+    return module.parts[0]
+
+
+def imported_modules(module: Path):
+    """The modules of the package that a module imports, also inside functions and for types."""
+    for node in ast.walk(ast.parse((PACKAGE / module).read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        if node.level == 0:
+            assert (node.module or "").split(".")[0] != "tiedgpt", f"{module}: a relative import"
+            continue
+        folder = module.parent
+        for _ in range(node.level - 1):
+            folder = folder.parent
+        target = folder.joinpath(*(node.module or "").split("."))
+        for path in chain([target], (target / alias.name for alias in node.names)):
+            if (PACKAGE / path).is_dir() and path != Path():
+                yield path
+            elif (PACKAGE / path).with_suffix(".py").is_file():
+                yield path.with_suffix(".py")
+
+
+def test_each_room_is_in_the_table_once():
+    there = {path.name for path in PACKAGE.iterdir() if path.suffix in ("", ".py")}
+    listed = list(chain(*FLOORS))
+    assert sorted(listed) == sorted(there - {"__pycache__"})
+
+
+@pytest.mark.parametrize("module", MODULES, ids=str)
+def test_a_module_imports_from_its_own_room_and_the_floors_below(module):
+    own = room_of(module)
+    for imported in imported_modules(module):
+        room = room_of(imported)
+        assert room == own or FLOOR_OF[room] < FLOOR_OF[own], f"{module} imports {imported}"
+
+
+def test_the_imports_are_found():
+    """So that the test above does not pass because it sees none."""
+    assert Path("gpt2/ops.py") in set(imported_modules(Path("gpt2/model.py")))
+    assert sum(1 for module in MODULES for _ in imported_modules(module)) > 300
+
+
+# Where things go
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_a_command_is_a_module_with_a_page_its_arguments_and_run(command):
+    module = import_module(f"tiedgpt.cli.{cli.COMMANDS[command]}")
+    assert "\nexamples:\n" in module.__doc__
+    assert callable(module.add_arguments)
+    assert callable(module.run)
+
+
+@dataclass(frozen=True)
+class WithOneMoreSetting(Sampling):
+    """What Sampling is with a new field."""
+
+    made_up_window: int | None = field(
+        default=None,
+        metadata={"accepted": COUNT, "changes_greedy": False, "help": "made up", "metavar": "N"},
+    )
+
+
+def test_a_setting_of_sampling_is_a_field_and_everything_else_follows(run, monkeypatch):
+    """The flag, its page, its range, the note that it has no effect, the control of the page."""
+    for user in ("tiedgpt.cli.generate", "tiedgpt.explore.panels"):
+        monkeypatch.setattr(f"{user}.Sampling", WithOneMoreSetting)
+    assert "--made-up-window N" in output(run, "generate", "-h")
+    command = ("generate", "-m", "shakespeare-tied", "-n", "1", "--greedy", "a")
+    code, _, err = run(*command, "--made-up-window", "3")
+    assert code == 0
+    assert "no effect of --made-up-window" in err
+    code, _, err = run(*command, "--made-up-window", "0.5")
+    assert code == 2
+    assert "--made-up-window" in err
+    names = [control["name"] for control in panels.sampling_controls()]
+    assert "made_up_window" in names

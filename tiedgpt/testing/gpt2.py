@@ -1,0 +1,97 @@
+"""A GPT-2 in which mistakes show, and the assertion that another one is the same."""
+
+from typing import Any
+
+import numpy as np
+
+from ..comparison.compare import NothingCompared, compare
+from ..gpt2.config import Config
+from ..gpt2.model import GPT2
+from ..gpt2.parameters import parameter_shapes
+
+# Sizes that differ, so that no two axes are mistaken for each other, and a vocabulary that is not
+# padded.
+TINY = Config(
+    vocab_size=211,
+    n_ctx=37,
+    n_embd=3 * 16,
+    n_layer=3,
+    n_head=3,
+    n_inner=100,
+    bos_token_id=0,
+    eos_token_id=0,
+)
+
+# What is added to the residual stream is so small that the epsilon of a layer norm matters.
+SMALL = 0.02
+
+
+def scale_of(name: str, config: Config) -> tuple[float, float]:
+    """The mean and the standard deviation of a parameter. No gain is near 1 and no bias near 0."""
+    D = config.n_embd
+    F = config.n_inner or 4 * D  # 4 D is for the type checker: n_inner of a Config is a number
+    # wte has the deviation SMALL. With this factor in ln_f, that of the logits is about 15.
+    large = 12 / SMALL / np.sqrt(D)
+    # The first key that is a part of the name counts. A matrix adds up D or F products, so the root
+    # of that number keeps the scale of its results the same for all sizes.
+    scales = {
+        "ln_f.weight": (1.3 * large, 0.4 * large),
+        "ln_f.bias": (0, 0.4 * large),
+        "c_proj.bias": (0, SMALL / 2),
+        "bias": (0, 0.4),
+        "ln_": (1.3, 0.4),
+        "attn.c_proj": (0, SMALL / np.sqrt(D)),
+        "mlp.c_proj": (0, 3 * SMALL / np.sqrt(F)),
+        "c_": (0, 1.5 / np.sqrt(D)),
+        "w": (0, SMALL),
+    }
+    for part, scale in scales.items():
+        if part in name:
+            return scale
+    raise AssertionError(f"{name} has no scale")  # "w" is in the name of each embedding
+
+
+def random_model(config: Config = TINY, seed: int = 0) -> GPT2:
+    """A model in which every parameter matters, in float32.
+
+    Mistakes that GPT2.random hides move a logit by 0.01 or more: exact gelu, another epsilon, no
+    bias.
+    """
+    rng = np.random.default_rng(seed)
+    parameters = {}
+    for name, shape in parameter_shapes(config).items():
+        mean, deviation = scale_of(name, config)
+        numbers = rng.standard_normal(shape, np.float32)
+        parameters[name] = np.float32(mean) + np.float32(deviation) * numbers
+    return GPT2(config, parameters)
+
+
+def assert_same_gpt2(
+    theirs: Any, model: GPT2 | None = None, ids: Any = None, targets: Any = None
+) -> None:
+    """Raise AssertionError with the report of `compare` unless `theirs` is the GPT-2 `model`.
+
+    theirs: what `compare` takes. It fails without logits; of a torch module, these are what it
+    returns. With targets, it fails unless the gradients of all parameters were given. To compare a
+    part of the activations or of the gradients, call `compare`.
+
+    model: random_model() if None. ids: two random sequences if None, as long as the context, at
+    most 64. Raises ArgumentError for what cannot be compared.
+    """
+    __tracebackhide__ = True  # pytest shows the line of the test
+    if model is None:
+        model = random_model()
+    if ids is None:
+        config = model.config
+        length = min(config.n_ctx, 64)
+        ids = np.random.default_rng(0).integers(config.vocab_size, size=(2, length))
+    try:
+        report = compare(model, theirs, ids, targets)
+    except NothingCompared as error:
+        raise AssertionError(str(error)) from None
+    if report.same is None:
+        raise AssertionError(
+            f"not enough was compared to say that it is the same GPT-2\n\n{report}"
+        )
+    if not report.same:
+        raise AssertionError(f"not the same GPT-2\n\n{report}")
