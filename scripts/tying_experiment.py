@@ -13,6 +13,8 @@
     python scripts/tying_experiment.py registered DIRECTORY
                              does the registered runs that are missing: 50 hours of one core
 
+    python scripts/tying_experiment.py verdicts  says which registered predictions hold
+
 `run` takes a run's row and head, as figures are named; its learning rate and its start are those
 that the pilots chose. With a registered cell and arm, such as 512-1:tied, it takes the directory of
 that text in place of tinyshakespeare.txt.
@@ -28,7 +30,7 @@ scripts/tying_results/registered.jsonl. It may be ended at any time as well.
 `tables` trains some of the models again, measures what their tables know, and appends a line for
 each to scripts/tying_results/tables.jsonl: half an hour of one core.
 
-`figures` and `pictures` need `pip install -e .[tying]`.
+`figures`, `pictures` and `verdicts` need `pip install -e .[tying]`.
 """
 
 import argparse
@@ -305,9 +307,11 @@ def parse() -> argparse.Namespace:
         ("plan", "list all runs by name"),
         ("figures", "print what was found"),
         ("pictures", "draw the pictures"),
+        ("verdicts", "say which registered predictions hold"),
     ):
         reader = commands.add_parser(name, help=text)
-        reader.add_argument("--runs", type=Path, default=RUNS)
+        runs = REGISTERED if name == "verdicts" else RUNS
+        reader.add_argument("--runs", type=Path, default=runs)
         if name == "figures":
             reader.add_argument("part", nargs="?", default="", help="a part of the names")
     worker = commands.add_parser("worker", help="do the runs of standard input, for `train`")
@@ -348,6 +352,10 @@ def show(args: argparse.Namespace) -> None:
         for name, figure in figures.items():
             if args.part in name:
                 print(f"{name:40} {figure}")
+    elif args.command == "verdicts":
+        from tying.verdicts import print_verdicts
+
+        print_verdicts(results)
     else:
         from tying.pictures import draw_all
 

@@ -12,6 +12,7 @@ and for the registered experiment, whose predictions are older than its runs:
 
     english.py      makes its text, 26 MB of English
     registered.py   its table, which run comes next, and how a run is measured
+    verdicts.py     its analysis: which predictions hold
 
 scripts/tying_experiment.py is the command, with the queue of runs. scripts/tying_results has the
 runs and the page that was written from them.
