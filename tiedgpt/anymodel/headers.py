@@ -69,7 +69,10 @@ class HubModel:
         return equal, compared
 
 
-def open_any(source: str, weights: bool = True) -> Opened | HubModel:
+AnyModel = Opened | HubModel
+
+
+def open_any(source: str, weights: bool = True) -> AnyModel:
     """The model of a directory, a file of weights, a config.json, or a name of the hub.
 
     weights: False if a folder with config.json alone will do for a name. Raises CheckpointError for

@@ -219,6 +219,16 @@ def name_in_transformers(ours: str) -> str:
     return ours if ours == HEAD else PREFIX + ours
 
 
+def name_of_openais(theirs: str) -> str:
+    """The name in transformers of a tensor of OpenAI's files. An unknown one stays.
+
+    >>> name_of_openais("model/h0/ln_1/g")
+    'transformer.h.0.ln_1.weight'
+    """
+    ours = our_parameter(theirs)
+    return name_in_transformers(ours) if ours else theirs
+
+
 def plain_name(name: str) -> str:
     """A name without what may stand before it."""
     return PREFIXES.sub("", name).replace(WRAPPED, "")

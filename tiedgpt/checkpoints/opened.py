@@ -23,6 +23,7 @@ from .names import (
     absent_biases,
     by_our_names,
     is_of_other_head,
+    name_of_openais,
     plain_name,
     warn_of_other_heads,
 )
@@ -96,10 +97,15 @@ class Opened:
             return SavedFile({})
         return read_weights(self.path)
 
-    @property
+    @cached_property
     def stored(self) -> dict[str, Tensor]:
-        """The tensors by their names in the files. No values are read."""
-        return self.saved.tensors
+        """The tensors by their names in the files; OpenAI's by those of transformers.
+
+        No values are read.
+        """
+        if not is_of_tensorflow(self.path):
+            return self.saved.tensors
+        return {name_of_openais(name): tensor for name, tensor in self.saved.tensors.items()}
 
     def equal_rows(self, one: Tensor, other: Tensor) -> tuple[int, int]:
         """How many rows of two matrices of one shape [V, D] have the same values, and of how many.
