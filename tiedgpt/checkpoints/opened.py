@@ -105,7 +105,11 @@ class Opened:
         """
         if not is_of_tensorflow(self.path):
             return self.saved.tensors
-        return {name_of_openais(name): tensor for name, tensor in self.saved.tensors.items()}
+        renamed = {}
+        for theirs, tensor in self.saved.tensors.items():
+            name = name_of_openais(theirs)
+            renamed[name] = replace(tensor, name=name)
+        return renamed
 
     def equal_rows(self, one: Tensor, other: Tensor) -> tuple[int, int]:
         """How many rows of two matrices of one shape [V, D] have the same values, and of how many.
@@ -180,7 +184,7 @@ class Opened:
         if not self.has_weights and self.path.is_file():
             raise CheckpointError(f"{self.path} has no weights: give its directory")
         plain: dict[str, Tensor] = {}
-        for name, tensor in self.stored.items():
+        for name, tensor in self.saved.tensors.items():
             plain_one = plain_name(name)
             if plain_one in plain:
                 raise CheckpointError(
@@ -206,7 +210,7 @@ class Opened:
     @cached_property
     def of_other_heads(self) -> list[str]:
         """The tensors of heads that do not predict tokens, such as v_head, which are not used."""
-        return [name for name in self.stored if is_of_other_head(name)]
+        return [name for name in self.saved.tensors if is_of_other_head(name)]
 
     @property
     def has_head(self) -> bool:
