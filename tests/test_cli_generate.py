@@ -93,6 +93,21 @@ def test_notes_name_the_settings_of_the_model_that_are_not_used(
         assert re.search(f"note: generation_config.json .*{note}", line)
 
 
+def test_settings_in_config_json_count_without_a_generation_config_json(run, save, tmp_path):
+    """For transformers, too."""
+    path = save("model", random_model(CONFIG))
+    config = tmp_path / "model" / "config.json"
+    old = {"repetition_penalty": 1.9, "bad_words_ids": [[7]], "top_p": 1.0, "my_own_field": 3}
+    config.write_text(json.dumps(json.loads(config.read_text()) | old))
+    arguments = ("generate", "-m", path, "-n", "9", "-s", "1", "a")
+    _, _, err = run(*arguments)
+    assert re.search(r"note: config\.json .* to use it: --repetition-penalty 1\.9\n", err)
+    assert re.search(r"note: config\.json .* says 'bad_words_ids', which", err)
+    assert err.count("\n") == 2
+    (tmp_path / "model" / "generation_config.json").write_text("{}")
+    output(run, *arguments)
+
+
 def test_no_default_of_transformers_has_a_note(run, save, tmp_path):
     """top_k alone is another one here: none."""
     transformers = pytest.importorskip("transformers")

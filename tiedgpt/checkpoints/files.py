@@ -126,7 +126,19 @@ NO_CHANGE = {
     "length_penalty": 1,
     "guidance_scale": 1,
 }
-# The parts of that file that do not change which tokens are likely.
+# Other settings that a config.json may have, as those of before 2023.
+IN_OLD_CONFIGS = (
+    "top_k",
+    "no_repeat_ngram_size",
+    "bad_words_ids",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "exponential_decay_length_penalty",
+    "min_length",
+)
+# The parts of generation_config.json that do not change which tokens are likely.
 NOT_OF_THE_TEXT = re.compile(
     r"_.*|transformers_version|(bos|eos|pad|decoder_start)_token_id|do_sample|max_.*|early_stopping"
     r"|use_cache|cache_.*|output_.*|return_.*|num_return_sequences|renormalize_logits"
@@ -309,20 +321,26 @@ def read_said_config(model: Path) -> Config:
     return config
 
 
-def generation_settings(model: Path) -> dict[str, Any]:
-    """The settings of generation_config.json that change a text, but for the token that ends it.
+def generation_settings(model: Path) -> tuple[str, dict[str, Any]]:
+    """The name of generation_config.json, and its settings that change a text.
 
-    transformers generates with them. Raises CheckpointError.
+    The token that ends a text is not among them. transformers generates with them. Without this
+    file, it takes those of config.json. Raises CheckpointError.
     """
     directory = model if model.is_dir() else model.parent
-    path = directory / GENERATION_CONFIG
-    if not path.is_file():
-        return {}
+    file = GENERATION_CONFIG
+    said: dict[str, Any] = {}
+    if (directory / file).is_file():
+        said = read_json(directory / file)
+    elif (directory / CONFIG).is_file():
+        file = CONFIG
+        others = read_json(directory / file)
+        said = {name: others[name] for name in (*NO_CHANGE, *IN_OLD_CONFIGS) if name in others}
     settings = {}
-    for name, value in read_json(path).items():
+    for name, value in said.items():
         if not NOT_OF_THE_TEXT.fullmatch(name) and value and value != NO_CHANGE.get(name):
             settings[name] = value
-    return settings
+    return file, settings
 
 
 def read_tensors(model: Path, config: Config) -> dict[str, Tensor]:

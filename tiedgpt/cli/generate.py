@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> None:
     prompt = "" if is_interactive else read_prompt(args.prompt)
     name, path, config, tokenizer = models.find(args.model)
     ids = [] if is_interactive else prompt_ids(prompt, tokenizer, config, args)
-    note_settings_of_model(generation_settings(path), given, sampling.is_greedy)
+    note_settings_of_model(*generation_settings(path), given, sampling.is_greedy)
 
     start = time.perf_counter()
     heads = models.load_heads(path, args.head)
@@ -143,11 +143,12 @@ def note_unused(given: dict[str, Any]) -> None:
 
 
 def note_settings_of_model(
-    settings: dict[str, Any], given: dict[str, Any], is_greedy: bool
+    file: str, settings: dict[str, Any], given: dict[str, Any], is_greedy: bool
 ) -> None:
-    """Say which settings of the model's generation_config.json are not used, and how to use them.
+    """Say which settings of the model's file are not used, and how to use them.
 
-    given: the settings that the flags give. With greedy, those that change nothing are not named.
+    file: generation_config.json, or config.json. given: the settings that the flags give. With
+    greedy, those that change nothing are not named.
     """
     said = []
     flags = []
@@ -166,12 +167,12 @@ def note_settings_of_model(
         flags.append("--stop TEXT")
     if said:
         note(
-            f"generation_config.json of the model says {', '.join(said)}, which is not used; to "
+            f"{file} of the model says {', '.join(said)}, which is not used; to "
             f"use it: {' '.join(flags)}"
         )
     if others:
         names = ", ".join(short_repr(name) for name in others)
-        note(f"generation_config.json of the model says {names}, which tiedgpt does not have")
+        note(f"{file} of the model says {names}, which tiedgpt does not have")
 
 
 def prompt_ids(
