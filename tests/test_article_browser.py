@@ -189,22 +189,57 @@ def test_an_arrow_is_dragged_by_mouse_and_the_best_ones_are_shown(open_article):
     assert page.inner_text("#untied-nats") == "0.00"
 
 
-def test_an_arrow_is_dragged_by_touch(open_article):
-    page = open_article("#order", **PHONE)
-    handle = page.locator("#tied-plane circle[tabindex]").first
-    handle.scroll_into_view_if_needed()
-    before = page.inner_text("#tied-nats")
-    box = handle.bounding_box()
-    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+def swipe(page, start, *places):
+    """Put a finger down at `start`, move it to each place, and lift it."""
     touch = page.context.new_cdp_session(page)
-    for kind, points in (
-        ("touchStart", [{"x": x, "y": y}]),
-        ("touchMove", [{"x": x - 40, "y": y + 60}]),
-        ("touchMove", [{"x": x - 80, "y": y + 90}]),
-        ("touchEnd", []),
-    ):
+
+    def send(kind, *points):
         touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
-    assert page.inner_text("#tied-nats") != before
+
+    send("touchStart", start)
+    for place in places:
+        send("touchMove", place)
+    send("touchEnd")
+    page.wait_for_timeout(100)  # a page that scrolls does so in the next frames
+
+
+def middle(handle):
+    box = handle.bounding_box()
+    return {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
+
+
+def shifted(place, right, down):
+    return {"x": place["x"] + right, "y": place["y"] + down}
+
+
+@pytest.mark.parametrize("plane", ["tied", "untied"])
+def test_an_arrow_is_dragged_by_touch(open_article, plane):
+    """The finger comes down beside its end, as fingers do: 20 px from it, of a handle of 44 px."""
+    page = open_article("#order", **PHONE)
+    page.evaluate("window.cancelled = 0")
+    page.evaluate("addEventListener('pointercancel', () => window.cancelled++)")
+    handle = page.locator(f"#{plane}-plane circle[tabindex]").first
+    handle.scroll_into_view_if_needed()
+    before = page.inner_text(f"#{plane}-nats")
+    scrolled = page.evaluate("scrollY")
+    end = middle(handle)
+    finger = shifted(end, right=-60, down=70)
+    swipe(page, shifted(end, right=-14, down=14), shifted(end, right=-30, down=40), finger)
+    assert middle(handle) == pytest.approx(finger, abs=1)
+    assert page.evaluate("[scrollY, window.cancelled]") == [scrolled, 0]
+    assert page.inner_text(f"#{plane}-nats") != before
+
+
+def test_a_finger_beside_the_arrows_scrolls_the_page(open_article):
+    page = open_article("#order", **PHONE)
+    plane = page.locator("#tied-plane")
+    plane.scroll_into_view_if_needed()
+    scrolled = page.evaluate("scrollY")
+    box = plane.bounding_box()
+    corner = {"x": box["x"] + 20, "y": box["y"] + box["height"] - 20}
+    steps = [shifted(corner, right=0, down=-50 * step) for step in range(1, 5)]
+    swipe(page, corner, *steps)
+    assert page.evaluate("scrollY") > scrolled + 50
 
 
 def test_everything_is_reached_with_the_keyboard(open_article):

@@ -6,6 +6,7 @@ import {find, findAll, fixed, make, setAttributes} from "./page.js"
 const UNIT = 90 // the length of an arrow of 1, as in pictures.py
 const GAP = 20 // from the end of an arrow to its name
 const LIMIT = 1.85 // of a number of an arrow, so that the arrow stays in the picture
+const REACH = 22 // px from the end of an arrow, within which it can be taken: a finger needs 44 px
 const STEP = 0.05 // of an arrow key
 const KEYS = {ArrowLeft: [-STEP, 0], ArrowRight: [STEP, 0], ArrowUp: [0, STEP], ArrowDown: [0, -STEP]}
 
@@ -42,12 +43,13 @@ function drawnArrows({name, read, written}) {
 }
 
 function readyPlane(plane, toy) {
-	for (const {group, arrow} of drawnArrows(plane)) {
-		readyHandle(group, arrow, (x, y) => {
-			moveArrow(group, arrow, x, y)
-			showScores(plane, toy)
-		})
+	const drawn = drawnArrows(plane)
+	const move = ({group, arrow}, x, y) => {
+		moveArrow(group, arrow, x, y)
+		showScores(plane, toy)
 	}
+	for (const one of drawn) readyKeys(one, move)
+	readyPointers(find(`#${plane.name}-plane`), drawn, move)
 }
 
 function moveAll(plane, {read, written}, toy) {
@@ -59,8 +61,9 @@ function moveAll(plane, {read, written}, toy) {
 	showScores(plane, toy)
 }
 
-function readyHandle(group, arrow, move) {
-	// move(x, y) is called for each place to which the reader drags the arrow
+function readyKeys(one, move) {
+	// move(one, x, y) is called for each place to which the reader moves the arrow
+	const {group, arrow} = one
 	const handle = group.querySelector("circle")
 	const name = group.querySelector("text").textContent
 	setAttributes(handle, {tabindex: 0, role: "slider", "aria-label": name, "aria-roledescription": "arrow"})
@@ -69,14 +72,42 @@ function readyHandle(group, arrow, move) {
 		if (!(event.key in KEYS)) return
 		event.preventDefault() // the page does not scroll
 		const [right, up] = KEYS[event.key]
-		move(arrow[0] + right, arrow[1] + up)
+		move(one, arrow[0] + right, arrow[1] + up)
 	}
-	handle.onpointerdown = event => handle.setPointerCapture(event.pointerId)
-	handle.onpointermove = event => {
-		if (!handle.hasPointerCapture(event.pointerId)) return
-		const [x, y] = placeOf(event, handle.ownerSVGElement)
-		move(x, y)
+}
+
+function readyPointers(svg, drawn, move) {
+	const dragged = new Map() // id of a pointer -> the arrow that it drags
+	svg.onpointerdown = event => {
+		const one = arrowAt(event, drawn)
+		if (!one) return
+		dragged.set(event.pointerId, one)
+		svg.setPointerCapture(event.pointerId) // it may leave the picture
 	}
+	svg.onpointermove = event => {
+		if (!dragged.has(event.pointerId)) return
+		const [x, y] = placeOf(event, svg)
+		move(dragged.get(event.pointerId), x, y)
+	}
+	svg.onlostpointercapture = event => dragged.delete(event.pointerId)
+	// A finger on an arrow does not scroll the page. (Inside an SVG, Chromium does not look at touch-action.)
+	const keepPage = event => {
+		const [touch] = event.changedTouches
+		if (arrowAt(touch, drawn)) event.preventDefault()
+	}
+	svg.addEventListener("touchstart", keepPage, {passive: false})
+}
+
+function arrowAt({target, clientX, clientY}, drawn) {
+	// -> the arrow whose end is under a pointer, or else the nearest within REACH
+	const touched = drawn.find(({group}) => group.querySelector("circle") === target)
+	if (touched) return touched
+	const distanceTo = ({group}) => {
+		const {left, right, top, bottom} = group.querySelector("circle").getBoundingClientRect()
+		return Math.hypot(clientX - (left + right) / 2, clientY - (top + bottom) / 2)
+	}
+	const [nearest] = drawn.toSorted((a, b) => distanceTo(a) - distanceTo(b))
+	return distanceTo(nearest) <= REACH ? nearest : null
 }
 
 function placeOf(event, svg) {
