@@ -182,11 +182,50 @@ def test_an_arrow_is_dragged_by_mouse_and_the_best_ones_are_shown(open_article):
     page.click("#best")
     best = page.locator(".plane.tied .note b").nth(1).inner_text()
     assert page.inner_text("#tied-nats") == best
-    for _ in range(30):
-        page.locator("#untied-plane circle[tabindex]").last.press("ArrowUp")
     assert page.inner_text("#untied-nats") != "0.00"
     page.click("#solve")
     assert page.inner_text("#untied-nats") == "0.00"
+    for _ in range(9):
+        page.locator("#untied-plane circle[tabindex]").last.press("ArrowUp")
+    assert page.inner_text("#untied-nats") != "0.00"
+
+
+NAMES = """
+    names => names.map(name => {
+        const {left, right, top, bottom} = name.getBoundingClientRect()
+        return [left, right, top, bottom]
+    })
+"""
+
+
+@pytest.mark.parametrize(("button", "plane"), [("best", "tied"), ("solve", "untied")])
+@pytest.mark.parametrize("options", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_the_names_of_the_best_arrows_are_apart_and_in_the_picture(
+    open_article, button, plane, options
+):
+    page = open_article("#order", **options)
+    page.click(f"#{button}")
+    frame = page.locator(f"#{plane}-plane").bounding_box()
+    names = page.locator(f"#{plane}-plane text").evaluate_all(NAMES)
+    for n, (left, right, top, bottom) in enumerate(names):
+        assert frame["x"] <= left
+        assert right <= frame["x"] + frame["width"]
+        assert frame["y"] <= top
+        assert bottom <= frame["y"] + frame["height"]
+        for other_left, other_right, other_top, other_bottom in names[:n]:
+            is_beside = right <= other_left or other_right <= left
+            is_above = bottom <= other_top + 3 or other_bottom <= top + 3  # boxes have some air
+            assert is_beside or is_above
+
+
+def test_the_menu_marks_the_section_that_the_reader_is_in(open_article):
+    page = open_article(**PHONE)
+    current = page.locator("nav [aria-current]")
+    for name in ("question", "order", "cost", "compared", "question"):
+        page.evaluate("name => document.getElementById(name).scrollIntoView()", name)
+        expect(current).to_have_attribute("href", f"#{name}")
+        expect(current).to_be_in_viewport(ratio=1)
+    expect(current).to_have_count(1)
 
 
 def swipe(page, start, *places):
@@ -261,7 +300,7 @@ def test_the_calculator(open_article):
     page.fill("#vocab", "50257")
     page.fill("#dim", "768")
     page.fill("#total", "163,037,184")
-    assert page.inner_text("#answer") == "38.6M numbers, 23.7 % of the untied model"
+    assert page.inner_text("#answer").startswith("38.6M numbers: 23.7 % of an untied model")
     said_of = {"1e6": "more than", "many": "Three numbers", "1e400": "Three numbers"}
     for total, said in said_of.items():
         page.fill("#total", total)
