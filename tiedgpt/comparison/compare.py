@@ -39,8 +39,8 @@ class Report:
     diagnosis: list[str]  # what explains the first difference; several if they cannot be told apart
     note: str  # what to do next, or ""
     not_given: int  # activations of the model that were not compared
-    trials: int = 0  # known mistakes that were tried, each in each place where it may be
-    all_trials: int = 0  # those that could be tried
+    trials: int = 0  # of known mistakes: one in one of its places, or several together
+    all_trials: int = 0  # those that could be made
     not_compared: Sequence[str] = ()  # sentences on what a verdict needs and was not compared
 
     @property
@@ -92,7 +92,7 @@ class Report:
         """How many activations were compared and how many mistakes were tried, for people."""
         counts = f"{len(self.rows)} compared; {self.not_given} activations were not given"
         if self.all_trials > 0:
-            counts += f"; {self.trials:,} of {self.all_trials:,} mistakes were tried"
+            counts += f"; {self.trials:,} of {self.all_trials:,} trials of known mistakes"
         return counts
 
 
