@@ -27,7 +27,8 @@ from ..gpt2.config import Config
 from ..gpt2.model import GPT2, Array
 from ..gpt2.ops import log_softmax, softmax
 from ..gpt2.run import Tape
-from .compare import SLACK, OnTrial, no_progress
+from .compare import no_progress
+from .diagnosis import OnTrial
 from .mistakes import embedding_at, hide, mistakes_in, positions, rounded
 from .places import (
     Mistake,
@@ -37,6 +38,7 @@ from .places import (
     compute_activations,
     trials_of,
 )
+from .rows import SLACK
 
 # A precision -> how many times as far as in our model another program's rounding may move a logit,
 # because it rounds in other places. In nanoGPT and transformers of torch, and in NumPy, on five

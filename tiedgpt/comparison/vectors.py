@@ -22,10 +22,11 @@ from ..gpt2.config import Config
 from ..gpt2.model import GPT2, Array
 from ..gpt2.run import Tape
 from ..gpt2.tokenizer import Tokenizer
-from .compare import compare, compare_arrays, distance, tolerance_of
+from .compare import compare
 from .mistakes import mistakes_in
 from .places import Scope, Wrong, compute_activations, trials_of
 from .recording import KINDS, read_npz, read_safetensors, without_repeated_names
+from .rows import compare_arrays, distance, tolerance_of
 from .tokenizer_mistakes import DECODERS, ENCODERS, Vocabulary
 from .tokens import compare_tokens, mistakes_of_steps
 from .training_mistakes import (
@@ -347,7 +348,7 @@ def judge_logits(vectors: Vectors, case: Case, answer: Any) -> CaseReport:
     report = compare(model, {"logits": theirs}, ids)
     if report.same:
         return right(case)
-    named = [line for line in report.diagnosis if ": yours " in line or "or yours" in line]
+    named = [line for line in report.diagnosis if "yours " in line]
     return wrong(case, report.verdict(), named)
 
 
