@@ -51,7 +51,8 @@ def test_the_verdict_from_tokens_is_true(port):
     report = judge({case["name"]: greedy(theirs, case) for case in TEXTS})
     mistakes = report["mistakes"].get("greedy/tied", [])
     print(f"\n{port.name}, {port.language}: {report['sentence']}; {mistakes}")
-    assert (report["wrong"] == 0) == port.is_right
+    is_right = port.is_right or not port.is_seen_in_tokens
+    assert (report["wrong"] == 0) == is_right
     assert report["tie_break"] == 0, "the margins are wide"
     if len(port.mistakes) == 1 and not port.has_others:
         assert any(port.mistakes[0] in line for line in mistakes)

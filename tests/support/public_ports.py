@@ -22,6 +22,7 @@ class Port:
     is_right: bool
     mistakes: list[str]  # a part of the sentence of each departure that compare knows
     has_others: bool = False  # departures that it does not know
+    is_seen_in_tokens: bool = True  # in the greedy texts of the reference values
 
 
 def one_after_the_other(x, weight, bias, name):
@@ -135,7 +136,16 @@ PORTS = [
         [EXACT],
         has_others=True,
     ),
-    Port("fschmole/bare-bones-inference", "Rust", {"gelu": gelu_of_rational_tanh}, False, [], True),
+    # Its tanh is off by 0.0001 near 5, which moves a logit by 0.0001 or less.
+    Port(
+        "fschmole/bare-bones-inference",
+        "Rust",
+        {"gelu": gelu_of_rational_tanh},
+        False,
+        [],
+        has_others=True,
+        is_seen_in_tokens=False,
+    ),
     # Right for the heads of gpt2, of width 64. Those of the reference values have the width 8.
     Port(
         "christianschleifer/gpt2.rs",
