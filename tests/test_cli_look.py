@@ -5,9 +5,11 @@ table shows the report's numbers. Tokens are bytes, and the context is 64 tokens
 path of an untied model, and `checkpoint` the path of a tied model.
 """
 
+import json
 import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -291,6 +293,17 @@ def padded(save):
 def test_a_token_that_pads_the_vocabulary_is_shown_by_its_id(run, padded):
     assert "[299] 100.0%" in output(run, "next", "-m", padded, "--paths", "b")
     assert "[299] 100.0%" in output(run, "lens", "-m", padded, "b")
+
+
+def test_an_id_between_those_of_the_tokens_is_shown_by_its_number(run, padded):
+    """vocab.json gives <|endoftext|> the id 299, and no token has 257."""
+    vocab = Path(padded, "vocab.json")
+    ids = json.loads(vocab.read_text(encoding="utf-8"))
+    vocab.write_text(json.dumps(ids | {"<|endoftext|>": 299}), encoding="utf-8")
+    assert "<|endoftext|>" in output(run, "next", "-m", padded, "--paths", "b")
+    ids_shown = output(run, "next", "-m", padded, "-k", "300", "b")
+    assert "[257]" in ids_shown
+    assert "[299]" not in ids_shown
 
 
 # Colours

@@ -14,6 +14,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -51,6 +52,7 @@ from tiedgpt.errors import CheckpointError, TiedGPTError
 from tiedgpt.gpt2.tokenizer import spelled_ids
 
 GPT2 = "openai-community/gpt2"
+PINNED_COMMIT = OTHER_COMMIT  # of gpt2, in the tests that have it on this hub
 PART = f".{WEIGHTS}.{COMMIT[:12]}.part"
 DROPPED = Fault(is_dropped=True)
 HALFWAY = Fault(stop=HALF)  # the connection is cut in the middle of the weights
@@ -273,6 +275,52 @@ def test_a_hub_that_was_never_reached_is_one_line_at_once(
     assert result[2].endswith(f"{WITHOUT_A_DOWNLOAD.format(weights_folder / NAME)}\n")
     assert "u:p" not in result[2]
     assert not weights_folder.exists()
+
+
+UNREACHABLE = {  # the endpoint -> the reason in the line
+    "http://127.0.0.1:9": "Connection refused",
+    "http://example.org": "Connection refused",  # by the proxy, which is at port 9, too
+    "http://nowhere.invalid": "Name or service not known",
+    "https://127.0.0.1:{port}": "wrong version number",  # this hub has no TLS
+}
+
+
+@pytest.mark.parametrize("endpoint", UNREACHABLE)
+def test_the_line_says_why_the_hub_was_not_reached(hub_server, monkeypatch, endpoint):
+    """The library requests has the reason of the system deep in its error."""
+
+    def no_such_name(*arguments):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    if "nowhere" in endpoint:
+        monkeypatch.setattr(socket, "getaddrinfo", no_such_name)
+        monkeypatch.setenv("NO_PROXY", "nowhere.invalid")
+    monkeypatch.setenv("HF_ENDPOINT", endpoint.format(port=hub_server.server_port))
+    error = refuses("config.json cannot be reached: ", download, NAME)
+    reason = error.partition(WITHOUT_A_DOWNLOAD[:20])[0].rpartition("cannot be reached: ")[2]
+    assert UNREACHABLE[endpoint] in reason
+    assert len(reason) < 80
+
+
+LOST = {  # a fault of the weights, which passes -> the reason in the note
+    "503": (Fault(503), "localhost answers 503"),
+    "dropped": (DROPPED, "the connection was cut"),
+    "cut": (HALFWAY, "the connection was cut"),
+    "stalled": (Fault(stop=HALF, stalls=True), "no answer in time"),
+    "stalled at once": (Fault(stop=0, stalls=True), "no answer in time"),
+    "no end": (Fault(headers={"Content-Length": "99999999"}), "the connection was cut"),
+    "416": (Fault(416), "what was received is longer than the file"),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_a_note_says_why_it_is_tried_again(hub_server, hub_files, monkeypatch, name):
+    monkeypatch.setattr(module, "TIMEOUT", (5, 1))  # seconds to connect, and for more data
+    fault, reason = LOST[name]
+    hub_server.faults[WEIGHTS] = [fault]
+    notes = []
+    assert_whole(download(NAME, notes.append), hub_files)
+    assert f"{WEIGHTS}: {reason}; trying again in " in notes[-1]
 
 
 @pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
@@ -532,6 +580,7 @@ def test_files_of_each_kind_are_downloaded(hub_server, hub_files, tmp_path):
         repository = f"case/{n}"
         hub_server.put(repository, files)
         for shard in ("b.safetensors", "b.bin", PYTORCH):
+            # Broken off, then refused by the host of the link: it is tried again after both.
             hub_server.faults[shard] = [Fault(stop=9), Fault(404)]
         assert_whole(download(repository), files)
         tiedgpt.load_model(repository)
@@ -600,9 +649,9 @@ def assert_model_is_not_whole() -> None:
 @pytest.fixture
 def pinned_gpt2(hub_server, hub_files, monkeypatch):
     """The hub has the small model a second time, as gpt2. Its commit and hashes are pinned."""
-    hub_server.put(GPT2, hub_files, OTHER_COMMIT)
+    hub_server.put(GPT2, hub_files, PINNED_COMMIT)
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in hub_files.items()}
-    model = replace(MODELS["gpt2"], commit=OTHER_COMMIT, sha256=hashes[WEIGHTS])
+    model = replace(MODELS["gpt2"], commit=PINNED_COMMIT, sha256=hashes[WEIGHTS])
     monkeypatch.setitem(MODELS, "gpt2", model)
     for file in module.VOCABULARY:
         monkeypatch.setitem(module.VOCABULARY_SHA256, file, hashes[file])
@@ -666,7 +715,7 @@ def test_gpt2_comes_from_its_commit(weights_folder, hub_server, hub_files, name,
     assert find_model(name, notes.append) == (name, weights_folder / "gpt2")
     assert_whole(weights_folder / "gpt2", hub_files)
     assert {re.search("/resolve/([^/]+)/", each.path)[1] for each in hub_server.requests} == {
-        OTHER_COMMIT
+        PINNED_COMMIT
     }
     assert notes[0] == f"{name} is the name of a model; for the directory here, write ./{name}"
 
@@ -677,7 +726,7 @@ def test_a_file_that_differs_from_its_pin_is_refused(
     weights_folder, hub_server, hub_files, other_files, file
 ):
     """It is refused even though the server names the right hash of its other file."""
-    hub_server.put(GPT2, {**hub_files, file: other_files[file]}, OTHER_COMMIT)
+    hub_server.put(GPT2, {**hub_files, file: other_files[file]}, PINNED_COMMIT)
     refuses(f"/{file}: its hash is .*, expected ", download, "gpt2")
     assert file not in visible_files(weights_folder / "gpt2")
 
@@ -685,7 +734,7 @@ def test_a_file_that_differs_from_its_pin_is_refused(
 @pytest.mark.parametrize("file", ["vocab.json", "merges.txt"])
 @pytest.mark.usefixtures("pinned_gpt2")
 def test_a_known_model_has_its_vocabulary(hub_server, hub_files, file):
-    hub_server.put(GPT2, without(hub_files, file), OTHER_COMMIT)
+    hub_server.put(GPT2, without(hub_files, file), PINNED_COMMIT)
     refuses(f"has no {file}", download, "gpt2")
 
 

@@ -207,6 +207,13 @@ def test_text_grows_as_soon_as_it_is_certain(tokens, stop, texts, reason):
     assert sample.ids == [token for token in tokens if token != EOT]
 
 
+def test_an_id_between_those_of_the_tokens_has_no_text():
+    sample = TextSample(Tokenizer([], {"<end>": 300}), [], ())
+    for token in [*encode("a"), 299, *encode("b"), 300]:
+        sample.push(token)
+    assert sample.text == "a\ufffdb<end>"
+
+
 def test_each_sample_of_a_batch_ends_by_itself():
     """Samples end at one of the letters in `stops`, at EOT, or after 30 tokens."""
     stops = ["e", "t", "a"]

@@ -77,6 +77,8 @@ def assert_surprises(report, log_p, token, k, unit):
 def test_a_token_that_only_pads_the_vocabulary_has_no_text():
     assert reports.token_report(TOKENIZER, 256) == {"id": 256, "token": "<|endoftext|>"}
     assert reports.token_report(TOKENIZER, 257) == {"id": 257, "token": None}
+    with_a_gap = Tokenizer([], {"<|endoftext|>": 300})
+    assert reports.token_report(with_a_gap, 257) == {"id": 257, "token": None}
 
 
 @pytest.mark.parametrize("unit", ["logprob", "bits"])

@@ -207,9 +207,9 @@ NORMALIZED = Tokenizer(
 MERGES = [*SMALL_MERGES, ("!", "!")]
 MERGE = Tokenizer(MERGES, {EOT: 262, "low": 257})
 BYTE = Tokenizer(MERGES, {EOT: 262, "!": 0})
-BEFORE = Tokenizer(SMALL_MERGES, {EOT: 0}, spelled_ids(SMALL_MERGES, first_id=1))
+BEFORE = Tokenizer(SMALL_MERGES, {EOT: 0}, ids=spelled_ids(SMALL_MERGES, first_id=1))
 BEFORE_AND_AFTER = Tokenizer(
-    SMALL_MERGES, {"<pad>": 1, EOT: 263, "<s>": 0}, spelled_ids(SMALL_MERGES, first_id=2)
+    SMALL_MERGES, {"<pad>": 1, EOT: 263, "<s>": 0}, ids=spelled_ids(SMALL_MERGES, first_id=2)
 )
 
 
@@ -316,7 +316,7 @@ def test_a_vocabulary_without_some_bytes_refuses_a_text_that_needs_one():
 def test_an_unreachable_token_has_an_id_and_a_text_but_no_text_has_it():
     merges = [("l", "o")]
     ids = {"Ġx": 0, **spelled_ids(merges, first_id=1), "日": 259}
-    tokenizer = Tokenizer(merges, {EOT: 258}, ids)
+    tokenizer = Tokenizer(merges, {EOT: 258}, ids=ids)
     assert tokenizer.vocab_size == 260
     assert [tokenizer.decode([token]) for token in (0, 257, 258, 259)] == [" x", "lo", EOT, "日"]
     ids = tokenizer.encode("Ġx x日lo", special="token")
@@ -359,7 +359,7 @@ def test_ids_in_any_order_and_with_holes():
     merges = [("l", "o"), ("lo", "w"), ("o", "w")]
     in_order = Tokenizer(merges)
     ids = {name: 1000 - 2 * token_id for name, token_id in spelled_ids(merges).items()}
-    tokenizer = Tokenizer(merges, {EOT: 7}, ids)
+    tokenizer = Tokenizer(merges, {EOT: 7}, ids=ids)
     text = "low lower slow owl"
     expected = [1000 - 2 * token_id for token_id in in_order.encode(text)]
     assert tokenizer.encode(text) == expected
@@ -405,7 +405,7 @@ ONE_LATER = spelled_ids([], first_id=1)
 )
 def test_a_vocabulary_that_contradicts_itself_is_refused(merges, special_tokens, ids, words):
     with pytest.raises(TokenizerError) as caught:
-        Tokenizer(merges, special_tokens, ids)
+        Tokenizer(merges, special_tokens, ids=ids)
     for word in words:
         assert word in str(caught.value)
 

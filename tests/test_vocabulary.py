@@ -50,7 +50,7 @@ def write(folder: Path, files: dict) -> Path:
     return folder
 
 
-def pair(**special: int) -> dict:
+def merges_and_vocab(**special: int) -> dict:
     """merges.txt and vocab.json of SMALL_MERGES, EOT, and other tokens of vocab.json."""
     return {"merges.txt": MERGES, "vocab.json": ORDINARY | {EOT: 261} | special}
 
@@ -133,14 +133,14 @@ ANOTHER_CLASS = {"tokenizer_class": "PreTrainedTokenizerFast"}
 NO_EOT = {"vocab.json": ORDINARY}
 # The ids that the file has, but no text: transformers reads these names as characters.
 UNREACHABLE = {"<pad>": 262, "日": 263, "lowest": 264}
-WITH_UNREACHABLE = Tokenizer(SMALL_MERGES, {EOT: 261}, ORDINARY | UNREACHABLE)
+WITH_UNREACHABLE = Tokenizer(SMALL_MERGES, {EOT: 261}, ids=ORDINARY | UNREACHABLE)
 SWAPPED = ORDINARY | {"low": 258, "Ġlow": 257, EOT: 261}
 BY_SPELLING = {name: token_id for token_id, name in enumerate(sorted([*ORDINARY, EOT]))}
 TEN_LATER = {
     name: token_id if token_id < 100 else token_id + 10
     for name, token_id in (ORDINARY | {EOT: 261}).items()
 }
-WITH_TEN_LATER = Tokenizer(SMALL_MERGES, {EOT: 271}, TEN_LATER)
+WITH_TEN_LATER = Tokenizer(SMALL_MERGES, {EOT: 271}, ids=TEN_LATER)
 ORDINARY_BY_SPELLING = {name: token_id for token_id, name in enumerate(sorted(ORDINARY))}
 WITH_A_GAP = ORDINARY | {"Ã©": 261}  # the last merge; no token has id 260
 TWO_WAYS = Tokenizer([("l", "o"), ("o", "w"), ("l", "ow"), ("lo", "w")])
@@ -148,13 +148,13 @@ TWO_WAYS_TXT = "l o\no w\nl ow\nlo w\n"
 NO_NAME_IS_EOT = {"unk_token": "</s>", "bos_token": "</s>", "eos_token": "</s>"}
 NO_NAME_IS_OTHER = dict.fromkeys(vocabulary.ALL_NAMES, EOT)
 NAMES_PAD = {"special_tokens_map.json": {"pad_token": "<pad>"}}
-ENDS = Tokenizer(SMALL_MERGES, {"</s>": 262}, ORDINARY | {EOT: 261})
+ENDS = Tokenizer(SMALL_MERGES, {"</s>": 262}, ids=ORDINARY | {EOT: 261})
 NAMED_PAD = {"__type": "AddedToken", **without(PAD, "id")}
 PADDED = {"pad_token": "<pad>", "add_bos_token": False, "sep_token": None}
 FOLDERS = {
-    "merges-and-vocab": (pair(), SMALL_ONE),
+    "merges-and-vocab": (merges_and_vocab(), SMALL_ONE),
     "tokenizer-json": (with_json(), SMALL_ONE),
-    "both": (with_json() | pair(), SMALL_ONE),
+    "both": (with_json() | merges_and_vocab(), SMALL_ONE),
     "no-type": (changed(model=without(bpe_model(), "type")), SMALL_ONE),
     "ignore-merges-false": (changed(model=bpe_model(ignore_merges=False)), SMALL_ONE),
     "merges-as-pairs": (changed(model=bpe_model(merges=SMALL_MERGES)), SMALL_ONE),
@@ -167,7 +167,10 @@ FOLDERS = {
     "no-added-tokens": (changed(added_tokens=[]), SMALL_ONE),
     "special": (with_json(PAD), WITH_PAD),
     "plain": (with_json(PAD, USER), WITH_USER),
-    "added-later": (with_json(PAD, USER) | pair(), WITH_USER),  # vocab.json has neither token
+    "added-later": (
+        with_json(PAD, USER) | merges_and_vocab(),
+        WITH_USER,
+    ),  # vocab.json has neither token
     "normalized": (  # it is searched for last: "!<|end|>" is "!", "<|end|>"
         with_json(added_token("<|end|>", 262), added_token("!<", 263, normalized=True)),
         Tokenizer(
@@ -195,7 +198,7 @@ FOLDERS = {
         changed(added_tokens=[{**eot(), "lstrip": True, "single_word": True}]),
         Tokenizer(SMALL_MERGES, flags={EOT: Flags(lstrip=True, single_word=True)}),
     ),
-    "prefix-space": (pair() | {"tokenizer_config.json": PREFIX_SPACE}, PREFIXED),
+    "prefix-space": (merges_and_vocab() | {"tokenizer_config.json": PREFIX_SPACE}, PREFIXED),
     "prefix-space-in-json": (
         changed(pre_tokenizer=BYTE_LEVEL | PREFIX_SPACE) | {"tokenizer_config.json": PREFIX_SPACE},
         PREFIXED,
@@ -205,10 +208,10 @@ FOLDERS = {
         PREFIXED,
     ),
     # transformers gives <|endoftext|> the next id, unless the files name other tokens.
-    "no-eot": (pair() | NO_EOT, SMALL_ONE),
+    "no-eot": (merges_and_vocab() | NO_EOT, SMALL_ONE),
     "no-eot-in-json": (changed(added_tokens=[], model=bpe_model(vocab=ORDINARY)), SMALL_ONE),
     "no-eot-but-pad": (
-        pair()
+        merges_and_vocab()
         | {
             "vocab.json": ORDINARY | {"<pad>": 261},
             "tokenizer_config.json": {"pad_token": "<pad>"},
@@ -222,62 +225,68 @@ FOLDERS = {
     ),
     "eot-is-not-added-by-another-class": (
         changed(added_tokens=[]) | {"tokenizer_config.json": ANOTHER_CLASS},
-        Tokenizer(SMALL_MERGES, {}, ORDINARY | {EOT: 261}),
+        Tokenizer(SMALL_MERGES, {}, ids=ORDINARY | {EOT: 261}),
     ),
     "eot-is-named-in-another-class": (
         changed(added_tokens=[]) | {"tokenizer_config.json": ANOTHER_CLASS | {"eos_token": EOT}},
         SMALL_ONE,
     ),
     "another-token-is-named": (
-        pair(**{"</s>": 262}) | {"tokenizer_config.json": NO_NAME_IS_EOT},
+        merges_and_vocab(**{"</s>": 262}) | {"tokenizer_config.json": NO_NAME_IS_EOT},
         ENDS,
     ),
     "another-token-is-named-in-the-map": (
-        pair(**{"</s>": 262}) | {"special_tokens_map.json": NO_NAME_IS_EOT},
+        merges_and_vocab(**{"</s>": 262}) | {"special_tokens_map.json": NO_NAME_IS_EOT},
         ENDS,
     ),
     "another-eos-only": (
-        pair(**{"</s>": 262}) | {"tokenizer_config.json": {"eos_token": "</s>"}},
+        merges_and_vocab(**{"</s>": 262}) | {"tokenizer_config.json": {"eos_token": "</s>"}},
         Tokenizer(SMALL_MERGES, {EOT: 261, "</s>": 262}),
     ),
     # Names that no merge makes
-    "unreachable": (pair(**UNREACHABLE), WITH_UNREACHABLE),
+    "unreachable": (merges_and_vocab(**UNREACHABLE), WITH_UNREACHABLE),
     "unreachable-in-json": (
         changed(model=bpe_model(vocab=ORDINARY | {EOT: 261} | UNREACHABLE)),
         WITH_UNREACHABLE,
     ),
     # Ids that do not follow from the merges
-    "swapped": (pair() | {"vocab.json": SWAPPED}, Tokenizer(SMALL_MERGES, {EOT: 261}, SWAPPED)),
+    "swapped": (
+        merges_and_vocab() | {"vocab.json": SWAPPED},
+        Tokenizer(SMALL_MERGES, {EOT: 261}, ids=SWAPPED),
+    ),
     "sorted-by-spelling": (
-        pair() | {"vocab.json": BY_SPELLING},
-        Tokenizer(SMALL_MERGES, {EOT: BY_SPELLING[EOT]}, BY_SPELLING),
+        merges_and_vocab() | {"vocab.json": BY_SPELLING},
+        Tokenizer(SMALL_MERGES, {EOT: BY_SPELLING[EOT]}, ids=BY_SPELLING),
     ),
     "sorted-by-spelling-in-json": (
         changed(
             model=bpe_model(vocab=BY_SPELLING), added_tokens=[added_token(EOT, BY_SPELLING[EOT])]
         ),
-        Tokenizer(SMALL_MERGES, {EOT: BY_SPELLING[EOT]}, BY_SPELLING),
+        Tokenizer(SMALL_MERGES, {EOT: BY_SPELLING[EOT]}, ids=BY_SPELLING),
     ),
-    "ten-ids-of-no-token": (pair() | {"vocab.json": TEN_LATER}, WITH_TEN_LATER),
+    "ten-ids-of-no-token": (merges_and_vocab() | {"vocab.json": TEN_LATER}, WITH_TEN_LATER),
     "ten-ids-of-no-token-in-json": (
         changed(model=bpe_model(vocab=TEN_LATER), added_tokens=[added_token(EOT, 271)]),
         WITH_TEN_LATER,
     ),
     "eot-in-a-gap": (
-        pair() | {"vocab.json": ORDINARY | {"extra": 263}},
-        Tokenizer(SMALL_MERGES, {EOT: 262}, ORDINARY | {"extra": 263}),
+        merges_and_vocab() | {"vocab.json": ORDINARY | {"extra": 263}},
+        Tokenizer(SMALL_MERGES, {EOT: 262}, ids=ORDINARY | {"extra": 263}),
     ),
-    "gap": (pair(extra=263), Tokenizer(SMALL_MERGES, {EOT: 261}, ORDINARY | {"extra": 263})),
+    "gap": (
+        merges_and_vocab(extra=263),
+        Tokenizer(SMALL_MERGES, {EOT: 261}, ids=ORDINARY | {"extra": 263}),
+    ),
     "two-merges-make-one-token": (
-        pair() | {"merges.txt": TWO_WAYS_TXT, "vocab.json": TWO_WAYS.ids},
+        merges_and_vocab() | {"merges.txt": TWO_WAYS_TXT, "vocab.json": TWO_WAYS.ids},
         TWO_WAYS,
     ),
     # The other files say what the vocabulary says.
     "added-tokens": (with_json(PAD, added_tokens={"<pad>": 262}), WITH_PAD),
-    "added-tokens-of-eot": (pair() | {"added_tokens.json": {EOT: 261}}, SMALL_ONE),
+    "added-tokens-of-eot": (merges_and_vocab() | {"added_tokens.json": {EOT: 261}}, SMALL_ONE),
     "decoder": (with_json(PAD, tokenizer_config=decoder(PAD)), WITH_PAD),
     "one-token-alone-may-be-normalized": (
-        pair() | {"tokenizer_config.json": decoder({**eot(), "normalized": True})},
+        merges_and_vocab() | {"tokenizer_config.json": decoder({**eot(), "normalized": True})},
         SMALL_ONE,
     ),
     "named": (with_json(PAD, tokenizer_config=PADDED), WITH_PAD),
@@ -291,7 +300,7 @@ FOLDERS = {
         WITH_PAD,
     ),
     "named-in-vocab-json": (
-        pair(**{"<pad>": 262}) | {"special_tokens_map.json": {"pad_token": "<pad>"}},
+        merges_and_vocab(**{"<pad>": 262}) | {"special_tokens_map.json": {"pad_token": "<pad>"}},
         WITH_PAD,
     ),
     "extra": (
@@ -321,25 +330,33 @@ FOLDERS = {
     ),
     # merges.txt and vocab.json, and tokens that the other files add
     "added-tokens-to-the-pair": (
-        pair() | {"added_tokens.json": {"<user>": 263, "<pad>": 262}} | NAMES_PAD,
+        merges_and_vocab() | {"added_tokens.json": {"<user>": 263, "<pad>": 262}} | NAMES_PAD,
         WITH_USER,
     ),
     "added-tokens-of-vocab-json": (
-        pair(**{"<user>": 262}) | {"added_tokens.json": {"<user>": 262}},
+        merges_and_vocab(**{"<user>": 262}) | {"added_tokens.json": {"<user>": 262}},
         Tokenizer(SMALL_MERGES, {EOT: 261, "<user>": 262}, flags={"<user>": PLAIN}),
     ),
     "extra-in-the-map-of-transformers-4": (  # which is no special token for transformers 5
-        pair()
+        merges_and_vocab()
         | {"added_tokens.json": {"<user>": 262}}
         | {"special_tokens_map.json": {"additional_special_tokens": ["<user>"]}},
         Tokenizer(SMALL_MERGES, {EOT: 261, "<user>": 262}, flags={"<user>": PLAIN}),
     ),
     "decoder-of-the-pair": (
-        pair() | {"tokenizer_config.json": decoder(PAD, USER) | {"pad_token": "<pad>"}},
+        merges_and_vocab() | {"tokenizer_config.json": decoder(PAD, USER) | {"pad_token": "<pad>"}},
         WITH_USER,
     ),
+    # Files that transformers does not read
+    "added-tokens-beside-a-decoder": (
+        merges_and_vocab()
+        | {"tokenizer_config.json": decoder(PAD)}
+        | {"added_tokens.json": {"<user>": 262}}
+        | {"special_tokens_map.json": {"pad_token": "<x>"}},
+        WITH_PAD,
+    ),
     "all-files-of-a-slow-tokenizer": (
-        pair()
+        merges_and_vocab()
         | {"tokenizer_config.json": decoder(PAD) | {"tokenizer_class": "GPT2Tokenizer"}}
         | {"added_tokens.json": {"<pad>": 262}}
         | NAMES_PAD,
@@ -387,7 +404,7 @@ def folders(draw) -> dict:
     added, vocab = draw(added_tokens())
     prefix_space = draw(st.sampled_from([{}, {"add_prefix_space": False}, PREFIX_SPACE]))
 
-    def said() -> dict:
+    def mentioned() -> dict:
         """One of the added tokens, perhaps with another flag, text or id."""
         wrong = st.sampled_from(
             [{"special": False}, {"normalized": True}, {"content": "<s>"}, {"id": 262}]
@@ -398,7 +415,7 @@ def folders(draw) -> dict:
     def named() -> dict:
         """Settings that name tokens, by their texts or by objects, or have an extra one."""
         name = draw(st.sampled_from(["pad_token", "eos_token", "image_token"]))
-        token = without(said(), "id") | {"__type": "AddedToken"}
+        token = without(mentioned(), "id") | {"__type": "AddedToken"}
         text = token["content"]
         extra = draw(st.sampled_from([[text], {"image_token": text}]))
         all_three = dict.fromkeys(vocabulary.NAMED_AS_EOT, text)
@@ -424,13 +441,13 @@ def folders(draw) -> dict:
     if tokenizer_class is not None:
         settings["tokenizer_class"] = tokenizer_class
     if draw(st.booleans()):
-        tokens = draw(st.sampled_from([added, added[:-1], [*added, said()]]))
+        tokens = draw(st.sampled_from([added, added[:-1], [*added, mentioned()]]))
         by_id = {str(token["id"]): without(token, "id") for token in tokens}
         settings["added_tokens_decoder"] = by_id
     files["tokenizer_config.json"] = settings
     files["special_tokens_map.json"] = named()
     if draw(st.booleans()):
-        token = said()
+        token = mentioned()
         files["added_tokens.json"] = {token["content"]: token["id"]}
     return files
 
@@ -451,7 +468,7 @@ def test_any_folder_is_read_as_transformers_reads_it_or_refused(tmp_path_factory
 def test_merges_that_were_removed_in_the_middle_have_a_warning(tmp_path):
     """As somebody does with those of digits, so that each digit is a token. The ids stay."""
     transformers = pytest.importorskip("transformers")
-    files = pair() | {"merges.txt": MERGES.replace("Ġ low\n", "")}
+    files = merges_and_vocab() | {"merges.txt": MERGES.replace("Ġ low\n", "")}
     folder = write(tmp_path, files)
     with pytest.warns(TiedGPTWarning, match="no merge makes .*, such as 'Ġlow': no text has"):
         tokenizer = read_tokenizer(folder)
@@ -513,12 +530,13 @@ REFUSED = {
         "add_prefix_space",
     ),
     "another-class": (
-        pair() | {"tokenizer_config.json": {"tokenizer_class": "RobertaTokenizer"}},
+        merges_and_vocab() | {"tokenizer_config.json": {"tokenizer_class": "RobertaTokenizer"}},
         "tokenizer_class",
         "RobertaTokenizer",
     ),
     "another-class-in-config-json": (
-        pair() | {"config.json": {"model_type": "gpt2", "tokenizer_class": "RobertaTokenizer"}},
+        merges_and_vocab()
+        | {"config.json": {"model_type": "gpt2", "tokenizer_class": "RobertaTokenizer"}},
         "tokenizer_class",
         "RobertaTokenizer",
     ),
@@ -546,33 +564,43 @@ REFUSED = {
     "merge-of-one": (with_model(merges=["l o", "low"]), "merge 2", "low"),
     "merge-with-a-list": (with_model(merges=[["l", []]]), "merge 1"),
     "merge-by-name": (with_model(merges=[{"l": "o", "a": "b"}]), "merge 1"),
-    "line-of-one": (pair() | {"merges.txt": "#version: 0.2\nl o\nlow\n"}, "merges.txt, line 3"),
-    "empty-line": (pair() | {"merges.txt": "l o\n\nlo w\n"}, "merges.txt, line 2"),
-    "two-spaces": (pair() | {"merges.txt": "l  o\n"}, "merges.txt, line 1"),
-    "version-later": (pair() | {"merges.txt": "l o\n#version: 0.2 x\n"}, "merges.txt, line 2"),
-    "not-json": (pair() | {"vocab.json": "{"}, "vocab.json"),
-    "a-list": (pair() | {"vocab.json": [0, 1]}, "vocab.json"),
-    "token-twice": (pair() | {"vocab.json": '{"!": 0, "!": 0}'}, "vocab.json", "'!'"),
+    "line-of-one": (
+        merges_and_vocab() | {"merges.txt": "#version: 0.2\nl o\nlow\n"},
+        "merges.txt, line 3",
+    ),
+    "empty-line": (merges_and_vocab() | {"merges.txt": "l o\n\nlo w\n"}, "merges.txt, line 2"),
+    "two-spaces": (merges_and_vocab() | {"merges.txt": "l  o\n"}, "merges.txt, line 1"),
+    "version-later": (
+        merges_and_vocab() | {"merges.txt": "l o\n#version: 0.2 x\n"},
+        "merges.txt, line 2",
+    ),
+    "not-json": (merges_and_vocab() | {"vocab.json": "{"}, "vocab.json"),
+    "a-list": (merges_and_vocab() | {"vocab.json": [0, 1]}, "vocab.json"),
+    "token-twice": (merges_and_vocab() | {"vocab.json": '{"!": 0, "!": 0}'}, "vocab.json", "'!'"),
     "field-twice": (
         {"tokenizer.json": json.dumps(changed()["tokenizer.json"])[:-1] + ', "model": {}}'},
         "tokenizer.json",
         "'model'",
     ),
     # Merges and ids that contradict each other
-    "unknown-right": (pair() | {"merges.txt": "l o\nlo wer\n"}, "merge 2", "'wer'"),
-    "too-early": (pair() | {"merges.txt": "lo w\nl o\n"}, "merge 1", "'lo'"),
-    "merge-twice": (pair() | {"merges.txt": "l o\nl o\n"}, "merge 2", "l o"),
+    "unknown-right": (merges_and_vocab() | {"merges.txt": "l o\nlo wer\n"}, "merge 2", "'wer'"),
+    "too-early": (merges_and_vocab() | {"merges.txt": "lo w\nl o\n"}, "merge 1", "'lo'"),
+    "merge-twice": (merges_and_vocab() | {"merges.txt": "l o\nl o\n"}, "merge 2", "l o"),
     "merge-of-equals-twice": ({"merges.txt": "l l\nl l\n"}, "merge 2", "l l"),
-    "merge-without-id": (pair() | {"merges.txt": f"{MERGES}a b\n"}, "merge 6", "a b"),
+    "merge-without-id": (merges_and_vocab() | {"merges.txt": f"{MERGES}a b\n"}, "merge 6", "a b"),
     "merges-missing": (with_model(merges=["l o", "lo w"]), "tokenizer.json", "Ġlow"),
-    "lines-missing": (pair() | FIRST_MERGES, "vocab.json", "Ġlow"),
-    "id-as-text": (pair(lo="256"), "vocab.json", "'lo'"),
-    "id-true": (pair(**{'"': True}), "vocab.json", "True"),
-    "no-id": (pair() | {"vocab.json": without(ORDINARY, "Ġ")}, "vocab.json", "'Ġ'"),
-    "large": (pair(**{"!": 10**30}), "vocab.json", "10"),
-    "id-twice": (pair(extra=261), "vocab.json", "extra"),
+    "lines-missing": (merges_and_vocab() | FIRST_MERGES, "vocab.json", "Ġlow"),
+    "id-as-text": (merges_and_vocab(lo="256"), "vocab.json", "'lo'"),
+    "id-true": (merges_and_vocab(**{'"': True}), "vocab.json", "True"),
+    "no-id": (merges_and_vocab() | {"vocab.json": without(ORDINARY, "Ġ")}, "vocab.json", "'Ġ'"),
+    "large": (merges_and_vocab(**{"!": 10**30}), "vocab.json", "10"),
+    "id-twice": (merges_and_vocab(extra=261), "vocab.json", "extra"),
     # transformers gives <|endoftext|> the id 261, which "é" has.
-    "ids-from-1": (pair() | {"vocab.json": spelled_ids(SMALL_MERGES, 1)}, "vocab.json", "261"),
+    "ids-from-1": (
+        merges_and_vocab() | {"vocab.json": spelled_ids(SMALL_MERGES, 1)},
+        "vocab.json",
+        "261",
+    ),
     "space-in-added": (json_with(eot(), added_token("Ġx", 262)), "tokenizer.json", "Ġx"),
     "added-without-id": (json_with(without(eot(), "id")), "tokenizer.json", EOT),
     "added-id-of-another": (json_with(added_token(EOT, 262)), EOT, "261", "262"),
@@ -593,9 +621,13 @@ REFUSED = {
         with_json() | {"merges.txt": MERGES.replace("e r\nÃ ©", "Ã ©\ne r")},
         "merges.txt",
     ),
-    "other-ids": (with_json() | pair(low=258, Ġlow=257), "vocab.json", "'low'"),
-    "other-id-of-added": (with_json(PAD) | pair(**{"<pad>": 263}), "vocab.json", "<pad>"),
-    "unknown-token": (with_json() | pair(**{"<pad>": 262}), "vocab.json", "<pad>"),
+    "other-ids": (with_json() | merges_and_vocab(low=258, Ġlow=257), "vocab.json", "'low'"),
+    "other-id-of-added": (
+        with_json(PAD) | merges_and_vocab(**{"<pad>": 263}),
+        "vocab.json",
+        "<pad>",
+    ),
+    "unknown-token": (with_json() | merges_and_vocab(**{"<pad>": 262}), "vocab.json", "<pad>"),
     # Other files with another id
     "added-tokens-json": (
         with_json(PAD, added_tokens={"<pad>": 263}),
@@ -625,7 +657,7 @@ def test_a_saved_tokenizer_is_not_of_the_class_that_the_model_came_with(tmp_path
 
 
 def test_a_file_that_is_not_utf_8_is_refused(tmp_path):
-    write(tmp_path, pair())
+    write(tmp_path, merges_and_vocab())
     (tmp_path / "merges.txt").write_bytes(b"#version: 0.2\nl o\nl \xff\n")
     refuses(r"merges\.txt, line 3", read_tokenizer, tmp_path)
 
@@ -639,12 +671,6 @@ ELSEWHERE = {
         "added_tokens.json",
         {"<pad>": 262},
         "<pad>",
-    ),
-    "added-twice": (
-        pair() | {"tokenizer_config.json": decoder(PAD)},
-        "added_tokens.json",
-        {"<user>": 262},
-        "<user>",
     ),
     "decoder-beside-json": (with_json(PAD), "tokenizer_config.json", decoder(PAD, USER), "<user>"),
     "decoder-lacks": (with_json({**USER, "id": 262}), "tokenizer_config.json", decoder(), "<user>"),
@@ -666,7 +692,7 @@ ELSEWHERE = {
         decoder({**PAD, "normalized": True}),
         "<pad>",
     ),
-    "named": (pair(), "tokenizer_config.json", {"pad_token": "<pad>"}, "<pad>"),
+    "named": (merges_and_vocab(), "tokenizer_config.json", {"pad_token": "<pad>"}, "<pad>"),
     "named-beside-json": (with_json(), "tokenizer_config.json", {"pad_token": "<pad>"}, "<pad>"),
     "named-otherwise": (with_json(), "tokenizer_config.json", {"image_token": "<i>"}, "<i>"),
     "named-as-object": (
@@ -676,12 +702,18 @@ ELSEWHERE = {
         "<pad>",
     ),
     "flags-only-in-settings": (  # transformers takes the text in special_tokens_map.json
-        pair() | {"special_tokens_map.json": {"eos_token": EOT}},
+        merges_and_vocab() | {"special_tokens_map.json": {"eos_token": EOT}},
         "tokenizer_config.json",
         {"eos_token": {**NAMED_PAD, "content": EOT, "single_word": True}},
         EOT,
     ),
-    "map": (pair(), "special_tokens_map.json", {"pad_token": "<pad>"}, "<pad>"),
+    "two-tokens-of-a-name": (
+        merges_and_vocab(**{"<pad>": 262}) | {"special_tokens_map.json": {"image_token": "<pad>"}},
+        "tokenizer_config.json",
+        {"image_token": EOT},
+        "<pad>",
+    ),
+    "map": (merges_and_vocab(), "special_tokens_map.json", {"pad_token": "<pad>"}, "<pad>"),
     "map-beside-json": (with_json(), "special_tokens_map.json", {"sep_token": "<pad>"}, "<pad>"),
     "ordinary-token": (with_json(), "special_tokens_map.json", {"pad_token": "low"}, "low"),
     "plain-token": (
@@ -697,7 +729,12 @@ ELSEWHERE = {
         {"extra_special_tokens": {"user": "<user>"}},
         "<user>",
     ),
-    "extra-in-4": (pair(), "tokenizer_config.json", {"additional_special_tokens": ["<x>"]}, "<x>"),
+    "extra-in-4": (
+        merges_and_vocab(),
+        "tokenizer_config.json",
+        {"additional_special_tokens": ["<x>"]},
+        "<x>",
+    ),
     "extra-by-names": (
         with_json(),
         "tokenizer_config.json",
@@ -801,7 +838,7 @@ def test_openais_ids_are_read(tmp_path):
     """They are those of encoder.json, in which <|endoftext|> comes before the bytes."""
     ids = {EOT: 0} | spelled_ids(LOW, first_id=1)
     write(tmp_path, {"vocab.bpe": "l o\nlo w\n", "encoder.json": ids})
-    assert_same_tokenizer(read_tokenizer(tmp_path), Tokenizer(LOW, {EOT: 0}, ids))
+    assert_same_tokenizer(read_tokenizer(tmp_path), Tokenizer(LOW, {EOT: 0}, ids=ids))
 
 
 # Files are written, and read again
@@ -826,9 +863,9 @@ SAVED = {
     "pad": WITH_PAD,
     "pad-alone": Tokenizer(SMALL_MERGES, {"<pad>": 261}),
     "plain-and-normalized": WITH_USER,
-    "eot-first": Tokenizer(SMALL_MERGES, {EOT: 0}, spelled_ids(SMALL_MERGES, first_id=1)),
+    "eot-first": Tokenizer(SMALL_MERGES, {EOT: 0}, ids=spelled_ids(SMALL_MERGES, first_id=1)),
     "first-and-last": Tokenizer(
-        SMALL_MERGES, {"<pad>": 1, EOT: 263, "<s>": 0}, spelled_ids(SMALL_MERGES, first_id=2)
+        SMALL_MERGES, {"<pad>": 1, EOT: 263, "<s>": 0}, ids=spelled_ids(SMALL_MERGES, first_id=2)
     ),
     "merge": Tokenizer(SMALL_MERGES, {EOT: 261, "low": 257}),
     "byte": Tokenizer(SMALL_MERGES, {EOT: 261, "!": 0}),
@@ -838,7 +875,7 @@ SAVED = {
     "prefix-space-alone": Tokenizer(SMALL_MERGES, {}, prefix_space=True),
     "unreachable": WITH_UNREACHABLE,
     "unreachable-eot": ENDS,
-    "sorted-by-spelling": Tokenizer(SMALL_MERGES, {EOT: BY_SPELLING[EOT]}, BY_SPELLING),
+    "sorted-by-spelling": Tokenizer(SMALL_MERGES, {EOT: BY_SPELLING[EOT]}, ids=BY_SPELLING),
     "ten-ids-of-no-token": WITH_TEN_LATER,
     "two-merges-make-one-token": TWO_WAYS,
 }
@@ -861,7 +898,7 @@ def test_a_saved_tokenizer_comes_back_and_transformers_reads_the_same_ids(tmp_pa
 
 def test_tokens_that_transformers_adds_to_a_saved_tokenizer_are_read(tmp_path):
     transformers = pytest.importorskip("transformers")
-    theirs = transformers.AutoTokenizer.from_pretrained(write(tmp_path, pair()))
+    theirs = transformers.AutoTokenizer.from_pretrained(write(tmp_path, merges_and_vocab()))
     theirs.add_tokens(["<user>"])
     theirs.add_special_tokens({"pad_token": "<pad>"})
     theirs.save_pretrained(tmp_path)
@@ -933,17 +970,17 @@ def test_a_tokenizer_trained_without_the_alphabet_is_read(tmp_path, file):
 # A vocabulary that does not fit the model
 
 
-def with_rows(vocab_size: int) -> dict:
+def with_rows(vocab_size: object) -> dict:
     """A config.json of a model with so many tokens."""
     return {"config.json": {"model_type": "gpt2", "vocab_size": vocab_size}}
 
 
 TOO_MANY = {  # the files; the number of the model's tokens; the first one that it cannot read
-    "one": (pair(), 261, EOT),
-    "appended-eot": (pair() | NO_EOT, 261, EOT),
+    "one": (merges_and_vocab(), 261, EOT),
+    "appended-eot": (merges_and_vocab() | NO_EOT, 261, EOT),
     "added": (with_json(PAD, USER), 262, "<pad>"),
-    "after-a-gap": (pair(extra=263), 262, "extra"),
-    "of-another-model": (pair(), 65, "b"),
+    "after-a-gap": (merges_and_vocab(extra=263), 262, "extra"),
+    "of-another-model": (merges_and_vocab(), 65, "b"),
 }
 
 
@@ -956,20 +993,21 @@ def test_a_vocabulary_with_more_tokens_than_the_model_has_a_warning(tmp_path, na
     message = (
         f"has ids up to {tokenizer.vocab_size - 1}, .* of {V} tokens .* read '{re.escape(token)}'"
     )
+    config = replace(SMALL, vocab_size=V)
     with pytest.warns(TiedGPTWarning, match=message) as caught:
-        assert_same_tokenizer(read_tokenizer(folder, vocab_size=V), tokenizer)
+        assert_same_tokenizer(read_tokenizer(folder, config), tokenizer)
     assert str(folder) in str(caught[0].message)
     write(folder, with_rows(V))
     with pytest.warns(TiedGPTWarning, match=message):
         assert_same_tokenizer(tiedgpt.load_tokenizer(folder), tokenizer)
     write(folder, with_rows(tokenizer.vocab_size))
     assert_same_tokenizer(tiedgpt.load_tokenizer(folder), tokenizer)
-    assert_same_tokenizer(read_tokenizer(folder, vocab_size=50304), tokenizer)
+    assert_same_tokenizer(read_tokenizer(folder, replace(config, vocab_size=50304)), tokenizer)
 
 
 @pytest.mark.parametrize("vocab_size", ["65", None, True, []])
 def test_a_number_of_tokens_that_is_none_is_left_to_the_reader_of_models(tmp_path, vocab_size):
-    write(tmp_path, pair() | with_rows(vocab_size))
+    write(tmp_path, merges_and_vocab() | with_rows(vocab_size))
     assert_same_tokenizer(read_tokenizer(tmp_path), SMALL_ONE)
 
 
@@ -985,7 +1023,8 @@ NANO_GPTS = {  # the number of tokens -> what the error says of nanoGPT's vocabu
 @pytest.mark.parametrize("vocab_size", NANO_GPTS)
 def test_gpt2s_vocabulary_is_advised_only_where_it_fits(tmp_path, vocab_size):
     (tmp_path / "ckpt.pt").touch()
-    message = refuses(NANO_GPTS[vocab_size], read_tokenizer, tmp_path, vocab_size)
+    config = None if vocab_size is None else replace(SMALL, vocab_size=vocab_size)
+    message = refuses(NANO_GPTS[vocab_size], read_tokenizer, tmp_path, config)
     assert ("copy" in message) == (vocab_size is None or vocab_size >= 50257)
 
 

@@ -5,6 +5,7 @@ A model of the hub that is not on this machine is not downloaded: parts of its f
 
 import os
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,21 +38,29 @@ ROWS_AT_A_PLACE = 4
 class AnyModel:
     """A language model of any kind: its config.json, and where its weights are."""
 
-    config: dict[str, Any]  # empty if there is no config.json beside the weights
+    said: dict[str, Any]  # config.json; empty if there is none beside the weights
     place: Path | Repository
 
-    def read_tensors(self, required: bool = True) -> dict[str, Tensor]:
+    @cached_property
+    def has_weights(self) -> bool:
+        """Whether there are weights: a config.json that was given by itself has none."""
+        if isinstance(self.place, Repository):
+            return self.fetched is not None
+        return self.place.suffix != ".json" and weights_file(self.place) is not None
+
+    @cached_property
+    def stored(self) -> dict[str, Tensor]:
         """The tensors, by their names in the files. No values are read.
 
-        A config.json that was given by itself has none. A model without weights has none if they
-        are not `required`. Raises CheckpointError.
+        Raises CheckpointError for weights that are not there or are damaged.
         """
         if isinstance(self.place, Repository):
-            return fetch_tensors(self.place, required)
-        if self.place.suffix == ".json":
-            return {}
-        if not required and weights_file(self.place) is None:
-            return {}
+            if self.fetched is None:
+                raise CheckpointError(
+                    f"{self.place.label} has neither {WEIGHTS} nor {INDEX}; a pytorch_model.bin is "
+                    "read only if it is here, with its config.json: give their directory"
+                )
+            return self.fetched
         tensors = {}
         for name, tensor in stored_tensors(self.place, MAX_HEADER):
             # The reader of nanoGPT's files adds biases of 0. Such a bias is a bytearray, not a part
@@ -59,6 +68,12 @@ class AnyModel:
             if not isinstance(tensor.memory, bytearray):
                 tensors[name] = tensor
         return tensors
+
+    @cached_property
+    def fetched(self) -> dict[str, Tensor] | None:
+        """The tensors of a repository of the hub; None if it has no weights that can be read."""
+        assert isinstance(self.place, Repository)
+        return fetch_tensors(self.place)
 
     def equal_rows(self, one: Tensor, other: Tensor) -> tuple[int, int]:
         """How many rows of two matrices of one shape [V, D] have the same values, and of how many.
@@ -122,19 +137,14 @@ def open_any(source: str, weights: bool = True) -> AnyModel:
 # On the hub
 
 
-def fetch_tensors(repository: Repository, required: bool) -> dict[str, Tensor]:
-    """What read_tensors returns of a repository, from the headers of its files."""
+def fetch_tensors(repository: Repository) -> dict[str, Tensor] | None:
+    """The tensors of a repository, from the headers of its files; None if it has no weights."""
     tensors = fetch_header(repository, WEIGHTS)
     if tensors is not None:
         return tensors
     index = fetch_json(repository, INDEX)
-    if index is None and required:
-        raise CheckpointError(
-            f"{repository.label} has neither {WEIGHTS} nor {INDEX}; a pytorch_model.bin is read "
-            "only if it is here, with its config.json: give their directory"
-        )
     if index is None:
-        return {}
+        return None
     tensors = {}
     weight_map = check_weight_map(index, f"{repository.label}/{INDEX}")
     for file in sorted(set(weight_map.values())):

@@ -16,10 +16,11 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, TypeVar
 from urllib.parse import urlsplit
 
 from ..atomic import remove_unfinished, replaced_file
@@ -278,6 +279,39 @@ def _fetch_several(repository: "Repository", folder: Path, index_name: str) -> b
     return True
 
 
+CUT = "the connection was cut"
+# What a failed request has among its causes -> what a message says of it. For any other cause it
+# has the system's own words, such as "Connection refused".
+REASONS = {
+    TimeoutError: "no answer in time",
+    ConnectionResetError: CUT,
+    ConnectionAbortedError: CUT,
+    BrokenPipeError: CUT,
+    HTTPException: CUT,  # the response has no end
+}
+Answer = TypeVar("Answer")  # what an attempt returns
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a request failed, in a few words. An error of requests has the cause deep in it."""
+    for cause in causes_of(error):
+        for kind, reason in REASONS.items():
+            if isinstance(cause, kind):
+                return reason
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+    message = re.sub(r"//[^/\s]*@", "//", str(error))  # without a password
+    return short_repr(message, 200)
+
+
+def causes_of(error: BaseException) -> Iterator[BaseException]:
+    """An error, and those that caused it: its `reason`, its arguments, and by `raise ... from`."""
+    yield error
+    for cause in (getattr(error, "reason", None), *error.args, error.__cause__, error.__context__):
+        if isinstance(cause, BaseException):
+            yield from causes_of(cause)
+
+
 class Interrupted(Exception):
     """An attempt failed, and the next one may succeed."""
 
@@ -290,7 +324,7 @@ class Repository:
     """A repository of the hub at one commit."""
 
     def __init__(self, name: str, commit: str, note: Note) -> None:
-        """commit: "" for the one of a known model, else for the one that main is at first.
+        """commit: "" is a known model's own commit, else the newest one of main.
 
         Raises CheckpointError for an HF_TOKEN that is none.
         """
@@ -341,28 +375,27 @@ class Repository:
         """The bytes [start, stop) of a file, or as many as it has, and the size of the whole file.
 
         They are not verified: the hub's hash is of the whole file. None if the repository has no
-        such file. Raises CheckpointError after ATTEMPTS that failed.
+        such file. Raises CheckpointError.
         """
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                with self._get(file, start, stop) as response:
-                    if response.status_code == 404 and self._is_hub(response):
-                        return None
-                    self._check_status(file, response)
-                    self._check_commit(file, response)
-                    return self._read_body(file, response, start, stop)
-            except Interrupted as interruption:
-                reason = interruption
-                if attempt < ATTEMPTS:
-                    time.sleep(min(interruption.wait, MAX_DELAY) or DELAY * 2**attempt)
-        raise CheckpointError(f"{self.label}/{file}: {reason}; {ATTEMPTS} attempts in a row failed")
+        return self._repeat(file, lambda: self._attempt_range(file, start, stop))
 
-    def _read_body(
-        self, file: str, response: "requests.Response", start: int, stop: int
-    ) -> tuple[bytes, int]:
-        """What read_range returns, from a response to its request."""
-        import requests
+    def _attempt_range(self, file: str, start: int, stop: int) -> tuple[bytes, int] | None:
+        """Ask once for what read_range returns. Raises Interrupted if another attempt may do."""
+        with self._get(file, start, stop) as response:
+            if not self._has_file(file, response):
+                return None
+            size = self._whole_size(file, response, start)
+            content = bytearray()
+            for block in self._blocks(file, response):
+                content += block
+                if len(content) >= stop - start:  # a server may send the whole file
+                    break
+        if len(content) < min(stop, size) - start:
+            raise Interrupted(CUT)
+        return bytes(content[: stop - start]), size
 
+    def _whole_size(self, file: str, response: "requests.Response", start: int) -> int:
+        """The size of a file of which a part is sent. Raises CheckpointError if it is not known."""
         size = None  # of the whole file
         if response.status_code == 206:
             range_sent = response.headers.get("Content-Range", "")
@@ -371,46 +404,45 @@ class Repository:
             size = re.fullmatch(r"(\d{1,18})", response.headers.get("Content-Length", ""))
         if size is None:
             raise CheckpointError(f"{self.label}/{file}: the server does not send parts of files")
-        content = bytearray()
-        try:
-            for block in response.iter_content(BYTES_PER_READ):
-                content += block
-                if len(content) >= stop - start:
-                    break
-        except requests.RequestException as error:
-            raise self._failure(file, error) from error
-        if len(content) < min(stop, int(size[1])) - start:
-            raise Interrupted("the connection was cut")
-        return bytes(content[: stop - start]), int(size[1])
+        return int(size[1])
 
     def _receive(self, file: str, content: BinaryIO, limit: int | None = None) -> bool:
         """Append the rest of a file to what an open file has of it, and verify the whole.
 
-        limit: the most bytes that the file may have, where `content` is in memory. A failed attempt
-        is repeated, until ATTEMPTS in a row brought no new byte. Then CheckpointError is raised.
+        limit: the most bytes that the file may have, where `content` is in memory. False if the
+        repository has no such file. Raises CheckpointError.
         """
-        most_bytes = content.seek(0, os.SEEK_END)
-        failures = 0  # attempts in a row without a new byte
+        expected = self._repeat(file, lambda: self._attempt(file, content, limit), content)
+        if expected is not None:
+            self._verify(file, content, expected)
+        return expected is not None
+
+    def _repeat(
+        self, file: str, attempt: Callable[[], Answer], content: BinaryIO | None = None
+    ) -> Answer:
+        """What an attempt returns. It is repeated, until ATTEMPTS in a row brought nothing.
+
+        content: the file that an attempt appends to, if the next one continues it: an attempt that
+        made it longer has brought something. Raises CheckpointError.
+        """
+        most_bytes = 0 if content is None else content.seek(0, os.SEEK_END)
+        failures = 0  # attempts in a row that brought nothing
         while True:
             try:
-                expected = self._attempt(file, content, limit)
-                break
+                return attempt()
             except Interrupted as interruption:
-                size = content.seek(0, os.SEEK_END)
+                size = 0 if content is None else content.seek(0, os.SEEK_END)
                 failures = 0 if size > most_bytes else failures + 1
                 most_bytes = max(size, most_bytes)
                 if failures == ATTEMPTS:
+                    advice = "" if content is None else "; the same command continues from here"
                     raise CheckpointError(
                         f"{self.label}/{file}: {interruption}; {ATTEMPTS} attempts in a row brought"
-                        " no data; the same command continues from here"
+                        f" no data{advice}"
                     ) from interruption
                 wait = min(interruption.wait, MAX_DELAY) or DELAY * 2**failures
                 self.note(f"{file}: {interruption}; trying again in {wait:g} s")
                 time.sleep(wait)
-
-        if expected is not None:
-            self._verify(file, content, expected)
-        return expected is not None
 
     def _verify(self, file: str, content: BinaryIO, expected: str) -> None:
         """Discard a content whose hash is another one, and raise CheckpointError."""
@@ -441,20 +473,29 @@ class Repository:
         # after it would be an error.
         start = max(size - 1, 0)
         with self._get(file, start) as response:
-            code = response.status_code
-            if code == 404 and self._is_hub(response):
-                return None
-            if code == 416:
+            if response.status_code == 416:
                 content.truncate(0)
                 raise Interrupted("what was received is longer than the file")
-            self._check_status(file, response)
-            self._check_commit(file, response)
+            if not self._has_file(file, response):
+                return None
             expected = self.hashes.get(file) or self._published_hash(file, response)
-            if code == 200:  # the whole file comes, whatever was asked for
+            if response.status_code == 200:  # the whole file comes, whatever was asked for
                 start = 0
             content.seek(start)
             content.truncate()
-            self._append(file, response, content, limit)
+            length = response.headers.get("Content-Length", "")
+            end = start + int(length) if re.fullmatch("[0-9]{1,18}", length) else None
+            with _progress_bar(file, end, start) as bar:
+                for block in self._blocks(file, response):
+                    size = max(end or 0, content.tell() + len(block))  # the end may be unknown
+                    if limit is not None and size > limit:
+                        raise CheckpointError(
+                            f"{self.label}/{file}: {size} bytes; expected at most {limit}"
+                        )
+                    content.write(block)
+                    bar.update(len(block))
+        if end is not None and content.tell() < end:
+            raise Interrupted(CUT)
         return expected
 
     def _get(self, file: str, start: int, stop: int | None = None) -> "requests.Response":
@@ -483,29 +524,30 @@ class Repository:
         request.headers["Authorization"] = f"Bearer {self.token}"
         return request
 
+    def _blocks(self, file: str, response: "requests.Response") -> Iterator[bytes]:
+        """The body of a response, in pieces. Raises what _failure returns."""
+        import requests
+
+        try:
+            yield from response.iter_content(BYTES_PER_READ)
+        except requests.RequestException as error:
+            raise self._failure(file, error) from error
+
     def _failure(self, file: str, error: Exception) -> Exception:
-        """The exception for a failed request: Interrupted if another attempt may succeed."""
+        """The exception for a failed request: Interrupted if another attempt may succeed.
+
+        It may if the hub was reached: before, or by this request, which was cut or not answered in
+        time. If not, the address or the network is wrong.
+        """
         import requests
         from requests.exceptions import ChunkedEncodingError
 
-        message = re.sub(r"//[^/\s]*@", "//", str(error))  # without a password
-        was_cut = isinstance(error, ChunkedEncodingError) or "aborted" in message
-        # The message of requests is long and has the system's in it, for example
-        # "[Errno 111] Connection refused". The text after the bracket is taken.
-        system_error = re.search(r"(?<=\] )[\w :-]+", message)
-        if system_error:
-            reason = system_error[0].strip()
-        elif "timed out" in message:
-            reason = "no answer in time"
-        elif was_cut:
-            reason = "the connection was cut"
-        else:
-            reason = short_repr(message, 200)
-
-        # Another attempt may succeed if the hub was reached: before, or by this request, which was
-        # cut or not answered in time. If not, the address or the network is wrong.
-        is_lost = was_cut or isinstance(error, requests.ConnectionError | requests.Timeout)
-        if is_lost and (self.was_reached or was_cut or isinstance(error, requests.ReadTimeout)):
+        reason = reason_of(error)
+        is_of_network = isinstance(
+            error, requests.ConnectionError | requests.Timeout | ChunkedEncodingError
+        )
+        reached_now = reason == CUT or isinstance(error, requests.ReadTimeout)
+        if is_of_network and (self.was_reached or reached_now):
             return Interrupted(reason)
         return CheckpointError(f"{self.label}/{file} cannot be reached: {reason}")
 
@@ -525,11 +567,17 @@ class Repository:
                 return answer.headers[name]
         return ""
 
-    def _check_status(self, file: str, response: "requests.Response") -> None:
-        """Raise for a response without the file: Interrupted if the next one may have it."""
+    def _has_file(self, file: str, response: "requests.Response") -> bool:
+        """Whether a response has the file; False if the repository has none.
+
+        Raises Interrupted if the next response may have it, else CheckpointError.
+        """
         code = response.status_code
+        if code == 404 and self._is_hub(response):
+            return False
         if code in (200, 206):
-            return
+            self._check_commit(file, response)
+            return True
         host = urlsplit(response.url).hostname
         reason = f"{host} answers {code}"
         # The hub redirects to a link that is valid for a while. The next attempt gets a new one.
@@ -570,32 +618,6 @@ class Repository:
                 f"{self.label}/{file}: the server names no hash, so the file cannot be verified"
             )
         return digest
-
-    def _append(
-        self, file: str, response: "requests.Response", content: BinaryIO, limit: int | None
-    ) -> None:
-        """Append the body of a response. Raises CheckpointError if there are then over `limit`."""
-        import requests
-
-        start = content.tell()
-        length = response.headers.get("Content-Length", "")
-        end = start + int(length) if re.fullmatch("[0-9]{1,18}", length) else None
-        self._check_size(file, end or 0, limit)
-        with _progress_bar(file, end, start) as bar:
-            try:
-                for block in response.iter_content(BYTES_PER_READ):
-                    content.write(block)
-                    self._check_size(file, content.tell(), limit)  # the server may name no length
-                    bar.update(len(block))
-            except requests.RequestException as error:
-                raise self._failure(file, error) from error
-        if end is not None and content.tell() < end:
-            raise Interrupted("the connection was cut")
-
-    def _check_size(self, file: str, size: int, limit: int | None) -> None:
-        """Raise CheckpointError for a small file that is too large to be read into memory."""
-        if limit is not None and size > limit:
-            raise CheckpointError(f"{self.label}/{file}: {size} bytes; expected at most {limit}")
 
 
 def _progress_bar(doing: str, size: int | None, done: int = 0) -> Any:

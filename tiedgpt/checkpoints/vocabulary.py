@@ -7,31 +7,38 @@ As in transformers, a text is searched for the tokens that tokenizer.json adds o
 ("pad_token": "<pad>"), and for <|endoftext|>. No text has the other names of a vocabulary that no
 merge makes.
 
-Other files may name tokens, too: vocab.json and merges.txt beside tokenizer.json,
-added_tokens.json, tokenizer_config.json and special_tokens_map.json. Those that list ids add their
-tokens to merges.txt and vocab.json. If one names a token that the vocabulary lacks or has
-otherwise, transformers might give other ids, and the folder is refused.
+Other files may name tokens, too: added_tokens.json, tokenizer_config.json (the settings) and
+special_tokens_map.json. Those that list ids add their tokens to merges.txt and vocab.json. All that
+such a file says of a token must hold for the tokenizer that was read. If it does not, transformers
+might give other ids, and the folder is refused. Beside tokenizer.json, merges.txt and vocab.json
+must say the same.
 """
 
 import json
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import CheckpointError, TiedGPTWarning, TokenizerError, short_repr
+from ..gpt2.config import Config
 from ..gpt2.special_tokens import Flags
 from ..gpt2.tokenizer import EOT, Tokenizer, spelled_ids
 from .json_files import MAX_TEXT, open_to_read, read_json
+
+Json = dict[str, Any]  # an object of a JSON file
+# What a file says of a token: some fields of an entry of added_tokens in tokenizer.json, such as
+# {"content": "<pad>", "id": 50257, "special": True}.
+Entry = dict[str, Any]
 
 TOKENIZER_JSON = "tokenizer.json"
 ADDED = "added_tokens.json"
 SETTINGS = "tokenizer_config.json"
 SPECIAL_TOKENS_MAP = "special_tokens_map.json"
-OTHER_FILES = (ADDED, SETTINGS, SPECIAL_TOKENS_MAP)
 MERGES_AND_VOCAB = ("merges.txt", "vocab.json")
 OPENAIS_NAMES = ("vocab.bpe", "encoder.json")  # of the same two files
+GPT2_TOKENS = 50257
 
 # The fields of tokenizer.json that change ids, and the values they may have: those of GPT-2 first.
 # None: the field may be absent. Truncation and padding, which add or remove tokens, do not matter.
@@ -46,7 +53,6 @@ GPT2_VALUES: dict[str, tuple[Any, ...]] = {
     "pre_tokenizer.add_prefix_space": (False, True),
     "pre_tokenizer.use_regex": (True, None),
 }
-GPT2_TOKENS = 50257
 # Files of tokenizers that are not read -> whose they are.
 OTHER_TOKENIZERS = {
     "vocab.txt": "of a BertTokenizer",
@@ -89,75 +95,89 @@ MEND_CLASS = (
 )
 
 
-def read_tokenizer(model: Path, vocab_size: int | None = None) -> Tokenizer:
+class Mention(NamedTuple):
+    """What a file beside the vocabulary says of a token."""
+
+    file: str
+    name: str  # such as pad_token; "" if it is listed with its id; one of EXTRA_TOKENS without both
+    entry: Entry  # {} for a name that means no token
+
+    @property
+    def text(self) -> Any:
+        return self.entry.get("content")
+
+
+class Vocabulary(NamedTuple):
+    """What tokenizer.json says, or merges.txt and vocab.json with the tokens added to them."""
+
+    name: str  # what errors call the files
+    merges: list[tuple[str, str]]
+    ids: dict[str, int]  # token -> id
+    added: dict[str, Entry]  # text -> entry of each token for which a text is searched
+    prefix_space: bool
+
+
+def read_tokenizer(model: Path, config: Config | None = None) -> Tokenizer:
     """The tokenizer of a model: the directory itself, or the one of its file.
 
     If there is only merges.txt, the ids follow from it, and <|endoftext|> is the last token.
-    vocab_size: that of the model; None is the one of config.json. Warns of a tokenizer that has
-    more tokens: the model cannot read the last ones, and may be one of another vocabulary.
+    config: that of the model; without it, config.json is read. Warns of a tokenizer with ids that
+    the model does not have.
 
     Raises CheckpointError for files that are missing or malformed, TokenizerError for a vocabulary
     that contradicts itself or would give other ids than Tokenizer does.
     """
-    directory = model if model.is_dir() else model.parent
-    merges_path, vocab_path = (directory / name for name in MERGES_AND_VOCAB)
-    if not merges_path.is_file():
-        merges_path, vocab_path = (directory / name for name in OPENAIS_NAMES)
+    folder = model if model.is_dir() else model.parent
+    has_json = (folder / TOKENIZER_JSON).is_file()
+    pair = MERGES_AND_VOCAB if (folder / "merges.txt").is_file() else OPENAIS_NAMES
+    of_model = read_if_there(folder / "config.json") if config is None else config.to_json()
+    V = of_model.get("vocab_size")
+    if not has_json and not (folder / pair[0]).is_file():
+        raise CheckpointError(
+            f"{folder} has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json"
+            f"{other_tokenizer(folder, V if config else None)}"
+        )
+    settings = read_if_there(folder / SETTINGS)
+    if settings.get("tokenizer_class") is None:
+        settings["tokenizer_class"] = of_model.get("tokenizer_class")
+    check_settings(settings, folder, has_json)
+    others = {SETTINGS: settings}
+    if "added_tokens_decoder" not in settings:  # with it, transformers reads no other file
+        for name in (ADDED, SPECIAL_TOKENS_MAP):
+            others[name] = read_if_there(folder / name)
+    mentions = list(mentions_in(others))
+    check_that_names_agree(mentions, folder)
 
-    others = {}  # name -> content, of the OTHER_FILES that there are
-    for path in (directory / name for name in OTHER_FILES):
-        if path.is_file():
-            others[path.name] = read_json(path)
-    has_json = (directory / TOKENIZER_JSON).is_file()
-    config = {}
-    if (directory / "config.json").is_file():
-        config = read_json(directory / "config.json")
-    _add_class_of_config(others, config)
-    _check_class(others, has_json, directory)
     if has_json:
-        vocabulary = _read_tokenizer_json(directory / TOKENIZER_JSON, others.get(SETTINGS, {}))
+        vocabulary = read_tokenizer_json(folder / TOKENIZER_JSON)
+        check_prefix_space(vocabulary, settings)
     else:
-        vocabulary = _read_merges_and_vocab(merges_path, vocab_path, others, vocab_size)
-    _check_that_names_agree(others, directory)
-    # What the other files say of tokens: [(file, fields of a token), ...]
-    said = list(_tokens_elsewhere(others, vocabulary.added, directory))
-    # The tokens for which a text is searched: token -> its fields
-    searched_for = vocabulary.added | _named_in_the_vocabulary(vocabulary, said)
-    if EOT not in searched_for and _adds_eot(others, said, has_json):
-        searched_for[EOT] = {}
+        vocabulary = read_merges_and_vocab(folder, pair, settings, mentions)
+    tokens = vocabulary.added | named_in_the_vocabulary(vocabulary, mentions)
+    if EOT not in tokens and adds_eot(settings, mentions, has_json):
+        tokens[EOT] = {}
         vocabulary.ids.setdefault(EOT, len(vocabulary.ids))
-    tokenizer = _tokenizer(vocabulary, searched_for)
+    tokenizer = tokenizer_of(vocabulary, tokens)
     if has_json:
-        _compare_merges_and_vocab(tokenizer, merges_path, vocab_path)
-    _compare_other_files(tokenizer, said, others.get(SETTINGS, {}), directory)
-    V = config.get("vocab_size") if vocab_size is None else vocab_size
+        compare_merges_and_vocab(tokenizer, folder, pair)
+    compare_mentions(tokenizer, mentions, vocabulary, folder)
+    check_decoder(tokenizer, settings, folder)
     if type(V) is int and V >= 0:
-        _compare_with_model(tokenizer, V, vocabulary.name)
+        compare_with_model(tokenizer, V, vocabulary.name)
     return tokenizer
 
 
-def _compare_with_model(tokenizer: Tokenizer, vocab_size: int, name: str) -> None:
-    """Warn if the model cannot read all tokens: the files may be those of another model.
-
-    name: what the warning calls the files.
-    """
-    unreadable = [token for token in tokenizer.ids if tokenizer.ids[token] >= vocab_size]
-    if unreadable:
-        warnings.warn(
-            f"{name} has ids up to {tokenizer.vocab_size - 1}, more than the model of {vocab_size} "
-            f"tokens has: it cannot read {short_repr(unreadable[0])} and those after it; if these "
-            "are the files of another model, no text has the right ids",
-            TiedGPTWarning,
-            stacklevel=3,
-        )
+def read_if_there(path: Path) -> Json:
+    """The object that a JSON file holds; {} without the file. Raises CheckpointError."""
+    return read_json(path) if path.is_file() else {}
 
 
-def _other_tokenizer(directory: Path, vocab_size: int | None) -> str:
+def other_tokenizer(folder: Path, vocab_size: int | None) -> str:
     """What an error says of a tokenizer that is not read or not there; "" if that is not known.
 
     vocab_size: that of the model, if it is known.
     """
-    if (directory / "ckpt.pt").is_file():
+    if (folder / "ckpt.pt").is_file():
         if vocab_size is not None and vocab_size < GPT2_TOKENS:
             return (
                 f"; ckpt.pt has {vocab_size:,} tokens, so its vocabulary is not GPT-2's: that of "
@@ -168,218 +188,84 @@ def _other_tokenizer(directory: Path, vocab_size: int | None) -> str:
             condition = f"if the model has GPT-2's {GPT2_TOKENS:,} tokens, or some more, "
         return f"; {condition}copy merges.txt and vocab.json of gpt2 there"
     for name, kind in OTHER_TOKENIZERS.items():
-        if (directory / name).is_file():
+        if (folder / name).is_file():
             return f" ({name} is {kind}, which is not read: encode with transformers, and pass ids)"
     return ""
 
 
-class _Vocabulary(NamedTuple):
-    """What the files of a vocabulary say."""
+def check_settings(settings: Json, folder: Path, has_json: bool) -> None:
+    """Raise TokenizerError for settings of tokenizer_config.json that give other ids than GPT-2's.
 
-    name: str  # what errors call the files
-    merges: list[tuple[str, str]]
-    ids: dict[str, int]  # token -> id
-    added: dict[str, dict]  # text -> its entry, as in the added_tokens of tokenizer.json
-    prefix_space: bool
-
-
-def _read_merges_and_vocab(
-    merges_path: Path, vocab_path: Path, others: dict[str, dict], vocab_size: int | None
-) -> _Vocabulary:
-    """The vocabulary of merges.txt and vocab.json, with the tokens that `others` add.
-
-    others: the contents of those of OTHER_FILES that there are, by name. vocab_size: that of the
-    model, if it is known.
+    Warn of settings that add tokens to each text.
     """
-    directory = merges_path.parent
-    if not merges_path.is_file():
-        raise CheckpointError(
-            f"{directory} has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json"
-            f"{_other_tokenizer(directory, vocab_size)}"
+    kind = settings["tokenizer_class"]
+    is_known = kind in GPT2_CLASSES + GENERAL_CLASSES
+    adds_no_name = has_json and kind in ROBERTA_CLASSES and settings.keys() >= ALL_NAMES
+    if not is_known and not adds_no_name:
+        raise TokenizerError(
+            f"{folder}: tokenizer_class is {short_repr(kind)}, which may add tokens, or cut a text "
+            f"in another way than GPT-2; {MEND_CLASS if has_json else MEND}"
         )
-    merges = _read_merges_txt(merges_path)
-    name = f"{merges_path}"
-    ids: dict[str, Any] = spelled_ids(merges) | {EOT: 256 + len(merges)}
-    if vocab_path.is_file():
-        name = f"{merges_path} with {vocab_path.name}"
-        ids = read_json(vocab_path)
-    _check_ids_are_numbers(ids, name)
-    added = _added_beside(others, directory)
-    _add_tokens(ids, added, name)
-    prefix_space = bool(others.get(SETTINGS, {}).get("add_prefix_space"))
-    return _Vocabulary(name, merges, ids, added, prefix_space)
+    if settings.get("split_special_tokens"):
+        raise TokenizerError(
+            f"{folder / SETTINGS}: split_special_tokens is set, expected false, as in GPT-2"
+        )
+    decoder = settings.get("added_tokens_decoder", {})
+    if not isinstance(decoder, dict):
+        raise TokenizerError(
+            f"{folder / SETTINGS}: added_tokens_decoder must be an object, got "
+            f"{short_repr(decoder)}"
+        )
+    for name in ("add_bos_token", "add_eos_token"):
+        if settings.get(name):
+            warn_of_tokens_at_the_ends(f"{folder / SETTINGS}: {name}")
 
 
-def _add_tokens(ids: dict[str, int], added: dict[str, dict], name: str) -> None:
-    """Add the ids of added tokens to those of a vocabulary.
-
-    Raises TokenizerError for another id than the one that transformers gives an added token, which
-    is the number of tokens before it. name: what the error calls the files.
-    """
-    for text, token in sorted(added.items(), key=lambda item: item[1]["id"]):
-        token_id = token["id"]
-        if text not in ids and token_id != len(ids):
-            raise TokenizerError(
-                f"{name}: added token {short_repr(text)} has id {token_id}, expected {len(ids)}"
-            )
-        ids.setdefault(text, token_id)  # `_compare_other_files` refuses another id
+# tokenizer.json
 
 
-def _added_beside(others: dict[str, dict], directory: Path) -> dict[str, dict]:
-    """Text -> entry of each token that is added to merges.txt and vocab.json.
-
-    transformers reads added_tokens.json only if the settings have no added_tokens_decoder. A token
-    of that file is special if it has one of ALL_NAMES, or is an extra one.
-    """
-    settings = others.get(SETTINGS, {})
-    special_tokens_map = others.get(SPECIAL_TOKENS_MAP, {})
-    special = list(_extra_tokens(special_tokens_map, ("extra_special_tokens",)))
-    special += _extra_tokens(settings)
-    for fields in (settings, special_tokens_map):
-        special += [_fields_of(fields[name]) for name in ALL_NAMES & fields.keys()]
-    special_texts = [token.get("content") for token in special]
-
-    listing = SETTINGS if "added_tokens_decoder" in settings else ADDED
-    added = {}
-    for file, token in _tokens_elsewhere(others, {}, directory):
-        text = token.get("content")
-        token_id = f"{token.get('id')}"
-        if file == listing and isinstance(text, str) and token_id.isdecimal():
-            is_special = token["special"] or text in special_texts
-            added[text] = {**token, "id": int(token_id), "special": is_special}
-    return added
-
-
-def _add_class_of_config(others: dict[str, dict], config: dict[str, Any]) -> None:
-    """Put the tokenizer_class of config.json into the settings, if they have none."""
-    settings = others.get(SETTINGS, {})
-    tokenizer_class = config.get("tokenizer_class")
-    if settings.get("tokenizer_class") is None and tokenizer_class is not None:
-        others[SETTINGS] = {**settings, "tokenizer_class": tokenizer_class}
-
-
-def _check_class(others: dict[str, dict], has_json: bool, directory: Path) -> None:
-    """Raise TokenizerError for a tokenizer_class that gives other ids than GPT-2's."""
-    settings = others.get(SETTINGS, {})
-    tokenizer_class = settings.get("tokenizer_class")
-    if tokenizer_class in GPT2_CLASSES + GENERAL_CLASSES:
-        return
-    if has_json and tokenizer_class in ROBERTA_CLASSES and settings.keys() >= ALL_NAMES:
-        return
-    raise TokenizerError(
-        f"{directory}: tokenizer_class is {short_repr(tokenizer_class)}, which may add tokens, or "
-        f"cut a text in another way than GPT-2; {MEND_CLASS if has_json else MEND}"
-    )
-
-
-def _check_ids_are_numbers(ids: dict[str, Any], name: str) -> None:
-    """Raise TokenizerError for an id that is no integer. name: what the error calls the files."""
-    for token, token_id in ids.items():
-        if type(token_id) is not int:  # isinstance would accept True
-            raise TokenizerError(
-                f"{name}: token {short_repr(token)} has id {short_repr(token_id)}, expected an "
-                "integer"
-            )
-
-
-def _read_merges_txt(path: Path) -> list[tuple[str, str]]:
-    """The merges, one a line: "h e". The first line may be "#version: 0.2"."""
-    with open_to_read(path, limit=MAX_TEXT) as file:
-        content = file.read()
-    try:
-        text = content.decode()
-    except UnicodeDecodeError as error:
-        number = content.count(b"\n", 0, error.start) + 1
-        raise CheckpointError(f"{path}, line {number}: not UTF-8") from error
-    text = text.replace("\r\n", "\n").rstrip("\n")
-    merges = []
-    for number, line in enumerate(text.split("\n") if text else [], start=1):
-        if number == 1 and line.startswith("#version"):
-            continue
-        match line.split(" "):
-            case [left, right] if left and right:
-                merges.append((left, right))
-            case _:
-                raise TokenizerError(
-                    f"{path}, line {number}: expected two tokens, got {short_repr(line)}"
-                )
-    return merges
-
-
-def _read_tokenizer_json(path: Path, settings: dict[str, Any]) -> _Vocabulary:
-    """The vocabulary of tokenizer.json. settings: those of tokenizer_config.json.
+def read_tokenizer_json(path: Path) -> Vocabulary:
+    """The vocabulary of tokenizer.json.
 
     Raises TokenizerError for a tokenizer that would give other ids than Tokenizer does.
     """
     file = read_json(path)
-    prefix_space = _check_settings(file, path)
-    model = file.get("model")
-    added_tokens = file.get("added_tokens") or []
-    if not isinstance(model, dict) or not isinstance(added_tokens, list):
-        raise TokenizerError(f"{path}: expected an object `model` and a list of added_tokens")
-    ids = model.get("vocab")
-    merges = model.get("merges")
-    if not isinstance(ids, dict) or not isinstance(merges, list):
-        raise TokenizerError(f"{path}: expected model.vocab and model.merges")
+    pre_tokenizer: Any = file.get("pre_tokenizer")
+    match pre_tokenizer:
+        case {"type": "Sequence", "pretokenizers": [only]}:  # does what its one part does
+            pre_tokenizer = only
+    check_values({**file, "pre_tokenizer": pre_tokenizer}, path)
+    if adds_tokens(file.get("post_processor")):
+        warn_of_tokens_at_the_ends(f"{path}: post_processor")
+    match file:
+        case {"model": {"vocab": dict(ids), "merges": list(lines)}}:
+            merges = as_merges(lines, f"{path}, merge")
+        case _:
+            raise TokenizerError(f"{path}: expected model.vocab and model.merges")
 
+    entries = file.get("added_tokens") or []
     added = {}
-    for token in added_tokens:
-        if not isinstance(token, dict) or not isinstance(token.get("content"), str):
-            raise TokenizerError(f"{path}: added token {short_repr(token)}: expected its content")
-        text = token["content"]
-        token_id = token.get("id")
+    for entry in entries if isinstance(entries, list) else [entries]:
+        match entry:
+            case {"content": str(text), "id": int(token_id)}:
+                added[text] = entry
+            case _:
+                raise TokenizerError(
+                    f"{path}: added_tokens: expected content and id, got {short_repr(entry)}"
+                )
         if ids.get(text, token_id) != token_id:
             raise TokenizerError(
                 f"{path}: token {short_repr(text)} has two ids, {short_repr(ids[text])} and "
                 f"{token_id}"
             )
-        _check_ids_are_numbers({text: token_id}, f"{path}")
-        added[text] = token
-    _check_ids_are_numbers(ids, f"{path}")
-    _add_tokens(ids, added, f"{path}")
-
-    # A class of one model takes it from the settings, the general classes from tokenizer.json.
-    is_general = settings.get("tokenizer_class") in GENERAL_CLASSES
-    default = prefix_space if is_general else False
-    if bool(settings.get("add_prefix_space", default)) != prefix_space:
-        raise TokenizerError(
-            f"{path}: add_prefix_space is {prefix_space}, but not in {SETTINGS} beside it, which "
-            "transformers reads; write the right value into both files"
-        )
-    return _Vocabulary(f"{path}", _merges_of_json(merges, path), ids, added, prefix_space)
+    add_ids(ids, added, f"{path}")
+    return Vocabulary(f"{path}", merges, ids, added, bool(pre_tokenizer["add_prefix_space"]))
 
 
-def _is_gpt2s_class(settings: dict[str, Any]) -> bool:
-    """Whether transformers reads the tokenizer as GPT2Tokenizer, by its tokenizer_config.json."""
-    return settings.get("tokenizer_class") in GPT2_CLASSES
-
-
-def _merges_of_json(merges: list[Any], path: Path) -> list[tuple[str, str]]:
-    """The merges of tokenizer.json, where each is "a b" or ["a", "b"]. Raises TokenizerError."""
-    pairs = []
-    for number, merge in enumerate(merges, start=1):
-        match merge.split(" ") if isinstance(merge, str) else merge:
-            case [str(left), str(right)] if left and right:
-                pairs.append((left, right))
-            case _:
-                raise TokenizerError(
-                    f"{path}, merge {number}: expected two tokens, got {short_repr(merge)}"
-                )
-    return pairs
-
-
-def _check_settings(file: dict[str, Any], path: Path) -> bool:
-    """Whether tokenizer.json puts a space before a text.
-
-    Raises TokenizerError for a setting that would give other ids than Tokenizer does.
-    """
-    pre_tokenizer: Any = file.get("pre_tokenizer")
-    match pre_tokenizer:
-        case {"type": "Sequence", "pretokenizers": [only]}:  # does what its one part does
-            pre_tokenizer = only
-    fields = {**file, "pre_tokenizer": pre_tokenizer}
+def check_values(file: Json, path: Path) -> None:
+    """Raise TokenizerError for a field that has another value than those of GPT2_VALUES."""
     for name, accepted in GPT2_VALUES.items():
-        value: Any = fields
+        value: Any = file
         for key in name.split("."):  # "model.type" is the field "type" of the field "model"
             if isinstance(value, dict):
                 value = value.get(key)
@@ -388,16 +274,13 @@ def _check_settings(file: dict[str, Any], path: Path) -> bool:
             raise TokenizerError(
                 f"{path}: {name} is {short_repr(value)}, expected {accepted[0]!r}, as in GPT-2"
             )
-    if _adds_tokens(file.get("post_processor")):
-        _warn_of_tokens_at_the_ends(f"{path}: post_processor")
-    return bool(pre_tokenizer["add_prefix_space"])
 
 
-def _adds_tokens(post_processor: Any) -> bool:
+def adds_tokens(post_processor: Any) -> bool:
     """Whether a post_processor adds tokens to a text, for example at its beginning."""
     match post_processor:
         case {"processors": list(parts)}:  # a sequence
-            return any(_adds_tokens(part) for part in parts)
+            return any(adds_tokens(part) for part in parts)
         case {"type": "TemplateProcessing"}:
             return bool(post_processor.get("special_tokens"))
         case {"type": "BertProcessing" | "RobertaProcessing"}:
@@ -405,7 +288,7 @@ def _adds_tokens(post_processor: Any) -> bool:
     return False
 
 
-def _warn_of_tokens_at_the_ends(name: str) -> None:
+def warn_of_tokens_at_the_ends(name: str) -> None:
     """Warn that other programs would add tokens to each text. `name` is the file and the field."""
     warnings.warn(
         f"{name} adds tokens before or after a text, but tiedgpt adds none: write them into the "
@@ -415,71 +298,216 @@ def _warn_of_tokens_at_the_ends(name: str) -> None:
     )
 
 
-def _named_in_the_vocabulary(
-    vocabulary: _Vocabulary, said: list[tuple[str, dict[str, Any]]]
-) -> dict[str, dict]:
-    """text -> what is said of it, for tokens of the vocabulary that tokenizer.json does not add.
+def check_prefix_space(vocabulary: Vocabulary, settings: Json) -> None:
+    """Raise TokenizerError if the settings put a space before a text and tokenizer.json does not.
 
-    A text is searched for them. Tokens that merges make are left out: `_compare_other_files`
-    refuses them.
+    Or the reverse: transformers reads it from the settings, and without the field, the general
+    classes read it from tokenizer.json, and GPT-2's puts no space there.
     """
-    named: dict[str, dict] = {}
-    for file, token in said:
-        text = token.get("content")
-        if file != ADDED and isinstance(text, str) and text in vocabulary.ids:
-            named.setdefault(text, token)
-    for text in vocabulary.added:
-        named.pop(text, None)
-    if named:
+    is_general = settings["tokenizer_class"] in GENERAL_CLASSES
+    default = vocabulary.prefix_space if is_general else False
+    if bool(settings.get("add_prefix_space", default)) != vocabulary.prefix_space:
+        raise TokenizerError(
+            f"{vocabulary.name}: add_prefix_space is {vocabulary.prefix_space}, but not in "
+            f"{SETTINGS} beside it, which transformers reads; write the right value into both files"
+        )
+
+
+# merges.txt and vocab.json
+
+
+def read_merges_and_vocab(
+    folder: Path, pair: tuple[str, str], settings: Json, mentions: list[Mention]
+) -> Vocabulary:
+    """The vocabulary of merges.txt and vocab.json, with the tokens that other files list.
+
+    pair: the names of the two files. mentions: what the other files say of tokens.
+    """
+    merges_path, vocab_path = (folder / name for name in pair)
+    merges = read_merges(merges_path)
+    if vocab_path.is_file():
+        name = f"{merges_path} with {vocab_path.name}"
+        ids = read_json(vocab_path)
+    else:
+        name = f"{merges_path}"
+        ids = spelled_ids(merges)
+        ids[EOT] = len(ids)
+    # A token of added_tokens.json is special if a file names it in a way that transformers knows.
+    special_texts = []
+    for mention in mentions:
+        is_extra = mention.name in EXTRA_TOKENS
+        if mention.file == SPECIAL_TOKENS_MAP:
+            is_extra = mention.name == "extra_special_tokens"
+        if is_extra or mention.name in ALL_NAMES:
+            special_texts.append(mention.text)
+    added = {}
+    for mention in mentions:
+        text = mention.text
+        token_id = f"{mention.entry.get('id')}"
+        # What is listed in another way is refused later.
+        if mention.name == "" and isinstance(text, str) and token_id.isdecimal():
+            special = mention.entry.get("special", text in special_texts)
+            added[text] = {**mention.entry, "id": int(token_id), "special": special}
+    add_ids(ids, added, name)
+    prefix_space = bool(settings.get("add_prefix_space"))
+    return Vocabulary(name, merges, ids, added, prefix_space)
+
+
+def read_merges(path: Path) -> list[tuple[str, str]]:
+    """The merges of merges.txt, one a line: "h e". The first line may be "#version: 0.2"."""
+    with open_to_read(path, limit=MAX_TEXT) as file:
+        content = file.read()
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        number = content.count(b"\n", 0, error.start) + 1
+        raise CheckpointError(f"{path}, line {number}: not UTF-8") from error
+    text = text.replace("\r\n", "\n").rstrip("\n")
+    lines = text.split("\n") if text else []
+    if lines and lines[0].startswith("#version"):
+        return as_merges(lines[1:], f"{path}, line", first=2)
+    return as_merges(lines, f"{path}, line")
+
+
+def as_merges(lines: list[Any], place: str, first: int = 1) -> list[tuple[str, str]]:
+    """The merges, each given as "a b" or ["a", "b"]. Raises TokenizerError.
+
+    place: what an error says before the number of a line. first: the number of the first one.
+    """
+    merges = []
+    for number, line in enumerate(lines, start=first):
+        match line.split(" ") if isinstance(line, str) else line:
+            case [str(left), str(right)] if left and right:
+                merges.append((left, right))
+            case _:
+                raise TokenizerError(
+                    f"{place} {number}: expected two tokens, got {short_repr(line)}"
+                )
+    return merges
+
+
+def add_ids(ids: dict[str, int], added: dict[str, Entry], name: str) -> None:
+    """Add the ids of added tokens to those of a vocabulary.
+
+    Raises TokenizerError for another id than the one that transformers gives an added token, which
+    is the number of tokens before it. name: what the error calls the files.
+    """
+    for text, entry in sorted(added.items(), key=lambda item: item[1]["id"]):
+        if text not in ids and entry["id"] != len(ids):
+            raise TokenizerError(
+                f"{name}: added token {short_repr(text)} has id {entry['id']}, expected {len(ids)}"
+            )
+        ids.setdefault(text, entry["id"])  # `compare_mentions` refuses another id
+
+
+# What the other files say of tokens. The files are in `others`: name -> content.
+
+
+def mentions_in(others: dict[str, Json]) -> Iterator[Mention]:
+    """Each token that another file lists with its id, or names, or has without either."""
+    # The settings list {"50257": {"content": "<pad>", ...}}, added_tokens.json {"<pad>": 50257}.
+    for token_id, token in others[SETTINGS].get("added_tokens_decoder", {}).items():
+        entry = entry_of(token)
+        flags = {"special": False, "normalized": not entry.get("special", False)}
+        yield Mention(SETTINGS, "", {**flags, **entry, "id": token_id})
+    for text, token_id in others.get(ADDED, {}).items():
+        yield Mention(ADDED, "", {"content": text, "id": token_id})
+
+    for file in (SPECIAL_TOKENS_MAP, SETTINGS):
+        names: Json = {}
+        for field, value in others.get(file, {}).items():
+            # "add_bos_token" looks like a name, but its value is true or false.
+            if field.endswith("_token") and not isinstance(value, bool):
+                names[field] = value
+            elif field in EXTRA_TOKENS and isinstance(value, dict):
+                names |= value  # {"image_token": "<image>"}
+            elif field in EXTRA_TOKENS and value:
+                # A single token may stand without a list. What is no token is refused later.
+                for token in value if isinstance(value, list) else [value]:
+                    yield Mention(file, field, entry_of(token))
+        for name, token in names.items():
+            entry = {} if token is None else {**entry_of(token), "special": True}
+            yield Mention(file, name, entry)
+
+
+def entry_of(token: Any) -> Entry:
+    """A token that is given as its text, or as an entry of added_tokens, as such an entry."""
+    return token if isinstance(token, dict) else {"content": token}
+
+
+def check_that_names_agree(mentions: list[Mention], folder: Path) -> None:
+    """Raise TokenizerError if two files give a name, such as pad_token, two tokens."""
+    first: dict[str, Mention] = {}  # name -> its first mention
+    for mention in mentions:
+        if mention.name == "" or mention.name in EXTRA_TOKENS:
+            continue
+        other = first.setdefault(mention.name, mention)
+        if mention.text != other.text:
+            raise TokenizerError(
+                f"{folder / other.file}: {mention.name} is {short_repr(other.text)}, but "
+                f"{short_repr(mention.text)} in {mention.file}; {MEND}"
+            )
+
+
+# The tokenizer is made, and compared with the other files.
+
+
+def named_in_the_vocabulary(vocabulary: Vocabulary, mentions: list[Mention]) -> dict[str, Entry]:
+    """text -> entry of tokens that the vocabulary has but does not add, and other files name.
+
+    A text is searched for them. Tokens that merges make are left out: `compare_mentions` refuses
+    them.
+    """
+    tokens: dict[str, Entry] = {}
+    for mention in mentions:
+        text = mention.text
+        is_here = isinstance(text, str) and text in vocabulary.ids
+        if is_here and text not in vocabulary.added and mention.file != ADDED:
+            tokens.setdefault(text, mention.entry)
+    if tokens:
         for left, right in vocabulary.merges:
-            named.pop(left + right, None)
-    return named
+            tokens.pop(left + right, None)
+    return tokens
 
 
-def _adds_eot(
-    others: dict[str, dict], said: list[tuple[str, dict[str, Any]]], has_json: bool
-) -> bool:
+def adds_eot(settings: Json, mentions: list[Mention], has_json: bool) -> bool:
     """Whether transformers adds <|endoftext|> to the tokens for which it searches a text.
 
-    It does if a file beside the vocabulary names this token, or if it reads the folder with its
+    It does if a file beside the vocabulary mentions this token, or if it reads the folder with its
     GPT2Tokenizer, which takes <|endoftext|> for each of NAMED_AS_EOT that no file names.
     """
-    if any(token.get("content") == EOT for _, token in said):
+    if any(mention.text == EOT for mention in mentions):
         return True
-    settings = others.get(SETTINGS, {})
-    if has_json and not _is_gpt2s_class(settings):
+    if has_json and settings["tokenizer_class"] not in GPT2_CLASSES:
         return False
-    named = set(settings)
-    if "added_tokens_decoder" not in settings:  # with it, transformers does not read the other file
-        named.update(others.get(SPECIAL_TOKENS_MAP, {}))
-    return any(name not in named for name in NAMED_AS_EOT)
+    return not {mention.name for mention in mentions} >= NAMED_AS_EOT
 
 
-def _tokenizer(vocabulary: _Vocabulary, searched_for: dict[str, dict]) -> Tokenizer:
-    """The tokenizer of a vocabulary.
+def tokenizer_of(vocabulary: Vocabulary, tokens: dict[str, Entry]) -> Tokenizer:
+    """The tokenizer of a vocabulary. tokens: those for which a text is searched -> their entries.
 
-    searched_for: a token for which a text is searched -> what the files say of it.
+    Raises TokenizerError, which names the files, for a vocabulary that contradicts itself.
     """
     name = vocabulary.name
-    flags = {text: _flags(text, entry, name) for text, entry in searched_for.items()}
+    flags = {text: flags_of(text, entry, name) for text, entry in tokens.items()}
     if len(flags) == 1:  # it is the same whether the only token is searched for first or last
         flags = {text: replace(only, normalized=False) for text, only in flags.items()}
-    special_tokens = {text: vocabulary.ids[text] for text in searched_for}
     try:
         tokenizer = Tokenizer(
-            vocabulary.merges, special_tokens, vocabulary.ids, flags, vocabulary.prefix_space
+            vocabulary.merges,
+            special_tokens={text: vocabulary.ids[text] for text in tokens},
+            ids=vocabulary.ids,
+            flags=flags,
+            prefix_space=vocabulary.prefix_space,
         )
     except TokenizerError as error:
         raise TokenizerError(f"{name}: {error}") from None
-    _check_that_merges_are_whole(tokenizer, name)
+    check_that_merges_are_whole(tokenizer, name)
     return tokenizer
 
 
-def _flags(text: str, entry: dict[str, Any], name: str) -> Flags:
-    """The flags of a special token, from its entry in added_tokens. Raises TokenizerError.
-
-    name: what the error calls the file.
-    """
+def flags_of(text: str, entry: Entry, name: str) -> Flags:
+    """The flags of a special token. Raises TokenizerError. name: what it calls the files."""
     special = entry.get("special", True)
     fields = {"special": special, "normalized": not special}
     for field in ("normalized", "lstrip", "rstrip", "single_word"):
@@ -496,7 +524,7 @@ def _flags(text: str, entry: dict[str, Any], name: str) -> Flags:
     return Flags(**fields)
 
 
-def _check_that_merges_are_whole(tokenizer: Tokenizer, name: str) -> None:
+def check_that_merges_are_whole(tokenizer: Tokenizer, name: str) -> None:
     """Raise TokenizerError if the last lines of merges.txt seem to be lost.
 
     Then no merge makes the last ordinary tokens of the vocabulary. Most of them have a "Ġ", which
@@ -504,37 +532,37 @@ def _check_that_merges_are_whole(tokenizer: Tokenizer, name: str) -> None:
     digits, so that each digit is a token): then a warning says so. name: what messages call the
     files.
     """
-    made = {left + right for left, right in tokenizer.merges} | {"Ġ"}
-    unmade = [token for token in tokenizer.ids if "Ġ" in token and token not in made]
-    last_made = max((tokenizer.ids[token] for token in made & tokenizer.ids.keys()), default=-1)
+    ordinary = tokenizer.ordinary_tokens
+    unmade = [token for token in tokenizer.ids if "Ġ" in token and token not in ordinary]
+    if not unmade:
+        return
+    last_made = max((tokenizer.ids[token] for token in ordinary), default=-1)
     for token in unmade:
         if tokenizer.ids[token] > last_made or token in tokenizer.special_tokens:
             raise TokenizerError(
                 f'{name}: token {short_repr(token)} has a "Ġ", a space in ordinary tokens, but no '
                 "merge makes it"
             )
-    if unmade:
-        warnings.warn(
-            f"{name}: no merge makes {len(unmade)} tokens with a space, such as "
-            f"{short_repr(unmade[0])}: no text has them",
-            TiedGPTWarning,
-            stacklevel=4,
-        )
+    warnings.warn(
+        f"{name}: no merge makes {len(unmade)} tokens with a space, such as "
+        f"{short_repr(unmade[0])}: no text has them",
+        TiedGPTWarning,
+        stacklevel=4,
+    )
 
 
-# The other files are compared.
+def compare_merges_and_vocab(tokenizer: Tokenizer, folder: Path, pair: tuple[str, str]) -> None:
+    """Raise TokenizerError if merges.txt or vocab.json are not those of tokenizer.json.
 
-
-def _compare_merges_and_vocab(tokenizer: Tokenizer, merges_path: Path, vocab_path: Path) -> None:
-    """Raise TokenizerError if merges.txt or vocab.json are not those of tokenizer.json."""
-    if merges_path.is_file() and _read_merges_txt(merges_path) != tokenizer.merges:
+    pair: the names of these two files.
+    """
+    merges_path, vocab_path = (folder / name for name in pair)
+    if merges_path.is_file() and read_merges(merges_path) != tokenizer.merges:
         raise TokenizerError(
             f"{merges_path}: its merges are not those of {TOKENIZER_JSON} beside it; remove the "
             "file that is wrong"
         )
-    if not vocab_path.is_file():
-        return
-    for token, token_id in read_json(vocab_path).items():
+    for token, token_id in read_if_there(vocab_path).items():
         if tokenizer.ids.get(token) != token_id:
             raise TokenizerError(
                 f"{vocab_path}: token {short_repr(token)} has id {short_repr(token_id)}, but "
@@ -543,145 +571,66 @@ def _compare_merges_and_vocab(tokenizer: Tokenizer, merges_path: Path, vocab_pat
             )
 
 
-def _compare_other_files(
-    tokenizer: Tokenizer,
-    said: list[tuple[str, dict[str, Any]]],
-    settings: dict[str, Any],
-    directory: Path,
+def compare_mentions(
+    tokenizer: Tokenizer, mentions: list[Mention], vocabulary: Vocabulary, folder: Path
 ) -> None:
-    """Raise TokenizerError if a file beside the vocabulary has another token or splits tokens.
-
-    said: what `_tokens_elsewhere` yields. settings: those of tokenizer_config.json.
-    """
-    if settings.get("split_special_tokens"):
-        raise TokenizerError(
-            f"{directory / SETTINGS}: split_special_tokens is set, expected false, as in GPT-2"
-        )
-    for name in ("add_bos_token", "add_eos_token"):
-        if settings.get(name):
-            _warn_of_tokens_at_the_ends(f"{directory / SETTINGS}: {name}")
-
-    for file, token in said:
-        if not _agrees(tokenizer, token):
+    """Raise TokenizerError if a file beside the vocabulary has another token than it."""
+    for mention in mentions:
+        entry = dict(mention.entry)
+        is_named = mention.name != "" and mention.name not in EXTRA_TOKENS
+        if is_named and f"{mention.text}" in vocabulary.added:
+            entry.pop("normalized", None)  # what the vocabulary says of it counts
+        if entry and not agrees(tokenizer, entry):  # {} is a name that means no token
             raise TokenizerError(
-                f"{directory / file}: token {short_repr(token.get('content'))} is not in the "
-                f"vocabulary, or is there otherwise than as {short_repr(token)}; {MEND}"
+                f"{folder / mention.file}: token {short_repr(mention.text)} is not in the "
+                f"vocabulary, or differs there from {short_repr(entry)}; {MEND}"
             )
-    if "added_tokens_decoder" in settings:  # then transformers forgets all other added tokens
-        tokens = settings["added_tokens_decoder"].values()
-        listed = [_fields_of(token).get("content") for token in tokens]
-        for text in tokenizer.special_tokens:
-            if text not in listed:
-                raise TokenizerError(
-                    f"{directory / SETTINGS}: added_tokens_decoder lacks token {short_repr(text)} "
-                    f"of the vocabulary; {MEND}"
-                )
 
 
-def _check_that_names_agree(others: dict[str, dict], directory: Path) -> None:
-    """Raise TokenizerError if a name, such as pad_token, has one token in the settings and another
-    in special_tokens_map.json."""
-    settings = others.get(SETTINGS, {})
-    if "added_tokens_decoder" in settings:  # then transformers does not read the other file
+def check_decoder(tokenizer: Tokenizer, settings: Json, folder: Path) -> None:
+    """Raise TokenizerError if added_tokens_decoder lacks a token.
+
+    Where the settings have this field, transformers reads no other added tokens.
+    """
+    if "added_tokens_decoder" not in settings:
         return
-    names = _names(settings)
-    for name, value in _names(others.get(SPECIAL_TOKENS_MAP, {})).items():
-        token = _fields_of(value).get("content")
-        token_in_settings = _fields_of(names.get(name, value)).get("content")
-        if token != token_in_settings:
+    listed = [entry_of(token).get("content") for token in settings["added_tokens_decoder"].values()]
+    for text in tokenizer.special_tokens:
+        if text not in listed:
             raise TokenizerError(
-                f"{directory / SPECIAL_TOKENS_MAP}: {name} is {short_repr(token)}, but "
-                f"{short_repr(token_in_settings)} in {SETTINGS}; {MEND}"
+                f"{folder / SETTINGS}: added_tokens_decoder lacks token {short_repr(text)} of the "
+                f"vocabulary; {MEND}"
             )
 
 
-def _tokens_elsewhere(
-    others: dict[str, dict], added: dict[str, dict], directory: Path
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(a file, what it says of a token) for each token that is named beside the vocabulary.
-
-    What a file says are fields of an entry of added_tokens in tokenizer.json. others: name ->
-    content, of the OTHER_FILES that there are. added: text -> its entry in the added_tokens of
-    tokenizer.json; empty without that file.
-    """
-    settings = others.get(SETTINGS, {})
-    special_tokens_map = others.get(SPECIAL_TOKENS_MAP, {})
-    for text, token_id in others.get(ADDED, {}).items():
-        said = {"content": text, "id": token_id}
-        if text not in added:
-            said["special"] = False  # as transformers adds the tokens of this file
-        yield ADDED, said
-
-    decoder = settings.get("added_tokens_decoder", {})
-    if not isinstance(decoder, dict):
-        raise TokenizerError(
-            f"{directory / SETTINGS}: added_tokens_decoder must be an object, got "
-            f"{short_repr(decoder)}"
-        )
-    for token_id, token in decoder.items():  # "50257": {"content": "<pad>", ...}
-        said = _fields_of(token)
-        is_special = said.get("special", False)
-        yield SETTINGS, {"special": False, "normalized": not is_special, **said, "id": token_id}
-
-    # special_tokens_map.json first: transformers prefers it for a name that both files have.
-    for file, fields in ((SPECIAL_TOKENS_MAP, special_tokens_map), (SETTINGS, settings)):
-        for said in _named_tokens(fields):
-            content = said.get("content")
-            if isinstance(content, str) and content in added:
-                said.pop("normalized", None)  # what tokenizer.json says of it counts
-            yield file, said
-        for said in _extra_tokens(fields):
-            yield file, said
-
-
-def _names(settings: dict[str, Any]) -> dict[str, Any]:
-    """The names that settings give tokens: {"pad_token": "<pad>", ...}."""
-    names = {name: value for name, value in settings.items() if name.endswith("_token")}
-    for field in EXTRA_TOKENS:
-        value = settings.get(field)
-        if isinstance(value, dict):  # with names of their own: {"image_token": "<image>"}
-            names |= value
-    return names
-
-
-def _named_tokens(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What settings say of the tokens that they name."""
-    for value in _names(settings).values():
-        # "add_bos_token" looks like a name, but its value is true or false.
-        if value is not None and not isinstance(value, bool):
-            yield {**_fields_of(value), "special": True}
-
-
-def _extra_tokens(
-    settings: dict[str, Any], its_fields: Sequence[str] = EXTRA_TOKENS
-) -> Iterator[dict[str, Any]]:
-    """What settings say of tokens without names: {"extra_special_tokens": ["<a>", "<b>"]}."""
-    for field in its_fields:
-        value = settings.get(field) or []
-        if isinstance(value, dict):  # its tokens have names: _named_tokens yields them
-            continue
-        # A single token may stand without a list. What is no token is refused later.
-        for token in value if isinstance(value, list) else [value]:
-            yield _fields_of(token)
-
-
-def _fields_of(token: Any) -> dict[str, Any]:
-    """A token that is given as its text, or as an entry of added_tokens, as such an entry."""
-    return token if isinstance(token, dict) else {"content": token}
-
-
-def _agrees(tokenizer: Tokenizer, said: dict[str, Any]) -> bool:
-    """Whether the tokenizer has a token as another file says: its fields `said` are the same."""
-    text = said.get("content")
+def agrees(tokenizer: Tokenizer, entry: Entry) -> bool:
+    """Whether the tokenizer has a token as another file says: with the same fields."""
+    text = entry.get("content")
     if not isinstance(text, str) or text not in tokenizer.special_tokens:
         return False
-    entry = _added_token(tokenizer, text)
+    expected = added_token(tokenizer, text)
     if text == EOT:
-        del entry["special"]  # the end of a document is special, whatever a file says
+        del expected["special"]  # the end of a document is special, whatever a file says
     if len(tokenizer.special_tokens) == 1:
-        del entry["normalized"]  # whether it is searched for first or last
+        del expected["normalized"]  # whether it is searched for first or last
     # The ids of tokenizer_config.json are texts.
-    return all(str(said.get(field, value)) == str(value) for field, value in entry.items())
+    return all(str(entry.get(field, value)) == str(value) for field, value in expected.items())
+
+
+def compare_with_model(tokenizer: Tokenizer, vocab_size: int, name: str) -> None:
+    """Warn if the model cannot read all tokens: the files may be those of another model.
+
+    name: what the warning calls the files.
+    """
+    unreadable = [token for token in tokenizer.ids if tokenizer.ids[token] >= vocab_size]
+    if unreadable:
+        warnings.warn(
+            f"{name} has ids up to {tokenizer.vocab_size - 1}, more than the model of {vocab_size} "
+            f"tokens has: it cannot read {short_repr(unreadable[0])} and those after it; if these "
+            "are the files of another model, no text has the right ids",
+            TiedGPTWarning,
+            stacklevel=3,
+        )
 
 
 # Files are written.
@@ -716,7 +665,7 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [_added_token(tokenizer, text) for text in tokenizer.special_tokens],
+        "added_tokens": [added_token(tokenizer, text) for text in tokenizer.special_tokens],
         "normalizer": None,
         "pre_tokenizer": BYTE_LEVEL | {"add_prefix_space": tokenizer.prefix_space},
         "post_processor": None,
@@ -736,7 +685,7 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def _added_token(tokenizer: Tokenizer, text: str) -> dict[str, Any]:
+def added_token(tokenizer: Tokenizer, text: str) -> dict[str, Any]:
     """The entry of a special token in the added_tokens of tokenizer.json."""
     return {
         "id": tokenizer.special_tokens[text],

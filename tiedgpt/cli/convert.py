@@ -51,7 +51,7 @@ def note_losses(model: GPT2, copy: GPT2, source: Path) -> None:
     if np.array_equal(copy.W_U, model.W_U):
         return
     try:
-        tokenizer = read_tokenizer(source, model.config.vocab_size)
+        tokenizer = read_tokenizer(source, model.config)
         ids = tokenizer.encode(read_sonnets())
         before = score(model, tokenizer, ids)
         after = score(copy, tokenizer, ids)

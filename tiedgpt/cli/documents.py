@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
     stride = stride_or_default(args.stride, read_config(path))  # before the input is read
     inputs = [documents.read_input(file) for file in args.inputs]
     model = models.load(path, args.head)
-    tokenizer = read_tokenizer(path, model.config.vocab_size)
+    tokenizer = read_tokenizer(path, model.config)
     settings = documents.settings_of(inputs, model, tokenizer, stride)
 
     out = Path(args.out)

@@ -68,10 +68,10 @@ def run(args: argparse.Namespace) -> None:
     if args.allow_special and args.corpus is None:
         raise ArgumentError("--allow-special needs --corpus: no other text is read")
     paths = [checkpoints.find_model(name, note)[1] for name in names]
-    vocab_size = read_config(paths[0]).vocab_size
-    tokenizer = read_tokenizer(paths[0], vocab_size)
+    config = read_config(paths[0])
+    tokenizer = read_tokenizer(paths[0], config)
     check_same_vocabulary(names, paths)
-    corpus = read_corpus(args.corpus, args.allow_special, tokenizer, vocab_size)
+    corpus = read_corpus(args.corpus, args.allow_special, tokenizer, config.vocab_size)
 
     named_models = []
     for name, path in zip(names, paths, strict=True):
@@ -85,9 +85,9 @@ def check_same_vocabulary(names: list[str], paths: list[Path]) -> None:
     """Raise ArgumentError if the vocabularies of the models differ."""
     vocabularies = []
     for path in paths:
-        vocab_size = read_config(path).vocab_size
-        tokenizer = read_tokenizer(path, vocab_size)
-        vocabularies.append((tokenizer.description(), vocab_size))
+        config = read_config(path)
+        tokenizer = read_tokenizer(path, config)
+        vocabularies.append((tokenizer.description(), config.vocab_size))
     if vocabularies[0] != vocabularies[-1]:  # the last is the first if there is one
         raise ArgumentError(
             f"{names[0]} and {names[1]} have different vocabularies; expected the same"

@@ -24,7 +24,7 @@ def find(source: str | None) -> Found:
     name, path = checkpoints.find_model(source, note)
     # The configuration is read first, because a file that is no checkpoint has no tokenizer either.
     config = checkpoints.read_config(path)
-    return Found(name, path, config, checkpoints.read_tokenizer(path, config.vocab_size))
+    return Found(name, path, config, checkpoints.read_tokenizer(path, config))
 
 
 def load(path: Path, head: str | None, copy_is: str = "both heads are one") -> GPT2:

@@ -110,7 +110,7 @@ def find_other_kind(source: str) -> AnyModel | None:
         model = open_any(source, weights=False)
     except CheckpointError:  # find_model says why
         return None
-    return None if model.config.get("model_type", "gpt2") == "gpt2" else model
+    return None if model.said.get("model_type", "gpt2") == "gpt2" else model
 
 
 def print_sizes(report: Report, as_json: bool) -> None:

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> None:
     model = models.load(path, head=None)
     resized = model.resize(args.vocab_size, args.init, seed)
     write_copy(resized, path, destination)
-    compare_with_tokenizer(path, args.vocab_size)
+    compare_with_tokenizer(path, resized.config)
 
 
 def check_size(config: Config, name: str, vocab_size: int, shrink: bool) -> None:
@@ -78,14 +78,14 @@ def check_size(config: Config, name: str, vocab_size: int, shrink: bool) -> None
     check_vocab_size(vocab_size, config)
 
 
-def compare_with_tokenizer(path: Path, vocab_size: int) -> None:
+def compare_with_tokenizer(path: Path, config: Config) -> None:
     """Say what the tokenizer does with the tokens that the copy has alone.
 
     read_tokenizer warns of tokens that the tokenizer has alone.
     """
     try:
-        tokens = read_tokenizer(path, vocab_size).vocab_size
+        tokens = read_tokenizer(path, config).vocab_size
     except CheckpointError:  # without a tokenizer, the copy has none either
         return
-    if tokens < vocab_size:
+    if tokens < config.vocab_size:
         note(f"the tokenizer has {tokens:,} tokens: ids from {tokens} on have no text yet")

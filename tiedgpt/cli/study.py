@@ -201,7 +201,7 @@ def find_subject(name: str) -> Subject:
     _, path = find_model(name, note)
     config = read_config(path)
     try:
-        return Subject(name, path, config, read_tokenizer(path, config.vocab_size))
+        return Subject(name, path, config, read_tokenizer(path, config))
     except (CheckpointError, TokenizerError) as error:
         note(f"{error}; {name} is not measured on the corpus or compared with other models")
         return Subject(name, path, config, None)

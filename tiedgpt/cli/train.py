@@ -175,7 +175,7 @@ def new_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Tokenizer
         context = min(256, config.n_ctx)
         defaults = {"steps": 200, "batch": 4, "lr": 1e-4, "context": context}
         settings = replace(settings, **(defaults | given))
-        tokenizer = read_tokenizer(path, config.vocab_size)
+        tokenizer = read_tokenizer(path, config)
         head = args.head
         if head is None and args.only == "head":  # there must be a W_U to train
             head = "untied"

@@ -306,7 +306,7 @@ class GPT2:
         a new token is the mean of all logits. (A row of zeros has the logit 0, and GPT-2's logits
         are often all below 0.) init: "mean" leaves them so; "random" adds normal random numbers
         (from `seed`), so that new tokens differ. Raises ArgumentError for another init, a number
-        that is not 1 or more, and where the end of a text would be removed.
+        that is not 1 or more, and a size without the model's end-of-text token.
         """
         vocab_size = check_vocab_size(vocab_size, self.config)
         if init not in ("mean", "random"):

@@ -94,10 +94,14 @@ def is_within_a_word(text: str, start: int, end: int) -> bool:
 
 
 def with_white_space(text: str, start: int, end: int, flags: Flags, done: int) -> tuple[int, int]:
-    """Start and end of a token with the white space that it takes; not before `done`."""
+    """Start and end of a token with the white space that it takes.
+
+    done: the end of the token before, or 0.
+    """
     if flags.lstrip:
         while start > done and text[start - 1] in WHITE_SPACE:
             start -= 1
+        # The token before may have taken the white space with which this one begins.
         start = max(start, done)
     if flags.rstrip:
         while end < len(text) and text[end] in WHITE_SPACE:

@@ -169,20 +169,19 @@ class Tokenizer:
         self.special_tokens = in_order_of_ids(special_tokens)
         self.prefix_space = prefix_space
 
-        # The ordinary tokens: name -> bytes. They are the bytes at first, and `_add_merges` adds
-        # the results of the merges.
-        self._ordinary: dict[str, bytes] = {}
+        # name -> bytes of each byte, to which `_add_merges` adds the results of the merges
+        self.ordinary_tokens: dict[str, bytes] = {}
         self._byte_ids: dict[int, int] = {}
         for byte, name in byte_alphabet().items():
             if name in self.ids:
-                self._ordinary[name] = bytes([byte])
+                self.ordinary_tokens[name] = bytes([byte])
                 self._byte_ids[byte] = self.ids[name]
         # (left id, right id) -> the rank of this merge: the lowest is applied first. Its result has
         # the id _merged_ids[rank].
         self._ranks: dict[tuple[int, int], int] = {}
         self._merged_ids: list[int] = []
         self._add_merges()
-        self.tokens = self._tokens()  # id -> bytes
+        self.tokens = self._all_tokens()  # id -> bytes
 
         self.vocab_size = max(self.tokens, default=-1) + 1
         self.eot_id = special_tokens.get(EOT)
@@ -204,10 +203,11 @@ class Tokenizer:
     def _add_merges(self) -> None:
         """Add each merge's rank and its result. Both parts must be bytes or earlier results."""
         ids = self.ids
+        ordinary = self.ordinary_tokens
         for rank, (left, right) in enumerate(self.merges):
             name = left + right
             for part in (left, right):
-                if part not in self._ordinary:
+                if part not in ordinary:
                     reason = f"{short_repr(part)} is no byte and no earlier merge"
                     raise merge_error(rank, left, right, reason)
             if name not in ids:
@@ -217,9 +217,9 @@ class Tokenizer:
                 raise merge_error(rank, left, right, "exists already")
             self._ranks[pair] = rank
             self._merged_ids.append(ids[name])
-            self._ordinary[name] = self._ordinary[left] + self._ordinary[right]
+            ordinary[name] = ordinary[left] + ordinary[right]
 
-    def _tokens(self) -> dict[int, bytes]:
+    def _all_tokens(self) -> dict[int, bytes]:
         """id -> bytes of every token. Raises TokenizerError if two have one id."""
         names: dict[int, str] = {}
         tokens: dict[int, bytes] = {}
@@ -232,8 +232,8 @@ class Tokenizer:
             names[token_id] = name
             if name in self.special_tokens:
                 tokens[token_id] = self._special_bytes(name)
-            elif name in self._ordinary:
-                tokens[token_id] = self._ordinary[name]
+            elif name in self.ordinary_tokens:
+                tokens[token_id] = self.ordinary_tokens[name]
             else:  # no merge makes it, and no text is searched for it
                 tokens[token_id] = spelled_bytes(name)
         return tokens
@@ -246,7 +246,7 @@ class Tokenizer:
                 f"{MAX_SPECIAL_LENGTH}"
             )
         text_bytes = utf8(text, "a special token")
-        if self._ordinary.get(text, text_bytes) != text_bytes:  # "é" is how a byte is written
+        if self.ordinary_tokens.get(text, text_bytes) != text_bytes:  # "é" is how a byte is written
             raise TokenizerError(
                 f"special token {short_repr(text)} is also the spelling of an ordinary token of "
                 "another text"
@@ -295,7 +295,7 @@ class Tokenizer:
     def _is_harmless(self, token: str) -> bool:
         """Whether a text from outside may contain this special token."""
         # A special token that is an ordinary one, too, is harmless, unless it ends a document.
-        is_ordinary = token in self._ordinary and token != EOT
+        is_ordinary = token in self.ordinary_tokens and token != EOT
         return is_ordinary or not self.flags[token].special
 
     def _word_ids(self, word: str) -> list[int]:
