@@ -9,6 +9,7 @@ from typing import Any
 
 from ..checkpoints.safetensors import Tensor
 from ..errors import CheckpointError, short_repr
+from .adapters import adapter_conflict, changed_matrices
 from .counting import count_like_llama, count_stored
 from .headers import AnyModel
 from .kinds import ModelClass, class_without_head, fields_at, model_class, usual_names
@@ -46,11 +47,13 @@ def tie_report(name: str, model: AnyModel) -> Report:
     compared = compare_matrices(model, matrices)
     reason = not_measured(config, known, flag, matrices)
     words = read(known, flag, matrices, compared, reason is None)
+    changed = changed_matrices(model)
     problem = describe_conflict(flag, matrices, compared, words)
     if problem and known is not None and known.is_never_tied("5"):
         problem += f"; transformers 5 never ties {known.name}"
     mends: list[Mend] = []
-    if problem and known is not None and reason is None:
+    problem = problem or adapter_conflict(changed, flag["tied"])
+    if problem and not changed and known is not None and reason is None:
         mends = find_mends(known, config, flag["word"], matrices, compared.state)
     report = {
         "model": name,
@@ -66,7 +69,7 @@ def tie_report(name: str, model: AnyModel) -> Report:
         "equal_rows": compared.equal_rows,
         "compared_rows": compared.compared_rows,
         **{reader: in_words(words[reader]) for reader in READERS},
-        "adapter": "",
+        "changed_by_adapter": changed,
         "one": names_of_one(known, matrices, words["transformers"]),
         "not_measured": reason,
         "conflict": problem,
