@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # `X as X` exports X
     from .checkpoints import save_model as save_model
     from .comparison.compare import compare as compare
     from .comparison.conventions import from_state_dict as from_state_dict
+    from .comparison.tokens import compare_tokens as compare_tokens
     from .errors import TiedGPTError as TiedGPTError
     from .evaluation import score as score
     from .generation import generate as generate
@@ -29,6 +30,7 @@ _MODULES = {  # a name -> the module it is imported from
     "TiedGPTError": "errors",
     "Tokenizer": "gpt2.tokenizer",
     "compare": "comparison.compare",
+    "compare_tokens": "comparison.tokens",
     "count_parameters": "gpt2.parameters",
     "from_state_dict": "comparison.conventions",
     "generate": "generation",

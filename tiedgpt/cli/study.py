@@ -111,6 +111,31 @@ GROUPS = [
         "Parts of normed's KL divergence, in nats; the head is the price of a tie.",
     ),
     Group(
+        "What does each table know of the text?",
+        {
+            "tables.W_E.successors.r2": "W_E: what follows a token",
+            "tables.W_E.predecessors.r2": "W_E: what precedes it",
+            "tables.W_U.successors.r2": "W_U: what follows a token",
+            "tables.W_U.predecessors.r2": "W_U: what precedes it",
+            "tables.counts.successors.r2": "its count alone: what follows",
+            "tables.counts.predecessors.r2": "its count alone: what precedes",
+            "tables.random.successors.r2": "random rows: what follows",
+        },
+        "R2 of a linear probe of a token's row, on tokens that fit no weight.",
+    ),
+    Group(
+        "Is it the first MLP that makes bigrams?",
+        {
+            "mlps.table": "no MLP: the path normed",
+            "mlps.first_alone": "the first MLP alone",
+            "mlps.other_alone": "the best other MLP alone",
+            "mlps.model": "the whole model",
+            "mlps.without_first": "the model without its first MLP",
+            "mlps.without_other": "without another, the worst",
+        },
+        "Nats from the bigrams, after the best factor on the logits.",
+    ),
+    Group(
         "Do the matrices agree on which tokens are similar?",
         {
             "embeddings.in_out": "W_E and W_U",
