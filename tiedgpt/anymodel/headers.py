@@ -22,7 +22,7 @@ from ..checkpoints.files import (
     stored_tensors,
     weights_file,
 )
-from ..checkpoints.json_files import MAX_TEXT, parse_json, read_json
+from ..checkpoints.json_files import JSON_OF_PYTHON, MAX_TEXT, parse_json, read_json
 from ..checkpoints.places import SHIPPED, check_name, discard_note, find_here
 from ..checkpoints.safetensors import Tensor, header_length, parse_header
 from ..errors import CheckpointError, short_repr
@@ -121,7 +121,7 @@ def open_any(source: str, weights: bool = True) -> AnyModel:
             ) from None
         return AnyModel(config, repository)
     if path.is_file() and path.suffix == ".json":
-        return AnyModel(read_json(path), path)
+        return AnyModel(read_json(path, JSON_OF_PYTHON), path)
     if path.is_file() and path.suffix not in (".safetensors", *PICKLES):
         description = describe(path) or "is not a directory, a file of weights or a config.json"
         raise CheckpointError(f"{path} {description}")
@@ -171,7 +171,7 @@ def fetch_json(repository: Repository, file: str) -> dict[str, Any] | None:
     name = f"{repository.label}/{file}"
     if size > MAX_TEXT:
         raise CheckpointError(f"{name}: {size} bytes; expected at most {MAX_TEXT}")
-    return parse_json(content, name)
+    return parse_json(content, name, JSON_OF_PYTHON)
 
 
 def fetch_header(repository: Repository, file: str) -> dict[str, Tensor] | None:
