@@ -128,7 +128,7 @@ def open_any(source: str, weights: bool = True) -> AnyModel:
     config_file = path / CONFIG if path.is_dir() else path.parent / CONFIG
     config = {}
     if os.path.exists(config_file):
-        config = read_json(config_file)
+        config = read_json(config_file, JSON_OF_PYTHON)
     elif is_of_tensorflow(path):
         config = {"model_type": "gpt2", "vocab_size": tensorflow.read_hparams(path).vocab_size}
     return AnyModel(config, path)
