@@ -21,7 +21,6 @@ from tiedgpt.anymodel import headers, kinds
 from tiedgpt.anymodel.headers import open_any
 from tiedgpt.anymodel.ties import tie_report
 from tiedgpt.anymodel.words import values_of
-from tiedgpt.checkpoints import safetensors
 from tiedgpt.errors import TiedGPTError
 
 hypothesis = pytest.importorskip("hypothesis")
@@ -162,7 +161,8 @@ def test_one_changed_number_in_the_last_row_is_another_head(tmp_path):
 
 
 def test_the_rows_of_large_matrices_are_counted_over_their_pieces(tmp_path, monkeypatch):
-    monkeypatch.setattr(safetensors, "VALUES_PER_PIECE", 7)  # a piece ends in the middle of a row
+    piece = "tiedgpt.checkpoints.tensors.VALUES_PER_PIECE"
+    monkeypatch.setattr(piece, 7)  # a piece ends in the middle of a row
     changed = EMBEDDING.copy()
     changed[[0, 3, V - 1], [0, D - 1, D // 2]] += 1
     path = write(tmp_path / "model", {**CONFIG, FLAG: True}, {E: EMBEDDING, H: changed})

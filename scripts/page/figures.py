@@ -320,7 +320,7 @@ def stops_of(
 def self_prediction(logits: np.ndarray, tokens: np.ndarray) -> str:  # [n, V], [n]
     """The share of the tokens that have the highest score after themselves."""
     itself = float((logits.argmax(axis=1) == tokens).mean())
-    return percent(itself, 0 if itself > 0.1 else 1)
+    return percent(itself, 0 if itself > 0.1 or itself == 0 else 1)
 
 
 def shades(scores: np.ndarray) -> list[list[float]]:  # [n, n]
@@ -404,6 +404,7 @@ def size_texts(matrix: float) -> dict[str, str]:
         "calculator.total": f"{CALCULATOR['total'] / 1e9:.0f}B",
         "calculator.matrix": millions(matrix),
         "calculator.share": percent(matrix / CALCULATOR["total"]),
+        "calculator.share-if-tied": percent(matrix / (CALCULATOR["total"] + matrix)),
     }
 
 

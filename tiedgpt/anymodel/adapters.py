@@ -1,8 +1,9 @@
 """What an adapter beside a model holds of its two matrices: a copy, or what is added to one."""
 
-from pathlib import Path
-
-from ..checkpoints.files import ADAPTER, ADAPTER_WEIGHTS, stored_tensors
+from ..checkpoints.beside import ADAPTER_WEIGHTS
+from ..checkpoints.files import read_weights
+from ..checkpoints.opened import Opened
+from ..checkpoints.refused import ADAPTER
 from ..errors import CheckpointError
 from .headers import AnyModel
 from .matrices import EMBEDDINGS, HEADS, IN_A_LAYER
@@ -13,16 +14,13 @@ def changed_matrices(model: AnyModel) -> list[str]:
 
     An adapter on the hub is not asked for.
     """
-    if not isinstance(model.place, Path):
-        return []
-    directory = model.place if model.place.is_dir() else model.place.parent
-    if not (directory / ADAPTER).is_file():
+    if not isinstance(model, Opened) or not model.folder.has(ADAPTER):
         return []
     names: list[str] = []
     for file in ADAPTER_WEIGHTS:
-        if (directory / file).is_file():
+        if model.folder.has(file):
             try:
-                names += [name for name, _ in stored_tensors(directory / file)]
+                names += read_weights(model.folder.path / file).tensors
             except CheckpointError:  # describe_adapter says that it cannot be read
                 return []
     changed = []

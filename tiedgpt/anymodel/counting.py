@@ -4,7 +4,7 @@ import re
 from math import prod
 from typing import Any
 
-from ..checkpoints.safetensors import FLOATS, Tensor
+from ..checkpoints.tensors import FLOATS, Tensor
 from .kinds import ModelClass, all_buffers, load_kinds, pattern
 from .matrices import SIZE, Matrices, matrix_shape
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from ..checkpoints.safetensors import FLOATS, Tensor
+from ..checkpoints.names import modules_of
+from ..checkpoints.tensors import FLOATS, Tensor
 from ..errors import Range
 from .headers import AnyModel
 from .kinds import ModelClass, pattern, value_at
@@ -18,17 +19,25 @@ from .kinds import ModelClass, pattern, value_at
 SIZE = Range(1, 2**31 - 1)
 # The names of the width of both matrices in config.json. The first one that is there holds.
 WIDTHS = ("word_embed_proj_dim", "embedding_size", "hidden_size", "n_embd", "d_model")
-# The last parts of the names of modules: transformer.wte is an embedding, lm_head is a head.
+# The last parts of the names of modules: transformer.wte is an embedding, lm_head is a head. Those
+# of GPT-2s are in checkpoints/names.py.
 EMBEDDINGS = (
+    *modules_of("wte"),
     "embed_tokens",
-    "wte",
     "word_embeddings",
     "embed_in",
     "tok_embeddings",
     "tokens_embed",
     "embeddings",
 )
-HEADS = ("lm_head", "embed_out", "output", "decoder", "output_projection", "proj_out", "head")
+HEADS = (
+    *modules_of("lm_head"),
+    "embed_out",
+    "output",
+    "decoder",
+    "output_projection",
+    "proj_out",
+)
 IN_A_LAYER = re.compile(r"(^|\.)(h|layers?|blocks?)\.\d+\.")
 # Tables of something else than tokens, or for the layers: never one of the matrices.
 OTHER_TABLE = re.compile(r"wpe|position|pos_emb|token_type|per_layer")

@@ -7,7 +7,7 @@ is None in the report: nothing is guessed.
 
 from typing import Any
 
-from ..checkpoints.safetensors import Tensor
+from ..checkpoints.tensors import Tensor
 from ..errors import CheckpointError, short_repr
 from .adapters import adapter_conflict, changed_matrices
 from .counting import count_like_llama, count_stored

@@ -106,7 +106,8 @@ def check_gradient(module: Any, batch: Any, wte: Any) -> None:
         raise AssertionError("gradient: the input matrix has requires_grad=False")
     V = len(wte)
     own, other = torch.zeros(2, V, dtype=torch.bool)  # has row v a gradient from these logits?
-    for half, ids in enumerate(two_batches(wte) if batch is None else [batch, batch]):
+    batches = two_batches(wte) if batch is None else [batch, batch]
+    for half, ids in enumerate(batches):
         logits = logits_of(module, ids, V)
         (gradient,) = gradients(contrast(logits, half), [wte])
         has_gradient = gradient.any(dim=1).cpu()
@@ -118,6 +119,15 @@ def check_gradient(module: Any, batch: Any, wte: Any) -> None:
             "gradient: nothing of it comes from the input: the input is detached, or reads another "
             "parameter"
         )
+    if batch is None:
+        tokens = torch.cat(batches).unique().cpu()
+        unread = tokens[~other[tokens]].tolist()
+        if len(unread) > 1:  # one may be the padding_idx of nn.Embedding, which has no gradient
+            raise AssertionError(
+                f"gradient: nothing of it comes from the input of {len(unread)} of {len(tokens)} "
+                f"tokens, the first is token {unread[0]}: the input is detached, or reads another "
+                "parameter"
+            )
     count = other.sum()
     if count > V / 2:
         raise ArgumentError(
@@ -137,11 +147,15 @@ def check_gradient(module: Any, batch: Any, wte: Any) -> None:
 
 
 def two_batches(wte: Any) -> list[Any]:
-    """Ids [2, 6] of a few odd tokens, then of even ones: the contrasts are of the others."""
+    """Ids [few, 6] of up to 6 odd tokens, then of even ones: the contrasts are of the others.
+
+    The tokens are spread over the vocabulary, and each is the last of one sequence.
+    """
     import torch
 
     few = max(1, min(6, len(wte) // 4))
-    even = 2 * (torch.arange(12, device=wte.device).reshape(2, 6) % few)
+    places = (torch.arange(few)[:, None] + torch.arange(6)).to(wte.device) % few
+    even = 2 * (places * (len(wte) // 2) // few)
     return [even + 1, even]
 
 
