@@ -28,7 +28,7 @@ PUBLISHED = json.loads((ROOT / "tests" / "goldens" / "gpt2-124M.json").read_text
 NUMBER = re.compile(r"-?\d+\.\d*")
 PAGES = ["README.md", "scripts/README.md", "scripts/lecture.md", "scripts/exercises.md"]
 PAGES += [f"scripts/tying_results/{name}.md" for name in ("README", "claims", "floor")]
-PAGES += [".github/CONTRIBUTING.md", "scripts/ports.md", "scripts/head.md"]
+PAGES += [".github/CONTRIBUTING.md", "scripts/ports.md", "scripts/head.md", "scripts/ties.md"]
 # The commands after a prompt, without a `cat FILE |` before them and a comment after them
 COMMANDS = re.findall(r"^\$ (?:cat \S+ \| )?(tiedgpt .*?)(?: +#.*)?$", README, re.M)
 

@@ -11,7 +11,7 @@ from typing import Any
 from ..checkpoints.download import Repository, is_offline
 from ..checkpoints.files import check_weight_map
 from ..checkpoints.folder import CONFIG
-from ..checkpoints.json_files import MAX_TEXT, parse_json
+from ..checkpoints.json_files import JSON_OF_PYTHON, MAX_TEXT, parse_json
 from ..checkpoints.opened import Opened
 from ..checkpoints.places import INDEX, SHIPPED, check_name, discard_note, find_here
 from ..checkpoints.refused import WEIGHTS
@@ -137,7 +137,7 @@ def fetch_json(repository: Repository, file: str) -> dict[str, Any] | None:
     name = f"{repository.label}/{file}"
     if size > MAX_TEXT:
         raise CheckpointError(f"{name}: {size} bytes; expected at most {MAX_TEXT}")
-    return parse_json(content, name)
+    return parse_json(content, name, JSON_OF_PYTHON)
 
 
 def fetch_header(repository: Repository, file: str) -> dict[str, Tensor] | None:

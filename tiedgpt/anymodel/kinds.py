@@ -141,6 +141,14 @@ def usual_names() -> frozenset[frozenset[str]]:
 
 
 @cache
+def nested_names() -> frozenset[str]:
+    """The names of the configurations inside of a config.json that have the flag in some class."""
+    classes = [entry for kind in load_kinds()["kinds"].values() for entry in kind.values()]
+    places = {place for entry in classes for place in entry["places"]}
+    return frozenset(place.partition(".")[0] for place in places if place)
+
+
+@cache
 def all_buffers() -> frozenset[str]:
     """The names of the buffers of all classes, N for a number."""
     classes = [entry for kind in load_kinds()["kinds"].values() for entry in kind.values()]

@@ -116,12 +116,13 @@ def find_by_class(
     for place, name in enumerate(known.names[number]):
         parts = modules.get(name.rpartition(".")[0], [])
         by_last_name = {part.name.rpartition(".")[2]: part for part in parts}
-        found.tensors[place] = tensors.get(name) or by_last_name.get("qweight")
-        matrix = found.tensors[place]
+        quantised_parts = [part for last, part in by_last_name.items() if last in QUANTISED]
+        matrix = tensors.get(name) or next(iter(quantised_parts), None)
+        found.tensors[place] = matrix
         if matrix is None:
             continue
         of_matrices.add(matrix.name)
-        if matrix.dtype not in FLOATS or any(part in QUANTISED for part in by_last_name):
+        if matrix.dtype not in FLOATS or quantised_parts:
             found.quantised.add(matrix.name)
             of_matrices |= {part.name for part in parts}
         elif not has_size(config, known, min(place, 1), matrix):
@@ -161,8 +162,9 @@ def has_size(config: dict[str, Any], known: ModelClass, which: int, matrix: Tens
     """Whether a matrix has the size that config.json says, where it says one."""
     if len(matrix.shape) != 2 or prod(matrix.shape) == 0:
         return False
-    for size, place in zip(matrix.shape, known.sizes[which], strict=True):
-        said = value_at(config, place) if place is not None else None
+    usual = matrix_shape(config) or (None, None)
+    for axis, (size, place) in enumerate(zip(matrix.shape, known.sizes[which], strict=True)):
+        said = value_at(config, place) if place is not None else usual[axis]
         if said is not None and said != size:
             return False
     return True

@@ -16,7 +16,8 @@ from ..gpt2.tokenizer import Tokenizer
 from . import tensorflow
 from .beside import describe_adapter, generation_settings
 from .files import PICKLES, is_of_tensorflow, read_weights, weights_file
-from .folder import CONFIG, GENERATION_CONFIG, folder_of
+from .folder import CONFIG, GENERATION_CONFIG, Folder, folder_of
+from .json_files import JSON_OF_PYTHON, parse_json
 from .names import (
     HEAD,
     PREFIX,
@@ -54,6 +55,20 @@ MORE_CHAT_TEMPLATES = "additional_chat_templates/*.jinja"  # where a tokenizer h
 OPENAIS_NAMES = {"merges.txt": "vocab.bpe", "vocab.json": "encoder.json"}
 
 
+def read_said(folder: Folder, name: str) -> dict[str, Any]:
+    """What config.json holds. Raises CheckpointError for a file that is no JSON.
+
+    transformers 4 writes Infinity into the config.json of Mamba2. In that of a GPT-2 it is refused.
+    """
+    try:
+        return folder.json(name)
+    except CheckpointError:
+        said = parse_json(folder.read(name), name, JSON_OF_PYTHON)
+        if said.get("model_type", "gpt2") == "gpt2":
+            raise
+        return said
+
+
 class Opened:
     """A model on this machine: a directory, a file of weights, or a config.json by itself.
 
@@ -77,7 +92,7 @@ class Opened:
             elif path.suffix not in (".safetensors", *PICKLES):
                 raise CheckpointError(f"{path} {description or NO_CHECKPOINT}")
         # config.json as it stands; {} if there is none
-        self.said = self.folder.json(config_file) if self.folder.has(config_file) else {}
+        self.said = read_said(self.folder, config_file) if self.folder.has(config_file) else {}
         if is_of_tensorflow(path):
             hparams = self.folder.json(tensorflow.HPARAMS)
             sizes = {"vocab_size": hparams.get("n_vocab"), "n_embd": hparams.get("n_embd")}
