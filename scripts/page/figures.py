@@ -32,7 +32,7 @@ from tiedgpt.explore.pictures import MINUS, decimal, shown
 from tiedgpt.gpt2.ops import softmax
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.direct_path import asymmetry, jsd_floor, matrix_asymmetry
-from tiedgpt.study.mlps import nats_from_bigrams
+from tiedgpt.study.mlps import mlp_numbers, nats_from_bigrams
 from tiedgpt.study.paths import PATHS, top_k
 from tiedgpt.study.similarity import spearman
 
@@ -104,6 +104,7 @@ def all_parts(results: Results) -> Json:
         **cost_texts,
         **share_texts,
         **pair_of_models(models, corpus),
+        **mlps_of(models, corpus),
     }
     return {
         "texts": texts,
@@ -317,10 +318,22 @@ def stops_of(
     return stops, texts
 
 
+def mlps_of(models: dict[str, GPT2], corpus: Corpus) -> dict[str, str]:
+    """Which MLP makes the bigrams: the control of the third stop."""
+    tied, untied = (mlp_numbers(models[head], corpus) for head in ("tied", "untied"))
+    assert tied is not None
+    assert untied is not None
+    return {
+        "mlps.tied.other": decimal(tied["other_alone"] or 0.0),
+        "mlps.untied.without": decimal(untied["without_first"]),
+        "mlps.untied.model": decimal(untied["model"]),
+    }
+
+
 def self_prediction(logits: np.ndarray, tokens: np.ndarray) -> str:  # [n, V], [n]
     """The share of the tokens that have the highest score after themselves."""
     itself = float((logits.argmax(axis=1) == tokens).mean())
-    return percent(itself, 0 if itself > 0.1 else 1)
+    return percent(itself, 0 if itself > 0.1 or itself == 0 else 1)
 
 
 def shades(scores: np.ndarray) -> list[list[float]]:  # [n, n]
@@ -404,6 +417,7 @@ def size_texts(matrix: float) -> dict[str, str]:
         "calculator.total": f"{CALCULATOR['total'] / 1e9:.0f}B",
         "calculator.matrix": millions(matrix),
         "calculator.share": percent(matrix / CALCULATOR["total"]),
+        "calculator.share-if-tied": percent(matrix / (CALCULATOR["total"] + matrix)),
     }
 
 

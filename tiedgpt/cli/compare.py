@@ -51,8 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trials",
         metavar="N",
         type=options.whole_number,
-        help="try at most N known mistakes, those that take little time first (default: as many as "
-        "take some minutes)",
+        help="make at most N trials of known mistakes, alone and together, the likeliest first "
+        "(default: as many as take some minutes)",
     )
 
 
