@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # `X as X` exports X
     from .gpt2.parameters import count_parameters as count_parameters
     from .gpt2.tokenizer import Tokenizer as Tokenizer
 
-__version__ = "0.5.0"
+__version__ = "0.6.0"
 
 _MODULES = {  # a name -> the module it is imported from
     "GPT2": "gpt2.model",
