@@ -2,7 +2,7 @@
 
 CHECKS has them by number. A check calls the reader's functions through `Mine`, and raises Wrong if
 one of them is wrong. Some compare arrays (check_numbers); the others put the reader's function into
-a forward pass of a small random model, and ask `tiedgpt.compare` what is wrong with it
+a forward pass of a small random model, and look for the mistake as `tiedgpt.compare` does
 (check_in_model).
 
 For that, a function such as `heads(at)` computes an activation of the model with the reader's
@@ -21,20 +21,23 @@ Shapes: T tokens, V tokens of vocabulary, D numbers for each token, H heads of K
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from tiedgpt import GPT2, compare
-from tiedgpt.comparison.compare import distance
+from tiedgpt import GPT2
+from tiedgpt.comparison.compare import no_progress
 from tiedgpt.comparison.conventions import shape_error
-from tiedgpt.comparison.places import Place, compute_activations, kind_of
+from tiedgpt.comparison.diagnosis import diagnose
+from tiedgpt.comparison.mistakes import mistakes_in
+from tiedgpt.comparison.places import Mistake, Place, compute_activations, kind_of
+from tiedgpt.comparison.rows import Comparison, distance
 from tiedgpt.errors import did_you_mean, short_repr
-from tiedgpt.gpt2.model import causal_mask, merge_heads
-from tiedgpt.gpt2.ops import cross_entropy, layer_norm_backward, linear, softmax
+from tiedgpt.gpt2.model import causal_mask
+from tiedgpt.gpt2.ops import cross_entropy, layer_norm_backward, softmax
 from tiedgpt.gpt2.run import BLOCK_SHAPES, activation_shapes
 from tiedgpt.testing import TINY, random_model
 
@@ -47,10 +50,6 @@ NO_KNOWN_MISTAKE = "this is none of the known mistakes"
 
 class Wrong(Exception):
     """A function of the reader's is wrong. The message is one line or more."""
-
-
-class Unknown(Wrong):
-    """A function is wrong, and no known mistake gives the same numbers."""
 
 
 class Mine:
@@ -130,8 +129,7 @@ def check_numbers(
 ) -> None:
     """Compare an array with the right one. If it differs, compare it with those of known mistakes.
 
-    What is said of a mistake follows the word "yours". Raises Wrong for one of these mistakes, and
-    Unknown for another one.
+    What is said of a mistake follows the word "yours". Raises Wrong.
     """
     tolerance = 1e-5 * np.abs(right).max()
     is_wrong = distance(name, result, right) > tolerance
@@ -143,17 +141,22 @@ def check_numbers(
     for sentence, wrong in wrong_results.items():
         if distance(name, result, wrong).max() <= tolerance:
             raise Wrong(f"{wrong_number}\nyours {sentence}")
-    raise Unknown(f"{wrong_number}\n{NO_KNOWN_MISTAKE}")
+    raise Wrong(f"{wrong_number}\n{NO_KNOWN_MISTAKE}")
 
 
 def check_in_model(
-    name: str, kinds: list[str], compute: Compute, source: str | None = None, ndim: int = 2
+    name: str,
+    kinds: list[str],
+    compute: Compute,
+    source: str | None = None,
+    ndim: int = 2,
+    mistakes: Sequence[Mistake] = (),
 ) -> None:
     """Compare a forward pass that uses the reader's function `name` with one that does not.
 
     kinds: the activations that the function computes. compute: calls it for one of them, without
     the axis B. source: the kind that the function reads, if it is not the one just before. ndim:
-    the number of axes of the function's result. Raises Wrong.
+    the number of axes of the function's result. mistakes: of this exercise alone. Raises Wrong.
     """
     model = read_only_model()
     activations = activations_with(model, kinds, compute)
@@ -163,18 +166,21 @@ def check_in_model(
     for activation, array in activations.items():
         if kind_of(activation) not in hidden:
             compared[activation] = array
-    report = compare(model, compared, IDS)
-    differing = report.first  # the first activation that differs
-    if differing is None:
+    comparison = Comparison(model, IDS, compared)
+    differing = [row for row in comparison.rows(given={}, planted={}) if row.differs]
+    if not differing:
         return
+    tried = [*mistakes, *mistakes_in(model.config.n_layer)]
+    diagnosis = diagnose(comparison, tried, no_progress, most_trials=None)
 
-    assert differing.first_wrong is not None  # the index of its first wrong number
+    first = differing[0]
+    assert first.first_wrong is not None  # the index of its first wrong number
     # Drop the first axes, which the function's result lacks: B, and H if it computes a single head.
-    index = differing.first_wrong[-ndim:]
-    lines = [number_at(name, index, differing.yours, differing.expected)]
-    # The report names a mistake at each activation that it changes. Here one function makes it, so
-    # the places are left out, and each sentence is printed once.
-    for sentence in report.diagnosis:
+    index = first.first_wrong[-ndim:]
+    lines = [number_at(name, index, first.yours, first.expected)]
+    # The diagnosis names the place of a mistake. Here one function makes it, so the places are left
+    # out, and each sentence is printed once.
+    for sentence in diagnosis.sentences:
         line = without_place(sentence)
         if line not in lines:
             lines.append(line)
@@ -451,7 +457,8 @@ def check_one_head(
     W_U = mine.array("output_matrix", right.shape, parameters, tied)
     if np.array_equal(W_U, parameters[other].T):
         raise Wrong(f"{call} is the transpose of {other}")
-    check_numbers(call, W_U, right, wrong_results={})
+    reshaped = parameters[name].reshape(right.shape)
+    check_numbers(call, W_U, right, {"is reshaped, not transposed": reshaped})
     if not np.shares_memory(W_U, right):
         raise Wrong(f"{call} is a copy; expected a view")
 
@@ -463,7 +470,7 @@ PIECES = np.array([7, 1, 1, 6, 1, 5])  # the lengths of the pieces in which a te
 
 def check_cached_attention(mine: Mine) -> None:
     def out(at: Place) -> Array:
-        """The output of attention, from the reader's function, which gets one piece in a call."""
+        """The output of attention. The reader's function gets one piece in a call."""
         x = without_batch(at["attn.N.in"])
         attn = parameters_of_layer(at)["attn"]
         c_attn = attn["c_attn"]
@@ -474,28 +481,18 @@ def check_cached_attention(mine: Mine) -> None:
         for piece in np.split(x, ends[:-1]):  # np.split takes the places where to cut
             output = mine.array("cached_attention", piece.shape, piece, c_attn, c_proj, at.H, cache)
             outputs.append(output)
-        result = np.concatenate(outputs)
+        return np.concatenate(outputs)
 
-        # check_numbers raises Wrong for a known mistake with the cache, and that is the answer. It
-        # raises Unknown for a different mistake. Then the result is returned, and check_in_model
-        # compares it and looks for the mistake.
-        wrong_results = outputs_of_wrong_caches(at, c_proj)
-        with suppress(Unknown):
-            check_numbers("cached_attention", result, without_batch(at.right), wrong_results)
-        return result
-
-    check_in_model("cached_attention", ["attn.N.out"], out, source="attn.N.in")
-
-
-def outputs_of_wrong_caches(at: Place, c_proj: dict[str, Array]) -> dict[str, Array]:
-    """A mistake with a cache -> the output of attention that has it, [T, D]."""
-    outputs = {}
+    mistakes = []
     for sentence, is_visible in visible_with_wrong_caches().items():
-        scores = np.where(is_visible, at["attn.N.scores"], -np.inf)
-        heads = softmax(scores) @ at["attn.N.v"]
-        output = linear(merge_heads(heads), **c_proj)
-        outputs[sentence] = without_batch(output)
-    return outputs
+        pattern = partial(pattern_with, is_visible)
+        mistakes.append(Mistake(sentence, {"attn.N.pattern": pattern}))
+    check_in_model("cached_attention", ["attn.N.out"], out, source="attn.N.in", mistakes=mistakes)
+
+
+def pattern_with(is_visible: Array, at: Place) -> Array:
+    """The pattern if the token of a row sees that of a column where this is True, [T, T]."""
+    return softmax(np.where(is_visible, at["attn.N.scores"], -np.inf))
 
 
 def visible_with_wrong_caches() -> dict[str, Array]:

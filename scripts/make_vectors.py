@@ -3,7 +3,8 @@
     pip install -e . safetensors
     python scripts/make_vectors.py DIRECTORY
 
-The published files never change: other values get a directory v2. ports.md says what they hold.
+The published files never change: other values are in v2 (make_vectors_v2.py). ports.md says what
+they hold.
 
 What is expected is computed in float64. The parameters are made of whole numbers from the random
 generator, so they are the same bit for bit on every machine; the last digits of what is computed

@@ -8,8 +8,12 @@
     python scripts/tying_experiment.py pictures  draws the pictures of the page
     python scripts/tying_experiment.py train tinyshakespeare.txt --runs my-runs.jsonl
                              does all runs that my-runs.jsonl does not have: 15 hours of two cores
+    python scripts/tying_experiment.py tables tinyshakespeare.txt
+                             measures what tables know, over seeds, where that is missing
     python scripts/tying_experiment.py registered DIRECTORY
                              does the registered runs that are missing: 50 hours of one core
+
+    python scripts/tying_experiment.py verdicts  says which registered predictions hold
 
 `run` takes a run's row and head, as figures are named; its learning rate and its start are those
 that the pilots chose. With a registered cell and arm, such as 512-1:tied, it takes the directory of
@@ -23,7 +27,10 @@ scripts/tying_results/runs.jsonl; other commands read them if --runs names no ot
 scripts/tying/english.py has written into DIRECTORY. It appends a line for each to
 scripts/tying_results/registered.jsonl. It may be ended at any time as well.
 
-`figures` and `pictures` need `pip install -e .[tying]`.
+`tables` trains some of the models again, measures what their tables know, and appends a line for
+each to scripts/tying_results/tables.jsonl: half an hour of one core.
+
+`figures`, `pictures` and `verdicts` need `pip install -e .[tying]`.
 """
 
 import argparse
@@ -41,6 +48,7 @@ from tying.runs import ROW, ROWS, TEXT, Line, Results, Run, key_of, next_runs, p
 
 RUNS = Path(__file__).with_name("tying_results") / "runs.jsonl"
 REGISTERED = RUNS.with_name("registered.jsonl")
+TABLES = RUNS.with_name("tables.jsonl")
 WORKERS = 2
 
 
@@ -170,6 +178,20 @@ def do_registered(directory: Path, path: Path) -> None:
         print(f"{seconds:7} s  {loss} bits per byte  {json.dumps(run.as_json)}", flush=True)
 
 
+def do_tables(corpus: Path, path: Path) -> None:
+    """Train and measure the models of tables.py that are missing, one at a time."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy is imported
+    from tying import tables
+
+    text = read_text(corpus)
+    published, measured = read_lines(RUNS), read_lines(path)
+    for run in list(tables.missing_runs(published, measured)):
+        line = {"run": run.as_json, "text": TEXT, "result": tables.do_run(run, text)}
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        print(json.dumps(line), flush=True)
+
+
 def read_text(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8")
@@ -275,6 +297,9 @@ def parse() -> argparse.Namespace:
     train_parser = commands.add_parser("train", help="do all runs that are missing")
     train_parser.add_argument("text", type=Path, help="tinyshakespeare.txt")
     train_parser.add_argument("--runs", type=Path, help="the file that gets the results")
+    tables = commands.add_parser("tables", help="measure what tables know")
+    tables.add_argument("text", type=Path, help="tinyshakespeare.txt")
+    tables.add_argument("--runs", type=Path, default=TABLES)
     registered = commands.add_parser("registered", help="do the registered runs")
     registered.add_argument("directory", type=Path, help="the directory of english.py")
     registered.add_argument("--runs", type=Path, default=REGISTERED)
@@ -282,9 +307,11 @@ def parse() -> argparse.Namespace:
         ("plan", "list all runs by name"),
         ("figures", "print what was found"),
         ("pictures", "draw the pictures"),
+        ("verdicts", "say which registered predictions hold"),
     ):
         reader = commands.add_parser(name, help=text)
-        reader.add_argument("--runs", type=Path, default=RUNS)
+        runs = REGISTERED if name == "verdicts" else RUNS
+        reader.add_argument("--runs", type=Path, default=runs)
         if name == "figures":
             reader.add_argument("part", nargs="?", default="", help="a part of the names")
     worker = commands.add_parser("worker", help="do the runs of standard input, for `train`")
@@ -302,22 +329,37 @@ def act(args: argparse.Namespace) -> None:
                 f"(the published ones are in {RUNS})"
             )
         train(args.text, args.runs)
+    elif args.command == "tables":
+        do_tables(args.text, args.runs)
     elif args.command == "registered":
         do_registered(args.directory, args.runs)
     elif args.command == "worker":
         be_worker(args.text, sys.stdin)
-    elif args.command == "plan":
-        print_plan(read_lines(args.runs))
+    else:
+        show(args)
+
+
+def show(args: argparse.Namespace) -> None:
+    """The commands that train nothing."""
+    results = read_lines(args.runs)
+    if args.command == "plan":
+        print_plan(results)
     elif args.command == "figures":
         from tying.differences import all_figures
+        from tying.tables import table_figures
 
-        for name, figure in all_figures(read_lines(args.runs)).items():
+        figures = all_figures(results) | table_figures(results, read_lines(TABLES))
+        for name, figure in figures.items():
             if args.part in name:
                 print(f"{name:40} {figure}")
+    elif args.command == "verdicts":
+        from tying.verdicts import print_verdicts
+
+        print_verdicts(results)
     else:
         from tying.pictures import draw_all
 
-        draw_all(read_lines(args.runs), args.runs.parent)
+        draw_all(results, args.runs.parent)
 
 
 def main() -> int:

@@ -182,29 +182,103 @@ def test_an_arrow_is_dragged_by_mouse_and_the_best_ones_are_shown(open_article):
     page.click("#best")
     best = page.locator(".plane.tied .note b").nth(1).inner_text()
     assert page.inner_text("#tied-nats") == best
-    for _ in range(30):
-        page.locator("#untied-plane circle[tabindex]").last.press("ArrowUp")
     assert page.inner_text("#untied-nats") != "0.00"
     page.click("#solve")
     assert page.inner_text("#untied-nats") == "0.00"
+    for _ in range(9):
+        page.locator("#untied-plane circle[tabindex]").last.press("ArrowUp")
+    assert page.inner_text("#untied-nats") != "0.00"
 
 
-def test_an_arrow_is_dragged_by_touch(open_article):
-    page = open_article("#order", **PHONE)
-    handle = page.locator("#tied-plane circle[tabindex]").first
-    handle.scroll_into_view_if_needed()
-    before = page.inner_text("#tied-nats")
-    box = handle.bounding_box()
-    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+NAMES = """
+    names => names.map(name => {
+        const {left, right, top, bottom} = name.getBoundingClientRect()
+        return [left, right, top, bottom]
+    })
+"""
+
+
+@pytest.mark.parametrize(("button", "plane"), [("best", "tied"), ("solve", "untied")])
+@pytest.mark.parametrize("options", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_the_names_of_the_best_arrows_are_apart_and_in_the_picture(
+    open_article, button, plane, options
+):
+    page = open_article("#order", **options)
+    page.click(f"#{button}")
+    frame = page.locator(f"#{plane}-plane").bounding_box()
+    names = page.locator(f"#{plane}-plane text").evaluate_all(NAMES)
+    for n, (left, right, top, bottom) in enumerate(names):
+        assert frame["x"] <= left
+        assert right <= frame["x"] + frame["width"]
+        assert frame["y"] <= top
+        assert bottom <= frame["y"] + frame["height"]
+        for other_left, other_right, other_top, other_bottom in names[:n]:
+            is_beside = right <= other_left or other_right <= left
+            is_above = bottom <= other_top + 3 or other_bottom <= top + 3  # boxes have some air
+            assert is_beside or is_above
+
+
+def test_the_menu_marks_the_section_that_the_reader_is_in(open_article):
+    page = open_article(**PHONE)
+    current = page.locator("nav [aria-current]")
+    for name in ("question", "order", "cost", "compared", "question"):
+        page.evaluate("name => document.getElementById(name).scrollIntoView()", name)
+        expect(current).to_have_attribute("href", f"#{name}")
+        expect(current).to_be_in_viewport(ratio=1)
+    expect(current).to_have_count(1)
+
+
+def swipe(page, start, *places):
+    """Put a finger down at `start`, move it to each place, and lift it."""
     touch = page.context.new_cdp_session(page)
-    for kind, points in (
-        ("touchStart", [{"x": x, "y": y}]),
-        ("touchMove", [{"x": x - 40, "y": y + 60}]),
-        ("touchMove", [{"x": x - 80, "y": y + 90}]),
-        ("touchEnd", []),
-    ):
+
+    def send(kind, *points):
         touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
-    assert page.inner_text("#tied-nats") != before
+
+    send("touchStart", start)
+    for place in places:
+        send("touchMove", place)
+    send("touchEnd")
+    page.wait_for_timeout(100)  # a page that scrolls does so in the next frames
+
+
+def middle(handle):
+    box = handle.bounding_box()
+    return {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
+
+
+def shifted(place, right, down):
+    return {"x": place["x"] + right, "y": place["y"] + down}
+
+
+@pytest.mark.parametrize("plane", ["tied", "untied"])
+def test_an_arrow_is_dragged_by_touch(open_article, plane):
+    """The finger comes down beside its end, as fingers do: 20 px from it, of a handle of 44 px."""
+    page = open_article("#order", **PHONE)
+    page.evaluate("window.cancelled = 0")
+    page.evaluate("addEventListener('pointercancel', () => window.cancelled++)")
+    handle = page.locator(f"#{plane}-plane circle[tabindex]").first
+    handle.scroll_into_view_if_needed()
+    before = page.inner_text(f"#{plane}-nats")
+    scrolled = page.evaluate("scrollY")
+    end = middle(handle)
+    finger = shifted(end, right=-60, down=70)
+    swipe(page, shifted(end, right=-14, down=14), shifted(end, right=-30, down=40), finger)
+    assert middle(handle) == pytest.approx(finger, abs=1)
+    assert page.evaluate("[scrollY, window.cancelled]") == [scrolled, 0]
+    assert page.inner_text(f"#{plane}-nats") != before
+
+
+def test_a_finger_beside_the_arrows_scrolls_the_page(open_article):
+    page = open_article("#order", **PHONE)
+    plane = page.locator("#tied-plane")
+    plane.scroll_into_view_if_needed()
+    scrolled = page.evaluate("scrollY")
+    box = plane.bounding_box()
+    corner = {"x": box["x"] + 20, "y": box["y"] + box["height"] - 20}
+    steps = [shifted(corner, right=0, down=-50 * step) for step in range(1, 5)]
+    swipe(page, corner, *steps)
+    assert page.evaluate("scrollY") > scrolled + 50
 
 
 def test_everything_is_reached_with_the_keyboard(open_article):
@@ -226,7 +300,7 @@ def test_the_calculator(open_article):
     page.fill("#vocab", "50257")
     page.fill("#dim", "768")
     page.fill("#total", "163,037,184")
-    assert page.inner_text("#answer") == "38.6M numbers, 23.7 % of the untied model"
+    assert page.inner_text("#answer").startswith("38.6M numbers: 23.7 % of an untied model")
     said_of = {"1e6": "more than", "many": "Three numbers", "1e400": "Three numbers"}
     for total, said in said_of.items():
         page.fill("#total", total)

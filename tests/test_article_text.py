@@ -12,7 +12,7 @@ from support.node import run_node
 from tiedgpt.checkpoints.places import MODELS
 from tiedgpt.cli import COMMANDS
 from tiedgpt.explore import article
-from tiedgpt.explore.pictures import MINUS, all_pictures, filled
+from tiedgpt.explore.pictures import MINUS, all_pictures, filled, percent
 from tiedgpt.gpt2.ops import log_softmax
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,7 +21,7 @@ FIGURES = json.loads(article.read("figures.json"))
 TEXTS = FIGURES["texts"]
 # Numbers that are not figures: ends of scales, starts and sizes that were chosen, years, part
 # numbers, what a name has in it
-CHOSEN = {"0", "1", "1.41", "8", "95", "100", "0.02", "0.2", "64", "2026", "50"}
+CHOSEN = {"0", "1", "1.41", "3", "8", "95", "100", "0.02", "0.2", "64", "2026", "50"}
 
 
 class Section(HTMLParser):
@@ -154,6 +154,8 @@ def test_what_the_text_says_holds():
     assert number("stop.mlp0.nats") < number("stop.counts.nats") < number("stop.normed.nats")
     assert number("marks.tied.normed") < 0.1 < 1 < number("marks.untied.normed")
     assert number("marks.untied.normed") < number("marks.tied.mlp0")
+    assert number("stop.mlp0.nats") + 1 < number("mlps.tied.other")  # only the first MLP
+    assert number("mlps.untied.model") + 1 < number("mlps.untied.without")
     assert number("stop.raw.asymmetry") == 0
     assert interval("rows.tied")[1] < interval("rows.untied")[0]
     assert interval("rows.tied.others")[1] < interval("rows.tied")[1]  # it knows no more
@@ -166,6 +168,8 @@ def test_what_the_text_says_holds():
     assert interval("init.zeros")[0] > 0
     assert number("toy.untied") == 0
     assert number("toy.untied") < number("toy.tied") < number("toy.start")
+    assert number("toy.guess") == pytest.approx(number("toy.tied"), abs=0.03)  # "hardly less"
+    assert number("toy.untied") < number("toy.untied.start")  # "solve" has something to do
 
 
 def test_the_sizes_are_those_of_the_five_models():
@@ -278,8 +282,10 @@ def test_the_calculator_reads_numbers():
 @pytest.mark.parametrize(
     ("numbers", "said"),
     [
-        ((50_257, 768, 163_037_184), "38.6M numbers, 23.7 %"),
-        ((50_257, 768, 1e6), "Two tables of 38.6M numbers are more"),
+        ((50_257, 768, 163_037_184), "38.6M numbers: 23.7 % of an untied model"),
+        ((50_257, 768, 124e6), "31.1 % of an untied model of this size, 23.7 % if this"),
+        ((50_257, 768, 50e6), "38.6M numbers: 43.6 % if this is the size of the tied model."),
+        ((50_257, 768, 1e6), "One table of 38.6M numbers is more"),
         ((1e8, 1e7, 1e16), "Three numbers"),
         ((1e308, 1e308, 7e9), "Three numbers"),
         ((0.1, 0.1, 1), "Three numbers"),
@@ -292,13 +298,27 @@ def test_the_calculator_says_no_number_that_is_none(numbers, said):
     assert said in run_node(script, "page.js", "cost.js", numbers=numbers)
 
 
-def run_words(script, **values):
+def test_how_many_tokens_are_left_open():
+    script = "print(input.counts.map(shortCount))"
+    texts = {1: "1.0", 2.66: "2.7", 12.4: "12", 143.2: "143", 5.96e2: "596"}
+    assert run_words(script, "rows.js", counts=list(texts)) == list(texts.values())
+
+
+def test_a_share_that_is_not_0_is_not_written_as_0():
+    script = "print(input.shares.map(percent))"
+    texts = {0.0001: "<0.1 %", 0.0005: "0.1 %", 0.0095: "1 %", 0.99: "99 %"}
+    assert run_node(script, "page.js", shares=list(texts)) == list(texts.values())
+    assert [percent(share) for share in texts] == list(texts.values())
+
+
+def run_words(script, *others, **values):
     """What a script prints that has the functions of words.js and the `tokenizer`."""
     models = article.shipped_models()
     return run_node(
         "const tokenizer = readTokenizer(input.vocabulary, input.merges)\n" + script,
         "page.js",
         "words.js",
+        *others,
         vocabulary=models["vocabulary"],
         merges=models["merges"],
         **values,

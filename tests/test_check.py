@@ -17,10 +17,10 @@ from support.commands import answer, assert_one_error_line, output
 from support.loopback_hub import COMMIT, INDEX, NAME, WEIGHTS, Fault
 from support.loopback_hub import CONFIG as HUB_CONFIG
 
-from tiedgpt.anymodel import headers
+from tiedgpt.anymodel import headers, kinds
 from tiedgpt.anymodel.headers import open_any
 from tiedgpt.anymodel.ties import tie_report
-from tiedgpt.checkpoints import safetensors
+from tiedgpt.anymodel.words import values_of
 from tiedgpt.errors import TiedGPTError
 
 hypothesis = pytest.importorskip("hypothesis")
@@ -66,6 +66,24 @@ def bfloat16(array: np.ndarray) -> np.ndarray:
     return (array.view(np.uint32) >> 16).astype(np.uint16)
 
 
+def test_the_facts_are_whole():
+    """Each class has a rule for each version that measured it, and each word is one."""
+    content = kinds.load_kinds()
+    assert set(content["measured"]) == set(kinds.VERSIONS)
+    for kind, classes in content["kinds"].items():
+        for name in classes:
+            known = kinds.read_class(kind, name)
+            assert known.rules, name
+            assert len({len(names) for names in known.names}) == 1
+            for rules in known.rules.values():
+                tables = [table for rule in rules if rule for table in rule.values()]
+                assert tables, name
+                for state, word in (item for table in tables for item in table.items()):
+                    assert len(state) == len(known.names[0])
+                    assert word == "!" or len(values_of(word)) == len(state)
+    assert len(content["kinds"]) > 200
+
+
 # What the files hold, beside a flag
 
 STORED = {
@@ -108,7 +126,7 @@ def test_the_flag_and_the_files(tmp_path, run, flag, holds, transformers, others
 
 @pytest.mark.parametrize("flag", [True, False])
 @pytest.mark.parametrize("holds", ["embedding", "head"])
-def test_a_kind_that_transformers_never_ties_has_no_mend(tmp_path, run, flag, holds):
+def test_a_kind_that_transformers_never_ties_needs_a_copy(tmp_path, run, flag, holds):
     """No flag gives it the matrix that the files lack; to load and save it stores a random one."""
     config = {**CONFIG, "model_type": "kimi_linear", FLAG: flag}
     path = write(tmp_path / "model", config, {**STORED[holds], **LAYER})
@@ -117,7 +135,10 @@ def test_a_kind_that_transformers_never_ties_has_no_mend(tmp_path, run, flag, ho
     assert code == 1
     assert report["transformers"].startswith("random")
     assert "never ties" in report["conflict"]
-    assert report["mend"] == ""
+    assert [mend["flags"] for mend in report["mends"]] == [{}]
+    assert ".clone()" in report["mend"]
+    write(tmp_path / "model", config, {**STORED["equal"], **LAYER})
+    assert run("check", path)[0] == 0
 
 
 def test_a_class_without_a_head_needs_none_though_its_kind_is_never_tied(tmp_path, run):
@@ -140,7 +161,8 @@ def test_one_changed_number_in_the_last_row_is_another_head(tmp_path):
 
 
 def test_the_rows_of_large_matrices_are_counted_over_their_pieces(tmp_path, monkeypatch):
-    monkeypatch.setattr(safetensors, "VALUES_PER_PIECE", 7)  # a piece ends in the middle of a row
+    piece = "tiedgpt.checkpoints.tensors.VALUES_PER_PIECE"
+    monkeypatch.setattr(piece, 7)  # a piece ends in the middle of a row
     changed = EMBEDDING.copy()
     changed[[0, 3, V - 1], [0, D - 1, D // 2]] += 1
     path = write(tmp_path / "model", {**CONFIG, FLAG: True}, {E: EMBEDDING, H: changed})
@@ -183,9 +205,11 @@ def test_a_quantised_head_cannot_be_compared(tmp_path, head):
     path = write(tmp_path / "model", {**CONFIG, FLAG: True}, {E: EMBEDDING, **head})
     report = report_of(path)
     assert (report["holds"], report["transformers"]) == ("not comparable", None)
+    assert (report["others"], report["verdict"]) == ("tied", "not known")
     assert report["parameters"] is None
     write(tmp_path / "model", {**CONFIG, FLAG: False}, {E: EMBEDDING, **head})
-    assert report_of(path)["transformers"] == "untied"
+    report = report_of(path)
+    assert (report["transformers"], report["others"]) == (None, "untied")
 
 
 @pytest.mark.parametrize("head", [{}, QUANTISED["MLX"]], ids=["tied", "untied"])
@@ -268,18 +292,26 @@ def test_matrices_by_unusual_names_are_told_but_not_how_they_are_read(tmp_path, 
         ({names[0]: EMBEDDING, names[1]: EMBEDDING}, "equal"),
     ):
         path = write(tmp_path / "model", {**CONFIG, FLAG: flag}, arrays)
-        [report] = answer(run, "check", path)["models"]
+        code, out, _err = run("check", path, "--json")
+        [report] = json.loads(out)["models"]
         read = (report["usual"], report["transformers"], report["others"])
         assert (report["holds"], *read) == (holds, False, None, None)
-    assert "other names" in output(run, "check", path)
+        assert (code, report["verdict"]) == (1, "not known")
+    assert "other names" in run("check", path)[1]
 
 
 @pytest.mark.parametrize(
     ("fields", "names"),
     [
         ({}, ("embed_tokens.weight", H)),  # as the model without its head is saved
-        ({"model_type": "gpt2"}, ("wte.weight", H)),
-        ({"text_config": {"vocab_size": V}}, (f"language_model.{E}", f"language_model.{H}")),
+        ({"model_type": "gpt2", "n_embd": D}, ("wte.weight", H)),
+        (
+            {
+                "model_type": "llava",
+                "text_config": {"vocab_size": V, "hidden_size": D, FLAG: False},
+            },
+            (f"language_model.{E}", f"language_model.{H}"),
+        ),
         ({"model_type": "gpt_neox"}, ("gpt_neox.embed_in.weight", "embed_out.weight")),
     ],
 )
@@ -287,6 +319,24 @@ def test_the_usual_names_of_a_kind(tmp_path, fields, names):
     arrays = dict(zip(names, (EMBEDDING, OTHER), strict=True))
     report = report_of(write(tmp_path / "model", {**CONFIG, FLAG: False, **fields}, arrays))
     assert (report["usual"], report["transformers"]) == (True, "untied")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"vocab_size": None}, id="no size: that of the class is another one"),
+        pytest.param({"text_config": {FLAG: True, "vocab_size": 5}}, id="a nested config"),
+        pytest.param({"architectures": ["GPT2LMHeadModel"]}, id="a class of another kind"),
+        pytest.param({"tie_encoder_decoder": True}, id="another tie"),
+        pytest.param({"quantization_config": {"bits": 4}}, id="quantised"),
+    ],
+)
+def test_settings_that_were_not_measured_are_not_known(tmp_path, fields):
+    config = {**CONFIG, FLAG: True, **fields}
+    config = {name: value for name, value in config.items() if value is not None}
+    report = report_of(write(tmp_path / "model", config, STORED["embedding"]))
+    assert (report["verdict"], report["transformers"]) == ("not known", None)
+    assert report["not_measured"]
 
 
 def test_how_the_code_of_a_repository_reads_the_files_is_not_known(tmp_path):
@@ -323,8 +373,10 @@ def test_how_transformers_reads_a_kind_that_was_not_measured_is_not_known(
 def test_a_model_without_a_head_by_its_class_needs_none(tmp_path, run, name, is_conflict):
     config = {**CONFIG, FLAG: False, "architectures": [name]}
     path = write(tmp_path / "model", config, STORED["embedding"])
-    code, out, _err = run("check", path)
-    assert (code, name in out) == (int(is_conflict), not is_conflict)
+    code, out, _err = run("check", path, "--json")
+    [report] = json.loads(out)["models"]
+    assert (code, report["verdict"] == "no head") == (int(is_conflict), not is_conflict)
+    assert report["flag"]["class_without_head"] == (None if is_conflict else name)
     for architectures in ([], [3], "LlamaModel", {}):
         write(tmp_path / "model", config | {"architectures": architectures}, STORED["embedding"])
         assert run("check", path)[0] == 1
@@ -368,7 +420,11 @@ FLAGS = {  # config.json -> is it tied, and where that is said
     "default of another kind": ({"model_type": "gemma3"}, True, None),
     "unknown kind": ({"model_type": "xyz"}, None, None),
     "no kind": ({"model_type": ["llama"]}, None, None),
-    "nested, and a default": ({"model_type": "gemma3", "text_config": {FLAG: False}}, True, None),
+    "nested, and a default": (
+        {"model_type": "gemma3", "text_config": {FLAG: False}},
+        None,
+        f"text_config.{FLAG}",
+    ),
     "nested": (
         {"model_type": "xyz", "text_config": {FLAG: True}},
         True,
@@ -384,12 +440,29 @@ def test_where_the_flag_is(tmp_path, fields, tied, place):
     assert (flag["tied"], flag["place"]) == (tied, place)
 
 
-def test_two_flags_that_differ_are_a_conflict(tmp_path, run):
-    config = {**CONFIG, FLAG: False, "text_config": {FLAG: True}}
-    path = write(tmp_path / "model", config, STORED["different"])
-    code, out, _err = run("check", path)
-    assert code == 1
-    assert "text_config" in out
+def test_a_number_that_only_python_writes(tmp_path):
+    """transformers 4 writes Infinity into the config.json of Mamba2."""
+    path = write(tmp_path / "model", {**CONFIG, FLAG: True, "limit": 9}, STORED["embedding"])
+    config_file = tmp_path / "model" / "config.json"
+    config_file.write_text(config_file.read_text().replace('"limit": 9', '"limit": Infinity'))
+    assert report_of(path)["verdict"] == "tied"
+
+
+def test_two_flags_that_differ_are_a_conflict_where_programs_read_another_one(tmp_path, run):
+    """transformers 4 goes by the flag of text_config, and transformers 5 by that of the whole."""
+    text = {"vocab_size": V, "hidden_size": D, FLAG: False}
+    config = {"model_type": "gemma3", "text_config": text, FLAG: True}
+    stored = {"language_model.model.embed_tokens.weight": EMBEDDING}
+    path = write(tmp_path / "model", config, stored)
+    code, out, _err = run("check", path, "--json")
+    [report] = json.loads(out)["models"]
+    assert (code, report["verdict"]) == (1, "conflict")
+    assert (report["transformers4"], report["transformers"]) == ("random head", "tied")
+    assert report["others"] is None
+    assert report["mends"][0]["flags"] == {"": True, "text_config": True}
+    text[FLAG] = True
+    write(tmp_path / "model", config, stored)
+    assert run("check", path)[0] == 0
 
 
 @pytest.mark.parametrize("value", ["true", 1, [], None])
@@ -470,7 +543,7 @@ def test_any_config_and_header_is_told_or_refused(tmp_path_factory, shapes, conf
     for header in (None, json.dumps({E: entry}).encode()):
         if header is not None:
             (directory / WEIGHTS).write_bytes(len(header).to_bytes(8, "little") + header)
-        for command in (report_of, lambda path: open_any(path).read_tensors()):
+        for command in (report_of, lambda path: open_any(path).stored):
             with suppress(TiedGPTError):  # whose message is one line, whatever is in it
                 command(path)
 
@@ -640,20 +713,34 @@ def test_params_of_another_kind_on_the_hub(hub_server, big, run):
     assert f"{document['less_percent']:.1f}% of the untied model" in out
 
 
-def test_buffers_are_no_parameters(tmp_path, run):
-    buffers = {
+BUFFERS = {  # kind -> stored tensors that are no parameters
+    "gpt_neox": {
         "gpt_neox.layers.0.attention.bias": np.zeros((1, 1, 4, 4), np.uint8),
         "gpt_neox.layers.0.attention.masked_bias": np.zeros((), np.float32),
         "gpt_neox.layers.0.attention.rotary_emb.inv_freq": np.zeros(4, np.float32),
-        "model.layers.0.mlp.gate.e_score_correction_bias": np.zeros(4, np.float32),
+    },
+    "codegen": {
         "transformer.h.0.attn.causal_mask": np.zeros((1, 1, 4, 4), np.uint8),
         "transformer.h.1.attn.causal_mask": np.zeros((1, 1, 4, 4), np.float16),
-        "rope.freqs": np.zeros(4, np.float32),
-        "ibert.encoder.layer.0.output.LayerNorm.shift": np.zeros(1, np.float32),
-        "ibert.encoder.layer.0.output.dense.weight_integer": np.zeros((4, 4), np.float32),
-    }
-    stored = {"gpt_neox.embed_in.weight": EMBEDDING, "embed_out.weight": OTHER, **buffers}
-    path = write(tmp_path / "model", CONFIG | {"model_type": "gpt_neox"}, stored)
+    },
+    "deepseek_v3": {"model.layers.0.mlp.gate.e_score_correction_bias": np.zeros(4, np.float32)},
+    "ibert": {"ibert.encoder.layer.0.output.LayerNorm.shift": np.zeros(1, np.float32)},
+    "of Meta": {"rope.freqs": np.zeros(4, np.float32)},
+    "of no known kind": {"model.layers.0.mlp.gate.e_score_correction_bias": EMBEDDING},
+}
+MATRICES = {  # kind -> the names of its matrices, if they are not those of Llama
+    "gpt_neox": ("gpt_neox.embed_in.weight", "embed_out.weight"),
+    "codegen": ("transformer.wte.weight", H),
+    "ibert": ("ibert.embeddings.word_embeddings.weight", "lm_head.decoder.weight"),
+    "of Meta": ("tok_embeddings.weight", "output.weight"),
+}
+
+
+@pytest.mark.parametrize("kind", BUFFERS)
+def test_buffers_are_no_parameters(tmp_path, run, kind):
+    names = MATRICES.get(kind, (E, H))
+    stored = {**dict(zip(names, (EMBEDDING, OTHER), strict=True)), **BUFFERS[kind]}
+    path = write(tmp_path / "model", CONFIG | {"model_type": kind}, stored)
     document = answer(run, "params", path)
     assert (document["tied"]["total"], document["untied"]["total"]) == (V * D, 2 * V * D)
 

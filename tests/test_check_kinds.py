@@ -1,33 +1,51 @@
-"""`check` beside transformers: for each kind of causal language model, in each state of its files.
+"""`check` beside transformers: for classes of each mapping, in each state of their files.
 
-A sample of kinds is tested. `pytest -m '' --all-kinds tests/test_check_kinds.py` tests all that
-transformers can make small, in three minutes.
+A sample of classes is tested. `pytest -m '' --all-kinds tests/test_check_kinds.py` tests all that
+were measured with the version that is installed, in half an hour.
 """
 
+import itertools
+import json
 import logging
 import warnings
+from collections import Counter
 
 import pytest
 
-from tiedgpt.anymodel import counting, ties
+from tiedgpt.anymodel import counting, kinds
 from tiedgpt.anymodel.headers import open_any
-from tiedgpt.anymodel.ties import NEVER_TIED, TIED_BY_DEFAULT, UNTIED_BY_DEFAULT, tie_report
+from tiedgpt.anymodel.ties import tie_report
+from tiedgpt.anymodel.words import in_words, values_of
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
 transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed: the extra `parity`"
 )
-from support import causal_models  # noqa: E402  (it imports both)
+import measure_kinds  # noqa: E402  (of scripts/; it imports both)
 
 pytestmark = pytest.mark.slow
 
-SAMPLE = (
-    *("gpt2", "llama", "gemma3", "bert", "gpt_neox"),
-    *("mamba", "rwkv", "nemotron_h", "moshi", "prophetnet", "minimax", "deepseek_v3"),
-)
-# A buffer of this kind, a number for each expert, has the name of a parameter of afmoe.
-LONGER = "hy_v3"
-NOT_KNOWN = ("moshi", "prophetnet")  # of SAMPLE
+VERSION = transformers.__version__.split(".")[0]
+COLUMN = {"4": "transformers4", "5": "transformers"}[VERSION]
+SAMPLE = [
+    ("gpt2", "GPT2LMHeadModel"),
+    ("llama", "LlamaForCausalLM"),
+    ("gpt_neox", "GPTNeoXForCausalLM"),
+    ("mamba", "MambaForCausalLM"),
+    ("rwkv", "RwkvForCausalLM"),
+    ("nemotron_h", "NemotronHForCausalLM"),  # never tied
+    ("deepseek_v3", "DeepseekV3ForCausalLM"),
+    ("bert", "BertForMaskedLM"),
+    ("ibert", "IBertForMaskedLM"),
+    ("gemma3", "Gemma3ForConditionalGeneration"),
+    ("llava", "LlavaForConditionalGeneration"),
+    ("llava_onevision", "LlavaOnevisionForConditionalGeneration"),
+    ("t5", "T5ForConditionalGeneration"),
+    ("bart", "BartForConditionalGeneration"),
+    ("whisper", "WhisperForConditionalGeneration"),
+]
+LIKE_LLAMA = ("llama", "mistral", "phi3", "smollm3", "qwen2", "qwen3", "gemma", "gemma2")
+ALL = [(kind, name) for kind, classes in kinds.load_kinds()["kinds"].items() for name in classes]
 
 
 @pytest.fixture(autouse=True)
@@ -42,54 +60,94 @@ def quiet():
 
 
 def pytest_generate_tests(metafunc):
-    if "tested_kind" in metafunc.fixturenames:
-        takes_all = metafunc.config.getoption("--all-kinds")
-        metafunc.parametrize("tested_kind", causal_models.KINDS if takes_all else SAMPLE)
+    if "tested_class" in metafunc.fixturenames:
+        classes = ALL if metafunc.config.getoption("--all-kinds") else SAMPLE
+        metafunc.parametrize("tested_class", classes, ids="-".join)
 
 
-def small_model(kind):
-    try:
-        return causal_models.small_model(kind)
-    except Exception as error:
-        assert kind not in SAMPLE
-        pytest.skip(f"transformers cannot make a small {kind}: {error!r:.100}")
+def states_of(folder):
+    """(flags, state) of each state that is measured, and of each with two flags that differ."""
+    words = measure_kinds.some_states(len(folder.keys))
+    words = [word for word in words if word in measure_kinds.states(folder.shapes)]
+    for flags in itertools.product((None, True, False), repeat=len(folder.levels)):
+        for word in words:
+            yield flags, word
 
 
-def test_check_says_what_transformers_does_or_not_known(tmp_path, tested_kind):
-    model = small_model(tested_kind)
-    said = []
-    for flags, holds in causal_models.write_cases(model, tmp_path):
-        right = causal_models.reading_of_transformers(type(model), tmp_path)
-        report = tie_report(tested_kind, open_any(str(tmp_path)))
-        assert report["transformers"] in (right, None), (flags, holds, report)
-        assert report["holds"] in (holds, None)
-        if holds == "different" and report["parameters"] and tested_kind != LONGER:
-            assert report["parameters"]["untied"]["total"] == model.num_parameters()
-        if flags in causal_models.FLAGS and flags != (None, None):
-            said.append(report["transformers"])
-    if tested_kind in SAMPLE and tested_kind not in NOT_KNOWN:
-        assert None not in said
+def test_check_says_what_transformers_does_or_not_known(tmp_path, tested_class):
+    kind, class_name = tested_class
+    facts = kinds.read_class(kind, class_name)
+    if VERSION not in facts.rules:
+        pytest.skip(f"{class_name} was not measured with transformers {VERSION}")
+    model = measure_kinds.new_model(kind, class_name)
+    folder = measure_kinds.Folder(model, tmp_path)
+    said = Counter()
+    for flags, state in states_of(folder):
+        folder.write(state, flags, folder.names, ("", ""))
+        right = folder.read()
+        report = tie_report(kind, open_any(str(tmp_path)))
+        case = (flags, state, right, report)
+        assert report[COLUMN] in (in_words(right), None), case
+        said[report[COLUMN] is not None] += 1
+        assert report["mends"] == [] or report["conflict"], case
+        if report[COLUMN] == "tied" and state[1] == "b" and state[0] == "a":
+            assert "drops" in report["conflict"], case
+        if right != "!" and report["parameters"] is not None:
+            counted = [report["parameters"][head]["total"] for head in ("tied", "untied")]
+            assert folder.parameters in counted or len(state) > 2, case
+        for mend in report["mends"]:
+            folder.write(state, flags, folder.names, ("", ""))
+            apply(mend, tmp_path)
+            after = tie_report(kind, open_any(str(tmp_path)))
+            assert after["conflict"] == "", (case, mend, after)
+            kept = set(state) - {"."} if not mend["python"].count("del ") else {"a"}
+            assert set(values_of(folder.read())) == kept, (case, mend)
+    assert said[False] < said[True] / 2
 
 
-def test_the_kinds_that_are_never_tied():
-    """The classes that tie nothing, of all that transformers can make."""
-    for kind in causal_models.KINDS:
-        try:
-            with torch.device("meta"):
-                model = causal_models.new_model(kind)
-        except Exception:
-            continue
-        is_never_tied = not model._tied_weights_keys
-        assert is_never_tied == (model.config.model_type in NEVER_TIED), kind
+def apply(mend, directory):
+    """Do what a mend says."""
+    config = json.loads((directory / "config.json").read_text())
+    for place, flag in mend["flags"].items():
+        fields = config
+        for name in place.split(".") if place else ():
+            fields = fields[name]
+        fields["tie_word_embeddings"] = flag
+    (directory / "config.json").write_text(json.dumps(config))
+    exec(mend["python"].replace("DIRECTORY", str(directory)), {})
 
 
-@pytest.mark.parametrize("kind", TIED_BY_DEFAULT + UNTIED_BY_DEFAULT)
-def test_the_default_of_a_kind(kind):
-    config = transformers.CONFIG_MAPPING[kind]()
-    assert config.tie_word_embeddings == (kind in TIED_BY_DEFAULT)
+def test_parameters_of_saved_models(tmp_path, tested_class):
+    """A model that transformers saves, tied and untied: params says num_parameters()."""
+    kind, class_name = tested_class
+    facts = kinds.read_class(kind, class_name)
+    if VERSION not in facts.rules or not facts.is_counted:
+        pytest.skip(f"{class_name} was not measured with transformers {VERSION}")
+    for tied in (True, False):
+        model = measure_kinds.new_model(kind, class_name)
+        measure_kinds.set_flags(model.config, tied)
+        model.tie_weights()
+        model.save_pretrained(tmp_path / str(tied))
+        report = tie_report(kind, open_any(str(tmp_path / str(tied))))
+        counts = {report["parameters"][head]["total"] for head in ("tied", "untied")}
+        assert model.num_parameters() in counts, report
 
 
-@pytest.mark.parametrize("kind", counting.LIKE_LLAMA)
+@pytest.mark.parametrize(("kind", "class_name"), SAMPLE, ids=[kind for kind, _ in SAMPLE])
+def test_the_file_says_what_is_installed(kind, class_name):
+    """The names, the shapes' places, the defaults and the buffers, measured again."""
+    content = kinds.load_kinds()
+    if content["measured"][VERSION]["transformers"] != transformers.__version__:
+        pytest.skip(f"the file was measured with {content['measured'][VERSION]['transformers']}")
+    again = measure_kinds.measure(kind, class_name, [], only_names=True)
+    facts = kinds.read_class(kind, class_name)
+    assert tuple(again["names"]) in facts.names
+    assert [".".join(level) for level in again["levels"]] == list(facts.places)
+    assert set(again["buffers"]) <= facts.buffers
+    assert again["counts"] == facts.is_counted
+
+
+@pytest.mark.parametrize("kind", LIKE_LLAMA)
 @pytest.mark.parametrize(
     "fields",
     [
@@ -103,21 +161,15 @@ def test_the_default_of_a_kind(kind):
     ids=str,
 )
 def test_parameters_counted_from_the_config(kind, fields):
-    model = causal_models.new_model(kind, **fields)
-    config = model.config.to_dict()
-    counts = counting.count_like_llama(config)
+    name = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]
+    config = measure_kinds.small_config(kind, **fields)
+    model = measure_kinds.model_of(config, name)
+    counts = counting.count_like_llama(model.config.to_dict())
     if counts is None:
         assert "attention_bias" in fields or "mlp_bias" in fields
         return
     assert counts["untied"]["total"] == model.num_parameters()
 
 
-def test_the_python_that_mends_a_model_with_a_head_alone(tmp_path):
-    old, new = tmp_path / "old", tmp_path / "new"
-    for flags, holds in causal_models.write_cases(small_model("llama"), old):
-        if flags[0] is True and holds == "head":
-            lines = ties.SAVE_AGAIN.replace("NEW_DIRECTORY", str(new))
-            lines = lines.replace("DIRECTORY", str(old))
-            exec(lines, {"transformers": transformers})
-    report = tie_report("new", open_any(str(new)))
-    assert (report["holds"], report["conflict"]) == ("embedding", "")
+def test_many_kinds_are_counted_from_the_config():
+    assert set(LIKE_LLAMA) < set(kinds.load_kinds()["like_llama"])

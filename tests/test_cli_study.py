@@ -17,6 +17,7 @@ import tiedgpt
 from tiedgpt import Tokenizer
 from tiedgpt.cli.messages import ProgressBar
 from tiedgpt.cli.tables import shown, value_at
+from tiedgpt.study import probe
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.reports import study_report
 
@@ -100,6 +101,19 @@ ROWS = {
     "scale: gained by one factor": "missing.scale",
     "head: gained by the best W_U": "missing.head",
     "rank: out of reach of any W_U": "missing.rank",
+    "W_E: what follows a token": "tables.W_E.successors.r2",
+    "W_E: what precedes it": "tables.W_E.predecessors.r2",
+    "W_U: what follows a token": "tables.W_U.successors.r2",
+    "W_U: what precedes it": "tables.W_U.predecessors.r2",
+    "its count alone: what follows": "tables.counts.successors.r2",
+    "its count alone: what precedes": "tables.counts.predecessors.r2",
+    "random rows: what follows": "tables.random.successors.r2",
+    "no MLP: the path normed": "mlps.table",
+    "the first MLP alone": "mlps.first_alone",
+    "the best other MLP alone": "mlps.other_alone",
+    "the whole model": "mlps.model",
+    "the model without its first MLP": "mlps.without_first",
+    "without another, the worst": "mlps.without_other",
     "W_E and W_U": "embeddings.in_out",
     "W_E and the tied model's W_E": "embeddings.in_tied",
     "W_U and the tied model's W_E": "embeddings.out_tied",
@@ -111,6 +125,8 @@ ROWS = {
 
 def test_study_table_has_the_values_of_the_json(run, checkpoint, untied, text_file, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")  # each row is one line
+    monkeypatch.setattr(probe, "MIN_PROBED", 10)  # the text has fewer than 100 frequent tokens
+    monkeypatch.setattr(probe, "COMPONENTS", 5)
     header, *lines = output(run, "study", checkpoint, untied, "--corpus", text_file).splitlines()
     (tied_report, untied_report), _ = study(run, checkpoint, untied, "--corpus", text_file)
     assert header.split() == [checkpoint, untied]

@@ -237,27 +237,49 @@ def test_a_client_that_sends_a_byte_now_and_then_is_left(server, monkeypatch, be
         assert closed
 
 
+@pytest.mark.parametrize(
+    "sent", [b"P", b"POST / HTTP/1.1\r\n", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"]
+)
+def test_a_client_that_is_still_sending_keeps_no_other_waiting(server, monkeypatch, sent):
+    """It has more time than the other one waits for its answer: 30 seconds."""
+    monkeypatch.setattr(server_module.Handler, "timeout", 1000)
+    with socket.create_connection(("127.0.0.1", server.server_port)) as client:
+        client.sendall(sent)
+        assert post(server.url, "next", text=TEXT)[0] == 200
+
+
+def test_what_came_while_another_was_answered_is_not_late(server, monkeypatch):
+    monkeypatch.setattr(server_module.Handler, "timeout", 0.5)
+    monkeypatch.setitem(QUESTIONS, "lens", lambda query: time.sleep(2) or {})
+    host = f"127.0.0.1:{server.server_port}"
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=30) as client:
+        client.sendall(b"GET /")
+        assert post(server.url, "lens")[0] == 200
+        client.sendall(f"{server.secret}/lab HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        assert client.recv(100).startswith(b"HTTP/1.0 200")
+
+
 @pytest.mark.parametrize(("rate", "is_read"), [(SLOWEST_LINE, True), (SLOWEST_LINE // 10, False)])
 def test_a_request_of_a_slow_line_is_read_and_one_that_trickles_is_not(monkeypatch, rate, is_read):
     """The largest body takes 8 seconds in the first case. Each piece comes within 1.3 seconds."""
+    head = f"POST / HTTP/1.1\r\nContent-Length: {MAX_BODY}\r\n\r\n".encode()
+    request_bytes = io.BytesIO(head + bytes(MAX_BODY))
 
     class Client:
         now = 0.0
 
-        def recv_into(self, buffer):
-            size = min(1024, len(buffer))
-            self.now += size / rate
-            buffer[:size] = bytes(size)
-            return size
+        def recv(self, size):
+            self.now += 1024 / rate
+            return request_bytes.read(1024)
 
     client = Client()
     monkeypatch.setattr(server_module.time, "monotonic", lambda: client.now)
-    incoming = io.BufferedReader(server_module.Incoming(client, seconds=5))
-    if is_read:
-        assert len(incoming.read(MAX_BODY)) == MAX_BODY
-    else:
-        with pytest.raises(TimeoutError):
-            incoming.read(MAX_BODY)
+    incoming = server_module.Incoming(client, seconds=5)
+    is_whole = False
+    while not is_whole and not incoming.is_late():
+        is_whole = incoming.read()
+    assert is_whole == is_read
+    assert (len(incoming.received) == len(head) + MAX_BODY) == is_read
 
 
 def test_a_slow_client_that_keeps_sending_and_reading_is_answered(server, monkeypatch):

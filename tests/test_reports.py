@@ -14,7 +14,16 @@ from support.models import CONFIG, random_model
 from tiedgpt import Tokenizer, score
 from tiedgpt.evaluation import predicted_places
 from tiedgpt.gpt2.ops import log_softmax
-from tiedgpt.study import bigrams, direct_path, gradients, reports, similarity, solved, weighted
+from tiedgpt.study import (
+    bigrams,
+    direct_path,
+    gradients,
+    mlps,
+    reports,
+    similarity,
+    solved,
+    weighted,
+)
 from tiedgpt.study.attribution import ablation, attribute
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.paths import PATHS
@@ -238,6 +247,8 @@ def test_study_has_what_the_library_measures(model):
     assert report["bigrams"] == paths
     assert report["missing"] == solved.missing(paths)
     assert report["gains"] == weighted.gains(model, CORPUS, PATHS)
+    assert report["tables"] is None  # there are 12 frequent tokens, too few
+    assert report["mlps"] == mlps.mlp_numbers(model, CORPUS)
     assert report["loss"] == reports.losses(model, CORPUS.ids)
     assert report["gradients"] == gradients.gradients(model, end).lengths_and_cosine()
 
@@ -252,7 +263,7 @@ def test_study_without_a_corpus(model):
     report, _ = study(model)
     assert report["direct_path"] == direct_path.direct_path(model)
     assert report["embeddings"] == similarity.embeddings(model)
-    for name in ["corpus", "bigrams", "gains", "missing", "loss", "gradients"]:
+    for name in ["corpus", "bigrams", "gains", "missing", "tables", "mlps", "loss", "gradients"]:
         assert report[name] is None
 
 

@@ -72,6 +72,11 @@ def write_models(folder: Path) -> None:
         given = {kind: tape[kind] for kind in ("embed", "attn.0.scores", "resid_mid.0", "logits")}
         np.savez(folder / f"{name}.npz", ids=ids, **given)
         np.savez(folder / "no-ids.npz", **given)
+    greedy = list(tiedgpt.generate(tied, [1, 2, 3], 5, greedy=True))
+    for name, ids in (("tokens", greedy), ("other-tokens", [*greedy[:-1], 0])):
+        document = {"prompt_ids": [1, 2, 3], "ids": ids}
+        (folder / f"{name}.json").write_text(json.dumps(document))
+    (folder / "answers.json").write_text('{"encode/split/1": [1]}')
 
 
 def write_damaged_models(folder: Path) -> None:

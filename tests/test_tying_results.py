@@ -18,8 +18,15 @@ import tying_experiment
 from scipy import stats
 from tying import differences, pictures, runs
 from tying.differences import RESULTS, Figure, all_figures
+from tying.tables import table_figures
 
+import tiedgpt
 from tiedgpt import cli
+from tiedgpt.study.corpus import Corpus
+from tiedgpt.study.mlps import mlp_numbers
+from tiedgpt.study.probe import knowledge
+
+WEIGHTS = Path(__file__).resolve().parents[1] / "weights"
 
 PAGES = [RESULTS / "README.md", RESULTS / "claims.md"]
 NUMBER = r"(-?\d+\.\d+)"
@@ -35,8 +42,14 @@ CHOSEN |= {"0.001", "0.0005", "0.9", "0.99", "1.0"}  # rates, AdamW, clipping
 CHOSEN |= {"3.1", "3.2", "0.1", "0.014", "0.028"}  # Llamas; ln V / D, and twice that
 # What others have found, and the sizes of their models
 OF_OTHERS = {"3.874", "3.692", "0.019", "0.2", "1.2", "1.5"}
-# What a test below computes
-COMPUTED = {"0.10", "0.007", "1.6", "1.7", "2.3"}
+# What tests below compute
+COMPUTED = {"0.10", "0.08", "0.20", "0.007", "1.6", "1.7", "2.3"}
+OF_THE_PAIR = {
+    "tied": {"W_E": ("0.61", "0.74"), "normed": "3.58", "model": "0.56"},
+    "untied": {"W_E": ("0.70", "0.32"), "W_U": ("0.19", "0.75"), "normed": "1.72", "model": "0.54"},
+}
+PAIR_MLPS = {"0.85", "3.13", "3.08", "0.68", "0.77", "2.56"}
+PAIR_BOUNDS = {"0.02", "0.03", "0.06"}
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +59,11 @@ def results() -> runs.Results:
 
 @pytest.fixture(scope="module")
 def figures(results) -> dict[str, Figure]:
-    return all_figures(results)
+    return all_figures(results) | table_figures(results, measured())
+
+
+def measured() -> runs.Results:
+    return tying_experiment.read_lines(tying_experiment.TABLES)
 
 
 def text_of(page: Path) -> str:
@@ -82,7 +99,8 @@ def test_every_number_with_decimals_is_marked(page):
     for pattern in (MARKED, r"```.*?```", r"`[^`]*`", r"\]\([^)]*\)"):
         text = re.sub(pattern, "", text)
     unmarked = re.findall(r"(?<![\d.])-?\d{1,2}\.\d+", text)
-    assert set(unmarked) <= CHOSEN | OF_OTHERS | COMPUTED
+    of_the_pair = set(re.findall(r"\d\.\d\d", str(OF_THE_PAIR))) | PAIR_MLPS | PAIR_BOUNDS
+    assert set(unmarked) <= CHOSEN | OF_OTHERS | COMPUTED | of_the_pair
 
 
 def test_figures_json_has_what_the_pages_show_and_no_more():
@@ -180,6 +198,49 @@ def test_on_a_tenth_of_the_text_a_tie_restrains_at_one_rate(results):
         for seed in (101, 102):
             pair = pairs[(*setting, seed)]
             assert pair["tied"]["loss"] < pair["untied"]["loss"]
+
+
+def test_the_figures_of_the_two_models_that_come_with_tiedgpt():
+    """Those of parts 3 and 9. A last digit may differ between processors."""
+    corpus = Corpus.read(WEIGHTS / "shakespeare-bigrams.npz")
+
+    def near(text):
+        return pytest.approx(float(text), abs=0.0101)
+
+    numbers = {}
+    for head, said in OF_THE_PAIR.items():
+        model = tiedgpt.load_model(f"shakespeare-{head}")
+        tables = knowledge(model, corpus)
+        numbers[head] = mlp_numbers(model, corpus)
+        assert numbers[head]["table"] == near(said["normed"])
+        assert numbers[head]["model"] == near(said["model"])
+        for name in ("W_E", "W_U"):
+            for thing, r2 in zip(("successors", "predecessors"), said.get(name, ()), strict=False):
+                known = tables[name][thing]
+                assert known["r2"] == near(r2)
+                assert known["high"] - 0.035 < known["r2"] < known["low"] + 0.035
+                for by_penalty in known["by_penalty"].values():
+                    assert by_penalty == pytest.approx(known["r2"], abs=0.06)
+        for control in ("random", "counts"):
+            assert max(known["r2"] for known in tables[control].values()) < 0.025
+    tied, untied = numbers["tied"], numbers["untied"]
+    assert (tied["first_alone"], tied["other_alone"]) == (near("0.85"), near("3.13"))
+    assert (tied["without_first"], tied["without_other"]) == (near("3.08"), near("0.68"))
+    assert (untied["first_alone"], untied["without_first"]) == (near("0.77"), near("2.56"))
+
+
+def test_a_tied_table_of_a_narrower_model_pays_more(figures):
+    """R2 of what follows: the untied W_E's minus that of the tied table."""
+    for width, paid in ((32, "0.20"), (64, "0.08")):
+        known = [figures[f"tables:w{width}:{head}:W_E.successors"] for head in ("untied", "tied")]
+        assert f"{known[0].mean - known[1].mean:.2f}" == paid
+        assert known[1].interval[1] < known[0].interval[0]
+
+
+def test_the_models_of_tables_jsonl_are_those_of_runs_jsonl(results):
+    """They are trained once more, so they have the same loss."""
+    for key, line in measured().items():
+        assert line["loss"] == pytest.approx(results[key]["loss"], rel=1e-4)
 
 
 def test_runs_of_one_setting_have_one_result():

@@ -22,18 +22,19 @@ import numpy as np
 from tying.differences import Figure, all_figures
 from tying.pictures import BARS
 from tying.runs import Results, Run
+from tying.tables import without_itself
 from tying.trainer import entropies
 
 import tiedgpt
 from tiedgpt import GPT2, Tokenizer, count_parameters
 from tiedgpt.checkpoints.places import MODELS, SHIPPED
 from tiedgpt.explore.pictures import MINUS, decimal, shown
-from tiedgpt.gpt2.ops import log_softmax, softmax
+from tiedgpt.gpt2.ops import softmax
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.direct_path import asymmetry, jsd_floor, matrix_asymmetry
+from tiedgpt.study.mlps import mlp_numbers, nats_from_bigrams
 from tiedgpt.study.paths import PATHS, top_k
 from tiedgpt.study.similarity import spearman
-from tiedgpt.study.solved import best_factor
 
 from .rounding import as_in_the_page
 from .three_words import three_words
@@ -103,6 +104,7 @@ def all_parts(results: Results) -> Json:
         **cost_texts,
         **share_texts,
         **pair_of_models(models, corpus),
+        **mlps_of(models, corpus),
     }
     return {
         "texts": texts,
@@ -272,13 +274,6 @@ def rows_of(
     return part, texts
 
 
-def without_itself(P: np.ndarray, tokens: np.ndarray) -> np.ndarray:  # [n, V], [n] -> [n, V]
-    """The probabilities of the next token if it is another than the token itself."""
-    others = P.copy()
-    others[np.arange(tokens.size), tokens] = 0
-    return others / others.sum(axis=1, keepdims=True)
-
-
 def effective_numbers(entropy: np.ndarray) -> list[float]:  # [n]
     """So many equally likely tokens would be as uncertain. Three digits."""
     return [float(f"{number:.3g}") for number in np.exp(entropy)]
@@ -311,7 +306,7 @@ def stops_of(
         scores = logits[:, frequent].astype(np.float64)  # [n, n]
         texts[f"stop.{name}.asymmetry"] = decimal(matrix_asymmetry(scores))
         texts[f"stop.{name}.self"] = self_prediction(logits, frequent)
-        texts[f"stop.{name}.nats"] = decimal(nats_from_bigrams(logits, corpus))
+        texts[f"stop.{name}.nats"] = decimal(nats_from_bigrams(logits, frequent, corpus))
         stops.append({"path": name, "shades": shades(path(model, shown)[:, shown])})
     # Two rows of logits that are the same after every token. A token that does not occur is in no
     # bigram, so its logit is not used, and may be 0 in place of -inf.
@@ -319,28 +314,26 @@ def stops_of(
     blind_guess = np.zeros(corpus.counts.size)
     for name, row in (("counts", token_counts), ("guess", blind_guess)):
         logits = np.tile(row, (frequent.size, 1))
-        texts[f"stop.{name}.nats"] = decimal(nats_from_bigrams(logits, corpus))
+        texts[f"stop.{name}.nats"] = decimal(nats_from_bigrams(logits, frequent, corpus))
     return stops, texts
+
+
+def mlps_of(models: dict[str, GPT2], corpus: Corpus) -> dict[str, str]:
+    """Which MLP makes the bigrams: the control of the third stop."""
+    tied, untied = (mlp_numbers(models[head], corpus) for head in ("tied", "untied"))
+    assert tied is not None
+    assert untied is not None
+    return {
+        "mlps.tied.other": decimal(tied["other_alone"] or 0.0),
+        "mlps.untied.without": decimal(untied["without_first"]),
+        "mlps.untied.model": decimal(untied["model"]),
+    }
 
 
 def self_prediction(logits: np.ndarray, tokens: np.ndarray) -> str:  # [n, V], [n]
     """The share of the tokens that have the highest score after themselves."""
     itself = float((logits.argmax(axis=1) == tokens).mean())
-    return percent(itself, 0 if itself > 0.1 else 1)
-
-
-def nats_from_bigrams(logits: np.ndarray, corpus: Corpus) -> float:  # [n, V]
-    """KL(text || path), the mean over frequent tokens, after the best single factor on the logits.
-
-    The scale of W_E W_E^T and of ln_f's output says nothing, so it is not counted against them.
-    """
-    seen = corpus.frequent(min_count=1)
-    pairs = corpus.table(corpus.frequent(), seen).astype(np.float64)
-    Q = pairs / pairs.sum(axis=1, keepdims=True)
-    scores = logits[:, seen].astype(np.float64)
-    log_p = log_softmax(best_factor(scores, Q) * scores)
-    log_q = np.log(np.where(Q > 0, Q, 1))
-    return float((Q * (log_q - log_p)).sum(axis=1).mean())
+    return percent(itself, 0 if itself > 0.1 or itself == 0 else 1)
 
 
 def shades(scores: np.ndarray) -> list[list[float]]:  # [n, n]
@@ -424,6 +417,7 @@ def size_texts(matrix: float) -> dict[str, str]:
         "calculator.total": f"{CALCULATOR['total'] / 1e9:.0f}B",
         "calculator.matrix": millions(matrix),
         "calculator.share": percent(matrix / CALCULATOR["total"]),
+        "calculator.share-if-tied": percent(matrix / (CALCULATOR["total"] + matrix)),
     }
 
 
@@ -442,5 +436,5 @@ def pair_of_models(models: dict[str, GPT2], corpus: Corpus) -> dict[str, str]:
         logits = PATHS["normed"](model, frequent)
         texts[f"{head}.asymmetry"] = decimal(asymmetry(model.W_E, model.W_U))
         texts[f"{head}.self"] = self_prediction(logits, frequent)
-        texts[f"{head}.nats"] = decimal(nats_from_bigrams(logits, corpus))
+        texts[f"{head}.nats"] = decimal(nats_from_bigrams(logits, frequent, corpus))
     return texts

@@ -20,7 +20,8 @@ from tiedgpt.study.solved import centred_log, least_squares
 WORDS = ("New", "York", "City")
 TABLE = ((0.05, 0.90, 0.05), (0.10, 0.05, 0.85), (0.60, 0.30, 0.10))
 START = ((1.0, 0.5), (0.8, 0.9), (0.3, 1.2))  # the tied arrows that the page shows first
-LARGEST = 1.8  # of a number of an arrow that can be drawn
+START_HOLLOW = ((1.1, 0.2), (0.3, 1.2), (-0.4, -1.2))  # and its first hollow arrows, not solved yet
+LARGEST = 1.2  # of a number of an arrow; longer ones come hardly nearer, and leave the picture
 STARTS = 40  # of the search for the best tied arrows
 
 
@@ -37,13 +38,16 @@ def three_words() -> tuple[dict[str, Any], dict[str, str]]:
         "tied": START,
         "best": best.round(2).tolist(),
         "E": W_E.round(2).tolist(),
+        "untied": START_HOLLOW,
         "U": W_U.T.round(2).tolist(),  # one row for each word
     }
     texts = {
         "toy.new-york": f"{100 * P[0, 1]:.0f} %",
         "toy.start": decimal(nats_from(start @ start.T, P)),
         "toy.tied": decimal(nats_from(best @ best.T, P)),
+        "toy.guess": decimal(nats_from(np.zeros_like(P), P)),
         "toy.untied": decimal(nats_from(W_E @ W_U, P)),
+        "toy.untied.start": decimal(nats_from(W_E @ np.transpose(START_HOLLOW), P)),
     }
     return part, texts
 

@@ -15,8 +15,9 @@ from .runs import HEADS, Results, start_name
 STYLES = {
     "tied": {"color": "#0072B2", "marker": "o", "linestyle": "-"},
     "untied": {"color": "#D55E00", "marker": "s", "linestyle": "--"},
-    "tables and all else at 0.02": {"color": "#D55E00", "marker": "s", "linestyle": "--"},
-    "each head at its best start": {"color": "#0072B2", "marker": "o", "linestyle": "-"},
+    # Starts, not heads: their colours are neither that of tied nor that of untied.
+    "tables and all else at 0.02": {"color": "#7F7F7F", "marker": "s", "linestyle": "--"},
+    "each head at its best start": {"color": "#000000", "marker": "o", "linestyle": "-"},
 }
 TICKS = (0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 1.0)
 STARTS = sorted((*TICKS, 0.8))

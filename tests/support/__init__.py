@@ -17,7 +17,6 @@ comparing           models to compare, and their activations
 other_gpt2          a GPT-2 written apart from tiedgpt
 wrong_gpt2s         the same GPT-2 with a wrong formula, one for each known mistake
 torch_gpt2s         GPT-2 in torch
-causal_models       small language models of every kind that transformers has
 exercise_solutions  a solution of each exercise
 wrong_solutions     a wrong solution for each mistake that has a name
 """

@@ -401,14 +401,14 @@ WRONG_GPT2S = [
         to_heads=lambda part, H: part.reshape(H, len(part), -1),
     ),
     wrong(
-        "attn.0.q: yours reshapes to heads and back without a transpose, everywhere",
-        to_heads=lambda part, H: part.reshape(H, len(part), -1),
-        join=lambda heads: heads.reshape(heads.shape[1], -1),
-    ),
-    wrong(
         "attn.0.heads: yours attends between the heads of each token, not between tokens, in every "
         "layer",
         attend=attention_between_heads,
+    ),
+    wrong(
+        "attn.0.q: yours reshapes to heads and back without a transpose, everywhere",
+        to_heads=lambda part, H: part.reshape(H, len(part), -1),
+        join=lambda heads: heads.reshape(heads.shape[1], -1),
     ),
     wrong(
         "attn.0.out: yours joins the heads without a transpose, in every layer",
@@ -517,3 +517,68 @@ UNEXPLAINED = [
         linear=nan_in_layer_1,
     ),
 ]
+
+
+# Two mistakes at once
+
+# A part of the sentence on each of the 25 likeliest mistakes. None of them has a config.
+LIKELIEST = [
+    ": yours is the exact gelu (erf), in every layer",
+    "is relu",
+    "is quick_gelu",
+    "is silu",
+    "with epsilon 1e-06",
+    "with no epsilon",
+    "with epsilon outside the root",
+    "with the unbiased variance",
+    "that does not subtract the mean",
+    "a layer norm without its bias",
+    "final: yours has no layer norm",
+    "attn.0.qkv: yours lacks the bias, everywhere",
+    "attn.0.qkv: yours lacks the bias, in every layer",
+    "attn.0.out: yours has its weight transposed",
+    "takes k, q, v for q, k, v",
+    "takes q, k and v of one head after the other",
+    "interleaves the heads",
+    "joins the heads without a transpose",
+    "by 1 / sqrt(n_embd),",
+    "by 1, not at all",
+    "has no causal mask",
+    "a token sees the next one",
+    "resid_post.0: yours lacks the residual connection",
+    "has no position embedding",
+    "counts positions from 1",
+]
+
+
+def likeliest():
+    """The wrong GPT-2s of LIKELIEST."""
+    found = []
+    for sentence in LIKELIEST:
+        [wrong_gpt2] = [
+            case for case in WRONG_GPT2S if sentence in case.diagnosis[-1] and not case.config
+        ]
+        found.append(wrong_gpt2)
+    return found
+
+
+def steps_of_both(first, second):
+    """The steps of a GPT-2 with two mistakes, or None if it cannot have both.
+
+    It has one formula for each step. But linear layers are several, so that two mistakes in
+    different ones are possible.
+    """
+    common = first.steps.keys() & second.steps.keys()
+    if not common:
+        return first.steps | second.steps
+    is_everywhere = EVERYWHERE in first.diagnosis[-1] + second.diagnosis[-1]
+    if common != {"linear"} or is_everywhere:
+        return None
+
+    def linear(x, weight, bias, name):
+        out = first.steps["linear"](x, weight, bias, name)
+        if np.array_equal(out, x @ weight + bias):
+            return second.steps["linear"](x, weight, bias, name)
+        return out
+
+    return first.steps | second.steps | {"linear": linear}

@@ -129,6 +129,35 @@ def block_without_a_residual_connection(resid, block, n_head, eps):
     return resid + right.mlp(normed, **block["mlp"])
 
 
+def block_with(mlp_in):
+    """transformer_block whose MLP reads mlp_in(resid, resid after attention, ln_1, ln_2)."""
+
+    def transformer_block(resid, block, n_head, eps):
+        def ln_1(x):
+            return right.layer_norm(x, **block["ln_1"], eps=eps)
+
+        def ln_2(x):
+            return right.layer_norm(x, **block["ln_2"], eps=eps)
+
+        middle = resid + right.attention(ln_1(resid), **block["attn"], n_head=n_head)
+        return middle + right.mlp(mlp_in(resid, middle, ln_1, ln_2), **block["mlp"])
+
+    return transformer_block
+
+
+def block_with_swapped_norms(resid, block, n_head, eps):
+    swapped = {**block, "ln_1": block["ln_2"], "ln_2": block["ln_1"]}
+    return right.transformer_block(resid, swapped, n_head, eps)
+
+
+def block_that_adds_to_the_norm(resid, block, n_head, eps):
+    """Twice, because `x = layer_norm(x)` loses what is added to."""
+    resid = right.layer_norm(resid, **block["ln_1"], eps=eps)
+    resid = resid + right.attention(resid, **block["attn"], n_head=n_head)
+    resid = right.layer_norm(resid, **block["ln_2"], eps=eps)
+    return resid + right.mlp(resid, **block["mlp"])
+
+
 # Exercise 9
 
 
@@ -284,6 +313,22 @@ WRONG_SOLUTIONS = {
             lambda x, weight, bias, eps: right.layer_norm(x, weight, bias, 1e-6),
         ),
         (
+            "yours has a layer norm with the unbiased variance",
+            lambda x, weight, bias, eps: (
+                (x - mean(x)) / np.sqrt(x.var(axis=-1, ddof=1, keepdims=True) + eps) * weight + bias
+            ),
+        ),
+        (
+            "yours has a layer norm with epsilon outside the root",
+            lambda x, weight, bias, eps: (
+                (x - mean(x)) / (x.std(axis=-1, keepdims=True) + eps) * weight + bias
+            ),
+        ),
+        (
+            "yours has a layer norm without its bias",
+            lambda x, weight, bias, eps: right.layer_norm(x, weight, 0, eps),
+        ),
+        (
             "yours has a layer norm over the whole array, not over each vector",
             lambda x, weight, bias, eps: (x - x.mean()) / np.sqrt(x.var() + eps) * weight + bias,
         ),
@@ -344,6 +389,18 @@ WRONG_SOLUTIONS = {
             "yours lacks the bias of the queries",
             lambda x, W_q, b_q, *others: right.head(x, W_q, 0, *others),
         ),
+        (
+            "yours scales the scores by n_head / n_embd, without the square root",
+            head_with(lambda scores, K: causal(scores / K)),
+        ),
+        (
+            "yours puts 0 in place of -inf under the mask",
+            head_with(lambda scores, K: causal(scores / np.sqrt(K), fill=0)),
+        ),
+        (
+            "and yours has no causal mask",
+            head_with(lambda scores, K: right.softmax(scores)),
+        ),
     ],
     (5, "attention"): [
         ("yours joins the heads without a transpose", attention_joined_without_a_transpose),
@@ -369,6 +426,16 @@ WRONG_SOLUTIONS = {
             "yours is the exact gelu (erf)",
             lambda x: 0.5 * x * (1 + np.vectorize(math.erf)(x / np.sqrt(2))),
         ),
+        ("yours is relu", lambda x: np.maximum(x, 0)),
+        ("yours is quick_gelu", lambda x: x / (1 + np.exp(-1.702 * x))),
+        (
+            "yours is gelu_new without the factor 0.5",
+            lambda x: 2 * right.gelu(x),
+        ),
+        (
+            "yours is gelu_new with 0.44715 for 0.044715",
+            lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.44715 * x**3))),
+        ),
         ("yours is nan everywhere", lambda x: x * np.nan),
         (UNKNOWN, lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**2)))),
     ],
@@ -378,6 +445,20 @@ WRONG_SOLUTIONS = {
             lambda resid, block, n_head, eps: right.transformer_block(resid, block, n_head, 1e-5),
         ),
         ("yours lacks the residual connection", block_without_a_residual_connection),
+        (
+            "yours gives the MLP the input of attention, in parallel",
+            block_with(lambda resid, middle, ln_1, ln_2: ln_2(resid)),
+        ),
+        (
+            "yours gives the MLP the output of ln_1",
+            block_with(lambda resid, middle, ln_1, ln_2: ln_1(resid)),
+        ),
+        (
+            "yours has no layer norm",
+            block_with(lambda resid, middle, ln_1, ln_2: middle),
+        ),
+        ("yours has ln_1 and ln_2 swapped", block_with_swapped_norms),
+        ("yours adds to the layer norm's output, not to its input", block_that_adds_to_the_norm),
     ],
     (8, "output_matrix"): [
         (
@@ -387,6 +468,12 @@ WRONG_SOLUTIONS = {
         (
             "output_matrix(parameters, True) is the transpose of lm_head.weight",
             lambda parameters, tied: parameters["lm_head.weight"].T,
+        ),
+        (
+            "yours is reshaped, not transposed",
+            lambda parameters, tied: parameters["wte.weight" if tied else "lm_head.weight"].reshape(
+                parameters["wte.weight"].shape[::-1]
+            ),
         ),
         (
             "output_matrix(parameters, True) is a copy; expected a view",

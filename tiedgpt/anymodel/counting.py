@@ -4,126 +4,127 @@ import re
 from math import prod
 from typing import Any
 
-from ..checkpoints.safetensors import FLOATS, Tensor
-from ..errors import Range
+from ..checkpoints.tensors import FLOATS, Tensor
+from .kinds import ModelClass, all_buffers, load_kinds, pattern
+from .matrices import SIZE, Matrices, matrix_shape
 
 Report = dict[str, Any]
 
-SIZE = Range(1, 2**31 - 1)
-# The names of the width of both matrices in config.json. The first one that is there holds.
-WIDTHS = ("word_embed_proj_dim", "embedding_size", "hidden_size", "n_embd", "d_model")
-# Stored, but no parameters: the buffers in the files of transformers 5.24, of all kinds. Ernie and
-# Laguna have parameters of the same name, in moe_statics and experts.
-BUFFER = re.compile(
-    r"(masked_bias|causal_mask|rope\.freqs|inv_freq|position_ids|layer_scalar|act_fn\.(beta|eps)"
-    r"|_integer|_scaling_factor|\.(shift|x_min|x_max)"
-    r"|(?<!moe_statics\.)(?<!experts\.)e_score_correction_bias|(gate|router)\.expert_bias"
-    r"|slope_rate|(query|key|diagonal)_decay|global_(mean|invstd))$"
-)
-CAUSAL_MASK = re.compile(r"(attn|attention)\.bias$")  # with four axes, in older files
-
-# Kinds whose layers are those of Llama -> what is different: biases of q, k and v; gains of the
-# norms of q and k; the number of norms of a layer.
-LIKE_LLAMA: dict[str, tuple[bool, bool, int]] = {
-    "llama": (False, False, 2),
-    "mistral": (False, False, 2),
-    "phi3": (False, False, 2),
-    "smollm3": (False, False, 2),
-    "qwen2": (True, False, 2),
-    "qwen3": (False, True, 2),
-    "gemma": (False, False, 2),
-    "gemma2": (False, False, 4),
-    "gemma3_text": (False, True, 4),
-}
-# Kinds in which a head has D / H numbers where config.json has no "head_dim", and in which there
-# are as many heads of k and v as of q where it does not say how many.
-HEAD_DIM_IS_OPTIONAL = ("llama", "mistral", "phi3", "smollm3", "qwen2")
-KV_HEADS_ARE_OPTIONAL = ("llama", "phi3")
+# Stored in older files, and in those of other programs, but no parameters: masks, tables of angles.
+# (What transformers stores today is measured: kinds.json.)
+OLD_BUFFER = re.compile(r"(masked_bias|causal_mask|rope\.freqs|inv_freq|position_ids)$")
+CAUSAL_MASK = re.compile(r"(attn|attention)\.bias$")  # with four axes
 
 
-def text_config(config: dict[str, Any]) -> dict[str, Any]:
-    """The fields of the language model in a model of texts and images; empty without one."""
-    nested = config.get("text_config")
-    return nested if isinstance(nested, dict) else {}
-
-
-def matrix_shape(config: dict[str, Any]) -> tuple[int, int] | None:
-    """The [V, D] of both matrices by config.json; None if it does not say."""
-    fields = config | text_config(config)
-    V: Any = fields.get("vocab_size")
-    D: Any = next((fields[name] for name in WIDTHS if fields.get(name) is not None), None)
-    if V in SIZE and D in SIZE:
-        return V, D
-    return None
-
-
-def count_stored(tensors: dict[str, Tensor], matrices: list[Tensor]) -> Report | None:
+def count_stored(
+    tensors: dict[str, Tensor], matrices: Matrices, known: ModelClass | None
+) -> Report | None:
     """The counts of a model from its tensors; None if they are not known.
 
-    matrices: the embedding, the head or both; none if that is not known. The numbers of a quantised
-    model are packed, so that shapes do not count them.
+    known: the class of the model, None if it was not measured. The numbers of a quantised model are
+    packed, so that shapes do not count them.
     """
-    if not matrices:
+    if not matrices.stored or matrices.quantised:
         return None
+    if known is not None and not known.is_counted:
+        return None
+    if matrices.name_set is None:
+        known = None
     total = 0
+    of_matrices = {matrix.name for matrix in matrices.stored}
     for name, tensor in tensors.items():
-        if BUFFER.search(name) or (CAUSAL_MASK.search(name) and len(tensor.shape) == 4):
+        if name in of_matrices or is_buffer(name, tensor, matrices, known):
+            continue
+        if known is not None and known.copies.get(name) in tensors:
             continue
         if tensor.dtype not in FLOATS:
             return None
         total += prod(tensor.shape)
-    size = prod(matrices[0].shape)
-    if len(matrices) == 2:
-        total -= size
-    return counts(total, size)
+    sizes = {prod(matrix.shape) for matrix in matrices.stored}
+    if len(sizes) > 1:  # an embedding and a head of different shapes can never be one
+        both = sum(prod(matrix.shape) for matrix in matrices.stored)
+        return counts(total + both, 0)
+    size = sizes.pop()
+    # The head is one more matrix. An encoder and a decoder may have one each, too.
+    more = max(len(matrices.stored), 2) - 1
+    return counts(total + size, more * size)
+
+
+def is_buffer(name: str, tensor: Tensor, matrices: Matrices, known: ModelClass | None) -> bool:
+    """Whether a stored tensor is no parameter."""
+    if OLD_BUFFER.search(name) or (CAUSAL_MASK.search(name) and len(tensor.shape) == 4):
+        return True
+    if known is None or matrices.name_set is None:
+        return pattern(name) in all_buffers()
+    usual, there = known.prefixes[matrices.name_set]
+    return pattern(usual + name.removeprefix(there)) in known.buffers
 
 
 def count_like_llama(config: dict[str, Any]) -> Report | None:
     """The counts of a model from its config.json; None if they are not known from it."""
     kind = config.get("model_type")
-    shape = matrix_shape(config)
-    sizes = sizes_like_llama(config)
-    if not isinstance(kind, str) or kind not in LIKE_LLAMA or shape is None or sizes is None:
+    layers = load_kinds()["like_llama"].get(kind) if isinstance(kind, str) else None
+    if layers is None:
         return None
-    qkv_biases, head_norms, norms = LIKE_LLAMA[kind]
+    return count_layers(config, layers)
+
+
+def count_layers(config: dict[str, Any], layers: dict[str, Any]) -> Report | None:
+    """The counts of a model whose layers are those of Llama but for what `layers` says.
+
+    layers: whether q, k and v have biases ("qkv_biases"), whether the heads of q and k have gains
+        ("head_norms"), and the number of "norms" of a layer. "biases" are fields of config.json
+        that add biases. "optional" are fields that may be missing. "fixed" are fields that must
+        have these values.
+    """
+    shape = matrix_shape(config)
+    sizes = sizes_like_llama(config, layers["optional"])
+    if shape is None or sizes is None:
+        return None
+    if any(config.get(name) != value for name, value in layers["fixed"].items()):
+        return None
     V, D = shape
     L, H, kv_heads, K, F = sizes
-    layer = norms * D + 3 * D * F  # gate, up and down
+    layer = layers["norms"] * D + 3 * D * F  # gate, up and down
     layer += 2 * D * H * K + 2 * D * kv_heads * K  # q and o, k and v
-    if qkv_biases:
+    if layers["qkv_biases"]:
         layer += (H + 2 * kv_heads) * K
-    if head_norms:
+    if layers["head_norms"]:
         layer += 2 * K
-    if config.get("attention_bias") is True:  # of o, too
-        layer += (H + 2 * kv_heads) * K + D
-    if config.get("mlp_bias") is True:
-        layer += 2 * F + D
-    return counts(V * D + L * layer + D, V * D)
+    for name in ("attention_bias", "mlp_bias"):
+        if config.get(name) is not True:
+            continue
+        if name not in layers["biases"]:
+            return None
+        layer += (H + 2 * kv_heads) * K + D if name == "attention_bias" else 2 * F + D
+    return counts(V * D + L * layer + D, V * D)  # + D: the final norm
 
 
-def sizes_like_llama(config: dict[str, Any]) -> tuple[int, int, int, int, int] | None:
-    """Layers, heads, heads of k and v, K and F; None if they are not all known."""
-    kind = config.get("model_type")
+def sizes_like_llama(
+    config: dict[str, Any], optional: list[str]
+) -> tuple[int, int, int, int, int] | None:
+    """Layers, heads, heads of k and v, K and F; None if they are not all known.
+
+    optional: "head_dim" if it is D / H where config.json has none, "num_key_value_heads" if there
+    are as many as heads of q.
+    """
     L: Any = config.get("num_hidden_layers")
     H: Any = config.get("num_attention_heads")
     F: Any = config.get("intermediate_size")
+    D: Any = config.get("hidden_size")
     kv_heads: Any = config.get("num_key_value_heads")
-    if kv_heads is None and kind in KV_HEADS_ARE_OPTIONAL:
+    if kv_heads is None and "num_key_value_heads" in optional:
         kv_heads = H
     K: Any = config.get("head_dim")
-    D: Any = config.get("hidden_size")
-    if K is None and kind in HEAD_DIM_IS_OPTIONAL and H in SIZE and D in SIZE:
+    if K is None and "head_dim" in optional and H in SIZE and D in SIZE:
         K = D // H
-    has_biases = config.get("attention_bias") is True or config.get("mlp_bias") is True
-    if has_biases and kind != "llama":
-        return None
     if all(size in SIZE for size in (L, H, kv_heads, K, F)):
         return L, H, kv_heads, K, F
     return None
 
 
 def counts(tied: int, matrix: int) -> Report:
-    """The parameters "tied" and "untied", their bytes, and the "difference", which is one matrix.
+    """The parameters "tied" and "untied", their bytes, and the "difference": `matrix`.
 
     >>> report = counts(tied=124_439_808, matrix=38_597_376)
     >>> report["untied"]["total"], report["more_percent"], report["less_percent"]

@@ -1,204 +1,106 @@
 """Is a language model of any kind tied? What config.json says, what the files hold, who reads what.
 
-The two matrices are found by the ends of their names, and must have the shape [V, D] that
-config.json gives. What is not clear is None in the report: nothing is guessed.
+transformers 4 and 5 were measured (kinds.py). vLLM and programs like it read one matrix if the flag
+says tied, and two if it says untied: that is their rule, which was not run. What was not measured
+is None in the report: nothing is guessed.
 """
 
-import re
-from dataclasses import dataclass
-from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..checkpoints.safetensors import FLOATS, Tensor
+from ..checkpoints.tensors import Tensor
 from ..errors import CheckpointError, short_repr
-from .counting import count_like_llama, count_stored, matrix_shape, text_config
+from .adapters import adapter_conflict, changed_matrices
+from .counting import count_like_llama, count_stored
 from .headers import AnyModel
+from .kinds import (
+    ModelClass,
+    class_without_head,
+    fields_at,
+    model_class,
+    nested_names,
+    usual_names,
+    value_at,
+)
+from .matrices import Comparison, Matrices, compare_matrices, find_matrices, matrix_shape
+from .mends import FLAG, Mend, find_mends
+from .words import by_rule, in_words, root, values_of
 
 Report = dict[str, Any]
 
-FLAG = "tie_word_embeddings"
-# The last parts of the names of modules: transformer.wte is an embedding, lm_head is a head.
-EMBEDDINGS = (
-    "embed_tokens",
-    "wte",
-    "word_embeddings",
-    "embed_in",
-    "tok_embeddings",
-    "tokens_embed",
-    "embeddings",
-)
-HEADS = ("lm_head", "embed_out", "output", "decoder", "output_projection", "proj_out", "head")
-IN_A_LAYER = re.compile(r"(^|\.)(h|layers?|blocks?)\.\d+\.")
-# Tables of something else than tokens, or for the layers: never one of the two matrices.
-OTHER_TABLE = re.compile(r"wpe|position|pos_emb|token_type|per_layer")
-
-# The modules of both matrices in the files of a kind (measured with transformers 5.24). A tensor of
-# another name is not read: one of a wrapped model, say, or one of another program.
-LLAMAS_NAMES = ("model.embed_tokens", "lm_head")  # those of most kinds
-OTHER_NAMES = {
-    **dict.fromkeys(
-        ("gpt2", "gpt_neo", "gptj", "mpt", "codegen", "gpt_bigcode", "exaone"),
-        ("transformer.wte", "lm_head"),
-    ),
-    **dict.fromkeys(("bloom", "falcon"), ("transformer.word_embeddings", "lm_head")),
-    **dict.fromkeys(
-        ("mamba", "mamba2", "falcon_mamba", "nemotron_h", "xlstm"),
-        ("backbone.embeddings", "lm_head"),
-    ),
-    "gpt_neox": ("gpt_neox.embed_in", "embed_out"),
-    "opt": ("model.decoder.embed_tokens", "lm_head"),
-    "bert": ("bert.embeddings.word_embeddings", "cls.predictions.decoder"),
-    **dict.fromkeys(
-        ("roberta", "xlm-roberta", "camembert"),
-        ("roberta.embeddings.word_embeddings", "lm_head.decoder"),
-    ),
-    "openai-gpt": ("transformer.tokens_embed", "lm_head"),
-    "rwkv": ("rwkv.embeddings", "head"),
-}
-NAMES_WITH_TEXT_CONFIG = (  # models of texts and images have one of these
-    LLAMAS_NAMES,
-    ("model.language_model.embed_tokens", "lm_head"),
-    ("model.text_model.embed_tokens", "lm_head"),
-    ("language_model.model.embed_tokens", "language_model.lm_head"),
-)
-# The ends of the names of transformers' classes that have no head, or one that predicts no tokens.
-NO_HEAD = re.compile(r"((?<!LMHead)(?<!DoubleHeads)Model|Classification|QuestionAnswering)$")
-# The parts of a module whose weight is quantised, by GPTQ and AWQ, MLX, compressed-tensors, FP8
-QUANTISED = ("qweight", "scales", "biases", "weight_packed", "weight_scale", "weight_scale_inv")
-
-# What transformers 5 takes if config.json has no flag, for some kinds (measured with 5.24).
-TIED_BY_DEFAULT = (
-    *("gpt2", "gpt_neo", "opt", "bloom", "falcon", "mpt", "gemma", "gemma2", "gemma3"),
-    *("gemma3_text", "gemma4", "gemma4_text", "cohere", "cohere2", "smollm3", "starcoder2"),
-    *("mamba", "bert", "roberta"),
-)
-UNTIED_BY_DEFAULT = (
-    *("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gpt_neox", "gptj", "phi"),
-    *("phi3", "olmo", "olmo2", "gpt_oss", "deepseek_v3", "nanochat"),
-)
-# Kinds that transformers 5 never ties, whatever config.json says (measured with 5.24).
-NEVER_TIED = (
-    *("bailing_hybrid", "bigbird_pegasus", "cpmant", "inkling_text", "inkling2_text"),
-    *("inkling2_loop_text", "kimi_linear", "mllama_text_model", "moshi", "nemotron_h"),
-    *("rembert", "xlstm"),
-)
-# Kinds with more than one embedding, of which a file may have one: what it holds is not clear.
-MORE_EMBEDDINGS = ("prophetnet",)
-
-# The kinds that were made small, saved in each state and loaded again with transformers 5.24, as
-# causal language models. How another kind is read is not known.
-MEASURED = frozenset(
-    """
-    afmoe apertus apertus1p5_text arcee aria_text axk1 axk2 bailing_hybrid bamba bart beam
-    bert bert-generation big_bird bigbird_pegasus biogpt bitnet blenderbot blenderbot-small
-    bloom camembert codegen cohere cohere2 cohere2_moe cpmant ctrl cwm data2vec-text
-    deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 diffllama doge dory electra emu3 ernie
-    ernie4_5 ernie4_5_moe exaone exaone4 exaone_moe falcon falcon_mamba flex_olmo flint fuyu
-    gemma gemma2 gemma3 gemma3_text gemma4 gemma4_text gemma4_unified gemma4_unified_assistant
-    gemma4_unified_text git glm glm4 glm4_moe glm4_moe_lite glm_moe_dsa got_ocr2 gpt-sw3 gpt2
-    gpt_bigcode gpt_neo gpt_neox gpt_neox_japanese gpt_oss gptj granite granite_swa granitemoe
-    granitemoe_swa granitemoehybrid granitemoeshared helium hrm_text hunyuan_v1_dense hy_v3
-    hy_v4 hyperclovax inkling2_loop_text inkling2_text inkling_text internlm3 iquestcoder
-    jais2 jamba jetmoe kimi_linear kolibri1 laguna lara_mini lfm2 lfm3 llama llama4
-    llama4_text longcat_flash mamba mamba2 marian mbart megatron-bert mellum mimo_v2_flash
-    minicpm3 minimax minimax_m2 minimax_m3_vl_text ministral3 mistral mixtral mllama
-    modernbert-decoder moshi moss_transcribe_diarize mpt mvp nanochat nemotron nemotron_h olmo
-    olmo2 olmo3 olmoe openai-gpt opt pegasus persimmon phi phi3 phi4_multimodal phimoe plbart
-    prophetnet qwen2 qwen2_moe qwen3 qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen3_5_text
-    qwen3_moe qwen3_next qwen4_exp qwen4_exp_text recurrent_gemma rembert roberta
-    roberta-prelayernorm roc_bert roformer rwkv sarvam_mla sarvam_moe seed_oss smollm3
-    solar_open stablelm starcoder2 trocr vaultgemma whisper xglm xlm xlm-roberta
-    xlm-roberta-xl xlnet xlstm xmod youtu zamba2
-    """.split()  # noqa: SIM905 (a list of names is longer)
-)
-
-
-class Reading(NamedTuple):
-    """What programs make of a flag and of what the files hold."""
-
-    transformers: str | None  # version 5; None if it is not known
-    others: str | None  # most other programs, which trust the flag
-    conflict: str = ""  # "" if there is none
-    mend: str = ""
-
-
-UNKNOWN = Reading(None, None)
-SAY_TIED = f'write "{FLAG}": true into config.json, unless the other matrix was lost'
-SAY_UNTIED = (
-    f'if this head was trained, write "{FLAG}": false into config.json;\n'
-    "if it is an old copy, remove it from the files"
-)
-SAVE_AGAIN = (
-    'model = transformers.AutoModelForCausalLM.from_pretrained("DIRECTORY")\n'
-    'model.save_pretrained("NEW_DIRECTORY")'
-)
-# (is it tied by the flag, what the files hold) -> how that is read
-READINGS: dict[tuple[bool | None, str | None], Reading] = {
-    (True, "embedding"): Reading("tied", "tied"),
-    (True, "head"): Reading(
-        "tied",
-        "error",
-        "the only matrix has the name of the head, and most programs look for the embedding",
-        SAVE_AGAIN,
-    ),
-    (True, "equal"): Reading("tied", "tied"),
-    (True, "different"): Reading(
-        "untied",
-        "tied",
-        "config.json says tied, and the files have another head, which most programs drop",
-        SAY_UNTIED,
-    ),
-    (True, "not comparable"): Reading(None, "tied"),
-    (False, "embedding"): Reading(
-        "random head", "error", "config.json says untied, and the files have no head", SAY_TIED
-    ),
-    (False, "head"): Reading(
-        "random embedding",
-        "error",
-        "config.json says untied, and the files have no embedding",
-        SAY_TIED,
-    ),
-    (False, "equal"): Reading("untied", "untied"),
-    (False, "different"): Reading("untied", "untied"),
-    (False, "not comparable"): Reading("untied", "untied"),
-    (None, "different"): Reading("untied", None),
+# A field of the report -> the program that it is about.
+READERS = {
+    "transformers4": "transformers 4",
+    "transformers": "transformers 5",
+    "others": "vLLM-like programs",
 }
 
 
 def tie_report(name: str, model: AnyModel) -> Report:
     """What `check` says of a model. A value is None if it is not known.
 
-    "flag" is what config.json says, "holds" what the files have: "embedding" or "head" if they have
-    one of the matrices, "equal", "different" or "not comparable" if they have both. "equal_rows" of
-    "compared_rows" are the same in both. "transformers" and "others" are "tied", "untied",
-    "random head", "random embedding" or "error"; they are not known for matrices without "usual"
-    names. Raises CheckpointError.
+    "verdict" is "tied", "untied", "conflict", "not known", or "no head" for a class that has none.
+    "flag" is what config.json says. "holds" is what the files have: "embedding" or "head" if they
+    have one of the matrices, "equal", "different" or "not comparable" if they have both.
+    "equal_rows" of "compared_rows" are the same in both. "more" are the matrices of an encoder and
+    a decoder, and "one" has the names of those that are one. "transformers4", "transformers" and
+    "others" are "tied", "untied", "random head", "random embedding", "random" or "error".
+    "not_measured" says why those of transformers are None. Raises CheckpointError.
     """
-    flag = read_flag(model.config)
-    tensors = model.read_tensors()
-    matrices = find_matrices(model.config, tensors)
-    holds, equal_rows, compared_rows = what_is_held(model, matrices)
-    is_usual = have_usual_names(model.config, matrices.stored)
-    reading = read(flag, holds if is_usual else None)
-    embedding, head = matrices.embedding, matrices.head
-    if embedding is not None and embedding.dtype not in FLOATS:
-        # It is quantised, by MLX, for example. Whether transformers can read it is not known.
-        reading = reading._replace(transformers=None)
-    return {
+    config = model.said
+    known = model_class(config)
+    flag = read_flag(config, known)
+    is_config_alone = name.endswith(".json") and not model.has_weights
+    tensors = {} if is_config_alone else model.stored
+    matrices = find_matrices(config, tensors, known)
+    compared = compare_matrices(model, matrices)
+    reason = not_measured(config, known, flag, matrices)
+    words = read(known, flag, matrices, compared, reason is None)
+    changed = changed_matrices(model)
+    problem = describe_conflict(flag, matrices, compared, words)
+    if problem and known is not None and known.is_never_tied("5"):
+        problem += f"; transformers 5 never ties {known.name}"
+    mends: list[Mend] = []
+    problem = problem or adapter_conflict(changed, flag["tied"])
+    if problem and not changed and known is not None and reason is None:
+        mends = find_mends(known, config, flag["word"], matrices, compared.state)
+    report = {
         "model": name,
+        "verdict": "",
         "flag": flag,
-        "embedding": tensor_report(embedding),
-        "head": tensor_report(head),
-        "usual": is_usual,
+        "embedding": tensor_report(matrices.embedding),
+        "head": tensor_report(matrices.head),
+        "more": [tensor_report(tensor) for tensor in matrices.tensors[2:]],
+        "usual": matrices.name_set is not None,
         "unclear": matrices.unclear,
         "tensors": len(tensors),
-        "holds": holds,
-        "equal_rows": equal_rows,
-        "compared_rows": compared_rows,
-        **reading._asdict(),
-        "wasted_bytes": wasted_bytes(embedding, head) if holds == "equal" else 0,
-        "parameters": count_stored(tensors, matrices.countable),
+        "holds": what_is_held(matrices, compared),
+        "equal_rows": compared.equal_rows,
+        "compared_rows": compared.compared_rows,
+        **{reader: in_words(words[reader]) for reader in READERS},
+        "changed_by_adapter": changed,
+        "one": names_of_one(known, matrices, words["transformers"]),
+        "not_measured": reason,
+        "conflict": problem,
+        "mend": "\n".join(mend.text for mend in mends),
+        "mends": [mend.as_report() for mend in mends],
+        "wasted_bytes": wasted_bytes(matrices, compared),
+        "parameters": count_stored(tensors, matrices, known),
     }
+    report["verdict"] = verdict(report)
+    return report
+
+
+def verdict(report: Report) -> str:
+    """The "verdict" of a report."""
+    if report["conflict"]:
+        return "conflict"
+    if report["flag"]["class_without_head"] is not None and report["holds"] == "embedding":
+        return "no head"
+    readings = {report[reader] for reader in ("transformers4", "transformers")} - {None}
+    if len(readings) == 1:
+        return str(readings.pop())
+    # Two equal matrices: a version has one of them in memory, the other both.
+    return "tied" if readings == {"tied", "untied"} else "not known"
 
 
 def size_report(name: str, model: AnyModel) -> Report:
@@ -206,232 +108,271 @@ def size_report(name: str, model: AnyModel) -> Report:
 
     Raises CheckpointError if they are not known.
     """
-    tensors = model.read_tensors(required=False)
-    matrices = find_matrices(model.config, tensors).countable
-    shape: tuple[int, ...] | None = matrix_shape(model.config)
+    config = model.said
+    known = model_class(config)
+    tensors = model.stored if model.has_weights else {}
+    shape: tuple[int, ...] | None = matrix_shape(config)
     if tensors:
+        matrices = find_matrices(config, tensors, known)
         source = "the headers of the weights"
-        numbers = count_stored(tensors, matrices)
-        shape = matrices[0].shape if matrices else None
+        numbers = count_stored(tensors, matrices, known)
+        shape = matrices.stored[0].shape if matrices.stored else None
         reason = "its two matrices are not clear, or it is quantised"
     else:
         source = "config.json"
-        numbers = count_like_llama(model.config)
+        numbers = count_like_llama(config)
         reason = "there are no weights, and config.json is not of a kind that is counted from it"
     if numbers is None:
         raise CheckpointError(f"{name}: its parameters are not known: {reason}")
-    flag = read_flag(model.config)
+    flag = read_flag(config, known)
     return {"model": name, "flag": flag, "shape": shape, "source": source, **numbers}
-
-
-def read(flag: Report, holds: str | None) -> Reading:
-    """How a flag of read_flag, and what the files hold, are read."""
-    is_never_tied = flag["kind"] in NEVER_TIED
-    # transformers goes by "outer", and other programs by "tied".
-    by_transformers = False if is_never_tied else flag["outer"]
-    reading = READINGS.get((flag["tied"], holds), UNKNOWN)
-    reading = reading._replace(
-        transformers=READINGS.get((by_transformers, holds), UNKNOWN).transformers
-    )
-    if flag["kind"] not in MEASURED:
-        reading = reading._replace(transformers=None, mend="")  # a mend was not tried either
-    if flag["class_without_head"] is not None and holds == "embedding":
-        return reading._replace(conflict="", mend="")  # no program needs a head
-    if is_never_tied and holds in ("embedding", "head"):
-        # No flag mends this. To load the model and save it would store a random matrix.
-        missing = "transformers never ties this kind, and the files lack one of the matrices"
-        return reading._replace(conflict=missing, mend="")
-    if flag["nested"] is None or flag["outer"] in (None, flag["nested"]):
-        return reading
-    # Both flags contradict each other.
-    outer_value, nested_value = ("true", "false") if flag["outer"] else ("false", "true")
-    conflict = (
-        f"text_config in config.json says {nested_value}, but the model around it says "
-        f"{outer_value}, and programs differ in the one that they go by"
-    )
-    # Some kinds are tied by either flag, so a flag is not said to be wrong.
-    return Reading(reading.transformers, None, conflict, mend="")
 
 
 # What config.json says
 
 
-def read_flag(config: dict[str, Any]) -> Report:
-    """The "kind" of the model, and whether it is "tied" by config.json.
+def read_flag(config: dict[str, Any], known: ModelClass | None) -> Report:
+    """The "kind" and "class" of the model, and whether it is "tied" by config.json.
 
-    "outer" is what transformers goes by: the flag of the whole model, or else the default of the
-    kind, None if that is not known. "nested" is the flag in text_config, None if there is none;
-    other programs go by that one, too. "place" is where "tied" is said, None for the default.
-    "class_without_head" is the class of the model, None for one that has a head. Raises
-    CheckpointError for a flag that is neither true nor false.
+    "said" has the flag of each place where config.json has one: "" is the whole, "text_config" is
+    inside of it. "word" has a letter for each place of a measured class: t, f, or - for none.
+    "tied" is None if it is not known, or if two places contradict each other. "place" is where it
+    is said, None for the default of the class. "class_without_head" is the class of the model, None
+    for one that has a head. Raises CheckpointError for a flag that is neither true nor false.
     """
     kind = config.get("model_type")
-    outer = config.get(FLAG)
-    nested = text_config(config).get(FLAG)
-    for fields in (config, text_config(config)):
-        if FLAG in fields and not isinstance(fields[FLAG], bool):
+    places = known.places if known is not None else ("", "text_config")
+    said: dict[str, bool] = {}
+    for place in dict.fromkeys((*places, "text_config")):
+        fields = fields_at(config, place)
+        if FLAG not in fields:
+            continue
+        if not isinstance(fields[FLAG], bool):
             raise CheckpointError(
                 f"config.json: {FLAG} must be true or false, got {short_repr(fields[FLAG])}"
             )
-    place = FLAG if outer is not None else None
-    if outer is None and kind in TIED_BY_DEFAULT:
-        outer = True
-    elif outer is None and kind in UNTIED_BY_DEFAULT:
-        outer = False
-    tied = outer
-    if outer is None and nested is not None:
-        tied = nested
-        place = f"text_config.{FLAG}"
+        if place in places:
+            said[place] = fields[FLAG]
+    values: set[bool | None] = set(said.values())
+    if known is not None:
+        values = {said.get(place, known.default(number)) for number, place in enumerate(places)}
+    first = next(iter(said), None)
     return {
         "kind": kind if isinstance(kind, str) else None,
-        "tied": tied,
-        "place": place,
-        "outer": outer,
-        "nested": nested,
+        "class": known.name if known is not None else None,
+        "said": said,
+        "word": "".join({True: "t", False: "f", None: "-"}[said.get(place)] for place in places),
+        "tied": values.pop() if len(values) == 1 else None,
+        "place": None if first is None else f"{first}.{FLAG}".removeprefix("."),
         "class_without_head": class_without_head(config),
     }
 
 
-def class_without_head(config: dict[str, Any]) -> str | None:
-    """The class that config.json names, if it has no head that predicts tokens.
+def not_measured(
+    config: dict[str, Any],
+    known: ModelClass | None,
+    flag: Report,
+    matrices: Matrices,
+) -> str | None:
+    """Why it is not known how transformers reads a model; None if it was measured."""
+    if flag["class_without_head"] is not None:
+        return f"{flag['class_without_head']} has no output matrix"
+    if known is None:
+        return f"{name_of_class(config)} was not measured"
+    if matrices.unclear:
+        return f"these may be the matrices: {', '.join(matrices.unclear)}"
+    if matrices.name_set is None:
+        return "the files have other names than transformers looks for"
+    if matrices.quantised:
+        return f"{', '.join(sorted(matrices.quantised))} is quantised"
+    return setting_not_measured(config, known)
 
-    >>> class_without_head({"architectures": ["MistralModel"]})
-    'MistralModel'
-    >>> class_without_head({"architectures": ["GPT2LMHeadModel"]})
-    """
-    match config.get("architectures"):
-        case [str(name), *_] if NO_HEAD.search(name):
-            return name
+
+def setting_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
+    """What config.json says beside the flags that was not measured; None if there is nothing."""
+    for name, value in config.items():
+        if is_another_tie(name, value) and known.shares.get(name, False) != value:
+            return f"{name}, with its value in config.json, was not measured"
+    for place in {place for axes in known.sizes for place in axes if place is not None}:
+        if value_at(config, place) is None:
+            return f"config.json does not say {place}"
+    for place in nested_names() - {place.partition(".")[0] for place in known.places}:
+        if fields_at(config, place):
+            return f"config.json has a {place}, which {known.name} has not"
+    for place in known.other_flags:
+        if FLAG in fields_at(config, place):
+            return f"{place}.{FLAG} in config.json was not measured"
+    if config.get("quantization_config") is not None:
+        return "config.json says that the model is quantised"
     return None
+
+
+def name_of_class(config: dict[str, Any]) -> str:
+    """The class that config.json names, or else the kind, in words."""
+    kind = config.get("model_type")
+    if not isinstance(kind, str):
+        return "a model without a model_type in a config.json"
+    match config.get("architectures"):
+        case [str(name), *_]:
+            return f"{name} of kind {kind}"
+    return f"the kind {kind}, whose class config.json does not name,"
+
+
+def is_another_tie(name: str, value: Any) -> bool:
+    """Whether a field of config.json may tie matrices, beside the flag."""
+    words = name.split("_")
+    is_about_it = any(word in ("tie", "tied", "share", "shared") for word in words)
+    return is_about_it and name != FLAG and isinstance(value, bool)
+
+
+# Who reads what
+
+
+def read(
+    known: ModelClass | None,
+    flag: Report,
+    matrices: Matrices,
+    compared: Comparison,
+    is_measured: bool,
+) -> dict[str, str | None]:
+    """A reader -> its word (kinds.py); None if it is not known."""
+    words: dict[str, str | None] = dict.fromkeys(READERS)
+    state = compared.state or matrices.presence
+    if state is None:
+        return words
+    if flag["class_without_head"] is None and has_usual_rule(known, matrices):
+        words["others"] = by_rule(flag["tied"], state)
+    if known is None or not is_measured or matrices.name_set is None or compared.state is None:
+        return words
+    for reader, version in (("transformers4", "4"), ("transformers", "5")):
+        words[reader] = known.reading(version, matrices.name_set, flag["word"], state)
+    return words
+
+
+def has_usual_rule(known: ModelClass | None, matrices: Matrices) -> bool:
+    """Whether vLLM and programs like it read such a file by their rule, as far as is known."""
+    if known is not None:
+        return known.has_usual_rule and matrices.name_set is not None
+    names = {matrix.name for matrix in matrices.stored}
+    return len(matrices.tensors) == 2 and any(names <= usual for usual in usual_names())
+
+
+def names_of_one(known: ModelClass | None, matrices: Matrices, word: str | None) -> list[list[str]]:
+    """The names of the matrices that are one for transformers 5, if there are more than two."""
+    if known is None or word is None or word == "!" or len(word) < 3:
+        return []
+    names = known.names[matrices.name_set or 0]
+    groups: dict[int, list[str]] = {}
+    for place, name in enumerate(names):
+        groups.setdefault(root(word, place), []).append(name)
+    return list(groups.values())
+
+
+# What is wrong
+
+
+def describe_conflict(
+    flag: Report, matrices: Matrices, compared: Comparison, words: dict[str, str | None]
+) -> str:
+    """What config.json and the files contradict each other in, and what each reader makes of it.
+
+    "" if there is no conflict, or none is known.
+    """
+    readings = {reader: word for reader, word in words.items() if word is not None}
+    state = compared.state or matrices.presence or ""
+    effects: dict[str, list[str]] = {}
+    for reader, word in readings.items():
+        effects.setdefault(effect(word, state, matrices), []).append(READERS[reader])
+    agree = len({values_of(word) for word in readings.values()}) == 1
+    if not readings or (set(effects) == {""} and agree):
+        return ""
+    parts = []
+    for what, readers in effects.items():
+        is_plural = len(readers) > 1 or readers == [READERS["others"]]
+        what = what or ("keeps both" if state == "ab" else "reads what is there")
+        parts.append(f"{' and '.join(readers)} {plural(what) if is_plural else what}")
+    return f"{said_and_held(flag, state)}: {'; '.join(parts)}"
+
+
+def plural(effect: str) -> str:
+    """The effect of several readers.
+
+    >>> plural("drops lm_head.weight")
+    'drop lm_head.weight'
+    """
+    verb, _, rest = effect.partition(" ")
+    return f"{verb.removesuffix('s')} {rest}" if verb != "cannot" else effect
+
+
+def effect(word: str, state: str, matrices: Matrices) -> str:
+    """What is lost when a state is read so; "" for nothing."""
+    if word == "!":
+        return "cannot read it"
+    values = values_of(word)
+    if "?" in values:
+        names = ["the embedding", "the head", *("another matrix" for _ in values[2:])]
+        random = [name for name, value in zip(names, values, strict=True) if value == "?"]
+        return f"makes {' and '.join(dict.fromkeys(random))} random"
+    lost = [
+        tensor.name
+        for letter, tensor in zip(state, matrices.tensors, strict=True)
+        if tensor is not None and letter not in values
+    ]
+    return f"drops {' and '.join(lost)}" if lost else ""
+
+
+def said_and_held(flag: Report, state: str) -> str:
+    """What config.json says, and what the files have."""
+    if len(set(flag["said"].values())) > 1:
+        said = "one flag of config.json says tied and another one untied"
+    elif flag["tied"] is None:
+        said = "config.json does not say whether the model is tied"
+    else:
+        by_default = "" if flag["place"] else ", by default,"
+        said = f"config.json says{by_default} {'tied' if flag['tied'] else 'untied'}"
+    if len(state) > 2:
+        return f"{said}, and the files hold {len(set(state) - {'.'})} different matrices"
+    held = {
+        "a.": "have no head",
+        ".a": "have no embedding",
+        "ab": "have another head",
+        "aa": "have two equal matrices",
+        "..": "have neither matrix",
+    }
+    return f"{said}, and the files {held.get(state, 'are not known')}"
 
 
 # What the files hold
 
 
-@dataclass
-class Matrices:
-    """The two matrices of a model as they are stored. None: not there, or not clear."""
-
-    embedding: Tensor | None
-    head: Tensor | None
-    has_quantised: bool  # whether one of them is
-    # The names of tensors that may be a matrix that is None. If there are some, what is stored is
-    # not known.
-    unclear: list[str]
-
-    @property
-    def countable(self) -> list[Tensor]:
-        """`stored`, if its shapes are those of the numbers in it."""
-        return [] if self.has_quantised else self.stored
-
-    @property
-    def stored(self) -> list[Tensor]:
-        """The matrices that the files have, one or two; none if that is not known."""
-        if self.unclear:
-            return []
-        return [matrix for matrix in (self.embedding, self.head) if matrix is not None]
+def what_is_held(matrices: Matrices, compared: Comparison) -> str | None:
+    """The "holds" of tie_report."""
+    if matrices.unclear or not matrices.stored:
+        return None
+    if matrices.embedding is not None and matrices.head is not None:
+        if compared.state is None:
+            return "not comparable"
+        return "equal" if compared.state[0] == compared.state[1] else "different"
+    if matrices.head is not None:
+        return "head"
+    return "embedding" if matrices.embedding is not None else None
 
 
-def have_usual_names(config: dict[str, Any], matrices: list[Tensor]) -> bool:
-    """Whether the stored matrices have the names that transformers looks for in this kind.
-
-    Of a kind whose code is in its repository, the names are not known.
-    """
-    kind = str(config.get("model_type"))
-    if "auto_map" in config and kind not in TIED_BY_DEFAULT + UNTIED_BY_DEFAULT:
-        return False
-    usual = [OTHER_NAMES.get(kind, LLAMAS_NAMES)]
-    if "model_type" not in config:
-        usual += OTHER_NAMES.values()
-    if text_config(config):
-        usual += NAMES_WITH_TEXT_CONFIG
-    modules = {matrix.name.rpartition(".")[0] for matrix in matrices}
-    for embedding, head in usual:
-        without_prefix = embedding.partition(".")[2]  # as the model without its head is saved
-        if modules <= {embedding, head} or modules <= {without_prefix, head}:
-            return True
-    return False
-
-
-def find_matrices(config: dict[str, Any], tensors: dict[str, Tensor]) -> Matrices:
-    """The two matrices, by the ends of their names and their shape."""
-    shape = matrix_shape(config) or shape_of_embedding(tensors)
-    found: dict[str, list[Tensor]] = {"embedding": [], "head": []}
-    unclear = []
-    has_quantised = False
-    for module, parts in modules_outside_layers(tensors).items():
-        weight = parts.get("weight") or next(iter(parts.values()))
-        is_quantised = weight.dtype not in FLOATS or any(part in QUANTISED for part in parts)
-        last_name = module.rpartition(".")[2]
-        if last_name in EMBEDDINGS + HEADS and (is_quantised or weight.shape == shape):
-            found["embedding" if last_name in EMBEDDINGS else "head"].append(weight)
-            has_quantised |= is_quantised
-        elif any(could_be_matrix(tensor, shape) for tensor in parts.values()):
-            unclear += [tensor.name for tensor in parts.values()]
-    for candidates in found.values():
-        if len(candidates) > 1 or config.get("model_type") in MORE_EMBEDDINGS:
-            unclear += [tensor.name for tensor in candidates]
-            candidates.clear()
-    embedding, head = (candidates[0] if candidates else None for candidates in found.values())
-    if embedding is not None and head is not None:
-        unclear = []
-    return Matrices(embedding, head, has_quantised, sorted(unclear))
-
-
-def modules_outside_layers(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """module -> part -> tensor, for all tensors but biases, and those that are never a matrix.
-
-    >>> modules_outside_layers({"transformer.wte.weight": 1, "h.0.ln_1.weight": 2, "wpe.weight": 3})
-    {'transformer.wte': {'weight': 1}}
-    """
-    modules: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        module, _, part = name.rpartition(".")
-        if part != "bias" and not IN_A_LAYER.search(name) and not OTHER_TABLE.search(name):
-            modules.setdefault(module, {})[part] = tensor
-    return modules
-
-
-def shape_of_embedding(tensors: dict[str, Tensor]) -> tuple[int, ...] | None:
-    """The shape of the only embedding of a file without config.json; None without one."""
-    names = tuple(f"{name}.weight" for name in EMBEDDINGS)
-    shapes = [tensor.shape for name, tensor in tensors.items() if name.endswith(names)]
-    if len(shapes) == 1 and len(shapes[0]) == 2 and prod(shapes[0]) > 0:
-        return shapes[0]
-    return None
-
-
-def could_be_matrix(tensor: Tensor, shape: tuple[int, ...] | None) -> bool:
-    """Whether a tensor could be one of the two matrices: V rows, or width D and more than V rows.
-
-    Either may be transposed.
-    """
-    if shape is None or len(tensor.shape) != 2:
-        return False
-    V, D = shape
-    return V in tensor.shape or (D in tensor.shape and max(tensor.shape) > V)
-
-
-def what_is_held(model: AnyModel, matrices: Matrices) -> tuple[str | None, int | None, int | None]:
-    """The "holds", "equal_rows" and "compared_rows" of tie_report."""
-    stored = matrices.stored
-    if len(stored) == 2 and matrices.has_quantised:
-        return "not comparable", None, None
-    if len(stored) == 2:
-        equal, compared = model.equal_rows(*stored)
-        return ("equal" if equal == compared else "different"), equal, compared
-    if len(stored) == 1:
-        return ("head" if matrices.embedding is None else "embedding"), None, None
-    return None, None, None
-
-
-def wasted_bytes(embedding: Tensor | None, head: Tensor | None) -> int:
-    """The bytes of an equal copy. A file of PyTorch may have one matrix under two names."""
-    if embedding is None or head is None:
+def wasted_bytes(matrices: Matrices, compared: Comparison) -> int:
+    """The bytes of equal copies. A file of PyTorch may have one matrix under two names."""
+    if compared.state is None:
         return 0
-    if (embedding.file, embedding.start) == (head.file, head.start):
-        return 0
-    return head.end - head.start
+    wasted = 0
+    places: dict[str, set[Any]] = {}
+    for letter, tensor in zip(compared.state, matrices.tensors, strict=True):
+        if tensor is None:
+            continue
+        seen = places.setdefault(letter, set())
+        place = (tensor.file, tensor.start)
+        if seen and place not in seen:
+            wasted += tensor.end - tensor.start
+        seen.add(place)
+    return wasted
 
 
 def tensor_report(tensor: Tensor | None) -> Report | None:

@@ -74,6 +74,7 @@ exit codes:
   1    compare found a difference, check a contradiction, or nothing to look at;
        documents --strict: a line has an error
   2    an error, in one line on stderr
+  3    compare --tokens found only ties that rounding breaks
   129  ended by SIGHUP (terminal closed)
   130  stopped by Ctrl-C
   141  stdout was closed, as by `| head`

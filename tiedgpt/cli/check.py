@@ -1,10 +1,11 @@
 """Say whether a language model of any kind is tied.
 
-By config.json, by the files, and as other programs read them: transformers 5, and most others,
-which go by config.json alone. No model is loaded or downloaded: of a model on the hub, config.json
-and the headers of the weights are read, and 32 rows of the two matrices if the files have both. The
-exit code is 1 if config.json and the files contradict each other, or if the files have no matrix
-whose use is known, and 2 if a model cannot be read.
+The verdict is tied, untied, conflict or not known: by config.json, by the files, and as other
+programs read them. transformers 4 and 5 were measured; of vLLM and programs like it the rule is
+known, which was not run. No model is loaded or downloaded: of a model on the hub, config.json and
+the headers of the weights are read, and 32 rows of the matrices if the files have several. The exit
+code is 0 only if each model is tied or untied for all who read it, 1 for a conflict and for what is
+not known, and 2 if a model cannot be read.
 
 examples:
   tiedgpt check my-model other-model
@@ -14,11 +15,10 @@ examples:
 import argparse
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from ..anymodel.headers import open_any
 from ..anymodel.ties import Report, tie_report
-from ..checkpoints.files import describe_adapter
+from ..checkpoints import Opened
 from ..errors import ArgumentError, TiedGPTError, one_line
 from . import options
 from .messages import print_error
@@ -27,20 +27,23 @@ from .tables import Cells, print_table, rows_of_fields
 
 FIELDS = {  # a place in the report -> the label of its row
     "flag.kind": "kind",
+    "flag.class": "class",
     "flag.said": "config.json",
     "flag.place": "where it says so",
     "embedding.name": "embedding",
     "head.name": "head",
+    "more_names": "other matrices",
     "matrix": "their shape",
     "holds": "the files hold",
     "equal_rows": "equal rows",
+    "transformers4": "transformers 4 reads",
     "transformers": "transformers 5 reads",
-    "others": "most others read",
+    "others": "vLLM-like, by rule",
     "parameters.tied.total": "parameters if tied",
     "parameters.untied.total": "parameters if untied",
     "parameters.difference": "the tie saves",
-    "more": "untied has more by",
-    "less": "tied has less by",
+    "more_percent": "untied has more by",
+    "less_percent": "tied has less by",
     "wasted_bytes": "bytes of the copy",
 }
 HELD = {
@@ -67,7 +70,7 @@ def run(args: argparse.Namespace) -> None:
     for name in args.models:
         try:
             model = open_any(name)
-            adapter = describe_adapter(model.place) if isinstance(model.place, Path) else ""
+            adapter = model.adapter if isinstance(model, Opened) else ""
             reports.append({**tie_report(name, model), "adapter": adapter or None})
         except TiedGPTError as error:
             reports.append({"model": name, "error": str(error)})
@@ -79,10 +82,10 @@ def run(args: argparse.Namespace) -> None:
         print_reports(read)
     if len(read) < len(reports):
         raise SystemExit(2)
-    # Of a config.json that was given by itself, no matrix is expected.
-    has_files = [report for report in read if not report["model"].endswith(".json")]
-    is_unknown = any(report["holds"] is None for report in has_files)
-    if is_unknown or any(report["conflict"] for report in read):
+    is_clear = [report["verdict"] in ("tied", "untied", "no head") for report in read]
+    # Of a config.json that was given by itself, nothing more can be known.
+    is_config = [report["model"].endswith(".json") for report in read]
+    if not all(clear or config for clear, config in zip(is_clear, is_config, strict=True)):
         raise SystemExit(1)
 
 
@@ -117,10 +120,13 @@ def in_words(report: Report) -> Report:
     words: Report = {
         "flag": {**flag, "said": said(flag)},
         "holds": HELD.get(report["holds"], "not known"),
+        "transformers4": report["transformers4"] or "not known",
         "transformers": report["transformers"] or "not known",
         "others": report["others"] or "not known",
         "wasted_bytes": report["wasted_bytes"] or None,
     }
+    more_names = [matrix["name"] for matrix in report["more"] if matrix is not None]
+    words["more_names"] = ", ".join(more_names) or None
     matrix = report["embedding"] or report["head"]
     if matrix is not None:
         words["matrix"] = " x ".join(f"{size:,}" for size in matrix["shape"])
@@ -132,31 +138,30 @@ def in_words(report: Report) -> Report:
     if report["holds"] == "equal" and report["wasted_bytes"] == 0:
         words["holds"] = "one, by two names"
     if report["parameters"] is not None:
-        words["more"] = f"{report['parameters']['more_percent']:.1f}%"
-        words["less"] = f"{report['parameters']['less_percent']:.1f}%"
+        words["more_percent"] = f"{report['parameters']['more_percent']:.1f}%"
+        words["less_percent"] = f"{report['parameters']['less_percent']:.1f}%"
     return report | words
 
 
 def answers(report: Report) -> Iterator[str]:
-    """An adapter; whether the model is tied; what is not clear; the conflict, and its mend."""
-    if report["adapter"] is not None:
-        yield one_line(report["adapter"])
-    is_clear = report["others"] is not None and report["transformers"] == report["others"]
-    if is_clear and not report["conflict"]:
-        yield report["others"]
+    """The verdict and what is lost; below it, what mends it; which matrices are one."""
+    verdict = report["verdict"]
     if report["tensors"] == 0:
-        yield "no tensor was read, config.json alone"
-    elif report["holds"] is None and report["unclear"]:
-        yield f"not known; these may be the matrices: {', '.join(report['unclear'])}"
-    elif report["holds"] is None:
-        yield "not known; no weights have a known name and the shape that config.json gives"
-    elif not report["usual"]:
-        yield (
-            "how it is read is not known: transformers looks for other names, or the model has its "
-            "own code"
-        )
-    elif report["holds"] == "embedding" and report["flag"]["class_without_head"] is not None:
-        yield f"config.json says {report['flag']['class_without_head']}, which has no head"
-    if report["conflict"]:
+        yield f"{verdict}: config.json alone was read, and says {said(report['flag'])}"
+    elif verdict == "no head":
+        yield f"no head: config.json says {report['flag']['class_without_head']}"
+    elif verdict == "conflict":
         lines = [f"conflict: {report['conflict']}", *report["mend"].splitlines()]
         yield "\n  ".join(lines)
+    elif verdict == "not known":
+        by_rule = ""
+        if report["others"] is not None:
+            by_rule = f"; {report['others']}, if the program goes by the flag"
+        yield f"not known: {report['not_measured']}{by_rule}"
+    else:
+        yield verdict
+    if report["adapter"]:
+        yield report["adapter"]
+    for names in report["one"]:
+        if len(names) > 1:
+            yield f"one matrix for transformers 5: {', '.join(names)}"

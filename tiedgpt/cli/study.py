@@ -15,11 +15,10 @@ import shutil
 import textwrap
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
-from pathlib import Path
 
 import numpy as np
 
-from ..checkpoints import find_model, read_config, read_tokenizer
+from ..checkpoints import Opened
 from ..checkpoints.places import SHIPPED
 from ..errors import ArgumentError, CheckpointError, TiedGPTError, TokenizerError, one_line
 from ..gpt2.config import Config
@@ -39,7 +38,7 @@ class Subject:
     """A model to study, not loaded yet."""
 
     name: str
-    path: Path
+    opened: Opened
     config: Config
     tokenizer: Tokenizer | None  # None if it has none that can be read
     vocabulary: int = -1  # a number, the same for models with the same vocabulary
@@ -111,6 +110,31 @@ GROUPS = [
         "Parts of normed's KL divergence, in nats; the head is the price of a tie.",
     ),
     Group(
+        "What does each table know of the text?",
+        {
+            "tables.W_E.successors.r2": "W_E: what follows a token",
+            "tables.W_E.predecessors.r2": "W_E: what precedes it",
+            "tables.W_U.successors.r2": "W_U: what follows a token",
+            "tables.W_U.predecessors.r2": "W_U: what precedes it",
+            "tables.counts.successors.r2": "its count alone: what follows",
+            "tables.counts.predecessors.r2": "its count alone: what precedes",
+            "tables.random.successors.r2": "random rows: what follows",
+        },
+        "R2 of a linear probe of a token's row, on tokens that fit no weight.",
+    ),
+    Group(
+        "Is it the first MLP that makes bigrams?",
+        {
+            "mlps.table": "no MLP: the path normed",
+            "mlps.first_alone": "the first MLP alone",
+            "mlps.other_alone": "the best other MLP alone",
+            "mlps.model": "the whole model",
+            "mlps.without_first": "the model without its first MLP",
+            "mlps.without_other": "without another, the worst",
+        },
+        "Nats from the bigrams, after the best factor on the logits.",
+    ),
+    Group(
         "Do the matrices agree on which tokens are similar?",
         {
             "embeddings.in_out": "W_E and W_U",
@@ -173,13 +197,13 @@ def run(args: argparse.Namespace) -> None:
 
 def find_subject(name: str) -> Subject:
     """A model that is not loaded yet. A note says what a missing tokenizer means."""
-    _, path = find_model(name, note)
-    config = read_config(path)
+    opened = models.open_model(name)
+    config = opened.config  # first: a file that is no checkpoint has no tokenizer either
     try:
-        return Subject(name, path, config, read_tokenizer(path, config))
+        return Subject(name, opened, config, opened.tokenizer)
     except (CheckpointError, TokenizerError) as error:
         note(f"{error}; {name} is not measured on the corpus or compared with other models")
-        return Subject(name, path, config, None)
+        return Subject(name, opened, config, tokenizer=None)
 
 
 def number_vocabularies(subjects: list[Subject]) -> None:
@@ -254,7 +278,7 @@ def measure_all(subjects: list[Subject], corpora: dict[int, Corpus | None]) -> l
         corpus = corpora.get(subject.vocabulary)
         other_W_E = tied_W_E.get(subject.vocabulary)
         try:
-            model = models.load(subject.path, head=None)
+            model = models.load(subject.opened, head=None)
             start = None
             if subject.tokenizer is not None:
                 start = subject.tokenizer.eot_id

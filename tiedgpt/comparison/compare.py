@@ -1,187 +1,31 @@
 """Another GPT-2's activations and gradients against ours: which differs first, and why.
 
-The reference is our model in float64. An array agrees if its largest distance from the reference is
-at most SLACK times the largest distance of our own float32, or SLACK roundings if that is more.
-This holds for float64 arrays, too, because one np.sqrt(K) makes float64 arrays of float32 ones,
-with float32's rounding.
-
-`diagnose` plants one known mistake after the other in our own model, which goes on from the other
-GPT-2's activations where these are right. A mistake explains the difference if the activation
-agrees then. The best explanation leaves the fewest other activations wrong.
-
-Some words: `given` has the other GPT-2's activations, from which ours are computed, and `planted`
-mistakes that our model makes. `theirs` is the other GPT-2's array of an activation, `ours` the one
-that we compute. The window is the activations in which the mistake may be: the one that differs,
-and those before it that were not given.
+rows.py says which arrays agree, diagnosis.py which known mistakes explain those that do not.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ..checkpoints.state_dicts import rename_arrays
 from ..errors import COUNT, ArgumentError, short_repr
 from ..gpt2.backward import loss_and_gradients
 from ..gpt2.checks import check_ids, check_targets
 from ..gpt2.model import GPT2, Array
 from ..gpt2.parameters import Parameters, parameter_shapes
-from ..gpt2.run import Tape
-from .conventions import (
-    is_parameter,
-    our_name,
-    shape_error,
-    translate_activations,
-    translate_parameters,
-)
-from .mistakes import DIGITS_OF_HALVES, mistakes_in, rounded
-from .places import Trial, Wrong, compute_activations, trials_of
+from .conventions import is_parameter, our_name, shape_error
+from .diagnosis import Diagnosis, OnTrial, diagnose
+from .mistakes import mistakes_in
 from .recording import record, untied_module_sentences
+from .rows import Comparison, ReportRow, compare_arrays
 
-SLACK = 16.0  # another order of the same sums rounds otherwise, by several times as much
-
-# The multiplications of a search whose caller does not say how many trials to make. They take some
-# minutes. There is no limit of time, because a busy machine would find less then.
-MOST_MULTIPLICATIONS = 1e13
-FEW_TOKENS = 32  # fewer tokens take as long, because each trial reads all weights
 ALMOST_NONE = 1 / 16  # of the numbers of an array
-NEAR = 1 / 64  # of the largest number: rounding to bfloat16 is 1 / 512, and grows in later layers
-OnTrial = Callable[[int, int], Any]  # called with the number of trials before this one and of all
-
-
-@dataclass(frozen=True)
-class ReportRow:
-    """One array of the other GPT-2 against ours."""
-
-    name: str
-    error: float  # the largest distance from our float64
-    tolerance: float
-    first_wrong: tuple[int, ...] | None = None  # the first index beyond the tolerance
-    yours: float | None = None  # the number at that index
-    expected: float | None = None
-    largest: float = np.inf  # the largest of our numbers, except inf and nan
-
-    @property
-    def differs(self) -> bool:
-        return self.first_wrong is not None
-
-    @property
-    def shows_nothing(self) -> bool:
-        """Whether an array of zeros would agree as well, or both have only inf and nan.
-
-        So do many wrong GPT-2s. Zeros agree with ours if its rounding is larger than its numbers.
-        """
-        return self.largest <= self.tolerance and not self.differs
 
 
 class NothingCompared(ArgumentError):
     """No array that was given could show a difference."""
-
-
-@np.errstate(invalid="ignore")
-def distance(name: str, a: Array, b: Array) -> Array:
-    """|a - b| in float64; 0 where both are the same inf or nan, inf where one of them is nan."""
-    distances = np.abs(np.subtract(a, b, dtype=np.float64))
-    both_nan = np.isnan(a) & np.isnan(b)
-    is_same = (a == b) | both_nan  # inf - inf is nan
-    distances[is_same] = 0
-    distances[np.isnan(distances)] = np.inf
-    if name.endswith(".scores"):
-        # The other GPT-2 may have masked the scores of later keys already, or not. These are above
-        # the diagonal, and `tril` makes their distance 0.
-        return np.tril(distances)
-    return distances
-
-
-def tolerance_of(ours64: Array, ours32: Array) -> float:
-    """The largest distance from our float64 that is taken for rounding. Our float32 tells it."""
-    finite = np.isfinite(ours64) & np.isfinite(ours32)
-    rounding = np.abs(ours64[finite] - ours32[finite]).max(initial=0)
-    # Our float32 may be exact by chance. So rounding is at least that of the largest number.
-    least = np.finfo(np.float32).eps * np.abs(ours64[finite]).max(initial=0)
-    return SLACK * float(max(rounding, least))
-
-
-def compare_arrays(name: str, theirs: Array, ours64: Array, ours32: Array) -> ReportRow:
-    """Compare theirs with our float64. Our float32 tells how large rounding is."""
-    tolerance = tolerance_of(ours64, ours32)
-    distances = distance(name, theirs, ours64)
-    error = float(distances.max(initial=0))
-    largest = float(np.abs(ours64[np.isfinite(ours64)]).max(initial=0))
-    if error <= tolerance:
-        return ReportRow(name, error, tolerance, largest=largest)
-
-    is_wrong = distances > tolerance
-    position = int(is_wrong.argmax())  # of the first True, in the flattened array
-    index = tuple(int(n) for n in np.unravel_index(position, distances.shape))
-    return ReportRow(
-        name,
-        error,
-        tolerance,
-        first_wrong=index,
-        yours=float(theirs[index]),
-        expected=float(ours64[index]),
-        largest=largest,
-    )
-
-
-class Comparison:
-    """Our model in float32 and float64 on some ids [B, T], and the other model's activations.
-
-    Of several arrays of one activation, such as the output of ln_1 and the input of attention, the
-    last one counts, because the other model goes on with it. The earlier ones are compared, too, if
-    they differ from it.
-    """
-
-    def __init__(self, model: GPT2, ids: Array, activations: Mapping[Any, Any]) -> None:
-        self.model32 = model.astype(np.float32)
-        self.model64 = model.astype(np.float64)
-        self.ids = ids
-        ours = compute_activations(self.model32, ids, given={}, planted={})
-        self.names = list(ours)  # of all activations, in the order of the forward pass
-        self.our_logits = ours["logits"]
-        last: Tape = {}
-        self.their_names: dict[str, str] = {}  # our name -> theirs, for messages
-        self.earlier: list[tuple[str, str, Array]] = []  # our name, their name, the array
-        for their_name, value in activations.items():
-            translated = translate_activations({their_name: value}, ours, model.config)
-            for name, array in translated.items():
-                if name in last and not np.array_equal(last[name], array, equal_nan=True):
-                    self.earlier.append((name, self.their_names[name], last[name]))
-                last[name] = array
-                self.their_names[name] = short_repr(their_name)
-        self.theirs = {name: last[name] for name in self.names if name in last}
-
-    def rows(self, given: Tape, planted: Mapping[str, Wrong]) -> list[ReportRow]:
-        """A row for each of their activations, in the order of the forward pass.
-
-        Ours are computed from those before them: from theirs in `given`, and elsewhere from ours,
-        with the planted mistakes.
-        """
-        ours32 = compute_activations(self.model32, self.ids, given, planted)
-        ours64 = compute_activations(self.model64, self.ids, given, planted)
-        rows = []
-        for name, theirs in self.theirs.items():
-            rows.append(compare_arrays(name, theirs, ours64[name], ours32[name]))
-        return rows
-
-    def rows_of_earlier(self) -> tuple[list[ReportRow], list[str]]:
-        """A row for each array for which a later one counts; a sentence if the two differ."""
-        rows: list[ReportRow] = []
-        sentences: list[str] = []
-        if not self.earlier:
-            return rows, sentences
-        ours32 = compute_activations(self.model32, self.ids, given={}, planted={})
-        ours64 = compute_activations(self.model64, self.ids, given={}, planted={})
-        for name, their_name, array in self.earlier:
-            row = compare_arrays(name, array, ours64[name], ours32[name])
-            rows.append(replace(row, name=f"{name}, {their_name}"))
-            if distance(name, array, self.theirs[name]).max() > row.tolerance:
-                sentences.append(
-                    f"{name}: yours are two, {their_name} and {self.their_names[name]}, "
-                    "and they differ"
-                )
-        return rows, sentences
 
 
 @dataclass(frozen=True)
@@ -193,11 +37,13 @@ class Report:
     """
 
     rows: list[ReportRow]
-    diagnosis: list[str]  # what explains the first difference; several if they cannot be told apart
+    # What explains the differences: several sentences if mistakes were made together ("and yours"),
+    # or cannot be told apart ("or yours").
+    diagnosis: list[str]
     note: str  # what to do next, or ""
     not_given: int  # activations of the model that were not compared
-    trials: int = 0  # known mistakes that were tried, each in each place where it may be
-    all_trials: int = 0  # those that could be tried
+    trials: int = 0  # of known mistakes: one in one of its places, or several together
+    all_trials: int = 0  # those that could be made
     not_compared: Sequence[str] = ()  # sentences on what a verdict needs and was not compared
 
     @property
@@ -249,7 +95,7 @@ class Report:
         """How many activations were compared and how many mistakes were tried, for people."""
         counts = f"{len(self.rows)} compared; {self.not_given} activations were not given"
         if self.all_trials > 0:
-            counts += f"; {self.trials:,} of {self.all_trials:,} mistakes were tried"
+            counts += f"; {self.trials:,} of {self.all_trials:,} trials of known mistakes"
         return counts
 
 
@@ -274,8 +120,8 @@ def compare(
 
     targets: of the shape of ids. With them, gradients of the mean loss are compared, too: arrays of
     the dict under names of parameters. progress: called before each trial of a mistake, with the
-    number of those before it and of all. trials: at most so many are made, those that take little
-    time first; None: as many as take some minutes. Raises ArgumentError, of which NothingCompared
+    number of those before it and of all. trials: at most so many are made, the likeliest first;
+    None: as many as take some minutes. Raises ArgumentError, of which NothingCompared
     is one: none of the arrays could show a difference.
     """
     if not isinstance(model, GPT2):
@@ -297,7 +143,8 @@ def compare(
     # Our model computes all activations from the ids, with nothing given and no mistake planted.
     rows = comparison.rows(given={}, planted={})
     if any(row.differs for row in rows):
-        diagnosis = diagnose(comparison, progress, trials)
+        mistakes = mistakes_in(model.config.n_layer)
+        diagnosis = diagnose(comparison, mistakes, progress, trials)
     else:
         diagnosis = Diagnosis([], rounding_note(rows, comparison.theirs))
 
@@ -367,7 +214,7 @@ def gradients_among(values: Mapping[Any, Any]) -> Parameters:
     for name, value in values.items():
         if is_parameter(our_name(name)):
             gradients[name] = value
-    return translate_parameters(gradients)
+    return rename_arrays(gradients).tensors
 
 
 def rounding_note(rows: list[ReportRow], theirs: Mapping[str, Array]) -> str:
@@ -462,259 +309,3 @@ def missing_part_sentences(
         if not row.differs:
             return [f"wte.weight: yours is the gradient of {part}; a tied wte gets the sum of both"]
     return []
-
-
-# The diagnosis
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The first activation that differs."""
-
-    name: str
-    error: float
-    tolerance: float
-    theirs: Array
-    distances: Array  # of theirs from ours, number by number
-    given: Tape  # their activations, from which ours are computed
-    without_mistakes: Tape  # ours, all of them, in the order of the forward pass
-
-    @property
-    def ours(self) -> Array:
-        return self.without_mistakes[self.name]
-
-    @property
-    def infinite(self) -> Array:
-        """Where theirs is inf or nan, and ours is not."""
-        return np.isinf(self.distances)
-
-    @property
-    def window(self) -> list[str]:
-        """The activations in which the mistake may be, up to the one that differs.
-
-        They begin after the last given activation before it: ours are computed from that one.
-        """
-        window: list[str] = []
-        for name in self.without_mistakes:
-            window.append(name)
-            if name == self.name:
-                break
-            if name in self.given:
-                window = []
-        return window
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """A trial after which the first difference is gone."""
-
-    trial: Trial
-    error: float  # the distance of theirs from ours that is left there
-    still_wrong: list[str]  # activations that still differ then, in the order of the forward pass
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """What `compare` reports of the first difference."""
-
-    sentences: list[str]
-    note: str  # what to do next, or ""
-    tried: int = 0  # trials of mistakes
-    total: int = 0  # trials that there are
-
-
-@np.errstate(all="ignore")
-def diagnose(comparison: Comparison, progress: OnTrial, most_trials: int | None) -> Diagnosis:
-    """The mistakes that explain the first difference. There has to be a difference.
-
-    progress: called before each trial. most_trials: how many are made; None: so many that they take
-    some minutes.
-    """
-    difference = first_difference(comparison)
-
-    # Two explanations are plain to see without a trial.
-    dtype = half_precision_of(difference)
-    if dtype is not None:
-        sentence = f"{difference.name}: yours is rounded to {dtype}"
-        return Diagnosis([sentence], "compare in float32")
-    if not difference.theirs.any():
-        sentence = f"{difference.name}: yours is 0 everywhere"
-        return Diagnosis([sentence], what_to_give(difference.window))
-
-    # The others are known mistakes. They are tried one after the other.
-    mistakes = mistakes_in(comparison.model32.config.n_layer)
-    trials = trials_of(mistakes, difference.window, comparison.names)
-    if most_trials is None:
-        # A trial multiplies each token by each parameter, once.
-        parameters = sum(array.size for array in comparison.model32.parameters.values())
-        tokens = max(comparison.ids.size, FEW_TOKENS)
-        most_trials = int(MOST_MULTIPLICATIONS / (tokens * parameters))
-    explanations, tried = try_mistakes(comparison, difference, trials[:most_trials], progress)
-    if explanations:
-        sentences, note = describe_explanations(difference, best_of(explanations))
-    else:
-        sentences, note = describe_failure(difference, tried, len(trials))
-    return Diagnosis(infinite_sentences(difference) + sentences, note, tried, len(trials))
-
-
-def first_difference(comparison: Comparison) -> Difference:
-    """The first activation of theirs that differs from ours, which is computed from the activations
-    of theirs before it.
-
-    If none does, small differences have added up. Then it is the first activation that differs from
-    ours, which is computed from the ids alone: `given` is empty.
-    """
-    given = comparison.theirs
-    wrong_rows = [row for row in comparison.rows(given, planted={}) if row.differs]
-    if not wrong_rows:
-        given = {}
-        wrong_rows = [row for row in comparison.rows(given, planted={}) if row.differs]
-    row = wrong_rows[0]
-    theirs = comparison.theirs[row.name]
-    without_mistakes = compute_activations(comparison.model32, comparison.ids, given, planted={})
-    return Difference(
-        name=row.name,
-        error=row.error,
-        tolerance=row.tolerance,
-        theirs=theirs,
-        distances=distance(row.name, theirs, without_mistakes[row.name]),
-        given=given,
-        without_mistakes=without_mistakes,
-    )
-
-
-def half_precision_of(difference: Difference) -> str | None:
-    """The dtype to which theirs is rounded, "bfloat16" or "float16", or None.
-
-    If theirs is far from ours, rounding does not explain the difference.
-    """
-    is_near = difference.distances.max() <= np.abs(difference.ours).max() * NEAR
-    if not is_near:
-        return None
-    for dtype in DIGITS_OF_HALVES:
-        if np.array_equal(difference.theirs, rounded(difference.theirs, dtype)):
-            return dtype
-    return None
-
-
-def try_mistakes(
-    comparison: Comparison, difference: Difference, trials: list[Trial], progress: OnTrial
-) -> tuple[list[Explanation], int]:
-    """Plant one mistake after the other: those that explain the difference, and how many trials.
-
-    trials: the widest scope first. The search ends with the scope in which a mistake explains all
-    differences, because it is a better explanation than one of a narrower scope.
-    """
-    explanations: list[Explanation] = []
-    for tried, trial in enumerate(trials):
-        for found in explanations:
-            if not found.still_wrong and found.trial.scope < trial.scope:
-                return explanations, tried
-        progress(tried, len(trials))
-        ours = compute_activations(
-            comparison.model32, comparison.ids, difference.given, trial.planted
-        )
-        error = float(distance(difference.name, difference.theirs, ours[difference.name]).max())
-
-        # To compare all activations takes two more passes, one of them in float64. It is done only
-        # if the error is much smaller. The right mistake leaves only rounding, which is less than a
-        # quarter of a difference beyond the tolerance.
-        is_much_smaller = error < difference.error / 4
-        if is_much_smaller:
-            rows = comparison.rows(difference.given, trial.planted)
-            still_wrong = [row.name for row in rows if row.differs]
-            if difference.name not in still_wrong:
-                explanations.append(Explanation(trial, error, still_wrong))
-    return explanations, len(trials)
-
-
-def best_of(explanations: list[Explanation]) -> list[Explanation]:
-    """The best explanation, and those that cannot be told apart from it.
-
-    They leave the fewest activations wrong, have then the widest scope, and an error of at most
-    twice the smallest.
-    """
-    fewest = min(len(explanation.still_wrong) for explanation in explanations)
-    best = [each for each in explanations if len(each.still_wrong) == fewest]
-    widest = min(explanation.trial.scope for explanation in best)
-    best = [each for each in best if each.trial.scope == widest]
-    smallest_error = min(explanation.error for explanation in best)
-
-    # If an error is at most twice the smallest one, the two may differ by rounding alone.
-    # A mistake that can be made in two places with the same result is named once.
-    by_sentence: dict[str, Explanation] = {}
-    for explanation in best:
-        if explanation.error <= 2 * smallest_error:
-            by_sentence.setdefault(explanation.trial.sentence, explanation)
-    return list(by_sentence.values())
-
-
-def describe_explanations(
-    difference: Difference, explanations: list[Explanation]
-) -> tuple[list[str], str]:
-    """The sentences on explanations that cannot be told apart, and a note on what to do next."""
-    # Many mistakes make numbers nan or inf. If no other number is wrong, the mistake is named with
-    # "perhaps".
-    finite_distances = difference.distances[~difference.infinite]
-    others_agree = finite_distances.max(initial=0) <= difference.tolerance
-    only_infinite = bool(difference.infinite.any() and others_agree)
-
-    # The first sentence names the likeliest mistake, and the others are alternatives.
-    words = ["perhaps yours" if only_infinite else "yours"]
-    words += ["or yours"] * (len(explanations) - 1)
-    sentences = []
-    for yours, explanation in zip(words, explanations, strict=True):
-        trial = explanation.trial
-        sentences.append(f"{trial.start}: {yours} {trial.sentence}")
-
-    # The note is about the explanation with the smallest error.
-    nearest = min(explanations, key=lambda explanation: explanation.error)
-    if nearest.still_wrong:
-        next_wrong = nearest.still_wrong[0]
-        note = f"{next_wrong} differs then, too: correct this first, and compare again"
-    elif only_infinite:
-        note = what_to_give(difference.window)
-    else:
-        note = nearest.trial.note
-    return sentences, note
-
-
-def describe_failure(difference: Difference, tried: int, total: int) -> tuple[list[str], str]:
-    """The sentence if no mistake explains the difference, and a note on what would help."""
-    note = what_to_give(difference.window)
-    if tried == total:
-        return [f"{difference.name}: this is none of the known mistakes"], note
-    sentence = (
-        f"{difference.name}: this is none of the {tried:,} mistakes that were tried, of {total:,}"
-    )
-    notes = [f"to try all, give --trials {total} (in Python, trials={total})"]
-    if note:
-        notes.insert(0, note)
-    return [sentence], "; ".join(notes)
-
-
-def infinite_sentences(difference: Difference) -> list[str]:
-    """A sentence that says where theirs is nan or inf, and ours is not."""
-    infinite = difference.infinite
-    if not infinite.any():
-        return []
-    kind = "inf"
-    if np.isnan(difference.theirs[infinite]).any():
-        kind = "nan"
-    if infinite.all():
-        return [f"{difference.name}: yours is {kind} everywhere"]
-    return [f"{difference.name}: yours is {kind} in {infinite.sum()} of {infinite.size} places"]
-
-
-def what_to_give(window: list[str]) -> str:
-    """A note on the activations that would show where the mistake is, or "" if all were given.
-
-    If there are blocks in the window, their outputs come first: they are few.
-    """
-    before = window[:-1]  # without the one that differs
-    blocks = [name for name in before if name.startswith("resid_post")]
-    if len(blocks) > 1:
-        return f"to find where it begins, give {blocks[0]} to {blocks[-1]}, too"
-    if before:
-        return f"to find where it begins, give {', '.join(before)}, too"
-    return ""

@@ -622,10 +622,6 @@ MISTAKES = [
     Mistake("interleaves the heads", in_each(Q_K_V, part_interleaved)),
     Mistake("reshapes to heads without a transpose", in_each(Q_K_V, part_reshaped)),
     Mistake("joins the heads without a transpose", {"attn.N.heads": heads_joined_wrongly}),
-    Mistake(
-        "reshapes to heads and back without a transpose",
-        {**in_each(Q_K_V, part_reshaped), "attn.N.out": out_of_heads_joined_wrongly},
-    ),
     *[
         Mistake(
             "attends between the heads of each token, not between tokens",
@@ -634,6 +630,10 @@ MISTAKES = [
         for is_masked in (False, True)
     ],
     Mistake("joins the heads without a transpose", {"attn.N.out": out_of_heads_joined_wrongly}),
+    Mistake(
+        "reshapes to heads and back without a transpose",
+        {**in_each(Q_K_V, part_reshaped), "attn.N.out": out_of_heads_joined_wrongly},
+    ),
     Mistake(
         "scales the scores by 1 / sqrt(n_embd)",
         {SCORES: lambda at: unscaled_scores(at) / at.D**0.5},

@@ -80,9 +80,9 @@ def all_pictures(figures: Figures) -> dict[str, str]:
     toy = figures["toy"]
     return {
         "tied-plane": plane([(toy["tied"], "arrow")], toy["words"]),
-        "untied-plane": plane([(toy["U"], "hollow"), (toy["E"], "arrow")], toy["words"]),
+        "untied-plane": plane([(toy["untied"], "hollow"), (toy["E"], "arrow")], toy["words"]),
         "tied-pairs": pairs(toy["tied"], toy["tied"], toy["words"]),
-        "untied-pairs": pairs(toy["E"], toy["U"], toy["words"]),
+        "untied-pairs": pairs(toy["E"], toy["untied"], toy["words"]),
         "rows.tied": rows(figures["rows"], "tied"),
         "rows.untied": rows(figures["rows"], "untied"),
         "stops": "".join(stop(place, figures) for place in range(len(STOPS))),
@@ -101,7 +101,7 @@ def word_items(words: Sequence[tuple[str, float, bool]], with_probability: bool)
         sign = ' <i class="follows">✓</i>' if follows else ""
         item = f"<b>{escape(shown(token))}</b>{sign}"
         if with_probability:
-            item += f" <span>{percent(probability)}</span>{bar(100 * probability)}"
+            item += f" <span>{escape(percent(probability))}</span>{bar(100 * probability)}"
         items.append(f"<li>{item}</li>")
     return "".join(items)
 
@@ -119,6 +119,8 @@ def percent(p: float) -> str:
     """A share in percent, with one digit below 1 %. From 0.95 % on, it is rounded to 1 %."""
     if p >= 0.0095:
         return f"{100 * p:.0f} %"
+    if p < 0.0005:
+        return "<0.1 %"
     return f"{100 * p:.1f} %"
 
 
@@ -246,7 +248,7 @@ def stop(place: int, figures: Figures) -> str:
 
 
 def heat(shades: Sequence[Sequence[float]], words: Sequence[str], title: str) -> str:
-    """Cells as dark as the scores are high; a cell of 0 is empty."""
+    """The higher a score, the stronger the colour of its cell; a cell of 0 is empty."""
     n = len(words)
     size = MARGIN + n * CELL
     parts = [f"<title>{title}: the scores of {n} words after {n} words</title>"]

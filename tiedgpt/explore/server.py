@@ -14,6 +14,7 @@ A page of another site, open in the same browser, can send requests to this serv
 
 import io
 import json
+import math
 import re
 import secrets
 import selectors
@@ -33,12 +34,13 @@ from .query import Query
 from .shown import ShownModels
 
 MAX_BODY = 64 * 1024  # bytes
-MAX_WAITING = 32  # connections on which nothing has been sent; a browser opens a few
+MAX_WAITING = 32  # connections whose request is not whole; a browser opens a few
 # A body of up to this size is read before it is refused: a browser that is still writing would miss
 # the refusal. A client on this machine sends so much at once.
 MAX_REFUSED_BODY = 64 * MAX_BODY
 # The slowest line, in bytes per second: an SSH tunnel over a mobile network, for example.
 SLOWEST_LINE = 8 * 1024
+BODY_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,12})[ \t]*\r\n", re.IGNORECASE)
 LOOPBACK = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?")
 PAGE = files(__package__) / "page"
 MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
@@ -89,8 +91,8 @@ class Server(HTTPServer):
     def serve(self) -> None:
         """Answer one request after the other until `stopped`.
 
-        A browser opens connections before it needs them. So a connection is read when something has
-        been sent on it.
+        A browser opens connections before it needs them, and a client may send slowly. So each
+        connection is read when bytes have come, and a request is answered when it is whole.
         """
         with selectors.DefaultSelector() as waiting:
             waiting.register(self.socket, selectors.EVENT_READ)
@@ -98,61 +100,92 @@ class Server(HTTPServer):
                 for key, _ in waiting.select(timeout=0.1):
                     if key.fileobj is self.socket:
                         connection, _ = self.socket.accept()
-                        waiting.register(connection, selectors.EVENT_READ)
-                        self.close_oldest(waiting)
-                    else:
+                        incoming = Incoming(connection, Handler.timeout)
+                        waiting.register(connection, selectors.EVENT_READ, incoming)
+                    elif key.data.read():
                         waiting.unregister(key.fileobj)
-                        self.answer(key.fileobj)
-            for key in list(waiting.get_map().values()):
-                if key.fileobj is not self.socket:
-                    self.shutdown_request(key.fileobj)  # type: ignore[arg-type]
+                        self.answer(key.data, requests_in(waiting))
+                self.close_late(waiting)
+            for incoming in requests_in(waiting):
+                self.shutdown_request(incoming.connection)
 
-    def close_oldest(self, waiting: selectors.BaseSelector) -> None:
-        """Close the connection that has waited longest, if there are more than MAX_WAITING."""
-        _, *connections = list(waiting.get_map().values())
-        if len(connections) > MAX_WAITING:
-            waiting.unregister(connections[0].fileobj)
-            self.shutdown_request(connections[0].fileobj)  # type: ignore[arg-type]
+    def close_late(self, waiting: selectors.BaseSelector) -> None:
+        """Close late connections, and the oldest if there are more than MAX_WAITING."""
+        requests = requests_in(waiting)
+        oldest = requests[:-MAX_WAITING]
+        for incoming in requests:
+            if incoming.is_late() or incoming in oldest:
+                waiting.unregister(incoming.connection)
+                self.shutdown_request(incoming.connection)
 
-    def answer(self, connection: Any) -> None:
+    def answer(self, incoming: "Incoming", others: list["Incoming"]) -> None:
         """Answer the one request of a connection, and close it."""
-        with suppress(OSError):  # the page has gone, or does not send or read
-            self.finish_request(connection, connection.getpeername())
-        self.shutdown_request(connection)
+        start = time.monotonic()
+        with suppress(OSError):  # the page has gone, or does not read
+            # Handler.setup takes the connection and what was received.
+            Handler(incoming, incoming.connection.getpeername(), self)  # type: ignore[arg-type]
+        self.shutdown_request(incoming.connection)
+        for other in others:  # what they sent meanwhile is not read yet, which is not their fault
+            other.end += time.monotonic() - start
 
 
-class Incoming(io.RawIOBase):
-    """What a client sends on a connection: in some seconds, and more for what a slow line takes.
+class Incoming:
+    """The request of a connection, as far as it has come.
 
-    The connection's own timeout starts again with each byte that arrives.
+    It has some seconds from its first byte on, and more for what a slow line takes.
     """
 
     def __init__(self, connection: Any, seconds: float) -> None:
         self.connection = connection
-        self.end = time.monotonic() + seconds
+        self.seconds = seconds
+        self.received = bytearray()
+        self.end = math.inf  # on the clock time.monotonic
 
-    def readable(self) -> bool:
-        return True
+    def read(self) -> bool:
+        """Read what has come. Is the request whole, or has the client gone?"""
+        try:
+            piece = self.connection.recv(MAX_BODY)
+        except OSError:
+            return True
+        if not self.received:
+            self.end = time.monotonic() + self.seconds
+        self.end += len(piece) / SLOWEST_LINE
+        self.received += piece
+        return not piece or self.is_whole()
 
-    def readinto(self, buffer: Any) -> int:
-        if time.monotonic() >= self.end:
-            raise TimeoutError
-        size = int(self.connection.recv_into(buffer))
-        self.end += size / SLOWEST_LINE
-        return size
+    def is_whole(self) -> bool:
+        """Are the headers here, and as much of the body as is read?"""
+        end_of_head = self.received.find(b"\r\n\r\n")
+        if end_of_head < 0:
+            return len(self.received) > MAX_BODY  # so large are no headers: they are refused
+        length = BODY_LENGTH.search(self.received, 0, end_of_head + 2)
+        size = int(length[1]) if length else 0  # a POST without a length is refused
+        if size > MAX_REFUSED_BODY:
+            return True  # it is refused unread
+        return len(self.received) >= end_of_head + 4 + size
+
+    def is_late(self) -> bool:
+        return time.monotonic() > self.end
+
+
+def requests_in(waiting: selectors.BaseSelector) -> list[Incoming]:
+    """The requests that are not whole yet, from the oldest connection on."""
+    return [key.data for key in waiting.get_map().values() if key.data is not None]
 
 
 class Handler(BaseHTTPRequestHandler):
     """One request. GET sends a page or its file, POST an answer; there are no other methods."""
 
     server: Server
-    timeout = 5  # seconds, for a client that stops sending or reading
+    timeout = 5  # seconds, for a request to come, and for each write
     server_version = "tiedgpt"
     sys_version = ""
 
     def setup(self) -> None:
+        incoming = self.request
+        self.request = incoming.connection
         super().setup()
-        self.rfile = io.BufferedReader(Incoming(self.connection, self.timeout))
+        self.rfile = io.BytesIO(incoming.received)
 
     def log_message(self, *_: Any) -> None:
         """Log nothing: requests hold the user's text."""

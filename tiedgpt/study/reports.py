@@ -33,6 +33,7 @@ from .bigrams import Scores, bigrams
 from .corpus import MIN_TOKENS, Corpus
 from .direct_path import direct_path, jsd_floor
 from .gradients import gradients
+from .mlps import MLPNumbers, mlp_numbers, path_count
 from .paths import Path, paths_of, started_model, top_k
 from .predictions import (
     Prediction,
@@ -43,6 +44,7 @@ from .predictions import (
     surprisal,
     token_predictions,
 )
+from .probe import Tables, knowledge
 from .similarity import embeddings
 from .solved import STEPS, missing, solved_paths
 from .weighted import gains
@@ -382,6 +384,8 @@ class StudyReport(TypedDict):
     bigrams: dict[str, Scores] | None  # bigrams.bigrams, by path
     gains: dict[str, dict[str, float]] | None  # weighted.gains, by path
     missing: dict[str, float] | None  # solved.missing
+    tables: Tables | None  # probe.knowledge
+    mlps: MLPNumbers | None  # mlps.mlp_numbers
     loss: Losses | None
     gradients: dict[str, float] | None  # Gradients.lengths_and_cosine
 
@@ -415,6 +419,8 @@ def study_report(
         "bigrams": None,
         "gains": None,
         "missing": None,
+        "tables": None,
+        "mlps": None,
         "loss": None,
         "gradients": None,
     }
@@ -430,6 +436,9 @@ def study_report(
         report["bigrams"] = scores
         report["gains"] = measure_gains(name, model, corpus, after_start, progress)
         report["missing"] = missing(scores)  # what the model lacks to predict the bigrams
+        report["tables"] = knowledge(model, corpus)
+        with progress(f"{name}: MLPs", path_count(model), "path") as bar:
+            report["mlps"] = mlp_numbers(model, corpus, bar.add)
 
     text = end_of_text(corpus.ids, config.n_ctx)
     heads = 1

@@ -19,22 +19,21 @@ from . import torch_tie
 def assert_tied(model: Any, optimizer: Any = None, batch: Any = None, matrices: Any = None) -> None:
     """Raise AssertionError, which says what failed, unless the model's two matrices are one.
 
-    The input matrix and the output matrix have one storage. The gradient of a batch reaches it from
-    the input of half of its tokens or more, and from the output of each token; from both in three
-    of four columns or more. (A row of padding and the zeros of a ReLU have no gradient.) The
-    optimizer, if it is given, holds the matrix once, and after one step both are equal. Afterwards
-    the modes, attributes, parameters, buffers, gradients, the optimizer and torch's random state
-    are as before.
+    The input matrix and the output matrix have one storage. A gradient reaches it from the input of
+    the batch's tokens, and from the output of all tokens; from each in three of four columns or
+    more, because a ReLU's zeros have none. The optimizer, if it is given, holds the matrix once,
+    and after one step both are equal. Afterwards the modes, attributes, parameters, buffers,
+    gradients, the optimizer and torch's random state are as before.
 
-    Not looked at: what a loss adds to the logits; the input of tokens that are not in the batch; of
-    a torch module, the input of single tokens of a tuple or dict, the mode of training, the output
-    of the tokens of your own batch, rows for which it returns no logit, and whether the logits of
-    each position are those of this matrix.
+    Not looked at: the input of tokens that are not in the batch; what a loss adds to the logits; of
+    a torch module, the mode of training, the input of single tokens of your own batch and their
+    output, rows without a logit, and whether the logits of each position are of this matrix.
 
     model: a GPT2, or a torch module of any kind. It returns logits [..., V], or an object, dict or
         tuple that has them.
     batch: ids, or for a torch module a tuple or dict of its arguments too, with at most half of the
-        V tokens. If None, a few ids of the first 12.
+        V tokens. If None, a GPT2 reads the first 12 tokens, and a torch module up to 12 tokens all
+        over the vocabulary.
     optimizer: torch's, or for a GPT2 the AdamW of training.
     matrices: the input and the output matrix of a torch module; the output matrix may be [V, D] or
         [D, V]. If None, they are the weights of get_input_embeddings() and get_output_embeddings().

@@ -13,6 +13,7 @@ const PAUSE = 300 // ms without a keystroke, after which it reads so many
 const figures = readFigures()
 readyPlanes(figures)
 readyCalculator()
+readyMenu()
 readyWord({figures, models: readModels()})
 document.body.dataset.ready = "true"
 
@@ -46,6 +47,25 @@ function readyWord(page) {
 			show()
 		}
 	}
+}
+
+function readyMenu() {
+	// The menu marks the section that the reader is in, and on a phone keeps its name in sight.
+	const links = findAll("nav a[href^='#']")
+	const sections = links.map(link => find(link.hash))
+	let marked = null
+	const mark = () => {
+		const isAbove = section => section.getBoundingClientRect().top < innerHeight / 2
+		const current = links[Math.max(0, sections.findLastIndex(isAbove))]
+		if (current === marked) return
+		marked?.removeAttribute("aria-current")
+		current.setAttribute("aria-current", "true")
+		const menu = find("nav")
+		menu.scrollLeft = current.offsetLeft - (menu.clientWidth - current.offsetWidth) / 2
+		marked = current
+	}
+	addEventListener("scroll", mark, {passive: true})
+	mark()
 }
 
 function showBelow(ids, page) {

@@ -25,9 +25,13 @@ function sayShare(vocab, dim, total) {
 	if (![vocab, dim, total].every(isSize))
 		return "Three numbers are needed, such as 50,000 and 7B, of at most 1000T."
 	const matrix = vocab * dim // the numbers of one table
-	const share = matrix / total // of the untied model, which has two
-	if (share > 0.5) return `Two tables of ${shortNumber(matrix)} numbers are more than the whole model.`
-	return `${shortNumber(matrix)} numbers, ${(100 * share).toFixed(1)} % of the untied model`
+	const numbers = `${shortNumber(matrix)} numbers`
+	if (matrix > total) return `One table of ${numbers} is more than the whole model.`
+	const inPercent = share => `${(100 * share).toFixed(1)} %`
+	const ifTied = inPercent(matrix / (total + matrix)) // untied, it would have a second table
+	if (2 * matrix > total)
+		return `${numbers}: ${ifTied} if this is the size of the tied model. The untied one has two tables, and is larger.`
+	return `${numbers}: ${inPercent(matrix / total)} of an untied model of this size, ${ifTied} if this is the size of the tied one`
 }
 
 export function readyCalculator() {

@@ -5,7 +5,11 @@ import {find, findAll, fixed, make, setAttributes} from "./page.js"
 
 const UNIT = 90 // the length of an arrow of 1, as in pictures.py
 const GAP = 20 // from the end of an arrow to its name
+const LINE = 18 // the height of a name
+const NAME = 60 // more than the width of a name
+const EDGE = 115 // from here on, there is no room for a name between an arrow and the picture's edge
 const LIMIT = 1.85 // of a number of an arrow, so that the arrow stays in the picture
+const REACH = 22 // px from the end of an arrow, within which it can be taken: a finger needs 44 px
 const STEP = 0.05 // of an arrow key
 const KEYS = {ArrowLeft: [-STEP, 0], ArrowRight: [STEP, 0], ArrowUp: [0, STEP], ArrowDown: [0, -STEP]}
 
@@ -25,7 +29,7 @@ export function natsFrom(scores, text) {
 export function readyPlanes({toy}) {
 	const arrows = copy(toy.tied)
 	const tied = {name: "tied", read: arrows, written: arrows}
-	const untied = {name: "untied", read: copy(toy.E), written: copy(toy.U)}
+	const untied = {name: "untied", read: copy(toy.E), written: copy(toy.untied)}
 	readyPlane(tied, toy)
 	readyPlane(untied, toy)
 	find("#best").onclick = () => moveAll(tied, {read: toy.best, written: toy.best}, toy)
@@ -42,25 +46,30 @@ function drawnArrows({name, read, written}) {
 }
 
 function readyPlane(plane, toy) {
-	for (const {group, arrow} of drawnArrows(plane)) {
-		readyHandle(group, arrow, (x, y) => {
-			moveArrow(group, arrow, x, y)
-			showScores(plane, toy)
-		})
+	const drawn = drawnArrows(plane)
+	const move = ({group, arrow}, x, y) => {
+		moveArrow(group, arrow, x, y)
+		placeNames(drawn)
+		showScores(plane, toy)
 	}
+	for (const one of drawn) readyKeys(one, move)
+	readyPointers(find(`#${plane.name}-plane`), drawn, move)
 }
 
 function moveAll(plane, {read, written}, toy) {
 	const target = drawnArrows({name: plane.name, read, written})
-	drawnArrows(plane).forEach(({group, arrow}, i) => {
+	const drawn = drawnArrows(plane)
+	drawn.forEach(({group, arrow}, i) => {
 		const [x, y] = target[i].arrow
 		moveArrow(group, arrow, x, y)
 	})
+	placeNames(drawn)
 	showScores(plane, toy)
 }
 
-function readyHandle(group, arrow, move) {
-	// move(x, y) is called for each place to which the reader drags the arrow
+function readyKeys(one, move) {
+	// move(one, x, y) is called for each place to which the reader moves the arrow
+	const {group, arrow} = one
 	const handle = group.querySelector("circle")
 	const name = group.querySelector("text").textContent
 	setAttributes(handle, {tabindex: 0, role: "slider", "aria-label": name, "aria-roledescription": "arrow"})
@@ -69,14 +78,42 @@ function readyHandle(group, arrow, move) {
 		if (!(event.key in KEYS)) return
 		event.preventDefault() // the page does not scroll
 		const [right, up] = KEYS[event.key]
-		move(arrow[0] + right, arrow[1] + up)
+		move(one, arrow[0] + right, arrow[1] + up)
 	}
-	handle.onpointerdown = event => handle.setPointerCapture(event.pointerId)
-	handle.onpointermove = event => {
-		if (!handle.hasPointerCapture(event.pointerId)) return
-		const [x, y] = placeOf(event, handle.ownerSVGElement)
-		move(x, y)
+}
+
+function readyPointers(svg, drawn, move) {
+	const dragged = new Map() // id of a pointer -> the arrow that it drags
+	svg.onpointerdown = event => {
+		const one = arrowAt(event, drawn)
+		if (!one) return
+		dragged.set(event.pointerId, one)
+		svg.setPointerCapture(event.pointerId) // it may leave the picture
 	}
+	svg.onpointermove = event => {
+		if (!dragged.has(event.pointerId)) return
+		const [x, y] = placeOf(event, svg)
+		move(dragged.get(event.pointerId), x, y)
+	}
+	svg.onlostpointercapture = event => dragged.delete(event.pointerId)
+	// A finger on an arrow does not scroll the page. (Inside an SVG, Chromium does not look at touch-action.)
+	const keepPage = event => {
+		const [touch] = event.changedTouches
+		if (arrowAt(touch, drawn)) event.preventDefault()
+	}
+	svg.addEventListener("touchstart", keepPage, {passive: false})
+}
+
+function arrowAt({target, clientX, clientY}, drawn) {
+	// -> the arrow whose end is under a pointer, or else the nearest within REACH
+	const touched = drawn.find(({group}) => group.querySelector("circle") === target)
+	if (touched) return touched
+	const distanceTo = ({group}) => {
+		const {left, right, top, bottom} = group.querySelector("circle").getBoundingClientRect()
+		return Math.hypot(clientX - (left + right) / 2, clientY - (top + bottom) / 2)
+	}
+	const [nearest] = drawn.toSorted((a, b) => distanceTo(a) - distanceTo(b))
+	return distanceTo(nearest) <= REACH ? nearest : null
 }
 
 function placeOf(event, svg) {
@@ -96,9 +133,29 @@ function moveArrow(group, arrow, x, y) {
 	setAttributes(group.querySelector("line"), {x2: left, y2: top})
 	setAttributes(handle, {cx: left, cy: top})
 	sayArrow(handle, arrow)
-	const side = left < 0 ? {class: "end", x: left - GAP} : {class: "start", x: left + GAP}
+}
+
+function placeNames(drawn) {
+	// A name stands beside the end of its arrow, in the picture, and below a name that is in its place.
+	const places = drawn.map(({group, arrow}) => placeOfName(group, arrow))
+	const placed = []
+	for (const place of places.sort((a, b) => a.y - b.y)) {
+		for (const {x, y} of placed) {
+			if (Math.abs(x - place.x) < NAME && place.y - y < LINE) place.y = y + LINE
+		}
+		placed.push(place)
+		const {group, side, x, y} = place
+		setAttributes(group.querySelector("text"), {class: side, x, y})
+	}
+}
+
+function placeOfName(group, arrow) {
+	const left = UNIT * arrow[0]
+	const top = -UNIT * arrow[1]
+	const isNearEdge = Math.abs(left) > EDGE
+	const isLeft = left < 0 !== isNearEdge // the name is to the left of the arrow's end
 	const drop = group.matches(".hollow") ? 18 : -6 // so that the names of two arrows in one place are apart
-	setAttributes(group.querySelector("text"), {...side, y: top + drop})
+	return {group, side: isLeft ? "end" : "start", x: isLeft ? left - GAP : left + GAP, y: top + drop}
 }
 
 function sayArrow(handle, [x, y]) {

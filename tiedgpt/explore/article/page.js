@@ -30,6 +30,7 @@ export function fixed(x) {
 
 export function percent(p) {
 	// with one digit below 1 %. From 0.95 % on, a share is rounded to 1 %.
+	if (p < 0.0005) return "<0.1 %"
 	return `${(100 * p).toFixed(p >= 0.0095 ? 0 : 1)} %`
 }
 

@@ -107,18 +107,16 @@ function drawBar(row, i, most) {
 	const text = nameOf(row)
 	let drawn = probability
 	let chance = percent(probability)
-	let label = `${text}, ${chance}`
 	if (!samplesAll()) {
 		drawn = row.drawn
 		chance = becomes(probability, drawn)
-		label += `, drawn ${percent(drawn)}`
 	}
-	const cells = [el("span.t", text), bars(probability, drawn, most), el("span.p", chance)]
+	// The space is for the button's name, "be 7.3 %", which screen readers say.
+	const cells = [el("span.t", text), " ", bars(probability, drawn, most), el("span.p", chance)]
 	return button(cells, () => setPrompt([...idsOf(promptTokens()), id]), {
 		class: row.drawn ? "row" : "row out",
 		key: `bar${i}.${id}`,
-		title: `token ${id}, logit ${fixed(logit)}: add it to the text`,
-		label
+		title: `token ${id}, logit ${fixed(logit)}: add it to the text`
 	})
 }
 function keptText({kept, kept_probability}, i) {
@@ -194,6 +192,7 @@ function addWord(text, word, prompt) {
 	const attributes = {
 		role: "button",
 		tabIndex: -1,
+		// how thick the line below the word is, in steps of .8px: 1 at 0 bits, 9 from 11 bits on
 		vars: {"--bits": Math.min(9, 1 + 0.7 * word.bits)},
 		title: `${percent(word.probability)}, rank ${whole(word.rank)}. Go back to the text before it.`,
 		label: `${nameOf(word)}, ${percent(word.probability)}`,

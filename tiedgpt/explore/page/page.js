@@ -32,7 +32,8 @@ function scrollToPinned() {
 	if (pinnedTop === null) section.scrollIntoView()
 	else scrollBy(0, section.getBoundingClientRect().top - pinnedTop)
 }
-function open(top = null) {
+// Go to the panel that the address names. top: how far below the window's top it was; null: below the header.
+function openPanel(top = null) {
 	pinned = state.panel
 	pinnedTop = top
 	scrollToPinned()
@@ -47,6 +48,7 @@ function stayAtPinned() {
 	document.documentElement.style.scrollPaddingTop = `${header.offsetHeight - hidden + 8}px`
 	scrollToPinned()
 }
+// The reader scrolls: the page no longer stays at a panel.
 function unpin() {
 	pinned = null
 }
@@ -65,7 +67,7 @@ function menuItem({id, dataset}) {
 	const onclick = e => {
 		e.preventDefault()
 		moveTo(id, href)
-		open()
+		openPanel()
 	}
 	return el("li", el("a", {href, onclick}, dataset.menu))
 }
@@ -74,6 +76,7 @@ function watchPanels() {
 	for (const box of $$("header, main")) resized.observe(box)
 	for (const event of ["wheel", "touchmove", "pointerdown", "keydown"])
 		addEventListener(event, unpin, {passive: true})
+	// A panel is drawn shortly before it is seen. The shares of it that are in view tell where the reader is.
 	const options = {rootMargin: "150px", threshold: [0, 0.2, 0.5]}
 	const observer = new IntersectionObserver(panelsMoved, options)
 	for (const section of sections) observer.observe(section)
@@ -82,7 +85,7 @@ function watchPanels() {
 		readAddress()
 		drawControls()
 		redraw()
-		open(e.state?.top)
+		openPanel(e.state?.top)
 	})
 }
 // Draw the panels that are in view now. The one that the reader has scrolled to is in the address.
@@ -154,6 +157,7 @@ function coloured(text) {
 function complete(section) {
 	$("h2", section).tabIndex = -1
 	$(".figure", section).prepend(el("p.note.warn", {hidden: true}))
+	// Beside a figure there is room for one open source. The switch is what the page is about.
 	const isWide = matchMedia("(min-width:1081px)").matches || section.id === "switch"
 	const functions = facts.sources[section.id].map((source, n) => sourceCode(source, n === 0 && isWide))
 	section.append(el("div.code", functions))
@@ -187,7 +191,7 @@ try {
 	drawControls()
 	watchPanels()
 	await redraw()
-	if (pinned) open(pinnedTop)
+	if (pinned) openPanel(pinnedTop)
 	$("#loading").hidden = true
 	document.body.dataset.ready = "1"
 } catch (error) {

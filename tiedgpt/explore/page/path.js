@@ -140,7 +140,7 @@ function drawPair(scores, a, b) {
 	put("#product", isRaw ? scores.map((answer, i) => drawProducts(answer, i, a, b)) : [])
 }
 function comparedScores(A, i, a, b) {
-	const sign = Math.abs(A[a][b] - A[b][a]) < 1e-4 ? "=" : "≠"
+	const sign = Math.abs(A[a][b] - A[b][a]) < 1e-4 ? "=" : "≠" // the sums of float32 differ in their last digits
 	return `${model(i).name}: ${fixed(A[a][b])} ${sign} ${fixed(A[b][a])}    `
 }
 function drawProducts(answer, i, a, b) {
@@ -206,11 +206,11 @@ function symmetryTable(measured) {
 		row.classList.toggle("now", name === state.path)
 		return row
 	})
-	return grid("sum", "How symmetric each path is", [column("path"), titles], rows)
+	return grid("summary", "How symmetric each path is", [column("path"), titles], rows)
 }
 function symmetryCells(path, i) {
 	if (!path) return [el("td"), el("td")] // this model does not have the path
-	const track = el("span.track", bar(Math.min(1, path.asymmetry / 1.5)))
+	const track = el("span.track", bar(Math.min(1, path.asymmetry / 1.5))) // 1.41 is nearly the whole bar
 	return [
 		el(`td.${headOf(i)}`, track, el("b", fixed(path.asymmetry))),
 		el("td", percent(path.self_prediction))
@@ -218,9 +218,11 @@ function symmetryCells(path, i) {
 }
 function repairVerdict({paths: {raw, mlp0}, measured}, i) {
 	if (!mlp0) return null
+	// 0 is a mirror image, 1.41 what two unrelated halves have: half of that counts as asymmetric.
 	const isAsymmetric = mlp0.asymmetry > 0.7
 	const predictsItselfLess = mlp0.self_prediction < raw.self_prediction / 2
 	let verdict = "Only in part by the first MLP."
+	// More than rounding: this model is untied.
 	if (raw.asymmetry > 0.01) verdict = "There is no symmetry to repair."
 	else if (isAsymmetric && predictsItselfLess) verdict = "Yes, by the first MLP."
 	const isSample = measured < model(i).vocab_size
@@ -274,5 +276,5 @@ function missingTable(solved) {
 		)
 	)
 	const top = [column("nats per token"), facts.models.map(m => column(m.name))]
-	return grid("sum", "What the direct path misses", top, rows)
+	return grid("summary", "What the direct path misses", top, rows)
 }

@@ -18,7 +18,7 @@ export const state = {
 }
 export const OF_TEXT = ["next", "path", "lens", "parts", "attention", "gradient"] // asked again for a text
 export const facts = {} // what the server said: models, corpus, prompts, sources; next of each model
-let defaults
+let defaults // the state at the start, which is not written into the address
 
 export const model = (i = state.side) => facts.models[i]
 export const forEachModel = compute => facts.models.map((_, i) => compute(i))
@@ -80,7 +80,7 @@ function readValue(name, text) {
 export function readAddress() {
 	const [panel, ...rest] = location.hash.slice(1).split("?")
 	Object.assign(state, structuredClone(defaults))
-	changedThing = null
+	changedControl = null
 	if (Object.hasOwn(panels, panel)) state.panel = panel
 	for (const [name, text] of new URLSearchParams(rest.join("?"))) {
 		if (Object.hasOwn(state, name)) readValue(name, text)
@@ -90,36 +90,36 @@ export function readAddress() {
 	if (!model().paths.includes(state.path)) state.path = "raw"
 	$("#prompt").value = state.text
 }
-// Each change is an entry of the history. Quick changes of one thing (typing, a slider) are one entry.
-let changedThing = null // that is not in the history yet
+// Each change is an entry of the history. Quick changes of one control (typing, a slider) are one entry.
+let changedControl = null // the control whose change is not in the history yet
 let entryTimer
 let lastEntry = {}
-function remember(thing) {
-	if (changedThing && changedThing !== thing) writeAddress()
+function remember(control) {
+	if (changedControl && changedControl !== control) writeAddress()
 	clearTimeout(entryTimer)
-	changedThing = thing
-	entryTimer = setTimeout(writeAddress, 150)
+	changedControl = control
+	entryTimer = setTimeout(writeAddress, 150) // ms, in which more letters may follow
 }
 export function writeAddress() {
 	clearTimeout(entryTimer)
 	const now = performance.now()
-	const isQuickChange = changedThing === lastEntry.thing && now - lastEntry.time < 2000
+	const isQuickChange = changedControl === lastEntry.control && now - lastEntry.time < 2000 // ms
 	const newAddress = address()
 	const isNew = newAddress !== location.hash && newAddress.length < 30000 // browsers have a limit
-	if (changedThing && isNew) {
-		if (changedThing === "scroll" || isQuickChange) history.replaceState(place(), "", newAddress)
+	if (changedControl && isNew) {
+		if (changedControl === "scroll" || isQuickChange) history.replaceState(place(), "", newAddress)
 		else history.pushState(place(), "", newAddress)
 	}
-	lastEntry = {thing: changedThing, time: now}
-	changedThing = null
+	lastEntry = {control: changedControl, time: now}
+	changedControl = null
 }
 // How far the panel is from the top of the window. An entry of the history has it, for Back and Forward.
 export const place = () => ({top: $(`#${state.panel}`).getBoundingClientRect().top})
 // Another panel is named at once. What still waits is an entry of its own.
-export function moveTo(panel, thing) {
+export function moveTo(panel, control) {
 	writeAddress()
 	state.panel = panel
-	changedThing = thing
+	changedControl = control
 	writeAddress()
 }
 
@@ -184,21 +184,23 @@ let drawTimer
 export function panel(name, query, show) {
 	panels[name] = {query, show}
 }
-// Something has changed: an entry of the history, and the panels to draw again.
-export function changed(thing, ...names) {
-	if (thing) remember(thing)
+// What the page shows has changed.
+// - control: what the reader has changed, by its name in the state, for an entry of the history; null for none
+// - names: the panels to draw again
+export function changed(control, ...names) {
+	if (control) remember(control)
 	for (const name of names) dirty.add(name)
 	// The bars follow each letter. The other panels wait until no more is typed.
 	const drawnBars = dirty.has("next") ? draw("next") : null
 	clearTimeout(drawTimer)
-	drawTimer = setTimeout(drawVisible, drawnBars ? 120 : 0)
+	drawTimer = setTimeout(drawVisible, drawnBars ? 120 : 0) // ms without a keystroke
 	return drawnBars
 }
 // Change what the page shows.
 export function set(values, ...names) {
 	Object.assign(state, values)
-	const [thing] = Object.keys(values)
-	changed(thing, ...names)
+	const [control] = Object.keys(values) // the first value names the change in the history
+	changed(control, ...names)
 }
 export const redraw = () => changed(null, ...Object.keys(panels).filter(name => panels[name]))
 export async function drawVisible() {
@@ -242,7 +244,7 @@ addEventListener("pointerdown", ({target, button}) => {
 	const isClick = button === 0 // the menu of the other button may hide that it is released
 	if (!control || !isClick) return
 	released = new Promise(resolve => {
-		const drawAfterTheClick = () => setTimeout(resolve, 50)
+		const drawAfterTheClick = () => setTimeout(resolve, 50) // ms: click comes after pointerup
 		for (const end of ["pointerup", "pointercancel"]) addEventListener(end, drawAfterTheClick, {once: true})
 	})
 })
@@ -255,7 +257,7 @@ export function say(text) {
 	clearTimeout(sayTimer)
 	sayTimer = setTimeout(() => {
 		$("#live").textContent = text
-	}, 700)
+	}, 700) // ms: a screen reader is not interrupted by each letter
 }
 // What was stopped, by its button or with the server, is no problem.
 export function fail(error, box = $("#problem")) {

@@ -1,0 +1,1099 @@
+"""How transformers reads the matrices of each kind of model, measured: the file kinds.json.
+
+    python scripts/measure_kinds.py names DIR     # with transformers 4, then with transformers 5
+    python scripts/measure_kinds.py measure DIR   # with both again: half an hour on one core
+    python scripts/measure_kinds.py heads DIR     # with both: the classes without a head
+    python scripts/measure_kinds.py write DIR     # with 5: kinds.json, and the table of head.py
+
+Of each class with an output matrix, in all of transformers' Auto mappings, a small model is made
+and saved. Then its files are changed, and it is loaded again: each matrix alone, both, equal or
+not, beside each flag, by each set of names. What is in memory then is written to a file of DIR for
+this class, so that a run that was ended goes on where it was. A class that cannot be made small is
+left out; `write` says why.
+
+Matrices: the token embedding, the output matrix, and those of the encoder and the decoder. A state
+of the files is a word with a letter for each matrix, "." for one that is not there: of "ab" both
+are there and differ, "aa" are equal, "a." is the first alone. A reading is a word, too: "ab"; "a?"
+if the second is random; "a0" if the second is the first one (matrix 0); "!" for an error.
+"""
+
+import argparse
+import contextlib
+import copy
+import importlib
+import itertools
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+KINDS_FILE = Path(__file__).resolve().parents[1] / "tiedgpt" / "anymodel" / "kinds.json"
+HEAD_FILE = Path(__file__).resolve().parent / "head.py"
+FLAG = "tie_word_embeddings"
+V, D = 97, 32
+MAX_PARAMETERS = 25_000_000
+MAX_MATRICES = 4
+SECONDS = 240  # for a class
+MAPPINGS = (
+    "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
+    "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
+    "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
+    "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES",
+    "MODEL_FOR_VISION_2_SEQ_MAPPING_NAMES",  # of transformers 4
+    "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES",  # of transformers 5
+    "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES",
+    "MODEL_FOR_TEXT_TO_WAVEFORM_MAPPING_NAMES",
+    "MODEL_FOR_VISUAL_QUESTION_ANSWERING_MAPPING_NAMES",
+    "MODEL_FOR_PRETRAINING_MAPPING_NAMES",
+)
+MAPPINGS_WITHOUT_HEAD = (
+    "MODEL_MAPPING_NAMES",
+    "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
+    "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",
+    "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",
+    "MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES",
+    "MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES",
+)
+
+# A field of a configuration -> its value in a small model, if the kind has this field.
+SMALL = {
+    **dict.fromkeys(("hidden_size", "n_embd", "d_model", "dim", "emb_dim", "embedding_size"), D),
+    **dict.fromkeys(("embed_dim", "encoder_hidden_size", "decoder_hidden_size"), D),
+    **dict.fromkeys(("projection_dim", "out_hidden_size", "output_dim", "text_hidden_size"), D),
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "depth"), 2),
+    **dict.fromkeys(("encoder_layers", "decoder_layers", "num_decoder_layers"), 2),
+    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads"), 4),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4),
+    **dict.fromkeys(("encoder_num_attention_heads", "decoder_num_attention_heads"), 4),
+    **dict.fromkeys(("encoder_num_hidden_layers", "decoder_num_hidden_layers"), 2),
+    **dict.fromkeys(("intermediate_size", "n_inner", "ffn_dim", "d_ff", "hidden_dim"), 64),
+    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 64),
+    **dict.fromkeys(("moe_intermediate_size", "expert_ffn_hidden_size"), 16),
+    **dict.fromkeys(("num_experts", "n_routed_experts", "num_local_experts"), 4),
+    **dict.fromkeys(("head_dim", "v_head_dim", "qk_head_dim", "attention_head_size"), 8),
+    **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim", "kv_lora_rank", "q_lora_rank"), 8),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "max_source_positions"), 64),
+    **dict.fromkeys(("vocab_size", "unpadded_vocab_size", "vocab_size_per_layer_input"), V),
+    **dict.fromkeys(("n_group", "topk_group", "first_k_dense_replace"), 1),
+    **dict.fromkeys(("pad_token_id", "pad_idx", "num_nextn_predict_layers"), 0),
+    **dict.fromkeys(("bos_token_id", "decoder_start_token_id"), 1),
+    **dict.fromkeys(("eos_token_id", "num_experts_per_tok", "num_key_value_heads"), 2),
+    "hidden_size_per_layer_input": 8,
+    "state_size": 8,
+    "mamba_d_head": 16,
+    "mamba_n_heads": 4,
+    **dict.fromkeys(("image_token_id", "image_token_index"), 5),
+    **dict.fromkeys(("video_token_id", "video_token_index"), 6),
+    **dict.fromkeys(("audio_token_id", "audio_token_index"), 7),
+    "image_size": 32,
+    "patch_size": 16,
+}
+MORE_FIELDS: dict[str, dict[str, Any]] = {
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "mamba2": {"num_heads": 8},
+    "nemotron": {"num_key_value_heads": 2},
+    "zamba2": {"layer_types": ["mamba", "hybrid"]},
+    "hunyuan_v1_dense": {"head_dim": 8},
+}
+TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
+LETTERS = "abcdefgh"
+# The usual names of the sizes of both matrices: they are tried first.
+LIKELY_SIZES = ("vocab_size", "hidden_size", "d_model", "n_embd", "embedding_size")
+
+
+# ---- Small models ----
+
+
+def small_fields(fields: dict[str, Any], without: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The values of SMALL for the fields of a configuration, and of those in it."""
+    small: dict[str, Any] = {}
+    for name, value in fields.items():
+        if isinstance(value, dict) and (name.endswith("config") or name == "decoder"):
+            small[name] = small_fields(value, without)
+            if "model_type" in value:
+                small[name]["model_type"] = value["model_type"]
+        elif name in without:
+            continue
+        elif name == "layer_types" and isinstance(value, list):
+            small[name] = value[:2]
+        elif name in SMALL and (type(value) is int or name in TOKENS):
+            small[name] = SMALL[name]
+    return small
+
+
+def small_config(kind: str, without: tuple[str, ...] = (), **more_fields: Any) -> Any:
+    """The configuration of a small model of a kind. Raises what transformers raises.
+
+    without: fields of SMALL that keep the value of the kind.
+    """
+    from transformers import CONFIG_MAPPING
+
+    config_class = CONFIG_MAPPING[kind]
+    fields = small_fields(config_class().to_dict(), without)
+    return config_class(**merged(merged(fields, MORE_FIELDS.get(kind, {})), more_fields))
+
+
+def merged(fields: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+    """The fields with those of others in their place, also inside of nested configurations."""
+    result = dict(fields)
+    for name, value in others.items():
+        old = result.get(name)
+        result[name] = (
+            merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        )
+    return result
+
+
+def class_of(name: str) -> Any:
+    import transformers
+
+    return getattr(transformers, name)
+
+
+# Fields that keep the value of a kind whose model cannot be made with those of SMALL.
+ATTEMPTS: tuple[tuple[str, ...], ...] = (
+    (),
+    ("num_key_value_heads",),
+    ("layer_types", "num_hidden_layers", "num_layers", "n_layers"),
+    ("intermediate_size", "moe_intermediate_size", "hidden_size_per_layer_input"),
+    ("num_attention_heads", "num_key_value_heads", "head_dim", "hidden_size", "embed_dim"),
+    TOKENS,
+    ("patch_size", "image_size", "depth", "embed_dim", "num_heads", "out_hidden_size", "dim"),
+)
+
+
+def new_model(kind: str, class_name: str, **more_fields: Any) -> Any:
+    """An untied model with random weights, of a kind and a class. Raises what transformers raises.
+
+    A model that is not small is a ValueError.
+    """
+    first_error: Exception | None = None
+    for without in ATTEMPTS:
+        try:
+            config = small_config(kind, without, **more_fields)
+            return model_of(config, class_name)
+        except Exception as error:
+            first_error = first_error or error
+    assert first_error is not None
+    raise first_error
+
+
+def model_of(config: Any, class_name: str) -> Any:
+    """An untied model of a configuration and a class."""
+    import torch
+
+    model_class = class_of(class_name)
+    set_flags(config, False)
+    parameters = 0
+    with contextlib.suppress(NotImplementedError), torch.device("meta"):  # to see its size
+        parameters = model_class(copy.deepcopy(config)).num_parameters()
+    if parameters > MAX_PARAMETERS:
+        raise ValueError(f"it cannot be made small: {parameters:,} parameters")
+    torch.manual_seed(0)
+    return model_class(config).eval()
+
+
+def set_flags(config: Any, tied: bool) -> None:
+    """Set the flag of a configuration, and of those in it."""
+    if hasattr(config, FLAG):
+        setattr(config, FLAG, tied)
+    for value in list(vars(config).values()):
+        if hasattr(value, "to_dict") and hasattr(value, "model_type"):
+            set_flags(value, tied)
+
+
+def classes() -> list[tuple[str, str]]:
+    """(kind, class) of all mappings that may have an output matrix, each once."""
+    from transformers.models.auto import modeling_auto
+
+    found = {}
+    for mapping in MAPPINGS:
+        for kind, names in getattr(modeling_auto, mapping, {}).items():
+            for name in [names] if isinstance(names, str) else names:
+                found[kind, name] = True
+    return sorted(found)
+
+
+def classes_without_head() -> dict[str, list[str]]:
+    """kind -> its classes that have no output matrix."""
+    from transformers.models.auto import modeling_auto
+
+    candidates: dict[str, set[str]] = {}
+    for mapping in MAPPINGS_WITHOUT_HEAD:
+        for kind, names in getattr(modeling_auto, mapping, {}).items():
+            candidates.setdefault(kind, set()).update([names] if isinstance(names, str) else names)
+    found: dict[str, list[str]] = {}
+    for kind, names in candidates.items():
+        for name in sorted(names):
+            if has_no_head(kind, name):
+                found.setdefault(kind, []).append(name)
+    return found
+
+
+def has_no_head(kind: str, class_name: str) -> bool:
+    """Whether a model of this class has a token embedding and no output matrix."""
+    import torch
+
+    try:
+        with torch.device("meta"):
+            model = class_of(class_name)(small_config(kind))
+        embedding = model.get_input_embeddings()
+        if model.config.model_type != kind or getattr(embedding, "num_embeddings", None) != V:
+            return False
+        return model.get_output_embeddings() is None
+    except Exception:
+        return False
+
+
+# ---- The matrices of a model ----
+
+
+def all_tensors(model: Any) -> dict[str, Any]:
+    """name -> parameter or buffer, each under all of its names."""
+    tensors = dict(model.named_buffers(remove_duplicate=False))
+    tensors.update(model.named_parameters(remove_duplicate=False))
+    return tensors
+
+
+def matrix_keys(model: Any) -> list[str]:
+    """The names in memory of the matrices: the embedding, the head, then the others.
+
+    Others have the shape of the embedding, and are tables of tokens. Raises ValueError if the model
+    has no embedding or no head.
+    """
+    import torch
+
+    head = getattr(model.get_output_embeddings(), "weight", None)
+    if head is None:
+        raise ValueError("it has no output matrix")
+    embedding = token_embedding(model, head)
+    stored = model.state_dict()
+    tables = {embedding.data_ptr(), head.data_ptr()}
+    for module in model.modules():
+        if isinstance(module, torch.nn.Embedding) and module.weight.shape == embedding.shape:
+            tables.add(module.weight.data_ptr())
+    keys = [name for name, tensor in stored.items() if tensor.data_ptr() in tables]
+
+    def place(key: str) -> int:
+        pointer = stored[key].data_ptr()
+        if pointer == embedding.data_ptr():
+            return 0
+        return 1 if pointer == head.data_ptr() else 2
+
+    keys.sort(key=place)
+    if len({place(key) for key in keys} & {0, 1}) < 2:
+        raise ValueError("its embedding and its output matrix cannot be told apart")
+    first_head = next(key for key in keys if place(key) == 1)
+    ordered = [keys[0], first_head]
+    return ordered + [key for key in keys if key not in ordered]
+
+
+def token_embedding(model: Any, head: Any) -> Any:
+    """The parameter that tokens are looked up in. Raises ValueError if it is not clear."""
+    candidates = []
+    with contextlib.suppress(NotImplementedError, AttributeError):
+        candidates.append(model.get_input_embeddings())
+    with contextlib.suppress(Exception):
+        candidates.append(model.get_decoder().get_input_embeddings())
+    for module in candidates:
+        weight = getattr(module, "weight", None)
+        if weight is not None and weight.dim() == 2 and weight.shape[0] == head.shape[0]:
+            return weight
+    raise ValueError("its token embedding is not known")
+
+
+def new_values(shape: Any, letter: str) -> Any:
+    """The values of a letter, for a matrix of this shape."""
+    import torch
+
+    generator = torch.Generator().manual_seed(ord(letter))
+    return torch.randn(tuple(shape), generator=generator) * 0.02
+
+
+def states(shapes: list[Any]) -> list[str]:
+    """All words for what files hold of these matrices. Equal ones have one shape."""
+    words = []
+    for letters in itertools.product("." + LETTERS[: len(shapes)], repeat=len(shapes)):
+        seen: list[str] = []
+        for letter in letters:
+            if letter != "." and letter not in seen:
+                seen.append(letter)
+        in_order = seen == list(LETTERS[: len(seen)])
+        fits = all(
+            shapes[i] == shapes[j]
+            for i, j in itertools.combinations(range(len(shapes)), 2)
+            if letters[i] == letters[j] != "."
+        )
+        if in_order and fits:
+            words.append("".join(letters))
+    return words
+
+
+def reading(model: Any, keys: list[str]) -> str:
+    """The word for what is in memory."""
+    import torch
+
+    tensors = all_tensors(model)
+    word = ""
+    for place, key in enumerate(keys):
+        tensor = tensors[key].detach()
+        if tensor.is_meta:  # it has no values: the model cannot run
+            return "!"
+        first = next(
+            (i for i in range(place) if tensors[keys[i]].data_ptr() == tensor.data_ptr()), None
+        )
+        if first is not None:
+            word += str(first)
+            continue
+        # Some kinds set the row of a padding token to 0 when they are loaded: it is not looked at.
+        letter = "?"
+        for candidate in LETTERS[: len(keys)]:
+            values = new_values(tensor.shape, candidate).to(tensor.dtype)
+            if torch.equal(tensor[10:20].cpu(), values[10:20]):
+                letter = candidate
+        word += letter
+    return word
+
+
+# ---- Files ----
+
+
+class Folder:
+    """A saved model of a class, whose files are changed and loaded again."""
+
+    def __init__(self, model: Any, directory: Path) -> None:
+        from safetensors.torch import load_file
+
+        self.directory = directory
+        self.model_class = type(model)
+        self.keys = matrix_keys(model)
+        state = state_to_save(model, self.keys)
+        self.shapes = [tuple(state[key].shape) for key in self.keys]
+        for letter, key in zip(LETTERS, self.keys, strict=False):
+            state[key] = new_values(state[key].shape, letter).to(state[key].dtype)
+        model.save_pretrained(directory, state_dict=dict(state))
+        self.config = json.loads((directory / "config.json").read_text())
+        tensors = load_file(directory / "model.safetensors")
+        self.names = [name_of(state[key], tensors) or key for key in self.keys]
+        self.rest = {name: tensor for name, tensor in tensors.items() if name not in self.names}
+        self.buffers = {
+            name
+            for buffer, _ in model.named_buffers()
+            if buffer in state and (name := name_of(state[buffer], self.rest))
+        }
+        self.levels = levels(model.config, self.config)
+        self.parameters = 0  # of the model that was read last
+        self.parameters_by_flag: dict[str, int] = {}
+
+    def write(
+        self, word: str, flags: tuple[bool | None, ...], names: list[str], prefix: Any
+    ) -> None:
+        """Write the files of a state. prefix: (old, new) beginning of the names of the others."""
+        from safetensors.torch import save_file
+
+        tensors = {}
+        for name, tensor in self.rest.items():
+            old, new = prefix
+            if name.startswith(old):
+                name = new + name[len(old) :]
+            tensors[name] = tensor
+        for letter, name, shape in zip(word, names, self.shapes, strict=True):
+            if letter != ".":
+                tensors[name] = new_values(shape, letter)
+        save_file(tensors, self.directory / "model.safetensors", {"format": "pt"})
+        config = with_flags(self.config, self.levels, flags)
+        (self.directory / "config.json").write_text(json.dumps(config))
+
+    def read(self) -> str:
+        """The word for what transformers makes of the files."""
+        try:
+            model = self.model_class.from_pretrained(self.directory, local_files_only=True)
+        except Exception:
+            return "!"
+        self.parameters = model.num_parameters()
+        return reading(model, self.keys)
+
+
+def state_to_save(model: Any, keys: list[str]) -> dict[str, Any]:
+    """The state dict, where no matrix shares its memory, and each buffer has values of its own."""
+    import torch
+
+    buffers = {name for name, _ in model.named_buffers()}
+    state = {}
+    copies: dict[int, Any] = {}
+    for name, tensor in model.state_dict().items():
+        if name in keys:
+            state[name] = tensor.clone()
+        elif name in buffers and tensor.is_floating_point() and tensor.numel() > 0:
+            state[name] = torch.randn(tensor.shape).to(tensor.dtype)
+        else:
+            state[name] = copies.setdefault(tensor.data_ptr(), tensor.clone())
+            if state[name].shape != tensor.shape:  # a part of another tensor, or both are empty
+                state[name] = tensor.clone()
+    return state
+
+
+def name_of(matrix: Any, tensors: dict[str, Any]) -> str | None:
+    import torch
+
+    for name, tensor in tensors.items():
+        if tensor.shape == matrix.shape and torch.equal(tensor, matrix):
+            return name
+    return None
+
+
+def levels(config: Any, saved: dict[str, Any]) -> list[list[str]]:
+    """The places of config.json that may have the flag: the whole, and on the way to the text's."""
+    text = config.get_text_config()
+    path = path_to(config, text) or []
+    if not path and "decoder" in saved and isinstance(saved["decoder"], dict):
+        path = ["decoder"]
+    return [path[:depth] for depth in range(len(path) + 1)]
+
+
+def path_to(config: Any, wanted: Any) -> list[str] | None:
+    """The names of the attributes from a configuration to another one inside of it."""
+    if config is wanted:
+        return []
+    for name, value in vars(config).items():
+        if hasattr(value, "to_dict") and hasattr(value, "model_type"):
+            rest = path_to(value, wanted)
+            if rest is not None:
+                return [name, *rest]
+    return None
+
+
+def with_flags(
+    config: dict[str, Any], places: list[list[str]], flags: tuple[bool | None, ...]
+) -> Any:
+    """config.json with these flags; None for one that is not there."""
+    config = copy.deepcopy(config)
+    for place, flag in zip(places, flags, strict=True):
+        fields = config
+        for name in place:
+            fields = fields.setdefault(name, {})
+        fields.pop(FLAG, None)
+        if flag is not None:
+            fields[FLAG] = flag
+    return config
+
+
+def flag_word(flags: tuple[bool | None, ...]) -> str:
+    """A letter for each flag: t, f, or - for one that is not there."""
+    return "".join({True: "t", False: "f", None: "-"}[flag] for flag in flags)
+
+
+# ---- What is measured of a class ----
+
+
+def pattern(name: str) -> str:
+    """A name of a tensor, with N in place of each number."""
+    return re.sub(r"(?<=\.)\d+(?=\.|$)", "N", name)
+
+
+def facts_of_names(folder: Folder, model: Any) -> dict[str, Any]:
+    """What does not need to load the files."""
+    prefix = model.base_model_prefix
+    return {
+        "keys": folder.keys,
+        "names": folder.names,
+        "shapes": folder.shapes,
+        "levels": folder.levels,
+        "base": prefix,
+        "tied_keys": bool(getattr(model, "_tied_weights_keys", None)),
+        **facts_of_counts(folder, model),
+    }
+
+
+def facts_of_counts(folder: Folder, model: Any) -> dict[str, Any]:
+    """Which of the stored tensors are no parameters, and whether the others add up."""
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    buffers = sorted({pattern(name) for name in folder.buffers})
+    is_buffer = set(buffers)
+    counted = sum(t.numel() for name, t in folder.rest.items() if pattern(name) not in is_buffer)
+    matrices = {
+        parameters[key].data_ptr(): parameters[key].numel()
+        for key in folder.keys
+        if key in parameters
+    }
+    expected = model.num_parameters() - sum(matrices.values())
+    # Other tensors with two names, of which one is in the files: the bias of a head, for example.
+    kept = {}
+    for name, tensor in parameters.items():
+        if name in folder.rest:
+            kept[tensor.data_ptr()] = name
+    copies = {}
+    for name, tensor in parameters.items():
+        if name not in folder.rest and name not in folder.keys and tensor.data_ptr() in kept:
+            copies[name] = kept[tensor.data_ptr()]
+    return {
+        "buffers": buffers,
+        "copies": copies,
+        "counts": counted == expected,
+        "rest": [counted, expected],
+    }
+
+
+def defaults(folder: Folder) -> list[bool | None]:
+    """The flag of each level where config.json has none."""
+    folder.write("a" * len(folder.keys), (None,) * len(folder.levels), folder.names, ("", ""))
+    config = folder.model_class.config_class.from_pretrained(folder.directory)
+    found = []
+    for level in folder.levels:
+        part = config
+        for name in level:
+            part = getattr(part, name)
+        found.append(getattr(part, FLAG, None))
+    return found
+
+
+def variants(
+    folder: Folder, facts: dict[str, Any], others: list[list[str]]
+) -> list[tuple[str, list[str], Any]]:
+    """(label, names of the matrices, prefix of the rest) of each set of names that is tried."""
+    found: list[tuple[str, list[str], Any]] = [("saved", folder.names, ("", ""))]
+
+    def add(label: str, names: list[str], prefix: Any = ("", "")) -> None:
+        if len(set(names)) == len(names) and all(names != each[1] for each in found):
+            found.append((label, names, prefix))
+
+    for names in others:
+        if len(names) == len(folder.names):
+            add("other version", names)
+    add("memory", folder.keys)
+    base = facts["base"] + "."
+    head = folder.names[1]
+    if facts["base"]:
+        add("without base", [name.removeprefix(base) for name in folder.names], (base, ""))
+        if not head.startswith(base):
+            add("head in base", [folder.names[0], base + head, *folder.names[2:]])
+    return found
+
+
+def measure(
+    kind: str, class_name: str, others: list[list[str]], only_names: bool
+) -> dict[str, Any]:
+    """All facts of a class. Raises what transformers raises if it cannot be made small."""
+    model = new_model(kind, class_name)
+    if model.config.model_type != kind:
+        raise ValueError(f"its model_type is {model.config.model_type}")
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Folder(model, Path(directory))
+        if len(folder.keys) > MAX_MATRICES:
+            raise ValueError(f"it has {len(folder.keys)} matrices: {folder.keys}")
+        facts = facts_of_names(folder, model)
+        if only_names:
+            return facts
+        facts["shape_fields"] = shape_fields(folder)
+        facts["defaults"] = defaults(folder)
+        facts["share"] = share_fields(folder.config)
+        facts["rules"] = [
+            {"label": label, "names": names, "rule": rule(folder, names, prefix, label)}
+            for label, names, prefix in variants(folder, facts, others)
+        ]
+        facts["other_flags"] = other_flags(folder)
+        facts["parameters"] = folder.parameters_by_flag
+    return facts
+
+
+def rule(folder: Folder, names: list[str], prefix: Any, label: str) -> dict[str, dict[str, str]]:
+    """flags -> state -> reading. Of names that are rare, fewer states are measured."""
+    words = [word for word in states(folder.shapes) if word in some_states(len(folder.keys))]
+    if label not in ("saved", "other version"):
+        words = [word for word in words if word in ("a.", ".a", "ab", "a...", "abaa", "abbb")]
+    if label == "without base" and ".a" in words:
+        words.remove(".a")
+    if label == "head in base" and "a." in words:
+        words.remove("a.")
+    likely = (
+        "a" + "." * (len(folder.keys) - 1),
+        "a" * len(folder.keys),
+        LETTERS[: len(folder.keys)],
+    )
+    found: dict[str, dict[str, str]] = {}
+    for flags in itertools.product((None, True, False), repeat=len(folder.levels)):
+        if label not in ("saved", "other version") and len(set(flags)) > 1:
+            continue
+        table = found.setdefault(flag_word(flags), {})
+        for word in words:
+            if len(set(flags)) > 1 and word not in likely:
+                continue
+            folder.write(word, flags, names, prefix)
+            table[word] = folder.read()
+            if word == LETTERS[: len(folder.keys)] or (word == "a" * len(word) and flags[0]):
+                if label == "saved" and table[word] != "!":
+                    folder.parameters_by_flag[flag_word(flags)] = folder.parameters
+    return found
+
+
+def some_states(count: int) -> list[str]:
+    """The states that are measured: for two matrices all, for more those that are likely."""
+    if count == 2:
+        return [".a", "a.", "aa", "ab"]
+    one = ["".join(letters) for letters in itertools.product(".a", repeat=count)][1:]
+    different = ["ab" + "." * (count - 2), "ab" + "a" * (count - 2), "ab" + "b" * (count - 2)]
+    return [*one, *different, "aabb"[:count], "ab.a"[:count], "aba."[:count], LETTERS[:count]]
+
+
+def other_flags(folder: Folder) -> list[list[str]]:
+    """The places of other flags in config.json that change a reading."""
+    places = [path for path in nested_places(folder.config) if path not in folder.levels]
+    level_count = len(folder.levels)
+    word = "a" + "." * (len(folder.keys) - 1)
+    folder.write(word, (None,) * level_count, folder.names, ("", ""))
+    usual = folder.read()
+    found = []
+    original = folder.config
+    for place, flag in itertools.product(places, (True, False)):
+        folder.config = with_flags(original, [place], (flag,))
+        folder.write(word, (None,) * level_count, folder.names, ("", ""))
+        if folder.read() != usual and place not in found:
+            found.append(place)
+    folder.config = original
+    return found
+
+
+def nested_places(config: dict[str, Any]) -> list[list[str]]:
+    """The places of all configurations in a config.json."""
+    found: list[list[str]] = [[]]
+    for name, value in config.items():
+        if isinstance(value, dict) and (name.endswith("config") or "model_type" in value):
+            found += [[name, *rest] for rest in nested_places(value)]
+    return found
+
+
+def share_fields(config: dict[str, Any]) -> dict[str, bool]:
+    """Other fields of config.json that may tie: they were measured with these values alone."""
+    return {
+        name: value
+        for name, value in config.items()
+        if isinstance(value, bool)
+        and re.search(r"(^|_)(tie|tied|share|shared)(_|$)", name)
+        and name != FLAG
+    }
+
+
+def shape_fields(folder: Folder) -> list[list[list[str] | None]]:
+    """For each axis of the first two matrices: the place in config.json that gives its size."""
+    import torch
+
+    config_class = folder.model_class.config_class
+    result: list[list[list[str] | None]] = [[None, None], [None, None]]
+    for axis in (0, 1):
+        sizes = {folder.shapes[0][axis], folder.shapes[1][axis]}
+        places = [place for size in sizes for place in places_of(folder.config, size)]
+        places.sort(key=lambda place: (place[-1] not in LIKELY_SIZES, len(place)))
+        for place in places:
+            if all(result[which][axis] is not None for which in (0, 1)):
+                break
+            fields = copy.deepcopy(folder.config)
+            inner = fields
+            for name in place[:-1]:
+                inner = inner[name]
+            changed = inner[place[-1]] + (8 if axis == 0 else inner[place[-1]])
+            inner[place[-1]] = changed
+            for name in ("architectures", "transformers_version", "dtype", "torch_dtype"):
+                fields.pop(name, None)
+            try:
+                with torch.device("meta"):
+                    tensors = all_tensors(folder.model_class(config_class.from_dict(fields)))
+            except Exception:
+                continue
+            for which in (0, 1):
+                if (
+                    tensors[folder.keys[which]].shape[axis] == changed
+                    and result[which][axis] is None
+                ):
+                    result[which][axis] = place
+    return result
+
+
+def places_of(config: dict[str, Any], size: int) -> list[list[str]]:
+    """The places of all fields with this value."""
+    found = []
+    for name, value in config.items():
+        if isinstance(value, dict):
+            found += [[name, *rest] for rest in places_of(value, size)]
+        elif type(value) is int and value == size:
+            found.append([name])
+    return found
+
+
+# ---- The run ----
+
+
+def quiet() -> None:
+    import torch
+    import transformers
+
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    transformers.utils.logging.disable_progress_bar()
+
+
+def file_of(directory: Path, version: str, kind: str, class_name: str) -> Path:
+    return directory / version / f"{kind}.{class_name}.json"
+
+
+def version_of() -> str:
+    import transformers
+
+    return transformers.__version__
+
+
+def work(directory: Path, cases: list[str], only_names: bool) -> None:
+    """Measure these "kind.class", one after the other, and write a file for each."""
+    quiet()
+    version = version_of()
+    for case in cases:
+        kind, class_name = case.split(".")
+        path = file_of(directory, version, kind, class_name)
+        if only_names and path.exists():
+            continue
+        others = []
+        for other in directory.glob(f"*/{kind}.{class_name}.json"):
+            names = json.loads(other.read_text()).get("names")
+            if other != path and names:
+                others.append(names)
+        path.with_suffix(".begun").touch()
+        started = time.time()
+        try:
+            facts = measure(kind, class_name, others, only_names)
+        except Exception as error:
+            facts = {"error": f"{type(error).__name__}: {error}"[:300]}
+        facts["seconds"] = round(time.time() - started, 1)
+        facts["complete"] = not only_names or "error" in facts
+        path.write_text(json.dumps(facts))
+        path.with_suffix(".begun").unlink()
+
+
+def run(directory: Path, only: list[str], only_names: bool, part: str) -> None:
+    """Measure all classes, some in each process. part: "0/3" is the first of three parts."""
+    quiet()
+    version = version_of()
+    (directory / version).mkdir(parents=True, exist_ok=True)
+    cases = []
+    for kind, class_name in classes():
+        path = file_of(directory, version, kind, class_name)
+        if only and kind not in only:
+            continue
+        if path.exists():
+            facts = json.loads(path.read_text())
+            if only_names or facts["complete"]:
+                continue
+        cases.append(f"{kind}.{class_name}")
+    number, parts = map(int, part.split("/"))
+    cases = cases[number::parts]
+    while cases:
+        some, cases = cases[:30], cases[30:]
+        command = [sys.executable, __file__, "work", str(directory), *some]
+        if only_names:
+            command.append("--names")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(command, timeout=SECONDS * 5, check=False)
+        for case in some:
+            path = directory / version / f"{case}.begun"
+            if path.exists():  # the process was ended, or ended itself
+                path.unlink()
+                failure = {"error": "too slow, or the process ended", "complete": True}
+                path.with_suffix(".json").write_text(json.dumps(failure))
+                cases = list(some[some.index(case) + 1 :]) + cases
+        print(len(cases), "left", flush=True)
+
+
+# ---- Kinds whose parameters are counted from config.json ----
+
+# Changes of a small Llama, after which the formula still has to hold.
+OTHER_SIZES: tuple[dict[str, int], ...] = (
+    {"num_hidden_layers": 3},
+    {"intermediate_size": 40},
+    {"vocab_size": 101},
+    {"num_key_value_heads": 1},
+    {"num_key_value_heads": 4},
+    {"head_dim": 16},
+    {"hidden_size": 64},
+)
+
+
+class SmallLlama:
+    """A kind whose layers may be those of Llama: its number of parameters by any fields."""
+
+    def __init__(self, kind: str, class_name: str) -> None:
+        config = small_config(kind)
+        self.config_class = type(config)
+        self.model_class = class_of(class_name)
+        self.fields = json.loads(json.dumps(config.to_dict(), default=str))
+
+    def right(self, changes: dict[str, Any], without: str = "") -> int | None:
+        """num_parameters() of an untied model with these fields; None if it cannot be made."""
+        import torch
+
+        fields = {name: value for name, value in self.fields.items() if name != without}
+        try:
+            config = self.config_class.from_dict({**fields, **changes})
+            set_flags(config, False)
+            with torch.device("meta"):
+                return int(self.model_class(config).num_parameters())
+        except Exception:
+            return None
+
+    def is_counted(
+        self, layers: dict[str, Any], changes: dict[str, Any], without: str = ""
+    ) -> bool:
+        """Whether tiedgpt counts the model with these fields, and counts it rightly."""
+        from tiedgpt.anymodel.counting import count_layers
+
+        fields = {name: value for name, value in self.fields.items() if name != without}
+        report = count_layers({**fields, **changes}, layers)
+        number = self.right(changes, without)
+        return report is not None and report["untied"]["total"] == number
+
+    def layers(self) -> dict[str, Any] | None:
+        """The layers without optional fields, if they are those of Llama; None if not."""
+        sizes = [each for each in ({}, *OTHER_SIZES) if self.right(each) is not None]
+        if len(sizes) < 5 or {} not in sizes:
+            return None
+        for biases, head_norms, norms in itertools.product((False, True), (False, True), (2, 4)):
+            layers: dict[str, Any] = {
+                "qkv_biases": biases,
+                "head_norms": head_norms,
+                "norms": norms,
+                "biases": ["attention_bias", "mlp_bias"],
+                "optional": ["head_dim", "num_key_value_heads"],
+                "fixed": {},
+            }
+            if all(self.is_counted(layers, each) for each in sizes):
+                return layers
+        return None
+
+
+def like_llama(kind: str, class_name: str) -> dict[str, Any] | None:
+    """What tiedgpt.anymodel.counting.count_layers needs for a kind; None if it is another one."""
+    small = SmallLlama(kind, class_name)
+    layers = small.layers()
+    if layers is None:
+        return None
+    more_heads = {"num_attention_heads": 8}  # so that no default equals them by chance
+    biases = [name for name in layers["biases"] if small.is_counted(layers, {name: True})]
+    optional = [
+        name
+        for name in layers["optional"]
+        if small.is_counted(layers, {}, name) and small.is_counted(layers, more_heads, name)
+    ]
+    layers |= {"biases": biases, "optional": optional}
+    sizes = {name for each in OTHER_SIZES for name in each}
+    for name, value in small.fields.items():
+        if name in sizes or name in ("attention_bias", "mlp_bias") or not isinstance(value, int):
+            continue
+        other = not value if isinstance(value, bool) else value + 1
+        if small.right({name: other}) is not None and not small.is_counted(layers, {name: other}):
+            layers["fixed"][name] = value
+    return layers
+
+
+# ---- The file of facts ----
+
+
+def write(directory: Path) -> None:
+    """Write kinds.json from the files of both versions."""
+    by_class, measured, without_head = read_measured(directory)
+    rules: list[str] = []
+    kinds: dict[str, dict[str, Any]] = {}
+    for (kind, class_name), facts in sorted(by_class.items()):
+        entry = entry_of(facts, rules)
+        entry["auto"] = is_auto(kind, class_name)
+        kinds.setdefault(kind, {})[class_name] = entry
+    parts = []
+    for kind, classes in kinds.items():
+        lines = lines_of(classes, indent=" ")
+        parts.append(f"{json.dumps(kind)}: {{\n{lines}\n}}")
+    like_llama_file = directory / "like_llama.json"
+    if not like_llama_file.exists():
+        like_llama_file.write_text(json.dumps(all_like_llama()))
+    text = "\n".join(
+        [
+            "{",
+            f'"measured": {json.dumps(measured)},',
+            '"rules": [',
+            ",\n".join(rules),
+            '],\n"kinds": {',
+            ",\n".join(parts),
+            '},\n"without_head": {',
+            lines_of({kind: sorted(names) for kind, names in sorted(without_head.items())}),
+            '},\n"like_llama": {',
+            lines_of(json.loads(like_llama_file.read_text())),
+            "}\n}\n",
+        ]
+    )
+    json.loads(text)
+    KINDS_FILE.write_text(text)
+    write_head_table(kinds)
+    print(len(kinds), "kinds,", len(by_class), "classes,", len(rules), "rules,", len(text), "bytes")
+
+
+def write_head_table(kinds: dict[str, dict[str, Any]]) -> None:
+    """Write the kinds that are tied by default into head.py, which is read by itself."""
+    head = importlib.import_module("head")
+    tied = tied_by_default(kinds, head.KINDS)
+    text = HEAD_FILE.read_text(encoding="utf-8")
+    line = f"TIED_BY_DEFAULT = {json.dumps(tied)}"
+    HEAD_FILE.write_text(re.sub(r"^TIED_BY_DEFAULT = .*$", line, text, flags=re.M), "utf-8")
+
+
+def tied_by_default(kinds: dict[str, dict[str, Any]], of: list[str]) -> list[str]:
+    """Of these kinds, those that transformers 5 ties if config.json does not say."""
+    found = []
+    for kind in sorted(of):
+        classes = [entry for entry in kinds.get(kind, {}).values() if entry["auto"]]
+        if [entry["defaults"]["5"] for entry in classes] == [[True]]:
+            found.append(kind)
+    return found
+
+
+def lines_of(entries: dict[str, Any], indent: str = "") -> str:
+    """The entries of a JSON object, a line for each."""
+    lines = [f"{indent}{json.dumps(name)}: {json.dumps(value)}" for name, value in entries.items()]
+    return ",\n".join(lines)
+
+
+def read_measured(directory: Path) -> tuple[dict[Any, dict[str, Any]], Any, dict[str, set[str]]]:
+    """(kind, class) -> version -> facts; what was measured with; kind -> classes without a head.
+
+    Prints the classes that were not measured, and why.
+    """
+    import torch
+
+    by_class: dict[Any, dict[str, Any]] = {}
+    measured: dict[str, Any] = {}
+    without_head: dict[str, set[str]] = {}
+    for folder in sorted(path for path in directory.iterdir() if path.is_dir()):
+        major = folder.name.split(".")[0]
+        newest = max(path.stat().st_mtime for path in folder.glob("*.json"))
+        measured[major] = {
+            "transformers": folder.name,
+            "torch": torch.__version__.split("+")[0],
+            "date": time.strftime("%Y-%m-%d", time.gmtime(newest)),
+        }
+        for path in sorted(folder.glob("*.*.json")):
+            kind, class_name, _ = path.name.rsplit(".", 2)
+            facts = json.loads(path.read_text())
+            if "rules" in facts:
+                by_class.setdefault((kind, class_name), {})[major] = facts
+            elif "error" in facts:
+                print("not measured:", path.stem, "|", " ".join(facts["error"].split())[:120])
+        for kind, names in json.loads((folder / "without_head.json").read_text()).items():
+            without_head.setdefault(kind, set()).update(names)
+    return by_class, measured, without_head
+
+
+def all_like_llama() -> dict[str, Any]:
+    """Kind -> what like_llama says of it, for all kinds of causal language models."""
+    from transformers.models.auto import modeling_auto
+
+    found = {}
+    for kind, name in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items():
+        try:
+            layers = like_llama(kind, name if isinstance(name, str) else name[0])
+        except Exception:
+            continue
+        if layers is not None:
+            found[kind] = layers
+    return found
+
+
+def is_auto(kind: str, class_name: str) -> bool:
+    """Whether AutoModelForCausalLM takes this class for the kind."""
+    from transformers.models.auto import modeling_auto
+
+    names = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
+    return class_name == (names if isinstance(names, str) or names is None else names[0])
+
+
+def sets_of_names(
+    facts: dict[str, dict[str, Any]],
+) -> tuple[list[list[str]], list[tuple[str, str]]]:
+    """The sets of names of a class, of both versions, and what stands before all names of each."""
+    names: list[list[str]] = []
+    prefixes: list[tuple[str, str]] = []
+    for major in sorted(facts, reverse=True):  # the names that the newest version saves come first
+        for each in facts[major]["rules"]:
+            has_same_matrices = not names or len(each["names"]) == len(names[0])
+            if each["names"] not in names and has_same_matrices:
+                names.append(each["names"])
+                base = facts[major]["base"] + "."
+                prefixes.append((base, "") if each["label"] == "without base" else ("", ""))
+    return names, prefixes
+
+
+def entry_of(facts: dict[str, dict[str, Any]], rules: list[str]) -> dict[str, Any]:
+    """The entry of a class in kinds.json. New rules are added to `rules`."""
+    newest = facts[max(facts)]
+    names, prefixes = sets_of_names(facts)
+    numbers: dict[str, list[int | None]] = {}
+    for major in facts:
+        numbers[major] = [None] * len(names)
+        for each in facts[major]["rules"]:
+            if each["names"] not in names:  # this version has other matrices
+                continue
+            text = json.dumps(each["rule"])
+            if text not in rules:
+                rules.append(text)
+            numbers[major][names.index(each["names"])] = rules.index(text)
+    numbers = {major: rows for major, rows in numbers.items() if set(rows) != {None}}
+    entry: dict[str, Any] = {
+        "names": names,
+        "prefixes": prefixes,
+        "rules": numbers,
+        "places": [".".join(level) for level in newest["levels"]],
+        "defaults": {major: facts[major]["defaults"] for major in numbers},
+        "sizes": [
+            [None if place is None else ".".join(place) for place in axes]
+            for axes in newest["shape_fields"]
+        ],
+        "counted": all(each["counts"] for each in facts.values()),
+    }
+    optional = {
+        "shares": {name: value for each in facts.values() for name, value in each["share"].items()},
+        "copies": {name: kept for each in facts.values() for name, kept in each["copies"].items()},
+        "buffers": sorted({name for each in facts.values() for name in each["buffers"]}),
+        "other_flags": sorted(
+            {".".join(place) for each in facts.values() for place in each["other_flags"]}
+        ),
+    }
+    entry |= {name: value for name, value in optional.items() if value}
+    return entry
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("step", choices=["names", "measure", "heads", "work", "write"])
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("cases", nargs="*")
+    parser.add_argument("--names", action="store_true")
+    parser.add_argument("--part", default="0/1", help="such as 0/3, 1/3 and 2/3 at the same time")
+    args = parser.parse_args()
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    if args.step == "work":
+        work(args.directory, args.cases, args.names)
+    elif args.step == "heads":
+        quiet()
+        file = args.directory / version_of() / "without_head.json"
+        file.write_text(json.dumps(classes_without_head()))
+    elif args.step in ("names", "measure"):
+        run(args.directory, args.cases, args.step == "names", args.part)
+    else:
+        write(args.directory)
+
+
+if __name__ == "__main__":
+    main()

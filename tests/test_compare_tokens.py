@@ -1,0 +1,548 @@
+"""`compare_tokens`: the verdict on another GPT-2's greedy tokens, from the tokens alone."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.commands import assert_one_error_line
+from support.comparing import MODELS, TWO_LAYERS
+from support.other_gpt2 import OtherGPT2
+from support.wrong_gpt2s import exact_gelu, is_later, softmax
+
+import tiedgpt
+from tiedgpt import GPT2, TiedGPTError, Tokenizer, compare_tokens
+from tiedgpt.comparison.token_files import ids_of_text
+from tiedgpt.comparison.tokens import SLACK_OF
+from tiedgpt.testing import TINY, random_model
+
+SHAKESPEARE = MODELS["shakespeare"]
+TOKENIZER = tiedgpt.load_tokenizer("shakespeare-tied")
+PROMPT = TOKENIZER.encode("ROMEO:")
+
+
+def greedy(logits_of, prompt, n):
+    """n tokens that a function from ids [T] to logits [T, V] appends, each time from the start."""
+    ids = list(prompt)
+    for _ in range(n):
+        ids.append(int(np.argmax(np.asarray(logits_of(np.array(ids)))[-1])))
+    return ids[len(prompt) :]
+
+
+def greedy_of(model, prompt, n, **steps):
+    """n tokens of an OtherGPT2 with these steps."""
+    theirs = OtherGPT2(model, **steps)
+    return greedy(lambda ids: theirs(ids)["logits"], prompt, n)
+
+
+def some_prompt(model, seed, T=5):
+    return np.random.default_rng(seed).integers(model.config.vocab_size, size=T).tolist()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_our_own_tokens_are_identical(name):
+    model = MODELS[name]
+    prompt = some_prompt(model, seed=1)
+    tokens = greedy(model, prompt, 20)
+    report = compare_tokens(model, prompt, tokens, trials=0)
+    assert report["verdict"] == "identical"
+    assert report["sentence"] == "identical: the 20 tokens are those that this model takes"
+    assert (report["given"], report["judged"], report["departures"]) == (20, 20, [])
+
+
+# Right GPT-2s. None may be called a defect.
+
+
+def one_after_the_other(x, weight, bias, name):
+    """A linear layer whose sums go from the first product to the last, as in a loop in C."""
+    out = np.zeros((len(x), weight.shape[1]), x.dtype)
+    for k in range(len(weight)):
+        out += x[:, k : k + 1] * weight[k]
+    return out + bias
+
+
+def from_the_last(x, weight, bias, name):
+    return x[:, ::-1] @ weight[::-1] + bias
+
+
+RIGHT = {
+    "float32": [{}, {"linear": one_after_the_other}, {"linear": from_the_last}],
+    "float16": [{"dtype": np.float16}],
+}
+RIGHT_MODELS = {**MODELS, "untied": tiedgpt.load_model("shakespeare-untied")}
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=SLOW) if name != "tiny" else name for name in RIGHT_MODELS],
+)
+@pytest.mark.parametrize("precision", RIGHT)
+def test_a_right_gpt2_in_numpy_is_no_defect(name, precision):
+    model = RIGHT_MODELS[name]
+    for steps in RIGHT[precision]:
+        for seed in range(2):
+            prompt = some_prompt(model, seed)
+            tokens = greedy_of(model, prompt, 25, **steps)
+            report = compare_tokens(model, prompt, tokens, precision, trials=0)
+            assert report["verdict"] != "defect", report["sentence"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RIGHT_MODELS)
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_a_right_gpt2_in_torch_is_no_defect(name, precision):
+    """In half precision; with autocast; with weights that are only stored so."""
+    torch = pytest.importorskip("torch", reason="needs pip install -e .[parity]")
+    pytest.importorskip("transformers", reason="needs pip install -e .[parity]")
+    from support.torch_gpt2s import nano_gpt, transformers_gpt2
+
+    model = RIGHT_MODELS[name]
+    dtype = getattr(torch, precision)
+    half = transformers_gpt2(model).to(dtype)
+    nano = nano_gpt(model).eval().to(dtype)
+    single = transformers_gpt2(model)
+    stored = transformers_gpt2(model).to(dtype).float()
+
+    def autocast(ids):
+        with torch.autocast("cpu", dtype):
+            return single(ids).logits
+
+    programs = [
+        lambda ids: half(ids).logits,
+        nano,
+        autocast,
+        lambda ids: stored(ids).logits,
+    ]
+    verdicts = []
+    for program in programs:
+        for seed in range(3):
+            prompt = some_prompt(model, seed)
+
+            def logits(ids, program=program):
+                with torch.no_grad():
+                    return program(torch.as_tensor(ids)[None]).float()[0].numpy()
+
+            tokens = greedy(logits, prompt, 30)
+            report = compare_tokens(model, prompt, tokens, precision, trials=0)
+            assert report["verdict"] != "defect", report["sentence"]
+            verdicts.append(report["verdict"])
+    if precision == "bfloat16" and name.startswith("tiny"):
+        assert "tie-break" in verdicts, "rounding to bfloat16 moves these logits by one or more"
+
+
+# A tie
+
+
+def with_equal_tokens(model, first, second):
+    """The model, whose token `second` has the vector of `first`: both have the same logit."""
+    wte = model.W_E.copy()
+    wte[second] = wte[first]
+    return GPT2(model.config, {**model.parameters, "wte.weight": wte})
+
+
+def test_a_tie_is_a_tie_break():
+    prompt = some_prompt(TWO_LAYERS, seed=0)
+    (best,) = greedy(TWO_LAYERS, prompt, 1)
+    other = (best + 1) % TWO_LAYERS.config.vocab_size
+    model = with_equal_tokens(TWO_LAYERS, best, other)
+    one, two = sorted((best, other))
+    assert greedy(model, prompt, 1) == [one], "argmax takes the first"
+    report = compare_tokens(model, prompt, [two])
+    assert report["verdict"] == "tie-break"
+    (departure,) = report["departures"]
+    assert departure == {
+        "place": 0,
+        "token": two,
+        "ours": one,
+        "gap": 0.0,
+        "rounding": departure["rounding"],
+        "rank": 1,
+        "is_tie_break": True,
+    }
+    assert 0 < departure["rounding"] < 1e-2
+
+
+def test_equal_logits_are_a_tie():
+    parameters = {name: 0 * array for name, array in TWO_LAYERS.parameters.items()}
+    model = GPT2(TWO_LAYERS.config, parameters)
+    report = compare_tokens(model, [1, 2], [3, 4], trials=0)
+    assert report["verdict"] == "tie-break"
+    assert [departure["gap"] for departure in report["departures"]] == [0, 0]
+
+
+def test_a_gap_that_is_wider_than_rounding_is_a_defect():
+    """The same model, with one number moved by more than rounding can do."""
+    prompt = some_prompt(TWO_LAYERS, seed=0)
+    (best,) = greedy(TWO_LAYERS, prompt, 1)
+    other = (best + 1) % TWO_LAYERS.config.vocab_size
+    model = with_equal_tokens(TWO_LAYERS, best, other)
+    wte = model.W_E.copy()
+    wte[other] *= 0.99
+    model = GPT2(model.config, {**model.parameters, "wte.weight": wte})
+    report = compare_tokens(model, prompt, [other])
+    assert report["verdict"] == "defect"
+    (departure,) = report["departures"]
+    logits = model.astype(np.float64)(prompt)[-1]
+    assert departure["gap"] == pytest.approx(logits[best] - logits[other])
+    assert departure["gap"] > departure["rounding"]
+    assert departure["rank"] == 1 + (logits > logits[other]).sum()
+
+
+def test_what_rounding_can_do_grows_with_the_precision():
+    prompt = some_prompt(SHAKESPEARE, seed=0)
+    tokens = [*greedy(SHAKESPEARE, prompt, 3), 5]
+    gaps = []
+    for precision in SLACK_OF:
+        report = compare_tokens(SHAKESPEARE, prompt, tokens, precision, trials=0)
+        gaps.append(report["departures"][-1]["rounding"])
+    assert gaps[0] * 50 < gaps[1]
+    assert gaps[1] * 4 < gaps[2]
+
+
+# A defect, and its name
+
+
+def other_tokens(model, n, **steps):
+    """A prompt after which an OtherGPT2 with these steps writes other tokens, and these tokens."""
+    for seed in range(20):
+        prompt = some_prompt(model, seed)
+        tokens = greedy_of(model, prompt, n, **steps)
+        if tokens != greedy(model, prompt, n):
+            return prompt, tokens
+    raise AssertionError("the tokens are the same")
+
+
+@pytest.mark.parametrize(
+    ("steps", "sentence"),
+    [
+        ({"gelu": lambda x, layer: np.maximum(x, 0)}, "is relu"),
+        ({"scores": lambda q, k, layer, H: q @ k.transpose(0, 2, 1)}, "scales the scores by 1"),
+        ({"positions": lambda T: np.arange(T) + 1}, "counts positions from 1"),
+        # These see later tokens, so that each token needs a pass of its own.
+        ({"pattern": softmax}, "has no causal mask"),
+        (
+            {"pattern": lambda s: softmax(np.where(is_later(s, by=2), -np.inf, s))},
+            "a token sees the next one",
+        ),
+    ],
+)
+def test_the_mistake_is_named(steps, sentence):
+    prompt, tokens = other_tokens(TWO_LAYERS, 30, **steps)
+    report = compare_tokens(TWO_LAYERS, prompt, tokens)
+    assert report["verdict"] == "defect"
+    assert any(sentence in line for line in report["mistakes"]), report
+
+
+def test_logits_of_nan_are_named():
+    """A token that does not see itself: the first has no key. argmax of nan is the first token."""
+
+    def does_not_see_itself(scores):
+        with np.errstate(invalid="ignore"):
+            return softmax(np.where(is_later(scores, by=0), -np.inf, scores))
+
+    prompt = some_prompt(TWO_LAYERS, seed=3)
+    tokens = greedy_of(TWO_LAYERS, prompt, 4, pattern=does_not_see_itself)
+    assert tokens == [0, 0, 0, 0]
+    report = compare_tokens(TWO_LAYERS, prompt, tokens)
+    assert any("a token does not see itself" in line for line in report["mistakes"])
+    assert "all tokens are 0, as if the logits were nan: look at them" in report["notes"]
+
+
+def cached(model, prompt, n, position):
+    """n tokens, each in a step of its own, by a cache. position: from the number of the token."""
+    ids = list(prompt)
+    cache = model.new_cache()
+    logits = model(ids, cache=cache)[-1]
+    for _ in range(n):
+        ids.append(int(logits.argmax()))
+        wpe = model.parameters["wpe.weight"]
+        own = position(len(ids) - 1, len(prompt))
+        moved = {"embed": lambda x, own=own: x - wpe[cache.length] + wpe[own]}  # noqa: B023
+        logits = model([ids[-1]], cache=cache, edit=moved)[-1]
+    return ids[len(prompt) :]
+
+
+@pytest.mark.parametrize(
+    ("position", "sentence"),
+    [
+        (lambda place, start: 0, "gives every token position 0 in the steps after the prompt"),
+        (lambda place, start: place - start, "counts positions from 0 again in the steps"),
+        (lambda place, start: place + 1, "counts positions one too high in the steps"),
+        (lambda place, start: place - 1, "counts positions one too low in the steps"),
+    ],
+)
+def test_a_mistake_of_the_cache_is_named(position, sentence):
+    prompt = some_prompt(TWO_LAYERS, seed=1)
+    tokens = cached(TWO_LAYERS, prompt, 12, position)
+    report = compare_tokens(TWO_LAYERS, prompt, tokens)
+    assert report["verdict"] == "defect"
+    assert any(sentence in line for line in report["mistakes"]), report
+
+
+def test_the_right_steps_with_a_cache_are_identical():
+    prompt = some_prompt(TWO_LAYERS, seed=1)
+    tokens = cached(TWO_LAYERS, prompt, 12, lambda place, start: place)
+    assert compare_tokens(TWO_LAYERS, prompt, tokens)["verdict"] == "identical"
+
+
+def test_a_defect_in_float32_may_be_a_tie_in_bfloat16():
+    """It is said, so that a port in bfloat16 is not mended for nothing."""
+    model = MODELS["tiny"]
+    prompt = some_prompt(model, seed=0)
+    logits = model(prompt)[-1]
+    second = int(np.argsort(logits)[-2])
+    gap = logits.max() - logits[second]
+    report = compare_tokens(model, prompt, [second], trials=0)
+    in_bfloat16 = compare_tokens(model, prompt, [second], "bfloat16", trials=0)
+    assert (report["verdict"], in_bfloat16["verdict"]) == ("defect", "tie-break"), gap
+    assert any("this would be a tie-break" in note for note in report["notes"])
+
+
+# What tokens cannot tell
+
+
+def test_mistakes_that_give_these_tokens_are_named_and_no_other():
+    prompt = some_prompt(SHAKESPEARE, seed=0)
+    tokens = greedy(SHAKESPEARE, prompt, 10)
+    report = compare_tokens(SHAKESPEARE, prompt, tokens, trials=40)
+    line = "mlp.0.post: yours is the exact gelu (erf), in every layer"
+    with_gelu = greedy_of(SHAKESPEARE, prompt, 10, gelu=exact_gelu)
+    assert (line in report["mistakes"]) == (with_gelu == tokens)
+    with_relu = greedy_of(SHAKESPEARE, prompt, 10, gelu=lambda x, layer: np.maximum(x, 0))
+    assert with_relu != tokens
+    assert not any("is relu" in line for line in report["mistakes"])
+    # What changes no logit is no mistake here.
+    assert not any("is gelu_new, the approx" in line for line in report["mistakes"])
+    assert not any("bias of the keys" in line for line in report["mistakes"])
+
+
+def test_nothing_is_said_to_differ_if_nothing_was_planted():
+    prompt = some_prompt(TWO_LAYERS, seed=0)
+    report = compare_tokens(TWO_LAYERS, prompt, greedy(TWO_LAYERS, prompt, 3), trials=0)
+    assert report["trials"] == 0
+    assert report["notes"] == [
+        "no known mistake was planted: what these tokens cannot tell is not known"
+    ]
+    some = compare_tokens(TWO_LAYERS, prompt, greedy(TWO_LAYERS, prompt, 3), trials=5)
+    assert any("more were not planted" in note for note in some["notes"])
+
+
+# What is not judged
+
+
+def test_tokens_after_the_context_are_not_judged():
+    model = MODELS["tiny"]
+    n_ctx = model.config.n_ctx
+    prompt = some_prompt(model, seed=0)
+    room = n_ctx - len(prompt) + 1
+    tokens = [*greedy(model, prompt, room), 0, 0, 0]
+    report = compare_tokens(model, prompt, tokens, trials=0)
+    assert (report["given"], report["judged"]) == (room + 3, room)
+    assert report["sentence"].startswith(f"of {room + 3} tokens the first {room} are judged; ident")
+    assert report["notes"][0].startswith(f"tokens[{room}] and later are not judged: the context")
+    wrong = [*tokens[: room - 1], (tokens[room - 1] + 1) % model.config.vocab_size]
+    assert compare_tokens(model, prompt, wrong, trials=0)["verdict"] == "defect"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_drawn_tokens_are_refused(seed):
+    tokens = list(tiedgpt.generate(SHAKESPEARE, PROMPT, 40, seed=seed))
+    with pytest.raises(TiedGPTError, match="as in a text drawn at temperature"):
+        compare_tokens(SHAKESPEARE, PROMPT, tokens, trials=0)
+    report = compare_tokens(SHAKESPEARE, PROMPT, tokens, greedy=True, trials=0)
+    assert report["verdict"] == "defect"
+    with pytest.raises(TiedGPTError, match="drawn tokens are not judged"):
+        compare_tokens(SHAKESPEARE, PROMPT, tokens, greedy=False)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tokens", "settings", "message"),
+    [
+        ([], [1], {}, "the prompt is empty"),
+        ([1], [], {}, r"the tokens must be one sequence of ids \[N\] with at least one"),
+        ([1], [[1, 2]], {}, r"got shape \(1, 2\)"),
+        ([1], "my lord", {}, "got text: encode it first"),
+        ([1], [1.5], {}, "ids must be whole numbers"),
+        ([1], [5000], {}, "token id 5000 is outside the vocabulary of 211"),
+        ([5000], [1], {}, "token id 5000 is outside"),
+        ([0] * 38, [1], {}, "the input has 38 tokens, more than the model's context of 37"),
+        ([1], [1], {"precision": "int8"}, "quantised weights .* are not judged"),
+        ([1], [1], {"precision": ["float32"]}, "precision must be one of"),
+        ([1], [1], {"greedy": "yes"}, "greedy must be True or None"),
+        ([1], [1], {"trials": -1}, "trials must be a whole number"),
+    ],
+)
+def test_what_is_refused(prompt, tokens, settings, message):
+    with pytest.raises(TiedGPTError, match=message):
+        compare_tokens(MODELS["tiny"], prompt, tokens, **settings)
+
+
+def test_the_prompt_and_the_continuation_in_one_is_refused():
+    prompt = some_prompt(TWO_LAYERS, seed=0)
+    tokens = [*prompt, *greedy(TWO_LAYERS, prompt, 5)]
+    with pytest.raises(TiedGPTError, match="the tokens begin with the prompt"):
+        compare_tokens(TWO_LAYERS, prompt, tokens)
+
+
+def test_float16_that_overflows_is_refused():
+    parameters = {name: array * 3000 for name, array in TWO_LAYERS.parameters.items()}
+    model = GPT2(TWO_LAYERS.config, parameters)
+    with pytest.raises(TiedGPTError, match="float16 cannot hold the activations"):
+        compare_tokens(model, [1, 2], [3], "float16")
+
+
+# A text in place of ids
+
+
+def test_a_text_is_split_as_the_model_writes_it():
+    """Our model writes "ab" as two tokens, though the tokenizer has one for both."""
+    config = replace(TINY, vocab_size=258, n_ctx=64)
+    tokenizer = Tokenizer([("a", "b")])
+    a, ab = 64, 256
+    parameters = dict(random_model(config).parameters)
+    wte = parameters["wte.weight"].copy()
+    parameters["wte.weight"] = wte
+    parameters["ln_f.weight"] = np.zeros_like(parameters["ln_f.weight"])
+    direction = np.ones(config.n_embd, np.float32)
+    parameters["ln_f.bias"] = direction  # each logit is the sum of the token's row
+    wte -= wte.mean(axis=1, keepdims=True)
+    wte[a] += 1
+    model = GPT2(config, parameters)
+    assert greedy(model, [1], 3) == [a, a, a]
+    # "ab": the tokenizer has [ab], the model begins with a, but then does not write b.
+    assert ids_of_text(model, tokenizer, [1], "ab") == ([ab], [])
+    tokenizer = Tokenizer([("a", "a")])
+    aa = 256
+    ids, notes = ids_of_text(model, tokenizer, [1], "aaaa")
+    assert ids == [a, a, a, a]
+    assert notes[0] == (
+        f"the text at tokens[0] is read as [{a}, {a}], as this model writes it; the tokenizer "
+        f"splits it into [{aa}]"
+    )
+    assert compare_tokens(model, [1], ids, trials=0)["verdict"] == "identical"
+
+
+def test_a_text_that_ends_within_a_token_is_read():
+    tokens = greedy(SHAKESPEARE, PROMPT, 12)
+    while len(TOKENIZER.decode(tokens[-1:])) < 4:
+        tokens.pop()
+    text = TOKENIZER.decode(tokens)
+    ids, notes = ids_of_text(SHAKESPEARE, TOKENIZER, PROMPT, text[:-1])
+    assert ids == tokens
+    assert notes == [f"the text ends within tokens[{len(tokens) - 1}], {tokens[-1]}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the text is empty"),
+        ("a\ufffdb", "the text has U[+]FFFD in it"),
+        ("I'll", "your program may have removed white space"),
+        ("ROMEO:\nI'll", "the text begins with the prompt"),
+    ],
+)
+def test_a_text_that_cannot_be_the_continuation_is_refused(text, message):
+    with pytest.raises(TiedGPTError, match=message):
+        ids_of_text(SHAKESPEARE, TOKENIZER, PROMPT, text)
+
+
+def test_a_text_with_another_first_word_is_judged():
+    """Our model begins with the end of a line. That is no white space that this text lacks."""
+    ids, notes = ids_of_text(SHAKESPEARE, TOKENIZER, PROMPT, "What")
+    assert (ids, notes) == (TOKENIZER.encode("What"), [])
+
+
+# The command
+
+
+def write(tmp_path, document):
+    path = tmp_path / "mine.json"
+    path.write_text(document if isinstance(document, str) else json.dumps(document))
+    return str(path)
+
+
+def command(path, *flags):
+    return "compare", "-q", "-m", "shakespeare-tied", "--tokens", path, *flags
+
+
+def test_what_generate_prints_is_judged(run, tmp_path):
+    arguments = ("generate", "-m", "shakespeare-tied", "--greedy", "-n", "9", "--json", "ROMEO:")
+    _, out, _ = run(*arguments)
+    code, report, err = run(*command(write(tmp_path, out)))
+    assert (code, err) == (0, "")
+    assert report.startswith("identical: the 9 tokens are those that this model takes\n")
+    assert "these tokens cannot tell: " in report
+    code, out, _ = run(*command(write(tmp_path, out), "--json", "--trials", "2"))
+    assert code == 0
+    assert json.loads(out)["verdict"] == "identical"
+
+
+def test_a_text_with_a_wrong_word_is_a_defect(run, tmp_path):
+    text = TOKENIZER.decode(greedy(SHAKESPEARE, PROMPT, 9)).replace("tell", "kill")
+    path = write(tmp_path, {"prompt": "ROMEO:", "text": text})
+    code, out, _ = run(*command(path, "--trials", "2"))
+    assert code == 1
+    assert "defect: tokens[3] is " in out
+    code, out, _ = run(*command(path, "--json", "--trials", "2"))
+    assert code == 1
+    report = json.loads(out)
+    assert report["verdict"] == "defect"
+    assert report["departures"][0]["ours_text"] == " tell"
+
+
+def test_a_tie_break_has_a_code_of_its_own(run, tmp_path):
+    second = int(np.argsort(SHAKESPEARE(PROMPT)[-1])[-2])
+    path = write(tmp_path, {"prompt_ids": PROMPT, "ids": [second]})
+    assert run(*command(path, "--trials", "2"))[0] == 1
+    wte = SHAKESPEARE.W_E.copy()
+    best = int(np.argmax(SHAKESPEARE(PROMPT)[-1]))
+    wte[second] = wte[best]
+    model = GPT2(SHAKESPEARE.config, {**SHAKESPEARE.parameters, "wte.weight": wte})
+    tiedgpt.save_model(model, TOKENIZER, tmp_path / "tie")
+    larger = max(best, second)
+    path = write(tmp_path, {"prompt_ids": PROMPT, "ids": [larger]})
+    tie = str(tmp_path / "tie")
+    code, out, _ = run("compare", "-m", tie, "--tokens", path, "--trials", "2")
+    assert code == 3
+    assert "tie-break: 1 of 1 token differ" in out
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ("{", "is not JSON"),
+        ("[1]", "expected {"),
+        ('{"prompt": "a", "prompt": "b"}', "is in it twice"),
+        ({}, "neither prompt_ids nor prompt"),
+        ({"prompt": "a"}, "neither ids nor text"),
+        ({"prompt": 1, "ids": [1]}, "prompt must be a text"),
+        ({"prompt": "a", "ids": [True]}, "ids must be a list of token ids"),
+        ({"prompt": "a", "ids": "bc"}, "ids must be a list of token ids"),
+        ({"prompt": "a", "samples": []}, "expected one sample"),
+        ({"prompt": "a", "ids": [1], "temperature": 0.7}, "has temperature 0.7: drawn tokens"),
+        ({"prompt": "a", "ids": [1], "do_sample": True}, "drawn tokens are not judged"),
+        ({"prompt": "a", "ids": []}, "with at least one"),
+        ({"prompt": "", "ids": [1]}, "the prompt is empty"),
+        ({"prompt": "a", "text": ""}, "the text is empty"),
+    ],
+)
+def test_a_wrong_file_is_refused(document, message, run, tmp_path):
+    assert_one_error_line(run(*command(write(tmp_path, document))), message)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "expected one of FILE, --tokens FILE and --vectors FILE"),
+        (("a.npz", "--tokens", "b.json"), "expected one of FILE, --tokens FILE and --vectors FILE"),
+        (("a.npz", "--precision", "bfloat16"), "--precision goes with --tokens"),
+        (("--tokens", "no-such.json"), "no-such.json: No such file"),
+        (("--tokens", ""), "'' is not the name of a file"),
+        (("--vectors", ""), "'' is not the name of a file"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, message, run):
+    assert_one_error_line(run("compare", "-m", "shakespeare-tied", *arguments), message)

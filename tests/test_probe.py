@@ -1,0 +1,191 @@
+"""What the tables know of a text, and which MLP makes the bigrams: against plain computations."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.checks import refuses
+from support.models import SMALL, random_model, some_corpus
+
+from tiedgpt import GPT2
+from tiedgpt.errors import TiedGPTError
+from tiedgpt.study import mlps, paths, probe
+from tiedgpt.study.corpus import Corpus
+
+V = 130
+CONFIG = replace(SMALL, vocab_size=V)
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Corpus:
+    """120 frequent tokens; each has five common successors, which are near it in a circle."""
+    rng = np.random.default_rng(0)
+    steps = rng.choice([1, 2, 3, 4, 5, 60], 40_000, p=[0.3, 0.2, 0.2, 0.1, 0.1, 0.1])
+    return Corpus.of(np.cumsum(steps) % 120, V)
+
+
+def with_tables(W_E: np.ndarray, W_U: np.ndarray | None = None) -> GPT2:
+    """A model with these tables, [V, D] each."""
+    config = replace(CONFIG, n_embd=W_E.shape[1], n_head=1)
+    if W_U is not None:
+        config = config.with_head("untied")
+    parameters = dict(random_model(config).parameters)
+    parameters["wte.weight"] = W_E.astype(np.float32)
+    if W_U is not None:
+        parameters["lm_head.weight"] = W_U.astype(np.float32)
+    return GPT2(config, parameters)
+
+
+def known_tables(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
+    """Rows that are the components of the successors, and those of the predecessors: [V, 20]."""
+    tokens = corpus.by_count()
+    seen = corpus.frequent(min_count=1)
+    tables = []
+    for counts in (corpus.table(tokens, seen), corpus.table(seen, tokens).T):
+        table = np.zeros((V, probe.COMPONENTS))
+        table[tokens] = probe.components(counts)
+        tables.append(table)
+    return tables[0], tables[1]
+
+
+def test_a_table_that_holds_the_answer_knows_it_and_random_rows_do_not(corpus):
+    successors, predecessors = known_tables(corpus)
+    report = probe.knowledge(with_tables(successors, predecessors), corpus)
+    assert report["W_E"]["successors"]["by_penalty"]["3"] > 0.98
+    assert report["W_U"]["predecessors"]["by_penalty"]["3"] > 0.98
+    for thing in ("successors", "predecessors"):
+        assert report["random"][thing]["r2"] < 0.1
+        assert report["counts"][thing]["r2"] < 0.1
+        for table in report.values():
+            assert table[thing]["low"] < table[thing]["r2"] < table[thing]["high"]
+            assert table[thing]["by_penalty"]["30"] == table[thing]["r2"]
+
+    shuffled = np.random.default_rng(0).permutation(V)
+    report = probe.knowledge(with_tables(successors[shuffled]), corpus)
+    assert report["W_E"]["successors"]["r2"] < 0.1
+    assert "W_U" not in report  # of a tied model
+
+
+def test_the_rows_of_the_text_read_backwards_change_places(corpus):
+    model = random_model(CONFIG)
+    backwards = Corpus.of(corpus.ids[::-1], V)
+    forwards, reverse = probe.knowledge(model, corpus), probe.knowledge(model, backwards)
+    for name in ("W_E", "counts"):
+        assert reverse[name]["successors"]["r2"] == pytest.approx(
+            forwards[name]["predecessors"]["r2"], abs=1e-3
+        )
+
+
+def test_the_components_are_those_of_a_singular_value_decomposition():
+    counts = np.random.default_rng(0).integers(0, 5, (60, 90))
+    roots = np.sqrt(counts / counts.sum(axis=1, keepdims=True))
+    U, S, _ = np.linalg.svd(roots - roots.mean(axis=0), full_matrices=False)
+    expected = (U * S)[:, : probe.COMPONENTS]
+    found = probe.components(counts)
+    signs = np.sign((found * expected).sum(axis=0))  # a component may point either way
+    np.testing.assert_allclose(found * signs, expected, atol=1e-9)
+
+
+def test_each_token_is_predicted_by_the_others():
+    """By a ridge regression with a constant column, whose weight has no penalty."""
+    rng = np.random.default_rng(0)
+    rows, Y = rng.normal(size=(40, 3)), rng.normal(size=(40, 2))
+    folds = np.array_split(rng.permutation(40), 4)
+    found = probe.predicted(rows, Y, folds, penalty=7.0)
+    X = np.column_stack([(rows - rows.mean(axis=0)) / rows.std(axis=0), np.ones(40)])
+    for fold in folds:
+        rest = np.setdiff1d(np.arange(40), fold)
+        ridge = X[rest].T @ X[rest] + np.diag([7.0, 7.0, 7.0, 0.0])
+        weights = np.linalg.solve(ridge, X[rest].T @ Y[rest])
+        np.testing.assert_allclose(found[fold], X[fold] @ weights, atol=1e-9)
+
+
+def test_a_column_that_is_the_same_for_all_tokens_changes_nothing():
+    rng = np.random.default_rng(0)
+    rows, Y = rng.normal(size=(40, 3)), rng.normal(size=(40, 2))
+    folds = np.array_split(rng.permutation(40), 4)
+    constant = np.column_stack([rows, np.full(40, 5.0)])
+    np.testing.assert_allclose(
+        probe.predicted(constant, Y, folds, 7.0), probe.predicted(rows, Y, folds, 7.0), atol=1e-9
+    )
+
+
+def test_too_few_frequent_tokens_have_no_report():
+    assert some_corpus().frequent().size < probe.MIN_PROBED
+    assert probe.knowledge(random_model(SMALL), some_corpus()) is None
+
+
+def test_a_damaged_table_is_refused(corpus):
+    table = np.zeros((V, 4))
+    table[0, 0] = np.nan
+    model = with_tables(table)
+    refuses("W_E is not finite", probe.knowledge, model, corpus, error=TiedGPTError)
+
+
+# ---- The MLPs ----
+
+
+@pytest.fixture(scope="module")
+def model() -> GPT2:
+    return random_model(replace(CONFIG, n_layer=3))
+
+
+def test_the_distances_are_those_of_the_paths(model, corpus):
+    tokens = corpus.by_count()
+    numbers = mlps.mlp_numbers(model, corpus)
+    assert numbers["tokens"] == tokens.size
+
+    def nats(logits):
+        return pytest.approx(mlps.nats_from_bigrams(logits, tokens, corpus), abs=1e-5)
+
+    assert numbers["table"] == nats(paths.normed(model, tokens))
+    assert numbers["first_alone"] == numbers["alone"][0] == nats(paths.mlp0(model, tokens))
+    assert numbers["model"] == nats(paths.whole_model(model, tokens))
+    for layer in range(3):
+        # An MLP whose output matrix and bias are 0 adds nothing.
+        parameters = {name: np.array(array) for name, array in model.parameters.items()}
+        parameters[f"h.{layer}.mlp.c_proj.weight"][...] = 0
+        parameters[f"h.{layer}.mlp.c_proj.bias"][...] = 0
+        without = GPT2(model.config, parameters)
+        assert numbers["without"][layer] == nats(paths.whole_model(without, tokens))
+        # A model whose only layer is this one
+        alone = {name: array for name, array in model.parameters.items() if "h." not in name}
+        alone |= {
+            name.replace(f"h.{layer}.", "h.0."): array
+            for name, array in model.parameters.items()
+            if name.startswith(f"h.{layer}.")
+        }
+        one_layer = GPT2(replace(model.config, n_layer=1), alone)
+        assert numbers["alone"][layer] == nats(paths.mlp0(one_layer, tokens))
+    assert numbers["other_alone"] == min(numbers["alone"][1:])
+    assert numbers["without_other"] == max(numbers["without"][1:])
+
+
+def test_nats_are_0_for_the_bigrams_and_whatever_their_scale(corpus):
+    tokens = corpus.by_count()
+    counts = corpus.table(tokens, np.arange(V)) + 1e-9
+    logits = 3 * np.log(counts / counts.sum(axis=1, keepdims=True))
+    assert mlps.nats_from_bigrams(logits, tokens, corpus) == pytest.approx(0, abs=1e-4)
+
+
+@pytest.mark.parametrize("layers", [0, 1])
+def test_a_model_with_one_layer_or_none(layers, corpus):
+    numbers = mlps.mlp_numbers(random_model(replace(CONFIG, n_layer=layers)), corpus)
+    if layers == 0:
+        assert numbers is None
+    else:
+        assert numbers["other_alone"] is None
+        assert numbers["without_other"] is None
+        assert len(numbers["alone"]) == len(numbers["without"]) == 1
+
+
+def test_progress_counts_the_paths(model, corpus):
+    done = []
+    mlps.mlp_numbers(model, corpus, done.append)
+    assert sum(done) == mlps.path_count(model)
+
+
+def test_the_scores_of_a_large_vocabulary_fit_into_memory(corpus, monkeypatch):
+    seen = corpus.frequent(min_count=1).size
+    monkeypatch.setattr(mlps, "MAX_SCORES", 30 * seen)
+    np.testing.assert_array_equal(mlps.probed_tokens(corpus), corpus.by_count()[:30])

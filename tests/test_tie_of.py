@@ -1,0 +1,93 @@
+"""tie_of: what a state dict in memory holds of the two matrices."""
+
+import numpy as np
+import pytest
+
+from tiedgpt import TiedGPTError
+from tiedgpt.testing import tie_of
+
+V, D = 11, 4
+rng = np.random.default_rng(0)
+
+
+def matrix():
+    return rng.normal(size=(V, D)).astype(np.float32)
+
+
+def states(make):
+    """kind -> a state dict. make: from an array to an array of another library."""
+    values = matrix()
+    one, copy, other = make(values), make(values.copy()), make(matrix())
+    E, H = "transformer.wte.weight", "lm_head.weight"
+    return {
+        "one storage": {E: one, H: one},
+        "equal": {E: one, H: copy},
+        "different": {E: one, H: other},
+        "overlap": {E: one, H: one[: V // 2]},  # half a head
+        "embedding": {E: one, "transformer.wpe.weight": other},
+        "head": {H: one},
+    }
+
+
+KINDS = tuple(states(np.asarray))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_arrays(kind):
+    entries = states(np.asarray)[kind]
+    before = {name: array.copy() for name, array in entries.items()}
+    tie = tie_of(entries)
+    assert tie.kind == kind
+    assert (tie.embedding or tie.head) in str(tie)
+    assert all(np.array_equal(before[name], entries[name]) for name in entries)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tensors(kind):
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
+    assert tie_of(states(torch.tensor)[kind]).kind == kind
+
+
+def test_a_torch_module_before_and_after_its_tie_is_lost():
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
+    wte, lm_head = torch.nn.Embedding(V, D), torch.nn.Linear(D, V, bias=False)
+    module = torch.nn.ModuleDict({"wte": wte, "lm_head": lm_head})
+    assert tie_of(module.state_dict()).kind == "different"
+    lm_head.weight = wte.weight
+    state = module.state_dict()
+    assert tie_of(state).kind == "one storage"
+    # What functional code does with a state dict: each entry is updated by itself.
+    copies = {name: tensor.clone() for name, tensor in state.items()}
+    tie = tie_of(copies)
+    assert tie.kind == "equal"
+    assert "two parameters" in str(tie)
+    copies["wte.weight"] -= 0.1
+    assert tie_of(copies).kind == "different"
+    meta = {name: tensor.to("meta") for name, tensor in state.items()}
+    with pytest.raises(TiedGPTError, match="meta"):
+        tie_of(meta)
+    bfloat16 = {name: tensor.bfloat16().clone() for name, tensor in state.items()}
+    assert tie_of(bfloat16).kind == "equal"
+
+
+def test_names_are_found_or_given():
+    entries = {"table": matrix(), "out": matrix()}
+    with pytest.raises(TiedGPTError, match="embedding="):
+        tie_of(entries)
+    assert tie_of(entries, embedding="table", head="out").kind == "different"
+    with pytest.raises(TiedGPTError, match="'outs'"):
+        tie_of(entries, embedding="table", head="outs")
+    two = {"encoder.embed_tokens.weight": matrix(), "decoder.embed_tokens.weight": matrix()}
+    with pytest.raises(TiedGPTError, match="which of"):
+        tie_of(two)
+    shared = {"encoder.embed_tokens.weight": two["encoder.embed_tokens.weight"]}
+    assert (
+        tie_of({**shared, "shared.embed_tokens.weight": shared["encoder.embed_tokens.weight"]}).kind
+        == "embedding"
+    )
+
+
+@pytest.mark.parametrize("entries", [{}, {"lm_head.weight": 3}, {"lm_head.bias": np.ones(3)}, []])
+def test_nothing_to_look_at_is_an_error(entries):
+    with pytest.raises(TiedGPTError):
+        tie_of(entries)

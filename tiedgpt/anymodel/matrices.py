@@ -1,0 +1,304 @@
+"""Which of the stored tensors are the matrices of a model, and which of them are equal.
+
+Of a class that was measured (kinds.py) the names are known. Of another model a matrix is known by
+the end of its name and by its shape, [V, D] in config.json. What is not clear is said to be so.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from ..checkpoints.names import modules_of
+from ..checkpoints.tensors import FLOATS, Tensor
+from ..errors import Range
+from .headers import AnyModel
+from .kinds import ModelClass, pattern, value_at
+
+SIZE = Range(1, 2**31 - 1)
+# The names of the width of both matrices in config.json. The first one that is there holds.
+WIDTHS = ("word_embed_proj_dim", "embedding_size", "hidden_size", "n_embd", "d_model")
+# The last parts of the names of modules: transformer.wte is an embedding, lm_head is a head. Those
+# of GPT-2s are in checkpoints/names.py.
+EMBEDDINGS = (
+    *modules_of("wte"),
+    "embed_tokens",
+    "word_embeddings",
+    "embed_in",
+    "tok_embeddings",
+    "tokens_embed",
+    "embeddings",
+)
+HEADS = (
+    *modules_of("lm_head"),
+    "embed_out",
+    "output",
+    "decoder",
+    "output_projection",
+    "proj_out",
+)
+IN_A_LAYER = re.compile(r"(^|\.)(h|layers?|blocks?)\.\d+\.")
+# Tables of something else than tokens, or for the layers: never one of the matrices.
+OTHER_TABLE = re.compile(r"wpe|position|pos_emb|token_type|per_layer")
+# The parts of a module whose weight is quantised, by GPTQ and AWQ, MLX, compressed-tensors, FP8,
+# bitsandbytes
+QUANTISED = (
+    *("qweight", "qzeros", "scales", "biases", "weight_packed", "weight_scale"),
+    *("weight_scale_inv", "SCB", "weight_format", "absmax", "quant_map"),
+)
+
+
+@dataclass
+class Matrices:
+    """The matrices of a model as they are stored: the embedding, the head, then the others."""
+
+    tensors: list[Tensor | None]  # None: it is not there, or not clear
+    quantised: set[str] = field(default_factory=set)  # names
+    # The names of tensors that may be a matrix, too. If there are some, what is stored is not
+    # known.
+    unclear: list[str] = field(default_factory=list)
+    # The set of names of the class that the files have; None if they have another, or none.
+    name_set: int | None = None
+
+    @property
+    def embedding(self) -> Tensor | None:
+        return self.tensors[0]
+
+    @property
+    def head(self) -> Tensor | None:
+        return self.tensors[1]
+
+    @property
+    def presence(self) -> str | None:
+        """The word for which matrices are stored, as if they were equal; None if not known."""
+        if not self.stored:
+            return None
+        return "".join("." if matrix is None else "a" for matrix in self.tensors)
+
+    @property
+    def stored(self) -> list[Tensor]:
+        """The matrices that the files have; none if that is not known."""
+        if self.unclear:
+            return []
+        return [matrix for matrix in self.tensors if matrix is not None]
+
+
+def find_matrices(
+    config: dict[str, Any], tensors: dict[str, Tensor], known: ModelClass | None
+) -> Matrices:
+    """The matrices of a model. known: its class, None if it was not measured."""
+    by_ends = find_by_ends(config, tensors)
+    if known is None:
+        return by_ends
+    found = find_by_class(config, tensors, known)
+    # A matrix may have a name that the class does not look for.
+    return found if found.stored or not by_ends.stored else by_ends
+
+
+# By the names of a class
+
+
+def find_by_class(
+    config: dict[str, Any], tensors: dict[str, Tensor], known: ModelClass
+) -> Matrices:
+    """The matrices by the names that were measured. None is found if no set of them fits."""
+    modules: dict[str, list[Tensor]] = {}  # "lm_head" -> lm_head.weight, lm_head.scales
+    for name, tensor in tensors.items():
+        modules.setdefault(name.rpartition(".")[0], []).append(tensor)
+    number = name_set(known, tensors, modules)
+    if number is None:
+        return Matrices([None] * len(known.names[0]))
+    found = Matrices([None] * len(known.names[0]), name_set=number)
+    of_others = {name for names in known.names for name in names} - set(known.names[number])
+    found.unclear = sorted(of_others & set(tensors))
+    of_matrices = set(known.names[number])
+    for place, name in enumerate(known.names[number]):
+        parts = modules.get(name.rpartition(".")[0], [])
+        by_last_name = {part.name.rpartition(".")[2]: part for part in parts}
+        quantised_parts = [part for last, part in by_last_name.items() if last in QUANTISED]
+        matrix = tensors.get(name) or next(iter(quantised_parts), None)
+        found.tensors[place] = matrix
+        if matrix is None:
+            continue
+        of_matrices.add(matrix.name)
+        if matrix.dtype not in FLOATS or quantised_parts:
+            found.quantised.add(matrix.name)
+            of_matrices |= {part.name for part in parts}
+        elif not has_size(config, known, min(place, 1), matrix):
+            found.unclear.append(matrix.name)
+    shape = matrix_shape(config) or shape_of(found)
+    usual, there = known.prefixes[number]
+    for name, tensor in tensors.items():
+        if name in of_matrices or pattern(usual + name.removeprefix(there)) in known.buffers:
+            continue
+        if could_be_another(name, tensor, shape):
+            found.unclear.append(name)
+    found.unclear = sorted(set(found.unclear))
+    return found
+
+
+def name_set(
+    known: ModelClass, tensors: Mapping[str, Tensor], modules: Mapping[str, list[Tensor]]
+) -> int | None:
+    """The number of the set of names of which most are there; None if none is.
+
+    Of some sets all names have another beginning: "embed_tokens.weight" is a name of a model that
+    was saved without its head. Then no tensor may have the usual beginning.
+    """
+    best = None
+    most = 0
+    for number, names in enumerate(known.names):
+        count = sum(name in tensors or name.rpartition(".")[0] in modules for name in names)
+        usual, _there = known.prefixes[number]
+        if usual and any(name.startswith(usual) for name in tensors):
+            continue
+        if count > most:
+            best, most = number, count
+    return best
+
+
+def has_size(config: dict[str, Any], known: ModelClass, which: int, matrix: Tensor) -> bool:
+    """Whether a matrix has the size that config.json says, where it says one."""
+    if len(matrix.shape) != 2 or prod(matrix.shape) == 0:
+        return False
+    usual = matrix_shape(config) or (None, None)
+    for axis, (size, place) in enumerate(zip(matrix.shape, known.sizes[which], strict=True)):
+        said = value_at(config, place) if place is not None else usual[axis]
+        if said is not None and said != size:
+            return False
+    return True
+
+
+def shape_of(found: Matrices) -> tuple[int, ...] | None:
+    """The shape of the first matrix that is not quantised."""
+    for matrix in found.tensors:
+        if matrix is not None and matrix.name not in found.quantised:
+            return matrix.shape
+    return None
+
+
+def could_be_another(name: str, tensor: Tensor, shape: tuple[int, ...] | None) -> bool:
+    """Whether a tensor beside the matrices may be one of them by another name."""
+    if shape is None or IN_A_LAYER.search(name) or OTHER_TABLE.search(name):
+        return False
+    return len(tensor.shape) == 2 and shape[0] in tensor.shape and 1 not in tensor.shape
+
+
+# By the ends of names
+
+
+def find_by_ends(config: dict[str, Any], tensors: dict[str, Tensor]) -> Matrices:
+    """The two matrices, by the ends of their names and their shape."""
+    shape = matrix_shape(config) or shape_of_embedding(tensors)
+    found: dict[str, list[Tensor]] = {"embedding": [], "head": []}
+    unclear = []
+    quantised = set()
+    for module, parts in modules_outside_layers(tensors).items():
+        weight = parts.get("weight") or next(iter(parts.values()))
+        is_quantised = weight.dtype not in FLOATS or any(part in QUANTISED for part in parts)
+        last_name = module.rpartition(".")[2]
+        if last_name in EMBEDDINGS + HEADS and (is_quantised or weight.shape == shape):
+            found["embedding" if last_name in EMBEDDINGS else "head"].append(weight)
+            if is_quantised:
+                quantised.add(weight.name)
+        elif any(could_be_matrix(tensor, shape) for tensor in parts.values()):
+            unclear += [tensor.name for tensor in parts.values()]
+    for candidates in found.values():
+        if len(candidates) > 1:
+            unclear += [tensor.name for tensor in candidates]
+            candidates.clear()
+    embedding, head = (candidates[0] if candidates else None for candidates in found.values())
+    if embedding is not None and head is not None:
+        unclear = []
+    return Matrices([embedding, head], quantised, sorted(unclear))
+
+
+def modules_outside_layers(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """module -> part -> tensor, for all tensors but biases, and those that are never a matrix.
+
+    >>> modules_outside_layers({"transformer.wte.weight": 1, "h.0.ln_1.weight": 2, "wpe.weight": 3})
+    {'transformer.wte': {'weight': 1}}
+    """
+    modules: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        module, _, part = name.rpartition(".")
+        if part != "bias" and not IN_A_LAYER.search(name) and not OTHER_TABLE.search(name):
+            modules.setdefault(module, {})[part] = tensor
+    return modules
+
+
+def shape_of_embedding(tensors: dict[str, Tensor]) -> tuple[int, ...] | None:
+    """The shape of the only embedding of a file without config.json; None without one."""
+    names = tuple(f"{name}.weight" for name in EMBEDDINGS)
+    shapes = [tensor.shape for name, tensor in tensors.items() if name.endswith(names)]
+    if len(shapes) == 1 and len(shapes[0]) == 2 and prod(shapes[0]) > 0:
+        return shapes[0]
+    return None
+
+
+def could_be_matrix(tensor: Tensor, shape: tuple[int, ...] | None) -> bool:
+    """Whether a tensor could be one of the two matrices: V rows, or width D and more than V rows.
+
+    Either may be transposed.
+    """
+    if shape is None or len(tensor.shape) != 2:
+        return False
+    V, D = shape
+    return V in tensor.shape or (D in tensor.shape and max(tensor.shape) > V)
+
+
+def text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the language model in a model of texts and images; empty without one."""
+    nested = config.get("text_config")
+    return nested if isinstance(nested, dict) else {}
+
+
+def matrix_shape(config: dict[str, Any]) -> tuple[int, int] | None:
+    """The [V, D] of both matrices by config.json; None if it does not say."""
+    fields = config | text_config(config)
+    V: Any = fields.get("vocab_size")
+    D: Any = next((fields[name] for name in WIDTHS if fields.get(name) is not None), None)
+    if V in SIZE and D in SIZE:
+        return V, D
+    return None
+
+
+# Which are equal
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The word for what is stored (kinds.py), and the rows that were compared for it."""
+
+    state: str | None  # None: not known
+    equal_rows: int | None = None  # of the embedding and the head
+    compared_rows: int | None = None
+
+
+def compare_matrices(model: AnyModel, matrices: Matrices) -> Comparison:
+    """Which matrices are stored, and which of them are equal. Quantised ones are not compared."""
+    if matrices.unclear or not matrices.stored:
+        return Comparison(None)
+    state = ""
+    seen: list[tuple[str, Tensor]] = []  # a letter and a matrix that has it
+    rows: tuple[int | None, int | None] = None, None
+    for place, matrix in enumerate(matrices.tensors):
+        if matrix is None:
+            state += "."
+            continue
+        if matrix.name in matrices.quantised:
+            return Comparison(None)
+        letter = "abcdefgh"[len({letter for letter, _ in seen})]
+        for other_letter, other in seen:
+            if other.shape != matrix.shape:
+                continue
+            equal, compared = model.equal_rows(other, matrix)
+            if place == 1:
+                rows = equal, compared
+            if equal == compared:
+                letter = other_letter
+                break
+        seen.append((letter, matrix))
+        state += letter
+    return Comparison(state, *rows)

@@ -1,0 +1,240 @@
+"""A file with another GPT-2's prompt and greedy continuation, as ids or as text.
+
+The file is one JSON object: {"prompt": "ROMEO:", "text": "\\nI'll"} or {"prompt_ids": [813, 25],
+"ids": [198, 40, 457]}. What `tiedgpt generate --greedy --json` prints is such a file, too.
+
+A text does not say of which tokens it was made. It is split as the tokenizer splits it, and
+elsewhere as our model writes it, if our model's tokens there are the same text.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import ArgumentError, TokenizerError, short_repr
+from ..gpt2.checks import check_prompt_ids
+from ..gpt2.model import GPT2
+from ..gpt2.tokenizer import Tokenizer
+from .recording import without_repeated_names
+from .tokens import DRAWN
+
+EXPECTED = '{"prompt": TEXT or "prompt_ids": [IDS], "text": TEXT or "ids": [IDS]}'
+# Settings of sampling with the values that a greedy continuation can have
+GREEDY_SETTINGS: dict[str, tuple[Any, ...]] = {
+    "greedy": (True,),
+    "do_sample": (False,),
+    "temperature": (0, None),
+    "repetition_penalty": (1, None),
+}
+MOST_SPACES = 4  # tokens of white space with which a continuation may begin
+CUT_CHARACTER = "\ufffd"  # what programs print for bytes that are not a whole character
+
+
+@dataclass(frozen=True)
+class GreedyFile:
+    prompt: str | list[int]
+    continuation: str | list[int]
+    greedy: bool | None  # True if the file says so
+
+
+def read_greedy_file(path: Path) -> GreedyFile:
+    """The prompt and the continuation of a file. Raises ArgumentError, which names the file."""
+    try:
+        document = json.loads(path.read_bytes(), object_pairs_hook=without_repeated_names)
+    except OSError as error:
+        raise ArgumentError(f"{path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ArgumentError(f"{path} is not JSON: {error!s:.100}") from error
+    if not isinstance(document, dict):
+        raise ArgumentError(f"{path}: expected {EXPECTED}, got {short_repr(document)}")
+    settings = dict(document)
+    if "samples" in document:
+        settings |= only_sample(document["samples"], path)
+
+    for name, greedy_values in GREEDY_SETTINGS.items():
+        value = settings.get(name, greedy_values[0])
+        if value not in greedy_values:
+            raise ArgumentError(f"{path} has {name} {short_repr(value)}: {DRAWN}")
+    return GreedyFile(
+        prompt=ids_or_text(settings, "prompt_ids", "prompt", path),
+        continuation=ids_or_text(settings, "ids", "text", path),
+        greedy=True if settings.get("greedy") else None,
+    )
+
+
+def only_sample(samples: Any, path: Path) -> dict[str, Any]:
+    """The one sample of a file that `tiedgpt generate --json` wrote."""
+    if not isinstance(samples, list) or len(samples) != 1 or not isinstance(samples[0], dict):
+        raise ArgumentError(
+            f'{path}: expected one sample, {{"samples": [{{"ids": [IDS]}}]}}, got '
+            f"{short_repr(samples)}"
+        )
+    return samples[0]
+
+
+def ids_or_text(settings: dict[str, Any], ids: str, text: str, path: Path) -> str | list[int]:
+    """The ids under one name, or the text under the other one. The ids count if it has both."""
+    name = ids if ids in settings else text
+    if name not in settings:
+        raise ArgumentError(f"{path} has neither {ids} nor {text}: expected {EXPECTED}")
+    value = settings[name]
+    if name == text and isinstance(value, str):
+        return value
+    is_ids = isinstance(value, list) and all(type(each) is int for each in value)
+    if name == ids and is_ids:
+        return value
+    kind = "a list of token ids" if name == ids else "a text"
+    raise ArgumentError(f"{path}: {name} must be {kind}, got {short_repr(value)}")
+
+
+# A text
+
+
+def ids_of_prompt(prompt: str | list[int], tokenizer: Tokenizer | None) -> list[int]:
+    """The ids of a prompt. Special tokens in a text are read as tokens."""
+    if not isinstance(prompt, str):
+        return prompt
+    return needed(tokenizer).encode(prompt, special="token")
+
+
+def needed(tokenizer: Tokenizer | None) -> Tokenizer:
+    if tokenizer is None:
+        raise ArgumentError("the model has no tokenizer to read a text with: give ids")
+    return tokenizer
+
+
+def ids_of_text(
+    model: GPT2, tokenizer: Tokenizer | None, prompt: list[int], text: str
+) -> tuple[list[int], list[str]]:
+    """The ids of a greedy continuation, and notes on how the text was read.
+
+    Raises ArgumentError for a text that cannot be the whole continuation.
+    """
+    tokenizer = needed(tokenizer)
+    notes = []
+    prompt = check_prompt_ids(prompt, model.config)
+    if text.endswith(CUT_CHARACTER):
+        text = text.rstrip(CUT_CHARACTER)
+        notes.append("the text ends within a character, which is not judged")
+    if CUT_CHARACTER in text:
+        raise ArgumentError(
+            "the text has U+FFFD in it, which stands for bytes that are no character: give ids"
+        )
+    if not text:
+        raise ArgumentError("the text is empty: there is nothing to judge")
+    try:
+        ids = tokenizer.encode(text, special="token")
+    except TokenizerError as error:
+        raise ArgumentError(f"the text cannot be read: {error}; give ids") from error
+    splitter = Splitter(model, tokenizer, prompt, ids)
+    splitter.refuse_a_stripped_text()
+    notes += splitter.follow_our_model()
+    return splitter.ids, notes
+
+
+@dataclass
+class Splitter:
+    """A text as tokens: those of the tokenizer, and our model's where they are the same text."""
+
+    model: GPT2
+    tokenizer: Tokenizer
+    prompt: list[int]
+    ids: list[int]
+
+    def best_after(self, ids: list[int]) -> list[int]:
+        """Our model's token after the prompt, and after each of these ids."""
+        logits = self.model([*self.prompt, *ids])[len(self.prompt) - 1 :]
+        return [int(row.argmax()) for row in logits]
+
+    def text_of(self, token: int) -> bytes:
+        """The bytes of a token; none for one that only pads the vocabulary."""
+        if token not in self.tokenizer.tokens:
+            return b""
+        return self.tokenizer.token_bytes(token)
+
+    def refuse_a_stripped_text(self) -> None:
+        """Raise ArgumentError for the prompt with its continuation, and for one that lacks the
+        white space that our model begins with."""
+        theirs = self.tokenizer.decode_bytes(self.ids)
+        prompt = b"".join(self.text_of(token) for token in self.prompt)
+        if prompt and theirs.startswith(prompt):
+            raise ArgumentError(
+                "the text begins with the prompt: give what comes after it, which your program "
+                "appended"
+            )
+        ours = b""
+        tokens: list[int] = []
+        room = self.model.config.n_ctx - len(self.prompt)
+        while not ours.strip() and len(tokens) <= min(room, MOST_SPACES):
+            tokens.append(self.best_after(tokens)[-1])
+            ours += self.text_of(tokens[-1])
+        stripped = ours.lstrip()
+        lacks_space = stripped != ours and not theirs[:1].isspace()
+        if stripped and lacks_space and theirs.startswith(stripped):
+            raise ArgumentError(
+                f"the text begins with {short_repr(theirs[:8].decode(errors='replace'))}, this "
+                f"model with {short_repr(ours.decode(errors='replace'))}: your program may have "
+                "removed white space; give the text as it is, or ids"
+            )
+
+    def follow_our_model(self) -> list[str]:
+        """Put our model's tokens where they are the same text. Notes that say where."""
+        notes = []
+        place = 0
+        room = self.model.config.n_ctx - len(self.prompt) + 1
+        while place < min(len(self.ids), room):
+            best = self.best_after(self.ids[: room - 1])
+            departing = [
+                n for n in range(place, len(best)) if best[n : n + 1] != self.ids[n : n + 1]
+            ]
+            departing = [n for n in departing if n < len(self.ids)]
+            if not departing:
+                break
+            place = departing[0]
+            ours, end, is_cut = self.same_text(place, room)
+            if not ours:  # another text
+                place += 1
+                continue
+            theirs = self.ids[place:end]
+            self.ids[place:end] = ours
+            if is_cut:
+                notes.append(f"the text ends within tokens[{place + len(ours) - 1}], {ours[-1]}")
+            else:
+                notes.append(
+                    f"the text at tokens[{place}] is read as {ours}, as this model writes it; the "
+                    f"tokenizer splits it into {theirs}"
+                )
+            place += len(ours)
+        return notes
+
+    def same_text(self, place: int, room: int) -> tuple[list[int], int, bool]:
+        """Our model's tokens from a place on that are the text of the ids there.
+
+        Returns them, the place in `ids` where both meet again, and whether the text ended within
+        our last token. No tokens if our model writes another text.
+        """
+        ends = {}  # a number of bytes after the place -> the number of ids that have them
+        size = 0
+        for end in range(place, len(self.ids)):
+            size += len(self.text_of(self.ids[end]))
+            ends[size] = end + 1
+        text = self.tokenizer.decode_bytes(self.ids[place:])
+        ours: list[int] = []
+        size = 0
+        while place + len(ours) < room:
+            token = self.best_after([*self.ids[:place], *ours])[-1]
+            written = self.text_of(token)
+            rest = text[size:]
+            ours.append(token)
+            size += len(written)
+            if not written:
+                return [], place, False
+            if rest.startswith(written):
+                if size in ends:
+                    return ours, ends[size], False
+            elif written.startswith(rest):
+                return ours, len(self.ids), True
+            else:
+                return [], place, False
+        return [], place, False
