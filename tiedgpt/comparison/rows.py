@@ -28,10 +28,10 @@ class ReportRow:
     name: str
     error: float  # the largest distance from our float64
     tolerance: float
+    largest: float  # of our numbers, except inf and nan
     first_wrong: tuple[int, ...] | None = None  # the first index beyond the tolerance
     yours: float | None = None  # the number at that index
     expected: float | None = None
-    largest: float = np.inf  # the largest of our numbers, except inf and nan
 
     @property
     def differs(self) -> bool:
@@ -77,7 +77,7 @@ def compare_arrays(name: str, theirs: Array, ours64: Array, ours32: Array) -> Re
     error = float(distances.max(initial=0))
     largest = float(np.abs(ours64[np.isfinite(ours64)]).max(initial=0))
     if error <= tolerance:
-        return ReportRow(name, error, tolerance, largest=largest)
+        return ReportRow(name, error, tolerance, largest)
 
     is_wrong = distances > tolerance
     position = int(is_wrong.argmax())  # of the first True, in the flattened array
@@ -86,10 +86,10 @@ def compare_arrays(name: str, theirs: Array, ours64: Array, ours32: Array) -> Re
         name,
         error,
         tolerance,
+        largest,
         first_wrong=index,
         yours=float(theirs[index]),
         expected=float(ours64[index]),
-        largest=largest,
     )
 
 
