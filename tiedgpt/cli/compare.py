@@ -64,6 +64,8 @@ def run(args: argparse.Namespace) -> None:
         )
     if args.precision is not None and args.tokens is None:
         raise ArgumentError("--precision goes with --tokens: arrays are compared in float32")
+    if given == [""]:  # Path("") is the working directory
+        raise ArgumentError("'' is not the name of a file")
     if args.tokens is not None:
         compare_tokens.run(args)
         return
