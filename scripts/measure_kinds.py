@@ -1063,6 +1063,9 @@ def entry_of(facts: dict[str, dict[str, Any]], rules: list[str]) -> dict[str, An
     optional = {
         "shares": {name: value for each in facts.values() for name, value in each["share"].items()},
         "copies": {name: kept for each in facts.values() for name, kept in each["copies"].items()},
+        "separate": sorted(
+            {name for each in facts.values() for name in each["copies"]} - set(newest["copies"])
+        ),
         "buffers": sorted({name for each in facts.values() for name in each["buffers"]}),
         "other_flags": sorted(
             {".".join(place) for each in facts.values() for place in each["other_flags"]}

@@ -48,6 +48,7 @@ class ModelClass:
     other_flags: tuple[str, ...]  # places where a flag has an effect that was not measured
     buffers: frozenset[str]  # names of stored tensors that are no parameters, N for a number
     copies: dict[str, str]  # a tensor that older files may have twice -> the one that is counted
+    separate: tuple[str, ...]  # of copies: they are parameters of their own in an untied model
     is_counted: bool  # whether the stored tensors add up to the number of parameters
 
     @property
@@ -129,6 +130,7 @@ def read_class(kind: str, name: str) -> ModelClass:
         other_flags=tuple(entry.get("other_flags", ())),
         buffers=frozenset(entry.get("buffers", ())),
         copies=entry.get("copies", {}),
+        separate=tuple(entry.get("separate", ())),
         is_counted=entry["counted"],
     )
 

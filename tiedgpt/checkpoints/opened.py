@@ -63,7 +63,7 @@ def read_said(folder: Folder, name: str) -> dict[str, Any]:
     try:
         return folder.json(name)
     except CheckpointError:
-        said = parse_json(folder.read(name), name, JSON_OF_PYTHON)
+        said = parse_json(folder.read(name), f"{folder.path / name}", JSON_OF_PYTHON)
         if said.get("model_type", "gpt2") == "gpt2":
             raise
         return said
