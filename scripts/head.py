@@ -48,7 +48,8 @@ GEMMA = ["gemma", "gemma2", "gemma3_text"]
 GPT2 = ["gpt2", "gpt_neo"]
 PYTHIA = ["gpt_neox"]
 KINDS = [*LLAMA_LIKE, *GEMMA, *GPT2, *PYTHIA]
-TIED_BY_DEFAULT = [*GEMMA, *GPT2, "smollm3"]  # if config.json does not say
+# If config.json does not say. This line is written by measure_kinds.py.
+TIED_BY_DEFAULT = ["gemma", "gemma2", "gemma3_text", "gpt2", "gpt_neo", "smollm3"]
 
 # The names in a file, without "transformer.", which only some files have
 EMBEDDINGS = ["model.embed_tokens.weight", "wte.weight", "gpt_neox.embed_in.weight"]

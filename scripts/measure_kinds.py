@@ -20,6 +20,7 @@ if the second is random; "a0" if the second is the first one (matrix 0); "!" for
 import argparse
 import contextlib
 import copy
+import importlib
 import itertools
 import json
 import logging
@@ -34,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 KINDS_FILE = Path(__file__).resolve().parents[1] / "tiedgpt" / "anymodel" / "kinds.json"
+HEAD_FILE = Path(__file__).resolve().parent / "head.py"
 FLAG = "tie_word_embeddings"
 V, D = 97, 32
 MAX_PARAMETERS = 25_000_000
@@ -933,7 +935,27 @@ def write(directory: Path) -> None:
     )
     json.loads(text)
     KINDS_FILE.write_text(text)
+    write_head_table(kinds)
     print(len(kinds), "kinds,", len(by_class), "classes,", len(rules), "rules,", len(text), "bytes")
+
+
+def write_head_table(kinds: dict[str, dict[str, Any]]) -> None:
+    """Write the kinds that are tied by default into head.py, which is read by itself."""
+    head = importlib.import_module("head")
+    tied = tied_by_default(kinds, head.KINDS)
+    text = HEAD_FILE.read_text(encoding="utf-8")
+    line = f"TIED_BY_DEFAULT = {json.dumps(tied)}"
+    HEAD_FILE.write_text(re.sub(r"^TIED_BY_DEFAULT = .*$", line, text, flags=re.M), "utf-8")
+
+
+def tied_by_default(kinds: dict[str, dict[str, Any]], of: list[str]) -> list[str]:
+    """Of these kinds, those that transformers 5 ties if config.json does not say."""
+    found = []
+    for kind in sorted(of):
+        classes = [entry for entry in kinds.get(kind, {}).values() if entry["auto"]]
+        if [entry["defaults"]["5"] for entry in classes] == [[True]]:
+            found.append(kind)
+    return found
 
 
 def lines_of(entries: dict[str, Any], indent: str = "") -> str:
@@ -1041,6 +1063,9 @@ def entry_of(facts: dict[str, dict[str, Any]], rules: list[str]) -> dict[str, An
     optional = {
         "shares": {name: value for each in facts.values() for name, value in each["share"].items()},
         "copies": {name: kept for each in facts.values() for name, kept in each["copies"].items()},
+        "separate": sorted(
+            {name for each in facts.values() for name in each["copies"]} - set(newest["copies"])
+        ),
         "buffers": sorted({name for each in facts.values() for name in each["buffers"]}),
         "other_flags": sorted(
             {".".join(place) for each in facts.values() for place in each["other_flags"]}

@@ -160,6 +160,8 @@ def test_what_the_text_says_holds():
     assert number("stop.mlp0.nats") < number("stop.counts.nats") < number("stop.normed.nats")
     assert number("marks.tied.normed") < 0.1 < 1 < number("marks.untied.normed")
     assert number("marks.untied.normed") < number("marks.tied.mlp0")
+    assert number("stop.mlp0.nats") + 1 < number("mlps.tied.other")  # only the first MLP
+    assert number("mlps.untied.model") + 1 < number("mlps.untied.without")
     assert number("stop.raw.asymmetry") == 0
     assert interval("rows.tied")[1] < interval("rows.untied")[0]
     assert interval("rows.tied.others")[1] < interval("rows.tied")[1]  # it knows no more

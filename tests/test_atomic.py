@@ -25,7 +25,7 @@ from support.models import SMALL, random_model
 import tiedgpt
 from tiedgpt import Tokenizer, cli
 from tiedgpt.atomic import check_new, new_directory, remove_unfinished, replaced_file
-from tiedgpt.checkpoints.files import write_checkpoint
+from tiedgpt.checkpoints.writing import write_checkpoint
 from tiedgpt.errors import CheckpointError
 
 MODEL = random_model(replace(SMALL, vocab_size=257))

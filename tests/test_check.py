@@ -21,7 +21,6 @@ from tiedgpt.anymodel import headers, kinds
 from tiedgpt.anymodel.headers import open_any
 from tiedgpt.anymodel.ties import tie_report
 from tiedgpt.anymodel.words import values_of
-from tiedgpt.checkpoints import safetensors
 from tiedgpt.errors import TiedGPTError
 
 hypothesis = pytest.importorskip("hypothesis")
@@ -162,7 +161,8 @@ def test_one_changed_number_in_the_last_row_is_another_head(tmp_path):
 
 
 def test_the_rows_of_large_matrices_are_counted_over_their_pieces(tmp_path, monkeypatch):
-    monkeypatch.setattr(safetensors, "VALUES_PER_PIECE", 7)  # a piece ends in the middle of a row
+    piece = "tiedgpt.checkpoints.tensors.VALUES_PER_PIECE"
+    monkeypatch.setattr(piece, 7)  # a piece ends in the middle of a row
     changed = EMBEDDING.copy()
     changed[[0, 3, V - 1], [0, D - 1, D // 2]] += 1
     path = write(tmp_path / "model", {**CONFIG, FLAG: True}, {E: EMBEDDING, H: changed})
@@ -304,7 +304,7 @@ def test_matrices_by_unusual_names_are_told_but_not_how_they_are_read(tmp_path, 
     ("fields", "names"),
     [
         ({}, ("embed_tokens.weight", H)),  # as the model without its head is saved
-        ({"model_type": "gpt2"}, ("wte.weight", H)),
+        ({"model_type": "gpt2", "n_embd": D}, ("wte.weight", H)),
         (
             {
                 "model_type": "llava",
@@ -319,6 +319,24 @@ def test_the_usual_names_of_a_kind(tmp_path, fields, names):
     arrays = dict(zip(names, (EMBEDDING, OTHER), strict=True))
     report = report_of(write(tmp_path / "model", {**CONFIG, FLAG: False, **fields}, arrays))
     assert (report["usual"], report["transformers"]) == (True, "untied")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"vocab_size": None}, id="no size: that of the class is another one"),
+        pytest.param({"text_config": {FLAG: True, "vocab_size": 5}}, id="a nested config"),
+        pytest.param({"architectures": ["GPT2LMHeadModel"]}, id="a class of another kind"),
+        pytest.param({"tie_encoder_decoder": True}, id="another tie"),
+        pytest.param({"quantization_config": {"bits": 4}}, id="quantised"),
+    ],
+)
+def test_settings_that_were_not_measured_are_not_known(tmp_path, fields):
+    config = {**CONFIG, FLAG: True, **fields}
+    config = {name: value for name, value in config.items() if value is not None}
+    report = report_of(write(tmp_path / "model", config, STORED["embedding"]))
+    assert (report["verdict"], report["transformers"]) == ("not known", None)
+    assert report["not_measured"]
 
 
 def test_how_the_code_of_a_repository_reads_the_files_is_not_known(tmp_path):
@@ -420,6 +438,14 @@ def test_where_the_flag_is(tmp_path, fields, tied, place):
     path = write(tmp_path / "model", CONFIG | fields, STORED["embedding"])
     flag = report_of(path)["flag"]
     assert (flag["tied"], flag["place"]) == (tied, place)
+
+
+def test_a_number_that_only_python_writes(tmp_path):
+    """transformers 4 writes Infinity into the config.json of Mamba2."""
+    path = write(tmp_path / "model", {**CONFIG, FLAG: True, "limit": 9}, STORED["embedding"])
+    config_file = tmp_path / "model" / "config.json"
+    config_file.write_text(config_file.read_text().replace('"limit": 9', '"limit": Infinity'))
+    assert report_of(path)["verdict"] == "tied"
 
 
 def test_two_flags_that_differ_are_a_conflict_where_programs_read_another_one(tmp_path, run):

@@ -24,8 +24,9 @@ from support.vocabularies import added_token, tokenizer_json
 
 import tiedgpt
 from tiedgpt import Tokenizer
-from tiedgpt.checkpoints import has_unembedding, load, read_config, safetensors, tensorflow
-from tiedgpt.checkpoints.files import copied_files, tokenizer_files
+from tiedgpt.checkpoints import Opened, safetensors, tensorflow
+from tiedgpt.checkpoints.tensors import Tensor
+from tiedgpt.checkpoints.vocabulary import tokenizer_files
 from tiedgpt.errors import ArgumentError, TiedGPTWarning, short_repr
 from tiedgpt.gpt2.tokenizer import EOT
 
@@ -163,13 +164,14 @@ def is_mapped(array: np.ndarray) -> bool:
 def test_on_windows_a_file_is_read(tmp_path, model, monkeypatch):
     """Elsewhere it is mapped, and an array that is not aligned is read (test_safetensors.py)."""
     tiedgpt.save_model(model, None, tmp_path)
+    opened = Opened(tmp_path)
     with monkeypatch.context() as windows:  # only for the load: pytest needs the real name
         windows.setattr(os, "name", "nt")
-        loaded = load(tmp_path)
+        loaded = opened.model()
     assert_same(loaded, model)
     assert not is_mapped(loaded.W_E)
-    assert not is_mapped(load(tmp_path, copy=True).W_E)
-    assert is_mapped(load(tmp_path).W_E)
+    assert not is_mapped(tiedgpt.load_model(tmp_path, copy=True).W_E)
+    assert is_mapped(tiedgpt.load_model(tmp_path).W_E)
 
 
 # The head
@@ -204,15 +206,15 @@ def other_head(tmp_path):
 def test_a_checkpoint_that_says_tied_is_loaded_tied(no_head, model):
     path = no_head("tied")
     assert_same(tiedgpt.load_model(path), model)
-    assert not has_unembedding(path)
+    assert not Opened(path).has_head
 
 
 def test_a_checkpoint_that_says_tied_with_a_copy_of_wte_is_loaded_tied(copied_head, model):
     """There is no warning: in a test it would be an error."""
     path = copied_head("tied")
     assert_same(tiedgpt.load_model(path), model)
-    assert read_config(path).head == "tied"
-    assert has_unembedding(path)
+    assert Opened(path).config.head == "tied"
+    assert Opened(path).has_head
 
 
 def test_a_checkpoint_that_says_tied_with_another_matrix_is_loaded_untied(other_head):
@@ -223,7 +225,7 @@ def test_a_checkpoint_that_says_tied_with_another_matrix_is_loaded_untied(other_
     assert "untied, as transformers 5 reads it" in str(caught[0].message)
     assert "transformers 4 reads it as tied" in str(caught[0].message)
     assert caught[0].filename == __file__  # the warning is about the call of load_model
-    assert read_config(path).head == "untied"
+    assert Opened(path).config.head == "untied"
 
 
 def test_a_matrix_that_differs_from_wte_in_one_number_is_used(tmp_path, model):
@@ -253,7 +255,7 @@ def test_heads_are_compared_as_numbers(tmp_path, model, in_wte, in_head, head):
     untied.W_E[0, 0] = in_wte
     untied.parameters["lm_head.weight"][0, 0] = in_head
     write_tensors(tmp_path, untied.parameters, SMALL)
-    assert read_config(tmp_path).head == head
+    assert Opened(tmp_path).config.head == head
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated"])
@@ -264,7 +266,7 @@ def test_a_configuration_is_read_without_weights(other_head, damage):
     weights.unlink()
     if damage == "truncated":
         weights.write_bytes(content[:-1])
-    assert read_config(path).head == "tied"
+    assert Opened(path).config.head == "tied"
 
 
 def test_a_checkpoint_that_says_untied_is_loaded_untied(other_head):
@@ -296,7 +298,7 @@ def test_a_tied_matrix_may_be_stored_under_its_other_name(tmp_path, model, head)
     write_tensors(tmp_path, tensors)
     expected = model.untie("copy") if head == "untied" else model
     assert_same(tiedgpt.load_model(tmp_path, head), expected)
-    assert not has_unembedding(tmp_path)
+    assert not Opened(tmp_path).has_head
     write_config(tmp_path, UNTIED)
     refuses(r"wte\.weight is missing", tiedgpt.load_model, tmp_path, head)
 
@@ -351,7 +353,7 @@ def test_tensors_that_do_not_fit_the_configuration(tmp_path, model, monkeypatch,
     tensors = dict(reversed(model.parameters.items()))  # a file may have any order
     changed, message = change_tensors(tensors)[fault]
     write_tensors(tmp_path, changed)
-    monkeypatch.setattr(safetensors.Tensor, "values", lambda *_: pytest.fail("it was read"))
+    monkeypatch.setattr(Tensor, "values", lambda *_: pytest.fail("it was read"))
     error = refuses(message, lambda: tiedgpt.load_model(tmp_path, copy=True))
     assert error.startswith(str(tmp_path))
 
@@ -375,7 +377,7 @@ def test_the_configuration_is_read_beside_weights_that_are_wrong(tmp_path, model
     write_tensors(tmp_path, {})  # for its config.json
     with open(tmp_path / "model.safetensors", "wb") as file:
         safetensors.write(file, tensors.items(), exact=True)
-    assert read_config(tmp_path).n_embd == model.config.n_embd
+    assert Opened(tmp_path).config.n_embd == model.config.n_embd
     refuses(r"wte\.weight", tiedgpt.load_model, tmp_path)
 
 
@@ -834,8 +836,8 @@ def test_the_files_beside_a_model_are_copied_as_they_are(source, change):
         (source / "tokenizer.json").write_text(text)
     expected = files_beside_model(source)
     assert len(expected) == 1 + len(OTHER_FILES)
-    assert copied_files(source) == expected
-    assert copied_files(source / "model.safetensors") == expected
+    assert Opened(source).copied_files() == expected
+    assert Opened(source / "model.safetensors").copied_files() == expected
 
 
 def test_openais_files_get_the_names_that_transformers_knows(tmp_path, monkeypatch):
@@ -846,7 +848,7 @@ def test_openais_files_get_the_names_that_transformers_knows(tmp_path, monkeypat
     files = tokenizer_files(Tokenizer(SMALL_MERGES))
     (tmp_path / "vocab.bpe").write_bytes(files["merges.txt"])
     (tmp_path / "encoder.json").write_bytes(files["vocab.json"])
-    assert copied_files(tmp_path) == files
+    assert Opened(tmp_path).copied_files() == files
 
 
 def test_the_tokens_of_a_written_vocabulary_are_in_the_order_of_their_ids():
@@ -858,7 +860,7 @@ def test_a_vocabulary_that_transformers_cannot_read_is_completed(tmp_path):
     """For tiedgpt, merges.txt is enough. transformers needs vocab.json, too. The copy has both."""
     files = tokenizer_files(Tokenizer(SMALL_MERGES))
     (tmp_path / "merges.txt").write_bytes(files["merges.txt"])
-    assert copied_files(tmp_path) == files
+    assert Opened(tmp_path).copied_files() == files
 
 
 @pytest.mark.parametrize(
@@ -891,7 +893,7 @@ def test_a_completed_copy_has_the_files_of_the_source_as_they_are(run, tmp_path,
 def test_a_note_says_that_the_copy_has_no_tokenizer(tmp_path):
     (tmp_path / "generation_config.json").write_text("{}")
     notes = []
-    assert copied_files(tmp_path, notes.append) == {"generation_config.json": b"{}"}
+    assert Opened(tmp_path).copied_files(notes.append) == {"generation_config.json": b"{}"}
     assert "without a tokenizer" in notes[0]
 
 

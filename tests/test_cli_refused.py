@@ -138,7 +138,7 @@ def refused(run, checkpoint, tmp_path, monkeypatch):
     def read_weights(*_, **__):
         pytest.fail("the weights are read")
 
-    monkeypatch.setattr("tiedgpt.checkpoints.load", read_weights)
+    monkeypatch.setattr("tiedgpt.checkpoints.Opened.model", read_weights)
 
     def refused(line, stdin=b""):
         words = shlex.split(line) if isinstance(line, str) else line

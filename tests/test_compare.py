@@ -609,8 +609,8 @@ def noise(prompt, tmp_path):
 def test_the_command_with_a_limit_of_trials(compared, noise):
     code, out, _ = compared(noise, "--trials", "3")
     assert code == 1
-    assert "logits: this is none of the 3 mistakes that were tried, of " in out
-    assert "; to try all, give --trials " in out
+    assert "logits: this is none of the known mistakes in 3 trials of " in out
+    assert "; to make all, give --trials " in out
 
 
 def test_the_limit_of_trials_in_json(compared, noise):

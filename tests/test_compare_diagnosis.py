@@ -173,7 +173,7 @@ def test_the_trials_are_counted():
     calls = []
     report = compare(TWO_LAYERS, logits, ids, progress=lambda *counts: calls.append(counts))
     assert report.trials == report.all_trials > 300
-    assert f"; {report.trials:,} of {report.trials:,} mistakes were tried)" in str(report)
+    assert f"; {report.trials:,} of {report.trials:,} trials of known mistakes)" in str(report)
     assert calls == [(number, report.trials) for number in range(report.trials)]
 
 
@@ -207,11 +207,11 @@ def test_trials_can_be_limited():
     report = compare(TWO_LAYERS, logits, ids, trials=5)
     assert report.trials == 5
     assert report.diagnosis == [
-        f"logits: this is none of the 5 mistakes that were tried, of {total:,}"
+        f"logits: this is none of the known mistakes in 5 trials of {total:,}"
     ]
     assert report.note == (
         "to find where it begins, give resid_post.0 to resid_post.1, too; "
-        f"to try all, give --trials {total} (in Python, trials={total})"
+        f"to make all, give --trials {total} (in Python, trials={total})"
     )
 
 

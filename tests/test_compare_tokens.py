@@ -441,11 +441,18 @@ def test_a_text_that_ends_within_a_token_is_read():
         ("", "the text is empty"),
         ("a\ufffdb", "the text has U[+]FFFD in it"),
         ("I'll", "your program may have removed white space"),
+        ("ROMEO:\nI'll", "the text begins with the prompt"),
     ],
 )
 def test_a_text_that_cannot_be_the_continuation_is_refused(text, message):
     with pytest.raises(TiedGPTError, match=message):
         ids_of_text(SHAKESPEARE, TOKENIZER, PROMPT, text)
+
+
+def test_a_text_with_another_first_word_is_judged():
+    """Our model begins with the end of a line. That is no white space that this text lacks."""
+    ids, notes = ids_of_text(SHAKESPEARE, TOKENIZER, PROMPT, "What")
+    assert (ids, notes) == (TOKENIZER.encode("What"), [])
 
 
 # The command
@@ -533,6 +540,8 @@ def test_a_wrong_file_is_refused(document, message, run, tmp_path):
         (("a.npz", "--tokens", "b.json"), "expected one of FILE, --tokens FILE and --vectors FILE"),
         (("a.npz", "--precision", "bfloat16"), "--precision goes with --tokens"),
         (("--tokens", "no-such.json"), "no-such.json: No such file"),
+        (("--tokens", ""), "'' is not the name of a file"),
+        (("--vectors", ""), "'' is not the name of a file"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, message, run):

@@ -22,7 +22,7 @@ from test_vocabulary import FOLDERS, hostile_texts, write
 
 import tiedgpt
 from tiedgpt import Config
-from tiedgpt.checkpoints import safetensors
+from tiedgpt.checkpoints.tensors import DTYPE_BITS
 from tiedgpt.errors import CheckpointError, TiedGPTWarning
 from tiedgpt.gpt2.special_tokens import Flags
 from tiedgpt.gpt2.tokenizer import EOT, spelled_ids
@@ -303,7 +303,7 @@ def test_the_official_reader_refuses_what_we_refuse(rule):
 def test_the_official_reader_knows_the_same_dtypes():
     official = pytest.importorskip("safetensors")
     names = {name for name, _ in official.deserialize(every_dtype())}
-    assert names == {*safetensors.DTYPE_BITS, "a"}
+    assert names == {*DTYPE_BITS, "a"}
 
 
 # Vocabularies

@@ -547,13 +547,13 @@ def test_each_task_uses_one_thread_and_the_model_is_loaded_once(task, monkeypatc
     if not blas.blas_threads():
         pytest.skip("the number of BLAS's threads cannot be set here")
     loads = []
-    load = documents.load
+    opened = documents.Opened
 
-    def recorded(*arguments):
-        loads.append(arguments)
-        return load(*arguments)
+    def recorded(path):
+        loads.append(path)
+        return opened(path)
 
-    monkeypatch.setattr(documents, "load", recorded)
+    monkeypatch.setattr(documents, "Opened", recorded)
     documents.load_same.cache_clear()
     for _ in range(2):
         blas.openblas("set_num_threads")(2)

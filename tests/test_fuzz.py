@@ -10,12 +10,14 @@ import zipfile
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support.checkpoint_files import write_config, write_shards
+from support.checkpoint_files import write_config, write_shards, write_tensors
+from support.layouts import in_layout
 from support.models import random_model
 from support.openai_files import write_openai_model
 from support.torch_files import SecondReader, torch_file
@@ -23,6 +25,7 @@ from support.torch_files import SecondReader, torch_file
 import tiedgpt
 from tiedgpt import GPT2, Config, TiedGPTError
 from tiedgpt.checkpoints import tensorflow
+from tiedgpt.checkpoints.names import LAYOUTS, Layout, plain_name
 from tiedgpt.checkpoints.places import PYTORCH
 from tiedgpt.comparison.compare import compare
 from tiedgpt.comparison.recording import read_arrays
@@ -213,6 +216,25 @@ def check_weights(directory: Path) -> None:
     assert parameters == {}, "all parameters are in the file"
 
 
+def write_layout(layout: Layout, directory: Path) -> None:
+    head = "untied" if "lm_head" in layout.modules else "tied"
+    model = random_model(TINY.with_head(head))
+    write_tensors(directory, in_layout(model, layout), model.config)
+
+
+def check_layout(layout: Layout, directory: Path) -> None:
+    """Written in this layout again, each tensor has the values at its offsets."""
+    model = tiedgpt.load_model(directory)
+    header, data = split_safetensors((directory / "model.safetensors").read_bytes())
+    entries = {plain_name(name): entry for name, entry in json.loads(header).items()}
+    for name, array in in_layout(model, layout).items():
+        if name in entries:
+            begin, end = entries[name]["data_offsets"]
+            assert array.tobytes() == data[begin:end], name
+        else:  # a bias of a model without biases; or a head, which is a copy of wte
+            assert not array.any() or layout.parts[name].ours == "lm_head.weight"
+
+
 def check_parameters(directory: Path) -> GPT2:
     """The parameters are those that were written: the edit can have changed nothing in them."""
     model = tiedgpt.load_model(directory)
@@ -295,6 +317,15 @@ CASES = [
         lambda directory: write_shards(directory, random_model(TINY)),
         edited_json,
         check_parameters,
+    ),
+    *(
+        Case(
+            "model.safetensors",
+            partial(write_layout, layout),
+            edited_safetensors,
+            partial(check_layout, layout),
+        )
+        for layout in LAYOUTS
     ),
     Case(PYTORCH, write_pickle, edited_pickle, check_pickle),
     Case("config.json", write_model, edited_json, check_config),

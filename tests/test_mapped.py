@@ -14,7 +14,7 @@ import pytest
 from support.models import CONFIG, random_model
 
 import tiedgpt
-from tiedgpt.checkpoints.safetensors import Tensor
+from tiedgpt.checkpoints.tensors import Tensor
 from tiedgpt.training.loop import Trainer
 from tiedgpt.training.start import Settings
 

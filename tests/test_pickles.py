@@ -33,7 +33,7 @@ from support.torch_files import (
 
 import tiedgpt
 from tiedgpt import GPT2, Config
-from tiedgpt.checkpoints import has_unembedding, pickles, read_config, safetensors
+from tiedgpt.checkpoints import Opened, pickles, safetensors
 from tiedgpt.checkpoints.pickles import read_saved
 
 FORMATS = [pytest.param(False, id="zip"), pytest.param(True, id="old")]
@@ -123,8 +123,8 @@ def test_a_pytorch_model_bin_is_loaded(write, is_old, prefix):
     directory = write(tensors, is_old=is_old)
     for path in (directory, directory / "pytorch_model.bin"):
         assert_same(tiedgpt.load_model(path), model)
-        assert read_config(path) == SMALL
-        assert has_unembedding(path)
+        assert Opened(path).config == SMALL
+        assert Opened(path).has_head
 
 
 def test_a_tied_head_of_one_storage_is_tied_even_if_a_number_is_nan(write):
@@ -233,7 +233,7 @@ def test_a_ckpt_pt_of_nanogpt_is_loaded(write, is_old, prefix, bias):
         for path in (directory, directory / "ckpt.pt"):
             loaded = tiedgpt.load_model(path)
             assert_same(loaded, model)
-            assert loaded.config == read_config(path) == NANO
+            assert loaded.config == Opened(path).config == NANO
     loaded.parameters["h.0.ln_1.bias"][:] = 7  # each bias has its own memory
     assert not (loaded.parameters["h.1.ln_1.bias"] == 7).any()
 
@@ -255,7 +255,7 @@ def test_a_nanogpt_of_before_the_field_bias_has_gelu_new(write):
     saved = nano_gpt(random_model(NANO))
     del saved["model_args"]["bias"]
     directory = write(saved, "ckpt.pt", config=None)
-    assert read_config(directory).activation_function == "gelu_new"
+    assert Opened(directory).config.activation_function == "gelu_new"
 
 
 def test_a_nanogpt_with_another_head_is_untied(write):
@@ -266,7 +266,7 @@ def test_a_nanogpt_with_another_head_is_untied(write):
 
 def test_gpt2s_token_ends_a_text_where_the_vocabulary_has_it(write):
     directory = write(nano_gpt(random_model(NANO), vocab_size=50304), "ckpt.pt", config=None)
-    assert read_config(directory / "ckpt.pt").eos_token_ids == (50256,)
+    assert Opened(directory / "ckpt.pt").config.eos_token_ids == (50256,)
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,6 @@ def greedy(theirs, case):
     return ids[len(prompt) :]
 
 
-def has_one_departure(port):
-    return len(port.mistakes) == 1 and port.steps.keys() <= {"gelu", "norm", "pattern", "scores"}
-
-
 @pytest.mark.parametrize("port", PORTS, ids=lambda port: port.name)
 def test_the_verdict_from_logits_is_true(port):
     theirs = OtherGPT2(MODEL, **port.steps)
@@ -37,10 +33,11 @@ def test_the_verdict_from_logits_is_true(port):
     print(f"\n{port.name}, {port.language}: {report.verdict()}; {report.diagnosis}")
     assert (report.first is None) == port.is_right, str(report)
     named = [line for line in report.diagnosis if "yours " in line]
-    if has_one_departure(port) and port.name != "nathan-barry/gpt2-webgl":
-        assert any(port.mistakes[0] in line for line in named), str(report)
     for line in named:
         assert any(mistake in line for mistake in port.mistakes), f"a wrong name: {line}"
+    if not port.has_others:
+        for mistake in port.mistakes:
+            assert any(mistake in line for line in named), f"not named: {mistake}"
 
 
 @pytest.mark.parametrize(
@@ -54,7 +51,8 @@ def test_the_verdict_from_tokens_is_true(port):
     report = judge({case["name"]: greedy(theirs, case) for case in TEXTS})
     mistakes = report["mistakes"].get("greedy/tied", [])
     print(f"\n{port.name}, {port.language}: {report['sentence']}; {mistakes}")
-    assert (report["wrong"] == 0) == port.is_right
+    is_right = port.is_right or not port.is_seen_in_tokens
+    assert (report["wrong"] == 0) == is_right
     assert report["tie_break"] == 0, "the margins are wide"
-    if has_one_departure(port):
+    if len(port.mistakes) == 1 and not port.has_others:
         assert any(port.mistakes[0] in line for line in mistakes)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import check_gpt2
 import numpy as np
 import pytest
 
@@ -27,7 +28,7 @@ PUBLISHED = json.loads((ROOT / "tests" / "goldens" / "gpt2-124M.json").read_text
 NUMBER = re.compile(r"-?\d+\.\d*")
 PAGES = ["README.md", "scripts/README.md", "scripts/lecture.md", "scripts/exercises.md"]
 PAGES += [f"scripts/tying_results/{name}.md" for name in ("README", "claims", "floor")]
-PAGES += [".github/CONTRIBUTING.md", "scripts/ports.md", "scripts/head.md"]
+PAGES += [".github/CONTRIBUTING.md", "scripts/ports.md", "scripts/head.md", "scripts/ties.md"]
 # The commands after a prompt, without a `cat FILE |` before them and a comment after them
 COMMANDS = re.findall(r"^\$ (?:cat \S+ \| )?(tiedgpt .*?)(?: +#.*)?$", README, re.M)
 
@@ -138,6 +139,20 @@ def test_every_link_leads_to_a_file_and_a_title(name):
         assert target.exists(), link
         if anchor:
             assert anchor in anchors_of(target), link
+
+
+def test_the_files_to_read_have_as_many_lines_as_is_said():
+    said = re.findall(r"\]\(([\w./]+)\)[^]\[]*?\((\d+)\s+lines\)", README)
+    assert len(said) == 3
+    for file, lines in said:
+        assert len((ROOT / file).read_text(encoding="utf-8").splitlines()) == int(lines), file
+
+
+def test_the_rows_of_check_gpt2_are_those_that_it_prints():
+    for fact in check_gpt2.facts(PUBLISHED):
+        assert f"{fact.tolerance:.9g}".replace("4e-05", "0.00004") in README
+        name = fact.name.split(",")[0]
+        assert name in README
 
 
 def test_the_citation_names_the_version():

@@ -15,10 +15,13 @@ from support.checks import peak_memory, refuses
 
 from tiedgpt import Config
 from tiedgpt.checkpoints import safetensors
+from tiedgpt.checkpoints.tensors import DTYPE_BITS, Tensor, have_same_values
 from tiedgpt.gpt2 import config as config_module
 from tiedgpt.gpt2.parameters import parameter_shapes
 
 CACHE_LINE = 64  # bytes
+
+PIECE = "tiedgpt.checkpoints.tensors.VALUES_PER_PIECE"
 
 
 def file_of(header: bytes | dict, data: bytes = b"") -> bytes:
@@ -41,7 +44,7 @@ A_TWICE = A.removesuffix(b"}") + b"," + A.removeprefix(b"{")
 def read(tmp_path):
     """read(content) -> the tensors that the reader finds in a file with this content."""
 
-    def read(content: bytes) -> dict[str, safetensors.Tensor]:
+    def read(content: bytes) -> dict[str, Tensor]:
         path = tmp_path / "model.safetensors"
         path.write_bytes(content)
         tensors, _ = safetensors.read_header(path)
@@ -128,7 +131,7 @@ def every_dtype() -> bytes:
     """A file with a tensor of each dtype, all zeros, and then one of a single float32, 7."""
     header = {}
     end = 0
-    for dtype, bits in safetensors.DTYPE_BITS.items():
+    for dtype, bits in DTYPE_BITS.items():
         n_values = 2 * 4
         n_bytes = n_values * bits // 8
         header[dtype] = tensor(dtype, [2, 4], [end, end + n_bytes])
@@ -140,7 +143,7 @@ def every_dtype() -> bytes:
 def test_every_dtype_has_its_size(read):
     """With a wrong size, the last tensor, whose value is 7, would be read from a wrong place."""
     tensors = read(every_dtype())
-    assert list(tensors) == [*safetensors.DTYPE_BITS, "a"]
+    assert list(tensors) == [*DTYPE_BITS, "a"]
     np.testing.assert_array_equal(tensors["a"].values(copy=True), [7])
 
 
@@ -230,7 +233,7 @@ def test_values_are_read_into_an_array_in_row_order_at_a_cache_line(
     In the file of gpt2 they start at byte 14291, which is no multiple of the 4 bytes of a float32.
     Only aligned float32 values are a view of the file.
     """
-    monkeypatch.setattr(safetensors, "VALUES_PER_PIECE", 125)  # most shapes have several pieces
+    monkeypatch.setattr(PIECE, 125)  # most shapes have several pieces
     rng = np.random.default_rng(0)
     values = rng.integers(-128, 128, shape).astype(np.float32)  # exact in all four dtypes
     data = stored(values, dtype)
@@ -262,7 +265,7 @@ def test_numbers_beyond_float32_become_infinite(read):
 @pytest.mark.parametrize("dtype", ["F64", "F32", "F16", "BF16"])
 def test_tensors_with_the_same_values(read, monkeypatch, dtype, change):
     """Two tensors with ten values each, one of them as float32. Perhaps one value differs."""
-    monkeypatch.setattr(safetensors, "VALUES_PER_PIECE", 4)  # ten values are three pieces
+    monkeypatch.setattr(PIECE, 4)  # ten values are three pieces
     values = np.arange(10, dtype=np.float32)
     others = values.copy()
     if change is not None:
@@ -273,7 +276,7 @@ def test_tensors_with_the_same_values(read, monkeypatch, dtype, change):
         "b": tensor(dtype, [10], [40, 40 + len(data)]),
     }
     tensors = read(file_of(header, values.tobytes() + data))
-    assert tensors["a"].has_values_of(tensors["b"]) == (change is None)
+    assert have_same_values(tensors["a"], tensors["b"]) == (change is None)
 
 
 def test_a_float_of_eight_bits_is_not_read_exactly(read):

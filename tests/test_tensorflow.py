@@ -38,7 +38,7 @@ from support.openai_files import (
 
 import tiedgpt
 from tiedgpt import Config
-from tiedgpt.checkpoints import load, read_config, tensorflow
+from tiedgpt.checkpoints import Opened, tensorflow
 from tiedgpt.checkpoints.places import MODELS
 from tiedgpt.checkpoints.tensorflow import (
     DATA,
@@ -49,7 +49,6 @@ from tiedgpt.checkpoints.tensorflow import (
     MAX_INDEX,
     MAX_KEY,
     read_index,
-    read_tensors,
 )
 from tiedgpt.errors import CheckpointError, TiedGPTWarning
 from tiedgpt.gpt2.parameters import parameter_shapes
@@ -90,7 +89,7 @@ def test_openais_index(openais_124m):
     The tensors are in the order of their names, in the index and in the data.
     """
     tensors = read_index(openais_124m / INDEX, openais_124m / DATA)
-    assert tensors["model/h0/attn/c_attn/w"].shape == (768, 2304)
+    assert tensors["model/h0/attn/c_attn/w"].shape == (1, 768, 2304)
     assert tensors["model/wte"].start == 343369728
     names = sorted(tensors)
     names_by_start = sorted(tensors, key=lambda name: tensors[name].start)
@@ -100,8 +99,8 @@ def test_openais_index(openais_124m):
 
 def test_openais_tensors_are_the_parameters_of_gpt2(openais_124m):
     """Config() is the configuration of 124M."""
-    assert read_config(openais_124m) == Config()
-    tensors = read_tensors(openais_124m, Config())
+    assert Opened(openais_124m).config == Config()
+    tensors = Opened(openais_124m).tensors
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     assert shapes == parameter_shapes(Config())
     assert tensors["h.10.mlp.c_fc.weight"].name == "model/h10/mlp/c_fc/w"
@@ -141,7 +140,7 @@ def test_a_checkpoint_that_tensorflow_wrote_is_read(tmp_path):
     ]
     index = (Path(__file__).parent / "goldens" / "tensorflow" / INDEX).read_bytes()
     write_openai_files(tmp_path, index, numbers.tobytes(), TINY)
-    parameters = load(tmp_path).parameters
+    parameters = tiedgpt.load_model(tmp_path).parameters
     values = np.concatenate([parameters[name].ravel() for name in order_in_data])
     np.testing.assert_array_equal(values, numbers)
 
@@ -156,7 +155,7 @@ def openais_model(tmp_path, monkeypatch) -> Path:
 def test_openais_files_are_loaded_by_a_models_name_and_by_their_directory(openais_model):
     for source in ("gpt2", "124M", openais_model):
         assert_same(tiedgpt.load_model(source), MODEL)
-    assert read_config(openais_model) == TINY
+    assert Opened(openais_model).config == TINY
 
 
 LATEST = 'model_checkpoint_path: "{}"\nall_model_checkpoint_paths: "model-900"\n'
@@ -221,7 +220,7 @@ def test_a_block_that_is_listed_many_times_takes_no_memory(tmp_path):
 
     index = table({b"z": contents}, edit=list_many_times)
     path = write_openai_files(tmp_path, index, bytes(4), TINY)
-    assert peak_memory(refuses, "'0000' is given twice", load, path) < 5_000_000
+    assert peak_memory(refuses, "'0000' is given twice", tiedgpt.load_model, path) < 5_000_000
 
 
 def test_only_the_three_files_are_read(openais_model):
@@ -372,7 +371,7 @@ ONE_FLOAT = bytes(4)  # the data of an index with one tensor, ENTRY
 def test_an_index_that_breaks_a_rule_is_refused(tmp_path, index, message):
     """The error names the rule and the file, the index or the data, and is short."""
     write_openai_files(tmp_path, index, ONE_FLOAT, TINY)
-    error = refuses(message, load, tmp_path)
+    error = refuses(message, tiedgpt.load_model, tmp_path)
     assert str(tmp_path / "model.ckpt.") in error
     assert len(error) < 300 + len(str(tmp_path))
 
@@ -402,13 +401,13 @@ def shapes(tmp_path) -> dict[bytes, tuple[int, ...]]:
 def test_a_missing_tensor_is_refused(tmp_path, shapes):
     del shapes[b"model/h0/attn/c_proj/w"]
     message = r"h\.0\.attn\.c_proj\.weight is missing; .* of 1 layers"
-    refuses(message, load, write_shapes(tmp_path, shapes))
+    refuses(message, tiedgpt.load_model, write_shapes(tmp_path, shapes))
 
 
 def test_a_tensor_that_the_model_does_not_have_is_refused(tmp_path, shapes):
     shapes[b"model/wte\n\xff"] = (2,)
     message = r"'model/wte\\nÿ' is not one of"
-    refuses(message, load, write_shapes(tmp_path, shapes))
+    refuses(message, tiedgpt.load_model, write_shapes(tmp_path, shapes))
 
 
 @pytest.mark.parametrize(
@@ -430,7 +429,7 @@ def test_a_tensor_that_the_model_does_not_have_is_refused(tmp_path, shapes):
 )
 def test_a_tensor_of_a_wrong_shape_is_refused(tmp_path, shapes, name, shape, message):
     shapes[name] = shape
-    refuses(message, load, write_shapes(tmp_path, shapes))
+    refuses(message, tiedgpt.load_model, write_shapes(tmp_path, shapes))
 
 
 # Each of the three files
@@ -465,13 +464,15 @@ def hparams(**changes) -> str:
 )
 def test_a_wrong_hparams_json_is_refused(openais_model, content, message):
     (openais_model / HPARAMS).write_text(content)
-    refuses(f"{HPARAMS}: {message}", load, openais_model)
+    refuses(f"{HPARAMS}: {message}", tiedgpt.load_model, openais_model)
 
 
 @pytest.mark.parametrize("file", [HPARAMS, INDEX, DATA])
 def test_each_of_the_three_files_is_needed(openais_model, file):
     (openais_model / file).unlink()
-    refuses(f"{file}: cannot be read: No such file|no config.json", load, openais_model)
+    refuses(
+        f"{file}: cannot be read: No such file|no config.json", tiedgpt.load_model, openais_model
+    )
 
 
 @pytest.mark.parametrize("file", [INDEX, DATA])
@@ -479,7 +480,7 @@ def test_a_fifo_is_not_opened(openais_model, file):
     """To open it would wait for a writer, without end."""
     (openais_model / file).unlink()
     os.mkfifo(openais_model / file)
-    refuses(f"{file}: is not a regular file", load, openais_model)
+    refuses(f"{file}: is not a regular file", tiedgpt.load_model, openais_model)
 
 
 # Damage
@@ -497,7 +498,7 @@ def test_an_index_with_a_flipped_bit_is_refused_or_read_rightly(tmp_path):
         damaged[byte] ^= 1 << bit_of_byte
         path.write_bytes(damaged)
         try:
-            assert_same(load(tmp_path), small_model)
+            assert_same(tiedgpt.load_model(tmp_path), small_model)
         except CheckpointError:
             n_refused += 1
     assert n_refused > len(content) / 2
@@ -550,7 +551,7 @@ def test_a_small_file_takes_little_time(
     assert len(index) <= MAX_INDEX, "the index is refused because it is too long"
     write_openai_files(tmp_path, index, ONE_FLOAT, TINY)
     start = time.process_time()
-    refuses(message, load, tmp_path)
+    refuses(message, tiedgpt.load_model, tmp_path)
     seconds = time.process_time() - start
     assert seconds < 2
 
@@ -562,4 +563,4 @@ def test_a_small_file_takes_little_memory(
     """The index has a tenth of `times`, because to trace the memory is slow."""
     index = make_index(times // 10)
     write_openai_files(tmp_path, index, ONE_FLOAT, TINY)
-    assert peak_memory(refuses, message, load, tmp_path) < 12_000_000
+    assert peak_memory(refuses, message, tiedgpt.load_model, tmp_path) < 12_000_000

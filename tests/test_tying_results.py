@@ -43,7 +43,7 @@ CHOSEN |= {"3.1", "3.2", "0.1", "0.014", "0.028"}  # Llamas; ln V / D, and twice
 # What others have found, and the sizes of their models
 OF_OTHERS = {"3.874", "3.692", "0.019", "0.2", "1.2", "1.5"}
 # What tests below compute
-COMPUTED = {"0.10", "0.007", "1.6", "1.7", "2.3"}
+COMPUTED = {"0.10", "0.08", "0.20", "0.007", "1.6", "1.7", "2.3"}
 OF_THE_PAIR = {
     "tied": {"W_E": ("0.61", "0.74"), "normed": "3.58", "model": "0.56"},
     "untied": {"W_E": ("0.70", "0.32"), "W_U": ("0.19", "0.75"), "normed": "1.72", "model": "0.54"},
@@ -227,6 +227,14 @@ def test_the_figures_of_the_two_models_that_come_with_tiedgpt():
     assert (tied["first_alone"], tied["other_alone"]) == (near("0.85"), near("3.13"))
     assert (tied["without_first"], tied["without_other"]) == (near("3.08"), near("0.68"))
     assert (untied["first_alone"], untied["without_first"]) == (near("0.77"), near("2.56"))
+
+
+def test_a_tied_table_of_a_narrower_model_pays_more(figures):
+    """R2 of what follows: the untied W_E's minus that of the tied table."""
+    for width, paid in ((32, "0.20"), (64, "0.08")):
+        known = [figures[f"tables:w{width}:{head}:W_E.successors"] for head in ("untied", "tied")]
+        assert f"{known[0].mean - known[1].mean:.2f}" == paid
+        assert known[1].interval[1] < known[0].interval[0]
 
 
 def test_the_models_of_tables_jsonl_are_those_of_runs_jsonl(results):

@@ -7,11 +7,11 @@ Each name is imported when it is first used, so that `import tiedgpt` is quick.
 # takes 2.
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # `X as X` exports X
+    from .checkpoints import from_state_dict as from_state_dict
     from .checkpoints import load_model as load_model
     from .checkpoints import load_tokenizer as load_tokenizer
     from .checkpoints import save_model as save_model
     from .comparison.compare import compare as compare
-    from .comparison.conventions import from_state_dict as from_state_dict
     from .comparison.tokens import compare_tokens as compare_tokens
     from .errors import TiedGPTError as TiedGPTError
     from .evaluation import score as score
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # `X as X` exports X
     from .gpt2.parameters import count_parameters as count_parameters
     from .gpt2.tokenizer import Tokenizer as Tokenizer
 
-__version__ = "0.5.0"
+__version__ = "0.6.0"
 
 _MODULES = {  # a name -> the module it is imported from
     "GPT2": "gpt2.model",
@@ -32,7 +32,7 @@ _MODULES = {  # a name -> the module it is imported from
     "compare": "comparison.compare",
     "compare_tokens": "comparison.tokens",
     "count_parameters": "gpt2.parameters",
-    "from_state_dict": "comparison.conventions",
+    "from_state_dict": "checkpoints",
     "generate": "generation",
     "load_model": "checkpoints",
     "load_tokenizer": "checkpoints",

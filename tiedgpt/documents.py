@@ -32,7 +32,7 @@ import regex
 
 from . import __version__
 from .atomic import remove_unfinished_files, replaced_file, write_first
-from .checkpoints import load, read_tokenizer
+from .checkpoints import Opened
 from .checkpoints.json_files import without_mark
 from .errors import (
     ArgumentError,
@@ -275,10 +275,11 @@ def write_part(out: Path, path: Path, settings: Settings, block: Block) -> None:
 @lru_cache(maxsize=1)  # a worker does many blocks with one model
 def load_same(path: Path, head: str, sha256: str) -> tuple[GPT2, Tokenizer]:
     """The model and the tokenizer at a path. Raises TiedGPTError if they have another hash."""
+    opened = Opened(path)
     with warnings.catch_warnings():  # which the process that began the run has shown
         warnings.simplefilter("ignore", TiedGPTWarning)
-        model = load(path, head)
-        tokenizer = read_tokenizer(path)
+        model = opened.model(head)
+        tokenizer = opened.tokenizer
     if model_sha256(model, tokenizer) != sha256:
         raise TiedGPTError(f"{path} is another model in a worker than it was when the run began")
     return model, tokenizer

@@ -34,7 +34,7 @@ from tiedgpt.gpt2.ops import softmax
 from tiedgpt.gpt2.run import Tape
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.direct_path import asymmetry, jsd_floor, matrix_asymmetry
-from tiedgpt.study.mlps import nats_from_bigrams
+from tiedgpt.study.mlps import mlp_numbers, nats_from_bigrams
 from tiedgpt.study.paths import PATHS, final_norm, top_k
 from tiedgpt.study.predictions import residual_streams
 from tiedgpt.study.similarity import spearman
@@ -103,6 +103,7 @@ def all_parts(results: Results) -> Json:
         **cost_texts,
         **share_texts,
         **pair_of_models(models, corpus),
+        **mlps_of(models, corpus),
     }
     return {
         "texts": texts,
@@ -318,6 +319,18 @@ def stops_of(
         logits = np.tile(row, (frequent.size, 1))
         texts[f"stop.{name}.nats"] = decimal(nats_from_bigrams(logits, frequent, corpus))
     return stops, texts
+
+
+def mlps_of(models: dict[str, GPT2], corpus: Corpus) -> dict[str, str]:
+    """Which MLP makes the bigrams: the control of the third stop."""
+    tied, untied = (mlp_numbers(models[head], corpus) for head in ("tied", "untied"))
+    assert tied is not None
+    assert untied is not None
+    return {
+        "mlps.tied.other": decimal(tied["other_alone"] or 0.0),
+        "mlps.untied.without": decimal(untied["without_first"]),
+        "mlps.untied.model": decimal(untied["model"]),
+    }
 
 
 def self_prediction(logits: np.ndarray, tokens: np.ndarray) -> str:  # [n, V], [n]

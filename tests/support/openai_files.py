@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from tiedgpt import GPT2, Config
-from tiedgpt.checkpoints.tensorflow import DATA, HPARAMS, INDEX, MAGIC, tensorflow_name
+from tiedgpt.checkpoints.tensorflow import DATA, HPARAMS, INDEX, MAGIC
 
 Entry = tuple[bytes, bytes]  # a key and a value
 Edit = Callable[[str, bytes], bytes]  # (name of a part of a table, its contents) -> new contents
@@ -169,6 +169,25 @@ def in_blocks(entries: list[Entry]) -> dict[bytes, bytes]:
     return blocks
 
 
+def openais_name(name: str) -> str:
+    """OpenAI's name of a parameter.
+
+    >>> openais_name("h.0.attn.c_attn.weight"), openais_name("h.11.ln_1.weight")
+    ('model/h0/attn/c_attn/w', 'model/h11/ln_1/g')
+    >>> openais_name("ln_f.bias"), openais_name("wte.weight")
+    ('model/ln_f/b', 'model/wte')
+    """
+    module, _, kind = name.rpartition(".")
+    path = module.replace("h.", "h", 1).replace(".", "/")
+    if module in ("wte", "wpe"):
+        return f"model/{path}"
+    if kind == "bias":
+        return f"model/{path}/b"
+    if "ln_" in module:
+        return f"model/{path}/g"  # the gain of a layer norm
+    return f"model/{path}/w"
+
+
 def bundle(model: GPT2) -> tuple[list[Entry], bytes]:
     """(the entries of the index, the data) of a model, in the order of OpenAI's names."""
     arrays = {}
@@ -176,7 +195,7 @@ def bundle(model: GPT2) -> tuple[list[Entry], bytes]:
         is_weight_of_a_layer = name.startswith("h.") and array.ndim == 2
         if is_weight_of_a_layer:
             array = array[np.newaxis]  # OpenAI's weight is that of a convolution of width 1
-        arrays[tensorflow_name(name).encode()] = array
+        arrays[openais_name(name).encode()] = array
 
     entries = [(b"", HEADER)]  # the key of the header is empty
     data = b""

@@ -4,7 +4,7 @@ import re
 from math import prod
 from typing import Any
 
-from ..checkpoints.safetensors import FLOATS, Tensor
+from ..checkpoints.tensors import FLOATS, Tensor
 from .kinds import ModelClass, all_buffers, load_kinds, pattern
 from .matrices import SIZE, Matrices, matrix_shape
 
@@ -46,8 +46,16 @@ def count_stored(
         return counts(total + both, 0)
     size = sizes.pop()
     # The head is one more matrix. An encoder and a decoder may have one each, too.
-    more = max(len(matrices.stored), 2) - 1
-    return counts(total + size, more * size)
+    difference = (max(len(matrices.stored), 2) - 1) * size
+    if known is not None:
+        difference += count_separate(tensors, known)
+    return counts(total + size, difference)
+
+
+def count_separate(tensors: dict[str, Tensor], known: ModelClass) -> int:
+    """What an untied model has twice beside its matrices: the bias of the head, in BERT."""
+    kept = [tensors.get(known.copies[name]) for name in known.separate]
+    return sum(prod(tensor.shape) for tensor in kept if tensor is not None)
 
 
 def is_buffer(name: str, tensor: Tensor, matrices: Matrices, known: ModelClass | None) -> bool:

@@ -3,28 +3,20 @@
 A model of the hub that is not on this machine is not downloaded: parts of its files are asked for.
 """
 
-import os
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints import tensorflow
 from ..checkpoints.download import Repository, is_offline
-from ..checkpoints.files import (
-    CONFIG,
-    INDEX,
-    PICKLES,
-    WEIGHTS,
-    check_weight_map,
-    describe,
-    is_of_tensorflow,
-    stored_tensors,
-    weights_file,
-)
-from ..checkpoints.json_files import MAX_TEXT, parse_json, read_json
-from ..checkpoints.places import SHIPPED, check_name, discard_note, find_here
-from ..checkpoints.safetensors import Tensor, header_length, parse_header
+from ..checkpoints.files import check_weight_map
+from ..checkpoints.folder import CONFIG
+from ..checkpoints.json_files import JSON_OF_PYTHON, MAX_TEXT, parse_json
+from ..checkpoints.opened import Opened
+from ..checkpoints.places import INDEX, SHIPPED, check_name, discard_note, find_here
+from ..checkpoints.refused import WEIGHTS
+from ..checkpoints.safetensors import header_length, parse_header
+from ..checkpoints.tensors import Tensor
 from ..errors import CheckpointError, short_repr
 
 # Bytes. A quantised mixture of experts in one file has a header of 10 million.
@@ -34,65 +26,50 @@ SAMPLED_PLACES = 8
 ROWS_AT_A_PLACE = 4
 
 
-@dataclass(frozen=True)
-class AnyModel:
-    """A language model of any kind: its config.json, and where its weights are."""
+@dataclass
+class HubModel:
+    """A language model of any kind on the hub, as checkpoints.Opened is one on this machine."""
 
-    said: dict[str, Any]  # config.json; empty if there is none beside the weights
-    place: Path | Repository
+    said: dict[str, Any]  # what config.json holds
+    repository: Repository
 
-    @cached_property
+    @property
     def has_weights(self) -> bool:
-        """Whether there are weights: a config.json that was given by itself has none."""
-        if isinstance(self.place, Repository):
-            return self.fetched is not None
-        return self.place.suffix != ".json" and weights_file(self.place) is not None
+        """Whether the repository has weights in safetensors."""
+        return self._tensors is not None
 
-    @cached_property
+    @property
     def stored(self) -> dict[str, Tensor]:
-        """The tensors, by their names in the files. No values are read.
-
-        Raises CheckpointError for weights that are not there or are damaged.
-        """
-        if isinstance(self.place, Repository):
-            if self.fetched is None:
-                raise CheckpointError(
-                    f"{self.place.label} has neither {WEIGHTS} nor {INDEX}; a pytorch_model.bin is "
-                    "read only if it is here, with its config.json: give their directory"
-                )
-            return self.fetched
-        tensors = {}
-        for name, tensor in stored_tensors(self.place, MAX_HEADER):
-            # The reader of nanoGPT's files adds biases of 0. Such a bias is a bytearray, not a part
-            # of the mapped file, and is not counted.
-            if not isinstance(tensor.memory, bytearray):
-                tensors[name] = tensor
-        return tensors
+        """The tensors by their names in the files. No values are read. Raises CheckpointError."""
+        if self._tensors is None:
+            raise CheckpointError(
+                f"{self.repository.label} has neither {WEIGHTS} nor {INDEX}; a pytorch_model.bin "
+                "is read only if it is here, with its config.json: give their directory"
+            )
+        return self._tensors
 
     @cached_property
-    def fetched(self) -> dict[str, Tensor] | None:
-        """The tensors of a repository of the hub; None if it has no weights that can be read."""
-        assert isinstance(self.place, Repository)
-        return fetch_tensors(self.place)
+    def _tensors(self) -> dict[str, Tensor] | None:
+        return fetch_tensors(self.repository)
 
     def equal_rows(self, one: Tensor, other: Tensor) -> tuple[int, int]:
-        """How many rows of two matrices of one shape [V, D] have the same values, and of how many.
+        """How many rows of a sample of two matrices [V, D] have the same values, and of how many.
 
-        All rows are compared if the files are here, else a sample. Raises CheckpointError for a
-        dtype that is not a float.
+        Raises CheckpointError for a dtype that is not a float.
         """
         V = one.shape[0]
-        if isinstance(self.place, Path):
-            return one.equal_rows(other), V
         last = max(V - ROWS_AT_A_PLACE, 0)  # the first row of the last place
         firsts = {place * last // (SAMPLED_PLACES - 1) for place in range(SAMPLED_PLACES)}
         equal = compared = 0
         for first in sorted(firsts):
             end = min(first + ROWS_AT_A_PLACE, V)
             compared += end - first
-            one_rows = fetch_rows(self.place, one, first, end)
-            equal += one_rows.equal_rows(fetch_rows(self.place, other, first, end))
+            one_rows = fetch_rows(self.repository, one, first, end)
+            equal += one_rows.equal_rows(fetch_rows(self.repository, other, first, end))
         return equal, compared
+
+
+AnyModel = Opened | HubModel
 
 
 def open_any(source: str, weights: bool = True) -> AnyModel:
@@ -119,26 +96,15 @@ def open_any(source: str, weights: bool = True) -> AnyModel:
                 f"{source} is not on this machine; {repository.label}: no such repository, or no "
                 f"{CONFIG} in it (404)"
             ) from None
-        return AnyModel(config, repository)
-    if path.is_file() and path.suffix == ".json":
-        return AnyModel(read_json(path), path)
-    if path.is_file() and path.suffix not in (".safetensors", *PICKLES):
-        description = describe(path) or "is not a directory, a file of weights or a config.json"
-        raise CheckpointError(f"{path} {description}")
-    config_file = path / CONFIG if path.is_dir() else path.parent / CONFIG
-    config = {}
-    if os.path.exists(config_file):
-        config = read_json(config_file)
-    elif is_of_tensorflow(path):
-        config = {"model_type": "gpt2", "vocab_size": tensorflow.read_hparams(path).vocab_size}
-    return AnyModel(config, path)
+        return HubModel(config, repository)
+    return Opened(path, source)
 
 
 # On the hub
 
 
 def fetch_tensors(repository: Repository) -> dict[str, Tensor] | None:
-    """The tensors of a repository, from the headers of its files; None if it has no weights."""
+    """The tensors of a repository, from the headers of its files; None if it has no safetensors."""
     tensors = fetch_header(repository, WEIGHTS)
     if tensors is not None:
         return tensors
@@ -171,7 +137,7 @@ def fetch_json(repository: Repository, file: str) -> dict[str, Any] | None:
     name = f"{repository.label}/{file}"
     if size > MAX_TEXT:
         raise CheckpointError(f"{name}: {size} bytes; expected at most {MAX_TEXT}")
-    return parse_json(content, name)
+    return parse_json(content, name, JSON_OF_PYTHON)
 
 
 def fetch_header(repository: Repository, file: str) -> dict[str, Tensor] | None:

@@ -48,6 +48,7 @@ class ModelClass:
     other_flags: tuple[str, ...]  # places where a flag has an effect that was not measured
     buffers: frozenset[str]  # names of stored tensors that are no parameters, N for a number
     copies: dict[str, str]  # a tensor that older files may have twice -> the one that is counted
+    separate: tuple[str, ...]  # of copies: they are parameters of their own in an untied model
     is_counted: bool  # whether the stored tensors add up to the number of parameters
 
     @property
@@ -129,6 +130,7 @@ def read_class(kind: str, name: str) -> ModelClass:
         other_flags=tuple(entry.get("other_flags", ())),
         buffers=frozenset(entry.get("buffers", ())),
         copies=entry.get("copies", {}),
+        separate=tuple(entry.get("separate", ())),
         is_counted=entry["counted"],
     )
 
@@ -138,6 +140,14 @@ def usual_names() -> frozenset[frozenset[str]]:
     """The names of the two matrices that a class of kinds.json has in files, for each class."""
     classes = [entry for kind in load_kinds()["kinds"].values() for entry in kind.values()]
     return frozenset(frozenset(entry["names"][0]) for entry in classes)
+
+
+@cache
+def nested_names() -> frozenset[str]:
+    """The names of the configurations inside of a config.json that have the flag in some class."""
+    classes = [entry for kind in load_kinds()["kinds"].values() for entry in kind.values()]
+    places = {place for entry in classes for place in entry["places"]}
+    return frozenset(place.partition(".")[0] for place in places if place)
 
 
 @cache

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from ..checkpoints.safetensors import FLOATS, Tensor
+from ..checkpoints.names import modules_of
+from ..checkpoints.tensors import FLOATS, Tensor
 from ..errors import Range
 from .headers import AnyModel
 from .kinds import ModelClass, pattern, value_at
@@ -18,17 +19,25 @@ from .kinds import ModelClass, pattern, value_at
 SIZE = Range(1, 2**31 - 1)
 # The names of the width of both matrices in config.json. The first one that is there holds.
 WIDTHS = ("word_embed_proj_dim", "embedding_size", "hidden_size", "n_embd", "d_model")
-# The last parts of the names of modules: transformer.wte is an embedding, lm_head is a head.
+# The last parts of the names of modules: transformer.wte is an embedding, lm_head is a head. Those
+# of GPT-2s are in checkpoints/names.py.
 EMBEDDINGS = (
+    *modules_of("wte"),
     "embed_tokens",
-    "wte",
     "word_embeddings",
     "embed_in",
     "tok_embeddings",
     "tokens_embed",
     "embeddings",
 )
-HEADS = ("lm_head", "embed_out", "output", "decoder", "output_projection", "proj_out", "head")
+HEADS = (
+    *modules_of("lm_head"),
+    "embed_out",
+    "output",
+    "decoder",
+    "output_projection",
+    "proj_out",
+)
 IN_A_LAYER = re.compile(r"(^|\.)(h|layers?|blocks?)\.\d+\.")
 # Tables of something else than tokens, or for the layers: never one of the matrices.
 OTHER_TABLE = re.compile(r"wpe|position|pos_emb|token_type|per_layer")
@@ -107,12 +116,13 @@ def find_by_class(
     for place, name in enumerate(known.names[number]):
         parts = modules.get(name.rpartition(".")[0], [])
         by_last_name = {part.name.rpartition(".")[2]: part for part in parts}
-        found.tensors[place] = tensors.get(name) or by_last_name.get("qweight")
-        matrix = found.tensors[place]
+        quantised_parts = [part for last, part in by_last_name.items() if last in QUANTISED]
+        matrix = tensors.get(name) or next(iter(quantised_parts), None)
+        found.tensors[place] = matrix
         if matrix is None:
             continue
         of_matrices.add(matrix.name)
-        if matrix.dtype not in FLOATS or any(part in QUANTISED for part in by_last_name):
+        if matrix.dtype not in FLOATS or quantised_parts:
             found.quantised.add(matrix.name)
             of_matrices |= {part.name for part in parts}
         elif not has_size(config, known, min(place, 1), matrix):
@@ -152,8 +162,9 @@ def has_size(config: dict[str, Any], known: ModelClass, which: int, matrix: Tens
     """Whether a matrix has the size that config.json says, where it says one."""
     if len(matrix.shape) != 2 or prod(matrix.shape) == 0:
         return False
-    for size, place in zip(matrix.shape, known.sizes[which], strict=True):
-        said = value_at(config, place) if place is not None else None
+    usual = matrix_shape(config) or (None, None)
+    for axis, (size, place) in enumerate(zip(matrix.shape, known.sizes[which], strict=True)):
+        said = value_at(config, place) if place is not None else usual[axis]
         if said is not None and said != size:
             return False
     return True

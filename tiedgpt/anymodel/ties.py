@@ -7,11 +7,20 @@ is None in the report: nothing is guessed.
 
 from typing import Any
 
-from ..checkpoints.safetensors import Tensor
+from ..checkpoints.tensors import Tensor
 from ..errors import CheckpointError, short_repr
+from .adapters import adapter_conflict, changed_matrices
 from .counting import count_like_llama, count_stored
 from .headers import AnyModel
-from .kinds import ModelClass, class_without_head, fields_at, model_class, usual_names
+from .kinds import (
+    ModelClass,
+    class_without_head,
+    fields_at,
+    model_class,
+    nested_names,
+    usual_names,
+    value_at,
+)
 from .matrices import Comparison, Matrices, compare_matrices, find_matrices, matrix_shape
 from .mends import FLAG, Mend, find_mends
 from .words import by_rule, in_words, root, values_of
@@ -46,11 +55,13 @@ def tie_report(name: str, model: AnyModel) -> Report:
     compared = compare_matrices(model, matrices)
     reason = not_measured(config, known, flag, matrices)
     words = read(known, flag, matrices, compared, reason is None)
+    changed = changed_matrices(model)
     problem = describe_conflict(flag, matrices, compared, words)
     if problem and known is not None and known.is_never_tied("5"):
         problem += f"; transformers 5 never ties {known.name}"
     mends: list[Mend] = []
-    if problem and known is not None and reason is None:
+    problem = problem or adapter_conflict(changed, flag["tied"])
+    if problem and not changed and known is not None and reason is None:
         mends = find_mends(known, config, flag["word"], matrices, compared.state)
     report = {
         "model": name,
@@ -66,7 +77,7 @@ def tie_report(name: str, model: AnyModel) -> Report:
         "equal_rows": compared.equal_rows,
         "compared_rows": compared.compared_rows,
         **{reader: in_words(words[reader]) for reader in READERS},
-        "adapter": "",
+        "changed_by_adapter": changed,
         "one": names_of_one(known, matrices, words["transformers"]),
         "not_measured": reason,
         "conflict": problem,
@@ -182,6 +193,12 @@ def setting_not_measured(config: dict[str, Any], known: ModelClass) -> str | Non
     for name, value in config.items():
         if is_another_tie(name, value) and known.shares.get(name, False) != value:
             return f"{name}, with its value in config.json, was not measured"
+    for place in {place for axes in known.sizes for place in axes if place is not None}:
+        if value_at(config, place) is None:
+            return f"config.json does not say {place}"
+    for place in nested_names() - {place.partition(".")[0] for place in known.places}:
+        if fields_at(config, place):
+            return f"config.json has a {place}, which {known.name} has not"
     for place in known.other_flags:
         if FLAG in fields_at(config, place):
             return f"{place}.{FLAG} in config.json was not measured"

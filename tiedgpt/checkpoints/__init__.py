@@ -1,15 +1,22 @@
-"""Models and tokenizers on disk: `load_model`, `load_tokenizer`, `save_model`.
+"""Models and tokenizers on disk: `load_model`, `load_tokenizer`, `save_model`, `from_state_dict`.
 
-files.py            checkpoints of transformers are read and written
-safetensors.py      the format of their weights
-pickles.py          PyTorch's files are read, which runs nothing of what is in them
-tensorflow.py       OpenAI's own files are read
-vocabulary.py       tokenizers: the files that are read, and those that are written
+The way of a checkpoint: a name is found, the model at the path is opened, and `Opened` gives what
+a reader asks it for.
+
 places.py           names of models, and where they are on this machine
 download.py         finds a model, or downloads it and verifies each file
-json_files.py       text files and JSON are read
-
-`find_model` gives the path of a model, and `load` the model at a path.
+opened.py           a model that is opened: config, tensors, head, tokenizer, files to copy
+names.py            how programs name and lay out the tensors: one table
+state_dicts.py      a model from another program's arrays
+files.py            which files of a folder hold the weights, and what is said of others
+safetensors.py      the format of most weights
+pickles.py          PyTorch's files, read without running what is in them
+tensorflow.py       OpenAI's own files
+tensors.py          a tensor of a file, whose values are not read yet
+vocabulary.py       tokenizers: the files that are read, and those that are written
+writing.py          checkpoints as transformers has them, written
+folder.py           the small files beside the weights, read once
+json_files.py       text files and JSON
 """
 
 from pathlib import Path
@@ -18,20 +25,28 @@ from ..errors import ArgumentError
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
 from .download import find_model
-from .files import check_weights, has_unembedding, load, read_config, save_model
-from .vocabulary import read_tokenizer
+from .opened import Opened
+from .places import Note, discard_note
+from .state_dicts import from_state_dict
+from .writing import save_model
 
 __all__ = [
-    "check_weights",
+    "Opened",
     "find_model",
-    "has_unembedding",
-    "load",
+    "from_state_dict",
     "load_model",
     "load_tokenizer",
-    "read_config",
-    "read_tokenizer",
+    "open_model",
     "save_model",
 ]
+
+
+def open_model(
+    source: str | Path | None, note: Note = discard_note, weights: bool = True
+) -> Opened:
+    """The model of a name, hub repository, directory or file of weights, as find_model finds it."""
+    name, path = find_model(source, note, weights)
+    return Opened(path, name)
 
 
 def load_model(source: str | Path, head: str | None = None, copy: bool = False) -> GPT2:
@@ -55,8 +70,7 @@ def load_model(source: str | Path, head: str | None = None, copy: bool = False) 
     """
     if source is None:  # the default model is for commands
         raise ArgumentError("a model must be a name or a path, got None")
-    _, path = find_model(source)
-    return load(path, head, copy)
+    return open_model(source).model(head, copy)
 
 
 def load_tokenizer(source: str | Path) -> Tokenizer:
@@ -66,5 +80,4 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     """
     if source is None:  # the default model is for commands
         raise ArgumentError("a model must be a name or a path, got None")
-    _, path = find_model(source, weights=False)
-    return read_tokenizer(path)
+    return open_model(source, weights=False).tokenizer

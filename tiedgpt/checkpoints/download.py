@@ -26,8 +26,10 @@ from urllib.parse import urlsplit
 from ..atomic import remove_unfinished, replaced_file
 from ..errors import ArgumentError, CheckpointError, ConfigError, TiedGPTError, short_repr
 from ..gpt2.config import Config
-from .files import ADAPTER, CONFIG, MERGE, WEIGHTS, check_weight_map, read_config
+from .files import check_weight_map
+from .folder import CONFIG
 from .json_files import MAX_TEXT, parse_json
+from .opened import Opened
 from .places import (
     DEFAULT_MODEL,
     INDEX,
@@ -45,6 +47,7 @@ from .places import (
     find_here,
     folder_for_download,
 )
+from .refused import ADAPTER, MERGE, WEIGHTS
 from .vocabulary import read_tokenizer
 
 if TYPE_CHECKING:
@@ -243,7 +246,7 @@ def _fetch_small_files(repository: "Repository", folder: Path, config: bytes) ->
     if any((folder / file).exists() for file in ("merges.txt", "tokenizer.json")):
         read_tokenizer(folder)
     _write(folder / CONFIG, config)
-    read_config(folder)  # with generation_config.json
+    _ = Opened(folder).config_as_said  # with generation_config.json
 
 
 def _write(path: Path, content: bytes) -> None:

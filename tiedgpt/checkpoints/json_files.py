@@ -84,16 +84,21 @@ def without_mark(data: bytes, source: str) -> bytes:
     return text
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, decoder: json.JSONDecoder | None = None) -> dict[str, Any]:
     """The object that a JSON file holds. Raises CheckpointError."""
     with open_to_read(path, limit=MAX_TEXT) as file:
-        return parse_json(file.read(), f"{path}")
+        return parse_json(file.read(), f"{path}", decoder)
 
 
-def parse_json(content: bytes, name: str) -> dict[str, Any]:
-    """The object in the content of a JSON file. Raises CheckpointError, which names the file."""
+def parse_json(
+    content: bytes, name: str, decoder: json.JSONDecoder | None = None
+) -> dict[str, Any]:
+    """The object in the content of a JSON file. Raises CheckpointError, which names the file.
+
+    decoder: STRICT_JSON if None, or JSON_OF_PYTHON.
+    """
     try:
-        value = STRICT_JSON.decode(content.decode())
+        value = (decoder or STRICT_JSON).decode(content.decode())
     except (ValueError, RecursionError) as error:  # ValueError: not UTF-8, or not JSON
         raise CheckpointError(f"{name}: not JSON: {error}") from error
     if not isinstance(value, dict):
@@ -120,3 +125,5 @@ def _refuse_constant(name: str) -> None:
 STRICT_JSON = json.JSONDecoder(
     object_pairs_hook=without_duplicates, parse_constant=_refuse_constant
 )
+# It accepts Infinity and NaN: transformers 4 writes Infinity into the config.json of Mamba2.
+JSON_OF_PYTHON = json.JSONDecoder(object_pairs_hook=without_duplicates)

@@ -23,7 +23,6 @@ import io
 import mmap
 import os
 import pickletools
-import re
 import struct
 import zipfile
 from dataclasses import dataclass, replace
@@ -34,7 +33,8 @@ from typing import Any, BinaryIO
 from ..errors import COUNT, CheckpointError, ConfigError, Range, short_repr
 from ..gpt2.config import Config
 from .json_files import READ_MORE, open_to_read
-from .safetensors import DTYPE_BITS, MAX_AXES, MAX_AXIS, Tensor
+from .safetensors import MAX_AXES, MAX_AXIS
+from .tensors import DTYPE_BITS, SavedFile, Tensor
 
 # Bytes. nanoGPT's GPT-2 XL with its optimizer needs 0.2 million; Python's objects for nothing but
 # empty dicts take 72 times the size of their pickle.
@@ -94,7 +94,6 @@ NAMES = (ORDERED_DICT, REBUILD_TENSOR, REBUILD_PARAMETER, *STORAGES)
 # The keys of a dict that are no texts, as optimizers have. Others may take for ever: nested tuples
 # to hash, and large numbers to store, if all have one hash.
 NUMBER_KEYS = Range(0, 2**31 - 1)
-IN_BLOCK = re.compile(r"(^|\.)h\.\d+\.")  # in the names of a block's parameters
 
 # Instructions that put their argument, or a constant, on the stack.
 LITERALS = (
@@ -143,17 +142,6 @@ class StoredTensor:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     has_negative_bit: bool  # the values are those of the storage with the other sign
-
-
-@dataclass(frozen=True)
-class SavedFile:
-    """The tensors of a state dict by its names, and the model_args if the file is of nanoGPT.
-
-    The tensors of nanoGPT have the layout of transformers.
-    """
-
-    tensors: dict[str, Tensor]
-    model_args: dict[str, Any] | None
 
 
 class Machine:
@@ -342,9 +330,6 @@ def read_saved(path: Path) -> SavedFile:
     # 1,000 layers of one matrix.
     if sum(tensor.end - tensor.start for tensor in tensors.values()) > 2 * len(memory):
         raise CheckpointError(f"{path}: tensors overlap: they have more values than the file")
-    if model_args is not None:
-        has_biases = model_args.get("bias") is not False
-        tensors = _from_nano_gpts_layout(tensors, has_biases, path)
     return SavedFile(tensors, model_args)
 
 
@@ -550,39 +535,11 @@ def _located(name: str, stored: StoredTensor, start: int, path: Path, memory: mm
 # nanoGPT
 
 
-def _from_nano_gpts_layout(
-    tensors: dict[str, Tensor], has_biases: bool, path: Path
-) -> dict[str, Tensor]:
-    """The tensors of a nanoGPT with matrices [in, out] and with biases, of 0 if it has none."""
-    converted = {}
-    for name, tensor in tensors.items():
-        is_in_block = IN_BLOCK.search(name) is not None
-        if is_in_block and len(tensor.shape) == 2:
-            assert tensor.strides is not None  # all tensors of a pickle have them
-            tensor = replace(tensor, shape=tensor.shape[::-1], strides=tensor.strides[::-1])
-        converted[name] = tensor
-        module, _, kind = name.rpartition(".")
-        if not has_biases and kind == "weight" and (is_in_block or module.endswith("ln_f")):
-            shape = tensor.shape[-1:]
-            zeros = bytearray(4 * prod(shape))
-            bias = f"{module}.bias"
-            converted[bias] = Tensor(
-                file=path,
-                name=bias,
-                dtype="F32",
-                shape=shape,
-                start=0,
-                end=len(zeros),
-                memory=zeros,
-            )
-    return converted
+def config_of(model_args: dict[str, Any], path: Path) -> Config:
+    """The Config that the model_args of nanoGPT say, as a tied one.
 
-
-def nano_gpt_config(path: Path) -> Config | None:
-    """The Config of a ckpt.pt of nanoGPT; None for another file. Raises CheckpointError."""
-    model_args = read_saved(path).model_args
-    if model_args is None:
-        return None
+    Raises a CheckpointError that names the file, `path`.
+    """
     for name, value in model_args.items():
         # A value of another type is not shown: nested tuples may be very long.
         if name in (*NANO_GPTS_FIELDS, *FORKS_FIELDS) and isinstance(value, int | float | str):

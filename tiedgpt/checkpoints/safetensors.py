@@ -13,8 +13,7 @@ although that reader accepts two. The values fill the rest of the file, without 
 import json
 import mmap
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,6 +22,7 @@ import numpy as np
 
 from ..errors import COUNT, CheckpointError, short_repr
 from .json_files import STRICT_JSON, open_to_read
+from .tensors import DTYPE_BITS, NUMPY, Tensor
 
 # Bytes. A GPT-2 with as many layers as Config allows, and its mask buffers, needs 1.8 million;
 # Python's objects for a header of nothing but brackets take 25 times its size.
@@ -30,159 +30,8 @@ MAX_HEADER = 1 << 22
 MAX_AXES = 32  # what every NumPy accepts
 MAX_AXIS = 1 << 31
 CACHE_LINE = 64  # bytes
-# Every dtype of the format: its bits per value, to check sizes.
-DTYPE_BITS = {
-    "F4": 4,
-    "F6_E2M3": 6,
-    "F6_E3M2": 6,
-    "BOOL": 8,
-    "U8": 8,
-    "I8": 8,
-    "F8_E5M2": 8,
-    "F8_E4M3": 8,
-    "F8_E8M0": 8,
-    "F8_E4M3FNUZ": 8,
-    "F8_E5M2FNUZ": 8,
-    "I16": 16,
-    "U16": 16,
-    "F16": 16,
-    "BF16": 16,
-    "I32": 32,
-    "U32": 32,
-    "F32": 32,
-    "I64": 64,
-    "U64": 64,
-    "F64": 64,
-    "C64": 64,
-}
-# The dtypes that NumPy has too. It has no bfloat16, so the bits of these numbers are read.
-NUMPY = {
-    "BOOL": "?",
-    "U8": "u1",
-    "I8": "i1",
-    "I16": "<i2",
-    "U16": "<u2",
-    "F16": "<f2",
-    "BF16": "<u2",
-    "I32": "<i4",
-    "U32": "<u4",
-    "F32": "<f4",
-    "I64": "<i8",
-    "U64": "<u8",
-    "F64": "<f8",
-}
-FLOATS = ("F64", "F32", "F16", "BF16")  # the dtypes that a parameter may have in a file
 # NumPy's names of types -> the dtype in which `write` can store them as they are, in place of F32.
 EXACT = {"float64": "F64", "float16": "F16", "int64": "I64", "int8": "I8"}
-VALUES_PER_PIECE = 1 << 17  # of a tensor that is converted: half a megabyte of float32
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """One tensor of a mapped file, in this format or another, whose values are not read yet."""
-
-    file: Path
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    start: int  # the position of its first byte in the file
-    end: int  # the position of the byte after its last
-    # The whole file. Without bytes if the file is on a hub: its values cannot be read then.
-    memory: mmap.mmap | bytearray | bytes = field(repr=False)
-    strides: tuple[int, ...] | None = None  # bytes; None for values in row order
-
-    def transposed(self) -> "Tensor":
-        """A matrix with its axes exchanged."""
-        rows, columns = self.shape
-        itemsize = DTYPE_BITS[self.dtype] // 8
-        row_stride, stride = self.strides or (columns * itemsize, itemsize)
-        return replace(self, shape=(columns, rows), strides=(stride, row_stride))
-
-    def values(self, copy: bool = False) -> np.ndarray:
-        """The values in float32: a view of the file where that is possible, and not `copy`.
-
-        Numbers beyond the range of float32 become infinite. Raises CheckpointError for a dtype that
-        is not in FLOATS.
-        """
-        if self.dtype == "F32" and not copy:
-            stored = self._stored()
-            if stored.flags.carray and stored.dtype.isnative:  # aligned and in row order
-                return stored
-        array = np.empty(self.shape, np.float32)
-        flat = array.reshape(-1)
-        with np.errstate(over="ignore"):
-            for place, piece in self._pieces():
-                flat[place] = piece
-        return array
-
-    def read_exactly(self) -> np.ndarray:
-        """A new array of the type that the file has. Only bfloat16 becomes float32.
-
-        Raises CheckpointError for the other types that NumPy does not have, such as 8-bit floats.
-        """
-        if self.dtype == "BF16":
-            return self.values()
-        if self.dtype not in NUMPY:
-            raise CheckpointError(
-                f"{self.file}: tensor {short_repr(self.name)} is {self.dtype}, which is not read; "
-                "save it as F32 or F64"
-            )
-        return self._stored().copy()
-
-    def _stored(self) -> np.ndarray:
-        """The values in the file itself. bfloat16 is numbers of 16 bits."""
-        return np.ndarray(
-            self.shape, NUMPY[self.dtype], self.memory, self.start, strides=self.strides
-        )
-
-    def has_values_of(self, other: "Tensor") -> bool:
-        """Whether another tensor has the same shape and values.
-
-        nan is equal to nothing, but two tensors of one place in a file are the same.
-
-        Raises CheckpointError for a dtype that is not in FLOATS.
-        """
-        if self.shape != other.shape:
-            return False
-        if self.is_at_place_of(other):
-            return True
-        pairs = zip(self._pieces(), other._pieces(), strict=True)
-        return all(np.array_equal(piece, other_piece) for (_, piece), (_, other_piece) in pairs)
-
-    def is_at_place_of(self, other: "Tensor") -> bool:
-        """Whether another tensor of this shape is the same bytes of the same file."""
-        if self.memory is not other.memory or self.start != other.start:
-            return False
-        return (self.dtype, self.strides) == (other.dtype, other.strides)
-
-    def equal_rows(self, other: "Tensor") -> int:
-        """How many rows of two matrices of one shape [V, D] have the same values.
-
-        Raises CheckpointError for a dtype that is not in FLOATS.
-        """
-        V, D = self.shape
-        if self.is_at_place_of(other):
-            return V
-        is_equal = np.ones(V, dtype=bool)
-        for (place, piece), (_, other_piece) in zip(self._pieces(), other._pieces(), strict=True):
-            different = np.flatnonzero(piece != other_piece)
-            is_equal[(place.start + different) // D] = False
-        return int(is_equal.sum())
-
-    def _pieces(self) -> Iterator[tuple[slice, np.ndarray]]:
-        """The values piece by piece: which of the flat values they are, and the values."""
-        if self.dtype not in FLOATS:
-            raise CheckpointError(
-                f"{self.file}: tensor {short_repr(self.name)} is {self.dtype}; expected one of "
-                f"{', '.join(FLOATS)}"
-            )
-        flat = self._stored().reshape(-1)  # a copy, if the values are not in row order
-        for first in range(0, flat.size, VALUES_PER_PIECE):
-            place = slice(first, first + VALUES_PER_PIECE)
-            piece = flat[place]
-            if self.dtype == "BF16":  # its 16 bits are the upper half of a float32
-                piece = (piece.astype(np.uint32) << 16).view(np.float32)
-            yield place, piece
 
 
 def read_header(

@@ -32,16 +32,16 @@ noticed. Names, shapes and sizes are checked, and that the tensors fill the data
 import mmap
 import os
 import re
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from ..errors import CheckpointError, ConfigError, TiedGPTWarning, short_repr
+from ..errors import CheckpointError, ConfigError, short_repr
 from ..gpt2.config import Config
-from ..gpt2.parameters import parameter_shapes
-from .json_files import open_to_read, read_json
-from .safetensors import Tensor, check_places
+from .json_files import open_to_read
+from .safetensors import check_places
+from .tensors import Tensor
 
 HPARAMS = "hparams.json"
 HPARAMS_FIELDS = ("n_vocab", "n_ctx", "n_embd", "n_head", "n_layer")
@@ -64,10 +64,8 @@ DTYPES_OF_OPTIMIZER = {DT_FLOAT: "F32", 3: "I32", 9: "I64"}
 Message = dict[int, list[int | bytes]]  # the number of a field -> its values
 
 
-def read_hparams(directory: Path) -> Config:
-    """The Config of hparams.json. Raises a CheckpointError that names the file."""
-    path = directory / HPARAMS
-    hparams = read_json(path)
+def config_of(hparams: dict[str, Any], path: Path) -> Config:
+    """The Config that hparams.json says. Raises a CheckpointError that names the file, `path`."""
     for name in hparams:
         if name not in HPARAMS_FIELDS:
             raise CheckpointError(
@@ -98,30 +96,6 @@ def read_hparams(directory: Path) -> Config:
     return replace(config, bos_token_id=last_id, eos_token_id=last_id)
 
 
-def read_tensors(directory: Path, config: Config) -> dict[str, Tensor]:
-    """The tensors of a directory, by our names. Other names stay, so that they can be refused.
-
-    A TiedGPTWarning says if there are tensors of an optimizer, which are left out. It names the
-    line that called load_model.
-    """
-    our_names = {tensorflow_name(name): name for name in parameter_shapes(config)}
-    index = index_file(directory)
-    tensors = {}
-    of_optimizer = 0
-    for name, tensor in read_index(index, data_file(index)).items():
-        if OF_OPTIMIZER.fullmatch(name):
-            of_optimizer += 1
-        else:
-            tensors[our_names.get(name, name)] = tensor
-    if of_optimizer > 0:
-        warnings.warn(
-            f"{index}: {of_optimizer} tensors of an optimizer are not used",
-            TiedGPTWarning,
-            stacklevel=5,
-        )
-    return tensors
-
-
 def index_file(directory: Path) -> Path:
     """The index of the checkpoint in a directory.
 
@@ -150,25 +124,6 @@ def index_file(directory: Path) -> Path:
 def data_file(index: Path) -> Path:
     """The file with the values of the tensors of an index."""
     return index.with_name(index.name.removesuffix(INDEX_END) + DATA_END)
-
-
-def tensorflow_name(name: str) -> str:
-    """OpenAI's name of a parameter.
-
-    >>> tensorflow_name("h.0.attn.c_attn.weight"), tensorflow_name("h.11.ln_1.weight")
-    ('model/h0/attn/c_attn/w', 'model/h11/ln_1/g')
-    >>> tensorflow_name("ln_f.bias"), tensorflow_name("wte.weight")
-    ('model/ln_f/b', 'model/wte')
-    """
-    module, _, kind = name.rpartition(".")
-    path = module.replace("h.", "h", 1).replace(".", "/")
-    if module in ("wte", "wpe"):
-        return f"model/{path}"
-    if kind == "bias":
-        return f"model/{path}/b"
-    if "ln_" in module:
-        return f"model/{path}/g"  # the gain of a layer norm
-    return f"model/{path}/w"
 
 
 def read_index(index: Path, data: Path) -> dict[str, Tensor]:
@@ -230,9 +185,6 @@ def _parse_tensor(message: Message, where: str) -> tuple[tuple[int, ...], int, i
     for shape_bytes in message.get(2, []):
         for axis_bytes in Bytes(shape_bytes, where).message().get(2, []):
             shape.append(_number(Bytes(axis_bytes, where).message(), 1))
-    if len(shape) == 3 and shape[0] == 1:
-        # A block's matrix is stored as the kernel of a convolution of width 1: [1, in, out].
-        shape = shape[1:]
     return tuple(shape), _number(message, 4), _number(message, 5)
 
 

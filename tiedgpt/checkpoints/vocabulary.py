@@ -25,7 +25,7 @@ from ..errors import CheckpointError, TiedGPTWarning, TokenizerError, short_repr
 from ..gpt2.config import Config
 from ..gpt2.special_tokens import Flags
 from ..gpt2.tokenizer import EOT, Tokenizer, spelled_ids
-from .json_files import MAX_TEXT, open_to_read, read_json
+from .folder import CONFIG, Folder, folder_of
 
 Json = dict[str, Any]  # an object of a JSON file
 # What a file says of a token: some fields of an entry of added_tokens in tokenizer.json, such as
@@ -117,7 +117,7 @@ class Vocabulary(NamedTuple):
     prefix_space: bool
 
 
-def read_tokenizer(model: Path, config: Config | None = None) -> Tokenizer:
+def read_tokenizer(model: Path | Folder, config: Config | None = None) -> Tokenizer:
     """The tokenizer of a model: the directory itself, or the one of its file.
 
     If there is only merges.txt, the ids follow from it, and <|endoftext|> is the last token.
@@ -127,49 +127,45 @@ def read_tokenizer(model: Path, config: Config | None = None) -> Tokenizer:
     Raises CheckpointError for files that are missing or malformed, TokenizerError for a vocabulary
     that contradicts itself or would give other ids than Tokenizer does.
     """
-    folder = model if model.is_dir() else model.parent
+    files = model if isinstance(model, Folder) else folder_of(model)
+    folder = files.path
     has_json = (folder / TOKENIZER_JSON).is_file()
     pair = MERGES_AND_VOCAB if (folder / "merges.txt").is_file() else OPENAIS_NAMES
-    of_model = read_if_there(folder / "config.json") if config is None else config.to_json()
+    of_model = files.json_if_there(CONFIG) if config is None else config.to_json()
     V = of_model.get("vocab_size")
     if not has_json and not (folder / pair[0]).is_file():
         raise CheckpointError(
             f"{folder} has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json"
             f"{other_tokenizer(folder, V if config else None)}"
         )
-    settings = read_if_there(folder / SETTINGS)
+    settings = dict(files.json_if_there(SETTINGS))
     if settings.get("tokenizer_class") is None:
         settings["tokenizer_class"] = of_model.get("tokenizer_class")
     check_settings(settings, folder, has_json)
     others = {SETTINGS: settings}
     if "added_tokens_decoder" not in settings:  # with it, transformers reads no other file
         for name in (ADDED, SPECIAL_TOKENS_MAP):
-            others[name] = read_if_there(folder / name)
+            others[name] = files.json_if_there(name)
     mentions = list(mentions_in(others))
     check_that_names_agree(mentions, folder)
 
     if has_json:
-        vocabulary = read_tokenizer_json(folder / TOKENIZER_JSON)
+        vocabulary = read_tokenizer_json(files)
         check_prefix_space(vocabulary, settings)
     else:
-        vocabulary = read_merges_and_vocab(folder, pair, settings, mentions)
+        vocabulary = read_merges_and_vocab(files, pair, settings, mentions)
     tokens = vocabulary.added | named_in_the_vocabulary(vocabulary, mentions)
     if EOT not in tokens and adds_eot(settings, mentions, has_json):
         tokens[EOT] = {}
         vocabulary.ids.setdefault(EOT, len(vocabulary.ids))
     tokenizer = tokenizer_of(vocabulary, tokens)
     if has_json:
-        compare_merges_and_vocab(tokenizer, folder, pair)
+        compare_merges_and_vocab(tokenizer, files, pair)
     compare_mentions(tokenizer, mentions, vocabulary, folder)
     check_decoder(tokenizer, settings, folder)
     if type(V) is int and V >= 0:
         compare_with_model(tokenizer, V, vocabulary.name)
     return tokenizer
-
-
-def read_if_there(path: Path) -> Json:
-    """The object that a JSON file holds; {} without the file. Raises CheckpointError."""
-    return read_json(path) if path.is_file() else {}
 
 
 def other_tokenizer(folder: Path, vocab_size: int | None) -> str:
@@ -224,12 +220,13 @@ def check_settings(settings: Json, folder: Path, has_json: bool) -> None:
 # tokenizer.json
 
 
-def read_tokenizer_json(path: Path) -> Vocabulary:
+def read_tokenizer_json(files: Folder) -> Vocabulary:
     """The vocabulary of tokenizer.json.
 
     Raises TokenizerError for a tokenizer that would give other ids than Tokenizer does.
     """
-    file = read_json(path)
+    path = files.path / TOKENIZER_JSON
+    file = files.json(TOKENIZER_JSON)
     pre_tokenizer: Any = file.get("pre_tokenizer")
     match pre_tokenizer:
         case {"type": "Sequence", "pretokenizers": [only]}:  # does what its one part does
@@ -317,17 +314,18 @@ def check_prefix_space(vocabulary: Vocabulary, settings: Json) -> None:
 
 
 def read_merges_and_vocab(
-    folder: Path, pair: tuple[str, str], settings: Json, mentions: list[Mention]
+    files: Folder, pair: tuple[str, str], settings: Json, mentions: list[Mention]
 ) -> Vocabulary:
     """The vocabulary of merges.txt and vocab.json, with the tokens that other files list.
 
     pair: the names of the two files. mentions: what the other files say of tokens.
     """
-    merges_path, vocab_path = (folder / name for name in pair)
-    merges = read_merges(merges_path)
-    if vocab_path.is_file():
-        name = f"{merges_path} with {vocab_path.name}"
-        ids = read_json(vocab_path)
+    merges_file, vocab_file = pair
+    merges_path = files.path / merges_file
+    merges = read_merges(files, merges_file)
+    if files.has(vocab_file):
+        name = f"{merges_path} with {vocab_file}"
+        ids = dict(files.json(vocab_file))
     else:
         name = f"{merges_path}"
         ids = spelled_ids(merges)
@@ -353,10 +351,10 @@ def read_merges_and_vocab(
     return Vocabulary(name, merges, ids, added, prefix_space)
 
 
-def read_merges(path: Path) -> list[tuple[str, str]]:
+def read_merges(files: Folder, file: str) -> list[tuple[str, str]]:
     """The merges of merges.txt, one a line: "h e". The first line may be "#version: 0.2"."""
-    with open_to_read(path, limit=MAX_TEXT) as file:
-        content = file.read()
+    path = files.path / file
+    content = files.read(file)
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -551,18 +549,18 @@ def check_that_merges_are_whole(tokenizer: Tokenizer, name: str) -> None:
     )
 
 
-def compare_merges_and_vocab(tokenizer: Tokenizer, folder: Path, pair: tuple[str, str]) -> None:
+def compare_merges_and_vocab(tokenizer: Tokenizer, files: Folder, pair: tuple[str, str]) -> None:
     """Raise TokenizerError if merges.txt or vocab.json are not those of tokenizer.json.
 
     pair: the names of these two files.
     """
-    merges_path, vocab_path = (folder / name for name in pair)
-    if merges_path.is_file() and read_merges(merges_path) != tokenizer.merges:
+    merges_path, vocab_path = (files.path / name for name in pair)
+    if files.has(pair[0]) and read_merges(files, pair[0]) != tokenizer.merges:
         raise TokenizerError(
             f"{merges_path}: its merges are not those of {TOKENIZER_JSON} beside it; remove the "
             "file that is wrong"
         )
-    for token, token_id in read_if_there(vocab_path).items():
+    for token, token_id in files.json_if_there(pair[1]).items():
         if tokenizer.ids.get(token) != token_id:
             raise TokenizerError(
                 f"{vocab_path}: token {short_repr(token)} has id {short_repr(token_id)}, but "

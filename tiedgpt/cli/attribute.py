@@ -53,7 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     prompt = read_prompt(args.prompt)
-    name, path, config, tokenizer = models.find(args.model)
+    opened = models.open_model(args.model)
+    config, tokenizer = opened.config, opened.tokenizer
 
     # The input is checked before the weights are read, which takes longer.
     ids = encode_prompt(tokenizer, config, prompt, args.allow_special)
@@ -65,10 +66,10 @@ def run(args: argparse.Namespace) -> None:
         against = single_token(tokenizer, config.vocab_size, args.against, args.allow_special)
     ablation(config, args.ablate)
 
-    loaded = models.load_heads(path, args.head)
+    loaded = models.load_heads(opened, args.head)
     reports = [logit_report(model, tokenizer, ids, token, against, args.ablate) for model in loaded]
     if args.json:
-        print_json_by_head({"model": name, "prompt": prompt, "prompt_ids": ids}, reports)
+        print_json_by_head({"model": opened.name, "prompt": prompt, "prompt_ids": ids}, reports)
         return
     for number, report in enumerate(reports):
         if number > 0:
@@ -76,7 +77,7 @@ def run(args: argparse.Namespace) -> None:
         names = [quoted_token(tokenizer, token["id"]) for token in report["tokens"]]
         logit = f"The logit of {' less that of '.join(names)} after {end_of_prompt(prompt)}"
         total = shown("total", report["total"])
-        print(fill(f"{logit}, by {one_line(name)}, {report['head']}: {total}"))
+        print(fill(f"{logit}, by {one_line(opened.name)}, {report['head']}: {total}"))
         print()
         print_table(rows_of_changes(report, names) if args.ablate else rows_of_parts(report))
     if not args.ablate:

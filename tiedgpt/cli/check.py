@@ -15,11 +15,10 @@ examples:
 import argparse
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from ..anymodel.headers import open_any
 from ..anymodel.ties import Report, tie_report
-from ..checkpoints.files import describe_adapter
+from ..checkpoints import Opened
 from ..errors import ArgumentError, TiedGPTError, one_line
 from . import options
 from .messages import print_error
@@ -71,7 +70,7 @@ def run(args: argparse.Namespace) -> None:
     for name in args.models:
         try:
             model = open_any(name)
-            adapter = describe_adapter(model.place) if isinstance(model.place, Path) else ""
+            adapter = model.adapter if isinstance(model, Opened) else ""
             reports.append({**tie_report(name, model), "adapter": adapter or None})
         except TiedGPTError as error:
             reports.append({"model": name, "error": str(error)})

@@ -27,12 +27,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints import find_model
 from ..comparison.compare import NothingCompared, compare
 from ..comparison.recording import KINDS, read_arrays
 from ..errors import ArgumentError
 from . import compare_tokens, compare_vectors, models, options
-from .messages import ProgressBar, note
+from .messages import ProgressBar
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,8 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trials",
         metavar="N",
         type=options.whole_number,
-        help="try at most N known mistakes, those that take little time first (default: as many as "
-        "take some minutes)",
+        help="make at most N trials of known mistakes, alone and together, the likeliest first "
+        "(default: as many as take some minutes)",
     )
 
 
@@ -65,6 +64,8 @@ def run(args: argparse.Namespace) -> None:
         )
     if args.precision is not None and args.tokens is None:
         raise ArgumentError("--precision goes with --tokens: arrays are compared in float32")
+    if given == [""]:  # Path("") is the working directory
+        raise ArgumentError("'' is not the name of a file")
     if args.tokens is not None:
         compare_tokens.run(args)
         return
@@ -90,8 +91,7 @@ def run_arrays(args: argparse.Namespace) -> None:
     if not arrays:
         raise ArgumentError(f"{args.file} has no activations beside `ids`")
 
-    _, path = find_model(args.model, note)
-    model = models.load(path, args.head)
+    model = models.load(models.open_model(args.model), args.head)
     try:
         # Each trial reports how many there are, so a total of 1 lasts until the first is done.
         with ProgressBar("trying known mistakes", total=1, unit="mistake") as bar:

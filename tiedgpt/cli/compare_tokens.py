@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .. import checkpoints
+from ..checkpoints import Opened
 from ..comparison.token_files import ids_of_prompt, ids_of_text, read_greedy_file
 from ..comparison.tokens import TokensReport, compare_tokens
 from ..errors import CheckpointError, check_file_name
@@ -25,9 +25,9 @@ MOST_ROWS = 10  # departures, and mistakes, that are printed; --json has all
 def run(args: argparse.Namespace) -> None:
     check_file_name(args.tokens)
     file = read_greedy_file(Path(args.tokens))
-    _, path = checkpoints.find_model(args.model, note)
-    model = models.load(path, args.head)
-    tokenizer = tokenizer_of(path)
+    opened = models.open_model(args.model)
+    model = models.load(opened, args.head)
+    tokenizer = tokenizer_of(opened)
     prompt = ids_of_prompt(file.prompt, tokenizer)
     tokens = file.continuation
     notes: list[str] = []
@@ -53,10 +53,10 @@ def run(args: argparse.Namespace) -> None:
         raise SystemExit(code)
 
 
-def tokenizer_of(path: Path) -> Tokenizer | None:
+def tokenizer_of(opened: Opened) -> Tokenizer | None:
     """The tokenizer of a model, or None: ids can be judged without one."""
     try:
-        return checkpoints.read_tokenizer(path)
+        return opened.tokenizer
     except CheckpointError:
         return None
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from ..atomic import new_directory
-from ..checkpoints import read_tokenizer
-from ..checkpoints.files import copied_files, write_checkpoint
+from ..checkpoints import Opened
 from ..checkpoints.places import weight_folders
+from ..checkpoints.writing import write_checkpoint
 from ..errors import ArgumentError, TiedGPTError
 from ..evaluation import score
 from ..gpt2.checks import check_logits
@@ -29,7 +29,7 @@ def add_paths(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", "--model", metavar="SRC", help="the model, if SRC is not given")
 
 
-def write_copy(model: GPT2, source: Path, destination: Path) -> None:
+def write_copy(model: GPT2, source: Opened, destination: Path) -> None:
     """Write a changed model, with the files of its source's tokenizer as they are.
 
     Raises TiedGPTError if the model's logits are not finite.
@@ -37,13 +37,13 @@ def write_copy(model: GPT2, source: Path, destination: Path) -> None:
     with np.errstate(invalid="ignore", over="ignore"):
         check_logits(model([0]))
     with new_directory(destination) as directory:
-        write_checkpoint(directory, model, copied_files(source, note))
+        write_checkpoint(directory, model, source.copied_files(note))
     head = model.config.head
     size = parameter_count(model.config)
     note(f"wrote {destination}: {head}, {size.total:,} parameters, {size.bytes / 1e6:,.1f} MB")
 
 
-def note_losses(model: GPT2, copy: GPT2, source: Path) -> None:
+def note_losses(model: GPT2, copy: GPT2, source: Opened) -> None:
     """Print the losses of the shipped sonnets before and after, if the copy has other logits.
 
     Without a tokenizer they are not measured.
@@ -51,7 +51,7 @@ def note_losses(model: GPT2, copy: GPT2, source: Path) -> None:
     if np.array_equal(copy.W_U, model.W_U):
         return
     try:
-        tokenizer = read_tokenizer(source, model.config)
+        tokenizer = source.tokenizer
         ids = tokenizer.encode(read_sonnets())
         before = score(model, tokenizer, ids)
         after = score(copy, tokenizer, ids)

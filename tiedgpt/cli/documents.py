@@ -15,7 +15,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from .. import documents
-from ..checkpoints import find_model, read_config, read_tokenizer
 from ..errors import ArgumentError
 from ..gpt2.checks import stride_or_default
 from . import models, options
@@ -48,19 +47,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     if not find_spec("distributed"):
         raise ArgumentError("this command needs Dask: pip install 'tiedgpt[dask]'")
-    _, path = find_model(args.model, note)
-    stride = stride_or_default(args.stride, read_config(path))  # before the input is read
+    opened = models.open_model(args.model)
+    stride = stride_or_default(args.stride, opened.config)  # before the input is read
     inputs = [documents.read_input(file) for file in args.inputs]
-    model = models.load(path, args.head)
-    tokenizer = read_tokenizer(path, model.config)
-    settings = documents.settings_of(inputs, model, tokenizer, stride)
+    model = models.load(opened, args.head)
+    settings = documents.settings_of(inputs, model, opened.tokenizer, stride)
 
     out = Path(args.out)
     documents.begin(out, settings)
     size = sum(source.size for source in inputs)
     try:
         with ProgressBar("scoring", size, "B") as progress:
-            documents.score_inputs(inputs, out, path, settings, args.scheduler, progress.add)
+            documents.score_inputs(inputs, out, opened.path, settings, args.scheduler, progress.add)
     except BaseException:
         note(f"the parts in {out} are complete; the same command goes on")
         raise

@@ -23,10 +23,8 @@ import webbrowser
 from pathlib import Path
 from typing import Any
 
-from .. import checkpoints
-from ..checkpoints import read_config
-from ..checkpoints.places import SHIPPED, find_here, weight_folders
-from ..checkpoints.vocabulary import read_tokenizer
+from ..checkpoints import Opened, load_tokenizer
+from ..checkpoints.places import SHIPPED, weight_folders
 from ..errors import ArgumentError, Range
 from ..gpt2.tokenizer import Tokenizer
 from ..study.corpus import Corpus
@@ -67,30 +65,26 @@ def run(args: argparse.Namespace) -> None:
         raise ArgumentError(f"expected one or two models, got {len(names)}")
     if args.allow_special and args.corpus is None:
         raise ArgumentError("--allow-special needs --corpus: no other text is read")
-    paths = [checkpoints.find_model(name, note)[1] for name in names]
-    config = read_config(paths[0])
-    tokenizer = read_tokenizer(paths[0], config)
-    check_same_vocabulary(names, paths)
-    corpus = read_corpus(args.corpus, args.allow_special, tokenizer, config.vocab_size)
+    opened = [models.open_model(name) for name in names]
+    check_same_vocabulary(opened)
+    vocab_size, tokenizer = opened[0].config.vocab_size, opened[0].tokenizer
+    corpus = read_corpus(args.corpus, args.allow_special, tokenizer, vocab_size)
 
-    named_models = []
-    for name, path in zip(names, paths, strict=True):
-        named_models.append((name, models.load(path, head=None)))
+    named_models = [(each.name, models.load(each, head=None)) for each in opened]
     shown = ShownModels(named_models, tokenizer, corpus)
     page = "lab" if args.models or args.corpus else ""  # the article has models of its own
     serve(shown, page, args.port, with_browser=not args.no_browser)
 
 
-def check_same_vocabulary(names: list[str], paths: list[Path]) -> None:
+def check_same_vocabulary(opened: list[Opened]) -> None:
     """Raise ArgumentError if the vocabularies of the models differ."""
     vocabularies = []
-    for path in paths:
-        config = read_config(path)
-        tokenizer = read_tokenizer(path, config)
-        vocabularies.append((tokenizer.description(), config.vocab_size))
+    for each in opened:
+        vocab_size = each.config.vocab_size  # first: a file that is none has no tokenizer either
+        vocabularies.append((each.tokenizer.description(), vocab_size))
     if vocabularies[0] != vocabularies[-1]:  # the last is the first if there is one
         raise ArgumentError(
-            f"{names[0]} and {names[1]} have different vocabularies; expected the same"
+            f"{opened[0].name} and {opened[1].name} have different vocabularies; expected the same"
         )
 
 
@@ -108,7 +102,7 @@ def read_corpus(
         shown_name = Path(source).name  # the page has no room for a long path
         return shown_name, Corpus.of(ids, vocab_size)
 
-    shipped = read_tokenizer(find_here(SHIPPED[0]))
+    shipped = load_tokenizer(SHIPPED[0])
     if tokenizer.merges != shipped.merges or vocab_size != shipped.vocab_size:
         return None
     for folder in weight_folders():

@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoints.files import generation_settings
 from ..errors import COUNT, ArgumentError, Range, TiedGPTError, short_repr
 from ..generation import TextSample, grow, sample_tokens
 from ..gpt2.checks import check_prompt_ids, seed_or_new
@@ -108,12 +107,13 @@ def run(args: argparse.Namespace) -> None:
 
     # Everything is checked before the weights are read, which takes longer.
     prompt = "" if is_interactive else read_prompt(args.prompt)
-    name, path, config, tokenizer = models.find(args.model)
+    opened = models.open_model(args.model)
+    config, tokenizer = opened.config, opened.tokenizer
     ids = [] if is_interactive else prompt_ids(prompt, tokenizer, config, args)
-    note_settings_of_model(*generation_settings(path), given, sampling.is_greedy)
+    note_settings_of_model(*opened.generation_settings(), given, sampling.is_greedy)
 
     start = time.perf_counter()
-    heads = models.load_heads(path, args.head)
+    heads = models.load_heads(opened, args.head)
     load_s = time.perf_counter() - start
 
     if is_interactive:
@@ -122,7 +122,7 @@ def run(args: argparse.Namespace) -> None:
     seed = seed_or_new(args.seed)
     answers = answers_of(args, sampling, tokenizer, heads, ids, seed)
     if args.json:
-        question = {"model": name, "prompt": prompt, "prompt_ids": ids}
+        question = {"model": opened.name, "prompt": prompt, "prompt_ids": ids}
         print_json_by_head(question, [answer.report(load_s) for answer in answers])
     else:
         for answer in answers:

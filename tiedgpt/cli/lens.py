@@ -25,15 +25,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     prompt = read_prompt(args.prompt)
-    name, path, config, tokenizer = models.find(args.model)
+    opened = models.open_model(args.model)
+    config, tokenizer = opened.config, opened.tokenizer
     # The prompt is checked before the weights are read, which takes longer.
     ids = encode_prompt(tokenizer, config, prompt, args.allow_special)
-    loaded = models.load_heads(path, args.head)
+    loaded = models.load_heads(opened, args.head)
     reports = [lens_report(model, tokenizer, ids) for model in loaded]
     if args.json:
-        print_json_by_head({"model": name, "prompt": prompt, "prompt_ids": ids}, reports)
+        print_json_by_head({"model": opened.name, "prompt": prompt, "prompt_ids": ids}, reports)
     else:
-        print_layers(tokenizer, name, ids, reports)
+        print_layers(tokenizer, opened.name, ids, reports)
 
 
 def print_layers(

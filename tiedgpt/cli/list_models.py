@@ -12,7 +12,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TypedDict
 
-from ..checkpoints import read_config
+from ..checkpoints import Opened
 from ..checkpoints.places import MODELS, models_here
 from ..errors import TiedGPTError, one_line
 from ..gpt2.config import Config
@@ -65,7 +65,7 @@ def list_here() -> list[SummaryHere]:
     for name, path in models_here().items():
         try:
             size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
-            model = summary(name, read_config(path), size)
+            model = summary(name, Opened(path).config, size)
         except (TiedGPTError, OSError) as error:
             note(f"{name} is left out: {error}")
         else:

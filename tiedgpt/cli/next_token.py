@@ -45,16 +45,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     k = Range(1).check("top_k", args.top_k)
     prompt = read_prompt(args.prompt)
-    name, path, config, tokenizer = models.find(args.model)
+    opened = models.open_model(args.model)
+    config, tokenizer = opened.config, opened.tokenizer
     # The prompt is checked before the weights are read, which takes longer.
     if args.paths:
         ids = [single_token(tokenizer, config.vocab_size, prompt, args.allow_special)]
     else:
         ids = encode_prompt(tokenizer, config, prompt, args.allow_special)
 
-    loaded = models.load_heads(path, args.head)
-    question = {"model": name, "prompt": prompt, "prompt_ids": ids}
-    title = f"The likeliest tokens after {end_of_prompt(prompt)} by {one_line(name)}"
+    loaded = models.load_heads(opened, args.head)
+    question = {"model": opened.name, "prompt": prompt, "prompt_ids": ids}
+    title = f"The likeliest tokens after {end_of_prompt(prompt)} by {one_line(opened.name)}"
     if args.paths:
         by_path = [paths_report(model, tokenizer, ids[0], k) for model in loaded]
         if args.json:

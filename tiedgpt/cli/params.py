@@ -17,11 +17,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from ..anymodel.headers import AnyModel, open_any
+from ..anymodel.headers import HubModel, open_any
 from ..anymodel.ties import Report, size_report
-from ..checkpoints import check_weights, find_model, read_config
+from ..checkpoints import Opened, open_model
 from ..checkpoints.places import DEFAULT_MODEL, known_config
-from ..comparison.conventions import as_config
 from ..errors import ArgumentError, CheckpointError, one_line
 from ..gpt2.parameters import count_matrices
 from ..study.reports import parameters_report
@@ -82,17 +81,15 @@ def count_model(source: str | None, as_json: bool) -> None:
         name = os.environ.get(DEFAULT_MODEL) or "gpt2"
     config = known_config(name)
     if config is None:
-        model = find_other_kind(name)
-        if model is not None:
+        model = open_to_count(source, name)
+        if model.said.get("model_type", "gpt2") != "gpt2":
             print_sizes(size_report(name, model), as_json)
             return
-        # Without a source, the errors of find_model name the variable that names the model.
-        _, path = find_model(source, note, weights=False)
-        if path.is_file() and path.suffix == ".json":
-            config = as_config(path)
-        else:
-            config = read_config(path)
-            check_weights(path)
+        if isinstance(model, HubModel):
+            model = open_model(source, note, weights=False)
+        config = model.config
+        if model.has_weights:
+            model.check()
     report = parameters_report(config)
     if as_json:
         print(json.dumps({"model": name, **report}))
@@ -104,13 +101,15 @@ def count_model(source: str | None, as_json: bool) -> None:
     print_counts(title, report, shares_of_models(report), with_shares=True)
 
 
-def find_other_kind(source: str) -> AnyModel | None:
-    """The model of a source that is no GPT-2; None for a GPT-2, and for what cannot be read."""
+def open_to_count(source: str | None, name: str) -> Opened | HubModel:
+    """The model of a name, of any kind, here or on the hub. source: None if nobody gave the name.
+
+    If it is nowhere, the errors are those of open_model, which name the variable of the name.
+    """
     try:
-        model = open_any(source, weights=False)
-    except CheckpointError:  # find_model says why
-        return None
-    return None if model.said.get("model_type", "gpt2") == "gpt2" else model
+        return open_any(name, weights=False)
+    except CheckpointError:
+        return open_model(source, note, weights=False)
 
 
 def print_sizes(report: Report, as_json: bool) -> None:

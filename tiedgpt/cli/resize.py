@@ -12,10 +12,10 @@ examples:
 """
 
 import argparse
-from pathlib import Path
 
 from ..atomic import check_new
-from ..checkpoints import find_model, read_config, read_tokenizer
+from ..checkpoints import Opened
+from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import COUNT, ArgumentError, CheckpointError
 from ..gpt2.checks import check_vocab_size
 from ..gpt2.config import Config
@@ -56,12 +56,12 @@ def run(args: argparse.Namespace) -> None:
         raise ArgumentError("--seed is for --init random: the mean of the old rows needs no seed")
     seed = COUNT.check("seed", args.seed or 0)
     check_new(destination)
-    _, path = find_model(source, note)
-    check_size(read_config(path), source, args.vocab_size, args.shrink)
-    model = models.load(path, head=None)
+    opened = models.open_model(source)
+    check_size(opened.config, source, args.vocab_size, args.shrink)
+    model = models.load(opened, head=None)
     resized = model.resize(args.vocab_size, args.init, seed)
-    write_copy(resized, path, destination)
-    compare_with_tokenizer(path, resized.config)
+    write_copy(resized, opened, destination)
+    compare_with_tokenizer(opened, resized.config)
 
 
 def check_size(config: Config, name: str, vocab_size: int, shrink: bool) -> None:
@@ -78,13 +78,13 @@ def check_size(config: Config, name: str, vocab_size: int, shrink: bool) -> None
     check_vocab_size(vocab_size, config)
 
 
-def compare_with_tokenizer(path: Path, config: Config) -> None:
+def compare_with_tokenizer(opened: Opened, config: Config) -> None:
     """Say what the tokenizer does with the tokens that the copy has alone.
 
-    read_tokenizer warns of tokens that the tokenizer has alone.
+    config: the copy's. read_tokenizer warns of tokens that the tokenizer has alone.
     """
     try:
-        tokens = read_tokenizer(path, config).vocab_size
+        tokens = read_tokenizer(opened.folder, config).vocab_size
     except CheckpointError:  # without a tokenizer, the copy has none either
         return
     if tokens < config.vocab_size:

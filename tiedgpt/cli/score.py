@@ -61,7 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     text = read_text(args.file)
     source = source_name(args.file)
-    name, path, config, tokenizer = models.find(args.model)
+    opened = models.open_model(args.model)
+    config, tokenizer = opened.config, opened.tokenizer
 
     # The input is checked before the weights are read, which takes longer.
     stride = stride_or_default(args.stride, config)
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
     except TiedGPTError as error:
         raise ArgumentError(f"{source}: {error}") from error
 
-    loaded = models.load_heads(path, args.head)
+    loaded = models.load_heads(opened, args.head)
     alternatives = ALTERNATIVES if args.tokens else None
     with ProgressBar("scoring", len(loaded) * ids.size, "token") as progress:
         reports = [
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace) -> None:
             for model in loaded
         ]
     question: Question = {
-        "model": name,
+        "model": opened.name,
         "file": args.file or "-",
         "text_tokens": ids.size,
         "text_bytes": len(text.encode()),
@@ -89,7 +90,7 @@ def run(args: argparse.Namespace) -> None:
     if args.tokens:
         print_tokens(tokenizer, ids, reports)
     head = reports[0]["head"] if len(reports) == 1 else "both heads"
-    print(one_line(f"{name}, {head}, on {source}"))
+    print(one_line(f"{opened.name}, {head}, on {source}"))
     print()
     print_scores(question, reports)
 

@@ -15,11 +15,10 @@ import shutil
 import textwrap
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
-from pathlib import Path
 
 import numpy as np
 
-from ..checkpoints import find_model, read_config, read_tokenizer
+from ..checkpoints import Opened
 from ..checkpoints.places import SHIPPED
 from ..errors import ArgumentError, CheckpointError, TiedGPTError, TokenizerError, one_line
 from ..gpt2.config import Config
@@ -39,7 +38,7 @@ class Subject:
     """A model to study, not loaded yet."""
 
     name: str
-    path: Path
+    opened: Opened
     config: Config
     tokenizer: Tokenizer | None  # None if it has none that can be read
     vocabulary: int = -1  # a number, the same for models with the same vocabulary
@@ -198,13 +197,13 @@ def run(args: argparse.Namespace) -> None:
 
 def find_subject(name: str) -> Subject:
     """A model that is not loaded yet. A note says what a missing tokenizer means."""
-    _, path = find_model(name, note)
-    config = read_config(path)
+    opened = models.open_model(name)
+    config = opened.config  # first: a file that is no checkpoint has no tokenizer either
     try:
-        return Subject(name, path, config, read_tokenizer(path, config))
+        return Subject(name, opened, config, opened.tokenizer)
     except (CheckpointError, TokenizerError) as error:
         note(f"{error}; {name} is not measured on the corpus or compared with other models")
-        return Subject(name, path, config, None)
+        return Subject(name, opened, config, tokenizer=None)
 
 
 def number_vocabularies(subjects: list[Subject]) -> None:
@@ -279,7 +278,7 @@ def measure_all(subjects: list[Subject], corpora: dict[int, Corpus | None]) -> l
         corpus = corpora.get(subject.vocabulary)
         other_W_E = tied_W_E.get(subject.vocabulary)
         try:
-            model = models.load(subject.path, head=None)
+            model = models.load(subject.opened, head=None)
             start = None
             if subject.tokenizer is not None:
                 start = subject.tokenizer.eot_id

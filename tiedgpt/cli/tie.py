@@ -11,11 +11,9 @@ examples:
 import argparse
 
 from ..atomic import check_new
-from ..checkpoints import find_model, read_config
 from ..errors import ArgumentError
 from . import models
 from .convert import add_paths, note_losses, source_and_destination, write_copy
-from .messages import note
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,10 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     source, destination = source_and_destination(args)
     check_new(destination)
-    _, path = find_model(source, note)
-    if read_config(path).tied:
+    opened = models.open_model(source)
+    if opened.config.tied:
         raise ArgumentError(f"{source} is tied already")
-    model = models.load(path, "untied")
+    model = models.load(opened, "untied")
     copy = model.tie()
-    write_copy(copy, path, destination)
-    note_losses(model, copy, path)
+    write_copy(copy, opened, destination)
+    note_losses(model, copy, opened)

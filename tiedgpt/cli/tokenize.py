@@ -13,7 +13,7 @@ import argparse
 import re
 from typing import Any
 
-from ..checkpoints import find_model, read_tokenizer
+from .. import checkpoints
 from ..errors import ArgumentError, short_repr
 from . import options
 from .messages import note
@@ -47,8 +47,7 @@ def run(args: argparse.Namespace) -> None:
     else:
         text = " ".join(args.text)
 
-    _, path = find_model(args.model, note, weights=False)
-    tokenizer = read_tokenizer(path)
+    tokenizer = checkpoints.open_model(args.model, note, weights=False).tokenizer
     if args.decode:
         ids = parse_ids(text)
     else:

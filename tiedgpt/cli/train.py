@@ -28,8 +28,7 @@ from typing import Any
 import numpy as np
 
 from ..atomic import check_new
-from ..checkpoints import find_model, read_config, read_tokenizer
-from ..checkpoints.files import copied_files
+from ..checkpoints import Opened
 from ..checkpoints.vocabulary import tokenizer_files
 from ..errors import ArgumentError
 from ..evaluation import bits_per_nat
@@ -170,17 +169,16 @@ def new_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Tokenizer
                 "text, no other two neighbouring tokens of a word occur twice"
             )
     else:
-        _, path = find_model(args.source, note)
-        config = read_config(path)
-        context = min(256, config.n_ctx)
+        opened = models.open_model(args.source)
+        context = min(256, opened.config.n_ctx)
         defaults = {"steps": 200, "batch": 4, "lr": 1e-4, "context": context}
         settings = replace(settings, **(defaults | given))
-        tokenizer = read_tokenizer(path, config)
+        tokenizer = opened.tokenizer
         head = args.head
         if head is None and args.only == "head":  # there must be a W_U to train
             head = "untied"
-        model = models.load(path, head, copy_is="it is trained as a matrix of its own")
-        others = copied_files(path, note)
+        model = models.load(opened, head, copy_is="it is trained as a matrix of its own")
+        others = opened.copied_files(note)
     if args.embd_pdrop is not None:
         model = with_dropout(model, args.embd_pdrop)
 
@@ -190,7 +188,7 @@ def new_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Tokenizer
 
 def resumed_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Tokenizer]:
     """The training in the directory of --resume, and its tokenizer."""
-    tokenizer = read_tokenizer(args.resume)
+    tokenizer = Opened(args.resume).tokenizer
     tokens, held_out = encode_parts(tokenizer, text, args.allow_special)
     trainer = Trainer.resume(args.resume, tokens, held_out, args.steps)
     if trainer.step == trainer.settings.steps:

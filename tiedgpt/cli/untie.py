@@ -10,11 +10,9 @@ examples:
 """
 
 import argparse
-from pathlib import Path
 
 from ..atomic import check_new
-from ..checkpoints import find_model, has_unembedding, read_config
-from ..checkpoints.files import read_said_config
+from ..checkpoints import Opened
 from ..errors import COUNT, ArgumentError
 from ..gpt2.model import GPT2
 from . import models, options
@@ -42,28 +40,31 @@ def run(args: argparse.Namespace) -> None:
     source, destination = source_and_destination(args)
     seed = COUNT.check("seed", args.seed)
     check_new(destination)
-    _, path = find_model(source, note)
-    model = load_to_untie(path, source, args.init)
+    opened = models.open_model(source)
+    model = load_to_untie(opened, args.init)
     copy = model
     if model.config.tied:  # if not, it has a W_U that its config.json does not mention
         copy = model.untie(args.init or "copy", seed)
-    write_copy(copy, path, destination)
-    note_losses(model, copy, path)
+    write_copy(copy, opened, destination)
+    note_losses(model, copy, opened)
 
 
-def load_to_untie(path: Path, name: str, init: str | None) -> GPT2:
+def load_to_untie(opened: Opened, init: str | None) -> GPT2:
     """The model to untie: tied, or with a W_U of its own that its config.json does not mention.
 
     init: None keeps such a W_U. Raises ArgumentError if it is untied already.
     """
-    if read_config(path).tied:
-        return models.load(path, "tied")
-    if not has_unembedding(path):
-        note(f"config.json of {name} says untied, but there is no W_U: it begins with wte.T")
-        return models.load(path, "tied")
-    if not read_said_config(path).tied:
-        raise ArgumentError(f"{name} is untied already")
+    if opened.config.tied:
+        return models.load(opened, "tied")
+    if not opened.has_head:
+        note(f"config.json of {opened.name} says untied, but there is no W_U: it begins with wte.T")
+        return models.load(opened, "tied")
+    if not opened.config_as_said.tied:
+        raise ArgumentError(f"{opened.name} is untied already")
     if init is not None:
-        return models.load(path, "tied")
-    note(f"config.json of {name} says tied, but the file has a W_U that is not wte.T: it is kept")
-    return models.load(path, "untied")
+        return models.load(opened, "tied")
+    note(
+        f"config.json of {opened.name} says tied, but the file has a W_U that is not wte.T: it is "
+        "kept"
+    )
+    return models.load(opened, "untied")

@@ -7,6 +7,13 @@ compare.py has `compare`, its report and its diagnosis. In the order of its step
     places       our activations, computed from the other GPT-2's, and mistakes planted in them
     mistakes     the list of the known mistakes: here a new one is added
 
+From less than activations, or from more than a forward pass:
+
+    tokens                the verdict on greedy tokens; token_files reads a file with them
+    vectors               the answers to the reference values of tests/vectors/v2
+    tokenizer_mistakes    what is planted for encode and decode
+    training_mistakes     what is planted for a batch, a KV cache, gradients and AdamW
+
 Four words in all of them. A trial plants a known mistake in our model. Its scope tells how far the
 mistake goes: from all activations where it can be made, to one. `given` has those of the other
 GPT-2's activations from which our model goes on. The window is the activations in which the first

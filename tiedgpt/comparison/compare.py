@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from ..checkpoints.state_dicts import rename_arrays
 from ..errors import COUNT, ArgumentError, short_repr
 from ..gpt2.backward import loss_and_gradients
 from ..gpt2.checks import check_ids, check_targets
 from ..gpt2.model import GPT2, Array
 from ..gpt2.parameters import Parameters, parameter_shapes
-from .conventions import is_parameter, our_name, shape_error, translate_parameters
+from .conventions import is_parameter, our_name, shape_error
 from .diagnosis import Diagnosis, OnTrial, diagnose
 from .mistakes import mistakes_in
 from .recording import record, untied_module_sentences
@@ -36,11 +37,13 @@ class Report:
     """
 
     rows: list[ReportRow]
-    diagnosis: list[str]  # what explains the first difference; several if they cannot be told apart
+    # What explains the differences: several sentences if mistakes were made together ("and yours"),
+    # or cannot be told apart ("or yours").
+    diagnosis: list[str]
     note: str  # what to do next, or ""
     not_given: int  # activations of the model that were not compared
-    trials: int = 0  # known mistakes that were tried, each in each place where it may be
-    all_trials: int = 0  # those that could be tried
+    trials: int = 0  # of known mistakes: one in one of its places, or several together
+    all_trials: int = 0  # those that could be made
     not_compared: Sequence[str] = ()  # sentences on what a verdict needs and was not compared
 
     @property
@@ -92,7 +95,7 @@ class Report:
         """How many activations were compared and how many mistakes were tried, for people."""
         counts = f"{len(self.rows)} compared; {self.not_given} activations were not given"
         if self.all_trials > 0:
-            counts += f"; {self.trials:,} of {self.all_trials:,} mistakes were tried"
+            counts += f"; {self.trials:,} of {self.all_trials:,} trials of known mistakes"
         return counts
 
 
@@ -117,8 +120,8 @@ def compare(
 
     targets: of the shape of ids. With them, gradients of the mean loss are compared, too: arrays of
     the dict under names of parameters. progress: called before each trial of a mistake, with the
-    number of those before it and of all. trials: at most so many are made, those that take little
-    time first; None: as many as take some minutes. Raises ArgumentError, of which NothingCompared
+    number of those before it and of all. trials: at most so many are made, the likeliest first;
+    None: as many as take some minutes. Raises ArgumentError, of which NothingCompared
     is one: none of the arrays could show a difference.
     """
     if not isinstance(model, GPT2):
@@ -211,7 +214,7 @@ def gradients_among(values: Mapping[Any, Any]) -> Parameters:
     for name, value in values.items():
         if is_parameter(our_name(name)):
             gradients[name] = value
-    return translate_parameters(gradients)
+    return rename_arrays(gradients).tensors
 
 
 def rounding_note(rows: list[ReportRow], theirs: Mapping[str, Array]) -> str:

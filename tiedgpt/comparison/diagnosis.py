@@ -422,9 +422,9 @@ def describe_failure(difference: Difference, counter: Counter) -> tuple[list[str
         return [f"{difference.name}: this is none of the known mistakes"], note
     tried, total = counter.tried, counter.total
     sentence = (
-        f"{difference.name}: this is none of the {tried:,} mistakes that were tried, of {total:,}"
+        f"{difference.name}: this is none of the known mistakes in {tried:,} trials of {total:,}"
     )
-    notes = [f"to try all, give --trials {total} (in Python, trials={total})"]
+    notes = [f"to make all, give --trials {total} (in Python, trials={total})"]
     if note:
         notes.insert(0, note)
     return [sentence], "; ".join(notes)

@@ -27,6 +27,7 @@ GREEDY_SETTINGS: dict[str, tuple[Any, ...]] = {
     "temperature": (0, None),
     "repetition_penalty": (1, None),
 }
+MOST_SPACES = 4  # tokens of white space with which a continuation may begin
 CUT_CHARACTER = "\ufffd"  # what programs print for bytes that are not a whole character
 
 
@@ -153,12 +154,24 @@ class Splitter:
         return self.tokenizer.token_bytes(token)
 
     def refuse_a_stripped_text(self) -> None:
-        """Raise ArgumentError if the text lacks white space that our model begins with."""
-        ours = self.text_of(self.best_after([])[0])
+        """Raise ArgumentError for the prompt with its continuation, and for one that lacks the
+        white space that our model begins with."""
         theirs = self.tokenizer.decode_bytes(self.ids)
+        prompt = b"".join(self.text_of(token) for token in self.prompt)
+        if prompt and theirs.startswith(prompt):
+            raise ArgumentError(
+                "the text begins with the prompt: give what comes after it, which your program "
+                "appended"
+            )
+        ours = b""
+        tokens: list[int] = []
+        room = self.model.config.n_ctx - len(self.prompt)
+        while not ours.strip() and len(tokens) <= min(room, MOST_SPACES):
+            tokens.append(self.best_after(tokens)[-1])
+            ours += self.text_of(tokens[-1])
         stripped = ours.lstrip()
         lacks_space = stripped != ours and not theirs[:1].isspace()
-        if lacks_space and theirs.startswith(stripped):
+        if stripped and lacks_space and theirs.startswith(stripped):
             raise ArgumentError(
                 f"the text begins with {short_repr(theirs[:8].decode(errors='replace'))}, this "
                 f"model with {short_repr(ours.decode(errors='replace'))}: your program may have "

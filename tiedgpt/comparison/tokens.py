@@ -27,7 +27,8 @@ from ..gpt2.config import Config
 from ..gpt2.model import GPT2, Array
 from ..gpt2.ops import log_softmax, softmax
 from ..gpt2.run import Tape
-from .compare import OnTrial, no_progress
+from .compare import no_progress
+from .diagnosis import OnTrial
 from .mistakes import embedding_at, hide, mistakes_in, positions, rounded
 from .places import (
     Mistake,

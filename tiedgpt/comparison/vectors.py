@@ -348,7 +348,7 @@ def judge_logits(vectors: Vectors, case: Case, answer: Any) -> CaseReport:
     report = compare(model, {"logits": theirs}, ids)
     if report.same:
         return right(case)
-    named = [line for line in report.diagnosis if ": yours " in line or "or yours" in line]
+    named = [line for line in report.diagnosis if "yours " in line]
     return wrong(case, report.verdict(), named)
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import checkpoints
 from ..atomic import remove_unfinished_files
+from ..checkpoints import Opened
 from ..errors import ArgumentError, TiedGPTError
 from ..evaluation import measure_tokens
 from ..fast.blas import one_blas_thread
@@ -221,7 +221,7 @@ class Trainer:
 
         # The trainer begins with the model of the best step, and keeps it as the best. Then the
         # parameters of the last step replace those of its model.
-        trainer = cls(checkpoints.load(directory), tokens, held_out, settings, state.only)
+        trainer = cls(Opened(directory).model(), tokens, held_out, settings, state.only)
         saving.read_vectors(directory, tensors, into=trainer._vectors())
         trainer.step = state.step
         trainer.optimizer.steps = state.step

@@ -20,7 +20,10 @@ import numpy as np
 
 from ..atomic import new_directory, replaced_file
 from ..checkpoints import safetensors
-from ..checkpoints.files import CONFIG, WEIGHTS, write_checkpoint, write_weights
+from ..checkpoints.folder import CONFIG
+from ..checkpoints.refused import WEIGHTS
+from ..checkpoints.tensors import Tensor
+from ..checkpoints.writing import write_checkpoint, write_weights
 from ..errors import AT_LEAST_0, COUNT, CheckpointError, short_repr
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_shapes
@@ -106,7 +109,7 @@ def write_state(file: BinaryIO, state: State, vectors: Mapping[str, np.ndarray])
     safetensors.write(file, vectors.items(), metadata)
 
 
-def read_state(directory: Path) -> tuple[State, dict[str, safetensors.Tensor]]:
+def read_state(directory: Path) -> tuple[State, dict[str, Tensor]]:
     """The state in a directory, and its tensors, which are not read and not checked yet.
 
     Raises CheckpointError if there is no state, or if it is damaged.
@@ -136,7 +139,7 @@ def read_state(directory: Path) -> tuple[State, dict[str, safetensors.Tensor]]:
 
 
 def read_vectors(
-    directory: Path, tensors: Mapping[str, safetensors.Tensor], into: Mapping[str, np.ndarray]
+    directory: Path, tensors: Mapping[str, Tensor], into: Mapping[str, np.ndarray]
 ) -> None:
     """Read the tensors of STATE into the arrays [P] of these names.
 

@@ -1,0 +1,310 @@
+"""Public threads about ties that went wrong: who answers each, and that it does.
+
+A folder has the names of the class that kinds.json has, in the state that the thread describes.
+What is no property of a folder is answered by tie_of, which looks at a state dict, or assert_tied,
+which runs a module. Two threads can be answered by none of them: a program that ties five kinds
+whatever the flag says (vllm PR 52147), and a head without its scale (transformers PR 26441).
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from test_check import content
+
+from tiedgpt.anymodel.headers import open_any
+from tiedgpt.anymodel.kinds import read_class
+from tiedgpt.anymodel.ties import tie_report
+from tiedgpt.testing import assert_tied, tie_of
+
+V, D = 40, 8
+FLAG = "tie_word_embeddings"
+WEIGHTS = "model.safetensors"
+rng = np.random.default_rng(0)
+VALUES = {letter: rng.normal(size=(V, D)).astype(np.float32) for letter in "abcd"}
+LLAMA = ("llama", "LlamaForCausalLM")
+GEMMA3 = ("gemma3", "Gemma3ForConditionalGeneration")
+LLAVA = ("llava", "LlavaForConditionalGeneration")
+T5 = ("t5", "T5ForConditionalGeneration")
+GPT2 = ("gpt2", "GPT2LMHeadModel")
+
+
+@dataclass
+class Row:
+    """A folder: its class, flags (t, f or - at each place), what is stored; and the verdict."""
+
+    of: tuple[str, str]
+    flags: str
+    state: str
+    verdict: str
+    version4: str | None
+    version5: str | None
+    others: str | None
+    mend: dict[str, bool] | None = None  # the flags of the first mend; None: no mend
+    names: tuple[str, ...] | None = None  # if they are not the usual ones
+    more: dict[str, np.ndarray] = field(default_factory=dict)  # other tensors
+    fields: dict[str, Any] = field(default_factory=dict)  # other fields of config.json
+
+
+DROPPED = Row(LLAMA, "t", "ab", "conflict", "tied", "untied", "tied", {"": False})
+NO_HEAD = Row(LLAMA, "f", "a.", "conflict", "random head", "random head", "error", {"": True})
+UNDER_THE_HEAD = Row(LLAMA, "t", ".a", "conflict", "error", "tied", "error", {})
+COPY = Row(LLAMA, "t", "aa", "tied", "tied", "tied", "tied")
+FOLDERS = {
+    "vllm #20550: another trained head": DROPPED,
+    "LlamaFactory PR 10832: a merged head": Row(
+        ("qwen2", "Qwen2ForCausalLM"),
+        *("t", "ab", "conflict", "tied", "untied", "tied"),
+        {"": False},
+    ),
+    "transformers #45127: resized, both saved, merged": DROPPED,
+    "unsloth PR 9331: head of an adapter, merged": Row(
+        ("gemma3_text", "Gemma3ForCausalLM"),
+        *("-", "ab", "conflict", "tied", "untied", "tied"),
+        {"": False},
+    ),
+    "mlx-lm PR 1298: Granite, tied, with a head": Row(
+        ("granite", "GraniteForCausalLM"),
+        *("t", "ab", "conflict", "tied", "untied", "tied"),
+        {"": False},
+    ),
+    "mlx-lm PR 1055: a head that the file has not": NO_HEAD,
+    "vllm PR 30412: the flag in the text part alone": Row(
+        LLAVA, "-t", "a.", "tied", "tied", "tied", None
+    ),
+    "sglang PR 15398: the outer flag differs": Row(LLAVA, "ft", "a.", "tied", "tied", "tied", None),
+    "transformers PR 45857: which flag wins": Row(
+        GEMMA3,
+        *("tf", "a.", "conflict", "random head", "tied", None),
+        {"": True, "text_config": True},
+    ),
+    "transformers PR 43880: a missing head is random": NO_HEAD,
+    "transformers PR 43429: text and image, nested flag": Row(
+        LLAVA, "-t", "a.", "tied", "tied", "tied", None
+    ),
+    "llama.cpp #11345: under the name of the head": UNDER_THE_HEAD,
+    "tinygrad PR 13796: no output in the file": Row(
+        LLAMA, "t", "a.", "tied", "tied", "tied", "tied"
+    ),
+    "mobius PR 295: flag and file disagree": NO_HEAD,
+    "fairseq2 #1064: a projection that is stored twice": COPY,
+    "LLMs-from-scratch PR 386: a tied file, an untied module": NO_HEAD,
+    "NeMo Automodel PR 2511: no head in the export": NO_HEAD,
+    "Model-Optimizer PR 2071: a head exported twice": COPY,
+    "transformers #33807: one name dropped on saving": UNDER_THE_HEAD,
+}
+
+
+def write(directory, row):
+    """Write the folder of a row."""
+    known = read_class(*row.of)
+    config: dict[str, Any] = {
+        "model_type": row.of[0],
+        "architectures": [row.of[1]],
+        **row.fields,
+    }
+    for place, flag in zip(known.places, row.flags, strict=True):
+        if place:
+            config[place] = {}
+        if flag != "-":
+            (config[place] if place else config)[FLAG] = flag == "t"
+    for place, size in zip(known.sizes[0], (V, D), strict=True):
+        if place is None:
+            continue
+        fields = config
+        for name in place.split(".")[:-1]:
+            fields = fields[name]
+        fields[place.rpartition(".")[2]] = size
+    names = row.names or known.names[0]
+    tensors = {
+        name: VALUES[letter] for name, letter in zip(names, row.state, strict=True) if letter != "."
+    }
+    (directory / "config.json").write_text(json.dumps(config))
+    (directory / WEIGHTS).write_bytes(content(tensors | row.more))
+    return str(directory)
+
+
+@pytest.mark.parametrize("row", FOLDERS.values(), ids=FOLDERS)
+def test_a_folder(tmp_path, row):
+    report = tie_report("model", open_any(write(tmp_path, row)))
+    read = (report["transformers4"], report["transformers"], report["others"])
+    assert (report["verdict"], *read) == (row.verdict, row.version4, row.version5, row.others)
+    assert bool(report["conflict"]) == (row.verdict == "conflict")
+    flags = [mend["flags"] for mend in report["mends"]]
+    assert flags[:1] == ([] if row.mend is None else [row.mend])
+
+
+@pytest.mark.parametrize("row", FOLDERS.values(), ids=FOLDERS)
+def test_each_mend_ends_the_conflict(tmp_path, row):
+    mends = tie_report("model", open_any(write(tmp_path, row)))["mends"]
+    for mend in mends:
+        path = write(tmp_path, row)
+        config = json.loads((tmp_path / "config.json").read_text())
+        for place, flag in mend["flags"].items():
+            (config[place] if place else config)[FLAG] = flag
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        if mend["python"]:
+            pytest.importorskip("safetensors.torch", reason="safetensors or torch is not installed")
+            exec(mend["python"].replace("DIRECTORY", path), {})
+        report = tie_report("model", open_any(path))
+        assert (report["conflict"], report["verdict"] in ("tied", "untied")) == ("", True)
+
+
+def test_a_copy_says_how_many_bytes_are_wasted(tmp_path):
+    """fairseq2 #1064, Model-Optimizer PR 2071."""
+    report = tie_report("model", open_any(write(tmp_path, COPY)))
+    assert report["wasted_bytes"] == 4 * V * D
+
+
+ADAPTERS = {  # the tensors of an adapter beside a tied model -> the matrices that it changes
+    "peft #1381: a model and its adapter": {"layers.0.q_proj.lora_A.weight": []},
+    "peft #2018: a copy of the head": {"lm_head.weight": ["head"]},
+    "peft PR 2803: one side is trained": {"lm_head.lora_A.weight": ["head"]},
+    "peft PR 2399: the other side": {"model.embed_tokens.lora_embedding_A": ["embedding"]},
+}
+
+
+@pytest.mark.parametrize("tensors", ADAPTERS.values(), ids=ADAPTERS)
+@pytest.mark.parametrize("flag", ["t", "f"])
+def test_an_adapter_beside_a_model(tmp_path, tensors, flag):
+    [(name, changed)] = tensors.items()
+    state = "a." if flag == "t" else "ab"
+    path = write(tmp_path, Row(LLAMA, flag, state, "", "", "", ""))
+    adapter = {"peft_type": "LORA", "base_model_name_or_path": "base"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(adapter))
+    of_adapter = content({f"base_model.model.{name}": VALUES["a"]})
+    (tmp_path / "adapter_model.safetensors").write_bytes(of_adapter)
+    report = tie_report("model", open_any(path))
+    assert report["changed_by_adapter"] == changed
+    assert bool(report["conflict"]) == (flag == "t" and changed != [])
+    assert "adapter" in open_any(path).adapter
+
+
+QUANTISED = {
+    "llm-compressor PR 2798": {"lm_head.weight_packed": np.zeros((V, 1), np.uint8)},
+    "bitsandbytes #80": {
+        "lm_head.weight": np.zeros((V, D), np.uint8),
+        "lm_head.SCB": np.zeros(V, np.float32),
+    },
+}
+
+
+@pytest.mark.parametrize("settings", [{}, {"quantization_config": {"quant_method": "x"}}])
+@pytest.mark.parametrize("flag", ["t", "f"])
+@pytest.mark.parametrize("more", QUANTISED.values(), ids=QUANTISED)
+def test_a_quantised_head_is_seen_and_not_compared(tmp_path, more, flag, settings):
+    row = Row(LLAMA, flag, "a.", "", "", "", "", more=more, fields=settings)
+    report = tie_report("model", open_any(write(tmp_path, row)))
+    assert (report["holds"], report["verdict"]) == ("not comparable", "not known")
+    assert report["others"] == ("tied" if flag == "t" else "untied")
+    assert "quantised" in report["not_measured"]
+    assert report["parameters"] is None
+
+
+def test_a_head_inside_of_the_base_model(tmp_path):
+    """Modalities #357: transformer.lm_head.weight."""
+    names = ("transformer.wte.weight", "transformer.lm_head.weight")
+    known = read_class(*GPT2)
+    number = known.names.index(names)
+    row = Row(GPT2, "f", "ab", "", "", "", "", names=names)
+    report = tie_report("model", open_any(write(tmp_path, row)))
+    readings = [known.reading(version, number, "f", "ab") for version in ("4", "5")]
+    assert None not in readings
+    assert (report["verdict"] == "conflict") == (readings[0] != readings[1])
+    assert report["embedding"]["name"] == names[0]
+
+
+@pytest.mark.parametrize("version", ["4", "5"])
+@pytest.mark.parametrize(
+    ("of", "flags", "state"),
+    [
+        pytest.param(T5, "t", ".a..", id="transformers #48154: the encoder from the head"),
+        pytest.param(T5, "f", "ab..", id="transformers PR 42270: the rule of T5"),
+        pytest.param(("mamba2", "Mamba2ForCausalLM"), "t", "a.", id="PR 43207: Mamba2"),
+        pytest.param(
+            ("qwen3_vl", "Qwen3VLForConditionalGeneration"),
+            *("ff", "a."),
+            id="Qwen3-VL-Embedding #89: untied, without a head",
+        ),
+        pytest.param(
+            ("voxtral", "VoxtralForConditionalGeneration"),
+            *("-t", "a."),
+            id="vllm PR 46479: speech, nested flag",
+        ),
+    ],
+)
+def test_what_was_measured_is_said(tmp_path, of, flags, state, version):
+    """The class's own rule, which no other class has: the word is that of kinds.json."""
+    known = read_class(*of)
+    report = tie_report("model", open_any(write(tmp_path, Row(of, flags, state, "", "", "", ""))))
+    word = known.reading(version, 0, flags, state)
+    said = report[{"4": "transformers4", "5": "transformers"}[version]]
+    assert (word is None) == (said is None)
+    assert report["verdict"] != "not known"
+    if version == "5":
+        assert word is not None
+        assert bool(report["conflict"]) or "?" not in word
+        assert len(state) < 3 or report["one"] != []
+
+
+# What is no property of a folder
+
+
+def torch_module(**settings):
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
+
+    class Small(torch.nn.Module):
+        """An embedding and a head, tied unless they are copied."""
+
+        def __init__(self, copied=False, only_input=False):
+            super().__init__()
+            torch.manual_seed(0)
+            self.wte = torch.nn.Embedding(V, D)
+            self.lm_head = torch.nn.Linear(D, V, bias=False)
+            self.lm_head.weight = self.wte.weight
+            if copied:
+                self.lm_head.weight = torch.nn.Parameter(self.wte.weight.detach().clone())
+            self.only_input = only_input
+
+        def get_input_embeddings(self):
+            return self.wte
+
+        def get_output_embeddings(self):
+            return self.lm_head
+
+        def forward(self, ids):
+            weight = self.lm_head.weight
+            return self.wte(ids) @ (weight.detach() if self.only_input else weight).T
+
+    return Small(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        pytest.param({"copied": True}, "storage", id="transformers PR 39680, 46707; lerobot #1529"),
+        pytest.param({"only_input": True}, "gradient", id="verl #7834: the input half alone"),
+    ],
+)
+def test_assert_tied_names_the_cause(settings, sentence):
+    with pytest.raises(AssertionError, match=sentence):
+        assert_tied(torch_module(**settings))
+    assert_tied(torch_module())
+
+
+def test_tie_of_names_the_cause():
+    """torchax #68, Automodel PR 2213, torchtitan #1524, pytorch #188346, safetensors #98."""
+    state = torch_module().state_dict()
+    assert tie_of(state).kind == "one storage"
+    # Each entry is copied: by a shard, by a stage of a pipeline, by functional code.
+    copied = {name: tensor.clone() for name, tensor in state.items()}
+    assert "two pieces of memory" in str(tie_of(copied))
+    module = torch_module()
+    module.load_state_dict(copied, assign=True)
+    assert tie_of(module.state_dict()).kind == "equal"
+    copied["lm_head.weight"] += 1
+    assert "differ" in str(tie_of(copied))
+    del copied["lm_head.weight"]
+    assert "must tie the head" in str(tie_of(copied))

@@ -1,0 +1,92 @@
+"""What lies beside the weights, is not used here, and is used by other programs.
+
+It is said to the user: an adapter of peft, and the settings in generation_config.json.
+"""
+
+import re
+from typing import Any
+
+from ..errors import CheckpointError, short_repr
+from .files import read_weights
+from .folder import CONFIG, GENERATION_CONFIG, Folder
+from .refused import ADAPTER, how_to_use
+
+ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+# Settings of generation_config.json, and the value with which a text is as without it. The value of
+# any other setting is None, False, 0 or nothing.
+NO_CHANGE = {
+    "temperature": 1,
+    "top_p": 1,
+    "typical_p": 1,
+    "repetition_penalty": 1,
+    "num_beams": 1,
+    "num_beam_groups": 1,
+    "length_penalty": 1,
+    "guidance_scale": 1,
+}
+# Other settings that a config.json may have, as those of before 2023.
+IN_OLD_CONFIGS = (
+    "top_k",
+    "no_repeat_ngram_size",
+    "bad_words_ids",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "exponential_decay_length_penalty",
+    "min_length",
+)
+# The parts of generation_config.json that do not change which tokens are likely.
+NOT_OF_THE_TEXT = re.compile(
+    r"_.*|transformers_version|(bos|eos|pad|decoder_start)_token_id|do_sample|max_.*|early_stopping"
+    r"|use_cache|cache_.*|output_.*|return_.*|num_return_sequences|renormalize_logits"
+    r"|remove_invalid_values|encoder_.*|.*assistant.*|.*_lookbehind|prompt_lookup_num_tokens"
+    r"|speculation_type|use_mtp|.*compile.*|low_memory|prefill_chunk_size|continuous_batching_config"
+)
+
+
+def generation_settings(folder: Folder) -> tuple[str, dict[str, Any]]:
+    """The name of generation_config.json, and its settings that change a text.
+
+    The token that ends a text is not among them. transformers generates with them. Without this
+    file, it takes those of config.json. Raises CheckpointError.
+    """
+    file = GENERATION_CONFIG
+    said: dict[str, Any] = {}
+    if folder.has(file):
+        said = folder.json(file)
+    elif folder.has(CONFIG):
+        file = CONFIG
+        others = folder.json(file)
+        said = {name: others[name] for name in (*NO_CHANGE, *IN_OLD_CONFIGS) if name in others}
+    settings = {}
+    for name, value in said.items():
+        if not NOT_OF_THE_TEXT.fullmatch(name) and value and value != NO_CHANGE.get(name):
+            settings[name] = value
+    return file, settings
+
+
+def describe_adapter(folder: Folder) -> str:
+    """What is to be said of a model beside which lies an adapter, which is not read; "" without.
+
+    Raises CheckpointError for an adapter_config.json that cannot be read.
+    """
+    if not folder.has(ADAPTER):
+        return ""
+    adapter = folder.json(ADAPTER)
+    kind = short_repr(adapter.get("peft_type"))
+    text = (
+        f"{ADAPTER} is of an adapter, {kind}, which lies beside the model and is not used, but "
+        f"which transformers applies where peft is installed: {how_to_use(adapter)}"
+    )
+    for file in ADAPTER_WEIGHTS:
+        if folder.has(file):
+            try:
+                names = read_weights(folder.path / file).tensors
+            except CheckpointError as error:
+                return f"{text}; whether it changes the head is not known: {error}"
+            of_head = [name for name in names if re.search(r"\b(lm_head|wte)\b", name)]
+            if of_head:
+                return f"{text}; it changes the head: {file} has {short_repr(of_head[0])}"
+            return text
+    return f"{text}; whether it changes the head is not known: its weights are not here"
