@@ -16,6 +16,7 @@ from tiedgpt.checkpoints import safetensors
 from tiedgpt.checkpoints.places import SHIPPED, find_here
 from tiedgpt.explore.article import shipped_models
 from tiedgpt.study.paths import PATHS
+from tiedgpt.study.predictions import lens
 
 VECTORS = Path(__file__).parent / "vectors" / "v1"
 TEXT = "My lord, I will"
@@ -132,6 +133,17 @@ def test_the_four_paths_from_one_token(shipped):
     for name, path in PATHS.items():
         logits = path(model, np.array(tokens))
         np.testing.assert_allclose(answer[name], logits, rtol=0, atol=1e-11, err_msg=name)
+
+
+def test_the_lens(shipped):
+    folder, model = shipped
+    ids = tiedgpt.load_tokenizer(folder).encode(TEXT)
+    answer = run_model(folder, "print(lens(input.ids, params, run))", ids=ids)
+    layers = lens(model, ids, k=3)
+    assert len(answer) == len(layers) == model.config.n_layer + 1
+    for logits, layer in zip(answer, layers, strict=True):
+        assert np.argsort(logits)[::-1][:3].tolist() == layer.tokens[-1].tolist()
+    np.testing.assert_allclose(answer[-1], model(np.array([ids]))[0, -1], rtol=0, atol=1e-11)
 
 
 def test_the_weights_in_the_page(tmp_path):

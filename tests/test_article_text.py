@@ -146,6 +146,12 @@ def interval(name):
     return float(low), float(high)
 
 
+def streams_of(head):
+    """The words of each place in the residual stream: each (token, probability, follows)."""
+    words = FIGURES["words"]
+    return [words[name] for name in words if name.startswith(f"{head}.stream.")]
+
+
 def test_what_the_text_says_holds():
     assert interval("cost.w64-best")[1] < interval("cost.w64")[0]  # a better start costs less
     assert interval("cost.two-layers")[0] > 0
@@ -166,6 +172,10 @@ def test_what_the_text_says_holds():
     assert interval("cost.tenth")[0] > 0
     assert interval("init.copy")[0] < 0 < interval("init.copy")[1]
     assert interval("init.zeros")[0] > 0
+    tied, untied = ([words[0] for words in streams_of(head)] for head in ("tied", "untied"))
+    assert tied[0][0] == " my"  # "it begins at the word itself"
+    assert tied[-1][2]
+    assert untied[0][0] != " my"
     assert number("toy.untied") == 0
     assert number("toy.untied") < number("toy.tied") < number("toy.start")
     assert number("toy.guess") == pytest.approx(number("toy.tied"), abs=0.03)  # "hardly less"

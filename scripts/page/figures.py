@@ -3,7 +3,8 @@
     texts   name -> what the page shows for data-figure="NAME"
     tokens  for each token: how often it occurs in the text, the eight that follow it most often,
             and how often the first three of these do
-    words   path -> the likeliest next tokens of the first word, each with its probability
+    words   path, or place in the residual stream -> the likeliest next tokens of the first word,
+            each with its probability
     rows    for each frequent token: how many tokens can follow it, by the text and by both tables
     stops   four paths through the tied model, each with a table of scores
     toy     three words: a made-up text, and the arrows of the first picture
@@ -28,12 +29,14 @@ from tying.trainer import entropies
 import tiedgpt
 from tiedgpt import GPT2, Tokenizer, count_parameters
 from tiedgpt.checkpoints.places import MODELS, SHIPPED
-from tiedgpt.explore.pictures import MINUS, decimal, shown
+from tiedgpt.explore.pictures import decimal, shown
 from tiedgpt.gpt2.ops import softmax
+from tiedgpt.gpt2.run import Tape
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.direct_path import asymmetry, jsd_floor, matrix_asymmetry
 from tiedgpt.study.mlps import mlp_numbers, nats_from_bigrams
-from tiedgpt.study.paths import PATHS, top_k
+from tiedgpt.study.paths import PATHS, final_norm, top_k
+from tiedgpt.study.predictions import residual_streams
 from tiedgpt.study.similarity import spearman
 
 from .rounding import as_in_the_page
@@ -47,9 +50,6 @@ LISTS = ("untied.normed", "tied.raw", "tied.normed", "tied.mlp0", "tied.model") 
 SHOWN = 3  # tokens in a list
 FOLLOWERS = 8  # of each token
 RESAMPLES = 2000
-# One row for each word, and a vector that the layers might have computed: an example
-EXAMPLE = {"the": (0.1, -0.3, 0.2), "my": (0.2, -0.2, -0.1), "lord": (-0.3, 0.1, 0.2)}
-EXAMPLE_FINAL = (0.099, -0.302, 0.18)
 CALCULATOR = {"vocab": 50_000, "dim": 4096, "total": 7e9}  # of the models that people quote
 TOTALS = (1e9, 7e9, 70e9)
 
@@ -97,7 +97,6 @@ def all_parts(results: Results) -> Json:
     texts = {
         **text_counts(corpus, tokenizer),
         **marks_of(models, corpus),
-        **example(),
         **row_texts,
         **stop_texts,
         **toy_texts,
@@ -193,7 +192,7 @@ def tokens_of(corpus: Corpus) -> Json:
 
 
 def words_of(models: dict[str, GPT2], corpus: Corpus, tokenizer: Tokenizer) -> Json:
-    """The likeliest next tokens after the first word, for each of LISTS.
+    """The likeliest next tokens after the first word: by LISTS, and along the residual stream.
 
     Each with its probability, and whether it is one of those that follow most often in the text.
     The weights are those of the page, so that its script finds the same.
@@ -201,15 +200,21 @@ def words_of(models: dict[str, GPT2], corpus: Corpus, tokenizer: Tokenizer) -> J
     first = number_of(FIRST_WORD, tokenizer)
     followers = tokens_of(corpus)["followers"][first]
     words: Json = {}
+
+    def likeliest(logits: np.ndarray) -> list[tuple[str, float, bool]]:  # [V]
+        probabilities = softmax(logits.astype(np.float64))
+        return [
+            (tokenizer.token_text(token), round(float(probabilities[token]), 5), token in followers)
+            for token in top_k(logits, SHOWN).tolist()
+        ]
+
     for name in LISTS:
         head, path = name.split(".")
-        model = as_in_the_page(models[head])
-        (logits,) = PATHS[path](model, np.array([first]))  # [V]
-        probabilities = softmax(logits.astype(np.float64))
-        words[name] = []
-        for token in top_k(logits, SHOWN).tolist():
-            probability = round(float(probabilities[token]), 5)
-            words[name].append([tokenizer.token_text(token), probability, token in followers])
+        (logits,) = PATHS[path](as_in_the_page(models[head]), np.array([first]))  # [V]
+        words[name] = likeliest(logits)
+    for head, model in models.items():
+        for stop, logits in enumerate(stream_of(as_in_the_page(model), first)):
+            words[f"{head}.stream.{stop}"] = likeliest(logits)
     return words
 
 
@@ -227,18 +232,16 @@ def marks_of(models: dict[str, GPT2], corpus: Corpus) -> dict[str, str]:
     return texts
 
 
-# Part 2: the example
+# Part 2: the residual stream
 
 
-def example() -> dict[str, str]:
-    """Each number of the rows and of the final vector, and the scores."""
-    texts = {}
-    for name, vector in {**EXAMPLE, "final": EXAMPLE_FINAL}.items():
-        for column, number in enumerate(vector):
-            texts[f"example.{name}.{column}"] = f"{number:g}".replace("-", MINUS)
-    for word, row in EXAMPLE.items():
-        texts[f"example.{word}.score"] = decimal(float(np.dot(row, EXAMPLE_FINAL)))
-    return texts
+def stream_of(model: GPT2, token: int) -> list[np.ndarray]:
+    """The logits [V] if the model ended before its first layer, after it, after the second, ..."""
+    tape: Tape = {}
+    model(np.array([[token]]), tape=tape)
+    return [
+        (final_norm(model, stream[0]) @ model.W_U)[0] for stream in residual_streams(tape).values()
+    ]
 
 
 # Part 4: sharp and flat rows

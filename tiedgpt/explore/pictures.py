@@ -85,6 +85,7 @@ def all_pictures(figures: Figures) -> dict[str, str]:
         "untied-pairs": pairs(toy["E"], toy["untied"], toy["words"]),
         "rows.tied": rows(figures["rows"], "tied"),
         "rows.untied": rows(figures["rows"], "untied"),
+        "streams": streams(figures),
         "stops": "".join(stop(place, figures) for place in range(len(STOPS))),
         "costs": costs(figures["costs"]),
         "shares": shares(figures["shares"]),
@@ -221,6 +222,27 @@ def rows(part: Figures, head: str) -> str:
     label = f"A dot for each token: tokens that follow by the text, and by the {head} table"
     axes = f'<g class="axes" data-axes="{LEFT} {RIGHT} {TOP} {BOTTOM} {MOST}"/>'  # for rows.js
     return f"<title>{label}</title>{axes}{''.join(lines)}"
+
+
+# The residual stream
+
+STREAMS = {"tied": "Tied: one table reads and writes", "untied": "Untied: a second table writes"}
+
+
+def streams(figures: Figures) -> str:
+    """For each model, what it would write after each layer. The lists are filled later."""
+    columns = []
+    for head, title in STREAMS.items():
+        names = [name for name in figures["words"] if name.startswith(f"{head}.stream.")]
+        items = []
+        for stop, name in enumerate(names):
+            text = "its row of the table" if stop == 0 else f"layer {stop} added"
+            items.append(f'<li><p>{text}</p><ol data-words="{name}"></ol></li>')
+        columns.append(
+            f'<div class="{head}"><h3>{title}</h3>'
+            f'<ol class="stream {head}">{"".join(items)}</ol></div>'
+        )
+    return "".join(columns)
 
 
 # Four stops

@@ -5,7 +5,7 @@ import {readFigures, readModels} from "./data.js"
 import {readyPlanes} from "./drag.js"
 import {find, findAll} from "./page.js"
 import {showRow} from "./rows.js"
-import {showLists, showWord, tokensOf} from "./words.js"
+import {showLists, showStreams, showWord, tokensOf} from "./words.js"
 
 const MANY = 20 // tokens, which the whole model does not read between two keystrokes
 const PAUSE = 300 // ms without a keystroke, after which it reads so many
@@ -69,9 +69,10 @@ function readyMenu() {
 }
 
 function showBelow(ids, page) {
-	// the dots of part 4 and the four stops of part 5
+	// the streams of part 2, the dots of part 4, and the four stops of part 5
+	showStreams(ids, page)
 	showRow(ids.at(-1), page)
-	showLists(ids, findAll(".stops [data-words]"), page)
+	showLists(ids, findAll(".stops [data-words]:not([data-words$=model])"), page)
 }
 
 function chooseHead(button, ids, page) {

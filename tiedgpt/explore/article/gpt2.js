@@ -31,14 +31,21 @@ export function dot(a, b) {
 // [n], [n, m] -> [m]: the sum of the matrix's rows, each times a number of x
 function rowTimesMatrix(x, matrix) {
 	const out = new Float64Array(matrix[0].length)
-	matrix.forEach((row, i) => {
+	for (let i = 0; i < matrix.length; i++) {
+		const row = matrix[i]
 		const factor = x[i]
 		for (let j = 0; j < row.length; j++) out[j] += factor * row[j]
-	})
+	}
 	return out
 }
 
-const addVectors = (a, b) => Float64Array.from(a, (value, i) => value + b[i]) // [n], [n] -> [n]
+// [n], [n] -> [n]. (Float64Array.from(a, function) would take ten times as long.)
+function addVectors(a, b) {
+	const sum = Float64Array.from(a)
+	for (let i = 0; i < b.length; i++) sum[i] += b[i]
+	return sum
+}
+
 const add = (x, y) => x.map((row, t) => addVectors(row, y[t])) // [T, n], [T, n] -> [T, n]
 export const zeros = x => x.map(row => row.map(() => 0)) // [T, n] -> [T, n]
 
@@ -211,9 +218,26 @@ function mlp0(id, params, run) {
 
 export const PATHS = {raw, normed, mlp0, model: (id, params, run) => gpt2([id], params, run)[0]} // each -> [V]
 
+// T ids -> [layers + 1, V]: the scores after the last token, if the model ended before the first layer, after
+// it, after the second, ... The last row is the model's.
+export function lens(ids, params, run) {
+	const tape = {}
+	gpt2(ids, params, {...run, tape})
+	const names = ["embed", ...params.h.map((_, layer) => `resid_post.${layer}`)]
+	const streams = names.map(name => tape[name].at(-1)) // [layers + 1, D]
+	return unembed(layerNorm(streams, params.ln_f, run), params, run)
+}
+
 // [V] -> the ids of the k highest scores, the highest first
 export function topK(scores, k) {
-	return [...scores.keys()].sort((a, b) => scores[b] - scores[a]).slice(0, k)
+	const highest = []
+	for (let id = 0; id < scores.length; id++) {
+		if (highest.length === k && scores[id] <= scores[highest.at(-1)]) continue
+		const lower = highest.findIndex(other => scores[other] < scores[id])
+		highest.splice(lower < 0 ? highest.length : lower, 0, id)
+		if (highest.length > k) highest.pop()
+	}
+	return highest
 }
 
 // ---- The weights ----

@@ -1,6 +1,6 @@
 // The reader's word: what the tables and the paths list after it.
 
-import {gpt2, PATHS, softmax, topK} from "./gpt2.js"
+import {lens, PATHS, softmax, topK} from "./gpt2.js"
 import {bar, find, findAll, make, percent} from "./page.js"
 import {encode, tokenText} from "./tokenizer.js"
 
@@ -25,20 +25,40 @@ export function shownToken(id, tokenizer) {
 }
 
 function logitsAfter(ids, path, {params, config}) {
-	// -> [V]: the whole model reads as many of the last tokens as it can, the other paths the last one alone
-	const n_ctx = params.wpe.weight.length // positions
+	// -> [V]: a path reads the last token alone
 	const run = {config, tied: config.tie_word_embeddings}
-	if (path === "model") return gpt2(ids.slice(-n_ctx), params, run).at(-1)
 	return PATHS[path](ids.at(-1), params, run)
 }
 
-function showList(list, ids, {models, figures}) {
+function showList(list, ids, page) {
 	// data-words is HEAD.PATH
 	const [head, path] = list.dataset.words.split(".")
-	const logits = logitsAfter(ids, path, models[head])
-	const probabilities = softmax(logits)
-	const followers = figures.tokens.followers[ids.at(-1)]
+	const logits = logitsAfter(ids, path, page.models[head])
 	const hasScale = path !== "raw" // without ln_f the scale of the logits means nothing
+	showHighest(list, logits, hasScale, ids.at(-1), page)
+}
+
+export function showStreams(ids, page) {
+	// What each model would write after the table, the first layer, the second, ...: it reads as many of the last
+	// tokens as it can.
+	for (const head of ["tied", "untied"]) {
+		const {params, config} = page.models[head]
+		const n_ctx = params.wpe.weight.length
+		const stops = lens(ids.slice(-n_ctx), params, {config, tied: config.tie_word_embeddings}) // [layers + 1, V]
+		findAll(`.stream.${head} [data-words]`).forEach((list, stop) => {
+			showHighest(list, stops[stop], true, ids.at(-1), page)
+		})
+		// The last row is the whole model's, which is a stop of part 5 too.
+		for (const list of findAll(`.stops [data-words="${head}.model"]`)) {
+			showHighest(list, stops.at(-1), true, ids.at(-1), page)
+		}
+	}
+}
+
+function showHighest(list, logits, hasScale, last, {models, figures}) {
+	// the tokens with the highest scores after the token `last`
+	const probabilities = softmax(logits)
+	const followers = figures.tokens.followers[last]
 	const items = topK(logits, SHOWN).map(id => {
 		const name = shownToken(id, models.tokenizer)
 		const probability = hasScale ? probabilities[id] : null
