@@ -140,7 +140,7 @@ def test_a_step_has_few_operations_whatever_the_batch(loaded, B):
     """Each operation takes a microsecond or more of its own, in which 50 kB of weights are read."""
     operations = operations_of_a_step(loaded, B)
     # The operations of each part.
-    layer_norm = 11
+    layer_norm = 12  # one of them finds a variance that overflows
     gelu = 8
     linear = 2
     softmax = 5
@@ -156,7 +156,8 @@ def test_no_operation_becomes_float64(loaded, B):
     model, operations = watched(loaded)
     cache = read_a_prompt(model, B)
     next_logits(model, np.ones((B, 1), int), cache)
-    assert {operation.dtype for operation in operations} == {np.dtype(np.float32)}
+    dtypes = {operation.dtype for operation in operations}
+    assert dtypes == {np.dtype(np.float32), np.dtype(bool)}  # bool: whether a variance overflows
 
 
 @pytest.fixture(params=[1, 2])

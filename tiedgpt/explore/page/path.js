@@ -140,7 +140,7 @@ function drawPair(scores, a, b) {
 	put("#product", isRaw ? scores.map((answer, i) => drawProducts(answer, i, a, b)) : [])
 }
 function comparedScores(A, i, a, b) {
-	const sign = Math.abs(A[a][b] - A[b][a]) < 1e-4 ? "=" : "≠" // the sums of float32 differ in their last digits
+	const sign = Math.abs(A[a][b] - A[b][a]) < 1e-4 ? "=" : "≠" // the sums differ in their last digits
 	return `${model(i).name}: ${fixed(A[a][b])} ${sign} ${fixed(A[b][a])}    `
 }
 function drawProducts(answer, i, a, b) {

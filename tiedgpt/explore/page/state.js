@@ -185,7 +185,7 @@ export function panel(name, query, show) {
 	panels[name] = {query, show}
 }
 // What the page shows has changed.
-// - control: what the reader has changed, by its name in the state, for an entry of the history; null for none
+// - control: what the reader has changed, by its name in the state, for the history; null for none
 // - names: the panels to draw again
 export function changed(control, ...names) {
 	if (control) remember(control)
