@@ -180,6 +180,11 @@ def test_all_is_as_before(torch, tied, lose_the_tie):
     assert state_of(torch, tied, optimizer) == before
 
 
+def test_a_step_that_changes_nothing_shows_nothing(torch, tied):
+    with pytest.raises(AssertionError, match=r"does not change the matrix.*learning rate 0"):
+        assert_tied(tied, torch.optim.SGD(tied.parameters(), lr=0.0))
+
+
 def test_a_fresh_optimizer_stays_fresh(torch, tied):
     optimizer = torch.optim.AdamW(tied.parameters())
     assert_tied(tied, optimizer)

@@ -264,8 +264,9 @@ def check_optimizer(module: Any, optimizer: Any, wte: Any) -> None:
 def check_step(
     module: Any, optimizer: Any, batch: Any, find_matrices: Callable[[], Matrices]
 ) -> None:
-    """Raise AssertionError if both matrices differ after a step."""
+    """Raise AssertionError if both matrices differ after a step, or the step changes nothing."""
     wte, _ = find_matrices()
+    before = wte.detach().clone()
     trained = [parameter for parameter in held_by(optimizer) if parameter.requires_grad]
     ids = two_batches(wte)[0] if batch is None else batch
     step_gradients = gradients(contrast(logits_of(module, ids, len(wte)), half=0), trained)
@@ -281,6 +282,11 @@ def check_step(
         wte, lm_head = (matrix.detach() for matrix in find_matrices())
         if not wte.equal(lm_head):
             raise AssertionError("optimizer: after one step, input and output matrix differ")
+        if wte.equal(before):
+            raise AssertionError(
+                "optimizer: a step does not change the matrix, so it does not show that the matrix "
+                "stays one; is the learning rate 0?"
+            )
 
 
 def held_by(optimizer: Any) -> list[Any]:
