@@ -33,8 +33,12 @@ def print_report(report: VectorsReport) -> None:
     for case in report["cases"]:
         if case["sentence"]:
             print(fill(one_line(f"{case['name']}: {case['sentence']}")))
+    # Mistakes are named from the logits first: two at once are, and in one layer.
+    named = [group for group, mistakes in report["mistakes"].items() if mistakes]
     for group, mistakes in report["mistakes"].items():
-        if not mistakes:
+        if not mistakes and named:
+            print(fill(f"{group}: no other mistake is known: mend that of {named[0]} first"))
+        elif not mistakes:
             print(fill(f"{group}: none of the known mistakes gives these answers"))
         for sentence in mistakes[:MOST_MISTAKES]:
             print(fill(f"{group}: {sentence}"))
