@@ -329,6 +329,10 @@ def test_the_usual_names_of_a_kind(tmp_path, fields, names):
         pytest.param({"architectures": ["GPT2LMHeadModel"]}, id="a class of another kind"),
         pytest.param({"tie_encoder_decoder": True}, id="another tie"),
         pytest.param({"quantization_config": {"bits": 4}}, id="quantised"),
+        pytest.param({"transformers_weights": "other.safetensors"}, id="other files"),
+        pytest.param({"torchscript": True}, id="the head is a copy"),
+        pytest.param({"asm": True}, id="another head"),
+        pytest.param({"decoder": {"vocab_size": 5}}, id="a nested decoder"),
     ],
 )
 def test_settings_that_were_not_measured_are_not_known(tmp_path, fields):
@@ -337,6 +341,16 @@ def test_settings_that_were_not_measured_are_not_known(tmp_path, fields):
     report = report_of(write(tmp_path / "model", config, STORED["embedding"]))
     assert (report["verdict"], report["transformers"]) == ("not known", None)
     assert report["not_measured"]
+
+
+def test_matrices_that_are_equal_in_half_precision_may_be_one_in_memory(tmp_path):
+    """transformers 5 compares them in the dtype of the model, which may be another than the file's."""
+    arrays = {**STORED["different"]}
+    first, second = arrays
+    arrays[second] = arrays[first] * np.float32(1 + 1e-6)
+    report = report_of(write(tmp_path / "model", {**CONFIG, FLAG: True}, arrays))
+    assert (report["holds"], report["transformers"]) == ("different", None)
+    assert "bfloat16" in report["not_measured"]
 
 
 def test_how_the_code_of_a_repository_reads_the_files_is_not_known(tmp_path):

@@ -52,7 +52,7 @@ class HubModel:
     def _tensors(self) -> dict[str, Tensor] | None:
         return fetch_tensors(self.repository)
 
-    def equal_rows(self, one: Tensor, other: Tensor) -> tuple[int, int]:
+    def equal_rows(self, one: Tensor, other: Tensor, rounded: bool = False) -> tuple[int, int]:
         """How many rows of a sample of two matrices [V, D] have the same values, and of how many.
 
         Raises CheckpointError for a dtype that is not a float.
@@ -65,7 +65,7 @@ class HubModel:
             end = min(first + ROWS_AT_A_PLACE, V)
             compared += end - first
             one_rows = fetch_rows(self.repository, one, first, end)
-            equal += one_rows.equal_rows(fetch_rows(self.repository, other, first, end))
+            equal += one_rows.equal_rows(fetch_rows(self.repository, other, first, end), rounded)
         return equal, compared
 
 

@@ -274,6 +274,9 @@ class Comparison:
     state: str | None  # None: not known
     equal_rows: int | None = None  # of the embedding and the head
     compared_rows: int | None = None
+    # Two differ in the files, and are equal in bfloat16 or float16: what they are in memory depends
+    # on the dtype of the model.
+    is_near: bool = False
 
 
 def compare_matrices(model: AnyModel, matrices: Matrices) -> Comparison:
@@ -281,6 +284,7 @@ def compare_matrices(model: AnyModel, matrices: Matrices) -> Comparison:
     if matrices.unclear or not matrices.stored:
         return Comparison(None)
     state = ""
+    is_near = False
     seen: list[tuple[str, Tensor]] = []  # a letter and a matrix that has it
     rows: tuple[int | None, int | None] = None, None
     for place, matrix in enumerate(matrices.tensors):
@@ -299,6 +303,7 @@ def compare_matrices(model: AnyModel, matrices: Matrices) -> Comparison:
             if equal == compared:
                 letter = other_letter
                 break
+            is_near |= model.equal_rows(other, matrix, rounded=True)[0] == compared
         seen.append((letter, matrix))
         state += letter
-    return Comparison(state, *rows)
+    return Comparison(state, *rows, is_near=is_near)

@@ -126,12 +126,12 @@ class Opened:
             renamed[name] = replace(tensor, name=name)
         return renamed
 
-    def equal_rows(self, one: Tensor, other: Tensor) -> tuple[int, int]:
+    def equal_rows(self, one: Tensor, other: Tensor, rounded: bool = False) -> tuple[int, int]:
         """How many rows of two matrices of one shape [V, D] have the same values, and of how many.
 
         Raises CheckpointError for a dtype that is not a float.
         """
-        return one.equal_rows(other), one.shape[0]
+        return one.equal_rows(other, rounded), one.shape[0]
 
     # Of a GPT-2
 

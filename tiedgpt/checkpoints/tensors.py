@@ -147,9 +147,10 @@ class Tensor:
             return False
         return (self.dtype, self.strides) == (other.dtype, other.strides)
 
-    def equal_rows(self, other: "Tensor") -> int:
+    def equal_rows(self, other: "Tensor", rounded: bool = False) -> int:
         """How many rows of two matrices of one shape [V, D] have the same values.
 
+        rounded: count values, too, that are the same in bfloat16 or in float16.
         Raises CheckpointError for a dtype that is not in FLOATS.
         """
         V, D = self.shape
@@ -157,7 +158,11 @@ class Tensor:
             return V
         is_equal = np.ones(V, dtype=bool)
         for (place, piece), (_, other_piece) in zip(self.pieces(), other.pieces(), strict=True):
-            different = np.flatnonzero(piece != other_piece)
+            is_different = piece != other_piece
+            if rounded:
+                for narrow in (to_float16, to_bfloat16):
+                    is_different &= narrow(piece) != narrow(other_piece)
+            different = np.flatnonzero(is_different)
             is_equal[(place.start + different) // D] = False
         return int(is_equal.sum())
 
@@ -176,6 +181,22 @@ class Tensor:
             if self.dtype == "BF16":  # its 16 bits are the upper half of a float32
                 piece = (piece.astype(np.uint32) << 16).view(np.float32)
             yield place, piece
+
+
+def to_float16(values: np.ndarray) -> np.ndarray:
+    """The values in float16. What is beyond its range becomes infinite."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float16)
+
+
+def to_bfloat16(values: np.ndarray) -> np.ndarray:
+    """The values rounded to bfloat16, to even ones at a tie, in float32. NaN stays NaN."""
+    with np.errstate(over="ignore"):
+        bits = values.astype(np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+    return np.where(
+        np.isnan(values), np.float32(np.nan), rounded.astype(np.uint32).view(np.float32)
+    )
 
 
 @dataclass(frozen=True)
