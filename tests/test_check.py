@@ -344,7 +344,7 @@ def test_settings_that_were_not_measured_are_not_known(tmp_path, fields):
 
 
 def test_matrices_that_are_equal_in_half_precision_may_be_one_in_memory(tmp_path):
-    """transformers 5 compares them in the dtype of the model, which may be another than the file's."""
+    """transformers 5 compares them in the dtype of the model."""
     arrays = {**STORED["different"]}
     first, second = arrays
     arrays[second] = arrays[first] * np.float32(1 + 1e-6)
