@@ -344,6 +344,12 @@ def test_a_killed_process_leaves_a_whole_checkpoint_or_none(writer):
     assert n_absent >= 8  # a directory, four files, and what is read before
 
 
+def kill_after(seconds: float) -> None:
+    """Let SIGALRM kill this process."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # pytest-timeout has a handler for it
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
 @needs_fork
 @pytest.mark.slow
 def test_a_process_that_is_killed_at_any_time_leaves_a_whole_checkpoint_or_none(writer):
@@ -354,8 +360,7 @@ def test_a_process_that_is_killed_at_any_time_leaves_a_whole_checkpoint_or_none(
     rng = random.Random(0)
     for _ in range(50):
         shutil.rmtree(target)
-        kill = partial(signal.setitimer, signal.ITIMER_REAL, rng.uniform(1e-4, seconds))
-        code, _ = in_fork(function, kill)  # SIGALRM kills it
+        code, _ = in_fork(function, partial(kill_after, rng.uniform(1e-4, seconds)))
         assert code in (0, -signal.SIGALRM)
         assert_complete_or_absent(target, head)
         assert_writes_again(function, target, head)

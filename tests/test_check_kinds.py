@@ -94,7 +94,10 @@ def test_check_says_what_transformers_does_or_not_known(tmp_path, tested_class):
             assert "drops" in report["conflict"], case
         if right != "!" and report["parameters"] is not None:
             counted = [report["parameters"][head]["total"] for head in ("tied", "untied")]
-            assert folder.parameters in counted or len(state) > 2, case
+            # The two counts are of a tied and of an untied model. Files that contradict config.json
+            # may be neither: BERT's second bias stays tied then.
+            is_neither = bool(report["conflict"]) or len(state) > 2
+            assert folder.parameters in counted or is_neither, case
         for mend in report["mends"]:
             folder.write(state, flags, folder.names, ("", ""))
             apply(mend, tmp_path)
