@@ -267,8 +267,9 @@ def check_config(directory: Path) -> None:
     if eos is not None:  # it is preferred to that in config.json
         expected["eos_token_id"] = eos
     read = json.loads(json.dumps(config.to_json()))
-    # architectures is not read: it names a class of transformers.
-    for field in Config().to_json().keys() - {"architectures"}:
+    # architectures is not read: it names a class of transformers. Nor is n_ctx, which transformers
+    # does not read either: n_positions is the context.
+    for field in Config().to_json().keys() - {"architectures", "n_ctx"}:
         assert read[field] == expected[field], field
 
 
