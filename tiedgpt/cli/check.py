@@ -13,7 +13,6 @@ examples:
 """
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 
 from ..anymodel.headers import open_any
@@ -22,7 +21,7 @@ from ..checkpoints import Opened
 from ..errors import ArgumentError, TiedGPTError, one_line
 from . import options
 from .messages import print_error
-from .output import fill
+from .output import fill, print_json
 from .tables import Cells, print_table, rows_of_fields
 
 FIELDS = {  # a place in the report -> the label of its row
@@ -77,7 +76,7 @@ def run(args: argparse.Namespace) -> None:
             print_error(error)
     read = [report for report in reports if "error" not in report]
     if args.json:
-        print(json.dumps({"models": reports}))
+        print_json({"models": reports})
     elif read:
         print_reports(read)
     if len(read) < len(reports):

@@ -22,16 +22,15 @@ examples:
 """
 
 import argparse
-import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from ..comparison.compare import NothingCompared, compare
 from ..comparison.recording import KINDS, read_arrays
 from ..errors import ArgumentError
 from . import compare_tokens, compare_vectors, models, options
 from .messages import ProgressBar
+from .output import print_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,17 +101,14 @@ def run_arrays(args: argparse.Namespace) -> None:
             report = compare(model, arrays, ids, targets, progress=show_trial, trials=args.trials)
     except NothingCompared as error:
         document = {"same": None, "rows": [], "not_compared": [str(error)]}
-        print(to_json(document) if args.json else error)
+        if args.json:
+            print_json(document)
+        else:
+            print(error)
         raise SystemExit(1) from None
     if args.json:
-        print(to_json({"same": report.same, **asdict(report)}))
+        print_json({"same": report.same, **asdict(report)})
     else:
         print(report)
     if report.same is False:
         raise SystemExit(1)
-
-
-def to_json(document: dict[str, Any]) -> str:
-    """A document as JSON, with null for the numbers that JSON lacks, NaN and Infinity."""
-    with_nan = json.dumps(document)
-    return json.dumps(json.loads(with_nan, parse_constant=lambda _: None))

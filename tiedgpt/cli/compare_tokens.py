@@ -1,7 +1,6 @@
 """`tiedgpt compare --tokens FILE`: the verdict on greedy tokens, as a table or JSON."""
 
 import argparse
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from ..errors import CheckpointError, check_file_name
 from ..gpt2.tokenizer import Tokenizer
 from . import models
 from .messages import ProgressBar, note
-from .output import fill, quoted_token
+from .output import fill, print_json, quoted_token
 from .tables import Cells, print_table
 
 EXIT_CODES = {"identical": 0, "defect": 1, "tie-break": 3}
@@ -45,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
         )
     report["notes"] = notes + report["notes"]
     if args.json:
-        print(json.dumps(with_texts(report, tokenizer)))
+        print_json(with_texts(report, tokenizer))
     else:
         print_report(report, tokenizer)
     code = EXIT_CODES[report["verdict"]]

@@ -1,12 +1,11 @@
 """`tiedgpt compare --vectors ANSWERS`: the reference values, as a table by case or JSON."""
 
 import argparse
-import json
 from pathlib import Path
 
 from ..comparison.vectors import VectorsReport, judge, read_answers
 from ..errors import check_file_name, one_line
-from .output import fill
+from .output import fill, print_json
 from .tables import Cells, print_table
 
 MOST_MISTAKES = 5  # that are printed for each group of cases; --json has all
@@ -16,7 +15,7 @@ def run(args: argparse.Namespace) -> None:
     check_file_name(args.vectors)
     report = judge(read_answers(Path(args.vectors)))
     if args.json:
-        print(json.dumps(report))
+        print_json(report)
     else:
         print_report(report)
     if report["wrong"]:

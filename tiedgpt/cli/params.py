@@ -12,7 +12,6 @@ examples:
 """
 
 import argparse
-import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -27,7 +26,7 @@ from ..study.reports import parameters_report
 from . import options
 from .check import said
 from .messages import note
-from .output import fill, megabytes
+from .output import fill, megabytes, print_json
 from .tables import Cells, percent, print_table, shown
 
 
@@ -92,7 +91,7 @@ def count_model(source: str | None, as_json: bool) -> None:
             model.check()
     report = parameters_report(config)
     if as_json:
-        print(json.dumps({"model": name, **report}))
+        print_json({"model": name, **report})
         return
     title = (
         f"{name}: {config.head}; vocabulary {config.vocab_size:,}, context {config.n_ctx:,}, "
@@ -115,7 +114,7 @@ def open_to_count(source: str | None, name: str) -> Opened | HubModel:
 def print_sizes(report: Report, as_json: bool) -> None:
     """Print the counts of a model that is no GPT-2."""
     if as_json:
-        print(json.dumps(report))
+        print_json(report)
         return
     V, D = report["shape"]
     kind = f"{report['flag']['kind']}, {said(report['flag'])}"
@@ -135,7 +134,7 @@ def count_two_matrices(vocab: int, dim: int, total: int | None, as_json: bool) -
     """Print the size of the embedding and the output head, and what a tie saves of `total`."""
     report = count_matrices(vocab, dim, total)
     if as_json:
-        print(json.dumps({"vocab": vocab, "dim": dim, "total": total, **report}))
+        print_json({"vocab": vocab, "dim": dim, "total": total, **report})
         return
     share = ""
     if total is not None:

@@ -15,7 +15,6 @@ examples:
 """
 
 import argparse
-import json
 import shlex
 import signal
 import sys
@@ -40,7 +39,7 @@ from ..training.saving import STATE
 from ..training.start import Settings, Shape, new_model, split, with_dropout
 from . import models, options
 from .messages import note, print_line
-from .output import printable
+from .output import print_json, printable
 from .signals import stop_signals
 from .texts import encode_text, read_text
 
@@ -104,7 +103,7 @@ def run(args: argparse.Namespace) -> None:
         train(trainer, out, others, factor, signals)
     report = report_of(trainer, out, factor, time.monotonic() - start)
     if args.json:
-        print(json.dumps(report))
+        print_json(report)
     else:
         print_result(report, trainer.model.config.vocab_size)
     if len(trainer.evaluations) > 1 and report["best_step"] == 0:

@@ -310,10 +310,10 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
         raise ArgumentError(str(error)) from error
 
 
-def read_json_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a JSON object whose values are lists of numbers, or lists of such lists.
+def read_json_object(path: Path, example: str) -> dict[str, Any]:
+    """The object of a JSON file. Raises ArgumentError, which shows an example of what is expected.
 
-    null is nan, because JavaScript writes nan and infinity so.
+    A name that is given twice is an error.
     """
     try:
         document = json.loads(path.read_bytes(), object_pairs_hook=without_repeated_names)
@@ -323,9 +323,17 @@ def read_json_arrays(path: Path) -> dict[str, np.ndarray]:
         raise ArgumentError(f"{path} is not JSON: {error!s:.100}") from error
     if not isinstance(document, dict):
         raise ArgumentError(
-            f'{path}: expected an object such as {{"ids": [1, 2], "embed": [[0.5, ...], ...]}}, '
-            f"got {short_repr(document)}"
+            f"{path}: expected an object such as {example}, got {short_repr(document)}"
         )
+    return document
+
+
+def read_json_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a JSON object whose values are lists of numbers, or lists of such lists.
+
+    null is nan, because JavaScript writes nan and infinity so.
+    """
+    document = read_json_object(path, '{"ids": [1, 2], "embed": [[0.5, ...], ...]}')
     return {name: array_of(lists, name, path) for name, lists in document.items()}
 
 

@@ -25,7 +25,7 @@ from ..gpt2.tokenizer import Tokenizer
 from .compare import compare
 from .mistakes import mistakes_in
 from .places import Scope, Wrong, compute_activations, trials_of
-from .recording import KINDS, read_npz, read_safetensors, without_repeated_names
+from .recording import KINDS, read_json_object, read_npz, read_safetensors
 from .rows import compare_arrays, distance, tolerance_of
 from .tokenizer_mistakes import DECODERS, ENCODERS, Vocabulary
 from .tokens import compare_tokens, mistakes_of_steps
@@ -133,18 +133,7 @@ def read_answers(path: Path) -> dict[str, Any]:
     """
     suffix = path.suffix.lower()
     if suffix == ".json":
-        try:
-            answers = json.loads(path.read_bytes(), object_pairs_hook=without_repeated_names)
-        except OSError as error:
-            raise ArgumentError(f"{path}: {error.strerror or error}") from error
-        except (ValueError, RecursionError) as error:
-            raise ArgumentError(f"{path} is not JSON: {error!s:.100}") from error
-        if not isinstance(answers, dict):
-            raise ArgumentError(
-                f'{path}: expected an object such as {{"logits/tied": [[[0.5, ...]]]}}, got '
-                f"{short_repr(answers)}"
-            )
-        return answers
+        return read_json_object(path, '{"logits/tied": [[[0.5, ...]]]}')
     if suffix == ".safetensors":
         return dict(read_safetensors(path))
     if path.is_dir():
