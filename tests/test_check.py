@@ -120,7 +120,8 @@ def test_the_flag_and_the_files(tmp_path, run, flag, holds, transformers, others
     assert (tied["total"], untied["total"]) == (2 * V * D, 3 * V * D)  # LAYER is one V D
     _code, table, _err = run("check", path)
     is_plain = transformers == others and not is_conflict
-    assert table.startswith(f"{path}: {others}\n") == is_plain
+    first_line = f"{path}: {others}"  # which may be broken where the path is long
+    assert (table.split()[:2] == first_line.split()) == is_plain
     assert ("conflict:" in table) == is_conflict
 
 
