@@ -150,7 +150,7 @@ def fetch_header(repository: Repository, file: str) -> dict[str, Tensor] | None:
     # read_header refuses a header that is not fetched, because it is too long.
     content = first_bytes
     if end <= min(size, 8 + MAX_HEADER):
-        content = fetch_part(repository, path, 0, end)
+        content += fetch_part(repository, path, 8, end)
     tensors, _ = read_header(path, content, size, MAX_HEADER)
     return tensors
 

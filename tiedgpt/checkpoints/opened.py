@@ -295,9 +295,9 @@ class Opened:
         """Whether the files have a W_U, used or not."""
         return HEAD in self.tensors
 
-    def check_head(self) -> None:
-        """Raise CheckpointError if config.json says untied, and the files have no W_U."""
-        if not self.config_as_said.tied and not self.has_head:
+    def check_weights(self) -> None:
+        """Raise CheckpointError for weights that do not fit the config, or lack its W_U."""
+        if not self.has_head and not self.config_as_said.tied:
             raise CheckpointError(
                 f'{self.path}: config.json says "tie_word_embeddings": false but there is no '
                 f'{HEAD}; load it with head "tied", or "untied" to start from a copy of wte.T'
@@ -318,7 +318,7 @@ class Opened:
             if self.contradicts_config:
                 notes.append(f"{self.path}: {CONTRADICTION}")
         if head is None and not config.tied:
-            self.check_head()
+            self.check_weights()
         if (self.folder.path / ADAPTER).is_file():
             notes.append(f"{self.path}: {self.adapter}")
         for note in notes:

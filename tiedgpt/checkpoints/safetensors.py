@@ -51,7 +51,8 @@ def read_header(
                 memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     length = int.from_bytes(memory[:8], "little")
     if length == 0 or length > max_header or 8 + length > size:
-        raise damaged(path, f"{size} bytes, a header of {length}; expected at most {max_header}")
+        sizes = f"{size} bytes, a header of {length}; expected at most {max_header}"
+        raise damaged(path, f"truncated, or not a safetensors file: {sizes}")
     data_start = 8 + length
     header = read_json(path, content=memory[8:data_start])
     metadata = header.pop("__metadata__", {})
@@ -76,7 +77,7 @@ def read_header(
 
 def damaged(path: Path, detail: str) -> CheckpointError:
     """The error for a file that breaks a rule."""
-    return CheckpointError(f"{path}: truncated, damaged, or of another format: {detail}")
+    return CheckpointError(f"{path}: damaged: {detail}")
 
 
 def check_places(tensors: Iterable[Tensor], listing: Path, data_start: int, file_size: int) -> None:
@@ -92,8 +93,8 @@ def check_places(tensors: Iterable[Tensor], listing: Path, data_start: int, file
         if len(shape) > MAX_AXES or max(shape, default=0) > MAX_AXIS:
             raise damaged(
                 listing,
-                f"tensor {short_repr(tensor.name)} has {len(shape)} axes, {short_repr(shape)}; "
-                f"expected at most {MAX_AXES}, of at most {MAX_AXIS}",
+                f"tensor {short_repr(tensor.name)} has the shape {short_repr(shape)}; expected at "
+                f"most {MAX_AXES} axes of at most {MAX_AXIS}",
             )
         bits = 8 * (tensor.end - tensor.start)
         bits_needed = prod(shape) * DTYPE_BITS[tensor.dtype]
@@ -101,12 +102,12 @@ def check_places(tensors: Iterable[Tensor], listing: Path, data_start: int, file
             raise damaged(
                 listing,
                 f"tensor {short_repr(tensor.name)} starts at byte {short_repr(tensor.start)}, "
-                f"expected {end}, and has {short_repr(bits)} bits, of which {tensor.dtype} "
+                f"expected {end}, and has {short_repr(bits)} bits, but {tensor.dtype} "
                 f"{short_repr(shape)} needs {short_repr(bits_needed)}",
             )
         end = tensor.end
     if end != file_size:
-        fault = "too short" if end > file_size else "bytes after the last tensor"
+        fault = "truncated" if end > file_size else "bytes after the last tensor"
         raise damaged(
             listing,
             f"{fault}: the tensors end at byte {end}, the file of their values at {file_size}",

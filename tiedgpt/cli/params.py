@@ -88,7 +88,7 @@ def count_model(source: str | None, as_json: bool) -> None:
             model = open_model(source, weights=False)
         config = model.config
         if model.has_weights:
-            model.check_head()
+            model.check_weights()
     report = parameters_report(config)
     if as_json:
         print_json({"model": name, **report})
