@@ -9,7 +9,6 @@ from page.article import article_page
 from page.pictures import PRIME
 from support.browser import BROWSER, Axe, expect, sync_playwright
 
-
 pytestmark = BROWSER
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}

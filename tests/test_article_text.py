@@ -316,16 +316,9 @@ def test_how_many_tokens_are_left_open():
 
 
 def test_a_share_that_is_not_0_is_not_written_as_0():
-    script = "print(input.shares.map(percent))"
-    texts = {
-        0: "0 %",
-        0.0001: "<0.1 %",
-        0.0005: "0.1 %",
-        0.0994: "9.9 %",
-        0.0996: "10 %",
-        0.99: "99 %",
-    }
-    assert run_node(script, ELEMENTS, shares=list(texts)) == list(texts.values())
+    script = "print(input.shares.map(share => percent(share, TENTHS_BELOW)))"
+    texts = {0: "0 %", 0.0001: "<0.1 %", 0.0005: "0.1 %", 0.0095: "1 %", 0.99: "99 %"}
+    assert run_words(script, shares=list(texts)) == list(texts.values())
     assert [percent(share) for share in texts] == list(texts.values())
 
 

@@ -1,8 +1,8 @@
 """The article: one HTML file with everything in it, which opens without a server.
 
-Its sources are in tiedgpt/explore/article/, and it shares a module and the style sheet with the
-laboratory. `article_page` puts the style, the modules, the figures that Python has computed, and the
-weights of both shipped models into index.html. The file asks for nothing else, and its
+Its sources are in tiedgpt/explore/article/. It shares a module and the style sheet with the
+laboratory. `article_page` puts the style, the modules, the figures that Python has computed, and
+the weights of both shipped models into index.html. The file asks for nothing else, and its
 Content-Security-Policy lets a browser run these scripts and no others.
 
 A matrix is rounded to whole numbers from -127 to 127, with a scale for each of its rows. So the

@@ -117,8 +117,8 @@ def shown(token: str) -> str:
 
 
 def percent(p: float) -> str:
-    """A share with one digit below 10 %, as elements.js writes it."""
-    if p >= 0.0995:
+    """A share in percent, with a digit for tenths below 1 %, as the lists of words.js have it."""
+    if p >= 0.0095:
         return f"{100 * p:.0f} %"
     if p >= 0.0005:
         return f"{100 * p:.1f} %"

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 
 import pytest
-
 from page.article import modules
 
 # Arrays come out as nested lists. JSON has no typed arrays.

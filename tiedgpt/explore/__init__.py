@@ -1,7 +1,7 @@
 """`tiedgpt explore`: the article on the tie, and the laboratory, for the reader's own prompt.
 
-tied.html is the article, one file that computes in the browser. `scripts/make_page.py` makes it of the
-sources in article/: gpt2.js and tokenizer.js are GPT-2, and have the names and the order of
+tied.html is the article, one file that computes in the browser. `scripts/make_page.py` makes it of
+the sources in article/: gpt2.js and tokenizer.js are GPT-2, with the names and the order of
 scripts/tied.py. page/elements.js and page/style.css serve both pages.
 
 The laboratory asks a server. panels.py declares its panels: the questions that each one asks, and

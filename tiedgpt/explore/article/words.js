@@ -5,6 +5,7 @@ import {$, $$, el, percent, shape, whole} from "../page/elements.js"
 import {encode, tokenText} from "./tokenizer.js"
 
 const SHOWN = 3 // tokens in a list
+const TENTHS_BELOW = 0.01 // of a share: on a phone there is no room for more digits
 
 export function tokensOf(text, tokenizer) {
 	// -> ids. A word is read with a space before it, as inside a sentence. But if the word has fewer tokens
@@ -69,7 +70,7 @@ function showHighest(list, logits, hasScale, last, {models, figures}) {
 
 function wordItem(name, probability, follows) {
 	const sign = follows ? [" ", el("i.follows", "✓")] : null
-	const share = probability === null ? null : [" ", el("span", percent(probability)), bar(probability)]
+	const share = probability === null ? null : [" ", el("span", percent(probability, TENTHS_BELOW)), bar(probability)]
 	return el("li", el("b", name), sign, share)
 }
 

@@ -39,9 +39,9 @@ export function append(node, children) {
 	return node
 }
 
-// A share with one digit below 10 %.
-export function percent(p) {
-	if (p >= 0.0995) return `${(100 * p).toFixed(0)} %`
+// A share in percent: below `tenthsBelow`, and only there, with a digit for tenths.
+export function percent(p, tenthsBelow = 0.1) {
+	if (p >= tenthsBelow - 0.0005) return `${(100 * p).toFixed(0)} %`
 	if (p >= 0.0005) return `${(100 * p).toFixed(1)} %`
 	return p > 0 ? "<0.1 %" : "0 %"
 }
