@@ -16,7 +16,7 @@ from tiedgpt.checkpoints.places import MODELS
 from tiedgpt.cli import COMMANDS
 from tiedgpt.gpt2.ops import log_softmax
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SOURCE = article.read("index.html")
 FIGURES = json.loads(article.read("figures.json"))
 TEXTS = FIGURES["texts"]
