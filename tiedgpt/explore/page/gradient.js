@@ -18,7 +18,7 @@ function gradientTable({rows, absent}) {
 	)
 	const other = "other tokens, those with the longest gradients"
 	const rule = el("tr.rule", el("th", {scope: "colgroup", colSpan: 4}, other))
-	if (absent) cells.splice(-absent, 0, rule) // the last `absent` rows are tokens that the prompt does not have
+	if (absent) cells.splice(-absent, 0, rule) // after it, tokens that the prompt does not have
 	const titles = ["row of wte", "as embedding", "as output matrix", "cosine"]
 	const top = titles.map(text => column(text))
 	return grid("bars2", "Lengths of the two gradients by row of wte", top, cells)
