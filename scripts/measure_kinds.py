@@ -102,6 +102,26 @@ MORE_FIELDS: dict[str, dict[str, Any]] = {
     "zamba2": {"layer_types": ["mamba", "hybrid"]},
     "hunyuan_v1_dense": {"head_dim": 8},
 }
+# Fields of small models that transformers 4 needs, and transformers 5 has defaults for.
+MORE_FIELDS_OF_4: dict[str, dict[str, Any]] = {
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"]},
+    "phi4_multimodal": {
+        "vision_config": {
+            **{"hidden_size": D, "intermediate_size": 64, "num_hidden_layers": 2},
+            **{"num_attention_heads": 4, "image_size": 32, "patch_size": 16, "image_token_id": 5},
+        },
+        "audio_config": {
+            **{"hidden_size": D, "intermediate_size": 64, "num_blocks": 2},
+            **{"num_attention_heads": 4, "ext_pw_out_channel": D, "audio_token_id": 7},
+            **{"depthwise_separable_out_channel": D, "nemo_conv_channels": D},
+        },
+    },
+    **dict.fromkeys(
+        ("qwen3_vl", "qwen3_vl_moe"),
+        {"text_config": {"rope_scaling": {"rope_type": "default", "mrope_section": [2, 1, 1]}}},
+    ),
+    "zamba2": {"layers_block_type": ["mamba", "hybrid"], "layer_types": ["mamba", "hybrid"]},
+}
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 LETTERS = "abcdefgh"
 # The usual names of the sizes of both matrices: they are tried first.
@@ -137,7 +157,9 @@ def small_config(kind: str, without: tuple[str, ...] = (), **more_fields: Any) -
 
     config_class = CONFIG_MAPPING[kind]
     fields = small_fields(config_class().to_dict(), without)
-    return config_class(**merged(merged(fields, MORE_FIELDS.get(kind, {})), more_fields))
+    more = MORE_FIELDS_OF_4 if version_of().startswith("4.") else MORE_FIELDS
+    fields = merged(fields, more.get(kind, MORE_FIELDS.get(kind, {})))
+    return config_class(**merged(fields, more_fields))
 
 
 def merged(fields: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
