@@ -116,10 +116,8 @@ MORE_FIELDS_OF_4: dict[str, dict[str, Any]] = {
             **{"depthwise_separable_out_channel": D, "nemo_conv_channels": D},
         },
     },
-    **dict.fromkeys(
-        ("qwen3_vl", "qwen3_vl_moe"),
-        {"text_config": {"rope_scaling": {"rope_type": "default", "mrope_section": [2, 1, 1]}}},
-    ),
+    "qwen3_vl": {"text_config": {"rope_scaling": {"mrope_section": [2, 1, 1]}}},
+    "qwen3_vl_moe": {"text_config": {"rope_scaling": {"mrope_section": [2, 1, 1]}}},
     "zamba2": {"layers_block_type": ["mamba", "hybrid"], "layer_types": ["mamba", "hybrid"]},
 }
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
@@ -871,10 +869,10 @@ class SmallLlama:
         self, layers: dict[str, Any], changes: dict[str, Any], without: str = ""
     ) -> bool:
         """Whether tiedgpt counts the model with these fields, and counts it rightly."""
-        from tiedgpt.anymodel.counting import count_layers
+        from tiedgpt.anymodel.counting import count_from_config
 
         fields = {name: value for name, value in self.fields.items() if name != without}
-        report = count_layers({**fields, **changes}, layers)
+        report = count_from_config({**fields, **changes}, layers)
         number = self.right(changes, without)
         return report is not None and report["untied"]["total"] == number
 
@@ -898,7 +896,7 @@ class SmallLlama:
 
 
 def like_llama(kind: str, class_name: str) -> dict[str, Any] | None:
-    """What tiedgpt.anymodel.counting.count_layers needs for a kind; None if it is another one."""
+    """What anymodel.counting.count_from_config needs for a kind; None if it is another one."""
     small = SmallLlama(kind, class_name)
     layers = small.layers()
     if layers is None:

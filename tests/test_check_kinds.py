@@ -14,8 +14,8 @@ import pytest
 
 from tiedgpt.anymodel import counting, kinds
 from tiedgpt.anymodel.headers import open_any
+from tiedgpt.anymodel.kinds import in_words, values_of
 from tiedgpt.anymodel.ties import tie_report
-from tiedgpt.anymodel.words import in_words, values_of
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
 transformers = pytest.importorskip(
@@ -167,7 +167,7 @@ def test_parameters_counted_from_the_config(kind, fields):
     name = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]
     config = measure_kinds.small_config(kind, **fields)
     model = measure_kinds.model_of(config, name)
-    counts = counting.count_like_llama(model.config.to_dict())
+    counts = counting.count_from_config(model.config.to_dict())
     if counts is None:
         assert "attention_bias" in fields or "mlp_bias" in fields
         return
