@@ -192,7 +192,7 @@ def find_by_ends(config: dict[str, Any], tensors: dict[str, Tensor]) -> Matrices
             found["embedding" if last_name in EMBEDDINGS else "head"].append(weight)
             if is_quantised:
                 quantised.add(weight.name)
-        elif any(could_be_matrix(tensor.name, tensor, shape) for tensor in parts.values()):
+        elif any(could_be_matrix(part.name, part, shape, padded=True) for part in parts.values()):
             unclear += [tensor.name for tensor in parts.values()]
     for candidates in found.values():
         if len(candidates) > 1:
@@ -226,17 +226,19 @@ def shape_of_embedding(tensors: dict[str, Tensor]) -> tuple[int, ...] | None:
     return None
 
 
-def could_be_matrix(name: str, tensor: Tensor, shape: tuple[int, ...] | None) -> bool:
-    """Whether a tensor could be one of the two matrices: V rows, or width D and more than V rows.
+def could_be_matrix(
+    name: str, tensor: Tensor, shape: tuple[int, ...] | None, padded: bool = False
+) -> bool:
+    """Whether a tensor could be one of the two matrices [V, D], or one that is transposed.
 
-    Either may be transposed.
+    padded: also one of width D with more than V rows.
     """
     if shape is None or IN_A_LAYER.search(name) or OTHER_TABLE.search(name):
         return False
     V, D = shape
     if len(tensor.shape) != 2 or 1 in tensor.shape:
         return False
-    return V in tensor.shape or (D in tensor.shape and max(tensor.shape) > V)
+    return V in tensor.shape or (padded and D in tensor.shape and max(tensor.shape) > V)
 
 
 def matrix_shape(config: dict[str, Any]) -> tuple[int, int] | None:

@@ -220,12 +220,12 @@ def not_measured(
 
 def place_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
     """Which place in config.json decides, and was not measured so; None without one."""
-    for place in {place for axes in known.sizes for place in axes if place is not None}:
+    for place in sorted({place for axes in known.sizes for place in axes if place is not None}):
         if value_at(config, place) is None:
             return f"config.json does not say {place}"
     own = {place.partition(".")[0] for place in known.places}
     nested = {place.partition(".")[0] for each in all_classes() for place in each.places} - {""}
-    for place in (nested | READ_AS_TEXT) - own:
+    for place in sorted((nested | READ_AS_TEXT) - own):
         if fields_at(config, place):
             return f"config.json has a {place}, which {known.name} has not"
     for place in known.other_flags:
