@@ -3,7 +3,7 @@
     python scripts/measure_kinds.py names DIR     # with transformers 4, then with transformers 5
     python scripts/measure_kinds.py measure DIR   # with both again: half an hour on one core
     python scripts/measure_kinds.py heads DIR     # with both: the classes without a head
-    python scripts/measure_kinds.py write DIR     # with 5: kinds.json, and the table of head.py
+    python scripts/measure_kinds.py write DIR     # with 5: kinds.json; tables of head.py, head.md
 
 Of each class with an output matrix, in all of transformers' Auto mappings, a small model is made
 and saved. Then its files are changed, and it is loaded again: each matrix alone, both, equal or
@@ -36,6 +36,7 @@ from typing import Any
 
 KINDS_FILE = Path(__file__).resolve().parents[1] / "tiedgpt" / "anymodel" / "kinds.json"
 HEAD_FILE = Path(__file__).resolve().parent / "head.py"
+HEAD_PAGE = HEAD_FILE.with_suffix(".md")
 FLAG = "tie_word_embeddings"
 V, D = 97, 32
 MAX_PARAMETERS = 25_000_000
@@ -956,6 +957,7 @@ def write(directory: Path) -> None:
     json.loads(text)
     KINDS_FILE.write_text(text)
     write_head_table(kinds)
+    write_who_ties()
     print(len(kinds), "kinds,", len(by_class), "classes,", len(rules), "rules,", len(text), "bytes")
 
 
@@ -976,6 +978,54 @@ def tied_by_default(kinds: dict[str, dict[str, Any]], of: list[str]) -> list[str
         if [entry["defaults"]["5"] for entry in classes] == [[True]]:
             found.append(kind)
     return found
+
+
+def who_ties() -> str:
+    """The table of head.md: what `check` says of a config.json that has a model_type alone."""
+    from tiedgpt.anymodel.kinds import is_one, load_kinds, model_class
+    from tiedgpt.anymodel.ties import read_flag
+
+    measured = load_kinds()["measured"]
+    rows: dict[str, list[str]] = {
+        "tied": [],
+        "untied": [],
+        "it depends on the version": [],
+        "never tied, whatever the flag says": [],
+    }
+    for kind, classes in load_kinds()["kinds"].items():
+        config = {"model_type": kind}
+        known = model_class(config)
+        is_causal = known is not None and known.name.endswith(("ForCausalLM", "LMHeadModel"))
+        if known is None or not is_causal or not classes[known.name]["auto"]:
+            continue
+        embedding_alone = "a" + "." * (len(known.names[0]) - 1)
+        flags = "t" * len(known.places)
+        words = [known.reading(version, 0, flags, embedding_alone) for version in known.rules]
+        tied = read_flag(config, known)["tied"]
+        if not any(word is None or is_one(word) for word in words):
+            row = "never tied, whatever the flag says"
+        elif tied is None:
+            row = "it depends on the version"
+        else:
+            row = "tied" if tied else "untied"
+        rows[row].append(kind)
+    date = max(version["date"] for version in measured.values())
+    versions = " and ".join(measured[major]["transformers"] for major in sorted(measured))
+    lines = [
+        f"Measured on {date} with transformers {versions}:",
+        "",
+        "| without a flag | kinds that AutoModelForCausalLM takes (`model_type`) |",
+        "|---|---|",
+        *(f"| {row} | {', '.join(kinds)} |" for row, kinds in rows.items() if kinds),
+    ]
+    return "\n".join(lines)
+
+
+def write_who_ties() -> None:
+    """Write the table into head.md, from its first line to the empty line below it."""
+    text = HEAD_PAGE.read_text(encoding="utf-8")
+    table = re.compile(r"^Measured on .*?\n\n(\|.*\n)+", re.M)
+    HEAD_PAGE.write_text(table.sub(lambda _: who_ties() + "\n", text), encoding="utf-8")
 
 
 def lines_of(entries: dict[str, Any], indent: str = "") -> str:
