@@ -249,6 +249,30 @@ def test_a_quantised_head_is_seen_and_not_compared(tmp_path, more, flag, setting
     assert report["parameters"] is None
 
 
+@pytest.mark.parametrize(
+    ("of", "flags", "fields", "reason"),
+    [
+        pytest.param(
+            *(LLAVA, "tt", {"text_config": {"quantization_config": {"bits": 4}}}, "quantised"),
+            id="quantised inside of text_config",
+        ),
+        pytest.param(
+            *(LLAMA, "t", {"hidden_size": float(D)}, "hidden_size"),
+            id="a size that transformers 5 refuses",
+        ),
+    ],
+)
+def test_a_setting_that_was_not_measured(tmp_path, of, flags, fields, reason):
+    path = write(tmp_path, Row(of, flags, "a.", "", "", "", ""))
+    config = json.loads((tmp_path / "config.json").read_text())
+    for name, value in fields.items():
+        config[name] = {**config[name], **value} if isinstance(value, dict) else value
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    report = tie_report("model", open_any(path))
+    assert (report["transformers"], report["verdict"]) == (None, "not known")
+    assert reason in report["not_measured"]
+
+
 def test_a_head_inside_of_the_base_model(tmp_path):
     """Modalities #357: transformer.lm_head.weight."""
     names = ("transformer.wte.weight", "transformer.lm_head.weight")

@@ -35,6 +35,7 @@ from .matrices import (
     EMBEDDINGS,
     HEADS,
     IN_A_LAYER,
+    SIZE,
     Comparison,
     Matrices,
     compare_matrices,
@@ -221,8 +222,8 @@ def not_measured(
 def place_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
     """Which place in config.json decides, and was not measured so; None without one."""
     for place in sorted({place for axes in known.sizes for place in axes if place is not None}):
-        if value_at(config, place) is None:
-            return f"config.json does not say {place}"
+        if value_at(config, place) not in SIZE:
+            return f"config.json does not say {place}, as a whole number"
     own = {place.partition(".")[0] for place in known.places}
     nested = {place.partition(".")[0] for each in all_classes() for place in each.places} - {""}
     for place in sorted((nested | READ_AS_TEXT) - own):
@@ -246,7 +247,8 @@ def setting_not_measured(config: dict[str, Any], known: ModelClass) -> str | Non
             return f"{name}, with its value in config.json, was not measured"
     if config.get("transformers_weights") is not None:
         return "config.json names other files, by transformers_weights"
-    if config.get("quantization_config") is not None:
+    parts = [config, *(value for value in config.values() if isinstance(value, dict))]
+    if any(part.get("quantization_config") is not None for part in parts):
         return "config.json says that the model is quantised"
     return None
 
