@@ -9,7 +9,7 @@ from typing import Any
 
 from ..checkpoints.beside import ADAPTER_WEIGHTS
 from ..checkpoints.files import read_weights
-from ..checkpoints.folder import CONFIG
+from ..checkpoints.json_files import CONFIG
 from ..checkpoints.opened import Opened
 from ..checkpoints.refused import ADAPTER, what_is_there
 from ..checkpoints.tensors import Tensor

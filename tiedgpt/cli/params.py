@@ -18,7 +18,7 @@ from typing import Any
 
 from ..anymodel.headers import HubModel, open_any
 from ..anymodel.ties import Report, size_report
-from ..checkpoints import Opened, open_model
+from ..checkpoints import Opened
 from ..checkpoints.places import DEFAULT_MODEL, known_config
 from ..errors import ArgumentError, CheckpointError, one_line
 from ..gpt2.config import Config
@@ -26,7 +26,7 @@ from ..gpt2.parameters import count_matrices
 from ..study.reports import parameters_report
 from . import options
 from .check import said
-from .messages import note
+from .models import open_model
 from .output import fill, megabytes, print_json
 from .tables import Cells, percent, print_table, shown
 
@@ -87,14 +87,14 @@ def count_model(source: str | None) -> Report:
         try:
             model: Opened | HubModel = open_any(name, weights=False)
         except CheckpointError:  # that of open_model names the variable of the name
-            model = open_model(source, note, weights=False)
+            model = open_model(source, weights=False)
         if model.said.get("model_type", "gpt2") != "gpt2":
             return size_report(name, model)
         if isinstance(model, HubModel):
-            model = open_model(source, note, weights=False)
+            model = open_model(source, weights=False)
         config = model.config
         if model.has_weights:
-            model.check()
+            model.check_weights()
     return {"model": name, **parameters_report(config)}
 
 
