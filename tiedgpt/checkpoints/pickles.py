@@ -21,6 +21,7 @@ nanoGPT's ckpt.pt holds {"model": {"transformer.wte.weight": a tensor, ...}, "mo
 
 import io
 import mmap
+import os
 import pickletools
 import struct
 import zipfile
@@ -376,8 +377,14 @@ class ListReader:
 
     def __init__(self, archive: mmap.mmap) -> None:
         self.archive = archive
-        self.seek: Any = archive.seek
         self.tell = archive.tell
+
+    def seek(self, offset: int, whence: Any = os.SEEK_SET) -> int:
+        try:
+            self.archive.seek(offset, whence)
+        except ValueError as error:  # in its place, a file has the error that zipfile expects
+            raise OSError(f"{error}") from error
+        return self.archive.tell()
 
     def read(self, size: int = -1) -> bytes:
         if size > MAX_LIST:
@@ -392,7 +399,7 @@ def _read_archive(memory: mmap.mmap, path: Path) -> tuple[Any, dict[str, int]]:
         with zipfile.ZipFile(ListReader(memory)) as opened:
             entries = opened.infolist()
     # What zipfile raises. ValueError: a name is no text.
-    except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as error:
+    except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, struct.error) as error:
         raise CheckpointError(f"{path}: truncated, or not a file of torch.save: {error}") from error
     by_name = {entry.filename: entry for entry in entries}
     programs = [name for name in by_name if name.count("/") == 1 and name.endswith("/data.pkl")]
