@@ -19,6 +19,7 @@ from . import tensorflow
 from .beside import describe_adapter
 from .files import PICKLES, read_weights
 from .json_files import CONFIG, GENERATION_CONFIG, JSON_OF_PYTHON, Folder, read_json
+from .model_names import INDEX, Note, discard_note
 from .names import (
     HEAD,
     MASK,
@@ -30,7 +31,6 @@ from .names import (
     name_of_openais,
     plain_name,
 )
-from .places import INDEX, Note, discard_note
 from .refused import ADAPTER, WEIGHT_FILES, WEIGHTS, describe, first_of_quantised, what_is_there
 from .safetensors import read_header
 from .tensors import AnyTensor, SavedFile, Tensor, have_same_values, join, zeros

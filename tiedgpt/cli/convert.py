@@ -7,7 +7,7 @@ import numpy as np
 
 from ..atomic import new_directory
 from ..checkpoints import Opened
-from ..checkpoints.places import weight_folders
+from ..checkpoints.model_names import weight_folders
 from ..checkpoints.writing import write_checkpoint
 from ..errors import ArgumentError, TiedGPTError
 from ..evaluation import score

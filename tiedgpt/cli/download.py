@@ -15,7 +15,7 @@ examples:
 import argparse
 
 from ..checkpoints.download import download
-from ..checkpoints.places import MODELS
+from ..checkpoints.model_names import MODELS
 from ..errors import ArgumentError
 from . import options
 from .messages import note

@@ -24,8 +24,7 @@ import numpy as np
 
 from ..checkpoints.beside import generation_settings
 from ..errors import COUNT, ArgumentError, Range, TiedGPTError, short_repr
-from ..generation import TextSample, grow, sample_tokens
-from ..gpt2.checks import check_prompt_ids, seed_or_new
+from ..generation import TextSample, check_prompt_ids, grow, sample_tokens, seed_or_new
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import EOT, Tokenizer

@@ -26,7 +26,7 @@ from ..evaluation import Score, predicted_places, score, score_of, token_losses
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import CountsByHead, count_parameters, parameter_count
-from ..gpt2.run import OnProgress, OpenProgress, Tape
+from ..gpt2.run import OnProgress, Tape
 from ..gpt2.tokenizer import Tokenizer
 from .attribution import ablation, attribute
 from .bigrams import Scores, bigrams
@@ -49,6 +49,8 @@ from .similarity import embeddings
 from .solved import STEPS, missing, solved_paths
 from .weighted import gains
 
+# Called with what is done, the total and the unit, it gives a context whose `add` is an OnProgress.
+OpenProgress = Callable[[str, int, str], Any]
 MAX_GRADIENT_TOKENS = 256
 MAX_LOSS_TOKENS = 16_384
 
