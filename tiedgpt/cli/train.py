@@ -15,11 +15,14 @@ examples:
 """
 
 import argparse
+import os
 import shlex
 import signal
 import sys
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,7 +43,6 @@ from ..training.start import Settings, Shape, new_model, split, with_dropout
 from . import models, options
 from .messages import note, print_line
 from .output import print_json, printable
-from .signals import stop_signals
 from .texts import encode_text, read_text
 
 
@@ -114,6 +116,40 @@ def run(args: argparse.Namespace) -> None:
     if signals:
         note(f"stopped after step {trainer.step}; continue with: {command_to_resume(args, out)}")
         signal.raise_signal(signals[0])  # ends the command as it would have without a training
+
+
+@contextmanager
+def stop_signals() -> Iterator[list[int]]:
+    """In the block, the first Ctrl-C or SIGTERM is only added to a list, which `with` gives.
+
+    From then on, and after the block, both have the handlers from before it, so a second one ends
+    the process.
+    """
+    received: list[int] = []
+    handlers = {}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        handler = signal.getsignal(number)
+        if handler != signal.SIG_IGN:  # SIGINT is ignored in a script's `tiedgpt ... &`
+            handlers[number] = handler
+
+    def receive(number: int, _: object) -> None:
+        received.append(number)
+        restore()
+        # Not by print: Python refuses a print in the middle of another one.
+        line = b"\ntiedgpt: note: stopping after this step; again to stop at once\n"
+        with suppress(OSError):  # a full disk behind stderr
+            os.write(sys.stderr.fileno(), line)
+
+    def restore() -> None:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+    for number in handlers:
+        signal.signal(number, receive)
+    try:
+        yield received
+    finally:
+        restore()
 
 
 def check_flags(args: argparse.Namespace) -> None:

@@ -8,7 +8,6 @@ computes its own products.
 
 import math
 import os
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -125,24 +124,3 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):  # on Linux
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-@contextmanager
-def ctrl_c_for_this_process_only() -> Iterator[None]:
-    """Block SIGINT in the processes that are started inside the `with` block.
-
-    On Ctrl-C the terminal sends SIGINT to all processes, and this one ends the others. They inherit
-    the blocked signal from the thread that starts them. The resource tracker of multiprocessing
-    unblocks SIGINT in that thread when the tracker starts, so it is started before.
-    """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    from multiprocessing import resource_tracker  # takes 10 ms
-
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
