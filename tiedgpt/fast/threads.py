@@ -25,11 +25,6 @@ PoolMap = Callable[..., Iterator[Any]]  # a `map` that several threads share
 LOGIT_ROWS = 256  # tokens whose logits a thread computes at once: two arrays of 51 MB for GPT-2
 
 
-def _with_errstate_of_caller(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` with the np.errstate of this thread, which another thread does not inherit."""
-    return np.errstate(**np.geterr())(function)
-
-
 def reading_threads() -> int:
     """How many Python threads share a text: one for each thread of BLAS, or one in all.
 
@@ -72,7 +67,9 @@ def thread_map(threads: int) -> Iterator[PoolMap]:
         return
 
     def map_on_pool(function: Callable[..., Any], *iterables: Any) -> Iterator[Any]:
-        return pool_map(_with_errstate_of_caller(function), *iterables)
+        # A thread does not inherit np.errstate from the one that starts it.
+        with_errstate_of_caller = np.errstate(**np.geterr())(function)
+        return pool_map(with_errstate_of_caller, *iterables)
 
     with blas.one_blas_thread(), thread_pool(threads) as pool_map:
         yield map_on_pool

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from ..errors import COUNT, ArgumentError, short_repr
-from ..fast.products import product
 from .activations import ACTIVATIONS
 from .checks import check_cache, check_edits, check_ids, check_parameters, check_vocab_size
 from .config import Config
@@ -142,7 +141,8 @@ def unembedding(parameters: Parameters, tied: bool) -> Array:  # -> W_U [D, V]
 def unembed(final: Array, W_U: Array) -> Array:  # [..., D] -> [..., V]
     """A logit for each token of the vocabulary: the dot product of `final` with a column of W_U."""
     D, V = W_U.shape
-    logits = product(final.reshape(-1, D), W_U)
+    # One product for all rows: np.matmul of [B, 1, D] would run B of them, and read W_U B times.
+    logits = final.reshape(-1, D) @ W_U
     return logits.reshape(*final.shape[:-1], V)
 
 
