@@ -1,0 +1,178 @@
+"""`check` beside transformers: for classes of each mapping, in each state of their files.
+
+A sample of classes is tested. `pytest -m '' --all-kinds tests/anymodel/test_check_kinds.py` tests
+all that were measured with the version that is installed, in half an hour.
+"""
+
+import itertools
+import json
+import logging
+import warnings
+from collections import Counter
+
+import pytest
+
+from tiedgpt.anymodel import counting, kinds
+from tiedgpt.anymodel.headers import open_any
+from tiedgpt.anymodel.ties import tie_report
+from tiedgpt.anymodel.words import in_words, values_of
+
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
+transformers = pytest.importorskip(
+    "transformers", reason="transformers is not installed: the extra `parity`"
+)
+import measure_kinds  # noqa: E402  (of scripts/; it imports both)
+
+pytestmark = pytest.mark.slow
+
+VERSION = transformers.__version__.split(".")[0]
+COLUMN = {"4": "transformers4", "5": "transformers"}[VERSION]
+SAMPLE = [
+    ("gpt2", "GPT2LMHeadModel"),
+    ("llama", "LlamaForCausalLM"),
+    ("gpt_neox", "GPTNeoXForCausalLM"),
+    ("mamba", "MambaForCausalLM"),
+    ("rwkv", "RwkvForCausalLM"),
+    ("nemotron_h", "NemotronHForCausalLM"),  # never tied
+    ("deepseek_v3", "DeepseekV3ForCausalLM"),
+    ("bert", "BertForMaskedLM"),
+    ("ibert", "IBertForMaskedLM"),
+    ("gemma3", "Gemma3ForConditionalGeneration"),
+    ("llava", "LlavaForConditionalGeneration"),
+    ("llava_onevision", "LlavaOnevisionForConditionalGeneration"),
+    ("t5", "T5ForConditionalGeneration"),
+    ("bart", "BartForConditionalGeneration"),
+    ("whisper", "WhisperForConditionalGeneration"),
+]
+LIKE_LLAMA = ("llama", "mistral", "phi3", "smollm3", "qwen2", "qwen3", "gemma", "gemma2")
+ALL = [(kind, name) for kind, classes in kinds.load_kinds()["kinds"].items() for name in classes]
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    """transformers warns of each contradiction, which is right here."""
+    logging.disable(logging.CRITICAL)
+    transformers.utils.logging.disable_progress_bar()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    logging.disable(logging.NOTSET)
+
+
+def pytest_generate_tests(metafunc):
+    if "tested_class" in metafunc.fixturenames:
+        classes = ALL if metafunc.config.getoption("--all-kinds") else SAMPLE
+        metafunc.parametrize("tested_class", classes, ids="-".join)
+
+
+def states_of(folder):
+    """(flags, state) of each state that is measured, and of each with two flags that differ."""
+    words = measure_kinds.some_states(len(folder.keys))
+    words = [word for word in words if word in measure_kinds.states(folder.shapes)]
+    for flags in itertools.product((None, True, False), repeat=len(folder.levels)):
+        for word in words:
+            yield flags, word
+
+
+def test_check_says_what_transformers_does_or_not_known(tmp_path, tested_class):
+    kind, class_name = tested_class
+    facts = kinds.read_class(kind, class_name)
+    if VERSION not in facts.rules:
+        pytest.skip(f"{class_name} was not measured with transformers {VERSION}")
+    model = measure_kinds.new_model(kind, class_name)
+    folder = measure_kinds.Folder(model, tmp_path)
+    said = Counter()
+    for flags, state in states_of(folder):
+        folder.write(state, flags, folder.names, ("", ""))
+        right = folder.read()
+        report = tie_report(kind, open_any(str(tmp_path)))
+        case = (flags, state, right, report)
+        assert report[COLUMN] in (in_words(right), None), case
+        said[report[COLUMN] is not None] += 1
+        assert report["mends"] == [] or report["conflict"], case
+        if report[COLUMN] == "tied" and state[1] == "b" and state[0] == "a":
+            assert "drops" in report["conflict"], case
+        if right != "!" and report["parameters"] is not None:
+            counted = [report["parameters"][head]["total"] for head in ("tied", "untied")]
+            # The two counts are of a tied and of an untied model. Files that contradict config.json
+            # may be neither: BERT's second bias stays tied then.
+            is_neither = bool(report["conflict"]) or len(state) > 2
+            assert folder.parameters in counted or is_neither, case
+        for mend in report["mends"]:
+            folder.write(state, flags, folder.names, ("", ""))
+            apply(mend, tmp_path)
+            after = tie_report(kind, open_any(str(tmp_path)))
+            assert after["conflict"] == "", (case, mend, after)
+            kept = set(state) - {"."} if not mend["python"].count("del ") else {"a"}
+            assert set(values_of(folder.read())) == kept, (case, mend)
+    assert said[False] < said[True] / 2
+
+
+def apply(mend, directory):
+    """Do what a mend says."""
+    config = json.loads((directory / "config.json").read_text())
+    for place, flag in mend["flags"].items():
+        fields = config
+        for name in place.split(".") if place else ():
+            fields = fields[name]
+        fields["tie_word_embeddings"] = flag
+    (directory / "config.json").write_text(json.dumps(config))
+    exec(mend["python"].replace("DIRECTORY", str(directory)), {})
+
+
+def test_parameters_of_saved_models(tmp_path, tested_class):
+    """A model that transformers saves, tied and untied: params says num_parameters()."""
+    kind, class_name = tested_class
+    facts = kinds.read_class(kind, class_name)
+    if VERSION not in facts.rules or not facts.is_counted:
+        pytest.skip(f"{class_name} was not measured with transformers {VERSION}")
+    for tied in (True, False):
+        model = measure_kinds.new_model(kind, class_name)
+        measure_kinds.set_flags(model.config, tied)
+        model.tie_weights()
+        model.save_pretrained(tmp_path / str(tied))
+        report = tie_report(kind, open_any(str(tmp_path / str(tied))))
+        counts = {report["parameters"][head]["total"] for head in ("tied", "untied")}
+        assert model.num_parameters() in counts, report
+
+
+@pytest.mark.parametrize(("kind", "class_name"), SAMPLE, ids=[kind for kind, _ in SAMPLE])
+def test_the_file_says_what_is_installed(kind, class_name):
+    """The names, the shapes' places, the defaults and the buffers, measured again."""
+    content = kinds.load_kinds()
+    if content["measured"][VERSION]["transformers"] != transformers.__version__:
+        pytest.skip(f"the file was measured with {content['measured'][VERSION]['transformers']}")
+    again = measure_kinds.measure(kind, class_name, [], only_names=True)
+    facts = kinds.read_class(kind, class_name)
+    assert tuple(again["names"]) in facts.names
+    assert [".".join(level) for level in again["levels"]] == list(facts.places)
+    assert set(again["buffers"]) <= facts.buffers
+    assert again["counts"] == facts.is_counted
+
+
+@pytest.mark.parametrize("kind", LIKE_LLAMA)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"head_dim": 16},
+        {"attention_bias": True},
+        {"mlp_bias": True},
+        {"num_key_value_heads": 1, "intermediate_size": 37},
+        {"num_key_value_heads": 4, "hidden_size": 24, "vocab_size": 101},
+    ],
+    ids=str,
+)
+def test_parameters_counted_from_the_config(kind, fields):
+    name = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]
+    config = measure_kinds.small_config(kind, **fields)
+    model = measure_kinds.model_of(config, name)
+    counts = counting.count_like_llama(model.config.to_dict())
+    if counts is None:
+        assert "attention_bias" in fields or "mlp_bias" in fields
+        return
+    assert counts["untied"]["total"] == model.num_parameters()
+
+
+def test_many_kinds_are_counted_from_the_config():
+    assert set(LIKE_LLAMA) < set(kinds.load_kinds()["like_llama"])

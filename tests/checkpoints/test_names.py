@@ -1,0 +1,307 @@
+"""The table of names and layouts: each row is read from files, from a state dict, and compared."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.checkpoint_files import assert_same, write_config, write_tensors
+from support.checks import refuses
+from support.layouts import in_layout
+from support.models import SMALL, random_model
+from support.torch_files import torch_file
+
+import tiedgpt
+from tiedgpt import Config, from_state_dict
+from tiedgpt.checkpoints import Opened
+from tiedgpt.checkpoints.names import LAYOUTS, modules_of, with_N
+from tiedgpt.checkpoints.tensors import Tensor
+from tiedgpt.comparison.compare import compare
+from tiedgpt.errors import ArgumentError
+from tiedgpt.gpt2.backward import loss_and_gradients
+from tiedgpt.gpt2.parameters import parameter_shapes
+
+ROOT = Path(__file__).resolve().parents[2]
+BY_PROGRAM = {layout.program: layout for layout in LAYOUTS}
+# V, n_ctx, D, H, F: no two sizes are equal, and D is not 3 times another.
+SIZES = Config(
+    vocab_size=11,
+    n_ctx=5,
+    n_embd=8,
+    n_layer=1,
+    n_head=2,
+    n_inner=12,
+    bos_token_id=0,
+    eos_token_id=0,
+)
+NORMS = {"ln_1": (8,), "ln_2": (8,)}
+# The tensors of a model of one layer and SIZES, as the program itself prints names and shapes.
+AS_PRINTED = {
+    "transformers": """
+        wte.weight 11x8, wpe.weight 5x8, h.0.ln_1.weight 8, h.0.ln_1.bias 8,
+        h.0.attn.c_attn.weight 8x24, h.0.attn.c_attn.bias 24, h.0.attn.c_proj.weight 8x8,
+        h.0.attn.c_proj.bias 8, h.0.ln_2.weight 8, h.0.ln_2.bias 8, h.0.mlp.c_fc.weight 8x12,
+        h.0.mlp.c_fc.bias 12, h.0.mlp.c_proj.weight 12x8, h.0.mlp.c_proj.bias 8, ln_f.weight 8,
+        ln_f.bias 8, lm_head.weight 11x8""",
+    "nanoGPT, minGPT and mlx-lm": """
+        wte.weight 11x8, wpe.weight 5x8, h.0.ln_1.weight 8, h.0.ln_1.bias 8,
+        h.0.attn.c_attn.weight 24x8, h.0.attn.c_attn.bias 24, h.0.attn.c_proj.weight 8x8,
+        h.0.attn.c_proj.bias 8, h.0.ln_2.weight 8, h.0.ln_2.bias 8, h.0.mlp.c_fc.weight 12x8,
+        h.0.mlp.c_fc.bias 12, h.0.mlp.c_proj.weight 8x12, h.0.mlp.c_proj.bias 8, ln_f.weight 8,
+        ln_f.bias 8, lm_head.weight 11x8""",
+    "minGPT of 2020": """
+        pos_emb 5x8, tok_emb.weight 11x8, blocks.0.ln1.weight 8, blocks.0.ln1.bias 8,
+        blocks.0.ln2.weight 8, blocks.0.ln2.bias 8, blocks.0.attn.key.weight 8x8,
+        blocks.0.attn.key.bias 8, blocks.0.attn.query.weight 8x8, blocks.0.attn.query.bias 8,
+        blocks.0.attn.value.weight 8x8, blocks.0.attn.value.bias 8, blocks.0.attn.proj.weight 8x8,
+        blocks.0.attn.proj.bias 8, blocks.0.mlp.0.weight 12x8, blocks.0.mlp.0.bias 12,
+        blocks.0.mlp.2.weight 8x12, blocks.0.mlp.2.bias 8, ln_f.weight 8, ln_f.bias 8,
+        head.weight 11x8""",
+    "llm.c": """
+        wte 11x8, wpe 5x8, ln1w 1x8, ln1b 1x8, qkvw 1x24x8, qkvb 1x24, attprojw 1x8x8,
+        attprojb 1x8, ln2w 1x8, ln2b 1x8, fcw 1x12x8, fcb 1x12, fcprojw 1x8x12, fcprojb 1x8,
+        lnfw 8, lnfb 8""",
+    "TransformerLens": """
+        embed.W_E 11x8, pos_embed.W_pos 5x8, blocks.0.ln1.w 8, blocks.0.ln1.b 8, blocks.0.ln2.w 8,
+        blocks.0.ln2.b 8, blocks.0.attn.W_Q 2x8x4, blocks.0.attn.W_K 2x8x4,
+        blocks.0.attn.W_V 2x8x4, blocks.0.attn.W_O 2x4x8, blocks.0.attn.b_Q 2x4,
+        blocks.0.attn.b_K 2x4, blocks.0.attn.b_V 2x4, blocks.0.attn.b_O 8,
+        blocks.0.mlp.W_in 8x12, blocks.0.mlp.b_in 12, blocks.0.mlp.W_out 12x8,
+        blocks.0.mlp.b_out 8, ln_final.w 8, ln_final.b 8, unembed.W_U 8x11""",
+    "OpenAI": """
+        model/wte 11x8, model/wpe 5x8, model/h0/ln_1/g 8, model/h0/ln_1/b 8,
+        model/h0/attn/c_attn/w 8x24, model/h0/attn/c_attn/b 24, model/h0/attn/c_proj/w 8x8,
+        model/h0/attn/c_proj/b 8, model/h0/ln_2/g 8, model/h0/ln_2/b 8, model/h0/mlp/c_fc/w 8x12,
+        model/h0/mlp/c_fc/b 12, model/h0/mlp/c_proj/w 12x8, model/h0/mlp/c_proj/b 8,
+        model/ln_f/g 8, model/ln_f/b 8""",
+    "LLMs-from-scratch": """
+        tok_emb.weight 11x8, pos_emb.weight 5x8, trf_blocks.0.att.W_query.weight 8x8,
+        trf_blocks.0.att.W_query.bias 8, trf_blocks.0.att.W_key.weight 8x8,
+        trf_blocks.0.att.W_key.bias 8, trf_blocks.0.att.W_value.weight 8x8,
+        trf_blocks.0.att.W_value.bias 8, trf_blocks.0.att.out_proj.weight 8x8,
+        trf_blocks.0.att.out_proj.bias 8, trf_blocks.0.ff.layers.0.weight 12x8,
+        trf_blocks.0.ff.layers.0.bias 12, trf_blocks.0.ff.layers.2.weight 8x12,
+        trf_blocks.0.ff.layers.2.bias 8, trf_blocks.0.norm1.scale 8, trf_blocks.0.norm1.shift 8,
+        trf_blocks.0.norm2.scale 8, trf_blocks.0.norm2.shift 8, final_norm.scale 8,
+        final_norm.shift 8, out_head.weight 11x8""",
+}
+
+
+def heads(layout):
+    """The heads that a program has."""
+    return ["tied", "untied"] if "lm_head" in layout.modules else ["tied"]
+
+
+ROWS = [
+    pytest.param(layout, head, id=f"{layout.program}-{head}")
+    for layout in LAYOUTS
+    for head in heads(layout)
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=BY_PROGRAM)
+def test_names_and_shapes_are_those_of_the_program(layout):
+    model = random_model(SIZES.with_head(heads(layout)[-1]))
+    printed = {}
+    for line in AS_PRINTED[layout.program].split(","):
+        name, shape = line.split()
+        printed[name] = tuple(int(size) for size in shape.split("x"))
+    assert {name: x.shape for name, x in in_layout(model, layout).items()} == printed
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "model."])
+@pytest.mark.parametrize(("layout", "head"), ROWS)
+def test_a_folder_of_each_layout(tmp_path, layout, head, prefix):
+    """Written again, it is the same model with the names of transformers."""
+    model = random_model(SMALL.with_head(head))
+    tensors = {prefix + name: x for name, x in in_layout(model, layout).items()}
+    loaded = tiedgpt.load_model(write_tensors(tmp_path, tensors, model.config))
+    assert_same(loaded, model)
+    tiedgpt.save_model(loaded, None, tmp_path / "copy")
+    assert_same(tiedgpt.load_model(tmp_path / "copy"), model)
+
+
+@pytest.mark.parametrize(("layout", "head"), ROWS)
+def test_a_file_of_torch_in_each_layout(tmp_path, layout, head):
+    model = random_model(SMALL.with_head(head))
+    write_config(tmp_path, model.config)
+    (tmp_path / "mine.pt").write_bytes(torch_file(in_layout(model, layout)))
+    assert_same(tiedgpt.load_model(tmp_path / "mine.pt"), model)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("layout", "head"), ROWS)
+def test_a_state_dict_of_each_layout(layout, head, dtype):
+    model = random_model(SMALL.with_head(head))
+    state = {name: x.astype(dtype) for name, x in in_layout(model, layout).items()}
+    read = from_state_dict(state, config=model.config)
+    assert read.dtype == dtype
+    assert read.config == model.config
+    for name, array in model.parameters.items():
+        np.testing.assert_array_equal(read.parameters[name], array, name)
+
+
+@pytest.mark.parametrize(("layout", "head"), ROWS)
+def test_gradients_of_each_layout_are_compared(layout, head):
+    """One gradient that is doubled is the one that differs."""
+    model = random_model(SMALL.with_head(head))
+    ids = np.arange(4)
+    tape: dict[str, np.ndarray] = {}
+    model(ids, tape=tape)
+    _, gradients = loss_and_gradients(model, ids, ids[::-1])
+    theirs = in_layout(tiedgpt.GPT2(model.config, gradients), layout)
+    logits = {"logits": tape["logits"]}
+    report = compare(model, theirs | logits, ids, ids[::-1])
+    assert report.same, str(report)
+    assert len(report.rows) == len(gradients) + 1
+    name = next(name for name in theirs if layout.parts[with_N(name)[0]].ours == "ln_f.bias")
+    report = compare(model, theirs | logits | {name: 2 * theirs[name]}, ids, ids[::-1])
+    assert [row.name for row in report.rows if row.differs] == ["ln_f.bias"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=BY_PROGRAM)
+def test_masks_and_zeros_beside_the_parameters(tmp_path, layout):
+    """Masks are left out. A parameter that no GPT-2 has must be 0."""
+    model = random_model(SMALL)
+    tensors = in_layout(model, layout)
+    for name in layout.beside:
+        tensors |= {name.replace(".N.", ".1."): np.ones((1, 1, 3, 3))}
+    tensors |= {name: np.zeros(5) for name in layout.zero}
+    assert_same(tiedgpt.load_model(write_tensors(tmp_path, tensors, model.config)), model)
+    from_state_dict(tensors, config=model.config)
+    for name in layout.zero:
+        write_tensors(tmp_path, tensors | {name: np.ones(5)}, model.config)
+        refuses(f"{re.escape(name)} is not 0", tiedgpt.load_model, tmp_path)
+        with pytest.raises(ArgumentError, match=f"{re.escape(name)} is not 0"):
+            from_state_dict(tensors | {name: np.ones(5)}, config=model.config)
+
+
+def without_biases(model, is_kept=lambda name: False):
+    """The model with biases of 0, but for those that are kept."""
+    parameters = {}
+    for name, x in model.parameters.items():
+        is_zero = name.endswith(".bias") and not is_kept(name)
+        parameters[name] = np.zeros_like(x) if is_zero else x
+    return tiedgpt.GPT2(model.config, parameters)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=BY_PROGRAM)
+def test_a_model_without_biases_has_biases_of_0(tmp_path, layout):
+    model = without_biases(random_model(SMALL))
+    tensors = in_layout(model, layout)
+    for name in list(tensors):
+        if layout.parts[with_N(name)[0]].ours.endswith(".bias"):
+            del tensors[name]
+    assert_same(tiedgpt.load_model(write_tensors(tmp_path, tensors, model.config)), model)
+    assert_same(from_state_dict(tensors, config=model.config), model)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=BY_PROGRAM)
+def test_a_model_that_lacks_the_biases_of_one_module(tmp_path, layout):
+    """That is a model of LLMs-from-scratch with qkv_bias=False, or a damaged one."""
+    model = without_biases(random_model(SMALL), lambda name: "c_attn" not in name)
+    tensors = in_layout(model, layout)
+    for name in list(tensors):
+        if layout.parts[with_N(name)[0]].ours == "h.N.attn.c_attn.bias":
+            del tensors[name]
+    write_tensors(tmp_path, tensors, model.config)
+    if "h.N.attn.c_attn" in layout.no_bias:
+        assert_same(tiedgpt.load_model(tmp_path), model)
+    else:
+        refuses("h.0.attn.c_attn.bias is missing", tiedgpt.load_model, tmp_path)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=BY_PROGRAM)
+def test_each_tensor_is_needed(tmp_path, layout):
+    """The error names it, or the tensor of ours of which it is a part."""
+    tensors = in_layout(random_model(SMALL), layout)
+    for name in tensors:
+        rest = {other: x for other, x in tensors.items() if other != name}
+        message = refuses("is missing", tiedgpt.load_model, write_tensors(tmp_path, rest, SMALL))
+        assert name in message or layout.parts[with_N(name)[0]].ours.partition("N")[2] in message
+
+
+def test_parts_that_do_not_fit_each_other(tmp_path):
+    """Only together have they as many columns as c_attn."""
+    tensors = in_layout(random_model(SMALL), BY_PROGRAM["LLMs-from-scratch"])
+    name = "trf_blocks.1.att.W_key.weight"
+    tensors[name] = np.ones((tensors[name].shape[0], 3), np.float32)
+    refuses(f"{name} of shape", tiedgpt.load_model, write_tensors(tmp_path, tensors, SMALL))
+
+
+@pytest.mark.parametrize("prefix", ["", "transformer."])
+def test_a_name_of_ours_beside_its_name_in_another_layout(tmp_path, prefix):
+    model = random_model(SMALL)
+    tensors = in_layout(model, BY_PROGRAM["LLMs-from-scratch"])
+    tensors[f"{prefix}wte.weight"] = model.W_E + 1
+    refuses(
+        "'wte.weight' is there twice", tiedgpt.load_model, write_tensors(tmp_path, tensors, SMALL)
+    )
+
+
+def test_nothing_is_read_before_values_are_asked_for(tmp_path, monkeypatch):
+    def read(*_):
+        pytest.fail("values are read")
+
+    model = random_model(SMALL.with_head("untied"))
+    monkeypatch.setattr(Tensor, "pieces", read)
+    monkeypatch.setattr(Tensor, "values", read)
+    for layout in LAYOUTS:
+        tensors = in_layout(model, replace(layout, zero=()))
+        opened = Opened(write_tensors(tmp_path, tensors, model.config))
+        shapes = {name: tensor.shape for name, tensor in opened.tensors.items()}
+        shapes.setdefault(
+            "lm_head.weight", model.W_U.T.shape
+        )  # of a program that has only tied ones
+        assert shapes == parameter_shapes(model.config), layout.program
+
+
+@pytest.mark.parametrize("program", ["transformers", "llm.c"])
+def test_a_tensor_that_is_one_stretch_of_the_file_is_not_copied(tmp_path, program):
+    """In llm.c's layout, a layer is a part of a tensor; its matrices are transposed, so copied."""
+    model = random_model(SMALL)
+    tensors = in_layout(model, BY_PROGRAM[program])
+    loaded = tiedgpt.load_model(write_tensors(tmp_path, tensors, model.config))
+    for name, array in loaded.parameters.items():
+        is_matrix = name.startswith("h.") and array.ndim == 2
+        if program == "transformers" or not is_matrix:
+            assert not array.flags.owndata, name
+            assert not isinstance(array.base, np.ndarray), name
+
+
+# Who else names tensors
+
+
+def test_the_page_on_formats_names_each_program():
+    page = (ROOT / "weights" / "README.md").read_text(encoding="utf-8")
+    for layout in LAYOUTS:
+        for program in re.split(r", | and ", layout.program):
+            assert program in page, program
+
+
+def names_in(script):
+    """The names of a GPT-2's tensors in the code of a script, with 0 for the layer."""
+    text = (ROOT / "scripts" / script).read_text(encoding="utf-8")
+    quoted = re.findall(r"""["']([\w.{}]+\.(?:weight|bias))["']""", text)
+    names = {name.replace("{block}", "h.0") for name in quoted}
+    return {name for name in names if re.match(r"(wte|wpe|h|ln_f|lm_head)\.", name)}
+
+
+def test_the_names_in_the_scripts_are_those_of_the_table():
+    """The scripts stand alone, so they have their own names. bigram.py reads no checkpoint."""
+    names = parameter_shapes(SIZES.with_head("untied"))
+    assert names_in("tied.py") == set(names)
+    of_head = {"wte.weight", "ln_f.weight", "ln_f.bias", "lm_head.weight"}
+    assert names_in("head.py") == of_head
+    assert names_in("bigram.py") == set()
+
+
+def test_check_knows_the_two_matrices_of_each_program(tmp_path, run):
+    for module in modules_of("wte"):
+        tensors = {f"{module}.weight": np.ones((11, 8))}
+        write_tensors(tmp_path, tensors, SIZES)
+        _code, out, _ = run("check", str(tmp_path), "--json")
+        [report] = json.loads(out)["models"]
+        assert report["holds"] == "embedding", module

@@ -1,0 +1,98 @@
+"""A checkpoint is opened once: a command opens each file of a model once."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.checkpoint_files import write_config, write_shards, write_tensors
+from support.layouts import in_layout
+from support.models import random_model
+from support.openai_files import write_openai_model
+from support.torch_files import torch_file
+
+import tiedgpt
+from tiedgpt import Config
+from tiedgpt.checkpoints.names import LAYOUTS
+
+SUPPORT = Path(__file__).parents[1] / "support"
+SHIPPED = Path(tiedgpt.__file__).parents[1] / "weights" / "shakespeare-tied"
+CONFIG = Config(
+    vocab_size=1024, n_ctx=32, n_embd=64, n_layer=1, n_head=1, bos_token_id=1023, eos_token_id=1023
+)
+SIZES = {"n_layer": 1, "n_head": 1, "n_embd": 64, "block_size": 32, "vocab_size": 1024}
+KINDS = ["tied", "untied", "shards", "torch", "nano", "openai"]  # folders that main writes
+# With each kind as MODEL. What is in the folder `out` is written by the command.
+COMMANDS = [
+    "generate -m MODEL -n 2 -s 1 ROMEO:",
+    "generate -m MODEL -n 2 -s 1 --head both ROMEO:",
+    "next -m MODEL ROMEO:",
+    "lens -m MODEL --head untied ROMEO:",
+    "attribute -m MODEL ROMEO:",
+    "score -m MODEL text",
+    "tokenize -m MODEL ROMEO:",
+    "params MODEL",
+    "check MODEL",
+    "study MODEL",
+    "study MODEL --corpus text",
+    "compare -m MODEL same.npz",
+    "resize MODEL out --vocab-size 1030",
+    "train text --out out --from MODEL --steps 1 --batch 1 --context 8",
+]
+# A model of which the head is changed
+COPIES = ["untie tied out", "untie shards out --init zeros", "tie untied out", "untie nano out"]
+VOCABULARY = ("merges.txt", "vocab.json", "vocab.bpe", "encoder.json")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a model of each of KINDS, a text, and arrays to compare."""
+    root = tmp_path_factory.mktemp("models")
+    model = random_model(CONFIG)
+    write_tensors(root / "tied", model.parameters, CONFIG)
+    write_tensors(root / "untied", model.untie("random").parameters, CONFIG.with_head("untied"))
+    write_shards(root / "shards", model)
+    write_config(root / "torch", CONFIG)
+    (root / "torch" / "pytorch_model.bin").write_bytes(torch_file(model.parameters))
+    (root / "nano").mkdir()
+    saved = {"model": in_layout(model, LAYOUTS[1]), "model_args": {**SIZES, "bias": True}}
+    (root / "nano" / "ckpt.pt").write_bytes(torch_file(saved))
+    (root / "openai").mkdir()
+    write_openai_model(root / "openai", model)
+    for kind in KINDS:
+        names = ("vocab.bpe", "encoder.json") if kind == "openai" else ("merges.txt", "vocab.json")
+        shutil.copyfile(SHIPPED / "merges.txt", root / kind / names[0])
+        shutil.copyfile(SHIPPED / "vocab.json", root / kind / names[1])
+    (root / "text").write_text("What light through yonder window breaks? " * 40, encoding="utf-8")
+    np = pytest.importorskip("numpy")
+    ids = np.arange(9)
+    np.savez(root / "same.npz", ids=ids, logits=model(ids))
+    return root
+
+
+def test_each_command_opens_each_file_of_a_model_once(folder):
+    lines = [line.replace("MODEL", kind) for kind in KINDS for line in COMMANDS] + COPIES
+    lines = [line.replace(" out", f" out{number}") for number, line in enumerate(lines)]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    result = subprocess.run(
+        [sys.executable, SUPPORT / "count_opens.py"],
+        input=json.dumps(lines),
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    more = {}
+    for line, (code, err, opened) in zip(lines, json.loads(result.stdout), strict=True):
+        assert code in (0, 1), f"{line}: {err}"
+        of_models = {file: n for file, n in opened.items() if file.split("/")[0] in KINDS}
+        assert of_models, f"{line} opens nothing"
+        for file, n in of_models.items():
+            if n > 1:
+                more[f"{line}: {file}"] = n
+    assert more == {}

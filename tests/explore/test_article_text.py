@@ -1,0 +1,363 @@
+"""The text of the article: its figures, its sources, its length, and that what it says holds."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.node import run_node
+
+from tiedgpt.checkpoints.places import MODELS
+from tiedgpt.cli import COMMANDS
+from tiedgpt.explore import article
+from tiedgpt.explore.pictures import MINUS, all_pictures, filled, percent
+from tiedgpt.gpt2.ops import log_softmax
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = article.read("index.html")
+FIGURES = json.loads(article.read("figures.json"))
+TEXTS = FIGURES["texts"]
+# Numbers that are not figures: ends of scales, starts and sizes that were chosen, years, part
+# numbers, what a name has in it
+CHOSEN = {"0", "1", "1.41", "3", "8", "95", "100", "0.02", "0.2", "64", "2026", "50"}
+
+
+class Section(HTMLParser):
+    """The words of each section that a reader has to read, without pictures, tables and sources."""
+
+    LEFT_OUT = frozenset({"figure", "form", "table", "ol", "details", "title", "style", "script"})
+    LEFT_OUT_CLASSES = frozenset({"source", "note", "questions", "references"})
+    EMPTY = frozenset({"meta", "link", "input", "br", "circle", "rect", "path", "line"})
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.words: dict[str, list[str]] = {}
+        self.name = ""
+        self.open: list[bool] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        values = dict(attributes)
+        if tag in ("section", "article"):
+            self.name = values.get("id", "")
+            self.words[self.name] = []
+        if tag not in self.EMPTY:
+            classes = set((values.get("class") or "").split())
+            skip = tag in self.LEFT_OUT or bool(classes & self.LEFT_OUT_CLASSES)
+            if tag == "article":
+                self.open = [False] * len(self.open)
+            self.open.append(skip)
+
+    def handle_endtag(self, tag):
+        if tag not in self.EMPTY:
+            self.open.pop()
+
+    def handle_data(self, data):
+        if self.name and not any(self.open):
+            self.words[self.name] += re.findall(r"\w\S*", data)
+
+
+@pytest.fixture(scope="module")
+def page():
+    return filled(SOURCE, FIGURES)
+
+
+def test_every_place_is_filled(page):
+    assert not re.search(r'<(\w+)[^>]* data-(figure|words|picture)="[^"]*"[^>]*></\1>', page)
+    assert "data-value" not in page
+
+
+def test_every_figure_is_shown():
+    """With or without its interval."""
+    page = SOURCE + "".join(all_pictures(FIGURES).values())
+    for attribute, part in (("figure|value|none", TEXTS), ("words", FIGURES["words"])):
+        shown = re.findall(rf'data-(?:{attribute})="([^"]*)"', page)
+        names = {name.removesuffix(".mean") for name in shown}
+        assert {name.removesuffix(".mean") for name in part} == names
+
+
+def test_no_number_is_typed_by_hand():
+    """All come from figures.json, but names, scales and what was chosen."""
+    text = re.sub(r"<head>.*?</head>|<svg.*?</svg>|<code.*?</code>", "", SOURCE, flags=re.S)
+    text = re.sub(r'<table class="facts">.*?</table>|<form.*?</form>', "", text, flags=re.S)
+    text = re.sub(r'<p class="source">.*?</p>|<a href="https?:.*?</a>', "", text, flags=re.S)
+    text = re.sub(r"<[^>]*>", " ", text)
+    text = re.sub(r"GPT-2s?|Gemma 4 31B|gpt-oss-20b|Does a 7B tie|saves 50M", "", text)
+    typed = re.findall(r"(?<![\w-])\d[\d.,]*\d|(?<![\w-])\d", text)
+    assert set(typed) <= CHOSEN
+
+
+@pytest.mark.parametrize("name", list(Section(SOURCE).words))
+def test_a_section_has_at_most_120_words(page, name):
+    assert len(Section(page).words[name]) <= 120
+
+
+def test_each_question_has_an_address_and_a_source():
+    ids = "interview why-not-the-inverse why-sqrt-d lm-head-not-in-parameters train-only-the-head "
+    ids += "zero-or-copy does-a-7b-tie is-it-a-regulariser"
+    articles = re.findall(r'<article id="([^"]*)">(.*?)</article>', SOURCE, flags=re.S)
+    assert [name for name, _ in articles] == ids.split()
+    for name, text in articles:
+        assert f'<h3><a href="#{name}">' in text
+        assert "data-figure" in text or "<code>" in text
+        assert '<p class="source">' in text
+
+
+def test_every_link_inside_the_page_has_its_place():
+    targets = set(re.findall(r'\bid="([^"]*)"', SOURCE))
+    for link in re.findall(r'href="#([^"]*)"', SOURCE):
+        assert link in targets
+
+
+SOURCES = re.findall(r"<code>([\w/.]+\.(?:py|js)): ([\w, ]+)</code>", SOURCE)
+
+
+@pytest.mark.parametrize(("path", "names"), SOURCES, ids=[f"{p}-{n}" for p, n in SOURCES])
+def test_each_source_has_what_is_named(path, names):
+    file = ROOT / path
+    if path.endswith(".js"):
+        file = article.ARTICLE / path
+    text = file.read_text(encoding="utf-8")
+    for name in names.split(", "):
+        assert re.search(rf"(def|function|const) {name}\b|[{{ ]{name}[,}}]", text), name
+
+
+def test_the_quoted_line_and_the_files_and_commands_exist():
+    (quoted,) = re.findall(r'<code class="quoted">(.*?)</code>', SOURCE)
+    assert quoted in (ROOT / "scripts" / "tied.py").read_text(encoding="utf-8")
+    for path in re.findall(r"<code>(scripts/[\w/.]+\.(?:md|jsonl))</code>", SOURCE):
+        assert (ROOT / path).exists(), path
+    for command in re.findall(r"<code>tiedgpt (\w+)", SOURCE):
+        assert command in COMMANDS
+
+
+# What the text says of the figures
+
+
+def number(name):
+    """The number, or the mean before an interval."""
+    return float(TEXTS[name].replace(MINUS, "-").replace(",", "").split(" ")[0].rstrip("MB%"))
+
+
+def interval(name):
+    low, high = re.findall(r"\[(.*), (.*)\]", TEXTS[name].replace(MINUS, "-"))[0]
+    return float(low), float(high)
+
+
+def streams_of(head):
+    """The words of each place in the residual stream: each (token, probability, follows)."""
+    words = FIGURES["words"]
+    return [words[name] for name in words if name.startswith(f"{head}.stream.")]
+
+
+def test_what_the_text_says_holds():
+    assert interval("cost.w64-best")[1] < interval("cost.w64")[0]  # a better start costs less
+    assert interval("cost.two-layers")[0] > 0
+    # "The table alone is not nearer to the bigrams than a blind guess", which needs all 808 tokens
+    assert number("stop.raw.nats") == pytest.approx(number("stop.guess.nats"), abs=0.01)
+    assert number("stop.mlp0.nats") < number("stop.counts.nats") < number("stop.normed.nats")
+    assert number("marks.tied.normed") < 0.1 < 1 < number("marks.untied.normed")
+    assert number("marks.untied.normed") < number("marks.tied.mlp0")
+    assert number("stop.mlp0.nats") + 1 < number("mlps.tied.other")  # only the first MLP
+    assert number("mlps.untied.model") + 1 < number("mlps.untied.without")
+    assert number("stop.raw.asymmetry") == 0
+    assert interval("rows.tied")[1] < interval("rows.untied")[0]
+    assert interval("rows.tied.others")[1] < interval("rows.tied")[1]  # it knows no more
+    assert number("rows.seeds.tied") < 0.1 < 0.5 < number("rows.seeds.untied")
+    assert number("cost.attention") > number("cost.no-layers") > number("cost.mlp")
+    assert interval("cost.one-rate-training")[0] > 0
+    assert interval("cost.one-rate")[0] < 0 < interval("cost.one-rate")[1]  # "changes it by"
+    assert interval("cost.tenth")[0] > 0
+    assert interval("init.copy")[0] < 0 < interval("init.copy")[1]
+    assert interval("init.zeros")[0] > 0
+    tied, untied = ([words[0] for words in streams_of(head)] for head in ("tied", "untied"))
+    assert tied[0][0] == " my"  # "it begins at the word itself"
+    assert tied[-1][2]
+    assert untied[0][0] != " my"
+    assert number("toy.untied") == 0
+    assert number("toy.untied") < number("toy.tied") < number("toy.start")
+    assert number("toy.guess") == pytest.approx(number("toy.tied"), abs=0.03)  # "hardly less"
+    assert number("toy.untied") < number("toy.untied.start")  # "solve" has something to do
+
+
+def test_the_sizes_are_those_of_the_five_models():
+    (gpt2, _) = FIGURES["shares"]
+    assert {model["name"] for model in gpt2["models"]} == set(MODELS)
+
+
+def test_a_filled_arrow_is_drawn_on_the_hollow_one_and_is_smaller(page):
+    """So both are seen where a word lies at the hollow arrow of the next."""
+    (untied,) = re.findall(r'<svg id="untied-plane".*?</svg>', page, flags=re.S)
+    kinds = re.findall(r'<g class="(\w+)">.*?r="(\d+)"', untied)
+    assert kinds == [("hollow", "15")] * 3 + [("arrow", "10")] * 3
+
+
+@pytest.mark.parametrize("text", ["nowhere.txt", "weights/sonnets.txt", "weights"])
+def test_the_page_is_not_made_with_another_text(text, monkeypatch, capsys):
+    """The cost of rounding would be that of the other text."""
+    pytest.importorskip("scipy", reason="scipy is not installed: pip install -e .[tying]")
+    import make_page
+
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("sys.argv", ["make_page.py", text])
+    with pytest.raises(SystemExit) as exit_info:
+        make_page.main()
+    assert exit_info.value.code == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert text in message
+
+
+@pytest.mark.slow
+def test_the_figures_are_current():
+    """If they are not: python scripts/make_page.py. A last digit may differ between processors."""
+    pytest.importorskip("scipy", reason="scipy is not installed: pip install -e .[tying]")
+    from page.figures import all_parts
+    from tying_experiment import RUNS, read_lines
+
+    fresh = json.loads(json.dumps(all_parts(read_lines(RUNS))))
+    rounding = {name: text for name, text in TEXTS.items() if name.startswith("rounding.")}
+    fresh["texts"] |= rounding
+    assert fresh.keys() == FIGURES.keys()
+    assert fresh["texts"].keys() == TEXTS.keys()
+    for name in fresh:
+        same(fresh[name], FIGURES[name], name)
+
+
+def same(new, old, name):
+    """Numbers differ by a hundredth at most; in a text, each number."""
+    assert type(new) is type(old), name
+    if isinstance(new, dict):
+        assert new.keys() == old.keys(), name
+        for key in new:
+            same(new[key], old[key], f"{name}.{key}")
+    elif isinstance(new, list):
+        assert len(new) == len(old), name
+        for place in range(len(new)):
+            same(new[place], old[place], name)
+    elif isinstance(new, float):
+        assert new == pytest.approx(old, rel=0.02, abs=0.011), name
+    elif isinstance(new, str):
+        numbers = r"\d[\d,]*\.?\d*"
+        assert re.sub(numbers, "0", new) == re.sub(numbers, "0", old), name
+        for one, other in zip(re.findall(numbers, new), re.findall(numbers, old), strict=True):
+            assert float(one.replace(",", "")) == pytest.approx(
+                float(other.replace(",", "")), rel=0.01, abs=0.011
+            ), name
+    else:
+        assert new == old, name
+
+
+# The pictures' own arithmetic, in JavaScript
+
+
+def test_the_scores_and_the_nats_of_the_arrows():
+    W_E = np.array(FIGURES["toy"]["tied"])
+    P = np.array(FIGURES["toy"]["text"])
+    script = """
+        const scores = scoresOf(input.W_E, input.W_E)
+        print({scores, nats: natsFrom(scores, input.P)})
+    """
+    answer = run_node(script, "page.js", "drag.js", W_E=W_E.tolist(), P=P.tolist())
+    np.testing.assert_allclose(answer["scores"], W_E @ W_E.T, atol=1e-12)
+    nats = (P * (np.log(P) - log_softmax(W_E @ W_E.T))).sum(axis=1).mean()
+    assert answer["nats"] == pytest.approx(nats, abs=1e-12)
+
+
+def test_the_calculator_reads_numbers():
+    numbers = {
+        "50,000": 50_000,
+        "7B": 7e9,
+        "7e9": 7e9,
+        "70.6 b": 70.6e9,
+        "124M": 124e6,
+        "1k": 1000,
+        "0.5B": 5e8,
+        "": None,
+        "-1": None,
+        "B": None,
+        "1e": None,
+        "NaN": None,
+        "1 2 3x": None,
+    }
+    script = "print(input.texts.map(readNumber))"
+    answer = run_node(script, "page.js", "cost.js", texts=list(numbers))
+    assert answer == list(numbers.values())
+    shown = run_node("print([999, 5e4, 204.8e6, 7e9].map(shortNumber))", "page.js", "cost.js")
+    assert shown == ["999", "50.0K", "204.8M", "7.0B"]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ((50_257, 768, 163_037_184), "38.6M numbers: 23.7 % of an untied model"),
+        ((50_257, 768, 124e6), "31.1 % of an untied model of this size, 23.7 % if this"),
+        ((50_257, 768, 50e6), "38.6M numbers: 43.6 % if this is the size of the tied model."),
+        ((50_257, 768, 1e6), "One table of 38.6M numbers is more"),
+        ((1e8, 1e7, 1e16), "Three numbers"),
+        ((1e308, 1e308, 7e9), "Three numbers"),
+        ((0.1, 0.1, 1), "Three numbers"),
+        ((0, 768, 7e9), "Three numbers"),
+        (("NaN", 768, 7e9), "Three numbers"),
+    ],
+)
+def test_the_calculator_says_no_number_that_is_none(numbers, said):
+    script = "print(sayShare(...input.numbers.map(Number)))"
+    assert said in run_node(script, "page.js", "cost.js", numbers=numbers)
+
+
+def test_how_many_tokens_are_left_open():
+    script = "print(input.counts.map(shortCount))"
+    texts = {1: "1.0", 2.66: "2.7", 12.4: "12", 143.2: "143", 5.96e2: "596"}
+    assert run_words(script, "rows.js", counts=list(texts)) == list(texts.values())
+
+
+def test_a_share_that_is_not_0_is_not_written_as_0():
+    script = "print(input.shares.map(percent))"
+    texts = {0.0001: "<0.1 %", 0.0005: "0.1 %", 0.0095: "1 %", 0.99: "99 %"}
+    assert run_node(script, "page.js", shares=list(texts)) == list(texts.values())
+    assert [percent(share) for share in texts] == list(texts.values())
+
+
+def run_words(script, *others, **values):
+    """What a script prints that has the functions of words.js and the `tokenizer`."""
+    models = article.shipped_models()
+    return run_node(
+        "const tokenizer = readTokenizer(input.vocabulary, input.merges)\n" + script,
+        "page.js",
+        "words.js",
+        *others,
+        vocabulary=models["vocabulary"],
+        merges=models["merges"],
+        **values,
+    )
+
+
+def test_a_token_that_cannot_be_seen_has_a_name():
+    script = "print(input.texts.map(text => shownToken(encode(text, tokenizer)[0], tokenizer)))"
+    names = {"\0": "control character", "\t": "control character", "\n": "line break"}
+    names |= {"é": "part of a character", " my": "my", "er": "-er", " ": "space"}
+    assert run_words(script, texts=list(names)) == list(names.values())
+
+
+def test_how_often_a_token_occurs():
+    """Not "1 times"."""
+    script = "print(input.ids.map(id => followersOf(id, {models: {tokenizer}, figures: input})))"
+    counts = FIGURES["tokens"]["counts"]
+    ids = [counts.index(0), counts.index(1), counts.index(max(counts))]
+    never, once, often = run_words(script, ids=ids, tokens=FIGURES["tokens"])
+    assert "is not in the text" in never
+    assert "occurs once." in once
+    assert f"occurs {max(counts):,} times." in often
+
+
+def test_a_word_is_read_as_inside_a_sentence():
+    script = """
+        const textsOf = ids => ids.map(id => tokenText(id, tokenizer))
+        print(input.texts.map(text => textsOf(tokensOf(text, tokenizer))))
+    """
+    answer = run_words(script, texts=["my", "my lord", "ROMEO", ":", "Romeo"])
+    assert answer[:4] == [[" my"], [" my", " lord"], ["ROMEO"], [":"]]
+    assert "".join(answer[4]) == " Romeo"

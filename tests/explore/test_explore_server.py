@@ -1,0 +1,331 @@
+"""The server of `tiedgpt explore`: what it answers and refuses, one request at a time.
+
+Its address is http://127.0.0.1:PORT/SECRET/. Other programs and sites do not know the secret.
+"""
+
+import io
+import json
+import socket
+import threading
+import time
+from contextlib import ExitStack, suppress
+
+import pytest
+from support.explore_server import ask, connect, post, request, serving, shown_models
+
+from tiedgpt.errors import CheckpointError
+from tiedgpt.explore import article
+from tiedgpt.explore import server as server_module
+from tiedgpt.explore.panels import PANELS, QUESTIONS
+from tiedgpt.explore.server import (
+    MAX_BODY,
+    MAX_REFUSED_BODY,
+    PAGE,
+    SLOWEST_LINE,
+    page_files,
+)
+
+TEXT = "To be, or not to be"
+BODY = json.dumps({"text": TEXT}).encode()
+
+
+@pytest.fixture(scope="module")
+def shown():
+    return shown_models()
+
+
+@pytest.fixture(scope="module")
+def server(shown):
+    with serving(shown) as server:
+        yield server
+
+
+def test_a_question_is_answered(server, shown):
+    assert post(server.url, "lens", text=TEXT) == (200, [ask(shown, "lens", text=TEXT)])
+
+
+def test_several_answers_are_lines(server, shown):
+    fields = {"text": TEXT, "n": 9, "seed": 5}
+    status, lines = post(server.url, "generate", **fields)
+    assert status == 200
+    assert len(lines) == 9 + 1, "one for each token, and one that says why the text ends"
+    assert lines == ask(shown, "generate", **fields)
+
+
+COMMON_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "same-origin",
+}
+
+
+def test_each_file_of_the_laboratory_is_sent_with_a_policy(server):
+    """The policy allows files of this server only, and no site may frame the page."""
+    assert {f"{name}.js" for name in PANELS} < set(page_files())
+    files = {file.name for file in PAGE.iterdir()}
+    assert set(page_files()) == files - {"page.html"} | {"lab"}
+    for path, file in page_files().items():
+        status, headers, body = request(server.url, "GET", path)
+        assert status == 200
+        assert body == (PAGE / file).read_bytes()
+        assert COMMON_HEADERS.items() <= dict(headers).items()
+        rules = headers["Content-Security-Policy"].split("; ")
+        for rule in ("default-src 'none'", "script-src 'self'", "connect-src 'self'"):
+            assert rule in rules
+        assert "frame-ancestors 'none'" in rules
+        assert "unsafe" not in headers["Content-Security-Policy"]
+
+
+def test_the_article_is_sent_with_a_link_to_the_laboratory(server):
+    """Its policy is in the page, but for what a page cannot say. test_article.py reads it."""
+    status, headers, body = request(server.url, "GET", "")
+    assert status == 200
+    assert COMMON_HEADERS.items() <= dict(headers).items()
+    assert headers["Content-Security-Policy"] == "frame-ancestors 'none'"
+    assert headers["Content-Type"] == "text/html; charset=utf-8"
+    page = body.decode()
+    assert '<a href="lab">' in page
+    assert page.replace('<a href="lab">', '<a href="lab" hidden>') == article.article_page()
+
+
+def test_the_laboratory_is_there_if_the_shipped_models_are_not(server, monkeypatch):
+    def no_models():
+        raise CheckpointError("shakespeare-tied is not here")
+
+    monkeypatch.setattr(article, "shipped_models", no_models)
+    status, _, body = request(server.url, "GET", "")
+    assert (status, body) == (400, b"shakespeare-tied is not here")
+    assert request(server.url, "GET", "lab")[0] == 200
+
+
+# Any port, because the browser may use an SSH tunnel, which has a port of its own.
+@pytest.mark.parametrize("host", ["127.0.0.1:1", "localhost:8080", "localhost", "[::1]:99"])
+def test_a_name_of_this_machine_is_answered(server, host):
+    assert request(server.url, "GET", "lab", Host=host)[0] == 200
+    status, _, _ = request(server.url, "POST", "next", BODY, Host=host, Origin=f"http://{host}")
+    assert status == 200
+
+
+OTHER_HOSTS = (
+    "",
+    "evil.example",
+    "evil.example:PORT",
+    "evil.example@127.0.0.1",
+    "127.0.0.1:x",
+    "127.0.0.2:PORT",
+    "127.0.0.1.evil.example",
+    "localhost.evil.example:PORT",
+)
+OTHER_ORIGINS = (
+    None,
+    "null",
+    "http://evil.example",
+    "http://127.0.0.1:1",
+    "https://127.0.0.1:PORT",
+)
+FORM_TYPES = (None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data")
+OTHER_PATHS = ("/", "/x/", "/SECRET", "/SECRETx/", "/SECRET/../page.html", "/SECRET/x/y", "//")
+
+# method, name, body, changed headers -> status
+REFUSED = [
+    *[("GET", "", None, {"Host": host}, 403) for host in OTHER_HOSTS],
+    *[("POST", "next", BODY, {"Host": h, "Origin": f"http://{h}"}, 403) for h in OTHER_HOSTS],
+    *[("POST", "quit", BODY, {"Origin": origin}, 403) for origin in OTHER_ORIGINS],
+    *[("POST", "quit", BODY, {"Content_Type": kind}, 415) for kind in FORM_TYPES],
+    *[("GET", path, None, {}, 404) for path in OTHER_PATHS],
+    *[("POST", path, BODY, {}, 404) for path in OTHER_PATHS],
+    ("GET", "next", None, {}, 404),
+    ("GET", "quit", None, {}, 404),
+    ("POST", "page.js", BODY, {}, 404),
+    ("PUT", "quit", BODY, {}, 501),
+    ("DELETE", "quit", None, {}, 501),
+    ("OPTIONS", "quit", None, {}, 501),
+    ("POST", "next", b"x" * (MAX_BODY + 1), {}, 413),
+    ("POST", "next", b"x" * 1_000_000, {}, 413),
+    ("POST", "next", b"", {"Content_Length": str(MAX_REFUSED_BODY + 1)}, 413),
+    ("POST", "next", b"", {"Content_Length": "9" * 5000}, 413),
+    ("POST", "next", b"", {"Content_Length": "-1"}, 411),
+    ("POST", "next", b"", {"Content_Length": "1x"}, 411),
+    ("POST", "next", b"", {"Transfer_Encoding": "chunked"}, 411),
+    ("POST", "next", b"", {}, 400),
+    ("POST", "next", b"[]", {}, 400),
+    ("POST", "next", b"{", {}, 400),
+    ("POST", "next", b"\xff", {}, 400),
+    ("POST", "next", b"[" * 50_000, {}, 400),
+    ("POST", "next", b'{"text": 5}', {}, 400),
+    ("POST", "next", b'{"text": "a", "temperature": NaN}', {}, 400),
+    ("POST", "generate", b'{"text": "a", "n": 201, "seed": 1}', {}, 400),
+]
+
+
+@pytest.mark.parametrize(("method", "name", "body", "headers", "expected"), REFUSED)
+def test_refused(server, method, name, body, headers, expected):
+    port = str(server.server_port)
+    name = name.replace("SECRET", server.secret)
+    headers = {key: value and value.replace("PORT", port) for key, value in headers.items()}
+    status, _, answer = request(server.url, method, name, body, **headers)
+    assert status == expected
+    assert server.secret.encode() not in answer
+    assert post(server.url, "next", text=TEXT)[0] == 200, "the server still answers"
+
+
+def test_an_exception_is_reported_as_a_bug(server, monkeypatch):
+    def broken(query):
+        return {"x": 1 / 0}
+
+    def broken_at_the_end(query):
+        yield {"x": 1}
+        yield {"x": float("nan")}  # JSON has none
+
+    monkeypatch.setitem(QUESTIONS, "lens", broken)
+    monkeypatch.setitem(QUESTIONS, "generate", broken_at_the_end)
+    status, (answer,) = post(server.url, "lens")
+    assert status == 500
+    assert "a bug in tiedgpt" in answer["error"]
+    _, (first, last) = post(server.url, "generate")
+    assert first == {"x": 1}
+    assert "a bug in tiedgpt" in last["error"]
+
+
+def test_an_idle_connection_keeps_no_other_waiting(server):
+    """A browser opens connections before it needs them."""
+    address = ("127.0.0.1", server.server_port)
+    with socket.create_connection(address), socket.create_connection(address):
+        assert post(server.url, "next", text=TEXT)[0] == 200
+
+
+def test_of_many_idle_connections_the_oldest_is_closed(server):
+    address = ("127.0.0.1", server.server_port)
+    with ExitStack() as stack:
+        idle = []
+        for _ in range(server_module.MAX_WAITING + 1):
+            idle.append(stack.enter_context(socket.create_connection(address, timeout=30)))
+        assert idle[0].recv(1) == b""
+        assert post(server.url, "next", text=TEXT)[0] == 200
+
+
+@pytest.mark.parametrize("sent", [b"G", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"])
+def test_a_client_that_stops_sending_is_left(server, monkeypatch, sent):
+    with monkeypatch.context() as patch:
+        patch.setattr(server_module.Handler, "timeout", 0.1)
+        with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as client:
+            client.sendall(sent)
+            with suppress(ConnectionResetError):  # closed before what was sent is read
+                assert client.recv(100) == b"", "the connection is closed"
+    assert post(server.url, "next", text=TEXT)[0] == 200
+
+
+@pytest.mark.parametrize("begin", [b"GET /", b"POST / HTTP/1.1\r\nContent-Length: 999\r\n\r\n"])
+def test_a_client_that_sends_a_byte_now_and_then_is_left(server, monkeypatch, begin):
+    """Each byte comes within the timeout, and the request does not end within it."""
+    monkeypatch.setattr(server_module.Handler, "timeout", 0.1)
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as client:
+        client.sendall(begin)
+        client.settimeout(0.02)
+        closed = False
+        for _ in range(500):
+            with suppress(OSError):  # the server may have closed the connection already
+                client.sendall(b"x")
+            try:
+                closed = client.recv(100) == b""
+                break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                closed = True
+                break
+        assert closed
+
+
+@pytest.mark.parametrize(
+    "sent", [b"P", b"POST / HTTP/1.1\r\n", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"]
+)
+def test_a_client_that_is_still_sending_keeps_no_other_waiting(server, monkeypatch, sent):
+    """It has more time than the other one waits for its answer: 30 seconds."""
+    monkeypatch.setattr(server_module.Handler, "timeout", 1000)
+    with socket.create_connection(("127.0.0.1", server.server_port)) as client:
+        client.sendall(sent)
+        assert post(server.url, "next", text=TEXT)[0] == 200
+
+
+def test_what_came_while_another_was_answered_is_not_late(server, monkeypatch):
+    monkeypatch.setattr(server_module.Handler, "timeout", 0.5)
+    monkeypatch.setitem(QUESTIONS, "lens", lambda query: time.sleep(2) or {})
+    host = f"127.0.0.1:{server.server_port}"
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=30) as client:
+        client.sendall(b"GET /")
+        assert post(server.url, "lens")[0] == 200
+        client.sendall(f"{server.secret}/lab HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        assert client.recv(100).startswith(b"HTTP/1.0 200")
+
+
+@pytest.mark.parametrize(("rate", "is_read"), [(SLOWEST_LINE, True), (SLOWEST_LINE // 10, False)])
+def test_a_request_of_a_slow_line_is_read_and_one_that_trickles_is_not(monkeypatch, rate, is_read):
+    """The largest body takes 8 seconds in the first case. Each piece comes within 1.3 seconds."""
+    head = f"POST / HTTP/1.1\r\nContent-Length: {MAX_BODY}\r\n\r\n".encode()
+    request_bytes = io.BytesIO(head + bytes(MAX_BODY))
+
+    class Client:
+        now = 0.0
+
+        def recv(self, size):
+            self.now += 1024 / rate
+            return request_bytes.read(1024)
+
+    client = Client()
+    monkeypatch.setattr(server_module.time, "monotonic", lambda: client.now)
+    incoming = server_module.Incoming(client, seconds=5)
+    is_whole = False
+    while not is_whole and not incoming.is_late():
+        is_whole = incoming.read()
+    assert is_whole == is_read
+    assert (len(incoming.received) == len(head) + MAX_BODY) == is_read
+
+
+def test_a_slow_client_that_keeps_sending_and_reading_is_answered(server, monkeypatch):
+    """The request takes longer than the timeout, and the answer too."""
+    monkeypatch.setattr(server_module.Handler, "timeout", 1)
+    monkeypatch.setitem(QUESTIONS, "lens", lambda query: {"text": "x" * 12_000_000})
+    host = f"127.0.0.1:{server.server_port}"
+    head = (
+        f"POST /{server.secret}/lens HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {MAX_BODY}\r\n\r\n"
+    )
+    sent = head.encode() + BODY.ljust(MAX_BODY)
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as client:
+        for start in range(0, len(sent), 3000):  # 22 pieces or more
+            client.sendall(sent[start : start + 3000])
+            time.sleep(0.06)
+        answer = bytearray()
+        while piece := client.recv(2**16):
+            answer += piece
+            if len(answer) < 4_000_000:
+                time.sleep(0.03)
+    assert answer.endswith(b'xxx"}')
+    assert len(answer) > 12_000_000
+
+
+def test_a_text_ends_when_its_page_is_closed(server, monkeypatch):
+    ended = threading.Event()
+
+    def endless(query):
+        try:
+            while True:
+                yield {"token": "x" * 1000}
+        finally:
+            ended.set()
+
+    monkeypatch.setitem(QUESTIONS, "generate", endless)
+    with connect(server.server_port) as connection:
+        host = f"127.0.0.1:{server.server_port}"
+        headers = {"Content-Type": "application/json", "Origin": f"http://{host}"}
+        connection.request("POST", f"/{server.secret}/generate", b"{}", headers)
+        assert connection.getresponse().readline() != b""
+    assert ended.wait(60)
+    assert post(server.url, "next", text=TEXT)[0] == 200
+
+
+def test_quit_stops_the_server(shown):
+    with serving(shown) as server:
+        assert post(server.url, "quit") == (200, [{}])
+        assert server.stopped

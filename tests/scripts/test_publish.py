@@ -1,0 +1,163 @@
+"""scripts/publish.py: one line of pyproject.toml is the address. make_site.py: a site of pages."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import make_site
+import pytest
+
+import tiedgpt
+
+ROOT = Path(__file__).resolve().parents[2]
+PUBLISH = ROOT / "scripts" / "publish.py"
+FILES = (
+    "pyproject.toml",
+    "README.md",
+    "CITATION.cff",
+    "scripts/make_notebook.py",
+    "scripts/lecture.md",
+    "scripts/lecture.ipynb",
+    "scripts/tied.html",
+    "tiedgpt/explore/article/index.html",
+)
+ON_GITHUB = "https://github.com/made-up/address"
+ELSEWHERE = "https://code.example/made-up/address"
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """The files of a checkout that name its address."""
+    for name in FILES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def publish(root, *arguments):
+    command = [sys.executable, str(PUBLISH), "--root", str(root), *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def set_address(root, address):
+    """Write the line into pyproject.toml, or remove it for None."""
+    path = root / "pyproject.toml"
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    if address is not None:
+        text += f'\n[project.urls]\nRepository = "{address}"\n'
+    path.write_text(text, encoding="utf-8")
+
+
+def contents(root):
+    return {name: (root / name).read_bytes() for name in FILES if name != "pyproject.toml"}
+
+
+def test_this_checkout_says_the_address_of_its_pyproject():
+    assert publish(ROOT, "--check").returncode == 0
+
+
+@pytest.mark.parametrize("address", [ON_GITHUB, ELSEWHERE])
+def test_each_file_names_the_address_and_without_it_is_as_before(copied, address):
+    before = contents(copied)
+    set_address(copied, address)
+    assert publish(copied, "--check").returncode == 1
+    assert contents(copied) == before
+    assert publish(copied).returncode == 0
+    assert publish(copied, "--check").returncode == 0
+
+    readme = (copied / "README.md").read_text(encoding="utf-8")
+    assert f"git clone {address} tiedgpt" in readme
+    assert f"url = {{{address}}}" in readme
+    assert f'repository-code: "{address}"' in (copied / "CITATION.cff").read_text(encoding="utf-8")
+    for notebook in ("scripts/make_notebook.py", "scripts/lecture.ipynb"):
+        assert address in (copied / notebook).read_text(encoding="utf-8")
+    assert not any(b"ADDRESS" in content for content in contents(copied).values())
+
+    set_address(copied, None)
+    assert publish(copied).returncode == 0
+    assert contents(copied) == before
+
+
+def test_on_github_there_are_badges_a_notebook_on_colab_and_pages(copied):
+    set_address(copied, ON_GITHUB)
+    assert publish(copied).returncode == 0
+    readme = (copied / "README.md").read_text(encoding="utf-8")
+    assert f"]({ON_GITHUB}/actions)" in readme
+    colab = "https://colab.research.google.com/github/made-up/address/"
+    for lecture in ("scripts/lecture.md", "scripts/lecture.ipynb"):
+        assert colab in (copied / lecture).read_text(encoding="utf-8")
+    for page in ("scripts/tied.html", "tiedgpt/explore/article/index.html"):
+        html = (copied / page).read_text(encoding="utf-8")
+        assert 'rel="canonical" href="https://made-up.github.io/address/tied.html"' in html
+        assert '"og:image" content="https://made-up.github.io/address/tied.png"' in html
+
+
+def test_another_address_replaces_the_first(copied):
+    for address in (ELSEWHERE, ON_GITHUB):
+        set_address(copied, address)
+        assert publish(copied).returncode == 0
+    assert not any(ELSEWHERE.encode() in content for content in contents(copied).values())
+
+
+def test_a_file_that_has_lost_its_place_is_an_error(copied):
+    (copied / "CITATION.cff").write_text("cff-version: 1.2.0\n", encoding="utf-8")
+    set_address(copied, ON_GITHUB)
+    before = contents(copied)
+    done = publish(copied)
+    assert done.returncode == 1
+    assert "CITATION.cff" in done.stderr
+    assert contents(copied) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("address", [None, ON_GITHUB])
+def test_the_site_is_built_and_its_links_lead_somewhere(tmp_path, address):
+    """With an address, a link to a file that is no page leads to the repository."""
+    pytest.importorskip("sphinx", reason="needs pip install -e .[docs]")
+    pytest.importorskip("myst_parser", reason="needs pip install -e .[docs]")
+    checkout = tmp_path / "checkout"
+    folders = ("scripts", "tiedgpt", "tests/vectors", "weights", ".github")
+    for folder in folders:
+        shutil.copytree(ROOT / folder, checkout / folder)
+    for file in ("README.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", "pyproject.toml"):
+        shutil.copyfile(ROOT / file, checkout / file)
+    set_address(checkout, address)
+    assert publish(checkout).returncode == 0
+
+    site = tmp_path / "site"
+    command = [sys.executable, "scripts/make_site.py", str(site)]
+    subprocess.run(command, cwd=checkout, check=True)
+    library = (site / "api.html").read_text(encoding="utf-8")
+    for name in tiedgpt.__all__:
+        assert f"tiedgpt.{name}" in library
+    index = (site / "index.html").read_text(encoding="utf-8")
+    assert (f'href="{ON_GITHUB}/blob/main/scripts/tied.py"' in index) == (address is not None)
+    for page in site.glob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r'<(script|link rel="stylesheet"|img)[^>]* (src|href)="https?:', text)
+
+
+def test_a_link_that_leads_nowhere_is_found(tmp_path):
+    (tmp_path / "a.html").write_text('<a href="b.html#here"></a><a href="c.html"></a>')
+    (tmp_path / "b.html").write_text('<p id="there"></p><a href="a.html"></a>')
+    faults = list(make_site.broken_links(tmp_path))
+    assert faults == ["a.html: b.html#here: no such title", "a.html: c.html: no such file"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "files"),
+    [
+        ("github-workflows", ".github/workflows/*.yml"),
+        ("github-issue-forms", ".github/ISSUE_TEMPLATE/*.yml"),
+        ("citation-file-format", "CITATION.cff"),
+    ],
+)
+def test_the_files_for_github_have_its_schema(schema, files):
+    pytest.importorskip("check_jsonschema", reason="needs pip install -e .[dev]")
+    paths = sorted(map(str, ROOT.glob(files)))
+    assert paths
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"]
+    done = subprocess.run([*command, *paths], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
