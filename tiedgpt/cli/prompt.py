@@ -65,7 +65,6 @@ def run_next(args: argparse.Namespace) -> None:
         ids = [single_token(tokenizer, config.vocab_size, prompt, args.allow_special)]
     else:
         ids = encode_prompt(tokenizer, config, prompt, args.allow_special)
-
     loaded = models.load_heads(opened, args.head)
     question = {"model": opened.name, "prompt": prompt, "prompt_ids": ids}
     title = f"The likeliest tokens after {end_of_prompt(prompt)} by {one_line(opened.name)}"
@@ -80,12 +79,12 @@ def run_next(args: argparse.Namespace) -> None:
     if args.json:
         print_json_by_head(question, reports)
     else:
-        print(fill(f"{title}:"))
-        print_next(tokenizer, k, reports)
+        print_next(tokenizer, title, k, reports)
 
 
-def print_next(tokenizer: Tokenizer, k: int, reports: list[NextReport]) -> None:
+def print_next(tokenizer: Tokenizer, title: str, k: int, reports: list[NextReport]) -> None:
     """Print a row for each token, with its numbers by the model, or by each head."""
+    print(fill(f"{title}:"))
     fields = ["probability", "logit"]
     titles = ["", *fields]
     if len(reports) > 1:

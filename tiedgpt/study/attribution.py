@@ -20,7 +20,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -91,7 +91,15 @@ def ablation(config: Config, names: Iterable[str]) -> Edits:
     Names: attn.N.head.H, attn.N and mlp.N, the last two with c_proj's bias. Raises ArgumentError
     for others.
     """
-    removable = removable_parts(config)
+    # Each part that can be removed -> its activation, and its place on axis 1 of that
+    removable: dict[str, tuple[str, int | slice]] = {}
+    for layer in range(config.n_layer):
+        # These are [B, T, D], so all positions are set to 0.
+        removable[f"attn.{layer}"] = (f"attn.{layer}.out", slice(None))
+        removable[f"mlp.{layer}"] = (f"mlp.{layer}.out", slice(None))
+        for head in range(config.n_head):  # one of [B, H, T, K]
+            removable[f"attn.{layer}.head.{head}"] = (f"attn.{layer}.heads", head)
+
     places_by_activation = defaultdict(list)  # several heads of a layer are in one activation
     for name in names:
         if name not in removable:
@@ -99,31 +107,12 @@ def ablation(config: Config, names: Iterable[str]) -> Edits:
             raise ArgumentError(
                 f"{short_repr(name)} is not a part that can be removed; the nearest are {alike}"
             )
-        part = removable[name]
-        places_by_activation[part.activation].append(part.place)
+        activation, place = removable[name]
+        places_by_activation[activation].append(place)
     return {
         activation: partial(set_to_zero, places)
         for activation, places in places_by_activation.items()
     }
-
-
-class RemovablePart(NamedTuple):
-    """Where a part of the model is on the tape."""
-
-    activation: str
-    place: int | slice  # on axis 1 of the activation
-
-
-def removable_parts(config: Config) -> dict[str, RemovablePart]:
-    """Each part that can be removed, by its name."""
-    parts = {}
-    for layer in range(config.n_layer):
-        # These are [B, T, D], so all positions are set to 0.
-        parts[f"attn.{layer}"] = RemovablePart(f"attn.{layer}.out", slice(None))
-        parts[f"mlp.{layer}"] = RemovablePart(f"mlp.{layer}.out", slice(None))
-        for head in range(config.n_head):  # one of [B, H, T, K]
-            parts[f"attn.{layer}.head.{head}"] = RemovablePart(f"attn.{layer}.heads", head)
-    return parts
 
 
 def set_to_zero(places: list[int | slice], x: np.ndarray) -> np.ndarray:  # [B, ...] -> [B, ...]

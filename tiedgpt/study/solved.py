@@ -26,7 +26,6 @@ from ..errors import TiedGPTError
 from ..gpt2.model import GPT2
 from ..gpt2.ops import softmax
 from ..gpt2.run import OnProgress
-from .bigrams import Scores
 from .corpus import Corpus
 from .paths import Path, final_norm
 
@@ -149,7 +148,7 @@ def descend(  # [n, r], [n, S], [r, S] -> [r, S]
     return M
 
 
-def missing(scores: dict[str, Scores]) -> dict[str, float] | None:
+def missing(scores: dict[str, dict[str, float]]) -> dict[str, float] | None:
     """The three parts of the KL of `normed`, from the scores of bigrams.py; None without a fit."""
     if "solved" not in scores:
         return None
