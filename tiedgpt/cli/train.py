@@ -35,11 +35,12 @@ from ..checkpoints.vocabulary import tokenizer_files
 from ..errors import ArgumentError
 from ..evaluation import bits_per_nat
 from ..gpt2.config import HEADS, Config
+from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count
 from ..gpt2.tokenizer import Tokenizer
 from ..training.loop import Trainer
 from ..training.saving import STATE
-from ..training.start import Settings, Shape, new_model, split, with_dropout
+from ..training.start import Settings, Shape, new_model, split
 from . import models, options
 from .messages import note, print_line
 from .output import print_json, printable
@@ -214,8 +215,9 @@ def new_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Tokenizer
             head = "untied"
         model = models.load(opened, head, copy_is="it is trained as a matrix of its own")
         others = opened.copied_files(note)
-    if args.embd_pdrop is not None:
-        model = with_dropout(model, args.embd_pdrop)
+    if args.embd_pdrop is not None:  # of the embedding and the layers' outputs, not the pattern
+        rates = {"embd_pdrop": args.embd_pdrop, "resid_pdrop": args.embd_pdrop, "attn_pdrop": 0.0}
+        model = GPT2(replace(model.config, **rates), model.parameters)
 
     tokens, held_out = encode_parts(tokenizer, text, args.allow_special)
     return Trainer(model, tokens, held_out, settings, args.only), tokenizer, others

@@ -45,7 +45,10 @@ def learn_merges(text: str, limit: int) -> list[tuple[str, str]]:
     crosses it. Raises TokenizerError for text that is not valid UTF-8.
     """
     utf8(text, "the text")
-    words = Words(count_words(text))
+    word_counts: Counter[str] = Counter()
+    for document in text.split(EOT):
+        word_counts.update(match[0] for match in WORDS.finditer(document))
+    words = Words(word_counts)
     spelling = list(byte_alphabet().values())  # id -> token
     merges: list[tuple[str, str]] = []
     while len(merges) < limit:
@@ -57,14 +60,6 @@ def learn_merges(text: str, limit: int) -> list[tuple[str, str]]:
         merges.append((spelling[left_id], spelling[right_id]))
         spelling.append(spelling[left_id] + spelling[right_id])
     return merges
-
-
-def count_words(text: str) -> Counter[str]:
-    """The different words of a text, and how often each occurs."""
-    words: Counter[str] = Counter()
-    for document in text.split(EOT):
-        words.update(match[0] for match in WORDS.finditer(document))
-    return words
 
 
 class Words:

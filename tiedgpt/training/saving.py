@@ -51,7 +51,6 @@ class State:
     evaluations: list[dict[str, float]]
     losses: list[float]  # those of the steps since the last evaluation
     text: list[int]  # checksums of the text to train on and of the held-out text
-    # tiedgpt 0.4 saved neither of these.
     model: int | None = None  # a checksum of the best model
     config: dict[str, Any] = field(default_factory=dict)  # what config.json holds
 
@@ -126,6 +125,7 @@ def read_state(directory: Path) -> tuple[State, dict[str, Tensor]]:
             evaluations=list(saved["evaluations"]),
             losses=[AT_LEAST_0.check("loss", loss) for loss in saved["losses"]],
             text=saved["text"],
+            # tiedgpt 0.4 saved neither of these.
             model=saved.get("model"),
             config=dict(saved.get("config", {})),
         )
