@@ -115,7 +115,10 @@ def run(args: argparse.Namespace) -> None:
             f"try another --lr than {trainer.settings.lr:g}"
         )
     if signals:
-        note(f"stopped after step {trainer.step}; continue with: {command_to_resume(args, out)}")
+        words = ["tiedgpt", "train", args.corpus or "-", "--resume", str(out)]
+        if args.allow_special:
+            words.append("--allow-special")
+        note(f"stopped after step {trainer.step}; continue with: {shlex.join(words)}")
         signal.raise_signal(signals[0])  # ends the command as it would have without a training
 
 
@@ -241,14 +244,6 @@ def encode_parts(
     ids = encode_text(tokenizer, part, allow_special)
     held_out_ids = encode_text(tokenizer, held_out, allow_special)
     return np.array(ids, np.int64), np.array(held_out_ids, np.int64)
-
-
-def command_to_resume(args: argparse.Namespace, out: Path) -> str:
-    """The command line that continues this training."""
-    words = ["tiedgpt", "train", args.corpus or "-", "--resume", str(out)]
-    if args.allow_special:
-        words.append("--allow-special")
-    return shlex.join(words)
 
 
 def train(
