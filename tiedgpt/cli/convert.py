@@ -214,21 +214,16 @@ def note_losses(model: GPT2, copy: GPT2, source: Opened) -> None:
         return
     try:
         tokenizer = source.tokenizer
-        ids = tokenizer.encode(read_sonnets())
+        files = [folder / SONNETS for folder in weight_folders() if (folder / SONNETS).is_file()]
+        if not files:
+            raise ArgumentError(f"{SONNETS} is missing from tiedgpt: install tiedgpt again")
+        ids = tokenizer.encode(files[0].read_text(encoding="utf-8"))
         before = score(model, tokenizer, ids)
         after = score(copy, tokenizer, ids)
     except TiedGPTError as error:
         note(f"what the copy does to the loss of a text is not measured: {error}")
         return
     note(f"the loss of {SONNETS} goes from {before.nll:.2f} to {after.nll:.2f} nats per token")
-
-
-def read_sonnets() -> str:
-    """The text that comes with the shipped models. Raises ArgumentError without it."""
-    for folder in weight_folders():
-        if (folder / SONNETS).is_file():
-            return (folder / SONNETS).read_text(encoding="utf-8")
-    raise ArgumentError(f"{SONNETS} is missing from tiedgpt: install tiedgpt again")
 
 
 def source_and_destination(args: argparse.Namespace) -> tuple[str, Path]:

@@ -71,9 +71,8 @@ def run(args: argparse.Namespace) -> None:
         vocab_size = each.config.vocab_size  # first: a file that is none has no tokenizer either
         vocabularies.append((each.tokenizer.description(), vocab_size))
     if vocabularies[0] != vocabularies[-1]:  # the last is the first if there is one
-        raise ArgumentError(
-            f"{names[0]} and {names[1]} have different vocabularies; expected the same"
-        )
+        both = " and ".join(each.name for each in opened)
+        raise ArgumentError(f"{both} have different vocabularies; expected the same")
     vocab_size, tokenizer = opened[0].config.vocab_size, opened[0].tokenizer
     corpus = read_corpus(args.corpus, args.allow_special, tokenizer, vocab_size)
 
