@@ -93,7 +93,8 @@ def measure_tokens(
 ) -> list[Any]:
     """The results of `measure` for the predicted tokens of a text [N], in the text's order.
 
-    Each result is of up to LOGIT_ROWS tokens. `progress` gets the number of tokens read.
+    Each result is of up to LOGIT_ROWS tokens. `progress` gets the number of tokens read. Raises
+    ArgumentError for a stride outside 1 to n_ctx, and for ids that the model cannot score.
     """
     config = model.config
     stride = stride_or_default(stride, config)
@@ -197,12 +198,13 @@ def score(
     than two ids; TiedGPTError for logits that are not finite, and for a loss that is too large to
     be one.
     """
-    stride = stride_or_default(stride, model.config)
+    stride = stride_or_default(stride, model.config)  # also of a text that cannot be encoded
     if isinstance(text, str):
         text = tokenizer.encode(text)
-    ids = check_text_ids(text, model.config)
+    losses = token_losses(model, text, stride, progress)  # it checks the ids
+    ids = np.asarray(text)
     predicted = ids[predicted_places(ids.size, model.config.n_ctx, stride)]
-    return score_of(token_losses(model, ids, stride, progress), tokenizer, predicted)
+    return score_of(losses, tokenizer, predicted)
 
 
 def score_of(losses: np.ndarray, tokenizer: Tokenizer, predicted: np.ndarray) -> Score:  # [N], [N]

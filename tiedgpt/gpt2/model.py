@@ -24,7 +24,7 @@ from .activations import ACTIVATIONS
 from .checks import check_cache, check_edits, check_ids, check_parameters, check_vocab_size
 from .config import Config
 from .ops import layer_norm, linear, softmax
-from .parameters import Parameters, nest, parameter_count, parameter_shapes, resize_rows
+from .parameters import Parameters, nest, parameter_count, parameter_shapes
 from .prefill import in_pieces
 from .run import Edits, KVCache, OnProgress, Run, Tape
 
@@ -318,9 +318,18 @@ class GPT2:
         if init == "random":
             std = self.config.initializer_range
         parameters = dict(self.parameters)
+        kept = min(self.config.vocab_size, vocab_size)
         for name in ("wte.weight", "lm_head.weight"):
-            if name in parameters:
-                parameters[name] = resize_rows(parameters[name], vocab_size, rng, std)
+            if name not in parameters:
+                continue
+            matrix = parameters[name]  # [V, D]
+            resized = np.empty((vocab_size, self.config.n_embd), self.dtype)
+            resized[:kept] = matrix[:kept]
+            if vocab_size > kept:
+                # In float32, the sum of 50,000 rows would lose digits.
+                resized[kept:] = matrix.mean(axis=0, dtype=np.float64)
+                resized[kept:] += std * rng.standard_normal(resized[kept:].shape)
+            parameters[name] = resized
         return GPT2(replace(self.config, vocab_size=vocab_size), parameters)
 
     def astype(self, dtype: Any) -> "GPT2":

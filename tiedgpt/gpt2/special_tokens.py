@@ -142,16 +142,10 @@ class SpecialFinder:
         end = 0
         for match in self.first_characters.finditer(text):
             start = match.start()
-            if start >= end:  # not within the token before
-                token = self.token_at(text, start)
-                if token is not None:
-                    end = start + len(token)
+            if start < end:  # within the token before
+                continue
+            for length in self.lengths.get(text[start], []):
+                if text[start : start + length] in self.special_tokens:
+                    end = start + length
                     yield start, end
-
-    def token_at(self, text: str, start: int) -> str | None:
-        """The longest special token that begins at `start`; None if there is none."""
-        for length in self.lengths.get(text[start], []):
-            token = text[start : start + length]
-            if token in self.special_tokens:
-                return token
-        return None
+                    break
