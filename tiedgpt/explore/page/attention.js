@@ -1,20 +1,6 @@
 // The attention patterns: a picture of each head, and a table of one.
-import {
-	$,
-	button,
-	el,
-	fixed,
-	floats,
-	heat,
-	mark,
-	note,
-	points,
-	put,
-	range,
-	roving,
-	side,
-	textOf
-} from "./draw.js"
+import {button, floats, heat, mark, note, points, put, range, roving, side, textOf} from "./draw.js"
+import {$, el, fixed} from "./elements.js"
 import {headOf, model, panel, promptFields, promptTokens, set, state} from "./state.js"
 
 panel(

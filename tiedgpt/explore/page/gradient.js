@@ -1,5 +1,6 @@
 // The two gradients of wte.
-import {bar, column, el, fixed, grid, highest, line, nameOf, note, put, side, whole} from "./draw.js"
+import {bar, column, grid, highest, line, nameOf, note, put, side} from "./draw.js"
+import {el, fixed, whole} from "./elements.js"
 import {headOf, model, panel, promptFields, promptTokens} from "./state.js"
 
 panel("gradient", promptFields, gradient => {

@@ -1,5 +1,6 @@
 // The logit lens: what each layer predicts.
-import {column, el, grid, line, nameOf, note, paint, percent, put, scroll} from "./draw.js"
+import {column, grid, line, nameOf, note, paint, put, scroll} from "./draw.js"
+import {el, percent} from "./elements.js"
 import {forEachModel, model, ofModel, panel, promptFields} from "./state.js"
 
 panel(

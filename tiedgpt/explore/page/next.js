@@ -1,22 +1,6 @@
 // The prompt's tokens, the likeliest next ones, and text that the models write.
-import {
-	$,
-	$$,
-	bars,
-	becomes,
-	button,
-	choice,
-	el,
-	fixed,
-	nameOf,
-	note,
-	on,
-	percent,
-	put,
-	roving,
-	textOf,
-	whole
-} from "./draw.js"
+import {bars, becomes, button, choice, nameOf, note, on, put, roving, textOf} from "./draw.js"
+import {$, $$, el, fixed, percent, whole} from "./elements.js"
 import {
 	ask,
 	facts,

@@ -1,14 +1,10 @@
 // The parts of a logit, and the predictions without some of them.
 import {
-	$,
-	$$,
 	bars,
 	becomes,
 	button,
 	column,
 	corner,
-	el,
-	fixed,
 	grid,
 	highest,
 	line,
@@ -16,13 +12,12 @@ import {
 	note,
 	on,
 	paint,
-	percent,
 	put,
 	range,
 	roving,
-	side,
-	whole
+	side
 } from "./draw.js"
+import {$, $$, el, fixed, percent, whole} from "./elements.js"
 import {headOf, model, panel, promptFields, say, set, state} from "./state.js"
 
 const partName = name =>

@@ -1,13 +1,9 @@
 // The direct path: its scores, why they are symmetric, what repairs that, near tokens, a better matrix.
 import {
-	$,
-	$$,
 	bar,
 	choice,
 	code,
 	column,
-	el,
-	fixed,
 	floats,
 	grid,
 	heat,
@@ -17,13 +13,12 @@ import {
 	nameOf,
 	note,
 	on,
-	percent,
 	points,
 	put,
 	side,
-	textOf,
-	whole
+	textOf
 } from "./draw.js"
+import {$, $$, el, fixed, percent, whole} from "./elements.js"
 import {
 	answers,
 	facts,

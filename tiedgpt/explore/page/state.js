@@ -1,5 +1,6 @@
 // What the page shows, its address, the questions to the server, and when a panel is drawn.
-import {$, $$, el, mark, put, side} from "./draw.js"
+import {mark, put, side} from "./draw.js"
+import {$, $$, el} from "./elements.js"
 
 export const state = {
 	panel: "switch",

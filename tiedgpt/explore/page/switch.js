@@ -1,5 +1,6 @@
 // The drawing at the top, its switch, and the choice of a model for the panels that show one.
-import {$, $$, choice, code, el, nameOf, percent, put, shape, whole} from "./draw.js"
+import {choice, code, nameOf, put} from "./draw.js"
+import {$, $$, el, percent, setAttributes, shape, whole} from "./elements.js"
 import {facts, forEachModel, headOf, model, OF_TEXT, promptTokens, set, state} from "./state.js"
 
 // Boxes are [x, y, width, height], arrows are paths of SVG.
@@ -71,8 +72,8 @@ export function drawFlow() {
 	const places = narrowScreen.matches ? NARROW : WIDE
 	put("#drawing", drawnModel(places), drawnMatrices(places, turn), drawnBars(places.bars))
 	drawSwitch(places.switch, turn)
-	$("#flow").setAttribute("viewBox", `0 0 ${places.size.join(" ")}`)
-	$("#flow").setAttribute("class", state.copy ? "tied" : turn)
+	const viewBox = `0 0 ${places.size.join(" ")}`
+	setAttributes($("#flow"), {viewBox, class: state.copy ? "tied" : turn})
 	put("#flowsays", flowSays(model(), turn))
 	$("#switch .code").dataset.turn = turn
 	for (const box of $$(".which")) drawChoice(box)
@@ -106,9 +107,7 @@ function drawnMatrices(places, turn) {
 	return [arrows, drawnBox(places.W_U, "none", ["no W_U"]), drawnText(x, y, same, "tied")]
 }
 function drawSwitch([x, y, width], turn) {
-	$("#turn").setAttribute("x", x)
-	$("#turn").setAttribute("y", y)
-	$("#turn").setAttribute("width", width)
+	setAttributes($("#turn"), {x, y, width})
 	const option = (kind, text) => ({text, isOn: kind === turn, go: () => setTurn(kind)})
 	const options = [option("tied", "tied: W_E.T"), option("untied", "untied: W_U")]
 	put("#turn", choice("The switch: the output matrix", options))
