@@ -161,6 +161,8 @@ def begin(out: Path, settings: Settings) -> None:
     path = out / SETTINGS
     out.mkdir(parents=True, exist_ok=True)
     if not path.exists():
+        # Another process may begin at the same time. Hidden files of this name are its unfinished
+        # ones, and the first settings stay.
         if any(not file.name.startswith(f".{SETTINGS}.") for file in out.iterdir()):
             raise ArgumentError(f"{out} has files but no {SETTINGS}; name a new directory")
         write_first(path, json.dumps(settings, indent=2).encode() + b"\n")
@@ -420,7 +422,8 @@ def do_blocks(
     running: dict[Any, Block] = {}  # a future -> its block
     try:
         while True:
-            # A block for each thread. More blocks would only wait in the scheduler's memory.
+            # A block for each thread. More blocks would only wait in the scheduler's memory. One
+            # block waits if there is no worker yet, and workers may have left.
             threads = max(1, sum(client.nthreads().values()))
             for block in islice(blocks, max(0, threads - len(running))):
                 # pure=False: the result of an equal task of an earlier run does not count.

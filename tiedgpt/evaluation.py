@@ -78,7 +78,7 @@ def token_losses(  # [N] -> [n]
     Raises TiedGPTError for logits that are not finite (a damaged checkpoint).
     """
     pieces = measure_tokens(model, ids, stride, row_losses, progress)
-    return np.concatenate(pieces, dtype=np.float64)
+    return np.concatenate(pieces, dtype=np.float64)  # whose sum over a long text keeps its digits
 
 
 def row_losses(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:  # [R, V], [R] -> [R]
@@ -116,7 +116,7 @@ def window_batches(text_windows: list[Window], n_ctx: int) -> list[list[Window]]
 
     The windows of a batch have the same length. Several have up to BATCH_TOKENS tokens together.
     """
-    batch_size = max(1, BATCH_TOKENS // n_ctx)
+    batch_size = max(1, BATCH_TOKENS // n_ctx)  # a long context is a batch by itself
     full_windows = text_windows[:-1]
     batches = []
     for i in range(0, len(full_windows), batch_size):

@@ -157,7 +157,7 @@ def print_predictions(
     unit: "bits" or "logprob". A token that was not predicted (None) has "-". On a terminal, numbers
     and tokens have colours.
     """
-    number_width = max(len(unit), 6)
+    number_width = max(len(unit), 6)  # 6 for "-12.34"
     room = shutil.get_terminal_size().columns - number_width - 2
     # The token gets 6 to 14 columns. The others share what is left, each after two spaces.
     token_width = min(14, max(6, room))

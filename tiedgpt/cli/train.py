@@ -209,7 +209,7 @@ def new_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Tokenizer
             )
     else:
         opened = models.open_model(args.source)
-        context = min(256, opened.config.n_ctx)
+        context = min(256, opened.config.n_ctx)  # more takes more time and memory
         defaults = {"steps": 200, "batch": 4, "lr": 1e-4, "context": context}
         settings = replace(settings, **(defaults | given))
         tokenizer = opened.tokenizer

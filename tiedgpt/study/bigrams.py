@@ -221,7 +221,7 @@ def cross_entropies(
     result = np.empty(m)
     gradient = np.zeros(2)
     curvature = np.zeros((2, 2))
-    step = max(1, BLOCK // S)
+    step = max(1, BLOCK // S)  # rows at once; one, if a row is longer than a block
     for start in range(0, m, step):
         rows = slice(start, start + step)
         x = logits[rows].astype(np.float64)
@@ -305,8 +305,8 @@ def nats_from_bigrams(  # [n, V], [n]
     """
     seen = corpus.frequent(min_count=1)  # [S]
     pairs = corpus.table(tokens, seen).astype(np.float64)
-    Q = pairs / np.maximum(pairs.sum(axis=1, keepdims=True), 1)
+    Q = pairs / np.maximum(pairs.sum(axis=1, keepdims=True), 1)  # 0 for a text's last token
     scores = logits[:, seen].astype(np.float64)
     log_p = log_softmax(best_factor(scores, Q) * scores)
-    log_q = np.log(np.where(Q > 0, Q, 1))
+    log_q = np.log(np.where(Q > 0, Q, 1))  # where Q is 0, its term below is 0 too
     return float((Q * (log_q - log_p)).sum(axis=1).mean())

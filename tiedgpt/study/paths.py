@@ -90,7 +90,7 @@ def paths_of(model: GPT2) -> dict[str, Path]:
 
 def split_tokens(tokens: np.ndarray, V: int, progress: OnProgress = None) -> Iterator[np.ndarray]:
     """`tokens` [n] in pieces [m] whose logits [m, V] are at most MAX_LOGITS numbers."""
-    step = max(1, MAX_LOGITS // V)
+    step = max(1, MAX_LOGITS // V)  # one token, if its logits alone are more
     for start in range(0, tokens.size, step):
         piece = tokens[start : start + step]
         yield piece

@@ -84,7 +84,7 @@ def components(pair_counts: np.ndarray) -> np.ndarray:  # [n, S] -> [n, COMPONEN
     very common tokens do not decide everything.
     """
     pairs_of_row = np.maximum(pair_counts.sum(axis=1, keepdims=True), 1)  # 0 at the end of a text
-    roots = np.sqrt(pair_counts / pairs_of_row, dtype=np.float64)
+    roots = np.sqrt(pair_counts / pairs_of_row, dtype=np.float64)  # for eigh, below
     roots -= roots.mean(axis=0)
     values, vectors = np.linalg.eigh(roots @ roots.T)  # [n], [n, n], the lowest first
     highest = slice(None, -COMPONENTS - 1, -1)

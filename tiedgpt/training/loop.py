@@ -123,6 +123,7 @@ class Trainer:
         # of the window before, and was predicted there.
         stride = self.model.config.n_ctx - 1
         pieces = measure_tokens(self.model, self.held_out, stride, cross_entropy, progress)
+        # In float64, so that the mean over a long text keeps its digits
         loss = float(np.concatenate(pieces, dtype=np.float64).mean())
         if not math.isfinite(loss):
             raise TiedGPTError(

@@ -172,7 +172,7 @@ def check_model(directory: Path, state: State, best_model: GPT2) -> None:
 
 def checksum(ids: np.ndarray) -> int:  # [N]
     """A checksum of a text's token ids, to recognise the same text."""
-    return zlib.crc32(ids.astype("<i8").tobytes())
+    return zlib.crc32(ids.astype("<i8").tobytes())  # the same bytes on every machine
 
 
 def checksum_of_model(model: GPT2) -> int:

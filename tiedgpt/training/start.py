@@ -144,5 +144,5 @@ def checked_settings(
     check_ids(held_out[:, None], config)
     threads = settings.threads or training_threads(config.n_embd)
     threads = min(threads, settings.batch)  # each thread has at least one sequence
-    eval_every = settings.eval_every or max(1, settings.steps // 10)
+    eval_every = settings.eval_every or max(1, settings.steps // 10)  # at least 1, for few steps
     return replace(settings, threads=threads, eval_every=eval_every)
