@@ -106,16 +106,20 @@ def mlp(  # [B, T, D] -> [B, T, D]
     return run.tap(f"mlp.{layer}.out", out)
 
 
+def norm(x: Array, parameters: Parameters, config: Config) -> Array:  # [..., D] -> [..., D]
+    """A layer norm with its weight and bias, and the epsilon of the model."""
+    return layer_norm(x, **parameters, eps=config.layer_norm_epsilon)
+
+
 def transformer_block(  # [B, T, D] -> [B, T, D]
     resid: Array, block: dict[str, Any], layer: int, run: Run
 ) -> Array:
     """Attention and the MLP each read the residual stream and add their output to it."""
-    eps = run.config.layer_norm_epsilon
     resid = run.tap(f"resid_pre.{layer}", resid)
-    normed = layer_norm(resid, **block["ln_1"], eps=eps)
+    normed = norm(resid, block["ln_1"], run.config)
     resid = resid + attention(normed, **block["attn"], layer=layer, run=run)
     resid = run.tap(f"resid_mid.{layer}", resid)
-    normed = layer_norm(resid, **block["ln_2"], eps=eps)
+    normed = norm(resid, block["ln_2"], run.config)
     resid = resid + mlp(normed, **block["mlp"], layer=layer, run=run)
     return run.tap(f"resid_post.{layer}", resid)
 
@@ -128,7 +132,7 @@ def transformer(ids: Array, tree: dict[str, Any], run: Run) -> Array:  # [B, T] 
     resid = run.tap("embed", run.dropout("embed", resid, run.config.embd_pdrop))
     for layer, block in enumerate(tree["h"]):
         resid = transformer_block(resid, block, layer, run)
-    return run.tap("final", layer_norm(resid, **tree["ln_f"], eps=run.config.layer_norm_epsilon))
+    return run.tap("final", norm(resid, tree["ln_f"], run.config))
 
 
 def unembedding(parameters: Parameters, tied: bool) -> Array:  # -> W_U [D, V]

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ..gpt2.checks import check_logits
-from ..gpt2.model import GPT2, mlp, unembed
-from ..gpt2.ops import layer_norm, log_softmax
+from ..gpt2.model import GPT2, mlp, norm, unembed
+from ..gpt2.ops import log_softmax
 from ..gpt2.run import Edits, OnProgress, Run
 
 MAX_LOGITS = 2**23  # computed at once: 32 MB in float32
@@ -41,7 +41,7 @@ def mlp0(model: GPT2, tokens: np.ndarray, layer: int = 0) -> np.ndarray:  # [n] 
     """
     block = model.tree["h"][layer]
     resid_mid = model.W_E[tokens]
-    mlp_in = layer_norm(resid_mid, **block["ln_2"], eps=model.config.layer_norm_epsilon)
+    mlp_in = norm(resid_mid, block["ln_2"], model.config)
     mlp_out = mlp(mlp_in, **block["mlp"], layer=layer, run=Run(model.config))
     return final_logits(model, resid_mid + mlp_out)
 
@@ -67,7 +67,7 @@ def final_logits(model: GPT2, resid: np.ndarray) -> np.ndarray:  # [..., D] -> [
 
 
 def final_norm(model: GPT2, resid: np.ndarray) -> np.ndarray:  # [..., D] -> [..., D]
-    return layer_norm(resid, **model.tree["ln_f"], eps=model.config.layer_norm_epsilon)
+    return norm(resid, model.tree["ln_f"], model.config)
 
 
 Path = Callable[[GPT2, np.ndarray], np.ndarray]
