@@ -1,7 +1,7 @@
 """The article: one HTML file with everything in it, which opens without a server.
 
-Its sources are in tiedgpt/explore/article/. It shares a module and the style sheet with the
-laboratory. `article_page` puts the style, the modules, the figures that Python has computed, and
+Its sources are in tiedgpt/explore/article/. It shares page/elements.js and page/style.css with the
+laboratory. `article_page` puts the styles, the modules, the figures that Python has computed, and
 the weights of both shipped models into index.html. The file asks for nothing else, and its
 Content-Security-Policy lets a browser run these scripts and no others.
 
@@ -31,7 +31,9 @@ ARTICLE = Path(__file__).parents[2] / "tiedgpt" / "explore" / "article"
 ENGINE = ("tokenizer.js", "gpt2.js", "data.js")
 ELEMENTS = "../page/elements.js"  # it is the laboratory's, too
 MODULES = (*ENGINE, ELEMENTS, "words.js", "rows.js", "drag.js", "cost.js", "article.js")
-STYLE = '<link rel="stylesheet" href="article.css">'  # in index.html
+# In index.html
+STYLES = """<link rel="stylesheet" href="../page/style.css">
+<link rel="stylesheet" href="article.css">"""
 SCRIPT = '<script type="module" src="article.js"></script>'
 
 
@@ -53,14 +55,14 @@ def article_page() -> str:
     """The whole article as one HTML file."""
     figures = json.loads(read("figures.json"))
     page = filled(read("index.html"), figures)
-    style = read("article.css")
+    style = read("../page/style.css") + read("article.css")
     script = modules(*MODULES)
     policy = (
         f"default-src 'none'; script-src '{digest(script)}'; style-src '{digest(style)}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
     policy_tag = f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-    page = page.replace(STYLE, f"{policy_tag}\n<style>{style}</style>")
+    page = page.replace(STYLES, f"{policy_tag}\n<style>{style}</style>")
 
     for_script = {name: figures[name] for name in ("tokens", "rows", "toy")}
     data = data_block("figures", for_script) + data_block("models", shipped_models())
