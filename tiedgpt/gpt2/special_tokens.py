@@ -145,7 +145,8 @@ class SpecialFinder:
             if start < end:  # within the token before
                 continue
             for length in self.lengths.get(text[start], []):
-                if text[start : start + length] in self.special_tokens:
-                    end = start + length
+                token = text[start : start + length]  # shorter at the end of the text
+                if token in self.special_tokens:
+                    end = start + len(token)
                     yield start, end
                     break
