@@ -29,7 +29,7 @@ from ..gpt2.checks import check_prompt_ids
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.run import Edits, Tape
-from .predictions import last_tape
+from .predictions import last_tape, residual_streams
 
 
 def attribute(
@@ -39,29 +39,23 @@ def attribute(
 
     With `against`, it is the logit of `token` less that of `against`. The parts are in the order of
     the forward pass: wte, wpe; for each layer N attn.N.head.0, attn.N.head.1, ..., attn.N.bias,
-    mlp.N, mlp.N.bias (the biases are those of c_proj); and ln_f.bias. `tape` has the activations of
-    the last token if the model has read the prompt already (`last_tape`). Raises ArgumentError for
-    a prompt or a token that the model cannot read.
+    mlp.N, mlp.N.bias (the biases are those of c_proj); and ln_f.bias. tape: the activations of the
+    last token, if the model has read the prompt. Raises ArgumentError for a prompt or a token that
+    the model cannot read.
     """
-    config = model.config
     u = unembedding_of(model, token)
     if against is not None:
         u = u - unembedding_of(model, against)
 
     if tape is None:
         tape = last_tape(model, ids, n=1)  # of the last token only; it checks the ids
-    if config.n_layer == 0:
-        last_resid = "embed"
-    else:
-        last_resid = f"resid_post.{config.n_layer - 1}"
-    resid = tape[last_resid][0, -1].astype(np.float64)  # [D], the input of ln_f
+    *_, last_stream = residual_streams(tape).values()
+    resid = last_stream[0, -1].astype(np.float64)  # [D], the input of ln_f
     g = model.parameters["ln_f.weight"] * u
-    d = (g - g.mean()) / math.sqrt(resid.var() + config.layer_norm_epsilon)
+    d = (g - g.mean()) / math.sqrt(resid.var() + model.config.layer_norm_epsilon)
 
-    parts = {
-        "wte": model.W_E[ids[-1]] @ d,
-        "wpe": model.parameters["wpe.weight"][len(ids) - 1] @ d,
-    }
+    parts = {"wte": model.W_E[ids[-1]] @ d}
+    parts["wpe"] = model.parameters["wpe.weight"][len(ids) - 1] @ d
     for layer, block in enumerate(model.tree["h"]):
         attn_proj = block["attn"]["c_proj"]
         mlp_proj = block["mlp"]["c_proj"]

@@ -69,9 +69,7 @@ def asymmetry(W_E: np.ndarray, W_U: np.ndarray) -> float:  # [V, D], [D, V] -> i
     difference of two large numbers, whose rounding error would look like an asymmetry of 1e-8.
     """
     D = W_E.shape[1]
-    EE = np.zeros((D, D))  # W_E^T W_E, in float64
-    NE = np.zeros((D, D))  # N^T W_E
-    NN = np.zeros((D, D))  # N^T N
+    EE, NE, NN = np.zeros((3, D, D))  # W_E^T W_E, N^T W_E and N^T N, in float64
     for start in range(0, len(W_E), ROWS_AT_ONCE):
         rows = slice(start, start + ROWS_AT_ONCE)
         E = W_E[rows].astype(np.float64)

@@ -126,8 +126,7 @@ class Words:
         left_id, right_id = pair
         new_places: defaultdict[Pair, list[int]] = defaultdict(list)
         for left in self.places.pop(pair):
-            # `left`, `right`, `previous` and `following` are positions in `ids`.
-            right = self.after[left]
+            right = self.after[left]  # a position in `ids`, as are `previous` and `following`
             # A merge may have taken one of the two tokens. It may be this merge: in "aaa" it makes
             # a token of the first two letters, and the pair of the last two is gone.
             if ids[left] != left_id or ids[right] != right_id:
