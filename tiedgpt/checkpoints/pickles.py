@@ -431,12 +431,14 @@ def _place(entry: zipfile.ZipInfo, memory: mmap.mmap, path: Path) -> tuple[int, 
     """
     where = f"{path}: {short_repr(entry.filename)}"
     data = entry.header_offset + LOCAL_HEADER.size
-    if not 0 <= entry.header_offset <= len(memory) - LOCAL_HEADER.size:
-        raise CheckpointError(f"{where} is outside the archive")
-    signature, name_length, extra_length = LOCAL_HEADER.unpack(memory[entry.header_offset : data])
-    start = data + name_length + extra_length
-    end = start + entry.file_size
-    if signature != ZIP or end > len(memory):
+    start = end = len(memory) + 1
+    if entry.header_offset >= 0 and data <= len(memory):
+        header = memory[entry.header_offset : data]
+        signature, name_length, extra_length = LOCAL_HEADER.unpack(header)
+        if signature == ZIP:
+            start = data + name_length + extra_length
+            end = start + entry.file_size
+    if end > len(memory):
         raise CheckpointError(f"{where} is not where the archive says")
     is_encrypted = entry.flag_bits & 1
     if entry.compress_type != zipfile.ZIP_STORED or is_encrypted:
@@ -458,10 +460,8 @@ def _read_five_pickles(memory: mmap.mmap, path: Path) -> tuple[Any, dict[str, in
     _, _, computer, state, keys = values
     if not isinstance(computer, dict) or computer.get("little_endian") is not True:
         raise _other_byte_order(path)
-    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
-        raise CheckpointError(f"{path}: the keys of the storages are no list of texts")
-
-    if machine.storages.keys() != set(keys):
+    are_keys = isinstance(keys, list) and all(isinstance(key, str) for key in keys)
+    if not are_keys or machine.storages.keys() != set(keys):
         raise CheckpointError(f"{path}: its storages are not those of its tensors")
 
     starts = {}
