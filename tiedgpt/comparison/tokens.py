@@ -29,7 +29,7 @@ from ..gpt2.ops import log_softmax, softmax
 from ..gpt2.run import Tape
 from .compare import no_progress
 from .diagnosis import OnTrial
-from .mistakes import embedding_at, hide, mistakes_in, positions, rounded
+from .mistakes import embedding_at, hide, is_later, mistakes_in, positions, rounded
 from .places import (
     Mistake,
     Place,
@@ -347,12 +347,12 @@ def positions_of_new(at: Place, start: int, change: Callable[[Array], Array]) ->
     """The embedding if the positions of the tokens after the prompt are changed."""
     places = positions(at)
     places[start:] = change(places[start:])
-    return embedding_at(at, places.clip(0, at.model.config.n_ctx - 1))
+    return embedding_at(at, places.clip(0))
 
 
 def pattern_of_steps(at: Place, start: int, first_seen: int) -> Array:
     """The pattern if a token after the prompt sees itself and the tokens before `first_seen`."""
-    scores = hide(at.x)
+    scores = hide(at.x, is_later(at.x))
     T = scores.shape[-1]
     query, key = np.mgrid[:T, :T]
     is_lost = (query >= start) & (key >= first_seen) & (key < query)

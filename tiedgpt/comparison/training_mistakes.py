@@ -12,7 +12,7 @@ import numpy as np
 from ..gpt2.backward import loss_and_gradients
 from ..gpt2.model import GPT2, Array
 from ..gpt2.ops import softmax
-from .mistakes import embedding_at, hide, positions
+from .mistakes import embedding_at, hide, is_later, positions
 from .places import Place, Wrong, compute_activations
 
 PADDINGS = (0, -1)  # the first and the last token of the vocabulary
@@ -43,7 +43,7 @@ def without_padding(at: Place, lengths: Array) -> Array:  # -> [B, H, T, T]
     T = at.x.shape[-1]
     key = np.arange(T)
     is_padding = key < (T - lengths)[:, None]  # [B, T]
-    scores = np.where(is_padding[:, None, None, :], -np.inf, hide(at.x))
+    scores = np.where(is_padding[:, None, None, :], -np.inf, hide(at.x, is_later(at.x)))
     # A padding token sees itself, so that its pattern is no nan.
     scores = np.where(np.eye(T, dtype=bool), at.x, scores)
     return softmax(scores.astype(at.x.dtype))
