@@ -22,7 +22,7 @@ from make_vectors import save, write_json
 
 import tiedgpt
 from tiedgpt import GPT2, Config, Tokenizer, generate
-from tiedgpt.comparison.training_mistakes import after_step, gradient_of, last_of_each
+from tiedgpt.comparison.training_mistakes import adamw_results, batch_results, gradient_of
 from tiedgpt.gpt2.parameters import Parameters, parameter_shapes
 from tiedgpt.gpt2.tokenizer import EOT, byte_alphabet, spelled_ids
 from tiedgpt.testing import scale_of
@@ -205,7 +205,8 @@ def add_forward(cases: Cases, models: dict[str, GPT2]) -> None:
         next=text[5:],
     )
     texts = [rng.integers(TIED.vocab_size, size=n).tolist() for n in (3, 8, 5)]
-    cases.add("batch/tied", "batch", last_of_each(models["tied"], texts), model="tied", texts=texts)
+    _, last_of_each = next(batch_results(models["tied"], texts))  # the first result is right
+    cases.add("batch/tied", "batch", last_of_each, model="tied", texts=texts)
     for name, prompts in PROMPTS.items():
         for number, prompt in enumerate(prompts, start=1):
             tokens = list(generate(models[name], prompt, TOKENS, greedy=True))
@@ -249,20 +250,22 @@ def add_training(cases: Cases, models: dict[str, GPT2]) -> None:
         cases.add(
             f"gradient/{name}/{parameter}",
             "gradient",
-            gradient_of(models[name], parameter, ids, targets, np.float64),
+            gradient_of(models[name], parameter, ids, targets),
             model=name,
             parameter=parameter,
             ids=ids.tolist(),
             targets=targets.tolist(),
         )
     for parameter in ("wte.weight", "h.0.ln_1.weight"):
-        gradient = gradient_of(models["tied"], parameter, ids, targets, np.float64)
+        gradient = gradient_of(models["tied"], parameter, ids, targets)
         stored = f"gradient/tied/{parameter}"
         cases.arrays[stored] = gradient
+        before = models["tied"].parameters[parameter]
+        _, after_step = next(adamw_results(before, gradient, STEP))
         cases.add(
             f"adamw/tied/{parameter}",
             "adamw",
-            after_step(models["tied"].parameters[parameter], gradient, STEP),
+            after_step,
             model="tied",
             parameter=parameter,
             gradient=stored,

@@ -10,10 +10,11 @@ the wrong function that computes it.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -151,14 +152,14 @@ class Mistake:
 # A forward pass with mistakes
 
 
-def run_with(
-    model: GPT2, ids: Array, given: Tape, planted: Mapping[str, Wrong], tape: Tape, replaced: Tape
-) -> Run:
-    """A Run that goes on with planted and given activations, by its edits.
+@np.errstate(all="ignore")
+def compute_activations(model: GPT2, ids: Array, given: Tape, planted: Mapping[str, Wrong]) -> Tape:
+    """Compute each activation of ids [B, T] from those before it, in the order of the model.
 
-    tape: gets what the pass goes on with. replaced: gets what the pass computes where it goes on
-    with a given activation.
+    The result is what the model computes, also where it goes on with a given activation.
     """
+    tape: Tape = {}  # what the pass goes on with
+    replaced: Tape = {}  # what it computes where it goes on with a given activation
 
     # An edit gets the right activation, as model.py computes it from those on the tape.
     def edit(name: str, right: Array) -> Array:
@@ -171,18 +172,7 @@ def run_with(
         return given[name]
 
     edits = {name: partial(edit, name) for name in (*given, *planted)}
-    return Run(model.config, tape=tape, edits=edits)
-
-
-@np.errstate(all="ignore")
-def compute_activations(model: GPT2, ids: Array, given: Tape, planted: Mapping[str, Wrong]) -> Tape:
-    """Compute each activation of ids [B, T] from those before it, in the order of the model.
-
-    The result is what the model computes, also where it goes on with a given activation.
-    """
-    tape: Tape = {}
-    replaced: Tape = {}
-    run = run_with(model, ids, given, planted, tape, replaced)
+    run = Run(model.config, tape=tape, edits=edits)
     final = transformer(ids, model.tree, run)
     run.tap("logits", unembed(final, model.W_U))
     return {**tape, **replaced}
@@ -210,21 +200,18 @@ class Trial:
     scope: Scope
     planted: Mapping[str, Wrong]  # an activation -> the function that computes the wrong one
 
+    @property
+    def line(self) -> str:
+        return f"{self.start}: yours {self.sentence}"
 
-def all_places(mistake: Mistake, names: Iterable[str]) -> dict[str, Wrong]:
-    """Each of these activations where the mistake can be made -> the wrong function for it."""
-    return {name: mistake.wrong[kind_of(name)] for name in names if kind_of(name) in mistake.wrong}
 
-
-def in_scope(scope: Scope, name: str, start: str) -> bool:
-    """Whether a mistake that shows first in `start`, and goes so far, is in `name`, too."""
-    if scope == Scope.EVERYWHERE:
-        return True
-    if scope == Scope.KIND:
-        return kind_of(name) == kind_of(start)
-    if scope == Scope.LAYER:
-        return layer_of(name) == layer_of(start)
-    return name == start
+# A scope -> what the activations have in common to which a mistake goes from one of them
+COMMON: dict[Scope, Callable[[str], Any]] = {
+    Scope.EVERYWHERE: lambda name: "",
+    Scope.KIND: kind_of,
+    Scope.LAYER: layer_of,
+    Scope.PLACE: lambda name: name,
+}
 
 
 def sentence_of(mistake: Mistake, scope: Scope, planted: Collection[str]) -> str:
@@ -251,14 +238,22 @@ def trials_of(mistakes: list[Mistake], window: list[str], names: list[str]) -> l
         for mistake in mistakes:
             if mistake.only_everywhere and scope != Scope.EVERYWHERE:
                 continue
-            places = all_places(mistake, names)
+            places = [name for name in names if kind_of(name) in mistake.wrong]
             for start in window:
                 if start not in places:
                     continue
+                common = COMMON[scope]
                 planted = {
-                    name: wrong for name, wrong in places.items() if in_scope(scope, name, start)
+                    name: mistake.wrong[kind_of(name)]
+                    for name in places
+                    if common(name) == common(start)
                 }
                 sentence = sentence_of(mistake, scope, planted)
                 trial = Trial(start, sentence, mistake.note, scope, planted)
                 trials.setdefault(frozenset(planted.items()), trial)
     return list(trials.values())
+
+
+def trials_in_all_layers(mistakes: list[Mistake], names: list[str]) -> list[Trial]:
+    """Each mistake in all layers where it can be made, in one kind of activation or in all."""
+    return [trial for trial in trials_of(mistakes, names, names) if trial.scope <= Scope.KIND]

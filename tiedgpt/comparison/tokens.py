@@ -14,9 +14,8 @@ within rounding. Mistakes that give the tokens of a right GPT-2, too, are what t
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, TypedDict
 
 import numpy as np
@@ -25,20 +24,14 @@ from ..errors import COUNT, ArgumentError, short_repr
 from ..gpt2.checks import as_array, check_ids, check_logits, check_prompt_ids
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2, Array
-from ..gpt2.ops import log_softmax, softmax
+from ..gpt2.ops import log_softmax
 from ..gpt2.run import Tape
 from .compare import no_progress
 from .diagnosis import OnTrial
-from .mistakes import embedding_at, hide, is_later, mistakes_in, positions, rounded
-from .places import (
-    Mistake,
-    Place,
-    Scope,
-    Trial,
-    compute_activations,
-    trials_of,
-)
+from .mistakes import mistakes_in, rounded
+from .places import Trial, compute_activations, trials_in_all_layers
 from .rows import SLACK
+from .training_mistakes import mistakes_of_steps
 
 # A precision -> how many times as far as in our model another program's rounding may move a logit,
 # because it rounds in other places. In nanoGPT and transformers of torch, and in NumPy, on five
@@ -343,51 +336,6 @@ class Search:
     all: int
 
 
-def positions_of_new(at: Place, start: int, change: Callable[[Array], Array]) -> Array:
-    """The embedding if the positions of the tokens after the prompt are changed."""
-    places = positions(at)
-    places[start:] = change(places[start:])
-    return embedding_at(at, places.clip(0))
-
-
-def pattern_of_steps(at: Place, start: int, first_seen: int) -> Array:
-    """The pattern if a token after the prompt sees itself and the tokens before `first_seen`."""
-    scores = hide(at.x, is_later(at.x))
-    T = scores.shape[-1]
-    query, key = np.mgrid[:T, :T]
-    is_lost = (query >= start) & (key >= first_seen) & (key < query)
-    return softmax(np.where(is_lost, -np.inf, scores).astype(scores.dtype))
-
-
-def mistakes_of_steps(start: int) -> list[Mistake]:
-    """Mistakes that are made only after the prompt of `start` tokens, as with a KV cache."""
-    mistakes = [
-        Mistake(
-            f"{sentence} in the steps after the prompt",
-            {"embed": partial(positions_of_new, start=start, change=change)},
-            only_everywhere=True,
-        )
-        for sentence, change in (
-            ("gives every token position 0", np.zeros_like),
-            ("counts positions from 0 again", lambda places: places - start),
-            ("counts positions one too high", lambda places: places + 1),
-            ("counts positions one too low", lambda places: places - 1),
-        )
-    ]
-    for sentence, first_seen in (
-        ("does not see the tokens before it", 0),
-        ("does not see the tokens between the prompt and itself", start),
-    ):
-        mistakes.append(
-            Mistake(
-                f"has steps after the prompt in which a token {sentence}",
-                {"attn.N.pattern": partial(pattern_of_steps, start=start, first_seen=first_seen)},
-                only_everywhere=True,
-            )
-        )
-    return mistakes
-
-
 def plant(text: Text, most_trials: int | None, progress: OnTrial) -> Search:
     """Plant one known mistake after the other, and keep those that give their tokens.
 
@@ -399,12 +347,12 @@ def plant(text: Text, most_trials: int | None, progress: OnTrial) -> Search:
     if text.precision != "float32":  # its rounding is no mistake then
         mistakes = [mistake for mistake in mistakes if "rounded to" not in mistake.sentence]
     names = list(reader.right)
-    trials = [trial for trial in trials_of(mistakes, names, names) if trial.scope <= Scope.KIND]
+    trials = trials_in_all_layers(mistakes, names)
     found = []
     for tried, trial in enumerate(trials[:most_trials]):
         progress(tried, len(trials))
         if reader.gives_their_tokens(trial):
-            found.append(f"{trial.start}: yours {trial.sentence}")
+            found.append(trial.line)
     return Search(found, tried=len(trials[:most_trials]), all=len(trials))
 
 
