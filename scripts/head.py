@@ -38,7 +38,8 @@ from tied import (
 # ---- The files ----
 
 # The kinds of models (model_type in config.json) whose path from embedding to logits is known to be
-# final_logits below. tests/test_head.py compares each with transformers' model without layers.
+# final_logits below. tests/scripts/test_head.py compares each with transformers' model without
+# layers.
 LLAMA_LIKE = [
     *["llama", "mistral", "ministral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"],
     *["smollm3", "olmo2", "olmo3", "olmoe", "phi3", "gpt_oss", "deepseek_v2", "deepseek_v3"],

@@ -4,9 +4,9 @@
     pip install -e .[parity]
     python scripts/make_goldens.py [DIRECTORY]
 
-tests/test_goldens.py reads the result without torch. Each case is a directory with the files that
-`save_pretrained` wrote and expected.json: token ids [B, T], their logits [B, T, V] in float64 and
-the greedy continuation of each row, all computed by transformers from those files. The same
+tests/gpt2/test_goldens.py reads the result without torch. Each case is a directory with the files
+that `save_pretrained` wrote and expected.json: token ids [B, T], their logits [B, T, V] in float64
+and the greedy continuation of each row, all computed by transformers from those files. The same
 versions of torch and transformers write the same bytes again, except for the last digits of some
 logits on another processor.
 """

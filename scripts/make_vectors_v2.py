@@ -6,7 +6,7 @@
 `tiedgpt compare --vectors ANSWERS` judges the answers. ports.md says how they are written.
 
 A case is here because without it a known mistake is not found, or is not told from another one:
-tests/test_vectors_v2.py has the table. The published files never change.
+tests/comparison/test_vectors_v2.py has the table. The published files never change.
 """
 
 import argparse

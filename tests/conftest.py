@@ -51,7 +51,7 @@ EXTRAS = {
 
 def pytest_addoption(parser):
     """Add the flag that writes what the commands print now, and the one for a long test."""
-    parser.addoption("--update", action="store_true", help="write tests/transcript.txt anew")
+    parser.addoption("--update", action="store_true", help="write tests/cli/transcript.txt anew")
     parser.addoption("--all-kinds", action="store_true", help="see test_check_kinds.py")
 
 

@@ -110,7 +110,7 @@ GREEDY = re.search(r"\$ tiedgpt (generate --greedy .*)\n(.*)\n", README)
 
 
 def test_the_greedy_text_is_the_published_one(gpt2):
-    """tests/test_real_gpt2.py compares the ids with those of the real GPT-2, if it is here."""
+    """tests/gpt2/test_real_gpt2.py compares the ids with those of the real GPT-2, if it is here."""
     *_, prompt = shlex.split(GREEDY[1])
     (case,) = [case for case in PUBLISHED["greedy"] if case.get("prompt") == prompt]
     new_ids = case["output_ids"][len(case["ids"]) :]

@@ -5,7 +5,7 @@ attribute `grad`. `ids` [B, T + 1] are the rows of a batch: from its first T tok
 predicts the last T.
 
 Needs torch and transformers (pip install torch==2.13.0, then the extra `parity`);
-tests/test_backward.py checks the same gradients by central differences.
+tests/gpt2/test_backward.py checks the same gradients by central differences.
 """
 
 import warnings

@@ -1,6 +1,6 @@
 """What is said of ports that nobody here wrote, from their logits and from 40 greedy tokens.
 
-`pytest tests/test_public_ports.py -m '' -s` prints the table.
+`pytest tests/comparison/test_public_ports.py -m '' -s` prints the table.
 """
 
 import numpy as np

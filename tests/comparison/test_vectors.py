@@ -18,7 +18,7 @@ import tiedgpt
 from tiedgpt.checkpoints.safetensors import read_header
 from tiedgpt.gpt2.activations import ACTIVATIONS
 
-VECTORS = Path(__file__).parent / "vectors" / "v1"
+VECTORS = Path(__file__).parents[1] / "vectors" / "v1"
 NEUTRAL = {"weight": 1.0, "bias": 0.0}  # values that change nothing: a layer norm's weight, a bias
 
 

@@ -26,7 +26,7 @@ from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.mlps import mlp_numbers
 from tiedgpt.study.probe import knowledge
 
-WEIGHTS = Path(__file__).resolve().parents[1] / "weights"
+WEIGHTS = Path(__file__).resolve().parents[2] / "weights"
 
 PAGES = [RESULTS / "README.md", RESULTS / "claims.md"]
 NUMBER = r"(-?\d+\.\d+)"

@@ -1,7 +1,7 @@
 """`check` beside transformers: for classes of each mapping, in each state of their files.
 
-A sample of classes is tested. `pytest -m '' --all-kinds tests/test_check_kinds.py` tests all that
-were measured with the version that is installed, in half an hour.
+A sample of classes is tested. `pytest -m '' --all-kinds tests/anymodel/test_check_kinds.py` tests
+all that were measured with the version that is installed, in half an hour.
 """
 
 import itertools

@@ -2,7 +2,7 @@
 
 Each one is run in this process, in a folder of small models and files. `<` stands before the file
 that is stdin, `#` before what a refusal has to name: an update keeps it, and fails without it. To
-add one, write its line, and run `pytest tests/test_transcript.py --update`: it writes what each
+add one, write its line, and run `pytest tests/cli/test_transcript.py --update`: it writes what each
 line prints now. Without Dask, the lines of `documents` stay as they are.
 """
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("one_blas_thread")
 TRANSCRIPT = Path(__file__).parent / "transcript.txt"
 NEWER = (3, 13)  # the first version of Python whose argparse words help pages differently
 PROMPT = "$ tiedgpt "
-WEIGHTS = Path(__file__).resolve().parents[1] / "weights"  # the shipped models
+WEIGHTS = Path(__file__).resolve().parents[2] / "weights"  # the shipped models
 # What another run or another processor may change: times, rounding errors, the last digits
 TIME = re.compile(r"(?<=_s\": )[\d.e-]+")
 ERROR = re.compile(r"\d\.\de-\d\d")

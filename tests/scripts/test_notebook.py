@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 NOTEBOOK = json.loads((SCRIPTS / "lecture.ipynb").read_text(encoding="utf-8"))
 # The first installs tiedgpt. The others are the blocks of the lecture.
 INSTALL, *CODE_CELLS = [cell for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]

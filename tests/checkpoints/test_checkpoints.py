@@ -445,7 +445,7 @@ WEIGHTS_OF_OTHERS = {
     "model.onnx": "is not read",
     "flax_model.msgpack": "is not read",
 }
-README = Path(__file__).resolve().parents[1] / "weights" / "README.md"
+README = Path(__file__).resolve().parents[2] / "weights" / "README.md"
 
 
 @pytest.mark.parametrize("name", WEIGHTS_OF_OTHERS)

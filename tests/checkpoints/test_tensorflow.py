@@ -138,7 +138,7 @@ def test_a_checkpoint_that_tensorflow_wrote_is_read(tmp_path):
         "h.0.mlp.c_proj.weight",
         "h.0.mlp.c_proj.bias",
     ]
-    index = (Path(__file__).parent / "goldens" / "tensorflow" / INDEX).read_bytes()
+    index = (Path(__file__).parents[1] / "goldens" / "tensorflow" / INDEX).read_bytes()
     write_openai_files(tmp_path, index, numbers.tobytes(), TINY)
     parameters = tiedgpt.load_model(tmp_path).parameters
     values = np.concatenate([parameters[name].ravel() for name in order_in_data])

@@ -14,7 +14,7 @@ from exercises import main, read_page  # of scripts/
 from support import exercise_solutions
 from support.wrong_solutions import WRONG_SOLUTIONS
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "exercises.py"
 
 

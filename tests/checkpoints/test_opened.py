@@ -18,7 +18,7 @@ import tiedgpt
 from tiedgpt import Config
 from tiedgpt.checkpoints.names import LAYOUTS
 
-SUPPORT = Path(__file__).parent / "support"
+SUPPORT = Path(__file__).parents[1] / "support"
 SHIPPED = Path(tiedgpt.__file__).parents[1] / "weights" / "shakespeare-tied"
 CONFIG = Config(
     vocab_size=1024, n_ctx=32, n_embd=64, n_layer=1, n_head=1, bos_token_id=1023, eos_token_id=1023

@@ -725,6 +725,6 @@ def test_pytest_shows_the_line_of_the_test_alone(torch, tied):
 
 
 def test_no_project_has_the_plugin_unasked():
-    pyproject = os.path.join(os.path.dirname(__file__), "..", "pyproject.toml")
+    pyproject = os.path.join(os.path.dirname(__file__), "..", "..", "pyproject.toml")
     with open(pyproject, encoding="utf-8") as file:
         assert "pytest11" not in file.read()

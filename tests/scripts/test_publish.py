@@ -11,7 +11,7 @@ import pytest
 
 import tiedgpt
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PUBLISH = ROOT / "scripts" / "publish.py"
 FILES = (
     "pyproject.toml",

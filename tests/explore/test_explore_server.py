@@ -77,7 +77,7 @@ def test_each_file_of_the_laboratory_is_sent_with_a_policy(server):
 
 
 def test_the_article_is_sent_with_a_link_to_the_laboratory(server):
-    """Its policy is in the page, but for what a page cannot say. tests/test_article.py reads it."""
+    """Its policy is in the page, but for what a page cannot say. test_article.py reads it."""
     status, headers, body = request(server.url, "GET", "")
     assert status == 200
     assert COMMON_HEADERS.items() <= dict(headers).items()

@@ -14,7 +14,7 @@ from tiedgpt.checkpoints.places import SHIPPED
 from tiedgpt.explore import article
 from tiedgpt.explore.article import article_page, rounded
 
-BUILT = Path(__file__).parents[1] / "scripts" / "tied.html"
+BUILT = Path(__file__).parents[2] / "scripts" / "tied.html"
 
 
 @pytest.fixture(scope="module")

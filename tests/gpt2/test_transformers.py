@@ -242,7 +242,7 @@ def dtypes_and_shapes(directory: Path) -> dict[str, tuple[Any, Any]]:
 
 TIED = random_model(SMALL, seed=1)
 UNTIED = random_model(SMALL.with_head("untied"), seed=2)
-GOLDENS = Path(__file__).parent / "goldens"
+GOLDENS = Path(__file__).parents[1] / "goldens"
 SAVED = {
     "untied by copy": TIED.untie("copy"),
     "untied at random": TIED.untie("random", seed=3),

@@ -23,7 +23,7 @@ from tiedgpt.errors import ArgumentError
 from tiedgpt.gpt2.backward import loss_and_gradients
 from tiedgpt.gpt2.parameters import parameter_shapes
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 BY_PROGRAM = {layout.program: layout for layout in LAYOUTS}
 # V, n_ctx, D, H, F: no two sizes are equal, and D is not 3 times another.
 SIZES = Config(

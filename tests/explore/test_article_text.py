@@ -15,7 +15,7 @@ from tiedgpt.explore import article
 from tiedgpt.explore.pictures import MINUS, all_pictures, filled, percent
 from tiedgpt.gpt2.ops import log_softmax
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SOURCE = article.read("index.html")
 FIGURES = json.loads(article.read("figures.json"))
 TEXTS = FIGURES["texts"]

@@ -30,10 +30,10 @@ from tiedgpt.gpt2.tokenizer import EOT
 
 pytestmark = pytest.mark.usefixtures("one_blas_thread")
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 WEIGHTS = ROOT / "weights"
 SHAKESPEARE = WEIGHTS / "shakespeare-tied"
-GOLDENS = Path(__file__).parent / "goldens"
+GOLDENS = Path(__file__).parents[1] / "goldens"
 HOSTILE_TEXTS = [
     "",
     " ",

@@ -18,7 +18,7 @@ from tiedgpt.explore.article import shipped_models
 from tiedgpt.study.paths import PATHS
 from tiedgpt.study.predictions import lens
 
-VECTORS = Path(__file__).parent / "vectors" / "v1"
+VECTORS = Path(__file__).parents[1] / "vectors" / "v1"
 TEXT = "My lord, I will"
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import tiedgpt
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts"
 # Arguments of Python that run make_goldens.py as if torch were not installed. None in sys.modules
 # makes the import of a module fail.

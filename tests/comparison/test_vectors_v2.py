@@ -1,6 +1,7 @@
 """Reference values v2: each case finds a mistake, and `compare --vectors` judges the answers.
 
-`pytest tests/test_vectors_v2.py -m '' -s` prints, for each known mistake, the cases that find it.
+`pytest tests/comparison/test_vectors_v2.py -m '' -s` prints, for each known mistake, the cases that
+find it.
 """
 
 import hashlib

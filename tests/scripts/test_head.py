@@ -26,7 +26,7 @@ import tiedgpt
 from tiedgpt.anymodel.kinds import load_kinds
 from tiedgpt.study.paths import normed
 
-WEIGHTS = Path(__file__).resolve().parents[1] / "weights"
+WEIGHTS = Path(__file__).resolve().parents[2] / "weights"
 CORPUS = SHARED / "corpus" / "tinyshakespeare.txt"
 V = 30
 D = 8

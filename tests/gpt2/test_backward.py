@@ -3,7 +3,7 @@
 A central difference is (f(x + step) - f(x - step)) / (2 step), which is near the slope of f at x.
 The tape holds the activations of a forward pass by name. NAME.kept is the mask of the dropout after
 NAME: 0 for each number that is dropped, 1 / (1 - rate) for each that is kept.
-tests/test_gradients.py compares the same gradients with torch's.
+tests/gpt2/test_gradients.py compares the same gradients with torch's.
 """
 
 import numpy as np

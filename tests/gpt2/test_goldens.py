@@ -15,7 +15,7 @@ import pytest
 import tiedgpt
 from tiedgpt.checkpoints.safetensors import read_header
 
-GOLDENS = Path(__file__).parent / "goldens"
+GOLDENS = Path(__file__).parents[1] / "goldens"
 CASES = sorted(path.parent.name for path in GOLDENS.glob("*/expected.json"))
 # Of logits up to 10. The measured differences are 6e-6, and 5e-13, because the goldens have no more
 # digits.

@@ -23,7 +23,7 @@ from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.direct_path import asymmetry, jsd_floor
 from tiedgpt.study.solved import fit_softmax
 
-WEIGHTS = Path(__file__).resolve().parents[1] / "weights"
+WEIGHTS = Path(__file__).resolve().parents[2] / "weights"
 TIED, LN_F, MLP, UNTIED = bigram.FORMS
 NAME_WIDTH = 24  # each row that bigram.py prints begins with a name, padded to 24 characters
 TEXT = "Yes, my lord. No, my lord. O my lord, O my king! The lord is my king. " * 3
