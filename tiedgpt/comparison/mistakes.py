@@ -121,20 +121,16 @@ def weight_rounded(at: Place, dtype: str, and_bias: bool = False) -> Array:
     return with_parameters(at, rounded(at.weight, dtype), bias)
 
 
-def embedding_rounded(at: Place, dtype: str) -> Array:  # -> [B, T, D]
-    """The embedding, if wte and wpe are rounded to this dtype."""
-    token_vectors = rounded(at["wte.weight"][at.ids], dtype)
-    position_vectors = rounded(at["wpe.weight"][positions(at)], dtype)
-    return token_vectors + position_vectors
-
-
 def all_rounded(dtype: str, linears_and_norms: dict[str, Wrong]) -> dict[str, Wrong]:
     """Parameters of all layers are rounded to this dtype. What is computed from them is not.
 
     linears_and_norms: what is rounded between the embedding and the output matrix.
     """
     return {
-        "embed": partial(embedding_rounded, dtype=dtype),
+        "embed": lambda at: (
+            rounded(at["wte.weight"][at.ids], dtype)
+            + rounded(at["wpe.weight"][positions(at)], dtype)
+        ),
         **linears_and_norms,
         "logits": lambda at: at["final"] @ rounded(at.model.W_U, dtype),
     }
@@ -159,13 +155,6 @@ def later_blocks_first(at: Place) -> Array:
     for layer in reversed(range(at.layer + 1, at.n_layer)):
         resid = run_block(at, resid, layer)
     return resid
-
-
-def first_block_last(at: Place) -> Array:
-    """`final` if the blocks run from the last one to the first. A model may have no blocks."""
-    if at.n_layer == 0:
-        return at.right
-    return normed_by(at, at["resid_post.0"], "ln_f")
 
 
 # Heads: what is called a part is q, k or v, and at.x is qkv, [B, T, 3 D].
@@ -487,7 +476,10 @@ MISTAKES = [
         "runs the blocks in reverse order",  # activations have the numbers of the blocks
         {
             "resid_pre.N": later_blocks_first,
-            "final": first_block_last,
+            # A model may have no blocks.
+            "final": lambda at: (
+                normed_by(at, at["resid_post.0"], "ln_f") if at.n_layer > 0 else at.right
+            ),
         },
         only_everywhere=True,
     ),

@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import short_repr
 from ..gpt2.model import GPT2, Array
 from ..gpt2.run import Tape
-from .conventions import translate_activations
+from .conventions import translate
 from .places import Wrong, compute_activations
 
 SLACK = 16.0  # another order of the same sums rounds otherwise, by several times as much
@@ -36,14 +36,6 @@ class ReportRow:
     @property
     def differs(self) -> bool:
         return self.first_wrong is not None
-
-    @property
-    def shows_nothing(self) -> bool:
-        """Whether an array of zeros would agree as well, or both have only inf and nan.
-
-        So do many wrong GPT-2s. Zeros agree with ours if its rounding is larger than its numbers.
-        """
-        return self.largest <= self.tolerance and not self.differs
 
 
 @np.errstate(invalid="ignore")
@@ -112,7 +104,7 @@ class Comparison:
         self.their_names: dict[str, str] = {}  # our name -> theirs, for messages
         self.earlier: list[tuple[str, str, Array]] = []  # our name, their name, the array
         for their_name, value in activations.items():
-            translated = translate_activations({their_name: value}, ours, model.config)
+            translated = translate(their_name, value, ours, model.config.n_layer)
             for name, array in translated.items():
                 if name in last and not np.array_equal(last[name], array, equal_nan=True):
                     self.earlier.append((name, self.their_names[name], last[name]))

@@ -214,11 +214,6 @@ def spelled(tokenizer: Tokenizer, ids: list[int]) -> str:
     return "".join(alphabet[byte] for byte in tokenizer.decode_bytes(ids))
 
 
-def without_special(tokenizer: Tokenizer, ids: list[int]) -> str:
-    special = tokenizer.special_tokens.values()
-    return tokenizer.decode([token for token in ids if token not in special])
-
-
 DECODERS: dict[str, Decoder] = {
     "decodes one token after the other, and a character has several": lambda tokenizer, ids: (
         "".join(tokenizer.decode([token]) for token in ids)
@@ -227,7 +222,9 @@ DECODERS: dict[str, Decoder] = {
     "turns Ġ into a space, and no other character into its byte": lambda tokenizer, ids: (
         spelled(tokenizer, ids).replace("Ġ", " ").replace("Ċ", "\n")
     ),
-    "drops <|endoftext|>": without_special,
+    "drops <|endoftext|>": lambda tokenizer, ids: tokenizer.decode(
+        [token for token in ids if token not in tokenizer.special_tokens.values()]
+    ),
     "removes spaces before punctuation marks": lambda tokenizer, ids: re.sub(
         r" ([.,!?])", r"\1", tokenizer.decode(ids)
     ),  # clean_up_tokenization_spaces

@@ -24,13 +24,6 @@ PADDINGS = (0, -1)  # the first and the last token of the vocabulary
 # A batch of texts of unequal lengths
 
 
-def own_positions(at: Place, lengths: Array) -> Array:  # -> [B, T, D]
-    """The embedding with positions that begin at each text's first token."""
-    T = at.ids.shape[1]
-    places = positions(at) - (T - lengths)[:, None]  # [B, T]
-    return embedding_at(at, places.clip(0))
-
-
 def without_padding(at: Place, lengths: Array) -> Array:  # -> [B, H, T, T]
     """The pattern without the tokens before each text's first one."""
     T = at.x.shape[-1]
@@ -58,7 +51,10 @@ def batch_results(model: GPT2, texts: list[list[int]]) -> Results:  # of [B, V]
         left_padded = np.array([[token] * (T - len(text)) + text for text in texts])
         ways: dict[str, dict[str, Wrong]] = {
             "pads on the left, and tokens see the padding": {
-                "embed": partial(own_positions, lengths=lengths)
+                # Positions begin at each text's first token.
+                "embed": lambda at: embedding_at(
+                    at, (positions(at) - (T - lengths)[:, None]).clip(0)
+                )
             },
             "pads on the left, and counts positions from the padding": {
                 f"attn.{layer}.pattern": partial(without_padding, lengths=lengths)
