@@ -29,10 +29,10 @@ from pathlib import Path
 from typing import Any
 
 from ..comparison.compare import NothingCompared, compare
-from ..comparison.recording import KINDS, read_arrays
-from ..comparison.token_files import ids_of_prompt, ids_of_text, read_greedy_file
+from ..comparison.recording import KINDS, read_arrays, read_by_name
+from ..comparison.token_files import ids_of_text, needed, read_greedy_file
 from ..comparison.tokens import TokensReport, compare_tokens
-from ..comparison.vectors import VectorsReport, judge, read_answers
+from ..comparison.vectors import VectorsReport, judge
 from ..errors import ArgumentError, CheckpointError, check_file_name, one_line
 from ..gpt2.tokenizer import Tokenizer
 from . import models, options
@@ -140,7 +140,9 @@ def run_tokens(args: argparse.Namespace) -> None:
     tokenizer = None  # ids can be judged without one
     with suppress(CheckpointError):
         tokenizer = opened.tokenizer
-    prompt = ids_of_prompt(file.prompt, tokenizer)
+    prompt = file.prompt
+    if isinstance(prompt, str):
+        prompt = needed(tokenizer).encode(prompt, special="token")
     tokens = file.continuation
     notes: list[str] = []
     if isinstance(tokens, str):
@@ -245,7 +247,7 @@ def print_departures(report: TokensReport, tokenizer: Tokenizer | None) -> None:
 
 def run_vectors(args: argparse.Namespace) -> None:
     """Judge the answers of a file."""
-    report = judge(read_answers(Path(args.vectors)))
+    report = judge(read_by_name(Path(args.vectors), '{"logits/tied": [[[0.5, ...]]]}'))
     if args.json:
         print_json(report)
     else:

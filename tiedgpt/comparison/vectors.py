@@ -22,7 +22,7 @@ from ..gpt2.config import Config
 from ..gpt2.model import GPT2, Array
 from ..gpt2.tokenizer import Tokenizer
 from .compare import compare
-from .recording import KINDS, read_json_object, read_npz, read_safetensors
+from .recording import read_safetensors
 from .rows import compare_arrays, distance, tolerance_of
 from .tokenizer_mistakes import DECODERS, ENCODERS, Vocabulary
 from .tokens import compare_tokens
@@ -118,21 +118,6 @@ class Vectors:
 def opened(directory: Path) -> Vectors:
     """The reference values of a directory, which are read once."""
     return Vectors(directory)
-
-
-def read_answers(path: Path) -> dict[str, Any]:
-    """A port's answers: arrays of an .npz or a .safetensors file; a JSON object has texts, too.
-
-    Raises ArgumentError.
-    """
-    suffix = path.suffix.lower()
-    if suffix == ".json":
-        return read_json_object(path, '{"logits/tied": [[[0.5, ...]]]}')
-    if suffix == ".safetensors":
-        return dict(read_safetensors(path))
-    if path.is_dir():
-        raise ArgumentError(f"{path} is a directory: expected a {KINDS.split(',')[0]}")
-    return dict(read_npz(path))
 
 
 def judge(answers: Mapping[str, Any], directory: Path = DIRECTORY) -> VectorsReport:
