@@ -213,7 +213,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """
     arrays: dict[str, np.ndarray] = {}
     if path.is_dir():
-        arrays = read_directory(path)
+        arrays = read_numpy(path)
     else:
         given = read_by_name(path, '{"ids": [1, 2], "embed": [[0.5, ...], ...]}')
         for name, value in given.items():
@@ -247,27 +247,19 @@ def read_by_name(path: Path, example: str) -> dict[str, Any]:
         return dict(read_safetensors(path))
     if path.is_dir():
         raise ArgumentError(f"{path} is a directory: expected a {FILE_KINDS}")
-    return dict(read_npz(path))
+    return dict(read_numpy(path))
 
 
-def read_directory(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of the .npy files in a directory, under the files' names."""
-    arrays = {}
-    for file in sorted(path.glob("*.npy")):
-        try:
-            arrays[file.stem] = np.load(file, allow_pickle=False)
-        except OSError as error:
-            raise ArgumentError(f"{path}: {error.strerror or error}") from error
-        except Exception as error:  # a damaged file raises a dozen kinds, such as SyntaxError
-            raise numpy_error(path, file.stem, error) from error
-    return arrays
-
-
-def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an .npz."""
+def read_numpy(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz, or those of a directory's .npy files under the files' names."""
     arrays = {}
     name = ""  # the array that is being read, for an error
     try:
+        if path.is_dir():
+            for file in sorted(path.glob("*.npy")):
+                name = file.stem
+                arrays[name] = np.load(file, allow_pickle=False)
+            return arrays
         # NpzFile refuses a file that is not an .npz. np.load would take it for an .npy or a pickle.
         with (
             path.open("rb") as stream,
@@ -277,26 +269,20 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
                 arrays[name] = archive[name]
     except OSError as error:
         raise ArgumentError(f"{path}: {error.strerror or error}") from error
-    except Exception as error:
-        raise numpy_error(path, name, error) from error
+    except Exception as error:  # a damaged file raises a dozen kinds, such as SyntaxError
+        if "allow_pickle" in str(error):  # NumPy's message about an array of objects
+            raise ArgumentError(
+                f"{path}: {short_repr(name)} is not an array of numbers but of Python objects, "
+                "which are not read because that can run code"
+            ) from error
+        problem = f"is not a {KINDS}: {error!s:.100}"
+        # A damaged .npz is not described: its name says already what it should be.
+        if path.is_file() and path.suffix != ".npz":
+            problem = describe(path) or problem
+        raise ArgumentError(f"{path} {problem}") from error
     if any(name.endswith(".pkl") for name in arrays):  # a file of PyTorch is a zip file, too
         raise ArgumentError(f"{path} {describe(path)}")
     return arrays
-
-
-def numpy_error(path: Path, name: str, error: Exception) -> ArgumentError:
-    """What is wrong with a file of NumPy's, of which the array `name` was read."""
-    if "allow_pickle" in str(error):  # NumPy's message about an array of objects
-        return ArgumentError(
-            f"{path}: {short_repr(name)} is not an array of numbers but of Python objects, "
-            "which are not read because that can run code"
-        )
-    # A damaged .npz is not described: its name says already what it should be.
-    if path.is_file() and path.suffix != ".npz":
-        description = describe(path)
-        if description:
-            return ArgumentError(f"{path} {description}")
-    return ArgumentError(f"{path} is not a {KINDS}: {error!s:.100}")
 
 
 def read_safetensors(path: Path) -> dict[str, np.ndarray]:
