@@ -140,15 +140,9 @@ def diagnose(
         difference = first_difference(comparison, {}, planted={})
     assert difference is not None
 
-    # Two explanations are plain to see without a trial.
-    dtype = half_precision_of(difference)
-    if dtype is not None:
-        sentence = f"{difference.name}: yours is rounded to {dtype}"
-        return Diagnosis([sentence], "compare in float32")
-    if not difference.theirs.any():
-        sentence = f"{difference.name}: yours is 0 everywhere"
-        return Diagnosis([sentence], what_to_give(difference.window))
-
+    plain = plain_diagnosis(difference)
+    if plain is not None:
+        return plain
     if most_trials is None:
         # A trial multiplies each token by each parameter, once.
         parameters = sum(array.size for array in comparison.model32.parameters.values())
@@ -160,7 +154,13 @@ def diagnose(
         sentences, note = describe_mistakes(comparison, difference, found, still_wrong)
     else:
         sentences, note = describe_failure(difference, counter)
-    sentences = infinite_sentences(difference) + sentences
+    infinite = difference.infinite
+    if infinite.any():
+        kind = "nan" if np.isnan(difference.theirs[infinite]).any() else "inf"
+        places = f"in {infinite.sum()} of {infinite.size} places"
+        if infinite.all():
+            places = "everywhere"
+        sentences.insert(0, f"{difference.name}: yours is {kind} {places}")
     return Diagnosis(sentences, note, counter.tried, counter.total)
 
 
@@ -185,17 +185,20 @@ def first_difference(comparison: Comparison, given: Tape, planted: Planted) -> D
     return None
 
 
-def half_precision_of(difference: Difference) -> str | None:
-    """The dtype to which theirs is rounded, "bfloat16" or "float16", or None.
+def plain_diagnosis(difference: Difference) -> Diagnosis | None:
+    """What is plain to see without a trial: theirs is 0, or rounded to half precision. Else None.
 
     If theirs is far from ours, rounding does not explain the difference.
     """
+    theirs = difference.theirs
     is_near = difference.distances.max() <= np.abs(difference.ours).max() * NEAR
-    if not is_near:
-        return None
     for dtype in DIGITS_OF_HALVES:
-        if np.array_equal(difference.theirs, rounded(difference.theirs, dtype)):
-            return dtype
+        if is_near and np.array_equal(theirs, rounded(theirs, dtype)):
+            sentence = f"{difference.name}: yours is rounded to {dtype}"
+            return Diagnosis([sentence], "compare in float32")
+    if not theirs.any():
+        sentence = f"{difference.name}: yours is 0 everywhere"
+        return Diagnosis([sentence], what_to_give(difference.window))
     return None
 
 
@@ -428,19 +431,6 @@ def describe_failure(difference: Difference, counter: Counter) -> tuple[list[str
     if note:
         notes.insert(0, note)
     return [sentence], "; ".join(notes)
-
-
-def infinite_sentences(difference: Difference) -> list[str]:
-    """A sentence that says where theirs is nan or inf, and ours is not."""
-    infinite = difference.infinite
-    if not infinite.any():
-        return []
-    kind = "inf"
-    if np.isnan(difference.theirs[infinite]).any():
-        kind = "nan"
-    if infinite.all():
-        return [f"{difference.name}: yours is {kind} everywhere"]
-    return [f"{difference.name}: yours is {kind} in {infinite.sum()} of {infinite.size} places"]
 
 
 def what_to_give(window: list[str]) -> str:

@@ -95,13 +95,6 @@ def with_parameters_of(at: Place, name: str) -> Array:
     return with_parameters(at, at[f"{name}.weight"], at[f"{name}.bias"])
 
 
-def with_parameters_reversed(at: Place) -> Array:
-    """The activation if layer 0 has the parameters of the last layer, and so on."""
-    layer = at.n_layer - 1 - at.layer
-    name = PARAMETERS_OF[at.kind].replace("h.N", f"h.{layer}")
-    return with_parameters_of(at, name)
-
-
 # A dtype -> the binary digits of its numbers, without the exponent. The first digit counts: it is
 # always 1, and not stored.
 DIGITS_OF_HALVES = {"bfloat16": 8, "float16": 11}
@@ -198,17 +191,6 @@ def part_reshaped(at: Place) -> Array:  # -> [B, H, T, K]
     """q, k or v if [B, T, D] is reshaped to [B, H, T, K] at once."""
     by_token = at.right.swapaxes(1, 2)  # [B, T, H, K]
     return by_token.reshape(at.right.shape)
-
-
-def heads_joined_wrongly(at: Place) -> Array:  # -> [B, H, T, K]
-    """The heads, in an order from which the right join makes what the wrong join would make.
-
-    The wrong join is heads.reshape(B, T, D), without a transpose. `merge_heads`, the right one,
-    swaps axes first, so the axes are swapped back here.
-    """
-    B, H, T, K = at.right.shape
-    wrongly_joined = at.right.reshape(B, T, H, K)  # as [B, T, D], in heads of width K
-    return wrongly_joined.swapaxes(1, 2)
 
 
 def out_of_heads_joined_wrongly(at: Place) -> Array:  # -> [B, T, D]
@@ -485,7 +467,12 @@ MISTAKES = [
     ),
     Mistake(
         "runs the blocks in reverse order",  # activations are numbered as they are computed
-        in_each(("attn.N.in", "mlp.N.in", *LINEARS), with_parameters_reversed),
+        in_each(
+            ("attn.N.in", "mlp.N.in", *LINEARS),
+            lambda at: with_parameters_of(
+                at, PARAMETERS_OF[at.kind].replace("h.N", f"h.{at.n_layer - 1 - at.layer}")
+            ),
+        ),
         only_everywhere=True,
     ),
     *[
@@ -550,7 +537,12 @@ MISTAKES = [
     ),
     Mistake("interleaves the heads", in_each(Q_K_V, partial(part_by_columns, order="pkh"))),
     Mistake("reshapes to heads without a transpose", in_each(Q_K_V, part_reshaped)),
-    Mistake("joins the heads without a transpose", {"attn.N.heads": heads_joined_wrongly}),
+    Mistake(
+        "joins the heads without a transpose",
+        # The wrong join is heads.reshape(B, T, D). `merge_heads`, the right one, swaps axes first,
+        # so the axes of what the wrong one makes are swapped back here.
+        {"attn.N.heads": lambda at: at.right.reshape(*at.ids.shape, at.H, at.K).swapaxes(1, 2)},
+    ),
     *[
         Mistake(
             "attends between the heads of each token, not between tokens",

@@ -24,15 +24,17 @@ PADDINGS = (0, -1)  # the first and the last token of the vocabulary
 # A batch of texts of unequal lengths
 
 
-def without_padding(at: Place, lengths: Array) -> Array:  # -> [B, H, T, T]
-    """The pattern without the tokens before each text's first one."""
+def pattern_without(  # -> [B, H, T, T]
+    at: Place, start: int, end: Array | float, first_query: int = 0
+) -> Array:
+    """The pattern if tokens do not see those from `start` to before `end`, but each sees itself.
+
+    end: a number, or one for each text, [B, 1, 1, 1]. first_query: tokens before it see all.
+    """
     T = at.x.shape[-1]
-    key = np.arange(T)
-    is_padding = key < (T - lengths)[:, None]  # [B, T]
-    scores = np.where(is_padding[:, None, None, :], -np.inf, hide(at.x, is_later(at.x)))
-    # A padding token sees itself, so that its pattern is no nan.
-    scores = np.where(np.eye(T, dtype=bool), at.x, scores)
-    return softmax(scores.astype(at.x.dtype))
+    query, key = np.mgrid[:T, :T]
+    is_lost = (query >= first_query) & (key >= start) & (key < end)
+    return softmax(hide(at.x, (is_later(at.x) | is_lost) & (key != query)))
 
 
 def batch_results(model: GPT2, texts: list[list[int]]) -> Results:  # of [B, V]
@@ -57,7 +59,9 @@ def batch_results(model: GPT2, texts: list[list[int]]) -> Results:  # of [B, V]
                 )
             },
             "pads on the left, and counts positions from the padding": {
-                f"attn.{layer}.pattern": partial(without_padding, lengths=lengths)
+                f"attn.{layer}.pattern": partial(
+                    pattern_without, start=0, end=(T - lengths)[:, None, None, None]
+                )
                 for layer in range(model.config.n_layer)
             },
             "pads on the left, sees the padding, and counts positions from it": {},
@@ -75,15 +79,6 @@ def positions_of_new(at: Place, start: int, change: Callable[[Array], Array]) ->
     places = positions(at)
     places[start:] = change(places[start:])
     return embedding_at(at, places.clip(0))
-
-
-def pattern_of_steps(at: Place, start: int, first_seen: int) -> Array:
-    """The pattern if a token after the prompt sees itself and the tokens before `first_seen`."""
-    scores = hide(at.x, is_later(at.x))
-    T = scores.shape[-1]
-    query, key = np.mgrid[:T, :T]
-    is_lost = (query >= start) & (key >= first_seen) & (key < query)
-    return softmax(np.where(is_lost, -np.inf, scores).astype(scores.dtype))
 
 
 def mistakes_of_steps(start: int) -> list[Mistake]:
@@ -108,7 +103,11 @@ def mistakes_of_steps(start: int) -> list[Mistake]:
         mistakes.append(
             Mistake(
                 f"has steps after the prompt in which a token {sentence}",
-                {"attn.N.pattern": partial(pattern_of_steps, start=start, first_seen=first_seen)},
+                {
+                    "attn.N.pattern": partial(
+                        pattern_without, start=first_seen, end=np.inf, first_query=start
+                    )
+                },
                 only_everywhere=True,
             )
         )

@@ -123,7 +123,8 @@ def opened(directory: Path) -> Vectors:
 def judge(answers: Mapping[str, Any], directory: Path = DIRECTORY) -> VectorsReport:
     """Judge answers under the names of cases: each an array, nested lists, or a text.
 
-    Raises ArgumentError if there are none, and for a name that is no case.
+    Raises ArgumentError if there are none, for a name that is no case, and for an answer that is of
+    another kind than its case asks for.
     """
     vectors = opened(directory)
     names = [case["name"] for case in vectors.cases]
@@ -138,7 +139,8 @@ def judge(answers: Mapping[str, Any], directory: Path = DIRECTORY) -> VectorsRep
     for case in vectors.cases:
         name = case["name"]
         if name in answers:
-            reports.append(judge_case(vectors, case, answers[name]))
+            judge_answer = JUDGES.get(case["kind"], judge_array)
+            reports.append(judge_answer(vectors, case, answers[name]))
         else:
             reports.append(report_of(case, "not given"))
     counts = dict.fromkeys(("right", "tie-break", "wrong", "not given"), 0)
@@ -159,15 +161,6 @@ def judge(answers: Mapping[str, Any], directory: Path = DIRECTORY) -> VectorsRep
     )
 
 
-def group_of(case: Case) -> str:
-    """The cases in which one mistake shows: all texts of a tokenizer, or of a model's greedy."""
-    if case["kind"] in ("encode", "decode"):
-        return case["kind"]
-    if case["kind"] == "greedy":
-        return f"greedy/{case['given']['model']}"
-    return case["name"]
-
-
 def common_mistakes(
     vectors: Vectors, reports: list[CaseReport], answers: Mapping[str, Any]
 ) -> dict[str, list[str]]:
@@ -178,7 +171,12 @@ def common_mistakes(
     common: dict[str, list[str]] = {}
     for status in ("wrong", "right"):  # the wrong ones first, because they name few
         for case, report in zip(vectors.cases, reports, strict=True):
-            group = group_of(case)
+            # The cases in which one mistake shows: all texts of a tokenizer, or of a model.
+            group = case["name"]
+            if case["kind"] in ("encode", "decode"):
+                group = case["kind"]
+            elif case["kind"] == "greedy":
+                group = f"greedy/{case['given']['model']}"
             if report["status"] != status or (status == "right" and not common.get(group)):
                 continue
             mistakes = report["mistakes"]
@@ -196,17 +194,6 @@ def report_of(
     case: Case, status: Status, sentence: str = "", mistakes: list[str] | None = None
 ) -> CaseReport:
     return CaseReport(name=case["name"], status=status, sentence=sentence, mistakes=mistakes or [])
-
-
-def judge_case(vectors: Vectors, case: Case, answer: Any) -> CaseReport:
-    """Judge the answer to one case. Raises ArgumentError for an answer that is of another kind."""
-    if case["kind"] == "logits":
-        return judge_logits(vectors, case, answer)
-    if case["kind"] == "greedy":
-        return judge_greedy(vectors, case, answer)
-    if case["kind"] in ("encode", "decode"):
-        return judge_text(vectors, case, answer)
-    return judge_array(vectors, case, answer)
 
 
 def as_numbers(case: Case, answer: Any) -> Array:
@@ -356,3 +343,12 @@ def judge_array(vectors: Vectors, case: Case, answer: Any) -> CaseReport:
     index = list(row.first_wrong or ())
     place = f"{index} is {row.yours:.9g}, expected {row.expected:.9g}"
     return report_of(case, "wrong", place, found)
+
+
+# A kind of case -> what judges it. All others are judged as arrays.
+JUDGES = {
+    "logits": judge_logits,
+    "greedy": judge_greedy,
+    "encode": judge_text,
+    "decode": judge_text,
+}
