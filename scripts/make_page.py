@@ -1,4 +1,4 @@
-"""Write scripts/tied.html, the article as one file.
+"""Write tiedgpt/explore/tied.html, the article as one file.
 
     python scripts/make_page.py
     python scripts/make_page.py tinyshakespeare.txt
@@ -18,6 +18,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from page.article import article_page
 from page.figures import all_parts
 from page.rounding import rounding_costs
 from tying.runs import TEXT
@@ -27,12 +28,13 @@ from tying_experiment import RUNS, read_lines
 from tiedgpt.atomic import replaced_file
 from tiedgpt.cli.texts import read_text
 from tiedgpt.errors import ArgumentError, TiedGPTError
-from tiedgpt.explore.article import article_page
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "scripts" / "tied.html"
+EXPLORE = ROOT / "tiedgpt" / "explore"
+PAGE = EXPLORE / "tied.html"
+PICTURE = ROOT / "scripts" / "tied.png"
 NOT_SHOWN = "nav, .lead, .try, .note, .average"  # in the picture
-FIGURES = ROOT / "tiedgpt" / "explore" / "article" / "figures.json"
+FIGURES = EXPLORE / "article" / "figures.json"
 
 
 def main() -> None:
@@ -45,7 +47,7 @@ def main() -> None:
     try:
         make_page(args.text)
         if args.picture:
-            take_picture(PAGE.with_suffix(".png"))
+            take_picture(PICTURE)
     except (OSError, TiedGPTError) as error:
         parser.exit(2, f"make_page.py: error: {error}\n")
 

@@ -41,7 +41,7 @@ PAGES = {  # a file -> its page
     "weights/README.md": "formats.md",
     "CHANGELOG.md": "changelog.md",
 }
-ARTICLE = ("scripts/tied.html", "scripts/tied.png")
+ARTICLE = ("tiedgpt/explore/tied.html", "scripts/tied.png")
 # The label of a link may hold a picture, which is written like a link.
 PICTURE = r"!\[[^][]*\]\([^)]*\)"
 LINK = re.compile(rf"\[(?P<label>(?:{PICTURE}|[^][])*)\]\((?P<target>[^)\s]+)\)")
@@ -110,7 +110,7 @@ def link_in_site(label: str, target: str, folder: Path, source: Path) -> str:
     file = (folder / path).resolve().relative_to(ROOT).as_posix()
     if file in PAGES:
         return f"[{label}]({PAGES[file]}{hash_sign}{title})"
-    if file == "scripts/tied.html":
+    if file == "tiedgpt/explore/tied.html":
         return f'<a href="tied.html">{label}</a>'
     if file.endswith(".png"):
         shutil.copy(ROOT / file, source)

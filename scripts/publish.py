@@ -87,7 +87,7 @@ for lecture in ("scripts/lecture.md", "scripts/lecture.ipynb"):
         )
     )
 # The article says it in its source, and in the page that is made of it.
-for page in ("tiedgpt/explore/article/index.html", "scripts/tied.html"):
+for page in ("tiedgpt/explore/article/index.html", "tiedgpt/explore/tied.html"):
     PLACES += [
         Place(
             page,

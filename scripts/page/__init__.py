@@ -1,1 +1,1 @@
-"""What scripts/make_page.py measures, counts or reads from runs.jsonl: the article's figures."""
+"""What scripts/make_page.py makes: the article's figures, its pictures, and one file of all."""

@@ -29,7 +29,6 @@ from tying.trainer import entropies
 import tiedgpt
 from tiedgpt import GPT2, Tokenizer, count_parameters
 from tiedgpt.checkpoints.places import MODELS, SHIPPED
-from tiedgpt.explore.pictures import decimal, shown
 from tiedgpt.gpt2.ops import softmax
 from tiedgpt.gpt2.run import Tape
 from tiedgpt.study.corpus import Corpus
@@ -39,6 +38,7 @@ from tiedgpt.study.paths import PATHS, final_norm, top_k
 from tiedgpt.study.predictions import residual_streams
 from tiedgpt.study.similarity import spearman
 
+from .pictures import decimal, percent, shown
 from .rounding import as_in_the_page
 from .three_words import three_words
 
@@ -135,8 +135,9 @@ def millions(count: float) -> str:
     return f"{count / 1e6:.1f}M"
 
 
-def percent(share: float, digits: int = 1) -> str:
-    return f"{100 * share:.{digits}f} %"
+def with_digit(share: float) -> str:
+    """A share in percent, with one digit: 23.7 %."""
+    return f"{100 * share:.1f} %"
 
 
 # The text
@@ -336,7 +337,7 @@ def mlps_of(models: dict[str, GPT2], corpus: Corpus) -> dict[str, str]:
 def self_prediction(logits: np.ndarray, tokens: np.ndarray) -> str:  # [n, V], [n]
     """The share of the tokens that have the highest score after themselves."""
     itself = float((logits.argmax(axis=1) == tokens).mean())
-    return percent(itself, 0 if itself > 0.1 or itself == 0 else 1)
+    return percent(itself)
 
 
 def shades(scores: np.ndarray) -> list[list[float]]:  # [n, n]
@@ -407,8 +408,8 @@ def size_texts(matrix: float) -> dict[str, str]:
         "gpt2.tied": millions(tied),
         "gpt2.untied": millions(untied),
         "gpt2.saved": millions(saved),
-        "gpt2.of-tied": percent(saved / tied),
-        "gpt2.of-untied": percent(saved / untied),
+        "gpt2.of-tied": with_digit(saved / tied),
+        "gpt2.of-untied": with_digit(saved / untied),
         "gpt2.tied.exact": f"{tied:,}",
         "gpt2.untied.exact": f"{untied:,}",
         "gpt2.tied.memory": f"{4 * tied / 1e6:.0f} MB",
@@ -419,8 +420,8 @@ def size_texts(matrix: float) -> dict[str, str]:
         "calculator.dim": f"{CALCULATOR['dim']:,}",
         "calculator.total": f"{CALCULATOR['total'] / 1e9:.0f}B",
         "calculator.matrix": millions(matrix),
-        "calculator.share": percent(matrix / CALCULATOR["total"]),
-        "calculator.share-if-tied": percent(matrix / (CALCULATOR["total"] + matrix)),
+        "calculator.share": with_digit(matrix / CALCULATOR["total"]),
+        "calculator.share-if-tied": with_digit(matrix / (CALCULATOR["total"] + matrix)),
     }
 
 

@@ -6,7 +6,8 @@ import tiedgpt
 from tiedgpt import GPT2
 from tiedgpt.checkpoints.places import SHIPPED
 from tiedgpt.evaluation import score
-from tiedgpt.explore.article import rounded
+
+from .article import rounded
 
 
 def rounding_costs(text: str) -> dict[str, str]:

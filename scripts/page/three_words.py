@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize
 
-from tiedgpt.explore.pictures import decimal
 from tiedgpt.gpt2.ops import log_softmax
 from tiedgpt.study.solved import centred_log, least_squares
+
+from .pictures import decimal
 
 WORDS = ("New", "York", "City")
 TABLE = ((0.05, 0.90, 0.05), (0.10, 0.05, 0.85), (0.60, 0.30, 0.10))

@@ -598,6 +598,35 @@ def test_the_command_on_a_bad_file(compared, tmp_path, name):
     assert_one_error_line(compared(name), message)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        pytest.param("a.json", "{", "a.json is not JSON: ", id="not-json"),
+        pytest.param("a.json", "[1]", "a.json: expected an object such as", id="a-list"),
+        pytest.param("a.json", "{}", "a.json: there are no arrays in it", id="empty"),
+        pytest.param(
+            "a.json", '{"ids": [[1], [1, 2]]}', "'ids' is not lists of numbers", id="ragged"
+        ),
+        pytest.param("a.json", '{"ids": ["1"]}', "'ids' is not lists of numbers", id="text"),
+        pytest.param("a.json", '{"ids": {"0": 1}}', "'ids' is not lists of numbers", id="object"),
+        pytest.param("a.json", '{"ids": [1' + "0" * 400 + "]}", "'ids' is not", id="huge-number"),
+        pytest.param("a.safetensors", "x", "not a safetensors file", id="not-safetensors"),
+        pytest.param("a.SAFETENSORS", "x", "not a safetensors file", id="capitals"),
+        pytest.param("a.json", '{"ids": [1], "ids": [2]}', "'ids' is in it twice", id="twice"),
+        pytest.param(
+            "a.json",
+            '{"ids": [1], "attn.0.qkv": [[1]], "h.0.attn.c_attn": [[2]]}',
+            "'attn.0.qkv' and 'h.0.attn.c_attn' are both attn.0.qkv, and they differ",
+            id="two-names",
+        ),
+    ],
+)
+def test_the_command_on_a_file_of_wrong_text(name, content, message, run, tmp_path):
+    path = tmp_path / name
+    path.write_text(content)
+    assert_one_error_line(run("compare", "-m", "shakespeare-tied", str(path)), message)
+
+
 @pytest.fixture
 def noise(prompt, tmp_path):
     """The name of a file of logits that no known mistake explains."""

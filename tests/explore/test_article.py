@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from page import article
+from page.article import article_page, rounded
 
 import tiedgpt
 from tiedgpt.checkpoints.places import SHIPPED
-from tiedgpt.explore import article
-from tiedgpt.explore.article import article_page, rounded
 
-BUILT = Path(__file__).parents[2] / "scripts" / "tied.html"
+BUILT = Path(tiedgpt.__file__).parent / "explore" / "tied.html"
 
 
 @pytest.fixture(scope="module")

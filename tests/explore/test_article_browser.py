@@ -5,10 +5,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from page.article import article_page
+from page.pictures import PRIME
 from support.browser import BROWSER, Axe, expect, sync_playwright
-
-from tiedgpt.explore.article import article_page
-from tiedgpt.explore.pictures import PRIME
 
 pytestmark = BROWSER
 

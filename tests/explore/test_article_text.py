@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from page import article
+from page.article import ELEMENTS
+from page.pictures import MINUS, all_pictures, filled, percent
 from support.node import run_node
 
 from tiedgpt.checkpoints.places import MODELS
 from tiedgpt.cli import COMMANDS
-from tiedgpt.explore import article
-from tiedgpt.explore.pictures import MINUS, all_pictures, filled, percent
 from tiedgpt.gpt2.ops import log_softmax
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -260,7 +261,7 @@ def test_the_scores_and_the_nats_of_the_arrows():
         const scores = scoresOf(input.W_E, input.W_E)
         print({scores, nats: natsFrom(scores, input.P)})
     """
-    answer = run_node(script, "page.js", "drag.js", W_E=W_E.tolist(), P=P.tolist())
+    answer = run_node(script, ELEMENTS, "drag.js", W_E=W_E.tolist(), P=P.tolist())
     np.testing.assert_allclose(answer["scores"], W_E @ W_E.T, atol=1e-12)
     nats = (P * (np.log(P) - log_softmax(W_E @ W_E.T))).sum(axis=1).mean()
     assert answer["nats"] == pytest.approx(nats, abs=1e-12)
@@ -283,9 +284,9 @@ def test_the_calculator_reads_numbers():
         "1 2 3x": None,
     }
     script = "print(input.texts.map(readNumber))"
-    answer = run_node(script, "page.js", "cost.js", texts=list(numbers))
+    answer = run_node(script, ELEMENTS, "cost.js", texts=list(numbers))
     assert answer == list(numbers.values())
-    shown = run_node("print([999, 5e4, 204.8e6, 7e9].map(shortNumber))", "page.js", "cost.js")
+    shown = run_node("print([999, 5e4, 204.8e6, 7e9].map(short))", ELEMENTS, "cost.js")
     assert shown == ["999", "50.0K", "204.8M", "7.0B"]
 
 
@@ -305,7 +306,7 @@ def test_the_calculator_reads_numbers():
 )
 def test_the_calculator_says_no_number_that_is_none(numbers, said):
     script = "print(sayShare(...input.numbers.map(Number)))"
-    assert said in run_node(script, "page.js", "cost.js", numbers=numbers)
+    assert said in run_node(script, ELEMENTS, "cost.js", numbers=numbers)
 
 
 def test_how_many_tokens_are_left_open():
@@ -315,9 +316,9 @@ def test_how_many_tokens_are_left_open():
 
 
 def test_a_share_that_is_not_0_is_not_written_as_0():
-    script = "print(input.shares.map(percent))"
-    texts = {0.0001: "<0.1 %", 0.0005: "0.1 %", 0.0095: "1 %", 0.99: "99 %"}
-    assert run_node(script, "page.js", shares=list(texts)) == list(texts.values())
+    script = "print(input.shares.map(share => percent(share, TENTHS_BELOW)))"
+    texts = {0: "0 %", 0.0001: "<0.1 %", 0.0005: "0.1 %", 0.0095: "1 %", 0.99: "99 %"}
+    assert run_words(script, shares=list(texts)) == list(texts.values())
     assert [percent(share) for share in texts] == list(texts.values())
 
 
@@ -326,7 +327,7 @@ def run_words(script, *others, **values):
     models = article.shipped_models()
     return run_node(
         "const tokenizer = readTokenizer(input.vocabulary, input.merges)\n" + script,
-        "page.js",
+        ELEMENTS,
         "words.js",
         *others,
         vocabulary=models["vocabulary"],

@@ -20,7 +20,7 @@ FILES = (
     "scripts/make_notebook.py",
     "scripts/lecture.md",
     "scripts/lecture.ipynb",
-    "scripts/tied.html",
+    "tiedgpt/explore/tied.html",
     "tiedgpt/explore/article/index.html",
 )
 ON_GITHUB = "https://github.com/made-up/address"
@@ -88,7 +88,7 @@ def test_on_github_there_are_badges_a_notebook_on_colab_and_pages(copied):
     colab = "https://colab.research.google.com/github/made-up/address/"
     for lecture in ("scripts/lecture.md", "scripts/lecture.ipynb"):
         assert colab in (copied / lecture).read_text(encoding="utf-8")
-    for page in ("scripts/tied.html", "tiedgpt/explore/article/index.html"):
+    for page in ("tiedgpt/explore/tied.html", "tiedgpt/explore/article/index.html"):
         html = (copied / page).read_text(encoding="utf-8")
         assert 'rel="canonical" href="https://made-up.github.io/address/tied.html"' in html
         assert '"og:image" content="https://made-up.github.io/address/tied.png"' in html

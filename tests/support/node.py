@@ -6,8 +6,7 @@ import shutil
 import subprocess
 
 import pytest
-
-from tiedgpt.explore.article import modules
+from page.article import modules
 
 # Arrays come out as nested lists. JSON has no typed arrays.
 MAIN = """

@@ -28,7 +28,6 @@ from operator import methodcaller
 from typing import Any
 
 from ..errors import TiedGPTError
-from .article import article_page
 from .panels import QUESTIONS, Answer
 from .query import Query
 from .shown import ShownModels
@@ -43,6 +42,7 @@ SLOWEST_LINE = 8 * 1024
 BODY_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,12})[ \t]*\r\n", re.IGNORECASE)
 LOOPBACK = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?")
 PAGE = files(__package__) / "page"
+ARTICLE = files(__package__) / "tied.html"
 MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
@@ -194,7 +194,8 @@ class Handler(BaseHTTPRequestHandler):
         try:
             name = self.path_below_secret({"", *page_files()})
             if name == "":
-                body = article_page(with_laboratory=True).encode()
+                # The link to the laboratory is hidden where there is none.
+                body = ARTICLE.read_bytes().replace(b'<a href="lab" hidden>', b'<a href="lab">')
                 self.send(HTTPStatus.OK, "text/html", body, ARTICLE_POLICY)
                 return
             file = page_files()[name]

@@ -3,7 +3,7 @@
 import {readyCalculator} from "./cost.js"
 import {readFigures, readModels} from "./data.js"
 import {readyPlanes} from "./drag.js"
-import {find, findAll} from "./page.js"
+import {$, $$} from "../page/elements.js"
 import {showRow} from "./rows.js"
 import {showLists, showStreams, showWord, tokensOf} from "./words.js"
 
@@ -18,18 +18,18 @@ readyWord({figures, models: readModels()})
 document.body.dataset.ready = "true"
 
 function readyWord(page) {
-	const input = find("#word")
+	const input = $("#word")
 	let ids = [] // of the word that is shown
 	let waiting = null // the timer of showBelow
 	const show = () => {
 		const text = input.value.trim()
 		if (text === "") {
-			find("#reading").textContent = "Type a word. The lists are still those of the last one."
+			$("#reading").textContent = "Type a word. The lists are still those of the last one."
 			return
 		}
 		ids = tokensOf(text, page.models.tokenizer)
 		showWord(ids, page)
-		showLists(ids, findAll("#question [data-words]"), page)
+		showLists(ids, $$("#question [data-words]"), page)
 		// A browser draws the three lists before a timer ends, even one of 0 ms.
 		const delay = ids.length > MANY ? PAUSE : 0
 		clearTimeout(waiting)
@@ -37,11 +37,11 @@ function readyWord(page) {
 	}
 	show()
 	input.oninput = show
-	find("#ask").onsubmit = event => event.preventDefault()
-	for (const button of findAll(".choose")) {
+	$("#ask").onsubmit = event => event.preventDefault()
+	for (const button of $$(".choose")) {
 		button.onclick = () => chooseHead(button, ids, page)
 	}
-	for (const button of findAll(".try button")) {
+	for (const button of $$(".try button")) {
 		button.onclick = () => {
 			input.value = button.textContent
 			show()
@@ -51,8 +51,8 @@ function readyWord(page) {
 
 function readyMenu() {
 	// The menu marks the section that the reader is in, and on a phone keeps its name in sight.
-	const links = findAll("nav a[href^='#']")
-	const sections = links.map(link => find(link.hash))
+	const links = $$("nav a[href^='#']")
+	const sections = links.map(link => $(link.hash))
 	let marked = null
 	const mark = () => {
 		const isAbove = section => section.getBoundingClientRect().top < innerHeight / 2
@@ -60,7 +60,7 @@ function readyMenu() {
 		if (current === marked) return
 		marked?.removeAttribute("aria-current")
 		current.setAttribute("aria-current", "true")
-		const menu = find("nav")
+		const menu = $("nav")
 		menu.scrollLeft = current.offsetLeft - (menu.clientWidth - current.offsetWidth) / 2
 		marked = current
 	}
@@ -72,15 +72,15 @@ function showBelow(ids, page) {
 	// the streams of part 2, the dots of part 4, and the four stops of part 5
 	showStreams(ids, page)
 	showRow(ids.at(-1), page)
-	showLists(ids, findAll(".stops [data-words]:not([data-words$=model])"), page)
+	showLists(ids, $$(".stops [data-words]:not([data-words$=model])"), page)
 }
 
 function chooseHead(button, ids, page) {
 	// The third list shows the tied or the untied model, as the button says.
 	const {head} = button.dataset
-	for (const other of findAll(".choose")) other.setAttribute("aria-pressed", other === button)
-	const list = find("#through ol")
+	for (const other of $$(".choose")) other.setAttribute("aria-pressed", other === button)
+	const list = $("#through ol")
 	list.dataset.words = `${head}.mlp0`
-	find("#through").className = `list ${head}`
+	$("#through").className = `list ${head}`
 	showLists(ids, [list], page)
 }

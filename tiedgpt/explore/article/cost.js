@@ -1,6 +1,6 @@
 // The calculator: what the second table is of a model.
 
-import {find} from "./page.js"
+import {$, fixed, short} from "../page/elements.js"
 
 const UNITS = {"": 1, k: 1e3, m: 1e6, b: 1e9, t: 1e12}
 const MOST = 1e15 // of each number
@@ -12,22 +12,14 @@ export function readNumber(text) {
 	return Number(match[1].replace(/[,_ ]/g, "")) * UNITS[match[2].toLowerCase()]
 }
 
-export function shortNumber(count) {
-	// a number from 1 on: 204800000 -> "204.8M"
-	const unit = Object.keys(UNITS).findLast(name => count >= UNITS[name])
-	const digits = unit === "" ? 0 : 1
-	const number = (count / UNITS[unit]).toFixed(digits)
-	return number + unit.toUpperCase()
-}
-
 function sayShare(vocab, dim, total) {
 	const isSize = number => number >= 1 && number <= MOST // false for NaN
 	if (![vocab, dim, total].every(isSize))
 		return "Three numbers are needed, such as 50,000 and 7B, of at most 1000T."
 	const matrix = vocab * dim // the numbers of one table
-	const numbers = `${shortNumber(matrix)} numbers`
+	const numbers = `${short(matrix)} numbers`
 	if (matrix > total) return `One table of ${numbers} is more than the whole model.`
-	const inPercent = share => `${(100 * share).toFixed(1)} %`
+	const inPercent = share => `${fixed(100 * share, 1)} %`
 	const ifTied = inPercent(matrix / (total + matrix)) // untied, it would have a second table
 	if (2 * matrix > total)
 		return `${numbers}: ${ifTied} if this is the size of the tied model. The untied one has two tables, and is larger.`
@@ -35,9 +27,9 @@ function sayShare(vocab, dim, total) {
 }
 
 export function readyCalculator() {
-	find("#calculator").oninput = () => {
-		const [vocab, dim, total] = ["#vocab", "#dim", "#total"].map(name => readNumber(find(name).value))
-		find("#answer").textContent = sayShare(vocab, dim, total)
+	$("#calculator").oninput = () => {
+		const [vocab, dim, total] = ["#vocab", "#dim", "#total"].map(name => readNumber($(name).value))
+		$("#answer").textContent = sayShare(vocab, dim, total)
 	}
-	find("#calculator").onsubmit = event => event.preventDefault()
+	$("#calculator").onsubmit = event => event.preventDefault()
 }

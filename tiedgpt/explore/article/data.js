@@ -1,4 +1,4 @@
-// What tiedgpt/explore/article.py puts into the page: figures, and the shipped models.
+// What scripts/page/article.py puts into the page: figures, and the shipped models.
 
 import {readModel} from "./gpt2.js"
 import {readTokenizer} from "./tokenizer.js"

@@ -1,9 +1,9 @@
 // Three words as arrows in two planes. A score is a dot product of two arrows.
 
 import {dot, softmax} from "./gpt2.js"
-import {find, findAll, fixed, make, setAttributes} from "./page.js"
+import {$, $$, el, fixed, setAttributes} from "../page/elements.js"
 
-const UNIT = 90 // the length of an arrow of 1, as in pictures.py
+const UNIT = 90 // the length of an arrow of 1, as in scripts/page/pictures.py
 const GAP = 20 // from the end of an arrow to its name
 const LINE = 18 // the height of a name
 const NAME = 60 // more than the width of a name
@@ -32,16 +32,16 @@ export function readyPlanes({toy}) {
 	const untied = {name: "untied", read: copy(toy.E), written: copy(toy.untied)}
 	readyPlane(tied, toy)
 	readyPlane(untied, toy)
-	find("#best").onclick = () => moveAll(tied, {read: toy.best, written: toy.best}, toy)
-	find("#solve").onclick = () => moveAll(untied, {read: toy.E, written: toy.U}, toy)
+	$("#best").onclick = () => moveAll(tied, {read: toy.best, written: toy.best}, toy)
+	$("#solve").onclick = () => moveAll(untied, {read: toy.E, written: toy.U}, toy)
 }
 
 const copy = arrows => arrows.map(arrow => [...arrow])
 
 function drawnArrows({name, read, written}) {
 	// -> {group, arrow} of each arrow that the picture of a plane has. A tied one has no hollow arrows.
-	const filled = findAll(`#${name}-plane .arrow`).map((group, i) => ({group, arrow: read[i]}))
-	const hollow = findAll(`#${name}-plane .hollow`).map((group, i) => ({group, arrow: written[i]}))
+	const filled = $$(`#${name}-plane .arrow`).map((group, i) => ({group, arrow: read[i]}))
+	const hollow = $$(`#${name}-plane .hollow`).map((group, i) => ({group, arrow: written[i]}))
 	return [...filled, ...hollow]
 }
 
@@ -53,7 +53,7 @@ function readyPlane(plane, toy) {
 		showScores(plane, toy)
 	}
 	for (const one of drawn) readyKeys(one, move)
-	readyPointers(find(`#${plane.name}-plane`), drawn, move)
+	readyPointers($(`#${plane.name}-plane`), drawn, move)
 }
 
 function moveAll(plane, {read, written}, toy) {
@@ -174,19 +174,18 @@ function showScores({name, read, written}, {words, text}) {
 		const next = (i + 1) % words.length
 		return pairRow(word, words[next], scores[i][next], scores[next][i])
 	})
-	find(`#${name}-pairs tbody`).replaceChildren(...rows)
-	find(`#${name}-nats`).textContent = fixed(natsFrom(scores, text))
+	$(`#${name}-pairs tbody`).replaceChildren(...rows)
+	$(`#${name}-nats`).textContent = fixed(natsFrom(scores, text))
 }
 
 function pairRow(first, second, score, mirrored) {
 	const isSame = Math.abs(score - mirrored) < 1e-3
-	return make(
+	return el(
 		"tr",
-		"",
-		make("td", "", `${first} ${second}`),
-		make("td", "number", fixed(score)),
-		make("td", "sign", isSame ? "=" : "≠"),
-		make("td", "number", fixed(mirrored)),
-		make("td", "", `${second} ${first}`)
+		el("td", `${first} ${second}`),
+		el("td.number", fixed(score)),
+		el("td.sign", isSame ? "=" : "≠"),
+		el("td.number", fixed(mirrored)),
+		el("td", `${second} ${first}`)
 	)
 }

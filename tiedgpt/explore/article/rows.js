@@ -1,19 +1,19 @@
 // Where the reader's word is among the dots: how many tokens can follow it.
 
-import {find, findAll, shape} from "./page.js"
+import {$, $$, shape} from "../page/elements.js"
 import {shownToken} from "./words.js"
 
 export function showRow(id, {models, figures}) {
 	const {rows} = figures
 	const place = rows.ids.indexOf(id) // -1 if the token has no dot
-	for (const panel of findAll("svg.rows")) ringDot(panel, place, rows)
-	find("#row-of-word").textContent = sayRow(place, rows, shownToken(id, models.tokenizer))
+	for (const panel of $$("svg.rows")) ringDot(panel, place, rows)
+	$("#row-of-word").textContent = sayRow(place, rows, shownToken(id, models.tokenizer))
 }
 
 function ringDot(panel, place, rows) {
 	panel.querySelector(".yours")?.remove()
 	if (place < 0) return
-	const {axes} = panel.querySelector(".axes").dataset // what pictures.py has drawn
+	const {axes} = panel.querySelector(".axes").dataset // what scripts/page/pictures.py has drawn
 	const [left, right, top, bottom, most] = axes.split(" ").map(Number)
 	const part = number => Math.log(Math.max(1, number)) / Math.log(most) // of an axis, 0 to 1
 	const byText = rows.text[place]

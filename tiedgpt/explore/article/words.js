@@ -1,10 +1,11 @@
 // The reader's word: what the tables and the paths list after it.
 
 import {lens, PATHS, softmax, topK} from "./gpt2.js"
-import {bar, find, findAll, make, percent} from "./page.js"
+import {$, $$, el, percent, shape, whole} from "../page/elements.js"
 import {encode, tokenText} from "./tokenizer.js"
 
 const SHOWN = 3 // tokens in a list
+const TENTHS_BELOW = 0.01 // of a share: on a phone there is no room for more digits
 
 export function tokensOf(text, tokenizer) {
 	// -> ids. A word is read with a space before it, as inside a sentence. But if the word has fewer tokens
@@ -45,11 +46,11 @@ export function showStreams(ids, page) {
 		const {params, config} = page.models[head]
 		const n_ctx = params.wpe.weight.length
 		const stops = lens(ids.slice(-n_ctx), params, {config, tied: config.tie_word_embeddings}) // [layers + 1, V]
-		findAll(`.stream.${head} [data-words]`).forEach((list, stop) => {
+		$$(`.stream.${head} [data-words]`).forEach((list, stop) => {
 			showHighest(list, stops[stop], true, ids.at(-1), page)
 		})
 		// The last row is the whole model's, which is a stop of part 5 too.
-		for (const list of findAll(`.stops [data-words="${head}.model"]`)) {
+		for (const list of $$(`.stops [data-words="${head}.model"]`)) {
 			showHighest(list, stops.at(-1), true, ids.at(-1), page)
 		}
 	}
@@ -68,10 +69,15 @@ function showHighest(list, logits, hasScale, last, {models, figures}) {
 }
 
 function wordItem(name, probability, follows) {
-	const item = make("li", "", make("b", "", name))
-	if (follows) item.append(" ", make("i", "follows", "✓"))
-	if (probability !== null) item.append(" ", make("span", "", percent(probability)), bar(probability))
-	return item
+	const sign = follows ? [" ", el("i.follows", "✓")] : null
+	const share = probability === null ? null : [" ", el("span", percent(probability, TENTHS_BELOW)), bar(probability)]
+	return el("li", el("b", name), sign, share)
+}
+
+function bar(share) {
+	// The style sheet stretches it over its place.
+	const box = {viewBox: "0 0 100 1", preserveAspectRatio: "none", class: "bar", "aria-hidden": "true"}
+	return shape("svg", box, shape("rect", {width: (100 * share).toFixed(1), height: 1}))
 }
 
 export function showLists(ids, lists, page) {
@@ -81,9 +87,9 @@ export function showLists(ids, lists, page) {
 export function showWord(ids, page) {
 	// the texts about the word: its name, how it is read, what follows it in the text
 	const name = shownToken(ids.at(-1), page.models.tokenizer)
-	for (const node of findAll(".own, #word-of-stops")) node.textContent = name
-	find("#reading").textContent = readingOf(ids, page.models.tokenizer)
-	find("#followers").textContent = followersOf(ids.at(-1), page)
+	for (const node of $$(".own, #word-of-stops")) node.textContent = name
+	$("#reading").textContent = readingOf(ids, page.models.tokenizer)
+	$("#followers").textContent = followersOf(ids.at(-1), page)
 }
 
 function readingOf(ids, tokenizer) {
@@ -98,6 +104,6 @@ function followersOf(id, {models, figures: {tokens}}) {
 	const count = tokens.counts[id]
 	if (count === 0) return `${nameOf(id)} is not in the text, so the models have learned nothing about it.`
 	const most = tokens.times[id].map((times, i) => `${nameOf(tokens.followers[id][i])} (${times})`)
-	const often = count === 1 ? "once" : `${count.toLocaleString("en")} times`
+	const often = count === 1 ? "once" : `${whole(count)} times`
 	return `In the text ${nameOf(id)} occurs ${often}. Most often it is followed by ${most.join(", ")}.`
 }

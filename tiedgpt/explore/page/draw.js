@@ -1,41 +1,9 @@
-// Elements, tables and colours. Text is never read as HTML.
-export const $ = (selector, box = document) => box.querySelector(selector)
-export const $$ = (selector, box = document) => [...box.querySelectorAll(selector)]
+// The laboratory's tables, bars and buttons.
+import {$, $$, append, el, fixed, percent} from "./elements.js"
+
 export const on = (selector, event, listener) => $(selector).addEventListener(event, listener)
 export const range = n => [...Array(n).keys()]
 
-// el("td.wide", {title: "x"}, "text") is <td class="wide" title="x">text</td>. Attributes can be left out.
-export function el(kind, ...children) {
-	const [tag, ...classes] = kind.split(".")
-	const node = document.createElement(tag)
-	node.classList.add(...classes.filter(Boolean))
-	if (children[0]?.constructor === Object) setAttributes(node, children.shift())
-	return append(node, children)
-}
-// key, label and pressed are data-key, aria-label and aria-pressed; vars are properties of the style.
-const ATTRIBUTES = {key: "data-key", label: "aria-label", pressed: "aria-pressed"}
-function setAttributes(node, attributes) {
-	for (const [name, value] of Object.entries(attributes)) {
-		if (value == null) continue
-		if (name.startsWith("on")) node.addEventListener(name.slice(2), value)
-		else if (name === "vars") setStyle(node, value)
-		else if (name in node) node[name] = value
-		else node.setAttribute(ATTRIBUTES[name] ?? name, value)
-	}
-}
-function setStyle(node, properties) {
-	for (const [name, value] of Object.entries(properties)) node.style.setProperty(name, value)
-}
-export function shape(tag, attributes, ...children) {
-	const node = document.createElementNS($("svg").namespaceURI, tag)
-	for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value)
-	return append(node, children)
-}
-// Children are elements and texts, lists of them, and null for none.
-function append(node, children) {
-	node.append(...children.flat(Infinity).filter(child => child != null))
-	return node
-}
 // Replace what is in a box, given by its selector or itself. The element with the focus keeps it.
 export function put(place, ...children) {
 	const box = typeof place === "string" ? $(place) : place
@@ -76,21 +44,6 @@ export const textOf = ({id, token}) => token ?? `[${id}]`
 export const nameOf = token => plain(textOf(token))
 const SIGNS = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 export const plain = text => [...text].map(letter => SIGNS[letter] ?? letter).join("")
-export function percent(p) {
-	if (p >= 0.0995) return `${(100 * p).toFixed(0)} %`
-	if (p >= 0.0005) return `${(100 * p).toFixed(1)} %`
-	return p > 0 ? "<0.1 %" : "0"
-}
-export function fixed(x, digits = 2) {
-	const isZero = Math.abs(x) < 0.5 * 10 ** -digits // it has no minus sign
-	return (isZero ? 0 : x).toFixed(digits).replace("-", "−")
-}
-export const whole = n => n.toLocaleString("en")
-export function short(n) {
-	const thousands = Math.min(4, Math.floor(Math.log10(n) / 3))
-	const unit = ["", "K", "M", "B", "T"][thousands]
-	return (n / 1000 ** thousands).toFixed(1) + unit
-}
 export const highest = values => Math.max(...values.flat(Infinity).map(Math.abs))
 
 // One tab stop for all cells. The arrow keys move between them; up and down move by `rowLength` cells.
@@ -103,7 +56,7 @@ export function roving(box, cells, rowLength, start = 0) {
 	box.onkeydown = e => {
 		const from = cells.indexOf(e.target.closest("[tabindex]"))
 		const to = cells[from + steps[e.key]]
-		if (from < 0 || !to) return
+		if (from < 0 || !to) return // another key, or there is no cell in this direction
 		e.preventDefault()
 		setStop(to)
 		to.focus()
@@ -164,6 +117,7 @@ export function points(rows, max, kind) {
 	const image = context.createImageData(canvas.width, canvas.height)
 	const colour = colourOf(kind)
 	const grey = colourOf("text")
+	// A point is four bytes: red, green, blue, opacity.
 	rows.flat().forEach((v, n) => {
 		const [red, green, blue] = v < 0 ? grey : colour
 		const opacity = (255 * Math.abs(v)) / max

@@ -1,5 +1,6 @@
 // The logit lens: what each layer predicts.
-import {column, el, grid, line, nameOf, note, paint, percent, put, scroll} from "./draw.js"
+import {column, grid, line, nameOf, note, paint, put, scroll} from "./draw.js"
+import {el, percent} from "./elements.js"
 import {forEachModel, model, ofModel, panel, promptFields} from "./state.js"
 
 panel(
@@ -12,6 +13,7 @@ function drawLens({tokens, layers}, i) {
 	const top = [column("after"), tokens.map(token => column(nameOf(token)))]
 	const rows = layers.map(({positions}, n) => lensRow(positions, n, tokens))
 	const table = grid("heat.lens", `What each layer of ${name} predicts`, top, rows)
+	// The likeliest next token is the token itself.
 	const isRepeated = (likeliest, j) => likeliest[0].id === tokens[j].id
 	const byEmbedding = layers[0].positions.filter(isRepeated).length
 	const byLastBlock = layers.at(-1).positions.filter(isRepeated).length
@@ -40,5 +42,5 @@ function lensCell(likeliest, token) {
 		nameOf(first),
 		el("small", percent(first.probability))
 	)
-	return paint(cell, 0.06 + first.probability, 1.06)
+	return paint(cell, 0.06 + first.probability, 1.06) // at 0 some colour is left, which tells the model
 }

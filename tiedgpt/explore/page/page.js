@@ -1,5 +1,6 @@
 // The page begins: its panels, its menu, its source code, its history.
-import {$, $$, button, el, mark, on, put, short} from "./draw.js"
+import {button, mark, on, put} from "./draw.js"
+import {$, $$, el, short} from "./elements.js"
 import {
 	answer,
 	begin,

@@ -1,5 +1,6 @@
 // The drawing at the top, its switch, and the choice of a model for the panels that show one.
-import {$, $$, choice, code, el, nameOf, percent, put, shape, whole} from "./draw.js"
+import {choice, code, nameOf, put} from "./draw.js"
+import {$, $$, el, percent, setAttributes, shape, whole} from "./elements.js"
 import {facts, forEachModel, headOf, model, OF_TEXT, promptTokens, set, state} from "./state.js"
 
 // Boxes are [x, y, width, height], arrows are paths of SVG.
@@ -54,9 +55,9 @@ function drawnBox([x, y, width, height], kind, lines) {
 // The four likeliest next tokens, with bars.
 function drawnBars([x, y, width]) {
 	const rows = facts.next[state.side].rows.slice(0, 4)
-	const longest = width - 118
+	const longest = width - 118 // 66 for the name, 52 for the percents
 	return rows.map((row, n) => {
-		const top = y + 26 * n
+		const top = y + 26 * n // the height of a row
 		const length = Math.max(1, (longest * row.probability) / rows[0].probability)
 		return [
 			drawnText(x + 60, top + 20, nameOf(row).slice(0, 8), "end"),
@@ -66,13 +67,13 @@ function drawnBars([x, y, width]) {
 	})
 }
 export function drawFlow() {
-	if (!facts.next) return
+	if (!facts.next) return // there is no answer yet
 	const turn = state.copy ? "untied" : headOf()
 	const places = narrowScreen.matches ? NARROW : WIDE
 	put("#drawing", drawnModel(places), drawnMatrices(places, turn), drawnBars(places.bars))
 	drawSwitch(places.switch, turn)
-	$("#flow").setAttribute("viewBox", `0 0 ${places.size.join(" ")}`)
-	$("#flow").setAttribute("class", state.copy ? "tied" : turn)
+	const viewBox = `0 0 ${places.size.join(" ")}`
+	setAttributes($("#flow"), {viewBox, class: state.copy ? "tied" : turn})
 	put("#flowsays", flowSays(model(), turn))
 	$("#switch .code").dataset.turn = turn
 	for (const box of $$(".which")) drawChoice(box)
@@ -106,9 +107,7 @@ function drawnMatrices(places, turn) {
 	return [arrows, drawnBox(places.W_U, "none", ["no W_U"]), drawnText(x, y, same, "tied")]
 }
 function drawSwitch([x, y, width], turn) {
-	$("#turn").setAttribute("x", x)
-	$("#turn").setAttribute("y", y)
-	$("#turn").setAttribute("width", width)
+	setAttributes($("#turn"), {x, y, width})
 	const option = (kind, text) => ({text, isOn: kind === turn, go: () => setTurn(kind)})
 	const options = [option("tied", "tied: W_E.T"), option("untied", "untied: W_U")]
 	put("#turn", choice("The switch: the output matrix", options))

@@ -1,36 +1,40 @@
 """The article: one HTML file with everything in it, which opens without a server.
 
-Its sources are in article/. `article_page` puts the style, the modules, the figures that Python has
-computed, and the weights of both shipped models into index.html. The file asks for nothing else,
-and its Content-Security-Policy lets a browser run these scripts and no others.
+Its sources are in tiedgpt/explore/article/. It shares page/elements.js and page/style.css with the
+laboratory. `article_page` puts the styles, the modules, the figures that Python has computed, and
+the weights of both shipped models into index.html. The file asks for nothing else, and its
+Content-Security-Policy lets a browser run these scripts and no others.
 
 A matrix is rounded to whole numbers from -127 to 127, with a scale for each of its rows. So the
-weights are a quarter as large. `scripts/make_page.py` writes the file and prints what that costs.
+weights are a quarter as large. make_page.py writes the file, and `tiedgpt explore` serves it.
 """
 
 import base64
 import hashlib
 import json
 import re
-from importlib.resources import files
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..checkpoints import load_model, safetensors
-from ..checkpoints.places import SHIPPED, find_here
-from ..checkpoints.vocabulary import MERGES_AND_VOCAB
-from ..gpt2.parameters import Parameters
+from tiedgpt.checkpoints import load_model, safetensors
+from tiedgpt.checkpoints.places import SHIPPED, find_here
+from tiedgpt.checkpoints.vocabulary import MERGES_AND_VOCAB
+from tiedgpt.gpt2.parameters import Parameters
+
 from .pictures import filled
 
-ARTICLE = files(__package__) / "article"
+ARTICLE = Path(__file__).parents[2] / "tiedgpt" / "explore" / "article"
 # A module stands after its imports.
 ENGINE = ("tokenizer.js", "gpt2.js", "data.js")
-MODULES = (*ENGINE, "page.js", "words.js", "rows.js", "drag.js", "cost.js", "article.js")
-STYLE = '<link rel="stylesheet" href="article.css">'  # in index.html
+ELEMENTS = "../page/elements.js"  # it is the laboratory's, too
+MODULES = (*ENGINE, ELEMENTS, "words.js", "rows.js", "drag.js", "cost.js", "article.js")
+# In index.html
+STYLES = """<link rel="stylesheet" href="../page/style.css">
+<link rel="stylesheet" href="article.css">"""
 SCRIPT = '<script type="module" src="article.js"></script>'
-LABORATORY = '<a href="lab" hidden>'  # the link that only the server of the laboratory shows
 
 
 def read(name: str) -> str:
@@ -47,21 +51,18 @@ def modules(*names: str) -> str:
     return "\n".join(sources)
 
 
-def article_page(with_laboratory: bool = False) -> str:
-    """The whole article as one HTML file. with_laboratory: show its link to `tiedgpt explore`."""
+def article_page() -> str:
+    """The whole article as one HTML file."""
     figures = json.loads(read("figures.json"))
     page = filled(read("index.html"), figures)
-    if with_laboratory:
-        page = page.replace(LABORATORY, '<a href="lab">')
-
-    style = read("article.css")
+    style = read("../page/style.css") + read("article.css")
     script = modules(*MODULES)
     policy = (
         f"default-src 'none'; script-src '{digest(script)}'; style-src '{digest(style)}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
     policy_tag = f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-    page = page.replace(STYLE, f"{policy_tag}\n<style>{style}</style>")
+    page = page.replace(STYLES, f"{policy_tag}\n<style>{style}</style>")
 
     for_script = {name: figures[name] for name in ("tokens", "rows", "toy")}
     data = data_block("figures", for_script) + data_block("models", shipped_models())

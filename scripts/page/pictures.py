@@ -117,12 +117,12 @@ def shown(token: str) -> str:
 
 
 def percent(p: float) -> str:
-    """A share in percent, with one digit below 1 %. From 0.95 % on, it is rounded to 1 %."""
+    """A share in percent, with a digit for tenths below 1 %, as the lists of words.js have it."""
     if p >= 0.0095:
         return f"{100 * p:.0f} %"
-    if p < 0.0005:
-        return "<0.1 %"
-    return f"{100 * p:.1f} %"
+    if p >= 0.0005:
+        return f"{100 * p:.1f} %"
+    return "<0.1 %" if p > 0 else "0 %"
 
 
 def bar(length: float) -> str:
