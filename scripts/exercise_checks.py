@@ -33,8 +33,14 @@ from tiedgpt.comparison.compare import no_progress
 from tiedgpt.comparison.conventions import shape_error
 from tiedgpt.comparison.diagnosis import diagnose
 from tiedgpt.comparison.mistakes import mistakes_in
-from tiedgpt.comparison.places import Mistake, Place, compute_activations, kind_of
-from tiedgpt.comparison.rows import Comparison, distance
+from tiedgpt.comparison.places import (
+    Comparison,
+    Mistake,
+    Place,
+    compute_activations,
+    distance,
+    kind_of,
+)
 from tiedgpt.errors import did_you_mean, short_repr
 from tiedgpt.gpt2.model import causal_mask
 from tiedgpt.gpt2.ops import cross_entropy, layer_norm_backward, softmax

@@ -1,6 +1,6 @@
 """Another GPT-2's activations and gradients against ours: which differs first, and why.
 
-rows.py says which arrays agree, diagnosis.py which known mistakes explain those that do not.
+places.py says which arrays agree, diagnosis.py which known mistakes explain those that do not.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,8 +18,8 @@ from ..gpt2.parameters import Parameters, parameter_shapes
 from .conventions import is_parameter, our_name, shape_error
 from .diagnosis import Diagnosis, OnTrial, diagnose
 from .mistakes import mistakes_in
+from .places import Comparison, ReportRow, compare_arrays
 from .recording import record, untied_module_sentences
-from .rows import Comparison, ReportRow, compare_arrays
 
 ALMOST_NONE = 1 / 16  # of the numbers of an array
 

@@ -25,8 +25,16 @@ import numpy as np
 from ..gpt2.model import Array
 from ..gpt2.run import Tape
 from .mistakes import DIGITS_OF_HALVES, rounded
-from .places import Mistake, Scope, Trial, Wrong, compute_activations, trials_of
-from .rows import Comparison, distance
+from .places import (
+    Comparison,
+    Mistake,
+    Scope,
+    Trial,
+    Wrong,
+    compute_activations,
+    distance,
+    trials_of,
+)
 
 # The multiplications of a search whose caller does not say how many trials to make. They take some
 # minutes. There is no limit of time, because a busy machine would find less then.

@@ -28,8 +28,7 @@ from ..gpt2.run import Tape
 from .compare import no_progress
 from .diagnosis import OnTrial
 from .mistakes import mistakes_in, rounded
-from .places import Trial, compute_activations, trials_in_all_layers
-from .rows import SLACK
+from .places import SLACK, Trial, compute_activations, trials_in_all_layers
 from .training_mistakes import mistakes_of_steps
 
 # A precision -> how many times as far as in our model another program's rounding may move a logit,

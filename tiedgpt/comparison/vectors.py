@@ -22,8 +22,8 @@ from ..gpt2.config import Config
 from ..gpt2.model import GPT2, Array
 from ..gpt2.tokenizer import Tokenizer
 from .compare import compare
+from .places import compare_arrays, distance, tolerance_of
 from .recording import read_safetensors
-from .rows import compare_arrays, distance, tolerance_of
 from .tokenizer_mistakes import DECODERS, ENCODERS, Vocabulary
 from .tokens import compare_tokens
 from .training_mistakes import (
