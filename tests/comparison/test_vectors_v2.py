@@ -401,6 +401,11 @@ def test_a_wrong_file_is_refused(content, message, run, tmp_path):
     assert_one_error_line(run("compare", "--vectors", str(path)), message)
 
 
+def test_a_directory_of_answers_is_refused(run, tmp_path):
+    result = run("compare", "--vectors", str(tmp_path))
+    assert_one_error_line(result, "is a directory: expected a .npz, .safetensors or .json file")
+
+
 def test_a_model_beside_the_vectors_is_refused(run):
     result = run("compare", "-m", "shakespeare-tied", "--vectors", "mine.json")
     assert_one_error_line(result, "--vectors has models of its own")

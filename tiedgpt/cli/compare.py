@@ -109,11 +109,14 @@ def run_arrays(args: argparse.Namespace) -> None:
     try:
         # Each trial reports how many there are, so a total of 1 lasts until the first is done.
         with ProgressBar("trying known mistakes", total=1, unit="mistake") as bar:
-
-            def show_trial(number: int, total: int) -> None:
-                bar.add(1, total)
-
-            report = compare(model, arrays, ids, targets, progress=show_trial, trials=args.trials)
+            report = compare(
+                model,
+                arrays,
+                ids,
+                targets,
+                progress=lambda number, total: bar.add(1, total),
+                trials=args.trials,
+            )
     except NothingCompared as error:
         document = {"same": None, "rows": [], "not_compared": [str(error)]}
         if args.json:
