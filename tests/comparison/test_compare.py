@@ -310,11 +310,6 @@ BAD_ARRAYS = [
         id="no-such-layer",
     ),
     pytest.param(
-        {"qkv": np.float32(1)},  # of llm.c: an array of all layers
-        "attn.N.qkv was given, but the model's layers are 0 to 2",
-        id="a-number-for-all-layers",
-    ),
-    pytest.param(
         {"mlp.1.past": np.zeros(3)},
         "'mlp.1.past' is no activation of a GPT-2; the nearest are mlp.1.post",
         id="no-such-activation",

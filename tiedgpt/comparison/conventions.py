@@ -181,7 +181,7 @@ def translate(theirs: Any, value: Any, tape: Parameters, n_layer: int) -> Parame
         return {}
     array = as_floats(value, short_repr(theirs))
     parts = {name: array}
-    if ".N" in name and array.ndim > 0:  # the array has all layers, [L, ...]
+    if ".N" in name:  # the array has all layers, [L, ...]
         parts = {name.replace(".N", f".{layer}"): part for layer, part in enumerate(array)}
     for ours, part in parts.items():
         if ours not in tape:
@@ -206,8 +206,7 @@ def in_our_layout(name: str, array: Array, tape: Parameters, is_ours: bool) -> A
         _, H, _, K = shape
         layouts = [(B, T, H, K), (B, T, H * K)]
     elif name == "logits":
-        columns = array.shape[-1] if array.ndim > 0 else 0
-        layouts = [(B, T, max(columns, shape[-1]))]
+        layouts = [(B, T, max(array.shape[-1], shape[-1]))]
     for layout in layouts:
         is_sequence = B == 1 and array.shape == layout[1:]
         if array.shape != layout and not is_sequence:
