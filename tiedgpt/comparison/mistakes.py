@@ -242,7 +242,7 @@ def embedding(at: Place, ids: Array) -> Array:  # [B, T] -> [B, T, D]
     return at["wte.weight"][ids] + at["wpe.weight"][positions(at)]
 
 
-def embedding_at(at: Place, positions: Array) -> Array:  # [T] -> [B, T, D]
+def embedding_at(at: Place, positions: Array) -> Array:  # [T] or [B, T] -> [B, T, D]
     """The embedding with other positions than 0, 1, 2, ...
 
     Past the end of the context there is no row of wpe: the last one is taken.

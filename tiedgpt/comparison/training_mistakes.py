@@ -21,9 +21,6 @@ Results = Iterator[tuple[str, Array]]
 PADDINGS = (0, -1)  # the first and the last token of the vocabulary
 
 
-# A batch of texts of unequal lengths
-
-
 def pattern_without(  # -> [B, H, T, T]
     at: Place, start: int, end: Array | float, first_query: int = 0
 ) -> Array:
@@ -35,6 +32,9 @@ def pattern_without(  # -> [B, H, T, T]
     query, key = np.mgrid[:T, :T]
     is_lost = (query >= first_query) & (key >= start) & (key < end)
     return softmax(hide(at.x, (is_later(at.x) | is_lost) & (key != query)))
+
+
+# A batch of texts of unequal lengths
 
 
 def batch_results(model: GPT2, texts: list[list[int]]) -> Results:  # of [B, V]
