@@ -63,10 +63,6 @@ class Difference:
     computed: Tape  # ours, all of them, in the order of the forward pass
 
     @property
-    def ours(self) -> Array:
-        return self.computed[self.name]
-
-    @property
     def infinite(self) -> Array:
         """Where theirs is inf or nan, and ours is not."""
         return np.isinf(self.distances)
@@ -199,7 +195,8 @@ def plain_diagnosis(difference: Difference) -> Diagnosis | None:
     If theirs is far from ours, rounding does not explain the difference.
     """
     theirs = difference.theirs
-    is_near = difference.distances.max() <= np.abs(difference.ours).max() * NEAR
+    ours = difference.computed[difference.name]
+    is_near = difference.distances.max() <= np.abs(ours).max() * NEAR
     for dtype in DIGITS_OF_HALVES:
         if is_near and np.array_equal(theirs, rounded(theirs, dtype)):
             sentence = f"{difference.name}: yours is rounded to {dtype}"

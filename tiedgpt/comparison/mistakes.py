@@ -309,18 +309,16 @@ def bias_of_values(at: Place) -> Array:  # [D]
     return at["h.N.ln_1.bias"] @ weight + bias
 
 
-def qkv_without_bias_of_values(at: Place) -> Array:  # -> [B, T, 3 D]
-    """qkv, from a normalised x."""
-    qkv = unfolded(at, at.x, "h.N.ln_1") @ at.weight + at.bias
-    qkv[:, :, -at.D :] -= bias_of_values(at)
-    return qkv
-
-
 # A kind of activation -> what a HookedTransformer computes there.
 FOLDED_AND_CENTRED: dict[str, Wrong] = {
     "embed": lambda at: centred(at.right),
     "attn.N.in": normalised,
-    "attn.N.qkv": qkv_without_bias_of_values,
+    # Of q, k and v, the values lack their bias.
+    "attn.N.qkv": lambda at: (
+        unfolded(at, at.x, "h.N.ln_1") @ at.weight
+        + at.bias
+        - np.pad(bias_of_values(at), (2 * at.D, 0))
+    ),
     # The output of attention has the bias that the values lack. A token's pattern adds up to 1, so
     # a bias of all values is the same bias of the heads.
     "attn.N.out": lambda at: centred((at.x + bias_of_values(at)) @ at.weight + at.bias),
