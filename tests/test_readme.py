@@ -15,7 +15,7 @@ import pytest
 
 import tiedgpt
 from tiedgpt import cli, count_parameters
-from tiedgpt.checkpoints.places import known_config
+from tiedgpt.checkpoints.model_names import known_config
 
 pytestmark = pytest.mark.usefixtures("one_blas_thread")
 

@@ -28,7 +28,7 @@ from tying.trainer import entropies
 
 import tiedgpt
 from tiedgpt import GPT2, Tokenizer, count_parameters
-from tiedgpt.checkpoints.places import MODELS, SHIPPED
+from tiedgpt.checkpoints.model_names import MODELS, SHIPPED
 from tiedgpt.gpt2.ops import softmax
 from tiedgpt.gpt2.run import Tape
 from tiedgpt.study.bigrams import mlp_numbers, nats_from_bigrams

@@ -14,7 +14,7 @@ from support.commands import answer, assert_one_error_line, command
 from support.models import CONFIG, SMALL, random_model
 
 from tiedgpt import Tokenizer, load_model, load_tokenizer, save_model, score
-from tiedgpt.checkpoints.places import weight_folders
+from tiedgpt.checkpoints.model_names import weight_folders
 
 pytestmark = pytest.mark.usefixtures("one_blas_thread")
 

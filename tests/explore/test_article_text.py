@@ -12,7 +12,7 @@ from page.article import ELEMENTS
 from page.pictures import MINUS, all_pictures, filled, percent
 from support.node import run_node
 
-from tiedgpt.checkpoints.places import MODELS
+from tiedgpt.checkpoints.model_names import MODELS
 from tiedgpt.cli import COMMANDS
 from tiedgpt.gpt2.ops import log_softmax
 

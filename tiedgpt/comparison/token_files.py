@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError, TokenizerError, short_repr
-from ..gpt2.checks import check_prompt_ids
+from ..generation import check_prompt_ids
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
 from .recording import read_json_object

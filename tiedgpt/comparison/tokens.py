@@ -21,7 +21,8 @@ from typing import Any, Literal, TypedDict
 import numpy as np
 
 from ..errors import COUNT, ArgumentError, short_repr
-from ..gpt2.checks import as_array, check_ids, check_logits, check_prompt_ids
+from ..generation import check_prompt_ids
+from ..gpt2.checks import as_array, check_ids, check_logits
 from ..gpt2.model import GPT2, Array
 from ..gpt2.ops import log_softmax
 from ..gpt2.run import Tape
