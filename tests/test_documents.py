@@ -713,7 +713,7 @@ def wait_for_parts(count: int, out: str = "out") -> None:
 @pytest.mark.slow
 def test_killed_at_any_moment_the_same_command_goes_on(commands, undisturbed):
     rng = random.Random(0)
-    for _ in range(8):
+    for _ in range(4):
         process = commands.documents("out")
         time.sleep(rng.uniform(0.5, 8))
         workers = workers_of(process)

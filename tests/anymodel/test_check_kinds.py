@@ -1,6 +1,6 @@
 """`check` beside transformers: for classes of each mapping, in each state of their files.
 
-A sample of classes is tested. `pytest -m '' --all-kinds tests/anymodel/test_check_kinds.py` tests
+A sample of classes is tested. `pytest -m '' --all-cases tests/anymodel/test_check_kinds.py` tests
 all that were measured with the version that is installed, in half an hour.
 """
 
@@ -61,7 +61,7 @@ def quiet():
 
 def pytest_generate_tests(metafunc):
     if "tested_class" in metafunc.fixturenames:
-        classes = ALL if metafunc.config.getoption("--all-kinds") else SAMPLE
+        classes = ALL if metafunc.config.getoption("--all-cases") else SAMPLE
         metafunc.parametrize("tested_class", classes, ids="-".join)
 
 
