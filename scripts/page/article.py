@@ -1,7 +1,7 @@
 """The article: one HTML file with everything in it, which opens without a server.
 
-Its sources are in tiedgpt/explore/article/. It shares a module and the style sheet with the
-laboratory. `article_page` puts the style, the modules, the figures that Python has computed, and
+Its sources are in tiedgpt/explore/article/. It shares page/elements.js and page/style.css with the
+laboratory. `article_page` puts the styles, the modules, the figures that Python has computed, and
 the weights of both shipped models into index.html. The file asks for nothing else, and its
 Content-Security-Policy lets a browser run these scripts and no others.
 
@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from tiedgpt.checkpoints import load_model, safetensors
-from tiedgpt.checkpoints.places import SHIPPED, find_here
+from tiedgpt.checkpoints import find_model, load_model, safetensors
+from tiedgpt.checkpoints.places import SHIPPED
 from tiedgpt.checkpoints.vocabulary import MERGES_AND_VOCAB
 from tiedgpt.gpt2.parameters import Parameters
 
@@ -31,7 +31,9 @@ ARTICLE = Path(__file__).parents[2] / "tiedgpt" / "explore" / "article"
 ENGINE = ("tokenizer.js", "gpt2.js", "data.js")
 ELEMENTS = "../page/elements.js"  # it is the laboratory's, too
 MODULES = (*ENGINE, ELEMENTS, "words.js", "rows.js", "drag.js", "cost.js", "article.js")
-STYLE = '<link rel="stylesheet" href="article.css">'  # in index.html
+# In index.html
+STYLES = """<link rel="stylesheet" href="../page/style.css">
+<link rel="stylesheet" href="article.css">"""
 SCRIPT = '<script type="module" src="article.js"></script>'
 
 
@@ -53,14 +55,14 @@ def article_page() -> str:
     """The whole article as one HTML file."""
     figures = json.loads(read("figures.json"))
     page = filled(read("index.html"), figures)
-    style = read("article.css")
+    style = read("../page/style.css") + read("article.css")
     script = modules(*MODULES)
     policy = (
         f"default-src 'none'; script-src '{digest(script)}'; style-src '{digest(style)}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
     policy_tag = f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-    page = page.replace(STYLE, f"{policy_tag}\n<style>{style}</style>")
+    page = page.replace(STYLES, f"{policy_tag}\n<style>{style}</style>")
 
     for_script = {name: figures[name] for name in ("tokens", "rows", "toy")}
     data = data_block("figures", for_script) + data_block("models", shipped_models())
@@ -85,13 +87,13 @@ def json_in_html(value: Any) -> str:
 def shipped_models() -> dict[str, Any]:
     """What data.js reads: the vocabulary of both shipped models, and each model by its head."""
     merges_name, vocabulary_name = MERGES_AND_VOCAB
-    folder = find_here(SHIPPED[0])
+    _, folder = find_model(SHIPPED[0])
     models: dict[str, Any] = {
         "merges": (folder / merges_name).read_text(encoding="utf-8"),
         "vocabulary": json.loads((folder / vocabulary_name).read_text(encoding="utf-8")),
     }
     for name in SHIPPED:
-        model = load_model(find_here(name))
+        model = load_model(name)
         file = BytesIO()
         safetensors.write(file, rounded(model.parameters).items(), exact=True)
         weights = base64.b64encode(file.getvalue()).decode()

@@ -1,10 +1,12 @@
 """Small random models, whose sizes are all different, and a text of their tokens."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from tiedgpt import GPT2, Config
+from tiedgpt.checkpoints import find_model
 from tiedgpt.study.corpus import Corpus
 
 # The sizes are different primes, so that a test fails if two sizes are mixed up. Only n_embd is no
@@ -58,3 +60,9 @@ def some_corpus() -> Corpus:
             token_id = int(70 * (random_id / 70) ** 1.3)  # the power makes low ids more frequent
         ids.append(token_id)
     return Corpus.of(ids, SMALL.vocab_size)
+
+
+def find_here(source: str | Path, weights: bool = True) -> Path:
+    """The path of a model on this machine."""
+    _, path = find_model(source, weights=weights, fetch=False)
+    return path

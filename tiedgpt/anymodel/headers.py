@@ -8,14 +8,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.download import Repository, is_offline
+from ..checkpoints.download import Repository, find_model, is_offline
 from ..checkpoints.files import check_weight_map
-from ..checkpoints.folder import CONFIG
-from ..checkpoints.json_files import JSON_OF_PYTHON, MAX_TEXT, parse_json
+from ..checkpoints.json_files import CONFIG, JSON_OF_PYTHON, MAX_TEXT, read_json
 from ..checkpoints.opened import Opened
-from ..checkpoints.places import INDEX, SHIPPED, check_name, discard_note, find_here
+from ..checkpoints.places import INDEX, SHIPPED, check_name, discard_note
 from ..checkpoints.refused import WEIGHTS
-from ..checkpoints.safetensors import header_length, parse_header
+from ..checkpoints.safetensors import read_header
 from ..checkpoints.tensors import Tensor
 from ..errors import CheckpointError, short_repr
 
@@ -79,7 +78,7 @@ def open_any(source: str, weights: bool = True) -> AnyModel:
     what is none of these, and for a config.json that cannot be read.
     """
     try:
-        path = find_here(source, weights)
+        _, path = find_model(source, weights=weights, fetch=False)
     except CheckpointError:
         name = check_name(source)  # raises for a text that is neither a path nor a name
         if name in SHIPPED or is_offline():
@@ -137,7 +136,7 @@ def fetch_json(repository: Repository, file: str) -> dict[str, Any] | None:
     name = f"{repository.label}/{file}"
     if size > MAX_TEXT:
         raise CheckpointError(f"{name}: {size} bytes; expected at most {MAX_TEXT}")
-    return parse_json(content, name, JSON_OF_PYTHON)
+    return read_json(Path(name), JSON_OF_PYTHON, content)
 
 
 def fetch_header(repository: Repository, file: str) -> dict[str, Tensor] | None:
@@ -147,9 +146,12 @@ def fetch_header(repository: Repository, file: str) -> dict[str, Tensor] | None:
         return None
     first_bytes, size = answer
     path = Path(repository.label, file)
-    length = header_length(first_bytes, path, size, MAX_HEADER)
-    header = fetch_part(repository, path, 8, 8 + length)
-    tensors, _ = parse_header(header, path, size, memory=b"")
+    end = 8 + int.from_bytes(first_bytes, "little")
+    # read_header refuses a header that is not fetched, because it is too long.
+    content = first_bytes
+    if end <= min(size, 8 + MAX_HEADER):
+        content += fetch_part(repository, path, 8, end)
+    tensors, _ = read_header(path, content, size, MAX_HEADER)
     return tensors
 
 

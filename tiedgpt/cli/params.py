@@ -18,14 +18,14 @@ from typing import Any
 
 from ..anymodel.headers import HubModel, open_any
 from ..anymodel.ties import Report, size_report
-from ..checkpoints import Opened, open_model
+from ..checkpoints import Opened
 from ..checkpoints.places import DEFAULT_MODEL, known_config
 from ..errors import ArgumentError, CheckpointError, one_line
 from ..gpt2.parameters import count_matrices
 from ..study.reports import parameters_report
 from . import options
 from .check import said
-from .messages import note
+from .models import open_model
 from .output import fill, megabytes, print_json
 from .tables import Cells, percent, print_table, shown
 
@@ -85,10 +85,10 @@ def count_model(source: str | None, as_json: bool) -> None:
             print_sizes(size_report(name, model), as_json)
             return
         if isinstance(model, HubModel):
-            model = open_model(source, note, weights=False)
+            model = open_model(source, weights=False)
         config = model.config
         if model.has_weights:
-            model.check()
+            model.check_weights()
     report = parameters_report(config)
     if as_json:
         print_json({"model": name, **report})
@@ -108,7 +108,7 @@ def open_to_count(source: str | None, name: str) -> Opened | HubModel:
     try:
         return open_any(name, weights=False)
     except CheckpointError:
-        return open_model(source, note, weights=False)
+        return open_model(source, weights=False)
 
 
 def print_sizes(report: Report, as_json: bool) -> None:

@@ -59,7 +59,7 @@ def load_to_untie(opened: Opened, init: str | None) -> GPT2:
     if not opened.has_head:
         note(f"config.json of {opened.name} says untied, but there is no W_U: it begins with wte.T")
         return models.load(opened, "tied")
-    if not opened.config_as_said.tied:
+    if not opened.contradicts_config:
         raise ArgumentError(f"{opened.name} is untied already")
     if init is not None:
         return models.load(opened, "tied")

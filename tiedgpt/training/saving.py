@@ -20,7 +20,7 @@ import numpy as np
 
 from ..atomic import new_directory, replaced_file
 from ..checkpoints import safetensors
-from ..checkpoints.folder import CONFIG
+from ..checkpoints.json_files import CONFIG
 from ..checkpoints.refused import WEIGHTS
 from ..checkpoints.tensors import Tensor
 from ..checkpoints.writing import write_checkpoint, write_weights

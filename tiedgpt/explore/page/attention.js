@@ -8,6 +8,7 @@ panel(
 	() => {
 		const {n_head, n_layer} = model()
 		if (!n_layer) put("#attnbox", "This model has no layers.")
+		// The address, or the other model, may have chosen a head that this model does not have.
 		state.layer = Math.min(state.layer, n_layer - 1)
 		state.head = Math.min(state.head, n_head - 1)
 		return n_layer ? promptFields() : null
@@ -21,7 +22,7 @@ panel(
 )
 // The pattern of one head: for each token, how much it takes from each token, from 0 to 1.
 function patternOf(weights, T, layer, head) {
-	const first = (layer * model().n_head + head) * T * T
+	const first = (layer * model().n_head + head) * T * T // of the head's numbers, row by row
 	return range(T).map(i => {
 		const row = weights.subarray(first + i * T, first + (i + 1) * T)
 		return [...row]
@@ -50,6 +51,7 @@ function headButton(pattern, layer, head, choose) {
 }
 function drawPattern(pattern, tokens) {
 	const names = tokens.map(textOf)
+	// A token does not look at later ones: their cells are empty.
 	const M = pattern.map((row, i) => row.map((weight, j) => (j > i ? null : weight)))
 	const title = `block ${state.layer}, head ${state.head}`
 	const options = {max: 1, show: shortWeight, shade: Math.sqrt, caption: `Attention of ${title}`}

@@ -56,7 +56,7 @@ export function roving(box, cells, rowLength, start = 0) {
 	box.onkeydown = e => {
 		const from = cells.indexOf(e.target.closest("[tabindex]"))
 		const to = cells[from + steps[e.key]]
-		if (from < 0 || !to) return
+		if (from < 0 || !to) return // another key, or there is no cell in this direction
 		e.preventDefault()
 		setStop(to)
 		to.focus()
@@ -117,6 +117,7 @@ export function points(rows, max, kind) {
 	const image = context.createImageData(canvas.width, canvas.height)
 	const colour = colourOf(kind)
 	const grey = colourOf("text")
+	// A point is four bytes: red, green, blue, opacity.
 	rows.flat().forEach((v, n) => {
 		const [red, green, blue] = v < 0 ? grey : colour
 		const opacity = (255 * Math.abs(v)) / max

@@ -26,7 +26,8 @@ function setStyle(node, properties) {
 }
 // An element of SVG. Its properties cannot be set, its attributes can.
 export function shape(tag, attributes, ...children) {
-	const node = document.createElementNS("http://www.w3.org/2000/svg", tag)
+	const {namespaceURI} = $("svg") // each page has a drawing from the start
+	const node = document.createElementNS(namespaceURI, tag)
 	setAttributes(node, attributes)
 	return append(node, children)
 }

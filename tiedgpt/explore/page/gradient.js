@@ -18,7 +18,7 @@ function gradientTable({rows, absent}) {
 	)
 	const other = "other tokens, those with the longest gradients"
 	const rule = el("tr.rule", el("th", {scope: "colgroup", colSpan: 4}, other))
-	if (absent) cells.splice(-absent, 0, rule)
+	if (absent) cells.splice(-absent, 0, rule) // after it, tokens that the prompt does not have
 	const titles = ["row of wte", "as embedding", "as output matrix", "cosine"]
 	const top = titles.map(text => column(text))
 	return grid("bars2", "Lengths of the two gradients by row of wte", top, cells)
@@ -30,7 +30,7 @@ function lengthCell(length, most, kind) {
 }
 function gradientText({loss, reached, read, embed, head, cosine}) {
 	const [embedRows, headRows] = reached.map(whole)
-	const share = (100 * head ** 2) / (embed ** 2 + head ** 2)
+	const share = (100 * head ** 2) / (embed ** 2 + head ** 2) // in percent
 	const isTied = headOf() === "tied"
 	const V = whole(model().vocab_size)
 	return [

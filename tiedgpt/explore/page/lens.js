@@ -13,6 +13,7 @@ function drawLens({tokens, layers}, i) {
 	const top = [column("after"), tokens.map(token => column(nameOf(token)))]
 	const rows = layers.map(({positions}, n) => lensRow(positions, n, tokens))
 	const table = grid("heat.lens", `What each layer of ${name} predicts`, top, rows)
+	// The likeliest next token is the token itself.
 	const isRepeated = (likeliest, j) => likeliest[0].id === tokens[j].id
 	const byEmbedding = layers[0].positions.filter(isRepeated).length
 	const byLastBlock = layers.at(-1).positions.filter(isRepeated).length
@@ -41,5 +42,5 @@ function lensCell(likeliest, token) {
 		nameOf(first),
 		el("small", percent(first.probability))
 	)
-	return paint(cell, 0.06 + first.probability, 1.06)
+	return paint(cell, 0.06 + first.probability, 1.06) // at 0 some colour is left, which tells the model
 }

@@ -25,10 +25,11 @@ const changedSettings = () => {
 	const settings = facts.sampling.map(({name}) => [name, state[name]])
 	return Object.fromEntries(settings.filter(([, value]) => value !== null))
 }
+// Each token keeps the chance that the model gives it.
 const samplesAll = () => Object.keys(changedSettings()).length === 0
 const samplingFields = i => ({...promptFields(i), ...changedSettings()})
 function setPrompt(ids) {
-	$("#prompt").blur()
+	$("#prompt").blur() // the field then shows the new text: see showText
 	set({ids, place: null, token: null}, ...OF_TEXT)
 }
 
@@ -122,8 +123,8 @@ const writingFields = (i, n) => ({...samplingFields(i), n, seed: state.seed})
 async function drawOneToken(i) {
 	try {
 		const {value} = await ask("generate", writingFields(i, 1)).next()
-		if (value.id == null) return
-		state.seed++
+		if (value.id == null) return // the text has ended
+		state.seed++ // so that the next token is drawn with other random numbers
 		$("#seed").value = state.seed
 		setPrompt([...idsOf(promptTokens()), value.id])
 	} catch (error) {
@@ -170,7 +171,7 @@ function addWord(text, word, prompt) {
 		put(text.note, `${text.tokens.length} tokens, to the ${word.end}; mean surprisal ${bits} bits`)
 		return
 	}
-	const before = idsOf([...prompt, ...text.tokens])
+	const before = idsOf([...prompt, ...text.tokens]) // the text without this word
 	text.tokens.push(word)
 	const goBack = () => setPrompt(before)
 	const attributes = {

@@ -66,7 +66,7 @@ function drawParts(parts) {
 	const {n_head, n_layer} = model()
 	const most = highest(Object.values(parts))
 	const digits = n_head > 8 ? 1 : 2
-	const columns = n_head + 3
+	const columns = n_head + 3 // and bias, MLP, bias
 	const fixedCell = (name, colSpan = 1) =>
 		paint(el("td", {colSpan}, fixed(parts[name], digits)), parts[name], most)
 	const buttonCell = name => el("td", paint(partButton(name, parts[name], digits), parts[name], most))
@@ -87,9 +87,9 @@ function drawParts(parts) {
 	const titles = range(n_head).map(h => column(n_head > 8 ? `${h}` : `head\u00a0${h}`))
 	const top = [corner(), titles, column("bias"), column("MLP"), column("bias")]
 	const table = grid("heat.parts", "What each part adds to the logit", top, rows)
-	table.style.minWidth = `${6 + 2.9 * columns}em`
+	table.style.minWidth = `${6 + 2.9 * columns}em` // the names of the rows, and a number in each column
 	put("#partsbox", side(headOf(), table))
-	if (n_layer) roving(table, $$("button", table), n_head + 1)
+	if (n_layer) roving(table, $$("button", table), n_head + 1) // the heads and the MLP of a block
 }
 // A button that removes a part, or puts it back.
 function partButton(name, value, digits) {

@@ -94,6 +94,7 @@ function drawMatrix(kind, title, names, M, options) {
 // The pair of different words that is commonest in the text, or the last two tokens.
 function commonestPair({tokens, text}) {
 	const isWord = tokens.map(token => /\p{L}/u.test(textOf(token)))
+	// 0 without a text, for the same word twice, and for punctuation
 	const share = (a, b) => {
 		const areDifferentWords = a !== b && isWord[a] && isWord[b]
 		return text && areDifferentWords ? text.percent[a][b] : 0
@@ -186,7 +187,7 @@ async function drawSymmetry() {
 		return
 	}
 	const haveHeadsChanged = key !== String(state.heads)
-	if (haveHeadsChanged) return
+	if (haveHeadsChanged) return // the reader has turned a switch meanwhile, and its answer comes
 	const measured = symmetries[key]
 	const [{text}] = measured
 	const itself = `In the text, ${percent(text)} of frequent tokens mostly follow themselves.`

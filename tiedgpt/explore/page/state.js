@@ -71,7 +71,7 @@ const READERS = {
 	ids: readNumbers,
 	removed: text => text.split("_").filter(Boolean),
 	heads: readHeads,
-	greedy: text => text === "true" || null
+	greedy: text => text === "true" || null // null: the default
 }
 function readValue(name, text) {
 	const read = READERS[name] ?? Number
@@ -207,6 +207,7 @@ export const redraw = () => changed(null, ...Object.keys(panels).filter(name => 
 export async function drawVisible() {
 	await drawing.next
 	for (const name of Object.keys(panels)) {
+		// #problem says why there is no answer for the text. What asks for the text would fail as well.
 		const hasText = $("#problem").hidden || !OF_TEXT.includes(name)
 		if (visible.has(name) && dirty.has(name) && hasText) await draw(name)
 	}
@@ -227,7 +228,7 @@ async function drawOnce(name) {
 	const {query, show} = panels[name]
 	try {
 		const reply = await askAll(name, query())
-		await released
+		await released // a click that has begun is not lost
 		await show(reply)
 		problem.hidden = true
 	} catch (error) {
@@ -235,6 +236,7 @@ async function drawOnce(name) {
 		fail(error, problem)
 		if (name === "parts") state.removed = [] // a part that this model does not have
 		if (name !== "next") return
+		// What these boxes show is of the text before.
 		for (const box of $$("#bars, #written, #flow")) box.classList.add("stale")
 	}
 }

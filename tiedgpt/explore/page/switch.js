@@ -55,9 +55,9 @@ function drawnBox([x, y, width, height], kind, lines) {
 // The four likeliest next tokens, with bars.
 function drawnBars([x, y, width]) {
 	const rows = facts.next[state.side].rows.slice(0, 4)
-	const longest = width - 118
+	const longest = width - 118 // 66 for the name, 52 for the percents
 	return rows.map((row, n) => {
-		const top = y + 26 * n
+		const top = y + 26 * n // the height of a row
 		const length = Math.max(1, (longest * row.probability) / rows[0].probability)
 		return [
 			drawnText(x + 60, top + 20, nameOf(row).slice(0, 8), "end"),
@@ -67,7 +67,7 @@ function drawnBars([x, y, width]) {
 	})
 }
 export function drawFlow() {
-	if (!facts.next) return
+	if (!facts.next) return // there is no answer yet
 	const turn = state.copy ? "untied" : headOf()
 	const places = narrowScreen.matches ? NARROW : WIDE
 	put("#drawing", drawnModel(places), drawnMatrices(places, turn), drawnBars(places.bars))
