@@ -40,7 +40,14 @@ NO_GPT2 = random_model(
 )
 
 
-@pytest.mark.parametrize("mistake", mistakes_in(n_layer=2), ids=lambda mistake: mistake.sentence)
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        mistake if n % 8 == 0 else pytest.param(mistake, marks=SLOW)
+        for n, mistake in enumerate(mistakes_in(n_layer=2))
+    ],
+    ids=lambda mistake: mistake.sentence,
+)
 def test_a_planted_mistake_is_named(mistake):
     model = NO_GPT2 if mistake.sentence in RIGHT else TWO_LAYERS
     ids = some_ids(model, B=2, T=9)

@@ -51,7 +51,7 @@ def test_the_verdict_from_logits_is_true(port):
 
 @pytest.mark.parametrize(
     "port",
-    [port if n % 3 == 0 else pytest.param(port, marks=SLOW) for n, port in enumerate(PORTS)],
+    [port if n % 6 == 0 else pytest.param(port, marks=SLOW) for n, port in enumerate(PORTS)],
     ids=lambda port: port.name,
 )
 def test_the_verdict_from_tokens_is_true(port):

@@ -127,6 +127,7 @@ def test_two_mistakes_are_named_in_the_order_in_which_to_correct_them(name, give
     assert report.note.startswith("these are 2 mistakes: correct them in this order")
 
 
+@pytest.mark.slow
 def test_three_mistakes_are_named_from_logits_alone():
     ids = some_ids(TWO_LAYERS, B=1, T=9)
     without_bias = in_linear("c_attn", lambda x, weight, bias: x @ weight)

@@ -341,6 +341,7 @@ def make_plan(todo, text, tmp_path, monkeypatch):
     return corpus
 
 
+@pytest.mark.slow
 def test_two_workers_do_what_is_missing_and_a_damaged_line_is_done_again(
     text, tmp_path, monkeypatch, capsys
 ):
