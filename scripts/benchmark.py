@@ -19,6 +19,11 @@ Each library runs in its own process. In each round the libraries take turns at 
 other work on the machine affects all of them. A figure is the median over the rounds. A number in
 brackets is tiedgpt's figure / the library's. A library that cannot do what a row measures has no
 figure there.
+
+A percentage is how near tiedgpt is to a limit that is measured in the same rounds: the limit's time
+/ tiedgpt's. A token, or a step, must read each weight once, so its limit is the time in which all
+threads read as many bytes from memory. The limit of a prompt is the time of its products with the
+weights alone, in NumPy.
 """
 
 import argparse
@@ -32,13 +37,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from benchmark_libraries import LIBRARIES, Library, Training, milliseconds
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -46,6 +50,8 @@ PAUSE = 0.1  # seconds before each measurement, so that the other libraries' thr
 PROMPT = 10  # tokens before those that are generated
 NEW = 64  # generated tokens
 NEW_IN_BATCH = 16  # generated tokens of each text of a batch, whose steps take longer
+NEW_FOR_MEMORY = 20  # generated tokens before the peak memory is read
+READ = 2**28  # bytes that are read to measure how fast memory is: more than a cache holds
 PROMPTS = (16, 64, 128, 512, 1023)  # tokens
 WARM_UP = 3  # training steps before those that are measured
 TIMED = 3  # training steps that are measured in each round
@@ -54,12 +60,474 @@ TIMED = 3  # training steps that are measured in each round
 BEGIN = "<!-- benchmark.py --markdown: begin -->"
 END = "<!-- benchmark.py --markdown: end -->"
 
+Rows = list[list[int]]  # token ids [B, T]
+
+
+class Training(NamedTuple):
+    """B sequences of T tokens in a batch, and the sizes of the model: GPT-2's if not given."""
+
+    name: str
+    B: int
+    T: int
+    n_layer: int = 12
+    n_head: int = 12
+    n_embd: int = 768
+    vocab_size: int = 50257
+    n_ctx: int = 1024
+
+    def config(self) -> dict[str, Any]:
+        """The settings of a model without dropout."""
+        sizes = self._asdict()
+        for name in ("name", "B", "T"):
+            del sizes[name]
+        no_tokens = {"bos_token_id": None, "eos_token_id": None}
+        return {**sizes, **no_tokens, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "attn_pdrop": 0.0}
+
+
 TRAININGS = (
     # nanoGPT's setting for a CPU
     Training("d 128, V 257, 12 x 64", 12, 64, 4, 4, 128, vocab_size=257, n_ctx=64),
     Training("d 128, V 1024, 32 x 128", 32, 128, 4, 4, 128, vocab_size=1024, n_ctx=128),
     Training("124M, 4 x 64", 4, 64),
 )
+
+
+def milliseconds(function: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    function()
+    return 1e3 * (time.perf_counter() - start)
+
+
+class Library:
+    """A library with the model at `path`. Its modules are imported in its own process only.
+
+    A method raises NotImplementedError if the library cannot do what a row measures.
+    """
+
+    packages: tuple[str, ...]  # what pip installs
+
+    def __init__(self, path: str, scratch: str) -> None:
+        self.path = path
+        self.scratch = scratch
+        self.model = self.read()
+
+    def read(self) -> Any:
+        """The model, from the files at self.path, or from one in `scratch` that is made of them."""
+        raise NotImplementedError
+
+    def steps(self, rows: Rows, n: int) -> Iterator[Any]:
+        """Read the prompts and generate n greedy tokens for each, one step at a time.
+
+        The first step reads the prompts. No token ends a text.
+        """
+        raise NotImplementedError
+
+    def step(self, rows: Rows, n: int) -> float:  # ms
+        """The mean time of a step. The first one, which reads the prompts, does not count."""
+        steps = self.steps(rows, n)
+        next(steps)
+        return milliseconds(lambda: list(steps)) / (n - 1)
+
+    def prompt(self, ids: list[int]) -> float:  # ms
+        """The time of the second call. The first one allocates memory and wakes threads."""
+        next(self.steps([ids], 1))
+        return milliseconds(lambda: next(self.steps([ids], 1)))
+
+    def load(self) -> float:  # s
+        return milliseconds(self.read) / 1e3
+
+    def peak_memory(self, ids: list[int]) -> float:  # MB
+        import resource
+
+        self.step([ids], NEW_FOR_MEMORY)
+        bytes_per_unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * bytes_per_unit / 1e6
+
+    @staticmethod
+    def trained(training: Training) -> Iterator[Any]:
+        """Train a random model: a step at each `next`."""
+        raise NotImplementedError
+
+
+class TiedGPT(Library):
+    packages = ("numpy",)
+
+    def read(self) -> Any:
+        from tiedgpt import GPT2, load_model
+
+        model = load_model(self.path, head="tied")
+        return GPT2(replace(model.config, eos_token_id=None), model.parameters)
+
+    def steps(self, rows: Rows, n: int) -> Iterator[Any]:
+        from tiedgpt import generate
+
+        if len(rows) == 1:
+            yield from generate(self.model, rows[0], n, greedy=True)
+            return
+        cache = self.model.new_cache(len(rows), len(rows[0]) + n)
+        ids: Any = rows  # the prompts, then the newest tokens
+        for _ in range(n):
+            next_logits = self.model(ids, cache)[:, -1]  # [B, V]
+            ids = next_logits.argmax(axis=1)[:, None]  # [B, 1]
+            yield ids
+
+    def limit_of_step(self) -> float:  # ms
+        """The time in which all threads read the bytes of the weights that a token needs."""
+        import numpy as np
+
+        from tiedgpt.fast.threads import thread_map
+
+        threads = int(os.environ["OMP_NUM_THREADS"])
+        pieces = np.array_split(np.ones(READ // 4, np.float32), threads)
+        with thread_map(threads) as map_pieces:
+            list(map_pieces(np.dot, pieces, pieces))  # the first call starts the threads
+            time_of_read = milliseconds(lambda: list(map_pieces(np.dot, pieces, pieces)))
+        parameters = dict(self.model.parameters)
+        del parameters["wpe.weight"]  # a token reads one row of it
+        weights = sum(array.nbytes for array in parameters.values())
+        return time_of_read * weights / READ
+
+    def limit_of_prompt(self, ids: list[int]) -> float:  # ms
+        """The time of a prompt's products with weights. Only its last token needs logits."""
+        import numpy as np
+
+        def products() -> None:
+            for name, weight in self.model.parameters.items():
+                if name.startswith("h.") and weight.ndim == 2:
+                    rows[len(weight)] @ weight
+            rows[self.model.config.n_embd][-1:] @ self.model.W_U
+
+        inputs = {self.model.config.n_embd, self.model.config.n_inner}
+        rows = {width: np.ones((len(ids), width), np.float32) for width in inputs}
+        products()  # the first call wakes the threads
+        return milliseconds(products)
+
+    @staticmethod
+    def trained(training: Training) -> Iterator[Any]:
+        import numpy as np
+
+        from tiedgpt import GPT2, Config
+        from tiedgpt.training.loop import Trainer
+        from tiedgpt.training.start import Settings
+
+        config = Config(**training.config())
+        tokens = np.random.default_rng(0).integers(
+            0, config.vocab_size, 100 * training.B * training.T
+        )
+        # The held-out text is evaluated before the first step and never again, because a tenth of
+        # these steps is not reached.
+        settings = Settings(steps=10**9, batch=training.B, context=training.T)
+        return Trainer(GPT2.random(config), tokens, tokens[:2], settings).run()
+
+
+class Transformers(Library):
+    packages = ("torch", "transformers")
+
+    def read(self) -> Any:
+        from transformers import GPT2LMHeadModel
+
+        return GPT2LMHeadModel.from_pretrained(self.path, tie_word_embeddings=True)
+
+    def generate(self, rows: Rows, n: int) -> None:
+        import torch
+
+        ids = torch.tensor(rows)
+        lengths = {"max_new_tokens": n, "min_new_tokens": n}  # no token ends a text
+        mask = torch.ones_like(ids)
+        self.model.generate(ids, attention_mask=mask, do_sample=False, pad_token_id=0, **lengths)
+
+    def step(self, rows: Rows, n: int) -> float:
+        first = milliseconds(lambda: self.generate(rows, 1))
+        return (milliseconds(lambda: self.generate(rows, n)) - first) / (n - 1)
+
+    def prompt(self, ids: list[int]) -> float:
+        import torch
+
+        rows = torch.tensor([ids])
+        with torch.inference_mode():
+            self.model(rows, use_cache=True, logits_to_keep=1)
+            return milliseconds(lambda: self.model(rows, use_cache=True, logits_to_keep=1))
+
+    @staticmethod
+    def trained(training: Training) -> Iterator[Any]:
+        import torch
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        config = GPT2Config(**training.config(), use_cache=False)
+        model = GPT2LMHeadModel(config).train()
+        # As in tiedgpt, matrices decay, and vectors do not.
+        matrices = [p for p in model.parameters() if p.ndim > 1]
+        vectors = [p for p in model.parameters() if p.ndim == 1]
+        groups = [
+            {"params": matrices, "weight_decay": 0.1},
+            {"params": vectors, "weight_decay": 0.0},
+        ]
+        optimizer = torch.optim.AdamW(groups, lr=1e-3, fused=True)
+        while True:
+            ids = torch.randint(config.vocab_size, (training.B, training.T + 1))
+            logits = model(ids[:, :-1]).logits.flatten(0, 1)  # [B T, V]
+            loss = torch.nn.functional.cross_entropy(logits, ids[:, 1:].flatten())
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            yield loss
+
+
+# tiedgpt's names of a layer's modules -> those in a GGUF file
+GGUF_NAMES = {
+    "wte": "token_embd",
+    "wpe": "position_embd",
+    "ln_f": "output_norm",
+    "ln_1": "attn_norm",
+    "attn.c_attn": "attn_qkv",
+    "attn.c_proj": "attn_output",
+    "ln_2": "ffn_norm",
+    "mlp.c_fc": "ffn_up",
+    "mlp.c_proj": "ffn_down",
+}
+
+
+def gguf_name(name: str) -> str:
+    """A parameter's name in a GGUF file: blk.0.attn_qkv.weight for h.0.attn.c_attn.weight."""
+    module, _, kind = name.rpartition(".")
+    if not module.startswith("h."):
+        return f"{GGUF_NAMES[module]}.{kind}"
+    _, layer, module = module.split(".", 2)
+    return f"blk.{layer}.{GGUF_NAMES[module]}.{kind}"
+
+
+def write_gguf(directory: str, file: str) -> None:
+    """Write a tied checkpoint as a GGUF file."""
+    import gguf
+    import numpy as np
+
+    from tiedgpt import load_model
+
+    model = load_model(directory, head="tied")
+    config = model.config
+    writer = gguf.GGUFWriter(file, "gpt2")
+    writer.add_context_length(config.n_ctx)
+    writer.add_embedding_length(config.n_embd)
+    writer.add_block_count(config.n_layer)
+    writer.add_head_count(config.n_head)
+    writer.add_feed_forward_length(config.n_inner)
+    writer.add_layer_norm_eps(config.layer_norm_epsilon)
+    # llama.cpp expects a vocabulary. No text is tokenized.
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list([f"t{token}" for token in range(config.vocab_size)])
+    writer.add_token_merges(["t 0"])
+    writer.add_bos_token_id(config.vocab_size - 1)
+    writer.add_eos_token_id(config.vocab_size - 1)
+    for name, array in model.parameters.items():
+        if name.startswith("h."):
+            array = array.T  # GGUF stores a matrix as [out, in]; a vector stays as it is
+        writer.add_tensor(gguf_name(name), np.ascontiguousarray(array))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+class LlamaCpp(Library):
+    packages = ("llama-cpp-python", "gguf")
+
+    def read(self) -> Any:
+        from llama_cpp import Llama
+
+        file = f"{self.scratch}/model.gguf"
+        if not os.path.exists(file):
+            write_gguf(self.path, file)
+        threads = int(os.environ["OMP_NUM_THREADS"])
+        return Llama(
+            file,
+            n_ctx=0,  # the length in the file
+            n_threads=threads,
+            n_threads_batch=threads,
+            n_batch=1024,  # tokens of a prompt that are read at once: all
+            verbose=False,
+        )
+
+    def steps(self, rows: Rows, n: int) -> Iterator[Any]:
+        import numpy as np
+        from llama_cpp import llama_get_logits_ith
+
+        if len(rows) > 1:
+            raise NotImplementedError
+        (ids,) = rows
+        self.model.reset()
+        for _ in range(n):
+            self.model.eval(ids)
+            pointer = llama_get_logits_ith(self.model.ctx, -1)
+            next_logits = np.ctypeslib.as_array(pointer, shape=(self.model.n_vocab(),))
+            ids = [int(next_logits.argmax())]
+            yield ids
+
+
+class Graph:
+    """GPT-2 as a graph of OpenVINO's operations. It has no rows of training.
+
+    One graph reads a prompt. The other one has a cache and reads the tokens after it: so each is
+    fused as OpenVINO's own models are. Shapes: B texts of T tokens, S of them with those in the
+    cache, H heads of K numbers.
+    """
+
+    def __init__(self, model: Any, has_cache: bool) -> None:
+        import numpy as np
+        import openvino.opset13 as ops
+
+        self.np = np
+        self.ops = ops
+        self.config = model.config
+        self.parameters = model.parameters
+        self.has_cache = has_cache
+        self.ids = ops.parameter([-1, -1], np.int64, name="ids")  # [B, T]
+        # For each text, its place in the cache. Without this input, attention is not fused with it.
+        self.places = ops.parameter([-1], np.int32, name="places")  # [B]
+        self.written: list[Any] = []  # the operations that write to the cache
+
+    def model(self) -> Any:
+        """The next token's logits [B, V] for ids [B, T]."""
+        import openvino
+
+        ops = self.ops
+        x = self.embedded()
+        for layer in range(self.config.n_layer):
+            name = f"h.{layer}"
+            x = ops.add(x, self.attention(self.norm(x, f"{name}.ln_1"), name))
+            hidden = self.linear(self.norm(x, f"{name}.ln_2"), f"{name}.mlp.c_fc")
+            hidden = ops.gelu(hidden, "tanh")
+            x = ops.add(x, self.linear(hidden, f"{name}.mlp.c_proj"))
+        last = ops.gather(self.norm(x, "ln_f"), ops.constant(-1), ops.constant(1))  # [B, D]
+        logits = ops.matmul(last, self.weight("wte.weight"), False, True)
+        inputs = [self.ids, self.places] if self.has_cache else [self.ids]
+        return openvino.Model([ops.result(logits)], self.written, inputs)
+
+    def weight(self, name: str) -> Any:
+        return self.ops.constant(self.np.ascontiguousarray(self.parameters[name]))
+
+    def linear(self, x: Any, name: str) -> Any:
+        product = self.ops.matmul(x, self.weight(f"{name}.weight"), False, False)
+        return self.ops.add(product, self.weight(f"{name}.bias"))
+
+    def norm(self, x: Any, name: str) -> Any:
+        last_axis = self.ops.constant([-1])
+        n = self.ops.mvn(x, last_axis, True, self.config.layer_norm_epsilon, "inside_sqrt")
+        scaled = self.ops.multiply(n, self.weight(f"{name}.weight"))
+        return self.ops.add(scaled, self.weight(f"{name}.bias"))
+
+    def length(self, array: Any, axis: int) -> Any:
+        shape = self.ops.shape_of(array)
+        return self.ops.gather(shape, self.ops.constant(axis), self.ops.constant(0))
+
+    def embedded(self) -> Any:  # [B, T, D]
+        ops = self.ops
+        zero, one = ops.constant(0), ops.constant(1)
+        start = zero
+        if self.has_cache:
+            self.cached = [self.cache(f"{n}") for n in range(2 * self.config.n_layer)]
+            start = self.length(self.cached[0], 2)
+        end = ops.add(start, self.length(self.ids, 1))
+        self.positions = ops.range(start, end, one, "i64")  # [T]
+        self.all_positions = ops.range(zero, end, one, "i64")  # [S]
+        tokens = ops.gather(self.weight("wte.weight"), self.ids, zero)
+        return ops.add(tokens, ops.gather(self.weight("wpe.weight"), self.positions, zero))
+
+    def cache(self, name: str) -> Any:  # [B, H, S - T, K]
+        """The keys or the values of a layer. At first there are none."""
+        import openvino
+
+        ops = self.ops
+        H, K = self.config.n_head, self.config.head_width
+        B = ops.unsqueeze(self.length(self.ids, 0), ops.constant(0))
+        shape = ops.concat([B, ops.constant(self.np.array([H, 0, K]))], 0)
+        empty = ops.broadcast(ops.constant(self.np.float32(0)), shape)
+        shape = openvino.PartialShape([-1, H, -1, K])
+        state = ops.read_value(empty, name, openvino.Type.f32, shape)
+        return ops.gather(state, self.places, ops.constant(0))
+
+    def attention(self, x: Any, name: str) -> Any:
+        ops = self.ops
+        H, K = self.config.n_head, self.config.head_width
+        qkv = self.linear(x, f"{name}.attn.c_attn")
+        split = ops.reshape(qkv, ops.constant([0, 0, 3, H, K]), True)  # 0: as it is
+        heads = ops.transpose(split, ops.constant([2, 0, 3, 1, 4]))  # [3, B, H, T, K]
+        q, k, v = (ops.gather(heads, ops.constant(n), ops.constant(0)) for n in range(3))
+        if self.has_cache:
+            layer = int(name.removeprefix("h."))
+            k = self.extend(2 * layer, k)
+            v = self.extend(2 * layer + 1, v)
+            ids_positions = ops.unsqueeze(self.positions, ops.constant(1))  # [T, 1]
+            mask = ops.less_equal(self.all_positions, ids_positions)  # [T, S]
+            attended = ops.scaled_dot_product_attention(q, k, v, mask)
+        else:
+            attended = ops.scaled_dot_product_attention(q, k, v, causal=True)
+        merged = ops.transpose(attended, ops.constant([0, 2, 1, 3]))
+        merged = ops.reshape(merged, ops.constant([0, 0, H * K]), True)
+        return self.linear(merged, f"{name}.attn.c_proj")
+
+    def extend(self, n: int, new: Any) -> Any:  # [B, H, T, K] -> [B, H, S, K]
+        extended = self.ops.concat([self.cached[n], new], 2)
+        self.written.append(self.ops.assign(extended, f"{n}"))
+        return extended
+
+
+class OpenVINO(Library):
+    packages = ("openvino",)
+
+    def read(self) -> Any:
+        """The model of a prompt and that of the steps after it."""
+        import openvino
+
+        from tiedgpt import load_model
+
+        model = load_model(self.path, head="tied")
+        settings = {
+            "INFERENCE_PRECISION_HINT": "f32",
+            "KV_CACHE_PRECISION": "f32",
+            "INFERENCE_NUM_THREADS": os.environ["OMP_NUM_THREADS"],
+            "PERFORMANCE_HINT": "LATENCY",
+        }
+        core = openvino.Core()
+        requests = []
+        for has_cache in (False, True):
+            graph = Graph(model, has_cache).model()
+            requests.append(core.compile_model(graph, "CPU", settings).create_infer_request())
+        return requests
+
+    # The graphs are made here, from arrays. Users load them from files of OpenVINO's.
+
+    def load(self) -> float:
+        raise NotImplementedError
+
+    def peak_memory(self, ids: list[int]) -> float:
+        raise NotImplementedError
+
+    def prompt(self, ids: list[int]) -> float:
+        reader, _ = self.model
+        reader.infer([[ids]])  # the first call allocates memory and wakes threads
+        return milliseconds(lambda: reader.infer([[ids]]))
+
+    def steps(self, rows: Rows, n: int) -> Iterator[Any]:
+        import numpy as np
+
+        _, stepper = self.model
+        stepper.reset_state()
+        ids = np.array(rows)
+        places = np.arange(len(rows), dtype=np.int32)
+        for _ in range(n):
+            outputs = stepper.infer([ids, places], share_inputs=True, share_outputs=True)
+            ids = outputs[0].argmax(axis=1)[:, None]  # [B, 1]
+            yield ids
+
+
+LIBRARIES: dict[str, type[Library]] = {
+    "tiedgpt": TiedGPT,
+    "transformers": Transformers,
+    "llama.cpp": LlamaCpp,
+    "OpenVINO": OpenVINO,
+}
 
 
 # What the process of a library runs
@@ -113,7 +581,13 @@ class Row:
     function: Callable[..., float]
     args: tuple[Any, ...]
     has_new_process: bool = False  # for each measurement
+    limit: tuple[Any, ...] = ()  # the arguments with which `measure` gives the time of the limit
     figures: dict[str, list[float]] = field(default_factory=dict)  # of each round, by library
+
+    def share_of_limit(self) -> str:
+        """The limit's time / tiedgpt's, as a percentage; "" if the row has no limit."""
+        limit, ours = self.figure("limit"), self.figure("tiedgpt")
+        return f"{limit / ours:.0%}" if limit and ours else ""
 
     def figure(self, library: str) -> float | None:
         """The median; None if the library has no figure."""
@@ -132,13 +606,15 @@ def all_rows(path: str, scratch: str, V: int, n_ctx: int) -> list[Row]:
     def row(name: str, method: str, *args: Any, **options: Any) -> Row:
         return Row(name, measure, (path, scratch, method, *args), **options)
 
+    of_step = (path, scratch, "limit_of_step")
     rows = [
-        row("token, ms", "step", [start], NEW),
-        row("step of 8 texts, ms", "step", starts, NEW_IN_BATCH),
+        row("token, ms", "step", [start], NEW, limit=of_step),
+        row("step of 8 texts, ms", "step", starts, NEW_IN_BATCH, limit=of_step),
     ]
     for T in PROMPTS:
         if n_ctx > T:
-            rows.append(row(f"prompt of {T} tokens, ms", "prompt", ids[:T]))
+            of_prompt = (path, scratch, "limit_of_prompt", ids[:T])
+            rows.append(row(f"prompt of {T} tokens, ms", "prompt", ids[:T], limit=of_prompt))
     rows.append(row("load, s", "load"))
     rows.append(row("peak memory, MB", "peak_memory", start, has_new_process=True))
     for training in TRAININGS:
@@ -171,6 +647,9 @@ def run_rounds(rows: list[Row], libraries: list[str], rounds: int) -> list[str]:
                 notes.append(f"{name} failed at {row.name!r}: {type(error).__name__}: {error}")
             if row.has_new_process:
                 process.shutdown()
+        if row.limit:
+            figure = processes["tiedgpt"].submit(measure, "tiedgpt", *row.limit).result()
+            row.figures.setdefault("limit", []).append(figure)
     for process in processes.values():
         process.shutdown()
     return notes
@@ -196,17 +675,19 @@ def terminal_line(row: Row, libraries: list[str]) -> str:
         line += digits(row.figure(name)).rjust(8)
         ours, theirs = row.figure("tiedgpt"), row.figure(name)
         if name == "tiedgpt":
+            line += row.share_of_limit().rjust(6)
             continue
         line += f" ({ours / theirs:.2f})" if ours and theirs else " " * 7
     return line.rstrip()
 
 
 def markdown_table(described: str, rows: list[Row], libraries: list[str]) -> str:
-    lines = [f"{described}.", "", f"| | {' | '.join(libraries)} |"]
-    lines.append("|---" * (1 + len(libraries)) + "|")
+    titles = [*libraries, "tiedgpt's share of the limit"]
+    lines = [f"{described}.", "", f"| | {' | '.join(titles)} |"]
+    lines.append("|---" * (1 + len(titles)) + "|")
     for row in rows:
         cells = [digits(row.figure(name)) for name in libraries]
-        lines.append(f"| {' | '.join([row.name, *cells])} |")
+        lines.append(f"| {' | '.join([row.name, *cells, row.share_of_limit()])} |")
     return "\n".join(lines)
 
 
@@ -282,7 +763,7 @@ def main() -> None:
         rows = all_rows(path, scratch, config.vocab_size, config.n_ctx)
         notes = run_rounds(rows, libraries, args.rounds)
     print(described, *notes, "", sep="\n")
-    widths = [8] + [15] * (len(libraries) - 1)
+    widths = [8] + [21] + [15] * (len(libraries) - 2)  # the limit's share stands before the second
     titles = [name.rjust(width) for name, width in zip(libraries, widths, strict=True)]
     print(" " * 38 + "".join(titles))
     for row in rows:

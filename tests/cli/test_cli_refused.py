@@ -35,7 +35,6 @@ REFUSED = {
     "params -z": "unknown flag -z",
     "generate -- -x -n": "unexpected argument -n: put the prompt in quotes",
     "download ''": "no model ''",
-    "params gpt2-xl -m gpt2": "expected one MODEL, got 2",
     # Models
     "generate -m /nonexistent/\udcff a": "no model '/nonexistent/",
     f"generate -m {'x' * 300} a": "no model 'xxx",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.commands import assert_one_error_line
 from support.comparing import MODELS, some_ids, tape_of, with_mistake
-from support.models import SMALL
+from support.models import SMALL, VARIANTS
 from support.other_gpt2 import STEPS, OtherGPT2
 
 import tiedgpt
@@ -645,3 +645,13 @@ def test_the_limit_of_trials_in_json(compared, noise):
     document = json.loads(out)
     assert document["trials"] == 3
     assert document["all_trials"] > 700, "about 100 mistakes, most of them in each of 4 layers"
+
+
+@pytest.mark.parametrize("detail", VARIANTS)
+@pytest.mark.parametrize("name", ["attn.0.in", "attn.1.out", "mlp.1.in", "mlp.1.post", "final"])
+def test_the_mistakes_of_each_activation_are_tried_in_a_model_with_any_detail(detail, name):
+    """The activation is 3 times what it should be, which is no known mistake of it."""
+    model = random_model(VARIANTS[detail])
+    ids = some_ids(model, B=2, T=9)
+    report = compare(model, {name: 3 * tape_of(model, ids)[name]}, ids)
+    assert report.first.name == name

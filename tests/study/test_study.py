@@ -18,7 +18,7 @@ from support.models import SMALL, random_model, some_corpus
 from tiedgpt import GPT2, evaluation
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.gpt2.parameters import parameter_shapes
-from tiedgpt.study import bigrams, direct_path, paths, predictions, similarity, weighted
+from tiedgpt.study import bigrams, direct_path, paths, predictions, similarity
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.reports import end_of_text, losses
 
@@ -363,7 +363,7 @@ def table_of_logits():
 def gain_of(logits):
     """What a path gains whose logits after each token are the rows of [V, V]."""
     paths = {"path": lambda model, tokens: logits[tokens]}
-    return weighted.gains(random_model(), some_corpus(), paths)["path"]
+    return bigrams.gains(random_model(), some_corpus(), paths)["path"]
 
 
 def test_the_gain_is_found_by_trying_weights(table_of_logits):

@@ -21,6 +21,15 @@ SMALL = Config(
     bos_token_id=0,
     eos_token_id=0,
 )
+# For each field of Config that chooses how activations are computed: a model with another choice.
+# test_house.py says when one is missing. Gradients, attribution and compare are tested with each.
+VARIANTS = {
+    "tied": replace(SMALL, tied=False),
+    "activation_function": replace(SMALL, activation_function="gelu"),
+    "layer_norm_epsilon": replace(SMALL, layer_norm_epsilon=0.1),
+    "scale_attn_weights": replace(SMALL, scale_attn_weights=False),
+    "scale_attn_by_inverse_layer_idx": replace(SMALL, scale_attn_by_inverse_layer_idx=True),
+}
 SMALL_MERGES = [("l", "o"), ("lo", "w"), ("Ġ", "low"), ("e", "r"), ("Ã", "©")]  # the last is "é"
 
 # A small model whose tokens are bytes.

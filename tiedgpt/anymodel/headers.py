@@ -49,7 +49,27 @@ class HubModel:
 
     @cached_property
     def _tensors(self) -> dict[str, Tensor] | None:
-        return fetch_tensors(self.repository)
+        """The tensors by the headers of the files; None if there is no safetensors."""
+        tensors = fetch_header(self.repository, WEIGHTS)
+        index = fetch_json(self.repository, INDEX) if tensors is None else None
+        if index is None:
+            return tensors
+        label = self.repository.label
+        tensors = {}
+        weight_map = check_weight_map(index, f"{label}/{INDEX}")
+        for file in sorted(set(weight_map.values())):
+            header = fetch_header(self.repository, file)
+            if header is None:
+                raise CheckpointError(f"{label} has no {file}, which {INDEX} names (404)")
+            tensors |= header
+        stored = {name: tensor.file.name for name, tensor in tensors.items()}
+        if stored != weight_map:
+            name, file = min(stored.items() ^ weight_map.items())
+            raise CheckpointError(
+                f"{label}/{INDEX}: it and the files do not agree on tensor {short_repr(name)} in "
+                f"{file}"
+            )
+        return tensors
 
     def equal_rows(self, one: Tensor, other: Tensor, rounded: bool = False) -> tuple[int, int]:
         """How many rows of a sample of two matrices [V, D] have the same values, and of how many.
@@ -100,31 +120,6 @@ def open_any(source: str, weights: bool = True) -> AnyModel:
 
 
 # On the hub
-
-
-def fetch_tensors(repository: Repository) -> dict[str, Tensor] | None:
-    """The tensors of a repository, from the headers of its files; None if it has no safetensors."""
-    tensors = fetch_header(repository, WEIGHTS)
-    if tensors is not None:
-        return tensors
-    index = fetch_json(repository, INDEX)
-    if index is None:
-        return None
-    tensors = {}
-    weight_map = check_weight_map(index, f"{repository.label}/{INDEX}")
-    for file in sorted(set(weight_map.values())):
-        header = fetch_header(repository, file)
-        if header is None:
-            raise CheckpointError(f"{repository.label} has no {file}, which {INDEX} names (404)")
-        tensors |= header
-    stored = {name: tensor.file.name for name, tensor in tensors.items()}
-    if stored != weight_map:
-        name, file = min(stored.items() ^ weight_map.items())
-        raise CheckpointError(
-            f"{repository.label}/{INDEX}: it and the files do not agree on tensor "
-            f"{short_repr(name)} in {file}"
-        )
-    return tensors
 
 
 def fetch_json(repository: Repository, file: str) -> dict[str, Any] | None:
