@@ -20,8 +20,6 @@ from tiedgpt.comparison.places import ReportRow, compare_arrays
 from tiedgpt.errors import ArgumentError
 from tiedgpt.testing import TINY, assert_same_gpt2, random_model, tiny_gpt2  # noqa: F401
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
 SLOW = pytest.mark.slow
 
 

@@ -229,9 +229,18 @@ def greedy_with(wrong_of, case):
     return ids[len(prompt) :]
 
 
+def marks_of(number):
+    """Some mistakes are tried in the quick tests, more in the slow ones, all with --all-cases."""
+    if number % 16 == 0:
+        return ()
+    if number % 4 == 0:
+        return pytest.mark.slow
+    return (pytest.mark.slow, pytest.mark.whole)
+
+
 @pytest.mark.parametrize(
     "mistake",
-    [m if n % 16 == 0 else pytest.param(m, marks=pytest.mark.slow) for n, m in enumerate(MISTAKES)],
+    [pytest.param(mistake, marks=marks_of(n)) for n, mistake in enumerate(MISTAKES)],
     ids=lambda mistake: mistake.sentence,
 )
 def test_a_mistake_is_named_from_40_greedy_tokens(mistake):
