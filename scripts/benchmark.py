@@ -19,6 +19,11 @@ Each library runs in its own process. In each round the libraries take turns at 
 other work on the machine affects all of them. A figure is the median over the rounds. A number in
 brackets is tiedgpt's figure / the library's. A library that cannot do what a row measures has no
 figure there.
+
+A percentage is how near tiedgpt is to a limit that is measured in the same rounds: the limit's time
+/ tiedgpt's. A token, or a step, must read each weight once, so its limit is the time in which all
+threads read as many bytes from memory. The limit of a prompt is the time of its products with the
+weights alone, in NumPy.
 """
 
 import argparse
@@ -46,6 +51,7 @@ PROMPT = 10  # tokens before those that are generated
 NEW = 64  # generated tokens
 NEW_IN_BATCH = 16  # generated tokens of each text of a batch, whose steps take longer
 NEW_FOR_MEMORY = 20  # generated tokens before the peak memory is read
+READ = 2**28  # bytes that are read to measure how fast memory is: more than a cache holds
 PROMPTS = (16, 64, 128, 512, 1023)  # tokens
 WARM_UP = 3  # training steps before those that are measured
 TIMED = 3  # training steps that are measured in each round
@@ -164,6 +170,37 @@ class TiedGPT(Library):
             next_logits = self.model(ids, cache)[:, -1]  # [B, V]
             ids = next_logits.argmax(axis=1)[:, None]  # [B, 1]
             yield ids
+
+    def limit_of_step(self) -> float:  # ms
+        """The time in which all threads read the bytes of the weights that a token needs."""
+        import numpy as np
+
+        from tiedgpt.fast.threads import thread_map
+
+        threads = int(os.environ["OMP_NUM_THREADS"])
+        pieces = np.array_split(np.ones(READ // 4, np.float32), threads)
+        with thread_map(threads) as map_pieces:
+            list(map_pieces(np.dot, pieces, pieces))  # the first call starts the threads
+            time_of_read = milliseconds(lambda: list(map_pieces(np.dot, pieces, pieces)))
+        parameters = dict(self.model.parameters)
+        del parameters["wpe.weight"]  # a token reads one row of it
+        weights = sum(array.nbytes for array in parameters.values())
+        return time_of_read * weights / READ
+
+    def limit_of_prompt(self, ids: list[int]) -> float:  # ms
+        """The time of a prompt's products with weights. Only its last token needs logits."""
+        import numpy as np
+
+        def products() -> None:
+            for name, weight in self.model.parameters.items():
+                if name.startswith("h.") and weight.ndim == 2:
+                    rows[len(weight)] @ weight
+            rows[self.model.config.n_embd][-1:] @ self.model.W_U
+
+        inputs = {self.model.config.n_embd, self.model.config.n_inner}
+        rows = {width: np.ones((len(ids), width), np.float32) for width in inputs}
+        products()  # the first call wakes the threads
+        return milliseconds(products)
 
     @staticmethod
     def trained(training: Training) -> Iterator[Any]:
@@ -544,7 +581,13 @@ class Row:
     function: Callable[..., float]
     args: tuple[Any, ...]
     has_new_process: bool = False  # for each measurement
+    limit: tuple[Any, ...] = ()  # the arguments with which `measure` gives the time of the limit
     figures: dict[str, list[float]] = field(default_factory=dict)  # of each round, by library
+
+    def share_of_limit(self) -> str:
+        """The limit's time / tiedgpt's, as a percentage; "" if the row has no limit."""
+        limit, ours = self.figure("limit"), self.figure("tiedgpt")
+        return f"{limit / ours:.0%}" if limit and ours else ""
 
     def figure(self, library: str) -> float | None:
         """The median; None if the library has no figure."""
@@ -563,13 +606,15 @@ def all_rows(path: str, scratch: str, V: int, n_ctx: int) -> list[Row]:
     def row(name: str, method: str, *args: Any, **options: Any) -> Row:
         return Row(name, measure, (path, scratch, method, *args), **options)
 
+    of_step = (path, scratch, "limit_of_step")
     rows = [
-        row("token, ms", "step", [start], NEW),
-        row("step of 8 texts, ms", "step", starts, NEW_IN_BATCH),
+        row("token, ms", "step", [start], NEW, limit=of_step),
+        row("step of 8 texts, ms", "step", starts, NEW_IN_BATCH, limit=of_step),
     ]
     for T in PROMPTS:
         if n_ctx > T:
-            rows.append(row(f"prompt of {T} tokens, ms", "prompt", ids[:T]))
+            of_prompt = (path, scratch, "limit_of_prompt", ids[:T])
+            rows.append(row(f"prompt of {T} tokens, ms", "prompt", ids[:T], limit=of_prompt))
     rows.append(row("load, s", "load"))
     rows.append(row("peak memory, MB", "peak_memory", start, has_new_process=True))
     for training in TRAININGS:
@@ -602,6 +647,9 @@ def run_rounds(rows: list[Row], libraries: list[str], rounds: int) -> list[str]:
                 notes.append(f"{name} failed at {row.name!r}: {type(error).__name__}: {error}")
             if row.has_new_process:
                 process.shutdown()
+        if row.limit:
+            figure = processes["tiedgpt"].submit(measure, "tiedgpt", *row.limit).result()
+            row.figures.setdefault("limit", []).append(figure)
     for process in processes.values():
         process.shutdown()
     return notes
@@ -627,17 +675,19 @@ def terminal_line(row: Row, libraries: list[str]) -> str:
         line += digits(row.figure(name)).rjust(8)
         ours, theirs = row.figure("tiedgpt"), row.figure(name)
         if name == "tiedgpt":
+            line += row.share_of_limit().rjust(6)
             continue
         line += f" ({ours / theirs:.2f})" if ours and theirs else " " * 7
     return line.rstrip()
 
 
 def markdown_table(described: str, rows: list[Row], libraries: list[str]) -> str:
-    lines = [f"{described}.", "", f"| | {' | '.join(libraries)} |"]
-    lines.append("|---" * (1 + len(libraries)) + "|")
+    titles = [*libraries, "tiedgpt's share of the limit"]
+    lines = [f"{described}.", "", f"| | {' | '.join(titles)} |"]
+    lines.append("|---" * (1 + len(titles)) + "|")
     for row in rows:
         cells = [digits(row.figure(name)) for name in libraries]
-        lines.append(f"| {' | '.join([row.name, *cells])} |")
+        lines.append(f"| {' | '.join([row.name, *cells, row.share_of_limit()])} |")
     return "\n".join(lines)
 
 
@@ -713,7 +763,7 @@ def main() -> None:
         rows = all_rows(path, scratch, config.vocab_size, config.n_ctx)
         notes = run_rounds(rows, libraries, args.rounds)
     print(described, *notes, "", sep="\n")
-    widths = [8] + [15] * (len(libraries) - 1)
+    widths = [8] + [21] + [15] * (len(libraries) - 2)  # the limit's share stands before the second
     titles = [name.rjust(width) for name, width in zip(libraries, widths, strict=True)]
     print(" " * 38 + "".join(titles))
     for row in rows:

@@ -3,7 +3,7 @@
     python scripts/measure_kinds.py names DIR     # with transformers 4, then with transformers 5
     python scripts/measure_kinds.py measure DIR   # with both again: half an hour on one core
     python scripts/measure_kinds.py heads DIR     # with both: the classes without a head
-    python scripts/measure_kinds.py write DIR     # with 5: kinds.json, and the table of head.py
+    python scripts/measure_kinds.py write DIR     # with 5: kinds.json; tables of head.py, head.md
 
 Of each class with an output matrix, in all of transformers' Auto mappings, a small model is made
 and saved. Then its files are changed, and it is loaded again: each matrix alone, both, equal or
@@ -36,6 +36,7 @@ from typing import Any
 
 KINDS_FILE = Path(__file__).resolve().parents[1] / "tiedgpt" / "anymodel" / "kinds.json"
 HEAD_FILE = Path(__file__).resolve().parent / "head.py"
+HEAD_PAGE = HEAD_FILE.with_suffix(".md")
 FLAG = "tie_word_embeddings"
 V, D = 97, 32
 MAX_PARAMETERS = 25_000_000
@@ -102,6 +103,24 @@ MORE_FIELDS: dict[str, dict[str, Any]] = {
     "zamba2": {"layer_types": ["mamba", "hybrid"]},
     "hunyuan_v1_dense": {"head_dim": 8},
 }
+# Fields of small models that transformers 4 needs, and transformers 5 has defaults for.
+MORE_FIELDS_OF_4: dict[str, dict[str, Any]] = {
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"]},
+    "phi4_multimodal": {
+        "vision_config": {
+            **{"hidden_size": D, "intermediate_size": 64, "num_hidden_layers": 2},
+            **{"num_attention_heads": 4, "image_size": 32, "patch_size": 16, "image_token_id": 5},
+        },
+        "audio_config": {
+            **{"hidden_size": D, "intermediate_size": 64, "num_blocks": 2},
+            **{"num_attention_heads": 4, "ext_pw_out_channel": D, "audio_token_id": 7},
+            **{"depthwise_separable_out_channel": D, "nemo_conv_channels": D},
+        },
+    },
+    "qwen3_vl": {"text_config": {"rope_scaling": {"mrope_section": [2, 1, 1]}}},
+    "qwen3_vl_moe": {"text_config": {"rope_scaling": {"mrope_section": [2, 1, 1]}}},
+    "zamba2": {"layers_block_type": ["mamba", "hybrid"], "layer_types": ["mamba", "hybrid"]},
+}
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 LETTERS = "abcdefgh"
 # The usual names of the sizes of both matrices: they are tried first.
@@ -137,7 +156,9 @@ def small_config(kind: str, without: tuple[str, ...] = (), **more_fields: Any) -
 
     config_class = CONFIG_MAPPING[kind]
     fields = small_fields(config_class().to_dict(), without)
-    return config_class(**merged(merged(fields, MORE_FIELDS.get(kind, {})), more_fields))
+    more = MORE_FIELDS_OF_4 if version_of().startswith("4.") else MORE_FIELDS
+    fields = merged(fields, more.get(kind, MORE_FIELDS.get(kind, {})))
+    return config_class(**merged(fields, more_fields))
 
 
 def merged(fields: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
@@ -849,10 +870,10 @@ class SmallLlama:
         self, layers: dict[str, Any], changes: dict[str, Any], without: str = ""
     ) -> bool:
         """Whether tiedgpt counts the model with these fields, and counts it rightly."""
-        from tiedgpt.anymodel.counting import count_layers
+        from tiedgpt.anymodel.counting import count_from_config
 
         fields = {name: value for name, value in self.fields.items() if name != without}
-        report = count_layers({**fields, **changes}, layers)
+        report = count_from_config({**fields, **changes}, layers)
         number = self.right(changes, without)
         return report is not None and report["untied"]["total"] == number
 
@@ -876,7 +897,7 @@ class SmallLlama:
 
 
 def like_llama(kind: str, class_name: str) -> dict[str, Any] | None:
-    """What tiedgpt.anymodel.counting.count_layers needs for a kind; None if it is another one."""
+    """What anymodel.counting.count_from_config needs for a kind; None if it is another one."""
     small = SmallLlama(kind, class_name)
     layers = small.layers()
     if layers is None:
@@ -936,6 +957,7 @@ def write(directory: Path) -> None:
     json.loads(text)
     KINDS_FILE.write_text(text)
     write_head_table(kinds)
+    write_who_ties()
     print(len(kinds), "kinds,", len(by_class), "classes,", len(rules), "rules,", len(text), "bytes")
 
 
@@ -956,6 +978,54 @@ def tied_by_default(kinds: dict[str, dict[str, Any]], of: list[str]) -> list[str
         if [entry["defaults"]["5"] for entry in classes] == [[True]]:
             found.append(kind)
     return found
+
+
+def who_ties() -> str:
+    """The table of head.md: what `check` says of a config.json that has a model_type alone."""
+    from tiedgpt.anymodel.kinds import is_one, load_kinds, model_class
+    from tiedgpt.anymodel.ties import read_flag
+
+    measured = load_kinds()["measured"]
+    rows: dict[str, list[str]] = {
+        "tied": [],
+        "untied": [],
+        "it depends on the version": [],
+        "never tied, whatever the flag says": [],
+    }
+    for kind, classes in load_kinds()["kinds"].items():
+        config = {"model_type": kind}
+        known = model_class(config)
+        is_causal = known is not None and known.name.endswith(("ForCausalLM", "LMHeadModel"))
+        if known is None or not is_causal or not classes[known.name]["auto"]:
+            continue
+        embedding_alone = "a" + "." * (len(known.names[0]) - 1)
+        flags = "t" * len(known.places)
+        words = [known.reading(version, 0, flags, embedding_alone) for version in known.rules]
+        tied = read_flag(config, known)["tied"]
+        if not any(word is None or is_one(word) for word in words):
+            row = "never tied, whatever the flag says"
+        elif tied is None:
+            row = "it depends on the version"
+        else:
+            row = "tied" if tied else "untied"
+        rows[row].append(kind)
+    date = max(version["date"] for version in measured.values())
+    versions = " and ".join(measured[major]["transformers"] for major in sorted(measured))
+    lines = [
+        f"Measured on {date} with transformers {versions}:",
+        "",
+        "| without a flag | kinds that AutoModelForCausalLM takes (`model_type`) |",
+        "|---|---|",
+        *(f"| {row} | {', '.join(kinds)} |" for row, kinds in rows.items() if kinds),
+    ]
+    return "\n".join(lines)
+
+
+def write_who_ties() -> None:
+    """Write the table into head.md, from its first line to the empty line below it."""
+    text = HEAD_PAGE.read_text(encoding="utf-8")
+    table = re.compile(r"^Measured on .*?\n\n(\|.*\n)+", re.M)
+    HEAD_PAGE.write_text(table.sub(lambda _: who_ties() + "\n", text), encoding="utf-8")
 
 
 def lines_of(entries: dict[str, Any], indent: str = "") -> str:

@@ -248,3 +248,10 @@ def test_a_loss_that_is_not_finite_or_too_large_is_an_error(model, weight):
     damaged = GPT2(SMALL, {**model.parameters, "ln_f.weight": ln_f_weight})
     with pytest.raises(TiedGPTError, match="checkpoint is damaged"):
         score(damaged, Tokenizer([], {}), some_ids(50))
+
+
+def test_logits_that_are_not_finite_are_named_before_any_loss(model):
+    ln_f_weight = np.full(SMALL.n_embd, np.nan, np.float32)
+    damaged = GPT2(SMALL, {**model.parameters, "ln_f.weight": ln_f_weight})
+    with pytest.raises(TiedGPTError, match=r"logits are not finite numbers: .* damaged"):
+        token_losses(damaged, some_ids(50), stride=CONTEXT)

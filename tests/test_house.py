@@ -1,16 +1,18 @@
 """The house as CONTRIBUTING.md has it: what is in it, what a room imports, where things go."""
 
 import ast
+import inspect
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
 
 import pytest
 from support.commands import output
+from support.models import SMALL, VARIANTS
 
-from tiedgpt import cli
+from tiedgpt import Config, cli
 from tiedgpt.errors import COUNT
 from tiedgpt.explore import panels
 from tiedgpt.sampling import Sampling
@@ -76,11 +78,30 @@ def test_the_imports_are_found():
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
-def test_a_command_is_a_module_with_a_page_its_arguments_and_run(command):
+def test_a_command_has_a_page_its_arguments_and_run_in_its_module(command):
+    """The module is the command's own, or has the command's name in two functions."""
     module = import_module(f"tiedgpt.cli.{cli.COMMANDS[command]}")
-    assert "\nexamples:\n" in module.__doc__
-    assert callable(module.add_arguments)
-    assert callable(module.run)
+    is_shared = list(cli.COMMANDS.values()).count(cli.COMMANDS[command]) > 1
+    page = getattr(module, f"run_{command}") if is_shared else module
+    assert "examples:\n" in page.__doc__
+    found = cli.find_command(command)
+    assert inspect.cleandoc(found.page) == inspect.cleandoc(page.__doc__)
+    assert f"tiedgpt {command}" in found.page.partition("\nexamples:\n")[2]
+    assert found.add_arguments.__module__ == found.run.__module__ == module.__name__
+
+
+# Fields of Config that no activation of a model depends on, but for its size
+SIZES = {"vocab_size", "n_ctx", "n_embd", "n_layer", "n_head", "n_inner"}
+OF_TRAINING = {"initializer_range", "embd_pdrop", "resid_pdrop", "attn_pdrop"}
+OF_TEXTS = {"bos_token_id", "eos_token_id"}
+
+
+def test_a_detail_of_the_model_is_a_field_of_config_with_a_variant():
+    """So that the tests of gradients, attribution and compare take it."""
+    names = {each.name for each in fields(Config)} - SIZES - OF_TRAINING - OF_TEXTS - {"others"}
+    assert set(VARIANTS) == names, "a model with this detail belongs into tests/support/models.py"
+    for name, config in VARIANTS.items():
+        assert getattr(config, name) != getattr(SMALL, name)
 
 
 @dataclass(frozen=True)

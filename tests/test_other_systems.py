@@ -8,11 +8,13 @@ import mmap
 import os
 import signal
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import tiedgpt
+from tiedgpt import documents
 from tiedgpt.fast import blas, threads
 
 pytest.importorskip("fcntl")
@@ -97,10 +99,12 @@ def test_all_cores_of_the_machine_are_counted(monkeypatch):
     assert threads.cores() == 5
 
 
-def test_ctrl_c_for_this_process_only_raises_no_error():
-    """It blocks a signal with pthread_sigmask, which Windows lacks."""
-    with threads.ctrl_c_for_this_process_only():
-        pass
+def test_the_workers_of_documents_are_started(monkeypatch):
+    """Elsewhere pthread_sigmask blocks Ctrl-C in them. Windows lacks it."""
+    distributed = pytest.importorskip("distributed")
+    client = SimpleNamespace(run=lambda function: None)
+    monkeypatch.setattr(distributed, "Client", lambda **options: client)
+    assert documents.new_client(None) is client
 
 
 def test_a_mapped_model_equals_a_copied_one(checkpoint):

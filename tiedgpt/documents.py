@@ -16,10 +16,10 @@ import json
 import logging
 import os
 import platform
+import signal
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import lru_cache, partial
 from io import BytesIO
@@ -45,7 +45,7 @@ from .errors import (
 )
 from .evaluation import score
 from .fast.blas import single_thread
-from .fast.threads import cores, ctrl_c_for_this_process_only
+from .fast.threads import cores
 from .gpt2.model import GPT2
 from .gpt2.run import OnProgress
 from .gpt2.tokenizer import Tokenizer
@@ -68,6 +68,15 @@ OTHER_FORMATS = {
 SETTINGS = "settings.json"
 CONNECT = 10  # seconds to wait for a scheduler
 NO_WORKER = 60  # seconds to wait for a worker
+# What Dask is told of the processes that it starts on this machine
+LOCAL_CLUSTER = {
+    "threads_per_worker": 1,
+    "host": "127.0.0.1",  # not to be reached from other machines
+    "memory_limit": 0,  # no limit: the weights are mapped, and all workers share them
+    "dashboard_address": None,
+    # Without a dashboard Dask serves metrics all the same: at any free port, not 8787.
+    "scheduler_kwargs": {"dashboard_address": "127.0.0.1:0"},
+}
 
 Settings = dict[str, Any]
 
@@ -152,6 +161,8 @@ def begin(out: Path, settings: Settings) -> None:
     path = out / SETTINGS
     out.mkdir(parents=True, exist_ok=True)
     if not path.exists():
+        # Another process may begin at the same time. Hidden files of this name are its unfinished
+        # ones, and the first settings stay.
         if any(not file.name.startswith(f".{SETTINGS}.") for file in out.iterdir()):
             raise ArgumentError(f"{out} has files but no {SETTINGS}; name a new directory")
         write_first(path, json.dumps(settings, indent=2).encode() + b"\n")
@@ -197,35 +208,28 @@ def read_blocks(inputs: Iterable[Input]) -> Iterator[Block]:
     """
     number = 0
     for source in inputs:
-        try:
-            for block in read_blocks_of_file(source, number):
-                yield block
-                number = block.number + 1
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise TiedGPTError(f"{source.file} cannot be read: {error}") from error
-
-
-def read_blocks_of_file(source: Input, number: int) -> Iterator[Block]:
-    """The blocks of a file, of which the first gets this number."""
-    offset = 0
-    file_bytes = 0
-    with open(source.file, "rb") as file:
-        stream: BinaryIO = file
-        if file.peek(2).startswith(GZIP_MAGIC):
-            stream = gzip.GzipFile(fileobj=file)  # type: ignore[assignment]
-        while True:
-            lines, size = read_lines(stream)
-            status = os.fstat(file.fileno())
-            if (status.st_size, status.st_mtime_ns) != (source.size, source.modified):
-                raise TiedGPTError(f"{source.file} has changed since the command began")
-            if size == 0:
-                return
-            text = without_mark(lines, source.file) if offset == 0 else lines
-            start = offset + len(lines) - len(text)
-            yield Block(number, source.file, start, text, file.tell() - file_bytes)
-            number += 1
-            offset += size
-            file_bytes = file.tell()
+        offset = 0
+        file_bytes = 0
+        with open(source.file, "rb") as file:
+            stream: BinaryIO = file
+            if file.peek(2).startswith(GZIP_MAGIC):
+                stream = gzip.GzipFile(fileobj=file)  # type: ignore[assignment]
+            while True:
+                try:
+                    lines, size = read_lines(stream)
+                except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                    raise TiedGPTError(f"{source.file} cannot be read: {error}") from error
+                status = os.fstat(file.fileno())
+                if (status.st_size, status.st_mtime_ns) != (source.size, source.modified):
+                    raise TiedGPTError(f"{source.file} has changed since the command began")
+                if size == 0:
+                    break
+                text = without_mark(lines, source.file) if offset == 0 else lines
+                start = offset + len(lines) - len(text)
+                yield Block(number, source.file, start, text, file.tell() - file_bytes)
+                number += 1
+                offset += size
+                file_bytes = file.tell()
 
 
 def read_lines(stream: BinaryIO) -> tuple[bytes, int]:
@@ -297,8 +301,14 @@ def row_of(
         record = parse_line(line)
         if isinstance(record.get("id"), (str, int)):
             row = {"id": record["id"]}
-        ids = text_ids(record, tokenizer)
-        return row | asdict(score(model, tokenizer, ids, stride))
+        if "text" not in record:
+            raise ArgumentError('the record has no "text"')
+        text = record["text"]
+        if not isinstance(text, str):
+            raise ArgumentError(f'"text" is not a string: {short_repr(text)}')
+        return row | asdict(score(model, tokenizer, text, stride))
+    except SpecialTokenError as error:
+        return row | {"error": f"the text contains the special token {error.token}"}
     except (ArgumentError, TokenizerError) as error:
         return row | {"error": str(error)}
 
@@ -314,19 +324,6 @@ def parse_line(line: bytes) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise ArgumentError(f"expected a JSON object, got {short_repr(record)}")
     return record
-
-
-def text_ids(record: dict[str, Any], tokenizer: Tokenizer) -> list[int]:
-    """The ids of a record's text. Raises ArgumentError or TokenizerError if it has no text."""
-    if "text" not in record:
-        raise ArgumentError('the record has no "text"')
-    text = record["text"]
-    if not isinstance(text, str):
-        raise ArgumentError(f'"text" is not a string: {short_repr(text)}')
-    try:
-        return tokenizer.encode(text)
-    except SpecialTokenError as error:
-        raise TokenizerError(f"the text contains the special token {error.token}") from error
 
 
 # All blocks, on the workers of Dask
@@ -347,27 +344,26 @@ def score_inputs(
         progress: is called with the bytes of the input files that are done.
     Raises TiedGPTError if a part cannot be written.
     """
-    task = partial(write_part, out.absolute(), path.absolute(), settings)
     missing = missing_blocks(inputs, out, progress)
     first = next(missing, None)
     if first is None:
         return
+    from distributed import CancelledError  # takes a second
+    from distributed.client import ClosedClientError
+    from distributed.comm import CommClosedError
+
+    task = partial(write_part, out.absolute(), path.absolute(), settings)
+    logging.disable()  # Dask logs what is raised here, and workers that it starts again
     try:
-        with connect(scheduler) as client:
+        with new_client(scheduler) as client:
             do_blocks(client, task, chain([first], missing), progress)
+    except (CommClosedError, ClosedClientError, CancelledError) as error:
+        raise TiedGPTError("the connection to the Dask scheduler is lost") from error
+    except (AttributeError, ImportError) as error:  # a worker has another tiedgpt, or none
+        raise TiedGPTError(f"a worker cannot run tiedgpt {__version__}: {error}") from error
     finally:
+        logging.disable(logging.NOTSET)
         remove_unfinished_files(out)
-
-
-def count_rows(out: Path) -> tuple[int, int]:
-    """How many rows are in all parts, and how many of them have an error."""
-    rows = 0
-    errors = 0
-    for path in out.glob("part-*.jsonl"):
-        part = path.read_bytes()
-        rows += part.count(b"\n")
-        errors += part.count(b'"error": ')  # a string has \\" in place of each quotation mark
-    return rows, errors
 
 
 def missing_blocks(inputs: list[Input], out: Path, progress: OnProgress) -> Iterator[Block]:
@@ -379,99 +375,83 @@ def missing_blocks(inputs: list[Input], out: Path, progress: OnProgress) -> Iter
             progress(block.file_bytes)
 
 
+def new_client(scheduler: str | None) -> Any:
+    """A Dask client of the scheduler at an address; None starts a process for each core.
+
+    Raises TiedGPTError if there is no scheduler, or if the processes cannot be started.
+    """
+    from distributed import Client
+
+    if scheduler is not None:
+        try:
+            return Client(scheduler, timeout=CONNECT)
+        except (OSError, ValueError) as error:
+            raise TiedGPTError(f"no Dask scheduler at {scheduler}: {error}") from error
+
+    # On Ctrl-C the terminal sends SIGINT to all processes, and this one ends the others. They
+    # inherit the blocked signal from the thread that starts them. The resource tracker of
+    # multiprocessing unblocks SIGINT in that thread when the tracker starts, so it is started
+    # before.
+    blocked = None
+    if hasattr(signal, "pthread_sigmask"):  # not on Windows
+        from multiprocessing import resource_tracker  # takes 10 ms
+
+        resource_tracker.ensure_running()
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        client = Client(n_workers=cores(), **LOCAL_CLUSTER)
+        client.run(logging.disable)
+        return client
+    except (OSError, RuntimeError) as error:
+        raise TiedGPTError(f"the workers cannot be started: {error}") from error
+    finally:
+        if blocked is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
 def do_blocks(
     client: Any, task: Callable[[Block], None], blocks: Iterator[Block], progress: OnProgress
 ) -> None:
     """Call task(block) for each block on the workers of a Dask client.
 
-    Raises TiedGPTError for a block at which several workers died and for a lost scheduler, and what
-    a task raises.
+    Raises TiedGPTError for a block at which several workers died, and if there is no worker for
+    NO_WORKER seconds, and what a task raises.
     """
-    from distributed import CancelledError, KilledWorker
-    from distributed.client import ClosedClientError
-    from distributed.comm import CommClosedError
+    from distributed import KilledWorker, TimeoutError, wait
 
     running: dict[Any, Block] = {}  # a future -> its block
     try:
         while True:
-            # A block for each thread. More blocks would only wait in the scheduler's memory.
+            # A block for each thread. More blocks would only wait in the scheduler's memory. One
+            # block waits if there is no worker yet, and workers may have left.
             threads = max(1, sum(client.nthreads().values()))
             for block in islice(blocks, max(0, threads - len(running))):
                 # pure=False: the result of an equal task of an earlier run does not count.
-                future = client.submit(task, block, pure=False)
-                running[future] = block
+                running[client.submit(task, block, pure=False)] = block
             if not running:
                 return
-            for future in wait_for_some(client, list(running)):
+            try:
+                done = wait(list(running), NO_WORKER, "FIRST_COMPLETED").done
+            except TimeoutError:
+                if client.nthreads():
+                    continue
+                raise TiedGPTError(f"Dask had no worker for {NO_WORKER} seconds") from None
+            for future in done:
                 block = running.pop(future)
                 future.result()
                 if progress is not None:
                     progress(block.file_bytes)
     except KilledWorker as error:
-        raise TiedGPTError(
-            f"worker after worker died at {block.part}, {block.file} from byte {block.offset}"
-        ) from error
-    except (CommClosedError, ClosedClientError, CancelledError) as error:
-        raise TiedGPTError("the connection to the Dask scheduler is lost") from error
-    except (AttributeError, ImportError) as error:  # a worker has another tiedgpt, or none
-        raise TiedGPTError(f"a worker cannot run tiedgpt {__version__}: {error}") from error
+        where = f"{block.part}, {block.file} from byte {block.offset}"
+        raise TiedGPTError(f"worker after worker died at {where}") from error
 
 
-def wait_for_some(client: Any, futures: list[Any]) -> set[Any]:
-    """The futures that are done, at least one. Raises TiedGPTError if there is no worker."""
-    from distributed import TimeoutError, wait
-
-    while True:
-        try:
-            return wait(futures, timeout=NO_WORKER, return_when="FIRST_COMPLETED").done
-        except TimeoutError:
-            if not client.nthreads():
-                raise TiedGPTError(f"Dask had no worker for {NO_WORKER} seconds") from None
-
-
-@contextmanager
-def connect(scheduler: str | None) -> Iterator[Any]:
-    """A Dask client of the scheduler at an address; None starts a process for each core.
-
-    Raises TiedGPTError if there is no scheduler, or if the processes cannot be started.
-    """
-    from distributed import Client  # takes a second
-
-    logging.disable()  # Dask logs what is raised here, and workers that it starts again
-    try:
-        with ExitStack() as stack:
-            if scheduler is None:
-                cluster = stack.enter_context(new_cluster(cores()))
-                client = stack.enter_context(Client(cluster))
-                client.run(logging.disable)
-                yield client
-                return
-            try:
-                client = Client(scheduler, timeout=CONNECT)
-            except (OSError, ValueError) as error:
-                raise TiedGPTError(f"no Dask scheduler at {scheduler}: {error}") from error
-            yield stack.enter_context(client)
-    finally:
-        logging.disable(logging.NOTSET)
-
-
-def new_cluster(workers: int) -> Any:
-    """Processes with one thread each, on the loopback interface.
-
-    Raises TiedGPTError if a process cannot be started.
-    """
-    from distributed import LocalCluster
-
-    with ctrl_c_for_this_process_only():  # and this process ends the workers
-        try:
-            return LocalCluster(
-                n_workers=workers,
-                threads_per_worker=1,
-                host="127.0.0.1",
-                memory_limit=0,  # no limit: the weights are mapped, and all workers share them
-                dashboard_address=None,
-                # Without a dashboard Dask serves metrics all the same: at any free port, not 8787.
-                scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
-            )
-        except (OSError, RuntimeError) as error:
-            raise TiedGPTError(f"the workers cannot be started: {error}") from error
+def count_rows(out: Path) -> tuple[int, int]:
+    """How many rows are in all parts, and how many of them have an error."""
+    rows = 0
+    errors = 0
+    for path in out.glob("part-*.jsonl"):
+        part = path.read_bytes()
+        rows += part.count(b"\n")
+        errors += part.count(b'"error": ')  # a string has \\" in place of each quotation mark
+    return rows, errors

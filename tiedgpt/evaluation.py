@@ -78,7 +78,7 @@ def token_losses(  # [N] -> [n]
     Raises TiedGPTError for logits that are not finite (a damaged checkpoint).
     """
     pieces = measure_tokens(model, ids, stride, row_losses, progress)
-    return np.concatenate(pieces, dtype=np.float64)
+    return np.concatenate(pieces, dtype=np.float64)  # whose sum over a long text keeps its digits
 
 
 def row_losses(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:  # [R, V], [R] -> [R]
@@ -93,7 +93,8 @@ def measure_tokens(
 ) -> list[Any]:
     """The results of `measure` for the predicted tokens of a text [N], in the text's order.
 
-    Each result is of up to LOGIT_ROWS tokens. `progress` gets the number of tokens read.
+    Each result is of up to LOGIT_ROWS tokens. `progress` gets the number of tokens read. Raises
+    ArgumentError for a stride outside 1 to n_ctx, and for ids that the model cannot score.
     """
     config = model.config
     stride = stride_or_default(stride, config)
@@ -115,7 +116,7 @@ def window_batches(text_windows: list[Window], n_ctx: int) -> list[list[Window]]
 
     The windows of a batch have the same length. Several have up to BATCH_TOKENS tokens together.
     """
-    batch_size = max(1, BATCH_TOKENS // n_ctx)
+    batch_size = max(1, BATCH_TOKENS // n_ctx)  # a long context is a batch by itself
     full_windows = text_windows[:-1]
     batches = []
     for i in range(0, len(full_windows), batch_size):
@@ -197,12 +198,13 @@ def score(
     than two ids; TiedGPTError for logits that are not finite, and for a loss that is too large to
     be one.
     """
-    stride = stride_or_default(stride, model.config)
+    stride = stride_or_default(stride, model.config)  # also of a text that cannot be encoded
     if isinstance(text, str):
         text = tokenizer.encode(text)
-    ids = check_text_ids(text, model.config)
+    losses = token_losses(model, text, stride, progress)  # it checks the ids
+    ids = np.asarray(text)
     predicted = ids[predicted_places(ids.size, model.config.n_ctx, stride)]
-    return score_of(token_losses(model, ids, stride, progress), tokenizer, predicted)
+    return score_of(losses, tokenizer, predicted)
 
 
 def score_of(losses: np.ndarray, tokenizer: Tokenizer, predicted: np.ndarray) -> Score:  # [N], [N]

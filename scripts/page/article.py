@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from tiedgpt.checkpoints import load_model, safetensors
-from tiedgpt.checkpoints.places import SHIPPED, find_here
+from tiedgpt.checkpoints import find_model, load_model, safetensors
+from tiedgpt.checkpoints.places import SHIPPED
 from tiedgpt.checkpoints.vocabulary import MERGES_AND_VOCAB
 from tiedgpt.gpt2.parameters import Parameters
 
@@ -87,13 +87,13 @@ def json_in_html(value: Any) -> str:
 def shipped_models() -> dict[str, Any]:
     """What data.js reads: the vocabulary of both shipped models, and each model by its head."""
     merges_name, vocabulary_name = MERGES_AND_VOCAB
-    folder = find_here(SHIPPED[0])
+    _, folder = find_model(SHIPPED[0])
     models: dict[str, Any] = {
         "merges": (folder / merges_name).read_text(encoding="utf-8"),
         "vocabulary": json.loads((folder / vocabulary_name).read_text(encoding="utf-8")),
     }
     for name in SHIPPED:
-        model = load_model(find_here(name))
+        model = load_model(name)
         file = BytesIO()
         safetensors.write(file, rounded(model.parameters).items(), exact=True)
         weights = base64.b64encode(file.getvalue()).decode()

@@ -33,9 +33,9 @@ from tiedgpt import GPT2, Tokenizer, count_parameters
 from tiedgpt.checkpoints.places import MODELS, SHIPPED
 from tiedgpt.gpt2.ops import softmax
 from tiedgpt.gpt2.run import Tape
+from tiedgpt.study.bigrams import mlp_numbers, nats_from_bigrams
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.direct_path import asymmetry, jsd_floor, matrix_asymmetry
-from tiedgpt.study.mlps import mlp_numbers, nats_from_bigrams
 from tiedgpt.study.paths import PATHS, final_norm, top_k
 from tiedgpt.study.predictions import residual_streams
 from tiedgpt.study.probe import knowledge

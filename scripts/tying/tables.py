@@ -5,8 +5,8 @@ is measured over the frequent tokens of its training text:
 
     TABLE.successors, TABLE.predecessors   R2 of a linear probe (tiedgpt/study/probe.py); TABLE is
                                            W_E, W_U, random or counts
-    mlps.alone, mlps.without               nats from the bigrams by layer (tiedgpt/study/mlps.py),
-    mlps.table, mlps.model                 and of the path normed and the whole model
+    mlps.alone, mlps.without               nats from the bigrams by layer, and of the path normed
+    mlps.table, mlps.model                 and the whole model (tiedgpt/study/bigrams.py)
     others.entropy                         the measure normed.entropy (trainer.py), for the next
                                            token if it is another than the token itself
 """
@@ -17,8 +17,8 @@ import numpy as np
 
 from tiedgpt import GPT2
 from tiedgpt.gpt2.ops import softmax
+from tiedgpt.study.bigrams import mlp_numbers
 from tiedgpt.study.corpus import Corpus
-from tiedgpt.study.mlps import mlp_numbers
 from tiedgpt.study.paths import normed
 from tiedgpt.study.probe import knowledge
 

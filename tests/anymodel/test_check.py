@@ -19,8 +19,8 @@ from support.loopback_hub import CONFIG as HUB_CONFIG
 
 from tiedgpt.anymodel import headers, kinds
 from tiedgpt.anymodel.headers import open_any
+from tiedgpt.anymodel.kinds import values_of
 from tiedgpt.anymodel.ties import tie_report
-from tiedgpt.anymodel.words import values_of
 from tiedgpt.errors import TiedGPTError
 
 hypothesis = pytest.importorskip("hypothesis")
@@ -711,6 +711,34 @@ def test_nothing_is_asked_for_offline(hub_server, big, run, monkeypatch):
     assert_one_error_line(run("check", big(None)), "owner/model")
     assert hub_server.requests == []
     assert_one_error_line(run("check", "no-such-thing"), "no-such-thing")
+
+
+def test_a_folder_with_config_json_alone(tmp_path, run):
+    """It is read, and is not the model that was to be saved there: the exit code is 1."""
+    config = {**CONFIG, FLAG: True}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    [report] = json.loads(run("check", str(tmp_path), "--json")[1])["models"]
+    assert (report["verdict"], report["tensors"]) == ("not known", 0)
+    code, out, _ = run("check", str(tmp_path))
+    assert code == 1
+    assert "config.json alone was read, and says tied" in " ".join(out.split())
+    assert run("check", str(tmp_path / "config.json"))[0] == 0
+    # Weights that are not read are no missing ones.
+    (tmp_path / "model.gguf").touch()
+    assert_one_error_line(run("check", str(tmp_path)), "model.gguf")
+
+
+def test_not_known_says_why_for_each_state_that_was_not_measured(tmp_path):
+    """A flag in text_config, and a head alone: a state that was measured with one flag only."""
+    known = kinds.read_class("marian", "MarianMTModel")
+    rules = known.rules["5"]
+    names = next(n for n, rule in enumerate(rules) if rule is None)
+    config = {"model_type": "marian", "architectures": ["MarianMTModel"], FLAG: True}
+    config |= {"vocab_size": V, "d_model": D}
+    stored = dict.fromkeys(known.names[names], EMBEDDING)
+    report = tie_report("model", open_any(write(tmp_path / "model", config, stored)))
+    assert report["transformers"] is None
+    assert "not measured with transformers 5" in report["not_measured"]
 
 
 # params

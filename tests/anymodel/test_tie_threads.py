@@ -7,6 +7,7 @@ whatever the flag says (vllm PR 52147), and a head without its scale (transforme
 """
 
 import json
+import logging
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from test_check import content
 
 from tiedgpt.anymodel.headers import open_any
-from tiedgpt.anymodel.kinds import read_class
+from tiedgpt.anymodel.kinds import in_words, read_class, values_of
 from tiedgpt.anymodel.ties import tie_report
 from tiedgpt.testing import assert_tied, tie_of
 
@@ -136,20 +137,65 @@ def test_a_folder(tmp_path, row):
     assert flags[:1] == ([] if row.mend is None else [row.mend])
 
 
+def apply(mend, directory):
+    """Do what a mend says."""
+    config = json.loads((directory / "config.json").read_text())
+    for place, flag in mend["flags"].items():
+        (config[place] if place else config)[FLAG] = flag
+    (directory / "config.json").write_text(json.dumps(config))
+    exec(mend["python"].replace("DIRECTORY", str(directory)), {})
+
+
 @pytest.mark.parametrize("row", FOLDERS.values(), ids=FOLDERS)
 def test_each_mend_ends_the_conflict(tmp_path, row):
     mends = tie_report("model", open_any(write(tmp_path, row)))["mends"]
     for mend in mends:
         path = write(tmp_path, row)
-        config = json.loads((tmp_path / "config.json").read_text())
-        for place, flag in mend["flags"].items():
-            (config[place] if place else config)[FLAG] = flag
-        (tmp_path / "config.json").write_text(json.dumps(config))
         if mend["python"]:
             pytest.importorskip("safetensors.torch", reason="safetensors or torch is not installed")
-            exec(mend["python"].replace("DIRECTORY", path), {})
+        apply(mend, tmp_path)
         report = tie_report("model", open_any(path))
         assert (report["conflict"], report["verdict"] in ("tied", "untied")) == ("", True)
+
+
+@pytest.fixture
+def measure_kinds():
+    """scripts/measure_kinds.py, which makes small models with transformers."""
+    pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
+    pytest.importorskip("transformers", reason="transformers is not installed: the extra `parity`")
+    module = pytest.importorskip("measure_kinds")
+    logging.disable(logging.CRITICAL)  # transformers warns of each contradiction
+    yield module
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # those of transformers
+@pytest.mark.parametrize("row", FOLDERS.values(), ids=FOLDERS)
+def test_a_folder_that_transformers_makes(tmp_path, measure_kinds, row):
+    """transformers saves the model and loads it in the state of the thread, and after each mend."""
+    folder = measure_kinds.Folder(measure_kinds.new_model(*row.of), tmp_path)
+    flags = tuple({"t": True, "f": False, "-": None}[letter] for letter in row.flags)
+    version = measure_kinds.version_of().split(".")[0]
+    said = {"4": row.version4, "5": row.version5}[version]
+
+    def write_again():
+        folder.write(row.state, flags, folder.names, ("", ""))
+        return tie_report("model", open_any(str(tmp_path)))
+
+    report = write_again()
+    assert in_words(folder.read()) == said
+    assert report["verdict"] == row.verdict
+    for mend in report["mends"]:
+        write_again()
+        apply(mend, tmp_path)
+        after = tie_report("model", open_any(str(tmp_path)))
+        reading = folder.read()
+        column = {"4": "transformers4", "5": "transformers"}[version]
+        assert (after["conflict"], after[column]) == ("", in_words(reading))
+        # transformers has all that the file holds now, and nothing at random.
+        removed = {"b"} if "del " in mend["python"] else set()
+        assert set(values_of(reading)) == set(row.state) - {"."} - removed
 
 
 def test_a_copy_says_how_many_bytes_are_wasted(tmp_path):
@@ -201,6 +247,30 @@ def test_a_quantised_head_is_seen_and_not_compared(tmp_path, more, flag, setting
     assert report["others"] == ("tied" if flag == "t" else "untied")
     assert "quantised" in report["not_measured"]
     assert report["parameters"] is None
+
+
+@pytest.mark.parametrize(
+    ("of", "flags", "fields", "reason"),
+    [
+        pytest.param(
+            *(LLAVA, "tt", {"text_config": {"quantization_config": {"bits": 4}}}, "quantised"),
+            id="quantised inside of text_config",
+        ),
+        pytest.param(
+            *(LLAMA, "t", {"hidden_size": float(D)}, "hidden_size"),
+            id="a size that transformers 5 refuses",
+        ),
+    ],
+)
+def test_a_setting_that_was_not_measured(tmp_path, of, flags, fields, reason):
+    path = write(tmp_path, Row(of, flags, "a.", "", "", "", ""))
+    config = json.loads((tmp_path / "config.json").read_text())
+    for name, value in fields.items():
+        config[name] = {**config[name], **value} if isinstance(value, dict) else value
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    report = tie_report("model", open_any(path))
+    assert (report["transformers"], report["verdict"]) == (None, "not known")
+    assert reason in report["not_measured"]
 
 
 def test_a_head_inside_of_the_base_model(tmp_path):

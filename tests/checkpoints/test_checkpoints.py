@@ -751,14 +751,15 @@ def test_a_tensor_that_is_in_another_file_than_the_index_says(tmp_path, model):
     """wte is in a.safetensors, but the index says b.safetensors."""
     write_shards(tmp_path, model)
     write_index(tmp_path, {**read_weight_map(tmp_path), "wte.weight": "b.safetensors"})
-    message = r"\.safetensors: tensor 'wte\.weight' is in the (index|file) but not in the"
+    message = r"index\.json: it and the files do not agree on tensor 'wte\.weight' in [ab]\."
     refuses(message, tiedgpt.load_model, tmp_path)
 
 
 def test_a_tensor_that_is_in_the_index_but_in_no_file(tmp_path, model):
     write_shards(tmp_path, model)
     write_index(tmp_path, {**read_weight_map(tmp_path), "h.9.ln_1.bias": "b.safetensors"})
-    refuses(r"b\.safetensors: .*'h\.9\.ln_1\.bias' .*index", tiedgpt.load_model, tmp_path)
+    message = r"do not agree on tensor 'h\.9\.ln_1\.bias' in b\.safetensors"
+    refuses(message, tiedgpt.load_model, tmp_path)
 
 
 def test_a_tensor_that_the_index_does_not_list(tmp_path, model):
@@ -766,7 +767,7 @@ def test_a_tensor_that_the_index_does_not_list(tmp_path, model):
     weight_map = read_weight_map(tmp_path)
     del weight_map["wte.weight"]
     write_index(tmp_path, weight_map)
-    refuses(r"a\.safetensors: .*'wte\.weight' is in the file but", tiedgpt.load_model, tmp_path)
+    refuses(r"do not agree on tensor 'wte\.weight' in a\.safetensors", tiedgpt.load_model, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["wte.weight", "transformer.wte.weight"])
@@ -781,7 +782,7 @@ def test_a_tensor_that_is_in_two_files(tmp_path, model, name):
     tensors = {key: tensor.values(copy=True) for key, tensor in in_file.items()}
     with open(path, "wb") as file:
         safetensors.write(file, [*tensors.items(), (name, model.W_E + 1)])
-    refuses(rf"b\.safetensors: .*'{name}'", tiedgpt.load_model, tmp_path)
+    refuses(rf"do not agree on tensor '{name}' in b\.safetensors", tiedgpt.load_model, tmp_path)
     if name != "wte.weight":
         write_index(tmp_path, {**read_weight_map(tmp_path), name: "b.safetensors"})
         refuses(r"'wte\.weight' is there twice", tiedgpt.load_model, tmp_path)

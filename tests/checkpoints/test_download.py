@@ -37,7 +37,7 @@ from support.loopback_hub import (
     hidden_files,
     visible_files,
 )
-from support.models import random_model
+from support.models import find_here, random_model
 from support.terminal import CTRL_C, Terminal
 from support.torch_files import torch_file
 from support.vocabularies import bpe_model, tokenizer_json
@@ -640,7 +640,7 @@ def test_an_adapter_is_named(weights_folder, hub_server):
 
 def assert_model_is_not_whole() -> None:
     with pytest.raises(CheckpointError):
-        places.find_here(NAME)
+        find_here(NAME)
 
 
 # Small files first

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.checkpoint_files import write_config, write_shards, write_tensors
 from support.layouts import in_layout
@@ -17,6 +18,7 @@ from support.torch_files import torch_file
 import tiedgpt
 from tiedgpt import Config
 from tiedgpt.checkpoints.names import LAYOUTS
+from tiedgpt.checkpoints.opened import Opened
 
 SUPPORT = Path(__file__).parents[1] / "support"
 SHIPPED = Path(tiedgpt.__file__).parents[1] / "weights" / "shakespeare-tied"
@@ -67,7 +69,6 @@ def folder(tmp_path_factory):
         shutil.copyfile(SHIPPED / "merges.txt", root / kind / names[0])
         shutil.copyfile(SHIPPED / "vocab.json", root / kind / names[1])
     (root / "text").write_text("What light through yonder window breaks? " * 40, encoding="utf-8")
-    np = pytest.importorskip("numpy")
     ids = np.arange(9)
     np.savez(root / "same.npz", ids=ids, logits=model(ids))
     return root
@@ -96,3 +97,16 @@ def test_each_command_opens_each_file_of_a_model_once(folder):
             if n > 1:
                 more[f"{line}: {file}"] = n
     assert more == {}
+
+
+def test_the_files_of_a_tokenizer_are_copied_as_they_are(tmp_path):
+    """The vocabulary is merges.txt alone, so that a vocab.json is added beside it."""
+    model = write_tensors(tmp_path / "model", random_model(CONFIG).parameters, CONFIG)
+    merges = (SHIPPED / "merges.txt").read_bytes().replace(b"#version: 0.2", b"#version: 0.1")
+    settings = b'{"model_max_length": 32}'
+    (model / "merges.txt").write_bytes(merges)
+    (model / "tokenizer_config.json").write_bytes(settings)
+    copied = Opened(model).copied_files()
+    assert copied["merges.txt"] == merges
+    assert copied["tokenizer_config.json"] == settings
+    assert "vocab.json" in copied

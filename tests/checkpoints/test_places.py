@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.checks import refuses
+from support.models import find_here
 
 import tiedgpt
 from tiedgpt.checkpoints.places import (
@@ -18,7 +19,6 @@ from tiedgpt.checkpoints.places import (
     INDEX,
     MODELS,
     PYTORCH_INDEX,
-    find_here,
     models_here,
 )
 

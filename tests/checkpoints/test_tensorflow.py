@@ -48,7 +48,7 @@ from tiedgpt.checkpoints.tensorflow import (
     MAGIC,
     MAX_INDEX,
     MAX_KEY,
-    read_index,
+    read_saved,
 )
 from tiedgpt.errors import CheckpointError, TiedGPTWarning
 from tiedgpt.gpt2.parameters import parameter_shapes
@@ -88,7 +88,7 @@ def test_openais_index(openais_124m):
 
     The tensors are in the order of their names, in the index and in the data.
     """
-    tensors = read_index(openais_124m / INDEX, openais_124m / DATA)
+    tensors = read_saved(openais_124m / INDEX).tensors
     assert tensors["model/h0/attn/c_attn/w"].shape == (1, 768, 2304)
     assert tensors["model/wte"].start == 343369728
     names = sorted(tensors)
@@ -343,12 +343,12 @@ RULES = [  # a wrong index, and the error
     # The places of tensors
     pytest.param(
         with_entry(entry_proto((2**63,) * 254, size=4)),
-        "'model/wte' has 254 axes",
+        "'model/wte' has the shape .* at most 32 axes",
         id="many-axes",
     ),
     pytest.param(
         with_entry(entry_proto((2,), size=4)),
-        r"its place has 32 bits, but F32 \[2\] needs 64",
+        r"has 32 bits, but F32 \[2\] needs 64",
         id="place-too-small",
     ),
     pytest.param(
@@ -394,7 +394,7 @@ def write_shapes(directory: Path, shapes: dict[bytes, tuple[int, ...]]) -> Path:
 def shapes(tmp_path) -> dict[bytes, tuple[int, ...]]:
     """The shapes of MODEL by OpenAI's names."""
     directory = write_openai_model(tmp_path / "model", MODEL)
-    tensors = read_index(directory / INDEX, directory / DATA)
+    tensors = read_saved(directory / INDEX).tensors
     return {name.encode(): tensor.shape for name, tensor in tensors.items()}
 
 
@@ -538,7 +538,7 @@ def long_varint(times: int) -> bytes:
 
 GROWING = [  # a function that makes an index, its argument `times`, the error
     pytest.param(long_keys, 10_000, "the tensors end at byte 0", id="long-keys"),
-    pytest.param(many_axes, 50_000, "50+1 axes", id="many-axes"),
+    pytest.param(many_axes, 50_000, "at most 32 axes", id="many-axes"),
     pytest.param(long_varint, 1_000_000, "a number of more than 64 bits", id="long-varint"),
 ]
 

@@ -6,15 +6,21 @@ import re
 import signal
 import subprocess
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from support.commands import answer, assert_one_error_line, command, output
 from support.models import CONFIG, random_model
 from support.terminal import CTRL_C, CTRL_D, Terminal
 
 import tiedgpt
-from tiedgpt import Tokenizer
+from tiedgpt import Tokenizer, generation
 from tiedgpt.cli.output import CONTROLS
+from tiedgpt.study import reports
+
+PROMPT = "abcdefgh"
+IDS = [64, 65, 66, 67, 68, 69, 70, 71]  # of PROMPT, where tokens are bytes
 
 pytestmark = pytest.mark.usefixtures("one_blas_thread")
 
@@ -258,6 +264,24 @@ def test_generate_json(run, checkpoint):
     assert again["samples"] == document["samples"]
 
 
+def test_the_decode_speed_leaves_out_the_first_token(run, monkeypatch, checkpoint):
+    """Each step takes a second. The first token comes with the prompt's logits."""
+    clock = SimpleNamespace(seconds=0)
+
+    def slow_steps(*arguments, **options):
+        for tokens in generation.sample_tokens(*arguments, **options):
+            clock.seconds += 1
+            yield tokens
+
+    monkeypatch.setattr("tiedgpt.cli.generate.sample_tokens", slow_steps)
+    clock_of_command = SimpleNamespace(perf_counter=lambda: clock.seconds)
+    monkeypatch.setattr("tiedgpt.cli.generate.time", clock_of_command)
+    line = ("generate", "-m", checkpoint, "-n", "5", "--num-samples", "2", "a")
+    timing = answer(run, *line)["timing"]
+    assert timing["prefill_s"] == 1
+    assert timing["decode_tokens_per_s"] == 2, "4 tokens of 2 samples in 4 seconds"
+
+
 def greedy_sample(run, model, *flags):
     """The one sample that continues "a" by the likeliest tokens."""
     document = answer(run, "generate", "--model", model, "--greedy", "-n", "12", "a", *flags)
@@ -432,3 +456,49 @@ def test_ctrl_c_stops_a_text_and_the_loop_goes_on(tmp_path):
         terminal.type(CTRL_D)
         assert terminal.process.wait(timeout=60) == 0
         assert "Traceback" not in terminal.text
+
+
+# --logprobs
+
+# Two samples of six tokens
+SAMPLED = ("-n", "6", "-s", "3", "--num-samples", "2", "-t", "0.7")
+
+
+def test_generate_logprobs(run, untied):
+    """They are of the logits before --temperature. The text lists those of the JSON."""
+    line = ("generate", PROMPT, "-m", untied, *SAMPLED)
+    samples = answer(run, *line, "--logprobs", "2")["samples"]
+    plain = answer(run, *line)["samples"]
+    assert [sample["ids"] for sample in samples] == [sample["ids"] for sample in plain]
+    model = tiedgpt.load_model(untied)
+    for sample in samples:
+        for place, token in enumerate(sample["ids"]):
+            (before,) = reports.predictions_report(
+                tiedgpt.Tokenizer([]), model(IDS + sample["ids"][:place])[-1], [token]
+            )
+            listed = sample["logprobs"][place]
+            assert np.exp(listed["logprob"]) == pytest.approx(before["probability"], rel=1e-4)
+            assert listed["rank"] == before["rank"]
+            assert len(listed["alternatives"]) == 2
+
+    _, _, second = output(run, *line, "--logprobs", "2").partition("--- 2 of 2 ---")
+    _header, _, rows = second.partition("others\n")  # the header ends with "others"
+    first_cells = [row.split()[0] for row in rows.splitlines()]
+    assert first_cells == [f"{token['logprob']:.2f}" for token in samples[1]["logprobs"]]
+
+
+def test_logprobs_end_with_the_sample(run, untied, save):
+    """The end-of-text token is not in the logprobs."""
+    # The likeliest token is made the one that ends a text. So samples end at different steps.
+    model = tiedgpt.load_model(untied)
+    likeliest = int(model(IDS)[-1].argmax())
+    config = replace(model.config, eos_token_id=likeliest)
+    ending = save("ending", tiedgpt.GPT2(config, model.parameters))
+    flags = ("-n", "90", "-s", "1", "--num-samples", "4", "--logprobs", "0")
+    samples = answer(run, "generate", PROMPT, "-m", ending, *flags)["samples"]
+    assert len(samples) == 4
+    lengths = {len(sample["ids"]) for sample in samples}
+    assert len(lengths) > 1
+    for sample in samples:
+        assert [token["id"] for token in sample["logprobs"]] == sample["ids"]
+        assert all(token["alternatives"] == [] for token in sample["logprobs"])

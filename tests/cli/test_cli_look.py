@@ -344,52 +344,6 @@ def test_there_are_no_colours_where_they_are_not_wanted(coloured):
     assert "\x1b" not in coloured(NO_COLOR="", TERM="dumb")
 
 
-# generate --logprobs
-
-# Two samples of six tokens
-SAMPLED = ("-n", "6", "-s", "3", "--num-samples", "2", "-t", "0.7")
-
-
-def test_generate_logprobs(run, untied):
-    """They are of the logits before --temperature. The text lists those of the JSON."""
-    line = ("generate", PROMPT, "-m", untied, *SAMPLED)
-    samples = answer(run, *line, "--logprobs", "2")["samples"]
-    plain = answer(run, *line)["samples"]
-    assert [sample["ids"] for sample in samples] == [sample["ids"] for sample in plain]
-    model = tiedgpt.load_model(untied)
-    for sample in samples:
-        for place, token in enumerate(sample["ids"]):
-            (before,) = reports.predictions_report(
-                tiedgpt.Tokenizer([]), model(IDS + sample["ids"][:place])[-1], [token]
-            )
-            listed = sample["logprobs"][place]
-            assert np.exp(listed["logprob"]) == pytest.approx(before["probability"], rel=1e-4)
-            assert listed["rank"] == before["rank"]
-            assert len(listed["alternatives"]) == 2
-
-    _, _, second = output(run, *line, "--logprobs", "2").partition("--- 2 of 2 ---")
-    _header, _, rows = second.partition("others\n")  # the header ends with "others"
-    first_cells = [row.split()[0] for row in rows.splitlines()]
-    assert first_cells == [f"{token['logprob']:.2f}" for token in samples[1]["logprobs"]]
-
-
-def test_logprobs_end_with_the_sample(run, untied, save):
-    """The end-of-text token is not in the logprobs."""
-    # The likeliest token is made the one that ends a text. So samples end at different steps.
-    model = tiedgpt.load_model(untied)
-    likeliest = int(model(IDS)[-1].argmax())
-    config = replace(model.config, eos_token_id=likeliest)
-    ending = save("ending", tiedgpt.GPT2(config, model.parameters))
-    flags = ("-n", "90", "-s", "1", "--num-samples", "4", "--logprobs", "0")
-    samples = answer(run, "generate", PROMPT, "-m", ending, *flags)["samples"]
-    assert len(samples) == 4
-    lengths = {len(sample["ids"]) for sample in samples}
-    assert len(lengths) > 1
-    for sample in samples:
-        assert [token["id"] for token in sample["logprobs"]] == sample["ids"]
-        assert all(token["alternatives"] == [] for token in sample["logprobs"])
-
-
 # Narrow terminals, wide characters
 
 

@@ -44,6 +44,19 @@ def test_params_json(run, no_models):
     assert document["untied"] == counts["untied"]
 
 
+def test_params_of_several_models(run, no_models):
+    alone = [answer(run, "params", name) for name in ("gpt2", "gpt2-xl")]
+    assert answer(run, "params", "gpt2", "gpt2-xl") == {"models": alone}
+    rows = [line.split() for line in output(run, "params", "gpt2", "gpt2-xl").splitlines()]
+    assert rows[0] == ["parameters", "gpt2", "gpt2-xl"]
+    for head, row in zip(("tied", "untied"), rows[1:], strict=False):
+        assert row == [head, *(f"{document[head]['total']:,}" for document in alone)]
+
+
+def test_params_reads_k_as_thousands(run, no_models):
+    assert answer(run, "params", "--vocab", "128k", "--dim", "4096")["vocab"] == 128_000
+
+
 def test_params_counts_the_numbers_in_the_arrays_of_a_checkpoint(run, checkpoint):
     document = answer(run, "params", "--model", checkpoint)
     assert document["tied"]["total"] == parameter_count(checkpoint)

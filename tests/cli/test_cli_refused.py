@@ -46,7 +46,6 @@ REFUSED = {
     "download": "expected one MODEL, got 0",
     "download ''": "no model ''",
     "download gpt2 -m gpt2": "expected one MODEL, got 2",
-    "params gpt2-xl -m gpt2": "expected one MODEL, got 2",
     "explore MODEL MODEL MODEL": "expected one or two models, got 3",
     # Models
     "generate -m /nonexistent/\udcff a": "no model '/nonexistent/",

@@ -14,7 +14,7 @@ from support.commands import answer, assert_one_error_line, command
 from support.models import CONFIG, SMALL, random_model
 
 from tiedgpt import Tokenizer, load_model, load_tokenizer, save_model, score
-from tiedgpt.cli.convert import read_sonnets
+from tiedgpt.checkpoints.places import weight_folders
 
 pytestmark = pytest.mark.usefixtures("one_blas_thread")
 
@@ -79,7 +79,8 @@ def test_a_note_says_what_happens_to_the_loss_of_a_text(run, tmp_path, request, 
     code, _, err = run(*words, source, str(copy))
     assert code == 0
     tokenizer = load_tokenizer(source)
-    ids = tokenizer.encode(read_sonnets())
+    sonnets = [path for folder in weight_folders() for path in folder.glob("sonnets.txt")]
+    ids = tokenizer.encode(sonnets[0].read_text(encoding="utf-8"))
     before = score(load_model(source), tokenizer, ids).nll
     after = score(load_model(copy), tokenizer, ids).nll
     note = f"goes from {before:.2f} to {after:.2f} nats per token"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.commands import assert_one_error_line
 from support.comparing import MODELS, some_ids, tape_of, with_mistake
-from support.models import SMALL
+from support.models import SMALL, VARIANTS
 from support.other_gpt2 import STEPS, OtherGPT2
 
 import tiedgpt
@@ -598,6 +598,35 @@ def test_the_command_on_a_bad_file(compared, tmp_path, name):
     assert_one_error_line(compared(name), message)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        pytest.param("a.json", "{", "a.json is not JSON: ", id="not-json"),
+        pytest.param("a.json", "[1]", "a.json: expected an object such as", id="a-list"),
+        pytest.param("a.json", "{}", "a.json: there are no arrays in it", id="empty"),
+        pytest.param(
+            "a.json", '{"ids": [[1], [1, 2]]}', "'ids' is not lists of numbers", id="ragged"
+        ),
+        pytest.param("a.json", '{"ids": ["1"]}', "'ids' is not lists of numbers", id="text"),
+        pytest.param("a.json", '{"ids": {"0": 1}}', "'ids' is not lists of numbers", id="object"),
+        pytest.param("a.json", '{"ids": [1' + "0" * 400 + "]}", "'ids' is not", id="huge-number"),
+        pytest.param("a.safetensors", "x", "not a safetensors file", id="not-safetensors"),
+        pytest.param("a.SAFETENSORS", "x", "not a safetensors file", id="capitals"),
+        pytest.param("a.json", '{"ids": [1], "ids": [2]}', "'ids' is in it twice", id="twice"),
+        pytest.param(
+            "a.json",
+            '{"ids": [1], "attn.0.qkv": [[1]], "h.0.attn.c_attn": [[2]]}',
+            "'attn.0.qkv' and 'h.0.attn.c_attn' are both attn.0.qkv, and they differ",
+            id="two-names",
+        ),
+    ],
+)
+def test_the_command_on_a_file_of_wrong_text(name, content, message, run, tmp_path):
+    path = tmp_path / name
+    path.write_text(content)
+    assert_one_error_line(run("compare", "-m", "shakespeare-tied", str(path)), message)
+
+
 @pytest.fixture
 def noise(prompt, tmp_path):
     """The name of a file of logits that no known mistake explains."""
@@ -618,3 +647,13 @@ def test_the_limit_of_trials_in_json(compared, noise):
     document = json.loads(out)
     assert document["trials"] == 3
     assert document["all_trials"] > 700, "about 100 mistakes, most of them in each of 4 layers"
+
+
+@pytest.mark.parametrize("detail", VARIANTS)
+@pytest.mark.parametrize("name", ["attn.0.in", "attn.1.out", "mlp.1.in", "mlp.1.post", "final"])
+def test_the_mistakes_of_each_activation_are_tried_in_a_model_with_any_detail(detail, name):
+    """The activation is 3 times what it should be, which is no known mistake of it."""
+    model = random_model(VARIANTS[detail])
+    ids = some_ids(model, B=2, T=9)
+    report = compare(model, {name: 3 * tape_of(model, ids)[name]}, ids)
+    assert report.first.name == name

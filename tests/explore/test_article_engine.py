@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from page.article import shipped_models
 from page.rounding import as_in_the_page
+from support.models import find_here
 from support.node import run_node
 from support.texts import known_characters, random_texts
 
 import tiedgpt
 from tiedgpt.checkpoints import safetensors
-from tiedgpt.checkpoints.places import SHIPPED, find_here
+from tiedgpt.checkpoints.places import SHIPPED
 from tiedgpt.study.paths import PATHS
 from tiedgpt.study.predictions import lens
 

@@ -109,9 +109,10 @@ def asked(request, shown, models):
 
 @pytest.mark.parametrize("name", OF_A_TEXT)
 def test_a_text_is_read_up_to_the_chosen_token(shown, name):
-    """Place 4 means: the first five tokens. Only "path" needs the field `path`."""
-    found = ask(shown, name, text=TEXT, place=4, path="raw")
-    expected = ask(shown, name, ids=IDS[:5], path="raw")
+    """Place 4 means: the first five tokens, also for the penalty of "next"."""
+    fields = {"path": "raw", "repetition_penalty": 0.5}
+    found = ask(shown, name, text=TEXT, place=4, **fields)
+    expected = ask(shown, name, ids=IDS[:5], **fields)
     if name == "next":  # it also has the whole text, which the page shows
         assert (column(found.pop("tokens")), found.pop("text"), found["place"]) == (IDS, TEXT, 4)
         del expected["tokens"], expected["text"]

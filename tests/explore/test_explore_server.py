@@ -119,8 +119,8 @@ OTHER_PATHS = ("/", "/x/", "/SECRET", "/SECRETx/", "/SECRET/../page.html", "/SEC
 REFUSED = [
     *[("GET", "", None, {"Host": host}, 403) for host in OTHER_HOSTS],
     *[("POST", "next", BODY, {"Host": h, "Origin": f"http://{h}"}, 403) for h in OTHER_HOSTS],
-    *[("POST", "quit", BODY, {"Origin": origin}, 403) for origin in OTHER_ORIGINS],
-    *[("POST", "quit", BODY, {"Content_Type": kind}, 415) for kind in FORM_TYPES],
+    *[("POST", "next", BODY, {"Origin": origin}, 403) for origin in OTHER_ORIGINS],
+    *[("POST", "next", BODY, {"Content_Type": kind}, 415) for kind in FORM_TYPES],
     *[("GET", path, None, {}, 404) for path in OTHER_PATHS],
     *[("POST", path, BODY, {}, 404) for path in OTHER_PATHS],
     ("GET", "next", None, {}, 404),
@@ -323,6 +323,13 @@ def test_a_text_ends_when_its_page_is_closed(server, monkeypatch):
         assert connection.getresponse().readline() != b""
     assert ended.wait(60)
     assert post(server.url, "next", text=TEXT)[0] == 200
+
+
+@pytest.mark.parametrize("changed", [{"Origin": None}, {"Content_Type": "text/plain"}])
+def test_another_page_cannot_stop_the_server(shown, changed):
+    with serving(shown) as server:
+        assert request(server.url, "POST", "quit", b"{}", **changed)[0] in (403, 415)
+        assert not server.stopped
 
 
 def test_quit_stops_the_server(shown):

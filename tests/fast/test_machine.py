@@ -13,6 +13,8 @@ threads that read.
 """
 
 import math
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -389,3 +391,93 @@ def test_ctrl_c_after_the_first_piece_ends_the_others(set_reading_threads, monke
     # The two threads have then read the first piece, and perhaps the second. A third piece has not
     # made all its calls.
     assert len(calls) < 3 * CALLS_OF_A_PIECE
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_the_callers_errstate_holds_in_all_threads(n_threads):
+    with np.errstate(over="raise"), threads.thread_map(n_threads) as map_shares:
+        settings = list(map_shares(lambda share: np.geterr()["over"], range(n_threads)))
+    assert settings == ["raise"] * n_threads
+
+
+def test_a_training_has_no_more_than_four_threads(monkeypatch):
+    monkeypatch.setattr(blas, "blas_threads", lambda: 2)
+    monkeypatch.setattr(threads, "cores", lambda: 64)
+    assert threads.training_threads(n_embd=64) == 4
+    monkeypatch.setattr(threads, "cores", lambda: 3)
+    assert threads.training_threads(n_embd=64) == 3
+
+
+@pytest.mark.parametrize(
+    "interrupted_call", [pytest.param(1, id="entering"), pytest.param(2, id="leaving")]
+)
+def test_after_an_interrupt_in_one_blas_thread_blas_has_all_its_threads(
+    monkeypatch, interrupted_call
+):
+    """one_blas_thread sets the number of BLAS threads when it is entered, and when it is left.
+
+    The interrupt comes in the first or the second of these calls, after the number is set.
+    """
+    thread_counts = [2]  # BLAS has two threads at first. Each number that is set is appended.
+
+    def get_num_threads():
+        return thread_counts[-1]
+
+    def set_num_threads(count):
+        thread_counts.append(count)
+        calls = len(thread_counts) - 1  # the first number was not set by a call
+        if calls == interrupted_call:
+            raise KeyboardInterrupt
+
+    functions = {"get_num_threads": get_num_threads, "set_num_threads": set_num_threads}
+    monkeypatch.setattr(blas, "openblas", lambda name: functions[name])
+    with pytest.raises(KeyboardInterrupt), blas.one_blas_thread():
+        assert get_num_threads() == 1
+    assert get_num_threads() == 2
+    with blas.one_blas_thread():  # if the first block were still there, this would not be the last
+        assert get_num_threads() == 1
+    assert get_num_threads() == 2
+    assert blas.blas_threads() == 2
+
+
+@pytest.fixture
+def other_thread_limits_blas():
+    """During the test, another thread limits BLAS to one thread."""
+    blas_is_limited = threading.Event()
+    test_has_ended = threading.Event()
+
+    def limit():
+        with blas.one_blas_thread():
+            blas_is_limited.set()
+            test_has_ended.wait(60)
+
+    thread = threading.Thread(target=limit)
+    thread.start()
+    assert blas_is_limited.wait(60)
+    yield
+    test_has_ended.set()
+    thread.join()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
+@pytest.mark.usefixtures("other_thread_limits_blas")
+def test_a_forked_process_has_threads_of_its_own():
+    """Another thread of the parent limits BLAS to one thread. In the child, BLAS is not limited."""
+    thread_count = blas.blas_threads()  # that BLAS has without the limit
+    pid = os.fork()
+    is_child = pid == 0
+    if is_child:
+        code = 1
+        signal.alarm(60)  # ends this process if its threads never answer
+        try:
+            if thread_count is not None:  # with another BLAS there is no limit
+                assert blas.openblas("get_num_threads")() == thread_count
+            assert blas.blas_threads() == thread_count
+            with threads.thread_map(2) as map_shares:
+                assert list(map_shares(abs, [-1, -2])) == [1, 2]
+            code = 0
+        finally:
+            os._exit(code)  # this process is not to run the other tests
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0

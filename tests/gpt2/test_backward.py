@@ -6,9 +6,11 @@ NAME: 0 for each number that is dropped, 1 / (1 - rate) for each that is kept.
 tests/gpt2/test_gradients.py compares the same gradients with torch's.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from support.models import SMALL, random_model
+from support.models import SMALL, VARIANTS, random_model
 
 from tiedgpt import Config
 from tiedgpt.gpt2 import backward
@@ -64,10 +66,8 @@ TINY = {"vocab_size": 13, "n_ctx": 7, "n_embd": 6, "n_head": 3, "n_inner": 5}
 TINY |= {"bos_token_id": None, "eos_token_id": None, "layer_norm_epsilon": 1e-2}
 CONFIGS = {
     "tied": Config(**TINY, n_layer=2),
-    "untied": Config(**TINY, n_layer=2, tied=False),
     "no layers": Config(**TINY, n_layer=0),
-    "scaled by layer": Config(**TINY, n_layer=2, scale_attn_by_inverse_layer_idx=True),
-    "unscaled": Config(**TINY, n_layer=1, scale_attn_weights=False),
+    **{f"another {name}": replace(config, **TINY) for name, config in VARIANTS.items()},
     "dropout": Config(**TINY, n_layer=2, embd_pdrop=0.2, resid_pdrop=0.3, attn_pdrop=0.4),
 }
 IDS = np.array([[3, 1, 3, 12], [7, 3, 3, 5]])

@@ -305,6 +305,12 @@ def test_the_kinds_that_are_tied_by_default_are_those_that_were_measured():
     assert measured == head.TIED_BY_DEFAULT
 
 
+def test_the_page_has_the_table_that_was_measured():
+    """measure_kinds.py writes it."""
+    assert measure_kinds.who_ties() in measure_kinds.HEAD_PAGE.read_text(encoding="utf-8")
+    assert "| tied | " in measure_kinds.who_ties()
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # those of transformers
 def test_a_gemma3_with_a_cap_of_its_logits(libraries, tmp_path):

@@ -22,8 +22,8 @@ from tying.tables import table_figures
 
 import tiedgpt
 from tiedgpt import cli
+from tiedgpt.study.bigrams import mlp_numbers
 from tiedgpt.study.corpus import Corpus
-from tiedgpt.study.mlps import mlp_numbers
 from tiedgpt.study.probe import knowledge
 
 WEIGHTS = Path(__file__).resolve().parents[2] / "weights"

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.models import SMALL, random_model
+from support.models import SMALL, VARIANTS, random_model
 
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.evaluation import predicted_places, token_losses
@@ -59,6 +59,7 @@ each_config = pytest.mark.parametrize(
         pytest.param(SMALL, id="tied"),
         pytest.param(UNTIED, id="untied"),
         pytest.param(replace(UNTIED, n_layer=0), id="no-layers"),
+        *[pytest.param(config, id=f"another-{name}") for name, config in VARIANTS.items()],
     ],
 )
 each_text = pytest.mark.parametrize(

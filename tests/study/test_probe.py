@@ -9,7 +9,7 @@ from support.models import SMALL, random_model, some_corpus
 
 from tiedgpt import GPT2
 from tiedgpt.errors import TiedGPTError
-from tiedgpt.study import mlps, paths, probe
+from tiedgpt.study import bigrams, paths, probe
 from tiedgpt.study.corpus import Corpus
 
 V = 130
@@ -132,11 +132,11 @@ def model() -> GPT2:
 
 def test_the_distances_are_those_of_the_paths(model, corpus):
     tokens = corpus.by_count()
-    numbers = mlps.mlp_numbers(model, corpus)
+    numbers = bigrams.mlp_numbers(model, corpus)
     assert numbers["tokens"] == tokens.size
 
     def nats(logits):
-        return pytest.approx(mlps.nats_from_bigrams(logits, tokens, corpus), abs=1e-5)
+        return pytest.approx(bigrams.nats_from_bigrams(logits, tokens, corpus), abs=1e-5)
 
     assert numbers["table"] == nats(paths.normed(model, tokens))
     assert numbers["first_alone"] == numbers["alone"][0] == nats(paths.mlp0(model, tokens))
@@ -165,12 +165,12 @@ def test_nats_are_0_for_the_bigrams_and_whatever_their_scale(corpus):
     tokens = corpus.by_count()
     counts = corpus.table(tokens, np.arange(V)) + 1e-9
     logits = 3 * np.log(counts / counts.sum(axis=1, keepdims=True))
-    assert mlps.nats_from_bigrams(logits, tokens, corpus) == pytest.approx(0, abs=1e-4)
+    assert bigrams.nats_from_bigrams(logits, tokens, corpus) == pytest.approx(0, abs=1e-4)
 
 
 @pytest.mark.parametrize("layers", [0, 1])
 def test_a_model_with_one_layer_or_none(layers, corpus):
-    numbers = mlps.mlp_numbers(random_model(replace(CONFIG, n_layer=layers)), corpus)
+    numbers = bigrams.mlp_numbers(random_model(replace(CONFIG, n_layer=layers)), corpus)
     if layers == 0:
         assert numbers is None
     else:
@@ -181,11 +181,15 @@ def test_a_model_with_one_layer_or_none(layers, corpus):
 
 def test_progress_counts_the_paths(model, corpus):
     done = []
-    mlps.mlp_numbers(model, corpus, done.append)
-    assert sum(done) == mlps.path_count(model)
+    bigrams.mlp_numbers(model, corpus, done.append)
+    assert sum(done) == 2 * model.config.n_layer + 2  # which reports.py says before
 
 
-def test_the_scores_of_a_large_vocabulary_fit_into_memory(corpus, monkeypatch):
+def test_the_scores_of_a_large_vocabulary_fit_into_memory(model, corpus, monkeypatch):
+    """So the distances are those of the most frequent tokens only."""
     seen = corpus.frequent(min_count=1).size
-    monkeypatch.setattr(mlps, "MAX_SCORES", 30 * seen)
-    np.testing.assert_array_equal(mlps.probed_tokens(corpus), corpus.by_count()[:30])
+    monkeypatch.setattr(bigrams, "MAX_SCORES", 30 * seen)
+    numbers = bigrams.mlp_numbers(model, corpus)
+    tokens = corpus.by_count()[:30]
+    nats = bigrams.nats_from_bigrams(paths.normed(model, tokens), tokens, corpus)
+    assert (numbers["tokens"], numbers["table"]) == (30, nats)

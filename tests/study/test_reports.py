@@ -18,11 +18,9 @@ from tiedgpt.study import (
     bigrams,
     direct_path,
     gradients,
-    mlps,
     reports,
     similarity,
     solved,
-    weighted,
 )
 from tiedgpt.study.attribution import ablation, attribute
 from tiedgpt.study.corpus import Corpus
@@ -246,9 +244,9 @@ def test_study_has_what_the_library_measures(model):
     assert report["embeddings"] == similarity.embeddings(model, CORPUS, other_W_E)
     assert report["bigrams"] == paths
     assert report["missing"] == solved.missing(paths)
-    assert report["gains"] == weighted.gains(model, CORPUS, PATHS)
+    assert report["gains"] == bigrams.gains(model, CORPUS, PATHS)
     assert report["tables"] is None  # there are 12 frequent tokens, too few
-    assert report["mlps"] == mlps.mlp_numbers(model, CORPUS)
+    assert report["mlps"] == bigrams.mlp_numbers(model, CORPUS)
     assert report["loss"] == reports.losses(model, CORPUS.ids)
     assert report["gradients"] == gradients.gradients(model, end).lengths_and_cosine()
 
@@ -278,7 +276,7 @@ def test_study_with_a_token_that_begins_a_document_has_the_path_started(model):
     def started(model, tokens):
         return np.array([model([B, token])[-1] for token in tokens])
 
-    gains = weighted.gains(model, corpus, {"started": started})["started"]
+    gains = bigrams.gains(model, corpus, {"started": started})["started"]
     assert report["gains"]["started"] == pytest.approx(gains)
     expected = bigrams.bigrams(model, corpus, None, {"started": started})["started"]
     assert report["bigrams"]["started"] == pytest.approx(expected)

@@ -1,10 +1,12 @@
 """Small random models, whose sizes are all different, and a text of their tokens."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from tiedgpt import GPT2, Config
+from tiedgpt.checkpoints import find_model
 from tiedgpt.study.corpus import Corpus
 
 # The sizes are different primes, so that a test fails if two sizes are mixed up. Only n_embd is no
@@ -19,6 +21,15 @@ SMALL = Config(
     bos_token_id=0,
     eos_token_id=0,
 )
+# For each field of Config that chooses how activations are computed: a model with another choice.
+# test_house.py says when one is missing. Gradients, attribution and compare are tested with each.
+VARIANTS = {
+    "tied": replace(SMALL, tied=False),
+    "activation_function": replace(SMALL, activation_function="gelu"),
+    "layer_norm_epsilon": replace(SMALL, layer_norm_epsilon=0.1),
+    "scale_attn_weights": replace(SMALL, scale_attn_weights=False),
+    "scale_attn_by_inverse_layer_idx": replace(SMALL, scale_attn_by_inverse_layer_idx=True),
+}
 SMALL_MERGES = [("l", "o"), ("lo", "w"), ("Ġ", "low"), ("e", "r"), ("Ã", "©")]  # the last is "é"
 
 # A small model whose tokens are bytes.
@@ -58,3 +69,9 @@ def some_corpus() -> Corpus:
             token_id = int(70 * (random_id / 70) ** 1.3)  # the power makes low ids more frequent
         ids.append(token_id)
     return Corpus.of(ids, SMALL.vocab_size)
+
+
+def find_here(source: str | Path, weights: bool = True) -> Path:
+    """The path of a model on this machine."""
+    _, path = find_model(source, weights=weights, fetch=False)
+    return path

@@ -3,7 +3,7 @@
 from contextlib import suppress
 from pathlib import Path
 
-from tiedgpt.checkpoints.places import find_here
+from support.models import find_here
 from tiedgpt.errors import CheckpointError
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"

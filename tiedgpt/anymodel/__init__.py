@@ -1,11 +1,9 @@
 """Language models of any kind: is one tied, who reads it how, and how many parameters has it?
 
 headers.py    config.json and the headers of the weights, here or on the hub
-kinds.py      the facts in kinds.json: how transformers reads each class in each state of its files
-words.py      the words for a state and for a reading: "a." is one matrix, "a0" is tied
+kinds.py      the facts in kinds.json, and their words: of a state, how transformers reads it
 matrices.py   which stored tensors are the matrices, and which of them are equal
 ties.py       the verdict: what config.json says, what the files hold, who reads what
 mends.py      what to change, so that all read what the files hold
 counting.py   how many parameters
-memory.py     the same question for a state dict in memory: tie_of
 """

@@ -5,8 +5,8 @@ from math import prod
 from typing import Any
 
 from ..checkpoints.tensors import FLOATS, Tensor
-from .kinds import ModelClass, all_buffers, load_kinds, pattern
-from .matrices import SIZE, Matrices, matrix_shape
+from .kinds import ModelClass, all_classes, load_kinds, pattern
+from .matrices import SIZE, Matrices
 
 Report = dict[str, Any]
 
@@ -28,71 +28,56 @@ def count_stored(
         return None
     if known is not None and not known.is_counted:
         return None
-    if matrices.name_set is None:
-        known = None
+    usual = there = ""
+    copies: dict[str, str] = {}
+    separate: tuple[str, ...] = ()
+    if known is not None and matrices.name_set is not None:
+        usual, there = known.prefixes[matrices.name_set]
+        buffers, copies, separate = known.buffers, known.copies, known.separate
+    else:
+        buffers = frozenset(name for each in all_classes() for name in each.buffers)
     total = 0
     of_matrices = {matrix.name for matrix in matrices.stored}
     for name, tensor in tensors.items():
-        if name in of_matrices or is_buffer(name, tensor, matrices, known):
-            continue
-        if known is not None and known.copies.get(name) in tensors:
+        is_mask = CAUSAL_MASK.search(name) is not None and len(tensor.shape) == 4
+        is_old_buffer = is_mask or OLD_BUFFER.search(name) is not None
+        is_buffer = is_old_buffer or pattern(usual + name.removeprefix(there)) in buffers
+        if name in of_matrices or is_buffer or copies.get(name) in tensors:
             continue
         if tensor.dtype not in FLOATS:
             return None
         total += prod(tensor.shape)
     sizes = {prod(matrix.shape) for matrix in matrices.stored}
     if len(sizes) > 1:  # an embedding and a head of different shapes can never be one
-        both = sum(prod(matrix.shape) for matrix in matrices.stored)
-        return counts(total + both, 0)
+        return counts(total + sum(prod(matrix.shape) for matrix in matrices.stored), 0)
     size = sizes.pop()
     # The head is one more matrix. An encoder and a decoder may have one each, too.
     difference = (max(len(matrices.stored), 2) - 1) * size
-    if known is not None:
-        difference += count_separate(tensors, known)
-    return counts(total + size, difference)
+    # An untied BERT has the bias of the head twice.
+    of_untied = [tensors[copies[name]] for name in separate if copies[name] in tensors]
+    return counts(total + size, difference + sum(prod(tensor.shape) for tensor in of_untied))
 
 
-def count_separate(tensors: dict[str, Tensor], known: ModelClass) -> int:
-    """What an untied model has twice beside its matrices: the bias of the head, in BERT."""
-    kept = [tensors.get(known.copies[name]) for name in known.separate]
-    return sum(prod(tensor.shape) for tensor in kept if tensor is not None)
+def count_from_config(
+    config: dict[str, Any], layers: dict[str, Any] | None = None
+) -> Report | None:
+    """The counts of a model from its config.json; None if they are not known from it.
 
-
-def is_buffer(name: str, tensor: Tensor, matrices: Matrices, known: ModelClass | None) -> bool:
-    """Whether a stored tensor is no parameter."""
-    if OLD_BUFFER.search(name) or (CAUSAL_MASK.search(name) and len(tensor.shape) == 4):
-        return True
-    if known is None or matrices.name_set is None:
-        return pattern(name) in all_buffers()
-    usual, there = known.prefixes[matrices.name_set]
-    return pattern(usual + name.removeprefix(there)) in known.buffers
-
-
-def count_like_llama(config: dict[str, Any]) -> Report | None:
-    """The counts of a model from its config.json; None if they are not known from it."""
-    kind = config.get("model_type")
-    layers = load_kinds()["like_llama"].get(kind) if isinstance(kind, str) else None
-    if layers is None:
-        return None
-    return count_layers(config, layers)
-
-
-def count_layers(config: dict[str, Any], layers: dict[str, Any]) -> Report | None:
-    """The counts of a model whose layers are those of Llama but for what `layers` says.
-
-    layers: whether q, k and v have biases ("qkv_biases"), whether the heads of q and k have gains
+    layers: how the layers differ from those of Llama; by default what kinds.json says of the kind.
+        Whether q, k and v have biases ("qkv_biases"), whether the heads of q and k have gains
         ("head_norms"), and the number of "norms" of a layer. "biases" are fields of config.json
         that add biases. "optional" are fields that may be missing. "fixed" are fields that must
         have these values.
     """
-    shape = matrix_shape(config)
+    kind = config.get("model_type")
+    if layers is None and isinstance(kind, str):
+        layers = load_kinds()["like_llama"].get(kind)
+    if layers is None:
+        return None
     sizes = sizes_like_llama(config, layers["optional"])
-    if shape is None or sizes is None:
+    if sizes is None or any(config.get(name) != value for name, value in layers["fixed"].items()):
         return None
-    if any(config.get(name) != value for name, value in layers["fixed"].items()):
-        return None
-    V, D = shape
-    L, H, kv_heads, K, F = sizes
+    V, D, L, H, kv_heads, K, F = sizes
     layer = layers["norms"] * D + 3 * D * F  # gate, up and down
     layer += 2 * D * H * K + 2 * D * kv_heads * K  # q and o, k and v
     if layers["qkv_biases"]:
@@ -108,27 +93,22 @@ def count_layers(config: dict[str, Any], layers: dict[str, Any]) -> Report | Non
     return counts(V * D + L * layer + D, V * D)  # + D: the final norm
 
 
-def sizes_like_llama(
-    config: dict[str, Any], optional: list[str]
-) -> tuple[int, int, int, int, int] | None:
-    """Layers, heads, heads of k and v, K and F; None if they are not all known.
+def sizes_like_llama(config: dict[str, Any], optional: list[str]) -> list[int] | None:
+    """V, D, layers, heads, heads of k and v, K and F; None if they are not all known.
 
     optional: "head_dim" if it is D / H where config.json has none, "num_key_value_heads" if there
     are as many as heads of q.
     """
-    L: Any = config.get("num_hidden_layers")
+    V, D = config.get("vocab_size"), config.get("hidden_size")
+    L, F = config.get("num_hidden_layers"), config.get("intermediate_size")
     H: Any = config.get("num_attention_heads")
-    F: Any = config.get("intermediate_size")
-    D: Any = config.get("hidden_size")
-    kv_heads: Any = config.get("num_key_value_heads")
+    kv_heads, K = config.get("num_key_value_heads"), config.get("head_dim")
     if kv_heads is None and "num_key_value_heads" in optional:
         kv_heads = H
-    K: Any = config.get("head_dim")
-    if K is None and "head_dim" in optional and H in SIZE and D in SIZE:
+    if K is None and "head_dim" in optional and isinstance(D, int) and H in SIZE:
         K = D // H
-    if all(size in SIZE for size in (L, H, kv_heads, K, F)):
-        return L, H, kv_heads, K, F
-    return None
+    sizes: list[Any] = [V, D, L, H, kv_heads, K, F]
+    return sizes if all(size in SIZE for size in sizes) else None
 
 
 def counts(tied: int, matrix: int) -> Report:

@@ -8,14 +8,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.download import Repository, is_offline
+from ..checkpoints.download import Repository, find_model, is_offline
 from ..checkpoints.files import check_weight_map
-from ..checkpoints.folder import CONFIG
-from ..checkpoints.json_files import JSON_OF_PYTHON, MAX_TEXT, parse_json
+from ..checkpoints.json_files import CONFIG, JSON_OF_PYTHON, MAX_TEXT, read_json
 from ..checkpoints.opened import Opened
-from ..checkpoints.places import INDEX, SHIPPED, check_name, discard_note, find_here
+from ..checkpoints.places import INDEX, SHIPPED, check_name, discard_note
 from ..checkpoints.refused import WEIGHTS
-from ..checkpoints.safetensors import header_length, parse_header
+from ..checkpoints.safetensors import read_header
 from ..checkpoints.tensors import Tensor
 from ..errors import CheckpointError, short_repr
 
@@ -50,7 +49,27 @@ class HubModel:
 
     @cached_property
     def _tensors(self) -> dict[str, Tensor] | None:
-        return fetch_tensors(self.repository)
+        """The tensors by the headers of the files; None if there is no safetensors."""
+        tensors = fetch_header(self.repository, WEIGHTS)
+        index = fetch_json(self.repository, INDEX) if tensors is None else None
+        if index is None:
+            return tensors
+        label = self.repository.label
+        tensors = {}
+        weight_map = check_weight_map(index, f"{label}/{INDEX}")
+        for file in sorted(set(weight_map.values())):
+            header = fetch_header(self.repository, file)
+            if header is None:
+                raise CheckpointError(f"{label} has no {file}, which {INDEX} names (404)")
+            tensors |= header
+        stored = {name: tensor.file.name for name, tensor in tensors.items()}
+        if stored != weight_map:
+            name, file = min(stored.items() ^ weight_map.items())
+            raise CheckpointError(
+                f"{label}/{INDEX}: it and the files do not agree on tensor {short_repr(name)} in "
+                f"{file}"
+            )
+        return tensors
 
     def equal_rows(self, one: Tensor, other: Tensor, rounded: bool = False) -> tuple[int, int]:
         """How many rows of a sample of two matrices [V, D] have the same values, and of how many.
@@ -79,7 +98,7 @@ def open_any(source: str, weights: bool = True) -> AnyModel:
     what is none of these, and for a config.json that cannot be read.
     """
     try:
-        path = find_here(source, weights)
+        _, path = find_model(source, weights=weights, fetch=False)
     except CheckpointError:
         name = check_name(source)  # raises for a text that is neither a path nor a name
         if name in SHIPPED or is_offline():
@@ -103,31 +122,6 @@ def open_any(source: str, weights: bool = True) -> AnyModel:
 # On the hub
 
 
-def fetch_tensors(repository: Repository) -> dict[str, Tensor] | None:
-    """The tensors of a repository, from the headers of its files; None if it has no safetensors."""
-    tensors = fetch_header(repository, WEIGHTS)
-    if tensors is not None:
-        return tensors
-    index = fetch_json(repository, INDEX)
-    if index is None:
-        return None
-    tensors = {}
-    weight_map = check_weight_map(index, f"{repository.label}/{INDEX}")
-    for file in sorted(set(weight_map.values())):
-        header = fetch_header(repository, file)
-        if header is None:
-            raise CheckpointError(f"{repository.label} has no {file}, which {INDEX} names (404)")
-        tensors |= header
-    stored = {name: tensor.file.name for name, tensor in tensors.items()}
-    if stored != weight_map:
-        name, file = min(stored.items() ^ weight_map.items())
-        raise CheckpointError(
-            f"{repository.label}/{INDEX}: it and the files do not agree on tensor "
-            f"{short_repr(name)} in {file}"
-        )
-    return tensors
-
-
 def fetch_json(repository: Repository, file: str) -> dict[str, Any] | None:
     """The object of a JSON file of a repository; None if it has no such file."""
     answer = repository.read_range(file, 0, MAX_TEXT)
@@ -137,7 +131,7 @@ def fetch_json(repository: Repository, file: str) -> dict[str, Any] | None:
     name = f"{repository.label}/{file}"
     if size > MAX_TEXT:
         raise CheckpointError(f"{name}: {size} bytes; expected at most {MAX_TEXT}")
-    return parse_json(content, name, JSON_OF_PYTHON)
+    return read_json(Path(name), JSON_OF_PYTHON, content)
 
 
 def fetch_header(repository: Repository, file: str) -> dict[str, Tensor] | None:
@@ -147,9 +141,12 @@ def fetch_header(repository: Repository, file: str) -> dict[str, Tensor] | None:
         return None
     first_bytes, size = answer
     path = Path(repository.label, file)
-    length = header_length(first_bytes, path, size, MAX_HEADER)
-    header = fetch_part(repository, path, 8, 8 + length)
-    tensors, _ = parse_header(header, path, size, memory=b"")
+    end = 8 + int.from_bytes(first_bytes, "little")
+    # read_header refuses a header that is not fetched, because it is too long.
+    content = first_bytes
+    if end <= min(size, 8 + MAX_HEADER):
+        content += fetch_part(repository, path, 8, end)
+    tensors, _ = read_header(path, content, size, MAX_HEADER)
     return tensors
 
 

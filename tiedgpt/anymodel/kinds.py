@@ -13,13 +13,11 @@ one (matrix 0), "a?" has a random second one, and "!" is an error.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-from .words import is_one
 
 Fields = Mapping[str, Any]
 VERSIONS = ("4", "5")  # of transformers
@@ -64,12 +62,6 @@ class ModelClass:
         defaults = {flags[number] for flags in self.defaults.values()}
         return defaults.pop() if len(defaults) == 1 else None
 
-    def is_never_tied(self, version: str) -> bool:
-        """Whether a version of transformers was measured, and never made one matrix of two."""
-        rules = [rule for rule in self.rules.get(version, []) if rule is not None]
-        words = [word for rule in rules for table in rule.values() for word in table.values()]
-        return bool(words) and not any(is_one(word) for word in words)
-
     def reading(self, version: str, names: int, flags: str, state: str) -> str | None:
         """How a version of transformers reads a state; None if that was not measured."""
         rules = self.rules.get(version)
@@ -96,14 +88,18 @@ def model_class(config: Fields) -> ModelClass | None:
     if not isinstance(kind, str):
         return None
     classes = load_kinds()["kinds"].get(kind, {})
+    name = named_class(config)
+    if config.get("architectures") in (None, []):
+        usual = [each for each, entry in classes.items() if entry["auto"] or len(classes) == 1]
+        name = usual[0] if len(usual) == 1 else None
+    return read_class(kind, name) if name in classes else None
+
+
+def named_class(config: Fields) -> str | None:
+    """The class that config.json names: the first of its architectures; None if there is none."""
     match config.get("architectures"):
         case [str(name), *_]:
-            return read_class(kind, name) if name in classes else None
-        case None | []:
-            usual = [name for name, entry in classes.items() if entry.get("auto")]
-            if len(classes) == 1:
-                usual = list(classes)
-            return read_class(kind, usual[0]) if len(usual) == 1 else None
+            return name
     return None
 
 
@@ -136,33 +132,10 @@ def read_class(kind: str, name: str) -> ModelClass:
 
 
 @cache
-def usual_names() -> frozenset[frozenset[str]]:
-    """The names of the two matrices that a class of kinds.json has in files, for each class."""
-    classes = [entry for kind in load_kinds()["kinds"].values() for entry in kind.values()]
-    return frozenset(frozenset(entry["names"][0]) for entry in classes)
-
-
-@cache
-def nested_names() -> frozenset[str]:
-    """The names of the configurations inside of a config.json that have the flag in some class."""
-    classes = [entry for kind in load_kinds()["kinds"].values() for entry in kind.values()]
-    places = {place for entry in classes for place in entry["places"]}
-    return frozenset(place.partition(".")[0] for place in places if place)
-
-
-@cache
-def all_buffers() -> frozenset[str]:
-    """The names of the buffers of all classes, N for a number."""
-    classes = [entry for kind in load_kinds()["kinds"].values() for entry in kind.values()]
-    return frozenset(name for entry in classes for name in entry.get("buffers", ()))
-
-
-def class_without_head(config: Fields) -> str | None:
-    """The class that config.json names, if it was measured and has no output matrix."""
-    match config.get("model_type"), config.get("architectures"):
-        case str(kind), [str(name), *_] if name in load_kinds()["without_head"].get(kind, ()):
-            return name
-    return None
+def all_classes() -> tuple[ModelClass, ...]:
+    """All classes of kinds.json."""
+    kinds = load_kinds()["kinds"]
+    return tuple(read_class(kind, name) for kind, classes in kinds.items() for name in classes)
 
 
 def fields_at(config: Fields, place: str) -> Fields:
@@ -192,3 +165,90 @@ def pattern(name: str) -> str:
     'h.N.attn.masked_bias'
     """
     return re.sub(r"(?<=\.)\d+(?=\.|$)", "N", name)
+
+
+# The words for what files hold, and for how it is read
+
+
+def by_rule(tied: bool | None, state: str) -> str | None:
+    """The word for a program that reads one matrix if the flag says tied, else two.
+
+    >>> by_rule(True, "ab"), by_rule(True, "a."), by_rule(False, "a."), by_rule(False, "aa")
+    ('a0', 'a0', '!', 'aa')
+    """
+    if tied is None:
+        return None
+    if tied:
+        return "!" if state.startswith(".") else "a0"
+    return "!" if "." in state else state
+
+
+def in_words(word: str | None) -> str | None:
+    """A reading in words.
+
+    >>> in_words("a0"), in_words("a?"), in_words("?a"), in_words("aa"), in_words("?0")
+    ('tied', 'random head', 'random embedding', 'untied', 'random')
+    """
+    if word is None:
+        return None
+    if word == "!":
+        return "error"
+    values = values_of(word)
+    if values.startswith("??") or "?" in values[2:]:
+        return "random"
+    if values[1] == "?":
+        return "random head"
+    if values[0] == "?":
+        return "random embedding"
+    return "tied" if is_one(word) else "untied"
+
+
+def values_of(word: str) -> str:
+    """The letter of each matrix in memory.
+
+    >>> values_of("a0"), values_of("ab02"), values_of("!")
+    ('aa', 'abaa', '!')
+    """
+    return "".join(word[root(word, place)] for place in range(len(word)))
+
+
+def root(word: str, place: int) -> int:
+    """The number of the first matrix that a matrix shares its memory with.
+
+    >>> root("ab1", 2), root("ab1", 0)
+    (1, 0)
+    """
+    while word[place].isdigit():
+        place = int(word[place])
+    return place
+
+
+def is_one(word: str) -> bool:
+    """Whether the head is one with a matrix that tokens are looked up in.
+
+    >>> is_one("a0"), is_one("ab"), is_one("ab11"), is_one("!")
+    (True, False, True, False)
+    """
+    if word == "!":
+        return False
+    roots = [root(word, place) for place in range(len(word))]
+    return roots.count(roots[1]) > 1
+
+
+def what_is_lost(word: str, state: str, names: Sequence[str]) -> str:
+    """What is lost when a state is read so; "" for nothing. names: those of the matrices.
+
+    >>> names = ["wte.weight", "lm_head.weight"]
+    >>> what_is_lost("a0", "ab", names), what_is_lost("a?", "a.", names)
+    ('drops lm_head.weight', 'makes the head random')
+    """
+    if word == "!":
+        return "cannot read it"
+    values = values_of(word)
+    if "?" in values:
+        uses = ["the embedding", "the head", *("another matrix" for _ in values[2:])]
+        random = [use for use, value in zip(uses, values, strict=True) if value == "?"]
+        return f"makes {' and '.join(dict.fromkeys(random))} random"
+    stored = [(letter, name) for letter, name in zip(state, names, strict=True) if letter != "."]
+    lost = [name for letter, name in stored if letter not in values]
+    return f"drops {' and '.join(lost)}" if lost else ""

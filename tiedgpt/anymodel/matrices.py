@@ -14,7 +14,7 @@ from ..checkpoints.names import modules_of
 from ..checkpoints.tensors import FLOATS, Tensor
 from ..errors import Range
 from .headers import AnyModel
-from .kinds import ModelClass, pattern, value_at
+from .kinds import ModelClass, fields_at, pattern, value_at
 
 SIZE = Range(1, 2**31 - 1)
 # The names of the width of both matrices in config.json. The first one that is there holds.
@@ -103,9 +103,7 @@ def find_by_class(
     config: dict[str, Any], tensors: dict[str, Tensor], known: ModelClass
 ) -> Matrices:
     """The matrices by the names that were measured. None is found if no set of them fits."""
-    modules: dict[str, list[Tensor]] = {}  # "lm_head" -> lm_head.weight, lm_head.scales
-    for name, tensor in tensors.items():
-        modules.setdefault(name.rpartition(".")[0], []).append(tensor)
+    modules = by_module(tensors)
     number = name_set(known, tensors, modules)
     if number is None:
         return Matrices([None] * len(known.names[0]))
@@ -114,9 +112,8 @@ def find_by_class(
     found.unclear = sorted(of_others & set(tensors))
     of_matrices = set(known.names[number])
     for place, name in enumerate(known.names[number]):
-        parts = modules.get(name.rpartition(".")[0], [])
-        by_last_name = {part.name.rpartition(".")[2]: part for part in parts}
-        quantised_parts = [part for last, part in by_last_name.items() if last in QUANTISED]
+        parts = modules.get(name.rpartition(".")[0], {})
+        quantised_parts = [tensor for part, tensor in parts.items() if part in QUANTISED]
         matrix = tensors.get(name) or next(iter(quantised_parts), None)
         found.tensors[place] = matrix
         if matrix is None:
@@ -124,22 +121,25 @@ def find_by_class(
         of_matrices.add(matrix.name)
         if matrix.dtype not in FLOATS or quantised_parts:
             found.quantised.add(matrix.name)
-            of_matrices |= {part.name for part in parts}
+            of_matrices |= {tensor.name for tensor in parts.values()}
         elif not has_size(config, known, min(place, 1), matrix):
             found.unclear.append(matrix.name)
-    shape = matrix_shape(config) or shape_of(found)
+    plain = [
+        each for each in found.tensors if each is not None and each.name not in found.quantised
+    ]
+    shape = matrix_shape(config) or (plain[0].shape if plain else None)
     usual, there = known.prefixes[number]
     for name, tensor in tensors.items():
         if name in of_matrices or pattern(usual + name.removeprefix(there)) in known.buffers:
             continue
-        if could_be_another(name, tensor, shape):
+        if could_be_matrix(name, tensor, shape):
             found.unclear.append(name)
     found.unclear = sorted(set(found.unclear))
     return found
 
 
 def name_set(
-    known: ModelClass, tensors: Mapping[str, Tensor], modules: Mapping[str, list[Tensor]]
+    known: ModelClass, tensors: Mapping[str, Tensor], modules: Mapping[str, Mapping[str, Tensor]]
 ) -> int | None:
     """The number of the set of names of which most are there; None if none is.
 
@@ -170,31 +170,21 @@ def has_size(config: dict[str, Any], known: ModelClass, which: int, matrix: Tens
     return True
 
 
-def shape_of(found: Matrices) -> tuple[int, ...] | None:
-    """The shape of the first matrix that is not quantised."""
-    for matrix in found.tensors:
-        if matrix is not None and matrix.name not in found.quantised:
-            return matrix.shape
-    return None
-
-
-def could_be_another(name: str, tensor: Tensor, shape: tuple[int, ...] | None) -> bool:
-    """Whether a tensor beside the matrices may be one of them by another name."""
-    if shape is None or IN_A_LAYER.search(name) or OTHER_TABLE.search(name):
-        return False
-    return len(tensor.shape) == 2 and shape[0] in tensor.shape and 1 not in tensor.shape
-
-
 # By the ends of names
 
 
 def find_by_ends(config: dict[str, Any], tensors: dict[str, Tensor]) -> Matrices:
     """The two matrices, by the ends of their names and their shape."""
     shape = matrix_shape(config) or shape_of_embedding(tensors)
+    others = {}  # outside of the layers
+    for name, tensor in tensors.items():
+        is_bias = name.rpartition(".")[2] == "bias"
+        if not (is_bias or IN_A_LAYER.search(name) or OTHER_TABLE.search(name)):
+            others[name] = tensor
     found: dict[str, list[Tensor]] = {"embedding": [], "head": []}
     unclear = []
     quantised = set()
-    for module, parts in modules_outside_layers(tensors).items():
+    for module, parts in by_module(others).items():
         weight = parts.get("weight") or next(iter(parts.values()))
         is_quantised = weight.dtype not in FLOATS or any(part in QUANTISED for part in parts)
         last_name = module.rpartition(".")[2]
@@ -202,7 +192,7 @@ def find_by_ends(config: dict[str, Any], tensors: dict[str, Tensor]) -> Matrices
             found["embedding" if last_name in EMBEDDINGS else "head"].append(weight)
             if is_quantised:
                 quantised.add(weight.name)
-        elif any(could_be_matrix(tensor, shape) for tensor in parts.values()):
+        elif any(could_be_matrix(part.name, part, shape, padded=True) for part in parts.values()):
             unclear += [tensor.name for tensor in parts.values()]
     for candidates in found.values():
         if len(candidates) > 1:
@@ -214,17 +204,16 @@ def find_by_ends(config: dict[str, Any], tensors: dict[str, Tensor]) -> Matrices
     return Matrices([embedding, head], quantised, sorted(unclear))
 
 
-def modules_outside_layers(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """module -> part -> tensor, for all tensors but biases, and those that are never a matrix.
+def by_module(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """module -> part -> tensor.
 
-    >>> modules_outside_layers({"transformer.wte.weight": 1, "h.0.ln_1.weight": 2, "wpe.weight": 3})
-    {'transformer.wte': {'weight': 1}}
+    >>> by_module({"transformer.wte.weight": 1, "lm_head.weight": 2, "lm_head.bias": 3})
+    {'transformer.wte': {'weight': 1}, 'lm_head': {'weight': 2, 'bias': 3}}
     """
     modules: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         module, _, part = name.rpartition(".")
-        if part != "bias" and not IN_A_LAYER.search(name) and not OTHER_TABLE.search(name):
-            modules.setdefault(module, {})[part] = tensor
+        modules.setdefault(module, {})[part] = tensor
     return modules
 
 
@@ -237,26 +226,24 @@ def shape_of_embedding(tensors: dict[str, Tensor]) -> tuple[int, ...] | None:
     return None
 
 
-def could_be_matrix(tensor: Tensor, shape: tuple[int, ...] | None) -> bool:
-    """Whether a tensor could be one of the two matrices: V rows, or width D and more than V rows.
+def could_be_matrix(
+    name: str, tensor: Tensor, shape: tuple[int, ...] | None, padded: bool = False
+) -> bool:
+    """Whether a tensor could be one of the two matrices [V, D], or one that is transposed.
 
-    Either may be transposed.
+    padded: also one of width D with more than V rows.
     """
-    if shape is None or len(tensor.shape) != 2:
+    if shape is None or IN_A_LAYER.search(name) or OTHER_TABLE.search(name):
         return False
     V, D = shape
-    return V in tensor.shape or (D in tensor.shape and max(tensor.shape) > V)
-
-
-def text_config(config: dict[str, Any]) -> dict[str, Any]:
-    """The fields of the language model in a model of texts and images; empty without one."""
-    nested = config.get("text_config")
-    return nested if isinstance(nested, dict) else {}
+    if len(tensor.shape) != 2 or 1 in tensor.shape:
+        return False
+    return V in tensor.shape or (padded and D in tensor.shape and max(tensor.shape) > V)
 
 
 def matrix_shape(config: dict[str, Any]) -> tuple[int, int] | None:
     """The [V, D] of both matrices by config.json; None if it does not say."""
-    fields = config | text_config(config)
+    fields = config | dict(fields_at(config, "text_config"))  # of a model of texts and images
     V: Any = fields.get("vocab_size")
     D: Any = next((fields[name] for name in WIDTHS if fields.get(name) is not None), None)
     if V in SIZE and D in SIZE:

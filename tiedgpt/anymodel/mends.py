@@ -6,12 +6,11 @@ same way, and nothing at random. Where no mend does that, none is given.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from .kinds import VERSIONS, ModelClass, fields_at
+from .kinds import VERSIONS, ModelClass, by_rule, fields_at, values_of, what_is_lost
 from .matrices import Matrices
-from .words import by_rule, has_trouble, values_of
 
 FLAG = "tie_word_embeddings"
 FILE = "model.safetensors"
@@ -25,41 +24,6 @@ os.replace("DIRECTORY/new", "DIRECTORY/{FILE}")"""
 
 
 @dataclass(frozen=True)
-class Mend:
-    """A change of config.json, or of the file of weights, or of both."""
-
-    flags: dict[str, bool] = field(default_factory=dict)  # place in config.json -> the flag there
-    lines: tuple[str, ...] = ()  # of Python, for `tensors`: name -> tensor
-    reason: str = ""
-
-    @property
-    def python(self) -> str:
-        """The Python that changes the file; "" if it stays."""
-        if not self.lines:
-            return ""
-        return "\n".join(["import os", READ_FILE, *self.lines, WRITE_FILE])
-
-    @property
-    def text(self) -> str:
-        """What to do, for a reader."""
-        steps = []
-        if self.flags:
-            value = "true" if next(iter(self.flags.values())) else "false"
-            inner = [place for place in self.flags if place]
-            also = f", also in {' and '.join(inner)} in it" if inner else ""
-            steps.append(f'{self.reason}write "{FLAG}": {value} into config.json{also}')
-        else:
-            steps.append(f"{self.reason}run")
-        if self.lines:
-            steps += self.python.split("\n")
-        return "\n".join(steps)
-
-    def as_report(self) -> dict[str, Any]:
-        """The mend for JSON."""
-        return {"flags": self.flags, "python": self.python, "text": self.text}
-
-
-@dataclass(frozen=True)
 class Files:
     """What a mend may change: the flags, the names of the matrices, and which are stored."""
 
@@ -70,53 +34,59 @@ class Files:
 
 def find_mends(
     known: ModelClass, config: dict[str, Any], word: str, matrices: Matrices, state: str | None
-) -> list[Mend]:
+) -> list[dict[str, Any]]:
     """The mends of a conflict: the smallest change, and the removal of a copy of the head."""
     if state is None or matrices.name_set is None:
         return []
     now = Files(word, matrices.name_set, state)
-    places = {place: number for number, place in enumerate(known.places)}
-    present = [place for place in places if place == "" or fields_at(config, place)]
+    present = [
+        number
+        for number, place in enumerate(known.places)
+        if place == "" or fields_at(config, place)
+    ]
     in_one_file = {matrix.file.name for matrix in matrices.stored} == {FILE}
+    # Two different matrices are an untied model, if nothing else is known.
+    likely = (False, True) if len(set(state) - {"."}) > 1 else (True, False)
+    tries = (
+        (each, lines, tied)
+        for each, lines in changes(known, now, in_one_file)
+        for tied in (None, *likely)
+    )
     found = []
-    for changed, lines in changes(known, now, in_one_file):
-        for tied in flags_to_try(state):
-            new_word = changed.word
-            flags: dict[str, bool] = {}
-            if tied is not None:
-                flags = dict.fromkeys(present, tied)
-                letters = list(new_word)
-                for place in present:
-                    letters[places[place]] = "t" if tied else "f"
-                new_word = "".join(letters)
-            after = Files(new_word, changed.names, changed.state)
-            if after != now and is_clean(known, after):
-                found.append(Mend(flags, tuple(lines), reason_of(state, flags)))
-                break
-        if found:
-            break
-    if found and state == "ab" and in_one_file:
-        without = Files(now.word, now.names, "a.")
-        if is_clean(known, without):
-            head = known.names[now.names][1]
-            found.append(Mend({}, (f'del tensors["{head}"]',), "if it is an old copy, "))
+    for changed, lines, tied in tries:
+        letters = list(changed.word)
+        for number in present if tied is not None else ():
+            letters[number] = "t" if tied else "f"
+        after = Files("".join(letters), changed.names, changed.state)
+        if after == now or not is_clean(known, after):
+            continue
+        reason = "if this head was trained, " if state == "ab" else ""
+        if tied and "." in state:
+            reason = "unless the other matrix was lost, "
+        flags = {} if tied is None else {known.places[number]: tied for number in present}
+        found.append(as_report(flags, lines, reason))
+        break
+    if found and state == "ab" and in_one_file and is_clean(known, Files(word, now.names, "a.")):
+        head = known.names[now.names][1]
+        found.append(as_report({}, [f'del tensors["{head}"]'], "if it is an old copy, "))
     return found
 
 
-def reason_of(state: str, flags: dict[str, bool]) -> str:
-    """When a mend is right, as far as that depends on what the user knows."""
-    if state == "ab":
-        return "if this head was trained, "
-    if flags and True in flags.values() and "." in state:
-        return "unless the other matrix was lost, "
-    return ""
+def as_report(flags: dict[str, bool], lines: list[str], reason: str) -> dict[str, Any]:
+    """A mend: "flags" for places in config.json, "python" that changes the file, and a "text".
 
-
-def flags_to_try(state: str) -> tuple[bool | None, ...]:
-    """The flags of a mend, in the order of trying them. None: they stay."""
-    if len(set(state) - {"."}) > 1:
-        return (None, False, True)
-    return (None, True, False)
+    lines: of Python, for `tensors`: name -> tensor. reason: when it is right, for the text.
+    """
+    python = "\n".join(["import os", READ_FILE, *lines, WRITE_FILE]) if lines else ""
+    steps = [f"{reason}run"]
+    if flags:
+        value = "true" if next(iter(flags.values())) else "false"
+        inner = [place for place in flags if place]
+        also = f", also in {' and '.join(inner)} in it" if inner else ""
+        steps = [f'{reason}write "{FLAG}": {value} into config.json{also}']
+    if lines:
+        steps.append(python)
+    return {"flags": flags, "python": python, "text": "\n".join(steps)}
 
 
 def changes(known: ModelClass, now: Files, in_one_file: bool) -> Iterator[tuple[Files, list[str]]]:
@@ -160,9 +130,9 @@ def is_clean(known: ModelClass, files: Files) -> bool:
         }
         if len(flags) == 1:
             words.append(by_rule(flags.pop(), files.state))
-    if not words or None in words:
-        return False
     read = [word for word in words if word is not None]
-    if any(has_trouble(word, files.state) for word in read):
+    if read == [] or len(read) < len(words):
+        return False
+    if any(what_is_lost(word, files.state, known.names[files.names]) for word in read):
         return False
     return len({values_of(word) for word in read}) == 1

@@ -7,25 +7,45 @@ is None in the report: nothing is guessed.
 
 from typing import Any
 
+from ..checkpoints.beside import ADAPTER_WEIGHTS
+from ..checkpoints.files import read_weights
+from ..checkpoints.json_files import CONFIG
+from ..checkpoints.opened import Opened
+from ..checkpoints.refused import ADAPTER, what_is_there
 from ..checkpoints.tensors import Tensor
 from ..errors import CheckpointError, short_repr
-from .adapters import adapter_conflict, changed_matrices
-from .counting import count_like_llama, count_stored
+from .counting import count_from_config, count_stored
 from .headers import AnyModel
 from .kinds import (
     ModelClass,
-    class_without_head,
+    all_classes,
+    by_rule,
     fields_at,
+    in_words,
+    is_one,
+    load_kinds,
     model_class,
-    nested_names,
-    usual_names,
+    named_class,
+    root,
     value_at,
+    values_of,
+    what_is_lost,
 )
-from .matrices import Comparison, Matrices, compare_matrices, find_matrices, matrix_shape
-from .mends import FLAG, Mend, find_mends
-from .words import by_rule, in_words, root, values_of
+from .matrices import (
+    EMBEDDINGS,
+    HEADS,
+    IN_A_LAYER,
+    SIZE,
+    Comparison,
+    Matrices,
+    compare_matrices,
+    find_matrices,
+    matrix_shape,
+)
+from .mends import FLAG, find_mends
 
 Report = dict[str, Any]
+Words = dict[str, str | None]  # a reader -> its word (kinds.py); None if it is not known
 
 # Settings that make another head, or copy it, and the value with which all classes were measured.
 MEASURED_SETTINGS = {"asm": False, "legacy": True, "torchscript": False}
@@ -38,60 +58,44 @@ READERS = {
     "transformers": "transformers 5",
     "others": "vLLM-like programs",
 }
+MEASURED = {"transformers4": "4", "transformers": "5"}  # those that were measured, and the version
 
 
 def tie_report(name: str, model: AnyModel) -> Report:
     """What `check` says of a model. A value is None if it is not known.
 
     "verdict" is "tied", "untied", "conflict", "not known", or "no head" for a class that has none.
-    "flag" is what config.json says. "holds" is what the files have: "embedding" or "head" if they
-    have one of the matrices, "equal", "different" or "not comparable" if they have both.
-    "equal_rows" of "compared_rows" are the same in both. "more" are the matrices of an encoder and
-    a decoder, and "one" has the names of those that are one. "transformers4", "transformers" and
-    "others" are "tied", "untied", "random head", "random embedding", "random" or "error".
-    "not_measured" says why those of transformers are None. Raises CheckpointError.
+    "flag" is what config.json says (read_flag), and "holds" what the files have (held_report).
+    "transformers4", "transformers" and "others" are "tied", "untied", "random head", "random
+    embedding", "random" or "error". "not_measured" says why those of transformers are None. "one"
+    has the names of the matrices of an encoder and a decoder that are one. Raises CheckpointError.
     """
     config = model.said
     known = model_class(config)
     flag = read_flag(config, known)
-    is_config_alone = name.endswith(".json") and not model.has_weights
-    tensors = {} if is_config_alone else model.stored
+    tensors = {} if is_config_alone(model) else model.stored
     matrices = find_matrices(config, tensors, known)
     compared = compare_matrices(model, matrices)
-    reason = not_measured(config, known, flag, matrices)
-    words = read(known, flag, matrices, compared, reason is None)
-    if compared.is_near:  # transformers 5 compares them in the dtype of the model
-        words["transformers"] = None
-        reason = reason or "the matrices differ by less than bfloat16 or float16 may round"
-    changed = changed_matrices(model)
-    problem = describe_conflict(flag, matrices, compared, words)
-    if problem and known is not None and known.is_never_tied("5"):
-        problem += f"; transformers 5 never ties {known.name}"
-    mends: list[Mend] = []
-    problem = problem or adapter_conflict(changed, flag["tied"])
-    if problem and not changed and known is not None and reason is None:
+    unmeasured = not_measured(config, known, flag, matrices)
+    words, reason = read(known, flag, matrices, compared, unmeasured)
+    changed, adapter_conflict = adapter_report(model, flag["tied"])
+    conflict = describe_conflict(known, flag, matrices, compared, words)
+    mends: list[Report] = []
+    can_mend = unmeasured is None and not compared.is_near and not changed
+    if conflict and can_mend and known is not None:
         mends = find_mends(known, config, flag["word"], matrices, compared.state)
     report = {
         "model": name,
         "verdict": "",
         "flag": flag,
-        "embedding": tensor_report(matrices.embedding),
-        "head": tensor_report(matrices.head),
-        "more": [tensor_report(tensor) for tensor in matrices.tensors[2:]],
-        "usual": matrices.name_set is not None,
-        "unclear": matrices.unclear,
         "tensors": len(tensors),
-        "holds": what_is_held(matrices, compared),
-        "equal_rows": compared.equal_rows,
-        "compared_rows": compared.compared_rows,
+        **held_report(known, matrices, compared, words["transformers"]),
         **{reader: in_words(words[reader]) for reader in READERS},
         "changed_by_adapter": changed,
-        "one": names_of_one(known, matrices, words["transformers"]),
         "not_measured": reason,
-        "conflict": problem,
-        "mend": "\n".join(mend.text for mend in mends),
-        "mends": [mend.as_report() for mend in mends],
-        "wasted_bytes": wasted_bytes(matrices, compared),
+        "conflict": conflict or adapter_conflict,
+        "mend": "\n".join(mend["text"] for mend in mends),
+        "mends": mends,
         "parameters": count_stored(tensors, matrices, known),
     }
     report["verdict"] = verdict(report)
@@ -133,12 +137,21 @@ def size_report(name: str, model: AnyModel) -> Report:
         reason = "its two matrices are not clear, or it is quantised"
     else:
         source = "config.json"
-        numbers = count_like_llama(config)
+        numbers = count_from_config(config)
         reason = "there are no weights, and config.json is not of a kind that is counted from it"
     if numbers is None:
         raise CheckpointError(f"{name}: its parameters are not known: {reason}")
     flag = read_flag(config, known)
     return {"model": name, "flag": flag, "shape": shape, "source": source, **numbers}
+
+
+def is_config_alone(model: AnyModel) -> bool:
+    """Whether a model here is a config.json, by itself or in a folder without any weights."""
+    if not isinstance(model, Opened) or model.has_weights:
+        return False
+    if not model.path.is_dir():
+        return True
+    return model.folder.has(CONFIG) and what_is_there(model.path) == ""
 
 
 # What config.json says
@@ -154,6 +167,9 @@ def read_flag(config: dict[str, Any], known: ModelClass | None) -> Report:
     for one that has a head. Raises CheckpointError for a flag that is neither true nor false.
     """
     kind = config.get("model_type")
+    kind = kind if isinstance(kind, str) else None
+    name = named_class(config)
+    without_head = load_kinds()["without_head"].get(kind, ())
     places = known.places if known is not None else ("", "text_config")
     said: dict[str, bool] = {}
     for place in dict.fromkeys((*places, "text_config")):
@@ -171,82 +187,70 @@ def read_flag(config: dict[str, Any], known: ModelClass | None) -> Report:
         values = {said.get(place, known.default(number)) for number, place in enumerate(places)}
     first = next(iter(said), None)
     return {
-        "kind": kind if isinstance(kind, str) else None,
+        "kind": kind,
         "class": known.name if known is not None else None,
         "said": said,
         "word": "".join({True: "t", False: "f", None: "-"}[said.get(place)] for place in places),
         "tied": values.pop() if len(values) == 1 else None,
         "place": None if first is None else f"{first}.{FLAG}".removeprefix("."),
-        "class_without_head": class_without_head(config),
+        "class_without_head": name if name in without_head else None,
     }
 
 
 def not_measured(
-    config: dict[str, Any],
-    known: ModelClass | None,
-    flag: Report,
-    matrices: Matrices,
+    config: dict[str, Any], known: ModelClass | None, flag: Report, matrices: Matrices
 ) -> str | None:
     """Why it is not known how transformers reads a model; None if it was measured."""
     if flag["class_without_head"] is not None:
         return f"{flag['class_without_head']} has no output matrix"
+    kind, name = flag["kind"], named_class(config)
+    if known is None and kind is None:
+        return "a model without a model_type in a config.json was not measured"
+    if known is None and name is None:
+        return f"the kind {kind}, whose class config.json does not name, was not measured"
     if known is None:
-        return f"{name_of_class(config)} was not measured"
+        return f"{name} of kind {kind} was not measured"
     if matrices.unclear:
         return f"these may be the matrices: {', '.join(matrices.unclear)}"
     if matrices.name_set is None:
         return "the files have other names than transformers looks for"
     if matrices.quantised:
         return f"{', '.join(sorted(matrices.quantised))} is quantised"
-    return setting_not_measured(config, known)
+    return place_not_measured(config, known) or setting_not_measured(config, known)
 
 
-def settings_of_load(config: dict[str, Any]) -> str | None:
-    """Which setting changes what is loaded, and was not measured so; None without one."""
-    if config.get("transformers_weights") is not None:
-        return "config.json names other files, by transformers_weights"
-    for name, measured in MEASURED_SETTINGS.items():
-        if config.get(name, measured) != measured:
-            return f"{name}, with its value in config.json, was not measured"
-    if config.get("quantization_config") is not None:
-        return "config.json says that the model is quantised"
-    return None
-
-
-def setting_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
-    """What config.json says beside the flags that was not measured; None if there is nothing."""
-    for name, value in config.items():
-        if is_another_tie(name, value) and known.shares.get(name, False) != value:
-            return f"{name}, with its value in config.json, was not measured"
-    for place in {place for axes in known.sizes for place in axes if place is not None}:
-        if value_at(config, place) is None:
-            return f"config.json does not say {place}"
+def place_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
+    """Which place in config.json decides, and was not measured so; None without one."""
+    for place in sorted({place for axes in known.sizes for place in axes if place is not None}):
+        if value_at(config, place) not in SIZE:
+            return f"config.json does not say {place}, as a whole number"
     own = {place.partition(".")[0] for place in known.places}
-    for place in (nested_names() | READ_AS_TEXT) - own:
+    nested = {place.partition(".")[0] for each in all_classes() for place in each.places} - {""}
+    for place in sorted((nested | READ_AS_TEXT) - own):
         if fields_at(config, place):
             return f"config.json has a {place}, which {known.name} has not"
     for place in known.other_flags:
         if FLAG in fields_at(config, place):
             return f"{place}.{FLAG} in config.json was not measured"
-    return settings_of_load(config)
+    return None
 
 
-def name_of_class(config: dict[str, Any]) -> str:
-    """The class that config.json names, or else the kind, in words."""
-    kind = config.get("model_type")
-    if not isinstance(kind, str):
-        return "a model without a model_type in a config.json"
-    match config.get("architectures"):
-        case [str(name), *_]:
-            return f"{name} of kind {kind}"
-    return f"the kind {kind}, whose class config.json does not name,"
-
-
-def is_another_tie(name: str, value: Any) -> bool:
-    """Whether a field of config.json may tie matrices, beside the flag."""
-    words = name.split("_")
-    is_about_it = any(word in ("tie", "tied", "share", "shared") for word in words)
-    return is_about_it and name != FLAG and isinstance(value, bool)
+def setting_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
+    """Which setting changes what is loaded, and was not measured so; None without one."""
+    measured = {name: value for name, value in MEASURED_SETTINGS.items() if name in config}
+    for name, value in config.items():
+        is_about_it = {"tie", "tied", "share", "shared"} & set(name.split("_"))
+        if is_about_it and name != FLAG and isinstance(value, bool):  # another tie
+            measured[name] = known.shares.get(name, False)
+    for name, value in measured.items():
+        if config[name] != value:
+            return f"{name}, with its value in config.json, was not measured"
+    if config.get("transformers_weights") is not None:
+        return "config.json names other files, by transformers_weights"
+    parts = [config, *(value for value in config.values() if isinstance(value, dict))]
+    if any(part.get("quantization_config") is not None for part in parts):
+        return "config.json says that the model is quantised"
+    return None
 
 
 # Who reads what
@@ -257,46 +261,45 @@ def read(
     flag: Report,
     matrices: Matrices,
     compared: Comparison,
-    is_measured: bool,
-) -> dict[str, str | None]:
-    """A reader -> its word (kinds.py); None if it is not known."""
-    words: dict[str, str | None] = dict.fromkeys(READERS)
+    reason: str | None,
+) -> tuple[Words, str | None]:
+    """How each reader reads the files; why it is not known of transformers, None if it is known.
+
+    reason: why it is not known of any state of these flags and files.
+    """
+    words: Words = dict.fromkeys(READERS)
     state = compared.state or matrices.presence
     if state is None:
-        return words
-    if flag["class_without_head"] is None and has_usual_rule(known, matrices):
-        words["others"] = by_rule(flag["tied"], state)
-    if known is None or not is_measured or matrices.name_set is None or compared.state is None:
-        return words
-    for reader, version in (("transformers4", "4"), ("transformers", "5")):
-        words[reader] = known.reading(version, matrices.name_set, flag["word"], state)
-    return words
-
-
-def has_usual_rule(known: ModelClass | None, matrices: Matrices) -> bool:
-    """Whether vLLM and programs like it read such a file by their rule, as far as is known."""
+        return words, reason
     if known is not None:
-        return known.has_usual_rule and matrices.name_set is not None
-    names = {matrix.name for matrix in matrices.stored}
-    return len(matrices.tensors) == 2 and any(names <= usual for usual in usual_names())
-
-
-def names_of_one(known: ModelClass | None, matrices: Matrices, word: str | None) -> list[list[str]]:
-    """The names of the matrices that are one for transformers 5, if there are more than two."""
-    if known is None or word is None or word == "!" or len(word) < 3:
-        return []
-    names = known.names[matrices.name_set or 0]
-    groups: dict[int, list[str]] = {}
-    for place, name in enumerate(names):
-        groups.setdefault(root(word, place), []).append(name)
-    return list(groups.values())
+        has_rule = known.has_usual_rule and matrices.name_set is not None
+    else:
+        names = {matrix.name for matrix in matrices.stored}
+        has_rule = any(names <= set(each.names[0]) for each in all_classes())
+    if flag["class_without_head"] is None and has_rule:
+        words["others"] = by_rule(flag["tied"], state)
+    if known is None or matrices.name_set is None or reason is not None:
+        return words, reason
+    for reader, version in MEASURED.items():
+        words[reader] = known.reading(version, matrices.name_set, flag["word"], state)
+        if words[reader] is None:
+            reason = f"{known.name} was not measured with {READERS[reader]}"
+            reason += " in this state of flags and files" if version in known.rules else ""
+    if compared.is_near:  # transformers 5 compares them in the dtype of the model
+        words["transformers"] = None
+        reason = "the matrices differ by less than bfloat16 or float16 may round"
+    return words, reason
 
 
 # What is wrong
 
 
 def describe_conflict(
-    flag: Report, matrices: Matrices, compared: Comparison, words: dict[str, str | None]
+    known: ModelClass | None,
+    flag: Report,
+    matrices: Matrices,
+    compared: Comparison,
+    words: Words,
 ) -> str:
     """What config.json and the files contradict each other in, and what each reader makes of it.
 
@@ -304,45 +307,29 @@ def describe_conflict(
     """
     readings = {reader: word for reader, word in words.items() if word is not None}
     state = compared.state or matrices.presence or ""
-    effects: dict[str, list[str]] = {}
+    names = ["" if matrix is None else matrix.name for matrix in matrices.tensors]
+    readers_of: dict[str, list[str]] = {}  # what is lost -> who loses it
     for reader, word in readings.items():
-        effects.setdefault(effect(word, state, matrices), []).append(READERS[reader])
+        readers_of.setdefault(what_is_lost(word, state, names), []).append(READERS[reader])
     agree = len({values_of(word) for word in readings.values()}) == 1
-    if not readings or (set(effects) == {""} and agree):
+    if not readings or (set(readers_of) == {""} and agree):
         return ""
     parts = []
-    for what, readers in effects.items():
-        is_plural = len(readers) > 1 or readers == [READERS["others"]]
-        what = what or ("keeps both" if state == "ab" else "reads what is there")
-        parts.append(f"{' and '.join(readers)} {plural(what) if is_plural else what}")
-    return f"{said_and_held(flag, state)}: {'; '.join(parts)}"
-
-
-def plural(effect: str) -> str:
-    """The effect of several readers.
-
-    >>> plural("drops lm_head.weight")
-    'drop lm_head.weight'
-    """
-    verb, _, rest = effect.partition(" ")
-    return f"{verb.removesuffix('s')} {rest}" if verb != "cannot" else effect
-
-
-def effect(word: str, state: str, matrices: Matrices) -> str:
-    """What is lost when a state is read so; "" for nothing."""
-    if word == "!":
-        return "cannot read it"
-    values = values_of(word)
-    if "?" in values:
-        names = ["the embedding", "the head", *("another matrix" for _ in values[2:])]
-        random = [name for name, value in zip(names, values, strict=True) if value == "?"]
-        return f"makes {' and '.join(dict.fromkeys(random))} random"
-    lost = [
-        tensor.name
-        for letter, tensor in zip(state, matrices.tensors, strict=True)
-        if tensor is not None and letter not in values
+    for lost, readers in readers_of.items():
+        verb, _, rest = (
+            lost or ("keeps both" if state == "ab" else "reads what is there")
+        ).partition(" ")
+        if verb != "cannot" and (len(readers) > 1 or readers == [READERS["others"]]):
+            verb = verb.removesuffix("s")
+        parts.append(f"{' and '.join(readers)} {verb} {rest}")
+    conflict = f"{said_and_held(flag, state)}: {'; '.join(parts)}"
+    rules = [] if known is None else known.rules.get("5", [])
+    measured = [
+        word for rule in rules if rule for by_state in rule.values() for word in by_state.values()
     ]
-    return f"drops {' and '.join(lost)}" if lost else ""
+    if known is not None and measured and not any(is_one(word) for word in measured):
+        conflict += f"; transformers 5 never ties {known.name}"
+    return conflict
 
 
 def said_and_held(flag: Report, state: str) -> str:
@@ -366,37 +353,75 @@ def said_and_held(flag: Report, state: str) -> str:
     return f"{said}, and the files {held.get(state, 'are not known')}"
 
 
+def adapter_report(model: AnyModel, tied: bool | None) -> tuple[list[str], str]:
+    """What the adapter beside a model here changes, and the conflict that it makes; "" for none.
+
+    "embedding" and "head" are what it may change. tied: what config.json says. An adapter on the
+    hub is not asked for.
+    """
+    if not isinstance(model, Opened) or not model.folder.has(ADAPTER):
+        return [], ""
+    names: list[str] = []
+    for file in ADAPTER_WEIGHTS:
+        if model.folder.has(file):
+            try:
+                names += read_weights(model.folder.path / file).tensors
+            except CheckpointError:  # describe_adapter says that it cannot be read
+                return [], ""
+    parts = {part for name in names if not IN_A_LAYER.search(name) for part in name.split(".")}
+    ends = {"embedding": EMBEDDINGS, "head": HEADS}
+    changed = [matrix for matrix in ends if parts & set(ends[matrix])]
+    if not changed or not tied:
+        return changed, ""
+    which = "the embedding and the head, which it holds one by one"
+    if len(changed) == 1:
+        which = f"the {changed[0]} alone"
+    return changed, (
+        f"config.json says tied, and the adapter beside the model changes {which}: after it is "
+        "merged, the two may differ, and programs that go by the flag drop one"
+    )
+
+
 # What the files hold
 
 
-def what_is_held(matrices: Matrices, compared: Comparison) -> str | None:
-    """The "holds" of tie_report."""
-    if matrices.unclear or not matrices.stored:
-        return None
-    if matrices.embedding is not None and matrices.head is not None:
-        if compared.state is None:
-            return "not comparable"
-        return "equal" if compared.state[0] == compared.state[1] else "different"
-    if matrices.head is not None:
-        return "head"
-    return "embedding" if matrices.embedding is not None else None
+def held_report(
+    known: ModelClass | None, matrices: Matrices, compared: Comparison, word: str | None
+) -> Report:
+    """The matrices in the files, which are equal, and which are one for transformers 5 (`word`).
 
-
-def wasted_bytes(matrices: Matrices, compared: Comparison) -> int:
-    """The bytes of equal copies. A file of PyTorch may have one matrix under two names."""
-    if compared.state is None:
-        return 0
-    wasted = 0
-    places: dict[str, set[Any]] = {}
-    for letter, tensor in zip(compared.state, matrices.tensors, strict=True):
-        if tensor is None:
-            continue
-        seen = places.setdefault(letter, set())
-        place = (tensor.file, tensor.start)
-        if seen and place not in seen:
-            wasted += tensor.end - tensor.start
-        seen.add(place)
-    return wasted
+    "holds" is "embedding" or "head" if the files have one of the two, "equal", "different" or "not
+    comparable" if they have both. "equal_rows" of "compared_rows" are the same in both. "more" are
+    the matrices of an encoder and a decoder. "wasted_bytes" are those of equal copies.
+    """
+    has = {"embedding": matrices.embedding, "head": matrices.head}
+    stored = [which for which in has if has[which] is not None and matrices.stored]
+    holds = stored[0] if len(stored) == 1 else None
+    if len(stored) == 2:
+        holds = "not comparable"
+        if compared.state is not None:
+            holds = "equal" if compared.state[0] == compared.state[1] else "different"
+    one: dict[int, list[str]] = {}
+    if known is not None and word is not None and word != "!" and len(word) > 2:
+        for number, name in enumerate(known.names[matrices.name_set or 0]):
+            one.setdefault(root(word, number), []).append(name)
+    copies: dict[str, dict[Any, int]] = {}  # letter -> place -> bytes there
+    for letter, tensor in zip(compared.state or "", matrices.tensors, strict=False):
+        if tensor is not None:  # a file of PyTorch may have one matrix under two names
+            places = copies.setdefault(letter, {})
+            places[tensor.file, tensor.start] = tensor.end - tensor.start
+    return {
+        "embedding": tensor_report(matrices.embedding),
+        "head": tensor_report(matrices.head),
+        "more": [tensor_report(tensor) for tensor in matrices.tensors[2:]],
+        "usual": matrices.name_set is not None,
+        "unclear": matrices.unclear,
+        "holds": holds,
+        "equal_rows": compared.equal_rows,
+        "compared_rows": compared.compared_rows,
+        "one": list(one.values()),
+        "wasted_bytes": sum(sum([*sizes.values()][1:]) for sizes in copies.values()),
+    }
 
 
 def tensor_report(tensor: Tensor | None) -> Report | None:

@@ -15,8 +15,7 @@ tensorflow.py       OpenAI's own files
 tensors.py          a tensor of a file, whose values are not read yet
 vocabulary.py       tokenizers: the files that are read, and those that are written
 writing.py          checkpoints as transformers has them, written
-folder.py           the small files beside the weights, read once
-json_files.py       text files and JSON
+json_files.py       text files and JSON, the small files of a folder
 """
 
 from pathlib import Path
@@ -26,7 +25,6 @@ from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
 from .download import find_model
 from .opened import Opened
-from .places import Note, discard_note
 from .state_dicts import from_state_dict
 from .writing import save_model
 
@@ -36,17 +34,8 @@ __all__ = [
     "from_state_dict",
     "load_model",
     "load_tokenizer",
-    "open_model",
     "save_model",
 ]
-
-
-def open_model(
-    source: str | Path | None, note: Note = discard_note, weights: bool = True
-) -> Opened:
-    """The model of a name, hub repository, directory or file of weights, as find_model finds it."""
-    name, path = find_model(source, note, weights)
-    return Opened(path, name)
 
 
 def load_model(source: str | Path, head: str | None = None, copy: bool = False) -> GPT2:
@@ -70,7 +59,8 @@ def load_model(source: str | Path, head: str | None = None, copy: bool = False) 
     """
     if source is None:  # the default model is for commands
         raise ArgumentError("a model must be a name or a path, got None")
-    return open_model(source).model(head, copy)
+    name, path = find_model(source)
+    return Opened(path, name).model(head, copy)
 
 
 def load_tokenizer(source: str | Path) -> Tokenizer:
@@ -80,4 +70,5 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     """
     if source is None:  # the default model is for commands
         raise ArgumentError("a model must be a name or a path, got None")
-    return open_model(source, weights=False).tokenizer
+    name, path = find_model(source, weights=False)
+    return Opened(path, name).tokenizer

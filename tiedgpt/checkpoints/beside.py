@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import CheckpointError, short_repr
 from .files import read_weights
-from .folder import CONFIG, GENERATION_CONFIG, Folder
+from .json_files import CONFIG, GENERATION_CONFIG, Folder
 from .refused import ADAPTER, how_to_use
 
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")

@@ -27,10 +27,10 @@ from ..atomic import remove_unfinished, replaced_file
 from ..errors import ArgumentError, CheckpointError, ConfigError, TiedGPTError, short_repr
 from ..gpt2.config import Config
 from .files import check_weight_map
-from .folder import CONFIG
-from .json_files import MAX_TEXT, parse_json
+from .json_files import CONFIG, MAX_TEXT, read_json
 from .opened import Opened
 from .places import (
+    ALIASES,
     DEFAULT_MODEL,
     INDEX,
     MODELS,
@@ -43,9 +43,8 @@ from .places import (
     check_name,
     discard_note,
     find_by_name,
-    find_default,
-    find_here,
     folder_for_download,
+    not_here,
 )
 from .refused import ADAPTER, MERGE, WEIGHTS
 from .vocabulary import read_tokenizer
@@ -73,36 +72,60 @@ BYTES_PER_READ = 1 << 15  # a lost connection loses fewer bytes than this
 
 
 def find_model(
-    source: str | Path | None, note: Note = discard_note, weights: bool = True
+    source: str | Path | None,
+    note: Note = discard_note,
+    weights: bool = True,
+    fetch: bool = True,
 ) -> tuple[str, Path]:
-    """The name and the path of a model. A name that is not on this machine is downloaded.
+    """The name and the path of a model: a directory, or a file of weights.
 
-    source: a name or a path, as for load_model. None is the default model: the one that the
-        environment variable TIEDGPT_MODEL names, else gpt2 if it is here, else a shipped one.
+    source: None is the default model. A known name always means that model (./gpt2 is a directory).
+        Any other text is a path if that exists, else a hub repository owner/name.
     note: is called with what the user should know, such as the start of a download.
-    weights: False if configuration and vocabulary are enough. The weights are not downloaded then.
+    weights: False if configuration and vocabulary are enough.
+    fetch: whether a name that is not on this machine is downloaded; a Path never is.
     Raises CheckpointError for a source that cannot be found or downloaded, ArgumentError for
     another type of source.
     """
     if source is None:
-        named = os.environ.get(DEFAULT_MODEL, "")
-        if named == "":
-            return find_default(note)
+        return find_default(note, weights)
+    if not isinstance(source, str | Path):
+        raise ArgumentError(f"a model must be a name or a path, got {short_repr(source)}")
+    text = str(source)
+    name = ALIASES.get(text, text)
+    if name not in (*MODELS, *SHIPPED):
+        path = Path(os.path.expanduser(source))
+        if text and os.path.exists(path):  # Path("") is the working directory
+            return text, path
+        check_name(name)
+    folder = find_by_name(name, weights)
+    if folder is None and fetch and isinstance(source, str) and name not in SHIPPED:
+        if os.path.isdir(source):
+            note(f"{source} is the name of a model; for the directory here, write ./{source}")
+        folder = _download(name, note, weights)
+    if folder is None:
+        raise not_here(name, text)
+    return text, folder
+
+
+def find_default(note: Note, weights: bool) -> tuple[str, Path]:
+    """The default model: the one that the environment variable TIEDGPT_MODEL names.
+
+    Without it, gpt2 if it is on this machine, else a shipped one.
+    """
+    named = os.environ.get(DEFAULT_MODEL, "")
+    if named:
         try:
             return find_model(named, note, weights)
         except CheckpointError as error:
             raise CheckpointError(f"{DEFAULT_MODEL}: {error}") from error
-    if not isinstance(source, str | Path):
-        raise ArgumentError(f"a model must be a name or a path, got {short_repr(source)}")
-    try:
-        return str(source), find_here(source, weights)
-    except CheckpointError:
-        name = check_name(str(source))  # raises for a text that is neither a path nor a name
-        if isinstance(source, Path) or name in SHIPPED:  # neither is downloaded
-            raise
-    if os.path.isdir(source):
-        note(f"{source} is the name of a model; for the directory here, write ./{source}")
-    return str(source), _download(name, note, weights)
+    for name in ("gpt2", SHIPPED[0]):
+        folder = find_by_name(name)
+        if folder is not None:
+            if name in SHIPPED:
+                note(f"model: {name}; for a larger one: tiedgpt download gpt2")
+            return name, folder
+    raise not_here("gpt2", "gpt2")
 
 
 def download(name: str, note: Note = discard_note) -> Path:
@@ -111,12 +134,11 @@ def download(name: str, note: Note = discard_note) -> Path:
     Raises CheckpointError.
     """
     name = check_name(name)
-    if name in SHIPPED:  # it comes with the package
-        return find_here(name)
     folder = find_by_name(name)
     if folder is None:
-        return _download(name, note, weights=True)
-    note(f"{name} is on this machine already")
+        _, folder = find_model(name, note)
+    elif name not in SHIPPED:  # which come with the package
+        note(f"{name} is on this machine already")
     return folder
 
 
@@ -175,11 +197,10 @@ def _fetch_missing(name: str, folder: Path, note: Note, weights: bool) -> None:
             f"{repository.label}: no such repository, or no {CONFIG} in it at {repository.revision}"
             f" (404){f'; {folder} has files of this commit' if recorded else ''}"
         )
-    config_name = f"{repository.label}/{CONFIG}"
     try:
-        Config.from_json(parse_json(config, config_name))
+        Config.from_json(read_json(Path(repository.label, CONFIG), content=config))
     except ConfigError as error:
-        raise CheckpointError(f"{config_name}: {error}") from error
+        raise CheckpointError(f"{repository.label}/{CONFIG}: {error}") from error
 
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / COMMIT, note) as record:
@@ -271,8 +292,8 @@ def _fetch_several(repository: "Repository", folder: Path, index_name: str) -> b
     index = repository.read(index_name)
     if index is None:
         return False
-    name = f"{repository.label}/{index_name}"
-    weight_map = check_weight_map(parse_json(index, name), name)
+    path = Path(repository.label, index_name)
+    weight_map = check_weight_map(read_json(path, content=index), f"{path}")
     for shard in sorted(set(weight_map.values())):
         if not repository.fetch(shard, folder):
             raise CheckpointError(

@@ -8,12 +8,15 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from ..errors import CheckpointError, TiedGPTWarning, check_file_name, short_repr
+from ..errors import CheckpointError, TiedGPTWarning, short_repr
 
+CONFIG = "config.json"
+GENERATION_CONFIG = "generation_config.json"
 READ_MORE = "weights/README.md, Checkpoints of other programs"  # where errors send a reader
 MAX_TEXT = 1 << 25  # bytes; GPT-2's largest text file, tokenizer.json, has about 3 million
 
@@ -33,16 +36,7 @@ STAND_INS = {
 # A safetensors file may begin so, too, if five bytes of 0 follow: its length is below 16 MB then.
 PICKLE = re.compile(rb"PK\x03\x04|(\x80[\x02\x03][}\](c\x8a]|\x80[\x04\x05]\x95)(?!\0{5})")
 PICKLE_NAMES = (".bin", ".pt", ".pth", ".ckpt")
-
-
-def stand_in(name: str, beginning: bytes) -> str:
-    """What a file is whose beginning is not what its name says, and what to do; "" if it may be."""
-    for pattern, sentence in STAND_INS.items():
-        if re.match(pattern, beginning):
-            return sentence
-    if PICKLE.match(beginning) and not name.endswith(PICKLE_NAMES):
-        return "is a pickle or zip file, as PyTorch writes: name it pytorch_model.bin if it is one"
-    return ""
+RENAME_PICKLE = "is a pickle or zip file, as PyTorch writes: name it pytorch_model.bin if it is one"
 
 
 @contextmanager
@@ -52,7 +46,6 @@ def open_to_read(path: Path, limit: int | None = None) -> Iterator[BufferedReade
     A file is refused, too, that is not what its name says, such as a pointer of Git LFS.
     limit: the most bytes that the file may have, where all of it is read into memory.
     """
-    check_file_name(path)
     if os.path.exists(path) and not os.path.isfile(path):  # opening a FIFO would wait for a writer
         raise CheckpointError(f"{path}: is not a regular file")
     try:
@@ -60,9 +53,12 @@ def open_to_read(path: Path, limit: int | None = None) -> Iterator[BufferedReade
             size = os.fstat(file.fileno()).st_size
             if limit is not None and size > limit:
                 raise CheckpointError(f"{path}: {size} bytes; expected at most {limit}")
-            description = stand_in(path.name, file.peek(64))
-            if description:
-                raise CheckpointError(f"{path} {description}")
+            beginning = file.peek(64)
+            for pattern, sentence in STAND_INS.items():
+                if re.match(pattern, beginning):
+                    raise CheckpointError(f"{path} {sentence}")
+            if PICKLE.match(beginning) and not path.name.endswith(PICKLE_NAMES):
+                raise CheckpointError(f"{path} {RENAME_PICKLE}")
             yield file
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
@@ -82,28 +78,6 @@ def without_mark(data: bytes, source: str) -> bytes:
             stacklevel=2,
         )
     return text
-
-
-def read_json(path: Path, decoder: json.JSONDecoder | None = None) -> dict[str, Any]:
-    """The object that a JSON file holds. Raises CheckpointError."""
-    with open_to_read(path, limit=MAX_TEXT) as file:
-        return parse_json(file.read(), f"{path}", decoder)
-
-
-def parse_json(
-    content: bytes, name: str, decoder: json.JSONDecoder | None = None
-) -> dict[str, Any]:
-    """The object in the content of a JSON file. Raises CheckpointError, which names the file.
-
-    decoder: STRICT_JSON if None, or JSON_OF_PYTHON.
-    """
-    try:
-        value = (decoder or STRICT_JSON).decode(content.decode())
-    except (ValueError, RecursionError) as error:  # ValueError: not UTF-8, or not JSON
-        raise CheckpointError(f"{name}: not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{name}: expected a JSON object, got {short_repr(value)}")
-    return value
 
 
 def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -127,3 +101,53 @@ STRICT_JSON = json.JSONDecoder(
 )
 # It accepts Infinity and NaN: transformers 4 writes Infinity into the config.json of Mamba2.
 JSON_OF_PYTHON = json.JSONDecoder(object_pairs_hook=without_duplicates)
+
+
+def read_json(
+    path: Path, decoder: json.JSONDecoder = STRICT_JSON, content: bytes | None = None
+) -> dict[str, Any]:
+    """The object that a JSON file holds. Raises CheckpointError.
+
+    content: what the file holds, if that is read already.
+    """
+    if content is None:
+        with open_to_read(path, limit=MAX_TEXT) as file:
+            content = file.read()
+    try:
+        value = decoder.decode(content.decode())
+    except (ValueError, RecursionError) as error:  # ValueError: not UTF-8, or not JSON
+        raise CheckpointError(f"{path}: not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: expected a JSON object, got {short_repr(value)}")
+    return value
+
+
+@dataclass
+class Folder:
+    """The small files beside a model's weights, such as config.json. Each is read once."""
+
+    path: Path
+    contents: dict[str, bytes] = field(default_factory=dict)  # by name, what is read so far
+    objects: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def has(self, name: str) -> bool:
+        """Whether there is a file of this name."""
+        return (self.path / name).is_file()
+
+    def read(self, name: str) -> bytes:
+        """The content of a file. Raises CheckpointError for one that is missing or too large."""
+        if name not in self.contents:
+            with open_to_read(self.path / name, limit=MAX_TEXT) as file:
+                self.contents[name] = file.read()
+        return self.contents[name]
+
+    def json(self, name: str) -> dict[str, Any]:
+        """The object of a JSON file; {} without the file. It is not to be changed.
+
+        Raises CheckpointError.
+        """
+        if name not in self.objects:
+            self.objects[name] = {}
+            if self.has(name):
+                self.objects[name] = read_json(self.path / name, content=self.read(name))
+        return self.objects[name]

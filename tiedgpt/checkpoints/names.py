@@ -16,13 +16,12 @@ arrays, or tensors of a file whose values are not read.
 """
 
 import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
-from ..errors import ArgumentError, TiedGPTWarning, short_repr
+from ..errors import ArgumentError, short_repr
 
 HEAD = "lm_head.weight"  # W_U transposed
 PREFIX = "transformer."  # before all names but the head's, in the files that transformers writes
@@ -32,6 +31,7 @@ PREFIXES = re.compile(r"^((module|_orig_mod|model)\.)*(transformer\.)?")
 WRAPPED = "_original_component."  # inside of the names of TransformerLens's bridge
 # What a model may have beside, or in place of, the head that predicts tokens.
 OTHER_HEAD = re.compile(r"(v_head|score|classifier|multiple_choice_head|qa_outputs)\.")
+NOT_OF_TOKENS = "of another head than the one that predicts tokens, so it is not used"
 LAYER = re.compile(r"(?<=\.)\d+(?=\.)|(?<=/h)\d+(?=/)", re.ASCII)  # the first one is the layer's
 MAX_PARTS = 1 << 12  # the most layers or heads that one tensor may hold
 
@@ -107,6 +107,7 @@ OURS = {
     "lm_head": "lm_head.weight",
 }
 MASKS = ("h.N.attn.bias", "h.N.attn.masked_bias")
+MASK = re.compile(r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias", re.ASCII)  # a name of MASKS
 # Two layouts with the same names differ by the shape of c_attn.weight.
 LAYOUTS = (
     Layout("transformers", OURS, beside=MASKS),
@@ -278,21 +279,6 @@ def must_be_zero(name: str) -> bool:
     """Whether a plain name is that of a parameter which no GPT-2 has, unless it is 0."""
     kind, _ = with_N(name)
     return any(kind in layout.zero for layout in LAYOUTS)
-
-
-def is_of_other_head(name: str) -> bool:
-    """Whether a tensor is of a head that does not predict tokens, such as v_head."""
-    return OTHER_HEAD.match(plain_name(name)) is not None
-
-
-def warn_of_other_heads(called: str, names: list[str], stacklevel: int) -> None:
-    """Warn of tensors of other heads, which are not used. It calls what has them `called`."""
-    warnings.warn(
-        f"{called}: {', '.join(names)}: of another head than the one that predicts tokens, so it "
-        "is not used",
-        TiedGPTWarning,
-        stacklevel=stacklevel + 1,
-    )
 
 
 class Renamed(NamedTuple):

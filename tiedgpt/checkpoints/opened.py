@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -12,24 +13,26 @@ from ..errors import ArgumentError, CheckpointError, ConfigError, TiedGPTWarning
 from ..gpt2.checks import check_parameters
 from ..gpt2.config import QUANTISED, Config
 from ..gpt2.model import GPT2
+from ..gpt2.parameters import parameter_shapes
 from ..gpt2.tokenizer import Tokenizer
 from . import tensorflow
 from .beside import describe_adapter, generation_settings
-from .files import PICKLES, is_of_tensorflow, read_weights, weights_file
-from .folder import CONFIG, GENERATION_CONFIG, Folder, folder_of
-from .json_files import JSON_OF_PYTHON, parse_json
+from .files import PICKLES, read_weights
+from .json_files import CONFIG, GENERATION_CONFIG, JSON_OF_PYTHON, Folder, read_json
 from .names import (
     HEAD,
+    MASK,
+    NOT_OF_TOKENS,
+    OTHER_HEAD,
     PREFIX,
     absent_biases,
     by_our_names,
-    is_of_other_head,
     name_of_openais,
     plain_name,
-    warn_of_other_heads,
 )
-from .places import Note, discard_note
-from .refused import describe, first_of_quantised, what_is_there
+from .places import INDEX, Note, discard_note
+from .refused import ADAPTER, WEIGHT_FILES, WEIGHTS, describe, first_of_quantised, what_is_there
+from .safetensors import read_header
 from .tensors import AnyTensor, SavedFile, Tensor, have_same_values, join, zeros
 from .vocabulary import read_tokenizer, tokenizer_files
 
@@ -55,18 +58,16 @@ MORE_CHAT_TEMPLATES = "additional_chat_templates/*.jinja"  # where a tokenizer h
 OPENAIS_NAMES = {"merges.txt": "vocab.bpe", "vocab.json": "encoder.json"}
 
 
-def read_said(folder: Folder, name: str) -> dict[str, Any]:
-    """What config.json holds. Raises CheckpointError for a file that is no JSON.
-
-    transformers 4 writes Infinity into the config.json of Mamba2. In that of a GPT-2 it is refused.
-    """
-    try:
-        return folder.json(name)
-    except CheckpointError:
-        said = parse_json(folder.read(name), f"{folder.path / name}", JSON_OF_PYTHON)
-        if said.get("model_type", "gpt2") == "gpt2":
-            raise
-        return said
+def explained(error: ArgumentError, tensors: Iterable[str]) -> str:
+    """What is wrong with tensors that do not fit the config, and what may be the reason."""
+    quantised = first_of_quantised(tensors)
+    if quantised:
+        return f"has {short_repr(quantised)}, so {QUANTISED}"
+    for name in tensors:
+        if name.endswith(".wte.weight"):
+            prefix = short_repr(name.removesuffix("wte.weight"))
+            return f"{error}; the names of this file begin with {prefix}, so remove it from each"
+    return f"{error}"
 
 
 class Opened:
@@ -82,21 +83,40 @@ class Opened:
         """
         self.path = path
         self.name = name or str(path)
-        self.folder = folder_of(path)
-        self.weights_file = weights_file(path)
+        self.folder = Folder(path if path.is_dir() else path.parent)
+        self.is_of_openai = False  # OpenAI's own files, or those of a training of them
+        self.weights_file: Path | None = None  # or the index of several files
+        self.notes: list[str] = []  # warnings, of what the files hold and the model does not
         config_file = CONFIG
-        if path.is_file():
-            description = describe(path)
-            if path.suffix == ".json" and description == "":
-                config_file = path.name
-            elif path.suffix not in (".safetensors", *PICKLES):
-                raise CheckpointError(f"{path} {description or NO_CHECKPOINT}")
+        if path.is_dir():
+            files = (path / name for name in WEIGHT_FILES)
+            self.weights_file = next((file for file in files if file.is_file()), None)
+            has_hparams = (path / tensorflow.HPARAMS).is_file()
+            self.is_of_openai = has_hparams and not (path / CONFIG).is_file()
+            if self.is_of_openai:
+                self.weights_file = tensorflow.index_file(path)
+        elif path.suffix == ".json" and describe(path) == "":
+            config_file = path.name
+        elif path.is_file() and path.suffix not in (".safetensors", *PICKLES):
+            raise CheckpointError(f"{path} {describe(path) or NO_CHECKPOINT}")
+        else:
+            self.weights_file = path
         # config.json as it stands; {} if there is none
-        self.said = read_said(self.folder, config_file) if self.folder.has(config_file) else {}
-        if is_of_tensorflow(path):
+        self.said: dict[str, Any] = {}
+        config_path = self.folder.path / config_file
+        if config_path.is_file():
+            try:
+                self.said = read_json(config_path)
+            except CheckpointError:
+                # transformers 4 writes Infinity into the config.json of Mamba2.
+                self.said = read_json(config_path, JSON_OF_PYTHON)
+                if self.said.get("model_type", "gpt2") == "gpt2":
+                    raise
+            self.folder.objects[config_file] = self.said
+        elif self.is_of_openai:
             hparams = self.folder.json(tensorflow.HPARAMS)
-            sizes = {"vocab_size": hparams.get("n_vocab"), "n_embd": hparams.get("n_embd")}
-            self.said = {"model_type": "gpt2", **sizes}
+            V, D = hparams.get("n_vocab"), hparams.get("n_embd")
+            self.said = {"model_type": "gpt2", "vocab_size": V, "n_embd": D}
 
     # Of any kind
 
@@ -108,9 +128,18 @@ class Opened:
     @cached_property
     def saved(self) -> SavedFile:
         """What the files of the weights hold: nothing, if the model is a config.json by itself."""
-        if self.path.suffix == ".json" and not self.path.is_dir():
+        file = self.weights_file
+        if file is None and self.path.is_dir():
+            raise CheckpointError(
+                f"{self.path} is not a checkpoint: it has neither {WEIGHTS} nor {INDEX}"
+                f"{what_is_there(self.path)}"
+            )
+        if file is None:
             return SavedFile({})
-        return read_weights(self.path)
+        if file.suffix == ".safetensors":  # as most are
+            tensors, _ = read_header(file)
+            return SavedFile(tensors)
+        return read_weights(file)
 
     @cached_property
     def stored(self) -> dict[str, Tensor]:
@@ -118,7 +147,7 @@ class Opened:
 
         No values are read.
         """
-        if not is_of_tensorflow(self.path):
+        if not self.is_of_openai:
             return self.saved.tensors
         renamed = {}
         for theirs, tensor in self.saved.tensors.items():
@@ -135,33 +164,27 @@ class Opened:
 
     # Of a GPT-2
 
+    @property
+    def is_of_nanogpt(self) -> bool:
+        """Whether the weights are in a ckpt.pt of nanoGPT, which has the head of its weights."""
+        file = self.weights_file
+        is_pt = file is not None and file.suffix in (".pt", ".pth")
+        return is_pt and self.saved.model_args is not None
+
     @cached_property
     def config_as_said(self) -> Config:
-        """The Config that the files say. A ckpt.pt of nanoGPT has the head of its weights."""
-        if self._model_args is not None and self.has_other_head:
-            return self._config.with_head("untied")
-        return self._config
-
-    @property
-    def _model_args(self) -> dict[str, Any] | None:
-        """What nanoGPT's ckpt.pt says of its model; None if the weights are in another file."""
-        if self.weights_file is None or self.weights_file.suffix not in (".pt", ".pth"):
-            return None
-        return self.saved.model_args
-
-    @cached_property
-    def _config(self) -> Config:
-        """The Config of nanoGPT's ckpt.pt, a tied one, of OpenAI's hparams.json, or of config.json.
+        """The Config of config.json, of OpenAI's hparams.json, or of nanoGPT's ckpt.pt, tied.
 
         As in transformers, generation_config.json is preferred for the token that ends a text, if
         that file names one.
         """
-        if self._model_args is not None and self.weights_file is not None:
-            from . import pickles  # only for such files, because importing it takes time
-
-            return pickles.config_of(self._model_args, self.weights_file)
         folder = self.folder
-        if is_of_tensorflow(self.path):
+        if self.weights_file is not None and self.weights_file.suffix in (".pt", ".pth"):
+            if self.saved.model_args is not None:
+                from . import pickles  # only for such files, because importing it takes time
+
+                return pickles.config_of(self.saved.model_args, self.weights_file)
+        if self.is_of_openai:
             hparams = folder.json(tensorflow.HPARAMS)
             return tensorflow.config_of(hparams, folder.path / tensorflow.HPARAMS)
         if not self.said and not folder.has(CONFIG):
@@ -171,7 +194,7 @@ class Opened:
         file = CONFIG
         try:
             config = Config.from_json(self.said)
-            if folder.has(GENERATION_CONFIG):
+            if (folder.path / GENERATION_CONFIG).is_file():
                 file = GENERATION_CONFIG
                 eos_token_id = folder.json(file).get("eos_token_id")
                 if eos_token_id is not None:
@@ -182,32 +205,52 @@ class Opened:
 
     @cached_property
     def config(self) -> Config:
-        """The Config with the head that is loaded. Weights that cannot be read are no error."""
-        if self.config_as_said.tied:
+        """The Config with the head that is loaded. Weights that cannot be read are no error.
+
+        transformers 5, too, takes a model with another lm_head.weight for untied.
+        """
+        config = self.config_as_said
+        if config.tied:
             with suppress(CheckpointError):
-                if self.has_other_head:
-                    return self.config_as_said.with_head("untied")
-        return self.config_as_said
+                head, wte = self.tensors.get(HEAD), self.tensors.get("wte.weight")
+                if head is not None and wte is not None and not have_same_values(head, wte):
+                    return replace(config, tied=False)
+        return config
+
+    @property
+    def contradicts_config(self) -> bool:
+        """Whether config.json says tied, and the files have a W_U that is not wte.T."""
+        return self.config_as_said.tied and not self.config.tied and not self.is_of_nanogpt
 
     @cached_property
     def tensors(self) -> dict[str, AnyTensor]:
         """The tensors by our names and in our layout. No values are read.
 
-        Masks and the tensors of other heads are left out. Names and shapes are not compared with
-        those of the Config.
+        Masks and the tensors of other heads are left out. Raises CheckpointError if the names and
+        shapes of the others are not those of the Config.
         """
-        if not self.has_weights and self.path.is_file():
+        if self.weights_file is None and self.path.is_file():
             raise CheckpointError(f"{self.path} has no weights: give its directory")
-        plain: dict[str, Tensor] = {}
+        stored = {}
         for name, tensor in self.saved.tensors.items():
-            plain_one = plain_name(name)
-            if plain_one in plain:
-                raise CheckpointError(
-                    f"{tensor.file}: {short_repr(plain_one)} is there twice, with and without "
-                    f'"{PREFIX}"'
-                )
-            if name not in self.of_other_heads:
-                plain[plain_one] = tensor
+            if not MASK.fullmatch(name):
+                stored[name] = tensor
+        plain = {name.removeprefix(PREFIX): tensor for name, tensor in stored.items()}
+        shapes = {name: tensor.shape for name, tensor in plain.items()}
+        expected = parameter_shapes(replace(self.config_as_said, tied=HEAD not in plain))
+        if shapes == expected and len(plain) == len(stored):
+            return dict(plain)
+        tensors = self._renamed(stored)
+        try:
+            # A W_U is checked even if it is not used.
+            check_parameters(tensors, replace(self.config_as_said, tied=HEAD not in tensors))
+        except ArgumentError as error:
+            raise CheckpointError(f"{self.path}: {explained(error, tensors)}") from error
+        return tensors
+
+    def _renamed(self, stored: dict[str, Tensor]) -> dict[str, AnyTensor]:
+        """The tensors by our names, if their names or their layout are another program's."""
+        plain = self._without_other_heads(stored)
         try:
             renamed = by_our_names(plain, join)
         except ArgumentError as error:
@@ -218,87 +261,76 @@ class Opened:
                 raise CheckpointError(f"{tensor.file}: {name} is not 0, which no GPT-2 has")
         for name, shape in absent_biases(renamed.layout, tensors).items():
             tensors[name] = zeros(self.path, name, shape)
-        if self._config.tied and HEAD in tensors and "wte.weight" not in tensors:
+        if self.config_as_said.tied and HEAD in tensors and "wte.weight" not in tensors:
             tensors["wte.weight"] = tensors.pop(HEAD)  # one matrix, stored under its other name
         return tensors
 
-    @cached_property
-    def of_other_heads(self) -> list[str]:
-        """The tensors of heads that do not predict tokens, such as v_head, which are not used."""
-        return [name for name in self.saved.tensors if is_of_other_head(name)]
+    def _without_other_heads(self, stored: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors by their names without what may stand before these.
+
+        Notes say which tensors are not used: those of other heads, and of an optimizer.
+        """
+        plain: dict[str, Tensor] = {}
+        of_other_heads = []
+        for name, tensor in stored.items():
+            plain_one = plain_name(name)
+            if plain_one in plain:
+                raise CheckpointError(
+                    f"{tensor.file}: {short_repr(plain_one)} is there twice, with and without "
+                    f'"{PREFIX}"'
+                )
+            if OTHER_HEAD.match(plain_one):
+                of_other_heads.append(name)
+            else:
+                plain[plain_one] = tensor
+        if of_other_heads:
+            self.notes.append(f"{self.path}: {', '.join(of_other_heads)}: {NOT_OF_TOKENS}")
+        n = len(self.saved.of_optimizer)
+        if n > 0:
+            self.notes.append(f"{self.weights_file}: {n} tensors of an optimizer are not used")
+        return plain
 
     @property
     def has_head(self) -> bool:
         """Whether the files have a W_U, used or not."""
         return HEAD in self.tensors
 
-    @cached_property
-    def has_other_head(self) -> bool:
-        """Whether the files have a W_U that is not wte.T.
-
-        transformers 5 takes such a model for untied, whatever config.json says.
-        """
-        if not self.has_head or "wte.weight" not in self.tensors:
-            return False
-        return not have_same_values(self.tensors[HEAD], self.tensors["wte.weight"])
-
-    def check(self, head: str | None = None, stacklevel: int = 2) -> None:
-        """Raise CheckpointError if the tensors do not fit the config. No values are read.
-
-        head: as for `model`. A TiedGPTWarning names the tensors of other heads.
-        """
-        others = self.of_other_heads
-        if others:
-            warn_of_other_heads(f"{self.path}", others, stacklevel)
-        n = len(self.saved.of_optimizer)
-        if n > 0:
-            warnings.warn(
-                f"{self.weights_file}: {n} tensors of an optimizer are not used",
-                TiedGPTWarning,
-                stacklevel=stacklevel,
-            )
-        config = self.config_as_said
-        if head is None and not config.tied and not self.has_head:
+    def check_weights(self) -> None:
+        """Raise CheckpointError for weights that do not fit the config, or lack its W_U."""
+        if not self.has_head and not self.config_as_said.tied:
             raise CheckpointError(
                 f'{self.path}: config.json says "tie_word_embeddings": false but there is no '
                 f'{HEAD}; load it with head "tied", or "untied" to start from a copy of wte.T'
             )
-        quantised = first_of_quantised(self.tensors)
-        if quantised:
-            raise CheckpointError(f"{self.path}: has {short_repr(quantised)}, so {QUANTISED}")
-        try:
-            # A W_U is checked even if it is not used.
-            check_parameters(self.tensors, replace(config, tied=not self.has_head))
-        except ArgumentError as error:
-            raise CheckpointError(f"{self.path}: {error}{self._other_prefix()}") from error
-
-    def _other_prefix(self) -> str:
-        """What an error says of names that begin in a way that is not known; "" for others."""
-        for name in self.tensors:
-            if name.endswith(".wte.weight"):
-                prefix = short_repr(name.removesuffix("wte.weight"))
-                return f"; the names of this file begin with {prefix}, so remove it from each"
-        return ""
 
     def model(self, head: str | None = None, copy: bool = False) -> GPT2:
         """The model. head: "tied", "untied", or None for its own. copy: False maps the file.
 
         Warnings name the line that called the function which called this one.
         """
-        config = self.config if head is None else self.config_as_said.with_head(head)
-        self.check(head, stacklevel=4)
-        if config.tied != self.config_as_said.tied and head is None:
-            warnings.warn(f"{self.path}: {CONTRADICTION}", TiedGPTWarning, stacklevel=3)
-        if self.adapter:
-            warnings.warn(f"{self.path}: {self.adapter}", TiedGPTWarning, stacklevel=3)
+        config = self.config_as_said
+        if head is not None:
+            config = config.with_head(head)
+        tensors = self.tensors
+        notes = list(self.notes)
+        if head is None and config.tied and HEAD in tensors:
+            config = self.config
+            if self.contradicts_config:
+                notes.append(f"{self.path}: {CONTRADICTION}")
+        if head is None and not config.tied:
+            self.check_weights()
+        if (self.folder.path / ADAPTER).is_file():
+            notes.append(f"{self.path}: {self.adapter}")
+        for note in notes:
+            warnings.warn(note, TiedGPTWarning, stacklevel=3)
         is_windows = os.name == "nt"  # where a mapped file could not be replaced
         parameters = {}
-        for name, tensor in self.tensors.items():
+        for name, tensor in tensors.items():
             if name != HEAD or not config.tied:
                 parameters[name] = tensor.values(copy or is_windows)
-        if config.tied or self.has_head:
+        if config.tied or HEAD in tensors:
             return GPT2(config, parameters)
-        return GPT2(config.with_head("tied"), parameters).untie("copy")
+        return GPT2(replace(config, tied=True), parameters).untie("copy")
 
     # Beside the model
 
@@ -307,7 +339,7 @@ class Opened:
         """The tokenizer. Raises what read_tokenizer raises."""
         config = None
         with suppress(CheckpointError):  # a folder with a vocabulary alone has a tokenizer, too
-            config = self._config
+            config = self.config_as_said
         return read_tokenizer(self.folder, config)
 
     @cached_property

@@ -120,52 +120,41 @@ def check_name(text: str) -> str:
     )
 
 
-def find_here(source: str | Path, weights: bool = True) -> Path:
-    """The directory or .safetensors file of a name, an alias, a hub repository or a path.
-
-    A known name always means that model (./gpt2 is a directory). Any other text is a path if that
-    exists, else a hub repository owner/name. With weights=False, a folder that has all files but
-    the weights will do. Raises CheckpointError if the model is not here.
-    """
-    text = str(source)
-    name = ALIASES.get(text, text)
-    if name not in (*MODELS, *SHIPPED):
-        path = Path(os.path.expanduser(source))
-        if text and os.path.exists(path):  # Path("") is the working directory
-            return path
-        check_name(name)
-
-    folder = find_by_name(name)
-    if folder is None and not weights:
-        folder = _find_small_files(name)
-    if folder is not None:
-        return folder
+def not_here(name: str, text: str) -> CheckpointError:
+    """The error for a model that is not on this machine. text: what the user wrote for its name."""
     if name in SHIPPED:
-        raise CheckpointError(
+        return CheckpointError(
             f"{name} comes with tiedgpt but is missing from it: install tiedgpt again"
         )
     folders = ", ".join(str(root / name) for root in weight_folders())
     directory_here = f" (for the directory here, write ./{text})" if Path(text).is_dir() else ""
-    raise CheckpointError(
+    return CheckpointError(
         f"{name} is not on this machine: looked for {folders} and in the Hugging Face cache; "
         f"download it with `tiedgpt download {name}`, put its files in such a folder, or give a "
         f"path{directory_here}"
     )
 
 
-def find_by_name(name: str) -> Path | None:
-    """The first folder of a name that holds a whole model; None without one."""
-    in_weight_folders = (root / name for root in weight_folders())
+def find_by_name(name: str, weights: bool = True) -> Path | None:
+    """The first folder of a name that holds a whole model; None without one.
+
+    With weights=False, a folder that has all files but the weights will do.
+    """
     # Hugging Face's cache has a model under the name by which it was downloaded: gpt2, or
     # openai-community/gpt2.
     repositories = [MODELS[name].repository, name] if name in MODELS else [name]
     in_cache = map(_snapshot, repositories)  # only asked if no weight folder has the model
-    for folder in chain(in_weight_folders, in_cache):
+    for folder in chain((root / name for root in weight_folders()), in_cache):
         for files in FILES_OF_A_MODEL:
             # os.path.isfile, unlike Path.is_file, is False for a folder that may not be read.
             if folder is not None and all(os.path.isfile(folder / file) for file in files):
                 if not files[-1].endswith(".json") or _has_all_shards(folder, files[-1]):
                     return folder
+    # A download writes config.json as the last of the small files. Hugging Face's cache may hold
+    # any few files of a repository, and without the others a text could have other ids.
+    for root in weight_folders():
+        if not weights and os.path.isfile(root / name / "config.json"):
+            return root / name
     return None
 
 
@@ -176,17 +165,6 @@ def _has_all_shards(folder: Path, index: str) -> bool:
         return all(os.path.isfile(folder / shard) for shard in shards)
     except (CheckpointError, KeyError, AttributeError, TypeError):
         return True
-
-
-def find_default(note: Note) -> tuple[str, Path]:
-    """The name and path of the default model: gpt2 if it is on this machine, else a shipped one."""
-    with suppress(CheckpointError):
-        return "gpt2", find_here("gpt2")
-    with suppress(CheckpointError):
-        name, path = SHIPPED[0], find_here(SHIPPED[0])
-        note(f"model: {name}; for a larger one: tiedgpt download gpt2")
-        return name, path
-    return "gpt2", find_here("gpt2")  # raises; the message names the folders
 
 
 def models_here() -> dict[str, Path]:
@@ -232,18 +210,6 @@ def weight_folders() -> list[Path]:
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folders.append(Path(os.path.expanduser(cache)) / "tiedgpt")
     return folders
-
-
-def _find_small_files(name: str) -> Path | None:
-    """The first folder of a name that holds all files but the weights; None without one.
-
-    A download writes config.json as the last of them. Hugging Face's cache is not searched: it may
-    hold any few files of a repository, and without the others a text could have other ids.
-    """
-    for root in weight_folders():
-        if os.path.isfile(root / name / "config.json"):
-            return root / name
-    return None
 
 
 def _repositories_in_weight_folders() -> set[str]:

@@ -8,8 +8,7 @@ from typing import Any
 
 from ..errors import short_repr
 from . import tensorflow
-from .folder import CONFIG
-from .json_files import READ_MORE, read_json
+from .json_files import CONFIG, READ_MORE, read_json
 from .places import INDEX, PYTORCH, PYTORCH_INDEX
 
 WEIGHTS = "model.safetensors"

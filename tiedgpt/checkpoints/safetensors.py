@@ -20,8 +20,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..errors import COUNT, CheckpointError, short_repr
-from .json_files import STRICT_JSON, open_to_read
+from ..errors import CheckpointError, short_repr
+from .json_files import open_to_read, read_json
 from .tensors import DTYPE_BITS, NUMPY, Tensor
 
 # Bytes. A GPT-2 with as many layers as Config allows, and its mask buffers, needs 1.8 million;
@@ -35,68 +35,49 @@ EXACT = {"float64": "F64", "float16": "F16", "int64": "I64", "int8": "I8"}
 
 
 def read_header(
-    path: Path, max_header: int = MAX_HEADER
+    path: Path, content: bytes | None = None, size: int = 0, max_header: int = MAX_HEADER
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """(name -> tensor, the metadata) of a safetensors file, with tensors of any dtype.
 
     The file is mapped, and no values are read. Raises CheckpointError if the file breaks a rule.
+    content: the beginning of a file of `size` bytes on a hub, with all of the header.
     """
-    with open_to_read(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        length = header_length(file.read(8), path, size, max_header)
-        header_bytes = file.read(length)
-        # ACCESS_COPY: a number that is written to an array changes in this process alone.
-        memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    return parse_header(header_bytes, path, size, memory)
-
-
-def header_length(first_bytes: bytes, path: Path, size: int, max_header: int) -> int:
-    """N, which the first 8 of the `size` bytes of a file say. Raises CheckpointError."""
-    length = int.from_bytes(first_bytes, "little")
-    if length > max_header:
-        raise CheckpointError(
-            f"{path}: not a safetensors file: it begins with {first_bytes!r}, for a header of "
-            f"{length} bytes; expected at most {max_header}"
-        )
-    if length == 0 or 8 + length > size:
-        raise CheckpointError(
-            f"{path}: truncated, or not a safetensors file: {size} bytes, a header of {length}"
-        )
-    return length
-
-
-def parse_header(
-    header_bytes: bytes, path: Path, size: int, memory: mmap.mmap | bytes
-) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """What read_header returns, from the N bytes of the header of a file of `size` bytes.
-
-    memory: the `memory` of the tensors. Raises CheckpointError.
-    """
-    data_start = 8 + len(header_bytes)
-    try:
-        header = STRICT_JSON.decode(header_bytes.decode())
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: the header is not JSON: {error}") from error
-    if not isinstance(header, dict):
-        raise CheckpointError(f"{path}: the header must be a JSON object, got {short_repr(header)}")
+    memory: mmap.mmap | bytes = content or b""  # an empty file cannot be mapped
+    if content is None:
+        with open_to_read(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > 0:
+                # ACCESS_COPY: a number that is written to an array changes in this process alone.
+                memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    length = int.from_bytes(memory[:8], "little")
+    if length == 0 or length > max_header or 8 + length > size:
+        sizes = f"{size} bytes, a header of {length}; expected at most {max_header}"
+        raise damaged(path, f"truncated, or not a safetensors file: {sizes}")
+    data_start = 8 + length
+    header = read_json(path, content=memory[8:data_start])
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(type(value) is str for value in metadata.values()):
-        raise CheckpointError(f"{path}: __metadata__ must hold strings, got {short_repr(metadata)}")
+        raise damaged(path, f"__metadata__ must hold strings, got {short_repr(metadata)}")
     tensors = {}
     for name, entry in header.items():
         match entry:
             case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [begin, end]} if (
-                dtype in DTYPE_BITS and all(number in COUNT for number in (*shape, begin, end))
+                dtype in DTYPE_BITS
+                and all(type(number) is int and number >= 0 for number in (*shape, begin, end))
             ):
                 start, stop = data_start + begin, data_start + end
                 tensors[name] = Tensor(path, name, dtype, tuple(shape), start, stop, memory)
             case _:
-                raise CheckpointError(
-                    f"{path}: tensor {short_repr(name)}: expected a known dtype, a shape and two "
-                    f"data_offsets, got {short_repr(entry, limit=200)}"
-                )
+                expected = "expected a known dtype, a shape and two data_offsets"
+                got = short_repr(entry, limit=200)
+                raise damaged(path, f"tensor {short_repr(name)}: {expected}, got {got}")
     check_places(tensors.values(), path, data_start, size)
     return tensors, metadata
+
+
+def damaged(path: Path, detail: str) -> CheckpointError:
+    """The error for a file that breaks a rule."""
+    return CheckpointError(f"{path}: damaged: {detail}")
 
 
 def check_places(tensors: Iterable[Tensor], listing: Path, data_start: int, file_size: int) -> None:
@@ -107,36 +88,29 @@ def check_places(tensors: Iterable[Tensor], listing: Path, data_start: int, file
     """
     end = data_start  # where the tensor before ends
     for tensor in sorted(tensors, key=lambda tensor: (tensor.start, tensor.end)):
-        if len(tensor.shape) > MAX_AXES:
-            raise CheckpointError(
-                f"{listing}: tensor {short_repr(tensor.name)} has {len(tensor.shape)} axes; "
-                f"expected at most {MAX_AXES}"
+        shape = list(tensor.shape)
+        # A tensor with an axis of 0 has no bytes, whatever its other axes are.
+        if len(shape) > MAX_AXES or max(shape, default=0) > MAX_AXIS:
+            raise damaged(
+                listing,
+                f"tensor {short_repr(tensor.name)} has the shape {short_repr(shape)}; expected at "
+                f"most {MAX_AXES} axes of at most {MAX_AXIS}",
             )
         bits = 8 * (tensor.end - tensor.start)
-        bits_needed = prod(tensor.shape) * DTYPE_BITS[tensor.dtype]
-        if bits != bits_needed:
-            raise CheckpointError(
-                f"{listing}: tensor {short_repr(tensor.name)}: its place has {short_repr(bits)} "
-                f"bits, but {tensor.dtype} {short_repr(list(tensor.shape))} needs "
-                f"{short_repr(bits_needed)}"
-            )
-        # A tensor with an axis of 0 has no bytes, whatever its other axes are.
-        if max(tensor.shape, default=0) > MAX_AXIS:
-            raise CheckpointError(
-                f"{listing}: tensor {short_repr(tensor.name)} has the shape "
-                f"{short_repr(list(tensor.shape))}; expected axes of at most {MAX_AXIS}"
-            )
-        if tensor.start != end:
-            raise CheckpointError(
-                f"{listing}: tensor {short_repr(tensor.name)} starts at byte "
-                f"{short_repr(tensor.start)}; expected {end}, where the tensor before it ends"
+        bits_needed = prod(shape) * DTYPE_BITS[tensor.dtype]
+        if tensor.start != end or bits != bits_needed:
+            raise damaged(
+                listing,
+                f"tensor {short_repr(tensor.name)} starts at byte {short_repr(tensor.start)}, "
+                f"expected {end}, and has {short_repr(bits)} bits, but {tensor.dtype} "
+                f"{short_repr(shape)} needs {short_repr(bits_needed)}",
             )
         end = tensor.end
     if end != file_size:
         fault = "truncated" if end > file_size else "bytes after the last tensor"
-        raise CheckpointError(
-            f"{listing}: {fault}: the tensors end at byte {end}, the file of their values at "
-            f"{file_size}"
+        raise damaged(
+            listing,
+            f"{fault}: the tensors end at byte {end}, the file of their values at {file_size}",
         )
 
 

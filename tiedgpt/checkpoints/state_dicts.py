@@ -7,24 +7,31 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ArgumentError, ConfigError, TiedGPTWarning, nearest_names, short_repr
+from ..errors import (
+    ArgumentError,
+    ConfigError,
+    TiedGPTWarning,
+    check_file_name,
+    nearest_names,
+    short_repr,
+)
 from ..gpt2.config import QUANTISED, Config
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import Parameters
 from .json_files import read_json
 from .names import (
     HEAD,
+    NOT_OF_TOKENS,
+    OTHER_HEAD,
     Layout,
     Renamed,
     absent_biases,
     all_names,
     by_our_names,
     is_beside,
-    is_of_other_head,
     must_be_zero,
     our_parameter,
     plain_name,
-    warn_of_other_heads,
     with_N,
 )
 from .places import MODELS
@@ -64,9 +71,10 @@ def from_state_dict(
     if config is not None and (n_head is not None or fields):
         raise ArgumentError("pass config, or n_head and other fields, not both")
     check_state_dict(state)
-    others = [f"{name}" for name in state if is_of_other_head(f"{name}")]
+    others = [f"{name}" for name in state if OTHER_HEAD.match(plain_name(f"{name}"))]
     if others:
-        warn_of_other_heads("the state dict", others, stacklevel=2)
+        message = f"the state dict: {', '.join(others)}: {NOT_OF_TOKENS}"
+        warnings.warn(message, TiedGPTWarning, stacklevel=2)
     renamed = rename_arrays({name: x for name, x in state.items() if name not in others})
     arrays = with_zeros(renamed)
     said = None if config is None else as_config(config)
@@ -237,6 +245,7 @@ def as_config(config: Any) -> Config:
         return Config.from_json(dict(config))
     if not isinstance(config, str | Path):
         raise ArgumentError(f"config must be a Config, a dict or a path, got {short_repr(config)}")
+    check_file_name(config)
     try:
         return Config.from_json(read_json(Path(config)))
     except ConfigError as error:

@@ -41,7 +41,7 @@ from ..errors import CheckpointError, ConfigError, short_repr
 from ..gpt2.config import Config
 from .json_files import open_to_read
 from .safetensors import check_places
-from .tensors import Tensor
+from .tensors import SavedFile, Tensor
 
 HPARAMS = "hparams.json"
 HPARAMS_FIELDS = ("n_vocab", "n_ctx", "n_embd", "n_head", "n_layer")
@@ -121,13 +121,12 @@ def index_file(directory: Path) -> Path:
     return directory / names[0]
 
 
-def data_file(index: Path) -> Path:
-    """The file with the values of the tensors of an index."""
-    return index.with_name(index.name.removesuffix(INDEX_END) + DATA_END)
+def read_saved(index: Path) -> SavedFile:
+    """The tensors by OpenAI's names, from the index and the data file beside it.
 
-
-def read_index(index: Path, data: Path) -> dict[str, Tensor]:
-    """The tensors of the data file by OpenAI's names. Raises CheckpointError."""
+    Raises CheckpointError.
+    """
+    data = index.with_name(index.name.removesuffix(INDEX_END) + DATA_END)
     with open_to_read(index) as file:
         table = file.read(MAX_INDEX + 1)
     if len(table) > MAX_INDEX or len(table) < FOOTER or not table.endswith(MAGIC):
@@ -162,7 +161,10 @@ def read_index(index: Path, data: Path) -> dict[str, Tensor]:
         shape, start, size = _parse_tensor(message, where)
         tensors[name] = Tensor(data, name, dtype, shape, start, start + size, memory)
     check_places(tensors.values(), index, data_start=0, file_size=len(memory))
-    return tensors
+    of_optimizer = [name for name in tensors if OF_OPTIMIZER.fullmatch(name)]
+    for name in of_optimizer:
+        del tensors[name]
+    return SavedFile(tensors, of_optimizer=of_optimizer)
 
 
 def _entries(index: Path, table: bytes, handle: tuple[int, int]) -> Iterator[tuple[str, bytes]]:

@@ -107,7 +107,7 @@ class Tensor:
         is not in FLOATS.
         """
         if self.dtype == "F32" and not copy:
-            stored = self._stored()
+            stored = np.ndarray(self.shape, "<f4", self.memory, self.start, strides=self.strides)
             if stored.flags.carray and stored.dtype.isnative:  # aligned and in row order
                 return stored
         array = np.empty(self.shape, np.float32)

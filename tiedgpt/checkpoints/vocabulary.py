@@ -25,7 +25,7 @@ from ..errors import CheckpointError, TiedGPTWarning, TokenizerError, short_repr
 from ..gpt2.config import Config
 from ..gpt2.special_tokens import Flags
 from ..gpt2.tokenizer import EOT, Tokenizer, spelled_ids
-from .folder import CONFIG, Folder, folder_of
+from .json_files import CONFIG, Folder
 
 Json = dict[str, Any]  # an object of a JSON file
 # What a file says of a token: some fields of an entry of added_tokens in tokenizer.json, such as
@@ -117,8 +117,8 @@ class Vocabulary(NamedTuple):
     prefix_space: bool
 
 
-def read_tokenizer(model: Path | Folder, config: Config | None = None) -> Tokenizer:
-    """The tokenizer of a model: the directory itself, or the one of its file.
+def read_tokenizer(directory: Path | Folder, config: Config | None = None) -> Tokenizer:
+    """The tokenizer of a model's directory.
 
     If there is only merges.txt, the ids follow from it, and <|endoftext|> is the last token.
     config: that of the model; without it, config.json is read. Warns of a tokenizer with ids that
@@ -127,25 +127,25 @@ def read_tokenizer(model: Path | Folder, config: Config | None = None) -> Tokeni
     Raises CheckpointError for files that are missing or malformed, TokenizerError for a vocabulary
     that contradicts itself or would give other ids than Tokenizer does.
     """
-    files = model if isinstance(model, Folder) else folder_of(model)
+    files = directory if isinstance(directory, Folder) else Folder(directory)
     folder = files.path
     has_json = (folder / TOKENIZER_JSON).is_file()
     pair = MERGES_AND_VOCAB if (folder / "merges.txt").is_file() else OPENAIS_NAMES
-    of_model = files.json_if_there(CONFIG) if config is None else config.to_json()
+    of_model = files.json(CONFIG) if config is None else config.to_json()
     V = of_model.get("vocab_size")
     if not has_json and not (folder / pair[0]).is_file():
         raise CheckpointError(
             f"{folder} has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json"
             f"{other_tokenizer(folder, V if config else None)}"
         )
-    settings = dict(files.json_if_there(SETTINGS))
+    settings = dict(files.json(SETTINGS))
     if settings.get("tokenizer_class") is None:
         settings["tokenizer_class"] = of_model.get("tokenizer_class")
     check_settings(settings, folder, has_json)
     others = {SETTINGS: settings}
     if "added_tokens_decoder" not in settings:  # with it, transformers reads no other file
         for name in (ADDED, SPECIAL_TOKENS_MAP):
-            others[name] = files.json_if_there(name)
+            others[name] = files.json(name)
     mentions = list(mentions_in(others))
     check_that_names_agree(mentions, folder)
 
@@ -560,7 +560,7 @@ def compare_merges_and_vocab(tokenizer: Tokenizer, files: Folder, pair: tuple[st
             f"{merges_path}: its merges are not those of {TOKENIZER_JSON} beside it; remove the "
             "file that is wrong"
         )
-    for token, token_id in files.json_if_there(pair[1]).items():
+    for token, token_id in files.json(pair[1]).items():
         if tokenizer.ids.get(token) != token_id:
             raise TokenizerError(
                 f"{vocab_path}: token {short_repr(token)} has id {short_repr(token_id)}, but "

@@ -12,7 +12,7 @@ from ..errors import ArgumentError, CheckpointError, TiedGPTWarning, short_repr
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
 from . import safetensors
-from .folder import CONFIG
+from .json_files import CONFIG
 from .names import name_in_transformers
 from .refused import WEIGHTS
 from .vocabulary import tokenizer_files

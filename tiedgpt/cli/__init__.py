@@ -1,21 +1,25 @@
 """The command line: `tiedgpt COMMAND`.
 
-Results go to stdout; notes, progress and errors go to stderr. Each command is a module with a
-docstring (its help page), `add_arguments(parser)` and `run(args)`.
+Results go to stdout; notes, progress and errors go to stderr. A command is a module with a
+docstring (its help page), `add_arguments(parser)` and `run(args)`. Where several commands share a
+module, it has `add_NAME_arguments` and `run_NAME` for each, and the docstring of `run_NAME` is the
+page.
 """
 
 import argparse
+import inspect
 import os
+import signal
 import sys
 import warnings
+from collections.abc import Callable
 from contextlib import nullcontext
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import __version__
 from ..errors import ArgumentError, TiedGPTError, did_you_mean
 from .messages import note, print_error, silent_stderr
-from .signals import handle_signals
 
 # A command -> its module. Only the module of the given command is imported, to save time.
 COMMANDS = {
@@ -26,15 +30,15 @@ COMMANDS = {
     "check": "check",
     "params": "params",
     "tokenize": "tokenize",
-    "list": "list_models",
-    "download": "download",
-    "untie": "untie",
-    "tie": "tie",
-    "resize": "resize",
+    "list": "known_models",
+    "download": "known_models",
+    "untie": "convert",
+    "tie": "convert",
+    "resize": "convert",
     "study": "study",
-    "next": "next_token",
-    "lens": "lens",
-    "attribute": "attribute",
+    "next": "prompt",
+    "lens": "prompt",
+    "attribute": "prompt",
     "compare": "compare",
     "explore": "explore",
 }
@@ -100,7 +104,10 @@ def main(argv: list[str] | None = None) -> int:
     except SystemExit as stop:
         return int(stop.code or 0)
     except TiedGPTError as error:
-        print_error(with_flag(str(error), flags))
+        # Values are checked by the functions and dataclasses that own them, which know no flags. If
+        # the message begins with the name of a value, the value's flag takes its place.
+        name, space, rest = str(error).partition(" ")
+        print_error(f"{flags.get(name, name)}{space}{rest}")
         return 2
     except MemoryError:
         print_error("not enough memory for a model of this size")
@@ -137,7 +144,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         raise no_such_command(command)
     from .options import new_parser  # here, because --version needs none of it
 
-    parser = new_parser(command, import_module(f".{COMMANDS[command]}", __name__))
+    parser = new_parser(command, find_command(command))
     check_flags(parser, arguments)
     args, rest = parser.parse_known_args(arguments)
     # argparse's usual way leaves arguments over that come after a flag: `study A --json B`. The
@@ -152,6 +159,24 @@ def parse(argv: list[str]) -> argparse.Namespace:
             hint = ": put the prompt in quotes"
         parser.error(f"unexpected argument {rest[0]}{hint}")
     return args
+
+
+class Command(NamedTuple):
+    """What a module says of a command."""
+
+    page: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], None]
+
+
+def find_command(name: str) -> Command:
+    """A command of COMMANDS, in a module of its own or in one that several share."""
+    module = import_module(f".{COMMANDS[name]}", __name__)
+    if hasattr(module, "run"):
+        return Command(module.__doc__ or "", module.add_arguments, module.run)
+    run = getattr(module, f"run_{name}")
+    page = inspect.getdoc(run) or ""  # under `python -OO` there are no docstrings
+    return Command(page, getattr(module, f"add_{name}_arguments"), run)
 
 
 def no_such_command(command: str) -> ArgumentError:
@@ -184,21 +209,11 @@ def print_help() -> None:
 
     lines = []
     for command in COMMANDS:
-        module = import_module(f".{COMMANDS[command]}", __name__)
-        summary = (module.__doc__ or "").partition("\n")[0]
+        summary = find_command(command).page.partition("\n")[0]
         # The summary's indent is that of its later lines too, so that only commands stand left.
         beside = fill(f"{'':13}{summary}").lstrip()
         lines.append(f"  {command:9}  {beside}")
     print(fill(HELP).format(commands="\n".join(lines)))
-
-
-def with_flag(message: str, flags: dict[str, str]) -> str:
-    """An error's message; if it begins with the name of a value, with the value's flag instead.
-
-    Values are checked by the functions and dataclasses that own them, which know no flags.
-    """
-    name, space, rest = message.partition(" ")
-    return f"{flags.get(name, name)}{space}{rest}"
 
 
 def os_error_message(error: OSError) -> str:
@@ -209,6 +224,17 @@ def os_error_message(error: OSError) -> str:
     if error.filename:
         return f"{error.filename}: {reason}"
     return reason
+
+
+def handle_signals() -> None:
+    """Make Ctrl-C, SIGTERM and SIGHUP raise exceptions, so that nothing half-written is left."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as __main__ sets it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)  # Windows has no SIGHUP
+        if number and signal.getsignal(number) is signal.SIG_DFL:  # under nohup it stays ignored
+            # The exit code is what a shell gives to a process that the signal has ended.
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
 
 
 def prepare_streams() -> None:
@@ -225,7 +251,8 @@ def prepare_streams() -> None:
     else:
         stdout.reconfigure(encoding="utf-8", errors="replace")
     stderr.reconfigure(errors="replace")
-    warnings.showwarning = show_warning
+    # A warning is printed as a note, without its place in the code.
+    warnings.showwarning = lambda message, *place, **stream: note(message)
 
 
 def discard_output() -> None:
@@ -234,8 +261,3 @@ def discard_output() -> None:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def show_warning(message: Warning | str, *place: Any, **stream: Any) -> None:
-    """Print a warning as a note, without its place in the code: this replaces showwarning."""
-    note(message)

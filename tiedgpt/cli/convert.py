@@ -1,22 +1,184 @@
-"""What the commands untie, tie and resize share: SRC and DST, and the copy that they write."""
+"""The commands untie, tie and resize, which write a changed copy of a model."""
 
 import argparse
 from pathlib import Path
 
 import numpy as np
 
-from ..atomic import new_directory
+from ..atomic import check_new, new_directory
 from ..checkpoints import Opened
 from ..checkpoints.places import weight_folders
+from ..checkpoints.vocabulary import read_tokenizer
 from ..checkpoints.writing import write_checkpoint
-from ..errors import ArgumentError, TiedGPTError
+from ..errors import COUNT, ArgumentError, CheckpointError, TiedGPTError
 from ..evaluation import score
-from ..gpt2.checks import check_logits
+from ..gpt2.checks import check_logits, check_vocab_size
+from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count
+from . import models, options
 from .messages import note
 
 SONNETS = "sonnets.txt"  # in the folder of the shipped models
+
+
+def add_untie_arguments(parser: argparse.ArgumentParser) -> None:
+    add_paths(parser)
+    parser.add_argument(
+        "--init",
+        choices=["copy", "random", "zeros"],
+        help="the values of W_U: a copy of wte.T, with the same logits (default), random, or zeros",
+    )
+    parser.add_argument(
+        "--seed",
+        metavar="S",
+        type=options.whole_number,
+        default=0,
+        help="the seed of --init random (default: 0)",
+    )
+
+
+def run_untie(args: argparse.Namespace) -> None:
+    """Copy a tied model with an output matrix of its own, W_U.
+
+    The copy is written to a new directory, as a checkpoint that transformers reads too. The
+    tokenizer's files are copied as they are. If the copy has other logits, a note says what that
+    does to the loss of five sonnets.
+
+    examples:
+      tiedgpt untie gpt2 my-untied-gpt2
+      tiedgpt untie gpt2 my-fresh-head --init random --seed 1
+    """
+    source, destination = source_and_destination(args)
+    seed = COUNT.check("seed", args.seed)
+    check_new(destination)
+    opened = models.open_model(source)
+    model = load_to_untie(opened, args.init)
+    copy = model
+    if model.config.tied:  # if not, it has a W_U that its config.json does not mention
+        copy = model.untie(args.init or "copy", seed)
+    write_copy(copy, opened, destination)
+    note_losses(model, copy, opened)
+
+
+def load_to_untie(opened: Opened, init: str | None) -> GPT2:
+    """The model to untie: tied, or with a W_U of its own that its config.json does not mention.
+
+    init: None keeps such a W_U. Raises ArgumentError if it is untied already.
+    """
+    if opened.config.tied:
+        return models.load(opened, "tied")
+    if not opened.has_head:
+        note(f"config.json of {opened.name} says untied, but there is no W_U: it begins with wte.T")
+        return models.load(opened, "tied")
+    if not opened.contradicts_config:
+        raise ArgumentError(f"{opened.name} is untied already")
+    if init is not None:
+        return models.load(opened, "tied")
+    note(
+        f"config.json of {opened.name} says tied, but the file has a W_U that is not wte.T: it is "
+        "kept"
+    )
+    return models.load(opened, "untied")
+
+
+def add_tie_arguments(parser: argparse.ArgumentParser) -> None:
+    add_paths(parser)
+
+
+def run_tie(args: argparse.Namespace) -> None:
+    """Copy an untied model without its output matrix, W_U.
+
+    The copy computes logits with the token embedding, wte.T. It is written to a new directory, as a
+    checkpoint that transformers reads too. The tokenizer's files are copied as they are. If the
+    copy has other logits, a note says what that does to the loss of five sonnets.
+
+    examples:
+      tiedgpt tie my-untied-gpt2 my-tied-gpt2
+    """
+    source, destination = source_and_destination(args)
+    check_new(destination)
+    opened = models.open_model(source)
+    if opened.config.tied:
+        raise ArgumentError(f"{source} is tied already")
+    model = models.load(opened, "untied")
+    copy = model.tie()
+    write_copy(copy, opened, destination)
+    note_losses(model, copy, opened)
+
+
+def add_resize_arguments(parser: argparse.ArgumentParser) -> None:
+    add_paths(parser)
+    parser.add_argument(
+        "--vocab-size",
+        metavar="N",
+        type=options.whole_number,
+        required=True,
+        help="the number of tokens of the copy",
+    )
+    parser.add_argument(
+        "--init",
+        choices=["mean", "random"],
+        default="mean",
+        help="new rows: the mean of the old ones (default), or the mean plus random numbers",
+    )
+    parser.add_argument(
+        "--seed",
+        metavar="S",
+        type=options.whole_number,
+        help="the seed of --init random (default: 0)",
+    )
+    parser.add_argument(
+        "--shrink", action="store_true", help="remove the last tokens; nothing else removes any"
+    )
+
+
+def run_resize(args: argparse.Namespace) -> None:
+    """Copy a model with more tokens, or with fewer.
+
+    The token embedding gets new rows, and so does W_U if the model is untied. A new row is the mean
+    of the old ones, so that no new token is likelier than an average one before it is trained. The
+    tokenizer's files are copied as they are: add the new tokens there, with transformers for
+    instance. The copy is a checkpoint that transformers reads too.
+
+    examples:
+      tiedgpt resize gpt2 my-gpt2 --vocab-size 50304
+      tiedgpt resize gpt2 my-gpt2 --vocab-size 50260 --init random --seed 1
+      tiedgpt resize my-gpt2 my-smaller-gpt2 --vocab-size 50257 --shrink
+    """
+    source, destination = source_and_destination(args)
+    if args.seed is not None and args.init != "random":
+        raise ArgumentError("--seed is for --init random: the mean of the old rows needs no seed")
+    seed = COUNT.check("seed", args.seed or 0)
+    check_new(destination)
+    opened = models.open_model(source)
+    check_size(opened.config, source, args.vocab_size, args.shrink)
+    model = models.load(opened, head=None)
+    resized = model.resize(args.vocab_size, args.init, seed)
+    write_copy(resized, opened, destination)
+    try:  # it warns of tokens that the tokenizer has alone
+        tokens = read_tokenizer(opened.folder, resized.config).vocab_size
+    except CheckpointError:  # without a tokenizer, the copy has none either
+        return
+    if tokens < resized.config.vocab_size:
+        note(f"the tokenizer has {tokens:,} tokens: ids from {tokens} on have no text yet")
+
+
+def check_size(config: Config, name: str, vocab_size: int, shrink: bool) -> None:
+    """Raise ArgumentError if nothing would change, or if --shrink does not fit the new size."""
+    V = config.vocab_size
+    if vocab_size == V:
+        raise ArgumentError(f"{name} has {V:,} tokens already")
+    if vocab_size < V and not shrink:
+        raise ArgumentError(
+            f"{name} has {V:,} tokens; to remove the last {V - vocab_size:,}, add --shrink"
+        )
+    if vocab_size > V and shrink:
+        raise ArgumentError(f"--shrink: {name} has {V:,} tokens, fewer than {vocab_size:,}")
+    check_vocab_size(vocab_size, config)
+
+
+# What the three share
 
 
 def add_paths(parser: argparse.ArgumentParser) -> None:
@@ -52,21 +214,16 @@ def note_losses(model: GPT2, copy: GPT2, source: Opened) -> None:
         return
     try:
         tokenizer = source.tokenizer
-        ids = tokenizer.encode(read_sonnets())
+        files = [folder / SONNETS for folder in weight_folders() if (folder / SONNETS).is_file()]
+        if not files:
+            raise ArgumentError(f"{SONNETS} is missing from tiedgpt: install tiedgpt again")
+        ids = tokenizer.encode(files[0].read_text(encoding="utf-8"))
         before = score(model, tokenizer, ids)
         after = score(copy, tokenizer, ids)
     except TiedGPTError as error:
         note(f"what the copy does to the loss of a text is not measured: {error}")
         return
     note(f"the loss of {SONNETS} goes from {before.nll:.2f} to {after.nll:.2f} nats per token")
-
-
-def read_sonnets() -> str:
-    """The text that comes with the shipped models. Raises ArgumentError without it."""
-    for folder in weight_folders():
-        if (folder / SONNETS).is_file():
-            return (folder / SONNETS).read_text(encoding="utf-8")
-    raise ArgumentError(f"{SONNETS} is missing from tiedgpt: install tiedgpt again")
 
 
 def source_and_destination(args: argparse.Namespace) -> tuple[str, Path]:

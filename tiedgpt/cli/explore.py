@@ -23,7 +23,7 @@ import webbrowser
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints import Opened, load_tokenizer
+from ..checkpoints import load_tokenizer
 from ..checkpoints.places import SHIPPED, weight_folders
 from ..errors import ArgumentError, Range
 from ..gpt2.tokenizer import Tokenizer
@@ -66,7 +66,13 @@ def run(args: argparse.Namespace) -> None:
     if args.allow_special and args.corpus is None:
         raise ArgumentError("--allow-special needs --corpus: no other text is read")
     opened = [models.open_model(name) for name in names]
-    check_same_vocabulary(opened)
+    vocabularies = []
+    for each in opened:
+        vocab_size = each.config.vocab_size  # first: a file that is none has no tokenizer either
+        vocabularies.append((each.tokenizer.description(), vocab_size))
+    if vocabularies[0] != vocabularies[-1]:  # the last is the first if there is one
+        both = " and ".join(each.name for each in opened)
+        raise ArgumentError(f"{both} have different vocabularies; expected the same")
     vocab_size, tokenizer = opened[0].config.vocab_size, opened[0].tokenizer
     corpus = read_corpus(args.corpus, args.allow_special, tokenizer, vocab_size)
 
@@ -74,18 +80,6 @@ def run(args: argparse.Namespace) -> None:
     shown = ShownModels(named_models, tokenizer, corpus)
     page = "lab" if args.models or args.corpus else ""  # the article has models of its own
     serve(shown, page, args.port, with_browser=not args.no_browser)
-
-
-def check_same_vocabulary(opened: list[Opened]) -> None:
-    """Raise ArgumentError if the vocabularies of the models differ."""
-    vocabularies = []
-    for each in opened:
-        vocab_size = each.config.vocab_size  # first: a file that is none has no tokenizer either
-        vocabularies.append((each.tokenizer.description(), vocab_size))
-    if vocabularies[0] != vocabularies[-1]:  # the last is the first if there is one
-        raise ArgumentError(
-            f"{opened[0].name} and {opened[1].name} have different vocabularies; expected the same"
-        )
 
 
 def read_corpus(

@@ -68,19 +68,16 @@ class ProgressBar(AbstractContextManager["ProgressBar"]):
         elif self.bar is not None:
             self.bar.update(n)
         elif now - self.start > self.DELAY:
-            self._show_bar()
+            from tqdm import tqdm  # importing it takes longer than most commands wait
+
+            self.bar = tqdm(
+                desc=one_line(self.doing),
+                total=self.total,
+                initial=self.done,
+                unit=self.unit,
+                unit_scale=self.unit == "B",  # bytes are shown as kB, MB and GB
+                leave=False,
+                file=sys.stderr,
+            )
         if self.bar is not None and self.done >= self.total:
             self.bar.close()
-
-    def _show_bar(self) -> None:
-        from tqdm import tqdm  # importing it takes longer than most commands wait
-
-        self.bar = tqdm(
-            desc=one_line(self.doing),
-            total=self.total,
-            initial=self.done,
-            unit=self.unit,
-            unit_scale=self.unit == "B",  # bytes are shown as kB, MB and GB
-            leave=False,
-            file=sys.stderr,
-        )

@@ -1,14 +1,17 @@
 """Open the model that a user names, and load its weights."""
 
-from .. import checkpoints
-from ..checkpoints import Opened
+from ..checkpoints import Opened, find_model
 from ..gpt2.model import GPT2
 from .messages import note
 
 
-def open_model(source: str | None) -> Opened:
-    """The model that a user names; None is the default model. Its weights are not read yet."""
-    return checkpoints.open_model(source, note)
+def open_model(source: str | None, weights: bool = True) -> Opened:
+    """The model that a user names; None is the default model. Its weights are not read yet.
+
+    weights: False if configuration and vocabulary are enough.
+    """
+    name, path = find_model(source, note, weights)
+    return Opened(path, name)
 
 
 def load(opened: Opened, head: str | None, copy_is: str = "both heads are one") -> GPT2:

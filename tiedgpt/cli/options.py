@@ -30,28 +30,27 @@ class Parser(argparse.ArgumentParser):
         print(self.format_help(), end="", file=file)
 
 
-def new_parser(command: str, module: Any) -> Parser:
-    """The parser of a command, from the docstring, `add_arguments` and `run` of its module.
+def new_parser(name: str, command: Any) -> Parser:
+    """The parser of a command, from its `page`, `add_arguments` and `run`.
 
-    The docstring has what stands above the arguments, then "examples:" and what stands below them.
-    It is None under `python -OO`.
+    The page has what stands above the arguments, then "examples:" and what stands below them.
     """
-    about, _, examples = (module.__doc__ or "").partition("\nexamples:\n")
+    about, _, examples = command.page.partition("\nexamples:\n")
     parser = Parser(
-        prog=f"tiedgpt {command}",
+        prog=f"tiedgpt {name}",
         description=about,
         epilog=f"examples:\n{examples}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     add(parser, "quiet")
-    module.add_arguments(parser)
+    command.add_arguments(parser)
     # The name of a number -> its flag, which an error names
     flags = {}
     for action in parser._actions:
         if action.type in (whole_number, any_number):
             flags[action.dest] = action.option_strings[-1]
-    parser.set_defaults(command=command, run=module.run, flags=flags)
+    parser.set_defaults(command=name, run=command.run, flags=flags)
     return parser
 
 

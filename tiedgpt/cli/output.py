@@ -46,7 +46,7 @@ def fill(text: str, width: int | None = None) -> str:
         indent = len(line) - len(line.lstrip())
         broken = textwrap.fill(
             line,
-            width=max(width, 16),
+            width=max(width, 16),  # a terminal may say that it has 0 columns
             subsequent_indent=" " * indent,
             break_on_hyphens=False,
             break_long_words=False,

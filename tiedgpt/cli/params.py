@@ -1,4 +1,4 @@
-"""Count the parameters of a model, tied and untied.
+"""Count the parameters of models, tied and untied.
 
 Downloads no weights. A model that is no GPT-2 is counted by the headers of its weights, or by
 config.json where its kind is known. --vocab and --dim count only the token embedding and the output
@@ -6,26 +6,27 @@ head, of that size.
 
 examples:
   tiedgpt params
-  tiedgpt params gpt2-xl
+  tiedgpt params gpt2 gpt2-xl
   tiedgpt params EleutherAI/pythia-160m
   tiedgpt params --vocab 50000 --dim 4096 --total 7e9
 """
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..anymodel.headers import HubModel, open_any
 from ..anymodel.ties import Report, size_report
-from ..checkpoints import Opened, open_model
+from ..checkpoints import Opened
 from ..checkpoints.places import DEFAULT_MODEL, known_config
 from ..errors import ArgumentError, CheckpointError, one_line
+from ..gpt2.config import Config
 from ..gpt2.parameters import count_matrices
 from ..study.reports import parameters_report
 from . import options
 from .check import said
-from .messages import note
+from .models import open_model
 from .output import fill, megabytes, print_json
 from .tables import Cells, percent, print_table, shown
 
@@ -55,13 +56,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    models = args.models or []
-    if len(models) > 1:
-        raise ArgumentError(f"expected one MODEL, got {len(models)}")
     if args.vocab is None and args.dim is None and args.total is None:
-        count_model(models[0] if models else None, args.json)
+        reports = [count_model(name) for name in args.models or [None]]
+        if args.json:
+            print_json(reports[0] if len(reports) == 1 else {"models": reports})
+        elif len(reports) == 1:
+            print_model(reports[0])
+        else:
+            print_table(rows_of_models(reports))
         return
-    if models:
+    if args.models:
         raise ArgumentError(
             "MODEL cannot be given with --vocab, --dim or --total, which count two matrices alone"
         )
@@ -70,8 +74,8 @@ def run(args: argparse.Namespace) -> None:
     count_two_matrices(args.vocab, args.dim, args.total, args.json)
 
 
-def count_model(source: str | None, as_json: bool) -> None:
-    """Print the parameters of a model, of each group and of all, with both heads.
+def count_model(source: str | None) -> Report:
+    """The parameters of a model with both heads: parameters_report of a GPT-2, else size_report.
 
     Without a source: of the model that the environment names, else of gpt2.
     """
@@ -80,54 +84,51 @@ def count_model(source: str | None, as_json: bool) -> None:
         name = os.environ.get(DEFAULT_MODEL) or "gpt2"
     config = known_config(name)
     if config is None:
-        model = open_to_count(source, name)
+        try:
+            model: Opened | HubModel = open_any(name, weights=False)
+        except CheckpointError:  # that of open_model names the variable of the name
+            model = open_model(source, weights=False)
         if model.said.get("model_type", "gpt2") != "gpt2":
-            print_sizes(size_report(name, model), as_json)
-            return
+            return size_report(name, model)
         if isinstance(model, HubModel):
-            model = open_model(source, note, weights=False)
+            model = open_model(source, weights=False)
         config = model.config
         if model.has_weights:
-            model.check()
-    report = parameters_report(config)
-    if as_json:
-        print_json({"model": name, **report})
-        return
-    title = (
-        f"{name}: {config.head}; vocabulary {config.vocab_size:,}, context {config.n_ctx:,}, "
-        f"width {config.n_embd:,}, {config.n_layer} layers, {config.n_head} heads"
-    )
-    print_counts(title, report, shares_of_models(report), with_shares=True)
+            model.check_weights()
+    return {"model": name, **parameters_report(config)}
 
 
-def open_to_count(source: str | None, name: str) -> Opened | HubModel:
-    """The model of a name, of any kind, here or on the hub. source: None if nobody gave the name.
-
-    If it is nowhere, the errors are those of open_model, which name the variable of the name.
-    """
-    try:
-        return open_any(name, weights=False)
-    except CheckpointError:
-        return open_model(source, note, weights=False)
-
-
-def print_sizes(report: Report, as_json: bool) -> None:
-    """Print the counts of a model that is no GPT-2."""
-    if as_json:
-        print_json(report)
-        return
-    V, D = report["shape"]
-    kind = f"{report['flag']['kind']}, {said(report['flag'])}"
-    title = f"{report['model']}: {kind}; vocabulary {V:,}, width {D:,}"
-    print_counts(title, report, shares_of_models(report), with_shares=False)
-    print(fill(f"Counted from {report['source']}."))
-
-
-def shares_of_models(report: Mapping[str, Any]) -> str:
-    """The end of the last line that print_counts prints, for the counts of a whole model."""
+def print_model(report: Report) -> None:
+    """Print the counts of one model: of each group for a GPT-2, else of all."""
+    name = report["model"]
+    if "config" in report:
+        config = Config(**report["config"])
+        title = (
+            f"{name}: {config.head}; vocabulary {config.vocab_size:,}, context {config.n_ctx:,}, "
+            f"width {config.n_embd:,}, {config.n_layer} layers, {config.n_head} heads"
+        )
+    else:
+        V, D = report["shape"]
+        kind = f"{report['flag']['kind']}, {said(report['flag'])}"
+        title = f"{name}: {kind}; vocabulary {V:,}, width {D:,}"
     less = percent(report["difference"] / report["untied"]["total"])
     more = percent(report["difference"] / report["tied"]["total"])
-    return f", {less} of the untied model. Untied has {more} more"
+    share = f", {less} of the untied model. Untied has {more} more"
+    print_counts(title, report, share, with_shares="config" in report)
+    if "source" in report:
+        print(fill(f"Counted from {report['source']}."))
+
+
+def rows_of_models(reports: Sequence[Report]) -> list[Cells]:
+    """The rows of a table with a column for each model."""
+    columns = [("parameters", "tied", "untied", "difference", "of tied", "of untied")]
+    for report in reports:
+        tied, untied = report["tied"]["total"], report["untied"]["total"]
+        saved = report["difference"]
+        numbers = (f"{tied:,}", f"{untied:,}", shown("parameters", saved, "+"))
+        name = one_line(report["model"])
+        columns.append((name, *numbers, percent(saved / tied), percent(saved / untied)))
+    return list(zip(*columns, strict=True))
 
 
 def count_two_matrices(vocab: int, dim: int, total: int | None, as_json: bool) -> None:

@@ -13,6 +13,7 @@ examples:
 import argparse
 import shutil
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 
@@ -41,7 +42,7 @@ class Subject:
     opened: Opened
     config: Config
     tokenizer: Tokenizer | None  # None if it has none that can be read
-    vocabulary: int = -1  # a number, the same for models with the same vocabulary
+    vocabulary: int  # a number, the same for models with the same vocabulary
 
 
 @dataclass(frozen=True)
@@ -177,15 +178,19 @@ def run(args: argparse.Namespace) -> None:
         text = read_text(args.corpus)
     elif args.allow_special:
         raise ArgumentError("--allow-special needs --corpus: no other text is read")
-    subjects = [find_subject(name) for name in args.models or SHIPPED]
-    number_vocabularies(subjects)
+    subjects = find_subjects(args.models or SHIPPED)
 
+    # The corpus in the tokens of each vocabulary, by its number; None as new_corpus has it
     corpora: dict[int, Corpus | None] = {}
     facts = None
     if text is None:
         note("no --corpus: only measurements that need no text, for all tokens")
     else:
-        corpora = corpora_of(subjects, text, source_name(args.corpus), args.allow_special)
+        source = source_name(args.corpus)
+        for subject in subjects:
+            if subject.tokenizer is not None and subject.vocabulary not in corpora:
+                ids = encode_text(subject.tokenizer, text, args.allow_special, source)
+                corpora[subject.vocabulary] = new_corpus(subject, ids, source)
         facts = {"file": args.corpus, "bytes": len(text.encode()), "min_count": MIN_COUNT}
 
     reports = measure_all(subjects, corpora)
@@ -195,27 +200,27 @@ def run(args: argparse.Namespace) -> None:
         print_reports(reports)
 
 
-def find_subject(name: str) -> Subject:
-    """A model that is not loaded yet. A note says what a missing tokenizer means."""
-    opened = models.open_model(name)
-    config = opened.config  # first: a file that is no checkpoint has no tokenizer either
-    try:
-        return Subject(name, opened, config, opened.tokenizer)
-    except (CheckpointError, TokenizerError) as error:
-        note(f"{error}; {name} is not measured on the corpus or compared with other models")
-        return Subject(name, opened, config, tokenizer=None)
+def find_subjects(names: Sequence[str]) -> list[Subject]:
+    """The models, not loaded yet, with the numbers of their vocabularies.
 
-
-def number_vocabularies(subjects: list[Subject]) -> None:
-    """Number the vocabularies. A note names two models whose numbers cannot be compared."""
+    Notes say what a missing tokenizer means, and which two models have other vocabularies.
+    """
+    subjects = []
     vocabularies: list[object] = []  # equal for two models in which each id is the same token
-    for subject in subjects:
+    for name in names:
+        opened = models.open_model(name)
+        config = opened.config  # first: a file that is no checkpoint has no tokenizer either
+        tokenizer = None
         vocabulary: object = object()  # an unknown one, equal to no other
-        if subject.tokenizer is not None:
-            vocabulary = (subject.tokenizer.description(), subject.config.vocab_size)
+        try:
+            tokenizer = opened.tokenizer
+            vocabulary = (tokenizer.description(), config.vocab_size)
+        except (CheckpointError, TokenizerError) as error:
+            note(f"{error}; {name} is not measured on the corpus or compared with other models")
         if vocabulary not in vocabularies:
             vocabularies.append(vocabulary)
-        subject.vocabulary = vocabularies.index(vocabulary)
+        number = vocabularies.index(vocabulary)
+        subjects.append(Subject(name, opened, config, tokenizer, number))
 
     with_tokenizer = [subject for subject in subjects if subject.tokenizer is not None]
     for first, other in pairwise(with_tokenizer):
@@ -224,18 +229,7 @@ def number_vocabularies(subjects: list[Subject]) -> None:
                 f"{first.name} and {other.name} have different vocabularies: do not compare their "
                 "losses and other numbers per token; their embeddings are not compared"
             )
-
-
-def corpora_of(
-    subjects: list[Subject], text: str, source: str, allow_special: bool
-) -> dict[int, Corpus | None]:
-    """The corpus in the tokens of each vocabulary, by its number; None as new_corpus has it."""
-    corpora: dict[int, Corpus | None] = {}
-    for subject in subjects:
-        if subject.tokenizer is not None and subject.vocabulary not in corpora:
-            ids = encode_text(subject.tokenizer, text, allow_special, source)
-            corpora[subject.vocabulary] = new_corpus(subject, ids, source)
-    return corpora
+    return subjects
 
 
 def new_corpus(subject: Subject, ids: list[int], source: str) -> Corpus | None:
@@ -303,7 +297,15 @@ def print_reports(reports: list[StudyReport]) -> None:
 
     A row that no model has is left out. A group is left out if no model has its first row.
     """
-    lines: list[str | Cells] = [*heading(reports), *rows_of_fields(FACTS, reports, INDENT)]
+    # The names of the models are broken to fit above their columns.
+    room = shutil.get_terminal_size().columns - LABEL_WIDTH
+    room_of_each = room // len(reports) - 2  # two spaces stand before a column
+    width = max(room_of_each, MIN_NAME_WIDTH)
+    names = [textwrap.wrap(one_line(report["model"]), width) for report in reports]
+    # A row holds one line of each name. A name of fewer lines has empty cells below it.
+    lines: list[str | Cells] = [("", *parts) for parts in zip_longest(*names, fillvalue="")]
+
+    lines += rows_of_fields(FACTS, reports, INDENT)
     for group in GROUPS:
         first_place = next(iter(group.rows))
         if any(value_at(report, first_place) is not None for report in reports):
@@ -316,13 +318,3 @@ def print_reports(reports: list[StudyReport]) -> None:
     if any("-" in line for line in lines if not isinstance(line, str)):
         lines.append("-: does not apply to this model, or was not measured.")
     print_table(lines)
-
-
-def heading(reports: list[StudyReport]) -> list[Cells]:
-    """The names of the models, broken to fit above their columns."""
-    room = shutil.get_terminal_size().columns - LABEL_WIDTH
-    room_of_each = room // len(reports) - 2  # two spaces stand before a column
-    width = max(room_of_each, MIN_NAME_WIDTH)
-    names = [textwrap.wrap(one_line(report["model"]), width) for report in reports]
-    # A row holds one line of each name. A name of fewer lines has empty cells below it.
-    return [("", *lines) for lines in zip_longest(*names, fillvalue="")]

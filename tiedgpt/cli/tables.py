@@ -120,7 +120,13 @@ def print_table(lines: Sequence[str | Cells]) -> None:
                 print(fill(line, min(terminal, 80)))
             else:
                 label, *cells = line
-                print_row(label, cells[start:end], label_width, widths[start:end])
+                *above, last_line = fill(label, label_width).split("\n")
+                for part in above:  # a long label takes several lines; the cells are on the last
+                    print(part)
+                row = padded(last_line, label_width)
+                for cell, cell_width in zip(cells[start:end], widths[start:end], strict=True):
+                    row += " " * (2 + cell_width - width(cell)) + cell
+                print(row.rstrip())
 
 
 def column_groups(widths: list[int], room: int) -> Iterator[tuple[int, int]]:
@@ -138,17 +144,6 @@ def column_groups(widths: list[int], room: int) -> Iterator[tuple[int, int]]:
         start = end
 
 
-def print_row(label: str, cells: list[str], label_width: int, widths: list[int]) -> None:
-    """Print one row. A long label takes several lines; the cells stand on the last one."""
-    *above, last_line = fill(label, label_width).split("\n")
-    for line in above:
-        print(line)
-    row = padded(last_line, label_width)
-    for cell, column_width in zip(cells, widths, strict=True):
-        row += " " * (2 + column_width - width(cell)) + cell
-    print(row.rstrip())
-
-
 def padded(text: str, columns: int) -> str:
     """text with spaces after it, as wide as so many columns."""
     return text + " " * (columns - width(text))
@@ -162,7 +157,7 @@ def print_predictions(
     unit: "bits" or "logprob". A token that was not predicted (None) has "-". On a terminal, numbers
     and tokens have colours.
     """
-    number_width = max(len(unit), 6)
+    number_width = max(len(unit), 6)  # 6 for "-12.34"
     room = shutil.get_terminal_size().columns - number_width - 2
     # The token gets 6 to 14 columns. The others share what is left, each after two spaces.
     token_width = min(14, max(6, room))

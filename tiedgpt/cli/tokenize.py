@@ -13,10 +13,8 @@ import argparse
 import re
 from typing import Any
 
-from .. import checkpoints
 from ..errors import ArgumentError, short_repr
-from . import options
-from .messages import note
+from . import models, options
 from .output import print_json, printable, quoted_token
 from .texts import STDIN, encode_text, read_text
 
@@ -47,7 +45,7 @@ def run(args: argparse.Namespace) -> None:
     else:
         text = " ".join(args.text)
 
-    tokenizer = checkpoints.open_model(args.model, note, weights=False).tokenizer
+    tokenizer = models.open_model(args.model, weights=False).tokenizer
     if args.decode:
         ids = parse_ids(text)
     else:

@@ -15,11 +15,14 @@ examples:
 """
 
 import argparse
+import os
 import shlex
 import signal
 import sys
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,15 +35,15 @@ from ..checkpoints.vocabulary import tokenizer_files
 from ..errors import ArgumentError
 from ..evaluation import bits_per_nat
 from ..gpt2.config import HEADS, Config
+from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count
 from ..gpt2.tokenizer import Tokenizer
 from ..training.loop import Trainer
 from ..training.saving import STATE
-from ..training.start import Settings, Shape, new_model, split, with_dropout
+from ..training.start import Settings, Shape, new_model, split
 from . import models, options
 from .messages import note, print_line
 from .output import print_json, printable
-from .signals import stop_signals
 from .texts import encode_text, read_text
 
 
@@ -112,8 +115,45 @@ def run(args: argparse.Namespace) -> None:
             f"try another --lr than {trainer.settings.lr:g}"
         )
     if signals:
-        note(f"stopped after step {trainer.step}; continue with: {command_to_resume(args, out)}")
+        words = ["tiedgpt", "train", args.corpus or "-", "--resume", str(out)]
+        if args.allow_special:
+            words.append("--allow-special")
+        note(f"stopped after step {trainer.step}; continue with: {shlex.join(words)}")
         signal.raise_signal(signals[0])  # ends the command as it would have without a training
+
+
+@contextmanager
+def stop_signals() -> Iterator[list[int]]:
+    """In the block, the first Ctrl-C or SIGTERM is only added to a list, which `with` gives.
+
+    From then on, and after the block, both have the handlers from before it, so a second one ends
+    the process.
+    """
+    received: list[int] = []
+    handlers = {}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        handler = signal.getsignal(number)
+        if handler != signal.SIG_IGN:  # SIGINT is ignored in a script's `tiedgpt ... &`
+            handlers[number] = handler
+
+    def receive(number: int, _: object) -> None:
+        received.append(number)
+        restore()
+        # Not by print: Python refuses a print in the middle of another one.
+        line = b"\ntiedgpt: note: stopping after this step; again to stop at once\n"
+        with suppress(OSError):  # a full disk behind stderr
+            os.write(sys.stderr.fileno(), line)
+
+    def restore() -> None:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+    for number in handlers:
+        signal.signal(number, receive)
+    try:
+        yield received
+    finally:
+        restore()
 
 
 def check_flags(args: argparse.Namespace) -> None:
@@ -169,7 +209,7 @@ def new_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Tokenizer
             )
     else:
         opened = models.open_model(args.source)
-        context = min(256, opened.config.n_ctx)
+        context = min(256, opened.config.n_ctx)  # more takes more time and memory
         defaults = {"steps": 200, "batch": 4, "lr": 1e-4, "context": context}
         settings = replace(settings, **(defaults | given))
         tokenizer = opened.tokenizer
@@ -178,8 +218,9 @@ def new_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Tokenizer
             head = "untied"
         model = models.load(opened, head, copy_is="it is trained as a matrix of its own")
         others = opened.copied_files(note)
-    if args.embd_pdrop is not None:
-        model = with_dropout(model, args.embd_pdrop)
+    if args.embd_pdrop is not None:  # of the embedding and the layers' outputs, not the pattern
+        rates = {"embd_pdrop": args.embd_pdrop, "resid_pdrop": args.embd_pdrop, "attn_pdrop": 0.0}
+        model = GPT2(replace(model.config, **rates), model.parameters)
 
     tokens, held_out = encode_parts(tokenizer, text, args.allow_special)
     return Trainer(model, tokens, held_out, settings, args.only), tokenizer, others
@@ -203,14 +244,6 @@ def encode_parts(
     ids = encode_text(tokenizer, part, allow_special)
     held_out_ids = encode_text(tokenizer, held_out, allow_special)
     return np.array(ids, np.int64), np.array(held_out_ids, np.int64)
-
-
-def command_to_resume(args: argparse.Namespace, out: Path) -> str:
-    """The command line that continues this training."""
-    words = ["tiedgpt", "train", args.corpus or "-", "--resume", str(out)]
-    if args.allow_special:
-        words.append("--allow-special")
-    return shlex.join(words)
 
 
 def train(

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..checkpoints.refused import describe
 from ..checkpoints.safetensors import read_header
-from ..errors import ArgumentError, CheckpointError, short_repr
+from ..errors import ArgumentError, CheckpointError, check_file_name, short_repr
 from ..gpt2.model import GPT2, Array
 from .conventions import NOT_COMPARED, is_parameter, our_name
 
@@ -218,6 +218,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
     Raises ArgumentError.
     """
+    check_file_name(path)
     if path.is_dir():
         arrays = read_directory(path)
     elif path.suffix.lower() == ".safetensors":

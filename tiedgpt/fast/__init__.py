@@ -1,4 +1,4 @@
-"""What makes it fast: threads, BLAS, products of few rows.
+"""What makes it fast: threads that share a text or a batch, and how they share BLAS.
 
 These modules change results by rounding at most.
 """

@@ -1,4 +1,4 @@
-"""The OpenBLAS in NumPy's wheels: its thread count and its kernels, called with ctypes.
+"""The OpenBLAS in NumPy's wheels: its thread count, set and asked for with ctypes.
 
 With another BLAS these functions do nothing, or say so by returning None.
 """
@@ -14,8 +14,6 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-
-AVX512_KERNELS = ("SkylakeX", "Cooperlake", "Sapphirerapids")
 
 
 @dataclass
@@ -34,26 +32,24 @@ class RunningBlocks:
 _running = RunningBlocks()
 
 
-def openblas_libraries() -> Iterator[ctypes.CDLL]:
-    """The OpenBLAS that NumPy's wheel brings and has loaded; none in other installations."""
+@cache
+def openblas(function: str) -> Any:
+    """A function of the OpenBLAS that NumPy's wheel brings and has loaded, as "get_num_threads".
+
+    None with another BLAS.
+    """
     package = Path(np.__path__[0])
     linux_and_windows = package.parent.glob("numpy.libs/*openblas*")
     macos = package.glob(".dylibs/*openblas*")
     for path in [*linux_and_windows, *macos]:
-        with suppress(OSError):
-            yield ctypes.CDLL(str(path))
-
-
-@cache
-def openblas(function: str) -> Any:
-    """A function of NumPy's OpenBLAS, such as "get_num_threads". None with another BLAS."""
-    for library in openblas_libraries():
-        # NumPy 2 has the first prefix, NumPy 1 the second. All names end with "64_", because both
-        # builds have 64-bit integers.
-        for prefix in ("scipy_openblas", "openblas"):
-            name = f"{prefix}_{function}64_"
-            if hasattr(library, name):
-                return getattr(library, name)
+        with suppress(OSError):  # a file that is no library
+            library = ctypes.CDLL(str(path))
+            # NumPy 2 has the first prefix, NumPy 1 the second. All names end with "64_", because
+            # both builds have 64-bit integers.
+            for prefix in ("scipy_openblas", "openblas"):
+                name = f"{prefix}_{function}64_"
+                if hasattr(library, name):
+                    return getattr(library, name)
     return None
 
 
@@ -89,7 +85,12 @@ def one_blas_thread() -> Iterator[None]:
 
     block = object()  # stands for this `with` block in _running.blocks
     try:
-        _begin(block)  # inside of `try`, because Ctrl-C may come in the middle of it
+        # This is inside of `try`, because Ctrl-C may come in the middle of it.
+        with _running.lock:
+            if not _running.blocks:
+                _running.usual_threads = openblas("get_num_threads")()
+            _running.blocks.add(block)
+            openblas("set_num_threads")(1)
         yield
     finally:
         try:
@@ -97,18 +98,6 @@ def one_blas_thread() -> Iterator[None]:
         except KeyboardInterrupt:  # Ctrl-C in the middle of _end, which can be repeated
             _end(block)
             raise
-
-
-def _begin(block: object) -> None:
-    """Enter a block of one_blas_thread: BLAS gets one thread.
-
-    The caller has checked that BLAS is OpenBLAS.
-    """
-    with _running.lock:
-        if not _running.blocks:
-            _running.usual_threads = openblas("get_num_threads")()
-        _running.blocks.add(block)
-        openblas("set_num_threads")(1)
 
 
 def _end(block: object) -> None:
@@ -123,26 +112,6 @@ def _end(block: object) -> None:
         # This comes last. After a Ctrl-C before it, the block is still there, and _end can be
         # repeated.
         _running.blocks.discard(block)
-
-
-def is_limited() -> bool:
-    """Whether BLAS has one thread now, inside one_blas_thread."""
-    return len(_running.blocks) > 0
-
-
-def kernels() -> str | None:
-    """The processor for which OpenBLAS chose its kernels, as "Haswell". None with another BLAS."""
-    corename = openblas("get_corename")
-    if corename is None:
-        return None
-    corename.restype = ctypes.c_char_p
-    return corename().decode()
-
-
-@cache
-def has_small_kernels() -> bool:
-    """Whether OpenBLAS multiplies small matrices without packing them: on x86 with AVX-512."""
-    return kernels() in AVX512_KERNELS
 
 
 def _after_fork() -> None:

@@ -132,7 +132,7 @@ def transformer_backward(
     dfinal: Array, ids: Array, tree: Tree, config: Config, tape: Tape, grad: Tree
 ) -> None:
     """Write the gradients of all parameters but the output matrix, from dfinal [B, T, D]."""
-    # final = layer_norm(resid, **ln_f)
+    # final = norm(resid, ln_f)
     L = config.n_layer
     resid = tape["embed"] if L == 0 else tape[f"resid_post.{L - 1}"]
     eps = config.layer_norm_epsilon
@@ -154,13 +154,13 @@ def transformer_block_backward(  # [B, T, D] -> [B, T, D]
 ) -> Array:
     """Turn the gradient of resid_post into that of resid_pre, in place."""
     eps = config.layer_norm_epsilon
-    # resid_post = resid_mid + mlp(layer_norm(resid_mid, **ln_2))
+    # resid_post = resid_mid + mlp(norm(resid_mid, ln_2))
     # Two gradients reach resid_mid and add up: dresid itself, and the one through the MLP.
     dmlp_in = mlp_backward(dresid, block["mlp"], layer, config, tape, grad["mlp"])
     resid_mid = tape[f"resid_mid.{layer}"]
     dresid += layer_norm_backward(dmlp_in, resid_mid, block["ln_2"]["weight"], eps, grad["ln_2"])
 
-    # resid_mid = resid_pre + attention(layer_norm(resid_pre, **ln_1))
+    # resid_mid = resid_pre + attention(norm(resid_pre, ln_1))
     # Two gradients reach resid_pre in the same way.
     dattn_in = attention_backward(dresid, block["attn"], layer, config, tape, grad["attn"])
     resid_pre = tape[f"resid_pre.{layer}"]

@@ -20,12 +20,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import COUNT, ArgumentError, short_repr
-from ..fast.products import product
 from .activations import ACTIVATIONS
 from .checks import check_cache, check_edits, check_ids, check_parameters, check_vocab_size
 from .config import Config
 from .ops import layer_norm, linear, softmax
-from .parameters import Parameters, nest, parameter_count, parameter_shapes, resize_rows
+from .parameters import Parameters, nest, parameter_count, parameter_shapes
 from .prefill import in_pieces
 from .run import Edits, KVCache, OnProgress, Run, Tape
 
@@ -107,16 +106,20 @@ def mlp(  # [B, T, D] -> [B, T, D]
     return run.tap(f"mlp.{layer}.out", out)
 
 
+def norm(x: Array, parameters: Parameters, config: Config) -> Array:  # [..., D] -> [..., D]
+    """A layer norm with its weight and bias, and the epsilon of the model."""
+    return layer_norm(x, **parameters, eps=config.layer_norm_epsilon)
+
+
 def transformer_block(  # [B, T, D] -> [B, T, D]
     resid: Array, block: dict[str, Any], layer: int, run: Run
 ) -> Array:
     """Attention and the MLP each read the residual stream and add their output to it."""
-    eps = run.config.layer_norm_epsilon
     resid = run.tap(f"resid_pre.{layer}", resid)
-    normed = layer_norm(resid, **block["ln_1"], eps=eps)
+    normed = norm(resid, block["ln_1"], run.config)
     resid = resid + attention(normed, **block["attn"], layer=layer, run=run)
     resid = run.tap(f"resid_mid.{layer}", resid)
-    normed = layer_norm(resid, **block["ln_2"], eps=eps)
+    normed = norm(resid, block["ln_2"], run.config)
     resid = resid + mlp(normed, **block["mlp"], layer=layer, run=run)
     return run.tap(f"resid_post.{layer}", resid)
 
@@ -129,7 +132,7 @@ def transformer(ids: Array, tree: dict[str, Any], run: Run) -> Array:  # [B, T] 
     resid = run.tap("embed", run.dropout("embed", resid, run.config.embd_pdrop))
     for layer, block in enumerate(tree["h"]):
         resid = transformer_block(resid, block, layer, run)
-    return run.tap("final", layer_norm(resid, **tree["ln_f"], eps=run.config.layer_norm_epsilon))
+    return run.tap("final", norm(resid, tree["ln_f"], run.config))
 
 
 def unembedding(parameters: Parameters, tied: bool) -> Array:  # -> W_U [D, V]
@@ -142,7 +145,8 @@ def unembedding(parameters: Parameters, tied: bool) -> Array:  # -> W_U [D, V]
 def unembed(final: Array, W_U: Array) -> Array:  # [..., D] -> [..., V]
     """A logit for each token of the vocabulary: the dot product of `final` with a column of W_U."""
     D, V = W_U.shape
-    logits = product(final.reshape(-1, D), W_U)
+    # One product for all rows: np.matmul of [B, 1, D] would run B of them, and read W_U B times.
+    logits = final.reshape(-1, D) @ W_U
     return logits.reshape(*final.shape[:-1], V)
 
 
@@ -318,9 +322,18 @@ class GPT2:
         if init == "random":
             std = self.config.initializer_range
         parameters = dict(self.parameters)
+        kept = min(self.config.vocab_size, vocab_size)
         for name in ("wte.weight", "lm_head.weight"):
-            if name in parameters:
-                parameters[name] = resize_rows(parameters[name], vocab_size, rng, std)
+            if name not in parameters:
+                continue
+            matrix = parameters[name]  # [V, D]
+            resized = np.empty((vocab_size, self.config.n_embd), self.dtype)
+            resized[:kept] = matrix[:kept]
+            if vocab_size > kept:
+                # In float32, the sum of 50,000 rows would lose digits.
+                resized[kept:] = matrix.mean(axis=0, dtype=np.float64)
+                resized[kept:] += std * rng.standard_normal(resized[kept:].shape)
+            parameters[name] = resized
         return GPT2(replace(self.config, vocab_size=vocab_size), parameters)
 
     def astype(self, dtype: Any) -> "GPT2":

@@ -10,7 +10,6 @@ into float64. Powers are products, because NumPy's x**3 takes tens of times long
 """
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -186,11 +185,3 @@ def cross_entropy_backward(  # [N], [N, V], [N] -> [N, V]
     dlogits[np.arange(len(targets)), targets] -= 1.0
     dlogits *= dout[:, None]
     return dlogits
-
-
-def dropout_mask(
-    shape: tuple[int, ...], p: float, dtype: Any, rng: np.random.Generator
-) -> np.ndarray:
-    """The factors of dropout, forward and backward: 0 with probability p, else 1 / (1 - p)."""
-    is_kept = rng.random(shape, np.float32) >= p
-    return np.multiply(is_kept, 1 / (1 - p), dtype=dtype)

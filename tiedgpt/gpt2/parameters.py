@@ -97,24 +97,6 @@ def unflatten(flat: np.ndarray, shapes: dict[str, tuple[int, ...]]) -> Parameter
     return parameters
 
 
-def resize_rows(  # [V, D] -> [rows, D]
-    matrix: np.ndarray, rows: int, rng: np.random.Generator, std: float
-) -> np.ndarray:
-    """A copy with this number of rows: the last ones are left out, or new ones are added.
-
-    A new row is the mean of the old ones, plus normal random numbers with standard deviation `std`.
-    """
-    V, D = matrix.shape
-    kept = min(V, rows)
-    resized = np.empty((rows, D), matrix.dtype)
-    resized[:kept] = matrix[:kept]
-    if rows > V:
-        # In float32, the sum of 50,000 rows would lose digits.
-        resized[V:] = matrix.mean(axis=0, dtype=np.float64)
-        resized[V:] += std * rng.standard_normal((rows - V, D))
-    return resized
-
-
 COUNTED = Range(1, 10**18)  # the sizes that count_matrices accepts
 GROUPS = {  # group -> a text that is in the names of its tensors only
     "token embedding": "wte.",

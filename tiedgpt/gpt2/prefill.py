@@ -43,17 +43,11 @@ class CachePiece(KVCache):
         extended = super().extend(layer, k, v)
         if self.before is not None:
             self.before.filled[layer].wait()
-        # `cancel` ends the wait, too.
+        # `cancel_all` ends the wait, too.
         if self.cancelled:
             raise RuntimeError("prefill was cancelled")
         self.filled[layer].set()
         return extended
-
-    def cancel(self) -> None:
-        """Make this piece's thread stop at its next layer, and release those that wait for it."""
-        self.cancelled = True
-        for filled in self.filled:
-            filled.set()
 
 
 def cut_cache(cache: KVCache, T: int, piece_tokens: int) -> list[CachePiece]:
@@ -67,11 +61,13 @@ def cut_cache(cache: KVCache, T: int, piece_tokens: int) -> list[CachePiece]:
 
 
 def cancel_all(pieces: list[CachePiece]) -> None:
-    """Make the threads of all pieces stop, those that wait for another piece included."""
+    """Make the thread of each piece stop at its next layer, or where it waits for another piece."""
     # A cancelled piece releases the one after it, which must be cancelled by then. So the last
     # piece is cancelled first.
     for piece in reversed(pieces):
-        piece.cancel()
+        piece.cancelled = True
+        for filled in piece.filled:
+            filled.set()
 
 
 def in_pieces(  # [B, T] -> [B, T, D]

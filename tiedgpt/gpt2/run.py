@@ -12,7 +12,6 @@ import numpy as np
 
 from ..errors import ArgumentError, short_repr
 from .config import Config
-from .ops import dropout_mask
 
 Tape = dict[str, np.ndarray]
 Edits = Mapping[str, Callable[[np.ndarray], Any]]
@@ -67,22 +66,6 @@ def in_each_layer(kinds: Collection[str], config: Config) -> list[str]:
     ['attn.0.q', 'attn.0.k', 'attn.1.q', 'attn.1.k']
     """
     return [kind.replace("N", str(layer)) for layer in range(config.n_layer) for kind in kinds]
-
-
-def edited(x: np.ndarray, edit: Callable[[np.ndarray], Any], name: str) -> np.ndarray:
-    """edit(x), with x's shape and dtype. `edit` gets a copy, so it cannot change x."""
-    returned = edit(x.copy())
-    try:
-        new = np.asarray(returned)
-    except ValueError as error:  # lists of unequal lengths
-        raise ArgumentError(f"the edit of {name} returned no array: {error}") from error
-    if new.dtype.kind not in "fiub":  # floats, integers, booleans
-        raise ArgumentError(
-            f"the edit of {name} returned no real numbers, but {short_repr(returned)}"
-        )
-    if new.shape != x.shape:
-        raise ArgumentError(f"the edit of {name} returned shape {new.shape}; expected {x.shape}")
-    return np.array(new, x.dtype)
 
 
 class KVCache:
@@ -142,10 +125,24 @@ class Run:
     def tap(self, name: str, x: np.ndarray, copy: bool = False) -> np.ndarray:
         """x, or the edit of x if there is one. If there is a tape, record what is returned.
 
-        `copy` is for an x that the caller overwrites: the tape gets a copy.
+        `copy` is for an x that the caller overwrites: the tape gets a copy. Raises ArgumentError
+        for an edit that returns something else than real numbers in x's shape.
         """
         if self.edits and name in self.edits:
-            x = edited(x, self.edits[name], name)
+            returned = self.edits[name](x.copy())  # a copy, so that the edit cannot change x
+            try:
+                new = np.asarray(returned)
+            except ValueError as error:  # lists of unequal lengths
+                raise ArgumentError(f"the edit of {name} returned no array: {error}") from error
+            if new.dtype.kind not in "fiub":  # floats, integers, booleans
+                raise ArgumentError(
+                    f"the edit of {name} returned no real numbers, but {short_repr(returned)}"
+                )
+            if new.shape != x.shape:
+                raise ArgumentError(
+                    f"the edit of {name} returned shape {new.shape}; expected {x.shape}"
+                )
+            x = np.array(new, x.dtype)
         if self.tape is not None and name not in self.unrecorded:
             self.tape[name] = x.copy() if copy else x
         return x
@@ -157,5 +154,6 @@ class Run:
         """
         if self.rng is None or p == 0:
             return x
-        factors = dropout_mask(x.shape, p, x.dtype, self.rng)
+        is_kept = self.rng.random(x.shape, np.float32) >= p
+        factors = np.multiply(is_kept, 1 / (1 - p), dtype=x.dtype)
         return x * self.tap(f"{name}.kept", factors)

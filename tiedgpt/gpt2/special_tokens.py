@@ -142,16 +142,11 @@ class SpecialFinder:
         end = 0
         for match in self.first_characters.finditer(text):
             start = match.start()
-            if start >= end:  # not within the token before
-                token = self.token_at(text, start)
-                if token is not None:
+            if start < end:  # within the token before
+                continue
+            for length in self.lengths.get(text[start], []):
+                token = text[start : start + length]  # shorter at the end of the text
+                if token in self.special_tokens:
                     end = start + len(token)
                     yield start, end
-
-    def token_at(self, text: str, start: int) -> str | None:
-        """The longest special token that begins at `start`; None if there is none."""
-        for length in self.lengths.get(text[start], []):
-            token = text[start : start + length]
-            if token in self.special_tokens:
-                return token
-        return None
+                    break

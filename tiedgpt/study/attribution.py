@@ -20,7 +20,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from ..gpt2.checks import check_prompt_ids
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.run import Edits, Tape
-from .predictions import last_tape
+from .predictions import last_tape, residual_streams
 
 
 def attribute(
@@ -39,29 +39,23 @@ def attribute(
 
     With `against`, it is the logit of `token` less that of `against`. The parts are in the order of
     the forward pass: wte, wpe; for each layer N attn.N.head.0, attn.N.head.1, ..., attn.N.bias,
-    mlp.N, mlp.N.bias (the biases are those of c_proj); and ln_f.bias. `tape` has the activations of
-    the last token if the model has read the prompt already (`last_tape`). Raises ArgumentError for
-    a prompt or a token that the model cannot read.
+    mlp.N, mlp.N.bias (the biases are those of c_proj); and ln_f.bias. tape: the activations of the
+    last token, if the model has read the prompt. Raises ArgumentError for a prompt or a token that
+    the model cannot read.
     """
-    config = model.config
     u = unembedding_of(model, token)
     if against is not None:
         u = u - unembedding_of(model, against)
 
     if tape is None:
         tape = last_tape(model, ids, n=1)  # of the last token only; it checks the ids
-    if config.n_layer == 0:
-        last_resid = "embed"
-    else:
-        last_resid = f"resid_post.{config.n_layer - 1}"
-    resid = tape[last_resid][0, -1].astype(np.float64)  # [D], the input of ln_f
+    *_, last_stream = residual_streams(tape).values()
+    resid = last_stream[0, -1].astype(np.float64)  # [D], the input of ln_f
     g = model.parameters["ln_f.weight"] * u
-    d = (g - g.mean()) / math.sqrt(resid.var() + config.layer_norm_epsilon)
+    d = (g - g.mean()) / math.sqrt(resid.var() + model.config.layer_norm_epsilon)
 
-    parts = {
-        "wte": model.W_E[ids[-1]] @ d,
-        "wpe": model.parameters["wpe.weight"][len(ids) - 1] @ d,
-    }
+    parts = {"wte": model.W_E[ids[-1]] @ d}
+    parts["wpe"] = model.parameters["wpe.weight"][len(ids) - 1] @ d
     for layer, block in enumerate(model.tree["h"]):
         attn_proj = block["attn"]["c_proj"]
         mlp_proj = block["mlp"]["c_proj"]
@@ -91,7 +85,15 @@ def ablation(config: Config, names: Iterable[str]) -> Edits:
     Names: attn.N.head.H, attn.N and mlp.N, the last two with c_proj's bias. Raises ArgumentError
     for others.
     """
-    removable = removable_parts(config)
+    # Each part that can be removed -> its activation, and its place on axis 1 of that
+    removable: dict[str, tuple[str, int | slice]] = {}
+    for layer in range(config.n_layer):
+        # These are [B, T, D], so all positions are set to 0.
+        removable[f"attn.{layer}"] = (f"attn.{layer}.out", slice(None))
+        removable[f"mlp.{layer}"] = (f"mlp.{layer}.out", slice(None))
+        for head in range(config.n_head):  # one of [B, H, T, K]
+            removable[f"attn.{layer}.head.{head}"] = (f"attn.{layer}.heads", head)
+
     places_by_activation = defaultdict(list)  # several heads of a layer are in one activation
     for name in names:
         if name not in removable:
@@ -99,31 +101,12 @@ def ablation(config: Config, names: Iterable[str]) -> Edits:
             raise ArgumentError(
                 f"{short_repr(name)} is not a part that can be removed; the nearest are {alike}"
             )
-        part = removable[name]
-        places_by_activation[part.activation].append(part.place)
+        activation, place = removable[name]
+        places_by_activation[activation].append(place)
     return {
         activation: partial(set_to_zero, places)
         for activation, places in places_by_activation.items()
     }
-
-
-class RemovablePart(NamedTuple):
-    """Where a part of the model is on the tape."""
-
-    activation: str
-    place: int | slice  # on axis 1 of the activation
-
-
-def removable_parts(config: Config) -> dict[str, RemovablePart]:
-    """Each part that can be removed, by its name."""
-    parts = {}
-    for layer in range(config.n_layer):
-        # These are [B, T, D], so all positions are set to 0.
-        parts[f"attn.{layer}"] = RemovablePart(f"attn.{layer}.out", slice(None))
-        parts[f"mlp.{layer}"] = RemovablePart(f"mlp.{layer}.out", slice(None))
-        for head in range(config.n_head):  # one of [B, H, T, K]
-            parts[f"attn.{layer}.head.{head}"] = RemovablePart(f"attn.{layer}.heads", head)
-    return parts
 
 
 def set_to_zero(places: list[int | slice], x: np.ndarray) -> np.ndarray:  # [B, ...] -> [B, ...]

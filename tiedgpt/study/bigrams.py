@@ -1,7 +1,8 @@
-"""Compare each path from one token to logits with the bigram counts of a text.
+"""How near each path from one token to logits is to the bigram counts of a text. Three measures.
 
-For each token t that occurs at least 100 times in the text, q_t[s] is the share of its successors
-that are s. These numbers compare a path's logits for t with q_t:
+`bigrams`: the scores of each path. For each token t that occurs at least 100 times in the text,
+q_t[s] is the share of its successors that are s. These numbers compare a path's logits for t with
+q_t:
 
     top1, top5   the share of the k most common successors that are among the path's k likeliest
     top1_chance, top5_chance    the same with the successors of another token than t
@@ -10,7 +11,7 @@ that are s. These numbers compare a path's logits for t with q_t:
 
 A high top5 is worth something only above its chance level: a path that says the same after every
 token has both. The kl of "raw" and "normed" depends most on the scale of their logits, which no
-layer has made right: weighted.py measures what they add to the counts at any scale.
+layer has made right. The two other measures do not depend on it.
 
 The report has the mean over these tokens, each with the same weight: weighted by count, a few dozen
 tokens such as the comma and the line break would decide the mean. The baseline "unigram" makes the
@@ -18,18 +19,45 @@ same prediction after every token: the counts of all tokens in the text.
 
 Ties: all successors that are as common as the k-th most common one count as among the k. If a token
 has fewer than k successors, k is their number.
+
+`gains`: what a path adds to the token counts, which alone are near: a comma may follow many tokens.
+Both get a weight, and the prediction for a token t is
+
+    p_t = softmax(a logits_t + b log counts)    over the tokens of the text
+
+The gain is in nats: how much nearer to q_t p_t is than the best softmax(b log counts). In the order
+of their counts, every second frequent token fits the weights, and the others measure the gain, so a
+path gains nothing by chance. a may have either sign.
+
+`mlp_numbers`: which MLP turns a token into the bigrams? The first, and is that special? A distance
+is KL(text || path) in nats, the mean over the most frequent tokens of a text, after the one factor
+on the logits that suits them best. The paths are
+
+    alone     mlp0 with the MLP of each layer. All but the first are its control, MLPs that have
+              never read a bare embedding
+    without   the whole model without the MLP of layer l
+
+If only the first MLP alone comes near, and only the model without it is far, the bigrams are there.
 """
 
+import math
 from collections.abc import Mapping
+from typing import TypedDict
 
 import numpy as np
 
 from ..gpt2.model import GPT2
+from ..gpt2.ops import log_softmax
 from ..gpt2.run import OnProgress
+from .attribution import ablation
 from .corpus import MIN_TOKENS, Corpus
-from .paths import Path, log_probabilities, paths_of, split_tokens, top_k
+from .paths import Path, log_probabilities, mlp0, normed, paths_of, split_tokens, top_k, whole_model
+from .solved import best_factor
 
+BLOCK = 2**21  # numbers of float64 at once
+MAX_SCORES = 2**22  # n S, of a path in `mlp_numbers`
 Scores = dict[str, float]
+Derivatives = tuple[np.ndarray, np.ndarray, np.ndarray]  # [m], [2], [2, 2]
 
 
 def bigrams(
@@ -50,55 +78,32 @@ def bigrams(
     with np.errstate(divide="ignore"):  # log 0 = -inf: a token that is not in the corpus
         log_counts = np.log(corpus.counts)  # [V]
 
-    def unigram(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
-        """A path whose logits are the same after every token. It does not use the model."""
-        return np.broadcast_to(log_counts, (tokens.size, log_counts.size))
-
-    paths: dict[str, Path] = {"unigram": unigram}
-    paths.update(paths_of(model))
-    if others is not None:
-        paths.update(others)
-
+    paths: dict[str, Path] = {
+        # The same logits after every token, whatever the model is
+        "unigram": lambda model, tokens: np.broadcast_to(
+            log_counts, (tokens.size, log_counts.size)
+        ),
+        **paths_of(model),
+        **(others or {}),
+    }
     others_of = np.roll(tokens, tokens.size // 2)  # another token for each
     report = {}
     for name, path in paths.items():
         scores: list[Scores] = []
         for piece in split_tokens(tokens, model.config.vocab_size, progress):
-            other_piece = others_of[len(scores) : len(scores) + piece.size]
-            scores += score_rows(path(model, piece), piece, other_piece, corpus)
-        report[name] = mean_scores(scores)
+            for row, token in zip(path(model, piece), piece, strict=True):
+                other = others_of[len(scores)]
+                scores.append(score_token(log_probabilities(row), token, other, corpus))
+        # Each token has the same weight.
+        report[name] = {
+            number: float(np.mean([score[number] for score in scores])) for number in scores[0]
+        }
     return report
 
 
-def score_rows(
-    logits: np.ndarray, tokens: np.ndarray, others: np.ndarray, corpus: Corpus
-) -> list[Scores]:
-    """The numbers for each of `tokens` [n]; logits [n, V], and another token for each [n]."""
-    scores = []
-    for token, other, row in zip(tokens, others, logits, strict=True):
-        log_p = log_probabilities(row)
-        numbers = score_row(log_p, *corpus.row(token))
-        for k in (1, 5):
-            numbers[f"top{k}_chance"] = overlap(log_p, *corpus.row(other), k)
-        scores.append(numbers)
-    return scores
-
-
-def mean_scores(scores: list[Scores]) -> Scores:
-    """The mean of each number; each token has the same weight."""
-    means = {}
-    for number in scores[0]:
-        means[number] = float(np.mean([score[number] for score in scores]))
-    return means
-
-
-def score_row(log_p: np.ndarray, successors: np.ndarray, counts: np.ndarray) -> Scores:
-    """The four numbers for one token: log_p [V] against the `counts` of its `successors`.
-
-    >>> log_p = np.log([0.5, 0.125, 0.125, 0.25])
-    >>> score_row(log_p, np.array([0, 2, 3]), np.array([4, 2, 2]))["top1"]
-    1.0
-    """
+def score_token(log_p: np.ndarray, token: int, other: int, corpus: Corpus) -> Scores:
+    """The numbers of one token: log_p [V] against its successors, and those of another token."""
+    successors, counts = corpus.row(token)
     q = counts / counts.sum()
     # For each successor, this counts the tokens that are as likely or less likely, itself included.
     as_likely_or_less = np.searchsorted(np.sort(log_p), log_p[successors], side="right")
@@ -109,6 +114,8 @@ def score_row(log_p: np.ndarray, successors: np.ndarray, counts: np.ndarray) -> 
         "top5": overlap(log_p, successors, counts, 5),
         "mrr": float(q @ (1 / ranks)),
         "kl": float(q @ (np.log(q) - log_p[successors])),
+        "top1_chance": overlap(log_p, *corpus.row(other), 1),
+        "top5_chance": overlap(log_p, *corpus.row(other), 5),
     }
 
 
@@ -122,3 +129,184 @@ def overlap(log_p: np.ndarray, successors: np.ndarray, counts: np.ndarray, k: in
     most_common = successors[counts >= kth_count]  # more than k if several are equally common
     is_hit = np.isin(top_k(log_p, k), most_common)
     return int(is_hit.sum()) / possible_hits
+
+
+# What a path adds to the token counts
+
+
+def gains(
+    model: GPT2, corpus: Corpus, paths: Mapping[str, Path], progress: OnProgress = None
+) -> dict[str, dict[str, float]]:
+    """{path: {"gain", "gain_error"}}: the mean gain, and its standard error over the tokens.
+
+    The corpus must have frequent tokens. `progress` is called with the number of tokens done; every
+    path has all frequent tokens.
+    """
+    tokens = corpus.by_count()  # [n]
+    seen = corpus.frequent(min_count=1)  # [S]
+    no_path = np.broadcast_to(np.float32(0), (tokens.size, seen.size))
+    nats_by_counts = nats(no_path, tokens, corpus)
+    report = {}
+    for name, path in paths.items():
+        logits = np.empty((tokens.size, seen.size), np.float32)
+        done = 0
+        for piece in split_tokens(tokens, model.config.vocab_size, progress):
+            logits[done : done + piece.size] = path(model, piece)[:, seen]
+            done += piece.size
+        gain = nats_by_counts - nats(logits, tokens, corpus)  # [n // 2]
+        report[name] = {
+            "gain": float(gain.mean()),
+            "gain_error": float(gain.std(ddof=1) / math.sqrt(gain.size)),
+        }
+    return report
+
+
+def nats(logits: np.ndarray, tokens: np.ndarray, corpus: Corpus) -> np.ndarray:
+    """The cross entropy of every second of `tokens` [n], by weights that fit the others: [n // 2].
+
+    logits [n, S] are those of the tokens of the corpus.
+    """
+    seen = corpus.frequent(min_count=1)
+    log_counts = np.log(corpus.counts[seen])
+    # For each token two means over what follows it in the text: of the logits, of log_counts
+    by_text = np.empty((tokens.size, 2))
+    for row, token in enumerate(tokens):
+        successors, counts = corpus.row(token)
+        places = np.searchsorted(seen, successors)
+        q = counts / counts.sum()
+        by_text[row] = q @ logits[row, places], q @ log_counts[places]
+    weights = fit(logits[::2], log_counts, by_text[::2])
+    return cross_entropies(weights, logits[1::2], log_counts, by_text[1::2])[0]
+
+
+def fit(  # [m, S], [S], [m, 2] -> [2]
+    logits: np.ndarray, log_counts: np.ndarray, by_text: np.ndarray
+) -> np.ndarray:
+    """The weights a and b with the lowest cross entropy, by Newton's method.
+
+    by_text: for each row, the means of its logits and of log_counts over what follows in the text.
+    The cross entropy is convex in both, so it has one minimum. A step that goes too far is halved.
+    """
+    weights = np.array([0.0, 1.0])
+    here = cross_entropies(weights, logits, log_counts, by_text)
+    step = newton_step(here)
+    for _ in range(100):
+        _, gradient, _ = here
+        still_to_gain = -gradient @ step
+        if still_to_gain < 1e-10:
+            break
+        there = cross_entropies(weights + step, logits, log_counts, by_text)
+        if there[0].mean() > here[0].mean():
+            step = step / 2
+            continue
+        weights = weights + step
+        here = there
+        step = newton_step(here)
+    return weights
+
+
+def newton_step(here: Derivatives) -> np.ndarray:  # -> [2]
+    """The step to the lowest point, if the curvature were the same everywhere."""
+    _, gradient, curvature = here
+    # Without a path, or with one that says what the counts say, one direction has no curvature but
+    # that of rounding. lstsq takes no step there.
+    return np.linalg.lstsq(curvature, -gradient, rcond=1e-12)[0]
+
+
+def cross_entropies(
+    weights: np.ndarray, logits: np.ndarray, log_counts: np.ndarray, by_text: np.ndarray
+) -> Derivatives:
+    """The cross entropy of each row [m], and both derivatives of their mean by the two weights."""
+    m, S = logits.shape
+    result = np.empty(m)
+    gradient = np.zeros(2)
+    curvature = np.zeros((2, 2))
+    step = max(1, BLOCK // S)  # rows at once; one, if a row is longer than a block
+    for start in range(0, m, step):
+        rows = slice(start, start + step)
+        x = logits[rows].astype(np.float64)
+        scores = weights[0] * x + weights[1] * log_counts
+        highest = scores.max(axis=1, keepdims=True)
+        p = np.exp(scores - highest)
+        sums = p.sum(axis=1, keepdims=True)
+        p /= sums
+        result[rows] = (highest + np.log(sums))[:, 0] - by_text[rows] @ weights
+
+        # The derivative of log(sum(exp(scores))) is the mean by p, the second one the covariance.
+        px = p * x
+        by_softmax = np.stack([px.sum(axis=1), p @ log_counts], axis=1)
+        gradient += (by_softmax - by_text[rows]).sum(axis=0)
+        xx = (px * x).sum()
+        xc = (px @ log_counts).sum()
+        cc = (p @ log_counts**2).sum()
+        curvature += np.array([[xx, xc], [xc, cc]]) - by_softmax.T @ by_softmax
+    return result, gradient / m, curvature / m
+
+
+# Which MLP makes bigrams
+
+
+class MLPNumbers(TypedDict):
+    """Distances from the bigrams, in nats. The "other" ones are None with one layer."""
+
+    tokens: int  # over which the distances are means
+    table: float  # the path normed: no MLP
+    first_alone: float
+    other_alone: float | None  # the nearest of the others
+    model: float
+    without_first: float
+    without_other: float | None  # the farthest
+    alone: list[float]  # by layer
+    without: list[float]
+
+
+def mlp_numbers(model: GPT2, corpus: Corpus, progress: OnProgress = None) -> MLPNumbers | None:
+    """The distances of a model with layers; None without layers.
+
+    `progress` is called with 1 after each of 2 L + 2 paths.
+    """
+    layers = range(model.config.n_layer)
+    if not layers:
+        return None
+    # As many of the most frequent tokens as have scores that fit into memory
+    seen = corpus.frequent(min_count=1).size
+    tokens = corpus.by_count()[: max(1, MAX_SCORES // seen)]
+
+    def distance(logits: np.ndarray) -> float:
+        nats = nats_from_bigrams(logits, tokens, corpus)
+        if progress:
+            progress(1)
+        return nats
+
+    alone = [distance(mlp0(model, tokens, layer)) for layer in layers]
+    without = []
+    for layer in layers:
+        edit = ablation(model.config, [f"mlp.{layer}"])
+        without.append(distance(whole_model(model, tokens, edit=edit)))
+    return {
+        "tokens": tokens.size,
+        "table": distance(normed(model, tokens)),
+        "first_alone": alone[0],
+        "other_alone": min(alone[1:], default=None),
+        "model": distance(whole_model(model, tokens)),
+        "without_first": without[0],
+        "without_other": max(without[1:], default=None),
+        "alone": alone,
+        "without": without,
+    }
+
+
+def nats_from_bigrams(  # [n, V], [n]
+    logits: np.ndarray, tokens: np.ndarray, corpus: Corpus
+) -> float:
+    """KL(text || path), the mean over tokens, after the best single factor on the logits.
+
+    The scale of W_E W_E^T and of ln_f's output says nothing, so it is not counted against them.
+    """
+    seen = corpus.frequent(min_count=1)  # [S]
+    pairs = corpus.table(tokens, seen).astype(np.float64)
+    Q = pairs / np.maximum(pairs.sum(axis=1, keepdims=True), 1)  # 0 for a text's last token
+    scores = logits[:, seen].astype(np.float64)
+    log_p = log_softmax(best_factor(scores, Q) * scores)
+    log_q = np.log(np.where(Q > 0, Q, 1))  # where Q is 0, its term below is 0 too
+    return float((Q * (log_q - log_p)).sum(axis=1).mean())

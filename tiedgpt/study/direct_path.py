@@ -69,9 +69,7 @@ def asymmetry(W_E: np.ndarray, W_U: np.ndarray) -> float:  # [V, D], [D, V] -> i
     difference of two large numbers, whose rounding error would look like an asymmetry of 1e-8.
     """
     D = W_E.shape[1]
-    EE = np.zeros((D, D))  # W_E^T W_E, in float64
-    NE = np.zeros((D, D))  # N^T W_E
-    NN = np.zeros((D, D))  # N^T N
+    EE, NE, NN = np.zeros((3, D, D))  # W_E^T W_E, N^T W_E and N^T N, in float64
     for start in range(0, len(W_E), ROWS_AT_ONCE):
         rows = slice(start, start + ROWS_AT_ONCE)
         E = W_E[rows].astype(np.float64)
@@ -121,20 +119,15 @@ def jsd_floor(corpus: Corpus) -> float:
     counts = corpus.pair_counts  # [P], the numbers of M that are not 0
     if counts.size == 0:
         return 0.0
-    reversed_counts = counts_in_opposite_order(corpus)  # [P], the numbers of M^T at these places
-    ratios = 2 * counts / (counts + reversed_counts)  # [P], M / S: the number of pairs cancels
-    return float(counts @ np.log(ratios) / counts.sum())
-
-
-def counts_in_opposite_order(corpus: Corpus) -> np.ndarray:  # -> [P]
-    """For each pair (a, b) of the corpus, the count of (b, a); 0 if that does not occur."""
     V = corpus.counts.size
-    first = np.repeat(np.arange(V), np.diff(corpus.starts))  # [P], a
+    first = np.repeat(np.arange(V), np.diff(corpus.starts))  # [P], a of each pair (a, b)
     second = corpus.successors  # [P], b
     # One number stands for a pair. The pairs are in ascending order, so they can be searched.
     pairs = first * V + second
-    reversed_pairs = second * V + first
+    reversed_pairs = second * V + first  # (b, a)
     places = np.searchsorted(pairs, reversed_pairs)
     places = np.minimum(places, pairs.size - 1)  # one that is above all would be after the end
     occurs = pairs[places] == reversed_pairs
-    return np.where(occurs, corpus.pair_counts[places], 0)
+    reversed_counts = np.where(occurs, counts[places], 0)  # [P], the numbers of M^T
+    ratios = 2 * counts / (counts + reversed_counts)  # [P], M / S: the number of pairs cancels
+    return float(counts @ np.log(ratios) / counts.sum())

@@ -40,7 +40,7 @@ class Gradients:
         # The rows of tokens that were not read: d_embed is 0 there, so the sum is d_head.
         V = len(self.head_lengths)
         embed_lengths = np.zeros(V)
-        sum_lengths = self.head_lengths.astype(np.float64)
+        sum_lengths = self.head_lengths.astype(np.float64)  # a copy, to be changed below
         cosines = np.zeros(V)
 
         # The rows of tokens that were read.

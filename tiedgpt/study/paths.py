@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ..gpt2.checks import check_logits
-from ..gpt2.model import GPT2, mlp, unembed
-from ..gpt2.ops import layer_norm, log_softmax
-from ..gpt2.run import OnProgress, Run
+from ..gpt2.model import GPT2, mlp, norm, unembed
+from ..gpt2.ops import log_softmax
+from ..gpt2.run import Edits, OnProgress, Run
 
 MAX_LOGITS = 2**23  # computed at once: 32 MB in float32
 
@@ -34,29 +34,31 @@ def normed(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
     return final_logits(model, model.W_E[tokens])
 
 
-def mlp0(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
-    """ln_f(W_E[t] + MLP_0(ln_2(W_E[t]))) W_U, with block 0's ln_2. The model must have a block."""
-    block = model.tree["h"][0]
+def mlp0(model: GPT2, tokens: np.ndarray, layer: int = 0) -> np.ndarray:  # [n] -> [n, V]
+    """ln_f(W_E[t] + MLP_0(ln_2(W_E[t]))) W_U, with block 0's ln_2. The model must have a block.
+
+    layer: the block whose ln_2 and MLP are used, to compare the first with another one.
+    """
+    block = model.tree["h"][layer]
     resid_mid = model.W_E[tokens]
-    mlp_in = layer_norm(resid_mid, **block["ln_2"], eps=model.config.layer_norm_epsilon)
-    mlp_out = mlp(mlp_in, **block["mlp"], layer=0, run=Run(model.config))
+    mlp_in = norm(resid_mid, block["ln_2"], model.config)
+    mlp_out = mlp(mlp_in, **block["mlp"], layer=layer, run=Run(model.config))
     return final_logits(model, resid_mid + mlp_out)
 
 
-def whole_model(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
-    """The model's logits for a prompt of one token."""
-    final = model.final(tokens[:, None])  # [n, 1, D]: each token is a prompt
-    return unembed(final[:, 0], model.W_U)
+def whole_model(  # [n] -> [n, V]
+    model: GPT2, tokens: np.ndarray, start: int | None = None, edit: Edits | None = None
+) -> np.ndarray:
+    """The model's logits for a prompt of one token.
 
-
-def started_model(start: int, model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
-    """The model's logits for a prompt of two tokens: `start`, which begins a document, and one.
-
-    Many models have never seen a text that begins with another token than `start`.
+    start: a token that begins a document, which the prompt then has before its one token. Many
+        models have never seen a text that begins with another token.
     """
-    prompts = np.stack([np.full_like(tokens, start), tokens], axis=1)  # [n, 2]
-    final = model.final(prompts)  # [n, 2, D]
-    return unembed(final[:, 1], model.W_U)
+    prompts = tokens[:, None]  # [n, 1]: each token is a prompt
+    if start is not None:
+        prompts = np.stack([np.full_like(tokens, start), tokens], axis=1)  # [n, 2]
+    final = model.final(prompts, edit=edit)
+    return unembed(final[:, -1], model.W_U)
 
 
 def final_logits(model: GPT2, resid: np.ndarray) -> np.ndarray:  # [..., D] -> [..., V]
@@ -65,7 +67,7 @@ def final_logits(model: GPT2, resid: np.ndarray) -> np.ndarray:  # [..., D] -> [
 
 
 def final_norm(model: GPT2, resid: np.ndarray) -> np.ndarray:  # [..., D] -> [..., D]
-    return layer_norm(resid, **model.tree["ln_f"], eps=model.config.layer_norm_epsilon)
+    return norm(resid, model.tree["ln_f"], model.config)
 
 
 Path = Callable[[GPT2, np.ndarray], np.ndarray]
@@ -88,7 +90,7 @@ def paths_of(model: GPT2) -> dict[str, Path]:
 
 def split_tokens(tokens: np.ndarray, V: int, progress: OnProgress = None) -> Iterator[np.ndarray]:
     """`tokens` [n] in pieces [m] whose logits [m, V] are at most MAX_LOGITS numbers."""
-    step = max(1, MAX_LOGITS // V)
+    step = max(1, MAX_LOGITS // V)  # one token, if its logits alone are more
     for start in range(0, tokens.size, step):
         piece = tokens[start : start + step]
         yield piece

@@ -84,7 +84,7 @@ def components(pair_counts: np.ndarray) -> np.ndarray:  # [n, S] -> [n, COMPONEN
     very common tokens do not decide everything.
     """
     pairs_of_row = np.maximum(pair_counts.sum(axis=1, keepdims=True), 1)  # 0 at the end of a text
-    roots = np.sqrt(pair_counts / pairs_of_row, dtype=np.float64)
+    roots = np.sqrt(pair_counts / pairs_of_row, dtype=np.float64)  # for eigh, below
     roots -= roots.mean(axis=0)
     values, vectors = np.linalg.eigh(roots @ roots.T)  # [n], [n, n], the lowest first
     highest = slice(None, -COMPONENTS - 1, -1)
@@ -106,11 +106,15 @@ def probe(  # [n, D], {thing: [n, COMPONENTS]}, places of tokens
             for penalty, answer in by_penalty.items()
         }
         r2 = {penalty: float(1 - error.sum() / total.sum()) for penalty, error in errors.items()}
-        low, high = interval(errors[MIDDLE], total)
+        # 95 % of R2 when the tokens are drawn anew
+        rng = np.random.default_rng(0)
+        drawn = rng.integers(0, total.size, (RESAMPLES, total.size))
+        resampled = 1 - errors[MIDDLE][drawn].sum(axis=1) / total[drawn].sum(axis=1)
+        low, high = np.quantile(resampled, [0.025, 0.975])
         report[thing] = {
             "r2": r2[MIDDLE],
-            "low": low,
-            "high": high,
+            "low": float(low),
+            "high": float(high),
             "by_penalty": {str(penalty): share for penalty, share in r2.items()},
         }
     return report
@@ -131,12 +135,3 @@ def predicted(
         weights = np.linalg.solve(ridge, A.T @ (Y[others] - Y_mean))  # [D, COMPONENTS]
         answer[fold] = (X[fold] - X_mean) @ weights + Y_mean
     return answer
-
-
-def interval(errors: np.ndarray, total: np.ndarray) -> tuple[float, float]:  # [n], [n]
-    """95 % of R2 when tokens are drawn anew."""
-    rng = np.random.default_rng(0)
-    drawn = rng.integers(0, errors.size, (RESAMPLES, errors.size))
-    resampled = 1 - errors[drawn].sum(axis=1) / total[drawn].sum(axis=1)
-    low, high = np.quantile(resampled, [0.025, 0.975])
-    return float(low), float(high)

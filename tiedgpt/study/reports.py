@@ -29,12 +29,11 @@ from ..gpt2.parameters import CountsByHead, count_parameters, parameter_count
 from ..gpt2.run import OnProgress, OpenProgress, Tape
 from ..gpt2.tokenizer import Tokenizer
 from .attribution import ablation, attribute
-from .bigrams import Scores, bigrams
+from .bigrams import MLPNumbers, Scores, bigrams, gains, mlp_numbers
 from .corpus import MIN_TOKENS, Corpus
 from .direct_path import direct_path, jsd_floor
 from .gradients import gradients
-from .mlps import MLPNumbers, mlp_numbers, path_count
-from .paths import Path, paths_of, started_model, top_k
+from .paths import Path, paths_of, top_k, whole_model
 from .predictions import (
     Prediction,
     last_logits,
@@ -47,7 +46,6 @@ from .predictions import (
 from .probe import Tables, knowledge
 from .similarity import embeddings
 from .solved import STEPS, missing, solved_paths
-from .weighted import gains
 
 MAX_GRADIENT_TOKENS = 256
 MAX_LOSS_TOKENS = 16_384
@@ -382,10 +380,10 @@ class StudyReport(TypedDict):
     embeddings: dict[str, float | int | None]  # similarity.embeddings
     corpus: CorpusNumbers | None
     bigrams: dict[str, Scores] | None  # bigrams.bigrams, by path
-    gains: dict[str, dict[str, float]] | None  # weighted.gains, by path
+    gains: dict[str, dict[str, float]] | None  # bigrams.gains, by path
     missing: dict[str, float] | None  # solved.missing
     tables: Tables | None  # probe.knowledge
-    mlps: MLPNumbers | None  # mlps.mlp_numbers
+    mlps: MLPNumbers | None  # bigrams.mlp_numbers
     loss: Losses | None
     gradients: dict[str, float] | None  # Gradients.lengths_and_cosine
 
@@ -424,84 +422,75 @@ def study_report(
         "loss": None,
         "gradients": None,
     }
-    if corpus is None:
-        return report
+    if corpus is not None:
+        measure_on_corpus(report, model, corpus, progress, note, start)
+    return report
 
-    report["corpus"] = corpus_numbers(corpus)
-    if has_frequent_tokens(corpus):
-        after_start: dict[str, Path] = {}  # the path "started": the whole model reads `start` first
-        if start is not None and start < config.vocab_size and config.n_ctx >= 2:
-            after_start["started"] = partial(started_model, start)
-        scores = measure_bigrams(name, model, corpus, after_start, progress, note)
-        report["bigrams"] = scores
-        report["gains"] = measure_gains(name, model, corpus, after_start, progress)
-        report["missing"] = missing(scores)  # what the model lacks to predict the bigrams
-        report["tables"] = knowledge(model, corpus)
-        with progress(f"{name}: MLPs", path_count(model), "path") as bar:
-            report["mlps"] = mlp_numbers(model, corpus, bar.add)
 
+def measure_on_corpus(
+    report: StudyReport,
+    model: GPT2,
+    corpus: Corpus,
+    progress: OpenProgress,
+    note: Callable[[str], Any],
+    start: int | None,
+) -> None:
+    """Add to a report the numbers that need a corpus. The arguments are those of study_report."""
+    config = model.config
+    has_frequent_tokens = corpus.frequent().size >= MIN_TOKENS  # else a mean over them says nothing
+    report["corpus"] = {
+        "tokens": corpus.ids.size,
+        "frequent": corpus.frequent().size,
+        "jsd_floor": jsd_floor(corpus) if has_frequent_tokens else None,
+        "self_prediction": corpus.self_prediction(),
+    }
+    if has_frequent_tokens:
+        measure_pairs(report, model, corpus, progress, note, start)
     text = end_of_text(corpus.ids, config.n_ctx)
-    heads = 1
-    if not config.tied:
-        heads = 2  # an untied model is also scored with the tied head
-    with progress(f"{name}: loss", heads * text.size, "token") as bar:
+    heads = 1 if config.tied else 2  # an untied model is also scored with the tied head
+    with progress(f"{report['model']}: loss", heads * text.size, "token") as bar:
         report["loss"] = losses(model, text, bar.add)
     if report["loss"] is not None:  # without a loss there is nothing to differentiate
         tokens = min(MAX_GRADIENT_TOKENS, config.n_ctx)
         last_ids = corpus.ids[-tokens - 1 :]  # one more, because the first is not predicted
         report["gradients"] = gradients(model, last_ids).lengths_and_cosine()
-    return report
 
 
-def has_frequent_tokens(corpus: Corpus) -> bool:
-    """Whether there are enough frequent tokens for a mean over them to say something."""
-    return corpus.frequent().size >= MIN_TOKENS
-
-
-def corpus_numbers(corpus: Corpus) -> CorpusNumbers:
-    """What the report says of the text itself."""
-    floor = None
-    if has_frequent_tokens(corpus):
-        floor = jsd_floor(corpus)
-    return {
-        "tokens": corpus.ids.size,
-        "frequent": corpus.frequent().size,
-        "jsd_floor": floor,
-        "self_prediction": corpus.self_prediction(),
-    }
-
-
-def measure_bigrams(
-    name: str,
+def measure_pairs(
+    report: StudyReport,
     model: GPT2,
     corpus: Corpus,
-    after_start: dict[str, Path],
     progress: OpenProgress,
     note: Callable[[str], Any],
-) -> dict[str, Scores]:
-    """The scores of every path, and of the best output matrices, against the corpus's bigrams.
+    start: int | None,
+) -> None:
+    """Add to a report what compares the model with the pairs of neighbours in the corpus.
 
-    The corpus must have frequent tokens (has_frequent_tokens).
+    The corpus must have frequent tokens. The other arguments are those of study_report.
     """
+    name = report["model"]
+    frequent = corpus.frequent().size
     with progress(f"{name}: the best W_U", STEPS, "step") as bar:
         solved = solved_paths(model, corpus, bar.add)
     if not solved:
         note(f"{name}: the corpus has too many different tokens to solve for the best W_U")
+
+    after_start: dict[str, Path] = {}  # the path "started": the whole model reads `start` first
+    if start is not None and start < model.config.vocab_size and model.config.n_ctx >= 2:
+        after_start["started"] = partial(whole_model, start=start)
     others = {**after_start, **solved}
-    paths = 1 + len(paths_of(model)) + len(others)  # 1 for "unigram"
-    with progress(f"{name}: bigrams", paths * corpus.frequent().size, "token") as bar:
+    paths = {**paths_of(model), **after_start}
+    scored = 1 + len(paths) + len(solved)  # 1 for "unigram"
+    with progress(f"{name}: bigrams", scored * frequent, "token") as bar:
         scores = bigrams(model, corpus, bar.add, others)
     assert scores is not None  # it is None only for a corpus without frequent tokens
-    return scores
-
-
-def measure_gains(
-    name: str, model: GPT2, corpus: Corpus, after_start: dict[str, Path], progress: OpenProgress
-) -> dict[str, dict[str, float]]:
-    """What each path adds to the token counts. The corpus must have frequent tokens."""
-    paths = {**paths_of(model), **after_start}
-    with progress(f"{name}: gains", len(paths) * corpus.frequent().size, "token") as bar:
-        return gains(model, corpus, paths, bar.add)
+    report["bigrams"] = scores
+    with progress(f"{name}: gains", len(paths) * frequent, "token") as bar:
+        report["gains"] = gains(model, corpus, paths, bar.add)
+    report["missing"] = missing(scores)  # what the model lacks to predict the bigrams
+    report["tables"] = knowledge(model, corpus)
+    with progress(f"{name}: MLPs", 2 * model.config.n_layer + 2, "path") as bar:
+        report["mlps"] = mlp_numbers(model, corpus, bar.add)
 
 
 def end_of_text(ids: np.ndarray, n_ctx: int) -> np.ndarray:  # [N] -> [n]

@@ -86,6 +86,7 @@ def nearest(  # [V, D] -> [k], [k]
     norms = np.where(norms > 0, norms, 1)  # a row of zeros has the cosine 0 to all others
     cosines = rows @ rows[token] / norms / norms[token]
     is_itself = np.arange(V) == token
+    # Without the token itself there are V - 1 rows.
     tokens = top_k(np.where(is_itself, -np.inf, cosines), min(k, V - 1))
     return tokens, cosines[tokens]
 

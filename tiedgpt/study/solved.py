@@ -26,7 +26,6 @@ from ..errors import TiedGPTError
 from ..gpt2.model import GPT2
 from ..gpt2.ops import softmax
 from ..gpt2.run import OnProgress
-from .bigrams import Scores
 from .corpus import Corpus
 from .paths import Path, final_norm
 
@@ -104,13 +103,14 @@ def fit_softmax(  # [n, D], [n, S], [D, S] -> [D, S]
     """
     # The singular value decomposition gives U and R. Values of 0, but for rounding, are left out.
     U, singular, Vh = np.linalg.svd(X, full_matrices=False)
+    # `initial` is for an X without rows, which has no singular value.
     rounding = singular.max(initial=0) * max(X.shape) * np.finfo(X.dtype).eps
     is_kept = singular > rounding
     U = U[:, is_kept]
     R = singular[is_kept, None] * Vh[is_kept]
 
     # From here on, the unknown is M = R W, so that the logits are X W = U M.
-    M = descend(U, Q, (R @ W).astype(X.dtype), steps, progress)
+    M = descend(U, Q, (R @ W).astype(X.dtype), steps, progress)  # W may be in float64
     return least_squares(R, M)
 
 
@@ -149,7 +149,7 @@ def descend(  # [n, r], [n, S], [r, S] -> [r, S]
     return M
 
 
-def missing(scores: dict[str, Scores]) -> dict[str, float] | None:
+def missing(scores: dict[str, dict[str, float]]) -> dict[str, float] | None:
     """The three parts of the KL of `normed`, from the scores of bigrams.py; None without a fit."""
     if "solved" not in scores:
         return None
@@ -170,7 +170,7 @@ def best_factor(scores: np.ndarray, Q: np.ndarray) -> float:  # [n, S], [n, S]
     high = 2.0**20  # no factor of a model's logits comes near it
     for _ in range(50):  # the last interval is 1e-9 wide
         middle = (low + high) / 2
-        p = softmax(np.float32(middle) * scores)
+        p = softmax(np.float32(middle) * scores)  # which leaves float32 scores float32
         mean_by_softmax = float((p * scores).sum())
         if mean_by_softmax > mean_by_Q:
             high = middle

@@ -21,7 +21,6 @@ from ..evaluation import measure_tokens
 from ..fast.blas import one_blas_thread
 from ..fast.threads import PoolMap, cores, thread_pool
 from ..gpt2.backward import write_gradients, write_head_gradient
-from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.ops import cross_entropy
 from ..gpt2.parameters import parameter_shapes, unflatten
@@ -29,7 +28,7 @@ from ..gpt2.run import OnProgress
 from . import saving
 from .optimizer import AdamW, clip, learning_rate
 from .saving import Best, State, checksum
-from .start import Settings, check_only, check_texts, with_defaults
+from .start import Settings, checked_settings
 
 
 class Trainer:
@@ -54,16 +53,16 @@ class Trainer:
         only: str | None = None,
     ) -> None:
         config = model.config
-        check_only(only, config)
-        check_texts(tokens, held_out, settings.context, config)
-        self.settings = with_defaults(settings, config)
+        self.settings = checked_settings(settings, only, tokens, held_out, config)
         self.only = only
         self.tokens = tokens
         self.held_out = held_out
         self.step_tokens = settings.batch * settings.context  # how many tokens a step predicts
 
         # The trained parameters are copied into one vector; the model has views of it.
-        self.shapes = trained_shapes(config, only)
+        self.shapes = parameter_shapes(config)
+        if only == "head":
+            self.shapes = {"lm_head.weight": self.shapes["lm_head.weight"]}
         size = sum(prod(shape) for shape in self.shapes.values())
         self.flat = np.empty(size, model.dtype)
         views = unflatten(self.flat, self.shapes)
@@ -124,6 +123,7 @@ class Trainer:
         # of the window before, and was predicted there.
         stride = self.model.config.n_ctx - 1
         pieces = measure_tokens(self.model, self.held_out, stride, cross_entropy, progress)
+        # In float64, so that the mean over a long text keeps its digits
         loss = float(np.concatenate(pieces, dtype=np.float64).mean())
         if not math.isfinite(loss):
             raise TiedGPTError(
@@ -150,18 +150,16 @@ class Trainer:
     ) -> Iterator[dict[str, Any]]:
         """Train as `run` does, and save before each record with a "val_loss" is yielded.
 
-        The first save is that of `save`. When `should_stop()` is True after a step, the training is
-        saved and ends. Raises TiedGPTError for a loss that is not finite, files that cannot be
-        written, and a batch that does not fit into memory. The message says which model the
-        directory holds.
+        The first save makes the directory (`save`). When `should_stop()` is True after a step, the
+        training is saved and ends. Raises TiedGPTError for a loss that is not finite, files that
+        cannot be written, and a batch that does not fit into memory. The message says which model
+        the directory holds.
         """
         try:
             for record in self.run(progress):
                 is_last = should_stop()
-                if directory != self.directory:
+                if directory != self.directory or is_last or "val_loss" in record:
                     self.save(directory, others)
-                elif is_last or "val_loss" in record:
-                    self._replace_saved(directory)
                 yield record
                 if is_last:
                     return
@@ -180,19 +178,18 @@ class Trainer:
         return f"; {self.directory} holds the model of step {self.saved_best.step}"
 
     def save(self, directory: Path, others: Mapping[str, bytes] | None = None) -> None:
-        """Write a new directory: a checkpoint of the best model, the state, and the log.
+        """Write a checkpoint of the best model, the state, and the log to a new directory.
 
-        others: the contents of more files by name, such as the tokenizer's.
+        In the directory of the last save, replace the files that have changed since.
+        others: the contents of more files of a new directory by name, such as the tokenizer's.
         """
         best_model = self.best_model()
-        saving.save_new(directory, self._state(), self._vectors(), best_model, others or {})
+        if directory != self.directory:
+            saving.save_new(directory, self._state(), self._vectors(), best_model, others or {})
+        else:
+            new_best = best_model if self.saved_best != self.best else None
+            saving.replace_saved(directory, self._state(), self._vectors(), new_best)
         self.directory = directory
-        self.saved_best = self.best
-
-    def _replace_saved(self, directory: Path) -> None:
-        """Replace the files that have changed since the last save."""
-        new_best = self.best_model() if self.saved_best != self.best else None
-        saving.replace_saved(directory, self._state(), self._vectors(), new_best)
         self.saved_best = self.best
 
     @classmethod
@@ -221,7 +218,8 @@ class Trainer:
 
         # The trainer begins with the model of the best step, and keeps it as the best. Then the
         # parameters of the last step replace those of its model.
-        trainer = cls(Opened(directory).model(), tokens, held_out, settings, state.only)
+        model = Opened(directory).model()
+        trainer = cls(model, tokens, held_out, settings, only=state.only)
         saving.read_vectors(directory, tensors, into=trainer._vectors())
         trainer.step = state.step
         trainer.optimizer.steps = state.step
@@ -353,11 +351,3 @@ class Trainer:
         would not repeat.
         """
         return np.random.default_rng([self.settings.seed, self.step, 0, number])
-
-
-def trained_shapes(config: Config, only: str | None) -> dict[str, tuple[int, ...]]:
-    """The names and shapes of the parameters that are trained."""
-    shapes = parameter_shapes(config)
-    if only == "head":
-        return {"lm_head.weight": shapes["lm_head.weight"]}
-    return shapes

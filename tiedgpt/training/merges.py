@@ -45,7 +45,10 @@ def learn_merges(text: str, limit: int) -> list[tuple[str, str]]:
     crosses it. Raises TokenizerError for text that is not valid UTF-8.
     """
     utf8(text, "the text")
-    words = Words(count_words(text))
+    word_counts: Counter[str] = Counter()
+    for document in text.split(EOT):
+        word_counts.update(match[0] for match in WORDS.finditer(document))
+    words = Words(word_counts)
     spelling = list(byte_alphabet().values())  # id -> token
     merges: list[tuple[str, str]] = []
     while len(merges) < limit:
@@ -57,14 +60,6 @@ def learn_merges(text: str, limit: int) -> list[tuple[str, str]]:
         merges.append((spelling[left_id], spelling[right_id]))
         spelling.append(spelling[left_id] + spelling[right_id])
     return merges
-
-
-def count_words(text: str) -> Counter[str]:
-    """The different words of a text, and how often each occurs."""
-    words: Counter[str] = Counter()
-    for document in text.split(EOT):
-        words.update(match[0] for match in WORDS.finditer(document))
-    return words
 
 
 class Words:
@@ -131,8 +126,7 @@ class Words:
         left_id, right_id = pair
         new_places: defaultdict[Pair, list[int]] = defaultdict(list)
         for left in self.places.pop(pair):
-            # `left`, `right`, `previous` and `following` are positions in `ids`.
-            right = self.after[left]
+            right = self.after[left]  # a position in `ids`, as are `previous` and `following`
             # A merge may have taken one of the two tokens. It may be this merge: in "aaa" it makes
             # a token of the first two letters, and the pair of the last two is gone.
             if ids[left] != left_id or ids[right] != right_id:

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..atomic import new_directory, replaced_file
 from ..checkpoints import safetensors
-from ..checkpoints.folder import CONFIG
+from ..checkpoints.json_files import CONFIG
 from ..checkpoints.refused import WEIGHTS
 from ..checkpoints.tensors import Tensor
 from ..checkpoints.writing import write_checkpoint, write_weights
@@ -51,7 +51,6 @@ class State:
     evaluations: list[dict[str, float]]
     losses: list[float]  # those of the steps since the last evaluation
     text: list[int]  # checksums of the text to train on and of the held-out text
-    # tiedgpt 0.4 saved neither of these.
     model: int | None = None  # a checksum of the best model
     config: dict[str, Any] = field(default_factory=dict)  # what config.json holds
 
@@ -126,6 +125,7 @@ def read_state(directory: Path) -> tuple[State, dict[str, Tensor]]:
             evaluations=list(saved["evaluations"]),
             losses=[AT_LEAST_0.check("loss", loss) for loss in saved["losses"]],
             text=saved["text"],
+            # tiedgpt 0.4 saved neither of these.
             model=saved.get("model"),
             config=dict(saved.get("config", {})),
         )
@@ -172,7 +172,7 @@ def check_model(directory: Path, state: State, best_model: GPT2) -> None:
 
 def checksum(ids: np.ndarray) -> int:  # [N]
     """A checksum of a text's token ids, to recognise the same text."""
-    return zlib.crc32(ids.astype("<i8").tobytes())
+    return zlib.crc32(ids.astype("<i8").tobytes())  # the same bytes on every machine
 
 
 def checksum_of_model(model: GPT2) -> int:

@@ -110,22 +110,23 @@ def new_model(
     return model, tokenizer
 
 
-def with_dropout(model: GPT2, rate: float) -> GPT2:
-    """The model with this dropout of embedding and layers' outputs, and none of the pattern."""
-    config = replace(model.config, embd_pdrop=rate, resid_pdrop=rate, attn_pdrop=0.0)
-    return GPT2(config, model.parameters)
+def checked_settings(
+    settings: Settings,
+    only: str | None,
+    tokens: np.ndarray,
+    held_out: np.ndarray,
+    config: Config,
+) -> Settings:
+    """The settings with numbers in place of each 0 that means a default.
 
-
-def check_only(only: str | None, config: Config) -> None:
-    """Raise ArgumentError if `only` is not allowed, or does not fit the model."""
+    Raises ArgumentError if `only` is not allowed or does not fit the model, if the model cannot
+    read the texts, and if one of them is too short.
+    """
     if only not in (None, "head"):
         raise ArgumentError(f'only must be "head" or None, got {short_repr(only)}')
     if only == "head" and config.tied:
         raise ArgumentError("a tied model has no separate head to train: untie it first")
-
-
-def check_texts(tokens: np.ndarray, held_out: np.ndarray, context: int, config: Config) -> None:
-    """Raise ArgumentError if the model cannot read the texts, or one is too short."""
+    context = settings.context
     if context > config.n_ctx:
         raise ArgumentError(f"a context of {context} tokens exceeds the model's {config.n_ctx}")
     if len(tokens) <= context:
@@ -141,11 +142,7 @@ def check_texts(tokens: np.ndarray, held_out: np.ndarray, context: int, config: 
             f"got {len(held_out)}"
         )
     check_ids(held_out[:, None], config)
-
-
-def with_defaults(settings: Settings, config: Config) -> Settings:
-    """The settings with numbers in place of each 0 that means a default."""
     threads = settings.threads or training_threads(config.n_embd)
     threads = min(threads, settings.batch)  # each thread has at least one sequence
-    eval_every = settings.eval_every or max(1, settings.steps // 10)
+    eval_every = settings.eval_every or max(1, settings.steps // 10)  # at least 1, for few steps
     return replace(settings, threads=threads, eval_every=eval_every)

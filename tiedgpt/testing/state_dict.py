@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from ..anymodel.matrices import EMBEDDINGS, HEADS, IN_A_LAYER, OTHER_TABLE
 from ..errors import ArgumentError, short_repr
-from .matrices import EMBEDDINGS, HEADS, IN_A_LAYER, OTHER_TABLE
 
 SENTENCES = {
     "one storage": "{embedding} and {head} are one piece of memory: what changes one changes both",
