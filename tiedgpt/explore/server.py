@@ -81,8 +81,6 @@ class Server(ThreadingHTTPServer):
     Each connection has a thread: a client that sends or reads slowly keeps no other waiting.
     """
 
-    daemon_threads = True  # at its end, the program does not wait for clients
-    block_on_close = False
     timeout = 0.1  # seconds, after which `serve` looks at `stopped` again
 
     def __init__(self, shown: ShownModels, port: int = 0) -> None:
