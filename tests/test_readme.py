@@ -17,8 +17,6 @@ import tiedgpt
 from tiedgpt import cli, count_parameters
 from tiedgpt.checkpoints.model_names import known_config
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 # The blocks of Python, each with the end of its output if a block of that follows

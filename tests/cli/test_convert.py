@@ -16,8 +16,6 @@ from support.models import CONFIG, SMALL, random_model
 from tiedgpt import Tokenizer, load_model, load_tokenizer, save_model, score
 from tiedgpt.checkpoints.model_names import weight_folders
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
 TIED = random_model(SMALL)  # without a W_U in its file
 UNTIED = random_model(SMALL.with_head("untied"))  # its W_U is not wte.T
 COPY = TIED.untie("copy")  # its W_U is wte.T
