@@ -266,6 +266,9 @@ def check_config(directory: Path) -> None:
     eos = json.loads((directory / "generation_config.json").read_text()).get("eos_token_id")
     if eos is not None:  # it is preferred to that in config.json
         expected["eos_token_id"] = eos
+    for name in ("bos_token_id", "eos_token_id"):
+        if expected[name] == -1:  # in files: none
+            expected[name] = None
     read = json.loads(json.dumps(config.to_json()))
     # architectures is not read: it names a class of transformers. Nor is n_ctx, which transformers
     # does not read either: n_positions is the context.
