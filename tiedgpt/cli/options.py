@@ -217,5 +217,9 @@ def flag_of(name: str) -> str:
 
 def values_of(args: argparse.Namespace, cls: type) -> dict[str, Any]:
     """The values of the fields of a dataclass whose flags were given."""
-    values = {each.name: getattr(args, each.name, None) for each in fields(cls)}
-    return {name: value for name, value in values.items() if value is not None}
+    values = {}
+    for field in fields(cls):
+        value = getattr(args, field.name, None)
+        if value is not None:
+            values[field.name] = value
+    return values
