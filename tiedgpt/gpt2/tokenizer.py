@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 import regex
@@ -165,8 +166,10 @@ class Tokenizer:
                     "its id as an ordinary token"
                 )
         self.merges = merges
-        self.ids = in_order_of_ids({**ids, **special_tokens})  # name -> id of every token
-        self.special_tokens = in_order_of_ids(special_tokens)
+        # name -> id of every token, and of the special tokens, in the order of the ids
+        by_id = itemgetter(1)
+        self.ids = dict(sorted({**ids, **special_tokens}.items(), key=by_id))
+        self.special_tokens = dict(sorted(special_tokens.items(), key=by_id))
         self.prefix_space = prefix_space
 
         # name -> bytes of each byte, to which `_add_merges` adds the results of the merges
@@ -379,11 +382,6 @@ class Tokenizer:
     def token_text(self, token_id: int) -> str:
         r"""One token for display: bytes of an incomplete character are written as \xe2."""
         return self.token_bytes(token_id).decode(errors="backslashreplace")
-
-
-def in_order_of_ids(ids: Mapping[str, int]) -> dict[str, int]:
-    """The tokens of a vocabulary, or some of them, sorted by their ids."""
-    return dict(sorted(ids.items(), key=lambda item: item[1]))
 
 
 def check_ids(ids: Mapping[str, int]) -> None:
