@@ -37,7 +37,10 @@ def count_stored(
     else:
         buffers = frozenset(name for each in all_classes() for name in each.buffers)
     total = 0
-    of_matrices = {matrix.name for matrix in matrices.stored}
+    others = () if known is None or matrices.name_set is None else known.never_one
+    of_use = [each for place, each in enumerate(matrices.tensors) if place not in others]
+    stored = [matrix for matrix in of_use if matrix is not None]
+    of_matrices = {matrix.name for matrix in stored}
     for name, tensor in tensors.items():
         is_mask = CAUSAL_MASK.search(name) is not None and len(tensor.shape) == 4
         is_old_buffer = is_mask or OLD_BUFFER.search(name) is not None
@@ -47,12 +50,12 @@ def count_stored(
         if tensor.dtype not in FLOATS:
             return None
         total += prod(tensor.shape)
-    sizes = {prod(matrix.shape) for matrix in matrices.stored}
+    sizes = {prod(matrix.shape) for matrix in stored}
     if len(sizes) > 1:  # an embedding and a head of different shapes can never be one
-        return counts(total + sum(prod(matrix.shape) for matrix in matrices.stored), 0)
+        return counts(total + sum(prod(matrix.shape) for matrix in stored), 0)
     size = sizes.pop()
     # The head is one more matrix. An encoder and a decoder may have one each, too.
-    difference = (max(len(matrices.stored), 2) - 1) * size
+    difference = (max(len(stored), 2) - 1) * size
     # An untied BERT has the bias of the head twice.
     of_untied = [tensors[copies[name]] for name in separate if copies[name] in tensors]
     return counts(total + size, difference + sum(prod(tensor.shape) for tensor in of_untied))
