@@ -5,8 +5,10 @@
     python scripts/tied.py folder-of-gpt2 "Alan Turing theorized that" --greedy -n 20
 
 A folder holds config.json, model.safetensors, vocab.json and merges.txt, as the repository
-openai-community/gpt2 of the Hugging Face Hub does. The file reads from top to bottom: the model,
-the weights, the tokenizer, the choice of a token, what is refused, which head is used, the command.
+openai-community/gpt2 of the Hugging Face Hub does. Other files are not read: where a tokenizer.json
+or tokenizer_config.json changes the tokens, use tiedgpt. This file reads from top to bottom: the
+model, the weights, the tokenizer, the choice of a token, what is refused, which head is used, the
+command.
 
 Nothing here is fast: for each new token, the whole text goes through the model again. The package
 tiedgpt keeps the keys and values of the text in a cache (tiedgpt/gpt2/run.py).
@@ -98,10 +100,6 @@ def read_json(path):  # -> dict
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def read_json_if_there(path):  # -> dict
-    return read_json(path) if path.exists() else {}
-
-
 def read_safetensors(path):  # -> {"h.0.ln_1.weight": array, ...}
     """The file is the length of a JSON header, the header, and the bytes of all arrays."""
     arrays = {}
@@ -118,8 +116,6 @@ def read_safetensors(path):  # -> {"h.0.ln_1.weight": array, ...}
                 raise ValueError(f"{path}: {name} is {tensor['dtype']}; only F32 is read")
             begin, end = tensor["data_offsets"]  # counted from the end of the header
             file.seek(8 + length + begin)
-            if name in arrays:
-                raise ValueError(f"{path} has {name} twice")
             array = np.frombuffer(file.read(end - begin), "<f4")  # little-endian float32
             arrays[name] = array.reshape(tensor["shape"])
     return arrays
@@ -212,7 +208,7 @@ def choose_token(logits, greedy, rng):  # [V] -> id
     return int(rng.choice(len(logits), p=probabilities))
 
 
-# ---- What is refused: the files of another model, or of another tokenizer ----
+# ---- What is refused: the files of another model ----
 
 # With another value of one of these settings, config.json describes another model than gpt2().
 GPT2_SETTINGS = {
@@ -221,20 +217,13 @@ GPT2_SETTINGS = {
     "layer_norm_epsilon": 1e-5,
     "scale_attn_weights": True,
     "scale_attn_by_inverse_layer_idx": False,
-    "add_cross_attention": False,
-    "quantization_config": None,
 }
-# Other names of sizes, which transformers reads in place of n_embd, n_head, ...
-OTHER_NAMES = ("hidden_size", "num_attention_heads", "num_hidden_layers", "max_position_embeddings")
 
 
 def check_config(config):
     for name, value in GPT2_SETTINGS.items():
         if config.get(name, value) != value:
             raise ValueError(f"config.json: {name} is {config[name]!r}; only {value!r} is read")
-    for name in ("model_type", *OTHER_NAMES):
-        if (name in config) != (name == "model_type"):
-            raise ValueError(f"config.json must have model_type, and none of {OTHER_NAMES}")
 
 
 def check_arrays(arrays, config):
@@ -274,70 +263,14 @@ def check_arrays(arrays, config):
         )
 
 
-def check_tokenizer(folder, vocabulary, merges, V):
-    """vocab.json and merges.txt must give the ids that transformers gives with all the files."""
+def check_vocabulary(vocabulary, V):
     if sorted(vocabulary.values()) != list(range(V)):
         raise ValueError(f"vocab.json does not have one token for each id from 0 to {V - 1}")
-    for pair in merges:
-        if len(pair) != 2 or "".join(pair) not in vocabulary:
-            raise ValueError(f"merges.txt has {pair}, which does not make a token of vocab.json")
-    settings = read_json_if_there(folder / "tokenizer_config.json")
-    for name in ("add_prefix_space", "add_bos_token", "add_eos_token"):
-        if settings.get(name):
-            raise ValueError(f"tokenizer_config.json: {name} adds to each text, and is not read")
-    config = read_json_if_there(folder / "config.json")
-    kind = settings.get("tokenizer_class") or config.get("tokenizer_class") or "GPT2Tokenizer"
-    kind = kind.removesuffix("Fast")
-    if kind not in ("GPT2Tokenizer", "PreTrainedTokenizer", "TokenizersBackend"):
-        raise ValueError(f"tokenizer_class is {kind}, not GPT2Tokenizer")
-    tokenizer = read_json_if_there(folder / "tokenizer.json")
-    if tokenizer:
-        check_tokenizer_json(tokenizer, vocabulary, merges)
 
 
-def check_tokenizer_json(tokenizer, vocabulary, merges):
-    """transformers reads this file in place of vocab.json and merges.txt."""
-    model = tokenizer["model"]
-    pairs = [tuple(pair.split(" ") if type(pair) is str else pair) for pair in model["merges"]]
-    has_other_merges = pairs != list(merges)
-    for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges"):
-        has_other_merges = has_other_merges or bool(model.get(name))
-    has_other_ids = not model["vocab"].items() <= vocabulary.items()
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
-    pre_tokenizer = {"use_regex": True} | (tokenizer.get("pre_tokenizer") or {})
-    cuts_otherwise = not byte_level.items() <= pre_tokenizer.items()
-    post_processor = tokenizer.get("post_processor") or {"type": "ByteLevel"}
-    changes_text = tokenizer.get("normalizer") or post_processor["type"] != "ByteLevel"
-    if has_other_merges or has_other_ids or cuts_otherwise or changes_text:
-        raise ValueError("tokenizer.json gives other ids than vocab.json and merges.txt")
-
-
-def special_tokens(folder, vocabulary, merges):  # -> set of texts
-    """The tokens, as <|endoftext|>, that transformers finds before it cuts a text into words."""
-    merged = {"".join(pair) for pair in merges}
-    special = vocabulary.keys() - merged - set(BYTE_CHARACTERS.values())
-    special.add("<|endoftext|>")  # even if no file has it
-    special.update(read_json_if_there(folder / "added_tokens.json"))
-    added = read_json_if_there(folder / "tokenizer.json").get("added_tokens", [])
-    settings = read_json_if_there(folder / "tokenizer_config.json")
-    more_settings = read_json_if_there(folder / "special_tokens_map.json")
-    for name, value in [*settings.items(), *more_settings.items()]:
-        if name == "added_tokens_decoder" or name.endswith("special_tokens"):  # a dict or a list
-            added += value.values() if type(value) is dict else value or []
-        elif name.endswith("_token"):  # "pad_token": "lord", or {"content": "lord", ...}
-            added.append(value)
-    for token in added:
-        if type(token) is dict:
-            special.add(token["content"])
-        elif type(token) is str:
-            special.add(token)
-    return special
-
-
-def check_prompt(prompt, ids, special, n_positions):
-    for token in special:
-        if token in prompt:
-            raise ValueError(f"the prompt has the special token {token}, which is not read")
+def check_prompt(prompt, ids, n_positions):
+    if "<|endoftext|>" in prompt:
+        raise ValueError("the prompt has the special token <|endoftext|>, which is not read")
     if not 1 <= len(ids) <= n_positions:
         raise ValueError(f"the prompt has {len(ids)} tokens; expected 1 to {n_positions}")
 
@@ -387,10 +320,9 @@ def continue_text(folder, prompt, n, head, greedy, seed):  # -> the prompt and n
 
     vocabulary = read_json(folder / "vocab.json")
     merges = read_merges(folder / "merges.txt")
-    check_tokenizer(folder, vocabulary, merges, config["vocab_size"])
+    check_vocabulary(vocabulary, config["vocab_size"])
     ids = encode(prompt, vocabulary, merges)
-    special = special_tokens(folder, vocabulary, merges)
-    check_prompt(prompt, ids, special=special, n_positions=n_positions)
+    check_prompt(prompt, ids, n_positions)
 
     params, tied = read_model(folder, config, head)
     rng = np.random.default_rng([seed, 0])  # the package's first sample has the same numbers

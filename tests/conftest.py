@@ -24,10 +24,14 @@ from support.reference import GPT2_MERGES, GPT2_VOCAB, SHARED
 
 import tiedgpt
 from tiedgpt import GPT2, Tokenizer, cli
-from tiedgpt.checkpoints import download, places
+from tiedgpt.checkpoints import download, model_names
 from tiedgpt.checkpoints.vocabulary import read_tokenizer
 from tiedgpt.errors import TiedGPTWarning
 from tiedgpt.fast import blas, threads
+
+# The threads of torch, and of BLAS in the processes that tests start: one, as in `one_blas_thread`.
+# NumPy is imported already, so its BLAS in this process does not read this.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A module -> the extra of tiedgpt that installs it. A test that needs such a module calls
 # pytest.importorskip.
@@ -50,9 +54,9 @@ EXTRAS = {
 
 
 def pytest_addoption(parser):
-    """Add the flag that writes what the commands print now, and the one for a long test."""
+    """Add the flag that writes what the commands print now, and the one for all cases."""
     parser.addoption("--update", action="store_true", help="write tests/cli/transcript.txt anew")
-    parser.addoption("--all-kinds", action="store_true", help="see test_check_kinds.py")
+    parser.addoption("--all-cases", action="store_true", help="run the tests marked `whole` too")
 
 
 def pytest_configure():
@@ -65,7 +69,15 @@ def pytest_configure():
 
 
 def pytest_collection_modifyitems(config, items):
-    """End a test that hangs. On a machine that is busy, `pytest --timeout 600` waits longer."""
+    """Skip the tests marked `whole`, and end a test that hangs.
+
+    On a machine that is busy, `pytest --timeout 600` waits longer.
+    """
+    if not config.getoption("--all-cases"):
+        sampled = pytest.mark.skip(reason="a sample of the cases is run; for all: --all-cases")
+        for test in items:
+            if test.get_closest_marker("whole"):
+                test.add_marker(sampled)
     has_plugin = config.pluginmanager.hasplugin("timeout")  # pytest-timeout, of the extra `test`
     if not has_plugin or config.getoption("timeout") is not None:
         return
@@ -141,6 +153,16 @@ def plural(count: int, noun: str) -> str:
 
 
 # Every test
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_blas_thread():
+    """One BLAS thread: with small matrices, several would mostly wait for each other.
+
+    Python threads are as many as ever. The tests in fast/ replace this fixture.
+    """
+    with blas.one_blas_thread():
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -252,21 +274,14 @@ def no_models(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path))
 
-    # places.py looks for models beside the package. It finds none beside this one.
-    monkeypatch.setattr(places, "PACKAGE", tmp_path / "checkout" / "tiedgpt")
+    # model_names.py looks for models beside the package. It finds none beside this one.
+    monkeypatch.setattr(model_names, "PACKAGE", tmp_path / "checkout" / "tiedgpt")
     return tmp_path
 
 
 @pytest.fixture(scope="module")
-def one_blas_thread():
-    """One BLAS thread: with small matrices, several would mostly wait for each other."""
-    with blas.one_blas_thread():
-        yield
-
-
-@pytest.fixture(scope="module")
-def one_thread(one_blas_thread):
-    """One BLAS thread and one reading thread, so that a second training gives the same losses.
+def one_reading_thread():
+    """A second training gives the same losses.
 
     The number of reading threads changes the last bits of a loss.
     """

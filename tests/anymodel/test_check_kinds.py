@@ -1,6 +1,6 @@
 """`check` beside transformers: for classes of each mapping, in each state of their files.
 
-A sample of classes is tested. `pytest -m '' --all-kinds tests/anymodel/test_check_kinds.py` tests
+A sample of classes is tested. `pytest -m '' --all-cases tests/anymodel/test_check_kinds.py` tests
 all that were measured with the version that is installed, in half an hour.
 """
 
@@ -59,7 +59,7 @@ def quiet():
 
 
 def pytest_generate_tests(metafunc):
-    of_all = metafunc.config.getoption("--all-kinds")
+    of_all = metafunc.config.getoption("--all-cases")
     if "tested_class" in metafunc.fixturenames:
         metafunc.parametrize("tested_class", ALL if of_all else SAMPLE, ids="-".join)
     if "kind_like_llama" in metafunc.fixturenames:

@@ -22,8 +22,6 @@ from tiedgpt.study import reports
 PROMPT = "abcdefgh"
 IDS = [64, 65, 66, 67, 68, 69, 70, 71]  # of PROMPT, where tokens are bytes
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
 
 def test_generate_prints_the_continuation_alone(run, checkpoint):
     arguments = ("generate", "--model", checkpoint, "--seed", "1", "-n", "9", "Hello")

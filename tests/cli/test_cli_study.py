@@ -21,8 +21,6 @@ from tiedgpt.study import probe
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.reports import study_report
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
 # Twelve of the characters are frequent: a, b and d to m.
 TEXT = "aab" + "ab" * 119 + "aac" * 20 + "defghijklm" * 100 + "the end\n"
 

@@ -27,8 +27,7 @@ from support.models import CONFIG, random_model
 
 import tiedgpt
 from tiedgpt import GPT2, Tokenizer, cli, documents
-
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
+from tiedgpt.checkpoints import Opened
 
 TRANSCRIPT = Path(__file__).parent / "transcript.txt"
 NEWER = (3, 13)  # the first version of Python whose argparse words help pages differently
@@ -150,9 +149,30 @@ def plain(printed: str) -> str:
     return LONG_NUMBER.sub(lambda number: f"{float(number[0]):.3g}", printed)
 
 
-def test_the_commands_print_what_the_transcript_says(folder, request):
-    if sys.version_info >= NEWER:
-        pytest.skip("the transcript has the help pages of argparse before Python 3.13")
+def assert_refused(line: str, printed: str) -> None:
+    """A refusal has one line of error. What stands behind `#` is in what is printed."""
+    errors = [row for row in printed.splitlines() if row.startswith("tiedgpt: error: ")]
+    assert len(errors) == 1, line
+    assert errors[0].isprintable(), line
+    assert line.partition("  # ")[2] in printed, line
+
+
+@pytest.fixture
+def weights_read(monkeypatch) -> list[str]:
+    """The names of the models whose weights are read, in a list that grows."""
+    names: list[str] = []
+    model_of = Opened.model
+
+    def recorded(opened, *arguments, **options):
+        names.append(opened.name)
+        return model_of(opened, *arguments, **options)
+
+    monkeypatch.setattr(Opened, "model", recorded)
+    return names
+
+
+def test_the_commands_print_what_the_transcript_says(folder, weights_read, request):
+    """A refusal writes nothing. The weights of `tied`, which are right, are not read for it."""
     old = TRANSCRIPT.read_text(encoding="utf-8")
     new = []
     for block in re.split(r"^(?=# |\$ )", old, flags=re.MULTILINE):
@@ -161,14 +181,20 @@ def test_the_commands_print_what_the_transcript_says(folder, request):
         if line.startswith("# ") or (needs_dask and not find_spec("distributed")):
             new.append(block)
         elif line.startswith(PROMPT):
+            files = sorted(folder.rglob("*"))
+            weights_read.clear()
             printed = plain(run(line))
-            named = line.partition("  # ")[2]
-            assert named in printed, line
-            assert bool(named) == ("[exit code 2]" in printed), (
-                f"{line}: a refusal has # and a name"
-            )
+            is_refusal = "  # " in line
+            assert is_refusal == ("[exit code 2]" in printed), f"{line}: a refusal has # and a name"
+            if is_refusal:
+                assert_refused(line, printed)
+                assert sorted(folder.rglob("*")) == files, line
+                reads_first = line.startswith((f"{PROMPT}compare", f"{PROMPT}train"))
+                assert reads_first or "tied" not in weights_read, line
             new.append(f"{line}\n{printed}\n")
     text = "".join(new)
+    if sys.version_info >= NEWER:
+        pytest.skip("the transcript has the help pages of argparse before Python 3.13")
     if request.config.getoption("--update"):
         TRANSCRIPT.write_text(text, encoding="utf-8")
     else:

@@ -40,7 +40,14 @@ NO_GPT2 = random_model(
 )
 
 
-@pytest.mark.parametrize("mistake", mistakes_in(n_layer=2), ids=lambda mistake: mistake.sentence)
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        mistake if n % 8 == 0 else pytest.param(mistake, marks=SLOW)
+        for n, mistake in enumerate(mistakes_in(n_layer=2))
+    ],
+    ids=lambda mistake: mistake.sentence,
+)
 def test_a_planted_mistake_is_named(mistake):
     model = NO_GPT2 if mistake.sentence in RIGHT else TWO_LAYERS
     ids = some_ids(model, B=2, T=9)
@@ -114,8 +121,16 @@ FOR_ANY_MODEL = [
 ]
 
 
+def every(step, cases):
+    """The cases, of which those between the sample are marked `whole`."""
+    return [
+        case if n % step == 0 else pytest.param(case, marks=pytest.mark.whole)
+        for n, case in enumerate(cases)
+    ]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("wrong_gpt2", FOR_ANY_MODEL, ids=id_of)
+@pytest.mark.parametrize("wrong_gpt2", every(3, FOR_ANY_MODEL), ids=id_of)
 def test_a_wrong_shakespeare_is_diagnosed(wrong_gpt2):
     model = MODELS["shakespeare"]
     report = compare(model, OtherGPT2(model, **wrong_gpt2.steps), some_ids(model, B=1, T=13))
@@ -123,7 +138,7 @@ def test_a_wrong_shakespeare_is_diagnosed(wrong_gpt2):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wrong_gpt2", FOR_ANY_MODEL[::4], ids=id_of)
+@pytest.mark.parametrize("wrong_gpt2", every(8, FOR_ANY_MODEL), ids=id_of)
 def test_a_wrong_shakespeare_is_diagnosed_from_logits_alone(wrong_gpt2):
     model = MODELS["shakespeare"]
     assert_named_from_logits(model, OtherGPT2(model, **wrong_gpt2.steps), wrong_gpt2)

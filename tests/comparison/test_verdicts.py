@@ -22,8 +22,6 @@ from tiedgpt.comparison.compare import NothingCompared
 from tiedgpt.errors import ArgumentError
 from tiedgpt.testing import TINY, assert_same_gpt2, assert_tied, random_model
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
 MODEL = MODELS["tiny"]
 UNTIED = MODELS["tiny untied"]
 IDS = some_ids(MODEL)

@@ -39,8 +39,6 @@ from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.paths import PATHS, top_k
 from tiedgpt.study.reports import lens_report, logit_report, token_report
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
 TEXT = "To be, or not to be"
 TOKENIZER = Tokenizer([])
 IDS = TOKENIZER.encode(TEXT)

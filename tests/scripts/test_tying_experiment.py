@@ -157,15 +157,18 @@ def test_the_input_is_scaled_and_the_output_not_and_one_block_is_used_twice(head
     )
 
 
+WHOLE = pytest.mark.whole
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "run",
     [
         Run(width=16, lr=0.064, seed=1),
-        Run(layers=1, width=16, head="untied", lr=0.016, seed=2),
         Run(layers=1, width=16, head="signs", lr=0.032, seed=1004),
-        Run(layers=1, head="untied", lr=0.008, seed=3, paths=True),
-        Run(layers=1, table=0.05, lr=0.008, seed=2, paths=True),
+        pytest.param(Run(layers=1, width=16, head="untied", lr=0.016, seed=2), marks=WHOLE),
+        pytest.param(Run(layers=1, head="untied", lr=0.008, seed=3, paths=True), marks=WHOLE),
+        pytest.param(Run(layers=1, table=0.05, lr=0.008, seed=2, paths=True), marks=WHOLE),
     ],
 )
 def test_a_run_has_the_digits_of_its_line(run):
@@ -338,6 +341,7 @@ def make_plan(todo, text, tmp_path, monkeypatch):
     return corpus
 
 
+@pytest.mark.slow
 def test_two_workers_do_what_is_missing_and_a_damaged_line_is_done_again(
     text, tmp_path, monkeypatch, capsys
 ):

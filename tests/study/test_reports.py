@@ -27,8 +27,6 @@ from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.paths import PATHS
 from tiedgpt.study.predictions import predict
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
 TOKENIZER = Tokenizer([])
 IDS = TOKENIZER.encode("abcdefgh")
 A, B = IDS[:2]

@@ -29,7 +29,7 @@ from tiedgpt.training.optimizer import AdamW, clip, learning_rate
 from tiedgpt.training.saving import LOG, STATE
 from tiedgpt.training.start import Settings
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_reading_thread")
 
 UNTIED = replace(SMALL, tied=False)
 WITHOUT_DROPOUT = {"embd_pdrop": 0.0, "resid_pdrop": 0.0, "attn_pdrop": 0.0}

@@ -20,8 +20,6 @@ from tiedgpt.fast import threads as fast_threads
 from tiedgpt.gpt2.model import unembed
 from tiedgpt.gpt2.prefill import PIECE_TOKENS
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
 CONFIG = replace(
     SMALL,
     n_embd=48,
