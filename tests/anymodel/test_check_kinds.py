@@ -16,6 +16,7 @@ from tiedgpt.anymodel import counting, kinds
 from tiedgpt.anymodel.headers import open_any
 from tiedgpt.anymodel.kinds import in_words, values_of
 from tiedgpt.anymodel.ties import tie_report
+from tiedgpt.errors import short_repr
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
 transformers = pytest.importorskip(
@@ -176,8 +177,12 @@ def test_parameters_counted_from_the_config(kind_like_llama, fields):
     names = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     if kind_like_llama not in names:
         pytest.skip(f"{kind_like_llama} is not in transformers {transformers.__version__}")
-    config = measure_kinds.small_config(kind_like_llama, **fields)
-    model = measure_kinds.model_of(config, names[kind_like_llama])
+    try:
+        config = measure_kinds.small_config(kind_like_llama, **fields)
+        model = measure_kinds.model_of(config, names[kind_like_llama])
+    except Exception as error:
+        assert fields
+        pytest.skip(f"transformers refuses these fields: {short_repr(str(error))}")
     counts = counting.count_from_config(model.config.to_dict())
     if counts is None:
         assert fields
