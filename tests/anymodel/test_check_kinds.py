@@ -16,6 +16,7 @@ from tiedgpt.anymodel import counting, kinds
 from tiedgpt.anymodel.headers import open_any
 from tiedgpt.anymodel.kinds import in_words, values_of
 from tiedgpt.anymodel.ties import tie_report
+from tiedgpt.errors import short_repr
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
 transformers = pytest.importorskip(
@@ -130,12 +131,17 @@ def test_parameters_of_saved_models(tmp_path, tested_class):
         pytest.skip(f"{class_name} was not measured with transformers {VERSION}")
     for tied in (True, False):
         model = measure_kinds.new_model(kind, class_name)
+        keys = measure_kinds.matrix_keys(model)
         measure_kinds.set_flags(model.config, tied)
         model.tie_weights()
         model.save_pretrained(tmp_path / str(tied))
         report = tie_report(kind, open_any(str(tmp_path / str(tied))))
-        matrices = [model.get_input_embeddings().weight, model.get_output_embeddings().weight]
-        is_one = matrices[0].data_ptr() == matrices[1].data_ptr()
+        if report["unclear"]:
+            assert report["parameters"] is None
+            continue
+        matrices = measure_kinds.all_tensors(model)
+        places = [matrices[key].data_ptr() for key in keys]
+        is_one = places[0] == places[1]
         counted = report["parameters"]["tied" if is_one else "untied"]["total"]
         assert model.num_parameters() == counted, report
 
@@ -171,8 +177,12 @@ def test_parameters_counted_from_the_config(kind_like_llama, fields):
     names = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     if kind_like_llama not in names:
         pytest.skip(f"{kind_like_llama} is not in transformers {transformers.__version__}")
-    config = measure_kinds.small_config(kind_like_llama, **fields)
-    model = measure_kinds.model_of(config, names[kind_like_llama])
+    try:
+        config = measure_kinds.small_config(kind_like_llama, **fields)
+        model = measure_kinds.model_of(config, names[kind_like_llama])
+    except Exception as error:
+        assert fields
+        pytest.skip(f"transformers refuses these fields: {short_repr(str(error))}")
     counts = counting.count_from_config(model.config.to_dict())
     if counts is None:
         assert fields

@@ -204,6 +204,16 @@ def test_a_copy_says_how_many_bytes_are_wasted(tmp_path):
     assert report["wasted_bytes"] == 4 * V * D
 
 
+def test_a_table_that_is_never_tied_is_no_matrix_of_the_tie(tmp_path):
+    """InstructBLIP's Q-Former has a table of its own tokens: its parameters are no copy."""
+    of = ("instructblip", "InstructBlipForConditionalGeneration")
+    known = read_class(*of)
+    table = {known.names[0][2]: np.ones((7, 3), np.float32)}
+    row = Row(of, "f" * len(known.places), "ab.", "", "", "", "", more=table)
+    counts = tie_report("model", open_any(write(tmp_path, row)))["parameters"]
+    assert (counts["tied"]["total"], counts["difference"]) == (V * D + 7 * 3, V * D)
+
+
 ADAPTERS = {  # the tensors of an adapter beside a tied model -> the matrices that it changes
     "peft #1381: a model and its adapter": {"layers.0.q_proj.lora_A.weight": []},
     "peft #2018: a copy of the head": {"lm_head.weight": ["head"]},

@@ -21,39 +21,39 @@ def count_stored(
 ) -> Report | None:
     """The counts of a model from its tensors; None if they are not known.
 
-    known: the class of the model, None if it was not measured. The numbers of a quantised model are
-    packed, so that shapes do not count them.
+    known: the class of the model, None if it was not measured. A quantised model is not counted.
     """
-    if not matrices.stored or matrices.quantised:
-        return None
-    if known is not None and not known.is_counted:
+    is_unknown = known is not None and not known.is_counted
+    if is_unknown or not matrices.stored or matrices.quantised:
         return None
     usual = there = ""
+    buffers = frozenset(name for each in all_classes() for name in each.buffers)
     copies: dict[str, str] = {}
-    separate: tuple[str, ...] = ()
+    stored = matrices.stored
     if known is not None and matrices.name_set is not None:
         usual, there = known.prefixes[matrices.name_set]
-        buffers, copies, separate = known.buffers, known.copies, known.separate
-    else:
-        buffers = frozenset(name for each in all_classes() for name in each.buffers)
+        buffers, copies = known.buffers, known.copies
+        never_one = {known.names[matrices.name_set][place] for place in known.never_one}
+        stored = [matrix for matrix in stored if matrix.name not in never_one]
     total = 0
-    of_matrices = {matrix.name for matrix in matrices.stored}
+    of_matrices = {matrix.name for matrix in stored}
     for name, tensor in tensors.items():
-        is_mask = CAUSAL_MASK.search(name) is not None and len(tensor.shape) == 4
-        is_old_buffer = is_mask or OLD_BUFFER.search(name) is not None
-        is_buffer = is_old_buffer or pattern(usual + name.removeprefix(there)) in buffers
+        is_buffer = pattern(usual + name.removeprefix(there)) in buffers
+        is_buffer |= OLD_BUFFER.search(name) is not None
+        is_buffer |= CAUSAL_MASK.search(name) is not None and len(tensor.shape) == 4
         if name in of_matrices or is_buffer or copies.get(name) in tensors:
             continue
         if tensor.dtype not in FLOATS:
             return None
         total += prod(tensor.shape)
-    sizes = {prod(matrix.shape) for matrix in matrices.stored}
+    sizes = {prod(matrix.shape) for matrix in stored}
     if len(sizes) > 1:  # an embedding and a head of different shapes can never be one
-        return counts(total + sum(prod(matrix.shape) for matrix in matrices.stored), 0)
+        return counts(total + sum(prod(matrix.shape) for matrix in stored), 0)
     size = sizes.pop()
     # The head is one more matrix. An encoder and a decoder may have one each, too.
-    difference = (max(len(matrices.stored), 2) - 1) * size
+    difference = (max(len(stored), 2) - 1) * size
     # An untied BERT has the bias of the head twice.
+    separate = known.separate if copies and known is not None else ()
     of_untied = [tensors[copies[name]] for name in separate if copies[name] in tensors]
     return counts(total + size, difference + sum(prod(tensor.shape) for tensor in of_untied))
 

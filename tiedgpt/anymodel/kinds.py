@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,16 @@ class ModelClass:
     def has_usual_rule(self) -> bool:
         """Whether vLLM and programs like it read the models of this class by their rule."""
         return len(self.names[0]) == 2 and self.name.endswith(HAVE_A_RULE)
+
+    @cached_property
+    def never_one(self) -> frozenset[int]:
+        """The matrices, after the first two, that no reading makes one with another."""
+        found = set(range(2, len(self.names[0])))
+        rules = [rule for rules in self.rules.values() for rule in rules if rule is not None]
+        for word in {word for rule in rules for table in rule.values() for word in table.values()}:
+            roots = [root(word, place) for place in range(len(word))]
+            found -= {place for place in found if word != "!" and roots.count(roots[place]) > 1}
+        return frozenset(found)
 
     def default(self, number: int) -> bool | None:
         """The flag at a place of config.json that has none.
