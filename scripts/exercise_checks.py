@@ -33,8 +33,15 @@ from tiedgpt.comparison.compare import no_progress
 from tiedgpt.comparison.conventions import shape_error
 from tiedgpt.comparison.diagnosis import diagnose
 from tiedgpt.comparison.mistakes import mistakes_in
-from tiedgpt.comparison.places import Mistake, Place, compute_activations, kind_of
-from tiedgpt.comparison.rows import Comparison, distance
+from tiedgpt.comparison.places import (
+    Comparison,
+    Mistake,
+    Place,
+    ReportRow,
+    compute_activations,
+    distance,
+    kind_of,
+)
 from tiedgpt.errors import did_you_mean, short_repr
 from tiedgpt.gpt2.model import causal_mask
 from tiedgpt.gpt2.ops import cross_entropy, layer_norm_backward, softmax
@@ -159,64 +166,37 @@ def check_in_model(
     the number of axes of the function's result. mistakes: of this exercise alone. Raises Wrong.
     """
     model = read_only_model()
-    activations = activations_with(model, kinds, compute)
-    # The function computes activations between its source and its result, but does not return them.
-    hidden = kinds_between(source, kinds[0])
-    compared = {}
-    for activation, array in activations.items():
-        if kind_of(activation) not in hidden:
-            compared[activation] = array
-    comparison = Comparison(model, IDS, compared)
+    names = [each for each in activation_shapes(model.config) if kind_of(each) in kinds]
+    planted = dict.fromkeys(names, lambda at: compute(at)[None])
+    activations = compute_activations(model, IDS, given={}, planted=planted)
+    if source is not None:
+        # The function computes activations between its source and its result, which are not ours.
+        order = list(BLOCK_SHAPES)  # the kinds, in the order of the forward pass
+        hidden = order[order.index(source) + 1 : order.index(kinds[0])]
+        activations = {each: x for each, x in activations.items() if kind_of(each) not in hidden}
+    comparison = Comparison(model, IDS, activations)
     differing = [row for row in comparison.rows(given={}, planted={}) if row.differs]
     if not differing:
         return
     tried = [*mistakes, *mistakes_in(model.config.n_layer)]
     diagnosis = diagnose(comparison, tried, no_progress, most_trials=None)
+    raise Wrong("\n".join(lines_on(name, differing[0], ndim, diagnosis.sentences)))
 
-    first = differing[0]
-    assert first.first_wrong is not None  # the index of its first wrong number
+
+def lines_on(name: str, first: ReportRow, ndim: int, sentences: list[str]) -> list[str]:
+    """The first wrong number of a function's result, and what is said of the mistake.
+
+    A sentence of the diagnosis is "mlp.0.post: yours is relu, in every layer". The reader has one
+    function, so the place and the layers are left out, and what is then the same is said once.
+    """
+    assert first.first_wrong is not None
     # Drop the first axes, which the function's result lacks: B, and H if it computes a single head.
     index = first.first_wrong[-ndim:]
     lines = [number_at(name, index, first.yours, first.expected)]
-    # The diagnosis names the place of a mistake. Here one function makes it, so the places are left
-    # out, and each sentence is printed once.
-    for sentence in diagnosis.sentences:
-        line = without_place(sentence)
-        if line not in lines:
-            lines.append(line)
-    raise Wrong("\n".join(lines))
-
-
-def activations_with(model: GPT2, kinds: list[str], compute: Compute) -> dict[str, Array]:
-    """All activations of a forward pass in which `compute` computes those of these kinds."""
-
-    def with_batch(at: Place) -> Array:
-        return compute(at)[None]
-
-    # The forward pass calls what is planted in place of its own code.
-    planted = {}
-    for activation in activation_shapes(model.config):
-        if kind_of(activation) in kinds:
-            planted[activation] = with_batch
-    return compute_activations(model, IDS, given={}, planted=planted)
-
-
-def kinds_between(source: str | None, end: str) -> list[str]:
-    """The kinds of activations of a block after `source` and before `end`; none for no source."""
-    if source is None:
-        return []
-    kinds = list(BLOCK_SHAPES)  # in the order of the forward pass
-    return kinds[kinds.index(source) + 1 : kinds.index(end)]
-
-
-def without_place(sentence: str) -> str:
-    """What a sentence of the diagnosis says of the mistake: "yours is relu".
-
-    It is "mlp.0.post: yours is relu, in every layer" in the diagnosis. The reader has one function,
-    so neither the activation's name nor the layers matter.
-    """
-    _, _, mistake = sentence.partition(": ")
-    return re.sub(r", (in every layer|everywhere)$", "", mistake)
+    for sentence in sentences:
+        _, _, mistake = sentence.partition(": ")
+        lines.append(re.sub(r", (in every layer|everywhere)$", "", mistake))
+    return list(dict.fromkeys(lines))
 
 
 # Exercise 1

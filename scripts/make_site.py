@@ -80,8 +80,13 @@ def write_source(source: Path) -> None:
     """Write what Sphinx reads: the pages, their pictures, the article."""
     shutil.copy(SITE / "conf.py", source)
     (source / "static").mkdir()
-    for file in ARTICLE:
-        shutil.copy(ROOT / file, source / "static")
+    page, picture = ARTICLE
+    article = (ROOT / page).read_text(encoding="utf-8")
+    for file, name in PAGES.items():  # a source of the article that is a page here gets a link
+        link = f'<a href="{name.removesuffix(".md")}.html"><code>{file}</code></a>'
+        article = article.replace(f"<code>{file}</code>", link)
+    (source / "static" / Path(page).name).write_text(article, encoding="utf-8")
+    shutil.copy(ROOT / picture, source / "static")
     for file, page in PAGES.items():
         (source / page).write_text(page_of(file, source), encoding="utf-8")
     pages = [page.removesuffix(".md") for page in PAGES.values() if page != "index.md"]

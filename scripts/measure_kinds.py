@@ -103,6 +103,7 @@ MORE_FIELDS: dict[str, dict[str, Any]] = {
     "zamba2": {"layer_types": ["mamba", "hybrid"]},
     "hunyuan_v1_dense": {"head_dim": 8},
 }
+MROPE = {"rope_type": "default", "mrope_section": [2, 1, 1]}
 # Fields of small models that transformers 4 needs, and transformers 5 has defaults for.
 MORE_FIELDS_OF_4: dict[str, dict[str, Any]] = {
     "granitemoehybrid": {"layer_types": ["mamba", "attention"]},
@@ -117,8 +118,8 @@ MORE_FIELDS_OF_4: dict[str, dict[str, Any]] = {
             **{"depthwise_separable_out_channel": D, "nemo_conv_channels": D},
         },
     },
-    "qwen3_vl": {"text_config": {"rope_scaling": {"mrope_section": [2, 1, 1]}}},
-    "qwen3_vl_moe": {"text_config": {"rope_scaling": {"mrope_section": [2, 1, 1]}}},
+    "qwen3_vl": {"text_config": {"rope_scaling": MROPE}},
+    "qwen3_vl_moe": {"text_config": {"rope_scaling": MROPE}},
     "zamba2": {"layers_block_type": ["mamba", "hybrid"], "layer_types": ["mamba", "hybrid"]},
 }
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
@@ -781,9 +782,10 @@ def work(directory: Path, cases: list[str], only_names: bool) -> None:
             continue
         others = []
         for other in directory.glob(f"*/{kind}.{class_name}.json"):
-            names = json.loads(other.read_text()).get("names")
-            if other != path and names:
-                others.append(names)
+            facts = json.loads(other.read_text())
+            if other != path and "names" in facts:
+                rules = [each for each in facts.get("rules", ()) if each["label"] != "without base"]
+                others += [facts["names"], *(each["names"] for each in rules)]
         path.with_suffix(".begun").touch()
         started = time.time()
         try:

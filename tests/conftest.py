@@ -24,7 +24,7 @@ from support.reference import GPT2_MERGES, GPT2_VOCAB, SHARED
 
 import tiedgpt
 from tiedgpt import GPT2, Tokenizer, cli
-from tiedgpt.checkpoints import download, places
+from tiedgpt.checkpoints import download, model_names
 from tiedgpt.checkpoints.vocabulary import read_tokenizer
 from tiedgpt.errors import TiedGPTWarning
 from tiedgpt.fast import blas, threads
@@ -274,8 +274,8 @@ def no_models(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path))
 
-    # places.py looks for models beside the package. It finds none beside this one.
-    monkeypatch.setattr(places, "PACKAGE", tmp_path / "checkout" / "tiedgpt")
+    # model_names.py looks for models beside the package. It finds none beside this one.
+    monkeypatch.setattr(model_names, "PACKAGE", tmp_path / "checkout" / "tiedgpt")
     return tmp_path
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import tiedgpt
 from tiedgpt import cli, count_parameters
-from tiedgpt.checkpoints.places import known_config
+from tiedgpt.checkpoints.model_names import known_config
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

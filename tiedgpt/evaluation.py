@@ -24,9 +24,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .errors import TiedGPTError
+from .errors import ArgumentError, Range, TiedGPTError, short_repr
 from .fast.threads import LOGIT_ROWS, split_work, thread_map
-from .gpt2.checks import check_logits, check_text_ids, stride_or_default
+from .gpt2.checks import as_array, check_ids, check_logits
+from .gpt2.config import Config
 from .gpt2.model import GPT2, unembed
 from .gpt2.ops import cross_entropy
 from .gpt2.run import OnProgress
@@ -68,6 +69,37 @@ def windows(n: int, n_ctx: int, stride: int) -> list[Window]:
         text_windows.append(Window(start, first, end))
         start += stride
     return text_windows
+
+
+def check_text_ids(ids: Any, config: Config) -> np.ndarray:  # -> [N]
+    """ids as an array, if a model of this configuration can score them.
+
+    There may be more of them than its context has room for.
+    """
+    array = as_array(ids)
+    if array.ndim != 1:
+        raise ArgumentError(f"the text must be one sequence of ids [N], got shape {array.shape}")
+    if array.size < 2:
+        raise ArgumentError(
+            f"a score needs two tokens or more, got {array.size}: the first is not predicted"
+        )
+    if config.n_ctx < 2:
+        raise ArgumentError("the model's context is 1 token, so it predicts no token from another")
+    # Each token is a row of its own here, so that check_ids accepts a text longer than the context.
+    check_ids(array[:, None], config)
+    return array
+
+
+def stride_or_default(stride: Any, config: Config) -> int:
+    """stride, or half the context if it is None."""
+    if stride is None:  # at least 1, because half of a context of 1 token is 0
+        return max(1, config.n_ctx // 2)
+    if stride not in Range(1, config.n_ctx):
+        raise ArgumentError(
+            f"stride must be a whole number from 1 to the model's context of {config.n_ctx}, "
+            f"got {short_repr(stride)}"
+        )
+    return int(stride)
 
 
 def token_losses(  # [N] -> [n]

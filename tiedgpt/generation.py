@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .errors import Range
-from .gpt2.checks import check_prompt_ids, seed_or_new
+from .errors import COUNT, ArgumentError, Range
+from .gpt2.checks import as_array, check_ids
+from .gpt2.config import Config
 from .gpt2.model import GPT2, unembed
 from .gpt2.run import OnProgress
 from .gpt2.tokenizer import Tokenizer
@@ -54,6 +55,23 @@ def generate(
     max_new_tokens = Range(1).check("max_new_tokens", max_new_tokens)
     steps = sample_tokens(model, prompt, max_new_tokens, sampling, seed_or_new(seed))
     return tokens_until_end(steps, model.config.eos_token_ids)
+
+
+def check_prompt_ids(ids: Any, config: Config) -> list[int]:
+    """ids as a list, if a model of this configuration can continue them."""
+    array = as_array(ids)
+    if array.size == 0:
+        raise ArgumentError("the prompt is empty: GPT-2 needs at least one token to continue")
+    if array.ndim != 1:
+        raise ArgumentError(f"the prompt must be one sequence of ids [T], got shape {array.shape}")
+    return check_ids(array, config).tolist()
+
+
+def seed_or_new(seed: Any) -> int:
+    """seed as an int, if it is a whole number of at least 0; a new one if it is None."""
+    if seed is None:
+        return int(np.random.SeedSequence().generate_state(1)[0])
+    return COUNT.check("seed", seed)
 
 
 def tokens_until_end(steps: Iterator[list[int]], eos_token_ids: tuple[int, ...]) -> Iterator[int]:

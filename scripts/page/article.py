@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from tiedgpt.checkpoints import find_model, load_model, safetensors
-from tiedgpt.checkpoints.places import SHIPPED
+from tiedgpt.checkpoints.model_names import SHIPPED
 from tiedgpt.checkpoints.vocabulary import MERGES_AND_VOCAB
 from tiedgpt.gpt2.parameters import Parameters
 

@@ -10,6 +10,8 @@
     toy     three words: a made-up text, and the arrows of the first picture
     costs   the cost of the tie in toy models, from scripts/tying_results/runs.jsonl
     shares  what the tie saves, as a share of a model
+    mlps    how far each path through one MLP is from the bigrams
+    knows   what a linear map reads from each table
     pairs   the words of the tables of scores
 
 The text is what weights/shakespeare-bigrams.npz has counted. Numbers are rounded, so that another
@@ -28,7 +30,7 @@ from tying.trainer import entropies
 
 import tiedgpt
 from tiedgpt import GPT2, Tokenizer, count_parameters
-from tiedgpt.checkpoints.places import MODELS, SHIPPED
+from tiedgpt.checkpoints.model_names import MODELS, SHIPPED
 from tiedgpt.gpt2.ops import softmax
 from tiedgpt.gpt2.run import Tape
 from tiedgpt.study.bigrams import mlp_numbers, nats_from_bigrams
@@ -36,9 +38,10 @@ from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.direct_path import asymmetry, jsd_floor, matrix_asymmetry
 from tiedgpt.study.paths import PATHS, final_norm, top_k
 from tiedgpt.study.predictions import residual_streams
+from tiedgpt.study.probe import knowledge
 from tiedgpt.study.similarity import spearman
 
-from .pictures import decimal, percent, shown
+from .pictures import TIMES, decimal, percent, shown
 from .rounding import as_in_the_page
 from .three_words import three_words
 
@@ -49,9 +52,12 @@ PAIRS = (" my", " lord", " thou", " art", " I", " am", " RICHARD", " III")
 LISTS = ("untied.normed", "tied.raw", "tied.normed", "tied.mlp0", "tied.model")  # HEAD.PATH
 SHOWN = 3  # tokens in a list
 FOLLOWERS = 8  # of each token
+MOST_NATS = 4  # the length of a bar of nats
 RESAMPLES = 2000
 CALCULATOR = {"vocab": 50_000, "dim": 4096, "total": 7e9}  # of the models that people quote
 TOTALS = (1e9, 7e9, 70e9)
+GPT3 = {"vocab": 50_257, "dim": 12_288, "total": 175e9}
+ORDINALS = ("first", "second", "third", "fourth")
 
 # What the text quotes of the runs: its name here, and that of scripts/tying/differences.py. NAME is
 # the mean with its interval, NAME.mean the mean alone.
@@ -76,7 +82,6 @@ QUOTED = {
     "loss.tied": "w64-best:tied",
     "loss.untied": "w64-best:untied",
 }
-TIMES = "\N{MULTIPLICATION SIGN}"
 
 Json = dict[str, Any]
 
@@ -94,6 +99,8 @@ def all_parts(results: Results) -> Json:
     toy_part, toy_texts = three_words()
     costs, cost_texts = costs_of(all_figures(results))
     shares, share_texts = shares_of()
+    mlps, mlp_texts = mlps_of(models, corpus)
+    knows, know_texts = knows_of(models, corpus)
     texts = {
         **text_counts(corpus, tokenizer),
         **marks_of(models, corpus),
@@ -103,7 +110,8 @@ def all_parts(results: Results) -> Json:
         **cost_texts,
         **share_texts,
         **pair_of_models(models, corpus),
-        **mlps_of(models, corpus),
+        **mlp_texts,
+        **know_texts,
     }
     return {
         "texts": texts,
@@ -114,6 +122,8 @@ def all_parts(results: Results) -> Json:
         "toy": toy_part,
         "costs": costs,
         "shares": shares,
+        "mlps": mlps,
+        "knows": knows,
         "pairs": PAIRS,
     }
 
@@ -322,16 +332,42 @@ def stops_of(
     return stops, texts
 
 
-def mlps_of(models: dict[str, GPT2], corpus: Corpus) -> dict[str, str]:
+def mlps_of(models: dict[str, GPT2], corpus: Corpus) -> tuple[list[Json], dict[str, str]]:
     """Which MLP makes the bigrams: the control of the third stop."""
-    tied, untied = (mlp_numbers(models[head], corpus) for head in ("tied", "untied"))
-    assert tied is not None
-    assert untied is not None
-    return {
-        "mlps.tied.other": decimal(tied["other_alone"] or 0.0),
-        "mlps.untied.without": decimal(untied["without_first"]),
-        "mlps.untied.model": decimal(untied["model"]),
-    }
+    groups = []
+    texts = {}
+    for head in ("tied", "untied"):
+        numbers = mlp_numbers(models[head], corpus)
+        assert numbers is not None, f"the {head} model has no layers"
+        nats = {"no MLP": numbers["table"]}
+        for ordinal, alone in zip(ORDINALS, numbers["alone"], strict=True):
+            nats[f"the {ordinal} alone"] = alone
+        rows = [bar_of(name, "", x / MOST_NATS, decimal(x)) for name, x in nats.items()]
+        groups.append({"kind": head, "title": f"{head.capitalize()}: nats left", "rows": rows})
+        texts[f"mlps.{head}.other"] = decimal(numbers["other_alone"] or 0.0)
+        texts[f"mlps.{head}.without"] = decimal(numbers["without_first"])
+        texts[f"mlps.{head}.model"] = decimal(numbers["model"])
+    shown = ("mlps.tied.other", "mlps.untied.without", "mlps.untied.model")
+    return groups, {name: texts[name] for name in shown}
+
+
+def knows_of(models: dict[str, GPT2], corpus: Corpus) -> tuple[list[Json], dict[str, str]]:
+    """What a linear map reads from the rows of each table: what follows, and what precedes."""
+    groups = []
+    controls = []
+    for head, title in (("untied", "Untied: two tables"), ("tied", "Tied: one table")):
+        tables = knowledge(models[head], corpus)
+        assert tables is not None, "the corpus has too few frequent tokens"
+        rows = []
+        for name in ("W_E", "W_U"):
+            for thing, more in (("successors", "what follows"), ("predecessors", "what precedes")):
+                if name in tables:
+                    r2 = tables[name][thing]["r2"]
+                    rows.append(bar_of(f"<code>{name}</code>", more, r2, decimal(r2)))
+        groups.append({"kind": head, "title": title, "rows": rows})
+        for name in ("random", "counts"):
+            controls += [of_thing["r2"] for of_thing in tables[name].values()]
+    return groups, {"knows.control": decimal(max(controls))}
 
 
 def self_prediction(logits: np.ndarray, tokens: np.ndarray) -> str:  # [n, V], [n]
@@ -380,21 +416,22 @@ def shares_of() -> tuple[list[Json], dict[str, str]]:
         tied, untied = sizes_of(name)
         saved = untied - tied
         both = f"{tied / 1e6:.0f}M + {saved / 1e6:.0f}M"
-        gpt2_models.append(share(name, both, saved / untied))
+        gpt2_models.append(bar_of(name, both, saved / untied, with_digit(saved / untied)))
     examples = []
     for total in TOTALS:
-        examples.append(share("a model of", f"{total / 1e9:.0f}B", matrix / total))
+        size = f"{total / 1e9:.0f}B"
+        examples.append(bar_of("a model of", size, matrix / total, with_digit(matrix / total)))
     table = f"{CALCULATOR['vocab']:,} {TIMES} {CALCULATOR['dim']:,}"
     shares = [
         {
             "kind": "gpt2",
             "title": "A second table as a part of an untied GPT-2",
-            "models": gpt2_models,
+            "rows": gpt2_models,
         },
         {
             "kind": "example",
             "title": f"A second table of {table} numbers as a part of",
-            "models": examples,
+            "rows": examples,
         },
     ]
     return shares, size_texts(matrix)
@@ -414,6 +451,8 @@ def size_texts(matrix: float) -> dict[str, str]:
         "gpt2.untied.exact": f"{untied:,}",
         "gpt2.tied.memory": f"{4 * tied / 1e6:.0f} MB",
         "gpt2.untied.memory": f"{4 * untied / 1e6:.0f} MB",
+        "gpt3.saved": millions(GPT3["vocab"] * GPT3["dim"]),
+        "gpt3.share": with_digit(GPT3["vocab"] * GPT3["dim"] / GPT3["total"]),
         "gpt2.vocabulary": f"{MODELS['gpt2'].config.vocab_size:,}",
         "gpt2.width": str(MODELS["gpt2"].config.n_embd),
         "calculator.vocab": f"{CALCULATOR['vocab']:,}",
@@ -425,8 +464,9 @@ def size_texts(matrix: float) -> dict[str, str]:
     }
 
 
-def share(name: str, size: str, part: float) -> Json:
-    return {"name": name, "size": size, "share": round(part, 4)}
+def bar_of(name: str, more: str, length: float, text: str) -> Json:
+    """A row of pictures.bars. The length is at most 1."""
+    return {"name": name, "more": more, "length": round(length, 3), "text": text}
 
 
 # Part 7: tied and untied, side by side

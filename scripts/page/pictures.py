@@ -22,6 +22,7 @@ import numpy as np
 Figures = dict[str, Any]
 
 MINUS = "\N{MINUS SIGN}"
+TIMES = "\N{MULTIPLICATION SIGN}"
 PRIME = "\N{PRIME}"  # of the hollow arrow of a word
 UNIT = 90  # of a plane of arrows: the length of an arrow of 1
 GAP = 20  # from the end of an arrow to its name
@@ -88,7 +89,11 @@ def all_pictures(figures: Figures) -> dict[str, str]:
         "streams": streams(figures),
         "stops": "".join(stop(place, figures) for place in range(len(STOPS))),
         "costs": costs(figures["costs"]),
-        "shares": shares(figures["shares"]),
+        "shares": bars(figures["shares"]),
+        "knows": bars(figures["knows"]),
+        "mlps": bars(figures["mlps"]),
+        "one-hot": one_hot(toy["words"], toy["tied"]),
+        "bigrams": bigrams(toy["words"], toy["text"]),
     }
 
 
@@ -131,6 +136,54 @@ def bar(length: float) -> str:
         '<svg class="bar" viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true">'
         f'<rect width="{length:.1f}" height="1"/></svg>'
     )
+
+
+# Three words: reading one, and a text of them
+
+BOX = 28  # the height of a cell, and the width of one of a one-hot vector
+NUMBER = 42  # the width of a cell with a number
+READ = 1  # the word that is read
+
+
+def one_hot(words: Sequence[str], table: Sequence[Sequence[float]]) -> str:
+    """A one-hot vector times a table, which is a row of the table."""
+    parts = ["<title>A one-hot vector times the table is the row of the token</title>"]
+
+    def cells(left: int, top: int, width: int, texts: Sequence[str], kind: str) -> None:
+        for i, text in enumerate(texts):
+            x = left + i * width
+            shape = f'x="{x}" y="{top}" width="{width}" height="{BOX}"'
+            parts.append(f'<rect class="{kind}" {shape}/>')
+            parts.append(f'<text class="middle" x="{x + width / 2:g}" y="{top + 19}">{text}</text>')
+
+    def sign(x: int, text: str) -> None:
+        parts.append(f'<text class="middle" x="{x}" y="{middle + 19}">{text}</text>')
+
+    first = 18  # the top of the table
+    middle = first + READ * BOX
+    for i, word in enumerate(words):
+        kind = "read" if i == READ else "cell"
+        top = first + i * BOX
+        cells(i * BOX, middle, BOX, ["1" if i == READ else "0"], kind)
+        parts.append(f'<text class="small end" x="160" y="{top + 19}">{word}</text>')
+        cells(166, top, NUMBER, [decimal(x) for x in table[i]], kind)
+    sign(100, TIMES)
+    sign(263, "=")
+    cells(275, middle, NUMBER, [decimal(x) for x in table[READ]], "read")
+    names = ((42, "one-hot"), (208, "table"), (317, "its row"))
+    for x, name in names:
+        parts.append(f'<text class="small middle" x="{x}" y="{first + 3 * BOX + 20}">{name}</text>')
+    return "".join(parts)
+
+
+def bigrams(words: Sequence[str], text: Sequence[Sequence[float]]) -> str:
+    """Rows of a table: the share with which each word (a column) follows each word (a row)."""
+    head = "".join(f'<th scope="col">{word}</th>' for word in words)
+    lines = [f"<tr><td></td>{head}</tr>"]
+    for word, shares in zip(words, text, strict=True):
+        cells = "".join(f"<td>{percent(share)}</td>" for share in shares)
+        lines.append(f'<tr><th scope="row">{word}</th>{cells}</tr>')
+    return "".join(lines)
 
 
 # Arrows
@@ -334,15 +387,15 @@ def whisker(mean: float, first: float, last: float, low: float, high: float) -> 
     )
 
 
-def shares(groups: Sequence[Figures]) -> str:
-    """For each group a title, and for each of its models a bar: the part that one table is."""
+def bars(groups: Sequence[Figures]) -> str:
+    """For each group a title, and for each of its rows a name, a bar, and its number as a text."""
     lines = []
     for group in groups:
         lines.append(f'<div class="{group["kind"]}"><p class="note">{group["title"]}</p><dl>')
-        for item in group["models"]:
+        for row in group["rows"]:
             lines.append(
-                f"<div><dt>{item['name']} <small>{item['size']}</small></dt>"
-                f"<dd>{bar(100 * item['share'])}<b>{100 * item['share']:.1f} %</b></dd></div>"
+                f"<div><dt>{row['name']} <small>{row['more']}</small></dt>"
+                f"<dd>{bar(100 * row['length'])}<b>{row['text']}</b></dd></div>"
             )
         lines.append("</dl></div>")
     return "".join(lines)

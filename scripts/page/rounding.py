@@ -4,7 +4,7 @@ import numpy as np
 
 import tiedgpt
 from tiedgpt import GPT2
-from tiedgpt.checkpoints.places import SHIPPED
+from tiedgpt.checkpoints.model_names import SHIPPED
 from tiedgpt.evaluation import score
 
 from .article import rounded

@@ -6,7 +6,7 @@ test_check_kinds.py has whole models, which transformers makes and reads.
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from support.commands import answer, assert_one_error_line, output
 from support.loopback_hub import COMMIT, INDEX, NAME, WEIGHTS, Fault
 from support.loopback_hub import CONFIG as HUB_CONFIG
 
-from tiedgpt.anymodel import headers, kinds
+from tiedgpt.anymodel import headers, kinds, ties
 from tiedgpt.anymodel.headers import open_any
 from tiedgpt.anymodel.kinds import values_of
 from tiedgpt.anymodel.ties import tie_report
@@ -726,6 +726,20 @@ def test_a_folder_with_config_json_alone(tmp_path, run):
     # Weights that are not read are no missing ones.
     (tmp_path / "model.gguf").touch()
     assert_one_error_line(run("check", str(tmp_path)), "model.gguf")
+
+
+@pytest.mark.parametrize("of", [("llama", "LlamaForCausalLM"), ("afmoe", "AfmoeForCausalLM")])
+def test_one_version_is_no_verdict_for_another_that_has_the_class(tmp_path, monkeypatch, of):
+    """Version 4 of LlamaForCausalLM may read this state in another way; it has no Afmoe."""
+    known = kinds.read_class(*of)
+    unmeasured = (
+        {**known.rules, "4": [None for _ in known.names]} if of[0] == "llama" else known.rules
+    )
+    monkeypatch.setattr(ties, "model_class", lambda config: replace(known, rules=unmeasured))
+    config = {**CONFIG, "model_type": of[0], "architectures": [of[1]], FLAG: False}
+    report = tie_report("model", open_any(write(tmp_path / "model", config, STORED["different"])))
+    assert (report["transformers4"], report["transformers"]) == (None, "untied")
+    assert report["verdict"] == ("not known" if of[0] == "llama" else "untied")
 
 
 def test_not_known_says_why_for_each_state_that_was_not_measured(tmp_path):

@@ -45,9 +45,9 @@ from support.vocabularies import bpe_model, tokenizer_json
 import tiedgpt
 from tiedgpt import Tokenizer
 from tiedgpt.checkpoints import download as module
-from tiedgpt.checkpoints import find_model, places
+from tiedgpt.checkpoints import find_model, model_names
 from tiedgpt.checkpoints.download import download
-from tiedgpt.checkpoints.places import MODELS, PYTORCH, PYTORCH_INDEX
+from tiedgpt.checkpoints.model_names import MODELS, PYTORCH, PYTORCH_INDEX
 from tiedgpt.errors import CheckpointError, TiedGPTError
 from tiedgpt.gpt2.tokenizer import spelled_ids
 
@@ -665,7 +665,7 @@ def test_tokenize_and_params_fetch_the_small_files_alone(
 
     "é" has two bytes, whose ids are 127 and 102 in GPT-2. The configuration of gpt2 is known.
     """
-    folder = weights_folder / places.check_name(name)
+    folder = weights_folder / model_names.check_name(name)
     code, out, err = run("tokenize", "--model", name, "é")
     assert (code, out) == (0, "   127  b'\\xc3'\n   102  b'\\xa9'\n")
     assert re.fullmatch(rf"tiedgpt: note: downloading the vocabulary of .* to {folder}\n", err)
@@ -674,7 +674,7 @@ def test_tokenize_and_params_fetch_the_small_files_alone(
     assert run("params", name)[0] == 0
     assert tiedgpt.load_tokenizer(name).vocab_size == 257
     assert hub_server.requests == []
-    assert places.models_here() == {}
+    assert model_names.models_here() == {}
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert_one_error_line(run("generate", "-m", name, "a"), "HF_HUB_OFFLINE is set")
@@ -701,7 +701,7 @@ def test_the_pins_are_the_facts(shared):
         (row,) = re.findall(rf"^\| {name}, .*$", text, re.MULTILINE)
         _, repository, commit, _size, digest = row.strip("| ").split(" | ")
         assert (model.repository, model.commit, model.sha256) == (repository, commit, digest)
-    for file, digest in places.VOCABULARY_SHA256.items():
+    for file, digest in model_names.VOCABULARY_SHA256.items():
         assert re.search(rf"{file} \d+ B {digest}", text)
 
 
@@ -776,8 +776,8 @@ def test_the_folder_of_a_download(hub_server, hub_files, tmp_path, monkeypatch):
     monkeypatch.delenv("TIEDGPT_WEIGHTS")
     checkout = tmp_path / "checkout"
     cache = tmp_path / ".cache" / "tiedgpt"
-    assert places.weight_folders() == [checkout / "tiedgpt" / "weights", cache]
-    assert places.folder_for_download(NAME) == cache / NAME
+    assert model_names.weight_folders() == [checkout / "tiedgpt" / "weights", cache]
+    assert model_names.folder_for_download(NAME) == cache / NAME
 
     checkout.mkdir()
     (checkout / "pyproject.toml").touch()
@@ -788,6 +788,6 @@ def test_the_folder_of_a_download(hub_server, hub_files, tmp_path, monkeypatch):
     (checkout / "weights").rename(tmp_path / "moved")
     closed = [checkout]
     monkeypatch.setattr(os, "access", lambda path, mode: path not in closed)
-    assert places.folder_for_download(NAME) == cache / NAME
+    assert model_names.folder_for_download(NAME) == cache / NAME
     closed.append(cache.parent if cache.parent.exists() else tmp_path)
-    refuses("cannot write to .*: name a folder for weights", places.folder_for_download, NAME)
+    refuses("cannot write to .*: name a folder for weights", model_names.folder_for_download, NAME)

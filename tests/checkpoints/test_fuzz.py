@@ -25,8 +25,8 @@ from support.torch_files import SecondReader, torch_file
 import tiedgpt
 from tiedgpt import GPT2, Config, TiedGPTError
 from tiedgpt.checkpoints import tensorflow
+from tiedgpt.checkpoints.model_names import PYTORCH
 from tiedgpt.checkpoints.names import LAYOUTS, Layout, plain_name
-from tiedgpt.checkpoints.places import PYTORCH
 from tiedgpt.comparison.compare import compare
 from tiedgpt.comparison.recording import read_arrays
 from tiedgpt.training.loop import Trainer

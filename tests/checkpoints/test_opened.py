@@ -1,5 +1,6 @@
 """A checkpoint is opened once: a command opens each file of a model once."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -41,11 +42,14 @@ COMMANDS = [
     "study MODEL",
     "study MODEL --corpus text",
     "compare -m MODEL same.npz",
+    "explore MODEL --no-browser --port 0",
     "resize MODEL out --vocab-size 1030",
     "train text --out out --from MODEL --steps 1 --batch 1 --context 8",
 ]
 # A model of which the head is changed
 COPIES = ["untie tied out", "untie shards out --init zeros", "tie untied out", "untie nano out"]
+# Its workers are other processes, which open the model again.
+DOCUMENTS = ["documents lines.jsonl --out out -m tied", "documents lines.jsonl --out out -m nano"]
 VOCABULARY = ("merges.txt", "vocab.json", "vocab.bpe", "encoder.json")
 
 
@@ -69,6 +73,7 @@ def folder(tmp_path_factory):
         shutil.copyfile(SHIPPED / "merges.txt", root / kind / names[0])
         shutil.copyfile(SHIPPED / "vocab.json", root / kind / names[1])
     (root / "text").write_text("What light through yonder window breaks? " * 40, encoding="utf-8")
+    (root / "lines.jsonl").write_text('{"text": "What light"}\n', encoding="utf-8")
     ids = np.arange(9)
     np.savez(root / "same.npz", ids=ids, logits=model(ids))
     return root
@@ -78,6 +83,8 @@ def folder(tmp_path_factory):
 def test_each_command_opens_each_file_of_a_model_once(folder, is_whole):
     """Every command with every kind, or each command with two of the six kinds."""
     lines = list(COPIES)
+    if importlib.util.find_spec("distributed"):
+        lines += DOCUMENTS
     for k, kind in enumerate(KINDS):
         for c, line in enumerate(COMMANDS):
             if is_whole or (k + c) % 3 == 0:

@@ -39,7 +39,7 @@ from support.openai_files import (
 import tiedgpt
 from tiedgpt import Config
 from tiedgpt.checkpoints import Opened, tensorflow
-from tiedgpt.checkpoints.places import MODELS
+from tiedgpt.checkpoints.model_names import MODELS
 from tiedgpt.checkpoints.tensorflow import (
     DATA,
     FOOTER,

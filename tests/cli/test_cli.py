@@ -284,7 +284,9 @@ def test_a_model_with_an_infinite_number_in_the_output_matrix_is_damaged(
 def test_a_model_of_which_a_part_is_missing(run, checkpoint, save):
     damaged = save("damaged", tiedgpt.load_model(checkpoint))
     os.truncate(f"{damaged}/model.safetensors", 5000)
-    assert_one_error_line(run("generate", "-m", damaged, "a"), "model.safetensors: truncated")
+    assert_one_error_line(
+        run("generate", "-m", damaged, "a"), "model.safetensors: damaged: truncated"
+    )
 
 
 def test_a_file_that_is_not_a_model(run):

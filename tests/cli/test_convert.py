@@ -14,7 +14,7 @@ from support.commands import answer, assert_one_error_line, command
 from support.models import CONFIG, SMALL, random_model
 
 from tiedgpt import Tokenizer, load_model, load_tokenizer, save_model, score
-from tiedgpt.checkpoints.places import weight_folders
+from tiedgpt.checkpoints.model_names import weight_folders
 
 TIED = random_model(SMALL)  # without a W_U in its file
 UNTIED = random_model(SMALL.with_head("untied"))  # its W_U is not wte.T

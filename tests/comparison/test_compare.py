@@ -16,7 +16,7 @@ from support.other_gpt2 import STEPS, OtherGPT2
 import tiedgpt
 from tiedgpt import compare, from_state_dict
 from tiedgpt.checkpoints.json_files import STRICT_JSON
-from tiedgpt.comparison.rows import ReportRow, compare_arrays
+from tiedgpt.comparison.places import ReportRow, compare_arrays
 from tiedgpt.errors import ArgumentError
 from tiedgpt.testing import TINY, assert_same_gpt2, random_model, tiny_gpt2  # noqa: F401
 

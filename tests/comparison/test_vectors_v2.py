@@ -16,10 +16,11 @@ from support.node import run_node
 
 from tiedgpt import TiedGPTError, generate, loss_and_gradients
 from tiedgpt.comparison.mistakes import MISTAKES
-from tiedgpt.comparison.places import all_places, compute_activations
+from tiedgpt.comparison.places import compute_activations, kind_of, trials_in_all_layers
 from tiedgpt.comparison.tokenizer_mistakes import DECODERS, ENCODERS, Vocabulary
-from tiedgpt.comparison.training_mistakes import wrong_batches, wrong_gradients, wrong_updates
-from tiedgpt.comparison.vectors import DIRECTORY, Vectors, judge, planted
+from tiedgpt.comparison.training_mistakes import RIGHT as RIGHT_RESULT
+from tiedgpt.comparison.training_mistakes import mistakes_of_steps
+from tiedgpt.comparison.vectors import DIRECTORY, Vectors, judge, results_of
 from tiedgpt.gpt2.run import activation_shapes
 from tiedgpt.testing import assert_vectors
 
@@ -118,19 +119,13 @@ def wrong_answers(case):
     if case["kind"] == "decode":
         tokenizer = VECTORS.tokenizers[given["vocabulary"]]
         return {sentence: f(tokenizer, given["ids"]) for sentence, f in DECODERS.items()}
-    model = VECTORS.models[given["model"]]
+    results = dict(results_of(VECTORS, case, np.float64))
+    del results[RIGHT_RESULT]
     if case["kind"] == "gradient":
         # A port has one way for a tied matrix, and another one for two matrices.
-        head = model.config.head
-        wrong = wrong_gradients(model, given["parameter"], given["ids"], given["targets"])
-        return {f"{sentence} ({head})": answer for sentence, answer in wrong}
-    if case["kind"] == "adamw":
-        before = model.parameters[given["parameter"]].astype(np.float64)
-        gradient = VECTORS.expected[given["gradient"]]
-        return dict(wrong_updates(before, gradient, given["settings"]))
-    if case["kind"] == "batch":
-        return dict(wrong_batches(model.astype(np.float64), given["texts"]))
-    raise AssertionError(case["kind"])
+        head = VECTORS.models[given["model"]].config.head
+        return {f"{sentence} ({head})": answer for sentence, answer in results.items()}
+    return results
 
 
 KINDS = ["encode", "decode", "gradient", "adamw", "batch"]
@@ -199,13 +194,14 @@ def test_a_cache_that_counts_positions_from_0_is_named():
     model = VECTORS.models["tied"]
     prompt, following = case["given"]["prompt"], case["given"]["next"]
     ids = np.array([[*prompt, *following]])
-    for sentence, wrong in planted(model, ids, start=len(prompt)):
-        if "in the steps after the prompt" not in sentence and "has steps after" not in sentence:
-            continue
-        logits = compute_activations(model, ids, {}, wrong)["logits"][0, len(prompt) :]
+    names = [*activation_shapes(model.config), "logits"]
+    trials = trials_in_all_layers(mistakes_of_steps(len(prompt)), names)
+    assert len(trials) == 6
+    for trial in trials:
+        logits = compute_activations(model, ids, {}, trial.planted)["logits"][0, len(prompt) :]
         report = judge({"steps/tied": logits})
-        assert report["wrong"] == 1, sentence
-        assert sentence in report["mistakes"]["steps/tied"]
+        assert report["wrong"] == 1, trial.line
+        assert trial.line in report["mistakes"]["steps/tied"]
 
 
 # With these, the likeliest tokens are those of a right GPT-2, whatever the text is: they change
@@ -249,8 +245,10 @@ def marks_of(number):
 )
 def test_a_mistake_is_named_from_40_greedy_tokens(mistake):
     """The first text that it changes beyond rounding is a defect, and it is among the names."""
-    names = activation_shapes(VECTORS.models["tied"].config)
-    wrong_of = all_places(mistake, [*names, "logits"])
+    names = [*activation_shapes(VECTORS.models["tied"].config), "logits"]
+    wrong_of = {
+        name: mistake.wrong[kind_of(name)] for name in names if kind_of(name) in mistake.wrong
+    }
     for case in of_kind("greedy"):
         if case["given"]["model"] != "tied":
             continue
@@ -410,6 +408,11 @@ def test_a_wrong_file_is_refused(content, message, run, tmp_path):
     path = tmp_path / "mine.json"
     path.write_text(content)
     assert_one_error_line(run("compare", "--vectors", str(path)), message)
+
+
+def test_a_directory_of_answers_is_refused(run, tmp_path):
+    result = run("compare", "--vectors", str(tmp_path))
+    assert_one_error_line(result, "is a directory: expected a .npz, .safetensors or .json file")
 
 
 def test_a_model_beside_the_vectors_is_refused(run):

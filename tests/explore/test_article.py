@@ -12,7 +12,7 @@ from page import article
 from page.article import article_page, rounded
 
 import tiedgpt
-from tiedgpt.checkpoints.places import SHIPPED
+from tiedgpt.checkpoints.model_names import SHIPPED
 
 BUILT = Path(tiedgpt.__file__).parent / "explore" / "tied.html"
 

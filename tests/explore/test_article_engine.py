@@ -15,7 +15,7 @@ from support.texts import known_characters, random_texts
 
 import tiedgpt
 from tiedgpt.checkpoints import safetensors
-from tiedgpt.checkpoints.places import SHIPPED
+from tiedgpt.checkpoints.model_names import SHIPPED
 from tiedgpt.study.paths import PATHS
 from tiedgpt.study.predictions import lens
 

@@ -12,7 +12,7 @@ from page.article import ELEMENTS
 from page.pictures import MINUS, all_pictures, filled, percent
 from support.node import run_node
 
-from tiedgpt.checkpoints.places import MODELS
+from tiedgpt.checkpoints.model_names import MODELS
 from tiedgpt.cli import COMMANDS
 from tiedgpt.gpt2.ops import log_softmax
 
@@ -96,8 +96,8 @@ def test_a_section_has_at_most_120_words(page, name):
 
 
 def test_each_question_has_an_address_and_a_source():
-    ids = "interview why-not-the-inverse why-sqrt-d lm-head-not-in-parameters train-only-the-head "
-    ids += "zero-or-copy does-a-7b-tie is-it-a-regulariser"
+    ids = "interview why-not-the-inverse gradient why-sqrt-d lm-head-not-in-parameters "
+    ids += "train-only-the-head zero-or-copy does-a-7b-tie is-it-a-regulariser"
     articles = re.findall(r'<article id="([^"]*)">(.*?)</article>', SOURCE, flags=re.S)
     assert [name for name, _ in articles] == ids.split()
     for name, text in articles:
@@ -171,6 +171,17 @@ def test_what_the_text_says_holds():
     assert interval("cost.one-rate-training")[0] > 0
     assert interval("cost.one-rate")[0] < 0 < interval("cost.one-rate")[1]  # "changes it by"
     assert interval("cost.tenth")[0] > 0
+    knows_untied, knows_tied = (
+        [row["length"] for row in group["rows"]] for group in FIGURES["knows"]
+    )
+    follows_by_E, precedes_by_E, follows_by_U, precedes_by_U = knows_untied
+    assert follows_by_E > 2 * precedes_by_E  # "the embedding knows what follows"
+    assert precedes_by_U > 2 * follows_by_U
+    assert min(knows_tied) > 0.6  # "both"
+    assert knows_tied[0] < follows_by_E - 0.05  # "of what follows it knows less"
+    for group in FIGURES["mlps"]:
+        none, first, *others = [row["length"] for row in group["rows"]]
+        assert first < min(none, *others) / 2
     assert interval("init.copy")[0] < 0 < interval("init.copy")[1]
     assert interval("init.zeros")[0] > 0
     tied, untied = ([words[0] for words in streams_of(head)] for head in ("tied", "untied"))
@@ -185,7 +196,7 @@ def test_what_the_text_says_holds():
 
 def test_the_sizes_are_those_of_the_five_models():
     (gpt2, _) = FIGURES["shares"]
-    assert {model["name"] for model in gpt2["models"]} == set(MODELS)
+    assert {row["name"] for row in gpt2["rows"]} == set(MODELS)
 
 
 def test_a_filled_arrow_is_drawn_on_the_hollow_one_and_is_smaller(page):

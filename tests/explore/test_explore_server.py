@@ -3,12 +3,12 @@
 Its address is http://127.0.0.1:PORT/SECRET/. Other programs and sites do not know the secret.
 """
 
-import io
 import json
 import socket
 import threading
 import time
 from contextlib import ExitStack, suppress
+from functools import partial
 
 import pytest
 from support.explore_server import ask, connect, post, request, serving, shown_models
@@ -20,7 +20,6 @@ from tiedgpt.explore.server import (
     MAX_BODY,
     MAX_REFUSED_BODY,
     PAGE,
-    SLOWEST_LINE,
     page_files,
 )
 
@@ -188,7 +187,7 @@ def test_of_many_idle_connections_the_oldest_is_closed(server):
     address = ("127.0.0.1", server.server_port)
     with ExitStack() as stack:
         idle = []
-        for _ in range(server_module.MAX_WAITING + 1):
+        for _ in range(server_module.MAX_STRANGERS + 1):
             idle.append(stack.enter_context(socket.create_connection(address, timeout=30)))
         assert idle[0].recv(1) == b""
         assert post(server.url, "next", text=TEXT)[0] == 200
@@ -197,7 +196,7 @@ def test_of_many_idle_connections_the_oldest_is_closed(server):
 @pytest.mark.parametrize("sent", [b"G", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"])
 def test_a_client_that_stops_sending_is_left(server, monkeypatch, sent):
     with monkeypatch.context() as patch:
-        patch.setattr(server_module.Handler, "timeout", 0.1)
+        patch.setattr(server_module.Handler, "patience", 0.1)
         with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as client:
             client.sendall(sent)
             with suppress(ConnectionResetError):  # closed before what was sent is read
@@ -205,76 +204,87 @@ def test_a_client_that_stops_sending_is_left(server, monkeypatch, sent):
     assert post(server.url, "next", text=TEXT)[0] == 200
 
 
-@pytest.mark.parametrize("begin", [b"GET /", b"POST / HTTP/1.1\r\nContent-Length: 999\r\n\r\n"])
-def test_a_client_that_sends_a_byte_now_and_then_is_left(server, monkeypatch, begin):
-    """Each byte comes within the timeout, and the request does not end within it."""
-    monkeypatch.setattr(server_module.Handler, "timeout", 0.1)
-    with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as client:
-        client.sendall(begin)
-        client.settimeout(0.02)
-        closed = False
-        for _ in range(500):
-            with suppress(OSError):  # the server may have closed the connection already
-                client.sendall(b"x")
-            try:
-                closed = client.recv(100) == b""
-                break
-            except TimeoutError:
-                continue
-            except ConnectionError:
-                closed = True
-                break
-        assert closed
-
-
 @pytest.mark.parametrize(
     "sent", [b"P", b"POST / HTTP/1.1\r\n", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"]
 )
 def test_a_client_that_is_still_sending_keeps_no_other_waiting(server, monkeypatch, sent):
     """It has more time than the other one waits for its answer: 30 seconds."""
-    monkeypatch.setattr(server_module.Handler, "timeout", 1000)
+    monkeypatch.setattr(server_module.Handler, "patience", 1000)
     with socket.create_connection(("127.0.0.1", server.server_port)) as client:
         client.sendall(sent)
         assert post(server.url, "next", text=TEXT)[0] == 200
 
 
-def test_what_came_while_another_was_answered_is_not_late(server, monkeypatch):
-    monkeypatch.setattr(server_module.Handler, "timeout", 0.5)
-    monkeypatch.setitem(QUESTIONS, "lens", lambda query: time.sleep(2) or {})
+@pytest.mark.parametrize("path", ["", "lens"], ids=["the article", "an answer"])
+def test_a_client_that_reads_slowly_keeps_no_other_waiting(server, monkeypatch, path):
+    """It reads one byte, and has more time for the rest than the other one waits: 30 seconds."""
+    monkeypatch.setattr(server_module.Handler, "patience", 1000)
+    monkeypatch.setitem(QUESTIONS, "lens", lambda query: {"text": "x" * 12_000_000})
     host = f"127.0.0.1:{server.server_port}"
-    with socket.create_connection(("127.0.0.1", server.server_port), timeout=30) as client:
-        client.sendall(b"GET /")
-        assert post(server.url, "lens")[0] == 200
-        client.sendall(f"{server.secret}/lab HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
-        assert client.recv(100).startswith(b"HTTP/1.0 200")
+    head = f"GET /{server.secret}/ HTTP/1.1\r\nHost: {host}\r\n\r\n"
+    if path:
+        head = (
+            f"POST /{server.secret}/{path} HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\n"
+            "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+        )
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # the answer does not fit in
+        client.connect(("127.0.0.1", server.server_port))
+        client.sendall(head.encode())
+        assert client.recv(1) == b"H"
+        assert post(server.url, "next", text=TEXT)[0] == 200
 
 
-@pytest.mark.parametrize(("rate", "is_read"), [(SLOWEST_LINE, True), (SLOWEST_LINE // 10, False)])
-def test_a_request_of_a_slow_line_is_read_and_one_that_trickles_is_not(monkeypatch, rate, is_read):
-    """The largest body takes 8 seconds in the first case. Each piece comes within 1.3 seconds."""
-    head = f"POST / HTTP/1.1\r\nContent-Length: {MAX_BODY}\r\n\r\n".encode()
-    request_bytes = io.BytesIO(head + bytes(MAX_BODY))
+def test_a_page_is_sent_while_an_answer_is_computed(server, monkeypatch):
+    is_computing, may_end = threading.Event(), threading.Event()
 
-    class Client:
-        now = 0.0
+    def slow(query):
+        is_computing.set()
+        return {"ended": may_end.wait(60)}
 
-        def recv(self, size):
-            self.now += 1024 / rate
-            return request_bytes.read(1024)
+    monkeypatch.setitem(QUESTIONS, "lens", slow)
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(post(server.url, "lens")))
+    thread.start()
+    assert is_computing.wait(60)
+    assert request(server.url, "GET", "lab")[0] == 200
+    may_end.set()
+    thread.join()
+    assert answers == [(200, [{"ended": True}])]
 
-    client = Client()
-    monkeypatch.setattr(server_module.time, "monotonic", lambda: client.now)
-    incoming = server_module.Incoming(client, seconds=5)
-    is_whole = False
-    while not is_whole and not incoming.is_late():
-        is_whole = incoming.read()
-    assert is_whole == is_read
-    assert (len(incoming.received) == len(head) + MAX_BODY) == is_read
+
+def test_one_answer_is_computed_at_a_time(server, monkeypatch):
+    """The models and their caches are not made for two threads."""
+    running = []
+
+    def alone(query):
+        running.append(query)
+        time.sleep(0.05)
+        count = len(running)
+        running.remove(query)
+        return {"count": count}
+
+    def steps(query):
+        for _ in range(4):
+            yield alone(query)
+
+    monkeypatch.setitem(QUESTIONS, "lens", alone)
+    monkeypatch.setitem(QUESTIONS, "generate", steps)
+    answers = []
+    threads = []
+    for name in ("lens", "generate", "lens", "generate"):
+        ask_it = partial(lambda name: answers.extend(post(server.url, name)[1]), name)
+        threads.append(threading.Thread(target=ask_it))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [{"count": 1}] * 10
 
 
 def test_a_slow_client_that_keeps_sending_and_reading_is_answered(server, monkeypatch):
     """The request takes longer than the timeout, and the answer too."""
-    monkeypatch.setattr(server_module.Handler, "timeout", 1)
+    monkeypatch.setattr(server_module.Handler, "patience", 1)
     monkeypatch.setitem(QUESTIONS, "lens", lambda query: {"text": "x" * 12_000_000})
     host = f"127.0.0.1:{server.server_port}"
     head = (
@@ -325,4 +335,6 @@ def test_another_page_cannot_stop_the_server(shown, changed):
 def test_quit_stops_the_server(shown):
     with serving(shown) as server:
         assert post(server.url, "quit") == (200, [{}])
-        assert server.stopped
+        end = time.monotonic() + 60
+        while not server.stopped:
+            assert time.monotonic() < end

@@ -4,7 +4,7 @@ import pytest
 from support.models import SMALL
 
 from tiedgpt import Config, count_parameters
-from tiedgpt.checkpoints.places import known_config
+from tiedgpt.checkpoints.model_names import known_config
 
 
 # The tied counts were published. An untied model has an output matrix, of vocab_size * n_embd

@@ -43,9 +43,9 @@ CHOSEN |= {"3.1", "3.2", "0.1", "0.014", "0.028"}  # Llamas; ln V / D, and twice
 # What others have found, and the sizes of their models
 OF_OTHERS = {"3.874", "3.692", "0.019", "0.2", "1.2", "1.5"}
 # What tests below compute
-COMPUTED = {"0.10", "0.08", "0.20", "0.007", "1.6", "1.7", "2.3"}
+COMPUTED = {"0.10", "0.09", "0.08", "0.20", "0.007", "1.6", "1.7", "2.3"}
 OF_THE_PAIR = {
-    "tied": {"W_E": ("0.61", "0.74"), "normed": "3.58", "model": "0.56"},
+    "tied": {"W_E": ("0.60", "0.74"), "normed": "3.58", "model": "0.56"},
     "untied": {"W_E": ("0.70", "0.32"), "W_U": ("0.19", "0.75"), "normed": "1.72", "model": "0.54"},
 }
 PAIR_MLPS = {"0.85", "3.13", "3.08", "0.68", "0.77", "2.56"}

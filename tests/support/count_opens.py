@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 from tiedgpt import cli
+from tiedgpt.explore.server import Server
 
 opened: Counter[str] = Counter()
 
@@ -28,15 +29,17 @@ def count(event: str, arguments: tuple) -> None:
         opened[path.relative_to(here).as_posix()] += 1
 
 
-here = Path.cwd()
-lines = json.load(sys.stdin)
-sys.addaudithook(count)
-answers = []
-for line in lines:
-    opened.clear()
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = cli.main(line.split())
-    err.flush()
-    answers.append([code, err.buffer.getvalue().decode(), dict(opened)])
-print(json.dumps(answers), file=sys.__stdout__)
+if __name__ == "__main__":  # and not in the workers of documents, which import this file
+    here = Path.cwd()
+    lines = json.load(sys.stdin)
+    sys.addaudithook(count)
+    Server.serve = lambda server: None  # explore would serve until Ctrl-C
+    answers = []
+    for line in lines:
+        opened.clear()
+        out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = cli.main(line.split())
+        err.flush()
+        answers.append([code, err.buffer.getvalue().decode(), dict(opened)])
+    print(json.dumps(answers), file=sys.__stdout__)

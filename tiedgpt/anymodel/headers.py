@@ -11,8 +11,8 @@ from typing import Any
 from ..checkpoints.download import Repository, find_model, is_offline
 from ..checkpoints.files import check_weight_map
 from ..checkpoints.json_files import CONFIG, JSON_OF_PYTHON, MAX_TEXT, read_json
+from ..checkpoints.model_names import INDEX, SHIPPED, check_name, discard_note
 from ..checkpoints.opened import Opened
-from ..checkpoints.places import INDEX, SHIPPED, check_name, discard_note
 from ..checkpoints.refused import WEIGHTS
 from ..checkpoints.safetensors import read_header
 from ..checkpoints.tensors import Tensor

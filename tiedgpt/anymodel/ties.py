@@ -98,23 +98,25 @@ def tie_report(name: str, model: AnyModel) -> Report:
         "mends": mends,
         "parameters": count_stored(tensors, matrices, known),
     }
-    report["verdict"] = verdict(report)
+    report["verdict"] = verdict(report, known)
     return report
 
 
-def verdict(report: Report) -> str:
+def verdict(report: Report, known: ModelClass | None) -> str:
     """The "verdict" of a report."""
     if report["conflict"]:
         return "conflict"
     if report["flag"]["class_without_head"] is not None and report["holds"] == "embedding":
         return "no head"
-    readings = {report[reader] for reader in ("transformers4", "transformers")}
-    is_one_unknown = None in readings
-    readings -= {None}
+    unknown = [version for reader, version in MEASURED.items() if report[reader] is None]
+    # A version that has the class may read this state in another way than the other version.
+    if known is not None and any(version in known.rules for version in unknown):
+        return "not known"
+    # A version that has not the class may drop a head that differs, if the flag says tied.
+    if unknown and report["holds"] == "different" and report["flag"]["tied"]:
+        return "not known"
+    readings = {report[reader] for reader in MEASURED} - {None}
     if len(readings) == 1:
-        # The version that was not measured may drop a head that differs, if the flag says tied.
-        if is_one_unknown and report["holds"] == "different" and report["flag"]["tied"]:
-            return "not known"
         return str(readings.pop())
     # Two equal matrices: a version has one of them in memory, the other both.
     return "tied" if readings == {"tied", "untied"} else "not known"

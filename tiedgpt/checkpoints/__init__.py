@@ -3,7 +3,7 @@
 The way of a checkpoint: a name is found, the model at the path is opened, and `Opened` gives what
 a reader asks it for.
 
-places.py           names of models, and where they are on this machine
+model_names.py      names of models, and where they are on this machine
 download.py         finds a model, or downloads it and verifies each file
 opened.py           a model that is opened: config, tensors, head, tokenizer, files to copy
 names.py            how programs name and lay out the tensors: one table

@@ -53,9 +53,9 @@ def generation_settings(folder: Folder) -> tuple[str, dict[str, Any]]:
     """
     file = GENERATION_CONFIG
     said: dict[str, Any] = {}
-    if folder.has(file):
+    if (folder.path / file).is_file():
         said = folder.json(file)
-    elif folder.has(CONFIG):
+    else:
         file = CONFIG
         others = folder.json(file)
         said = {name: others[name] for name in (*NO_CHANGE, *IN_OLD_CONFIGS) if name in others}

@@ -7,7 +7,7 @@
   .model.safetensors.607a30d783df.part    the bytes received so far, of this commit
   model.safetensors   the same file once it is whole and verified
 
-A file is verified by its hash: the one in places.py, else the one that the hub publishes.
+A file is verified by its hash: the one in model_names.py, else the one that the hub publishes.
 """
 
 import hashlib
@@ -28,8 +28,7 @@ from ..errors import ArgumentError, CheckpointError, ConfigError, TiedGPTError, 
 from ..gpt2.config import Config
 from .files import check_weight_map
 from .json_files import CONFIG, MAX_TEXT, read_json
-from .opened import Opened
-from .places import (
+from .model_names import (
     ALIASES,
     DEFAULT_MODEL,
     INDEX,
@@ -46,6 +45,7 @@ from .places import (
     folder_for_download,
     not_here,
 )
+from .opened import Opened
 from .refused import ADAPTER, MERGE, WEIGHTS
 from .vocabulary import read_tokenizer
 

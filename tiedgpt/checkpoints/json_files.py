@@ -2,6 +2,7 @@
 
 import codecs
 import json
+import mmap
 import os
 import re
 import warnings
@@ -62,6 +63,15 @@ def open_to_read(path: Path, limit: int | None = None) -> Iterator[BufferedReade
             yield file
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def map_file(path: Path) -> mmap.mmap:
+    """A file, mapped. Raises CheckpointError for one that is empty or cannot be read."""
+    with open_to_read(path) as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            raise CheckpointError(f"{path}: the file is empty")
+        # ACCESS_COPY: a number that is written to an array changes in this process alone.
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
 
 def without_mark(data: bytes, source: str) -> bytes:
@@ -148,6 +158,6 @@ class Folder:
         """
         if name not in self.objects:
             self.objects[name] = {}
-            if self.has(name):
+            if (self.path / name).is_file():
                 self.objects[name] = read_json(self.path / name, content=self.read(name))
         return self.objects[name]

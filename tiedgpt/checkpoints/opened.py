@@ -16,9 +16,10 @@ from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_shapes
 from ..gpt2.tokenizer import Tokenizer
 from . import tensorflow
-from .beside import describe_adapter, generation_settings
+from .beside import describe_adapter
 from .files import PICKLES, read_weights
 from .json_files import CONFIG, GENERATION_CONFIG, JSON_OF_PYTHON, Folder, read_json
+from .model_names import INDEX, Note, discard_note
 from .names import (
     HEAD,
     MASK,
@@ -30,7 +31,6 @@ from .names import (
     name_of_openais,
     plain_name,
 )
-from .places import INDEX, Note, discard_note
 from .refused import ADAPTER, WEIGHT_FILES, WEIGHTS, describe, first_of_quantised, what_is_there
 from .safetensors import read_header
 from .tensors import AnyTensor, SavedFile, Tensor, have_same_values, join, zeros
@@ -91,9 +91,8 @@ class Opened:
         if path.is_dir():
             files = (path / name for name in WEIGHT_FILES)
             self.weights_file = next((file for file in files if file.is_file()), None)
-            has_hparams = (path / tensorflow.HPARAMS).is_file()
-            self.is_of_openai = has_hparams and not (path / CONFIG).is_file()
-            if self.is_of_openai:
+            if (path / tensorflow.HPARAMS).is_file() and not (path / CONFIG).is_file():
+                self.is_of_openai = True
                 self.weights_file = tensorflow.index_file(path)
         elif path.suffix == ".json" and describe(path) == "":
             config_file = path.name
@@ -346,10 +345,6 @@ class Opened:
     def adapter(self) -> str:
         """What is to be said of an adapter beside the model; "" if there is none."""
         return describe_adapter(self.folder)
-
-    def generation_settings(self) -> tuple[str, dict[str, Any]]:
-        """The file that says how transformers generates, and its settings that change a text."""
-        return generation_settings(self.folder)
 
     def copied_files(self, note: Note = discard_note) -> dict[str, bytes]:
         """The tokenizer's files and generation_config.json, as they are, by name.

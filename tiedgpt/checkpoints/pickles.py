@@ -28,11 +28,11 @@ import zipfile
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from ..errors import COUNT, CheckpointError, ConfigError, Range, short_repr
 from ..gpt2.config import Config
-from .json_files import READ_MORE, open_to_read
+from .json_files import READ_MORE, map_file
 from .safetensors import MAX_AXES, MAX_AXIS
 from .tensors import DTYPE_BITS, SavedFile, Tensor
 
@@ -310,17 +310,13 @@ class Machine:
 
 def read_saved(path: Path) -> SavedFile:
     """The tensors of a file, whose values are not read. Raises CheckpointError."""
-    with open_to_read(path) as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            raise CheckpointError(f"{path}: the file is empty")
-        # ACCESS_COPY: a number that is written to an array changes in this process alone.
-        memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        if memory[:4] == ZIP:
-            value, starts = _read_archive(_list_of_files(file, path), memory, path)
-        elif memory[:1] == OLD:
-            value, starts = _read_five_pickles(memory, path)
-        else:
-            raise CheckpointError(f"{path} {NOT_SAVED}")
+    memory = map_file(path)
+    if memory[:4] == ZIP:
+        value, starts = _read_archive(memory, path)
+    elif memory[:1] == OLD:
+        value, starts = _read_five_pickles(memory, path)
+    else:
+        raise CheckpointError(f"{path} {NOT_SAVED}")
 
     state, model_args = _state_of(value, path)
     tensors = {}
@@ -379,10 +375,16 @@ def _has_matrix(value: Any) -> bool:
 class ListReader:
     """A file from which zipfile reads the list of files, if that is not too long."""
 
-    def __init__(self, archive: BinaryIO) -> None:
+    def __init__(self, archive: mmap.mmap) -> None:
         self.archive = archive
-        self.seek = archive.seek
         self.tell = archive.tell
+
+    def seek(self, offset: int, whence: Any = os.SEEK_SET) -> int:
+        try:
+            self.archive.seek(offset, whence)
+        except ValueError as error:  # in its place, a file has the error that zipfile expects
+            raise OSError(f"{error}") from error
+        return self.archive.tell()
 
     def read(self, size: int = -1) -> bytes:
         if size > MAX_LIST:
@@ -390,21 +392,15 @@ class ListReader:
         return self.archive.read(size)
 
 
-def _list_of_files(archive: BinaryIO, path: Path) -> list[zipfile.ZipInfo]:
-    """The list at the end of an archive. Raises CheckpointError for a damaged one."""
+def _read_archive(memory: mmap.mmap, path: Path) -> tuple[Any, dict[str, int]]:
+    """The value of the pickle in an archive, and where the values of each storage start."""
     try:
         # zipfile uses only the methods of a file that ListReader has.
-        with zipfile.ZipFile(ListReader(archive)) as opened:
-            return opened.infolist()
+        with zipfile.ZipFile(ListReader(memory)) as opened:
+            entries = opened.infolist()
     # What zipfile raises. ValueError: a name is no text.
-    except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as error:
+    except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, struct.error) as error:
         raise CheckpointError(f"{path}: truncated, or not a file of torch.save: {error}") from error
-
-
-def _read_archive(
-    entries: list[zipfile.ZipInfo], memory: mmap.mmap, path: Path
-) -> tuple[Any, dict[str, int]]:
-    """The value of the pickle in an archive, and where the values of each storage start."""
     by_name = {entry.filename: entry for entry in entries}
     programs = [name for name in by_name if name.count("/") == 1 and name.endswith("/data.pkl")]
     if len(by_name) != len(entries) or len(programs) != 1:

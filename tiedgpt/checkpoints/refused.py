@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import short_repr
 from . import tensorflow
 from .json_files import CONFIG, READ_MORE, read_json
-from .places import INDEX, PYTORCH, PYTORCH_INDEX
+from .model_names import INDEX, PYTORCH, PYTORCH_INDEX
 
 WEIGHTS = "model.safetensors"
 NANO_GPT = "ckpt.pt"

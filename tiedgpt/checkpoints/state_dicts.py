@@ -19,6 +19,7 @@ from ..gpt2.config import QUANTISED, Config
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import Parameters
 from .json_files import read_json
+from .model_names import MODELS
 from .names import (
     HEAD,
     NOT_OF_TOKENS,
@@ -34,7 +35,6 @@ from .names import (
     plain_name,
     with_N,
 )
-from .places import MODELS
 from .refused import first_of_quantised
 
 # The fields of Config that the shapes of the arrays tell.

@@ -29,8 +29,6 @@ The files also have checksums (CRC-32C), which are not tested: a damaged number 
 noticed. Names, shapes and sizes are checked, and that the tensors fill the data without overlap.
 """
 
-import mmap
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -39,7 +37,7 @@ from typing import Any
 
 from ..errors import CheckpointError, ConfigError, short_repr
 from ..gpt2.config import Config
-from .json_files import open_to_read
+from .json_files import map_file, open_to_read
 from .safetensors import check_places
 from .tensors import SavedFile, Tensor
 
@@ -136,10 +134,7 @@ def read_saved(index: Path) -> SavedFile:
         )
     footer = Bytes(table[-FOOTER:], f"{index}: footer")
     footer.handle()  # of the metaindex block, which is empty
-    with open_to_read(data) as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            raise CheckpointError(f"{data}: the file is empty")
-        memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    memory = map_file(data)
     messages: dict[str, Message] = {}
     for name, value in _entries(index, table, footer.handle()):
         where = f"{index}: {short_repr(name)}"
@@ -162,9 +157,8 @@ def read_saved(index: Path) -> SavedFile:
         tensors[name] = Tensor(data, name, dtype, shape, start, start + size, memory)
     check_places(tensors.values(), index, data_start=0, file_size=len(memory))
     of_optimizer = [name for name in tensors if OF_OPTIMIZER.fullmatch(name)]
-    for name in of_optimizer:
-        del tensors[name]
-    return SavedFile(tensors, of_optimizer=of_optimizer)
+    others = {name: tensors[name] for name in tensors if name not in of_optimizer}
+    return SavedFile(others, of_optimizer=of_optimizer)
 
 
 def _entries(index: Path, table: bytes, handle: tuple[int, int]) -> Iterator[tuple[str, bytes]]:

@@ -85,6 +85,11 @@ EXTRA_TOKENS = (
     "additional_special_tokens",
     "model_specific_special_tokens",
 )
+NOTHING_SAID: dict[str, Json] = {
+    SETTINGS: {"tokenizer_class": None},
+    ADDED: {},
+    SPECIAL_TOKENS_MAP: {},
+}
 MEND = (
     "load the folder once with transformers' AutoTokenizer and write it with save_pretrained, "
     "which puts all tokens into tokenizer.json"
@@ -115,12 +120,12 @@ class Vocabulary(NamedTuple):
     ids: dict[str, int]  # token -> id
     added: dict[str, Entry]  # text -> entry of each token for which a text is searched
     prefix_space: bool
+    adds_eot: bool  # whether transformers adds <|endoftext|>, unless NAMED_AS_EOT have other tokens
 
 
 def read_tokenizer(directory: Path | Folder, config: Config | None = None) -> Tokenizer:
     """The tokenizer of a model's directory.
 
-    If there is only merges.txt, the ids follow from it, and <|endoftext|> is the last token.
     config: that of the model; without it, config.json is read. Warns of a tokenizer with ids that
     the model does not have.
 
@@ -131,62 +136,56 @@ def read_tokenizer(directory: Path | Folder, config: Config | None = None) -> To
     folder = files.path
     has_json = (folder / TOKENIZER_JSON).is_file()
     pair = MERGES_AND_VOCAB if (folder / "merges.txt").is_file() else OPENAIS_NAMES
-    of_model = files.json(CONFIG) if config is None else config.to_json()
-    V = of_model.get("vocab_size")
+    of_model = files.json(CONFIG) if config is None else config.others
+    V = of_model.get("vocab_size") if config is None else config.vocab_size
     if not has_json and not (folder / pair[0]).is_file():
-        raise CheckpointError(
-            f"{folder} has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json"
-            f"{other_tokenizer(folder, V if config else None)}"
-        )
+        raise no_tokenizer(folder, V if config else None)
     settings = dict(files.json(SETTINGS))
     if settings.get("tokenizer_class") is None:
         settings["tokenizer_class"] = of_model.get("tokenizer_class")
-    check_settings(settings, folder, has_json)
-    others = {SETTINGS: settings}
+    others = {SETTINGS: settings, ADDED: {}, SPECIAL_TOKENS_MAP: {}}
     if "added_tokens_decoder" not in settings:  # with it, transformers reads no other file
-        for name in (ADDED, SPECIAL_TOKENS_MAP):
-            others[name] = files.json(name)
-    mentions = list(mentions_in(others))
-    check_that_names_agree(mentions, folder)
-
+        others |= {name: files.json(name) for name in (ADDED, SPECIAL_TOKENS_MAP)}
+    mentions = []
+    if others != NOTHING_SAID:
+        check_settings(settings, folder, has_json)
+        mentions = list(mentions_in(others))
     if has_json:
-        vocabulary = read_tokenizer_json(files)
-        check_prefix_space(vocabulary, settings)
+        vocabulary = read_tokenizer_json(files, settings)
     else:
         vocabulary = read_merges_and_vocab(files, pair, settings, mentions)
-    tokens = vocabulary.added | named_in_the_vocabulary(vocabulary, mentions)
-    if EOT not in tokens and adds_eot(settings, mentions, has_json):
-        tokens[EOT] = {}
-        vocabulary.ids.setdefault(EOT, len(vocabulary.ids))
-    tokenizer = tokenizer_of(vocabulary, tokens)
+    tokenizer = tokenizer_of(vocabulary, mentions)
     if has_json:
         compare_merges_and_vocab(tokenizer, files, pair)
-    compare_mentions(tokenizer, mentions, vocabulary, folder)
-    check_decoder(tokenizer, settings, folder)
-    if type(V) is int and V >= 0:
-        compare_with_model(tokenizer, V, vocabulary.name)
+    if mentions or "added_tokens_decoder" in settings:
+        compare_others(tokenizer, mentions, vocabulary, others, folder)
+    if type(V) is int and 0 <= V < tokenizer.vocab_size:
+        warn_of_ids(tokenizer, V, vocabulary.name)
     return tokenizer
 
 
-def other_tokenizer(folder: Path, vocab_size: int | None) -> str:
-    """What an error says of a tokenizer that is not read or not there; "" if that is not known.
+def no_tokenizer(folder: Path, vocab_size: int | None) -> CheckpointError:
+    """The error for a folder without a tokenizer that is read: it says what may be there.
 
     vocab_size: that of the model, if it is known.
     """
+    has = f"{folder} has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json"
     if (folder / "ckpt.pt").is_file():
         if vocab_size is not None and vocab_size < GPT2_TOKENS:
-            return (
-                f"; ckpt.pt has {vocab_size:,} tokens, so its vocabulary is not GPT-2's: that of "
-                "nanoGPT's characters is in meta.pkl, beside the text; encode with it, and pass ids"
+            return CheckpointError(
+                f"{has}; ckpt.pt has {vocab_size:,} tokens, so its vocabulary is not GPT-2's: that "
+                "of nanoGPT's characters is in meta.pkl, beside the text; encode with it, and pass "
+                "ids"
             )
         condition = ""
         if vocab_size is None:
             condition = f"if the model has GPT-2's {GPT2_TOKENS:,} tokens, or some more, "
-        return f"; {condition}copy merges.txt and vocab.json of gpt2 there"
+        return CheckpointError(f"{has}; {condition}copy merges.txt and vocab.json of gpt2 there")
     for name, kind in OTHER_TOKENIZERS.items():
         if (folder / name).is_file():
-            return f" ({name} is {kind}, which is not read: encode with transformers, and pass ids)"
-    return ""
+            what = f"{name} is {kind}, which is not read: encode with transformers, and pass ids"
+            return CheckpointError(f"{has} ({what})")
+    return CheckpointError(has)
 
 
 def check_settings(settings: Json, folder: Path, has_json: bool) -> None:
@@ -220,7 +219,7 @@ def check_settings(settings: Json, folder: Path, has_json: bool) -> None:
 # tokenizer.json
 
 
-def read_tokenizer_json(files: Folder) -> Vocabulary:
+def read_tokenizer_json(files: Folder, settings: Json) -> Vocabulary:
     """The vocabulary of tokenizer.json.
 
     Raises TokenizerError for a tokenizer that would give other ids than Tokenizer does.
@@ -240,6 +239,22 @@ def read_tokenizer_json(files: Folder) -> Vocabulary:
         case _:
             raise TokenizerError(f"{path}: expected model.vocab and model.merges")
 
+    added = added_tokens(file, ids, path)
+    # transformers reads it from the settings, and without the field, the general classes read it
+    # from tokenizer.json, and GPT-2's puts no space there.
+    prefix_space = bool(pre_tokenizer["add_prefix_space"])
+    default = prefix_space if settings["tokenizer_class"] in GENERAL_CLASSES else False
+    if bool(settings.get("add_prefix_space", default)) != prefix_space:
+        raise TokenizerError(
+            f"{path}: add_prefix_space is {prefix_space}, but not in {SETTINGS} beside it, which "
+            "transformers reads; write the right value into both files"
+        )
+    adds_eot = settings["tokenizer_class"] in GPT2_CLASSES
+    return Vocabulary(f"{path}", merges, ids, added, prefix_space, adds_eot)
+
+
+def added_tokens(file: Json, ids: dict[str, int], path: Path) -> dict[str, Entry]:
+    """The entries of the added_tokens of tokenizer.json, by text; their ids are added to `ids`."""
     entries = file.get("added_tokens") or []
     added = {}
     for entry in entries if isinstance(entries, list) else [entries]:
@@ -256,7 +271,7 @@ def read_tokenizer_json(files: Folder) -> Vocabulary:
                 f"{token_id}"
             )
     add_ids(ids, added, f"{path}")
-    return Vocabulary(f"{path}", merges, ids, added, bool(pre_tokenizer["add_prefix_space"]))
+    return added
 
 
 def check_values(file: Json, path: Path) -> None:
@@ -295,21 +310,6 @@ def warn_of_tokens_at_the_ends(name: str) -> None:
     )
 
 
-def check_prefix_space(vocabulary: Vocabulary, settings: Json) -> None:
-    """Raise TokenizerError if the settings put a space before a text and tokenizer.json does not.
-
-    Or the reverse: transformers reads it from the settings, and without the field, the general
-    classes read it from tokenizer.json, and GPT-2's puts no space there.
-    """
-    is_general = settings["tokenizer_class"] in GENERAL_CLASSES
-    default = vocabulary.prefix_space if is_general else False
-    if bool(settings.get("add_prefix_space", default)) != vocabulary.prefix_space:
-        raise TokenizerError(
-            f"{vocabulary.name}: add_prefix_space is {vocabulary.prefix_space}, but not in "
-            f"{SETTINGS} beside it, which transformers reads; write the right value into both files"
-        )
-
-
 # merges.txt and vocab.json
 
 
@@ -323,10 +323,10 @@ def read_merges_and_vocab(
     merges_file, vocab_file = pair
     merges_path = files.path / merges_file
     merges = read_merges(files, merges_file)
-    if files.has(vocab_file):
+    if (files.path / vocab_file).is_file():
         name = f"{merges_path} with {vocab_file}"
         ids = dict(files.json(vocab_file))
-    else:
+    else:  # the ids follow from the merges, and <|endoftext|> is the last token
         name = f"{merges_path}"
         ids = spelled_ids(merges)
         ids[EOT] = len(ids)
@@ -346,9 +346,10 @@ def read_merges_and_vocab(
         if mention.name == "" and isinstance(text, str) and token_id.isdecimal():
             special = mention.entry.get("special", text in special_texts)
             added[text] = {**mention.entry, "id": int(token_id), "special": special}
-    add_ids(ids, added, name)
+    if added:
+        add_ids(ids, added, name)
     prefix_space = bool(settings.get("add_prefix_space"))
-    return Vocabulary(name, merges, ids, added, prefix_space)
+    return Vocabulary(name, merges, ids, added, prefix_space, adds_eot=True)
 
 
 def read_merges(files: Folder, file: str) -> list[tuple[str, str]]:
@@ -433,74 +434,44 @@ def entry_of(token: Any) -> Entry:
     return token if isinstance(token, dict) else {"content": token}
 
 
-def check_that_names_agree(mentions: list[Mention], folder: Path) -> None:
-    """Raise TokenizerError if two files give a name, such as pad_token, two tokens."""
-    first: dict[str, Mention] = {}  # name -> its first mention
-    for mention in mentions:
-        if mention.name == "" or mention.name in EXTRA_TOKENS:
-            continue
-        other = first.setdefault(mention.name, mention)
-        if mention.text != other.text:
-            raise TokenizerError(
-                f"{folder / other.file}: {mention.name} is {short_repr(other.text)}, but "
-                f"{short_repr(mention.text)} in {mention.file}; {MEND}"
-            )
-
-
 # The tokenizer is made, and compared with the other files.
 
 
-def named_in_the_vocabulary(vocabulary: Vocabulary, mentions: list[Mention]) -> dict[str, Entry]:
-    """text -> entry of tokens that the vocabulary has but does not add, and other files name.
-
-    A text is searched for them. Tokens that merges make are left out: `compare_mentions` refuses
-    them.
-    """
-    tokens: dict[str, Entry] = {}
-    for mention in mentions:
-        text = mention.text
-        is_here = isinstance(text, str) and text in vocabulary.ids
-        if is_here and text not in vocabulary.added and mention.file != ADDED:
-            tokens.setdefault(text, mention.entry)
-    if tokens:
-        for left, right in vocabulary.merges:
-            tokens.pop(left + right, None)
-    return tokens
-
-
-def adds_eot(settings: Json, mentions: list[Mention], has_json: bool) -> bool:
-    """Whether transformers adds <|endoftext|> to the tokens for which it searches a text.
-
-    It does if a file beside the vocabulary mentions this token, or if it reads the folder with its
-    GPT2Tokenizer, which takes <|endoftext|> for each of NAMED_AS_EOT that no file names.
-    """
-    if any(mention.text == EOT for mention in mentions):
-        return True
-    if has_json and settings["tokenizer_class"] not in GPT2_CLASSES:
-        return False
-    return not {mention.name for mention in mentions} >= NAMED_AS_EOT
-
-
-def tokenizer_of(vocabulary: Vocabulary, tokens: dict[str, Entry]) -> Tokenizer:
-    """The tokenizer of a vocabulary. tokens: those for which a text is searched -> their entries.
+def tokenizer_of(vocabulary: Vocabulary, mentions: list[Mention]) -> Tokenizer:
+    """The tokenizer of a vocabulary, and of what other files say of its tokens.
 
     Raises TokenizerError, which names the files, for a vocabulary that contradicts itself.
     """
-    name = vocabulary.name
-    flags = {text: flags_of(text, entry, name) for text, entry in tokens.items()}
-    if len(flags) == 1:  # it is the same whether the only token is searched for first or last
+    name, merges, ids, added, prefix_space, adds_eot = vocabulary
+    # A text is searched for the tokens that are added, and for those that the vocabulary has and
+    # other files name, but not for those that merges make: `compare_others` refuses these.
+    named: dict[str, Entry] = {}
+    for mention in mentions:
+        text = mention.text
+        if isinstance(text, str) and text in ids and text not in added and mention.file != ADDED:
+            named.setdefault(text, mention.entry)
+    if named:
+        for left, right in merges:
+            named.pop(left + right, None)
+    tokens = added | named
+    names = {mention.name for mention in mentions}
+    is_mentioned = any(mention.text == EOT for mention in mentions)
+    if EOT not in tokens and (is_mentioned or (adds_eot and not names >= NAMED_AS_EOT)):
+        tokens[EOT] = {}
+        ids.setdefault(EOT, len(ids))
+
+    flags = {text: flags_of(text, entry, name) for text, entry in tokens.items() if entry}
+    if len(tokens) == 1:  # it is the same whether the only token is searched for first or last
         flags = {text: replace(only, normalized=False) for text, only in flags.items()}
+    special_tokens = {text: ids[text] for text in tokens}
     try:
-        tokenizer = Tokenizer(
-            vocabulary.merges,
-            special_tokens={text: vocabulary.ids[text] for text in tokens},
-            ids=vocabulary.ids,
-            flags=flags,
-            prefix_space=vocabulary.prefix_space,
-        )
+        tokenizer = Tokenizer(merges, special_tokens, ids, flags, prefix_space)
     except TokenizerError as error:
         raise TokenizerError(f"{name}: {error}") from None
-    check_that_merges_are_whole(tokenizer, name)
+    ordinary = tokenizer.ordinary_tokens
+    unmade = [token for token in tokenizer.ids if "Ġ" in token and token not in ordinary]
+    if unmade:
+        check_that_merges_are_whole(tokenizer, unmade, name)
     return tokenizer
 
 
@@ -522,19 +493,15 @@ def flags_of(text: str, entry: Entry, name: str) -> Flags:
     return Flags(**fields)
 
 
-def check_that_merges_are_whole(tokenizer: Tokenizer, name: str) -> None:
+def check_that_merges_are_whole(tokenizer: Tokenizer, unmade: list[str], name: str) -> None:
     """Raise TokenizerError if the last lines of merges.txt seem to be lost.
 
     Then no merge makes the last ordinary tokens of the vocabulary. Most of them have a "Ġ", which
     is how a space is written. Somebody may have removed merges in the middle (such as those of
-    digits, so that each digit is a token): then a warning says so. name: what messages call the
-    files.
+    digits, so that each digit is a token): then a warning says so. unmade: the tokens with a "Ġ"
+    that no merge makes. name: what messages call the files.
     """
-    ordinary = tokenizer.ordinary_tokens
-    unmade = [token for token in tokenizer.ids if "Ġ" in token and token not in ordinary]
-    if not unmade:
-        return
-    last_made = max((tokenizer.ids[token] for token in ordinary), default=-1)
+    last_made = max((tokenizer.ids[token] for token in tokenizer.ordinary_tokens), default=-1)
     for token in unmade:
         if tokenizer.ids[token] > last_made or token in tokenizer.special_tokens:
             raise TokenizerError(
@@ -569,13 +536,24 @@ def compare_merges_and_vocab(tokenizer: Tokenizer, files: Folder, pair: tuple[st
             )
 
 
-def compare_mentions(
-    tokenizer: Tokenizer, mentions: list[Mention], vocabulary: Vocabulary, folder: Path
+def compare_others(
+    tokenizer: Tokenizer,
+    mentions: list[Mention],
+    vocabulary: Vocabulary,
+    others: dict[str, Json],
+    folder: Path,
 ) -> None:
-    """Raise TokenizerError if a file beside the vocabulary has another token than it."""
+    """Raise TokenizerError if files beside the vocabulary contradict it, or each other."""
+    first: dict[str, Mention] = {}  # name, such as pad_token -> its first mention
     for mention in mentions:
+        is_named = mention.name not in ("", *EXTRA_TOKENS)
+        other = first.setdefault(mention.name, mention) if is_named else mention
+        if mention.text != other.text:
+            raise TokenizerError(
+                f"{folder / other.file}: {mention.name} is {short_repr(other.text)}, but "
+                f"{short_repr(mention.text)} in {mention.file}; {MEND}"
+            )
         entry = dict(mention.entry)
-        is_named = mention.name != "" and mention.name not in EXTRA_TOKENS
         if is_named and f"{mention.text}" in vocabulary.added:
             entry.pop("normalized", None)  # what the vocabulary says of it counts
         if entry and not agrees(tokenizer, entry):  # {} is a name that means no token
@@ -583,18 +561,10 @@ def compare_mentions(
                 f"{folder / mention.file}: token {short_repr(mention.text)} is not in the "
                 f"vocabulary, or differs there from {short_repr(entry)}; {MEND}"
             )
-
-
-def check_decoder(tokenizer: Tokenizer, settings: Json, folder: Path) -> None:
-    """Raise TokenizerError if added_tokens_decoder lacks a token.
-
-    Where the settings have this field, transformers reads no other added tokens.
-    """
-    if "added_tokens_decoder" not in settings:
-        return
-    listed = [entry_of(token).get("content") for token in settings["added_tokens_decoder"].values()]
+    # Where the settings have added_tokens_decoder, transformers reads no other added tokens.
+    listed = [mention.text for mention in mentions if mention.name == ""]
     for text in tokenizer.special_tokens:
-        if text not in listed:
+        if "added_tokens_decoder" in others[SETTINGS] and text not in listed:
             raise TokenizerError(
                 f"{folder / SETTINGS}: added_tokens_decoder lacks token {short_repr(text)} of the "
                 f"vocabulary; {MEND}"
@@ -615,20 +585,19 @@ def agrees(tokenizer: Tokenizer, entry: Entry) -> bool:
     return all(str(entry.get(field, value)) == str(value) for field, value in expected.items())
 
 
-def compare_with_model(tokenizer: Tokenizer, vocab_size: int, name: str) -> None:
-    """Warn if the model cannot read all tokens: the files may be those of another model.
+def warn_of_ids(tokenizer: Tokenizer, vocab_size: int, name: str) -> None:
+    """Warn that the model cannot read all tokens: the files may be those of another model.
 
     name: what the warning calls the files.
     """
     unreadable = [token for token in tokenizer.ids if tokenizer.ids[token] >= vocab_size]
-    if unreadable:
-        warnings.warn(
-            f"{name} has ids up to {tokenizer.vocab_size - 1}, more than the model of {vocab_size} "
-            f"tokens has: it cannot read {short_repr(unreadable[0])} and those after it; if these "
-            "are the files of another model, no text has the right ids",
-            TiedGPTWarning,
-            stacklevel=3,
-        )
+    warnings.warn(
+        f"{name} has ids up to {tokenizer.vocab_size - 1}, more than the model of {vocab_size} "
+        f"tokens has: it cannot read {short_repr(unreadable[0])} and those after it; if these "
+        "are the files of another model, no text has the right ids",
+        TiedGPTWarning,
+        stacklevel=3,
+    )
 
 
 # Files are written.

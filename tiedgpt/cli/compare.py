@@ -22,15 +22,29 @@ examples:
 """
 
 import argparse
+import time
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from ..comparison.compare import NothingCompared, compare
-from ..comparison.recording import KINDS, read_arrays
-from ..errors import ArgumentError
-from . import compare_tokens, compare_vectors, models, options
-from .messages import ProgressBar
-from .output import print_json
+from ..comparison.recording import KINDS, read_arrays, read_by_name
+from ..comparison.token_files import ids_of_text, needed, read_greedy_file
+from ..comparison.tokens import TokensReport, compare_tokens
+from ..comparison.vectors import VectorsReport, judge
+from ..errors import ArgumentError, CheckpointError, check_file_name, one_line
+from ..gpt2.tokenizer import Tokenizer
+from . import models, options
+from .messages import ProgressBar, note
+from .output import fill, print_json, quoted_token
+from .tables import Cells, print_table
+
+TOKENS_EXIT_CODES = {"identical": 0, "defect": 1, "tie-break": 3}
+LONG = 60.0  # seconds of planting mistakes from which a note says how long it takes
+TIMED = 5  # mistakes after which their time is known
+MOST_ROWS = 10  # departures, and mistakes, that are printed; --json has all
+MOST_MISTAKES = 5  # that are printed for each group of cases; --json has all
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,15 +79,16 @@ def run(args: argparse.Namespace) -> None:
         raise ArgumentError("--precision goes with --tokens: arrays are compared in float32")
     if given == [""]:  # Path("") is the working directory
         raise ArgumentError("'' is not the name of a file")
+    check_file_name(given[0])
     if args.tokens is not None:
-        compare_tokens.run(args)
+        run_tokens(args)
         return
     if args.vectors is not None:
         if args.model is not None or args.head is not None:
             raise ArgumentError("--vectors has models of its own: leave out --model and --head")
         if args.trials is not None:
             raise ArgumentError("--vectors plants all known mistakes: leave out --trials")
-        compare_vectors.run(args)
+        run_vectors(args)
         return
     run_arrays(args)
 
@@ -94,11 +109,14 @@ def run_arrays(args: argparse.Namespace) -> None:
     try:
         # Each trial reports how many there are, so a total of 1 lasts until the first is done.
         with ProgressBar("trying known mistakes", total=1, unit="mistake") as bar:
-
-            def show_trial(number: int, total: int) -> None:
-                bar.add(1, total)
-
-            report = compare(model, arrays, ids, targets, progress=show_trial, trials=args.trials)
+            report = compare(
+                model,
+                arrays,
+                ids,
+                targets,
+                progress=lambda number, total: bar.add(1, total),
+                trials=args.trials,
+            )
     except NothingCompared as error:
         document = {"same": None, "rows": [], "not_compared": [str(error)]}
         if args.json:
@@ -112,3 +130,154 @@ def run_arrays(args: argparse.Namespace) -> None:
         print(report)
     if report.same is False:
         raise SystemExit(1)
+
+
+# Tokens
+
+
+def run_tokens(args: argparse.Namespace) -> None:
+    """Judge the tokens of a file."""
+    file = read_greedy_file(Path(args.tokens))
+    opened = models.open_model(args.model)
+    model = models.load(opened, args.head)
+    tokenizer = None  # ids can be judged without one
+    with suppress(CheckpointError):
+        tokenizer = opened.tokenizer
+    prompt = file.prompt
+    if isinstance(prompt, str):
+        prompt = needed(tokenizer).encode(prompt, special="token")
+    tokens = file.continuation
+    notes: list[str] = []
+    if isinstance(tokens, str):
+        tokens, notes = ids_of_text(model, tokenizer, prompt, tokens)
+    with ProgressBar("planting known mistakes", total=1, unit="mistake") as bar:
+        report = compare_tokens(
+            model,
+            prompt,
+            tokens,
+            args.precision or "float32",
+            greedy=file.greedy,
+            trials=args.trials,
+            progress=Progress(bar),
+        )
+    report["notes"] = notes + report["notes"]
+    if args.json:
+        print_json(with_texts(report, tokenizer))
+    else:
+        print_departures(report, tokenizer)
+    code = TOKENS_EXIT_CODES[report["verdict"]]
+    if code:
+        raise SystemExit(code)
+
+
+class Progress:
+    """Moves a bar for each mistake that is planted. A note says if all take long."""
+
+    def __init__(self, bar: ProgressBar) -> None:
+        self.bar = bar
+        self.start = 0.0
+
+    def __call__(self, tried: int, total: int) -> None:
+        self.bar.add(1, total)
+        if tried == 0:
+            self.start = time.monotonic()
+        if tried == TIMED:
+            seconds = (time.monotonic() - self.start) / TIMED * total
+            if seconds > LONG:
+                note(
+                    f"{total:,} known mistakes are planted, which takes about {seconds / 60:.1f} "
+                    "min; --trials N plants at most N"
+                )
+
+
+def with_texts(report: TokensReport, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    """The report with the text of each departing token beside its id."""
+
+    def text_of(token: int) -> str | None:
+        if tokenizer is None or token not in tokenizer.tokens:
+            return None
+        return tokenizer.token_text(token)
+
+    departures = []
+    for departure in report["departures"]:
+        texts = {
+            "token_text": text_of(departure["token"]),
+            "ours_text": text_of(departure["ours"]),
+        }
+        departures.append({**departure, **texts})
+    return {**report, "departures": departures}
+
+
+def print_departures(report: TokensReport, tokenizer: Tokenizer | None) -> None:
+    """A row for each departure, the verdict, and what else is to be said."""
+
+    def shown(token: int) -> str:
+        if tokenizer is None:
+            return str(token)
+        return f"{token} {quoted_token(tokenizer, token)}"
+
+    departures = report["departures"]
+    if departures:
+        rows: list[Cells] = [("", "yours", "this model's", "gap", "rounding", "rank", "")]
+        for departure in departures[:MOST_ROWS]:
+            rows.append(
+                (
+                    f"tokens[{departure['place']}]",
+                    shown(departure["token"]),
+                    shown(departure["ours"]),
+                    f"{departure['gap']:.1e}",
+                    f"{departure['rounding']:.1e}",
+                    str(departure["rank"]),
+                    "tie-break" if departure["is_tie_break"] else "defect",
+                )
+            )
+        print_table(rows)
+        if len(departures) > MOST_ROWS:
+            print(f"and {len(departures) - MOST_ROWS} more")
+        print()
+    print(fill(report["sentence"]))
+    for line in report["notes"]:
+        print(fill(line))
+    mistakes = report["mistakes"]
+    for line in mistakes[:MOST_ROWS]:
+        print(fill(f"  {line}"))
+    if len(mistakes) > MOST_ROWS:
+        print(f"  and {len(mistakes) - MOST_ROWS} more (--json lists them)")
+
+
+# Reference values
+
+
+def run_vectors(args: argparse.Namespace) -> None:
+    """Judge the answers of a file."""
+    report = judge(read_by_name(Path(args.vectors), '{"logits/tied": [[[0.5, ...]]]}'))
+    if args.json:
+        print_json(report)
+    else:
+        print_cases(report)
+    if report["wrong"]:
+        raise SystemExit(1)
+
+
+def print_cases(report: VectorsReport) -> None:
+    """A row for each case, what is wrong with those that are, and the count."""
+    rows: list[Cells] = [("", "")]
+    for case in report["cases"]:
+        rows.append((case["name"], case["status"]))
+    print_table(rows)
+    print()
+    for case in report["cases"]:
+        if case["sentence"]:
+            print(fill(one_line(f"{case['name']}: {case['sentence']}")))
+    # Mistakes are named from the logits first: two at once are, and in one layer.
+    named = [group for group, mistakes in report["mistakes"].items() if mistakes]
+    for group, mistakes in report["mistakes"].items():
+        if not mistakes and named:
+            print(fill(f"{group}: no other mistake is known: mend that of {named[0]} first"))
+        elif not mistakes:
+            print(fill(f"{group}: none of the known mistakes gives these answers"))
+        for sentence in mistakes[:MOST_MISTAKES]:
+            print(fill(f"{group}: {sentence}"))
+        if len(mistakes) > MOST_MISTAKES:
+            print(f"{group}: or {len(mistakes) - MOST_MISTAKES} other mistakes (--json lists them)")
+    print(fill(report["sentence"]))

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..atomic import check_new, new_directory
 from ..checkpoints import Opened
-from ..checkpoints.places import weight_folders
+from ..checkpoints.model_names import weight_folders
 from ..checkpoints.vocabulary import read_tokenizer
 from ..checkpoints.writing import write_checkpoint
 from ..errors import COUNT, ArgumentError, CheckpointError, TiedGPTError

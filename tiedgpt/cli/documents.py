@@ -16,7 +16,7 @@ from pathlib import Path
 
 from .. import documents
 from ..errors import ArgumentError
-from ..gpt2.checks import stride_or_default
+from ..evaluation import stride_or_default
 from . import models, options
 from .messages import ProgressBar, note
 

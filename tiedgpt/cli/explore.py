@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints import load_tokenizer
-from ..checkpoints.places import SHIPPED, weight_folders
+from ..checkpoints.model_names import SHIPPED, weight_folders
 from ..errors import ArgumentError, Range
 from ..gpt2.tokenizer import Tokenizer
 from ..study.corpus import Corpus

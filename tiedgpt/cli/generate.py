@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from ..checkpoints.beside import generation_settings
 from ..errors import COUNT, ArgumentError, Range, TiedGPTError, short_repr
-from ..generation import TextSample, grow, sample_tokens
-from ..gpt2.checks import check_prompt_ids, seed_or_new
+from ..generation import TextSample, check_prompt_ids, grow, sample_tokens, seed_or_new
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import EOT, Tokenizer
@@ -110,7 +110,9 @@ def run(args: argparse.Namespace) -> None:
     opened = models.open_model(args.model)
     config, tokenizer = opened.config, opened.tokenizer
     ids = [] if is_interactive else prompt_ids(prompt, tokenizer, config, args)
-    note_settings_of_model(*opened.generation_settings(), given, sampling.is_greedy)
+    file, settings = generation_settings(opened.folder)
+    if settings:
+        note_settings_of_model(file, settings, given, sampling.is_greedy)
 
     start = time.perf_counter()
     heads = models.load_heads(opened, args.head)
@@ -209,18 +211,11 @@ class Answer:
     ids: list[int]  # of the prompt
     seed: int
     max_new_tokens: int
-    num_samples: int
-    stop: list[str]
+    samples: list[TextSample]
+    # What --logprobs lists of each token of a sample, the end-of-text token included
+    logprobs: list[list[SurpriseReport]]
     alternatives: int | None  # that --logprobs lists of each token; None: it lists nothing
     names_head: bool  # whether the heading of a sample names the head
-
-    def __post_init__(self) -> None:
-        self.samples: list[TextSample] = []
-        for _ in range(self.num_samples):
-            eos_token_ids = self.model.config.eos_token_ids
-            self.samples.append(TextSample(self.tokenizer, self.stop, eos_token_ids))
-        # What --logprobs lists of each token of a sample, the end-of-text token included
-        self.logprobs: list[list[SurpriseReport]] = [[] for _ in self.samples]
 
     def grow(self) -> Iterator[None]:
         """Let all samples grow by a token each time. A bar shows how far the prompt is read."""
@@ -317,21 +312,25 @@ def answers_of(
     seed: int,
 ) -> list[Answer]:
     """An answer by each head."""
-    return [
-        Answer(
+    answers = []
+    for model in heads:
+        samples = []
+        for _ in range(args.num_samples):
+            samples.append(TextSample(tokenizer, args.stop, model.config.eos_token_ids))
+        answer = Answer(
             sampling,
             tokenizer,
             model,
             ids,
             seed,
             max_new_tokens=args.max_new_tokens,
-            num_samples=args.num_samples,
-            stop=args.stop,
+            samples=samples,
+            logprobs=[[] for _ in samples],
             alternatives=args.logprobs,
             names_head=args.head == "both",
         )
-        for model in heads
-    ]
+        answers.append(answer)
+    return answers
 
 
 def prompt_loop(

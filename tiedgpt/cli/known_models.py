@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from ..checkpoints import Opened
-from ..checkpoints.places import MODELS, models_here
+from ..checkpoints.model_names import MODELS, models_here
 from ..errors import ArgumentError, TiedGPTError, one_line
 from ..gpt2.config import Config
 from ..gpt2.parameters import parameter_count

@@ -19,7 +19,7 @@ from typing import Any
 from ..anymodel.headers import HubModel, open_any
 from ..anymodel.ties import Report, size_report
 from ..checkpoints import Opened
-from ..checkpoints.places import DEFAULT_MODEL, known_config
+from ..checkpoints.model_names import DEFAULT_MODEL, known_config
 from ..errors import ArgumentError, CheckpointError, one_line
 from ..gpt2.config import Config
 from ..gpt2.parameters import count_matrices

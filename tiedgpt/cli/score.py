@@ -21,7 +21,7 @@ from typing import TypedDict
 import numpy as np
 
 from ..errors import ArgumentError, TiedGPTError, one_line
-from ..gpt2.checks import check_text_ids, stride_or_default
+from ..evaluation import check_text_ids, stride_or_default
 from ..gpt2.tokenizer import Tokenizer
 from ..study.reports import ScoreReport, score_report
 from . import models, options

@@ -20,7 +20,7 @@ from itertools import pairwise, zip_longest
 import numpy as np
 
 from ..checkpoints import Opened
-from ..checkpoints.places import SHIPPED
+from ..checkpoints.model_names import SHIPPED
 from ..errors import ArgumentError, CheckpointError, TiedGPTError, TokenizerError, one_line
 from ..gpt2.config import Config
 from ..gpt2.tokenizer import EOT, Tokenizer

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ..checkpoints.json_files import without_mark
 from ..errors import ArgumentError, SpecialTokenError, check_file_name, short_repr
-from ..gpt2.checks import check_prompt_ids
+from ..generation import check_prompt_ids
 from ..gpt2.config import Config
 from ..gpt2.tokenizer import Tokenizer
 from .messages import note

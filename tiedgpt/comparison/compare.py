@@ -1,6 +1,6 @@
 """Another GPT-2's activations and gradients against ours: which differs first, and why.
 
-rows.py says which arrays agree, diagnosis.py which known mistakes explain those that do not.
+places.py says which arrays agree, diagnosis.py which known mistakes explain those that do not.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,8 +18,8 @@ from ..gpt2.parameters import Parameters, parameter_shapes
 from .conventions import is_parameter, our_name, shape_error
 from .diagnosis import Diagnosis, OnTrial, diagnose
 from .mistakes import mistakes_in
+from .places import Comparison, ReportRow, compare_arrays
 from .recording import record, untied_module_sentences
-from .rows import Comparison, ReportRow, compare_arrays
 
 ALMOST_NONE = 1 / 16  # of the numbers of an array
 
@@ -132,7 +132,8 @@ def compare(
     if targets is not None:
         targets = np.atleast_2d(check_targets(targets, ids, model.config))
     values = record(theirs, ids, model.config.vocab_size, with_gradients=targets is not None)
-    gradients = gradients_among(values)
+    given = {name: value for name, value in values.items() if is_parameter(our_name(name))}
+    gradients = rename_arrays(given).tensors
     if gradients and targets is None:
         first_name = sorted(gradients)[0]
         raise ArgumentError(f"{first_name} is a parameter: to compare its gradient, give targets")
@@ -160,7 +161,9 @@ def compare(
         if not sentences:  # else a wrong activation explains wrong gradients
             sentences = of_gradients
 
-    rows = [row for row in rows if not row.shows_nothing]
+    # An array of zeros agrees with ours if our rounding is larger than our numbers, and arrays of
+    # inf and nan alone agree. Such a row shows nothing.
+    rows = [row for row in rows if row.differs or row.largest > row.tolerance]
     if not rows:
         raise NothingCompared(
             "there is nothing to compare: no activation of the model was given in which it has "
@@ -189,10 +192,17 @@ def sentences_on_missing(
     sentences = []
     if "logits" not in compared:
         sentences.append("logits: not compared")
-    elif are_alike(comparison.our_logits, compared["logits"].tolerance):
-        sentences.append(
-            "logits: not compared, because almost all of this model's are the same for all tokens"
-        )
+    else:
+        # If almost all logits are those of the first token, a GPT-2 with wrong layers has them,
+        # too. One token alone does not tell.
+        logits = comparison.our_logits
+        by_token = logits.reshape(-1, logits.shape[-1])
+        differ = np.abs(by_token[1:] - by_token[0]) > compared["logits"].tolerance
+        if len(by_token) > 1 and differ.mean() < ALMOST_NONE:
+            sentences.append(
+                "logits: not compared, because almost all of this model's are the same for all "
+                "tokens"
+            )
     if comparison.ids.shape[1] == 1:
         sentences.append("attention between tokens: not compared, because ids has one token")
     if targets is None:
@@ -206,15 +216,6 @@ def sentences_on_missing(
             f"{len(missing)} of {len(names)} gradients: not compared, such as {missing[0]}"
         )
     return sentences
-
-
-def gradients_among(values: Mapping[Any, Any]) -> Parameters:
-    """The arrays under names of parameters, under our names."""
-    gradients = {}
-    for name, value in values.items():
-        if is_parameter(our_name(name)):
-            gradients[name] = value
-    return rename_arrays(gradients).tensors
 
 
 def rounding_note(rows: list[ReportRow], theirs: Mapping[str, Array]) -> str:
@@ -231,38 +232,15 @@ def rounding_note(rows: list[ReportRow], theirs: Mapping[str, Array]) -> str:
     return ""
 
 
-def are_alike(logits: Array, tolerance: float) -> bool:
-    """Whether almost all logits [B, T, V] are those of the first token, up to the tolerance.
-
-    Then a GPT-2 with wrong layers has them, too. One token alone does not tell.
-    """
-    V = logits.shape[-1]
-    by_token = logits.reshape(-1, V)
-    differ = np.abs(by_token[1:] - by_token[0]) > tolerance
-    return len(by_token) > 1 and bool(differ.mean() < ALMOST_NONE)
-
-
 # Gradients
 
 
 def compare_gradients(
     comparison: Comparison, gradients: Parameters, targets: Array
 ) -> tuple[list[ReportRow], list[str]]:
-    """A row for each of their gradients, and sentences on what is wrong with them."""
+    """A row for each of their gradients, in the order of the backward pass, and what is wrong."""
     _, ours64 = loss_and_gradients(comparison.model64, comparison.ids, targets)
     _, ours32 = loss_and_gradients(comparison.model32, comparison.ids, targets)
-    rows = gradient_rows(gradients, ours64, ours32)
-    differing = [row.name for row in rows if row.differs]
-    sentences: list[str] = []
-    if "wte.weight" in differing and comparison.model64.config.tied:
-        sentences += missing_part_sentences(comparison, gradients, targets)
-    if len(differing) == len(rows):
-        sentences += sum_sentences(gradients, ours64, ours32, n=targets.size)
-    return rows, sentences
-
-
-def gradient_rows(gradients: Parameters, ours64: Parameters, ours32: Parameters) -> list[ReportRow]:
-    """A row for each of their gradients, under our names, in the order of the backward pass."""
     for name, gradient in gradients.items():
         if name not in ours64:
             head = "untied" if "lm_head.weight" in ours64 else "tied"
@@ -273,25 +251,26 @@ def gradient_rows(gradients: Parameters, ours64: Parameters, ours32: Parameters)
     for name in reversed(ours64):  # parameters are in the order of the forward pass
         if name in gradients:
             rows.append(compare_arrays(name, gradients[name], ours64[name], ours32[name]))
-    return rows
+    differing = [row.name for row in rows if row.differs]
+    sentences: list[str] = []
+    if "wte.weight" in differing and comparison.model64.config.tied:
+        sentences += missing_part_sentences(comparison, gradients["wte.weight"], targets)
+
+    # If all differ: are they those of the sum of the losses?
+    n = targets.size
+    is_sum = all(
+        not compare_arrays(name, gradient / n, ours64[name], ours32[name]).differs
+        for name, gradient in gradients.items()
+    )
+    if is_sum and len(differing) == len(rows):
+        sentences.append(
+            f"gradients: yours are {n} times as large, those of the sum of the {n} losses; "
+            "expected those of their mean"
+        )
+    return rows, sentences
 
 
-def sum_sentences(
-    gradients: Parameters, ours64: Parameters, ours32: Parameters, n: int
-) -> list[str]:
-    """A sentence if their gradients are those of the sum of the n losses; else none."""
-    for name, theirs in gradients.items():
-        if compare_arrays(name, theirs / n, ours64[name], ours32[name]).differs:
-            return []
-    return [
-        f"gradients: yours are {n} times as large, those of the sum of the {n} losses; "
-        "expected those of their mean"
-    ]
-
-
-def missing_part_sentences(
-    comparison: Comparison, gradients: Parameters, targets: Array
-) -> list[str]:
+def missing_part_sentences(comparison: Comparison, gradient: Array, targets: Array) -> list[str]:
     """A sentence if their gradient of a tied wte lacks one of its two parts; else none.
 
     The right gradient is that of the embedding plus that of the output matrix.
@@ -305,7 +284,7 @@ def missing_part_sentences(
         ("lm_head.weight", "the output matrix, without the embedding's"),
         ("wte.weight", "the embedding, without the output matrix's"),
     ):
-        row = compare_arrays(name, gradients["wte.weight"], apart64[name], apart32[name])
+        row = compare_arrays(name, gradient, apart64[name], apart32[name])
         if not row.differs:
             return [f"wte.weight: yours is the gradient of {part}; a tied wte gets the sum of both"]
     return []

@@ -11,14 +11,12 @@ Heads are [B, H, T, K] on our tape, [B, T, H, K] in TransformerLens, [B, T, D] e
 """
 
 import re
-from collections.abc import Iterator, Mapping
 from itertools import permutations
 from typing import Any
 
 from ..checkpoints.names import all_names, is_beside, our_parameter, plain_name
 from ..checkpoints.state_dicts import as_floats
 from ..errors import ArgumentError, nearest_names, short_repr
-from ..gpt2.config import Config
 from ..gpt2.model import Array
 from ..gpt2.parameters import Parameters
 
@@ -102,18 +100,10 @@ def is_parameter(ours: str) -> bool:
     return ours.endswith((".weight", ".bias"))
 
 
-def all_aliases() -> dict[str, str]:
-    """Each name in any convention, with N for the layer's number -> our name, or NOT_COMPARED."""
-    aliases = {}
-    for ours, others in ACTIVATION_NAMES.items():
-        for name in [ours, *others]:
-            aliases[name] = ours
-    for name in NAMES_NOT_COMPARED:
-        aliases[name] = NOT_COMPARED
-    return aliases
-
-
-ALIASES = all_aliases()
+# Each name in any convention, with N for the layer's number -> our name, or NOT_COMPARED
+ALIASES = {
+    name: ours for ours, others in ACTIVATION_NAMES.items() for name in [ours, *others]
+} | dict.fromkeys(NAMES_NOT_COMPARED, NOT_COMPARED)
 # It is a whole part of a name after a dot. The 1 of "ln_1" and that of "attn:1" are not.
 LAYER_NUMBER = re.compile(r"(?<=\.)\d+(?=[.:]|$)")
 # What our_name removes from a name. TransformerLens's embed.hook_out stays, because it is not our
@@ -180,103 +170,56 @@ def shape_error(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) ->
     return ArgumentError(message)
 
 
-def by_layer(ours: str, array: Array) -> Iterator[tuple[str, Array]]:
-    """Our name and the array of each layer.
+def translate(theirs: Any, value: Any, tape: Parameters, n_layer: int) -> Parameters:
+    """Their array under our name, in the layout of `tape`; of llm.c one for each layer.
 
-    If `ours` has N for the layer's number, the array has all layers, [L, ...]. Otherwise it has one
-    layer or none, and comes back as it is.
+    theirs: its name. tape: the activations of our model. Nothing for what is not compared. Raises
+    ArgumentError.
     """
-    if ".N" not in ours:
-        yield ours, array
-        return
-    for layer, part in enumerate(array):
-        yield ours.replace(".N", f".{layer}"), part
+    name = known_name(theirs)
+    if name == NOT_COMPARED or is_parameter(name):
+        return {}
+    array = as_floats(value, short_repr(theirs))
+    parts = {name: array}
+    if ".N" in name:  # the array has all layers, [L, ...]
+        parts = {name.replace(".N", f".{layer}"): part for layer, part in enumerate(array)}
+    for ours, part in parts.items():
+        if ours not in tape:
+            raise ArgumentError(f"{ours} was given, but the model's layers are 0 to {n_layer - 1}")
+        # An array that was given under our name, "attn.0.q", has our layout.
+        parts[ours] = in_our_layout(ours, part, tape, is_ours=theirs == ours)
+    return parts
 
 
-def translate_activations(
-    values: Mapping[Any, Any], tape: Parameters, config: Config
-) -> Parameters:
-    """Their activations under our names, in the layouts of `tape` and in its order.
+def in_our_layout(name: str, array: Array, tape: Parameters, is_ours: bool) -> Array:
+    """The array in the shape that the activation has on the tape, [B, ...].
 
-    tape: the same activations of our model, in the order of the forward pass. If several arrays are
-    for one activation, such as the output of ln_1 and the input of attention, the last one counts,
-    because it is what the other model goes on with.
+    A single sequence may come without B; q, k, v and heads of another GPT-2 as [B, T, H, K] or
+    [B, T, D]; logits with more columns, which pad a vocabulary for speed. Raises ArgumentError for
+    any other shape.
     """
-    arrays = {}
-    for theirs, value in values.items():
-        name = known_name(theirs)
-        if name == NOT_COMPARED or is_parameter(name):
+    shape = tape[name].shape
+    B, T = tape["embed"].shape[:2]
+    layouts = [shape]
+    has_other_heads = name.endswith((".q", ".k", ".v", ".heads")) and not is_ours
+    if has_other_heads:
+        _, H, _, K = shape
+        layouts = [(B, T, H, K), (B, T, H * K)]
+    elif name == "logits":
+        layouts = [(B, T, max(array.shape[-1], shape[-1]))]
+    for layout in layouts:
+        is_sequence = B == 1 and array.shape == layout[1:]
+        if array.shape != layout and not is_sequence:
             continue
-        for ours, array in by_layer(name, as_floats(value, short_repr(theirs))):
-            if ours not in tape:
-                raise ArgumentError(
-                    f"{ours} was given, but the model's layers are 0 to {config.n_layer - 1}"
-                )
-            shape = tape[ours].shape
-            refuse_one_more_token(ours, array, shape, T=tape["embed"].shape[1])
-            # An array that was given under our name, "attn.0.q", has our layout, [B, H, T, K].
-            is_our_name = theirs == ours
-            has_heads = ours.endswith((".q", ".k", ".v", ".heads"))
-            if has_heads and not is_our_name:
-                arrays[ours] = heads_in_our_layout(ours, array, shape)
-            elif ours == "logits":
-                arrays[ours] = logits_in_our_layout(array, shape)
-            else:
-                arrays[ours] = in_our_layout(ours, array, shape)
-    return {name: arrays[name] for name in tape if name in arrays}
+        if has_other_heads:
+            return array.reshape(layouts[0]).swapaxes(1, 2)
+        return array.reshape(layout)[..., : shape[-1]]
 
-
-def refuse_one_more_token(name: str, array: Array, shape: tuple[int, ...], T: int) -> None:
-    """Raise ArgumentError if the array has T + 1 tokens in place of the T of `shape` [B, ...].
-
-    An array of any other shape passes, because a later check refuses it.
-    """
-    # Every axis of length T is taken for tokens: the scores [B, H, T, T] have two.
-    shape_with_one_more = []
-    for length in shape:
-        if length == T:
-            shape_with_one_more.append(T + 1)
-        else:
-            shape_with_one_more.append(length)
-    is_batch = list(array.shape) == shape_with_one_more
-    is_one_sequence = shape[0] == 1 and list(array.shape) == shape_with_one_more[1:]
-    if is_batch or is_one_sequence:
+    # Was a token added? Every axis of length T is taken for tokens: scores [B, H, T, T] have two.
+    with_one_more = tuple(T + 1 if length == T else length for length in shape)
+    if array.shape == with_one_more or (B == 1 and array.shape == with_one_more[1:]):
         raise ArgumentError(
             f"{name} has {T + 1} tokens, and ids has {T}: a token was added. TransformerLens "
             "prepends one (BOS) unless prepend_bos=False is given"
         )
-
-
-def in_our_layout(name: str, array: Array, shape: tuple[int, ...]) -> Array:
-    """The array with this shape [B, ...]. A single sequence may come without B.
-
-    Raises ArgumentError for another shape.
-    """
-    if array.shape == shape:
-        return array
-    is_one_sequence = shape[0] == 1
-    if is_one_sequence and array.shape == shape[1:]:
-        return array[None]
-    raise shape_error(name, array.shape, shape)
-
-
-def heads_in_our_layout(name: str, array: Array, shape: tuple[int, ...]) -> Array:
-    """q, k, v or heads of another GPT-2, [B, T, H, K] or [B, T, D], as `shape`, [B, H, T, K]."""
-    B, H, T, K = shape
-    D = H * K
-    is_batch = array.shape == (B, T, D)
-    is_sequence = B == 1 and array.shape == (T, D)
-    if is_batch or is_sequence:
-        array = array.reshape(B, T, H, K)
-    by_token = in_our_layout(name, array, (B, T, H, K))
-    return by_token.swapaxes(1, 2)
-
-
-def logits_in_our_layout(logits: Array, shape: tuple[int, ...]) -> Array:
-    """Logits as `shape`, [B, T, V], without the columns that pad a vocabulary for speed."""
-    B, T, V = shape
-    is_batch = logits.shape[:-1] == (B, T)
-    is_sequence = B == 1 and logits.shape[:-1] == (T,)
-    if is_batch or is_sequence:
-        logits = logits[..., :V]
-    return in_our_layout("logits", logits, shape)
+    raise shape_error(name, array.shape, (*layouts[0][:-1], shape[-1]))

@@ -25,8 +25,16 @@ import numpy as np
 from ..gpt2.model import Array
 from ..gpt2.run import Tape
 from .mistakes import DIGITS_OF_HALVES, rounded
-from .places import Mistake, Scope, Trial, Wrong, compute_activations, trials_of
-from .rows import Comparison, distance
+from .places import (
+    Comparison,
+    Mistake,
+    Scope,
+    Trial,
+    Wrong,
+    compute_activations,
+    distance,
+    trials_of,
+)
 
 # The multiplications of a search whose caller does not say how many trials to make. They take some
 # minutes. There is no limit of time, because a busy machine would find less then.
@@ -53,10 +61,6 @@ class Difference:
     distances: Array  # of theirs from ours, number by number
     given: Tape  # their activations, from which ours are computed
     computed: Tape  # ours, all of them, in the order of the forward pass
-
-    @property
-    def ours(self) -> Array:
-        return self.computed[self.name]
 
     @property
     def infinite(self) -> Array:
@@ -140,15 +144,9 @@ def diagnose(
         difference = first_difference(comparison, {}, planted={})
     assert difference is not None
 
-    # Two explanations are plain to see without a trial.
-    dtype = half_precision_of(difference)
-    if dtype is not None:
-        sentence = f"{difference.name}: yours is rounded to {dtype}"
-        return Diagnosis([sentence], "compare in float32")
-    if not difference.theirs.any():
-        sentence = f"{difference.name}: yours is 0 everywhere"
-        return Diagnosis([sentence], what_to_give(difference.window))
-
+    plain = plain_diagnosis(difference)
+    if plain is not None:
+        return plain
     if most_trials is None:
         # A trial multiplies each token by each parameter, once.
         parameters = sum(array.size for array in comparison.model32.parameters.values())
@@ -160,7 +158,13 @@ def diagnose(
         sentences, note = describe_mistakes(comparison, difference, found, still_wrong)
     else:
         sentences, note = describe_failure(difference, counter)
-    sentences = infinite_sentences(difference) + sentences
+    infinite = difference.infinite
+    if infinite.any():
+        kind = "nan" if np.isnan(difference.theirs[infinite]).any() else "inf"
+        places = f"in {infinite.sum()} of {infinite.size} places"
+        if infinite.all():
+            places = "everywhere"
+        sentences.insert(0, f"{difference.name}: yours is {kind} {places}")
     return Diagnosis(sentences, note, counter.tried, counter.total)
 
 
@@ -185,17 +189,21 @@ def first_difference(comparison: Comparison, given: Tape, planted: Planted) -> D
     return None
 
 
-def half_precision_of(difference: Difference) -> str | None:
-    """The dtype to which theirs is rounded, "bfloat16" or "float16", or None.
+def plain_diagnosis(difference: Difference) -> Diagnosis | None:
+    """What is plain to see without a trial: theirs is 0, or rounded to half precision. Else None.
 
     If theirs is far from ours, rounding does not explain the difference.
     """
-    is_near = difference.distances.max() <= np.abs(difference.ours).max() * NEAR
-    if not is_near:
-        return None
+    theirs = difference.theirs
+    ours = difference.computed[difference.name]
+    is_near = difference.distances.max() <= np.abs(ours).max() * NEAR
     for dtype in DIGITS_OF_HALVES:
-        if np.array_equal(difference.theirs, rounded(difference.theirs, dtype)):
-            return dtype
+        if is_near and np.array_equal(theirs, rounded(theirs, dtype)):
+            sentence = f"{difference.name}: yours is rounded to {dtype}"
+            return Diagnosis([sentence], "compare in float32")
+    if not theirs.any():
+        sentence = f"{difference.name}: yours is 0 everywhere"
+        return Diagnosis([sentence], what_to_give(difference.window))
     return None
 
 
@@ -428,19 +436,6 @@ def describe_failure(difference: Difference, counter: Counter) -> tuple[list[str
     if note:
         notes.insert(0, note)
     return [sentence], "; ".join(notes)
-
-
-def infinite_sentences(difference: Difference) -> list[str]:
-    """A sentence that says where theirs is nan or inf, and ours is not."""
-    infinite = difference.infinite
-    if not infinite.any():
-        return []
-    kind = "inf"
-    if np.isnan(difference.theirs[infinite]).any():
-        kind = "nan"
-    if infinite.all():
-        return [f"{difference.name}: yours is {kind} everywhere"]
-    return [f"{difference.name}: yours is {kind} in {infinite.sum()} of {infinite.size} places"]
 
 
 def what_to_give(window: list[str]) -> str:

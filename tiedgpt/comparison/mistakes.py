@@ -48,8 +48,13 @@ def gelu_tanh(x: Array, factor: float, cubic: float) -> Array:
 Axis = int | tuple[int, ...] | None  # what NumPy takes for `axis`: one axis, several, all
 
 
-def mean_of(x: Array) -> Array:  # [..., D] -> [..., 1]
-    return np.mean(x, axis=-1, keepdims=True)
+def mean_of(x: Array, axis: Axis = -1) -> Array:  # [..., D] -> [..., 1]
+    return np.mean(x, axis=axis, keepdims=True)
+
+
+def variance_of(x: Array, axis: Axis = -1, ddof: int = 0) -> Array:  # [..., D] -> [..., 1]
+    """The mean of the squared distances from the mean. ddof 1: their sum by D - 1, not by D."""
+    return np.var(x, axis=axis, keepdims=True, ddof=ddof)
 
 
 def normed(  # x [B, T, D], centre and deviation [B or 1, T or 1, D or 1] -> [B, T, D]
@@ -64,47 +69,15 @@ def norm_with_epsilon(at: Place, eps: float) -> Array:
     return layer_norm(at.x, at.weight, at.bias, eps=eps)
 
 
-def norm_epsilon_outside(at: Place) -> Array:
-    """A layer norm that adds epsilon to the standard deviation, not to the variance."""
-    return normed(at, mean_of(at.x), np.std(at.x, axis=-1, keepdims=True) + at.eps)
-
-
-def norm_divided_by_variance(at: Place) -> Array:
-    """A layer norm without the square root."""
-    return normed(at, mean_of(at.x), np.var(at.x, axis=-1, keepdims=True) + at.eps)
-
-
-def norm_unbiased(at: Place) -> Array:
-    """A layer norm whose variance is a sum divided by D - 1, not by D."""
-    variance = np.var(at.x, axis=-1, keepdims=True, ddof=1)
-    return normed(at, mean_of(at.x), np.sqrt(variance + at.eps))
-
-
-def norm_over(at: Place, axis: Axis) -> Array:
-    """A layer norm whose mean and variance are over another axis of [B, T, D] than D."""
-    variance = np.var(at.x, axis=axis, keepdims=True)
-    return normed(at, np.mean(at.x, axis=axis, keepdims=True), np.sqrt(variance + at.eps))
-
-
-def norm_with_mean_over(at: Place, axis: Axis) -> Array:
-    """A layer norm whose mean, and not its variance, is over another axis than D."""
-    variance = np.var(at.x, axis=-1, keepdims=True)
-    return normed(at, np.mean(at.x, axis=axis, keepdims=True), np.sqrt(variance + at.eps))
-
-
-def norm_without_mean(at: Place) -> Array:
-    """A layer norm without the step of the mean, as RMSNorm, but with its bias."""
-    return normed(at, 0.0, np.sqrt(mean_of(at.x * at.x) + at.eps))
+def norm_over(at: Place, mean_axis: Axis, variance_axis: Axis) -> Array:
+    """A layer norm whose mean and variance are over these axes of [B, T, D]."""
+    variance = variance_of(at.x, variance_axis)
+    return normed(at, mean_of(at.x, mean_axis), np.sqrt(variance + at.eps))
 
 
 def normed_by(at: Place, x: Array, name: str) -> Array:
     """The layer norm `name` of x, such as "h.N.ln_1" of this layer."""
     return layer_norm(x, at[f"{name}.weight"], at[f"{name}.bias"], eps=at.eps)
-
-
-def normed_as(at: Place, name: str) -> Array:
-    """The layer norm `name` in place of this one."""
-    return normed_by(at, at.x, name)
 
 
 # Parameters of layer norms and linear layers
@@ -117,17 +90,9 @@ def with_parameters(at: Place, weight: Array, bias: Array) -> Array:
     return at.x @ weight + bias
 
 
-def with_parameters_reversed(at: Place) -> Array:
-    """The activation if layer 0 has the parameters of the last layer, and so on."""
-    layer = at.n_layer - 1 - at.layer
-    name = PARAMETERS_OF[at.kind].replace("h.N", f"h.{layer}")
+def with_parameters_of(at: Place, name: str) -> Array:
+    """The layer norm or the linear layer of this place, with the parameters of another one."""
     return with_parameters(at, at[f"{name}.weight"], at[f"{name}.bias"])
-
-
-def with_transposed_weight(at: Place) -> Array:
-    """A linear layer that reads its weight [in, out] as if the same numbers were [out, in]."""
-    inputs, outputs = at.weight.shape
-    return with_parameters(at, at.weight.reshape(outputs, inputs).T, at.bias)
 
 
 # A dtype -> the binary digits of its numbers, without the exponent. The first digit counts: it is
@@ -143,43 +108,24 @@ def rounded(x: Array, dtype: str) -> Array:
     return np.ldexp(rounded_mantissa, exponent)
 
 
-def weight_and_bias_rounded(at: Place, dtype: str) -> Array:
-    """The activation if its weight and its bias are rounded to this dtype."""
-    return with_parameters(at, rounded(at.weight, dtype), rounded(at.bias, dtype))
+def weight_rounded(at: Place, dtype: str, and_bias: bool = False) -> Array:
+    """The activation if its weight, and perhaps its bias, is rounded to this dtype."""
+    bias = rounded(at.bias, dtype) if and_bias else at.bias
+    return with_parameters(at, rounded(at.weight, dtype), bias)
 
 
-def weight_rounded(at: Place, dtype: str) -> Array:
-    """The activation if its weight is rounded to this dtype, and not its bias."""
-    return with_parameters(at, rounded(at.weight, dtype), at.bias)
+def all_rounded(dtype: str, linears_and_norms: dict[str, Wrong]) -> dict[str, Wrong]:
+    """Parameters of all layers are rounded to this dtype. What is computed from them is not.
 
-
-def embedding_rounded(at: Place, dtype: str) -> Array:  # -> [B, T, D]
-    """The embedding, if wte and wpe are rounded to this dtype."""
-    token_vectors = rounded(at["wte.weight"][at.ids], dtype)
-    position_vectors = rounded(at["wpe.weight"][positions(at)], dtype)
-    return token_vectors + position_vectors
-
-
-def logits_rounded(at: Place, dtype: str) -> Array:  # -> [B, T, V]
-    """The logits, if the output matrix is rounded to this dtype."""
-    return at["final"] @ rounded(at.model.W_U, dtype)
-
-
-def in_all_parameters(dtype: str) -> dict[str, Wrong]:
-    """All parameters are rounded to this dtype. What is computed from them is not."""
+    linears_and_norms: what is rounded between the embedding and the output matrix.
+    """
     return {
-        "embed": partial(embedding_rounded, dtype=dtype),
-        **in_each((*NORMS, *LINEARS), partial(weight_and_bias_rounded, dtype=dtype)),
-        "logits": partial(logits_rounded, dtype=dtype),
-    }
-
-
-def in_all_matrices(dtype: str) -> dict[str, Wrong]:
-    """As in_all_parameters, but biases and layer norms are not rounded."""
-    return {
-        "embed": partial(embedding_rounded, dtype=dtype),
-        **in_each(LINEARS, partial(weight_rounded, dtype=dtype)),
-        "logits": partial(logits_rounded, dtype=dtype),
+        "embed": lambda at: (
+            rounded(at["wte.weight"][at.ids], dtype)
+            + rounded(at["wpe.weight"][positions(at)], dtype)
+        ),
+        **linears_and_norms,
+        "logits": lambda at: at["final"] @ rounded(at.model.W_U, dtype),
     }
 
 
@@ -204,13 +150,6 @@ def later_blocks_first(at: Place) -> Array:
     return resid
 
 
-def first_block_last(at: Place) -> Array:
-    """`final` if the blocks run from the last one to the first. A model may have no blocks."""
-    if at.n_layer == 0:
-        return at.right
-    return normed_by(at, at["resid_post.0"], "ln_f")
-
-
 # Heads: what is called a part is q, k or v, and at.x is qkv, [B, T, 3 D].
 
 
@@ -231,40 +170,27 @@ def part_in_order(at: Place, order: str) -> Array:  # -> [B, H, T, K]
     return split_heads(at.x, at.H)["qkv".index(letter)]
 
 
+def part_by_columns(at: Place, order: str) -> Array:  # -> [B, H, T, K]
+    """q, k or v if the columns of qkv are in another order of part (p), head (h) and width (k).
+
+    "phk" is right: all columns of q first, in it those of the first head, in it the K of its width.
+    """
+    sizes = {"p": 3, "h": at.H, "k": at.K}
+    B, T = at.ids.shape
+    columns = at.x.reshape(B, T, *[sizes[letter] for letter in order])
+    parts = np.einsum(f"bt{order}->pbhtk", columns)
+    return parts[part_of(at)]
+
+
 def part_without_bias(at: Place) -> Array:  # -> [B, H, T, K]
     """q, k or v if c_attn's bias is missing from it."""
     return split_heads(at.x - at.bias, at.H)[part_of(at)]
-
-
-def part_one_head_after_the_other(at: Place) -> Array:  # -> [B, H, T, K]
-    """q, k or v if qkv holds q, k and v of the first head, then those of the second, and so on."""
-    B, T = at.ids.shape
-    by_head = at.x.reshape(B, T, at.H, 3, at.K)
-    return by_head[:, :, :, part_of(at)].swapaxes(1, 2)
-
-
-def part_interleaved(at: Place) -> Array:  # -> [B, H, T, K]
-    """q, k or v if the first head has columns 0, H, 2 H, ... and the next one 1, H + 1, ..."""
-    B, T = at.ids.shape
-    interleaved = at.x.reshape(B, T, 3, at.K, at.H)
-    return interleaved[:, :, part_of(at)].transpose(0, 3, 1, 2)
 
 
 def part_reshaped(at: Place) -> Array:  # -> [B, H, T, K]
     """q, k or v if [B, T, D] is reshaped to [B, H, T, K] at once."""
     by_token = at.right.swapaxes(1, 2)  # [B, T, H, K]
     return by_token.reshape(at.right.shape)
-
-
-def heads_joined_wrongly(at: Place) -> Array:  # -> [B, H, T, K]
-    """The heads, in an order from which the right join makes what the wrong join would make.
-
-    The wrong join is heads.reshape(B, T, D), without a transpose. `merge_heads`, the right one,
-    swaps axes first, so the axes are swapped back here.
-    """
-    B, H, T, K = at.right.shape
-    wrongly_joined = at.right.reshape(B, T, H, K)  # as [B, T, D], in heads of width K
-    return wrongly_joined.swapaxes(1, 2)
 
 
 def out_of_heads_joined_wrongly(at: Place) -> Array:  # -> [B, T, D]
@@ -281,7 +207,7 @@ def attention_between_heads(at: Place, is_masked: bool) -> Array:  # -> [B, H, T
     """
     q, k, v = [at[f"attn.N.{part}"].swapaxes(1, 2) for part in "qkv"]  # [B, T, H, K]
     scores = q @ k.swapaxes(2, 3) / at.K**0.5  # [B, T, H, H]
-    pattern = softmax(hide(scores) if is_masked else scores)
+    pattern = softmax(hide(scores, is_later(scores)) if is_masked else scores)
     return (pattern @ v).swapaxes(1, 2)
 
 
@@ -293,27 +219,14 @@ def unscaled_scores(at: Place) -> Array:  # -> [B, H, T, T]
     return at["attn.N.q"] @ at["attn.N.k"].swapaxes(2, 3)
 
 
-def hide(scores: Array, first_hidden: int = 1, fill: float = -np.inf) -> Array:
-    """Scores [..., T, T] with `fill` where a key is `first_hidden` tokens or more after its query.
+def is_later(scores: Array, by: int = 1) -> Array:  # [..., T, T] -> [T, T]
+    """Where a key is `by` tokens or more after its query. By 1, it is the causal mask."""
+    return np.triu(np.ones(scores.shape[-2:], bool), k=by)
 
-    With the defaults, it is the causal mask.
-    """
-    is_hidden = np.triu(np.ones(scores.shape[-2:], bool), k=first_hidden)
+
+def hide(scores: Array, is_hidden: Array, fill: float = -np.inf) -> Array:
+    """Scores [..., T, T] with `fill` where a query does not see a key."""
     return np.where(is_hidden, fill, scores).astype(scores.dtype)
-
-
-def pattern_of_the_future(at: Place) -> Array:  # -> [B, H, T, T]
-    """The pattern if a mask hides the keys before the query, not those after it."""
-    T = at.x.shape[-1]
-    is_past = np.tril(np.ones((T, T), bool), k=-1)  # the key comes before the query
-    without_past = np.where(is_past, -np.inf, at.x).astype(at.x.dtype)
-    return softmax(without_past)
-
-
-def pattern_over_queries(at: Place) -> Array:  # -> [B, H, T, T]
-    """The pattern if the softmax is over the queries of a key, not over the keys of a query."""
-    by_key = hide(at.x).swapaxes(2, 3)
-    return softmax(by_key).swapaxes(2, 3)
 
 
 # Embeddings
@@ -329,18 +242,26 @@ def embedding(at: Place, ids: Array) -> Array:  # [B, T] -> [B, T, D]
     return at["wte.weight"][ids] + at["wpe.weight"][positions(at)]
 
 
-def embedding_at(at: Place, positions: Array) -> Array:  # [T] -> [B, T, D]
-    """The embedding with other positions than 0, 1, 2, ..."""
-    return at["wte.weight"][at.ids] + at["wpe.weight"][positions]
+def embedding_at(at: Place, positions: Array) -> Array:  # [T] or [B, T] -> [B, T, D]
+    """The embedding with other positions than 0, 1, 2, ...
 
-
-def embedding_from_1(at: Place) -> Array:  # -> [B, T, D]
-    """The embedding with positions 1, 2, 3, ...
-
-    In a full context the last one has no row of wpe, and stays as it is.
+    Past the end of the context there is no row of wpe: the last one is taken.
     """
     last_position = at.model.config.n_ctx - 1
-    return embedding_at(at, np.minimum(positions(at) + 1, last_position))
+    return at["wte.weight"][at.ids] + at["wpe.weight"][np.minimum(positions, last_position)]
+
+
+def embedding_of_neighbours(  # -> [B, T, D]
+    at: Place, by: int, missing: Callable[[Place], Array | int]
+) -> Array:
+    """The embedding if each token is read as the one before it (by 1) or after it (by -1).
+
+    The first or the last token has no such neighbour, and is read as `missing`.
+    """
+    ids = np.roll(at.ids, by, axis=1)
+    place = 0 if by == 1 else -1
+    ids[:, place] = missing(at)
+    return embedding(at, ids)
 
 
 def first_id(at: Place) -> Array:  # -> [B]
@@ -349,24 +270,6 @@ def first_id(at: Place) -> Array:  # -> [B]
 
 def last_id(at: Place) -> Array:  # -> [B]
     return at.ids[:, -1]
-
-
-def tokens_before(  # -> [B, T, D]
-    at: Place, first: Callable[[Place], Array | int]
-) -> Array:
-    """The embedding if each token is read as the one before it, and the first one as `first`."""
-    ids = np.roll(at.ids, 1, axis=1)
-    ids[:, 0] = first(at)
-    return embedding(at, ids)
-
-
-def tokens_after(  # -> [B, T, D]
-    at: Place, last: Callable[[Place], Array | int]
-) -> Array:
-    """The embedding if each token is read as the one after it, and the last one as `last`."""
-    ids = np.roll(at.ids, -1, axis=1)
-    ids[:, -1] = last(at)
-    return embedding(at, ids)
 
 
 def end_of_text(at: Place) -> int:
@@ -385,12 +288,17 @@ def end_of_text(at: Place) -> int:
 
 
 def centred(x: Array) -> Array:  # [..., n] -> [..., n]
-    return x - x.mean(axis=-1, keepdims=True)
+    return x - mean_of(x)
 
 
 def normalised(at: Place) -> Array:
     """A layer norm without its weight and bias."""
     return with_parameters(at, np.ones(at.D), np.zeros(at.D))
+
+
+def unfolded(at: Place, normalised: Array, name: str) -> Array:
+    """A normalised x with the weight and bias that it lacks, those of the layer norm `name`."""
+    return normalised * at[f"{name}.weight"] + at[f"{name}.bias"]
 
 
 def bias_of_values(at: Place) -> Array:  # [D]
@@ -401,44 +309,24 @@ def bias_of_values(at: Place) -> Array:  # [D]
     return at["h.N.ln_1.bias"] @ weight + bias
 
 
-def qkv_without_bias_of_values(at: Place) -> Array:  # -> [B, T, 3 D]
-    """qkv, from a normalised x that lacks the weight and bias of ln_1."""
-    x = at.x * at["h.N.ln_1.weight"] + at["h.N.ln_1.bias"]
-    qkv = x @ at.weight + at.bias
-    qkv[:, :, -at.D :] -= bias_of_values(at)
-    return qkv
-
-
-def mlp_pre(at: Place) -> Array:
-    """mlp.N.pre, from a normalised x that lacks the weight and bias of ln_2."""
-    x = at.x * at["h.N.ln_2.weight"] + at["h.N.ln_2.bias"]
-    return x @ at.weight + at.bias
-
-
-def attention_out(at: Place) -> Array:
-    """The centred output of attention, with the bias that the values lack."""
-    # A token's pattern adds up to 1, so a bias of all values is the same bias of the heads.
-    heads = at.x + bias_of_values(at)
-    return centred(heads @ at.weight + at.bias)
-
-
-def centred_logits(at: Place) -> Array:
-    """The logits, from a normalised `final` that lacks the weight and bias of ln_f."""
-    final = at["final"] * at["ln_f.weight"] + at["ln_f.bias"]
-    return centred(final @ at.model.W_U)
-
-
 # A kind of activation -> what a HookedTransformer computes there.
 FOLDED_AND_CENTRED: dict[str, Wrong] = {
     "embed": lambda at: centred(at.right),
     "attn.N.in": normalised,
-    "attn.N.qkv": qkv_without_bias_of_values,
-    "attn.N.out": attention_out,
+    # Of q, k and v, the values lack their bias.
+    "attn.N.qkv": lambda at: (
+        unfolded(at, at.x, "h.N.ln_1") @ at.weight
+        + at.bias
+        - np.pad(bias_of_values(at), (2 * at.D, 0))
+    ),
+    # The output of attention has the bias that the values lack. A token's pattern adds up to 1, so
+    # a bias of all values is the same bias of the heads.
+    "attn.N.out": lambda at: centred((at.x + bias_of_values(at)) @ at.weight + at.bias),
     "mlp.N.in": normalised,
-    "mlp.N.pre": mlp_pre,
+    "mlp.N.pre": lambda at: unfolded(at, at.x, "h.N.ln_2") @ at.weight + at.bias,
     "mlp.N.out": lambda at: centred(at.right),
     "final": normalised,
-    "logits": centred_logits,
+    "logits": lambda at: centred(unfolded(at, at["final"], "ln_f") @ at.model.W_U),
 }
 
 
@@ -484,32 +372,44 @@ MISTAKES = [
         "has a layer norm with no epsilon, or one of 1e-12",
         in_each(NORMS, partial(norm_with_epsilon, eps=0)),
     ),
-    Mistake("has a layer norm with epsilon outside the root", in_each(NORMS, norm_epsilon_outside)),
+    Mistake(
+        "has a layer norm with epsilon outside the root",
+        in_each(NORMS, lambda at: normed(at, mean_of(at.x), np.sqrt(variance_of(at.x)) + at.eps)),
+    ),
     Mistake(
         "has a layer norm that divides by the variance, not by its root",
-        in_each(NORMS, norm_divided_by_variance),
+        in_each(NORMS, lambda at: normed(at, mean_of(at.x), variance_of(at.x) + at.eps)),
     ),
-    Mistake("has a layer norm with the unbiased variance", in_each(NORMS, norm_unbiased)),
+    Mistake(
+        "has a layer norm with the unbiased variance",
+        in_each(
+            NORMS,
+            lambda at: normed(at, mean_of(at.x), np.sqrt(variance_of(at.x, ddof=1) + at.eps)),
+        ),
+    ),
     Mistake(
         "has a layer norm over the tokens, not over each vector",
-        in_each(NORMS, partial(norm_over, axis=1)),
+        in_each(NORMS, partial(norm_over, mean_axis=1, variance_axis=1)),
     ),
     # The array is that of a text, or that of all texts in the batch.
     *[
         Mistake(
             "has a layer norm over the whole array, not over each vector",
-            in_each(NORMS, partial(norm_over, axis=axis)),
+            in_each(NORMS, partial(norm_over, mean_axis=axis, variance_axis=axis)),
         )
         for axis in ((1, 2), None)
     ],
     *[
         Mistake(
             "has a layer norm that subtracts the mean of the whole array, not of each vector",
-            in_each(NORMS, partial(norm_with_mean_over, axis=axis)),
+            in_each(NORMS, partial(norm_over, mean_axis=axis, variance_axis=-1)),
         )
         for axis in ((1, 2), None)
     ],
-    Mistake("has a layer norm that does not subtract the mean", in_each(NORMS, norm_without_mean)),
+    Mistake(
+        "has a layer norm that does not subtract the mean",
+        in_each(NORMS, lambda at: normed(at, 0.0, np.sqrt(mean_of(at.x * at.x) + at.eps))),
+    ),
     Mistake(
         "has a layer norm without its weight",
         in_each(NORMS, lambda at: with_parameters(at, np.ones(at.D), at.bias)),
@@ -526,8 +426,8 @@ MISTAKES = [
     Mistake(
         "has ln_1 and ln_2 swapped",
         {
-            "attn.N.in": lambda at: normed_as(at, "h.N.ln_2"),
-            "mlp.N.in": lambda at: normed_as(at, "h.N.ln_1"),
+            "attn.N.in": lambda at: with_parameters_of(at, "h.N.ln_2"),
+            "mlp.N.in": lambda at: with_parameters_of(at, "h.N.ln_1"),
         },
     ),
     Mistake(
@@ -556,19 +456,30 @@ MISTAKES = [
         "runs the blocks in reverse order",  # activations have the numbers of the blocks
         {
             "resid_pre.N": later_blocks_first,
-            "final": first_block_last,
+            # A model may have no blocks.
+            "final": lambda at: (
+                normed_by(at, at["resid_post.0"], "ln_f") if at.n_layer > 0 else at.right
+            ),
         },
         only_everywhere=True,
     ),
     Mistake(
         "runs the blocks in reverse order",  # activations are numbered as they are computed
-        in_each(("attn.N.in", "mlp.N.in", *LINEARS), with_parameters_reversed),
+        in_each(
+            ("attn.N.in", "mlp.N.in", *LINEARS),
+            lambda at: with_parameters_of(
+                at, PARAMETERS_OF[at.kind].replace("h.N", f"h.{at.n_layer - 1 - at.layer}")
+            ),
+        ),
         only_everywhere=True,
     ),
     *[
         Mistake(
             f"has all parameters rounded to {dtype}",
-            in_all_parameters(dtype),
+            all_rounded(
+                dtype,
+                in_each((*NORMS, *LINEARS), partial(weight_rounded, dtype=dtype, and_bias=True)),
+            ),
             only_everywhere=True,
         )
         for dtype in DIGITS_OF_HALVES
@@ -576,7 +487,7 @@ MISTAKES = [
     *[
         Mistake(
             f"has all matrices rounded to {dtype}, but no bias and no layer norm",
-            in_all_matrices(dtype),
+            all_rounded(dtype, in_each(LINEARS, partial(weight_rounded, dtype=dtype))),
             only_everywhere=True,
         )
         for dtype in DIGITS_OF_HALVES
@@ -590,7 +501,10 @@ MISTAKES = [
         only_everywhere=True,
     ),
     Mistake("lacks the bias", in_each(LINEARS, lambda at: at.x @ at.weight)),
-    Mistake("has its weight transposed", in_each(LINEARS, with_transposed_weight)),
+    Mistake(
+        "has its weight transposed",  # [in, out], read as if the same numbers were [out, in]
+        in_each(LINEARS, lambda at: at.x @ at.weight.reshape(at.weight.shape[::-1]).T + at.bias),
+    ),
     *[
         Mistake(
             f"has weights rounded to {dtype}",
@@ -617,11 +531,16 @@ MISTAKES = [
     ],
     Mistake(
         "takes q, k and v of one head after the other from qkv",
-        in_each(Q_K_V, part_one_head_after_the_other),
+        in_each(Q_K_V, partial(part_by_columns, order="hpk")),
     ),
-    Mistake("interleaves the heads", in_each(Q_K_V, part_interleaved)),
+    Mistake("interleaves the heads", in_each(Q_K_V, partial(part_by_columns, order="pkh"))),
     Mistake("reshapes to heads without a transpose", in_each(Q_K_V, part_reshaped)),
-    Mistake("joins the heads without a transpose", {"attn.N.heads": heads_joined_wrongly}),
+    Mistake(
+        "joins the heads without a transpose",
+        # The wrong join is heads.reshape(B, T, D). `merge_heads`, the right one, swaps axes first,
+        # so the axes of what the wrong one makes are swapped back here.
+        {"attn.N.heads": lambda at: at.right.reshape(*at.ids.shape, at.H, at.K).swapaxes(1, 2)},
+    ),
     *[
         Mistake(
             "attends between the heads of each token, not between tokens",
@@ -654,23 +573,29 @@ MISTAKES = [
     Mistake("has no causal mask", {PATTERN: lambda at: softmax(at.x)}),
     Mistake(
         "has a mask that is off by one: a token sees the next one",
-        {PATTERN: lambda at: softmax(hide(at.x, first_hidden=2))},
+        {PATTERN: lambda at: softmax(hide(at.x, is_later(at.x, by=2)))},
     ),
     Mistake(
         "has a mask that is off by one: a token does not see itself",
-        {PATTERN: lambda at: softmax(hide(at.x, first_hidden=0))},
+        {PATTERN: lambda at: softmax(hide(at.x, is_later(at.x, by=0)))},
     ),
     Mistake(
         "has a mask of -1e9 that is off by one: a token does not see itself",
-        {PATTERN: lambda at: softmax(hide(at.x, first_hidden=0, fill=-1e9))},
+        {PATTERN: lambda at: softmax(hide(at.x, is_later(at.x, by=0), fill=-1e9))},
     ),
     Mistake(
         "puts 0 in place of -inf under the mask",
-        {PATTERN: lambda at: softmax(hide(at.x, fill=0))},
+        {PATTERN: lambda at: softmax(hide(at.x, is_later(at.x), fill=0))},
     ),
-    Mistake("hides the past, not the future", {PATTERN: pattern_of_the_future}),
+    Mistake(
+        "hides the past, not the future",
+        {PATTERN: lambda at: softmax(hide(at.x, is_later(at.x).T))},
+    ),
     Mistake("applies the mask after the softmax", {PATTERN: lambda at: np.tril(softmax(at.x))}),
-    Mistake("applies the softmax over the queries", {PATTERN: pattern_over_queries}),
+    Mistake(
+        "applies the softmax over the queries",
+        {PATTERN: lambda at: softmax(hide(at.x, is_later(at.x)).swapaxes(2, 3)).swapaxes(2, 3)},
+    ),
     Mistake("lacks the residual connection", in_each(("resid_mid.N", "resid_post.N"), unchanged)),
     Mistake(
         "adds to the layer norm's output, not to its input",
@@ -688,7 +613,7 @@ MISTAKES = [
             )
         },
     ),
-    Mistake("counts positions from 1", {"embed": embedding_from_1}),
+    Mistake("counts positions from 1", {"embed": lambda at: embedding_at(at, positions(at) + 1)}),
     Mistake(
         "counts positions from -1",  # position -1 is the last row of wpe
         {"embed": lambda at: embedding_at(at, positions(at) - 1)},
@@ -710,14 +635,14 @@ MISTAKES = [
     *[
         Mistake(
             "has its ids shifted by one: it reads the token before",
-            {"embed": partial(tokens_before, first=first)},
+            {"embed": partial(embedding_of_neighbours, by=1, missing=first)},
         )
         for first in (last_id, first_id, lambda at: 0, end_of_text)
     ],
     *[
         Mistake(
             "has its ids shifted by one: it reads the token after",
-            {"embed": partial(tokens_after, last=last)},
+            {"embed": partial(embedding_of_neighbours, by=-1, missing=last)},
         )
         for last in (first_id, last_id, lambda at: 0, end_of_text)
     ],
@@ -733,5 +658,5 @@ def mistakes_in(n_layer: int) -> list[Mistake]:
     for layer in range(n_layer):
         for name in (f"h.{layer}.ln_1", f"h.{layer}.ln_2"):
             sentence = f"has the weight and bias of {name} in ln_f"
-            mistakes.append(Mistake(sentence, {"final": partial(normed_as, name=name)}))
+            mistakes.append(Mistake(sentence, {"final": partial(with_parameters_of, name=name)}))
     return mistakes

@@ -1,4 +1,4 @@
-"""Places in a forward pass of our model, and mistakes planted in them.
+"""Places in a forward pass of our model, mistakes planted in them, and the other GPT-2 beside it.
 
 A place is an activation, such as "mlp.0.post". Its kind is the name with N for the layer's number,
 "mlp.N.post". A mistake has, for each kind of activation that it changes, a wrong function: from a
@@ -10,15 +10,18 @@ the wrong function that computes it.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 
+from ..errors import short_repr
 from ..gpt2.model import GPT2, Array, merge_heads, transformer, unembed
 from ..gpt2.run import Run, Tape
+from .conventions import translate
 
 NORMS = ("attn.N.in", "mlp.N.in", "final")
 Q_K_V = ("attn.N.q", "attn.N.k", "attn.N.v")
@@ -151,14 +154,14 @@ class Mistake:
 # A forward pass with mistakes
 
 
-def run_with(
-    model: GPT2, ids: Array, given: Tape, planted: Mapping[str, Wrong], tape: Tape, replaced: Tape
-) -> Run:
-    """A Run that goes on with planted and given activations, by its edits.
+@np.errstate(all="ignore")
+def compute_activations(model: GPT2, ids: Array, given: Tape, planted: Mapping[str, Wrong]) -> Tape:
+    """Compute each activation of ids [B, T] from those before it, in the order of the model.
 
-    tape: gets what the pass goes on with. replaced: gets what the pass computes where it goes on
-    with a given activation.
+    The result is what the model computes, also where it goes on with a given activation.
     """
+    tape: Tape = {}  # what the pass goes on with
+    replaced: Tape = {}  # what it computes where it goes on with a given activation
 
     # An edit gets the right activation, as model.py computes it from those on the tape.
     def edit(name: str, right: Array) -> Array:
@@ -171,21 +174,143 @@ def run_with(
         return given[name]
 
     edits = {name: partial(edit, name) for name in (*given, *planted)}
-    return Run(model.config, tape=tape, edits=edits)
-
-
-@np.errstate(all="ignore")
-def compute_activations(model: GPT2, ids: Array, given: Tape, planted: Mapping[str, Wrong]) -> Tape:
-    """Compute each activation of ids [B, T] from those before it, in the order of the model.
-
-    The result is what the model computes, also where it goes on with a given activation.
-    """
-    tape: Tape = {}
-    replaced: Tape = {}
-    run = run_with(model, ids, given, planted, tape, replaced)
+    run = Run(model.config, tape=tape, edits=edits)
     final = transformer(ids, model.tree, run)
     run.tap("logits", unembed(final, model.W_U))
     return {**tape, **replaced}
+
+
+# The other GPT-2 beside it
+#
+# The reference is our model in float64. An array agrees if its largest distance from the reference
+# is at most SLACK times the largest distance of our own float32, or SLACK roundings if that is
+# more. This holds for float64 arrays, too, because one np.sqrt(K) makes float64 arrays of float32
+# ones, with float32's rounding.
+
+SLACK = 16.0  # another order of the same sums rounds otherwise, by several times as much
+
+
+@dataclass(frozen=True)
+class ReportRow:
+    """One array of the other GPT-2 against ours."""
+
+    name: str
+    error: float  # the largest distance from our float64
+    tolerance: float
+    largest: float  # of our numbers, except inf and nan
+    first_wrong: tuple[int, ...] | None = None  # the first index beyond the tolerance
+    yours: float | None = None  # the number at that index
+    expected: float | None = None
+
+    @property
+    def differs(self) -> bool:
+        return self.first_wrong is not None
+
+
+@np.errstate(invalid="ignore")
+def distance(name: str, a: Array, b: Array) -> Array:
+    """|a - b| in float64; 0 where both are the same inf or nan, inf where one of them is nan."""
+    distances = np.abs(np.subtract(a, b, dtype=np.float64))
+    both_nan = np.isnan(a) & np.isnan(b)
+    is_same = (a == b) | both_nan  # inf - inf is nan
+    distances[is_same] = 0
+    distances[np.isnan(distances)] = np.inf
+    if name.endswith(".scores"):
+        # The other GPT-2 may have masked the scores of later keys already, or not. These are above
+        # the diagonal, and `tril` makes their distance 0.
+        return np.tril(distances)
+    return distances
+
+
+def tolerance_of(ours64: Array, ours32: Array) -> float:
+    """The largest distance from our float64 that is taken for rounding. Our float32 tells it."""
+    finite = np.isfinite(ours64) & np.isfinite(ours32)
+    rounding = np.abs(ours64[finite] - ours32[finite]).max(initial=0)
+    # Our float32 may be exact by chance. So rounding is at least that of the largest number.
+    least = np.finfo(np.float32).eps * np.abs(ours64[finite]).max(initial=0)
+    return SLACK * float(max(rounding, least))
+
+
+def compare_arrays(name: str, theirs: Array, ours64: Array, ours32: Array) -> ReportRow:
+    """Compare theirs with our float64. Our float32 tells how large rounding is."""
+    tolerance = tolerance_of(ours64, ours32)
+    distances = distance(name, theirs, ours64)
+    error = float(distances.max(initial=0))
+    largest = float(np.abs(ours64[np.isfinite(ours64)]).max(initial=0))
+    if error <= tolerance:
+        return ReportRow(name, error, tolerance, largest)
+
+    is_wrong = distances > tolerance
+    position = int(is_wrong.argmax())  # of the first True, in the flattened array
+    index = tuple(int(n) for n in np.unravel_index(position, distances.shape))
+    return ReportRow(
+        name,
+        error,
+        tolerance,
+        largest,
+        first_wrong=index,
+        yours=float(theirs[index]),
+        expected=float(ours64[index]),
+    )
+
+
+class Comparison:
+    """Our model in float32 and float64 on some ids [B, T], and the other model's activations.
+
+    Of several arrays of one activation, such as the output of ln_1 and the input of attention, the
+    last one counts, because the other model goes on with it. The earlier ones are compared, too, if
+    they differ from it.
+    """
+
+    def __init__(self, model: GPT2, ids: Array, activations: Mapping[Any, Any]) -> None:
+        self.model32 = model.astype(np.float32)
+        self.model64 = model.astype(np.float64)
+        self.ids = ids
+        ours = compute_activations(self.model32, ids, given={}, planted={})
+        self.names = list(ours)  # of all activations, in the order of the forward pass
+        self.our_logits = ours["logits"]
+        last: Tape = {}
+        self.their_names: dict[str, str] = {}  # our name -> theirs, for messages
+        self.earlier: list[tuple[str, str, Array]] = []  # our name, their name, the array
+        for their_name, value in activations.items():
+            translated = translate(their_name, value, ours, model.config.n_layer)
+            for name, array in translated.items():
+                if name in last and not np.array_equal(last[name], array, equal_nan=True):
+                    self.earlier.append((name, self.their_names[name], last[name]))
+                last[name] = array
+                self.their_names[name] = short_repr(their_name)
+        self.theirs = {name: last[name] for name in self.names if name in last}
+
+    def rows(self, given: Tape, planted: Mapping[str, Wrong]) -> list[ReportRow]:
+        """A row for each of their activations, in the order of the forward pass.
+
+        Ours are computed from those before them: from theirs in `given`, and elsewhere from ours,
+        with the planted mistakes.
+        """
+        ours32 = compute_activations(self.model32, self.ids, given, planted)
+        ours64 = compute_activations(self.model64, self.ids, given, planted)
+        rows = []
+        for name, theirs in self.theirs.items():
+            rows.append(compare_arrays(name, theirs, ours64[name], ours32[name]))
+        return rows
+
+    def rows_of_earlier(self) -> tuple[list[ReportRow], list[str]]:
+        """A row for each array for which a later one counts; a sentence if the two differ."""
+        rows: list[ReportRow] = []
+        sentences: list[str] = []
+        if not self.earlier:
+            return rows, sentences
+        ours32 = compute_activations(self.model32, self.ids, given={}, planted={})
+        ours64 = compute_activations(self.model64, self.ids, given={}, planted={})
+        for name, their_name, array in self.earlier:
+            row = compare_arrays(name, array, ours64[name], ours32[name])
+            rows.append(replace(row, name=f"{name}, {their_name}"))
+            if distance(name, array, self.theirs[name]).max() > row.tolerance:
+                sentences.append(
+                    f"{name}: yours are two, {their_name} and {self.their_names[name]}, "
+                    "and they differ"
+                )
+        return rows, sentences
 
 
 # Trials
@@ -210,21 +335,18 @@ class Trial:
     scope: Scope
     planted: Mapping[str, Wrong]  # an activation -> the function that computes the wrong one
 
+    @property
+    def line(self) -> str:
+        return f"{self.start}: yours {self.sentence}"
 
-def all_places(mistake: Mistake, names: Iterable[str]) -> dict[str, Wrong]:
-    """Each of these activations where the mistake can be made -> the wrong function for it."""
-    return {name: mistake.wrong[kind_of(name)] for name in names if kind_of(name) in mistake.wrong}
 
-
-def in_scope(scope: Scope, name: str, start: str) -> bool:
-    """Whether a mistake that shows first in `start`, and goes so far, is in `name`, too."""
-    if scope == Scope.EVERYWHERE:
-        return True
-    if scope == Scope.KIND:
-        return kind_of(name) == kind_of(start)
-    if scope == Scope.LAYER:
-        return layer_of(name) == layer_of(start)
-    return name == start
+# A scope -> what the activations have in common to which a mistake goes from one of them
+COMMON: dict[Scope, Callable[[str], Any]] = {
+    Scope.EVERYWHERE: lambda name: "",
+    Scope.KIND: kind_of,
+    Scope.LAYER: layer_of,
+    Scope.PLACE: lambda name: name,
+}
 
 
 def sentence_of(mistake: Mistake, scope: Scope, planted: Collection[str]) -> str:
@@ -251,14 +373,22 @@ def trials_of(mistakes: list[Mistake], window: list[str], names: list[str]) -> l
         for mistake in mistakes:
             if mistake.only_everywhere and scope != Scope.EVERYWHERE:
                 continue
-            places = all_places(mistake, names)
+            places = [name for name in names if kind_of(name) in mistake.wrong]
             for start in window:
                 if start not in places:
                     continue
+                common = COMMON[scope]
                 planted = {
-                    name: wrong for name, wrong in places.items() if in_scope(scope, name, start)
+                    name: mistake.wrong[kind_of(name)]
+                    for name in places
+                    if common(name) == common(start)
                 }
                 sentence = sentence_of(mistake, scope, planted)
                 trial = Trial(start, sentence, mistake.note, scope, planted)
                 trials.setdefault(frozenset(planted.items()), trial)
     return list(trials.values())
+
+
+def trials_in_all_layers(mistakes: list[Mistake], names: list[str]) -> list[Trial]:
+    """Each mistake in all layers where it can be made, in one kind of activation or in all."""
+    return [trial for trial in trials_of(mistakes, names, names) if trial.scope <= Scope.KIND]

@@ -7,7 +7,7 @@ or JSON. Pickles, which can run code, are never read.
 import json
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -17,11 +17,12 @@ import numpy as np
 
 from ..checkpoints.refused import describe
 from ..checkpoints.safetensors import read_header
-from ..errors import ArgumentError, CheckpointError, check_file_name, short_repr
+from ..errors import ArgumentError, CheckpointError, short_repr
 from ..gpt2.model import GPT2, Array
 from .conventions import NOT_COMPARED, is_parameter, our_name
 
-KINDS = ".npz, .safetensors or .json file, or a directory of .npy files"
+FILE_KINDS = ".npz, .safetensors or .json file"
+KINDS = f"{FILE_KINDS}, or a directory of .npy files"
 
 
 def record(theirs: Any, ids: Array, vocab_size: int, with_gradients: bool) -> Mapping[Any, Any]:
@@ -112,14 +113,12 @@ def record_module(torch: Any, module: Any, ids: Array, vocab_size: int) -> dict[
     ours, and each part is in the mode in which it was. Raises ArgumentError if nothing is recorded.
     """
     recorder = Recorder(torch)
-    first_parameter = next(module.parameters(), None)
-    device = None  # torch's default, for a module without parameters
-    if first_parameter is not None:
-        device = first_parameter.device
+    device = getattr(next(module.parameters(), None), "device", None)  # None is torch's default
     batch = torch.as_tensor(np.atleast_2d(ids), dtype=torch.long, device=device)
     arguments = [batch]
-    if reads_targets(module):
-        arguments = [batch, batch]  # nanoGPT computes all logits only if it gets targets
+    with suppress(ValueError):  # of a module of torch.jit, Python knows no signature
+        if "targets" in signature(module.forward).parameters:
+            arguments = [batch, batch]  # nanoGPT computes all logits only if it gets targets
     advice = "give a function from ids to logits"
     # What is entered in the ExitStack is undone at its end, also after an error.
     with ExitStack() as undo, torch.no_grad():
@@ -146,14 +145,6 @@ def record_module(torch: Any, module: Any, ids: Array, vocab_size: int) -> dict[
             f"h.0.attn.c_attn or blocks.0.mlp: {advice}"
         )
     return arrays
-
-
-def reads_targets(module: Any) -> bool:
-    """Whether the module's forward has an argument `targets`, as nanoGPT's has."""
-    try:
-        return "targets" in signature(module.forward).parameters
-    except ValueError:  # of a module of torch.jit, Python knows no signature
-        return False
 
 
 def as_logits(returned: Any, shape: tuple[int, int], vocab_size: int) -> Any:
@@ -216,61 +207,59 @@ class Recorder:
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a file, or of a directory's .npy files, under their names.
 
-    Raises ArgumentError.
+    In JSON, null is nan, because JavaScript writes nan and infinity so. Raises ArgumentError, also
+    if two names stand for one activation or parameter, and differ: only one of them could be
+    compared, and the other one might be wrong.
     """
-    check_file_name(path)
+    arrays: dict[str, np.ndarray] = {}
     if path.is_dir():
-        arrays = read_directory(path)
-    elif path.suffix.lower() == ".safetensors":
-        arrays = read_safetensors(path)
-    elif path.suffix.lower() == ".json":
-        arrays = read_json_arrays(path)
+        arrays = read_numpy(path)
     else:
-        arrays = read_npz(path)
+        given = read_by_name(path, '{"ids": [1, 2], "embed": [[0.5, ...], ...]}')
+        for name, value in given.items():
+            arrays[name] = array_of(value, name, path)
     if not arrays:
         raise ArgumentError(f"{path}: there are no arrays in it")
-    refuse_two_of_one_kind(arrays, path)
-    return arrays
 
-
-def refuse_two_of_one_kind(arrays: dict[str, np.ndarray], path: Path) -> None:
-    """Raise ArgumentError if two names stand for one activation or parameter, and differ.
-
-    Only one of them could be compared, and the other one might be wrong.
-    """
     first_names: dict[str, str] = {}
     for name in arrays:
         ours = our_name(name)
         if ours in ("", NOT_COMPARED):
             continue
         first = first_names.setdefault(ours, name)
-        if first == name:
-            continue
-        if not np.array_equal(arrays[first].ravel(), arrays[name].ravel()):
+        if first != name and not np.array_equal(arrays[first].ravel(), arrays[name].ravel()):
             raise ArgumentError(
                 f"{path}: {short_repr(first)} and {short_repr(name)} are both {ours}, and they "
                 "differ: give one of them"
             )
-
-
-def read_directory(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of the .npy files in a directory, under the files' names."""
-    arrays = {}
-    for file in sorted(path.glob("*.npy")):
-        try:
-            arrays[file.stem] = np.load(file, allow_pickle=False)
-        except OSError as error:
-            raise ArgumentError(f"{path}: {error.strerror or error}") from error
-        except Exception as error:  # a damaged file raises a dozen kinds, such as SyntaxError
-            raise numpy_error(path, file.stem, error) from error
     return arrays
 
 
-def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an .npz."""
+def read_by_name(path: Path, example: str) -> dict[str, Any]:
+    """The arrays of an .npz or a .safetensors file; of a JSON file, the values of its object.
+
+    example: what a JSON file holds, for an error. Raises ArgumentError.
+    """
+    suffix = path.suffix.lower()
+    if suffix == ".json":
+        return read_json_object(path, f"an object such as {example}")
+    if suffix == ".safetensors":
+        return dict(read_safetensors(path))
+    if path.is_dir():
+        raise ArgumentError(f"{path} is a directory: expected a {FILE_KINDS}")
+    return dict(read_numpy(path))
+
+
+def read_numpy(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz, or those of a directory's .npy files under the files' names."""
     arrays = {}
     name = ""  # the array that is being read, for an error
     try:
+        if path.is_dir():
+            for file in sorted(path.glob("*.npy")):
+                name = file.stem
+                arrays[name] = np.load(file, allow_pickle=False)
+            return arrays
         # NpzFile refuses a file that is not an .npz. np.load would take it for an .npy or a pickle.
         with (
             path.open("rb") as stream,
@@ -280,26 +269,20 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
                 arrays[name] = archive[name]
     except OSError as error:
         raise ArgumentError(f"{path}: {error.strerror or error}") from error
-    except Exception as error:
-        raise numpy_error(path, name, error) from error
+    except Exception as error:  # a damaged file raises a dozen kinds, such as SyntaxError
+        if "allow_pickle" in str(error):  # NumPy's message about an array of objects
+            raise ArgumentError(
+                f"{path}: {short_repr(name)} is not an array of numbers but of Python objects, "
+                "which are not read because that can run code"
+            ) from error
+        problem = f"is not a {KINDS}: {error!s:.100}"
+        # A damaged .npz is not described: its name says already what it should be.
+        if path.is_file() and path.suffix != ".npz":
+            problem = describe(path) or problem
+        raise ArgumentError(f"{path} {problem}") from error
     if any(name.endswith(".pkl") for name in arrays):  # a file of PyTorch is a zip file, too
         raise ArgumentError(f"{path} {describe(path)}")
     return arrays
-
-
-def numpy_error(path: Path, name: str, error: Exception) -> ArgumentError:
-    """What is wrong with a file of NumPy's, of which the array `name` was read."""
-    if "allow_pickle" in str(error):  # NumPy's message about an array of objects
-        return ArgumentError(
-            f"{path}: {short_repr(name)} is not an array of numbers but of Python objects, "
-            "which are not read because that can run code"
-        )
-    # A damaged .npz is not described: its name says already what it should be.
-    if path.is_file() and path.suffix != ".npz":
-        description = describe(path)
-        if description:
-            return ArgumentError(f"{path} {description}")
-    return ArgumentError(f"{path} is not a {KINDS}: {error!s:.100}")
 
 
 def read_safetensors(path: Path) -> dict[str, np.ndarray]:
@@ -311,10 +294,10 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
         raise ArgumentError(str(error)) from error
 
 
-def read_json_object(path: Path, example: str) -> dict[str, Any]:
-    """The object of a JSON file. Raises ArgumentError, which shows an example of what is expected.
+def read_json_object(path: Path, expected: str) -> dict[str, Any]:
+    """The object of a JSON file. A name that is given twice is an error.
 
-    A name that is given twice is an error.
+    expected: what the error says if it is something else. Raises ArgumentError.
     """
     try:
         document = json.loads(path.read_bytes(), object_pairs_hook=without_repeated_names)
@@ -323,19 +306,8 @@ def read_json_object(path: Path, example: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ArgumentError(f"{path} is not JSON: {error!s:.100}") from error
     if not isinstance(document, dict):
-        raise ArgumentError(
-            f"{path}: expected an object such as {example}, got {short_repr(document)}"
-        )
+        raise ArgumentError(f"{path}: expected {expected}, got {short_repr(document)}")
     return document
-
-
-def read_json_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a JSON object whose values are lists of numbers, or lists of such lists.
-
-    null is nan, because JavaScript writes nan and infinity so.
-    """
-    document = read_json_object(path, '{"ids": [1, 2], "embed": [[0.5, ...], ...]}')
-    return {name: array_of(lists, name, path) for name, lists in document.items()}
 
 
 def without_repeated_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -349,7 +321,9 @@ def without_repeated_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def array_of(lists: Any, name: str, path: Path) -> np.ndarray:
-    """Nested lists of numbers as an array. Raises ArgumentError if they are anything else."""
+    """Nested lists of numbers, or an array, as an array. Raises ArgumentError for anything else."""
+    if isinstance(lists, np.ndarray):
+        return lists
     try:
         array = np.array(lists)
         if array.dtype == object:  # null, which becomes nan, or an integer above 64 bits

@@ -7,16 +7,15 @@ A text does not say of which tokens it was made. It is split as the tokenizer sp
 elsewhere as our model writes it, if our model's tokens there are the same text.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError, TokenizerError, short_repr
-from ..gpt2.checks import check_prompt_ids
+from ..generation import check_prompt_ids
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
-from .recording import without_repeated_names
+from .recording import read_json_object
 from .tokens import DRAWN
 
 EXPECTED = '{"prompt": TEXT or "prompt_ids": [IDS], "text": TEXT or "ids": [IDS]}'
@@ -40,17 +39,15 @@ class GreedyFile:
 
 def read_greedy_file(path: Path) -> GreedyFile:
     """The prompt and the continuation of a file. Raises ArgumentError, which names the file."""
-    try:
-        document = json.loads(path.read_bytes(), object_pairs_hook=without_repeated_names)
-    except OSError as error:
-        raise ArgumentError(f"{path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise ArgumentError(f"{path} is not JSON: {error!s:.100}") from error
-    if not isinstance(document, dict):
-        raise ArgumentError(f"{path}: expected {EXPECTED}, got {short_repr(document)}")
-    settings = dict(document)
-    if "samples" in document:
-        settings |= only_sample(document["samples"], path)
+    settings = read_json_object(path, EXPECTED)
+    if "samples" in settings:  # `tiedgpt generate --json` wrote it
+        samples = settings["samples"]
+        if not isinstance(samples, list) or [type(sample) for sample in samples] != [dict]:
+            raise ArgumentError(
+                f'{path}: expected one sample, {{"samples": [{{"ids": [IDS]}}]}}, got '
+                f"{short_repr(samples)}"
+            )
+        settings |= samples[0]
 
     for name, greedy_values in GREEDY_SETTINGS.items():
         value = settings.get(name, greedy_values[0])
@@ -61,16 +58,6 @@ def read_greedy_file(path: Path) -> GreedyFile:
         continuation=ids_or_text(settings, "ids", "text", path),
         greedy=True if settings.get("greedy") else None,
     )
-
-
-def only_sample(samples: Any, path: Path) -> dict[str, Any]:
-    """The one sample of a file that `tiedgpt generate --json` wrote."""
-    if not isinstance(samples, list) or len(samples) != 1 or not isinstance(samples[0], dict):
-        raise ArgumentError(
-            f'{path}: expected one sample, {{"samples": [{{"ids": [IDS]}}]}}, got '
-            f"{short_repr(samples)}"
-        )
-    return samples[0]
 
 
 def ids_or_text(settings: dict[str, Any], ids: str, text: str, path: Path) -> str | list[int]:
@@ -89,13 +76,6 @@ def ids_or_text(settings: dict[str, Any], ids: str, text: str, path: Path) -> st
 
 
 # A text
-
-
-def ids_of_prompt(prompt: str | list[int], tokenizer: Tokenizer | None) -> list[int]:
-    """The ids of a prompt. Special tokens in a text are read as tokens."""
-    if not isinstance(prompt, str):
-        return prompt
-    return needed(tokenizer).encode(prompt, special="token")
 
 
 def needed(tokenizer: Tokenizer | None) -> Tokenizer:

@@ -1,7 +1,8 @@
 """The well-known mistakes in a tokenizer of GPT-2, as `compare --vectors` plants them.
 
 ENCODERS and DECODERS are the lists. A row says what follows "yours", and has the function that
-makes the mistake. What is right is in gpt2/tokenizer.py alone.
+makes the mistake: a lambda, or a function with a name if it needs several steps. What is right is
+in gpt2/tokenizer.py alone.
 
 Tokens are spelled as in vocabulary files here: a character stands for each byte, "Ġ" for a space.
 """
@@ -51,19 +52,17 @@ def words_of(*parts: str) -> Pattern:
 RIGHT_WORDS = words_of(CONTRACTIONS, LETTERS, DIGITS, OTHERS, SPACES)
 
 
-def utf8(word: str) -> bytes:
-    return word.encode()
-
-
-def lowest_rank(vocabulary: Vocabulary, tokens: list[str]) -> list[str]:
+def lowest_rank(
+    vocabulary: Vocabulary, tokens: list[str], at_its_last_place: bool = False
+) -> list[str]:
     """The right one: the merge that was learned first, where it fits first, again and again."""
     while True:
         ranks = [vocabulary.ranks.get(pair) for pair in pairwise(tokens)]
-        fitting = [(rank, place) for place, rank in enumerate(ranks) if rank is not None]
-        if not fitting:
+        lowest = min((rank for rank in ranks if rank is not None), default=None)
+        if lowest is None:
             return tokens
-        _, place = min(fitting)
-        tokens = joined(tokens, place)
+        places = [place for place, rank in enumerate(ranks) if rank == lowest]
+        tokens = joined(tokens, places[-1] if at_its_last_place else places[0])
 
 
 def joined(tokens: list[str], place: int) -> list[str]:
@@ -80,16 +79,6 @@ def first_that_fits(vocabulary: Vocabulary, tokens: list[str]) -> list[str]:
         else:
             place += 1
     return tokens
-
-
-def from_the_right(vocabulary: Vocabulary, tokens: list[str]) -> list[str]:
-    """The merge that was learned first, where it fits last."""
-    while True:
-        ranks = [vocabulary.ranks.get(pair) for pair in pairwise(tokens)]
-        fitting = [(rank, -place) for place, rank in enumerate(ranks) if rank is not None]
-        if not fitting:
-            return tokens
-        tokens = joined(tokens, -min(fitting)[1])
 
 
 def longest_match(vocabulary: Vocabulary, tokens: list[str]) -> list[str]:
@@ -116,15 +105,11 @@ def one_pass(vocabulary: Vocabulary, tokens: list[str]) -> list[str]:
     return tokens
 
 
-def no_merge(vocabulary: Vocabulary, tokens: list[str]) -> list[str]:
-    return tokens
-
-
 def encode(
     vocabulary: Vocabulary,
     text: str,
     words: Pattern = RIGHT_WORDS,
-    to_bytes: Bytes = utf8,
+    to_bytes: Bytes = str.encode,  # as UTF-8
     merge: Merge = lowest_rank,
     before: Callable[[str], str] = lambda text: text,
     reads_special: bool = True,
@@ -143,29 +128,11 @@ def encode(
     return ids
 
 
-def latin1(word: str) -> bytes:
-    """A byte for each character; those above 255 are cut."""
-    return bytes(ord(character) % 256 for character in word)
-
-
-def ascii_only(word: str) -> bytes:
-    return word.encode("ascii", "ignore")
-
-
 def surrogates(word: str) -> bytes:
     """Each half of an emoji as three bytes, as in programs whose characters have 16 bits."""
     units = word.encode("utf-16-be")
     pairs = [units[n : n + 2].decode("utf-16-be", "surrogatepass") for n in range(0, len(units), 2)]
     return "".join(pairs).encode("utf-8", "surrogatepass")
-
-
-def split_at_spaces(text: str) -> list[str]:
-    """Words with the space before them, whatever they hold."""
-    return regex.findall(r" ?\S+|\s+(?!\S)|\s+", text)
-
-
-def in_lower_case(text: str) -> str:
-    return text.lower()
 
 
 Encoder = Callable[[Vocabulary, str], list[int]]
@@ -175,11 +142,13 @@ ENCODERS: dict[str, Encoder] = {
     "makes the leftmost merge, not the one that was learned first": partial(
         encode, merge=first_that_fits
     ),
-    "makes a merge at its last place first": partial(encode, merge=from_the_right),
+    "makes a merge at its last place first": partial(
+        encode, merge=partial(lowest_rank, at_its_last_place=True)
+    ),
     "makes each merge once, at its first place alone": partial(encode, merge=one_pass),
-    "makes no merge": partial(encode, merge=no_merge),
+    "makes no merge": partial(encode, merge=lambda vocabulary, tokens: tokens),
     "merges across words: the text is not split": partial(encode, words=lambda text: [text]),
-    "splits at white space alone": partial(encode, words=split_at_spaces),
+    "splits at white space alone": partial(encode, words=words_of(r" ?\S+", SPACES)),
     "takes [a-zA-Z] for \\p{L}": partial(
         encode,
         words=words_of(CONTRACTIONS, r" ?[a-zA-Z]+", DIGITS, r" ?[^\sa-zA-Z\p{N}]+", SPACES),
@@ -213,14 +182,18 @@ ENCODERS: dict[str, Encoder] = {
     "lacks the rule \\s+(?!\\S): no space is left for the next word": partial(
         encode, words=words_of(CONTRACTIONS, LETTERS, DIGITS, OTHERS, r"\s+")
     ),
-    "has the characters for bytes (latin-1), not UTF-8": partial(encode, to_bytes=latin1),
-    "drops what is not ASCII": partial(encode, to_bytes=ascii_only),
+    "has the characters for bytes (latin-1), not UTF-8": partial(
+        encode, to_bytes=lambda word: bytes(ord(character) % 256 for character in word)
+    ),
+    "drops what is not ASCII": partial(
+        encode, to_bytes=lambda word: word.encode("ascii", "ignore")
+    ),
     "writes an emoji as two halves of three bytes": partial(encode, to_bytes=surrogates),
     "makes LF of CR LF": partial(encode, before=lambda text: text.replace("\r\n", "\n")),
     "drops NUL, or ends there": partial(encode, before=lambda text: text.split("\0")[0]),
     "puts a space before the text": partial(encode, before=lambda text: f" {text}"),
     "removes white space at both ends": partial(encode, before=str.strip),
-    "makes small letters of capitals": partial(encode, before=in_lower_case),
+    "makes small letters of capitals": partial(encode, before=str.lower),
     "normalises characters (NFC)": partial(
         encode, before=lambda text: unicodedata.normalize("NFC", text)
     ),
@@ -236,48 +209,28 @@ ENCODERS: dict[str, Encoder] = {
 Decoder = Callable[[Tokenizer, list[int]], str]
 
 
-def one_token_after_the_other(tokenizer: Tokenizer, ids: list[int]) -> str:
-    return "".join(tokenizer.decode([token]) for token in ids)
-
-
 def spelled(tokenizer: Tokenizer, ids: list[int]) -> str:
     alphabet = byte_alphabet()
     return "".join(alphabet[byte] for byte in tokenizer.decode_bytes(ids))
 
 
-def spelled_but_spaces(tokenizer: Tokenizer, ids: list[int]) -> str:
-    return spelled(tokenizer, ids).replace("Ġ", " ").replace("Ċ", "\n")
-
-
-def without_special(tokenizer: Tokenizer, ids: list[int]) -> str:
-    special = tokenizer.special_tokens.values()
-    return tokenizer.decode([token for token in ids if token not in special])
-
-
-def cleaned(tokenizer: Tokenizer, ids: list[int]) -> str:
-    """Without the space before a punctuation mark, as `clean_up_tokenization_spaces` removes it."""
-    return re.sub(r" ([.,!?])", r"\1", tokenizer.decode(ids))
-
-
-def stripped(tokenizer: Tokenizer, ids: list[int]) -> str:
-    return tokenizer.decode(ids).strip()
-
-
-def without_damaged(tokenizer: Tokenizer, ids: list[int]) -> str:
-    return tokenizer.decode_bytes(ids).decode("utf-8", "ignore")
-
-
-def to_nul(tokenizer: Tokenizer, ids: list[int]) -> str:
-    return tokenizer.decode(ids).split("\0")[0]
-
-
 DECODERS: dict[str, Decoder] = {
-    "decodes one token after the other, and a character has several": one_token_after_the_other,
+    "decodes one token after the other, and a character has several": lambda tokenizer, ids: (
+        "".join(tokenizer.decode([token]) for token in ids)
+    ),
     "shows the characters of the vocabulary file, such as Ġ": spelled,
-    "turns Ġ into a space, and no other character into its byte": spelled_but_spaces,
-    "drops <|endoftext|>": without_special,
-    "removes spaces before punctuation marks": cleaned,
-    "removes white space at both ends": stripped,
-    "drops bytes that are no character, without U+FFFD": without_damaged,
-    "ends at NUL": to_nul,
+    "turns Ġ into a space, and no other character into its byte": lambda tokenizer, ids: (
+        spelled(tokenizer, ids).replace("Ġ", " ").replace("Ċ", "\n")
+    ),
+    "drops <|endoftext|>": lambda tokenizer, ids: tokenizer.decode(
+        [token for token in ids if token not in tokenizer.special_tokens.values()]
+    ),
+    "removes spaces before punctuation marks": lambda tokenizer, ids: re.sub(
+        r" ([.,!?])", r"\1", tokenizer.decode(ids)
+    ),  # clean_up_tokenization_spaces
+    "removes white space at both ends": lambda tokenizer, ids: tokenizer.decode(ids).strip(),
+    "drops bytes that are no character, without U+FFFD": lambda tokenizer, ids: (
+        tokenizer.decode_bytes(ids).decode("utf-8", "ignore")
+    ),
+    "ends at NUL": lambda tokenizer, ids: tokenizer.decode(ids).split("\0")[0],
 }

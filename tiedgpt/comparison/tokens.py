@@ -14,31 +14,23 @@ within rounding. Mistakes that give the tokens of a right GPT-2, too, are what t
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, TypedDict
 
 import numpy as np
 
 from ..errors import COUNT, ArgumentError, short_repr
-from ..gpt2.checks import as_array, check_ids, check_logits, check_prompt_ids
-from ..gpt2.config import Config
+from ..generation import check_prompt_ids
+from ..gpt2.checks import as_array, check_ids, check_logits
 from ..gpt2.model import GPT2, Array
-from ..gpt2.ops import log_softmax, softmax
+from ..gpt2.ops import log_softmax
 from ..gpt2.run import Tape
 from .compare import no_progress
 from .diagnosis import OnTrial
-from .mistakes import embedding_at, hide, mistakes_in, positions, rounded
-from .places import (
-    Mistake,
-    Place,
-    Scope,
-    Trial,
-    compute_activations,
-    trials_of,
-)
-from .rows import SLACK
+from .mistakes import mistakes_in, rounded
+from .places import SLACK, Trial, compute_activations, trials_in_all_layers
+from .training_mistakes import mistakes_of_steps
 
 # A precision -> how many times as far as in our model another program's rounding may move a logit,
 # because it rounds in other places. In nanoGPT and transformers of torch, and in NumPy, on five
@@ -115,21 +107,34 @@ def compare_tokens(
         raise ArgumentError(f"greedy must be True or None, got {short_repr(greedy)}")
     if trials is not None:
         trials = COUNT.check("trials", trials)
-    prompt = check_prompt_ids(prompt_ids, model.config)
-    tokens = check_tokens(their_ids, model.config)
-    text = Text.of(model, prompt, tokens, precision)
-    departures = departures_of(text)
-    verdict = verdict_of(departures)
-    refuse_the_prompt_again(text, departures)
+    return judge_tokens(Text.of(model, prompt_ids, their_ids, precision), greedy, trials, progress)
 
+
+def judge_tokens(
+    text: "Text", greedy: bool | None, trials: int | None, progress: OnTrial
+) -> TokensReport:
+    """What compare_tokens does, after its arguments are checked."""
+    departures = departures_of(text)
+    verdict: Verdict = "defect"
+    if not departures:
+        verdict = "identical"
+    elif all(departure["is_tie_break"] for departure in departures):
+        verdict = "tie-break"
+
+    length = len(text.prompt)
+    begins_with_prompt = text.tokens[:length] == text.prompt
+    if begins_with_prompt and any(departure["place"] < length for departure in departures):
+        raise ArgumentError(
+            "the tokens begin with the prompt: give those after it, which your program appended"
+        )
     search = plant(text, trials, progress)
     if verdict == "defect" and not search.found and greedy is None:
         refuse_drawn_tokens(text)
     return TokensReport(
         verdict=verdict,
         sentence=sentence_of(verdict, text, departures),
-        precision=precision,
-        given=len(tokens),
+        precision=text.precision,
+        given=text.given,
         judged=len(text.tokens),
         departures=departures,
         mistakes=search.found,
@@ -137,17 +142,6 @@ def compare_tokens(
         trials=search.tried,
         all_trials=search.all,
     )
-
-
-def check_tokens(ids: Any, config: Config) -> list[int]:
-    """Their tokens as a list. There may be more than the context has room for."""
-    array = as_array(ids)
-    if array.ndim != 1 or array.size == 0:
-        raise ArgumentError(
-            f"the tokens must be one sequence of ids [N] with at least one, got shape {array.shape}"
-        )
-    check_ids(array[:, None], config)  # each token is a row of its own, so that none is too many
-    return [int(token) for token in array]
 
 
 # Their tokens, by our logits
@@ -162,6 +156,7 @@ class Text:
     tokens: list[int]  # those that are judged
     given: int  # their number before the context ended
     precision: str
+    right: Tape  # our float32 activations of `ids`
     logits: Array  # [N, V] in float64: row n is what `tokens[n]` was chosen from
     rounding: Array  # [N]: how far rounding to `precision` can move the gap of two logits
     rounding32: Array  # [N]: the same in float32
@@ -172,17 +167,23 @@ class Text:
         return np.array([[*self.prompt, *self.tokens[:-1]]])
 
     @classmethod
-    def of(cls, model: GPT2, prompt: list[int], tokens: list[int], precision: str) -> "Text":
-        given = len(tokens)
-        tokens = tokens[: model.config.n_ctx - len(prompt) + 1]
+    def of(cls, model: GPT2, prompt_ids: Any, their_ids: Any, precision: str) -> "Text":
+        """Raises ArgumentError for what are no tokens of the model."""
+        prompt = check_prompt_ids(prompt_ids, model.config)
+        given = as_array(their_ids)
+        if given.ndim != 1 or given.size == 0:
+            raise ArgumentError(
+                "the tokens must be one sequence of ids [N] with at least one, got shape "
+                f"{given.shape}"
+            )
+        check_ids(given[:, None], model.config)  # each token is a row of its own: none is too many
+        tokens = [int(token) for token in given[: model.config.n_ctx - len(prompt) + 1]]
         ids = np.array([[*prompt, *tokens[:-1]]])
         model32 = model.astype(np.float32)
+        right = compute_activations(model32, ids, given={}, planted={})
         first = len(prompt) - 1  # the row that predicts the first token
         logits = check_logits(model.astype(np.float64)(ids)[0, first:])
-        rounding32 = rounding_of(model32, ids, logits, "float32", first)
-        rounding = rounding32
-        if precision != "float32":
-            rounding = rounding_of(model32, ids, logits, precision, first)
+        rounding = rounding_of(model32, ids, right, logits, precision)
         if not np.isfinite(rounding).all():
             raise ArgumentError(
                 f"{precision} cannot hold the activations of this model on this text: they "
@@ -192,17 +193,67 @@ class Text:
             model32=model32,
             prompt=prompt,
             tokens=tokens,
-            given=given,
+            given=given.size,
             precision=precision,
+            right=right,
             logits=logits,
             rounding=rounding,
-            rounding32=rounding32,
+            rounding32=rounding_of(model32, ids, right, logits, "float32"),
         )
 
-    def rounding_to(self, precision: str) -> Array:  # -> [N]
-        """How far rounding to another precision could move the gap of two logits."""
-        first = len(self.prompt) - 1
-        return rounding_of(self.model32, self.ids, self.logits, precision, first)
+    def gives_their_tokens(self, trial: Trial) -> bool:
+        """Whether each of their tokens is the best within rounding with this mistake.
+
+        False, too, for a mistake that changes no logit beyond rounding.
+        """
+        start = len(self.prompt)
+        # Most mistakes are excluded by the first token, for which the prompt is read alone.
+        first = self.logits_with(trial, self.ids[:, :start])[-1]
+        if not self.is_best(first, place=0):
+            return False
+
+        rows = self.logits_with(trial, self.ids)[start - 1 :]  # [N, V]
+        if not np.array_equal(rows[0], first) and not self.is_near(rows[0], first, place=0):
+            # A token of the prompt sees later ones. So each token needs a pass that ends before it.
+            rows = np.array([first, *self.steps(trial)])
+        if len(rows) < len(self.tokens):  # a step gave another token
+            return False
+        right = self.right["logits"][0, start - 1 :]
+        changes = False
+        for place, logits in enumerate(rows):
+            if not self.is_best(logits, place):
+                return False
+            changes = changes or not self.is_near(logits, right[place], place)
+        return changes
+
+    def logits_with(self, trial: Trial, ids: Array) -> Array:  # -> [T, V]
+        tape = compute_activations(self.model32, ids, given={}, planted=trial.planted)
+        return tape["logits"][0]
+
+    def steps(self, trial: Trial) -> list[Array]:
+        """The logits of each token after the first, up to the first that is not theirs."""
+        rows = []
+        start = len(self.prompt)
+        for place in range(1, len(self.tokens)):
+            ids = self.ids[:, : start + place]
+            rows.append(self.logits_with(trial, ids)[-1])
+            if not self.is_best(rows[-1], place):
+                break
+        return rows
+
+    def is_near(self, logits: Array, others: Array, place: int) -> bool:
+        """Whether the logits differ by float32's rounding alone. nan is near nan."""
+        tolerance = float(self.rounding32[place])
+        return np.allclose(logits, others, rtol=1e-5, atol=tolerance, equal_nan=True)
+
+    def is_best(self, logits: Array, place: int) -> bool:  # logits [V]
+        """Whether their token at this place is the best one within rounding."""
+        token = self.tokens[place]
+        if np.isnan(logits).any():  # argmax takes the first nan
+            return token == int(np.isnan(logits).argmax())
+        # A mistake may make all logits larger, and rounding with them.
+        scale = max(1.0, float(logits.std() / self.logits[place].std()))
+        return bool(logits.max() - logits[token] <= scale * self.rounding[place])
 
 
 def to_precision(x: Array, precision: str) -> Array:
@@ -216,30 +267,28 @@ def to_precision(x: Array, precision: str) -> Array:
 
 
 def rounding_of(  # logits [N, V] -> [N]
-    model32: GPT2, ids: Array, logits: Array, precision: str, first: int
+    model32: GPT2, ids: Array, right: Tape, logits: Array, precision: str
 ) -> Array:
     """How far rounding can move the distance of the best logit from another one, at each place.
 
-    logits: the exact ones of the rows from `first` on.
+    right: the float32 activations of the ids. logits: the exact ones of the last N rows.
     """
-    weights = {name: to_precision(x, precision) for name, x in model32.parameters.items()}
-    rounded_model = GPT2(model32.config, weights)
-    names = list(compute_activations(model32, ids, given={}, planted={}))
-    all_rounded = dict.fromkeys(names, lambda at: to_precision(at.right, precision))
-    ways = [
-        (model32, {}),
-        (rounded_model, {}),
-        (model32, all_rounded),
-        (rounded_model, all_rounded),
-    ]
-    if precision == "float32":  # in which our model32 computes already
-        ways = ways[:1]
+    ways = [right["logits"]]
+    if precision != "float32":
+        weights = {name: to_precision(x, precision) for name, x in model32.parameters.items()}
+        rounded_model = GPT2(model32.config, weights)
+        all_rounded = dict.fromkeys(right, lambda at: to_precision(at.right, precision))
+        for model, planted in (
+            (rounded_model, {}),
+            (model32, all_rounded),
+            (rounded_model, all_rounded),
+        ):
+            ways.append(compute_activations(model, ids, {}, planted)["logits"])
 
     best = logits.argmax(axis=-1)[:, None]  # [N, 1]
     largest = np.zeros(len(logits))
-    for way, planted in ways:
-        rows = compute_activations(way, ids, {}, planted)["logits"][0, first:]
-        errors = rows - logits  # of each logit
+    for way in ways:
+        errors = way[0, -len(logits) :] - logits  # of each logit
         errors -= np.take_along_axis(errors, best, axis=-1)  # of its distance from the best one
         errors[~np.isfinite(errors)] = np.inf
         largest = np.maximum(largest, np.abs(errors).max(axis=-1))
@@ -272,14 +321,6 @@ def departures_of(text: Text) -> list[Departure]:
     return departures
 
 
-def verdict_of(departures: Sequence[Departure]) -> Verdict:
-    if not departures:
-        return "identical"
-    if all(departure["is_tie_break"] for departure in departures):
-        return "tie-break"
-    return "defect"
-
-
 def first_defect(departures: Sequence[Departure]) -> Departure:
     return next(departure for departure in departures if not departure["is_tie_break"])
 
@@ -290,17 +331,6 @@ DRAWN = (
     "drawn tokens are not judged: each token that has a probability can be drawn, so no token is "
     "wrong; let your program take the likeliest token each time (temperature 0, no penalties)"
 )
-
-
-def refuse_the_prompt_again(text: Text, departures: Sequence[Departure]) -> None:
-    """Raise ArgumentError if the tokens are the prompt, and then the continuation."""
-    length = len(text.prompt)
-    begins_with_prompt = text.tokens[:length] == text.prompt
-    departs_there = any(departure["place"] < length for departure in departures)
-    if begins_with_prompt and departs_there:
-        raise ArgumentError(
-            "the tokens begin with the prompt: give those after it, which your program appended"
-        )
 
 
 def refuse_drawn_tokens(text: Text) -> None:
@@ -343,136 +373,23 @@ class Search:
     all: int
 
 
-def positions_of_new(at: Place, start: int, change: Callable[[Array], Array]) -> Array:
-    """The embedding if the positions of the tokens after the prompt are changed."""
-    places = positions(at)
-    places[start:] = change(places[start:])
-    return embedding_at(at, places.clip(0, at.model.config.n_ctx - 1))
-
-
-def pattern_of_steps(at: Place, start: int, first_seen: int) -> Array:
-    """The pattern if a token after the prompt sees itself and the tokens before `first_seen`."""
-    scores = hide(at.x)
-    T = scores.shape[-1]
-    query, key = np.mgrid[:T, :T]
-    is_lost = (query >= start) & (key >= first_seen) & (key < query)
-    return softmax(np.where(is_lost, -np.inf, scores).astype(scores.dtype))
-
-
-def mistakes_of_steps(start: int) -> list[Mistake]:
-    """Mistakes that are made only after the prompt of `start` tokens, as with a KV cache."""
-    mistakes = [
-        Mistake(
-            f"{sentence} in the steps after the prompt",
-            {"embed": partial(positions_of_new, start=start, change=change)},
-            only_everywhere=True,
-        )
-        for sentence, change in (
-            ("gives every token position 0", np.zeros_like),
-            ("counts positions from 0 again", lambda places: places - start),
-            ("counts positions one too high", lambda places: places + 1),
-            ("counts positions one too low", lambda places: places - 1),
-        )
-    ]
-    for sentence, first_seen in (
-        ("does not see the tokens before it", 0),
-        ("does not see the tokens between the prompt and itself", start),
-    ):
-        mistakes.append(
-            Mistake(
-                f"has steps after the prompt in which a token {sentence}",
-                {"attn.N.pattern": partial(pattern_of_steps, start=start, first_seen=first_seen)},
-                only_everywhere=True,
-            )
-        )
-    return mistakes
-
-
 def plant(text: Text, most_trials: int | None, progress: OnTrial) -> Search:
     """Plant one known mistake after the other, and keep those that give their tokens.
 
     A mistake is planted in all layers. (Of the thousands in one place, some give the same few
     tokens by chance.)
     """
-    reader = Reader.of(text)
     mistakes = [*mistakes_in(text.model32.config.n_layer), *mistakes_of_steps(len(text.prompt))]
     if text.precision != "float32":  # its rounding is no mistake then
         mistakes = [mistake for mistake in mistakes if "rounded to" not in mistake.sentence]
-    names = list(reader.right)
-    trials = [trial for trial in trials_of(mistakes, names, names) if trial.scope <= Scope.KIND]
+    names = list(text.right)
+    trials = trials_in_all_layers(mistakes, names)
     found = []
     for tried, trial in enumerate(trials[:most_trials]):
         progress(tried, len(trials))
-        if reader.gives_their_tokens(trial):
-            found.append(f"{trial.start}: yours {trial.sentence}")
+        if text.gives_their_tokens(trial):
+            found.append(trial.line)
     return Search(found, tried=len(trials[:most_trials]), all=len(trials))
-
-
-@dataclass(frozen=True)
-class Reader:
-    """Our model with a mistake, which reads the prompt alone, and the prompt with their tokens."""
-
-    text: Text
-    right: Tape  # our activations without mistakes, of the prompt and their tokens
-
-    @classmethod
-    def of(cls, text: Text) -> "Reader":
-        return cls(text, compute_activations(text.model32, text.ids, given={}, planted={}))
-
-    def gives_their_tokens(self, trial: Trial) -> bool:
-        """Whether each of their tokens is the best within rounding with this mistake.
-
-        False, too, for a mistake that changes no logit beyond rounding.
-        """
-        text = self.text
-        start = len(text.prompt)
-        # Most mistakes are excluded by the first token, for which the prompt is read alone.
-        first = self.logits(trial, text.ids[:, :start])[-1]
-        if not self.is_best(first, place=0):
-            return False
-
-        rows = self.logits(trial, text.ids)[start - 1 :]  # [N, V]
-        if not np.array_equal(rows[0], first) and not self.is_near(rows[0], first, place=0):
-            # A token of the prompt sees later ones. So each token needs a pass that ends before it.
-            rows = np.array([first, *self.steps(trial)])
-        if len(rows) < len(text.tokens):  # a step gave another token
-            return False
-        right = self.right["logits"][0, start - 1 :]
-        changes = False
-        for place, logits in enumerate(rows):
-            if not self.is_best(logits, place):
-                return False
-            changes = changes or not self.is_near(logits, right[place], place)
-        return changes
-
-    def logits(self, trial: Trial, ids: Array) -> Array:  # -> [T, V]
-        tape = compute_activations(self.text.model32, ids, given={}, planted=trial.planted)
-        return tape["logits"][0]
-
-    def steps(self, trial: Trial) -> list[Array]:
-        """The logits of each token after the first, up to the first that is not theirs."""
-        rows = []
-        start = len(self.text.prompt)
-        for place in range(1, len(self.text.tokens)):
-            ids = self.text.ids[:, : start + place]
-            rows.append(self.logits(trial, ids)[-1])
-            if not self.is_best(rows[-1], place):
-                break
-        return rows
-
-    def is_near(self, logits: Array, others: Array, place: int) -> bool:
-        """Whether the logits differ by float32's rounding alone. nan is near nan."""
-        tolerance = float(self.text.rounding32[place])
-        return np.allclose(logits, others, rtol=1e-5, atol=tolerance, equal_nan=True)
-
-    def is_best(self, logits: Array, place: int) -> bool:  # logits [V]
-        """Whether their token at this place is the best one within rounding."""
-        token = self.text.tokens[place]
-        if np.isnan(logits).any():  # argmax takes the first nan
-            return token == int(np.isnan(logits).argmax())
-        # A mistake may make all logits larger, and rounding with them.
-        scale = max(1.0, float(logits.std() / self.text.logits[place].std()))
-        return bool(logits.max() - logits[token] <= scale * self.text.rounding[place])
 
 
 # What is said
@@ -510,60 +427,45 @@ def notes_of(
             f"tokens[{len(text.tokens)}] and later are not judged: the context of "
             f"{text.model32.config.n_ctx} tokens is full, and programs go on in different ways"
         )
+    if verdict != "defect" and search.tried == 0:
+        notes.append("no known mistake was planted: what these tokens cannot tell is not known")
+        return notes
+
+    tried = f"of {search.tried:,} known mistakes, planted in all layers,"
+    count = "1 gives" if len(search.found) == 1 else f"{len(search.found)} give"
+    if verdict == "defect" and search.found:
+        notes.append(f"{tried} {count} these tokens; the logits tell more")
+    elif verdict == "defect":
+        notes.append(f"{tried} none gives these tokens: give the logits")
+    elif search.found:
+        notes.append(f"these tokens cannot tell: {tried} {count} them, too; the logits tell")
+    else:
+        notes.append(f"{tried} none gives these tokens")
+    if search.tried < search.all:
+        notes.append(
+            f"{search.all - search.tried:,} more were not planted: --trials {search.all} (in "
+            f"Python, trials={search.all})"
+        )
     if verdict == "defect":
         notes += defect_notes(text, departures, search)
-    else:
-        notes += what_tokens_cannot_tell(search)
     return notes
 
 
 def defect_notes(text: Text, departures: Sequence[Departure], search: Search) -> list[str]:
+    """What else a defect may be."""
     notes = []
-    first = first_defect(departures)
-    tried = f"of {search.tried:,} known mistakes, planted in all layers,"
-    if search.found:
-        notes.append(f"{tried} {give(search.found)} these tokens; the logits tell more")
-    else:
-        notes.append(f"{tried} none gives these tokens: give the logits")
-    if search.tried < search.all:
-        notes.append(not_planted(search))
     precisions = list(SLACK_OF)
     for precision in precisions[precisions.index(text.precision) + 1 :]:
-        rounding = text.rounding_to(precision)
+        rounding = rounding_of(text.model32, text.ids, text.right, text.logits, precision)
         if all(departure["gap"] <= rounding[departure["place"]] for departure in departures):
             notes.append(
                 f"in {precision} this would be a tie-break: say so if yours computes in it"
             )
             break
-    if first["ours"] in text.model32.config.eos_token_ids:
+    if first_defect(departures)["ours"] in text.model32.config.eos_token_ids:
         notes.append("this model ends the text there, and yours goes on")
     if set(text.tokens) == {0}:
         notes.append("all tokens are 0, as if the logits were nan: look at them")
     if not search.found:
         notes.append(QUANTISED)
     return notes
-
-
-def what_tokens_cannot_tell(search: Search) -> list[str]:
-    """How many mistakes give the same tokens, or that none does."""
-    if search.tried == 0:
-        return ["no known mistake was planted: what these tokens cannot tell is not known"]
-    tried = f"of {search.tried:,} known mistakes, planted in all layers,"
-    if search.found:
-        notes = [
-            f"these tokens cannot tell: {tried} {give(search.found)} them, too; the logits tell"
-        ]
-    else:
-        notes = [f"{tried} none gives these tokens"]
-    if search.tried < search.all:
-        notes.append(not_planted(search))
-    return notes
-
-
-def give(found: list[str]) -> str:
-    return "1 gives" if len(found) == 1 else f"{len(found)} give"
-
-
-def not_planted(search: Search) -> str:
-    left = search.all - search.tried
-    return f"{left:,} more were not planted: --trials {search.all} (in Python, trials={search.all})"

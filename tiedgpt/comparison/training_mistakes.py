@@ -1,9 +1,10 @@
 """The well-known mistakes around a forward pass: a batch, a KV cache, gradients, a step of AdamW.
 
-For each there is what is right, and the wrong results, each with what follows "yours".
+A function that returns Results is such a list: it yields what is right, then what comes of each
+mistake, with the sentence on it. To add a mistake, add a `yield`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -12,44 +13,34 @@ import numpy as np
 from ..gpt2.backward import loss_and_gradients
 from ..gpt2.model import GPT2, Array
 from ..gpt2.ops import softmax
-from .mistakes import embedding_at, hide, positions
-from .places import Place, Wrong, compute_activations
+from .mistakes import embedding_at, hide, is_later, mistakes_in, positions
+from .places import Mistake, Place, Wrong, compute_activations, trials_in_all_layers
 
+RIGHT = ""  # the sentence of what is right, the first result of each list
+Results = Iterator[tuple[str, Array]]
 PADDINGS = (0, -1)  # the first and the last token of the vocabulary
+
+
+def pattern_without(  # -> [B, H, T, T]
+    at: Place, start: int, end: Array | float, first_query: int = 0
+) -> Array:
+    """The pattern if tokens do not see those from `start` to before `end`, but each sees itself.
+
+    end: a number, or one for each text, [B, 1, 1, 1]. first_query: tokens before it see all.
+    """
+    T = at.x.shape[-1]
+    query, key = np.mgrid[:T, :T]
+    is_lost = (query >= first_query) & (key >= start) & (key < end)
+    return softmax(hide(at.x, (is_later(at.x) | is_lost) & (key != query)))
 
 
 # A batch of texts of unequal lengths
 
 
-def last_of_each(model: GPT2, texts: list[list[int]]) -> Array:  # -> [B, V]
-    """The logits after the last token of each text, which is read alone."""
-    return np.array([model(text)[-1] for text in texts])
+def batch_results(model: GPT2, texts: list[list[int]]) -> Results:  # of [B, V]
+    """The logits after the last token of each text. The right ones are those of a text alone."""
+    yield RIGHT, np.array([model(text)[-1] for text in texts])
 
-
-def left_padded(texts: list[list[int]], padding: int) -> Array:  # -> [B, T]
-    T = max(len(text) for text in texts)
-    return np.array([[padding] * (T - len(text)) + text for text in texts])
-
-
-def own_positions(at: Place, lengths: Array) -> Array:  # -> [B, T, D]
-    """The embedding with positions that begin at each text's first token."""
-    T = at.ids.shape[1]
-    places = positions(at) - (T - lengths)[:, None]  # [B, T]
-    return embedding_at(at, places.clip(0))
-
-
-def without_padding(at: Place, lengths: Array) -> Array:  # -> [B, H, T, T]
-    """The pattern without the tokens before each text's first one."""
-    T = at.x.shape[-1]
-    key = np.arange(T)
-    is_padding = key < (T - lengths)[:, None]  # [B, T]
-    scores = np.where(is_padding[:, None, None, :], -np.inf, hide(at.x))
-    # A padding token sees itself, so that its pattern is no nan.
-    scores = np.where(np.eye(T, dtype=bool), at.x, scores)
-    return softmax(scores.astype(at.x.dtype))
-
-
-def wrong_batches(model: GPT2, texts: list[list[int]]) -> Iterator[tuple[str, Array]]:
     lengths = np.array([len(text) for text in texts])
     T = lengths.max()
     for padding in PADDINGS:
@@ -59,63 +50,115 @@ def wrong_batches(model: GPT2, texts: list[list[int]]) -> Iterator[tuple[str, Ar
             "yours takes the logits of the last column, which is padding in a shorter text",
             model(padded)[:, -1],
         )
-        ids = left_padded(texts, token)
+        left_padded = np.array([[token] * (T - len(text)) + text for text in texts])
         ways: dict[str, dict[str, Wrong]] = {
             "pads on the left, and tokens see the padding": {
-                "embed": partial(own_positions, lengths=lengths)
+                # Positions begin at each text's first token.
+                "embed": lambda at: embedding_at(
+                    at, (positions(at) - (T - lengths)[:, None]).clip(0)
+                )
             },
             "pads on the left, and counts positions from the padding": {
-                f"attn.{layer}.pattern": partial(without_padding, lengths=lengths)
+                f"attn.{layer}.pattern": partial(
+                    pattern_without, start=0, end=(T - lengths)[:, None, None, None]
+                )
                 for layer in range(model.config.n_layer)
             },
             "pads on the left, sees the padding, and counts positions from it": {},
         }
         for sentence, planted in ways.items():
-            tape = compute_activations(model, ids, given={}, planted=planted)
+            tape = compute_activations(model, left_padded, given={}, planted=planted)
             yield f"yours {sentence}", tape["logits"][:, -1]
 
 
 # Steps with a KV cache
 
 
-def wrong_steps(model: GPT2, prompt: list[int], next_ids: list[int]) -> Iterator[tuple[str, Array]]:
-    """Logits [N, V] of steps, wrong in ways that tokens.py has not."""
-    before = model([*prompt, *next_ids])
-    yield "yours has the logits of the token before each step", before[len(prompt) - 1 : -1]
+def positions_of_new(at: Place, start: int, change: Callable[[Array], Array]) -> Array:
+    """The embedding if the positions of the tokens after the prompt are changed."""
+    places = positions(at)
+    places[start:] = change(places[start:])
+    return embedding_at(at, places.clip(0))
+
+
+def mistakes_of_steps(start: int) -> list[Mistake]:
+    """Mistakes that are made only after the prompt of `start` tokens, as with a KV cache."""
+    mistakes = [
+        Mistake(
+            f"{sentence} in the steps after the prompt",
+            {"embed": partial(positions_of_new, start=start, change=change)},
+            only_everywhere=True,
+        )
+        for sentence, change in (
+            ("gives every token position 0", np.zeros_like),
+            ("counts positions from 0 again", lambda places: places - start),
+            ("counts positions one too high", lambda places: places + 1),
+            ("counts positions one too low", lambda places: places - 1),
+        )
+    ]
+    for sentence, first_seen in (
+        ("does not see the tokens before it", 0),
+        ("does not see the tokens between the prompt and itself", start),
+    ):
+        mistakes.append(
+            Mistake(
+                f"has steps after the prompt in which a token {sentence}",
+                {
+                    "attn.N.pattern": partial(
+                        pattern_without, start=first_seen, end=np.inf, first_query=start
+                    )
+                },
+                only_everywhere=True,
+            )
+        )
+    return mistakes
+
+
+def step_results(model: GPT2, prompt: list[int], next_ids: list[int]) -> Results:  # of [N, V]
+    """The logits of tokens that are read one after the other, after a prompt."""
+    start = len(prompt)
+    ids = np.array([[*prompt, *next_ids]])
+    logits = model(ids)[0]
+    yield RIGHT, logits[start:]
+
+    names = list(compute_activations(model, ids, given={}, planted={}))
+    mistakes = [*mistakes_of_steps(start), *mistakes_in(model.config.n_layer)]
+    for trial in trials_in_all_layers(mistakes, names):
+        tape = compute_activations(model, ids, {}, trial.planted)
+        yield trial.line, tape["logits"][0, start:]
+    yield "yours has the logits of the token before each step", logits[start - 1 : -1]
     twice = model([*prompt, prompt[-1], *next_ids])
-    yield "yours reads the last token of the prompt twice", twice[len(prompt) + 1 :]
+    yield "yours reads the last token of the prompt twice", twice[start + 1 :]
     without = model([*prompt[:-1], *next_ids])
-    yield "yours does not read the last token of the prompt", without[len(prompt) - 1 :]
+    yield "yours does not read the last token of the prompt", without[start - 1 :]
 
 
 # Gradients
 
 
-def gradient_of(  # -> the shape of the parameter
-    model: GPT2, parameter: str, ids: Any, targets: Any, dtype: type
-) -> Array:
-    _, gradients = loss_and_gradients(model.astype(dtype), np.array(ids), np.array(targets))
+def gradient_of(model: GPT2, parameter: str, ids: Any, targets: Any) -> Array:
+    _, gradients = loss_and_gradients(model, np.array(ids), np.array(targets))
     return gradients[parameter]
 
 
-def wrong_gradients(
-    model: GPT2, parameter: str, ids: Any, targets: Any
-) -> Iterator[tuple[str, Array]]:
-    """Wrong gradients of wte or of lm_head."""
-    gradient = gradient_of(model, parameter, ids, targets, np.float64)
+def gradient_results(model: GPT2, parameter: str, ids: Any, targets: Any) -> Results:
+    """The gradient of the mean loss, of wte or of lm_head."""
+    right = gradient_of(model, parameter, ids, targets)
+    yield RIGHT, right
+
     n = np.array(ids).size
     yield (
         f"yours is {n} times as large: of the sum of the {n} losses, not of their mean",
-        (gradient * n),
+        right * n,
     )
-    yield "yours is 0: nothing flows to it", 0 * gradient
-    yield "yours has the other sign", -gradient
+    yield "yours is 0: nothing flows to it", 0 * right
+    yield "yours has the other sign", -right
 
     # An untied model has an array for each of the two parts of a tied wte's gradient.
     is_tied = model.config.tied
     apart = model.untie("copy") if is_tied else model
-    of_lookup = gradient_of(apart, "wte.weight", ids, targets, np.float64)
-    of_head = gradient_of(apart, "lm_head.weight", ids, targets, np.float64)
+    of_lookup = gradient_of(apart, "wte.weight", ids, targets)
+    of_head = gradient_of(apart, "lm_head.weight", ids, targets)
     if is_tied:
         yield "yours is that of the embedding, without the output matrix's", of_lookup
         yield "yours is that of the output matrix, without the embedding's", of_head
@@ -132,8 +175,8 @@ def wrong_gradients(
             last = last + of_head
         yield "yours has one lookup of each token, the last: rows are set, not added", last
     if is_tied or parameter == "lm_head.weight":
-        is_used = np.isin(np.arange(len(gradient)), np.array(ids))[:, None]
-        yield "yours is 0 in the rows of tokens that are not in the text", gradient * is_used
+        is_used = np.isin(np.arange(len(right)), np.array(ids))[:, None]
+        yield "yours is 0 in the rows of tokens that are not in the text", right * is_used
 
 
 def last_lookup(model: GPT2, ids: Any, targets: Any) -> Array:  # -> [V, D]
@@ -141,18 +184,13 @@ def last_lookup(model: GPT2, ids: Any, targets: Any) -> Array:  # -> [V, D]
     gradient = np.zeros_like(model.W_E, dtype=np.float64)
     for text, its_targets in zip(ids, targets, strict=True):
         # Each token of one text has a position of its own, whose gradient is that of the lookup.
-        by_place = gradient_of(model, "wpe.weight", text, its_targets, np.float64)
+        by_place = gradient_of(model, "wpe.weight", text, its_targets)
         for place, token in enumerate(text):
             gradient[token] = by_place[place] / len(ids)  # the mean over all texts
     return gradient
 
 
 # AdamW
-
-
-def after_step(parameter: Array, gradient: Array, settings: dict[str, float]) -> Array:
-    """The parameter after the first step of AdamW. Matrices decay, and nothing else does."""
-    return step(parameter, gradient, settings, decays=parameter.ndim > 1)
 
 
 def step(
@@ -176,11 +214,12 @@ def step(
     return parameter - settings["lr"] * decay * parameter - settings["lr"] * change
 
 
-def wrong_updates(
-    parameter: Array, gradient: Array, settings: dict[str, float]
-) -> Iterator[tuple[str, Array]]:
+def adamw_results(parameter: Array, gradient: Array, settings: dict[str, float]) -> Results:
+    """The parameter after the first step of AdamW. Matrices decay, and nothing else does."""
     is_matrix = parameter.ndim > 1
     right = partial(step, settings=settings, decays=is_matrix)
+    yield RIGHT, right(parameter, gradient)
+
     yield "yours is as it was: no step is made", parameter
     yield "yours lacks the weight decay", step(parameter, gradient, settings, decays=False)
     yield (

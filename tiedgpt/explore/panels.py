@@ -32,7 +32,6 @@ from ..study import (
     similarity,
     solved,
 )
-from ..study.corpus import Corpus
 from ..study.reports import lens_report, logit_report, predictions_report, token_report
 from .query import Query
 from .shown import ATTENTION_TOKENS, blas_threads_for
@@ -203,34 +202,25 @@ def written_tokens(
 
 def path(query: Query) -> Answer:
     """One path's scores of the prompt's tokens after one another, and the text's own counts."""
-    tokens = last_different_tokens(query.prompt_ids)
+    from_the_end = list(dict.fromkeys(reversed(query.prompt_ids)))  # each token once
+    tokens = from_the_end[:MATRIX_TOKENS][::-1]
     index = np.array(tokens)
     path_function = query.path  # the one that the page names
     corpus = query.shown.corpus
+    text: Answer | None = None  # how often a token (a column) follows another (a row)
+    if corpus is not None:
+        text = {"counts": [], "percent": []}
+        for first in tokens:
+            text["counts"].append([corpus.count(first, second) for second in tokens])
+            text["percent"].append([100 * corpus.share(first, second) for second in tokens])
     return {
         "tokens": tokens_of(query, tokens),
-        "text": None if corpus is None else text_counts(corpus, tokens),
+        "text": text,
         "A": path_function(query.model, index)[:, index],  # [n, n]
         # From these rows the page computes the product of two of them, under the pointer.
         "W_E": base64_floats(query.model.W_E[index]),
         "W_U": base64_floats(query.model.W_U.T[index]),
     }
-
-
-def last_different_tokens(ids: list[int]) -> list[int]:
-    """The last MATRIX_TOKENS different tokens of a text, in the order of the text."""
-    from_the_end = list(dict.fromkeys(reversed(ids)))  # each once
-    return from_the_end[:MATRIX_TOKENS][::-1]
-
-
-def text_counts(corpus: Corpus, tokens: list[int]) -> Answer:
-    """How often a token (a column) follows another (a row): counts, and percents of the row."""
-    counts = []
-    percents = []
-    for first in tokens:
-        counts.append([corpus.count(first, second) for second in tokens])
-        percents.append([100 * corpus.share(first, second) for second in tokens])
-    return {"counts": counts, "percent": percents}
 
 
 def symmetry(query: Query) -> Answer:

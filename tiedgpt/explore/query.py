@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError, Range, short_repr
-from ..gpt2.checks import check_prompt_ids
+from ..generation import check_prompt_ids
 from ..gpt2.model import GPT2
 from ..gpt2.run import Tape
 from ..sampling import Sampling

@@ -1,4 +1,4 @@
-"""The server of the two pages: HTTP for this machine only, one request at a time, and a page waits.
+"""The server of the two pages: HTTP for this machine only, and one answer is computed at a time.
 
 The article is at /SECRET/, and asks nothing. The laboratory is at /SECRET/lab.
 
@@ -12,17 +12,15 @@ A page of another site, open in the same browser, can send requests to this serv
   (Content-Security-Policy); no site may frame them.
 """
 
-import io
 import json
-import math
 import re
 import secrets
-import selectors
-import time
+import socket
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from operator import methodcaller
 from typing import Any
@@ -33,13 +31,12 @@ from .query import Query
 from .shown import ShownModels
 
 MAX_BODY = 64 * 1024  # bytes
-MAX_WAITING = 32  # connections whose request is not whole; a browser opens a few
+MAX_STRANGERS = 32  # connections that have not sent the secret yet; a browser opens a few
 # A body of up to this size is read before it is refused: a browser that is still writing would miss
 # the refusal. A client on this machine sends so much at once.
 MAX_REFUSED_BODY = 64 * MAX_BODY
 # The slowest line, in bytes per second: an SSH tunnel over a mobile network, for example.
 SLOWEST_LINE = 8 * 1024
-BODY_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,12})[ \t]*\r\n", re.IGNORECASE)
 LOOPBACK = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?")
 PAGE = files(__package__) / "page"
 ARTICLE = files(__package__) / "tied.html"
@@ -78,114 +75,57 @@ class Refusal(Exception):
         self.status = status
 
 
-class Server(HTTPServer):
-    """Both pages on one port of 127.0.0.1, port 0 is any free one: the article at `url`."""
+class Server(ThreadingHTTPServer):
+    """Both pages on one port of 127.0.0.1, port 0 is any free one: the article at `url`.
+
+    Each connection has a thread: a client that sends or reads slowly keeps no other waiting.
+    """
+
+    timeout = 0.1  # seconds, after which `serve` looks at `stopped` again
 
     def __init__(self, shown: ShownModels, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), Handler)
         self.shown = shown
+        self.computing = threading.Lock()  # the models and their caches serve one thread at a time
+        self.strangers: list[Any] = []  # connections that have not sent the secret yet
         self.stopped = False
         self.secret = secrets.token_urlsafe(16)
         self.url = f"http://127.0.0.1:{self.server_port}/{self.secret}/"
 
     def serve(self) -> None:
-        """Answer one request after the other until `stopped`.
+        """Answer requests until `stopped`."""
+        while not self.stopped:
+            self.handle_request()
 
-        A browser opens connections before it needs them, and a client may send slowly. So each
-        connection is read when bytes have come, and a request is answered when it is whole.
-        """
-        with selectors.DefaultSelector() as waiting:
-            waiting.register(self.socket, selectors.EVENT_READ)
-            while not self.stopped:
-                for key, _ in waiting.select(timeout=0.1):
-                    if key.fileobj is self.socket:
-                        connection, _ = self.socket.accept()
-                        incoming = Incoming(connection, Handler.timeout)
-                        waiting.register(connection, selectors.EVENT_READ, incoming)
-                    elif key.data.read():
-                        waiting.unregister(key.fileobj)
-                        self.answer(key.data, requests_in(waiting))
-                self.close_late(waiting)
-            for incoming in requests_in(waiting):
-                self.shutdown_request(incoming.connection)
+    def process_request(self, connection: Any, address: Any) -> None:
+        """Start the thread of a connection. Of too many strangers, the oldest is left."""
+        self.strangers.append(connection)
+        if len(self.strangers) > MAX_STRANGERS:
+            with suppress(OSError):  # it has gone already
+                self.strangers[0].shutdown(socket.SHUT_RDWR)  # its thread reads the end
+        super().process_request(connection, address)
 
-    def close_late(self, waiting: selectors.BaseSelector) -> None:
-        """Close late connections, and the oldest if there are more than MAX_WAITING."""
-        requests = requests_in(waiting)
-        oldest = requests[:-MAX_WAITING]
-        for incoming in requests:
-            if incoming.is_late() or incoming in oldest:
-                waiting.unregister(incoming.connection)
-                self.shutdown_request(incoming.connection)
-
-    def answer(self, incoming: "Incoming", others: list["Incoming"]) -> None:
-        """Answer the one request of a connection, and close it."""
-        start = time.monotonic()
-        with suppress(OSError):  # the page has gone, or does not read
-            # Handler.setup takes the connection and what was received.
-            Handler(incoming, incoming.connection.getpeername(), self)  # type: ignore[arg-type]
-        self.shutdown_request(incoming.connection)
-        for other in others:  # what they sent meanwhile is not read yet, which is not their fault
-            other.end += time.monotonic() - start
-
-
-class Incoming:
-    """The request of a connection, as far as it has come.
-
-    It has some seconds from its first byte on, and more for what a slow line takes.
-    """
-
-    def __init__(self, connection: Any, seconds: float) -> None:
-        self.connection = connection
-        self.seconds = seconds
-        self.received = bytearray()
-        self.end = math.inf  # on the clock time.monotonic
-
-    def read(self) -> bool:
-        """Read what has come. Is the request whole, or has the client gone?"""
-        try:
-            piece = self.connection.recv(MAX_BODY)
-        except OSError:
-            return True
-        if not self.received:
-            self.end = time.monotonic() + self.seconds
-        self.end += len(piece) / SLOWEST_LINE
-        self.received += piece
-        return not piece or self.is_whole()
-
-    def is_whole(self) -> bool:
-        """Are the headers here, and as much of the body as is read?"""
-        end_of_head = self.received.find(b"\r\n\r\n")
-        if end_of_head < 0:
-            return len(self.received) > MAX_BODY  # so large are no headers: they are refused
-        length = BODY_LENGTH.search(self.received, 0, end_of_head + 2)
-        size = int(length[1]) if length else 0  # a POST without a length is refused
-        if size > MAX_REFUSED_BODY:
-            return True  # it is refused unread
-        return len(self.received) >= end_of_head + 4 + size
-
-    def is_late(self) -> bool:
-        return time.monotonic() > self.end
-
-
-def requests_in(waiting: selectors.BaseSelector) -> list[Incoming]:
-    """The requests that are not whole yet, from the oldest connection on."""
-    return [key.data for key in waiting.get_map().values() if key.data is not None]
+    def no_stranger(self, connection: Any) -> None:
+        with suppress(ValueError):  # it has been known before
+            self.strangers.remove(connection)
 
 
 class Handler(BaseHTTPRequestHandler):
     """One request. GET sends a page or its file, POST an answer; there are no other methods."""
 
     server: Server
-    timeout = 5  # seconds, for a request to come, and for each write
+    patience = 5  # seconds, for each piece of a request, and for each write
+    is_last = False  # after this request the server stops
     server_version = "tiedgpt"
     sys_version = ""
 
-    def setup(self) -> None:
-        incoming = self.request
-        self.request = incoming.connection
-        super().setup()
-        self.rfile = io.BytesIO(incoming.received)
+    def handle(self) -> None:
+        with suppress(OSError):  # the page has gone, or does not read
+            # No limit for the first byte: a browser opens connections before it needs them.
+            self.connection.recv(1, socket.MSG_PEEK)
+            self.connection.settimeout(self.patience)
+            super().handle()
+        self.server.no_stranger(self.connection)
 
     def log_message(self, *_: Any) -> None:
         """Log nothing: requests hold the user's text."""
@@ -220,17 +160,28 @@ class Handler(BaseHTTPRequestHandler):
             status, message = failure(error)
             body = to_json({"error": message})
         self.send(status, "application/json", body.encode())
+        if self.is_last:
+            self.server.stopped = True
 
     def compute(self) -> Answer | Iterator[Answer]:
         """The answer to a POST. Raises Refusal for one that the page did not send."""
         body = self.read_body()
-        self.refuse_other_pages()
+        # A page of another site, or a form of it, may have sent it.
+        if self.headers.get("Origin") != f"http://{self.headers.get('Host')}":
+            raise Refusal(HTTPStatus.FORBIDDEN, "expected a request of this server's own page")
+        if self.headers.get_content_type() != "application/json":
+            raise Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "expected application/json")
         name = self.path_below_secret({*QUESTIONS, "quit"})
-        fields = fields_of(body)
+        fields: Any = None
+        with suppress(ValueError, RecursionError):
+            fields = json.loads(body)
+        if not isinstance(fields, dict):
+            raise Refusal(HTTPStatus.BAD_REQUEST, "expected a JSON object")
         if name == "quit":
-            self.server.stopped = True
+            self.is_last = True
             return {}
-        return QUESTIONS[name](Query(self.server.shown, fields))
+        with self.server.computing:
+            return QUESTIONS[name](Query(self.server.shown, fields))
 
     def path_below_secret(self, known: Any) -> str:
         """The path after /SECRET/, which must be a known one. Raises Refusal."""
@@ -247,14 +198,8 @@ class Handler(BaseHTTPRequestHandler):
                 "it has printed. Of an old link, what follows its last / goes to the end of the "
                 "new address.",
             )
+        self.server.no_stranger(self.connection)
         return path
-
-    def refuse_other_pages(self) -> None:
-        """Raise Refusal for a POST that a page of another site sent, or a form."""
-        if self.headers.get("Origin") != f"http://{self.headers.get('Host')}":
-            raise Refusal(HTTPStatus.FORBIDDEN, "expected a request of this server's own page")
-        if self.headers.get_content_type() != "application/json":
-            raise Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "expected application/json")
 
     def read_body(self) -> bytes:
         """The body of a POST. Raises Refusal for one without a length, or a large one."""
@@ -272,7 +217,7 @@ class Handler(BaseHTTPRequestHandler):
     def send(self, status: HTTPStatus, media_type: str, body: bytes, policy: str = POLICY) -> None:
         """Send a whole response."""
         self.send_head(status, media_type, {"Content-Length": str(len(body))}, policy)
-        # The timeout counts for each `write`. So one write has what the slowest line takes in a
+        # `patience` counts for each `write`. So one write has what the slowest line takes in a
         # second, and a large answer has as many seconds as it needs.
         for start in range(0, len(body), SLOWEST_LINE):
             self.wfile.write(body[start : start + SLOWEST_LINE])
@@ -284,7 +229,11 @@ class Handler(BaseHTTPRequestHandler):
         """
         self.send_head(HTTPStatus.OK, "application/x-ndjson", {})
         try:
-            for answer in answers:
+            while not self.server.stopped:
+                with self.server.computing:  # other questions are answered between two lines
+                    answer = next(answers, None)
+                if answer is None:
+                    break
                 self.wfile.write(to_json(answer).encode() + b"\n")
         except OSError:
             raise
@@ -302,16 +251,6 @@ class Handler(BaseHTTPRequestHandler):
         for name, value in {**HEADERS, **more}.items():
             self.send_header(name, value)
         self.end_headers()
-
-
-def fields_of(body: bytes) -> dict[str, Any]:
-    """The fields of a POST's body. Raises Refusal if it is not a JSON object."""
-    fields: Any = None
-    with suppress(ValueError, RecursionError):
-        fields = json.loads(body)
-    if not isinstance(fields, dict):
-        raise Refusal(HTTPStatus.BAD_REQUEST, "expected a JSON object")
-    return fields
 
 
 def failure(error: Exception) -> tuple[HTTPStatus, str]:

@@ -43,7 +43,9 @@ class ShownModels:
     ) -> None:
         self.names = [name for name, _ in named_models]
         self.models = [model for _, model in named_models]
-        self.by_head = [models_by_head(model) for model in self.models]
+        self.by_head = []
+        for model in self.models:
+            self.by_head.append({model.config.head: model, "tied": model.tie()})
         self.tokenizer = tokenizer
         self.corpus_name: str | None = None
         self.corpus: Corpus | None = None
@@ -82,13 +84,6 @@ class ShownModels:
     def _read_logits(self, side: int, head: str, ids: tuple[int, ...]) -> np.ndarray:  # -> [V]
         final = self._tape(side, ids)["final"][0, -1]  # [D]
         return unembed(final, self.by_head[side][head].W_U)
-
-
-def models_by_head(model: GPT2) -> dict[str, GPT2]:
-    """The model with each head that it can use, its own first."""
-    models = {model.config.head: model}
-    models["tied"] = model.tie()
-    return models
 
 
 def blas_threads_for(ids: Sequence[int]) -> AbstractContextManager[None]:

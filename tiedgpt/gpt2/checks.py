@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import COUNT, ArgumentError, Range, TiedGPTError, nearest_names, short_repr
+from ..errors import ArgumentError, TiedGPTError, nearest_names, short_repr
 from .config import SIZE, Config
 from .parameters import parameter_shapes
 from .run import KVCache, activation_shapes
@@ -59,54 +59,6 @@ def check_targets(targets: Any, ids: np.ndarray, config: Config) -> np.ndarray:
     if array.shape != ids.shape:
         raise ArgumentError(f"targets have shape {array.shape}; expected that of ids, {ids.shape}")
     return array
-
-
-def check_prompt_ids(ids: Any, config: Config) -> list[int]:
-    """ids as a list, if a model of this configuration can continue them."""
-    array = as_array(ids)
-    if array.size == 0:
-        raise ArgumentError("the prompt is empty: GPT-2 needs at least one token to continue")
-    if array.ndim != 1:
-        raise ArgumentError(f"the prompt must be one sequence of ids [T], got shape {array.shape}")
-    return check_ids(array, config).tolist()
-
-
-def check_text_ids(ids: Any, config: Config) -> np.ndarray:  # -> [N]
-    """ids as an array, if a model of this configuration can score them.
-
-    There may be more of them than its context has room for.
-    """
-    array = as_array(ids)
-    if array.ndim != 1:
-        raise ArgumentError(f"the text must be one sequence of ids [N], got shape {array.shape}")
-    if array.size < 2:
-        raise ArgumentError(
-            f"a score needs two tokens or more, got {array.size}: the first is not predicted"
-        )
-    if config.n_ctx < 2:
-        raise ArgumentError("the model's context is 1 token, so it predicts no token from another")
-    # Each token is a row of its own here, so that check_ids accepts a text longer than the context.
-    check_ids(array[:, None], config)
-    return array
-
-
-def stride_or_default(stride: Any, config: Config) -> int:
-    """stride, or half the context if it is None."""
-    if stride is None:  # at least 1, because half of a context of 1 token is 0
-        return max(1, config.n_ctx // 2)
-    if stride not in Range(1, config.n_ctx):
-        raise ArgumentError(
-            f"stride must be a whole number from 1 to the model's context of {config.n_ctx}, "
-            f"got {short_repr(stride)}"
-        )
-    return int(stride)
-
-
-def seed_or_new(seed: Any) -> int:
-    """seed as an int, if it is a whole number of at least 0; a new one if it is None."""
-    if seed is None:
-        return int(np.random.SeedSequence().generate_state(1)[0])
-    return COUNT.check("seed", seed)
 
 
 def check_vocab_size(vocab_size: Any, config: Config) -> int:

@@ -17,8 +17,6 @@ Tape = dict[str, np.ndarray]
 Edits = Mapping[str, Callable[[np.ndarray], Any]]
 # It is called with the number of tokens (or bytes, or steps) that were just done.
 OnProgress = Callable[[int], Any] | None
-# Called with what is done, the total and the unit, it gives a context whose `add` is an OnProgress.
-OpenProgress = Callable[[str, int, str], Any]
 
 # The activations of a block, in the order of the forward pass, and their shapes. A tape records
 # them and an edit replaces them. N stands for the number of the layer. The ids may be one sequence

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError, nearest_names, short_repr
-from ..gpt2.checks import check_prompt_ids
+from ..generation import check_prompt_ids
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.run import Edits, Tape

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError
+from ..evaluation import check_text_ids
 from ..gpt2.backward import transformer_backward
-from ..gpt2.checks import check_text_ids
 from ..gpt2.model import GPT2, transformer, unembed
 from ..gpt2.ops import cross_entropy, cross_entropy_backward
 from ..gpt2.parameters import Parameters, nest

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from ..evaluation import measure_rows, measure_tokens
-from ..gpt2.checks import check_logits, check_prompt_ids
+from ..generation import check_prompt_ids
+from ..gpt2.checks import check_logits
 from ..gpt2.model import GPT2, transformer, unembed
 from ..gpt2.ops import softmax
 from ..gpt2.run import Edits, OnProgress, Run, Tape, in_each_layer

@@ -26,7 +26,7 @@ from ..evaluation import Score, predicted_places, score, score_of, token_losses
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import CountsByHead, count_parameters, parameter_count
-from ..gpt2.run import OnProgress, OpenProgress, Tape
+from ..gpt2.run import OnProgress, Tape
 from ..gpt2.tokenizer import Tokenizer
 from .attribution import ablation, attribute
 from .bigrams import MLPNumbers, Scores, bigrams, gains, mlp_numbers
@@ -47,6 +47,8 @@ from .probe import Tables, knowledge
 from .similarity import embeddings
 from .solved import STEPS, missing, solved_paths
 
+# Called with what is done, the total and the unit, it gives a context whose `add` is an OnProgress.
+OpenProgress = Callable[[str, int, str], Any]
 MAX_GRADIENT_TOKENS = 256
 MAX_LOSS_TOKENS = 16_384
 

@@ -19,12 +19,12 @@ from contextlib import suppress
 
 from .gpt2 import TINY as TINY
 from .gpt2 import assert_same_gpt2 as assert_same_gpt2
+from .gpt2 import assert_vectors as assert_vectors
 from .gpt2 import random_model as random_model
 from .gpt2 import scale_of as scale_of
 from .state_dict import Tie as Tie
 from .state_dict import tie_of as tie_of
 from .tie import assert_tied as assert_tied
-from .vectors import assert_vectors as assert_vectors
 
 with suppress(ImportError):  # only the fixture needs pytest
     from .fixtures import tiny_gpt2 as tiny_gpt2

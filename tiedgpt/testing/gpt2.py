@@ -1,10 +1,12 @@
-"""A GPT-2 in which mistakes show, and the assertion that another one is the same."""
+"""A GPT-2 in which mistakes show, and assertions that another one is right."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ..comparison.compare import NothingCompared, compare
+from ..comparison.vectors import judge
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_shapes
@@ -95,3 +97,23 @@ def assert_same_gpt2(
         )
     if not report.same:
         raise AssertionError(f"not the same GPT-2\n\n{report}")
+
+
+def assert_vectors(answers: Mapping[str, Any]) -> None:
+    """Raise AssertionError, which says what is wrong, if an answer to the reference values is.
+
+    answers: the name of a case of tests/vectors/v2 -> the answer of another GPT-2: an array, nested
+    lists, or a text. Cases that are not given are not looked at. Raises ArgumentError if none is
+    given, and for a name that is no case.
+    """
+    __tracebackhide__ = True  # pytest shows the line of the test
+    report = judge(answers)
+    if report["wrong"] == 0:
+        return
+    lines = [report["sentence"], ""]
+    for case in report["cases"]:
+        if case["status"] == "wrong":
+            lines.append(f"{case['name']}: {case['sentence']}")
+    for group, mistakes in report["mistakes"].items():
+        lines += [f"{group}: {sentence}" for sentence in mistakes]
+    raise AssertionError("\n".join(lines))

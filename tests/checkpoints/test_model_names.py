@@ -14,7 +14,7 @@ from support.checks import refuses
 from support.models import find_here
 
 import tiedgpt
-from tiedgpt.checkpoints.places import (
+from tiedgpt.checkpoints.model_names import (
     ALIASES,
     INDEX,
     MODELS,
