@@ -208,7 +208,7 @@ def _fetch_missing(name: str, folder: Path, note: Note, weights: bool) -> None:
         if not (folder / CONFIG).exists():
             note(f"downloading the vocabulary of {name} from {repository.label} to {folder}")
             _fetch_small_files(repository, folder, config)
-        if weights and find_by_name(name) != folder:
+        if weights and find_by_name(name) != folder:  # the folder has no whole weights yet
             note(f"downloading the weights of {name} from {repository.label} to {folder}")
             _fetch_weights(repository, folder)
 

@@ -383,8 +383,8 @@ def held_by(optimizer: Any) -> list[Any]:
 
 @contextmanager
 def unchanged(module: Any, optimizer: Any) -> Iterator[None]:
-    """After the `with` block, the module has the attributes, modes, parameters and buffers of
-    before, and each parameter the memory, values and gradient. So has torch its random state.
+    """After the `with` block, all is as before: the module's attributes, modes, parameters and
+    buffers, each parameter's memory, values and gradient, and torch's random state.
 
     A pass may assign a buffer anew, or change one in place, as nn.Embedding with max_norm does its
     matrix.
@@ -418,7 +418,10 @@ def unchanged(module: Any, optimizer: Any) -> Iterator[None]:
 
 @contextmanager
 def copied_state(optimizer: Any) -> Iterator[None]:
-    """In the `with` block, an optimizer works on a copy of its state and settings."""
+    """In the `with` block, an optimizer works on a copy of its state and settings.
+
+    Its parameters are not copied: `unchanged` restores their values.
+    """
     before = dict(vars(optimizer))
     old_state, old_groups = optimizer.state, optimizer.param_groups
     state = copy.copy(optimizer.state)  # with the same parameters as keys
