@@ -826,3 +826,9 @@ def test_params_of_a_config_alone(tmp_path, run):
     assert document["difference"] == 49152 * 576
     path.write_text(json.dumps(config | {"model_type": "mamba"}))
     assert_one_error_line(run("params", str(path)), "not of a kind")
+
+
+def test_a_flag_that_is_neither_true_nor_false_is_refused_with_the_models_name(tmp_path, run):
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, FLAG: "true"}))
+    message = f"{tmp_path}: {FLAG} in config.json must be true or false, got 'true'"
+    assert_one_error_line(run("check", str(tmp_path)), message)

@@ -385,6 +385,13 @@ def test_float64_stays_float64(state_of):
     assert model.dtype == np.float64
 
 
+def test_arrays_in_the_byte_order_of_other_machines():
+    model = random_model()
+    state = {name: x.astype(x.dtype.newbyteorder(">")) for name, x in model.parameters.items()}
+    read = from_state_dict(state, config=model.config)
+    np.testing.assert_array_equal(read([1, 2]), model([1, 2]))
+
+
 @pytest.mark.parametrize("state_of", STATES)
 def test_bfloat16_becomes_float32(state_of):
     torch = pytest.importorskip("torch")

@@ -72,7 +72,7 @@ def tie_report(name: str, model: AnyModel) -> Report:
     """
     config = model.said
     known = model_class(config)
-    flag = read_flag(config, known)
+    flag = read_flag(name, config, known)
     tensors = {} if is_config_alone(model) else model.stored
     matrices = find_matrices(config, tensors, known)
     compared = compare_matrices(model, matrices)
@@ -143,7 +143,7 @@ def size_report(name: str, model: AnyModel) -> Report:
         reason = "there are no weights, and config.json is not of a kind that is counted from it"
     if numbers is None:
         raise CheckpointError(f"{name}: its parameters are not known: {reason}")
-    flag = read_flag(config, known)
+    flag = read_flag(name, config, known)
     return {"model": name, "flag": flag, "shape": shape, "source": source, **numbers}
 
 
@@ -159,14 +159,15 @@ def is_config_alone(model: AnyModel) -> bool:
 # What config.json says
 
 
-def read_flag(config: dict[str, Any], known: ModelClass | None) -> Report:
+def read_flag(model: str, config: dict[str, Any], known: ModelClass | None) -> Report:
     """The "kind" and "class" of the model, and whether it is "tied" by config.json.
 
     "said" has the flag of each place where config.json has one: "" is the whole, "text_config" is
     inside of it. "word" has a letter for each place of a measured class: t, f, or - for none.
     "tied" is None if it is not known, or if two places contradict each other. "place" is where it
     is said, None for the default of the class. "class_without_head" is the class of the model, None
-    for one that has a head. Raises CheckpointError for a flag that is neither true nor false.
+    for one that has a head. Raises CheckpointError for a flag that is neither true nor false, with
+    what the user calls the model.
     """
     kind = config.get("model_type")
     kind = kind if isinstance(kind, str) else None
@@ -180,7 +181,8 @@ def read_flag(config: dict[str, Any], known: ModelClass | None) -> Report:
             continue
         if not isinstance(fields[FLAG], bool):
             raise CheckpointError(
-                f"config.json: {FLAG} must be true or false, got {short_repr(fields[FLAG])}"
+                f"{model}: {FLAG} in config.json must be true or false, got "
+                f"{short_repr(fields[FLAG])}"
             )
         if place in places:
             said[place] = fields[FLAG]

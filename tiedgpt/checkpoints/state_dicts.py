@@ -135,7 +135,8 @@ def check_state_dict(state: Any) -> None:
                 f"{short_repr(name)} is a dict: give that one, if it is the model's"
             )
         # Quantised weights are whole numbers, whose scale is somewhere else.
-        dtype = str(getattr(array, "dtype", "float"))
+        dtype = getattr(array, "dtype", "float")
+        dtype = getattr(dtype, "name", str(dtype))  # NumPy's name is the same for both byte orders
         if "float" not in dtype and not is_beside(plain_name(f"{name}")):
             raise ArgumentError(f"{short_repr(name)} must be an array of floats, got {dtype}")
 
