@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.download import Repository, find_model, is_offline
+from ..checkpoints.download import Repository, find_model, offline_variable
 from ..checkpoints.files import check_weight_map
 from ..checkpoints.json_files import CONFIG, JSON_OF_PYTHON, MAX_TEXT, read_json
 from ..checkpoints.model_names import INDEX, SHIPPED, check_name, discard_note
@@ -101,7 +101,7 @@ def open_any(source: str, weights: bool = True) -> AnyModel:
         _, path = find_model(source, weights=weights, fetch=False)
     except CheckpointError:
         name = check_name(source)  # raises for a text that is neither a path nor a name
-        if name in SHIPPED or is_offline():
+        if name in SHIPPED or offline_variable() is not None:
             raise
         repository = Repository(name, commit="", note=discard_note)
         try:

@@ -1,8 +1,8 @@
 """A checkpoint, opened once: each of its files is read once, when what it holds is asked for."""
 
 import os
+import re
 import warnings
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -16,7 +16,6 @@ from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_shapes
 from ..gpt2.tokenizer import Tokenizer
 from . import tensorflow
-from .beside import describe_adapter
 from .files import PICKLES, read_weights
 from .json_files import CONFIG, GENERATION_CONFIG, JSON_OF_PYTHON, Folder, read_json
 from .model_names import INDEX, Note, discard_note
@@ -28,10 +27,20 @@ from .names import (
     PREFIX,
     absent_biases,
     by_our_names,
-    name_of_openais,
+    name_in_transformers,
+    our_parameter,
     plain_name,
 )
-from .refused import ADAPTER, WEIGHT_FILES, WEIGHTS, describe, first_of_quantised, what_is_there
+from .refused import (
+    ADAPTER,
+    ADAPTER_WEIGHTS,
+    WEIGHT_FILES,
+    WEIGHTS,
+    describe,
+    first_of_quantised,
+    how_to_use,
+    what_is_there,
+)
 from .safetensors import read_header
 from .tensors import AnyTensor, SavedFile, Tensor, have_same_values, join, zeros
 from .vocabulary import read_tokenizer, tokenizer_files
@@ -56,18 +65,6 @@ COPIED = (
 )
 MORE_CHAT_TEMPLATES = "additional_chat_templates/*.jinja"  # where a tokenizer has several
 OPENAIS_NAMES = {"merges.txt": "vocab.bpe", "vocab.json": "encoder.json"}
-
-
-def explained(error: ArgumentError, tensors: Iterable[str]) -> str:
-    """What is wrong with tensors that do not fit the config, and what may be the reason."""
-    quantised = first_of_quantised(tensors)
-    if quantised:
-        return f"has {short_repr(quantised)}, so {QUANTISED}"
-    for name in tensors:
-        if name.endswith(".wte.weight"):
-            prefix = short_repr(name.removesuffix("wte.weight"))
-            return f"{error}; the names of this file begin with {prefix}, so remove it from each"
-    return f"{error}"
 
 
 class Opened:
@@ -150,7 +147,8 @@ class Opened:
             return self.saved.tensors
         renamed = {}
         for theirs, tensor in self.saved.tensors.items():
-            name = name_of_openais(theirs)
+            ours = our_parameter(theirs)
+            name = name_in_transformers(ours) if ours else theirs
             renamed[name] = replace(tensor, name=name)
         return renamed
 
@@ -164,11 +162,12 @@ class Opened:
     # Of a GPT-2
 
     @property
-    def is_of_nanogpt(self) -> bool:
-        """Whether the weights are in a ckpt.pt of nanoGPT, which has the head of its weights."""
+    def nanogpts_args(self) -> dict[str, Any] | None:
+        """The model_args of nanoGPT's ckpt.pt, if that has the weights: they say no head."""
         file = self.weights_file
-        is_pt = file is not None and file.suffix in (".pt", ".pth")
-        return is_pt and self.saved.model_args is not None
+        if file is None or file.suffix not in (".pt", ".pth"):
+            return None
+        return self.saved.model_args
 
     @cached_property
     def config_as_said(self) -> Config:
@@ -178,11 +177,11 @@ class Opened:
         that file names one.
         """
         folder = self.folder
-        if self.weights_file is not None and self.weights_file.suffix in (".pt", ".pth"):
-            if self.saved.model_args is not None:
-                from . import pickles  # only for such files, because importing it takes time
+        model_args = self.nanogpts_args
+        if model_args is not None and self.weights_file is not None:
+            from . import pickles  # only for such files, because importing it takes time
 
-                return pickles.config_of(self.saved.model_args, self.weights_file)
+            return pickles.config_of(model_args, self.weights_file)
         if self.is_of_openai:
             hparams = folder.json(tensorflow.HPARAMS)
             return tensorflow.config_of(hparams, folder.path / tensorflow.HPARAMS)
@@ -219,7 +218,8 @@ class Opened:
     @property
     def contradicts_config(self) -> bool:
         """Whether config.json says tied, and the files have a W_U that is not wte.T."""
-        return self.config_as_said.tied and not self.config.tied and not self.is_of_nanogpt
+        is_said = self.nanogpts_args is None
+        return is_said and self.config_as_said.tied and not self.config.tied
 
     @cached_property
     def tensors(self) -> dict[str, AnyTensor]:
@@ -244,7 +244,18 @@ class Opened:
             # A W_U is checked even if it is not used.
             check_parameters(tensors, replace(self.config_as_said, tied=HEAD not in tensors))
         except ArgumentError as error:
-            raise CheckpointError(f"{self.path}: {explained(error, tensors)}") from error
+            reason = f"{error}"
+            quantised = first_of_quantised(tensors)
+            for name in tensors:
+                if name.endswith(".wte.weight"):
+                    prefix = short_repr(name.removesuffix("wte.weight"))
+                    reason = (
+                        f"{error}; the names of this file begin with {prefix}, so remove it from "
+                        "each"
+                    )
+            if quantised:
+                reason = f"has {short_repr(quantised)}, so {QUANTISED}"
+            raise CheckpointError(f"{self.path}: {reason}") from error
         return tensors
 
     def _renamed(self, stored: dict[str, Tensor]) -> dict[str, AnyTensor]:
@@ -343,8 +354,30 @@ class Opened:
 
     @cached_property
     def adapter(self) -> str:
-        """What is to be said of an adapter beside the model; "" if there is none."""
-        return describe_adapter(self.folder)
+        """What is to be said of an adapter beside the model, which is not read; "" without one.
+
+        Raises CheckpointError for an adapter_config.json that cannot be read.
+        """
+        folder = self.folder
+        if not folder.has(ADAPTER):
+            return ""
+        adapter = folder.json(ADAPTER)
+        kind = short_repr(adapter.get("peft_type"))
+        text = (
+            f"{ADAPTER} is of an adapter, {kind}, which lies beside the model and is not used, but "
+            f"which transformers applies where peft is installed: {how_to_use(adapter)}"
+        )
+        file = next((file for file in ADAPTER_WEIGHTS if folder.has(file)), None)
+        if file is None:
+            return f"{text}; whether it changes the head is not known: its weights are not here"
+        try:
+            names = read_weights(folder.path / file).tensors
+        except CheckpointError as error:
+            return f"{text}; whether it changes the head is not known: {error}"
+        of_head = [name for name in names if re.search(r"\b(lm_head|wte)\b", name)]
+        if of_head:
+            return f"{text}; it changes the head: {file} has {short_repr(of_head[0])}"
+        return text
 
     def copied_files(self, note: Note = discard_note) -> dict[str, bytes]:
         """The tokenizer's files and generation_config.json, as they are, by name.

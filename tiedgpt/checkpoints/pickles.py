@@ -49,16 +49,15 @@ OLD = b"\x80"  # the first byte of a pickle
 CONVERT = f"if you trust the file, convert it with torch ({READ_MORE})"
 NOT_SAVED = f"is not a file of torch.save; a model of llm.c is not read ({READ_MORE})"
 LOCAL_HEADER = struct.Struct("<4s22xHH")  # ZIP, and the lengths of the name and the extra field
-# The fields of model_args that nanoGPT's own GPTConfig has.
-NANO_GPTS_FIELDS = (
-    "block_size",
-    "vocab_size",
-    "n_layer",
-    "n_head",
-    "n_embd",
-    "dropout",
-    "bias",
-)
+# The sizes in model_args -> what Config calls them.
+SIZES = {
+    "block_size": "n_ctx",
+    "vocab_size": "vocab_size",
+    "n_layer": "n_layer",
+    "n_head": "n_head",
+    "n_embd": "n_embd",
+}
+NANO_GPTS_FIELDS = (*SIZES, "dropout", "bias")  # all that nanoGPT's own GPTConfig has
 # Fields that forks of it add, and what Config calls them.
 FORKS_FIELDS = {
     "activation": "activation_function",
@@ -543,28 +542,22 @@ def config_of(model_args: dict[str, Any], path: Path) -> Config:
             "be another computation; if it is GPT-2 all the same, load the file with torch, and "
             f"give its state dict to tiedgpt.from_state_dict ({READ_MORE})"
         )
+    for name in SIZES:
+        if name not in model_args:
+            raise CheckpointError(f"{path}: model_args: {name} is missing")
     dropout = model_args.get("dropout", 0.0)
-    # nanoGPT has the exact gelu since June 2023, and the field bias since February 2023.
-    of_forks: dict[str, Any] = {
-        "activation_function": "gelu" if "bias" in model_args else "gelu_new"
+    fields: dict[str, Any] = {
+        # nanoGPT has the exact gelu since June 2023, and the field bias since February 2023.
+        "activation_function": "gelu" if "bias" in model_args else "gelu_new",
+        "embd_pdrop": dropout,
+        "resid_pdrop": dropout,
+        "attn_pdrop": dropout,
     }
-    for name, field in FORKS_FIELDS.items():
+    for name, field in (SIZES | FORKS_FIELDS).items():
         if name in model_args:
-            of_forks[field] = model_args[name]
+            fields[field] = model_args[name]
     try:
-        config = Config(
-            vocab_size=model_args["vocab_size"],
-            n_ctx=model_args["block_size"],
-            n_embd=model_args["n_embd"],
-            n_layer=model_args["n_layer"],
-            n_head=model_args["n_head"],
-            embd_pdrop=dropout,
-            resid_pdrop=dropout,
-            attn_pdrop=dropout,
-            **of_forks,
-        )
-    except KeyError as error:
-        raise CheckpointError(f"{path}: model_args: {error.args[0]} is missing") from error
+        config = Config(**fields)
     except ConfigError as error:
         raise CheckpointError(f"{path}: model_args: {error}") from error
     if config.vocab_size <= GPT2S_END:  # another vocabulary, such as one of characters
