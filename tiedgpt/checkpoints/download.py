@@ -303,18 +303,6 @@ REASONS = {
 Answer = TypeVar("Answer")  # what an attempt returns
 
 
-def reason_of(error: BaseException) -> str:
-    """Why a request failed, in a few words. An error of requests has the cause deep in it."""
-    for cause in causes_of(error):
-        for kind, reason in REASONS.items():
-            if isinstance(cause, kind):
-                return reason
-        if isinstance(cause, OSError) and cause.strerror:
-            return cause.strerror
-    message = re.sub(r"//[^/\s]*@", "//", str(error))  # without a password
-    return short_repr(message, 200)
-
-
 def causes_of(error: BaseException) -> Iterator[BaseException]:
     """An error, and those that caused it: its `reason`, its arguments, and by `raise ... from`."""
     yield error
@@ -543,13 +531,22 @@ class Repository:
     def _failure(self, file: str, error: Exception) -> Exception:
         """The exception for a failed request: Interrupted if another attempt may succeed.
 
+        It says why in a few words: an error of requests has the cause deep in it.
         It may if the hub was reached: before, or by this request, which was cut or not answered in
         time. If not, the address or the network is wrong.
         """
         import requests
         from requests.exceptions import ChunkedEncodingError
 
-        reason = reason_of(error)
+        message = re.sub(r"//[^/\s]*@", "//", str(error))  # without a password
+        reason = short_repr(message, 200)
+        for cause in causes_of(error):
+            reasons = [REASONS[kind] for kind in REASONS if isinstance(cause, kind)]
+            if isinstance(cause, OSError) and cause.strerror:
+                reasons.append(cause.strerror)
+            if reasons:
+                reason = reasons[0]
+                break
         is_of_network = isinstance(
             error, requests.ConnectionError | requests.Timeout | ChunkedEncodingError
         )
@@ -583,7 +580,15 @@ class Repository:
         if code == 404 and self._is_hub(response):
             return False
         if code in (200, 206):
-            self._check_commit(file, response)
+            commit = self._header(response, "X-Repo-Commit")
+            # Stay at the commit that main was at the first answer.
+            if self.revision == "main" and re.fullmatch("[0-9a-f]{40}", commit):
+                self.revision = commit
+            elif self.revision == "main" or commit not in ("", self.revision):
+                raise CheckpointError(
+                    f"{self.label}/{file}: expected a file of commit {self.revision}, the server "
+                    f"names {short_repr(commit)}"
+                )
             return True
         host = urlsplit(response.url).hostname
         reason = f"{host} answers {code}"
@@ -601,17 +606,6 @@ class Repository:
                 f": no such repository, or a private or gated one; check the name, {token_advice}"
             )
         raise CheckpointError(f"{self.label}/{file}: {reason}{advice}")
-
-    def _check_commit(self, file: str, response: "requests.Response") -> None:
-        """Stay at the commit that main was at the first answer. Raises CheckpointError."""
-        commit = self._header(response, "X-Repo-Commit")
-        if self.revision == "main" and re.fullmatch("[0-9a-f]{40}", commit):
-            self.revision = commit
-        elif self.revision == "main" or commit not in ("", self.revision):
-            raise CheckpointError(
-                f"{self.label}/{file}: expected a file of commit {self.revision}, the server names "
-                f"{short_repr(commit)}"
-            )
 
     def _published_hash(self, file: str, response: "requests.Response") -> str:
         """The hub's hash of a file: SHA-256 of a large one, git's SHA-1 of a small one.

@@ -135,7 +135,11 @@ class Opened:
         if file.suffix == ".safetensors":  # as most are
             tensors, _ = read_header(file)
             return SavedFile(tensors)
-        return read_weights(file)
+        saved = read_weights(file)
+        n = len(saved.of_optimizer)
+        if n > 0:
+            self.notes.append(f"{file}: {n} tensors of an optimizer are not used")
+        return saved
 
     @cached_property
     def stored(self) -> dict[str, Tensor]:
@@ -161,14 +165,6 @@ class Opened:
 
     # Of a GPT-2
 
-    @property
-    def nanogpts_args(self) -> dict[str, Any] | None:
-        """The model_args of nanoGPT's ckpt.pt, if that has the weights: they say no head."""
-        file = self.weights_file
-        if file is None or file.suffix not in (".pt", ".pth"):
-            return None
-        return self.saved.model_args
-
     @cached_property
     def config_as_said(self) -> Config:
         """The Config of config.json, of OpenAI's hparams.json, or of nanoGPT's ckpt.pt, tied.
@@ -177,11 +173,11 @@ class Opened:
         that file names one.
         """
         folder = self.folder
-        model_args = self.nanogpts_args
-        if model_args is not None and self.weights_file is not None:
-            from . import pickles  # only for such files, because importing it takes time
+        if self.weights_file is not None and self.weights_file.suffix in (".pt", ".pth"):
+            if self.saved.model_args is not None:
+                from . import pickles  # only for such files, because importing it takes time
 
-            return pickles.config_of(model_args, self.weights_file)
+                return pickles.config_of(self.saved.model_args, self.weights_file)
         if self.is_of_openai:
             hparams = folder.json(tensorflow.HPARAMS)
             return tensorflow.config_of(hparams, folder.path / tensorflow.HPARAMS)
@@ -218,8 +214,11 @@ class Opened:
     @property
     def contradicts_config(self) -> bool:
         """Whether config.json says tied, and the files have a W_U that is not wte.T."""
-        is_said = self.nanogpts_args is None
-        return is_said and self.config_as_said.tied and not self.config.tied
+        if not self.config_as_said.tied or self.config.tied:
+            return False
+        # The model_args of nanoGPT's ckpt.pt do not say whether the model is tied.
+        is_pt = self.weights_file is not None and self.weights_file.suffix in (".pt", ".pth")
+        return not is_pt or self.saved.model_args is None
 
     @cached_property
     def tensors(self) -> dict[str, AnyTensor]:
@@ -259,26 +258,9 @@ class Opened:
         return tensors
 
     def _renamed(self, stored: dict[str, Tensor]) -> dict[str, AnyTensor]:
-        """The tensors by our names, if their names or their layout are another program's."""
-        plain = self._without_other_heads(stored)
-        try:
-            renamed = by_our_names(plain, join)
-        except ArgumentError as error:
-            raise CheckpointError(f"{self.path}: {error}") from error
-        tensors = renamed.tensors
-        for name, tensor in renamed.zero.items():
-            if tensor.values().any():
-                raise CheckpointError(f"{tensor.file}: {name} is not 0, which no GPT-2 has")
-        for name, shape in absent_biases(renamed.layout, tensors).items():
-            tensors[name] = zeros(self.path, name, shape)
-        if self.config_as_said.tied and HEAD in tensors and "wte.weight" not in tensors:
-            tensors["wte.weight"] = tensors.pop(HEAD)  # one matrix, stored under its other name
-        return tensors
+        """The tensors by our names, if their names or their layout are another program's.
 
-    def _without_other_heads(self, stored: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors by their names without what may stand before these.
-
-        Notes say which tensors are not used: those of other heads, and of an optimizer.
+        A note says which tensors are of other heads, and not used.
         """
         plain: dict[str, Tensor] = {}
         of_other_heads = []
@@ -295,10 +277,19 @@ class Opened:
                 plain[plain_one] = tensor
         if of_other_heads:
             self.notes.append(f"{self.path}: {', '.join(of_other_heads)}: {NOT_OF_TOKENS}")
-        n = len(self.saved.of_optimizer)
-        if n > 0:
-            self.notes.append(f"{self.weights_file}: {n} tensors of an optimizer are not used")
-        return plain
+        try:
+            renamed = by_our_names(plain, join)
+        except ArgumentError as error:
+            raise CheckpointError(f"{self.path}: {error}") from error
+        tensors = renamed.tensors
+        for name, tensor in renamed.zero.items():
+            if tensor.values().any():
+                raise CheckpointError(f"{tensor.file}: {name} is not 0, which no GPT-2 has")
+        for name, shape in absent_biases(renamed.layout, tensors).items():
+            tensors[name] = zeros(self.path, name, shape)
+        if self.config_as_said.tied and HEAD in tensors and "wte.weight" not in tensors:
+            tensors["wte.weight"] = tensors.pop(HEAD)  # one matrix, stored under its other name
+        return tensors
 
     @property
     def has_head(self) -> bool:
