@@ -144,8 +144,9 @@ def rename_arrays(values: Mapping[Any, Any]) -> Renamed:
         if is_beside(name):
             continue
         kind, number = with_N(name)
-        is_zero = any(kind in layout.zero for layout in LAYOUTS)  # as no GPT-2 has it
-        if our_parameter(name) == "" and not is_zero:
+        # A parameter that GPT-2 lacks may only be 0. Renamed.zero has it, and the caller looks.
+        may_be_zero = any(kind in layout.zero for layout in LAYOUTS)
+        if our_parameter(name) == "" and not may_be_zero:
             known = [each.replace("N", number or "N") for each in all_names()]
             raise ArgumentError(
                 f"{short_repr(theirs)} is no parameter of a GPT-2; the nearest are "
