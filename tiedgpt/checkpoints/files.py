@@ -1,6 +1,7 @@
 """The tensors of a file of weights, or of the files that an index lists. opened.py chooses it."""
 
 import re
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,7 @@ def read_weights(file: Path) -> SavedFile:
         in_file = read_weights(file.parent / listed).tensors
         found |= {(name, listed) for name in in_file}
         tensors |= in_file
-    differences = found ^ weight_map.items()
-    if differences:
-        name, listed = min(differences)
-        raise CheckpointError(
-            f"{file}: it and the files do not agree on tensor {short_repr(name)} in {listed}"
-        )
+    check_that_files_agree(found, weight_map, f"{file}")
     return SavedFile(tensors)
 
 
@@ -62,3 +58,18 @@ def check_weight_map(index: dict[str, Any], name: str) -> dict[str, str]:
                 f"{short_repr(file)}"
             )
     return weight_map
+
+
+def check_that_files_agree(
+    found: Set[tuple[str, str]], weight_map: dict[str, str], index: str
+) -> None:
+    """Raise CheckpointError unless an index names the tensors that are in the files, and no others.
+
+    found: (tensor name, file name). index: what the error calls it.
+    """
+    differences = found ^ weight_map.items()
+    if differences:
+        name, file = min(differences)
+        raise CheckpointError(
+            f"{index}: it and the files do not agree on tensor {short_repr(name)} in {file}"
+        )

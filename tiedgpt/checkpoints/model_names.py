@@ -182,7 +182,8 @@ def models_here() -> dict[str, Path]:
             if snapshot and read_json(snapshot / "config.json").get("model_type") == "gpt2":
                 repositories.add(name)
     models: dict[str, Path] = {}
-    for name in (*MODELS, *SHIPPED, *sorted(filter(REPOSITORY.fullmatch, repositories))):
+    others = sorted(name for name in repositories if REPOSITORY.fullmatch(name))
+    for name in (*MODELS, *SHIPPED, *others):
         folder = find_by_name(name)
         if folder is not None and folder not in models.values():
             models[name] = folder
