@@ -208,7 +208,7 @@ def _fetch_missing(name: str, folder: Path, note: Note, weights: bool) -> None:
         if not (folder / CONFIG).exists():
             note(f"downloading the vocabulary of {name} from {repository.label} to {folder}")
             _fetch_small_files(repository, folder, config)
-        if weights and find_by_name(name) != folder:
+        if weights and find_by_name(name) != folder:  # the folder has no whole weights yet
             note(f"downloading the weights of {name} from {repository.label} to {folder}")
             _fetch_weights(repository, folder)
 
@@ -444,10 +444,11 @@ class Repository:
     def _repeat(
         self, file: str, attempt: Callable[[], Answer], content: BinaryIO | None = None
     ) -> Answer:
-        """What an attempt returns. It is repeated, until ATTEMPTS in a row brought nothing.
+        """Call `attempt` until it succeeds, and return its result.
 
-        content: the file that an attempt appends to, if the next one continues it: an attempt that
-        made it longer has brought something. Raises CheckpointError.
+        content: the file to which each attempt appends; None if each begins anew. An attempt that
+        makes the file longer has brought something. Raises CheckpointError after ATTEMPTS in a row
+        that brought nothing.
         """
         most_bytes = 0 if content is None else content.seek(0, os.SEEK_END)
         failures = 0  # attempts in a row that brought nothing
@@ -469,7 +470,7 @@ class Repository:
                 time.sleep(wait)
 
     def _verify(self, file: str, content: BinaryIO, expected: str) -> None:
-        """Discard a content whose hash is another one, and raise CheckpointError."""
+        """Delete what was received, and raise CheckpointError, if its hash is not `expected`."""
         size = content.seek(0, os.SEEK_END)
         hasher: Any = hashlib.sha256()
         if len(expected) == 40:  # git's SHA-1: of "blob", the size, a zero byte and the content
@@ -511,7 +512,8 @@ class Repository:
             end = start + int(length) if re.fullmatch("[0-9]{1,18}", length) else None
             with _progress_bar(file, end, start) as bar:
                 for block in self._blocks(file, response):
-                    size = max(end or 0, content.tell() + len(block))  # the end may be unknown
+                    # The size that the server says, or what has come, if that is larger.
+                    size = max(end or 0, content.tell() + len(block))
                     if limit is not None and size > limit:
                         raise CheckpointError(
                             f"{self.label}/{file}: {size} bytes; expected at most {limit}"
@@ -560,8 +562,8 @@ class Repository:
     def _failure(self, file: str, error: Exception) -> Exception:
         """The exception for a failed request: Interrupted if another attempt may succeed.
 
-        It may if the hub was reached: before, or by this request, which was cut or not answered in
-        time. If not, the address or the network is wrong.
+        Another attempt may succeed if an earlier request reached the hub, or if this one did and
+        was cut or not answered in time. Else the address or the network is wrong.
         """
         import requests
         from requests.exceptions import ChunkedEncodingError

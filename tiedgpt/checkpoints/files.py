@@ -1,4 +1,4 @@
-"""The weights of a model: which files have them, and the tensors in these."""
+"""The tensors of a file of weights, or of the files that an index lists. opened.py chooses it."""
 
 import re
 from pathlib import Path

@@ -24,10 +24,11 @@ PACKAGE = Path(__file__).resolve().parents[1]  # the folder tiedgpt/ of this cod
 DEFAULT_MODEL = "TIEDGPT_MODEL"  # the environment variable that names the default model
 WEIGHT_FOLDER = "TIEDGPT_WEIGHTS"  # the environment variable that names a folder of models
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
-# A folder holds a model if it has all files of one of these rows.
 INDEX = "model.safetensors.index.json"
 PYTORCH = "pytorch_model.bin"
 PYTORCH_INDEX = "pytorch_model.bin.index.json"
+# A folder holds a model if it has all files of one of these rows. The last file of a row is the
+# weights, or an index of the files of the weights.
 FILES_OF_A_MODEL = (
     ("config.json", "model.safetensors"),
     ("config.json", INDEX),
@@ -109,7 +110,7 @@ def check_name(text: str) -> str:
     if name in MODELS or name in SHIPPED or REPOSITORY.fullmatch(name):
         return name
     no_file = "there is no such file or directory, and "
-    if os.path.exists(os.path.expanduser(text)):
+    if os.path.exists(os.path.expanduser(text)):  # as in `tiedgpt download PATH`: it needs a name
         no_file = ""
     # "gpt2-small" is what the smallest model is often called.
     searched_name = name.lower().removesuffix("-small")
@@ -148,10 +149,12 @@ def find_by_name(name: str, weights: bool = True) -> Path | None:
         for files in FILES_OF_A_MODEL:
             # os.path.isfile, unlike Path.is_file, is False for a folder that may not be read.
             if folder is not None and all(os.path.isfile(folder / file) for file in files):
-                if not files[-1].endswith(".json") or _has_all_shards(folder, files[-1]):
+                weights_or_index = files[-1]
+                is_index = weights_or_index.endswith(".json")
+                if not is_index or _has_all_shards(folder, weights_or_index):
                     return folder
-    # A download writes config.json as the last of the small files. Hugging Face's cache may hold
-    # any few files of a repository, and without the others a text could have other ids.
+    # In a weight folder, config.json is the last of the small files that a download writes, so the
+    # vocabulary is there. In Hugging Face's cache it may be missing, so the cache is left out here.
     for root in weight_folders():
         if not weights and os.path.isfile(root / name / "config.json"):
             return root / name
@@ -159,7 +162,7 @@ def find_by_name(name: str, weights: bool = True) -> Path | None:
 
 
 def _has_all_shards(folder: Path, index: str) -> bool:
-    """Whether all files that the index names are there. A damaged index is refused by `load`."""
+    """Whether all files that the index names are there. Loading refuses a damaged index."""
     try:
         shards = set(read_json(folder / index)["weight_map"].values())
         return all(os.path.isfile(folder / shard) for shard in shards)

@@ -88,7 +88,7 @@ class Opened:
         self.weights_file: Path | None = None  # or the index of several files
         self.notes: list[str] = []  # warnings, of what the files hold and the model does not
         config_file = CONFIG
-        if path.is_dir():
+        if path.is_dir():  # the first of WEIGHT_FILES that it has is loaded
             files = (path / name for name in WEIGHT_FILES)
             self.weights_file = next((file for file in files if file.is_file()), None)
             if (path / tensorflow.HPARAMS).is_file() and not (path / CONFIG).is_file():

@@ -150,6 +150,7 @@ def rename_arrays(values: Mapping[Any, Any]) -> Renamed:
         name = plain_name(f"{theirs}")
         if is_beside(name):
             continue
+        # A parameter that GPT-2 lacks may only be 0. Renamed.zero has it, and the caller looks.
         if our_parameter(name) == "" and not must_be_zero(name):
             raise unknown_parameter(name, theirs)
         array = as_floats(value, short_repr(theirs))

@@ -240,8 +240,8 @@ def read_tokenizer_json(files: Folder, settings: Json) -> Vocabulary:
             raise TokenizerError(f"{path}: expected model.vocab and model.merges")
 
     added = added_tokens(file, ids, path)
-    # transformers reads it from the settings, and without the field, the general classes read it
-    # from tokenizer.json, and GPT-2's puts no space there.
+    # transformers reads add_prefix_space from tokenizer_config.json. Without the field there, the
+    # general classes read it from tokenizer.json, and GPT-2's class puts no space before a text.
     prefix_space = bool(pre_tokenizer["add_prefix_space"])
     default = prefix_space if settings["tokenizer_class"] in GENERAL_CLASSES else False
     if bool(settings.get("add_prefix_space", default)) != prefix_space:
