@@ -107,16 +107,23 @@ def what_is_there(directory: Path) -> str:
     for pattern, sentence in OTHER_PROGRAMS.items():
         for name in fnmatch.filter(names, pattern):
             return f" ({name} {sentence})"
-    for name in (CONFIG, *WEIGHT_FILES):
-        if name in names and not (directory / name).is_file():
-            kind = "a link that leads to no file" if (directory / name).is_symlink() else "no file"
-            return f" ({name} is {kind})"
-    there = _weights_by_another_name(names)
+    there = _name_of_no_file(directory) or _weights_by_another_name(names)
     for name in names:
         description = describe(Path(name))
         if not there and description not in ("", GIVE_DIRECTORY) and not NOT_WEIGHTS.match(name):
             there = f" ({name} {description})"
     return there
+
+
+def _name_of_no_file(directory: Path) -> str:
+    """What an error says of a name that is read, but is a folder or a link to no file."""
+    for name in (CONFIG, *WEIGHT_FILES):
+        path = directory / name
+        if path.is_symlink() and not path.exists():
+            return f" ({name} is a link that leads to no file)"
+        if path.exists() and not path.is_file():
+            return f" ({name} is no file)"
+    return ""
 
 
 def how_to_use(adapter: dict[str, Any]) -> str:
