@@ -26,36 +26,40 @@ def count_stored(
     is_unknown = known is not None and not known.is_counted
     if is_unknown or not matrices.stored or matrices.quantised:
         return None
-    usual = there = ""
+    # Of a class that was not measured, the buffers may be those of any class.
     buffers = frozenset(name for each in all_classes() for name in each.buffers)
-    copies: dict[str, str] = {}
+    absent_prefix = ""
+    copies: dict[str, str] = {}  # a tensor that is stored twice -> its name that is counted
     stored = matrices.stored
     if known is not None and matrices.name_set is not None:
-        usual, there = known.prefixes[matrices.name_set]
+        # `buffers` are names with the usual prefix, which these tensors may lack.
+        absent_prefix = known.absent_prefixes[matrices.name_set]
         buffers, copies = known.buffers, known.copies
+        # A matrix that is never tied is counted like any other tensor.
         never_one = {known.names[matrices.name_set][place] for place in known.never_one}
         stored = [matrix for matrix in stored if matrix.name not in never_one]
     total = 0
     of_matrices = {matrix.name for matrix in stored}
     for name, tensor in tensors.items():
-        is_buffer = pattern(usual + name.removeprefix(there)) in buffers
+        is_buffer = pattern(absent_prefix + name) in buffers
         is_buffer |= OLD_BUFFER.search(name) is not None
         is_buffer |= CAUSAL_MASK.search(name) is not None and len(tensor.shape) == 4
         if name in of_matrices or is_buffer or copies.get(name) in tensors:
             continue
-        if tensor.dtype not in FLOATS:
+        if tensor.dtype not in FLOATS:  # packed numbers of a quantised model: how many is not known
             return None
         total += prod(tensor.shape)
     sizes = {prod(matrix.shape) for matrix in stored}
     if len(sizes) > 1:  # an embedding and a head of different shapes can never be one
-        return counts(total + sum(prod(matrix.shape) for matrix in stored), 0)
+        return counts(tied=total + sum(prod(matrix.shape) for matrix in stored), matrix=0)
     size = sizes.pop()
     # The head is one more matrix. An encoder and a decoder may have one each, too.
     difference = (max(len(stored), 2) - 1) * size
-    # An untied BERT has the bias of the head twice.
+    # Some copies are parameters of their own in an untied model: BERT has the head's bias twice.
     separate = known.separate if copies and known is not None else ()
-    of_untied = [tensors[copies[name]] for name in separate if copies[name] in tensors]
-    return counts(total + size, difference + sum(prod(tensor.shape) for tensor in of_untied))
+    only_untied = [tensors[copies[name]] for name in separate if copies[name] in tensors]
+    difference += sum(prod(tensor.shape) for tensor in only_untied)
+    return counts(tied=total + size, matrix=difference)
 
 
 def count_from_config(
@@ -90,7 +94,8 @@ def count_from_config(
         if name not in layers["biases"]:
             return None
         layer += (H + 2 * kv_heads) * K + D if name == "attention_bias" else 2 * F + D
-    return counts(V * D + L * layer + D, V * D)  # + D: the final norm
+    final_norm = D
+    return counts(tied=V * D + L * layer + final_norm, matrix=V * D)
 
 
 def sizes_like_llama(config: dict[str, Any], optional: list[str]) -> list[int] | None:
