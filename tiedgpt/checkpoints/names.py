@@ -271,6 +271,12 @@ class Renamed(NamedTuple):
     layout: Layout  # theirs
     tensors: dict[str, Any]
     zero: dict[str, Any]  # by their names, those that must be 0
+    n_head: int | None  # None for a layout whose shapes do not tell it
+
+    def check_n_head(self, n_head: int) -> None:
+        """Raise ArgumentError if the tensors are stored by head, and have other heads."""
+        if self.n_head not in (None, n_head):
+            raise ArgumentError(f"n_head is {n_head}, but the tensors have {self.n_head} heads")
 
 
 def by_our_names(given: Mapping[str, HasShape], join: Join) -> Renamed:
@@ -284,10 +290,13 @@ def by_our_names(given: Mapping[str, HasShape], join: Join) -> Renamed:
     found: dict[str, dict[int, Any]] = {}  # our name -> the parts that are there, by place
     others: dict[str, Any] = {}
     zero: dict[str, Any] = {}
+    n_head = None
     for name, tensor in given.items():
         kind, number = with_N(name)
         if kind in layout.parts:
             part = layout.parts[kind]
+            if part.form in ("H", "HK") and len(tensor.shape) > 1:
+                n_head = tensor.shape[0]
             for ours, of_layer in by_layer(part.ours, number, tensor):
                 found.setdefault(ours, {})[part.place] = in_our_form(of_layer, part, join)
         elif kind in layout.zero:
@@ -304,7 +313,7 @@ def by_our_names(given: Mapping[str, HasShape], join: Join) -> Renamed:
                 f"{short_repr(name)} is there twice, also by its name in {layout.program}"
             )
         tensors[name] = tensor
-    return Renamed(layout, tensors, zero)
+    return Renamed(layout, tensors, zero, n_head)
 
 
 def layout_of(given: Mapping[str, HasShape]) -> Layout:

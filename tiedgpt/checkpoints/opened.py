@@ -87,7 +87,7 @@ class Opened:
         self.is_of_openai = False  # OpenAI's own files, or those of a training of them
         self.weights_file: Path | None = None  # or the index of several files
         self.notes: list[str] = []  # warnings, of what the files hold and the model does not
-        config_file = CONFIG
+        self.config_file = CONFIG
         if path.is_dir():  # the first of WEIGHT_FILES that it has is loaded
             files = (path / name for name in WEIGHT_FILES)
             self.weights_file = next((file for file in files if file.is_file()), None)
@@ -95,14 +95,14 @@ class Opened:
                 self.is_of_openai = True
                 self.weights_file = tensorflow.index_file(path)
         elif path.suffix == ".json" and describe(path) == "":
-            config_file = path.name
+            self.config_file = path.name
         elif path.is_file() and path.suffix not in (".safetensors", *PICKLES):
             raise CheckpointError(f"{path} {describe(path) or NO_CHECKPOINT}")
         else:
             self.weights_file = path
         # config.json as it stands; {} if there is none
         self.said: dict[str, Any] = {}
-        config_path = self.folder.path / config_file
+        config_path = self.folder.path / self.config_file
         if config_path.is_file():
             try:
                 self.said = read_json(config_path)
@@ -111,7 +111,7 @@ class Opened:
                 self.said = read_json(config_path, JSON_OF_PYTHON)
                 if self.said.get("model_type", "gpt2") == "gpt2":
                     raise
-            self.folder.objects[config_file] = self.said
+            self.folder.objects[self.config_file] = self.said
         elif self.is_of_openai:
             hparams = self.folder.json(tensorflow.HPARAMS)
             V, D = hparams.get("n_vocab"), hparams.get("n_embd")
@@ -189,7 +189,7 @@ class Opened:
                 f"{folder.path} is not a checkpoint: it has no {CONFIG}"
                 f"{what_is_there(folder.path) or SEE_FORMATS}"
             )
-        file = CONFIG
+        file = self.config_file
         try:
             config = Config.from_json(self.said)
             if (folder.path / GENERATION_CONFIG).is_file():
@@ -283,6 +283,7 @@ class Opened:
             self.notes.append(f"{self.path}: {', '.join(of_other_heads)}: {NOT_OF_TOKENS}")
         try:
             renamed = by_our_names(plain, join)
+            renamed.check_n_head(self.config_as_said.n_head)
         except ArgumentError as error:
             raise CheckpointError(f"{self.path}: {error}") from error
         tensors = renamed.tensors

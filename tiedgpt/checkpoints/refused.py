@@ -107,6 +107,10 @@ def what_is_there(directory: Path) -> str:
     for pattern, sentence in OTHER_PROGRAMS.items():
         for name in fnmatch.filter(names, pattern):
             return f" ({name} {sentence})"
+    for name in (CONFIG, *WEIGHT_FILES):
+        if name in names and not (directory / name).is_file():
+            kind = "a link that leads to no file" if (directory / name).is_symlink() else "no file"
+            return f" ({name} is {kind})"
     there = _weights_by_another_name(names)
     for name in names:
         description = describe(Path(name))

@@ -61,8 +61,8 @@ def from_state_dict(
     config that says tied has a TiedGPTWarning then; one that says untied needs lm_head.weight.
 
     config: a Config, or what config.json holds, or the path of that file. Without it, sizes are
-    read from the shapes. n_head cannot be; it must be given unless width and depth are those of a
-    model of OpenAI's. `fields` are others of Config that the shapes do not tell, such as
+    read from the shapes. n_head must be given, unless the layout is by head, or width and depth are
+    those of a model of OpenAI's. `fields` are others of Config that the shapes do not tell, such as
     layer_norm_epsilon. A TiedGPTWarning names those that are assumed. A model of nanoGPT needs
     activation_function="gelu", the exact one.
 
@@ -81,8 +81,10 @@ def from_state_dict(
     if said is not None:
         model_config = with_head_of(arrays, said)
     else:
+        n_head = renamed.n_head if n_head is None else n_head
         model_config = config_of_shapes(arrays, n_head, fields)
         warn_of_assumed_fields(model_config, fields, renamed.layout)
+    renamed.check_n_head(model_config.n_head)
     # A transposed matrix is a view. A model's arrays are in C order, as those of a checkpoint.
     dtype = arrays["wte.weight"].dtype
     return GPT2(model_config, {n: np.asarray(x, dtype, order="C") for n, x in arrays.items()})
@@ -273,7 +275,7 @@ def config_of_shapes(arrays: Parameters, n_head: int | None, fields: dict[str, A
         F = arrays["h.0.mlp.c_fc.weight"].shape[-1]
     # The models of OpenAI have known numbers of heads.
     openais = {(each.config.n_embd, each.config.n_layer): each.config for each in MODELS.values()}
-    if not n_head and (D, L) not in openais:
+    if n_head is None and (D, L) not in openais:
         raise ArgumentError(
             f"n_head cannot be read from the shapes of {L} layers of width {D}: pass n_head="
         )
@@ -282,7 +284,7 @@ def config_of_shapes(arrays: Parameters, n_head: int | None, fields: dict[str, A
         n_ctx=len(arrays["wpe.weight"]),
         n_embd=D,
         n_layer=L,
-        n_head=n_head or openais[D, L].n_head,
+        n_head=openais[D, L].n_head if n_head is None else n_head,
         n_inner=F,
         tied=HEAD not in arrays,
         **fields,
