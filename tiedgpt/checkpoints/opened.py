@@ -17,7 +17,7 @@ from ..gpt2.parameters import parameter_shapes
 from ..gpt2.tokenizer import Tokenizer
 from . import tensorflow
 from .files import PICKLES, read_weights
-from .json_files import CONFIG, GENERATION_CONFIG, JSON_OF_PYTHON, Folder, read_json
+from .json_files import CONFIG, GENERATION_CONFIG, JSON_OF_PYTHON, READ_MORE, Folder, read_json
 from .model_names import INDEX, Note, discard_note
 from .names import (
     HEAD,
@@ -50,7 +50,10 @@ CONTRADICTION = (
     'transformers 5 reads it; transformers 4 reads it as tied, as head "tied" does here; for '
     'untied everywhere, write "tie_word_embeddings": false into config.json'
 )
-NO_CHECKPOINT = "is not a checkpoint: expected a directory, a file of weights or a config.json"
+SEE_FORMATS = f" ({READ_MORE})"  # for what has no sentence of its own
+NO_CHECKPOINT = (
+    f"is not a checkpoint: expected a directory, a file of weights or a config.json{SEE_FORMATS}"
+)
 # What describes the tokenizer and the generation of a model, and is copied with it.
 COPIED = (
     "merges.txt",
@@ -128,7 +131,7 @@ class Opened:
         if file is None and self.path.is_dir():
             raise CheckpointError(
                 f"{self.path} is not a checkpoint: it has neither {WEIGHTS} nor {INDEX}"
-                f"{what_is_there(self.path)}"
+                f"{what_is_there(self.path) or SEE_FORMATS}"
             )
         if file is None:
             return SavedFile({})
@@ -183,7 +186,8 @@ class Opened:
             return tensorflow.config_of(hparams, folder.path / tensorflow.HPARAMS)
         if not self.said and not folder.has(CONFIG):
             raise CheckpointError(
-                f"{folder.path} is not a checkpoint: it has no {CONFIG}{what_is_there(folder.path)}"
+                f"{folder.path} is not a checkpoint: it has no {CONFIG}"
+                f"{what_is_there(folder.path) or SEE_FORMATS}"
             )
         file = self.config_file
         try:
