@@ -672,6 +672,27 @@ def test_weights_under_another_name_are_named(tmp_path, model, name, message):
     assert_same(tiedgpt.load_model(tmp_path / name), model)  # all parameters are in this file
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "ckpt.pt", "config.json"])
+def test_a_name_of_a_checkpoint_that_is_no_file(tmp_path, model, name):
+    """In a cache of Hugging Face that was copied without its blobs, links lead to no file."""
+    write_tensors(tmp_path, model.parameters, model.config)
+    (tmp_path / "model.safetensors").rename(tmp_path / "x.safetensors")
+    (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / name).mkdir()
+    refuses(f"\\({name} is no file\\)", tiedgpt.load_model, tmp_path)
+    (tmp_path / name).rmdir()
+    (tmp_path / name).symlink_to("../../blobs/0123")
+    refuses(f"\\({name} is a link that leads to no file\\)", tiedgpt.load_model, tmp_path)
+
+
+def test_another_json_file_than_config_json_is_named(tmp_path, model):
+    """config.json beside it is not read."""
+    write_config(tmp_path, model.config)
+    (tmp_path / "vocab.json").write_text("{}")
+    refuses("vocab.json: ", lambda: Opened(tmp_path / "vocab.json").config)
+    refuses('vocab.json: "model_type" is missing', tiedgpt.load_model, tmp_path / "vocab.json")
+
+
 @pytest.mark.parametrize("name", ["vocab.txt", "spiece.model", "tokenizer.model"])
 def test_a_tokenizer_of_another_kind_is_named(tmp_path, model, name):
     write_tensors(tmp_path, model.parameters)
