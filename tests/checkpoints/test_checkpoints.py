@@ -664,7 +664,7 @@ def test_the_newest_checkpoint_of_a_training_is_named(tmp_path):
         ("model.fp16.safetensors", r"there is model\.fp16\.safetensors: give this file"),
         ("model-00001-of-00002.safetensors", r"get model\.safetensors\.index\.json"),
         ("pytorch_model-00001-of-00002.bin", r"get pytorch_model\.bin\.index\.json"),
-        ("pytorch_model.fp16.bin", r"fp16\.bin is a file of PyTorch, which `-m FILE` reads"),
+        ("pytorch_model.fp16.bin", r"fp16\.bin may be a file of PyTorch, which `-m FILE` reads"),
     ],
 )
 def test_weights_under_another_name_are_named(tmp_path, model, name, message):

@@ -26,8 +26,8 @@ GIVE_DIRECTORY = "is one of several files of a model; give their directory"
 NOT_READ = {
     "pytorch_model.bin": PICKLE,
     ".bin": (
-        "is a file of PyTorch, which `-m FILE` reads with config.json beside it, or one of llm.c, "
-        f"which is not read ({READ_MORE})"
+        "may be a file of PyTorch, which `-m FILE` reads with config.json beside it, or one of "
+        f"llm.c, which is not read ({READ_MORE})"
     ),
     ".pt": PICKLE,
     ".pth": PICKLE,
