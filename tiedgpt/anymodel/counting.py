@@ -21,12 +21,8 @@ def count_stored(
 ) -> Report | None:
     """The counts of a model from its tensors; None if they are not known.
 
-    known: the class of the model, None if it was not measured. A quantised model is not counted.
+    known: the class of the model; None if it was not measured: then all known buffers are left out.
     """
-    is_unknown = known is not None and not known.is_counted
-    if is_unknown or not matrices.stored or matrices.quantised:
-        return None
-    # Of a class that was not measured, the buffers may be those of any class.
     buffers = frozenset(name for each in all_classes() for name in each.buffers)
     absent_prefix = ""
     copies: dict[str, str] = {}  # a tensor that is stored twice -> its name that is counted
@@ -38,28 +34,34 @@ def count_stored(
         # A matrix that is never tied is counted like any other tensor.
         never_one = {known.names[matrices.name_set][place] for place in known.never_one}
         stored = [matrix for matrix in stored if matrix.name not in never_one]
-    total = 0
+    is_unknown = known is not None and not known.is_counted
+    if is_unknown or not stored or matrices.quantised:
+        return None
     of_matrices = {matrix.name for matrix in stored}
+    total = 0
     for name, tensor in tensors.items():
-        is_buffer = pattern(absent_prefix + name) in buffers
-        is_buffer |= OLD_BUFFER.search(name) is not None
-        is_buffer |= CAUSAL_MASK.search(name) is not None and len(tensor.shape) == 4
-        if name in of_matrices or is_buffer or copies.get(name) in tensors:
+        is_counted_elsewhere = name in of_matrices or copies.get(name) in tensors
+        if is_counted_elsewhere or is_buffer(absent_prefix + name, tensor, buffers):
             continue
-        if tensor.dtype not in FLOATS:  # packed numbers of a quantised model: how many is not known
+        if tensor.dtype not in FLOATS:  # a quantised model may pack several numbers into one
             return None
         total += prod(tensor.shape)
-    sizes = {prod(matrix.shape) for matrix in stored}
-    if len(sizes) > 1:  # an embedding and a head of different shapes can never be one
-        return counts(tied=total + sum(prod(matrix.shape) for matrix in stored), matrix=0)
-    size = sizes.pop()
+    sizes = [prod(matrix.shape) for matrix in stored]
+    if len(set(sizes)) > 1:  # an embedding and a head of different shapes can never be one
+        return counts(tied=total + sum(sizes), matrix=0)
     # The head is one more matrix. An encoder and a decoder may have one each, too.
-    difference = (max(len(stored), 2) - 1) * size
+    difference = (max(len(stored), 2) - 1) * sizes[0]
     # Some copies are parameters of their own in an untied model: BERT has the head's bias twice.
     separate = known.separate if copies and known is not None else ()
     only_untied = [tensors[copies[name]] for name in separate if copies[name] in tensors]
     difference += sum(prod(tensor.shape) for tensor in only_untied)
-    return counts(tied=total + size, matrix=difference)
+    return counts(tied=total + sizes[0], matrix=difference)
+
+
+def is_buffer(name: str, tensor: Tensor, measured: frozenset[str]) -> bool:
+    """Whether a stored tensor is no parameter. measured: names of buffers, N for a number."""
+    is_causal_mask = CAUSAL_MASK.search(name) is not None and len(tensor.shape) == 4
+    return is_causal_mask or OLD_BUFFER.search(name) is not None or pattern(name) in measured
 
 
 def count_from_config(

@@ -172,9 +172,18 @@ def _has_all_shards(folder: Path, index: str) -> bool:
 
 def models_here() -> dict[str, Path]:
     """The models on this machine: name -> directory, each directory once, under its first name."""
-    repositories = _repositories_in_weight_folders() | _repositories_in_hugging_face_cache()
+    repositories = set()  # names OWNER/NAME
+    for root in weight_folders():
+        repositories |= {Path(path).as_posix() for path in glob.glob("*/*", root_dir=root)}
+    for folder_name in glob.glob("models--*--*", root_dir=_hugging_face_cache()):
+        name = folder_name.removeprefix("models--").replace("--", "/")
+        snapshot = _snapshot(name)
+        with suppress(CheckpointError):
+            if snapshot and read_json(snapshot / "config.json").get("model_type") == "gpt2":
+                repositories.add(name)
     models: dict[str, Path] = {}
-    for name in (*MODELS, *SHIPPED, *sorted(repositories)):
+    others = sorted(name for name in repositories if REPOSITORY.fullmatch(name))
+    for name in (*MODELS, *SHIPPED, *others):
         folder = find_by_name(name)
         if folder is not None and folder not in models.values():
             models[name] = folder
@@ -213,31 +222,6 @@ def weight_folders() -> list[Path]:
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folders.append(Path(os.path.expanduser(cache)) / "tiedgpt")
     return folders
-
-
-def _repositories_in_weight_folders() -> set[str]:
-    """The names OWNER/NAME of the subfolders two levels down, with a model or without."""
-    names = set()
-    for root in weight_folders():
-        for path in glob.glob("*/*", root_dir=root):
-            name = Path(path).as_posix()
-            if REPOSITORY.fullmatch(name):
-                names.add(name)
-    return names
-
-
-def _repositories_in_hugging_face_cache() -> set[str]:
-    """The names OWNER/NAME of the repositories whose configuration is that of a GPT-2."""
-    names = set()
-    for folder in glob.glob("models--*--*", root_dir=_hugging_face_cache()):
-        name = folder.removeprefix("models--").replace("--", "/")
-        snapshot = _snapshot(name)
-        if snapshot is None or not REPOSITORY.fullmatch(name):
-            continue
-        with suppress(CheckpointError):
-            if read_json(snapshot / "config.json").get("model_type") == "gpt2":
-                names.add(name)
-    return names
 
 
 def _snapshot(repository: str) -> Path | None:

@@ -169,17 +169,15 @@ def check_gradient(module: Any, batch: Any, wte: Any) -> None:
     """Raise AssertionError unless a gradient reaches wte from the input and from the output.
 
     The output reads row v for the logit of token v alone. The input reads the rows of the batch's
-    tokens for all logits. So a gradient of row v from the logits of other tokens comes from the
-    input. Then one from its own logit may come from the input, too, and shows nothing of the
-    output. Every other row must have a gradient from its own logit.
+    tokens for all logits. So a gradient of row v from other tokens' logits is of the input, and
+    then one from its own logit tells nothing of the output. Every other row must have this one.
     """
     import torch
 
     if not wte.requires_grad:
         raise AssertionError("gradient: the input matrix has requires_grad=False")
     V = len(wte)
-    # One batch for the logits of the even tokens, one for those of the odd tokens
-    batches = two_batches(wte) if batch is None else [batch, batch]
+    batches = two_batches(wte) if batch is None else [batch, batch]  # for even and for odd logits
     own_entries, other_entries, shape = entries_with_gradient(module, batches, wte)
     own, other = own_entries.any(dim=1), other_entries.any(dim=1)
     if not other.any():
@@ -199,11 +197,8 @@ def check_gradient(module: Any, batch: Any, wte: Any) -> None:
             f"tokens. Pass a batch= of fewer tokens, and return logits [..., {V}], no "
             f"probabilities; they are {shape}"
         )
-    missing = ~own
-    # A row that the user's batch reads shows nothing of its output. two_batches reads no row for
-    # the logits of its own half, so there a gradient from the own logit is always of the output.
-    if batch is not None:
-        missing &= ~other
+    # two_batches reads no row for its own logit. A row that the user's batch reads is not judged.
+    missing = ~own if batch is None else ~own & ~other
     missing = missing[: shape[-1]].nonzero().flatten().tolist()
     if missing:
         raise no_gradient("output", "token", missing, V)

@@ -1,7 +1,7 @@
 // Three words as arrows in two planes. A score is a dot product of two arrows.
 
-import {dot, softmax} from "./gpt2.js"
 import {$, $$, el, fixed, setAttributes} from "../page/elements.js"
+import {dot, softmax} from "./gpt2.js"
 
 const UNIT = 90 // the length of an arrow of 1, as in scripts/page/pictures.py
 const GAP = 20 // from the end of an arrow to its name
