@@ -1003,7 +1003,7 @@ def who_ties() -> str:
         embedding_alone = "a" + "." * (len(known.names[0]) - 1)
         flags = "t" * len(known.places)
         words = [known.reading(version, 0, flags, embedding_alone) for version in known.rules]
-        tied = read_flag(config, known)["tied"]
+        tied = read_flag(kind, config, known)["tied"]
         if not any(word is None or is_one(word) for word in words):
             row = "never tied, whatever the flag says"
         elif tied is None:

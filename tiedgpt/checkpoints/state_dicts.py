@@ -129,9 +129,10 @@ def check_state_dict(state: Any) -> None:
             )
         # Quantised weights are whole numbers, whose scale is somewhere else.
         dtype = getattr(array, "dtype", "float")
-        dtype = getattr(dtype, "name", str(dtype))  # NumPy's name is the same for both byte orders
-        if "float" not in dtype and not is_beside(plain_name(f"{name}")):
-            raise ArgumentError(f"{short_repr(name)} must be an array of floats, got {dtype}")
+        # NumPy's name is the same for both orders of bytes; torch's types have none.
+        dtype_name = getattr(dtype, "name", f"{dtype}")
+        if "float" not in dtype_name and not is_beside(plain_name(f"{name}")):
+            raise ArgumentError(f"{short_repr(name)} must be an array of floats, got {dtype_name}")
 
 
 def rename_arrays(values: Mapping[Any, Any]) -> Renamed:
