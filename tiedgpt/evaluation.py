@@ -265,8 +265,3 @@ def count_bytes(tokenizer: Tokenizer, ids: np.ndarray) -> int:  # [N]
     for token, count in zip(tokens, counts, strict=True):
         total += len(tokenizer.token_bytes(token)) * int(count)
     return total
-
-
-def bits_per_nat(tokenizer: Tokenizer, predicted: np.ndarray) -> float:  # [N]
-    """The factor from nats per token to bits per byte, for the `predicted` tokens."""
-    return predicted.size / math.log(2) / count_bytes(tokenizer, predicted)

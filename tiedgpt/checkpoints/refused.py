@@ -107,12 +107,7 @@ def what_is_there(directory: Path) -> str:
     for pattern, sentence in OTHER_PROGRAMS.items():
         for name in fnmatch.filter(names, pattern):
             return f" ({name} {sentence})"
-    there = _name_of_no_file(directory) or _weights_by_another_name(names)
-    for name in names:
-        description = describe(Path(name))
-        if not there and description not in ("", GIVE_DIRECTORY) and not NOT_WEIGHTS.match(name):
-            there = f" ({name} {description})"
-    return there
+    return _name_of_no_file(directory) or _weights_that_are_not_found(names)
 
 
 def _name_of_no_file(directory: Path) -> str:
@@ -138,8 +133,8 @@ def first_of_quantised(names: Iterable[Any]) -> str:
     return next((str(name) for name in names if NAMES_OF_QUANTISED.fullmatch(str(name))), "")
 
 
-def _weights_by_another_name(names: list[str]) -> str:
-    """What an error says of weights that lack a config.json, or have another name; "" without."""
+def _weights_that_are_not_found(names: list[str]) -> str:
+    """What an error says of weights that have no config.json, another name, or another format."""
     has_config = CONFIG in names
     for name in names:
         match = re.search(r"-\d+-of-\d+\.(safetensors|bin)$", name)
@@ -151,4 +146,8 @@ def _weights_by_another_name(names: list[str]) -> str:
             if has_config:
                 return f" (there is {name}: give this file)"
             return f" (there is {name}: put the {CONFIG} of its model beside it)"
+    for name in names:
+        description = describe(Path(name))
+        if description not in ("", GIVE_DIRECTORY) and not NOT_WEIGHTS.match(name):
+            return f" ({name} {description})"
     return ""

@@ -15,6 +15,7 @@ examples:
 """
 
 import argparse
+import math
 import os
 import shlex
 import signal
@@ -33,7 +34,7 @@ from ..atomic import check_new
 from ..checkpoints import Opened
 from ..checkpoints.vocabulary import tokenizer_files
 from ..errors import ArgumentError
-from ..evaluation import bits_per_nat
+from ..evaluation import count_bytes
 from ..gpt2.config import HEADS, Config
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count
@@ -104,7 +105,8 @@ def run(args: argparse.Namespace) -> None:
 
     # A loss in nats per token times this factor is in bits per byte. The first token of the
     # held-out text is not predicted, so its bytes do not count.
-    factor = bits_per_nat(tokenizer, trainer.held_out[1:])
+    predicted = trainer.held_out[1:]
+    factor = predicted.size / math.log(2) / count_bytes(tokenizer, predicted)
     start = time.monotonic()
     with stop_signals() as signals:
         train(trainer, out, others, factor, signals)
