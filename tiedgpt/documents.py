@@ -346,7 +346,7 @@ def score_inputs(
     """
     missing = missing_blocks(inputs, out, progress)
     first = next(missing, None)
-    if first is None:
+    if first is None:  # all parts are there, so Dask is not needed
         return
     from distributed import CancelledError  # takes a second
     from distributed.client import ClosedClientError
@@ -388,10 +388,10 @@ def new_client(scheduler: str | None) -> Any:
         except (OSError, ValueError) as error:
             raise TiedGPTError(f"no Dask scheduler at {scheduler}: {error}") from error
 
-    # On Ctrl-C the terminal sends SIGINT to all processes, and this one ends the others. They
-    # inherit the blocked signal from the thread that starts them. The resource tracker of
-    # multiprocessing unblocks SIGINT in that thread when the tracker starts, so it is started
-    # before.
+    # On Ctrl-C the terminal sends SIGINT to all processes. The workers must not get it, because
+    # this process ends them. So this thread blocks SIGINT while it starts them, and they inherit
+    # that. The resource tracker of multiprocessing unblocks SIGINT in this thread when the tracker
+    # starts, so it is started first.
     blocked = None
     if hasattr(signal, "pthread_sigmask"):  # not on Windows
         from multiprocessing import resource_tracker  # takes 10 ms
@@ -400,7 +400,7 @@ def new_client(scheduler: str | None) -> Any:
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         client = Client(n_workers=cores(), **LOCAL_CLUSTER)
-        client.run(logging.disable)
+        client.run(logging.disable)  # a worker logs each error of a task, which is raised here too
         return client
     except (OSError, RuntimeError) as error:
         raise TiedGPTError(f"the workers cannot be started: {error}") from error
@@ -422,8 +422,9 @@ def do_blocks(
     running: dict[Any, Block] = {}  # a future -> its block
     try:
         while True:
-            # A block for each thread. More blocks would only wait in the scheduler's memory. One
-            # block waits if there is no worker yet, and workers may have left.
+            # A block for each thread. More blocks would only wait in the scheduler's memory. If
+            # there is no worker yet, one block waits for it. If workers have left, more blocks are
+            # running than there are threads.
             threads = max(1, sum(client.nthreads().values()))
             for block in islice(blocks, max(0, threads - len(running))):
                 # pure=False: the result of an equal task of an earlier run does not count.

@@ -65,6 +65,8 @@ QUOTED = {
     "cost.w64": "10:1,64,cost",
     "cost.w64-best": "w64-best:cost",
     "cost.two-layers": "2:two-layers",
+    "cost.parameters": "2:parameters,64",
+    "cost.parameters-2048": "2:parameters,2048",
     "cost.no-layers": "3:no-layers,cost",
     "cost.attention": "3:attention,cost",
     "cost.mlp": "3:MLP,cost",

@@ -213,6 +213,14 @@ def test_a_quantised_head_cannot_be_compared(tmp_path, head):
     assert (report["transformers"], report["others"]) == (None, "untied")
 
 
+def test_parameters_are_not_known_without_an_embedding_and_a_head(tmp_path):
+    """The only matrix of tokens in the file is one that is never tied: a protein encoder's."""
+    name = "model.protein_encoder.model.embeddings.word_embeddings.weight"
+    config = {"model_type": "evolla", "architectures": ["EvollaForProteinText2Text"]}
+    report = report_of(write(tmp_path / "model", config, {name: EMBEDDING}))
+    assert report["parameters"] is None
+
+
 @pytest.mark.parametrize("head", [{}, QUANTISED["MLX"]], ids=["tied", "untied"])
 def test_how_transformers_reads_a_quantised_embedding_is_not_known(tmp_path, head):
     embedding = {E: np.zeros((V, 2), np.uint8), "model.embed_tokens.scales": OTHER}

@@ -418,14 +418,17 @@ def test_a_text_file_that_is_too_large(tmp_path, model):
     refuses(rf"config\.json: {size} bytes", tiedgpt.load_model, tmp_path)
 
 
+FORMATS = r" \(weights/README\.md, Checkpoints of other programs\)$"  # the end of a message
+
+
 def test_a_directory_without_a_file(tmp_path, model):
     write_tensors(tmp_path, model.parameters)
     refuses(r"no tokenizer", tiedgpt.load_tokenizer, tmp_path)
     (tmp_path / "model.safetensors").unlink()
-    message = r"neither model\.safetensors nor model\.safetensors\.index\.json$"
-    refuses(message, tiedgpt.load_model, tmp_path)
+    message = r"neither model\.safetensors nor model\.safetensors\.index\.json"
+    refuses(message + FORMATS, tiedgpt.load_model, tmp_path)
     (tmp_path / "config.json").unlink()
-    refuses(r"no config\.json$", tiedgpt.load_model, tmp_path)
+    refuses(r"no config\.json" + FORMATS, tiedgpt.load_model, tmp_path)
 
 
 @pytest.mark.parametrize("function", [tiedgpt.load_model, tiedgpt.load_tokenizer])
@@ -475,7 +478,8 @@ def test_for_one_of_several_files_the_error_asks_for_the_directory(tmp_path, nam
 
 def test_a_file_of_an_unknown_format_is_not_a_checkpoint(tmp_path):
     (tmp_path / "notes.txt").write_text("none")
-    refuses(r"notes\.txt is not a checkpoint", tiedgpt.load_model, tmp_path / "notes.txt")
+    message = r"notes\.txt is not a checkpoint: .* a config\.json"
+    refuses(message + FORMATS, tiedgpt.load_model, tmp_path / "notes.txt")
 
 
 @pytest.mark.parametrize(
@@ -484,9 +488,9 @@ def test_a_file_of_an_unknown_format_is_not_a_checkpoint(tmp_path):
 )
 def test_files_of_a_training_that_hold_no_model_are_not_named(tmp_path, name):
     (tmp_path / name).write_bytes(b"PK\x03\x04")
-    refuses(r"no config\.json$", tiedgpt.load_model, tmp_path)
+    refuses(r"no config\.json" + FORMATS, tiedgpt.load_model, tmp_path)
     write_config(tmp_path, SMALL)
-    refuses(r"neither model\.safetensors nor [^(]*$", tiedgpt.load_model, tmp_path)
+    refuses(r"neither model\.safetensors nor [^(]*" + FORMATS, tiedgpt.load_model, tmp_path)
 
 
 FOLDERS = {  # a program -> files of its folder, and what the message says of them
@@ -660,7 +664,7 @@ def test_the_newest_checkpoint_of_a_training_is_named(tmp_path):
         ("model.fp16.safetensors", r"there is model\.fp16\.safetensors: give this file"),
         ("model-00001-of-00002.safetensors", r"get model\.safetensors\.index\.json"),
         ("pytorch_model-00001-of-00002.bin", r"get pytorch_model\.bin\.index\.json"),
-        ("pytorch_model.fp16.bin", r"fp16\.bin is a file of PyTorch, which `-m FILE` reads"),
+        ("pytorch_model.fp16.bin", r"fp16\.bin may be a file of PyTorch, which `-m FILE` reads"),
     ],
 )
 def test_weights_under_another_name_are_named(tmp_path, model, name, message):
@@ -670,6 +674,27 @@ def test_weights_under_another_name_are_named(tmp_path, model, name, message):
         (tmp_path / name).write_bytes(torch_file(model.parameters))
     refuses(message, tiedgpt.load_model, tmp_path)
     assert_same(tiedgpt.load_model(tmp_path / name), model)  # all parameters are in this file
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "ckpt.pt", "config.json"])
+def test_a_name_of_a_checkpoint_that_is_no_file(tmp_path, model, name):
+    """In a cache of Hugging Face that was copied without its blobs, links lead to no file."""
+    write_tensors(tmp_path, model.parameters, model.config)
+    (tmp_path / "model.safetensors").rename(tmp_path / "x.safetensors")
+    (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / name).mkdir()
+    refuses(f"\\({name} is no file\\)", tiedgpt.load_model, tmp_path)
+    (tmp_path / name).rmdir()
+    (tmp_path / name).symlink_to("../../blobs/0123")
+    refuses(f"\\({name} is a link that leads to no file\\)", tiedgpt.load_model, tmp_path)
+
+
+def test_another_json_file_than_config_json_is_named(tmp_path, model):
+    """config.json beside it is not read."""
+    write_config(tmp_path, model.config)
+    (tmp_path / "vocab.json").write_text("{}")
+    refuses("vocab.json: ", lambda: Opened(tmp_path / "vocab.json").config)
+    refuses('vocab.json: "model_type" is missing', tiedgpt.load_model, tmp_path / "vocab.json")
 
 
 @pytest.mark.parametrize("name", ["vocab.txt", "spiece.model", "tokenizer.model"])

@@ -17,6 +17,7 @@ import tiedgpt
 from tiedgpt import Config, from_state_dict
 from tiedgpt.checkpoints import Opened
 from tiedgpt.checkpoints.names import LAYOUTS, modules_of, with_N
+from tiedgpt.checkpoints.state_dicts import NOT_IN_SHAPES
 from tiedgpt.checkpoints.tensors import Tensor
 from tiedgpt.comparison.compare import compare
 from tiedgpt.errors import ArgumentError
@@ -36,6 +37,8 @@ SIZES = Config(
     bos_token_id=0,
     eos_token_id=0,
 )
+# What a state dict does not tell, so that nothing is assumed.
+FIELDS = {name: getattr(SMALL, name) for name in (*NOT_IN_SHAPES, "bos_token_id", "eos_token_id")}
 NORMS = {"ln_1": (8,), "ln_2": (8,)}
 # The tensors of a model of one layer and SIZES, as the program itself prints names and shapes.
 AS_PRINTED = {
@@ -232,6 +235,20 @@ def test_each_tensor_is_needed(tmp_path, layout):
         rest = {other: x for other, x in tensors.items() if other != name}
         message = refuses("is missing", tiedgpt.load_model, write_tensors(tmp_path, rest, SMALL))
         assert name in message or layout.parts[with_N(name)[0]].ours.partition("N")[2] in message
+
+
+def test_a_layout_by_head_tells_how_many_heads_there_are(tmp_path):
+    """With another n_head, the shapes of our matrices would be the same, and the logits others."""
+    model = random_model(SMALL)
+    tensors = in_layout(model, BY_PROGRAM["TransformerLens"])
+    assert_same(from_state_dict(tensors, **FIELDS), model)
+    message = "n_head is 7, but the tensors have 3 heads"
+    other = replace(SMALL, n_head=7)
+    refuses(message, tiedgpt.load_model, write_tensors(tmp_path, tensors, other))
+    with pytest.raises(ArgumentError, match=message):
+        from_state_dict(tensors, config=other)
+    with pytest.raises(ArgumentError, match=message):
+        from_state_dict(tensors, n_head=7, **FIELDS)
 
 
 def test_parts_that_do_not_fit_each_other(tmp_path):

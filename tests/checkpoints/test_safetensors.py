@@ -71,11 +71,11 @@ WRONG = {  # a rule that is broken -> the content of a file, and a word of the m
     "longest header": (b"\xff" * 8, "header of"),
     "short file": ((50).to_bytes(8, "little") + b"{}", "truncated"),
     # The header as JSON
-    "bom": (file_of(b"\xef\xbb\xbf{}"), "not JSON"),
-    "list": (file_of(b"[]"), "object"),
-    "not utf-8": (file_of(b'{"\xff":1}'), "not JSON"),
-    "deep": (file_of(b'{"a":' * 100_000), "not JSON"),
-    "long number": (file_of(b'{"a":' + b"9" * 5000 + b"}"), "not JSON"),
+    "bom": (file_of(b"\xef\xbb\xbf{}"), "damaged: the header is not JSON"),
+    "list": (file_of(b"[]"), "damaged: the header must be a JSON object"),
+    "not utf-8": (file_of(b'{"\xff":1}'), "damaged: the header is not JSON"),
+    "deep": (file_of(b'{"a":' * 100_000), "damaged: the header is not JSON"),
+    "long number": (file_of(b'{"a":' + b"9" * 5000 + b"}"), "damaged: the header is not JSON"),
     "name twice": (file_of(A_TWICE, bytes(4)), "'a' is given twice"),
     "field twice": (
         file_of(b'{"a":{"dtype":"F32","dtype":"F32","shape":[1],"data_offsets":[0,4]}}', bytes(4)),

@@ -76,9 +76,20 @@ def decoder(*added: dict) -> dict:
     return {"added_tokens_decoder": {str(token["id"]): without(token, "id") for token in tokens}}
 
 
+def parts(tokenizer: Tokenizer) -> tuple[object, ...]:
+    """All that a tokenizer is made of. The order of the special tokens and of the ids counts."""
+    return (
+        tokenizer.merges,
+        list(tokenizer.ids.items()),
+        list(tokenizer.special_tokens.items()),
+        tokenizer.flags,
+        tokenizer.prefix_space,
+    )
+
+
 def assert_same_tokenizer(one: Tokenizer, other: Tokenizer) -> None:
     """Both have the same tokens, ids and flags, so they give the same ids."""
-    assert vocabulary.tokenizer_json(one) == vocabulary.tokenizer_json(other)
+    assert parts(one) == parts(other)
     assert one.encode("a lower lowé") == other.encode("a lower lowé")
 
 
@@ -962,9 +973,7 @@ def test_a_tokenizer_trained_without_the_alphabet_is_read(tmp_path, file):
     ours_again = tmp_path / "again"
     config = replace(SMALL, vocab_size=ours.vocab_size)
     tiedgpt.save_model(random_model(config), ours, ours_again)
-    assert vocabulary.tokenizer_json(
-        tiedgpt.load_tokenizer(ours_again)
-    ) == vocabulary.tokenizer_json(ours)
+    assert parts(tiedgpt.load_tokenizer(ours_again)) == parts(ours)
 
 
 # A vocabulary that does not fit the model

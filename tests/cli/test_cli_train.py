@@ -538,7 +538,7 @@ def test_what_cannot_be_resumed(train, resume, tmp_path):
     assert_one_error_line(resume(corpus="-", stdin=other_text), "trained on another text")
     state = tmp_path / "model" / STATE
     state.write_bytes(state.read_bytes()[:-100])
-    assert_one_error_line(resume(), f"{state}: truncated")
+    assert_one_error_line(resume(), f"{state}: damaged: truncated")
 
 
 @pytest.mark.slow

@@ -672,8 +672,17 @@ def test_the_limit_of_trials_in_json(compared, noise):
     assert document["all_trials"] > 700, "about 100 mistakes, most of them in each of 4 layers"
 
 
-@pytest.mark.parametrize("detail", VARIANTS)
-@pytest.mark.parametrize("name", ["attn.0.in", "attn.1.out", "mlp.1.in", "mlp.1.post", "final"])
+SOME_NAMES = ["attn.0.in", "attn.1.out", "mlp.1.in", "mlp.1.post", "final"]
+
+
+@pytest.mark.parametrize(
+    ("detail", "name"),
+    [
+        pytest.param(detail, name, marks=() if d == n and d % 3 == 0 else SLOW)
+        for d, detail in enumerate(VARIANTS)
+        for n, name in enumerate(SOME_NAMES)
+    ],
+)
 def test_the_mistakes_of_each_activation_are_tried_in_a_model_with_any_detail(detail, name):
     """The activation is 3 times what it should be, which is no known mistake of it."""
     model = random_model(VARIANTS[detail])

@@ -223,10 +223,10 @@ def assert_read_as(model, read):
         np.testing.assert_array_equal(read.parameters[name], array)
 
 
-# What no array of a state dict tells. TINY has 3 heads. The other fields are named because
-# from_state_dict warns of those that it assumes.
+# What no array of a state dict tells. All fields are given, because from_state_dict warns of those
+# that it assumes.
 NOT_IN_THE_ARRAYS = {
-    "n_head": 3,
+    "n_head": TINY.n_head,
     "activation_function": "gelu_new",
     "layer_norm_epsilon": 1e-5,
     "scale_attn_weights": True,
@@ -250,7 +250,7 @@ def test_a_state_dict_of_nano_gpt_needs_its_activation_function():
     """Models of nanoGPT have the exact gelu, but no array tells that."""
     state = nano_gpt_state(random_model())
     with pytest.warns(TiedGPTWarning, match='pass activation_function="gelu", or "gelu_new"'):
-        model = from_state_dict(state, n_head=3)
+        model = from_state_dict(state, n_head=TINY.n_head)
     assert model.config.activation_function == "gelu_new"
 
 
@@ -263,7 +263,9 @@ def test_a_state_dict_with_its_activation_function():
 def test_one_warning_names_the_fields_that_are_assumed():
     """Those that are given are not named, and what no field can change is no assumption."""
     with pytest.warns(TiedGPTWarning) as caught:
-        model = from_state_dict(random_model().parameters, n_head=3, layer_norm_epsilon=1e-6)
+        model = from_state_dict(
+            random_model().parameters, n_head=TINY.n_head, layer_norm_epsilon=1e-6
+        )
     assert model.config.layer_norm_epsilon == 1e-6
     [message] = [str(warning.message) for warning in caught]
     assert "scale_attn_by_inverse_layer_idx=False" in message
@@ -274,9 +276,11 @@ def test_one_warning_names_the_fields_that_are_assumed():
 @pytest.mark.parametrize("other", ["v_head.summary.weight", "module.score.weight"])
 def test_another_head_of_a_state_dict_is_left_out_with_a_warning(other):
     model = random_model()
+    state = model.parameters | {other: np.ones((1, TINY.n_embd))}
     with pytest.warns(TiedGPTWarning, match=other) as caught:
-        read = from_state_dict(model.parameters | {other: np.ones((1, 48))}, config=TINY)
+        read = from_state_dict(state, config=TINY)
     assert_read_as(model, read)
+    # The warning names the line that called from_state_dict, and there is only one.
     assert [warning.filename for warning in caught] == [__file__]
 
 

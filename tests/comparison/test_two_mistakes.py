@@ -153,7 +153,13 @@ def test_of_two_mistakes_those_that_cannot_be_told_apart_are_named():
     ]
 
 
-@pytest.mark.parametrize("given_of", [dict, logits_alone], ids=["all arrays", "logits"])
+@pytest.mark.parametrize(
+    "given_of",
+    [
+        pytest.param(dict, id="all arrays"),
+        pytest.param(logits_alone, id="logits", marks=SLOW),
+    ],
+)
 def test_beside_a_mistake_that_is_not_known_no_wrong_one_is_named(given_of):
     """The MLP has an activation function of its own, after a layer norm with another epsilon."""
     ids = some_ids(TWO_LAYERS, B=1, T=9)

@@ -156,6 +156,8 @@ def streams_of(head):
 def test_what_the_text_says_holds():
     assert interval("cost.w64-best")[1] < interval("cost.w64")[0]  # a better start costs less
     assert interval("cost.two-layers")[0] > 0
+    assert interval("cost.parameters")[0] < 0 < interval("cost.parameters")[1]
+    assert interval("cost.parameters-2048")[0] > 0  # "untied is ahead"
     # "The table alone is not nearer to the bigrams than a blind guess", which needs all 808 tokens
     assert number("stop.raw.nats") == pytest.approx(number("stop.guess.nats"), abs=0.01)
     assert number("stop.mlp0.nats") < number("stop.counts.nats") < number("stop.normed.nats")

@@ -264,7 +264,7 @@ def test_scores_of_zero_are_symmetric():
 
 def test_solve(asked, corpus):
     model, answer = asked
-    scores = bigrams.bigrams(model, corpus, None, solved.solved_paths(model, corpus))
+    scores = bigrams.bigrams(model, corpus, others=solved.solved_paths(model, corpus))
     assert answer("solve")["missing"] == pytest.approx(solved.missing(scores), rel=1e-3)
 
 

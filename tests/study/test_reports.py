@@ -236,7 +236,7 @@ def test_study_has_what_the_library_measures(model):
         "self_prediction": 0.0,  # no frequent token is its own most frequent successor
         "jsd_floor": direct_path.jsd_floor(CORPUS),
     }
-    paths = bigrams.bigrams(model, CORPUS, None, solved.solved_paths(model, CORPUS))
+    paths = bigrams.bigrams(model, CORPUS, others=solved.solved_paths(model, CORPUS))
     end = CORPUS.ids[-(CONFIG.n_ctx + 1) :]  # a whole context, and the token after it
     assert report["direct_path"] == direct_path.direct_path(model, CORPUS)
     assert report["embeddings"] == similarity.embeddings(model, CORPUS, other_W_E)
@@ -276,7 +276,7 @@ def test_study_with_a_token_that_begins_a_document_has_the_path_started(model):
 
     gains = bigrams.gains(model, corpus, {"started": started})["started"]
     assert report["gains"]["started"] == pytest.approx(gains)
-    expected = bigrams.bigrams(model, corpus, None, {"started": started})["started"]
+    expected = bigrams.bigrams(model, corpus, others={"started": started})["started"]
     assert report["bigrams"]["started"] == pytest.approx(expected)
     without_it = reports.study_report("m", model, corpus, None, NoProgress, str)
     assert "started" not in without_it["bigrams"]

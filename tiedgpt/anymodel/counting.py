@@ -21,41 +21,47 @@ def count_stored(
 ) -> Report | None:
     """The counts of a model from its tensors; None if they are not known.
 
-    known: the class of the model, None if it was not measured. A quantised model is not counted.
+    known: the class of the model; None if it was not measured: then all known buffers are left out.
     """
-    is_unknown = known is not None and not known.is_counted
-    if is_unknown or not matrices.stored or matrices.quantised:
-        return None
-    usual = there = ""
     buffers = frozenset(name for each in all_classes() for name in each.buffers)
-    copies: dict[str, str] = {}
+    absent_prefix = ""
+    copies: dict[str, str] = {}  # a tensor that is stored twice -> its name that is counted
     stored = matrices.stored
     if known is not None and matrices.name_set is not None:
-        usual, there = known.prefixes[matrices.name_set]
+        # `buffers` are names with the usual prefix, which these tensors may lack.
+        absent_prefix = known.absent_prefixes[matrices.name_set]
         buffers, copies = known.buffers, known.copies
+        # A matrix that is never tied is counted like any other tensor.
         never_one = {known.names[matrices.name_set][place] for place in known.never_one}
         stored = [matrix for matrix in stored if matrix.name not in never_one]
-    total = 0
+    is_unknown = known is not None and not known.is_counted
+    if is_unknown or not stored or matrices.quantised:
+        return None
     of_matrices = {matrix.name for matrix in stored}
+    total = 0
     for name, tensor in tensors.items():
-        is_buffer = pattern(usual + name.removeprefix(there)) in buffers
-        is_buffer |= OLD_BUFFER.search(name) is not None
-        is_buffer |= CAUSAL_MASK.search(name) is not None and len(tensor.shape) == 4
-        if name in of_matrices or is_buffer or copies.get(name) in tensors:
+        is_counted_elsewhere = name in of_matrices or copies.get(name) in tensors
+        if is_counted_elsewhere or is_buffer(absent_prefix + name, tensor, buffers):
             continue
-        if tensor.dtype not in FLOATS:
+        if tensor.dtype not in FLOATS:  # a quantised model may pack several numbers into one
             return None
         total += prod(tensor.shape)
-    sizes = {prod(matrix.shape) for matrix in stored}
-    if len(sizes) > 1:  # an embedding and a head of different shapes can never be one
-        return counts(total + sum(prod(matrix.shape) for matrix in stored), 0)
-    size = sizes.pop()
+    sizes = [prod(matrix.shape) for matrix in stored]
+    if len(set(sizes)) > 1:  # an embedding and a head of different shapes can never be one
+        return counts(tied=total + sum(sizes), matrix=0)
     # The head is one more matrix. An encoder and a decoder may have one each, too.
-    difference = (max(len(stored), 2) - 1) * size
-    # An untied BERT has the bias of the head twice.
+    difference = (max(len(stored), 2) - 1) * sizes[0]
+    # Some copies are parameters of their own in an untied model: BERT has the head's bias twice.
     separate = known.separate if copies and known is not None else ()
-    of_untied = [tensors[copies[name]] for name in separate if copies[name] in tensors]
-    return counts(total + size, difference + sum(prod(tensor.shape) for tensor in of_untied))
+    only_untied = [tensors[copies[name]] for name in separate if copies[name] in tensors]
+    difference += sum(prod(tensor.shape) for tensor in only_untied)
+    return counts(tied=total + sizes[0], matrix=difference)
+
+
+def is_buffer(name: str, tensor: Tensor, measured: frozenset[str]) -> bool:
+    """Whether a stored tensor is no parameter. measured: names of buffers, N for a number."""
+    is_causal_mask = CAUSAL_MASK.search(name) is not None and len(tensor.shape) == 4
+    return is_causal_mask or OLD_BUFFER.search(name) is not None or pattern(name) in measured
 
 
 def count_from_config(
@@ -90,7 +96,8 @@ def count_from_config(
         if name not in layers["biases"]:
             return None
         layer += (H + 2 * kv_heads) * K + D if name == "attention_bias" else 2 * F + D
-    return counts(V * D + L * layer + D, V * D)  # + D: the final norm
+    final_norm = D
+    return counts(tied=V * D + L * layer + final_norm, matrix=V * D)
 
 
 def sizes_like_llama(config: dict[str, Any], optional: list[str]) -> list[int] | None:

@@ -8,15 +8,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.download import Repository, find_model, is_offline
-from ..checkpoints.files import check_weight_map
+from ..checkpoints.download import Repository, find_model, offline_variable
+from ..checkpoints.files import check_that_files_agree, check_weight_map
 from ..checkpoints.json_files import CONFIG, JSON_OF_PYTHON, MAX_TEXT, read_json
 from ..checkpoints.model_names import INDEX, SHIPPED, check_name, discard_note
 from ..checkpoints.opened import Opened
 from ..checkpoints.refused import WEIGHTS
 from ..checkpoints.safetensors import read_header
 from ..checkpoints.tensors import Tensor
-from ..errors import CheckpointError, short_repr
+from ..errors import CheckpointError
 
 # Bytes. A quantised mixture of experts in one file has a header of 10 million.
 MAX_HEADER = 1 << 24
@@ -63,12 +63,7 @@ class HubModel:
                 raise CheckpointError(f"{label} has no {file}, which {INDEX} names (404)")
             tensors |= header
         stored = {name: tensor.file.name for name, tensor in tensors.items()}
-        if stored != weight_map:
-            name, file = min(stored.items() ^ weight_map.items())
-            raise CheckpointError(
-                f"{label}/{INDEX}: it and the files do not agree on tensor {short_repr(name)} in "
-                f"{file}"
-            )
+        check_that_files_agree(stored.items(), weight_map, f"{label}/{INDEX}")
         return tensors
 
     def equal_rows(self, one: Tensor, other: Tensor, rounded: bool = False) -> tuple[int, int]:
@@ -101,7 +96,7 @@ def open_any(source: str, weights: bool = True) -> AnyModel:
         _, path = find_model(source, weights=weights, fetch=False)
     except CheckpointError:
         name = check_name(source)  # raises for a text that is neither a path nor a name
-        if name in SHIPPED or is_offline():
+        if name in SHIPPED or offline_variable() is not None:
             raise
         repository = Repository(name, commit="", note=discard_note)
         try:

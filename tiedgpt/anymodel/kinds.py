@@ -33,8 +33,9 @@ class ModelClass:
     name: str
     # The names of the matrices in files: each entry is a set of names that some files have.
     names: tuple[tuple[str, ...], ...]
-    # For each set of names: what stands before all names of such a file, (as usual, there).
-    prefixes: tuple[tuple[str, str], ...]
+    # For each set of names: the prefix that all tensors lack in files with this set, such as
+    # "model." if a model was saved without its head; "" for the usual names.
+    absent_prefixes: tuple[str, ...]
     # Version -> for each set of names: flags -> state -> reading; None if it was not measured.
     rules: dict[str, list[dict[str, dict[str, str]] | None]]
     # Where the flag may stand in config.json: "" is the whole, and "text_config" inside of it.
@@ -127,7 +128,7 @@ def read_class(kind: str, name: str) -> ModelClass:
         kind=kind,
         name=name,
         names=tuple(tuple(names) for names in entry["names"]),
-        prefixes=tuple((old, new) for old, new in entry["prefixes"]),
+        absent_prefixes=tuple(absent for absent, _ in entry["prefixes"]),
         rules=rules,
         places=tuple(entry["places"]),
         defaults=entry["defaults"],

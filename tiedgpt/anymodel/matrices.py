@@ -128,9 +128,9 @@ def find_by_class(
         each for each in found.tensors if each is not None and each.name not in found.quantised
     ]
     shape = matrix_shape(config) or (plain[0].shape if plain else None)
-    usual, there = known.prefixes[number]
+    absent_prefix = known.absent_prefixes[number]
     for name, tensor in tensors.items():
-        if name in of_matrices or pattern(usual + name.removeprefix(there)) in known.buffers:
+        if name in of_matrices or pattern(absent_prefix + name) in known.buffers:
             continue
         if could_be_matrix(name, tensor, shape):
             found.unclear.append(name)
@@ -143,15 +143,16 @@ def name_set(
 ) -> int | None:
     """The number of the set of names of which most are there; None if none is.
 
-    Of some sets all names have another beginning: "embed_tokens.weight" is a name of a model that
-    was saved without its head. Then no tensor may have the usual beginning.
+    In some sets the names lack a prefix: a model that was saved without its head has
+    "embed_tokens.weight" in place of "model.embed_tokens.weight". Such a set does not count if a
+    tensor has the prefix.
     """
     best = None
     most = 0
     for number, names in enumerate(known.names):
         count = sum(name in tensors or name.rpartition(".")[0] in modules for name in names)
-        usual, _there = known.prefixes[number]
-        if usual and any(name.startswith(usual) for name in tensors):
+        absent_prefix = known.absent_prefixes[number]
+        if absent_prefix and any(name.startswith(absent_prefix) for name in tensors):
             continue
         if count > most:
             best, most = number, count

@@ -102,7 +102,7 @@ def changes(known: ModelClass, now: Files, in_one_file: bool) -> Iterator[tuple[
         for place in stored
         if usual[place] != there[place]
     ]
-    if renamed and known.prefixes[now.names] == ("", ""):
+    if renamed and known.absent_prefixes[now.names] == "":
         yield Files(now.word, 0, now.state), renamed
     if now.names != 0 or len(now.state) != 2:
         return

@@ -7,11 +7,10 @@ is None in the report: nothing is guessed.
 
 from typing import Any
 
-from ..checkpoints.beside import ADAPTER_WEIGHTS
 from ..checkpoints.files import read_weights
 from ..checkpoints.json_files import CONFIG
 from ..checkpoints.opened import Opened
-from ..checkpoints.refused import ADAPTER, what_is_there
+from ..checkpoints.refused import ADAPTER, ADAPTER_WEIGHTS, what_is_there
 from ..checkpoints.tensors import Tensor
 from ..errors import CheckpointError, short_repr
 from .counting import count_from_config, count_stored
@@ -368,7 +367,7 @@ def adapter_report(model: AnyModel, tied: bool | None) -> tuple[list[str], str]:
         if model.folder.has(file):
             try:
                 names += read_weights(model.folder.path / file).tensors
-            except CheckpointError:  # describe_adapter says that it cannot be read
+            except CheckpointError:  # Opened.adapter says that it cannot be read
                 return [], ""
     parts = {part for name in names if not IN_A_LAYER.search(name) for part in name.split(".")}
     ends = {"embedding": EMBEDDINGS, "head": HEADS}

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from urllib.parse import urlsplit
 
 from ..atomic import remove_unfinished, replaced_file
@@ -142,11 +142,6 @@ def download(name: str, note: Note = discard_note) -> Path:
     return folder
 
 
-def is_offline() -> bool:
-    """Whether nothing may be downloaded."""
-    return offline_variable() is not None
-
-
 def offline_variable() -> str | None:
     """The environment variable that forbids downloads; None if none does.
 
@@ -203,53 +198,47 @@ def _fetch_missing(name: str, folder: Path, note: Note, weights: bool) -> None:
         raise CheckpointError(f"{repository.label}/{CONFIG}: {error}") from error
 
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder / COMMIT, note) as record:
-        _record_commit(record, repository.revision, folder)
+    with _locked(folder, repository.revision, note):
         if not (folder / CONFIG).exists():
             note(f"downloading the vocabulary of {name} from {repository.label} to {folder}")
             _fetch_small_files(repository, folder, config)
-        if weights and find_by_name(name) != folder:
+        if weights and find_by_name(name) != folder:  # the folder has no whole weights yet
             note(f"downloading the weights of {name} from {repository.label} to {folder}")
             _fetch_weights(repository, folder)
 
 
 @contextmanager
-def _locked(path: Path, note: Note) -> Iterator[TextIO]:
-    """A file that one process has at a time. Another process waits.
+def _locked(folder: Path, commit: str, note: Note) -> Iterator[None]:
+    """A folder to which one process downloads at a time, files of one commit. Another one waits.
 
-    Windows has no such lock, but does not rename a part that another process has open, either.
+    The file COMMIT is locked, and has the commit. Raises CheckpointError if the folder has files of
+    another commit, or of something else. Windows has no such lock, but does not rename a part that
+    another process has open, either.
     """
-    with open(path, "a+", encoding="ascii", errors="replace") as file:
+    with open(folder / COMMIT, "a+", encoding="ascii", errors="replace") as record:
         if sys.platform != "win32":
             import fcntl
 
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(record, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                note(f"another process downloads to {path.parent}: waiting for it")
-                fcntl.flock(file, fcntl.LOCK_EX)
-        yield file
-
-
-def _record_commit(record: TextIO, commit: str, folder: Path) -> None:
-    """Write the commit, unless it is there. Raises CheckpointError if the folder has other files.
-
-    The files of two commits, or of something else, would be mixed.
-    """
-    record.seek(0)
-    recorded = record.read()
-    if recorded == "":
-        if any(not path.name.startswith(".") for path in folder.iterdir()):
+                note(f"another process downloads to {folder}: waiting for it")
+                fcntl.flock(record, fcntl.LOCK_EX)
+        record.seek(0)
+        recorded = record.read()
+        if recorded == "" and any(not path.name.startswith(".") for path in folder.iterdir()):
             raise CheckpointError(
                 f"{folder} has files, but not all of a model; move it away to download the model"
             )
-        record.write(commit)
-        record.flush()
-    elif recorded != commit:
-        raise CheckpointError(
-            f"{folder} has files of commit {short_repr(recorded)}, and the download is of {commit};"
-            " try again"
-        )
+        if recorded not in ("", commit):
+            raise CheckpointError(
+                f"{folder} has files of commit {short_repr(recorded)}, and the download is of "
+                f"{commit}; try again"
+            )
+        if recorded == "":
+            record.write(commit)
+            record.flush()
+        yield
 
 
 def _fetch_small_files(repository: "Repository", folder: Path, config: bytes) -> None:
@@ -278,29 +267,27 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _fetch_weights(repository: "Repository", folder: Path) -> None:
-    """Fetch the first of these: model.safetensors, the files of an index, PyTorch's files."""
+    """Fetch the first of these: model.safetensors, the files of an index, PyTorch's files.
+
+    An index is written when all files that it names are there.
+    """
     for file, index in ((WEIGHTS, INDEX), (PYTORCH, PYTORCH_INDEX)):
-        if repository.fetch(file, folder) or _fetch_several(repository, folder, index):
+        if repository.fetch(file, folder):
+            return
+        content = repository.read(index)
+        if content is not None:
+            path = Path(repository.label, index)
+            weight_map = check_weight_map(read_json(path, content=content), f"{path}")
+            for shard in sorted(set(weight_map.values())):
+                if not repository.fetch(shard, folder):
+                    raise CheckpointError(
+                        f"{repository.label} has no {shard}, which {index} names (404)"
+                    )
+            _write(folder / index, content)
             return
     raise CheckpointError(
         f"{repository.label} has none of {WEIGHTS}, {INDEX}, {PYTORCH} and {PYTORCH_INDEX}"
     )
-
-
-def _fetch_several(repository: "Repository", folder: Path, index_name: str) -> bool:
-    """Fetch the files of an index, and then the index. False if the repository has no index."""
-    index = repository.read(index_name)
-    if index is None:
-        return False
-    path = Path(repository.label, index_name)
-    weight_map = check_weight_map(read_json(path, content=index), f"{path}")
-    for shard in sorted(set(weight_map.values())):
-        if not repository.fetch(shard, folder):
-            raise CheckpointError(
-                f"{repository.label} has no {shard}, which {index_name} names (404)"
-            )
-    _write(folder / index_name, index)
-    return True
 
 
 CUT = "the connection was cut"
@@ -314,18 +301,6 @@ REASONS = {
     HTTPException: CUT,  # the response has no end
 }
 Answer = TypeVar("Answer")  # what an attempt returns
-
-
-def reason_of(error: BaseException) -> str:
-    """Why a request failed, in a few words. An error of requests has the cause deep in it."""
-    for cause in causes_of(error):
-        for kind, reason in REASONS.items():
-            if isinstance(cause, kind):
-                return reason
-        if isinstance(cause, OSError) and cause.strerror:
-            return cause.strerror
-    message = re.sub(r"//[^/\s]*@", "//", str(error))  # without a password
-    return short_repr(message, 200)
 
 
 def causes_of(error: BaseException) -> Iterator[BaseException]:
@@ -408,7 +383,18 @@ class Repository:
         with self._get(file, start, stop) as response:
             if not self._has_file(file, response):
                 return None
-            size = self._whole_size(file, response, start)
+            size_sent = None  # of the whole file
+            if response.status_code == 206:
+                range_sent = response.headers.get("Content-Range", "")
+                size_sent = re.fullmatch(rf"bytes {start}-\d+/(\d{{1,18}})", range_sent)
+            elif start == 0:  # the whole file comes, and the connection is closed after the bytes
+                length = response.headers.get("Content-Length", "")
+                size_sent = re.fullmatch(r"(\d{1,18})", length)
+            if size_sent is None:
+                raise CheckpointError(
+                    f"{self.label}/{file}: the server does not send parts of files"
+                )
+            size = int(size_sent[1])
             content = bytearray()
             for block in self._blocks(file, response):
                 content += block
@@ -418,18 +404,6 @@ class Repository:
             raise Interrupted(CUT)
         return bytes(content[: stop - start]), size
 
-    def _whole_size(self, file: str, response: "requests.Response", start: int) -> int:
-        """The size of a file of which a part is sent. Raises CheckpointError if it is not known."""
-        size = None  # of the whole file
-        if response.status_code == 206:
-            range_sent = response.headers.get("Content-Range", "")
-            size = re.fullmatch(rf"bytes {start}-\d+/(\d{{1,18}})", range_sent)
-        elif start == 0:  # the whole file comes, and the connection is closed after the bytes
-            size = re.fullmatch(r"(\d{1,18})", response.headers.get("Content-Length", ""))
-        if size is None:
-            raise CheckpointError(f"{self.label}/{file}: the server does not send parts of files")
-        return int(size[1])
-
     def _receive(self, file: str, content: BinaryIO, limit: int | None = None) -> bool:
         """Append the rest of a file to what an open file has of it, and verify the whole.
 
@@ -437,17 +411,34 @@ class Repository:
         repository has no such file. Raises CheckpointError.
         """
         expected = self._repeat(file, lambda: self._attempt(file, content, limit), content)
-        if expected is not None:
-            self._verify(file, content, expected)
-        return expected is not None
+        if expected is None:
+            return False
+        size = content.seek(0, os.SEEK_END)
+        hasher: Any = hashlib.sha256()
+        if len(expected) == 40:  # git's SHA-1: of "blob", the size, a zero byte and the content
+            hasher = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+        content.seek(0)
+        with _progress_bar("verifying", size) as bar:
+            while block := content.read(1 << 20):
+                hasher.update(block)
+                bar.update(len(block))
+        digest = hasher.hexdigest()
+        if digest != expected:
+            content.truncate(0)
+            raise CheckpointError(
+                f"{self.label}/{file}: its hash is {digest}, expected {expected}; what was "
+                "received is deleted, and the same command starts over"
+            )
+        return True
 
     def _repeat(
         self, file: str, attempt: Callable[[], Answer], content: BinaryIO | None = None
     ) -> Answer:
-        """What an attempt returns. It is repeated, until ATTEMPTS in a row brought nothing.
+        """Call `attempt` until it succeeds, and return its result.
 
-        content: the file that an attempt appends to, if the next one continues it: an attempt that
-        made it longer has brought something. Raises CheckpointError.
+        content: the file to which each attempt appends; None if each begins anew. An attempt that
+        makes the file longer has brought something. Raises CheckpointError after ATTEMPTS in a row
+        that brought nothing.
         """
         most_bytes = 0 if content is None else content.seek(0, os.SEEK_END)
         failures = 0  # attempts in a row that brought nothing
@@ -467,25 +458,6 @@ class Repository:
                 wait = min(interruption.wait, MAX_DELAY) or DELAY * 2**failures
                 self.note(f"{file}: {interruption}; trying again in {wait:g} s")
                 time.sleep(wait)
-
-    def _verify(self, file: str, content: BinaryIO, expected: str) -> None:
-        """Discard a content whose hash is another one, and raise CheckpointError."""
-        size = content.seek(0, os.SEEK_END)
-        hasher: Any = hashlib.sha256()
-        if len(expected) == 40:  # git's SHA-1: of "blob", the size, a zero byte and the content
-            hasher = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
-        content.seek(0)
-        with _progress_bar("verifying", size) as bar:
-            while block := content.read(1 << 20):
-                hasher.update(block)
-                bar.update(len(block))
-        digest = hasher.hexdigest()
-        if digest != expected:
-            content.truncate(0)
-            raise CheckpointError(
-                f"{self.label}/{file}: its hash is {digest}, expected {expected}; what was "
-                "received is deleted, and the same command starts over"
-            )
 
     def _attempt(self, file: str, content: BinaryIO, limit: int | None) -> str | None:
         """Ask once for the rest of a file. Returns the hash that the whole should have.
@@ -511,7 +483,8 @@ class Repository:
             end = start + int(length) if re.fullmatch("[0-9]{1,18}", length) else None
             with _progress_bar(file, end, start) as bar:
                 for block in self._blocks(file, response):
-                    size = max(end or 0, content.tell() + len(block))  # the end may be unknown
+                    # The size that the server says, or what has come, if that is larger.
+                    size = max(end or 0, content.tell() + len(block))
                     if limit is not None and size > limit:
                         raise CheckpointError(
                             f"{self.label}/{file}: {size} bytes; expected at most {limit}"
@@ -560,13 +533,22 @@ class Repository:
     def _failure(self, file: str, error: Exception) -> Exception:
         """The exception for a failed request: Interrupted if another attempt may succeed.
 
-        It may if the hub was reached: before, or by this request, which was cut or not answered in
-        time. If not, the address or the network is wrong.
+        Another attempt may succeed if an earlier request reached the hub, or if this one did and
+        was cut or not answered in time. Else the address or the network is wrong. The reason is in
+        a few words: an error of requests has the cause deep in it.
         """
         import requests
         from requests.exceptions import ChunkedEncodingError
 
-        reason = reason_of(error)
+        message = re.sub(r"//[^/\s]*@", "//", str(error))  # without a password
+        reason = short_repr(message, 200)
+        for cause in causes_of(error):
+            reasons = [REASONS[kind] for kind in REASONS if isinstance(cause, kind)]
+            if isinstance(cause, OSError) and cause.strerror:
+                reasons.append(cause.strerror)
+            if reasons:
+                reason = reasons[0]
+                break
         is_of_network = isinstance(
             error, requests.ConnectionError | requests.Timeout | ChunkedEncodingError
         )
@@ -600,7 +582,15 @@ class Repository:
         if code == 404 and self._is_hub(response):
             return False
         if code in (200, 206):
-            self._check_commit(file, response)
+            commit = self._header(response, "X-Repo-Commit")
+            # Stay at the commit that main was at the first answer.
+            if self.revision == "main" and re.fullmatch("[0-9a-f]{40}", commit):
+                self.revision = commit
+            elif self.revision == "main" or commit not in ("", self.revision):
+                raise CheckpointError(
+                    f"{self.label}/{file}: expected a file of commit {self.revision}, the server "
+                    f"names {short_repr(commit)}"
+                )
             return True
         host = urlsplit(response.url).hostname
         reason = f"{host} answers {code}"
@@ -618,17 +608,6 @@ class Repository:
                 f": no such repository, or a private or gated one; check the name, {token_advice}"
             )
         raise CheckpointError(f"{self.label}/{file}: {reason}{advice}")
-
-    def _check_commit(self, file: str, response: "requests.Response") -> None:
-        """Stay at the commit that main was at the first answer. Raises CheckpointError."""
-        commit = self._header(response, "X-Repo-Commit")
-        if self.revision == "main" and re.fullmatch("[0-9a-f]{40}", commit):
-            self.revision = commit
-        elif self.revision == "main" or commit not in ("", self.revision):
-            raise CheckpointError(
-                f"{self.label}/{file}: expected a file of commit {self.revision}, the server names "
-                f"{short_repr(commit)}"
-            )
 
     def _published_hash(self, file: str, response: "requests.Response") -> str:
         """The hub's hash of a file: SHA-256 of a large one, git's SHA-1 of a small one.

@@ -1,6 +1,7 @@
-"""The weights of a model: which files have them, and the tensors in these."""
+"""The tensors of a file of weights, or of the files that an index lists. opened.py chooses it."""
 
 import re
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from ..errors import CheckpointError, short_repr
 from . import tensorflow
 from .json_files import read_json
 from .safetensors import read_header
-from .tensors import SavedFile, Tensor
+from .tensors import SavedFile
 
 PICKLES = (".bin", ".pt", ".pth")  # the ends of the names of files of torch.save
 INDEX_OF_FILES = ".index.json"  # the end of the name of a list of several files
@@ -25,30 +26,21 @@ def read_weights(file: Path) -> SavedFile:
         from . import pickles  # only for such files, because importing it takes time
 
         return pickles.read_saved(file)
-    if file.name.endswith(INDEX_OF_FILES):
-        return SavedFile(tensors_of_index(file))
     if file.name.endswith(tensorflow.INDEX_END):
         return tensorflow.read_saved(file)
-    tensors, _ = read_header(file)
-    return SavedFile(tensors)
+    if not file.name.endswith(INDEX_OF_FILES):
+        tensors, _ = read_header(file)
+        return SavedFile(tensors)
 
-
-def tensors_of_index(index: Path) -> dict[str, Tensor]:
-    """The tensors in the files that an index lists. Raises CheckpointError."""
-    weight_map = check_weight_map(read_json(index), f"{index}")
-    tensors: dict[str, Tensor] = {}
+    weight_map = check_weight_map(read_json(file), f"{file}")
+    tensors = {}
     found = set()  # the names of a tensor and of its file
-    for file_name in sorted(set(weight_map.values())):
-        in_file = read_weights(index.parent / file_name).tensors
-        found |= {(name, file_name) for name in in_file}
+    for listed in sorted(set(weight_map.values())):
+        in_file = read_weights(file.parent / listed).tensors
+        found |= {(name, listed) for name in in_file}
         tensors |= in_file
-    differences = found ^ weight_map.items()
-    if differences:
-        name, file_name = min(differences)
-        raise CheckpointError(
-            f"{index}: it and the files do not agree on tensor {short_repr(name)} in {file_name}"
-        )
-    return tensors
+    check_that_files_agree(found, weight_map, f"{file}")
+    return SavedFile(tensors)
 
 
 def check_weight_map(index: dict[str, Any], name: str) -> dict[str, str]:
@@ -66,3 +58,18 @@ def check_weight_map(index: dict[str, Any], name: str) -> dict[str, str]:
                 f"{short_repr(file)}"
             )
     return weight_map
+
+
+def check_that_files_agree(
+    found: Set[tuple[str, str]], weight_map: dict[str, str], index: str
+) -> None:
+    """Raise CheckpointError unless an index names the tensors that are in the files, and no others.
+
+    found: (tensor name, file name). index: what the error calls it.
+    """
+    differences = found ^ weight_map.items()
+    if differences:
+        name, file = min(differences)
+        raise CheckpointError(
+            f"{index}: it and the files do not agree on tensor {short_repr(name)} in {file}"
+        )

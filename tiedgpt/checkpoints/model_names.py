@@ -24,10 +24,11 @@ PACKAGE = Path(__file__).resolve().parents[1]  # the folder tiedgpt/ of this cod
 DEFAULT_MODEL = "TIEDGPT_MODEL"  # the environment variable that names the default model
 WEIGHT_FOLDER = "TIEDGPT_WEIGHTS"  # the environment variable that names a folder of models
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
-# A folder holds a model if it has all files of one of these rows.
 INDEX = "model.safetensors.index.json"
 PYTORCH = "pytorch_model.bin"
 PYTORCH_INDEX = "pytorch_model.bin.index.json"
+# A folder holds a model if it has all files of one of these rows. The last file of a row is the
+# weights, or an index of the files of the weights.
 FILES_OF_A_MODEL = (
     ("config.json", "model.safetensors"),
     ("config.json", INDEX),
@@ -109,7 +110,7 @@ def check_name(text: str) -> str:
     if name in MODELS or name in SHIPPED or REPOSITORY.fullmatch(name):
         return name
     no_file = "there is no such file or directory, and "
-    if os.path.exists(os.path.expanduser(text)):
+    if os.path.exists(os.path.expanduser(text)):  # as in `tiedgpt download PATH`: it needs a name
         no_file = ""
     # "gpt2-small" is what the smallest model is often called.
     searched_name = name.lower().removesuffix("-small")
@@ -148,10 +149,12 @@ def find_by_name(name: str, weights: bool = True) -> Path | None:
         for files in FILES_OF_A_MODEL:
             # os.path.isfile, unlike Path.is_file, is False for a folder that may not be read.
             if folder is not None and all(os.path.isfile(folder / file) for file in files):
-                if not files[-1].endswith(".json") or _has_all_shards(folder, files[-1]):
+                weights_or_index = files[-1]
+                is_index = weights_or_index.endswith(".json")
+                if not is_index or _has_all_shards(folder, weights_or_index):
                     return folder
-    # A download writes config.json as the last of the small files. Hugging Face's cache may hold
-    # any few files of a repository, and without the others a text could have other ids.
+    # In a weight folder, config.json is the last of the small files that a download writes, so the
+    # vocabulary is there. In Hugging Face's cache it may be missing, so the cache is left out here.
     for root in weight_folders():
         if not weights and os.path.isfile(root / name / "config.json"):
             return root / name
@@ -159,7 +162,7 @@ def find_by_name(name: str, weights: bool = True) -> Path | None:
 
 
 def _has_all_shards(folder: Path, index: str) -> bool:
-    """Whether all files that the index names are there. A damaged index is refused by `load`."""
+    """Whether all files that the index names are there. Loading refuses a damaged index."""
     try:
         shards = set(read_json(folder / index)["weight_map"].values())
         return all(os.path.isfile(folder / shard) for shard in shards)
@@ -169,9 +172,18 @@ def _has_all_shards(folder: Path, index: str) -> bool:
 
 def models_here() -> dict[str, Path]:
     """The models on this machine: name -> directory, each directory once, under its first name."""
-    repositories = _repositories_in_weight_folders() | _repositories_in_hugging_face_cache()
+    repositories = set()  # names OWNER/NAME
+    for root in weight_folders():
+        repositories |= {Path(path).as_posix() for path in glob.glob("*/*", root_dir=root)}
+    for folder_name in glob.glob("models--*--*", root_dir=_hugging_face_cache()):
+        name = folder_name.removeprefix("models--").replace("--", "/")
+        snapshot = _snapshot(name)
+        with suppress(CheckpointError):
+            if snapshot and read_json(snapshot / "config.json").get("model_type") == "gpt2":
+                repositories.add(name)
     models: dict[str, Path] = {}
-    for name in (*MODELS, *SHIPPED, *sorted(repositories)):
+    others = sorted(name for name in repositories if REPOSITORY.fullmatch(name))
+    for name in (*MODELS, *SHIPPED, *others):
         folder = find_by_name(name)
         if folder is not None and folder not in models.values():
             models[name] = folder
@@ -210,31 +222,6 @@ def weight_folders() -> list[Path]:
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folders.append(Path(os.path.expanduser(cache)) / "tiedgpt")
     return folders
-
-
-def _repositories_in_weight_folders() -> set[str]:
-    """The names OWNER/NAME of the subfolders two levels down, with a model or without."""
-    names = set()
-    for root in weight_folders():
-        for path in glob.glob("*/*", root_dir=root):
-            name = Path(path).as_posix()
-            if REPOSITORY.fullmatch(name):
-                names.add(name)
-    return names
-
-
-def _repositories_in_hugging_face_cache() -> set[str]:
-    """The names OWNER/NAME of the repositories whose configuration is that of a GPT-2."""
-    names = set()
-    for folder in glob.glob("models--*--*", root_dir=_hugging_face_cache()):
-        name = folder.removeprefix("models--").replace("--", "/")
-        snapshot = _snapshot(name)
-        if snapshot is None or not REPOSITORY.fullmatch(name):
-            continue
-        with suppress(CheckpointError):
-            if read_json(snapshot / "config.json").get("model_type") == "gpt2":
-                names.add(name)
-    return names
 
 
 def _snapshot(repository: str) -> Path | None:

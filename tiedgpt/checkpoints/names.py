@@ -220,16 +220,6 @@ def name_in_transformers(ours: str) -> str:
     return ours if ours == HEAD else PREFIX + ours
 
 
-def name_of_openais(theirs: str) -> str:
-    """The name in transformers of a tensor of OpenAI's files. An unknown one stays.
-
-    >>> name_of_openais("model/h0/ln_1/g")
-    'transformer.h.0.ln_1.weight'
-    """
-    ours = our_parameter(theirs)
-    return name_in_transformers(ours) if ours else theirs
-
-
 def plain_name(name: str) -> str:
     """A name without what may stand before it."""
     return PREFIXES.sub("", name).replace(WRAPPED, "")
@@ -275,18 +265,18 @@ def is_beside(name: str) -> bool:
     return any(kind in layout.beside for layout in LAYOUTS)
 
 
-def must_be_zero(name: str) -> bool:
-    """Whether a plain name is that of a parameter which no GPT-2 has, unless it is 0."""
-    kind, _ = with_N(name)
-    return any(kind in layout.zero for layout in LAYOUTS)
-
-
 class Renamed(NamedTuple):
     """Tensors under our names, in our layout."""
 
     layout: Layout  # theirs
     tensors: dict[str, Any]
     zero: dict[str, Any]  # by their names, those that must be 0
+    n_head: int | None  # None for a layout whose shapes do not tell it
+
+    def check_n_head(self, n_head: int) -> None:
+        """Raise ArgumentError if the tensors are stored by head, and have other heads."""
+        if self.n_head not in (None, n_head):
+            raise ArgumentError(f"n_head is {n_head}, but the tensors have {self.n_head} heads")
 
 
 def by_our_names(given: Mapping[str, HasShape], join: Join) -> Renamed:
@@ -300,10 +290,13 @@ def by_our_names(given: Mapping[str, HasShape], join: Join) -> Renamed:
     found: dict[str, dict[int, Any]] = {}  # our name -> the parts that are there, by place
     others: dict[str, Any] = {}
     zero: dict[str, Any] = {}
+    n_head = None
     for name, tensor in given.items():
         kind, number = with_N(name)
         if kind in layout.parts:
             part = layout.parts[kind]
+            if part.form in ("H", "HK") and len(tensor.shape) > 1:
+                n_head = tensor.shape[0]
             for ours, of_layer in by_layer(part.ours, number, tensor):
                 found.setdefault(ours, {})[part.place] = in_our_form(of_layer, part, join)
         elif kind in layout.zero:
@@ -320,11 +313,15 @@ def by_our_names(given: Mapping[str, HasShape], join: Join) -> Renamed:
                 f"{short_repr(name)} is there twice, also by its name in {layout.program}"
             )
         tensors[name] = tensor
-    return Renamed(layout, tensors, zero)
+    return Renamed(layout, tensors, zero, n_head)
 
 
 def layout_of(given: Mapping[str, HasShape]) -> Layout:
-    """The layout that has most of the names. Of two with the same names, the shapes decide."""
+    """The layout that has most of the names.
+
+    Two layouts with the same names differ by the shape of c_attn.weight: it is [D, 3D], or [3D, D]
+    in the layout that has it transposed.
+    """
     shapes = {}  # name with N -> shape
     for name, tensor in given.items():
         kind, _ = with_N(name)
@@ -332,21 +329,15 @@ def layout_of(given: Mapping[str, HasShape]) -> Layout:
     known = {layout.program: len(layout.parts.keys() & shapes.keys()) for layout in LAYOUTS}
     most = max(known.values())
     candidates = [layout for layout in LAYOUTS if known[layout.program] == most]
-    fitting = [layout for layout in candidates if fits(layout, shapes)]
-    return [*fitting, *candidates][0]
-
-
-def fits(layout: Layout, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether c_attn.weight is [D, 3D], or [3D, D] where the layout has it transposed.
-
-    shapes: by names with N. A layout that has it in parts fits.
-    """
-    for name, part in layout.parts.items():
-        shape = shapes.get(name, ())
-        if part.ours == "h.N.attn.c_attn.weight" and part.of == 1 and len(shape) >= 2:
-            is_transposed = shape[-2] > shape[-1]
-            return is_transposed == (part.form == "T")
-    return True
+    for layout in candidates:
+        fits = True
+        for name, part in layout.parts.items():
+            shape = shapes.get(name, ())
+            if part.ours == "h.N.attn.c_attn.weight" and part.of == 1 and len(shape) >= 2:
+                fits = (shape[-2] > shape[-1]) == (part.form == "T")
+        if fits:
+            return layout
+    return candidates[0]
 
 
 def by_layer(ours: str, number: str, tensor: Any) -> Iterator[tuple[str, Any]]:

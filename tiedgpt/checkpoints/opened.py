@@ -1,8 +1,8 @@
 """A checkpoint, opened once: each of its files is read once, when what it holds is asked for."""
 
 import os
+import re
 import warnings
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -16,9 +16,8 @@ from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_shapes
 from ..gpt2.tokenizer import Tokenizer
 from . import tensorflow
-from .beside import describe_adapter
 from .files import PICKLES, read_weights
-from .json_files import CONFIG, GENERATION_CONFIG, JSON_OF_PYTHON, Folder, read_json
+from .json_files import CONFIG, GENERATION_CONFIG, JSON_OF_PYTHON, READ_MORE, Folder, read_json
 from .model_names import INDEX, Note, discard_note
 from .names import (
     HEAD,
@@ -28,10 +27,20 @@ from .names import (
     PREFIX,
     absent_biases,
     by_our_names,
-    name_of_openais,
+    name_in_transformers,
+    our_parameter,
     plain_name,
 )
-from .refused import ADAPTER, WEIGHT_FILES, WEIGHTS, describe, first_of_quantised, what_is_there
+from .refused import (
+    ADAPTER,
+    ADAPTER_WEIGHTS,
+    WEIGHT_FILES,
+    WEIGHTS,
+    describe,
+    first_of_quantised,
+    how_to_use,
+    what_is_there,
+)
 from .safetensors import read_header
 from .tensors import AnyTensor, SavedFile, Tensor, have_same_values, join, zeros
 from .vocabulary import read_tokenizer, tokenizer_files
@@ -41,7 +50,10 @@ CONTRADICTION = (
     'transformers 5 reads it; transformers 4 reads it as tied, as head "tied" does here; for '
     'untied everywhere, write "tie_word_embeddings": false into config.json'
 )
-NO_CHECKPOINT = "is not a checkpoint: expected a directory, a file of weights or a config.json"
+SEE_FORMATS = f" ({READ_MORE})"  # for what has no sentence of its own
+NO_CHECKPOINT = (
+    f"is not a checkpoint: expected a directory, a file of weights or a config.json{SEE_FORMATS}"
+)
 # What describes the tokenizer and the generation of a model, and is copied with it.
 COPIED = (
     "merges.txt",
@@ -56,18 +68,6 @@ COPIED = (
 )
 MORE_CHAT_TEMPLATES = "additional_chat_templates/*.jinja"  # where a tokenizer has several
 OPENAIS_NAMES = {"merges.txt": "vocab.bpe", "vocab.json": "encoder.json"}
-
-
-def explained(error: ArgumentError, tensors: Iterable[str]) -> str:
-    """What is wrong with tensors that do not fit the config, and what may be the reason."""
-    quantised = first_of_quantised(tensors)
-    if quantised:
-        return f"has {short_repr(quantised)}, so {QUANTISED}"
-    for name in tensors:
-        if name.endswith(".wte.weight"):
-            prefix = short_repr(name.removesuffix("wte.weight"))
-            return f"{error}; the names of this file begin with {prefix}, so remove it from each"
-    return f"{error}"
 
 
 class Opened:
@@ -87,22 +87,22 @@ class Opened:
         self.is_of_openai = False  # OpenAI's own files, or those of a training of them
         self.weights_file: Path | None = None  # or the index of several files
         self.notes: list[str] = []  # warnings, of what the files hold and the model does not
-        config_file = CONFIG
-        if path.is_dir():
+        self.config_file = CONFIG
+        if path.is_dir():  # the first of WEIGHT_FILES that it has is loaded
             files = (path / name for name in WEIGHT_FILES)
             self.weights_file = next((file for file in files if file.is_file()), None)
             if (path / tensorflow.HPARAMS).is_file() and not (path / CONFIG).is_file():
                 self.is_of_openai = True
                 self.weights_file = tensorflow.index_file(path)
         elif path.suffix == ".json" and describe(path) == "":
-            config_file = path.name
+            self.config_file = path.name
         elif path.is_file() and path.suffix not in (".safetensors", *PICKLES):
             raise CheckpointError(f"{path} {describe(path) or NO_CHECKPOINT}")
         else:
             self.weights_file = path
         # config.json as it stands; {} if there is none
         self.said: dict[str, Any] = {}
-        config_path = self.folder.path / config_file
+        config_path = self.folder.path / self.config_file
         if config_path.is_file():
             try:
                 self.said = read_json(config_path)
@@ -111,7 +111,7 @@ class Opened:
                 self.said = read_json(config_path, JSON_OF_PYTHON)
                 if self.said.get("model_type", "gpt2") == "gpt2":
                     raise
-            self.folder.objects[config_file] = self.said
+            self.folder.objects[self.config_file] = self.said
         elif self.is_of_openai:
             hparams = self.folder.json(tensorflow.HPARAMS)
             V, D = hparams.get("n_vocab"), hparams.get("n_embd")
@@ -131,14 +131,18 @@ class Opened:
         if file is None and self.path.is_dir():
             raise CheckpointError(
                 f"{self.path} is not a checkpoint: it has neither {WEIGHTS} nor {INDEX}"
-                f"{what_is_there(self.path)}"
+                f"{what_is_there(self.path) or SEE_FORMATS}"
             )
         if file is None:
             return SavedFile({})
         if file.suffix == ".safetensors":  # as most are
             tensors, _ = read_header(file)
             return SavedFile(tensors)
-        return read_weights(file)
+        saved = read_weights(file)
+        n = len(saved.of_optimizer)
+        if n > 0:
+            self.notes.append(f"{file}: {n} tensors of an optimizer are not used")
+        return saved
 
     @cached_property
     def stored(self) -> dict[str, Tensor]:
@@ -150,7 +154,8 @@ class Opened:
             return self.saved.tensors
         renamed = {}
         for theirs, tensor in self.saved.tensors.items():
-            name = name_of_openais(theirs)
+            ours = our_parameter(theirs)
+            name = name_in_transformers(ours) if ours else theirs
             renamed[name] = replace(tensor, name=name)
         return renamed
 
@@ -162,13 +167,6 @@ class Opened:
         return one.equal_rows(other, rounded), one.shape[0]
 
     # Of a GPT-2
-
-    @property
-    def is_of_nanogpt(self) -> bool:
-        """Whether the weights are in a ckpt.pt of nanoGPT, which has the head of its weights."""
-        file = self.weights_file
-        is_pt = file is not None and file.suffix in (".pt", ".pth")
-        return is_pt and self.saved.model_args is not None
 
     @cached_property
     def config_as_said(self) -> Config:
@@ -188,9 +186,10 @@ class Opened:
             return tensorflow.config_of(hparams, folder.path / tensorflow.HPARAMS)
         if not self.said and not folder.has(CONFIG):
             raise CheckpointError(
-                f"{folder.path} is not a checkpoint: it has no {CONFIG}{what_is_there(folder.path)}"
+                f"{folder.path} is not a checkpoint: it has no {CONFIG}"
+                f"{what_is_there(folder.path) or SEE_FORMATS}"
             )
-        file = CONFIG
+        file = self.config_file
         try:
             config = Config.from_json(self.said)
             if (folder.path / GENERATION_CONFIG).is_file():
@@ -219,7 +218,11 @@ class Opened:
     @property
     def contradicts_config(self) -> bool:
         """Whether config.json says tied, and the files have a W_U that is not wte.T."""
-        return self.config_as_said.tied and not self.config.tied and not self.is_of_nanogpt
+        if not self.config_as_said.tied or self.config.tied:
+            return False
+        # The model_args of nanoGPT's ckpt.pt do not say whether the model is tied.
+        is_pt = self.weights_file is not None and self.weights_file.suffix in (".pt", ".pth")
+        return not is_pt or self.saved.model_args is None
 
     @cached_property
     def tensors(self) -> dict[str, AnyTensor]:
@@ -244,30 +247,24 @@ class Opened:
             # A W_U is checked even if it is not used.
             check_parameters(tensors, replace(self.config_as_said, tied=HEAD not in tensors))
         except ArgumentError as error:
-            raise CheckpointError(f"{self.path}: {explained(error, tensors)}") from error
+            reason = f"{error}"
+            quantised = first_of_quantised(tensors)
+            for name in tensors:
+                if name.endswith(".wte.weight"):
+                    prefix = short_repr(name.removesuffix("wte.weight"))
+                    reason = (
+                        f"{error}; the names of this file begin with {prefix}, so remove it from "
+                        "each"
+                    )
+            if quantised:
+                reason = f"has {short_repr(quantised)}, so {QUANTISED}"
+            raise CheckpointError(f"{self.path}: {reason}") from error
         return tensors
 
     def _renamed(self, stored: dict[str, Tensor]) -> dict[str, AnyTensor]:
-        """The tensors by our names, if their names or their layout are another program's."""
-        plain = self._without_other_heads(stored)
-        try:
-            renamed = by_our_names(plain, join)
-        except ArgumentError as error:
-            raise CheckpointError(f"{self.path}: {error}") from error
-        tensors = renamed.tensors
-        for name, tensor in renamed.zero.items():
-            if tensor.values().any():
-                raise CheckpointError(f"{tensor.file}: {name} is not 0, which no GPT-2 has")
-        for name, shape in absent_biases(renamed.layout, tensors).items():
-            tensors[name] = zeros(self.path, name, shape)
-        if self.config_as_said.tied and HEAD in tensors and "wte.weight" not in tensors:
-            tensors["wte.weight"] = tensors.pop(HEAD)  # one matrix, stored under its other name
-        return tensors
+        """The tensors by our names, if their names or their layout are another program's.
 
-    def _without_other_heads(self, stored: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors by their names without what may stand before these.
-
-        Notes say which tensors are not used: those of other heads, and of an optimizer.
+        A note says which tensors are of other heads, and not used.
         """
         plain: dict[str, Tensor] = {}
         of_other_heads = []
@@ -284,10 +281,20 @@ class Opened:
                 plain[plain_one] = tensor
         if of_other_heads:
             self.notes.append(f"{self.path}: {', '.join(of_other_heads)}: {NOT_OF_TOKENS}")
-        n = len(self.saved.of_optimizer)
-        if n > 0:
-            self.notes.append(f"{self.weights_file}: {n} tensors of an optimizer are not used")
-        return plain
+        try:
+            renamed = by_our_names(plain, join)
+            renamed.check_n_head(self.config_as_said.n_head)
+        except ArgumentError as error:
+            raise CheckpointError(f"{self.path}: {error}") from error
+        tensors = renamed.tensors
+        for name, tensor in renamed.zero.items():
+            if tensor.values().any():
+                raise CheckpointError(f"{tensor.file}: {name} is not 0, which no GPT-2 has")
+        for name, shape in absent_biases(renamed.layout, tensors).items():
+            tensors[name] = zeros(self.path, name, shape)
+        if self.config_as_said.tied and HEAD in tensors and "wte.weight" not in tensors:
+            tensors["wte.weight"] = tensors.pop(HEAD)  # one matrix, stored under its other name
+        return tensors
 
     @property
     def has_head(self) -> bool:
@@ -343,8 +350,30 @@ class Opened:
 
     @cached_property
     def adapter(self) -> str:
-        """What is to be said of an adapter beside the model; "" if there is none."""
-        return describe_adapter(self.folder)
+        """What is to be said of an adapter beside the model, which is not read; "" without one.
+
+        Raises CheckpointError for an adapter_config.json that cannot be read.
+        """
+        folder = self.folder
+        if not folder.has(ADAPTER):
+            return ""
+        adapter = folder.json(ADAPTER)
+        kind = short_repr(adapter.get("peft_type"))
+        text = (
+            f"{ADAPTER} is of an adapter, {kind}, which lies beside the model and is not used, but "
+            f"which transformers applies where peft is installed: {how_to_use(adapter)}"
+        )
+        file = next((file for file in ADAPTER_WEIGHTS if folder.has(file)), None)
+        if file is None:
+            return f"{text}; whether it changes the head is not known: its weights are not here"
+        try:
+            names = read_weights(folder.path / file).tensors
+        except CheckpointError as error:
+            return f"{text}; whether it changes the head is not known: {error}"
+        of_head = [name for name in names if re.search(r"\b(lm_head|wte)\b", name)]
+        if of_head:
+            return f"{text}; it changes the head: {file} has {short_repr(of_head[0])}"
+        return text
 
     def copied_files(self, note: Note = discard_note) -> dict[str, bytes]:
         """The tokenizer's files and generation_config.json, as they are, by name.

@@ -33,7 +33,7 @@ from typing import Any
 from ..errors import COUNT, CheckpointError, ConfigError, Range, short_repr
 from ..gpt2.config import Config
 from .json_files import READ_MORE, map_file
-from .safetensors import MAX_AXES, MAX_AXIS
+from .safetensors import MAX_AXES, MAX_AXIS, damaged
 from .tensors import DTYPE_BITS, SavedFile, Tensor
 
 # Bytes. nanoGPT's GPT-2 XL with its optimizer needs 0.2 million; Python's objects for nothing but
@@ -49,16 +49,15 @@ OLD = b"\x80"  # the first byte of a pickle
 CONVERT = f"if you trust the file, convert it with torch ({READ_MORE})"
 NOT_SAVED = f"is not a file of torch.save; a model of llm.c is not read ({READ_MORE})"
 LOCAL_HEADER = struct.Struct("<4s22xHH")  # ZIP, and the lengths of the name and the extra field
-# The fields of model_args that nanoGPT's own GPTConfig has.
-NANO_GPTS_FIELDS = (
-    "block_size",
-    "vocab_size",
-    "n_layer",
-    "n_head",
-    "n_embd",
-    "dropout",
-    "bias",
-)
+# The sizes in model_args -> what Config calls them.
+SIZES = {
+    "block_size": "n_ctx",
+    "vocab_size": "vocab_size",
+    "n_layer": "n_layer",
+    "n_head": "n_head",
+    "n_embd": "n_embd",
+}
+NANO_GPTS_FIELDS = (*SIZES, "dropout", "bias")  # all that nanoGPT's own GPTConfig has
 # Fields that forks of it add, and what Config calls them.
 FORKS_FIELDS = {
     "activation": "activation_function",
@@ -145,10 +144,10 @@ class StoredTensor:
 
 
 class Machine:
-    """Follows the instructions of a pickle. `where` is for the CheckpointErrors."""
+    """Follows the instructions of the pickles of a file."""
 
-    def __init__(self, where: str) -> None:
-        self.where = where
+    def __init__(self, path: Path) -> None:
+        self.path = path  # for the CheckpointErrors
         self.storages: dict[str, Storage] = {}  # key -> each storage that the pickles name
         self.instructions = 0  # followed so far, in all pickles
         self.stack: list[Any] = []
@@ -165,20 +164,22 @@ class Machine:
                     return self.stack.pop(), program.tell()
                 self.instructions += 1
                 if self.instructions > MAX_INSTRUCTIONS:
-                    raise self.error(f"more than {MAX_INSTRUCTIONS:,} instructions in its pickles")
+                    raise CheckpointError(
+                        f"{self.path}: more than {MAX_INSTRUCTIONS:,} instructions in its pickles"
+                    )
                 self.follow(instruction.name, argument)
-        except CheckpointError:  # an instruction that is refused
+        except CheckpointError:  # a name that is refused, or too many instructions
             raise
         except (ValueError, IndexError, KeyError) as error:
-            # ValueError: genops. The others: the stack or the memo lacks a value.
+            # ValueError: genops and `follow`. The others: the stack or the memo lacks a value.
             raise CheckpointError(
-                f"{self.where}: not a pickle, damaged, or longer than {MAX_PICKLE} bytes: "
-                f"{short_repr(error, limit=100)}"
+                f"{self.path}: its pickle is damaged, not of torch.save, or longer than "
+                f"{MAX_PICKLE} bytes: {short_repr(error, limit=100)}"
             ) from error
         raise AssertionError("genops ends with STOP or a ValueError")
 
     def follow(self, instruction: str, argument: Any) -> None:
-        """One instruction. Raises CheckpointError for one that torch.save does not write."""
+        """One instruction. Raises ValueError for one that torch.save does not write."""
         stack = self.stack
         if instruction in LITERALS:
             stack.append(argument)
@@ -222,7 +223,7 @@ class Machine:
                 self.stack.append(self.memo[argument])
             case _:
                 named = "" if argument is None else f" {short_repr(argument)}"
-                raise self.error(f"the instruction {instruction}{named}, which torch never saves")
+                raise ValueError(f"the instruction {instruction}{named}")
 
     def pop(self, count: int) -> list[Any]:
         """Take the last `count` values from the stack."""
@@ -253,10 +254,10 @@ class Machine:
             for key, value in zip(values[::2], values[1::2], strict=True):
                 if not isinstance(key, str) and key not in NUMBER_KEYS:
                     kind = type(key).__name__
-                    raise self.error(f"a key of type {kind}; expected a text or a small number")
+                    raise ValueError(f"a key of type {kind}; expected a text or a small number")
                 target[key] = value
         else:
-            raise self.error(f"{instruction} of a {type(target).__name__}")
+            raise ValueError(f"{instruction} of a {type(target).__name__}")
 
     def name(self, instruction: str, argument: Any) -> Name:
         """The name that GLOBAL has as its argument, or that STACK_GLOBAL takes from the stack."""
@@ -265,9 +266,9 @@ class Machine:
             is_text = isinstance(module, str) and isinstance(name, str)
             argument = f"{module} {name}" if is_text else ""
         if argument not in NAMES:
-            raise self.error(
-                f"names {short_repr(argument.replace(' ', '.'))}, which no state dict needs and "
-                f"which could run any code, so it is not read; {CONVERT}"
+            raise CheckpointError(
+                f"{self.path}: names {short_repr(argument.replace(' ', '.'))}, which no state dict "
+                f"needs and which could run any code, so it is not read; {CONVERT}"
             )
         return Name(argument)
 
@@ -287,7 +288,7 @@ class Machine:
                 has_few_axes = len(shape) == len(strides) <= MAX_AXES
                 if has_few_axes and all(number in COUNT for number in (offset, *shape, *strides)):
                     return StoredTensor(storage, offset, shape, strides, has_bit)
-        raise self.error("a call with other arguments than torch.save writes")
+        raise ValueError("a call with other arguments")
 
     def storage(self, identity: Any) -> Storage:
         """The storage that a persistent id names."""
@@ -299,10 +300,7 @@ class Machine:
                 storage = Storage(key, STORAGES[text], size)
                 if self.storages.setdefault(key, storage) == storage:
                     return storage
-        raise self.error("a storage that torch.save does not write")
-
-    def error(self, text: str) -> CheckpointError:
-        return CheckpointError(f"{self.where}: {text}")
+        raise ValueError("another storage")
 
 
 # A file
@@ -311,21 +309,29 @@ class Machine:
 def read_saved(path: Path) -> SavedFile:
     """The tensors of a file, whose values are not read. Raises CheckpointError."""
     memory = map_file(path)
+    machine = Machine(path)
     if memory[:4] == ZIP:
-        value, starts = _read_archive(memory, path)
+        value, places = _read_archive(machine, memory, path)
     elif memory[:1] == OLD:
-        value, starts = _read_five_pickles(memory, path)
+        value, places = _read_five_pickles(machine, memory, path)
     else:
         raise CheckpointError(f"{path} {NOT_SAVED}")
+    for key, storage in machine.storages.items():
+        start, end = places[key]
+        expected = storage.size * storage.itemsize
+        if end - start != expected:
+            sizes = f"{short_repr(end - start)} bytes; expected {short_repr(expected)}"
+            raise damaged(path, f"the storage {short_repr(key)} has {sizes}")
 
     state, model_args = _state_of(value, path)
     tensors = {}
     for name, stored in state.items():
-        tensors[name] = _located(name, stored, starts[stored.storage.key], path, memory)
+        start, _ = places[stored.storage.key]
+        tensors[name] = _located(name, stored, start, path, memory)
     # The bytes of a tied head are twice in the sum. More would be tensors that overlap, such as
     # 1,000 layers of one matrix.
     if sum(tensor.end - tensor.start for tensor in tensors.values()) > 2 * len(memory):
-        raise CheckpointError(f"{path}: tensors overlap: they have more values than the file")
+        raise damaged(path, "tensors overlap: they have more values than the file")
     return SavedFile(tensors, model_args)
 
 
@@ -392,63 +398,62 @@ class ListReader:
         return self.archive.read(size)
 
 
-def _read_archive(memory: mmap.mmap, path: Path) -> tuple[Any, dict[str, int]]:
-    """The value of the pickle in an archive, and where the values of each storage start."""
+Places = dict[str, tuple[int, int]]  # of a storage's first byte, and of the one after its last
+
+
+def _read_archive(machine: Machine, memory: mmap.mmap, path: Path) -> tuple[Any, Places]:
+    """The value of the pickle in an archive, and the places of the storages that it names."""
     try:
         # zipfile uses only the methods of a file that ListReader has.
         with zipfile.ZipFile(ListReader(memory)) as opened:
             entries = opened.infolist()
     # What zipfile raises. ValueError: a name is no text.
     except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, struct.error) as error:
-        raise CheckpointError(f"{path}: truncated, or not a file of torch.save: {error}") from error
+        raise damaged(path, f"truncated, or not of torch.save: {error}") from error
     by_name = {entry.filename: entry for entry in entries}
     programs = [name for name in by_name if name.count("/") == 1 and name.endswith("/data.pkl")]
     if len(by_name) != len(entries) or len(programs) != 1:
-        raise CheckpointError(f"{path}: not an archive of torch.save, with one data.pkl")
-    start, end = _place(by_name[programs[0]], memory, path)
-    machine = Machine(f"{path}: data.pkl")
+        raise damaged(path, "not an archive of torch.save, with one data.pkl")
+    start, end = _place(programs[0], by_name, memory, path)
     value, _ = machine.run(memory[start : min(end, start + MAX_PICKLE)])
 
     folder = programs[0].removesuffix("data.pkl")
     if f"{folder}byteorder" in by_name:
-        start, end = _place(by_name[f"{folder}byteorder"], memory, path)
+        start, end = _place(f"{folder}byteorder", by_name, memory, path)
         if memory[start:end] != b"little":
             raise _other_byte_order(path)
-    starts = {}
-    for key, storage in machine.storages.items():
-        name = f"{folder}data/{key}"
-        if name not in by_name:
-            raise CheckpointError(f"{path}: the storage {short_repr(name)} is missing")
-        starts[key], end = _place(by_name[name], memory, path)
-        _check_size(storage, end - starts[key], path)
-    return value, starts
+    places = {}
+    for key in machine.storages:
+        places[key] = _place(f"{folder}data/{key}", by_name, memory, path)
+    return value, places
 
 
-def _place(entry: zipfile.ZipInfo, memory: mmap.mmap, path: Path) -> tuple[int, int]:
+def _place(
+    name: str, by_name: dict[str, zipfile.ZipInfo], memory: mmap.mmap, path: Path
+) -> tuple[int, int]:
     """The positions of the first byte of a file in the archive, and of the byte after its last.
 
-    Before the file, the archive has a header of it. Raises CheckpointError for a compressed file.
+    Before the file, the archive has a header of it. Raises CheckpointError.
     """
-    where = f"{path}: {short_repr(entry.filename)}"
-    data = entry.header_offset + LOCAL_HEADER.size
-    start = end = len(memory) + 1
-    if entry.header_offset >= 0 and data <= len(memory):
-        header = memory[entry.header_offset : data]
-        signature, name_length, extra_length = LOCAL_HEADER.unpack(header)
-        if signature == ZIP:
+    entry = by_name.get(name)
+    if entry is not None and entry.compress_type == zipfile.ZIP_STORED:
+        is_encrypted = entry.flag_bits & 1
+        data = entry.header_offset + LOCAL_HEADER.size
+        if entry.header_offset >= 0 and data <= len(memory) and not is_encrypted:
+            header = memory[entry.header_offset : data]
+            signature, name_length, extra_length = LOCAL_HEADER.unpack(header)
             start = data + name_length + extra_length
             end = start + entry.file_size
-    if end > len(memory):
-        raise CheckpointError(f"{where} is not where the archive says")
-    is_encrypted = entry.flag_bits & 1
-    if entry.compress_type != zipfile.ZIP_STORED or is_encrypted:
-        raise CheckpointError(f"{where} is compressed or encrypted, which torch.save never does")
-    return start, end
+            if signature == ZIP and end <= len(memory):
+                return start, end
+    raise damaged(
+        path,
+        f"{short_repr(name)} is missing, compressed or encrypted, or not where the archive says",
+    )
 
 
-def _read_five_pickles(memory: mmap.mmap, path: Path) -> tuple[Any, dict[str, int]]:
-    """The value of a file of before torch 1.6, and where the values of each storage start."""
-    machine = Machine(f"{path}")
+def _read_five_pickles(machine: Machine, memory: mmap.mmap, path: Path) -> tuple[Any, Places]:
+    """The value of a file of before torch 1.6, and the places of the storages that it names."""
     values: list[Any] = []
     position = 0  # of the next pickle, then of the next storage
     for expected in (MAGIC, PROTOCOL, None, None, None):
@@ -462,18 +467,15 @@ def _read_five_pickles(memory: mmap.mmap, path: Path) -> tuple[Any, dict[str, in
         raise _other_byte_order(path)
     are_keys = isinstance(keys, list) and all(isinstance(key, str) for key in keys)
     if not are_keys or machine.storages.keys() != set(keys):
-        raise CheckpointError(f"{path}: its storages are not those of its tensors")
+        raise damaged(path, "its storages are not those of its tensors")
 
-    starts = {}
+    places = {}
     for key in keys:
-        storage = machine.storages[key]
         size = int.from_bytes(memory[position : position + 8], "little")
-        starts[key] = position + 8
-        position = starts[key] + size * storage.itemsize
-        _check_size(storage, size * storage.itemsize, path)
-    if position > len(memory):
-        raise CheckpointError(f"{path}: truncated: a storage ends after the end of the file")
-    return state, starts
+        start = position + 8
+        position = start + size * machine.storages[key].itemsize
+        places[key] = (start, min(position, len(memory)))  # a truncated one is too short
+    return state, places
 
 
 def _other_byte_order(path: Path) -> CheckpointError:
@@ -481,16 +483,6 @@ def _other_byte_order(path: Path) -> CheckpointError:
         f"{path}: its numbers begin with the highest byte (big-endian), which is not read; load it "
         "with torch, and save it on a little-endian computer"
     )
-
-
-def _check_size(storage: Storage, n_bytes: int, path: Path) -> None:
-    """Check that the file has all values of a storage, and no more."""
-    expected = storage.size * storage.itemsize
-    if n_bytes != expected:
-        raise CheckpointError(
-            f"{path}: the storage {short_repr(storage.key)} has {n_bytes} bytes; expected "
-            f"{short_repr(expected)}"
-        )
 
 
 def _located(name: str, stored: StoredTensor, start: int, path: Path, memory: mmap.mmap) -> Tensor:
@@ -511,9 +503,10 @@ def _located(name: str, stored: StoredTensor, start: int, path: Path, memory: mm
     is_too_long = max(stored.shape, default=0) > MAX_AXIS  # where another axis is 0
     # A stride of 0 would make many values of one.
     if is_too_long or size > storage.size or (size > 0 and last >= storage.size):
-        raise CheckpointError(
-            f"{path}: tensor {short_repr(name)} of shape {short_repr(stored.shape)} is not in its "
-            f"storage of {short_repr(storage.size)} numbers"
+        raise damaged(
+            path,
+            f"tensor {short_repr(name)} of shape {short_repr(stored.shape)} is not in its storage "
+            f"of {short_repr(storage.size)} numbers",
         )
     first_byte = start + (stored.offset * storage.itemsize if size > 0 else 0)
     return Tensor(
@@ -549,28 +542,22 @@ def config_of(model_args: dict[str, Any], path: Path) -> Config:
             "be another computation; if it is GPT-2 all the same, load the file with torch, and "
             f"give its state dict to tiedgpt.from_state_dict ({READ_MORE})"
         )
+    for name in SIZES:
+        if name not in model_args:
+            raise CheckpointError(f"{path}: model_args: {name} is missing")
     dropout = model_args.get("dropout", 0.0)
-    # nanoGPT has the exact gelu since June 2023, and the field bias since February 2023.
-    of_forks: dict[str, Any] = {
-        "activation_function": "gelu" if "bias" in model_args else "gelu_new"
+    fields: dict[str, Any] = {
+        # nanoGPT has the exact gelu since June 2023, and the field bias since February 2023.
+        "activation_function": "gelu" if "bias" in model_args else "gelu_new",
+        "embd_pdrop": dropout,
+        "resid_pdrop": dropout,
+        "attn_pdrop": dropout,
     }
-    for name, field in FORKS_FIELDS.items():
+    for name, field in (SIZES | FORKS_FIELDS).items():
         if name in model_args:
-            of_forks[field] = model_args[name]
+            fields[field] = model_args[name]
     try:
-        config = Config(
-            vocab_size=model_args["vocab_size"],
-            n_ctx=model_args["block_size"],
-            n_embd=model_args["n_embd"],
-            n_layer=model_args["n_layer"],
-            n_head=model_args["n_head"],
-            embd_pdrop=dropout,
-            resid_pdrop=dropout,
-            attn_pdrop=dropout,
-            **of_forks,
-        )
-    except KeyError as error:
-        raise CheckpointError(f"{path}: model_args: {error.args[0]} is missing") from error
+        config = Config(**fields)
     except ConfigError as error:
         raise CheckpointError(f"{path}: model_args: {error}") from error
     if config.vocab_size <= GPT2S_END:  # another vocabulary, such as one of characters

@@ -26,8 +26,8 @@ GIVE_DIRECTORY = "is one of several files of a model; give their directory"
 NOT_READ = {
     "pytorch_model.bin": PICKLE,
     ".bin": (
-        "is a file of PyTorch, which `-m FILE` reads with config.json beside it, or one of llm.c, "
-        f"which is not read ({READ_MORE})"
+        "may be a file of PyTorch, which `-m FILE` reads with config.json beside it, or one of "
+        f"llm.c, which is not read ({READ_MORE})"
     ),
     ".pt": PICKLE,
     ".pth": PICKLE,
@@ -45,6 +45,7 @@ NOT_READ = {
 }
 MERGE = "with peft's merge_and_unload, and save that model"
 ADAPTER = "adapter_config.json"  # written by peft, for what is added to the weights of a base model
+ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 # peft's types of adapters that add to the prompt, not to the weights.
 PROMPT_ADAPTERS = ("PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "CPT")
 # What transformers' Trainer and accelerate write beside a model.
@@ -106,15 +107,22 @@ def what_is_there(directory: Path) -> str:
     for pattern, sentence in OTHER_PROGRAMS.items():
         for name in fnmatch.filter(names, pattern):
             return f" ({name} {sentence})"
-    return _weights_by_another_name(names) or _files_not_read(names)
-
-
-def _files_not_read(names: list[str]) -> str:
-    """What an error says of files of weights in formats that are not found in a directory."""
+    there = _name_of_no_file(directory) or _weights_by_another_name(names)
     for name in names:
         description = describe(Path(name))
-        if description not in ("", GIVE_DIRECTORY) and not NOT_WEIGHTS.match(name):
-            return f" ({name} {description})"
+        if not there and description not in ("", GIVE_DIRECTORY) and not NOT_WEIGHTS.match(name):
+            there = f" ({name} {description})"
+    return there
+
+
+def _name_of_no_file(directory: Path) -> str:
+    """What an error says of a name that is read, but is a folder or a link to no file."""
+    for name in (CONFIG, *WEIGHT_FILES):
+        path = directory / name
+        if path.is_symlink() and not path.exists():
+            return f" ({name} is a link that leads to no file)"
+        if path.exists() and not path.is_file():
+            return f" ({name} is no file)"
     return ""
 
 

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..errors import CheckpointError, short_repr
-from .json_files import open_to_read, read_json
+from .json_files import STRICT_JSON, open_to_read
 from .tensors import DTYPE_BITS, NUMPY, Tensor
 
 # Bytes. A GPT-2 with as many layers as Config allows, and its mask buffers, needs 1.8 million;
@@ -54,7 +54,12 @@ def read_header(
         sizes = f"{size} bytes, a header of {length}; expected at most {max_header}"
         raise damaged(path, f"truncated, or not a safetensors file: {sizes}")
     data_start = 8 + length
-    header = read_json(path, content=memory[8:data_start])
+    try:
+        header = STRICT_JSON.decode(memory[8:data_start].decode())
+    except (ValueError, RecursionError) as error:  # ValueError: not UTF-8, or not JSON
+        raise damaged(path, f"the header is not JSON: {error}") from error
+    if not isinstance(header, dict):
+        raise damaged(path, f"the header must be a JSON object, got {short_repr(header)}")
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(type(value) is str for value in metadata.values()):
         raise damaged(path, f"__metadata__ must hold strings, got {short_repr(metadata)}")

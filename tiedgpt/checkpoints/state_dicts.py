@@ -22,6 +22,7 @@ from .json_files import read_json
 from .model_names import MODELS
 from .names import (
     HEAD,
+    LAYOUTS,
     NOT_OF_TOKENS,
     OTHER_HEAD,
     Layout,
@@ -30,7 +31,6 @@ from .names import (
     all_names,
     by_our_names,
     is_beside,
-    must_be_zero,
     our_parameter,
     plain_name,
     with_N,
@@ -61,8 +61,8 @@ def from_state_dict(
     config that says tied has a TiedGPTWarning then; one that says untied needs lm_head.weight.
 
     config: a Config, or what config.json holds, or the path of that file. Without it, sizes are
-    read from the shapes. n_head cannot be; it must be given unless width and depth are those of a
-    model of OpenAI's. `fields` are others of Config that the shapes do not tell, such as
+    read from the shapes. n_head must be given, unless the layout is by head, or width and depth are
+    those of a model of OpenAI's. `fields` are others of Config that the shapes do not tell, such as
     layer_norm_epsilon. A TiedGPTWarning names those that are assumed. A model of nanoGPT needs
     activation_function="gelu", the exact one.
 
@@ -76,38 +76,32 @@ def from_state_dict(
         message = f"the state dict: {', '.join(others)}: {NOT_OF_TOKENS}"
         warnings.warn(message, TiedGPTWarning, stacklevel=2)
     renamed = rename_arrays({name: x for name, x in state.items() if name not in others})
-    arrays = with_zeros(renamed)
     said = None if config is None else as_config(config)
-    keep_one_matrix(arrays, is_tied=said is None or said.tied)
+    arrays = parameters_of(renamed, is_tied=said is None or said.tied)
     if said is not None:
         model_config = with_head_of(arrays, said)
     else:
-        check_fields(fields)
+        n_head = renamed.n_head if n_head is None else n_head
         model_config = config_of_shapes(arrays, n_head, fields)
         warn_of_assumed_fields(model_config, fields, renamed.layout)
+    renamed.check_n_head(model_config.n_head)
     # A transposed matrix is a view. A model's arrays are in C order, as those of a checkpoint.
     dtype = arrays["wte.weight"].dtype
     return GPT2(model_config, {n: np.asarray(x, dtype, order="C") for n, x in arrays.items()})
 
 
-def with_zeros(renamed: Renamed) -> Parameters:
-    """The arrays, with biases of 0 if the model has none. Raises ArgumentError.
+def parameters_of(renamed: Renamed, is_tied: bool) -> Parameters:
+    """The parameters of a model: with biases of 0 if it has none, and one matrix if it is tied.
 
-    Parameters that a GPT-2 lacks must be 0.
+    The matrix of a tied model may be there as lm_head.weight alone, or twice. is_tied: False if a
+    config says that the model has a W_U of its own. Raises ArgumentError if there is no matrix of
+    tokens, or none of positions, and for a parameter that a GPT-2 lacks and that is not 0.
     """
     for name, array in renamed.zero.items():
         if array.any():
             raise ArgumentError(f"{name} is not 0, and a GPT-2 has no such parameter")
     biases = absent_biases(renamed.layout, renamed.tensors)
-    return renamed.tensors | {name: np.zeros(shape) for name, shape in biases.items()}
-
-
-def keep_one_matrix(arrays: Parameters, is_tied: bool) -> None:
-    """Name the one matrix of a tied model wte.weight, and leave its copy out.
-
-    is_tied: False if a config says that the model has a W_U of its own. Raises ArgumentError if
-    there is no matrix of tokens, or none of positions.
-    """
+    arrays = renamed.tensors | {name: np.zeros(shape) for name, shape in biases.items()}
     if is_tied and "wte.weight" not in arrays and HEAD in arrays:
         arrays["wte.weight"] = arrays.pop(HEAD)
     for name in ("wte.weight", "wpe.weight"):
@@ -115,6 +109,7 @@ def keep_one_matrix(arrays: Parameters, is_tied: bool) -> None:
             raise ArgumentError(f"this is not the state dict of a GPT-2: it has no matrix {name}")
     if is_tied and HEAD in arrays and np.array_equal(arrays[HEAD], arrays["wte.weight"]):
         del arrays[HEAD]
+    return arrays
 
 
 def check_state_dict(state: Any) -> None:
@@ -150,8 +145,15 @@ def rename_arrays(values: Mapping[Any, Any]) -> Renamed:
         name = plain_name(f"{theirs}")
         if is_beside(name):
             continue
-        if our_parameter(name) == "" and not must_be_zero(name):
-            raise unknown_parameter(name, theirs)
+        kind, number = with_N(name)
+        # A parameter that GPT-2 lacks may only be 0. Renamed.zero has it, and the caller looks.
+        may_be_zero = any(kind in layout.zero for layout in LAYOUTS)
+        if our_parameter(name) == "" and not may_be_zero:
+            known = [each.replace("N", number or "N") for each in all_names()]
+            raise ArgumentError(
+                f"{short_repr(theirs)} is no parameter of a GPT-2; the nearest are "
+                f"{nearest_names(name, known)}"
+            )
         array = as_floats(value, short_repr(theirs))
         first = first_names.setdefault(name, theirs)
         if first != theirs and not np.array_equal(arrays[name], array, equal_nan=True):
@@ -161,16 +163,6 @@ def rename_arrays(values: Mapping[Any, Any]) -> Renamed:
             )
         arrays[name] = array
     return by_our_names(arrays, np.concatenate)
-
-
-def unknown_parameter(name: str, theirs: Any) -> ArgumentError:
-    """The error for a name that no layout has: it tells the three that are nearest."""
-    _, number = with_N(name)
-    known = [each.replace("N", number or "N") for each in all_names()]
-    alike = nearest_names(name, known)
-    return ArgumentError(
-        f"{short_repr(theirs)} is no parameter of a GPT-2; the nearest are {alike}"
-    )
 
 
 def as_floats(value: Any, name: str) -> np.ndarray:
@@ -226,17 +218,6 @@ def with_head_of(arrays: Parameters, config: Config) -> Config:
     return config
 
 
-def check_fields(given: dict[str, Any]) -> None:
-    """Raise ArgumentError for a name that is no field of Config, or one that the shapes tell."""
-    known = [name for name in vars(Config()) if name not in IN_SHAPES]
-    for name in given:
-        if name not in known:
-            raise ArgumentError(
-                f"{short_repr(name)} is not a field that can be given; expected one of "
-                f"{', '.join(known)}"
-            )
-
-
 def as_config(config: Any) -> Config:
     """The Config that a user gives as such, as what config.json holds, or as a path of that."""
     if isinstance(config, Config):
@@ -276,35 +257,35 @@ def warn_of_assumed_fields(config: Config, fields: dict[str, Any], layout: Layou
 def config_of_shapes(arrays: Parameters, n_head: int | None, fields: dict[str, Any]) -> Config:
     """The Config of a model with these parameters. It is untied if lm_head.weight is among them.
 
-    fields: what the shapes do not tell. Raises ArgumentError if n_head is needed and None.
+    fields: what the shapes do not tell. Raises ArgumentError for other fields, and if n_head is
+    needed and None.
     """
+    known = [name for name in vars(Config()) if name not in IN_SHAPES]
+    for name in fields:
+        if name not in known:
+            raise ArgumentError(
+                f"{short_repr(name)} is not a field that can be given; expected one of "
+                f"{', '.join(known)}"
+            )
     V, D = arrays["wte.weight"].shape
     layers = {name.split(".")[1] for name in arrays if name.startswith("h.")}
     L = len(layers)
     F = None  # Config makes it 4 D
     if "h.0.mlp.c_fc.weight" in arrays:
         F = arrays["h.0.mlp.c_fc.weight"].shape[-1]
+    # The models of OpenAI have known numbers of heads.
+    openais = {(each.config.n_embd, each.config.n_layer): each.config for each in MODELS.values()}
+    if n_head is None and (D, L) not in openais:
+        raise ArgumentError(
+            f"n_head cannot be read from the shapes of {L} layers of width {D}: pass n_head="
+        )
     return Config(
         vocab_size=V,
         n_ctx=len(arrays["wpe.weight"]),
         n_embd=D,
         n_layer=L,
-        n_head=n_head or n_head_of_openai(D, L),
+        n_head=openais[D, L].n_head if n_head is None else n_head,
         n_inner=F,
         tied=HEAD not in arrays,
         **fields,
-    )
-
-
-def n_head_of_openai(width: int, depth: int) -> int:
-    """The number of heads of OpenAI's model with this width and depth.
-
-    Raises ArgumentError if OpenAI has no such model.
-    """
-    for known_model in MODELS.values():
-        config = known_model.config
-        if (config.n_embd, config.n_layer) == (width, depth):
-            return config.n_head
-    raise ArgumentError(
-        f"n_head cannot be read from the shapes of {depth} layers of width {width}: pass n_head="
     )

@@ -38,7 +38,7 @@ from typing import Any
 from ..errors import CheckpointError, ConfigError, short_repr
 from ..gpt2.config import Config
 from .json_files import map_file, open_to_read
-from .safetensors import check_places
+from .safetensors import check_places, damaged
 from .tensors import SavedFile, Tensor
 
 HPARAMS = "hparams.json"
@@ -132,61 +132,65 @@ def read_saved(index: Path) -> SavedFile:
             f"{index}: not the index of a GPT-2, or truncated: expected {FOOTER} to {MAX_INDEX} "
             f"bytes, of which the last are {MAGIC.hex()}"
         )
-    footer = Bytes(table[-FOOTER:], f"{index}: footer")
-    footer.handle()  # of the metaindex block, which is empty
     memory = map_file(data)
-    messages: dict[str, Message] = {}
-    for name, value in _entries(index, table, footer.handle()):
-        where = f"{index}: {short_repr(name)}"
-        if name in messages:  # said here: blocks that are listed many times would fill the memory
-            raise CheckpointError(f"{where} is given twice")
-        messages[name] = Bytes(value, where).message()
     tensors: dict[str, Tensor] = {}
-    for name, message in messages.items():
-        where = f"{index}: {short_repr(name)}"
-        if name == "":
-            _check(where, "num_shards", _number(message, 1), expected=1)
-            _check(where, "endianness", _number(message, 2), expected=0)  # little
-            continue
-        dtype = "F32"
-        if OF_OPTIMIZER.fullmatch(name) and _number(message, 1) in DTYPES_OF_OPTIMIZER:
-            dtype = DTYPES_OF_OPTIMIZER[_number(message, 1)]
-        else:
-            _check(where, "dtype", _number(message, 1), expected=DT_FLOAT)
-        shape, start, size = _parse_tensor(message, where)
-        tensors[name] = Tensor(data, name, dtype, shape, start, start + size, memory)
+    try:
+        for name, message in _messages_by_name(table).items():
+            if name == "":
+                _check("header", "endianness", _number(message, 2), expected=0)  # little
+                continue
+            dtype, shape, start, size = _parse_tensor(name, message)
+            tensors[name] = Tensor(data, name, dtype, shape, start, start + size, memory)
+    except ValueError as error:
+        raise damaged(index, f"{error}") from error
     check_places(tensors.values(), index, data_start=0, file_size=len(memory))
     of_optimizer = [name for name in tensors if OF_OPTIMIZER.fullmatch(name)]
     others = {name: tensors[name] for name in tensors if name not in of_optimizer}
     return SavedFile(others, of_optimizer=of_optimizer)
 
 
-def _entries(index: Path, table: bytes, handle: tuple[int, int]) -> Iterator[tuple[str, bytes]]:
-    """(name, value) of each entry of all data blocks. handle: that of the index block."""
-    for _, block_handle in _read_block(index, table, handle):
-        block = Bytes(block_handle, f"{index}: index block").handle()
-        for key, value in _read_block(index, table, block):
-            yield key.decode("latin-1"), value  # which accepts any bytes
+# The functions below raise ValueError for an index that breaks a rule.
 
 
-def _parse_tensor(message: Message, where: str) -> tuple[tuple[int, ...], int, int]:
-    """(shape, offset, size in bytes) of a BundleEntryProto, whose fields have these numbers:
+def _messages_by_name(table: bytes) -> dict[str, Message]:
+    """The message of each entry of all data blocks, by its name."""
+    footer = Bytes(table[-FOOTER:])
+    footer.handle()  # of the metaindex block, which is empty
+    messages: dict[str, Message] = {}
+    for _, block_handle in _read_block(table, footer.handle()):
+        for key, value in _read_block(table, Bytes(block_handle).handle()):
+            name = key.decode("latin-1")  # which accepts any bytes
+            if name in messages:  # blocks that are listed many times would fill the memory
+                raise ValueError(f"{short_repr(name)} is given twice")
+            messages[name] = Bytes(value).message()
+    return messages
 
-    dtype = 1, shape = 2, shard_id = 3, offset = 4, size = 5, crc32c = 6, slices = 7. The shape is a
-    message that has a field 2 for each axis, again a message, whose field 1 is the axis's size.
+
+def _parse_tensor(name: str, message: Message) -> tuple[str, tuple[int, ...], int, int]:
+    """(dtype, shape, offset, size in bytes) of a BundleEntryProto. The numbers of its fields are
+
+    dtype = 1, shape = 2, shard_id = 3, offset = 4, size = 5, crc32c = 6. The shape is a message
+    that has a field 2 for each axis, again a message, whose field 1 is the axis's size.
     """
-    _check(where, "shard_id", _number(message, 3), expected=0)
-    _check(where, "slices", len(message.get(7, [])), expected=0)
+    dtype = "F32"
+    if OF_OPTIMIZER.fullmatch(name) and _number(message, 1) in DTYPES_OF_OPTIMIZER:
+        dtype = DTYPES_OF_OPTIMIZER[_number(message, 1)]
+    else:
+        _check(short_repr(name), "dtype", _number(message, 1), expected=DT_FLOAT)
+    _check(short_repr(name), "shard_id", _number(message, 3), expected=0)
     shape = []
-    for shape_bytes in message.get(2, []):
-        for axis_bytes in Bytes(shape_bytes, where).message().get(2, []):
-            shape.append(_number(Bytes(axis_bytes, where).message(), 1))
-    return tuple(shape), _number(message, 4), _number(message, 5)
+    for shape_message in _messages_in(message, 2):
+        for axis in _messages_in(shape_message, 2):
+            shape.append(_number(axis, 1))
+    return dtype, tuple(shape), _number(message, 4), _number(message, 5)
 
 
-def _check(where: str, field: str, value: int, expected: int) -> None:
+def _check(what: str, field: str, value: int, expected: int) -> None:
     if value != expected:
-        raise CheckpointError(f"{where}: {field} is {value}; expected {expected}")
+        raise ValueError(f"{what}: {field} is {value}; expected {expected}")
+
+
+# In a protocol buffer, a field of another wire type than that of its number is ignored.
 
 
 def _number(message: Message, field: int) -> int:
@@ -195,41 +199,39 @@ def _number(message: Message, field: int) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _read_block(path: Path, table: bytes, handle: tuple[int, int]) -> Iterator[tuple[bytes, bytes]]:
-    """(key, value) of each entry of a block. Raises CheckpointError."""
+def _messages_in(message: Message, field: int) -> list[Message]:
+    """The messages that are the values of a field of a message."""
+    values = message.get(field, [])
+    return [Bytes(value).message() for value in values if isinstance(value, bytes)]
+
+
+def _read_block(table: bytes, handle: tuple[int, int]) -> Iterator[tuple[bytes, bytes]]:
+    """(key, value) of each entry of a block."""
     offset, size = handle
-    where = f"{path}: block at byte {offset}"
-    contents = Bytes(table[offset:], where).take(size)
+    contents = Bytes(table[offset:]).take(size)
     kind = table[offset + size : offset + size + 1]
     if kind != b"\0":
-        raise CheckpointError(f"{where}: of type {kind.hex()}; expected 00, not compressed")
+        raise ValueError(f"a block of type {kind.hex()}; expected 00, not compressed")
     # The contents end with the places of whole keys, 4 bytes each, and how many there are.
     n_places = int.from_bytes(contents[-4:], "little")
     end = len(contents) - 4 * n_places - 4
-    if end < 0:
-        raise CheckpointError(f"{where}: {size} bytes do not hold {n_places} places of keys")
-    entries = Bytes(contents[:end], where)
+    entries = Bytes(contents[: max(end, 0)])  # without entries, no tensor fills the data
     key = b""
     while entries.remaining():
         shared = entries.varint()
         unshared = entries.varint()
         length = entries.varint()
         if shared > len(key) or shared + unshared > MAX_KEY:
-            raise CheckpointError(
-                f"{where}: a key of {unshared} bytes after {shared} of the previous key"
-            )
+            raise ValueError(f"a key of {unshared} bytes after {shared} of the previous key")
         key = key[:shared] + entries.take(unshared)
         yield key, entries.take(length)
 
 
 class Bytes:
-    """Bytes that are read from first to last. `where` is for the CheckpointErrors."""
+    """Bytes that are read from first to last."""
 
-    def __init__(self, data: int | bytes, where: str) -> None:
-        if not isinstance(data, bytes):
-            raise CheckpointError(f"{where}: a number; expected a message")
+    def __init__(self, data: bytes) -> None:
         self.data = data
-        self.where = where
         self.position = 0
 
     def remaining(self) -> int:
@@ -239,9 +241,7 @@ class Bytes:
     def take(self, size: int) -> bytes:
         """The next `size` bytes."""
         if size > self.remaining():
-            raise CheckpointError(
-                f"{self.where}: truncated: expected {size} bytes, {self.remaining()} are left"
-            )
+            raise ValueError(f"truncated: expected {size} bytes, {self.remaining()} are left")
         start = self.position
         self.position += size
         return self.data[start : self.position]
@@ -254,7 +254,7 @@ class Bytes:
             value |= (byte & 0x7F) << shift
             if byte < 0x80 and value < 1 << 64:
                 return value
-        raise CheckpointError(f"{self.where}: a number of more than 64 bits")
+        raise ValueError("a number of more than 64 bits")
 
     def handle(self) -> tuple[int, int]:
         """The offset and the size of a block."""
@@ -275,6 +275,6 @@ class Bytes:
             elif wire_type == 5:
                 value = self.take(4)
             else:
-                raise CheckpointError(f"{self.where}: wire type {wire_type}; expected 0, 2 or 5")
+                raise ValueError(f"wire type {wire_type}; expected 0, 2 or 5")
             fields.setdefault(number, []).append(value)
         return fields

@@ -66,6 +66,29 @@ BYTE_LEVEL = {
     "trim_offsets": True,
     "use_regex": True,
 }
+# tokenizer.json, but for the tokenizer's own tokens and merges.
+AS_TRANSFORMERS_WRITES: Json = {
+    "version": "1.0",
+    "truncation": None,
+    "padding": None,
+    "added_tokens": [],
+    "normalizer": None,
+    "pre_tokenizer": BYTE_LEVEL,
+    "post_processor": None,
+    "decoder": BYTE_LEVEL,
+    "model": {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": "",
+        "end_of_word_suffix": "",
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+        "vocab": {},
+        "merges": [],
+    },
+}
 # The values of tokenizer_class for which transformers adds <|endoftext|> to a vocabulary, unless
 # all of NAMED_AS_EOT name another token. None: the field is absent.
 GPT2_CLASSES = (None, "GPT2Tokenizer", "GPT2TokenizerFast")
@@ -240,8 +263,8 @@ def read_tokenizer_json(files: Folder, settings: Json) -> Vocabulary:
             raise TokenizerError(f"{path}: expected model.vocab and model.merges")
 
     added = added_tokens(file, ids, path)
-    # transformers reads it from the settings, and without the field, the general classes read it
-    # from tokenizer.json, and GPT-2's puts no space there.
+    # transformers reads add_prefix_space from tokenizer_config.json. Without the field there, the
+    # general classes read it from tokenizer.json, and GPT-2's class puts no space before a text.
     prefix_space = bool(pre_tokenizer["add_prefix_space"])
     default = prefix_space if settings["tokenizer_class"] in GENERAL_CLASSES else False
     if bool(settings.get("add_prefix_space", default)) != prefix_space:
@@ -259,17 +282,12 @@ def added_tokens(file: Json, ids: dict[str, int], path: Path) -> dict[str, Entry
     added = {}
     for entry in entries if isinstance(entries, list) else [entries]:
         match entry:
-            case {"content": str(text), "id": int(token_id)}:
+            case {"content": str(text), "id": int()}:
                 added[text] = entry
             case _:
                 raise TokenizerError(
                     f"{path}: added_tokens: expected content and id, got {short_repr(entry)}"
                 )
-        if ids.get(text, token_id) != token_id:
-            raise TokenizerError(
-                f"{path}: token {short_repr(text)} has two ids, {short_repr(ids[text])} and "
-                f"{token_id}"
-            )
     add_ids(ids, added, f"{path}")
     return added
 
@@ -388,15 +406,16 @@ def as_merges(lines: list[Any], place: str, first: int = 1) -> list[tuple[str, s
 def add_ids(ids: dict[str, int], added: dict[str, Entry], name: str) -> None:
     """Add the ids of added tokens to those of a vocabulary.
 
-    Raises TokenizerError for another id than the one that transformers gives an added token, which
-    is the number of tokens before it. name: what the error calls the files.
+    Raises TokenizerError for another id than the one that transformers gives an added token: the id
+    in the vocabulary, or the number of tokens before it. name: what the error calls the files.
     """
     for text, entry in sorted(added.items(), key=lambda item: item[1]["id"]):
-        if text not in ids and entry["id"] != len(ids):
+        expected = ids.setdefault(text, len(ids))
+        if entry["id"] != expected:
             raise TokenizerError(
-                f"{name}: added token {short_repr(text)} has id {entry['id']}, expected {len(ids)}"
+                f"{name}: added token {short_repr(text)} has id {entry['id']}, expected "
+                f"{short_repr(expected)}"
             )
-        ids.setdefault(text, entry["id"])  # `compare_mentions` refuses another id
 
 
 # What the other files say of tokens. The files are in `others`: name -> content.
@@ -614,7 +633,7 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
         "merges.txt": f"#version: 0.2\n{merges}".encode(),
         "vocab.json": json.dumps(tokenizer.ids).encode(),
     }
-    settings: dict[str, Any] = {}
+    settings: Json = {}
     if EOT not in tokenizer.special_tokens:
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"  # GPT2Tokenizer would add it
     if tokenizer.prefix_space:
@@ -622,34 +641,18 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
     if settings:
         files[SETTINGS] = json.dumps(settings).encode()
     if settings or tokenizer.flags != {EOT: Flags()}:
-        files[TOKENIZER_JSON] = json.dumps(tokenizer_json(tokenizer)).encode()
+        file: Json = {
+            **AS_TRANSFORMERS_WRITES,
+            "added_tokens": [added_token(tokenizer, text) for text in tokenizer.special_tokens],
+            "pre_tokenizer": BYTE_LEVEL | {"add_prefix_space": tokenizer.prefix_space},
+            "model": {
+                **AS_TRANSFORMERS_WRITES["model"],
+                "vocab": tokenizer.ids,
+                "merges": [[left, right] for left, right in tokenizer.merges],
+            },
+        }
+        files[TOKENIZER_JSON] = json.dumps(file).encode()
     return files
-
-
-def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
-    """The contents of tokenizer.json, as transformers writes them."""
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [added_token(tokenizer, text) for text in tokenizer.special_tokens],
-        "normalizer": None,
-        "pre_tokenizer": BYTE_LEVEL | {"add_prefix_space": tokenizer.prefix_space},
-        "post_processor": None,
-        "decoder": BYTE_LEVEL,
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": "",
-            "end_of_word_suffix": "",
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": False,
-            "vocab": tokenizer.ids,
-            "merges": [[left, right] for left, right in tokenizer.merges],
-        },
-    }
 
 
 def added_token(tokenizer: Tokenizer, text: str) -> dict[str, Any]:

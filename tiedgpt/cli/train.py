@@ -96,7 +96,11 @@ def run(args: argparse.Namespace) -> None:
     if args.resume is None:
         trainer, tokenizer, others = new_trainer(args, text)
     else:
-        trainer, tokenizer = resumed_trainer(args, text)
+        tokenizer = Opened(args.resume).tokenizer
+        tokens, held_out = encode_parts(tokenizer, text, args.allow_special)
+        trainer = Trainer.resume(args.resume, tokens, held_out, args.steps)
+        if trainer.step == trainer.settings.steps:
+            note(f"all {trainer.step:,} steps are done; give a larger --steps to train more")
 
     # A loss in nats per token times this factor is in bits per byte. The first token of the
     # held-out text is not predicted, so its bytes do not count.
@@ -224,16 +228,6 @@ def new_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Tokenizer
 
     tokens, held_out = encode_parts(tokenizer, text, args.allow_special)
     return Trainer(model, tokens, held_out, settings, args.only), tokenizer, others
-
-
-def resumed_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Tokenizer]:
-    """The training in the directory of --resume, and its tokenizer."""
-    tokenizer = Opened(args.resume).tokenizer
-    tokens, held_out = encode_parts(tokenizer, text, args.allow_special)
-    trainer = Trainer.resume(args.resume, tokens, held_out, args.steps)
-    if trainer.step == trainer.settings.steps:
-        note(f"all {trainer.step:,} steps are done; give a larger --steps to train more")
-    return trainer, tokenizer
 
 
 def encode_parts(

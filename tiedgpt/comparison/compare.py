@@ -119,10 +119,12 @@ def compare(
     have more columns than the model's, those of a padded vocabulary, the first V are compared.
 
     targets: of the shape of ids. With them, gradients of the mean loss are compared, too: arrays of
-    the dict under names of parameters. progress: called before each trial of a mistake, with the
-    number of those before it and of all. trials: at most so many are made, the likeliest first;
-    None: as many as take some minutes. Raises ArgumentError, of which NothingCompared
-    is one: none of the arrays could show a difference.
+    the dict under names of parameters.
+
+    progress: called before each trial of a mistake, with the number of trials made and of all.
+    trials: the most trials that are made, the likeliest first; None: as many as take some minutes.
+
+    Raises ArgumentError; NothingCompared, which is one, if no array could show a difference.
     """
     if not isinstance(model, GPT2):
         raise ArgumentError(f"the model must be a GPT2, got {short_repr(model)}")
@@ -132,8 +134,9 @@ def compare(
     if targets is not None:
         targets = np.atleast_2d(check_targets(targets, ids, model.config))
     values = record(theirs, ids, model.config.vocab_size, with_gradients=targets is not None)
-    given = {name: value for name, value in values.items() if is_parameter(our_name(name))}
-    gradients = rename_arrays(given).tensors
+    # Activations have other names than parameters, so an array with a parameter's is its gradient.
+    arrays = {name: value for name, value in values.items() if is_parameter(our_name(name))}
+    gradients = rename_arrays(arrays).tensors
     if gradients and targets is None:
         first_name = sorted(gradients)[0]
         raise ArgumentError(f"{first_name} is a parameter: to compare its gradient, give targets")
@@ -152,14 +155,15 @@ def compare(
     sentences = list(diagnosis.sentences)
     if any(row.name == "logits" and row.differs for row in rows):
         sentences += untied_module_sentences(theirs, model)
-    rows_of_earlier, of_earlier = comparison.rows_of_earlier()
-    rows += rows_of_earlier
-    sentences += of_earlier
+    # Of two arrays of one activation, `rows` has the later one. The earlier one gets a row, too.
+    earlier_rows, earlier_sentences = comparison.rows_of_earlier()
+    rows += earlier_rows
+    sentences += earlier_sentences
     if gradients:
-        rows_of_gradients, of_gradients = compare_gradients(comparison, gradients, targets)
-        rows += rows_of_gradients
+        gradient_rows, gradient_sentences = compare_gradients(comparison, gradients, targets)
+        rows += gradient_rows
         if not sentences:  # else a wrong activation explains wrong gradients
-            sentences = of_gradients
+            sentences = gradient_sentences
 
     # An array of zeros agrees with ours if our rounding is larger than our numbers, and arrays of
     # inf and nan alone agree. Such a row shows nothing.
@@ -254,9 +258,10 @@ def compare_gradients(
     differing = [row.name for row in rows if row.differs]
     sentences: list[str] = []
     if "wte.weight" in differing and comparison.model64.config.tied:
+        # Is one of the two gradients of a tied wte missing?
         sentences += missing_part_sentences(comparison, gradients["wte.weight"], targets)
 
-    # If all differ: are they those of the sum of the losses?
+    # If all differ: are they the gradients of the sum of the losses, in place of the mean?
     n = targets.size
     is_sum = all(
         not compare_arrays(name, gradient / n, ours64[name], ours32[name]).differs

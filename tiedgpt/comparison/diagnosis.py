@@ -137,11 +137,11 @@ def diagnose(
     mistakes: those that are tried, the likeliest first. progress: called before each trial.
     most_trials: how many are made; None: so many that they take some minutes.
     """
-    # If none differs from what our model computes from theirs before it, small differences have
-    # added up. Then ours are computed from the ids alone.
-    difference = first_difference(comparison, comparison.theirs, planted={})
+    # First, our model computes each activation from the other model's activations before it. If
+    # none differs then, small differences have added up, and it computes from the ids alone.
+    difference = first_difference(comparison, given=comparison.theirs, planted={})
     if difference is None:
-        difference = first_difference(comparison, {}, planted={})
+        difference = first_difference(comparison, given={}, planted={})
     assert difference is not None
 
     plain = plain_diagnosis(difference)
@@ -212,8 +212,8 @@ def find_mistakes(
 ) -> tuple[list[list[Trial]], list[str]]:
     """The mistakes that explain the differences, and the activations that still differ then.
 
-    For each mistake there is a list of those that cannot be told apart from it. After mistakes that
-    explain the first difference, the next one is explained, and so on.
+    For each mistake that is found there is a list: its trial, and the trials that cannot be told
+    apart from it. After mistakes that explain the first difference, the next one is explained.
     """
     found: list[list[Trial]] = []
     planted: Planted = {}
@@ -229,6 +229,7 @@ def find_mistakes(
         still_wrong = best.still_wrong
         remaining = None
         if still_wrong:
+            # The first difference that the mistakes found so far do not explain
             remaining = first_difference(comparison, difference.given, planted)
     return found, still_wrong
 
@@ -257,7 +258,8 @@ class Search:
             self.by_scope[trial.scope].append((trial,))
         # A mistake in one layer is not tried together with others.
         self.wide = [trial for trial in trials if trial.scope <= Scope.KIND]
-        # Two mistakes are made in two places. If there are nan alone, many mistakes make them.
+        # Two mistakes are in two places of the window. And if nothing but inf or nan is wrong, so
+        # many mistakes explain it that a pair of them tells nothing.
         self.may_be_several = len(difference.window) > 1 and not difference.is_infinite_alone
         # What was tried, with the median of the distances that it left.
         self.tried: list[tuple[float, Trials]] = []
@@ -265,9 +267,9 @@ class Search:
         counter.total += len(trials)
 
     def explain(self, most: int) -> tuple[Explanation | None, list[list[Trial]]]:
-        """The best explanation, of at most so many mistakes; None if there is none.
+        """The best explanation, of at most `most` mistakes; None if there is none.
 
-        Beside it, for each of its mistakes those that cannot be told apart from it.
+        Beside it, for each of its mistakes a list of the trials that cannot be told apart.
         """
         if self.may_be_several:
             self.counter.total += (most - 1) * NEAREST * len(self.wide)
@@ -296,7 +298,9 @@ class Search:
             yield from self.one_more(2)
 
     def one_more(self, count: int) -> Iterator[list[Trials]]:
-        """Each mistake beside those, so many, that brought the difference down most."""
+        """Each mistake beside each of the attempts of `count` mistakes that left the smallest
+        distances.
+        """
         if self.explanations or not self.may_be_several:
             return
         tried = [(median, trials) for median, trials in self.tried if len(trials) == count]

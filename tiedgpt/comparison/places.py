@@ -282,10 +282,10 @@ class Comparison:
         self.theirs = {name: last[name] for name in self.names if name in last}
 
     def rows(self, given: Tape, planted: Mapping[str, Wrong]) -> list[ReportRow]:
-        """A row for each of their activations, in the order of the forward pass.
+        """A row for each activation of the other model, in the order of the forward pass.
 
-        Ours are computed from those before them: from theirs in `given`, and elsewhere from ours,
-        with the planted mistakes.
+        It is compared with the activation that our pass computes in this place. Our pass then goes
+        on with the array in `given`, if there is one. `planted` are mistakes that our pass makes.
         """
         ours32 = compute_activations(self.model32, self.ids, given, planted)
         ours64 = compute_activations(self.model64, self.ids, given, planted)
@@ -295,7 +295,9 @@ class Comparison:
         return rows
 
     def rows_of_earlier(self) -> tuple[list[ReportRow], list[str]]:
-        """A row for each array for which a later one counts; a sentence if the two differ."""
+        """For each array that a later one of the same activation replaced: a row, and a sentence if
+        the two differ.
+        """
         rows: list[ReportRow] = []
         sentences: list[str] = []
         if not self.earlier:
@@ -340,7 +342,8 @@ class Trial:
         return f"{self.start}: yours {self.sentence}"
 
 
-# A scope -> what the activations have in common to which a mistake goes from one of them
+# A scope -> a function of an activation's name. A mistake that begins in one activation goes to all
+# for which the function returns the same.
 COMMON: dict[Scope, Callable[[str], Any]] = {
     Scope.EVERYWHERE: lambda name: "",
     Scope.KIND: kind_of,
@@ -361,7 +364,7 @@ def sentence_of(mistake: Mistake, scope: Scope, planted: Collection[str]) -> str
 
 
 def trials_of(mistakes: list[Mistake], window: list[str], names: list[str]) -> list[Trial]:
-    """Each mistake, in each scope, from each place of the window where it can begin.
+    """A trial of each mistake, in each scope, from each place of the window where it can begin.
 
     window: activations up to the one that differs. names: all activations of the model, because a
     mistake that begins in the window may go on after it. The widest scope comes first, because it

@@ -268,7 +268,7 @@ def read_numpy(path: Path) -> dict[str, np.ndarray]:
             for name in archive.files:
                 arrays[name] = archive[name]
     except OSError as error:
-        raise ArgumentError(f"{path}: {error.strerror or error}") from error
+        raise ArgumentError(f"{path}: {error.strerror or error}; expected a {KINDS}") from error
     except Exception as error:  # a damaged file raises a dozen kinds, such as SyntaxError
         if "allow_pickle" in str(error):  # NumPy's message about an array of objects
             raise ArgumentError(
@@ -302,7 +302,8 @@ def read_json_object(path: Path, expected: str) -> dict[str, Any]:
     try:
         document = json.loads(path.read_bytes(), object_pairs_hook=without_repeated_names)
     except OSError as error:
-        raise ArgumentError(f"{path}: {error.strerror or error}") from error
+        reason = error.strerror or error
+        raise ArgumentError(f"{path}: {reason}; expected {expected}") from error
     except (ValueError, RecursionError) as error:
         raise ArgumentError(f"{path} is not JSON: {error!s:.100}") from error
     if not isinstance(document, dict):

@@ -161,7 +161,8 @@ class Splitter:
     def follow_our_model(self) -> list[str]:
         """Put our model's tokens where they are the same text. Notes that say where."""
         notes = []
-        place = 0
+        place = 0  # all ids before it are judged as they are
+        # How many tokens can be predicted: a full context still predicts the one after it.
         room = self.model.config.n_ctx - len(self.prompt) + 1
         while place < min(len(self.ids), room):
             best = self.best_after(self.ids[: room - 1])
@@ -189,31 +190,32 @@ class Splitter:
         return notes
 
     def same_text(self, place: int, room: int) -> tuple[list[int], int, bool]:
-        """Our model's tokens from a place on that are the text of the ids there.
+        """Our model's tokens from a place in `ids` on, until they end where one of `ids` ends.
 
-        Returns them, the place in `ids` where both meet again, and whether the text ended within
-        our last token. No tokens if our model writes another text.
+        Returns our tokens; the place in `ids` after them; and whether the whole text ended within
+        the last of them. No tokens if our model writes another text, or fills the `room` of its
+        context before both end together.
         """
-        ends = {}  # a number of bytes after the place -> the number of ids that have them
-        size = 0
+        ends = {}  # bytes of text after the place -> the place in `ids` after these bytes
+        size = 0  # bytes
         for end in range(place, len(self.ids)):
             size += len(self.text_of(self.ids[end]))
             ends[size] = end + 1
         text = self.tokenizer.decode_bytes(self.ids[place:])
         ours: list[int] = []
-        size = 0
+        size = 0  # bytes that our tokens have written
         while place + len(ours) < room:
             token = self.best_after([*self.ids[:place], *ours])[-1]
             written = self.text_of(token)
             rest = text[size:]
             ours.append(token)
             size += len(written)
-            if not written:
+            if not written:  # a token that only pads the vocabulary
                 return [], place, False
             if rest.startswith(written):
                 if size in ends:
                     return ours, ends[size], False
-            elif written.startswith(rest):
+            elif written.startswith(rest):  # the text ends within our token
                 return ours, len(self.ids), True
             else:
                 return [], place, False

@@ -59,11 +59,13 @@ def batch_results(model: GPT2, texts: list[list[int]]) -> Results:  # of [B, V]
                 )
             },
             "pads on the left, and counts positions from the padding": {
+                # No token sees the padding.
                 f"attn.{layer}.pattern": partial(
                     pattern_without, start=0, end=(T - lengths)[:, None, None, None]
                 )
                 for layer in range(model.config.n_layer)
             },
+            # This is what a GPT-2 without a mistake makes of the padded ids.
             "pads on the left, sees the padding, and counts positions from it": {},
         }
         for sentence, planted in ways.items():

@@ -169,7 +169,8 @@ def common_mistakes(
     A right answer excludes the mistakes that would have given another one.
     """
     common: dict[str, list[str]] = {}
-    for status in ("wrong", "right"):  # the wrong ones first, because they name few
+    # Wrong answers first: the right ones of a group matter only if its wrong ones share a mistake.
+    for status in ("wrong", "right"):
         for case, report in zip(vectors.cases, reports, strict=True):
             # The cases in which one mistake shows: all texts of a tokenizer, or of a model.
             group = case["name"]
@@ -182,8 +183,8 @@ def common_mistakes(
             mistakes = report["mistakes"]
             if status == "right":
                 mistakes = mistakes_giving(vectors, case, answers[case["name"]])
-            others = common.get(group, mistakes)
-            common[group] = [each for each in others if each in mistakes]
+            so_far = common.get(group, mistakes)
+            common[group] = [mistake for mistake in so_far if mistake in mistakes]
     return common
 
 
@@ -307,7 +308,7 @@ def mistakes_giving(vectors: Vectors, case: Case, answer: Any) -> list[str]:
 
 
 def results_of(vectors: Vectors, case: Case, dtype: type) -> Results:
-    """What is right in this dtype, and then what comes of each mistake."""
+    """Yield ("", the right array in this dtype), then (a mistake's sentence, its wrong array)."""
     given = case["given"]
     model = vectors.models[given["model"]].astype(dtype)
     if case["kind"] == "steps":
@@ -326,7 +327,7 @@ def results_of(vectors: Vectors, case: Case, dtype: type) -> Results:
 def judge_array(vectors: Vectors, case: Case, answer: Any) -> CaseReport:
     theirs = as_numbers(case, answer)
     exact_results = results_of(vectors, case, np.float64)
-    _, exact = next(exact_results)
+    _, exact = next(exact_results)  # the first one is right; the mistakes follow
     if theirs.shape != exact.shape:
         return report_of(case, "wrong", f"the shape is {theirs.shape}, expected {exact.shape}")
     _, ours32 = next(results_of(vectors, case, np.float32))
@@ -337,6 +338,7 @@ def judge_array(vectors: Vectors, case: Case, answer: Any) -> CaseReport:
     for sentence, array in exact_results:
         if sentence in found or array.shape != exact.shape:
             continue
+        # The numbers of a mistake may be larger than the right ones, and are then rounded more.
         tolerance = max(row.tolerance, tolerance_of(array, array))
         if distance("", theirs, array).max() <= tolerance:
             found.append(sentence)

@@ -201,9 +201,9 @@ def written_tokens(
 
 
 def path(query: Query) -> Answer:
-    """One path's scores of the prompt's tokens after one another, and the text's own counts."""
+    """One path's scores of each token of the prompt after each, and how often the text has both."""
     from_the_end = list(dict.fromkeys(reversed(query.prompt_ids)))  # each token once
-    tokens = from_the_end[:MATRIX_TOKENS][::-1]
+    tokens = from_the_end[:MATRIX_TOKENS][::-1]  # the last ones, in the order of the prompt
     index = np.array(tokens)
     path_function = query.path  # the one that the page names
     corpus = query.shown.corpus
@@ -262,14 +262,16 @@ def measured_tokens(model: GPT2) -> np.ndarray:  # -> [n]
 def solve(query: Query) -> Answer:
     """How far the direct path is from the corpus: which part is the scale, the head, the rank.
 
-    These are the numbers of solved.missing; None for a corpus with too few tokens.
+    "missing" is None for a corpus with too few tokens.
     """
     corpus = query.shown.corpus
     if corpus is None:
         raise ArgumentError("there is no text to compare with; start with --corpus FILE")
     solved_paths = solved.solved_paths(query.model, corpus)
-    scores = bigrams.bigrams(query.model, corpus, None, solved_paths)
-    return {"missing": solved.missing(scores or {})}
+    scores = bigrams.bigrams(query.model, corpus, others=solved_paths)
+    if scores is None:  # too few tokens
+        return {"missing": None}
+    return {"missing": solved.missing(scores)}
 
 
 def nearest(query: Query) -> Answer:

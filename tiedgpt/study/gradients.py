@@ -67,8 +67,7 @@ class Gradients:
 def gradients(model: GPT2, ids: Any) -> Gradients:
     """The gradients of the mean loss of predicting each of `ids` [T] but the first.
 
-    There is no dropout. Raises ArgumentError for fewer than two ids, and for more than the context
-    and one.
+    There is no dropout. Raises ArgumentError for fewer than two ids, and for more than n_ctx + 1.
     """
     ids = check_text_ids(ids, model.config)
     if ids.size > model.config.n_ctx + 1:
@@ -91,15 +90,16 @@ def gradients(model: GPT2, ids: Any) -> Gradients:
     d_embed = np.zeros((tokens.size, model.config.n_embd), model.dtype)
     arrays = nest(gradient_arrays(model, d_embed))
     dfinals = dfinal[None]  # [1, T - 1, D]
-    batch = numbers[None]  # [1, T - 1]
-    transformer_backward(dfinals, batch, model.tree, model.config, tape, arrays)
+    rows = numbers[None]  # [1, T - 1], in place of ids: the row of d_embed for each token
+    transformer_backward(dfinals, rows, model.tree, model.config, tape, arrays)
     return Gradients(loss, tokens, d_embed, d_head, head_lengths)
 
 
 def gradient_arrays(model: GPT2, d_embed: np.ndarray) -> Parameters:
-    """An array for the gradient of each parameter but W_U; for wte it is d_embed [n, D].
+    """An array for the gradient of each parameter but W_U, to which the backward pass writes.
 
-    The gradients of the blocks are not used. So all layers share the arrays of one.
+    d_embed [n, D] is that of wte: a row for each token that was read. The gradients of the blocks
+    are not used, so all layers share the arrays of one.
     """
     shared_arrays: Parameters = {"wte.weight": d_embed}
     arrays: Parameters = {}

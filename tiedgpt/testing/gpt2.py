@@ -32,10 +32,11 @@ def scale_of(name: str, config: Config) -> tuple[float, float]:
     """The mean and the standard deviation of a parameter. No gain is near 1 and no bias near 0."""
     D = config.n_embd
     F = config.n_inner or 4 * D  # 4 D is for the type checker: n_inner of a Config is a number
-    # wte has the deviation SMALL. With this factor in ln_f, that of the logits is about 15.
+    # What is added to the residual stream, by wte, wpe and c_proj, is SMALL. ln_f makes it large
+    # again: with this factor in its gain, the standard deviation of the logits is about 15.
     large = 12 / SMALL / np.sqrt(D)
-    # The first key that is a part of the name counts. A matrix adds up D or F products, so the root
-    # of that number keeps the scale of its results the same for all sizes.
+    # Each key is a part of names; of several in a name, the first counts. A product with a matrix
+    # adds up D or F terms, so the division by the root of D or F gives results of one scale.
     scales = {
         "ln_f.weight": (1.3 * large, 0.4 * large),
         "ln_f.bias": (0, 0.4 * large),
@@ -73,9 +74,9 @@ def assert_same_gpt2(
 ) -> None:
     """Raise AssertionError with the report of `compare` unless `theirs` is the GPT-2 `model`.
 
-    theirs: what `compare` takes. It fails without logits; of a torch module, these are what it
-    returns. With targets, it fails unless the gradients of all parameters were given. To compare a
-    part of the activations or of the gradients, call `compare`.
+    theirs: what `compare` takes. The assertion fails without logits; a torch module's logits are
+    what it returns. With targets, it fails unless the gradients of all parameters are given. To
+    compare a part of the activations or of the gradients, call `compare`.
 
     model: random_model() if None. ids: two random sequences if None, as long as the context, at
     most 64. Raises ArgumentError for what cannot be compared.
@@ -100,7 +101,7 @@ def assert_same_gpt2(
 
 
 def assert_vectors(answers: Mapping[str, Any]) -> None:
-    """Raise AssertionError, which says what is wrong, if an answer to the reference values is.
+    """Raise AssertionError if an answer to the reference values is wrong, with what is wrong in it.
 
     answers: the name of a case of tests/vectors/v2 -> the answer of another GPT-2: an array, nested
     lists, or a text. Cases that are not given are not looked at. Raises ArgumentError if none is

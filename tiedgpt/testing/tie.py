@@ -168,16 +168,16 @@ def matrices_of(module: Any, given: Matrices | None) -> Matrices:
 def check_gradient(module: Any, batch: Any, wte: Any) -> None:
     """Raise AssertionError unless a gradient reaches wte from the input and from the output.
 
-    The output reads row v for the logit of token v alone; the input reads the rows of the batch for
-    each logit. So row v has a gradient from the logits of other tokens only if the input reads it.
-    Then nothing is known of its output. Every other row must have one from its own logit.
+    The output reads row v for the logit of token v alone. The input reads the rows of the batch's
+    tokens for all logits. So a gradient of row v from other tokens' logits is of the input, and
+    then one from its own logit tells nothing of the output. Every other row must have this one.
     """
     import torch
 
     if not wte.requires_grad:
         raise AssertionError("gradient: the input matrix has requires_grad=False")
     V = len(wte)
-    batches = two_batches(wte) if batch is None else [batch, batch]
+    batches = two_batches(wte) if batch is None else [batch, batch]  # for even and for odd logits
     own_entries, other_entries, shape = entries_with_gradient(module, batches, wte)
     own, other = own_entries.any(dim=1), other_entries.any(dim=1)
     if not other.any():
@@ -190,16 +190,15 @@ def check_gradient(module: Any, batch: Any, wte: Any) -> None:
         unread = tokens[~other[tokens]].tolist()
         if len(unread) > 1:  # one may be the padding_idx of nn.Embedding, which has no gradient
             raise no_gradient("input", "token", unread, len(tokens))
-    count = other.sum()
+    count = other.sum()  # rows that the input reads, or that softmax brought into each logit
     if count > V / 2:
         raise ArgumentError(
             f"the two uses cannot be told apart: each logit depends on the rows of {count} of {V} "
             f"tokens. Pass a batch= of fewer tokens, and return logits [..., {V}], no "
             f"probabilities; they are {shape}"
         )
-    missing = ~own
-    if batch is not None:  # of two_batches, each shows the output of the other one's tokens
-        missing &= ~other
+    # two_batches reads no row for its own logit. A row that the user's batch reads is not judged.
+    missing = ~own if batch is None else ~own & ~other
     missing = missing[: shape[-1]].nonzero().flatten().tolist()
     if missing:
         raise no_gradient("output", "token", missing, V)
@@ -208,10 +207,11 @@ def check_gradient(module: Any, batch: Any, wte: Any) -> None:
 
 
 def entries_with_gradient(module: Any, batches: list[Any], wte: Any) -> tuple[Any, Any, list[int]]:
-    """Which entries of wte [V, D] have a gradient, and the shape of the logits.
+    """Which entries of wte [V, D] have a gradient from which logits, and the shape of the logits.
 
-    First those of row v that have one from the logits of tokens in the half of token v, which are
-    all even or all odd; then those that have one from the other half.
+    The vocabulary has two halves, the even and the odd tokens. Returns "own" [V, D]: in row v, the
+    entries with a gradient from the logits of token v's half; and "other" [V, D]: the entries with
+    one from the logits of the other half.
     """
     import torch
 
@@ -239,7 +239,7 @@ def check_columns(use: str, has_gradient: Any) -> None:
 
 
 def no_gradient(use: str, unit: str, missing: list[int], count: int) -> AssertionError:
-    """The error if a gradient lacks the part of a use for some tokens or columns of so many."""
+    """The error if a use gives no gradient to some tokens or columns: `missing`, of `count`."""
     there = " there" if unit == "column" else ""
     return AssertionError(
         f"gradient: nothing of it comes from the {use} of {len(missing)} of {count} {unit}s, the "
@@ -248,9 +248,11 @@ def no_gradient(use: str, unit: str, missing: list[int], count: int) -> Assertio
 
 
 def two_batches(wte: Any) -> list[Any]:
-    """Ids [few, 6] of up to 6 odd tokens, then of even ones: the contrasts are of the others.
+    """Two batches of ids [few, 6], each of up to 6 different tokens.
 
-    The tokens are spread over the vocabulary, and each is the last of one sequence.
+    The first has odd tokens, for a contrast of the logits of even ones; the second has even tokens,
+    for a contrast of the logits of odd ones. So no token is read for its own logit. The tokens are
+    spread over the vocabulary, and each is the last of one sequence.
     """
     import torch
 
@@ -297,15 +299,15 @@ def logits_of(module: Any, batch: Any, V: int) -> Any:
 def contrast(logits: Any, half: int) -> Any:
     """A sum of the logits of even tokens (half 0) or of odd ones (1), with weights that sum to 0.
 
-    So it does not change with what is added to all logits of a position, as log_softmax does. The
-    weights are integers, so that this is exact.
+    So a number that is added to all logits of a position, as log_softmax does, does not change it.
+    The weights are integers, so that their sum is exactly 0.
     """
     import torch
 
     weights = torch.zeros(logits.shape[-1])
     weights[half::4] = 1
     weights[half + 2 :: 4] = -1
-    weights[half + 2] -= weights.sum()  # of an odd number of tokens
+    weights[half + 2] -= weights.sum()  # the sum is 1 if the half has an odd number of tokens
     return (logits * weights.to(logits)).sum()
 
 
@@ -376,8 +378,8 @@ def held_by(optimizer: Any) -> list[Any]:
 
 @contextmanager
 def unchanged(module: Any, optimizer: Any) -> Iterator[None]:
-    """After the `with` block, the module has the attributes, modes, parameters and buffers of
-    before, and each parameter the memory, values and gradient. So has torch its random state.
+    """After the `with` block, all is as before: the module's attributes, modes, parameters and
+    buffers, each parameter's memory, values and gradient, and torch's random state.
 
     A pass may assign a buffer anew, or change one in place, as nn.Embedding with max_norm does its
     matrix.
@@ -411,7 +413,10 @@ def unchanged(module: Any, optimizer: Any) -> Iterator[None]:
 
 @contextmanager
 def copied_state(optimizer: Any) -> Iterator[None]:
-    """In the `with` block, an optimizer works on a copy of its state and settings."""
+    """In the `with` block, an optimizer works on a copy of its state and settings.
+
+    Its parameters are not copied: `unchanged` restores their values.
+    """
     before = dict(vars(optimizer))
     old_state, old_groups = optimizer.state, optimizer.param_groups
     state = copy.copy(optimizer.state)  # with the same parameters as keys

@@ -132,7 +132,7 @@ def checked_settings(
     if len(tokens) <= context:
         raise ArgumentError(
             f"the text to train on must have at least {context + 1} tokens, a context and the "
-            f"token after it, got {len(tokens)}"
+            f"token after it, got {len(tokens)}; give a longer text or a smaller context"
         )
     # The texts may be longer than the model's context, so check_ids gets each token as a sequence.
     check_ids(tokens[:, None], config)

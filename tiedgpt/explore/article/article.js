@@ -1,9 +1,9 @@
 // The article: the reader's word, the switch, the arrows, the calculator.
 
+import {$, $$} from "../page/elements.js"
 import {readyCalculator} from "./cost.js"
 import {readFigures, readModels} from "./data.js"
 import {readyPlanes} from "./drag.js"
-import {$, $$} from "../page/elements.js"
 import {showRow} from "./rows.js"
 import {showLists, showStreams, showWord, tokensOf} from "./words.js"
 

@@ -1,7 +1,7 @@
 // Three words as arrows in two planes. A score is a dot product of two arrows.
 
-import {dot, softmax} from "./gpt2.js"
 import {$, $$, el, fixed, setAttributes} from "../page/elements.js"
+import {dot, softmax} from "./gpt2.js"
 
 const UNIT = 90 // the length of an arrow of 1, as in scripts/page/pictures.py
 const GAP = 20 // from the end of an arrow to its name
@@ -24,22 +24,23 @@ export function natsFrom(scores, text) {
 	return distances.reduce((a, b) => a + b) / distances.length
 }
 
-// A plane is {name, read, written}. `read` and `written` are arrows [n, 2], one for each word: that of the
-// word before, and the one with which the next word is scored. A tied plane has the same arrows as both.
+// A plane is {name, read, written}. `read` [n, 2] has each word's arrow when it is the word before,
+// `written` [n, 2] its arrow when it is scored as the next word. In a tied plane they are the same arrows.
 export function readyPlanes({toy}) {
 	const arrows = copy(toy.tied)
 	const tied = {name: "tied", read: arrows, written: arrows}
 	const untied = {name: "untied", read: copy(toy.E), written: copy(toy.untied)}
 	readyPlane(tied, toy)
 	readyPlane(untied, toy)
-	$("#best").onclick = () => moveAll(tied, {read: toy.best, written: toy.best}, toy)
-	$("#solve").onclick = () => moveAll(untied, {read: toy.E, written: toy.U}, toy)
+	$("#best").onclick = () => moveAll(tied, {name: "tied", read: toy.best, written: toy.best}, toy)
+	$("#solve").onclick = () => moveAll(untied, {name: "untied", read: toy.E, written: toy.U}, toy)
 }
 
 const copy = arrows => arrows.map(arrow => [...arrow])
 
 function drawnArrows({name, read, written}) {
-	// -> {group, arrow} of each arrow that the picture of a plane has. A tied one has no hollow arrows.
+	// -> {group, arrow} for each SVG group that draws an arrow of the plane. A tied plane has no hollow arrows:
+	// there, a word's two arrows are one.
 	const filled = $$(`#${name}-plane .arrow`).map((group, i) => ({group, arrow: read[i]}))
 	const hollow = $$(`#${name}-plane .hollow`).map((group, i) => ({group, arrow: written[i]}))
 	return [...filled, ...hollow]
@@ -56,11 +57,12 @@ function readyPlane(plane, toy) {
 	readyPointers($(`#${plane.name}-plane`), drawn, move)
 }
 
-function moveAll(plane, {read, written}, toy) {
-	const target = drawnArrows({name: plane.name, read, written})
+function moveAll(plane, targetPlane, toy) {
+	// Each arrow of the plane is moved to where the target plane has it.
 	const drawn = drawnArrows(plane)
+	const targets = drawnArrows(targetPlane) // the same groups in the same order, with the target's arrows
 	drawn.forEach(({group, arrow}, i) => {
-		const [x, y] = target[i].arrow
+		const [x, y] = targets[i].arrow
 		moveArrow(group, arrow, x, y)
 	})
 	placeNames(drawn)

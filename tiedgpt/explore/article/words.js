@@ -1,7 +1,7 @@
 // The reader's word: what the tables and the paths list after it.
 
-import {lens, PATHS, softmax, topK} from "./gpt2.js"
 import {$, $$, el, percent, shape, whole} from "../page/elements.js"
+import {lens, PATHS, softmax, topK} from "./gpt2.js"
 import {encode, tokenText} from "./tokenizer.js"
 
 const SHOWN = 3 // tokens in a list
@@ -70,7 +70,8 @@ function showHighest(list, logits, hasScale, last, {models, figures}) {
 
 function wordItem(name, probability, follows) {
 	const sign = follows ? [" ", el("i.follows", "✓")] : null
-	const share = probability === null ? null : [" ", el("span", percent(probability, TENTHS_BELOW)), bar(probability)]
+	const share =
+		probability === null ? null : [" ", el("span", percent(probability, TENTHS_BELOW)), bar(probability)]
 	return el("li", el("b", name), sign, share)
 }
 

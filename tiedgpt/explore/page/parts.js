@@ -66,7 +66,7 @@ function drawParts(parts) {
 	const {n_head, n_layer} = model()
 	const most = highest(Object.values(parts))
 	const digits = n_head > 8 ? 1 : 2
-	const columns = n_head + 3 // and bias, MLP, bias
+	const columns = n_head + 3 // the heads, their bias, the MLP, its bias
 	const fixedCell = (name, colSpan = 1) =>
 		paint(el("td", {colSpan}, fixed(parts[name], digits)), parts[name], most)
 	const buttonCell = name => el("td", paint(partButton(name, parts[name], digits), parts[name], most))
@@ -88,10 +88,11 @@ function drawParts(parts) {
 	const top = [corner(), titles, column("bias"), column("MLP"), column("bias")]
 	const table = grid("heat.parts", "What each part adds to the logit", top, rows)
 	table.style.minWidth = `${6 + 2.9 * columns}em` // the names of the rows, and a number in each column
-	put("#partsbox", side(headOf(), table))
-	if (n_layer) roving(table, $$("button", table), n_head + 1) // the heads and the MLP of a block
+	put("#partsbox", side(headOf(), table)) // in the colour of tied or untied
+	// The arrow keys go from button to button. A row has one for each head and one for the MLP.
+	if (n_layer) roving(table, $$("button", table), n_head + 1)
 }
-// A button that removes a part, or puts it back.
+// A button with a part's number. It removes the part from the model, or puts it back.
 function partButton(name, value, digits) {
 	const isRemoved = state.removed.includes(name)
 	const others = state.removed.filter(other => other !== name)

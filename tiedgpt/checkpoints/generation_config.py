@@ -1,17 +1,10 @@
-"""What lies beside the weights, is not used here, and is used by other programs.
-
-It is said to the user: an adapter of peft, and the settings in generation_config.json.
-"""
+"""generation_config.json: settings with which other programs generate, and this one does not."""
 
 import re
 from typing import Any
 
-from ..errors import CheckpointError, short_repr
-from .files import read_weights
 from .json_files import CONFIG, GENERATION_CONFIG, Folder
-from .refused import ADAPTER, how_to_use
 
-ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 # Settings of generation_config.json, and the value with which a text is as without it. The value of
 # any other setting is None, False, 0 or nothing.
 NO_CHANGE = {
@@ -64,29 +57,3 @@ def generation_settings(folder: Folder) -> tuple[str, dict[str, Any]]:
         if not NOT_OF_THE_TEXT.fullmatch(name) and value and value != NO_CHANGE.get(name):
             settings[name] = value
     return file, settings
-
-
-def describe_adapter(folder: Folder) -> str:
-    """What is to be said of a model beside which lies an adapter, which is not read; "" without.
-
-    Raises CheckpointError for an adapter_config.json that cannot be read.
-    """
-    if not folder.has(ADAPTER):
-        return ""
-    adapter = folder.json(ADAPTER)
-    kind = short_repr(adapter.get("peft_type"))
-    text = (
-        f"{ADAPTER} is of an adapter, {kind}, which lies beside the model and is not used, but "
-        f"which transformers applies where peft is installed: {how_to_use(adapter)}"
-    )
-    for file in ADAPTER_WEIGHTS:
-        if folder.has(file):
-            try:
-                names = read_weights(folder.path / file).tensors
-            except CheckpointError as error:
-                return f"{text}; whether it changes the head is not known: {error}"
-            of_head = [name for name in names if re.search(r"\b(lm_head|wte)\b", name)]
-            if of_head:
-                return f"{text}; it changes the head: {file} has {short_repr(of_head[0])}"
-            return text
-    return f"{text}; whether it changes the head is not known: its weights are not here"
