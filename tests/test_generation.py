@@ -112,6 +112,18 @@ def test_progress_and_record_are_called_for_the_prompt_and_for_each_token(endles
     assert records == [(number, row[number], row[number]) for row in tokens for number in (0, 1)]
 
 
+def test_each_sample_is_recorded_with_the_logits_from_which_it_was_drawn(endless):
+    texts = [list(PROMPT), list(PROMPT)]
+
+    def record(number, logits, token):
+        np.testing.assert_allclose(logits, endless(texts[number])[-1], rtol=0, atol=1e-4)
+        texts[number].append(token)
+
+    sampling = Sampling(temperature=1.5)
+    list(sample_tokens(endless, PROMPT, 5, sampling, seed=5, num_samples=2, record=record))
+    assert texts[0] != texts[1]
+
+
 def test_end_of_text_ends_generation_and_is_not_yielded(endless):
     """A token that the model writes is made its end-of-text token."""
     tokens = list(generate(endless, PROMPT, 20, greedy=True))

@@ -810,6 +810,15 @@ def test_buffers_are_no_parameters(tmp_path, run, kind):
     assert (document["tied"]["total"], document["untied"]["total"]) == (V * D, 2 * V * D)
 
 
+def test_the_matrices_of_an_encoder_and_a_decoder_are_counted_one_by_one(tmp_path, run):
+    names = ["model.shared", "lm_head", "model.encoder.embed_tokens", "model.decoder.embed_tokens"]
+    arrays = {f"{name}.weight": EMBEDDING + number for number, name in enumerate(names)}
+    config = {"model_type": "bart", "architectures": ["BartForConditionalGeneration"]}
+    path = write(tmp_path / "model", config | {"vocab_size": V, "d_model": D}, arrays)
+    document = answer(run, "params", path)
+    assert (document["tied"]["total"], document["untied"]["total"]) == (V * D, 4 * V * D)
+
+
 def test_params_of_another_kind_that_the_environment_names(tmp_path, run, monkeypatch):
     path = write(tmp_path / "model", {**CONFIG, FLAG: True}, STORED["embedding"])
     monkeypatch.setenv("TIEDGPT_MODEL", path)

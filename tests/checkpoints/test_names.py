@@ -146,6 +146,17 @@ def test_a_state_dict_of_each_layout(layout, head, dtype):
         np.testing.assert_array_equal(read.parameters[name], array, name)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_model_does_not_change_with_the_state_dict_that_it_was_made_of(dtype):
+    state = {name: x.astype(dtype) for name, x in random_model(SMALL).parameters.items()}
+    read = from_state_dict(state, config=SMALL)
+    before = {name: x.copy() for name, x in read.parameters.items()}
+    for array in state.values():
+        array += 1
+    for name, array in before.items():
+        np.testing.assert_array_equal(read.parameters[name], array, name)
+
+
 @pytest.mark.parametrize(("layout", "head"), ROWS)
 def test_gradients_of_each_layout_are_compared(layout, head):
     """One gradient that is doubled is the one that differs."""

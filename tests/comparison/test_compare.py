@@ -5,6 +5,7 @@ What it says of wrong GPT-2s is in test_compare_mistakes.py and test_compare_dia
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -278,6 +279,20 @@ def test_a_module_in_half_precision_is_named(torch_gpt2s):
     assert report.note == "compare in float32"
 
 
+def test_a_module_that_adds_in_place_is_recorded_as_it_was_before(torch_gpt2s):
+    model = MODELS["tiny"]
+    theirs = torch_gpt2s.nano_gpt(model)
+
+    def add_in_place(block, x):
+        x += block.attn(block.ln_1(x))
+        x += block.mlp(block.ln_2(x))
+        return x
+
+    for block in theirs.transformer.h:
+        block.forward = partial(add_in_place, block)
+    assert compare(model, theirs, some_ids(model)).same
+
+
 def test_a_module_is_left_as_it_was(torch_gpt2s):
     model = MODELS["tiny"]
     theirs = torch_gpt2s.nano_gpt(model).bfloat16().train()
@@ -451,6 +466,16 @@ def test_the_assertion_accepts_right_gradients(tiny_gpt2):  # noqa: F811
     _, gradients = tiedgpt.loss_and_gradients(tiny_gpt2, ids, targets)
     theirs = {**tape_of(tiny_gpt2, ids), **gradients}
     assert_same_gpt2(theirs, model=tiny_gpt2, ids=ids, targets=targets)
+
+
+def test_right_gradients_of_one_token_have_no_diagnosis():
+    """They are those of the sum of the losses, too."""
+    model = MODELS["tiny"]
+    ids, targets = [[3]], [[5]]
+    _, gradients = tiedgpt.loss_and_gradients(model, ids, targets)
+    report = compare(model, {**tape_of(model, ids), **gradients}, ids, targets)
+    assert report.first is None
+    assert report.diagnosis == []
 
 
 def test_the_assertion_fails_with_the_report_on_a_wrong_gpt2(tiny_gpt2):  # noqa: F811

@@ -372,6 +372,7 @@ def test_a_word_is_read_as_inside_a_sentence():
         const textsOf = ids => ids.map(id => tokenText(id, tokenizer))
         print(input.texts.map(text => textsOf(tokensOf(text, tokenizer))))
     """
-    answer = run_words(script, texts=["my", "my lord", "ROMEO", ":", "Romeo"])
-    assert answer[:4] == [[" my"], [" my", " lord"], ["ROMEO"], [":"]]
-    assert "".join(answer[4]) == " Romeo"
+    # "the" is one token with the space and without.
+    answer = run_words(script, texts=["my", "my lord", "the", "ROMEO", ":", "Romeo"])
+    assert answer[:5] == [[" my"], [" my", " lord"], [" the"], ["ROMEO"], [":"]]
+    assert "".join(answer[5]) == " Romeo"

@@ -281,6 +281,10 @@ def test_the_direct_path(open_page, server):
     cell = page.locator("#matrices td.on").first
     expect(cell).to_have_attribute("data-i", "3")
     expect(cell).to_have_attribute("data-j", "4")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowLeft")
+    expect(cell).to_have_attribute("data-i", "2")
+    expect(cell).to_have_attribute("data-j", "3")
 
 
 @pytest.mark.parametrize(("width", "height"), [(390, 700), (1280, 600)])
@@ -342,6 +346,7 @@ def test_a_text_is_typed_and_its_tokens_are_chosen(open_page, server):
     expect(tokens_of_prompt(page).first).to_have_attribute("aria-pressed", "true")
     button(page, "Draw one").click()  # after the chosen token; it replaces all that follow
     expect(tokens_of_prompt(page)).to_have_count(2)
+    expect(tokens_of_prompt(page).last).to_have_attribute("aria-pressed", "true")
     expect(page.locator("#seed")).to_have_value("2")  # it was 1; each draw has its own seed
     page.fill("#prompt", "My lord 😀")
     expect(page.locator("#bytes")).to_be_visible()  # a token is one byte of the character

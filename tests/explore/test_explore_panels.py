@@ -411,6 +411,13 @@ def test_wrong_fields_are_an_error_of_one_line(name, fields, message):
     assert "\n" not in str(caught.value)
 
 
+def test_a_text_must_fit_the_context_of_each_model_whichever_is_asked():
+    shown = shown_models(random_model(CONFIG), random_model(replace(CONFIG, n_ctx=8)))
+    for side in (0, 1):
+        with pytest.raises(ArgumentError, match="9 tokens, more than the model's context of 8"):
+            ask(shown, "next", text="a" * 9, side=side)
+
+
 def test_answers_are_json(shown):
     """Without nan or infinity, which JSON does not have."""
     for name in OF_A_TEXT:

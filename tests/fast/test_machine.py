@@ -400,6 +400,20 @@ def test_the_callers_errstate_holds_in_all_threads(n_threads):
     assert settings == ["raise"] * n_threads
 
 
+def test_calls_that_have_not_begun_are_dropped_when_the_block_of_a_pool_fails():
+    begun = []
+
+    def call(number):
+        begun.append(number)
+        time.sleep(0.01)
+
+    n_calls = 500  # which take 2.5 seconds on two threads
+    with suppress(KeyboardInterrupt), threads.thread_pool(2) as pool_map:
+        pool_map(call, range(n_calls))
+        raise KeyboardInterrupt
+    assert len(begun) < n_calls
+
+
 def test_a_training_has_no_more_than_four_threads(monkeypatch):
     monkeypatch.setattr(blas, "blas_threads", lambda: 2)
     monkeypatch.setattr(threads, "cores", lambda: 64)

@@ -15,6 +15,7 @@ from tiedgpt import GPT2
 from tiedgpt.errors import ArgumentError
 from tiedgpt.gpt2.parameters import parameter_shapes, unflatten
 from tiedgpt.testing import assert_tied, random_model
+from tiedgpt.testing.tie import check_columns
 from tiedgpt.training.optimizer import AdamW
 
 V = 13  # tokens
@@ -367,6 +368,15 @@ def test_columns_that_are_another_parameter(torch, one_matrix, name):
     one_matrix.lookup = lambda W, ids: mixed(W)[ids]
     with pytest.raises(AssertionError, match=r"^gradient: nothing .* input of 3 of 5 columns"):
         assert_one_matrix(one_matrix)
+
+
+def test_a_quarter_of_the_columns_may_have_no_gradient(torch):
+    has_gradient = torch.ones(3, 8, dtype=torch.bool)  # [tokens, columns]
+    has_gradient[:, :2] = False
+    check_columns("output", has_gradient)
+    has_gradient[:, 2] = False
+    with pytest.raises(AssertionError, match=r"output of 3 of 8 columns"):
+        check_columns("output", has_gradient)
 
 
 def test_a_head_that_has_more_rows(torch, one_matrix):

@@ -48,6 +48,13 @@ def test_tensors(kind):
     assert tie_of(states(torch.tensor)[kind]).kind == kind
 
 
+def test_a_square_matrix_and_its_transpose_are_two_views_of_one_memory():
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
+    square = rng.normal(size=(D, D)).astype(np.float32)
+    for one in (square, torch.tensor(square)):
+        assert tie_of({"wte.weight": one, "lm_head.weight": one.T}).kind == "overlap"
+
+
 def test_a_torch_module_before_and_after_its_tie_is_lost():
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
     wte, lm_head = torch.nn.Embedding(V, D), torch.nn.Linear(D, V, bias=False)
