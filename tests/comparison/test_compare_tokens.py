@@ -493,6 +493,17 @@ def test_a_text_with_a_wrong_word_is_a_defect(run, tmp_path):
     assert report["departures"][0]["ours_text"] == " tell"
 
 
+def test_a_text_beside_ids_is_said_to_be_unread(run, tmp_path):
+    ids = greedy(SHAKESPEARE, PROMPT, 9)
+    given = {"prompt_ids": PROMPT, "prompt": "another", "ids": ids, "text": "another"}
+    code, out, _ = run(*command(write(tmp_path, given), "--trials", "2"))
+    assert code == 0
+    assert "'prompt' is not looked at: its ids are\n'text' is not looked at: its ids are\n" in out
+    alone = {"prompt_ids": PROMPT, "ids": ids}
+    _, out, _ = run(*command(write(tmp_path, alone), "--trials", "2"))
+    assert "not looked at" not in out
+
+
 def test_a_tie_break_has_a_code_of_its_own(run, tmp_path):
     second = int(np.argsort(SHAKESPEARE(PROMPT)[-1])[-2])
     path = write(tmp_path, {"prompt_ids": PROMPT, "ids": [second]})

@@ -407,7 +407,7 @@ def test_calls_that_have_not_begun_are_dropped_when_the_block_of_a_pool_fails():
         begun.append(number)
         time.sleep(0.01)
 
-    n_calls = 500  # which take 2.5 seconds on two threads
+    n_calls = 4000  # which take 20 seconds on two threads
     with suppress(KeyboardInterrupt), threads.thread_pool(2) as pool_map:
         pool_map(call, range(n_calls))
         raise KeyboardInterrupt

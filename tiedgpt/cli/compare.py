@@ -147,9 +147,10 @@ def run_tokens(args: argparse.Namespace) -> None:
     if isinstance(prompt, str):
         prompt = needed(tokenizer).encode(prompt, special="token")
     tokens = file.continuation
-    notes: list[str] = []
+    notes = [f"{text!r} is not looked at: its ids are" for text in file.unread]
     if isinstance(tokens, str):
-        tokens, notes = ids_of_text(model, tokenizer, prompt, tokens)
+        tokens, notes_on_text = ids_of_text(model, tokenizer, prompt, tokens)
+        notes += notes_on_text
     with ProgressBar("planting known mistakes", total=1, unit="mistake") as bar:
         report = compare_tokens(
             model,

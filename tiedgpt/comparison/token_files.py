@@ -35,6 +35,9 @@ class GreedyFile:
     prompt: str | list[int]
     continuation: str | list[int]
     greedy: bool | None  # True if the file says so
+    unread: list[
+        str
+    ]  # the names of texts beside which there are ids, which are read in their place
 
 
 def read_greedy_file(path: Path) -> GreedyFile:
@@ -53,10 +56,15 @@ def read_greedy_file(path: Path) -> GreedyFile:
         value = settings.get(name, greedy_values[0])
         if value not in greedy_values:
             raise ArgumentError(f"{path} has {name} {short_repr(value)}: {DRAWN}")
+    unread = []
+    for ids, text in (("prompt_ids", "prompt"), ("ids", "text")):
+        if ids in settings and text in settings:
+            unread.append(text)
     return GreedyFile(
         prompt=ids_or_text(settings, "prompt_ids", "prompt", path),
         continuation=ids_or_text(settings, "ids", "text", path),
         greedy=True if settings.get("greedy") else None,
+        unread=unread,
     )
 
 
