@@ -330,6 +330,23 @@ def test_the_usual_names_of_a_kind(tmp_path, fields, names):
     assert (report["usual"], report["transformers"]) == (True, "untied")
 
 
+@pytest.mark.parametrize(("kind", "transformers"), [("llama", "untied"), ("gemma", None)])
+def test_a_text_model_of_a_kind_with_another_default_is_not_known(tmp_path, kind, transformers):
+    """LLaVA takes a text model of any kind. Without a flag it is tied or not as that kind is."""
+    text = {"model_type": kind, "vocab_size": V, "hidden_size": D}
+    arrays = {f"language_model.{E}": EMBEDDING, f"language_model.{H}": OTHER}
+    config = {"model_type": "llava", "text_config": text}
+    assert report_of(write(tmp_path / "model", config, arrays))["transformers"] == transformers
+
+
+def test_a_file_of_a_model_without_its_head_is_not_said_to_be_an_error(tmp_path):
+    """transformers 4 refuses such names only beside a tensor of the head."""
+    config = {**CONFIG, "model_type": "bert", "architectures": ["BertForMaskedLM"]}
+    arrays = {"embeddings.word_embeddings.weight": EMBEDDING}
+    report = report_of(write(tmp_path / "model", config, arrays))
+    assert (report["transformers4"], report["transformers"]) == (None, "tied")
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -420,6 +437,21 @@ def test_files_of_torch(tmp_path, run):
         report = report_of(path)
         assert (report["holds"], report["wasted_bytes"]) == (holds, wasted)
         assert ("two names" in run("check", path)[1]) == (holds == "equal" and not wasted)
+
+
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_what_transformers_makes_of_a_file_of_torch_may_be_not_known(tmp_path, is_inside):
+    """One matrix with two names stays one in memory. A dict in a dict is not found."""
+    torch = pytest.importorskip("torch")
+    embedding = torch.from_numpy(EMBEDDING)
+    state = {E: embedding} if is_inside else {E: embedding, H: embedding}
+    path = write(tmp_path / "model", {**CONFIG, FLAG: is_inside}, {})
+    (tmp_path / "model" / WEIGHTS).unlink()
+    saved = {"model_state_dict": state} if is_inside else state
+    torch.save(saved, tmp_path / "model" / "pytorch_model.bin")
+    report = report_of(path)
+    read = (report["transformers4"], report["transformers"])
+    assert (report["verdict"], *read) == ("not known", None, None)
 
 
 def test_biases_that_a_file_of_nano_gpt_does_not_have_are_not_counted(tmp_path):

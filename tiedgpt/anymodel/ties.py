@@ -76,6 +76,7 @@ def tie_report(name: str, model: AnyModel) -> Report:
     matrices = find_matrices(config, tensors, known)
     compared = compare_matrices(model, matrices)
     unmeasured = not_measured(config, known, flag, matrices)
+    unmeasured = unmeasured or file_not_measured(model, flag, matrices)
     words, reason = read(known, flag, matrices, compared, unmeasured)
     changed, adapter_conflict = adapter_report(model, flag["tied"])
     conflict = describe_conflict(known, flag, matrices, compared, words)
@@ -219,7 +220,11 @@ def not_measured(
         return "the files have other names than transformers looks for"
     if matrices.quantised:
         return f"{', '.join(sorted(matrices.quantised))} is quantised"
-    return place_not_measured(config, known) or setting_not_measured(config, known)
+    return (
+        place_not_measured(config, known)
+        or nested_default_not_measured(config, known)
+        or setting_not_measured(config, known)
+    )
 
 
 def place_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
@@ -235,6 +240,37 @@ def place_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
     for place in known.other_flags:
         if FLAG in fields_at(config, place):
             return f"{place}.{FLAG} in config.json was not measured"
+    return None
+
+
+def nested_default_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
+    """Which part without a flag may have another default than was measured; None without one.
+
+    A model of images and text takes a text model of any kind, and the default is that kind's.
+    """
+    for number, place in enumerate(known.places):
+        part = fields_at(config, place)
+        kind = part.get("model_type")
+        if place == "" or FLAG in part or kind is None or str(kind).startswith(f"{known.kind}_"):
+            continue
+        of_kind = model_class({"model_type": kind})
+        defaults = {} if of_kind is None else of_kind.defaults
+        for version, measured in known.defaults.items():
+            if defaults.get(version, [None])[0] != measured[number]:
+                return f"{known.name} was not measured with a {place} of kind {short_repr(kind)}"
+    return None
+
+
+def file_not_measured(model: AnyModel, flag: Report, matrices: Matrices) -> str | None:
+    """Which form of a file of torch.save was not measured; None without one."""
+    if isinstance(model, Opened) and model.has_weights and model.saved.is_inside:
+        return "the state dict is inside of another dict, where transformers does not look for it"
+    places = []
+    for matrix in matrices.tensors:
+        if matrix is not None and matrix.file.suffix != ".safetensors":
+            places.append((matrix.file, matrix.start))
+    if len(set(places)) < len(places) and flag["tied"] is not True:
+        return "both names have one matrix, which stays one in memory until the model is saved"
     return None
 
 
@@ -285,6 +321,10 @@ def read(
         return words, reason
     for reader, version in MEASURED.items():
         words[reader] = known.reading(version, matrices.name_set, flag["word"], state)
+        if words[reader] == "!" and known.absent_prefixes[matrices.name_set]:
+            words[reader] = (
+                None  # it was an error with the tensors of a head beside, which may lack
+            )
         if words[reader] is None:
             reason = f"{known.name} was not measured with {READERS[reader]}"
             reason += " in this state of flags and files" if version in known.rules else ""

@@ -332,7 +332,8 @@ def read_saved(path: Path) -> SavedFile:
     # 1,000 layers of one matrix.
     if sum(tensor.end - tensor.start for tensor in tensors.values()) > 2 * len(memory):
         raise damaged(path, "tensors overlap: they have more values than the file")
-    return SavedFile(tensors, model_args)
+    is_inside = state is not value and model_args is None
+    return SavedFile(tensors, model_args, is_inside=is_inside)
 
 
 def _state_of(value: Any, path: Path) -> tuple[dict[str, StoredTensor], dict[str, Any] | None]:

@@ -227,6 +227,7 @@ class SavedFile:
     tensors: dict[str, Tensor]
     model_args: dict[str, Any] | None = None  # in nanoGPT's ckpt.pt, the sizes of the model
     of_optimizer: Sequence[str] = ()  # the names of tensors that are not among these
+    is_inside: bool = False  # whether the state dict is a value of another dict, as "state_dict"
 
 
 def join(parts: Sequence[AnyTensor], axis: int) -> AnyTensor:
