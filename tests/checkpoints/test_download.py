@@ -550,6 +550,16 @@ def tokenizer_of_bytes() -> bytes:
     return json.dumps(tokenizer_json(model=model, added_tokens=[])).encode()
 
 
+def test_a_folder_here_does_not_take_the_place_of_a_download(
+    hub_server, hub_files, tmp_path, monkeypatch
+):
+    """load_model takes the folder; `tiedgpt download` was asked for the repository's files."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / NAME).mkdir(parents=True)
+    assert download(NAME) != Path(NAME)
+    assert_whole(download(NAME), hub_files)
+
+
 def test_files_of_each_kind_are_downloaded(hub_server, hub_files, tmp_path):
     """The weights of the later cases are in several files with an index, and of PyTorch."""
     write_shards(tmp_path, random_model(CONFIG))

@@ -135,11 +135,13 @@ def download(name: str, note: Note = discard_note) -> Path:
     """
     name = check_name(name)
     folder = find_by_name(name)
-    if folder is None:
-        _, folder = find_model(name, note)
-    elif name not in SHIPPED:  # which come with the package
-        note(f"{name} is on this machine already")
-    return folder
+    if folder is not None:
+        if name not in SHIPPED:  # which come with the package
+            note(f"{name} is on this machine already")
+        return folder
+    if name in SHIPPED:
+        raise not_here(name, name)
+    return _download(name, note, weights=True)
 
 
 def offline_variable() -> str | None:
