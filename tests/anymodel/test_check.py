@@ -332,11 +332,13 @@ def test_the_usual_names_of_a_kind(tmp_path, fields, names):
 
 @pytest.mark.parametrize(("kind", "transformers"), [("llama", "untied"), ("gemma", None)])
 def test_a_text_model_of_a_kind_with_another_default_is_not_known(tmp_path, kind, transformers):
-    """LLaVA takes a text model of any kind. Without a flag it is tied or not as that kind is."""
+    """LLaVA takes a text model of any kind. Without a flag this part has the kind's default."""
     text = {"model_type": kind, "vocab_size": V, "hidden_size": D}
     arrays = {f"language_model.{E}": EMBEDDING, f"language_model.{H}": OTHER}
-    config = {"model_type": "llava", "text_config": text}
-    assert report_of(write(tmp_path / "model", config, arrays))["transformers"] == transformers
+    config = {"model_type": "llava", "text_config": text, FLAG: False}
+    report = report_of(write(tmp_path / "model", config, arrays))
+    assert (report["transformers"], report["others"]) == (transformers, transformers)
+    assert (report["flag"]["tied"] is None) == (transformers is None)
 
 
 def test_a_file_of_a_model_without_its_head_is_not_said_to_be_an_error(tmp_path):

@@ -189,6 +189,8 @@ def read_flag(model: str, config: dict[str, Any], known: ModelClass | None) -> R
     values: set[bool | None] = set(said.values())
     if known is not None:
         values = {said.get(place, known.default(number)) for number, place in enumerate(places)}
+        if nested_default_not_measured(config, known) is not None:
+            values.add(None)
     first = next(iter(said), None)
     return {
         "kind": kind,
