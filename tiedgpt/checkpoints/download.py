@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from urllib.parse import urlsplit
@@ -300,7 +299,6 @@ REASONS = {
     ConnectionResetError: CUT,
     ConnectionAbortedError: CUT,
     BrokenPipeError: CUT,
-    HTTPException: CUT,  # the response has no end
 }
 Answer = TypeVar("Answer")  # what an attempt returns
 
@@ -539,6 +537,8 @@ class Repository:
         was cut or not answered in time. Else the address or the network is wrong. The reason is in
         a few words: an error of requests has the cause deep in it.
         """
+        from http.client import HTTPException
+
         import requests
         from requests.exceptions import ChunkedEncodingError
 
@@ -546,6 +546,8 @@ class Repository:
         reason = short_repr(message, 200)
         for cause in causes_of(error):
             reasons = [REASONS[kind] for kind in REASONS if isinstance(cause, kind)]
+            if isinstance(cause, HTTPException):  # the response has no end
+                reasons.append(CUT)
             if isinstance(cause, OSError) and cause.strerror:
                 reasons.append(cause.strerror)
             if reasons:
