@@ -71,23 +71,21 @@ BYTES_PER_READ = 1 << 15  # a lost connection loses fewer bytes than this
 
 
 def find_model(
-    source: str | Path | None,
+    source: str | Path,
     note: Note = discard_note,
     weights: bool = True,
     fetch: bool = True,
 ) -> tuple[str, Path]:
     """The name and the path of a model: a directory, or a file of weights.
 
-    source: None is the default model. A known name always means that model (./gpt2 is a directory).
-        Any other text is a path if that exists, else a hub repository owner/name.
+    source: a known name always means that model (./gpt2 is a directory). Any other text is a path
+        if that exists, else a hub repository owner/name.
     note: is called with what the user should know, such as the start of a download.
     weights: False if configuration and vocabulary are enough.
     fetch: whether a name that is not on this machine is downloaded; a Path never is.
     Raises CheckpointError for a source that cannot be found or downloaded, ArgumentError for
     another type of source.
     """
-    if source is None:
-        return find_default(note, weights)
     if not isinstance(source, str | Path):
         raise ArgumentError(f"a model must be a name or a path, got {short_repr(source)}")
     text = str(source)
@@ -107,8 +105,8 @@ def find_model(
     return text, folder
 
 
-def find_default(note: Note, weights: bool) -> tuple[str, Path]:
-    """The default model: the one that the environment variable TIEDGPT_MODEL names.
+def find_default(note: Note, weights: bool = True) -> tuple[str, Path]:
+    """What `find_model` returns, of the model that the environment variable TIEDGPT_MODEL names.
 
     Without it, gpt2 if it is on this machine, else a shipped one.
     """

@@ -79,8 +79,11 @@ class Opened:
     def __init__(self, path: Path, name: str = "") -> None:
         """name: what messages call the model; its path if it is "".
 
-        Raises CheckpointError for another file, and for a config.json that is no JSON.
+        Raises CheckpointError for another file, for a directory whose files this user may not read,
+        and for a config.json that is no JSON.
         """
+        if path.is_dir() and not os.access(path, os.X_OK):
+            raise CheckpointError(f"{path}: its files cannot be read: permission denied")
         self.path = path
         self.name = name or str(path)
         self.folder = Folder(path if path.is_dir() else path.parent)
@@ -350,14 +353,14 @@ class Opened:
 
     @cached_property
     def adapter(self) -> str:
-        """What is to be said of an adapter beside the model, which is not read; "" without one.
-
-        Raises CheckpointError for an adapter_config.json that cannot be read.
-        """
+        """What is to be said of an adapter beside the model, which is not read; "" without one."""
         folder = self.folder
         if not folder.has(ADAPTER):
             return ""
-        adapter = folder.json(ADAPTER)
+        try:
+            adapter = folder.json(ADAPTER)
+        except CheckpointError as error:
+            return f"an adapter lies beside the model, and is not used nor known: {error}"
         kind = short_repr(adapter.get("peft_type"))
         text = (
             f"{ADAPTER} is of an adapter, {kind}, which lies beside the model and is not used, but "

@@ -177,9 +177,7 @@ def as_floats(value: Any, name: str) -> np.ndarray:
     try:
         if hasattr(value, "detach"):  # a torch tensor
             value = value.detach().cpu()
-            if value.is_complex():
-                raise ArgumentError(f"{name} must be an array of floats, got {value.dtype}")
-            if str(value.dtype) != "torch.float64":
+            if value.is_floating_point() and str(value.dtype) != "torch.float64":
                 value = value.float()  # to float32, because NumPy has no bfloat16
             value = value.numpy()
         array = np.asarray(value)

@@ -1,6 +1,7 @@
 """Open the model that a user names, and load its weights."""
 
 from ..checkpoints import Opened, find_model
+from ..checkpoints.download import find_default
 from ..gpt2.model import GPT2
 from .messages import note
 
@@ -10,7 +11,10 @@ def open_model(source: str | None, weights: bool = True) -> Opened:
 
     weights: False if configuration and vocabulary are enough.
     """
-    name, path = find_model(source, note, weights)
+    if source is None:
+        name, path = find_default(note, weights)
+    else:
+        name, path = find_model(source, note, weights)
     return Opened(path, name)
 
 
