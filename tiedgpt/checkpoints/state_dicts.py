@@ -97,9 +97,7 @@ def parameters_of(renamed: Renamed, is_tied: bool) -> Parameters:
     config says that the model has a W_U of its own. Raises ArgumentError if there is no matrix of
     tokens, or none of positions, and for a parameter that a GPT-2 lacks and that is not 0.
     """
-    for name, array in renamed.zero.items():
-        if array.any():
-            raise ArgumentError(f"{name} is not 0, and a GPT-2 has no such parameter")
+    renamed.check_zero(np.asarray)
     biases = absent_biases(renamed.layout, renamed.tensors)
     arrays = renamed.tensors | {name: np.zeros(shape) for name, shape in biases.items()}
     if is_tied and "wte.weight" not in arrays and HEAD in arrays:
