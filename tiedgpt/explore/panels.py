@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError, Range
-from ..fast.blas import one_blas_thread
 from ..generation import sample_tokens
 from ..gpt2.backward import embed_backward
 from ..gpt2.model import GPT2, attend, mlp, unembed, unembedding
@@ -33,6 +32,7 @@ from ..study import (
     solved,
 )
 from ..study.reports import lens_report, logit_report, predictions_report, token_report
+from ..threads import one_blas_thread
 from .query import Query
 from .shown import ATTENTION_TOKENS, blas_threads_for
 

@@ -6,12 +6,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..fast.blas import one_blas_thread
 from ..gpt2.model import GPT2, unembed
 from ..gpt2.run import Tape
 from ..gpt2.tokenizer import Tokenizer
 from ..study import predictions
 from ..study.corpus import Corpus
+from ..threads import one_blas_thread
 
 ATTENTION_TOKENS = 32  # the most tokens of a prompt that a tape has
 FEW_TOKENS = 4  # of a prompt for which BLAS has all its threads
