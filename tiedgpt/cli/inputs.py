@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from ..checkpoints import Opened, find_model
+from ..checkpoints.download import find_default
 from ..checkpoints.json_files import without_mark
 from ..errors import ArgumentError, SpecialTokenError, check_file_name, short_repr
 from ..generation import check_prompt_ids
@@ -21,7 +22,10 @@ def open_model(source: str | None, weights: bool = True) -> Opened:
 
     weights: False if configuration and vocabulary are enough.
     """
-    name, path = find_model(source, note, weights)
+    if source is None:
+        name, path = find_default(note, weights)
+    else:
+        name, path = find_model(source, note, weights)
     return Opened(path, name)
 
 
