@@ -48,6 +48,65 @@ def test_tensors(kind):
     assert tie_of(states(torch.tensor)[kind]).kind == kind
 
 
+def test_parts_of_one_memory():
+    """FSDP lays all parameters side by side in one flat tensor; columns may lie side by side."""
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
+    for values, kind in ((matrix(), "different"), (np.ones((V, D), np.float32), "equal")):
+        both = np.concatenate([matrix() if kind == "different" else values, values])
+        for flat in (both, torch.tensor(both)):
+            rows = {"wte.weight": flat[:V], "lm_head.weight": flat[V:]}
+            columns = {"wte.weight": flat[:, ::2], "lm_head.weight": flat[:, 1::2]}
+            shifted = {"wte.weight": flat[:V], "lm_head.weight": flat[V - 1 : -1]}
+            assert [tie_of(each).kind for each in (rows, columns)] == [kind, kind]
+            assert tie_of(shifted).kind == "overlap"
+    whole = matrix()
+    assert tie_of({"wte.weight": whole, "lm_head.weight": whole[::-1]}).kind == "overlap"
+
+
+def test_an_array_and_a_tensor_may_be_one_memory():
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
+    array = matrix()
+    for copy, kind in ((array, "one storage"), (array.copy(), "equal"), (matrix(), "different")):
+        pair = array, torch.from_numpy(copy)
+        for one, other in (pair, pair[::-1]):
+            assert tie_of({"wte.weight": one, "lm_head.weight": other}).kind == kind
+    negative = torch._neg_view(torch.from_numpy(array))
+    assert tie_of({"wte.weight": array, "lm_head.weight": negative}).kind == "overlap"
+
+
+def freed(tensor):
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+UNUSUAL = {  # from a tensor to one that cannot be compared -> what the line says
+    "freed": (freed, "no values"),
+    "empty": (lambda tensor: tensor[:0], r"no values: its shape is \[0, 4\]"),
+    "sparse": (lambda tensor: tensor.to_sparse(), "sparse"),
+    "float8": (lambda tensor: tensor.to(dtype=float8()), "float8_e4m3fn.*cannot be compared"),
+}
+
+
+def float8():
+    return pytest.importorskip("torch").float8_e4m3fn
+
+
+@pytest.mark.parametrize(("change", "message"), UNUSUAL.values(), ids=UNUSUAL)
+def test_tensors_without_values_or_of_another_type_are_refused(change, message):
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
+    usual, unusual, unusual_head = (torch.tensor(matrix()) for _ in range(3))
+    pairs = [(usual, change(unusual))]
+    if change is not UNUSUAL["float8"][0]:
+        pairs.append((unusual, change(unusual_head)))
+    for one, other in pairs:
+        for embedding, head in ((one, other), (other, one)):
+            with pytest.raises(TiedGPTError, match=message):
+                tie_of({"wte.weight": embedding, "lm_head.weight": head})
+    same = change(torch.tensor(matrix()))
+    if message.startswith("float8"):
+        assert tie_of({"wte.weight": same, "lm_head.weight": same.clone()}).kind == "equal"
+
+
 def test_a_square_matrix_and_its_transpose_are_two_views_of_one_memory():
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
     square = rng.normal(size=(D, D)).astype(np.float32)
