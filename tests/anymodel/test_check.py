@@ -37,9 +37,14 @@ OTHER = rng.normal(size=(V, D)).astype(np.float32)
 LAYER = {"model.layers.0.mlp.up_proj.weight": np.ones((V, D), np.float32)}  # of their shape
 
 
-def content(arrays: dict[str, np.ndarray], dtypes: dict[str, str] | None = None) -> bytes:
+def content(
+    arrays: dict[str, np.ndarray],
+    dtypes: dict[str, str] | None = None,
+    metadata: dict[str, str] | None = None,
+) -> bytes:
     """A safetensors file. An array of bytes has the dtype that `dtypes` names."""
-    header, data = {}, b""
+    header: dict[str, Any] = {} if metadata is None else {"__metadata__": metadata}
+    data = b""
     for name, array in arrays.items():
         usual = {"float32": "F32", "float16": "F16", "uint16": "BF16", "uint8": "U8"}
         dtype = (dtypes or {}).get(name) or usual[array.dtype.name]
@@ -136,9 +141,43 @@ def test_a_kind_that_transformers_never_ties_needs_a_copy(tmp_path, run, flag, h
     assert code == 1
     assert report["transformers"].startswith("random")
     assert "never ties" in report["conflict"]
-    assert [mend["flags"] for mend in report["mends"]] == [{}]
+    # Programs that go by the flag make one matrix of two copies, and transformers does not.
+    assert [mend["flags"] for mend in report["mends"]] == [{"": False} if flag else {}]
     assert ".clone()" in report["mend"]
-    write(tmp_path / "model", config, {**STORED["equal"], **LAYER})
+    write(tmp_path / "model", {**config, FLAG: False}, {**STORED["equal"], **LAYER})
+    assert run("check", path)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "names", "columns"),
+    [
+        pytest.param(
+            {"model_type": "kimi_linear", FLAG: True},
+            [E, H],
+            {"transformers": "untied", "others": "tied"},
+            id="never tied",
+        ),
+        pytest.param(
+            {"model_type": "t5", "d_model": D, FLAG: False},
+            ["shared.weight", H],
+            {"transformers4": "untied", "transformers": "tied"},
+            id="transformers 4 and 5 differ",
+        ),
+    ],
+)
+def test_equal_copies_that_are_one_matrix_for_some_are_a_conflict(
+    tmp_path, run, config, names, columns
+):
+    """The exit code is 0 only if the model is tied, or untied, for all who read it."""
+    stored = dict.fromkeys(names, EMBEDDING)
+    path = write(tmp_path / "model", CONFIG | config, stored)
+    code, out, _ = run("check", path, "--json")
+    [report] = json.loads(out)["models"]
+    assert {reader: report[reader] for reader in columns} == columns
+    assert (code, report["verdict"], report["holds"]) == (1, "conflict", "equal")
+    assert "keeps the head apart" in report["conflict"]
+    [mend] = report["mends"]
+    write(tmp_path / "model", CONFIG | config | {FLAG: mend["flags"][""]}, stored)
     assert run("check", path)[0] == 0
 
 
@@ -341,6 +380,115 @@ def test_a_text_model_of_a_kind_with_another_default_is_not_known(tmp_path, kind
     assert (report["flag"]["tied"] is None) == (transformers is None)
 
 
+@pytest.mark.parametrize("flag", [True, False])
+@pytest.mark.parametrize(("kind", "is_known"), [("mistral", True), ("opt", False), ("xyz", False)])
+@pytest.mark.parametrize("holds", [{"H"}, {"E", "H"}], ids=["head", "both"])
+def test_a_text_model_whose_embedding_has_another_name_is_not_known(
+    tmp_path, kind, is_known, flag, holds
+):
+    """OPT's is decoder.embed_tokens: transformers 5 has an error, and no remedy helps."""
+    text = {"model_type": kind, "vocab_size": V, "hidden_size": D, FLAG: flag}
+    config = {"model_type": "llava", "text_config": text, FLAG: flag}
+    arrays = {f"language_model.{H}": EMBEDDING}
+    if "E" in holds:
+        arrays[f"language_model.{E}"] = OTHER
+    report = report_of(write(tmp_path / "model", config, arrays))
+    assert report["flag"]["tied"] == flag
+    assert (report["transformers"] is not None) == is_known
+    assert is_known or (report["mend"] == "" and kind in report["not_measured"])
+
+
+WRAPPED = {  # a class -> its embedding, its head, and what a name of a larger model begins with
+    "t5": ("shared.weight", H, "transformer."),
+    "gemma3_text": (E, H, "language_model."),
+    "llama": (E, H, ""),
+}
+
+
+@pytest.mark.parametrize(("kind", "names"), WRAPPED.items(), ids=WRAPPED)
+def test_one_tensor_of_a_larger_model_makes_transformers_4_look_elsewhere(tmp_path, kind, names):
+    """It finds neither matrix under its usual name then."""
+    embedding, head, wrapper = names
+    arrays = {embedding: EMBEDDING, head: OTHER, f"{wrapper}more.weight": np.ones(3, np.float32)}
+    config = {**CONFIG, "d_model": D, "model_type": kind, FLAG: False}
+    report = report_of(write(tmp_path / "model", config, arrays))
+    assert report["transformers"] == "untied"
+    assert report["transformers4"] == (None if wrapper else "untied")
+    assert report["verdict"] == ("not known" if wrapper else "untied")
+    assert wrapper in str(report["not_measured"])
+
+
+def test_a_base_model_has_no_tensor_whose_name_begins_with_its_prefix(tmp_path):
+    """transformers 4 looks for model.embed_tokens.weight if any name begins with model."""
+    arrays = {"embed_tokens.weight": EMBEDDING}
+    config = {**CONFIG, FLAG: True}
+    assert report_of(write(tmp_path / "model", config, arrays))["transformers4"] == "tied"
+    arrays["models.weight"] = np.ones(3, np.float32)
+    assert report_of(write(tmp_path / "model", config, arrays))["verdict"] == "not known"
+
+
+def test_no_remedy_renames_an_embedding_and_leaves_the_other_tensors(tmp_path):
+    """The head alone may have a wrong name. If the embedding has, so have all tensors."""
+    text = {"model_type": "qwen2", "vocab_size": V, "hidden_size": D, FLAG: True}
+    config = {"model_type": "qwen2_audio", "text_config": text, FLAG: True}
+    for embedding, is_renamed in ((f"model.language_model.{E[6:]}", False), (E, True)):
+        of_kind = CONFIG if is_renamed else config
+        head = f"model.{H}" if is_renamed else H
+        arrays = {embedding: EMBEDDING, head: OTHER}
+        report = report_of(write(tmp_path / "model", {**of_kind, FLAG: True}, arrays))
+        assert report["verdict"] == "conflict"
+        assert ("pop(" in report["mend"]) == is_renamed
+
+
+@pytest.mark.parametrize(
+    ("metadata", "is_known"),
+    [
+        (None, True),
+        ({"format": "pt"}, True),
+        ({"format": "mlx", "step": "1"}, True),
+        ({"format": "np"}, False),
+        ({"format": "tf"}, False),
+        ({"step": "1"}, False),
+        ({}, False),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("place", ["one file", "a shard", "the hub"])
+def test_transformers_4_refuses_other_metadata(tmp_path, request, metadata, is_known, place):
+    other = content({H: OTHER}, metadata=metadata)
+    files = {"a.safetensors": content({E: EMBEDDING}), "b.safetensors": other}
+    files[INDEX] = json.dumps({"weight_map": {E: "a.safetensors", H: "b.safetensors"}}).encode()
+    if place == "one file":
+        files = {WEIGHTS: content({E: EMBEDDING, H: OTHER}, metadata=metadata)}
+    files["config.json"] = json.dumps({**CONFIG, FLAG: False}).encode()
+    name = str(tmp_path)
+    if place == "the hub":
+        name = "owner/model"
+        request.getfixturevalue("hub_server").put(name, files)
+    for file, written in files.items():
+        (tmp_path / file).write_bytes(written)
+    report = report_of(name)
+    assert (report["transformers4"], report["transformers"]) == (
+        "untied" if is_known else None,
+        "untied",
+    )
+    assert is_known or (report["verdict"], "format" in report["not_measured"]) == (
+        "not known",
+        True,
+    )
+
+
+def test_a_head_that_is_one_with_another_matrix_than_the_embedding_is_not_tied(tmp_path):
+    """Marian in transformers 5: the encoder's own embedding is the input's."""
+    config = {"model_type": "marian", "architectures": ["MarianMTModel"], FLAG: True}
+    config |= {"vocab_size": V, "d_model": D}
+    stored = {"model.encoder.embed_tokens.weight": EMBEDDING, H: OTHER}
+    report = report_of(write(tmp_path / "model", config, stored))
+    assert report["embedding"]["name"] == "model.encoder.embed_tokens.weight"
+    assert report["transformers"] == "untied"
+    assert [H, "model.shared.weight", "model.decoder.embed_tokens.weight"] in report["one"]
+
+
 def test_a_file_of_a_model_without_its_head_is_not_said_to_be_an_error(tmp_path):
     """transformers 4 refuses such names only beside a tensor of the head."""
     config = {**CONFIG, "model_type": "bert", "architectures": ["BertForMaskedLM"]}
@@ -361,6 +509,11 @@ def test_a_file_of_a_model_without_its_head_is_not_said_to_be_an_error(tmp_path)
         pytest.param({"torchscript": True}, id="the head is a copy"),
         pytest.param({"asm": True}, id="another head"),
         pytest.param({"decoder": {"vocab_size": 5}}, id="a nested decoder"),
+        *(
+            pytest.param({place: value}, id=f"{place} is {value!r}")
+            for place in ("text_config", "decoder", "generator")
+            for value in ({}, [], 0, "", "abc", True)
+        ),
     ],
 )
 def test_settings_that_were_not_measured_are_not_known(tmp_path, fields):
@@ -369,6 +522,12 @@ def test_settings_that_were_not_measured_are_not_known(tmp_path, fields):
     report = report_of(write(tmp_path / "model", config, STORED["embedding"]))
     assert (report["verdict"], report["transformers"]) == ("not known", None)
     assert report["not_measured"]
+
+
+@pytest.mark.parametrize("place", ["text_config", "decoder", "generator"])
+def test_a_nested_config_that_is_null_is_none(tmp_path, place):
+    config = {**CONFIG, FLAG: True, place: None}
+    assert report_of(write(tmp_path / "model", config, STORED["embedding"]))["verdict"] == "tied"
 
 
 def test_matrices_that_are_equal_in_half_precision_may_be_one_in_memory(tmp_path):
@@ -617,7 +776,7 @@ def test_any_bytes_of_a_hub_are_a_header_or_refused(length, rest):
             return content[start:stop], len(content)
 
     with suppress(TiedGPTError):
-        assert headers.fetch_header(Hub(), WEIGHTS) == {}
+        assert headers.fetch_header(Hub(), WEIGHTS).tensors == {}
 
 
 def test_a_long_header_is_read_in_bounded_memory_or_refused(tmp_path):
@@ -842,6 +1001,37 @@ def test_buffers_are_no_parameters(tmp_path, run, kind):
     path = write(tmp_path / "model", CONFIG | {"model_type": kind}, stored)
     document = answer(run, "params", path)
     assert (document["tied"]["total"], document["untied"]["total"]) == (V * D, 2 * V * D)
+
+
+@pytest.mark.parametrize("is_equal", [True, False])
+def test_two_biases_of_a_head_that_differ_are_not_counted(tmp_path, run, is_equal):
+    """transformers 4 keeps one of BERT's, and transformers 5 both."""
+    bias = np.zeros(V, np.float32)
+    stored = {
+        "bert.embeddings.word_embeddings.weight": EMBEDDING,
+        "cls.predictions.bias": bias,
+        "cls.predictions.decoder.bias": bias if is_equal else bias + 1,
+    }
+    config = {**CONFIG, "model_type": "bert", "architectures": ["BertForMaskedLM"], FLAG: True}
+    path = write(tmp_path / "model", config, stored)
+    if is_equal:
+        assert answer(run, "params", path)["tied"]["total"] == V * D + V
+    else:
+        assert report_of(path)["parameters"] is None
+        assert_one_error_line(run("params", path), "two biases")
+
+
+def test_what_is_not_looked_at_is_said_once(tmp_path, run):
+    """A value of config.json with which no model loads; a tensor that the class has not."""
+    config = {**CONFIG, "hidden_act": "foo", FLAG: True}
+    path = write(tmp_path / "model", config, {**STORED["embedding"], "v_head.weight": OTHER[:1]})
+    out = " ".join(output(run, "check", path, path).split())
+    assert out.count("Not looked at: whether the rest of the files loads, and whether") == 1
+    out = " ".join(output(run, "params", path).split())
+    assert "Not looked at: which of the stored tensors the class leaves out" in out
+    assert answer(run, "params", path)["not_looked_at"]
+    (tmp_path / "model" / WEIGHTS).unlink()
+    assert "Not looked at" not in run("check", path)[1]
 
 
 def test_the_matrices_of_an_encoder_and_a_decoder_are_counted_one_by_one(tmp_path, run):

@@ -14,8 +14,8 @@ from ..checkpoints.json_files import CONFIG, JSON_OF_PYTHON, MAX_TEXT, read_json
 from ..checkpoints.model_names import INDEX, SHIPPED, check_name, discard_note
 from ..checkpoints.opened import Opened
 from ..checkpoints.refused import WEIGHTS
-from ..checkpoints.safetensors import read_header
-from ..checkpoints.tensors import Tensor
+from ..checkpoints.safetensors import formats_of, read_header
+from ..checkpoints.tensors import SavedFile, Tensor
 from ..errors import CheckpointError
 
 # Bytes. A quantised mixture of experts in one file has a header of 10 million.
@@ -35,36 +35,43 @@ class HubModel:
     @property
     def has_weights(self) -> bool:
         """Whether the repository has weights in safetensors."""
-        return self._tensors is not None
+        return self._saved is not None
 
     @property
-    def stored(self) -> dict[str, Tensor]:
-        """The tensors by their names in the files. No values are read. Raises CheckpointError."""
-        if self._tensors is None:
+    def saved(self) -> SavedFile:
+        """What the headers of the files say. Raises CheckpointError."""
+        if self._saved is None:
             raise CheckpointError(
                 f"{self.repository.label} has neither {WEIGHTS} nor {INDEX}; a pytorch_model.bin "
                 "is read only if it is here, with its config.json: give their directory"
             )
-        return self._tensors
+        return self._saved
+
+    @property
+    def stored(self) -> dict[str, Tensor]:
+        """The tensors by their names in the files. No values are read. Raises CheckpointError."""
+        return self.saved.tensors
 
     @cached_property
-    def _tensors(self) -> dict[str, Tensor] | None:
-        """The tensors by the headers of the files; None if there is no safetensors."""
-        tensors = fetch_header(self.repository, WEIGHTS)
-        index = fetch_json(self.repository, INDEX) if tensors is None else None
+    def _saved(self) -> SavedFile | None:
+        """What the headers of the files say; None if there is no safetensors."""
+        saved = fetch_header(self.repository, WEIGHTS)
+        index = fetch_json(self.repository, INDEX) if saved is None else None
         if index is None:
-            return tensors
+            return saved
         label = self.repository.label
-        tensors = {}
+        tensors: dict[str, Tensor] = {}
+        formats: frozenset[str | None] = frozenset()
         weight_map = check_weight_map(index, f"{label}/{INDEX}")
         for file in sorted(set(weight_map.values())):
             header = fetch_header(self.repository, file)
             if header is None:
                 raise CheckpointError(f"{label} has no {file}, which {INDEX} names (404)")
-            tensors |= header
+            tensors |= header.tensors
+            formats |= header.formats
         stored = {name: tensor.file.name for name, tensor in tensors.items()}
         check_that_files_agree(stored.items(), weight_map, f"{label}/{INDEX}")
-        return tensors
+        return SavedFile(tensors, formats=formats)
 
     def equal_rows(self, one: Tensor, other: Tensor, rounded: bool = False) -> tuple[int, int]:
         """How many rows of a sample of two matrices [V, D] have the same values, and of how many.
@@ -129,8 +136,8 @@ def fetch_json(repository: Repository, file: str) -> dict[str, Any] | None:
     return read_json(Path(name), JSON_OF_PYTHON, content)
 
 
-def fetch_header(repository: Repository, file: str) -> dict[str, Tensor] | None:
-    """The tensors of a safetensors file of a repository; None if it has no such file."""
+def fetch_header(repository: Repository, file: str) -> SavedFile | None:
+    """What the header says of a safetensors file of a repository; None if it has no such file."""
     answer = repository.read_range(file, 0, 8)
     if answer is None:
         return None
@@ -141,8 +148,8 @@ def fetch_header(repository: Repository, file: str) -> dict[str, Tensor] | None:
     content = first_bytes
     if end <= min(size, 8 + MAX_HEADER):
         content += fetch_part(repository, path, 8, end)
-    tensors, _ = read_header(path, content, size, MAX_HEADER)
-    return tensors
+    tensors, metadata = read_header(path, content, size, MAX_HEADER)
+    return SavedFile(tensors, formats=formats_of(metadata))
 
 
 def fetch_part(repository: Repository, file: Path, start: int, stop: int) -> bytes:

@@ -13,7 +13,7 @@ one (matrix 0), "a?" has a random second one, and "!" is an error.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -54,6 +54,21 @@ class ModelClass:
     def has_usual_rule(self) -> bool:
         """Whether vLLM and programs like it read the models of this class by their rule."""
         return len(self.names[0]) == 2 and self.name.endswith(HAVE_A_RULE)
+
+    def wrapper(self, version: str) -> str:
+        """The beginning of a name with which a tensor makes the embedding random; "" without one.
+
+        To that version of transformers a file with it is one of a larger model, and only what
+        begins so is read. It was measured with a head of such a name.
+        """
+        embedding, head = self.names[0][:2]
+        for names, rule in zip(self.names, self.rules.get(version, ()), strict=False):
+            if rule is None or names[0] != embedding or not names[1].endswith(f".{head}"):
+                continue
+            readings = [item for table in rule.values() for item in table.items()]
+            if any("." not in state[:2] and word[0] == "?" for state, word in readings):
+                return names[1].removesuffix(f".{head}")
+        return ""
 
     @cached_property
     def never_one(self) -> frozenset[int]:
@@ -235,15 +250,23 @@ def root(word: str, place: int) -> int:
 
 
 def is_one(word: str) -> bool:
-    """Whether the head is one with a matrix that tokens are looked up in.
+    """Whether the head is one with the token embedding.
+
+    In "ab11" it is one with the matrices of an encoder and a decoder, and not with the embedding.
 
     >>> is_one("a0"), is_one("ab"), is_one("ab11"), is_one("!")
-    (True, False, True, False)
+    (True, False, False, False)
     """
-    if word == "!":
-        return False
-    roots = [root(word, place) for place in range(len(word))]
-    return roots.count(roots[1]) > 1
+    return word != "!" and root(word, 0) == root(word, 1)
+
+
+def agree(words: Collection[str]) -> bool:
+    """Whether readings have the same values in memory, and the same tie of the head.
+
+    >>> agree(["a0", "a0"]), agree(["ab", "a0"]), agree(["aa", "a0"])
+    (True, False, False)
+    """
+    return len({(values_of(word), is_one(word)) for word in words}) == 1
 
 
 def what_is_lost(word: str, state: str, names: Sequence[str]) -> str:

@@ -144,15 +144,16 @@ def name_set(
     """The number of the set of names of which most are there; None if none is.
 
     In some sets the names lack a prefix: a model that was saved without its head has
-    "embed_tokens.weight" in place of "model.embed_tokens.weight". Such a set does not count if a
-    tensor has the prefix.
+    "embed_tokens.weight" in place of "model.embed_tokens.weight". Such a set does not count if the
+    name of a tensor begins so. transformers 4 asks for "model", without the dot.
     """
     best = None
     most = 0
     for number, names in enumerate(known.names):
         count = sum(name in tensors or name.rpartition(".")[0] in modules for name in names)
         absent_prefix = known.absent_prefixes[number]
-        if absent_prefix and any(name.startswith(absent_prefix) for name in tensors):
+        beginning = absent_prefix.removesuffix(".")
+        if beginning and any(name.startswith(beginning) for name in tensors):
             continue
         if count > most:
             best, most = number, count

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .kinds import VERSIONS, ModelClass, by_rule, fields_at, values_of, what_is_lost
+from .kinds import VERSIONS, ModelClass, agree, by_rule, fields_at, what_is_lost
 from .matrices import Matrices
 
 FLAG = "tie_word_embeddings"
@@ -97,13 +97,11 @@ def changes(known: ModelClass, now: Files, in_one_file: bool) -> Iterator[tuple[
     usual = known.names[0]
     there = known.names[now.names]
     stored = [place for place, letter in enumerate(now.state) if letter != "."]
-    renamed = [
-        f'tensors["{usual[place]}"] = tensors.pop("{there[place]}")'
-        for place in stored
-        if usual[place] != there[place]
-    ]
-    if renamed and known.absent_prefixes[now.names] == "":
-        yield Files(now.word, 0, now.state), renamed
+    renamed = [place for place in stored if usual[place] != there[place]]
+    # If another matrix has an unusual name, so have the other tensors of the file.
+    if renamed == [1] and known.absent_prefixes[now.names] == "":
+        line = f'tensors["{usual[1]}"] = tensors.pop("{there[1]}")'
+        yield Files(now.word, 0, now.state), [line]
     if now.names != 0 or len(now.state) != 2:
         return
     embedding, head = usual
@@ -135,4 +133,4 @@ def is_clean(known: ModelClass, files: Files) -> bool:
         return False
     if any(what_is_lost(word, files.state, known.names[files.names]) for word in read):
         return False
-    return len({values_of(word) for word in read}) == 1
+    return agree(read)

@@ -5,6 +5,7 @@ says tied, and two if it says untied: that is their rule, which was not run. Wha
 is None in the report: nothing is guessed.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from ..checkpoints.files import read_weights
@@ -17,6 +18,7 @@ from .counting import count_from_config, count_stored
 from .headers import AnyModel
 from .kinds import (
     ModelClass,
+    agree,
     all_classes,
     by_rule,
     fields_at,
@@ -27,7 +29,6 @@ from .kinds import (
     named_class,
     root,
     value_at,
-    values_of,
     what_is_lost,
 )
 from .matrices import (
@@ -46,8 +47,16 @@ from .mends import FLAG, find_mends
 Report = dict[str, Any]
 Words = dict[str, str | None]  # a reader -> its word (kinds.py); None if it is not known
 
+# What is not looked at, for whom a report is printed.
+REST_OF_FILES = (
+    "whether the rest of the files loads, and whether the class has more or fewer parameters"
+)
+OTHER_TENSORS = "which of the stored tensors the class leaves out, and which others it has"
+
 # Settings that make another head, or copy it, and the value with which all classes were measured.
 MEASURED_SETTINGS = {"asm": False, "legacy": True, "torchscript": False}
+# The "format" in the metadata of the safetensors files that were measured, and the same for MLX.
+MEASURED_FORMATS = {"pt", "mlx"}
 # transformers takes what is nested here for the language model.
 READ_AS_TEXT = {"decoder", "generator"}
 
@@ -67,7 +76,8 @@ def tie_report(name: str, model: AnyModel) -> Report:
     "flag" is what config.json says (read_flag), and "holds" what the files have (held_report).
     "transformers4", "transformers" and "others" are "tied", "untied", "random head", "random
     embedding", "random" or "error". "not_measured" says why those of transformers are None. "one"
-    has the names of the matrices of an encoder and a decoder that are one. Raises CheckpointError.
+    has the names of the matrices of an encoder and a decoder that are one. "not_looked_at" is what
+    the others do not speak of. Raises CheckpointError.
     """
     config = model.said
     known = model_class(config)
@@ -77,11 +87,13 @@ def tie_report(name: str, model: AnyModel) -> Report:
     compared = compare_matrices(model, matrices)
     unmeasured = not_measured(config, known, flag, matrices)
     unmeasured = unmeasured or file_not_measured(model, flag, matrices)
-    words, reason = read(known, flag, matrices, compared, unmeasured)
+    of_version = {} if known is None else versions_not_measured(model, known, matrices)
+    words, reason = read(known, flag, matrices, compared, unmeasured, of_version)
     changed, adapter_conflict = adapter_report(model, flag["tied"])
     conflict = describe_conflict(known, flag, matrices, compared, words)
     mends: list[Report] = []
-    can_mend = unmeasured is None and not compared.is_near and not changed
+    is_measured = unmeasured is None and not of_version
+    can_mend = is_measured and not compared.is_near and not changed
     if conflict and can_mend and known is not None:
         mends = find_mends(known, config, flag["word"], matrices, compared.state)
     report = {
@@ -96,7 +108,8 @@ def tie_report(name: str, model: AnyModel) -> Report:
         "conflict": conflict or adapter_conflict,
         "mend": "\n".join(mend["text"] for mend in mends),
         "mends": mends,
-        "parameters": count_stored(tensors, matrices, known),
+        "parameters": count_parameters(model, tensors, matrices, known),
+        "not_looked_at": REST_OF_FILES if tensors else None,
     }
     report["verdict"] = verdict(report, known)
     return report
@@ -116,16 +129,14 @@ def verdict(report: Report, known: ModelClass | None) -> str:
     if unknown and report["holds"] == "different" and report["flag"]["tied"]:
         return "not known"
     readings = {report[reader] for reader in MEASURED} - {None}
-    if len(readings) == 1:
-        return str(readings.pop())
-    # Two equal matrices: a version has one of them in memory, the other both.
-    return "tied" if readings == {"tied", "untied"} else "not known"
+    return str(readings.pop()) if len(readings) == 1 else "not known"
 
 
 def size_report(name: str, model: AnyModel) -> Report:
     """What `params` says of a model that is no GPT-2. "source" is where the counts are from.
 
-    Raises CheckpointError if they are not known.
+    "not_looked_at" says what may make num_parameters() of the class another number than that of the
+    stored tensors: None for counts from config.json. Raises CheckpointError if they are not known.
     """
     config = model.said
     known = model_class(config)
@@ -134,9 +145,11 @@ def size_report(name: str, model: AnyModel) -> Report:
     if tensors:
         matrices = find_matrices(config, tensors, known)
         source = "the headers of the weights"
-        numbers = count_stored(tensors, matrices, known)
+        numbers = count_parameters(model, tensors, matrices, known)
         shape = matrices.stored[0].shape if matrices.stored else None
-        reason = "its two matrices are not clear, or it is quantised"
+        reason = (
+            "its matrices are not clear, it is quantised, or its head has two biases that differ"
+        )
     else:
         source = "config.json"
         numbers = count_from_config(config)
@@ -144,7 +157,37 @@ def size_report(name: str, model: AnyModel) -> Report:
     if numbers is None:
         raise CheckpointError(f"{name}: its parameters are not known: {reason}")
     flag = read_flag(name, config, known)
-    return {"model": name, "flag": flag, "shape": shape, "source": source, **numbers}
+    return {
+        "model": name,
+        "flag": flag,
+        "shape": shape,
+        "source": source,
+        "not_looked_at": OTHER_TENSORS if tensors else None,
+        **numbers,
+    }
+
+
+def count_parameters(
+    model: AnyModel, tensors: dict[str, Tensor], matrices: Matrices, known: ModelClass | None
+) -> Report | None:
+    """The counts of a model from its tensors; None if they are not known.
+
+    They are not if two biases of the head differ: transformers 4 keeps one, and 5 both.
+    """
+    numbers = count_stored(tensors, matrices, known)
+    if numbers is None or known is None:
+        return numbers
+    for name in known.separate:
+        bias, copy = tensors.get(known.copies[name]), tensors.get(name)
+        if bias is None or copy is None:
+            continue
+        if bias.shape != copy.shape:
+            return None
+        column = (*bias.shape, 1)  # a bias [V] as a matrix
+        equal, compared = model.equal_rows(replace(bias, shape=column), replace(copy, shape=column))
+        if equal < compared:
+            return None
+    return numbers
 
 
 def is_config_alone(model: AnyModel) -> bool:
@@ -224,6 +267,7 @@ def not_measured(
         return f"{', '.join(sorted(matrices.quantised))} is quantised"
     return (
         place_not_measured(config, known)
+        or nested_kind_not_measured(config, known)
         or nested_default_not_measured(config, known)
         or setting_not_measured(config, known)
     )
@@ -237,24 +281,52 @@ def place_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
     own = {place.partition(".")[0] for place in known.places}
     nested = {place.partition(".")[0] for each in all_classes() for place in each.places} - {""}
     for place in sorted((nested | READ_AS_TEXT) - own):
-        if fields_at(config, place):
-            return f"config.json has a {place}, which {known.name} has not"
+        if config.get(place) is not None:  # transformers asks even what is no object for its flag
+            return f"config.json has {place}, which {known.name} has not"
     for place in known.other_flags:
         if FLAG in fields_at(config, place):
             return f"{place}.{FLAG} in config.json was not measured"
     return None
 
 
+def nested_kind_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
+    """Which part is of a kind whose embedding has another name than was measured; None without one.
+
+    A model of images and text takes a text model of any kind: OPT's embedding is
+    decoder.embed_tokens.weight, and Llama's embed_tokens.weight.
+    """
+    for place in nested_kinds(config, known):
+        kind = fields_at(config, place)["model_type"]
+        of_kind = model_class({"model_type": kind})
+        embedding = "" if of_kind is None else of_kind.names[0][0].partition(".")[2]
+        measured = [names[0] for names in known.names]
+        if not any(name.endswith(f"model.{embedding}") for name in measured):
+            return f"{known.name} was not measured with a {place} of kind {short_repr(kind)}"
+    return None
+
+
+def nested_kinds(config: dict[str, Any], known: ModelClass) -> list[str]:
+    """The places in config.json that name a kind of model which is not the class's own."""
+    found = []
+    for place in known.places:
+        kind = fields_at(config, place).get("model_type")
+        is_own = kind is None or str(kind).startswith(f"{known.kind.replace('-', '_')}_")
+        if place != "" and not is_own:
+            found.append(place)
+    return found
+
+
 def nested_default_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
     """Which part without a flag may have another default than was measured; None without one.
 
-    A model of images and text takes a text model of any kind, and the default is that kind's.
+    The default is that of the part's kind.
     """
-    for number, place in enumerate(known.places):
+    for place in nested_kinds(config, known):
         part = fields_at(config, place)
-        kind = part.get("model_type")
-        if place == "" or FLAG in part or kind is None or str(kind).startswith(f"{known.kind}_"):
+        if FLAG in part:
             continue
+        number = known.places.index(place)
+        kind = part["model_type"]
         of_kind = model_class({"model_type": kind})
         defaults = {} if of_kind is None else of_kind.defaults
         for version, measured in known.defaults.items():
@@ -274,6 +346,28 @@ def file_not_measured(model: AnyModel, flag: Report, matrices: Matrices) -> str 
     if len(set(places)) < len(places) and flag["tied"] is not True:
         return "both names have one matrix, which stays one in memory until the model is saved"
     return None
+
+
+def versions_not_measured(model: AnyModel, known: ModelClass, matrices: Matrices) -> dict[str, str]:
+    """Version of transformers -> why it is not known how this version alone reads the files."""
+    if not model.has_weights:
+        return {}
+    reasons = {}
+    names = {matrix.name for matrix in matrices.stored}  # a head of such a name was measured
+    for version in known.rules:
+        wrapper = known.wrapper(version)
+        inside = [name for name in model.stored if name.startswith(wrapper) and name not in names]
+        if wrapper and inside:
+            reasons[version] = (
+                f"beside {short_repr(inside[0])} transformers {version} may not look for the "
+                "matrices under their usual names"
+            )
+    if "4" in known.rules and model.saved.formats - MEASURED_FORMATS:
+        reasons["4"] = (
+            "transformers 4 may refuse a safetensors file with metadata that lack "
+            f'"format": "pt": got {" and ".join(sorted(map(short_repr, model.saved.formats)))}'
+        )
+    return reasons
 
 
 def setting_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
@@ -303,10 +397,12 @@ def read(
     matrices: Matrices,
     compared: Comparison,
     reason: str | None,
+    of_version: dict[str, str],
 ) -> tuple[Words, str | None]:
     """How each reader reads the files; why it is not known of transformers, None if it is known.
 
-    reason: why it is not known of any state of these flags and files.
+    reason: why it is not known of any state of these flags and files. of_version: version of
+    transformers -> why it is not known of this version.
     """
     words: Words = dict.fromkeys(READERS)
     state = compared.state or matrices.presence
@@ -322,6 +418,9 @@ def read(
     if known is None or matrices.name_set is None or reason is not None:
         return words, reason
     for reader, version in MEASURED.items():
+        if version in of_version:
+            reason = of_version[version]
+            continue
         words[reader] = known.reading(version, matrices.name_set, flag["word"], state)
         if words[reader] == "!" and known.absent_prefixes[matrices.name_set]:
             words[reader] = (
@@ -353,17 +452,16 @@ def describe_conflict(
     readings = {reader: word for reader, word in words.items() if word is not None}
     state = compared.state or matrices.presence or ""
     names = ["" if matrix is None else matrix.name for matrix in matrices.tensors]
-    readers_of: dict[str, list[str]] = {}  # what is lost -> who loses it
+    readers_of: dict[str, list[str]] = {}  # what happens -> to whom
     for reader, word in readings.items():
-        readers_of.setdefault(what_is_lost(word, state, names), []).append(READERS[reader])
-    agree = len({values_of(word) for word in readings.values()}) == 1
-    if not readings or (set(readers_of) == {""} and agree):
+        happens = what_is_lost(word, state, names) or what_is_kept(word, state)
+        readers_of.setdefault(happens, []).append(READERS[reader])
+    is_lost = any(what_is_lost(word, state, names) for word in readings.values())
+    if not readings or (not is_lost and agree(readings.values())):
         return ""
     parts = []
-    for lost, readers in readers_of.items():
-        verb, _, rest = (
-            lost or ("keeps both" if state == "ab" else "reads what is there")
-        ).partition(" ")
+    for happens, readers in readers_of.items():
+        verb, _, rest = happens.partition(" ")
         if verb != "cannot" and (len(readers) > 1 or readers == [READERS["others"]]):
             verb = verb.removesuffix("s")
         parts.append(f"{' and '.join(readers)} {verb} {rest}")
@@ -375,6 +473,15 @@ def describe_conflict(
     if known is not None and measured and not any(is_one(word) for word in measured):
         conflict += f"; transformers 5 never ties {known.name}"
     return conflict
+
+
+def what_is_kept(word: str, state: str) -> str:
+    """What a reader that loses nothing does with the matrices in the files."""
+    if state == "ab":
+        return "keeps both"
+    if len(state.replace(".", "")) == 1:
+        return "reads what is there"
+    return "ties the head" if is_one(word) else "keeps the head apart"
 
 
 def said_and_held(flag: Report, state: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import CheckpointError, short_repr
 from . import tensorflow
 from .json_files import read_json
-from .safetensors import read_header
+from .safetensors import formats_of, read_header
 from .tensors import SavedFile
 
 PICKLES = (".bin", ".pt", ".pth")  # the ends of the names of files of torch.save
@@ -29,18 +29,20 @@ def read_weights(file: Path) -> SavedFile:
     if file.name.endswith(tensorflow.INDEX_END):
         return tensorflow.read_saved(file)
     if not file.name.endswith(INDEX_OF_FILES):
-        tensors, _ = read_header(file)
-        return SavedFile(tensors)
+        tensors, metadata = read_header(file)
+        return SavedFile(tensors, formats=formats_of(metadata))
 
     weight_map = check_weight_map(read_json(file), f"{file}")
     tensors = {}
+    formats: frozenset[str | None] = frozenset()
     found = set()  # the names of a tensor and of its file
     for listed in sorted(set(weight_map.values())):
-        in_file = read_weights(file.parent / listed).tensors
-        found |= {(name, listed) for name in in_file}
-        tensors |= in_file
+        in_file = read_weights(file.parent / listed)
+        found |= {(name, listed) for name in in_file.tensors}
+        tensors |= in_file.tensors
+        formats |= in_file.formats
     check_that_files_agree(found, weight_map, f"{file}")
-    return SavedFile(tensors)
+    return SavedFile(tensors, formats=formats)
 
 
 def check_weight_map(index: dict[str, Any], name: str) -> dict[str, str]:

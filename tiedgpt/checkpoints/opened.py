@@ -41,7 +41,6 @@ from .refused import (
     how_to_use,
     not_a_checkpoint,
 )
-from .safetensors import read_header
 from .tensors import AnyTensor, SavedFile, Tensor, have_same_values, join, zeros
 from .vocabulary import read_tokenizer, tokenizer_files
 
@@ -134,9 +133,6 @@ class Opened:
             raise not_a_checkpoint(self.path, f"neither {WEIGHTS} nor {INDEX}")
         if file is None:
             return SavedFile({})
-        if file.suffix == ".safetensors":  # as most are
-            tensors, _ = read_header(file)
-            return SavedFile(tensors)
         saved = read_weights(file)
         n = len(saved.of_optimizer)
         if n > 0:

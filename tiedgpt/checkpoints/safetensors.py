@@ -36,10 +36,11 @@ EXACT = {"float64": "F64", "float16": "F16", "int64": "I64", "int8": "I8"}
 
 def read_header(
     path: Path, content: bytes | None = None, size: int = 0, max_header: int = MAX_HEADER
-) -> tuple[dict[str, Tensor], dict[str, str]]:
+) -> tuple[dict[str, Tensor], dict[str, str] | None]:
     """(name -> tensor, the metadata) of a safetensors file, with tensors of any dtype.
 
-    The file is mapped, and no values are read. Raises CheckpointError if the file breaks a rule.
+    The metadata are None if it has none, not even empty ones. The file is mapped, and no values
+    are read. Raises CheckpointError if the file breaks a rule.
     content: the beginning of a file of `size` bytes on a hub, with all of the header.
     """
     memory: mmap.mmap | bytes = content or b""  # an empty file cannot be mapped
@@ -60,6 +61,7 @@ def read_header(
         raise damaged(path, f"the header is not JSON: {error}") from error
     if not isinstance(header, dict):
         raise damaged(path, f"the header must be a JSON object, got {short_repr(header)}")
+    has_metadata = "__metadata__" in header
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(type(value) is str for value in metadata.values()):
         raise damaged(path, f"__metadata__ must hold strings, got {short_repr(metadata)}")
@@ -77,7 +79,16 @@ def read_header(
                 got = short_repr(entry, limit=200)
                 raise damaged(path, f"tensor {short_repr(name)}: {expected}, got {got}")
     check_places(tensors.values(), path, data_start, size)
-    return tensors, metadata
+    return tensors, metadata if has_metadata else None
+
+
+def formats_of(metadata: dict[str, str] | None) -> frozenset[str | None]:
+    """The "format" in the metadata of a file, as SavedFile has it.
+
+    >>> formats_of({"format": "pt"}), formats_of({}), formats_of(None)
+    (frozenset({'pt'}), frozenset({None}), frozenset())
+    """
+    return frozenset() if metadata is None else frozenset({metadata.get("format")})
 
 
 def damaged(path: Path, detail: str) -> CheckpointError:

@@ -3,9 +3,10 @@
 The verdict is tied, untied, conflict or not known: by config.json, by the files, and as other
 programs read them. transformers 4 and 5 were measured; of vLLM and programs like it the rule is
 known, which was not run. No model is loaded or downloaded: of a model on the hub, config.json and
-the headers of the weights are read, and 32 rows of the matrices if the files have several. The exit
-code is 0 only if each model is tied or untied for all who read it, 1 for a conflict and for what is
-not known, and 2 if a model cannot be read.
+the headers of the weights are read, and 32 rows of the matrices if the files have several. Whether
+the rest of the files loads is not looked at. The exit code is 0 only if each model is tied or
+untied for all who read it, 1 for a conflict and for what is not known, and 2 if a model cannot be
+read.
 
 examples:
   tiedgpt check my-model other-model
@@ -94,6 +95,9 @@ def print_reports(reports: Sequence[Report]) -> None:
         for answer in answers(report):
             lines = [one_line(line) for line in answer.split("\n")]
             print(fill(f"{name}: " + "\n".join(lines)))
+    for not_looked_at in dict.fromkeys(report["not_looked_at"] for report in reports):
+        if not_looked_at is not None:
+            print(fill(f"Not looked at: {not_looked_at}."))
     print()
     rows: list[Cells] = [("", *names)]
     for label, *cells in rows_of_fields(FIELDS, [in_words(report) for report in reports]):

@@ -1,8 +1,9 @@
 """Count the parameters of models, tied and untied.
 
 Downloads no weights. A model that is no GPT-2 is counted by the headers of its weights, or by
-config.json where its kind is known. --vocab and --dim count only the token embedding and the output
-head, of that size.
+config.json where its kind is known. The class that loads the files may leave some of the tensors
+out, and have others: this is not looked at. --vocab and --dim count only the token embedding and
+the output head, of that size.
 
 examples:
   tiedgpt params
@@ -117,6 +118,8 @@ def print_model(report: Report) -> None:
     print_counts(title, report, share, with_shares="config" in report)
     if "source" in report:
         print(fill(f"Counted from {report['source']}."))
+        if report["not_looked_at"] is not None:
+            print(fill(f"Not looked at: {report['not_looked_at']}."))
 
 
 def rows_of_models(reports: Sequence[Report]) -> list[Cells]:

@@ -116,7 +116,7 @@ def read_state(directory: Path) -> tuple[State, dict[str, Tensor]]:
     path = directory / STATE
     tensors, metadata = safetensors.read_header(path)
     try:
-        saved = json.loads(metadata["training"])
+        saved = json.loads((metadata or {})["training"])
         state = State(
             settings=Settings(**saved["settings"]),
             only=saved["only"],
