@@ -528,10 +528,23 @@ def facts_of_names(folder: Folder, model: Any) -> dict[str, Any]:
         "names": folder.names,
         "shapes": folder.shapes,
         "levels": folder.levels,
+        "nested_kinds": nested_kinds(folder),
         "base": prefix,
         "tied_keys": bool(getattr(model, "_tied_weights_keys", None)),
         **facts_of_counts(folder, model),
     }
+
+
+def nested_kinds(folder: Folder) -> dict[str, str]:
+    """The model_type at each place inside of config.json where the flag may stand."""
+    found = {}
+    for level in folder.levels:
+        fields = folder.config
+        for name in level:
+            fields = fields.get(name) or {}
+        if level and "model_type" in fields:
+            found[".".join(level)] = fields["model_type"]
+    return found
 
 
 def facts_of_counts(folder: Folder, model: Any) -> dict[str, Any]:
@@ -1132,6 +1145,10 @@ def entry_of(facts: dict[str, dict[str, Any]], rules: list[str]) -> dict[str, An
         ],
         "counted": all(each["counts"] for each in facts.values()),
     }
+    nested: dict[str, set[str]] = {}
+    for each in facts.values():
+        for place, kind in each["nested_kinds"].items():
+            nested.setdefault(place, set()).add(kind)
     optional = {
         "shares": {name: value for each in facts.values() for name, value in each["share"].items()},
         "copies": {name: kept for each in facts.values() for name, kept in each["copies"].items()},
@@ -1139,6 +1156,7 @@ def entry_of(facts: dict[str, dict[str, Any]], rules: list[str]) -> dict[str, An
             {name for each in facts.values() for name in each["copies"]} - set(newest["copies"])
         ),
         "buffers": sorted({name for each in facts.values() for name in each["buffers"]}),
+        "nested_kinds": {place: sorted(kinds) for place, kinds in nested.items()},
         "other_flags": sorted(
             {".".join(place) for each in facts.values() for place in each["other_flags"]}
         ),

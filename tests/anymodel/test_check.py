@@ -398,6 +398,21 @@ def test_a_text_model_whose_embedding_has_another_name_is_not_known(
     assert is_known or (report["mend"] == "" and kind in report["not_measured"])
 
 
+@pytest.mark.parametrize(
+    ("kind", "text_kind", "is_known"),
+    [("glm46v", "glm4v_text", True), ("glm46v", "glm_other_text", False)],
+)
+def test_the_text_model_that_was_measured_may_have_a_name_of_another_kind(
+    tmp_path, kind, text_kind, is_known
+):
+    text = {"model_type": text_kind, "vocab_size": V, "hidden_size": D}
+    config = {"model_type": kind, "text_config": text, FLAG: False}
+    arrays = {f"model.language_model.{E[6:]}": EMBEDDING, H: OTHER}
+    report = report_of(write(tmp_path / "model", config, arrays))
+    assert (report["transformers"] == "untied") == is_known
+    assert is_known or text_kind in report["not_measured"]
+
+
 WRAPPED = {  # a class -> its embedding, its head, and what a name of a larger model begins with
     "t5": ("shared.weight", H, "transformer."),
     "gemma3_text": (E, H, "language_model."),
@@ -1018,7 +1033,32 @@ def test_two_biases_of_a_head_that_differ_are_not_counted(tmp_path, run, is_equa
         assert answer(run, "params", path)["tied"]["total"] == V * D + V
     else:
         assert report_of(path)["parameters"] is None
-        assert_one_error_line(run("params", path), "two biases")
+        assert_one_error_line(run("params", path), "a bias is stored twice")
+
+
+def test_copies_of_matrices_are_not_taken_for_biases(tmp_path):
+    """Of UDOP an encoder's tables of relative positions may be in the file twice."""
+    known = kinds.read_class("udop", "UdopForConditionalGeneration")
+    name = next(name for name in known.separate if "relative" in known.copies[name])
+    stored = {"shared.weight": EMBEDDING, name: OTHER[:2], known.copies[name]: OTHER[:2] + 1}
+    config = {**CONFIG, "model_type": "udop", "architectures": [known.name], "d_model": D}
+    assert report_of(write(tmp_path / "model", config, stored))["parameters"] is not None
+
+
+def test_the_strides_of_a_bias_in_a_file_of_torch(tmp_path):
+    torch = pytest.importorskip("torch")
+    every_other = torch.arange(2.0 * V)[::2]
+    for bias, is_counted in ((every_other.clone(), True), (every_other + 1, False)):
+        state = {
+            "bert.embeddings.word_embeddings.weight": torch.from_numpy(EMBEDDING),
+            "cls.predictions.bias": every_other,
+            "cls.predictions.decoder.bias": bias,
+        }
+        config = {**CONFIG, "model_type": "bert", "architectures": ["BertForMaskedLM"], FLAG: True}
+        path = write(tmp_path / "model", config, {})
+        (tmp_path / "model" / WEIGHTS).unlink()
+        torch.save(state, tmp_path / "model" / "pytorch_model.bin")
+        assert (report_of(path)["parameters"] is not None) == is_counted
 
 
 def test_what_is_not_looked_at_is_said_once(tmp_path, run):

@@ -40,6 +40,7 @@ class ModelClass:
     rules: dict[str, list[dict[str, dict[str, str]] | None]]
     # Where the flag may stand in config.json: "" is the whole, and "text_config" inside of it.
     places: tuple[str, ...]
+    nested_kinds: dict[str, list[str]]  # place -> the kinds there that were measured
     defaults: dict[str, list[bool | None]]  # version -> the flag at each place without one
     # For the axes of the first and of the second matrix: the place of the size in config.json.
     sizes: tuple[tuple[str | None, str | None], ...]
@@ -146,6 +147,7 @@ def read_class(kind: str, name: str) -> ModelClass:
         absent_prefixes=tuple(absent for absent, _ in entry["prefixes"]),
         rules=rules,
         places=tuple(entry["places"]),
+        nested_kinds=entry.get("nested_kinds", {}),
         defaults=entry["defaults"],
         sizes=tuple((rows, columns) for rows, columns in entry["sizes"]),
         shares=entry.get("shares", {}),

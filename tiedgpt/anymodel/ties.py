@@ -148,7 +148,7 @@ def size_report(name: str, model: AnyModel) -> Report:
         numbers = count_parameters(model, tensors, matrices, known)
         shape = matrices.stored[0].shape if matrices.stored else None
         reason = (
-            "its matrices are not clear, it is quantised, or its head has two biases that differ"
+            "its matrices are not clear, it is quantised, or a bias is stored twice and differs"
         )
     else:
         source = "config.json"
@@ -172,22 +172,27 @@ def count_parameters(
 ) -> Report | None:
     """The counts of a model from its tensors; None if they are not known.
 
-    They are not if two biases of the head differ: transformers 4 keeps one, and 5 both.
+    They are not if a bias is stored twice, and the two differ: of BERT's head transformers 4 keeps
+    one, and 5 both.
     """
     numbers = count_stored(tensors, matrices, known)
     if numbers is None or known is None:
         return numbers
     for name in known.separate:
         bias, copy = tensors.get(known.copies[name]), tensors.get(name)
-        if bias is None or copy is None:
+        if bias is None or copy is None or len(bias.shape) != 1:
             continue
         if bias.shape != copy.shape:
             return None
-        column = (*bias.shape, 1)  # a bias [V] as a matrix
-        equal, compared = model.equal_rows(replace(bias, shape=column), replace(copy, shape=column))
+        equal, compared = model.equal_rows(as_column(bias), as_column(copy))
         if equal < compared:
             return None
     return numbers
+
+
+def as_column(bias: Tensor) -> Tensor:  # [V] -> [V, 1]
+    strides = None if bias.strides is None else (*bias.strides, 0)
+    return replace(bias, shape=(*bias.shape, 1), strides=strides)
 
 
 def is_config_alone(model: AnyModel) -> bool:
@@ -295,8 +300,7 @@ def nested_kind_not_measured(config: dict[str, Any], known: ModelClass) -> str |
     A model of images and text takes a text model of any kind: OPT's embedding is
     decoder.embed_tokens.weight, and Llama's embed_tokens.weight.
     """
-    for place in nested_kinds(config, known):
-        kind = fields_at(config, place)["model_type"]
+    for place, kind in other_nested_kinds(config, known).items():
         of_kind = model_class({"model_type": kind})
         embedding = "" if of_kind is None else of_kind.names[0][0].partition(".")[2]
         measured = [names[0] for names in known.names]
@@ -305,14 +309,13 @@ def nested_kind_not_measured(config: dict[str, Any], known: ModelClass) -> str |
     return None
 
 
-def nested_kinds(config: dict[str, Any], known: ModelClass) -> list[str]:
-    """The places in config.json that name a kind of model which is not the class's own."""
-    found = []
-    for place in known.places:
+def other_nested_kinds(config: dict[str, Any], known: ModelClass) -> dict[str, Any]:
+    """Place in config.json -> the kind there, if the class was not measured with it."""
+    found = {}
+    for place in known.places[1:]:
         kind = fields_at(config, place).get("model_type")
-        is_own = kind is None or str(kind).startswith(f"{known.kind.replace('-', '_')}_")
-        if place != "" and not is_own:
-            found.append(place)
+        if kind is not None and kind not in known.nested_kinds.get(place, ()):
+            found[place] = kind
     return found
 
 
@@ -321,12 +324,10 @@ def nested_default_not_measured(config: dict[str, Any], known: ModelClass) -> st
 
     The default is that of the part's kind.
     """
-    for place in nested_kinds(config, known):
-        part = fields_at(config, place)
-        if FLAG in part:
+    for place, kind in other_nested_kinds(config, known).items():
+        if FLAG in fields_at(config, place):
             continue
         number = known.places.index(place)
-        kind = part["model_type"]
         of_kind = model_class({"model_type": kind})
         defaults = {} if of_kind is None else of_kind.defaults
         for version, measured in known.defaults.items():
