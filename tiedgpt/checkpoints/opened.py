@@ -43,7 +43,8 @@ from .refused import (
 )
 from .safetensors import read_header
 from .tensors import AnyTensor, SavedFile, Tensor, have_same_values, join, zeros
-from .vocabulary import read_tokenizer, tokenizer_files
+from .vocabulary import read_tokenizer
+from .writing import tokenizer_files
 
 CONTRADICTION = (
     f"config.json says tied, but the file has another {HEAD}, which is used: untied, as "
