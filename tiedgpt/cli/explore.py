@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from ..explore.shown import ShownModels  # here, because the help page needs none of it
+    from ..explore.query import ShownModels  # here, because the help page needs none of it
 
     Range(0, 65535).check("port", args.port)
     names = args.models or list(SHIPPED)

@@ -33,8 +33,7 @@ from ..study import (
 )
 from ..study.reports import lens_report, logit_report, predictions_report, token_report
 from ..threads import one_blas_thread
-from .query import Query
-from .shown import ATTENTION_TOKENS, blas_threads_for
+from .query import ATTENTION_TOKENS, Query, blas_threads_for
 
 Answer = dict[str, Any]  # what `to_json` of server.py can write
 Question = Callable[[Query], Answer | Iterator[Answer]]
