@@ -66,9 +66,11 @@ class ModelClass:
         for names, rule in zip(self.names, self.rules.get(version, ()), strict=False):
             if rule is None or names[0] != embedding or not names[1].endswith(f".{head}"):
                 continue
+            beginning = names[1].removesuffix(f".{head}")
             readings = [item for table in rule.values() for item in table.items()]
-            if any("." not in state[:2] and word[0] == "?" for state, word in readings):
-                return names[1].removesuffix(f".{head}")
+            is_random = any("." not in state[:2] and word[0] == "?" for state, word in readings)
+            if is_random and not embedding.startswith(beginning):
+                return beginning
         return ""
 
     @cached_property
