@@ -63,6 +63,9 @@ MAPPINGS_WITHOUT_HEAD = (
     "MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES",
 )
 
+# The kinds of text model that are tried in each model of texts and images, or sound.
+TEXT_KINDS = ("llama", "mistral", "qwen2")
+
 # A field of a configuration -> its value in a small model, if the kind has this field.
 SMALL = {
     **dict.fromkeys(("hidden_size", "n_embd", "d_model", "dim", "emb_dim", "embedding_size"), D),
@@ -528,23 +531,10 @@ def facts_of_names(folder: Folder, model: Any) -> dict[str, Any]:
         "names": folder.names,
         "shapes": folder.shapes,
         "levels": folder.levels,
-        "nested_kinds": nested_kinds(folder),
         "base": prefix,
         "tied_keys": bool(getattr(model, "_tied_weights_keys", None)),
         **facts_of_counts(folder, model),
     }
-
-
-def nested_kinds(folder: Folder) -> dict[str, str]:
-    """The model_type at each place inside of config.json where the flag may stand."""
-    found = {}
-    for level in folder.levels:
-        fields = folder.config
-        for name in level:
-            fields = fields.get(name) or {}
-        if level and "model_type" in fields:
-            found[".".join(level)] = fields["model_type"]
-    return found
 
 
 def facts_of_counts(folder: Folder, model: Any) -> dict[str, Any]:
@@ -634,6 +624,7 @@ def measure(
             for label, names, prefix in variants(folder, facts, others)
         ]
         facts["other_flags"] = other_flags(folder)
+        facts["nested_kinds"] = nested_kinds(kind, class_name, folder, facts["rules"])
         facts["parameters"] = folder.parameters_by_flag
     return facts
 
@@ -693,6 +684,49 @@ def other_flags(folder: Folder) -> list[list[str]]:
             found.append(place)
     folder.config = original
     return found
+
+
+def nested_kinds(
+    kind: str, class_name: str, folder: Folder, rules: list[dict[str, Any]]
+) -> dict[str, list[str]]:
+    """The kinds of model at each place inside of config.json where the flag may stand.
+
+    They are the class's own, and each of TEXT_KINDS with which the files are read in the same way.
+    """
+    [rule] = [each["rule"] for each in rules if each["label"] == "saved"]
+    found = {}
+    for level in folder.levels:
+        fields = folder.config
+        for name in level:
+            fields = fields.get(name) or {}
+        if level and "model_type" in fields:
+            found[".".join(level)] = [fields["model_type"]]
+    if len(found) != 1:
+        return found
+    [(place, kinds)] = found.items()
+    for text_kind in TEXT_KINDS:
+        fields = small_config(text_kind).to_dict() | {"model_type": text_kind}
+        try:
+            model = new_model(kind, class_name, **{place: fields})
+            with tempfile.TemporaryDirectory() as directory:
+                is_same = reads_as(Folder(model, Path(directory)), folder.names, rule)
+        except Exception:  # the class does not take such a text model
+            continue
+        if is_same and text_kind not in kinds:
+            kinds.append(text_kind)
+    return found
+
+
+def reads_as(folder: Folder, names: list[str], rule: dict[str, dict[str, str]]) -> bool:
+    """Whether files with these names are read by a rule, in a few states."""
+    if folder.names != names:
+        return False
+    values = {"t": True, "f": False, "-": None}
+    for flags, state in (("tt", "a."), ("ff", "ab"), ("--", "a."), ("--", "ab"), ("tf", "aa")):
+        folder.write(state, tuple(values[flag] for flag in flags), names, ("", ""))
+        if folder.read() != rule[flags][state]:
+            return False
+    return True
 
 
 def nested_places(config: dict[str, Any]) -> list[list[str]]:
@@ -1118,6 +1152,18 @@ def sets_of_names(
     return names, prefixes
 
 
+def kinds_of_all(facts: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
+    """Place in config.json -> the kinds there of each version, and those of all versions."""
+    found = {}
+    of_versions = [each["nested_kinds"] for each in facts.values()]
+    for place in sorted({place for kinds in of_versions for place in kinds}):
+        lists = [kinds[place] for kinds in of_versions if place in kinds]
+        of_each = {kinds[0] for kinds in lists}
+        of_all = set.intersection(*(set(kinds) for kinds in lists))
+        found[place] = sorted(of_each | of_all)
+    return found
+
+
 def entry_of(facts: dict[str, dict[str, Any]], rules: list[str]) -> dict[str, Any]:
     """The entry of a class in kinds.json. New rules are added to `rules`."""
     newest = facts[max(facts)]
@@ -1145,10 +1191,6 @@ def entry_of(facts: dict[str, dict[str, Any]], rules: list[str]) -> dict[str, An
         ],
         "counted": all(each["counts"] for each in facts.values()),
     }
-    nested: dict[str, set[str]] = {}
-    for each in facts.values():
-        for place, kind in each["nested_kinds"].items():
-            nested.setdefault(place, set()).add(kind)
     optional = {
         "shares": {name: value for each in facts.values() for name, value in each["share"].items()},
         "copies": {name: kept for each in facts.values() for name, kept in each["copies"].items()},
@@ -1156,7 +1198,7 @@ def entry_of(facts: dict[str, dict[str, Any]], rules: list[str]) -> dict[str, An
             {name for each in facts.values() for name in each["copies"]} - set(newest["copies"])
         ),
         "buffers": sorted({name for each in facts.values() for name in each["buffers"]}),
-        "nested_kinds": {place: sorted(kinds) for place, kinds in nested.items()},
+        "nested_kinds": kinds_of_all(facts),
         "other_flags": sorted(
             {".".join(place) for each in facts.values() for place in each["other_flags"]}
         ),

@@ -237,8 +237,9 @@ def read_flag(model: str, config: dict[str, Any], known: ModelClass | None) -> R
     values: set[bool | None] = set(said.values())
     if known is not None:
         values = {said.get(place, known.default(number)) for number, place in enumerate(places)}
-        if nested_default_not_measured(config, known) is not None:
-            values.add(None)
+        for place in other_nested_kinds(config, known):
+            if FLAG not in fields_at(config, place):  # the default is that of the kind there
+                values.add(None)
     first = next(iter(said), None)
     return {
         "kind": kind,
@@ -273,7 +274,6 @@ def not_measured(
     return (
         place_not_measured(config, known)
         or nested_kind_not_measured(config, known)
-        or nested_default_not_measured(config, known)
         or setting_not_measured(config, known)
     )
 
@@ -295,17 +295,13 @@ def place_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
 
 
 def nested_kind_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
-    """Which part is of a kind whose embedding has another name than was measured; None without one.
+    """Which part is of a kind with which the class was not measured; None without one.
 
-    A model of images and text takes a text model of any kind: OPT's embedding is
-    decoder.embed_tokens.weight, and Llama's embed_tokens.weight.
+    A model of images and text takes a text model of any kind, which may have other names, and
+    another default of the flag.
     """
     for place, kind in other_nested_kinds(config, known).items():
-        of_kind = model_class({"model_type": kind})
-        embedding = "" if of_kind is None else of_kind.names[0][0].partition(".")[2]
-        measured = [names[0] for names in known.names]
-        if not any(name.endswith(f"model.{embedding}") for name in measured):
-            return f"{known.name} was not measured with a {place} of kind {short_repr(kind)}"
+        return f"{known.name} was not measured with a {place} of kind {short_repr(kind)}"
     return None
 
 
@@ -317,23 +313,6 @@ def other_nested_kinds(config: dict[str, Any], known: ModelClass) -> dict[str, A
         if kind is not None and kind not in known.nested_kinds.get(place, ()):
             found[place] = kind
     return found
-
-
-def nested_default_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
-    """Which part without a flag may have another default than was measured; None without one.
-
-    The default is that of the part's kind.
-    """
-    for place, kind in other_nested_kinds(config, known).items():
-        if FLAG in fields_at(config, place):
-            continue
-        number = known.places.index(place)
-        of_kind = model_class({"model_type": kind})
-        defaults = {} if of_kind is None else of_kind.defaults
-        for version, measured in known.defaults.items():
-            if defaults.get(version, [None])[0] != measured[number]:
-                return f"{known.name} was not measured with a {place} of kind {short_repr(kind)}"
-    return None
 
 
 def file_not_measured(model: AnyModel, flag: Report, matrices: Matrices) -> str | None:
