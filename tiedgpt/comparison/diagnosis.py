@@ -161,8 +161,8 @@ def diagnose(
         sentences, note = describe_failure(difference, counter)
         ours = difference.computed[difference.name]
         digits, _ = few_digits(difference.theirs, ours, difference.tolerance)
-        if digits:
-            sentences.insert(0, f"{difference.name}: {digits}")
+        if digits:  # then a known mistake would not agree either
+            sentences = [f"{difference.name}: {digits}"]
     infinite = difference.infinite
     if infinite.any():
         kind = "nan" if np.isnan(difference.theirs[infinite]).any() else "inf"
