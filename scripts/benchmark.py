@@ -175,7 +175,7 @@ class TiedGPT(Library):
         """The time in which all threads read the bytes of the weights that a token needs."""
         import numpy as np
 
-        from tiedgpt.fast.threads import thread_map
+        from tiedgpt.threads import thread_map
 
         threads = int(os.environ["OMP_NUM_THREADS"])
         pieces = np.array_split(np.ones(READ // 4, np.float32), threads)
@@ -374,7 +374,7 @@ LIBRARIES: dict[str, type[Library]] = {
 def prepare(name: str) -> None:
     sys.path.insert(0, str(ROOT))  # this checkout, even if another tiedgpt is installed
     if name == "tiedgpt":
-        from tiedgpt.fast import tune
+        from tiedgpt.__main__ import tune
 
         tune()  # before NumPy is imported, as the command line does
 

@@ -26,7 +26,7 @@ from tying.trainer import name_of
 from tying_experiment import RUNS, read_lines
 
 from tiedgpt.atomic import replaced_file
-from tiedgpt.cli.texts import read_text
+from tiedgpt.cli.inputs import read_text
 from tiedgpt.errors import ArgumentError, TiedGPTError
 
 ROOT = Path(__file__).parents[1]

@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 import tiedgpt
 from tiedgpt.atomic import check_new
-from tiedgpt.cli.texts import read_text
+from tiedgpt.cli.inputs import read_text
 from tiedgpt.evaluation import score
 from tiedgpt.gpt2.config import HEADS
 from tiedgpt.study.corpus import Corpus

@@ -23,11 +23,10 @@ from support.models import CONFIG, random_model
 from support.reference import GPT2_MERGES, GPT2_VOCAB, SHARED
 
 import tiedgpt
-from tiedgpt import GPT2, Tokenizer, cli
+from tiedgpt import GPT2, Tokenizer, cli, threads
 from tiedgpt.checkpoints import download, model_names
 from tiedgpt.checkpoints.vocabulary import read_tokenizer
 from tiedgpt.errors import TiedGPTWarning
-from tiedgpt.fast import blas, threads
 
 # The threads of torch, and of BLAS in the processes that tests start: one, as in `one_blas_thread`.
 # NumPy is imported already, so its BLAS in this process does not read this.
@@ -159,9 +158,9 @@ def plural(count: int, noun: str) -> str:
 def one_blas_thread():
     """One BLAS thread: with small matrices, several would mostly wait for each other.
 
-    Python threads are as many as ever. The tests in fast/ replace this fixture.
+    Python threads are as many as ever. test_threads.py replaces this fixture.
     """
-    with blas.one_blas_thread():
+    with threads.one_blas_thread():
         yield
 
 

@@ -27,11 +27,10 @@ from support.checks import peak_memory, wait_until
 from support.commands import assert_one_error_line, command
 
 import tiedgpt
-from tiedgpt import Tokenizer, documents
+from tiedgpt import Tokenizer, documents, threads
 from tiedgpt.documents import Block, Input
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.evaluation import score
-from tiedgpt.fast import blas
 from tiedgpt.gpt2.special_tokens import Flags
 from tiedgpt.gpt2.tokenizer import spelled_ids
 
@@ -45,13 +44,13 @@ SECONDS = 60  # a busy machine takes long to start workers
 @pytest.fixture(autouse=True)
 def restored_threads():
     """Put back BLAS's thread count, which a task sets to 1 for its whole process."""
-    get_threads = blas.openblas("get_num_threads")
+    get_threads = threads.openblas("get_num_threads")
     if get_threads is None:
         yield
         return
     before = get_threads()
     yield
-    blas.openblas("set_num_threads")(before)
+    threads.openblas("set_num_threads")(before)
 
 
 def new_cluster(**options) -> distributed.LocalCluster:
@@ -123,7 +122,7 @@ def parts_of(out: str = "out") -> dict[str, bytes]:
 
 def test_a_row_is_the_score_of_its_text_alone(run_documents, checkpoint):
     """The texts have all lengths around the context of 64 and the stride of 10."""
-    blas.single_thread()
+    threads.single_thread()
     model = tiedgpt.load_model(checkpoint)
     rng = random.Random(1)
     texts = ["".join(rng.choices("abc de é", k=n)) for n in [*range(2, 140), 1000]]
@@ -547,7 +546,7 @@ def test_a_worker_with_another_version_or_model_is_refused(task):
 
 
 def test_each_task_uses_one_thread_and_the_model_is_loaded_once(task, monkeypatch):
-    if not blas.blas_threads():
+    if not threads.blas_threads():
         pytest.skip("the number of BLAS's threads cannot be set here")
     loads = []
     opened = documents.Opened
@@ -559,9 +558,9 @@ def test_each_task_uses_one_thread_and_the_model_is_loaded_once(task, monkeypatc
     monkeypatch.setattr(documents, "Opened", recorded)
     documents.load_same.cache_clear()
     for _ in range(2):
-        blas.openblas("set_num_threads")(2)
+        threads.openblas("set_num_threads")(2)
         documents.write_part(*task)
-        assert blas.openblas("get_num_threads")() == 1
+        assert threads.openblas("get_num_threads")() == 1
     assert len(loads) == 1
 
 

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 from support.models import SMALL, SMALL_MERGES, random_model
 
-from tiedgpt import GPT2, Tokenizer, evaluation
+from tiedgpt import GPT2, Tokenizer, evaluation, threads
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.evaluation import score, token_losses
-from tiedgpt.fast import threads
 from tiedgpt.gpt2.config import HEADS
 
 CONTEXT = SMALL.n_ctx

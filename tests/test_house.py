@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "tiedgpt"
 CONTRIBUTING = (ROOT / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8")
 TABLE = re.search(r"## The house\n(.*?)\n## ", CONTRIBUTING, re.S)[1]
-# The rooms of each floor, the lowest floor first, such as [["errors.py", "atomic.py"], ["fast"]]
+# The rooms of each floor, the lowest floor first, such as [["errors.py"], ["gpt2"]]
 FLOORS = []
 for row in re.findall(r"^\| (\[.*?) \|", TABLE, re.M):
     links = re.findall(r"\(\.\./tiedgpt/([\w.]+)/?\)", row)

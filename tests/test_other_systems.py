@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 import tiedgpt
-from tiedgpt import documents
-from tiedgpt.fast import blas, threads
+from tiedgpt import documents, threads
 
 pytest.importorskip("fcntl")
 
@@ -66,9 +65,9 @@ def take_away_what_windows_lacks(monkeypatch):
 def another_system(request, monkeypatch):
     take_away = request.param
     take_away(monkeypatch)
-    blas.openblas.cache_clear()  # so that it searches the library anew
+    threads.openblas.cache_clear()  # so that it searches the library anew
     yield
-    blas.openblas.cache_clear()
+    threads.openblas.cache_clear()
 
 
 COMMANDS = [

@@ -44,11 +44,10 @@ from .errors import (
     short_repr,
 )
 from .evaluation import score
-from .fast.blas import single_thread
-from .fast.threads import cores
 from .gpt2.model import GPT2
 from .gpt2.run import OnProgress
 from .gpt2.tokenizer import Tokenizer
+from .threads import cores, single_thread
 
 BLOCK_SIZE = 10**6  # bytes of a block, after decompression; it ends with the line that fills it
 MAX_LINE = 1 << 23  # bytes: a longer line is an error. A text takes up to 100 times its size

@@ -25,13 +25,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .errors import ArgumentError, Range, TiedGPTError, short_repr
-from .fast.threads import LOGIT_ROWS, split_work, thread_map
 from .gpt2.checks import as_array, check_ids, check_logits
 from .gpt2.config import Config
 from .gpt2.model import GPT2, unembed
 from .gpt2.ops import cross_entropy
 from .gpt2.run import OnProgress
 from .gpt2.tokenizer import Tokenizer
+from .threads import LOGIT_ROWS, split_work, thread_map
 
 BATCH_TOKENS = 1024  # short windows are read together, up to this many tokens
 

@@ -101,11 +101,14 @@ def all_pictures(figures: Figures) -> dict[str, str]:
 
 
 def word_items(words: Sequence[tuple[str, float, bool]], with_probability: bool) -> str:
-    """The items of a list of tokens, each with a sign if it really follows, as words.js writes."""
+    """The items of a list of tokens, each with a sign if it really follows.
+
+    words.js changes them for the reader's word, so an item has a place for the sign in any case.
+    """
     items = []
     for token, probability, follows in words:
-        sign = ' <i class="follows">✓</i>' if follows else ""
-        item = f"<b>{escape(shown(token))}</b>{sign}"
+        sign = "✓" if follows else ""
+        item = f'<b>{escape(shown(token))}</b> <i class="follows">{sign}</i>'
         if with_probability:
             item += f" <span>{escape(percent(probability))}</span>{bar(100 * probability)}"
         items.append(f"<li>{item}</li>")

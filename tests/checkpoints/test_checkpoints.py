@@ -418,7 +418,7 @@ def test_a_text_file_that_is_too_large(tmp_path, model):
     refuses(rf"config\.json: {size} bytes", tiedgpt.load_model, tmp_path)
 
 
-FORMATS = r" \(weights/README\.md, Checkpoints of other programs\)$"  # the end of a message
+FORMATS = r" \(see weights/README\.md, Checkpoints of other programs\)$"  # the end of a message
 
 
 def test_a_directory_without_a_file(tmp_path, model):
@@ -634,6 +634,20 @@ def test_an_adapter_beside_a_model_is_not_used_with_a_warning(
     code, out, _ = run("check", str(tmp_path / "model"))
     assert code == check_code
     assert " ".join(report["adapter"].split()) in " ".join(out.split())
+
+
+def test_a_damaged_adapter_beside_a_model_is_not_used_with_a_warning(tmp_path, model, run):
+    """The model is whole. Without it, the damaged file is an error."""
+    write_tensors(tmp_path, model.parameters)
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": ')
+    with pytest.warns(TiedGPTWarning, match="not used.*adapter_config.json: not JSON"):
+        assert_same(tiedgpt.load_model(tmp_path), model)
+    code, document, _ = run("check", str(tmp_path), "--json")
+    [report] = json.loads(document)["models"]
+    assert code == 0
+    assert "adapter_config.json: not JSON" in report["adapter"]
+    (tmp_path / "model.safetensors").unlink()
+    refuses("adapter_config.json: not JSON", tiedgpt.load_model, tmp_path)
 
 
 def test_a_copy_of_a_model_does_not_carry_the_adapter_silently(tmp_path, model):

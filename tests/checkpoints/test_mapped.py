@@ -150,9 +150,9 @@ def test_processes_that_map_a_file_share_its_memory(tmp_path):
 TUNE = """
 import os, sys
 before = dict(os.environ)
-import tiedgpt.fast
+import tiedgpt.__main__
 assert os.environ == before
-tiedgpt.fast.tune()
+tiedgpt.__main__.tune()
 print("timeout:", os.environ["OPENBLAS_THREAD_TIMEOUT"])
 print("NumPy was imported:", "numpy" in sys.modules)
 """

@@ -14,6 +14,7 @@ from support.checks import refuses
 from support.models import find_here
 
 import tiedgpt
+from tiedgpt.checkpoints.download import find_default
 from tiedgpt.checkpoints.model_names import (
     ALIASES,
     INDEX,
@@ -290,15 +291,14 @@ def test_models_are_found_although_a_folder_of_models_cannot_be_read(home, gpt2_
 def test_the_default_model(home, monkeypatch):
     """The one that TIEDGPT_MODEL names, else gpt2, else a shipped one and a note."""
     notes = []
-    find_model = tiedgpt.checkpoints.find_model
-    refuses("gpt2 is not on this machine", find_model, None)
+    refuses("gpt2 is not on this machine", find_default, notes.append)
     shipped = write(home / SHIPPED / "shakespeare-tied")
-    assert find_model(None, notes.append) == ("shakespeare-tied", shipped)
+    assert find_default(notes.append) == ("shakespeare-tied", shipped)
     assert ["tiedgpt download gpt2" in note for note in notes] == [True]
     gpt2 = write(home / DOWNLOADS / "gpt2")
-    assert find_model(None, notes.append) == ("gpt2", gpt2)
+    assert find_default(notes.append) == ("gpt2", gpt2)
     monkeypatch.setenv("TIEDGPT_MODEL", "shakespeare-tied")
-    assert find_model(None, notes.append) == ("shakespeare-tied", shipped)
+    assert find_default(notes.append) == ("shakespeare-tied", shipped)
     monkeypatch.setenv("TIEDGPT_MODEL", "gpt3")
-    refuses("^TIEDGPT_MODEL: no model 'gpt3'", find_model, None)
+    refuses("^TIEDGPT_MODEL: no model 'gpt3'", find_default, notes.append)
     assert len(notes) == 1

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.checkpoint_files import write_config, write_shards, write_tensors
+from support.checks import refuses
 from support.layouts import in_layout
 from support.models import random_model
 from support.openai_files import write_openai_model
@@ -123,3 +124,26 @@ def test_the_files_of_a_tokenizer_are_copied_as_they_are(tmp_path):
     assert copied["merges.txt"] == merges
     assert copied["tokenizer_config.json"] == settings
     assert "vocab.json" in copied
+
+
+def test_a_damaged_file_is_an_error_each_time_that_it_is_asked_for(tmp_path):
+    """The tokenizer, which needs no such file, is read first, as commands do."""
+    folder = tmp_path / "model"
+    shutil.copytree(SHIPPED, folder)
+    (folder / "generation_config.json").write_text('{"eos_token_id": 5')
+    opened = Opened(folder)
+    assert opened.tokenizer.vocab_size == 1024
+    for _ in range(2):
+        refuses(r"generation_config\.json: not JSON", opened.model)
+
+
+def test_a_directory_whose_files_may_not_be_read_is_refused(tmp_path, monkeypatch):
+    """os.access stands for the system, which refuses nothing to root."""
+    folder = write_tensors(tmp_path, random_model(CONFIG).parameters, CONFIG)
+    denied = {folder: os.X_OK}
+    monkeypatch.setattr(os, "access", lambda path, mode: denied.get(path) != mode)
+    for function in (tiedgpt.load_model, tiedgpt.load_tokenizer):
+        message = refuses("cannot be read: permission denied", function, folder)
+        assert str(folder) in message
+    denied.clear()
+    tiedgpt.load_model(folder)

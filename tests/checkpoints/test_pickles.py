@@ -273,12 +273,13 @@ def test_gpt2s_token_ends_a_text_where_the_vocabulary_has_it(write):
     ("change", "message"),
     [
         ({"n_head": "3"}, "n_head must be a whole number"),
-        ({"n_head": (((3,),),)}, "n_head is a tuple; expected a number"),
-        ({"vocab_size": None}, "vocab_size is a NoneType; expected a number"),
+        ({"n_head": (((3,),),)}, "model_args has 'n_head', a tuple, which"),
+        ({"vocab_size": None}, "vocab_size must be a whole number .*, got None"),
         ({"n_head": 4}, "n_head 4 equal heads"),
         ({"block_size": 7}, r"wpe\.weight has shape"),
         ({"n_layer": 10**9}, "n_layer"),
         ({"dropout": 2.0}, "pdrop"),
+        ({"n_inner": 5}, r"mlp\.c_fc\.weight has shape"),
     ],
 )
 def test_model_args_that_do_not_fit(write, change, message):
@@ -292,6 +293,9 @@ def test_model_args_that_do_not_fit(write, change, message):
         ("scale_attn_by_inverse_layer_idx", True, {"scale_attn_by_inverse_layer_idx": True}),
         ("activation", "relu", {"activation_function": "relu"}),
         ("layer_norm_epsilon", 0.1, {"layer_norm_epsilon": 0.1}),
+        ("n_inner", None, {}),
+        ("n_inner", 4 * NANO.n_embd, {}),
+        ("n_inner", 5, {"n_inner": 5}),
     ],
 )
 def test_a_field_that_a_fork_of_nanogpt_adds_is_used(write, field, value, expected):
@@ -701,6 +705,20 @@ def test_values_that_torch_negates_or_conjugates_are_refused(tmp_path, is_old):
             refuses(message, read_saved, path)
     torch.save({"w": numbers.imag.resolve_neg()}, path, _use_new_zipfile_serialization=not is_old)
     np.testing.assert_array_equal(read_saved(path).tensors["w"].values(), -np.ones((2, 3)))
+
+
+@pytest.mark.parametrize("is_old", FORMATS)
+def test_an_expanded_tensor_is_named_as_such(tmp_path, is_old):
+    """torch.save writes the numbers from which it was expanded, and a stride of 0."""
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "saved.pt"
+    for expanded in (torch.zeros(1).expand(7), torch.ones(1, 3).expand(9, 3)):
+        torch.save({"w": expanded}, path, _use_new_zipfile_serialization=not is_old)
+        message = refuses("'w' of shape .* is expanded from .*contiguous", read_saved, path)
+        assert "damaged" not in message
+        value = {"w": expanded.contiguous()}
+        torch.save(value, path, _use_new_zipfile_serialization=not is_old)
+        np.testing.assert_array_equal(read_saved(path).tensors["w"].values(), value["w"])
 
 
 def test_what_torch_refuses_is_refused(tmp_path):

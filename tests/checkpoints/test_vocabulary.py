@@ -657,6 +657,21 @@ REFUSED = {
         "tokenizer_config.json",
         "<pad>",
     ),
+    "added-tokens-of-the-pair": (
+        merges_and_vocab() | {"added_tokens.json": {"<pad>": 263}},
+        "added_tokens.json",
+        "<pad>",
+    ),
+    "id-of-an-added-token-as-text": (
+        merges_and_vocab() | {"added_tokens.json": {"<pad>": "262"}},
+        "added_tokens.json",
+        "<pad>",
+    ),
+    "more-digits-than-python-reads": (
+        merges_and_vocab() | {"tokenizer_config.json": decoder({**PAD, "id": "9" * 5000})},
+        "tokenizer_config.json",
+        "<pad>",
+    ),
 }
 
 
@@ -729,7 +744,7 @@ ELSEWHERE = {
         merges_and_vocab(**{"<pad>": 262}) | {"special_tokens_map.json": {"image_token": "<pad>"}},
         "tokenizer_config.json",
         {"image_token": EOT},
-        "<pad>",
+        EOT,
     ),
     "map": (merges_and_vocab(), "special_tokens_map.json", {"pad_token": "<pad>"}, "<pad>"),
     "map-beside-json": (with_json(), "special_tokens_map.json", {"sep_token": "<pad>"}, "<pad>"),

@@ -396,7 +396,7 @@ def test_a_command_imports_no_other_library_and_no_other_command():
         import sys
         import tiedgpt.cli
         tiedgpt.cli.main(["tokenize", "-m", "shakespeare-tied", "--json", "a"])
-        libraries = "torch transformers tiktoken safetensors requests tqdm matplotlib"
+        libraries = "torch transformers tiktoken safetensors requests tqdm matplotlib http.client"
         ours = "tiedgpt.training tiedgpt.study tiedgpt.cli.generate tiedgpt.checkpoints.pickles"
         assert not sys.modules.keys() & {*libraries.split(), *ours.split()}
     """)

@@ -17,8 +17,7 @@ from support.commands import answer, output
 from support.models import CONFIG, random_model
 
 import tiedgpt
-from tiedgpt.cli import tables
-from tiedgpt.cli.output import quoted_token
+from tiedgpt.cli.output import print_table, quoted_token
 from tiedgpt.study import reports
 
 PROMPT = "abcdefgh"
@@ -350,7 +349,7 @@ def test_there_are_no_colours_where_they_are_not_wanted(coloured):
 @pytest.mark.parametrize("label", ["\u4f60\u597d", "\U0001f600!!", "caf\u00e9", "cafe\u0301"])
 def test_a_column_begins_below_the_one_above_whatever_a_label_has(capsys, label):
     """A Chinese character and an emoji take two columns of the terminal, an accent none."""
-    tables.print_table([("four", "1"), (label, "2")])
+    print_table([("four", "1"), (label, "2")])
     first, second = capsys.readouterr().out.splitlines()
     assert (first, second) == ("four  1", f"{label}  2")
 
@@ -382,5 +381,5 @@ def test_a_token_of_32_768_letters_is_cut():
 def test_columns_that_do_not_fit_the_terminal_are_below(monkeypatch, capsys, width, lines):
     """The label x of the row stands before each part of it."""
     monkeypatch.setenv("COLUMNS", str(width))
-    tables.print_table([("x", "aaaa", "bbbb", "cccc")])
+    print_table([("x", "aaaa", "bbbb", "cccc")])
     assert capsys.readouterr().out.splitlines() == lines

@@ -15,7 +15,7 @@ import pytest
 from support.commands import assert_one_error_line
 
 from tiedgpt import Tokenizer, cli
-from tiedgpt.cli.texts import single_token
+from tiedgpt.cli.inputs import single_token
 from tiedgpt.errors import ArgumentError
 
 LONGEST_LINE = 2400  # characters of an error, also where an argument has a million

@@ -21,7 +21,7 @@ from support.models import CONFIG, random_model
 import tiedgpt
 from tiedgpt import Tokenizer
 from tiedgpt.explore.panels import LISTED, PANELS, QUESTIONS
-from tiedgpt.explore.shown import ShownModels
+from tiedgpt.explore.query import ShownModels
 from tiedgpt.sampling import Sampling
 from tiedgpt.study.corpus import Corpus
 

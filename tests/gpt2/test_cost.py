@@ -16,7 +16,6 @@ from support.models import SMALL, random_model
 
 from tiedgpt import GPT2
 from tiedgpt.checkpoints import load_model, save_model
-from tiedgpt.fast import threads as fast_threads
 from tiedgpt.gpt2.model import unembed
 from tiedgpt.gpt2.prefill import PIECE_TOKENS
 
@@ -161,7 +160,7 @@ def test_no_operation_becomes_float64(loaded, B):
 @pytest.fixture(params=[1, 2])
 def threads(request, monkeypatch) -> int:
     """The number of threads that read a prompt, as on a machine with so many cores."""
-    monkeypatch.setattr(fast_threads, "reading_threads", lambda: request.param)
+    monkeypatch.setattr("tiedgpt.threads.reading_threads", lambda: request.param)
     return request.param
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support.models import SMALL, random_model
 
-from tiedgpt.fast import threads
+from tiedgpt import threads
 from tiedgpt.gpt2 import prefill
 
 

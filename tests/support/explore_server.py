@@ -12,9 +12,8 @@ from contextlib import closing, contextmanager
 from support.models import CONFIG, random_model
 from tiedgpt import Tokenizer
 from tiedgpt.explore.panels import QUESTIONS
-from tiedgpt.explore.query import Query
+from tiedgpt.explore.query import Query, ShownModels
 from tiedgpt.explore.server import Server, to_json
-from tiedgpt.explore.shown import ShownModels
 
 
 def shown_models(*models, corpus=None):

@@ -22,7 +22,6 @@ json_files.py       text files and JSON, the small files of a folder
 
 from pathlib import Path
 
-from ..errors import ArgumentError
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
 from .download import find_model
@@ -59,8 +58,6 @@ def load_model(source: str | Path, head: str | None = None, copy: bool = False) 
     Raises CheckpointError for a source that cannot be found, downloaded or read, ArgumentError for
     another type of source and another `head`.
     """
-    if source is None:  # the default model is for commands
-        raise ArgumentError("a model must be a name or a path, got None")
     name, path = find_model(source)
     return Opened(path, name).model(head, copy)
 
@@ -70,7 +67,5 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
 
     Raises what load_model raises, and TokenizerError for a vocabulary that contradicts itself.
     """
-    if source is None:  # the default model is for commands
-        raise ArgumentError("a model must be a name or a path, got None")
     name, path = find_model(source, weights=False)
     return Opened(path, name).tokenizer

@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from urllib.parse import urlsplit
@@ -72,23 +71,21 @@ BYTES_PER_READ = 1 << 15  # a lost connection loses fewer bytes than this
 
 
 def find_model(
-    source: str | Path | None,
+    source: str | Path,
     note: Note = discard_note,
     weights: bool = True,
     fetch: bool = True,
 ) -> tuple[str, Path]:
     """The name and the path of a model: a directory, or a file of weights.
 
-    source: None is the default model. A known name always means that model (./gpt2 is a directory).
-        Any other text is a path if that exists, else a hub repository owner/name.
+    source: a known name always means that model (./gpt2 is a directory). Any other text is a path
+        if that exists, else a hub repository owner/name.
     note: is called with what the user should know, such as the start of a download.
     weights: False if configuration and vocabulary are enough.
     fetch: whether a name that is not on this machine is downloaded; a Path never is.
     Raises CheckpointError for a source that cannot be found or downloaded, ArgumentError for
     another type of source.
     """
-    if source is None:
-        return find_default(note, weights)
     if not isinstance(source, str | Path):
         raise ArgumentError(f"a model must be a name or a path, got {short_repr(source)}")
     text = str(source)
@@ -108,8 +105,8 @@ def find_model(
     return text, folder
 
 
-def find_default(note: Note, weights: bool) -> tuple[str, Path]:
-    """The default model: the one that the environment variable TIEDGPT_MODEL names.
+def find_default(note: Note, weights: bool = True) -> tuple[str, Path]:
+    """What `find_model` returns, of the model that the environment variable TIEDGPT_MODEL names.
 
     Without it, gpt2 if it is on this machine, else a shipped one.
     """
@@ -300,7 +297,6 @@ REASONS = {
     ConnectionResetError: CUT,
     ConnectionAbortedError: CUT,
     BrokenPipeError: CUT,
-    HTTPException: CUT,  # the response has no end
 }
 Answer = TypeVar("Answer")  # what an attempt returns
 
@@ -539,6 +535,8 @@ class Repository:
         was cut or not answered in time. Else the address or the network is wrong. The reason is in
         a few words: an error of requests has the cause deep in it.
         """
+        from http.client import HTTPException
+
         import requests
         from requests.exceptions import ChunkedEncodingError
 
@@ -546,6 +544,8 @@ class Repository:
         reason = short_repr(message, 200)
         for cause in causes_of(error):
             reasons = [REASONS[kind] for kind in REASONS if isinstance(cause, kind)]
+            if isinstance(cause, HTTPException):  # the response has no end
+                reasons.append(CUT)
             if isinstance(cause, OSError) and cause.strerror:
                 reasons.append(cause.strerror)
             if reasons:

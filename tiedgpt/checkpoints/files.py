@@ -48,15 +48,14 @@ def check_weight_map(index: dict[str, Any], name: str) -> dict[str, str]:
 
     Raises CheckpointError, which calls the index `name`.
     """
-    weight_map = index.get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f'{name}: "weight_map" must map tensor names to files')
-    for file in weight_map.values():
-        if not isinstance(file, str) or not SHARD.fullmatch(file):
-            raise CheckpointError(
-                f'{name}: "weight_map" must map to .safetensors or .bin files beside it, got '
-                f"{short_repr(file)}"
-            )
+    weight_map: Any = index.get("weight_map")
+    files = list(weight_map.values()) if isinstance(weight_map, dict) else []
+    wrong = [file for file in files if not isinstance(file, str) or not SHARD.fullmatch(file)]
+    if wrong or not files:
+        raise CheckpointError(
+            f'{name}: "weight_map" must map tensor names to .safetensors or .bin files beside it, '
+            f"got {short_repr(wrong[0] if wrong else weight_map)}"
+        )
     return weight_map
 
 

@@ -18,7 +18,7 @@ from ..errors import CheckpointError, TiedGPTWarning, short_repr
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
-READ_MORE = "weights/README.md, Checkpoints of other programs"  # where errors send a reader
+READ_MORE = "see weights/README.md, Checkpoints of other programs"  # where errors send a reader
 MAX_TEXT = 1 << 25  # bytes; GPT-2's largest text file, tokenizer.json, has about 3 million
 
 # STAND_INS: how a file begins that is not what its name says -> what it is, and what to do. No
@@ -157,7 +157,7 @@ class Folder:
         Raises CheckpointError.
         """
         if name not in self.objects:
-            self.objects[name] = {}
-            if (self.path / name).is_file():
-                self.objects[name] = read_json(self.path / name, content=self.read(name))
+            path = self.path / name
+            is_there = path.is_file()
+            self.objects[name] = read_json(path, content=self.read(name)) if is_there else {}
         return self.objects[name]

@@ -278,6 +278,12 @@ class Renamed(NamedTuple):
         if self.n_head not in (None, n_head):
             raise ArgumentError(f"n_head is {n_head}, but the tensors have {self.n_head} heads")
 
+    def check_zero(self, values: Callable[[Any], Any]) -> None:
+        """Raise ArgumentError for a tensor that must be 0, and is not. values(tensor): an array."""
+        for name, tensor in self.zero.items():
+            if values(tensor).any():
+                raise ArgumentError(f"{name} is not 0, and a GPT-2 has no such parameter")
+
 
 def by_our_names(given: Mapping[str, HasShape], join: Join) -> Renamed:
     """Tensors under our names, and in our layout.

@@ -39,7 +39,7 @@ from .refused import (
     describe,
     first_of_quantised,
     how_to_use,
-    what_is_there,
+    not_a_checkpoint,
 )
 from .safetensors import read_header
 from .tensors import AnyTensor, SavedFile, Tensor, have_same_values, join, zeros
@@ -50,9 +50,8 @@ CONTRADICTION = (
     'transformers 5 reads it; transformers 4 reads it as tied, as head "tied" does here; for '
     'untied everywhere, write "tie_word_embeddings": false into config.json'
 )
-SEE_FORMATS = f" ({READ_MORE})"  # for what has no sentence of its own
 NO_CHECKPOINT = (
-    f"is not a checkpoint: expected a directory, a file of weights or a config.json{SEE_FORMATS}"
+    f"is not a checkpoint: expected a directory, a file of weights or a config.json ({READ_MORE})"
 )
 # What describes the tokenizer and the generation of a model, and is copied with it.
 COPIED = (
@@ -79,8 +78,11 @@ class Opened:
     def __init__(self, path: Path, name: str = "") -> None:
         """name: what messages call the model; its path if it is "".
 
-        Raises CheckpointError for another file, and for a config.json that is no JSON.
+        Raises CheckpointError for another file, for a directory whose files this user may not read,
+        and for a config.json that is no JSON.
         """
+        if path.is_dir() and not os.access(path, os.X_OK):
+            raise CheckpointError(f"{path}: its files cannot be read: permission denied")
         self.path = path
         self.name = name or str(path)
         self.folder = Folder(path if path.is_dir() else path.parent)
@@ -129,10 +131,7 @@ class Opened:
         """What the files of the weights hold: nothing, if the model is a config.json by itself."""
         file = self.weights_file
         if file is None and self.path.is_dir():
-            raise CheckpointError(
-                f"{self.path} is not a checkpoint: it has neither {WEIGHTS} nor {INDEX}"
-                f"{what_is_there(self.path) or SEE_FORMATS}"
-            )
+            raise not_a_checkpoint(self.path, f"neither {WEIGHTS} nor {INDEX}")
         if file is None:
             return SavedFile({})
         if file.suffix == ".safetensors":  # as most are
@@ -185,10 +184,7 @@ class Opened:
             hparams = folder.json(tensorflow.HPARAMS)
             return tensorflow.config_of(hparams, folder.path / tensorflow.HPARAMS)
         if not self.said and not folder.has(CONFIG):
-            raise CheckpointError(
-                f"{folder.path} is not a checkpoint: it has no {CONFIG}"
-                f"{what_is_there(folder.path) or SEE_FORMATS}"
-            )
+            raise not_a_checkpoint(folder.path, f"no {CONFIG}")
         file = self.config_file
         try:
             config = Config.from_json(self.said)
@@ -284,12 +280,10 @@ class Opened:
         try:
             renamed = by_our_names(plain, join)
             renamed.check_n_head(self.config_as_said.n_head)
+            renamed.check_zero(lambda tensor: tensor.values())
         except ArgumentError as error:
             raise CheckpointError(f"{self.path}: {error}") from error
         tensors = renamed.tensors
-        for name, tensor in renamed.zero.items():
-            if tensor.values().any():
-                raise CheckpointError(f"{tensor.file}: {name} is not 0, which no GPT-2 has")
         for name, shape in absent_biases(renamed.layout, tensors).items():
             tensors[name] = zeros(self.path, name, shape)
         if self.config_as_said.tied and HEAD in tensors and "wte.weight" not in tensors:
@@ -350,14 +344,14 @@ class Opened:
 
     @cached_property
     def adapter(self) -> str:
-        """What is to be said of an adapter beside the model, which is not read; "" without one.
-
-        Raises CheckpointError for an adapter_config.json that cannot be read.
-        """
+        """What is to be said of an adapter beside the model, which is not read; "" without one."""
         folder = self.folder
         if not folder.has(ADAPTER):
             return ""
-        adapter = folder.json(ADAPTER)
+        try:
+            adapter = folder.json(ADAPTER)
+        except CheckpointError as error:
+            return f"an adapter lies beside the model, and is not used nor known: {error}"
         kind = short_repr(adapter.get("peft_type"))
         text = (
             f"{ADAPTER} is of an adapter, {kind}, which lies beside the model and is not used, but "

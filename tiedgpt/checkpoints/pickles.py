@@ -60,6 +60,7 @@ SIZES = {
 NANO_GPTS_FIELDS = (*SIZES, "dropout", "bias")  # all that nanoGPT's own GPTConfig has
 # Fields that forks of it add, and what Config calls them.
 FORKS_FIELDS = {
+    "n_inner": "n_inner",
     "activation": "activation_function",
     "activation_function": "activation_function",
     "layer_norm_epsilon": "layer_norm_epsilon",
@@ -502,7 +503,15 @@ def _located(name: str, stored: StoredTensor, start: int, path: Path, memory: mm
         # The stride of a shorter axis leads nowhere, and may be too large for NumPy.
         strides.append(stride * storage.itemsize if axis > 1 else 0)
     is_too_long = max(stored.shape, default=0) > MAX_AXIS  # where another axis is 0
-    # A stride of 0 would make many values of one.
+    # torch's expand() makes many values of one number. A few bytes could fill the memory so.
+    is_expanded = any(
+        axis > 1 and stride == 0 for axis, stride in zip(stored.shape, stored.strides, strict=True)
+    )
+    if is_expanded and size > storage.size:
+        raise CheckpointError(
+            f"{path}: tensor {short_repr(name)} of shape {short_repr(stored.shape)} is expanded "
+            f"from {short_repr(storage.size)} numbers, which is not read: save its contiguous()"
+        )
     if is_too_long or size > storage.size or (size > 0 and last >= storage.size):
         raise damaged(
             path,
@@ -531,21 +540,15 @@ def config_of(model_args: dict[str, Any], path: Path) -> Config:
     Raises a CheckpointError that names the file, `path`.
     """
     for name, value in model_args.items():
-        # A value of another type is not shown: nested tuples may be very long.
-        if name in (*NANO_GPTS_FIELDS, *FORKS_FIELDS) and isinstance(value, int | float | str):
-            continue
-        if name in NANO_GPTS_FIELDS:
+        is_known = name in (*NANO_GPTS_FIELDS, *FORKS_FIELDS)
+        if not is_known or not isinstance(value, int | float | str | None):
+            # The value is not shown: nested tuples may be very long.
             raise CheckpointError(
-                f"{path}: model_args: {name} is a {type(value).__name__}; expected a number"
+                f"{path}: model_args has {short_repr(name)}, a {type(value).__name__}, which "
+                "nanoGPT does not have and which may be another computation; if it is GPT-2 all "
+                "the same, load the file with torch, and give its state dict to "
+                f"tiedgpt.from_state_dict ({READ_MORE})"
             )
-        raise CheckpointError(
-            f"{path}: model_args has {short_repr(name)}, which nanoGPT does not have and which may "
-            "be another computation; if it is GPT-2 all the same, load the file with torch, and "
-            f"give its state dict to tiedgpt.from_state_dict ({READ_MORE})"
-        )
-    for name in SIZES:
-        if name not in model_args:
-            raise CheckpointError(f"{path}: model_args: {name} is missing")
     dropout = model_args.get("dropout", 0.0)
     fields: dict[str, Any] = {
         # nanoGPT has the exact gelu since June 2023, and the field bias since February 2023.
@@ -554,7 +557,9 @@ def config_of(model_args: dict[str, Any], path: Path) -> Config:
         "resid_pdrop": dropout,
         "attn_pdrop": dropout,
     }
-    for name, field in (SIZES | FORKS_FIELDS).items():
+    for name, field in SIZES.items():
+        fields[field] = model_args.get(name)  # Config refuses None
+    for name, field in FORKS_FIELDS.items():
         if name in model_args:
             fields[field] = model_args[name]
     try:

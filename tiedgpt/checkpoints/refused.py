@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..errors import short_repr
+from ..errors import CheckpointError, short_repr
 from . import tensorflow
 from .json_files import CONFIG, READ_MORE, read_json
 from .model_names import INDEX, PYTORCH, PYTORCH_INDEX
@@ -83,6 +83,12 @@ def describe(path: Path) -> str:
         if path.name.lower().endswith(ending):
             return sentence
     return ""
+
+
+def not_a_checkpoint(directory: Path, lack: str) -> CheckpointError:
+    """The error for a directory without what a model needs. lack: such as "no config.json"."""
+    there = what_is_there(directory) or f" ({READ_MORE})"
+    return CheckpointError(f"{directory} is not a checkpoint: it has {lack}{there}")
 
 
 def what_is_there(directory: Path) -> str:

@@ -42,7 +42,14 @@ from .safetensors import check_places, damaged
 from .tensors import SavedFile, Tensor
 
 HPARAMS = "hparams.json"
-HPARAMS_FIELDS = ("n_vocab", "n_ctx", "n_embd", "n_head", "n_layer")
+# The fields of hparams.json -> what Config calls them.
+SIZES = {
+    "n_vocab": "vocab_size",
+    "n_ctx": "n_ctx",
+    "n_embd": "n_embd",
+    "n_head": "n_head",
+    "n_layer": "n_layer",
+}
 INDEX = "model.ckpt.index"
 INDEX_END = ".index"
 DATA_END = ".data-00000-of-00001"  # in place of INDEX_END
@@ -65,21 +72,14 @@ Message = dict[int, list[int | bytes]]  # the number of a field -> its values
 def config_of(hparams: dict[str, Any], path: Path) -> Config:
     """The Config that hparams.json says. Raises a CheckpointError that names the file, `path`."""
     for name in hparams:
-        if name not in HPARAMS_FIELDS:
+        if name not in SIZES:
             raise CheckpointError(
                 f"{path}: {short_repr(name)} is not a field of OpenAI's models, and may be another "
-                f"computation; expected {', '.join(HPARAMS_FIELDS)}"
+                f"computation; expected {', '.join(SIZES)}"
             )
+    sizes: dict[str, Any] = {field: hparams.get(name) for name, field in SIZES.items()}
     try:
-        config = Config(
-            vocab_size=hparams["n_vocab"],
-            n_ctx=hparams["n_ctx"],
-            n_embd=hparams["n_embd"],
-            n_head=hparams["n_head"],
-            n_layer=hparams["n_layer"],
-        )
-    except KeyError as error:
-        raise CheckpointError(f"{path}: {error.args[0]} is missing") from error
+        config = Config(**sizes)  # which refuses None
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from error
 

@@ -15,6 +15,7 @@ must say the same.
 """
 
 import json
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -35,6 +36,7 @@ Entry = dict[str, Any]
 TOKENIZER_JSON = "tokenizer.json"
 ADDED = "added_tokens.json"
 SETTINGS = "tokenizer_config.json"
+DECODER = "added_tokens_decoder"  # in the settings; with it, transformers reads no other file
 SPECIAL_TOKENS_MAP = "special_tokens_map.json"
 MERGES_AND_VOCAB = ("merges.txt", "vocab.json")
 OPENAIS_NAMES = ("vocab.bpe", "encoder.json")  # of the same two files
@@ -53,13 +55,8 @@ GPT2_VALUES: dict[str, tuple[Any, ...]] = {
     "pre_tokenizer.add_prefix_space": (False, True),
     "pre_tokenizer.use_regex": (True, None),
 }
-# Files of tokenizers that are not read -> whose they are.
-OTHER_TOKENIZERS = {
-    "vocab.txt": "of a BertTokenizer",
-    "spiece.model": "of SentencePiece",
-    "sentencepiece.bpe.model": "of SentencePiece",
-    "tokenizer.model": "of SentencePiece",
-}
+# Files of tokenizers that are not read: of BERT, and of SentencePiece.
+OTHER_TOKENIZERS = ("vocab.txt", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 BYTE_LEVEL = {
     "type": "ByteLevel",
     "add_prefix_space": False,
@@ -108,10 +105,10 @@ EXTRA_TOKENS = (
     "additional_special_tokens",
     "model_specific_special_tokens",
 )
-NOTHING_SAID: dict[str, Json] = {
-    SETTINGS: {"tokenizer_class": None},
-    ADDED: {},
-    SPECIAL_TOKENS_MAP: {},
+# The names, in each file, of tokens that transformers takes for special.
+NAMES_OF_SPECIAL = {
+    SETTINGS: {*ALL_NAMES, *EXTRA_TOKENS},
+    SPECIAL_TOKENS_MAP: {*ALL_NAMES, "extra_special_tokens"},
 }
 MEND = (
     "load the folder once with transformers' AutoTokenizer and write it with save_pretrained, "
@@ -164,13 +161,14 @@ def read_tokenizer(directory: Path | Folder, config: Config | None = None) -> To
     if not has_json and not (folder / pair[0]).is_file():
         raise no_tokenizer(folder, V if config else None)
     settings = dict(files.json(SETTINGS))
-    if settings.get("tokenizer_class") is None:
-        settings["tokenizer_class"] = of_model.get("tokenizer_class")
-    others = {SETTINGS: settings, ADDED: {}, SPECIAL_TOKENS_MAP: {}}
-    if "added_tokens_decoder" not in settings:  # with it, transformers reads no other file
+    if settings.get("tokenizer_class") is None and "tokenizer_class" in of_model:
+        settings["tokenizer_class"] = of_model["tokenizer_class"]
+    others = {SETTINGS: settings}
+    if DECODER not in settings:
         others |= {name: files.json(name) for name in (ADDED, SPECIAL_TOKENS_MAP)}
+    says_more = any(others.values())  # most folders have none of these files
     mentions = []
-    if others != NOTHING_SAID:
+    if says_more:
         check_settings(settings, folder, has_json)
         mentions = list(mentions_in(others))
     if has_json:
@@ -180,8 +178,8 @@ def read_tokenizer(directory: Path | Folder, config: Config | None = None) -> To
     tokenizer = tokenizer_of(vocabulary, mentions)
     if has_json:
         compare_merges_and_vocab(tokenizer, files, pair)
-    if mentions or "added_tokens_decoder" in settings:
-        compare_others(tokenizer, mentions, vocabulary, others, folder)
+    if says_more:
+        compare_others(tokenizer, mentions, vocabulary, settings, folder)
     if type(V) is int and 0 <= V < tokenizer.vocab_size:
         warn_of_ids(tokenizer, V, vocabulary.name)
     return tokenizer
@@ -204,10 +202,12 @@ def no_tokenizer(folder: Path, vocab_size: int | None) -> CheckpointError:
         if vocab_size is None:
             condition = f"if the model has GPT-2's {GPT2_TOKENS:,} tokens, or some more, "
         return CheckpointError(f"{has}; {condition}copy merges.txt and vocab.json of gpt2 there")
-    for name, kind in OTHER_TOKENIZERS.items():
+    for name in OTHER_TOKENIZERS:
         if (folder / name).is_file():
-            what = f"{name} is {kind}, which is not read: encode with transformers, and pass ids"
-            return CheckpointError(f"{has} ({what})")
+            return CheckpointError(
+                f"{has} ({name} is of another tokenizer, which is not read: encode with "
+                "transformers, and pass ids)"
+            )
     return CheckpointError(has)
 
 
@@ -216,7 +216,7 @@ def check_settings(settings: Json, folder: Path, has_json: bool) -> None:
 
     Warn of settings that add tokens to each text.
     """
-    kind = settings["tokenizer_class"]
+    kind = settings.get("tokenizer_class")
     is_known = kind in GPT2_CLASSES + GENERAL_CLASSES
     adds_no_name = has_json and kind in ROBERTA_CLASSES and settings.keys() >= ALL_NAMES
     if not is_known and not adds_no_name:
@@ -227,12 +227,6 @@ def check_settings(settings: Json, folder: Path, has_json: bool) -> None:
     if settings.get("split_special_tokens"):
         raise TokenizerError(
             f"{folder / SETTINGS}: split_special_tokens is set, expected false, as in GPT-2"
-        )
-    decoder = settings.get("added_tokens_decoder", {})
-    if not isinstance(decoder, dict):
-        raise TokenizerError(
-            f"{folder / SETTINGS}: added_tokens_decoder must be an object, got "
-            f"{short_repr(decoder)}"
         )
     for name in ("add_bos_token", "add_eos_token"):
         if settings.get(name):
@@ -261,35 +255,20 @@ def read_tokenizer_json(files: Folder, settings: Json) -> Vocabulary:
             merges = as_merges(lines, f"{path}, merge")
         case _:
             raise TokenizerError(f"{path}: expected model.vocab and model.merges")
+    entries = file.get("added_tokens") or []
+    added = add_tokens(ids, entries if isinstance(entries, list) else [entries], f"{path}")
 
-    added = added_tokens(file, ids, path)
     # transformers reads add_prefix_space from tokenizer_config.json. Without the field there, the
     # general classes read it from tokenizer.json, and GPT-2's class puts no space before a text.
     prefix_space = bool(pre_tokenizer["add_prefix_space"])
-    default = prefix_space if settings["tokenizer_class"] in GENERAL_CLASSES else False
+    kind = settings.get("tokenizer_class")
+    default = prefix_space if kind in GENERAL_CLASSES else False
     if bool(settings.get("add_prefix_space", default)) != prefix_space:
         raise TokenizerError(
             f"{path}: add_prefix_space is {prefix_space}, but not in {SETTINGS} beside it, which "
             "transformers reads; write the right value into both files"
         )
-    adds_eot = settings["tokenizer_class"] in GPT2_CLASSES
-    return Vocabulary(f"{path}", merges, ids, added, prefix_space, adds_eot)
-
-
-def added_tokens(file: Json, ids: dict[str, int], path: Path) -> dict[str, Entry]:
-    """The entries of the added_tokens of tokenizer.json, by text; their ids are added to `ids`."""
-    entries = file.get("added_tokens") or []
-    added = {}
-    for entry in entries if isinstance(entries, list) else [entries]:
-        match entry:
-            case {"content": str(text), "id": int()}:
-                added[text] = entry
-            case _:
-                raise TokenizerError(
-                    f"{path}: added_tokens: expected content and id, got {short_repr(entry)}"
-                )
-    add_ids(ids, added, f"{path}")
-    return added
+    return Vocabulary(f"{path}", merges, ids, added, prefix_space, kind in GPT2_CLASSES)
 
 
 def check_values(file: Json, path: Path) -> None:
@@ -304,6 +283,31 @@ def check_values(file: Json, path: Path) -> None:
             raise TokenizerError(
                 f"{path}: {name} is {short_repr(value)}, expected {accepted[0]!r}, as in GPT-2"
             )
+
+
+def add_tokens(ids: dict[str, int], entries: list[Any], source: str) -> dict[str, Entry]:
+    """The entries of added tokens, by text; their ids are added to those of a vocabulary.
+
+    Raises TokenizerError for another id than the one that transformers gives an added token: the id
+    in the vocabulary, or the number of tokens before it. source: what the error calls the files.
+    """
+    added = {}
+    for entry in entries:
+        match entry:
+            case {"content": str(text), "id": token_id} if type(token_id) is int:  # True is no id
+                added[text] = entry
+            case _:
+                raise TokenizerError(
+                    f"{source}: added_tokens: expected content and id, got {short_repr(entry)}"
+                )
+    for text, entry in sorted(added.items(), key=lambda item: item[1]["id"]):
+        expected = ids.setdefault(text, len(ids))
+        if entry["id"] != expected:
+            raise TokenizerError(
+                f"{source}: added token {short_repr(text)} has id {entry['id']}, expected "
+                f"{short_repr(expected)}"
+            )
+    return added
 
 
 def adds_tokens(post_processor: Any) -> bool:
@@ -339,33 +343,21 @@ def read_merges_and_vocab(
     pair: the names of the two files. mentions: what the other files say of tokens.
     """
     merges_file, vocab_file = pair
-    merges_path = files.path / merges_file
+    name = f"{files.path / merges_file}"
     merges = read_merges(files, merges_file)
     if (files.path / vocab_file).is_file():
-        name = f"{merges_path} with {vocab_file}"
+        name = f"{name} with {vocab_file}"
         ids = dict(files.json(vocab_file))
     else:  # the ids follow from the merges, and <|endoftext|> is the last token
-        name = f"{merges_path}"
         ids = spelled_ids(merges)
         ids[EOT] = len(ids)
-    # A token of added_tokens.json is special if a file names it in a way that transformers knows.
-    special_texts = []
-    for mention in mentions:
-        is_extra = mention.name in EXTRA_TOKENS
-        if mention.file == SPECIAL_TOKENS_MAP:
-            is_extra = mention.name == "extra_special_tokens"
-        if is_extra or mention.name in ALL_NAMES:
-            special_texts.append(mention.text)
     added = {}
-    for mention in mentions:
-        text = mention.text
-        token_id = f"{mention.entry.get('id')}"
-        # What is listed in another way is refused later.
-        if mention.name == "" and isinstance(text, str) and token_id.isdecimal():
-            special = mention.entry.get("special", text in special_texts)
-            added[text] = {**mention.entry, "id": int(token_id), "special": special}
-    if added:
-        add_ids(ids, added, name)
+    if mentions:
+        special = [m.text for m in mentions if m.name in NAMES_OF_SPECIAL.get(m.file, ())]
+        listed = [m for m in mentions if m.name == ""]
+        # added_tokens.json does not say which of its tokens are special.
+        entries = [{"special": m.text in special, **m.entry} for m in listed]
+        added = add_tokens(ids, entries, f"{files.path / mentions[0].file}")
     prefix_space = bool(settings.get("add_prefix_space"))
     return Vocabulary(name, merges, ids, added, prefix_space, adds_eot=True)
 
@@ -403,29 +395,19 @@ def as_merges(lines: list[Any], place: str, first: int = 1) -> list[tuple[str, s
     return merges
 
 
-def add_ids(ids: dict[str, int], added: dict[str, Entry], name: str) -> None:
-    """Add the ids of added tokens to those of a vocabulary.
-
-    Raises TokenizerError for another id than the one that transformers gives an added token: the id
-    in the vocabulary, or the number of tokens before it. name: what the error calls the files.
-    """
-    for text, entry in sorted(added.items(), key=lambda item: item[1]["id"]):
-        expected = ids.setdefault(text, len(ids))
-        if entry["id"] != expected:
-            raise TokenizerError(
-                f"{name}: added token {short_repr(text)} has id {entry['id']}, expected "
-                f"{short_repr(expected)}"
-            )
-
-
 # What the other files say of tokens. The files are in `others`: name -> content.
 
 
 def mentions_in(others: dict[str, Json]) -> Iterator[Mention]:
-    """Each token that another file lists with its id, or names, or has without either."""
+    """Each token that another file lists with its id, or names, or has without either.
+
+    What is no token is refused later.
+    """
     # The settings list {"50257": {"content": "<pad>", ...}}, added_tokens.json {"<pad>": 50257}.
-    for token_id, token in others[SETTINGS].get("added_tokens_decoder", {}).items():
+    decoder = others[SETTINGS].get(DECODER, {})
+    for key, token in decoder.items() if isinstance(decoder, dict) else [("", decoder)]:
         entry = entry_of(token)
+        token_id = int(key) if re.fullmatch("[0-9]{1,18}", key) else key
         flags = {"special": False, "normalized": not entry.get("special", False)}
         yield Mention(SETTINGS, "", {**flags, **entry, "id": token_id})
     for text, token_id in others.get(ADDED, {}).items():
@@ -440,7 +422,7 @@ def mentions_in(others: dict[str, Json]) -> Iterator[Mention]:
             elif field in EXTRA_TOKENS and isinstance(value, dict):
                 names |= value  # {"image_token": "<image>"}
             elif field in EXTRA_TOKENS and value:
-                # A single token may stand without a list. What is no token is refused later.
+                # A single token may stand without a list.
                 for token in value if isinstance(value, list) else [value]:
                     yield Mention(file, field, entry_of(token))
         for name, token in names.items():
@@ -559,34 +541,29 @@ def compare_others(
     tokenizer: Tokenizer,
     mentions: list[Mention],
     vocabulary: Vocabulary,
-    others: dict[str, Json],
+    settings: Json,
     folder: Path,
 ) -> None:
     """Raise TokenizerError if files beside the vocabulary contradict it, or each other."""
-    first: dict[str, Mention] = {}  # name, such as pad_token -> its first mention
+    texts: dict[str, Any] = {}  # name, such as pad_token -> its token in the first file that has it
     for mention in mentions:
-        is_named = mention.name not in ("", *EXTRA_TOKENS)
-        other = first.setdefault(mention.name, mention) if is_named else mention
-        if mention.text != other.text:
-            raise TokenizerError(
-                f"{folder / other.file}: {mention.name} is {short_repr(other.text)}, but "
-                f"{short_repr(mention.text)} in {mention.file}; {MEND}"
-            )
         entry = dict(mention.entry)
+        is_named = mention.name not in ("", *EXTRA_TOKENS)
         if is_named and f"{mention.text}" in vocabulary.added:
             entry.pop("normalized", None)  # what the vocabulary says of it counts
-        if entry and not agrees(tokenizer, entry):  # {} is a name that means no token
+        is_second = is_named and texts.setdefault(mention.name, mention.text) != mention.text
+        if is_second or (entry and not agrees(tokenizer, entry)):  # {}: a name that means no token
             raise TokenizerError(
                 f"{folder / mention.file}: token {short_repr(mention.text)} is not in the "
-                f"vocabulary, or differs there from {short_repr(entry)}; {MEND}"
+                f"vocabulary, or another file differs from {short_repr(entry)}; {MEND}"
             )
     # Where the settings have added_tokens_decoder, transformers reads no other added tokens.
     listed = [mention.text for mention in mentions if mention.name == ""]
     for text in tokenizer.special_tokens:
-        if "added_tokens_decoder" in others[SETTINGS] and text not in listed:
+        if DECODER in settings and text not in listed:
             raise TokenizerError(
-                f"{folder / SETTINGS}: added_tokens_decoder lacks token {short_repr(text)} of the "
-                f"vocabulary; {MEND}"
+                f"{folder / SETTINGS}: {DECODER} lacks token {short_repr(text)} of the vocabulary; "
+                f"{MEND}"
             )
 
 
@@ -600,8 +577,7 @@ def agrees(tokenizer: Tokenizer, entry: Entry) -> bool:
         del expected["special"]  # the end of a document is special, whatever a file says
     if len(tokenizer.special_tokens) == 1:
         del expected["normalized"]  # whether it is searched for first or last
-    # The ids of tokenizer_config.json are texts.
-    return all(str(entry.get(field, value)) == str(value) for field, value in expected.items())
+    return all(entry.get(field, value) == value for field, value in expected.items())
 
 
 def warn_of_ids(tokenizer: Tokenizer, vocab_size: int, name: str) -> None:

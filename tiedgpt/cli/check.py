@@ -21,8 +21,7 @@ from ..checkpoints import Opened
 from ..errors import ArgumentError, TiedGPTError, one_line
 from . import options
 from .messages import print_error
-from .output import fill, print_json
-from .tables import Cells, print_table, rows_of_fields
+from .output import Cells, fill, print_json, print_table, rows_of_fields
 
 FIELDS = {  # a place in the report -> the label of its row
     "flag.kind": "kind",

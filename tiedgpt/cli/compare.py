@@ -35,10 +35,9 @@ from ..comparison.tokens import TokensReport, compare_tokens
 from ..comparison.vectors import VectorsReport, judge
 from ..errors import ArgumentError, CheckpointError, check_file_name, one_line
 from ..gpt2.tokenizer import Tokenizer
-from . import models, options
+from . import inputs, options
 from .messages import ProgressBar, note
-from .output import fill, print_json, quoted_token
-from .tables import Cells, print_table
+from .output import Cells, fill, print_json, print_table, quoted_token
 
 TOKENS_EXIT_CODES = {"identical": 0, "defect": 1, "tie-break": 3}
 LONG = 60.0  # seconds of planting mistakes from which a note says how long it takes
@@ -105,7 +104,7 @@ def run_arrays(args: argparse.Namespace) -> None:
     if not arrays:
         raise ArgumentError(f"{args.file} has no activations beside `ids`")
 
-    model = models.load(models.open_model(args.model), args.head)
+    model = inputs.load(inputs.open_model(args.model), args.head)
     try:
         # Each trial reports how many there are, so a total of 1 lasts until the first is done.
         with ProgressBar("trying known mistakes", total=1, unit="mistake") as bar:
@@ -138,8 +137,8 @@ def run_arrays(args: argparse.Namespace) -> None:
 def run_tokens(args: argparse.Namespace) -> None:
     """Judge the tokens of a file."""
     file = read_greedy_file(Path(args.tokens))
-    opened = models.open_model(args.model)
-    model = models.load(opened, args.head)
+    opened = inputs.open_model(args.model)
+    model = inputs.load(opened, args.head)
     tokenizer = None  # ids can be judged without one
     with suppress(CheckpointError):
         tokenizer = opened.tokenizer

@@ -16,7 +16,7 @@ from ..gpt2.checks import check_logits, check_vocab_size
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count
-from . import models, options
+from . import inputs, options
 from .messages import note
 
 SONNETS = "sonnets.txt"  # in the folder of the shipped models
@@ -52,7 +52,7 @@ def run_untie(args: argparse.Namespace) -> None:
     source, destination = source_and_destination(args)
     seed = COUNT.check("seed", args.seed)
     check_new(destination)
-    opened = models.open_model(source)
+    opened = inputs.open_model(source)
     model = load_to_untie(opened, args.init)
     copy = model
     if model.config.tied:  # if not, it has a W_U that its config.json does not mention
@@ -67,19 +67,19 @@ def load_to_untie(opened: Opened, init: str | None) -> GPT2:
     init: None keeps such a W_U. Raises ArgumentError if it is untied already.
     """
     if opened.config.tied:
-        return models.load(opened, "tied")
+        return inputs.load(opened, "tied")
     if not opened.has_head:
         note(f"config.json of {opened.name} says untied, but there is no W_U: it begins with wte.T")
-        return models.load(opened, "tied")
+        return inputs.load(opened, "tied")
     if not opened.contradicts_config:
         raise ArgumentError(f"{opened.name} is untied already")
     if init is not None:
-        return models.load(opened, "tied")
+        return inputs.load(opened, "tied")
     note(
         f"config.json of {opened.name} says tied, but the file has a W_U that is not wte.T: it is "
         "kept"
     )
-    return models.load(opened, "untied")
+    return inputs.load(opened, "untied")
 
 
 def add_tie_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,10 +98,10 @@ def run_tie(args: argparse.Namespace) -> None:
     """
     source, destination = source_and_destination(args)
     check_new(destination)
-    opened = models.open_model(source)
+    opened = inputs.open_model(source)
     if opened.config.tied:
         raise ArgumentError(f"{source} is tied already")
-    model = models.load(opened, "untied")
+    model = inputs.load(opened, "untied")
     copy = model.tie()
     write_copy(copy, opened, destination)
     note_losses(model, copy, opened)
@@ -151,9 +151,9 @@ def run_resize(args: argparse.Namespace) -> None:
         raise ArgumentError("--seed is for --init random: the mean of the old rows needs no seed")
     seed = COUNT.check("seed", args.seed or 0)
     check_new(destination)
-    opened = models.open_model(source)
+    opened = inputs.open_model(source)
     check_size(opened.config, source, args.vocab_size, args.shrink)
-    model = models.load(opened, head=None)
+    model = inputs.load(opened, head=None)
     resized = model.resize(args.vocab_size, args.init, seed)
     write_copy(resized, opened, destination)
     try:  # it warns of tokens that the tokenizer has alone

@@ -17,7 +17,7 @@ from pathlib import Path
 from .. import documents
 from ..errors import ArgumentError
 from ..evaluation import stride_or_default
-from . import models, options
+from . import inputs, options
 from .messages import ProgressBar, note
 
 
@@ -47,18 +47,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     if not find_spec("distributed"):
         raise ArgumentError("this command needs Dask: pip install 'tiedgpt[dask]'")
-    opened = models.open_model(args.model)
+    opened = inputs.open_model(args.model)
     stride = stride_or_default(args.stride, opened.config)  # before the input is read
-    inputs = [documents.read_input(file) for file in args.inputs]
-    model = models.load(opened, args.head)
-    settings = documents.settings_of(inputs, model, opened.tokenizer, stride)
+    sources = [documents.read_input(file) for file in args.inputs]
+    model = inputs.load(opened, args.head)
+    settings = documents.settings_of(sources, model, opened.tokenizer, stride)
 
     out = Path(args.out)
     documents.begin(out, settings)
-    size = sum(source.size for source in inputs)
+    size = sum(source.size for source in sources)
     try:
         with ProgressBar("scoring", size, "B") as progress:
-            documents.score_inputs(inputs, out, opened.path, settings, args.scheduler, progress.add)
+            documents.score_inputs(
+                sources, out, opened.path, settings, args.scheduler, progress.add
+            )
     except BaseException:
         note(f"the parts in {out} are complete; the same command goes on")
         raise

@@ -28,9 +28,9 @@ from ..checkpoints.model_names import SHIPPED, weight_folders
 from ..errors import ArgumentError, Range
 from ..gpt2.tokenizer import Tokenizer
 from ..study.corpus import Corpus
-from . import models, options
+from . import inputs, options
+from .inputs import encode_text, read_text, source_name
 from .messages import note
-from .texts import encode_text, read_text, source_name
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from ..explore.shown import ShownModels  # here, because the help page needs none of it
+    from ..explore.query import ShownModels  # here, because the help page needs none of it
 
     Range(0, 65535).check("port", args.port)
     names = args.models or list(SHIPPED)
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> None:
         raise ArgumentError(f"expected one or two models, got {len(names)}")
     if args.allow_special and args.corpus is None:
         raise ArgumentError("--allow-special needs --corpus: no other text is read")
-    opened = [models.open_model(name) for name in names]
+    opened = [inputs.open_model(name) for name in names]
     vocabularies = []
     for each in opened:
         vocab_size = each.config.vocab_size  # first: a file that is none has no tokenizer either
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> None:
     vocab_size, tokenizer = opened[0].config.vocab_size, opened[0].tokenizer
     corpus = read_corpus(args.corpus, args.allow_special, tokenizer, vocab_size)
 
-    named_models = [(each.name, models.load(each, head=None)) for each in opened]
+    named_models = [(each.name, inputs.load(each, head=None)) for each in opened]
     shown = ShownModels(named_models, tokenizer, corpus)
     page = "lab" if args.models or args.corpus else ""  # the article has models of its own
     serve(shown, page, args.port, with_browser=not args.no_browser)

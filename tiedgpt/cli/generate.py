@@ -31,11 +31,10 @@ from ..gpt2.tokenizer import EOT, Tokenizer
 from ..sampling import Sampling
 from ..study.predictions import predict
 from ..study.reports import SurpriseReport, surprise_report
-from . import models, options
+from . import inputs, options
+from .inputs import encode_text, read_prompt
 from .messages import ProgressBar, note
-from .output import print_json_by_head, printable
-from .tables import print_predictions
-from .texts import encode_text, read_prompt
+from .output import print_json_by_head, print_predictions, printable
 
 MAX_SAMPLES = 10_000  # in one batch; memory runs out long before
 
@@ -107,7 +106,7 @@ def run(args: argparse.Namespace) -> None:
 
     # Everything is checked before the weights are read, which takes longer.
     prompt = "" if is_interactive else read_prompt(args.prompt)
-    opened = models.open_model(args.model)
+    opened = inputs.open_model(args.model)
     config, tokenizer = opened.config, opened.tokenizer
     ids = [] if is_interactive else prompt_ids(prompt, tokenizer, config, args)
     file, settings = generation_settings(opened.folder)
@@ -115,7 +114,7 @@ def run(args: argparse.Namespace) -> None:
         note_settings_of_model(file, settings, given, sampling.is_greedy)
 
     start = time.perf_counter()
-    heads = models.load_heads(opened, args.head)
+    heads = inputs.load_heads(opened, args.head)
     load_s = time.perf_counter() - start
 
     if is_interactive:

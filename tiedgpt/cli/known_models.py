@@ -11,8 +11,7 @@ from ..gpt2.config import Config
 from ..gpt2.parameters import parameter_count
 from . import options
 from .messages import note
-from .output import fill, megabytes, print_json, printable
-from .tables import Cells, print_table, shown, value_at
+from .output import Cells, fill, megabytes, print_json, print_table, printable, shown, value_at
 
 
 class Summary(TypedDict):

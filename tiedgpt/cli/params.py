@@ -26,9 +26,8 @@ from ..gpt2.parameters import count_matrices
 from ..study.reports import parameters_report
 from . import options
 from .check import said
-from .models import open_model
-from .output import fill, megabytes, print_json
-from .tables import Cells, percent, print_table, shown
+from .inputs import open_model
+from .output import Cells, fill, megabytes, percent, print_json, print_table, shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,10 +15,19 @@ from ..study.reports import (
     next_report,
     paths_report,
 )
-from . import models, options
-from .output import end_of_prompt, fill, print_json_by_head, quoted_token
-from .tables import Cells, print_table, shown, token_cell, value_at
-from .texts import encode_prompt, read_prompt, single_token
+from . import inputs, options
+from .inputs import encode_prompt, read_prompt, single_token
+from .output import (
+    Cells,
+    end_of_prompt,
+    fill,
+    print_json_by_head,
+    print_table,
+    quoted_token,
+    shown,
+    token_cell,
+    value_at,
+)
 
 LARGEST = 10  # parts of a logit that are listed by themselves
 
@@ -58,14 +67,14 @@ def run_next(args: argparse.Namespace) -> None:
     """
     k = Range(1).check("top_k", args.top_k)
     prompt = read_prompt(args.prompt)
-    opened = models.open_model(args.model)
+    opened = inputs.open_model(args.model)
     config, tokenizer = opened.config, opened.tokenizer
     # The prompt is checked before the weights are read, which takes longer.
     if args.paths:
         ids = [single_token(tokenizer, config.vocab_size, prompt, args.allow_special)]
     else:
         ids = encode_prompt(tokenizer, config, prompt, args.allow_special)
-    loaded = models.load_heads(opened, args.head)
+    loaded = inputs.load_heads(opened, args.head)
     question = {"model": opened.name, "prompt": prompt, "prompt_ids": ids}
     title = f"The likeliest tokens after {end_of_prompt(prompt)} by {one_line(opened.name)}"
     if args.paths:
@@ -142,11 +151,11 @@ def run_lens(args: argparse.Namespace) -> None:
       tiedgpt lens --model shakespeare-untied --head both "ROMEO:"
     """
     prompt = read_prompt(args.prompt)
-    opened = models.open_model(args.model)
+    opened = inputs.open_model(args.model)
     config, tokenizer = opened.config, opened.tokenizer
     # The prompt is checked before the weights are read, which takes longer.
     ids = encode_prompt(tokenizer, config, prompt, args.allow_special)
-    loaded = models.load_heads(opened, args.head)
+    loaded = inputs.load_heads(opened, args.head)
     reports = [lens_report(model, tokenizer, ids) for model in loaded]
     if args.json:
         print_json_by_head({"model": opened.name, "prompt": prompt, "prompt_ids": ids}, reports)
@@ -209,7 +218,7 @@ def run_attribute(args: argparse.Namespace) -> None:
       tiedgpt attribute -m shakespeare-tied --ablate attn.3.head.2 "ROMEO:"
     """
     prompt = read_prompt(args.prompt)
-    opened = models.open_model(args.model)
+    opened = inputs.open_model(args.model)
     config, tokenizer = opened.config, opened.tokenizer
 
     # The input is checked before the weights are read, which takes longer.
@@ -222,7 +231,7 @@ def run_attribute(args: argparse.Namespace) -> None:
         against = single_token(tokenizer, config.vocab_size, args.against, args.allow_special)
     ablation(config, args.ablate)
 
-    loaded = models.load_heads(opened, args.head)
+    loaded = inputs.load_heads(opened, args.head)
     reports = [logit_report(model, tokenizer, ids, token, against, args.ablate) for model in loaded]
     if args.json:
         print_json_by_head({"model": opened.name, "prompt": prompt, "prompt_ids": ids}, reports)

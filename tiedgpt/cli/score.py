@@ -24,11 +24,10 @@ from ..errors import ArgumentError, TiedGPTError, one_line
 from ..evaluation import check_text_ids, stride_or_default
 from ..gpt2.tokenizer import Tokenizer
 from ..study.reports import ScoreReport, score_report
-from . import models, options
+from . import inputs, options
+from .inputs import encode_text, read_text, source_name
 from .messages import ProgressBar
-from .output import fill, print_json_by_head
-from .tables import print_predictions, print_table, rows_of_fields
-from .texts import encode_text, read_text, source_name
+from .output import fill, print_json_by_head, print_predictions, print_table, rows_of_fields
 
 ALTERNATIVES = 5  # other tokens in a prediction for --tokens
 
@@ -61,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     text = read_text(args.file)
     source = source_name(args.file)
-    opened = models.open_model(args.model)
+    opened = inputs.open_model(args.model)
     config, tokenizer = opened.config, opened.tokenizer
 
     # The input is checked before the weights are read, which takes longer.
@@ -71,7 +70,7 @@ def run(args: argparse.Namespace) -> None:
     except TiedGPTError as error:
         raise ArgumentError(f"{source}: {error}") from error
 
-    loaded = models.load_heads(opened, args.head)
+    loaded = inputs.load_heads(opened, args.head)
     alternatives = ALTERNATIVES if args.tokens else None
     with ProgressBar("scoring", len(loaded) * ids.size, "token") as progress:
         reports = [

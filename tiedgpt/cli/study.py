@@ -27,11 +27,10 @@ from ..gpt2.tokenizer import EOT, Tokenizer
 from ..study.corpus import MIN_COUNT, MIN_TOKENS, Corpus
 from ..study.paths import PATH_PARTS
 from ..study.reports import StudyReport, study_report
-from . import models, options
+from . import inputs, options
+from .inputs import encode_text, read_text, source_name
 from .messages import ProgressBar, note
-from .output import print_json
-from .tables import Cells, print_table, rows_of_fields, value_at
-from .texts import encode_text, read_text, source_name
+from .output import Cells, print_json, print_table, rows_of_fields, value_at
 
 
 @dataclass
@@ -208,7 +207,7 @@ def find_subjects(names: Sequence[str]) -> list[Subject]:
     subjects = []
     vocabularies: list[object] = []  # equal for two models in which each id is the same token
     for name in names:
-        opened = models.open_model(name)
+        opened = inputs.open_model(name)
         config = opened.config  # first: a file that is no checkpoint has no tokenizer either
         tokenizer = None
         vocabulary: object = object()  # an unknown one, equal to no other
@@ -272,7 +271,7 @@ def measure_all(subjects: list[Subject], corpora: dict[int, Corpus | None]) -> l
         corpus = corpora.get(subject.vocabulary)
         other_W_E = tied_W_E.get(subject.vocabulary)
         try:
-            model = models.load(subject.opened, head=None)
+            model = inputs.load(subject.opened, head=None)
             start = None
             if subject.tokenizer is not None:
                 start = subject.tokenizer.eot_id

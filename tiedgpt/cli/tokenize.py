@@ -14,9 +14,9 @@ import re
 from typing import Any
 
 from ..errors import ArgumentError, short_repr
-from . import models, options
+from . import inputs, options
+from .inputs import STDIN, encode_text, read_text
 from .output import print_json, printable, quoted_token
-from .texts import STDIN, encode_text, read_text
 
 WHOLE_TOKEN = 10**6  # characters of a token that are shown: no token is longer
 
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> None:
     else:
         text = " ".join(args.text)
 
-    tokenizer = models.open_model(args.model, weights=False).tokenizer
+    tokenizer = inputs.open_model(args.model, weights=False).tokenizer
     if args.decode:
         ids = parse_ids(text)
     else:

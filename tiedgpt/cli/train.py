@@ -42,10 +42,10 @@ from ..gpt2.tokenizer import Tokenizer
 from ..training.loop import Trainer
 from ..training.saving import STATE
 from ..training.start import Settings, Shape, new_model, split
-from . import models, options
+from . import inputs, options
+from .inputs import encode_text, read_text
 from .messages import note, print_line
 from .output import print_json, printable
-from .texts import encode_text, read_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -214,7 +214,7 @@ def new_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Tokenizer
                 "text, no other two neighbouring tokens of a word occur twice"
             )
     else:
-        opened = models.open_model(args.source)
+        opened = inputs.open_model(args.source)
         context = min(256, opened.config.n_ctx)  # more takes more time and memory
         defaults = {"steps": 200, "batch": 4, "lr": 1e-4, "context": context}
         settings = replace(settings, **(defaults | given))
@@ -222,7 +222,7 @@ def new_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Tokenizer
         head = args.head
         if head is None and args.only == "head":  # there must be a W_U to train
             head = "untied"
-        model = models.load(opened, head, copy_is="it is trained as a matrix of its own")
+        model = inputs.load(opened, head, copy_is="it is trained as a matrix of its own")
         others = opened.copied_files(note)
     if args.embd_pdrop is not None:  # of the embedding and the layers' outputs, not the pattern
         rates = {"embd_pdrop": args.embd_pdrop, "resid_pdrop": args.embd_pdrop, "attn_pdrop": 0.0}

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError, Range
-from ..fast.blas import one_blas_thread
 from ..generation import sample_tokens
 from ..gpt2.backward import embed_backward
 from ..gpt2.model import GPT2, attend, mlp, unembed, unembedding
@@ -33,8 +32,8 @@ from ..study import (
     solved,
 )
 from ..study.reports import lens_report, logit_report, predictions_report, token_report
-from .query import Query
-from .shown import ATTENTION_TOKENS, blas_threads_for
+from ..threads import one_blas_thread
+from .query import ATTENTION_TOKENS, Query, blas_threads_for
 
 Answer = dict[str, Any]  # what `to_json` of server.py can write
 Question = Callable[[Query], Answer | Iterator[Answer]]

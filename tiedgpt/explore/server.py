@@ -27,8 +27,7 @@ from typing import Any
 
 from ..errors import TiedGPTError
 from .panels import QUESTIONS, Answer
-from .query import Query
-from .shown import ShownModels
+from .query import Query, ShownModels
 
 MAX_BODY = 64 * 1024  # bytes
 MAX_STRANGERS = 32  # connections that have not sent the secret yet; a browser opens a few

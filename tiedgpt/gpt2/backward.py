@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
-from ..fast.threads import LOGIT_ROWS
+from ..threads import LOGIT_ROWS
 from .activations import ACTIVATIONS
 from .checks import check_ids, check_targets
 from .config import Config

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..fast.threads import split_work, thread_map
+from ..threads import split_work, thread_map
 from .run import KVCache, OnProgress, Run
 
 PIECE_TOKENS = 512  # the most tokens of each sequence in a piece

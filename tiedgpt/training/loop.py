@@ -18,13 +18,12 @@ from ..atomic import remove_unfinished_files
 from ..checkpoints import Opened
 from ..errors import ArgumentError, TiedGPTError
 from ..evaluation import measure_tokens
-from ..fast.blas import one_blas_thread
-from ..fast.threads import PoolMap, cores, thread_pool
 from ..gpt2.backward import write_gradients, write_head_gradient
 from ..gpt2.model import GPT2
 from ..gpt2.ops import cross_entropy
 from ..gpt2.parameters import parameter_shapes, unflatten
 from ..gpt2.run import OnProgress
+from ..threads import PoolMap, cores, one_blas_thread, thread_pool
 from . import saving
 from .optimizer import AdamW, clip, learning_rate
 from .saving import Best, State, checksum

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from ..errors import ABOVE_0, AT_LEAST_0, RATE, ArgumentError, Range, short_repr
-from ..fast.threads import training_threads
 from ..gpt2.checks import check_ids
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count
 from ..gpt2.tokenizer import Tokenizer
+from ..threads import training_threads
 from .merges import learn_tokenizer
 
 MAX_COUNT = 2**31 - 1  # the largest number of steps, sequences, ...

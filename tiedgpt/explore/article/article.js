@@ -20,7 +20,7 @@ document.body.dataset.ready = "true"
 function readyWord(page) {
 	const input = $("#word")
 	let ids = [] // of the word that is shown
-	let waiting = null // the timer of what is drawn next
+	let waiting = null // the timer of a text of many tokens
 	const show = () => {
 		const text = input.value.trim()
 		if (text === "") {
@@ -30,13 +30,9 @@ function readyWord(page) {
 		ids = tokensOf(text, page.models.tokenizer)
 		showWord(ids, page)
 		showLists(ids, $$("#question [data-words]"), page)
-		// A browser draws the three lists before a timer ends, even one of 0 ms, and then the streams before the rest.
-		const delay = ids.length > MANY ? PAUSE : 0
 		clearTimeout(waiting)
-		waiting = setTimeout(() => {
-			showStreams(ids, page)
-			waiting = setTimeout(() => showRest(ids, page))
-		}, delay)
+		if (ids.length > MANY) waiting = setTimeout(() => showRest(ids, page), PAUSE)
+		else showRest(ids, page) // at once: a second frame would take a browser longer than the models take
 	}
 	show()
 	input.oninput = show
@@ -72,7 +68,8 @@ function readyMenu() {
 }
 
 function showRest(ids, page) {
-	// the dots of part 4, and the four stops of part 5
+	// the streams of part 2, the dots of part 4, and the four stops of part 5
+	showStreams(ids, page)
 	showRow(ids.at(-1), page)
 	showLists(ids, $$(".stops [data-words]:not([data-words$=model])"), page)
 }

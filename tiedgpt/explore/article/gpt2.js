@@ -46,6 +46,27 @@ function rowTimesMatrix(x, matrix) {
 	return out
 }
 
+// [n, m], [m] -> [n]: the dot product of x with each row of the matrix
+function matrixTimesColumn(matrix, x) {
+	const n = matrix.length
+	const out = new Float64Array(n)
+	const rest = n % 4
+	for (let i = 0; i < rest; i++) out[i] = dot(matrix[i], x)
+	// Four rows at a time: a sum waits for its last addition, and meanwhile three others are added to.
+	for (let i = rest; i < n; i += 4) {
+		const [row0, row1, row2, row3] = [matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3]]
+		let [sum0, sum1, sum2, sum3] = [0, 0, 0, 0]
+		for (let j = 0; j < x.length; j++) {
+			sum0 += x[j] * row0[j]
+			sum1 += x[j] * row1[j]
+			sum2 += x[j] * row2[j]
+			sum3 += x[j] * row3[j]
+		}
+		out.set([sum0, sum1, sum2, sum3], i)
+	}
+	return out
+}
+
 // [n], [n] -> [n]. (Float64Array.from(a, function) would take ten times as long.)
 function addVectors(a, b) {
 	const sum = Float64Array.from(a)
@@ -77,11 +98,18 @@ const ACTIVATIONS = {gelu_new: geluNew, gelu: exactGelu}
 
 // [n] -> [n]: positive numbers, which add up to 1
 export function softmax(x) {
-	// x minus its maximum has the same softmax, and exp cannot overflow.
-	const max = x.reduce((a, b) => Math.max(a, b))
-	const powers = x.map(value => Math.exp(value - max))
-	const sum = powers.reduce((a, b) => a + b)
-	return powers.map(power => power / sum)
+	// x minus its maximum has the same softmax, and exp cannot overflow. (With reduce and map it would take twice
+	// as long.)
+	let max = x[0]
+	for (let i = 1; i < x.length; i++) max = Math.max(max, x[i])
+	const out = new Float64Array(x.length)
+	let sum = 0
+	for (let i = 0; i < x.length; i++) {
+		out[i] = Math.exp(x[i] - max)
+		sum += out[i]
+	}
+	for (let i = 0; i < x.length; i++) out[i] /= sum
+	return out
 }
 
 // [T, D] -> [T, D]
@@ -165,11 +193,11 @@ function block(x, weights, layer, run) {
 // [T, D] -> [T, V]
 function unembed(x, params, run) {
 	const W_UT = run.tied ? params.wte.weight : params.lm_head.weight // the switch; [V, D], W_U transposed
-	return x.map(row => Float64Array.from(W_UT, vector => dot(row, vector)))
+	return x.map(row => matrixTimesColumn(W_UT, row))
 }
 
-// T ids -> [T, V]: row i scores each token as the next after i
-export function gpt2(ids, params, run) {
+// T ids -> [T, D]: the residual stream after the last layer
+function residualStream(ids, params, run) {
 	const start = run.cache ? run.cache.length : 0 // the position of the first id
 	const {wte, wpe} = params
 	if (start + ids.length > wpe.weight.length)
@@ -180,6 +208,12 @@ export function gpt2(ids, params, run) {
 		x = block(x, weights, layer, run)
 	})
 	if (run.cache) run.cache.length += ids.length
+	return x
+}
+
+// T ids -> [T, V]: row i scores each token as the next after i
+export function gpt2(ids, params, run) {
+	let x = residualStream(ids, params, run)
 	x = tap("final", layerNorm(x, params.ln_f, run), run)
 	return tap("logits", unembed(x, params, run), run)
 }
@@ -229,7 +263,7 @@ export const PATHS = {raw, normed, mlp0, model: (id, params, run) => gpt2([id], 
 // it, after the second, ... The last row is the model's.
 export function lens(ids, params, run) {
 	const tape = {}
-	gpt2(ids, params, {...run, tape})
+	residualStream(ids, params, {...run, tape}) // the scores after the other tokens are not needed
 	const names = ["embed", ...params.h.map((_, layer) => `resid_post.${layer}`)]
 	const streams = names.map(name => tape[name].at(-1)) // [layers + 1, D]
 	return unembed(layerNorm(streams, params.ln_f, run), params, run)

@@ -1,6 +1,6 @@
 // The reader's word: what the tables and the paths list after it.
 
-import {$, $$, el, percent, shape, whole} from "../page/elements.js"
+import {$, $$, percent, whole} from "../page/elements.js"
 import {lens, PATHS, softmax, topK} from "./gpt2.js"
 import {encode, tokenText} from "./tokenizer.js"
 
@@ -48,6 +48,7 @@ export function showStreams(ids, page) {
 		const stops = lens(ids.slice(-n_ctx), params, {config, tied: config.tie_word_embeddings}) // [layers + 1, V]
 		$$(`.stream.${head} [data-words]`).forEach((list, stop) => {
 			showHighest(list, stops[stop], true, ids.at(-1), page)
+			list.prepend(list.firstElementChild) // An element that is put in anew moves anew.
 		})
 		// The last row is the whole model's, which is a stop of part 5 too.
 		for (const list of $$(`.stops [data-words="${head}.model"]`)) {
@@ -60,25 +61,21 @@ function showHighest(list, logits, hasScale, last, {models, figures}) {
 	// the tokens with the highest scores after the token `last`
 	const probabilities = softmax(logits)
 	const followers = figures.tokens.followers[last]
-	const items = topK(logits, SHOWN).map(id => {
+	topK(logits, SHOWN).forEach((id, place) => {
 		const name = shownToken(id, models.tokenizer)
 		const probability = hasScale ? probabilities[id] : null
-		return wordItem(name, probability, followers.includes(id))
+		showItem(list.children[place], name, probability, followers.includes(id))
 	})
-	list.replaceChildren(...items)
 }
 
-function wordItem(name, probability, follows) {
-	const sign = follows ? [" ", el("i.follows", "✓")] : null
-	const share =
-		probability === null ? null : [" ", el("span", percent(probability, TENTHS_BELOW)), bar(probability)]
-	return el("li", el("b", name), sign, share)
-}
-
-function bar(share) {
-	// The style sheet stretches it over its place.
-	const box = {viewBox: "0 0 100 1", preserveAspectRatio: "none", class: "bar", "aria-hidden": "true"}
-	return shape("svg", box, shape("rect", {width: (100 * share).toFixed(1), height: 1}))
+function showItem(item, name, probability, follows) {
+	// Its elements stand in the page (scripts/page/pictures.py: word_items). A browser computes no styles for
+	// new texts in them.
+	$("b", item).textContent = name
+	$(".follows", item).textContent = follows ? "✓" : ""
+	if (probability === null) return
+	$("span", item).textContent = percent(probability, TENTHS_BELOW)
+	$("rect", item).setAttribute("width", (100 * probability).toFixed(1))
 }
 
 export function showLists(ids, lists, page) {

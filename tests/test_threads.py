@@ -27,8 +27,7 @@ import numpy as np
 import pytest
 from support.models import SMALL, random_model
 
-from tiedgpt import GPT2
-from tiedgpt.fast import blas, threads
+from tiedgpt import GPT2, threads
 from tiedgpt.gpt2 import prefill
 from tiedgpt.gpt2.run import KVCache
 from tiedgpt.training import loop
@@ -65,6 +64,14 @@ def some_texts(B):
     return two_texts[:B]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_blas_thread():
+    """BLAS and the processes of these tests have their usual threads, which are tested."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("OMP_NUM_THREADS", raising=False)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     """Make pieces so small that a short text has several."""
@@ -74,8 +81,8 @@ def small_pieces(monkeypatch):
 @pytest.fixture
 def blas_threads():
     """blas_threads() -> the number of BLAS threads. It is two when a test begins."""
-    get_threads = blas.openblas("get_num_threads")
-    set_threads = blas.openblas("set_num_threads")
+    get_threads = threads.openblas("get_num_threads")
+    set_threads = threads.openblas("set_num_threads")
     if get_threads is None:
         pytest.skip("this NumPy does not bring an OpenBLAS")
     before = get_threads()
@@ -96,8 +103,8 @@ def set_reading_threads(monkeypatch):
 def test_blas_has_one_thread_until_the_last_of_several_contexts_ends(blas_threads):
     """A program reads two texts at once, and the user interrupts the first one."""
     with ExitStack() as second_text:
-        with suppress(KeyboardInterrupt), blas.one_blas_thread():  # the first text begins
-            second_text.enter_context(blas.one_blas_thread())  # the second text begins
+        with suppress(KeyboardInterrupt), threads.one_blas_thread():  # the first text begins
+            second_text.enter_context(threads.one_blas_thread())  # the second text begins
             raise KeyboardInterrupt  # the first text ends
         assert blas_threads() == 1  # the second text is still read
     assert blas_threads() == 2  # as many as at first
@@ -106,7 +113,7 @@ def test_blas_has_one_thread_until_the_last_of_several_contexts_ends(blas_thread
 @pytest.mark.usefixtures("blas_threads")
 def test_reading_threads_are_as_many_as_blas_had_before_it_was_limited():
     """BLAS had two threads. Two contexts limit it, as when a program reads two texts at once."""
-    with blas.one_blas_thread(), blas.one_blas_thread():
+    with threads.one_blas_thread(), threads.one_blas_thread():
         assert threads.reading_threads() == 2
 
 
@@ -131,7 +138,7 @@ def test_how_many_python_threads_read_a_text(monkeypatch, n_blas_threads, n_read
             return None
         return lambda: n_blas_threads
 
-    monkeypatch.setattr(blas, "openblas", openblas)
+    monkeypatch.setattr(threads, "openblas", openblas)
     assert threads.reading_threads() == n_reading_threads
 
 
@@ -415,7 +422,7 @@ def test_calls_that_have_not_begun_are_dropped_when_the_block_of_a_pool_fails():
 
 
 def test_a_training_has_no_more_than_four_threads(monkeypatch):
-    monkeypatch.setattr(blas, "blas_threads", lambda: 2)
+    monkeypatch.setattr(threads, "blas_threads", lambda: 2)
     monkeypatch.setattr(threads, "cores", lambda: 64)
     assert threads.training_threads(n_embd=64) == 4
     monkeypatch.setattr(threads, "cores", lambda: 3)
@@ -444,14 +451,15 @@ def test_after_an_interrupt_in_one_blas_thread_blas_has_all_its_threads(
             raise KeyboardInterrupt
 
     functions = {"get_num_threads": get_num_threads, "set_num_threads": set_num_threads}
-    monkeypatch.setattr(blas, "openblas", lambda name: functions[name])
-    with pytest.raises(KeyboardInterrupt), blas.one_blas_thread():
+    monkeypatch.setattr(threads, "openblas", lambda name: functions[name])
+    with pytest.raises(KeyboardInterrupt), threads.one_blas_thread():
         assert get_num_threads() == 1
     assert get_num_threads() == 2
-    with blas.one_blas_thread():  # if the first block were still there, this would not be the last
+    # If the first block were still there, this one would not be the last.
+    with threads.one_blas_thread():
         assert get_num_threads() == 1
     assert get_num_threads() == 2
-    assert blas.blas_threads() == 2
+    assert threads.blas_threads() == 2
 
 
 @pytest.fixture
@@ -461,7 +469,7 @@ def other_thread_limits_blas():
     test_has_ended = threading.Event()
 
     def limit():
-        with blas.one_blas_thread():
+        with threads.one_blas_thread():
             blas_is_limited.set()
             test_has_ended.wait(60)
 
@@ -478,7 +486,7 @@ def other_thread_limits_blas():
 @pytest.mark.usefixtures("other_thread_limits_blas")
 def test_a_forked_process_has_threads_of_its_own():
     """Another thread of the parent limits BLAS to one thread. In the child, BLAS is not limited."""
-    thread_count = blas.blas_threads()  # that BLAS has without the limit
+    thread_count = threads.blas_threads()  # that BLAS has without the limit
     pid = os.fork()
     is_child = pid == 0
     if is_child:
@@ -486,8 +494,8 @@ def test_a_forked_process_has_threads_of_its_own():
         signal.alarm(60)  # ends this process if its threads never answer
         try:
             if thread_count is not None:  # with another BLAS there is no limit
-                assert blas.openblas("get_num_threads")() == thread_count
-            assert blas.blas_threads() == thread_count
+                assert threads.openblas("get_num_threads")() == thread_count
+            assert threads.blas_threads() == thread_count
             with threads.thread_map(2) as map_shares:
                 assert list(map_shares(abs, [-1, -2])) == [1, 2]
             code = 0
