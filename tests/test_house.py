@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+import support
 from support.commands import output
 from support.models import SMALL, VARIANTS
 
@@ -143,6 +144,12 @@ def test_no_test_file_imports_another():
         text = file.read_text(encoding="utf-8")
         found = re.search(r"^ *(from|import) +([\w.]*\.)?(test_|conftest)\w*", text, re.M)
         assert found is None, f"{file}: {found[0]}"
+
+
+def test_each_module_of_support_is_in_its_list():
+    listed = re.findall(r"^(\w+)  +\w", support.__doc__, re.M)
+    modules = {path.stem for path in (TESTS / "support").glob("*.py")} - {"__init__"}
+    assert sorted(listed) == sorted(modules)
 
 
 OTHER_GPT2S = ["other_gpt2", "wrong_gpt2s", "public_ports", "exercise_solutions", "torch_gpt2s"]

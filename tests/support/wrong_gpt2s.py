@@ -42,8 +42,8 @@ def var(x):
     return x.var(axis=-1, keepdims=True)
 
 
-def with_epsilon(its_eps):
-    return lambda x, weight, bias, eps: layer_norm(x, weight, bias, its_eps)
+def with_epsilon(epsilon):
+    return lambda x, weight, bias, eps: layer_norm(x, weight, bias, epsilon)
 
 
 def in_linear(part, formula):

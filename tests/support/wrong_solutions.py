@@ -352,7 +352,7 @@ WRONG_SOLUTIONS = {
         ),
         (
             "yours has no layer norm",
-            partial(
+            with_steps(
                 right.transformer_block,
                 before_mlp=lambda resid_pre, attention_in, resid_mid, ln: resid_mid,
             ),
@@ -406,7 +406,7 @@ WRONG_SOLUTIONS = {
         ),
         (
             "yours has a mask that begins at position 0 in each piece",
-            partial(right.cached_attention, pattern=pattern_from_position_0),
+            with_steps(right.cached_attention, pattern=pattern_from_position_0),
         ),
         (
             "yours scales the scores by 1, not at all",
