@@ -146,6 +146,15 @@ def short_repr(value: Any, limit: int = 60) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
+def counted(count: int, thing: str) -> str:
+    """A number of things, for a message.
+
+    >>> counted(1, "layer"), counted(1024, "token")
+    ('1 layer', '1,024 tokens')
+    """
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+
+
 def check_file_name(path: str | Path) -> None:
     """Raise ArgumentError for a name that no file can have: with NUL, or half a surrogate pair."""
     try:

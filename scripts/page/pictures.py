@@ -30,7 +30,7 @@ RADIUS = {"arrow": 10, "hollow": 15}  # of the end of an arrow; a filled one fit
 NEAREST = 1e-3  # two scores that differ by less are shown as equal
 STOPS = {
     "raw": ("The table alone", "W_E W_Eᵀ"),
-    "normed": ("With the last layer norm", "ln_f(W_E) W_Eᵀ"),
+    "normed": ("With the last layer norm, which gives each row one length", "ln_f(W_E) W_Eᵀ"),
     "mlp0": ("With the first MLP", "ln_f(W_E + MLP(W_E)) W_Eᵀ"),
     "model": ("The whole model", "all layers"),
 }

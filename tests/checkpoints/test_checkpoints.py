@@ -26,7 +26,7 @@ import tiedgpt
 from tiedgpt import Tokenizer
 from tiedgpt.checkpoints import Opened, safetensors, tensorflow
 from tiedgpt.checkpoints.tensors import Tensor
-from tiedgpt.checkpoints.vocabulary import tokenizer_files
+from tiedgpt.checkpoints.writing import tokenizer_files
 from tiedgpt.errors import ArgumentError, TiedGPTWarning, short_repr
 from tiedgpt.gpt2.tokenizer import EOT
 

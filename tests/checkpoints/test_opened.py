@@ -1,5 +1,6 @@
 """A checkpoint is opened once: a command opens each file of a model once."""
 
+import errno
 import importlib.util
 import json
 import os
@@ -142,8 +143,18 @@ def test_a_directory_whose_files_may_not_be_read_is_refused(tmp_path, monkeypatc
     folder = write_tensors(tmp_path, random_model(CONFIG).parameters, CONFIG)
     denied = {folder: os.X_OK}
     monkeypatch.setattr(os, "access", lambda path, mode: denied.get(path) != mode)
-    for function in (tiedgpt.load_model, tiedgpt.load_tokenizer):
-        message = refuses("cannot be read: permission denied", function, folder)
-        assert str(folder) in message
+    for path in (folder, folder / "model.safetensors"):
+        for function in (tiedgpt.load_model, tiedgpt.load_tokenizer):
+            message = refuses("its files cannot be read: no permission", function, path)
+            assert str(folder) in message
     denied.clear()
     tiedgpt.load_model(folder)
+
+
+def test_a_path_in_a_directory_that_may_not_be_read_is_not_said_to_be_missing(monkeypatch):
+    def stat(path: str, **options: object) -> os.stat_result:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    monkeypatch.setattr(os, "stat", stat)
+    message = refuses("no permission to look for such a file", tiedgpt.load_model, "/other/model")
+    assert "no such file" not in message

@@ -394,7 +394,7 @@ def shapes(tmp_path) -> dict[bytes, tuple[int, ...]]:
 
 def test_a_missing_tensor_is_refused(tmp_path, shapes):
     del shapes[b"model/h0/attn/c_proj/w"]
-    message = r"h\.0\.attn\.c_proj\.weight is missing; .* of 1 layers"
+    message = r"h\.0\.attn\.c_proj\.weight is missing; .* of 1 layer$"
     refuses(message, tiedgpt.load_model, write_shapes(tmp_path, shapes))
 
 

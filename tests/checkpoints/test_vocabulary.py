@@ -26,7 +26,8 @@ from support.vocabularies import BYTE_LEVEL, added_token, bpe_model, tokenizer_j
 
 import tiedgpt
 from tiedgpt.checkpoints import vocabulary
-from tiedgpt.checkpoints.vocabulary import read_tokenizer, tokenizer_files
+from tiedgpt.checkpoints.vocabulary import read_tokenizer
+from tiedgpt.checkpoints.writing import tokenizer_files
 from tiedgpt.errors import TiedGPTError, TiedGPTWarning, TokenizerError
 from tiedgpt.gpt2.special_tokens import Flags
 from tiedgpt.gpt2.tokenizer import EOT, Tokenizer, spelled_ids

@@ -53,6 +53,11 @@ def test_params_of_several_models(run, no_models):
         assert row == [head, *(f"{document[head]['total']:,}" for document in alone)]
 
 
+def test_one_layer_and_one_head_are_said_so(run, save):
+    config = replace(SMALL, n_layer=1, n_head=1)
+    assert "1 layer, 1 head\n" in output(run, "params", save("small", random_model(config)))
+
+
 def test_params_reads_k_as_thousands(run, no_models):
     assert answer(run, "params", "--vocab", "128k", "--dim", "4096")["vocab"] == 128_000
 

@@ -308,10 +308,24 @@ def test_one_right_answer_is_enough_and_the_rest_is_said():
     assert report["sentence"].startswith(f"not given: {len(CASES) - 1} of {len(CASES)} cases; ")
 
 
+INPUT = "gradient/tied/h.0.ln_1.weight"  # with it a case of AdamW begins
+
+
+def test_an_input_among_the_answers_is_not_looked_at():
+    """The published file has it, so the file itself can be judged."""
+    report = judge(EXPECTED | {INPUT: "no number"})
+    assert report["inputs"] == [INPUT]
+    assert report["right"] == len(CASES)
+    assert report["sentence"].startswith(f"not looked at, an input and no answer: {INPUT}; not")
+    assert judge(RIGHT)["inputs"] == []
+
+
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
         ({}, "there are no answers"),
+        ({INPUT: EXPECTED[INPUT]}, "there are no answers"),
+        ([1.0], "expected answers under the names of cases"),
         ({"logits/tide": [1]}, "'logits/tide' is not a case; the nearest are"),
         ({"logits/tied": "a"}, "expected numbers"),
         ({"logits/tied": [[1], [1, 2]]}, "lists of equal lengths"),
@@ -333,7 +347,7 @@ def test_wrong_answers_of_another_kind_are_refused(answers, message):
     [
         ("logits/tied", [[1.0]], "the shape is (1, 1), expected (2, 9, 67)"),
         ("steps/tied", [], "the shape is (0,), expected (4, 67)"),
-        ("greedy/tied/1", [1, 2], "there are 2 tokens, expected 40"),
+        ("greedy/tied/1", [1, 2], "2 tokens, expected 40"),
         ("greedy/tied/1", [999] * 40, "999 is no token: the vocabulary has 67"),
         ("gradient/tied/wte.weight", [[math.nan]], "the shape is (1, 1), expected (67, 24)"),
         ("encode/split/1", [], "'11 111' is []"),
@@ -418,6 +432,12 @@ def test_a_wrong_file_is_refused(content, message, run, tmp_path):
 def test_a_directory_of_answers_is_refused(run, tmp_path):
     result = run("compare", "--vectors", str(tmp_path))
     assert_one_error_line(result, "is a directory: expected a .npz, .safetensors or .json file")
+
+
+def test_a_missing_file_of_answers_is_refused(run, tmp_path):
+    result = run("compare", "--vectors", str(tmp_path / "mine"))
+    assert_one_error_line(result, "expected a .npz, .safetensors or .json file")
+    assert "directory of" not in result[2]
 
 
 def test_a_model_beside_the_vectors_is_refused(run):

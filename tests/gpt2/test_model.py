@@ -376,6 +376,14 @@ def test_a_wrong_parameter_is_refused(model, name, array, message):
         GPT2(SMALL, parameters)
 
 
+def test_the_model_that_refuses_a_parameter_is_named():
+    message = r"'h\.1\.ln_1\.bias' is not one of an untied GPT-2's of 1 layer$"
+    config = replace(SMALL, n_layer=1, tied=False)
+    parameters = {name: np.zeros(shape) for name, shape in parameter_shapes(config).items()}
+    with pytest.raises(ArgumentError, match=message):
+        GPT2(config, {**parameters, "h.1.ln_1.bias": np.zeros(D)})
+
+
 def test_parameters_are_put_into_the_order_of_the_table(model):
     shuffled = dict(reversed(model.parameters.items()))
     assert list(GPT2(SMALL, shuffled).parameters) == list(parameter_shapes(SMALL))

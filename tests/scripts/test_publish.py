@@ -29,10 +29,12 @@ ELSEWHERE = "https://code.example/made-up/address"
 
 @pytest.fixture
 def copied(tmp_path):
-    """The files of a checkout that name its address."""
+    """The files of a checkout that name its address, without one: this checkout may have one."""
     for name in FILES:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, tmp_path / name)
+    set_address(tmp_path, None)
+    assert publish(tmp_path).returncode == 0
     return tmp_path
 
 
@@ -51,6 +53,8 @@ def set_address(root, address):
     """Write the line into pyproject.toml, or remove it for None."""
     path = root / "pyproject.toml"
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    # The section of this checkout's own address goes: its line, and all lines up to the next one.
+    text = re.sub(r"^\[project\.urls\]\n([^\[].*\n|\n)*", "", text, flags=re.MULTILINE)
     if address is not None:
         text += f'\n[project.urls]\nRepository = "{address}"\n'
     path.write_text(text, encoding="utf-8")

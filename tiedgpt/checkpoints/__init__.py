@@ -15,8 +15,8 @@ safetensors.py      the format of most weights
 pickles.py          PyTorch's files, read without running what is in them
 tensorflow.py       OpenAI's own files
 tensors.py          a tensor of a file, whose values are not read yet
-vocabulary.py       tokenizers: the files that are read, and those that are written
-writing.py          checkpoints as transformers has them, written
+vocabulary.py       a tokenizer from its files
+writing.py          checkpoints as transformers has them, and tokenizers, written
 json_files.py       text files and JSON, the small files of a folder
 """
 

@@ -109,9 +109,13 @@ def check_name(text: str) -> str:
     name = ALIASES.get(text, text)
     if name in MODELS or name in SHIPPED or REPOSITORY.fullmatch(name):
         return name
-    no_file = "there is no such file or directory, and "
-    if os.path.exists(os.path.expanduser(text)):  # as in `tiedgpt download PATH`: it needs a name
-        no_file = ""
+    try:
+        os.stat(os.path.expanduser(text))
+        no_file = ""  # it is there, but a name is needed, as in `tiedgpt download PATH`
+    except PermissionError:
+        no_file = "there is no permission to look for such a file, and "
+    except (OSError, ValueError):  # ValueError: no file can have this name
+        no_file = "there is no such file or directory, and "
     # "gpt2-small" is what the smallest model is often called.
     searched_name = name.lower().removesuffix("-small")
     hint = did_you_mean(searched_name, [*MODELS, *ALIASES, *SHIPPED])

@@ -43,7 +43,8 @@ from .refused import (
 )
 from .safetensors import read_header
 from .tensors import AnyTensor, SavedFile, Tensor, have_same_values, join, zeros
-from .vocabulary import read_tokenizer, tokenizer_files
+from .vocabulary import read_tokenizer
+from .writing import tokenizer_files
 
 CONTRADICTION = (
     f"config.json says tied, but the file has another {HEAD}, which is used: untied, as "
@@ -81,11 +82,12 @@ class Opened:
         Raises CheckpointError for another file, for a directory whose files this user may not read,
         and for a config.json that is no JSON.
         """
-        if path.is_dir() and not os.access(path, os.X_OK):
-            raise CheckpointError(f"{path}: its files cannot be read: permission denied")
         self.path = path
         self.name = name or str(path)
-        self.folder = Folder(path if path.is_dir() else path.parent)
+        # os.path.isdir, unlike Path.is_dir, is False for what this user may not look for.
+        self.folder = Folder(path if os.path.isdir(path) else path.parent)
+        if os.path.isdir(self.folder.path) and not os.access(self.folder.path, os.X_OK):
+            raise CheckpointError(f"{self.folder.path}: its files cannot be read: no permission")
         self.is_of_openai = False  # OpenAI's own files, or those of a training of them
         self.weights_file: Path | None = None  # or the index of several files
         self.notes: list[str] = []  # warnings, of what the files hold and the model does not

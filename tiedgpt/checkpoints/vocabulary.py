@@ -1,4 +1,4 @@
-"""The tokenizer of a folder: which of its files are read, and how they are written.
+"""The tokenizer of a folder: which of its files are read.
 
 tokenizer.json is read where there is one, as in transformers; else merges.txt with vocab.json, as
 OpenAI published them. Without vocab.json, the ids follow from the merges.
@@ -14,7 +14,6 @@ might give other ids, and the folder is refused. Beside tokenizer.json, merges.t
 must say the same.
 """
 
-import json
 import re
 import warnings
 from collections.abc import Iterator
@@ -57,35 +56,6 @@ GPT2_VALUES: dict[str, tuple[Any, ...]] = {
 }
 # Files of tokenizers that are not read: of BERT, and of SentencePiece.
 OTHER_TOKENIZERS = ("vocab.txt", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
-BYTE_LEVEL = {
-    "type": "ByteLevel",
-    "add_prefix_space": False,
-    "trim_offsets": True,
-    "use_regex": True,
-}
-# tokenizer.json, but for the tokenizer's own tokens and merges.
-AS_TRANSFORMERS_WRITES: Json = {
-    "version": "1.0",
-    "truncation": None,
-    "padding": None,
-    "added_tokens": [],
-    "normalizer": None,
-    "pre_tokenizer": BYTE_LEVEL,
-    "post_processor": None,
-    "decoder": BYTE_LEVEL,
-    "model": {
-        "type": "BPE",
-        "dropout": None,
-        "unk_token": None,
-        "continuing_subword_prefix": "",
-        "end_of_word_suffix": "",
-        "fuse_unk": False,
-        "byte_fallback": False,
-        "ignore_merges": False,
-        "vocab": {},
-        "merges": [],
-    },
-}
 # The values of tokenizer_class for which transformers adds <|endoftext|> to a vocabulary, unless
 # all of NAMED_AS_EOT name another token. None: the field is absent.
 GPT2_CLASSES = (None, "GPT2Tokenizer", "GPT2TokenizerFast")
@@ -572,7 +542,7 @@ def agrees(tokenizer: Tokenizer, entry: Entry) -> bool:
     text = entry.get("content")
     if not isinstance(text, str) or text not in tokenizer.special_tokens:
         return False
-    expected = added_token(tokenizer, text)
+    expected: Entry = {"id": tokenizer.special_tokens[text], **asdict(tokenizer.flags[text])}
     if text == EOT:
         del expected["special"]  # the end of a document is special, whatever a file says
     if len(tokenizer.special_tokens) == 1:
@@ -593,48 +563,3 @@ def warn_of_ids(tokenizer: Tokenizer, vocab_size: int, name: str) -> None:
         TiedGPTWarning,
         stacklevel=3,
     )
-
-
-# Files are written.
-
-
-def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
-    """The contents of merges.txt and vocab.json, by name. For GPT-2 they are OpenAI's files.
-
-    If the special tokens are not <|endoftext|> alone, or a space is put before a text, more files
-    are written. Without them, transformers would give other ids.
-    """
-    merges = "".join(f"{left} {right}\n" for left, right in tokenizer.merges)
-    files = {
-        "merges.txt": f"#version: 0.2\n{merges}".encode(),
-        "vocab.json": json.dumps(tokenizer.ids).encode(),
-    }
-    settings: Json = {}
-    if EOT not in tokenizer.special_tokens:
-        settings["tokenizer_class"] = "PreTrainedTokenizerFast"  # GPT2Tokenizer would add it
-    if tokenizer.prefix_space:
-        settings["add_prefix_space"] = True
-    if settings:
-        files[SETTINGS] = json.dumps(settings).encode()
-    if settings or tokenizer.flags != {EOT: Flags()}:
-        file: Json = {
-            **AS_TRANSFORMERS_WRITES,
-            "added_tokens": [added_token(tokenizer, text) for text in tokenizer.special_tokens],
-            "pre_tokenizer": BYTE_LEVEL | {"add_prefix_space": tokenizer.prefix_space},
-            "model": {
-                **AS_TRANSFORMERS_WRITES["model"],
-                "vocab": tokenizer.ids,
-                "merges": [[left, right] for left, right in tokenizer.merges],
-            },
-        }
-        files[TOKENIZER_JSON] = json.dumps(file).encode()
-    return files
-
-
-def added_token(tokenizer: Tokenizer, text: str) -> dict[str, Any]:
-    """The entry of a special token in the added_tokens of tokenizer.json."""
-    return {
-        "id": tokenizer.special_tokens[text],
-        "content": text,
-        **asdict(tokenizer.flags[text]),
-    }

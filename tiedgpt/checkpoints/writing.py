@@ -1,21 +1,22 @@
-"""Checkpoints as transformers has them, written: config.json, model.safetensors, other files."""
+"""Checkpoints as transformers has them, written: config, weights, and the tokenizer's files."""
 
 import json
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from ..atomic import new_directory
 from ..errors import ArgumentError, CheckpointError, TiedGPTWarning, short_repr
 from ..gpt2.model import GPT2
-from ..gpt2.tokenizer import Tokenizer
+from ..gpt2.special_tokens import Flags
+from ..gpt2.tokenizer import EOT, Tokenizer
 from . import safetensors
 from .json_files import CONFIG
 from .names import name_in_transformers
 from .refused import WEIGHTS
-from .vocabulary import tokenizer_files
+from .vocabulary import SETTINGS, TOKENIZER_JSON
 
 
 def save_model(model: GPT2, tokenizer: Tokenizer | None, directory: str | Path) -> None:
@@ -76,3 +77,70 @@ def write_weights(file: BinaryIO, model: GPT2) -> None:
     """Write model.safetensors: the parameters in float32, by the names of transformers."""
     tensors = {name_in_transformers(name): array for name, array in model.parameters.items()}
     safetensors.write(file, tensors.items())
+
+
+# The tokenizer
+
+
+def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
+    """The contents of merges.txt and vocab.json, by name. For GPT-2 they are OpenAI's files.
+
+    If the special tokens are not <|endoftext|> alone, or a space is put before a text, more files
+    are written. Without them, transformers would give other ids.
+    """
+    merges = "".join(f"{left} {right}\n" for left, right in tokenizer.merges)
+    files = {
+        "merges.txt": f"#version: 0.2\n{merges}".encode(),
+        "vocab.json": json.dumps(tokenizer.ids).encode(),
+    }
+    settings: dict[str, Any] = {}
+    if EOT not in tokenizer.special_tokens:
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"  # GPT2Tokenizer would add it
+    if tokenizer.prefix_space:
+        settings["add_prefix_space"] = True
+    if settings:
+        files[SETTINGS] = json.dumps(settings).encode()
+    if settings or tokenizer.flags != {EOT: Flags()}:
+        files[TOKENIZER_JSON] = json.dumps(tokenizer_json(tokenizer)).encode()
+    return files
+
+
+def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
+    """The object of tokenizer.json, with all fields that transformers writes."""
+    byte_level = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": True,
+    }
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [added_token(tokenizer, text) for text in tokenizer.special_tokens],
+        "normalizer": None,
+        "pre_tokenizer": byte_level | {"add_prefix_space": tokenizer.prefix_space},
+        "post_processor": None,
+        "decoder": byte_level,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": "",
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": tokenizer.ids,
+            "merges": [[left, right] for left, right in tokenizer.merges],
+        },
+    }
+
+
+def added_token(tokenizer: Tokenizer, text: str) -> dict[str, Any]:
+    """The entry of a special token in the added_tokens of tokenizer.json."""
+    return {
+        "id": tokenizer.special_tokens[text],
+        "content": text,
+        **asdict(tokenizer.flags[text]),
+    }

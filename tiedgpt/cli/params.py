@@ -20,7 +20,7 @@ from ..anymodel.headers import HubModel, open_any
 from ..anymodel.ties import Report, size_report
 from ..checkpoints import Opened
 from ..checkpoints.model_names import DEFAULT_MODEL, known_config
-from ..errors import ArgumentError, CheckpointError, one_line
+from ..errors import ArgumentError, CheckpointError, counted, one_line
 from ..gpt2.config import Config
 from ..gpt2.parameters import count_matrices
 from ..study.reports import parameters_report
@@ -104,7 +104,8 @@ def print_model(report: Report) -> None:
         config = Config(**report["config"])
         title = (
             f"{name}: {config.head}; vocabulary {config.vocab_size:,}, context {config.n_ctx:,}, "
-            f"width {config.n_embd:,}, {config.n_layer} layers, {config.n_head} heads"
+            f"width {config.n_embd:,}, {counted(config.n_layer, 'layer')}, "
+            f"{counted(config.n_head, 'head')}"
         )
     else:
         V, D = report["shape"]

@@ -32,7 +32,7 @@ import numpy as np
 
 from ..atomic import check_new
 from ..checkpoints import Opened
-from ..checkpoints.vocabulary import tokenizer_files
+from ..checkpoints.writing import tokenizer_files
 from ..errors import ArgumentError
 from ..evaluation import count_bytes
 from ..gpt2.config import HEADS, Config

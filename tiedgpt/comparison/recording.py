@@ -215,7 +215,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     if path.is_dir():
         arrays = read_numpy(path)
     else:
-        given = read_by_name(path, '{"ids": [1, 2], "embed": [[0.5, ...], ...]}')
+        given = read_by_name(path, '{"ids": [1, 2], "embed": [[0.5, ...], ...]}', kinds=KINDS)
         for name, value in given.items():
             arrays[name] = array_of(value, name, path)
     if not arrays:
@@ -235,10 +235,11 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def read_by_name(path: Path, example: str) -> dict[str, Any]:
+def read_by_name(path: Path, example: str, kinds: str = FILE_KINDS) -> dict[str, Any]:
     """The arrays of an .npz or a .safetensors file; of a JSON file, the values of its object.
 
-    example: what a JSON file holds, for an error. Raises ArgumentError.
+    example: what a JSON file holds, for an error. kinds: what else the caller reads, for an error.
+    Raises ArgumentError.
     """
     suffix = path.suffix.lower()
     if suffix == ".json":
@@ -246,12 +247,15 @@ def read_by_name(path: Path, example: str) -> dict[str, Any]:
     if suffix == ".safetensors":
         return dict(read_safetensors(path))
     if path.is_dir():
-        raise ArgumentError(f"{path} is a directory: expected a {FILE_KINDS}")
-    return dict(read_numpy(path))
+        raise ArgumentError(f"{path} is a directory: expected a {kinds}")
+    return dict(read_numpy(path, kinds))
 
 
-def read_numpy(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an .npz, or those of a directory's .npy files under the files' names."""
+def read_numpy(path: Path, kinds: str = KINDS) -> dict[str, np.ndarray]:
+    """The arrays of an .npz, or those of a directory's .npy files under the files' names.
+
+    kinds: what was expected, for an error.
+    """
     arrays = {}
     name = ""  # the array that is being read, for an error
     try:
@@ -268,14 +272,14 @@ def read_numpy(path: Path) -> dict[str, np.ndarray]:
             for name in archive.files:
                 arrays[name] = archive[name]
     except OSError as error:
-        raise ArgumentError(f"{path}: {error.strerror or error}; expected a {KINDS}") from error
+        raise ArgumentError(f"{path}: {error.strerror or error}; expected a {kinds}") from error
     except Exception as error:  # a damaged file raises a dozen kinds, such as SyntaxError
         if "allow_pickle" in str(error):  # NumPy's message about an array of objects
             raise ArgumentError(
                 f"{path}: {short_repr(name)} is not an array of numbers but of Python objects, "
                 "which are not read because that can run code"
             ) from error
-        problem = f"is not a {KINDS}: {error!s:.100}"
+        problem = f"is not a {kinds}: {error!s:.100}"
         # A damaged .npz is not described: its name says already what it should be.
         if path.is_file() and path.suffix != ".npz":
             problem = describe(path) or problem

@@ -20,7 +20,7 @@ from typing import Any, Literal, TypedDict
 
 import numpy as np
 
-from ..errors import COUNT, ArgumentError, short_repr
+from ..errors import COUNT, ArgumentError, counted, short_repr
 from ..generation import check_prompt_ids
 from ..gpt2.checks import as_array, check_ids, check_logits
 from ..gpt2.model import GPT2, Array
@@ -399,7 +399,7 @@ def sentence_of(verdict: Verdict, text: Text, departures: Sequence[Departure]) -
     """The verdict in one sentence, which says first what was not judged."""
     count = len(text.tokens)
     start = "" if count == text.given else f"of {text.given} tokens the first {count} are judged; "
-    tokens = "1 token" if count == 1 else f"{count} tokens"
+    tokens = counted(count, "token")
     if verdict == "identical":
         return f"{start}identical: the {tokens} are those that this model takes"
     if verdict == "tie-break":

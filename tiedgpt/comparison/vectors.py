@@ -17,7 +17,7 @@ from typing import Any, Literal, TypedDict
 import numpy as np
 
 from ..checkpoints.vocabulary import read_tokenizer
-from ..errors import ArgumentError, nearest_names, short_repr
+from ..errors import ArgumentError, counted, nearest_names, short_repr
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2, Array
 from ..gpt2.tokenizer import Tokenizer
@@ -58,8 +58,9 @@ class CaseReport(TypedDict):
 
 
 class VectorsReport(TypedDict):
-    """What `judge` found. `sentence` says first how many cases were not given."""
+    """What `judge` found. `sentence` says first what was not looked at, and not given."""
 
+    inputs: list[str]  # the names among the answers of what cases begin with: not looked at
     cases: list[CaseReport]
     right: int
     tie_break: int
@@ -87,6 +88,13 @@ class Vectors:
     def cases(self) -> list[Case]:
         cases: list[Case] = self.manifest["cases"]
         return cases
+
+    @property
+    def inputs(self) -> set[str]:
+        """The names in `expected` that are no cases: gradients with which AdamW makes its step."""
+        steps = [case for case in self.cases if case["kind"] == "adamw"]
+        gradients: set[str] = {case["given"]["gradient"] for case in steps}
+        return gradients - {case["name"] for case in self.cases}
 
     @cached_property
     def weights(self) -> dict[str, Array]:
@@ -123,12 +131,17 @@ def opened(directory: Path) -> Vectors:
 def judge(answers: Mapping[str, Any], directory: Path = DIRECTORY) -> VectorsReport:
     """Judge answers under the names of cases: each an array, nested lists, or a text.
 
-    Raises ArgumentError if there are none, for a name that is no case, and for an answer that is of
-    another kind than its case asks for.
+    expected.json has inputs of cases, too: under their names, nothing is looked at. Raises
+    ArgumentError if there are no answers, for a name that is neither a case nor an input, and for
+    an answer that is of another kind than its case asks for.
     """
     vectors = opened(directory)
     names = [case["name"] for case in vectors.cases]
-    if not isinstance(answers, Mapping) or not answers:
+    if not isinstance(answers, Mapping):
+        raise ArgumentError("expected answers under the names of cases")
+    inputs = [name for name in answers if name in vectors.inputs]
+    answers = {name: answer for name, answer in answers.items() if name not in inputs}
+    if not answers:
         raise ArgumentError("there are no answers: expected at least one, under a case's name")
     for name in answers:
         if name not in names:
@@ -150,7 +163,10 @@ def judge(answers: Mapping[str, Any], directory: Path = DIRECTORY) -> VectorsRep
         f"not given: {counts['not given']} of {len(reports)} cases; right: {counts['right']}, "
         f"tie-break: {counts['tie-break']}, wrong: {counts['wrong']}"
     )
+    if inputs:
+        sentence = f"not looked at, an input and no answer: {', '.join(inputs)}; {sentence}"
     return VectorsReport(
+        inputs=inputs,
         cases=reports,
         right=counts["right"],
         tie_break=counts["tie-break"],
@@ -254,7 +270,8 @@ def judge_greedy(vectors: Vectors, case: Case, answer: Any) -> CaseReport:
     tokens = as_ids(case, answer)
     count = case["given"]["tokens"]
     if len(tokens) != count:
-        return report_of(case, "wrong", f"there are {len(tokens)} tokens, expected {count}")
+        sentence = f"{counted(len(tokens), 'token')}, expected {count}"
+        return report_of(case, "wrong", sentence)
     V = model.config.vocab_size
     outside = [token for token in tokens if not 0 <= token < V]
     if outside:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ArgumentError, TiedGPTError, nearest_names, short_repr
+from ..errors import ArgumentError, TiedGPTError, counted, nearest_names, short_repr
 from .config import SIZE, Config
 from .parameters import parameter_shapes
 from .run import KVCache, activation_shapes
@@ -93,7 +93,8 @@ def check_cache(cache: KVCache, batch: np.ndarray, config: Config, dtype: Any) -
     room = min(cache.capacity, config.n_ctx)
     if cache.length + T > room:
         raise ArgumentError(
-            f"the cache has {cache.length} tokens, {T} more are given, there is room for {room}"
+            f"the cache has {counted(cache.length, 'token')}, {T} more are given, there is room "
+            f"for {room}"
         )
 
 
@@ -131,7 +132,7 @@ def check_parameters(parameters: Mapping[str, Any], config: Config) -> None:
         if name not in parameters:
             raise ArgumentError(
                 f"parameter {name} is missing; expected shape {shape} in a GPT-2 of "
-                f"{config.n_layer} layers"
+                f"{counted(config.n_layer, 'layer')}"
             )
         if parameters[name].shape != shape:
             raise ArgumentError(
@@ -139,7 +140,8 @@ def check_parameters(parameters: Mapping[str, Any], config: Config) -> None:
             )
     for name in parameters:
         if name not in shapes:
+            kind = "a tied" if config.tied else "an untied"
             raise ArgumentError(
-                f"parameter {short_repr(name)} is not one of a {config.head} GPT-2's of "
-                f"{config.n_layer} layers"
+                f"parameter {short_repr(name)} is not one of {kind} GPT-2's of "
+                f"{counted(config.n_layer, 'layer')}"
             )

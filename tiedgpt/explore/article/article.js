@@ -1,6 +1,6 @@
 // The article: the reader's word, the switch, the arrows, the calculator.
 
-import {$, $$} from "../page/elements.js"
+import {$, $$, selectAtTap} from "../page/elements.js"
 import {readyCalculator} from "./cost.js"
 import {readFigures, readModels} from "./data.js"
 import {readyPlanes} from "./drag.js"
@@ -35,6 +35,7 @@ function readyWord(page) {
 		else showRest(ids, page) // at once: a second frame would take a browser longer than the models take
 	}
 	show()
+	selectAtTap(input)
 	input.oninput = show
 	$("#ask").onsubmit = event => event.preventDefault()
 	for (const button of $$(".choose")) {

@@ -1,6 +1,6 @@
 // The calculator: what the second table is of a model.
 
-import {$, fixed, short} from "../page/elements.js"
+import {$, $$, fixed, selectAtTap, short} from "../page/elements.js"
 
 const UNITS = {"": 1, k: 1e3, m: 1e6, b: 1e9, t: 1e12}
 const MOST = 1e15 // of each number
@@ -31,5 +31,6 @@ export function readyCalculator() {
 		const [vocab, dim, total] = ["#vocab", "#dim", "#total"].map(name => readNumber($(name).value))
 		$("#answer").textContent = sayShare(vocab, dim, total)
 	}
+	for (const input of $$("#calculator input")) selectAtTap(input)
 	$("#calculator").onsubmit = event => event.preventDefault()
 }

@@ -40,6 +40,17 @@ export function append(node, children) {
 	return node
 }
 
+// A tap on a box selects its text, so that typing replaces it. Another tap places the cursor.
+export function selectAtTap(input) {
+	let hadFocus = false
+	input.onpointerdown = () => {
+		hadFocus = document.activeElement === input
+	}
+	input.onclick = () => {
+		if (!hadFocus) input.select()
+	}
+}
+
 // A share in percent: below `tenthsBelow`, and only there, with a digit for tenths.
 export function percent(p, tenthsBelow = 0.1) {
 	if (p >= tenthsBelow - 0.0005) return `${(100 * p).toFixed(0)} %`
