@@ -229,7 +229,7 @@ def test_a_tied_matrix_may_be_stored_under_lm_head_alone(prefix, given):
         (7, "config must be"),
         ({"model_type": "bert"}, "model_type"),
         ("no-such-file.json", r"no-such-file\.json"),
-        (replace(TINY, n_layer=1), "layers"),
+        (replace(TINY, n_layer=1), "GPT-2's of 1 layer"),
         (replace(TINY, n_ctx=5), r"wpe\.weight"),
     ],
 )

@@ -28,17 +28,6 @@ ELSEWHERE = "https://code.example/made-up/address"
 
 
 @pytest.fixture
-def copied(tmp_path):
-    """The files of a checkout that name its address, without one: this checkout may have one."""
-    for name in FILES:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(ROOT / name, tmp_path / name)
-    set_address(tmp_path, None)
-    assert publish(tmp_path).returncode == 0
-    return tmp_path
-
-
-@pytest.fixture
 def publish(run_script):
     """publish(root, *arguments) -> 0, or the error with which the script ends."""
 
@@ -47,6 +36,17 @@ def publish(run_script):
         return exit_code
 
     return publish
+
+
+@pytest.fixture
+def copied(tmp_path, publish):
+    """The files of a checkout that name its address, without one: this checkout may have one."""
+    for name in FILES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, tmp_path / name)
+    set_address(tmp_path, None)
+    assert publish(tmp_path) == 0
+    return tmp_path
 
 
 def set_address(root, address):
