@@ -248,6 +248,7 @@ def print_mistakes(report: TokensReport) -> None:
     if report["verdict"] == "defect":
         lines, word = joined_by_or(mistakes), "or"
     else:
+        # "yours is the exact gelu" would say that it is: here it is only possible.
         lines, word = [line.replace(": yours ", ": ", 1) for line in mistakes], "and"
         if mistakes:
             print("yours may be right, or make one of these mistakes:")
