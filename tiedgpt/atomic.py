@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from .errors import CheckpointError, TiedGPTError, check_file_name
+from .errors import CheckpointError, check_file_name
 
 UNFINISHED = re.compile(r"\.(?P<target>.+)\.[0-9a-f]{8}\.new", re.DOTALL)
 MAX_NAME = 240  # bytes; the unfinished name is 14 longer, and systems allow 255
@@ -165,8 +165,6 @@ def _named_errors(path: Path) -> Iterator[None]:
     """Turn an error of the system into a CheckpointError that names the path."""
     try:
         yield
-    except TiedGPTError:
-        raise
     except OSError as error:
         raise CheckpointError(f"cannot write to {path}: {error.strerror or error}") from error
 

@@ -103,9 +103,10 @@ def open_any(source: str, weights: bool = True) -> AnyModel:
         _, path = find_model(source, weights=weights, fetch=False)
     except CheckpointError:
         name = check_name(source)  # raises for a text that is neither a path nor a name
+        # A shipped model is not on the hub.
         if name in SHIPPED or offline_variable() is not None:
             raise
-        repository = Repository(name, commit="", note=discard_note)
+        repository = Repository(name, commit="", note=discard_note)  # "": the newest commit
         try:
             config = fetch_json(repository, CONFIG)
         except CheckpointError as error:

@@ -122,7 +122,7 @@ def find_default(note: Note, weights: bool = True) -> tuple[str, Path]:
             if name in SHIPPED:
                 note(f"model: {name}; for a larger one: tiedgpt download gpt2")
             return name, folder
-    raise not_here("gpt2", "gpt2")
+    raise not_here(name="gpt2", text="gpt2")  # the shipped model is missing, too
 
 
 def download(name: str, note: Note = discard_note) -> Path:

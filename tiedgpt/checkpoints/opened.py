@@ -278,6 +278,7 @@ class Opened:
         try:
             renamed = by_our_names(plain, join)
             renamed.check_n_head(self.config_as_said.n_head)
+            # A layout may have a parameter that no GPT-2 has, such as a bias of the head.
             renamed.check_zero(lambda tensor: tensor.values())
         except ArgumentError as error:
             raise CheckpointError(f"{self.path}: {error}") from error

@@ -518,7 +518,7 @@ def compare_others(
     texts: dict[str, Any] = {}  # name, such as pad_token -> its token in the first file that has it
     for mention in mentions:
         entry = dict(mention.entry)
-        is_named = mention.name not in ("", *EXTRA_TOKENS)
+        is_named = mention.name not in ("", *EXTRA_TOKENS)  # as pad_token is
         if is_named and f"{mention.text}" in vocabulary.added:
             entry.pop("normalized", None)  # what the vocabulary says of it counts
         is_second = is_named and texts.setdefault(mention.name, mention.text) != mention.text

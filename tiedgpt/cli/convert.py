@@ -66,7 +66,7 @@ def load_to_untie(opened: Opened, init: str | None) -> GPT2:
 
     init: None keeps such a W_U. Raises ArgumentError if it is untied already.
     """
-    if opened.config.tied:
+    if opened.config.tied:  # as the files are loaded, which config.json may contradict
         return inputs.load(opened, "tied")
     if not opened.has_head:
         note(f"config.json of {opened.name} says untied, but there is no W_U: it begins with wte.T")

@@ -99,7 +99,7 @@ def count_model(source: str | None) -> Report:
 
 
 def print_model(report: Report) -> None:
-    """Print the counts of one model: of each group for a GPT-2, else of all."""
+    """Print the counts of one model: a row for each group of a GPT-2, else the total alone."""
     name = report["model"]
     if "config" in report:
         config = Config(**report["config"])
@@ -177,7 +177,7 @@ def rows_of_counts(report: Mapping[str, Any]) -> list[Cells]:
     for group in tied.get("groups", ()):
         counts[group] = (tied["groups"][group], untied["groups"][group])
     counts["total"] = (tied["total"], untied["total"])
-    rows: list[Cells] = [("parameters", "tied", "untied", "difference", "of untied")]
+    rows: list[Cells] = [("parameters", "tied", "untied", "difference", "of untied")]  # its share
     for label, (by_tied, by_untied) in counts.items():
         sizes = [shown("parameters", size) for size in (by_tied, by_untied)]
         difference = shown("parameters", by_untied - by_tied, "+")

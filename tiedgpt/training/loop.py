@@ -336,7 +336,7 @@ class Trainer:
 
     def _draw(self) -> np.ndarray:  # -> [batch, context + 1]
         """The sequences of this step, from random places of the text."""
-        rng = self._stream(0)
+        rng = self._stream(0)  # the others are for dropout
         context = self.settings.context
         length = context + 1  # the inputs, and the token that follows the last of them
         number_of_starts = len(self.tokens) - length + 1  # the last sequence ends with the text
