@@ -91,11 +91,10 @@ ANSWER = """
 """
 
 
-def seconds_of_answers(page, texts, slowness=1):
+def seconds_of_answers(page, texts):
     """The processor's time of each text: other programs may have it meanwhile."""
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
-    session.send("Emulation.setCPUThrottlingRate", {"rate": slowness})
 
     def seconds():
         metrics = session.send("Performance.getMetrics")["metrics"]
@@ -115,15 +114,6 @@ def test_a_keystroke_takes_less_than_150_ms(open_article):
     page = open_article()
     seconds = seconds_of_answers(page, [f"my lord, I will not be the king o{x}" for x in "fnrfn"])
     expect(page.locator("#reading")).to_contain_text("10 tokens")
-    assert 0.001 < min(seconds) < 0.15
-
-
-def test_a_word_takes_less_than_150_ms_on_a_phone(open_article):
-    """Chromium slows its processor down to a quarter. The frame that is drawn counts."""
-    page = open_article("#tie", **PHONE)
-    words = ["lord", "king", "my", "not", "love", "come", "day", "sir", "God", "our"]
-    seconds = seconds_of_answers(page, words, slowness=4)
-    expect(page.locator(".stream.tied [data-words] b").first).to_have_text("our")
     assert 0.001 < min(seconds) < 0.15
 
 
