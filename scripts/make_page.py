@@ -23,7 +23,7 @@ from page.figures import all_parts
 from page.rounding import rounding_costs
 from tying.runs import TEXT
 from tying.trainer import name_of
-from tying_experiment import RUNS, read_lines
+from tying_experiment import REGISTERED, RUNS, read_lines
 
 from tiedgpt.atomic import replaced_file
 from tiedgpt.cli.inputs import read_text
@@ -55,7 +55,7 @@ def main() -> None:
 def make_page(text_file: str | None) -> None:
     """Write figures.json and the page."""
     rounding = rounding_of(text_file)
-    figures = all_parts(read_lines(RUNS))
+    figures = all_parts(read_lines(RUNS) | read_lines(REGISTERED))
     figures["texts"] |= rounding
     with replaced_file(FIGURES) as file:
         file.write(in_json(figures).encode())

@@ -347,8 +347,10 @@ def show(args: argparse.Namespace) -> None:
     elif args.command == "figures":
         from tying.differences import all_figures
         from tying.tables import table_figures
+        from tying.verdicts import registered_figures
 
         figures = all_figures(results) | table_figures(results, read_lines(TABLES))
+        figures |= registered_figures(read_lines(REGISTERED))
         for name, figure in figures.items():
             if args.part in name:
                 print(f"{name:40} {figure}")
@@ -368,6 +370,10 @@ def main() -> int:
         sys.stdout.flush()  # here, where a closed pipe can be handled
     except ExperimentError as error:
         print(f"tying_experiment.py: error: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        needs = f"needs {error.name}: pip install -e '.[tying]'"
+        print(f"tying_experiment.py: error: {needs}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # as of `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own flush

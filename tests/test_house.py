@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+import support
 from support.commands import output
 from support.models import SMALL, VARIANTS
 
@@ -128,3 +129,42 @@ def test_a_setting_of_sampling_is_a_field_and_everything_else_follows(run, monke
     assert "--made-up-window" in err
     names = [control["name"] for control in panels.sampling_controls()]
     assert "made_up_window" in names
+
+
+# The house of the tests
+
+TESTS = ROOT / "tests"
+
+
+def test_no_test_file_imports_another():
+    """What several need is in tests/support/ or in a conftest.py."""
+    files = sorted(TESTS.rglob("*.py"))
+    assert len(files) > 100
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        found = re.search(r"^ *(from|import) +([\w.]*\.)?(test_|conftest)\w*", text, re.M)
+        assert found is None, f"{file}: {found[0]}"
+
+
+def test_each_module_of_support_is_in_its_list():
+    listed = re.findall(r"^(\w+)  +\w", support.__doc__, re.M)
+    modules = {path.stem for path in (TESTS / "support").glob("*.py")} - {"__init__"}
+    assert sorted(listed) == sorted(modules)
+
+
+OTHER_GPT2S = ["other_gpt2", "wrong_gpt2s", "public_ports", "exercise_solutions", "torch_gpt2s"]
+
+
+@pytest.mark.parametrize("module", OTHER_GPT2S)
+def test_the_gpt2_of_the_tests_imports_nothing_of_what_it_checks(module):
+    """Of tests/support/, too, it imports nothing that does."""
+    tree = ast.parse((TESTS / "support" / f"{module}.py").read_text(encoding="utf-8"))
+    imported = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            imported |= {alias.name for alias in node.names}
+            imported |= set((getattr(node, "module", None) or "").split("."))
+    assert imported & {"numpy", "other_gpt2"}
+    assert "tiedgpt" not in {name.split(".")[0] for name in imported}
+    of_support = {path.stem for path in (TESTS / "support").iterdir()}
+    assert imported & of_support <= set(OTHER_GPT2S)

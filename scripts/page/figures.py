@@ -27,6 +27,7 @@ from tying.pictures import BARS
 from tying.runs import Results, Run
 from tying.tables import without_itself
 from tying.trainer import entropies
+from tying.verdicts import registered_figures
 
 import tiedgpt
 from tiedgpt import GPT2, Tokenizer, count_parameters
@@ -59,13 +60,14 @@ TOTALS = (1e9, 7e9, 70e9)
 GPT3 = {"vocab": 50_257, "dim": 12_288, "total": 175e9}
 ORDINALS = ("first", "second", "third", "fourth")
 
-# What the text quotes of the runs: its name here, and that of scripts/tying/differences.py. NAME is
+# What the text quotes of the runs: its name here, and that of scripts/tying/differences.py, or of a
+# registered test (verdicts.py). NAME is
 # the mean with its interval, NAME.mean the mean alone.
 QUOTED = {
     "cost.w64": "10:1,64,cost",
     "cost.w64-best": "w64-best:cost",
     "cost.two-layers": "2:two-layers",
-    "cost.parameters": "2:parameters,64",
+    "cost.parameters": "P1:512-1",
     "cost.parameters-2048": "2:parameters,2048",
     "cost.no-layers": "3:no-layers,cost",
     "cost.attention": "3:attention,cost",
@@ -89,7 +91,7 @@ Json = dict[str, Any]
 
 
 def all_parts(results: Results) -> Json:
-    """Everything that figures.json holds; `results` are those of runs.jsonl."""
+    """Everything that figures.json holds. results: those of runs.jsonl and registered.jsonl."""
     corpus = Corpus.read(ROOT / "weights" / "shakespeare-bigrams.npz")
     tokenizer = tiedgpt.load_tokenizer(SHIPPED[0])
     models = {}
@@ -99,7 +101,7 @@ def all_parts(results: Results) -> Json:
     rows, row_texts = rows_of(models, corpus, tokenizer)
     stops, stop_texts = stops_of(models["tied"], corpus, tokenizer)
     toy_part, toy_texts = three_words()
-    costs, cost_texts = costs_of(all_figures(results))
+    costs, cost_texts = costs_of(all_figures(results) | registered_figures(results))
     shares, share_texts = shares_of()
     mlps, mlp_texts = mlps_of(models, corpus)
     knows, know_texts = knows_of(models, corpus)

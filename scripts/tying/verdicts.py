@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import stats
 
+from .differences import Figure
 from .registered import ARMS, COUNTS, TEXT, Arm, final_runs
 from .runs import Line, Results, key_of
 
@@ -223,6 +224,12 @@ def decided(one: Verdict) -> Verdict:
     if one.test.is_refuted(*one.interval):
         return replace(one, verdict="refuted")
     return one
+
+
+def registered_figures(results: Results) -> dict[str, Figure]:
+    """The mean of d of each test that was run, under a name such as "P1:512-1"."""
+    done = [one for one in verdicts(results) if one.verdict != "not run"]
+    return {f"{one.test.prediction}:{one.test.cell}": Figure(one.values) for one in done}
 
 
 def print_verdicts(results: Results) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.checkpoint_files import safetensors_content
 from support.checks import peak_memory, refuses
 from support.commands import answer, assert_one_error_line, output
 from support.loopback_hub import COMMIT, INDEX, NAME, WEIGHTS, Fault
@@ -37,23 +38,10 @@ OTHER = rng.normal(size=(V, D)).astype(np.float32)
 LAYER = {"model.layers.0.mlp.up_proj.weight": np.ones((V, D), np.float32)}  # of their shape
 
 
-def content(arrays: dict[str, np.ndarray], dtypes: dict[str, str] | None = None) -> bytes:
-    """A safetensors file. An array of bytes has the dtype that `dtypes` names."""
-    header, data = {}, b""
-    for name, array in arrays.items():
-        usual = {"float32": "F32", "float16": "F16", "uint16": "BF16", "uint8": "U8"}
-        dtype = (dtypes or {}).get(name) or usual[array.dtype.name]
-        begin = len(data)
-        data += array.tobytes()
-        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [begin, len(data)]}
-    text = json.dumps(header).encode()
-    return len(text).to_bytes(8, "little") + text + data
-
-
 def write(directory: Path, config: dict[str, Any], arrays: dict[str, np.ndarray]) -> str:
     directory.mkdir(exist_ok=True)
     (directory / "config.json").write_text(json.dumps(config))
-    (directory / WEIGHTS).write_bytes(content(arrays))
+    (directory / WEIGHTS).write_bytes(safetensors_content(arrays))
     return str(directory)
 
 
@@ -247,8 +235,8 @@ def test_how_transformers_reads_a_quantised_embedding_is_not_known(tmp_path, hea
 def test_shards(tmp_path):
     path = write(tmp_path / "model", {**CONFIG, FLAG: True}, {})
     (tmp_path / "model" / WEIGHTS).unlink()
-    (tmp_path / "model" / "a.safetensors").write_bytes(content({E: EMBEDDING}))
-    (tmp_path / "model" / "b.safetensors").write_bytes(content({H: OTHER}))
+    (tmp_path / "model" / "a.safetensors").write_bytes(safetensors_content({E: EMBEDDING}))
+    (tmp_path / "model" / "b.safetensors").write_bytes(safetensors_content({H: OTHER}))
     weight_map = {E: "a.safetensors", H: "b.safetensors"}
     (tmp_path / "model" / INDEX).write_text(json.dumps({"weight_map": weight_map}))
     report = report_of(path)
@@ -290,8 +278,8 @@ def test_tables_of_positions_and_of_layers_make_nothing_unclear(tmp_path):
 
 
 def test_a_file_without_a_config_has_no_flag(tmp_path):
-    (tmp_path / "a.safetensors").write_bytes(content(STORED["different"]))
-    (tmp_path / WEIGHTS).write_bytes(content(STORED["different"]))
+    (tmp_path / "a.safetensors").write_bytes(safetensors_content(STORED["different"]))
+    (tmp_path / WEIGHTS).write_bytes(safetensors_content(STORED["different"]))
     for path in (tmp_path / "a.safetensors", tmp_path):
         report = report_of(str(path))
         assert (report["flag"]["tied"], report["holds"]) == (None, "different")
@@ -664,7 +652,10 @@ def big(hub_server):
             if head is not None:
                 arrays[H] = head
             settings = {**CONFIG, "vocab_size": BIG, **config}
-            files = {"config.json": json.dumps(settings).encode(), WEIGHTS: content(arrays)}
+            files = {
+                "config.json": json.dumps(settings).encode(),
+                WEIGHTS: safetensors_content(arrays),
+            }
             hub_server.put("owner/model", files)
             hub_server.requests.clear()
             return "owner/model"
@@ -726,15 +717,15 @@ def test_shards_on_the_hub(hub_server, run):
     files = {
         "config.json": json.dumps({**CONFIG, FLAG: True}).encode(),
         INDEX: json.dumps({"weight_map": weight_map}).encode(),
-        "a.safetensors": content({E: EMBEDDING}),
-        "b.safetensors": content({H: OTHER}),
+        "a.safetensors": safetensors_content({E: EMBEDDING}),
+        "b.safetensors": safetensors_content({H: OTHER}),
     }
     hub_server.put("owner/model", files)
     code, out, _err = run("check", "owner/model", "--json")
     assert (code, json.loads(out)["models"][0]["holds"]) == (1, "different")
-    lacking = {**files, "b.safetensors": content({})}
-    with_another = {**files, "b.safetensors": content({H: OTHER, "a": OTHER})}
-    twice = {**files, "b.safetensors": content({H: OTHER, E: OTHER})}
+    lacking = {**files, "b.safetensors": safetensors_content({})}
+    with_another = {**files, "b.safetensors": safetensors_content({H: OTHER, "a": OTHER})}
+    twice = {**files, "b.safetensors": safetensors_content({H: OTHER, E: OTHER})}
     del files["b.safetensors"]
     for others in (lacking, with_another, twice):
         hub_server.put("owner/model", others)

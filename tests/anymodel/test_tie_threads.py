@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_check import content
+from support.checkpoint_files import safetensors_content
 
 from tiedgpt.anymodel.headers import open_any
 from tiedgpt.anymodel.kinds import in_words, read_class, values_of
@@ -123,7 +123,7 @@ def write(directory, row):
         name: VALUES[letter] for name, letter in zip(names, row.state, strict=True) if letter != "."
     }
     (directory / "config.json").write_text(json.dumps(config))
-    (directory / WEIGHTS).write_bytes(content(tensors | row.more))
+    (directory / WEIGHTS).write_bytes(safetensors_content(tensors | row.more))
     return str(directory)
 
 
@@ -230,7 +230,7 @@ def test_an_adapter_beside_a_model(tmp_path, tensors, flag):
     path = write(tmp_path, Row(LLAMA, flag, state, "", "", "", ""))
     adapter = {"peft_type": "LORA", "base_model_name_or_path": "base"}
     (tmp_path / "adapter_config.json").write_text(json.dumps(adapter))
-    of_adapter = content({f"base_model.model.{name}": VALUES["a"]})
+    of_adapter = safetensors_content({f"base_model.model.{name}": VALUES["a"]})
     (tmp_path / "adapter_model.safetensors").write_bytes(of_adapter)
     report = tie_report("model", open_any(path))
     assert report["changed_by_adapter"] == changed

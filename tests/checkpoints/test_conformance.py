@@ -1,8 +1,8 @@
-"""Readers agree: transformers, safetensors, tokenizers and tiedgpt read the same, or refuse.
+"""Readers agree: transformers, tokenizers and tiedgpt read the same, or refuse.
 
 A checkpoint that tiedgpt reads has the same tensors in transformers. What transformers would fill
-with random numbers, tiedgpt refuses. test_vocabulary.py compares the folders of vocabularies that
-transformers reads by more than one file.
+with random numbers, tiedgpt refuses. test_vocabulary.py compares folders of vocabularies, and
+test_safetensors.py files that break a rule.
 """
 
 import json
@@ -17,12 +17,9 @@ import pytest
 from support.checkpoint_files import write_config, write_shards, write_tensors
 from support.models import SMALL, SMALL_MERGES, random_model
 from support.vocabularies import BYTE_LEVEL, added_token, bpe_model, tokenizer_json
-from test_safetensors import WRONG, every_dtype
-from test_vocabulary import FOLDERS, hostile_texts, write
 
 import tiedgpt
 from tiedgpt import Config
-from tiedgpt.checkpoints.tensors import DTYPE_BITS
 from tiedgpt.errors import CheckpointError, TiedGPTWarning
 from tiedgpt.gpt2.special_tokens import Flags
 from tiedgpt.gpt2.tokenizer import EOT, spelled_ids
@@ -282,50 +279,9 @@ def change_state(torch: Any, state: dict[str, Any], kind: str) -> dict[str, Any]
     return state
 
 
-# Files of safetensors
+# Added tokens
 
-# Rules that tiedgpt alone checks. The official reader takes the second of two tensors of a name.
-ONLY_OURS = ["name twice", "metadata null", "a long axis beside 0"]
-
-
-@pytest.mark.parametrize("rule", WRONG)
-def test_the_official_reader_refuses_what_we_refuse(rule):
-    official = pytest.importorskip("safetensors")
-    content, _ = WRONG[rule]
-    try:
-        official.deserialize(content)
-    except official.SafetensorError:
-        assert rule not in ONLY_OURS
-    else:
-        assert rule in ONLY_OURS
-
-
-def test_the_official_reader_knows_the_same_dtypes():
-    official = pytest.importorskip("safetensors")
-    names = {name for name, _ in official.deserialize(every_dtype())}
-    assert names == {*DTYPE_BITS, "a"}
-
-
-# Vocabularies
-
-ONE_FILE = [name for name, (files, _) in FOLDERS.items() if list(files) == ["tokenizer.json"]]
-# transformers makes <|endoftext|> a special token of these two, and so do we.
-for name in ("no-added-tokens", "no-eot-in-json"):
-    ONE_FILE.remove(name)
-
-
-@pytest.mark.parametrize("name", ONE_FILE)
-def test_a_tokenizer_json_is_read_as_tokenizers_reads_it(tmp_path, name):
-    tokenizers = pytest.importorskip("tokenizers")
-    folder = write(tmp_path, FOLDERS[name][0])
-    theirs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    ours = tiedgpt.load_tokenizer(folder)
-    texts = hostile_texts(["<pad>", *ours.special_tokens])
-    expected = [encoding.ids for encoding in theirs.encode_batch(texts, add_special_tokens=False)]
-    assert [ours.encode(text, special="token") for text in texts] == expected
-
-
-# Added tokens whose texts overlap: one is a part of another, or begins inside it, or with a space.
+# Their texts overlap: one is a part of another, or begins inside it, or with a space.
 # "low" and "b" are ordinary tokens, too.
 OVERLAPPING = ["<a>", "<a><b>", "a>", "><", "low", " low", "lo w", "\n", " ", "b", "_", "ab c", EOT]
 # White space of each kind, and characters that are a part of a word or not.

@@ -124,6 +124,22 @@ def test_a_file_that_breaks_a_rule_is_refused(read, rule):
     assert len(error) < 400
 
 
+# Rules that tiedgpt alone checks. The official reader takes the second of two tensors of a name.
+ONLY_OURS = ["name twice", "metadata null", "a long axis beside 0"]
+
+
+@pytest.mark.parametrize("rule", WRONG)
+def test_the_official_reader_refuses_what_we_refuse(rule):
+    official = pytest.importorskip("safetensors")
+    content, _ = WRONG[rule]
+    try:
+        official.deserialize(content)
+    except official.SafetensorError:
+        assert rule not in ONLY_OURS
+    else:
+        assert rule in ONLY_OURS
+
+
 # What is accepted
 
 
@@ -145,6 +161,12 @@ def test_every_dtype_has_its_size(read):
     tensors = read(every_dtype())
     assert list(tensors) == [*DTYPE_BITS, "a"]
     np.testing.assert_array_equal(tensors["a"].values(copy=True), [7])
+
+
+def test_the_official_reader_knows_the_same_dtypes():
+    official = pytest.importorskip("safetensors")
+    names = {name for name, _ in official.deserialize(every_dtype())}
+    assert names == {*DTYPE_BITS, "a"}
 
 
 @pytest.mark.parametrize(("before", "after"), [(" ", ""), ("\n", " \n\r\t"), ("\r\n\t ", "")])

@@ -943,6 +943,22 @@ def test_tokens_that_transformers_adds_to_a_saved_tokenizer_are_read(tmp_path):
 
 # Hugging Face's own tokenizers
 
+ONE_FILE = [name for name, (files, _) in FOLDERS.items() if list(files) == ["tokenizer.json"]]
+# transformers makes <|endoftext|> a special token of these two, and so do we.
+for name in ("no-added-tokens", "no-eot-in-json"):
+    ONE_FILE.remove(name)
+
+
+@pytest.mark.parametrize("name", ONE_FILE)
+def test_a_tokenizer_json_is_read_as_tokenizers_reads_it(tmp_path, name):
+    tokenizers = pytest.importorskip("tokenizers")
+    folder = write(tmp_path, FOLDERS[name][0])
+    theirs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ours = tiedgpt.load_tokenizer(folder)
+    texts = hostile_texts(["<pad>", *ours.special_tokens])
+    expected = [encoding.ids for encoding in theirs.encode_batch(texts, add_special_tokens=False)]
+    assert [ours.encode(text, special="token") for text in texts] == expected
+
 
 @pytest.mark.parametrize("file", ["tokenizer.json", "merges.txt"])
 def test_a_tokenizer_trained_by_hugging_faces_library_is_read(tmp_path, file):

@@ -15,7 +15,7 @@ from support.models import SMALL, VARIANTS
 from support.other_gpt2 import STEPS, OtherGPT2
 
 import tiedgpt
-from tiedgpt import compare, from_state_dict
+from tiedgpt import GPT2, compare, from_state_dict
 from tiedgpt.checkpoints.json_files import STRICT_JSON
 from tiedgpt.comparison.places import ReportRow, compare_arrays
 from tiedgpt.errors import ArgumentError
@@ -277,6 +277,79 @@ def test_a_module_in_half_precision_is_named(torch_gpt2s):
     report = compare(model, theirs, some_ids(model))
     assert report.diagnosis == ["embed: yours is rounded to bfloat16"]
     assert report.note == "compare in float32"
+
+
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [("{:.3f}", "3 decimals"), ("{:.2e}", "3 digits"), ("{:.4g}", "4 digits")],
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_right_logits_with_few_digits_are_told_to_have_more(form, words, dtype):
+    model = MODELS["shakespeare"]
+    ids = some_ids(model)
+    logits = [float(form.format(number)) for number in model(ids).flat]
+    printed = np.array(logits, dtype).reshape(model(ids).shape)
+    report = compare(model, {"logits": printed}, ids)
+    assert report.same is False
+    assert report.diagnosis == [f"logits: yours has no more than {words}: print more"]
+    assert report.trials == 0
+
+
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+def test_wrong_logits_with_few_digits_are_told_to_have_more(activation):
+    """No mistake gives these numbers within float32's rounding. So none is excluded, either."""
+    model = MODELS["shakespeare"]
+    ids = some_ids(model)
+    theirs = GPT2(replace(model.config, activation_function=activation), model.parameters)
+    report = compare(model, {"logits": theirs(ids).round(3)}, ids, trials=50)
+    assert report.diagnosis == ["logits: yours has no more than 3 decimals: print more"]
+    report = compare(model, {"logits": theirs(ids)}, ids)
+    assert "decimals" not in str(report)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda x: x + 1,  # as many digits as there are
+        lambda x: (x + 1).astype(np.float64),
+        lambda x: 1.01 * x.astype(np.float16) + np.float16(1),
+        lambda x: np.rint(100 * x),
+        lambda x: np.rint(8 * x) / 8,  # a number in fixed point has three decimals, too
+        lambda x: np.full_like(x, np.nan),
+        lambda x: x.astype(np.float64) * 1e305,
+        lambda x: x.astype(np.float64) * 1e-315,
+    ],
+    ids=["float32", "float64", "float16", "whole", "eighths", "nan", "huge", "tiny"],
+)
+def test_numbers_that_are_not_printed_with_few_digits(changed):
+    model = MODELS["shakespeare"]
+    ids = some_ids(model)
+    report = compare(model, {"logits": changed(model(ids))}, ids, trials=5)
+    assert report.same is False
+    assert "print more" not in str(report)
+
+
+def test_gradients_with_few_digits_are_told_to_have_more():
+    model = random_model(TINY)
+    ids, targets = some_ids(model), some_ids(model, seed=1)
+    _, gradients = tiedgpt.loss_and_gradients(model, ids, targets)
+    printed = {name: gradient.round(3) for name, gradient in gradients.items()}
+    report = compare(model, printed, ids, targets)
+    assert report.same is False
+    (sentence,) = report.diagnosis
+    assert sentence == f"{report.first.name}: yours has no more than 2 digits: print more"
+    wrong = {name: gradient * 3 for name, gradient in gradients.items()}
+    assert compare(model, wrong, ids, targets).diagnosis == []
+
+
+def test_the_model_itself_may_have_few_digits():
+    """Its embedding has three decimals: a wrong one has them, too."""
+    model = MODELS["shakespeare"]
+    few = {name: model.parameters[name].round(3) for name in ("wte.weight", "wpe.weight")}
+    model = GPT2(model.config, {**model.parameters, **few})
+    ids = some_ids(model)
+    report = compare(model, {"embed": model.W_E.astype(np.float64)[ids].round(3)}, ids)
+    assert report.diagnosis == ["embed: yours has no position embedding"]
 
 
 def test_a_module_that_adds_in_place_is_recorded_as_it_was_before(torch_gpt2s):
@@ -605,6 +678,10 @@ BAD_FILES = {
     "text.npz": (
         lambda path: path.write_text("not an archive"),
         "is not a .npz, .safetensors or .json file",
+    ),
+    "logits.npy": (
+        lambda path: np.save(path, np.ones((1, 3, 4))),
+        "is one array: put ids.npy and logits.npy into one directory, and give its name",
     ),
     "objects.npz": (lambda path: np.savez(path, ids=np.arange(3), embed=OBJECTS), CAN_RUN_CODE),
     "objects": (lambda path: np.save(made(path) / "embed.npy", OBJECTS), CAN_RUN_CODE),

@@ -323,6 +323,20 @@ def test_mistakes_that_give_these_tokens_are_named_and_no_other():
     assert not any("bias of the keys" in line for line in report["mistakes"])
 
 
+def test_a_mistake_of_several_ways_is_one():
+    """The array whose mean is subtracted is that of a text or of a batch: of one text the same."""
+    prompt = some_prompt(TWO_LAYERS, seed=0)
+    report = compare_tokens(TWO_LAYERS, prompt, greedy(TWO_LAYERS, prompt, 1))
+    assert any("the mean of the whole array" in line for line in report["mistakes"])
+    assert len(report["mistakes"]) == len(set(report["mistakes"]))
+    shift = "has its ids shifted by one: it reads the token before"
+    for first in (prompt[-1], prompt[0], 0):
+        shifted = [first, *prompt[:-1]]
+        tokens = greedy(TWO_LAYERS, shifted, 1)
+        found = compare_tokens(TWO_LAYERS, prompt, tokens)["mistakes"]
+        assert sum(shift in line for line in found) == 1
+
+
 def test_nothing_is_said_to_differ_if_nothing_was_planted():
     prompt = some_prompt(TWO_LAYERS, seed=0)
     report = compare_tokens(TWO_LAYERS, prompt, greedy(TWO_LAYERS, prompt, 3), trials=0)
@@ -512,6 +526,10 @@ def test_what_generate_prints_is_judged(run, tmp_path):
     assert (code, err) == (0, "")
     assert report.startswith("identical: the 9 tokens are those that this model takes\n")
     assert "these tokens cannot tell: " in report
+    heading = "yours may be right, or make one of these mistakes:\n  mlp.0.post: is "
+    assert heading in report
+    assert "yours is" not in report
+    assert "yours has" not in report
     code, out, _ = run(*command(write(tmp_path, out), "--json", "--trials", "2"))
     assert code == 0
     assert json.loads(out)["verdict"] == "identical"
@@ -528,6 +546,19 @@ def test_a_text_with_a_wrong_word_is_a_defect(run, tmp_path):
     report = json.loads(out)
     assert report["verdict"] == "defect"
     assert report["departures"][0]["ours_text"] == " tell"
+
+
+def test_mistakes_that_give_the_tokens_are_alternatives(run, tmp_path):
+    """relu gives other tokens, and so do others: it is one of them."""
+    prompt, tokens = other_tokens(SHAKESPEARE, 3, gelu=lambda x, layer: np.maximum(x, 0))
+    path = write(tmp_path, {"prompt_ids": prompt, "ids": tokens})
+    code, out, _ = run(*command(path))
+    assert code == 1
+    found = [line for line in out.splitlines() if line.startswith("  ") and ": " in line]
+    assert len(found) > 1, out
+    assert ": yours " in found[0]
+    assert all(": or yours " in line for line in found[1:]), out
+    assert "may be right" not in out
 
 
 def test_a_text_beside_ids_is_said_to_be_unread(run, tmp_path):

@@ -3,6 +3,8 @@
 `pytest tests/comparison/test_public_ports.py -m '' -s` prints the table.
 """
 
+from functools import cache
+
 import numpy as np
 import pytest
 from support.other_gpt2 import OtherGPT2
@@ -25,6 +27,21 @@ def greedy(theirs, case):
     return ids[len(prompt) :]
 
 
+# Several ports have the same steps, (name, function) of each.
+
+
+@cache
+def report_of_logits(steps):
+    ids = np.random.default_rng(3).integers(MODEL.config.vocab_size, size=(2, 17))
+    return compare(MODEL, OtherGPT2(MODEL, **dict(steps))(ids)["logits"], ids)
+
+
+@cache
+def report_of_tokens(steps):
+    theirs = OtherGPT2(MODEL, **dict(steps))
+    return judge({case["name"]: greedy(theirs, case) for case in TEXTS})
+
+
 def marks_of(number):
     """A port is judged in the slow tests if an earlier one computes the same, or is as unknown."""
     port = PORTS[number]
@@ -39,9 +56,7 @@ def marks_of(number):
     [pytest.param(port, marks=marks_of(n), id=port.name) for n, port in enumerate(PORTS)],
 )
 def test_the_verdict_from_logits_is_true(port):
-    theirs = OtherGPT2(MODEL, **port.steps)
-    ids = np.random.default_rng(3).integers(MODEL.config.vocab_size, size=(2, 17))
-    report = compare(MODEL, theirs(ids)["logits"], ids)
+    report = report_of_logits(frozenset(port.steps.items()))
     print(f"\n{port.name}, {port.language}: {report.verdict()}; {report.diagnosis}")
     assert (report.first is None) == port.is_right, str(report)
     named = [line for line in report.diagnosis if "yours " in line]
@@ -59,8 +74,7 @@ def test_the_verdict_from_logits_is_true(port):
 )
 def test_the_verdict_from_tokens_is_true(port):
     """A right port is never a defect. What a wrong one is said to be gives the same tokens."""
-    theirs = OtherGPT2(MODEL, **port.steps)
-    report = judge({case["name"]: greedy(theirs, case) for case in TEXTS})
+    report = report_of_tokens(frozenset(port.steps.items()))
     mistakes = report["mistakes"].get("greedy/tied", [])
     print(f"\n{port.name}, {port.language}: {report['sentence']}; {mistakes}")
     is_right = port.is_right or not port.is_seen_in_tokens

@@ -7,6 +7,7 @@ find it.
 import hashlib
 import json
 import math
+import re
 from collections import Counter
 
 import numpy as np
@@ -132,13 +133,19 @@ KINDS = ["encode", "decode", "gradient", "adamw", "batch"]
 
 
 @pytest.fixture(scope="module")
-def tables():
+def answers_of():
+    """For each case of KINDS: its name -> mistake -> the answer of a port that makes it."""
+    return {case["name"]: wrong_answers(case) for kind in KINDS for case in of_kind(kind)}
+
+
+@pytest.fixture(scope="module")
+def tables(answers_of):
     """For each kind of case: mistake -> {case: "wrong", or the answer if it is right}."""
     tables = {}
     for kind in KINDS:
         table = {}
         for case in of_kind(kind):
-            for sentence, answer in wrong_answers(case).items():
+            for sentence, answer in answers_of[case["name"]].items():
                 with np.errstate(all="ignore"):
                     status = judge({case["name"]: answer})["wrong"]
                 key = repr(np.round(answer, 7).tolist()) if not isinstance(answer, str) else answer
@@ -176,11 +183,11 @@ def test_a_case_stays_because_of_a_mistake(kind, tables):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_mistake_is_named(kind, tables):
+def test_each_mistake_is_named(kind, tables, answers_of):
     for sentence in tables[kind]:
         answers = {}
         for case in of_kind(kind):
-            answer = wrong_answers(case).get(sentence)
+            answer = answers_of[case["name"]].get(sentence)
             if answer is not None:
                 answers[case["name"]] = answer
         report = judge(answers)
@@ -201,7 +208,8 @@ def test_a_cache_that_counts_positions_from_0_is_named():
         logits = compute_activations(model, ids, {}, trial.planted)["logits"][0, len(prompt) :]
         report = judge({"steps/tied": logits})
         assert report["wrong"] == 1, trial.line
-        assert trial.line in report["mistakes"]["steps/tied"]
+        named = [line.replace("or yours", "yours") for line in report["mistakes"]["steps/tied"]]
+        assert trial.line in named
 
 
 # With these, the likeliest tokens are those of a right GPT-2, whatever the text is: they change
@@ -283,6 +291,15 @@ def test_the_texts_of_both_gelus_differ():
     assert any("is the exact gelu" in line for line in report["mistakes"]["greedy/tied"])
 
 
+def test_mistakes_that_one_text_cannot_tell_apart_are_alternatives():
+    prompt = CASES["greedy/tied/1"]["given"]["prompt"]
+    tokens = list(generate(VECTORS.models["gelu"], prompt, 40, greedy=True))
+    first, *others = judge({"greedy/tied/1": tokens})["mistakes"]["greedy/tied"]
+    assert first == "mlp.0.post: yours is the exact gelu (erf), in every layer"
+    assert others
+    assert all(": or yours " in line for line in others), others
+
+
 def test_half_of_the_gradient_is_missing():
     given = CASES["gradient/tied/wte.weight"]["given"]
     untied = VECTORS.models["tied"].untie("copy")
@@ -291,6 +308,35 @@ def test_half_of_the_gradient_is_missing():
     assert report["mistakes"]["gradient/tied/wte.weight"] == [
         "yours is that of the output matrix, without the embedding's"
     ]
+
+
+# Digits
+
+
+def with_digits(numbers, form):
+    """Nested lists of numbers as a program prints them."""
+    if isinstance(numbers, list):
+        return [with_digits(each, form) for each in numbers]
+    return float(form.format(numbers))
+
+
+OF_NUMBERS = [name for name in CASES if CASES[name]["kind"] not in ("greedy", "encode", "decode")]
+
+
+def test_how_many_digits_are_enough():
+    """What scripts/ports.md says."""
+    for form, wrong in (("{:.7g}", []), ("{:.6g}", ["adamw/tied/h.0.ln_1.weight"])):
+        answers = {name: with_digits(RIGHT[name], form) for name in OF_NUMBERS}
+        cases = judge(answers)["cases"]
+        assert [case["name"] for case in cases if case["status"] == "wrong"] == wrong
+
+
+@pytest.mark.parametrize("name", OF_NUMBERS)
+def test_right_numbers_with_too_few_digits_are_told_to_have_more(name):
+    report = judge({name: with_digits(RIGHT[name], "{:.4g}")})
+    assert report["wrong"] == 1
+    (sentence,) = report["mistakes"][name]
+    assert re.search("yours has no more than [34] (digits|decimals): print more$", sentence)
 
 
 # The verdict
@@ -372,9 +418,8 @@ def test_decoded_bytes_are_an_answer():
 
 def test_the_assertion():
     assert_vectors({"logits/tied": RIGHT["logits/tied"]})
-    wrong = np.array(RIGHT["logits/tied"]) * 2
-    with pytest.raises(AssertionError, match="right: 0, tie-break: 0, wrong: 1"):
-        assert_vectors({"logits/tied": wrong})
+    with pytest.raises(AssertionError, match="right: 1, tie-break: 0, wrong: 1"):
+        assert_vectors({"logits/tied": RIGHT["logits/tied"], "encode/split/1": [1]})
     with pytest.raises(TiedGPTError, match="there are no answers"):
         assert_vectors({})
 

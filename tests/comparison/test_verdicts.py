@@ -6,6 +6,7 @@ the other test files.
 """
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import check_gpt2  # of scripts/
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from exercises import main as exercises  # of scripts/
 from support import exercise_solutions
+from support.checkpoint_files import safetensors_content
 from support.comparing import MODELS, some_ids, tape_of
 from support.other_gpt2 import OtherGPT2
 
@@ -24,6 +26,8 @@ from tiedgpt.testing import TINY, assert_same_gpt2, assert_tied, random_model
 
 MODEL = MODELS["tiny"]
 UNTIED = MODELS["tiny untied"]
+# All known mistakes are tried sooner in one layer of a short text.
+SHALLOW = random_model(replace(TINY, n_layer=1))
 IDS = some_ids(MODEL)
 TARGETS = some_ids(MODEL, seed=1)
 SAME = r"^not the same GPT-2\n"
@@ -66,24 +70,23 @@ RETURNED = {
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_torch_module_fails(torch_gpt2s, wrong, returned):
     """Its names are those of transformers, but it has no module whose output are the logits."""
-    module = torch_gpt2s.TiedByHand(MODEL, **WRONG[wrong], returned=RETURNED[returned])
+    module = torch_gpt2s.TiedByHand(SHALLOW, **WRONG[wrong], returned=RETURNED[returned])
     with pytest.raises(AssertionError, match=SAME):
-        assert_same_gpt2(module, MODEL, IDS)
+        assert_same_gpt2(module, SHALLOW, IDS[:1, :9])
 
 
 @pytest.mark.parametrize("returned", RETURNED)
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_torch_module_with_names_of_its_own_fails(torch_gpt2s, wrong, returned):
-    gpt2 = torch_gpt2s.TiedByHand(MODEL, **WRONG[wrong], returned=RETURNED[returned])
+    module = torch_gpt2s.OwnNames(SHALLOW, **WRONG[wrong], returned=RETURNED[returned])
     with pytest.raises(AssertionError, match=SAME):
-        assert_same_gpt2(torch_gpt2s.OwnNames(gpt2), MODEL, IDS)
+        assert_same_gpt2(module, SHALLOW, IDS[:1, :9])
 
 
 @pytest.mark.parametrize("returned", RETURNED)
 def test_a_right_torch_module_passes(torch_gpt2s, returned):
-    module = torch_gpt2s.TiedByHand(MODEL, returned=RETURNED[returned])
-    assert_same_gpt2(module, MODEL, IDS)
-    assert_same_gpt2(torch_gpt2s.OwnNames(module), MODEL, IDS)
+    for module in (torch_gpt2s.TiedByHand, torch_gpt2s.OwnNames):
+        assert_same_gpt2(module(MODEL, returned=RETURNED[returned]), MODEL, IDS)
 
 
 @pytest.mark.parametrize("model", [MODEL, UNTIED], ids=["tied", "untied"])
@@ -127,15 +130,18 @@ NO_NAMES = (
 )
 
 
-def test_a_module_that_returns_no_logits_fails(torch, torch_gpt2s):
-    last_token = torch_gpt2s.TiedByHand(MODEL, returned=lambda logits: logits[:, -1:])
-    nothing = torch_gpt2s.TiedByHand(MODEL, returned=lambda logits: None)
-    loss = torch_gpt2s.TiedByHand(MODEL, returned=lambda logits: logits.mean())
-    for module in (last_token, nothing, loss):
+def test_a_module_that_returns_no_logits_fails(torch_gpt2s):
+    """It returns the logits of the last token, nothing, or a loss."""
+    for returned in (
+        lambda logits: logits[:, -1:],
+        lambda logits: None,
+        lambda logits: logits.mean(),
+    ):
+        module = torch_gpt2s.TiedByHand(MODEL, returned=returned)
         with pytest.raises(AssertionError, match=NOT_ENOUGH + "logits: not compared\n"):
             assert_same_gpt2(module, MODEL, IDS)
         with pytest.raises(ArgumentError, match=NO_NAMES):
-            assert_same_gpt2(torch_gpt2s.OwnNames(module), MODEL, IDS)
+            assert_same_gpt2(torch_gpt2s.OwnNames(MODEL, returned=returned), MODEL, IDS)
 
 
 NOT_LOGITS = {
@@ -393,18 +399,7 @@ def checked(run, tmp_path):
     def checked(tensors, tied):
         config = {"model_type": "llama", "vocab_size": V, "hidden_size": D}
         (tmp_path / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": tied}))
-        header, data = {}, b""
-        for name, array in tensors.items():
-            end = len(data) + array.nbytes
-            header[name] = {
-                "dtype": "F32",
-                "shape": array.shape,
-                "data_offsets": [len(data), end],
-            }
-            data += array.tobytes()
-        text = json.dumps(header).encode()
-        content = len(text).to_bytes(8, "little") + text + data
-        (tmp_path / "model.safetensors").write_bytes(content)
+        (tmp_path / "model.safetensors").write_bytes(safetensors_content(tensors))
         code, out, _ = run("check", str(tmp_path))
         return code, out
 
@@ -466,9 +461,6 @@ def test_assert_tied_of_one_of_two_matrices(torch):
 # The exercises
 
 
-FUNCTIONS = [name for name in vars(exercise_solutions) if not name.startswith("_") and name != "np"]
-
-
 @pytest.mark.parametrize(
     "source",
     ["", *[f"def {name}(*a, **k): return 0\n" for name in ("gelu", "softmax")], "gelu = 1\n"],
@@ -491,7 +483,7 @@ def test_exercises_whose_results_are_all_zero(capsys, tmp_path):
     )
     source += "        return 0 * result\n"
     source += "    return of_zeros\n"
-    for name in FUNCTIONS:
+    for name in exercise_solutions.__all__:
         source += f"{name} = zero(right.{name})\n"
     (tmp_path / "mine.py").write_text(source)
     for number in range(1, 13):

@@ -275,18 +275,22 @@ def test_flags_of_special_tokens(tokenizer, text, ids):
 
 def test_flags_with_gpt2s_vocabulary(gpt2):
     """The ids are those of transformers 5. "foo" is an ordinary token, 21943, too."""
+    flags = {
+        "<left>": Flags(lstrip=True),
+        "<right>": Flags(rstrip=True),
+        "<both>": Flags(lstrip=True, rstrip=True),
+        "foo": Flags(single_word=True),
+    }
+    ids = {"<left>": 50257, "<right>": 50258, "<both>": 50259, "foo": 21943}
+    tokenizer = Tokenizer(gpt2.merges, gpt2.special_tokens | ids, flags=flags)
 
-    def ids(text: str, token: str, token_id: int, **flags: bool) -> list[int]:
-        special_tokens = gpt2.special_tokens | {token: token_id}
-        tokenizer = Tokenizer(gpt2.merges, special_tokens, flags={token: Flags(**flags)})
+    def ids_of(text: str) -> list[int]:
         return tokenizer.encode(text, special="token")
 
-    text = "a <mask> b"
-    assert ids(text, "<mask>", 50257, lstrip=True) == [64, 50257, 275]
-    assert ids(text, "<mask>", 50257, rstrip=True) == [64, 220, 50257, 65]
-    assert ids(text, "<mask>", 50257, lstrip=True, rstrip=True) == [64, 50257, 65]
-    text = "foo foobar foo"
-    assert ids(text, "foo", 21943, single_word=True) == [21943, 11511, 30973, 220, 21943]
+    assert ids_of("a <left> b") == [64, 50257, 275]
+    assert ids_of("a <right> b") == [64, 220, 50258, 65]
+    assert ids_of("a <both> b") == [64, 50259, 65]
+    assert ids_of("foo foobar foo") == [21943, 11511, 30973, 220, 21943]
 
 
 def test_the_place_of_a_special_token_with_white_space_is_that_of_its_text():

@@ -421,18 +421,19 @@ def full_size(request: pytest.FixtureRequest, tmp_path_factory: Any) -> FullSize
     continued = np.append(prompt, [greedy], axis=1)
     # The logits after a token choose the next token. So the first token of `greedy` is chosen after
     # the last token of the prompt, and its last token after the last but one of the whole text.
-    logits_of_continued = transformers_logits(theirs, continued)[0]
-    greedy_logits = logits_of_continued[prompt.size - 1 : -1]
-    logits_of_long_prompt = transformers_logits(theirs, long_prompt)[0]
+    logits_of_continued = transformers_logits(theirs, continued)
+    greedy_logits = logits_of_continued[0, prompt.size - 1 : -1]
+    with third_party():
+        last_of_long_prompt = theirs(torch.from_numpy(long_prompt), logits_to_keep=1)
     return FullSize(
         model=tiedgpt.load_model(directory),
         prompt=prompt,
-        logits=transformers_logits(theirs, prompt),
+        logits=logits_of_continued[:, : prompt.size],
         logits_in_float32=logits_in_float32,
         greedy=greedy,
         greedy_logits=greedy_logits,
         long_prompt=long_prompt,
-        long_last_logits=logits_of_long_prompt[-1].copy(),  # a view would keep all rows in memory
+        long_last_logits=last_of_long_prompt.logits[0, 0].numpy(),
     )
 
 

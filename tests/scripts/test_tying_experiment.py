@@ -397,6 +397,13 @@ def test_plan_says_how_many_runs_are_missing(monkeypatch, capsys, tmp_path):
     assert "w64-0.02:tied     0 runs missing" in capsys.readouterr().out
 
 
+def test_a_library_that_is_not_installed_is_named(monkeypatch, capsys):
+    monkeypatch.delitem(sys.modules, "tying.verdicts", raising=False)
+    monkeypatch.setitem(sys.modules, "scipy", None)  # importing it fails
+    assert run_command(monkeypatch, "verdicts") == 2
+    assert "needs scipy: pip install -e '.[tying]'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -1,7 +1,7 @@
 """scripts/tying_results: each figure of the pages is what scipy computes from runs.jsonl.
 
 A figure of a page is marked by its name in a comment: 0.107 [0.098, 0.115]<!--0:width-64-->. The
-names are those of tying/differences.py.
+names are those of tying/differences.py, or of a registered test, such as P1:512-1.
 """
 
 import json
@@ -19,6 +19,7 @@ from scipy import stats
 from tying import differences, pictures, runs
 from tying.differences import RESULTS, Figure, all_figures
 from tying.tables import table_figures
+from tying.verdicts import registered_figures
 
 import tiedgpt
 from tiedgpt import cli
@@ -59,7 +60,8 @@ def results() -> runs.Results:
 
 @pytest.fixture(scope="module")
 def figures(results) -> dict[str, Figure]:
-    return all_figures(results) | table_figures(results, measured())
+    registered = registered_figures(tying_experiment.read_lines(tying_experiment.REGISTERED))
+    return all_figures(results) | table_figures(results, measured()) | registered
 
 
 def measured() -> runs.Results:

@@ -23,6 +23,21 @@ def write_tensors(directory: Path, tensors: dict[str, np.ndarray], config: Confi
     return directory
 
 
+def safetensors_content(
+    arrays: dict[str, np.ndarray], dtypes: dict[str, str] | None = None
+) -> bytes:
+    """A safetensors file. An array of bytes has the dtype that `dtypes` names."""
+    header, data = {}, b""
+    for name, array in arrays.items():
+        usual = {"float32": "F32", "float16": "F16", "uint16": "BF16", "uint8": "U8"}
+        dtype = (dtypes or {}).get(name) or usual[array.dtype.name]
+        begin = len(data)
+        data += array.tobytes()
+        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [begin, len(data)]}
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
 def write_shards(directory: Path, model: GPT2) -> Path:
     """Write a model in two files of weights and an index, which names the file of each tensor.
 

@@ -1,6 +1,29 @@
-"""A solution of each exercise of scripts/exercises.md, which gives the names and shapes."""
+"""A solution of each exercise of scripts/exercises.md, which gives the names and shapes.
+
+The parts of a GPT-2 are those of other_gpt2.py, and layer_norm, softmax and gelu are there. `steps`
+makes a solution wrong.
+"""
 
 import numpy as np
+
+from support.other_gpt2 import Parts, gelu, layer_norm, softmax
+
+__all__ = [
+    "attention",
+    "cached_attention",
+    "cross_entropy",
+    "gelu",
+    "head",
+    "layer_norm",
+    "layer_norm_backward",
+    "merge",
+    "mlp",
+    "output_matrix",
+    "softmax",
+    "tied_gradient",
+    "top_p",
+    "transformer_block",
+]
 
 # Exercise 1
 
@@ -18,21 +41,7 @@ def merge(ids, pair, new_id):
     return new_ids
 
 
-# Exercise 2
-
-
-def layer_norm(x, weight, bias, eps):
-    mean = x.mean(axis=-1, keepdims=True)
-    variance = x.var(axis=-1, keepdims=True)
-    return (x - mean) / np.sqrt(variance + eps) * weight + bias
-
-
 # Exercise 3
-
-
-def softmax(x):
-    exponentials = np.exp(x - x.max(axis=-1, keepdims=True))
-    return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
 def cross_entropy(logits, targets):
@@ -44,63 +53,30 @@ def cross_entropy(logits, targets):
 # Exercise 4
 
 
-def attend(q, k, v):
-    """Attention of one head: q is [T, K], of the last T of S tokens; k and v are [S, K]."""
-    T, K = q.shape
-    S = len(k)
-    scores = q @ k.T / np.sqrt(K)
-    past = S - T  # the number of tokens before the first query
-    is_later = np.triu(np.ones((T, S), bool), k=past + 1)
-    pattern = softmax(np.where(is_later, -np.inf, scores))
-    return pattern @ v
-
-
-def head(x, W_q, b_q, W_k, b_k, W_v, b_v):
+def head(x, W_q, b_q, W_k, b_k, W_v, b_v, **steps):
     q = x @ W_q + b_q
     k = x @ W_k + b_k
     v = x @ W_v + b_v
-    return attend(q, k, v)
+    [out] = Parts(n_head=1, **steps).heads(q[None], k[None], v[None])  # [1, T, K] of each
+    return out
 
 
 # Exercise 5
 
 
-def attend_in_all_heads(q, k, v, n_head):
-    K = q.shape[-1] // n_head
-    heads = []
-    for n in range(n_head):
-        columns = slice(n * K, (n + 1) * K)
-        heads.append(attend(q[:, columns], k[:, columns], v[:, columns]))
-    return np.concatenate(heads, axis=-1)
-
-
-def attention(x, c_attn, c_proj, n_head):
-    qkv = x @ c_attn["weight"] + c_attn["bias"]
-    q, k, v = np.split(qkv, 3, axis=-1)
-    joined = attend_in_all_heads(q, k, v, n_head)
-    return joined @ c_proj["weight"] + c_proj["bias"]
-
-
-# Exercise 6
-
-
-def gelu(x):
-    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+def attention(x, c_attn, c_proj, n_head, **steps):
+    return Parts(n_head, **steps).attention(x, c_attn, c_proj)
 
 
 # Exercise 7
 
 
 def mlp(x, c_fc, c_proj):
-    pre = x @ c_fc["weight"] + c_fc["bias"]
-    return gelu(pre) @ c_proj["weight"] + c_proj["bias"]
+    return Parts(n_head=1).mlp(x, c_fc, c_proj)
 
 
-def transformer_block(resid, block, n_head, eps):
-    normed = layer_norm(resid, **block["ln_1"], eps=eps)
-    resid = resid + attention(normed, **block["attn"], n_head=n_head)
-    normed = layer_norm(resid, **block["ln_2"], eps=eps)
-    return resid + mlp(normed, **block["mlp"])
+def transformer_block(resid, block, n_head, eps, **steps):
+    return Parts(n_head, eps, **steps).block(resid, block)
 
 
 # Exercise 8
@@ -115,16 +91,16 @@ def output_matrix(parameters, tied):
 # Exercise 9
 
 
-def cached_attention(x, c_attn, c_proj, n_head, cache):
-    qkv = x @ c_attn["weight"] + c_attn["bias"]
-    q, k, v = np.split(qkv, 3, axis=-1)
-    if cache:  # it is an empty dict at the first call
-        k = np.concatenate([cache["k"], k])
-        v = np.concatenate([cache["v"], v])
-    cache["k"] = k
-    cache["v"] = v
-    joined = attend_in_all_heads(q, k, v, n_head)
-    return joined @ c_proj["weight"] + c_proj["bias"]
+def cached_attention(x, c_attn, c_proj, n_head, cache, **steps):
+    def remember(k, v, layer):
+        if cache:  # it is an empty dict at the first call
+            k = np.concatenate([cache["k"], k], axis=1)
+            v = np.concatenate([cache["v"], v], axis=1)
+        cache["k"] = k
+        cache["v"] = v
+        return k, v
+
+    return attention(x, c_attn, c_proj, n_head, remember=remember, **steps)
 
 
 # Exercise 10

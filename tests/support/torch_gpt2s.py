@@ -1,6 +1,7 @@
-"""Two GPT-2 models in torch: modules with the names of nanoGPT, and that of transformers."""
+"""GPT-2 as torch modules: with the names of nanoGPT, with other names, and that of transformers."""
 
 import math
+from collections import OrderedDict
 
 import numpy as np
 import torch
@@ -30,15 +31,13 @@ class Attention(nn.Module):
         return self.c_proj(heads.reshape(B, T, D))
 
 
-class MLP(nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        self.c_fc = nn.Linear(config.n_embd, config.n_inner)
-        self.gelu = nn.GELU(approximate="tanh")
-        self.c_proj = nn.Linear(config.n_inner, config.n_embd)
-
-    def forward(self, x):
-        return self.c_proj(self.gelu(self.c_fc(x)))
+def mlp(config):
+    layers = {
+        "c_fc": nn.Linear(config.n_embd, config.n_inner),
+        "gelu": nn.GELU(approximate="tanh"),
+        "c_proj": nn.Linear(config.n_inner, config.n_embd),
+    }
+    return nn.Sequential(OrderedDict(layers))
 
 
 class Block(nn.Module):
@@ -47,7 +46,7 @@ class Block(nn.Module):
         self.ln_1 = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
         self.attn = Attention(config)
         self.ln_2 = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
-        self.mlp = MLP(config)
+        self.mlp = mlp(config)
 
     def forward(self, x):
         x = x + self.attn(self.ln_1(x))
@@ -87,55 +86,36 @@ class TiedByHand(nn.Module):
     """A GPT-2 with transformers' names and no lm_head: its logits are x @ wte.weight.T.
 
     eps: of the layer norms. has_ln_f: without it, ln_f changes nothing. wrong: a function of the
-    right logits. returned: a function from the logits to what the module returns. A subclass may
-    have other names.
+    right logits. returned: a function from the logits to what the module returns.
     """
+
+    names = ("wte", "wpe", "h", "ln_f")
 
     def __init__(self, model, eps=None, has_ln_f=True, wrong=lambda x: x, returned=lambda x: x):
         super().__init__()
-        config = model.config
-        eps = config.layer_norm_epsilon if eps is None else eps
-        self.wte = nn.Embedding(config.vocab_size, config.n_embd)
-        self.wpe = nn.Embedding(config.n_ctx, config.n_embd)
-        self.h = nn.ModuleList([Block(config) for _ in range(config.n_layer)])
-        self.ln_f = nn.LayerNorm(config.n_embd)
-        state = state_dict(model, transposed=True)
-        del state["lm_head.weight"]
-        self.load_state_dict(
-            {name.removeprefix("transformer."): tensor for name, tensor in state.items()}
-        )
-        for module in self.modules():
-            if isinstance(module, nn.LayerNorm):
+        right = nano_gpt(model).transformer
+        for module in right.modules():
+            if isinstance(module, nn.LayerNorm) and eps is not None:
                 module.eps = eps
-        if not has_ln_f:
-            self.ln_f = nn.Identity()
+        ln_f = right.ln_f if has_ln_f else nn.Identity()
+        parts = (right.wte, right.wpe, right.h, ln_f)
+        for name, part in zip(self.names, parts, strict=True):
+            self.add_module(name, part)
         self.wrong = wrong
         self.returned = returned
 
     def forward(self, ids):
-        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
-        for block in self.h:
+        wte, wpe, blocks, ln_f = self.children()
+        x = wte(ids) + wpe(torch.arange(ids.shape[1]))
+        for block in blocks:
             x = block(x)
-        return self.returned(self.wrong(self.ln_f(x) @ self.wte.weight.T))
+        return self.returned(self.wrong(ln_f(x) @ wte.weight.T))
 
 
-class OwnNames(nn.Module):
-    """A TiedByHand in whose modules nothing has a name of a known GPT-2."""
+class OwnNames(TiedByHand):
+    """The same, but no module has a name of a known GPT-2."""
 
-    def __init__(self, gpt2):
-        super().__init__()
-        self.tokens = gpt2.wte
-        self.places = gpt2.wpe
-        self.layers = gpt2.h
-        self.last_norm = gpt2.ln_f
-        self.wrong = gpt2.wrong
-        self.returned = gpt2.returned
-
-    def forward(self, ids):
-        x = self.tokens(ids) + self.places(torch.arange(ids.shape[1]))
-        for block in self.layers:
-            x = block(x)
-        return self.returned(self.wrong(self.last_norm(x) @ self.tokens.weight.T))
+    names = ("tokens", "places", "layers", "last_norm")
 
 
 def nano_gpt(model):

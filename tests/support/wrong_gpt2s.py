@@ -2,7 +2,8 @@
 
 The formulas are independent of tiedgpt/comparison/mistakes.py: each is that of a whole GPT-2, of
 one sequence, without batch. other_gpt2.py has the steps and their shapes. A model whose `config`
-differs from GPT-2's makes a right GPT-2 wrong.
+differs from GPT-2's makes a right GPT-2 wrong. wrong_solutions.py makes wrong solutions of the
+exercises with the same steps.
 """
 
 import math
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .other_gpt2 import gelu, is_later, norm, softmax
+from .other_gpt2 import gelu, is_later, layer_norm, softmax
 
 
 @dataclass
@@ -41,8 +42,8 @@ def var(x):
     return x.var(axis=-1, keepdims=True)
 
 
-def with_epsilon(eps):
-    return lambda x, w, b, name: norm(x, w, b, eps=eps)
+def with_epsilon(epsilon):
+    return lambda x, weight, bias, eps: layer_norm(x, weight, bias, epsilon)
 
 
 def in_linear(part, formula):
@@ -150,7 +151,7 @@ def folded_and_centred(p):
 
 FOLDED = {
     "parameters": folded_and_centred,
-    "norm": lambda x, w, b, name: norm(x, 1, 0),
+    "norm": lambda x, weight, bias, eps: layer_norm(x, 1, 0, eps),
     "logits": lambda final, p: final @ p["head"] + p["head_bias"],
 }
 
@@ -198,11 +199,12 @@ IN_EVERY_LAYER = ", in every layer"
 EVERYWHERE = ", everywhere"
 
 
-def activation(sentence, gelu, config=None):
-    return wrong(f"mlp.0.post: yours {sentence}{IN_EVERY_LAYER}", gelu=gelu, config=config)
+def activation(sentence, formula, config=None):
+    diagnosis = f"mlp.0.post: yours {sentence}{IN_EVERY_LAYER}"
+    return wrong(diagnosis, gelu=lambda x, layer: formula(x), config=config)
 
 
-def layer_norm(sentence, norm, config=None):
+def in_layer_norm(sentence, norm, config=None):
     diagnosis = f"attn.0.in: yours has a layer norm {sentence}{EVERYWHERE}"
     return wrong(diagnosis, norm=norm, config=config)
 
@@ -234,67 +236,64 @@ WRONG_GPT2S = [
     activation(
         "is gelu_new, the approximation with tanh", gelu, config={"activation_function": "gelu"}
     ),
-    activation("is relu", lambda x, layer: np.maximum(x, 0)),
-    activation("is quick_gelu", lambda x, layer: x / (1 + np.exp(-1.702 * x))),
-    activation("is silu", lambda x, layer: x / (1 + np.exp(-x))),
-    activation("is tanh", lambda x, layer: np.tanh(x)),
-    activation("has no activation function", lambda x, layer: x),
-    activation("applies gelu_new twice", lambda x, layer: gelu(gelu(x))),
+    activation("is relu", lambda x: np.maximum(x, 0)),
+    activation("is quick_gelu", lambda x: x / (1 + np.exp(-1.702 * x))),
+    activation("is silu", lambda x: x / (1 + np.exp(-x))),
+    activation("is tanh", lambda x: np.tanh(x)),
+    activation("has no activation function", lambda x: x),
+    activation("applies gelu_new twice", lambda x: gelu(gelu(x))),
     activation(
         "is gelu_new without the factor 0.5",
-        lambda x, layer: x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+        lambda x: x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
     ),
     activation(
         "is gelu_new without the square root of 2 / pi",
-        lambda x, layer: x / 2 * (1 + np.tanh((2 / np.pi) * (x + 0.044715 * x**3))),
+        lambda x: x / 2 * (1 + np.tanh((2 / np.pi) * (x + 0.044715 * x**3))),
     ),
     activation(
         "is gelu_new with 0.44715 for 0.044715",
-        lambda x, layer: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.44715 * x**3))),
+        lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.44715 * x**3))),
     ),
-    layer_norm("with epsilon 1e-05", norm, config={"layer_norm_epsilon": 1e-4}),
-    layer_norm("with epsilon 1e-06", with_epsilon(1e-6)),
-    layer_norm("with epsilon 1e-08", with_epsilon(1e-8)),
-    layer_norm("with epsilon 0.001", with_epsilon(1e-3)),
-    layer_norm("with no epsilon, or one of 1e-12", with_epsilon(1e-12)),
-    layer_norm(
+    in_layer_norm("with epsilon 1e-05", with_epsilon(1e-5), config={"layer_norm_epsilon": 1e-4}),
+    in_layer_norm("with epsilon 1e-06", with_epsilon(1e-6)),
+    in_layer_norm("with epsilon 1e-08", with_epsilon(1e-8)),
+    in_layer_norm("with epsilon 0.001", with_epsilon(1e-3)),
+    in_layer_norm("with no epsilon, or one of 1e-12", with_epsilon(1e-12)),
+    in_layer_norm(
         "with epsilon outside the root",
-        lambda x, w, b, name: (x - mean(x)) / (np.sqrt(var(x)) + 1e-5) * w + b,
+        lambda x, w, b, eps: (x - mean(x)) / (np.sqrt(var(x)) + eps) * w + b,
     ),
-    layer_norm(
+    in_layer_norm(
         "that divides by the variance, not by its root",
-        lambda x, w, b, name: (x - mean(x)) / (var(x) + 1e-5) * w + b,
+        lambda x, w, b, eps: (x - mean(x)) / (var(x) + eps) * w + b,
     ),
-    layer_norm(
+    in_layer_norm(
         "with the unbiased variance",
-        lambda x, w, b, name: (
-            (x - mean(x)) / np.sqrt(var(x) * x.shape[-1] / (x.shape[-1] - 1) + 1e-5) * w + b
+        lambda x, w, b, eps: (
+            (x - mean(x)) / np.sqrt(var(x) * x.shape[-1] / (x.shape[-1] - 1) + eps) * w + b
         ),
     ),
-    layer_norm(
+    in_layer_norm(
         "over the tokens, not over each vector",
-        lambda x, w, b, name: (x - x.mean(axis=0)) / np.sqrt(x.var(axis=0) + 1e-5) * w + b,
+        lambda x, w, b, eps: (x - x.mean(axis=0)) / np.sqrt(x.var(axis=0) + eps) * w + b,
     ),
-    layer_norm(
+    in_layer_norm(
         "over the whole array, not over each vector",
-        lambda x, w, b, name: (x - x.mean()) / np.sqrt(x.var() + 1e-5) * w + b,
+        lambda x, w, b, eps: (x - x.mean()) / np.sqrt(x.var() + eps) * w + b,
     ),
-    layer_norm(
+    in_layer_norm(
         "that subtracts the mean of the whole array, not of each vector",
-        lambda x, w, b, name: (x - x.mean()) / np.sqrt(var(x) + 1e-5) * w + b,
+        lambda x, w, b, eps: (x - x.mean()) / np.sqrt(var(x) + eps) * w + b,
     ),
-    layer_norm(
+    in_layer_norm(
         "that does not subtract the mean",
-        lambda x, w, b, name: x / np.sqrt(mean(x * x) + 1e-5) * w + b,
+        lambda x, w, b, eps: x / np.sqrt(mean(x * x) + eps) * w + b,
     ),
-    layer_norm("without its weight", lambda x, w, b, name: norm(x, 1, b)),
-    layer_norm("without its bias", lambda x, w, b, name: norm(x, w, 0)),
-    layer_norm("without weight and bias", lambda x, w, b, name: norm(x, 1, 0)),
-    wrong("attn.0.in: yours has no layer norm, everywhere", norm=lambda x, w, b, name: x),
-    wrong(
-        "final: yours has no layer norm",
-        norm=lambda x, w, b, name: x if name == "ln_f" else norm(x, w, b),
-    ),
+    in_layer_norm("without its weight", lambda x, w, b, eps: layer_norm(x, 1, b, eps)),
+    in_layer_norm("without its bias", lambda x, w, b, eps: layer_norm(x, w, 0, eps)),
+    in_layer_norm("without weight and bias", lambda x, w, b, eps: layer_norm(x, 1, 0, eps)),
+    wrong("attn.0.in: yours has no layer norm, everywhere", norm=lambda x, w, b, eps: x),
+    wrong("final: yours has no layer norm", before_logits=lambda resid, ln: resid),
     wrong(
         "final: yours has the weight and bias of h.1.ln_2 in ln_f",
         weights=lambda name: "h.1.ln_2" if name == "ln_f" else name,
@@ -519,6 +518,14 @@ UNEXPLAINED = [
 ]
 
 
+def named(sentence):
+    """The wrong GPT-2 in whose diagnosis the sentence is, and whose model is a GPT-2."""
+    [wrong_gpt2] = [
+        case for case in WRONG_GPT2S if sentence in case.diagnosis[-1] and not case.config
+    ]
+    return wrong_gpt2
+
+
 # Two mistakes at once
 
 # A part of the sentence on each of the 25 likeliest mistakes. None of them has a config.
@@ -549,17 +556,6 @@ LIKELIEST = [
     "has no position embedding",
     "counts positions from 1",
 ]
-
-
-def likeliest():
-    """The wrong GPT-2s of LIKELIEST."""
-    found = []
-    for sentence in LIKELIEST:
-        [wrong_gpt2] = [
-            case for case in WRONG_GPT2S if sentence in case.diagnosis[-1] and not case.config
-        ]
-        found.append(wrong_gpt2)
-    return found
 
 
 def steps_of_both(first, second):

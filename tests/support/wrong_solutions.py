@@ -1,13 +1,17 @@
 """Wrong solutions of the exercises of scripts/exercises.md: one for each mistake that has a name.
 
-`right` has the right solutions. A wrong solution of few steps is a lambda in the table.
+`right` has the right solutions. A wrong solution of few steps is a lambda in the table. What a
+whole GPT-2 can do wrong, too, has the steps of one in wrong_gpt2s.py.
 """
 
 import math
+from functools import partial
 
 import numpy as np
 
 from . import exercise_solutions as right
+from . import wrong_gpt2s
+from .other_gpt2 import STEPS
 
 # Exercise 1
 
@@ -63,99 +67,35 @@ def mean_loss(logits, targets):
     return np.full_like(losses, losses.mean())
 
 
-# Exercises 4 and 5
+# Exercises 4 to 7
 
 
-def head_with(pattern_of):
-    """A head whose pattern is computed so, from scores [T, T] that are not scaled, and K."""
-
-    def head(x, W_q, b_q, W_k, b_k, W_v, b_v):
-        q = x @ W_q + b_q
-        k = x @ W_k + b_k
-        return pattern_of(q @ k.T, q.shape[-1]) @ (x @ W_v + b_v)
-
-    return head
+def with_steps(solution, *sentences, **steps):
+    """A solution with the steps of the wrong GPT-2s of these sentences, and with others."""
+    for sentence in sentences:
+        steps |= wrong_gpt2s.named(sentence).steps
+    return partial(solution, **steps)
 
 
-def causal(scores, first_hidden=1, fill=-np.inf):
-    is_hidden = np.triu(np.ones(scores.shape, bool), k=first_hidden)
-    return right.softmax(np.where(is_hidden, fill, scores))
+def gelu_of(sentence):
+    gelu = wrong_gpt2s.named(sentence).steps["gelu"]
+    return lambda x: gelu(x, layer=0)
 
 
-def attention_joined_without_a_transpose(x, c_attn, c_proj, n_head):
-    q, k, v = np.split(x @ c_attn["weight"] + c_attn["bias"], 3, axis=-1)
-    joined = right.attend_in_all_heads(q, k, v, n_head)  # [T, D]
-    heads = np.stack(np.split(joined, n_head, axis=-1))  # [H, T, K]
-    return heads.reshape(x.shape) @ c_proj["weight"] + c_proj["bias"]
+def norm_of(sentence):
+    return wrong_gpt2s.named(sentence).steps["norm"]
 
 
-def attention_reshaped(join):
-    """attention whose queries, keys and values [T, D] are reshaped to [H, T, K] at once.
-
-    join: from the heads [H, T, K] to an array whose numbers are reshaped to [T, D].
-    """
-
-    def attention(x, c_attn, c_proj, n_head):
-        qkv = np.split(x @ c_attn["weight"] + c_attn["bias"], 3, axis=-1)
-        q, k, v = (part.reshape(n_head, len(x), -1) for part in qkv)
-        pattern = causal(q @ k.swapaxes(1, 2) / np.sqrt(q.shape[-1]))
-        return join(pattern @ v).reshape(x.shape) @ c_proj["weight"] + c_proj["bias"]
-
-    return attention
-
-
-def attention_between_heads(pattern_of):
-    """attention that reshapes to [T, H, K] and does not swap T and H before the products.
-
-    pattern_of: from scores [T, H, H] to a pattern.
-    """
-
-    def attention(x, c_attn, c_proj, n_head):
-        qkv = np.split(x @ c_attn["weight"] + c_attn["bias"], 3, axis=-1)
-        q, k, v = (part.reshape(len(x), n_head, -1) for part in qkv)
-        pattern = pattern_of(q @ k.swapaxes(1, 2) / np.sqrt(q.shape[-1]))
-        return (pattern @ v).reshape(x.shape) @ c_proj["weight"] + c_proj["bias"]
-
-    return attention
-
-
-# Exercise 7
-
-
-def block_without_a_residual_connection(resid, block, n_head, eps):
-    normed = right.layer_norm(resid, **block["ln_1"], eps=eps)
-    resid = right.attention(normed, **block["attn"], n_head=n_head)
-    normed = right.layer_norm(resid, **block["ln_2"], eps=eps)
-    return resid + right.mlp(normed, **block["mlp"])
-
-
-def block_with(mlp_in):
-    """transformer_block whose MLP reads mlp_in(resid, resid after attention, ln_1, ln_2)."""
-
-    def transformer_block(resid, block, n_head, eps):
-        def ln_1(x):
-            return right.layer_norm(x, **block["ln_1"], eps=eps)
-
-        def ln_2(x):
-            return right.layer_norm(x, **block["ln_2"], eps=eps)
-
-        middle = resid + right.attention(ln_1(resid), **block["attn"], n_head=n_head)
-        return middle + right.mlp(mlp_in(resid, middle, ln_1, ln_2), **block["mlp"])
-
-    return transformer_block
+def attention_in_causal_heads(q, k, v, pattern):
+    """The heads [H, T, K] if each head of a token sees the heads before it, and itself."""
+    q, k, v = (part.swapaxes(0, 1) for part in (q, k, v))  # [T, H, K]
+    scores = q @ k.swapaxes(1, 2) / np.sqrt(q.shape[-1])
+    return (STEPS["pattern"](scores) @ v).swapaxes(0, 1)
 
 
 def block_with_swapped_norms(resid, block, n_head, eps):
     swapped = {**block, "ln_1": block["ln_2"], "ln_2": block["ln_1"]}
     return right.transformer_block(resid, swapped, n_head, eps)
-
-
-def block_that_adds_to_the_norm(resid, block, n_head, eps):
-    """Twice, because `x = layer_norm(x)` loses what is added to."""
-    resid = right.layer_norm(resid, **block["ln_1"], eps=eps)
-    resid = resid + right.attention(resid, **block["attn"], n_head=n_head)
-    resid = right.layer_norm(resid, **block["ln_2"], eps=eps)
-    return resid + right.mlp(resid, **block["mlp"])
 
 
 # Exercise 9
@@ -171,33 +111,14 @@ def cache_of_the_first_piece(x, c_attn, c_proj, n_head, cache):
 def cache_of_the_last_piece(x, c_attn, c_proj, n_head, cache):
     out = right.cached_attention(x, c_attn, c_proj, n_head, cache)
     T = len(x)
-    cache.update(k=cache["k"][-T:], v=cache["v"][-T:])
+    cache.update(k=cache["k"][:, -T:], v=cache["v"][:, -T:])
     return out
 
 
-def cached_attention_with(pattern_of):
-    """Cached attention whose pattern is computed so, from a head's scores [T, S], scaled."""
-
-    def cached_attention(x, c_attn, c_proj, n_head, cache):
-        q, k, v = np.split(x @ c_attn["weight"] + c_attn["bias"], 3, axis=-1)
-        cache["k"] = k = np.concatenate([cache.get("k", k[:0]), k])
-        cache["v"] = v = np.concatenate([cache.get("v", v[:0]), v])
-        heads = []
-        for q_head, k_head, v_head in zip(
-            *[np.split(part, n_head, axis=-1) for part in (q, k, v)], strict=True
-        ):
-            scores = q_head @ k_head.T / np.sqrt(q_head.shape[-1])
-            heads.append(pattern_of(scores) @ v_head)
-        return np.concatenate(heads, axis=-1) @ c_proj["weight"] + c_proj["bias"]
-
-    return cached_attention
-
-
-def unscaled_pattern(scores):
-    """The pattern of scores that are not scaled. The small model of the checks has K = 16."""
-    T, S = scores.shape
-    is_later = np.triu(np.ones((T, S), bool), k=S - T + 1)
-    return right.softmax(np.where(is_later, -np.inf, scores * np.sqrt(16)))
+def pattern_from_position_0(scores):
+    """The first of the T queries sees the first of the S keys, whatever the cache has."""
+    T, S = scores.shape[-2:]
+    return right.softmax(np.where(np.triu(np.ones((T, S), bool), k=1), -np.inf, scores))
 
 
 # Exercise 10
@@ -308,35 +229,17 @@ WRONG_SOLUTIONS = {
             "yours has a layer norm with epsilon 1e-05",
             lambda x, weight, bias, eps: right.layer_norm(x, weight, bias, 1e-5),
         ),
-        (
-            "yours has a layer norm with epsilon 1e-06",
-            lambda x, weight, bias, eps: right.layer_norm(x, weight, bias, 1e-6),
-        ),
-        (
-            "yours has a layer norm with the unbiased variance",
-            lambda x, weight, bias, eps: (
-                (x - mean(x)) / np.sqrt(x.var(axis=-1, ddof=1, keepdims=True) + eps) * weight + bias
-            ),
-        ),
-        (
-            "yours has a layer norm with epsilon outside the root",
-            lambda x, weight, bias, eps: (
-                (x - mean(x)) / (x.std(axis=-1, keepdims=True) + eps) * weight + bias
-            ),
-        ),
-        (
-            "yours has a layer norm without its bias",
-            lambda x, weight, bias, eps: right.layer_norm(x, weight, 0, eps),
-        ),
+        ("yours has a layer norm with epsilon 1e-06", norm_of("with epsilon 1e-06")),
+        ("yours has a layer norm with the unbiased variance", norm_of("the unbiased variance")),
+        ("yours has a layer norm with epsilon outside the root", norm_of("outside the root")),
+        ("yours has a layer norm without its bias", norm_of("without its bias")),
         (
             "yours has a layer norm over the whole array, not over each vector",
-            lambda x, weight, bias, eps: (x - x.mean()) / np.sqrt(x.var() + eps) * weight + bias,
+            norm_of("over the whole array"),
         ),
         (
             "yours has a layer norm that subtracts the mean of the whole array, not of each vector",
-            lambda x, weight, bias, eps: (
-                (x - x.mean()) / np.sqrt(x.var(axis=-1, keepdims=True) + eps) * weight + bias
-            ),
+            norm_of("subtracts the mean of the whole array"),
         ),
     ],
     (3, "softmax"): [
@@ -376,14 +279,11 @@ WRONG_SOLUTIONS = {
         (UNKNOWN, lambda logits, targets: logits.max(axis=-1) - of_targets(logits, targets)),
     ],
     (4, "head"): [
-        ("yours scales the scores by 1, not at all", head_with(lambda scores, K: causal(scores))),
-        (
-            "yours has no causal mask",
-            head_with(lambda scores, K: right.softmax(scores / np.sqrt(K))),
-        ),
+        ("yours scales the scores by 1, not at all", with_steps(right.head, "by 1, not at all")),
+        ("yours has no causal mask", with_steps(right.head, "has no causal mask")),
         (
             "yours has a mask of -1e9 that is off by one: a token does not see itself",
-            head_with(lambda scores, K: causal(scores / np.sqrt(K), first_hidden=0, fill=-1e9)),
+            with_steps(right.head, "has a mask of -1e9"),
         ),
         (
             "yours lacks the bias of the queries",
@@ -391,51 +291,45 @@ WRONG_SOLUTIONS = {
         ),
         (
             "yours scales the scores by n_head / n_embd, without the square root",
-            head_with(lambda scores, K: causal(scores / K)),
+            with_steps(right.head, "by n_head / n_embd"),
         ),
         (
             "yours puts 0 in place of -inf under the mask",
-            head_with(lambda scores, K: causal(scores / np.sqrt(K), fill=0)),
+            with_steps(right.head, "puts 0 in place of -inf"),
         ),
         (
             "and yours has no causal mask",
-            head_with(lambda scores, K: right.softmax(scores)),
+            with_steps(right.head, "by 1, not at all", "has no causal mask"),
         ),
     ],
     (5, "attention"): [
-        ("yours joins the heads without a transpose", attention_joined_without_a_transpose),
+        (
+            "yours joins the heads without a transpose",
+            with_steps(right.attention, "joins the heads without a transpose"),
+        ),
         (
             "yours reshapes to heads without a transpose",
-            attention_reshaped(lambda heads: heads.swapaxes(0, 1)),
+            with_steps(right.attention, "reshapes to heads without a transpose"),
         ),
         (
             "yours reshapes to heads and back without a transpose",
-            attention_reshaped(lambda heads: heads),
+            with_steps(right.attention, "reshapes to heads and back without a transpose"),
         ),
         (
             "yours attends between the heads of each token, not between tokens",
-            attention_between_heads(right.softmax),
+            with_steps(right.attention, "attends between the heads of each token"),
         ),
         (
             "yours attends between the heads of each token, not between tokens",
-            attention_between_heads(causal),
+            with_steps(right.attention, attend=attention_in_causal_heads),
         ),
     ],
     (6, "gelu"): [
-        (
-            "yours is the exact gelu (erf)",
-            lambda x: 0.5 * x * (1 + np.vectorize(math.erf)(x / np.sqrt(2))),
-        ),
-        ("yours is relu", lambda x: np.maximum(x, 0)),
-        ("yours is quick_gelu", lambda x: x / (1 + np.exp(-1.702 * x))),
-        (
-            "yours is gelu_new without the factor 0.5",
-            lambda x: 2 * right.gelu(x),
-        ),
-        (
-            "yours is gelu_new with 0.44715 for 0.044715",
-            lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.44715 * x**3))),
-        ),
+        ("yours is the exact gelu (erf)", gelu_of("is the exact gelu (erf), in every layer")),
+        ("yours is relu", gelu_of("is relu")),
+        ("yours is quick_gelu", gelu_of("is quick_gelu")),
+        ("yours is gelu_new without the factor 0.5", gelu_of("without the factor 0.5")),
+        ("yours is gelu_new with 0.44715 for 0.044715", gelu_of("with 0.44715 for 0.044715")),
         ("yours is nan everywhere", lambda x: x * np.nan),
         (UNKNOWN, lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**2)))),
     ],
@@ -444,21 +338,35 @@ WRONG_SOLUTIONS = {
             "yours has a layer norm with epsilon 1e-05",
             lambda resid, block, n_head, eps: right.transformer_block(resid, block, n_head, 1e-5),
         ),
-        ("yours lacks the residual connection", block_without_a_residual_connection),
+        (
+            "yours lacks the residual connection",
+            with_steps(right.transformer_block, "resid_mid.0: yours lacks the residual"),
+        ),
         (
             "yours gives the MLP the input of attention, in parallel",
-            block_with(lambda resid, middle, ln_1, ln_2: ln_2(resid)),
+            with_steps(right.transformer_block, "gives the MLP the input of attention"),
         ),
         (
             "yours gives the MLP the output of ln_1",
-            block_with(lambda resid, middle, ln_1, ln_2: ln_1(resid)),
+            with_steps(right.transformer_block, "gives the MLP the output of ln_1"),
         ),
         (
             "yours has no layer norm",
-            block_with(lambda resid, middle, ln_1, ln_2: middle),
+            with_steps(
+                right.transformer_block,
+                before_mlp=lambda resid_pre, attention_in, resid_mid, ln: resid_mid,
+            ),
         ),
         ("yours has ln_1 and ln_2 swapped", block_with_swapped_norms),
-        ("yours adds to the layer norm's output, not to its input", block_that_adds_to_the_norm),
+        (
+            "yours adds to the layer norm's output, not to its input",
+            # Twice, because `x = layer_norm(x)` loses what is added to.
+            with_steps(
+                right.transformer_block,
+                "resid_mid.0: yours adds to the layer norm's output",
+                "resid_post.0: yours adds to the layer norm's output",
+            ),
+        ),
     ],
     (8, "output_matrix"): [
         (
@@ -494,10 +402,16 @@ WRONG_SOLUTIONS = {
         ("yours keeps the last piece only", cache_of_the_last_piece),
         (
             "yours lets a token see the later ones of its piece",
-            cached_attention_with(right.softmax),
+            with_steps(right.cached_attention, "has no causal mask"),
         ),
-        ("yours has a mask that begins at position 0 in each piece", cached_attention_with(causal)),
-        ("yours scales the scores by 1, not at all", cached_attention_with(unscaled_pattern)),
+        (
+            "yours has a mask that begins at position 0 in each piece",
+            with_steps(right.cached_attention, pattern=pattern_from_position_0),
+        ),
+        (
+            "yours scales the scores by 1, not at all",
+            with_steps(right.cached_attention, "by 1, not at all"),
+        ),
     ],
     (10, "top_p"): [
         ("yours does not divide by the sum", top_p_not_divided),

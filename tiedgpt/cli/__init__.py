@@ -13,13 +13,13 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, redirect_stderr
 from importlib import import_module
 from typing import Any, NamedTuple
 
 from .. import __version__
 from ..errors import ArgumentError, TiedGPTError, did_you_mean
-from .messages import note, print_error, silent_stderr
+from .messages import note, print_error
 
 # A command -> its module. Only the module of the given command is imported, to save time.
 COMMANDS = {
@@ -97,7 +97,12 @@ def main(argv: list[str] | None = None) -> int:
             args = parse(argv)
             flags = args.flags
             handle_signals()
-            with silent_stderr() if args.quiet else nullcontext():
+            with ExitStack() as until_done:
+                if args.quiet:  # also what other code writes to stderr: a download has a bar
+                    null = until_done.enter_context(
+                        open(os.devnull, "w", encoding="utf-8", errors="replace")
+                    )
+                    until_done.enter_context(redirect_stderr(null))
                 args.run(args)
         finally:
             sys.stdout.flush()  # here, where the handlers below can report an error

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from ..comparison.compare import NothingCompared, compare
+from ..comparison.diagnosis import joined_by_or
 from ..comparison.recording import KINDS, read_arrays, read_by_name
 from ..comparison.token_files import ids_of_text, needed, read_greedy_file
 from ..comparison.tokens import TokensReport, compare_tokens
@@ -238,11 +239,22 @@ def print_departures(report: TokensReport, tokenizer: Tokenizer | None) -> None:
     print(fill(report["sentence"]))
     for line in report["notes"]:
         print(fill(line))
+    print_mistakes(report)
+
+
+def print_mistakes(report: TokensReport) -> None:
+    """The known mistakes that give the tokens: of a defect, or what right tokens do not exclude."""
     mistakes = report["mistakes"]
-    for line in mistakes[:MOST_ROWS]:
+    if report["verdict"] == "defect":
+        lines, word = joined_by_or(mistakes), "or"
+    else:
+        lines, word = [line.replace(": yours ", ": ", 1) for line in mistakes], "and"
+        if mistakes:
+            print("yours may be right, or make one of these mistakes:")
+    for line in lines[:MOST_ROWS]:
         print(fill(f"  {line}"))
-    if len(mistakes) > MOST_ROWS:
-        print(f"  and {len(mistakes) - MOST_ROWS} more (--json lists them)")
+    if len(lines) > MOST_ROWS:
+        print(f"  {word} {len(lines) - MOST_ROWS} more (--json lists them)")
 
 
 # Reference values

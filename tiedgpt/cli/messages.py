@@ -1,10 +1,8 @@
 """What goes to stderr: notes, errors and progress."""
 
-import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, redirect_stderr
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -23,13 +21,6 @@ def print_error(error: object) -> None:
 
 def print_line(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-@contextmanager
-def silent_stderr() -> Iterator[None]:
-    """Drop what is written to stderr in the block, by other code too: a download has a bar."""
-    with open(os.devnull, "w", encoding="utf-8", errors="replace") as null, redirect_stderr(null):
-        yield
 
 
 @dataclass

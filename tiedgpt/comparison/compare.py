@@ -18,7 +18,7 @@ from ..gpt2.parameters import Parameters, parameter_shapes
 from .conventions import is_parameter, our_name, shape_error
 from .diagnosis import Diagnosis, OnTrial, diagnose
 from .mistakes import mistakes_in
-from .places import Comparison, ReportRow, compare_arrays
+from .places import Comparison, ReportRow, compare_arrays, few_digits
 from .recording import record, untied_module_sentences
 
 ALMOST_NONE = 1 / 16  # of the numbers of an array
@@ -272,7 +272,18 @@ def compare_gradients(
             f"gradients: yours are {n} times as large, those of the sum of the {n} losses; "
             "expected those of their mean"
         )
-    return rows, sentences
+    return rows, sentences or digits_sentences(rows, gradients, ours64)
+
+
+def digits_sentences(
+    rows: Sequence[ReportRow], gradients: Parameters, ours: Parameters
+) -> list[str]:
+    """A sentence if the first gradient that differs was printed with too few digits; else none."""
+    for row in rows:
+        if row.differs:
+            sentence, _ = few_digits(gradients[row.name], ours[row.name], row.tolerance)
+            return [f"{row.name}: {sentence}"] if sentence else []
+    return []
 
 
 def missing_part_sentences(comparison: Comparison, gradient: Array, targets: Array) -> list[str]:

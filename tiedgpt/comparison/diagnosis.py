@@ -16,7 +16,7 @@ that we compute. The window is the activations in which the mistake may be: the 
 and those before it that were not given.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ from .places import (
     Wrong,
     compute_activations,
     distance,
+    few_digits,
     trials_of,
 )
 
@@ -158,6 +159,10 @@ def diagnose(
         sentences, note = describe_mistakes(comparison, difference, found, still_wrong)
     else:
         sentences, note = describe_failure(difference, counter)
+        ours = difference.computed[difference.name]
+        digits, _ = few_digits(difference.theirs, ours, difference.tolerance)
+        if digits:  # then a known mistake would not agree either
+            sentences = [f"{difference.name}: {digits}"]
     infinite = difference.infinite
     if infinite.any():
         kind = "nan" if np.isnan(difference.theirs[infinite]).any() else "inf"
@@ -190,7 +195,7 @@ def first_difference(comparison: Comparison, given: Tape, planted: Planted) -> D
 
 
 def plain_diagnosis(difference: Difference) -> Diagnosis | None:
-    """What is plain to see without a trial: theirs is 0, or rounded to half precision. Else None.
+    """What is plain to see without a trial: theirs is 0, or rounded. Else None.
 
     If theirs is far from ours, rounding does not explain the difference.
     """
@@ -201,6 +206,9 @@ def plain_diagnosis(difference: Difference) -> Diagnosis | None:
         if is_near and np.array_equal(theirs, rounded(theirs, dtype)):
             sentence = f"{difference.name}: yours is rounded to {dtype}"
             return Diagnosis([sentence], "compare in float32")
+    sentence, half_unit = few_digits(theirs, ours, difference.tolerance)
+    if sentence and difference.distances.max() <= half_unit + difference.tolerance:
+        return Diagnosis([f"{difference.name}: {sentence}"], "")
     if not theirs.any():
         sentence = f"{difference.name}: yours is 0 everywhere"
         return Diagnosis([sentence], what_to_give(difference.window))
@@ -425,6 +433,12 @@ def describe_mistakes(
     if count > 1:
         notes.insert(0, f"these are {count} mistakes: correct them in this order")
     return sentences, "; ".join(notes)
+
+
+def joined_by_or(lines: Sequence[str]) -> list[str]:
+    """Sentences on "yours" of which one is true: the others than the first have "or yours"."""
+    others = [line.replace("yours ", "or yours ", 1) for line in lines[1:]]
+    return [*lines[:1], *others]
 
 
 def describe_failure(difference: Difference, counter: Counter) -> tuple[list[str], str]:

@@ -231,6 +231,56 @@ def tolerance_of(ours64: Array, ours32: Array) -> float:
     return SLACK * float(max(rounding, least))
 
 
+MOST_DIGITS = 6  # float32 has seven, and more in some places
+FEWEST_NUMBERS = 10  # fewer may end with zeros by chance
+MANY_NUMBERS = 10_000  # more take seconds, so the first ones are looked at before all
+
+
+@np.errstate(all="ignore")
+def few_digits(theirs: Array, ours: Array, tolerance: float) -> tuple[str, float]:
+    """A sentence if all their numbers have so few digits that rounding is beyond the tolerance.
+
+    With it, half a unit of the last digit: rounding moves a number by so much. Else ("", 0.0).
+    """
+    found = digits_of(theirs)
+    if found is None or digits_of(ours) is not None:  # the parameters themselves may have few
+        return "", 0.0
+    count, kind = found
+    last_digit = -count
+    if kind == "digits":
+        largest = np.abs(ours[np.isfinite(ours)]).max(initial=0)
+        last_digit += digits_before_point(largest)
+    half = float(10.0**last_digit / 2)
+    if half <= tolerance:
+        return "", 0.0
+    return f"yours has no more than {count} {kind}: print more", half
+
+
+def digits_of(x: Array) -> tuple[int, str] | None:
+    """(3, "decimals") or (4, "digits") if all numbers are rounded so, up to float32's rounding."""
+    numbers = x[np.isfinite(x) & (x != 0)].astype(np.float64)
+    if numbers.size > MANY_NUMBERS and digits_of(numbers[:MANY_NUMBERS]) is None:
+        return None
+    # Whole numbers, halves, quarters and so on have few digits, though nobody rounded them so.
+    in_binary = numbers * 2**MOST_DIGITS
+    if np.array_equal(in_binary, np.rint(in_binary)):
+        return None
+    if np.unique(numbers).size < FEWEST_NUMBERS:
+        return None
+    before_point = digits_before_point(numbers)
+    for count in range(1, MOST_DIGITS + 1):
+        for kind, unit in (("decimals", 10.0**-count), ("digits", 10.0 ** (before_point - count))):
+            in_decimal = np.rint(numbers / unit) * unit
+            if np.allclose(numbers, in_decimal, rtol=np.finfo(np.float32).eps, atol=0):
+                return count, kind
+    return None
+
+
+def digits_before_point(x: Any) -> Any:  # a number or an array
+    """1 for 2.5, 2 for 25, 0 for 0.25, -1 for 0.025."""
+    return np.floor(np.log10(np.abs(x))) + 1
+
+
 def compare_arrays(name: str, theirs: Array, ours64: Array, ours32: Array) -> ReportRow:
     """Compare theirs with our float64. Our float32 tells how large rounding is."""
     tolerance = tolerance_of(ours64, ours32)

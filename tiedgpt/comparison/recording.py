@@ -214,6 +214,10 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
     if path.is_dir():
         arrays = read_numpy(path)
+    elif path.suffix.lower() == ".npy" and path.is_file():
+        raise ArgumentError(
+            f"{path} is one array: put ids.npy and logits.npy into one directory, and give its name"
+        )
     else:
         given = read_by_name(path, '{"ids": [1, 2], "embed": [[0.5, ...], ...]}', kinds=KINDS)
         for name, value in given.items():

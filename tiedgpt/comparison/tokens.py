@@ -383,13 +383,17 @@ def plant(text: Text, most_trials: int | None, progress: OnTrial) -> Search:
     if text.precision != "float32":  # its rounding is no mistake then
         mistakes = [mistake for mistake in mistakes if "rounded to" not in mistake.sentence]
     names = list(text.right)
-    trials = trials_in_all_layers(mistakes, names)
+    # Several mistakes have one sentence, such as a norm over a text and over a batch, and are one.
+    ways: dict[str, list[Trial]] = {}
+    for trial in trials_in_all_layers(mistakes, names):
+        ways.setdefault(trial.line, []).append(trial)
+    lines = list(ways)[:most_trials]
     found = []
-    for tried, trial in enumerate(trials[:most_trials]):
-        progress(tried, len(trials))
-        if text.gives_their_tokens(trial):
-            found.append(trial.line)
-    return Search(found, tried=len(trials[:most_trials]), all=len(trials))
+    for tried, line in enumerate(lines):
+        progress(tried, len(ways))
+        if any(text.gives_their_tokens(trial) for trial in ways[line]):
+            found.append(line)
+    return Search(found, tried=len(lines), all=len(ways))
 
 
 # What is said

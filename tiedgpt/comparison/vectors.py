@@ -22,7 +22,8 @@ from ..gpt2.config import Config
 from ..gpt2.model import GPT2, Array
 from ..gpt2.tokenizer import Tokenizer
 from .compare import compare
-from .places import compare_arrays, distance, tolerance_of
+from .diagnosis import joined_by_or
+from .places import compare_arrays, distance, few_digits, tolerance_of
 from .recording import read_safetensors
 from .tokenizer_mistakes import DECODERS, ENCODERS, Vocabulary
 from .tokens import compare_tokens
@@ -201,6 +202,10 @@ def common_mistakes(
                 mistakes = mistakes_giving(vectors, case, answers[case["name"]])
             so_far = common.get(group, mistakes)
             common[group] = [mistake for mistake in so_far if mistake in mistakes]
+    # In the sentences of `compare` on logits, "and yours" and "or yours" are said already.
+    for group, mistakes in common.items():
+        if not group.startswith("logits/"):
+            common[group] = joined_by_or(mistakes)
     return common
 
 
@@ -359,6 +364,9 @@ def judge_array(vectors: Vectors, case: Case, answer: Any) -> CaseReport:
         tolerance = max(row.tolerance, tolerance_of(array, array))
         if distance("", theirs, array).max() <= tolerance:
             found.append(sentence)
+    digits, _ = few_digits(theirs, exact, row.tolerance)
+    if not found and digits:
+        found.append(digits)
     index = list(row.first_wrong or ())
     place = f"{index} is {row.yours:.9g}, expected {row.expected:.9g}"
     return report_of(case, "wrong", place, found)
