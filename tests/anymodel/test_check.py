@@ -174,7 +174,7 @@ def test_equal_matrices_of_two_files_are_a_waste_wherever_they_begin(tmp_path):
     for name, other_name in [(E, H), (H, E)]:
         filler = "x" * len(other_name)
         file = f"{len(name)}.safetensors"
-        (tmp_path / file).write_bytes(content({name: EMBEDDING, filler: EMBEDDING}))
+        (tmp_path / file).write_bytes(safetensors_content({name: EMBEDDING, filler: EMBEDDING}))
         weight_map |= {name: file, filler: file}
     (tmp_path / INDEX).write_text(json.dumps({"weight_map": weight_map}))
     model = open_any(str(tmp_path))
