@@ -201,6 +201,21 @@ def test_the_mend_of_config_json_ends_the_conflict(tmp_path, run):
     assert run("check", path)[0] == 0
 
 
+def test_equal_matrices_of_two_files_are_a_waste_wherever_they_begin(tmp_path):
+    """Here both begin at the same byte of their files, because the headers are equally long."""
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, FLAG: True}))
+    weight_map = {}
+    for name, other_name in [(E, H), (H, E)]:
+        filler = "x" * len(other_name)
+        file = f"{len(name)}.safetensors"
+        (tmp_path / file).write_bytes(safetensors_content({name: EMBEDDING, filler: EMBEDDING}))
+        weight_map |= {name: file, filler: file}
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": weight_map}))
+    model = open_any(str(tmp_path))
+    assert model.stored[E].start == model.stored[H].start
+    assert tie_report("model", model)["wasted_bytes"] == 4 * V * D
+
+
 @pytest.mark.parametrize("dtype", [np.float16, "BF16"])
 def test_half_precision_is_compared(tmp_path, dtype):
     def half(array):
@@ -840,6 +855,14 @@ def test_a_model_with_one_matrix_needs_no_rows(hub_server, big, run):
     assert hub_server.asked(WEIGHTS) == [0, 8]
 
 
+def test_a_header_that_does_not_fit_its_file_is_not_asked_for(hub_server, big, run):
+    name = big(None)
+    header = (1000).to_bytes(8, "little")
+    hub_server.files["owner/model", COMMIT][WEIGHTS] = header + bytes(99)
+    assert_one_error_line(run("check", name), "truncated")
+    assert hub_server.asked(WEIGHTS) == [0]
+
+
 @pytest.mark.parametrize("row", [0, BIG - 1])
 def test_another_row_at_the_ends_is_seen(big, run, row):
     head = big.embedding.copy()
@@ -1089,6 +1112,7 @@ def test_params_of_a_config_alone(tmp_path, run):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
     document = answer(run, "params", str(path))
+    assert document["source"] == "config.json"
     assert document["tied"]["total"] == 134_515_008
     assert document["difference"] == 49152 * 576
     path.write_text(json.dumps(config | {"model_type": "mamba"}))

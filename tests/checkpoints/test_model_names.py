@@ -123,6 +123,12 @@ def test_a_model_without_one_of_its_shards_is_not_whole(home, index, ending):
     assert find_here("someone/sharded") == folder
 
 
+def test_a_tilde_in_a_path_is_the_home_directory(home):
+    folder = write(home / "mine")
+    for source in ("~/mine", Path("~/mine")):
+        assert find_here(source) == folder
+
+
 # Variables of the environment, and the cache folder that they name. HOME stands for the home
 # directory. The variable SUB is "sub".
 VARIABLES = [

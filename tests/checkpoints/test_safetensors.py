@@ -343,3 +343,12 @@ def test_exact_values_and_metadata(read, tmp_path):
 def test_a_header_that_could_not_be_read_is_not_written():
     metadata = {"long": " " * safetensors.MAX_HEADER}
     refuses("header", lambda: written({"a": np.zeros(1)}, metadata=metadata))
+
+
+def test_equal_rows_are_counted_over_the_pieces(read, monkeypatch):
+    monkeypatch.setattr(PIECE, 7)  # a piece ends in the middle of a row
+    one = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
+    other = one.copy()
+    other[[0, 3, 8], [0, 3, 1]] += 1
+    tensors = read(written({"one": one, "other": other}))
+    assert tensors["one"].equal_rows(tensors["other"]) == 6

@@ -70,7 +70,7 @@ def transposed(state):
 
 def transformers_state(model):
     """A state dict of transformers, with a causal mask, which older versions have in it."""
-    mask = np.zeros((1, 1, 3, 3))
+    mask = np.zeros((1, 1, 3, 3), bool)
     return prefixed(model, "transformer.") | {"transformer.h.0.attn.bias": mask}
 
 

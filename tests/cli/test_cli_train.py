@@ -483,6 +483,14 @@ def test_a_second_signal_ends_it_at_once(number, code, shown, train, tmp_path, a
 
 
 @pytest.mark.usefixtures("interruptible")
+def test_json_has_the_steps_that_were_done_before_a_signal(train, at_step):
+    at_step(3, lambda: send(signal.SIGTERM))
+    code, out, _ = train(*SHORT, "--json")
+    assert code == 143
+    assert json.loads(out)["steps"] == 3
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_signal_that_is_ignored_stays_so(train, at_step):
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     at_step(3, lambda: send(signal.SIGINT))

@@ -541,6 +541,20 @@ def test_the_assertion_accepts_right_gradients(tiny_gpt2):  # noqa: F811
     assert_same_gpt2(theirs, model=tiny_gpt2, ids=ids, targets=targets)
 
 
+def test_a_wrong_activation_explains_wrong_gradients():
+    """So nothing is said of the gradients, which here are those of the sum of the losses."""
+    model = MODELS["tiny"]
+    ids, targets = some_ids(model), some_ids(model, seed=1)
+    _, right = tiedgpt.loss_and_gradients(model, ids, targets)
+    gradients = {name: gradient * ids.size for name, gradient in right.items()}
+    of_gradients = compare(model, {**tape_of(model, ids), **gradients}, ids, targets)
+    assert of_gradients.diagnosis != []
+    wrong = with_mistake(model, ids, "is relu")
+    of_activations = compare(model, wrong, ids)
+    of_both = compare(model, {**wrong, **gradients}, ids, targets)
+    assert of_both.diagnosis == of_activations.diagnosis != []
+
+
 def test_right_gradients_of_one_token_have_no_diagnosis():
     """They are those of the sum of the losses, too."""
     model = MODELS["tiny"]

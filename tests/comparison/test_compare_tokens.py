@@ -248,7 +248,11 @@ def test_logits_of_nan_are_named():
     assert tokens == [0, 0, 0, 0]
     report = compare_tokens(TWO_LAYERS, prompt, tokens)
     assert any("a token does not see itself" in line for line in report["mistakes"])
-    assert "all tokens are 0, as if the logits were nan: look at them" in report["notes"]
+    note = "all tokens are 0, as if the logits were nan: look at them"
+    assert note in report["notes"]
+    report = compare_tokens(TWO_LAYERS, prompt, [0, 1], trials=0)
+    assert report["verdict"] == "defect"
+    assert note not in report["notes"]
 
 
 def cached(model, prompt, n, position):
@@ -411,11 +415,9 @@ def test_float16_that_overflows_is_refused():
 # A text in place of ids
 
 
-def test_a_text_is_split_as_the_model_writes_it():
-    """Our model writes "ab" as two tokens, though the tokenizer has one for both."""
-    config = replace(TINY, vocab_size=258, n_ctx=64)
-    tokenizer = Tokenizer([("a", "b")])
-    a, ab = 64, 256
+def model_that_writes(token, n_ctx=64):
+    """A model of 260 tokens that writes this one after any text."""
+    config = replace(TINY, vocab_size=260, n_ctx=n_ctx)
     parameters = dict(random_model(config).parameters)
     wte = parameters["wte.weight"].copy()
     parameters["wte.weight"] = wte
@@ -423,9 +425,17 @@ def test_a_text_is_split_as_the_model_writes_it():
     direction = np.ones(config.n_embd, np.float32)
     parameters["ln_f.bias"] = direction  # each logit is the sum of the token's row
     wte -= wte.mean(axis=1, keepdims=True)
-    wte[a] += 1
+    wte[token] += 1
     model = GPT2(config, parameters)
-    assert greedy(model, [1], 3) == [a, a, a]
+    assert greedy(model, [1], 3) == [token, token, token]
+    return model
+
+
+def test_a_text_is_split_as_the_model_writes_it():
+    """Our model writes "ab" as two tokens, though the tokenizer has one for both."""
+    tokenizer = Tokenizer([("a", "b")])
+    a, ab = 64, 256
+    model = model_that_writes(a)
     # "ab": the tokenizer has [ab], the model begins with a, but then does not write b.
     assert ids_of_text(model, tokenizer, [1], "ab") == ([ab], [])
     tokenizer = Tokenizer([("a", "a")])
@@ -437,6 +447,33 @@ def test_a_text_is_split_as_the_model_writes_it():
         f"splits it into [{aa}]"
     )
     assert compare_tokens(model, [1], ids, trials=0)["verdict"] == "identical"
+
+
+def test_a_text_is_read_to_its_end_where_the_model_writes_fewer_tokens():
+    """The tokenizer joins "ab" first. Our model writes "abc" as one token."""
+    tokenizer = Tokenizer([("a", "b"), ("b", "c"), ("a", "bc")])
+    c, ab, abc = 66, 256, 258
+    assert tokenizer.encode("abcabc") == [ab, c, ab, c]
+    ids, notes = ids_of_text(model_that_writes(abc), tokenizer, [1], "abcabc")
+    assert ids == [abc, abc]
+    assert len(notes) == 2
+
+
+def test_a_text_is_not_followed_past_the_context():
+    """The full context predicts one token, so our model's two for "aa" are not known."""
+    a, aa = 64, 256
+    tokenizer = Tokenizer([("a", "a")])
+    model = model_that_writes(a, n_ctx=4)
+    assert ids_of_text(model, tokenizer, [1, 2, 3], "aa")[0] == [a, a]
+    assert ids_of_text(model, tokenizer, [1, 2, 3, 4], "aa") == ([aa], [])
+
+
+def test_a_text_beside_a_token_that_pads_the_vocabulary_is_judged():
+    """Our model writes a token without a text."""
+    tokenizer = Tokenizer([("a", "b")])
+    ab, padding = 256, 259
+    assert padding not in tokenizer.tokens
+    assert ids_of_text(model_that_writes(padding), tokenizer, [1], "ab") == ([ab], [])
 
 
 def test_a_text_that_ends_within_a_token_is_read():

@@ -268,3 +268,9 @@ def test_parts_of_characters():
     answer = run_tokenizer(script, ids=ids)
     expected = [tokenizer.encode(text) for text in ("a \ufffd", "\ufffd\ufffd b", "\ufffdx")]
     assert answer == {"ids": expected, "text": tokenizer.decode(ids)}
+
+
+def test_of_equal_scores_the_first_is_the_highest():
+    scores = [1, 3, 2, 3, 0, 3]
+    answer = run_node("print([1, 2, 4, 6].map(k => topK(input.scores, k)))", scores=scores)
+    assert answer == [[1], [1, 3], [1, 3, 5, 2], [1, 3, 5, 2, 0, 4]]

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.browser import BROWSER, Axe, expect, sync_playwright
 from support.explore_server import ask, serving, shown_models
@@ -314,6 +315,14 @@ def test_a_product_of_two_rows(open_page, server):
         assert ((first, second) == (mirror_second, mirror_first)) == is_same
     model = server.shown.models[1]
     (my,), (lord,) = map(server.shown.tokenizer.encode, ("My", " lord"))
+    row = np.abs(model.W_E[my])
+    opacity = page.locator("#product .untied canvas").first.evaluate(
+        """canvas => {
+            const image = canvas.getContext("2d").getImageData(0, 0, canvas.width, 1);
+            return [...image.data].filter((_, n) => n % 4 === 3);
+        }"""
+    )
+    np.testing.assert_allclose(opacity, 255 * row / row.max(), rtol=0, atol=1)
     numbers = f"{model.W_E[my, 0]:.2f} \u00d7 {model.W_U[0, lord]:.2f}".replace("-", "\u2212")
     expect(page.locator("#product .untied p").first).to_contain_text(numbers)
 
@@ -611,6 +620,8 @@ def test_one_tied_model(open_page, serve):
     button(page, "untied: W_U").click()
     expect(page.locator("#flowsays")).to_contain_text("a has no W_U. An untied copy of it")
     assert bars(page).all_inner_texts() == before
+    expect(page.locator("#flow .copy")).to_have_count(1)
+    expect(orange).to_have_count(0)
 
 
 # The address

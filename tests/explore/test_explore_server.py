@@ -42,6 +42,10 @@ def test_a_question_is_answered(server, shown):
     assert post(server.url, "lens", text=TEXT) == (200, [ask(shown, "lens", text=TEXT)])
 
 
+def test_only_programs_of_this_machine_reach_the_server(server):
+    assert server.socket.getsockname() == ("127.0.0.1", server.server_port)
+
+
 def test_several_answers_are_lines(server, shown):
     fields = {"text": TEXT, "n": 9, "seed": 5}
     status, lines = post(server.url, "generate", **fields)

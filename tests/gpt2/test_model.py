@@ -19,6 +19,7 @@ from support.models import SMALL, random_model
 
 from tiedgpt import GPT2, Config
 from tiedgpt.errors import ArgumentError
+from tiedgpt.gpt2 import prefill
 from tiedgpt.gpt2.model import causal_mask, merge_heads
 from tiedgpt.gpt2.ops import softmax
 from tiedgpt.gpt2.parameters import parameter_shapes
@@ -407,6 +408,15 @@ def test_an_edit_that_returns_the_same_values_changes_no_logit(model, name):
     clean_logits = model(IDS, tape=tape)
     patched_logits = model(IDS, edit={name: lambda x: tape[name]})
     np.testing.assert_array_equal(patched_logits, clean_logits)
+
+
+def test_an_edit_counts_for_all_tokens_of_a_text_that_is_read_in_pieces(model, monkeypatch):
+    def reverse(activation):
+        return activation[:, ::-1]
+
+    expected = model(IDS, edit={"mlp.0.out": reverse})
+    monkeypatch.setattr(prefill, "PIECE_TOKENS", 2)
+    np.testing.assert_array_equal(model(IDS, edit={"mlp.0.out": reverse}), expected)
 
 
 def test_an_edit_cannot_change_what_the_tape_recorded(model):

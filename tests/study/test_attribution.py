@@ -68,7 +68,12 @@ each_text = pytest.mark.parametrize(
 # attribute(model, ids, token, against) divides the logit of `token` into parts. If `against` is a
 # token, it divides the difference: the logit of `token` less the logit of `against`.
 logit_and_difference = pytest.mark.parametrize(
-    "against", [pytest.param(None, id="logit"), pytest.param(9, id="difference-of-logits")]
+    "against",
+    [
+        pytest.param(None, id="logit"),
+        pytest.param(9, id="difference-of-logits"),
+        pytest.param(0, id="difference-from-token-0"),
+    ],
 )
 
 

@@ -229,6 +229,15 @@ def test_asymmetry_of_a_nearly_tied_model_is_not_lost_in_rounding(monkeypatch):
     assert direct_path.asymmetry(model.W_E, model.W_U) == pytest.approx(expected, rel=1e-6)
 
 
+def test_the_asymmetry_of_a_symmetric_product_may_be_rounding_and_no_error():
+    """Of some of these seeds, rounding makes the square of |A - A^T| less than 0."""
+    scales = np.float32(2.0) ** np.arange(7)
+    for seed in range(50):
+        W_E = np.random.default_rng(seed).normal(size=(30, 7)).astype(np.float32)
+        W_U = (W_E * scales).T  # each of its numbers is exact, so W_E @ W_U is symmetric
+        assert direct_path.asymmetry(W_E, W_U) < 1e-6
+
+
 def test_the_asymmetry_is_0_if_W_U_is_the_transposed_W_E_or_zeros(model):
     """`model` is tied."""
     for symmetric in (model, model.untie("copy"), model.untie("zeros")):

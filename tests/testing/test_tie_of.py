@@ -107,6 +107,14 @@ def test_tensors_without_values_or_of_another_type_are_refused(change, message):
         assert tie_of({"wte.weight": same, "lm_head.weight": same.clone()}).kind == "equal"
 
 
+def test_matrices_of_different_shapes_differ():
+    entries = {"wte.weight": matrix(), "lm_head.weight": matrix()[: V // 2].copy()}
+    assert tie_of(entries).kind == "different"
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
+    tensors = {name: torch.tensor(array) for name, array in entries.items()}
+    assert tie_of(tensors).kind == "different"
+
+
 def test_a_square_matrix_and_its_transpose_are_two_views_of_one_memory():
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
     square = rng.normal(size=(D, D)).astype(np.float32)
