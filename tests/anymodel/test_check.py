@@ -518,7 +518,7 @@ def test_a_file_of_a_model_without_its_head_is_not_said_to_be_an_error(tmp_path)
         pytest.param({"architectures": ["GPT2LMHeadModel"]}, id="a class of another kind"),
         pytest.param({"tie_encoder_decoder": True}, id="another tie"),
         pytest.param({"quantization_config": {"bits": 4}}, id="quantised"),
-        pytest.param({"transformers_weights": "other.safetensors"}, id="other files"),
+        pytest.param({"additional_vocab_size": 2}, id="a second head"),
         pytest.param({"torchscript": True}, id="the head is a copy"),
         pytest.param({"asm": True}, id="another head"),
         pytest.param({"decoder": {"vocab_size": 5}}, id="a nested decoder"),
@@ -626,6 +626,33 @@ def test_what_transformers_makes_of_a_file_of_torch_may_be_not_known(tmp_path, i
     report = report_of(path)
     read = (report["transformers4"], report["transformers"])
     assert (report["verdict"], *read) == ("not known", None, None)
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_matrices_that_overlap_in_a_file_of_torch_are_not_known(tmp_path, flag):
+    """transformers keeps them in one memory: a step changes a part of both."""
+    torch = pytest.importorskip("torch")
+    rows = torch.from_numpy(rng.normal(size=(V + 1, D)).astype(np.float32))
+    path = write(tmp_path / "model", {**CONFIG, FLAG: flag}, {})
+    (tmp_path / "model" / WEIGHTS).unlink()
+    torch.save({E: rows[:-1], H: rows[1:]}, tmp_path / "model" / "pytorch_model.bin")
+    report = report_of(path)
+    assert (report["transformers4"], report["transformers"], report["mends"]) == (None, None, [])
+    assert "share a part of their memory" in report["not_measured"]
+
+
+def test_other_files_of_weights_are_not_those_that_are_judged(tmp_path, run):
+    path = write(tmp_path / "model", {**CONFIG, "transformers_weights": "other.safetensors"}, {})
+    assert_one_error_line(run("check", path), "transformers_weights")
+
+
+def test_the_code_of_a_model_is_not_looked_at(tmp_path, run):
+    path = write(tmp_path / "model", {**CONFIG, FLAG: True}, STORED["embedding"])
+    assert "auto_map" not in output(run, "check", path)
+    path = write(tmp_path / "model", {**CONFIG, FLAG: True, "auto_map": {}}, STORED["embedding"])
+    assert "Not looked at: the code that auto_map in config.json names" in output(
+        run, "check", path
+    )
 
 
 def test_biases_that_a_file_of_nano_gpt_does_not_have_are_not_counted(tmp_path):

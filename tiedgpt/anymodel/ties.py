@@ -6,6 +6,7 @@ is None in the report: nothing is guessed.
 """
 
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 from ..checkpoints.files import read_weights
@@ -54,7 +55,12 @@ REST_OF_FILES = (
 OTHER_TENSORS = "which of the stored tensors the class leaves out, and which others it has"
 
 # Settings that make another head, or copy it, and the value with which all classes were measured.
-MEASURED_SETTINGS = {"asm": False, "legacy": True, "torchscript": False}
+MEASURED_SETTINGS = {
+    "additional_vocab_size": 0,  # Idefics has a second embedding and head for more tokens
+    "asm": False,
+    "legacy": True,
+    "torchscript": False,
+}
 # The "format" in the metadata of the safetensors files that were measured, and the same for MLX.
 MEASURED_FORMATS = {"pt", "mlx"}
 # transformers takes what is nested here for the language model.
@@ -80,6 +86,11 @@ def tie_report(name: str, model: AnyModel) -> Report:
     the others do not speak of. Raises CheckpointError.
     """
     config = model.said
+    if config.get("transformers_weights") is not None:
+        raise CheckpointError(
+            f"{name}: config.json names other files of weights, by transformers_weights; these are "
+            "not read"
+        )
     known = model_class(config)
     flag = read_flag(name, config, known)
     tensors = {} if is_config_alone(model) else model.stored
@@ -109,10 +120,17 @@ def tie_report(name: str, model: AnyModel) -> Report:
         "mend": "\n".join(mend["text"] for mend in mends),
         "mends": mends,
         "parameters": count_parameters(model, tensors, matrices, known),
-        "not_looked_at": REST_OF_FILES if tensors else None,
+        "not_looked_at": not_looked_at(config) if tensors else None,
     }
     report["verdict"] = verdict(report, known)
     return report
+
+
+def not_looked_at(config: dict[str, Any]) -> str:
+    """What a report on files does not speak of."""
+    if "auto_map" in config:
+        return f"the code that auto_map in config.json names; {REST_OF_FILES}"
+    return REST_OF_FILES
 
 
 def verdict(report: Report, known: ModelClass | None) -> str:
@@ -319,12 +337,15 @@ def file_not_measured(model: AnyModel, flag: Report, matrices: Matrices) -> str 
     """Which form of a file of torch.save was not measured; None without one."""
     if isinstance(model, Opened) and model.has_weights and model.saved.is_inside:
         return "the state dict is inside of another dict, where transformers does not look for it"
-    places = []
-    for matrix in matrices.tensors:
-        if matrix is not None and matrix.file.suffix != ".safetensors":
-            places.append((matrix.file, matrix.start))
-    if len(set(places)) < len(places) and flag["tied"] is not True:
-        return "both names have one matrix, which stays one in memory until the model is saved"
+    of_torch = [matrix for matrix in matrices.stored if matrix.file.suffix != ".safetensors"]
+    for one, other in combinations(of_torch, 2):
+        is_apart = one.end <= other.start or other.end <= one.start
+        if one.file != other.file or is_apart:
+            continue
+        if one.start != other.start:
+            return f"{one.name} and {other.name} share a part of their memory in the file"
+        if flag["tied"] is not True:
+            return "both names have one matrix, which stays one in memory until the model is saved"
     return None
 
 
@@ -360,8 +381,6 @@ def setting_not_measured(config: dict[str, Any], known: ModelClass) -> str | Non
     for name, value in measured.items():
         if config[name] != value:
             return f"{name}, with its value in config.json, was not measured"
-    if config.get("transformers_weights") is not None:
-        return "config.json names other files, by transformers_weights"
     parts = [config, *(value for value in config.values() if isinstance(value, dict))]
     if any(part.get("quantization_config") is not None for part in parts):
         return "config.json says that the model is quantised"
