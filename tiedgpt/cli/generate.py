@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoints.generation_config import generation_settings
+from ..checkpoints.opened import generation_settings
 from ..errors import COUNT, ArgumentError, Range, TiedGPTError, short_repr
 from ..generation import TextSample, check_prompt_ids, grow, sample_tokens, seed_or_new
 from ..gpt2.config import Config
