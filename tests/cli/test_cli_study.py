@@ -15,8 +15,7 @@ from support.models import CONFIG, random_model
 
 import tiedgpt
 from tiedgpt import Tokenizer
-from tiedgpt.cli.messages import ProgressBar
-from tiedgpt.cli.output import shown, value_at
+from tiedgpt.cli.output import ProgressBar, shown, value_at
 from tiedgpt.study import embeddings
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.reports import study_report

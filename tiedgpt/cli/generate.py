@@ -33,8 +33,7 @@ from ..study.predictions import predict
 from ..study.reports import SurpriseReport, surprise_report
 from . import inputs, options
 from .inputs import encode_text, read_prompt
-from .messages import ProgressBar, note
-from .output import print_json_by_head, print_predictions, printable
+from .output import ProgressBar, note, print_json_by_head, print_predictions, printable
 
 MAX_SAMPLES = 10_000  # in one batch; memory runs out long before
 
