@@ -105,7 +105,8 @@ def test_the_text_of_a_number():
 
 
 @pytest.mark.parametrize(
-    "text", ["1.5", "1.0001k", "k", "1kk", "1e400", "nan", "inf", "x", "", "\x1b", "9" * 5000, "1,5"]
+    "text",
+    ["1.5", "1.0001k", "k", "1kk", "1e400", "nan", "inf", "x", "", "\x1b", "1,5", "9" * 5000],
 )
 def test_the_text_of_no_whole_number(text):
     with pytest.raises(argparse.ArgumentTypeError, match=r"^expected a whole number, got '"):
