@@ -53,9 +53,10 @@ EXTRAS = {
 
 
 def pytest_addoption(parser):
-    """Add the flag that writes what the commands print now, and the one for all cases."""
+    """Add the flags of these tests."""
     parser.addoption("--update", action="store_true", help="write tests/cli/transcript.txt anew")
     parser.addoption("--all-cases", action="store_true", help="run the tests marked `whole` too")
+    parser.addoption("--without", type=Path, help="a list of tests to leave out, as -rp prints it")
 
 
 def pytest_configure():
@@ -68,10 +69,15 @@ def pytest_configure():
 
 
 def pytest_collection_modifyitems(config, items):
-    """Skip the tests marked `whole`, and end a test that hangs.
+    """Leave out the tests of a list, skip those marked `whole`, and end a test that hangs.
 
     On a machine that is busy, `pytest --timeout 600` waits longer.
     """
+    if config.getoption("--without"):
+        passed = set(config.getoption("--without").read_text(encoding="utf-8").splitlines())
+        left_out = [test for test in items if f"PASSED {test.nodeid}" in passed]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [test for test in items if f"PASSED {test.nodeid}" not in passed]
     if not config.getoption("--all-cases"):
         sampled = pytest.mark.skip(reason="a sample of the cases is run; for all: --all-cases")
         for test in items:
@@ -112,7 +118,11 @@ def pytest_terminal_summary(terminalreporter, config):
         terminalreporter.write_line(f"{subject}: {reason}")
 
     # By default, pytest leaves out the slow tests alone. With -m or -k, it may leave out others.
-    has_default_options = config.option.markexpr == "not slow" and config.option.keyword == ""
+    has_default_options = (
+        config.option.markexpr == "not slow"
+        and config.option.keyword == ""
+        and config.option.without is None
+    )
     left_out = terminalreporter.stats.get("deselected", [])
     if left_out and has_default_options:
         terminalreporter.write_line(

@@ -768,14 +768,6 @@ def test_what_cannot_be_read_is_a_line_and_the_others_are_told(tmp_path, run, ch
     assert table.split().count("tied") > 2  # "untied" is another word
 
 
-def test_a_config_alone_says_what_the_flag_is(tmp_path, run):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({**CONFIG, FLAG: True}))
-    [report] = answer(run, "check", str(path))["models"]
-    assert (report["flag"]["tied"], report["holds"], report["tensors"]) == (True, None, 0)
-    assert "alone" in output(run, "check", str(path))
-
-
 # Hostile files
 
 NAMES = st.sampled_from([E, H, "lm_head", "a", "", ".weight", "h.0.wte.weight", "lm_head.scales"])
@@ -966,15 +958,16 @@ def test_nothing_is_asked_for_offline(hub_server, big, run, monkeypatch):
 
 
 def test_a_folder_with_config_json_alone(tmp_path, run):
-    """It is read, and is not the model that was to be saved there: the exit code is 1."""
+    """It is read, but what the files hold is not known: the exit code is 1."""
     config = {**CONFIG, FLAG: True}
     (tmp_path / "config.json").write_text(json.dumps(config))
     [report] = json.loads(run("check", str(tmp_path), "--json")[1])["models"]
-    assert (report["verdict"], report["tensors"]) == ("not known", 0)
-    code, out, _ = run("check", str(tmp_path))
-    assert code == 1
-    assert "config.json alone was read, and says tied" in " ".join(out.split())
-    assert run("check", str(tmp_path / "config.json"))[0] == 0
+    assert (report["verdict"], report["holds"], report["tensors"]) == ("not known", None, 0)
+    assert report["flag"]["tied"] is True
+    for path in (tmp_path, tmp_path / "config.json"):
+        code, out, _ = run("check", str(path))
+        assert code == 1
+        assert "config.json alone was read, and says tied" in " ".join(out.split())
     # Weights that are not read are no missing ones.
     (tmp_path / "model.gguf").touch()
     assert_one_error_line(run("check", str(tmp_path)), "model.gguf")

@@ -100,11 +100,13 @@ def test_the_text_of_a_number():
     assert options.whole_number("1000000000000000001") == 10**18 + 1, "not by way of a float"
     assert options.whole_number("4.1k") == 4100, "not by way of a float"
     assert options.whole_number("7B") == 7 * 10**9
+    assert options.whole_number("38,597,376") == 38_597_376, "as it is printed"
     assert options.any_number("3e-4") == 3e-4
 
 
 @pytest.mark.parametrize(
-    "text", ["1.5", "1.0001k", "k", "1kk", "1e400", "nan", "inf", "x", "", "\x1b", "9" * 5000]
+    "text",
+    ["1.5", "1.0001k", "k", "1kk", "1e400", "nan", "inf", "x", "", "\x1b", "1,5", "9" * 5000],
 )
 def test_the_text_of_no_whole_number(text):
     with pytest.raises(argparse.ArgumentTypeError, match=r"^expected a whole number, got '"):
