@@ -620,9 +620,7 @@ def test_a_cut_gz_file_is_an_error(run_documents):
 
 
 def test_without_dask_the_error_says_how_to_install_it(run, place, monkeypatch):
-    from tiedgpt.cli import documents as documents_command
-
-    monkeypatch.setattr(documents_command, "find_spec", lambda name: None)
+    monkeypatch.setattr("tiedgpt.cli.score.find_spec", lambda name: None)
     result = run("documents", "in.jsonl", "--out", "out", "-m", "model")
     assert_one_error_line(result, "pip install 'tiedgpt[dask]'")
 

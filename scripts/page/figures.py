@@ -36,11 +36,9 @@ from tiedgpt.gpt2.ops import softmax
 from tiedgpt.gpt2.run import Tape
 from tiedgpt.study.bigrams import mlp_numbers, nats_from_bigrams
 from tiedgpt.study.corpus import Corpus
-from tiedgpt.study.direct_path import asymmetry, jsd_floor, matrix_asymmetry
-from tiedgpt.study.paths import PATHS, final_norm, top_k
+from tiedgpt.study.embeddings import knowledge, spearman
+from tiedgpt.study.paths import PATHS, asymmetry, final_norm, jsd_floor, matrix_asymmetry, top_k
 from tiedgpt.study.predictions import residual_streams
-from tiedgpt.study.probe import knowledge
-from tiedgpt.study.similarity import spearman
 
 from .pictures import TIMES, decimal, percent, shown
 from .rounding import as_in_the_page

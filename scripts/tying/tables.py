@@ -3,8 +3,8 @@
 The models are final runs of runs.ROWS, trained once more, because runs.jsonl has no weights. Each
 is measured over the frequent tokens of its training text:
 
-    TABLE.successors, TABLE.predecessors   R2 of a linear probe (tiedgpt/study/probe.py); TABLE is
-                                           W_E, W_U, random or counts
+    TABLE.successors, TABLE.predecessors   R2 of a linear probe (tiedgpt/study/embeddings.py); TABLE
+                                           is W_E, W_U, random or counts
     mlps.alone, mlps.without               nats from the bigrams by layer, and of the path normed
     mlps.table, mlps.model                 and the whole model (tiedgpt/study/bigrams.py)
     others.entropy                         the measure normed.entropy (trainer.py), for the next
@@ -19,8 +19,8 @@ from tiedgpt import GPT2
 from tiedgpt.gpt2.ops import softmax
 from tiedgpt.study.bigrams import mlp_numbers
 from tiedgpt.study.corpus import Corpus
+from tiedgpt.study.embeddings import knowledge
 from tiedgpt.study.paths import normed
-from tiedgpt.study.probe import knowledge
 
 from .differences import Figure
 from .runs import FINAL_SEEDS, HEADS, ROW, Line, Results, Run, best_start, key_of, pilot, start_name

@@ -30,8 +30,7 @@ from tiedgpt.gpt2.ops import cross_entropy, softmax
 from tiedgpt.gpt2.parameters import unflatten
 from tiedgpt.study.bigrams import bigrams
 from tiedgpt.study.corpus import Corpus
-from tiedgpt.study.direct_path import matrix_asymmetry
-from tiedgpt.study.paths import paths_of
+from tiedgpt.study.paths import matrix_asymmetry, paths_of
 from tiedgpt.training.merges import learn_tokenizer
 from tiedgpt.training.optimizer import AdamW, clip, learning_rate
 

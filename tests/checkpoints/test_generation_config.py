@@ -2,8 +2,8 @@
 
 import json
 
-from tiedgpt.checkpoints.generation_config import generation_settings
 from tiedgpt.checkpoints.json_files import Folder
+from tiedgpt.checkpoints.opened import generation_settings
 
 
 def test_the_settings_are_those_of_the_old_config_json_where_there_is_no_newer_file(tmp_path):

@@ -25,8 +25,8 @@ from support.models import CONFIG, random_model
 
 import tiedgpt
 from tiedgpt import TiedGPTError, Tokenizer, cli
-from tiedgpt.cli import messages, options
-from tiedgpt.cli.output import printable
+from tiedgpt.cli import options
+from tiedgpt.cli.output import ProgressBar, printable
 from tiedgpt.errors import TiedGPTWarning
 
 # Flags and help
@@ -417,7 +417,7 @@ def stderr_at_half(monkeypatch):
         stderr = io.StringIO()
         monkeypatch.setattr(sys, "stderr", stderr)
         monkeypatch.setattr(stderr, "isatty", lambda: is_terminal)
-        with messages.ProgressBar("loading a\nb", total=10, unit="B") as progress:
+        with ProgressBar("loading a\nb", total=10, unit="B") as progress:
             time.sleep(0.001)  # so that more than 0 seconds pass
             progress.add(5)
             return stderr.getvalue()
@@ -426,17 +426,17 @@ def stderr_at_half(monkeypatch):
 
 
 def test_on_a_terminal_progress_is_a_bar_after_a_delay(stderr_at_half, monkeypatch):
-    monkeypatch.setattr(messages.ProgressBar, "DELAY", 0)
+    monkeypatch.setattr(ProgressBar, "DELAY", 0)
     assert r"loading a\nb:  50%" in stderr_at_half(is_terminal=True)
-    monkeypatch.setattr(messages.ProgressBar, "DELAY", 3600)
+    monkeypatch.setattr(ProgressBar, "DELAY", 3600)
     assert stderr_at_half(is_terminal=True) == ""
 
 
 def test_in_a_file_progress_is_a_line_after_each_interval(stderr_at_half, monkeypatch):
-    monkeypatch.setattr(messages.ProgressBar, "DELAY", 0)
-    monkeypatch.setattr(messages.ProgressBar, "INTERVAL", 3600)
+    monkeypatch.setattr(ProgressBar, "DELAY", 0)
+    monkeypatch.setattr(ProgressBar, "INTERVAL", 3600)
     assert stderr_at_half(is_terminal=False) == ""
-    monkeypatch.setattr(messages.ProgressBar, "INTERVAL", 0)
+    monkeypatch.setattr(ProgressBar, "INTERVAL", 0)
     assert stderr_at_half(is_terminal=False) == "tiedgpt: note: loading a\\nb: 50% after 0 min\n"
 
 
@@ -444,8 +444,8 @@ def test_the_bar_disappears_with_the_last_step(monkeypatch):
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
     monkeypatch.setattr(stderr, "isatty", lambda: True)
-    monkeypatch.setattr(messages.ProgressBar, "DELAY", 0)
-    with messages.ProgressBar("loading", total=10, unit="B") as progress:
+    monkeypatch.setattr(ProgressBar, "DELAY", 0)
+    with ProgressBar("loading", total=10, unit="B") as progress:
         time.sleep(0.001)
         progress.add(5)
         progress.add(5)
@@ -456,8 +456,8 @@ def test_the_bar_disappears_with_the_last_step(monkeypatch):
 def test_in_a_file_the_next_line_waits_for_the_next_interval(monkeypatch):
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
-    with messages.ProgressBar("loading", total=10, unit="B") as progress:
-        progress.last_line -= messages.ProgressBar.INTERVAL
+    with ProgressBar("loading", total=10, unit="B") as progress:
+        progress.last_line -= ProgressBar.INTERVAL
         progress.add(5)
         progress.add(1)
     assert stderr.getvalue() == "tiedgpt: note: loading: 50% after 0 min\n"

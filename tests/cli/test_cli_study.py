@@ -15,9 +15,8 @@ from support.models import CONFIG, random_model
 
 import tiedgpt
 from tiedgpt import Tokenizer
-from tiedgpt.cli.messages import ProgressBar
-from tiedgpt.cli.output import shown, value_at
-from tiedgpt.study import probe
+from tiedgpt.cli.output import ProgressBar, shown, value_at
+from tiedgpt.study import embeddings
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.reports import study_report
 
@@ -123,8 +122,8 @@ ROWS = {
 
 def test_study_table_has_the_values_of_the_json(run, checkpoint, untied, text_file, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")  # each row is one line
-    monkeypatch.setattr(probe, "MIN_PROBED", 10)  # the text has fewer than 100 frequent tokens
-    monkeypatch.setattr(probe, "COMPONENTS", 5)
+    monkeypatch.setattr(embeddings, "MIN_PROBED", 10)  # the text has fewer than 100 frequent tokens
+    monkeypatch.setattr(embeddings, "COMPONENTS", 5)
     header, *lines = output(run, "study", checkpoint, untied, "--corpus", text_file).splitlines()
     (tied_report, untied_report), _ = study(run, checkpoint, untied, "--corpus", text_file)
     assert header.split() == [checkpoint, untied]

@@ -26,13 +26,11 @@ from tiedgpt.explore import panels
 from tiedgpt.gpt2.ops import softmax
 from tiedgpt.sampling import Sampling
 from tiedgpt.study import (
-    attribution,
     bigrams,
-    direct_path,
+    embeddings,
     gradients,
     paths,
     predictions,
-    similarity,
     solved,
 )
 from tiedgpt.study.corpus import Corpus
@@ -191,7 +189,7 @@ def test_parts(asked, token, removed):
     change = found.pop("change", None)
     assert report_close(found, logit_report(model, TOKENIZER, IDS, token, removed=removed))
     if removed:
-        edit = attribution.ablation(CONFIG, removed)
+        edit = predictions.ablation(CONFIG, removed)
         without = predictions.last_logits(model, IDS, edit)
         assert change[0]["id"] == without.argmax()
         assert set(column(change)) >= set(top_k(logits, panels.COMPARED).tolist())
@@ -253,13 +251,13 @@ def test_a_large_vocabulary_is_measured_by_a_sample():
     assert found["measured"] == panels.SAMPLED_TOKENS == np.unique(sample).size
     raw = found["paths"]["raw"]
     assert raw["asymmetry"] < 1e-6
-    assert raw["self_prediction"] == direct_path.predicts_itself(model)[sample].mean()
+    assert raw["self_prediction"] == paths.predicts_itself(model)[sample].mean()
 
 
 def test_scores_of_zero_are_symmetric():
     zeros = np.zeros((3, 2))
-    assert direct_path.asymmetry(zeros, zeros.T) == 0
-    assert direct_path.matrix_asymmetry(np.zeros((3, 3))) == 0
+    assert paths.asymmetry(zeros, zeros.T) == 0
+    assert paths.matrix_asymmetry(np.zeros((3, 3))) == 0
 
 
 def test_solve(asked, corpus):
@@ -273,7 +271,7 @@ def test_nearest(asked):
     found = answer("nearest", ids=[1, 40])
     assert found["token"]["id"] == 40
     for name, rows in {"W_E": model.W_E, "W_U": model.W_U.T}.items():
-        tokens, cosines = similarity.nearest(rows, 40, panels.NEAREST)
+        tokens, cosines = embeddings.nearest(rows, 40, panels.NEAREST)
         assert column(found[name]) == tokens.tolist()
         assert column(found[name], "cosine") == close(cosines)
 

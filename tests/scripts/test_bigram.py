@@ -20,7 +20,7 @@ import tiedgpt
 from tiedgpt import GPT2
 from tiedgpt.gpt2.ops import gelu_new, layer_norm
 from tiedgpt.study.corpus import Corpus
-from tiedgpt.study.direct_path import asymmetry, jsd_floor
+from tiedgpt.study.paths import asymmetry, jsd_floor
 from tiedgpt.study.solved import fit_softmax
 
 WEIGHTS = Path(__file__).resolve().parents[2] / "weights"

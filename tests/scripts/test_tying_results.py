@@ -25,7 +25,7 @@ import tiedgpt
 from tiedgpt import cli
 from tiedgpt.study.bigrams import mlp_numbers
 from tiedgpt.study.corpus import Corpus
-from tiedgpt.study.probe import knowledge
+from tiedgpt.study.embeddings import knowledge
 
 WEIGHTS = Path(__file__).resolve().parents[2] / "weights"
 

@@ -16,8 +16,9 @@ from tiedgpt.evaluation import predicted_places, token_losses
 from tiedgpt.generation import generate, sample_tokens
 from tiedgpt.gpt2.run import activation_shapes
 from tiedgpt.sampling import Sampling
-from tiedgpt.study.attribution import ablation, attribute
 from tiedgpt.study.predictions import (
+    ablation,
+    attribute,
     last_logits,
     next_tokens,
     predict,

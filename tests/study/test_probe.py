@@ -9,7 +9,7 @@ from support.models import SMALL, random_model, some_corpus
 
 from tiedgpt import GPT2
 from tiedgpt.errors import TiedGPTError
-from tiedgpt.study import bigrams, paths, probe
+from tiedgpt.study import bigrams, embeddings, paths
 from tiedgpt.study.corpus import Corpus
 
 V = 130
@@ -42,15 +42,15 @@ def known_tables(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
     seen = corpus.frequent(min_count=1)
     tables = []
     for counts in (corpus.table(tokens, seen), corpus.table(seen, tokens).T):
-        table = np.zeros((V, probe.COMPONENTS))
-        table[tokens] = probe.components(counts)
+        table = np.zeros((V, embeddings.COMPONENTS))
+        table[tokens] = embeddings.components(counts)
         tables.append(table)
     return tables[0], tables[1]
 
 
 def test_a_table_that_holds_the_answer_knows_it_and_random_rows_do_not(corpus):
     successors, predecessors = known_tables(corpus)
-    report = probe.knowledge(with_tables(successors, predecessors), corpus)
+    report = embeddings.knowledge(with_tables(successors, predecessors), corpus)
     assert report["W_E"]["successors"]["by_penalty"]["3"] > 0.98
     assert report["W_U"]["predecessors"]["by_penalty"]["3"] > 0.98
     for thing in ("successors", "predecessors"):
@@ -61,7 +61,7 @@ def test_a_table_that_holds_the_answer_knows_it_and_random_rows_do_not(corpus):
             assert table[thing]["by_penalty"]["30"] == table[thing]["r2"]
 
     shuffled = np.random.default_rng(0).permutation(V)
-    report = probe.knowledge(with_tables(successors[shuffled]), corpus)
+    report = embeddings.knowledge(with_tables(successors[shuffled]), corpus)
     assert report["W_E"]["successors"]["r2"] < 0.1
     assert "W_U" not in report  # of a tied model
 
@@ -69,7 +69,7 @@ def test_a_table_that_holds_the_answer_knows_it_and_random_rows_do_not(corpus):
 def test_the_rows_of_the_text_read_backwards_change_places(corpus):
     model = random_model(CONFIG)
     backwards = Corpus.of(corpus.ids[::-1], V)
-    forwards, reverse = probe.knowledge(model, corpus), probe.knowledge(model, backwards)
+    forwards, reverse = embeddings.knowledge(model, corpus), embeddings.knowledge(model, backwards)
     for name in ("W_E", "counts"):
         assert reverse[name]["successors"]["r2"] == pytest.approx(
             forwards[name]["predecessors"]["r2"], abs=1e-3
@@ -80,8 +80,8 @@ def test_the_components_are_those_of_a_singular_value_decomposition():
     counts = np.random.default_rng(0).integers(0, 5, (60, 90))
     roots = np.sqrt(counts / counts.sum(axis=1, keepdims=True))
     U, S, _ = np.linalg.svd(roots - roots.mean(axis=0), full_matrices=False)
-    expected = (U * S)[:, : probe.COMPONENTS]
-    found = probe.components(counts)
+    expected = (U * S)[:, : embeddings.COMPONENTS]
+    found = embeddings.components(counts)
     signs = np.sign((found * expected).sum(axis=0))  # a component may point either way
     np.testing.assert_allclose(found * signs, expected, atol=1e-9)
 
@@ -91,7 +91,7 @@ def test_each_token_is_predicted_by_the_others():
     rng = np.random.default_rng(0)
     rows, Y = rng.normal(size=(40, 3)), rng.normal(size=(40, 2))
     folds = np.array_split(rng.permutation(40), 4)
-    found = probe.predicted(rows, Y, folds, penalty=7.0)
+    found = embeddings.predicted(rows, Y, folds, penalty=7.0)
     X = np.column_stack([(rows - rows.mean(axis=0)) / rows.std(axis=0), np.ones(40)])
     for fold in folds:
         rest = np.setdiff1d(np.arange(40), fold)
@@ -106,20 +106,22 @@ def test_a_column_that_is_the_same_for_all_tokens_changes_nothing():
     folds = np.array_split(rng.permutation(40), 4)
     constant = np.column_stack([rows, np.full(40, 5.0)])
     np.testing.assert_allclose(
-        probe.predicted(constant, Y, folds, 7.0), probe.predicted(rows, Y, folds, 7.0), atol=1e-9
+        embeddings.predicted(constant, Y, folds, 7.0),
+        embeddings.predicted(rows, Y, folds, 7.0),
+        atol=1e-9,
     )
 
 
 def test_too_few_frequent_tokens_have_no_report():
-    assert some_corpus().frequent().size < probe.MIN_PROBED
-    assert probe.knowledge(random_model(SMALL), some_corpus()) is None
+    assert some_corpus().frequent().size < embeddings.MIN_PROBED
+    assert embeddings.knowledge(random_model(SMALL), some_corpus()) is None
 
 
 def test_a_damaged_table_is_refused(corpus):
     table = np.zeros((V, 4))
     table[0, 0] = np.nan
     model = with_tables(table)
-    refuses("W_E is not finite", probe.knowledge, model, corpus, error=TiedGPTError)
+    refuses("W_E is not finite", embeddings.knowledge, model, corpus, error=TiedGPTError)
 
 
 # ---- The MLPs ----

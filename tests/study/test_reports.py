@@ -16,16 +16,15 @@ from tiedgpt.evaluation import predicted_places
 from tiedgpt.gpt2.ops import log_softmax
 from tiedgpt.study import (
     bigrams,
-    direct_path,
+    embeddings,
     gradients,
+    paths,
     reports,
-    similarity,
     solved,
 )
-from tiedgpt.study.attribution import ablation, attribute
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.paths import PATHS
-from tiedgpt.study.predictions import predict
+from tiedgpt.study.predictions import ablation, attribute, predict
 
 TOKENIZER = Tokenizer([])
 IDS = TOKENIZER.encode("abcdefgh")
@@ -234,14 +233,14 @@ def test_study_has_what_the_library_measures(model):
         "tokens": CORPUS.ids.size,
         "frequent": 12,
         "self_prediction": 0.0,  # no frequent token is its own most frequent successor
-        "jsd_floor": direct_path.jsd_floor(CORPUS),
+        "jsd_floor": paths.jsd_floor(CORPUS),
     }
-    paths = bigrams.bigrams(model, CORPUS, others=solved.solved_paths(model, CORPUS))
+    scores = bigrams.bigrams(model, CORPUS, others=solved.solved_paths(model, CORPUS))
     end = CORPUS.ids[-(CONFIG.n_ctx + 1) :]  # a whole context, and the token after it
-    assert report["direct_path"] == direct_path.direct_path(model, CORPUS)
-    assert report["embeddings"] == similarity.embeddings(model, CORPUS, other_W_E)
-    assert report["bigrams"] == paths
-    assert report["missing"] == solved.missing(paths)
+    assert report["direct_path"] == paths.direct_path(model, CORPUS)
+    assert report["embeddings"] == embeddings.embeddings(model, CORPUS, other_W_E)
+    assert report["bigrams"] == scores
+    assert report["missing"] == solved.missing(scores)
     assert report["gains"] == bigrams.gains(model, CORPUS, PATHS)
     assert report["tables"] is None  # there are 12 frequent tokens, too few
     assert report["mlps"] == bigrams.mlp_numbers(model, CORPUS)
@@ -257,8 +256,8 @@ def test_study_of_a_text_longer_than_the_context(model):
 
 def test_study_without_a_corpus(model):
     report, _ = study(model)
-    assert report["direct_path"] == direct_path.direct_path(model)
-    assert report["embeddings"] == similarity.embeddings(model)
+    assert report["direct_path"] == paths.direct_path(model)
+    assert report["embeddings"] == embeddings.embeddings(model)
     for name in ["corpus", "bigrams", "gains", "missing", "tables", "mlps", "loss", "gradients"]:
         assert report[name] is None
 
@@ -304,5 +303,5 @@ def test_a_direct_path_of_zeros_is_symmetric(W):
     """A = 0 has no direction, and no division by its length is made."""
     zeros, ones = np.zeros((5, 3)), np.ones((5, 3))
     W_E, W_U = (zeros, ones.T) if W == "W_E" else (ones, zeros.T)
-    assert direct_path.asymmetry(W_E, W_U) == 0
-    assert direct_path.matrix_asymmetry(W_E @ W_U) == 0
+    assert paths.asymmetry(W_E, W_U) == 0
+    assert paths.matrix_asymmetry(W_E @ W_U) == 0

@@ -22,9 +22,9 @@ from tiedgpt.gpt2.ops import log_softmax, softmax
 from tiedgpt.study import solved
 from tiedgpt.study.bigrams import bigrams
 from tiedgpt.study.corpus import MIN_COUNT, Corpus
+from tiedgpt.study.embeddings import nearest
 from tiedgpt.study.gradients import Gradients, gradients
 from tiedgpt.study.paths import Path, final_norm
-from tiedgpt.study.similarity import nearest
 
 
 def random_problem(n=9, D=4, S=7):

@@ -18,7 +18,7 @@ from support.models import SMALL, random_model, some_corpus
 from tiedgpt import GPT2, evaluation
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.gpt2.parameters import parameter_shapes
-from tiedgpt.study import bigrams, direct_path, paths, predictions, similarity
+from tiedgpt.study import bigrams, embeddings, paths, predictions
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.reports import end_of_text, losses
 
@@ -116,14 +116,14 @@ def corpus_with_frequent(is_frequent) -> Corpus:  # [V] bool
 
 def test_with_nine_frequent_tokens_no_mean_over_them_is_reported(model):
     text = corpus_with_frequent(np.arange(V) < 9)
-    assert direct_path.direct_path(model, text)["self_prediction_frequent"] is None
+    assert paths.direct_path(model, text)["self_prediction_frequent"] is None
     assert text.self_prediction() is None
     assert bigrams.bigrams(model, text) is None
 
 
 def test_with_ten_frequent_tokens_the_means_over_them_are_reported(model):
     text = corpus_with_frequent(np.arange(V) < 10)
-    assert direct_path.direct_path(model, text)["self_prediction_frequent"] is not None
+    assert paths.direct_path(model, text)["self_prediction_frequent"] is not None
     assert text.self_prediction() is not None
     assert bigrams.bigrams(model, text) is not None
 
@@ -212,21 +212,21 @@ def relative_asymmetry(model: GPT2) -> float:
 
 
 def test_asymmetry_computed_in_blocks_of_rows_is_that_of_the_whole_matrix(monkeypatch):
-    monkeypatch.setattr(direct_path, "ROWS_AT_ONCE", 17)
+    monkeypatch.setattr(paths, "ROWS_AT_ONCE", 17)
     model = random_model(UNTIED)
-    asymmetry = direct_path.asymmetry(model.W_E, model.W_U)
+    asymmetry = paths.asymmetry(model.W_E, model.W_U)
     assert asymmetry == pytest.approx(relative_asymmetry(model), rel=1e-12)
 
 
 def test_asymmetry_of_a_nearly_tied_model_is_not_lost_in_rounding(monkeypatch):
     """In this model, one number of W_U differs from that of W_E^T, by 1e-6."""
-    monkeypatch.setattr(direct_path, "ROWS_AT_ONCE", 17)
+    monkeypatch.setattr(paths, "ROWS_AT_ONCE", 17)
     model = random_model(UNTIED)
     model.parameters["lm_head.weight"][:] = model.W_E
     model.parameters["lm_head.weight"][5, 3] += 1e-6
     expected = relative_asymmetry(model)
     assert 1e-9 < expected < 1e-7
-    assert direct_path.asymmetry(model.W_E, model.W_U) == pytest.approx(expected, rel=1e-6)
+    assert paths.asymmetry(model.W_E, model.W_U) == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_asymmetry_of_a_symmetric_product_may_be_rounding_and_no_error():
@@ -235,13 +235,13 @@ def test_the_asymmetry_of_a_symmetric_product_may_be_rounding_and_no_error():
     for seed in range(50):
         W_E = np.random.default_rng(seed).normal(size=(30, 7)).astype(np.float32)
         W_U = (W_E * scales).T  # each of its numbers is exact, so W_E @ W_U is symmetric
-        assert direct_path.asymmetry(W_E, W_U) < 1e-6
+        assert paths.asymmetry(W_E, W_U) < 1e-6
 
 
 def test_the_asymmetry_is_0_if_W_U_is_the_transposed_W_E_or_zeros(model):
     """`model` is tied."""
     for symmetric in (model, model.untie("copy"), model.untie("zeros")):
-        assert direct_path.asymmetry(symmetric.W_E, symmetric.W_U) == 0.0
+        assert paths.asymmetry(symmetric.W_E, symmetric.W_U) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_self_prediction_is_that_of_the_whole_matrix(monkeypatch, model):
     predicts_itself = (model.W_E @ model.W_U).argmax(axis=1) == np.arange(V)
     is_odd = np.arange(V) % 2 == 1
     tokens_done = []  # the numbers of tokens that are reported as done
-    report = direct_path.direct_path(model, corpus_with_frequent(is_odd), tokens_done.append)
+    report = paths.direct_path(model, corpus_with_frequent(is_odd), tokens_done.append)
     assert report["self_prediction"] == predicts_itself.mean()
     assert report["self_prediction_frequent"] == predicts_itself[is_odd].mean()
     assert sum(tokens_done) == V
@@ -268,7 +268,7 @@ def test_a_damaged_matrix_is_an_error(model):
     model.parameters["wte.weight"][7, 2] = np.nan
     message = "holds a number that is not finite: the checkpoint is damaged"
     with pytest.raises(TiedGPTError, match=message):
-        direct_path.direct_path(model)
+        paths.direct_path(model)
 
 
 def measures_by_definition(logits, counts):
@@ -448,12 +448,12 @@ def test_spearman_is_the_pearson_correlation_of_ranks():
     for number in y:
         ranks_of_y.append(1 + (y < number).sum())
     pearson = np.corrcoef(ranks_of_x, ranks_of_y)[0, 1]
-    assert similarity.spearman(x, y) == pytest.approx(pearson, rel=1e-12)
+    assert embeddings.spearman(x, y) == pytest.approx(pearson, rel=1e-12)
 
 
 def test_spearman_of_a_falling_function_is_minus_1():
     x = np.random.default_rng(0).standard_normal(60)
-    assert similarity.spearman(x, -(x**3)) == pytest.approx(-1)
+    assert embeddings.spearman(x, -(x**3)) == pytest.approx(-1)
 
 
 @pytest.mark.parametrize(
@@ -465,12 +465,12 @@ def test_spearman_of_a_falling_function_is_minus_1():
     ],
 )
 def test_spearman_that_is_not_defined(x, y):
-    assert similarity.spearman(x, y) is None
+    assert embeddings.spearman(x, y) is None
 
 
 def test_the_cosines_of_a_row_of_zeros_are_0():
     rows = np.array([[3.0, 4.0], [0.0, 0.0], [6.0, 8.0]])
-    assert similarity.cosines(rows) == pytest.approx([0, 1, 0])
+    assert embeddings.cosines(rows) == pytest.approx([0, 1, 0])
 
 
 def test_similarity_is_invariant_to_rotation():
@@ -483,7 +483,7 @@ def test_similarity_is_invariant_to_rotation():
     some_square_matrix = model.W_E[: SMALL.n_embd]
     rotation, _ = np.linalg.qr(some_square_matrix)
     model.parameters["lm_head.weight"][:] = tied_W_E @ rotation
-    report = similarity.embeddings(model, tied_W_E=tied_W_E)
+    report = embeddings.embeddings(model, tied_W_E=tied_W_E)
     assert report["out_tied"] == pytest.approx(1)
     assert abs(report["in_tied"]) < 0.05
     assert report["in_out"] == pytest.approx(report["in_tied"])
@@ -491,25 +491,25 @@ def test_similarity_is_invariant_to_rotation():
 
 def test_similarity_of_a_tied_model(model):
     """No tied matrix of another model is given, so that its similarities are None."""
-    report = similarity.embeddings(model, some_corpus())
+    report = embeddings.embeddings(model, some_corpus())
     assert report["in_out"] == pytest.approx(1), "W_U is the transposed W_E"
     assert report["in_tied"] is None
     assert report["out_tied"] is None
 
 
 def test_all_tokens_of_a_small_vocabulary_are_compared():
-    assert similarity.sampled_tokens(5).tolist() == [0, 1, 2, 3, 4]
+    assert embeddings.sampled_tokens(5).tolist() == [0, 1, 2, 3, 4]
 
 
 def test_only_tokens_of_the_corpus_are_compared():
-    assert similarity.sampled_tokens(5, Corpus.of([3, 1, 3], 5)).tolist() == [1, 3]
+    assert embeddings.sampled_tokens(5, Corpus.of([3, 1, 3], 5)).tolist() == [1, 3]
 
 
 def test_2048_tokens_of_a_large_vocabulary_are_compared():
-    tokens = similarity.sampled_tokens(50257).tolist()
+    tokens = embeddings.sampled_tokens(50257).tolist()
     assert len(tokens) == 2048
     assert tokens == sorted(set(tokens))
-    assert tokens == similarity.sampled_tokens(50257).tolist()
+    assert tokens == embeddings.sampled_tokens(50257).tolist()
 
 
 @each_head

@@ -14,7 +14,7 @@ from support.models import SMALL, some_corpus
 
 from tiedgpt.gpt2.ops import softmax
 from tiedgpt.study.corpus import Corpus
-from tiedgpt.study.direct_path import jsd_floor
+from tiedgpt.study.paths import jsd_floor
 
 V = SMALL.vocab_size
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints.download import Repository, find_model, offline_variable
-from ..checkpoints.files import check_that_files_agree, check_weight_map
+from ..checkpoints.files import WEIGHTS, check_that_files_agree, check_weight_map
 from ..checkpoints.json_files import CONFIG, JSON_OF_PYTHON, MAX_TEXT, read_json
 from ..checkpoints.model_names import INDEX, SHIPPED, check_name, discard_note
 from ..checkpoints.opened import Opened
-from ..checkpoints.refused import WEIGHTS
 from ..checkpoints.safetensors import formats_of, read_header
 from ..checkpoints.tensors import SavedFile, Tensor
 from ..errors import CheckpointError

@@ -9,10 +9,9 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
-from ..checkpoints.files import read_weights
+from ..checkpoints.files import ADAPTER, ADAPTER_WEIGHTS, read_weights, what_is_there
 from ..checkpoints.json_files import CONFIG
 from ..checkpoints.opened import Opened
-from ..checkpoints.refused import ADAPTER, ADAPTER_WEIGHTS, what_is_there
 from ..checkpoints.tensors import Tensor
 from ..errors import CheckpointError, short_repr
 from .counting import count_from_config, count_stored

@@ -8,9 +8,7 @@ download.py         finds a model, or downloads it and verifies each file
 opened.py           a model that is opened: config, tensors, head, tokenizer, files to copy
 names.py            how programs name and lay out the tensors: one table
 state_dicts.py      a model from another program's arrays
-files.py            the tensors in a file of weights, of whatever format, or in several files
-refused.py          what is said of files that are not read
-generation_config.py  settings of other programs, beside the model
+files.py            the files of weights: their tensors, and what is said of files that are not read
 safetensors.py      the format of most weights
 pickles.py          PyTorch's files, read without running what is in them
 tensorflow.py       OpenAI's own files

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from ..atomic import remove_unfinished, replaced_file
 from ..errors import ArgumentError, CheckpointError, ConfigError, TiedGPTError, short_repr
 from ..gpt2.config import Config
-from .files import check_weight_map
+from .files import ADAPTER, MERGE, WEIGHTS, check_weight_map
 from .json_files import CONFIG, MAX_TEXT, read_json
 from .model_names import (
     ALIASES,
@@ -45,7 +45,6 @@ from .model_names import (
     not_here,
 )
 from .opened import Opened
-from .refused import ADAPTER, MERGE, WEIGHTS
 from .vocabulary import read_tokenizer
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from ..errors import (
 from ..gpt2.config import QUANTISED, Config
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import Parameters
+from .files import first_of_quantised
 from .json_files import read_json
 from .model_names import MODELS
 from .names import (
@@ -35,7 +36,6 @@ from .names import (
     plain_name,
     with_N,
 )
-from .refused import first_of_quantised
 
 # The fields of Config that the shapes of the arrays tell.
 IN_SHAPES = ("vocab_size", "n_ctx", "n_embd", "n_layer", "n_head", "n_inner", "tied")

@@ -13,9 +13,9 @@ from ..gpt2.model import GPT2
 from ..gpt2.special_tokens import Flags
 from ..gpt2.tokenizer import EOT, Tokenizer
 from . import safetensors
+from .files import WEIGHTS
 from .json_files import CONFIG
 from .names import name_in_transformers
-from .refused import WEIGHTS
 from .vocabulary import SETTINGS, TOKENIZER_JSON
 
 

@@ -19,22 +19,22 @@ from typing import Any, NamedTuple
 
 from .. import __version__
 from ..errors import ArgumentError, TiedGPTError, did_you_mean
-from .messages import note, print_error
+from .output import fill, note, print_error
 
 # A command -> its module. Only the module of the given command is imported, to save time.
 COMMANDS = {
     "generate": "generate",
     "score": "score",
-    "documents": "documents",
+    "documents": "score",
     "train": "train",
     "check": "check",
     "params": "params",
     "tokenize": "tokenize",
-    "list": "known_models",
-    "download": "known_models",
-    "untie": "convert",
-    "tie": "convert",
-    "resize": "convert",
+    "list": "models",
+    "download": "models",
+    "untie": "models",
+    "tie": "models",
+    "resize": "models",
     "study": "study",
     "next": "prompt",
     "lens": "prompt",
@@ -210,8 +210,6 @@ def check_flags(parser: Any, arguments: list[str]) -> None:
 
 def print_help() -> None:
     """Print the page that lists all commands."""
-    from .output import fill
-
     lines = []
     for command in COMMANDS:
         summary = find_command(command).page.partition("\n")[0]

@@ -21,8 +21,7 @@ from ..anymodel.ties import Report, tie_report
 from ..checkpoints import Opened
 from ..errors import ArgumentError, TiedGPTError, one_line
 from . import options
-from .messages import print_error
-from .output import Cells, fill, print_json, print_table, rows_of_fields
+from .output import Cells, fill, print_error, print_json, print_table, rows_of_fields
 
 FIELDS = {  # a place in the report -> the label of its row
     "flag.kind": "kind",

@@ -37,8 +37,7 @@ from ..comparison.vectors import VectorsReport, judge
 from ..errors import ArgumentError, CheckpointError, check_file_name, one_line
 from ..gpt2.tokenizer import Tokenizer
 from . import inputs, options
-from .messages import ProgressBar, note
-from .output import Cells, fill, print_json, print_table, quoted_token
+from .output import Cells, ProgressBar, fill, note, print_json, print_table, quoted_token
 
 TOKENS_EXIT_CODES = {"identical": 0, "defect": 1, "tie-break": 3}
 LONG = 60.0  # seconds of planting mistakes from which a note says how long it takes

@@ -30,7 +30,7 @@ from ..gpt2.tokenizer import Tokenizer
 from ..study.corpus import Corpus
 from . import inputs, options
 from .inputs import encode_text, read_text, source_name
-from .messages import note
+from .output import note
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

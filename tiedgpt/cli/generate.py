@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoints.generation_config import generation_settings
+from ..checkpoints.opened import generation_settings
 from ..errors import COUNT, ArgumentError, Range, TiedGPTError, short_repr
 from ..generation import TextSample, check_prompt_ids, grow, sample_tokens, seed_or_new
 from ..gpt2.config import Config
@@ -33,8 +33,7 @@ from ..study.predictions import predict
 from ..study.reports import SurpriseReport, surprise_report
 from . import inputs, options
 from .inputs import encode_text, read_prompt
-from .messages import ProgressBar, note
-from .output import print_json_by_head, print_predictions, printable
+from .output import ProgressBar, note, print_json_by_head, print_predictions, printable
 
 MAX_SAMPLES = 10_000  # in one batch; memory runs out long before
 

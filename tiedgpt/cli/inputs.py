@@ -11,8 +11,7 @@ from ..generation import check_prompt_ids
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
-from .messages import note
-from .output import quoted_token
+from .output import note, quoted_token
 
 STDIN = "-"
 

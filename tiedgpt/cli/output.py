@@ -1,6 +1,7 @@
-"""What goes to stdout: JSON, text that fits the terminal, tokens in quotes, and tables.
+"""What a user sees: notes, errors and progress on stderr; answers on stdout.
 
-The rows of a table are made from reports (study/reports.py).
+An answer is JSON, or text that fits the terminal, with tokens in quotes and tables. The rows of a
+table are made from reports (study/reports.py).
 """
 
 import json
@@ -9,15 +10,87 @@ import os
 import shutil
 import sys
 import textwrap
+import time
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..gpt2.tokenizer import Tokenizer
+from ..errors import one_line
 
-if TYPE_CHECKING:  # most commands need nothing of study/
+if TYPE_CHECKING:  # most commands need nothing of study/, and --version no tokenizer
+    from ..gpt2.tokenizer import Tokenizer
     from ..study.reports import SurpriseReport
+
+
+def note(text: object) -> None:
+    """Print one line that is not an error."""
+    print_line(f"tiedgpt: note: {one_line(text)}")
+
+
+def print_error(error: object) -> None:
+    """Print an error as one line."""
+    print_line(f"tiedgpt: error: {one_line(error)}")
+
+
+def print_line(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+@dataclass
+class ProgressBar(AbstractContextManager["ProgressBar"]):
+    """How far a long computation is: a bar on a terminal, in a file a line every minute."""
+
+    DELAY: ClassVar[float] = 1.0  # seconds before a bar is shown
+    INTERVAL: ClassVar[float] = 60.0  # seconds from one line in a file to the next
+
+    doing: str
+    total: int
+    unit: str
+    done: int = 0
+    start: float = field(default_factory=time.monotonic)
+    last_line: float = field(default_factory=time.monotonic)  # when the last line was printed
+    bar: Any = None  # the bar of tqdm, once it is shown
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+    def add(self, n: int, total: int | None = None) -> None:
+        """Count n more. The bar disappears with the last one.
+
+        `total` is for a total that was not known at the start.
+        """
+        self.done += n
+        if total is not None:
+            self.total = total
+        now = time.monotonic()
+        if not sys.stderr.isatty():
+            if now - self.last_line >= self.INTERVAL:
+                self.last_line = now
+                minutes = (now - self.start) / 60
+                note(f"{self.doing}: {self.done / self.total:.0%} after {minutes:.0f} min")
+        elif self.bar is not None:
+            self.bar.update(n)
+        elif now - self.start > self.DELAY:
+            from tqdm import tqdm  # importing it takes longer than most commands wait
+
+            self.bar = tqdm(
+                desc=one_line(self.doing),
+                total=self.total,
+                initial=self.done,
+                unit=self.unit,
+                unit_scale=self.unit == "B",  # bytes are shown as kB, MB and GB
+                leave=False,
+                file=sys.stderr,
+            )
+        if self.bar is not None and self.done >= self.total:
+            self.bar.close()
+
+
+# ---- Answers ----
 
 # Control characters could change the terminal: C0 and C1, except tab and line feed. Others change
 # the direction of a line, so that it would read as another one.
@@ -70,7 +143,7 @@ def printable(text: str) -> str:
     return text
 
 
-def quoted_token(tokenizer: Tokenizer, token: int, limit: int = 24) -> str:
+def quoted_token(tokenizer: "Tokenizer", token: int, limit: int = 24) -> str:
     """A token in quotes, with spaces and line ends visible, cut to `limit` columns.
 
     A token that is not whole characters is shown as bytes, one that only pads the vocabulary as its
@@ -201,7 +274,9 @@ def value_at(report: Mapping[str, Any], place: str) -> Any:
     return value
 
 
-def token_cell(tokenizer: Tokenizer, report: Mapping[str, Any], field: str = "probability") -> str:
+def token_cell(
+    tokenizer: "Tokenizer", report: Mapping[str, Any], field: str = "probability"
+) -> str:
     """A token and a number of its report, which line up in a column."""
     number = report[field]
     figure = percent(number) if field == "probability" else shown(field, number)
@@ -261,7 +336,7 @@ def padded(text: str, columns: int) -> str:
 
 
 def print_predictions(
-    tokenizer: Tokenizer, unit: str, rows: "Iterable[tuple[int, SurpriseReport | None]]"
+    tokenizer: "Tokenizer", unit: str, rows: "Iterable[tuple[int, SurpriseReport | None]]"
 ) -> None:
     """Print a line for each token and its report: its bits or logprob, and others that fit.
 

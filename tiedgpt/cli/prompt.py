@@ -4,8 +4,8 @@ import argparse
 
 from ..errors import Range, one_line
 from ..gpt2.tokenizer import Tokenizer
-from ..study.attribution import ablation
 from ..study.paths import PATH_PARTS
+from ..study.predictions import ablation
 from ..study.reports import (
     LogitReport,
     NextReport,

@@ -1,21 +1,8 @@
-"""Measure how well a model predicts a text.
-
-Print the loss per token, perplexity and bits per byte, by the sliding-window recipe of Hugging
-Face's documentation. Windows as long as the context start every --stride tokens. Each window
-predicts the tokens that no earlier window contains. The first token of the text is not predicted.
-If the stride is the whole context, the first token of each window is not predicted either.
-
-With --tokens: the surprisal of a token is -log2 of its probability, in bits. On a terminal, less
-than 1 bit is green, 5 bits or more are yellow, 10 or more are red.
-
-examples:
-  tiedgpt score story.txt
-  tiedgpt score --model gpt2 --stride 1024 --json story.txt
-  tiedgpt score --tokens --head both poem.txt
-  cat story.txt | tiedgpt score
-"""
+"""The commands score and documents: how well a model predicts a text, and each of many texts."""
 
 import argparse
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
@@ -26,8 +13,15 @@ from ..gpt2.tokenizer import Tokenizer
 from ..study.reports import ScoreReport, score_report
 from . import inputs, options
 from .inputs import encode_text, read_text, source_name
-from .messages import ProgressBar
-from .output import fill, print_json_by_head, print_predictions, print_table, rows_of_fields
+from .output import (
+    ProgressBar,
+    fill,
+    note,
+    print_json_by_head,
+    print_predictions,
+    print_table,
+    rows_of_fields,
+)
 
 ALTERNATIVES = 5  # other tokens in a prediction for --tokens
 
@@ -41,7 +35,7 @@ class Question(TypedDict):
     text_bytes: int
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_score_arguments(parser: argparse.ArgumentParser) -> None:
     options.add(parser, "file", "model", "heads", "allow_special", "json")
     parser.add_argument(
         "--stride",
@@ -57,7 +51,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> None:
+def run_score(args: argparse.Namespace) -> None:
+    """Measure how well a model predicts a text.
+
+    Print the loss per token, perplexity and bits per byte, by the sliding-window recipe of Hugging
+    Face's documentation. Windows as long as the context start every --stride tokens. Each window
+    predicts the tokens that no earlier window contains. The first token of the text is not
+    predicted. If the stride is the whole context, the first token of each window is not predicted
+    either.
+
+    With --tokens: the surprisal of a token is -log2 of its probability, in bits. On a terminal,
+    less than 1 bit is green, 5 bits or more are yellow, 10 or more are red.
+
+    examples:
+      tiedgpt score story.txt
+      tiedgpt score --model gpt2 --stride 1024 --json story.txt
+      tiedgpt score --tokens --head both poem.txt
+      cat story.txt | tiedgpt score
+    """
     text = read_text(args.file)
     source = source_name(args.file)
     opened = inputs.open_model(args.model)
@@ -126,3 +137,65 @@ def print_scores(question: Question, reports: list[ScoreReport]) -> None:
     )
     print()
     print(fill(paragraph))
+
+
+def add_documents_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("inputs", metavar="IN", nargs="+", help=".jsonl or .jsonl.gz files")
+    parser.add_argument(
+        "--out", metavar="DIR", required=True, help="a new directory, or one to go on with"
+    )
+    options.add(parser, "model", "head")
+    parser.add_argument(
+        "--stride",
+        metavar="N",
+        type=options.whole_number,
+        help="tokens from window to window, as for `tiedgpt score`",
+    )
+    parser.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="a Dask scheduler, tcp://HOST:PORT, whose workers see DIR and the model under the "
+        "same paths (default: a process for each core of this machine)",
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="after all lines, exit with 1 if one has an error"
+    )
+
+
+def run_documents(args: argparse.Namespace) -> None:
+    """Score many texts: JSON lines in, a directory of JSON lines out.
+
+    A line is a JSON object with a "text", and an "id" if it has one. DIR gets a row for each line:
+    the id, or the file and the byte offset of the line, with the text's loss ("nll", in nats per
+    token), or with an "error". With --strict, the exit code is 1 if there is such a row. Needs
+    Dask: pip install 'tiedgpt[dask]'. After an interruption, the same command goes on.
+
+    examples:
+      tiedgpt documents in.jsonl --out scores
+      tiedgpt documents *.jsonl.gz --out scores --scheduler tcp://10.0.0.1:8786
+    """
+    if not find_spec("distributed"):
+        raise ArgumentError("this command needs Dask: pip install 'tiedgpt[dask]'")
+    from .. import documents  # here, because `score` needs none of it
+
+    opened = inputs.open_model(args.model)
+    stride = stride_or_default(args.stride, opened.config)  # before the input is read
+    sources = [documents.read_input(file) for file in args.inputs]
+    model = inputs.load(opened, args.head)
+    settings = documents.settings_of(sources, model, opened.tokenizer, stride)
+
+    out = Path(args.out)
+    documents.begin(out, settings)
+    size = sum(source.size for source in sources)
+    try:
+        with ProgressBar("scoring", size, "B") as progress:
+            documents.score_inputs(
+                sources, out, opened.path, settings, args.scheduler, progress.add
+            )
+    except BaseException:
+        note(f"the parts in {out} are complete; the same command goes on")
+        raise
+    rows, errors = documents.count_rows(out)
+    note(f"{rows:,} rows in {out}, {errors:,} with an error")
+    if args.strict and errors > 0:
+        raise SystemExit(1)

@@ -29,8 +29,7 @@ from ..study.paths import PATH_PARTS
 from ..study.reports import StudyReport, study_report
 from . import inputs, options
 from .inputs import encode_text, read_text, source_name
-from .messages import ProgressBar, note
-from .output import Cells, print_json, print_table, rows_of_fields, value_at
+from .output import Cells, ProgressBar, note, print_json, print_table, rows_of_fields, value_at
 
 
 @dataclass

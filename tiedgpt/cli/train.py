@@ -44,8 +44,7 @@ from ..training.saving import STATE
 from ..training.start import Settings, Shape, new_model, split
 from . import inputs, options
 from .inputs import encode_text, read_text
-from .messages import note, print_line
-from .output import print_json, printable
+from .output import note, print_json, print_line, printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoints.refused import describe
+from ..checkpoints.files import describe
 from ..checkpoints.safetensors import read_header
 from ..errors import ArgumentError, CheckpointError, short_repr
 from ..gpt2.model import GPT2, Array

@@ -22,13 +22,11 @@ from ..gpt2.model import GPT2, attend, mlp, unembed, unembedding
 from ..gpt2.parameters import parameter_count
 from ..sampling import Sampling
 from ..study import (
-    attribution,
     bigrams,
-    direct_path,
+    embeddings,
     gradients,
     paths,
     predictions,
-    similarity,
     solved,
 )
 from ..study.reports import lens_report, logit_report, predictions_report, token_report
@@ -245,7 +243,7 @@ def symmetry_of(  # tokens [n]
         self_predicted += np.count_nonzero(logits.argmax(axis=1) == piece)
         scores.append(logits[:, tokens].astype(np.float64))
     A = np.concatenate(scores)  # [n, n]
-    asymmetry = direct_path.matrix_asymmetry(A)
+    asymmetry = paths.matrix_asymmetry(A)
     return {"asymmetry": asymmetry, "self_prediction": self_predicted / tokens.size}
 
 
@@ -278,7 +276,7 @@ def nearest(query: Query) -> Answer:
     token = query.prompt_ids[-1]
     answer: Answer = {"token": token_report(query.shown.tokenizer, token)}
     for name, rows in (("W_E", query.model.W_E), ("W_U", query.model.W_U.T)):
-        neighbours, cosines = similarity.nearest(rows, token, NEAREST)
+        neighbours, cosines = embeddings.nearest(rows, token, NEAREST)
         answer[name] = tokens_of(query, neighbours, cosine=cosines)
     return answer
 
@@ -311,7 +309,7 @@ def parts(query: Query) -> Answer:
     likeliest = tokens_of(query, paths.top_k(logits, LISTED))
     answer: Answer = {**report, "likeliest": likeliest}
     if removed:
-        edit = attribution.ablation(query.model.config, removed)
+        edit = predictions.ablation(query.model.config, removed)
         without = predictions.last_logits(query.model, query.prompt_ids, edit)  # [V]
         both = [*paths.top_k(without, COMPARED), *paths.top_k(logits, COMPARED)]
         tokens = list(dict.fromkeys(both))  # each once
@@ -378,11 +376,11 @@ PANELS = {  # in the order of the page
     "switch": Panel({}, (unembedding, unembed)),
     "path": Panel(
         {"path": path, "symmetry": symmetry, "nearest": nearest, "solve": solve},
-        (paths.raw, symmetry_of, paths.mlp0, mlp, similarity.nearest, solved.fit_softmax),
+        (paths.raw, symmetry_of, paths.mlp0, mlp, embeddings.nearest, solved.fit_softmax),
     ),
     "next": Panel({"next": next_tokens, "generate": generate}, (Sampling.probabilities,)),
     "lens": Panel({"lens": lens}, (paths.final_logits,)),
-    "parts": Panel({"parts": parts}, (attribution.attribute,)),
+    "parts": Panel({"parts": parts}, (predictions.attribute,)),
     "attention": Panel({"attention": attention}, (attend,)),
     "gradient": Panel({"gradient": gradient}, (gradients.head_backward, embed_backward)),
 }

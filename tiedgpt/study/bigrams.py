@@ -49,9 +49,9 @@ import numpy as np
 from ..gpt2.model import GPT2
 from ..gpt2.ops import log_softmax
 from ..gpt2.run import OnProgress
-from .attribution import ablation
 from .corpus import MIN_TOKENS, Corpus
 from .paths import Path, log_probabilities, mlp0, normed, paths_of, split_tokens, top_k, whole_model
+from .predictions import ablation
 from .solved import best_factor
 
 BLOCK = 2**21  # numbers of float64 at once

@@ -17,7 +17,7 @@ from ..gpt2.model import GPT2, transformer, unembed
 from ..gpt2.ops import cross_entropy, cross_entropy_backward
 from ..gpt2.parameters import Parameters, nest
 from ..gpt2.run import Run, Tape, in_each_layer
-from .similarity import lengths
+from .embeddings import lengths
 
 ROWS_AT_ONCE = 1024  # rows of d_head computed at a time: 3 MB for GPT-2; all of them take 154 MB
 

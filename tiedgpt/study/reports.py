@@ -28,14 +28,15 @@ from ..gpt2.model import GPT2
 from ..gpt2.parameters import CountsByHead, count_parameters, parameter_count
 from ..gpt2.run import OnProgress, Tape
 from ..gpt2.tokenizer import Tokenizer
-from .attribution import ablation, attribute
 from .bigrams import MLPNumbers, Scores, bigrams, gains, mlp_numbers
 from .corpus import MIN_TOKENS, Corpus
-from .direct_path import direct_path, jsd_floor
+from .embeddings import Tables, embeddings, knowledge
 from .gradients import gradients
-from .paths import Path, paths_of, top_k, whole_model
+from .paths import Path, direct_path, jsd_floor, paths_of, top_k, whole_model
 from .predictions import (
     Prediction,
+    ablation,
+    attribute,
     last_logits,
     lens,
     next_tokens,
@@ -43,8 +44,6 @@ from .predictions import (
     surprisal,
     token_predictions,
 )
-from .probe import Tables, knowledge
-from .similarity import embeddings
 from .solved import STEPS, missing, solved_paths
 
 # Called with what is done, the total and the unit, it gives a context whose `add` is an OnProgress.
@@ -358,7 +357,7 @@ class CorpusNumbers(TypedDict):
 
     tokens: int  # of the text
     frequent: int  # how many different tokens are frequent
-    jsd_floor: float | None  # direct_path.jsd_floor; None for a text with too few frequent tokens
+    jsd_floor: float | None  # paths.jsd_floor; None for a text with too few frequent tokens
     self_prediction: float | None  # the share of frequent tokens that most often follow themselves
 
 
@@ -378,13 +377,13 @@ class StudyReport(TypedDict):
     head: str
     parameters: int
     bytes: int  # of the parameters in float32
-    direct_path: dict[str, float | None]  # direct_path.direct_path
-    embeddings: dict[str, float | int | None]  # similarity.embeddings
+    direct_path: dict[str, float | None]  # paths.direct_path
+    embeddings: dict[str, float | int | None]  # embeddings.embeddings
     corpus: CorpusNumbers | None
     bigrams: dict[str, Scores] | None  # bigrams.bigrams, by path
     gains: dict[str, dict[str, float]] | None  # bigrams.gains, by path
     missing: dict[str, float] | None  # solved.missing
-    tables: Tables | None  # probe.knowledge
+    tables: Tables | None  # embeddings.knowledge
     mlps: MLPNumbers | None  # bigrams.mlp_numbers
     loss: Losses | None
     gradients: dict[str, float] | None  # Gradients.lengths_and_cosine

@@ -20,8 +20,8 @@ import numpy as np
 
 from ..atomic import new_directory, replaced_file
 from ..checkpoints import safetensors
+from ..checkpoints.files import WEIGHTS
 from ..checkpoints.json_files import CONFIG
-from ..checkpoints.refused import WEIGHTS
 from ..checkpoints.tensors import Tensor
 from ..checkpoints.writing import write_checkpoint, write_weights
 from ..errors import AT_LEAST_0, COUNT, CheckpointError, short_repr
