@@ -203,6 +203,8 @@ def pattern(name: str) -> str:
 def by_rule(tied: bool | None, state: str) -> str | None:
     """The word for a program that reads one matrix if the flag says tied, else two.
 
+    "aa" are two equal matrices, "a." is the first alone.
+
     >>> by_rule(True, "ab"), by_rule(True, "a."), by_rule(False, "a."), by_rule(False, "aa")
     ('a0', 'a0', '!', 'aa')
     """

@@ -143,6 +143,9 @@ def name_set(
 ) -> int | None:
     """The number of the set of names of which most are there; None if none is.
 
+    A name is there as a tensor, or as the module of other tensors: a quantised lm_head.weight is
+    lm_head.qweight and lm_head.scales.
+
     In some sets the names lack a prefix: a model that was saved without its head has
     "embed_tokens.weight" in place of "model.embed_tokens.weight". Such a set does not count if the
     name of a tensor begins so. transformers 4 asks for "model", without the dot.
@@ -265,7 +268,7 @@ class Comparison:
     compared_rows: int | None = None
     # Two differ in the files, and are equal in bfloat16 or float16: what they are in memory depends
     # on the dtype of the model.
-    is_near: bool = False
+    equal_if_rounded: bool = False
 
 
 def compare_matrices(model: AnyModel, matrices: Matrices) -> Comparison:
@@ -273,7 +276,7 @@ def compare_matrices(model: AnyModel, matrices: Matrices) -> Comparison:
     if matrices.unclear or not matrices.stored:
         return Comparison(None)
     state = ""
-    is_near = False
+    equal_if_rounded = False
     seen: list[tuple[str, Tensor]] = []  # a letter and a matrix that has it
     rows: tuple[int | None, int | None] = None, None
     for place, matrix in enumerate(matrices.tensors):
@@ -292,7 +295,7 @@ def compare_matrices(model: AnyModel, matrices: Matrices) -> Comparison:
             if equal == compared:
                 letter = other_letter
                 break
-            is_near |= model.equal_rows(other, matrix, rounded=True)[0] == compared
+            equal_if_rounded |= model.equal_rows(other, matrix, rounded=True)[0] == compared
         seen.append((letter, matrix))
         state += letter
-    return Comparison(state, *rows, is_near=is_near)
+    return Comparison(state, *rows, equal_if_rounded=equal_if_rounded)

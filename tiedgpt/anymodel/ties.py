@@ -98,12 +98,12 @@ def tie_report(name: str, model: AnyModel) -> Report:
     unmeasured = not_measured(config, known, flag, matrices)
     unmeasured = unmeasured or file_not_measured(model, flag, matrices)
     of_version = {} if known is None else versions_not_measured(model, known, matrices)
-    words, reason = read(known, flag, matrices, compared, unmeasured, of_version)
+    readings, why_not_known = read(known, flag, matrices, compared, unmeasured, of_version)
     changed, adapter_conflict = adapter_report(model, flag["tied"])
-    conflict = describe_conflict(known, flag, matrices, compared, words)
+    conflict = describe_conflict(known, flag, matrices, compared, readings)
     mends: list[Report] = []
     is_measured = unmeasured is None and not of_version
-    can_mend = is_measured and not compared.is_near and not changed
+    can_mend = is_measured and not compared.equal_if_rounded and not changed
     if conflict and can_mend and known is not None:
         mends = find_mends(known, config, flag["word"], matrices, compared.state)
     report = {
@@ -111,10 +111,10 @@ def tie_report(name: str, model: AnyModel) -> Report:
         "verdict": "",
         "flag": flag,
         "tensors": len(tensors),
-        **held_report(known, matrices, compared, words["transformers"]),
-        **{reader: in_words(words[reader]) for reader in READERS},
+        **held_report(known, matrices, compared, readings["transformers"]),
+        **{reader: in_words(readings[reader]) for reader in READERS},
         "changed_by_adapter": changed,
-        "not_measured": reason,
+        "not_measured": why_not_known,
         "conflict": conflict or adapter_conflict,
         "mend": "\n".join(mend["text"] for mend in mends),
         "mends": mends,
@@ -402,35 +402,34 @@ def read(
     reason: why it is not known of any state of these flags and files. of_version: version of
     transformers -> why it is not known of this version.
     """
-    words: Words = dict.fromkeys(READERS)
+    readings: Words = dict.fromkeys(READERS)
     state = compared.state or matrices.presence
     if state is None:
-        return words, reason
+        return readings, reason
     if known is not None:
         has_rule = known.has_usual_rule and matrices.name_set is not None
     else:
         names = {matrix.name for matrix in matrices.stored}
         has_rule = any(names <= set(each.names[0]) for each in all_classes())
     if flag["class_without_head"] is None and has_rule:
-        words["others"] = by_rule(flag["tied"], state)
+        readings["others"] = by_rule(flag["tied"], state)
     if known is None or matrices.name_set is None or reason is not None:
-        return words, reason
+        return readings, reason
     for reader, version in MEASURED.items():
         if version in of_version:
             reason = of_version[version]
             continue
-        words[reader] = known.reading(version, matrices.name_set, flag["word"], state)
-        if words[reader] == "!" and known.absent_prefixes[matrices.name_set]:
-            words[reader] = (
-                None  # it was an error with the tensors of a head beside, which may lack
-            )
-        if words[reader] is None:
+        readings[reader] = known.reading(version, matrices.name_set, flag["word"], state)
+        if readings[reader] == "!" and known.absent_prefixes[matrices.name_set]:
+            # It was an error with the tensors of a head beside, which may be absent here.
+            readings[reader] = None
+        if readings[reader] is None:
             reason = f"{known.name} was not measured with {READERS[reader]}"
             reason += " in this state of flags and files" if version in known.rules else ""
-    if compared.is_near:  # transformers 5 compares them in the dtype of the model
-        words["transformers"] = None
+    if compared.equal_if_rounded:  # transformers 5 compares them in the dtype of the model
+        readings["transformers"] = None
         reason = "the matrices differ by less than bfloat16 or float16 may round"
-    return words, reason
+    return readings, reason
 
 
 # What is wrong
