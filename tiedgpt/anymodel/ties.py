@@ -5,18 +5,21 @@ says tied, and two if it says untied: that is their rule, which was not run. Wha
 is None in the report: nothing is guessed.
 """
 
+import re
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
-from ..checkpoints.files import ADAPTER, ADAPTER_WEIGHTS, read_weights, what_is_there
+from ..checkpoints.files import ADAPTER, ADAPTER_WEIGHTS, WEIGHTS, read_weights, what_is_there
 from ..checkpoints.json_files import CONFIG
+from ..checkpoints.model_names import INDEX
 from ..checkpoints.opened import Opened
 from ..checkpoints.tensors import Tensor
 from ..errors import CheckpointError, short_repr
 from .counting import count_from_config, count_stored
 from .headers import AnyModel
 from .kinds import (
+    HAVE_A_RULE,
     ModelClass,
     agree,
     all_classes,
@@ -53,6 +56,9 @@ REST_OF_FILES = (
 )
 OTHER_TENSORS = "which of the stored tensors the class leaves out, and which others it has"
 
+# The names of weights that transformers reads, whole or in parts.
+WEIGHTS_NAME = re.compile(r"(model|pytorch_model)(-\d+-of-\d+)?\.(safetensors|bin)")
+
 # Settings that make another head, or copy it, and the value with which all classes were measured.
 MEASURED_SETTINGS = {
     "additional_vocab_size": 0,  # Idefics has a second embedding and head for more tokens
@@ -77,11 +83,13 @@ MEASURED = {"transformers4": "4", "transformers": "5"}  # those that were measur
 def tie_report(name: str, model: AnyModel) -> Report:
     """What `check` says of a model. A value is None if it is not known.
 
-    "verdict" is "tied", "untied", "conflict", "not known", or "no head" for a class that has none.
-    "flag" is what config.json says (read_flag), and "holds" what the files have (held_report).
+    "verdict" is "tied", "untied", "conflict", "not known", or "no head" for a class that has none,
+    whatever the files hold. "flag" is what config.json says (read_flag), and "holds" what the files
+    have (held_report). "not_read" are files of weights beside those that were read.
     "transformers4", "transformers" and "others" are "tied", "untied", "random head", "random
-    embedding", "random" or "error". "not_measured" says why those of transformers are None. "one"
-    has the names of the matrices of an encoder and a decoder that are one. "not_looked_at" is what
+    embedding", "random" or "error". "not_measured" says why those of transformers are None, and
+    "without_class" which of them have no such class. "one" has the names of the matrices of an
+    encoder and a decoder that are one. "not_looked_at" is what
     the others do not speak of. Raises CheckpointError.
     """
     config = model.said
@@ -96,14 +104,21 @@ def tie_report(name: str, model: AnyModel) -> Report:
     matrices = find_matrices(config, tensors, known)
     compared = compare_matrices(model, matrices)
     unmeasured = not_measured(config, known, flag, matrices)
-    unmeasured = unmeasured or file_not_measured(model, flag, matrices)
+    unmeasured = unmeasured or file_not_measured(model, matrices)
     of_version = {} if known is None else versions_not_measured(model, known, matrices)
-    readings, why_not_known = read(known, flag, matrices, compared, unmeasured, of_version)
+    has_rule = goes_by_the_flag(config, known, matrices) and not has_two_sets(model)
+    readings, why_not_known = read(
+        known, flag, matrices, compared, unmeasured, of_version, has_rule
+    )
     changed, adapter_conflict = adapter_report(model, flag["tied"])
     conflict = describe_conflict(known, flag, matrices, compared, readings)
     mends: list[Report] = []
     is_measured = unmeasured is None and not of_version
     can_mend = is_measured and not compared.equal_if_rounded and not changed
+    not_read = weights_beside(model)
+    if not_read and conflict:  # it may have what is missing
+        conflict += f"; not looked at: {', '.join(not_read)} beside them"
+        can_mend = False
     if conflict and can_mend and known is not None:
         mends = find_mends(known, config, flag["word"], matrices, compared.state)
     report = {
@@ -113,16 +128,44 @@ def tie_report(name: str, model: AnyModel) -> Report:
         "tensors": len(tensors),
         **held_report(known, matrices, compared, readings["transformers"]),
         **{reader: in_words(readings[reader]) for reader in READERS},
+        "without_class": [
+            reader
+            for reader, version in MEASURED.items()
+            if known is not None and version not in known.versions
+        ],
         "changed_by_adapter": changed,
         "not_measured": why_not_known,
+        "not_read": not_read,
         "conflict": conflict or adapter_conflict,
         "mend": "\n".join(mend["text"] for mend in mends),
         "mends": mends,
-        "parameters": count_parameters(model, tensors, matrices, known),
+        "parameters": count_parameters(model, tensors, matrices, known, compared.state),
         "not_looked_at": not_looked_at(config) if tensors else None,
     }
     report["verdict"] = verdict(report, known)
+    if report["verdict"] in ("tied", "untied") and has_two_sets(model):
+        report["verdict"] = "not known"
+        report["not_measured"] = (
+            f"{WEIGHTS} was looked at, and some programs may read the files of {INDEX} beside it"
+        )
     return report
+
+
+def weights_beside(model: AnyModel) -> list[str]:
+    """The files of a folder that have names as weights have, and are not those that are read."""
+    if not isinstance(model, Opened) or not model.has_weights or not model.path.is_dir():
+        return []
+    read = {tensor.file.name for tensor in model.stored.values()}
+    folder = model.folder.path
+    found = [path.name for path in folder.iterdir() if WEIGHTS_NAME.fullmatch(path.name)]
+    return sorted(set(found) - read)
+
+
+def has_two_sets(model: AnyModel) -> bool:
+    """Whether a folder has a whole file of weights, and an index of others beside it."""
+    if not isinstance(model, Opened) or not model.path.is_dir():
+        return False
+    return model.folder.has(WEIGHTS) and model.folder.has(INDEX)
 
 
 def not_looked_at(config: dict[str, Any]) -> str:
@@ -136,11 +179,11 @@ def verdict(report: Report, known: ModelClass | None) -> str:
     """The "verdict" of a report."""
     if report["conflict"]:
         return "conflict"
-    if report["flag"]["class_without_head"] is not None and report["holds"] == "embedding":
+    if report["flag"]["class_without_head"] is not None and report["tensors"] > 0:
         return "no head"
     unknown = [version for reader, version in MEASURED.items() if report[reader] is None]
     # A version that has the class may read this state in another way than the other version.
-    if known is not None and any(version in known.rules for version in unknown):
+    if known is not None and any(version in known.versions for version in unknown):
         return "not known"
     # A version that has not the class may drop a head that differs, if the flag says tied.
     if unknown and report["holds"] == "different" and report["flag"]["tied"]:
@@ -162,7 +205,9 @@ def size_report(name: str, model: AnyModel) -> Report:
     if tensors:
         matrices = find_matrices(config, tensors, known)
         source = "the headers of the weights"
-        numbers = count_parameters(model, tensors, matrices, known)
+        has_more = len(matrices.stored) > 2  # an encoder and a decoder may have equal copies
+        state = compare_matrices(model, matrices).state if has_more else None
+        numbers = count_parameters(model, tensors, matrices, known, state)
         shape = matrices.stored[0].shape if matrices.stored else None
         reason = (
             "its matrices are not clear, it is quantised, or a bias is stored twice and differs"
@@ -185,14 +230,20 @@ def size_report(name: str, model: AnyModel) -> Report:
 
 
 def count_parameters(
-    model: AnyModel, tensors: dict[str, Tensor], matrices: Matrices, known: ModelClass | None
+    model: AnyModel,
+    tensors: dict[str, Tensor],
+    matrices: Matrices,
+    known: ModelClass | None,
+    state: str | None,
 ) -> Report | None:
     """The counts of a model from its tensors; None if they are not known.
 
-    They are not if a bias is stored twice, and the two differ: of BERT's head transformers 4 keeps
-    one, and 5 both.
+    state: the word for what is stored (kinds.py); None if it is not known.
+
+    The counts are not known if a bias is stored twice, and the two differ: of BERT's head
+    transformers 4 keeps one, and 5 both.
     """
-    numbers = count_stored(tensors, matrices, known)
+    numbers = count_stored(tensors, matrices, known, state)
     if numbers is None or known is None:
         return numbers
     for name in known.separate:
@@ -247,7 +298,7 @@ def read_flag(model: str, config: dict[str, Any], known: ModelClass | None) -> R
         if not isinstance(fields[FLAG], bool):
             raise CheckpointError(
                 f"{model}: {FLAG} in config.json must be true or false, got "
-                f"{short_repr(fields[FLAG])}"
+                f"{short_repr(fields[FLAG])}: how programs read this was not measured"
             )
         if place in places:
             said[place] = fields[FLAG]
@@ -282,6 +333,8 @@ def not_measured(
         return f"the kind {kind}, whose class config.json does not name, was not measured"
     if known is None:
         return f"{name} of kind {kind} was not measured"
+    if matrices.misfits:
+        return "; ".join(matrices.misfits)
     if matrices.unclear:
         return f"these may be the matrices: {', '.join(matrices.unclear)}"
     if matrices.name_set is None:
@@ -332,20 +385,44 @@ def other_nested_kinds(config: dict[str, Any], known: ModelClass) -> dict[str, A
     return found
 
 
-def file_not_measured(model: AnyModel, flag: Report, matrices: Matrices) -> str | None:
+def file_not_measured(model: AnyModel, matrices: Matrices) -> str | None:
     """Which form of a file of torch.save was not measured; None without one."""
     if isinstance(model, Opened) and model.has_weights and model.saved.is_inside:
         return "the state dict is inside of another dict, where transformers does not look for it"
-    of_torch = [matrix for matrix in matrices.stored if matrix.file.suffix != ".safetensors"]
-    for one, other in combinations(of_torch, 2):
-        is_apart = one.end <= other.start or other.end <= one.start
-        if one.file != other.file or is_apart:
+    for one, other in combinations(matrices.stored, 2):
+        if not share_memory(one, other) or is_same(one, other):
             continue
-        if one.start != other.start:
-            return f"{one.name} and {other.name} share a part of their memory in the file"
-        if flag["tied"] is not True:
-            return "both names have one matrix, which stays one in memory until the model is saved"
+        if one.start == other.start and one.end == other.end:
+            return f"{one.name} and {other.name} have one memory in the file, in another order"
+        return f"{one.name} and {other.name} share a part of their memory in the file"
     return None
+
+
+def share_memory(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors share bytes of a file of torch.save: they do in memory, too."""
+    is_apart = one.end <= other.start or other.end <= one.start
+    return one.file == other.file and one.file.suffix != ".safetensors" and not is_apart
+
+
+def is_same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are one in a file, by two names."""
+    places = [(each.start, each.end, each.shape, each.T.strides) for each in (one, other)]
+    return places[0] == places[1]
+
+
+def stay_one(matrices: Matrices, word: str) -> list[str]:
+    """The names of two matrices that are one in a file of torch.save, and would tie a reading.
+
+    The reading was measured without a common memory. One of an encoder and of a decoder leaves the
+    head as it is read.
+    """
+    for (number, one), (other_number, other) in combinations(enumerate(matrices.tensors), 2):
+        if one is None or other is None or word == "!" or is_one(word):
+            continue
+        roots = {root(word, number), root(word, other_number)}
+        if share_memory(one, other) and roots == {root(word, 0), root(word, 1)}:
+            return [one.name, other.name]
+    return []
 
 
 def versions_not_measured(model: AnyModel, known: ModelClass, matrices: Matrices) -> dict[str, str]:
@@ -396,22 +473,18 @@ def read(
     compared: Comparison,
     reason: str | None,
     of_version: dict[str, str],
+    has_rule: bool,
 ) -> tuple[Words, str | None]:
     """How each reader reads the files; why it is not known of transformers, None if it is known.
 
     reason: why it is not known of any state of these flags and files. of_version: version of
-    transformers -> why it is not known of this version.
+    transformers -> why it is not known of this version. has_rule: see goes_by_the_flag.
     """
     readings: Words = dict.fromkeys(READERS)
     state = compared.state or matrices.presence
     if state is None:
         return readings, reason
-    if known is not None:
-        has_rule = known.has_usual_rule and matrices.name_set is not None
-    else:
-        names = {matrix.name for matrix in matrices.stored}
-        has_rule = any(names <= set(each.names[0]) for each in all_classes())
-    if flag["class_without_head"] is None and has_rule:
+    if has_rule:
         readings["others"] = by_rule(flag["tied"], state)
     if known is None or matrices.name_set is None or reason is not None:
         return readings, reason
@@ -419,17 +492,48 @@ def read(
         if version in of_version:
             reason = of_version[version]
             continue
-        readings[reader] = known.reading(version, matrices.name_set, flag["word"], state)
-        if readings[reader] == "!" and known.absent_prefixes[matrices.name_set]:
-            # It was an error with the tensors of a head beside, which may be absent here.
-            readings[reader] = None
-        if readings[reader] is None:
-            reason = f"{known.name} was not measured with {READERS[reader]}"
-            reason += " in this state of flags and files" if version in known.rules else ""
+        readings[reader], why = read_by(version, known, flag, matrices, state)
+        reason = why or reason
     if compared.equal_if_rounded:  # transformers 5 compares them in the dtype of the model
         readings["transformers"] = None
         reason = "the matrices differ by less than bfloat16 or float16 may round"
     return readings, reason
+
+
+def read_by(
+    version: str, known: ModelClass, flag: Report, matrices: Matrices, state: str
+) -> tuple[str | None, str | None]:
+    """How a version of transformers reads a state of the files; why it is not known, if it is not.
+
+    The names of the matrices are those of the class.
+    """
+    names = matrices.name_set or 0
+    word = known.reading(version, names, flag["word"], state)
+    if version not in known.versions:
+        return None, f"transformers {version} has no {known.name}"
+    # With an absent prefix it was an error with the tensors of a head beside, which may be absent.
+    if word is None or (word == "!" and known.absent_prefixes[names]):
+        reason = f"{known.name} was not measured with transformers {version}"
+        is_state = version in known.rules
+        return None, reason + (" in this state of flags and files" if is_state else "")
+    in_file = stay_one(matrices, word)
+    if in_file:
+        return None, (
+            f"{' and '.join(in_file)} are one matrix in the file, which stays one in memory until "
+            "the model is saved"
+        )
+    return word, None
+
+
+def goes_by_the_flag(config: dict[str, Any], known: ModelClass | None, matrices: Matrices) -> bool:
+    """Whether vLLM and programs like it read the matrices of a model by their rule."""
+    if known is not None:
+        return known.has_usual_rule and matrices.name_set is not None
+    name = named_class(config)
+    if name is not None and not name.endswith(HAVE_A_RULE):  # it may have no output matrix
+        return False
+    names = {matrix.name for matrix in matrices.stored}
+    return any(names <= set(each.names[0]) for each in all_classes())
 
 
 # What is wrong
@@ -491,15 +595,17 @@ def said_and_held(flag: Report, state: str) -> str:
         by_default = "" if flag["place"] else ", by default,"
         said = f"config.json says{by_default} {'tied' if flag['tied'] else 'untied'}"
     if len(state) > 2:
-        return f"{said}, and the files hold {len(set(state) - {'.'})} different matrices"
-    held = {
+        count = len(set(state) - {"."})
+        held = f"{count} different matrices" if count > 1 else "one matrix"
+        return f"{said}, and the files hold {held}"
+    held_of = {
         "a.": "have no head",
         ".a": "have no embedding",
         "ab": "have another head",
         "aa": "have two equal matrices",
         "..": "have neither matrix",
     }
-    return f"{said}, and the files {held.get(state, 'are not known')}"
+    return f"{said}, and the files {held_of.get(state, 'are not known')}"
 
 
 def adapter_report(model: AnyModel, tied: bool | None) -> tuple[list[str], str]:
