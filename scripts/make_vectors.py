@@ -27,7 +27,7 @@ from safetensors.numpy import save_file
 
 import tiedgpt
 from tiedgpt import GPT2, Config, Tokenizer, generate, loss_and_gradients
-from tiedgpt.comparison.training_mistakes import adamw_results, batch_results, gradient_of
+from tiedgpt.comparison.vector_mistakes import adamw_results, batch_results, gradient_of
 from tiedgpt.gpt2.parameters import Parameters, parameter_shapes
 from tiedgpt.gpt2.tokenizer import EOT, byte_alphabet, spelled_ids
 from tiedgpt.testing import scale_of

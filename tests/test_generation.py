@@ -14,8 +14,7 @@ from support.models import SMALL, random_model
 
 from tiedgpt import GPT2, TiedGPTError, Tokenizer, generate
 from tiedgpt.errors import ArgumentError
-from tiedgpt.generation import TextSample, grow, sample_tokens
-from tiedgpt.sampling import Sampling, penalised
+from tiedgpt.generation import Sampling, TextSample, grow, penalised, sample_tokens
 
 PROMPT = [3, 1, 4, 1, 5]
 

@@ -16,7 +16,7 @@ from support.models import SMALL, VARIANTS
 from tiedgpt import Config, cli
 from tiedgpt.errors import COUNT
 from tiedgpt.explore import panels
-from tiedgpt.sampling import Sampling
+from tiedgpt.generation import Sampling
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "tiedgpt"

@@ -11,7 +11,7 @@ import pytest
 
 import tiedgpt
 from tiedgpt.errors import ArgumentError
-from tiedgpt.sampling import Sampling, SamplingSettings, penalised
+from tiedgpt.generation import Sampling, SamplingSettings, penalised
 
 # Distributions
 P = [0.1, 0.4, 0.05, 0.3, 0.15]

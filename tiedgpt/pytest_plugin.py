@@ -4,10 +4,28 @@ pytest_plugins = ["tiedgpt.pytest_plugin"]
 
 Then a test needs no import:
 
+def test_my_gpt2(assert_same_gpt2, tiny_gpt2):  # once tied, once untied
+    assert_same_gpt2(MyGPT2(tiny_gpt2.parameters), model=tiny_gpt2)
+
 def test_my_model(assert_tied):
     assert_tied(MyModel())
 """
 
-from .testing.fixtures import assert_same_gpt2 as assert_same_gpt2
-from .testing.fixtures import assert_tied as assert_tied
-from .testing.fixtures import tiny_gpt2 as tiny_gpt2
+from collections.abc import Callable
+
+import pytest
+
+from .testing import gpt2, tie
+from .testing import tiny_gpt2 as tiny_gpt2
+
+
+@pytest.fixture
+def assert_same_gpt2() -> Callable[..., None]:
+    """tiedgpt.testing.assert_same_gpt2"""
+    return gpt2.assert_same_gpt2
+
+
+@pytest.fixture
+def assert_tied() -> Callable[..., None]:
+    """tiedgpt.testing.assert_tied"""
+    return tie.assert_tied

@@ -19,7 +19,8 @@ from tiedgpt import GPT2, compare, from_state_dict
 from tiedgpt.checkpoints.json_files import STRICT_JSON
 from tiedgpt.comparison.places import ReportRow, compare_arrays
 from tiedgpt.errors import ArgumentError
-from tiedgpt.testing import TINY, assert_same_gpt2, random_model, tiny_gpt2  # noqa: F401
+from tiedgpt.pytest_plugin import tiny_gpt2  # noqa: F401
+from tiedgpt.testing import TINY, assert_same_gpt2, random_model
 
 SLOW = pytest.mark.slow
 
@@ -523,7 +524,7 @@ def test_the_note_names_the_first_array_with_the_rounding_of_float32():
 # The report
 
 
-# tiny_gpt2 is a fixture of tiedgpt.testing, for the tests of other GPT-2s.
+# tiny_gpt2 is a fixture of tiedgpt.pytest_plugin, for the tests of other GPT-2s.
 
 
 def test_the_assertion_accepts_a_right_gpt2(tiny_gpt2):  # noqa: F811 - a fixture is imported

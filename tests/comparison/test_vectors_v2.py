@@ -18,9 +18,8 @@ from support.node import run_node
 from tiedgpt import TiedGPTError, generate, loss_and_gradients
 from tiedgpt.comparison.mistakes import MISTAKES
 from tiedgpt.comparison.places import compute_activations, kind_of, trials_in_all_layers
-from tiedgpt.comparison.tokenizer_mistakes import DECODERS, ENCODERS, Vocabulary
-from tiedgpt.comparison.training_mistakes import RIGHT as RIGHT_RESULT
-from tiedgpt.comparison.training_mistakes import mistakes_of_steps
+from tiedgpt.comparison.vector_mistakes import DECODERS, ENCODERS, Vocabulary, mistakes_of_steps
+from tiedgpt.comparison.vector_mistakes import RIGHT as RIGHT_RESULT
 from tiedgpt.comparison.vectors import DIRECTORY, Vectors, judge, results_of
 from tiedgpt.gpt2.run import activation_shapes
 from tiedgpt.testing import assert_vectors

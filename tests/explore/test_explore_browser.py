@@ -23,7 +23,7 @@ import tiedgpt
 from tiedgpt import Tokenizer
 from tiedgpt.explore.panels import LISTED, PANELS, QUESTIONS
 from tiedgpt.explore.query import ShownModels
-from tiedgpt.sampling import Sampling
+from tiedgpt.generation import Sampling
 from tiedgpt.study.corpus import Corpus
 
 pytestmark = BROWSER

@@ -23,8 +23,8 @@ import tiedgpt
 from tiedgpt import GPT2, Tokenizer
 from tiedgpt.errors import ArgumentError
 from tiedgpt.explore import panels
+from tiedgpt.generation import Sampling
 from tiedgpt.gpt2.ops import softmax
-from tiedgpt.sampling import Sampling
 from tiedgpt.study import (
     bigrams,
     embeddings,

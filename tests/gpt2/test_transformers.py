@@ -22,9 +22,9 @@ import tiedgpt
 from tiedgpt import GPT2
 from tiedgpt.checkpoints.safetensors import read_header
 from tiedgpt.evaluation import token_losses
+from tiedgpt.generation import Sampling
 from tiedgpt.gpt2.activations import ACTIVATIONS
 from tiedgpt.gpt2.config import HEADS
-from tiedgpt.sampling import Sampling
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
 transformers = pytest.importorskip(

@@ -13,9 +13,8 @@ from support.models import SMALL, VARIANTS, random_model
 
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.evaluation import predicted_places, token_losses
-from tiedgpt.generation import generate, sample_tokens
+from tiedgpt.generation import Sampling, generate, sample_tokens
 from tiedgpt.gpt2.run import activation_shapes
-from tiedgpt.sampling import Sampling
 from tiedgpt.study.predictions import (
     ablation,
     attribute,

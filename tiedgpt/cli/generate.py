@@ -24,11 +24,10 @@ import numpy as np
 
 from ..checkpoints.opened import generation_settings
 from ..errors import COUNT, ArgumentError, Range, TiedGPTError, short_repr
-from ..generation import TextSample, check_prompt_ids, grow, sample_tokens, seed_or_new
+from ..generation import Sampling, TextSample, check_prompt_ids, grow, sample_tokens, seed_or_new
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import EOT, Tokenizer
-from ..sampling import Sampling
 from ..study.predictions import predict
 from ..study.reports import SurpriseReport, surprise_report
 from . import inputs, options

@@ -12,8 +12,8 @@ From less than activations, or from more than a forward pass:
 
     tokens                the verdict on greedy tokens; token_files reads a file with them
     vectors               the verdict on answers to the reference values of tests/vectors/v2
-    tokenizer_mistakes    what is planted for encode and decode
-    training_mistakes     what is planted for a batch, steps with a cache, gradients and AdamW
+    vector_mistakes       what is planted for encode and decode, for a batch, steps with a cache,
+                          gradients and AdamW
 
 Four words in all of them. A trial plants a known mistake in our model. Its scope tells how far the
 mistake goes: from all activations where it can be made, to one. `given` has those of the other

@@ -30,7 +30,7 @@ from .compare import no_progress
 from .diagnosis import OnTrial
 from .mistakes import mistakes_in, rounded
 from .places import SLACK, Trial, compute_activations, trials_in_all_layers
-from .training_mistakes import mistakes_of_steps
+from .vector_mistakes import mistakes_of_steps
 
 # A precision -> how many times as far as in our model another program's rounding may move a logit,
 # because it rounds in other places. In nanoGPT and transformers of torch, and in NumPy, on five

@@ -25,10 +25,12 @@ from .compare import compare
 from .diagnosis import joined_by_or
 from .places import compare_arrays, distance, few_digits, tolerance_of
 from .recording import read_safetensors
-from .tokenizer_mistakes import DECODERS, ENCODERS, Vocabulary
 from .tokens import compare_tokens
-from .training_mistakes import (
+from .vector_mistakes import (
+    DECODERS,
+    ENCODERS,
     Results,
+    Vocabulary,
     adamw_results,
     batch_results,
     gradient_results,

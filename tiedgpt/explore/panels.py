@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError, Range
-from ..generation import sample_tokens
+from ..generation import Sampling, sample_tokens
 from ..gpt2.backward import embed_backward
 from ..gpt2.model import GPT2, attend, mlp, unembed, unembedding
 from ..gpt2.parameters import parameter_count
-from ..sampling import Sampling
 from ..study import (
     bigrams,
     embeddings,

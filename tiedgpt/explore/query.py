@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError, Range, short_repr
-from ..generation import check_prompt_ids
+from ..generation import Sampling, check_prompt_ids
 from ..gpt2.model import GPT2, unembed
 from ..gpt2.run import Tape
 from ..gpt2.tokenizer import Tokenizer
-from ..sampling import Sampling
 from ..study import paths, predictions
 from ..study.corpus import Corpus
 from ..threads import one_blas_thread

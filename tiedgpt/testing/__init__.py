@@ -17,6 +17,7 @@ need no import.
 
 from contextlib import suppress
 
+from ..gpt2.model import GPT2
 from .gpt2 import TINY as TINY
 from .gpt2 import assert_same_gpt2 as assert_same_gpt2
 from .gpt2 import assert_vectors as assert_vectors
@@ -27,4 +28,9 @@ from .state_dict import tie_of as tie_of
 from .tie import assert_tied as assert_tied
 
 with suppress(ImportError):  # only the fixture needs pytest
-    from .fixtures import tiny_gpt2 as tiny_gpt2
+    import pytest
+
+    @pytest.fixture(params=["tied", "untied"])
+    def tiny_gpt2(request: pytest.FixtureRequest) -> GPT2:
+        """random_model(), once tied and once untied."""
+        return random_model(TINY.with_head(request.param))
