@@ -523,3 +523,15 @@ def test_check_gpt2_of_another_model(capsys, monkeypatch, tmp_path):
     with pytest.raises(SystemExit) as ended:
         check_gpt2.main()
     assert ended.value.code not in (0, None)
+
+
+def test_a_module_with_right_logits_is_not_called_untied(torch_gpt2s):
+    """Its lm_head is another matrix, with the same values but for tokens that nobody asks for."""
+    from tiedgpt.comparison.recording import untied_module_sentences
+
+    tied = torch_gpt2s.nano_gpt(MODEL)
+    assert untied_module_sentences(tied, MODEL) == []
+    untied = torch_gpt2s.nano_gpt(MODEL.untie("zeros"))
+    (sentence,) = untied_module_sentences(untied, MODEL)
+    assert sentence == "logits: yours has an lm_head.weight that is not its wte.weight"
+    assert untied_module_sentences(untied, MODEL.untie()) == []
