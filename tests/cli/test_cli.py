@@ -461,3 +461,30 @@ def test_in_a_file_the_next_line_waits_for_the_next_interval(monkeypatch):
         progress.add(5)
         progress.add(1)
     assert stderr.getvalue() == "tiedgpt: note: loading: 50% after 0 min\n"
+
+
+# Errors of the machine
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        pytest.param(MemoryError(), "not enough memory for a model of this size", id="memory"),
+        pytest.param(OSError(28, "No space left on device", "a\nb"), r"a\nb: No space", id="disk"),
+    ],
+)
+def test_an_error_of_the_machine_is_one_line(run, monkeypatch, checkpoint, error, message):
+    def fail(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr("tiedgpt.cli.inputs.open_model", fail)
+    code, out, err = run("score", "-m", checkpoint, stdin=b"a text")
+    assert (code, out) == (2, "")
+    assert err.startswith("tiedgpt: error: " + message)
+    assert err.count("\n") == 1
+
+
+def test_quiet_hides_notes_and_no_error(run, checkpoint):
+    code, out, err = run("tokenize", "-q", "-m", checkpoint, "<|endoftext|>")
+    assert (code, out) == (2, "")
+    assert err.startswith("tiedgpt: error: ")

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from support.checkpoint_files import safetensors_content
+from support.commands import assert_one_error_line
 
 E = "model.embed_tokens.weight"
 H = "lm_head.weight"
@@ -45,6 +46,13 @@ CASES = {  # tensors, fields of config.json, exit code, how the answer begins, w
         ["0 of 10"],
     ),
     "not known": ({E: MATRIX}, {"model_type": "new"}, 1, "not known: ", ["not known"]),
+    "not known, by the flag": (
+        {E: MATRIX, H: MATRIX + 1},
+        {"model_type": "new", "tie_word_embeddings": False},
+        1,
+        "not known: ",
+        ["; untied, if the program goes by the flag"],
+    ),
     "config alone": (
         {},
         {"tie_word_embeddings": True},
@@ -95,3 +103,7 @@ def test_an_adapter_is_named(run, model, tmp_path):
     (tmp_path / "model" / "adapter_config.json").write_text('{"peft_type": "LORA"}')
     _, out, _ = run("check", name)
     assert "adapter_config.json is of an adapter, 'LORA'" in " ".join(out.split())
+
+
+def test_without_a_model(run):
+    assert_one_error_line(run("check"), "expected a MODEL: a directory, a file, or owner/name")
