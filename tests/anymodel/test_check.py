@@ -201,6 +201,16 @@ def test_the_mend_of_config_json_ends_the_conflict(tmp_path, run):
     assert run("check", path)[0] == 0
 
 
+def test_an_old_copy_of_the_head_may_be_removed(tmp_path):
+    """Or the head was trained, and the flag is wrong. Which of them is right is not known."""
+    path = write(tmp_path / "model", {**CONFIG, FLAG: True}, STORED["different"])
+    flag, removal = report_of(path)["mends"]
+    assert flag["flags"] == {"": False}
+    assert flag["text"].startswith(f'if this head was trained, write "{FLAG}": false into')
+    assert (removal["flags"], f'del tensors["{H}"]' in removal["python"]) == ({}, True)
+    assert removal["text"].startswith("if it is an old copy, run")
+
+
 def test_equal_matrices_of_two_files_are_a_waste_wherever_they_begin(tmp_path):
     """Here both begin at the same byte of their files, because the headers are equally long."""
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, FLAG: True}))

@@ -212,3 +212,9 @@ def test_rows_of_two_matrices_of_a_model(tmp_path):
     one, other = (tensor for tensor in opened.stored.values() if tensor.shape == (1024, 64))
     assert opened.equal_rows(one, other) == (0, 1024)
     assert opened.equal_rows(one, one) == (1024, 1024)
+
+
+def test_a_model_is_called_by_its_path_if_it_has_no_name(tmp_path):
+    write_tensors(tmp_path, random_model(CONFIG).parameters, CONFIG)
+    assert Opened(tmp_path).name == str(tmp_path)
+    assert Opened(tmp_path, "gpt2").name == "gpt2"
