@@ -808,6 +808,7 @@ def test_the_folder_of_a_download(hub_server, hub_files, tmp_path, monkeypatch):
 PART_OF_FILE = {  # the faults of the first answers, and the requests that were made
     "no fault": ([], 1),
     "cut": ([Fault(stop=3)], 2),
+    "fewer bytes, and said so": ([Fault(headers={"Content-Length": "3"})], 2),
     "503": ([Fault(503)], 2),
 }
 

@@ -186,6 +186,9 @@ def test_what_is_said_of_an_adapter(tmp_path):
     )
     assert "; it changes the head: " in changed
 
+    of_wte = {"base_model.model.transformer.wte.lora_embedding_A": ones}
+    assert "; it changes the head: " in adapter_beside(tmp_path / "wte", of_wte).adapter
+
     opened = adapter_beside(tmp_path / "damaged", of_head)
     (tmp_path / "damaged" / "adapter_model.safetensors").write_bytes(b"12345678")
     assert "; whether it changes the head is not known: " in opened.adapter

@@ -488,3 +488,22 @@ def test_quiet_hides_notes_and_no_error(run, checkpoint):
     code, out, err = run("tokenize", "-q", "-m", checkpoint, "<|endoftext|>")
     assert (code, out) == (2, "")
     assert err.startswith("tiedgpt: error: ")
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
+@pytest.mark.parametrize(("before", "is_kept"), [(signal.SIG_IGN, True), (signal.SIG_DFL, False)])
+def test_a_signal_that_the_caller_ignores_stays_ignored(before, is_kept):
+    """nohup starts a command so. Else the signal ends it as an error does, with its exit code."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    usual = [signal.signal(number, before) for number in numbers]
+    try:
+        cli.handle_signals()
+        handlers = [signal.getsignal(number) for number in numbers]
+    finally:
+        for number, handler in zip(numbers, usual, strict=True):
+            signal.signal(number, handler)
+    assert [handler is before for handler in handlers] == [is_kept, is_kept]
+    if not is_kept:
+        with pytest.raises(SystemExit) as stop:
+            handlers[0](signal.SIGTERM, None)
+        assert stop.value.code == 128 + signal.SIGTERM
