@@ -15,14 +15,8 @@ from collections.abc import Callable
 
 import pytest
 
-from .gpt2.model import GPT2
 from .testing import gpt2, tie
-
-
-@pytest.fixture(params=["tied", "untied"])
-def tiny_gpt2(request: pytest.FixtureRequest) -> GPT2:
-    """random_model(), once tied and once untied."""
-    return gpt2.random_model(gpt2.TINY.with_head(request.param))
+from .testing import tiny_gpt2 as tiny_gpt2
 
 
 @pytest.fixture

@@ -726,13 +726,6 @@ def test_the_fixtures_of_the_plugin(tmp_path, is_asked_for):
     assert expected in done.stdout
 
 
-def test_the_assertions_import_no_pytest():
-    """A training may call assert_tied, too."""
-    code = "import sys, tiedgpt.testing; print('pytest' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
-
-
 def test_pytest_shows_the_line_of_the_test_alone(torch, tied):
     tied.lm_head.weight = torch.nn.Parameter(torch.ones(V, 5))
     with pytest.raises(AssertionError) as caught:
