@@ -66,7 +66,7 @@ QUOTED = {
     "cost.w64-best": "w64-best:cost",
     "cost.two-layers": "2:two-layers",
     "cost.parameters": "P1:512-1",
-    "cost.parameters-2048": "2:parameters,2048",
+    "cost.parameters-2048": "P1:2048-1",
     "cost.no-layers": "3:no-layers,cost",
     "cost.attention": "3:attention,cost",
     "cost.mlp": "3:MLP,cost",

@@ -13,7 +13,7 @@ from ..checkpoints.files import WEIGHTS, check_that_files_agree, check_weight_ma
 from ..checkpoints.json_files import CONFIG, JSON_OF_PYTHON, MAX_TEXT, read_json
 from ..checkpoints.model_names import INDEX, SHIPPED, check_name, discard_note
 from ..checkpoints.opened import Opened
-from ..checkpoints.safetensors import formats_of, read_header
+from ..checkpoints.safetensors import read_header
 from ..checkpoints.tensors import SavedFile, Tensor
 from ..errors import CheckpointError
 
@@ -60,17 +60,17 @@ class HubModel:
             return saved
         label = self.repository.label
         tensors: dict[str, Tensor] = {}
-        formats: frozenset[str | None] = frozenset()
+        metadata: list[dict[str, str] | None] = []
         weight_map = check_weight_map(index, f"{label}/{INDEX}")
         for file in sorted(set(weight_map.values())):
             header = fetch_header(self.repository, file)
             if header is None:
                 raise CheckpointError(f"{label} has no {file}, which {INDEX} names (404)")
             tensors |= header.tensors
-            formats |= header.formats
+            metadata += header.metadata
         stored = {name: tensor.file.name for name, tensor in tensors.items()}
         check_that_files_agree(stored.items(), weight_map, f"{label}/{INDEX}")
-        return SavedFile(tensors, formats=formats)
+        return SavedFile(tensors, metadata=metadata)
 
     def equal_rows(self, one: Tensor, other: Tensor, rounded: bool = False) -> tuple[int, int]:
         """How many rows of a sample of two matrices [V, D] have the same values, and of how many.
@@ -149,7 +149,7 @@ def fetch_header(repository: Repository, file: str) -> SavedFile | None:
     if end <= min(size, 8 + MAX_HEADER):
         content += fetch_part(repository, path, 8, end)
     tensors, metadata = read_header(path, content, size, MAX_HEADER)
-    return SavedFile(tensors, formats=formats_of(metadata))
+    return SavedFile(tensors, metadata=[metadata])
 
 
 def fetch_part(repository: Repository, file: Path, start: int, stop: int) -> bytes:

@@ -439,10 +439,12 @@ def versions_not_measured(model: AnyModel, known: ModelClass, matrices: Matrices
                 f"beside {short_repr(inside[0])} transformers {version} may not look for the "
                 "matrices under their usual names"
             )
-    if "4" in known.rules and model.saved.formats - MEASURED_FORMATS:
+    # A file without metadata names no format.
+    formats = {each.get("format") for each in model.saved.metadata if each is not None}
+    if "4" in known.rules and formats - MEASURED_FORMATS:
         reasons["4"] = (
             "transformers 4 may refuse a safetensors file with metadata that lack "
-            f'"format": "pt": got {" and ".join(sorted(map(short_repr, model.saved.formats)))}'
+            f'"format": "pt": got {" and ".join(sorted(map(short_repr, formats)))}'
         )
     return reasons
 

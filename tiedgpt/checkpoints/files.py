@@ -13,7 +13,7 @@ from ..errors import CheckpointError, short_repr
 from . import tensorflow
 from .json_files import CONFIG, READ_MORE, read_json
 from .model_names import INDEX, PYTORCH, PYTORCH_INDEX
-from .safetensors import formats_of, read_header
+from .safetensors import read_header
 from .tensors import SavedFile
 
 WEIGHTS = "model.safetensors"
@@ -39,19 +39,19 @@ def read_weights(file: Path) -> SavedFile:
         return tensorflow.read_saved(file)
     if not file.name.endswith(INDEX_OF_FILES):
         tensors, metadata = read_header(file)
-        return SavedFile(tensors, formats=formats_of(metadata))
+        return SavedFile(tensors, metadata=[metadata])
 
     weight_map = check_weight_map(read_json(file), f"{file}")
     tensors = {}
-    formats: frozenset[str | None] = frozenset()
+    all_metadata: list[dict[str, str] | None] = []
     found = set()  # the names of a tensor and of its file
     for listed in sorted(set(weight_map.values())):
         in_file = read_weights(file.parent / listed)
         found |= {(name, listed) for name in in_file.tensors}
         tensors |= in_file.tensors
-        formats |= in_file.formats
+        all_metadata += in_file.metadata
     check_that_files_agree(found, weight_map, f"{file}")
-    return SavedFile(tensors, formats=formats)
+    return SavedFile(tensors, metadata=all_metadata)
 
 
 def check_weight_map(index: dict[str, Any], name: str) -> dict[str, str]:

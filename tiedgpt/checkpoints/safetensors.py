@@ -82,15 +82,6 @@ def read_header(
     return tensors, metadata if has_metadata else None
 
 
-def formats_of(metadata: dict[str, str] | None) -> frozenset[str | None]:
-    """The "format" in the metadata of a file, as SavedFile has it.
-
-    >>> formats_of({"format": "pt"}), formats_of({}), formats_of(None)
-    (frozenset({'pt'}), frozenset({None}), frozenset())
-    """
-    return frozenset() if metadata is None else frozenset({metadata.get("format")})
-
-
 def damaged(path: Path, detail: str) -> CheckpointError:
     """The error for a file that breaks a rule."""
     return CheckpointError(f"{path}: damaged: {detail}")

@@ -228,8 +228,7 @@ class SavedFile:
     model_args: dict[str, Any] | None = None  # in nanoGPT's ckpt.pt, the sizes of the model
     of_optimizer: Sequence[str] = ()  # the names of tensors that are not among these
     is_inside: bool = False  # whether the state dict is a value of another dict, as "state_dict"
-    # The "format" of each safetensors file that has metadata; None if they do not say it.
-    formats: frozenset[str | None] = frozenset()
+    metadata: Sequence[dict[str, str] | None] = ()  # of each safetensors file; None: it has none
 
 
 def join(parts: Sequence[AnyTensor], axis: int) -> AnyTensor:

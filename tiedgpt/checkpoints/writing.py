@@ -117,7 +117,10 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [added_token(tokenizer, text) for text in tokenizer.special_tokens],
+        "added_tokens": [
+            {"id": token, "content": text, **asdict(tokenizer.flags[text])}
+            for text, token in tokenizer.special_tokens.items()
+        ],
         "normalizer": None,
         "pre_tokenizer": byte_level | {"add_prefix_space": tokenizer.prefix_space},
         "post_processor": None,
@@ -134,13 +137,4 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
             "vocab": tokenizer.ids,
             "merges": [[left, right] for left, right in tokenizer.merges],
         },
-    }
-
-
-def added_token(tokenizer: Tokenizer, text: str) -> dict[str, Any]:
-    """The entry of a special token in the added_tokens of tokenizer.json."""
-    return {
-        "id": tokenizer.special_tokens[text],
-        "content": text,
-        **asdict(tokenizer.flags[text]),
     }

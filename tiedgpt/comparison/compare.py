@@ -272,18 +272,13 @@ def compare_gradients(
             f"gradients: yours are {n} times as large, those of the sum of the {n} losses; "
             "expected those of their mean"
         )
-    return rows, sentences or digits_sentences(rows, gradients, ours64)
-
-
-def digits_sentences(
-    rows: Sequence[ReportRow], gradients: Parameters, ours: Parameters
-) -> list[str]:
-    """A sentence if the first gradient that differs was printed with too few digits; else none."""
-    for row in rows:
-        if row.differs:
-            sentence, _ = few_digits(gradients[row.name], ours[row.name], row.tolerance)
-            return [f"{row.name}: {sentence}"] if sentence else []
-    return []
+    if differing and not sentences:
+        # Was the first gradient that differs printed with too few digits?
+        first = next(row for row in rows if row.differs)
+        sentence, _ = few_digits(gradients[first.name], ours64[first.name], first.tolerance)
+        if sentence:
+            sentences.append(f"{first.name}: {sentence}")
+    return rows, sentences
 
 
 def missing_part_sentences(comparison: Comparison, gradient: Array, targets: Array) -> list[str]:

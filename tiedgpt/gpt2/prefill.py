@@ -50,16 +50,6 @@ class CachePiece(KVCache):
         return extended
 
 
-def cut_cache(cache: KVCache, T: int, piece_tokens: int) -> list[CachePiece]:
-    """A piece of the cache for every `piece_tokens` of the next T tokens, in their order."""
-    pieces: list[CachePiece] = []
-    before = None
-    for offset in range(0, T, piece_tokens):
-        before = CachePiece(cache, offset, before)
-        pieces.append(before)
-    return pieces
-
-
 def cancel_all(pieces: list[CachePiece]) -> None:
     """Make the thread of each piece stop at its next layer, or where it waits for another piece."""
     # A cancelled piece releases the one after it, which must be cancelled by then. So the last
@@ -93,7 +83,11 @@ def in_pieces(  # [B, T] -> [B, T, D]
     cache = run.cache
     if cache is None:
         cache = KVCache(run.config, B, T, tree["wte"]["weight"].dtype)
-    pieces = cut_cache(cache, T, piece_tokens)
+    pieces: list[CachePiece] = []
+    before = None
+    for offset in range(0, T, piece_tokens):
+        before = CachePiece(cache, offset, before)
+        pieces.append(before)
 
     def read(piece: CachePiece) -> Array:
         piece_ids = ids[:, piece.offset : piece.offset + piece_tokens]

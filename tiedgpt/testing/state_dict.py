@@ -115,7 +115,11 @@ def check_values(name: str, value: Any) -> None:
         raise ArgumentError(f"{name} is {value.layout}: expected a tensor that is not sparse")
     # The address is 0 of memory that was freed, as FSDP does, and of a tensor that has its values
     # in other tensors, such as a DTensor. To read it would end the process.
-    if storage_address(value) == 0:
+    try:
+        address = value.untyped_storage().data_ptr()
+    except RuntimeError:  # of a tensor that is made of others
+        address = 0
+    if address == 0:
         raise ArgumentError(
             f"{name} has no values in its memory: it was freed, or they are in parts elsewhere; "
             "give the whole tensor"
@@ -126,19 +130,13 @@ def is_of_torch(value: Any) -> bool:
     return hasattr(value, "untyped_storage")
 
 
-def storage_address(value: Any) -> int:
-    """Where the memory of a tensor of torch begins; 0 if it has none."""
-    try:
-        return int(value.untyped_storage().data_ptr())
-    except RuntimeError:  # of a tensor that is made of others
-        return 0
-
-
 def compare_entries(one: Any, other: Any) -> str:
     """The kind of two entries: "one storage", "overlap", "equal" or "different"."""
     if place_of(one) == place_of(other):
         return "one storage"
-    if share_bytes(one, other):
+    # Two parts of one storage may have no byte in common: FSDP lays many parameters side by side.
+    device, other_device = place_of(one)[0], place_of(other)[0]
+    if device == other_device and np.shares_memory(addresses(one), addresses(other)):
         return "overlap"
     if tuple(one.shape) != tuple(other.shape):
         return "different"
@@ -165,16 +163,6 @@ def place_of(value: Any) -> tuple[Any, ...]:
     is_negative = False  # torch may store a tensor as the negative of another one
     at = array.ctypes.data
     return (("cpu", None), at, array.shape, array.strides, array.dtype.name, is_negative)
-
-
-def share_bytes(one: Any, other: Any) -> bool:
-    """Whether two entries have a byte of memory in common.
-
-    Two parts of one storage may have none: FSDP lays many parameters side by side in one.
-    """
-    if place_of(one)[0] != place_of(other)[0]:  # the devices
-        return False
-    return np.shares_memory(addresses(one), addresses(other))
 
 
 def addresses(value: Any) -> np.ndarray:
