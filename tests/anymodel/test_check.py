@@ -667,6 +667,27 @@ def test_a_version_that_was_not_measured_but_has_the_class_is_not_known(tmp_path
     assert run("check", path)[0] == 1
 
 
+def test_no_remedy_where_a_version_that_has_the_class_was_not_measured(tmp_path):
+    """After it, `check` would not know whether this version reads what the files hold."""
+    fsmt = kinds.read_class("fsmt", "FSMTForConditionalGeneration")
+    config = {"model_type": "fsmt", "tgt_vocab_size": V, "d_model": D, "src_vocab_size": V}
+    config |= {"architectures": [fsmt.name], FLAG: False}
+    path = write(tmp_path / "model", config, {fsmt.names[0][0]: EMBEDDING})
+    report = report_of(path)
+    assert report["conflict"]
+    assert report["mends"] == []
+
+
+def test_a_flat_config_of_a_model_of_images_and_text_is_said_to_be_one(tmp_path):
+    """So are those of Qwen2-VL on the hub: the sizes are not in a text_config."""
+    known = kinds.read_class("qwen2_vl", "Qwen2VLForConditionalGeneration")
+    config = {**CONFIG, "model_type": "qwen2_vl", "architectures": [known.name], FLAG: True}
+    path = write(tmp_path / "model", config, {known.names[0][0]: EMBEDDING})
+    report = report_of(path)
+    assert report["verdict"] == "not known"
+    assert "config.json has hidden_size and no text_config" in report["not_measured"]
+
+
 def test_a_shape_that_config_json_contradicts_is_named_with_both_numbers(tmp_path, run):
     for head, said in (
         (OTHER[:-1], f"lm_head.weight is {V - 1} x {D}, but vocab_size is {V} in config.json"),

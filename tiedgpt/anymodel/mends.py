@@ -121,7 +121,7 @@ def is_clean(known: ModelClass, files: Files) -> bool:
     words = [
         known.reading(version, files.names, files.word, files.state)
         for version in VERSIONS
-        if version in known.rules
+        if version in known.versions
     ]
     if known.has_usual_rule:
         flags = {

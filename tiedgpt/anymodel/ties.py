@@ -351,6 +351,12 @@ def not_measured(
 def place_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
     """Which place in config.json decides, and was not measured so; None without one."""
     for place in sorted({place for axes in known.sizes for place in axes if place is not None}):
+        inner, _, size = place.rpartition(".")
+        if inner and config.get(inner) is None and config.get(size) in SIZE:
+            return (
+                f"config.json has {size} and no {inner}: {known.name} was measured with {size} "
+                f"in {inner} alone"
+            )
         if value_at(config, place) not in SIZE:
             return f"config.json does not say {place}, as a whole number"
     own = {place.partition(".")[0] for place in known.places}
