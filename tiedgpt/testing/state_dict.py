@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..anymodel.matrices import EMBEDDINGS, HEADS, IN_A_LAYER, OTHER_TABLE
+from ..checkpoints.names import EMBEDDINGS, HEADS, IN_A_LAYER, OTHER_TABLE
 from ..errors import ArgumentError, one_line, short_repr
 
 SENTENCES = {
