@@ -24,7 +24,14 @@ from support.models import SMALL, random_model
 
 import tiedgpt
 from tiedgpt import Tokenizer, cli
-from tiedgpt.atomic import check_new, new_directory, remove_unfinished, replaced_file
+from tiedgpt.atomic import (
+    check_new,
+    new_directory,
+    remove_unfinished,
+    remove_unfinished_files,
+    replaced_file,
+    write_first,
+)
 from tiedgpt.checkpoints.writing import write_checkpoint
 from tiedgpt.errors import CheckpointError
 
@@ -414,3 +421,39 @@ def test_a_file_is_on_disk_before_it_replaces_another(tmp_path, monkeypatch):
     with replaced_file(tmp_path / "state") as file:
         file.write(b"new")
     assert done[:2] == ["fsync", "replace"]
+
+
+def test_of_a_file_that_two_write_the_first_stays(tmp_path):
+    write_first(tmp_path / "settings", b"first")
+    write_first(tmp_path / "settings", b"second")
+    assert (tmp_path / "settings").read_bytes() == b"first"
+    assert names(tmp_path) == ["settings"]
+
+
+def test_what_killed_processes_left_of_all_files_is_removed(tmp_path):
+    (tmp_path / ".state.0123abcd.new").write_text("unfinished")
+    kept = [".state.0123abcd.new.txt", ".state.new", "state"]
+    for name in kept:
+        (tmp_path / name).write_text("kept")
+    (tmp_path / ".folder.0123abcd.new").mkdir()  # another process writes a directory
+    remove_unfinished_files(tmp_path)
+    assert names(tmp_path) == [".folder.0123abcd.new", *kept]
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "message"),
+    [
+        pytest.param("write", "exists and is not empty; name a new directory", id="written"),
+        pytest.param("remove", "another process writes to .*new, too", id="removed"),
+    ],
+)
+def test_another_process_is_faster_by_one_rename(tmp_path, monkeypatch, meanwhile, message):
+    rename = os.rename
+
+    def late_rename(source, target):
+        shutil.rmtree(source) if meanwhile == "remove" else (target / "a").mkdir(parents=True)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", late_rename)
+    refuses(message, write, tmp_path / "new")
+    assert names(tmp_path) == ([] if meanwhile == "remove" else ["new", "new/a"])

@@ -1,4 +1,4 @@
-"""Numbers in a range, as arguments of functions and as fields of dataclasses."""
+"""Numbers in a range, as arguments and as fields of dataclasses; what messages are made of."""
 
 import math
 import re
@@ -7,7 +7,19 @@ import numpy as np
 import pytest
 
 from tiedgpt import TiedGPTError
-from tiedgpt.errors import ABOVE_0, RATE, Range
+from tiedgpt.errors import (
+    ABOVE_0,
+    RATE,
+    ArgumentError,
+    Range,
+    SpecialTokenError,
+    TiedGPTWarning,
+    check_file_name,
+    counted,
+    did_you_mean,
+    nearest_names,
+    short_repr,
+)
 
 RANGES = [
     pytest.param(Range(1), [1, 10**18], 0, 0.5, id="whole-from-1"),
@@ -30,3 +42,83 @@ def test_a_number_in_a_range(numbers, inside, outside, wrong):
 def test_numbers_of_numpy_become_those_of_python():
     assert type(Range(1).check("n", np.int8(1))) is int
     assert type(RATE.check("n", np.float32(0.5))) is float
+
+
+# Messages
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        pytest.param("wte\tä \u202e\x1b[2J\n", r"wte\tä \u202e\x1b[2J\n", id="what-moves-a-cursor"),
+        pytest.param("\ud800", r"\ud800", id="half-a-surrogate-pair"),
+        pytest.param("a" * 2000, "a" * 2000, id="longest"),
+        pytest.param(
+            "a" * 1500 + "b" * 501, "a" * 1000 + " ... " + "a" * 499 + "b" * 501, id="cut"
+        ),
+    ],
+)
+def test_an_error_and_a_warning_are_one_line(text, line):
+    assert str(TiedGPTError(text)) == line
+    assert str(TiedGPTWarning(text)) == line
+
+
+def nested_list():
+    value = []
+    for _ in range(100_000):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        pytest.param("a" * 58, "'" + "a" * 58 + "'", id="60-characters"),
+        pytest.param("a" * 59, "'" + "a" * 56 + "...", id="61-characters"),
+        pytest.param(10**5000, "a int too long to show", id="many-digits"),
+        pytest.param(nested_list(), "a list too long to show", id="nested"),
+    ],
+)
+def test_a_value_in_a_message_has_60_characters_at_most(value, text):
+    assert short_repr(value) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 tokens"), (1, "1 token"), (1024, "1,024 tokens")]
+)
+def test_a_number_of_things(count, text):
+    assert counted(count, "token") == text
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\udfff\ud800"])
+def test_what_no_file_can_be_called_is_refused(name):
+    check_file_name("ä b")
+    with pytest.raises(ArgumentError, match="is not the name of a file"):
+        check_file_name(name)
+
+
+FLAGS = ["--top-k", "--top-p", "--temperature", "--tokens", "--tokenizer", "--total"]
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        pytest.param("--temp", "; did you mean --temperature?", id="a-beginning"),
+        pytest.param("--toke", "; did you mean --tokens or --tokenizer?", id="of-two"),
+        pytest.param("--topk", "; did you mean --top-k?", id="like-one"),
+        pytest.param("--t", "", id="of-many"),
+        pytest.param("--seed", "", id="like-none"),
+    ],
+)
+def test_a_word_that_is_not_known(word, hint):
+    assert did_you_mean(word, FLAGS) == hint
+
+
+def test_the_three_nearest_names():
+    assert nearest_names("--top-kk", FLAGS).split(", ")[:2] == ["--top-k", "--top-p"]
+    assert len(nearest_names("", FLAGS).split(", ")) == 3
+
+
+def test_the_error_of_a_special_token_names_it():
+    error = SpecialTokenError("a text", "<|endoftext|>")
+    assert (str(error), error.token) == ("a text", "<|endoftext|>")

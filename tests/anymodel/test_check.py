@@ -18,7 +18,7 @@ from support.commands import answer, assert_one_error_line, output
 from support.loopback_hub import COMMIT, INDEX, NAME, WEIGHTS, Fault
 from support.loopback_hub import CONFIG as HUB_CONFIG
 
-from tiedgpt.anymodel import headers, kinds, ties
+from tiedgpt.anymodel import counting, headers, kinds, ties
 from tiedgpt.anymodel.headers import open_any
 from tiedgpt.anymodel.kinds import values_of
 from tiedgpt.anymodel.ties import tie_report
@@ -199,6 +199,16 @@ def test_the_mend_of_config_json_ends_the_conflict(tmp_path, run):
     assert f'"{FLAG}": false' in out
     write(tmp_path / "model", {**CONFIG, FLAG: False}, STORED["different"])
     assert run("check", path)[0] == 0
+
+
+def test_an_old_copy_of_the_head_may_be_removed(tmp_path):
+    """Or the head was trained, and the flag is wrong. Which of them is right is not known."""
+    path = write(tmp_path / "model", {**CONFIG, FLAG: True}, STORED["different"])
+    flag, removal = report_of(path)["mends"]
+    assert flag["flags"] == {"": False}
+    assert flag["text"].startswith(f'if this head was trained, write "{FLAG}": false into')
+    assert (removal["flags"], f'del tensors["{H}"]' in removal["python"]) == ({}, True)
+    assert removal["text"].startswith("if it is an old copy, run")
 
 
 def test_equal_matrices_of_two_files_are_a_waste_wherever_they_begin(tmp_path):
@@ -1143,3 +1153,86 @@ def test_a_flag_that_is_neither_true_nor_false_is_refused_with_the_models_name(t
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, FLAG: "true"}))
     message = f"{tmp_path}: {FLAG} in config.json must be true or false, got 'true'"
     assert_one_error_line(run("check", str(tmp_path)), message)
+
+
+# Parameters that are counted from config.json
+
+
+LIKE_LLAMA = {
+    "qkv_biases": False,
+    "head_norms": False,
+    "norms": 2,
+    "biases": [],
+    "optional": [],
+    "fixed": {},
+}
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 12,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 5,
+    "intermediate_size": 7,
+}
+# The matrices of a layer: q and o, k and v, gate, up and down. Its two norms.
+PER_LAYER = 2 * (12 * 20) + 2 * (12 * 10) + 3 * (12 * 7) + 2 * 12
+BODY = 50 * 12 + 12  # the embedding and the last norm
+
+
+@pytest.mark.parametrize(
+    ("layers", "fields", "per_layer"),
+    [
+        pytest.param({}, {}, PER_LAYER, id="llama"),
+        pytest.param({"norms": 4}, {}, PER_LAYER + 2 * 12, id="more-norms"),
+        pytest.param({"qkv_biases": True}, {}, PER_LAYER + 20 + 10 + 10, id="biases-of-q-k-v"),
+        pytest.param({"head_norms": True}, {}, PER_LAYER + 5 + 5, id="norms-of-heads"),
+        pytest.param(
+            {"biases": ["attention_bias"]},
+            {"attention_bias": True},
+            PER_LAYER + 20 + 10 + 10 + 12,
+            id="biases-of-attention",
+        ),
+        pytest.param(
+            {"biases": ["mlp_bias"]}, {"mlp_bias": True}, PER_LAYER + 7 + 7 + 12, id="of-the-mlp"
+        ),
+        pytest.param({"biases": ["mlp_bias"]}, {"mlp_bias": False}, PER_LAYER, id="no-bias"),
+        pytest.param(
+            {"optional": ["num_key_value_heads"]},
+            {"num_key_value_heads": None},
+            PER_LAYER + 2 * (12 * 10),
+            id="as-many-heads-of-k-and-v",
+        ),
+        pytest.param(
+            {"optional": ["head_dim"]},
+            {"head_dim": None},
+            2 * (12 * 12) + 2 * (12 * 6) + 3 * (12 * 7) + 2 * 12,
+            id="heads-of-the-usual-width",
+        ),
+        pytest.param({"fixed": {"a": 1}}, {"a": 1}, PER_LAYER, id="a-setting-that-must-be"),
+        pytest.param({"fixed": {"a": 1}}, {"a": 2}, None, id="another-setting"),
+        pytest.param({}, {"attention_bias": True}, None, id="a-bias-that-is-not-known"),
+        pytest.param({}, {"head_dim": None}, None, id="no-width-of-heads"),
+        pytest.param({}, {"num_key_value_heads": None}, None, id="no-heads-of-k-and-v"),
+        pytest.param({}, {"intermediate_size": 0}, None, id="a-size-of-0"),
+        pytest.param({}, {"vocab_size": "50"}, None, id="a-size-that-is-text"),
+    ],
+)
+def test_parameters_of_a_config(layers, fields, per_layer):
+    config = {name: value for name, value in {**SIZES, **fields}.items() if value is not None}
+    report = counting.count_from_config(config, {**LIKE_LLAMA, **layers})
+    if per_layer is None:
+        assert report is None
+        return
+    tied = BODY + 3 * per_layer
+    assert report["tied"] == {"total": tied, "bytes": 4 * tied, "bytes_bfloat16": 2 * tied}
+    assert report["untied"]["total"] == tied + 600
+    assert report["difference"] == 600
+    assert report["more_percent"] == round(100 * 600 / tied, 2)
+    assert report["less_percent"] == round(100 * 600 / (tied + 600), 2)
+
+
+def test_a_kind_that_is_not_known_has_no_count():
+    assert counting.count_from_config({**SIZES, "model_type": "new"}) is None
+    assert counting.count_from_config({**SIZES, "model_type": ["llama"]}) is None
+    assert counting.count_from_config({**SIZES, "model_type": "llama"}) is not None

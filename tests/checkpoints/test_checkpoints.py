@@ -953,3 +953,10 @@ def test_a_command_copies_the_files_beside_the_model(run, source, tmp_path, word
     theirs = transformers.AutoTokenizer.from_pretrained(copy)
     assert theirs.pad_token == "<pad>"
     assert theirs.decode([257, 262], skip_special_tokens=True) == "low"
+
+
+def test_the_fields_of_a_config_that_is_written_are_in_order(model, tmp_path):
+    """So that two of them can be compared line by line."""
+    tiedgpt.save_model(model, None, tmp_path / "new")
+    text = (tmp_path / "new" / "config.json").read_text(encoding="utf-8")
+    assert text == json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n"

@@ -801,3 +801,42 @@ def test_the_folder_of_a_download(hub_server, hub_files, tmp_path, monkeypatch):
     assert model_names.folder_for_download(NAME) == cache / NAME
     closed.append(cache.parent if cache.parent.exists() else tmp_path)
     refuses("cannot write to .*: name a folder for weights", model_names.folder_for_download, NAME)
+
+
+# Parts of files
+
+PART_OF_FILE = {  # the faults of the first answers, and the requests that were made
+    "no fault": ([], 1),
+    "cut": ([Fault(stop=3)], 2),
+    "fewer bytes, and said so": ([Fault(headers={"Content-Length": "3"})], 2),
+    "503": ([Fault(503)], 2),
+}
+
+
+@pytest.mark.parametrize(("faults", "requests"), PART_OF_FILE.values(), ids=PART_OF_FILE)
+def test_a_part_of_a_file(hub_server, hub_files, faults, requests):
+    hub_server.faults[WEIGHTS] = list(faults)
+    whole = hub_files[WEIGHTS]
+    repository = module.Repository(NAME, "", lambda note: None)
+    assert repository.read_range(WEIGHTS, 10, 20) == (whole[10:20], len(whole))
+    assert len(hub_server.asked()) == requests
+
+
+def test_a_part_of_a_file_ends_with_the_file(hub_server, hub_files):
+    whole = hub_files[WEIGHTS]
+    size = len(whole)
+    repository = module.Repository(NAME, "", lambda note: None)
+    assert repository.read_range(WEIGHTS, size - 5, size + 5) == (whole[-5:], size)
+    assert repository.read_range("no-such-file", 0, 5) is None
+
+
+def test_a_server_that_sends_whole_files_is_read_no_further_than_asked_for(hub_server, hub_files):
+    """It may do for the first bytes. The others would take the bytes before them, too."""
+    whole = hub_files[WEIGHTS]
+    hub_server.faults[WEIGHTS] = lasting(Fault(no_range=True))
+    repository = module.Repository(NAME, "", lambda note: None)
+    assert repository.read_range(WEIGHTS, 0, 8) == (whole[:8], len(whole))
+    message = f"{WEIGHTS}: the server does not send parts of files"
+    refuses(message, repository.read_range, WEIGHTS, 8, 16)
+    hub_server.faults[WEIGHTS] = [Fault(headers={"Content-Range": "bytes 9-16/99"})]
+    refuses(message, repository.read_range, WEIGHTS, 8, 16)

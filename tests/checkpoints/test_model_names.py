@@ -20,6 +20,7 @@ from tiedgpt.checkpoints.model_names import (
     INDEX,
     MODELS,
     PYTORCH_INDEX,
+    check_name,
     models_here,
 )
 
@@ -308,3 +309,18 @@ def test_the_default_model(home, monkeypatch):
     monkeypatch.setenv("TIEDGPT_MODEL", "gpt3")
     refuses("^TIEDGPT_MODEL: no model 'gpt3'", find_default, notes.append)
     assert len(notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "hint"),
+    [
+        ("gpt2-larg", "there is no such file or directory, and ", "; did you mean gpt2-large?"),
+        ("GPT2-XL", "there is no such file or directory, and ", "; did you mean gpt2-xl?"),
+        (".", "", ""),
+        ("a\0b", "there is no such file or directory, and ", ""),
+    ],
+)
+def test_a_text_that_is_no_name_of_a_model(text, reason, hint):
+    message = refuses("no model ", check_name, text)
+    assert f": {reason}the names known are gpt2, gpt2-medium, " in message
+    assert message.partition("; ")[1:] == (("; ", hint[2:]) if hint else ("", ""))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.checkpoint_files import write_config, write_shards, write_tensors
+from support.checkpoint_files import safetensors_content, write_config, write_shards, write_tensors
 from support.checks import refuses
 from support.layouts import in_layout
 from support.models import random_model
@@ -22,6 +22,7 @@ import tiedgpt
 from tiedgpt import Config
 from tiedgpt.checkpoints.names import LAYOUTS
 from tiedgpt.checkpoints.opened import Opened
+from tiedgpt.errors import CheckpointError
 
 SUPPORT = Path(__file__).parents[1] / "support"
 SHIPPED = Path(tiedgpt.__file__).parents[1] / "weights" / "shakespeare-tied"
@@ -158,3 +159,65 @@ def test_a_path_in_a_directory_that_may_not_be_read_is_not_said_to_be_missing(mo
     monkeypatch.setattr(os, "stat", stat)
     message = refuses("no permission to look for such a file", tiedgpt.load_model, "/other/model")
     assert "no such file" not in message
+
+
+def adapter_beside(folder: Path, tensors: dict | None) -> Opened:
+    """A model with the settings and perhaps the tensors of an adapter beside it."""
+    write_tensors(folder, random_model(CONFIG).parameters, CONFIG)
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    if tensors is not None:
+        (folder / "adapter_model.safetensors").write_bytes(safetensors_content(tensors))
+    return Opened(folder)
+
+
+def test_what_is_said_of_an_adapter(tmp_path):
+    kind = "adapter_config.json is of an adapter, 'LORA', which lies beside the model"
+    ones = np.ones((2, 2), np.float32)
+    of_layer = {"base_model.model.transformer.h.0.attn.c_attn.lora_A.weight": ones}
+    of_head = {"base_model.model.lm_head.lora_A.weight": ones}
+
+    assert adapter_beside(tmp_path / "bare", None).adapter.endswith("its weights are not here")
+    plain = adapter_beside(tmp_path / "layer", of_layer).adapter
+    assert plain.startswith(kind)
+    assert "head" not in plain
+    changed = adapter_beside(tmp_path / "head", of_head).adapter
+    assert changed.endswith(
+        "adapter_model.safetensors has 'base_model.model.lm_head.lora_A.weight'"
+    )
+    assert "; it changes the head: " in changed
+
+    of_wte = {"base_model.model.transformer.wte.lora_embedding_A": ones}
+    assert "; it changes the head: " in adapter_beside(tmp_path / "wte", of_wte).adapter
+
+    opened = adapter_beside(tmp_path / "damaged", of_head)
+    (tmp_path / "damaged" / "adapter_model.safetensors").write_bytes(b"12345678")
+    assert "; whether it changes the head is not known: " in opened.adapter
+    (tmp_path / "damaged" / "adapter_config.json").write_text("{")
+    opened = Opened(tmp_path / "damaged")
+    assert opened.adapter.startswith("an adapter lies beside the model, and is not used nor known")
+    assert Opened(SHIPPED).adapter == ""
+
+
+def test_a_config_alone_has_no_weights(tmp_path):
+    write_config(tmp_path, CONFIG)
+    file = tmp_path / "config.json"
+    opened = Opened(file)
+    assert not opened.has_weights
+    assert opened.saved.tensors == {}
+    with pytest.raises(CheckpointError, match="has no weights: give its directory"):
+        _ = opened.tensors
+
+
+def test_rows_of_two_matrices_of_a_model(tmp_path):
+    model = random_model(CONFIG).untie("random")
+    write_tensors(tmp_path, model.parameters, CONFIG.with_head("untied"))
+    opened = Opened(tmp_path)
+    one, other = (tensor for tensor in opened.stored.values() if tensor.shape == (1024, 64))
+    assert opened.equal_rows(one, other) == (0, 1024)
+    assert opened.equal_rows(one, one) == (1024, 1024)
+
+
+def test_a_model_is_called_by_its_path_if_it_has_no_name(tmp_path):
+    write_tensors(tmp_path, random_model(CONFIG).parameters, CONFIG)
+    assert Opened(tmp_path).name == str(tmp_path)
+    assert Opened(tmp_path, "gpt2").name == "gpt2"

@@ -15,7 +15,9 @@ from support.checks import peak_memory, refuses
 
 from tiedgpt import Config
 from tiedgpt.checkpoints import safetensors
-from tiedgpt.checkpoints.tensors import DTYPE_BITS, Tensor, have_same_values
+from tiedgpt.checkpoints.json_files import without_mark
+from tiedgpt.checkpoints.tensors import DTYPE_BITS, Tensor, have_same_values, to_bfloat16
+from tiedgpt.errors import TiedGPTWarning
 from tiedgpt.gpt2 import config as config_module
 from tiedgpt.gpt2.parameters import parameter_shapes
 
@@ -352,3 +354,40 @@ def test_equal_rows_are_counted_over_the_pieces(read, monkeypatch):
     other[[0, 3, 8], [0, 3, 1]] += 1
     tensors = read(written({"one": one, "other": other}))
     assert tensors["one"].equal_rows(tensors["other"]) == 6
+
+
+@pytest.mark.parametrize(
+    ("value", "other", "is_equal"),
+    [
+        pytest.param(1, 1 + 2**-9, True, id="same-in-bfloat16"),
+        pytest.param(1, 1 + 2**-8, True, id="a-tie-of-bfloat16-to-even"),
+        pytest.param(1 + 2**-7, 1 + 2**-7 + 2**-8, False, id="a-tie-of-bfloat16-to-odd"),
+        pytest.param(1 + 2**-7 + 2**-8, 1 + 2**-6, True, id="a-tie-that-rounds-up"),
+        pytest.param(1e-5, 1.001e-5, True, id="same-in-float16-alone"),
+        pytest.param(1e5, 1.1e5, True, id="beyond-float16"),
+        pytest.param(1, 1.01, False, id="different-in-both"),
+    ],
+)
+def test_rows_that_are_equal_in_half_precision(read, value, other, is_equal):
+    tensors = read(written({"one": np.full((2, 3), value), "other": np.full((2, 3), other)}))
+    assert tensors["one"].equal_rows(tensors["other"]) == 0
+    assert tensors["one"].equal_rows(tensors["other"], rounded=True) == 2 * is_equal
+
+
+def test_a_matrix_of_one_place_has_equal_rows_even_of_nan(read):
+    tensors = read(written({"one": np.full((2, 3), np.nan), "other": np.full((2, 3), np.nan)}))
+    assert tensors["one"].equal_rows(tensors["one"]) == 2
+    assert tensors["one"].equal_rows(tensors["other"], rounded=True) == 0
+
+
+def test_bfloat16_rounds_to_the_nearest_and_keeps_nan():
+    values = np.float32([1 + 2**-9, 1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-7, np.inf, 3e38])
+    expected = [1, 1, 1 + 2**-6, -1 - 2**-7, np.inf, 3.00406e38]
+    np.testing.assert_allclose(to_bfloat16(values), expected, rtol=1e-5)
+    assert np.isnan(to_bfloat16(np.float32([np.nan]))).all()
+
+
+def test_a_byte_order_mark_is_dropped_with_a_warning():
+    assert without_mark(b"a\xef\xbb\xbf", "text.txt") == b"a\xef\xbb\xbf"
+    with pytest.warns(TiedGPTWarning, match="text.txt begins with a byte order mark"):
+        assert without_mark(b"\xef\xbb\xbfa", "text.txt") == b"a"

@@ -377,3 +377,11 @@ def test_a_state_dict_inside_of_a_checkpoint_is_named():
 def test_an_unknown_parameter():
     with pytest.raises(ArgumentError, match="'conv1' is no parameter of a GPT-2"):
         from_state_dict({"conv1": np.ones(3)})
+
+
+def test_a_masked_array_is_refused():
+    state = dict(random_model().parameters)
+    values = state["ln_f.bias"]
+    state["ln_f.bias"] = np.ma.masked_array(values, mask=[True] + [False] * (values.size - 1))
+    with pytest.raises(ArgumentError, match=r"'ln_f\.bias' is a masked array: give one without a"):
+        from_state_dict(state, TINY)

@@ -461,3 +461,49 @@ def test_in_a_file_the_next_line_waits_for_the_next_interval(monkeypatch):
         progress.add(5)
         progress.add(1)
     assert stderr.getvalue() == "tiedgpt: note: loading: 50% after 0 min\n"
+
+
+# Errors of the machine
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        pytest.param(MemoryError(), "not enough memory for a model of this size", id="memory"),
+        pytest.param(OSError(28, "No space left on device", "a\nb"), r"a\nb: No space", id="disk"),
+    ],
+)
+def test_an_error_of_the_machine_is_one_line(run, monkeypatch, checkpoint, error, message):
+    def fail(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr("tiedgpt.cli.inputs.open_model", fail)
+    code, out, err = run("score", "-m", checkpoint, stdin=b"a text")
+    assert (code, out) == (2, "")
+    assert err.startswith("tiedgpt: error: " + message)
+    assert err.count("\n") == 1
+
+
+def test_quiet_hides_notes_and_no_error(run, checkpoint):
+    code, out, err = run("tokenize", "-q", "-m", checkpoint, "<|endoftext|>")
+    assert (code, out) == (2, "")
+    assert err.startswith("tiedgpt: error: ")
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
+@pytest.mark.parametrize(("before", "is_kept"), [(signal.SIG_IGN, True), (signal.SIG_DFL, False)])
+def test_a_signal_that_the_caller_ignores_stays_ignored(before, is_kept):
+    """nohup starts a command so. Else the signal ends it as an error does, with its exit code."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    usual = [signal.signal(number, before) for number in numbers]
+    try:
+        cli.handle_signals()
+        handlers = [signal.getsignal(number) for number in numbers]
+    finally:
+        for number, handler in zip(numbers, usual, strict=True):
+            signal.signal(number, handler)
+    assert [handler is before for handler in handlers] == [is_kept, is_kept]
+    if not is_kept:
+        with pytest.raises(SystemExit) as stop:
+            handlers[0](signal.SIGTERM, None)
+        assert stop.value.code == 128 + signal.SIGTERM

@@ -6,10 +6,12 @@ path of an untied model, and `checkpoint` the path of a tied model.
 """
 
 import json
+import math
 import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from support.commands import answer, output
 from support.models import CONFIG, random_model
 
 import tiedgpt
-from tiedgpt.cli.output import print_table, quoted_token
+from tiedgpt.cli.output import in_bits, painted, print_table, quoted_token
 from tiedgpt.study import reports
 
 PROMPT = "abcdefgh"
@@ -383,3 +385,30 @@ def test_columns_that_do_not_fit_the_terminal_are_below(monkeypatch, capsys, wid
     monkeypatch.setenv("COLUMNS", str(width))
     print_table([("x", "aaaa", "bbbb", "cccc")])
     assert capsys.readouterr().out.splitlines() == lines
+
+
+COLOURS = [  # bits, what begins the text on a terminal
+    (0.0, "\x1b[32m"),
+    (0.99, "\x1b[32m"),
+    (1.0, ""),
+    (4.99, ""),
+    (5.0, "\x1b[33m"),
+    (9.99, "\x1b[33m"),
+    (10.0, "\x1b[31m"),
+    (99.0, "\x1b[31m"),
+]
+
+
+@pytest.mark.parametrize(("bits", "colour"), COLOURS)
+def test_the_colour_of_a_surprisal(monkeypatch, bits, colour):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stdout", SimpleNamespace(isatty=lambda: True))
+    assert painted("a", bits) == (f"{colour}a\x1b[0m" if colour else "a")
+    monkeypatch.setenv("TERM", "dumb")
+    assert painted("a", bits) == "a"
+
+
+def test_a_log_probability_in_bits():
+    assert in_bits(3.0, "bits") == 3.0
+    assert in_bits(math.log(1 / 8), "logprob") == pytest.approx(3.0)

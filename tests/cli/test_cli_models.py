@@ -12,6 +12,8 @@ from support.commands import answer, assert_one_error_line, output
 from support.models import SMALL, random_model
 
 import tiedgpt
+from tiedgpt.cli import os_error_message
+from tiedgpt.cli.anymodel import short
 
 
 def parameter_count(path) -> int:
@@ -217,3 +219,61 @@ def test_untie_starts_the_matrix_as_asked(run, checkpoint, tmp_path, flags, init
     assert run("untie", checkpoint, str(tmp_path / "copy"), *flags)[0] == 0
     expected = tiedgpt.load_model(checkpoint).untie(init, seed)
     np.testing.assert_array_equal(tiedgpt.load_model(tmp_path / "copy").W_U, expected.W_U)
+
+
+RESIZE_REFUSED = [  # flags, what the line says. The model has 257 tokens.
+    (["--vocab-size", "300", "--seed", "1"], "--seed is for --init random"),
+    (["--vocab-size", "257"], " has 257 tokens already"),
+    (["--vocab-size", "250"], " has 257 tokens; to remove the last 7, add --shrink"),
+    (["--vocab-size", "300", "--shrink"], " has 257 tokens, fewer than 300"),
+]
+
+
+@pytest.mark.parametrize(("flags", "message"), RESIZE_REFUSED)
+def test_a_size_that_does_not_fit_is_refused(run, checkpoint, tmp_path, flags, message):
+    new = tmp_path / "new"
+    assert_one_error_line(run("resize", checkpoint, str(new), *flags), message)
+    assert not new.exists()
+
+
+def test_resize_says_which_ids_have_no_text(run, checkpoint, tmp_path):
+    new = str(tmp_path / "new")
+    flags = ("--vocab-size", "300", "--init", "random", "--seed", "3")
+    code, _, err = run("resize", checkpoint, new, *flags)
+    assert code == 0
+    assert "note: the tokenizer has 257 tokens: ids from 257 on have no text yet\n" in err
+    old, model = tiedgpt.load_model(checkpoint), tiedgpt.load_model(new)
+    expected = old.resize(300, "random", 3).parameters["wte.weight"]
+    np.testing.assert_array_equal(model.parameters["wte.weight"], expected)
+
+
+@pytest.mark.parametrize("models", [[], ["gpt2", "gpt2-xl"]])
+def test_download_takes_one_model(run, models):
+    message = f"expected one MODEL, got {len(models)}"
+    assert_one_error_line(run("download", *models), message)
+
+
+def test_tokenize_decodes_into_json(run, checkpoint):
+    document = answer(run, "tokenize", "-m", checkpoint, "--decode", "72", "105")
+    assert document["text"] == tiedgpt.load_tokenizer(checkpoint).decode([72, 105])
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(2, "No such file", "a"), "a: No such file"),
+        (OSError(2, "No such file", ""), "'': No such file"),
+        (OSError(28, "No space left"), "No space left"),
+        (OSError("odd"), "odd"),
+    ],
+)
+def test_the_message_of_an_error_of_the_system(error, message):
+    assert os_error_message(error) == message
+
+
+@pytest.mark.parametrize(
+    ("n", "text"),
+    [(96, "96"), (1000, "1.0K"), (999_949, "999.9K"), (999_950, "1.0M"), (7e9, "7.0B")],
+)
+def test_a_count_with_a_unit(n, text):
+    assert short(int(n)) == text

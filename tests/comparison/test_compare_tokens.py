@@ -302,7 +302,21 @@ def test_a_defect_in_float32_may_be_a_tie_in_bfloat16():
     report = compare_tokens(model, prompt, [second], trials=0)
     in_bfloat16 = compare_tokens(model, prompt, [second], "bfloat16", trials=0)
     assert (report["verdict"], in_bfloat16["verdict"]) == ("defect", "tie-break"), gap
-    assert any("this would be a tie-break" in note for note in report["notes"])
+    assert any("in bfloat16 this would be a tie-break" in note for note in report["notes"])
+
+
+def test_of_the_precisions_in_which_a_defect_is_a_tie_the_first_is_named():
+    """The two likeliest tokens have almost the same row of wte."""
+    tiny = MODELS["tiny"]
+    prompt = some_prompt(tiny, seed=0)
+    best, second = np.argsort(tiny(prompt)[-1])[[-1, -2]]
+    wte = tiny.parameters["wte.weight"].copy()
+    wte[second] = wte[best] * np.float32(0.9997)
+    model = GPT2(tiny.config, {**tiny.parameters, "wte.weight": wte})
+    report = compare_tokens(model, prompt, [int(second)], trials=0)
+    assert report["verdict"] == "defect"
+    (note,) = (note for note in report["notes"] if "this would be a tie-break" in note)
+    assert note.startswith("in float16 ")
 
 
 # What tokens cannot tell
@@ -625,3 +639,46 @@ def test_a_wrong_file_is_refused(document, message, run, tmp_path):
 )
 def test_wrong_arguments_are_refused(arguments, message, run):
     assert_one_error_line(run("compare", "-m", "shakespeare-tied", *arguments), message)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a\ufffdb", "the text has U\\+FFFD in it, which stands for bytes that are no character"),
+        ("\ufffd\ufffd", "the text is empty: there is nothing to judge"),
+        ("\ud800", "the text cannot be read: .*; give ids$"),
+    ],
+)
+def test_a_text_that_is_no_continuation(text, message):
+    with pytest.raises(TiedGPTError, match=message):
+        ids_of_text(SHAKESPEARE, TOKENIZER, PROMPT, text)
+
+
+def test_a_text_that_ends_within_a_character():
+    text = TOKENIZER.decode(greedy(SHAKESPEARE, PROMPT, 4))
+    ids, notes = ids_of_text(SHAKESPEARE, TOKENIZER, PROMPT, text)
+    cut_ids, cut_notes = ids_of_text(SHAKESPEARE, TOKENIZER, PROMPT, text + "\ufffd")
+    assert cut_ids == ids
+    assert cut_notes == ["the text ends within a character, which is not judged", *notes]
+
+
+def test_a_text_needs_a_tokenizer():
+    with pytest.raises(TiedGPTError, match="no tokenizer to read a text with: give ids"):
+        ids_of_text(SHAKESPEARE, None, PROMPT, "a")
+
+
+def test_notes_on_a_defect():
+    """This model ends the text where the other one goes on, with tokens of 0."""
+    best = int(np.argmax(SHAKESPEARE(PROMPT)[-1]))
+    model = GPT2(replace(SHAKESPEARE.config, eos_token_id=best), SHAKESPEARE.parameters)
+    report = compare_tokens(model, PROMPT, [0, 0], trials=0)
+    assert report["verdict"] == "defect"
+    assert "this model ends the text there, and yours goes on" in report["notes"]
+    assert "all tokens are 0, as if the logits were nan: look at them" in report["notes"]
+    report = compare_tokens(SHAKESPEARE, PROMPT, [5, 0], trials=0)
+    assert not [note for note in report["notes"] if "ends the text" in note or "nan" in note]
+
+
+def test_what_is_no_model_is_refused():
+    with pytest.raises(TiedGPTError, match="the model must be a GPT2, got 'gpt2'"):
+        compare_tokens("gpt2", PROMPT, [1])

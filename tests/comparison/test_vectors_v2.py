@@ -18,11 +18,17 @@ from support.node import run_node
 from tiedgpt import TiedGPTError, generate, loss_and_gradients
 from tiedgpt.comparison.mistakes import MISTAKES
 from tiedgpt.comparison.places import compute_activations, kind_of, trials_in_all_layers
-from tiedgpt.comparison.vector_mistakes import DECODERS, ENCODERS, Vocabulary, mistakes_of_steps
+from tiedgpt.comparison.vector_mistakes import (
+    DECODERS,
+    ENCODERS,
+    Vocabulary,
+    mistakes_of_steps,
+    step_results,
+)
 from tiedgpt.comparison.vector_mistakes import RIGHT as RIGHT_RESULT
 from tiedgpt.comparison.vectors import DIRECTORY, Vectors, judge, results_of
 from tiedgpt.gpt2.run import activation_shapes
-from tiedgpt.testing import assert_vectors
+from tiedgpt.testing import assert_vectors, random_model
 
 VECTORS = Vectors(DIRECTORY)
 CASES = {case["name"]: case for case in VECTORS.cases}
@@ -572,3 +578,22 @@ def test_the_engine_of_the_article_passes_all_but_the_training():
     }
     assert left == {"gradient", "adamw", "encode"}
     assert report["right"] > 25
+
+
+def test_mistakes_in_the_steps_after_a_prompt():
+    """Each step is read by itself here, without a cache."""
+    model = random_model()
+    prompt, after = [5, 3, 8, 2], [7, 1, 4]
+    results = dict(step_results(model, prompt, after))
+    begins = {
+        "right": prompt,
+        "yours reads the last token of the prompt twice": [*prompt, prompt[-1]],
+        "yours does not read the last token of the prompt": prompt[:-1],
+    }
+    for line, begin in begins.items():
+        expected = [model([*begin, *after[:n]])[-1] for n in (1, 2, 3)]
+        name = RIGHT_RESULT if line == "right" else line
+        np.testing.assert_allclose(results[name], expected, rtol=1e-4, atol=1e-4, err_msg=line)
+    before = [model([*prompt, *after[:n]])[-1] for n in (0, 1, 2)]
+    late = results["yours has the logits of the token before each step"]
+    np.testing.assert_allclose(late, before, rtol=1e-4, atol=1e-4)

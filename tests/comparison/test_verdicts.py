@@ -21,6 +21,7 @@ from support.other_gpt2 import OtherGPT2
 import tiedgpt
 from tiedgpt import GPT2, compare
 from tiedgpt.comparison.compare import NothingCompared
+from tiedgpt.comparison.recording import untied_module_sentences
 from tiedgpt.errors import ArgumentError
 from tiedgpt.testing import TINY, assert_same_gpt2, assert_tied, random_model
 
@@ -523,3 +524,19 @@ def test_check_gpt2_of_another_model(capsys, monkeypatch, tmp_path):
     with pytest.raises(SystemExit) as ended:
         check_gpt2.main()
     assert ended.value.code not in (0, None)
+
+
+def test_a_module_whose_two_matrices_differ_is_called_untied(torch_gpt2s):
+    tied = torch_gpt2s.nano_gpt(MODEL)
+    assert untied_module_sentences(tied, MODEL) == []
+    untied = torch_gpt2s.nano_gpt(MODEL.untie("zeros"))
+    (sentence,) = untied_module_sentences(untied, MODEL)
+    assert sentence == "logits: yours has an lm_head.weight that is not its wte.weight"
+    assert untied_module_sentences(untied, MODEL.untie()) == []
+
+
+def test_the_inputs_and_outputs_of_modules_are_compared(torch_gpt2s):
+    rows = {row.name for row in compare(MODEL, torch_gpt2s.nano_gpt(MODEL), IDS).rows}
+    inputs = {"resid_pre.0", "attn.0.heads", "mlp.0.post"}
+    outputs = {"attn.0.in", "attn.0.qkv", "attn.0.out", "mlp.0.pre", "mlp.0.out", "final", "logits"}
+    assert rows >= inputs | outputs

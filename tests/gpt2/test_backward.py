@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from support.models import SMALL, VARIANTS, random_model
 
-from tiedgpt import Config
+from tiedgpt import Config, loss_and_gradients
+from tiedgpt.errors import ArgumentError
 from tiedgpt.gpt2 import backward
 from tiedgpt.gpt2.activations import ACTIVATIONS
 from tiedgpt.gpt2.backward import write_gradients, write_head_gradient
@@ -243,3 +244,28 @@ def test_dropout_backward_multiplies_by_the_mask(name):
     dout = np.ones_like(mask)
     dx = backward.dropout_backward(dout, name, tape)
     np.testing.assert_array_equal(dx, mask)
+
+
+# The public function
+
+
+def test_loss_and_gradients_of_one_sequence_are_those_of_a_batch_of_one():
+    model = random_model(dtype=np.float64)
+    ids, targets = [3, 5, 8], [5, 8, 2]
+    loss, gradients = loss_and_gradients(model, ids, targets)
+    expected_loss, expected = gradients_of(model, np.array([ids]), np.array([targets]))
+    assert loss == expected_loss
+    np.testing.assert_equal(gradients, expected)
+
+
+@pytest.mark.parametrize(
+    ("ids", "targets", "message"),
+    [
+        ([[1, 2]], [1, 2], r"targets have shape \(2,\); expected that of ids, \(1, 2\)"),
+        ([1, 2], [1, SMALL.vocab_size], f"token id {SMALL.vocab_size} is outside"),
+        ([1, -2], [1, 2], "token id -2 is outside"),
+    ],
+)
+def test_targets_that_are_not_those_of_the_ids_are_refused(ids, targets, message):
+    with pytest.raises(ArgumentError, match=message):
+        loss_and_gradients(random_model(), ids, targets)

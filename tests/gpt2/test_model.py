@@ -17,13 +17,14 @@ import numpy as np
 import pytest
 from support.models import SMALL, random_model
 
-from tiedgpt import GPT2, Config
-from tiedgpt.errors import ArgumentError
+from tiedgpt import GPT2, Config, threads
+from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.gpt2 import prefill
-from tiedgpt.gpt2.model import causal_mask, merge_heads
+from tiedgpt.gpt2.checks import check_logits
+from tiedgpt.gpt2.model import causal_mask, merge_heads, transformer
 from tiedgpt.gpt2.ops import softmax
-from tiedgpt.gpt2.parameters import parameter_shapes
-from tiedgpt.gpt2.run import activation_shapes
+from tiedgpt.gpt2.parameters import nest, parameter_shapes
+from tiedgpt.gpt2.run import Run, activation_shapes
 
 V = SMALL.vocab_size
 N = SMALL.n_ctx
@@ -430,3 +431,50 @@ def test_an_edit_cannot_change_what_the_tape_recorded(model):
     model(IDS, tape=tape, edit={"resid_pre.1": set_to_zeros})
     assert tape["resid_post.0"].any()
     assert not tape["resid_pre.1"].any()
+
+
+def test_an_edit_that_returns_no_array_is_refused(model):
+    with pytest.raises(ArgumentError, match=r"^the edit of final returned no array: "):
+        model(IDS, edit={"final": lambda x: [[1], [1, 2]]})
+
+
+def test_a_cache_of_one_sequence_is_repeated_for_a_batch(model):
+    prompt = IDS[0, :4]
+    cache = model.new_cache()
+    model(prompt, cache)
+    cache.repeat(3)
+    after = IDS[:3, 4:6]
+    expected = model(np.hstack([[prompt] * 3, after]))[:, 4:]
+    np.testing.assert_allclose(model(after, cache), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_logits_that_are_not_numbers_are_refused():
+    logits = np.zeros((2, 3))
+    assert check_logits(logits) is logits
+    for value in (math.nan, math.inf):
+        logits[1, 2] = value
+        with pytest.raises(TiedGPTError, match="not finite numbers: its checkpoint is damaged"):
+            check_logits(logits)
+
+
+def test_progress_counts_each_token_once(model, monkeypatch):
+    """A text that is read in pieces, and one with a tape, which is not."""
+    monkeypatch.setattr(prefill, "PIECE_TOKENS", 5)
+    for tape, pieces in [(None, [5, 5, 3]), ({}, [13])]:
+        done = []
+        tree = nest(model.parameters)
+        prefill.in_pieces(transformer, IDS, tree, Run(model.config, tape=tape), done.append)
+        assert done == pieces
+
+
+def test_ctrl_c_in_a_piece_ends_the_others(model, monkeypatch):
+    monkeypatch.setattr(prefill, "PIECE_TOKENS", 2)
+    monkeypatch.setattr(threads, "reading_threads", lambda: 3)
+    monkeypatch.setattr(threads, "MIN_TOKENS", 1)
+
+    def interrupt(count):
+        raise KeyboardInterrupt
+
+    run = Run(model.config)
+    with pytest.raises(KeyboardInterrupt):
+        prefill.in_pieces(transformer, IDS, nest(model.parameters), run, interrupt)

@@ -5,6 +5,8 @@ from support.models import SMALL
 
 from tiedgpt import Config, count_parameters
 from tiedgpt.checkpoints.model_names import known_config
+from tiedgpt.errors import ArgumentError
+from tiedgpt.gpt2.parameters import count_matrices
 
 
 # The tied counts were published. An untied model has an output matrix, of vocab_size * n_embd
@@ -48,3 +50,31 @@ def test_the_difference_of_tied_and_untied_is_the_output_head(config):
     assert counts["untied"]["total"] - counts["tied"]["total"] == embedding
     assert counts["untied"]["groups"]["output head"] == embedding
     assert counts["tied"]["groups"]["output head"] == 0
+
+
+def test_matrices_alone():
+    sizes = count_matrices(50, 4, 1_000)
+    assert sizes["tied"]["groups"] == {"token embedding": 200, "output head": 0}
+    assert sizes["untied"]["groups"] == {"token embedding": 200, "output head": 200}
+    assert sizes["untied"]["total"] == 400
+    assert sizes["difference"] == 200
+    assert sizes["saving_percent"] == 20
+    assert count_matrices(50, 4)["saving_percent"] is None
+
+
+@pytest.mark.parametrize(
+    ("vocab", "dim", "total", "message"),
+    [
+        (0, 4, None, "vocab must be a whole number"),
+        (50, 1.5, None, "dim must be a whole number"),
+        (50, 4, -1, "total must be a whole number"),
+        (50, 40, 1_999, "total 1,999 is less than the token embedding alone, 2,000"),
+    ],
+)
+def test_sizes_of_no_matrix_are_refused(vocab, dim, total, message):
+    with pytest.raises(ArgumentError, match=message):
+        count_matrices(vocab, dim, total)
+
+
+def test_a_model_may_be_its_embedding_alone():
+    assert count_matrices(50, 40, 2_000)["saving_percent"] == 100

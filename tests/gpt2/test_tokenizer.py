@@ -544,3 +544,8 @@ def test_a_pickled_tokenizer_encodes_as_the_original():
     copy = pickle.loads(pickle.dumps(tokenizer))
     assert copy.encode("hello lower") == tokenizer.encode("hello lower")
     assert copy._cache.word_ids.__self__ is copy
+
+
+def test_a_tokenizer_describes_itself():
+    tokenizer = Tokenizer([("l", "o"), ("lo", "w")])
+    assert repr(tokenizer) == "Tokenizer(259 tokens, 2 merges, 1 special)"

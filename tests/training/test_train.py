@@ -27,7 +27,7 @@ from tiedgpt.training import loop, saving
 from tiedgpt.training.loop import Trainer
 from tiedgpt.training.optimizer import AdamW, clip, learning_rate
 from tiedgpt.training.saving import LOG, STATE
-from tiedgpt.training.start import Settings
+from tiedgpt.training.start import Settings, Shape, new_model, split
 
 pytestmark = pytest.mark.usefixtures("one_reading_thread")
 
@@ -433,6 +433,42 @@ def test_an_evaluation_predicts_each_token_of_the_held_out_text_once():
 def test_there_are_no_more_threads_than_sequences(threads, batch, used):
     trainer = new_trainer(settings=replace(TINY, threads=threads, batch=batch))
     assert trainer.settings.threads == used
+
+
+# The start
+
+
+def test_the_last_tenth_of_a_text_is_held_out():
+    assert split("abcdefghijk") == ("abcdefghi", "jk")
+
+
+@pytest.mark.parametrize("head", [None, "tied", "untied"])
+def test_a_new_model(head):
+    """Its vocabulary is learned, and <|endoftext|> begins and ends a text."""
+    shape = Shape(n_embd=8, n_layer=1, n_head=2, vocab_size=300, initializer_range=0.3)
+    model, tokenizer = new_model("low lower slow " * 9, shape, replace(TINY, seed=5), head)
+    config = model.config
+    assert config.vocab_size == tokenizer.vocab_size < 300
+    assert config.bos_token_id == config.eos_token_id == tokenizer.eot_id
+    assert config.n_ctx == TINY.context
+    assert (config.embd_pdrop, config.resid_pdrop, config.attn_pdrop) == (0.1, 0.1, 0.0)
+    assert config.tied == (head != "untied")
+    wte = GPT2.random(replace(config, tied=True), 5).parameters["wte.weight"]
+    np.testing.assert_array_equal(model.parameters["wte.weight"], wte)
+    assert 0.25 < np.std(wte) < 0.35
+
+
+def test_a_context_above_the_models_is_refused():
+    above = SMALL.n_ctx + 1
+    with pytest.raises(ArgumentError, match=f"{above} tokens exceeds the model's {SMALL.n_ctx}"):
+        new_trainer(settings=replace(TINY, context=above))
+
+
+def test_a_held_out_text_has_two_tokens():
+    tokens = np.arange(40)
+    with pytest.raises(ArgumentError, match=r"held-out text must have at least 2 tokens, .* got 1"):
+        Trainer(random_model(), tokens, tokens[:1], TINY)
+    Trainer(random_model(), tokens, tokens[:2], TINY)
 
 
 # Errors

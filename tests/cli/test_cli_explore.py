@@ -1,4 +1,4 @@
-"""The command `tiedgpt explore`, and the files of its page."""
+"""The command `tiedgpt explore`."""
 
 import re
 import shutil
@@ -16,11 +16,8 @@ import tiedgpt
 from tiedgpt import Tokenizer
 from tiedgpt.cli import explore
 from tiedgpt.explore import server as server_module
-from tiedgpt.explore.panels import PANELS, QUESTIONS
-from tiedgpt.explore.server import PAGE
 
 TEXT = "To be, or not to be"
-PAGE_FILES = {file.name: file.read_text(encoding="utf-8") for file in PAGE.iterdir()}
 
 
 @pytest.mark.parametrize(("stop", "expected_code"), [("quit", 0), ("Ctrl-C", 130)])
@@ -137,19 +134,13 @@ def test_the_corpus(tmp_path):
     assert corpus.count(my, lord) > 50
 
 
-def test_the_page_has_the_declared_panels_and_questions():
-    sections = re.findall(r'<section id="(\w+)"', PAGE_FILES["page.html"])
-    assert sections == list(PANELS)
-    scripts = "".join(text for name, text in PAGE_FILES.items() if name.endswith(".js"))
-    asked = re.findall(r'(?:ask|answers?|panel)\(\s*"(\w+)"', scripts)  # for example ask("lens"
-    assert set(asked) == {*QUESTIONS, "quit"}
-
-
-@pytest.mark.parametrize("name", PAGE_FILES)
-def test_a_file_of_the_page(name):
-    """It asks no other machine, reads no text as HTML, and has nothing that the policy refuses."""
-    text = PAGE_FILES[name]
-    assert not re.search(r"https?:|@import", text)
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\b", text)
-    assert not re.search(r"\son\w+=\"|\sstyle=|<style|<script>", text)
-    assert max(len(line) for line in text.expandtabs(2).splitlines()) <= 110
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--port", "65536"], "port must be a whole number from 0 to 65535, got 65536"),
+        (["a", "b", "c"], "expected one or two models, got 3"),
+        (["--allow-special"], "--allow-special needs --corpus"),
+    ],
+)
+def test_wrong_arguments_are_refused(run, arguments, message):
+    assert_one_error_line(run("explore", "-q", *arguments), message)

@@ -1,0 +1,109 @@
+"""What `tiedgpt check` prints, and its exit code. What it finds is in tests/anymodel."""
+
+import json
+
+import numpy as np
+import pytest
+from support.checkpoint_files import safetensors_content
+from support.commands import assert_one_error_line
+
+E = "model.embed_tokens.weight"
+H = "lm_head.weight"
+MATRIX = np.arange(20, dtype=np.float32).reshape(10, 2)
+
+
+@pytest.fixture
+def model(tmp_path):
+    """model(name, tensors, **fields) -> a folder with a model of Llama's kind."""
+
+    def model(name, tensors, **fields):
+        folder = tmp_path / name
+        folder.mkdir()
+        config = {"model_type": "llama", "vocab_size": 10, "hidden_size": 2, **fields}
+        (folder / "config.json").write_text(json.dumps(config))
+        if tensors:
+            (folder / "model.safetensors").write_bytes(safetensors_content(tensors))
+        return str(folder)
+
+    return model
+
+
+CASES = {  # tensors, fields of config.json, exit code, how the answer begins, words of the table
+    "tied": ({E: MATRIX}, {"tie_word_embeddings": True}, 0, "tied", ["tied"]),
+    "untied": (
+        {E: MATRIX, H: MATRIX + 1},
+        {"tie_word_embeddings": False},
+        0,
+        "untied",
+        ["10 x 2", "0 of 10"],
+    ),
+    "default": ({E: MATRIX, H: MATRIX + 1}, {}, 0, "untied", ["untied by default"]),
+    "conflict": (
+        {E: MATRIX, H: MATRIX + 1},
+        {"tie_word_embeddings": True},
+        1,
+        "conflict: ",
+        ["0 of 10"],
+    ),
+    "not known": ({E: MATRIX}, {"model_type": "new"}, 1, "not known: ", ["not known"]),
+    "not known, by the flag": (
+        {E: MATRIX, H: MATRIX + 1},
+        {"model_type": "new", "tie_word_embeddings": False},
+        1,
+        "not known: ",
+        ["; untied, if the program goes by the flag"],
+    ),
+    "config alone": (
+        {},
+        {"tie_word_embeddings": True},
+        1,
+        "not known: config.json alone was read, and says tied",
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("tensors", "fields", "code", "answer", "words"), CASES.values(), ids=CASES
+)
+def test_the_answer_and_the_table(run, model, tensors, fields, code, answer, words):
+    name = model("model", tensors, **fields)
+    result, out, err = run("check", name)
+    assert (result, err) == (code, "")
+    text = " ".join(out.split())  # lines are filled
+    assert text.startswith(f"{name}: {answer}")
+    for word in words:
+        assert word in text
+
+
+def test_a_model_that_cannot_be_read_counts_more_than_a_conflict(run, model):
+    conflict = model("conflict", {E: MATRIX, H: MATRIX + 1}, tie_word_embeddings=True)
+    tied = model("tied", {E: MATRIX}, tie_word_embeddings=True)
+    code, out, err = run("check", conflict, "/no/such/model", tied)
+    assert code == 2
+    assert err.startswith("tiedgpt: error: no model '/no/such/model'")
+    assert f"{tied}: tied" in out
+    code, out, _ = run("check", conflict, "/no/such/model", tied, "--json")
+    assert code == 2
+    reports = json.loads(out)["models"]
+    assert [report.get("verdict") for report in reports] == ["conflict", None, "tied"]
+    assert set(reports[1]) == {"model", "error"}
+    assert run("check", conflict, tied)[0] == 1
+    assert run("check", "/no/such/model")[:2] == (2, "")
+
+
+def test_what_mends_a_conflict_stands_below_it(run, model):
+    name = model("model", {E: MATRIX, H: MATRIX + 1}, tie_word_embeddings=True)
+    _, out, _ = run("check", name)
+    assert 'write "tie_word_embeddings": false into config.json' in " ".join(out.split())
+
+
+def test_an_adapter_is_named(run, model, tmp_path):
+    name = model("model", {E: MATRIX}, tie_word_embeddings=True)
+    (tmp_path / "model" / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    _, out, _ = run("check", name)
+    assert "adapter_config.json is of an adapter, 'LORA'" in " ".join(out.split())
+
+
+def test_without_a_model(run):
+    assert_one_error_line(run("check"), "expected a MODEL: a directory, a file, or owner/name")

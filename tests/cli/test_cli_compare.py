@@ -1,0 +1,200 @@
+"""What `tiedgpt compare` prints, and its exit code. What it judges is in tests/comparison."""
+
+import json
+
+import numpy as np
+import pytest
+from support.commands import assert_one_error_line
+
+import tiedgpt
+from tiedgpt.cli import compare
+
+MODEL = tiedgpt.load_model("shakespeare-tied")
+TOKENIZER = tiedgpt.load_tokenizer("shakespeare-tied")
+PROMPT = TOKENIZER.encode("ROMEO:")
+IDS = [1, 2, 3, 4, 5]
+
+
+def greedy_tokens(n):
+    ids = list(PROMPT)
+    for _ in range(n):
+        ids.append(int(np.argmax(MODEL(ids)[-1])))
+    return ids[len(PROMPT) :]
+
+
+@pytest.fixture
+def compared(run, tmp_path):
+    """compared(*flags, **arrays) -> what the command says of a file with these arrays."""
+
+    def compared(*flags, **arrays):
+        path = tmp_path / "mine.npz"
+        np.savez(path, **arrays)
+        return run("compare", "-q", "-m", "shakespeare-tied", str(path), *flags)
+
+    return compared
+
+
+@pytest.fixture
+def judged(run, tmp_path):
+    """judged(document, *flags) -> what the command says of a file of tokens."""
+
+    def judged(document, *flags):
+        path = tmp_path / "mine.json"
+        path.write_text(json.dumps(document))
+        words = ("compare", "-q", "-m", "shakespeare-tied", "--trials", "1")
+        return run(*words, "--tokens", str(path), *flags)
+
+    return judged
+
+
+# Arrays
+
+
+def test_right_and_wrong_arrays(compared):
+    logits = MODEL(IDS)
+    code, out, err = compared(ids=IDS, logits=logits)
+    assert (code, err) == (0, "")
+    assert out.endswith("\nall agree (1 compared; 66 activations were not given)\n")
+    wrong = logits.copy()
+    wrong[2, 7] += 1
+    code, out, err = compared("--trials", "1", ids=IDS, logits=wrong)
+    assert (code, err) == (1, "")
+    assert "first difference: logits[0, 2, 7] is " in out
+    assert "; 1 of " in out, "trials"
+
+
+def test_targets_are_those_of_gradients(compared):
+    ids, targets = np.array([IDS]), np.array([IDS[::-1]])
+    _, gradients = tiedgpt.loss_and_gradients(MODEL, ids, targets)
+    code, out, _ = compared("--json", ids=ids, targets=targets, logits=MODEL(ids), **gradients)
+    assert code == 0
+    document = json.loads(out)
+    assert document["same"] is True
+    assert {row["name"] for row in document["rows"]} == {"logits", *gradients}
+
+
+def test_arrays_of_which_none_could_differ(run, tmp_path):
+    """All logits of this model are 0, so right ones show nothing."""
+    zeros, path = str(tmp_path / "zeros"), tmp_path / "mine.npz"
+    tiedgpt.save_model(MODEL.untie("zeros"), TOKENIZER, zeros)
+    np.savez(path, ids=IDS, logits=np.zeros((5, 1024)))
+    code, out, err = run("compare", "-q", "-m", zeros, str(path))
+    assert (code, err) == (1, "")
+    assert out.startswith("there is nothing to compare: ")
+    code, document, _ = run("compare", "-q", "-m", zeros, str(path), "--json")
+    assert code == 1
+    assert json.loads(document) == {"same": None, "rows": [], "not_compared": [out.strip()]}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"logits": [[1.0]]}, "mine.npz has no `ids`: add the token ids"),
+        ({"ids": IDS}, "mine.npz has no activations beside `ids`"),
+        ({"ids": IDS, "targets": IDS}, "mine.npz has no activations beside `ids`"),
+    ],
+)
+def test_a_file_without_what_is_needed(compared, arrays, message):
+    assert_one_error_line(compared(**arrays), message)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "expected one of FILE, --tokens FILE and --vectors FILE"),
+        (["a", "--vectors", "b"], "expected one of FILE, --tokens FILE and --vectors FILE"),
+        (["a", "--precision", "float16"], "--precision goes with --tokens"),
+        (["", "-q"], "'' is not the name of a file"),
+        (["a\0b"], "is not the name of a file"),
+        (["--vectors", "a", "-m", "gpt2"], "leave out --model and --head"),
+        (["--vectors", "a", "--head", "tied"], "leave out --model and --head"),
+        (["--vectors", "a", "--trials", "2"], "--vectors plants all known mistakes"),
+    ],
+)
+def test_arguments_that_do_not_go_together(run, words, message):
+    assert_one_error_line(run("compare", *words), message)
+
+
+# Tokens
+
+
+def test_right_tokens(judged):
+    tokens = greedy_tokens(4)
+    code, out, err = judged({"prompt_ids": PROMPT, "ids": tokens})
+    assert (code, err) == (0, "")
+    assert out.startswith("identical: the 4 tokens are those that this model takes\n")
+    document = {"prompt": "ROMEO:", "text": TOKENIZER.decode(tokens)}
+    assert judged(document)[1] == out
+    both = {"prompt_ids": PROMPT, "ids": tokens, "text": "x"}
+    assert "'text' is not looked at: its ids are" in judged(both)[1]
+
+
+def test_a_wrong_token_is_shown_with_its_text(judged):
+    tokens = greedy_tokens(4)
+    wrong = [*tokens[:2], 5]
+    code, out, _ = judged({"prompt_ids": PROMPT, "ids": wrong})
+    assert code == 1
+    header, row, *_ = out.splitlines()
+    assert header.split() == ["yours", "this", "model's", "gap", "rounding", "rank"]
+    assert row.split()[0] == "tokens[2]"
+    assert f"{5} {TOKENIZER.token_text(5)!r}"[:-1] in row.replace('"', "'")
+    assert f"{tokens[2]} " in row
+    assert row.endswith(" defect")
+    code, out, _ = judged({"prompt_ids": PROMPT, "ids": wrong}, "--json")
+    assert code == 1
+    (departure,) = json.loads(out)["departures"]
+    assert (departure["place"], departure["token"], departure["ours"]) == (2, 5, tokens[2])
+    assert departure["token_text"] == TOKENIZER.token_text(5)
+    assert departure["ours_text"] == TOKENIZER.token_text(tokens[2])
+
+
+def test_of_many_departures_the_first_are_shown(judged):
+    """Each third token is wrong. The others are greedy after it."""
+    ids, wrong = list(PROMPT), 0
+    for place in range(3 * compare.MOST_ROWS + 6):
+        best = int(np.argmax(MODEL(ids)[-1]))
+        is_wrong = place % 3 == 0
+        ids.append(5 if is_wrong else best)
+        wrong += is_wrong
+    code, out, _ = judged({"prompt_ids": PROMPT, "ids": ids[len(PROMPT) :]})
+    assert code == 1
+    rows = [line for line in out.splitlines() if line.startswith("tokens[")]
+    assert len(rows) == compare.MOST_ROWS
+    assert f"\nand {wrong - compare.MOST_ROWS} more\n\n" in out
+
+
+@pytest.mark.parametrize(("total", "is_long"), [(10, False), (100_000_000, True)])
+def test_a_note_says_how_long_the_mistakes_take(capsys, monkeypatch, total, is_long):
+    class Bar:
+        def add(self, count, total):
+            pass
+
+    seconds = iter([100.0, 100.0 + compare.TIMED])
+    monkeypatch.setattr(compare.time, "monotonic", lambda: next(seconds))
+    progress = compare.Progress(Bar())
+    for tried in range(compare.TIMED + 2):
+        progress(tried, total)
+    err = capsys.readouterr().err
+    if is_long:
+        assert (
+            f"{total:,} known mistakes are planted, which takes about {total / 60:.1f} min" in err
+        )
+    assert (err != "") == is_long
+
+
+# Reference values
+
+
+def test_answers_to_the_reference_values(run, tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({"encode/split/1": [1]}))
+    code, out, err = run("compare", "--vectors", str(path))
+    assert (code, err) == (1, "")
+    lines = out.splitlines()
+    assert ["encode/split/1", "wrong"] in [line.split() for line in lines]
+    assert any(line.startswith("encode/split/1: ") for line in lines)
+    assert "encode: none of the known mistakes gives these answers" in lines
+    assert lines[-1].endswith("wrong: 1")
+    code, out, _ = run("compare", "--vectors", str(path), "--json")
+    assert code == 1
+    assert json.loads(out)["wrong"] == 1

@@ -1,0 +1,64 @@
+"""assert_same_gpt2 and assert_vectors: what they look at by default, and what their errors say."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tiedgpt import GPT2
+from tiedgpt.testing import TINY, assert_same_gpt2, assert_vectors, random_model
+from tiedgpt.testing.gpt2 import scale_of
+
+
+def test_by_default_two_texts_of_the_random_model_are_compared():
+    shapes = []
+
+    def theirs(ids):
+        shapes.append(np.shape(ids))
+        return random_model()(ids)
+
+    assert_same_gpt2(theirs)
+    assert shapes[0] == (2, TINY.n_ctx)
+
+
+def test_another_epsilon_is_another_gpt2():
+    model = random_model()
+    other = replace(model.config, layer_norm_epsilon=1e-6)
+    with pytest.raises(AssertionError, match=r"^not the same GPT-2\n\n"):
+        assert_same_gpt2(GPT2(other, model.parameters), model)
+
+
+def test_activations_without_logits_are_not_enough():
+    model = random_model()
+    ids = [1, 2, 3]
+    tape = {}
+    model(ids, tape=tape)
+    with pytest.raises(
+        AssertionError, match=r"^not enough was compared to say that it is the same"
+    ):
+        assert_same_gpt2({"embed": tape["embed"]}, model, ids)
+
+
+def test_every_parameter_of_the_random_model_matters():
+    model = random_model()
+    for name, array in model.parameters.items():
+        mean, deviation = scale_of(name, TINY)
+        assert deviation > 0, name
+        assert abs(np.mean(array) - mean) < 0.5 * deviation, name
+        assert 0.7 < np.std(array) / deviation < 1.3, name
+    assert 8 < np.std(model([list(range(37))])) < 25
+
+
+def test_the_numbers_of_the_random_model_repeat_with_its_seed():
+    for name, array in random_model(seed=1).parameters.items():
+        np.testing.assert_array_equal(array, random_model(seed=1).parameters[name])
+        assert not np.array_equal(array, random_model().parameters[name]), name
+
+
+def test_the_assertion_of_reference_values_names_each_wrong_case():
+    with pytest.raises(AssertionError) as caught:
+        assert_vectors({"encode/split/1": [1], "encode/split/2": [2]})
+    lines = str(caught.value).splitlines()
+    assert "wrong: 2" in lines[0]
+    assert lines[1] == ""
+    assert [line.partition(":")[0] for line in lines[2:4]] == ["encode/split/1", "encode/split/2"]
