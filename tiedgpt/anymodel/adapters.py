@@ -121,20 +121,20 @@ def outcome_of(
         return ""
     [way] = ways
     embedding, head = (found.get(way) for found in changes.values())
+    is_equal = False
     if embedding is not None and head is not None and embedding.shape == head.shape:
-        if (
-            embedding.dtype not in FLOATS
-            or len(embedding.shape) != 2
-            or embedding.dtype != head.dtype
-        ):
+        if len(embedding.shape) != 2 or not {embedding.dtype, head.dtype} <= FLOATS.keys():
             return ""
         equal, compared = model.equal_rows(embedding, head)
-        if equal == compared:
-            return "one"
-    if way == "replaces":
-        # Without it, the file has a copy of a matrix that was not trained.
-        return "two" if said.get("modules_to_save") else ""
-    if said["peft_type"] == "LORA":  # PEFT gives the head the changed rows of the embedding
+        is_equal = equal == compared
+    if way == "replaces" and said.get("modules_to_save"):
+        # Of the measured classes, PEFT keeps the tie of those whose embedding has this name.
+        can_tie = embedding is not None and ".embed_tokens." in embedding.name
+        return "one" if is_equal and can_tie and said.get("ensure_weight_tying") else "two"
+    if is_equal:  # copies of the one matrix, or the changed rows of both its uses
+        return "one"
+    if way == "changes rows of" and said["peft_type"] == "LORA":
+        # PEFT gives the head the changed rows of the embedding, unless it has its own.
         return "one" if head is None else "other logits"
     return ""
 
