@@ -123,7 +123,7 @@ def outcome_of(
     embedding, head = (found.get(way) for found in changes.values())
     is_equal = False
     if embedding is not None and head is not None and embedding.shape == head.shape:
-        if len(embedding.shape) != 2 or not {embedding.dtype, head.dtype} <= FLOATS.keys():
+        if len(embedding.shape) != 2 or not {embedding.dtype, head.dtype} <= set(FLOATS):
             return ""
         equal, compared = model.equal_rows(embedding, head)
         is_equal = equal == compared
