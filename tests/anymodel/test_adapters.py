@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.checkpoint_files import safetensors_content
 
+from tiedgpt import TiedGPTError
 from tiedgpt.anymodel.headers import open_any
 from tiedgpt.anymodel.kinds import read_class
 from tiedgpt.anymodel.ties import tie_report
@@ -146,7 +147,7 @@ def test_a_folder_of_an_adapter_alone_does_not_advise_the_merge(tmp_path):
     write(tmp_path, LLAMA, True, LORA, LORA_HEAD)
     for file in ("config.json", "model.safetensors"):
         (tmp_path / file).unlink()
-    with pytest.raises(Exception, match="do not merge it into a tied model"):
+    with pytest.raises(TiedGPTError, match="do not merge it into a tied model"):
         open_any(str(tmp_path)).stored  # noqa: B018
 
 
