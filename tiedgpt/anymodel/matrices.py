@@ -4,13 +4,12 @@ Of a class that was measured (kinds.py) the names are known. Of another model a 
 the end of its name and by its shape, [V, D] in config.json. What is not clear is said to be so.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from ..checkpoints.names import modules_of
+from ..checkpoints.names import EMBEDDINGS, HEADS, IN_A_LAYER, OTHER_TABLE
 from ..checkpoints.tensors import FLOATS, Tensor
 from ..errors import Range, short_repr
 from .headers import AnyModel
@@ -19,28 +18,6 @@ from .kinds import ModelClass, fields_at, pattern, value_at
 SIZE = Range(1, 2**31 - 1)
 # The names of the width of both matrices in config.json. The first one that is there holds.
 WIDTHS = ("word_embed_proj_dim", "embedding_size", "hidden_size", "n_embd", "d_model")
-# The last parts of the names of modules: transformer.wte is an embedding, lm_head is a head. Those
-# of GPT-2s are in checkpoints/names.py.
-EMBEDDINGS = (
-    *modules_of("wte"),
-    "embed_tokens",
-    "word_embeddings",
-    "embed_in",
-    "tok_embeddings",
-    "tokens_embed",
-    "embeddings",
-)
-HEADS = (
-    *modules_of("lm_head"),
-    "embed_out",
-    "output",
-    "decoder",
-    "output_projection",
-    "proj_out",
-)
-IN_A_LAYER = re.compile(r"(^|\.)(h|layers?|blocks?)\.\d+\.")
-# Tables of something else than tokens, or for the layers: never one of the matrices.
-OTHER_TABLE = re.compile(r"wpe|position|pos_emb|token_type|per_layer")
 # The parts of a module whose weight is quantised, by GPTQ and AWQ, MLX, compressed-tensors, FP8,
 # bitsandbytes
 QUANTISED = (

@@ -10,12 +10,13 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
-from ..checkpoints.files import ADAPTER, ADAPTER_WEIGHTS, WEIGHTS, read_weights, what_is_there
+from ..checkpoints.files import WEIGHTS, what_is_there
 from ..checkpoints.json_files import CONFIG
 from ..checkpoints.model_names import INDEX
 from ..checkpoints.opened import Opened
 from ..checkpoints.tensors import Tensor
 from ..errors import CheckpointError, short_repr
+from .adapters import adapter_report
 from .counting import count_from_config, count_stored
 from .headers import AnyModel
 from .kinds import (
@@ -35,9 +36,6 @@ from .kinds import (
     what_is_lost,
 )
 from .matrices import (
-    EMBEDDINGS,
-    HEADS,
-    IN_A_LAYER,
     SIZE,
     Comparison,
     Matrices,
@@ -110,17 +108,20 @@ def tie_report(name: str, model: AnyModel) -> Report:
     readings, why_not_known = read(
         known, flag, matrices, compared, unmeasured, of_version, has_rule
     )
-    changed, adapter_conflict = adapter_report(model, flag["tied"])
+    is_tied = flag["tied"] or any(is_one(word or "!") for word in readings.values())
+    adapter = adapter_report(model, known, matrices, is_tied)
     conflict = describe_conflict(known, flag, matrices, compared, readings)
     mends: list[Report] = []
     is_measured = unmeasured is None and not of_version
-    can_mend = is_measured and not compared.equal_if_rounded and not changed
+    can_mend = is_measured and not compared.equal_if_rounded and not adapter.changed
     not_read = weights_beside(model)
     if not_read and conflict:  # it may have what is missing
         conflict += f"; not looked at: {', '.join(not_read)} beside them"
         can_mend = False
     if conflict and can_mend and known is not None:
         mends = find_mends(known, config, flag["word"], matrices, compared.state)
+    if not conflict:
+        mends = adapter.mends
     report = {
         "model": name,
         "verdict": "",
@@ -133,10 +134,10 @@ def tie_report(name: str, model: AnyModel) -> Report:
             for reader, version in MEASURED.items()
             if known is not None and version not in known.versions
         ],
-        "changed_by_adapter": changed,
+        "changed_by_adapter": adapter.changed,
         "not_measured": why_not_known,
         "not_read": not_read,
-        "conflict": conflict or adapter_conflict,
+        "conflict": conflict or adapter.conflict,
         "mend": "\n".join(mend["text"] for mend in mends),
         "mends": mends,
         "parameters": count_parameters(model, tensors, matrices, known, compared.state),
@@ -148,6 +149,9 @@ def tie_report(name: str, model: AnyModel) -> Report:
         report["not_measured"] = (
             f"{WEIGHTS} was looked at, and some programs may read the files of {INDEX} beside it"
         )
+    if adapter.not_known and report["verdict"] in ("tied", "untied"):
+        report["verdict"] = "not known"
+        report["not_measured"] = adapter.not_known
     return report
 
 
@@ -614,35 +618,6 @@ def said_and_held(flag: Report, state: str) -> str:
         "..": "have neither matrix",
     }
     return f"{said}, and the files {held_of.get(state, 'are not known')}"
-
-
-def adapter_report(model: AnyModel, tied: bool | None) -> tuple[list[str], str]:
-    """What the adapter beside a model here changes, and the conflict that it makes; "" for none.
-
-    "embedding" and "head" are what it may change. tied: what config.json says. An adapter on the
-    hub is not asked for.
-    """
-    if not isinstance(model, Opened) or not model.folder.has(ADAPTER):
-        return [], ""
-    names: list[str] = []
-    for file in ADAPTER_WEIGHTS:
-        if model.folder.has(file):
-            try:
-                names += read_weights(model.folder.path / file).tensors
-            except CheckpointError:  # Opened.adapter says that it cannot be read
-                return [], ""
-    parts = {part for name in names if not IN_A_LAYER.search(name) for part in name.split(".")}
-    ends = {"embedding": EMBEDDINGS, "head": HEADS}
-    changed = [matrix for matrix in ends if parts & set(ends[matrix])]
-    if not changed or not tied:
-        return changed, ""
-    which = "the embedding and the head, which it holds one by one"
-    if len(changed) == 1:
-        which = f"the {changed[0]} alone"
-    return changed, (
-        f"config.json says tied, and the adapter beside the model changes {which}: after it is "
-        "merged, the two may differ, and programs that go by the flag drop one"
-    )
 
 
 # What the files hold
