@@ -87,8 +87,8 @@ def tie_report(name: str, model: AnyModel) -> Report:
     "transformers4", "transformers" and "others" are "tied", "untied", "random head", "random
     embedding", "random" or "error". "not_measured" says why those of transformers are None, and
     "without_class" which of them have no such class. "one" has the names of the matrices of an
-    encoder and a decoder that are one. "not_looked_at" is what
-    the others do not speak of. Raises CheckpointError.
+    encoder and a decoder that are one. "not_looked_at" is what the others do not speak of. Raises
+    CheckpointError.
     """
     config = model.said
     if config.get("transformers_weights") is not None:
@@ -111,17 +111,15 @@ def tie_report(name: str, model: AnyModel) -> Report:
     is_tied = flag["tied"] or any(is_one(word or "!") for word in readings.values())
     adapter = adapter_report(model, known, matrices, is_tied)
     conflict = describe_conflict(known, flag, matrices, compared, readings)
-    mends: list[Report] = []
-    is_measured = unmeasured is None and not of_version
-    can_mend = is_measured and not compared.equal_if_rounded and not adapter.changed
     not_read = weights_beside(model)
-    if not_read and conflict:  # it may have what is missing
-        conflict += f"; not looked at: {', '.join(not_read)} beside them"
-        can_mend = False
-    if conflict and can_mend and known is not None:
-        mends = find_mends(known, config, flag["word"], matrices, compared.state)
-    if not conflict:
-        mends = adapter.mends
+    mends = adapter.mends
+    if conflict:
+        mends = []
+        is_measured = unmeasured is None and not of_version and not compared.equal_if_rounded
+        if known is not None and is_measured and not adapter.changed and not not_read:
+            mends = find_mends(known, config, flag["word"], matrices, compared.state)
+        if not_read:  # one of them may have what is missing
+            conflict += f"; not looked at: {', '.join(not_read)} beside them"
     report = {
         "model": name,
         "verdict": "",
@@ -129,11 +127,7 @@ def tie_report(name: str, model: AnyModel) -> Report:
         "tensors": len(tensors),
         **held_report(known, matrices, compared, readings["transformers"]),
         **{reader: in_words(readings[reader]) for reader in READERS},
-        "without_class": [
-            reader
-            for reader, version in MEASURED.items()
-            if known is not None and version not in known.versions
-        ],
+        "without_class": [] if known is None else without_class(known),
         "changed_by_adapter": adapter.changed,
         "not_measured": why_not_known,
         "not_read": not_read,
@@ -144,15 +138,18 @@ def tie_report(name: str, model: AnyModel) -> Report:
         "not_looked_at": not_looked_at(config) if tensors else None,
     }
     report["verdict"] = verdict(report, known)
-    if report["verdict"] in ("tied", "untied") and has_two_sets(model):
+    why_unsure = adapter.not_known
+    if has_two_sets(model):
+        why_unsure = f"{WEIGHTS} was looked at, and some programs may read the files of {INDEX}"
+    if why_unsure and report["verdict"] in ("tied", "untied"):
         report["verdict"] = "not known"
-        report["not_measured"] = (
-            f"{WEIGHTS} was looked at, and some programs may read the files of {INDEX} beside it"
-        )
-    if adapter.not_known and report["verdict"] in ("tied", "untied"):
-        report["verdict"] = "not known"
-        report["not_measured"] = adapter.not_known
+        report["not_measured"] = why_unsure
     return report
+
+
+def without_class(known: ModelClass) -> list[str]:
+    """The readers that have no such class."""
+    return [reader for reader, version in MEASURED.items() if version not in known.versions]
 
 
 def weights_beside(model: AnyModel) -> list[str]:
