@@ -40,6 +40,7 @@ EXTRAS = {
     "tokenizers": "head",
     "safetensors": "parity",
     "tiktoken": "parity",
+    "peft": "parity",
     "huggingface_hub": "parity",
     "playwright": "browser",
     "axe_playwright_python": "browser",

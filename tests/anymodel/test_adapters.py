@@ -190,9 +190,9 @@ REAL = {  # fields of a LoraConfig -> the verdict
 @pytest.mark.parametrize(("fields", "expected"), REAL.values(), ids=REAL)
 def test_what_peft_makes_of_it(tmp_path, fields, expected):
     """The merge of PEFT beside the verdict; the lines of the mend keep the logits."""
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    peft = pytest.importorskip("peft", reason="peft is not installed: pip install peft==0.21.2")
-    torch = pytest.importorskip("torch", reason="torch is not installed")
+    transformers = pytest.importorskip("transformers")
+    peft = pytest.importorskip("peft")
+    torch = pytest.importorskip("torch")
     logging.getLogger("transformers").setLevel(logging.ERROR)
     llama = transformers.LlamaForCausalLM
     base, adapter, merged = (str(tmp_path / name) for name in ("MODEL", "ADAPTER", "MERGED"))
