@@ -1070,6 +1070,15 @@ def test_the_hub_is_asked_for_headers_and_rows_alone(hub_server, big, run):
     assert "32 of 32 sampled" in shown
 
 
+def test_matrices_on_the_hub_that_are_equal_in_half_precision_may_be_one_in_memory(big, run):
+    name = big(big.embedding * np.float32(1 + 1e-6), **{FLAG: True})
+    _, out, _ = run("check", name, "--json")
+    [report] = json.loads(out)["models"]
+    assert (report["holds"], report["equal_rows"], report["compared_rows"]) == ("different", 0, 32)
+    assert report["transformers"] is None
+    assert "bfloat16" in report["not_measured"]
+
+
 def test_a_model_with_one_matrix_needs_no_rows(hub_server, big, run):
     name = big(None, **{FLAG: True})
     [report] = answer(run, "check", name)["models"]

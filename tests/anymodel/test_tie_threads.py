@@ -158,6 +158,15 @@ def test_each_mend_ends_the_conflict(tmp_path, row):
         assert (report["conflict"], report["verdict"] in ("tied", "untied")) == ("", True)
 
 
+def test_two_different_matrices_are_mended_to_an_untied_model(tmp_path):
+    """Each program reads all of these files with either flag: then the files tell which it is."""
+    sizes = {"vocab_size": V, "hidden_size": D}
+    ovis2 = ("ovis2", "Ovis2ForConditionalGeneration")
+    row = Row(ovis2, "--", "aab", "", "", "", "", fields=sizes)
+    first, *_ = tie_report("model", open_any(write(tmp_path, row)))["mends"]
+    assert first["flags"] == {"": False, "text_config": False}
+
+
 @pytest.fixture
 def measure_kinds():
     """scripts/measure_kinds.py, which makes small models with transformers."""

@@ -227,6 +227,17 @@ def test_a_model_that_lacks_the_biases_of_one_module(tmp_path, layout):
         refuses("h.0.attn.c_attn.bias is missing", tiedgpt.load_model, tmp_path)
 
 
+def test_a_layer_that_alone_lacks_the_biases_of_q_k_and_v(tmp_path):
+    """The other layers have them, so the file is damaged: they are not 0."""
+    tensors = in_layout(random_model(SMALL), BY_PROGRAM["LLMs-from-scratch"])
+    for part in ("query", "key", "value"):
+        del tensors[f"trf_blocks.1.att.W_{part}.bias"]
+    message = "h.1.attn.c_attn.bias is missing"
+    refuses(message, tiedgpt.load_model, write_tensors(tmp_path, tensors, SMALL))
+    with pytest.raises(ArgumentError, match=message):
+        from_state_dict(tensors, config=SMALL)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS, ids=BY_PROGRAM)
 def test_each_tensor_is_needed(tmp_path, layout):
     """The error names it, or the tensor of ours of which it is a part."""

@@ -162,7 +162,14 @@ LATEST = 'model_checkpoint_path: "{}"\nall_model_checkpoint_paths: "model-900"\n
 
 
 @pytest.mark.parametrize(
-    "said", ["model-1000", "/content/checkpoint/run1/model-1000", "gone", None]
+    "said",
+    [
+        "model-1000",
+        "/content/checkpoint/run1/model-1000",
+        r"C:\\checkpoint\\run1\\model-1000",  # TensorFlow doubles each backslash
+        "gone",
+        None,
+    ],
 )
 def test_the_checkpoint_of_a_training_is_loaded(openais_model, said):
     """By gpt-2-simple, for one. `checkpoint` may name a file of another machine."""

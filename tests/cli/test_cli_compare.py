@@ -148,6 +148,14 @@ def test_a_wrong_token_is_shown_with_its_text(judged):
     assert departure["ours_text"] == TOKENIZER.token_text(tokens[2])
 
 
+def test_tokens_that_look_drawn_are_judged_if_the_file_says_greedy(judged):
+    document = {"prompt_ids": PROMPT, "ids": list(tiedgpt.generate(MODEL, PROMPT, 40, seed=0))}
+    assert_one_error_line(judged(document), "as in a text drawn at temperature")
+    code, out, _ = judged({**document, "greedy": True})
+    assert code == 1
+    assert "defect: tokens[" in out
+
+
 def test_of_many_departures_the_first_are_shown(judged):
     """Each third token is wrong. The others are greedy after it."""
     ids, wrong = list(PROMPT), 0

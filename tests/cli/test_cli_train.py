@@ -462,6 +462,13 @@ def test_a_signal_saves_and_the_run_can_go_on(
     assert contents(tmp_path / "model") == contents(short_run)
 
 
+@pytest.mark.usefixtures("interruptible")
+def test_the_command_that_goes_on_reads_special_tokens_if_the_first_one_did(train, at_step):
+    at_step(1, lambda: send(signal.SIGTERM))
+    _, _, err = train(*SHORT, "--allow-special")
+    assert re.search("continue with: tiedgpt train .* --allow-special\n", err)
+
+
 @pytest.mark.parametrize(
     ("number", "code", "shown"),
     [

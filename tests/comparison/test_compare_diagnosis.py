@@ -11,7 +11,7 @@ from support.wrong_gpt2s import in_linear
 
 from tiedgpt import compare
 from tiedgpt.comparison import diagnosis
-from tiedgpt.comparison.places import kind_of
+from tiedgpt.comparison.places import Scope, Trial, kind_of
 from tiedgpt.errors import ArgumentError
 
 SLOW = pytest.mark.slow
@@ -135,6 +135,18 @@ def test_two_mistakes_that_cannot_be_told_apart():
         "attn.0.pattern: or yours has a mask that is off by one: a token sees the next one, "
         "in every layer",
     ]
+
+
+@pytest.mark.parametrize(("error", "named"), [(1e-6, "ab"), (1.9e-6, "ab"), (2.1e-6, "a")])
+def test_mistakes_that_rounding_alone_tells_apart_are_alternatives(error, named):
+    """One that leaves at most twice the error may be the right one, too."""
+    explanations = []
+    for sentence, its_error in (("a", 1e-6), ("b", error)):
+        trial = Trial("attn.0.in", sentence, "", Scope.EVERYWHERE, {})
+        explanations.append(diagnosis.Explanation((trial,), its_error, still_wrong=[]))
+    best, alike = diagnosis.nearest_of(explanations, 0)
+    assert best is explanations[0]
+    assert [trial.sentence for trial in alike] == list(named)
 
 
 def test_a_mistake_that_can_be_made_in_two_places_is_named_once():

@@ -616,6 +616,7 @@ def test_a_tie_break_has_a_code_of_its_own(run, tmp_path):
         ({"prompt": "a", "ids": "bc"}, "ids must be a list of token ids"),
         ({"prompt": "a", "samples": []}, "expected one sample"),
         ({"prompt": "a", "ids": [1], "temperature": 0.7}, "has temperature 0.7: drawn tokens"),
+        ({"prompt": "a", "ids": [1], "temperature": 1}, "has temperature 1: drawn tokens"),
         ({"prompt": "a", "ids": [1], "do_sample": True}, "drawn tokens are not judged"),
         ({"prompt": "a", "ids": []}, "with at least one"),
         ({"prompt": "", "ids": [1]}, "the prompt is empty"),

@@ -315,6 +315,15 @@ def test_half_of_the_gradient_is_missing():
     ]
 
 
+def test_a_mistake_that_makes_numbers_larger_is_named_with_their_rounding():
+    """float32 rounds larger numbers more, and sums in another order several times as much."""
+    name = "gradient/tied/wte.weight"
+    answer = 16 * VECTORS.expected[name]
+    answer += 8 * np.finfo(np.float32).eps * abs(answer).max()
+    [sentence] = judge({name: answer})["mistakes"][name]
+    assert sentence.startswith("yours is 16 times as large")
+
+
 # Digits
 
 

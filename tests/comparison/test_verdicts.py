@@ -246,15 +246,16 @@ def test_gradients_without_logits():
     assert str(report).startswith("logits: not compared\n\n")
 
 
-def test_one_token_shows_nothing_of_attention():
+@pytest.mark.parametrize("ids", [IDS[:1, :1], IDS[:, :1]], ids=["one text", "two texts"])
+def test_one_token_shows_nothing_of_attention(ids):
     """Its pattern is 1, whatever the queries, the keys, the mask and the scale are."""
     no_attention = OtherGPT2(MODEL, scores=lambda q, k, layer, H: 0 * q @ k.swapaxes(1, 2))
-    logits = no_attention(IDS[:1, :1])["logits"]
-    report = compare(MODEL, logits, IDS[:1, :1])
-    assert report.first is None
+    logits = no_attention(ids)["logits"]
+    report = compare(MODEL, logits, ids)
+    assert (report.first, report.same) == (None, None)
     assert str(report).startswith("attention between tokens: not compared, because ids has one ")
     with pytest.raises(AssertionError, match=NOT_ENOUGH + "attention between tokens: not compared"):
-        assert_same_gpt2(logits, MODEL, IDS[:1, :1])
+        assert_same_gpt2(logits, MODEL, ids)
 
 
 def changed(model, name, change):

@@ -106,6 +106,13 @@ def test_the_token_that_ends_a_text_cannot_be_removed():
         model.resize(V - 2)
 
 
+@pytest.mark.parametrize("size", [V + 1, V - 1])
+def test_a_token_that_the_model_does_not_have_need_not_be_kept(size):
+    """A config.json may name one, such as GPT-2's 50256 in a model of another vocabulary."""
+    model = random_model(replace(SMALL, bos_token_id=V + 5, eos_token_id=V + 5))
+    assert model.resize(size).config.vocab_size == size
+
+
 def test_the_token_that_begins_a_text_cannot_be_removed():
     model = random_model(replace(SMALL, bos_token_id=V - 2, eos_token_id=0))
     with pytest.raises(ArgumentError, match=f"at least {V - 1}: token {V - 2} begins a text"):

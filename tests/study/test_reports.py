@@ -24,7 +24,7 @@ from tiedgpt.study import (
 )
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.paths import PATHS
-from tiedgpt.study.predictions import ablation, attribute, predict
+from tiedgpt.study.predictions import ablation, attribute, last_tape, predict
 
 TOKENIZER = Tokenizer([])
 IDS = TOKENIZER.encode("abcdefgh")
@@ -124,6 +124,18 @@ def test_lens(model, last):
         assert [token["id"] for token in position] == likeliest(row, 3)
         for token in position:
             assert token["probability"] == pytest.approx(p[token["id"]])
+
+
+@pytest.mark.parametrize("last", [None, 2])
+def test_lens_of_a_tape_that_has_more_tokens(model, last):
+    """The page reads a prompt once for several panels, and its lens has the fewest tokens."""
+    tape = last_tape(model, IDS, n=5)
+    shown = reports.lens_report(model, TOKENIZER, IDS, k=3, last=last, tape=tape)["layers"]
+    expected = reports.lens_report(model, TOKENIZER, IDS, k=3, last=last or 5)["layers"]
+    for layer, expected_layer in zip(shown, expected, strict=True):
+        ids = [[token["id"] for token in tokens] for tokens in layer["positions"]]
+        expected_positions = expected_layer["positions"]
+        assert ids == [[token["id"] for token in tokens] for tokens in expected_positions]
 
 
 @pytest.mark.parametrize(
