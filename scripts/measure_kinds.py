@@ -2,7 +2,7 @@
 
     python scripts/measure_kinds.py names DIR     # with transformers 4, then with transformers 5
     python scripts/measure_kinds.py measure DIR   # with both again: half an hour on one core
-    python scripts/measure_kinds.py heads DIR     # with both: the classes without a head
+    python scripts/measure_kinds.py heads DIR     # with both: classes without a head, and all names
     python scripts/measure_kinds.py write DIR     # with 5: kinds.json; tables of head.py, head.md
 
 Of each class with an output matrix, in all of transformers' Auto mappings, a small model is made
@@ -42,6 +42,7 @@ V, D = 97, 32
 MAX_PARAMETERS = 25_000_000
 MAX_MATRICES = 4
 SECONDS = 240  # for a class
+PRETRAINING = "MODEL_FOR_PRETRAINING_MAPPING_NAMES"
 MAPPINGS = (
     "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
     "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
@@ -52,15 +53,15 @@ MAPPINGS = (
     "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES",
     "MODEL_FOR_TEXT_TO_WAVEFORM_MAPPING_NAMES",
     "MODEL_FOR_VISUAL_QUESTION_ANSWERING_MAPPING_NAMES",
-    "MODEL_FOR_PRETRAINING_MAPPING_NAMES",
+    PRETRAINING,
 )
-MAPPINGS_WITHOUT_HEAD = (
-    "MODEL_MAPPING_NAMES",
-    "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
-    "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",
-    "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",
-    "MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES",
-    "MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES",
+# Their classes predict tokens, too, by a matrix that is no output matrix to transformers.
+MAPPINGS_OF_SPEECH_AND_SCANS = (
+    "MODEL_FOR_CTC_MAPPING_NAMES",
+    "MODEL_FOR_RNNT_MAPPING_NAMES",
+    "MODEL_FOR_TDT_MAPPING_NAMES",
+    "MODEL_FOR_TEXT_RECOGNITION_MAPPING_NAMES",
+    "MODEL_FOR_TABLE_RECOGNITION_MAPPING_NAMES",
 )
 
 # The kinds of text model that are tried in each model of texts and images, or sound.
@@ -246,35 +247,72 @@ def classes() -> list[tuple[str, str]]:
     return sorted(found)
 
 
-def classes_without_head() -> dict[str, list[str]]:
-    """kind -> its classes that have no output matrix."""
+def what_is_there() -> dict[str, list[str]]:
+    """All "kinds" and "classes" that this version of transformers has."""
+    import transformers
+
+    return {"kinds": sorted(transformers.CONFIG_MAPPING.keys()), "classes": dir(transformers)}
+
+
+def classes_without_head() -> dict[str, dict[str, bool]]:
+    """kind -> its classes -> whether this class has no output matrix.
+
+    The classes are those of all mappings whose task is not to predict tokens. A class without a
+    table of tokens is told of a kind that has language models. What cannot be made small is left
+    out.
+    """
     from transformers.models.auto import modeling_auto
 
     candidates: dict[str, set[str]] = {}
-    for mapping in MAPPINGS_WITHOUT_HEAD:
-        for kind, names in getattr(modeling_auto, mapping, {}).items():
-            candidates.setdefault(kind, set()).update([names] if isinstance(names, str) else names)
-    found: dict[str, list[str]] = {}
-    for kind, names in candidates.items():
-        for name in sorted(names):
-            if has_no_head(kind, name):
-                found.setdefault(kind, []).append(name)
+    predict_tokens = set()
+    language_kinds = set()
+    for mapping in dir(modeling_auto):
+        if not mapping.endswith("_MAPPING_NAMES"):
+            continue
+        for kind, names in getattr(modeling_auto, mapping).items():
+            of_kind = {names} if isinstance(names, str) else set(names)
+            candidates.setdefault(kind, set()).update(of_kind)
+            if mapping in MAPPINGS_OF_SPEECH_AND_SCANS:
+                predict_tokens |= {(kind, name) for name in of_kind}
+            elif mapping in MAPPINGS and mapping != PRETRAINING:
+                predict_tokens |= {(kind, name) for name in of_kind}
+                language_kinds.add(kind)
+    found: dict[str, dict[str, bool]] = {}
+    for kind in sorted(candidates):
+        for name in sorted(candidates[kind]):
+            without = None
+            if (kind, name) not in predict_tokens:
+                without = has_no_head(kind, name, needs_tokens=kind not in language_kinds)
+            if without is not None:
+                found.setdefault(kind, {})[name] = without
     return found
 
 
-def has_no_head(kind: str, class_name: str) -> bool:
-    """Whether a model of this class has a token embedding and no output matrix."""
+def has_no_head(kind: str, class_name: str, needs_tokens: bool) -> bool | None:
+    """Whether a model of this class has no output matrix; None if it cannot be made small.
+
+    needs_tokens: None is for a class without a table of tokens, too.
+    """
     import torch
 
     try:
+        config = small_config(kind)
         with torch.device("meta"):
-            model = class_of(class_name)(small_config(kind))
-        embedding = model.get_input_embeddings()
-        if model.config.model_type != kind or getattr(embedding, "num_embeddings", None) != V:
-            return False
-        return model.get_output_embeddings() is None
+            model = class_of(class_name)(config)
+        if model.config.model_type != kind:
+            return None
+        # transformers may not know the output matrix of a class: one of its sizes is V.
+        of_tokens = [
+            module
+            for module in model.modules()
+            if any(V in each.shape and each.dim() > 1 for each in module.parameters(recurse=False))
+        ]
+        tables = [module for module in of_tokens if isinstance(module, torch.nn.Embedding)]
+        if needs_tokens and not tables:
+            return None
+        return len(tables) == len(of_tokens) and model.get_output_embeddings() is None
     except Exception:
-        return False
+        return None
 
 
 # ---- The matrices of a model ----
@@ -445,6 +483,19 @@ class Folder:
         self.parameters = model.num_parameters()
         return reading(model, self.keys)
 
+    def depends_on_padding(self, word: str) -> bool:
+        """Whether files with equal matrices, which were read as this word, may be read otherwise.
+
+        Some classes set the row of the padding token in the embedding to 0 when they are loaded,
+        before it is compared with the head. Without such a token the two stay equal.
+        """
+        file = self.directory / "config.json"
+        text = file.read_text()
+        file.write_text(json.dumps(without_padding(json.loads(text))))
+        other = self.read()
+        file.write_text(text)
+        return other not in (word, "!")  # some classes cannot do without the token
+
 
 def state_to_save(model: Any, keys: list[str]) -> dict[str, Any]:
     """The state dict, where no matrix shares its memory, and each buffer has values of its own."""
@@ -508,6 +559,16 @@ def with_flags(
         if flag is not None:
             fields[FLAG] = flag
     return config
+
+
+def without_padding(config: dict[str, Any]) -> dict[str, Any]:
+    """config.json without a padding token, also in what is nested."""
+    fields: dict[str, Any] = {}
+    for name, value in config.items():
+        fields[name] = without_padding(value) if isinstance(value, dict) else value
+        if name == "pad_token_id":
+            fields[name] = None
+    return fields
 
 
 def flag_word(flags: tuple[bool | None, ...]) -> str:
@@ -648,15 +709,22 @@ def rule(folder: Folder, names: list[str], prefix: Any, label: str) -> dict[str,
         if label not in ("saved", "other version") and len(set(flags)) > 1:
             continue
         table = found.setdefault(flag_word(flags), {})
-        for word in words:
-            if len(set(flags)) > 1 and word not in likely:
-                continue
+        differ = len(set(flags)) > 1
+        for word in [word for word in words if not differ or word in likely]:
             folder.write(word, flags, names, prefix)
             table[word] = folder.read()
             if word == LETTERS[: len(folder.keys)] or (word == "a" * len(word) and flags[0]):
                 if label == "saved" and table[word] != "!":
                     folder.parameters_by_flag[flag_word(flags)] = folder.parameters
+            if has_equal(word) and folder.depends_on_padding(table[word]):
+                del table[word]  # not known: the values of one row decide
     return found
+
+
+def has_equal(word: str) -> bool:
+    """Whether two matrices of a state are equal."""
+    letters = word.replace(".", "")
+    return len(set(letters)) < len(letters)
 
 
 def some_states(count: int) -> list[str]:
@@ -980,6 +1048,7 @@ def write(directory: Path) -> None:
     for (kind, class_name), facts in sorted(by_class.items()):
         entry = entry_of(facts, rules)
         entry["auto"] = is_auto(kind, class_name)
+        entry["in"] = versions_with(directory, kind, class_name)
         kinds.setdefault(kind, {})[class_name] = entry
     parts = []
     for kind, classes in kinds.items():
@@ -1093,6 +1162,7 @@ def read_measured(directory: Path) -> tuple[dict[Any, dict[str, Any]], Any, dict
     by_class: dict[Any, dict[str, Any]] = {}
     measured: dict[str, Any] = {}
     without_head: dict[str, set[str]] = {}
+    with_head: set[tuple[str, str]] = set()  # in one of the versions
     for folder in sorted(path for path in directory.iterdir() if path.is_dir()):
         major = folder.name.split(".")[0]
         newest = max(path.stat().st_mtime for path in folder.glob("*.json"))
@@ -1108,8 +1178,11 @@ def read_measured(directory: Path) -> tuple[dict[Any, dict[str, Any]], Any, dict
                 by_class.setdefault((kind, class_name), {})[major] = facts
             elif "error" in facts:
                 print("not measured:", path.stem, "|", " ".join(facts["error"].split())[:120])
-        for kind, names in json.loads((folder / "without_head.json").read_text()).items():
-            without_head.setdefault(kind, set()).update(names)
+        for kind, answers in json.loads((folder / "without_head.json").read_text()).items():
+            without_head.setdefault(kind, set()).update(answers)
+            with_head |= {(kind, name) for name, without in answers.items() if not without}
+    for kind, name in with_head:
+        without_head[kind].discard(name)
     return by_class, measured, without_head
 
 
@@ -1134,6 +1207,16 @@ def is_auto(kind: str, class_name: str) -> bool:
 
     names = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
     return class_name == (names if isinstance(names, str) or names is None else names[0])
+
+
+def versions_with(directory: Path, kind: str, class_name: str) -> list[str]:
+    """The versions of transformers that have a class, whether it was measured there or not."""
+    found = []
+    for file in sorted(directory.glob("*/has.json")):
+        has = json.loads(file.read_text())
+        if kind in has["kinds"] and class_name in has["classes"]:
+            found.append(file.parent.name.split(".")[0])
+    return found
 
 
 def sets_of_names(
@@ -1222,8 +1305,9 @@ def main() -> None:
         work(args.directory, args.cases, args.names)
     elif args.step == "heads":
         quiet()
-        file = args.directory / version_of() / "without_head.json"
-        file.write_text(json.dumps(classes_without_head()))
+        folder = args.directory / version_of()
+        (folder / "without_head.json").write_text(json.dumps(classes_without_head()))
+        (folder / "has.json").write_text(json.dumps(what_is_there()))
     elif args.step in ("names", "measure"):
         run(args.directory, args.cases, args.step == "names", args.part)
     else:

@@ -349,8 +349,9 @@ def show(args: argparse.Namespace) -> None:
         from tying.tables import table_figures
         from tying.verdicts import registered_figures
 
-        figures = all_figures(results) | table_figures(results, read_lines(TABLES))
-        figures |= registered_figures(read_lines(REGISTERED))
+        registered = read_lines(REGISTERED)
+        figures = all_figures(results | registered) | table_figures(results, read_lines(TABLES))
+        figures |= registered_figures(registered)
         for name, figure in figures.items():
             if args.part in name:
                 print(f"{name:40} {figure}")

@@ -606,6 +606,164 @@ def test_a_model_without_a_head_by_its_class_needs_none(tmp_path, run, name, is_
         assert run("check", path)[0] == 1
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "embedding"),
+    [
+        ("electra", "ElectraForPreTraining", "electra.embeddings.word_embeddings.weight"),
+        ("bert", "BertForNextSentencePrediction", "bert.embeddings.word_embeddings.weight"),
+        ("t5", "T5EncoderModel", "shared.weight"),
+        ("distilbert", "DistilBertModel", "embeddings.word_embeddings.weight"),
+    ],
+)
+@pytest.mark.parametrize("flag", [True, False])
+def test_a_class_without_an_output_matrix_has_no_head(tmp_path, run, kind, name, embedding, flag):
+    """Whatever the files hold, and whatever the flag says: no program has a head of this class."""
+    config = {**CONFIG, "model_type": kind, FLAG: flag, "architectures": [name]}
+    for arrays in ({embedding: EMBEDDING}, {embedding: EMBEDDING, H: OTHER}):
+        path = write(tmp_path / "model", config, arrays)
+        code, out, _err = run("check", path, "--json")
+        [report] = json.loads(out)["models"]
+        assert (code, report["verdict"], report["conflict"]) == (0, "no head", "")
+        assert report["others"] is None
+        said = " ".join(run("check", path)[1].split())
+        assert f"{name}, which has no output matrix" in said
+        assert (f"leaves out {H}" in said) == (H in arrays)
+
+
+def test_a_class_that_was_not_measured_has_no_column_by_rule(tmp_path, run):
+    """Its name says no output matrix, so programs that go by the flag may have none."""
+    config = {**CONFIG, FLAG: False, "architectures": ["LlamaForRanking"]}
+    path = write(tmp_path / "model", config, STORED["embedding"])
+    code, out, _err = run("check", path, "--json")
+    [report] = json.loads(out)["models"]
+    assert (code, report["verdict"], report["others"]) == (1, "not known", None)
+
+
+@pytest.mark.parametrize("kind", ["youtu", "funnel"])
+def test_equal_copies_that_a_padding_token_makes_two_are_not_known(tmp_path, kind):
+    """These classes set a row of the embedding to 0 before they compare it with the head."""
+    [known] = [each for each in kinds.all_classes() if each.kind == kind]
+    embedding, head = known.names[0]
+    config = {"model_type": kind, "vocab_size": V, "hidden_size": D, "d_model": D, FLAG: True}
+    config |= {"architectures": [known.name]}
+    path = write(tmp_path / "model", config, {embedding: EMBEDDING, head: EMBEDDING})
+    report = report_of(path)
+    assert (report["verdict"], report["transformers"]) == ("not known", None)
+    write(tmp_path / "model", config, {embedding: EMBEDDING, head: OTHER})
+    assert report_of(path)["transformers"] == "untied"
+
+
+def test_a_version_that_was_not_measured_but_has_the_class_is_not_known(tmp_path, run):
+    """FSMT is in transformers 4, where it was not measured; Youtu is in transformers 5 alone."""
+    path = write(tmp_path / "model", {**CONFIG, "model_type": "youtu"}, STORED["embedding"])
+    code, out, _err = run("check", path)
+    assert (code, "no such class" in out) == (0, True)
+    fsmt = kinds.read_class("fsmt", "FSMTForConditionalGeneration")
+    assert ("4" in fsmt.versions, "4" in fsmt.rules) == (True, False)
+    config = {"model_type": "fsmt", "tgt_vocab_size": V, "d_model": D, "src_vocab_size": V}
+    config |= {"architectures": [fsmt.name], FLAG: True}
+    names = fsmt.names[0]
+    write(tmp_path / "model", config, dict.fromkeys(names, EMBEDDING))
+    assert run("check", path)[0] == 1
+
+
+def test_no_remedy_where_a_version_that_has_the_class_was_not_measured(tmp_path):
+    """After it, `check` would not know whether this version reads what the files hold."""
+    fsmt = kinds.read_class("fsmt", "FSMTForConditionalGeneration")
+    config = {"model_type": "fsmt", "tgt_vocab_size": V, "d_model": D, "src_vocab_size": V}
+    config |= {"architectures": [fsmt.name], FLAG: False}
+    path = write(tmp_path / "model", config, {fsmt.names[0][0]: EMBEDDING})
+    report = report_of(path)
+    assert report["conflict"]
+    assert report["mends"] == []
+
+
+def test_a_flat_config_of_a_model_of_images_and_text_is_said_to_be_one(tmp_path):
+    """So are those of Qwen2-VL on the hub: the sizes are not in a text_config."""
+    known = kinds.read_class("qwen2_vl", "Qwen2VLForConditionalGeneration")
+    config = {**CONFIG, "model_type": "qwen2_vl", "architectures": [known.name], FLAG: True}
+    path = write(tmp_path / "model", config, {known.names[0][0]: EMBEDDING})
+    report = report_of(path)
+    assert report["verdict"] == "not known"
+    assert "config.json has hidden_size and no text_config" in report["not_measured"]
+
+
+def test_a_shape_that_config_json_contradicts_is_named_with_both_numbers(tmp_path, run):
+    for head, said in (
+        (OTHER[:-1], f"lm_head.weight is {V - 1} x {D}, but vocab_size is {V} in config.json"),
+        (OTHER[:, :-1], f"lm_head.weight is {V} x {D - 1}, but hidden_size is {D} in config.json"),
+        (OTHER.ravel(), f"lm_head.weight is {V * D}, not that of a matrix"),
+    ):
+        path = write(tmp_path / "model", {**CONFIG, FLAG: False}, {E: EMBEDDING, H: head})
+        report = report_of(path)
+        assert report["verdict"] == "not known"
+        assert said in report["not_measured"]
+        assert run("check", path)[0] == 1
+
+
+@pytest.mark.parametrize("beside", ["pytorch_model.bin", "model-00002-of-00002.safetensors"])
+def test_weights_beside_are_named_and_no_remedy_leaves_them_out(tmp_path, beside):
+    """They may have the trained head that the files lack."""
+    path = write(tmp_path / "model", {**CONFIG, FLAG: False}, STORED["embedding"])
+    assert report_of(path)["mends"]
+    (tmp_path / "model" / beside).write_bytes(safetensors_content({H: OTHER}))
+    (tmp_path / "model" / "training_args.bin").write_bytes(b"")
+    report = report_of(path)
+    assert (report["not_read"], report["mends"]) == ([beside], [])
+    assert beside in report["conflict"]
+    assert report["verdict"] == "conflict"
+
+
+def test_a_whole_file_beside_an_index_is_not_known(tmp_path, run):
+    """transformers reads the whole file. Another program may read those of the index."""
+    path = write(tmp_path / "model", {**CONFIG, FLAG: False}, STORED["different"])
+    assert run("check", path)[0] == 0
+    shard = "model-00001-of-00001.safetensors"
+    (tmp_path / "model" / shard).write_bytes(safetensors_content(STORED["embedding"]))
+    (tmp_path / "model" / INDEX).write_text(json.dumps({"weight_map": {E: shard}}))
+    report = report_of(path)
+    assert (report["verdict"], report["transformers"], report["others"]) == (
+        "not known",
+        "untied",
+        None,
+    )
+    assert INDEX in report["not_measured"]
+    assert run("check", path)[0] == 1
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen2_audio", "kimi_linear", "gemma3"])
+def test_the_printed_python_of_a_remedy_can_be_pasted(tmp_path, run, monkeypatch, kind, columns):
+    """No line of it is broken or indented: what is printed runs, and ends the conflict."""
+    pytest.importorskip("safetensors.torch")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    known = next(each for each in kinds.all_classes() if each.kind == kind)
+    embedding, head = known.names[0]
+    text = {"vocab_size": V, "hidden_size": D, "n_embd": D}
+    config = {**text, "model_type": kind, "text_config": text, "architectures": [known.name]}
+    if "text_config" not in known.places:
+        del config["text_config"]
+    programs = 0
+    for flag in (True, False):
+        for arrays in ({embedding: EMBEDDING, head: OTHER}, {head: EMBEDDING}):
+            path = write(tmp_path / "model", {**config, FLAG: flag}, arrays)
+            if "text_config" in config:
+                text[FLAG] = flag
+            report = report_of(path)
+            _code, out, _err = run("check", path)
+            for mend in report["mends"]:
+                if not mend["python"]:
+                    continue
+                lines = out.splitlines()
+                start = lines.index("import os")
+                end = next(n for n in range(start, len(lines)) if lines[n].startswith("os.replace"))
+                program = "\n".join(lines[start : end + 1])
+                assert program == mend["python"]
+                exec(compile(program.replace("DIRECTORY", path), "printed", "exec"), {})
+                programs += 1
+    assert programs > 0
+
+
 def test_files_of_torch(tmp_path, run):
     """A tied model is one place in the file by two names, so that nothing is wasted."""
     torch = pytest.importorskip("torch")
@@ -649,6 +807,41 @@ def test_matrices_that_overlap_in_a_file_of_torch_are_not_known(tmp_path, flag):
     report = report_of(path)
     assert (report["transformers4"], report["transformers"], report["mends"]) == (None, None, [])
     assert "share a part of their memory" in report["not_measured"]
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_a_transposed_view_of_one_memory_is_not_known(tmp_path, flag):
+    """In transformers 5 they are two parameters in one memory."""
+    torch = pytest.importorskip("torch")
+    square = torch.from_numpy(rng.normal(size=(D, D)).astype(np.float32))
+    path = write(tmp_path / "model", {**CONFIG, "vocab_size": D, FLAG: flag}, {})
+    (tmp_path / "model" / WEIGHTS).unlink()
+    torch.save({E: square, H: square.T}, tmp_path / "model" / "pytorch_model.bin")
+    report = report_of(path)
+    assert (report["transformers4"], report["transformers"], report["mends"]) == (None, None, [])
+    assert "in another order" in report["not_measured"]
+
+
+@pytest.mark.parametrize("is_one", [True, False])
+def test_one_memory_of_an_encoder_and_a_decoder_leaves_the_head_apart(tmp_path, run, is_one):
+    """The layout of the files of flan-T5: one embedding by three names, and another head."""
+    torch = pytest.importorskip("torch")
+    config = {"model_type": "t5", "vocab_size": V, "d_model": D, FLAG: False}
+    config |= {"architectures": ["T5ForConditionalGeneration"]}
+    path = write(tmp_path / "model", config, {})
+    (tmp_path / "model" / WEIGHTS).unlink()
+    embedding = torch.from_numpy(EMBEDDING)
+    names = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+    head = embedding if is_one else torch.from_numpy(OTHER)
+    state = {**dict.fromkeys(names, embedding), H: head}
+    torch.save(state, tmp_path / "model" / "pytorch_model.bin")
+    report = report_of(path)
+    assert report["verdict"] == ("not known" if is_one else "untied")
+    counted = report["parameters"]
+    assert counted["untied"]["total"] == 2 * V * D
+    assert counted["difference"] == V * D
+    _code, out, _err = run("params", path, "--json")
+    assert json.loads(out)["untied"]["total"] == 2 * V * D
 
 
 def test_other_files_of_weights_are_not_those_that_are_judged(tmp_path, run):
@@ -733,7 +926,7 @@ def test_two_flags_that_differ_are_a_conflict_where_programs_read_another_one(tm
 
 @pytest.mark.parametrize("value", ["true", 1, [], None])
 def test_a_flag_that_is_none_is_refused(tmp_path, run, value):
-    """Not even null is one: transformers refuses such a config.json."""
+    """Not even null is one: transformers 4 reads it, most classes of transformers 5 refuse it."""
     path = write(tmp_path / "model", {**CONFIG, FLAG: value}, STORED["embedding"])
     assert_one_error_line(run("check", path), FLAG)
     write(tmp_path / "model", {**CONFIG, "text_config": {FLAG: value}}, STORED["embedding"])

@@ -234,7 +234,10 @@ def test_an_adapter_beside_a_model(tmp_path, tensors, flag):
     (tmp_path / "adapter_model.safetensors").write_bytes(of_adapter)
     report = tie_report("model", open_any(path))
     assert report["changed_by_adapter"] == changed
-    assert bool(report["conflict"]) == (flag == "t" and changed != [])
+    verdict = "tied" if flag == "t" else "untied"
+    if flag == "t" and changed:  # a copy, which modules_to_save does not name, was not measured
+        verdict = "not known" if name == "lm_head.weight" else "conflict"
+    assert report["verdict"] == verdict
     assert "adapter" in open_any(path).adapter
 
 

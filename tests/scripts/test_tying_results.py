@@ -60,8 +60,9 @@ def results() -> runs.Results:
 
 @pytest.fixture(scope="module")
 def figures(results) -> dict[str, Figure]:
-    registered = registered_figures(tying_experiment.read_lines(tying_experiment.REGISTERED))
-    return all_figures(results) | table_figures(results, measured()) | registered
+    registered = tying_experiment.read_lines(tying_experiment.REGISTERED)
+    figures = all_figures(results | registered) | table_figures(results, measured())
+    return figures | registered_figures(registered)
 
 
 def measured() -> runs.Results:

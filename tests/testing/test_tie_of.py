@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tiedgpt import TiedGPTError
+from tiedgpt.anymodel.kinds import all_classes
 from tiedgpt.testing import tie_of
 
 V, D = 11, 4
@@ -159,6 +160,90 @@ def test_names_are_found_or_given():
         tie_of({**shared, "shared.embed_tokens.weight": shared["encoder.embed_tokens.weight"]}).kind
         == "embedding"
     )
+
+
+WTE = "model.embed_tokens.weight"
+# The other matrix by names that are no usual ones: of transformers, Megatron and ChatGLM, OLMo,
+# PEFT, FSDP.
+OTHER_NAMES = (
+    *("vocab_projector.weight", "generator_lm_head.weight", "pred_layer.proj.weight"),
+    *("output_layer.weight", "transformer.ff_out.weight", "lm_head.base_layer.weight"),
+    *("lm_head.modules_to_save.default.weight", "lm_head.token_adapter.base_layer.weight"),
+    "lm_head._fsdp_wrapped_module.weight",
+)
+
+
+@pytest.mark.parametrize("head", OTHER_NAMES)
+def test_the_output_matrix_by_other_names(head):
+    values = matrix()
+    replaced = {"lm_head.original_module.weight": values} if "modules_to_save" in head else {}
+    for other, kind in ((values, "one storage"), (values.copy(), "equal"), (matrix(), "different")):
+        tie = tie_of({WTE: values, head: other, **replaced})
+        assert (tie.kind, tie.embedding, tie.head) == (kind, WTE, head)
+
+
+@pytest.mark.parametrize(
+    "known", all_classes(), ids=[f"{known.kind}-{known.name}" for known in all_classes()]
+)
+def test_both_matrices_of_each_measured_class_are_found(known):
+    for embedding, head, *_ in known.names:
+        values, other = matrix(), matrix()
+        is_fsmt = embedding.endswith("embed_tokens.weight") and head.endswith("embed_tokens.weight")
+        if is_fsmt:  # by its names, the head is a second embedding
+            with pytest.raises(TiedGPTError, match="which of"):
+                tie_of({embedding: values, head: other})
+            continue
+        for entry, kind in ((values, "one storage"), (other, "different")):
+            tie = tie_of({embedding: values, head: entry})
+            assert (tie.kind, tie.embedding, tie.head) == (kind, embedding, head)
+
+
+CANDIDATES = {  # an entry that could be the output matrix
+    "shape": {"to_tokens.weight": matrix()},
+    "transposed": {"to_tokens": matrix().T.copy()},
+    "padded": {"to_tokens.weight": np.zeros((V + 1, D), np.float32)},
+    "packed": {"to_tokens.weight": np.zeros((V * D // 2, 1), np.uint8)},
+    "quantised": {"lm_head.qweight": np.zeros((1, V), np.int32), "lm_head.scales": np.ones((1, V))},
+    "flat": {"lm_head.weight": np.zeros(V * D, np.float32)},
+    "no array": {"lm_head.weight": None},
+}
+
+
+@pytest.mark.parametrize("more", CANDIDATES.values(), ids=CANDIDATES)
+def test_a_matrix_beside_a_candidate_is_not_alone(more):
+    with pytest.raises(TiedGPTError, match=next(iter(more))):
+        tie_of({WTE: matrix(), **more})
+
+
+def test_what_could_be_no_output_matrix():
+    others = {
+        "score.weight": np.ones((2, D), np.float32),
+        "classifier.weight": np.ones((2, D), np.float32),
+        "pooler.dense.weight": np.ones((D, D), np.float32),
+        "model.position_embeddings.weight": matrix(),
+        "model.layers.0.mlp.up_proj.weight": matrix(),
+        "model.layers.0.mlp.up_proj.qweight": np.ones((V, D), np.int32),
+        "model.norm.weight": np.ones(D, np.float32),
+        "lm_head.bias": np.ones(V, np.float32),
+    }
+    tie = tie_of({WTE: matrix(), **others})
+    assert (tie.kind, tie.embedding) == ("embedding", WTE)
+    values = matrix()
+    assert tie_of({WTE: values, "shared.weight": values}).kind == "embedding"
+    with pytest.raises(TiedGPTError, match=r"to_tokens.* may be the output matrix"):
+        tie_of({WTE: values, "to_tokens.weight": values})
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_a_quantised_matrix_is_not_compared(dtype):
+    for head in (np.zeros((V * D, 1), dtype), np.zeros((V, D), dtype)):
+        with pytest.raises(TiedGPTError, match="quantised"):
+            tie_of({WTE: matrix(), "lm_head.weight": head})
+
+
+def test_a_name_is_a_string():
+    with pytest.raises(TiedGPTError, match="expected strings as names of tensors, got 3"):
+        tie_of({3: matrix(), WTE: matrix()})
 
 
 @pytest.mark.parametrize("entries", [{}, {"lm_head.weight": 3}, {"lm_head.bias": np.ones(3)}, []])

@@ -17,11 +17,15 @@ CAUSAL_MASK = re.compile(r"(attn|attention)\.bias$")  # with four axes
 
 
 def count_stored(
-    tensors: dict[str, Tensor], matrices: Matrices, known: ModelClass | None
+    tensors: dict[str, Tensor],
+    matrices: Matrices,
+    known: ModelClass | None,
+    state: str | None = None,
 ) -> Report | None:
     """The counts of a model from its tensors; None if they are not known.
 
     known: the class of the model; None if it was not measured: then all known buffers are left out.
+    state: the word for which matrices are equal (kinds.py); None if that is not known.
     """
     buffers = frozenset(name for each in all_classes() for name in each.buffers)
     absent_prefix = ""
@@ -50,7 +54,10 @@ def count_stored(
     if len(set(sizes)) > 1:  # an embedding and a head of different shapes can never be one
         return counts(tied=total + sum(sizes), matrix=0)
     # The head is one more matrix. An encoder and a decoder may have one each, too.
-    difference = (max(len(stored), 2) - 1) * sizes[0]
+    count = max(len(stored), 2)
+    if known is not None and state is not None and len(stored) == len(matrices.stored):
+        count = min(count, known.count_untied(matrices.name_set or 0, state) or count)
+    difference = (count - 1) * sizes[0]
     # Some copies are parameters of their own in an untied model: BERT has the head's bias twice.
     separate = known.separate if copies and known is not None else ()
     only_untied = [tensors[copies[name]] for name in separate if copies[name] in tensors]

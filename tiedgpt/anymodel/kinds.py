@@ -38,6 +38,7 @@ class ModelClass:
     absent_prefixes: tuple[str, ...]
     # Version -> for each set of names: flags -> state -> reading; None if it was not measured.
     rules: dict[str, list[dict[str, dict[str, str]] | None]]
+    versions: tuple[str, ...]  # of transformers that have the class, measured or not
     # Where the flag may stand in config.json: "" is the whole, and "text_config" inside of it.
     places: tuple[str, ...]
     nested_kinds: dict[str, list[str]]  # place -> the kinds there that were measured
@@ -82,6 +83,23 @@ class ModelClass:
             roots = [root(word, place) for place in range(len(word))]
             found -= {place for place in found if word != "!" and roots.count(roots[place]) > 1}
         return frozenset(found)
+
+    def count_untied(self, names: int, state: str) -> int | None:
+        """The number of matrices in memory if a state has another head and the flag says untied.
+
+        Copies that an encoder and a decoder have in files may be one there. None if it is not
+        known.
+        """
+        matrices = list(state)
+        if state[1] in (".", *state[:1], *state[2:]):
+            matrices[1] = "another head"
+        found = [each for each in dict.fromkeys(matrices) if each != "."]
+        word = "".join("." if each == "." else "abcdefgh"[found.index(each)] for each in matrices)
+        for version in reversed(VERSIONS):
+            reading = self.reading(version, names, "f" * len(self.places), word)
+            if reading is not None and reading != "!":
+                return len({root(reading, place) for place in range(len(reading))})
+        return None
 
     def default(self, number: int) -> bool | None:
         """The flag at a place of config.json that has none.
@@ -148,6 +166,7 @@ def read_class(kind: str, name: str) -> ModelClass:
         names=tuple(tuple(names) for names in entry["names"]),
         absent_prefixes=tuple(absent for absent, _ in entry["prefixes"]),
         rules=rules,
+        versions=tuple(entry["in"]),
         places=tuple(entry["places"]),
         nested_kinds=entry.get("nested_kinds", {}),
         defaults=entry["defaults"],

@@ -4,43 +4,20 @@ Of a class that was measured (kinds.py) the names are known. Of another model a 
 the end of its name and by its shape, [V, D] in config.json. What is not clear is said to be so.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from ..checkpoints.names import modules_of
+from ..checkpoints.names import EMBEDDINGS, HEADS, IN_A_LAYER, OTHER_TABLE
 from ..checkpoints.tensors import FLOATS, Tensor
-from ..errors import Range
+from ..errors import Range, short_repr
 from .headers import AnyModel
 from .kinds import ModelClass, fields_at, pattern, value_at
 
 SIZE = Range(1, 2**31 - 1)
 # The names of the width of both matrices in config.json. The first one that is there holds.
 WIDTHS = ("word_embed_proj_dim", "embedding_size", "hidden_size", "n_embd", "d_model")
-# The last parts of the names of modules: transformer.wte is an embedding, lm_head is a head. Those
-# of GPT-2s are in checkpoints/names.py.
-EMBEDDINGS = (
-    *modules_of("wte"),
-    "embed_tokens",
-    "word_embeddings",
-    "embed_in",
-    "tok_embeddings",
-    "tokens_embed",
-    "embeddings",
-)
-HEADS = (
-    *modules_of("lm_head"),
-    "embed_out",
-    "output",
-    "decoder",
-    "output_projection",
-    "proj_out",
-)
-IN_A_LAYER = re.compile(r"(^|\.)(h|layers?|blocks?)\.\d+\.")
-# Tables of something else than tokens, or for the layers: never one of the matrices.
-OTHER_TABLE = re.compile(r"wpe|position|pos_emb|token_type|per_layer")
 # The parts of a module whose weight is quantised, by GPTQ and AWQ, MLX, compressed-tensors, FP8,
 # bitsandbytes
 QUANTISED = (
@@ -58,6 +35,8 @@ class Matrices:
     # The names of tensors that may be a matrix, too. If there are some, what is stored is not
     # known.
     unclear: list[str] = field(default_factory=list)
+    # For each matrix by name whose shape config.json contradicts: both shapes, in words.
+    misfits: list[str] = field(default_factory=list)
     # The set of names of the class that the files have; None if they have another, or none.
     name_set: int | None = None
 
@@ -92,8 +71,11 @@ def find_matrices(
     if known is None:
         return by_ends
     found = find_by_class(config, tensors, known)
-    # A matrix may have a name that the class does not look for.
-    return found if found.stored or not by_ends.stored else by_ends
+    if found.stored or not by_ends.stored:
+        return found
+    # A matrix may have a name that the class does not look for, or another shape.
+    by_ends.misfits = found.misfits
+    return by_ends
 
 
 # By the names of a class
@@ -122,8 +104,9 @@ def find_by_class(
         if matrix.dtype not in FLOATS or quantised_parts:
             found.quantised.add(matrix.name)
             of_matrices |= {tensor.name for tensor in parts.values()}
-        elif not has_size(config, known, min(place, 1), matrix):
+        elif misfit := describe_misfit(config, known, min(place, 1), matrix):
             found.unclear.append(matrix.name)
+            found.misfits.append(misfit)
     plain = [
         each for each in found.tensors if each is not None and each.name not in found.quantised
     ]
@@ -163,16 +146,21 @@ def name_set(
     return best
 
 
-def has_size(config: dict[str, Any], known: ModelClass, which: int, matrix: Tensor) -> bool:
-    """Whether a matrix has the size that config.json says, where it says one."""
+def describe_misfit(config: dict[str, Any], known: ModelClass, which: int, matrix: Tensor) -> str:
+    """Both shapes, if a matrix has not the one that config.json says; "" if it has."""
+    shape = " x ".join(f"{size:,}" for size in matrix.shape) or "one number"
     if len(matrix.shape) != 2 or prod(matrix.shape) == 0:
-        return False
+        return f"the shape of {matrix.name} is {shape}, not that of a matrix [V, D]"
     usual = matrix_shape(config) or (None, None)
+    wrong = []
     for axis, (size, place) in enumerate(zip(matrix.shape, known.sizes[which], strict=True)):
         said = value_at(config, place) if place is not None else usual[axis]
         if said is not None and said != size:
-            return False
-    return True
+            field_name = place or ("vocab_size" if axis == 0 else "the width")
+            wrong.append(f"{field_name} is {short_repr(said)}")
+    if not wrong:
+        return ""
+    return f"the shape of {matrix.name} is {shape}, but {' and '.join(wrong)} in config.json"
 
 
 # By the ends of names

@@ -78,12 +78,14 @@ def as_report(flags: dict[str, bool], lines: list[str], reason: str) -> dict[str
     lines: of Python, for `tensors`: name -> tensor. reason: when it is right, for the text.
     """
     python = "\n".join(["import os", READ_FILE, *lines, WRITE_FILE]) if lines else ""
-    steps = [f"{reason}run"]
+    steps = [f"{reason}run, with the model's directory in place of DIRECTORY:"]
     if flags:
         value = "true" if next(iter(flags.values())) else "false"
         inner = [place for place in flags if place]
         also = f", also in {' and '.join(inner)} in it" if inner else ""
         steps = [f'{reason}write "{FLAG}": {value} into config.json{also}']
+        if lines:
+            steps = [f"{steps[0]}, and run, with the model's directory in place of DIRECTORY:"]
     if lines:
         steps.append(python)
     return {"flags": flags, "python": python, "text": "\n".join(steps)}
@@ -119,7 +121,7 @@ def is_clean(known: ModelClass, files: Files) -> bool:
     words = [
         known.reading(version, files.names, files.word, files.state)
         for version in VERSIONS
-        if version in known.rules
+        if version in known.versions
     ]
     if known.has_usual_rule:
         flags = {

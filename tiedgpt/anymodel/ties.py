@@ -5,18 +5,22 @@ says tied, and two if it says untied: that is their rule, which was not run. Wha
 is None in the report: nothing is guessed.
 """
 
+import re
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
-from ..checkpoints.files import ADAPTER, ADAPTER_WEIGHTS, read_weights, what_is_there
+from ..checkpoints.files import WEIGHTS, what_is_there
 from ..checkpoints.json_files import CONFIG
+from ..checkpoints.model_names import INDEX
 from ..checkpoints.opened import Opened
 from ..checkpoints.tensors import Tensor
 from ..errors import CheckpointError, short_repr
+from .adapters import adapter_report
 from .counting import count_from_config, count_stored
 from .headers import AnyModel
 from .kinds import (
+    HAVE_A_RULE,
     ModelClass,
     agree,
     all_classes,
@@ -32,9 +36,6 @@ from .kinds import (
     what_is_lost,
 )
 from .matrices import (
-    EMBEDDINGS,
-    HEADS,
-    IN_A_LAYER,
     SIZE,
     Comparison,
     Matrices,
@@ -52,6 +53,9 @@ REST_OF_FILES = (
     "whether the rest of the files loads, and whether the class has more or fewer parameters"
 )
 OTHER_TENSORS = "which of the stored tensors the class leaves out, and which others it has"
+
+# The names of weights that transformers reads, whole or in parts.
+WEIGHTS_NAME = re.compile(r"(model|pytorch_model)(-\d+-of-\d+)?\.(safetensors|bin)")
 
 # Settings that make another head, or copy it, and the value with which all classes were measured.
 MEASURED_SETTINGS = {
@@ -77,12 +81,14 @@ MEASURED = {"transformers4": "4", "transformers": "5"}  # those that were measur
 def tie_report(name: str, model: AnyModel) -> Report:
     """What `check` says of a model. A value is None if it is not known.
 
-    "verdict" is "tied", "untied", "conflict", "not known", or "no head" for a class that has none.
-    "flag" is what config.json says (read_flag), and "holds" what the files have (held_report).
+    "verdict" is "tied", "untied", "conflict", "not known", or "no head" for a class that has none,
+    whatever the files hold. "flag" is what config.json says (read_flag), and "holds" what the files
+    have (held_report). "not_read" are files of weights beside those that were read.
     "transformers4", "transformers" and "others" are "tied", "untied", "random head", "random
-    embedding", "random" or "error". "not_measured" says why those of transformers are None. "one"
-    has the names of the matrices of an encoder and a decoder that are one. "not_looked_at" is what
-    the others do not speak of. Raises CheckpointError.
+    embedding", "random" or "error". "not_measured" says why those of transformers are None, and
+    "without_class" which of them have no such class. "one" has the names of the matrices of an
+    encoder and a decoder that are one. "not_looked_at" is what the others do not speak of. Raises
+    CheckpointError.
     """
     config = model.said
     if config.get("transformers_weights") is not None:
@@ -96,16 +102,24 @@ def tie_report(name: str, model: AnyModel) -> Report:
     matrices = find_matrices(config, tensors, known)
     compared = compare_matrices(model, matrices)
     unmeasured = not_measured(config, known, flag, matrices)
-    unmeasured = unmeasured or file_not_measured(model, flag, matrices)
+    unmeasured = unmeasured or file_not_measured(model, matrices)
     of_version = {} if known is None else versions_not_measured(model, known, matrices)
-    readings, why_not_known = read(known, flag, matrices, compared, unmeasured, of_version)
-    changed, adapter_conflict = adapter_report(model, flag["tied"])
+    has_rule = goes_by_the_flag(config, known, matrices) and not has_two_sets(model)
+    readings, why_not_known = read(
+        known, flag, matrices, compared, unmeasured, of_version, has_rule
+    )
+    is_tied = flag["tied"] or any(is_one(word or "!") for word in readings.values())
+    adapter = adapter_report(model, known, matrices, is_tied)
     conflict = describe_conflict(known, flag, matrices, compared, readings)
-    mends: list[Report] = []
-    is_measured = unmeasured is None and not of_version
-    can_mend = is_measured and not compared.equal_if_rounded and not changed
-    if conflict and can_mend and known is not None:
-        mends = find_mends(known, config, flag["word"], matrices, compared.state)
+    not_read = weights_beside(model)
+    mends = adapter.mends
+    if conflict:
+        mends = []
+        is_measured = unmeasured is None and not of_version and not compared.equal_if_rounded
+        if known is not None and is_measured and not adapter.changed and not not_read:
+            mends = find_mends(known, config, flag["word"], matrices, compared.state)
+        if not_read:  # one of them may have what is missing
+            conflict += f"; not looked at: {', '.join(not_read)} beside them"
     report = {
         "model": name,
         "verdict": "",
@@ -113,16 +127,46 @@ def tie_report(name: str, model: AnyModel) -> Report:
         "tensors": len(tensors),
         **held_report(known, matrices, compared, readings["transformers"]),
         **{reader: in_words(readings[reader]) for reader in READERS},
-        "changed_by_adapter": changed,
+        "without_class": [] if known is None else without_class(known),
+        "changed_by_adapter": adapter.changed,
         "not_measured": why_not_known,
-        "conflict": conflict or adapter_conflict,
+        "not_read": not_read,
+        "conflict": conflict or adapter.conflict,
         "mend": "\n".join(mend["text"] for mend in mends),
         "mends": mends,
-        "parameters": count_parameters(model, tensors, matrices, known),
+        "parameters": count_parameters(model, tensors, matrices, known, compared.state),
         "not_looked_at": not_looked_at(config) if tensors else None,
     }
     report["verdict"] = verdict(report, known)
+    why_unsure = adapter.not_known
+    if has_two_sets(model):
+        why_unsure = f"{WEIGHTS} was looked at, and some programs may read the files of {INDEX}"
+    if why_unsure and report["verdict"] in ("tied", "untied"):
+        report["verdict"] = "not known"
+        report["not_measured"] = why_unsure
     return report
+
+
+def without_class(known: ModelClass) -> list[str]:
+    """The readers that have no such class."""
+    return [reader for reader, version in MEASURED.items() if version not in known.versions]
+
+
+def weights_beside(model: AnyModel) -> list[str]:
+    """The files of a folder that have names as weights have, and are not those that are read."""
+    if not isinstance(model, Opened) or not model.has_weights or not model.path.is_dir():
+        return []
+    read = {tensor.file.name for tensor in model.stored.values()}
+    folder = model.folder.path
+    found = [path.name for path in folder.iterdir() if WEIGHTS_NAME.fullmatch(path.name)]
+    return sorted(set(found) - read)
+
+
+def has_two_sets(model: AnyModel) -> bool:
+    """Whether a folder has a whole file of weights, and an index of others beside it."""
+    if not isinstance(model, Opened) or not model.path.is_dir():
+        return False
+    return model.folder.has(WEIGHTS) and model.folder.has(INDEX)
 
 
 def not_looked_at(config: dict[str, Any]) -> str:
@@ -136,11 +180,11 @@ def verdict(report: Report, known: ModelClass | None) -> str:
     """The "verdict" of a report."""
     if report["conflict"]:
         return "conflict"
-    if report["flag"]["class_without_head"] is not None and report["holds"] == "embedding":
+    if report["flag"]["class_without_head"] is not None and report["tensors"] > 0:
         return "no head"
     unknown = [version for reader, version in MEASURED.items() if report[reader] is None]
     # A version that has the class may read this state in another way than the other version.
-    if known is not None and any(version in known.rules for version in unknown):
+    if known is not None and any(version in known.versions for version in unknown):
         return "not known"
     # A version that has not the class may drop a head that differs, if the flag says tied.
     if unknown and report["holds"] == "different" and report["flag"]["tied"]:
@@ -162,7 +206,9 @@ def size_report(name: str, model: AnyModel) -> Report:
     if tensors:
         matrices = find_matrices(config, tensors, known)
         source = "the headers of the weights"
-        numbers = count_parameters(model, tensors, matrices, known)
+        has_more = len(matrices.stored) > 2  # an encoder and a decoder may have equal copies
+        state = compare_matrices(model, matrices).state if has_more else None
+        numbers = count_parameters(model, tensors, matrices, known, state)
         shape = matrices.stored[0].shape if matrices.stored else None
         reason = (
             "its matrices are not clear, it is quantised, or a bias is stored twice and differs"
@@ -185,14 +231,20 @@ def size_report(name: str, model: AnyModel) -> Report:
 
 
 def count_parameters(
-    model: AnyModel, tensors: dict[str, Tensor], matrices: Matrices, known: ModelClass | None
+    model: AnyModel,
+    tensors: dict[str, Tensor],
+    matrices: Matrices,
+    known: ModelClass | None,
+    state: str | None,
 ) -> Report | None:
     """The counts of a model from its tensors; None if they are not known.
 
-    They are not if a bias is stored twice, and the two differ: of BERT's head transformers 4 keeps
-    one, and 5 both.
+    state: the word for what is stored (kinds.py); None if it is not known.
+
+    The counts are not known if a bias is stored twice, and the two differ: of BERT's head
+    transformers 4 keeps one, and 5 both.
     """
-    numbers = count_stored(tensors, matrices, known)
+    numbers = count_stored(tensors, matrices, known, state)
     if numbers is None or known is None:
         return numbers
     for name in known.separate:
@@ -247,7 +299,7 @@ def read_flag(model: str, config: dict[str, Any], known: ModelClass | None) -> R
         if not isinstance(fields[FLAG], bool):
             raise CheckpointError(
                 f"{model}: {FLAG} in config.json must be true or false, got "
-                f"{short_repr(fields[FLAG])}"
+                f"{short_repr(fields[FLAG])}: how programs read this was not measured"
             )
         if place in places:
             said[place] = fields[FLAG]
@@ -282,6 +334,8 @@ def not_measured(
         return f"the kind {kind}, whose class config.json does not name, was not measured"
     if known is None:
         return f"{name} of kind {kind} was not measured"
+    if matrices.misfits:
+        return "; ".join(matrices.misfits)
     if matrices.unclear:
         return f"these may be the matrices: {', '.join(matrices.unclear)}"
     if matrices.name_set is None:
@@ -298,6 +352,12 @@ def not_measured(
 def place_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
     """Which place in config.json decides, and was not measured so; None without one."""
     for place in sorted({place for axes in known.sizes for place in axes if place is not None}):
+        inner, _, size = place.rpartition(".")
+        if inner and config.get(inner) is None and config.get(size) in SIZE:
+            return (
+                f"config.json has {size} and no {inner}: {known.name} was measured with {size} "
+                f"in {inner} alone"
+            )
         if value_at(config, place) not in SIZE:
             return f"config.json does not say {place}, as a whole number"
     own = {place.partition(".")[0] for place in known.places}
@@ -332,20 +392,44 @@ def other_nested_kinds(config: dict[str, Any], known: ModelClass) -> dict[str, A
     return found
 
 
-def file_not_measured(model: AnyModel, flag: Report, matrices: Matrices) -> str | None:
+def file_not_measured(model: AnyModel, matrices: Matrices) -> str | None:
     """Which form of a file of torch.save was not measured; None without one."""
     if isinstance(model, Opened) and model.has_weights and model.saved.is_inside:
         return "the state dict is inside of another dict, where transformers does not look for it"
-    of_torch = [matrix for matrix in matrices.stored if matrix.file.suffix != ".safetensors"]
-    for one, other in combinations(of_torch, 2):
-        is_apart = one.end <= other.start or other.end <= one.start
-        if one.file != other.file or is_apart:
+    for one, other in combinations(matrices.stored, 2):
+        if not share_memory(one, other) or is_same(one, other):
             continue
-        if one.start != other.start:
-            return f"{one.name} and {other.name} share a part of their memory in the file"
-        if flag["tied"] is not True:
-            return "both names have one matrix, which stays one in memory until the model is saved"
+        if one.start == other.start and one.end == other.end:
+            return f"{one.name} and {other.name} have one memory in the file, in another order"
+        return f"{one.name} and {other.name} share a part of their memory in the file"
     return None
+
+
+def share_memory(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors share bytes of a file of torch.save: they do in memory, too."""
+    is_apart = one.end <= other.start or other.end <= one.start
+    return one.file == other.file and one.file.suffix != ".safetensors" and not is_apart
+
+
+def is_same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are one in a file, by two names."""
+    places = [(each.start, each.end, each.shape, each.T.strides) for each in (one, other)]
+    return places[0] == places[1]
+
+
+def stay_one(matrices: Matrices, word: str) -> list[str]:
+    """The names of two matrices that are one in a file of torch.save, and would tie a reading.
+
+    The reading was measured without a common memory. One of an encoder and of a decoder leaves the
+    head as it is read.
+    """
+    for (number, one), (other_number, other) in combinations(enumerate(matrices.tensors), 2):
+        if one is None or other is None or word == "!" or is_one(word):
+            continue
+        roots = {root(word, number), root(word, other_number)}
+        if share_memory(one, other) and roots == {root(word, 0), root(word, 1)}:
+            return [one.name, other.name]
+    return []
 
 
 def versions_not_measured(model: AnyModel, known: ModelClass, matrices: Matrices) -> dict[str, str]:
@@ -398,22 +482,18 @@ def read(
     compared: Comparison,
     reason: str | None,
     of_version: dict[str, str],
+    has_rule: bool,
 ) -> tuple[Words, str | None]:
     """How each reader reads the files; why it is not known of transformers, None if it is known.
 
     reason: why it is not known of any state of these flags and files. of_version: version of
-    transformers -> why it is not known of this version.
+    transformers -> why it is not known of this version. has_rule: see goes_by_the_flag.
     """
     readings: Words = dict.fromkeys(READERS)
     state = compared.state or matrices.presence
     if state is None:
         return readings, reason
-    if known is not None:
-        has_rule = known.has_usual_rule and matrices.name_set is not None
-    else:
-        names = {matrix.name for matrix in matrices.stored}
-        has_rule = any(names <= set(each.names[0]) for each in all_classes())
-    if flag["class_without_head"] is None and has_rule:
+    if has_rule:
         readings["others"] = by_rule(flag["tied"], state)
     if known is None or matrices.name_set is None or reason is not None:
         return readings, reason
@@ -421,17 +501,48 @@ def read(
         if version in of_version:
             reason = of_version[version]
             continue
-        readings[reader] = known.reading(version, matrices.name_set, flag["word"], state)
-        if readings[reader] == "!" and known.absent_prefixes[matrices.name_set]:
-            # It was an error with the tensors of a head beside, which may be absent here.
-            readings[reader] = None
-        if readings[reader] is None:
-            reason = f"{known.name} was not measured with {READERS[reader]}"
-            reason += " in this state of flags and files" if version in known.rules else ""
+        readings[reader], why = read_by(version, known, flag, matrices, state)
+        reason = why or reason
     if compared.equal_if_rounded:  # transformers 5 compares them in the dtype of the model
         readings["transformers"] = None
         reason = "the matrices differ by less than bfloat16 or float16 may round"
     return readings, reason
+
+
+def read_by(
+    version: str, known: ModelClass, flag: Report, matrices: Matrices, state: str
+) -> tuple[str | None, str | None]:
+    """How a version of transformers reads a state of the files; why it is not known, if it is not.
+
+    The names of the matrices are those of the class.
+    """
+    names = matrices.name_set or 0
+    word = known.reading(version, names, flag["word"], state)
+    if version not in known.versions:
+        return None, f"transformers {version} has no {known.name}"
+    # With an absent prefix it was an error with the tensors of a head beside, which may be absent.
+    if word is None or (word == "!" and known.absent_prefixes[names]):
+        reason = f"{known.name} was not measured with transformers {version}"
+        is_state = version in known.rules
+        return None, reason + (" in this state of flags and files" if is_state else "")
+    in_file = stay_one(matrices, word)
+    if in_file:
+        return None, (
+            f"{' and '.join(in_file)} are one matrix in the file, which stays one in memory until "
+            "the model is saved"
+        )
+    return word, None
+
+
+def goes_by_the_flag(config: dict[str, Any], known: ModelClass | None, matrices: Matrices) -> bool:
+    """Whether vLLM and programs like it read the matrices of a model by their rule."""
+    if known is not None:
+        return known.has_usual_rule and matrices.name_set is not None
+    name = named_class(config)
+    if name is not None and not name.endswith(HAVE_A_RULE):  # it may have no output matrix
+        return False
+    names = {matrix.name for matrix in matrices.stored}
+    return any(names <= set(each.names[0]) for each in all_classes())
 
 
 # What is wrong
@@ -493,44 +604,17 @@ def said_and_held(flag: Report, state: str) -> str:
         by_default = "" if flag["place"] else ", by default,"
         said = f"config.json says{by_default} {'tied' if flag['tied'] else 'untied'}"
     if len(state) > 2:
-        return f"{said}, and the files hold {len(set(state) - {'.'})} different matrices"
-    held = {
+        count = len(set(state) - {"."})
+        held = f"{count} different matrices" if count > 1 else "one matrix"
+        return f"{said}, and the files hold {held}"
+    held_of = {
         "a.": "have no head",
         ".a": "have no embedding",
         "ab": "have another head",
         "aa": "have two equal matrices",
         "..": "have neither matrix",
     }
-    return f"{said}, and the files {held.get(state, 'are not known')}"
-
-
-def adapter_report(model: AnyModel, tied: bool | None) -> tuple[list[str], str]:
-    """What the adapter beside a model here changes, and the conflict that it makes; "" for none.
-
-    "embedding" and "head" are what it may change. tied: what config.json says. An adapter on the
-    hub is not asked for.
-    """
-    if not isinstance(model, Opened) or not model.folder.has(ADAPTER):
-        return [], ""
-    names: list[str] = []
-    for file in ADAPTER_WEIGHTS:
-        if model.folder.has(file):
-            try:
-                names += read_weights(model.folder.path / file).tensors
-            except CheckpointError:  # Opened.adapter says that it cannot be read
-                return [], ""
-    parts = {part for name in names if not IN_A_LAYER.search(name) for part in name.split(".")}
-    ends = {"embedding": EMBEDDINGS, "head": HEADS}
-    changed = [matrix for matrix in ends if parts & set(ends[matrix])]
-    if not changed or not tied:
-        return changed, ""
-    which = "the embedding and the head, which it holds one by one"
-    if len(changed) == 1:
-        which = f"the {changed[0]} alone"
-    return changed, (
-        f"config.json says tied, and the adapter beside the model changes {which}: after it is "
-        "merged, the two may differ, and programs that go by the flag drop one"
-    )
+    return f"{said}, and the files {held_of.get(state, 'are not known')}"
 
 
 # What the files hold

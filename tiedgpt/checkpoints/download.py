@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from ..atomic import remove_unfinished, replaced_file
 from ..errors import ArgumentError, CheckpointError, ConfigError, TiedGPTError, short_repr
 from ..gpt2.config import Config
-from .files import ADAPTER, MERGE, WEIGHTS, check_weight_map
+from .files import ADAPTER, MERGE, TIED, WEIGHTS, check_weight_map
 from .json_files import CONFIG, MAX_TEXT, read_json
 from .model_names import (
     ALIASES,
@@ -183,7 +183,8 @@ def _fetch_missing(name: str, folder: Path, note: Note, weights: bool) -> None:
     config = repository.read(CONFIG)
     if config is None and repository.read(ADAPTER) is not None:
         raise CheckpointError(
-            f"{repository.label} is a LoRA adapter: merge it into its base model first, {MERGE}"
+            f"{repository.label} is a LoRA adapter: merge it into its base model first, {MERGE}; "
+            f"{TIED}"
         )
     if config is None:
         raise CheckpointError(

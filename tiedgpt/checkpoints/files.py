@@ -5,7 +5,7 @@ opened.py chooses the file.
 
 import fnmatch
 import re
-from collections.abc import Iterable, Set
+from collections.abc import Collection, Iterable, Set
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,9 @@ from ..errors import CheckpointError, short_repr
 from . import tensorflow
 from .json_files import CONFIG, READ_MORE, read_json
 from .model_names import INDEX, PYTORCH, PYTORCH_INDEX
+from .names import IN_A_LAYER
 from .safetensors import read_header
-from .tensors import SavedFile
+from .tensors import SavedFile, Tensor
 
 WEIGHTS = "model.safetensors"
 NANO_GPT = "ckpt.pt"
@@ -115,6 +116,8 @@ NOT_READ = {
     ".bin.index.json": GIVE_DIRECTORY,
 }
 MERGE = "with peft's merge_and_unload, and save that model"
+# Of a tied matrix to which an adapter adds.
+TIED = "what is added to a tied matrix, PEFT 0.21.2 merges into both its uses"
 ADAPTER = "adapter_config.json"  # written by peft, for what is added to the weights of a base model
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 # peft's types of adapters that add to the prompt, not to the weights.
@@ -171,7 +174,12 @@ def what_is_there(directory: Path) -> str:
         adapter = read_json(directory / ADAPTER)
         kind = short_repr(adapter.get("peft_type"))
         base = short_repr(adapter.get("base_model_name_or_path"))
-        return f" ({ADAPTER} is of an adapter, {kind}, for the model {base}: {how_to_use(adapter)})"
+        try:
+            names = list(adapter_tensors(directory))
+        except CheckpointError:  # an adapter whose weights are damaged has a base, too
+            names = []
+        use = how_to_use(adapter, names)
+        return f" ({ADAPTER} is of an adapter, {kind}, for the model {base}: {use})"
     saved_steps = {}  # step of a training with transformers' Trainer -> directory
     for path in directory.glob("checkpoint-*"):
         step = path.name.removeprefix("checkpoint-")
@@ -198,11 +206,31 @@ def _name_of_no_file(directory: Path) -> str:
     return ""
 
 
-def how_to_use(adapter: dict[str, Any]) -> str:
-    """What to do with an adapter, of which this is the adapter_config.json."""
+def adapter_tensors(directory: Path) -> dict[str, Tensor]:
+    """The tensors of the adapter in a directory; none without an adapter, or without its weights.
+
+    Raises CheckpointError if they cannot be read.
+    """
+    if not (directory / ADAPTER).is_file():
+        return {}
+    files = (directory / name for name in ADAPTER_WEIGHTS)
+    file = next((file for file in files if file.is_file()), None)
+    return {} if file is None else read_weights(file).tensors
+
+
+def how_to_use(adapter: dict[str, Any], names: Collection[str]) -> str:
+    """What to do with an adapter, of which this is the adapter_config.json.
+
+    names: those of its tensors; none if they are not known.
+    """
     if adapter.get("peft_type") in PROMPT_ADAPTERS:
         return "it adds to the prompt, so it cannot be merged into the weights, and is not read"
-    return f"merge it {MERGE} to a new directory"
+    outside = [name for name in names if not IN_A_LAYER.search(name)]
+    if names and not outside:
+        return f"merge it {MERGE} to a new directory"
+    if any(".lora_" in name for name in outside):
+        return f"do not merge it into a tied model, as it is: {TIED}"
+    return f"merge it {MERGE} to a new directory, and compare its logits before and after: {TIED}"
 
 
 def first_of_quantised(names: Iterable[Any]) -> str:

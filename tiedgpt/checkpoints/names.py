@@ -215,6 +215,30 @@ def modules_of(matrix: str) -> tuple[str, ...]:
     )
 
 
+# The last parts of the names of modules: transformer.wte is an embedding, lm_head is a head. Those
+# of GPT-2s are in the table.
+EMBEDDINGS = (
+    *modules_of("wte"),
+    "embed_tokens",
+    "word_embeddings",
+    "embed_in",
+    "tok_embeddings",
+    "tokens_embed",
+    "embeddings",
+)
+HEADS = (
+    *modules_of("lm_head"),
+    "embed_out",
+    "output",
+    "decoder",
+    "output_projection",
+    "proj_out",
+)
+IN_A_LAYER = re.compile(r"(^|\.)(h|layers?|blocks?)\.\d+\.")
+# Tables of something else than tokens, or for the layers: never one of the matrices.
+OTHER_TABLE = re.compile(r"wpe|position|pos_emb|token_type|per_layer")
+
+
 def name_in_transformers(ours: str) -> str:
     """The name under which our tensor is written."""
     return ours if ours == HEAD else PREFIX + ours

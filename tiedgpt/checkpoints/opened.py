@@ -26,6 +26,7 @@ from .files import (
     PICKLES,
     WEIGHT_FILES,
     WEIGHTS,
+    adapter_tensors,
     describe,
     first_of_quantised,
     how_to_use,
@@ -357,17 +358,21 @@ class Opened:
         except CheckpointError as error:
             return f"an adapter lies beside the model, and is not used nor known: {error}"
         kind = short_repr(adapter.get("peft_type"))
-        text = (
-            f"{ADAPTER} is of an adapter, {kind}, which lies beside the model and is not used, but "
-            f"which transformers applies where peft is installed: {how_to_use(adapter)}"
-        )
+        names: list[str] = []
+        why_not_known = ""
         file = next((file for file in ADAPTER_WEIGHTS if folder.has(file)), None)
         if file is None:
-            return f"{text}; whether it changes the head is not known: its weights are not here"
+            why_not_known = "its weights are not here"
         try:
-            names = read_weights(folder.path / file).tensors
+            names = list(adapter_tensors(folder.path))
         except CheckpointError as error:
-            return f"{text}; whether it changes the head is not known: {error}"
+            why_not_known = f"{error}"
+        text = (
+            f"{ADAPTER} is of an adapter, {kind}, which lies beside the model and is not used, but "
+            f"which transformers applies where peft is installed: {how_to_use(adapter, names)}"
+        )
+        if why_not_known:
+            return f"{text}; whether it changes the head is not known: {why_not_known}"
         of_head = [name for name in names if re.search(r"\b(lm_head|wte)\b", name)]
         if of_head:
             return f"{text}; it changes the head: {file} has {short_repr(of_head[0])}"

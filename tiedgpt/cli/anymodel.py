@@ -71,9 +71,10 @@ def run_check(args: argparse.Namespace) -> None:
     programs read them. transformers 4 and 5 were measured; of vLLM and programs like it the rule is
     known, which was not run. No model is loaded or downloaded: of a model on the hub, config.json
     and the headers of the weights are read, and 32 rows of the matrices if the files have several.
-    Whether the rest of the files loads is not looked at. The exit code is 0 only if each model is
-    tied or untied for all who read it, 1 for a conflict and for what is not known, and 2 if a model
-    cannot be read.
+    Whether the rest of the files loads is not looked at. The exit code is 0 only if each model has
+    no head by its class, or is tied, or untied, for each version of transformers that has the class
+    and for programs that go by the flag, where they have a rule for the class. It is 1 for a
+    conflict and for what is not known, and 2 if a model cannot be read.
 
     examples:
       tiedgpt check my-model other-model
@@ -106,8 +107,13 @@ def print_reports(reports: Sequence[Report]) -> None:
     names = [one_line(report["model"]) for report in reports]
     for name, report in zip(names, reports, strict=True):
         for answer in answers(report):
-            lines = [one_line(line) for line in answer.split("\n")]
-            print(fill(f"{name}: " + "\n".join(lines)))
+            print(fill(f"{name}: {one_line(answer)}"))
+        for mend in report["mends"]:
+            prose, _, code = mend["text"].partition("\n")
+            unbroken = prose.replace('": ', '":\N{NO-BREAK SPACE}')  # a flag and its value
+            print(fill(f"  {unbroken}").replace("\N{NO-BREAK SPACE}", " "))
+            if code:  # never wrapped or indented, so that it can be pasted
+                print(code)
     for not_looked_at in dict.fromkeys(report["not_looked_at"] for report in reports):
         if not_looked_at is not None:
             print(fill(f"Not looked at: {not_looked_at}."))
@@ -140,6 +146,7 @@ def in_words(report: Report) -> Report:
         "others": report["others"] or "not known",
         "wasted_bytes": report["wasted_bytes"] or None,
     }
+    words |= dict.fromkeys(report["without_class"], "no such class")
     more_names = [matrix["name"] for matrix in report["more"] if matrix is not None]
     words["more_names"] = ", ".join(more_names) or None
     matrix = report["embedding"] or report["head"]
@@ -159,15 +166,18 @@ def in_words(report: Report) -> Report:
 
 
 def answers(report: Report) -> Iterator[str]:
-    """The verdict and what is lost; below it, what mends it; which matrices are one."""
+    """The verdict and what is lost; below it, which matrices are one."""
     verdict = report["verdict"]
     if report["tensors"] == 0:
         yield f"{verdict}: config.json alone was read, and says {said(report['flag'])}"
     elif verdict == "no head":
-        yield f"no head: config.json says {report['flag']['class_without_head']}"
+        leaves_out = ""
+        if report["head"] is not None:
+            leaves_out = f"; it leaves out {report['head']['name']}, which the files have"
+        name = report["flag"]["class_without_head"]
+        yield f"no head: config.json says {name}, which has no output matrix{leaves_out}"
     elif verdict == "conflict":
-        lines = [f"conflict: {report['conflict']}", *report["mend"].splitlines()]
-        yield "\n  ".join(lines)
+        yield f"conflict: {report['conflict']}"
     elif verdict == "not known":
         by_rule = ""
         if report["others"] is not None:

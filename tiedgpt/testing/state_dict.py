@@ -1,13 +1,17 @@
 """Is a state dict in memory tied? Its two matrices: one storage, equal, different, or only one."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from ..anymodel.matrices import EMBEDDINGS, HEADS, IN_A_LAYER, OTHER_TABLE
+from ..anymodel.kinds import all_classes
+from ..anymodel.matrices import QUANTISED
+from ..checkpoints.names import EMBEDDINGS, HEADS, IN_A_LAYER, OTHER_TABLE
 from ..errors import ArgumentError, one_line, short_repr
 
 SENTENCES = {
@@ -24,6 +28,17 @@ SENTENCES = {
     "embedding": "{embedding} alone is there: who loads it must tie the head, or lacks one",
     "head": "{head} alone is there: who loads it must tie the embedding, or lacks one",
 }
+USE = {"embedding": "the token embedding", "head": "the output matrix"}
+LAST_NAMES = {
+    "embedding": EMBEDDINGS,
+    "head": (*HEADS, "output_layer", "ff_out"),  # Megatron and ChatGLM, OLMo
+}
+# A module around the one that has the matrix: PEFT's, and those of FSDP and torch.compile.
+WRAPPER = re.compile(
+    r"\.(base_layer|token_adapter|modules_to_save\.\w+|_fsdp_wrapped_module|_orig_mod"
+    r"|_checkpoint_wrapped_module)(?=\.)"
+)
+REPLACED = ".original_module."  # PEFT keeps here what modules_to_save has replaced
 
 
 @dataclass(frozen=True)
@@ -50,22 +65,28 @@ def tie_of(
     embedding, head: their names; by default they are known by the ends of their names, such as
         wte.weight and lm_head.weight.
     Nothing is changed. A state dict does not say what a forward pass does with it: assert_tied
-    does. Raises ArgumentError if the matrices are not found, if there may be several, if they have
-    no values in memory (on the device meta, or freed), and if their types cannot be compared.
+    does. Raises ArgumentError if the matrices are not found, if there may be several, if only one
+    is found and another entry could be the other one, if they have no values in memory (on the
+    device meta, or freed), and if they are quantised or their types cannot be compared.
     """
     if not isinstance(state_dict, Mapping):
         raise ArgumentError(f"expected a dict of tensors, got {short_repr(state_dict)}")
-    names = [one_name(state_dict, embedding, EMBEDDINGS), one_name(state_dict, head, HEADS)]
-    found_embedding, found_head = names
+    for name in state_dict:
+        if not isinstance(name, str):
+            raise ArgumentError(f"expected strings as names of tensors, got {short_repr(name)}")
+    found_embedding = one_name(state_dict, "embedding", embedding)
+    found_head = one_name(state_dict, "head", head, beside=found_embedding)
+    if found_embedding is None and found_head is not None:
+        found_embedding = measured_name(state_dict, "embedding", beside=found_head)
     if found_embedding is None and found_head is None:
         raise ArgumentError(
             f"neither an embedding nor a head is among {short_repr(list(state_dict))}: give "
             "embedding= and head=, their names"
         )
-    if found_head is None:
-        return Tie("embedding", found_embedding, None)
-    if found_embedding is None:
-        return Tie("head", None, found_head)
+    if found_head is None or found_embedding is None:
+        there, missing = ("embedding", "head") if found_head is None else ("head", "embedding")
+        check_that_it_is_alone(state_dict, str(found_embedding or found_head), there, missing)
+        return Tie(there, found_embedding, found_head)
     one, other = state_dict[found_embedding], state_dict[found_head]
     try:
         kind = compare_entries(one, other)
@@ -77,28 +98,124 @@ def tie_of(
     return Tie(kind, found_embedding, found_head)
 
 
-def one_name(entries: Mapping[str, Any], given: str | None, ends: tuple[str, ...]) -> str | None:
-    """The name of a matrix: as it was given, or the only one with one of these ends."""
+def one_name(
+    entries: Mapping[str, Any], which: str, given: str | None, beside: str | None = None
+) -> str | None:
+    """The name of the "embedding" or the "head": as it was given, or the only one that is known.
+
+    beside: the name of the other matrix, if it is found.
+    """
     if given is not None:
         if given not in entries:
             raise ArgumentError(f"{short_repr(given)} is not in the state dict")
         check_values(given, entries[given])
         return given
-    found = [name for name in entries if is_matrix(name, entries[name], ends)]
+    found = [name for name in entries if is_matrix(name, entries[name], LAST_NAMES[which])]
     for name in found:
         check_values(name, entries[name])
+    places = {place_of(entries[name]) for name in found}
+    if len(places) > 1:
+        raise ArgumentError(f"which of {', '.join(found)} is meant? Give its name")
+    return found[0] if found else measured_name(entries, which, beside)
+
+
+def is_matrix(name: str, value: Any, last_names: tuple[str, ...]) -> bool:
+    """Whether an entry is a matrix whose module has one of these last names."""
+    module, _, part = WRAPPER.sub("", name).rpartition(".")
+    if part != "weight" or IN_A_LAYER.search(name) or OTHER_TABLE.search(name):
+        return False
+    return module.rpartition(".")[2] in last_names and len(getattr(value, "shape", ())) == 2
+
+
+def measured_name(entries: Mapping[str, Any], which: str, beside: str | None) -> str | None:
+    """The only entry with a name that classes of transformers have for this matrix, or None.
+
+    Such a name may be that of a classifier elsewhere: beside another matrix [V, D], it has as many
+    rows or more, and its width.
+    """
+    found = []
+    for name, value in entries.items():
+        shape = tuple(getattr(value, "shape", ()))
+        if name == beside or len(shape) != 2 or IN_A_LAYER.search(name):
+            continue
+        if beside is not None:
+            V, D = entries[beside].shape
+            if shape != (D, V) and not (shape[1] == D and shape[0] >= V):
+                continue
+        if has_measured_name(name, which):
+            check_values(name, value)
+            found.append(name)
     places = {place_of(entries[name]) for name in found}
     if len(places) > 1:
         raise ArgumentError(f"which of {', '.join(found)} is meant? Give its name")
     return found[0] if found else None
 
 
-def is_matrix(name: str, value: Any, ends: tuple[str, ...]) -> bool:
-    """Whether an entry is a matrix whose module has one of these names."""
-    module, _, part = name.rpartition(".")
-    if part != "weight" or IN_A_LAYER.search(name) or OTHER_TABLE.search(name):
+def has_measured_name(name: str, which: str) -> bool:
+    """Whether a name is, or ends with, one of measured_names."""
+    plain = f".{WRAPPER.sub('', name)}"
+    return any(plain.endswith(f".{end}") for end in measured_names(which))
+
+
+@cache
+def measured_names(which: str) -> frozenset[str]:
+    """The names that the classes of kinds.json have for their embedding or their head."""
+    place = 0 if which == "embedding" else 1
+    names = {names[place] for known in all_classes() for names in known.names}
+    # The head of FSMT is the embedding of its decoder. In other dicts this is an embedding.
+    other = "head" if which == "embedding" else "embedding"
+    return frozenset(name for name in names if name.split(".")[-2] not in LAST_NAMES[other])
+
+
+def check_that_it_is_alone(
+    entries: Mapping[str, Any], found: str, there: str, missing: str
+) -> None:
+    """Raise ArgumentError if an entry could be the missing matrix, whose name is not known.
+
+    Outside of the layers that is a quantised one, and one of the same width [V, D] or [D, V], with
+    nearly as many rows: a matrix may be padded.
+    """
+    module = found.rpartition(".")[0]
+    V, D = entries[found].shape
+    for name, value in entries.items():
+        if IN_A_LAYER.search(name) or OTHER_TABLE.search(name) or REPLACED in name:
+            continue
+        part = name.rpartition(".")[2]
+        is_quantised = part in QUANTISED or (part == "weight" and is_of_integers(value))
+        if is_quantised and name.rpartition(".")[0] != module:
+            raise ArgumentError(
+                f"{found} is there, and the quantised {name} may be {USE[missing]}: not known "
+                "whether they are one"
+            )
+        if part == "weight" and name.split(".")[-2:-1][0] in LAST_NAMES[missing]:
+            check_values(name, value)
+        shape = tuple(getattr(value, "shape", ()))
+        if name == found or len(shape) != 2 or D not in shape:
+            continue
+        is_copy = is_matrix(name, value, LAST_NAMES[there]) or has_measured_name(name, there)
+        if is_copy and is_same_memory(value, entries[found]):
+            continue
+        rows = shape[0] if shape[1] == D else shape[1]
+        if abs(rows - V) <= V / 8:
+            raise ArgumentError(
+                f"{found} is there, and {name} {list(shape)} may be {USE[missing]}: if it is, give "
+                f"{missing}= its name"
+            )
+
+
+def is_of_integers(value: Any) -> bool:
+    """Whether an entry is a matrix of integers, as quantised weights are."""
+    if len(getattr(value, "shape", ())) != 2:
         return False
-    return module.rpartition(".")[2] in ends and len(getattr(value, "shape", ())) == 2
+    return re.search(r"\bu?int\d+$", str(getattr(value, "dtype", ""))) is not None
+
+
+def is_same_memory(one: Any, other: Any) -> bool:
+    """Whether two entries are the same values in memory; not, if one has none."""
+    try:
+        return place_of(one) == place_of(other)
+    except (RuntimeError, ValueError):  # a sparse tensor has no place
+        return False
 
 
 def check_values(name: str, value: Any) -> None:
@@ -138,6 +255,8 @@ def compare_entries(one: Any, other: Any) -> str:
     device, other_device = place_of(one)[0], place_of(other)[0]
     if device == other_device and np.shares_memory(addresses(one), addresses(other)):
         return "overlap"
+    if is_of_integers(one) or is_of_integers(other):
+        raise TypeError("quantised, and its scale is elsewhere")
     if tuple(one.shape) != tuple(other.shape):
         return "different"
     if is_of_torch(one) and is_of_torch(other):

@@ -1,0 +1,228 @@
+"""An adapter of PEFT beside a tied model: what a merge makes of the tie.
+
+The last test makes the adapters with PEFT, where it is installed, and merges them.
+"""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+from support.checkpoint_files import safetensors_content
+
+from tiedgpt import TiedGPTError
+from tiedgpt.anymodel.headers import open_any
+from tiedgpt.anymodel.kinds import read_class
+from tiedgpt.anymodel.ties import tie_report
+
+V, D = 40, 8
+rng = np.random.default_rng(0)
+ONE, OTHER = (rng.normal(size=(V, D)).astype(np.float32) for _ in range(2))
+ROWS, OTHER_ROWS = ONE[:3], OTHER[:3]
+LLAMA = ("llama", "LlamaForCausalLM")
+BERT = ("bert", "BertForMaskedLM")
+T5 = ("t5", "T5ForConditionalGeneration")
+E, H = "model.embed_tokens", "lm_head"
+DELTA = "token_adapter.trainable_tokens_delta"
+LORA = {"peft_type": "LORA"}
+SAVED = {**LORA, "modules_to_save": ["lm_head"]}
+TOKENS = {"peft_type": "TRAINABLE_TOKENS"}
+TIED_SAVED = {**SAVED, "ensure_weight_tying": True}
+TIED_LORA = {**LORA, "ensure_weight_tying": True}
+LORA_HEAD = {f"{H}.lora_A.weight": ROWS, f"{H}.lora_B.weight": ROWS}
+LORA_EMBEDDING = {f"{E}.lora_embedding_A": ROWS, f"{E}.lora_embedding_B": ROWS}
+# The class, adapter_config.json, the tensors, the verdict, and whether a mend is given.
+CASES = {
+    "in a layer": (LLAMA, LORA, {"layers.0.q_proj.lora_A.weight": ROWS}, "tied", False),
+    "LoRA of the head": (LLAMA, LORA, LORA_HEAD, "adds", True),
+    "LoRA of the embedding": (LLAMA, LORA, LORA_EMBEDDING, "adds", True),
+    "LoRA of both": (LLAMA, LORA, LORA_HEAD | LORA_EMBEDDING, "adds", True),
+    "LoRA and its base": (LLAMA, LORA, {**LORA_HEAD, f"{H}.base_layer.weight": ONE}, "adds", True),
+    "DoRA": (LLAMA, LORA, {**LORA_HEAD, f"{H}.lora_magnitude_vector": ROWS[0]}, "adds", True),
+    "LoRA, tied": (LLAMA, TIED_LORA, LORA_HEAD | LORA_EMBEDDING, "adds", False),
+    "LoRA, with biases": (BERT, LORA, {"cls.predictions.decoder.lora_A.weight": ROWS}, "adds", 0),
+    "LoRA of T5": (T5, LORA, {"shared.lora_embedding_A": ROWS}, "adds", False),
+    "LoRA of T5's encoder": (T5, LORA, {"encoder.embed_tokens.lora_embedding_A": ROWS}, "adds", 0),
+    "a head": (LLAMA, SAVED, {f"{H}.weight": ONE}, "replaces", False),
+    "an embedding": (LLAMA, SAVED, {f"{E}.weight": ONE}, "replaces", False),
+    "two matrices": (LLAMA, SAVED, {f"{E}.weight": ONE, f"{H}.weight": OTHER}, "replaces", False),
+    "two equal ones": (LLAMA, TIED_SAVED, {f"{E}.weight": ONE, f"{H}.weight": ONE}, "tied", False),
+    "two equal ones, untied": (
+        LLAMA,
+        SAVED,
+        {f"{E}.weight": ONE, f"{H}.weight": ONE},
+        "replaces",
+        0,
+    ),
+    "two equal copies": (LLAMA, LORA, {f"{E}.weight": ONE, f"{H}.weight": ONE}, "tied", False),
+    "two equal ones of GPT-2": (
+        ("gpt2", "GPT2LMHeadModel"),
+        TIED_SAVED,
+        {"transformer.wte.weight": ONE, f"{H}.weight": ONE},
+        "replaces",
+        False,
+    ),
+    "a tie that was not kept": (LLAMA, TIED_SAVED, {f"{E}.weight": ONE}, "replaces", False),
+    "a copy": (LLAMA, LORA, {f"{H}.weight": ONE}, "not known", False),
+    "the head of T5": (T5, SAVED, {f"{H}.weight": ONE}, "not known", False),
+    "tokens": (LLAMA, LORA, {f"{E}.{DELTA}": ROWS}, "tied", False),
+    "tokens of the head": (LLAMA, LORA, {f"{H}.{DELTA}": ROWS}, "adds", True),
+    "tokens of both": (LLAMA, LORA, {f"{E}.{DELTA}": ROWS, f"{H}.{DELTA}": OTHER_ROWS}, "adds", 1),
+    "tokens, with biases": (
+        BERT,
+        LORA,
+        {f"bert.embeddings.word_embeddings.{DELTA}": ROWS},
+        "not known",
+        False,
+    ),
+    "tokens alone": (
+        LLAMA,
+        TOKENS,
+        {f"{E}.trainable_tokens_delta": ROWS, f"{H}.trainable_tokens_delta": ROWS},
+        "tied",
+        False,
+    ),
+    "tokens of one": (LLAMA, TOKENS, {f"{E}.trainable_tokens_delta": ROWS}, "not known", False),
+    "two ways": (LLAMA, LORA, {**LORA_HEAD, f"{E}.{DELTA}": ROWS}, "not known", False),
+    "IA3": (LLAMA, {"peft_type": "IA3"}, {f"{H}.ia3_l": ROWS[:1]}, "not known", False),
+    "no type": (LLAMA, {}, LORA_HEAD, "not known", False),
+    "a prompt": (LLAMA, {"peft_type": "P_TUNING"}, {"prompt_embeddings": ROWS}, "tied", False),
+    "no floats": (
+        LLAMA,
+        SAVED,
+        {f"{E}.weight": np.zeros((V, D), np.uint8), f"{H}.weight": np.zeros((V, D), np.uint8)},
+        "not known",
+        False,
+    ),
+}
+
+
+def write(directory, of, flag, adapter, tensors):
+    """A model with one matrix if the flag says tied, else two; and an adapter."""
+    known = read_class(*of)
+    matrices = {known.names[0][0]: ONE}
+    if not flag:
+        matrices[known.names[0][1]] = OTHER
+    if of == BERT:
+        matrices["cls.predictions.bias"] = ONE[:, 0].copy()
+    config = {"model_type": of[0], "architectures": [of[1]], "tie_word_embeddings": flag}
+    width = "d_model" if of == T5 else "hidden_size"
+    (directory / "config.json").write_text(json.dumps({**config, "vocab_size": V, width: D}))
+    (directory / "model.safetensors").write_bytes(safetensors_content(matrices))
+    (directory / "adapter_config.json").write_text(json.dumps(adapter))
+    content = safetensors_content({f"base_model.model.{name}": x for name, x in tensors.items()})
+    (directory / "adapter_model.safetensors").write_bytes(content)
+    return open_any(str(directory))
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_an_adapter_of_a_tied_model(tmp_path, case):
+    of, adapter, tensors, expected, has_mend = case
+    model = write(tmp_path, of, True, adapter, tensors)
+    report = tie_report("model", model)
+    said = report["verdict"]
+    if said == "conflict":
+        said = "adds" if "adds to" in report["conflict"] else "replaces"
+    assert said == expected
+    assert "the two may differ" not in report["conflict"]
+    assert bool(report["mend"]) == has_mend
+    if expected in ("adds", "replaces"):
+        assert "PEFT 0.21.2" in report["conflict"]
+        assert report["changed_by_adapter"]
+    if expected == "replaces":
+        assert "older versions were not run" in report["conflict"]
+    if expected == "not known":
+        assert "adapter" in report["not_measured"]
+    if any(".lora_" in name and "layers.0" not in name for name in tensors):
+        assert "merge it with peft's merge_and_unload" not in model.adapter
+
+
+@pytest.mark.parametrize("of", [LLAMA, BERT])
+def test_an_untied_model_has_no_tie_to_lose(tmp_path, of):
+    model = write(tmp_path, of, False, LORA, LORA_HEAD)
+    assert tie_report("model", model)["verdict"] == "untied"
+
+
+def test_a_folder_of_an_adapter_alone_does_not_advise_the_merge(tmp_path):
+    write(tmp_path, LLAMA, True, LORA, LORA_HEAD)
+    for file in ("config.json", "model.safetensors"):
+        (tmp_path / file).unlink()
+    with pytest.raises(TiedGPTError, match="do not merge it into a tied model"):
+        open_any(str(tmp_path)).stored  # noqa: B018
+
+
+def small_llama(transformers, directory):
+    config = transformers.LlamaConfig(
+        vocab_size=V,
+        hidden_size=D,
+        intermediate_size=12,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        tie_word_embeddings=True,
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(directory)
+
+
+REAL = {  # fields of a LoraConfig -> the verdict
+    "in a layer": ({"target_modules": ["q_proj"]}, "tied"),
+    "head": ({"target_modules": ["lm_head"]}, "conflict"),
+    "embedding": ({"target_modules": ["embed_tokens"]}, "conflict"),
+    "both": ({"target_modules": ["embed_tokens", "lm_head"]}, "conflict"),
+    "rows of the head": (
+        {"target_modules": ["q_proj"], "trainable_token_indices": {"lm_head": [1, 2]}},
+        "conflict",
+    ),
+    "rows": ({"target_modules": ["q_proj"], "trainable_token_indices": [1, 2]}, "tied"),
+    "new head": ({"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]}, "conflict"),
+    "new matrix": (
+        {
+            "target_modules": ["q_proj"],
+            "modules_to_save": ["embed_tokens"],
+            "ensure_weight_tying": True,
+        },
+        "tied",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("fields", "expected"), REAL.values(), ids=REAL)
+def test_what_peft_makes_of_it(tmp_path, fields, expected):
+    """The merge of PEFT beside the verdict; the lines of the mend keep the logits."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    peft = pytest.importorskip("peft", reason="peft is not installed: pip install peft==0.21.2")
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    llama = transformers.LlamaForCausalLM
+    base, adapter, merged = (str(tmp_path / name) for name in ("MODEL", "ADAPTER", "MERGED"))
+    small_llama(transformers, base)
+    torch.manual_seed(0)
+    adapted = peft.get_peft_model(llama.from_pretrained(base), peft.LoraConfig(r=2, **fields))
+    for parameter in adapted.parameters():
+        if parameter.requires_grad:
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    ids = torch.arange(12)[None]
+    expected_logits = adapted.eval()(ids).logits
+    adapted.save_pretrained(adapter)
+    adapted.save_pretrained(base)  # beside the model
+
+    report = tie_report("model", open_any(base))
+    assert report["verdict"] == expected
+    for file in ("adapter_config.json", "adapter_model.safetensors"):
+        (tmp_path / "MODEL" / file).unlink()
+    usual = peft.PeftModel.from_pretrained(llama.from_pretrained(base), adapter).merge_and_unload()
+    is_right = torch.allclose(usual.eval()(ids).logits, expected_logits, atol=1e-4)
+    adds = "adds to" in report["conflict"]
+    assert is_right != adds
+    is_one = usual.get_output_embeddings().weight is usual.get_input_embeddings().weight
+    assert is_one == (expected == "tied" or adds)
+    assert bool(report["mends"]) == adds
+    for mend in report["mends"]:
+        python = mend["python"]
+        for name in ("MODEL", "ADAPTER", "MERGED"):
+            python = python.replace(f'"{name}"', repr(str(tmp_path / name)))
+        exec(python, {})
+        mended = llama.from_pretrained(merged).eval()
+        assert torch.allclose(mended(ids).logits, expected_logits, atol=1e-4)
+        assert tie_report("model", open_any(merged))["verdict"] == "untied"

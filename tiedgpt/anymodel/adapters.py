@@ -1,0 +1,188 @@
+"""What an adapter of PEFT changes of the matrices of a tied model, and what a merge makes of it.
+
+PEFT 0.21.2 was measured with transformers 5.24: 74 small tied models, each with adapters of
+several kinds, merged, saved and loaded again. Encoder-decoder models, and heads with a bias, came
+out in another way than the others: of them, only what is added by LoRA is known.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..checkpoints.files import ADAPTER, PROMPT_ADAPTERS, adapter_tensors
+from ..checkpoints.names import EMBEDDINGS, HEADS, IN_A_LAYER, OTHER_TABLE
+from ..checkpoints.opened import Opened
+from ..checkpoints.tensors import FLOATS, Tensor
+from ..errors import CheckpointError, short_repr
+from .headers import AnyModel
+from .kinds import ModelClass
+from .matrices import Matrices
+
+PEFT = "PEFT 0.21.2"
+# What is done to a matrix -> the end of a tensor's name, after the name of the matrix's module.
+ENDS = {
+    "adds": r"\.lora_.*",
+    "changes rows of": r"\.(token_adapter\.)?trainable_tokens_delta",
+    "replaces": r"(\.modules_to_save)?\.weight",
+}
+# The lines of the remedy.
+UNTIE_AND_MERGE = """\
+import torch
+from peft import PeftModel
+from transformers import {class_name}
+model = {class_name}.from_pretrained("MODEL")
+head = model.get_output_embeddings()
+head.weight = torch.nn.Parameter(head.weight.detach().clone())
+for config in (model.config, model.config.get_text_config()):
+    config.tie_word_embeddings = False
+model = PeftModel.from_pretrained(model, "ADAPTER").merge_and_unload()
+model.save_pretrained("MERGED")"""
+BEFORE_THE_LINES = (
+    f"to merge it, move {ADAPTER} and its weights to a directory ADAPTER of their own, and run"
+)
+
+
+@dataclass(frozen=True)
+class AdapterReport:
+    """What an adapter beside a model makes of the tie. Without an adapter nothing is in it."""
+
+    changed: list[str] = field(default_factory=list)  # of "embedding" and "head"
+    conflict: str = ""
+    not_known: str = ""  # why it is not known what becomes of the tie
+    mends: list[dict[str, Any]] = field(default_factory=list)  # at most one, as those of mends.py
+
+
+def adapter_report(
+    model: AnyModel, known: ModelClass | None, matrices: Matrices, tied: bool
+) -> AdapterReport:
+    """What the adapter beside a model here makes of its tie. One on the hub is not asked for.
+
+    tied: whether config.json or transformers says so. An untied model has no tie to lose.
+    """
+    if not isinstance(model, Opened):
+        return AdapterReport()
+    try:
+        tensors = adapter_tensors(model.folder.path)
+        said = model.folder.json(ADAPTER) if tensors else {}
+    except CheckpointError:  # Opened.adapter says that it cannot be read
+        return AdapterReport()
+    kind = said.get("peft_type")
+    if kind not in ("LORA", "TRAINABLE_TOKENS"):
+        changed = loosely_changed(tensors, known)
+        not_known = ""
+        if changed and tied and kind not in PROMPT_ADAPTERS:
+            not_known = f"what a merge of the adapter, {short_repr(kind)}, makes of the tie"
+        return AdapterReport(changed, not_known=not_known)
+    changes = changes_of(tensors, known)
+    changed = [matrix for matrix, found in changes.items() if found]
+    if not changed or not tied:
+        return AdapterReport(changed)
+    which = " and ".join(f"the {matrix}" for matrix in changed)
+    outcome = outcome_of(model, said, changes, is_plain=is_plain(model, known, matrices))
+    if outcome == "one":
+        return AdapterReport(changed)
+    if outcome == "two":
+        return AdapterReport(
+            changed,
+            f"the model is tied, and the adapter beside it replaces {which}: both together are "
+            f"untied, and {PEFT} merges and saves them so; older versions were not run",
+        )
+    if outcome == "other logits" and known is not None:
+        mends = []
+        # With ensure_weight_tying, the adapter itself computes other logits in an untied model.
+        if is_plain(model, known, matrices) and not said.get("ensure_weight_tying"):
+            python = UNTIE_AND_MERGE.format(class_name=known.name)
+            text = f"{BEFORE_THE_LINES}\n{python}"
+            mends.append({"flags": {}, "python": python, "text": text})
+        return AdapterReport(
+            changed,
+            f"the model is tied, and the adapter beside it adds to {which}: {PEFT} merges this "
+            "into the one matrix, so both its uses change, and the merged model has other logits",
+            mends=mends,
+        )
+    return AdapterReport(
+        changed, not_known=f"what a merge of the adapter, which changes {which}, makes of the tie"
+    )
+
+
+def outcome_of(
+    model: Opened, said: dict[str, Any], changes: dict[str, dict[str, Tensor]], is_plain: bool
+) -> str:
+    """What a merge makes of a tied model: "one" or "two" matrices, "other logits", or "" if it is
+    not known.
+
+    said: adapter_config.json. is_plain: whether all kinds of changes were measured with the model.
+    """
+    ways = {way for found in changes.values() for way in found}
+    if ways == {"adds"}:
+        return "other logits"
+    if len(ways) > 1 or not is_plain:
+        return ""
+    [way] = ways
+    embedding, head = (found.get(way) for found in changes.values())
+    is_equal = False
+    if embedding is not None and head is not None and embedding.shape == head.shape:
+        if len(embedding.shape) != 2 or not {embedding.dtype, head.dtype} <= set(FLOATS):
+            return ""
+        equal, compared = model.equal_rows(embedding, head)
+        is_equal = equal == compared
+    if way == "replaces" and said.get("modules_to_save"):
+        # Of the measured classes, PEFT keeps the tie of those whose embedding has this name.
+        can_tie = embedding is not None and ".embed_tokens." in embedding.name
+        return "one" if is_equal and can_tie and said.get("ensure_weight_tying") else "two"
+    if is_equal:  # copies of the one matrix, or the changed rows of both its uses
+        return "one"
+    if way == "changes rows of" and said["peft_type"] == "LORA":
+        # PEFT gives the head the changed rows of the embedding, unless it has its own.
+        return "one" if head is None else "other logits"
+    return ""
+
+
+def is_plain(model: Opened, known: ModelClass | None, matrices: Matrices) -> bool:
+    """Whether a model has two matrices, and no bias for each token."""
+    if known is None or len(known.names[0]) != 2 or not matrices.stored:
+        return False
+    V = matrices.stored[0].shape[0]
+    return not any(
+        name.endswith("bias") and V in tensor.shape and not IN_A_LAYER.search(name)
+        for name, tensor in model.stored.items()
+    )
+
+
+def changes_of(
+    tensors: Mapping[str, Tensor], known: ModelClass | None
+) -> dict[str, dict[str, Tensor]]:
+    """What is done to the "embedding" and to the "head" (ENDS), and a tensor that does it."""
+    found: dict[str, dict[str, Tensor]] = {"embedding": {}, "head": {}}
+    for name, tensor in tensors.items():
+        if IN_A_LAYER.search(name) or OTHER_TABLE.search(name):
+            continue
+        for way, end in ENDS.items():
+            module = re.sub(f"{end}$", "", name)
+            if module == name:
+                continue
+            for matrix, last_names in names_of_modules(known).items():
+                if module.rpartition(".")[2] in last_names:
+                    found[matrix].setdefault(way, tensor)
+    return found
+
+
+def loosely_changed(tensors: Mapping[str, Tensor], known: ModelClass | None) -> list[str]:
+    """Which of "embedding" and "head" an adapter of another kind may change."""
+    parts = {part for name in tensors if not IN_A_LAYER.search(name) for part in name.split(".")}
+    return [
+        matrix for matrix, last_names in names_of_modules(known).items() if parts & set(last_names)
+    ]
+
+
+def names_of_modules(known: ModelClass | None) -> dict[str, tuple[str, ...]]:
+    """The last names of the modules that have the embedding, and of those that have the head."""
+    if known is None:
+        return {"embedding": EMBEDDINGS, "head": HEADS}
+    # An encoder and a decoder have the embedding by names of their own, too.
+    last_names = [[name.split(".")[-2] for name in names] for names in known.names]
+    return {
+        "embedding": tuple({each for names in last_names for each in (names[0], *names[2:])}),
+        "head": tuple({names[1] for names in last_names}),
+    }
