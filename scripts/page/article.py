@@ -85,12 +85,13 @@ def json_in_html(value: Any) -> str:
 
 
 def shipped_models() -> dict[str, Any]:
-    """What data.js reads: the vocabulary of both shipped models, and each model by its head."""
+    """What data.js reads: the tokens of both shipped models, and each model by its head."""
     merges_name, vocabulary_name = MERGES_AND_VOCAB
     _, folder = find_model(SHIPPED[0])
+    vocabulary = json.loads((folder / vocabulary_name).read_text(encoding="utf-8"))
     models: dict[str, Any] = {
         "merges": (folder / merges_name).read_text(encoding="utf-8"),
-        "vocabulary": json.loads((folder / vocabulary_name).read_text(encoding="utf-8")),
+        "tokens": sorted(vocabulary, key=vocabulary.__getitem__),  # a token's place is its id
     }
     for name in SHIPPED:
         model = load_model(name)

@@ -39,6 +39,11 @@ MEASURES = (
     ("self", "tokens that predict themselves"),
     ("nats", "nats from the bigrams of the text"),
 )
+# Where a word is typed. The page has several, and article.js keeps one text in all.
+FIELD = (
+    '<label>Your word: <input class="word" value="my" maxlength="80" autocomplete="off" '
+    'autocapitalize="none" spellcheck="false" enterkeyhint="done"></label>'
+)
 STARTS = {  # of a model's weights: a class of the style sheet, and the legend
     "0.02": ("small-start", "all weights start at 0.02, as in GPT-2"),
     "best": ("best", "the tables of each model at their best start"),
@@ -80,6 +85,7 @@ def fill(kind: str, content: Callable[[str], str], page: str) -> str:
 def all_pictures(figures: Figures) -> dict[str, str]:
     toy = figures["toy"]
     return {
+        "field": FIELD,
         "tied-plane": plane([(toy["tied"], "arrow")], toy["words"]),
         "untied-plane": plane([(toy["untied"], "hollow"), (toy["E"], "arrow")], toy["words"]),
         "tied-pairs": pairs(toy["tied"], toy["tied"], toy["words"]),

@@ -2,6 +2,7 @@
 
 import json
 import re
+from argparse import ArgumentTypeError
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from support.node import run_node
 
 from tiedgpt.checkpoints.model_names import MODELS
 from tiedgpt.cli import COMMANDS
+from tiedgpt.cli.options import whole_number
 from tiedgpt.gpt2.ops import log_softmax
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -292,7 +294,14 @@ def test_the_calculator_reads_numbers():
         "124M": 124e6,
         "1k": 1000,
         "0.5B": 5e8,
+        "1,500,000": 1_500_000,
+        "50_257": 50_257,
+        "1.5B": 1.5e9,
         "": None,
+        "1,5B": None,  # not 15B
+        "1,5": None,
+        "50 257": None,
+        "50,257k": None,
         "-1": None,
         "B": None,
         "1e": None,
@@ -309,15 +318,23 @@ def test_the_calculator_reads_numbers():
 @pytest.mark.parametrize(
     ("numbers", "said"),
     [
-        ((50_257, 768, 163_037_184), "38.6M numbers: 23.7 % of an untied model"),
-        ((50_257, 768, 124e6), "31.1 % of an untied model of this size, 23.7 % if this"),
-        ((50_257, 768, 50e6), "38.6M numbers: 43.6 % if this is the size of the tied model."),
+        ((50_257, 768, 163_037_184), "If yours is the untied model, it is 23.7 %."),
+        (
+            (50_257, 768, 124e6),
+            "38.6M numbers. If yours is the tied model, a second table would be 23.7 %",
+        ),
+        ((50_257, 768, 124e6), "If yours is the untied model, it is 31.1 %."),
+        (
+            (50_257, 768, 50e6),
+            "a second table would be 43.6 % of the untied one. It is not the untied",
+        ),
         ((50_257, 768, 1e6), "One table of 38.6M numbers is more"),
         ((1e8, 1e7, 1e16), "Three numbers"),
         ((1e308, 1e308, 7e9), "Three numbers"),
         ((0.1, 0.1, 1), "Three numbers"),
         ((0, 768, 7e9), "Three numbers"),
         (("NaN", 768, 7e9), "Three numbers"),
+        (("NaN", 768, 7e9), "a fraction has a point"),
     ],
 )
 def test_the_calculator_says_no_number_that_is_none(numbers, said):
@@ -346,7 +363,7 @@ def run_words(script, *others, **values):
         ELEMENTS,
         "words.js",
         *others,
-        vocabulary=models["vocabulary"],
+        vocabulary={token: number for number, token in enumerate(models["tokens"])},
         merges=models["merges"],
         **values,
     )
@@ -368,6 +385,37 @@ def test_how_often_a_token_occurs():
     assert "is not in the text" in never
     assert "occurs once." in once
     assert f"occurs {max(counts):,} times." in often
+
+
+def test_a_word_that_is_one_token_in_lower_case_is_named():
+    script = "print(input.texts.map(text => readingOf(tokensOf(text, tokenizer), tokenizer)))"
+    queen, lord, name = run_words(script, texts=["Queen", "lord", "Bolingbroke"])
+    assert queen.startswith("These are 3 tokens")
+    assert queen.endswith("In lower case, “queen” is one token.")
+    assert lord == "“lord” is one token."
+    assert "lower case" not in name
+
+
+def test_the_command_line_reads_what_the_calculator_reads():
+    texts = [
+        "50,257",
+        "1,500,000",
+        "7B",
+        "1.5B",
+        "7e9",
+        "50_257",
+        "1,5B",
+        "1,5",
+        "50 257",
+        "50,257k",
+    ]
+    read = []
+    for text in texts:
+        try:
+            read.append(whole_number(text))
+        except ArgumentTypeError:
+            read.append(None)
+    assert run_node("print(input.texts.map(readNumber))", ELEMENTS, "cost.js", texts=texts) == read
 
 
 def test_a_word_is_read_as_inside_a_sentence():

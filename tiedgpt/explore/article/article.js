@@ -5,7 +5,7 @@ import {readyCalculator} from "./cost.js"
 import {readFigures, readModels} from "./data.js"
 import {readyPlanes} from "./drag.js"
 import {showRow} from "./rows.js"
-import {showLists, showStreams, showWord, tokensOf} from "./words.js"
+import {sayReading, showLists, showStreams, showWord, tokensOf} from "./words.js"
 
 const MANY = 20 // tokens, which the whole model does not read between two keystrokes
 const PAUSE = 300 // ms without a keystroke, after which it reads so many
@@ -18,13 +18,16 @@ readyWord({figures, models: readModels()})
 document.body.dataset.ready = "true"
 
 function readyWord(page) {
-	const input = $("#word")
+	const inputs = $$(".word") // They have one text: what is typed in one is shown in all.
 	let ids = [] // of the word that is shown
 	let waiting = null // the timer of a text of many tokens
-	const show = () => {
-		const text = input.value.trim()
+	const show = typed => {
+		for (const input of inputs) {
+			if (input.value !== typed) input.value = typed // in the one with the cursor, the cursor stays
+		}
+		const text = typed.trim()
 		if (text === "") {
-			$("#reading").textContent = "Type a word. The lists are still those of the last one."
+			sayReading("Type a word. The lists are still those of the last one.")
 			return
 		}
 		ids = tokensOf(text, page.models.tokenizer)
@@ -34,18 +37,16 @@ function readyWord(page) {
 		if (ids.length > MANY) waiting = setTimeout(() => showRest(ids, page), PAUSE)
 		else showRest(ids, page) // at once: a second frame would take a browser longer than the models take
 	}
-	show()
-	selectAtTap(input)
-	input.oninput = show
-	$("#ask").onsubmit = event => event.preventDefault()
+	show(inputs[0].value)
+	for (const input of inputs) {
+		selectAtTap(input)
+		input.oninput = () => show(input.value)
+	}
 	for (const button of $$(".choose")) {
 		button.onclick = () => chooseHead(button, ids, page)
 	}
 	for (const button of $$(".try button")) {
-		button.onclick = () => {
-			input.value = button.textContent
-			show()
-		}
+		button.onclick = () => show(button.textContent)
 	}
 }
 

@@ -6,24 +6,26 @@ const UNITS = {"": 1, k: 1e3, m: 1e6, b: 1e9, t: 1e12}
 const MOST = 1e15 // of each number
 
 export function readNumber(text) {
-	// "50,000", "7B", "7e9" -> a number; NaN for anything else
-	const match = text.trim().match(/^(\d[\d,_ ]*\.?\d*(?:e\d+)?)\s*([kmbt]?)$/i)
-	if (!match) return Number.NaN
-	return Number(match[1].replace(/[,_ ]/g, "")) * UNITS[match[2].toLowerCase()]
+	// "50,000", "1.5B", "7e9" -> a number, as the command line reads it; NaN for anything else. A comma stands
+	// before three digits: "1,5B" is not read as 15B.
+	const written = text.trim().replaceAll("_", "")
+	if (/^\d{1,3}(,\d{3})+$/.test(written)) return Number(written.replaceAll(",", ""))
+	const match = written.match(/^(\d+\.?\d*(?:e\d+)?)\s*([kmbt]?)$/i)
+	return match ? Number(match[1]) * UNITS[match[2].toLowerCase()] : Number.NaN
 }
 
 function sayShare(vocab, dim, total) {
 	const isSize = number => number >= 1 && number <= MOST // false for NaN
 	if (![vocab, dim, total].every(isSize))
-		return "Three numbers are needed, such as 50,000 and 7B, of at most 1000T."
+		return "Three numbers are needed, such as 50,000 or 1.5B, of at most 1000T. A comma groups three digits; a fraction has a point."
 	const matrix = vocab * dim // the numbers of one table
 	const numbers = `${short(matrix)} numbers`
 	if (matrix > total) return `One table of ${numbers} is more than the whole model.`
 	const inPercent = share => `${fixed(100 * share, 1)} %`
 	const ifTied = inPercent(matrix / (total + matrix)) // untied, it would have a second table
-	if (2 * matrix > total)
-		return `${numbers}: ${ifTied} if this is the size of the tied model. The untied one has two tables, and is larger.`
-	return `${numbers}: ${inPercent(matrix / total)} of an untied model of this size, ${ifTied} if this is the size of the tied one`
+	const tied = `${numbers}. If yours is the tied model, a second table would be ${ifTied} of the untied one.`
+	if (2 * matrix > total) return `${tied} It is not the untied model, which has two tables and is larger.`
+	return `${tied} If yours is the untied model, it is ${inPercent(matrix / total)}.`
 }
 
 export function readyCalculator() {

@@ -9,7 +9,8 @@ export const readFigures = () => json("figures") // -> figures.json
 
 // -> {tokenizer, tied: {params, config}, untied: {params, config}}
 export function readModels() {
-	const {vocabulary, merges, tied, untied} = json("models")
+	const {tokens, merges, tied, untied} = json("models")
+	const vocabulary = Object.fromEntries(tokens.map((token, id) => [token, id]))
 	const read = ({weights, config}) => readModel(bytesOf(weights).buffer, config)
 	return {tokenizer: readTokenizer(vocabulary, merges), tied: read(tied), untied: read(untied)}
 }

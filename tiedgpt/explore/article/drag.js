@@ -9,7 +9,7 @@ const LINE = 18 // the height of a name
 const NAME = 60 // more than the width of a name
 const EDGE = 115 // from here on, there is no room for a name between an arrow and the picture's edge
 const LIMIT = 1.85 // of a number of an arrow, so that the arrow stays in the picture
-const REACH = 22 // px from the end of an arrow, within which it can be taken: a finger needs 44 px
+const REACH = 25 // around an arrow's end and name, within which it can be taken: a finger needs 44 px on a phone
 const STEP = 0.05 // of an arrow key
 const KEYS = {ArrowLeft: [-STEP, 0], ArrowRight: [STEP, 0], ArrowUp: [0, STEP], ArrowDown: [0, -STEP]}
 
@@ -32,8 +32,13 @@ export function readyPlanes({toy}) {
 	const untied = {name: "untied", read: copy(toy.E), written: copy(toy.untied)}
 	readyPlane(tied, toy)
 	readyPlane(untied, toy)
-	$("#best").onclick = () => moveAll(tied, {name: "tied", read: toy.best, written: toy.best}, toy)
-	$("#solve").onclick = () => moveAll(untied, {name: "untied", read: toy.E, written: toy.U}, toy)
+	const showAt = (button, plane, read, written) => {
+		$(button).onclick = () => moveAll(plane, {name: plane.name, read, written}, toy)
+	}
+	showAt("#best", tied, toy.best, toy.best)
+	showAt("#tied-first", tied, toy.tied, toy.tied)
+	showAt("#solve", untied, toy.E, toy.U)
+	showAt("#untied-first", untied, toy.E, toy.untied)
 }
 
 const copy = arrows => arrows.map(arrow => [...arrow])
@@ -87,43 +92,42 @@ function readyKeys(one, move) {
 function readyPointers(svg, drawn, move) {
 	const dragged = new Map() // id of a pointer -> the arrow that it drags
 	svg.onpointerdown = event => {
-		const one = arrowAt(event, drawn)
+		const one = arrowAt(event, svg, drawn)
 		if (!one) return
 		dragged.set(event.pointerId, one)
 		svg.setPointerCapture(event.pointerId) // it may leave the picture
 	}
 	svg.onpointermove = event => {
 		if (!dragged.has(event.pointerId)) return
-		const [x, y] = placeOf(event, svg)
-		move(dragged.get(event.pointerId), x, y)
+		const {x, y} = placeOf(event, svg)
+		move(dragged.get(event.pointerId), x / UNIT, -y / UNIT)
 	}
 	svg.onlostpointercapture = event => dragged.delete(event.pointerId)
 	// A finger on an arrow does not scroll the page. (Inside an SVG, Chromium does not look at touch-action.)
 	const keepPage = event => {
 		const [touch] = event.changedTouches
-		if (arrowAt(touch, drawn)) event.preventDefault()
+		if (arrowAt(touch, svg, drawn)) event.preventDefault()
 	}
 	svg.addEventListener("touchstart", keepPage, {passive: false})
 }
 
-function arrowAt({target, clientX, clientY}, drawn) {
-	// -> the arrow whose end is under a pointer, or else the nearest within REACH
-	const touched = drawn.find(({group}) => group.querySelector("circle") === target)
-	if (touched) return touched
-	const distanceTo = ({group}) => {
-		const {left, right, top, bottom} = group.querySelector("circle").getBoundingClientRect()
-		return Math.hypot(clientX - (left + right) / 2, clientY - (top + bottom) / 2)
+function arrowAt(event, svg, drawn) {
+	// -> the arrow whose end or name is nearest to a pointer, or null if none is within REACH
+	const place = placeOf(event, svg)
+	const distanceTo = ({group, arrow: [x, y]}) => {
+		const toEnd = Math.hypot(place.x - UNIT * x, place.y + UNIT * y)
+		const name = group.querySelector("text").getBBox()
+		const beside = Math.max(name.x - place.x, place.x - name.x - name.width, 0)
+		const above = Math.max(name.y - place.y, place.y - name.y - name.height, 0)
+		return Math.min(toEnd, Math.hypot(beside, above))
 	}
 	const [nearest] = drawn.toSorted((a, b) => distanceTo(a) - distanceTo(b))
 	return distanceTo(nearest) <= REACH ? nearest : null
 }
 
-function placeOf(event, svg) {
-	// -> x, y of the pointer in the plane
-	const onScreen = new DOMPoint(event.clientX, event.clientY)
-	const inPicture = onScreen.matrixTransform(svg.getScreenCTM().inverse())
-	return [inPicture.x / UNIT, -inPicture.y / UNIT]
-}
+// -> where a pointer is in the picture. The y axis points down, and an arrow's up.
+const placeOf = ({clientX, clientY}, svg) =>
+	new DOMPoint(clientX, clientY).matrixTransform(svg.getScreenCTM().inverse())
 
 function moveArrow(group, arrow, x, y) {
 	const inside = number => Math.max(-LIMIT, Math.min(LIMIT, number))

@@ -2,7 +2,7 @@
 
 import {$, $$, percent, whole} from "../page/elements.js"
 import {lens, PATHS, softmax, topK} from "./gpt2.js"
-import {encode, tokenText} from "./tokenizer.js"
+import {decode, encode, tokenText} from "./tokenizer.js"
 
 const SHOWN = 3 // tokens in a list
 const TENTHS_BELOW = 0.01 // of a share: on a phone there is no room for more digits
@@ -85,16 +85,24 @@ export function showLists(ids, lists, page) {
 export function showWord(ids, page) {
 	// the texts about the word: its name, how it is read, what follows it in the text
 	const name = shownToken(ids.at(-1), page.models.tokenizer)
-	for (const node of $$(".own, #word-of-stops")) node.textContent = name
-	$("#reading").textContent = readingOf(ids, page.models.tokenizer)
+	for (const node of $$(".own")) node.textContent = name
+	sayReading(readingOf(ids, page.models.tokenizer))
 	$("#followers").textContent = followersOf(ids.at(-1), page)
 }
 
+export function sayReading(text) {
+	// beside each field
+	for (const node of $$(".reading")) node.textContent = text
+}
+
 function readingOf(ids, tokenizer) {
-	if (ids.length === 1) return ""
 	const names = ids.map(id => `“${shownToken(id, tokenizer)}”`)
+	if (ids.length === 1) return `${names[0]} is one token.`
 	const shown = names.length > 6 ? ["…", ...names.slice(-5)] : names
-	return `These are ${ids.length} tokens: ${shown.join(" ")}. A table sees one: the last, ${names.at(-1)}.`
+	const tokens = `These are ${ids.length} tokens: ${shown.join(" ")}. A table sees one: the last, ${names.at(-1)}.`
+	const lower = decode(ids, tokenizer).trim().toLowerCase()
+	const isOne = tokensOf(lower, tokenizer).length === 1
+	return isOne ? `${tokens} In lower case, “${lower}” is one token.` : tokens
 }
 
 function followersOf(id, {models, figures: {tokens}}) {
