@@ -701,7 +701,15 @@ def test_a_shape_that_config_json_contradicts_is_named_with_both_numbers(tmp_pat
         assert run("check", path)[0] == 1
 
 
-@pytest.mark.parametrize("beside", ["pytorch_model.bin", "model-00002-of-00002.safetensors"])
+@pytest.mark.parametrize(
+    "beside",
+    [
+        "pytorch_model.bin",
+        "model-00002-of-00002.safetensors",
+        "model.fp16.safetensors",
+        "consolidated.00.pth",
+    ],
+)
 def test_weights_beside_are_named_and_no_remedy_leaves_them_out(tmp_path, beside):
     """They may have the trained head that the files lack."""
     path = write(tmp_path / "model", {**CONFIG, FLAG: False}, STORED["embedding"])
@@ -712,6 +720,44 @@ def test_weights_beside_are_named_and_no_remedy_leaves_them_out(tmp_path, beside
     assert (report["not_read"], report["mends"]) == ([beside], [])
     assert beside in report["conflict"]
     assert report["verdict"] == "conflict"
+    # Programs like vLLM read all safetensors files of a folder.
+    assert report["others"] == (None if beside.endswith(".safetensors") else "error")
+
+
+@pytest.mark.parametrize(
+    ("kind", "bias", "second"),
+    [
+        ("bert", "cls.predictions.bias", "cls.predictions.decoder.bias"),
+        ("roberta", "lm_head.bias", "lm_head.decoder.bias"),
+    ],
+)
+def test_a_remedy_that_unties_bert_keeps_the_bias_of_its_head(tmp_path, kind, bias, second):
+    """Untied, transformers 5 reads it by its second name, which older files do not have."""
+    pytest.importorskip("safetensors.torch")
+    known = next(each for each in kinds.all_classes() if each.name.lower() == f"{kind}formaskedlm")
+    embedding, head = known.names[0]
+    config = {"model_type": kind, "architectures": [known.name], "vocab_size": V, "hidden_size": D}
+    arrays = {embedding: EMBEDDING, head: OTHER, bias: OTHER[:, 0].copy()}
+    path = write(tmp_path / "model", config, arrays)
+    mend = report_of(path)["mends"][0]
+    assert mend["flags"] == {"": False}
+    exec(mend["python"].replace("DIRECTORY", path), {})
+    (tmp_path / "model" / "config.json").write_text(json.dumps({**config, FLAG: False}))
+    assert report_of(path)["verdict"] == "untied"
+    np.testing.assert_array_equal(open_any(path).stored[second].values(), OTHER[:, 0])
+
+
+def test_a_flag_inside_of_a_model_that_was_not_measured_counts(tmp_path):
+    """TrOCR as transformers saves it: the decoder's flag decides."""
+    config = {
+        "model_type": "vision-encoder-decoder",
+        "architectures": ["VisionEncoderDecoderModel"],
+    }
+    path = write(
+        tmp_path / "model", {**config, FLAG: False, "decoder": {FLAG: True}}, {E: EMBEDDING}
+    )
+    flag = report_of(path)["flag"]
+    assert (flag["said"], flag["tied"]) == ({"": False, "decoder": True}, None)
 
 
 def test_a_whole_file_beside_an_index_is_not_known(tmp_path, run):

@@ -5,7 +5,7 @@ that was measured, and the rule of vLLM and programs like it, read all that the 
 same way, and nothing at random. Where no mend does that, none is given.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,9 +33,17 @@ class Files:
 
 
 def find_mends(
-    known: ModelClass, config: dict[str, Any], word: str, matrices: Matrices, state: str | None
+    known: ModelClass,
+    config: dict[str, Any],
+    word: str,
+    tensors: Collection[str],
+    matrices: Matrices,
+    state: str | None,
 ) -> list[dict[str, Any]]:
-    """The mends of a conflict: the smallest change, and the removal of a copy of the head."""
+    """The mends of a conflict: the smallest change, and the removal of a copy of the head.
+
+    tensors: the names of all tensors in the files.
+    """
     if state is None or matrices.name_set is None:
         return []
     now = Files(word, matrices.name_set, state)
@@ -52,6 +60,12 @@ def find_mends(
         for each, lines in changes(known, now, in_one_file)
         for tied in (None, *likely)
     )
+    # BERT's head has its bias by two names, which are two parameters in an untied model.
+    second_biases = [
+        f'tensors["{name}"] = tensors["{known.copies[name]}"].clone()'
+        for name in known.separate
+        if known.copies[name] in tensors and name not in tensors
+    ]
     found = []
     for changed, lines, tied in tries:
         letters = list(changed.word)
@@ -60,6 +74,10 @@ def find_mends(
         after = Files("".join(letters), changed.names, changed.state)
         if after == now or not is_clean(known, after):
             continue
+        if tied is False and second_biases:
+            if not in_one_file:
+                continue
+            lines = [*lines, *second_biases]
         reason = "if this head was trained, " if state == "ab" else ""
         if tied and "." in state:
             reason = "unless the other matrix was lost, "

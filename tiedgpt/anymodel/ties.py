@@ -54,8 +54,11 @@ REST_OF_FILES = (
 )
 OTHER_TENSORS = "which of the stored tensors the class leaves out, and which others it has"
 
-# The names of weights that transformers reads, whole or in parts.
-WEIGHTS_NAME = re.compile(r"(model|pytorch_model)(-\d+-of-\d+)?\.(safetensors|bin)")
+# The ends of the names of files of weights, and such names of what else a training leaves.
+WEIGHTS_NAME = re.compile(r".*\.(safetensors|bin|pt|pth|ckpt)")
+NO_WEIGHTS = re.compile(
+    r"(adapter_model|training|training_args|optimizer|scheduler|scaler|rng_state.*|tokenizer)\.\w+"
+)
 
 # Settings that make another head, or copy it, and the value with which all classes were measured.
 MEASURED_SETTINGS = {
@@ -98,26 +101,31 @@ def tie_report(name: str, model: AnyModel) -> Report:
         )
     known = model_class(config)
     flag = read_flag(name, config, known)
-    tensors = {} if is_config_alone(model) else model.stored
+    is_alone = is_config_alone(model)
+    tensors = {} if is_alone else model.stored
     matrices = find_matrices(config, tensors, known)
     compared = compare_matrices(model, matrices)
-    unmeasured = not_measured(config, known, flag, matrices)
-    unmeasured = unmeasured or file_not_measured(model, matrices)
+    unmeasured: str | None = "config.json alone was read"
+    if not is_alone:
+        unmeasured = not_measured(config, known, flag, matrices)
+        unmeasured = unmeasured or file_not_measured(model, matrices)
     of_version = {} if known is None else versions_not_measured(model, known, matrices)
+    not_read = weights_beside(model)
     has_rule = goes_by_the_flag(config, known, matrices) and not has_two_sets(model)
+    if any(name.endswith(".safetensors") for name in not_read) or is_inside(model):
+        has_rule = False  # vLLM reads all safetensors files of a folder, and no dict inside of one
     readings, why_not_known = read(
         known, flag, matrices, compared, unmeasured, of_version, has_rule
     )
     is_tied = flag["tied"] or any(is_one(word or "!") for word in readings.values())
     adapter = adapter_report(model, known, matrices, is_tied)
     conflict = describe_conflict(known, flag, matrices, compared, readings)
-    not_read = weights_beside(model)
     mends = adapter.mends
     if conflict:
         mends = []
         is_measured = unmeasured is None and not of_version and not compared.equal_if_rounded
         if known is not None and is_measured and not adapter.changed and not not_read:
-            mends = find_mends(known, config, flag["word"], matrices, compared.state)
+            mends = find_mends(known, config, flag["word"], tensors, matrices, compared.state)
         if not_read:  # one of them may have what is missing
             conflict += f"; not looked at: {', '.join(not_read)} beside them"
     report = {
@@ -153,13 +161,13 @@ def without_class(known: ModelClass) -> list[str]:
 
 
 def weights_beside(model: AnyModel) -> list[str]:
-    """The files of a folder that have names as weights have, and are not those that are read."""
+    """The files of a folder that may hold weights, and are not those that are read."""
     if not isinstance(model, Opened) or not model.has_weights or not model.path.is_dir():
         return []
     read = {tensor.file.name for tensor in model.stored.values()}
     folder = model.folder.path
-    found = [path.name for path in folder.iterdir() if WEIGHTS_NAME.fullmatch(path.name)]
-    return sorted(set(found) - read)
+    found = {path.name for path in folder.iterdir() if WEIGHTS_NAME.fullmatch(path.name)}
+    return sorted(name for name in found - read if not NO_WEIGHTS.fullmatch(name))
 
 
 def has_two_sets(model: AnyModel) -> bool:
@@ -290,7 +298,10 @@ def read_flag(model: str, config: dict[str, Any], known: ModelClass | None) -> R
     kind = kind if isinstance(kind, str) else None
     name = named_class(config)
     without_head = load_kinds()["without_head"].get(kind, ())
-    places = known.places if known is not None else ("", "text_config")
+    nested = [
+        part for part, fields in config.items() if isinstance(fields, dict) and FLAG in fields
+    ]
+    places = known.places if known is not None else ("", *nested)
     said: dict[str, bool] = {}
     for place in dict.fromkeys((*places, "text_config")):
         fields = fields_at(config, place)
@@ -394,7 +405,7 @@ def other_nested_kinds(config: dict[str, Any], known: ModelClass) -> dict[str, A
 
 def file_not_measured(model: AnyModel, matrices: Matrices) -> str | None:
     """Which form of a file of torch.save was not measured; None without one."""
-    if isinstance(model, Opened) and model.has_weights and model.saved.is_inside:
+    if is_inside(model):
         return "the state dict is inside of another dict, where transformers does not look for it"
     for one, other in combinations(matrices.stored, 2):
         if not share_memory(one, other) or is_same(one, other):
@@ -403,6 +414,11 @@ def file_not_measured(model: AnyModel, matrices: Matrices) -> str | None:
             return f"{one.name} and {other.name} have one memory in the file, in another order"
         return f"{one.name} and {other.name} share a part of their memory in the file"
     return None
+
+
+def is_inside(model: AnyModel) -> bool:
+    """Whether a file of torch.save has the state dict inside of another dict."""
+    return isinstance(model, Opened) and model.has_weights and model.saved.is_inside
 
 
 def share_memory(one: Tensor, other: Tensor) -> bool:
