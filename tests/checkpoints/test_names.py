@@ -16,7 +16,7 @@ from support.torch_files import torch_file
 import tiedgpt
 from tiedgpt import Config, from_state_dict
 from tiedgpt.checkpoints import Opened
-from tiedgpt.checkpoints.names import LAYOUTS, modules_of, with_N
+from tiedgpt.checkpoints.names import LAYOUTS, MODULES_OF, with_N
 from tiedgpt.checkpoints.state_dicts import NOT_IN_SHAPES
 from tiedgpt.checkpoints.tensors import Tensor
 from tiedgpt.comparison.compare import compare
@@ -338,7 +338,7 @@ def test_the_names_in_the_scripts_are_those_of_the_table():
 
 
 def test_check_knows_the_two_matrices_of_each_program(tmp_path, run):
-    for module in modules_of("wte"):
+    for module in MODULES_OF["wte"]:
         tensors = {f"{module}.weight": np.ones((11, 8))}
         write_tensors(tmp_path, tensors, SIZES)
         _code, out, _ = run("check", str(tmp_path), "--json")

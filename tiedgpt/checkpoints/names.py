@@ -203,22 +203,20 @@ LAYOUTS = (
 )
 
 
-def modules_of(matrix: str) -> tuple[str, ...]:
-    """The modules whose weight is the matrix "wte" or "lm_head", as [V, D], in all layouts.
-
-    >>> modules_of("lm_head")
-    ('lm_head', 'head', 'out_head')
-    """
-    names = {layout.modules.get(matrix, ""): None for layout in LAYOUTS}  # in the table's order
-    return tuple(
-        name.removesuffix(".weight") for name in names if name.endswith((".weight", "wte"))
+# The matrix "wte" or "lm_head" -> the modules whose weight it is, as [V, D], in all layouts. For
+# lm_head they are lm_head, head, out_head.
+MODULES_OF = {
+    matrix: dict.fromkeys(  # in the table's order, each once
+        layout.modules[matrix].removesuffix(".weight")
+        for layout in LAYOUTS
+        if layout.modules.get(matrix, "").endswith((".weight", "wte"))
     )
-
-
+    for matrix in ("wte", "lm_head")
+}
 # The last parts of the names of modules: transformer.wte is an embedding, lm_head is a head. Those
 # of GPT-2s are in the table.
 EMBEDDINGS = (
-    *modules_of("wte"),
+    *MODULES_OF["wte"],
     "embed_tokens",
     "word_embeddings",
     "embed_in",
@@ -227,7 +225,7 @@ EMBEDDINGS = (
     "embeddings",
 )
 HEADS = (
-    *modules_of("lm_head"),
+    *MODULES_OF["lm_head"],
     "embed_out",
     "output",
     "decoder",

@@ -47,6 +47,7 @@ from .names import (
     our_parameter,
     plain_name,
 )
+from .safetensors import read_header
 from .tensors import AnyTensor, SavedFile, Tensor, have_same_values, join, zeros
 from .vocabulary import read_tokenizer
 from .writing import tokenizer_files
@@ -141,6 +142,9 @@ class Opened:
             raise not_a_checkpoint(self.path, f"neither {WEIGHTS} nor {INDEX}")
         if file is None:
             return SavedFile({})
+        if file.suffix == ".safetensors":  # as most are
+            tensors, metadata = read_header(file)
+            return SavedFile(tensors, metadata=[metadata])
         saved = read_weights(file)
         n = len(saved.of_optimizer)
         if n > 0:
