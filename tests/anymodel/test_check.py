@@ -724,6 +724,30 @@ def test_weights_beside_are_named_and_no_remedy_leaves_them_out(tmp_path, beside
     assert report["others"] == (None if beside.endswith(".safetensors") else "error")
 
 
+def test_another_safetensors_file_is_read_by_vllm_if_no_index_leaves_it_out(tmp_path, run):
+    """Mistral's folders have an index, and consolidated.safetensors beside the files in it."""
+    model = tmp_path / "model"
+    path = write(model, {**CONFIG, FLAG: False}, STORED["different"])
+    (model / "consolidated.safetensors").write_bytes(safetensors_content({H: OTHER}))
+    report = report_of(path)
+    assert (report["verdict"], report["others"]) == ("not known", None)
+    assert "consolidated.safetensors" in report["not_measured"]
+    assert run("check", path)[0] == 1
+    (model / WEIGHTS).rename(model / "model-00001-of-00001.safetensors")
+    weight_map = dict.fromkeys((E, H), "model-00001-of-00001.safetensors")
+    (model / INDEX).write_text(json.dumps({"weight_map": weight_map}))
+    report = report_of(path)
+    assert (report["verdict"], report["others"]) == ("untied", "untied")
+
+
+@pytest.mark.parametrize("beside", ["training.safetensors", "optimizer.pt", "rng_state_0.pth"])
+def test_what_a_training_leaves_is_no_weights(tmp_path, beside):
+    path = write(tmp_path / "model", {**CONFIG, FLAG: False}, STORED["different"])
+    (tmp_path / "model" / beside).write_bytes(b"")
+    report = report_of(path)
+    assert (report["verdict"], report["not_read"]) == ("untied", [])
+
+
 @pytest.mark.parametrize(
     ("kind", "bias", "second"),
     [

@@ -209,6 +209,11 @@ CANDIDATES = {  # an entry that could be the output matrix
 }
 
 
+@pytest.mark.parametrize("name", ["weight", ".weight", "", "a..weight"])
+def test_an_entry_without_a_module_is_no_candidate(name):
+    assert tie_of({"wte.weight": matrix(), name: np.ones(3)}).kind == "embedding"
+
+
 @pytest.mark.parametrize("more", CANDIDATES.values(), ids=CANDIDATES)
 def test_a_matrix_beside_a_candidate_is_not_alone(more):
     with pytest.raises(TiedGPTError, match=next(iter(more))):

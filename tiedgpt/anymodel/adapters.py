@@ -79,7 +79,8 @@ def adapter_report(
     if not changed or not tied:
         return AdapterReport(changed)
     which = " and ".join(f"the {matrix}" for matrix in changed)
-    outcome = outcome_of(model, said, changes, is_plain=is_plain(model, known, matrices))
+    is_usual = has_usual_head(model, known, matrices)
+    outcome = outcome_of(model, said, changes, is_usual)
     if outcome == "one":
         return AdapterReport(changed)
     if outcome == "two":
@@ -91,7 +92,7 @@ def adapter_report(
     if outcome == "other logits" and known is not None:
         mends = []
         # With ensure_weight_tying, the adapter itself computes other logits in an untied model.
-        if is_plain(model, known, matrices) and not said.get("ensure_weight_tying"):
+        if is_usual and not said.get("ensure_weight_tying"):
             python = UNTIE_AND_MERGE.format(class_name=known.name)
             text = f"{BEFORE_THE_LINES}\n{python}"
             mends.append({"flags": {}, "python": python, "text": text})
@@ -107,17 +108,18 @@ def adapter_report(
 
 
 def outcome_of(
-    model: Opened, said: dict[str, Any], changes: dict[str, dict[str, Tensor]], is_plain: bool
+    model: Opened, said: dict[str, Any], changes: dict[str, dict[str, Tensor]], is_usual: bool
 ) -> str:
     """What a merge makes of a tied model: "one" or "two" matrices, "other logits", or "" if it is
     not known.
 
-    said: adapter_config.json. is_plain: whether all kinds of changes were measured with the model.
+    said: adapter_config.json. is_usual: whether the head is one with which all changes were
+    measured.
     """
     ways = {way for found in changes.values() for way in found}
     if ways == {"adds"}:
         return "other logits"
-    if len(ways) > 1 or not is_plain:
+    if len(ways) > 1 or not is_usual:
         return ""
     [way] = ways
     embedding, head = (found.get(way) for found in changes.values())
@@ -139,8 +141,8 @@ def outcome_of(
     return ""
 
 
-def is_plain(model: Opened, known: ModelClass | None, matrices: Matrices) -> bool:
-    """Whether a model has two matrices, and no bias for each token."""
+def has_usual_head(model: Opened, known: ModelClass | None, matrices: Matrices) -> bool:
+    """Whether a model has an embedding and a head, no third matrix, and no bias for each token."""
     if known is None or len(known.names[0]) != 2 or not matrices.stored:
         return False
     V = matrices.stored[0].shape[0]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
-from ..checkpoints.files import WEIGHTS, what_is_there
+from ..checkpoints.files import ADAPTER_WEIGHTS, NOT_WEIGHTS, WEIGHTS, what_is_there
 from ..checkpoints.json_files import CONFIG
 from ..checkpoints.model_names import INDEX
 from ..checkpoints.opened import Opened
@@ -54,11 +54,7 @@ REST_OF_FILES = (
 )
 OTHER_TENSORS = "which of the stored tensors the class leaves out, and which others it has"
 
-# The ends of the names of files of weights, and such names of what else a training leaves.
 WEIGHTS_NAME = re.compile(r".*\.(safetensors|bin|pt|pth|ckpt)")
-NO_WEIGHTS = re.compile(
-    r"(adapter_model|training|training_args|optimizer|scheduler|scaler|rng_state.*|tokenizer)\.\w+"
-)
 
 # Settings that make another head, or copy it, and the value with which all classes were measured.
 MEASURED_SETTINGS = {
@@ -111,9 +107,8 @@ def tie_report(name: str, model: AnyModel) -> Report:
         unmeasured = unmeasured or file_not_measured(model, matrices)
     of_version = {} if known is None else versions_not_measured(model, known, matrices)
     not_read = weights_beside(model)
-    has_rule = goes_by_the_flag(config, known, matrices) and not has_two_sets(model)
-    if any(name.endswith(".safetensors") for name in not_read) or is_inside(model):
-        has_rule = False  # vLLM reads all safetensors files of a folder, and no dict inside of one
+    of_others = read_by_others(model, not_read)
+    has_rule = goes_by_the_flag(config, known, matrices) and not of_others and not is_inside(model)
     readings, why_not_known = read(
         known, flag, matrices, compared, unmeasured, of_version, has_rule
     )
@@ -135,7 +130,11 @@ def tie_report(name: str, model: AnyModel) -> Report:
         "tensors": len(tensors),
         **held_report(known, matrices, compared, readings["transformers"]),
         **{reader: in_words(readings[reader]) for reader in READERS},
-        "without_class": [] if known is None else without_class(known),
+        "without_class": [
+            reader
+            for reader, version in MEASURED.items()
+            if known is not None and version not in known.versions
+        ],
         "changed_by_adapter": adapter.changed,
         "not_measured": why_not_known,
         "not_read": not_read,
@@ -147,17 +146,12 @@ def tie_report(name: str, model: AnyModel) -> Report:
     }
     report["verdict"] = verdict(report, known)
     why_unsure = adapter.not_known
-    if has_two_sets(model):
-        why_unsure = f"{WEIGHTS} was looked at, and some programs may read the files of {INDEX}"
+    if of_others:
+        why_unsure = f"vLLM-like programs may read {of_others}, which was not looked at"
     if why_unsure and report["verdict"] in ("tied", "untied"):
         report["verdict"] = "not known"
         report["not_measured"] = why_unsure
     return report
-
-
-def without_class(known: ModelClass) -> list[str]:
-    """The readers that have no such class."""
-    return [reader for reader, version in MEASURED.items() if version not in known.versions]
 
 
 def weights_beside(model: AnyModel) -> list[str]:
@@ -167,14 +161,20 @@ def weights_beside(model: AnyModel) -> list[str]:
     read = {tensor.file.name for tensor in model.stored.values()}
     folder = model.folder.path
     found = {path.name for path in folder.iterdir() if WEIGHTS_NAME.fullmatch(path.name)}
-    return sorted(name for name in found - read if not NO_WEIGHTS.fullmatch(name))
+    beside = found - read - set(ADAPTER_WEIGHTS)
+    return sorted(name for name in beside if not NOT_WEIGHTS.match(name))
 
 
-def has_two_sets(model: AnyModel) -> bool:
-    """Whether a folder has a whole file of weights, and an index of others beside it."""
+def read_by_others(model: AnyModel, not_read: list[str]) -> str:
+    """A file beside those that were read, which vLLM and programs like it may read; "" for none.
+
+    They read the files that an index lists; without an index, all safetensors files of a folder.
+    """
     if not isinstance(model, Opened) or not model.path.is_dir():
-        return False
-    return model.folder.has(WEIGHTS) and model.folder.has(INDEX)
+        return ""
+    if model.folder.has(INDEX):
+        return INDEX if model.folder.has(WEIGHTS) else ""
+    return next((name for name in not_read if name.endswith(".safetensors")), "")
 
 
 def not_looked_at(config: dict[str, Any]) -> str:

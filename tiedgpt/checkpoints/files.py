@@ -116,15 +116,16 @@ NOT_READ = {
     ".bin.index.json": GIVE_DIRECTORY,
 }
 MERGE = "with peft's merge_and_unload, and save that model"
-# Of a tied matrix to which an adapter adds.
-TIED = "what is added to a tied matrix, PEFT 0.21.2 merges into both its uses"
+# Why a merge may change what a tied model computes.
+TIED = "PEFT 0.21.2 merges what is added to a tied matrix into both its uses"
 ADAPTER = "adapter_config.json"  # written by peft, for what is added to the weights of a base model
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 # peft's types of adapters that add to the prompt, not to the weights.
 PROMPT_ADAPTERS = ("PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "CPT")
-# What transformers' Trainer and accelerate write beside a model.
+# What transformers' Trainer, accelerate and `tiedgpt train` write beside a model.
 NOT_WEIGHTS = re.compile(
     r"optimizer|scheduler|training_args|rng_state|random_states|scaler|sampler|dl_state"
+    r"|training\.safetensors"
 )
 MERGE_SHARDS = (
     "is one of several parts of a model that FSDP trained: `accelerate merge-weights` makes one "
@@ -229,7 +230,7 @@ def how_to_use(adapter: dict[str, Any], names: Collection[str]) -> str:
     if names and not outside:
         return f"merge it {MERGE} to a new directory"
     if any(".lora_" in name for name in outside):
-        return f"do not merge it into a tied model, as it is: {TIED}"
+        return f"do not merge it into a tied model: {TIED}"
     return f"merge it {MERGE} to a new directory, and compare its logits before and after: {TIED}"
 
 

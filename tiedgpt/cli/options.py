@@ -60,7 +60,7 @@ UNITS = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}  # as in "128k" tokens
 
 
 def whole_number(argument: str) -> int:
-    """The argparse type of a whole number, also 7e9, 50k, 50,257. Its user checks the range."""
+    """The argparse type of a whole number: 50,257, 50k or 7e9. Who uses it checks its range."""
     if re.fullmatch(r"\d{1,3}(,\d{3})+", argument, re.ASCII):  # as tables of tiedgpt have it
         return int(argument.replace(",", ""))
     with suppress(ValueError):

@@ -180,14 +180,14 @@ def check_that_it_is_alone(
     for name, value in entries.items():
         if IN_A_LAYER.search(name) or OTHER_TABLE.search(name) or REPLACED in name:
             continue
-        part = name.rpartition(".")[2]
+        module_here, _, part = name.rpartition(".")
         is_quantised = part in QUANTISED or (part == "weight" and is_of_integers(value))
-        if is_quantised and name.rpartition(".")[0] != module:
+        if is_quantised and module_here != module:
             raise ArgumentError(
                 f"{found} is there, and the quantised {name} may be {USE[missing]}: not known "
                 "whether they are one"
             )
-        if part == "weight" and name.split(".")[-2:-1][0] in LAST_NAMES[missing]:
+        if part == "weight" and module_here.rpartition(".")[2] in LAST_NAMES[missing]:
             check_values(name, value)
         shape = tuple(getattr(value, "shape", ()))
         if name == found or len(shape) != 2 or D not in shape:
