@@ -67,6 +67,7 @@ QUOTED = {
     "cost.two-layers": "2:two-layers",
     "cost.parameters": "P1:512-1",
     "cost.parameters-2048": "P1:2048-1",
+    "cost.parameters-2048-tuned": "2:parameters,2048,half-rate",
     "cost.no-layers": "3:no-layers,cost",
     "cost.attention": "3:attention,cost",
     "cost.mlp": "3:MLP,cost",

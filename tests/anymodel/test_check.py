@@ -765,6 +765,14 @@ def test_a_remedy_that_unties_bert_keeps_the_bias_of_its_head(tmp_path, kind, bi
     path = write(tmp_path / "model", config, arrays)
     mend = report_of(path)["mends"][0]
     assert mend["flags"] == {"": False}
+    # The remedy is for one file: of several, none is given that would lose the bias.
+    shard = tmp_path / "parts" / "model-00001-of-00001.safetensors"
+    write(tmp_path / "parts", config, arrays)
+    (tmp_path / "parts" / WEIGHTS).rename(shard)
+    weight_map = dict.fromkeys(arrays, shard.name)
+    (tmp_path / "parts" / INDEX).write_text(json.dumps({"weight_map": weight_map}))
+    of_parts = report_of(str(tmp_path / "parts"))
+    assert (of_parts["verdict"], of_parts["mends"]) == ("conflict", [])
     exec(mend["python"].replace("DIRECTORY", path), {})
     (tmp_path / "model" / "config.json").write_text(json.dumps({**config, FLAG: False}))
     assert report_of(path)["verdict"] == "untied"
@@ -864,6 +872,8 @@ def test_what_transformers_makes_of_a_file_of_torch_may_be_not_known(tmp_path, i
     report = report_of(path)
     read = (report["transformers4"], report["transformers"])
     assert (report["verdict"], *read) == ("not known", None, None)
+    if is_inside:
+        assert report["others"] is None
 
 
 @pytest.mark.parametrize("flag", [True, False])
@@ -1245,6 +1255,7 @@ def test_a_folder_with_config_json_alone(tmp_path, run):
     (tmp_path / "config.json").write_text(json.dumps(config))
     [report] = json.loads(run("check", str(tmp_path), "--json")[1])["models"]
     assert (report["verdict"], report["holds"], report["tensors"]) == ("not known", None, 0)
+    assert report["not_measured"] == "config.json alone was read"
     assert report["flag"]["tied"] is True
     for path in (tmp_path, tmp_path / "config.json"):
         code, out, _ = run("check", str(path))
