@@ -26,7 +26,7 @@ from support.models import CONFIG, random_model
 import tiedgpt
 from tiedgpt import TiedGPTError, Tokenizer, cli
 from tiedgpt.cli import options
-from tiedgpt.cli.output import ProgressBar, printable
+from tiedgpt.cli.output import ProgressBar, fill, printable
 from tiedgpt.errors import TiedGPTWarning
 
 # Flags and help
@@ -90,6 +90,21 @@ def test_help_fits_narrow_terminals(run, monkeypatch, name):
     page = output(run, *name.split(), "-h")
     above_examples = page.partition("\nexamples:\n")[0]
     assert max(len(line) for line in above_examples.splitlines()) <= 60
+
+
+# Text that fits the terminal
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("  one two three four", "  one two three\n  four"),
+        ("  /a/path/that/is/longer", "  /a/path/that/is/longer"),
+        ("\none\n", "\none\n"),
+    ],
+)
+def test_each_line_keeps_its_indent(text, expected):
+    assert fill(text, width=16) == expected
 
 
 # Numbers as text of a flag

@@ -124,11 +124,12 @@ def fill(text: str, width: int | None = None) -> str:
         width = shutil.get_terminal_size().columns
     filled = []
     for line in text.split("\n"):
-        indent = len(line) - len(line.lstrip())
+        indent = " " * (len(line) - len(line.lstrip()))
         broken = textwrap.fill(
-            line,
+            line.lstrip(),
             width=max(width, 16),  # a terminal may say that it has 0 columns
-            subsequent_indent=" " * indent,
+            initial_indent=indent,
+            subsequent_indent=indent,
             break_on_hyphens=False,
             break_long_words=False,
         )
