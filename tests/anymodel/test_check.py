@@ -698,6 +698,7 @@ def test_a_shape_that_config_json_contradicts_is_named_with_both_numbers(tmp_pat
         report = report_of(path)
         assert report["verdict"] == "not known"
         assert said in report["not_measured"]
+        assert (report["holds"], report["parameters"]) == (None, None)
         assert run("check", path)[0] == 1
 
 

@@ -71,11 +71,9 @@ def find_matrices(
     if known is None:
         return by_ends
     found = find_by_class(config, tensors, known)
-    if found.stored or not by_ends.stored:
-        return found
-    # A matrix may have a name that the class does not look for, or another shape.
-    by_ends.misfits = found.misfits
-    return by_ends
+    # A matrix may have a name that the class does not look for.
+    is_of_another_name = not found.stored and not found.misfits
+    return by_ends if is_of_another_name and by_ends.stored else found
 
 
 # By the names of a class
@@ -104,6 +102,8 @@ def find_by_class(
         if matrix.dtype not in FLOATS or quantised_parts:
             found.quantised.add(matrix.name)
             of_matrices |= {tensor.name for tensor in parts.values()}
+        elif place in known.never_one:  # its vocabulary may be another one
+            continue
         elif misfit := describe_misfit(config, known, min(place, 1), matrix):
             found.unclear.append(matrix.name)
             found.misfits.append(misfit)

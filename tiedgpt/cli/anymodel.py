@@ -150,7 +150,7 @@ def in_words(report: Report) -> Report:
     more_names = [matrix["name"] for matrix in report["more"] if matrix is not None]
     words["more_names"] = ", ".join(more_names) or None
     matrix = report["embedding"] or report["head"]
-    if matrix is not None:
+    if report["holds"] is not None:
         words["matrix"] = " x ".join(f"{size:,}" for size in matrix["shape"])
     compared = report["compared_rows"]
     if compared is not None:
