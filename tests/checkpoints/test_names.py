@@ -134,6 +134,18 @@ def test_a_file_of_torch_in_each_layout(tmp_path, layout, head):
     assert_same(tiedgpt.load_model(tmp_path / "mine.pt"), model)
 
 
+@pytest.mark.parametrize(("layout", "head"), ROWS)
+def test_a_file_of_torch_whose_tensors_are_views_in_another_order(tmp_path, layout, head):
+    """Such as a transposed matrix: in the file, a row of it does not lie in one stretch."""
+    model = random_model(SMALL.with_head(head))
+    write_config(tmp_path, model.config)
+    views = {}
+    for name, array in in_layout(model, layout).items():
+        views[name] = np.ascontiguousarray(array.T).T
+    (tmp_path / "mine.pt").write_bytes(torch_file(views))
+    assert_same(tiedgpt.load_model(tmp_path / "mine.pt"), model)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("layout", "head"), ROWS)
 def test_a_state_dict_of_each_layout(layout, head, dtype):

@@ -176,6 +176,13 @@ FOLDERS = {
     "both": (with_json() | merges_and_vocab(), SMALL_ONE),
     "no-type": (changed(model=without(bpe_model(), "type")), SMALL_ONE),
     "ignore-merges-false": (changed(model=bpe_model(ignore_merges=False)), SMALL_ONE),
+    "ignore-merges-null": (changed(model=bpe_model(ignore_merges=None)), SMALL_ONE),
+    "dropout-0": (changed(model=bpe_model(dropout=0.0)), SMALL_ONE),
+    "dropout-null": (changed(model=bpe_model(dropout=None)), SMALL_ONE),
+    "prefix-null": (changed(model=bpe_model(continuing_subword_prefix=None)), SMALL_ONE),
+    "prefix-empty": (changed(model=bpe_model(continuing_subword_prefix="")), SMALL_ONE),
+    "suffix-null": (changed(model=bpe_model(end_of_word_suffix=None)), SMALL_ONE),
+    "suffix-empty": (changed(model=bpe_model(end_of_word_suffix="")), SMALL_ONE),
     "merges-as-pairs": (changed(model=bpe_model(merges=SMALL_MERGES)), SMALL_ONE),
     "no-use-regex": (changed(pre_tokenizer=without(BYTE_LEVEL, "use_regex")), SMALL_ONE),
     "sequence-of-one": (
