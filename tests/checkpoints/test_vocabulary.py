@@ -146,6 +146,16 @@ def with_mask(**flags: bool) -> Tokenizer:
     return Tokenizer(SMALL_MERGES, {EOT: 261, "<mask>": 262}, flags={"<mask>": Flags(**flags)})
 
 
+# The names of special tokens in transformers
+NAMED = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
 PREFIXED = Tokenizer(SMALL_MERGES, prefix_space=True)
 PREFIX_SPACE = {"add_prefix_space": True}
 ANOTHER_CLASS = {"tokenizer_class": "PreTrainedTokenizerFast"}
@@ -354,6 +364,10 @@ FOLDERS = {
         | {"config.json": {"model_type": "gpt2"} | ANOTHER_CLASS},
         PREFIXED,
     ),
+    "eot-is-special-in-the-settings": (
+        with_json(tokenizer_config=decoder({**eot(), "special": False})),
+        SMALL_ONE,
+    ),
     # merges.txt and vocab.json, and tokens that the other files add
     "added-tokens-to-the-pair": (
         merges_and_vocab() | {"added_tokens.json": {"<user>": 263, "<pad>": 262}} | NAMES_PAD,
@@ -389,6 +403,14 @@ FOLDERS = {
         WITH_PAD,
     ),
 }
+
+
+# A pair of files, added_tokens.json, and a third file that says which of its tokens is special
+for file in ("special_tokens_map.json", "tokenizer_config.json"):
+    for name in (*NAMED, "extra_special_tokens"):
+        says = {name: "<pad>" if name in NAMED else ["<pad>"]}
+        files = merges_and_vocab() | {"added_tokens.json": {"<pad>": 262}, file: says}
+        FOLDERS[f"{name}-of-{file}"] = (files, WITH_PAD)
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -687,6 +709,7 @@ REFUSED = {
 def test_a_folder_is_refused(tmp_path, name):
     files, *words = REFUSED[name]
     message = refuses(".", read_tokenizer, write(tmp_path, files), error=TiedGPTError)
+    assert f"{tmp_path}" in message
     for word in words:
         assert word in message
 

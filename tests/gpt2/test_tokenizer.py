@@ -549,3 +549,20 @@ def test_a_pickled_tokenizer_encodes_as_the_original():
 def test_a_tokenizer_describes_itself():
     tokenizer = Tokenizer([("l", "o"), ("lo", "w")])
     assert repr(tokenizer) == "Tokenizer(259 tokens, 2 merges, 1 special)"
+
+
+OTHERS = {  # another tokenizer for the same bytes, in one respect alone
+    "merges": Tokenizer(SMALL_MERGES[:-1], {EOT: 261}),
+    "ids": Tokenizer(SMALL_MERGES, {EOT: 261}, ids=spelled_ids(SMALL_MERGES) | {"!": 1, '"': 0}),
+    "special tokens": Tokenizer(SMALL_MERGES, {EOT: 262}),
+    "flags": Tokenizer(SMALL_MERGES, {EOT: 261}, flags={EOT: Flags(lstrip=True)}),
+    "a space before the text": Tokenizer(SMALL_MERGES, {EOT: 261}, prefix_space=True),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_description_of_a_tokenizer_differs_from_that_of_another_one(name):
+    small = Tokenizer(SMALL_MERGES, {EOT: 261})
+    again = Tokenizer(SMALL_MERGES, {EOT: 261})
+    assert json.dumps(small.description()) == json.dumps(again.description())
+    assert json.dumps(small.description()) != json.dumps(OTHERS[name].description())
