@@ -24,7 +24,10 @@ def test_by_default_two_texts_of_the_random_model_are_compared():
 def test_another_epsilon_is_another_gpt2():
     model = random_model()
     other = replace(model.config, layer_norm_epsilon=1e-6)
-    with pytest.raises(AssertionError, match=r"^not the same GPT-2\n\n"):
+    message = (
+        r"^not the same GPT-2 as tiedgpt.testing.random_model\(\), since no model was given\n\n"
+    )
+    with pytest.raises(AssertionError, match=message):
         assert_same_gpt2(GPT2(other, model.parameters), model)
 
 
