@@ -24,11 +24,15 @@ def test_by_default_two_texts_of_the_random_model_are_compared():
 def test_another_epsilon_is_another_gpt2():
     model = random_model()
     other = replace(model.config, layer_norm_epsilon=1e-6)
-    message = (
-        r"^not the same GPT-2 as tiedgpt.testing.random_model\(\), since no model was given\n\n"
-    )
-    with pytest.raises(AssertionError, match=message):
+    with pytest.raises(AssertionError, match=r"^not the same GPT-2\n\n"):
         assert_same_gpt2(GPT2(other, model.parameters), model)
+
+
+def test_without_a_model_the_message_says_which_one_was_taken():
+    """A port that has loaded other weights is right, and not the same."""
+    message = r"^not the same GPT-2 as tiedgpt.testing.random_model\(\), since no model was given\n"
+    with pytest.raises(AssertionError, match=message):
+        assert_same_gpt2(random_model(seed=1), ids=[1, 2, 3])
 
 
 def test_activations_without_logits_are_not_enough():
