@@ -1442,7 +1442,9 @@ def test_params_of_a_config_alone(tmp_path, run):
 
 def test_params_names_the_shape_that_config_json_contradicts(tmp_path, run):
     path = write(tmp_path / "model", {**CONFIG, FLAG: False}, {E: EMBEDDING, H: OTHER[:-1]})
-    assert_one_error_line(run("params", path), f"lm_head.weight is {V - 1} x {D}, but vocab_size is")
+    assert_one_error_line(
+        run("params", path), f"lm_head.weight is {V - 1} x {D}, but vocab_size is"
+    )
 
 
 def test_a_flag_that_is_neither_true_nor_false_is_refused_with_the_models_name(tmp_path, run):
