@@ -1429,8 +1429,22 @@ def test_params_of_a_config_alone(tmp_path, run):
     assert document["source"] == "config.json"
     assert document["tied"]["total"] == 134_515_008
     assert document["difference"] == 49152 * 576
-    path.write_text(json.dumps(config | {"model_type": "mamba"}))
-    assert_one_error_line(run("params", str(path)), "not of a kind")
+    for fields, message in (
+        ({"model_type": "mamba"}, "kind 'mamba' is not one that is counted from"),
+        ({"vocab_size": "50,257"}, "vocab_size in config.json must be a whole number above 0"),
+        ({"attention_bias": [1], "mlp_bias": 0, "hidden_size": None}, "hidden_size in config.json"),
+    ):
+        path.write_text(json.dumps(config | fields))
+        assert_one_error_line(run("params", str(path)), message)
+    path.write_text(json.dumps(config | {"model_type": "qwen2", "mlp_bias": True}))
+    assert_one_error_line(run("params", str(path)), "config.json has a setting that was not meas")
+
+
+def test_params_names_the_shape_that_config_json_contradicts(tmp_path, run):
+    path = write(tmp_path / "model", {**CONFIG, FLAG: False}, {E: EMBEDDING, H: OTHER[:-1]})
+    assert_one_error_line(
+        run("params", path), f"lm_head.weight is {V - 1} x {D}, but vocab_size is"
+    )
 
 
 def test_a_flag_that_is_neither_true_nor_false_is_refused_with_the_models_name(tmp_path, run):

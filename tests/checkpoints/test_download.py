@@ -58,7 +58,10 @@ DROPPED = Fault(is_dropped=True)
 HALFWAY = Fault(stop=HALF)  # the connection is cut in the middle of the weights
 WRONG_BYTES = Fault(flips_a_bit=True)
 CONFIG_FILE = "config.json"
-WITHOUT_A_DOWNLOAD = "; without a download, put the model's files in {}, or give a path"
+WITHOUT_A_DOWNLOAD = (
+    "; without a download, put the model's files (config.json, model.safetensors, vocab.json, "
+    "merges.txt) in {}, or give a path"
+)
 
 
 def lasting(fault: Fault) -> list[Fault]:

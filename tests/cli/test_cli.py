@@ -119,6 +119,12 @@ def test_the_text_of_a_number():
     assert options.any_number("3e-4") == 3e-4
 
 
+@pytest.mark.parametrize("text", ["50.000", "1.500.000"])
+def test_a_point_that_may_group_digits_is_not_read(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="write it without a point"):
+        options.whole_number(text)
+
+
 @pytest.mark.parametrize(
     "text",
     ["1.5", "1.0001k", "k", "1kk", "1e400", "nan", "inf", "x", "", "\x1b", "1,5", "9" * 5000],

@@ -13,6 +13,7 @@ from support.commands import assert_one_error_line
 from support.comparing import MODELS, some_ids, tape_of, with_mistake
 from support.models import SMALL, VARIANTS
 from support.other_gpt2 import STEPS, OtherGPT2
+from support.wrong_gpt2s import named
 
 import tiedgpt
 from tiedgpt import GPT2, compare, from_state_dict
@@ -192,17 +193,47 @@ def test_transformers_agrees(torch_gpt2s, model_of):
     assert_agrees(model, torch_gpt2s.transformers_gpt2(model))
 
 
-def padded_logits(model, ids):
+def padded_logits(model, ids, padding=-100.0):
     """The logits and 13 more columns. nanoGPT, too, has 50,304 columns for 50,257 tokens."""
-    padding = np.full((*ids.shape, 13), 100.0, np.float32)
-    return np.concatenate([model(ids), padding], axis=-1)
+    columns = np.full((*ids.shape, 13), padding, np.float32)
+    return np.concatenate([model(ids), columns], axis=-1)
 
 
 @pytest.mark.parametrize("shape", [(21,), (1, 21), (2, 21)])
 def test_the_columns_that_pad_a_vocabulary_are_not_compared(shape):
     model = MODELS["tiny"]
     ids = np.random.default_rng(0).integers(model.config.vocab_size, size=shape)
-    assert compare(model, padded_logits(model, ids), ids).first is None
+    report = compare(model, padded_logits(model, ids), ids)
+    assert report.same
+    V = model.config.vocab_size
+    left_out = f"13 columns of logits beyond the vocabulary of {V}: not compared; none is the"
+    assert str(report).startswith(left_out)
+
+
+@pytest.mark.parametrize("padding", [1e5, np.inf, np.nan])
+def test_a_token_that_is_not_in_the_vocabulary_is_not_chosen(padding):
+    """A greedy program takes the largest logit, whatever its column."""
+    model = MODELS["tiny"]
+    ids = some_ids(model)
+    V = model.config.vocab_size
+    logits = np.concatenate([model(ids), np.full((*ids.shape, 2), -100.0)], axis=-1)
+    logits[0, 3, V + 1] = padding
+    report = compare(model, logits, ids)
+    assert report.same is False
+    assert report.first.first_wrong == (0, 3, V + 1)
+    (sentence,) = report.diagnosis
+    assert f"yours chooses token {V + 1}, which the vocabulary of {V} has not" in sentence
+    assert "none is the largest" not in str(report)
+
+
+def test_an_assertion_of_a_report_fails_unless_it_is_the_same_gpt2():
+    model = MODELS["tiny"]
+    ids = some_ids(model)
+    assert compare(model, model, ids)
+    assert not compare(model, model(ids) + 1, ids, trials=0)
+    not_enough = compare(model, model(ids[:, :1]), ids[:, :1])
+    assert not_enough.same is None
+    assert not not_enough
 
 
 @pytest.mark.parametrize("shape", [(21,), (1, 21), (2, 21)])
@@ -277,7 +308,30 @@ def test_a_module_in_half_precision_is_named(torch_gpt2s):
     theirs = torch_gpt2s.nano_gpt(model).bfloat16()
     report = compare(model, theirs, some_ids(model))
     assert report.diagnosis == ["embed: yours is rounded to bfloat16"]
-    assert report.note == "compare in float32"
+    note = "compare in float32: in rounded numbers no other mistake is looked for"
+    assert report.note == note
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        ({}, "logits: yours is rounded to float16"),
+        ({"eps": 1e-6}, ": it computes in float16, or has another mistake"),
+        (
+            named("by 1, not at all").steps,
+            "logits: yours is rounded to float16, and has another mistake",
+        ),
+    ],
+    ids=["right", "eps", "no scale"],
+)
+def test_rounding_hides_no_other_mistake(mistake, said):
+    model = MODELS["tiny"]
+    ids = some_ids(model)
+    logits = OtherGPT2(model, **mistake)(ids)["logits"].astype(np.float16)
+    report = compare(model, logits, ids)
+    assert report.same is False
+    assert report.diagnosis[0].endswith(said)
+    assert report.note.startswith("compare in float32")
 
 
 @pytest.mark.parametrize(

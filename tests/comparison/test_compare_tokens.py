@@ -12,8 +12,9 @@ from support.wrong_gpt2s import exact_gelu, is_later, softmax
 
 import tiedgpt
 from tiedgpt import GPT2, TiedGPTError, Tokenizer, compare_tokens
+from tiedgpt.cli.compare import print_mistakes
 from tiedgpt.comparison.token_files import ids_of_text
-from tiedgpt.comparison.tokens import SLACK_OF
+from tiedgpt.comparison.tokens import ALL_ZERO, SLACK_OF
 from tiedgpt.testing import TINY, random_model
 
 SHAKESPEARE = MODELS["shakespeare"]
@@ -248,11 +249,20 @@ def test_logits_of_nan_are_named():
     assert tokens == [0, 0, 0, 0]
     report = compare_tokens(TWO_LAYERS, prompt, tokens)
     assert any("a token does not see itself" in line for line in report["mistakes"])
-    note = "all tokens are 0, as if the logits were nan: look at them"
-    assert note in report["notes"]
+    assert ALL_ZERO in report["notes"]
     report = compare_tokens(TWO_LAYERS, prompt, [0, 1], trials=0)
     assert report["verdict"] == "defect"
-    assert note not in report["notes"]
+    assert ALL_ZERO not in report["notes"]
+
+
+def test_of_tokens_of_0_alone_a_mistake_is_printed_with_perhaps(capsys):
+    """Zeros in place of logits give them, too."""
+    mistakes = ["attn.0.pattern: yours has a mask", "attn.0.pattern: yours has no mask"]
+    report = {"verdict": "defect", "mistakes": mistakes, "notes": [ALL_ZERO]}
+    print_mistakes(report)
+    assert "attn.0.pattern: perhaps yours has a mask" in capsys.readouterr().out
+    print_mistakes({**report, "notes": []})
+    assert "perhaps" not in capsys.readouterr().out
 
 
 def cached(model, prompt, n, position):
@@ -675,7 +685,7 @@ def test_notes_on_a_defect():
     report = compare_tokens(model, PROMPT, [0, 0], trials=0)
     assert report["verdict"] == "defect"
     assert "this model ends the text there, and yours goes on" in report["notes"]
-    assert "all tokens are 0, as if the logits were nan: look at them" in report["notes"]
+    assert ALL_ZERO in report["notes"]
     report = compare_tokens(SHAKESPEARE, PROMPT, [5, 0], trials=0)
     assert not [note for note in report["notes"] if "ends the text" in note or "nan" in note]
 

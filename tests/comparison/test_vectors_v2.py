@@ -305,6 +305,17 @@ def test_mistakes_that_one_text_cannot_tell_apart_are_alternatives():
     assert all(": or yours " in line for line in others), others
 
 
+def test_tokens_of_0_alone_name_a_mistake_with_perhaps():
+    """Zeros in place of logits give them, too, and have no mask."""
+    zeros = {f"greedy/tied/{number}": [0] * 40 for number in (1, 2)}
+    first, *others = judge(zeros)["mistakes"]["greedy/tied"]
+    assert ": perhaps yours " in first
+    assert all(": or yours " in line for line in others)
+    tokens = [*zeros["greedy/tied/2"][:-1], 1]
+    for line in judge({**zeros, "greedy/tied/2": tokens})["mistakes"]["greedy/tied"]:
+        assert "perhaps" not in line
+
+
 def test_half_of_the_gradient_is_missing():
     given = CASES["gradient/tied/wte.weight"]["given"]
     untied = VECTORS.models["tied"].untie("copy")

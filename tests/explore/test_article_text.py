@@ -300,6 +300,9 @@ def test_the_calculator_reads_numbers():
         "1.5B": 1.5e9,
         "": None,
         "1,5B": None,  # not 15B
+        "50.000": None,  # not 50
+        "1.500.000": None,
+        "1.125B": 1.125e9,
         "1,5": None,
         "50 257": None,
         "50,257k": None,
@@ -406,6 +409,9 @@ def test_the_command_line_reads_what_the_calculator_reads():
         "7e9",
         "50_257",
         "1,5B",
+        "50.000",
+        "1.500.000",
+        "1.125B",
         "1,5",
         "50 257",
         "50,257k",

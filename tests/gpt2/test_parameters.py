@@ -76,5 +76,7 @@ def test_sizes_of_no_matrix_are_refused(vocab, dim, total, message):
         count_matrices(vocab, dim, total)
 
 
-def test_a_model_may_be_its_embedding_alone():
-    assert count_matrices(50, 40, 2_000)["saving_percent"] == 100
+def test_an_untied_model_has_at_least_both_matrices():
+    assert count_matrices(50, 40, 4_000)["saving_percent"] == 50
+    assert count_matrices(50, 40, 3_999)["saving_percent"] is None
+    assert count_matrices(50, 40, 2_000)["saving_percent"] is None, "an embedding alone, tied"

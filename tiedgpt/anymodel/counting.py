@@ -5,6 +5,8 @@ from math import prod
 from typing import Any
 
 from ..checkpoints.tensors import FLOATS, Tensor
+from ..errors import short_repr
+from ..gpt2.parameters import tie_saves
 from .kinds import ModelClass, all_classes, load_kinds, pattern
 from .matrices import SIZE, Matrices
 
@@ -88,9 +90,11 @@ def count_from_config(
     if layers is None:
         return None
     sizes = sizes_like_llama(config, layers["optional"])
-    if sizes is None or any(config.get(name) != value for name, value in layers["fixed"].items()):
+    if any(size not in SIZE for size in sizes.values()):
         return None
-    V, D, L, H, kv_heads, K, F = sizes
+    if any(config.get(name) != value for name, value in layers["fixed"].items()):
+        return None
+    V, D, L, H, kv_heads, K, F = sizes.values()
     layer = layers["norms"] * D + 3 * D * F  # gate, up and down
     layer += 2 * D * H * K + 2 * D * kv_heads * K  # q and o, k and v
     if layers["qkv_biases"]:
@@ -107,8 +111,22 @@ def count_from_config(
     return counts(tied=V * D + L * layer + final_norm, matrix=V * D)
 
 
-def sizes_like_llama(config: dict[str, Any], optional: list[str]) -> list[int] | None:
-    """V, D, layers, heads, heads of k and v, K and F; None if they are not all known.
+def why_no_count(config: dict[str, Any]) -> str:
+    """Why count_from_config has no count of a config.json."""
+    kind = config.get("model_type")
+    layers = load_kinds()["like_llama"].get(kind) if isinstance(kind, str) else None
+    if layers is None:
+        return f"config.json of kind {short_repr(kind)} is not one that is counted from"
+    for name, size in sizes_like_llama(config, layers["optional"]).items():
+        if size not in SIZE:
+            return f"{name} in config.json must be a whole number above 0, got {short_repr(size)}"
+    return "config.json has a setting that was not measured"
+
+
+def sizes_like_llama(config: dict[str, Any], optional: list[str]) -> dict[str, Any]:
+    """V, D, layers, heads, heads of k and v, K and F, by their names in config.json.
+
+    A size that config.json has not is None.
 
     optional: "head_dim" if it is D / H where config.json has none, "num_key_value_heads" if there
     are as many as heads of q.
@@ -121,23 +139,20 @@ def sizes_like_llama(config: dict[str, Any], optional: list[str]) -> list[int] |
         kv_heads = H
     if K is None and "head_dim" in optional and isinstance(D, int) and H in SIZE:
         K = D // H
-    sizes: list[Any] = [V, D, L, H, kv_heads, K, F]
-    return sizes if all(size in SIZE for size in sizes) else None
+    return {
+        "vocab_size": V,
+        "hidden_size": D,
+        "num_hidden_layers": L,
+        "num_attention_heads": H,
+        "num_key_value_heads": kv_heads,
+        "head_dim": K,
+        "intermediate_size": F,
+    }
 
 
 def counts(tied: int, matrix: int) -> Report:
-    """The parameters "tied" and "untied", their bytes, and the "difference": `matrix`.
-
-    >>> report = counts(tied=124_439_808, matrix=38_597_376)
-    >>> report["untied"]["total"], report["more_percent"], report["less_percent"]
-    (163037184, 31.02, 23.67)
-    """
+    """The parameters "tied" and "untied", their bytes, and what a tie saves: `matrix`."""
     report: Report = {}
     for head, total in (("tied", tied), ("untied", tied + matrix)):
         report[head] = {"total": total, "bytes": 4 * total, "bytes_bfloat16": 2 * total}
-    return {
-        **report,
-        "difference": matrix,
-        "more_percent": round(100 * matrix / tied, 2),
-        "less_percent": round(100 * matrix / (tied + matrix), 2),
-    }
+    return {**report, **tie_saves(tied=tied, untied=tied + matrix)}

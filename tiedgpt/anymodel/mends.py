@@ -16,7 +16,7 @@ FLAG = "tie_word_embeddings"
 FILE = "model.safetensors"
 # The lines of a mend that changes the file. The old file stays until the new one is complete.
 READ_FILE = f"""\
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save_file  # pip install safetensors torch
 tensors = load_file("DIRECTORY/{FILE}")"""
 WRITE_FILE = f"""\
 save_file(tensors, "DIRECTORY/new", {{"format": "pt"}})

@@ -17,7 +17,7 @@ from ..checkpoints.opened import Opened
 from ..checkpoints.tensors import Tensor
 from ..errors import CheckpointError, short_repr
 from .adapters import adapter_report
-from .counting import count_from_config, count_stored
+from .counting import count_from_config, count_stored, why_no_count
 from .headers import AnyModel
 from .kinds import (
     HAVE_A_RULE,
@@ -221,10 +221,12 @@ def size_report(name: str, model: AnyModel) -> Report:
         reason = (
             "its matrices are not clear, it is quantised, or a bias is stored twice and differs"
         )
+        if matrices.misfits:
+            reason = "; ".join(matrices.misfits)
     else:
         source = "config.json"
         numbers = count_from_config(config)
-        reason = "there are no weights, and config.json is not of a kind that is counted from it"
+        reason = f"there are no weights, and {why_no_count(config)}"
     if numbers is None:
         raise CheckpointError(f"{name}: its parameters are not known: {reason}")
     flag = read_flag(name, config, known)

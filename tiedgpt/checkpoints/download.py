@@ -155,7 +155,8 @@ def offline_variable() -> str | None:
 def _download(name: str, note: Note, weights: bool) -> Path:
     """Fetch what is missing of a model, or of its small files, to its folder."""
     folder = folder_for_download(name)
-    advice = f"; without a download, put the model's files in {folder}, or give a path"
+    files = ", ".join((CONFIG, WEIGHTS, *VOCABULARY))
+    advice = f"; without a download, put the model's files ({files}) in {folder}, or give a path"
     variable = offline_variable()
     if variable is not None:
         raise CheckpointError(f"{name} is not on this machine, and {variable} is set{advice}")

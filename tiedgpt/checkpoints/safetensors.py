@@ -52,7 +52,9 @@ def read_header(
                 memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     length = int.from_bytes(memory[:8], "little")
     if length == 0 or length > max_header or 8 + length > size:
-        sizes = f"{size} bytes, a header of {length}; expected at most {max_header}"
+        sizes = f"{size} bytes, a header of {length}"
+        if length > max_header:
+            sizes += f"; expected at most {max_header}"
         raise damaged(path, f"truncated, or not a safetensors file: {sizes}")
     data_start = 8 + length
     try:

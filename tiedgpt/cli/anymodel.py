@@ -318,10 +318,14 @@ def count_two_matrices(vocab: int, dim: int, total: int | None, as_json: bool) -
         return
     share = ""
     if total is not None:
-        of_untied = percent(report["difference"] / total)
         if_tied = percent(report["difference"] / (total + report["difference"]))
         size = short(total)
-        share = f", {of_untied} of an untied model of {size} ({if_tied} if {size} is the tied one)"
+        share = f", {if_tied} of the untied model if {size} is the tied one"
+        if total >= report["untied"]["total"]:
+            of_untied = percent(report["difference"] / total)
+            share = (
+                f", {of_untied} of an untied model of {size} ({if_tied} if {size} is the tied one)"
+            )
     # Two matrices are not a model, so their shares of it are left out.
     print_counts(f"vocabulary {vocab:,}, width {dim:,}", report, share, with_shares=False)
 

@@ -32,7 +32,7 @@ from ..comparison.compare import NothingCompared, compare
 from ..comparison.diagnosis import joined_by_or
 from ..comparison.recording import KINDS, read_arrays, read_by_name
 from ..comparison.token_files import ids_of_text, needed, read_greedy_file
-from ..comparison.tokens import TokensReport, compare_tokens
+from ..comparison.tokens import ALL_ZERO, TokensReport, compare_tokens
 from ..comparison.vectors import VectorsReport, judge
 from ..errors import ArgumentError, CheckpointError, check_file_name, one_line
 from ..gpt2.tokenizer import Tokenizer
@@ -245,7 +245,8 @@ def print_mistakes(report: TokensReport) -> None:
     """The known mistakes that give the tokens: of a defect, or what right tokens do not exclude."""
     mistakes = report["mistakes"]
     if report["verdict"] == "defect":
-        lines, word = joined_by_or(mistakes), "or"
+        yours = "perhaps yours" if ALL_ZERO in report["notes"] else "yours"
+        lines, word = joined_by_or(mistakes, first=yours), "or"
     else:
         # "yours is the exact gelu" would say that it is: here it is only possible.
         lines, word = [line.replace(": yours ", ": ", 1) for line in mistakes], "and"

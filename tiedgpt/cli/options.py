@@ -63,6 +63,10 @@ def whole_number(argument: str) -> int:
     """The argparse type of a whole number: 50,257, 50k or 7e9. Who uses it checks its range."""
     if re.fullmatch(r"\d{1,3}(,\d{3})+", argument, re.ASCII):  # as tables of tiedgpt have it
         return int(argument.replace(",", ""))
+    if re.fullmatch(r"\d{1,3}(\.\d{3})+", argument, re.ASCII):  # in some countries 50,000
+        raise argparse.ArgumentTypeError(
+            f"{short_repr(argument)} may be a thousand times as much: write it without a point"
+        )
     with suppress(ValueError):
         return int(argument)  # not by way of float, which is exact only up to 2**53
     from fractions import Fraction  # here, because importing it takes time

@@ -3,6 +3,7 @@
 places.py says which arrays agree, diagnosis.py which known mistakes explain those that do not.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +46,11 @@ class Report:
     trials: int = 0  # of known mistakes: one in one of its places, or several together
     all_trials: int = 0  # those that could be made
     not_compared: Sequence[str] = ()  # sentences on what a verdict needs and was not compared
+    left_out: str = ""  # a sentence on logits for no token of the vocabulary
+
+    def __bool__(self) -> bool:
+        """`assert compare(...)` fails unless it is known to be the same GPT-2."""
+        return self.same is True
 
     @property
     def same(self) -> bool | None:
@@ -64,7 +70,9 @@ class Report:
         return None
 
     def __str__(self) -> str:
-        lines = list(self.not_compared)
+        lines = [*self.not_compared]
+        if self.left_out:
+            lines.append(self.left_out)
         if lines:
             lines.append("")
         width = max(len(row.name) for row in self.rows)  # of names; numbers are below their titles
@@ -116,7 +124,8 @@ def compare(
     theirs: a dict of arrays (NumPy's or torch's) under any names of conventions.py; or a function
     from ids to such a dict, or to logits; or a torch module: transformers', nanoGPT's or
     TransformerLens's GPT-2, whose activations are recorded by hooks, without dropout. If logits
-    have more columns than the model's, those of a padded vocabulary, the first V are compared.
+    have more columns than the model's, those of a padded vocabulary, the first V are compared, and
+    of the others none may be the largest of its row.
 
     targets: of the shape of ids. With them, gradients of the mean loss are compared, too: arrays of
     the dict under names of parameters.
@@ -159,6 +168,9 @@ def compare(
     earlier_rows, earlier_sentences = comparison.rows_of_earlier()
     rows += earlier_rows
     sentences += earlier_sentences
+    left_out, rows_beyond, sentences_beyond = look_beyond_vocabulary(comparison)
+    rows += rows_beyond
+    sentences += sentences_beyond
     if gradients:
         gradient_rows, gradient_sentences = compare_gradients(comparison, gradients, targets)
         rows += gradient_rows
@@ -182,7 +194,39 @@ def compare(
         trials=diagnosis.tried,
         all_trials=diagnosis.total,
         not_compared=sentences_on_missing(compared, comparison, targets),
+        left_out=left_out,
     )
+
+
+def look_beyond_vocabulary(comparison: Comparison) -> tuple[str, list[ReportRow], list[str]]:
+    """What is said of logits with more columns than the vocabulary: that they were left out, and a
+    row and a sentence if one of them is the largest of its row, or nan.
+    """
+    beyond = comparison.beyond_vocabulary  # [B, T, columns]
+    columns = beyond.shape[-1]
+    if columns == 0:
+        return "", [], []
+    V = comparison.our_logits.shape[-1]
+    left_out = f"{columns} columns of logits beyond the vocabulary of {V:,}: not compared"
+    largest = comparison.theirs["logits"].max(axis=-1, keepdims=True)
+    is_chosen = ~(beyond <= largest)  # nan is not, either
+    if not is_chosen.any():
+        return f"{left_out}; none is the largest of its row", [], []
+    b, t, column = (int(axis[0]) for axis in is_chosen.nonzero())
+    row = ReportRow(
+        name="logits",
+        error=math.inf,
+        tolerance=0,
+        largest=math.inf,
+        first_wrong=(b, t, V + column),
+        yours=float(beyond[b, t, column]),
+        expected=-math.inf,
+    )
+    sentence = (
+        f"logits: yours chooses token {V + column:,}, which the vocabulary of {V:,} has not: set "
+        "such logits to -inf, or leave them out"
+    )
+    return left_out, [row], [sentence]
 
 
 def sentences_on_missing(

@@ -195,8 +195,8 @@ def in_our_layout(name: str, array: Array, tape: Parameters, is_ours: bool) -> A
     """The array in the shape that the activation has on the tape, [B, ...].
 
     A single sequence may come without B; q, k, v and heads of another GPT-2 as [B, T, H, K] or
-    [B, T, D]; logits with more columns, which pad a vocabulary for speed. Raises ArgumentError for
-    any other shape.
+    [B, T, D]; logits with more columns, which pad a vocabulary for speed and are kept. Raises
+    ArgumentError for any other shape.
     """
     shape = tape[name].shape
     B, T = tape["embed"].shape[:2]
@@ -213,7 +213,7 @@ def in_our_layout(name: str, array: Array, tape: Parameters, is_ours: bool) -> A
             continue
         if has_other_heads:
             return array.reshape(layouts[0]).swapaxes(1, 2)
-        return array.reshape(layout)[..., : shape[-1]]
+        return array.reshape(layout)
 
     # Was a token added? Every axis of length T is taken for tokens: scores [B, H, T, T] have two.
     with_one_more = tuple(T + 1 if length == T else length for length in shape)

@@ -26,6 +26,7 @@ from ..gpt2.model import Array
 from ..gpt2.run import Tape
 from .mistakes import DIGITS_OF_HALVES, rounded
 from .places import (
+    FEWEST_NUMBERS,
     Comparison,
     Mistake,
     Scope,
@@ -46,6 +47,7 @@ MOST_MISTAKES = 3  # that are named together
 # 268 pairs of mistakes, one of the two was always among the first four.
 NEAREST = 4
 NEAR = 1 / 64  # of the largest number: rounding to bfloat16 is 1 / 512, and grows in later layers
+IN_FLOAT32 = "compare in float32: in rounded numbers no other mistake is looked for"
 OnTrial = Callable[[int, int], Any]  # called with the number of trials before this one and of all
 Planted = dict[str, Wrong]  # an activation -> the function that computes the wrong one
 Trials = tuple[Trial, ...]  # one mistake, or several that are made together
@@ -161,8 +163,12 @@ def diagnose(
         sentences, note = describe_failure(difference, counter)
         ours = difference.computed[difference.name]
         digits, _ = few_digits(difference.theirs, ours, difference.tolerance)
+        dtype = dtype_of_halves(difference.theirs)
         if digits:  # then a known mistake would not agree either
             sentences = [f"{difference.name}: {digits}"]
+        elif dtype is not None:
+            sentences = [f"{difference.name}: yours is rounded to {dtype}, and has another mistake"]
+            note = IN_FLOAT32
     infinite = difference.infinite
     if infinite.any():
         kind = "nan" if np.isnan(difference.theirs[infinite]).any() else "inf"
@@ -201,17 +207,35 @@ def plain_diagnosis(difference: Difference) -> Diagnosis | None:
     """
     theirs = difference.theirs
     ours = difference.computed[difference.name]
-    is_near = difference.distances.max() <= np.abs(ours).max() * NEAR
-    for dtype in DIGITS_OF_HALVES:
-        if is_near and np.array_equal(theirs, rounded(theirs, dtype)):
-            sentence = f"{difference.name}: yours is rounded to {dtype}"
-            return Diagnosis([sentence], "compare in float32")
+    error = difference.distances.max()
+    dtype = dtype_of_halves(theirs)
+    if dtype is not None and error <= np.abs(ours).max() * NEAR:
+        sentence = f"{difference.name}: yours is rounded to {dtype}"
+        # Half a unit of the last digit
+        half_unit = np.abs(theirs).max() / 2 ** DIGITS_OF_HALVES[dtype]
+        if error > half_unit + difference.tolerance:
+            sentence += (
+                f", which explains {half_unit:.1e} of {error:.1e}: it computes in {dtype}, or has "
+                "another mistake"
+            )
+        return Diagnosis([sentence], IN_FLOAT32)
     sentence, half_unit = few_digits(theirs, ours, difference.tolerance)
     if sentence and difference.distances.max() <= half_unit + difference.tolerance:
         return Diagnosis([f"{difference.name}: {sentence}"], "")
     if not theirs.any():
         sentence = f"{difference.name}: yours is 0 everywhere"
         return Diagnosis([sentence], what_to_give(difference.window))
+    return None
+
+
+def dtype_of_halves(x: Array) -> str | None:
+    """The dtype of two bytes to which all numbers are rounded, or None."""
+    numbers = np.unique(x[np.isfinite(x)])
+    if numbers.size < FEWEST_NUMBERS:
+        return None
+    for dtype in DIGITS_OF_HALVES:
+        if np.array_equal(numbers, rounded(numbers, dtype)):
+            return dtype
     return None
 
 
@@ -435,10 +459,11 @@ def describe_mistakes(
     return sentences, "; ".join(notes)
 
 
-def joined_by_or(lines: Sequence[str]) -> list[str]:
+def joined_by_or(lines: Sequence[str], first: str = "yours") -> list[str]:
     """Sentences on "yours" of which one is true: the others than the first have "or yours"."""
+    firsts = [line.replace("yours ", f"{first} ", 1) for line in lines[:1]]
     others = [line.replace("yours ", "or yours ", 1) for line in lines[1:]]
-    return [*lines[:1], *others]
+    return [*firsts, *others]
 
 
 def describe_failure(difference: Difference, counter: Counter) -> tuple[list[str], str]:

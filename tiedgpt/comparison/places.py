@@ -319,12 +319,17 @@ class Comparison:
         ours = compute_activations(self.model32, ids, given={}, planted={})
         self.names = list(ours)  # of all activations, in the order of the forward pass
         self.our_logits = ours["logits"]
+        V = self.our_logits.shape[-1]
+        self.beyond_vocabulary = self.our_logits[..., V:]  # their logits for no token of ours
         last: Tape = {}
         self.their_names: dict[str, str] = {}  # our name -> theirs, for messages
         self.earlier: list[tuple[str, str, Array]] = []  # our name, their name, the array
         for their_name, value in activations.items():
             translated = translate(their_name, value, ours, model.config.n_layer)
             for name, array in translated.items():
+                if name == "logits":
+                    self.beyond_vocabulary = array[..., V:]
+                    array = array[..., :V]
                 if name in last and not np.array_equal(last[name], array, equal_nan=True):
                     self.earlier.append((name, self.their_names[name], last[name]))
                 last[name] = array

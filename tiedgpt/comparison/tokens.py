@@ -41,6 +41,8 @@ QUANTISED = (
     "quantised weights (int8, q4 and others) are not judged, because their rounding is not known: "
     "give a model whose weights are rounded so, or the logits"
 )
+# Many mistakes make nan, and argmax of nan is the first token. So are equal logits.
+ALL_ZERO = "all tokens are 0, as if the logits were nan or all equal: look at them"
 FEWEST_DRAWN = 5  # departures from which tokens may look drawn
 
 Verdict = Literal["identical", "tie-break", "defect"]
@@ -469,7 +471,7 @@ def defect_notes(text: Text, departures: Sequence[Departure], search: Search) ->
     if first_defect(departures)["ours"] in text.model32.config.eos_token_ids:
         notes.append("this model ends the text there, and yours goes on")
     if set(text.tokens) == {0}:
-        notes.append("all tokens are 0, as if the logits were nan: look at them")
+        notes.append(ALL_ZERO)
     if not search.found:
         notes.append(QUANTISED)
     return notes

@@ -128,6 +128,28 @@ class CountsOfMatrices(CountsByHead):
     saving_percent: float | None  # its share of a whole model; None if its total is not given
 
 
+class TieSaves(TypedDict):
+    """What a tie saves of a model."""
+
+    difference: int  # how many numbers
+    more_percent: float  # the difference, of the tied model
+    less_percent: float  # of the untied one
+
+
+def tie_saves(tied: int, untied: int) -> TieSaves:
+    """What a tie saves, from the numbers of parameters of both models.
+
+    >>> tie_saves(tied=124_439_808, untied=163_037_184)
+    {'difference': 38597376, 'more_percent': 31.02, 'less_percent': 23.67}
+    """
+    difference = untied - tied
+    return {
+        "difference": difference,
+        "more_percent": round(100 * difference / tied, 2),
+        "less_percent": round(100 * difference / untied, 2),
+    }
+
+
 @dataclass(frozen=True)
 class ParameterCount:
     """How many numbers a model has: in each group of GROUPS, in all, and their bytes in float32."""
@@ -179,8 +201,10 @@ def count_parameters(config: Config) -> CountsByHead:
 def count_matrices(vocab: int, dim: int, total: int | None = None) -> CountsOfMatrices:
     """The size of the matrices of a vocabulary, and their share of a model of `total` parameters.
 
-    vocab and dim are the V and D of a matrix. Raises ArgumentError for a size that is not a whole
-    number of at least 1, and for a total that is less than one matrix.
+    vocab and dim are the V and D of a matrix. "saving_percent" is the share of one matrix in an
+    untied model of `total` parameters; None if total is less than two matrices: a model of so many
+    is tied. Raises ArgumentError for a size that is not a whole number of at least 1, and for a
+    total that is less than one matrix.
 
     >>> sizes = count_matrices(50_000, 4_096, 7_000_000_000)
     >>> sizes["difference"], round(sizes["saving_percent"], 1)
@@ -192,7 +216,7 @@ def count_matrices(vocab: int, dim: int, total: int | None = None) -> CountsOfMa
     tied = ParameterCount({"token embedding": matrix, "output head": 0})
     untied = ParameterCount({"token embedding": matrix, "output head": matrix})
     saving_percent = None
-    if total is not None:
+    if total is not None and total >= 2 * matrix:
         saving_percent = 100 * matrix / total
     return {
         "tied": tied.to_json(),

@@ -25,7 +25,13 @@ from ..errors import TiedGPTError
 from ..evaluation import Score, predicted_places, score, score_of, token_losses
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
-from ..gpt2.parameters import CountsByHead, count_parameters, parameter_count
+from ..gpt2.parameters import (
+    CountsByHead,
+    TieSaves,
+    count_parameters,
+    parameter_count,
+    tie_saves,
+)
 from ..gpt2.run import OnProgress, Tape
 from ..gpt2.tokenizer import Tokenizer
 from .bigrams import MLPNumbers, Scores, bigrams, gains, mlp_numbers
@@ -335,9 +341,8 @@ def score_of_text(model: GPT2, stride: int, whole: Score) -> ScoreOfText:
 # Parameters
 
 
-class ParametersReport(CountsByHead):
+class ParametersReport(CountsByHead, TieSaves):
     config: dict[str, Any]  # the fields of Config, but for those of other programs
-    difference: int  # how many numbers a tie saves
 
 
 def parameters_report(config: Config) -> ParametersReport:
@@ -345,8 +350,8 @@ def parameters_report(config: Config) -> ParametersReport:
     fields = asdict(config)
     del fields["others"]  # the fields of other programs
     counts = count_parameters(config)
-    difference = counts["untied"]["total"] - counts["tied"]["total"]
-    return {"config": fields, **counts, "difference": difference}
+    saves = tie_saves(tied=counts["tied"]["total"], untied=counts["untied"]["total"])
+    return {"config": fields, **counts, **saves}
 
 
 # All measurements of what tying does

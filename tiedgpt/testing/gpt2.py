@@ -82,8 +82,10 @@ def assert_same_gpt2(
     most 64. Raises ArgumentError for what cannot be compared.
     """
     __tracebackhide__ = True  # pytest shows the line of the test
+    of_model = ""
     if model is None:
         model = random_model()
+        of_model = " as tiedgpt.testing.random_model(), since no model was given"
     if ids is None:
         config = model.config
         length = min(config.n_ctx, 64)
@@ -94,10 +96,10 @@ def assert_same_gpt2(
         raise AssertionError(str(error)) from None
     if report.same is None:
         raise AssertionError(
-            f"not enough was compared to say that it is the same GPT-2\n\n{report}"
+            f"not enough was compared to say that it is the same GPT-2{of_model}\n\n{report}"
         )
     if not report.same:
-        raise AssertionError(f"not the same GPT-2\n\n{report}")
+        raise AssertionError(f"not the same GPT-2{of_model}\n\n{report}")
 
 
 def assert_vectors(answers: Mapping[str, Any]) -> None:

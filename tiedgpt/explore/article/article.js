@@ -27,7 +27,7 @@ function readyWord(page) {
 		}
 		const text = typed.trim()
 		if (text === "") {
-			sayReading("Type a word. The lists are still those of the last one.")
+			sayReading("Type a word. What is shown is still that of the last one.")
 			return
 		}
 		ids = tokensOf(text, page.models.tokenizer)

@@ -7,9 +7,10 @@ const MOST = 1e15 // of each number
 
 export function readNumber(text) {
 	// "50,000", "1.5B", "7e9" -> a number, as the command line reads it; NaN for anything else. A comma stands
-	// before three digits: "1,5B" is not read as 15B.
+	// before three digits: "1,5B" is not read as 15B, and "50.000" not as 50.
 	const written = text.trim().replaceAll("_", "")
 	if (/^\d{1,3}(,\d{3})+$/.test(written)) return Number(written.replaceAll(",", ""))
+	if (/^\d{1,3}(\.\d{3})+$/.test(written)) return Number.NaN
 	const match = written.match(/^(\d+\.?\d*(?:e\d+)?)\s*([kmbt]?)$/i)
 	return match ? Number(match[1]) * UNITS[match[2].toLowerCase()] : Number.NaN
 }
