@@ -127,6 +127,10 @@ LOST = {  # flag, what is stored -> what the sentence on the conflict says is lo
 def test_a_conflict_says_what_is_lost(tmp_path, flag, holds):
     path = write(tmp_path / "model", {**CONFIG, FLAG: flag}, {**STORED[holds], **LAYER})
     conflict = report_of(path)["conflict"]
+    by_default = report_of(write(tmp_path / "model", CONFIG, {**STORED[holds], **LAYER}))
+    assert by_default["conflict"].startswith("config.json says, by default, untied, ") == (
+        holds != "different"
+    )
     said, held = ("tied", "untied")[not flag], {"different": "another head"}.get(holds)
     absent = {"embedding": "head", "head": "embedding"}.get(holds)
     assert f"config.json says {said}, and the files have {held or f'no {absent}'}: " in conflict
