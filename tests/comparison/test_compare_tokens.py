@@ -2,9 +2,11 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from support.checks import refuses
 from support.commands import assert_one_error_line
 from support.comparing import MODELS, TWO_LAYERS
 from support.other_gpt2 import OtherGPT2
@@ -13,8 +15,9 @@ from support.wrong_gpt2s import exact_gelu, is_later, softmax
 import tiedgpt
 from tiedgpt import GPT2, TiedGPTError, Tokenizer, compare_tokens
 from tiedgpt.cli.compare import print_mistakes
-from tiedgpt.comparison.token_files import ids_of_text
-from tiedgpt.comparison.tokens import ALL_ZERO, SLACK_OF
+from tiedgpt.comparison.token_files import ids_of_text, read_greedy_file
+from tiedgpt.comparison.tokens import ALL_ZERO, SLACK_OF, to_precision
+from tiedgpt.errors import ArgumentError
 from tiedgpt.testing import TINY, random_model
 
 SHAKESPEARE = MODELS["shakespeare"]
@@ -637,6 +640,26 @@ def test_a_wrong_file_is_refused(document, message, run, tmp_path):
     assert_one_error_line(run(*command(write(tmp_path, document))), message)
 
 
+SETTINGS = {  # of a program -> the values with which it draws no token, and others
+    "greedy": ([True], [False]),
+    "do_sample": ([False], [True]),
+    "temperature": ([0, 0.0, None], [1, 0.7]),
+    "repetition_penalty": ([1, 1.0, None], [1.1]),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_tokens_are_greedy_by_each_setting_of_their_file(tmp_path, name):
+    greedy_values, others = SETTINGS[name]
+    for value in greedy_values:
+        file = read_greedy_file(Path(write(tmp_path, {"prompt": "a", "ids": [1], name: value})))
+        assert (file.prompt, file.continuation) == ("a", [1])
+        assert file.greedy == (True if name == "greedy" else None)
+    for value in others:
+        path = Path(write(tmp_path, {"prompt": "a", "ids": [1], name: value}))
+        refuses(f"has {name} {value}: drawn tokens", read_greedy_file, path, error=ArgumentError)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -676,6 +699,17 @@ def test_a_text_that_ends_within_a_character():
 def test_a_text_needs_a_tokenizer():
     with pytest.raises(TiedGPTError, match="no tokenizer to read a text with: give ids"):
         ids_of_text(SHAKESPEARE, None, PROMPT, "a")
+
+
+@pytest.mark.parametrize("precision", SLACK_OF)
+def test_numbers_are_rounded_to_the_precision_that_is_said(precision):
+    x = np.array([1 / 3, 70_000, -1e-7], np.float32)
+    rounded = {
+        "float32": x,
+        "float16": np.array([0.33325195, np.inf, -1.1920929e-07], np.float32),
+        "bfloat16": np.array([0.33398438, 70_144, -1.0011718e-07], np.float32),
+    }
+    np.testing.assert_allclose(to_precision(x, precision), rounded[precision], rtol=1e-6)
 
 
 def test_notes_on_a_defect():

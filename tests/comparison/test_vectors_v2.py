@@ -407,6 +407,11 @@ def test_wrong_answers_of_another_kind_are_refused(answers, message):
         judge(answers)
 
 
+def test_a_directory_without_its_list_of_cases_is_refused(tmp_path):
+    with pytest.raises(TiedGPTError, match=r"manifest\.json: no such file; it has the cases"):
+        Vectors(tmp_path).cases  # noqa: B018
+
+
 @pytest.mark.parametrize(
     ("name", "answer", "sentence"),
     [
