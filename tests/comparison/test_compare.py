@@ -821,6 +821,7 @@ def test_the_command_on_a_bad_file(compared, tmp_path, name):
             "is not lists of numbers of equal lengths: a text",
             id="null",
         ),
+        pytest.param("a.json", "[" * 200_000, "a.json is not JSON: ", id="nested"),
         pytest.param("a.bin", "x", "a.bin may be a file of PyTorch", id="another-kind"),
         pytest.param("a.safetensors", "x", "not a safetensors file", id="not-safetensors"),
         pytest.param("a.SAFETENSORS", "x", "not a safetensors file", id="capitals"),
@@ -836,7 +837,9 @@ def test_the_command_on_a_bad_file(compared, tmp_path, name):
 def test_the_command_on_a_file_of_wrong_text(name, content, message, run, tmp_path):
     path = tmp_path / name
     path.write_text(content)
-    assert_one_error_line(run("compare", "-m", "shakespeare-tied", str(path)), message)
+    result = run("compare", "-m", "shakespeare-tied", str(path))
+    assert_one_error_line(result, message)
+    assert str(path) in result[2]
 
 
 @pytest.fixture
