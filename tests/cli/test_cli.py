@@ -65,6 +65,23 @@ def test_help_lists_the_commands(run):
     assert len(listed) == len(cli.COMMANDS), "each has one line of 80 columns"
 
 
+IN_OTHER_PROGRAMS = {  # a command of another program -> ours
+    "run": "generate",
+    "chat": "generate",
+    "pull": "download",
+    "ls": "list",
+    "eval": "score",
+    "finetune": "train",
+    "version": "--version",
+}
+
+
+@pytest.mark.parametrize("name", IN_OTHER_PROGRAMS)
+def test_a_command_of_another_program_is_answered_with_ours(run, name):
+    result = run(name, "gpt2")
+    assert_one_error_line(result, f"no command '{name}'; did you mean {IN_OTHER_PROGRAMS[name]}?")
+
+
 @pytest.mark.parametrize("width", [40, 80])
 def test_only_commands_stand_where_commands_stand(run, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
@@ -115,6 +132,9 @@ def test_the_text_of_a_number():
     assert options.whole_number("1000000000000000001") == 10**18 + 1, "not by way of a float"
     assert options.whole_number("4.1k") == 4100, "not by way of a float"
     assert options.whole_number("7B") == 7 * 10**9
+    assert options.whole_number("1.5m") == 1_500_000
+    assert options.whole_number("2T") == 2 * 10**12
+    assert options.whole_number("50K") == options.whole_number("50k") == 50_000
     assert options.whole_number("38,597,376") == 38_597_376, "as it is printed"
     assert options.any_number("3e-4") == 3e-4
 

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support.commands import answer, output
+from support.commands import answer, assert_one_error_line, output
 from support.models import CONFIG, random_model
 
 import tiedgpt
@@ -294,6 +294,17 @@ def padded(save):
 def test_a_token_that_pads_the_vocabulary_is_shown_by_its_id(run, padded):
     assert "[299] 100.0%" in output(run, "next", "-m", padded, "--paths", "b")
     assert "[299] 100.0%" in output(run, "lens", "-m", padded, "b")
+
+
+@pytest.mark.filterwarnings("ignore::tiedgpt.errors.TiedGPTWarning")
+def test_a_token_that_the_model_has_not_is_refused_with_its_id(run, save):
+    """The vocabulary has two tokens more than the model: "lo" is 256, and "low" 257."""
+    tokenizer = tiedgpt.Tokenizer([("l", "o"), ("lo", "w")])
+    model = save("small", random_model(CONFIG), tokenizer)
+    line = ("attribute", "-q", "-m", model, "a")
+    assert run(*line, "lo")[0] == 0
+    result = run(*line, "low")
+    assert_one_error_line(result, "'low' has id 257, and the model has tokens 0 to 256")
 
 
 def test_an_id_between_those_of_the_tokens_is_shown_by_its_number(run, padded):
