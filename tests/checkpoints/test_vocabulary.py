@@ -355,6 +355,10 @@ FOLDERS = {
         with_json(PAD, tokenizer_config={"tokenizer_class": "PreTrainedTokenizerFast"}),
         WITH_PAD,
     ),
+    "longformer": (
+        with_json(tokenizer_config={"tokenizer_class": "LongformerTokenizer"} | NO_NAME_IS_OTHER),
+        SMALL_ONE,
+    ),
     "roberta": (
         with_json(tokenizer_config={"tokenizer_class": "RobertaTokenizerFast"} | NO_NAME_IS_OTHER),
         SMALL_ONE,

@@ -82,6 +82,10 @@ def test_a_command_of_another_program_is_answered_with_ours(run, name):
     assert_one_error_line(result, f"no command '{name}'; did you mean {IN_OTHER_PROGRAMS[name]}?")
 
 
+def test_the_escapes_of_a_text_at_which_a_sample_stops():
+    assert options.stop_text(r"a\n\r\t\\b\x") == "a\n\r\t\\b\\x"
+
+
 @pytest.mark.parametrize("width", [40, 80])
 def test_only_commands_stand_where_commands_stand(run, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))

@@ -265,7 +265,8 @@ def test_score_tokens_has_a_line_for_each_token_and_ends_with_the_score(run, unt
     assert lines[64].split()[0] == "-"
     for prediction in document["predictions"]:
         assert lines[prediction["place"]].split()[0] == f"{prediction['bits']:.2f}"
-    assert out.endswith(output(run, *line, stdin=TEXT.encode()))
+    score = output(run, *line, stdin=TEXT.encode())
+    assert out.endswith(f"\n\n{score}")
 
 
 def test_the_table_of_params(run, checkpoint, monkeypatch):
@@ -359,7 +360,9 @@ def test_there_are_no_colours_where_they_are_not_wanted(coloured):
 # Narrow terminals, wide characters
 
 
-@pytest.mark.parametrize("label", ["\u4f60\u597d", "\U0001f600!!", "caf\u00e9", "cafe\u0301"])
+@pytest.mark.parametrize(
+    "label", ["\u4f60\u597d", "\uff21\uff22", "\U0001f600!!", "caf\u00e9", "cafe\u0301"]
+)
 def test_a_column_begins_below_the_one_above_whatever_a_label_has(capsys, label):
     """A Chinese character and an emoji take two columns of the terminal, an accent none."""
     print_table([("four", "1"), (label, "2")])
