@@ -82,6 +82,17 @@ def test_a_command_of_another_program_is_answered_with_ours(run, name):
     assert_one_error_line(result, f"no command '{name}'; did you mean {IN_OTHER_PROGRAMS[name]}?")
 
 
+def test_a_character_that_a_terminal_has_not_becomes_a_question_mark(monkeypatch):
+    """stderr keeps its encoding. stdout, which is no terminal here, is UTF-8."""
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    assert cli.main(["caf\u00e9"]) == 2
+    sys.stderr.flush()
+    assert b"no command 'caf?'" in sys.stderr.buffer.getvalue()
+    print("caf\u00e9", flush=True)
+    assert sys.stdout.buffer.getvalue() == "caf\u00e9\n".encode()
+
+
 def test_the_escapes_of_a_text_at_which_a_sample_stops():
     assert options.stop_text(r"a\n\r\t\\b\x") == "a\n\r\t\\b\\x"
 
