@@ -45,7 +45,7 @@ FIELD = (
     'autocapitalize="none" spellcheck="false" enterkeyhint="done"></label>'
 )
 STARTS = {  # of a model's weights: a class of the style sheet, and the legend
-    "0.02": ("small-start", "all weights start at random, with GPT-2’s standard deviation of 0.02"),
+    "0.02": ("small-start", "all weights start at random, with a standard deviation of 0.02"),
     "best": ("best", "the tables of each model at their best start"),
 }
 
