@@ -16,7 +16,6 @@ from tiedgpt import GPT2, TiedGPTError, Tokenizer, generate
 from tiedgpt.errors import ArgumentError
 from tiedgpt.generation import Sampling, TextSample, grow, overlap, penalised, sample_tokens
 
-
 PROMPT = [3, 1, 4, 1, 5]
 
 
