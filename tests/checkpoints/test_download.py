@@ -851,3 +851,18 @@ def test_the_rest_of_a_whole_file_is_not_fetched_for_its_first_bytes(hub_server,
     repository = module.Repository(NAME, "", lambda note: None)
     assert repository.read_range(WEIGHTS, 0, 8) == (bytes(8), MANY_BYTES)
     assert hub_server.requests[-1].sent < MANY_BYTES // 2
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "url"),
+    [
+        (None, "https://huggingface.co"),
+        ("", "https://huggingface.co"),
+        ("http://mirror:8/", "http://mirror:8"),
+    ],
+)
+def test_the_hub_is_hugging_faces_unless_another_is_named(monkeypatch, endpoint, url):
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    if endpoint is not None:
+        monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    assert module.Repository(NAME, "", lambda note: None).url == f"{url}/{NAME}"

@@ -6,6 +6,7 @@ model. models_here() returns all models of the machine: name -> folder.
 
 import importlib.util
 import json
+import re
 import runpy
 from pathlib import Path
 
@@ -352,3 +353,14 @@ def test_the_config_of_a_name_or_of_its_alias_is_known_without_a_file(home):
         assert known_config(alias) == known_config(name) == MODELS[name].config
     for name in ("someone/tiny-gpt2", "shakespeare-tied"):
         assert known_config(name) is None
+
+
+def test_each_known_model_has_a_commit_and_a_hash_of_its_own():
+    """gpt2's vocabulary is that of all, and each weights file is another one."""
+    models = MODELS.values()
+    for values, length in (([m.commit for m in models], 40), ([m.sha256 for m in models], 64)):
+        assert len(set(values)) == len(MODELS)
+        assert all(re.fullmatch(f"[0-9a-f]{{{length}}}", value) for value in values)
+    assert len({model.repository for model in models}) == len(MODELS)
+    for name, model in MODELS.items():
+        assert model.repository.endswith(f"/{name}")
