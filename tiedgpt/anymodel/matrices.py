@@ -35,8 +35,8 @@ class Matrices:
     # The names of tensors that may be a matrix, too. If there are some, what is stored is not
     # known.
     unclear: list[str] = field(default_factory=list)
-    # Tensors that the class does not look for, and that may be a matrix, too. If there are some, how
-    # the files are read is not known.
+    # Tensors that the class does not look for, and that may be a matrix, too. If there are some, it
+    # is not known how the files are read.
     beside: list[str] = field(default_factory=list)
     # For each matrix by name whose shape config.json contradicts: both shapes, in words.
     misfits: list[str] = field(default_factory=list)

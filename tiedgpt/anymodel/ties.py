@@ -488,7 +488,9 @@ def versions_not_measured(model: AnyModel, known: ModelClass, matrices: Matrices
 
 def setting_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
     """Which setting changes what is loaded, and was not measured so; None without one."""
-    measured = {name: value for name, value in MEASURED_SETTINGS.items() if name in config}
+    measured: dict[str, Any] = {
+        name: value for name, value in MEASURED_SETTINGS.items() if name in config
+    }
     for name, value in config.items():
         is_about_it = {"tie", "tied", "share", "shared"} & set(name.split("_"))
         if is_about_it and name != FLAG and isinstance(value, bool):  # another tie
@@ -498,18 +500,24 @@ def setting_not_measured(config: dict[str, Any], known: ModelClass) -> str | Non
     for name, value in measured.items():
         if config[name] != value:
             return f"{name}, with its value in config.json, was not measured"
-    V: Any = value_at(config, known.sizes[0][0] or "vocab_size")
-    for part in (config, *(value for value in config.values() if isinstance(value, dict))):
-        if part.get("quantization_config") is not None:
-            return "config.json says that the model is quantised"
-        pad: Any = part.get("pad_token_id")
-        if pad in SIZE and V in SIZE and pad >= V:
-            return f"pad_token_id is {pad}, and the vocabulary has {V} tokens"
-        for name in ("dtype", "torch_dtype"):
-            dtype = part.get(name)
-            plain = dtype.removeprefix("torch.") if isinstance(dtype, str) else dtype
-            if plain not in DTYPES:
-                return f"{name} {short_repr(dtype)} in config.json was not measured"
+    V = value_at(config, known.sizes[0][0] or "vocab_size")
+    parts = (config, *(value for value in config.values() if isinstance(value, dict)))
+    reasons = (setting_of_part_not_measured(part, V) for part in parts)
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def setting_of_part_not_measured(part: dict[str, Any], V: Any) -> str | None:
+    """The same of config.json, or of an object in it. V: the size of the vocabulary."""
+    if part.get("quantization_config") is not None:
+        return "config.json says that the model is quantised"
+    pad = part.get("pad_token_id")
+    if pad in SIZE and V in SIZE and pad >= V:
+        return f"pad_token_id is {pad}, and the vocabulary has {V} tokens"
+    for name in ("dtype", "torch_dtype"):
+        dtype = part.get(name)
+        plain = dtype.removeprefix("torch.") if isinstance(dtype, str) else dtype
+        if plain not in DTYPES:
+            return f"{name} {short_repr(dtype)} in config.json was not measured"
     return None
 
 
