@@ -143,6 +143,7 @@ def test_an_adapter_that_transformers_loads_otherwise(
     assert report["transformers4"] is None
     right = "tied" if flag else "untied"
     assert report["transformers"] == (None if version == 5 else right)
+    assert (report["verdict"], report["conflict"]) == ("not known", "")
     assert said in report["not_measured"]
 
 

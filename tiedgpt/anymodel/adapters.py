@@ -80,6 +80,9 @@ def adapter_report(
     changed = [matrix for matrix, found in changes.items() if found]
     if not changed or not tied:
         return AdapterReport(changed)
+    why_not_known = adapter_not_measured(model, matrices).get("5")
+    if why_not_known is not None:
+        return AdapterReport(changed, not_known=why_not_known)
     which = " and ".join(f"the {matrix}" for matrix in changed)
     is_usual = has_usual_head(model, known, matrices)
     outcome = outcome_of(model, said, changes, is_usual)
