@@ -373,6 +373,15 @@ def test_a_process_that_is_killed_at_any_time_leaves_a_whole_checkpoint_or_none(
         assert_writes_again(function, target, head)
 
 
+@pytest.mark.parametrize("as_given", [str, Path])
+def test_what_a_killed_process_left_is_removed_whatever_names_the_target(tmp_path, as_given):
+    (tmp_path / ".out.01234567.new").mkdir()
+    (tmp_path / ".file.01234567.new").touch()
+    remove_unfinished(as_given(tmp_path / "out"))
+    remove_unfinished(as_given(tmp_path / "file"))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_a_killed_process_left_of_another_target_stays(tmp_path):
     left = tmp_path / ".models.0123abcd.new"
     left.mkdir()

@@ -19,6 +19,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -301,6 +302,16 @@ def test_blocks_hold_every_byte_once_and_whole_lines(tmp_path, monkeypatch, end,
             assert len(b"".join(all_but_last)) < size <= len(block.lines)
 
 
+def test_a_byte_order_mark_in_the_middle_of_a_file_stays(tmp_path, monkeypatch):
+    """It is not the beginning of the file, though it may be that of a block."""
+    monkeypatch.setattr(documents, "BLOCK_SIZE", 1)
+    line = b'\xef\xbb\xbf{"text": "a"}\n'
+    (tmp_path / "in.jsonl").write_bytes(b"{}\n" + line)
+    source = documents.read_input(str(tmp_path / "in.jsonl"))
+    blocks = list(documents.read_blocks([source]))
+    assert [(block.offset, block.lines) for block in blocks] == [(0, b"{}\n"), (3, line)]
+
+
 def test_rows_of_a_gz_file_are_those_of_the_plain_file(run_documents):
     run_documents("--out", "plain", inputs=["in.jsonl"])
     Path("in.jsonl").write_bytes(gzip.compress(Path("in.jsonl").read_bytes()))
@@ -465,6 +476,24 @@ def test_a_vocabulary_with_other_tokens_has_another_hash(model):
     ):
         hashes.add(documents.model_sha256(model, tokenizer))
     assert len(hashes) == 8
+
+
+def test_the_versions_are_those_that_are_installed():
+    assert documents.versions() == {
+        "tiedgpt": tiedgpt.__version__,
+        "numpy": metadata.version("numpy"),
+        "regex": metadata.version("regex"),
+        "python": sys.version.split()[0],
+    }
+
+
+def test_nobody_else_can_reach_the_workers_of_this_machine():
+    """They have one thread each, and no page that shows what they do."""
+    settings = documents.LOCAL_CLUSTER
+    assert settings["host"] == "127.0.0.1"
+    assert settings["dashboard_address"] is None  # of the workers
+    assert settings["scheduler_kwargs"]["dashboard_address"] == "127.0.0.1:0"
+    assert (settings["threads_per_worker"], settings["memory_limit"]) == (1, 0)
 
 
 def test_a_foreign_directory_is_refused_and_untouched(run_documents):

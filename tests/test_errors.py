@@ -39,6 +39,23 @@ def test_a_number_in_a_range(numbers, inside, outside, wrong):
             numbers.check("n", value)
 
 
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        (Range(1), "a whole number of at least 1"),
+        (Range(1, 9), "a whole number from 1 to 9"),
+        (Range(0, 1, whole=False), "a number from 0 to 1"),
+        (Range(0, whole=False), "a number of at least 0"),
+        (Range(0, whole=False, open_low=True), "a number above 0"),
+        (Range(0, 1, whole=False, open_high=True), "a number of at least 0 and below 1"),
+        (Range(0, 1, whole=False, open_low=True), "a number above 0 and at most 1"),
+        (Range(0, 1, False, open_low=True, open_high=True), "a number above 0 and below 1"),
+    ],
+)
+def test_a_range_in_words(numbers, words):
+    assert str(numbers) == words
+
+
 def test_numbers_of_numpy_become_those_of_python():
     assert type(Range(1).check("n", np.int8(1))) is int
     assert type(RATE.check("n", np.float32(0.5))) is float

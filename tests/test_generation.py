@@ -14,7 +14,7 @@ from support.models import SMALL, random_model
 
 from tiedgpt import GPT2, TiedGPTError, Tokenizer, generate
 from tiedgpt.errors import ArgumentError
-from tiedgpt.generation import Sampling, TextSample, grow, penalised, sample_tokens
+from tiedgpt.generation import Sampling, TextSample, grow, overlap, penalised, sample_tokens
 
 PROMPT = [3, 1, 4, 1, 5]
 
@@ -196,6 +196,22 @@ GROWING = [
     (encode("stop"), ["stop"], ["", "", "", ""], "stop"),
     (encode("ï 😀!"), ["😀"], ["", "ï", "ï ", "ï ", "ï ", "ï ", "ï "], "stop"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "length"),
+    [
+        ("to be or n", "not", 1),
+        ("to be or no", "not", 2),
+        ("or not", "not", 0),
+        ("to be", "not", 0),
+        ("nn", "nnn", 2),
+        ("", "not", 0),
+        ("no", "n", 0),
+    ],
+)
+def test_how_much_of_a_stop_text_may_have_begun(text, stop, length):
+    assert overlap(text, stop) == length
 
 
 @pytest.mark.parametrize(("tokens", "stop", "texts", "reason"), GROWING)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.models import random_model
 
 import tiedgpt
 from tiedgpt.errors import ArgumentError
@@ -54,6 +55,30 @@ def test_settings_give_the_distributions_computed_by_hand(settings, before, afte
     p = Sampling(**settings).probabilities(logits)
     assert p.dtype == np.float64
     np.testing.assert_allclose(p, after, rtol=rtol)
+
+
+SETTINGS = {
+    "temperature": 0.5,
+    "top_k": 2,
+    "top_p": 0.5,
+    "min_p": 0.3,
+    "repetition_penalty": 3.0,
+}
+
+
+@pytest.mark.parametrize("field", fields(Sampling), ids=lambda field: field.name)
+def test_what_the_flag_of_a_setting_says_of_it(field):
+    """Its help, and whether it changes what greedy takes. A number has a letter in the help."""
+    assert field.metadata["help"]
+    if field.name == "greedy":
+        assert field.metadata["changes_greedy"]
+        return
+    assert field.metadata["metavar"].isupper()
+    model = random_model()
+    plain = list(tiedgpt.generate(model, [1, 2], 20, greedy=True))
+    with_it = {field.name: SETTINGS[field.name]}
+    changed = list(tiedgpt.generate(model, [1, 2], 20, greedy=True, **with_it))
+    assert (changed != plain) == field.metadata["changes_greedy"]
 
 
 @pytest.mark.parametrize("top_p", [0, 1e-300])

@@ -421,6 +421,32 @@ def test_calls_that_have_not_begun_are_dropped_when_the_block_of_a_pool_fails():
     assert len(begun) < n_calls
 
 
+@pytest.mark.parametrize(
+    ("width", "blas", "used"),
+    [
+        (threads.WIDE - 1, 8, 3),
+        (threads.WIDE, 8, 1),
+        (threads.WIDE + 1, 8, 1),
+        (8, None, 1),  # another BLAS, whose threads nobody can set
+    ],
+)
+def test_how_many_threads_share_a_training_batch(monkeypatch, width, blas, used):
+    """In a wide model, BLAS has the cores."""
+    monkeypatch.setattr(threads, "cores", lambda: 3)
+    monkeypatch.setattr(threads, "blas_threads", lambda: blas)
+    assert threads.training_threads(width) == used
+
+
+def test_cores_are_those_that_this_process_may_use(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {2, 5}, raising=False)
+    assert threads.cores() == 2
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert threads.cores() == 7
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert threads.cores() == 1
+
+
 def test_a_training_has_no_more_than_four_threads(monkeypatch):
     monkeypatch.setattr(threads, "blas_threads", lambda: 2)
     monkeypatch.setattr(threads, "cores", lambda: 64)

@@ -175,6 +175,16 @@ def test_an_untied_model_has_no_tie_to_lose(tmp_path, of):
     assert tie_report("model", model)["verdict"] == "untied"
 
 
+@pytest.mark.parametrize("file", ["adapter_config.json", "adapter_model.safetensors"])
+def test_an_adapter_that_cannot_be_read_is_not_judged(tmp_path, file):
+    write(tmp_path, LLAMA, True, LORA, LORA_HEAD)
+    (tmp_path / file).write_bytes(b"{")
+    model = open_any(str(tmp_path))
+    report = tie_report("model", model)
+    assert (report["verdict"], report["changed_by_adapter"]) == ("tied", [])
+    assert file in model.adapter
+
+
 def test_a_folder_of_an_adapter_alone_does_not_advise_the_merge(tmp_path):
     write(tmp_path, LLAMA, True, LORA, LORA_HEAD)
     for file in ("config.json", "model.safetensors"):

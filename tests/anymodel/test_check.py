@@ -21,6 +21,7 @@ from support.loopback_hub import CONFIG as HUB_CONFIG
 from tiedgpt.anymodel import counting, headers, kinds, ties
 from tiedgpt.anymodel.headers import open_any
 from tiedgpt.anymodel.kinds import values_of
+from tiedgpt.anymodel.matrices import matrix_shape
 from tiedgpt.anymodel.ties import tie_report
 from tiedgpt.errors import TiedGPTError
 
@@ -111,6 +112,54 @@ def test_the_flag_and_the_files(tmp_path, run, flag, holds, transformers, others
     first_line = f"{path}: {others}"  # which may be broken where the path is long
     assert (table.split()[:2] == first_line.split()) == is_plain
     assert ("conflict:" in table) == is_conflict
+
+
+RANDOM = "transformers 4 and transformers 5 make {} random"
+LOST = {  # flag, what is stored -> what the sentence on the conflict says is lost
+    (True, "head"): "transformers 4 and vLLM-like programs cannot read it",
+    (True, "different"): f"transformers 4 and vLLM-like programs drop {H}",
+    (False, "embedding"): RANDOM.format("the head"),
+    (False, "head"): RANDOM.format("the embedding"),
+}
+
+
+@pytest.mark.parametrize(("flag", "holds"), LOST)
+def test_a_conflict_says_what_is_lost(tmp_path, flag, holds):
+    path = write(tmp_path / "model", {**CONFIG, FLAG: flag}, {**STORED[holds], **LAYER})
+    conflict = report_of(path)["conflict"]
+    by_default = report_of(write(tmp_path / "model", CONFIG, {**STORED[holds], **LAYER}))
+    assert by_default["conflict"].startswith("config.json says, by default, untied, ") == (
+        holds != "different"
+    )
+    said, held = ("tied", "untied")[not flag], {"different": "another head"}.get(holds)
+    absent = {"embedding": "head", "head": "embedding"}.get(holds)
+    assert f"config.json says {said}, and the files have {held or f'no {absent}'}: " in conflict
+    assert LOST[flag, holds] in conflict
+
+
+OF_BART = ["model.shared", "lm_head", "model.encoder.embed_tokens", "model.decoder.embed_tokens"]
+LOST_OF_BART = {  # flag, the numbers of the matrices that are stored -> what is lost
+    (True, (1,)): "transformers 4 cannot read it",
+    (True, (2,)): "transformers 4 cannot read it",
+    (True, (0, 1)): f"transformers 4 drops {H}; ",
+    (True, (0, 1, 2, 3)): f"transformers 4 drops {H} and {OF_BART[2]}.weight and {OF_BART[3]}.",
+    (False, (0,)): RANDOM.format("the head and another matrix"),
+    (False, (1,)): RANDOM.format("the embedding and another matrix"),
+    (False, (2,)): RANDOM.format("the embedding and the head and another matrix"),
+    (False, (0, 1)): RANDOM.format("another matrix"),
+}
+
+
+@pytest.mark.parametrize(("flag", "places"), LOST_OF_BART)
+def test_a_conflict_of_an_encoder_and_a_decoder_says_which_matrices_are_lost(
+    tmp_path, flag, places
+):
+    arrays = {f"{OF_BART[place]}.weight": EMBEDDING + place for place in places}
+    config = {"model_type": "bart", "architectures": ["BartForConditionalGeneration"]}
+    config |= {"vocab_size": V, "d_model": D, FLAG: flag}
+    assert (
+        LOST_OF_BART[flag, places] in report_of(write(tmp_path / "m", config, arrays))["conflict"]
+    )
 
 
 @pytest.mark.parametrize("flag", [True, False])
@@ -258,6 +307,39 @@ def test_a_quantised_head_cannot_be_compared(tmp_path, head):
     write(tmp_path / "model", {**CONFIG, FLAG: False}, {E: EMBEDDING, **head})
     report = report_of(path)
     assert (report["transformers"], report["others"]) == (None, "untied")
+
+
+PARTS_OF_QUANTISED = (
+    *("qweight", "qzeros", "scales", "biases", "weight_packed", "weight_scale"),
+    *("weight_scale_inv", "SCB", "weight_format", "absmax", "quant_map"),
+)
+
+
+@pytest.mark.parametrize("part", PARTS_OF_QUANTISED)
+@pytest.mark.parametrize("kind", ["llama", "of no known kind"])
+def test_a_part_beside_a_head_says_that_it_is_quantised(tmp_path, kind, part):
+    """Its numbers may be floats: they are to be multiplied with the part, so none is compared."""
+    config = {**CONFIG, "model_type": kind, FLAG: True}
+    arrays = {E: EMBEDDING, H: EMBEDDING, f"lm_head.{part}": OTHER[:1]}
+    report = report_of(write(tmp_path / "model", config, arrays))
+    assert (report["holds"], report["verdict"]) == ("not comparable", "not known")
+    assert report["parameters"] is None
+
+
+def test_parameters_are_not_known_if_several_numbers_may_be_packed_into_one(tmp_path, run):
+    stored = {E: EMBEDDING, "model.layers.0.mlp.up_proj.weight": np.zeros((4, 4), np.uint8)}
+    path = write(tmp_path / "model", {**CONFIG, FLAG: True}, stored)
+    assert report_of(path)["parameters"] is None
+    assert_one_error_line(run("params", path), "its parameters are not known")
+
+
+@pytest.mark.parametrize(
+    "width", ["word_embed_proj_dim", "embedding_size", "hidden_size", "n_embd", "d_model"]
+)
+def test_each_name_of_the_width_is_known(width):
+    assert matrix_shape({"vocab_size": V, width: D}) == (V, D)
+    both = {"hidden_size": 2 * D, "vocab_size": V, width: D}
+    assert matrix_shape(both) == (V, 2 * D if width in ("n_embd", "d_model") else D)
 
 
 def test_parameters_are_not_known_without_an_embedding_and_a_head(tmp_path):
@@ -1233,6 +1315,28 @@ def test_a_header_that_does_not_fit_its_file_is_not_asked_for(hub_server, big, r
     assert hub_server.asked(WEIGHTS) == [0]
 
 
+def test_a_file_that_the_hub_loses_between_two_requests_is_a_line(hub_server, big, run):
+    name = big(None, **{FLAG: True})
+    files = hub_server.files["owner/model", COMMIT]
+    hub_server.faults[WEIGHTS] = [Fault(before=lambda: files.pop(WEIGHTS))]
+    assert_one_error_line(run("check", name), f"{WEIGHTS} is not there any more (404)")
+
+
+def test_a_config_json_that_is_large_is_not_read(hub_server, big, run, monkeypatch):
+    monkeypatch.setattr(headers, "MAX_TEXT", 50)
+    assert_one_error_line(run("check", big(None)), "bytes; expected at most 50")
+
+
+def test_a_repository_that_has_no_safetensors_says_where_a_file_of_torch_is_read(hub_server, run):
+    """Its config.json says what is known of it."""
+    config = json.dumps({**CONFIG, FLAG: True}).encode()
+    hub_server.put("owner/model", {"config.json": config, "pytorch_model.bin": bytes(9)})
+    model = open_any("owner/model")
+    assert not model.has_weights
+    with pytest.raises(TiedGPTError, match=r"owner/model has neither .*: give their directory"):
+        model.saved  # noqa: B018
+
+
 @pytest.mark.parametrize("row", [0, BIG - 1])
 def test_another_row_at_the_ends_is_seen(big, run, row):
     head = big.embedding.copy()
@@ -1399,14 +1503,15 @@ def test_buffers_are_no_parameters(tmp_path, run, kind):
     assert (document["tied"]["total"], document["untied"]["total"]) == (V * D, 2 * V * D)
 
 
-@pytest.mark.parametrize("is_equal", [True, False])
+@pytest.mark.parametrize("is_equal", [True, False, None], ids=["equal", "differ", "shorter"])
 def test_two_biases_of_a_head_that_differ_are_not_counted(tmp_path, run, is_equal):
     """transformers 4 keeps one of BERT's, and transformers 5 both."""
     bias = np.zeros(V, np.float32)
+    copies = {True: bias, False: bias + 1, None: bias[1:]}
     stored = {
         "bert.embeddings.word_embeddings.weight": EMBEDDING,
         "cls.predictions.bias": bias,
-        "cls.predictions.decoder.bias": bias if is_equal else bias + 1,
+        "cls.predictions.decoder.bias": copies[is_equal],
     }
     config = {**CONFIG, "model_type": "bert", "architectures": ["BertForMaskedLM"], FLAG: True}
     path = write(tmp_path / "model", config, stored)

@@ -304,7 +304,11 @@ def test_a_tied_matrix_may_be_stored_under_its_other_name(tmp_path, model, head)
 
 
 @pytest.mark.parametrize(
-    "other", ["v_head.summary.weight", "score.weight", "multiple_choice_head.summary.bias"]
+    "other",
+    [
+        *("v_head.summary.weight", "score.weight", "multiple_choice_head.summary.bias"),
+        *("classifier.weight", "qa_outputs.bias"),
+    ],
 )
 def test_another_head_beside_the_model_is_left_out_with_one_warning(tmp_path, model, other):
     more = {other: np.ones(3, np.float32), "classifier.bias": np.ones(2, np.float32)}
@@ -447,6 +451,7 @@ WEIGHTS_OF_OTHERS = {
     "tf_model.h5": "is not read",
     "model.onnx": "is not read",
     "flax_model.msgpack": "is not read",
+    "model.keras": "is not read",
 }
 README = Path(__file__).resolve().parents[2] / "weights" / "README.md"
 
@@ -484,7 +489,10 @@ def test_a_file_of_an_unknown_format_is_not_a_checkpoint(tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    ["optimizer.pt", "optimizer.bin", "scheduler.bin", "training_args.bin", "rng_state_0.pth"],
+    [
+        *("optimizer.pt", "optimizer.bin", "scheduler.bin", "training_args.bin", "rng_state_0.pth"),
+        *("random_states_0.pt", "scaler.pt", "sampler.bin", "dl_state_dict.bin"),
+    ],
 )
 def test_files_of_a_training_that_hold_no_model_are_not_named(tmp_path, name):
     (tmp_path / name).write_bytes(b"PK\x03\x04")

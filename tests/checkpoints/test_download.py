@@ -843,3 +843,26 @@ def test_a_server_that_sends_whole_files_is_read_no_further_than_asked_for(hub_s
     refuses(message, repository.read_range, WEIGHTS, 8, 16)
     hub_server.faults[WEIGHTS] = [Fault(headers={"Content-Range": "bytes 9-16/99"})]
     refuses(message, repository.read_range, WEIGHTS, 8, 16)
+
+
+def test_the_rest_of_a_whole_file_is_not_fetched_for_its_first_bytes(hub_server, hub_files):
+    hub_server.put(NAME, {WEIGHTS: bytes(MANY_BYTES)})
+    hub_server.faults[WEIGHTS] = [Fault(no_range=True)]
+    repository = module.Repository(NAME, "", lambda note: None)
+    assert repository.read_range(WEIGHTS, 0, 8) == (bytes(8), MANY_BYTES)
+    assert hub_server.requests[-1].sent < MANY_BYTES // 2
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "url"),
+    [
+        (None, "https://huggingface.co"),
+        ("", "https://huggingface.co"),
+        ("http://mirror:8/", "http://mirror:8"),
+    ],
+)
+def test_the_hub_is_hugging_faces_unless_another_is_named(monkeypatch, endpoint, url):
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    if endpoint is not None:
+        monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    assert module.Repository(NAME, "", lambda note: None).url == f"{url}/{NAME}"

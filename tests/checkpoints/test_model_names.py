@@ -6,6 +6,7 @@ model. models_here() returns all models of the machine: name -> folder.
 
 import importlib.util
 import json
+import re
 import runpy
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from support.checks import refuses
 from support.models import find_here
 
 import tiedgpt
+from tiedgpt import count_parameters
 from tiedgpt.checkpoints.download import find_default
 from tiedgpt.checkpoints.model_names import (
     ALIASES,
@@ -21,6 +23,7 @@ from tiedgpt.checkpoints.model_names import (
     MODELS,
     PYTORCH_INDEX,
     check_name,
+    known_config,
     models_here,
 )
 
@@ -324,3 +327,40 @@ def test_a_text_that_is_no_name_of_a_model(text, reason, hint):
     message = refuses("no model ", check_name, text)
     assert f": {reason}the names known are gpt2, gpt2-medium, " in message
     assert message.partition("; ")[1:] == (("; ", hint[2:]) if hint else ("", ""))
+
+
+PARAMETERS = {  # of the published models, as they are counted in torch
+    "gpt2": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+    "distilgpt2": 81_912_576,
+}
+HEAD_WIDTH = 64  # n_embd / n_head: the number of heads changes no count
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_sizes_of_a_known_model_are_those_of_the_published_one(name):
+    config = known_config(name)
+    assert count_parameters(config)["tied"]["total"] == PARAMETERS[name]
+    assert config.n_embd / config.n_head == HEAD_WIDTH
+    assert (config.n_ctx, config.eos_token_id) == (1024, config.vocab_size - 1)
+    assert round(PARAMETERS[name] / 1e6) == int(MODELS[name].alias.removesuffix("M"))
+
+
+def test_the_config_of_a_name_or_of_its_alias_is_known_without_a_file(home):
+    for alias, name in ALIASES.items():
+        assert known_config(alias) == known_config(name) == MODELS[name].config
+    for name in ("someone/tiny-gpt2", "shakespeare-tied"):
+        assert known_config(name) is None
+
+
+def test_each_known_model_has_a_commit_and_a_hash_of_its_own():
+    """gpt2's vocabulary is that of all, and each weights file is another one."""
+    models = MODELS.values()
+    for values, length in (([m.commit for m in models], 40), ([m.sha256 for m in models], 64)):
+        assert len(set(values)) == len(MODELS)
+        assert all(re.fullmatch(f"[0-9a-f]{{{length}}}", value) for value in values)
+    assert len({model.repository for model in models}) == len(MODELS)
+    for name, model in MODELS.items():
+        assert model.repository.endswith(f"/{name}")

@@ -16,7 +16,7 @@ from support.torch_files import torch_file
 import tiedgpt
 from tiedgpt import Config, from_state_dict
 from tiedgpt.checkpoints import Opened
-from tiedgpt.checkpoints.names import LAYOUTS, MODULES_OF, with_N
+from tiedgpt.checkpoints.names import EMBEDDINGS, HEADS, LAYOUTS, MODULES_OF, OTHER_TABLE, with_N
 from tiedgpt.checkpoints.state_dicts import NOT_IN_SHAPES
 from tiedgpt.checkpoints.tensors import Tensor
 from tiedgpt.comparison.compare import compare
@@ -104,6 +104,50 @@ ROWS = [
 ]
 
 
+EMBEDDING_OF = {  # the last part of an embedding's name -> a program or a kind of models
+    "wte": "GPT-2",
+    "tok_emb": "minGPT",
+    "embed_tokens": "Llama",
+    "word_embeddings": "BERT",
+    "embed_in": "GPT-NeoX",
+    "tok_embeddings": "Llama, as Meta writes it",
+    "tokens_embed": "GPT",
+    "embeddings": "Mamba",
+}
+HEAD_OF = {
+    "lm_head": "GPT-2",
+    "head": "minGPT",
+    "out_head": "LLMs-from-scratch",
+    "embed_out": "GPT-NeoX",
+    "output": "Llama, as Meta writes it",
+    "decoder": "BERT",
+    "output_projection": "BioGPT",
+    "proj_out": "Whisper",
+}
+
+
+def test_the_names_of_embeddings_and_heads_of_other_models_are_known():
+    assert EMBEDDING_OF.keys() <= set(EMBEDDINGS)
+    assert HEAD_OF.keys() <= set(HEADS)
+    assert not set(EMBEDDINGS) & set(HEADS)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_other"),
+    [
+        ("transformer.wpe.weight", True),
+        ("bert.embeddings.position_embeddings.weight", True),
+        ("bert.embeddings.token_type_embeddings.weight", True),
+        ("pos_emb.weight", True),
+        ("model.embed_tokens_per_layer.weight", True),
+        ("transformer.wte.weight", False),
+        ("bert.embeddings.word_embeddings.weight", False),
+    ],
+)
+def test_a_table_of_positions_is_none_of_tokens(name, is_other):
+    assert bool(OTHER_TABLE.search(name)) == is_other
+
+
 @pytest.mark.parametrize("layout", LAYOUTS, ids=BY_PROGRAM)
 def test_names_and_shapes_are_those_of_the_program(layout):
     model = random_model(SIZES.with_head(heads(layout)[-1]))
@@ -131,6 +175,18 @@ def test_a_file_of_torch_in_each_layout(tmp_path, layout, head):
     model = random_model(SMALL.with_head(head))
     write_config(tmp_path, model.config)
     (tmp_path / "mine.pt").write_bytes(torch_file(in_layout(model, layout)))
+    assert_same(tiedgpt.load_model(tmp_path / "mine.pt"), model)
+
+
+@pytest.mark.parametrize(("layout", "head"), ROWS)
+def test_a_file_of_torch_whose_tensors_are_views_in_another_order(tmp_path, layout, head):
+    """Such as a transposed matrix: in the file, a row of it does not lie in one stretch."""
+    model = random_model(SMALL.with_head(head))
+    write_config(tmp_path, model.config)
+    views = {}
+    for name, array in in_layout(model, layout).items():
+        views[name] = np.ascontiguousarray(array.T).T
+    (tmp_path / "mine.pt").write_bytes(torch_file(views))
     assert_same(tiedgpt.load_model(tmp_path / "mine.pt"), model)
 
 

@@ -170,6 +170,25 @@ def adapter_beside(folder: Path, tensors: dict | None) -> Opened:
     return Opened(folder)
 
 
+@pytest.mark.parametrize(
+    "kind", ["PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "CPT"]
+)
+def test_an_adapter_that_adds_to_the_prompt_cannot_be_merged(tmp_path, kind):
+    adapter_beside(tmp_path, None)
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": kind}))
+    assert "it adds to the prompt, so it cannot be merged" in Opened(tmp_path).adapter
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    assert "it adds to the prompt" not in Opened(tmp_path).adapter
+
+
+def test_the_weights_of_an_adapter_may_be_a_file_of_torch(tmp_path):
+    opened = adapter_beside(tmp_path, None)
+    name = "base_model.model.lm_head.lora_A.weight"
+    content = torch_file({name: np.ones((2, 2), np.float32)})
+    (tmp_path / "adapter_model.bin").write_bytes(content)
+    assert "; it changes the head: " in opened.adapter
+
+
 def test_what_is_said_of_an_adapter(tmp_path):
     kind = "adapter_config.json is of an adapter, 'LORA', which lies beside the model"
     ones = np.ones((2, 2), np.float32)

@@ -35,6 +35,7 @@ import tiedgpt
 from tiedgpt import GPT2, Config
 from tiedgpt.checkpoints import Opened, pickles, safetensors
 from tiedgpt.checkpoints.pickles import read_saved
+from tiedgpt.errors import TiedGPTWarning
 
 FORMATS = [pytest.param(False, id="zip"), pytest.param(True, id="old")]
 
@@ -69,6 +70,34 @@ def test_values_of_every_type(read, is_old, dtype):
 def bfloat16(values: np.ndarray) -> np.ndarray:
     """The upper halves of the bits, as support/torch_files.py takes them."""
     return (values.view(np.uint32) >> 16).astype("<u2").view("<V2").copy()
+
+
+# The types of whole numbers that torch saves -> NumPy's
+WHOLE_NUMBERS = {
+    "torch\nLongStorage": "int64",
+    "torch\nIntStorage": "int32",
+    "torch\nShortStorage": "int16",
+    "torch\nCharStorage": "int8",
+    "torch\nByteStorage": "uint8",
+    "torch\nBoolStorage": "bool",
+    "torch.storage\nUntypedStorage": "uint8",
+}
+
+
+@pytest.mark.parametrize("name", WHOLE_NUMBERS)
+def test_a_file_is_read_that_also_has_a_tensor_of_whole_numbers(tmp_path, name):
+    """A mask or a counter of any type lies beside the weights, and keeps none from being read."""
+    counter = np.ones((2, 2), WHOLE_NUMBERS[name])
+    weights = np.arange(4, dtype=np.float32)
+    storage = ("storage", f"c{name}\n", "0", "cpu")
+    of_weights = ("storage", "ctorch\nFloatStorage\n", "1", "cpu")
+    program = b"\x80\x02}" + text("counter") + tensor(storage=storage) + b"s"
+    program += text("wte.weight") + tensor(storage=of_weights) + b"s."
+    path = tmp_path / "model.pt"
+    path.write_bytes(archive(program, [counter.tobytes(), weights.tobytes()]))
+    tensors = read_saved(path).tensors
+    assert set(tensors) == {"counter", "wte.weight"}
+    np.testing.assert_array_equal(tensors["wte.weight"].values(), [[0, 1], [2, 3]])
 
 
 @pytest.mark.parametrize("is_old", FORMATS)
@@ -133,6 +162,16 @@ def test_a_tied_head_of_one_storage_is_tied_even_if_a_number_is_nan(write):
     model.W_E[3, 4] = np.nan
     directory = write({**model.parameters, "lm_head.weight": model.W_E})
     assert tiedgpt.load_model(directory).config.tied
+
+
+@pytest.mark.parametrize("file", ["pytorch_model.bin", "model.pt", "model.pth"])
+def test_another_head_than_a_config_json_says_contradicts_it(write, file):
+    """A config.json that says tied is meant for these weights, whatever the file's name is."""
+    model = random_model(SMALL.with_head("untied"))
+    directory = write(model.parameters, file, config=SMALL)
+    assert Opened(directory / file).contradicts_config
+    with pytest.warns(TiedGPTWarning, match="tied"):
+        assert not tiedgpt.load_model(directory / file).config.tied
 
 
 def test_another_head_is_untied(write):
@@ -291,7 +330,9 @@ def test_model_args_that_do_not_fit(write, change, message):
     ("field", "value", "expected"),
     [
         ("scale_attn_by_inverse_layer_idx", True, {"scale_attn_by_inverse_layer_idx": True}),
+        ("scale_attn_weights", False, {"scale_attn_weights": False}),
         ("activation", "relu", {"activation_function": "relu"}),
+        ("activation_function", "relu", {"activation_function": "relu"}),
         ("layer_norm_epsilon", 0.1, {"layer_norm_epsilon": 0.1}),
         ("n_inner", None, {}),
         ("n_inner", 4 * NANO.n_embd, {}),
@@ -579,6 +620,18 @@ def test_an_archive_that_torch_does_not_write(read, fault):
     assert read(edit_archive(lambda files: files.items()))["a"].shape == (2, 2)
     change, message = ARCHIVES[fault]
     refuses(message, read, edit_archive(change))
+
+
+def test_an_archive_of_an_old_torch_is_read(read):
+    """It has no file that names the order of the bytes. They are those of a small computer."""
+    content = edit_archive(lambda files: [file for file in files.items() if "order" not in file[0]])
+    assert read(content)["a"].shape == (2, 2)
+
+
+def test_a_storage_of_another_size_is_named_with_both_sizes(read):
+    program = b"\x80\x02}" + text("a") + tensor() + b"s."
+    content = archive(program, [bytes(12)])
+    refuses("the storage '0' has 12 bytes; expected 16", read, content)
 
 
 def test_a_long_list_of_files_is_not_read(read, monkeypatch):

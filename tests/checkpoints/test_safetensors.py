@@ -165,6 +165,50 @@ def test_every_dtype_has_its_size(read):
     np.testing.assert_array_equal(tensors["a"].values(copy=True), [7])
 
 
+AS_STORED = {  # dtypes that NumPy has, and bfloat16, which becomes float32
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "I16": "int16",
+    "U16": "uint16",
+    "F16": "float16",
+    "BF16": "float32",
+    "I32": "int32",
+    "U32": "uint32",
+    "F32": "float32",
+    "I64": "int64",
+    "U64": "uint64",
+    "F64": "float64",
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPE_BITS)
+def test_numbers_of_a_dtype_that_numpy_has_are_read_as_they_are(read, dtype):
+    if dtype not in AS_STORED:
+        array = read(every_dtype())[dtype]
+        refuses(f"'{dtype}' is {dtype}, which is not read", array.read_exactly)
+        return
+    values = np.array([0, 1], AS_STORED[dtype])
+    if dtype.startswith("I"):  # a number whose first bit is 1
+        values[1] = -2
+    data = values.tobytes()
+    if dtype == "BF16":
+        data = stored(values, dtype)
+    found = read(file_of({"a": tensor(dtype, (2,), (0, len(data)))}, data))["a"].read_exactly()
+    assert found.dtype == AS_STORED[dtype]
+    np.testing.assert_array_equal(found, values)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "int64", "int8", "float32"])
+def test_numbers_are_written_in_their_dtype_if_that_is_asked_for(tmp_path, dtype):
+    values = np.array([[0, 1, -2]], dtype)
+    with (tmp_path / "a.safetensors").open("wb") as file:
+        safetensors.write(file, [("a", values)], exact=True)
+    found = safetensors.read_header(tmp_path / "a.safetensors")[0]["a"].read_exactly()
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, values)
+
+
 def test_the_official_reader_knows_the_same_dtypes():
     official = pytest.importorskip("safetensors")
     names = {name for name, _ in official.deserialize(every_dtype())}

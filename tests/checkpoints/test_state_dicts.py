@@ -243,7 +243,9 @@ def test_a_config_and_other_fields():
         from_state_dict(random_model().parameters, config=TINY, n_head=3)
 
 
-@pytest.mark.parametrize("name", ["activation", "n_embd", "tied"])
+@pytest.mark.parametrize(
+    "name", ["activation", "vocab_size", "n_ctx", "n_embd", "n_layer", "n_inner", "tied"]
+)
 def test_a_field_that_cannot_be_given(name):
     with pytest.raises(ArgumentError, match=f"'{name}' is not a field.*activation_function"):
         from_state_dict(random_model().parameters, n_head=3, **{name: 3})

@@ -146,6 +146,16 @@ def with_mask(**flags: bool) -> Tokenizer:
     return Tokenizer(SMALL_MERGES, {EOT: 261, "<mask>": 262}, flags={"<mask>": Flags(**flags)})
 
 
+# The names of special tokens in transformers
+NAMED = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
 PREFIXED = Tokenizer(SMALL_MERGES, prefix_space=True)
 PREFIX_SPACE = {"add_prefix_space": True}
 ANOTHER_CLASS = {"tokenizer_class": "PreTrainedTokenizerFast"}
@@ -176,6 +186,13 @@ FOLDERS = {
     "both": (with_json() | merges_and_vocab(), SMALL_ONE),
     "no-type": (changed(model=without(bpe_model(), "type")), SMALL_ONE),
     "ignore-merges-false": (changed(model=bpe_model(ignore_merges=False)), SMALL_ONE),
+    "ignore-merges-null": (changed(model=bpe_model(ignore_merges=None)), SMALL_ONE),
+    "dropout-0": (changed(model=bpe_model(dropout=0.0)), SMALL_ONE),
+    "dropout-null": (changed(model=bpe_model(dropout=None)), SMALL_ONE),
+    "prefix-null": (changed(model=bpe_model(continuing_subword_prefix=None)), SMALL_ONE),
+    "prefix-empty": (changed(model=bpe_model(continuing_subword_prefix="")), SMALL_ONE),
+    "suffix-null": (changed(model=bpe_model(end_of_word_suffix=None)), SMALL_ONE),
+    "suffix-empty": (changed(model=bpe_model(end_of_word_suffix="")), SMALL_ONE),
     "merges-as-pairs": (changed(model=bpe_model(merges=SMALL_MERGES)), SMALL_ONE),
     "no-use-regex": (changed(pre_tokenizer=without(BYTE_LEVEL, "use_regex")), SMALL_ONE),
     "sequence-of-one": (
@@ -338,6 +355,10 @@ FOLDERS = {
         with_json(PAD, tokenizer_config={"tokenizer_class": "PreTrainedTokenizerFast"}),
         WITH_PAD,
     ),
+    "longformer": (
+        with_json(tokenizer_config={"tokenizer_class": "LongformerTokenizer"} | NO_NAME_IS_OTHER),
+        SMALL_ONE,
+    ),
     "roberta": (
         with_json(tokenizer_config={"tokenizer_class": "RobertaTokenizerFast"} | NO_NAME_IS_OTHER),
         SMALL_ONE,
@@ -346,6 +367,10 @@ FOLDERS = {
         changed(pre_tokenizer=BYTE_LEVEL | PREFIX_SPACE)
         | {"config.json": {"model_type": "gpt2"} | ANOTHER_CLASS},
         PREFIXED,
+    ),
+    "eot-is-special-in-the-settings": (
+        with_json(tokenizer_config=decoder({**eot(), "special": False})),
+        SMALL_ONE,
     ),
     # merges.txt and vocab.json, and tokens that the other files add
     "added-tokens-to-the-pair": (
@@ -382,6 +407,14 @@ FOLDERS = {
         WITH_PAD,
     ),
 }
+
+
+# A pair of files, added_tokens.json, and a third file that says which of its tokens is special
+for file in ("special_tokens_map.json", "tokenizer_config.json"):
+    for name in (*NAMED, "extra_special_tokens"):
+        says = {name: "<pad>" if name in NAMED else ["<pad>"]}
+        files = merges_and_vocab() | {"added_tokens.json": {"<pad>": 262}, file: says}
+        FOLDERS[f"{name}-of-{file}"] = (files, WITH_PAD)
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -680,6 +713,7 @@ REFUSED = {
 def test_a_folder_is_refused(tmp_path, name):
     files, *words = REFUSED[name]
     message = refuses(".", read_tokenizer, write(tmp_path, files), error=TiedGPTError)
+    assert f"{tmp_path}" in message
     for word in words:
         assert word in message
 

@@ -65,6 +65,38 @@ def test_help_lists_the_commands(run):
     assert len(listed) == len(cli.COMMANDS), "each has one line of 80 columns"
 
 
+IN_OTHER_PROGRAMS = {  # a command of another program -> ours
+    "run": "generate",
+    "chat": "generate",
+    "pull": "download",
+    "ls": "list",
+    "eval": "score",
+    "finetune": "train",
+    "version": "--version",
+}
+
+
+@pytest.mark.parametrize("name", IN_OTHER_PROGRAMS)
+def test_a_command_of_another_program_is_answered_with_ours(run, name):
+    result = run(name, "gpt2")
+    assert_one_error_line(result, f"no command '{name}'; did you mean {IN_OTHER_PROGRAMS[name]}?")
+
+
+def test_a_character_that_a_terminal_has_not_becomes_a_question_mark(monkeypatch):
+    """stderr keeps its encoding. stdout, which is no terminal here, is UTF-8."""
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    assert cli.main(["caf\u00e9"]) == 2
+    sys.stderr.flush()
+    assert b"no command 'caf?'" in sys.stderr.buffer.getvalue()
+    print("caf\u00e9", flush=True)
+    assert sys.stdout.buffer.getvalue() == "caf\u00e9\n".encode()
+
+
+def test_the_escapes_of_a_text_at_which_a_sample_stops():
+    assert options.stop_text(r"a\n\r\t\\b\x") == "a\n\r\t\\b\\x"
+
+
 @pytest.mark.parametrize("width", [40, 80])
 def test_only_commands_stand_where_commands_stand(run, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
@@ -115,6 +147,9 @@ def test_the_text_of_a_number():
     assert options.whole_number("1000000000000000001") == 10**18 + 1, "not by way of a float"
     assert options.whole_number("4.1k") == 4100, "not by way of a float"
     assert options.whole_number("7B") == 7 * 10**9
+    assert options.whole_number("1.5m") == 1_500_000
+    assert options.whole_number("2T") == 2 * 10**12
+    assert options.whole_number("50K") == options.whole_number("50k") == 50_000
     assert options.whole_number("38,597,376") == 38_597_376, "as it is printed"
     assert options.any_number("3e-4") == 3e-4
 

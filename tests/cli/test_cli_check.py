@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.checkpoint_files import safetensors_content
 from support.commands import assert_one_error_line
+from support.torch_files import torch_file
 
 E = "model.embed_tokens.weight"
 H = "lm_head.weight"
@@ -28,6 +29,11 @@ def model(tmp_path):
     return model
 
 
+BART = {
+    "model_type": "bart",
+    "architectures": ["BartForConditionalGeneration"],
+    "d_model": 2,
+}
 CASES = {  # tensors, fields of config.json, exit code, how the answer begins, words of the table
     "tied": ({E: MATRIX}, {"tie_word_embeddings": True}, 0, "tied", ["tied"]),
     "untied": (
@@ -36,6 +42,50 @@ CASES = {  # tensors, fields of config.json, exit code, how the answer begins, w
         0,
         "untied",
         ["10 x 2", "0 of 10"],
+    ),
+    "one matrix": ({E: MATRIX}, {"tie_word_embeddings": True}, 0, "tied", ["one matrix"]),
+    "two equal ones": (
+        {E: MATRIX, H: MATRIX},
+        {"tie_word_embeddings": False},
+        0,
+        "untied",
+        ["two equal ones", "10 of 10", "bytes of the copy 80"],
+    ),
+    "two different ones": (
+        {E: MATRIX, H: MATRIX + 1},
+        {"tie_word_embeddings": False},
+        0,
+        "untied",
+        ["two different ones", "untied has more by 100.0%", "tied has less by 50.0%"],
+    ),
+    "quantised": (
+        {E: MATRIX, H: np.ones((10, 2), np.uint8)},
+        {"tie_word_embeddings": True},
+        1,
+        "not known: ",
+        ["two, quantised"],
+    ),
+    "no head": (
+        {E: MATRIX},
+        {"architectures": ["LlamaModel"]},
+        0,
+        "no head: config.json says LlamaModel, which has no output matrix ",
+        [],
+    ),
+    "a head that is left out": (
+        {E: MATRIX, H: MATRIX},
+        {"architectures": ["LlamaModel"]},
+        0,
+        "no head: config.json says LlamaModel, which has no output matrix; it leaves out "
+        "lm_head.weight, which the files have",
+        [],
+    ),
+    "of an encoder and a decoder": (
+        {"model.shared.weight": MATRIX},
+        {**BART, "tie_word_embeddings": True},
+        0,
+        "tied",
+        ["one matrix for transformers 5: model.shared.weight, lm_head.weight, model.encoder"],
     ),
     "default": ({E: MATRIX, H: MATRIX + 1}, {}, 0, "untied", ["untied by default"]),
     "conflict": (
@@ -90,6 +140,28 @@ def test_a_model_that_cannot_be_read_counts_more_than_a_conflict(run, model):
     assert set(reports[1]) == {"model", "error"}
     assert run("check", conflict, tied)[0] == 1
     assert run("check", "/no/such/model")[:2] == (2, "")
+
+
+def test_one_memory_under_two_names_is_no_copy(run, model, tmp_path):
+    """As a file of torch may have it."""
+    name = model("model", {}, tie_word_embeddings=True)
+    (tmp_path / "model" / "pytorch_model.bin").write_bytes(torch_file({E: MATRIX, H: MATRIX}))
+    text = " ".join(run("check", name)[1].split())
+    assert "the files hold one, by two names" in text
+    assert "bytes of the copy" not in text
+
+
+def test_rows_of_a_model_on_the_hub_are_said_to_be_a_sample(run, hub_server):
+    matrix = np.arange(2000, dtype=np.float32).reshape(1000, 2)
+    config = {"model_type": "llama", "vocab_size": 1000, "hidden_size": 2}
+    files = {
+        "config.json": json.dumps(config | {"tie_word_embeddings": True}).encode(),
+        "model.safetensors": safetensors_content({E: matrix, H: matrix}),
+    }
+    hub_server.put("owner/model", files)
+    code, out, _ = run("check", "owner/model")
+    assert code == 0
+    assert "equal rows 32 of 32 sampled" in " ".join(out.split())
 
 
 def test_what_mends_a_conflict_stands_below_it(run, model):

@@ -156,6 +156,41 @@ def test_tokens_that_look_drawn_are_judged_if_the_file_says_greedy(judged):
     assert "defect: tokens[" in out
 
 
+def test_a_token_of_a_model_without_a_vocabulary_is_shown_by_its_id(run, tmp_path):
+    tiedgpt.save_model(MODEL, None, tmp_path / "model")
+    right = greedy_tokens(1)[0]
+    wrong = (right + 1) % MODEL.config.vocab_size
+    (tmp_path / "mine.json").write_text(json.dumps({"prompt_ids": PROMPT, "ids": [wrong]}))
+    words = ("compare", "-q", "-m", str(tmp_path / "model"), "--trials", "1", "--tokens")
+    code, out, err = run(*words, str(tmp_path / "mine.json"))
+    assert (code, err) == (1, "")
+    assert out.splitlines()[1].split()[1:3] == [str(wrong), str(right)], out
+    code, out, _ = run(*words, str(tmp_path / "mine.json"), "--json")
+    (departure,) = json.loads(out)["departures"]
+    assert (departure["token_text"], departure["ours_text"]) == (None, None)
+
+
+@pytest.mark.parametrize("count", [0, 1, compare.MOST_MISTAKES, compare.MOST_MISTAKES + 2])
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_the_mistakes_of_each_group_of_cases(capsys, count, is_alone):
+    """Of many some are shown. A group without a known mistake waits for one that has some."""
+    mistakes = {"steps/tied": [f"mistake {number}" for number in range(count)]}
+    if not is_alone:
+        mistakes = {"logits/tied": ["mistake of logits"], **mistakes}
+    case = {"name": "steps/tied", "status": "wrong", "sentence": "is wrong"}
+    compare.print_cases({"cases": [case], "mistakes": mistakes, "sentence": "wrong: 1"})
+    lines = capsys.readouterr().out.splitlines()
+    of_group = [line.partition(": ")[2] for line in lines if line.startswith("steps/tied: ")]
+    shown = [f"mistake {number}" for number in range(min(count, compare.MOST_MISTAKES))]
+    if count > compare.MOST_MISTAKES:
+        shown.append("or 2 other mistakes (--json lists them)")
+    if count == 0 and is_alone:
+        shown = ["none of the known mistakes gives these answers"]
+    elif count == 0:
+        shown = ["no other mistake is known: mend that of logits/tied first"]
+    assert of_group == ["is wrong", *shown]
+
+
 def test_of_many_departures_the_first_are_shown(judged):
     """Each third token is wrong. The others are greedy after it."""
     ids, wrong = list(PROMPT), 0

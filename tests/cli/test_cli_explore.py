@@ -86,6 +86,7 @@ def test_a_browser_is_opened(
     code, out, err = run("explore", checkpoint, *flags)
     assert code == 0
     assert opened == ([out.strip()] if is_opened else [])
+    assert "for this machine only; Ctrl-C stops the server" in err
     assert ("found no browser" in err) == (not is_opened and not flags)
 
 
@@ -125,12 +126,14 @@ def test_the_corpus(tmp_path):
     assert name == "text.txt"
     assert corpus.ids.tolist() == bytes_only.encode(TEXT)
     assert explore.read_corpus(None, False, bytes_only, vocab_size=257) is None
+    assert explore.read_corpus(None, False, bytes_only, vocab_size=1024) is None
 
     tokenizer = tiedgpt.load_tokenizer("shakespeare-tied")
     name, corpus = explore.read_corpus(None, False, tokenizer, vocab_size=1024)
     (my,) = tokenizer.encode("My")
     (lord,) = tokenizer.encode(" lord")
     assert name != ""
+    assert explore.read_corpus(None, False, tokenizer, vocab_size=1025) is None, "a padded model"
     assert corpus.count(my, lord) > 50
 
 

@@ -280,6 +280,12 @@ def test_the_decode_speed_leaves_out_the_first_token(run, monkeypatch, checkpoin
     assert timing["decode_tokens_per_s"] == 2, "4 tokens of 2 samples in 4 seconds"
 
 
+def test_one_token_has_no_decode_speed(run, checkpoint):
+    timing = answer(run, "generate", "-m", checkpoint, "-n", "1", "a")["timing"]
+    assert timing["decode_tokens_per_s"] is None
+    assert timing["prefill_s"] > 0
+
+
 def greedy_sample(run, model, *flags):
     """The one sample that continues "a" by the likeliest tokens."""
     document = answer(run, "generate", "--model", model, "--greedy", "-n", "12", "a", *flags)

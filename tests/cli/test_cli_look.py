@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support.commands import answer, output
+from support.commands import answer, assert_one_error_line, output
 from support.models import CONFIG, random_model
 
 import tiedgpt
@@ -265,7 +265,8 @@ def test_score_tokens_has_a_line_for_each_token_and_ends_with_the_score(run, unt
     assert lines[64].split()[0] == "-"
     for prediction in document["predictions"]:
         assert lines[prediction["place"]].split()[0] == f"{prediction['bits']:.2f}"
-    assert out.endswith(output(run, *line, stdin=TEXT.encode()))
+    score = output(run, *line, stdin=TEXT.encode())
+    assert out.endswith(f"\n\n{score}")
 
 
 def test_the_table_of_params(run, checkpoint, monkeypatch):
@@ -294,6 +295,17 @@ def padded(save):
 def test_a_token_that_pads_the_vocabulary_is_shown_by_its_id(run, padded):
     assert "[299] 100.0%" in output(run, "next", "-m", padded, "--paths", "b")
     assert "[299] 100.0%" in output(run, "lens", "-m", padded, "b")
+
+
+@pytest.mark.filterwarnings("ignore::tiedgpt.errors.TiedGPTWarning")
+def test_a_token_that_the_model_has_not_is_refused_with_its_id(run, save):
+    """The vocabulary has two tokens more than the model: "lo" is 256, and "low" 257."""
+    tokenizer = tiedgpt.Tokenizer([("l", "o"), ("lo", "w")])
+    model = save("small", random_model(CONFIG), tokenizer)
+    line = ("attribute", "-q", "-m", model, "a")
+    assert run(*line, "lo")[0] == 0
+    result = run(*line, "low")
+    assert_one_error_line(result, "'low' has id 257, and the model has tokens 0 to 256")
 
 
 def test_an_id_between_those_of_the_tokens_is_shown_by_its_number(run, padded):
@@ -348,7 +360,9 @@ def test_there_are_no_colours_where_they_are_not_wanted(coloured):
 # Narrow terminals, wide characters
 
 
-@pytest.mark.parametrize("label", ["\u4f60\u597d", "\U0001f600!!", "caf\u00e9", "cafe\u0301"])
+@pytest.mark.parametrize(
+    "label", ["\u4f60\u597d", "\uff21\uff22", "\U0001f600!!", "caf\u00e9", "cafe\u0301"]
+)
 def test_a_column_begins_below_the_one_above_whatever_a_label_has(capsys, label):
     """A Chinese character and an emoji take two columns of the terminal, an accent none."""
     print_table([("four", "1"), (label, "2")])

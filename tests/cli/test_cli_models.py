@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support import loopback_hub
 from support.commands import answer, assert_one_error_line, output
+from support.loopback_hub import visible_files
 from support.models import SMALL, random_model
 
 import tiedgpt
@@ -20,6 +22,35 @@ def parameter_count(path) -> int:
     """The numbers in all arrays of a checkpoint."""
     parameters = tiedgpt.load_model(path).parameters
     return sum(array.size for array in parameters.values())
+
+
+# What a command needs of a model
+
+
+@pytest.fixture
+def without_weights(no_models, checkpoint, monkeypatch):
+    """The name of a model of which config.json and the vocabulary are here."""
+    folder = no_models / "weights" / "someone" / "small"
+    folder.mkdir(parents=True)
+    for path in Path(checkpoint).iterdir():
+        if path.suffix != ".safetensors":
+            shutil.copy(path, folder)
+    monkeypatch.setenv("TIEDGPT_WEIGHTS", str(no_models / "weights"))
+    return "someone/small"
+
+
+def test_params_and_tokenize_need_no_weights_of_a_model_that_is_found(
+    run, checkpoint, without_weights
+):
+    document = answer(run, "params", without_weights)
+    assert document["tied"]["total"] == parameter_count(checkpoint)
+    assert answer(run, "tokenize", "-m", without_weights, "ab")["ids"] == [64, 65]
+
+
+@pytest.mark.parametrize("words", [["generate"], ["next"], ["score", "-"], ["lens"]])
+def test_a_model_without_its_weights_is_not_on_this_machine(run, without_weights, words):
+    result = run(*words, "-m", without_weights, stdin=b"ab")
+    assert_one_error_line(result, f"{without_weights} is not on this machine")
 
 
 # params
@@ -251,6 +282,13 @@ def test_resize_says_which_ids_have_no_text(run, checkpoint, tmp_path):
 def test_download_takes_one_model(run, models):
     message = f"expected one MODEL, got {len(models)}"
     assert_one_error_line(run("download", *models), message)
+
+
+def test_download_prints_where_the_model_is(run, hub_server, hub_files, weights_folder):
+    code, out, _ = run("download", loopback_hub.NAME)
+    folder = weights_folder / loopback_hub.NAME
+    assert (code, out) == (0, f"{folder}\n")
+    assert visible_files(folder) == hub_files
 
 
 def test_tokenize_decodes_into_json(run, checkpoint):

@@ -6,7 +6,9 @@ The tokens of `checkpoint` are bytes, and its context is 64 tokens.
 import codecs
 
 import pytest
-from support.commands import answer
+from support.commands import answer, assert_one_error_line
+
+from tiedgpt import documents
 
 
 @pytest.mark.parametrize(
@@ -28,6 +30,54 @@ def test_the_text_is_that_of_a_file_or_stdin(
     document = answer(run, "score", "-m", checkpoint, *arguments, stdin=stdin)
     assert document["text_bytes"] == text_bytes
     assert document["file"] == file
+
+
+# documents
+
+
+def test_documents_needs_dask(run, monkeypatch, checkpoint):
+    monkeypatch.setattr("tiedgpt.cli.score.find_spec", lambda name: None)
+    result = run("documents", "-m", checkpoint, "in.jsonl", "--out", "out")
+    assert_one_error_line(result, "this command needs Dask: pip install 'tiedgpt[dask]'")
+
+
+@pytest.fixture
+def scored(run, monkeypatch, checkpoint, tmp_path):
+    """scored(*flags, errors=0, stop=None) -> the result of documents, whose lines nobody scores.
+
+    errors: how many of 3 rows have one. stop: an exception that ends the work.
+    """
+    (tmp_path / "in.jsonl").write_text('{"text": "ab"}\n')
+    words = ["documents", str(tmp_path / "in.jsonl"), "--out", str(tmp_path / "out")]
+
+    def scored(*flags, errors=0, stop=None):
+        def score_inputs(*arguments):
+            if stop is not None:
+                raise stop
+
+        monkeypatch.setattr("tiedgpt.cli.score.find_spec", lambda name: True)
+        monkeypatch.setattr(documents, "score_inputs", score_inputs)
+        monkeypatch.setattr(documents, "count_rows", lambda out: (3, errors))
+        return run(*words, "-m", checkpoint, *flags)
+
+    return scored
+
+
+@pytest.mark.parametrize("errors", [0, 1])
+def test_a_line_with_an_error_has_an_exit_code_if_that_is_asked_for(scored, tmp_path, errors):
+    code, out, err = scored(errors=errors)
+    assert (code, out) == (0, "")
+    rows = f"3 rows in {tmp_path / 'out'}, {errors} with an error"
+    assert rows in " ".join(err.split())
+    assert scored("--strict", errors=errors)[0] == errors
+
+
+def test_documents_that_are_interrupted_say_how_to_go_on(scored, tmp_path):
+    code, _, err = scored(stop=KeyboardInterrupt())
+    assert code == 130
+    assert f"the parts in {tmp_path / 'out'} are complete; the same command goes on" in " ".join(
+        err.split()
+    )
 
 
 @pytest.mark.filterwarnings("always::tiedgpt.errors.TiedGPTWarning")

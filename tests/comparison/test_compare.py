@@ -13,12 +13,13 @@ from support.commands import assert_one_error_line
 from support.comparing import MODELS, some_ids, tape_of, with_mistake
 from support.models import SMALL, VARIANTS
 from support.other_gpt2 import STEPS, OtherGPT2
+from support.torch_files import torch_file
 from support.wrong_gpt2s import named
 
 import tiedgpt
 from tiedgpt import GPT2, compare, from_state_dict
 from tiedgpt.checkpoints.json_files import STRICT_JSON
-from tiedgpt.comparison.places import ReportRow, compare_arrays
+from tiedgpt.comparison.places import ReportRow, compare_arrays, few_digits
 from tiedgpt.errors import ArgumentError
 from tiedgpt.pytest_plugin import tiny_gpt2  # noqa: F401
 from tiedgpt.testing import TINY, assert_same_gpt2, random_model
@@ -221,6 +222,8 @@ def test_a_token_that_is_not_in_the_vocabulary_is_not_chosen(padding):
     report = compare(model, logits, ids)
     assert report.same is False
     assert report.first.first_wrong == (0, 3, V + 1)
+    assert (report.first.name, report.first.expected) == ("logits", -np.inf)
+    np.testing.assert_equal(report.first.yours, padding)
     (sentence,) = report.diagnosis
     assert f"yours chooses token {V + 1}, which the vocabulary of {V} has not" in sentence
     assert "none is the largest" not in str(report)
@@ -382,6 +385,18 @@ def test_numbers_that_are_not_printed_with_few_digits(changed):
     report = compare(model, {"logits": changed(model(ids))}, ids, trials=5)
     assert report.same is False
     assert "print more" not in str(report)
+
+
+@pytest.mark.parametrize(("size", "words"), [(1, "3 decimals"), (1e-6, "3 digits")])
+def test_printing_moves_a_number_by_half_a_unit_of_the_last_digit(size, words):
+    """If rounding alone moves numbers as far, nothing is said of the digits."""
+    ours = size * np.random.default_rng(0).uniform(0.2, 0.9, size=50)
+    unit = 1e-3 * size
+    theirs = np.round(ours / unit) * unit
+    sentence, half = few_digits(theirs, ours, 0.9 * unit / 2)
+    assert f"no more than {words}" in sentence
+    assert half == pytest.approx(unit / 2)
+    assert few_digits(theirs, ours, 1.01 * unit / 2) == ("", 0.0)
 
 
 def test_gradients_with_few_digits_are_told_to_have_more():
@@ -668,6 +683,23 @@ def test_inf_does_not_agree_with_a_number():
     assert compare_arrays("embed", np.zeros(3), ours64=inf, ours32=inf).first_wrong == (0,)
 
 
+def test_a_report_has_a_line_for_each_activation():
+    """With its largest error, the tolerance, and where the first wrong number is."""
+    model = MODELS["tiny"]
+    ids = some_ids(model)
+    tape = tape_of(model, ids)
+    wrong = tape["final"].copy()
+    wrong[1, 2, 3] += 1
+    report = compare(model, {**tape, "final": wrong}, ids, trials=0)
+    title, *lines = str(report).splitlines()
+    assert title.split() == ["largest", "error", "tolerance", "first", "wrong", "index"]
+    assert len(report.rows) == len(tape)
+    for row, line in zip(report.rows, lines, strict=False):
+        name, error, tolerance, *place = line.split()
+        assert (name, error, tolerance) == (row.name, f"{row.error:.1e}", f"{row.tolerance:.1e}")
+        assert " ".join(place) == ("[1, 2, 3]" if row.name == "final" else "")
+
+
 # The command
 
 
@@ -744,6 +776,10 @@ BAD_FILES = {
         lambda path: np.savez(path, **{"ids": [1], "ln_f": np.ones(3), "final": np.zeros(3)}),
         "'ln_f' and 'final' are both final, and they differ",
     ),
+    "of torch.npz": (
+        lambda path: path.write_bytes(torch_file({"embed": np.zeros((3, 4), np.float32)})),
+        "of torch.npz is a file of PyTorch",
+    ),
     "no ids.npz": (
         lambda path: np.savez(path, embed=np.zeros((1, 3, 128))),
         "has no `ids`: add the token ids that the other model read",
@@ -779,6 +815,14 @@ def test_the_command_on_a_bad_file(compared, tmp_path, name):
         pytest.param("a.json", '{"ids": ["1"]}', "'ids' is not lists of numbers", id="text"),
         pytest.param("a.json", '{"ids": {"0": 1}}', "'ids' is not lists of numbers", id="object"),
         pytest.param("a.json", '{"ids": [1' + "0" * 400 + "]}", "'ids' is not", id="huge-number"),
+        pytest.param(
+            "a.json",
+            '{"ids": [null, "a"]}',
+            "is not lists of numbers of equal lengths: a text",
+            id="null",
+        ),
+        pytest.param("a.json", "[" * 200_000, "a.json is not JSON: ", id="nested"),
+        pytest.param("a.bin", "x", "a.bin may be a file of PyTorch", id="another-kind"),
         pytest.param("a.safetensors", "x", "not a safetensors file", id="not-safetensors"),
         pytest.param("a.SAFETENSORS", "x", "not a safetensors file", id="capitals"),
         pytest.param("a.json", '{"ids": [1], "ids": [2]}', "'ids' is in it twice", id="twice"),
@@ -793,7 +837,9 @@ def test_the_command_on_a_bad_file(compared, tmp_path, name):
 def test_the_command_on_a_file_of_wrong_text(name, content, message, run, tmp_path):
     path = tmp_path / name
     path.write_text(content)
-    assert_one_error_line(run("compare", "-m", "shakespeare-tied", str(path)), message)
+    result = run("compare", "-m", "shakespeare-tied", str(path))
+    assert_one_error_line(result, message)
+    assert str(path) in result[2]
 
 
 @pytest.fixture

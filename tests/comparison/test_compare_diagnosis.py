@@ -11,7 +11,8 @@ from support.wrong_gpt2s import in_linear
 
 from tiedgpt import compare
 from tiedgpt.comparison import diagnosis
-from tiedgpt.comparison.places import Scope, Trial, kind_of
+from tiedgpt.comparison.mistakes import MISTAKES
+from tiedgpt.comparison.places import Scope, Trial, kind_of, sentence_of
 from tiedgpt.errors import ArgumentError
 
 SLOW = pytest.mark.slow
@@ -79,6 +80,22 @@ def test_there_is_no_note_if_nothing_comes_before_the_first_difference():
     report = compare(TWO_LAYERS, {"embed": 2 * embed}, ids)
     assert report.diagnosis == ["embed: this is none of the known mistakes"]
     assert report.note == ""
+
+
+@pytest.mark.parametrize(
+    ("scope", "places", "words"),
+    [
+        (Scope.EVERYWHERE, ["resid_mid.0", "resid_post.0", "resid_mid.1"], ", everywhere"),
+        (Scope.EVERYWHERE, ["resid_mid.0", "resid_mid.1"], ", in every layer"),
+        (Scope.KIND, ["resid_mid.0", "resid_mid.1"], ", in every layer"),
+        (Scope.KIND, ["resid_mid.0"], ""),
+        (Scope.LAYER, ["resid_mid.1", "resid_post.1"], ""),
+        (Scope.PLACE, ["resid_mid.1"], ""),
+    ],
+)
+def test_how_far_a_mistake_goes_is_said_of_those_that_are_not_in_one_layer(scope, places, words):
+    residual = next(row for row in MISTAKES if row.sentence == "lacks the residual connection")
+    assert sentence_of(residual, scope, places) == f"lacks the residual connection{words}"
 
 
 # Mistakes in activations that `without_hidden_places` leaves out.

@@ -94,6 +94,24 @@ def test_a_token_that_was_prepended_is_named(name, ids):
             compare(MODEL, {name: array}, ids)
 
 
+@pytest.mark.parametrize("name", ["wte", "lm_head"])
+def test_of_a_module_with_one_matrix_by_a_known_name_no_tie_is_judged(name):
+    """Its logits are wrong, and whether the matrix is one with another is not known."""
+    torch = pytest.importorskip("torch", reason="needs pip install -e .[parity]")
+
+    class Module(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            setattr(self, name, torch.nn.Linear(TINY.n_embd, TINY.vocab_size, bias=False))
+
+        def forward(self, ids):
+            return torch.from_numpy(MODEL(ids.numpy())) + 1
+
+    report = compare(MODEL, Module(), IDS, trials=0)
+    assert report.first.name == "logits"
+    assert "lm_head" not in str(report)
+
+
 def test_a_module_whose_output_matrix_is_not_its_wte_is_named():
     """The module's config says tied, but its lm_head.weight differs from its wte.weight."""
     torch = pytest.importorskip("torch", reason="needs pip install -e .[parity]")

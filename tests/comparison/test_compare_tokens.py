@@ -2,9 +2,11 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from support.checks import refuses
 from support.commands import assert_one_error_line
 from support.comparing import MODELS, TWO_LAYERS
 from support.other_gpt2 import OtherGPT2
@@ -13,8 +15,9 @@ from support.wrong_gpt2s import exact_gelu, is_later, softmax
 import tiedgpt
 from tiedgpt import GPT2, TiedGPTError, Tokenizer, compare_tokens
 from tiedgpt.cli.compare import print_mistakes
-from tiedgpt.comparison.token_files import ids_of_text
-from tiedgpt.comparison.tokens import ALL_ZERO, SLACK_OF
+from tiedgpt.comparison.token_files import ids_of_text, read_greedy_file
+from tiedgpt.comparison.tokens import ALL_ZERO, SLACK_OF, rounding_of, to_precision
+from tiedgpt.errors import ArgumentError
 from tiedgpt.testing import TINY, random_model
 
 SHAKESPEARE = MODELS["shakespeare"]
@@ -524,6 +527,16 @@ def test_a_text_that_cannot_be_the_continuation_is_refused(text, message):
         ids_of_text(SHAKESPEARE, TOKENIZER, PROMPT, text)
 
 
+def test_a_text_without_its_white_space_is_refused_with_both_beginnings():
+    """Of a longer text the first eight bytes are shown."""
+    ours = TOKENIZER.decode(greedy(SHAKESPEARE, PROMPT, 9))
+    stripped = ours.lstrip()
+    assert len(ours) > len(stripped) > 9
+    with pytest.raises(TiedGPTError) as caught:
+        ids_of_text(SHAKESPEARE, TOKENIZER, PROMPT, stripped)
+    assert f"the text begins with {stripped[:8]!r}, this model with '\\n" in str(caught.value)
+
+
 def test_a_text_with_another_first_word_is_judged():
     """Our model begins with the end of a line. That is no white space that this text lacks."""
     ids, notes = ids_of_text(SHAKESPEARE, TOKENIZER, PROMPT, "What")
@@ -637,6 +650,26 @@ def test_a_wrong_file_is_refused(document, message, run, tmp_path):
     assert_one_error_line(run(*command(write(tmp_path, document))), message)
 
 
+SETTINGS = {  # of a program -> the values with which it draws no token, and others
+    "greedy": ([True], [False]),
+    "do_sample": ([False], [True]),
+    "temperature": ([0, 0.0, None], [1, 0.7]),
+    "repetition_penalty": ([1, 1.0, None], [1.1]),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_tokens_are_greedy_by_each_setting_of_their_file(tmp_path, name):
+    greedy_values, others = SETTINGS[name]
+    for value in greedy_values:
+        file = read_greedy_file(Path(write(tmp_path, {"prompt": "a", "ids": [1], name: value})))
+        assert (file.prompt, file.continuation) == ("a", [1])
+        assert file.greedy == (True if name == "greedy" else None)
+    for value in others:
+        path = Path(write(tmp_path, {"prompt": "a", "ids": [1], name: value}))
+        refuses(f"has {name} {value}: drawn tokens", read_greedy_file, path, error=ArgumentError)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -676,6 +709,62 @@ def test_a_text_that_ends_within_a_character():
 def test_a_text_needs_a_tokenizer():
     with pytest.raises(TiedGPTError, match="no tokenizer to read a text with: give ids"):
         ids_of_text(SHAKESPEARE, None, PROMPT, "a")
+
+
+@pytest.mark.parametrize("precision", SLACK_OF)
+def test_numbers_are_rounded_to_the_precision_that_is_said(precision):
+    x = np.array([1 / 3, 70_000, -1e-7], np.float32)
+    rounded = {
+        "float32": x,
+        "float16": np.array([0.33325195, np.inf, -1.1920929e-07], np.float32),
+        "bfloat16": np.array([0.33398438, 70_144, -1.0011718e-07], np.float32),
+    }
+    np.testing.assert_allclose(to_precision(x, precision), rounded[precision], rtol=1e-6)
+    assert to_precision(x, precision).dtype == np.float32
+
+
+def float32_tape(model, ids, edit=None):
+    tape = {}
+    model(ids, tape=tape, edit=edit)
+    return tape
+
+
+@pytest.mark.parametrize(("precision", "slack"), [("float32", 16), ("float16", 3), ("bfloat16", 3)])
+def test_how_far_rounding_goes_is_told_by_our_model_in_that_precision(precision, slack):
+    """The largest error of a logit's distance from the best one, at each place.
+
+    In half precision weights are rounded, or activations, or both. At half of the places, or more,
+    rounding goes as far as at the median one.
+    """
+
+    def half(x):
+        return to_precision(x, precision)
+
+    model = TWO_LAYERS
+    ids = np.random.default_rng(0).integers(model.config.vocab_size, size=(1, 9))
+    exact = model.astype(np.float64)(ids)[0]
+    right = float32_tape(model, ids)
+    ways = [right["logits"][0]]
+    if precision != "float32":
+        rounded = GPT2(model.config, {name: half(x) for name, x in model.parameters.items()})
+        edit = {name: half for name in right if name != "logits"}
+        ways.append(rounded(ids)[0])
+        ways += [half(each(ids, edit=edit)[0]) for each in (model, rounded)]
+    largest = []
+    for place, logits in enumerate(exact):
+        best = int(np.argmax(logits))
+        errors = [way[place] - logits for way in ways]
+        largest.append(max(np.abs(error - error[best]).max() for error in errors))
+    expected = slack * np.maximum(largest, np.median(largest))
+    found = rounding_of(model, ids, right, exact, precision)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_rounding_is_at_least_that_of_the_largest_logit_of_its_place():
+    """Our float32 may be exact by chance."""
+    logits = np.outer([1.0, 100.0, 10.0], np.arange(1.0, 6.0))
+    found = rounding_of(TWO_LAYERS, [[1, 2, 3]], {"logits": logits[None]}, logits, "float32")
+    np.testing.assert_allclose(found, 16 * 2.0**-23 * np.array([5.0, 500.0, 50.0]))
 
 
 def test_notes_on_a_defect():

@@ -9,6 +9,7 @@ import pytest
 from support.comparing import MODELS, some_ids, tape_of
 
 from tiedgpt import compare
+from tiedgpt.comparison.conventions import translate
 from tiedgpt.errors import ArgumentError
 from tiedgpt.testing import TINY, random_model
 
@@ -59,6 +60,57 @@ LLM_C = {
     "final": "lnf",
     "logits": "logits",
 }
+# More names of the same activations: inputs of modules, modules of other versions of a program.
+MORE_NAMES = {
+    "attn.N.in": [
+        "h.N.attn:in",
+        "h.N.attn.c_attn:in",
+        "blocks.N.ln1",
+        "blocks.N.ln1.hook_out",
+    ],
+    "attn.N.q": ["blocks.N.attn.q", "blocks.N.attn.q.hook_out"],
+    "attn.N.k": ["blocks.N.attn.k", "blocks.N.attn.k.hook_out"],
+    "attn.N.v": ["blocks.N.attn.v", "blocks.N.attn.v.hook_out"],
+    "attn.N.pattern": ["h.N.attn.attn_dropout:in"],
+    "attn.N.heads": ["blocks.N.attn.o:in", "blocks.N.attn.o.hook_in"],
+    "attn.N.out": [
+        "h.N.attn.c_proj",
+        "blocks.N.attn",
+        "blocks.N.attn.hook_out",
+        "blocks.N.hook_attn_out",
+    ],
+    "resid_pre.N": ["blocks.N:in", "blocks.N.hook_in"],
+    "resid_mid.N": [],
+    "mlp.N.in": ["h.N.mlp:in", "h.N.mlp.c_fc:in", "blocks.N.ln2"],
+    "mlp.N.pre": [
+        "blocks.N.mlp.c_fc",
+        "blocks.N.mlp.in",
+        "blocks.N.mlp.in.hook_out",
+        "blocks.N.mlp.hook_pre",
+    ],
+    "mlp.N.post": [
+        "h.N.mlp.gelu",
+        "h.N.mlp.c_proj:in",
+        "blocks.N.mlp.c_proj:in",
+        "blocks.N.mlp.out:in",
+        "blocks.N.mlp.hook_post",
+    ],
+    "mlp.N.out": [
+        "h.N.mlp.c_proj",
+        "h.N.mlp",
+        "blocks.N.mlp",
+        "blocks.N.mlp.hook_out",
+        "blocks.N.hook_mlp_out",
+    ],
+    "resid_post.N": ["blocks.N", "blocks.N.hook_out", "blocks.N.hook_resid_post"],
+    "final": ["lm_head:in", "unembed:in", "unembed.hook_in", "ln_final.hook_out"],
+    "logits": ["unembed.hook_out"],
+}
+# Those of llm.c that are accepted: ours has no such arrays
+NOT_COMPARED = [
+    *("probs", "losses", "preatt", "ln1_mean", "ln1_rstd", "ln2_mean", "ln2_rstd"),
+    *("lnf_mean", "lnf_rstd"),
+]
 HEADS = ("attn.N.q", "attn.N.k", "attn.N.v", "attn.N.heads")  # [B, H, T, K] on our tape
 
 
@@ -105,6 +157,38 @@ def test_names_of_other_programs(names, prefix, heads_of):
     report = compare(model, given, ids)
     assert report.first is None, str(report)
     assert len(report.rows) == len(given), "all are compared"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind, names in MORE_NAMES.items() for name in names]
+)
+def test_each_name_of_an_activation_is_known(kind, name):
+    """With any prefix it is one of ours, in our layout."""
+    model = MODELS["tiny"]
+    tape = tape_of(model, some_ids(model))
+    layer = str(TINY.n_layer - 1)
+    ours = kind.replace("N", layer)
+    given = heads_last_but_one(tape[ours]) if kind in HEADS else tape[ours]
+    for prefix in ("", "transformer.", "module.transformer.", "_orig_mod.", "model."):
+        translated = translate(prefix + name.replace("N", layer), given, tape, TINY.n_layer)
+        assert list(translated) == [ours]
+        np.testing.assert_array_equal(translated[ours], tape[ours])
+
+
+@pytest.mark.parametrize(
+    "name", ["h.0.attn.bias", "transformer.h.0.attn.masked_bias", "blocks.0.attn.mask"]
+)
+def test_a_mask_of_a_state_dict_is_not_compared(name):
+    assert translate(name, np.ones((1, 1, 9, 9)), {}, TINY.n_layer) == {}
+
+
+@pytest.mark.parametrize("name", NOT_COMPARED)
+def test_an_array_that_only_llm_c_has_is_accepted(name):
+    model = MODELS["tiny"]
+    ids = some_ids(model)
+    logits = tape_of(model, ids)["logits"]
+    report = compare(model, {name: np.ones(3), "logits": logits}, ids)
+    assert [row.name for row in report.rows] == ["logits"]
 
 
 def test_names_of_transformer_lens_that_are_not_compared():

@@ -15,12 +15,13 @@ import pytest
 from support.commands import assert_one_error_line
 from support.node import run_node
 
-from tiedgpt import TiedGPTError, generate, loss_and_gradients
+from tiedgpt import TiedGPTError, Tokenizer, generate, loss_and_gradients
 from tiedgpt.comparison.mistakes import MISTAKES
 from tiedgpt.comparison.places import compute_activations, kind_of, trials_in_all_layers
 from tiedgpt.comparison.vector_mistakes import (
     DECODERS,
     ENCODERS,
+    RIGHT_WORDS,
     Vocabulary,
     mistakes_of_steps,
     step_results,
@@ -28,6 +29,7 @@ from tiedgpt.comparison.vector_mistakes import (
 from tiedgpt.comparison.vector_mistakes import RIGHT as RIGHT_RESULT
 from tiedgpt.comparison.vectors import DIRECTORY, Vectors, judge, results_of
 from tiedgpt.gpt2.run import activation_shapes
+from tiedgpt.gpt2.tokenizer import EOT, byte_alphabet
 from tiedgpt.testing import assert_vectors, random_model
 
 VECTORS = Vectors(DIRECTORY)
@@ -111,6 +113,94 @@ def test_the_gradients_and_the_step_are_those_of_torch():
         np.testing.assert_allclose(
             VECTORS.expected[case["name"]], parameter.detach().numpy(), rtol=0, atol=1e-12
         )
+
+
+# What the sentences of the mistakes say, tried on a text each
+
+SMALL = Vocabulary(Tokenizer([("b", "c"), ("a", "b"), ("ab", "c"), ("c", "c")], {EOT: 260}))
+WORDS = {  # sentence -> a text, and its words by the mistake
+    "merges across words: the text is not split": ("a b", ["a b"]),
+    "splits at white space alone": ("it's 3,4", ["it's", " 3,4"]),
+    "takes [a-zA-Z] for \\p{L}": ("aé b", ["a", "é", " b"]),
+    "takes \\w for letters, as the module re without \\p{L}": ("a1_é!", ["a1_é", "!"]),
+    "takes [0-9] for \\p{N}": ("1² 2", ["1", "²", " 2"]),
+    "takes each digit alone": ("a 12", ["a", " 1", "2"]),
+    "takes [ \\t\\r\\n] for \\s": ("a\x0b\x0bb", ["a", "\x0b\x0b", "b"]),
+    "lacks the contractions ('s, 't, 'll)": ("it's", ["it", "'", "s"]),
+    "reads contractions in capitals, too ('S, 'LL)": ("IT'S", ["IT", "'S"]),
+    "lacks the rule \\s+(?!\\S): no space is left for the next word": ("a  b", ["a", "  ", "b"]),
+}
+BYTES = {  # sentence -> a text, and the bytes that are read
+    "has the characters for bytes (latin-1), not UTF-8": ("é", b"\xe9"),
+    "drops what is not ASCII": ("aéb", b"ab"),
+    "writes an emoji as two halves of three bytes": (
+        "\N{GRINNING FACE}",
+        b"\xed\xa0\xbd\xed\xb8\x80",
+    ),
+    "makes LF of CR LF": ("a\r\nb\r", b"a\nb\r"),
+    "drops NUL, or ends there": ("a\0b", b"a"),
+    "puts a space before the text": ("a", b" a"),
+    "removes white space at both ends": (" a b\n", b"a b"),
+    "makes small letters of capitals": ("aÉ", "aé".encode()),
+    "normalises characters (NFC)": ("e\u0301\ufb01", "é\ufb01".encode()),
+    "normalises characters (NFKC)": ("e\u0301\ufb01", "éfi".encode()),
+    "reads <|endoftext|> as ordinary characters": (EOT, EOT.encode()),
+}
+MERGED = {  # sentence -> a text, and its tokens
+    "takes the longest token that fits, without the merges": ("abcc", ["abc", "c"]),
+    "makes the leftmost merge, not the one that was learned first": ("abc", ["abc"]),
+    "makes a merge at its last place first": ("ccc", ["c", "cc"]),
+    "makes each merge once, at its first place alone": ("bcbc", ["bc", "b", "c"]),
+    "makes no merge": ("abc", ["a", "b", "c"]),
+}
+TEXTS = {  # sentence -> the bytes of ids, and the text that is shown of them
+    "decodes one token after the other, and a character has several": ("é", "\ufffd\ufffd"),
+    "shows the characters of the vocabulary file, such as Ġ": ("a é\n", "aĠÃ©Ċ"),
+    "turns Ġ into a space, and no other character into its byte": ("a é\n", "a Ã©\n"),
+    "drops <|endoftext|>": (f"a{EOT}b", "ab"),
+    "removes spaces before punctuation marks": ("a , b .", "a, b."),
+    "removes white space at both ends": (" a b\n", "a b"),
+    "drops bytes that are no character, without U+FFFD": (b"a\xffb", "ab"),
+    "ends at NUL": ("a\0b", "a"),
+}
+
+
+def test_each_mistake_of_a_tokenizer_is_tried_on_a_text():
+    assert ENCODERS.keys() == WORDS.keys() | BYTES.keys() | MERGED.keys()
+    assert DECODERS.keys() == TEXTS.keys()
+
+
+@pytest.mark.parametrize("sentence", WORDS)
+def test_a_mistake_of_the_split_makes_the_words_that_it_says(sentence):
+    text, words = WORDS[sentence]
+    assert ENCODERS[sentence].keywords["words"](text) == words
+    assert RIGHT_WORDS(text) != words
+
+
+@pytest.mark.parametrize("sentence", BYTES)
+def test_a_mistake_of_bytes_reads_those_that_it_says(sentence):
+    text, expected = BYTES[sentence]
+    ids = ENCODERS[sentence](SMALL, text)
+    assert SMALL.tokenizer.decode_bytes(ids) == expected
+    assert ids != SMALL.tokenizer.encode(text, special="token")
+
+
+@pytest.mark.parametrize("sentence", MERGED)
+def test_a_mistake_of_the_merges_makes_the_tokens_that_it_says(sentence):
+    text, tokens = MERGED[sentence]
+    assert [SMALL.tokenizer.decode([token]) for token in ENCODERS[sentence](SMALL, text)] == tokens
+    assert ENCODERS[sentence](SMALL, text) != SMALL.tokenizer.encode(text)
+
+
+@pytest.mark.parametrize("sentence", TEXTS)
+def test_a_mistake_of_a_decoder_shows_what_it_says(sentence):
+    text, shown = TEXTS[sentence]
+    if isinstance(text, bytes):
+        ids = [SMALL.ids[byte_alphabet()[byte]] for byte in text]
+    else:
+        ids = SMALL.tokenizer.encode(text, special="token")
+    assert DECODERS[sentence](SMALL.tokenizer, ids) == shown
+    assert SMALL.tokenizer.decode(ids) != shown
 
 
 # Each known mistake
@@ -405,6 +495,11 @@ def test_an_input_among_the_answers_is_not_looked_at():
 def test_wrong_answers_of_another_kind_are_refused(answers, message):
     with pytest.raises(TiedGPTError, match=message):
         judge(answers)
+
+
+def test_a_directory_without_its_list_of_cases_is_refused(tmp_path):
+    with pytest.raises(TiedGPTError, match=r"manifest\.json: no such file; it has the cases"):
+        Vectors(tmp_path).cases  # noqa: B018
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ import tiedgpt
 from tiedgpt import GPT2, Tokenizer
 from tiedgpt.errors import ArgumentError
 from tiedgpt.explore import panels
+from tiedgpt.explore.query import ATTENTION_TOKENS
 from tiedgpt.generation import Sampling
 from tiedgpt.gpt2.ops import softmax
 from tiedgpt.study import (
@@ -266,6 +267,13 @@ def test_solve(asked, corpus):
     assert answer("solve")["missing"] == pytest.approx(solved.missing(scores), rel=1e-3)
 
 
+def test_a_text_with_too_few_tokens_is_not_solved(models):
+    shown = shown_models(*models, corpus=Corpus.of([65] * 50, CONFIG.vocab_size))
+    assert ask(shown, "solve") == {"missing": None}
+    with pytest.raises(ArgumentError, match="no text to compare with; start with --corpus FILE"):
+        ask(shown_models(*models), "solve")
+
+
 def test_nearest(asked):
     model, answer = asked
     found = answer("nearest", ids=[1, 40])
@@ -354,6 +362,18 @@ def test_an_answer_takes_less_memory_than_the_attention_of_a_context(name):
     peak = peak_memory(partial(ask, shown, name, ids=ids))
     bytes_of_all_patterns = 4 * long.n_layer * long.n_head * long.n_ctx**2  # float32
     assert peak < bytes_of_all_patterns / 2
+
+
+def test_a_kept_tape_has_the_patterns_of_the_last_tokens_in_memory_of_their_own():
+    """The pattern of a whole context would stay in memory with a view of its last columns."""
+    long = replace(CONFIG, n_ctx=200)
+    shown = shown_models(random_model(long))
+    tape = shown.tape(0, [n % 256 for n in range(long.n_ctx)])
+    patterns = [array for name, array in tape.items() if "pattern" in name]
+    assert len(patterns) == long.n_layer
+    for pattern in patterns:
+        assert pattern.shape[-2:] == (ATTENTION_TOKENS, ATTENTION_TOKENS)
+        assert pattern.base is None
 
 
 def test_a_prompt_is_read_once_for_both_heads_and_all_panels(models, monkeypatch):

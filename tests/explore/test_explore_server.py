@@ -72,9 +72,13 @@ def test_each_file_of_the_laboratory_is_sent_with_a_policy(server):
         assert body == (PAGE / file).read_bytes()
         assert COMMON_HEADERS.items() <= dict(headers).items()
         rules = headers["Content-Security-Policy"].split("; ")
-        for rule in ("default-src 'none'", "script-src 'self'", "connect-src 'self'"):
-            assert rule in rules
-        assert "frame-ancestors 'none'" in rules
+        assert set(rules) == {
+            *("default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'"),
+            *("img-src data:", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"),
+        }
+        media_type = {"js": "text/javascript", "css": "text/css", "html": "text/html"}
+        assert headers["Content-Type"] == f"{media_type[file.split('.')[-1]]}; charset=utf-8"
+        assert headers["Content-Length"] == str(len(body))
         assert "unsafe" not in headers["Content-Security-Policy"]
 
 

@@ -1,6 +1,7 @@
 """Config: config.json is read and written, and everything but GPT-2 is refused."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -114,6 +115,22 @@ def test_fields_about_the_files_beside_it_are_not_kept():
     assert not about_the_files.keys() & written.keys()
 
 
+NEUTRAL = [
+    {"model_type": "gpt2"},
+    {"add_cross_attention": False},
+    {"is_encoder_decoder": False},
+    {"pruned_heads": None},
+    {"pruned_heads": {}},
+    {"reorder_and_upcast_attn": True},  # it changes the rounding of float16 alone
+]
+
+
+@pytest.mark.parametrize("fields", NEUTRAL, ids=str)
+def test_a_field_that_says_what_every_gpt2_does_changes_nothing(fields):
+    read = Config.from_json({**GPT2_JSON, **fields})
+    assert replace(read, others={}) == replace(Config.from_json(GPT2_JSON), others={})
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -131,6 +148,11 @@ def test_fields_about_the_files_beside_it_are_not_kept():
             {"add_cross_attention": True},
             "add_cross_attention is True, which is another model",
             id="cross-attention",
+        ),
+        pytest.param(
+            {"is_encoder_decoder": True},
+            "is_encoder_decoder is True, which is another model",
+            id="encoder-and-decoder",
         ),
         pytest.param({"pruned_heads": {"0": [1]}}, "pruned_heads", id="pruned-heads"),
         pytest.param({"quantization_config": {"bits": 4}}, "quantization_config", id="quantized"),

@@ -478,3 +478,20 @@ def test_ctrl_c_in_a_piece_ends_the_others(model, monkeypatch):
     run = Run(model.config)
     with pytest.raises(KeyboardInterrupt):
         prefill.in_pieces(transformer, IDS, nest(model.parameters), run, interrupt)
+
+
+def test_a_piece_that_waits_for_a_cancelled_one_stops(model):
+    """It neither waits for ever, nor reads keys and values that are not there."""
+    cache = model.new_cache()
+    first = prefill.CachePiece(cache, 0, None)
+    second = prefill.CachePiece(cache, 2, first)
+    H, K = SMALL.n_head, SMALL.n_embd // SMALL.n_head
+    keys = np.zeros((1, H, 2, K), np.float32)
+    prefill.cancel_all([first, second])
+    for piece in (first, second):
+        with pytest.raises(RuntimeError, match="cancelled"):
+            piece.extend(0, keys, keys)
+
+
+def test_no_edits_change_nothing(model):
+    np.testing.assert_array_equal(model(IDS, edit={}), model(IDS))

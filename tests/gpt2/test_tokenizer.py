@@ -549,3 +549,42 @@ def test_a_pickled_tokenizer_encodes_as_the_original():
 def test_a_tokenizer_describes_itself():
     tokenizer = Tokenizer([("l", "o"), ("lo", "w")])
     assert repr(tokenizer) == "Tokenizer(259 tokens, 2 merges, 1 special)"
+
+
+# Unicode's White_Space. The four that str.isspace() takes for white space, too, are not.
+SPACES = (
+    "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+)
+SPACES += "\u2028\u2029\u202f\u205f\u3000"
+
+
+@pytest.mark.parametrize("space", [*SPACES, "\x1c", "\x1d", "\x1e", "\x1f", "\u200b", "a"])
+def test_a_special_token_takes_the_white_space_beside_it(space):
+    tokenizer = Tokenizer([], {"<m>": 256}, flags={"<m>": Flags(lstrip=True, rstrip=True)})
+    ids = tokenizer.encode(f"b{space}<m>{space}c", special="token")
+    assert (len(ids) == 3) == (space in SPACES)
+
+
+def test_the_alphabet_has_each_printable_byte_of_latin_1_as_itself():
+    alphabet = byte_alphabet()
+    itself = [byte for byte, character in alphabet.items() if character == chr(byte)]
+    assert itself == [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [alphabet[byte] for byte in range(256) if byte not in itself]
+    assert others == [chr(256 + number) for number in range(len(others))]
+
+
+OTHERS = {  # another tokenizer for the same bytes, in one respect alone
+    "merges": Tokenizer(SMALL_MERGES[:-1], {EOT: 261}),
+    "ids": Tokenizer(SMALL_MERGES, {EOT: 261}, ids=spelled_ids(SMALL_MERGES) | {"!": 1, '"': 0}),
+    "special tokens": Tokenizer(SMALL_MERGES, {EOT: 262}),
+    "flags": Tokenizer(SMALL_MERGES, {EOT: 261}, flags={EOT: Flags(lstrip=True)}),
+    "a space before the text": Tokenizer(SMALL_MERGES, {EOT: 261}, prefix_space=True),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_description_of_a_tokenizer_differs_from_that_of_another_one(name):
+    small = Tokenizer(SMALL_MERGES, {EOT: 261})
+    again = Tokenizer(SMALL_MERGES, {EOT: 261})
+    assert json.dumps(small.description()) == json.dumps(again.description())
+    assert json.dumps(small.description()) != json.dumps(OTHERS[name].description())

@@ -5,6 +5,7 @@ part of a logit is what this vector contributes to it. An ablated part adds noth
 says how likely a token is after a text, and which other tokens, its alternatives, are likely there.
 """
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from tiedgpt.study.predictions import (
     ablation,
     attribute,
     last_logits,
+    last_tape,
     next_tokens,
     predict,
     surprisal,
@@ -302,6 +304,18 @@ def test_next_tokens_predicts_the_likeliest_tokens_of_two_models_with_both():
 def test_last_logits_are_those_of_the_last_token(config):
     model = random_model(config, dtype=np.float64)
     np.testing.assert_allclose(last_logits(model, IDS), model(IDS)[-1], rtol=1e-9)
+
+
+def test_the_last_tape_has_what_the_reports_read_and_no_more():
+    """Of all activations, those of the MLPs and of the attention scores take most memory."""
+    model = random_model(SMALL)
+    tape = last_tape(model, [1, 2, 3, 4], 2)
+    kinds = {re.sub(r"\.\d+", ".N", name) for name in tape}
+    assert kinds >= {"embed", "resid_pre.N", "attn.N.pattern", "attn.N.heads", "mlp.N.out", "final"}
+    assert not kinds & {
+        *("attn.N.in", "attn.N.qkv", "attn.N.q", "attn.N.k", "attn.N.v", "attn.N.scores"),
+        *("attn.N.out", "resid_mid.N", "mlp.N.in", "mlp.N.pre", "mlp.N.post"),
+    }
 
 
 def test_the_first_of_the_next_tokens_is_the_one_that_greedy_generation_chooses(model):

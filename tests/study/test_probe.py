@@ -100,6 +100,27 @@ def test_each_token_is_predicted_by_the_others():
         np.testing.assert_allclose(found[fold], X[fold] @ weights, atol=1e-9)
 
 
+@pytest.mark.parametrize("shift", [0.0, 5.0])
+def test_what_a_table_knows_is_the_share_of_the_variance_that_it_predicts(shift):
+    """Of each thing by itself, by its own columns. A number that is added changes nothing."""
+    rng = np.random.default_rng(0)
+    n, C = 40, embeddings.COMPONENTS
+    rows = rng.normal(size=(n, 3))
+    folds = np.array_split(rng.permutation(n), 4)
+    linear = rows @ rng.normal(size=(3, C))
+    targets = {"known": linear + 0.5 * rng.normal(size=(n, C)), "unknown": rng.normal(size=(n, C))}
+    targets = {thing: target + shift for thing, target in targets.items()}
+    report = embeddings.probe(rows, targets, folds)
+    for thing, target in targets.items():
+        for penalty in embeddings.PENALTIES:
+            answer = embeddings.predicted(rows, target, folds, penalty)
+            share = (
+                1 - ((target - answer) ** 2).sum() / (target - target.mean(axis=0)).var() / n / C
+            )
+            assert report[thing]["by_penalty"][str(penalty)] == pytest.approx(share)
+    assert report["known"]["r2"] > 0.3 > report["unknown"]["r2"]
+
+
 def test_a_column_that_is_the_same_for_all_tokens_changes_nothing():
     rng = np.random.default_rng(0)
     rows, Y = rng.normal(size=(40, 3)), rng.normal(size=(40, 2))

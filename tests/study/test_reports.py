@@ -170,6 +170,8 @@ def test_score(model, stride):
     facts = {"context": 64, "stride": stride, "head": model.config.head}
     assert plain == {**facts, **asdict(score(model, TOKENIZER, ids, stride))}
 
+    assert plain["tokens"] == plain["bytes"] == predicted_places(ids.size, 64, stride).size
+
     report = reports.score_report(model, TOKENIZER, ids, stride, alternatives=2)
     predictions = report.pop("predictions")
     assert list(report) == list(plain)
@@ -181,6 +183,17 @@ def test_score(model, stride):
         place = prediction["place"]
         log_p = log_softmax(model(ids[:place])[-1])
         assert_surprises(prediction, log_p, ids[place], 2, "bits")
+
+
+def test_a_score_counts_tokens_and_bytes(model):
+    """A token may have several bytes: "be" is 256."""
+    tokenizer = Tokenizer([("b", "e")])
+    ids = np.array(tokenizer.encode("to be or not to be"))
+    report = reports.score_report(model, tokenizer, ids, stride=1)
+    assert (report["tokens"], report["bytes"]) == (len(ids) - 1, len("o be or not to be"))
+    assert report["nll"] * report["tokens"] / math.log(2) == pytest.approx(
+        report["bits_per_byte"] * report["bytes"]
+    )
 
 
 def test_parameters(model):
@@ -264,6 +277,15 @@ def test_study_of_a_text_longer_than_the_context(model):
     """99 tokens are two windows of the context of 64. Of each, the first is not predicted."""
     report, _ = study(model, Corpus.of([A] * 99, CONFIG.vocab_size))
     assert report["loss"]["tokens"] == 99 - 2
+
+
+def test_study_of_a_text_with_too_many_tokens_to_solve_says_so(model, monkeypatch):
+    monkeypatch.setattr(solved, "MAX_PRODUCTS", 10)
+    notes = []
+    report = reports.study_report("m", model, CORPUS, None, NoProgress, notes.append)
+    assert notes == ["m: the corpus has too many different tokens to solve for the best W_U"]
+    assert "solved" not in report["bigrams"]
+    assert "model" in report["bigrams"]
 
 
 def test_study_without_a_corpus(model):

@@ -419,6 +419,26 @@ def test_the_gain_is_found_by_trying_weights(table_of_logits):
     assert figures["gain_error"] == pytest.approx(error, abs=1e-5)
 
 
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("scale", [0.01, 1, 30])
+def test_the_weights_are_where_the_gradient_is_0_though_a_step_goes_too_far(seed, scale):
+    """With few rows and shares near 0 and 1, Newton's step may lead to a higher cross entropy."""
+    rng = np.random.default_rng(seed)
+    logits = scale * rng.standard_normal((4, 6))
+    log_counts = np.log(rng.integers(1, 1000, 6))
+    q = rng.dirichlet(np.full(6, 0.05), 4)
+    by_text = np.stack([(q * logits).sum(axis=1), q @ log_counts], axis=1)
+
+    def mean_nats(weights):
+        scores = weights[0] * logits + weights[1] * log_counts
+        return (np.log(np.exp(scores).sum(axis=1)) - by_text @ weights).mean()
+
+    best = bigrams.fit(logits, log_counts, by_text)
+    for change in ((1e-3 / scale, 0), (-1e-3 / scale, 0), (0, 1e-3), (0, -1e-3)):
+        assert mean_nats(best) < mean_nats(best + change)
+    assert mean_nats(best) < mean_nats(np.array([0.0, 1.0]))
+
+
 def test_the_gain_does_not_depend_on_scale_and_sign_of_the_logits(table_of_logits):
     """Nor on a number that is added to a whole row of them."""
     figures = gain_of(table_of_logits)

@@ -1,11 +1,13 @@
 """assert_same_gpt2 and assert_vectors: what they look at by default, and what their errors say."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tiedgpt import GPT2
+from tiedgpt.comparison.vectors import DIRECTORY
 from tiedgpt.testing import TINY, assert_same_gpt2, assert_vectors, random_model
 from tiedgpt.testing.gpt2 import scale_of
 
@@ -54,6 +56,39 @@ def test_every_parameter_of_the_random_model_matters():
         assert abs(np.mean(array) - mean) < 0.5 * deviation, name
         assert 0.7 < np.std(array) / deviation < 1.3, name
     assert 8 < np.std(model([list(range(37))])) < 25
+
+
+def test_each_part_of_the_random_model_adds_little_to_the_residual_stream():
+    """So little that the epsilon of a layer norm matters, and none so much that it hides another.
+
+    The activations of each MLP are about 1: the gelu is neither linear nor a ReLU there.
+    """
+    tape = {}
+    random_model()([list(range(37))], tape=tape)
+    for name, array in tape.items():
+        if name.endswith(".out") or name == "embed":
+            assert 0.003 < np.std(array) < 0.1, name
+        if name.endswith((".pre", ".q", ".k", ".v")):
+            assert 0.5 < np.std(array) < 4, name
+
+
+@pytest.mark.parametrize("field", ["bos_token_id", "eos_token_id"])
+def test_the_special_tokens_of_the_random_model_are_in_its_vocabulary(field):
+    assert 0 <= getattr(TINY, field) < TINY.vocab_size
+
+
+@pytest.mark.parametrize("theirs", [{"hook_embed": np.ones((3, 48))}, {"probs": np.ones(3)}])
+def test_it_fails_if_nothing_was_compared(theirs):
+    with pytest.raises(AssertionError, match="nothing"):
+        assert_same_gpt2(theirs, ids=[1, 2, 3])
+
+
+def test_right_answers_to_reference_values_pass():
+    expected = json.loads((DIRECTORY / "expected.json").read_text(encoding="utf-8"))
+    name = "encode/split/1"
+    assert_vectors({name: expected[name]})
+    with pytest.raises(AssertionError, match="wrong: 1"):
+        assert_vectors({name: expected[name][:-1]})
 
 
 def test_the_numbers_of_the_random_model_repeat_with_its_seed():

@@ -14,7 +14,7 @@ import pytest
 from tiedgpt import GPT2
 from tiedgpt.errors import ArgumentError
 from tiedgpt.gpt2.parameters import parameter_shapes, unflatten
-from tiedgpt.testing import assert_tied, random_model
+from tiedgpt.testing import assert_tied, random_model, tie
 from tiedgpt.testing.tie import check_columns
 from tiedgpt.training.optimizer import AdamW
 
@@ -135,6 +135,23 @@ def test_the_error_says_which_failed(torch, tied, lose_the_tie):
     optimizer = lose_the_tie(torch, tied)
     with pytest.raises(AssertionError, match=f"^{FAILS[lose_the_tie]}"):
         assert_tied(tied, optimizer)
+
+
+@pytest.mark.parametrize("batch", [None, [[1, 2, 3]]])
+def test_logits_that_are_detached_depend_on_nothing(torch, tied, batch):
+    tied.lm_head.register_forward_hook(lambda module, args, output: output.detach())
+    with pytest.raises(AssertionError, match="logits do not depend on any parameter"):
+        assert_tied(tied, batch=None if batch is None else torch.tensor(batch))
+
+
+def test_a_detached_input_is_seen_with_a_batch_of_the_user(torch, tied):
+    detaches_the_input(torch, tied)
+    with pytest.raises(AssertionError) as caught:
+        assert_tied(tied, batch=torch.tensor([[1, 2, 3]]))
+    assert str(caught.value) == (
+        "gradient: nothing of it comes from the input: the input is detached, or reads another "
+        "parameter"
+    )
 
 
 def test_an_optimizer_whose_step_changes_one_side(torch, tied):
@@ -677,6 +694,48 @@ def test_a_gpt2_of_ours_without_a_gradient():
     model = GPT2(model.config, model.parameters)
     with pytest.raises(AssertionError, match=r"^gradient: nothing of it comes from the input"):
         assert_tied(model)
+
+
+def test_a_gradient_of_ours_that_lacks_one_use(monkeypatch):
+    """As a backward pass that forgets the sum of both would have it."""
+    model = random_model()
+    right = tie.loss_and_gradients
+
+    def lacks_the_output(of_model, ids, targets):
+        loss, gradients = right(of_model, ids, targets)
+        if of_model.tied:
+            _, parts = right(of_model.untie("copy"), ids, targets)
+            gradients = {**gradients, "wte.weight": parts["wte.weight"]}
+        return loss, gradients
+
+    monkeypatch.setattr(tie, "loss_and_gradients", lacks_the_output)
+    with pytest.raises(AssertionError, match=r"^gradient: it is not the sum"):
+        assert_tied(model)
+
+
+def test_a_step_of_ours_that_changes_one_side():
+    """The output matrix is made anew in the step. All is as before, though the test fails."""
+
+    class TwoMatrices(GPT2):
+        own = None
+
+        @property
+        def W_U(self):
+            return self.W_E.T if self.own is None else self.own
+
+    class Stepping(AdamW):
+        def step(self, gradient, lr):
+            model.own = model.W_E.T.copy()
+            super().step(gradient, lr)
+
+    trained_model, trained_optimizer = trained(random_model())
+    model = TwoMatrices(trained_model.config, trained_model.parameters)
+    trained_optimizer.__class__ = Stepping
+    before, steps = trained_optimizer.flat.copy(), trained_optimizer.steps
+    with pytest.raises(AssertionError, match=r"^optimizer: after one step, W_E.T and W_U differ"):
+        assert_tied(model, trained_optimizer)
+    np.testing.assert_array_equal(trained_optimizer.flat, before)
+    assert trained_optimizer.steps == steps
 
 
 def test_matrices_of_a_gpt2_of_ours():

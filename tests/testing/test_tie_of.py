@@ -155,6 +155,9 @@ def test_names_are_found_or_given():
     two = {"encoder.embed_tokens.weight": matrix(), "decoder.embed_tokens.weight": matrix()}
     with pytest.raises(TiedGPTError, match="which of"):
         tie_of(two)
+    two_heads = {WTE: matrix(), "a.lm_head.weight": matrix(), "b.lm_head.weight": matrix()}
+    with pytest.raises(TiedGPTError, match=r"which of a\.lm_head\.weight, b\.lm_head\.weight is"):
+        tie_of(two_heads)
     shared = {"encoder.embed_tokens.weight": two["encoder.embed_tokens.weight"]}
     assert (
         tie_of({**shared, "shared.embed_tokens.weight": shared["encoder.embed_tokens.weight"]}).kind
@@ -225,6 +228,7 @@ def test_what_could_be_no_output_matrix():
         "score.weight": np.ones((2, D), np.float32),
         "classifier.weight": np.ones((2, D), np.float32),
         "pooler.dense.weight": np.ones((D, D), np.float32),
+        "labels.weight": np.ones((3, V), np.float32),
         "model.position_embeddings.weight": matrix(),
         "model.layers.0.mlp.up_proj.weight": matrix(),
         "model.layers.0.mlp.up_proj.qweight": np.ones((V, D), np.int32),
@@ -237,6 +241,15 @@ def test_what_could_be_no_output_matrix():
     assert tie_of({WTE: values, "shared.weight": values}).kind == "embedding"
     with pytest.raises(TiedGPTError, match=r"to_tokens.* may be the output matrix"):
         tie_of({WTE: values, "to_tokens.weight": values})
+
+
+def test_a_sparse_tensor_is_no_copy_of_the_matrix():
+    """It has no place in memory. It may be the other matrix."""
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
+    for name in ("decoder.output_layer.weight", "word_predictor.weight"):
+        entries = {"lm_head.weight": torch.ones(V, D), name: torch.ones(V, D).to_sparse()}
+        with pytest.raises(TiedGPTError, match=name):
+            tie_of(entries)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])

@@ -111,6 +111,39 @@ def run_and_save(trainer, directory):
         pass
 
 
+def test_a_training_is_saved_at_each_evaluation_alone(tmp_path, monkeypatch):
+    """And its log has a line for each."""
+    saved = []
+    save = Trainer.save
+
+    def recording_save(self, *arguments):
+        saved.append(self.step)
+        save(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "save", recording_save)
+    trainer = new_trainer()
+    run_and_save(trainer, tmp_path / "out")
+    assert saved == [0, 4, 6]
+    lines = (tmp_path / "out" / LOG).read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line) for line in lines] == trainer.evaluations
+    assert [json.loads(line)["step"] for line in lines] == [0, 4, 6]
+
+
+def test_a_training_that_is_stopped_is_saved_after_its_step(tmp_path):
+    """As after the first Ctrl-C. It goes on with the numbers of an unbroken training."""
+    unbroken = new_trainer()
+    expected = train(unbroken)
+    first = new_trainer()
+    steps = []
+    for record in first.run_and_save(tmp_path / "out", should_stop=lambda: first.step == 3):
+        steps.append(record["step"])
+    assert steps == [0, 1, 2, 3]
+    second = Trainer.resume(tmp_path / "out", first.tokens, first.held_out)
+    assert second.step == 3
+    assert train(second) == expected[4:]
+    assert_same_training(second, unbroken)
+
+
 class Killed(BaseException):
     """Ends a process as SIGKILL does: nothing handles it."""
 

@@ -288,8 +288,9 @@ def read_numpy(path: Path, kinds: str = KINDS) -> dict[str, np.ndarray]:
         if path.is_file() and path.suffix != ".npz":
             problem = describe(path) or problem
         raise ArgumentError(f"{path} {problem}") from error
-    if any(name.endswith(".pkl") for name in arrays):  # a file of PyTorch is a zip file, too
-        raise ArgumentError(f"{path} {describe(path)}")
+    # A file of PyTorch is a zip file, too, whatever its name is.
+    if any(name.endswith(".pkl") for name in arrays):
+        raise ArgumentError(f"{path} {describe(path.with_suffix('.pt'))}")
     return arrays
 
 
