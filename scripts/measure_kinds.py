@@ -3,6 +3,8 @@
     python scripts/measure_kinds.py names DIR     # with transformers 4, then with transformers 5
     python scripts/measure_kinds.py measure DIR   # with both again: half an hour on one core
     python scripts/measure_kinds.py heads DIR     # with both: classes without a head, and all names
+    python scripts/measure_kinds.py save DIR      # with 5: a small model of each class
+    python scripts/measure_kinds.py load DIR      # with 4: which of these it cannot load
     python scripts/measure_kinds.py write DIR     # with 5: kinds.json; tables of head.py, head.md
 
 Of each class with an output matrix, in all of transformers' Auto mappings, a small model is made
@@ -1037,18 +1039,49 @@ def like_llama(kind: str, class_name: str) -> dict[str, Any] | None:
     return layers
 
 
+# ---- What transformers 5 saves, and transformers 4 cannot load ----
+
+
+def save_all(directory: Path) -> None:
+    """Save a small model of each class; one that cannot be made is left out."""
+    for kind, class_name in classes():
+        with contextlib.suppress(Exception):
+            new_model(kind, class_name).save_pretrained(
+                directory / "saved" / f"{kind}.{class_name}"
+            )
+
+
+def not_loaded(directory: Path) -> list[str]:
+    """The "kind.class" among the saved ones that this version has and cannot load."""
+    import transformers
+
+    found = []
+    for path in sorted((directory / "saved").iterdir()):
+        model_class = getattr(transformers, path.name.rpartition(".")[2], None)
+        if model_class is None:
+            continue
+        try:
+            model_class.from_pretrained(path)
+        except Exception:
+            found.append(path.name)
+    return found
+
+
 # ---- The file of facts ----
 
 
 def write(directory: Path) -> None:
     """Write kinds.json from the files of both versions."""
     by_class, measured, without_head = read_measured(directory)
+    not_read = json.loads((directory / "not_loaded.json").read_text())
     rules: list[str] = []
     kinds: dict[str, dict[str, Any]] = {}
     for (kind, class_name), facts in sorted(by_class.items()):
         entry = entry_of(facts, rules)
         entry["auto"] = is_auto(kind, class_name)
         entry["in"] = versions_with(directory, kind, class_name)
+        if f"{kind}.{class_name}" in not_read and "4" in entry["rules"]:
+            entry["not_read_by_4"] = True
         kinds.setdefault(kind, {})[class_name] = entry
     parts = []
     for kind, classes in kinds.items():
@@ -1290,11 +1323,14 @@ def entry_of(facts: dict[str, dict[str, Any]], rules: list[str]) -> dict[str, An
     return entry
 
 
+STEPS = ("names", "measure", "heads", "save", "load", "work", "write")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("step", choices=["names", "measure", "heads", "work", "write"])
+    parser.add_argument("step", choices=STEPS)
     parser.add_argument("directory", type=Path)
     parser.add_argument("cases", nargs="*")
     parser.add_argument("--names", action="store_true")
@@ -1308,6 +1344,12 @@ def main() -> None:
         folder = args.directory / version_of()
         (folder / "without_head.json").write_text(json.dumps(classes_without_head()))
         (folder / "has.json").write_text(json.dumps(what_is_there()))
+    elif args.step == "save":
+        quiet()
+        save_all(args.directory)
+    elif args.step == "load":
+        quiet()
+        (args.directory / "not_loaded.json").write_text(json.dumps(not_loaded(args.directory)))
     elif args.step in ("names", "measure"):
         run(args.directory, args.cases, args.step == "names", args.part)
     else:

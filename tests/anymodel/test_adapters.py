@@ -86,7 +86,7 @@ CASES = {
     "two ways": (LLAMA, LORA, {**LORA_HEAD, f"{E}.{DELTA}": ROWS}, "not known", False),
     "IA3": (LLAMA, {"peft_type": "IA3"}, {f"{H}.ia3_l": ROWS[:1]}, "not known", False),
     "no type": (LLAMA, {}, LORA_HEAD, "not known", False),
-    "a prompt": (LLAMA, {"peft_type": "P_TUNING"}, {"prompt_embeddings": ROWS}, "tied", False),
+    "a prompt": (LLAMA, {"peft_type": "P_TUNING"}, {"prompt_embeddings": ROWS}, "not known", 0),
     "no floats": (
         LLAMA,
         SAVED,
@@ -109,10 +109,42 @@ def write(directory, of, flag, adapter, tensors):
     width = "d_model" if of == T5 else "hidden_size"
     (directory / "config.json").write_text(json.dumps({**config, "vocab_size": V, width: D}))
     (directory / "model.safetensors").write_bytes(safetensors_content(matrices))
-    (directory / "adapter_config.json").write_text(json.dumps(adapter))
+    base = {"base_model_name_or_path": str(directory)}
+    (directory / "adapter_config.json").write_text(json.dumps(base | adapter))
     content = safetensors_content({f"base_model.model.{name}": x for name, x in tensors.items()})
     (directory / "adapter_model.safetensors").write_bytes(content)
     return open_any(str(directory))
+
+
+IN_A_LAYER = {"layers.0.q_proj.lora_A.weight": ROWS}
+LARGER = np.ones((V + 8, D), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "tensors", "version", "said"),
+    [
+        ({**LORA, "base_model_name_or_path": "owner/base"}, IN_A_LAYER, 4, "loads the base model"),
+        ({**LORA, "base_model_name_or_path": None}, IN_A_LAYER, 4, "loads the base model"),
+        ({"peft_type": "PROMPT_TUNING"}, {"prompt_embeddings": ROWS}, 5, "'PROMPT_TUNING', lies"),
+        (SAVED, {f"{H}.weight": LARGER}, 5, "of another shape"),
+        (LORA, None, 5, "without adapter_model.safetensors"),
+    ],
+    ids=["another base", "no base", "a prompt", "more rows", "no weights"],
+)
+@pytest.mark.parametrize("flag", [True, False])
+def test_an_adapter_that_transformers_loads_otherwise(
+    tmp_path, adapter, tensors, version, said, flag
+):
+    """transformers 4 loads the adapter's base in place of the model; the others are errors."""
+    write(tmp_path, LLAMA, flag, adapter, tensors or IN_A_LAYER)
+    if tensors is None:
+        (tmp_path / "adapter_model.safetensors").unlink()
+    report = tie_report("model", open_any(str(tmp_path)))
+    assert report["transformers4"] is None
+    right = "tied" if flag else "untied"
+    assert report["transformers"] == (None if version == 5 else right)
+    assert (report["verdict"], report["conflict"]) == ("not known", "")
+    assert said in report["not_measured"]
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

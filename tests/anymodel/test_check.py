@@ -605,6 +605,58 @@ def test_a_file_of_a_model_without_its_head_is_not_said_to_be_an_error(tmp_path)
 @pytest.mark.parametrize(
     "fields",
     [
+        {"pad_token_id": V - 1},
+        {"pad_token_id": -1},
+        {"dtype": "bfloat16"},
+        {"torch_dtype": "torch.float16"},
+        {"dtype": None},
+        {"decoder_vocab_size": V},
+    ],
+)
+def test_settings_that_change_nothing_are_known(tmp_path, fields):
+    path = write(tmp_path / "model", {**CONFIG, FLAG: True, **fields}, STORED["embedding"])
+    assert report_of(path)["verdict"] == "tied"
+
+
+def test_transformers_4_fails_at_a_quantization_of_null(tmp_path):
+    config = {**CONFIG, FLAG: True, "quantization_config": None}
+    report = report_of(write(tmp_path / "model", config, STORED["embedding"]))
+    assert (report["transformers4"], report["transformers"]) == (None, "tied")
+    assert "quantization_config" in report["not_measured"]
+
+
+@pytest.mark.parametrize(("version", "expected"), [("4.57.6", "tied"), ("5.24.0", None)])
+def test_what_transformers_5_saved_and_4_cannot_load(tmp_path, version, expected):
+    """Qwen3-MoE: the number of experts has another name."""
+    known = kinds.read_class("qwen3_moe", "Qwen3MoeForCausalLM")
+    config = {**CONFIG, "model_type": "qwen3_moe", "architectures": [known.name], FLAG: True}
+    arrays = {known.names[0][0]: EMBEDDING}
+    path = write(tmp_path / "model", config | {"transformers_version": version}, arrays)
+    report = report_of(path)
+    assert (report["transformers4"], report["transformers"]) == (expected, "tied")
+
+
+def test_matrices_beside_those_of_the_class_are_named(tmp_path):
+    """Medusa's heads lie beside a whole model."""
+    arrays = {E: EMBEDDING, H: OTHER, "medusa_head.0.1.weight": OTHER}
+    report = report_of(write(tmp_path / "model", {**CONFIG, FLAG: False}, arrays))
+    assert report["verdict"] == "not known"
+    assert "there may be others: medusa_head.0.1.weight" in report["not_measured"]
+
+
+def test_a_head_of_another_width_that_is_not_stored_is_not_counted(tmp_path):
+    """RemBERT's embedding is narrower than its head."""
+    known = kinds.read_class("rembert", "RemBertForMaskedLM")
+    of = {"model_type": "rembert", "architectures": [known.name], "vocab_size": V, "hidden_size": D}
+    of |= {"input_embedding_size": D - 1, "output_embedding_size": D + 1}
+    arrays = {known.names[0][0]: EMBEDDING[:, 1:]}
+    report = report_of(write(tmp_path / "model", {**of, FLAG: False}, arrays))
+    assert report["parameters"] is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
         pytest.param({"vocab_size": None}, id="no size: that of the class is another one"),
         pytest.param({"text_config": {FLAG: True, "vocab_size": 5}}, id="a nested config"),
         pytest.param({"architectures": ["GPT2LMHeadModel"]}, id="a class of another kind"),
@@ -614,6 +666,12 @@ def test_a_file_of_a_model_without_its_head_is_not_said_to_be_an_error(tmp_path)
         pytest.param({"torchscript": True}, id="the head is a copy"),
         pytest.param({"asm": True}, id="another head"),
         pytest.param({"decoder": {"vocab_size": 5}}, id="a nested decoder"),
+        pytest.param({"decoder_vocab_size": V + 1}, id="two vocabularies"),
+        pytest.param({"pad_token_id": V}, id="padding outside of the vocabulary"),
+        pytest.param({"dtype": "float8_e4m3fn"}, id="a dtype of a byte"),
+        pytest.param({"torch_dtype": ["float32"]}, id="a dtype that is no text"),
+        pytest.param({"architectures": ["LlamaForCausalLM", "LlamaModel"]}, id="two classes"),
+        pytest.param({"architectures": ["LlamaModel", "LlamaForCausalLM"]}, id="and turned"),
         *(
             pytest.param({place: value}, id=f"{place} is {value!r}")
             for place in ("text_config", "decoder", "generator")
@@ -1509,6 +1567,16 @@ def test_the_matrices_of_an_encoder_and_a_decoder_are_counted_one_by_one(tmp_pat
     path = write(tmp_path / "model", config | {"vocab_size": V, "d_model": D}, arrays)
     document = answer(run, "params", path)
     assert (document["tied"]["total"], document["untied"]["total"]) == (V * D, 4 * V * D)
+
+
+def test_matrices_that_stay_apart_in_a_tied_model_are_counted(tmp_path, run):
+    """The head of T5 is its embedding. Its encoder and decoder have others, which stay two."""
+    arrays = {"shared.weight": EMBEDDING, H: EMBEDDING}
+    arrays |= {f"{part}.embed_tokens.weight": OTHER for part in ("encoder", "decoder")}
+    config = {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], FLAG: True}
+    path = write(tmp_path / "model", config | {"vocab_size": V, "d_model": D}, arrays)
+    document = answer(run, "params", path)
+    assert (document["tied"]["total"], document["untied"]["total"]) == (3 * V * D, 4 * V * D)
 
 
 def test_params_of_another_kind_that_the_environment_names(tmp_path, run, monkeypatch):

@@ -5,21 +5,23 @@ several kinds, merged, saved and loaded again. Encoder-decoder models, and heads
 out in another way than the others: of them, only what is added by LoRA is known.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..checkpoints.files import ADAPTER, PROMPT_ADAPTERS, adapter_tensors
+from ..checkpoints.files import ADAPTER, ADAPTER_WEIGHTS, PROMPT_ADAPTERS, adapter_tensors
 from ..checkpoints.names import EMBEDDINGS, HEADS, IN_A_LAYER, OTHER_TABLE
 from ..checkpoints.opened import Opened
 from ..checkpoints.tensors import FLOATS, Tensor
 from ..errors import CheckpointError, short_repr
 from .headers import AnyModel
-from .kinds import ModelClass
+from .kinds import VERSIONS, ModelClass
 from .matrices import Matrices
 
 PEFT = "PEFT 0.21.2"
+MEASURED_KINDS = ("LORA", "TRAINABLE_TOKENS")
 # What is done to a matrix -> the end of a tensor's name, after the name of the matrix's module.
 ENDS = {
     "adds": r"\.lora_.*",
@@ -68,7 +70,7 @@ def adapter_report(
     except CheckpointError:  # Opened.adapter says that it cannot be read
         return AdapterReport()
     kind = said.get("peft_type")
-    if kind not in ("LORA", "TRAINABLE_TOKENS"):
+    if kind not in MEASURED_KINDS:
         changed = loosely_changed(tensors, known)
         not_known = ""
         if changed and tied and kind not in PROMPT_ADAPTERS:
@@ -78,6 +80,9 @@ def adapter_report(
     changed = [matrix for matrix, found in changes.items() if found]
     if not changed or not tied:
         return AdapterReport(changed)
+    why_not_known = adapter_not_measured(model, matrices).get("5")
+    if why_not_known is not None:
+        return AdapterReport(changed, not_known=why_not_known)
     which = " and ".join(f"the {matrix}" for matrix in changed)
     is_usual = has_usual_head(model, known, matrices)
     outcome = outcome_of(model, said, changes, is_usual)
@@ -105,6 +110,34 @@ def adapter_report(
     return AdapterReport(
         changed, not_known=f"what a merge of the adapter, which changes {which}, makes of the tie"
     )
+
+
+def adapter_not_measured(model: AnyModel, matrices: Matrices) -> dict[str, str]:
+    """Version of transformers -> why it is not known how it loads a model with this adapter beside.
+
+    transformers applies an adapter that lies beside a model, if PEFT is installed.
+    """
+    if not isinstance(model, Opened) or not model.path.is_dir() or not model.folder.has(ADAPTER):
+        return {}
+    if not model.folder.has(ADAPTER_WEIGHTS[0]):
+        return dict.fromkeys(VERSIONS, f"{ADAPTER} lies beside it without {ADAPTER_WEIGHTS[0]}")
+    try:
+        tensors = adapter_tensors(model.folder.path)
+        said = model.folder.json(ADAPTER)
+    except CheckpointError:  # Opened.adapter says that it cannot be read
+        return dict.fromkeys(VERSIONS, f"{ADAPTER} and its weights cannot be read")
+    kind = said.get("peft_type")
+    if kind not in MEASURED_KINDS:
+        return dict.fromkeys(VERSIONS, f"an adapter, {short_repr(kind)}, lies beside it")
+    shapes = {matrix.shape for matrix in matrices.stored}
+    for found in changes_of(tensors, known=None).values():
+        replaced = found.get("replaces")
+        if replaced is not None and replaced.shape not in shapes:
+            return dict.fromkeys(VERSIONS, f"the adapter has {replaced.name} of another shape")
+    base = said.get("base_model_name_or_path")
+    if isinstance(base, str) and os.path.realpath(base) == os.path.realpath(model.path):
+        return {}
+    return {"4": f"transformers 4 loads the base model of the adapter, {short_repr(base)}"}
 
 
 def outcome_of(

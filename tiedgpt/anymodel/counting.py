@@ -56,15 +56,17 @@ def count_stored(
     if len(set(sizes)) > 1:  # an embedding and a head of different shapes can never be one
         return counts(tied=total + sum(sizes), matrix=0)
     # The head is one more matrix. An encoder and a decoder may have one each, too.
-    count = max(len(stored), 2)
+    count, count_tied = max(len(stored), 2), 1
     if known is not None and state is not None and len(stored) == len(matrices.stored):
-        count = min(count, known.count_untied(matrices.name_set or 0, state) or count)
-    difference = (count - 1) * sizes[0]
+        names = matrices.name_set or 0
+        count = min(count, known.count_untied(names, state) or count)
+        count_tied = min(count, known.count_tied(names, state) or 1)
+    difference = (count - count_tied) * sizes[0]
     # Some copies are parameters of their own in an untied model: BERT has the head's bias twice.
     separate = known.separate if copies and known is not None else ()
     only_untied = [tensors[copies[name]] for name in separate if copies[name] in tensors]
     difference += sum(prod(tensor.shape) for tensor in only_untied)
-    return counts(tied=total + sizes[0], matrix=difference)
+    return counts(tied=total + count_tied * sizes[0], matrix=difference)
 
 
 def is_buffer(name: str, tensor: Tensor, measured: frozenset[str]) -> bool:

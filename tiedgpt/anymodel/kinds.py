@@ -51,11 +51,21 @@ class ModelClass:
     copies: dict[str, str]  # a tensor that older files may have twice -> the one that is counted
     separate: tuple[str, ...]  # of copies: they are parameters of their own in an untied model
     is_counted: bool  # whether the stored tensors add up to the number of parameters
+    not_read_by_4: bool  # whether transformers 4 cannot load what transformers 5 saves
 
     @property
     def has_usual_rule(self) -> bool:
         """Whether vLLM and programs like it read the models of this class by their rule."""
         return len(self.names[0]) == 2 and self.name.endswith(HAVE_A_RULE)
+
+    def has_usual_names(self, names: int | None) -> bool:
+        """Whether a set of names is one that programs save: of all tensors, not of the head alone.
+
+        Files with an absent prefix are read by transformers, and may not be by others.
+        """
+        if names is None or self.absent_prefixes[names]:
+            return False
+        return names == 0 or self.names[names][0] != self.names[0][0]
 
     def wrapper(self, version: str) -> str:
         """The beginning of a name with which a tensor makes the embedding random; "" without one.
@@ -95,8 +105,18 @@ class ModelClass:
             matrices[1] = "another head"
         found = [each for each in dict.fromkeys(matrices) if each != "."]
         word = "".join("." if each == "." else "abcdefgh"[found.index(each)] for each in matrices)
+        return self.count_in_memory(names, "f", word)
+
+    def count_tied(self, names: int, state: str) -> int | None:
+        """The number of matrices in memory if the head of a state is the embedding, and the flag
+        says tied. None if it is not known.
+        """
+        return self.count_in_memory(names, "t", state[0] * 2 + state[2:])
+
+    def count_in_memory(self, names: int, flag: str, state: str) -> int | None:
+        """The number of matrices in memory, if all flags are `flag`; None if it is not known."""
         for version in reversed(VERSIONS):
-            reading = self.reading(version, names, "f" * len(self.places), word)
+            reading = self.reading(version, names, flag * len(self.places), state)
             if reading is not None and reading != "!":
                 return len({root(reading, place) for place in range(len(reading))})
         return None
@@ -143,9 +163,9 @@ def model_class(config: Fields) -> ModelClass | None:
 
 
 def named_class(config: Fields) -> str | None:
-    """The class that config.json names: the first of its architectures; None if there is none."""
+    """The class that config.json names; None if there is none, or if there are several."""
     match config.get("architectures"):
-        case [str(name), *_]:
+        case [str(name)]:
             return name
     return None
 
@@ -177,6 +197,7 @@ def read_class(kind: str, name: str) -> ModelClass:
         copies=entry.get("copies", {}),
         separate=tuple(entry.get("separate", ())),
         is_counted=entry["counted"],
+        not_read_by_4=entry.get("not_read_by_4", False),
     )
 
 

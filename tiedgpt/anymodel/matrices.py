@@ -35,6 +35,9 @@ class Matrices:
     # The names of tensors that may be a matrix, too. If there are some, what is stored is not
     # known.
     unclear: list[str] = field(default_factory=list)
+    # Tensors that the class does not look for, and that may be a matrix, too. If there are some, it
+    # is not known how the files are read.
+    beside: list[str] = field(default_factory=list)
     # For each matrix by name whose shape config.json contradicts: both shapes, in words.
     misfits: list[str] = field(default_factory=list)
     # The set of names of the class that the files have; None if they have another, or none.
@@ -71,9 +74,12 @@ def find_matrices(
     if known is None:
         return by_ends
     found = find_by_class(config, tensors, known)
+    if found.stored or found.misfits or not by_ends.stored:
+        return found
     # A matrix may have a name that the class does not look for.
-    is_of_another_name = not found.stored and not found.misfits
-    return by_ends if is_of_another_name and by_ends.stored else found
+    of_matrices = {matrix.name for matrix in by_ends.stored}
+    by_ends.beside = [name for name in found.unclear if name not in of_matrices]
+    return by_ends
 
 
 # By the names of a class

@@ -16,7 +16,7 @@ from ..checkpoints.model_names import INDEX
 from ..checkpoints.opened import Opened
 from ..checkpoints.tensors import Tensor
 from ..errors import CheckpointError, short_repr
-from .adapters import adapter_report
+from .adapters import adapter_not_measured, adapter_report
 from .counting import count_from_config, count_stored, why_no_count
 from .headers import AnyModel
 from .kinds import (
@@ -56,6 +56,8 @@ OTHER_TENSORS = "which of the stored tensors the class leaves out, and which oth
 
 WEIGHTS_NAME = re.compile(r".*\.(safetensors|bin|pt|pth|ckpt)")
 
+# The values of dtype in config.json with which a model may be loaded.
+DTYPES = (None, "auto", "float64", "float32", "float16", "bfloat16")
 # Settings that make another head, or copy it, and the value with which all classes were measured.
 MEASURED_SETTINGS = {
     "additional_vocab_size": 0,  # Idefics has a second embedding and head for more tokens
@@ -257,6 +259,9 @@ def count_parameters(
     numbers = count_stored(tensors, matrices, known, state)
     if numbers is None or known is None:
         return numbers
+    widths = [value_at(model.said, columns) for _, columns in known.sizes if columns is not None]
+    if len(set(widths)) > 1 and len(matrices.stored) < 2:  # the other one has another width
+        return None
     for name in known.separate:
         bias, copy = tensors.get(known.copies[name]), tensors.get(name)
         if bias is None or copy is None or len(bias.shape) != 1:
@@ -344,13 +349,15 @@ def not_measured(
     if known is None and kind is None:
         return "a model without a model_type in a config.json was not measured"
     if known is None and name is None:
-        return f"the kind {kind}, whose class config.json does not name, was not measured"
+        return f"the kind {kind}, without one class that config.json names, was not measured"
     if known is None:
         return f"{name} of kind {kind} was not measured"
     if matrices.misfits:
         return "; ".join(matrices.misfits)
     if matrices.unclear:
         return f"these may be the matrices: {', '.join(matrices.unclear)}"
+    if matrices.beside:
+        return f"beside the matrices there may be others: {', '.join(matrices.beside)}"
     if matrices.name_set is None:
         return "the files have other names than transformers looks for"
     if matrices.quantised:
@@ -454,7 +461,8 @@ def versions_not_measured(model: AnyModel, known: ModelClass, matrices: Matrices
     """Version of transformers -> why it is not known how this version alone reads the files."""
     if not model.has_weights:
         return {}
-    reasons = {}
+    config = model.said
+    reasons = adapter_not_measured(model, matrices)
     names = {matrix.name for matrix in matrices.stored}  # a head of such a name was measured
     for version in known.rules:
         wrapper = known.wrapper(version)
@@ -464,6 +472,10 @@ def versions_not_measured(model: AnyModel, known: ModelClass, matrices: Matrices
                 f"beside {short_repr(inside[0])} transformers {version} may not look for the "
                 "matrices under their usual names"
             )
+    if "4" in known.rules and config.get("quantization_config", "") is None:
+        reasons["4"] = 'transformers 4 fails at "quantization_config": null in config.json'
+    if known.not_read_by_4 and not str(config.get("transformers_version", "")).startswith("4."):
+        reasons["4"] = f"transformers 4 cannot load a {known.name} that transformers 5 saved"
     # A file without metadata names no format.
     formats = {each.get("format") for each in model.saved.metadata if each is not None}
     if "4" in known.rules and formats - MEASURED_FORMATS:
@@ -476,17 +488,36 @@ def versions_not_measured(model: AnyModel, known: ModelClass, matrices: Matrices
 
 def setting_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
     """Which setting changes what is loaded, and was not measured so; None without one."""
-    measured = {name: value for name, value in MEASURED_SETTINGS.items() if name in config}
+    measured: dict[str, Any] = {
+        name: value for name, value in MEASURED_SETTINGS.items() if name in config
+    }
     for name, value in config.items():
         is_about_it = {"tie", "tied", "share", "shared"} & set(name.split("_"))
         if is_about_it and name != FLAG and isinstance(value, bool):  # another tie
             measured[name] = known.shares.get(name, False)
+    if "decoder_vocab_size" in config:  # Marian may have two vocabularies
+        measured["decoder_vocab_size"] = config.get("vocab_size")
     for name, value in measured.items():
         if config[name] != value:
             return f"{name}, with its value in config.json, was not measured"
-    parts = [config, *(value for value in config.values() if isinstance(value, dict))]
-    if any(part.get("quantization_config") is not None for part in parts):
+    V = value_at(config, known.sizes[0][0] or "vocab_size")
+    parts = (config, *(value for value in config.values() if isinstance(value, dict)))
+    reasons = (setting_of_part_not_measured(part, V) for part in parts)
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def setting_of_part_not_measured(part: dict[str, Any], V: Any) -> str | None:
+    """The same of config.json, or of an object in it. V: the size of the vocabulary."""
+    if part.get("quantization_config") is not None:
         return "config.json says that the model is quantised"
+    pad = part.get("pad_token_id")
+    if pad in SIZE and V in SIZE and pad >= V:
+        return f"pad_token_id is {pad}, and the vocabulary has {V} tokens"
+    for name in ("dtype", "torch_dtype"):
+        dtype = part.get(name)
+        plain = dtype.removeprefix("torch.") if isinstance(dtype, str) else dtype
+        if plain not in DTYPES:
+            return f"{name} {short_repr(dtype)} in config.json was not measured"
     return None
 
 
@@ -555,7 +586,7 @@ def read_by(
 def goes_by_the_flag(config: dict[str, Any], known: ModelClass | None, matrices: Matrices) -> bool:
     """Whether vLLM and programs like it read the matrices of a model by their rule."""
     if known is not None:
-        return known.has_usual_rule and matrices.name_set is not None
+        return known.has_usual_rule and known.has_usual_names(matrices.name_set)
     name = named_class(config)
     if name is not None and not name.endswith(HAVE_A_RULE):  # it may have no output matrix
         return False

@@ -373,7 +373,7 @@ class Opened:
             why_not_known = f"{error}"
         text = (
             f"{ADAPTER} is of an adapter, {kind}, which lies beside the model and is not used, but "
-            f"which transformers applies where peft is installed: {how_to_use(adapter, names)}"
+            f"which transformers may apply where peft is installed: {how_to_use(adapter, names)}"
         )
         if why_not_known:
             return f"{text}; whether it changes the head is not known: {why_not_known}"
