@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..checkpoints.files import ADAPTER, ADAPTER_WEIGHTS, PROMPT_ADAPTERS, adapter_tensors
+from ..checkpoints.files import ADAPTER, ADAPTER_WEIGHTS, adapter_tensors
 from ..checkpoints.names import EMBEDDINGS, HEADS, IN_A_LAYER, OTHER_TABLE
 from ..checkpoints.opened import Opened
 from ..checkpoints.tensors import FLOATS, Tensor
@@ -69,20 +69,13 @@ def adapter_report(
         said = model.folder.json(ADAPTER) if tensors else {}
     except CheckpointError:  # Opened.adapter says that it cannot be read
         return AdapterReport()
-    kind = said.get("peft_type")
-    if kind not in MEASURED_KINDS:
-        changed = loosely_changed(tensors, known)
-        not_known = ""
-        if changed and tied and kind not in PROMPT_ADAPTERS:
-            not_known = f"what a merge of the adapter, {short_repr(kind)}, makes of the tie"
-        return AdapterReport(changed, not_known=not_known)
+    why_not_known = adapter_not_measured(model, matrices).get("5")
+    if why_not_known is not None:
+        return AdapterReport(loosely_changed(tensors, known), not_known=why_not_known)
     changes = changes_of(tensors, known)
     changed = [matrix for matrix, found in changes.items() if found]
     if not changed or not tied:
         return AdapterReport(changed)
-    why_not_known = adapter_not_measured(model, matrices).get("5")
-    if why_not_known is not None:
-        return AdapterReport(changed, not_known=why_not_known)
     which = " and ".join(f"the {matrix}" for matrix in changed)
     is_usual = has_usual_head(model, known, matrices)
     outcome = outcome_of(model, said, changes, is_usual)
