@@ -654,6 +654,22 @@ def test_a_head_of_another_width_that_is_not_stored_is_not_counted(tmp_path):
     assert report["parameters"] is None
 
 
+MEASURED = [
+    *({"additional_vocab_size": 0}, {"torchscript": False}, {"asm": False}, {"legacy": True}),
+    *({"tie_encoder_decoder": False}, {"decoder_vocab_size": V}, {"pad_token_id": V - 1}),
+    *({"dtype": name} for name in (None, "auto", "float64", "float32", "float16", "bfloat16")),
+    *({"torch_dtype": name} for name in (None, "float32", "bfloat16")),
+    {"text_config": None},
+]
+
+
+@pytest.mark.parametrize("fields", MEASURED, ids=str)
+def test_settings_as_they_were_measured_are_known(tmp_path, fields):
+    path = write(tmp_path / "model", {**CONFIG, FLAG: True, **fields}, STORED["embedding"])
+    report = report_of(path)
+    assert (report["verdict"], report["not_measured"]) == ("tied", None)
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -665,6 +681,7 @@ def test_a_head_of_another_width_that_is_not_stored_is_not_counted(tmp_path):
         pytest.param({"additional_vocab_size": 2}, id="a second head"),
         pytest.param({"torchscript": True}, id="the head is a copy"),
         pytest.param({"asm": True}, id="another head"),
+        pytest.param({"legacy": False}, id="a newer form"),
         pytest.param({"decoder": {"vocab_size": 5}}, id="a nested decoder"),
         pytest.param({"decoder_vocab_size": V + 1}, id="two vocabularies"),
         pytest.param({"pad_token_id": V}, id="padding outside of the vocabulary"),

@@ -866,3 +866,18 @@ def test_the_hub_is_hugging_faces_unless_another_is_named(monkeypatch, endpoint,
     if endpoint is not None:
         monkeypatch.setenv("HF_ENDPOINT", endpoint)
     assert module.Repository(NAME, "", lambda note: None).url == f"{url}/{NAME}"
+
+
+def test_a_download_is_on_disk_before_it_has_its_name(hub_server, monkeypatch):
+    """Else a loss of power would leave a file of the right name without its content."""
+    done = []
+    replace_file = os.replace
+    monkeypatch.setattr(os, "fsync", lambda descriptor: done.append("fsync"))
+
+    def recording_replace(source, target):
+        done.append(Path(target).name)
+        replace_file(source, target)
+
+    monkeypatch.setattr(os, "replace", recording_replace)
+    download(NAME)
+    assert done[done.index(WEIGHTS) - 1] == "fsync"

@@ -4,6 +4,7 @@
 model. models_here() returns all models of the machine: name -> folder.
 """
 
+import hashlib
 import importlib.util
 import json
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from support.checks import refuses
 from support.models import find_here
+from support.reference import GPT2_MERGES, GPT2_VOCAB
 
 import tiedgpt
 from tiedgpt import count_parameters
@@ -22,6 +24,7 @@ from tiedgpt.checkpoints.model_names import (
     INDEX,
     MODELS,
     PYTORCH_INDEX,
+    VOCABULARY_SHA256,
     check_name,
     known_config,
     models_here,
@@ -186,6 +189,8 @@ def test_the_variables_that_name_the_hugging_face_cache(home, monkeypatch, varia
         pytest.param("", id="empty"),
         pytest.param("\xff", id="not-ascii"),
         pytest.param("0" * 39, id="too-short"),
+        pytest.param("0" * 41, id="too-long"),
+        pytest.param("0" * 40 + "/..", id="path-after-a-commit"),
     ],
 )
 def test_a_hostile_ref_is_ignored(home, ref):
@@ -364,3 +369,12 @@ def test_each_known_model_has_a_commit_and_a_hash_of_its_own():
     assert len({model.repository for model in models}) == len(MODELS)
     for name, model in MODELS.items():
         assert model.repository.endswith(f"/{name}")
+
+
+@pytest.mark.parametrize(
+    ("file", "path"), [("merges.txt", GPT2_MERGES), ("vocab.json", GPT2_VOCAB)]
+)
+def test_the_hashes_of_the_vocabulary_are_those_of_openais_files(file, path):
+    if not path.is_file():
+        pytest.skip("GPT-2's vocabulary is not here: there is no folder `shared`")
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == VOCABULARY_SHA256[file]

@@ -170,6 +170,17 @@ def test_a_folder_of_each_layout(tmp_path, layout, head, prefix):
     assert_same(tiedgpt.load_model(tmp_path / "copy"), model)
 
 
+@pytest.mark.parametrize("head", ["tied", "untied"])
+def test_a_model_is_written_with_the_names_of_transformers(tmp_path, head):
+    model = random_model(SMALL.with_head(head))
+    tiedgpt.save_model(model, None, tmp_path / "copy")
+    saved = Opened(tmp_path / "copy").saved
+    assert saved.metadata == [{"format": "pt"}]  # without which transformers 4 refuses the file
+    names = list(saved.tensors)
+    own = ["lm_head.weight"] if head == "untied" else []
+    assert names == [f"transformer.{name}" for name in random_model(SMALL).parameters] + own
+
+
 @pytest.mark.parametrize(("layout", "head"), ROWS)
 def test_a_file_of_torch_in_each_layout(tmp_path, layout, head):
     model = random_model(SMALL.with_head(head))

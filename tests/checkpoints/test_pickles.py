@@ -582,6 +582,41 @@ def test_a_stride_that_leads_nowhere_may_be_large(read, size):
     np.testing.assert_array_equal(found["a"], np.arange(size[0] * size[1]).reshape(size))
 
 
+STATE_DICT = text("state_dict") + b"}" + text("a") + tensor() + b"ss"
+WITH_ANOTHER_VALUE = b"\x80\x02}" + STATE_DICT + text("other") + b"Ns."
+A_NUMBER, A_TEXT, A_PAIR = number(2), text("a"), b"(" + 2 * number(2) + b"t"
+NONE = text("other") + b"N"
+INSTRUCTIONS = {  # of pickle's -> what it replaces in WITH_ANOTHER_VALUE, and its bytes
+    "BININT1": (A_NUMBER, b"K\x02"),
+    "BININT2": (A_NUMBER, b"M\x02\x00"),
+    "BININT": (A_NUMBER, b"J\x02\x00\x00\x00"),
+    "SHORT_BINUNICODE": (A_TEXT, b"\x8c\x01a"),
+    "BINSTRING": (A_TEXT, b"T\x01\x00\x00\x00a"),
+    "SHORT_BINSTRING": (A_TEXT, b"U\x01a"),
+    "TUPLE2": (A_PAIR, 2 * number(2) + b"\x86"),
+    "TUPLE1": (NONE, text("other") + number(7) + b"\x85"),
+    "TUPLE3": (NONE, text("other") + 3 * number(7) + b"\x87"),
+    "EMPTY_TUPLE": (NONE, text("other") + b")"),
+    "NEWTRUE": (NONE, text("other") + b"\x88"),
+    "NEWFALSE": (NONE, text("other") + b"\x89"),
+    "BINFLOAT": (NONE, text("other") + b"G" + bytes(8)),
+    "APPEND": (NONE, text("other") + b"]" + number(7) + b"a"),
+    "APPENDS": (NONE, text("other") + b"](" + number(7) + number(8) + b"e"),
+    "SETITEMS": (NONE, text("other") + b"}(" + text("y") + b"N" + text("z") + b"\x88u"),
+    "BUILD": (NONE, text("other") + b"ccollections\nOrderedDict\n)R}" + text("y") + b"}sb"),
+}
+
+
+@pytest.mark.parametrize("name", INSTRUCTIONS)
+def test_each_instruction_that_torch_writes_is_followed(read, name):
+    """Which of them stands for a number depends on its size: numbers of 17 bits have BININT."""
+    values = np.arange(4, dtype=np.float32).tobytes()
+    usual, instruction = INSTRUCTIONS[name]
+    assert usual in WITH_ANOTHER_VALUE
+    found = read(archive(WITH_ANOTHER_VALUE.replace(usual, instruction), [values]))
+    np.testing.assert_array_equal(found["a"], [[0, 1], [2, 3]])
+
+
 def test_tensors_that_overlap_are_refused(read):
     """1,000 layers of one matrix would take 1,000 times the memory of the file."""
     matrix = np.ones((100, 100), np.float16)

@@ -15,6 +15,7 @@ from support.checks import peak_memory, refuses
 
 from tiedgpt import Config
 from tiedgpt.checkpoints import safetensors
+from tiedgpt.checkpoints.files import read_weights
 from tiedgpt.checkpoints.json_files import without_mark
 from tiedgpt.checkpoints.tensors import DTYPE_BITS, Tensor, have_same_values, to_bfloat16
 from tiedgpt.errors import TiedGPTWarning
@@ -435,3 +436,18 @@ def test_a_byte_order_mark_is_dropped_with_a_warning():
     assert without_mark(b"a\xef\xbb\xbf", "text.txt") == b"a\xef\xbb\xbf"
     with pytest.warns(TiedGPTWarning, match="text.txt begins with a byte order mark"):
         assert without_mark(b"\xef\xbb\xbfa", "text.txt") == b"a"
+
+
+@pytest.mark.parametrize("metadata", [None, {}, {"format": "pt"}])
+def test_the_metadata_of_a_file_and_of_each_shard_are_kept(tmp_path, metadata):
+    """transformers 4 refuses a file without them."""
+    for name in ("a", "b"):
+        header = {name: tensor()}
+        if metadata is not None:
+            header["__metadata__"] = metadata
+        (tmp_path / f"{name}.safetensors").write_bytes(file_of(header, bytes(4)))
+    assert read_weights(tmp_path / "a.safetensors").metadata == [metadata]
+    index = tmp_path / "model.safetensors.index.json"
+    weight_map = {name: f"{name}.safetensors" for name in ("a", "b")}
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    assert read_weights(index).metadata == [metadata, metadata]

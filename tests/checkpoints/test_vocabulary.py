@@ -26,6 +26,7 @@ from support.vocabularies import BYTE_LEVEL, added_token, bpe_model, tokenizer_j
 
 import tiedgpt
 from tiedgpt.checkpoints import vocabulary
+from tiedgpt.checkpoints.json_files import Folder
 from tiedgpt.checkpoints.vocabulary import read_tokenizer
 from tiedgpt.checkpoints.writing import tokenizer_files
 from tiedgpt.errors import TiedGPTError, TiedGPTWarning, TokenizerError
@@ -363,6 +364,11 @@ FOLDERS = {
         with_json(tokenizer_config={"tokenizer_class": "RobertaTokenizerFast"} | NO_NAME_IS_OTHER),
         SMALL_ONE,
     ),
+    "class-of-the-settings-before-that-of-config-json": (
+        with_json(PAD, tokenizer_config=ANOTHER_CLASS)
+        | {"config.json": {"model_type": "gpt2", "tokenizer_class": "RobertaTokenizer"}},
+        WITH_PAD,
+    ),
     "class-of-config-json": (
         changed(pre_tokenizer=BYTE_LEVEL | PREFIX_SPACE)
         | {"config.json": {"model_type": "gpt2"} | ANOTHER_CLASS},
@@ -419,8 +425,13 @@ for file in ("special_tokens_map.json", "tokenizer_config.json"):
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_folder_is_read(tmp_path, name):
+    """Others read vocab.json and the settings, too: they are as they were."""
     files, expected = FOLDERS[name]
-    assert_same_tokenizer(read_tokenizer(write(tmp_path, files)), expected)
+    folder = Folder(write(tmp_path, files))
+    assert_same_tokenizer(read_tokenizer(folder), expected)
+    for file in folder.objects.keys() & files.keys() - {"tokenizer.json"}:
+        path = tmp_path / file
+        assert folder.objects[file] == json.loads(path.read_text(encoding="utf-8")), file
 
 
 @pytest.mark.parametrize("name", FOLDERS)

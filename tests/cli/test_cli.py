@@ -26,7 +26,7 @@ from support.models import CONFIG, random_model
 import tiedgpt
 from tiedgpt import TiedGPTError, Tokenizer, cli
 from tiedgpt.cli import options
-from tiedgpt.cli.output import ProgressBar, fill, printable
+from tiedgpt.cli.output import ProgressBar, fill, print_json, printable
 from tiedgpt.errors import TiedGPTWarning
 
 # Flags and help
@@ -95,6 +95,52 @@ def test_a_character_that_a_terminal_has_not_becomes_a_question_mark(monkeypatch
 
 def test_the_escapes_of_a_text_at_which_a_sample_stops():
     assert options.stop_text(r"a\n\r\t\\b\x") == "a\n\r\t\\b\\x"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["gpt2", "gpt2-xl"], ["-m", "gpt2", "-m", "gpt2-xl"], ["gpt2", "-m", "gpt2-xl"]],
+    ids=" ".join,
+)
+def test_several_models_are_arguments_or_flags(run, words):
+    models = json.loads(output(run, "params", "--json", *words))["models"]
+    assert [report["model"] for report in models] == ["gpt2", "gpt2-xl"]
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_that_json_has_not_is_null(capsys, number):
+    print_json({"a": [number, 1.5], "b": {"c": number}})
+    assert capsys.readouterr().out == '{"a": [null, 1.5], "b": {"c": null}}\n'
+
+
+NUMBER_FLAGS = {
+    "generate": (
+        "--logprobs --max-new-tokens --min-p --num-samples --repetition-penalty --seed "
+        "--temperature --top-k --top-p"
+    ),
+    "train": (
+        "--batch --context --dropout --eval-every --initializer-range --lr --n-embd --n-head "
+        "--n-layer --seed --steps --vocab-size"
+    ),
+    "score": "--stride",
+    "documents": "--stride",
+    "params": "--dim --total --vocab",
+    "untie": "--seed",
+    "resize": "--seed --vocab-size",
+    "next": "--top-k",
+    "compare": "--trials",
+    "explore": "--port",
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [(command, flag) for command, flags in NUMBER_FLAGS.items() for flag in flags.split()],
+)
+def test_a_flag_that_takes_a_number_refuses_a_text(run, command, flag):
+    result = run(command, flag, "1.5x")
+    assert_one_error_line(result, f"{flag}: expected a ")
+    assert "number, got '1.5x'" in result[2]
 
 
 @pytest.mark.parametrize("width", [40, 80])

@@ -65,6 +65,13 @@ CASES = {  # tensors, fields of config.json, exit code, how the answer begins, w
         "not known: ",
         ["two, quantised"],
     ),
+    "a head of another size": (
+        {E: MATRIX, H: np.ones((10, 4), np.float32)},
+        {"tie_word_embeddings": False},
+        1,
+        "not known: ",
+        ["the files hold not known"],
+    ),
     "no head": (
         {E: MATRIX},
         {"architectures": ["LlamaModel"]},

@@ -280,6 +280,21 @@ def test_the_decode_speed_leaves_out_the_first_token(run, monkeypatch, checkpoin
     assert timing["decode_tokens_per_s"] == 2, "4 tokens of 2 samples in 4 seconds"
 
 
+def test_a_text_is_shown_while_it_grows(run, monkeypatch, checkpoint):
+    """Each piece is flushed: a pipe, too, gets it at once."""
+    pieces = []
+
+    def recording_print(*words, **options):
+        if options.get("flush"):
+            pieces.append(words[0])
+        print(*words, **options)
+
+    monkeypatch.setattr("tiedgpt.cli.generate.print", recording_print, raising=False)
+    line = ("generate", "-q", "-m", checkpoint, "-n", "9", "--seed", "1", "a")
+    assert output(run, *line) == "".join(pieces) + "\n"
+    assert len([piece for piece in pieces if piece]) > 3
+
+
 def test_one_token_has_no_decode_speed(run, checkpoint):
     timing = answer(run, "generate", "-m", checkpoint, "-n", "1", "a")["timing"]
     assert timing["decode_tokens_per_s"] is None

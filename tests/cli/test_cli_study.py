@@ -39,6 +39,25 @@ def study(run, *arguments, stdin=b""):
     return json.loads(out)["models"], err
 
 
+@pytest.mark.parametrize(("text", "is_too_small"), [("a", True), ("ab", False)])
+def test_a_loss_needs_two_tokens(run, checkpoint, text, is_too_small):
+    (report,), err = study(run, checkpoint, "--corpus", "-", stdin=text.encode())
+    assert ("stdin is too small for a loss: expected at least two tokens" in err) == is_too_small
+    assert (report["loss"] is None) == is_too_small
+
+
+@pytest.mark.parametrize("columns", ["60", "200"])
+def test_a_name_that_is_shorter_than_another_has_empty_cells_below_it(
+    run, save, monkeypatch, columns
+):
+    monkeypatch.setenv("COLUMNS", columns)
+    short, long = save("a", random_model(CONFIG)), save("b" * 90, random_model(CONFIG, seed=1))
+    out = output(run, "study", "-q", short, long)
+    assert "None" not in out
+    letters = re.findall(r"b{5,}", out)
+    assert sum(map(len, letters)) == 90, "the whole name is there, in pieces"
+
+
 # The JSON
 
 

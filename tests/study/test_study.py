@@ -488,6 +488,31 @@ def test_spearman_that_is_not_defined(x, y):
     assert embeddings.spearman(x, y) is None
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_the_cosines_do_not_depend_on_the_lengths_of_the_rows(scale):
+    rows = np.random.default_rng(0).normal(size=(5, 3))
+    norms = np.linalg.norm(rows, axis=1)
+    table = rows @ rows.T / np.outer(norms, norms)
+    expected = [table[i, j] for i in range(5) for j in range(i + 1, 5)]
+    np.testing.assert_allclose(embeddings.cosines(scale * rows), expected)
+
+
+@pytest.mark.parametrize("k", [1, 5, 40, 500])
+def test_of_equal_scores_those_of_the_lowest_ids_come_first(k):
+    scores = np.tile([1.0, 3.0, 2.0, 3.0], 100)
+    expected = sorted(range(400), key=lambda token: (-scores[token], token))[:k]
+    assert paths.top_k(scores, k).tolist() == expected
+
+
+def test_tokens_are_split_into_few_pieces_that_fit_into_memory(monkeypatch):
+    monkeypatch.setattr(paths, "MAX_LOGITS", 35)
+    done = []
+    pieces = list(paths.split_tokens(np.arange(8), 10, done.append))
+    assert [piece.tolist() for piece in pieces] == [[0, 1, 2], [3, 4, 5], [6, 7]]
+    assert done == [3, 3, 2]
+    assert [piece.size for piece in paths.split_tokens(np.arange(3), 1000)] == [1, 1, 1]
+
+
 def test_the_cosines_of_a_row_of_zeros_are_0():
     rows = np.array([[3.0, 4.0], [0.0, 0.0], [6.0, 8.0]])
     assert embeddings.cosines(rows) == pytest.approx([0, 1, 0])
@@ -618,7 +643,9 @@ def test_of_a_short_text_at_most_the_last_40_tokens_are_read(monkeypatch):
 def test_of_a_long_text_windows_of_its_last_tenth_are_read(monkeypatch):
     """At most 40 tokens are read: five windows of eight tokens."""
     monkeypatch.setattr("tiedgpt.study.reports.MAX_LOSS_TOKENS", 40)
-    windows = end_of_text(np.arange(1000), n_ctx=8).reshape(5, 8)
+    end = end_of_text(np.arange(1000), n_ctx=8)
+    assert end.shape == (40,)
+    windows = end.reshape(5, 8)
     for window in windows:
         first = window[0]
         assert window.tolist() == list(range(first, first + 8))

@@ -6,6 +6,7 @@ numbers. An evaluation measures the held-out loss, "val_loss". The best model is
 
 import json
 import math
+import re
 import shutil
 from contextlib import suppress
 from copy import deepcopy
@@ -294,6 +295,32 @@ def test_another_model_in_the_directory_is_not_taken_for_the_best_one(
     else:
         refuses(f"{model_file} is not the model that this training saved at step", *resume)
         assert contents(tmp_path / "out") == before
+
+
+def test_the_checksum_of_a_text_is_that_of_its_ids_whatever_their_type():
+    ids = np.array([3, 1, 2])
+    expected = saving.checksum(ids)
+    for dtype in ("<i4", ">i8", "<u2"):
+        assert saving.checksum(ids.astype(dtype)) == expected
+    for others in ([1, 3, 2], [3, 1], [3, 1, 2, 0], [3, 1, 4]):
+        assert saving.checksum(np.array(others)) != expected
+
+
+def test_each_number_of_a_model_counts_for_its_checksum():
+    model = random_model(UNTIED)
+    checksums = {saving.checksum_of_model(model)}
+    for array in model.parameters.values():
+        array.reshape(-1)[-1] += 1
+        checksums.add(saving.checksum_of_model(model))
+    assert len(checksums) == 1 + len(model.parameters)
+
+
+@pytest.mark.parametrize("field", [*fields(Settings), *fields(Shape)], ids=lambda field: field.name)
+def test_what_the_flag_of_a_setting_says_of_it(field):
+    """A setting without a help has no flag. Its number is a letter or a few."""
+    if field.metadata["help"]:
+        assert re.fullmatch("[A-Z]{1,3}", field.metadata["metavar"])
+        assert not re.fullmatch("[A-Z]*", field.metadata["help"])
 
 
 @pytest.mark.parametrize(
