@@ -59,12 +59,12 @@ GPT3 = {"vocab": 50_257, "dim": 12_288, "total": 175e9}
 ORDINALS = ("first", "second", "third", "fourth")
 
 # What the text quotes of the runs: its name here, and that of scripts/tying/differences.py, or of a
-# registered test (verdicts.py). NAME is
-# the mean with its interval, NAME.mean the mean alone.
+# registered test (verdicts.py). NAME is the mean with its interval, NAME.mean the mean alone.
 QUOTED = {
     "cost.w64": "10:1,64,cost",
     "cost.w64-best": "w64-best:cost",
-    "cost.two-layers": "2:two-layers",
+    "cost.longer": "P3:512-1",
+    "cost.longer-two-layers": "P3:512-2",
     "cost.parameters": "P1:512-1",
     "cost.parameters-2048": "P1:2048-1",
     "cost.parameters-2048-tuned": "2:parameters,2048,half-rate",

@@ -227,9 +227,17 @@ def decided(one: Verdict) -> Verdict:
 
 
 def registered_figures(results: Results) -> dict[str, Figure]:
-    """The mean of d of each test that was run, under a name such as "P1:512-1"."""
+    """The mean of d of each test that was run, under a name such as "P1:512-1".
+
+    Under "bits:512-1": the cost at equal width, in bits per byte.
+    """
     done = [one for one in verdicts(results) if one.verdict != "not run"]
-    return {f"{one.test.prediction}:{one.test.cell}": Figure(one.values) for one in done}
+    figures = {f"{one.test.prediction}:{one.test.cell}": Figure(one.values) for one in done}
+    for cell in {cell for cell, _ in ARM}:
+        pairs = pairs_of(cell, "untied", results)
+        if pairs is not None:
+            figures[f"bits:{cell}"] = Figure(tuple(bit_differences(pairs)))
+    return figures
 
 
 def print_verdicts(results: Results) -> None:
@@ -257,6 +265,15 @@ Cell = tuple[int, int, int]  # vocabulary, layers, width
 EXTRA: Cell = (4096, 2, 96)
 
 
+def bit_differences(pairs: list[Pair]) -> list[float]:
+    """Tied minus untied in bits per byte, without the pairs of which a run diverged."""
+    return [
+        tied["bits per byte"] - untied["bits per byte"]
+        for tied, untied in pairs
+        if "loss" in tied and "loss" in untied
+    ]
+
+
 def costs_of_cells(results: Results) -> dict[Cell, tuple[float, float]]:
     """The cost at equal width in bits per byte and its standard error, of the cells that are done.
 
@@ -267,11 +284,7 @@ def costs_of_cells(results: Results) -> dict[Cell, tuple[float, float]]:
         pairs = pairs_of(cell, "untied", results) if name == "tied" else None
         if pairs is None:
             continue
-        values = [
-            tied["bits per byte"] - untied["bits per byte"]
-            for tied, untied in pairs
-            if "loss" in tied and "loss" in untied
-        ]
+        values = bit_differences(pairs)
         model = arm.model
         size = (model.vocab_size, model.layers, model.width)
         costs[size] = float(np.mean(values)), float(stats.sem(values))

@@ -229,6 +229,16 @@ def test_a_token_that_is_not_in_the_vocabulary_is_not_chosen(padding):
     assert "none is the largest" not in str(report)
 
 
+def test_nan_in_the_vocabulary_is_chosen_before_what_is_beyond_it():
+    model = MODELS["tiny"]
+    ids = some_ids(model)
+    logits = padded_logits(model, ids, padding=1e5)
+    logits[..., 5] = np.nan
+    report = compare(model, logits, ids, trials=0)
+    assert report.first.first_wrong == (0, 0, 5)
+    assert "chooses token" not in str(report)
+
+
 def test_an_assertion_of_a_report_fails_unless_it_is_the_same_gpt2():
     model = MODELS["tiny"]
     ids = some_ids(model)

@@ -208,23 +208,25 @@ def look_beyond_vocabulary(comparison: Comparison) -> tuple[str, list[ReportRow]
         return "", [], []
     V = comparison.our_logits.shape[-1]
     left_out = f"{columns} columns of logits beyond the vocabulary of {V:,}: not compared"
-    largest = comparison.theirs["logits"].max(axis=-1, keepdims=True)
-    is_chosen = ~(beyond <= largest)  # nan is not, either
-    if not is_chosen.any():
+    all_logits = np.concatenate([comparison.theirs["logits"], beyond], axis=-1)
+    chosen = all_logits.argmax(axis=-1)  # [B, T]: of a greedy program. The first nan is chosen.
+    is_outside = chosen >= V
+    if not is_outside.any():
         return f"{left_out}; none is the largest of its row", [], []
-    b, t, column = (int(axis[0]) for axis in is_chosen.nonzero())
+    b, t = (int(axis[0]) for axis in is_outside.nonzero())
+    token = int(chosen[b, t])
     row = ReportRow(
         name="logits",
         error=math.inf,
         tolerance=0,
         largest=math.inf,
-        first_wrong=(b, t, V + column),
-        yours=float(beyond[b, t, column]),
+        first_wrong=(b, t, token),
+        yours=float(all_logits[b, t, token]),
         expected=-math.inf,
     )
     sentence = (
-        f"logits: yours chooses token {V + column:,}, which the vocabulary of {V:,} has not: set "
-        "such logits to -inf, or leave them out"
+        f"logits: yours chooses token {token:,}, which the vocabulary of {V:,} has not: set such "
+        "logits to -inf, or leave them out"
     )
     return left_out, [row], [sentence]
 
