@@ -20,6 +20,7 @@ import tiedgpt
 from tiedgpt import GPT2, compare, from_state_dict
 from tiedgpt.checkpoints.json_files import STRICT_JSON
 from tiedgpt.comparison.places import ReportRow, compare_arrays, few_digits
+from tiedgpt.comparison.recording import read_arrays
 from tiedgpt.errors import ArgumentError
 from tiedgpt.pytest_plugin import tiny_gpt2  # noqa: F401
 from tiedgpt.testing import TINY, assert_same_gpt2, random_model
@@ -810,6 +811,14 @@ BAD_FILES = {
         "has no activations beside `ids`",
     ),
 }
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 3), (2, 3), (6,)])
+def test_two_names_of_one_activation_may_have_the_same_numbers(tmp_path, shape):
+    """A sequence may be there with an axis of one text, and without it."""
+    numbers = np.arange(6.0).reshape(1, 2, 3)
+    np.savez(tmp_path / "a.npz", ids=[1, 2], ln_f=numbers, final=numbers.reshape(shape))
+    assert set(read_arrays(tmp_path / "a.npz")) == {"ids", "ln_f", "final"}
 
 
 def made(directory):

@@ -9,6 +9,7 @@ import json
 import math
 import re
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from tiedgpt.comparison.vector_mistakes import (
     RIGHT_WORDS,
     Vocabulary,
     mistakes_of_steps,
+    pattern_without,
     step_results,
 )
 from tiedgpt.comparison.vector_mistakes import RIGHT as RIGHT_RESULT
@@ -163,6 +165,56 @@ TEXTS = {  # sentence -> the bytes of ids, and the text that is shown of them
     "drops bytes that are no character, without U+FFFD": (b"a\xffb", "ab"),
     "ends at NUL": ("a\0b", "a"),
 }
+
+
+KNOWN = {  # what follows "yours" in a mistake of each kind of case
+    "batch": [
+        "takes the logits of the last column, which is padding in a shorter text",
+        "pads on the left, and tokens see the padding",
+        "pads on the left, and counts positions from the padding",
+        "pads on the left, sees the padding, and counts positions from it",
+    ],
+    "gradient": [
+        "is 16 times as large: of the sum of the 16 losses, not of their mean",
+        "is 0: nothing flows to it",
+        "has the other sign",
+        "is that of the embedding, without the output matrix's",
+        "is that of the output matrix, without the embedding's",
+        "has one lookup of each token, the last: rows are set, not added",
+        "is 0 in the rows of tokens that are not in the text",
+        "is that of the other matrix",
+        "is the sum of both matrices' gradients, as if they were tied",
+    ],
+    "adamw": [
+        "is as it was: no step is made",
+        "lacks the weight decay",
+        "decays biases and layer norms, too",
+        "adds the weight decay to the gradient (L2), as Adam does",
+        "lacks the bias correction",
+        "has eps inside the root",
+        "makes two steps, as if the matrix were in the optimizer twice",
+        "goes up the gradient",
+        "is a step of plain gradient descent",
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", KNOWN)
+def test_each_known_mistake_of_a_port_is_among_those_that_are_named(kind):
+    found = {RIGHT_RESULT}
+    for case in of_kind(kind):
+        found |= {sentence for sentence, _ in results_of(VECTORS, case, np.float64)}
+    assert found == {RIGHT_RESULT, *(f"yours {sentence}" for sentence in KNOWN[kind])}
+
+
+def test_a_pattern_without_some_tokens_has_each_token_see_itself():
+    """Of five tokens, those from the third on do not see the second and the third."""
+    scores = np.zeros((1, 1, 5, 5))
+    place = SimpleNamespace(x=scores)
+    pattern = pattern_without(place, start=1, end=3, first_query=2)[0, 0]
+    sees = [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 0, 1, 0, 0], [1, 0, 0, 1, 0], [1, 0, 0, 1, 1]]
+    expected = np.array(sees) / np.sum(sees, axis=1, keepdims=True)
+    np.testing.assert_allclose(pattern, expected, atol=1e-12)
 
 
 def test_each_mistake_of_a_tokenizer_is_tried_on_a_text():
