@@ -211,6 +211,17 @@ def test_the_columns_that_pad_a_vocabulary_are_not_compared(shape):
     assert str(report).startswith(left_out)
 
 
+def test_padding_as_large_as_the_largest_logit_is_not_chosen():
+    """Of equal logits, a greedy program takes the first."""
+    model = MODELS["tiny"]
+    ids = some_ids(model)
+    logits = model(ids)
+    padding = np.repeat(logits.max(axis=-1, keepdims=True), 13, axis=-1)
+    report = compare(model, np.concatenate([logits, padding], axis=-1), ids)
+    assert report.same
+    assert "none is the largest of its row" in str(report)
+
+
 @pytest.mark.parametrize("padding", [1e5, np.inf, np.nan])
 def test_a_token_that_is_not_in_the_vocabulary_is_not_chosen(padding):
     """A greedy program takes the largest logit, whatever its column."""

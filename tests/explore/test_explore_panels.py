@@ -430,10 +430,11 @@ def test_wrong_fields_are_an_error_of_one_line(name, fields, message):
 
 
 def test_a_text_must_fit_the_context_of_each_model_whichever_is_asked():
-    shown = shown_models(random_model(CONFIG), random_model(replace(CONFIG, n_ctx=8)))
-    for side in (0, 1):
-        with pytest.raises(ArgumentError, match="9 tokens, more than the model's context of 8"):
-            ask(shown, "next", text="a" * 9, side=side)
+    models = [random_model(CONFIG), random_model(replace(CONFIG, n_ctx=8))]
+    for shown in (shown_models(*models), shown_models(*models[::-1])):
+        for side in (0, 1):
+            with pytest.raises(ArgumentError, match="9 tokens, more than the model's context of 8"):
+                ask(shown, "next", text="a" * 9, side=side)
 
 
 def test_answers_are_json(shown):

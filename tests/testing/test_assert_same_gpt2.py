@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from tiedgpt import GPT2
-from tiedgpt.comparison.vectors import DIRECTORY
+from tiedgpt.comparison.vector_mistakes import ENCODERS, Vocabulary
+from tiedgpt.comparison.vectors import DIRECTORY, Vectors
 from tiedgpt.testing import TINY, assert_same_gpt2, assert_vectors, random_model
 from tiedgpt.testing.gpt2 import scale_of
 
@@ -95,6 +96,17 @@ def test_the_numbers_of_the_random_model_repeat_with_its_seed():
     for name, array in random_model(seed=1).parameters.items():
         np.testing.assert_array_equal(array, random_model(seed=1).parameters[name])
         assert not np.array_equal(array, random_model().parameters[name]), name
+
+
+def test_the_assertion_of_reference_values_names_the_mistake():
+    vectors = Vectors(DIRECTORY)
+    answers = {}
+    for case in vectors.cases:
+        if case["kind"] == "encode":
+            vocabulary = Vocabulary(vectors.tokenizers[case["given"]["vocabulary"]])
+            answers[case["name"]] = ENCODERS["makes no merge"](vocabulary, case["given"]["text"])
+    with pytest.raises(AssertionError, match=r"\nencode: .*yours makes no merge"):
+        assert_vectors(answers)
 
 
 def test_the_assertion_of_reference_values_names_each_wrong_case():

@@ -198,6 +198,20 @@ def test_all_is_as_before(torch, tied, lose_the_tie):
     assert state_of(torch, tied, optimizer) == before
 
 
+def test_a_setting_that_a_step_changes_in_place_is_as_before(torch, tied):
+    """Such as a learning rate that is a tensor, or a list of losses."""
+
+    class Sgd(torch.optim.SGD):
+        def step(self):
+            super().step()
+            self.param_groups[0]["history"].append(1)
+
+    optimizer = Sgd(tied.parameters(), lr=0.1)
+    optimizer.param_groups[0]["history"] = [0]
+    assert_tied(tied, optimizer)
+    assert optimizer.param_groups[0]["history"] == [0]
+
+
 def test_a_step_that_changes_nothing_shows_nothing(torch, tied):
     with pytest.raises(AssertionError, match=r"does not change the matrix.*learning rate 0"):
         assert_tied(tied, torch.optim.SGD(tied.parameters(), lr=0.0))
