@@ -60,7 +60,9 @@ def count_stored(
     if known is not None and state is not None and len(stored) == len(matrices.stored):
         names = matrices.name_set or 0
         count = min(count, known.count_untied(names, state) or count)
-        count_tied = min(count, known.count_tied(names, state) or 1)
+        # If the head is the embedding, and the flag says tied.
+        one_head = state[0] * 2 + state[2:]
+        count_tied = min(count, known.count_in_memory(names, "t", one_head) or 1)
     difference = (count - count_tied) * sizes[0]
     # Some copies are parameters of their own in an untied model: BERT has the head's bias twice.
     separate = known.separate if copies and known is not None else ()

@@ -107,12 +107,6 @@ class ModelClass:
         word = "".join("." if each == "." else "abcdefgh"[found.index(each)] for each in matrices)
         return self.count_in_memory(names, "f", word)
 
-    def count_tied(self, names: int, state: str) -> int | None:
-        """The number of matrices in memory if the head of a state is the embedding, and the flag
-        says tied. None if it is not known.
-        """
-        return self.count_in_memory(names, "t", state[0] * 2 + state[2:])
-
     def count_in_memory(self, names: int, flag: str, state: str) -> int | None:
         """The number of matrices in memory, if all flags are `flag`; None if it is not known."""
         for version in reversed(VERSIONS):

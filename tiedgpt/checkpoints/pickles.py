@@ -347,7 +347,12 @@ def _state_of(value: Any, path: Path) -> tuple[dict[str, StoredTensor], dict[str
     if isinstance(value, dict) and isinstance(value.get("model_args"), dict):
         state, model_args = value.get("model"), value["model_args"]
     elif isinstance(value, dict) and not _is_state_dict(value):
-        names = [name for name, inner in value.items() if _has_matrix(inner)]
+        # The states of random numbers have no matrix.
+        names = [
+            name
+            for name, inner in value.items()
+            if _is_state_dict(inner) and any(len(each.shape) == 2 for each in inner.values())
+        ]
         if len(names) > 1:
             shown = ", ".join(short_repr(name) for name in names)
             raise CheckpointError(f"{path}: holds several state dicts, {shown}: save one of them")
@@ -373,11 +378,6 @@ def _is_state_dict(value: Any) -> bool:
     if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
         return False
     return all(isinstance(each, StoredTensor) for each in value.values())
-
-
-def _has_matrix(value: Any) -> bool:
-    """Whether a value is a state dict with a matrix. The states of random numbers have none."""
-    return _is_state_dict(value) and any(len(each.shape) == 2 for each in value.values())
 
 
 class ListReader:

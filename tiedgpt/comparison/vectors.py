@@ -206,18 +206,13 @@ def common_mistakes(
             common[group] = [mistake for mistake in so_far if mistake in mistakes]
     # In the sentences of `compare` on logits, "and yours" and "or yours" are said already.
     for group, mistakes in common.items():
+        of_group = [answer for name, answer in answers.items() if name.startswith(f"{group}/")]
         yours = "yours"
-        if group.startswith("greedy/") and is_all_zero(group, answers):
-            yours = "perhaps yours"
+        if group.startswith("greedy/") and not any(np.any(answer) for answer in of_group):
+            yours = "perhaps yours"  # many mistakes make tokens of 0 (tokens.ALL_ZERO)
         if not group.startswith("logits/"):
             common[group] = joined_by_or(mistakes, first=yours)
     return common
-
-
-def is_all_zero(group: str, answers: Mapping[str, Any]) -> bool:
-    """Whether all tokens of a group are 0, as many mistakes make them (tokens.ALL_ZERO)."""
-    tokens = [answer for name, answer in answers.items() if name.startswith(f"{group}/")]
-    return not any(np.any(each) for each in tokens)
 
 
 # A case
