@@ -237,6 +237,10 @@ def set_flags(config: Any, tied: bool) -> None:
             set_flags(value, tied)
 
 
+# The output matrix of these is joined of two tensors, so no state of one says how it is read.
+JOINED = ("MobileBertForMaskedLM", "MobileBertForPreTraining")
+
+
 def classes() -> list[tuple[str, str]]:
     """(kind, class) of all mappings that may have an output matrix, each once."""
     from transformers.models.auto import modeling_auto
@@ -246,7 +250,7 @@ def classes() -> list[tuple[str, str]]:
         for kind, names in getattr(modeling_auto, mapping, {}).items():
             for name in [names] if isinstance(names, str) else names:
                 found[kind, name] = True
-    return sorted(found)
+    return sorted(each for each in found if each[1] not in JOINED)
 
 
 def what_is_there() -> dict[str, list[str]]:

@@ -602,6 +602,24 @@ def test_a_file_of_a_model_without_its_head_is_not_said_to_be_an_error(tmp_path)
     assert (report["transformers4"], report["transformers"]) == (None, "tied")
 
 
+def test_an_output_matrix_that_is_joined_of_two_tensors_is_not_known(tmp_path):
+    """MobileBERT's: without the second one, most of its numbers are random."""
+    config = {**CONFIG, "model_type": "mobilebert", "architectures": ["MobileBertForMaskedLM"]}
+    arrays = {"mobilebert.embeddings.word_embeddings.weight": EMBEDDING}
+    for more in ({}, {"cls.predictions.decoder.weight": OTHER}):
+        report = report_of(write(tmp_path / "model", {**config, FLAG: True}, arrays | more))
+        assert report["verdict"] == "not known"
+        assert report["transformers4"] is report["transformers"] is None
+
+
+@pytest.mark.parametrize("name", ["tie_embedding", "tie_embeddings"])
+def test_another_flag_that_ties_leaves_no_rule(tmp_path, name):
+    """Lfm2 is tied by tie_embedding, whatever the usual flag says."""
+    config = {**CONFIG, FLAG: False, name: True}
+    report = report_of(write(tmp_path / "model", config, STORED["embedding"]))
+    assert (report["verdict"], report["others"], report["conflict"]) == ("not known", None, "")
+
+
 def test_transformers_4_fails_at_a_quantization_of_null(tmp_path):
     config = {**CONFIG, FLAG: True, "quantization_config": None}
     report = report_of(write(tmp_path / "model", config, STORED["embedding"]))

@@ -56,6 +56,8 @@ OTHER_TENSORS = "which of the stored tensors the class leaves out, and which oth
 
 WEIGHTS_NAME = re.compile(r".*\.(safetensors|bin|pt|pth|ckpt)")
 
+# Flags of some classes that tie, whatever the usual one says (Lfm2).
+OTHER_FLAGS = ("tie_embedding", "tie_embeddings", "tied_embeddings", "tie_weights")
 # The values of dtype in config.json with which a model may be loaded.
 DTYPES = (None, "auto", "float64", "float32", "float16", "bfloat16")
 # Settings that make another head, or copy it, and the value with which all classes were measured.
@@ -585,6 +587,8 @@ def read_by(
 
 def goes_by_the_flag(config: dict[str, Any], known: ModelClass | None, matrices: Matrices) -> bool:
     """Whether vLLM and programs like it read the matrices of a model by their rule."""
+    if any(config.get(name) is True for name in OTHER_FLAGS):
+        return False
     if known is not None:
         return known.has_usual_rule and known.has_usual_names(matrices.name_set)
     name = named_class(config)
