@@ -14,7 +14,7 @@ from support.models import SMALL, SMALL_MERGES, random_model
 
 from tiedgpt import GPT2, Tokenizer, evaluation, threads
 from tiedgpt.errors import ArgumentError, TiedGPTError
-from tiedgpt.evaluation import score, token_losses
+from tiedgpt.evaluation import score, score_of, token_losses
 from tiedgpt.gpt2.config import HEADS
 
 CONTEXT = SMALL.n_ctx
@@ -247,6 +247,14 @@ def test_a_loss_that_is_not_finite_or_too_large_is_an_error(model, weight):
     damaged = GPT2(SMALL, {**model.parameters, "ln_f.weight": ln_f_weight})
     with pytest.raises(TiedGPTError, match="checkpoint is damaged"):
         score(damaged, Tokenizer([], {}), some_ids(50))
+
+
+@pytest.mark.parametrize("loss", [np.nan, np.inf, 1e5])
+def test_one_loss_that_is_no_number_makes_no_score(loss):
+    """A row of wpe that is nan, in a model without layers, spoils one token alone."""
+    losses = np.array([1.0, loss, 2.0])
+    with pytest.raises(TiedGPTError, match="checkpoint is damaged"):
+        score_of(losses, Tokenizer([], {}), np.array([65, 66, 67]))
 
 
 def test_logits_that_are_not_finite_are_named_before_any_loss(model):

@@ -175,6 +175,19 @@ def test_an_untied_model_has_no_tie_to_lose(tmp_path, of):
     assert tie_report("model", model)["verdict"] == "untied"
 
 
+@pytest.mark.parametrize("base", ["{}", "{}/", "{}/../{}", "relative"])
+def test_the_base_of_an_adapter_may_be_its_folder_by_any_path(tmp_path, monkeypatch, base):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    path = base.replace("{}", str(folder), 1).replace("{}", folder.name)
+    if base == "relative":
+        monkeypatch.chdir(tmp_path)
+        path = "model"
+    adapter = {**LORA, "base_model_name_or_path": path}
+    write(folder, LLAMA, True, adapter, IN_A_LAYER)
+    assert tie_report("model", open_any(str(folder)))["verdict"] == "tied"
+
+
 @pytest.mark.parametrize("file", ["adapter_config.json", "adapter_model.safetensors"])
 def test_an_adapter_that_cannot_be_read_is_not_judged(tmp_path, file):
     write(tmp_path, LLAMA, True, LORA, LORA_HEAD)

@@ -26,7 +26,7 @@ from support.models import CONFIG, random_model
 import tiedgpt
 from tiedgpt import TiedGPTError, Tokenizer, cli
 from tiedgpt.cli import options
-from tiedgpt.cli.output import ProgressBar, fill, print_json, printable
+from tiedgpt.cli.output import ProgressBar, fill, percent, print_json, printable
 from tiedgpt.errors import TiedGPTWarning
 
 # Flags and help
@@ -105,6 +105,14 @@ def test_the_escapes_of_a_text_at_which_a_sample_stops():
 def test_several_models_are_arguments_or_flags(run, words):
     models = json.loads(output(run, "params", "--json", *words))["models"]
     assert [report["model"] for report in models] == ["gpt2", "gpt2-xl"]
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"),
+    [(0, "0.0%"), (0.0004, "<0.1%"), (0.0006, "0.1%"), (0.00094, "0.1%"), (0.125, "12.5%")],
+)
+def test_a_small_share_is_rounded_and_not_to_0(share, shown):
+    assert percent(share) == shown
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])

@@ -49,6 +49,16 @@ def test_inf_is_not_explained():
     assert report.note == "to find where it begins, give resid_post.0 to resid_post.1, too"
 
 
+@pytest.mark.parametrize(("values", "kind"), [([np.inf, np.nan], "nan"), ([np.inf] * 2, "inf")])
+def test_nan_beside_inf_is_named_first(values, kind):
+    """inf may be an overflow. Where there is nan, the search begins with it."""
+    ids = some_ids(TWO_LAYERS, B=1, T=5)
+    logits = TWO_LAYERS(ids)
+    logits[0, 2, [3, 4]] = values
+    report = compare(TWO_LAYERS, logits, ids, trials=0)
+    assert report.diagnosis[0] == f"logits: yours is {kind} in 2 of {logits.size} places"
+
+
 def test_the_note_names_what_comes_before_the_first_difference():
     """Both activations that are given are wrong. The mistake may begin before the first of them."""
     ids = some_ids(TWO_LAYERS, B=1, T=9)

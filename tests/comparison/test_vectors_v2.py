@@ -447,6 +447,26 @@ def test_mistakes_that_one_text_cannot_tell_apart_are_alternatives():
     assert all(": or yours " in line for line in others), others
 
 
+@pytest.mark.parametrize("padding", ["the first token", "the last token"])
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_batch_may_be_padded_with_either_end_of_the_vocabulary(padding, side):
+    """GPT-2 has no token for padding. Its last one, <|endoftext|>, is what programs take."""
+    given = CASES["batch/tied"]["given"]
+    model = VECTORS.models[given["model"]]
+    token = 0 if padding == "the first token" else model.config.vocab_size - 1
+    longest = max(map(len, given["texts"]))
+    rows = []
+    for text in given["texts"]:
+        pad = [token] * (longest - len(text))
+        rows.append(text + pad if side == "right" else pad + text)
+    report = judge({"batch/tied": model(np.array(rows))[:, -1]})
+    sentence = {
+        "right": "takes the logits of the last column",
+        "left": "pads on the left, sees the padding, and counts positions from it",
+    }[side]
+    assert any(sentence in line for line in report["mistakes"]["batch/tied"])
+
+
 def test_tokens_of_0_alone_name_a_mistake_with_perhaps():
     """Zeros in place of logits give them, too, and have no mask."""
     zeros = {f"greedy/tied/{number}": [0] * 40 for number in (1, 2)}
