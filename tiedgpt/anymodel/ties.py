@@ -261,9 +261,10 @@ def count_parameters(
     numbers = count_stored(tensors, matrices, known, state)
     if numbers is None or known is None:
         return numbers
-    widths = [value_at(model.said, columns) for _, columns in known.sizes if columns is not None]
-    if len(set(widths)) > 1 and len(matrices.stored) < 2:  # the other one has another width
-        return None
+    for places in zip(*known.sizes, strict=True):
+        sizes = {value_at(model.said, place) for place in places if place is not None} - {None}
+        if len(sizes) > 1 and len(matrices.stored) < 2:  # the other one has another shape
+            return None
     for name in known.separate:
         bias, copy = tensors.get(known.copies[name]), tensors.get(name)
         if bias is None or copy is None or len(bias.shape) != 1:
