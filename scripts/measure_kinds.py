@@ -44,6 +44,9 @@ V, D = 97, 32
 MAX_PARAMETERS = 25_000_000
 MAX_MATRICES = 4
 SECONDS = 240  # for a class
+# The output matrix of these is joined of two tensors, so no state of one says how it is read.
+JOINED = ("MobileBertForMaskedLM", "MobileBertForPreTraining")
+STEPS = ("names", "measure", "heads", "save", "load", "work", "write")
 PRETRAINING = "MODEL_FOR_PRETRAINING_MAPPING_NAMES"
 MAPPINGS = (
     "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
@@ -235,10 +238,6 @@ def set_flags(config: Any, tied: bool) -> None:
     for value in list(vars(config).values()):
         if hasattr(value, "to_dict") and hasattr(value, "model_type"):
             set_flags(value, tied)
-
-
-# The output matrix of these is joined of two tensors, so no state of one says how it is read.
-JOINED = ("MobileBertForMaskedLM", "MobileBertForPreTraining")
 
 
 def classes() -> list[tuple[str, str]]:
@@ -1325,9 +1324,6 @@ def entry_of(facts: dict[str, dict[str, Any]], rules: list[str]) -> dict[str, An
     }
     entry |= {name: value for name, value in optional.items() if value}
     return entry
-
-
-STEPS = ("names", "measure", "heads", "save", "load", "work", "write")
 
 
 def main() -> None:

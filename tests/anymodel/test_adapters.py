@@ -139,12 +139,19 @@ def test_an_adapter_that_transformers_loads_otherwise(
     write(tmp_path, LLAMA, flag, adapter, tensors or IN_A_LAYER)
     if tensors is None:
         (tmp_path / "adapter_model.safetensors").unlink()
-    report = tie_report("model", open_any(str(tmp_path)))
-    assert report["transformers4"] is None
     right = "tied" if flag else "untied"
-    assert report["transformers"] == (None if version == 5 else right)
-    assert (report["verdict"], report["conflict"]) == ("not known", "")
-    assert said in report["not_measured"]
+    for path in (tmp_path, tmp_path / "model.safetensors"):
+        report = tie_report("model", open_any(str(path)))
+        assert report["transformers4"] is None
+        assert report["transformers"] == (None if version == 5 else right)
+        assert (report["verdict"], report["conflict"]) == ("not known", "")
+        assert said in report["not_measured"]
+
+
+def test_changed_rows_of_an_adapter_without_a_kind_are_not_known(tmp_path):
+    write(tmp_path, LLAMA, True, {}, {f"{E}.{DELTA}": ROWS})
+    for path in (tmp_path, tmp_path / "model.safetensors"):
+        assert tie_report("model", open_any(str(path)))["verdict"] == "not known"
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

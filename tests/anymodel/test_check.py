@@ -1710,10 +1710,12 @@ BODY = 50 * 12 + 12  # the embedding and the last norm
 )
 def test_parameters_of_a_config(layers, fields, per_layer):
     config = {name: value for name, value in {**SIZES, **fields}.items() if value is not None}
-    report = counting.count_from_config(config, {**LIKE_LLAMA, **layers})
+    layers = {**LIKE_LLAMA, **layers}
     if per_layer is None:
-        assert report is None
+        with pytest.raises(TiedGPTError, match=r"config\.json"):
+            counting.count_from_config(config, layers)
         return
+    report = counting.count_from_config(config, layers)
     tied = BODY + 3 * per_layer
     assert report["tied"] == {"total": tied, "bytes": 4 * tied, "bytes_bfloat16": 2 * tied}
     assert report["untied"]["total"] == tied + 600
@@ -1723,6 +1725,7 @@ def test_parameters_of_a_config(layers, fields, per_layer):
 
 
 def test_a_kind_that_is_not_known_has_no_count():
-    assert counting.count_from_config({**SIZES, "model_type": "new"}) is None
-    assert counting.count_from_config({**SIZES, "model_type": ["llama"]}) is None
-    assert counting.count_from_config({**SIZES, "model_type": "llama"}) is not None
+    for kind in ("new", ["llama"], None):
+        with pytest.raises(TiedGPTError, match="is not one that is counted from"):
+            counting.count_from_config({**SIZES, "model_type": kind})
+    assert counting.count_from_config({**SIZES, "model_type": "llama"})["difference"] == 600

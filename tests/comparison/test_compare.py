@@ -359,6 +359,14 @@ def test_rounding_hides_no_other_mistake(mistake, said):
     assert report.note.startswith("compare in float32")
 
 
+def test_ranks_in_place_of_logits_are_not_said_to_be_rounded():
+    """Whole numbers have few digits, and nobody rounded them so."""
+    model = MODELS["tiny"]
+    ids = some_ids(model)
+    ranks = model(ids).argsort(axis=-1).argsort(axis=-1).astype(np.float32)
+    assert "rounded" not in str(compare(model, ranks, ids, trials=0))
+
+
 @pytest.mark.parametrize(
     ("form", "words"),
     [("{:.3f}", "3 decimals"), ("{:.2e}", "3 digits"), ("{:.4g}", "4 digits")],

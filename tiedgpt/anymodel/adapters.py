@@ -56,11 +56,16 @@ class AdapterReport:
 
 
 def adapter_report(
-    model: AnyModel, known: ModelClass | None, matrices: Matrices, tied: bool
+    model: AnyModel,
+    known: ModelClass | None,
+    matrices: Matrices,
+    tied: bool,
+    not_measured: dict[str, str],
 ) -> AdapterReport:
     """What the adapter beside a model here makes of its tie. One on the hub is not asked for.
 
     tied: whether config.json or transformers says so. An untied model has no tie to lose.
+    not_measured: what adapter_not_measured says.
     """
     if not isinstance(model, Opened):
         return AdapterReport()
@@ -69,9 +74,8 @@ def adapter_report(
         said = model.folder.json(ADAPTER) if tensors else {}
     except CheckpointError:  # Opened.adapter says that it cannot be read
         return AdapterReport()
-    why_not_known = adapter_not_measured(model, matrices).get("5")
-    if why_not_known is not None:
-        return AdapterReport(loosely_changed(tensors, known), not_known=why_not_known)
+    if "5" in not_measured:
+        return AdapterReport(loosely_changed(tensors, known), not_known=not_measured["5"])
     changes = changes_of(tensors, known)
     changed = [matrix for matrix, found in changes.items() if found]
     if not changed or not tied:
@@ -110,7 +114,7 @@ def adapter_not_measured(model: AnyModel, matrices: Matrices) -> dict[str, str]:
 
     transformers applies an adapter that lies beside a model, if PEFT is installed.
     """
-    if not isinstance(model, Opened) or not model.path.is_dir() or not model.folder.has(ADAPTER):
+    if not isinstance(model, Opened) or not model.folder.has(ADAPTER):
         return {}
     if not model.folder.has(ADAPTER_WEIGHTS[0]):
         return dict.fromkeys(VERSIONS, f"{ADAPTER} lies beside it without {ADAPTER_WEIGHTS[0]}")
@@ -128,7 +132,7 @@ def adapter_not_measured(model: AnyModel, matrices: Matrices) -> dict[str, str]:
         if replaced is not None and replaced.shape not in shapes:
             return dict.fromkeys(VERSIONS, f"the adapter has {replaced.name} of another shape")
     base = said.get("base_model_name_or_path")
-    if isinstance(base, str) and os.path.realpath(base) == os.path.realpath(model.path):
+    if isinstance(base, str) and os.path.realpath(base) == os.path.realpath(model.folder.path):
         return {}
     return {"4": f"transformers 4 loads the base model of the adapter, {short_repr(base)}"}
 

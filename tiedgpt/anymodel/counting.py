@@ -5,12 +5,13 @@ from math import prod
 from typing import Any
 
 from ..checkpoints.tensors import FLOATS, Tensor
-from ..errors import short_repr
+from ..errors import CheckpointError, short_repr
 from ..gpt2.parameters import tie_saves
 from .kinds import ModelClass, all_classes, load_kinds, pattern
 from .matrices import SIZE, Matrices
 
 Report = dict[str, Any]
+NOT_MEASURED = "config.json has a setting that was not measured"
 
 # Stored in older files, and in those of other programs, but no parameters: masks, tables of angles.
 # (What transformers stores today is measured: kinds.json.)
@@ -77,10 +78,8 @@ def is_buffer(name: str, tensor: Tensor, measured: frozenset[str]) -> bool:
     return is_causal_mask or OLD_BUFFER.search(name) is not None or pattern(name) in measured
 
 
-def count_from_config(
-    config: dict[str, Any], layers: dict[str, Any] | None = None
-) -> Report | None:
-    """The counts of a model from its config.json; None if they are not known from it.
+def count_from_config(config: dict[str, Any], layers: dict[str, Any] | None = None) -> Report:
+    """The counts of a model from its config.json. Raises CheckpointError if it does not say them.
 
     layers: how the layers differ from those of Llama; by default what kinds.json says of the kind.
         Whether q, k and v have biases ("qkv_biases"), whether the heads of q and k have gains
@@ -92,13 +91,12 @@ def count_from_config(
     if layers is None and isinstance(kind, str):
         layers = load_kinds()["like_llama"].get(kind)
     if layers is None:
-        return None
-    sizes = sizes_like_llama(config, layers["optional"])
-    if any(size not in SIZE for size in sizes.values()):
-        return None
+        raise CheckpointError(
+            f"config.json of kind {short_repr(kind)} is not one that is counted from"
+        )
+    V, D, L, H, kv_heads, K, F = sizes_like_llama(config, layers["optional"])
     if any(config.get(name) != value for name, value in layers["fixed"].items()):
-        return None
-    V, D, L, H, kv_heads, K, F = sizes.values()
+        raise CheckpointError(NOT_MEASURED)
     layer = layers["norms"] * D + 3 * D * F  # gate, up and down
     layer += 2 * D * H * K + 2 * D * kv_heads * K  # q and o, k and v
     if layers["qkv_biases"]:
@@ -109,28 +107,14 @@ def count_from_config(
         if config.get(name) is not True:
             continue
         if name not in layers["biases"]:
-            return None
+            raise CheckpointError(NOT_MEASURED)
         layer += (H + 2 * kv_heads) * K + D if name == "attention_bias" else 2 * F + D
     final_norm = D
     return counts(tied=V * D + L * layer + final_norm, matrix=V * D)
 
 
-def why_no_count(config: dict[str, Any]) -> str:
-    """Why count_from_config has no count of a config.json."""
-    kind = config.get("model_type")
-    layers = load_kinds()["like_llama"].get(kind) if isinstance(kind, str) else None
-    if layers is None:
-        return f"config.json of kind {short_repr(kind)} is not one that is counted from"
-    for name, size in sizes_like_llama(config, layers["optional"]).items():
-        if size not in SIZE:
-            return f"{name} in config.json must be a whole number above 0, got {short_repr(size)}"
-    return "config.json has a setting that was not measured"
-
-
-def sizes_like_llama(config: dict[str, Any], optional: list[str]) -> dict[str, Any]:
-    """V, D, layers, heads, heads of k and v, K and F, by their names in config.json.
-
-    A size that config.json has not is None.
+def sizes_like_llama(config: dict[str, Any], optional: list[str]) -> list[int]:
+    """V, D, layers, heads, heads of k and v, K and F. Raises CheckpointError for one that is none.
 
     optional: "head_dim" if it is D / H where config.json has none, "num_key_value_heads" if there
     are as many as heads of q.
@@ -143,7 +127,7 @@ def sizes_like_llama(config: dict[str, Any], optional: list[str]) -> dict[str, A
         kv_heads = H
     if K is None and "head_dim" in optional and isinstance(D, int) and H in SIZE:
         K = D // H
-    return {
+    sizes: dict[str, Any] = {
         "vocab_size": V,
         "hidden_size": D,
         "num_hidden_layers": L,
@@ -152,6 +136,12 @@ def sizes_like_llama(config: dict[str, Any], optional: list[str]) -> dict[str, A
         "head_dim": K,
         "intermediate_size": F,
     }
+    for name, size in sizes.items():
+        if size not in SIZE:
+            raise CheckpointError(
+                f"{name} in config.json must be a whole number above 0, got {short_repr(size)}"
+            )
+    return list(sizes.values())
 
 
 def counts(tied: int, matrix: int) -> Report:

@@ -53,19 +53,15 @@ class ModelClass:
     is_counted: bool  # whether the stored tensors add up to the number of parameters
     not_read_by_4: bool  # whether transformers 4 cannot load what transformers 5 saves
 
-    @property
-    def has_usual_rule(self) -> bool:
-        """Whether vLLM and programs like it read the models of this class by their rule."""
-        return len(self.names[0]) == 2 and self.name.endswith(HAVE_A_RULE)
+    def has_usual_rule(self, names: int) -> bool:
+        """Whether vLLM and programs like it read files with this set of names by their rule.
 
-    def has_usual_names(self, names: int | None) -> bool:
-        """Whether a set of names is one that programs save: of all tensors, not of the head alone.
-
-        Files with an absent prefix are read by transformers, and may not be by others.
+        Files with an absent prefix, and a head alone with an unusual name, are read by
+        transformers, and may not be by others.
         """
-        if names is None or self.absent_prefixes[names]:
-            return False
-        return names == 0 or self.names[names][0] != self.names[0][0]
+        has_rule = len(self.names[0]) == 2 and self.name.endswith(HAVE_A_RULE)
+        is_of_head_alone = names != 0 and self.names[names][0] == self.names[0][0]
+        return has_rule and not self.absent_prefixes[names] and not is_of_head_alone
 
     def wrapper(self, version: str) -> str:
         """The beginning of a name with which a tensor makes the embedding random; "" without one.

@@ -141,7 +141,7 @@ def is_clean(known: ModelClass, files: Files) -> bool:
         for version in VERSIONS
         if version in known.versions
     ]
-    if known.has_usual_rule:
+    if known.has_usual_rule(files.names):
         flags = {
             {"t": True, "f": False, "-": known.default(number)}[letter]
             for number, letter in enumerate(files.word)

@@ -17,7 +17,7 @@ from ..checkpoints.opened import Opened
 from ..checkpoints.tensors import Tensor
 from ..errors import CheckpointError, short_repr
 from .adapters import adapter_not_measured, adapter_report
-from .counting import count_from_config, count_stored, why_no_count
+from .counting import count_from_config, count_stored
 from .headers import AnyModel
 from .kinds import (
     HAVE_A_RULE,
@@ -56,8 +56,6 @@ OTHER_TENSORS = "which of the stored tensors the class leaves out, and which oth
 
 WEIGHTS_NAME = re.compile(r".*\.(safetensors|bin|pt|pth|ckpt)")
 
-# Flags of some classes that tie, whatever the usual one says (Lfm2).
-OTHER_FLAGS = ("tie_embedding", "tie_embeddings", "tied_embeddings", "tie_weights")
 # The values of dtype in config.json with which a model may be loaded.
 DTYPES = (None, "auto", "float64", "float32", "float16", "bfloat16")
 # Settings that make another head, or copy it, and the value with which all classes were measured.
@@ -109,7 +107,8 @@ def tie_report(name: str, model: AnyModel) -> Report:
     if not is_alone:
         unmeasured = not_measured(config, known, flag, matrices)
         unmeasured = unmeasured or file_not_measured(model, matrices)
-    of_version = {} if known is None else versions_not_measured(model, known, matrices)
+    of_adapter = adapter_not_measured(model, matrices)
+    of_version = {} if known is None else of_adapter | versions_not_measured(model, known, matrices)
     not_read = weights_beside(model)
     of_others = read_by_others(model, not_read)
     has_rule = goes_by_the_flag(config, known, matrices) and not of_others and not is_inside(model)
@@ -117,7 +116,7 @@ def tie_report(name: str, model: AnyModel) -> Report:
         known, flag, matrices, compared, unmeasured, of_version, has_rule
     )
     is_tied = flag["tied"] or any(is_one(word or "!") for word in readings.values())
-    adapter = adapter_report(model, known, matrices, is_tied)
+    adapter = adapter_report(model, known, matrices, is_tied, of_adapter)
     conflict = describe_conflict(known, flag, matrices, compared, readings)
     mends = adapter.mends
     if conflict:
@@ -215,6 +214,7 @@ def size_report(name: str, model: AnyModel) -> Report:
     known = model_class(config)
     tensors = model.stored if model.has_weights else {}
     shape: tuple[int, ...] | None = matrix_shape(config)
+    numbers: Report | None = None
     if tensors:
         matrices = find_matrices(config, tensors, known)
         source = "the headers of the weights"
@@ -229,8 +229,10 @@ def size_report(name: str, model: AnyModel) -> Report:
             reason = "; ".join(matrices.misfits)
     else:
         source = "config.json"
-        numbers = count_from_config(config)
-        reason = f"there are no weights, and {why_no_count(config)}"
+        try:
+            numbers = count_from_config(config)
+        except CheckpointError as error:
+            reason = f"there are no weights, and {error}"
     if numbers is None:
         raise CheckpointError(f"{name}: its parameters are not known: {reason}")
     flag = read_flag(name, config, known)
@@ -465,7 +467,7 @@ def versions_not_measured(model: AnyModel, known: ModelClass, matrices: Matrices
     if not model.has_weights:
         return {}
     config = model.said
-    reasons = adapter_not_measured(model, matrices)
+    reasons = {}
     names = {matrix.name for matrix in matrices.stored}  # a head of such a name was measured
     for version in known.rules:
         wrapper = known.wrapper(version)
@@ -489,15 +491,24 @@ def versions_not_measured(model: AnyModel, known: ModelClass, matrices: Matrices
     return reasons
 
 
+def other_ties(config: dict[str, Any], known: ModelClass | None) -> dict[str, bool]:
+    """The other flags in config.json that are about a tie, such as Lfm2's tie_embedding, and the
+    values with which the class was measured.
+    """
+    measured = {} if known is None else known.shares
+    return {
+        name: measured.get(name, False)
+        for name, value in config.items()
+        if name != FLAG
+        and isinstance(value, bool)
+        and {"tie", "tied", "share", "shared"} & set(name.split("_"))
+    }
+
+
 def setting_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
     """Which setting changes what is loaded, and was not measured so; None without one."""
-    measured: dict[str, Any] = {
-        name: value for name, value in MEASURED_SETTINGS.items() if name in config
-    }
-    for name, value in config.items():
-        is_about_it = {"tie", "tied", "share", "shared"} & set(name.split("_"))
-        if is_about_it and name != FLAG and isinstance(value, bool):  # another tie
-            measured[name] = known.shares.get(name, False)
+    measured: dict[str, Any] = other_ties(config, known)
+    measured |= {name: value for name, value in MEASURED_SETTINGS.items() if name in config}
     if "decoder_vocab_size" in config:  # Marian may have two vocabularies
         measured["decoder_vocab_size"] = config.get("vocab_size")
     for name, value in measured.items():
@@ -588,10 +599,10 @@ def read_by(
 
 def goes_by_the_flag(config: dict[str, Any], known: ModelClass | None, matrices: Matrices) -> bool:
     """Whether vLLM and programs like it read the matrices of a model by their rule."""
-    if any(config.get(name) is True for name in OTHER_FLAGS):
+    if any(config[name] != value for name, value in other_ties(config, known).items()):
         return False
     if known is not None:
-        return known.has_usual_rule and known.has_usual_names(matrices.name_set)
+        return matrices.name_set is not None and known.has_usual_rule(matrices.name_set)
     name = named_class(config)
     if name is not None and not name.endswith(HAVE_A_RULE):  # it may have no output matrix
         return False

@@ -231,7 +231,8 @@ def plain_diagnosis(difference: Difference) -> Diagnosis | None:
 def dtype_of_halves(x: Array) -> str | None:
     """The dtype of two bytes to which all numbers are rounded, or None."""
     numbers = np.unique(x[np.isfinite(x)])
-    if numbers.size < FEWEST_NUMBERS:
+    is_whole = np.array_equal(numbers, np.rint(numbers))  # such as ranks: nobody rounded them so
+    if numbers.size < FEWEST_NUMBERS or is_whole:
         return None
     for dtype in DIGITS_OF_HALVES:
         if np.array_equal(numbers, rounded(numbers, dtype)):
