@@ -624,12 +624,48 @@ def facts_of_counts(folder: Folder, model: Any) -> dict[str, Any]:
     for name, tensor in parameters.items():
         if name not in folder.rest and name not in folder.keys and tensor.data_ptr() in kept:
             copies[name] = kept[tensor.data_ptr()]
+    separate, of_tied = one_if_tied(folder, model, is_buffer)
     return {
         "buffers": buffers,
         "copies": copies,
-        "counts": counted == expected,
+        "separate": separate,
+        "counts": counted == expected and of_tied[0] == of_tied[1],
         "rest": [counted, expected],
     }
+
+
+def one_if_tied(
+    folder: Folder, model: Any, is_buffer: set[str]
+) -> tuple[dict[str, str], list[int]]:
+    """The stored tensors, beside the matrices, that a tied model has once: a name -> its first.
+
+    And the numbers of parameters beside the matrices: by the stored tensors, and in a tied model.
+    """
+    untied = all_tensors(model)
+    config = copy.deepcopy(model.config)
+    set_flags(config, True)
+    tied_model = type(model)(config)
+    tied_model.tie_weights()
+    parameters = dict(tied_model.named_parameters(remove_duplicate=False))
+    first_names: dict[int, str] = {}
+    found = {}
+    counted = 0
+    for name, tensor in folder.rest.items():
+        if pattern(name) in is_buffer:
+            continue
+        counted += tensor.numel()
+        if name not in parameters or name not in untied:
+            continue
+        first = first_names.setdefault(parameters[name].data_ptr(), name)
+        if untied[first].data_ptr() != untied[name].data_ptr():
+            found[name] = first
+            counted -= tensor.numel()
+    matrices = {
+        parameters[key].data_ptr(): parameters[key].numel()
+        for key in folder.keys
+        if key in parameters
+    }
+    return found, [counted, tied_model.num_parameters() - sum(matrices.values())]
 
 
 def defaults(folder: Folder) -> list[bool | None]:
@@ -1312,9 +1348,13 @@ def entry_of(facts: dict[str, dict[str, Any]], rules: list[str]) -> dict[str, An
     }
     optional = {
         "shares": {name: value for each in facts.values() for name, value in each["share"].items()},
-        "copies": {name: kept for each in facts.values() for name, kept in each["copies"].items()},
+        "copies": {
+            **{name: kept for each in facts.values() for name, kept in each["copies"].items()},
+            **newest["separate"],
+        },
         "separate": sorted(
             {name for each in facts.values() for name in each["copies"]} - set(newest["copies"])
+            | set(newest["separate"])
         ),
         "buffers": sorted({name for each in facts.values() for name in each["buffers"]}),
         "nested_kinds": kinds_of_all(facts),

@@ -15,17 +15,17 @@ from collections.abc import Callable
 
 import pytest
 
-from .testing import gpt2, tie
+from . import testing
 from .testing import tiny_gpt2 as tiny_gpt2
 
 
 @pytest.fixture
 def assert_same_gpt2() -> Callable[..., None]:
     """tiedgpt.testing.assert_same_gpt2"""
-    return gpt2.assert_same_gpt2
+    return testing.assert_same_gpt2
 
 
 @pytest.fixture
 def assert_tied() -> Callable[..., None]:
     """tiedgpt.testing.assert_tied"""
-    return tie.assert_tied
+    return testing.assert_tied

@@ -9,8 +9,7 @@ import pytest
 from tiedgpt import GPT2
 from tiedgpt.comparison.vector_mistakes import ENCODERS, Vocabulary
 from tiedgpt.comparison.vectors import DIRECTORY, Vectors
-from tiedgpt.testing import TINY, assert_same_gpt2, assert_vectors, random_model
-from tiedgpt.testing.gpt2 import scale_of
+from tiedgpt.testing import TINY, assert_same_gpt2, assert_vectors, random_model, scale_of
 
 
 def test_by_default_two_texts_of_the_random_model_are_compared():

@@ -271,7 +271,17 @@ def run_resize(args: argparse.Namespace) -> None:
     seed = COUNT.check("seed", args.seed or 0)
     check_new(destination)
     opened = inputs.open_model(source)
-    check_size(opened.config, source, args.vocab_size, args.shrink)
+    V = opened.config.vocab_size
+    if args.vocab_size == V:
+        raise ArgumentError(f"{source} has {V:,} tokens already")
+    if args.vocab_size < V and not args.shrink:
+        removed = V - args.vocab_size
+        raise ArgumentError(
+            f"{source} has {V:,} tokens; to remove the last {removed:,}, add --shrink"
+        )
+    if args.vocab_size > V and args.shrink:
+        raise ArgumentError(f"--shrink: {source} has {V:,} tokens, fewer than {args.vocab_size:,}")
+    check_vocab_size(args.vocab_size, opened.config)
     model = inputs.load(opened, head=None)
     resized = model.resize(args.vocab_size, args.init, seed)
     write_copy(resized, opened, destination)
@@ -281,20 +291,6 @@ def run_resize(args: argparse.Namespace) -> None:
         return
     if tokens < resized.config.vocab_size:
         note(f"the tokenizer has {tokens:,} tokens: ids from {tokens} on have no text yet")
-
-
-def check_size(config: Config, name: str, vocab_size: int, shrink: bool) -> None:
-    """Raise ArgumentError if nothing would change, or if --shrink does not fit the new size."""
-    V = config.vocab_size
-    if vocab_size == V:
-        raise ArgumentError(f"{name} has {V:,} tokens already")
-    if vocab_size < V and not shrink:
-        raise ArgumentError(
-            f"{name} has {V:,} tokens; to remove the last {V - vocab_size:,}, add --shrink"
-        )
-    if vocab_size > V and shrink:
-        raise ArgumentError(f"--shrink: {name} has {V:,} tokens, fewer than {vocab_size:,}")
-    check_vocab_size(vocab_size, config)
 
 
 # What untie, tie and resize share

@@ -5,11 +5,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TypedDict
 
-import numpy as np
-
 from ..errors import ArgumentError, TiedGPTError, one_line
 from ..evaluation import check_text_ids, stride_or_default
-from ..gpt2.tokenizer import Tokenizer
 from ..study.reports import ScoreReport, score_report
 from . import inputs, options
 from .inputs import encode_text, read_text, source_name
@@ -98,22 +95,18 @@ def run_score(args: argparse.Namespace) -> None:
         print_json_by_head(question, reports)
         return
     if args.tokens:
-        print_tokens(tokenizer, ids, reports)
+        # A line for each token of the text, also for those that are not predicted.
+        for report in reports:
+            if len(reports) > 1:
+                print(f"--- {report['head']} ---")
+            by_place = {prediction["place"]: prediction for prediction in report["predictions"]}
+            rows = [(token, by_place.get(place)) for place, token in enumerate(ids.tolist())]
+            print_predictions(tokenizer, "bits", rows)
+            print()
     head = reports[0]["head"] if len(reports) == 1 else "both heads"
     print(one_line(f"{opened.name}, {head}, on {source}"))
     print()
     print_scores(question, reports)
-
-
-def print_tokens(tokenizer: Tokenizer, ids: np.ndarray, reports: list[ScoreReport]) -> None:
-    """Print a line for each token of the text, also for those that are not predicted."""
-    for report in reports:
-        if len(reports) > 1:
-            print(f"--- {report['head']} ---")
-        by_place = {prediction["place"]: prediction for prediction in report["predictions"]}
-        rows = [(token, by_place.get(place)) for place, token in enumerate(ids.tolist())]
-        print_predictions(tokenizer, "bits", rows)
-        print()
 
 
 def print_scores(question: Question, reports: list[ScoreReport]) -> None:

@@ -10,7 +10,7 @@ import base64
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,13 @@ from ..study import (
     predictions,
     solved,
 )
-from ..study.reports import lens_report, logit_report, predictions_report, token_report
+from ..study.reports import (
+    lens_report,
+    logit_report,
+    parameters_report,
+    predictions_report,
+    token_report,
+)
 from ..threads import one_blas_thread
 from .query import ATTENTION_TOKENS, Query, blas_threads_for
 
@@ -70,27 +76,19 @@ def start(query: Query) -> Answer:
     shown = query.shown
     models = []
     for name, by_head in zip(shown.names, shown.by_head, strict=True):
-        models.append(model_facts(name, by_head))
+        model = next(iter(by_head.values()))
+        facts = parameters_report(model.config)["config"]
+        facts["name"] = name
+        facts["heads"] = list(by_head)
+        facts["paths"] = list(paths.paths_of(model))
+        facts["parameters"] = parameter_count(model.config).total
+        models.append(facts)
     return {
         "models": models,
         "corpus": shown.corpus_name,
         "prompts": shown.prompts,
         "sampling": sampling_controls(),
         "sources": {name: [source_of(f) for f in panel.sources] for name, panel in PANELS.items()},
-    }
-
-
-def model_facts(name: str, by_head: dict[str, GPT2]) -> Answer:
-    """What the page says of a model, with the heads that it can use, and its configuration."""
-    model = next(iter(by_head.values()))
-    config = asdict(model.config)
-    del config["others"]  # fields of config.json that GPT-2 does not use
-    return {
-        **config,
-        "name": name,
-        "heads": list(by_head),
-        "paths": list(paths.paths_of(model)),
-        "parameters": parameter_count(model.config).total,
     }
 
 

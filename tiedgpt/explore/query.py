@@ -65,10 +65,9 @@ class ShownModels:
         york_tokens = tokenizer.encode(" York")
         self.prompts = OTHER_PROMPTS if len(york_tokens) == 1 else SHAKESPEARE_PROMPTS
 
-        # The page asks for these again and again while the reader changes one thing. A tape takes
-        # much memory, so few are kept.
+        # The page asks for a tape again and again while the reader changes one thing. It takes much
+        # memory, so few are kept.
         self._tape = lru_cache(maxsize=4)(self._read_tape)
-        self._logits = lru_cache(maxsize=32)(self._read_logits)
 
     def tape(self, side: int, ids: list[int]) -> Tape:
         """The activations of a prompt's last tokens. They do not depend on the head."""
@@ -76,7 +75,8 @@ class ShownModels:
 
     def logits(self, side: int, head: str, ids: list[int]) -> np.ndarray:  # -> [V]
         """The logits of the token after a prompt."""
-        return self._logits(side, head, tuple(ids))
+        final = self.tape(side, ids)["final"][0, -1]  # [D]
+        return unembed(final, self.by_head[side][head].W_U)
 
     def _read_tape(self, side: int, ids: tuple[int, ...]) -> Tape:
         with blas_threads_for(ids):
@@ -88,10 +88,6 @@ class ShownModels:
             if "pattern" in name:
                 tape[name] = tape[name][..., -ATTENTION_TOKENS:].copy()
         return tape
-
-    def _read_logits(self, side: int, head: str, ids: tuple[int, ...]) -> np.ndarray:  # -> [V]
-        final = self._tape(side, ids)["final"][0, -1]  # [D]
-        return unembed(final, self.by_head[side][head].W_U)
 
 
 def blas_threads_for(ids: Sequence[int]) -> AbstractContextManager[None]:
