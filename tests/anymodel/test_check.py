@@ -350,6 +350,14 @@ def test_parameters_are_not_known_without_an_embedding_and_a_head(tmp_path):
     assert report["parameters"] is None
 
 
+@pytest.mark.parametrize("shape", [(), (5,), (2, 2, 2)], ids=str)
+def test_a_matrix_without_two_axes_is_named_though_config_json_has_no_sizes(tmp_path, shape):
+    arrays = {E: np.ones(shape, np.float32), "model.more.weight": OTHER}
+    report = report_of(write(tmp_path / "model", {"model_type": "llama"}, arrays))
+    assert report["verdict"] == "not known"
+    assert f"the shape of {E} is " in report["not_measured"]
+
+
 @pytest.mark.parametrize("head", [{}, QUANTISED["MLX"]], ids=["tied", "untied"])
 def test_how_transformers_reads_a_quantised_embedding_is_not_known(tmp_path, head):
     embedding = {E: np.zeros((V, 2), np.uint8), "model.embed_tokens.scales": OTHER}
