@@ -44,6 +44,16 @@ SAMPLE = [
     ("bart", "BartForConditionalGeneration"),
     ("whisper", "WhisperForConditionalGeneration"),
 ]
+# Classes of which most states are not known. The first three have three matrices and two flags:
+# flags that differ were measured in a few states only. FSMT has an output matrix beside the one
+# that transformers names, and Reformer's output matrix is twice as wide as its embedding.
+MOSTLY_NOT_KNOWN = (
+    "InstructBlipForConditionalGeneration",
+    "InstructBlipVideoForConditionalGeneration",
+    "Ovis2ForConditionalGeneration",
+    "FSMTForConditionalGeneration",
+    "ReformerForMaskedLM",
+)
 LIKE_LLAMA = ("llama", "mistral", "phi3", "smollm3", "qwen2", "qwen3", "gemma", "gemma2")
 ALL = [(kind, name) for kind, classes in kinds.load_kinds()["kinds"].items() for name in classes]
 
@@ -98,8 +108,12 @@ def test_check_says_what_transformers_does_or_not_known(tmp_path, tested_class):
         if right != "!" and report["parameters"] is not None:
             counted = [report["parameters"][head]["total"] for head in ("tied", "untied")]
             # The two counts are of a tied and of an untied model. Files that contradict config.json
-            # may be neither: BERT's second bias stays tied then.
-            is_neither = bool(report["conflict"]) or len(state) > 2
+            # may be neither: BERT's second bias stays tied then. Zamba's shared layers are stored
+            # here as by an untied model, once for each use.
+            contradicts = report["flag"]["tied"] and (
+                report["holds"] == "different" or kind == "zamba"
+            )
+            is_neither = bool(report["conflict"]) or contradicts or len(state) > 2
             assert folder.parameters in counted or is_neither, case
         for mend in report["mends"]:
             folder.write(state, flags, folder.names, ("", ""))
@@ -108,7 +122,8 @@ def test_check_says_what_transformers_does_or_not_known(tmp_path, tested_class):
             assert after["conflict"] == "", (case, mend, after)
             kept = set(state) - {"."} if not mend["python"].count("del ") else {"a"}
             assert set(values_of(folder.read())) == kept, (case, mend)
-    assert said[False] < said[True] / 2
+    if class_name not in MOSTLY_NOT_KNOWN:
+        assert said[False] < said[True] / 2
 
 
 def apply(mend, directory):
