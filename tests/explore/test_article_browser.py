@@ -279,9 +279,9 @@ def test_the_names_of_the_best_arrows_are_apart_and_in_the_picture(
         assert frame["y"] <= top
         assert bottom <= frame["y"] + frame["height"]
         for other_left, other_right, other_top, other_bottom in names[:n]:
-            is_beside = right <= other_left or other_right <= left
+            is_no_parameter = right <= other_left or other_right <= left
             is_above = bottom <= other_top + 3 or other_bottom <= top + 3  # boxes have some air
-            assert is_beside or is_above
+            assert is_no_parameter or is_above
 
 
 def test_the_menu_marks_the_section_that_the_reader_is_in(open_article):

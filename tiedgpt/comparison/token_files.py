@@ -155,8 +155,9 @@ class Splitter:
         tokens: list[int] = []
         room = self.model.config.n_ctx - len(self.prompt)
         while not ours.strip() and len(tokens) <= min(room, MOST_SPACES):
-            tokens.append(self.best_after(tokens)[-1])
-            ours += self.text_of(tokens[-1])
+            *_, next_token = self.best_after(tokens)
+            tokens.append(next_token)
+            ours += self.text_of(next_token)
         stripped = ours.lstrip()
         lacks_space = stripped != ours and not theirs[:1].isspace()
         if stripped and lacks_space and theirs.startswith(stripped):
