@@ -320,7 +320,8 @@ class Comparison:
         self.names = list(ours)  # of all activations, in the order of the forward pass
         self.our_logits = ours["logits"]
         V = self.our_logits.shape[-1]
-        self.beyond_vocabulary = self.our_logits[..., V:]  # their logits for no token of ours
+        # Their logits for no token of ours. None, unless their logits have more than V columns.
+        self.beyond_vocabulary = self.our_logits[..., V:]
         last: Tape = {}
         self.their_names: dict[str, str] = {}  # our name -> theirs, for messages
         self.earlier: list[tuple[str, str, Array]] = []  # our name, their name, the array

@@ -175,10 +175,8 @@ class Splitter:
         room = self.model.config.n_ctx - len(self.prompt) + 1
         while place < min(len(self.ids), room):
             best = self.best_after(self.ids[: room - 1])
-            departing = [
-                n for n in range(place, len(best)) if best[n : n + 1] != self.ids[n : n + 1]
-            ]
-            departing = [n for n in departing if n < len(self.ids)]
+            judged = range(place, min(len(best), len(self.ids)))
+            departing = [n for n in judged if best[n] != self.ids[n]]
             if not departing:
                 break
             place = departing[0]
