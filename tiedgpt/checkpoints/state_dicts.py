@@ -76,10 +76,10 @@ def from_state_dict(
         message = f"the state dict: {', '.join(others)}: {NOT_OF_TOKENS}"
         warnings.warn(message, TiedGPTWarning, stacklevel=2)
     renamed = rename_arrays({name: x for name, x in state.items() if name not in others})
-    said = None if config is None else as_config(config)
-    arrays = parameters_of(renamed, is_tied=said is None or said.tied)
-    if said is not None:
-        model_config = with_head_of(arrays, said)
+    given_config = None if config is None else as_config(config)
+    arrays = parameters_of(renamed, is_tied=given_config is None or given_config.tied)
+    if given_config is not None:
+        model_config = with_head_of(arrays, given_config)
     else:
         n_head = renamed.n_head if n_head is None else n_head
         model_config = config_of_shapes(arrays, n_head, fields)

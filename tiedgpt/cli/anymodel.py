@@ -125,7 +125,7 @@ def print_reports(reports: Sequence[Report]) -> None:
     print_table(rows)
 
 
-def said(flag: Report) -> str:
+def flag_in_words(flag: Report) -> str:
     """What config.json says of the tie, from a "flag" of the report."""
     if flag["tied"] is None:
         return "not known"
@@ -140,7 +140,7 @@ def in_words(report: Report) -> Report:
     """
     flag = report["flag"]
     words: Report = {
-        "flag": {**flag, "said": said(flag)},
+        "flag": {**flag, "said": flag_in_words(flag)},
         "holds": HELD.get(report["holds"], "not known"),
         "transformers4": report["transformers4"] or "not known",
         "transformers": report["transformers"] or "not known",
@@ -170,7 +170,7 @@ def answers(report: Report) -> Iterator[str]:
     """The verdict and what is lost; below it, which matrices are one."""
     verdict = report["verdict"]
     if report["tensors"] == 0:
-        yield f"{verdict}: config.json alone was read, and says {said(report['flag'])}"
+        yield f"{verdict}: config.json alone was read, and says {flag_in_words(report['flag'])}"
     elif verdict == "no head":
         leaves_out = ""
         if report["head"] is not None:
@@ -263,7 +263,7 @@ def count_model(source: str | None) -> Report:
             model: Opened | HubModel = open_any(name, weights=False)
         except CheckpointError:  # that of open_model names the variable of the name
             model = open_model(source, weights=False)
-        if model.said.get("model_type", "gpt2") != "gpt2":
+        if model.config_json.get("model_type", "gpt2") != "gpt2":
             return size_report(name, model)
         if isinstance(model, HubModel):
             model = open_model(source, weights=False)
@@ -287,7 +287,7 @@ def print_model(report: Report) -> None:
         )
     else:
         V, D = report["shape"]
-        kind = f"{report['flag']['kind']}, {said(report['flag'])}"
+        kind = f"{report['flag']['kind']}, {flag_in_words(report['flag'])}"
         title = f"{name}: {kind}; vocabulary {V:,}, width {D:,}"
     less = percent(report["difference"] / report["untied"]["total"])
     more = percent(report["difference"] / report["tied"]["total"])
