@@ -189,13 +189,17 @@ def assert_verdict(folder: Path, expected: str) -> None:
 
 
 def assert_same_read(ours: Read, theirs: Read) -> None:
-    for tensor, values in theirs[0].items():
-        if not tensor.endswith(("attn.bias", "attn.masked_bias")):
-            expected = np.ascontiguousarray(ours[0][tensor])
-            if tensor == "lm_head.weight" and expected.shape != values.shape:
-                expected = expected.T
-            np.testing.assert_array_equal(values, expected, tensor)
-    np.testing.assert_allclose(ours[1], theirs[1], rtol=1e-4, atol=1e-4)
+    our_tensors, our_logits = ours
+    their_tensors, their_logits = theirs
+    for name, values in their_tensors.items():
+        if name.endswith(("attn.bias", "attn.masked_bias")):  # masks, which are no parameters
+            continue
+        expected = np.ascontiguousarray(our_tensors[name])
+        # Of a tied model we have W_U [D, V], and they have lm_head.weight [V, D].
+        if name == "lm_head.weight" and expected.shape != values.shape:
+            expected = expected.T
+        np.testing.assert_array_equal(values, expected, name)
+    np.testing.assert_allclose(our_logits, their_logits, rtol=1e-4, atol=1e-4)
 
 
 def test_several_files_are_read_as_transformers_reads_them(tmp_path):

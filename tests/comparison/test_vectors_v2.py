@@ -8,7 +8,6 @@ import hashlib
 import json
 import math
 import re
-from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -287,16 +286,16 @@ def answers_of():
 
 @pytest.fixture(scope="module")
 def tables(answers_of):
-    """For each kind of case: mistake -> {case: "wrong", or the answer if it is right}."""
+    """For each kind of case: mistake -> {case: "right", or the wrong answer as a text}."""
     tables = {}
     for kind in KINDS:
         table = {}
         for case in of_kind(kind):
             for sentence, answer in answers_of[case["name"]].items():
                 with np.errstate(all="ignore"):
-                    status = judge({case["name"]: answer})["wrong"]
-                key = repr(np.round(answer, 7).tolist()) if not isinstance(answer, str) else answer
-                table.setdefault(sentence, {})[case["name"]] = key if status else "right"
+                    is_wrong = judge({case["name"]: answer})["wrong"] == 1
+                text = answer if isinstance(answer, str) else repr(np.round(answer, 7).tolist())
+                table.setdefault(sentence, {})[case["name"]] = text if is_wrong else "right"
         tables[kind] = table
     return tables
 
@@ -315,18 +314,19 @@ def test_a_case_stays_because_of_a_mistake(kind, tables):
     table = tables[kind]
     names = [case["name"] for case in of_kind(kind)]
 
-    def told_apart(cases):
-        answers = {
-            sentence: tuple(found.get(name, "right") for name in cases)
-            for sentence, found in table.items()
+    def found_and_answers(cases):
+        """The mistakes that these cases find, and the different answers of all mistakes to them."""
+        answers_to_cases = {
+            sentence: tuple(answer_to.get(name, "right") for name in cases)
+            for sentence, answer_to in table.items()
         }
-        found = {sentence for sentence, each in answers.items() if set(each) != {"right"}}
-        return found, Counter(answers.values())
+        found = {mistake for mistake, each in answers_to_cases.items() if set(each) != {"right"}}
+        return found, set(answers_to_cases.values())
 
-    all_found, all_groups = told_apart(names)
+    all_found, all_answers = found_and_answers(names)
     for name in names:
-        found, groups = told_apart([other for other in names if other != name])
-        assert found != all_found or len(groups) < len(all_groups), f"{name} can go"
+        found, answers = found_and_answers([other for other in names if other != name])
+        assert found != all_found or len(answers) < len(all_answers), f"{name} can go"
 
 
 @pytest.mark.parametrize("kind", KINDS)

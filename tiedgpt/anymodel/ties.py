@@ -106,12 +106,12 @@ def tie_report(name: str, model: AnyModel) -> Report:
         )
     known = model_class(config)
     flag = read_flag(name, config, known)
-    is_alone = is_config_alone(model)
-    tensors = {} if is_alone else model.stored
+    has_config_alone = is_config_alone(model)
+    tensors = {} if has_config_alone else model.stored
     matrices = find_matrices(config, tensors, known)
     compared = compare_matrices(model, matrices)
     unmeasured: str | None = "config.json alone was read"
-    if not is_alone:
+    if not has_config_alone:
         unmeasured = not_measured(config, known, flag, matrices)
         unmeasured = unmeasured or file_not_measured(model, matrices)
     because_of_adapter = adapter_not_measured(model, matrices)
@@ -124,7 +124,8 @@ def tie_report(name: str, model: AnyModel) -> Report:
     readings, why_not_known = read(
         known, flag, matrices, compared, unmeasured, unmeasured_versions, has_rule
     )
-    says_tied = flag["tied"] or any(is_tied(reading or "!") for reading in readings.values())
+    known_readings = [reading for reading in readings.values() if reading is not None]
+    says_tied = flag["tied"] or any(is_tied(reading) for reading in known_readings)
     adapter = adapter_report(model, known, matrices, says_tied, because_of_adapter)
     conflict = describe_conflict(known, flag, matrices, compared, readings)
     mends = adapter.mends
@@ -274,13 +275,13 @@ def count_parameters(
     numbers = count_stored(tensors, matrices, known, state)
     if numbers is None or known is None:
         return numbers
+    # The places in config.json of V for the embedding and for the head, then those of D.
     for places in zip(*known.sizes, strict=True):
-        sizes = {value_at(model.config_json, place) for place in places if place is not None} - {
-            None
-        }
+        values = [value_at(model.config_json, place) for place in places if place is not None]
+        sizes = set(values) - {None}
         if len(sizes) > 1 and len(matrices.stored) < 2:  # the other one has another shape
             return None
-    for name in known.separate:
+    for name in known.separate:  # the second name of a bias, for example
         bias, copy = tensors.get(known.copies[name]), tensors.get(name)
         if bias is None or copy is None or len(bias.shape) != 1:
             continue
@@ -328,6 +329,7 @@ def read_flag(model: str, config: dict[str, Any], known: ModelClass | None) -> R
     ]
     places = known.places if known is not None else ("", *nested)
     flag_of: dict[str, bool] = {}  # place -> the flag there
+    # Each place once. A flag in text_config must be one, even if the class does not read it.
     for place in dict.fromkeys((*places, "text_config")):
         fields = fields_at(config, place)
         if FLAG not in fields:

@@ -298,7 +298,7 @@ def parts(query: Query) -> Answer:
         query.model,
         tokenizer,
         query.prompt_ids,
-        query.fields.get("token"),
+        query.fields.get("token"),  # None: the likeliest
         removed=removed,
         logits=logits,
         tape=query.tape,
@@ -336,7 +336,7 @@ def gradient(query: Query) -> Answer:
     ids = query.prompt_ids[-GRADIENT_TOKENS:]
     with one_blas_thread():
         step = gradients.gradients(query.model, ids)
-    embed_lengths, head_lengths, _, cosines = step.by_row()  # [V] each
+    embed_lengths, head_lengths, _sum_lengths, cosines = step.by_row()  # [V] each
 
     # The table lists tokens of the prompt, and the absent tokens with the longest gradients.
     # ABSENT_ROWS more are ranked than the prompt has tokens: the longest may all be the prompt's.
