@@ -67,7 +67,8 @@ def folder(tmp_path_factory):
     write_config(root / "torch", CONFIG)
     (root / "torch" / "pytorch_model.bin").write_bytes(torch_file(model.parameters))
     (root / "nano").mkdir()
-    saved = {"model": in_layout(model, LAYOUTS[1]), "model_args": {**SIZES, "bias": True}}
+    nano_gpt = next(layout for layout in LAYOUTS if layout.program.startswith("nanoGPT"))
+    saved = {"model": in_layout(model, nano_gpt), "model_args": {**SIZES, "bias": True}}
     (root / "nano" / "ckpt.pt").write_bytes(torch_file(saved))
     (root / "openai").mkdir()
     write_openai_model(root / "openai", model)

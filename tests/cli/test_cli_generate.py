@@ -490,14 +490,14 @@ def test_generate_logprobs(run, untied):
     plain = answer(run, *line)["samples"]
     assert [sample["ids"] for sample in samples] == [sample["ids"] for sample in plain]
     model = tiedgpt.load_model(untied)
+    tokenizer = tiedgpt.Tokenizer([])  # for the texts of tokens, which are not compared here
     for sample in samples:
         for place, token in enumerate(sample["ids"]):
-            (before,) = reports.predictions_report(
-                tiedgpt.Tokenizer([]), model(IDS + sample["ids"][:place])[-1], [token]
-            )
+            logits = model(IDS + sample["ids"][:place])[-1]
+            (expected,) = reports.predictions_report(tokenizer, logits, [token])
             listed = sample["logprobs"][place]
-            assert np.exp(listed["logprob"]) == pytest.approx(before["probability"], rel=1e-4)
-            assert listed["rank"] == before["rank"]
+            assert np.exp(listed["logprob"]) == pytest.approx(expected["probability"], rel=1e-4)
+            assert listed["rank"] == expected["rank"]
             assert len(listed["alternatives"]) == 2
 
     _, _, second = output(run, *line, "--logprobs", "2").partition("--- 2 of 2 ---")

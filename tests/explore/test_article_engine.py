@@ -67,6 +67,7 @@ def test_the_published_activations_loss_and_greedy_tokens(name):
     """
     answer = run_model(folder, script, ids=ids, prompt=document["prompt"])
     _, T = expected["ids"].shape
+    # The others are gradients, under the names of parameters.
     names = {name for name in expected if not name.startswith(("h.", "w", "ln_f", "lm_head"))}
     assert set(answer["tapes"][0]) == names - {"ids", "targets"}
     for activation in answer["tapes"][0]:

@@ -287,6 +287,7 @@ def test_one_answer_is_computed_at_a_time(server, monkeypatch):
         thread.start()
     for thread in threads:
         thread.join()
+    # Two answers to "lens", and twice the four steps of "generate"
     assert answers == [{"count": 1}] * 10
 
 
@@ -301,7 +302,7 @@ def test_a_slow_client_that_keeps_sending_and_reading_is_answered(server, monkey
     )
     sent = head.encode() + BODY.ljust(MAX_BODY)
     with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as client:
-        for start in range(0, len(sent), 3000):  # 22 pieces or more
+        for start in range(0, len(sent), 3000):  # 22 pieces or more, which take more than 1 s
             client.sendall(sent[start : start + 3000])
             time.sleep(0.06)
         answer = bytearray()

@@ -114,9 +114,9 @@ def test_what_a_table_knows_is_the_share_of_the_variance_that_it_predicts(shift)
     for thing, target in targets.items():
         for penalty in embeddings.PENALTIES:
             answer = embeddings.predicted(rows, target, folds, penalty)
-            share = (
-                1 - ((target - answer) ** 2).sum() / (target - target.mean(axis=0)).var() / n / C
-            )
+            left = ((target - answer) ** 2).sum()
+            all_of_it = ((target - target.mean(axis=0)) ** 2).sum()
+            share = 1 - left / all_of_it
             assert report[thing]["by_penalty"][str(penalty)] == pytest.approx(share)
     assert report["known"]["r2"] > 0.3 > report["unknown"]["r2"]
 
