@@ -1172,7 +1172,7 @@ def tied_by_default(kinds: dict[str, dict[str, Any]], of: list[str]) -> list[str
 
 def who_ties() -> str:
     """The table of head.md: what `check` says of a config.json that has a model_type alone."""
-    from tiedgpt.anymodel.kinds import is_one, load_kinds, model_class
+    from tiedgpt.anymodel.kinds import is_tied, load_kinds, model_class
     from tiedgpt.anymodel.ties import read_flag
 
     measured = load_kinds()["measured"]
@@ -1192,7 +1192,7 @@ def who_ties() -> str:
         flags = "t" * len(known.places)
         words = [known.reading(version, 0, flags, embedding_alone) for version in known.rules]
         tied = read_flag(kind, config, known)["tied"]
-        if not any(word is None or is_one(word) for word in words):
+        if not any(word is None or is_tied(word) for word in words):
             row = "never tied, whatever the flag says"
         elif tied is None:
             row = "it depends on the version"

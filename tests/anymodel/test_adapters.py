@@ -31,7 +31,8 @@ TIED_SAVED = {**SAVED, "ensure_weight_tying": True}
 TIED_LORA = {**LORA, "ensure_weight_tying": True}
 LORA_HEAD = {f"{H}.lora_A.weight": ROWS, f"{H}.lora_B.weight": ROWS}
 LORA_EMBEDDING = {f"{E}.lora_embedding_A": ROWS, f"{E}.lora_embedding_B": ROWS}
-# The class, adapter_config.json, the tensors, the verdict, and whether a mend is given.
+# The kind and class, adapter_config.json, the tensors, the verdict ("adds" and "replaces" are
+# conflicts), and whether a mend is given.
 CASES = {
     "in a layer": (LLAMA, LORA, {"layers.0.q_proj.lora_A.weight": ROWS}, "tied", False),
     "LoRA of the head": (LLAMA, LORA, LORA_HEAD, "adds", True),
@@ -40,9 +41,21 @@ CASES = {
     "LoRA and its base": (LLAMA, LORA, {**LORA_HEAD, f"{H}.base_layer.weight": ONE}, "adds", True),
     "DoRA": (LLAMA, LORA, {**LORA_HEAD, f"{H}.lora_magnitude_vector": ROWS[0]}, "adds", True),
     "LoRA, tied": (LLAMA, TIED_LORA, LORA_HEAD | LORA_EMBEDDING, "adds", False),
-    "LoRA, with biases": (BERT, LORA, {"cls.predictions.decoder.lora_A.weight": ROWS}, "adds", 0),
+    "LoRA, with biases": (
+        BERT,
+        LORA,
+        {"cls.predictions.decoder.lora_A.weight": ROWS},
+        "adds",
+        False,
+    ),
     "LoRA of T5": (T5, LORA, {"shared.lora_embedding_A": ROWS}, "adds", False),
-    "LoRA of T5's encoder": (T5, LORA, {"encoder.embed_tokens.lora_embedding_A": ROWS}, "adds", 0),
+    "LoRA of T5's encoder": (
+        T5,
+        LORA,
+        {"encoder.embed_tokens.lora_embedding_A": ROWS},
+        "adds",
+        False,
+    ),
     "a head": (LLAMA, SAVED, {f"{H}.weight": ONE}, "replaces", False),
     "an embedding": (LLAMA, SAVED, {f"{E}.weight": ONE}, "replaces", False),
     "two matrices": (LLAMA, SAVED, {f"{E}.weight": ONE, f"{H}.weight": OTHER}, "replaces", False),
@@ -52,7 +65,7 @@ CASES = {
         SAVED,
         {f"{E}.weight": ONE, f"{H}.weight": ONE},
         "replaces",
-        0,
+        False,
     ),
     "two equal copies": (LLAMA, LORA, {f"{E}.weight": ONE, f"{H}.weight": ONE}, "tied", False),
     "two equal ones of GPT-2": (
@@ -67,7 +80,13 @@ CASES = {
     "the head of T5": (T5, SAVED, {f"{H}.weight": ONE}, "not known", False),
     "tokens": (LLAMA, LORA, {f"{E}.{DELTA}": ROWS}, "tied", False),
     "tokens of the head": (LLAMA, LORA, {f"{H}.{DELTA}": ROWS}, "adds", True),
-    "tokens of both": (LLAMA, LORA, {f"{E}.{DELTA}": ROWS, f"{H}.{DELTA}": OTHER_ROWS}, "adds", 1),
+    "tokens of both": (
+        LLAMA,
+        LORA,
+        {f"{E}.{DELTA}": ROWS, f"{H}.{DELTA}": OTHER_ROWS},
+        "adds",
+        True,
+    ),
     "tokens, with biases": (
         BERT,
         LORA,
@@ -86,7 +105,7 @@ CASES = {
     "two ways": (LLAMA, LORA, {**LORA_HEAD, f"{E}.{DELTA}": ROWS}, "not known", False),
     "IA3": (LLAMA, {"peft_type": "IA3"}, {f"{H}.ia3_l": ROWS[:1]}, "not known", False),
     "no type": (LLAMA, {}, LORA_HEAD, "not known", False),
-    "a prompt": (LLAMA, {"peft_type": "P_TUNING"}, {"prompt_embeddings": ROWS}, "not known", 0),
+    "a prompt": (LLAMA, {"peft_type": "P_TUNING"}, {"prompt_embeddings": ROWS}, "not known", False),
     "no floats": (
         LLAMA,
         SAVED,
@@ -97,20 +116,21 @@ CASES = {
 }
 
 
-def write(directory, of, flag, adapter, tensors):
+def write(directory, kind_and_class, flag, adapter_config, tensors):
     """A model with one matrix if the flag says tied, else two; and an adapter."""
-    known = read_class(*of)
+    kind, class_name = kind_and_class
+    known = read_class(kind, class_name)
     matrices = {known.names[0][0]: ONE}
     if not flag:
         matrices[known.names[0][1]] = OTHER
-    if of == BERT:
+    if kind == "bert":
         matrices["cls.predictions.bias"] = ONE[:, 0].copy()
-    config = {"model_type": of[0], "architectures": [of[1]], "tie_word_embeddings": flag}
-    width = "d_model" if of == T5 else "hidden_size"
+    config = {"model_type": kind, "architectures": [class_name], "tie_word_embeddings": flag}
+    width = "d_model" if kind == "t5" else "hidden_size"
     (directory / "config.json").write_text(json.dumps({**config, "vocab_size": V, width: D}))
     (directory / "model.safetensors").write_bytes(safetensors_content(matrices))
     base = {"base_model_name_or_path": str(directory)}
-    (directory / "adapter_config.json").write_text(json.dumps(base | adapter))
+    (directory / "adapter_config.json").write_text(json.dumps(base | adapter_config))
     content = safetensors_content({f"base_model.model.{name}": x for name, x in tensors.items()})
     (directory / "adapter_model.safetensors").write_bytes(content)
     return open_any(str(directory))
@@ -121,7 +141,8 @@ LARGER = np.ones((V + 8, D), np.float32)
 
 
 @pytest.mark.parametrize(
-    ("adapter", "tensors", "version", "said"),
+    # version: the first of transformers that does not load the model with its adapter as usual
+    ("adapter_config", "tensors", "version", "sentence"),
     [
         ({**LORA, "base_model_name_or_path": "owner/base"}, IN_A_LAYER, 4, "loads the base model"),
         ({**LORA, "base_model_name_or_path": None}, IN_A_LAYER, 4, "loads the base model"),
@@ -133,10 +154,10 @@ LARGER = np.ones((V + 8, D), np.float32)
 )
 @pytest.mark.parametrize("flag", [True, False])
 def test_an_adapter_that_transformers_loads_otherwise(
-    tmp_path, adapter, tensors, version, said, flag
+    tmp_path, adapter_config, tensors, version, sentence, flag
 ):
     """transformers 4 loads the adapter's base in place of the model; the others are errors."""
-    write(tmp_path, LLAMA, flag, adapter, tensors or IN_A_LAYER)
+    write(tmp_path, LLAMA, flag, adapter_config, tensors or IN_A_LAYER)
     if tensors is None:
         (tmp_path / "adapter_model.safetensors").unlink()
     right = "tied" if flag else "untied"
@@ -145,7 +166,7 @@ def test_an_adapter_that_transformers_loads_otherwise(
         assert report["transformers4"] is None
         assert report["transformers"] == (None if version == 5 else right)
         assert (report["verdict"], report["conflict"]) == ("not known", "")
-        assert said in report["not_measured"]
+        assert sentence in report["not_measured"]
 
 
 def test_changed_rows_of_an_adapter_without_a_kind_are_not_known(tmp_path):
@@ -156,13 +177,13 @@ def test_changed_rows_of_an_adapter_without_a_kind_are_not_known(tmp_path):
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_an_adapter_of_a_tied_model(tmp_path, case):
-    of, adapter, tensors, expected, has_mend = case
-    model = write(tmp_path, of, True, adapter, tensors)
+    kind_and_class, adapter_config, tensors, expected, has_mend = case
+    model = write(tmp_path, kind_and_class, True, adapter_config, tensors)
     report = tie_report("model", model)
-    said = report["verdict"]
-    if said == "conflict":
-        said = "adds" if "adds to" in report["conflict"] else "replaces"
-    assert said == expected
+    verdict = report["verdict"]
+    if verdict == "conflict":
+        verdict = "adds" if "adds to" in report["conflict"] else "replaces"
+    assert verdict == expected
     assert "the two may differ" not in report["conflict"]
     assert bool(report["mend"]) == has_mend
     if expected in ("adds", "replaces"):
@@ -176,22 +197,19 @@ def test_an_adapter_of_a_tied_model(tmp_path, case):
         assert "merge it with peft's merge_and_unload" not in model.adapter
 
 
-@pytest.mark.parametrize("of", [LLAMA, BERT])
-def test_an_untied_model_has_no_tie_to_lose(tmp_path, of):
-    model = write(tmp_path, of, False, LORA, LORA_HEAD)
+@pytest.mark.parametrize("kind_and_class", [LLAMA, BERT])
+def test_an_untied_model_has_no_tie_to_lose(tmp_path, kind_and_class):
+    model = write(tmp_path, kind_and_class, False, LORA, LORA_HEAD)
     assert tie_report("model", model)["verdict"] == "untied"
 
 
-@pytest.mark.parametrize("base", ["{}", "{}/", "{}/../{}", "relative"])
-def test_the_base_of_an_adapter_may_be_its_folder_by_any_path(tmp_path, monkeypatch, base):
+@pytest.mark.parametrize("path", ["{tmp_path}/model", "{tmp_path}/model/", "model/../model"])
+def test_the_base_of_an_adapter_may_be_its_folder_by_any_path(tmp_path, monkeypatch, path):
     folder = tmp_path / "model"
     folder.mkdir()
-    path = base.replace("{}", str(folder), 1).replace("{}", folder.name)
-    if base == "relative":
-        monkeypatch.chdir(tmp_path)
-        path = "model"
-    adapter = {**LORA, "base_model_name_or_path": path}
-    write(folder, LLAMA, True, adapter, IN_A_LAYER)
+    monkeypatch.chdir(tmp_path)
+    adapter_config = {**LORA, "base_model_name_or_path": path.format(tmp_path=tmp_path)}
+    write(folder, LLAMA, True, adapter_config, IN_A_LAYER)
     assert tie_report("model", open_any(str(folder)))["verdict"] == "tied"
 
 

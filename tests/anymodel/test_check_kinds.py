@@ -44,6 +44,16 @@ SAMPLE = [
     ("bart", "BartForConditionalGeneration"),
     ("whisper", "WhisperForConditionalGeneration"),
 ]
+# Classes of which most states are not known. The first three have three matrices and two flags:
+# flags that differ were measured in a few states only. FSMT has an output matrix beside the one
+# that transformers names, and Reformer's output matrix is twice as wide as its embedding.
+MOSTLY_NOT_KNOWN = (
+    "InstructBlipForConditionalGeneration",
+    "InstructBlipVideoForConditionalGeneration",
+    "Ovis2ForConditionalGeneration",
+    "FSMTForConditionalGeneration",
+    "ReformerForMaskedLM",
+)
 LIKE_LLAMA = ("llama", "mistral", "phi3", "smollm3", "qwen2", "qwen3", "gemma", "gemma2")
 ALL = [(kind, name) for kind, classes in kinds.load_kinds()["kinds"].items() for name in classes]
 
@@ -69,12 +79,15 @@ def pytest_generate_tests(metafunc):
 
 
 def states_of(folder):
-    """(flags, state) of each state that is measured, and of each with two flags that differ."""
-    words = measure_kinds.some_states(len(folder.keys))
-    words = [word for word in words if word in measure_kinds.states(folder.shapes)]
+    """(flags, state) of each state that is measured, and of each with two flags that differ.
+
+    A state has a letter for each matrix of the files: "ab" are two that differ.
+    """
+    measured = measure_kinds.states(folder.shapes)
+    states = [each for each in measure_kinds.some_states(len(folder.keys)) if each in measured]
     for flags in itertools.product((None, True, False), repeat=len(folder.levels)):
-        for word in words:
-            yield flags, word
+        for state in states:
+            yield flags, state
 
 
 def test_check_says_what_transformers_does_or_not_known(tmp_path, tested_class):
@@ -84,22 +97,26 @@ def test_check_says_what_transformers_does_or_not_known(tmp_path, tested_class):
         pytest.skip(f"{class_name} was not measured with transformers {VERSION}")
     model = measure_kinds.new_model(kind, class_name)
     folder = measure_kinds.Folder(model, tmp_path)
-    said = Counter()
+    is_known = Counter()
     for flags, state in states_of(folder):
         folder.write(state, flags, folder.names, ("", ""))
         right = folder.read()
         report = tie_report(kind, open_any(str(tmp_path)))
         case = (flags, state, right, report)
         assert report[COLUMN] in (in_words(right), None), case
-        said[report[COLUMN] is not None] += 1
+        is_known[report[COLUMN] is not None] += 1
         assert report["mends"] == [] or report["conflict"], case
         if report[COLUMN] == "tied" and state[1] == "b" and state[0] == "a":
             assert "drops" in report["conflict"], case
         if right != "!" and report["parameters"] is not None:
             counted = [report["parameters"][head]["total"] for head in ("tied", "untied")]
             # The two counts are of a tied and of an untied model. Files that contradict config.json
-            # may be neither: BERT's second bias stays tied then.
-            is_neither = bool(report["conflict"]) or len(state) > 2
+            # may be neither: BERT's second bias stays tied then. Zamba's shared layers are stored
+            # here as by an untied model, once for each use.
+            contradicts = report["flag"]["tied"] and (
+                report["holds"] == "different" or kind == "zamba"
+            )
+            is_neither = bool(report["conflict"]) or contradicts or len(state) > 2
             assert folder.parameters in counted or is_neither, case
         for mend in report["mends"]:
             folder.write(state, flags, folder.names, ("", ""))
@@ -108,7 +125,8 @@ def test_check_says_what_transformers_does_or_not_known(tmp_path, tested_class):
             assert after["conflict"] == "", (case, mend, after)
             kept = set(state) - {"."} if not mend["python"].count("del ") else {"a"}
             assert set(values_of(folder.read())) == kept, (case, mend)
-    assert said[False] < said[True] / 2
+    if class_name not in MOSTLY_NOT_KNOWN:
+        assert is_known[False] < is_known[True] / 2
 
 
 def apply(mend, directory):
@@ -140,8 +158,8 @@ def test_parameters_of_saved_models(tmp_path, tested_class):
             assert report["parameters"] is None
             continue
         matrices = measure_kinds.all_tensors(model)
-        places = [matrices[key].data_ptr() for key in keys]
-        is_one = places[0] == places[1]
+        addresses = [matrices[key].data_ptr() for key in keys]
+        is_one = addresses[0] == addresses[1]
         counted = report["parameters"]["tied" if is_one else "untied"]["total"]
         assert model.num_parameters() == counted, report
 

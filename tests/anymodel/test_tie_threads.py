@@ -22,6 +22,7 @@ from tiedgpt.testing import assert_tied, tie_of
 
 V, D = 40, 8
 FLAG = "tie_word_embeddings"
+TOP = ""  # the place of a flag that stands in config.json itself, not in its text_config
 WEIGHTS = "model.safetensors"
 rng = np.random.default_rng(0)
 VALUES = {letter: rng.normal(size=(V, D)).astype(np.float32) for letter in "abcd"}
@@ -34,11 +35,11 @@ GPT2 = ("gpt2", "GPT2LMHeadModel")
 
 @dataclass
 class Row:
-    """A folder: its class, flags (t, f or - at each place), what is stored; and the verdict."""
+    """A folder of a thread, and what `check` says of it."""
 
-    of: tuple[str, str]
-    flags: str
-    state: str
+    kind_and_class: tuple[str, str]
+    flags: str  # a letter for each place of the flag in config.json: t, f, or - for none
+    state: str  # a letter for each matrix: "ab" are two that differ, "." is one that is not stored
     verdict: str
     version4: str | None
     version5: str | None
@@ -49,8 +50,8 @@ class Row:
     fields: dict[str, Any] = field(default_factory=dict)  # other fields of config.json
 
 
-DROPPED = Row(LLAMA, "t", "ab", "conflict", "tied", "untied", "tied", {"": False})
-NO_HEAD = Row(LLAMA, "f", "a.", "conflict", "random head", "random head", "error", {"": True})
+DROPPED = Row(LLAMA, "t", "ab", "conflict", "tied", "untied", "tied", {TOP: False})
+NO_HEAD = Row(LLAMA, "f", "a.", "conflict", "random head", "random head", "error", {TOP: True})
 UNDER_THE_HEAD = Row(LLAMA, "t", ".a", "conflict", "error", "tied", "error", {})
 COPY = Row(LLAMA, "t", "aa", "tied", "tied", "tied", "tied")
 FOLDERS = {
@@ -58,18 +59,18 @@ FOLDERS = {
     "LlamaFactory PR 10832: a merged head": Row(
         ("qwen2", "Qwen2ForCausalLM"),
         *("t", "ab", "conflict", "tied", "untied", "tied"),
-        {"": False},
+        {TOP: False},
     ),
     "transformers #45127: resized, both saved, merged": DROPPED,
     "unsloth PR 9331: head of an adapter, merged": Row(
         ("gemma3_text", "Gemma3ForCausalLM"),
         *("-", "ab", "conflict", "tied", "untied", "tied"),
-        {"": False},
+        {TOP: False},
     ),
     "mlx-lm PR 1298: Granite, tied, with a head": Row(
         ("granite", "GraniteForCausalLM"),
         *("t", "ab", "conflict", "tied", "untied", "tied"),
-        {"": False},
+        {TOP: False},
     ),
     "mlx-lm PR 1055: a head that the file has not": NO_HEAD,
     "vllm PR 30412: the flag in the text part alone": Row(
@@ -79,7 +80,7 @@ FOLDERS = {
     "transformers PR 45857: which flag wins": Row(
         GEMMA3,
         *("tf", "a.", "conflict", "random head", "tied", None),
-        {"": True, "text_config": True},
+        {TOP: True, "text_config": True},
     ),
     "transformers PR 43880: a missing head is random": NO_HEAD,
     "transformers PR 43429: text and image, nested flag": Row(
@@ -100,17 +101,18 @@ FOLDERS = {
 
 def write(directory, row):
     """Write the folder of a row."""
-    known = read_class(*row.of)
+    known = read_class(*row.kind_and_class)
     config: dict[str, Any] = {
-        "model_type": row.of[0],
-        "architectures": [row.of[1]],
+        "model_type": row.kind_and_class[0],
+        "architectures": [row.kind_and_class[1]],
         **row.fields,
     }
     for place, flag in zip(known.places, row.flags, strict=True):
-        if place:
-            config[place] = {}
+        fields = config if place == TOP else {}
         if flag != "-":
-            (config[place] if place else config)[FLAG] = flag == "t"
+            fields[FLAG] = flag == "t"
+        if place != TOP:
+            config[place] = fields
     for place, size in zip(known.sizes[0], (V, D), strict=True):
         if place is None:
             continue
@@ -141,7 +143,8 @@ def apply(mend, directory):
     """Do what a mend says."""
     config = json.loads((directory / "config.json").read_text())
     for place, flag in mend["flags"].items():
-        (config[place] if place else config)[FLAG] = flag
+        fields = config if place == TOP else config[place]
+        fields[FLAG] = flag
     (directory / "config.json").write_text(json.dumps(config))
     exec(mend["python"].replace("DIRECTORY", str(directory)), {})
 
@@ -164,7 +167,7 @@ def test_two_different_matrices_are_mended_to_an_untied_model(tmp_path):
     ovis2 = ("ovis2", "Ovis2ForConditionalGeneration")
     row = Row(ovis2, "--", "aab", "", "", "", "", fields=sizes)
     first, *_ = tie_report("model", open_any(write(tmp_path, row)))["mends"]
-    assert first["flags"] == {"": False, "text_config": False}
+    assert first["flags"] == {TOP: False, "text_config": False}
 
 
 @pytest.fixture
@@ -183,17 +186,17 @@ def measure_kinds():
 @pytest.mark.parametrize("row", FOLDERS.values(), ids=FOLDERS)
 def test_a_folder_that_transformers_makes(tmp_path, measure_kinds, row):
     """transformers saves the model and loads it in the state of the thread, and after each mend."""
-    folder = measure_kinds.Folder(measure_kinds.new_model(*row.of), tmp_path)
+    folder = measure_kinds.Folder(measure_kinds.new_model(*row.kind_and_class), tmp_path)
     flags = tuple({"t": True, "f": False, "-": None}[letter] for letter in row.flags)
     version = measure_kinds.version_of().split(".")[0]
-    said = {"4": row.version4, "5": row.version5}[version]
+    expected = {"4": row.version4, "5": row.version5}[version]
 
     def write_again():
         folder.write(row.state, flags, folder.names, ("", ""))
         return tie_report("model", open_any(str(tmp_path)))
 
     report = write_again()
-    assert in_words(folder.read()) == said
+    assert in_words(folder.read()) == expected
     assert report["verdict"] == row.verdict
     for mend in report["mends"]:
         write_again()
@@ -330,18 +333,18 @@ def test_a_head_inside_of_the_base_model(tmp_path):
     ],
 )
 def test_what_was_measured_is_said(tmp_path, of, flags, state, version):
-    """The class's own rule, which no other class has: the word is that of kinds.json."""
+    """The class's own rule, which no other class has: the report is that of kinds.json."""
     known = read_class(*of)
     saved_by = {"transformers_version": f"{version}.0"}
     row = Row(of, flags, state, "", "", "", "", fields=saved_by)
     report = tie_report("model", open_any(write(tmp_path, row)))
-    word = known.reading(version, 0, flags, state)
-    said = report[{"4": "transformers4", "5": "transformers"}[version]]
-    assert (word is None) == (said is None)
+    reading = known.reading(version, 0, flags, state)  # 0: the usual names
+    reported = report[{"4": "transformers4", "5": "transformers"}[version]]
+    assert (reading is None) == (reported is None)
     assert report["verdict"] != "not known"
     if version == "5":
-        assert word is not None
-        assert bool(report["conflict"]) or "?" not in word
+        assert reading is not None
+        assert bool(report["conflict"]) or "?" not in reading  # "?": a random matrix
         assert len(state) < 3 or report["one"] != []
 
 

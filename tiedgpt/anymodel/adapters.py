@@ -65,24 +65,25 @@ def adapter_report(
     """What the adapter beside a model here makes of its tie. One on the hub is not asked for.
 
     tied: whether config.json or transformers says so. An untied model has no tie to lose.
-    not_measured: what adapter_not_measured says.
+    not_measured: version of transformers -> why it is not known how it loads the model with this
+    adapter beside (adapter_not_measured).
     """
     if not isinstance(model, Opened):
         return AdapterReport()
     try:
         tensors = adapter_tensors(model.folder.path)
-        said = model.folder.json(ADAPTER) if tensors else {}
+        adapter_config = model.folder.json(ADAPTER) if tensors else {}
     except CheckpointError:  # Opened.adapter says that it cannot be read
         return AdapterReport()
     if "5" in not_measured:
-        return AdapterReport(loosely_changed(tensors, known), not_known=not_measured["5"])
+        return AdapterReport(may_be_changed(tensors, known), not_known=not_measured["5"])
     changes = changes_of(tensors, known)
-    changed = [matrix for matrix, found in changes.items() if found]
+    changed = [matrix for matrix, tensor_of in changes.items() if tensor_of]
     if not changed or not tied:
         return AdapterReport(changed)
     which = " and ".join(f"the {matrix}" for matrix in changed)
     is_usual = has_usual_head(model, known, matrices)
-    outcome = outcome_of(model, said, changes, is_usual)
+    outcome = outcome_of(model, adapter_config, changes, is_usual)
     if outcome == "one":
         return AdapterReport(changed)
     if outcome == "two":
@@ -93,8 +94,9 @@ def adapter_report(
         )
     if outcome == "other logits" and known is not None:
         mends = []
-        # With ensure_weight_tying, the adapter itself computes other logits in an untied model.
-        if is_usual and not said.get("ensure_weight_tying"):
+        # The remedy unties the model first. An adapter with ensure_weight_tying computes other
+        # logits in an untied model, so there is no remedy for it.
+        if is_usual and not adapter_config.get("ensure_weight_tying"):
             python = UNTIE_AND_MERGE.format(class_name=known.name)
             text = f"{BEFORE_THE_LINES}\n{python}"
             mends.append({"flags": {}, "python": python, "text": text})
@@ -120,52 +122,55 @@ def adapter_not_measured(model: AnyModel, matrices: Matrices) -> dict[str, str]:
         return dict.fromkeys(VERSIONS, f"{ADAPTER} lies beside it without {ADAPTER_WEIGHTS[0]}")
     try:
         tensors = adapter_tensors(model.folder.path)
-        said = model.folder.json(ADAPTER)
+        adapter_config = model.folder.json(ADAPTER)
     except CheckpointError:  # Opened.adapter says that it cannot be read
         return dict.fromkeys(VERSIONS, f"{ADAPTER} and its weights cannot be read")
-    kind = said.get("peft_type")
+    kind = adapter_config.get("peft_type")
     if kind not in MEASURED_KINDS:
         return dict.fromkeys(VERSIONS, f"an adapter, {short_repr(kind)}, lies beside it")
     shapes = {matrix.shape for matrix in matrices.stored}
-    for found in changes_of(tensors, known=None).values():
-        replaced = found.get("replaces")
+    for tensor_of in changes_of(tensors, known=None).values():
+        replaced = tensor_of.get("replaces")
         if replaced is not None and replaced.shape not in shapes:
             return dict.fromkeys(VERSIONS, f"the adapter has {replaced.name} of another shape")
-    base = said.get("base_model_name_or_path")
+    base = adapter_config.get("base_model_name_or_path")
     if isinstance(base, str) and os.path.realpath(base) == os.path.realpath(model.folder.path):
         return {}
     return {"4": f"transformers 4 loads the base model of the adapter, {short_repr(base)}"}
 
 
 def outcome_of(
-    model: Opened, said: dict[str, Any], changes: dict[str, dict[str, Tensor]], is_usual: bool
+    model: Opened,
+    adapter_config: dict[str, Any],
+    changes: dict[str, dict[str, Tensor]],
+    is_usual: bool,
 ) -> str:
-    """What a merge makes of a tied model: "one" or "two" matrices, "other logits", or "" if it is
-    not known.
+    """What a merge makes of a tied model: "one" or "two" matrices, or "other logits".
 
-    said: adapter_config.json. is_usual: whether the head is one with which all changes were
-    measured.
+    "" if it is not known. changes: what is done to the "embedding" and to the "head" (changes_of).
+    is_usual: whether the head is one with which all changes were measured.
     """
-    ways = {way for found in changes.values() for way in found}
+    ways = {way for tensor_of in changes.values() for way in tensor_of}
     if ways == {"adds"}:
         return "other logits"
     if len(ways) > 1 or not is_usual:
         return ""
     [way] = ways
-    embedding, head = (found.get(way) for found in changes.values())
+    embedding, head = (tensor_of.get(way) for tensor_of in changes.values())
     is_equal = False
     if embedding is not None and head is not None and embedding.shape == head.shape:
         if len(embedding.shape) != 2 or not {embedding.dtype, head.dtype} <= set(FLOATS):
             return ""
         equal, compared = model.equal_rows(embedding, head)
         is_equal = equal == compared
-    if way == "replaces" and said.get("modules_to_save"):
+    if way == "replaces" and adapter_config.get("modules_to_save"):
         # Of the measured classes, PEFT keeps the tie of those whose embedding has this name.
         can_tie = embedding is not None and ".embed_tokens." in embedding.name
-        return "one" if is_equal and can_tie and said.get("ensure_weight_tying") else "two"
+        is_kept = is_equal and can_tie and adapter_config.get("ensure_weight_tying")
+        return "one" if is_kept else "two"
     if is_equal:  # copies of the one matrix, or the changed rows of both its uses
         return "one"
-    if way == "changes rows of" and said["peft_type"] == "LORA":
+    if way == "changes rows of" and adapter_config["peft_type"] == "LORA":
         # PEFT gives the head the changed rows of the embedding, unless it has its own.
         return "one" if head is None else "other logits"
     return ""
@@ -185,23 +190,26 @@ def has_usual_head(model: Opened, known: ModelClass | None, matrices: Matrices) 
 def changes_of(
     tensors: Mapping[str, Tensor], known: ModelClass | None
 ) -> dict[str, dict[str, Tensor]]:
-    """What is done to the "embedding" and to the "head" (ENDS), and a tensor that does it."""
-    found: dict[str, dict[str, Tensor]] = {"embedding": {}, "head": {}}
+    """For the "embedding" and the "head": what is done to it (ENDS) -> a tensor that does it."""
+    changes: dict[str, dict[str, Tensor]] = {"embedding": {}, "head": {}}
     for name, tensor in tensors.items():
         if IN_A_LAYER.search(name) or OTHER_TABLE.search(name):
             continue
         for way, end in ENDS.items():
             module = re.sub(f"{end}$", "", name)
-            if module == name:
+            if module == name:  # the name has not this end
                 continue
             for matrix, last_names in names_of_modules(known).items():
                 if module.rpartition(".")[2] in last_names:
-                    found[matrix].setdefault(way, tensor)
-    return found
+                    changes[matrix].setdefault(way, tensor)
+    return changes
 
 
-def loosely_changed(tensors: Mapping[str, Tensor], known: ModelClass | None) -> list[str]:
-    """Which of "embedding" and "head" an adapter of another kind may change."""
+def may_be_changed(tensors: Mapping[str, Tensor], known: ModelClass | None) -> list[str]:
+    """Which of "embedding" and "head" an adapter may change, if it was not measured what it does.
+
+    A matrix may be changed if any part of a tensor's name is that of the matrix's module.
+    """
     parts = {part for name in tensors if not IN_A_LAYER.search(name) for part in name.split(".")}
     return [
         matrix for matrix, last_names in names_of_modules(known).items() if parts & set(last_names)
@@ -209,10 +217,14 @@ def loosely_changed(tensors: Mapping[str, Tensor], known: ModelClass | None) -> 
 
 
 def names_of_modules(known: ModelClass | None) -> dict[str, tuple[str, ...]]:
-    """The last names of the modules that have the embedding, and of those that have the head."""
+    """The last names of the modules that have the embedding, and of those that have the head.
+
+    In model.embed_tokens.weight the module is model.embed_tokens, and its last name embed_tokens.
+    """
     if known is None:
         return {"embedding": EMBEDDINGS, "head": HEADS}
-    # An encoder and a decoder have the embedding by names of their own, too.
+    # The embedding is the first of a class's names, the head the second. An encoder and a decoder
+    # have the embedding by names of their own, too.
     last_names = [[name.split(".")[-2] for name in names] for names in known.names]
     return {
         "embedding": tuple({each for names in last_names for each in (names[0], *names[2:])}),

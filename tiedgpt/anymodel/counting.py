@@ -1,4 +1,9 @@
-"""How many parameters a language model of any kind has: from its files, or from config.json."""
+"""How many parameters a language model of any kind has: from its files, or from config.json.
+
+A state has a letter for each matrix of the files, the embedding first, then the head: "aa" are two
+equal ones, "ab" two that differ, "." is one that is not stored. A class may have several sets of
+names of its matrices: `name_set` is the number of one.
+"""
 
 import re
 from math import prod
@@ -28,19 +33,20 @@ def count_stored(
     """The counts of a model from its tensors; None if they are not known.
 
     known: the class of the model; None if it was not measured: then all known buffers are left out.
-    state: the word for which matrices are equal (kinds.py); None if that is not known.
+    state: that of the files; None if it is not known.
     """
     buffers = frozenset(name for each in all_classes() for name in each.buffers)
     absent_prefix = ""
-    copies: dict[str, str] = {}  # a tensor that is stored twice -> its name that is counted
+    copies: dict[str, str] = {}  # a tensor that may be stored twice -> the name that is counted
     stored = matrices.stored
     if known is not None and matrices.name_set is not None:
         # `buffers` are names with the usual prefix, which these tensors may lack.
         absent_prefix = known.absent_prefixes[matrices.name_set]
         buffers, copies = known.buffers, known.copies
         # A matrix that is never tied is counted like any other tensor.
-        never_one = {known.names[matrices.name_set][place] for place in known.never_one}
-        stored = [matrix for matrix in stored if matrix.name not in never_one]
+        names = known.names[matrices.name_set]
+        never_tied = {names[number] for number in known.never_tied}
+        stored = [matrix for matrix in stored if matrix.name not in never_tied]
     is_unknown = known is not None and not known.is_counted
     if is_unknown or not stored or matrices.quantised:
         return None
@@ -56,15 +62,18 @@ def count_stored(
     sizes = [prod(matrix.shape) for matrix in stored]
     if len(set(sizes)) > 1:  # an embedding and a head of different shapes can never be one
         return counts(tied=total + sum(sizes), matrix=0)
-    # The head is one more matrix. An encoder and a decoder may have one each, too.
-    count, count_tied = max(len(stored), 2), 1
-    if known is not None and state is not None and len(stored) == len(matrices.stored):
-        names = matrices.name_set or 0
-        count = min(count, known.count_untied(names, state) or count)
-        # If the head is the embedding, and the flag says tied.
-        one_head = state[0] * 2 + state[2:]
-        count_tied = min(count, known.count_in_memory(names, "t", one_head) or 1)
-    difference = (count - count_tied) * sizes[0]
+    # An untied model has an embedding and a head; an encoder and a decoder may have one each, too.
+    count_untied = max(len(stored), 2)
+    count_tied = 1
+    has_all = len(stored) == len(matrices.stored)  # the state is one of these matrices
+    if known is not None and state is not None and has_all:
+        name_set = matrices.name_set or 0
+        # Where a number of matrices is not known (None), the usual one stays.
+        count_untied = min(count_untied, known.count_untied(name_set, state) or count_untied)
+        # If the flag says tied, and the head in the files equals the embedding.
+        with_equal_head = state[0] * 2 + state[2:]
+        count_tied = min(count_untied, known.count_in_memory(name_set, "t", with_equal_head) or 1)
+    difference = (count_untied - count_tied) * sizes[0]
     # Some copies are parameters of their own in an untied model: BERT has the head's bias twice.
     separate = known.separate if copies and known is not None else ()
     only_untied = [tensors[copies[name]] for name in separate if copies[name] in tensors]
@@ -82,10 +91,9 @@ def count_from_config(config: dict[str, Any], layers: dict[str, Any] | None = No
     """The counts of a model from its config.json. Raises CheckpointError if it does not say them.
 
     layers: how the layers differ from those of Llama; by default what kinds.json says of the kind.
-        Whether q, k and v have biases ("qkv_biases"), whether the heads of q and k have gains
-        ("head_norms"), and the number of "norms" of a layer. "biases" are fields of config.json
-        that add biases. "optional" are fields that may be missing. "fixed" are fields that must
-        have these values.
+        "qkv_biases" says whether q, k and v have biases, "head_norms" whether the heads of q and k
+        have gains, "norms" how many norms a layer has. "biases" are the fields of config.json that
+        add biases, "optional" those that may be missing, "fixed" those that must have these values.
     """
     kind = config.get("model_type")
     if layers is None and isinstance(kind, str):
@@ -97,27 +105,29 @@ def count_from_config(config: dict[str, Any], layers: dict[str, Any] | None = No
     V, D, L, H, kv_heads, K, F = sizes_like_llama(config, layers["optional"])
     if any(config.get(name) != value for name, value in layers["fixed"].items()):
         raise CheckpointError(NOT_MEASURED)
-    layer = layers["norms"] * D + 3 * D * F  # gate, up and down
+    layer = layers["norms"] * D + 3 * D * F  # the norms; gate, up and down
     layer += 2 * D * H * K + 2 * D * kv_heads * K  # q and o, k and v
     if layers["qkv_biases"]:
         layer += (H + 2 * kv_heads) * K
-    if layers["head_norms"]:
+    if layers["head_norms"]:  # one gain [K] for all heads of q, and one for those of k
         layer += 2 * K
     for name in ("attention_bias", "mlp_bias"):
         if config.get(name) is not True:
             continue
         if name not in layers["biases"]:
             raise CheckpointError(NOT_MEASURED)
-        layer += (H + 2 * kv_heads) * K + D if name == "attention_bias" else 2 * F + D
+        of_attention = (H + 2 * kv_heads) * K + D  # q, k, v and o
+        of_mlp = 2 * F + D  # gate, up and down
+        layer += of_attention if name == "attention_bias" else of_mlp
     final_norm = D
     return counts(tied=V * D + L * layer + final_norm, matrix=V * D)
 
 
 def sizes_like_llama(config: dict[str, Any], optional: list[str]) -> list[int]:
-    """V, D, layers, heads, heads of k and v, K and F. Raises CheckpointError for one that is none.
+    """V, D, layers, heads, heads of k and v, K and F. Raises CheckpointError for what is no size.
 
-    optional: "head_dim" if it is D / H where config.json has none, "num_key_value_heads" if there
-    are as many as heads of q.
+    optional: the fields that config.json may lack. Without "head_dim" it is D / H, and without
+    "num_key_value_heads" there are as many as heads of q.
     """
     V, D = config.get("vocab_size"), config.get("hidden_size")
     L, F = config.get("num_hidden_layers"), config.get("intermediate_size")

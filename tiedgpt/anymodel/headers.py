@@ -75,11 +75,13 @@ class HubModel:
     def equal_rows(self, one: Tensor, other: Tensor, rounded: bool = False) -> tuple[int, int]:
         """How many rows of a sample of two matrices [V, D] have the same values, and of how many.
 
-        Raises CheckpointError for a dtype that is not a float.
+        rounded: count values, too, that are the same in bfloat16 or in float16. Raises
+        CheckpointError for a dtype that is not a float.
         """
         V = one.shape[0]
         last = max(V - ROWS_AT_A_PLACE, 0)  # the first row of the last place
-        firsts = {place * last // (SAMPLED_PLACES - 1) for place in range(SAMPLED_PLACES)}
+        # Several places of a small matrix may begin at the same row: it is asked for once.
+        firsts = {number * last // (SAMPLED_PLACES - 1) for number in range(SAMPLED_PLACES)}
         equal = compared = 0
         for first in sorted(firsts):
             end = min(first + ROWS_AT_A_PLACE, V)

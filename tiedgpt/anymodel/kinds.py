@@ -4,11 +4,16 @@ The file is written by scripts/measure_kinds.py, which made a small model of eac
 changed its files and its flags, and loaded it again. Nothing in it is typed by hand. A kind, a
 class or a state that is not in it was not measured, and how it is read is not known.
 
-A state of the files is a word with a letter for each matrix of the class, "." for one that is not
-there: "ab" are two that differ, "aa" two equal ones, "a." is the first alone. The first matrix is
-the token embedding, the second the output matrix; those of an encoder and a decoder follow. A
-reading is a word, too: "ab" are two matrices in memory, "a0" is one, since the second is the first
-one (matrix 0), "a?" has a random second one, and "!" is an error.
+Matrix 0 of a class is the token embedding, matrix 1 the output matrix (the head). Those of an
+encoder and a decoder follow. Files may have them by several sets of names: `name_set` is the number
+of one set, and set 0 has the usual names. These words say the rest:
+
+flags     what config.json says, a letter for each place where it may be said: "t" for tied, "f" for
+          untied, "-" for nothing
+state     what the files hold, a letter for each matrix: "ab" are two that differ, "aa" two equal
+          ones, "a." is the embedding alone
+reading   what a program has in memory then, a letter for each matrix: "ab" are two, "a0" is one,
+          since the head is matrix 0; "a?" has a random head, and "!" is an error
 """
 
 import json
@@ -33,17 +38,17 @@ class ModelClass:
     name: str
     # The names of the matrices in files: each entry is a set of names that some files have.
     names: tuple[tuple[str, ...], ...]
-    # For each set of names: the prefix that all tensors lack in files with this set, such as
-    # "model." if a model was saved without its head; "" for the usual names.
+    # For each set of names: the prefix that all tensors lack in files with this set. It is "model."
+    # for a LlamaForCausalLM that was saved as a LlamaModel, without its head; "" for usual names.
     absent_prefixes: tuple[str, ...]
     # Version -> for each set of names: flags -> state -> reading; None if it was not measured.
     rules: dict[str, list[dict[str, dict[str, str]] | None]]
     versions: tuple[str, ...]  # of transformers that have the class, measured or not
-    # Where the flag may stand in config.json: "" is the whole, and "text_config" inside of it.
+    # Where the flag may stand in config.json: "" is the top, and "text_config" inside of it.
     places: tuple[str, ...]
     nested_kinds: dict[str, list[str]]  # place -> the kinds there that were measured
-    defaults: dict[str, list[bool | None]]  # version -> the flag at each place without one
-    # For the axes of the first and of the second matrix: the place of the size in config.json.
+    defaults: dict[str, list[bool | None]]  # version -> for each place: the flag if none is there
+    # For the embedding, and for the head: the places of V and D in config.json.
     sizes: tuple[tuple[str | None, str | None], ...]
     shares: dict[str, bool]  # other fields that may tie, and the values they were measured with
     other_flags: tuple[str, ...]  # places where a flag has an effect that was not measured
@@ -53,78 +58,94 @@ class ModelClass:
     is_counted: bool  # whether the stored tensors add up to the number of parameters
     not_read_by_4: bool  # whether transformers 4 cannot load what transformers 5 saves
 
-    def has_usual_rule(self, names: int) -> bool:
-        """Whether vLLM and programs like it read files with this set of names by their rule.
+    def has_usual_rule(self, name_set: int) -> bool:
+        """Whether vLLM and programs like it read files with these names by their rule (`by_rule`).
 
-        Files with an absent prefix, and a head alone with an unusual name, are read by
+        Files with an absent prefix, and an unusual name of the head alone, are read by
         transformers, and may not be by others.
         """
         has_rule = len(self.names[0]) == 2 and self.name.endswith(HAVE_A_RULE)
-        is_of_head_alone = names != 0 and self.names[names][0] == self.names[0][0]
-        return has_rule and not self.absent_prefixes[names] and not is_of_head_alone
+        is_usual_embedding = self.names[name_set][0] == self.names[0][0]
+        has_unusual_head = name_set != 0 and is_usual_embedding
+        return has_rule and not self.absent_prefixes[name_set] and not has_unusual_head
 
     def wrapper(self, version: str) -> str:
         """The beginning of a name with which a tensor makes the embedding random; "" without one.
 
-        To that version of transformers a file with it is one of a larger model, and only what
-        begins so is read. It was measured with a head of such a name.
+        A file with such a tensor is one of a larger model for that version of transformers: it
+        reads only what begins so. This was measured with a head of such a name.
         """
         embedding, head = self.names[0][:2]
         for names, rule in zip(self.names, self.rules.get(version, ()), strict=False):
-            if rule is None or names[0] != embedding or not names[1].endswith(f".{head}"):
+            is_head_alone = names[0] == embedding and names[1].endswith(f".{head}")
+            if rule is None or not is_head_alone:
                 continue
             beginning = names[1].removesuffix(f".{head}")
-            readings = [item for table in rule.values() for item in table.items()]
-            is_random = any("." not in state[:2] and word[0] == "?" for state, word in readings)
+            readings = [item for by_state in rule.values() for item in by_state.items()]
+            is_random = any(
+                "." not in state[:2] and reading.startswith("?") for state, reading in readings
+            )
             if is_random and not embedding.startswith(beginning):
                 return beginning
         return ""
 
     @cached_property
-    def never_one(self) -> frozenset[int]:
-        """The matrices, after the first two, that no reading makes one with another."""
+    def never_tied(self) -> frozenset[int]:
+        """The numbers of the matrices, after the first two, that no reading makes one with another.
+
+        Such a matrix may have another vocabulary, as that of a model of proteins beside the text.
+        """
         found = set(range(2, len(self.names[0])))
         rules = [rule for rules in self.rules.values() for rule in rules if rule is not None]
-        for word in {word for rule in rules for table in rule.values() for word in table.values()}:
-            roots = [root(word, place) for place in range(len(word))]
-            found -= {place for place in found if word != "!" and roots.count(roots[place]) > 1}
+        by_states = [by_state for rule in rules for by_state in rule.values()]
+        readings = {reading for by_state in by_states for reading in by_state.values()}
+        for reading in readings - {"!"}:
+            roots = [root(reading, number) for number in range(len(reading))]
+            found -= {number for number in found if roots.count(roots[number]) > 1}
         return frozenset(found)
 
-    def count_untied(self, names: int, state: str) -> int | None:
+    def count_untied(self, name_set: int, state: str) -> int | None:
         """The number of matrices in memory if a state has another head and the flag says untied.
 
         Copies that an encoder and a decoder have in files may be one there. None if it is not
         known.
         """
-        matrices = list(state)
-        if state[1] in (".", *state[:1], *state[2:]):
-            matrices[1] = "another head"
-        found = [each for each in dict.fromkeys(matrices) if each != "."]
-        word = "".join("." if each == "." else "abcdefgh"[found.index(each)] for each in matrices)
-        return self.count_in_memory(names, "f", word)
+        letters = list(state)
+        if state[1] == "." or state.count(state[1]) > 1:  # no head, or one that equals another
+            letters[1] = "another head"
+        new_letters = {".": "."}  # a measured state has a, b, c in this order
+        for letter in letters:
+            new_letters.setdefault(letter, "abcdefgh"[len(new_letters) - 1])
+        with_another_head = "".join(new_letters[letter] for letter in letters)
+        return self.count_in_memory(name_set, "f", with_another_head)
 
-    def count_in_memory(self, names: int, flag: str, state: str) -> int | None:
-        """The number of matrices in memory, if all flags are `flag`; None if it is not known."""
+    def count_in_memory(self, name_set: int, flag: str, state: str) -> int | None:
+        """The number of matrices in memory, if the flag at each place is `flag`, "t" or "f".
+
+        None if it is not known.
+        """
         for version in reversed(VERSIONS):
-            reading = self.reading(version, names, flag * len(self.places), state)
+            reading = self.reading(version, name_set, flag * len(self.places), state)
             if reading is not None and reading != "!":
-                return len({root(reading, place) for place in range(len(reading))})
+                return len({root(reading, number) for number in range(len(reading))})
         return None
 
-    def default(self, number: int) -> bool | None:
+    def default(self, place: str) -> bool | None:
         """The flag at a place of config.json that has none.
 
         None if it is not known, or if the versions of transformers differ in it.
         """
-        defaults = {flags[number] for flags in self.defaults.values()}
+        number = self.places.index(place)
+        defaults = {of_places[number] for of_places in self.defaults.values()}
         return defaults.pop() if len(defaults) == 1 else None
 
-    def reading(self, version: str, names: int, flags: str, state: str) -> str | None:
+    def reading(self, version: str, name_set: int, flags: str, state: str) -> str | None:
         """How a version of transformers reads a state; None if that was not measured."""
         rules = self.rules.get(version)
-        if rules is None or rules[names] is None:
+        rule = None if rules is None else rules[name_set]
+        if rule is None:
             return None
-        return (rules[names] or {}).get(flags, {}).get(state)
+        return rule.get(flags, {}).get(state)
 
 
 @cache
@@ -174,7 +195,8 @@ def read_class(kind: str, name: str) -> ModelClass:
         kind=kind,
         name=name,
         names=tuple(tuple(names) for names in entry["names"]),
-        absent_prefixes=tuple(absent for absent, _ in entry["prefixes"]),
+        # What stands in place of an absent prefix is always "".
+        absent_prefixes=tuple(absent for absent, _in_its_place in entry["prefixes"]),
         rules=rules,
         versions=tuple(entry["in"]),
         places=tuple(entry["places"]),
@@ -214,8 +236,8 @@ def fields_at(config: Fields, place: str) -> Fields:
 
 def value_at(config: Fields, place: str) -> Any:
     """A value of config.json by its dotted place; None if it is not there."""
-    inner, _, name = place.rpartition(".")
-    return fields_at(config, inner).get(name)
+    parent, _, name = place.rpartition(".")
+    return fields_at(config, parent).get(name)
 
 
 def pattern(name: str) -> str:
@@ -227,13 +249,13 @@ def pattern(name: str) -> str:
     return re.sub(r"(?<=\.)\d+(?=\.|$)", "N", name)
 
 
-# The words for what files hold, and for how it is read
+# Readings: the letters for what is in memory
 
 
 def by_rule(tied: bool | None, state: str) -> str | None:
-    """The word for a program that reads one matrix if the flag says tied, else two.
+    """The reading of a program that reads one matrix if the flag says tied, else two.
 
-    "aa" are two equal matrices, "a." is the first alone.
+    tied: what the flag says; None if that is not known.
 
     >>> by_rule(True, "ab"), by_rule(True, "a."), by_rule(False, "a."), by_rule(False, "aa")
     ('a0', 'a0', '!', 'aa')
@@ -245,76 +267,76 @@ def by_rule(tied: bool | None, state: str) -> str | None:
     return "!" if "." in state else state
 
 
-def in_words(word: str | None) -> str | None:
+def in_words(reading: str | None) -> str | None:
     """A reading in words.
 
     >>> in_words("a0"), in_words("a?"), in_words("?a"), in_words("aa"), in_words("?0")
     ('tied', 'random head', 'random embedding', 'untied', 'random')
     """
-    if word is None:
+    if reading is None:
         return None
-    if word == "!":
+    if reading == "!":
         return "error"
-    values = values_of(word)
-    if values.startswith("??") or "?" in values[2:]:
+    values = values_of(reading)
+    if values.startswith("??") or "?" in values[2:]:  # both, or one of an encoder or a decoder
         return "random"
     if values[1] == "?":
         return "random head"
     if values[0] == "?":
         return "random embedding"
-    return "tied" if is_one(word) else "untied"
+    return "tied" if is_tied(reading) else "untied"
 
 
-def values_of(word: str) -> str:
-    """The letter of each matrix in memory.
+def values_of(reading: str) -> str:
+    """The letter of the values of each matrix in memory.
 
     >>> values_of("a0"), values_of("ab02"), values_of("!")
     ('aa', 'abaa', '!')
     """
-    return "".join(word[root(word, place)] for place in range(len(word)))
+    return "".join(reading[root(reading, number)] for number in range(len(reading)))
 
 
-def root(word: str, place: int) -> int:
+def root(reading: str, number: int) -> int:
     """The number of the first matrix that a matrix shares its memory with.
 
     >>> root("ab1", 2), root("ab1", 0)
     (1, 0)
     """
-    while word[place].isdigit():
-        place = int(word[place])
-    return place
+    while reading[number].isdigit():
+        number = int(reading[number])
+    return number
 
 
-def is_one(word: str) -> bool:
+def is_tied(reading: str) -> bool:
     """Whether the head is one with the token embedding.
 
     In "ab11" it is one with the matrices of an encoder and a decoder, and not with the embedding.
 
-    >>> is_one("a0"), is_one("ab"), is_one("ab11"), is_one("!")
+    >>> is_tied("a0"), is_tied("ab"), is_tied("ab11"), is_tied("!")
     (True, False, False, False)
     """
-    return word != "!" and root(word, 0) == root(word, 1)
+    return reading != "!" and root(reading, 0) == root(reading, 1)
 
 
-def agree(words: Collection[str]) -> bool:
+def agree(readings: Collection[str]) -> bool:
     """Whether readings have the same values in memory, and the same tie of the head.
 
     >>> agree(["a0", "a0"]), agree(["ab", "a0"]), agree(["aa", "a0"])
     (True, False, False)
     """
-    return len({(values_of(word), is_one(word)) for word in words}) == 1
+    return len({(values_of(reading), is_tied(reading)) for reading in readings}) == 1
 
 
-def what_is_lost(word: str, state: str, names: Sequence[str]) -> str:
-    """What is lost when a state is read so; "" for nothing. names: those of the matrices.
+def what_is_lost(reading: str, state: str, names: Sequence[str]) -> str:
+    """What is lost of a state with this reading; "" for nothing. names: those of the matrices.
 
     >>> names = ["wte.weight", "lm_head.weight"]
     >>> what_is_lost("a0", "ab", names), what_is_lost("a?", "a.", names)
     ('drops lm_head.weight', 'makes the head random')
     """
-    if word == "!":
+    if reading == "!":
         return "cannot read it"
-    values = values_of(word)
+    values = values_of(reading)
     if "?" in values:
         uses = ["the embedding", "the head", *("another matrix" for _ in values[2:])]
         random = [use for use, value in zip(uses, values, strict=True) if value == "?"]

@@ -2,6 +2,10 @@
 
 Of a class that was measured (kinds.py) the names are known. Of another model a matrix is known by
 the end of its name and by its shape, [V, D] in config.json. What is not clear is said to be so.
+
+Matrix 0 is the token embedding, matrix 1 the output matrix (the head); those of an encoder and a
+decoder follow. A class may have several sets of names: `name_set` is the number of one. A state has
+a letter for each matrix of the files, "." for one that is not stored: "ab" are two that differ.
 """
 
 from collections.abc import Mapping
@@ -35,12 +39,12 @@ class Matrices:
     # The names of tensors that may be a matrix, too. If there are some, what is stored is not
     # known.
     unclear: list[str] = field(default_factory=list)
-    # Tensors that the class does not look for, and that may be a matrix, too. If there are some, it
-    # is not known how the files are read.
-    beside: list[str] = field(default_factory=list)
+    # The names of tensors that the class does not look for, and that may be a matrix, too. If there
+    # are some, it is not known how the files are read.
+    possible_others: list[str] = field(default_factory=list)
     # For each matrix by name whose shape config.json contradicts: both shapes, in words.
     misfits: list[str] = field(default_factory=list)
-    # The set of names of the class that the files have; None if they have another, or none.
+    # Which set of names of the class the files have; None if none, or if no class is known.
     name_set: int | None = None
 
     @property
@@ -52,8 +56,11 @@ class Matrices:
         return self.tensors[1]
 
     @property
-    def presence(self) -> str | None:
-        """The word for which matrices are stored, as if they were equal; None if not known."""
+    def state_if_equal(self) -> str | None:
+        """The state of the files if all matrices that are stored were equal; None if not known.
+
+        "aa" and "a." say which are stored, where they cannot be compared.
+        """
         if not self.stored:
             return None
         return "".join("." if matrix is None else "a" for matrix in self.tensors)
@@ -78,7 +85,7 @@ def find_matrices(
         return found
     # A matrix may have a name that the class does not look for.
     of_matrices = {matrix.name for matrix in by_ends.stored}
-    by_ends.beside = [name for name in found.unclear if name not in of_matrices]
+    by_ends.possible_others = [name for name in found.unclear if name not in of_matrices]
     return by_ends
 
 
@@ -90,44 +97,44 @@ def find_by_class(
 ) -> Matrices:
     """The matrices by the names that were measured. None is found if no set of them fits."""
     modules = by_module(tensors)
-    number = name_set(known, tensors, modules)
-    if number is None:
+    name_set = find_name_set(known, tensors, modules)
+    if name_set is None:
         return Matrices([None] * len(known.names[0]))
-    found = Matrices([None] * len(known.names[0]), name_set=number)
-    of_others = {name for names in known.names for name in names} - set(known.names[number])
-    found.unclear = sorted(of_others & set(tensors))
-    of_matrices = set(known.names[number])
-    for place, name in enumerate(known.names[number]):
-        parts = modules.get(name.rpartition(".")[0], {})
-        quantised_parts = [tensor for part, tensor in parts.items() if part in QUANTISED]
+    names = known.names[name_set]
+    found = Matrices([None] * len(names), name_set=name_set)
+    unclear = {name for each in known.names for name in each if name in tensors} - set(names)
+    of_matrices = set(names)  # names of tensors that are a matrix, or a part of a quantised one
+    shape: tuple[int, ...] | None = matrix_shape(config)
+    for number, name in enumerate(names):
+        module = modules.get(name.rpartition(".")[0], {})
+        quantised_parts = [tensor for part, tensor in module.items() if part in QUANTISED]
         matrix = tensors.get(name) or next(iter(quantised_parts), None)
-        found.tensors[place] = matrix
         if matrix is None:
             continue
+        found.tensors[number] = matrix
         of_matrices.add(matrix.name)
         if matrix.dtype not in FLOATS or quantised_parts:
             found.quantised.add(matrix.name)
-            of_matrices |= {tensor.name for tensor in parts.values()}
-        elif place in known.never_one:  # its vocabulary may be another one
+            of_matrices |= {tensor.name for tensor in module.values()}
             continue
-        elif misfit := describe_misfit(config, known, min(place, 1), matrix):
-            found.unclear.append(matrix.name)
+        if shape is None and len(matrix.shape) == 2:
+            shape = matrix.shape
+        if number in known.never_tied:  # it may be of another vocabulary, and have another shape
+            continue
+        # A third matrix can be one with the head, so it has the head's size.
+        if misfit := describe_misfit(config, known.sizes[min(number, 1)], matrix):
+            unclear.add(matrix.name)
             found.misfits.append(misfit)
-    plain = [
-        each for each in found.tensors if each is not None and each.name not in found.quantised
-    ]
-    shape = matrix_shape(config) or (plain[0].shape if plain else None)
-    absent_prefix = known.absent_prefixes[number]
+    absent_prefix = known.absent_prefixes[name_set]  # the names in known.buffers have it
     for name, tensor in tensors.items():
-        if name in of_matrices or pattern(absent_prefix + name) in known.buffers:
-            continue
-        if could_be_matrix(name, tensor, shape):
-            found.unclear.append(name)
-    found.unclear = sorted(set(found.unclear))
+        is_buffer = pattern(absent_prefix + name) in known.buffers
+        if name not in of_matrices and not is_buffer and could_be_matrix(name, tensor, shape):
+            unclear.add(name)
+    found.unclear = sorted(unclear)
     return found
 
 
-def name_set(
+def find_name_set(
     known: ModelClass, tensors: Mapping[str, Tensor], modules: Mapping[str, Mapping[str, Tensor]]
 ) -> int | None:
     """The number of the set of names of which most are there; None if none is.
@@ -141,29 +148,33 @@ def name_set(
     """
     best = None
     most = 0
-    for number, names in enumerate(known.names):
+    for name_set, names in enumerate(known.names):
         count = sum(name in tensors or name.rpartition(".")[0] in modules for name in names)
-        absent_prefix = known.absent_prefixes[number]
-        beginning = absent_prefix.removesuffix(".")
+        beginning = known.absent_prefixes[name_set].removesuffix(".")
         if beginning and any(name.startswith(beginning) for name in tensors):
             continue
         if count > most:
-            best, most = number, count
+            best, most = name_set, count
     return best
 
 
-def describe_misfit(config: dict[str, Any], known: ModelClass, which: int, matrix: Tensor) -> str:
-    """Both shapes, if a matrix has not the one that config.json says; "" if it has."""
+def describe_misfit(
+    config: dict[str, Any], places: tuple[str | None, str | None], matrix: Tensor
+) -> str:
+    """Both shapes, if a matrix has not the one that config.json says; "" if it has.
+
+    places: where config.json has V and D, such as "vocab_size"; None where that was not measured.
+    """
     shape = " x ".join(f"{size:,}" for size in matrix.shape) or "one number"
     if len(matrix.shape) != 2 or prod(matrix.shape) == 0:
         return f"the shape of {matrix.name} is {shape}, not that of a matrix [V, D]"
     usual = matrix_shape(config) or (None, None)
     wrong = []
-    for axis, (size, place) in enumerate(zip(matrix.shape, known.sizes[which], strict=True)):
-        said = value_at(config, place) if place is not None else usual[axis]
-        if said is not None and said != size:
+    for axis, (size, place) in enumerate(zip(matrix.shape, places, strict=True)):
+        expected = value_at(config, place) if place is not None else usual[axis]
+        if expected is not None and expected != size:
             field_name = place or ("vocab_size" if axis == 0 else "the width")
-            wrong.append(f"{field_name} is {short_repr(said)}")
+            wrong.append(f"{field_name} is {short_repr(expected)}")
     if not wrong:
         return ""
     return f"the shape of {matrix.name} is {shape}, but {' and '.join(wrong)} in config.json"
@@ -175,15 +186,15 @@ def describe_misfit(config: dict[str, Any], known: ModelClass, which: int, matri
 def find_by_ends(config: dict[str, Any], tensors: dict[str, Tensor]) -> Matrices:
     """The two matrices, by the ends of their names and their shape."""
     shape = matrix_shape(config) or shape_of_embedding(tensors)
-    others = {}  # outside of the layers
+    outside_layers = {}
     for name, tensor in tensors.items():
         is_bias = name.rpartition(".")[2] == "bias"
         if not (is_bias or IN_A_LAYER.search(name) or OTHER_TABLE.search(name)):
-            others[name] = tensor
+            outside_layers[name] = tensor
     found: dict[str, list[Tensor]] = {"embedding": [], "head": []}
     unclear = []
     quantised = set()
-    for module, parts in by_module(others).items():
+    for module, parts in by_module(outside_layers).items():
         weight = parts.get("weight") or next(iter(parts.values()))
         is_quantised = weight.dtype not in FLOATS or any(part in QUANTISED for part in parts)
         last_name = module.rpartition(".")[2]
@@ -194,12 +205,12 @@ def find_by_ends(config: dict[str, Any], tensors: dict[str, Tensor]) -> Matrices
         elif any(could_be_matrix(part.name, part, shape, padded=True) for part in parts.values()):
             unclear += [tensor.name for tensor in parts.values()]
     for candidates in found.values():
-        if len(candidates) > 1:
+        if len(candidates) > 1:  # which of them is meant is not clear
             unclear += [tensor.name for tensor in candidates]
             candidates.clear()
     embedding, head = (candidates[0] if candidates else None for candidates in found.values())
     if embedding is not None and head is not None:
-        unclear = []
+        unclear = []  # no other tensor can be one of the two
     return Matrices([embedding, head], quantised, sorted(unclear))
 
 
@@ -255,7 +266,7 @@ def matrix_shape(config: dict[str, Any]) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The word for what is stored (kinds.py), and the rows that were compared for it."""
+    """The state of the files, and the rows that were compared for it."""
 
     state: str | None  # None: not known
     equal_rows: int | None = None  # of the embedding and the head
@@ -271,25 +282,25 @@ def compare_matrices(model: AnyModel, matrices: Matrices) -> Comparison:
         return Comparison(None)
     state = ""
     equal_if_rounded = False
-    seen: list[tuple[str, Tensor]] = []  # a letter and a matrix that has it
-    rows: tuple[int | None, int | None] = None, None
-    for place, matrix in enumerate(matrices.tensors):
+    seen: list[tuple[str, Tensor]] = []  # the letter of each matrix before this one
+    equal_rows = compared_rows = None
+    for number, matrix in enumerate(matrices.tensors):
         if matrix is None:
             state += "."
             continue
         if matrix.name in matrices.quantised:
             return Comparison(None)
-        letter = "abcdefgh"[len({letter for letter, _ in seen})]
+        letter = "abcdefgh"[len({letter for letter, _ in seen})]  # a new one, if none is equal
         for other_letter, other in seen:
             if other.shape != matrix.shape:
                 continue
             equal, compared = model.equal_rows(other, matrix)
-            if place == 1:
-                rows = equal, compared
+            if number == 1:  # the head, and `other` is the embedding
+                equal_rows, compared_rows = equal, compared
             if equal == compared:
                 letter = other_letter
                 break
             equal_if_rounded |= model.equal_rows(other, matrix, rounded=True)[0] == compared
         seen.append((letter, matrix))
         state += letter
-    return Comparison(state, *rows, equal_if_rounded=equal_if_rounded)
+    return Comparison(state, equal_rows, compared_rows, equal_if_rounded)

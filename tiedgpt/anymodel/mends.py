@@ -3,10 +3,15 @@
 A mend is tried on the facts (kinds.py) before it is given. After it, each version of transformers
 that was measured, and the rule of vLLM and programs like it, read all that the files hold, in the
 same way, and nothing at random. Where no mend does that, none is given.
+
+`flags` has a letter for each place of config.json that may say tied ("t", "f", or "-" for nothing),
+`state` a letter for each matrix of the files, the embedding first, then the head: "ab" are two that
+differ, "aa" two equal ones, "." is one that is not stored. `name_set` is the number of the names
+that the matrices have: 0 for those that the class saves.
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .kinds import VERSIONS, ModelClass, agree, by_rule, fields_at, what_is_lost
@@ -23,19 +28,22 @@ save_file(tensors, "DIRECTORY/new", {{"format": "pt"}})
 os.replace("DIRECTORY/new", "DIRECTORY/{FILE}")"""
 
 
+USUAL = 0  # the set of names with which the class saves its matrices
+
+
 @dataclass(frozen=True)
 class Files:
     """What a mend may change: the flags, the names of the matrices, and which are stored."""
 
-    word: str  # the flags
-    names: int  # the set of names
+    flags: str
+    name_set: int
     state: str
 
 
 def find_mends(
     known: ModelClass,
     config: dict[str, Any],
-    word: str,
+    flags: str,
     tensors: Collection[str],
     matrices: Matrices,
     state: str | None,
@@ -46,7 +54,8 @@ def find_mends(
     """
     if state is None or matrices.name_set is None:
         return []
-    now = Files(word, matrices.name_set, state)
+    now = Files(flags, matrices.name_set, state)
+    # The places of the flag that config.json has, by their numbers in `flags`.
     present = [
         number
         for number, place in enumerate(known.places)
@@ -56,9 +65,9 @@ def find_mends(
     # Two different matrices are an untied model, if nothing else is known.
     likely = (False, True) if len(set(state) - {"."}) > 1 else (True, False)
     tries = (
-        (each, lines, tied)
-        for each, lines in changes(known, now, in_one_file)
-        for tied in (None, *likely)
+        (changed, lines, tied)
+        for changed, lines in changes(known, now, in_one_file)
+        for tied in (None, *likely)  # None: the flags stay
     )
     # BERT's head has its bias by two names, which are two parameters in an untied model.
     second_biases = [
@@ -68,10 +77,10 @@ def find_mends(
     ]
     found = []
     for changed, lines, tied in tries:
-        letters = list(changed.word)
+        letters = list(changed.flags)
         for number in present if tied is not None else ():
             letters[number] = "t" if tied else "f"
-        after = Files("".join(letters), changed.names, changed.state)
+        after = replace(changed, flags="".join(letters))
         if after == now or not is_clean(known, after):
             continue
         if tied is False and second_biases:
@@ -81,11 +90,12 @@ def find_mends(
         reason = "if this head was trained, " if state == "ab" else ""
         if tied and "." in state:
             reason = "unless the other matrix was lost, "
-        flags = {} if tied is None else {known.places[number]: tied for number in present}
-        found.append(as_report(flags, lines, reason))
+        new_flags = {} if tied is None else {known.places[number]: tied for number in present}
+        found.append(as_report(new_flags, lines, reason))
         break
-    if found and state == "ab" and in_one_file and is_clean(known, Files(word, now.names, "a.")):
-        head = known.names[now.names][1]
+    without_head = replace(now, state="a.")
+    if found and state == "ab" and in_one_file and is_clean(known, without_head):
+        head = known.names[now.name_set][1]
         found.append(as_report({}, [f'del tensors["{head}"]'], "if it is an old copy, "))
     return found
 
@@ -114,43 +124,49 @@ def changes(known: ModelClass, now: Files, in_one_file: bool) -> Iterator[tuple[
     yield now, []
     if not in_one_file:
         return
-    usual = known.names[0]
-    there = known.names[now.names]
-    stored = [place for place, letter in enumerate(now.state) if letter != "."]
-    renamed = [place for place in stored if usual[place] != there[place]]
-    # If another matrix has an unusual name, so have the other tensors of the file.
-    if renamed == [1] and known.absent_prefixes[now.names] == "":
+    usual = known.names[USUAL]
+    there = known.names[now.name_set]
+    stored = [number for number, letter in enumerate(now.state) if letter != "."]
+    renamed = [number for number in stored if usual[number] != there[number]]
+    # The head alone has an unusual name. If another matrix has one, so have the file's other
+    # tensors; they have it, too, if they lack a prefix.
+    if renamed == [1] and known.absent_prefixes[now.name_set] == "":
         line = f'tensors["{usual[1]}"] = tensors.pop("{there[1]}")'
-        yield Files(now.word, 0, now.state), [line]
-    if now.names != 0 or len(now.state) != 2:
+        yield replace(now, name_set=USUAL), [line]
+    if now.name_set != USUAL or len(usual) != 2:
         return
     embedding, head = usual
     if now.state == ".a":
-        yield Files(now.word, 0, "a."), [f'tensors["{embedding}"] = tensors.pop("{head}")']
+        line = f'tensors["{embedding}"] = tensors.pop("{head}")'
+        yield replace(now, state="a."), [line]
         line = f'tensors["{embedding}"] = tensors["{head}"].clone()'
-        yield Files(now.word, 0, "aa"), [line]
+        yield replace(now, state="aa"), [line]
     if now.state == "a.":
         line = f'tensors["{head}"] = tensors["{embedding}"].clone()'
-        yield Files(now.word, 0, "aa"), [line]
+        yield replace(now, state="aa"), [line]
 
 
 def is_clean(known: ModelClass, files: Files) -> bool:
-    """Whether every reader reads all that the files hold, the same, and nothing at random."""
-    words = [
-        known.reading(version, files.names, files.word, files.state)
+    """Whether every reader reads all that the files hold, the same, and nothing at random.
+
+    A reading (kinds.py) is what a program has in memory: None if it is not known.
+    """
+    readings = [
+        known.reading(version, files.name_set, files.flags, files.state)
         for version in VERSIONS
         if version in known.versions
     ]
-    if known.has_usual_rule(files.names):
+    if known.has_usual_rule(files.name_set):
         flags = {
-            {"t": True, "f": False, "-": known.default(number)}[letter]
-            for number, letter in enumerate(files.word)
+            {"t": True, "f": False, "-": known.default(place)}[letter]
+            for place, letter in zip(known.places, files.flags, strict=True)
         }
         if len(flags) == 1:
-            words.append(by_rule(flags.pop(), files.state))
-    read = [word for word in words if word is not None]
-    if read == [] or len(read) < len(words):
+            readings.append(by_rule(flags.pop(), files.state))
+    measured = [reading for reading in readings if reading is not None]
+    if not measured or len(measured) < len(readings):
         return False
-    if any(what_is_lost(word, files.state, known.names[files.names]) for word in read):
+    names = known.names[files.name_set]
+    if any(what_is_lost(reading, files.state, names) for reading in measured):
         return False
-    return agree(read)
+    return agree(measured)

@@ -3,11 +3,18 @@
 transformers 4 and 5 were measured (kinds.py). vLLM and programs like it read one matrix if the flag
 says tied, and two if it says untied: that is their rule, which was not run. What was not measured
 is None in the report: nothing is guessed.
+
+Matrix 0 of a class is the token embedding, matrix 1 the output matrix (the head); those of an
+encoder and a decoder follow. A state has a letter for each matrix of the files: "ab" are two that
+differ, "aa" two equal ones, "." is one that is not stored. A reading has a letter for each matrix
+that a program has in memory then: "a0" is one, since the head is matrix 0, "a?" has a random head,
+"!" is an error. A place is one of config.json: "" its top, "text_config" inside of it.
 """
 
 import re
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 from ..checkpoints.files import ADAPTER_WEIGHTS, NOT_WEIGHTS, WEIGHTS, what_is_there
@@ -27,7 +34,7 @@ from .kinds import (
     by_rule,
     fields_at,
     in_words,
-    is_one,
+    is_tied,
     load_kinds,
     model_class,
     named_class,
@@ -46,7 +53,7 @@ from .matrices import (
 from .mends import FLAG, find_mends
 
 Report = dict[str, Any]
-Words = dict[str, str | None]  # a reader -> its word (kinds.py); None if it is not known
+Readings = dict[str, str | None]  # a reader -> its reading; None if it is not known
 
 # What is not looked at, for whom a report is printed.
 REST_OF_FILES = (
@@ -107,21 +114,25 @@ def tie_report(name: str, model: AnyModel) -> Report:
     if not is_alone:
         unmeasured = not_measured(config, known, flag, matrices)
         unmeasured = unmeasured or file_not_measured(model, matrices)
-    of_adapter = adapter_not_measured(model, matrices)
-    of_version = {} if known is None else of_adapter | versions_not_measured(model, known, matrices)
+    because_of_adapter = adapter_not_measured(model, matrices)
+    unmeasured_versions = because_of_adapter | versions_not_measured(model, known, matrices)
     not_read = weights_beside(model)
-    of_others = read_by_others(model, not_read)
-    has_rule = goes_by_the_flag(config, known, matrices) and not of_others and not is_inside(model)
-    readings, why_not_known = read(
-        known, flag, matrices, compared, unmeasured, of_version, has_rule
+    file_of_others = read_by_others(model, not_read)
+    has_rule = goes_by_the_flag(config, known, matrices) and not (
+        file_of_others or is_inside(model)
     )
-    is_tied = flag["tied"] or any(is_one(word or "!") for word in readings.values())
-    adapter = adapter_report(model, known, matrices, is_tied, of_adapter)
+    readings, why_not_known = read(
+        known, flag, matrices, compared, unmeasured, unmeasured_versions, has_rule
+    )
+    says_tied = flag["tied"] or any(is_tied(reading or "!") for reading in readings.values())
+    adapter = adapter_report(model, known, matrices, says_tied, because_of_adapter)
     conflict = describe_conflict(known, flag, matrices, compared, readings)
     mends = adapter.mends
     if conflict:
         mends = []
-        is_measured = unmeasured is None and not of_version and not compared.equal_if_rounded
+        is_measured = (
+            unmeasured is None and not unmeasured_versions and not compared.equal_if_rounded
+        )
         if known is not None and is_measured and not adapter.changed and not not_read:
             mends = find_mends(known, config, flag["word"], tensors, matrices, compared.state)
         if not_read:  # one of them may have what is missing
@@ -149,8 +160,8 @@ def tie_report(name: str, model: AnyModel) -> Report:
     }
     report["verdict"] = verdict(report, known)
     why_unsure = adapter.not_known
-    if of_others:
-        why_unsure = f"vLLM-like programs may read {of_others}, which was not looked at"
+    if file_of_others:
+        why_unsure = f"vLLM-like programs may read {file_of_others}, which was not looked at"
     if why_unsure and report["verdict"] in ("tied", "untied"):
         report["verdict"] = "not known"
         report["not_measured"] = why_unsure
@@ -197,7 +208,7 @@ def verdict(report: Report, known: ModelClass | None) -> str:
     # A version that has the class may read this state in another way than the other version.
     if known is not None and any(version in known.versions for version in unknown):
         return "not known"
-    # A version that has not the class may drop a head that differs, if the flag says tied.
+    # A version without the class may drop a head that differs, if the flag says tied.
     if unknown and report["holds"] == "different" and report["flag"]["tied"]:
         return "not known"
     readings = {report[reader] for reader in MEASURED} - {None}
@@ -255,7 +266,7 @@ def count_parameters(
 ) -> Report | None:
     """The counts of a model from its tensors; None if they are not known.
 
-    state: the word for what is stored (kinds.py); None if it is not known.
+    state: that of the files; None if it is not known.
 
     The counts are not known if a bias is stored twice, and the two differ: of BERT's head
     transformers 4 keeps one, and 5 both.
@@ -299,19 +310,19 @@ def is_config_alone(model: AnyModel) -> bool:
 def read_flag(model: str, config: dict[str, Any], known: ModelClass | None) -> Report:
     """The "kind" and "class" of the model, and whether it is "tied" by config.json.
 
-    "said" has the flag of each place where config.json has one: "" is the whole, "text_config" is
-    inside of it. "word" has a letter for each place of a measured class: t, f, or - for none.
-    "tied" is None if it is not known, or if two places contradict each other. "place" is where it
-    is said, None for the default of the class. "class_without_head" is the class of the model, None
-    for one that has a head. Raises CheckpointError for a flag that is neither true nor false, with
-    what the user calls the model.
+    "said" has the flag of each place where config.json has one. "word" has a letter for each place
+    of a measured class: "t" for tied, "f" for untied, "-" where there is no flag. "tied" is None if
+    it is not known, or if two places contradict each other. "place" is where it is said, None for
+    the default of the class. "class_without_head" is the class of the model, None for one that has
+    a head. Raises CheckpointError for a flag that is neither true nor false, with what the user
+    calls the model.
     """
     kind = config.get("model_type")
     kind = kind if isinstance(kind, str) else None
     name = named_class(config)
     without_head = load_kinds()["without_head"].get(kind, ())
     nested = [
-        part for part, fields in config.items() if isinstance(fields, dict) and FLAG in fields
+        place for place, fields in config.items() if isinstance(fields, dict) and FLAG in fields
     ]
     places = known.places if known is not None else ("", *nested)
     said: dict[str, bool] = {}
@@ -328,18 +339,18 @@ def read_flag(model: str, config: dict[str, Any], known: ModelClass | None) -> R
             said[place] = fields[FLAG]
     values: set[bool | None] = set(said.values())
     if known is not None:
-        values = {said.get(place, known.default(number)) for number, place in enumerate(places)}
+        values = {said.get(place, known.default(place)) for place in places}
         for place in other_nested_kinds(config, known):
             if FLAG not in fields_at(config, place):  # the default is that of the kind there
                 values.add(None)
-    first = next(iter(said), None)
+    first_place = next(iter(said), None)
     return {
         "kind": kind,
         "class": known.name if known is not None else None,
         "said": said,
         "word": "".join({True: "t", False: "f", None: "-"}[said.get(place)] for place in places),
         "tied": values.pop() if len(values) == 1 else None,
-        "place": None if first is None else f"{first}.{FLAG}".removeprefix("."),
+        "place": None if first_place is None else f"{first_place}.{FLAG}".removeprefix("."),
         "class_without_head": name if name in without_head else None,
     }
 
@@ -361,8 +372,8 @@ def not_measured(
         return "; ".join(matrices.misfits)
     if matrices.unclear:
         return f"these may be the matrices: {', '.join(matrices.unclear)}"
-    if matrices.beside:
-        return f"beside the matrices there may be others: {', '.join(matrices.beside)}"
+    if matrices.possible_others:
+        return f"beside the matrices there may be others: {', '.join(matrices.possible_others)}"
     if matrices.name_set is None:
         return "the files have other names than transformers looks for"
     if matrices.quantised:
@@ -375,21 +386,21 @@ def not_measured(
 
 
 def place_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
-    """Which place in config.json decides, and was not measured so; None without one."""
+    """Which size or flag stands at a place that was not measured so; None without one."""
     for place in sorted({place for axes in known.sizes for place in axes if place is not None}):
-        inner, _, size = place.rpartition(".")
-        if inner and config.get(inner) is None and config.get(size) in SIZE:
+        parent, _, field = place.rpartition(".")
+        if parent and config.get(parent) is None and config.get(field) in SIZE:
             return (
-                f"config.json has {size} and no {inner}: {known.name} was measured with {size} "
-                f"in {inner} alone"
+                f"config.json has {field} and no {parent}: {known.name} was measured with {field} "
+                f"in {parent} alone"
             )
         if value_at(config, place) not in SIZE:
             return f"config.json does not say {place}, as a whole number"
-    own = {place.partition(".")[0] for place in known.places}
-    nested = {place.partition(".")[0] for each in all_classes() for place in each.places} - {""}
-    for place in sorted((nested | READ_AS_TEXT) - own):
-        if config.get(place) is not None:  # transformers asks even what is no object for its flag
-            return f"config.json has {place}, which {known.name} has not"
+    own_parts = {place.partition(".")[0] for place in known.places}
+    parts = {place.partition(".")[0] for each in all_classes() for place in each.places} - {""}
+    for part in sorted((parts | READ_AS_TEXT) - own_parts):
+        if config.get(part) is not None:  # transformers asks even what is no object for its flag
+            return f"config.json has {part}, which {known.name} has not"
     for place in known.other_flags:
         if FLAG in fields_at(config, place):
             return f"{place}.{FLAG} in config.json was not measured"
@@ -397,7 +408,7 @@ def place_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
 
 
 def nested_kind_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
-    """Which part is of a kind with which the class was not measured; None without one.
+    """Which part of config.json has a kind that the class was not measured with; None without one.
 
     A model of images and text takes a text model of any kind, which may have other names, and
     another default of the flag.
@@ -410,7 +421,7 @@ def nested_kind_not_measured(config: dict[str, Any], known: ModelClass) -> str |
 def other_nested_kinds(config: dict[str, Any], known: ModelClass) -> dict[str, Any]:
     """Place in config.json -> the kind there, if the class was not measured with it."""
     found = {}
-    for place in known.places[1:]:
+    for place in known.places[1:]:  # the first is the top of config.json
         kind = fields_at(config, place).get("model_type")
         if kind is not None and kind not in known.nested_kinds.get(place, ()):
             found[place] = kind
@@ -443,35 +454,40 @@ def share_memory(one: Tensor, other: Tensor) -> bool:
 
 def is_same(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors are one in a file, by two names."""
-    places = [(each.start, each.end, each.shape, each.T.strides) for each in (one, other)]
-    return places[0] == places[1]
+    layouts = [(each.start, each.end, each.shape, each.T.strides) for each in (one, other)]
+    return layouts[0] == layouts[1]
 
 
-def stay_one(matrices: Matrices, word: str) -> list[str]:
+def stay_one(matrices: Matrices, reading: str) -> list[str]:
     """The names of two matrices that are one in a file of torch.save, and would tie a reading.
 
-    The reading was measured without a common memory. One of an encoder and of a decoder leaves the
-    head as it is read.
+    The reading was measured with files of which each matrix has memory of its own. One memory of an
+    encoder and of a decoder leaves the head as it is read.
     """
     for (number, one), (other_number, other) in combinations(enumerate(matrices.tensors), 2):
-        if one is None or other is None or word == "!" or is_one(word):
+        if one is None or other is None or reading == "!" or is_tied(reading):
             continue
-        roots = {root(word, number), root(word, other_number)}
-        if share_memory(one, other) and roots == {root(word, 0), root(word, 1)}:
+        roots = {root(reading, number), root(reading, other_number)}
+        is_tie = roots == {root(reading, 0), root(reading, 1)}  # of the embedding and the head
+        if share_memory(one, other) and is_tie:
             return [one.name, other.name]
     return []
 
 
-def versions_not_measured(model: AnyModel, known: ModelClass, matrices: Matrices) -> dict[str, str]:
+def versions_not_measured(
+    model: AnyModel, known: ModelClass | None, matrices: Matrices
+) -> dict[str, str]:
     """Version of transformers -> why it is not known how this version alone reads the files."""
-    if not model.has_weights:
+    if known is None or not model.has_weights:
         return {}
     config = model.said
     reasons = {}
-    names = {matrix.name for matrix in matrices.stored}  # a head of such a name was measured
+    of_matrices = {matrix.name for matrix in matrices.stored}
+    other_names = [name for name in model.stored if name not in of_matrices]
     for version in known.rules:
+        # A tensor whose name begins so makes the file one of a larger model.
         wrapper = known.wrapper(version)
-        inside = [name for name in model.stored if name.startswith(wrapper) and name not in names]
+        inside = [name for name in other_names if name.startswith(wrapper)]
         if wrapper and inside:
             reasons[version] = (
                 f"beside {short_repr(inside[0])} transformers {version} may not look for the "
@@ -521,7 +537,10 @@ def setting_not_measured(config: dict[str, Any], known: ModelClass) -> str | Non
 
 
 def setting_of_part_not_measured(part: dict[str, Any], V: Any) -> str | None:
-    """The same of config.json, or of an object in it. V: the size of the vocabulary."""
+    """Which setting changes what is loaded, and was not measured so; None without one.
+
+    part: config.json, or an object in it. V: the size of the vocabulary.
+    """
     if part.get("quantization_config") is not None:
         return "config.json says that the model is quantised"
     pad = part.get("pad_token_id")
@@ -543,33 +562,37 @@ def read(
     flag: Report,
     matrices: Matrices,
     compared: Comparison,
-    reason: str | None,
-    of_version: dict[str, str],
+    unmeasured: str | None,
+    unmeasured_versions: dict[str, str],
     has_rule: bool,
-) -> tuple[Words, str | None]:
-    """How each reader reads the files; why it is not known of transformers, None if it is known.
+) -> tuple[Readings, str | None]:
+    """How each reader reads the files, and why that is not known of transformers.
 
-    reason: why it is not known of any state of these flags and files. of_version: version of
-    transformers -> why it is not known of this version. has_rule: see goes_by_the_flag.
+    The reason is None if it is known. Where both versions have one, it is that of version 5.
+
+    unmeasured: why no version was measured with these flags and files, None if they were.
+    unmeasured_versions: version of transformers -> why this version was not. has_rule: whether vLLM
+    and programs like it read these files by their rule.
     """
-    readings: Words = dict.fromkeys(READERS)
-    state = compared.state or matrices.presence
+    readings: Readings = dict.fromkeys(READERS)
+    state = compared.state or matrices.state_if_equal
     if state is None:
-        return readings, reason
+        return readings, unmeasured
     if has_rule:
         readings["others"] = by_rule(flag["tied"], state)
-    if known is None or matrices.name_set is None or reason is not None:
-        return readings, reason
+    if known is None or matrices.name_set is None or unmeasured is not None:
+        return readings, unmeasured
+    why_not_known = None
     for reader, version in MEASURED.items():
-        if version in of_version:
-            reason = of_version[version]
+        if version in unmeasured_versions:
+            why_not_known = unmeasured_versions[version]
             continue
         readings[reader], why = read_by(version, known, flag, matrices, state)
-        reason = why or reason
+        why_not_known = why or why_not_known
     if compared.equal_if_rounded:  # transformers 5 compares them in the dtype of the model
         readings["transformers"] = None
-        reason = "the matrices differ by less than bfloat16 or float16 may round"
-    return readings, reason
+        why_not_known = "the matrices differ by less than bfloat16 or float16 may round"
+    return readings, why_not_known
 
 
 def read_by(
@@ -579,22 +602,24 @@ def read_by(
 
     The names of the matrices are those of the class.
     """
-    names = matrices.name_set or 0
-    word = known.reading(version, names, flag["word"], state)
+    name_set = matrices.name_set or 0
+    reading = known.reading(version, name_set, flags=flag["word"], state=state)
     if version not in known.versions:
         return None, f"transformers {version} has no {known.name}"
-    # With an absent prefix it was an error with the tensors of a head beside, which may be absent.
-    if word is None or (word == "!" and known.absent_prefixes[names]):
+    # Names that lack a prefix were measured beside other tensors of the head, and were an error
+    # then. Files without these tensors may be read.
+    is_uncertain = reading == "!" and known.absent_prefixes[name_set] != ""
+    if reading is None or is_uncertain:
         reason = f"{known.name} was not measured with transformers {version}"
         is_state = version in known.rules
         return None, reason + (" in this state of flags and files" if is_state else "")
-    in_file = stay_one(matrices, word)
-    if in_file:
+    one_in_file = stay_one(matrices, reading)
+    if one_in_file:
         return None, (
-            f"{' and '.join(in_file)} are one matrix in the file, which stays one in memory until "
-            "the model is saved"
+            f"{' and '.join(one_in_file)} are one matrix in the file, which stays one in memory "
+            "until the model is saved"
         )
-    return word, None
+    return reading, None
 
 
 def goes_by_the_flag(config: dict[str, Any], known: ModelClass | None, matrices: Matrices) -> bool:
@@ -606,6 +631,7 @@ def goes_by_the_flag(config: dict[str, Any], known: ModelClass | None, matrices:
     name = named_class(config)
     if name is not None and not name.endswith(HAVE_A_RULE):  # it may have no output matrix
         return False
+    # A class that was not measured is read by the rule if some class has the same usual names.
     names = {matrix.name for matrix in matrices.stored}
     return any(names <= set(each.names[0]) for each in all_classes())
 
@@ -618,45 +644,45 @@ def describe_conflict(
     flag: Report,
     matrices: Matrices,
     compared: Comparison,
-    words: Words,
+    readings: Readings,
 ) -> str:
     """What config.json and the files contradict each other in, and what each reader makes of it.
 
     "" if there is no conflict, or none is known.
     """
-    readings = {reader: word for reader, word in words.items() if word is not None}
-    state = compared.state or matrices.presence or ""
+    reading_of = {reader: reading for reader, reading in readings.items() if reading is not None}
+    state = compared.state or matrices.state_if_equal or ""
     names = ["" if matrix is None else matrix.name for matrix in matrices.tensors]
     readers_of: dict[str, list[str]] = {}  # what happens -> to whom
-    for reader, word in readings.items():
-        happens = what_is_lost(word, state, names) or what_is_kept(word, state)
+    for reader, reading in reading_of.items():
+        happens = what_is_lost(reading, state, names) or what_is_kept(reading, state)
         readers_of.setdefault(happens, []).append(READERS[reader])
-    is_lost = any(what_is_lost(word, state, names) for word in readings.values())
-    if not readings or (not is_lost and agree(readings.values())):
+    is_lost = any(what_is_lost(reading, state, names) for reading in reading_of.values())
+    if not reading_of or (not is_lost and agree(reading_of.values())):
         return ""
     parts = []
     for happens, readers in readers_of.items():
         verb, _, rest = happens.partition(" ")
+        # "transformers 5 drops", but "vLLM-like programs drop".
         if verb != "cannot" and (len(readers) > 1 or readers == [READERS["others"]]):
             verb = verb.removesuffix("s")
         parts.append(f"{' and '.join(readers)} {verb} {rest}")
     conflict = f"{said_and_held(flag, state)}: {'; '.join(parts)}"
     rules = [] if known is None else known.rules.get("5", [])
-    measured = [
-        word for rule in rules if rule for by_state in rule.values() for word in by_state.values()
-    ]
-    if known is not None and measured and not any(is_one(word) for word in measured):
+    by_states = [by_state for rule in rules if rule for by_state in rule.values()]
+    measured = [reading for by_state in by_states for reading in by_state.values()]
+    if known is not None and measured and not any(is_tied(reading) for reading in measured):
         conflict += f"; transformers 5 never ties {known.name}"
     return conflict
 
 
-def what_is_kept(word: str, state: str) -> str:
+def what_is_kept(reading: str, state: str) -> str:
     """What a reader that loses nothing does with the matrices in the files."""
     if state == "ab":
         return "keeps both"
     if len(state.replace(".", "")) == 1:
         return "reads what is there"
-    return "ties the head" if is_one(word) else "keeps the head apart"
+    return "ties the head" if is_tied(reading) else "keeps the head apart"
 
 
 def said_and_held(flag: Report, state: str) -> str:
@@ -686,13 +712,15 @@ def said_and_held(flag: Report, state: str) -> str:
 
 
 def held_report(
-    known: ModelClass | None, matrices: Matrices, compared: Comparison, word: str | None
+    known: ModelClass | None, matrices: Matrices, compared: Comparison, reading: str | None
 ) -> Report:
-    """The matrices in the files, which are equal, and which are one for transformers 5 (`word`).
+    """The matrices in the files, which are equal, and which are one for transformers 5.
+
+    reading: that of transformers 5; None if it is not known.
 
     "holds" is "embedding" or "head" if the files have one of the two, "equal", "different" or "not
     comparable" if they have both. "equal_rows" of "compared_rows" are the same in both. "more" are
-    the matrices of an encoder and a decoder. "wasted_bytes" are those of equal copies.
+    the matrices of an encoder and a decoder. "wasted_bytes" are those of all equal copies but one.
     """
     has = {"embedding": matrices.embedding, "head": matrices.head}
     stored = [which for which in has if has[which] is not None and matrices.stored]
@@ -701,15 +729,16 @@ def held_report(
         holds = "not comparable"
         if compared.state is not None:
             holds = "equal" if compared.state[0] == compared.state[1] else "different"
-    one: dict[int, list[str]] = {}
-    if known is not None and word is not None and word != "!" and len(word) > 2:
+    one: dict[int, list[str]] = {}  # root of the reading -> the names that are one matrix
+    if known is not None and reading is not None and reading != "!" and len(reading) > 2:
         for number, name in enumerate(known.names[matrices.name_set or 0]):
-            one.setdefault(root(word, number), []).append(name)
-    copies: dict[str, dict[Any, int]] = {}  # letter -> place -> bytes there
+            one.setdefault(root(reading, number), []).append(name)
+    # Letter of the state -> where its copies begin -> bytes.
+    copies: dict[str, dict[tuple[Path, int], int]] = {}
     for letter, tensor in zip(compared.state or "", matrices.tensors, strict=False):
-        if tensor is not None:  # a file of PyTorch may have one matrix under two names
-            places = copies.setdefault(letter, {})
-            places[tensor.file, tensor.start] = tensor.end - tensor.start
+        if tensor is not None:  # a file of PyTorch may have one copy under two names
+            beginnings = copies.setdefault(letter, {})
+            beginnings[tensor.file, tensor.start] = tensor.end - tensor.start
     return {
         "embedding": tensor_report(matrices.embedding),
         "head": tensor_report(matrices.head),
