@@ -74,6 +74,15 @@ def test_sample_i_does_not_depend_on_the_number_of_samples(endless):
     assert list(generate(endless, PROMPT, 70, temperature=1.5, seed=5)) == many[0]
 
 
+def test_a_seed_shares_no_sample_with_the_next_seed(endless):
+    sampling = Sampling(temperature=1.5)
+    first, second = (
+        np.transpose(list(sample_tokens(endless, PROMPT, 9, sampling, seed, num_samples=2)))
+        for seed in (5, 6)
+    )
+    assert first[1].tolist() != second[0].tolist()
+
+
 def test_the_prompt_is_read_once_for_all_samples_and_no_step_is_computed_too_much(
     endless, shapes_read
 ):

@@ -95,6 +95,20 @@ TEXT = [3, 5, 5, 40, 3]  # the tokens whose logits a penalty lowers
 LOGITS = np.random.default_rng(1).normal(0, 3, 101).astype(np.float32)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_the_largest_top_p_below_1_drops_next_to_nothing(seed):
+    """Probabilities may add up to less than it: they are rounded."""
+    logits = np.random.default_rng(seed).normal(size=500)
+    all_tokens = Sampling().probabilities(logits)
+    kept = Sampling(top_p=np.nextafter(1, 0)).probabilities(logits)
+    np.testing.assert_allclose(kept, all_tokens, rtol=1e-12, atol=1e-12)
+
+
+def test_of_two_likeliest_tokens_greedy_takes_the_first():
+    p = Sampling(greedy=True).probabilities(np.array([1.0, 3.0, 3.0]))
+    np.testing.assert_array_equal(p, [0, 1, 0])
+
+
 def test_a_repeated_token_is_penalised_once():
     """A logit above 0 is divided by the penalty. A logit below 0 is multiplied by it.
 

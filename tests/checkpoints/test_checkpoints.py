@@ -24,7 +24,7 @@ from support.vocabularies import added_token, tokenizer_json
 
 import tiedgpt
 from tiedgpt import Tokenizer
-from tiedgpt.checkpoints import Opened, safetensors, tensorflow
+from tiedgpt.checkpoints import Opened, json_files, safetensors, tensorflow
 from tiedgpt.checkpoints.tensors import Tensor
 from tiedgpt.checkpoints.writing import tokenizer_files
 from tiedgpt.errors import ArgumentError, TiedGPTWarning, short_repr
@@ -681,6 +681,7 @@ def test_names_that_begin_in_another_way(tmp_path, model, prefix):
 def test_the_newest_checkpoint_of_a_training_is_named(tmp_path):
     for name in ("checkpoint-500", "checkpoint-1000", "checkpoint-best"):
         (tmp_path / name).mkdir()
+    (tmp_path / "checkpoint-2000").touch()
     refuses(r"such as .*/checkpoint-1000\)$", tiedgpt.load_model, tmp_path)
 
 
@@ -711,8 +712,21 @@ def test_a_name_of_a_checkpoint_that_is_no_file(tmp_path, model, name):
     (tmp_path / name).mkdir()
     refuses(f"\\({name} is no file\\)", tiedgpt.load_model, tmp_path)
     (tmp_path / name).rmdir()
+    (tmp_path / name).symlink_to(tmp_path)
+    refuses(f"\\({name} is no file\\)", tiedgpt.load_model, tmp_path)
+    (tmp_path / name).unlink()
     (tmp_path / name).symlink_to("../../blobs/0123")
     refuses(f"\\({name} is a link that leads to no file\\)", tiedgpt.load_model, tmp_path)
+
+
+def test_a_text_of_the_largest_size_is_read(tmp_path, model, monkeypatch):
+    write_config(tmp_path, model.config)
+    path = tmp_path / "config.json"
+    size = path.stat().st_size
+    monkeypatch.setattr(json_files, "MAX_TEXT", size)
+    assert Opened(path).config == model.config
+    monkeypatch.setattr(json_files, "MAX_TEXT", size - 1)
+    refuses(f"{size} bytes; expected at most {size - 1}", Opened, path)
 
 
 def test_another_json_file_than_config_json_is_named(tmp_path, model):

@@ -28,6 +28,7 @@ from tiedgpt.checkpoints.model_names import (
     check_name,
     known_config,
     models_here,
+    weight_folders,
 )
 
 # Folders in the home directory which hold models by name. The last of these is searched first.
@@ -134,6 +135,13 @@ def test_a_tilde_in_a_path_is_the_home_directory(home):
     folder = write(home / "mine")
     for source in ("~/mine", Path("~/mine")):
         assert find_here(source) == folder
+
+
+def test_a_folder_for_weights_may_begin_with_a_tilde(home, monkeypatch):
+    monkeypatch.setenv("TIEDGPT_WEIGHTS", "~/mine")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")  # as if it were not set
+    first, _, last = weight_folders()
+    assert (first, last) == (home / "mine", home / ".cache" / "tiedgpt")
 
 
 # Variables of the environment, and the cache folder that they name. HOME stands for the home
@@ -324,6 +332,7 @@ def test_the_default_model(home, monkeypatch):
     [
         ("gpt2-larg", "there is no such file or directory, and ", "; did you mean gpt2-large?"),
         ("GPT2-XL", "there is no such file or directory, and ", "; did you mean gpt2-xl?"),
+        ("gpt2-small", "there is no such file or directory, and ", "; did you mean gpt2?"),
         (".", "", ""),
         ("a\0b", "there is no such file or directory, and ", ""),
     ],

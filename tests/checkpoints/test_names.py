@@ -18,7 +18,7 @@ from tiedgpt import Config, from_state_dict
 from tiedgpt.checkpoints import Opened
 from tiedgpt.checkpoints.names import EMBEDDINGS, HEADS, LAYOUTS, MODULES_OF, OTHER_TABLE, with_N
 from tiedgpt.checkpoints.state_dicts import NOT_IN_SHAPES
-from tiedgpt.checkpoints.tensors import Tensor
+from tiedgpt.checkpoints.tensors import Tensor, join
 from tiedgpt.comparison.compare import compare
 from tiedgpt.errors import ArgumentError
 from tiedgpt.gpt2.backward import loss_and_gradients
@@ -375,6 +375,15 @@ def test_a_tensor_that_is_one_stretch_of_the_file_is_not_copied(tmp_path, progra
         if program == "transformers" or not is_matrix:
             assert not array.flags.owndata, name
             assert not isinstance(array.base, np.ndarray), name
+
+
+def test_parts_that_are_not_in_row_order_are_no_stretch_of_the_file():
+    """Two matrices follow each other in the file; the rows of their transposes do not."""
+    values = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
+    both = Tensor(Path("x"), "x", "F32", values.shape, 0, values.nbytes, values.tobytes())
+    parts = [both[0].T, both[1].T]
+    expected = np.concatenate([values[0].T, values[1].T])
+    np.testing.assert_array_equal(join(parts, axis=0).values(), expected)
 
 
 # Who else names tensors

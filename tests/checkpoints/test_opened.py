@@ -22,7 +22,7 @@ import tiedgpt
 from tiedgpt import Config
 from tiedgpt.checkpoints.names import LAYOUTS
 from tiedgpt.checkpoints.opened import Opened
-from tiedgpt.errors import CheckpointError
+from tiedgpt.errors import CheckpointError, TiedGPTWarning
 
 SUPPORT = Path(__file__).parents[1] / "support"
 SHIPPED = Path(tiedgpt.__file__).parents[1] / "weights" / "shakespeare-tied"
@@ -241,3 +241,12 @@ def test_a_model_is_called_by_its_path_if_it_has_no_name(tmp_path):
     write_tensors(tmp_path, random_model(CONFIG).parameters, CONFIG)
     assert Opened(tmp_path).name == str(tmp_path)
     assert Opened(tmp_path, "gpt2").name == "gpt2"
+
+
+def test_a_model_that_is_loaded_twice_has_the_same_warnings(tmp_path):
+    write_tensors(tmp_path, random_model(CONFIG).untie("random").parameters, CONFIG)
+    opened = Opened(tmp_path)
+    for _ in range(2):
+        with pytest.warns(TiedGPTWarning, match="config.json says tied") as caught:
+            opened.model()
+        assert len(caught) == 1

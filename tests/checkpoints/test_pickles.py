@@ -60,10 +60,13 @@ def read(tmp_path):
 def test_values_of_every_type(read, is_old, dtype):
     values = np.arange(-4, 8, dtype=np.float32).reshape(3, 4)
     stored = values.astype(dtype) if dtype != "bfloat16" else bfloat16(values)
-    found = read(torch_file({"a": stored, "none": stored[:0], "number": stored[1, 2:3]}, is_old))
+    tensors = {"a": stored, "none": stored[:0], "number": stored[1, 2:3]}
+    tensors["no column"] = np.empty((3, 0), stored.dtype)
+    found = read(torch_file(tensors, is_old))
     np.testing.assert_array_equal(found["a"], values)
     np.testing.assert_array_equal(found["number"], values[1, 2:3])
     assert found["none"].shape == (0, 4)
+    assert found["no column"].shape == (3, 0)
     assert {array.dtype.name for array in found.values()} == {"float32"}
 
 
@@ -303,9 +306,22 @@ def test_a_nanogpt_with_another_head_is_untied(write):
     assert_same(tiedgpt.load_model(directory), model)
 
 
-def test_gpt2s_token_ends_a_text_where_the_vocabulary_has_it(write):
-    directory = write(nano_gpt(random_model(NANO), vocab_size=50304), "ckpt.pt", config=None)
-    assert Opened(directory / "ckpt.pt").config.eos_token_ids == (50256,)
+@pytest.mark.parametrize(("size", "ends"), [(50256, ()), (50257, (50256,)), (50304, (50256,))])
+def test_gpt2s_token_ends_a_text_where_the_vocabulary_has_it(write, size, ends):
+    directory = write(nano_gpt(random_model(NANO), vocab_size=size), "ckpt.pt", config=None)
+    assert Opened(directory / "ckpt.pt").config.eos_token_ids == ends
+
+
+def test_only_a_state_dict_inside_of_another_dict_is_said_to_be_there(write):
+    """transformers does not look for it there. nanoGPT's own files have a reader of their own."""
+    state = {"a": np.ones(3)}
+    nano = {"model": state, "model_args": ARGS}
+    for value, is_inside in (
+        (state, False),
+        ({"state_dict": {"a": np.ones((1, 3))}}, True),
+        (nano, False),
+    ):
+        assert read_saved(write(value) / "pytorch_model.bin").is_inside == is_inside
 
 
 @pytest.mark.parametrize(
@@ -642,6 +658,7 @@ def edit_archive(change) -> bytes:
 ARCHIVES = {
     "compressed": (lambda f: [(n, d, zipfile.ZIP_DEFLATED) for n, d in f.items()], "compressed"),
     "big-endian": (lambda f: (f | {"m/byteorder": b"big"}).items(), "big-endian"),
+    "an order that is not known": (lambda f: (f | {"m/byteorder": b""}).items(), "big-endian"),
     "no pickle": (lambda f: list(f.items())[1:], "data.pkl"),
     "two pickles": (lambda f: [*f.items(), ("n/data.pkl", b"")], "data.pkl"),
     "a name twice": (lambda f: [*f.items(), ("m/data/0", bytes(16))], "data.pkl"),
@@ -689,6 +706,22 @@ def test_a_list_of_files_that_is_damaged(read, place):
     if place == "sizes":
         content[start + 4 : start + 8] = value.to_bytes(4, "little")
     refuses("m/data/0", read, bytes(content))
+
+
+def test_a_file_that_is_not_where_the_archive_says(read):
+    content = bytearray(edit_archive(lambda files: files.items()))
+    header = content.index(b"m/data/0") - pickles.LOCAL_HEADER.size
+    content[header : header + 4] = bytes(4)
+    refuses("m/data/0", read, bytes(content))
+
+
+def test_an_archive_whose_list_says_that_files_begin_before_it(read):
+    """The place of the list, at the end of the archive, is that from which all others count."""
+    content = bytearray(edit_archive(lambda files: files.items()))
+    place_of_list = slice(-6, -2)
+    further = int.from_bytes(content[place_of_list], "little") + 9
+    content[place_of_list] = further.to_bytes(4, "little")
+    refuses(r"m/data\.pkl", read, bytes(content))
 
 
 @pytest.mark.parametrize("is_old", FORMATS)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tiedgpt import from_state_dict
-from tiedgpt.errors import ArgumentError, TiedGPTError, TiedGPTWarning
+from tiedgpt.errors import ArgumentError, ConfigError, TiedGPTError, TiedGPTWarning
 from tiedgpt.gpt2.parameters import parameter_shapes
 from tiedgpt.testing import TINY, random_model
 
@@ -62,7 +62,7 @@ def transposed(state):
     for name, array in state.items():
         is_of_a_block = "h." in name  # the names may have a prefix
         if is_of_a_block and array.ndim == 2:
-            arrays[name] = array.T
+            arrays[name] = array.T.copy()  # in C order, as these programs have it
         else:
             arrays[name] = array
     return arrays
@@ -99,6 +99,7 @@ def assert_read_as(model, read):
     assert list(read.parameters) == list(model.parameters)
     for name, array in model.parameters.items():
         np.testing.assert_array_equal(read.parameters[name], array)
+        assert read.parameters[name].flags.c_contiguous, name
 
 
 # What no array of a state dict tells. All fields are given, because from_state_dict warns of those
@@ -151,7 +152,16 @@ def test_one_warning_names_the_fields_that_are_assumed():
     assert "layer_norm_epsilon" not in message
 
 
-@pytest.mark.parametrize("other", ["v_head.summary.weight", "module.score.weight"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        "v_head.summary.weight",
+        "module.score.weight",
+        "classifier.bias",
+        "multiple_choice_head.summary.weight",
+        "qa_outputs.weight",
+    ],
+)
 def test_another_head_of_a_state_dict_is_left_out_with_a_warning(other):
     model = random_model()
     state = model.parameters | {other: np.ones((1, TINY.n_embd))}
@@ -236,6 +246,13 @@ def test_a_tied_matrix_may_be_stored_under_lm_head_alone(prefix, given):
 def test_a_config_that_is_none_or_another(config, message):
     with pytest.raises(TiedGPTError, match=message):
         from_state_dict(random_model().parameters, config=config)
+
+
+def test_a_config_that_is_wrong_is_named_with_its_file(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({"model_type": "gpt2", "n_layer": -1}), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"mine\.json: n_layer must be"):
+        from_state_dict(random_model().parameters, config=path)
 
 
 def test_a_config_and_other_fields():

@@ -194,16 +194,18 @@ def test_of_several_checkpoints_of_a_training_none_is_loaded(openais_model):
     refuses("2 checkpoints, model-1000.index, model-900.index", tiedgpt.load_model, openais_model)
 
 
-def test_the_tensors_of_an_optimizer_are_left_out_with_a_warning(openais_model):
-    """The step is a whole number of 64 bits."""
+@pytest.mark.parametrize(("dtype", "size"), [(9, 8), (3, 4)])
+def test_the_tensors_of_an_optimizer_are_left_out_with_a_warning(openais_model, dtype, size):
+    """The step is a whole number of 64 bits, or of 32."""
     entries, data = bundle(MODEL)
     for name in (b"model/wte/Adam", b"model/wte/Adam_1"):
         entries.append((name, entry_proto(MODEL.W_E.shape, offset=len(data))))
         data += bytes(MODEL.W_E.nbytes)
     entries.append((b"beta1_power", entry_proto((), offset=len(data))))
-    entries.append((b"global_step", entry_proto((), offset=len(data) + 4, size=8, dtype=9)))
+    step = entry_proto((), offset=len(data) + 4, size=size, dtype=dtype)
+    entries.append((b"global_step", step))
     index = table(in_blocks(sorted(entries)))
-    write_openai_files(openais_model, index, data + bytes(12), TINY)
+    write_openai_files(openais_model, index, data + bytes(4 + size), TINY)
     with pytest.warns(TiedGPTWarning, match="4 tensors of an optimizer are not used") as caught:
         assert_same(tiedgpt.load_model(openais_model), MODEL)
     assert [warning.filename for warning in caught] == [__file__]

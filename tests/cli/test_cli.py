@@ -322,6 +322,9 @@ def test_printable_text_keeps_its_lines_and_tabs(monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     text = printable("a\x1b[2Jb\x07\tc\n\x9b\x7f\u202e\u2066\u2028é")
     assert text == "a\ufffd[2Jb\ufffd\tc\n\ufffd\ufffd\ufffd\ufffd\u2028é"
+    ends = "\x00\x1f\x80\x9f\u202a\u2069"  # of the ranges
+    beside_them = " ~\xa0\u2029\u202f\u2065\u206a"
+    assert printable(ends + beside_them) == "\ufffd" * len(ends) + beside_them
 
 
 @pytest.mark.parametrize(
@@ -563,14 +566,26 @@ def test_the_bar_disappears_with_the_last_step(monkeypatch):
         assert (line.strip(), rest) == ("", "")
 
 
+def test_the_bar_disappears_when_the_work_is_given_up(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(ProgressBar, "DELAY", 0)
+    with ProgressBar("loading", total=10, unit="B") as progress:
+        time.sleep(0.001)
+        progress.add(5)
+    *_, line, rest = sys.stderr.getvalue().split("\r")
+    assert (line.strip(), rest) == ("", "")
+
+
 def test_in_a_file_the_next_line_waits_for_the_next_interval(monkeypatch):
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
     with ProgressBar("loading", total=10, unit="B") as progress:
+        progress.start -= 200
         progress.last_line -= ProgressBar.INTERVAL
         progress.add(5)
         progress.add(1)
-    assert stderr.getvalue() == "tiedgpt: note: loading: 50% after 0 min\n"
+    assert stderr.getvalue() == "tiedgpt: note: loading: 50% after 3 min\n"
 
 
 # Errors of the machine

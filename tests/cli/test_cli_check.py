@@ -94,6 +94,13 @@ CASES = {  # tensors, fields of config.json, exit code, how the answer begins, w
         "tied",
         ["one matrix for transformers 5: model.shared.weight, lm_head.weight, model.encoder"],
     ),
+    "of a class that transformers 4 has not": (
+        {E: MATRIX},
+        {"model_type": "afmoe", "tie_word_embeddings": True},
+        0,
+        "tied",
+        ["transformers 4 reads no such class", "transformers 5 reads tied"],
+    ),
     "default": ({E: MATRIX, H: MATRIX + 1}, {}, 0, "untied", ["untied by default"]),
     "conflict": (
         {E: MATRIX, H: MATRIX + 1},
@@ -140,6 +147,7 @@ def test_a_model_that_cannot_be_read_counts_more_than_a_conflict(run, model):
     assert code == 2
     assert err.startswith("tiedgpt: error: no model '/no/such/model'")
     assert f"{tied}: tied" in out
+    assert out.count("Not looked at: ") == 1  # of both the same
     code, out, _ = run("check", conflict, "/no/such/model", tied, "--json")
     assert code == 2
     reports = json.loads(out)["models"]
@@ -177,8 +185,17 @@ def test_what_mends_a_conflict_stands_below_it(run, model):
     assert 'write "tie_word_embeddings": false into config.json' in " ".join(out.split())
 
 
+@pytest.mark.parametrize("columns", range(50, 80, 3))
+def test_a_flag_and_its_value_stand_on_one_line(run, model, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    name = model("model", {E: MATRIX, H: MATRIX + 1}, tie_word_embeddings=True)
+    assert '"tie_word_embeddings": false' in run("check", name)[1]
+
+
 def test_an_adapter_is_named(run, model, tmp_path):
     name = model("model", {E: MATRIX}, tie_word_embeddings=True)
+    [report] = json.loads(run("check", name, "--json")[1])["models"]
+    assert report["adapter"] is None
     (tmp_path / "model" / "adapter_config.json").write_text('{"peft_type": "LORA"}')
     _, out, _ = run("check", name)
     assert "adapter_config.json is of an adapter, 'LORA'" in " ".join(out.split())

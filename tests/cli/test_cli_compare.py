@@ -63,6 +63,13 @@ def test_right_and_wrong_arrays(compared):
     assert "; 1 of " in out, "trials"
 
 
+def test_what_agrees_and_shows_too_little_is_no_difference(compared):
+    code, out, _ = compared(ids=[5], logits=MODEL([5]))
+    assert code == 0
+    assert out.startswith("attention between tokens: not compared")
+    assert "what was compared agrees" in out
+
+
 def test_targets_are_those_of_gradients(compared):
     ids, targets = np.array([IDS]), np.array([IDS[::-1]])
     _, gradients = tiedgpt.loss_and_gradients(MODEL, ids, targets)
@@ -204,6 +211,20 @@ def test_of_many_departures_the_first_are_shown(judged):
     rows = [line for line in out.splitlines() if line.startswith("tokens[")]
     assert len(rows) == compare.MOST_ROWS
     assert f"\nand {wrong - compare.MOST_ROWS} more\n\n" in out
+
+
+@pytest.mark.parametrize("count", [compare.MOST_ROWS, compare.MOST_ROWS + 2])
+def test_departures_and_mistakes_beyond_a_number_are_counted(capsys, count):
+    departure = {"place": 0, "token": 5, "ours": 6, "gap": 1.0, "rounding": 0.1, "rank": 2}
+    departure["is_tie_break"] = False
+    report = {"departures": count * [departure], "sentence": "a defect", "verdict": "defect"}
+    report |= {"notes": [compare.ALL_ZERO], "mistakes": count * ["logits: yours is wrong"]}
+    compare.print_departures(report, tokenizer=None)
+    out = capsys.readouterr().out
+    assert out.count("tokens[0]") == compare.MOST_ROWS
+    assert ("and 2 more\n" in out) == ("or 2 more" in out) == (count > compare.MOST_ROWS)
+    assert " 0 more" not in out
+    assert "logits: perhaps yours is wrong" in out
 
 
 @pytest.mark.parametrize(("total", "is_long"), [(10, False), (100_000_000, True)])

@@ -150,6 +150,7 @@ def weights(checkpoint, no_models, monkeypatch):
 
 
 def test_list_of_the_models_here(run, checkpoint, weights):
+    (weights / "gpt2" / "logs").mkdir()  # its bytes are not the model's
     code, out, err = run("list", "--json")
     assert code == 0
     assert err.startswith("tiedgpt: note: gpt2-xl is left out: ")
@@ -254,6 +255,7 @@ def test_untie_starts_the_matrix_as_asked(run, checkpoint, tmp_path, flags, init
 
 RESIZE_REFUSED = [  # flags, what the line says. The model has 257 tokens.
     (["--vocab-size", "300", "--seed", "1"], "--seed is for --init random"),
+    (["--vocab-size", "300", "--seed", "0"], "--seed is for --init random"),
     (["--vocab-size", "257"], " has 257 tokens already"),
     (["--vocab-size", "250"], " has 257 tokens; to remove the last 7, add --shrink"),
     (["--vocab-size", "300", "--shrink"], " has 257 tokens, fewer than 300"),
@@ -276,6 +278,7 @@ def test_resize_says_which_ids_have_no_text(run, checkpoint, tmp_path):
     old, model = tiedgpt.load_model(checkpoint), tiedgpt.load_model(new)
     expected = old.resize(300, "random", 3).parameters["wte.weight"]
     np.testing.assert_array_equal(model.parameters["wte.weight"], expected)
+    assert "no text" not in run("resize", new, new + "2", "--vocab-size", "257", "--shrink")[2]
 
 
 @pytest.mark.parametrize("models", [[], ["gpt2", "gpt2-xl"]])

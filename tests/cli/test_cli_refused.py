@@ -63,6 +63,8 @@ REFUSED = {
     "generate -m MODEL \udcff": "not valid UTF-8",
     f"generate -m MODEL {'a' * 65}": "to keep its last 32, add --truncate",
     f"generate -m MODEL -n 9 {'a' * 65}": "to keep its last 55, add --truncate",
+    "generate -m MODEL --num-samples 10001 a": "10001",
+    "generate -m MODEL --logprobs -1 a": "-1",
     "tokenize -m MODEL --decode 5 x": "--decode expects token ids",
     "tokenize -m MODEL --decode -- --x": "--decode expects token ids",
     "tokenize -m MODEL --decode": "--decode expects token ids",

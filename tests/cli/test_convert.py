@@ -91,6 +91,7 @@ def test_a_note_says_that_the_loss_is_not_measured_without_a_tokenizer(run, tmp_
     code, _, err = run("tie", str(source), str(tmp_path / "copy"))
     assert code == 0
     assert "loss of a text is not measured" in err
+    assert "; the copy is written without a tokenizer\n" in err
 
 
 # A checkpoint that contradicts its config.json, in other commands

@@ -176,6 +176,10 @@ def test_float64_with_the_rounding_of_float32_agrees_with_a_note(other_gpt2, mod
 def test_a_right_gpt2_in_float64_agrees(model_of):
     model = model_of()
     assert_agrees(model, OtherGPT2(model, dtype=np.float64))
+    # With another order of sums. A note on float32's rounding would be wrong.
+    theirs = model.astype(np.float64)
+    with_rounding = lambda ids: theirs(ids) * (1 + 2.0**-48)  # noqa: E731
+    assert_agrees(model, with_rounding)
 
 
 @pytest.mark.parametrize("model_of", SOME_MODELS)

@@ -45,6 +45,11 @@ def test_the_derivative_of_each_activation_function_equals_central_differences(n
     np.testing.assert_array_equal(dout, dout_before)
 
 
+def test_relu_has_the_derivative_0_at_0():
+    relu = ACTIVATIONS["relu"]
+    np.testing.assert_array_equal(relu.backward(np.ones(3), np.array([-1.0, 0, 1])), [0, 0, 1])
+
+
 def gradients_of(model, ids, targets, seed=None):
     """(the loss, its gradients). Dropout draws from `seed`; without it, nothing is dropped."""
     # write_gradients fills these arrays. A number that it does not write stays nan.

@@ -121,6 +121,8 @@ NEUTRAL = [
     {"is_encoder_decoder": False},
     {"pruned_heads": None},
     {"pruned_heads": {}},
+    {"quantization_config": None},
+    {"hidden_size": GPT2_JSON["n_embd"]},
     {"reorder_and_upcast_attn": True},  # it changes the rounding of float16 alone
 ]
 
@@ -156,6 +158,9 @@ def test_a_field_that_says_what_every_gpt2_does_changes_nothing(fields):
         ),
         pytest.param({"pruned_heads": {"0": [1]}}, "pruned_heads", id="pruned-heads"),
         pytest.param({"quantization_config": {"bits": 4}}, "quantization_config", id="quantized"),
+        pytest.param({"quantization": {"bits": 4}}, "quantization is .* quantised", id="mlx"),
+        pytest.param({"initializer_range": 1e38}, "initializer_range must be", id="deviation"),
+        pytest.param({"bos_token_id": -2}, "bos_token_id .* got -2", id="no-beginning"),
         pytest.param(
             {"activation_function": "xielu"},
             "activation_function 'xielu' is not supported; expected one of",

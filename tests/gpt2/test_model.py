@@ -160,12 +160,14 @@ def test_a_model_that_is_untied_with_zeros_has_logits_of_zero(model):
     assert not model.untie("zeros")(IDS).any()
 
 
-def test_a_random_output_matrix_repeats_with_its_seed_and_has_gpt2s_deviation(model):
+@pytest.mark.parametrize("deviation", [0.02, 0.5])
+def test_a_random_output_matrix_repeats_with_its_seed_and_has_gpt2s_deviation(deviation):
+    model = random_model(replace(SMALL, initializer_range=deviation))
     W_U = model.untie("random", seed=1).W_U
     np.testing.assert_array_equal(W_U, model.untie("random", seed=1).W_U)
     assert np.abs(W_U - model.untie("random", seed=2).W_U).max() > 0.01
     assert W_U.dtype == model.dtype
-    assert np.std(W_U) == pytest.approx(model.config.initializer_range, rel=0.1)
+    assert np.std(W_U) == pytest.approx(deviation, rel=0.1)
 
 
 def test_tie_undoes_untie(model):
@@ -213,6 +215,7 @@ NOT_IDS = [
     ),
     pytest.param(3, r"ids must be \[T\] or \[B, T\]", id="a-number"),
     pytest.param([[[1]]], r"got shape \(1, 1, 1\)", id="three-axes"),
+    pytest.param([True], "ids must be whole numbers, got bool", id="booleans"),
     pytest.param([1.0, 2.0], "ids must be whole numbers, got float64", id="floats"),
     pytest.param(["a"], "ids must be whole numbers, got <U1", id="texts"),
     pytest.param(
@@ -281,9 +284,13 @@ def test_a_cache_of_another_batch_or_another_model_is_refused(model):
         model(IDS, model.new_cache(1))
     with pytest.raises(ArgumentError, match="the cache was made for another model"):
         model(IDS, model.astype(np.float64).new_cache(B))
-    deeper = random_model(replace(SMALL, n_layer=3))
-    with pytest.raises(ArgumentError, match="the cache was made for another model"):
-        model(IDS, deeper.new_cache(B))
+    for sizes in ({"n_layer": 3}, {"n_embd": 2 * SMALL.n_embd}):
+        other = random_model(replace(SMALL, **sizes))
+        with pytest.raises(ArgumentError, match="the cache was made for another model"):
+            model(IDS, other.new_cache(B))
+    for sizes in ({"batch": -1}, {"capacity": 0.5}):
+        with pytest.raises(ArgumentError, match=f"{next(iter(sizes))} must be a whole number"):
+            model.new_cache(**sizes)
 
 
 @pytest.mark.parametrize("seed", [-1, 0.5, None])
@@ -431,6 +438,16 @@ def test_an_edit_cannot_change_what_the_tape_recorded(model):
     model(IDS, tape=tape, edit={"resid_pre.1": set_to_zeros})
     assert tape["resid_post.0"].any()
     assert not tape["resid_pre.1"].any()
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.int64, bool])
+def test_an_edit_may_return_numbers_of_another_type(model, dtype):
+    def to_zeros_and_ones(activation):
+        return (activation > 0).astype(dtype)
+
+    logits = model(IDS, edit={"final": to_zeros_and_ones})
+    assert logits.dtype == model.dtype
+    np.testing.assert_array_equal(logits, (model.final(IDS) > 0).astype(np.float32) @ model.W_U)
 
 
 def test_an_edit_that_returns_no_array_is_refused(model):

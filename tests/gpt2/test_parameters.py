@@ -6,7 +6,7 @@ from support.models import SMALL
 from tiedgpt import Config, count_parameters
 from tiedgpt.checkpoints.model_names import known_config
 from tiedgpt.errors import ArgumentError
-from tiedgpt.gpt2.parameters import count_matrices
+from tiedgpt.gpt2.parameters import count_matrices, tie_saves
 
 
 # The tied counts were published. An untied model has an output matrix, of vocab_size * n_embd
@@ -50,6 +50,11 @@ def test_the_difference_of_tied_and_untied_is_the_output_head(config):
     assert counts["untied"]["total"] - counts["tied"]["total"] == embedding
     assert counts["untied"]["groups"]["output head"] == embedding
     assert counts["tied"]["groups"]["output head"] == 0
+
+
+def test_what_a_tie_saves_is_a_share_of_each_of_the_two_models():
+    saves = tie_saves(tied=100, untied=125)
+    assert saves == {"difference": 25, "more_percent": 25, "less_percent": 20}
 
 
 def test_matrices_alone():

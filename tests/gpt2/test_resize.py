@@ -44,6 +44,16 @@ def test_the_logit_of_a_new_token_is_the_mean_of_the_old_ones(model):
         np.testing.assert_allclose(resized_logits[:, new_token], mean, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_mean_of_many_rows_keeps_its_digits(dtype):
+    config = replace(SMALL, vocab_size=20_000, n_layer=0)
+    model = random_model(config, dtype=dtype)
+    model.W_E[:] = 0.1
+    resized = model.resize(20_001)
+    assert resized.dtype == dtype
+    np.testing.assert_allclose(resized.W_E[-1], 0.1, rtol=1e-7)
+
+
 def test_a_new_token_is_not_likelier_than_an_average_one():
     """All logits are below 0, as GPT-2's often are.
 

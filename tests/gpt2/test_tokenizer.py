@@ -253,6 +253,11 @@ def with_flags(**flags: Flags) -> Tokenizer:
         (with_flags(MASK=Flags(lstrip=True)), "low \n MASK low", [257, 262, 258]),
         (with_flags(MASK=Flags(rstrip=True)), "low MASK \n low", [257, 220, 262, 257]),
         (with_flags(MASK=Flags(single_word=True)), "MASKer MASK!MASK", None),
+        (
+            with_flags(MASK=Flags(single_word=True)),
+            "éMASKé",
+            Tokenizer(SMALL_MERGES).encode("éMASKé"),
+        ),
         # A token of white space that the token before has taken is not there any more.
         (
             Tokenizer(
@@ -264,7 +269,7 @@ def with_flags(**flags: Flags) -> Tokenizer:
             [261, 257],
         ),
     ],
-    ids=["lstrip", "rstrip", "single-word", "white-space"],
+    ids=["lstrip", "rstrip", "single-word", "accents", "white-space"],
 )
 def test_flags_of_special_tokens(tokenizer, text, ids):
     """test_conformance.py has many more, compared with the tokenizers library."""
@@ -369,6 +374,7 @@ def test_ids_in_any_order_and_with_holes():
     assert tokenizer.encode(text) == expected
     assert tokenizer.decode([*expected, 7]) == text + EOT
     assert (tokenizer.vocab_size, len(tokenizer.ids)) == (1001, 260)
+    assert Tokenizer(merges, ids=ids).eot_id == 1001  # the next id after the largest
     for hole in (0, 8, 999):
         assert hole not in tokenizer.tokens
         with pytest.raises(TokenizerError, match=f"{hole} is not a token id"):
@@ -412,6 +418,12 @@ def test_a_vocabulary_that_contradicts_itself_is_refused(merges, special_tokens,
         Tokenizer(merges, special_tokens, ids=ids)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_the_longest_special_token_and_the_largest_id():
+    longest = "<" * 128
+    tokenizer = Tokenizer([], {longest: 2**32 - 1})
+    assert tokenizer.encode(f"!{longest}", "token") == [0, 2**32 - 1]
 
 
 MARKS = [chr(code) for code in range(33, 127) if not chr(code).isalnum()]

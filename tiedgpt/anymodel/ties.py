@@ -64,12 +64,13 @@ OTHER_TENSORS = "which of the stored tensors the class leaves out, and which oth
 WEIGHTS_NAME = re.compile(r".*\.(safetensors|bin|pt|pth|ckpt)")
 
 # The values of dtype in config.json with which a model may be loaded.
-DTYPES = (None, "auto", "float64", "float32", "float16", "bfloat16")
+DTYPES = (None, "float64", "float32", "float16", "bfloat16")
 # Settings that make another head, or copy it, and the value with which all classes were measured.
 MEASURED_SETTINGS = {
     "additional_vocab_size": 0,  # Idefics has a second embedding and head for more tokens
     "asm": False,
     "legacy": True,
+    "pruned_heads": {},
     "torchscript": False,
 }
 # The "format" in the metadata of the safetensors files that were measured, and the same for MLX.
@@ -536,25 +537,27 @@ def setting_not_measured(config: dict[str, Any], known: ModelClass) -> str | Non
             return f"{name}, with its value in config.json, was not measured"
     V = value_at(config, known.sizes[0][0] or "vocab_size")
     parts = (config, *(value for value in config.values() if isinstance(value, dict)))
-    reasons = (setting_of_part_not_measured(part, V) for part in parts)
+    reasons = (setting_of_part_not_measured(part, V, known) for part in parts)
     return next((reason for reason in reasons if reason is not None), None)
 
 
-def setting_of_part_not_measured(part: dict[str, Any], V: Any) -> str | None:
+def setting_of_part_not_measured(part: dict[str, Any], V: Any, known: ModelClass) -> str | None:
     """Which setting changes what is loaded, and was not measured so; None without one.
 
     part: config.json, or an object in it. V: the size of the vocabulary.
     """
     if part.get("quantization_config") is not None:
         return "config.json says that the model is quantised"
-    pad = part.get("pad_token_id")
+    pad = part.get("pad_token_id", known.default_pad)
     if pad in SIZE and V in SIZE and pad >= V:
         return f"pad_token_id is {pad}, and the vocabulary has {V} tokens"
+    for name, default in known.positions.items():
+        positions = part.get(name, default)
+        if pad in SIZE and positions in SIZE and pad >= positions:
+            return f"pad_token_id is {pad}, and {name} is {positions}"
     for name in ("dtype", "torch_dtype"):
-        dtype = part.get(name)
-        plain = dtype.removeprefix("torch.") if isinstance(dtype, str) else dtype
-        if plain not in DTYPES:
-            return f"{name} {short_repr(dtype)} in config.json was not measured"
+        if part.get(name) not in DTYPES:
+            return f"{name} {short_repr(part[name])} in config.json was not measured"
     return None
 
 
