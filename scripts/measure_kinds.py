@@ -14,9 +14,10 @@ this class, so that a run that was ended goes on where it was. A class that cann
 left out; `write` says why.
 
 Matrices: the token embedding, the output matrix, and those of the encoder and the decoder. A state
-of the files is a word with a letter for each matrix, "." for one that is not there: of "ab" both
-are there and differ, "aa" are equal, "a." is the first alone. A reading is a word, too: "ab"; "a?"
-if the second is random; "a0" if the second is the first one (matrix 0); "!" for an error.
+of the files has a letter for each matrix, "." for one that is not there: of "ab" both are there and
+differ, "aa" are equal, "a." is the first alone. A reading has a letter for each matrix in memory:
+"ab"; "a?" if the second is random; "a0" if the second is the first one (matrix 0). It is "!" for an
+error.
 """
 
 import argparse
@@ -387,8 +388,8 @@ def new_values(shape: Any, letter: str) -> Any:
 
 
 def states(shapes: list[Any]) -> list[str]:
-    """All words for what files hold of these matrices. Equal ones have one shape."""
-    words = []
+    """All states of files with matrices of these shapes. Equal ones have one shape."""
+    found = []
     for letters in itertools.product("." + LETTERS[: len(shapes)], repeat=len(shapes)):
         seen: list[str] = []
         for letter in letters:
@@ -401,25 +402,25 @@ def states(shapes: list[Any]) -> list[str]:
             if letters[i] == letters[j] != "."
         )
         if in_order and fits:
-            words.append("".join(letters))
-    return words
+            found.append("".join(letters))
+    return found
 
 
 def reading(model: Any, keys: list[str]) -> str:
-    """The word for what is in memory."""
+    """The letters for what is in memory."""
     import torch
 
     tensors = all_tensors(model)
-    word = ""
-    for place, key in enumerate(keys):
+    letters = ""
+    for number, key in enumerate(keys):
         tensor = tensors[key].detach()
         if tensor.is_meta:  # it has no values: the model cannot run
             return "!"
         first = next(
-            (i for i in range(place) if tensors[keys[i]].data_ptr() == tensor.data_ptr()), None
+            (i for i in range(number) if tensors[keys[i]].data_ptr() == tensor.data_ptr()), None
         )
         if first is not None:
-            word += str(first)
+            letters += str(first)
             continue
         # Some kinds set the row of a padding token to 0 when they are loaded: it is not looked at.
         letter = "?"
@@ -427,8 +428,8 @@ def reading(model: Any, keys: list[str]) -> str:
             values = new_values(tensor.shape, candidate).to(tensor.dtype)
             if torch.equal(tensor[10:20].cpu(), values[10:20]):
                 letter = candidate
-        word += letter
-    return word
+        letters += letter
+    return letters
 
 
 # ---- Files ----
@@ -462,7 +463,7 @@ class Folder:
         self.parameters_by_flag: dict[str, int] = {}
 
     def write(
-        self, word: str, flags: tuple[bool | None, ...], names: list[str], prefix: Any
+        self, state: str, flags: tuple[bool | None, ...], names: list[str], prefix: Any
     ) -> None:
         """Write the files of a state. prefix: (old, new) beginning of the names of the others."""
         from safetensors.torch import save_file
@@ -473,7 +474,7 @@ class Folder:
             if name.startswith(old):
                 name = new + name[len(old) :]
             tensors[name] = tensor
-        for letter, name, shape in zip(word, names, self.shapes, strict=True):
+        for letter, name, shape in zip(state, names, self.shapes, strict=True):
             if letter != ".":
                 tensors[name] = new_values(shape, letter)
         save_file(tensors, self.directory / "model.safetensors", {"format": "pt"})
@@ -481,7 +482,7 @@ class Folder:
         (self.directory / "config.json").write_text(json.dumps(config))
 
     def read(self) -> str:
-        """The word for what transformers makes of the files."""
+        """The reading of the files by transformers."""
         try:
             model = self.model_class.from_pretrained(self.directory, local_files_only=True)
         except Exception:
@@ -489,8 +490,8 @@ class Folder:
         self.parameters = model.num_parameters()
         return reading(model, self.keys)
 
-    def depends_on_padding(self, word: str) -> bool:
-        """Whether files with equal matrices, which were read as this word, may be read otherwise.
+    def depends_on_padding(self, usual: str) -> bool:
+        """Whether files with equal matrices, of which this is the reading, may be read otherwise.
 
         Some classes set the row of the padding token in the embedding to 0 when they are loaded,
         before it is compared with the head. Without such a token the two stay equal.
@@ -500,7 +501,7 @@ class Folder:
         file.write_text(json.dumps(with_padding(json.loads(text), None)))
         other = self.read()
         file.write_text(text)
-        return other not in (word, "!")  # some classes cannot do without the token
+        return other not in (usual, "!")  # some classes cannot do without the token
 
 
 def state_to_save(model: Any, keys: list[str]) -> dict[str, Any]:
@@ -577,7 +578,7 @@ def with_padding(config: dict[str, Any], pad: int | None) -> dict[str, Any]:
     return fields
 
 
-def flag_word(flags: tuple[bool | None, ...]) -> str:
+def flag_letters(flags: tuple[bool | None, ...]) -> str:
     """A letter for each flag: t, f, or - for one that is not there."""
     return "".join({True: "t", False: "f", None: "-"}[flag] for flag in flags)
 
@@ -759,13 +760,13 @@ def measure(
 
 def rule(folder: Folder, names: list[str], prefix: Any, label: str) -> dict[str, dict[str, str]]:
     """flags -> state -> reading. Of names that are rare, fewer states are measured."""
-    words = [word for word in states(folder.shapes) if word in some_states(len(folder.keys))]
+    tried = [state for state in states(folder.shapes) if state in some_states(len(folder.keys))]
     if label not in ("saved", "other version"):
-        words = [word for word in words if word in ("a.", ".a", "ab", "a...", "abaa", "abbb")]
-    if label == "without base" and ".a" in words:
-        words.remove(".a")
-    if label == "head in base" and "a." in words:
-        words.remove("a.")
+        tried = [state for state in tried if state in ("a.", ".a", "ab", "a...", "abaa", "abbb")]
+    if label == "without base" and ".a" in tried:
+        tried.remove(".a")
+    if label == "head in base" and "a." in tried:
+        tried.remove("a.")
     likely = (
         "a" + "." * (len(folder.keys) - 1),
         "a" * len(folder.keys),
@@ -775,22 +776,22 @@ def rule(folder: Folder, names: list[str], prefix: Any, label: str) -> dict[str,
     for flags in itertools.product((None, True, False), repeat=len(folder.levels)):
         if label not in ("saved", "other version") and len(set(flags)) > 1:
             continue
-        table = found.setdefault(flag_word(flags), {})
+        by_state = found.setdefault(flag_letters(flags), {})
         differ = len(set(flags)) > 1
-        for word in [word for word in words if not differ or word in likely]:
-            folder.write(word, flags, names, prefix)
-            table[word] = folder.read()
-            if word == LETTERS[: len(folder.keys)] or (word == "a" * len(word) and flags[0]):
-                if label == "saved" and table[word] != "!":
-                    folder.parameters_by_flag[flag_word(flags)] = folder.parameters
-            if has_equal(word) and folder.depends_on_padding(table[word]):
-                del table[word]  # not known: the values of one row decide
+        for state in [state for state in tried if not differ or state in likely]:
+            folder.write(state, flags, names, prefix)
+            by_state[state] = folder.read()
+            if state == LETTERS[: len(folder.keys)] or (state == "a" * len(state) and flags[0]):
+                if label == "saved" and by_state[state] != "!":
+                    folder.parameters_by_flag[flag_letters(flags)] = folder.parameters
+            if has_equal(state) and folder.depends_on_padding(by_state[state]):
+                del by_state[state]  # not known: the values of one row decide
     return found
 
 
-def has_equal(word: str) -> bool:
+def has_equal(state: str) -> bool:
     """Whether two matrices of a state are equal."""
-    letters = word.replace(".", "")
+    letters = state.replace(".", "")
     return len(set(letters)) < len(letters)
 
 
@@ -807,14 +808,14 @@ def other_flags(folder: Folder) -> list[list[str]]:
     """The places of other flags in config.json that change a reading."""
     places = [path for path in nested_places(folder.config) if path not in folder.levels]
     level_count = len(folder.levels)
-    word = "a" + "." * (len(folder.keys) - 1)
-    folder.write(word, (None,) * level_count, folder.names, ("", ""))
+    embedding_alone = "a" + "." * (len(folder.keys) - 1)
+    folder.write(embedding_alone, (None,) * level_count, folder.names, ("", ""))
     usual = folder.read()
     found = []
     original = folder.config
     for place, flag in itertools.product(places, (True, False)):
         folder.config = with_flags(original, [place], (flag,))
-        folder.write(word, (None,) * level_count, folder.names, ("", ""))
+        folder.write(embedding_alone, (None,) * level_count, folder.names, ("", ""))
         if folder.read() != usual and place not in found:
             found.append(place)
     folder.config = original
@@ -1216,9 +1217,9 @@ def who_ties() -> str:
             continue
         embedding_alone = "a" + "." * (len(known.names[0]) - 1)
         flags = "t" * len(known.places)
-        words = [known.reading(version, 0, flags, embedding_alone) for version in known.rules]
+        readings = [known.reading(version, 0, flags, embedding_alone) for version in known.rules]
         tied = read_flag(kind, config, known)["tied"]
-        if not any(word is None or is_tied(word) for word in words):
+        if not any(reading is None or is_tied(reading) for reading in readings):
             row = "never tied, whatever the flag says"
         elif tied is None:
             row = "it depends on the version"
