@@ -40,7 +40,7 @@ class Row:
     kind_and_class: tuple[str, str]
     flags: str  # a letter for each place of the flag in config.json: t, f, or - for none
     state: str  # a letter for each matrix: "ab" are two that differ, "." is one that is not stored
-    verdict: str
+    verdict: str  # "" and the next three, too, where a test looks at something else
     version4: str | None
     version5: str | None
     others: str | None
@@ -218,10 +218,10 @@ def test_a_copy_says_how_many_bytes_are_wasted(tmp_path):
 
 def test_a_table_that_is_never_tied_is_no_matrix_of_the_tie(tmp_path):
     """InstructBLIP's Q-Former has a table of its own tokens: its parameters are no copy."""
-    of = ("instructblip", "InstructBlipForConditionalGeneration")
-    known = read_class(*of)
+    kind_and_class = ("instructblip", "InstructBlipForConditionalGeneration")
+    known = read_class(*kind_and_class)
     table = {known.names[0][2]: np.ones((7, 3), np.float32)}
-    row = Row(of, "f" * len(known.places), "ab.", "", "", "", "", more=table)
+    row = Row(kind_and_class, "f" * len(known.places), "ab.", "", "", "", "", more=table)
     report = tie_report("model", open_any(write(tmp_path, row)))
     assert report["verdict"] == "untied"
     counts = report["parameters"]
@@ -277,7 +277,7 @@ def test_a_quantised_head_is_seen_and_not_compared(tmp_path, more, flag, setting
 
 
 @pytest.mark.parametrize(
-    ("of", "flags", "fields", "reason"),
+    ("kind_and_class", "flags", "fields", "reason"),
     [
         pytest.param(
             *(LLAVA, "tt", {"text_config": {"quantization_config": {"bits": 4}}}, "quantised"),
@@ -289,8 +289,8 @@ def test_a_quantised_head_is_seen_and_not_compared(tmp_path, more, flag, setting
         ),
     ],
 )
-def test_a_setting_that_was_not_measured(tmp_path, of, flags, fields, reason):
-    path = write(tmp_path, Row(of, flags, "a.", "", "", "", ""))
+def test_a_setting_that_was_not_measured(tmp_path, kind_and_class, flags, fields, reason):
+    path = write(tmp_path, Row(kind_and_class, flags, "a.", "", "", "", ""))
     config = json.loads((tmp_path / "config.json").read_text())
     for name, value in fields.items():
         config[name] = {**config[name], **value} if isinstance(value, dict) else value
@@ -315,7 +315,7 @@ def test_a_head_inside_of_the_base_model(tmp_path):
 
 @pytest.mark.parametrize("version", ["4", "5"])
 @pytest.mark.parametrize(
-    ("of", "flags", "state"),
+    ("kind_and_class", "flags", "state"),
     [
         pytest.param(T5, "t", ".a..", id="transformers #48154: the encoder from the head"),
         pytest.param(T5, "f", "ab..", id="transformers PR 42270: the rule of T5"),
@@ -332,11 +332,11 @@ def test_a_head_inside_of_the_base_model(tmp_path):
         ),
     ],
 )
-def test_what_was_measured_is_said(tmp_path, of, flags, state, version):
+def test_what_was_measured_is_said(tmp_path, kind_and_class, flags, state, version):
     """The class's own rule, which no other class has: the report is that of kinds.json."""
-    known = read_class(*of)
+    known = read_class(*kind_and_class)
     saved_by = {"transformers_version": f"{version}.0"}
-    row = Row(of, flags, state, "", "", "", "", fields=saved_by)
+    row = Row(kind_and_class, flags, state, "", "", "", "", fields=saved_by)
     report = tie_report("model", open_any(write(tmp_path, row)))
     reading = known.reading(version, 0, flags, state)  # 0: the usual names
     reported = report[{"4": "transformers4", "5": "transformers"}[version]]

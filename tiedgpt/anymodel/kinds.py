@@ -57,8 +57,8 @@ class ModelClass:
     separate: tuple[str, ...]  # of copies: they are parameters of their own in an untied model
     is_counted: bool  # whether the stored tensors add up to the number of parameters
     default_pad: int  # the padding token of a config.json that does not say it; 0 also for none
-    # A number of positions that the padding token must be below: its field in config.json and the
-    # default of it. {} for a class whose table of positions has no row for the padding token.
+    # The field of config.json with the number of positions -> its default: the padding token must
+    # be below it. {} for a class whose table of positions has no row for the padding token.
     positions: dict[str, int]
     not_read_by_4: bool  # whether transformers 4 cannot load what transformers 5 saves
 
