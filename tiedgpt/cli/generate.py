@@ -91,8 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     given = options.values_of(args, Sampling)
     sampling = Sampling(**given)
-    # Each check raises for a number that is out of range.
-    COUNT.check("seed", args.seed or 0)
+    COUNT.check("seed", args.seed or 0)  # each check raises for a number out of range
     COUNT.check("logprobs", args.logprobs or 0)
     Range(1).check("max_new_tokens", args.max_new_tokens)
     Range(1, MAX_SAMPLES).check("num_samples", args.num_samples)
