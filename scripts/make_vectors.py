@@ -317,7 +317,8 @@ def add_forward(cases: Cases, models: dict[str, GPT2]) -> None:
         next=text[5:],
     )
     texts = [rng.integers(TIED.vocab_size, size=n).tolist() for n in (3, 8, 5)]
-    _, last_of_each = next(batch_results(models["tied"], texts))  # the first result is right
+    # batch_results yields the right logits first, and then those of each known mistake.
+    _, last_of_each = next(batch_results(models["tied"], texts))
     cases.add("batch/tied", "batch", last_of_each, model="tied", texts=texts)
     for name, prompts in PROMPTS.items():
         for number, prompt in enumerate(prompts, start=1):

@@ -131,6 +131,7 @@ MORE_FIELDS_OF_4: dict[str, dict[str, Any]] = {
     "qwen3_vl_moe": {"text_config": {"rope_scaling": MROPE}},
     "zamba2": {"layers_block_type": ["mamba", "hybrid"], "layer_types": ["mamba", "hybrid"]},
 }
+POSITIONS = ("max_position_embeddings", "max_target_positions")
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 LETTERS = "abcdefgh"
 # The usual names of the sizes of both matrices: they are tried first.
@@ -496,7 +497,7 @@ class Folder:
         """
         file = self.directory / "config.json"
         text = file.read_text()
-        file.write_text(json.dumps(without_padding(json.loads(text))))
+        file.write_text(json.dumps(with_padding(json.loads(text), None)))
         other = self.read()
         file.write_text(text)
         return other not in (word, "!")  # some classes cannot do without the token
@@ -566,13 +567,13 @@ def with_flags(
     return config
 
 
-def without_padding(config: dict[str, Any]) -> dict[str, Any]:
-    """config.json without a padding token, also in what is nested."""
+def with_padding(config: dict[str, Any], pad: int | None) -> dict[str, Any]:
+    """config.json with another padding token wherever it has one, also in what is nested."""
     fields: dict[str, Any] = {}
     for name, value in config.items():
-        fields[name] = without_padding(value) if isinstance(value, dict) else value
+        fields[name] = with_padding(value, pad) if isinstance(value, dict) else value
         if name == "pad_token_id":
-            fields[name] = None
+            fields[name] = pad
     return fields
 
 
@@ -668,6 +669,30 @@ def one_if_tied(
     return found, [counted, tied_model.num_parameters() - sum(matrices.values())]
 
 
+def padding(folder: Folder) -> dict[str, Any]:
+    """The padding token of a kind by default, and the number of positions that it must be below.
+
+    "default_pad": that of a config.json without one. "positions": the field and its default, of a
+    class whose table of positions has a row for the padding token, so that a later token does not
+    load.
+    """
+    found: dict[str, Any] = {}
+    usual = folder.model_class.config_class()
+    pads = [getattr(each, "pad_token_id", None) for each in (usual, usual.get_text_config())]
+    if any(isinstance(pad, int) for pad in pads):
+        found["default_pad"] = max(pad for pad in pads if isinstance(pad, int))
+    folder.write("a" * len(folder.keys), (None,) * len(folder.levels), folder.names, ("", ""))
+    if folder.read() == "!":
+        return found
+    file = folder.directory / "config.json"
+    file.write_text(json.dumps(with_padding(json.loads(file.read_text()), V - 1)))
+    if folder.read() == "!":
+        text = usual.get_text_config()
+        name = next(name for name in POSITIONS if hasattr(text, name))
+        found["positions"] = {name: getattr(text, name)}
+    return found
+
+
 def defaults(folder: Folder) -> list[bool | None]:
     """The flag of each level where config.json has none."""
     folder.write("a" * len(folder.keys), (None,) * len(folder.levels), folder.names, ("", ""))
@@ -720,6 +745,7 @@ def measure(
             return facts
         facts["shape_fields"] = shape_fields(folder)
         facts["defaults"] = defaults(folder)
+        facts["padding"] = padding(folder)
         facts["share"] = share_fields(folder.config)
         facts["rules"] = [
             {"label": label, "names": names, "rule": rule(folder, names, prefix, label)}
@@ -1358,6 +1384,8 @@ def entry_of(facts: dict[str, dict[str, Any]], rules: list[str]) -> dict[str, An
         ),
         "buffers": sorted({name for each in facts.values() for name in each["buffers"]}),
         "nested_kinds": kinds_of_all(facts),
+        "default_pad": max(each["padding"].get("default_pad", 0) for each in facts.values()),
+        "positions": newest["padding"].get("positions"),
         "other_flags": sorted(
             {".".join(place) for each in facts.values() for place in each["other_flags"]}
         ),

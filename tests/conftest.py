@@ -118,7 +118,8 @@ def pytest_terminal_summary(terminalreporter, config):
             subject = f"skipped {count_of(nodeids)}"
         terminalreporter.write_line(f"{subject}: {reason}")
 
-    # By default, pytest leaves out the slow tests alone. With -m or -k, it may leave out others.
+    # By default, pytest leaves out the slow tests alone. With -m, -k or --without LIST (an option
+    # of these tests) it may leave out others.
     has_default_options = (
         config.option.markexpr == "not slow"
         and config.option.keyword == ""

@@ -144,9 +144,9 @@ def test_every_link_leads_to_a_file_and_a_title(name):
 
 
 def test_the_files_to_read_have_as_many_lines_as_is_said():
-    said = re.findall(r"\]\(([\w./]+)\)[^]\[]*?\((\d+)\s+lines\)", README)
-    assert len(said) == 3
-    for file, lines in said:
+    files_and_lines = re.findall(r"\]\(([\w./]+)\)[^]\[]*?\((\d+)\s+lines\)", README)
+    assert len(files_and_lines) == 3
+    for file, lines in files_and_lines:
         assert len((ROOT / file).read_text(encoding="utf-8").splitlines()) == int(lines), file
 
 

@@ -184,7 +184,7 @@ def test_a_conflict_of_an_encoder_and_a_decoder_says_which_matrices_are_lost(
 @pytest.mark.parametrize("holds", ["embedding", "head"])
 def test_a_kind_that_transformers_never_ties_needs_a_copy(tmp_path, run, flag, holds):
     """No flag gives it the matrix that the files lack; to load and save it stores a random one."""
-    config = {**CONFIG, "model_type": "kimi_linear", FLAG: flag}
+    config = {**CONFIG, "model_type": "kimi_linear", "pad_token_id": 0, FLAG: flag}
     path = write(tmp_path / "model", config, {**STORED[holds], **LAYER})
     code, out, _err = run("check", path, "--json")
     [report] = json.loads(out)["models"]
@@ -202,7 +202,7 @@ def test_a_kind_that_transformers_never_ties_needs_a_copy(tmp_path, run, flag, h
     ("config", "names", "columns"),
     [
         pytest.param(
-            {"model_type": "kimi_linear", FLAG: True},
+            {"model_type": "kimi_linear", "pad_token_id": 0, FLAG: True},
             [E, H],
             {"transformers": "untied", "others": "tied"},
             id="never tied",
@@ -616,7 +616,7 @@ def test_transformers_4_refuses_other_metadata(tmp_path, request, metadata, is_k
 def test_a_head_that_is_one_with_another_matrix_than_the_embedding_is_not_tied(tmp_path):
     """Marian in transformers 5: the encoder's own embedding is the input's."""
     config = {"model_type": "marian", "architectures": ["MarianMTModel"], FLAG: True}
-    config |= {"vocab_size": V, "d_model": D}
+    config |= {"vocab_size": V, "d_model": D, "pad_token_id": V - 1}
     stored = {"model.encoder.embed_tokens.weight": EMBEDDING, H: OTHER}
     report = report_of(write(tmp_path / "model", config, stored))
     assert report["embedding"]["name"] == "model.encoder.embed_tokens.weight"
@@ -676,6 +676,34 @@ def test_matrices_beside_those_of_the_class_are_named(tmp_path):
     assert "there may be others: medusa_head.0.1.weight" in report["not_measured"]
 
 
+PADDING = [  # kind, class, fields of config.json; whether the padding token is one that loads
+    ("roberta", "RobertaForMaskedLM", {"pad_token_id": 5, "max_position_embeddings": 6}, True),
+    ("roberta", "RobertaForMaskedLM", {"pad_token_id": 6, "max_position_embeddings": 6}, False),
+    ("roberta", "RobertaForMaskedLM", {"pad_token_id": 511, "vocab_size": 600}, True),
+    ("roberta", "RobertaForMaskedLM", {"pad_token_id": 512, "vocab_size": 600}, False),
+    (
+        "m2m_100",
+        "M2M100ForConditionalGeneration",
+        {"pad_token_id": 2000, "vocab_size": 9999},
+        False,
+    ),
+    ("gpt2", "GPT2LMHeadModel", {"pad_token_id": 6, "n_positions": 6}, True),
+    ("glm", "GlmForCausalLM", {}, False),  # without one, it is 151,329
+    ("glm", "GlmForCausalLM", {"pad_token_id": None}, True),
+]
+
+
+@pytest.mark.parametrize(("kind", "class_name", "fields", "is_known"), PADDING)
+def test_a_padding_token_beyond_a_table_is_not_known(tmp_path, kind, class_name, fields, is_known):
+    known = kinds.read_class(kind, class_name)
+    config = {"model_type": kind, "architectures": [class_name], FLAG: True, "vocab_size": V}
+    config |= dict.fromkeys(("hidden_size", "n_embd", "d_model"), D) | fields
+    embedding = np.ones((config["vocab_size"], D), np.float32)
+    report = report_of(write(tmp_path / "model", config, {known.names[0][0]: embedding}))
+    assert (report["transformers"] is not None) == is_known
+    assert (report["not_measured"] is None) == is_known
+
+
 def test_a_head_of_another_width_that_is_not_stored_is_not_counted(tmp_path):
     """RemBERT's embedding is narrower than its head."""
     known = kinds.read_class("rembert", "RemBertForMaskedLM")
@@ -689,9 +717,9 @@ def test_a_head_of_another_width_that_is_not_stored_is_not_counted(tmp_path):
 MEASURED = [
     *({"additional_vocab_size": 0}, {"torchscript": False}, {"asm": False}, {"legacy": True}),
     *({"tie_encoder_decoder": False}, {"decoder_vocab_size": V}, {"pad_token_id": V - 1}),
-    *({"dtype": name} for name in (None, "auto", "float64", "float32", "float16", "bfloat16")),
-    *({"torch_dtype": name} for name in (None, "float32", "torch.float16")),
-    *({"text_config": None}, {"pad_token_id": -1}),
+    *({"dtype": name} for name in (None, "float64", "float32", "float16", "bfloat16")),
+    *({"torch_dtype": name} for name in (None, "float32")),
+    *({"text_config": None}, {"pad_token_id": -1}, {"pruned_heads": {}}),
 ]
 
 
@@ -719,6 +747,9 @@ def test_settings_as_they_were_measured_are_known(tmp_path, fields):
         pytest.param({"pad_token_id": V}, id="padding outside of the vocabulary"),
         pytest.param({"dtype": "float8_e4m3fn"}, id="a dtype of a byte"),
         pytest.param({"torch_dtype": ["float32"]}, id="a dtype that is no text"),
+        pytest.param({"torch_dtype": "torch.float16"}, id="a dtype by another name"),
+        pytest.param({"dtype": "auto"}, id="no dtype of torch"),
+        pytest.param({"pruned_heads": {"0": [1]}}, id="heads are cut out"),
         pytest.param({"architectures": ["LlamaForCausalLM", "LlamaModel"]}, id="two classes"),
         pytest.param({"architectures": ["LlamaModel", "LlamaForCausalLM"]}, id="and turned"),
         *(
@@ -1007,7 +1038,7 @@ def test_the_printed_python_of_a_remedy_can_be_pasted(tmp_path, run, monkeypatch
     monkeypatch.setenv("COLUMNS", str(columns))
     known = next(each for each in kinds.all_classes() if each.kind == kind)
     embedding, head = known.names[0]
-    text = {"vocab_size": V, "hidden_size": D, "n_embd": D}
+    text = {"vocab_size": V, "hidden_size": D, "n_embd": D, "pad_token_id": 0}
     config = {**text, "model_type": kind, "text_config": text, "architectures": [known.name]}
     if "text_config" not in known.places:
         del config["text_config"]
@@ -1501,7 +1532,7 @@ def test_not_known_says_why_for_each_set_of_names_that_was_not_measured(tmp_path
     rules = zip(known.names, known.rules["5"], strict=True)
     unmeasured_names = next(names for names, rule in rules if rule is None)
     config = {"model_type": "marian", "architectures": ["MarianMTModel"], FLAG: True}
-    config |= {"vocab_size": V, "d_model": D}
+    config |= {"vocab_size": V, "d_model": D, "pad_token_id": V - 1}
     stored = dict.fromkeys(unmeasured_names, EMBEDDING)
     report = report_of(write(tmp_path / "model", config, stored))
     assert report["transformers"] is None

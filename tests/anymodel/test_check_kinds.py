@@ -201,13 +201,13 @@ def test_parameters_counted_from_the_config(kind_like_llama, fields):
     except Exception as error:
         assert fields
         pytest.skip(f"transformers refuses these fields: {short_repr(str(error))}")
-    said = model.config.to_dict()
+    config_json = model.config.to_dict()
     try:
-        counts = counting.count_from_config(said)
+        counts = counting.count_from_config(config_json)
     except CheckpointError:
         assert fields
         with pytest.raises(CheckpointError, match="was not measured"):
-            counting.count_from_config(said)
+            counting.count_from_config(config_json)
         return
     assert counts["untied"]["total"] == model.num_parameters()
 

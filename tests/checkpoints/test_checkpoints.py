@@ -282,12 +282,14 @@ def test_a_checkpoint_that_says_untied_without_a_matrix_is_refused(no_head):
     refuses(message, tiedgpt.load_model, no_head("untied"))
 
 
-@pytest.mark.parametrize("said", ["tied", "untied"])
-def test_head_untied_starts_with_a_copy_of_wte_if_the_file_has_no_matrix(no_head, model, said):
-    loaded = tiedgpt.load_model(no_head(said), "untied")
+@pytest.mark.parametrize("head_of_config", ["tied", "untied"])
+def test_head_untied_starts_with_a_copy_of_wte_if_the_file_has_no_matrix(
+    no_head, model, head_of_config
+):
+    loaded = tiedgpt.load_model(no_head(head_of_config), "untied")
     assert_same(loaded, model.untie("copy"))
     assert not np.shares_memory(loaded.W_U, loaded.W_E)
-    assert_same(tiedgpt.load_model(no_head(said), "tied"), model)
+    assert_same(tiedgpt.load_model(no_head(head_of_config), "tied"), model)
 
 
 @pytest.mark.parametrize("head", [None, "tied", "untied"])
@@ -320,10 +322,10 @@ def test_another_head_beside_the_model_is_left_out_with_one_warning(tmp_path, mo
     refuses(f"'x{other}' is not one of", tiedgpt.load_model, tmp_path)
 
 
-@pytest.mark.parametrize("said", ["tied", "untied"])
-def test_a_head_that_load_model_is_given_is_loaded_without_a_warning(other_head, said):
-    assert_same(tiedgpt.load_model(other_head(said), "untied"), random_model(UNTIED))
-    assert_same(tiedgpt.load_model(other_head(said), "tied"), random_model(UNTIED).tie())
+@pytest.mark.parametrize("head_of_config", ["tied", "untied"])
+def test_a_head_that_load_model_is_given_is_loaded_without_a_warning(other_head, head_of_config):
+    assert_same(tiedgpt.load_model(other_head(head_of_config), "untied"), random_model(UNTIED))
+    assert_same(tiedgpt.load_model(other_head(head_of_config), "tied"), random_model(UNTIED).tie())
 
 
 def test_a_head_that_is_neither_tied_nor_untied(no_head):
@@ -556,8 +558,8 @@ def test_quantised_weights_are_named(tmp_path, model, program):
     refuses(f"{our_name}', so {sentence}", tiedgpt.load_model, tmp_path)
     refuses(sentence, tiedgpt.from_state_dict, tensors, None, SMALL, error=ArgumentError)
     for field in ("quantization_config", "quantization"):
-        said = SMALL.to_json() | {field: config}
-        (tmp_path / "config.json").write_text(json.dumps(said))
+        config_json = SMALL.to_json() | {field: config}
+        (tmp_path / "config.json").write_text(json.dumps(config_json))
         error = refuses(f"{field} is .*: {sentence}", tiedgpt.load_model, tmp_path)
         assert "another model" not in error
 

@@ -247,12 +247,12 @@ def test_masks_and_zeros_beside_the_parameters(tmp_path, layout):
     """Masks are left out. A parameter that no GPT-2 has must be 0."""
     model = random_model(SMALL)
     tensors = in_layout(model, layout)
-    for name in layout.beside:
+    for name in layout.not_parameters:
         tensors |= {name.replace(".N.", ".1."): np.ones((1, 1, 3, 3))}
-    tensors |= {name: np.zeros(5) for name in layout.zero}
+    tensors |= {name: np.zeros(5) for name in layout.must_be_zero}
     assert_same(tiedgpt.load_model(write_tensors(tmp_path, tensors, model.config)), model)
     from_state_dict(tensors, config=model.config)
-    for name in layout.zero:
+    for name in layout.must_be_zero:
         write_tensors(tmp_path, tensors | {name: np.ones(5)}, model.config)
         refuses(f"{re.escape(name)} is not 0", tiedgpt.load_model, tmp_path)
         with pytest.raises(ArgumentError, match=f"{re.escape(name)} is not 0"):
@@ -355,7 +355,7 @@ def test_nothing_is_read_before_values_are_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(Tensor, "pieces", read)
     monkeypatch.setattr(Tensor, "values", read)
     for layout in LAYOUTS:
-        tensors = in_layout(model, replace(layout, zero=()))
+        tensors = in_layout(model, replace(layout, must_be_zero=()))
         opened = Opened(write_tensors(tmp_path, tensors, model.config))
         shapes = {name: tensor.shape for name, tensor in opened.tensors.items()}
         shapes.setdefault(

@@ -185,11 +185,11 @@ UNUSUAL = replace(
 @pytest.mark.parametrize("kind", ["Config", "dict", "str", "Path"])
 @pytest.mark.parametrize("state_of", STATES)
 def test_a_state_dict_with_its_config(tmp_path, state_of, kind, head):
-    said = UNUSUAL.with_head(head)
+    expected = UNUSUAL.with_head(head)
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(said.to_json()))
-    config = {"Config": said, "dict": said.to_json(), "str": str(path), "Path": path}[kind]
-    model = random_model(said)
+    path.write_text(json.dumps(expected.to_json()))
+    config = {"Config": expected, "dict": expected.to_json(), "str": str(path), "Path": path}[kind]
+    model = random_model(expected)
     read = from_state_dict(state_of(model), config=config)
     assert_read_as(model, read)
     assert read.config == model.config

@@ -162,7 +162,7 @@ LATEST = 'model_checkpoint_path: "{}"\nall_model_checkpoint_paths: "model-900"\n
 
 
 @pytest.mark.parametrize(
-    "said",
+    "newest",
     [
         "model-1000",
         "/content/checkpoint/run1/model-1000",
@@ -171,13 +171,13 @@ LATEST = 'model_checkpoint_path: "{}"\nall_model_checkpoint_paths: "model-900"\n
         None,
     ],
 )
-def test_the_checkpoint_of_a_training_is_loaded(openais_model, said):
+def test_the_checkpoint_of_a_training_is_loaded(openais_model, newest):
     """By gpt-2-simple, for one. `checkpoint` may name a file of another machine."""
     (openais_model / INDEX).rename(openais_model / "model-1000.index")
     (openais_model / DATA).rename(openais_model / "model-1000.data-00000-of-00001")
-    if said is not None:
-        (openais_model / "checkpoint").write_text(LATEST.format(said))
-    if said is not None and said.endswith("1000"):  # it is one of several
+    if newest is not None:
+        (openais_model / "checkpoint").write_text(LATEST.format(newest))
+    if newest is not None and newest.endswith("1000"):  # it is one of several
         other = random_model(TINY, seed=1)
         write_openai_model(openais_model, other)
         (openais_model / "model-900.index").write_bytes(b"")

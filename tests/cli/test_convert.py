@@ -24,7 +24,7 @@ RANDOM = ("--init", "random", "--seed", "3")
 
 
 @pytest.mark.parametrize(
-    ("said", "model", "words", "expected"),
+    ("head_of_config", "model", "words", "expected"),
     [
         ("tied", TIED, ["untie"], COPY),
         ("tied", COPY, ["untie"], COPY),
@@ -45,9 +45,9 @@ RANDOM = ("--init", "random", "--seed", "3")
         ("tied", COPY, ["tie"], "tied already"),
     ],
 )
-def test_what_the_copy_holds(run, tmp_path, said, model, words, expected):
-    """config.json says `said`, and the file has the parameters of `model`."""
-    source = write_tensors(tmp_path / "source", model.parameters, SMALL.with_head(said))
+def test_what_the_copy_holds(run, tmp_path, head_of_config, model, words, expected):
+    """config.json says `head_of_config`, and the file has the parameters of `model`."""
+    source = write_tensors(tmp_path / "source", model.parameters, SMALL.with_head(head_of_config))
     before = {path.name: path.read_bytes() for path in source.iterdir()}
     copy = tmp_path / "copy"
     result = run(*words, str(source), str(copy))

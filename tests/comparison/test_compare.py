@@ -342,7 +342,7 @@ def test_a_module_in_half_precision_is_named(torch_gpt2s):
 
 
 @pytest.mark.parametrize(
-    ("mistake", "said"),
+    ("mistake", "sentence"),
     [
         ({}, "logits: yours is rounded to float16"),
         ({"eps": 1e-6}, ": it computes in float16, or has another mistake"),
@@ -353,13 +353,13 @@ def test_a_module_in_half_precision_is_named(torch_gpt2s):
     ],
     ids=["right", "eps", "no scale"],
 )
-def test_rounding_hides_no_other_mistake(mistake, said):
+def test_rounding_hides_no_other_mistake(mistake, sentence):
     model = MODELS["tiny"]
     ids = some_ids(model)
     logits = OtherGPT2(model, **mistake)(ids)["logits"].astype(np.float16)
     report = compare(model, logits, ids)
     assert report.same is False
-    assert report.diagnosis[0].endswith(said)
+    assert report.diagnosis[0].endswith(sentence)
     assert report.note.startswith("compare in float32")
 
 

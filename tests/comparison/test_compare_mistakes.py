@@ -53,8 +53,8 @@ def test_a_planted_mistake_is_named(mistake):
     ids = some_ids(model, B=2, T=9)
     report = compare(model, with_mistake(model, ids, mistake), ids)
     diagnosis = report.diagnosis[-1]
-    place, said = diagnosis.split(": yours ", maxsplit=1)
-    assert said.startswith(mistake.sentence), str(report)
+    place, sentence = diagnosis.split(": yours ", maxsplit=1)
+    assert sentence.startswith(mistake.sentence), str(report)
     assert place == report.first.name
     assert not report.note or report.note == mistake.note
 

@@ -23,6 +23,8 @@ from tiedgpt.testing import TINY, random_model
 SHAKESPEARE = MODELS["shakespeare"]
 TOKENIZER = tiedgpt.load_tokenizer("shakespeare-tied")
 PROMPT = TOKENIZER.encode("ROMEO:")
+# Only two known mistakes are tried as the cause of a difference, for tests of something else.
+FEW_TRIALS = ("--trials", "2")
 
 
 def greedy(logits_of, prompt, n):
@@ -567,7 +569,7 @@ def test_what_generate_prints_is_judged(run, tmp_path):
     assert heading in report
     assert "yours is" not in report
     assert "yours has" not in report
-    code, out, _ = run(*command(write(tmp_path, out), "--json", "--trials", "2"))
+    code, out, _ = run(*command(write(tmp_path, out), "--json", *FEW_TRIALS))
     assert code == 0
     assert json.loads(out)["verdict"] == "identical"
 
@@ -575,10 +577,10 @@ def test_what_generate_prints_is_judged(run, tmp_path):
 def test_a_text_with_a_wrong_word_is_a_defect(run, tmp_path):
     text = TOKENIZER.decode(greedy(SHAKESPEARE, PROMPT, 9)).replace("tell", "kill")
     path = write(tmp_path, {"prompt": "ROMEO:", "text": text})
-    code, out, _ = run(*command(path, "--trials", "2"))
+    code, out, _ = run(*command(path, *FEW_TRIALS))
     assert code == 1
     assert "defect: tokens[3] is " in out
-    code, out, _ = run(*command(path, "--json", "--trials", "2"))
+    code, out, _ = run(*command(path, "--json", *FEW_TRIALS))
     assert code == 1
     report = json.loads(out)
     assert report["verdict"] == "defect"
@@ -601,18 +603,18 @@ def test_mistakes_that_give_the_tokens_are_alternatives(run, tmp_path):
 def test_a_text_beside_ids_is_said_to_be_unread(run, tmp_path):
     ids = greedy(SHAKESPEARE, PROMPT, 9)
     given = {"prompt_ids": PROMPT, "prompt": "another", "ids": ids, "text": "another"}
-    code, out, _ = run(*command(write(tmp_path, given), "--trials", "2"))
+    code, out, _ = run(*command(write(tmp_path, given), *FEW_TRIALS))
     assert code == 0
     assert "'prompt' is not looked at: its ids are\n'text' is not looked at: its ids are\n" in out
     alone = {"prompt_ids": PROMPT, "ids": ids}
-    _, out, _ = run(*command(write(tmp_path, alone), "--trials", "2"))
+    _, out, _ = run(*command(write(tmp_path, alone), *FEW_TRIALS))
     assert "not looked at" not in out
 
 
 def test_a_tie_break_has_a_code_of_its_own(run, tmp_path):
     second = int(np.argsort(SHAKESPEARE(PROMPT)[-1])[-2])
     path = write(tmp_path, {"prompt_ids": PROMPT, "ids": [second]})
-    assert run(*command(path, "--trials", "2"))[0] == 1
+    assert run(*command(path, *FEW_TRIALS))[0] == 1
     wte = SHAKESPEARE.W_E.copy()
     best = int(np.argmax(SHAKESPEARE(PROMPT)[-1]))
     wte[second] = wte[best]
@@ -621,7 +623,7 @@ def test_a_tie_break_has_a_code_of_its_own(run, tmp_path):
     larger = max(best, second)
     path = write(tmp_path, {"prompt_ids": PROMPT, "ids": [larger]})
     tie = str(tmp_path / "tie")
-    code, out, _ = run("compare", "-m", tie, "--tokens", path, "--trials", "2")
+    code, out, _ = run("compare", "-m", tie, "--tokens", path, *FEW_TRIALS)
     assert code == 3
     assert "tie-break: 1 of 1 token differ" in out
 

@@ -31,11 +31,11 @@ def groups_of(diagnosis):
     """For each mistake that a diagnosis names, its sentences: those that cannot be told apart."""
     groups = []
     for line in diagnosis:
-        _, _, said = line.partition(": ")
-        if said.startswith("or yours "):
-            groups[-1].append(said)
-        elif said.startswith(("yours ", "and yours ", "perhaps yours ")):
-            groups.append([said])
+        _, _, sentence = line.partition(": ")
+        if sentence.startswith("or yours "):
+            groups[-1].append(sentence)
+        elif sentence.startswith(("yours ", "and yours ", "perhaps yours ")):
+            groups.append([sentence])
     return groups
 
 

@@ -211,7 +211,7 @@ def test_the_switch_changes_the_model_of_the_third_list(open_article):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reading"),
     [
         ("", "Type a word"),
         ("   ", "Type a word"),
@@ -226,10 +226,10 @@ def test_the_switch_changes_the_model_of_the_third_list(open_article):
         ("e\u0301", "part of a character"),
     ],
 )
-def test_any_text_may_be_typed(open_article, text, said):
+def test_any_text_may_be_typed(open_article, text, reading):
     page = open_article()
     ask(page, text)
-    expect(page.locator(".reading").first).to_contain_text(said)
+    expect(page.locator(".reading").first).to_contain_text(reading)
     assert all(lists(page))
 
 
@@ -279,9 +279,9 @@ def test_the_names_of_the_best_arrows_are_apart_and_in_the_picture(
         assert frame["y"] <= top
         assert bottom <= frame["y"] + frame["height"]
         for other_left, other_right, other_top, other_bottom in names[:n]:
-            is_beside = right <= other_left or other_right <= left
+            is_no_parameter = right <= other_left or other_right <= left
             is_above = bottom <= other_top + 3 or other_bottom <= top + 3  # boxes have some air
-            assert is_beside or is_above
+            assert is_no_parameter or is_above
 
 
 def test_the_menu_marks_the_section_that_the_reader_is_in(open_article):
@@ -423,11 +423,11 @@ def test_the_calculator(open_article):
     page.fill("#dim", "768")
     page.fill("#total", "163,037,184")
     assert page.inner_text("#answer").endswith("If yours is the untied model, it is 23.7 %.")
-    said_of = {"1e6": "more than", "many": "Three numbers", "1e400": "Three numbers"}
-    said_of["1,5B"] = "a fraction has a point"
-    for total, said in said_of.items():
+    answer_of = {"1e6": "more than", "many": "Three numbers", "1e400": "Three numbers"}
+    answer_of["1,5B"] = "a fraction has a point"
+    for total, answer in answer_of.items():
         page.fill("#total", total)
-        assert said in page.inner_text("#answer")
+        assert answer in page.inner_text("#answer")
 
 
 def test_without_javascript_the_text_and_the_pictures_stand(open_article):

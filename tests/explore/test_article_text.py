@@ -320,7 +320,7 @@ def test_the_calculator_reads_numbers():
 
 
 @pytest.mark.parametrize(
-    ("numbers", "said"),
+    ("numbers", "sentence"),
     [
         ((50_257, 768, 163_037_184), "If yours is the untied model, it is 23.7 %."),
         (
@@ -341,9 +341,9 @@ def test_the_calculator_reads_numbers():
         (("NaN", 768, 7e9), "a fraction has a point"),
     ],
 )
-def test_the_calculator_says_no_number_that_is_none(numbers, said):
+def test_the_calculator_says_no_number_that_is_none(numbers, sentence):
     script = "print(sayShare(...input.numbers.map(Number)))"
-    assert said in run_node(script, ELEMENTS, "cost.js", numbers=numbers)
+    assert sentence in run_node(script, ELEMENTS, "cost.js", numbers=numbers)
 
 
 def test_how_many_tokens_are_left_open():

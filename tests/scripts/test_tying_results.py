@@ -211,14 +211,15 @@ def test_the_figures_of_the_two_models_that_come_with_tiedgpt():
         return pytest.approx(float(text), abs=0.0101)
 
     numbers = {}
-    for head, said in OF_THE_PAIR.items():
+    for head, expected in OF_THE_PAIR.items():
         model = tiedgpt.load_model(f"shakespeare-{head}")
         tables = knowledge(model, corpus)
         numbers[head] = mlp_numbers(model, corpus)
-        assert numbers[head]["table"] == near(said["normed"])
-        assert numbers[head]["model"] == near(said["model"])
+        assert numbers[head]["table"] == near(expected["normed"])
+        assert numbers[head]["model"] == near(expected["model"])
         for name in ("W_E", "W_U"):
-            for thing, r2 in zip(("successors", "predecessors"), said.get(name, ()), strict=False):
+            by_thing = zip(("successors", "predecessors"), expected.get(name, ()), strict=False)
+            for thing, r2 in by_thing:
                 known = tables[name][thing]
                 assert known["r2"] == near(r2)
                 assert known["high"] - 0.035 < known["r2"] < known["low"] + 0.035

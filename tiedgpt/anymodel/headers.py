@@ -28,7 +28,7 @@ ROWS_AT_A_PLACE = 4
 class HubModel:
     """A language model of any kind on the hub, as checkpoints.Opened is one on this machine."""
 
-    said: dict[str, Any]  # what config.json holds
+    config_json: dict[str, Any]  # what it holds
     repository: Repository
 
     @property

@@ -56,6 +56,10 @@ class ModelClass:
     copies: dict[str, str]  # a tensor that older files may have twice -> the one that is counted
     separate: tuple[str, ...]  # of copies: they are parameters of their own in an untied model
     is_counted: bool  # whether the stored tensors add up to the number of parameters
+    default_pad: int  # the padding token of a config.json that does not say it; 0 also for none
+    # A number of positions that the padding token must be below: its field in config.json and the
+    # default of it. {} for a class whose table of positions has no row for the padding token.
+    positions: dict[str, int]
     not_read_by_4: bool  # whether transformers 4 cannot load what transformers 5 saves
 
     def has_usual_rule(self, name_set: int) -> bool:
@@ -209,6 +213,8 @@ def read_class(kind: str, name: str) -> ModelClass:
         copies=entry.get("copies", {}),
         separate=tuple(entry.get("separate", ())),
         is_counted=entry["counted"],
+        default_pad=entry.get("default_pad", 0),
+        positions=entry.get("positions", {}),
         not_read_by_4=entry.get("not_read_by_4", False),
     )
 

@@ -64,12 +64,13 @@ OTHER_TENSORS = "which of the stored tensors the class leaves out, and which oth
 WEIGHTS_NAME = re.compile(r".*\.(safetensors|bin|pt|pth|ckpt)")
 
 # The values of dtype in config.json with which a model may be loaded.
-DTYPES = (None, "auto", "float64", "float32", "float16", "bfloat16")
+DTYPES = (None, "float64", "float32", "float16", "bfloat16")
 # Settings that make another head, or copy it, and the value with which all classes were measured.
 MEASURED_SETTINGS = {
     "additional_vocab_size": 0,  # Idefics has a second embedding and head for more tokens
     "asm": False,
     "legacy": True,
+    "pruned_heads": {},
     "torchscript": False,
 }
 # The "format" in the metadata of the safetensors files that were measured, and the same for MLX.
@@ -98,7 +99,7 @@ def tie_report(name: str, model: AnyModel) -> Report:
     encoder and a decoder that are one. "not_looked_at" is what the others do not speak of. Raises
     CheckpointError.
     """
-    config = model.said
+    config = model.config_json
     if config.get("transformers_weights") is not None:
         raise CheckpointError(
             f"{name}: config.json names other files of weights, by transformers_weights; these are "
@@ -221,7 +222,7 @@ def size_report(name: str, model: AnyModel) -> Report:
     "not_looked_at" says what may make num_parameters() of the class another number than that of the
     stored tensors: None for counts from config.json. Raises CheckpointError if they are not known.
     """
-    config = model.said
+    config = model.config_json
     known = model_class(config)
     tensors = model.stored if model.has_weights else {}
     shape: tuple[int, ...] | None = matrix_shape(config)
@@ -275,7 +276,9 @@ def count_parameters(
     if numbers is None or known is None:
         return numbers
     for places in zip(*known.sizes, strict=True):
-        sizes = {value_at(model.said, place) for place in places if place is not None} - {None}
+        sizes = {value_at(model.config_json, place) for place in places if place is not None} - {
+            None
+        }
         if len(sizes) > 1 and len(matrices.stored) < 2:  # the other one has another shape
             return None
     for name in known.separate:
@@ -325,7 +328,7 @@ def read_flag(model: str, config: dict[str, Any], known: ModelClass | None) -> R
         place for place, fields in config.items() if isinstance(fields, dict) and FLAG in fields
     ]
     places = known.places if known is not None else ("", *nested)
-    said: dict[str, bool] = {}
+    flag_of: dict[str, bool] = {}  # place -> the flag there
     for place in dict.fromkeys((*places, "text_config")):
         fields = fields_at(config, place)
         if FLAG not in fields:
@@ -336,19 +339,19 @@ def read_flag(model: str, config: dict[str, Any], known: ModelClass | None) -> R
                 f"{short_repr(fields[FLAG])}: how programs read this was not measured"
             )
         if place in places:
-            said[place] = fields[FLAG]
-    values: set[bool | None] = set(said.values())
+            flag_of[place] = fields[FLAG]
+    values: set[bool | None] = set(flag_of.values())
     if known is not None:
-        values = {said.get(place, known.default(place)) for place in places}
+        values = {flag_of.get(place, known.default(place)) for place in places}
         for place in other_nested_kinds(config, known):
             if FLAG not in fields_at(config, place):  # the default is that of the kind there
                 values.add(None)
-    first_place = next(iter(said), None)
+    first_place = next(iter(flag_of), None)
     return {
         "kind": kind,
         "class": known.name if known is not None else None,
-        "said": said,
-        "word": "".join({True: "t", False: "f", None: "-"}[said.get(place)] for place in places),
+        "said": flag_of,
+        "word": "".join({True: "t", False: "f", None: "-"}[flag_of.get(place)] for place in places),
         "tied": values.pop() if len(values) == 1 else None,
         "place": None if first_place is None else f"{first_place}.{FLAG}".removeprefix("."),
         "class_without_head": name if name in without_head else None,
@@ -480,7 +483,7 @@ def versions_not_measured(
     """Version of transformers -> why it is not known how this version alone reads the files."""
     if known is None or not model.has_weights:
         return {}
-    config = model.said
+    config = model.config_json
     reasons = {}
     of_matrices = {matrix.name for matrix in matrices.stored}
     other_names = [name for name in model.stored if name not in of_matrices]
@@ -532,25 +535,27 @@ def setting_not_measured(config: dict[str, Any], known: ModelClass) -> str | Non
             return f"{name}, with its value in config.json, was not measured"
     V = value_at(config, known.sizes[0][0] or "vocab_size")
     parts = (config, *(value for value in config.values() if isinstance(value, dict)))
-    reasons = (setting_of_part_not_measured(part, V) for part in parts)
+    reasons = (setting_of_part_not_measured(part, V, known) for part in parts)
     return next((reason for reason in reasons if reason is not None), None)
 
 
-def setting_of_part_not_measured(part: dict[str, Any], V: Any) -> str | None:
+def setting_of_part_not_measured(part: dict[str, Any], V: Any, known: ModelClass) -> str | None:
     """Which setting changes what is loaded, and was not measured so; None without one.
 
     part: config.json, or an object in it. V: the size of the vocabulary.
     """
     if part.get("quantization_config") is not None:
         return "config.json says that the model is quantised"
-    pad = part.get("pad_token_id")
+    pad = part.get("pad_token_id", known.default_pad)
     if pad in SIZE and V in SIZE and pad >= V:
         return f"pad_token_id is {pad}, and the vocabulary has {V} tokens"
+    for name, default in known.positions.items():
+        positions = part.get(name, default)
+        if pad in SIZE and positions in SIZE and pad >= positions:
+            return f"pad_token_id is {pad}, and {name} is {positions}"
     for name in ("dtype", "torch_dtype"):
-        dtype = part.get(name)
-        plain = dtype.removeprefix("torch.") if isinstance(dtype, str) else dtype
-        if plain not in DTYPES:
-            return f"{name} {short_repr(dtype)} in config.json was not measured"
+        if part.get(name) not in DTYPES:
+            return f"{name} {short_repr(part[name])} in config.json was not measured"
     return None
 
 
@@ -688,16 +693,16 @@ def what_is_kept(reading: str, state: str) -> str:
 def said_and_held(flag: Report, state: str) -> str:
     """What config.json says, and what the files have."""
     if len(set(flag["said"].values())) > 1:
-        said = "one flag of config.json says tied and another one untied"
+        says = "one flag of config.json says tied and another one untied"
     elif flag["tied"] is None:
-        said = "config.json does not say whether the model is tied"
+        says = "config.json does not say whether the model is tied"
     else:
         by_default = "" if flag["place"] else ", by default,"
-        said = f"config.json says{by_default} {'tied' if flag['tied'] else 'untied'}"
+        says = f"config.json says{by_default} {'tied' if flag['tied'] else 'untied'}"
     if len(state) > 2:
         count = len(set(state) - {"."})
         held = f"{count} different matrices" if count > 1 else "one matrix"
-        return f"{said}, and the files hold {held}"
+        return f"{says}, and the files hold {held}"
     held_of = {
         "a.": "have no head",
         ".a": "have no embedding",
@@ -705,7 +710,7 @@ def said_and_held(flag: Report, state: str) -> str:
         "aa": "have two equal matrices",
         "..": "have neither matrix",
     }
-    return f"{said}, and the files {held_of.get(state, 'are not known')}"
+    return f"{says}, and the files {held_of.get(state, 'are not known')}"
 
 
 # What the files hold

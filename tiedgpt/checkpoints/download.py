@@ -188,12 +188,16 @@ def _fetch_missing(name: str, folder: Path, note: Note, weights: bool) -> None:
             f"{TIED}"
         )
     if config is None:
+        of_commit = f"; {folder} has files of this commit" if recorded else ""
         raise CheckpointError(
             f"{repository.label}: no such repository, or no {CONFIG} in it at {repository.revision}"
-            f" (404){f'; {folder} has files of this commit' if recorded else ''}"
+            f" (404){of_commit}"
         )
+    # What is no GPT-2 is refused before anything is written. No file has this path: it is what an
+    # error calls the content.
+    path = Path(repository.label, CONFIG)
     try:
-        Config.from_json(read_json(Path(repository.label, CONFIG), content=config))
+        Config.from_json(read_json(path, content=config))
     except ConfigError as error:
         raise CheckpointError(f"{repository.label}/{CONFIG}: {error}") from error
 

@@ -61,8 +61,8 @@ class Layout:
 
     program: str
     modules: dict[str, str]  # our module -> the names of its weight and bias
-    beside: tuple[str, ...] = ()  # tensors that are no parameters: causal masks
-    zero: tuple[str, ...] = ()  # parameters that a GPT-2 lacks, so they must be 0
+    not_parameters: tuple[str, ...] = ()  # names of tensors such as causal masks
+    must_be_zero: tuple[str, ...] = ()  # names of parameters that a GPT-2 lacks
     no_bias: tuple[str, ...] = ()  # our modules whose bias may be missing alone, for 0
 
     @cached_property
@@ -110,7 +110,7 @@ MASKS = ("h.N.attn.bias", "h.N.attn.masked_bias")
 MASK = re.compile(r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias", re.ASCII)  # a name of MASKS
 # Two layouts with the same names differ by the shape of c_attn.weight.
 LAYOUTS = (
-    Layout("transformers", OURS, beside=MASKS),
+    Layout("transformers", OURS, not_parameters=MASKS),
     Layout(
         "nanoGPT, minGPT and mlx-lm",
         {
@@ -120,7 +120,7 @@ LAYOUTS = (
             "h.N.mlp.c_fc": "h.N.mlp.c_fc.(weight^T|bias)",
             "h.N.mlp.c_proj": "h.N.mlp.c_proj.(weight^T|bias)",
         },
-        beside=MASKS,
+        not_parameters=MASKS,
     ),
     Layout(
         "minGPT of 2020",
@@ -136,7 +136,7 @@ LAYOUTS = (
             "ln_f": "ln_f.(weight|bias)",
             "lm_head": "head.weight",
         },
-        beside=("blocks.N.attn.mask",),
+        not_parameters=("blocks.N.attn.mask",),
     ),
     Layout(
         "llm.c",
@@ -166,8 +166,8 @@ LAYOUTS = (
             "ln_f": "ln_final.(w|b)",
             "lm_head": "unembed.W_U^T",
         },
-        beside=("blocks.N.attn.mask", "blocks.N.attn.IGNORE"),
-        zero=("unembed.b_U",),
+        not_parameters=("blocks.N.attn.mask", "blocks.N.attn.IGNORE"),
+        must_be_zero=("unembed.b_U",),
     ),
     Layout(
         "OpenAI",
@@ -197,7 +197,7 @@ LAYOUTS = (
             "ln_f": "final_norm.(scale|shift)",
             "lm_head": "out_head.weight",
         },
-        beside=("trf_blocks.N.att.mask",),
+        not_parameters=("trf_blocks.N.att.mask",),
         no_bias=("h.N.attn.c_attn",),
     ),
 )
@@ -281,10 +281,10 @@ def our_parameter(name: str) -> str:
     return ""
 
 
-def is_beside(name: str) -> bool:
+def is_no_parameter(name: str) -> bool:
     """Whether a plain name is that of a tensor which is no parameter, such as a mask."""
     kind, _ = with_N(name)
-    return any(kind in layout.beside for layout in LAYOUTS)
+    return any(kind in layout.not_parameters for layout in LAYOUTS)
 
 
 class Renamed(NamedTuple):
@@ -292,7 +292,7 @@ class Renamed(NamedTuple):
 
     layout: Layout  # theirs
     tensors: dict[str, Any]
-    zero: dict[str, Any]  # by their names, those that must be 0
+    must_be_zero: dict[str, Any]  # name -> tensor; the caller looks at its values
     n_head: int | None  # None for a layout whose shapes do not tell it
 
     def check_n_head(self, n_head: int) -> None:
@@ -302,7 +302,7 @@ class Renamed(NamedTuple):
 
     def check_zero(self, values: Callable[[Any], Any]) -> None:
         """Raise ArgumentError for a tensor that must be 0, and is not. values(tensor): an array."""
-        for name, tensor in self.zero.items():
+        for name, tensor in self.must_be_zero.items():
             if values(tensor).any():
                 raise ArgumentError(f"{name} is not 0, and a GPT-2 has no such parameter")
 
@@ -310,14 +310,15 @@ class Renamed(NamedTuple):
 def by_our_names(given: Mapping[str, HasShape], join: Join) -> Renamed:
     """Tensors under our names, and in our layout.
 
-    given: by their plain names. A tensor that is not known keeps its name, a mask is left out.
+    given: by their names without a prefix (plain_name). A tensor that is not known keeps its name,
+    a mask is left out.
     join: puts such tensors side by side. Raises ArgumentError for parts of a tensor that are
     missing or do not fit each other.
     """
     layout = layout_of(given)
     found: dict[str, dict[int, Any]] = {}  # our name -> the parts that are there, by place
     others: dict[str, Any] = {}
-    zero: dict[str, Any] = {}
+    must_be_zero: dict[str, Any] = {}  # parameters that a GPT-2 lacks, so the caller checks them
     n_head = None
     for name, tensor in given.items():
         kind, number = with_N(name)
@@ -327,9 +328,9 @@ def by_our_names(given: Mapping[str, HasShape], join: Join) -> Renamed:
                 n_head = tensor.shape[0]
             for ours, of_layer in by_layer(part.ours, number, tensor):
                 found.setdefault(ours, {})[part.place] = in_our_form(of_layer, part, join)
-        elif kind in layout.zero:
-            zero[name] = tensor
-        elif kind not in layout.beside:
+        elif kind in layout.must_be_zero:
+            must_be_zero[name] = tensor
+        elif kind not in layout.not_parameters:
             others[name] = tensor
 
     tensors = {}
@@ -341,7 +342,7 @@ def by_our_names(given: Mapping[str, HasShape], join: Join) -> Renamed:
                 f"{short_repr(name)} is there twice, also by its name in {layout.program}"
             )
         tensors[name] = tensor
-    return Renamed(layout, tensors, zero, n_head)
+    return Renamed(layout, tensors, must_be_zero, n_head)
 
 
 def layout_of(given: Mapping[str, HasShape]) -> Layout:

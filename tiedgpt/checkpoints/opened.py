@@ -110,22 +110,22 @@ class Opened:
             raise CheckpointError(f"{path} {describe(path) or NO_CHECKPOINT}")
         else:
             self.weights_file = path
-        # config.json as it stands; {} if there is none
-        self.said: dict[str, Any] = {}
+        # What config.json holds; {} if there is none
+        self.config_json: dict[str, Any] = {}
         config_path = self.folder.path / self.config_file
         if config_path.is_file():
             try:
-                self.said = read_json(config_path)
+                self.config_json = read_json(config_path)
             except CheckpointError:
                 # transformers 4 writes Infinity into the config.json of Mamba2.
-                self.said = read_json(config_path, JSON_OF_PYTHON)
-                if self.said.get("model_type", "gpt2") == "gpt2":
+                self.config_json = read_json(config_path, JSON_OF_PYTHON)
+                if self.config_json.get("model_type", "gpt2") == "gpt2":
                     raise
-            self.folder.objects[self.config_file] = self.said
+            self.folder.objects[self.config_file] = self.config_json
         elif self.is_of_openai:
             hparams = self.folder.json(tensorflow.HPARAMS)
             V, D = hparams.get("n_vocab"), hparams.get("n_embd")
-            self.said = {"model_type": "gpt2", "vocab_size": V, "n_embd": D}
+            self.config_json = {"model_type": "gpt2", "vocab_size": V, "n_embd": D}
 
     # Of any kind
 
@@ -191,11 +191,11 @@ class Opened:
         if self.is_of_openai:
             hparams = folder.json(tensorflow.HPARAMS)
             return tensorflow.config_of(hparams, folder.path / tensorflow.HPARAMS)
-        if not self.said and not folder.has(CONFIG):
+        if not self.config_json and not folder.has(CONFIG):
             raise not_a_checkpoint(folder.path, f"no {CONFIG}")
         file = self.config_file
         try:
-            config = Config.from_json(self.said)
+            config = Config.from_json(self.config_json)
             if (folder.path / GENERATION_CONFIG).is_file():
                 file = GENERATION_CONFIG
                 eos_token_id = folder.json(file).get("eos_token_id")
@@ -449,15 +449,16 @@ def generation_settings(folder: Folder) -> tuple[str, dict[str, Any]]:
     file, it takes those of config.json. Raises CheckpointError.
     """
     file = GENERATION_CONFIG
-    said: dict[str, Any] = {}
+    in_file: dict[str, Any] = {}
     if (folder.path / file).is_file():
-        said = folder.json(file)
+        in_file = folder.json(file)
     else:
         file = CONFIG
         others = folder.json(file)
-        said = {name: others[name] for name in (*NO_CHANGE, *IN_OLD_CONFIGS) if name in others}
+        names = [name for name in (*NO_CHANGE, *IN_OLD_CONFIGS) if name in others]
+        in_file = {name: others[name] for name in names}
     settings = {}
-    for name, value in said.items():
+    for name, value in in_file.items():
         if not NOT_OF_THE_TEXT.fullmatch(name) and value and value != NO_CHANGE.get(name):
             settings[name] = value
     return file, settings

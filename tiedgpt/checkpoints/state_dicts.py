@@ -31,7 +31,7 @@ from .names import (
     absent_biases,
     all_names,
     by_our_names,
-    is_beside,
+    is_no_parameter,
     our_parameter,
     plain_name,
     with_N,
@@ -76,10 +76,10 @@ def from_state_dict(
         message = f"the state dict: {', '.join(others)}: {NOT_OF_TOKENS}"
         warnings.warn(message, TiedGPTWarning, stacklevel=2)
     renamed = rename_arrays({name: x for name, x in state.items() if name not in others})
-    said = None if config is None else as_config(config)
-    arrays = parameters_of(renamed, is_tied=said is None or said.tied)
-    if said is not None:
-        model_config = with_head_of(arrays, said)
+    given_config = None if config is None else as_config(config)
+    arrays = parameters_of(renamed, is_tied=given_config is None or given_config.tied)
+    if given_config is not None:
+        model_config = with_head_of(arrays, given_config)
     else:
         n_head = renamed.n_head if n_head is None else n_head
         model_config = config_of_shapes(arrays, n_head, fields)
@@ -129,7 +129,7 @@ def check_state_dict(state: Any) -> None:
         dtype = getattr(array, "dtype", "float")
         # NumPy's name is the same for both orders of bytes; torch's types have none.
         dtype_name = getattr(dtype, "name", f"{dtype}")
-        if "float" not in dtype_name and not is_beside(plain_name(f"{name}")):
+        if "float" not in dtype_name and not is_no_parameter(plain_name(f"{name}")):
             raise ArgumentError(f"{short_repr(name)} must be an array of floats, got {dtype_name}")
 
 
@@ -143,11 +143,11 @@ def rename_arrays(values: Mapping[Any, Any]) -> Renamed:
     first_names: dict[str, Any] = {}
     for theirs, value in values.items():
         name = plain_name(f"{theirs}")
-        if is_beside(name):
+        if is_no_parameter(name):
             continue
         kind, number = with_N(name)
-        # A parameter that GPT-2 lacks may only be 0. Renamed.zero has it, and the caller looks.
-        may_be_zero = any(kind in layout.zero for layout in LAYOUTS)
+        # A parameter that GPT-2 lacks may only be 0: the caller checks Renamed.must_be_zero.
+        may_be_zero = any(kind in layout.must_be_zero for layout in LAYOUTS)
         if our_parameter(name) == "" and not may_be_zero:
             known = [each.replace("N", number or "N") for each in all_names()]
             raise ArgumentError(

@@ -103,10 +103,10 @@ def index_file(directory: Path) -> Path:
     names = sorted(path.name for path in directory.glob(f"*{INDEX_END}"))
     if (directory / LATEST).is_file():
         with open_to_read(directory / LATEST, limit=MAX_LATEST) as file:
-            said = re.search(rb'^model_checkpoint_path: "(.*)"', file.read(), re.MULTILINE)
-        if said is not None:
+            newest = re.search(rb'^model_checkpoint_path: "(.*)"', file.read(), re.MULTILINE)
+        if newest is not None:
             # It may be a path on the machine where it was written.
-            prefix = re.split(r"[/\\]", said[1].decode("utf-8", "replace"))[-1]
+            prefix = re.split(r"[/\\]", newest[1].decode("utf-8", "replace"))[-1]
             if f"{prefix}{INDEX_END}" in names:
                 return directory / f"{prefix}{INDEX_END}"
     if INDEX in names or not names:

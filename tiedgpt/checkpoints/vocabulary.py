@@ -126,15 +126,15 @@ def read_tokenizer(directory: Path | Folder, config: Config | None = None) -> To
     folder = files.path
     has_json = (folder / TOKENIZER_JSON).is_file()
     pair = MERGES_AND_VOCAB if (folder / "merges.txt").is_file() else OPENAIS_NAMES
-    of_model = files.json(CONFIG) if config is None else config.others
-    V = of_model.get("vocab_size") if config is None else config.vocab_size
+    model_fields = files.json(CONFIG) if config is None else config.others
+    V = model_fields.get("vocab_size") if config is None else config.vocab_size
     if not has_json and not (folder / pair[0]).is_file():
-        raise no_tokenizer(folder, V if config else None)
+        raise no_tokenizer(folder, vocab_size=config.vocab_size if config else None)
     settings = dict(files.json(SETTINGS))
-    if settings.get("tokenizer_class") is None and "tokenizer_class" in of_model:
-        settings["tokenizer_class"] = of_model["tokenizer_class"]
+    if settings.get("tokenizer_class") is None and "tokenizer_class" in model_fields:
+        settings["tokenizer_class"] = model_fields["tokenizer_class"]
     others = {SETTINGS: settings}
-    if DECODER not in settings:
+    if DECODER not in settings:  # where it is, transformers reads no other file
         others |= {name: files.json(name) for name in (ADDED, SPECIAL_TOKENS_MAP)}
     says_more = any(others.values())  # most folders have none of these files
     mentions = []

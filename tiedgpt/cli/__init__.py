@@ -231,7 +231,9 @@ def os_error_message(error: OSError) -> str:
 
 def handle_signals() -> None:
     """Make Ctrl-C, SIGTERM and SIGHUP raise exceptions, so that nothing half-written is left."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as __main__ sets it
+    # While Python imports, Ctrl-C ends the process at once: __main__ sets SIG_DFL. From here it
+    # raises. A SIGINT that is ignored, as in a script's `tiedgpt ... &`, stays so.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)  # Windows has no SIGHUP

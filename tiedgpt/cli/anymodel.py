@@ -71,10 +71,11 @@ def run_check(args: argparse.Namespace) -> None:
     programs read them. transformers 4 and 5 were measured; of vLLM and programs like it the rule is
     known, which was not run. No model is loaded or downloaded: of a model on the hub, config.json
     and the headers of the weights are read, and 32 rows of the matrices if the files have several.
-    Whether the rest of the files loads is not looked at. The exit code is 0 only if each model has
-    no head by its class, or is tied, or untied, for each version of transformers that has the class
-    and for programs that go by the flag, where they have a rule for the class. It is 1 for a
-    conflict and for what is not known, and 2 if a model cannot be read.
+    Whether the rest of the files loads is not looked at. A verdict is tied, or untied, only if the
+    model is so for each version of transformers that has the class, and for programs that go by the
+    flag, if they have a rule for the class. The exit code is 0 if each model is tied, or untied, or
+    has no head by its class. It is 1 for a conflict and for what is not known, and 2 if a model
+    cannot be read.
 
     examples:
       tiedgpt check my-model other-model
@@ -124,7 +125,7 @@ def print_reports(reports: Sequence[Report]) -> None:
     print_table(rows)
 
 
-def said(flag: Report) -> str:
+def flag_in_words(flag: Report) -> str:
     """What config.json says of the tie, from a "flag" of the report."""
     if flag["tied"] is None:
         return "not known"
@@ -139,7 +140,7 @@ def in_words(report: Report) -> Report:
     """
     flag = report["flag"]
     words: Report = {
-        "flag": {**flag, "said": said(flag)},
+        "flag": {**flag, "said": flag_in_words(flag)},
         "holds": HELD.get(report["holds"], "not known"),
         "transformers4": report["transformers4"] or "not known",
         "transformers": report["transformers"] or "not known",
@@ -169,7 +170,7 @@ def answers(report: Report) -> Iterator[str]:
     """The verdict and what is lost; below it, which matrices are one."""
     verdict = report["verdict"]
     if report["tensors"] == 0:
-        yield f"{verdict}: config.json alone was read, and says {said(report['flag'])}"
+        yield f"{verdict}: config.json alone was read, and says {flag_in_words(report['flag'])}"
     elif verdict == "no head":
         leaves_out = ""
         if report["head"] is not None:
@@ -262,7 +263,7 @@ def count_model(source: str | None) -> Report:
             model: Opened | HubModel = open_any(name, weights=False)
         except CheckpointError:  # that of open_model names the variable of the name
             model = open_model(source, weights=False)
-        if model.said.get("model_type", "gpt2") != "gpt2":
+        if model.config_json.get("model_type", "gpt2") != "gpt2":
             return size_report(name, model)
         if isinstance(model, HubModel):
             model = open_model(source, weights=False)
@@ -286,7 +287,7 @@ def print_model(report: Report) -> None:
         )
     else:
         V, D = report["shape"]
-        kind = f"{report['flag']['kind']}, {said(report['flag'])}"
+        kind = f"{report['flag']['kind']}, {flag_in_words(report['flag'])}"
         title = f"{name}: {kind}; vocabulary {V:,}, width {D:,}"
     less = percent(report["difference"] / report["untied"]["total"])
     more = percent(report["difference"] / report["tied"]["total"])

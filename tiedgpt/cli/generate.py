@@ -149,24 +149,24 @@ def note_settings_of_model(
     file: generation_config.json, or config.json. given: the settings that the flags give. With
     greedy, those that change nothing are not named.
     """
-    said = []
-    flags = []
-    others = dict(settings)
+    usable = []  # settings and their values
+    flags = []  # that give them
+    others = dict(settings)  # for which there is no flag
     for field in fields(Sampling):
         value = others.pop(field.name, None)
         if field.name in given or (is_greedy and not field.metadata["changes_greedy"]):
             continue
         if value in field.metadata.get("accepted", ()):
-            said.append(f"{field.name} {value}")
+            usable.append(f"{field.name} {value}")
             flags.append(f"{options.flag_of(field.name)} {value}")
         elif value is not None:
             others[field.name] = value
     if others.pop("stop_strings", None):
-        said.append("stop_strings")
+        usable.append("stop_strings")
         flags.append("--stop TEXT")
-    if said:
+    if usable:
         note(
-            f"{file} of the model says {', '.join(said)}, which is not used; to "
+            f"{file} of the model says {', '.join(usable)}, which is not used; to "
             f"use it: {' '.join(flags)}"
         )
     if others:

@@ -194,9 +194,9 @@ def add_fields(parser: argparse.ArgumentParser, cls: type) -> None:
     """Add a flag for each field of a dataclass that has a help; `values_of` reads their values.
 
     A field's metadata has "help", the sentence on the help page, "metavar", and perhaps "flag", a
-    short flag such as "-t". The flag only turns its text into a number: the dataclass refuses it.
-    A field that is True or False has a flag without a value. One that is None by default is a
-    limit.
+    short flag such as "-t". argparse only turns the text into a number: the dataclass refuses a
+    number that is out of range. A field that is True or False has a flag without a value. One that
+    is None by default is a limit.
     """
     for field in fields(cls):
         if not field.metadata["help"]:

@@ -290,7 +290,7 @@ def compare_gradients(
 ) -> tuple[list[ReportRow], list[str]]:
     """A row for each of their gradients, in the order of the backward pass, and what is wrong."""
     _, ours64 = loss_and_gradients(comparison.model64, comparison.ids, targets)
-    _, ours32 = loss_and_gradients(comparison.model32, comparison.ids, targets)
+    _, ours32 = loss_and_gradients(comparison.model32, comparison.ids, targets)  # for tolerances
     for name, gradient in gradients.items():
         if name not in ours64:
             head = "untied" if "lm_head.weight" in ours64 else "tied"
@@ -334,7 +334,7 @@ def missing_part_sentences(comparison: Comparison, gradient: Array, targets: Arr
     """
     model = comparison.model64
     # An untied model with a copy of wte as output matrix has the same activations, and an array for
-    # each of the two parts.
+    # each of the two parts. In float32, too: the part may be off by what rounding is.
     _, apart64 = loss_and_gradients(model.untie("copy"), comparison.ids, targets)
     _, apart32 = loss_and_gradients(comparison.model32.untie("copy"), comparison.ids, targets)
     for name, part in (

@@ -14,7 +14,7 @@ import re
 from itertools import permutations
 from typing import Any
 
-from ..checkpoints.names import all_names, is_beside, our_parameter, plain_name
+from ..checkpoints.names import all_names, is_no_parameter, our_parameter, plain_name
 from ..checkpoints.state_dicts import as_floats
 from ..errors import ArgumentError, nearest_names, short_repr
 from ..gpt2.model import Array
@@ -122,7 +122,7 @@ def our_name(name: Any) -> str:
     'attn.3.out'
     """
     plain = plain_name(f"{name}")
-    if is_beside(plain):
+    if is_no_parameter(plain):
         return NOT_COMPARED
     if our_parameter(plain) != "":
         return our_parameter(plain)

@@ -282,7 +282,7 @@ def digits_before_point(x: Any) -> Any:  # a number or an array
 
 
 def compare_arrays(name: str, theirs: Array, ours64: Array, ours32: Array) -> ReportRow:
-    """Compare theirs with our float64. Our float32 tells how large rounding is."""
+    """Compare theirs with ours in float64. Ours in float32 tells how large rounding may be."""
     tolerance = tolerance_of(ours64, ours32)
     distances = distance(name, theirs, ours64)
     error = float(distances.max(initial=0))
@@ -320,7 +320,8 @@ class Comparison:
         self.names = list(ours)  # of all activations, in the order of the forward pass
         self.our_logits = ours["logits"]
         V = self.our_logits.shape[-1]
-        self.beyond_vocabulary = self.our_logits[..., V:]  # their logits for no token of ours
+        # Their logits for no token of ours. None, unless their logits have more than V columns.
+        self.beyond_vocabulary = self.our_logits[..., V:]
         last: Tape = {}
         self.their_names: dict[str, str] = {}  # our name -> theirs, for messages
         self.earlier: list[tuple[str, str, Array]] = []  # our name, their name, the array
@@ -342,8 +343,9 @@ class Comparison:
         It is compared with the activation that our pass computes in this place. Our pass then goes
         on with the array in `given`, if there is one. `planted` are mistakes that our pass makes.
         """
-        ours32 = compute_activations(self.model32, self.ids, given, planted)
         ours64 = compute_activations(self.model64, self.ids, given, planted)
+        # In float32, too: theirs may be as far from ours64 as rounding takes ours32.
+        ours32 = compute_activations(self.model32, self.ids, given, planted)
         rows = []
         for name, theirs in self.theirs.items():
             rows.append(compare_arrays(name, theirs, ours64[name], ours32[name]))
@@ -357,8 +359,9 @@ class Comparison:
         sentences: list[str] = []
         if not self.earlier:
             return rows, sentences
-        ours32 = compute_activations(self.model32, self.ids, given={}, planted={})
         ours64 = compute_activations(self.model64, self.ids, given={}, planted={})
+        # In float32, too: the tolerance is what rounding makes of ours32.
+        ours32 = compute_activations(self.model32, self.ids, given={}, planted={})
         for name, their_name, array in self.earlier:
             row = compare_arrays(name, array, ours64[name], ours32[name])
             rows.append(replace(row, name=f"{name}, {their_name}"))

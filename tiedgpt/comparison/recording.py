@@ -231,6 +231,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         if ours in ("", NOT_COMPARED):
             continue
         first = first_names.setdefault(ours, name)
+        # Without their axes: conventions give one activation different shapes.
         if first != name and not np.array_equal(arrays[first].ravel(), arrays[name].ravel()):
             raise ArgumentError(
                 f"{path}: {short_repr(first)} and {short_repr(name)} are both {ours}, and they "

@@ -155,8 +155,9 @@ class Splitter:
         tokens: list[int] = []
         room = self.model.config.n_ctx - len(self.prompt)
         while not ours.strip() and len(tokens) <= min(room, MOST_SPACES):
-            tokens.append(self.best_after(tokens)[-1])
-            ours += self.text_of(tokens[-1])
+            *_, next_token = self.best_after(tokens)
+            tokens.append(next_token)
+            ours += self.text_of(next_token)
         stripped = ours.lstrip()
         lacks_space = stripped != ours and not theirs[:1].isspace()
         if stripped and lacks_space and theirs.startswith(stripped):
@@ -174,10 +175,8 @@ class Splitter:
         room = self.model.config.n_ctx - len(self.prompt) + 1
         while place < min(len(self.ids), room):
             best = self.best_after(self.ids[: room - 1])
-            departing = [
-                n for n in range(place, len(best)) if best[n : n + 1] != self.ids[n : n + 1]
-            ]
-            departing = [n for n in departing if n < len(self.ids)]
+            judged = range(place, min(len(best), len(self.ids)))
+            departing = [n for n in judged if best[n] != self.ids[n]]
             if not departing:
                 break
             place = departing[0]

@@ -279,13 +279,15 @@ def rounding_of(  # logits [N, V] -> [N]
     if precision != "float32":
         weights = {name: to_precision(x, precision) for name, x in model32.parameters.items()}
         rounded_model = GPT2(model32.config, weights)
-        all_rounded = dict.fromkeys(right, lambda at: to_precision(at.right, precision))
+        # In each place of the pass, the right activation is rounded.
+        all_rounded = dict.fromkeys(right, lambda place: to_precision(place.right, precision))
         for model, planted in (
             (rounded_model, {}),
             (model32, all_rounded),
             (rounded_model, all_rounded),
         ):
-            ways.append(compute_activations(model, ids, {}, planted)["logits"])
+            tape = compute_activations(model, ids, given={}, planted=planted)
+            ways.append(tape["logits"])
 
     best = logits.argmax(axis=-1)[:, None]  # [N, 1]
     largest = np.zeros(len(logits))
@@ -349,11 +351,14 @@ def refuse_drawn_tokens(text: Text) -> None:
     for temperature in np.arange(0.6, 1.21, 0.1):
         log_p = log_softmax(text.logits / temperature)  # [N, V]
         p = np.exp(log_p)
-        of_tokens = np.take_along_axis(log_p, tokens[:, None], axis=-1).sum()
+        log_p_of_tokens = np.take_along_axis(log_p, tokens[:, None], axis=-1).sum()
+        # Of a drawn token in each place: the mean and the variance of its log probability, and the
+        # probability that it is the likeliest one.
         mean = (p * log_p).sum(axis=-1)
         variance = (p * log_p**2).sum(axis=-1) - mean**2
         best = p.max(axis=-1)
-        distance = abs(of_tokens - mean.sum()) / math.sqrt(variance.sum())
+        # In standard deviations
+        distance = abs(log_p_of_tokens - mean.sum()) / math.sqrt(variance.sum())
         distance_of_best = abs(is_best.sum() - best.sum()) / math.sqrt((best * (1 - best)).sum())
         if distance < 2 and distance_of_best < 2:
             raise ArgumentError(
@@ -370,9 +375,9 @@ def refuse_drawn_tokens(text: Text) -> None:
 class Search:
     """The known mistakes that, planted, give their tokens within rounding."""
 
-    found: list[str]
+    found: list[str]  # sentences on them
     tried: int
-    all: int
+    all: int  # those that could be tried
 
 
 def plant(text: Text, most_trials: int | None, progress: OnTrial) -> Search:
@@ -386,7 +391,7 @@ def plant(text: Text, most_trials: int | None, progress: OnTrial) -> Search:
         mistakes = [mistake for mistake in mistakes if "rounded to" not in mistake.sentence]
     names = list(text.right)
     # Several mistakes have one sentence, such as a norm over a text and over a batch, and are one.
-    ways: dict[str, list[Trial]] = {}
+    ways: dict[str, list[Trial]] = {}  # sentence -> the ways to make this mistake
     for trial in trials_in_all_layers(mistakes, names):
         ways.setdefault(trial.line, []).append(trial)
     lines = list(ways)[:most_trials]

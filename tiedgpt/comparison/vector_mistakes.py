@@ -274,6 +274,7 @@ def batch_results(model: GPT2, texts: list[list[int]]) -> Results:  # of [B, V]
 
     lengths = np.array([len(text) for text in texts])
     T = lengths.max()
+    missing = T - lengths  # [B]: how many tokens of padding each text gets
     for padding in PADDINGS:
         token = padding % model.config.vocab_size
         padded = np.array([text + [token] * (T - len(text)) for text in texts])
@@ -285,14 +286,12 @@ def batch_results(model: GPT2, texts: list[list[int]]) -> Results:  # of [B, V]
         ways: dict[str, dict[str, Wrong]] = {
             "pads on the left, and tokens see the padding": {
                 # Positions begin at each text's first token.
-                "embed": lambda at: embedding_at(
-                    at, (positions(at) - (T - lengths)[:, None]).clip(0)
-                )
+                "embed": lambda at: embedding_at(at, (positions(at) - missing[:, None]).clip(0))
             },
             "pads on the left, and counts positions from the padding": {
                 # No token sees the padding.
                 f"attn.{layer}.pattern": partial(
-                    pattern_without, start=0, end=(T - lengths)[:, None, None, None]
+                    pattern_without, start=0, end=missing[:, None, None, None]
                 )
                 for layer in range(model.config.n_layer)
             },
@@ -434,6 +433,11 @@ def step(
     corrects: bool = True,
     eps_inside: bool = False,
 ) -> Array:
+    """A parameter after the first step of AdamW. Before it, both averages m and v are 0.
+
+    decays: whether the weight decay is made. corrects: whether the averages are corrected for their
+    start at 0. eps_inside: whether eps is added inside the root.
+    """
     m = (1 - settings["beta1"]) * gradient
     v = (1 - settings["beta2"]) * gradient * gradient
     if corrects:

@@ -76,7 +76,7 @@ def start(query: Query) -> Answer:
     shown = query.shown
     models = []
     for name, by_head in zip(shown.names, shown.by_head, strict=True):
-        model = next(iter(by_head.values()))
+        model = next(iter(by_head.values()))  # the first has its own head
         facts = parameters_report(model.config)["config"]
         facts["name"] = name
         facts["heads"] = list(by_head)

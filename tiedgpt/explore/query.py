@@ -53,6 +53,7 @@ class ShownModels:
         self.models = [model for _, model in named_models]
         self.by_head = []
         for model in self.models:
+            # Each model can be read with a tied head, too. A tied one stays alone: one key.
             self.by_head.append({model.config.head: model, "tied": model.tie()})
         self.tokenizer = tokenizer
         self.corpus_name: str | None = None

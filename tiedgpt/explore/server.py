@@ -216,8 +216,8 @@ class Handler(BaseHTTPRequestHandler):
     def send(self, status: HTTPStatus, media_type: str, body: bytes, policy: str = POLICY) -> None:
         """Send a whole response."""
         self.send_head(status, media_type, {"Content-Length": str(len(body))}, policy)
-        # `patience` counts for each `write`. So one write has what the slowest line takes in a
-        # second, and a large answer has as many seconds as it needs.
+        # The socket's timeout is for each `write`, not for the whole answer. So the body is sent in
+        # pieces, each of which even the slowest line takes in a second.
         for start in range(0, len(body), SLOWEST_LINE):
             self.wfile.write(body[start : start + SLOWEST_LINE])
 

@@ -86,14 +86,15 @@ def bigrams(
         **paths_of(model),
         **(others or {}),
     }
-    others_of = np.roll(tokens, tokens.size // 2)  # another token for each
+    # For each token another one, whose successors give the numbers of chance.
+    controls = np.roll(tokens, tokens.size // 2)
     report = {}
     for name, path in paths.items():
         scores: list[Scores] = []
         for piece in split_tokens(tokens, model.config.vocab_size, progress):
             for row, token in zip(path(model, piece), piece, strict=True):
-                other = others_of[len(scores)]
-                scores.append(score_token(log_probabilities(row), token, other, corpus))
+                control = controls[len(scores)]
+                scores.append(score_token(log_probabilities(row), token, control, corpus))
         # Each token has the same weight.
         report[name] = {
             number: float(np.mean([score[number] for score in scores])) for number in scores[0]
@@ -101,8 +102,11 @@ def bigrams(
     return report
 
 
-def score_token(log_p: np.ndarray, token: int, other: int, corpus: Corpus) -> Scores:
-    """The numbers of one token: log_p [V] against its successors, and those of another token."""
+def score_token(log_p: np.ndarray, token: int, control: int, corpus: Corpus) -> Scores:
+    """The numbers of one token: log_p [V] against its successors, and those of another token.
+
+    control: the other token.
+    """
     successors, counts = corpus.row(token)
     q = counts / counts.sum()
     # For each successor, this counts the tokens that are as likely or less likely, itself included.
@@ -114,8 +118,8 @@ def score_token(log_p: np.ndarray, token: int, other: int, corpus: Corpus) -> Sc
         "top5": overlap(log_p, successors, counts, 5),
         "mrr": float(q @ (1 / ranks)),
         "kl": float(q @ (np.log(q) - log_p[successors])),
-        "top1_chance": overlap(log_p, *corpus.row(other), 1),
-        "top5_chance": overlap(log_p, *corpus.row(other), 5),
+        "top1_chance": overlap(log_p, *corpus.row(control), 1),
+        "top5_chance": overlap(log_p, *corpus.row(control), 5),
     }
 
 
@@ -176,7 +180,8 @@ def nats(logits: np.ndarray, tokens: np.ndarray, corpus: Corpus) -> np.ndarray:
         q = counts / counts.sum()
         by_text[row] = q @ logits[row, places], q @ log_counts[places]
     weights = fit(logits[::2], log_counts, by_text[::2])
-    return cross_entropies(weights, logits[1::2], log_counts, by_text[1::2])[0]
+    losses, _, _ = cross_entropies(weights, logits[1::2], log_counts, by_text[1::2])
+    return losses  # without the derivatives, which only `fit` needs
 
 
 def fit(  # [m, S], [S], [m, 2] -> [2]

@@ -77,7 +77,7 @@ def tie_of(
     found_embedding = one_name(state_dict, "embedding", embedding)
     found_head = one_name(state_dict, "head", head, beside=found_embedding)
     if found_embedding is None and found_head is not None:
-        found_embedding = measured_name(state_dict, "embedding", beside=found_head)
+        found_embedding = one_name_of_classes(state_dict, "embedding", beside=found_head)
     if found_embedding is None and found_head is None:
         raise ArgumentError(
             f"neither an embedding nor a head is among {short_repr(list(state_dict))}: give "
@@ -113,10 +113,10 @@ def one_name(
     found = [name for name in entries if is_matrix(name, entries[name], LAST_NAMES[which])]
     for name in found:
         check_values(name, entries[name])
-    places = {place_of(entries[name]) for name in found}
-    if len(places) > 1:
+    # A matrix may have several names; more than one memory are several matrices.
+    if len({memory_of(entries[name]) for name in found}) > 1:
         raise ArgumentError(f"which of {', '.join(found)} is meant? Give its name")
-    return found[0] if found else measured_name(entries, which, beside)
+    return found[0] if found else one_name_of_classes(entries, which, beside)
 
 
 def is_matrix(name: str, value: Any, last_names: tuple[str, ...]) -> bool:
@@ -127,7 +127,7 @@ def is_matrix(name: str, value: Any, last_names: tuple[str, ...]) -> bool:
     return module.rpartition(".")[2] in last_names and len(getattr(value, "shape", ())) == 2
 
 
-def measured_name(entries: Mapping[str, Any], which: str, beside: str | None) -> str | None:
+def one_name_of_classes(entries: Mapping[str, Any], which: str, beside: str | None) -> str | None:
     """The only entry with a name that classes of transformers have for this matrix, or None.
 
     Such a name may be that of a classifier elsewhere: beside another matrix [V, D], it has as many
@@ -142,26 +142,26 @@ def measured_name(entries: Mapping[str, Any], which: str, beside: str | None) ->
             V, D = entries[beside].shape
             if shape != (D, V) and not (shape[1] == D and shape[0] >= V):
                 continue
-        if has_measured_name(name, which):
+        if has_name_of_classes(name, which):
             check_values(name, value)
             found.append(name)
-    places = {place_of(entries[name]) for name in found}
-    if len(places) > 1:
+    # A matrix may have several names; more than one memory are several matrices.
+    if len({memory_of(entries[name]) for name in found}) > 1:
         raise ArgumentError(f"which of {', '.join(found)} is meant? Give its name")
     return found[0] if found else None
 
 
-def has_measured_name(name: str, which: str) -> bool:
-    """Whether a name is, or ends with, one of measured_names."""
+def has_name_of_classes(name: str, which: str) -> bool:
+    """Whether a name is, or ends with, one of names_of_classes."""
     plain = f".{WRAPPER.sub('', name)}"
-    return any(plain.endswith(f".{end}") for end in measured_names(which))
+    return any(plain.endswith(f".{end}") for end in names_of_classes(which))
 
 
 @cache
-def measured_names(which: str) -> frozenset[str]:
+def names_of_classes(which: str) -> frozenset[str]:
     """The names that the classes of kinds.json have for their embedding or their head."""
-    place = 0 if which == "embedding" else 1
-    names = {names[place] for known in all_classes() for names in known.names}
+    number = 0 if which == "embedding" else 1  # in each set of names of a class
+    names = {names[number] for known in all_classes() for names in known.names}
     # The head of FSMT is the embedding of its decoder. In other dicts this is an embedding.
     other = "head" if which == "embedding" else "embedding"
     return frozenset(name for name in names if name.split(".")[-2] not in LAST_NAMES[other])
@@ -192,7 +192,7 @@ def check_that_it_is_alone(
         shape = tuple(getattr(value, "shape", ()))
         if name == found or len(shape) != 2 or D not in shape:
             continue
-        is_copy = is_matrix(name, value, LAST_NAMES[there]) or has_measured_name(name, there)
+        is_copy = is_matrix(name, value, LAST_NAMES[there]) or has_name_of_classes(name, there)
         if is_copy and is_same_memory(value, entries[found]):
             continue
         rows = shape[0] if shape[1] == D else shape[1]
@@ -213,8 +213,8 @@ def is_of_integers(value: Any) -> bool:
 def is_same_memory(one: Any, other: Any) -> bool:
     """Whether two entries are the same values in memory; not, if one has none."""
     try:
-        return place_of(one) == place_of(other)
-    except (RuntimeError, ValueError):  # a sparse tensor has no place
+        return memory_of(one) == memory_of(other)
+    except (RuntimeError, ValueError):  # a sparse tensor has no such memory
         return False
 
 
@@ -249,10 +249,10 @@ def is_of_torch(value: Any) -> bool:
 
 def compare_entries(one: Any, other: Any) -> str:
     """The kind of two entries: "one storage", "overlap", "equal" or "different"."""
-    if place_of(one) == place_of(other):
+    if memory_of(one) == memory_of(other):
         return "one storage"
     # Two parts of one storage may have no byte in common: FSDP lays many parameters side by side.
-    device, other_device = place_of(one)[0], place_of(other)[0]
+    device, other_device = memory_of(one)[0], memory_of(other)[0]
     if device == other_device and np.shares_memory(addresses(one), addresses(other)):
         return "overlap"
     if is_of_integers(one) or is_of_integers(other):
@@ -267,8 +267,8 @@ def compare_entries(one: Any, other: Any) -> str:
     return "equal" if is_equal else "different"
 
 
-def place_of(value: Any) -> tuple[Any, ...]:
-    """Where the values of an entry are: two with the same place are one.
+def memory_of(value: Any) -> tuple[Any, ...]:
+    """Where the values of an entry are in memory: two entries for which this is the same are one.
 
     It begins with the device, the address of the first value, the shape, and the bytes from one
     value to the next along each axis.
@@ -286,7 +286,7 @@ def place_of(value: Any) -> tuple[Any, ...]:
 
 def addresses(value: Any) -> np.ndarray:
     """An array at the addresses of an entry, on any device, whose values must not be read."""
-    _, start, shape, strides, *_ = place_of(value)
+    _, start, shape, strides, *_ = memory_of(value)
     itemsize = value.element_size() if is_of_torch(value) else np.asarray(value).itemsize
     interface = {
         "version": 3,

@@ -297,9 +297,9 @@ class Trainer:
 
     def _why_not_finite(self) -> str:
         """Why a loss or a gradient is not finite."""
-        # A damaged checkpoint may have a nan in the embedding of a rare token, which no step reads
-        # until now. Then the best model has it too. A rate that is too high makes the loss of all
-        # tokens nan, so the best model is from before that and is finite.
+        # A damaged checkpoint may have a nan in the embedding of a rare token. A step reads it only
+        # if its tokens include this one, so the best model may have it too. With a rate that is too
+        # high the loss becomes nan. A nan is never the best loss, so the best model is finite.
         parameters = self.best_model().parameters.values()
         best_is_finite = all(np.isfinite(array).all() for array in parameters)
         if not best_is_finite:
