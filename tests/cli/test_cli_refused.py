@@ -68,6 +68,7 @@ REFUSED = {
     "tokenize -m MODEL --decode 5 x": "--decode expects token ids",
     "tokenize -m MODEL --decode -- --x": "--decode expects token ids",
     "tokenize -m MODEL --decode": "--decode expects token ids",
+    "tokenize -m MODEL --decode ٣": "--decode expects token ids",  # a 3 that is not ASCII
     "tokenize -m MODEL --decode -- -1": "-1 is not a token id",
 }
 

@@ -61,9 +61,11 @@ def test_a_name_that_is_shorter_than_another_has_empty_cells_below_it(
 # The JSON
 
 
-def test_study_json_says_what_was_studied(run, checkpoint, untied, text_file):
-    document = answer(run, "study", untied, checkpoint, "--corpus", text_file)
-    assert document["corpus"] == {"file": text_file, "bytes": len(TEXT), "min_count": 100}
+def test_study_json_says_what_was_studied(run, checkpoint, untied, tmp_path):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text(TEXT + "é", encoding="utf-8")  # two bytes
+    document = answer(run, "study", untied, checkpoint, "--corpus", str(corpus))
+    assert document["corpus"] == {"file": str(corpus), "bytes": len(TEXT) + 2, "min_count": 100}
     first, second = document["models"]
     assert first["model"] == untied
     assert first["head"] == "untied"

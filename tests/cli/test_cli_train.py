@@ -257,10 +257,12 @@ def test_only_head_trains_the_output_matrix_alone(train, checkpoint, tmp_path):
 def test_settings_of_a_training_from_a_checkpoint(train, save, tmp_path, n_ctx, context):
     """By default they are those of the help page."""
     path = save("start", random_model(replace(CONFIG, n_ctx=n_ctx)))
+    (tmp_path / "start" / "chat_template.jinja").write_text("{{ messages }}")
     assert train("--from", path, "--steps", "1", "--eval-every", "9")[0] == 0
     settings = saved_state(tmp_path / "model")["settings"]
     assert (settings["batch"], settings["lr"], settings["context"]) == (4, 0.0001, context)
     assert (settings["steps"], settings["eval_every"]) == (1, 9)
+    assert (tmp_path / "model" / "chat_template.jinja").read_text() == "{{ messages }}"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,13 @@ import tiedgpt
 from tiedgpt import GPT2, TiedGPTError, Tokenizer, compare_tokens
 from tiedgpt.cli.compare import print_mistakes
 from tiedgpt.comparison.token_files import ids_of_text, read_greedy_file
-from tiedgpt.comparison.tokens import ALL_ZERO, SLACK_OF, rounding_of, to_precision
+from tiedgpt.comparison.tokens import (
+    ALL_ZERO,
+    SLACK_OF,
+    refuse_drawn_tokens,
+    rounding_of,
+    to_precision,
+)
 from tiedgpt.errors import ArgumentError
 from tiedgpt.testing import TINY, random_model
 
@@ -392,6 +399,27 @@ def test_tokens_after_the_context_are_not_judged():
     assert report["notes"][0].startswith(f"tokens[{room}] and later are not judged: the context")
     wrong = [*tokens[: room - 1], (tokens[room - 1] + 1) % model.config.vocab_size]
     assert compare_tokens(model, prompt, wrong, trials=0)["verdict"] == "defect"
+
+
+def test_the_temperatures_of_drawn_tokens():
+    """From 0.6 to 1.2. The likeliest tokens and the probability must both be as in drawn tokens."""
+    logits, N = np.array([2.0, 1.0, 0.0, -1.0]), 4000
+
+    def refuse(shares):
+        tokens = np.repeat(np.arange(4), np.round(N * np.array(shares)).astype(int))
+        refuse_drawn_tokens(
+            SimpleNamespace(logits=np.tile(logits, (len(tokens), 1)), tokens=tokens)
+        )
+
+    for temperature in ("0.6", "1.0", "1.2"):
+        with pytest.raises(ArgumentError, match=f"drawn at temperature {temperature}: "):
+            refuse(softmax(logits / float(temperature)))
+    refuse(softmax(logits / 0.5))
+    refuse(softmax(logits / 1.3))
+    p = softmax(logits)
+    refuse([p[0], 0, 0, 1 - p[0]])  # as many of the likeliest tokens
+    mean = (p * logits).sum()
+    refuse([(mean + 1) / 3, 0, 0, (2 - mean) / 3])  # as likely
 
 
 @pytest.mark.parametrize("seed", range(4))

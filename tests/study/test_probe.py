@@ -119,6 +119,22 @@ def test_what_a_table_knows_is_the_share_of_the_variance_that_it_predicts(shift)
             share = 1 - left / all_of_it
             assert report[thing]["by_penalty"][str(penalty)] == pytest.approx(share)
     assert report["known"]["r2"] > 0.3 > report["unknown"]["r2"]
+    # Of 1000 samples of the tokens, 95 % are in the interval.
+    known = targets["known"]
+    errors = ((known - embeddings.predicted(rows, known, folds, embeddings.MIDDLE)) ** 2).sum(1)
+    total = ((known - known.mean(axis=0)) ** 2).sum(1)
+    drawn = np.random.default_rng(1).integers(0, n, (4000, n))
+    shares = 1 - errors[drawn].sum(1) / total[drawn].sum(1)
+    low, high = report["known"]["low"], report["known"]["high"]
+    assert 0.935 < ((low <= shares) & (shares <= high)).mean() < 0.965
+
+
+def test_the_components_of_rows_that_differ_in_one_direction():
+    """The other components are 0, not the root of a number below 0 by rounding."""
+    rng = np.random.default_rng(0)
+    found = embeddings.components(rng.integers(1, 9, (2, 50))[[0, 1] * 15])
+    assert found.shape == (30, embeddings.COMPONENTS)
+    np.testing.assert_allclose(found[:, 1:], 0, atol=1e-6)
 
 
 def test_a_column_that_is_the_same_for_all_tokens_changes_nothing():
@@ -138,9 +154,10 @@ def test_too_few_frequent_tokens_have_no_report():
     assert embeddings.knowledge(random_model(SMALL), some_corpus()) is None
 
 
-def test_a_damaged_table_is_refused(corpus):
+@pytest.mark.parametrize("number", [np.nan, -np.inf])
+def test_a_damaged_table_is_refused(corpus, number):
     table = np.zeros((V, 4))
-    table[0, 0] = np.nan
+    table[0, 0] = number
     model = with_tables(table)
     refuses("W_E is not finite", embeddings.knowledge, model, corpus, error=TiedGPTError)
 

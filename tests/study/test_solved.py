@@ -210,10 +210,12 @@ def test_no_path_is_solved_for_a_corpus_that_is_too_large(model, monkeypatch):
 
 def test_the_counts_of_a_corpus_come_back_from_a_file(tmp_path):
     text = some_corpus()
+    text = replace(text, counts=text.counts * 70_000, pair_counts=text.pair_counts * 70_000)
     text.write(tmp_path / "counts.npz")
     read = Corpus.read(tmp_path / "counts.npz")
     for name in ("counts", "starts", "successors", "pair_counts"):
         np.testing.assert_array_equal(getattr(read, name), getattr(text, name))
+        assert getattr(read, name).dtype == np.int64
     assert read.ids.size == 0, "the file has no text"
     assert read.frequent(MIN_COUNT).tolist() == text.frequent(MIN_COUNT).tolist()
 
@@ -293,6 +295,8 @@ def test_the_cosine_with_a_gradient_of_zeros_is_0(two_gradients):
     computed = two_gradients.gradients
     without_embed = replace(computed, d_embed=np.zeros_like(computed.d_embed))
     assert without_embed.lengths_and_cosine()["cosine"] == 0
+    _, _, _, cosines = without_embed.by_row()
+    assert not cosines.any()
 
 
 @pytest.mark.parametrize(
@@ -324,6 +328,8 @@ def test_the_nearest_rows_by_their_cosine():
     tokens, cosines = nearest(ROWS, 0, 9)
     assert tokens.tolist() == [3, 1, 2]
     assert cosines.tolist() == [1.0, 0.0, -0.6]
+    tokens, cosines = nearest(ROWS, 3, 9)  # its row is five times as long
+    assert dict(zip(tokens.tolist(), cosines.tolist(), strict=True)) == {0: 1.0, 1: 0.0, 2: -0.6}
 
 
 def test_no_token_is_near_a_row_of_zeros():

@@ -631,6 +631,7 @@ def test_losses_report_the_tokens_once_for_each_head():
 
 def test_one_token_has_no_losses(model):
     assert losses(model, np.array([5])) is None
+    assert losses(random_model(replace(SMALL, n_ctx=1)), np.array([5, 7])) is None
 
 
 def test_of_a_short_text_at_most_the_last_40_tokens_are_read(monkeypatch):
@@ -652,6 +653,8 @@ def test_of_a_long_text_windows_of_its_last_tenth_are_read(monkeypatch):
     # The first window begins at 900, with the last tenth; the last one ends with the text, at 1000.
     starts = windows[:, 0].tolist()
     assert starts == [900, 923, 946, 969, 992], "evenly spread"
+    # A context of more than 40 tokens is one window.
+    assert end_of_text(np.arange(1000), n_ctx=64).tolist() == list(range(900, 964))
 
 
 def test_logits_that_are_not_finite_are_an_error(model):
