@@ -19,9 +19,14 @@ from tiedgpt.cli.compare import print_mistakes
 from tiedgpt.comparison.token_files import ids_of_text, read_greedy_file
 from tiedgpt.comparison.tokens import (
     ALL_ZERO,
+    QUANTISED,
     SLACK_OF,
+    Search,
+    Text,
+    defect_notes,
     refuse_drawn_tokens,
     rounding_of,
+    sentence_of,
     to_precision,
 )
 from tiedgpt.errors import ArgumentError
@@ -247,6 +252,7 @@ def test_the_mistake_is_named(steps, sentence):
     report = compare_tokens(TWO_LAYERS, prompt, tokens)
     assert report["verdict"] == "defect"
     assert any(sentence in line for line in report["mistakes"]), report
+    assert QUANTISED not in report["notes"]
 
 
 def test_logits_of_nan_are_named():
@@ -339,6 +345,77 @@ def test_of_the_precisions_in_which_a_defect_is_a_tie_the_first_is_named():
     assert report["verdict"] == "defect"
     (note,) = (note for note in report["notes"] if "this would be a tie-break" in note)
     assert note.startswith("in float16 ")
+
+
+def test_a_precision_that_cannot_hold_the_activations_makes_no_tie():
+    parameters = {name: array * 3000 for name, array in TWO_LAYERS.parameters.items()}
+    model = GPT2(TWO_LAYERS.config, parameters)
+    for precision in ("float32", "bfloat16"):
+        report = compare_tokens(model, [1, 2], [3], precision, trials=0)
+        assert report["verdict"] == "defect"
+        assert not [note for note in report["notes"] if "in float16" in note]
+
+
+def some_departure(place, gap, ours=1, is_tie_break=False):
+    return {
+        "place": place,
+        "token": 2,
+        "ours": ours,
+        "gap": gap,
+        "rounding": 0.5,
+        "rank": 7,
+        "is_tie_break": is_tie_break,
+    }
+
+
+def test_a_defect_is_a_tie_by_the_rounding_at_its_place():
+    """This gap is closed in bfloat16 at the place where rounding goes farthest, and at no other."""
+    text = Text.of(TWO_LAYERS, some_prompt(TWO_LAYERS, seed=0), [1, 2, 3, 4], "float16")
+    roundings = rounding_of(text.model32, text.ids, text.right, text.logits, "bfloat16")
+    farthest = int(roundings.argmax())
+    gap = np.sort(roundings)[-2:].mean()
+    for place in range(4):
+        notes = defect_notes(text, [some_departure(place, gap)], Search([], tried=0, all=0))
+        assert any("in bfloat16 this would be" in note for note in notes) == (place == farthest)
+
+
+def test_a_departure_is_of_the_first_defect_and_a_tie_of_the_widest_gap():
+    config = replace(TWO_LAYERS.config, eos_token_id=9)
+    text = Text.of(GPT2(config, TWO_LAYERS.parameters), [1, 2], [1, 2, 3, 4], "float32")
+    ties = [some_departure(place, gap, is_tie_break=True) for place, gap in enumerate([1, 3, 2])]
+    assert "the widest is 3.0e+00 at tokens[1]" in sentence_of("tie-break", text, ties)
+    for first, second in ((9, 8), (8, 9)):
+        departures = [
+            some_departure(0, 0.1, ours=first, is_tie_break=True),
+            some_departure(2, 5.0, ours=second),
+        ]
+        assert "defect: tokens[2] is 2" in sentence_of("defect", text, departures)
+        notes = defect_notes(text, departures, Search([], tried=0, all=0))
+        assert ("this model ends the text there, and yours goes on" in notes) == (second == 9)
+
+
+def test_a_token_is_the_best_within_rounding():
+    """Rounding grows with the logits, but is never less than that of the right ones.
+
+    Whether logits are near each other is asked of float32's rounding.
+    """
+    tokens = [3, 7]
+    text = Text.of(TWO_LAYERS, [1, 2], tokens, "bfloat16")
+    for place, token in enumerate(tokens):
+        for rounding, is_near in ((text.rounding32, True), (text.rounding, False)):
+            moved = text.logits[place] + 0.9 * rounding[place]
+            assert text.is_near(moved, text.logits[place], place) == is_near
+        for scale, grows in ((10, 10), (0.1, 1)):
+            logits = text.logits[place] * scale
+            for distance, is_best in ((0.9, True), (1.1, False)):
+                logits[token] = np.delete(logits, token).max()
+                logits[token] -= distance * grows * text.rounding[place]
+                assert text.is_best(logits, place) == is_best
+        logits[[token, token + 1]] = np.nan
+        assert text.is_best(logits, place), "argmax takes the first nan"
+        assert text.is_near(logits, logits, place)
+        logits[token - 1] = np.nan
+        assert not text.is_best(logits, place)
 
 
 # What tokens cannot tell
@@ -462,6 +539,14 @@ def test_the_prompt_and_the_continuation_in_one_is_refused():
         compare_tokens(TWO_LAYERS, prompt, tokens)
 
 
+def test_a_text_that_goes_on_with_its_prompt_is_judged():
+    model = model_that_writes(5)
+    assert compare_tokens(model, [5, 5], [5, 5, 5], trials=0)["verdict"] == "identical"
+    assert compare_tokens(model, [5, 5], [5, 5, 6], trials=0)["verdict"] == "defect"
+    with pytest.raises(TiedGPTError, match="the tokens begin with the prompt"):
+        compare_tokens(model, [5, 6], [5, 6, 5], trials=0)
+
+
 def test_float16_that_overflows_is_refused():
     parameters = {name: array * 3000 for name, array in TWO_LAYERS.parameters.items()}
     model = GPT2(TWO_LAYERS.config, parameters)
@@ -514,6 +599,15 @@ def test_a_text_is_read_to_its_end_where_the_model_writes_fewer_tokens():
     ids, notes = ids_of_text(model_that_writes(abc), tokenizer, [1], "abcabc")
     assert ids == [abc, abc]
     assert len(notes) == 2
+
+
+def test_white_space_is_looked_for_up_to_the_end_of_the_context():
+    space, ab = 220, 256
+    tokenizer = Tokenizer([("a", "b")])
+    assert tokenizer.decode([space]) == " "
+    model = model_that_writes(space, n_ctx=4)
+    for prompt in ([1, 2, 3], [1, 2, 3, 4]):
+        assert ids_of_text(model, tokenizer, prompt, "ab") == ([ab], [])
 
 
 def test_a_text_is_not_followed_past_the_context():
@@ -700,6 +794,12 @@ def test_tokens_are_greedy_by_each_setting_of_their_file(tmp_path, name):
         refuses(f"has {name} {value}: drawn tokens", read_greedy_file, path, error=ArgumentError)
 
 
+def test_a_sample_comes_before_what_is_beside_the_samples(tmp_path):
+    document = {"prompt": "a", "ids": [1], "samples": [{"prompt": "b", "ids": [2]}]}
+    file = read_greedy_file(Path(write(tmp_path, document)))
+    assert (file.prompt, file.continuation) == ("b", [2])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -771,7 +871,7 @@ def test_how_far_rounding_goes_is_told_by_our_model_in_that_precision(precision,
         return to_precision(x, precision)
 
     model = TWO_LAYERS
-    ids = np.random.default_rng(0).integers(model.config.vocab_size, size=(1, 9))
+    ids = np.random.default_rng(4).integers(model.config.vocab_size, size=(1, 9))
     exact = model.astype(np.float64)(ids)[0]
     right = float32_tape(model, ids)
     ways = [right["logits"][0]]
@@ -805,6 +905,7 @@ def test_notes_on_a_defect():
     assert report["verdict"] == "defect"
     assert "this model ends the text there, and yours goes on" in report["notes"]
     assert ALL_ZERO in report["notes"]
+    assert QUANTISED in report["notes"]
     report = compare_tokens(SHAKESPEARE, PROMPT, [5, 0], trials=0)
     assert not [note for note in report["notes"] if "ends the text" in note or "nan" in note]
 

@@ -468,6 +468,8 @@ def defect_notes(text: Text, departures: Sequence[Departure], search: Search) ->
     precisions = list(SLACK_OF)
     for precision in precisions[precisions.index(text.precision) + 1 :]:
         rounding = rounding_of(text.model32, text.ids, text.right, text.logits, precision)
+        if not np.isfinite(rounding).all():  # this precision cannot hold the activations
+            continue
         if all(departure["gap"] <= rounding[departure["place"]] for departure in departures):
             notes.append(
                 f"in {precision} this would be a tie-break: say so if yours computes in it"
