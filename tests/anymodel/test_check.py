@@ -174,6 +174,7 @@ def test_a_conflict_of_an_encoder_and_a_decoder_says_which_matrices_are_lost(
     tmp_path, flag, numbers
 ):
     arrays = {f"{OF_BART[number]}.weight": EMBEDDING + number for number in numbers}  # all differ
+    arrays["model.encoder.layernorm_embedding.weight"] = EMBEDDING[0]
     config = {"model_type": "bart", "architectures": ["BartForConditionalGeneration"]}
     config |= {"vocab_size": V, "d_model": D, FLAG: flag}
     conflict = report_of(write(tmp_path / "model", config, arrays))["conflict"]
@@ -676,6 +677,56 @@ def test_matrices_beside_those_of_the_class_are_named(tmp_path):
     assert "there may be others: medusa_head.0.1.weight" in report["not_measured"]
 
 
+@pytest.mark.parametrize("flag", [True, False])
+def test_a_head_alone_beside_names_without_the_prefix_is_not_known_of_transformers_4(
+    tmp_path, flag
+):
+    """transformers 4 says that the state dict is corrupted, and 5 does not."""
+    arrays = {H: EMBEDDING, "layers.0.mlp.up_proj.bias": EMBEDDING[0]}
+    report = report_of(write(tmp_path / "model", {**CONFIG, FLAG: flag}, arrays))
+    assert (report["transformers4"], report["transformers"] is None) == (None, False)
+    assert "without model" in report["not_measured"]
+
+
+BIASES = [  # kind, class, name of the bias, whether the head is stored
+    ("roberta", "RobertaForMaskedLM", "lm_head.bias", True),
+    ("roberta", "RobertaForMaskedLM", "lm_head.bias", False),
+    ("roberta", "RobertaForMaskedLM", "lm_head.decoder.bias", True),
+    ("phi", "PhiForCausalLM", "lm_head.bias", True),
+]
+
+
+@pytest.mark.parametrize(("kind", "class_name", "name", "has_head"), BIASES)
+@pytest.mark.parametrize("length", [V, V - 1])
+def test_a_bias_of_the_head_with_another_length_is_not_known(
+    tmp_path, kind, class_name, name, has_head, length
+):
+    """transformers 5 saves a RoBERTa so, whose vocabulary was resized. No version loads it."""
+    embedding, head = kinds.read_class(kind, class_name).names[0]
+    config = {"model_type": kind, "architectures": [class_name], "vocab_size": V}
+    config |= {"hidden_size": D, FLAG: not has_head}
+    arrays = {embedding: EMBEDDING, name: np.zeros(length, np.float32)}
+    if has_head:
+        arrays[head] = OTHER
+    report = report_of(write(tmp_path / "model", config, arrays))
+    if length == V:
+        assert report["verdict"] == ("untied" if has_head else "tied")
+    else:
+        matrix = head if has_head else embedding
+        assert (report["verdict"], report["transformers"]) == ("not known", None)
+        assert report["not_measured"] == f"{name} has 39 numbers, and {matrix} has 40 rows"
+
+
+def test_the_tie_of_the_version_that_ties_is_counted(tmp_path):
+    """transformers 5 never ties BigBirdPegasusForCausalLM, and transformers 4 does."""
+    known = kinds.read_class("bigbird_pegasus", "BigBirdPegasusForCausalLM")
+    config = {"model_type": "bigbird_pegasus", "architectures": [known.name], "vocab_size": V}
+    config |= {"d_model": D, FLAG: True}
+    report = report_of(write(tmp_path / "model", config, {known.names[0][0]: EMBEDDING}))
+    counts = report["parameters"]
+    assert (counts["tied"]["total"], counts["untied"]["total"]) == (V * D, 2 * V * D)
+
+
 PADDING = [  # kind, class, fields of config.json; whether the padding token is one that loads
     ("roberta", "RobertaForMaskedLM", {"pad_token_id": 5, "max_position_embeddings": 6}, True),
     ("roberta", "RobertaForMaskedLM", {"pad_token_id": 6, "max_position_embeddings": 6}, False),
@@ -754,7 +805,7 @@ def test_settings_as_they_were_measured_are_known(tmp_path, fields):
         pytest.param({"architectures": ["LlamaModel", "LlamaForCausalLM"]}, id="and turned"),
         *(
             pytest.param({place: value}, id=f"{place} is {value!r}")
-            for place in ("text_config", "decoder", "generator")
+            for place in ("text_config", "decoder", "generator", "text_encoder")
             for value in ({}, [], 0, "", "abc", True)
         ),
     ],

@@ -52,7 +52,12 @@ class Row:
 
 DROPPED = Row(LLAMA, "t", "ab", "conflict", "tied", "untied", "tied", {TOP: False})
 NO_HEAD = Row(LLAMA, "f", "a.", "conflict", "random head", "random head", "error", {TOP: True})
-UNDER_THE_HEAD = Row(LLAMA, "t", ".a", "conflict", "error", "tied", "error", {})
+UNDER_THE_HEAD = Row(
+    LLAMA,
+    *("t", ".a", "conflict", "error", "tied", "error"),
+    mend={},
+    more={"model.norm.weight": np.ones(D, np.float32)},
+)
 COPY = Row(LLAMA, "t", "aa", "tied", "tied", "tied", "tied")
 FOLDERS = {
     "vllm #20550: another trained head": DROPPED,

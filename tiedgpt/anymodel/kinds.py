@@ -126,13 +126,19 @@ class ModelClass:
     def count_in_memory(self, name_set: int, flag: str, state: str) -> int | None:
         """The number of matrices in memory, if the flag at each place is `flag`, "t" or "f".
 
-        None if it is not known.
+        As the newest version of transformers has it; for "t", the newest that ties the head. None
+        if it is not known.
         """
+        newest = None
         for version in reversed(VERSIONS):
             reading = self.reading(version, name_set, flag * len(self.places), state)
-            if reading is not None and reading != "!":
-                return len({root(reading, number) for number in range(len(reading))})
-        return None
+            if reading is None or reading == "!":
+                continue
+            count = len({root(reading, number) for number in range(len(reading))})
+            if flag == "f" or is_tied(reading):
+                return count
+            newest = newest or count
+        return newest
 
     def default(self, place: str) -> bool | None:
         """The flag at a place of config.json that has none.

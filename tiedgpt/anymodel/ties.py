@@ -76,7 +76,7 @@ MEASURED_SETTINGS = {
 # The "format" in the metadata of the safetensors files that were measured, and the same for MLX.
 MEASURED_FORMATS = {"pt", "mlx"}
 # transformers takes what is nested here for the language model.
-READ_AS_TEXT = {"decoder", "generator"}
+READ_AS_TEXT = {"decoder", "generator", "text_encoder"}
 
 # A field of the report -> the program that it is about.
 READERS = {
@@ -114,7 +114,7 @@ def tie_report(name: str, model: AnyModel) -> Report:
     unmeasured: str | None = "config.json alone was read"
     if not has_config_alone:
         unmeasured = not_measured(config, known, flag, matrices)
-        unmeasured = unmeasured or file_not_measured(model, matrices)
+        unmeasured = unmeasured or file_not_measured(model, known, matrices)
     because_of_adapter = adapter_not_measured(model, matrices)
     unmeasured_versions = because_of_adapter | versions_not_measured(model, known, matrices)
     not_read = weights_beside(model)
@@ -433,8 +433,8 @@ def other_nested_kinds(config: dict[str, Any], known: ModelClass) -> dict[str, A
     return found
 
 
-def file_not_measured(model: AnyModel, matrices: Matrices) -> str | None:
-    """Which form of a file of torch.save was not measured; None without one."""
+def file_not_measured(model: AnyModel, known: ModelClass | None, matrices: Matrices) -> str | None:
+    """Which form of the files was not measured; None without one."""
     if is_inside(model):
         return "the state dict is inside of another dict, where transformers does not look for it"
     for one, other in combinations(matrices.stored, 2):
@@ -443,6 +443,16 @@ def file_not_measured(model: AnyModel, matrices: Matrices) -> str | None:
         if one.start == other.start and one.end == other.end:
             return f"{one.name} and {other.name} have one memory in the file, in another order"
         return f"{one.name} and {other.name} share a part of their memory in the file"
+    if known is None or matrices.name_set is None or not matrices.stored or matrices.quantised:
+        return None
+    # The bias of the head has a number for each row, beside the matrix or a module above it.
+    matrix = matrices.head or matrices.stored[0]
+    module = known.names[matrices.name_set][1].rpartition(".")[0]
+    for name in (f"{module}.bias", f"{module.rpartition('.')[0]}.bias"):
+        bias = model.stored.get(name)
+        if bias is not None and bias.shape != matrix.shape[:1]:
+            length = " x ".join(f"{size:,}" for size in bias.shape)
+            return f"{name} has {length} numbers, and {matrix.name} has {matrix.shape[0]:,} rows"
     return None
 
 
@@ -500,6 +510,11 @@ def versions_not_measured(
             )
     if "4" in known.rules and config.get("quantization_config", "") is None:
         reasons["4"] = 'transformers 4 fails at "quantization_config": null in config.json'
+    # Files of a model without its head lack the prefix of all names.
+    beginning = max(known.absent_prefixes, key=len).removesuffix(".")
+    has_prefix = any(name.startswith(beginning) for name in model.stored)
+    if "4" in known.rules and matrices.embedding is None and not has_prefix:
+        reasons["4"] = f"transformers 4 may refuse a head beside names without {beginning}"
     if known.not_read_by_4 and not str(config.get("transformers_version", "")).startswith("4."):
         reasons["4"] = f"transformers 4 cannot load a {known.name} that transformers 5 saved"
     # A file without metadata names no format.
