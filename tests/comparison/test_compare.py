@@ -804,6 +804,7 @@ BAD_FILES = {
         lambda path: np.save(path, np.ones((1, 3, 4))),
         "is one array: put ids.npy and logits.npy into one directory, and give its name",
     ),
+    "missing.npy": (lambda path: None, "missing.npy: No such file"),
     "objects.npz": (lambda path: np.savez(path, ids=np.arange(3), embed=OBJECTS), CAN_RUN_CODE),
     "objects": (lambda path: np.save(made(path) / "embed.npy", OBJECTS), CAN_RUN_CODE),
     "two names.npz": (
@@ -831,6 +832,14 @@ def test_two_names_of_one_activation_may_have_the_same_numbers(tmp_path, shape):
     numbers = np.arange(6.0).reshape(1, 2, 3)
     np.savez(tmp_path / "a.npz", ids=[1, 2], ln_f=numbers, final=numbers.reshape(shape))
     assert set(read_arrays(tmp_path / "a.npz")) == {"ids", "ln_f", "final"}
+
+
+def test_arrays_that_are_not_compared_may_differ(tmp_path):
+    """So may those of names that are not known. Numbers in JSON may be true and false."""
+    np.savez(tmp_path / "a.npz", ln1_mean=[1], ln1_rstd=[2], mine=[3], other=[4])
+    assert len(read_arrays(tmp_path / "a.npz")) == 4
+    (tmp_path / "a.json").write_text('{"ids": [1, 2], "mask": [true, false]}')
+    assert read_arrays(tmp_path / "a.json")["mask"].tolist() == [True, False]
 
 
 def made(directory):

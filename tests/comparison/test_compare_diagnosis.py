@@ -3,6 +3,8 @@
 A place is the name of an activation, such as "mlp.0.post"; its kind is "mlp.N.post".
 """
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from support.comparing import MODELS, TWO_LAYERS, some_ids, tape_of, with_mistake
@@ -11,7 +13,7 @@ from support.wrong_gpt2s import in_linear
 
 from tiedgpt import compare
 from tiedgpt.comparison import diagnosis
-from tiedgpt.comparison.mistakes import MISTAKES
+from tiedgpt.comparison.mistakes import MISTAKES, rounded
 from tiedgpt.comparison.places import Scope, Trial, kind_of, sentence_of
 from tiedgpt.errors import ArgumentError
 
@@ -176,6 +178,130 @@ def test_mistakes_that_rounding_alone_tells_apart_are_alternatives(error, named)
     assert [trial.sentence for trial in alike] == list(named)
 
 
+def some_trial(start="attn.0.in", sentence="a", scope=Scope.KIND, note=""):
+    return Trial(start, sentence, note, scope, {})
+
+
+def test_which_explanation_is_the_best():
+    """The fewest activations still wrong; then the fewest mistakes; then the widest scopes."""
+    ranked = [
+        ([], [Scope.PLACE]),
+        ([], [Scope.EVERYWHERE, Scope.KIND]),
+        ([], [Scope.KIND, Scope.KIND]),
+        (["final"], [Scope.EVERYWHERE]),
+    ]
+    explanations = []
+    for number, (still_wrong, scopes) in enumerate(ranked):
+        trials = tuple(some_trial(scope=scope) for scope in scopes)
+        explanations.append(diagnosis.Explanation(trials, 1e-6 / (number + 1), still_wrong))
+    while explanations:
+        best, _ = diagnosis.nearest_of(explanations[::-1], 0)
+        assert best is explanations.pop(0)
+
+
+def test_beside_which_mistakes_another_one_is_tried():
+    """Beside those of a wide scope that left the smallest distances."""
+    wide = [some_trial(sentence=str(number)) for number in range(6)]
+    tried = [(distance, (trial,)) for distance, trial in zip((6, 2, 4, 1, 5, 3), wide, strict=True)]
+    tried += [(0, (some_trial(scope=Scope.LAYER),)), (0, (wide[0], wide[1]))]
+    search = SimpleNamespace(explanations=[], may_be_several=True, tried=tried, wide=wide)
+    groups = list(diagnosis.Search.one_more(search, 1))
+    assert groups == [[(wide[first], trial) for trial in wide] for first in (3, 1, 5, 2)]
+    for none in ({"explanations": [1]}, {"may_be_several": False}):
+        other = SimpleNamespace(**{**vars(search), **none})
+        assert list(diagnosis.Search.one_more(other, 1)) == []
+
+
+def test_a_mistake_of_which_a_later_one_leaves_nothing_is_not_tried():
+    first = Trial("mlp.0.post", "a", "", Scope.KIND, {"mlp.0.post": None})
+    later = Trial("mlp.0.post", "b", "", Scope.KIND, {"mlp.0.post": None, "mlp.1.post": None})
+    assert diagnosis.Search.attempt(SimpleNamespace(), (first, later)) is None
+
+
+def some_difference(theirs, ours, distances, tolerance=1e-6, name="logits"):
+    return diagnosis.Difference(
+        name=name,
+        error=float(distances.max()),
+        tolerance=tolerance,
+        theirs=theirs,
+        distances=distances,
+        given={},
+        computed={name: ours},
+    )
+
+
+def test_how_mistakes_are_described():
+    """In the order of the forward pass, the likeliest of alternatives first, with all notes."""
+    comparison = SimpleNamespace(names=["embed", "attn.0.q", "logits"])
+    found = [
+        [some_trial("attn.0.q", "has a", note="note a"), some_trial("attn.0.q", "has b")],
+        [some_trial("embed", "has c", note="note c")],
+    ]
+    x = np.zeros(2)
+
+    def described(distances):
+        difference = some_difference(x, x, np.array(distances))
+        return diagnosis.describe_mistakes(comparison, difference, found, still_wrong=[])
+
+    sentences, note = described([1.0, np.inf])
+    assert sentences == [
+        "embed: yours has c",
+        "attn.0.q: and yours has a",
+        "attn.0.q: or yours has b",
+    ]
+    assert note == "these are 2 mistakes: correct them in this order; note c; note a"
+    sentences, _ = described([1e-6, np.inf])  # the other number agrees
+    assert sentences[0] == "embed: perhaps yours has c"
+    assert diagnosis.joined_by_or(["embed: yours is yours "] * 2) == [
+        "embed: yours is yours ",
+        "embed: or yours is yours ",
+    ]
+    assert diagnosis.joined_by_or(["embed: yours is yours "], "perhaps yours") == [
+        "embed: perhaps yours is yours "
+    ]
+
+
+def test_blocks_are_asked_for_before_all_activations():
+    window = ["mlp.0.out", "resid_post.0", "attn.1.in", "resid_post.1", "logits"]
+    assert diagnosis.what_to_give(window).endswith(" give resid_post.0 to resid_post.1, too")
+    assert diagnosis.what_to_give(window[:3]).endswith(" give mlp.0.out, resid_post.0, too")
+
+
+@pytest.mark.parametrize(("dtype", "digits"), [("bfloat16", 8), ("float16", 11)])
+def test_how_far_rounding_to_half_precision_explains_a_difference(dtype, digits):
+    ours = np.random.default_rng(0).uniform(0.2, 0.9, size=50)
+    theirs = rounded(ours, dtype)
+    half_unit = theirs.max() / 2**digits
+    tolerance = half_unit / 10
+
+    def plain(distance):
+        distances = np.full_like(ours, distance)
+        return diagnosis.plain_diagnosis(some_difference(theirs, ours, distances, tolerance))
+
+    sentence = f"logits: yours is rounded to {dtype}"
+    assert plain(half_unit + 0.9 * tolerance).sentences == [sentence]
+    for far in (half_unit + 1.1 * tolerance, 0.99 * ours.max() / 64):
+        assert plain(far).sentences[0].startswith(f"{sentence}, which explains {half_unit:.1e} of")
+    assert plain(1.01 * ours.max() / 64) is None, "then there is another mistake"
+
+
+def test_how_far_few_digits_explain_a_difference():
+    ours = np.random.default_rng(0).uniform(0.2, 0.9, size=50)
+    for distance, is_plain in ((0.00054, True), (0.00056, False)):
+        distances = np.full_like(ours, distance)
+        difference = some_difference(ours.round(3), ours, distances, tolerance=0.00005)
+        assert (diagnosis.plain_diagnosis(difference) is not None) == is_plain
+
+
+def test_numbers_that_are_rounded_to_half_precision():
+    """At least ten different ones, which are not whole. Those that are not finite do not count."""
+    numbers = rounded(np.random.default_rng(0).uniform(0.2, 0.9, size=10), "float16")
+    beside = [np.nan, np.inf, -np.inf]
+    assert diagnosis.dtype_of_halves(np.append(numbers, beside)) == "float16"
+    assert diagnosis.dtype_of_halves(np.append(numbers[:9], [numbers[0], *beside])) is None
+    assert diagnosis.dtype_of_halves(np.arange(50.0)) is None
+
+
 def test_a_mistake_that_can_be_made_in_two_places_is_named_once():
     """The heads may be joined wrongly in attn.0.heads and in attn.0.out, with the same logits."""
     ids = some_ids(TWO_LAYERS, B=1, T=9)
@@ -265,11 +391,11 @@ def test_the_default_limit_is_a_number_of_multiplications(monkeypatch):
     """It is not a time, so that a busy machine tries the same mistakes."""
     # This limit is so small that it allows some of the trials, but not all.
     monkeypatch.setattr(diagnosis, "MOST_MULTIPLICATIONS", 1e8)
-    ids = some_ids(TWO_LAYERS, B=1, T=9)
-    logits = with_an_unknown_mistake(ids)["logits"]
-    report = compare(TWO_LAYERS, logits, ids)
-    assert 20 < report.trials < report.all_trials
-    assert compare(TWO_LAYERS, logits, ids).trials == report.trials
+    parameters = sum(array.size for array in TWO_LAYERS.parameters.values())
+    for B, T, tokens in ((1, 9, 32), (2, 30, 60)):  # fewer than 32 tokens count as 32
+        ids = some_ids(TWO_LAYERS, B=B, T=T)
+        report = compare(TWO_LAYERS, with_an_unknown_mistake(ids)["logits"], ids)
+        assert report.trials == int(1e8 / (tokens * parameters)) < report.all_trials
 
 
 def test_a_negative_number_of_trials():

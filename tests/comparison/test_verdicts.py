@@ -21,7 +21,7 @@ from support.other_gpt2 import OtherGPT2
 import tiedgpt
 from tiedgpt import GPT2, compare
 from tiedgpt.comparison.compare import NothingCompared
-from tiedgpt.comparison.recording import untied_module_sentences
+from tiedgpt.comparison.recording import Recorder, record, untied_module_sentences
 from tiedgpt.errors import ArgumentError
 from tiedgpt.testing import TINY, assert_same_gpt2, assert_tied, random_model
 
@@ -534,6 +534,39 @@ def test_a_module_whose_two_matrices_differ_is_called_untied(torch_gpt2s):
     (sentence,) = untied_module_sentences(untied, MODEL)
     assert sentence == "logits: yours has an lm_head.weight that is not its wte.weight"
     assert untied_module_sentences(untied, MODEL.untie()) == []
+
+
+def test_the_hooks_keep_tensors_of_known_names(torch):
+    """An input may be given by its name. Our own name as that of a module has other contents."""
+    recorder = Recorder(torch)
+    x = torch.ones(2)
+    recorder.keep_input("h.0.mlp.c_proj", None, (), {"input": x})
+    recorder.keep_input("h.0.attn.c_proj", None, (x,), {"scale": 2 * x})
+    recorder.keep_input("h.0", None, (), {})
+    recorder.keep_output("h.0.attn", None, (), (x, None))
+    for name in ("embed", "model.embed", "wte", "no_name"):
+        recorder.keep_output(name, None, (), x)
+    assert set(recorder.arrays) == {"h.0.mlp.c_proj:in", "h.0.attn.c_proj:in", "h.0.attn"}
+    x += 1
+    assert all(torch.equal(array, torch.ones(2)) for array in recorder.arrays.values())
+
+
+def test_a_module_gets_targets_only_if_it_has_a_parameter_of_this_name(torch, torch_gpt2s):
+    class WithCache(torch_gpt2s.OwnNames):
+        def forward(self, ids, cache=None):
+            assert cache is None
+            return super().forward(ids)
+
+    assert_same_gpt2(WithCache(MODEL), MODEL, IDS)
+
+
+def test_what_transformers_returns_is_no_dict_of_activations():
+    class Output(dict):
+        logits = np.ones((1, 2, 3))
+
+    given = record(Output(logits=Output.logits, loss=1.0), IDS, vocab_size=3, with_gradients=False)
+    assert list(given) == ["logits"]
+    assert given["logits"] is Output.logits
 
 
 def test_the_inputs_and_outputs_of_modules_are_compared(torch_gpt2s):
