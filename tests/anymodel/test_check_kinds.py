@@ -107,7 +107,7 @@ def test_check_says_what_transformers_does_or_not_known(tmp_path, tested_class):
         is_known[report[COLUMN] is not None] += 1
         assert report["mends"] == [] or report["conflict"], case
         if report[COLUMN] == "tied" and state[1] == "b" and state[0] == "a":
-            assert "drops" in report["conflict"], case
+            assert " drop" in report["conflict"], case  # "drops", or several "drop" it
         is_newest = VERSION == max(facts.rules)  # whose parameters are counted
         if right != "!" and report["parameters"] is not None and is_newest:
             counted = [report["parameters"][head]["total"] for head in ("tied", "untied")]
