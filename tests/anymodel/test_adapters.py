@@ -203,10 +203,13 @@ def test_an_untied_model_has_no_tie_to_lose(tmp_path, kind_and_class):
     assert tie_report("model", model)["verdict"] == "untied"
 
 
-@pytest.mark.parametrize("path", ["{tmp_path}/model", "{tmp_path}/model/", "model/../model"])
+@pytest.mark.parametrize(
+    "path", ["{tmp_path}/model", "{tmp_path}/model/", "model/../model", "link"]
+)
 def test_the_base_of_an_adapter_may_be_its_folder_by_any_path(tmp_path, monkeypatch, path):
     folder = tmp_path / "model"
     folder.mkdir()
+    (tmp_path / "link").symlink_to(folder)
     monkeypatch.chdir(tmp_path)
     adapter_config = {**LORA, "base_model_name_or_path": path.format(tmp_path=tmp_path)}
     write(folder, LLAMA, True, adapter_config, IN_A_LAYER)

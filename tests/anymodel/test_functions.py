@@ -1,0 +1,311 @@
+"""The functions behind `check` and `params` one by one: matrices, counts, the hub, the verdict.
+
+A tensor of these tests has a name, a shape and a dtype, and no values.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tiedgpt.anymodel import adapters, counting, headers, kinds, matrices, mends, ties
+from tiedgpt.checkpoints.tensors import Tensor
+from tiedgpt.errors import CheckpointError
+
+V, D = 40, 8
+E = "model.embed_tokens.weight"
+H = "lm_head.weight"
+LLAMA = kinds.read_class("llama", "LlamaForCausalLM")
+BERT = kinds.read_class("bert", "BertForMaskedLM")
+SIZES = {"vocab_size": V, "hidden_size": D}
+
+
+def tensor(name, *shape, dtype="F32", start=0, file="a.bin"):
+    size = 4
+    for length in shape:
+        size *= length
+    return Tensor(Path(file), name, dtype, shape, start, start + size, memory=b"")
+
+
+def named(*tensors):
+    return {each.name: each for each in tensors}
+
+
+# Matrices by the ends of their names
+
+
+@pytest.mark.parametrize(
+    ("head", "is_head", "is_unclear"),
+    [
+        (tensor(H, V, D), True, False),
+        (tensor(H, V + 1, D), False, True),  # it may be padded
+        (tensor(H, V - 1, D), False, False),
+        (tensor("unembed.weight", V, D), False, True),
+        (tensor("unembed.weight", D, V + 1), False, True),
+        (tensor("unembed.weight", V - 1, D), False, False),
+        (tensor("unembed.weight", V, 1), False, False),
+        (tensor("lm_head.bias", V), False, False),
+        (tensor("wpe.weight", V, D), False, False),
+        (tensor("model.layers.0.up.weight", V, D), False, False),
+    ],
+    ids=lambda value: f"{value.name} {value.shape}" if isinstance(value, Tensor) else "",
+)
+def test_which_tensor_may_be_the_head(head, is_head, is_unclear):
+    found = matrices.find_by_ends(SIZES, named(tensor(E, V, D), head))
+    assert (found.head == head) == is_head
+    assert found.unclear == ([head.name] if is_unclear else [])
+
+
+def test_the_shape_of_the_only_embedding():
+    embedding = tensor("wte.weight", V, D)
+    assert matrices.shape_of_embedding(named(embedding, tensor(H, V, D))) == (V, D)
+    for others in (
+        [embedding, tensor("encoder.wte.weight", V, D)],
+        [tensor("wte.weight", 0, D)],
+        [tensor("wte.weight", V)],
+        [],
+    ):
+        assert matrices.shape_of_embedding(named(*others)) is None
+
+
+def test_the_sizes_of_a_model_of_images_and_text():
+    assert matrices.matrix_shape({"text_config": SIZES}) == (V, D)
+    assert matrices.matrix_shape({**SIZES, "text_config": {"vocab_size": V + 1}}) == (V + 1, D)
+    assert kinds.fields_at({"a": {"b": {"c": 1}}}, "a.b") == {"c": 1}
+
+
+@pytest.mark.parametrize("shape", [(0, D), (V,), (V, D, 2)])
+def test_what_is_no_matrix_does_not_fit(shape):
+    for places in ((None, None), ("vocab_size", "hidden_size")):
+        said = matrices.describe_misfit({}, places, tensor(E, *shape))
+        assert said.endswith("not that of a matrix [V, D]")
+
+
+def test_matrices_that_rounding_may_make_equal_are_said_to_be_though_others_differ():
+    """The first two are equal if rounded, the third differs from both."""
+    found = matrices.Matrices([tensor(name, V, D) for name in "abc"])
+
+    def equal_rows(one, other, rounded=False):
+        return (V if rounded and other.name == "b" else 0), V
+
+    compared = matrices.compare_matrices(SimpleNamespace(equal_rows=equal_rows), found)
+    assert (compared.state, compared.equal_if_rounded) == ("abc", True)
+    assert (compared.equal_rows, compared.compared_rows) == (0, V)
+
+
+# Counts
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "is_buffer"),
+    [
+        ("h.0.attn.bias", (1, 1, 4, 4), True),
+        ("h.0.attn.bias", (4,), False),
+        ("h.0.attn.masked_bias", (), True),
+        ("h.0.mlp.bias", (1, 1, 4, 4), False),
+        ("h.11.of_mine", (4,), True),
+    ],
+)
+def test_which_tensors_are_no_parameters(name, shape, is_buffer):
+    measured = frozenset(["h.N.of_mine"])
+    assert counting.is_buffer(name, tensor(name, *shape), measured) == is_buffer
+
+
+def count(*tensors, known, config=SIZES, state=None):
+    tensors = named(*tensors)
+    found = matrices.find_matrices(config, tensors, known)
+    numbers = counting.count_stored(tensors, found, known, state)
+    return numbers["tied"]["total"], numbers["untied"]["total"]
+
+
+def test_matrices_of_different_sizes_are_counted_both():
+    both = matrices.Matrices([tensor(E, V, D), tensor(H, V, 2 * D)])
+    tensors = named(*both.tensors, tensor("norm.weight", D))
+    numbers = counting.count_stored(tensors, both, None)
+    assert numbers["tied"]["total"] == numbers["untied"]["total"] == 3 * V * D + D
+
+
+def test_a_bias_by_two_names_is_one_if_tied_and_two_if_untied():
+    embedding = tensor("bert.embeddings.word_embeddings.weight", V, D)
+    bias = tensor("cls.predictions.bias", V)
+    second = tensor("cls.predictions.decoder.bias", V)
+    expected = (V * D + V, 2 * (V * D + V))
+    assert count(embedding, bias, known=BERT) == expected
+    assert count(embedding, bias, second, known=BERT) == expected
+    assert count(embedding, second, known=BERT)[0] == V * D + V
+
+
+# Kinds
+
+
+def test_a_default_in_which_versions_differ_is_not_known():
+    for defaults, expected in (
+        ({"4": [True], "5": [True]}, True),
+        ({"4": [True], "5": [False]}, None),
+        ({"4": [None], "5": [None]}, None),
+    ):
+        assert replace(LLAMA, places=("",), defaults=defaults).default("") is expected
+
+
+@pytest.mark.parametrize("architectures", [{}, {"architectures": None}, {"architectures": []}])
+def test_a_config_without_a_class_has_the_usual_one(architectures):
+    assert kinds.model_class({"model_type": "llama", **architectures}) == LLAMA
+
+
+@pytest.mark.parametrize(
+    ("reading", "words"),
+    [("a0?", "random"), ("??", "random"), ("a0a", "tied"), ("a?a", "random head"), (None, None)],
+)
+def test_readings_in_words(reading, words):
+    assert kinds.in_words(reading) == words
+
+
+# The hub
+
+
+class Repository:
+    """A repository of the hub with these files."""
+
+    label = "owner/name"
+
+    def __init__(self, **files):
+        self.files, self.asked = files, []
+
+    def read_range(self, file, start, stop):
+        self.asked.append((start, stop))
+        content = self.files[file]
+        return content[start:stop], len(content)
+
+
+def test_rows_of_a_matrix_with_fewer_rows_than_are_sampled_at_a_place():
+    repository = Repository(a=bytes(range(48)), b=bytes(range(32)) + bytes(16))
+    one, other = (tensor(file, 3, 4, file=file) for file in ("a", "b"))
+    model = headers.HubModel({}, repository)
+    assert model.equal_rows(one, other) == (2, 3)
+    assert set(repository.asked) == {(0, 48)}
+
+
+def test_a_header_that_is_too_long_is_not_asked_for(monkeypatch):
+    monkeypatch.setattr(headers, "MAX_HEADER", 8)
+    repository = Repository(a=(100).to_bytes(8, "little") + b" " * 200)
+    with pytest.raises(CheckpointError):
+        headers.fetch_header(repository, "a")
+    assert repository.asked == [(0, 8)]
+
+
+def test_json_that_only_python_writes_is_read_from_the_hub():
+    config = {"a": float("inf")}
+    repository = Repository(config=json.dumps(config).encode())
+    assert headers.fetch_json(repository, "config") == config
+
+
+# Adapters
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "is_usual"),
+    [
+        ("lm_head.bias", (V,), False),
+        ("model.norm.bias", (D,), True),
+        ("model.layers.0.bias", (V,), True),
+        ("model.norm.weight", (V,), True),
+    ],
+)
+def test_a_head_with_a_bias_for_each_token_is_not_usual(name, shape, is_usual):
+    found = matrices.Matrices([tensor(E, V, D), None])
+    model = SimpleNamespace(stored=named(tensor(name, *shape)))
+    assert adapters.has_usual_head(model, LLAMA, found) == is_usual
+
+
+def test_what_an_adapter_may_change_is_not_in_a_layer():
+    for name, changed in (
+        ("model.embed_tokens.mine", ["embedding"]),
+        ("lm_head.mine", ["head"]),
+        ("model.layers.0.lm_head.mine", []),
+        ("model.norm.mine", []),
+    ):
+        assert adapters.may_be_changed(named(tensor(name, D)), LLAMA) == changed
+
+
+# The verdict
+
+
+def verdict_of(**changes):
+    report = {
+        "conflict": "",
+        "flag": {"class_without_head": None, "tied": True},
+        "tensors": 2,
+        "holds": "equal",
+        "transformers4": "tied",
+        "transformers": "tied",
+        **changes,
+    }
+    return ties.verdict(report, changes.get("known"))
+
+
+def test_the_verdict_of_a_report():
+    assert verdict_of() == "tied"
+    assert verdict_of(conflict="one") == "conflict"
+    assert verdict_of(transformers="untied") == "not known"
+    # A version that has not the class may drop another head.
+    for holds, tied, expected in (
+        ("different", True, "not known"),
+        ("different", False, "untied"),
+        ("equal", True, "untied"),
+    ):
+        flag = {"class_without_head": None, "tied": tied}
+        one = {"transformers4": None, "transformers": "untied", "holds": holds, "flag": flag}
+        assert verdict_of(**one) == expected
+        assert verdict_of(**one, known=LLAMA) == "not known"
+    without = {"class_without_head": "LlamaModel", "tied": True}
+    assert verdict_of(flag=without) == "no head"
+    assert verdict_of(flag=without, tensors=0) == "tied"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "shares"),
+    [
+        ((0, "a.bin"), (0, "a.bin"), True),
+        ((0, "a.bin"), (V * D * 4 - 1, "a.bin"), True),
+        ((0, "a.bin"), (V * D * 4, "a.bin"), False),
+        ((V * D * 4, "a.bin"), (0, "a.bin"), False),
+        ((0, "a.bin"), (0, "b.bin"), False),
+        ((0, "a.safetensors"), (0, "a.safetensors"), False),
+    ],
+)
+def test_which_tensors_share_memory(one, other, shares):
+    first, second = (tensor(E, V, D, start=start, file=file) for start, file in (one, other))
+    assert ties.share_memory(first, second) == shares
+
+
+# Remedies
+
+
+def mends_of(known, config, state, *names):
+    file = mends.FILE
+    found = matrices.Matrices(
+        [
+            None if letter == "." else tensor(name, V, D, file=file)
+            for name, letter in zip(known.names[0], state, strict=True)
+        ],
+        name_set=0,
+    )
+    return mends.find_mends(known, config, "t" if config[ties.FLAG] else "f", names, found, state)
+
+
+def test_a_second_bias_is_written_only_if_it_is_missing():
+    bias, second = "cls.predictions.bias", "cls.predictions.decoder.bias"
+    config = {ties.FLAG: True}
+    for names, is_written in (((bias,), True), ((bias, second), False), ((second,), False)):
+        [flag, *_] = mends_of(BERT, config, "ab", *names)
+        assert flag["flags"] == {"": False}
+        assert (f'tensors["{second}"]' in flag["python"]) == is_written
+
+
+def test_a_flag_that_unties_is_no_loss_of_another_matrix():
+    lost = "unless the other matrix was lost"
+    [tied] = mends_of(LLAMA, {ties.FLAG: False}, "a.")
+    assert tied["text"].startswith(lost)
+    assert not any(lost in mend["text"] for mend in mends_of(LLAMA, {ties.FLAG: True}, "ab"))
