@@ -18,6 +18,7 @@ V, D = 40, 8
 E = "model.embed_tokens.weight"
 H = "lm_head.weight"
 LLAMA = kinds.read_class("llama", "LlamaForCausalLM")
+T5 = kinds.read_class("t5", "T5ForConditionalGeneration")
 BERT = kinds.read_class("bert", "BertForMaskedLM")
 SIZES = {"vocab_size": V, "hidden_size": D}
 
@@ -304,8 +305,82 @@ def test_a_second_bias_is_written_only_if_it_is_missing():
         assert (f'tensors["{second}"]' in flag["python"]) == is_written
 
 
-def test_a_flag_that_unties_is_no_loss_of_another_matrix():
+def test_a_tie_is_no_remedy_if_the_embedding_or_the_head_was_lost():
+    """An encoder and a decoder need no copies of their own."""
     lost = "unless the other matrix was lost"
     [tied] = mends_of(LLAMA, {ties.FLAG: False}, "a.")
     assert tied["text"].startswith(lost)
     assert not any(lost in mend["text"] for mend in mends_of(LLAMA, {ties.FLAG: True}, "ab"))
+    for state, is_lost in (("aa..", False), ("a...", True)):
+        [tied] = mends_of(T5, {ties.FLAG: False}, state)
+        assert tied["flags"] == {"": True}
+        assert tied["text"].startswith(lost) == is_lost
+
+
+# What is said of a conflict
+
+
+@pytest.mark.parametrize(
+    ("said", "tied", "state", "sentence"),
+    [
+        ({"": True}, True, "ab", "config.json says tied, and the files have another head"),
+        ({"": True, "a": True}, True, "aa", "says tied, and the files have two equal matrices"),
+        ({"": True, "a": False}, None, "a.", "one flag of config.json says tied and another one"),
+        ({"": True}, None, "a.", "config.json does not say whether the model is tied"),
+        ({}, True, "a...", "config.json says, by default, tied, and the files hold one matrix"),
+        ({"": False}, False, "ab..", "says untied, and the files hold 2 different matrices"),
+        ({"": False}, False, "..", "untied, and the files have neither matrix"),
+    ],
+)
+def test_what_config_json_says_and_the_files_hold(said, tied, state, sentence):
+    flag = {"said": said, "tied": tied, "place": "" if not said else ties.FLAG}
+    assert sentence in ties.said_and_held(flag, state)
+
+
+def test_who_loses_what_agrees_with_its_verb():
+    found = matrices.Matrices([tensor(E, V, D), tensor(H, V, D)], name_set=0)
+    flag = {"said": {"": True}, "tied": True, "place": ties.FLAG}
+    for readings, words in (
+        ({"others": "a0"}, f"vLLM-like programs drop {H}"),
+        ({"transformers4": "a0"}, f"transformers 4 drops {H}"),
+        ({"transformers4": "a0", "others": "a0"}, f"and vLLM-like programs drop {H}"),
+        ({"others": "!"}, "vLLM-like programs cannot read it"),
+        ({"others": "ab"}, ""),
+    ):
+        conflict = ties.describe_conflict(LLAMA, flag, found, matrices.Comparison("ab"), readings)
+        assert conflict.endswith(words)
+        assert bool(conflict) == bool(words)
+
+
+# By which rule
+
+
+@pytest.mark.parametrize(
+    ("config", "names", "is_by_rule"),
+    [
+        ({"architectures": ["MineForCausalLM"]}, [E, H], True),
+        ({"architectures": ["MineForCausalLM"]}, [E, "mine.lm_head.weight"], False),
+        ({"architectures": ["MineModel"]}, [E, H], False),
+        *(({name: True}, [E, H], False) for name in ("tie_it", "tied", "share_it", "shared")),
+        ({"tie_it": False, "tier": True}, [E, H], True),
+    ],
+)
+def test_what_is_read_by_the_flag(config, names, is_by_rule):
+    found = matrices.Matrices([tensor(name, V, D) for name in names])
+    assert ties.goes_by_the_flag(config, None, found) == is_by_rule
+
+
+@pytest.mark.parametrize(
+    ("version", "is_known"), [("4.57.6", True), ("40.1", False), ("5.0", False), (None, False)]
+)
+def test_what_transformers_4_saved_itself_it_loads(version, is_known):
+    known = replace(LLAMA, not_read_by_4=True)
+    config = {"transformers_version": version}
+    model = SimpleNamespace(
+        config_json=config,
+        has_weights=True,
+        stored=named(tensor(E, V, D)),
+        saved=SimpleNamespace(metadata=[None]),
+    )
+    found = matrices.Matrices([tensor(E, V, D), None], name_set=0)
+    assert ("4" not in ties.versions_not_measured(model, known, found)) == is_known

@@ -88,7 +88,7 @@ def find_mends(
                 continue
             lines = [*lines, *second_biases]
         reason = "if this head was trained, " if state == "ab" else ""
-        if tied and "." in state:
+        if tied and "." in state[:2]:  # the embedding or the head
             reason = "unless the other matrix was lost, "
         new_flags = {} if tied is None else {known.places[number]: tied for number in present}
         found.append(as_report(new_flags, lines, reason))
