@@ -47,6 +47,9 @@ MAX_MATRICES = 4
 SECONDS = 240  # for a class
 # The output matrix of these is joined of two tensors, so no state of one says how it is read.
 JOINED = ("MobileBertForMaskedLM", "MobileBertForPreTraining")
+# transformers 4 leaves a matrix of these, if the files lack it, as the memory was: what it holds
+# then is not known.
+LEFT_IN_MEMORY = ("SwitchTransformersForConditionalGeneration",)
 STEPS = ("names", "measure", "heads", "save", "load", "work", "write")
 PRETRAINING = "MODEL_FOR_PRETRAINING_MAPPING_NAMES"
 MAPPINGS = (
@@ -490,6 +493,11 @@ class Folder:
         self.parameters = model.num_parameters()
         return reading(model, self.keys)
 
+    def is_left_in_memory(self, usual: str) -> bool:
+        """Whether files with this reading leave a matrix as the memory was (LEFT_IN_MEMORY)."""
+        is_of_class = self.model_class.__name__ in LEFT_IN_MEMORY
+        return is_of_class and version_of().startswith("4.") and "?" in usual
+
     def depends_on_padding(self, usual: str) -> bool:
         """Whether files with equal matrices, of which this is the reading, may be read otherwise.
 
@@ -784,8 +792,10 @@ def rule(folder: Folder, names: list[str], prefix: Any, label: str) -> dict[str,
             if state == LETTERS[: len(folder.keys)] or (state == "a" * len(state) and flags[0]):
                 if label == "saved" and by_state[state] != "!":
                     folder.parameters_by_flag[flag_letters(flags)] = folder.parameters
-            if has_equal(state) and folder.depends_on_padding(by_state[state]):
-                del by_state[state]  # not known: the values of one row decide
+            # Not known: the values of one row decide, or what the memory was.
+            depends = has_equal(state) and folder.depends_on_padding(by_state[state])
+            if depends or folder.is_left_in_memory(by_state[state]):
+                del by_state[state]
     return found
 
 

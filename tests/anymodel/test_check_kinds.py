@@ -46,13 +46,16 @@ SAMPLE = [
 ]
 # Classes of which most states are not known. The first three have three matrices and two flags:
 # flags that differ were measured in a few states only. FSMT has an output matrix beside the one
-# that transformers names, and Reformer's output matrix is twice as wide as its embedding.
+# that transformers names, and Reformer's output matrix is twice as wide as its embedding. CpmAnt's
+# tables have more rows than its vocabulary. ColPali's parts are not those that config.json names.
 MOSTLY_NOT_KNOWN = (
     "InstructBlipForConditionalGeneration",
     "InstructBlipVideoForConditionalGeneration",
     "Ovis2ForConditionalGeneration",
     "FSMTForConditionalGeneration",
     "ReformerForMaskedLM",
+    "CpmAntForCausalLM",
+    "ColPaliForRetrieval",
 )
 LIKE_LLAMA = ("llama", "mistral", "phi3", "smollm3", "qwen2", "qwen3", "gemma", "gemma2")
 ALL = [(kind, name) for kind, classes in kinds.load_kinds()["kinds"].items() for name in classes]
@@ -106,7 +109,8 @@ def test_check_says_what_transformers_does_or_not_known(tmp_path, tested_class):
         assert report[COLUMN] in (in_words(right), None), case
         is_known[report[COLUMN] is not None] += 1
         assert report["mends"] == [] or report["conflict"], case
-        if report[COLUMN] == "tied" and state[1] == "b" and state[0] == "a":
+        is_lost = state.startswith("ab") and "b" not in values_of(right)
+        if report[COLUMN] == "tied" and is_lost:
             assert " drop" in report["conflict"], case  # "drops", or several "drop" it
         is_newest = max(facts.rules) == VERSION  # whose parameters are counted
         if right != "!" and report["parameters"] is not None and is_newest:
@@ -169,6 +173,8 @@ def test_parameters_of_saved_models(tmp_path, tested_class):
 def test_the_file_says_what_is_installed(kind, class_name):
     """The names, the shapes' places, the defaults and the buffers, measured again."""
     content = kinds.load_kinds()
+    if VERSION not in kinds.read_class(kind, class_name).rules:
+        pytest.skip(f"{class_name} was not measured with transformers {VERSION}")
     if content["measured"][VERSION]["transformers"] != transformers.__version__:
         pytest.skip(f"the file was measured with {content['measured'][VERSION]['transformers']}")
     again = measure_kinds.measure(kind, class_name, [], only_names=True)

@@ -552,18 +552,22 @@ def setting_not_measured(config: dict[str, Any], known: ModelClass) -> str | Non
             return f"{name}, with its value in config.json, was not measured"
     V = value_at(config, known.sizes[0][0] or "vocab_size")
     parts = (config, *(value for value in config.values() if isinstance(value, dict)))
-    reasons = (setting_of_part_not_measured(part, V, known) for part in parts)
+    # Without a padding token in any of them, the class has one by default.
+    default_pad = None if any("pad_token_id" in part for part in parts) else known.default_pad
+    reasons = (setting_of_part_not_measured(part, V, known, default_pad) for part in parts)
     return next((reason for reason in reasons if reason is not None), None)
 
 
-def setting_of_part_not_measured(part: dict[str, Any], V: Any, known: ModelClass) -> str | None:
+def setting_of_part_not_measured(
+    part: dict[str, Any], V: Any, known: ModelClass, default_pad: int | None
+) -> str | None:
     """Which setting changes what is loaded, and was not measured so; None without one.
 
     part: config.json, or an object in it. V: the size of the vocabulary.
     """
     if part.get("quantization_config") is not None:
         return "config.json says that the model is quantised"
-    pad = part.get("pad_token_id", known.default_pad)
+    pad = part.get("pad_token_id", default_pad)
     if pad in SIZE and V in SIZE and pad >= V:
         return f"pad_token_id is {pad}, and the vocabulary has {V} tokens"
     for name, default in known.positions.items():
