@@ -23,7 +23,7 @@ from support.checks import refuses
 from support.models import SMALL, random_model
 
 import tiedgpt
-from tiedgpt import Tokenizer, cli
+from tiedgpt import Tokenizer, atomic, cli
 from tiedgpt.atomic import (
     check_new,
     new_directory,
@@ -430,6 +430,37 @@ def test_a_file_is_on_disk_before_it_replaces_another(tmp_path, monkeypatch):
     with replaced_file(tmp_path / "state") as file:
         file.write(b"new")
     assert done[:2] == ["fsync", "replace"]
+
+
+def test_all_of_a_new_directory_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    """Then the name is written to disk, too."""
+    done = []
+    rename = os.rename
+
+    def rename_and_note(source, target):
+        done.append("rename")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", rename_and_note)
+    monkeypatch.setattr(atomic, "_flush", done.append)
+    with new_directory(tmp_path / "new") as directory:
+        (directory / "inner").mkdir()
+        (directory / "inner" / "file").touch()
+    before = {directory, directory / "inner", directory / "inner" / "file"}
+    assert set(done[:3]) == before
+    assert done[3:] == ["rename", tmp_path]
+    done.clear()
+    with replaced_file(tmp_path / "state") as file:
+        file.write(b"new")
+    assert done == [tmp_path]
+
+
+def test_what_is_flushed_is_closed(tmp_path, monkeypatch):
+    closed = []
+    close = os.close
+    monkeypatch.setattr(os, "close", lambda descriptor: (closed.append(1), close(descriptor)))
+    atomic._flush(tmp_path)
+    assert closed == [1]
 
 
 def test_of_a_file_that_two_write_the_first_stays(tmp_path):

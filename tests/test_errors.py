@@ -9,6 +9,7 @@ import pytest
 from tiedgpt import TiedGPTError
 from tiedgpt.errors import (
     ABOVE_0,
+    PROBABILITY,
     RATE,
     ArgumentError,
     Range,
@@ -27,6 +28,7 @@ RANGES = [
     pytest.param(ABOVE_0, [3e-4, 1], 0, 10**400, id="above-0"),
     pytest.param(Range(0, 1, whole=False, open_low=True), [0.5, 1], 0, 10**400, id="above-0-to-1"),
     pytest.param(RATE, [0, 0.5], 1, 10**400, id="from-0-below-1"),
+    pytest.param(PROBABILITY, [0, 0.5, 1], 1.5, 10**400, id="from-0-to-1"),
 ]
 
 

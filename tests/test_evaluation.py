@@ -186,6 +186,11 @@ def test_strides_out_of_range(model, stride):
     assert_refused(model, [1] * 50, stride, message)
 
 
+def test_a_stride_is_an_int_of_at_least_1():
+    assert evaluation.stride_or_default(None, replace(SMALL, n_ctx=1)) == 1
+    assert type(evaluation.stride_or_default(np.int64(3), SMALL)) is int
+
+
 def test_a_context_of_one_token_has_no_loss():
     with pytest.raises(ArgumentError, match="context is 1 token"):
         token_losses(GPT2.random(replace(SMALL, n_ctx=1)), [1, 2], stride=1)

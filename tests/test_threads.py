@@ -110,6 +110,16 @@ def test_blas_has_one_thread_until_the_last_of_several_contexts_ends(blas_thread
     assert blas_threads() == 2  # as many as at first
 
 
+def test_a_context_that_is_ended_twice_ends_no_other(blas_threads):
+    """Ctrl-C in the middle of the end has it repeated."""
+    with threads.one_blas_thread():
+        threads._end(object())
+        assert blas_threads() == 1
+    assert blas_threads() == 2
+    threads.single_thread()
+    assert blas_threads() == 1
+
+
 @pytest.mark.usefixtures("blas_threads")
 def test_reading_threads_are_as_many_as_blas_had_before_it_was_limited():
     """BLAS had two threads. Two contexts limit it, as when a program reads two texts at once."""

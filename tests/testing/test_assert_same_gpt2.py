@@ -97,6 +97,12 @@ def test_the_numbers_of_the_random_model_repeat_with_its_seed():
         assert not np.array_equal(array, random_model().parameters[name]), name
 
 
+def test_no_gain_of_the_random_model_is_near_1_on_average():
+    for name, array in random_model().parameters.items():
+        if ".ln_" in name and name.endswith("weight"):
+            assert 1.1 < array.mean() < 1.5, name
+
+
 def test_the_assertion_of_reference_values_names_the_mistake():
     vectors = Vectors(DIRECTORY)
     answers = {}

@@ -7,6 +7,7 @@ import copy
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from tiedgpt import GPT2
 from tiedgpt.errors import ArgumentError
 from tiedgpt.gpt2.parameters import parameter_shapes, unflatten
-from tiedgpt.testing import assert_tied, random_model, tie
+from tiedgpt.testing import TINY, assert_tied, random_model, tie
 from tiedgpt.testing.tie import check_columns
 from tiedgpt.training.optimizer import AdamW
 
@@ -693,6 +694,12 @@ def test_our_gpt2():
     after = [optimizer.flat, optimizer.m, optimizer.v, optimizer.steps]
     for old, new in zip(before, after, strict=True):
         np.testing.assert_array_equal(old, new)
+
+
+@pytest.mark.parametrize("size", [{"n_ctx": 5}, {"vocab_size": 7}], ids=str)
+def test_a_small_gpt2_of_ours(size):
+    """The usual batch has at most 12 tokens."""
+    assert_tied(random_model(replace(TINY, **size)))
 
 
 def test_an_untied_gpt2_of_ours():

@@ -6,6 +6,7 @@ import pytest
 from tiedgpt import TiedGPTError
 from tiedgpt.anymodel.kinds import all_classes
 from tiedgpt.testing import tie_of
+from tiedgpt.testing.state_dict import names_of_classes
 
 V, D = 11, 4
 rng = np.random.default_rng(0)
@@ -150,6 +151,10 @@ def test_names_are_found_or_given():
     with pytest.raises(TiedGPTError, match="embedding="):
         tie_of(entries)
     assert tie_of(entries, embedding="table", head="out").kind == "different"
+    for no_matrix in (np.ones(3), np.ones((V, 0)), np.ones((0, D))):
+        for given in ({"embedding": "bad", "head": "out"}, {"embedding": "out", "head": "bad"}):
+            with pytest.raises(TiedGPTError, match=r"^bad (is no matrix|has no values)"):
+                tie_of({**entries, "bad": no_matrix}, **given)
     with pytest.raises(TiedGPTError, match="'outs'"):
         tie_of(entries, embedding="table", head="outs")
     two = {"encoder.embed_tokens.weight": matrix(), "decoder.embed_tokens.weight": matrix()}
@@ -172,7 +177,7 @@ OTHER_NAMES = (
     *("vocab_projector.weight", "generator_lm_head.weight", "pred_layer.proj.weight"),
     *("output_layer.weight", "transformer.ff_out.weight", "lm_head.base_layer.weight"),
     *("lm_head.modules_to_save.default.weight", "lm_head.token_adapter.base_layer.weight"),
-    "lm_head._fsdp_wrapped_module.weight",
+    *("lm_head._fsdp_wrapped_module.weight", "mine.output_layer.weight", "mine.ff_out.weight"),
 )
 
 
@@ -199,6 +204,37 @@ def test_both_matrices_of_each_measured_class_are_found(known):
         for entry, kind in ((values, "one storage"), (other, "different")):
             tie = tie_of({embedding: values, head: entry})
             assert (tie.kind, tie.embedding, tie.head) == (kind, embedding, head)
+
+
+def test_the_output_matrix_of_a_class_by_its_shape():
+    """It may have more rows than the embedding, or be transposed, and is in no layer."""
+    name = "vocab_projector.weight"
+    for shape in ((V, D), (V + 1, D), (D, V)):
+        tie = tie_of({WTE: matrix(), name: np.ones(shape, np.float32)})
+        assert (tie.kind, tie.head) == ("different", name)
+    for others in (
+        {f"model.layers.0.{name}": matrix()},
+        {name: np.ones((2, D), np.float32)},
+        {name: np.ones((V, D - 1), np.float32)},
+    ):
+        assert tie_of({WTE: matrix(), **others}).kind == "embedding"
+
+
+def test_names_of_an_embedding_are_not_those_of_a_head():
+    """The head of FSMT has one."""
+    assert not [name for name in names_of_classes("head") if "embed_tokens" in name]
+    assert "vocab_projector.weight" in names_of_classes("head")
+
+
+def test_a_quantised_embedding_alone():
+    entries = {"wte.weight": np.ones((V, D), np.int8), "wte.scales": np.ones((V, 1), np.float32)}
+    assert tie_of(entries).kind == "embedding"
+
+
+def test_columns_of_one_memory_in_half_precision_do_not_overlap():
+    both = np.ones((V, 2 * D), np.float16)
+    assert tie_of({WTE: both[:, ::2], "lm_head.weight": both[:, 1::2]}).kind == "equal"
+    assert tie_of({WTE: both[:, :D], "lm_head.weight": both[:, 1 : D + 1]}).kind == "overlap"
 
 
 CANDIDATES = {  # an entry that could be the output matrix

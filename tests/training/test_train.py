@@ -103,6 +103,7 @@ def test_a_resumed_run_has_the_same_numbers(threads, only, stop, tmp_path):
     first.save(tmp_path / "out")
     second = Trainer.resume(tmp_path / "out", first.tokens, first.held_out)
     assert_same_training(second, first)
+    assert second.saved_best == first.saved_best
     assert train(second) == expected[records_of_first:]
     assert_same_training(second, unbroken)
 
@@ -145,6 +146,17 @@ def test_a_training_that_is_stopped_is_saved_after_its_step(tmp_path):
     assert_same_training(second, unbroken)
 
 
+def test_a_resumed_training_may_go_on_in_another_directory(tmp_path):
+    """Then it is saved at once: the next save may be far."""
+    trainer = new_trainer()
+    train(trainer, until=1)
+    trainer.save(tmp_path / "one")
+    for record in trainer.run_and_save(tmp_path / "two"):
+        assert (record["step"], "val_loss" in record) == (2, False)
+        break
+    assert Trainer.resume(tmp_path / "two", trainer.tokens, trainer.held_out).step == 2
+
+
 class Killed(BaseException):
     """Ends a process as SIGKILL does: nothing handles it."""
 
@@ -169,6 +181,23 @@ def set_losses(monkeypatch):
         return models
 
     return set_losses
+
+
+def test_of_equal_losses_the_first_is_the_best(tmp_path, set_losses):
+    """Without a better one, no save writes the model again."""
+    set_losses({0: 1.0, 4: 1.0, 6: 2.0})
+    trainer = new_trainer()
+    models = set()
+    for _ in trainer.run_and_save(tmp_path / "out"):
+        models.add((tmp_path / "out" / "model.safetensors").stat().st_mtime_ns)
+    assert trainer.best == loop.Best(1.0, 0)
+    assert len(models) == 1
+
+
+def test_the_mean_held_out_loss_is_computed_in_float64(monkeypatch):
+    losses = np.array([2.0**24, 1.0], np.float32)
+    monkeypatch.setattr(loop, "measure_tokens", lambda *_: [losses])
+    assert new_trainer().evaluate() == 2**23 + 0.5
 
 
 @pytest.mark.parametrize(
@@ -337,6 +366,16 @@ def test_another_config_json_is_not_taken_for_that_of_the_training(tmp_path, nam
     refuses(rf"{config_file}: {name} is {value}, .* {config[name]}", Trainer.resume, *arguments)
     config_file.write_text(json.dumps({**config, "a_field_of_yours": 1}))
     assert_same_training(Trainer.resume(*arguments), trainer)
+
+
+def test_a_model_with_two_ends_of_a_text_is_resumed(tmp_path):
+    """In Python they are a tuple, and in JSON a list."""
+    trainer = new_trainer(random_model(replace(SMALL, eos_token_id=(1, 2))))
+    train(trainer, until=1)
+    trainer.save(tmp_path / "out")
+    assert_same_training(
+        Trainer.resume(tmp_path / "out", trainer.tokens, trainer.held_out), trainer
+    )
 
 
 def test_a_state_without_checksum_and_config_of_the_model_is_resumed(tmp_path):
@@ -513,7 +552,10 @@ def test_a_new_model(head):
     assert config.n_ctx == TINY.context
     assert (config.embd_pdrop, config.resid_pdrop, config.attn_pdrop) == (0.1, 0.1, 0.0)
     assert config.tied == (head != "untied")
-    wte = GPT2.random(replace(config, tied=True), 5).parameters["wte.weight"]
+    tied = GPT2.random(replace(config, tied=True), 5)
+    wte = tied.parameters["wte.weight"]
+    if head == "untied":
+        np.testing.assert_array_equal(model.W_U, tied.untie("random", 5).W_U)
     np.testing.assert_array_equal(model.parameters["wte.weight"], wte)
     assert 0.25 < np.std(wte) < 0.35
 
@@ -528,6 +570,8 @@ def test_a_held_out_text_has_two_tokens():
     tokens = np.arange(40)
     with pytest.raises(ArgumentError, match=r"held-out text must have at least 2 tokens, .* got 1"):
         Trainer(random_model(), tokens, tokens[:1], TINY)
+    with pytest.raises(ArgumentError, match=f"outside the vocabulary of {SMALL.vocab_size}"):
+        Trainer(random_model(), tokens, tokens + SMALL.vocab_size, TINY)
     Trainer(random_model(), tokens, tokens[:2], TINY)
 
 
@@ -589,6 +633,33 @@ def test_a_gradient_that_is_not_finite_stops_the_training_before_its_step(norm, 
         train(trainer)
     np.testing.assert_array_equal(trainer.flat, before)
     assert trainer.step == 2
+
+
+def test_a_loss_that_is_not_finite_stops_the_training_before_its_step(monkeypatch):
+    trainer = new_trainer()
+    loss, gradient = math.nan, np.zeros_like(trainer.flat)
+    monkeypatch.setattr(trainer, "_loss_and_gradient", lambda pool_map: (loss, gradient))
+    with pytest.raises(TiedGPTError, match="step 1 has loss nan, norm of the gradient 0: "):
+        train(trainer)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_blas_has_one_thread_beside_threads_of_python(threads, monkeypatch):
+    steps = []
+    one_blas_thread = loop.one_blas_thread
+    monkeypatch.setattr(loop, "one_blas_thread", lambda: steps.append(1) or one_blas_thread())
+    train(new_trainer(settings=replace(TINY, steps=2, threads=threads)))
+    assert len(steps) == (2 if threads > 1 else 0)
+
+
+def test_the_random_streams_and_the_betas_of_a_training():
+    """Older versions drew the same numbers."""
+    trainer = new_trainer(settings=replace(TINY, seed=5, beta2=0.5))
+    assert trainer.optimizer.betas == (0.9, 0.5)
+    trainer.step = 7
+    for number in (0, 2):
+        expected = np.random.default_rng([5, 7, 0, number]).integers(1 << 62)
+        assert trainer._stream(number).integers(1 << 62) == expected
 
 
 def with_nan(model, name, row):
@@ -713,6 +784,8 @@ def test_by_default_a_long_gradient_is_clipped_to_a_norm_of_1():
 def test_clip_gives_the_norm_and_a_scale(limit, scale):
     """The norm of 3 and -4 is 5."""
     assert clip(np.array([3.0, -4.0]), limit) == (5, scale)
+    # A millionth is added to the norm, as in torch.
+    assert clip(np.array([3e-6, -4e-6]), 1e-6) == pytest.approx((5e-6, 1 / 6))
 
 
 def test_three_steps_of_adamw_are_those_of_its_definition():
