@@ -279,7 +279,8 @@ def test_blocks_hold_every_byte_once_and_whole_lines(tmp_path, monkeypatch, end,
     for size in (1, 5, 16, 50) * 30:
         monkeypatch.setattr(documents, "BLOCK_SIZE", size)
         count = rng.randrange(1, 12)
-        lines = [bytes(rng.choices(b"ab \r", k=rng.choice([0, 1, 7, 60]))) for _ in range(count)]
+        sizes = rng.choices([0, 1, 7, 49, 60], k=count)  # 49, and a line end, are 50 bytes
+        lines = [bytes(rng.choices(b"ab \r", k=size)) for size in sizes]
         data = b"\n".join(lines) + end
         path.write_bytes(pack(data))
         blocks = list(documents.read_blocks([input_of(path)] * 2))  # the same file twice

@@ -273,6 +273,14 @@ def test_study_has_what_the_library_measures(model):
     assert report["gradients"] == gradients.gradients(model, end).lengths_and_cosine()
 
 
+def test_gains_do_not_depend_on_the_pieces_of_the_tokens(model, monkeypatch):
+    expected = bigrams.gains(model, CORPUS, PATHS)
+    monkeypatch.setattr(paths, "MAX_LOGITS", 5 * CONFIG.vocab_size)
+    found = bigrams.gains(model, CORPUS, PATHS)
+    for name in PATHS:
+        assert found[name] == pytest.approx(expected[name], rel=1e-4)
+
+
 def test_study_of_a_text_longer_than_the_context(model):
     """99 tokens are two windows of the context of 64. Of each, the first is not predicted."""
     report, _ = study(model, Corpus.of([A] * 99, CONFIG.vocab_size))
