@@ -226,6 +226,16 @@ def test_names_of_an_embedding_are_not_those_of_a_head():
     assert "vocab_projector.weight" in names_of_classes("head")
 
 
+def test_a_second_embedding_beside_the_one_that_is_named():
+    """It could be the output matrix, unless it is the same memory."""
+    embedding = matrix()
+    entries = {WTE: embedding, "other.wte.weight": embedding}
+    assert tie_of(entries, embedding=WTE).kind == "embedding"
+    entries["other.wte.weight"] = embedding.copy()
+    with pytest.raises(TiedGPTError, match=r"other\.wte\.weight .* may be the output matrix"):
+        tie_of(entries, embedding=WTE)
+
+
 def test_a_quantised_embedding_alone():
     entries = {"wte.weight": np.ones((V, D), np.int8), "wte.scales": np.ones((V, 1), np.float32)}
     assert tie_of(entries).kind == "embedding"
