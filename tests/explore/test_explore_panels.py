@@ -142,6 +142,11 @@ def test_next(asked):
     assert found["kept_probability"] == close(softmax(logits)[drawn > 0].sum())
 
 
+def test_a_temperature_of_0_is_not_one_that_is_not_sent(shown):
+    assert ask(shown, "next", text=TEXT, temperature=0)["kept"] == 1
+    assert ask(shown, "next", text=TEXT, temperature=None)["kept"] == CONFIG.vocab_size
+
+
 @pytest.mark.parametrize(
     ("fields", "prompt"), [({"text": TEXT}, IDS), ({"ids": [3, 200, 256]}, [3, 200, 256])]
 )

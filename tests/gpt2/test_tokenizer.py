@@ -226,6 +226,7 @@ BEFORE_AND_AFTER = Tokenizer(
         (PART, "<|end|>end", "text", [*Tokenizer([]).encode("<|end|>"), 262]),
         # "!<" begins before <|end|>, but it is searched for last.
         (NORMALIZED, "low!<|end|>!<", "token", [257, 0, 262, 263]),
+        (NORMALIZED, "low!<", "text", [257, *Tokenizer([]).encode("!<")]),
         (MERGE, "low lower", "token", [257, 220, 257, 259]),
         (MERGE, "low lower", "error", [257, 220, 257, 259]),
         (MERGE, "low lower", "text", [257, 258, 259]),
