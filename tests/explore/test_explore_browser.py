@@ -89,7 +89,7 @@ def open_page(chromium, serve):
         context = chromium.new_context(**options)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(60_000)
 
         def check(text):
             if not any(allowed in text for allowed in allowed_errors):
@@ -673,6 +673,9 @@ def test_the_menu_is_in_sight_on_a_phone(open_page, server):
         page.wait_for_function(IS_DRAWN, arg=BOXES)
         link = page.locator(f"nav a[href='#{panel}']")
         link.tap()
+        page.wait_for_timeout(300)
+        if not page.url.endswith(f"#{panel}"):  # on a busy machine, a tap may be a long one
+            link.tap()
         expect(page.locator(BOXES[panel]).locator(LEAVES).first).to_be_attached()
         expect(link).to_be_in_viewport(ratio=0.95)
         page.wait_for_timeout(300)  # the panels above it may still grow

@@ -15,7 +15,7 @@ except ImportError as error:
     Axe = expect = sync_playwright = None
     missing = f"{error.name} is not installed (pip install -e '.[browser]')"
 else:
-    expect.set_options(timeout=20_000)
+    expect.set_options(timeout=60_000)
     missing = ""
     if shutil.which("chromium") is None:
         missing = "there is no chromium (apt-get install chromium)"
