@@ -214,6 +214,12 @@ def test_truncate_keeps_the_end_of_a_prompt_and_leaves_room(run, checkpoint, new
     assert document["samples"] == answer(run, *arguments, end)["samples"]
 
 
+def test_truncate_makes_room_for_the_new_tokens_in_a_context_that_the_prompt_fits(run, checkpoint):
+    prompt = "".join(chr(33 + place) for place in range(60))  # of 64 tokens
+    _, _, err = run("generate", "-m", checkpoint, "-n", "10", "-s", "1", "--truncate", prompt)
+    assert "--truncate drops the first 6 of the prompt's 60 tokens\n" in err
+
+
 def test_truncate_keeps_one_token_in_a_context_of_one(run, save):
     path = save("one", random_model(replace(CONFIG, n_ctx=1)))
     code, out, err = run("generate", "-m", path, "-n", "2", "--truncate", "--json", "abc")

@@ -92,6 +92,12 @@ def test_study_json_is_the_reports(run, checkpoint, untied, text_file):
     assert None not in study(run, untied, checkpoint)[0][0]["embeddings"].values()
 
 
+def test_of_two_tied_models_the_first_is_compared(run, checkpoint, untied, save):
+    other = save("other", random_model(CONFIG, seed=9))
+    expected = study(run, untied, checkpoint)[0][0]["embeddings"]
+    assert study(run, untied, checkpoint, other)[0][0]["embeddings"] == expected
+
+
 # The table
 
 # The label of a row -> the place of its values in the JSON
