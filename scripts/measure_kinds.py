@@ -45,8 +45,13 @@ V, D = 97, 32
 MAX_PARAMETERS = 25_000_000
 MAX_MATRICES = 4
 SECONDS = 240  # for a class
-# The output matrix of these is joined of two tensors, so no state of one says how it is read.
-JOINED = ("MobileBertForMaskedLM", "MobileBertForPreTraining")
+# Not measured: the output matrix of MobileBERT is joined of two tensors, so no state of one says
+# how it is read. That of FSMT is another one than transformers names.
+OTHER_HEADS = (
+    "FSMTForConditionalGeneration",
+    "MobileBertForMaskedLM",
+    "MobileBertForPreTraining",
+)
 # transformers 4 leaves a matrix of these, if the files lack it, as the memory was: what it holds
 # then is not known.
 LEFT_IN_MEMORY = ("SwitchTransformersForConditionalGeneration",)
@@ -254,7 +259,7 @@ def classes() -> list[tuple[str, str]]:
         for kind, names in getattr(modeling_auto, mapping, {}).items():
             for name in [names] if isinstance(names, str) else names:
                 found[kind, name] = True
-    return sorted(each for each in found if each[1] not in JOINED)
+    return sorted(each for each in found if each[1] not in OTHER_HEADS)
 
 
 def what_is_there() -> dict[str, list[str]]:

@@ -925,28 +925,38 @@ def test_equal_copies_that_a_padding_token_makes_two_are_not_known(tmp_path, kin
 
 
 def test_a_version_that_was_not_measured_but_has_the_class_is_not_known(tmp_path, run):
-    """FSMT is in transformers 4, where it was not measured; Youtu is in transformers 5 alone."""
+    """Evolla is in transformers 4, where it was not measured; Youtu is in transformers 5 alone."""
     path = write(tmp_path / "model", {**CONFIG, "model_type": "youtu"}, STORED["embedding"])
     code, out, _err = run("check", path)
     assert (code, "no such class" in out) == (0, True)
-    fsmt = kinds.read_class("fsmt", "FSMTForConditionalGeneration")
-    assert ("4" in fsmt.versions, "4" in fsmt.rules) == (True, False)
-    config = {"model_type": "fsmt", "tgt_vocab_size": V, "d_model": D, "src_vocab_size": V}
-    config |= {"architectures": [fsmt.name], FLAG: True}
-    names = fsmt.names[0]
-    write(tmp_path / "model", config, dict.fromkeys(names, EMBEDDING))
+    evolla = kinds.read_class("evolla", "EvollaForProteinText2Text")
+    assert ("4" in evolla.versions, "4" in evolla.rules) == (True, False)
+    config = {**CONFIG, "model_type": "evolla", "architectures": [evolla.name], FLAG: True}
+    embedding, _head, of_proteins = evolla.names[0]
+    write(tmp_path / "model", config, {embedding: EMBEDDING, of_proteins: OTHER})
+    report = report_of(path)
+    assert (report["verdict"], report["transformers"]) == ("not known", "tied")
     assert run("check", path)[0] == 1
 
 
 def test_no_remedy_where_a_version_that_has_the_class_was_not_measured(tmp_path):
     """After it, `check` would not know whether this version reads what the files hold."""
-    fsmt = kinds.read_class("fsmt", "FSMTForConditionalGeneration")
-    config = {"model_type": "fsmt", "tgt_vocab_size": V, "d_model": D, "src_vocab_size": V}
-    config |= {"architectures": [fsmt.name], FLAG: False}
-    path = write(tmp_path / "model", config, {fsmt.names[0][0]: EMBEDDING})
+    evolla = kinds.read_class("evolla", "EvollaForProteinText2Text")
+    config = {**CONFIG, "model_type": "evolla", "architectures": [evolla.name], FLAG: False}
+    path = write(tmp_path / "model", config, {evolla.names[0][0]: EMBEDDING})
     report = report_of(path)
     assert report["conflict"]
     assert report["mends"] == []
+
+
+def test_no_rule_for_an_encoder_and_a_decoder_that_were_not_measured(tmp_path):
+    """FSMT may have two vocabularies. Its head is another one than transformers names."""
+    config = {"model_type": "fsmt", "architectures": ["FSMTForConditionalGeneration"]}
+    config |= {"d_model": D, "src_vocab_size": V, "tgt_vocab_size": V - 1, FLAG: False}
+    arrays = {"model.encoder.embed_tokens.weight": EMBEDDING}
+    arrays["model.decoder.output_projection.weight"] = OTHER[1:]
+    report = report_of(write(tmp_path / "model", config, arrays))
+    assert (report["verdict"], report["others"], report["conflict"]) == ("not known", None, "")
 
 
 def test_a_flat_config_of_a_model_of_images_and_text_is_said_to_be_one(tmp_path):
@@ -1695,7 +1705,7 @@ def test_what_is_not_looked_at_is_said_once(tmp_path, run):
     config = {**CONFIG, "hidden_act": "foo", FLAG: True}
     path = write(tmp_path / "model", config, {**STORED["embedding"], "v_head.weight": OTHER[:1]})
     out = " ".join(output(run, "check", path, path).split())
-    assert out.count("Not looked at: whether the rest of the files loads, and whether") == 1
+    assert out.count("Not looked at: whether the rest of config.json and of the files loads") == 1
     out = " ".join(output(run, "params", path).split())
     assert "Not looked at: which of the stored tensors the class leaves out" in out
     assert answer(run, "params", path)["not_looked_at"]

@@ -45,14 +45,13 @@ SAMPLE = [
     ("whisper", "WhisperForConditionalGeneration"),
 ]
 # Classes of which most states are not known. The first three have three matrices and two flags:
-# flags that differ were measured in a few states only. FSMT has an output matrix beside the one
-# that transformers names, and Reformer's output matrix is twice as wide as its embedding. CpmAnt's
-# tables have more rows than its vocabulary. ColPali's parts are not those that config.json names.
+# flags that differ were measured in a few states only. Reformer's output matrix is twice as wide as
+# its embedding. CpmAnt's tables have more rows than its vocabulary. ColPali's parts are not those
+# that config.json names.
 MOSTLY_NOT_KNOWN = (
     "InstructBlipForConditionalGeneration",
     "InstructBlipVideoForConditionalGeneration",
     "Ovis2ForConditionalGeneration",
-    "FSMTForConditionalGeneration",
     "ReformerForMaskedLM",
     "CpmAntForCausalLM",
     "ColPaliForRetrieval",

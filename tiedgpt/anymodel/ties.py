@@ -57,7 +57,8 @@ Readings = dict[str, str | None]  # a reader -> its reading; None if it is not k
 
 # What is not looked at, for whom a report is printed.
 REST_OF_FILES = (
-    "whether the rest of the files loads, and whether the class has more or fewer parameters"
+    "whether the rest of config.json and of the files loads, and whether the class has more or "
+    "fewer parameters"
 )
 OTHER_TENSORS = "which of the stored tensors the class leaves out, and which others it has"
 
@@ -657,9 +658,10 @@ def goes_by_the_flag(config: dict[str, Any], known: ModelClass | None, matrices:
     name = named_class(config)
     if name is not None and not name.endswith(HAVE_A_RULE):  # it may have no output matrix
         return False
-    # A class that was not measured is read by the rule if some class has the same usual names.
+    # A class that was not measured is read by the rule if some class has the same usual names, and
+    # no other matrix.
     names = {matrix.name for matrix in matrices.stored}
-    return any(names <= set(each.names[0]) for each in all_classes())
+    return any(names <= set(each.names[0]) and len(each.names[0]) == 2 for each in all_classes())
 
 
 # What is wrong

@@ -71,11 +71,11 @@ def run_check(args: argparse.Namespace) -> None:
     programs read them. transformers 4 and 5 were measured; of vLLM and programs like it the rule is
     known, which was not run. No model is loaded or downloaded: of a model on the hub, config.json
     and the headers of the weights are read, and 32 rows of the matrices if the files have several.
-    Whether the rest of the files loads is not looked at. A verdict is tied, or untied, only if the
-    model is so for each version of transformers that has the class, and for programs that go by the
-    flag, if they have a rule for the class. The exit code is 0 if each model is tied, or untied, or
-    has no head by its class. It is 1 for a conflict and for what is not known, and 2 if a model
-    cannot be read.
+    Whether the rest of config.json and of the files loads is not looked at. A verdict is tied, or
+    untied, only if the model is so for each version of transformers that has the class, and for
+    programs that go by the flag, if they have a rule for the class. The exit code is 0 if each
+    model is tied, or untied, or has no head by its class. It is 1 for a conflict and for what is
+    not known, and 2 if a model cannot be read.
 
     examples:
       tiedgpt check my-model other-model

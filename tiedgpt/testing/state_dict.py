@@ -161,10 +161,7 @@ def has_name_of_classes(name: str, which: str) -> bool:
 def names_of_classes(which: str) -> frozenset[str]:
     """The names that the classes of kinds.json have for their embedding or their head."""
     number = 0 if which == "embedding" else 1  # in each set of names of a class
-    names = {names[number] for known in all_classes() for names in known.names}
-    # The head of FSMT is the embedding of its decoder. In other dicts this is an embedding.
-    other = "head" if which == "embedding" else "embedding"
-    return frozenset(name for name in names if name.split(".")[-2] not in LAST_NAMES[other])
+    return frozenset(names[number] for known in all_classes() for names in known.names)
 
 
 def check_that_it_is_alone(
