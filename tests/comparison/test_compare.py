@@ -227,6 +227,17 @@ def test_padding_as_large_as_the_largest_logit_is_not_chosen():
     assert "none is the largest of its row" in str(report)
 
 
+def test_unsigned_ids_have_the_report_of_signed_ones():
+    """Some mistakes compute with ids - 1, and 0 is among these ids."""
+    model = MODELS["tiny"]
+    ids = some_ids(model)
+    ids[0, 1] = 0
+    theirs = {"embed": tape_of(model, ids)["embed"] + np.float32(0.01)}
+    report = compare(model, theirs, ids.astype(np.uint16))
+    assert report.same is False
+    assert str(report) == str(compare(model, theirs, ids))
+
+
 @pytest.mark.parametrize("padding", [1e5, np.inf, np.nan])
 def test_a_token_that_is_not_in_the_vocabulary_is_not_chosen(padding):
     """A greedy program takes the largest logit, whatever its column."""
