@@ -624,12 +624,7 @@ def facts_of_counts(folder: Folder, model: Any) -> dict[str, Any]:
     buffers = sorted({pattern(name) for name in folder.buffers})
     is_buffer = set(buffers)
     counted = sum(t.numel() for name, t in folder.rest.items() if pattern(name) not in is_buffer)
-    matrices = {
-        parameters[key].data_ptr(): parameters[key].numel()
-        for key in folder.keys
-        if key in parameters
-    }
-    expected = model.num_parameters() - sum(matrices.values())
+    expected = count_beside(model, folder.keys)
     # Other tensors with two names, of which one is in the files: the bias of a head, for example.
     kept = {}
     for name, tensor in parameters.items():
@@ -675,12 +670,17 @@ def one_if_tied(
         if untied[first].data_ptr() != untied[name].data_ptr():
             found[name] = first
             counted -= tensor.numel()
+    return found, [counted, count_beside(tied_model, folder.keys)]
+
+
+def count_beside(model: Any, keys: list[str]) -> int:
+    """The number of parameters beside the matrices. keys: the names of the matrices in memory."""
+    parameters = dict(model.named_parameters(remove_duplicate=False))
     matrices = {
-        parameters[key].data_ptr(): parameters[key].numel()
-        for key in folder.keys
-        if key in parameters
+        parameters[key].data_ptr(): parameters[key].numel() for key in keys if key in parameters
     }
-    return found, [counted, tied_model.num_parameters() - sum(matrices.values())]
+    number: int = model.num_parameters()
+    return number - sum(matrices.values())
 
 
 def padding(folder: Folder) -> dict[str, Any]:

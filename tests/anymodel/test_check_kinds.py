@@ -207,13 +207,14 @@ def test_parameters_counted_from_the_config(kind_like_llama, fields):
     except Exception as error:
         assert fields
         pytest.skip(f"transformers refuses these fields: {short_repr(str(error))}")
-    config_json = model.config.to_dict()
+    reason = ""
     try:
-        counts = counting.count_from_config(config_json)
-    except CheckpointError:
-        assert fields
-        with pytest.raises(CheckpointError, match="was not measured"):
-            counting.count_from_config(config_json)
+        counts = counting.count_from_config(model.config.to_dict())
+    except CheckpointError as error:
+        reason = str(error)
+    if reason:
+        assert fields  # without any, there is a number
+        assert "was not measured" in reason
         return
     assert counts["untied"]["total"] == model.num_parameters()
 

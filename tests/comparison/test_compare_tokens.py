@@ -331,6 +331,10 @@ def test_a_defect_in_float32_may_be_a_tie_in_bfloat16():
     in_bfloat16 = compare_tokens(model, prompt, [second], "bfloat16", trials=0)
     assert (report["verdict"], in_bfloat16["verdict"]) == ("defect", "tie-break"), gap
     assert any("in bfloat16 this would be a tie-break" in note for note in report["notes"])
+    worst = int(np.argmin(model([*prompt, second])[-1]))  # which is a tie in no precision
+    report = compare_tokens(model, prompt, [second, worst], trials=0)
+    assert len(report["departures"]) == 2
+    assert not any("would be a tie-break" in note for note in report["notes"])
 
 
 def test_of_the_precisions_in_which_a_defect_is_a_tie_the_first_is_named():
