@@ -168,8 +168,31 @@ def test_the_law_finds_its_own_coefficients_and_needs_ten_cells():
     assert verdicts.law(costs) is None
 
 
+def test_an_arm_without_a_prediction_is_described_when_all_its_runs_are_done():
+    costs = noisy({("512-2", "sharing"): -0.04})
+
+    def losses(arm, seed):
+        return None if (arm.name, seed) == ("sharing", 7) else costs(arm, seed)
+
+    results = made_up(losses, only=["512-1", "512-2"])  # 512-1 has the runs of the shallower arm
+    figures = verdicts.registered_figures(results)
+    described = {"narrower:512-2", "shallower:512-2", "sharing:512-2"}
+    assert described == {name for name in figures if not name.startswith(("P", "bits"))}
+    seeds = [seed for seed in range(1, 19) if seed != 7]  # the pair of which a run diverged
+    tied, sharing = verdicts.ARM["512-2", "tied"], verdicts.ARM["512-2", "sharing"]
+    differences = [costs(tied, seed) - costs(sharing, seed) for seed in seeds]
+    assert figures["sharing:512-2"].values == pytest.approx(differences)
+
+    last = next(key for key in reversed(results) if '"same_layers"' in key and '"seed": 18' in key)
+    del results[last]
+    assert "sharing:512-2" not in verdicts.registered_figures(results)
+
+
 def test_the_verdicts_are_printed(capsys):
-    verdicts.print_verdicts(made_up(noisy({("512-1", "untied"): 0.05})))
+    results = made_up(noisy({("512-1", "untied"): 0.05}))
+    described = verdicts.described(results)
+    verdicts.print_verdicts(results)
     out = capsys.readouterr().out
-    assert out.count("\n") == len(TESTS) + 1
+    assert out.count("\n") == len(TESTS) + len(described) + 1
+    assert out.count("no prediction: ") == len(described)
     assert "P3 512-1   tied - untied   mean > 0.005           holds: 0.0" in out
